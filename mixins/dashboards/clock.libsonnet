@@ -77,8 +77,9 @@ local signals = import '../signals.libsonnet';
           g.timeseries('Solve', 'How long the last solve of the fleet took.', 's', [
             g.query(fleet.series('fabricpulse_clocksync_solve_seconds'), '{{instance}}'),
           ]),
-          g.timeseries('Residual', 'Median over edges of what the solve leaves unexplained.', 's', [
+          g.timeseries('Residual', 'Median over edges of what the solve leaves unexplained, and what edges measure beside what all others say (held out).', 's', [
             g.query(fleet.series('fabricpulse_clocksync_residual_seconds'), '{{instance}}'),
+            g.query(fleet.series('fabricpulse_clocksync_held_out_residual_seconds'), 'held out {{share}} {{instance}}'),
           ]),
           g.timeseries('Edges', 'In the last solve, and those with an outlying residual.', 'short', [
             g.query(fleet.series('fabricpulse_clocksync_edges'), 'all {{instance}}'),

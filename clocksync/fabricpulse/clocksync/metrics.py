@@ -118,6 +118,14 @@ RESIDUAL = MetricSpec(
     "gauge",
     "Median absolute residual of the edges in the last solve.",
 )
+HELD_OUT = MetricSpec(
+    "fabricpulse_clocksync_held_out_residual_seconds",
+    "gauge",
+    "What edges measure minus what all others say, in the last solve: this share of the edges (0.5, 0.99) is within. "
+    "The error to expect between neighbours, and that of the edge itself on top; no bound, as what all edges of a host "
+    "hide does not show.",
+    ("share",),
+)
 OUTLIERS = MetricSpec(
     "fabricpulse_clocksync_outlier_edges", "gauge", "Edges with an outlying residual in the last solve."
 )
@@ -147,6 +155,7 @@ METRICS = (
         SOLVE_FAILURES,
         SOLVE_EDGES,
         RESIDUAL,
+        HELD_OUT,
         OUTLIERS,
         SUSPECTS,
     ),

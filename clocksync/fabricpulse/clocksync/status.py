@@ -65,9 +65,16 @@ def _print_host(document: dict[str, Any], console: Console) -> None:
 
 def _print_fleet(document: dict[str, Any], console: Console) -> None:
     members = document["members"]
+    held_out = document.get("held_out_ns", {}).get("0.99")
     console.print(
         f"[bold]{len(members)} hosts[/bold], median residual {duration(document['residual_p50_ns'])}, "
-        f"{len(document['outlier_edges'])} outlier edges"
+        + (
+            f"99 % of edges within {duration(held_out)} of what all others say, "
+            if held_out is not None
+            else ""
+        )
+        + f"{len(document['outlier_edges'])} outlier edges",
+        soft_wrap=True,
     )
     if document.get("quorum") is False:
         console.print(

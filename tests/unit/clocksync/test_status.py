@@ -105,8 +105,16 @@ def test_the_table_of_the_fleet_names_suspects_and_outliers() -> None:
         "outlier_edges": 3, "suspect": "its stamps jumped though its clock did not",
     }  # fmt: skip
     outlier = {"host": "h7", "device": "rail0", "peer": "h1", "peer_device": "rail1", "residual_ns": 2_500}
-    text = text_of({"members": [member], "residual_p50_ns": 12.0, "outlier_edges": [outlier]})
-    for word in ("h7", "its stamps jumped", "h1 rail1", "2.5 µs", "12 ns"):
+    text = text_of({"members": [member], "residual_p50_ns": 12.0, "held_out_ns": {"0.5": 9.0, "0.99": 41.0},
+                    "outlier_edges": [outlier]})  # fmt: skip
+    for word in (
+        "99 % of edges within 41 ns of what all others say",
+        "h7",
+        "its stamps jumped",
+        "h1 rail1",
+        "2.5 µs",
+        "12 ns",
+    ):
         assert word in text
 
 

@@ -292,6 +292,8 @@ class Coordinator:
         out.add(metrics.SOLVE_FAILURES, (), self._failures)
         out.add(metrics.SOLVE_EDGES, (), self._edges)
         out.add(metrics.RESIDUAL, (), fleet.residual_p50_ns * 1e-9)
+        for share, held_out_ns in fleet.held_out_ns.items():
+            out.add(metrics.HELD_OUT, (f"{share:g}",), held_out_ns * 1e-9)
         out.add(metrics.OUTLIERS, (), fleet.outliers)
         if self._channels is not None:
             for outcome, count in self._channels.intake.counts().items():

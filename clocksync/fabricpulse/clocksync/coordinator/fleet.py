@@ -24,6 +24,8 @@ from fabricpulse.clocksync.wire.report_table import Records, ReportTable, name_h
 
 # Outliers that are named.
 _NAMED = 20
+# Of the edges, that are within what is told.
+_SHARES = (0.5, 0.99)
 # Rounds whose root moves are remembered: those of a lease, and of the shortest round.
 _REMEMBERED_MOVES = 256
 # Later coordinators of a list wait no longer than this one.
@@ -43,8 +45,9 @@ class Fleet:
     again. anchor_wait_s : the same for the first of the hosts that are to carry UTC, which chronyd may still be setting
     right; a fleet that begins beside UTC takes hours to get there. holdover_drift_ppb : what the clocks of one part of
     a fleet, or all that follow an anchor, may do together while nobody sees it. awaited : those that are waited for
-    now. gone : whose leases had run out at the last round. on_gone : called with each member that is no longer one.
-    quorum : the latest known; no_quorum : the last solve had none, so that its timeline may not be the fleet's.
+    now. held_out_ns : share of the edges -> what their Solution.held_out_ns is within; empty where none has others
+    beside it. gone : whose leases had run out at the last round. on_gone : called with each member that is no longer
+    one. quorum : the latest known; no_quorum : the last solve had none, so that its timeline may not be the fleet's.
     root_moves : moments of the last quorums, and by how much the root moved then, ns; of earlier ones nobody knows.
     """
 
@@ -61,6 +64,7 @@ class Fleet:
     outliers: int = 0
     outlier_edges: list[tuple[str, EdgeName, float]] = field(default_factory=list)
     residual_p50_ns: float = 0.0
+    held_out_ns: dict[float, float] = field(default_factory=dict)
     unreached: int = 0
     missing: int = 0
     quorum: Quorum | None = None
@@ -367,6 +371,8 @@ class Fleet:
         outlier = self._faults.assess(rows, numbers, edges, solution, now_s)
         size = np.abs(solution.residual_ns)
         self.residual_p50_ns = float(np.median(size))
+        told = np.abs(solution.held_out_ns[np.isfinite(solution.held_out_ns)])
+        self.held_out_ns = {share: float(np.quantile(told, share)) for share in _SHARES} if len(told) else {}
         self.outliers = int(outlier.sum())
         worst = np.flatnonzero(outlier)
         worst = worst[np.argsort(-size[worst])][:_NAMED]

@@ -163,6 +163,7 @@ class FleetApi:
                 "duplicate_names": list(fleet.roster.duplicates),
                 "generation": fleet.roster.generation,
                 "residual_p50_ns": fleet.residual_p50_ns,
+                "held_out_ns": {f"{share:g}": round(ns, 1) for share, ns in fleet.held_out_ns.items()},
                 "members": members,
                 "outlier_edges": outliers,
             }

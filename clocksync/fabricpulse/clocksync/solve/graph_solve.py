@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fabricpulse.clocksync.solve.anchors import AnchorSelection, select_anchors
 from fabricpulse.clocksync.solve.graph import Graph
 from fabricpulse.clocksync.solve.graph_forms import graph_of
+from fabricpulse.clocksync.solve.held_out import held_out
 from fabricpulse.clocksync.solve.least_squares import Floats, robust_least_squares
 from fabricpulse.clocksync.solve.quorum import Election
 from fabricpulse.clocksync.solve.shortest_paths import ShortestPaths
@@ -67,7 +68,8 @@ class Hosts:
 class Solution:
     """One solve. reached : host has a correction now (it is connected to the timeline).
 
-    residual_ns : per edge, measured minus solved. weight : Huber weight of each edge, 1 = fits. component : per host;
+    residual_ns : per edge, measured minus solved. held_out_ns : per edge, measured minus what all others say
+    (solve.held_out). weight : Huber weight of each edge, 1 = fits. component : per host;
     hosts of other components than `main` keep a timeline of their own. has_quorum : the main component speaks for the
     fleet. falsetickers : anchors whose UTC most others exclude; disputed : those whose UTC some others exclude, where
     no majority agrees. root_moved_ns : by how much what hosts knew of the root no longer holds. root_lost : the root
@@ -79,6 +81,7 @@ class Solution:
     bound_ns: Floats
     reached: NDArray[np.bool_]
     residual_ns: Floats
+    held_out_ns: Floats
     weight: Floats
     component: NDArray[np.int32]
     main: int
@@ -175,6 +178,7 @@ def solve(hosts: Hosts, edges: Edges, election: Election, parameters: SolveParam
         bound,
         reached,
         residual,
+        held_out(graph, huber / np.square(sigma), residual, component),
         huber,
         component,
         main,
