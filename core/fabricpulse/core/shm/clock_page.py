@@ -32,8 +32,9 @@ _FROM_OFFSET = 8  # of current.from_ns in a page
 STEP_NS = 20_000
 WIDEST_NS = 2**60
 _TRIES = 4
-# Attempts at a copy, between which the writer may have the core: it decides in some us.
-_COPY_TRIES = 50
+# Attempts at a copy, between which the writer may have the core: it decides in some us. All of them take some ms, and
+# one of them succeeds however fast it writes.
+_COPY_TRIES = 1000
 
 
 class ClockStatus(enum.IntEnum):
