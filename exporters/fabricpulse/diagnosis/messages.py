@@ -22,6 +22,8 @@ DELAY = struct.Struct("<HHi")
 # Of a delay, either way: clocks that differ by more are not on one timeline.
 LONGEST_NS = 1_000_000_000
 MOST_NICS = 256
+# Of a host: four of each NIC.
+MOST_TEMPORARY = 4 * MOST_NICS
 
 
 class FlowEvidence(NamedTuple):
@@ -75,11 +77,12 @@ class LeastDelay(NamedTuple):
 
 class HostFacts(msgspec.Struct, frozen=True, array_like=True):
     """What a host says of itself. nics : device and network of each. virtual : it is a virtual machine; None for
-    unknown.
+    unknown. temporary_peers : of a NIC that it takes at once, 0 for none.
     """
 
     nics: tuple[tuple[str, str], ...]
     virtual: bool | None = None
+    temporary_peers: int = 0
 
 
 class EvidenceReport(msgspec.Struct, frozen=True, array_like=True):
@@ -87,7 +90,9 @@ class EvidenceReport(msgspec.Struct, frozen=True, array_like=True):
     ports : source ports of an edge. main_rate, swept_rate : packets a second on the first and on each other port.
     flows : `pack_flows`. stalled : the host has stalled, or its clock has jumped: what it missed proves nothing.
     paths : that have become known or changed since the last report. delays : `pack_delays`, now and then. facts : come
-    with the edges.
+    with the edges. temporary, temporary_delays : the same of temporary peers, whose edges are told each time. moved :
+    devices that have been disconnected since the last report that was taken, at the start all: their cables may have
+    been unplugged.
     """
 
     protocol: int
@@ -102,10 +107,15 @@ class EvidenceReport(msgspec.Struct, frozen=True, array_like=True):
     paths: tuple[FlowPath, ...] = ()
     delays: bytes = b""
     facts: HostFacts | None = None
+    temporary: tuple[EdgeName, ...] = ()
+    temporary_delays: bytes = b""
+    moved: tuple[str, ...] = ()
 
 
 def check_edges(report: EvidenceReport) -> None:
     """Raises ValueError for edges, ports or rates that no host has."""
+    if len(report.temporary) > MOST_TEMPORARY or len(report.moved) > MOST_NICS:
+        raise ValueError(f"{len(report.temporary)} temporary peers are more than a host has")
     if report.edges is None:
         return
     if len(report.edges) > MOST_EDGES or not 1 <= report.ports <= MOST_PORTS:
@@ -117,9 +127,16 @@ def check_edges(report: EvidenceReport) -> None:
 
 
 class EvidenceReply(msgspec.Struct, frozen=True, array_like=True):
-    """needs_edges : send the edges with the next report, at once."""
+    """needs_edges : send the edges with the next report, at once. temporary : msgpack of a tuple of EdgeName, edges to
+    be probed for lease_s from now on, b"" for none; another reply replaces it. round : another number for other edges.
+    period_s : how often their least delays are to be told.
+    """
 
     needs_edges: bool
+    temporary: bytes = b""
+    lease_s: float = 0.0
+    round: int = 0
+    period_s: float = 0.0
 
 
 def pack_flows(flows: Iterable[FlowEvidence]) -> bytes:

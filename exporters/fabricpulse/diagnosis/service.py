@@ -17,6 +17,7 @@ from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.diagnosis import metrics as m
 from fabricpulse.diagnosis.alerts import FaultAlerting, FaultPusher
 from fabricpulse.diagnosis.delay_records import unpack_delays
+from fabricpulse.diagnosis.findings import LEASE_S, Dealt
 from fabricpulse.diagnosis.messages import (
     EVIDENCE_PATH,
     MOST_BYTES,
@@ -77,6 +78,7 @@ class DiagnosisService:
         self._surveyed: Surveyed | None = None
         self._surveyed_by = 0  # the worker that it is from
         self._keep_s = declared.keep_s
+        self._dealt, self._dealt_by = Dealt(), 0  # and the worker that it is from
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
         """Where exporters report and people look."""
@@ -97,11 +99,21 @@ class DiagnosisService:
             report = _decoder.decode(await request.read())
             if report.protocol != PROTOCOL:
                 raise ValueError(f"protocol {report.protocol}, this coordinator speaks {PROTOCOL}")
-            needs = self.take(report, time.monotonic())
+            now_s = time.monotonic()
+            reply = self.reply(report.host, self.take(report, now_s), now_s)
         except (msgspec.MsgspecError, ValueError) as error:
             self._refused += 1
             return web.Response(status=400, text=f"not a report of evidence: {error}\n")
-        return web.Response(body=_encoder.encode(EvidenceReply(needs)), content_type="application/msgpack")
+        return web.Response(body=_encoder.encode(reply), content_type="application/msgpack")
+
+    def reply(self, host: str, needs_edges: bool, now_s: float) -> EvidenceReply:
+        """With the temporary peers of a host. They end with their round also if the worker says nothing any more."""
+        dealt = self._dealt if self._dealt_by == self.process.starts else Dealt()
+        lease_s = min(LEASE_S, dealt.until_s - now_s)
+        edges = dealt.edges.get(host, b"")
+        if needs_edges or not edges or lease_s <= 0:
+            return EvidenceReply(needs_edges)
+        return EvidenceReply(False, edges, lease_s, dealt.number, dealt.period_s)
 
     def take(self, report: EvidenceReport, now_s: float) -> bool:
         """Hands a report over. Returns whether the host has to send it again, with its edges. Raises ValueError."""
@@ -121,6 +133,7 @@ class DiagnosisService:
         for path in report.paths:
             path.check(known.edges, known.ports)
         unpack_delays(report.delays, known.edges)
+        unpack_delays(report.temporary_delays, len(report.temporary))
         if not self.process.put(Report(now_s, report)):
             return True
         self._known[report.host] = replace(known, heard_s=now_s)
@@ -175,6 +188,8 @@ class DiagnosisService:
         self._tell(answer.suspects)
         if answer.surveyed is not None:
             self._surveyed, self._surveyed_by = answer.surveyed, self.process.starts
+        if answer.dealt is not None:
+            self._dealt, self._dealt_by = answer.dealt, self.process.starts
 
     def _tell(self, found: tuple[Suspect, ...]) -> None:
         def names(suspects: tuple[Suspect, ...]) -> dict[tuple[str, str, str, str], Suspect]:

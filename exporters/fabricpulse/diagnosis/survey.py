@@ -9,18 +9,15 @@ pauses are shorter.
 import os
 import select
 import signal
-from collections.abc import Mapping
 from datetime import UTC, datetime
 
 import msgspec
 
 from fabricpulse.core.log import get_logger
-from fabricpulse.diagnosis.delay_records import unpack_delays
-from fabricpulse.diagnosis.messages import MOST_EDGES, EvidenceReport
+from fabricpulse.diagnosis.findings import NOTHING, Dealt
+from fabricpulse.diagnosis.messages import EvidenceReport
 from fabricpulse.diagnosis.surveyed import Surveyed, surveyed
-from fabricpulse.diagnosis.tree.fabric_tree import tree_of
-from fabricpulse.diagnosis.tree.learned import topology_document
-from fabricpulse.diagnosis.tree.minima import TwoWayMinima
+from fabricpulse.diagnosis.tree.learner import TreeLearner
 
 log = get_logger(__name__)
 
@@ -31,11 +28,11 @@ _NICE = 10
 
 
 class Survey:
-    """Of one single-threaded process. minima : what is known. leaf_of : declared, by host/device."""
+    """Of one single-threaded process. learner : what is known."""
 
-    def __init__(self, minima: TwoWayMinima, leaf_of: Mapping[str, str]) -> None:
-        self._minima = minima
-        self._leaf_of = leaf_of
+    def __init__(self, learner: TreeLearner) -> None:
+        self._learner = learner
+        self._slot_s, self._keep_s = learner.minima.slot_s, learner.minima.keep_s
         self._child = self._pipe = -1
         self._data = bytearray()
         self._found: Surveyed | None = None
@@ -44,12 +41,11 @@ class Survey:
 
     def report(self, report: EvidenceReport, now_s: float) -> None:
         """Takes in what a checked report says of delays."""
-        if report.edges is not None:
-            self._minima.edges(report.host, report.edges, report.facts, now_s)
-        if report.delays:
-            self._minima.told(report.host, unpack_delays(report.delays, MOST_EDGES), now_s)
-        else:
-            self._minima.heard(report.host, now_s)
+        self._learner.report(report, now_s)
+
+    def dealt(self, now_s: float) -> Dealt | None:
+        """As that of the learner."""
+        return self._learner.dealt(now_s)
 
     @property
     def pipes(self) -> list[int]:
@@ -59,7 +55,7 @@ class Survey:
     def advance(self, now_s: float) -> Surveyed | None:
         """Begins a computation when it is time. Returns what one that has ended has found, once."""
         if self._next_s is None:
-            self._next_s = now_s + self._minima.slot_s
+            self._next_s = now_s + self._slot_s
         if self._child < 0 and now_s >= self._next_s:
             self._begin(now_s)
         found, self._found = self._found, None
@@ -67,7 +63,7 @@ class Survey:
 
     def _begin(self, now_s: float) -> None:
         self._began_s = now_s
-        self._next_s = now_s + self._minima.slot_s
+        self._next_s = now_s + self._slot_s
         read_end, write_end = os.pipe()
         try:
             child = os.fork()
@@ -87,10 +83,9 @@ class Survey:
         try:
             signal.alarm(_LONGEST_S)
             os.nice(_NICE)
-            nics, delays, coverage = self._minima.delays(self._leaf_of, now_s)
-            document = topology_document(tree_of(nics, delays), coverage, self._minima.slot_s)
+            _, document, findings = self._learner.compute(now_s)
             document["computed"] = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-            view = memoryview(msgspec.msgpack.encode(surveyed(document, now_s)))
+            view = memoryview(msgspec.msgpack.encode(surveyed(document, now_s, findings)))
             while view:
                 view = view[os.write(sink, view) :]
         except Exception:
@@ -114,9 +109,12 @@ class Survey:
         _, status = os.waitpid(self._child, 0)
         self._child = self._pipe = -1
         took_s = now_s - self._began_s
-        pause_s = min((1 + _PAUSE) * took_s, self._minima.keep_s / 2)
-        self._next_s = self._began_s + max(self._minima.slot_s, pause_s)
+        pause_s = min((1 + _PAUSE) * took_s, self._keep_s / 2)
+        self._next_s = self._began_s + max(self._slot_s, pause_s)
         if status == 0:
-            self._found = msgspec.msgpack.decode(self._data, type=Surveyed)
+            found = msgspec.msgpack.decode(self._data, type=Surveyed)
+            self._learner.learned(found.findings, now_s)
+            # They are for the learner alone.
+            self._found = msgspec.structs.replace(found, findings=NOTHING)
         else:
             log.error("the tree of the fabric was not computed", status=status, seconds=round(took_s, 1))

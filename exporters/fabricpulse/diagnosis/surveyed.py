@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from fabricpulse.diagnosis.findings import NOTHING, Findings
 from fabricpulse.diagnosis.tree.levels import Kind
 
 # NICs at a wrong leaf that the metrics name, at most; all are in the document.
@@ -23,7 +24,8 @@ class WrongCable(msgspec.Struct, frozen=True, array_like=True):
 
 class Surveyed(msgspec.Struct, frozen=True):
     """at_s : monotonic, when the delays were taken that it is made from. document : `/api/v1/topology`, JSON without
-    its age. nics, edges, pairs, placed, unseparated : as there. leaves, pods : groups. miscabled : the first
+    its age. nics, edges, pairs, placed, unseparated : as there. leaves, pods : groups. temporary, wanted : pairs that
+    temporary peers have measured, are to measure next. findings : for the learner. miscabled : the first
     MOST_MISCABLED of `wrong_cables`.
     """
 
@@ -36,11 +38,14 @@ class Surveyed(msgspec.Struct, frozen=True):
     leaves: int = 0
     pods: int = 0
     unseparated: int = 0
+    temporary: int = 0
+    wanted: int = 0
     wrong_cables: int = 0
     miscabled: tuple[WrongCable, ...] = ()
+    findings: Findings = Findings()
 
 
-def surveyed(document: dict[str, Any], at_s: float) -> Surveyed:
+def surveyed(document: dict[str, Any], at_s: float, findings: Findings = NOTHING) -> Surveyed:
     """From a document of `topology_document`."""
     kinds = [group["kind"] for group in document["groups"]]
     wrong = document["miscabled"]
@@ -54,9 +59,12 @@ def surveyed(document: dict[str, Any], at_s: float) -> Surveyed:
         kinds.count(Kind.LEAF),
         kinds.count(Kind.POD),
         document["unseparated"],
+        document["temporary_pairs"],
+        document["wanted_pairs"],
         len(wrong),
         tuple(
             WrongCable(one["nic"], one["what"], one["leaf"], one["expected"])
             for one in wrong[:MOST_MISCABLED]
         ),
+        findings,
     )

@@ -16,7 +16,7 @@ from fabricpulse.core.log import get_logger
 from fabricpulse.diagnosis.fleet_evidence import FleetEvidence
 from fabricpulse.diagnosis.survey import Survey
 from fabricpulse.diagnosis.suspect import Suspect
-from fabricpulse.diagnosis.tree.minima import TwoWayMinima
+from fabricpulse.diagnosis.tree.learner import TreeLearner
 from fabricpulse.diagnosis.worker_messages import Answer, Declared, Frames, Report, frame
 
 log = get_logger(__name__)
@@ -44,7 +44,7 @@ def serve(source: int, sink: int) -> None:
                 if evidence is None:
                     declared = msgspec.msgpack.decode(body, type=Declared)
                     evidence = FleetEvidence(declared.leaf_of, declared.switch_of)
-                    survey = Survey(TwoWayMinima(declared.keep_s, declared.share_machines), declared.leaf_of)
+                    survey = Survey(TreeLearner(declared.keep_s, declared.leaf_of, declared.share_machines))
                     continue
                 message = decoder.decode(body)
                 evidence.report(message.report, message.at_s)
@@ -64,7 +64,9 @@ def serve(source: int, sink: int) -> None:
         next_s = time.monotonic() + max(_ROUND_S, 4 * took_s)
         answer = Answer(evidence.hosts, evidence.flows, evidence.paths, evidence.reports, took_s, found)
         if survey is not None:
-            answer = msgspec.structs.replace(answer, surveyed=survey.advance(time.monotonic()))
+            answer = msgspec.structs.replace(
+                answer, surveyed=survey.advance(time.monotonic()), dealt=survey.dealt(time.monotonic())
+            )
         _write(sink, frame(answer))
 
 

@@ -156,12 +156,14 @@ class Evidence(Section, frozen=True):
     url : base URL of the clocksync coordinator; default: where the membership comes from, with membership.url.
     http_client : TLS, password or token that it asks for. delays_s : how often the least delay of each edge is told,
     too, seconds: the coordinator learns the fabric's leaves and pods from it; 0 = never. A tenth of the coordinator's
-    delays_keep_s.
+    delays_keep_s. temporary_peers : further peers that the coordinator may deal to a NIC at once, for some minutes,
+    where they tell it below which leaf the NIC is; 0 = none. They are probed on the UDP port 16 above probe.port.
     """
 
     url: str = ""
     http_client: HttpClientConfig = HttpClientConfig(timeout_s=2.0)
     delays_s: Annotated[float, Meta(ge=0, le=3600)] = 60.0
+    temporary_peers: Annotated[int, Meta(ge=0, le=4)] = 4
 
     def validate(self) -> None:
         if self.url:

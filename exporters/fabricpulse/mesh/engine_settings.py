@@ -34,3 +34,13 @@ def engine_settings(config: MeshConfig, host: str, edges: int) -> native.Setting
     wanted = int(2 * max(edges, 1) * probe.trains_per_s * _RING_SECONDS)
     s.ring_capacity = min(max(1 << (wanted - 1).bit_length(), _SMALLEST_RING), _LARGEST_RING)
     return s
+
+
+def temporary_settings(config: MeshConfig, host: str) -> native.Settings:
+    """Of the engine for temporary peers: one source port, delays only, the first port behind those of the mesh."""
+    s = engine_settings(config, host, 0)
+    s.ring_path = ""
+    s.port = config.probe.port + native.MAX_PATHS
+    s.paths, s.sweep, s.size_probes = 1, 0, False
+    s.window_ns = 2_000_000_000
+    return s

@@ -32,6 +32,7 @@ from fabricpulse.mesh.fleet_view import FleetView
 from fabricpulse.mesh.least_delays import LeastDelays
 from fabricpulse.mesh.path_schedule import Hops
 from fabricpulse.mesh.snapshot import HealthState, Snapshot
+from fabricpulse.mesh.temporary_peers import TemporaryPeers
 
 log = get_logger(__name__)
 
@@ -39,6 +40,18 @@ _PACKETS = 3  # of a train
 _ROUND_S = 1.0
 _HEALTHY_ROUND_S = 5.0
 _MOST_PATHS = 500  # of one report
+
+
+@dataclass(frozen=True)
+class _More:
+    """moved : devices whose cable may have been unplugged. connections : by device, another number after that.
+    temporary, delays : of temporary peers.
+    """
+
+    moved: tuple[str, ...]
+    connections: dict[str, int]
+    temporary: tuple[EdgeName, ...]
+    delays: Sequence[LeastDelay]
 
 
 def url_of(config: MeshConfig) -> str:
@@ -126,9 +139,10 @@ class EvidenceReporter:
         config: MeshConfig,
         state: Callable[[], tuple[FleetView, Snapshot]],
         paths: Callable[[], Mapping[tuple[int, int], Hops]] = dict,
+        temporary: TemporaryPeers | None = None,
     ) -> None:
         """state : the view and the engine's snapshot of the same configuration. paths : what is known of that view's
-        flows, by edge and source port.
+        flows, by edge and source port. temporary : None where none are taken.
         """
         self._url = url
         self._config = config
@@ -138,7 +152,9 @@ class EvidenceReporter:
         self._rates = Rates.of(config)
         self._window = EvidenceWindow(self._rates)
         self._delays = LeastDelays(config.evidence.delays_s, config.latency.window_s)
+        self._temporary = temporary if config.evidence.delays_s else None
         self._virtual = is_virtual_machine()
+        self._connections: dict[str, int] = {}
         self._told: FleetView | None = None
         self._revision = 0
         self._reached = True
@@ -151,21 +167,40 @@ class EvidenceReporter:
                 await asyncio.sleep(_ROUND_S)
                 view, snapshot = self._state()
                 now_s = time.monotonic()
+                if self._temporary is not None:
+                    await self._temporary.tick(now_s)
                 flows, stalled = self._window.since_taken(snapshot, now_s)
                 self._delays.add(snapshot, now_s)
                 delays = self._delays.due(now_s) if view is self._told else []
                 if view is not self._told:
                     self._told_paths = {}
                 healthy = not flows and view is self._told
-                if healthy and not delays and now_s - last_s < _HEALTHY_ROUND_S:
+                more = self._more(view, snapshot, now_s)
+                told = bool(delays or more.moved or more.temporary)
+                if healthy and not told and now_s - last_s < _HEALTHY_ROUND_S:
                     continue
                 paths = new_paths(self._told_paths, self._paths())
-                if await self._send(client, view, flows, stalled, paths, delays):
+                if await self._send(client, view, flows, stalled, paths, delays, more):
+                    self._connections = more.connections
+                    if self._temporary is not None and more.temporary:
+                        self._temporary.taken(now_s)
                     self._window.taken(snapshot, now_s)
                     if delays:
                         self._delays.taken(now_s)
                     self._told_paths.update(((path.edge, path.port), path.hops) for path in paths)
                     last_s = now_s
+
+    def _more(self, view: FleetView, snapshot: Snapshot, now_s: float) -> _More:
+        """What the fabric's tree needs beside the delays of standing edges."""
+        now = {
+            # A link that is down now has been unplugged, perhaps.
+            nic.device: state.disconnects if state.link else -1
+            for nic, state in zip(view.nics, snapshot.nics, strict=True)
+        }
+        before = self._connections
+        moved = tuple(device for device, count in now.items() if before.get(device) != count)
+        edges, delays = self._temporary.due(now_s) if self._temporary is not None else ((), [])
+        return _More(moved, now, edges, delays)
 
     async def _send(
         self,
@@ -175,12 +210,17 @@ class EvidenceReporter:
         stalled: bool,
         paths: tuple[FlowPath, ...],
         delays: Sequence[LeastDelay],
+        more: _More,
     ) -> bool:
         edges = facts = None
         if view is not self._told:
             self._revision += 1
             edges = tuple(EdgeName(view.nics[p.nic].device, p.host, p.device) for p in view.peers)
-            facts = HostFacts(tuple((nic.device, nic.network) for nic in view.nics), self._virtual)
+            facts = HostFacts(
+                tuple((nic.device, nic.network) for nic in view.nics),
+                self._virtual,
+                self._config.evidence.temporary_peers if self._temporary is not None else 0,
+            )
         report = EvidenceReport(
             PROTOCOL,
             view.host,
@@ -194,6 +234,9 @@ class EvidenceReporter:
             paths,
             pack_delays(delays),
             facts,
+            more.temporary,
+            pack_delays(more.delays),
+            more.moved,
         )
         try:
             async with client.post(
@@ -213,6 +256,8 @@ class EvidenceReporter:
         if not self._reached:
             log.info("evidence reaches the coordinator again", url=redact(self._url))
         self._reached = True
+        if self._temporary is not None:
+            self._temporary.offered(reply, time.monotonic())
         # A coordinator that was restarted asks for the edges.
         self._told = None if reply.needs_edges else view
         return not reply.needs_edges

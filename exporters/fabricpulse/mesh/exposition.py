@@ -85,6 +85,7 @@ class Counters:
     path_traces: int = 0
     path_traces_unanswered: int = 0
     paths_known: int = 0
+    temporary_peers: int = 0
     pushes: Mapping[str, PushCounters] = field(default_factory=dict)
     events: dict[str, int] = field(default_factory=dict)
     front_end: FrontEndHealth = field(default_factory=FrontEndHealth)
@@ -168,6 +169,7 @@ class MeshExposition:
             (m.PATH_TRACES, counters.path_traces),
             (m.PATH_TRACES_UNANSWERED, counters.path_traces_unanswered),
             (m.PATHS_KNOWN, counters.paths_known),
+            (m.TEMPORARY_PEERS, counters.temporary_peers),
             (m.EVENTS_DROPPED, snapshot.events_dropped),
         )
         for spec, value in single:

@@ -298,6 +298,11 @@ PATH_TRACES_UNANSWERED = MetricSpec(
     "counter",
     "Traces of source ports that no switch has answered.",
 )
+TEMPORARY_PEERS = MetricSpec(
+    "fabricpulse_mesh_temporary_peers",
+    "gauge",
+    "Temporary peers of this host's NICs that are probed now, because the coordinator has dealt them.",
+)
 PATHS_KNOWN = MetricSpec(
     "fabricpulse_mesh_paths_known", "gauge", "Source ports to a peer of which at least one switch is known."
 )
@@ -367,6 +372,7 @@ METRICS = (
     PATH_TRACES,
     PATH_TRACES_UNANSWERED,
     PATHS_KNOWN,
+    TEMPORARY_PEERS,
     EVENTS,
     EVENTS_DROPPED,
 )

@@ -35,6 +35,7 @@ from fabricpulse.mesh.front_end import FrontEndWatch, targets_of
 from fabricpulse.mesh.membership_watch import MembershipWatch
 from fabricpulse.mesh.path_tracing import PathTracing
 from fabricpulse.mesh.snapshot import Cause, EventKind, HealthState, Snapshot, parse_snapshot
+from fabricpulse.mesh.temporary_peers import TemporaryPeers
 
 log = get_logger(__name__)
 
@@ -67,6 +68,9 @@ class MeshService:
         self._clock = open_virtual_clock()
         self.view = FleetView(config.host_name, (), (), 0, is_member=False)
         self.paths = PathTracing(config.probe)
+        self.temporary = TemporaryPeers(
+            config, lambda: (self.view, self._membership.current), lambda: self._keys
+        )
         self.generation = 0  # of the engine's configuration
         self._exposition = MeshExposition(self.view, config.probe.port, config.per_edge)
         self._engine: native.ProbeEngine | None = None
@@ -130,6 +134,7 @@ class MeshService:
 
     async def stop(self) -> None:
         """Stops probing and closes everything."""
+        await self.temporary.stop()
         if self._running:
             await self._stop_engine()
         await self.pusher.close()
@@ -166,6 +171,7 @@ class MeshService:
             if (device, network) not in probed:
                 self.pusher.resolve(device, network)
         self._membership.current, self.view = membership, view
+        self.temporary.cancel()
         self.generation = self.snapshot().generation
         self.paths.configure(view)
         self._exposition = MeshExposition(view, self.config.probe.port, self.config.per_edge)
@@ -324,6 +330,7 @@ class MeshService:
             self.paths.unanswered,
         )
         self.counters.paths_known = len(self.paths.known)
+        self.counters.temporary_peers = self.temporary.probed
         out = Exposition(self.config.sample_cap)
         self._exposition.write(out, self.engine.snapshot(), self.counters)
         return out.render(text_format)
@@ -362,7 +369,9 @@ async def run(life: Lifetime, config: MeshConfig, options: DaemonOptions) -> Non
                 tasks.start("alert push", service.pusher.serve(url))
             tasks.start("membership", service.watch())
             if evidence_url := url_of(config):
-                reporter = EvidenceReporter(evidence_url, config, service.state, lambda: service.paths.known)
+                reporter = EvidenceReporter(
+                    evidence_url, config, service.state, lambda: service.paths.known, service.temporary
+                )
                 tasks.start("evidence", reporter.run())
             if config.probe.trace_s:
                 tracing = service.paths.run(lambda: service.engine, lambda: service.generation)

@@ -81,22 +81,22 @@ def test_places_leave_out_hosts_of_which_a_leaf_is_not_known():
 _SCRIPT = """
 import json, os, select, signal
 from fabricpulse.diagnosis import survey
-from fabricpulse.diagnosis.tree.minima import TwoWayMinima
+from fabricpulse.diagnosis.tree.learner import TreeLearner
 
-class Minima(TwoWayMinima):
-    def delays(self, leaf_of, now_s):
+class Learner(TreeLearner):
+    def compute(self, now_s):
         if self.fault == "raises":
             raise RuntimeError("of a test")
         if self.fault == "dies":
             os.kill(os.getpid(), signal.SIGKILL)
-        return super().delays(leaf_of, now_s)
+        return super().compute(now_s)
 
-minima = Minima(10.0)
-made = survey.Survey(minima, {})
+learner = Learner(10.0, {})
+made = survey.Survey(learner)
 now, told = 0.0, []
 made.advance(now)
 for fault in ("raises", "dies", "", ""):
-    minima.fault = fault
+    learner.fault = fault
     now += 100
     made.advance(now)
     while made.pipes:

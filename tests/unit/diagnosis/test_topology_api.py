@@ -24,6 +24,8 @@ DOCUMENT = {
     "unseparated": 1,
     "missing": [],
     "pairs": 36,
+    "temporary_pairs": 5,
+    "wanted_pairs": 7,
     "placed": 2,
     "nics": [{"nic": "h0/rail0"}, {"nic": "h1/rail0"}, {"nic": "h2/rail0"}],
     "groups": [{"kind": "pod"}, {"kind": "leaf"}, {"kind": "leaf"}, {"kind": "machine"}],

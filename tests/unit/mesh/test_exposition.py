@@ -40,6 +40,7 @@ def render(view, snapshot, cap=20_000):
         path_traces=96,
         path_traces_unanswered=3,
         paths_known=31,
+        temporary_peers=7,
         events={"nic_disconnected": 1, "nic_connected": 1},
     )
     counters.front_end.update(True, True, 1.0)

@@ -88,6 +88,15 @@ class FabricTree:
         p = 1 / (1 + np.exp(-np.clip(self.nats, -50, 50)))
         return np.where(self.group_of > 0, p, 0.0)
 
+    def contradictions(self) -> float:
+        """Share of the pairs that are nearer than the class of the group that holds both, which no queue explains: of a
+        tree that is right few, whose NICs have no place yet; of one that is wrong, many.
+        """
+        d = self.delays
+        offset = np.array([group.offset_ns for group in self.groups])[self.separate()]
+        r = d.two_way_ns - self.terms_ns[d.a] - self.terms_ns[d.b] - offset
+        return float(np.mean(r < -max(_MARGIN * self.sigma_ns, _LEAST_NS))) if len(d) else 0.0
+
     def separate(self) -> Ints:
         """Of each pair that was measured the number of the smallest group that both are in."""
         return common(self.groups, self.group_of[self.delays.a], self.group_of[self.delays.b])
@@ -108,15 +117,16 @@ def common(groups: Sequence[Group], x: Ints, y: Ints) -> Ints:
     return x
 
 
-def tree_of(nics: Sequence[NicFacts], delays: Delays, before: FabricTree | None = None) -> FabricTree:
-    """The tree of `nics`. What the delays do not separate stays in one group. before : the last tree of the same NICs.
+def tree_of(nics: Sequence[NicFacts], delays: Delays, terms: Floats | None = None) -> FabricTree:
+    """The tree of `nics`. What the delays do not separate stays in one group. terms : of the last tree of these NICs,
+    NaN of one that is new.
 
     The search may end in a tree that fits badly, depending upon where it starts: of several the best is taken.
     """
     pairs = Pairs(len(nics), delays.a, delays.b)
     starts = [first_terms(pairs, delays.two_way_ns, side) for side in FAR_SIDES]
-    if before is not None and len(before.terms_ns) == len(nics):
-        starts.append(before.terms_ns)
+    if terms is not None and np.isfinite(terms).any():
+        starts.append(np.where(np.isfinite(terms), terms, np.nanmedian(terms)))
     found = [_Search(tuple(nics), delays, pairs, start).run() for start in starts]
     return min(found, key=_cost)
 

@@ -104,6 +104,10 @@ class TwoWayMinima:
         if (known := self._hosts.get(host)) is not None:
             known.heard_s = now_s
 
+    def heard_lately(self, now_s: float) -> set[str]:
+        """Hosts that have reported within two slots."""
+        return {name for name, host in self._hosts.items() if now_s - host.heard_s <= 2 * self.slot_s}
+
     def delays(self, leaf_of: Mapping[str, str], now_s: float) -> tuple[list[NicFacts], Delays, Coverage]:
         """All NICs, the pairs of them that are known, and what is missing. leaf_of : declared, by host/device."""
         self._advance(now_s)

@@ -22,7 +22,9 @@ def too_old(age_s: float, keep_s: float) -> str:
 def nothing_learned(told: str = NOT_YET) -> dict[str, Any]:
     """As topology_document, where there is no tree. told : why."""
     lists: dict[str, Any] = {"nics": [], "groups": [], "miscabled": []}
-    numbers = dict.fromkeys(("hosts", "edges", "unseparated", "pairs", "sigma_ns", "placed"), 0)
+    numbers = dict.fromkeys(
+        ("hosts", "edges", "unseparated", "pairs", "temporary_pairs", "wanted_pairs", "sigma_ns", "placed"), 0
+    )
     return {**numbers, "missing": [told], **lists, "computed": None, "age_s": None}
 
 

@@ -7,7 +7,7 @@ another rail, are tried first. Such a guess only says where to look: what is mea
 
 import random
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from fabricpulse.diagnosis.tree.fabric_tree import FabricTree
 from fabricpulse.diagnosis.tree.grouping import ENOUGH
@@ -24,22 +24,28 @@ _PLACED = 2 * ENOUGH
 _GIVEN_UP = 20_000
 
 
-def temporary_peers(tree: FabricTree, most: int, seed: int) -> list[tuple[int, int]]:
+def temporary_peers(
+    tree: FabricTree, most: int | Sequence[int], seed: int, tried: Collection[tuple[int, int]] = ()
+) -> list[tuple[int, int]]:
     """Pairs of NICs, none of them more than `most` times, of different hosts; [] when nothing is left to find out.
 
-    seed : of the order in which NICs are looked at, another one each round.
+    most : of all NICs, or of each. seed : of the order in which NICs are looked at, another one each round. tried :
+    pairs, the lower number first, that do not answer.
     """
-    return _Choice(tree, most, random.Random(seed)).pairs()  # noqa: S311 -- nobody gains by guessing it
+    left = [most] * len(tree.nics) if isinstance(most, int) else list(most)
+    return _Choice(tree, left, tried, random.Random(seed)).pairs()  # noqa: S311 -- nobody gains by guessing it
 
 
 class _Choice:
-    def __init__(self, tree: FabricTree, most: int, rng: random.Random) -> None:
+    def __init__(
+        self, tree: FabricTree, left: list[int], tried: Collection[tuple[int, int]], rng: random.Random
+    ) -> None:
         self._tree, self._rng = tree, rng
-        self._left = [most] * len(tree.nics)
+        self._left = left
         self._found: list[tuple[int, int]] = []
         rows = zip(tree.delays.a.tolist(), tree.delays.b.tolist(), strict=True)
         self._samples = dict(zip(rows, tree.delays.samples.tolist(), strict=True))
-        self._tried = set(self._samples)
+        self._tried = {*self._samples, *tried}
         self._parents = [group.parent for group in tree.groups]
         self._near = _Neighbours(tree)
 

@@ -1,0 +1,162 @@
+"""All that is known for the fabric's tree, and what temporary peers are to find out. Pure: reports and moments come in.
+
+`compute` changes nothing, so that a fork can do it; `learned` takes what it has found.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from fabricpulse.diagnosis.delay_records import unpack_delays
+from fabricpulse.diagnosis.findings import Dealt, Findings, KeptPair
+from fabricpulse.diagnosis.messages import MOST_EDGES, MOST_TEMPORARY, EdgeName, EvidenceReport
+from fabricpulse.diagnosis.tree.dealing import MOST_PEERS, MOST_ROUND, Dealer, pair_of
+from fabricpulse.diagnosis.tree.fabric_tree import FabricTree, tree_of
+from fabricpulse.diagnosis.tree.kept_pairs import LONGEST_S, KeptPairs, levels_of, together
+from fabricpulse.diagnosis.tree.learned import topology_document
+from fabricpulse.diagnosis.tree.minima import TwoWayMinima
+from fabricpulse.diagnosis.tree.temporary_peers import temporary_peers
+
+
+class TreeLearner:
+    """keep_s, share_machines : see TwoWayMinima. leaf_of : declared, by host/device."""
+
+    def __init__(self, keep_s: float, leaf_of: Mapping[str, str], share_machines: bool = True) -> None:
+        self.minima = TwoWayMinima(keep_s, share_machines)
+        self._leaf_of = leaf_of
+        self._kept = KeptPairs()
+        self._dealer = Dealer(self.minima.slot_s)
+        self._capacity: dict[str, int] = {}
+        self._terms: dict[str, float] = {}
+        self._told = 0  # the round that `dealt` has returned
+
+    @property
+    def kept(self) -> int:
+        """Pairs that temporary peers have measured."""
+        return len(self._kept)
+
+    def report(self, report: EvidenceReport, now_s: float) -> None:
+        """Takes in what a checked report says of delays."""
+        host = report.host
+        if report.edges is not None:
+            self.minima.edges(host, report.edges, report.facts, now_s)
+            facts = report.facts
+            self._capacity[host] = min(facts.temporary_peers, MOST_PEERS) if facts is not None else 0
+        if report.moved:
+            self._kept.moved((f"{host}/{device}" for device in report.moved), now_s)
+        if report.delays:
+            self.minima.told(host, unpack_delays(report.delays, MOST_EDGES), now_s)
+        else:
+            self.minima.heard(host, now_s)
+        if report.temporary:
+            found = unpack_delays(report.temporary_delays, MOST_TEMPORARY)
+            self._dealer.told(host, report.temporary, found, now_s)
+
+    def compute(self, now_s: float) -> tuple[FabricTree, dict[str, Any], Findings]:
+        """The tree, what is told of it, and what follows for `learned`."""
+        nics, standing, coverage = self.minima.delays(self._leaf_of, now_s)
+        names = [nic.name for nic in nics]
+        levels = levels_of(nics, standing).tolist()
+        level_of = {name: ns for name, ns in zip(names, levels, strict=True) if not math.isnan(ns)}
+        ended, measured = self._dealer.measured()
+        gained = (
+            tuple(
+                KeptPair(*pair, ns, count, ended.began_s, level_of[pair[0]], level_of[pair[1]])
+                for pair, ns, count in measured
+                if pair[0] in level_of and pair[1] in level_of
+            )
+            if ended is not None
+            else ()
+        )
+        good, gone = self._kept.judged(level_of, now_s, gained)
+        terms = np.array([self._terms.get(name, math.nan) for name in names])
+        tree = tree_of(nics, together(nics, standing, good), terms)
+        wanted: list[tuple[str, str]] = []
+        if self._dealer.wants(now_s) or ended is not None:
+            wanted = self._wanted(tree, names, good, level_of, now_s)
+        document = topology_document(
+            tree, coverage, self.minima.slot_s, len(standing), len(good), len(wanted)
+        )
+        number = ended.number if ended is not None else 0
+        # Of a tree that is not believed nothing is taken over.
+        kept = dict(zip(names, tree.terms_ns.tolist(), strict=True)) if document["groups"] else self._terms
+        return tree, document, Findings(number, gained, tuple(gone), tuple(wanted), kept)
+
+    def _wanted(
+        self,
+        tree: FabricTree,
+        names: list[str],
+        good: list[KeptPair],
+        level_of: Mapping[str, float],
+        now_s: float,
+    ) -> list[tuple[str, str]]:
+        lately = self.minima.heard_lately(now_s)
+        # What is measured of a NIC without standing pairs would not be believed.
+        stands = set(level_of)
+        room = [
+            self._capacity.get(nic.host, 0) if nic.host in lately and nic.name in stands else 0
+            for nic in tree.nics
+        ]
+        number = {name: at for at, name in enumerate(names)}
+        silent = {
+            (min(number[a], number[b]), max(number[a], number[b]))
+            for a, b in self._dealer.given_up(now_s)
+            if a in number and b in number
+        }
+        chosen = temporary_peers(tree, room, self._dealer.number, silent)
+        if chosen:
+            return [pair_of(names[a], names[b]) for a, b in chosen[:MOST_ROUND]]
+        # The tree stands: what it stands on is measured anew before it is too old.
+        old = sorted(pair.at_s for pair in good)
+        due = old[0] + LONGEST_S / 2 if old else now_s
+        if now_s <= due:
+            return []
+        found: list[tuple[str, str]] = []
+        for pair in sorted(good, key=lambda one: one.at_s):
+            a, b = number[pair.a], number[pair.b]
+            if pair.at_s > now_s - LONGEST_S / 2 or len(found) >= MOST_ROUND:
+                break
+            if room[a] > 0 and room[b] > 0:
+                room[a] -= 1
+                room[b] -= 1
+                found.append((pair.a, pair.b))
+        return found
+
+    def learned(self, findings: Findings, now_s: float) -> None:
+        """Takes what `compute` has found, and deals."""
+        self._kept.drop(findings.gone)
+        self._kept.add(findings.gained)
+        self._kept.prune(now_s)
+        self._terms = findings.terms_ns
+        if findings.round:
+            answered = frozenset((pair.a, pair.b) for pair in findings.gained)
+            self._dealer.settle(findings.round, answered, now_s)
+        if self._dealer.wants(now_s):
+            self._dealer.begin(findings.wanted, now_s)
+
+    def dealt(self, now_s: float) -> Dealt | None:
+        """What is dealt, when it has changed since the last call."""
+        self._dealer.advance(now_s)
+        current = self._dealer.current
+        if (current.number if current is not None else 0) == self._told:
+            return None
+        if current is None:
+            self._told = 0
+            return Dealt()
+        self._told = current.number
+        edges: dict[str, list[EdgeName]] = defaultdict(list)
+        for pair in sorted(current.pairs):
+            for near, far in (pair, pair[::-1]):
+                host, _, device = near.partition("/")
+                edges[host].append(EdgeName(device, *_parts(far)))
+        packed = {host: msgspec.msgpack.encode(tuple(several)) for host, several in edges.items()}
+        return Dealt(current.number, current.period_s, current.until_s, packed)
+
+
+def _parts(name: str) -> tuple[str, str]:
+    host, _, device = name.partition("/")
+    return host, device

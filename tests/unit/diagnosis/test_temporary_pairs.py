@@ -1,0 +1,274 @@
+"""Temporary peers: what is dealt, for how long, and how long what they have told is believed."""
+
+import math
+import random
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.fixtures.distant_nics import Fabric, Plan
+from tests.fixtures.live_tree import LiveSurvey
+
+from fabricpulse.diagnosis.delay_records import unpack_delays
+from fabricpulse.diagnosis.findings import LEASE_S, Dealt, KeptPair
+from fabricpulse.diagnosis.messages import EdgeName, LeastDelay, pack_delays
+from fabricpulse.diagnosis.service import DiagnosisService
+from fabricpulse.diagnosis.tree.coverage import Coverage
+from fabricpulse.diagnosis.tree.dealing import MOST_PEERS, Dealer
+from fabricpulse.diagnosis.tree.fabric_tree import tree_of
+from fabricpulse.diagnosis.tree.kept_pairs import LONGEST_S, KeptPairs, levels_of
+from fabricpulse.diagnosis.tree.learned import topology_document
+from fabricpulse.diagnosis.tree.measured import Delays
+from fabricpulse.diagnosis.tree.temporary_peers import temporary_peers
+from fabricpulse.diagnosis.worker_messages import Answer, Declared
+
+PODS = Plan(hosts=256, per_leaf=16, leaves_per_pod=4)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_tree_is_learned_that_standing_peers_do_not_tell(seed: int) -> None:
+    """In a fabric of pods ten peers a NIC tell no leaf. With rounds of temporary peers, one pair in twenty of which
+    never answers, all pairs of NICs are told right; no NIC has more than four at once, no leaf is told wrongly on the
+    way, and when nothing is left to find out nothing is dealt.
+    """
+    survey = LiveSurvey(Fabric(PODS, seed), deaf=0.05)
+    assert survey.document["placed"] < 256
+    while survey.dealt.number and survey.rounds < 30:
+        survey.play_round()
+        assert not survey.told_wrongly()
+    assert survey.all_pairs() > 0.998
+    assert not survey.told_wrongly()
+    assert 0 < survey.most_at_once <= MOST_PEERS
+    assert survey.dealt == Dealt()
+    assert survey.document["temporary_pairs"] == survey.learner.kept > 0
+    assert survey.document["wanted_pairs"] == 0
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_any_plan_is_bounded(seed: int) -> None:
+    """Whatever is known: no NIC is in more pairs than it takes, no pair is of one host, was measured well, or is one of
+    those that do not answer; the same state gives the same plan.
+    """
+    rng = random.Random(seed)
+    fabric = Fabric(
+        Plan(hosts=60, rails=rng.choice([1, 2]), per_leaf=rng.choice([6, 20]), leaves_per_pod=4), seed
+    )
+    n = len(fabric.nics)
+    pairs = np.array([rng.sample(range(n), 2) for _ in range(rng.randrange(1, 8) * n)])
+    tree = tree_of(fabric.nics, fabric.measure(pairs[:, 0], pairs[:, 1], 5000))
+    room = [rng.randrange(5) for _ in range(n)]
+    silent = {(a, b) for a, b in (sorted(rng.sample(range(n), 2)) for _ in range(200))}
+    plan = temporary_peers(tree, room, seed, silent)
+    assert plan == temporary_peers(tree, room, seed, silent)
+    count = np.bincount(np.array(plan, np.int64).ravel(), minlength=n)
+    assert (count <= room).all()
+    known = dict(
+        zip(
+            zip(tree.delays.a.tolist(), tree.delays.b.tolist(), strict=True),
+            tree.delays.samples.tolist(),
+            strict=True,
+        )
+    )
+    for a, b in plan:
+        assert a < b
+        assert fabric.nics[a].host != fabric.nics[b].host
+        assert (a, b) not in silent
+        assert known.get((a, b), 0) < 20_000
+
+
+def edge(peer: str) -> EdgeName:
+    return EdgeName("e", peer, "e")
+
+
+def delays(ns: int):
+    return unpack_delays(pack_delays([LeastDelay(0, 900, ns)]), 1)
+
+
+def play(dealer: Dealer, now_s: float, hosts: str = "ab") -> float:
+    """A round of one pair, of which these hosts tell. Returns when it is over."""
+    assert dealer.current is not None
+    until_s = dealer.current.until_s
+    while now_s < until_s:
+        for host in hosts:
+            dealer.told(host, [edge("b" if host == "a" else "a")], delays(4000), now_s)
+        assert not dealer.advance(now_s)
+        now_s += dealer.period_s
+    assert dealer.advance(until_s)
+    return until_s
+
+
+def test_a_round_measures_what_was_dealt() -> None:
+    """Both ends tell: the pair is known. It ends by itself, another cannot begin meanwhile, and edges that were not
+    dealt are not taken.
+    """
+    dealer = Dealer(60.0)
+    dealer.begin([("a/e", "b/e")], 100.0)
+    dealer.begin([("a/e", "c/e")], 101.0)
+    assert dealer.number == 1
+    for _ in range(9):
+        dealer.told("a", [edge("c")], delays(1), 101.0)
+    until_s = play(dealer, 102.0)
+    ended, measured = dealer.measured()
+    assert ended is not None
+    assert (ended.number, measured) == (1, [(("a/e", "b/e"), 8000.0, measured[0][2])])
+    dealer.settle(1, frozenset({("a/e", "b/e")}), until_s)
+    assert dealer.measured() == (None, [])
+    assert dealer.wants(until_s)
+
+
+def test_who_does_not_answer_is_left_alone() -> None:
+    """One end alone tells nothing. After two such rounds the pair is given up for an hour; rounds without any answer
+    are farther and farther apart, up to an hour.
+    """
+    dealer, now_s, pauses = Dealer(60.0), 0.0, []
+    for _ in range(7):
+        dealer.begin([("a/e", "b/e")], now_s)
+        now_s = play(dealer, now_s, "a")
+        ended, measured = dealer.measured()
+        assert ended is not None
+        assert measured == []
+        dealer.settle(ended.number, frozenset(), now_s)
+        begin_s = now_s
+        while not dealer.wants(now_s):
+            now_s += 10
+        pauses.append(now_s - begin_s)
+    assert pauses == [300, 600, 1200, 2400, 3600, 3600, 3600]
+    assert dealer.given_up(begin_s) == {("a/e", "b/e")}
+    assert dealer.given_up(begin_s + 3601) == set()
+
+
+LEVELS = {"a/e": 5000.0, "b/e": 6000.0}
+PAIR = KeptPair("a/e", "b/e", 8000.0, 900, 100.0, 5000.0, 6000.0)
+
+
+def kept() -> KeptPairs:
+    pairs = KeptPairs()
+    pairs.add([PAIR])
+    return pairs
+
+
+def test_a_pair_is_believed_as_long_as_it_may_be_true() -> None:
+    """Not after six hours, after one of its NICs was disconnected, or when the standing pairs of one are shorter or
+    longer; what is not known now is neither believed nor forgotten.
+    """
+    assert kept().judged(LEVELS, 200.0) == ([PAIR], [])
+    gone: tuple[list[KeptPair], list[tuple[str, str]]] = ([], [("a/e", "b/e")])
+    assert kept().judged(LEVELS, 101.0 + LONGEST_S) == gone
+    for nic, level in LEVELS.items():
+        moved = kept()
+        moved.moved([nic], 150.0)
+        assert moved.judged(LEVELS, 200.0) == gone
+        # What was measured since then counts.
+        assert moved.judged(LEVELS, 200.0, [PAIR._replace(at_s=160.0)]) == ([PAIR._replace(at_s=160.0)], [])
+        for shift in (-301.0, 301.0):
+            assert kept().judged(LEVELS | {nic: level + shift}, 200.0) == gone
+        assert kept().judged(LEVELS | {nic: level + 299.0}, 200.0) == ([PAIR], [])
+        assert kept().judged(LEVELS | {nic: math.nan}, 200.0) == ([], [])
+        assert kept().judged({k: v for k, v in LEVELS.items() if k != nic}, 200.0) == ([], [])
+
+
+def test_levels() -> None:
+    """The middle one of a NIC's pairs, the shorter of two, none of a NIC without."""
+    nics = Fabric(Plan(hosts=5), 1).nics
+    found = levels_of(
+        nics, Delays.of([(0, 1, 10.0, 900), (0, 2, 20.0, 900), (0, 3, 90.0, 900), (1, 2, 30.0, 900)], nics)
+    )
+    assert found[:4].tolist() == [20.0, 10.0, 20.0, 90.0]
+    assert math.isnan(found[4])
+
+
+def test_a_nic_that_was_moved_is_not_told_at_its_old_leaf() -> None:
+    """Its host tells that it was disconnected: what temporary peers have measured of it counts no more, it is never
+    told beside its old neighbours once its standing edges are known anew, and rounds find its new place.
+    """
+    survey = LiveSurvey(Fabric(PODS, 3)).learn()
+    assert not survey.told_wrongly()
+    survey.fabric.move(5, int(survey.fabric.leaf[100]))
+    survey.moved(5)
+    survey.stand_anew()
+    survey.compute()
+    assert not survey.told_wrongly()
+    survey.learn(survey.rounds + 20)
+    assert not survey.told_wrongly()
+    assert survey.all_pairs() > 0.999
+
+
+@pytest.mark.parametrize("change_ns", [-2500.0, -900.0, 900.0, 2500.0])
+def test_a_stack_that_has_changed_makes_no_neighbours(change_ns: float) -> None:
+    """The stack term of a NIC is another one, without a disconnect: its old pairs would seem nearer, or farther, than
+    they are. They are measured again, and nothing is told wrongly meanwhile.
+    """
+    survey = LiveSurvey(Fabric(PODS, 3)).learn()
+    before = survey.learner.kept
+    survey.fabric.term[5] += change_ns
+    survey.stand_anew()
+    survey.compute()
+    assert not survey.told_wrongly()
+    assert survey.learner.kept < before
+    survey.learn(survey.rounds + 20)
+    assert not survey.told_wrongly()
+    assert survey.all_pairs() > 0.999
+
+
+def test_what_the_tree_stands_on_is_measured_anew_in_time() -> None:
+    """Hours later, when pairs are half as old as they may become, they are dealt again, and none is lost."""
+    survey = LiveSurvey(Fabric(PODS, 3)).learn()
+    before = survey.learner.kept
+    survey.now_s += LONGEST_S / 2 + 3600
+    survey.compute()
+    assert survey.dealt.number
+    survey.learn(survey.rounds + 20)
+    survey.now_s += LONGEST_S / 2 - 3600
+    survey.compute()
+    assert survey.all_pairs() > 0.999
+    assert survey.learner.kept >= before
+
+
+@pytest.mark.parametrize(("share", "told"), [(0.04, True), (0.2, False)])
+def test_a_tree_that_the_pairs_contradict_is_not_told(share: float, told: bool) -> None:
+    """Where many pairs are nearer than the class that they should be of, which no queue makes them, nothing is told."""
+    tree = LiveSurvey(Fabric(PODS, 1)).learn().tree
+    near = np.random.default_rng(1).random(len(tree.delays)) < share
+    delays = replace(tree.delays, two_way_ns=tree.delays.two_way_ns - 2000.0 * near)
+    document = topology_document(replace(tree, delays=delays), Coverage(hosts=9), 60.0)
+    assert (document["placed"] > 250, bool(document["groups"])) == (told, told)
+    assert ("of the pairs are nearer than the tree" in " ".join(document["missing"])) != told
+
+
+def test_a_single_pair_places_nobody() -> None:
+    """It may be wrong: what one pair alone holds together is not told, and what two do is."""
+    fabric = Fabric(Plan(hosts=24, per_leaf=6, leaves_per_pod=0, congested=0.0), 1)
+    a, b = np.triu_indices(24, 1)
+    near = fabric.leaf[a] == fabric.leaf[b]
+    for pairs, placed in ((1, 23), (2, 24)):
+        of_first = np.flatnonzero(near & (a == 0))[:pairs]
+        use = ~near | (a > 0)
+        use[of_first] = True
+        delays = fabric.measure(a[use], b[use], 15_000)
+        document = topology_document(tree_of(fabric.nics, delays), Coverage(hosts=9), 60.0)
+        assert (document["nics"][0]["leaf"] is None) == (pairs == 1)
+        assert document["placed"] == placed
+
+
+def test_hosts_that_take_none_are_asked_for_none() -> None:
+    """An exporter of an older version, or one that was told to take none."""
+    survey = LiveSurvey(Fabric(PODS, 3), capacity=0)
+    assert survey.dealt == Dealt()
+
+
+def test_a_lease_ends_with_its_round() -> None:
+    """A reply tells a host its edges for some seconds, never longer than the round: also if the worker is stopped. A
+    worker that was replaced has dealt nothing.
+    """
+    service, now_s = DiagnosisService(Declared({}, {}), lambda _: True), time.monotonic()
+    assert service.reply("a", False, now_s).temporary == b""
+    service._answered(Answer(dealt=Dealt(7, 15.0, now_s + 60, {"a": b"x"})))
+    reply = service.reply("a", False, now_s)
+    assert (reply.temporary, reply.lease_s, reply.round, reply.period_s) == (b"x", LEASE_S, 7, 15.0)
+    assert service.reply("a", False, now_s + 58).lease_s == pytest.approx(2)
+    assert service.reply("a", False, now_s + 60).temporary == b""
+    assert service.reply("b", False, now_s).temporary == b""
+    assert service.reply("a", True, now_s).temporary == b""
+    service.process.starts += 1
+    assert service.reply("a", False, now_s).temporary == b""
