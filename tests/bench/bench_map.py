@@ -8,7 +8,8 @@ silent; ten seeds that are drawn as it starts. loop : lateness of the event loop
 gray : loss on uplinks of a lab of nine hosts, needs root (`--losses 60,20,5,1.5,0.5 --times N`). dead : a leaf and a
 spine of it that drop everything. delay : delays that grow, simulated, on the engine's state machines. healthy : the
 fleet of simulated without faults, a window of 30 s after the other. tree : leaves, pods and machines told from delays
-alone, simulated, 128 to 10,000 hosts (`--largest N` leaves larger ones out). placement : all of
+alone, simulated, 128 to 10,000 hosts (`--largest N` leaves larger ones out). tree_lab : the same in a lab of nine
+hosts, needs root. placement : all of
 `make bench NAME=placement`.
 """
 
@@ -25,7 +26,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import numpy as np
 from tests.bench.map_delay import bench_delay
 from tests.bench.map_fabric import Clos, Simulation
-from tests.bench.map_tree import bench_tree
+from tests.bench.map_tree import bench_tree, bench_tree_lab
 from tests.bench.rows import Rows, quantile
 
 from fabricpulse.diagnosis.components import Kind, parts
@@ -243,6 +244,7 @@ def main() -> None:
         "simulated": lambda: bench_simulated(options.trials, 0.1, seeds),
         "healthy": lambda: bench_healthy(options.windows),
         "tree": lambda: bench_tree(rows, options.largest, seeds[0]),
+        "tree_lab": lambda: bench_tree_lab(rows),
         "loop": lambda: bench_loop(options.hosts),
         "delay": lambda: bench_delay(rows, 20 * options.times),
         "gray": lambda: _gray(options.losses, options.times),

@@ -2,16 +2,21 @@
 how much of it is right, and what it costs.
 """
 
+import itertools
 import random
 import time
+from functools import partial
 
 from tests.bench.rows import Rows
 from tests.fixtures.distant_nics import Fabric, Plan, Survey
 from tests.fixtures.live_tree import LiveSurvey
+from tests.fixtures.waiting import wait_for
+from tests.integration.mesh.tree_fleet import TreeFleet
 
 from fabricpulse.diagnosis.tree.cabling import miscabled
 from fabricpulse.diagnosis.tree.fabric_tree import tree_of
 from fabricpulse.diagnosis.tree.levels import Kind
+from fabricpulse.lab import Lab
 
 _SILENT = 0.05
 # Share of the NICs whose cable goes to a wrong leaf.
@@ -47,6 +52,21 @@ def bench_tree(rows: Rows, largest: int, seed: int) -> None:
     for hosts in (64, 256):
         if hosts <= largest:
             _cables(rows, Plan(hosts=hosts, rails=4, per_leaf=16, leaves_per_pod=8), seed)
+
+
+def bench_tree_lab(rows: Rows) -> None:
+    """Nine hosts of a lab below three leaves, with all peers and with two each; needs root."""
+    for peers in (10, 2):
+        with Lab(hosts=9, rails=1, spines=3, pods=3) as lab:
+            fleet = TreeFleet(lab, peers=peers)
+            told = wait_for(partial(fleet.placed, 9), 240, "all NICs are placed")
+        leaf = {entry["nic"]: entry["leaf"] for entry in told["nics"]}
+        true = {nic: number for number, nics in enumerate(fleet.true) for nic in nics}
+        pairs = list(itertools.combinations(sorted(leaf), 2))
+        right = sum((leaf[a] == leaf[b]) == (true[a] == true[b]) for a, b in pairs)
+        more = {"standing": told["pairs"], "temporary": told["temporary_pairs"], "sigma_ns": told["sigma_ns"]}
+        case = f"lab, 9 hosts, 3 leaves, {peers} peers a NIC"
+        rows.report(case, "tree_accuracy", 100 * right / len(pairs), "%", ">= 99", **more)
 
 
 def _case(rows: Rows, case: str, fabric: Fabric, silent: float) -> Survey:

@@ -92,10 +92,19 @@ class FabricTree:
         """Share of the pairs that are nearer than the class of the group that holds both, which no queue explains: of a
         tree that is right few, whose NICs have no place yet; of one that is wrong, many.
         """
+        return float(np.mean(self.residuals() < -self.margin_ns)) if len(self.delays) else 0.0
+
+    @property
+    def margin_ns(self) -> float:
+        """Between two classes that are told apart."""
+        return max(_MARGIN * self.sigma_ns, _LEAST_NS)
+
+    def residuals(self) -> Floats:
+        """Of each pair, ns, against the terms of both NICs and the class of the group that holds both."""
         d = self.delays
         offset = np.array([group.offset_ns for group in self.groups])[self.separate()]
-        r = d.two_way_ns - self.terms_ns[d.a] - self.terms_ns[d.b] - offset
-        return float(np.mean(r < -max(_MARGIN * self.sigma_ns, _LEAST_NS))) if len(d) else 0.0
+        found: Floats = d.two_way_ns - self.terms_ns[d.a] - self.terms_ns[d.b] - offset
+        return found
 
     def separate(self) -> Ints:
         """Of each pair that was measured the number of the smallest group that both are in."""

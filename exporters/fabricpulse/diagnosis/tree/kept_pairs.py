@@ -54,6 +54,33 @@ class KeptPairs:
             if key in self._pairs or len(self._pairs) < MOST_KEPT:
                 self._pairs[key] = pair
 
+    def merged(
+        self, fresh: Iterable[KeptPair], level_of: Mapping[str, float], now_s: float
+    ) -> list[KeptPair]:
+        """These, with what is known of the same pairs from a while ago and still counts: the smaller delay of more
+        samples. They are as old as the older one.
+        """
+        return [self._with_older(pair, level_of, now_s) for pair in fresh]
+
+    def _with_older(self, pair: KeptPair, level_of: Mapping[str, float], now_s: float) -> KeptPair:
+        old = self._pairs.get((pair.a, pair.b))
+        if old is None or now_s - old.at_s > LONGEST_S / 2 or not self._counts(old, level_of, now_s):
+            return pair
+        return old._replace(
+            two_way_ns=min(old.two_way_ns, pair.two_way_ns), samples=old.samples + pair.samples
+        )
+
+    def _counts(self, pair: KeptPair, level_of: Mapping[str, float], now_s: float) -> bool | None:
+        """Whether a pair counts now; None where that is not known now."""
+        if now_s - pair.at_s > LONGEST_S or any(
+            pair.at_s <= self._moved_s.get(nic, -math.inf) for nic in (pair.a, pair.b)
+        ):
+            return False
+        now_a, now_b = level_of.get(pair.a, math.nan), level_of.get(pair.b, math.nan)
+        if math.isnan(now_a + now_b):
+            return None
+        return abs(now_a - pair.level_a) <= _MOVED_NS and abs(now_b - pair.level_b) <= _MOVED_NS
+
     def drop(self, keys: Iterable[tuple[str, str]]) -> None:
         """Forgets."""
         for key in keys:
@@ -73,20 +100,11 @@ class KeptPairs:
         gone: list[tuple[str, str]] = []
         fresh = {(pair.a, pair.b): pair for pair in more}
         for key, pair in [*((k, p) for k, p in self._pairs.items() if k not in fresh), *fresh.items()]:
-            if (
-                now_s - pair.at_s > LONGEST_S
-                or pair.at_s <= self._moved_s.get(pair.a, -math.inf)
-                or pair.at_s <= self._moved_s.get(pair.b, -math.inf)
-            ):
-                gone.append(key)
-                continue
-            now_a, now_b = level_of.get(pair.a, math.nan), level_of.get(pair.b, math.nan)
-            if math.isnan(now_a + now_b):
-                continue
-            if abs(now_a - pair.level_a) > _MOVED_NS or abs(now_b - pair.level_b) > _MOVED_NS:
-                gone.append(key)
-            else:
+            counts = self._counts(pair, level_of, now_s)
+            if counts:
                 good.append(pair)
+            elif counts is False:
+                gone.append(key)
         return good, gone
 
 

@@ -77,16 +77,32 @@ def topology_document(
 
 
 def confirmed(tree: FabricTree) -> FabricTree:
-    """The tree without the places that a single pair tells, which may be wrong for a reason that nobody thought of."""
+    """The tree without the places that a single pair tells, which may be wrong for a reason that nobody thought of. On
+    a machine of two hosts no two pairs can be: such a NIC is told below its leaf, where two pairs fit that.
+    """
     unsure = (tree.group_of > 0) & (tree.nats < 2 * ENOUGH)
     if not unsure.any():
         return tree
-    out = set(np.flatnonzero(unsure).tolist())
+    common, fits = tree.separate(), np.abs(tree.residuals()) < tree.margin_ns
+    group_of = tree.group_of.copy()
+    out: dict[int, set[int]] = defaultdict(set)
+    for number in np.unique(tree.group_of[unsure]).tolist():
+        nics = np.flatnonzero(unsure & (tree.group_of == number))
+        parent, count = tree.groups[number].parent, np.zeros(len(tree.nics), np.int64)
+        if tree.groups[number].kind is Kind.MACHINE and parent > 0:
+            for end in (tree.delays.a, tree.delays.b):
+                np.add.at(count, end[(common == parent) & fits], 1)
+        group_of[nics] = np.where(count[nics] >= 2, parent, 0)
+        for nic in nics.tolist():
+            out[number].add(nic)
+            if not group_of[nic]:
+                for above in tree.above(parent):
+                    out[above].add(nic)
     groups = tuple(
-        replace(group, nics=tuple(nic for nic in group.nics if not number or nic not in out))
+        replace(group, nics=tuple(nic for nic in group.nics if not number or nic not in out[number]))
         for number, group in enumerate(tree.groups)
     )
-    return replace(tree, groups=groups, group_of=np.where(unsure, 0, tree.group_of))
+    return replace(tree, groups=groups, group_of=group_of)
 
 
 def unseparated(tree: FabricTree) -> int:

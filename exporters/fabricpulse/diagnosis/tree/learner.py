@@ -72,6 +72,7 @@ class TreeLearner:
             if ended is not None
             else ()
         )
+        gained = tuple(self._kept.merged(gained, level_of, now_s))
         good, gone = self._kept.judged(level_of, now_s, gained)
         terms = np.array([self._terms.get(name, math.nan) for name in names])
         tree = tree_of(nics, together(nics, standing, good), terms)
@@ -82,8 +83,8 @@ class TreeLearner:
             tree, coverage, self.minima.slot_s, len(standing), len(good), len(wanted)
         )
         number = ended.number if ended is not None else 0
-        # Of a tree that is not believed nothing is taken over.
-        kept = dict(zip(names, tree.terms_ns.tolist(), strict=True)) if document["groups"] else self._terms
+        # Also of a tree that is not believed: it is one start of several.
+        kept = dict(zip(names, tree.terms_ns.tolist(), strict=True))
         return tree, document, Findings(number, gained, tuple(gone), tuple(wanted), kept)
 
     def _wanted(

@@ -1,0 +1,58 @@
+"""A lab whose leaves are to be learned from delays: for tests and bench."""
+
+import json
+from typing import Any
+
+import yaml
+from tests.integration.mesh.mesh_fleet import MeshFleet
+
+from fabricpulse.lab import Lab
+
+PORT = 9614
+
+
+class TreeFleet:
+    """Nine hosts below three leaves, their host clocks seconds apart, and a coordinator that keeps delays for 20 s."""
+
+    def __init__(self, lab: Lab, **probe: Any) -> None:
+        for number, host in enumerate(lab.hosts):
+            host.clock.set(offset_ns=number * 7_000_000_000, drift_ppm=5.0 * number)
+        config = lab.directory / "coordinator.yaml"
+        config.write_text(yaml.safe_dump({"delays_keep_s": 20, "hosts_share_machines": False}))
+        command = ["fabricpulse", "clocksync", "coordinator", "--config", str(config)]
+        self.coordinator = lab.popen("mgmt", [*command, "--web.listen-address", f":{PORT}"])
+        self.coordinator.wait_for_output("event=listening")
+        url = f"http://{lab.resolve('mgmt')}:{PORT}"
+        self.mesh = MeshFleet(
+            lab, {"trace_s": 0, **probe}, evidence={"url": url, "delays_s": 1}, latency={"window_s": 1}
+        )
+        self.mesh.start()
+        self.lab = lab
+        self.true = {
+            frozenset(
+                f"{host.name}/{nic.device}" for host in lab.hosts for nic in host.nics if nic.leaf == leaf
+            )
+            for leaf in lab.fabric.leaf_names
+        }
+
+    def document(self) -> dict[str, Any]:
+        """`/api/v1/topology`."""
+        self.mesh.true_clock()  # as a sidecar would, each round
+        found: dict[str, Any] = json.loads(
+            self.lab.http_get("mgmt", f"http://127.0.0.1:{PORT}/api/v1/topology")
+        )
+        assert {frozenset(group["nics"]) for group in found["groups"]} <= self.true, "a leaf that is none"
+        return found
+
+    def placed(self, nics: int) -> dict[str, Any]:
+        """The document once so many have a place, else {}."""
+        told = self.document()
+        return told if told["placed"] == nics else {}
+
+    def temporary(self) -> float:
+        """Temporary peers that all hosts probe now."""
+        self.mesh.true_clock()
+        values = [
+            self.mesh.scrape(host.name).value("fabricpulse_mesh_temporary_peers") for host in self.lab.hosts
+        ]
+        return sum(value or 0.0 for value in values)
