@@ -44,6 +44,7 @@ SUSPECTS = {
     "device:fabricpulse_edge_latency_elevated:shared",
     "device:fabricpulse_edge_latency_elevated:count",
     "device:fabricpulse_edge_owd_seconds:slow_min",
+    "device:fabricpulse_nic_bytes:slow_rate",
 }
 
 
