@@ -4,6 +4,8 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -16,8 +18,9 @@ CLI = (sys.executable, "-Im", "fabricpulse.core.cli", "audit")
 PATIENCE_S = 400.0
 
 
-def timed_run(lab: Lab, folder: Path, *more: str) -> tuple[Run, float]:
-    """A run of all hosts of a lab, with agents that are started for it and ended; and seconds of the whole command."""
+@contextmanager
+def agents(lab: Lab, folder: Path) -> Iterator[None]:
+    """An agent on each host of a lab."""
     (folder / "token").write_text("0123456789abcdef")
     daemons = []
     try:
@@ -28,29 +31,35 @@ def timed_run(lab: Lab, folder: Path, *more: str) -> tuple[Run, float]:
             daemons.append(host.popen([*CLI, "node", "--config", str(settings)], name="audit"))
         for daemon in daemons:
             daemon.wait_for_output("listening", 120)
-        saved = folder / "run.json"
-        begun = time.monotonic()
-        process = lab.mgmt.popen(
-            [
-                *(*CLI, "run", "--membership", str(lab.write_membership())),
-                *("--token-file", str(folder / "token"), "--save", str(saved), "--yes", *more),
-            ],
-            name="run",
-        )
-        process.wait(PATIENCE_S)
-        seconds = time.monotonic() - begun
-        if not saved.exists():
-            raise RuntimeError(f"the run has saved nothing:\n{process.tail()}")
-        return msgspec.json.decode(saved.read_bytes(), type=Run), seconds
+        yield
     finally:
         for daemon in daemons:
             daemon.kill()
 
 
+def timed_run(lab: Lab, folder: Path, *more: str) -> tuple[Run, float]:
+    """A run of all hosts of a lab, which have agents; and seconds of the whole command."""
+    saved = folder / "run.json"
+    saved.unlink(missing_ok=True)
+    begun = time.monotonic()
+    process = lab.mgmt.popen(
+        [
+            *(*CLI, "run", "--membership", str(lab.write_membership())),
+            *("--token-file", str(folder / "token"), "--save", str(saved), "--yes", *more),
+        ],
+        name="run",
+    )
+    process.wait(PATIENCE_S)
+    seconds = time.monotonic() - begun
+    if not saved.exists():
+        raise RuntimeError(f"the run has saved nothing:\n{process.tail()}")
+    return msgspec.json.decode(saved.read_bytes(), type=Run), seconds
+
+
 def measure(*more: str) -> dict[str, object]:
     """16 hosts with two NICs: echoes, transfers at the default rate and length, both ways at once."""
     before = os.getloadavg()[0]
-    with Lab(hosts=16, rails=2) as lab, tempfile.TemporaryDirectory() as folder:
+    with Lab(hosts=16, rails=2) as lab, tempfile.TemporaryDirectory() as folder, agents(lab, Path(folder)):
         run, seconds = timed_run(lab, Path(folder), "--transfers", *more)
     kinds = {
         kind: sum(m.kind == kind for m in run.measurements)

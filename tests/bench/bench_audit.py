@@ -6,7 +6,8 @@ Recall and precision: each kind of misconfiguration and fault of tests/fixtures/
 fleet with other hosts that are right, `--seeds` times with another host and NIC. A kind is found when all findings that
 it must have are there; every finding beyond them is false. Blame: made-up tests of a plan with a host, a NIC, a NIC in
 one direction or a path broken. Duration: 16 hosts with two NICs in namespaces of this machine, whose few processors
-carry all of them. Options: `--seeds N`, `--only recall,blame,planning,page,gate,duration`.
+carry all of them. Late: a lab with a slow NIC beside busy loops, `--loops` of them, `--runs`
+audits. Options: `--seeds N`, `--only recall,blame,planning,page,gate,duration,late`.
 """
 
 import argparse
@@ -21,6 +22,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.bench import audit_late
 from tests.bench.audit_duration import measure
 from tests.bench.rows import Rows, quantile
 from tests.fixtures.audit_faults import FAULTS, Expected, expected
@@ -221,12 +223,27 @@ def bench_duration() -> None:
     rows.report("16 hosts x 2 rails, all but NCCL", "false_findings_of_paths", false, "findings", "== 0")
 
 
+def bench_late(runs: int, loops: int) -> None:
+    """Nobody but the slow NIC is accused, whatever gets no processor."""
+    result = audit_late.measure(runs, loops)
+    case = f"NIC of 40 Mb/s, {loops} busy loops"
+    least, most = result.mbit_s
+    rows.report(case, "named", result.right / runs, "ratio", "== 1", runs=runs, undecided=result.undecided,
+                seconds=result.seconds, load=result.load)  # fmt: skip
+    rows.report(case, "others_accused", result.accused, "findings", "== 0")
+    rows.report(
+        case, "not_judged", result.spoilt / result.ways, "ratio", least_mbit_s=least, most_mbit_s=most
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--only", default="", help="comma separated: recall, blame, planning, page, gate, duration"
+        "--only", default="", help="comma separated: recall, blame, planning, page, gate, duration, late"
     )
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--runs", type=int, default=6)
+    parser.add_argument("--loops", type=int, default=14)
     options = parser.parse_args()
     configure_logging("error")
     parts = {
@@ -236,6 +253,7 @@ def main() -> None:
         "page": bench_page,
         "gate": bench_gate,
         "duration": bench_duration,
+        "late": lambda: bench_late(options.runs, options.loops),
     }
     for name in options.only.split(",") if options.only else parts:
         parts[name]()
