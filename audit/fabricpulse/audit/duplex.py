@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from fabricpulse.audit.blame import Nic
 from fabricpulse.audit.model import Measurement, clip
-from fabricpulse.audit.path_tests import Way
+from fabricpulse.audit.path_tests import PathDirection
 from fabricpulse.audit.transfer_tests import BUSY, LEAST, SLOW, compared
 
 Ends = tuple[Nic, Nic]
@@ -22,7 +22,7 @@ class BothWays:
     """A pair, by one of its ways, and what both directions carried at once, bits per second together. attempts : tests
     that this is the best of. unhindered : what they would have if no host had been late, as far as is known."""
 
-    way: Way
+    way: PathDirection
     bps: float
     attempts: int = 1
     unhindered: float = 0.0

@@ -16,7 +16,7 @@ from fabricpulse.audit.node.wire import (
     ReceiveRequest,
     TransferResult,
 )
-from fabricpulse.audit.path_tests import Way, Ways, path_tests
+from fabricpulse.audit.path_tests import PathDirection, PathDirections, path_tests
 from fabricpulse.audit.transfer_tests import BUSY, MOST_ATTEMPTS, Transfers, again, carried, unhindered
 from fabricpulse.core.web.client import HttpClient
 
@@ -78,7 +78,7 @@ class DuplexTests:
         missed = await stage(self._fleet, what, pairs, one, seconds)
         self._unfinished.update({ends: why for ends, (_, why) in missed.items()})
 
-    async def _both(self, there: Way, back: Way) -> BothWays:
+    async def _both(self, there: PathDirection, back: PathDirection) -> BothWays:
         """What both reach together. Raises AgentError."""
         # Both ends agree to receive before either sends: an agent that looks for traffic of others must not see ours.
         agreed = await asyncio.gather(*map(self._receive, (there, back)), return_exceptions=True)
@@ -96,13 +96,13 @@ class DuplexTests:
             could += unhindered(answered)
         return BothWays(there, total, unhindered=could)
 
-    async def _receive(self, way: Way) -> ReceiveAnswer:
+    async def _receive(self, way: PathDirection) -> ReceiveAnswer:
         streams, seconds = self._wanted.streams, self._wanted.seconds
         request = ReceiveRequest(way.target[1], way.address, way.own, streams, seconds, duplex=True)
         ask = self._fleet.ask
         return await ask(self._client, way.target[0], RECEIVE_PATH, request, ReceiveAnswer, RECEIVE_S)
 
-    async def _send(self, way: Way, answer: ReceiveAnswer) -> TransferResult:
+    async def _send(self, way: PathDirection, answer: ReceiveAnswer) -> TransferResult:
         request = self._wanted.request(way, answer.tcp_port, answer.udp_port, answer.key, duplex=True)
         patience_s = self._wanted.patience_s
         ask = self._fleet.ask
@@ -127,7 +127,9 @@ def sound(measured: Sequence[Measurement]) -> dict[Ends, float]:
     return {ends: rate for ends, rate in alone(measured).items() if frozenset(ends) not in bad}
 
 
-def recalled(before: Iterable[Measurement], rates: Mapping[Ends, float], ways: Ways) -> list[BothWays]:
+def recalled(
+    before: Iterable[Measurement], rates: Mapping[Ends, float], ways: PathDirections
+) -> list[BothWays]:
     """Tests of an interrupted run, as if they had just been made."""
     found = []
     for m in before:

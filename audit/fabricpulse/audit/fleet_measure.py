@@ -18,10 +18,10 @@ from fabricpulse.audit.fleet_transfers import FleetTransfers
 from fabricpulse.audit.lldp import Neighbour
 from fabricpulse.audit.model import Finding, HostReport, Measurement, Ring
 from fabricpulse.audit.node.wire import NEIGHBOURS_PATH, NeighboursAnswer, NeighboursRequest
-from fabricpulse.audit.path_tests import Rail, Ways, coverage_note, path_findings
+from fabricpulse.audit.path_tests import PathDirections, Rail, coverage_note, path_findings
 from fabricpulse.audit.ring_tests import ring_findings, ring_notes
 from fabricpulse.audit.transfer_tests import Transfers, untested_findings
-from fabricpulse.audit.wiring import Heard, Place, wiring_findings
+from fabricpulse.audit.wiring import LldpReports, Place, wiring_findings
 from fabricpulse.core.web.client import HttpClient
 from fabricpulse.core.web.client_config import HttpClientConfig
 
@@ -94,7 +94,7 @@ async def _test(
 ) -> None:
     with showing("testing") as shown:
         agents = {target.host: target for target in wanted}
-        fleet = Fleet(agents, config, Ways(rails, reports), plan.leaves, stop, shown.update)
+        fleet = Fleet(agents, config, PathDirections(rails, reports), plan.leaves, stop, shown.update)
         echoes = Echoes(fleet)
         passed = await echoes.run(rails, plan.before)
         keep(passed)
@@ -120,7 +120,7 @@ async def _test(
 
 async def _neighbours(
     plan: Plan, wanted: Sequence[Target], config: HttpClientConfig, stop: asyncio.Event
-) -> Heard:
+) -> LldpReports:
     """What all hosts hear at the same time."""
     heard: dict[Nic, Neighbour] = {}
     reasons: dict[Nic, str] = {}
@@ -142,4 +142,4 @@ async def _neighbours(
             reasons.update({(target.host, device): why for device, why in answer.unreadable.items()})
 
         await until(stop, (one(target) for target in wanted if target.host in devices))
-    return Heard(heard, reasons)
+    return LldpReports(heard, reasons)

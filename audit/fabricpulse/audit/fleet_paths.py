@@ -14,9 +14,9 @@ from fabricpulse.audit.fleet_stage import Fleet
 from fabricpulse.audit.model import Measurement, clip
 from fabricpulse.audit.node.echo import COUNT, ECHO_TESTS_AT_A_TIME, PATIENCE_S
 from fabricpulse.audit.node.wire import MOST_ECHO_TESTS
-from fabricpulse.audit.path_tests import Rail, Way, ends_of, measurements, path_tests, plan_ways
+from fabricpulse.audit.path_tests import PathDirection, Rail, ends_of, measurements, path_tests, plan_ways
+from fabricpulse.audit.schedule import Ends
 from fabricpulse.audit.transfer_tests import again
-from fabricpulse.audit.turns import Ends
 from fabricpulse.core.web.client import HttpClient
 
 # Ways that are tested again: a fleet of which more fails has a cause that a second test does not tell from the first.
@@ -47,7 +47,7 @@ class Echoes:
             return found
         failed = set(again(found))
         further = failed | {way for kind in ECHO_KINDS for way in retests(path_tests(found, kind))}
-        by_host: dict[str, list[Way]] = defaultdict(list)
+        by_host: dict[str, list[PathDirection]] = defaultdict(list)
         for source, target in sorted(further)[:MOST_AGAIN]:
             by_host[source[0]].append(self._fleet.ways.way(source, target))
         merged, recovered = merge(found, await self._echo("echoes again", by_host))
@@ -56,7 +56,7 @@ class Echoes:
             self.notes.append(clip(f"echoes of {len(recovered)} ways failed once and passed again: {names}"))
         return merged
 
-    async def _echo(self, what: str, by_host: Mapping[str, Sequence[Way]]) -> list[Measurement]:
+    async def _echo(self, what: str, by_host: Mapping[str, Sequence[PathDirection]]) -> list[Measurement]:
         found: list[Measurement] = []
         # Of the worst case, in which no echo of a host is answered.
         longest = max((sum(len(way.echo_tests()) for way in ways) for ways in by_host.values()), default=0)
@@ -70,7 +70,7 @@ class Echoes:
         config = msgspec.structs.replace(self._fleet.config, timeout_s=patience)
         async with HttpClient(config, connections=AT_A_TIME) as client:
 
-            async def one(host: str, ways: Sequence[Way]) -> None:
+            async def one(host: str, ways: Sequence[PathDirection]) -> None:
                 for start in range(0, len(ways), MOST_ECHO_TESTS // 2):
                     part = ways[start : start + MOST_ECHO_TESTS // 2]
                     echo_tests = [p for way in part for p in way.echo_tests()]

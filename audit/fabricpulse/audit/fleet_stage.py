@@ -16,8 +16,8 @@ import msgspec
 
 from fabricpulse.audit.blame import Nic
 from fabricpulse.audit.fleet_run import AT_A_TIME, AgentError, Target, ask
-from fabricpulse.audit.path_tests import Ways
-from fabricpulse.audit.turns import Ends, Turns
+from fabricpulse.audit.path_tests import PathDirections
+from fabricpulse.audit.schedule import Ends, TestSchedule
 from fabricpulse.core.web.client import HttpClient
 from fabricpulse.core.web.client_config import HttpClientConfig
 
@@ -58,7 +58,7 @@ class Fleet:
 
     agents: Mapping[str, Target]
     config: HttpClientConfig
-    ways: Ways
+    ways: PathDirections
     leaves: Mapping[Nic, str]
     cancelled: asyncio.Event
     progress: Progress = lambda _what, _done, _of, _waits: None
@@ -107,7 +107,7 @@ async def stage(
 ) -> dict[Ends, tuple[Nic, str]]:
     """Has `test` be made of all ways, which raises nothing; those that were not made, or not to their end, with whose
     doing and why. seconds : that all of it may take. done : called after each. Nothing runs on afterwards."""
-    turns = Turns(ways, most)
+    turns = TestSchedule(ways, most)
     of = len(turns.left)
     begun = time.monotonic()
     under_way: dict[asyncio.Task[None], tuple[Ends, float]] = {}

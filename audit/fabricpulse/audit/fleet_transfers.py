@@ -24,7 +24,8 @@ from fabricpulse.audit.node.wire import (
     ReceiveRequest,
     TransferResult,
 )
-from fabricpulse.audit.path_tests import Rail, Ways, ends_of, path_tests
+from fabricpulse.audit.path_tests import PathDirections, Rail, ends_of, path_tests
+from fabricpulse.audit.schedule import Ends
 from fabricpulse.audit.transfer_tests import (
     BUSY,
     LEAST_LOST,
@@ -35,7 +36,6 @@ from fabricpulse.audit.transfer_tests import (
     again,
     judge,
 )
-from fabricpulse.audit.turns import Ends
 from fabricpulse.core.web.client import HttpClient
 
 # What a run that is killed has to do again, seconds.
@@ -183,7 +183,7 @@ def planned(rails: Mapping[str, Rail]) -> list[Ends]:
     return [way for _, way in sorted(ways, key=lambda one: one[0])]
 
 
-def recalled(before: Iterable[Measurement], ways: Ways, wanted: Transfers) -> list[Transferred]:
+def recalled(before: Iterable[Measurement], ways: PathDirections, wanted: Transfers) -> list[Transferred]:
     """Transfers of an interrupted run, from what it has kept of them: as if they had just been made."""
     by_ends: dict[Ends, dict[str, Measurement]] = defaultdict(dict)
     for m in before:

@@ -16,7 +16,7 @@ LEAST = 3
 
 
 @dataclass(frozen=True)
-class Odd:
+class OddValue:
     """One subject whose value is not the usual one. have : how many of the group of `size` have the usual value."""
 
     host: str
@@ -39,13 +39,13 @@ class Divided:
 class Comparison:
     """All that differs, each list in order of attribute, role and host."""
 
-    odd: tuple[Odd, ...]
+    odd: tuple[OddValue, ...]
     divided: tuple[Divided, ...]
 
 
 def compare(values: Mapping[str, Iterable[Value]], least: int = LEAST) -> Comparison:
     """Compares the values of hosts. values : host -> its values. least : size of a group that is compared."""
-    odd: list[Odd] = []
+    odd: list[OddValue] = []
     divided: list[Divided] = []
     for (attribute, role), members in sorted(_groups(values).items()):
         counts = Counter(value.value for _, value in members)
@@ -54,7 +54,9 @@ def compare(values: Mapping[str, Iterable[Value]], least: int = LEAST) -> Compar
         usual, have = counts.most_common(1)[0]
         if 2 * have > len(members):
             odd += [
-                Odd(host, value, usual, have, len(members)) for host, value in members if value.value != usual
+                OddValue(host, value, usual, have, len(members))
+                for host, value in members
+                if value.value != usual
             ]
         else:
             by_value = {

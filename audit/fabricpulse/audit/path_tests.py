@@ -22,7 +22,7 @@ SMALL = 128
 
 
 @dataclass(frozen=True)
-class Told:
+class Wording:
     """How failed tests of a kind are told. what … nic : of a NIC; what … path : of a path. unit : of its values."""
 
     check: str
@@ -45,12 +45,12 @@ def _microseconds(value: float) -> str:
     return f"{1e6 * value:.0f} µs"
 
 
-TOLD: Mapping[str, Told] = {
-    "connectivity": Told("path-connectivity", "error", "packets", "do not pass", "do not pass to"),
-    "mtu": Told("path-mtu", "error", "packets of the full MTU", "do not pass", "do not pass to"),
-    "loss": Told("path-loss", "error", "datagrams", "are lost", "are lost on the way to", _percent),
-    "bandwidth": Told("path-bandwidth", "error", "TCP", "is slow", "is slow to", _bits),
-    "duplex": Told(
+WORDING: Mapping[str, Wording] = {
+    "connectivity": Wording("path-connectivity", "error", "packets", "do not pass", "do not pass to"),
+    "mtu": Wording("path-mtu", "error", "packets of the full MTU", "do not pass", "do not pass to"),
+    "loss": Wording("path-loss", "error", "datagrams", "are lost", "are lost on the way to", _percent),
+    "bandwidth": Wording("path-bandwidth", "error", "TCP", "is slow", "is slow to", _bits),
+    "duplex": Wording(
         "path-duplex",
         "error",
         "both directions at once",
@@ -58,14 +58,14 @@ TOLD: Mapping[str, Told] = {
         "reach less than one after the other to",
         _percent,
     ),
-    "owd": Told(
+    "owd": Wording(
         "path-delay", "warning", "packets", "take longer than others'", "take long to", _microseconds
     ),
 }
 
 
 @dataclass(frozen=True)
-class Way:
+class PathDirection:
     """One direction between two NICs of a rail. size : 0 where the MTU of the sender's NIC is not known. own : address
     of the source, address : of the target."""
 
@@ -109,7 +109,7 @@ def plan_rails(
     }
 
 
-class Ways:
+class PathDirections:
     """Makes ways between NICs of the fleet. reports : the MTU of their NICs is from there."""
 
     def __init__(self, rails: Mapping[str, Rail], reports: Sequence[HostReport]) -> None:
@@ -118,21 +118,21 @@ class Ways:
             nic: (address, network) for network, rail in rails.items() for nic, address in rail.nics
         }
 
-    def way(self, source: Nic, target: Nic) -> Way:
+    def way(self, source: Nic, target: Nic) -> PathDirection:
         """From one NIC of the rails to another."""
         mtu = self._mtus.get(source, "")
         own, network = self._places[source]
         size = int(mtu) if mtu.isdigit() else 0
-        return Way(source, target, self._places[target][0], size, network, own)
+        return PathDirection(source, target, self._places[target][0], size, network, own)
 
     def knows(self, source: Nic, target: Nic) -> bool:
         """Whether both NICs are in the rails."""
         return source in self._places and target in self._places
 
 
-def plan_ways(rails: Mapping[str, Rail], ways: Ways) -> dict[str, list[Way]]:
+def plan_ways(rails: Mapping[str, Rail], ways: PathDirections) -> dict[str, list[PathDirection]]:
     """What each host tests: both directions of all pairs."""
-    by_host: dict[str, list[Way]] = defaultdict(list)
+    by_host: dict[str, list[PathDirection]] = defaultdict(list)
     for rail in rails.values():
         for a, b in directions(pair for pairs in rail.plan.rounds for pair in pairs):
             source = rail.nics[a][0]
@@ -140,7 +140,7 @@ def plan_ways(rails: Mapping[str, Rail], ways: Ways) -> dict[str, list[Way]]:
     return dict(by_host)
 
 
-def measurements(ways: Sequence[Way], results: Sequence[EchoResult]) -> list[Measurement]:
+def measurements(ways: Sequence[PathDirection], results: Sequence[EchoResult]) -> list[Measurement]:
     """Of the echoes of one host. results : of the echo tests of all ways, in order.
 
     MTU is judged only where small packets pass: without connectivity nothing is known of it.
@@ -174,7 +174,7 @@ def path_tests(measured: Iterable[Measurement], kind: str) -> list[PathTest]:
 def path_findings(measured: Sequence[Measurement]) -> list[Finding]:
     """What the tests of all hosts say, by whom is to blame."""
     found = []
-    for kind in TOLD:
+    for kind in WORDING:
         own = path_tests(measured, kind)
         worst: dict[Nic, list[Measurement]] = defaultdict(list)
         for m in measured:
@@ -186,7 +186,7 @@ def path_findings(measured: Sequence[Measurement]) -> list[Finding]:
 
 
 def _finding(kind: str, entry: Blame, worst: Mapping[Nic, Sequence[Measurement]]) -> Finding:
-    told = TOLD[kind]
+    told = WORDING[kind]
     host, device = entry.nic
     evidence = {"blame": entry.kind, "failed_tests": str(entry.failed)}
     own = [m for nic, found in worst.items() if nic[0] == host and device in ("", nic[1]) for m in found]

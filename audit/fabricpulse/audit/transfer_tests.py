@@ -14,7 +14,7 @@ from fabricpulse.audit.blame import Nic
 from fabricpulse.audit.model import Finding, Measurement, MeasurementKind, clip
 from fabricpulse.audit.node.transfer import MOST_DATAGRAM_S, PATIENCE_S
 from fabricpulse.audit.node.wire import SendRequest, TransferResult
-from fabricpulse.audit.path_tests import Way
+from fabricpulse.audit.path_tests import PathDirection
 
 # A path loses when this many datagrams are missing and they are this share: one lost datagram is chance.
 LEAST_LOST, MOST_LOSS = 3, 1e-3
@@ -68,7 +68,7 @@ class Transfers:
         return min(self.datagrams * max(9000 * 8 / (self.rate_bps / 4), 5e-5), MOST_DATAGRAM_S)
 
     def request(
-        self, way: Way, tcp_port: int, udp_port: int, key: str, *, duplex: bool = False
+        self, way: PathDirection, tcp_port: int, udp_port: int, key: str, *, duplex: bool = False
     ) -> SendRequest:
         """Of one way; datagrams are as large as the sender's MTU. duplex : TCP both ways at once, with one datagram."""
         size = min(max(way.size, 576), 9000)
@@ -93,7 +93,7 @@ class Transferred:
     """A way and what its transfer has told. attempts : transfers that this is the result of, more than one if it is
     from an interrupted run. udp_port : that the datagrams were sent to."""
 
-    way: Way
+    way: PathDirection
     result: TransferResult
     attempts: int = 1
     udp_port: int = 0
@@ -112,7 +112,7 @@ def judge(
     found: list[Measurement] = []
     notes: list[str] = []
     speeds: dict[str, list[Speed]] = defaultdict(list)
-    delays: dict[tuple[str, str], list[tuple[Way, float, float, int]]] = defaultdict(list)
+    delays: dict[tuple[str, str], list[tuple[PathDirection, float, float, int]]] = defaultdict(list)
     for tries in by_way.values():
         way, count = tries[0].way, sum(t.attempts for t in tries)
         found += _loss(way, tries, count)
@@ -144,7 +144,7 @@ class Speed:
     """Bandwidth of a way, bits per second: the best that the path was seen to carry, and that would have been seen if
     neither host had been late. count : transfers."""
 
-    way: Way
+    way: PathDirection
     carried: float
     unhindered: float
     count: int
@@ -166,7 +166,7 @@ def unhindered(result: TransferResult) -> float:
 
 def _measured(
     kind: MeasurementKind,
-    way: Way,
+    way: PathDirection,
     value: float,
     ok: bool | None,
     attempts: int,
@@ -188,7 +188,7 @@ def on_the_way(one: Transferred) -> tuple[int, int, int]:
     return sent, missing, min(missing, received.host_dropped + one.result.host_dropped)
 
 
-def _loss(way: Way, tries: Sequence[Transferred], count: int) -> list[Measurement]:
+def _loss(way: PathDirection, tries: Sequence[Transferred], count: int) -> list[Measurement]:
     """Failed where more is missing than the hosts themselves have dropped, in each test: a burst that was lost once is
     none of the path's. Not decided where only that excuse saves it."""
     known = [counts for one in tries if (counts := on_the_way(one))[0]]
@@ -245,7 +245,7 @@ def compared(value: float, reference: float, values: Sequence[float]) -> tuple[b
     return (None, NOISY) if value >= reference - SPREAD * above else (False, "")
 
 
-def _delay(group: Sequence[tuple[Way, float, float, int]]) -> list[Measurement]:
+def _delay(group: Sequence[tuple[PathDirection, float, float, int]]) -> list[Measurement]:
     ordered = sorted(group, key=lambda one: one[1])
     _, usual, usual_bound, _ = ordered[len(ordered) // 4]
     # The bounds of all clocks of the group: one that is wide must not make another's path look late.

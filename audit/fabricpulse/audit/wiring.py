@@ -36,7 +36,7 @@ class Wiring(Section, frozen=True):
 
 
 @dataclass(frozen=True)
-class Heard:
+class LldpReports:
     """What the hosts heard. neighbours : of the NICs that heard one. reasons : of those that could not listen."""
 
     neighbours: Mapping[Nic, Neighbour]
@@ -54,7 +54,7 @@ def planned_places(wiring: Wiring | None, membership: Membership) -> dict[Nic, P
     return found
 
 
-def wiring_findings(planned: Mapping[Nic, Place], heard: Heard) -> list[Finding]:
+def wiring_findings(planned: Mapping[Nic, Place], heard: LldpReports) -> list[Finding]:
     """NICs that hang elsewhere, with whose place theirs is, and those of which nothing is known."""
     found = []
     owners: dict[tuple[str, str], list[Nic]] = defaultdict(list)

@@ -10,7 +10,7 @@ from fabricpulse.audit.duplex import BothWays, Ends, alone, judge_both
 from fabricpulse.audit.fleet_duplex import recalled, sound
 from fabricpulse.audit.model import Measurement
 from fabricpulse.audit.pairing import plan_rounds
-from fabricpulse.audit.path_tests import Rail, Way, Ways, path_findings
+from fabricpulse.audit.path_tests import PathDirection, PathDirections, Rail, path_findings
 
 RATE = 10e9
 
@@ -24,7 +24,7 @@ def singles(fleet: list[Nic]) -> dict[Ends, float]:
 
 
 def both(a: Nic, b: Nic, ratio: float, attempts: int = 1) -> BothWays:
-    return BothWays(Way(a, b, "10.0.0.2", 9000, "rail0", "10.0.0.1"), ratio * 2 * RATE, attempts)
+    return BothWays(PathDirection(a, b, "10.0.0.2", 9000, "rail0", "10.0.0.1"), ratio * 2 * RATE, attempts)
 
 
 def told(done: list[BothWays], rates: dict[Ends, float]) -> set[tuple[str, str, str, str]]:
@@ -71,7 +71,7 @@ def test_the_better_of_two_tests_counts_and_is_recalled() -> None:
     measured, _ = judge_both(done, rates)
     assert {m.ok for m in measured} == {True}
     rail = Rail(tuple((nic, f"10.0.0.{i}") for i, nic in enumerate(fleet)), plan_rounds([""] * 4))
-    assert judge_both(recalled(measured, rates, Ways({"rail0": rail}, [])), rates)[0] == measured
+    assert judge_both(recalled(measured, rates, PathDirections({"rail0": rail}, [])), rates)[0] == measured
     assert {m.attempts for m in measured} == {1, 2}
 
 

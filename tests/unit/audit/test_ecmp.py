@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from fabricpulse.audit.ecmp import MOST_TOLD, ecmp_findings, judge_ports
 from fabricpulse.audit.model import Measurement
 from fabricpulse.audit.node.wire import PortCount, Received, TransferResult
-from fabricpulse.audit.path_tests import Way
+from fabricpulse.audit.path_tests import PathDirection
 from fabricpulse.audit.transfer_tests import Transferred
 
-WAY = Way(("h0", "e"), ("h1", "e"), "10.0.0.2", 9000, "rail0", "10.0.0.1")
+WAY = PathDirection(("h0", "e"), ("h1", "e"), "10.0.0.2", 9000, "rail0", "10.0.0.1")
 FIRST, EACH = 49152, 125
 
 

@@ -17,7 +17,7 @@ from fabricpulse.audit.model import Finding, Measurement
 from fabricpulse.audit.node.tcp_progress import LEAST_SHARE
 from fabricpulse.audit.node.wire import Received, TransferResult
 from fabricpulse.audit.pairing import plan_rounds
-from fabricpulse.audit.path_tests import Rail, Ways, path_findings
+from fabricpulse.audit.path_tests import PathDirections, Rail, path_findings
 from fabricpulse.audit.transfer_tests import Transferred, Transfers
 from fabricpulse.core.web.client import HttpClient
 from fabricpulse.core.web.client_config import HttpClientConfig
@@ -33,7 +33,7 @@ def audit(
     """Findings of a run over NICs of which some are slow, and hosts that are without a processor for up to such a share
     of each transfer; and how many transfers were made."""
     rail = Rail(tuple((nic, f"10.0.0.{i}") for i, nic in enumerate(fleet)), plan_rounds([""] * len(fleet)))
-    ways = Ways({"rail0": rail}, [])
+    ways = PathDirections({"rail0": rail}, [])
     agents = {host: Target(host, "", {}) for host, _ in fleet}
     made = 0
 

@@ -21,13 +21,13 @@ from fabricpulse.audit.fleet_transfers import recalled
 from fabricpulse.audit.model import Measurement
 from fabricpulse.audit.node.host_losses import HostCounts, HostLosses, host_counts, since
 from fabricpulse.audit.node.jobs import JobWatch, in_use, job_on, traffic_on
-from fabricpulse.audit.node.receiver import Receiver
+from fabricpulse.audit.node.listener import TransferListener
 from fabricpulse.audit.node.sender import send
 from fabricpulse.audit.node.tcp_progress import TcpProgress, rates
 from fabricpulse.audit.node.transfer import DATAGRAM, PATIENCE_S, TransferError, read_document
 from fabricpulse.audit.node.wire import Hindered, Received, ReceiveRequest, SendRequest, TransferResult
 from fabricpulse.audit.pairing import plan_rounds
-from fabricpulse.audit.path_tests import Rail, Way, Ways, path_findings
+from fabricpulse.audit.path_tests import PathDirection, PathDirections, Rail, path_findings
 from fabricpulse.audit.transfer_tests import Transferred, Transfers, again, judge
 from fabricpulse.core.shm.clock_page import ClockStatus, FleetTime
 
@@ -52,7 +52,7 @@ def transferred(
     path_bps: float | None = None,
     stolen: float = 0.0,
 ) -> Transferred:
-    way = Way(source, target, "10.0.0.2", 9000, "rail0", "10.0.0.1")
+    way = PathDirection(source, target, "10.0.0.2", 9000, "rail0", "10.0.0.1")
     received = Received(2000 - lost - overflowed, overflowed, owd_ns, bound_ns, host_dropped=dropped)
     result = TransferResult(2000, received, bps, starved=starved, stolen=stolen, path_bps=path_bps)
     return Transferred(way, result)
@@ -197,7 +197,7 @@ def test_an_interrupted_run_is_recalled() -> None:
     """What it measured is judged with what is measured now, as one."""
     fleet = nics(4)
     rail = Rail(tuple((nic, f"10.0.0.{i}") for i, nic in enumerate(fleet)), plan_rounds([""] * 4))
-    ways = Ways({"rail0": rail}, [])
+    ways = PathDirections({"rail0": rail}, [])
     done = [
         transferred(a, b, bps=RATE / 2 if fleet[2] in (a, b) else RATE, lost=7 * (a == fleet[1]))
         for a, b in itertools.permutations(fleet, 2)
@@ -218,7 +218,7 @@ def test_what_was_tested_twice_is_recalled_as_such(lost: tuple[int, int], ok: bo
     fleet = nics(2)
     rail = Rail(tuple((nic, f"10.0.0.{i}") for i, nic in enumerate(fleet)), plan_rounds([""] * 2))
     measured, _ = judge([transferred(*fleet, lost=n) for n in lost], RATE, {})
-    back = recalled(measured, Ways({"rail0": rail}, []), Transfers())
+    back = recalled(measured, PathDirections({"rail0": rail}, []), Transfers())
     for found in (measured, judge(back, RATE, {})[0]):
         [loss] = [m for m in found if m.kind == "loss"]
         assert (loss.value, loss.ok, loss.attempts) == (sum(lost) / 4000, ok, 2)
@@ -248,7 +248,7 @@ def test_what_a_busy_host_has_spoilt_is_not_known() -> None:
         assert {f.check for f in path_findings(measured)} == found
         assert again(measured) == [(fleet[0], fleet[1])]
         assert any("h0 to h1" in note for note in notes) == (not found)
-        back = recalled(measured, Ways({"rail0": rail}, []), Transfers())
+        back = recalled(measured, PathDirections({"rail0": rail}, []), Transfers())
         again_measured, _ = judge(back, RATE, {})
         assert [(m.kind, m.ok, m.attempts) for m in again_measured] == [
             (m.kind, m.ok, m.attempts) for m in measured
@@ -292,7 +292,7 @@ def ticking() -> FleetTime:
 
 
 def over_loopback(stop: threading.Event, **changes: object) -> TransferResult:
-    receiver = Receiver(ReceiveRequest("lo", "127.0.0.1", "127.0.0.1", 2, 0.2), ticking)
+    receiver = TransferListener(ReceiveRequest("lo", "127.0.0.1", "127.0.0.1", 2, 0.2), ticking)
     answer = receiver.answer
 
     def take() -> None:
@@ -331,7 +331,7 @@ def test_a_transfer_over_the_loopback() -> None:
 def test_a_receiver_that_is_late_counts_and_times_what_has_come() -> None:
     """The sender has ended long before this process reads: nothing of what the kernel took is lost or late, and what it
     takes a moment later counts, too."""
-    receiver = Receiver(ReceiveRequest("lo", "127.0.0.1", "127.0.0.1", 1, 0.1), lambda: None)
+    receiver = TransferListener(ReceiveRequest("lo", "127.0.0.1", "127.0.0.1", 1, 0.1), lambda: None)
     answer = receiver.answer
     key = bytes.fromhex(answer.key)
     stop = threading.Event()
@@ -365,7 +365,7 @@ def test_a_receiver_that_is_late_counts_and_times_what_has_come() -> None:
 def test_a_receiver_does_not_wait_for_what_comes_no_more(goes: bool) -> None:
     """The sender has gone before its streams came; or it says that it has ended, while a stream still has bytes on the
     way, as one has on a path that loses much. The NIC is free for the next test at once, not after seconds."""
-    receiver = Receiver(ReceiveRequest("lo", "127.0.0.1", "127.0.0.1", 1, 0.1), lambda: None)
+    receiver = TransferListener(ReceiveRequest("lo", "127.0.0.1", "127.0.0.1", 1, 0.1), lambda: None)
     answer = receiver.answer
     key, stop = bytes.fromhex(answer.key), threading.Event()
     raised: list[str] = []

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fabricpulse.audit.lldp import Neighbour, parse
 from fabricpulse.audit.model import Finding
-from fabricpulse.audit.wiring import Heard, Place, Wiring, planned_places, wiring_findings
+from fabricpulse.audit.wiring import LldpReports, Place, Wiring, planned_places, wiring_findings
 from fabricpulse.core.fleet.membership import Host, Membership, Nic
 
 
@@ -66,7 +66,7 @@ PLAN = {
 def told(
     neighbours: dict[tuple[str, str], Neighbour], reasons: dict[tuple[str, str], str] | None = None
 ) -> list[Finding]:
-    return wiring_findings(PLAN, Heard(neighbours, reasons or {}))
+    return wiring_findings(PLAN, LldpReports(neighbours, reasons or {}))
 
 
 RIGHT = {

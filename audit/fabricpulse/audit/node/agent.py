@@ -24,8 +24,8 @@ from fabricpulse.audit.model import FleetFindings, HostReport
 from fabricpulse.audit.node.config import NodeConfig
 from fabricpulse.audit.node.echo import ECHO_TESTS_AT_A_TIME, echo
 from fabricpulse.audit.node.jobs import JobWatch, PluginWatch, in_use
+from fabricpulse.audit.node.listener import TransferListener
 from fabricpulse.audit.node.neighbours import hear
-from fabricpulse.audit.node.receiver import Receiver
 from fabricpulse.audit.node.ring import run_ring
 from fabricpulse.audit.node.sender import send
 from fabricpulse.audit.node.transfer import PATIENCE_S, Moved, TransferError
@@ -211,7 +211,7 @@ class Agent:
         wanted = await self._decoded(request, ReceiveRequest)
         stop = await self._claim(wanted.device, "received", duplex=wanted.duplex)
         try:
-            receiver = Receiver(wanted, fleet_clock(), self._moved[wanted.device, "received"])
+            receiver = TransferListener(wanted, fleet_clock(), self._moved[wanted.device, "received"])
         except (OSError, ValueError) as error:
             self._release(wanted.device, stop)
             self._refuse("invalid")

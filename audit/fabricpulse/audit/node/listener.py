@@ -64,7 +64,7 @@ class _Arrived:
     real_ns: int
 
 
-class Receiver:
+class TransferListener:
     """Listens for one transfer from the moment that it is made. moved : counts what comes. Raises OSError."""
 
     def __init__(self, request: ReceiveRequest, clock: Clock, moved: Moved | None = None) -> None:
