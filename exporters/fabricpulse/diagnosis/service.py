@@ -169,13 +169,16 @@ class DiagnosisService:
 
     async def run(self) -> None:
         """Diagnoses until cancelled, several times a second; less often where that takes long. Raises ConfigError when
-        a file of alerting.http_client cannot be used.
+        a file of alerting.http_client cannot be used, RuntimeError when a part has ended by itself.
         """
         await self.pusher.open()
         tasks = [asyncio.ensure_future(self.pusher.serve(url)) for url in self._alertmanagers]
         tasks.append(asyncio.ensure_future(self.process.run()))
         try:
-            await asyncio.gather(*tasks)
+            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in ended:
+                task.result()
+            raise RuntimeError("the diagnosis, or what pushes its alerts, has ended by itself")
         finally:
             if self._alertmanagers:
                 await self.pusher.flush()

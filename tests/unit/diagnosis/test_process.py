@@ -9,6 +9,7 @@ import pytest
 from tests.fixtures.waiting import until
 from tests.unit.diagnosis.test_fleet_evidence import EDGES, LEAF, PORTS
 
+from fabricpulse.diagnosis.alerts import FaultAlerting
 from fabricpulse.diagnosis.messages import PROTOCOL, EdgeName, EvidenceReport, FlowEvidence, pack_flows
 from fabricpulse.diagnosis.process import DiagnosisProcess
 from fabricpulse.diagnosis.service import DiagnosisService
@@ -111,3 +112,22 @@ def test_nonsense_never_reaches_the_worker(service, report) -> None:
     with pytest.raises(ValueError, match=r"exist|cut|more than|rates"):
         service.take(report, 2.0)
     assert service.process.taken == [FIRST]
+
+
+@pytest.mark.parametrize("part", ["process", "pusher"])
+async def test_a_part_that_ends_by_itself_ends_the_diagnosis(monkeypatch, part) -> None:
+    """It is supervised by the daemon: what returns in silence would leave a coordinator that finds nothing for ever."""
+    service = DiagnosisService(
+        Declared({}, {}), lambda _: True, FaultAlerting(alertmanagers=["http://127.0.0.1:9"])
+    )
+
+    async def ends(*_) -> None:
+        pass
+
+    async def goes_on(*_) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(service.process, "run", ends if part == "process" else goes_on)
+    monkeypatch.setattr(service.pusher, "serve", ends if part == "pusher" else goes_on)
+    with pytest.raises(RuntimeError, match="ended by itself"):
+        await asyncio.wait_for(service.run(), 30)

@@ -8,13 +8,18 @@ import pytest
 from tests.fixtures.distant_nics import Fabric, Plan, Survey
 
 from fabricpulse.diagnosis.tree.cabling import miscabled
-from fabricpulse.diagnosis.tree.documents import document_of, graphml_of, places_of, svg_of
+from fabricpulse.diagnosis.tree.documents import document_of, graphml_of, svg_of
 from fabricpulse.diagnosis.tree.fabric_tree import tree_of
 from fabricpulse.diagnosis.tree.levels import Kind
 from fabricpulse.diagnosis.tree.measured import Delays, NicFacts
 from fabricpulse.diagnosis.tree.temporary_peers import temporary_peers
 
 _RAILS = Plan(hosts=48, rails=4, per_leaf=12, leaves_per_pod=0)
+
+
+def places_of(tree):
+    """NIC -> its pod and its leaf, None where it cannot be told."""
+    return {nic["nic"]: (nic["pod"], nic["leaf"]) for nic in document_of(tree)["nics"]}
 
 
 @pytest.fixture(scope="module")

@@ -33,16 +33,6 @@ def names_of(tree: FabricTree) -> list[str]:
     return found
 
 
-def places_of(tree: FabricTree) -> dict[str, tuple[str | None, str | None]]:
-    """By host/device the pod and the leaf, None where it cannot be told."""
-    names = names_of(tree)
-    pods, leaves = tree.of_kind(Kind.POD).tolist(), tree.of_kind(Kind.LEAF).tolist()
-    return {
-        nic.name: (names[pod] if pod >= 0 else None, names[leaf] if leaf >= 0 else None)
-        for nic, pod, leaf in zip(tree.nics, pods, leaves, strict=True)
-    }
-
-
 def document_of(tree: FabricTree) -> dict[str, Any]:
     """What `/api/v1/topology` answers. pod, leaf, machine : None where they cannot be told."""
     names = names_of(tree)
