@@ -11,8 +11,8 @@
 #include "control/server.h"
 #include "core/monotonic.h"
 #include "process/collectives.h"
+#include "transport/choose_transport.h"
 #include "transport/tcp/tcp_transport.h"
-#include "transport/verbs/verbs_transport.h"
 
 namespace fabricpulse {
 namespace {

@@ -25,12 +25,6 @@ uint32_t flow_label(uint16_t source_port) {
   return label & kFlowLabelMask;
 }
 
-std::string joined(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text;
-}
-
 }  // namespace
 
 struct VerbsTransport::Prepared : LaneSetup {
@@ -191,26 +185,6 @@ RegisteredMemory* VerbsTransport::register_memory(void* data, size_t size, int k
 }
 void VerbsTransport::deregister_memory(RegisteredMemory* memory) {
   if (memory != nullptr) devices_.deregister_memory(static_cast<VerbsMemory*>(memory));
-}
-
-std::unique_ptr<Transport> choose_transport(const Config& config, Poller* poller, TransportEvents* events,
-                                            std::function<void(uint64_t)> ports_changed, std::string* error) {
-  std::vector<std::string> present = VerbsDevices::present();
-  bool verbs = config.lanes == LaneChoice::kVerbs || (config.lanes == LaneChoice::kAuto && !present.empty());
-  if (!verbs) return std::make_unique<TcpTransport>(config, poller, events);
-  auto transport = std::make_unique<VerbsTransport>(config, poller, events, std::move(ports_changed));
-  std::string why;
-  if (!transport->open(&why)) {
-    *error = why;
-  } else if (transport->discover({}).empty()) {
-    *error = "no NIC that is up (FABRICPULSE_NICS=" + (config.nics.empty() ? "all" : config.nics) +
-             ") has its address as a RoCE v2 GID of an RDMA device";
-  } else {
-    return transport;
-  }
-  if (!present.empty()) *error += "; RDMA devices of this host: " + joined(present);
-  *error += ". FABRICPULSE_LANES=tcp takes TCP lanes";
-  return nullptr;
 }
 
 }  // namespace fabricpulse

@@ -64,12 +64,6 @@ class VerbsTransport final : public TcpTransport {
   mutable std::map<std::string, VerbsPort> ports_;  // by NIC name
 };
 
-// Lane type by FABRICPULSE_LANES. nullptr: `error` says what is missing. RDMA devices are never passed over in
-// silence: `auto` takes TCP only where there are none.
-std::unique_ptr<Transport> choose_transport(const Config& config, Poller* poller, TransportEvents* events,
-                                            std::function<void(uint64_t now)> ports_changed,
-                                            std::string* error);
-
 }  // namespace fabricpulse
 
 #endif  // FABRICPULSE_TRANSPORT_VERBS_VERBS_TRANSPORT_H_

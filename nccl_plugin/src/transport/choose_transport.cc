@@ -1,0 +1,40 @@
+#include "transport/choose_transport.h"
+
+#include <utility>
+#include <vector>
+
+#include "transport/tcp/tcp_transport.h"
+#include "transport/verbs/verbs_transport.h"
+
+namespace fabricpulse {
+namespace {
+
+std::string joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+}  // namespace
+
+std::unique_ptr<Transport> choose_transport(const Config& config, Poller* poller, TransportEvents* events,
+                                            std::function<void(uint64_t)> ports_changed, std::string* error) {
+  std::vector<std::string> present = VerbsDevices::present();
+  bool verbs = config.lanes == LaneChoice::kVerbs || (config.lanes == LaneChoice::kAuto && !present.empty());
+  if (!verbs) return std::make_unique<TcpTransport>(config, poller, events);
+  auto transport = std::make_unique<VerbsTransport>(config, poller, events, std::move(ports_changed));
+  std::string why;
+  if (!transport->open(&why)) {
+    *error = why;
+  } else if (transport->discover({}).empty()) {
+    *error = "no NIC that is up (FABRICPULSE_NICS=" + (config.nics.empty() ? "all" : config.nics) +
+             ") has its address as a RoCE v2 GID of an RDMA device";
+  } else {
+    return transport;
+  }
+  if (!present.empty()) *error += "; RDMA devices of this host: " + joined(present);
+  *error += ". FABRICPULSE_LANES=tcp takes TCP lanes";
+  return nullptr;
+}
+
+}  // namespace fabricpulse
