@@ -17,7 +17,7 @@ import msgspec
 from fabricpulse.audit.blame import Nic
 from fabricpulse.audit.fleet_run import AT_A_TIME, AgentError, Target, ask
 from fabricpulse.audit.path_tests import PathDirections
-from fabricpulse.audit.schedule import Ends, TestSchedule
+from fabricpulse.audit.schedule import Ends, PairSchedule
 from fabricpulse.core.web.client import HttpClient
 from fabricpulse.core.web.client_config import HttpClientConfig
 
@@ -107,7 +107,7 @@ async def stage(
 ) -> dict[Ends, tuple[Nic, str]]:
     """Has `test` be made of all ways, which raises nothing; those that were not made, or not to their end, with whose
     doing and why. seconds : that all of it may take. done : called after each. Nothing runs on afterwards."""
-    turns = TestSchedule(ways, most)
+    turns = PairSchedule(ways, most)
     of = len(turns.left)
     begun = time.monotonic()
     under_way: dict[asyncio.Task[None], tuple[Ends, float]] = {}

@@ -14,7 +14,7 @@ from fabricpulse.audit.blame import Nic
 Ends = tuple[Nic, Nic]
 
 
-class TestSchedule:
+class PairSchedule:
     """The tests of one stage. most : under way at a time."""
 
     def __init__(self, ways: Iterable[Ends], most: int) -> None:

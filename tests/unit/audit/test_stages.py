@@ -15,7 +15,7 @@ from fabricpulse.audit.fleet_stage import MOST_SILENT, OVER, Fleet, stage, stage
 from fabricpulse.audit.fleet_transfers import planned
 from fabricpulse.audit.pairing import plan_rounds
 from fabricpulse.audit.path_tests import PathDirections, Rail
-from fabricpulse.audit.schedule import Ends, TestSchedule
+from fabricpulse.audit.schedule import Ends, PairSchedule
 from fabricpulse.core.web.client_config import HttpClientConfig
 
 NICS: list[Nic] = [(f"h{host}", f"e{rail}") for host in range(5) for rail in range(2)]
@@ -30,7 +30,7 @@ def test_no_nic_is_in_two_tests_and_none_waits_without_need(
     ways: list[Ends], most: int, noise: random.Random
 ) -> None:
     """Each test begins once, whatever the order in which others end; one that could begin does."""
-    turns = TestSchedule(ways, most)
+    turns = PairSchedule(ways, most)
     under_way: list[Ends] = []
     begun: list[Ends] = []
     while True:
@@ -58,7 +58,7 @@ def test_tests_that_take_equally_long_are_the_rounds_of_all_networks_at_once() -
     """16 hosts with two NICs: 8 rounds both ways are 16 steps, not 32."""
     ways = planned({name: rail(16, name) for name in ("r0", "r1")})
     assert len(ways) == 2 * 2 * 8 * 8
-    turns, steps = TestSchedule(ways, 256), 0
+    turns, steps = PairSchedule(ways, 256), 0
     while now := turns.begin():
         steps += 1
         for way in now:
