@@ -234,7 +234,7 @@ class Stack:
             # A NIC is down after 0.4 s of silence; the rates leave the two cores to the ring.
             "probe": {"down_after_s": 0.4, "trains_per_s": 20, "peers": 4, "cross_peers": 1, "paths": 2},
             # These links are moved by the cores that everything else runs on: what is below this is their doing.
-            "latency": {"slack_s": 0.002},
+            "latency": {"slack_s": 0.004},
             "alerting": {
                 "alertmanagers": [f"http://{self._mgmt}:{_PORTS[ALERTMANAGER]}"],
                 "labels": {"instance": host, "job": f"fabricpulse-{MESH}"},
