@@ -12,6 +12,7 @@ from tests.integration.clocksync.daemons import HOSTS, Daemons, Watch, all_have
 from tests.integration.clocksync.synthetic_fleet import SyntheticFleet
 
 from fabricpulse.core.shm.clock_page import ClockPageReader, ClockPageWriter, ClockStatus
+from fabricpulse.lab.demo.lateness import longest_wait_s, run_queue_waits
 
 ROOT = Path(__file__).parents[3]
 
@@ -75,9 +76,11 @@ def test_slews_and_steps_of_a_host_clock_do_not_touch_fleet_time(
     fleet: SyntheticFleet, synchronized: Daemons, reader: Path, ppm: int
 ) -> None:
     """Slewed for good, half a second back, and forth: no read runs backward, leaves the bounds or says anything but
-    synchronized."""
+    synchronized. While a sidecar waits for a core in the middle of putting a new line in force, nothing is known."""
     watch = Watch(fleet)
-    tight = TightReader(reader, fleet, "h2", "h0", 9)
+    pids = [synchronized.running[host].pid for host in ("h2", "h0")]
+    waits = [run_queue_waits(pid) or {} for pid in pids]
+    tight = TightReader(reader, fleet, "h2", "h0", seconds := 9)
     # Of reading a clock that nobody touches, so that all of it lies within the reader's time.
     time.sleep(1)
     fleet.steer_clock("h2", ppm * 1_000)
@@ -86,7 +89,14 @@ def test_slews_and_steps_of_a_host_clock_do_not_touch_fleet_time(
         fleet.step_clock("h2", by_ns)
         watch.run(2, 1_000_000)
     statuses = tight.check()
-    assert {status for status, reads in statuses.items() if reads} == {ClockStatus.SYNCHRONIZED}
+    assert {status for status, reads in statuses.items() if reads} <= {
+        ClockStatus.SYNCHRONIZED,
+        ClockStatus.UNKNOWN,
+    }
+    waited_s = sum(
+        longest_wait_s(before, run_queue_waits(pid) or {}) for pid, before in zip(pids, waits, strict=True)
+    )
+    assert seconds * statuses[ClockStatus.UNKNOWN] / sum(statuses.values()) <= waited_s
     # A slew of more than 20 us between two samples counts as one.
     assert synchronized.metrics("h2")["fabricpulse_clock_host_steps_total"] == 3
 

@@ -131,11 +131,13 @@ def test_keys_rotate_without_a_gap(fleet):
     counts = {name: fleet.scrape(name).values(DISCONNECTS) for name in fleet.daemons}
     old, new = "0123456789abcdef0123456789abcdef", "fedcba9876543210fedcba9876543210"
     for turn, keys in enumerate(([old, new], [new, old], [new])):
-        seen = {name: daemon.output().count("event=keys") for name, daemon in fleet.daemons.items()}
+        seen = {name: daemon.output().count('event="keys loaded"') for name, daemon in fleet.daemons.items()}
         fleet.key_file.write_text("\n".join(keys) + "\n")
 
         def read(seen=seen):
-            return all(d.output().count("event=keys") > seen[name] for name, d in fleet.daemons.items())
+            return all(
+                d.output().count('event="keys loaded"') > seen[name] for name, d in fleet.daemons.items()
+            )
 
         wait_for(read, 5, f"turn {turn} of the rotation is read")
         fleet.wait_probing()
