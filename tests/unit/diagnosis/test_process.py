@@ -118,7 +118,7 @@ def test_nonsense_never_reaches_the_worker(service, report) -> None:
 async def test_a_part_that_ends_by_itself_ends_the_diagnosis(monkeypatch, part) -> None:
     """It is supervised by the daemon: what returns in silence would leave a coordinator that finds nothing for ever."""
     service = DiagnosisService(
-        Declared({}, {}), lambda _: True, FaultAlerting(alertmanagers=["http://127.0.0.1:9"])
+        Declared({}, {}), lambda _: True, FaultAlerting(alertmanagers=("http://127.0.0.1:9",))
     )
 
     async def ends(*_) -> None:

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from fabricpulse.core.errors import ConfigError, UserError
 from fabricpulse.remediation.node.config import NodeConfig
 from fabricpulse.remediation.node.journal import NodeJournal
-from fabricpulse.remediation.node.listener_client import MAX_VALID_S, ReceiverClient, ReceiverError
+from fabricpulse.remediation.node.receiver_client import MAX_VALID_S, ReceiverClient, ReceiverError
 from fabricpulse.remediation.protocol import DesiredNic, DesiredState, Envelope
 from fabricpulse.remediation.signing import SignatureError, Signer, Verifier, make_key_pair, public_keys
 
