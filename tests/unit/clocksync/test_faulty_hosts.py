@@ -13,6 +13,8 @@ from fabricpulse.clocksync.solve.outliers import HOLD_S
 from fabricpulse.clocksync.wire.suspicions import CONTRADICTING, DISPUTED, JUMPED, SUSPICIONS
 from fabricpulse.lab.tools import find_tool
 
+pytestmark = pytest.mark.simulation
+
 _MS = 1_000_000
 _RULES = Path(__file__).parents[3] / "rules" / "alerts" / "clock.yaml"
 _SCRAPE_S = 15

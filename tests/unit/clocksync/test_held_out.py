@@ -7,6 +7,8 @@ from tests.unit.clocksync.reporting_fleet import ReportingFleet
 from fabricpulse.clocksync.solve.graph_forms import FEW, graph_of
 from fabricpulse.clocksync.solve.held_out import held_out
 
+pytestmark = pytest.mark.simulation
+
 
 def least_squares(n: int, i: np.ndarray, j: np.ndarray, m: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """x with x_i - x_j close to m, by a general solver."""

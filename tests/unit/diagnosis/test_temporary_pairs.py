@@ -23,6 +23,8 @@ from fabricpulse.diagnosis.tree.measured import Delays
 from fabricpulse.diagnosis.tree.temporary_peers import temporary_peers
 from fabricpulse.diagnosis.worker_messages import Answer, Declared
 
+pytestmark = pytest.mark.simulation
+
 PODS = Plan(hosts=256, per_leaf=16, leaves_per_pod=4)
 
 
