@@ -1,7 +1,7 @@
 """Temporary peers: further edges that the coordinator deals for a minute, because their delays tell where a NIC is.
 
-They are probed by an engine of their own, on a port of its own, so that health, loss, alerts, fleet time and all that
-is told of the standing edges know nothing of them. It is there only while there are such edges.
+They are probed by an engine of their own on a separate port, so that they do not enter health, loss, alerts, fleet time
+or any metric of the standing edges. The engine runs only while there are such edges.
 """
 
 import asyncio

@@ -14,10 +14,9 @@ import msgspec
 from fabricpulse.core.config import load_config
 from fabricpulse.core.daemon import Lifetime, run_daemon
 from fabricpulse.core.errors import UserError
-from fabricpulse.core.files import atomic_write
 from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.core.options import DaemonOptions, daemon_options
-from fabricpulse.core.output import OutputFormat, output_option
+from fabricpulse.core.output import OutputFormat, output_option, write_file
 from fabricpulse.core.run_dir import ensure_run_dir
 from fabricpulse.core.run_lock import RunLock
 from fabricpulse.core.shm.virtual_clock import ENV as VIRTUAL_CLOCK_ENV
@@ -231,9 +230,4 @@ def write_once(exporter: NicExporter, output: Path | None) -> None:
                 f"cannot write to standard output: {error.strerror}; free space or use --output"
             ) from error
         return
-    try:
-        atomic_write(output, body, durable=False)
-    except OSError as error:
-        raise UserError(
-            f"cannot write {output}: {error.strerror}; choose a folder that exists and is writable"
-        ) from error
+    write_file(output, body)

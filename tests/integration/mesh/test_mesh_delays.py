@@ -34,9 +34,9 @@ def test_every_edge_becomes_known() -> None:
 
 
 def test_temporary_peers_tell_what_standing_ones_do_not() -> None:
-    """With two peers each nothing is told of nine hosts at first. The coordinator deals temporary peers, and all three
-    leaves are told; no edge of the mesh is another one, nothing is down. When the coordinator dies in a round, its
-    peers are probed no more.
+    """Nine hosts with two standing peers each: at first no leaf can be found. The coordinator deals temporary peers,
+    and all three leaves are found; the standing edges stay the same, and none is down. When the coordinator dies in a
+    round, the temporary peers are no longer probed.
     """
     with Lab(hosts=9, rails=1, spines=3, pods=3) as lab:
         fleet = TreeFleet(lab, peers=2)

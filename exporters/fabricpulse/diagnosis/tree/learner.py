@@ -57,7 +57,7 @@ class TreeLearner:
             self._dealer.told(host, report.temporary, found, now_s)
 
     def compute(self, now_s: float) -> tuple[FabricTree, dict[str, Any], Findings]:
-        """The tree, what is told of it, and what follows for `learned`."""
+        """The tree, the part of it that is certain enough to publish, and the findings that `learned` takes."""
         nics, standing, coverage = self.minima.delays(self._leaf_of, now_s)
         names = [nic.name for nic in nics]
         levels = levels_of(nics, standing).tolist()
