@@ -10,7 +10,7 @@ from fabricpulse.remediation.receiver.model import Episode, Plan, State, Target,
 from fabricpulse.remediation.receiver.observed_state import ObservedState
 from fabricpulse.remediation.receiver.payload import Alert
 from fabricpulse.remediation.receiver.reconciler import Inventory
-from fabricpulse.remediation.receiver.rule_config import LANE_ACTIONS, MODES
+from fabricpulse.remediation.receiver.rule_config import LANE_ACTIONS, MODES, RuleConfig
 from fabricpulse.remediation.receiver.transaction import Transaction
 
 
@@ -72,58 +72,67 @@ def _waiting(plan: Plan) -> str:
 def _next(
     config: ReceiverConfig, guards: Guards, current: TargetState, episodes: list[Episode], now: float
 ) -> str:
-    rules = {rule.alert: rule for rule in config.rules}
-    firing: list[Episode] = []
-    asked: list[Episode] = []
-    for episode in episodes:
-        if episode.status == "firing":
-            rule = rules.get(episode.alert)
-            (asked if rule is not None and rule.action == "nic.restore" else firing).append(episode)
     if current.phase in ("avoiding", "restoring"):
         return f"the agent is carrying out {current.op_id}"
     if current.phase == "manual":
         return "an operator must release it: it failed over too often"
+    rules = {rule.alert: rule for rule in config.rules}
+    firing: list[Episode] = []
+    asked: list[tuple[Episode, RuleConfig]] = []
+    for episode in episodes:
+        if episode.status == "firing":
+            rule = rules.get(episode.alert)
+            if rule is not None and rule.action == "nic.restore":
+                asked.append((episode, rule))
+            else:
+                firing.append(episode)
     if current.phase == "avoided":
         if firing:
             return f"it stays out while {firing[0].alert} fires"
-        modes = [rules[episode.alert].mode for episode in asked]
-        asks = max(modes, key=MODES.index, default="observe")
-        if not is_over(current) and (asks == "observe" or not is_proven(current)):
-            stopped = f", stopped: {current.blocked}" if current.blocked else ""
-            early = f"; {asked[0].alert} may end it early, mode {asks}" if asks != "observe" else ""
-            return (
-                f"hold: {current.healthy_s:.0f} s of {current.hold_s:.0f} s observed healthy{stopped}{early}"
-            )
-        reason = guards.failback(current)
-        if not is_over(current) and asks == "dry_run" and not reason:
-            return f"{asked[0].alert}: dry run; the hold goes on"
-        if not reason and current.plan is not None:
-            return _waiting(current.plan)
-        return f"it is kept out by the guard {reason}" if reason else "it goes back into service"
+        return _next_of_avoided(guards, current, asked)
     if not firing:
-        return f"nothing: {asked[0].alert} is for NICs that are out" if asked else "nothing: no alert fires"
+        if asked:
+            return f"nothing: {asked[0][0].alert} is for NICs that are out"
+        return "nothing: no alert fires"
     for episode in firing:
         rule = rules.get(episode.alert)
-        mode = rule.mode if rule is not None else "observe"
-        if rule is None or mode == "observe":
-            continue
-        if rule.action in LANE_ACTIONS:
-            reason = guards.lane_alert(episode)
-            if reason and reason != SETTLING:
-                return f"{episode.alert} is not acted on: guard {reason}"
-            return f"{episode.alert}: {rule.action} for its lanes that are measured to be slow, mode {mode}"
-        if rule.action == "host.drain":
-            reason = guards.host(current.target.host, episode)
-            what = f"guard {reason}" if reason and reason != SETTLING else f"the host is left, mode {mode}"
-            return f"{episode.alert}: {what}"
-        reason = guards.failover(current, episode)
-        if reason == SETTLING:
-            return f"{episode.alert} is acted on once it is {config.guards.settle_s:g} s old"
-        if reason:
-            return f"{episode.alert} is not acted on: guard {reason}"
-        if mode == "approve":
-            return _waiting(current.plan) if current.plan is not None else f"{episode.alert}: a plan is made"
-        return (
-            f"{episode.alert}: it is taken out of service" if mode == "auto" else f"{episode.alert}: dry run"
-        )
+        if rule is not None and rule.mode != "observe":
+            return _next_by_rule(config, guards, current, episode, rule)
     return f"nothing: the rule of {firing[0].alert} only observes"
+
+
+def _next_of_avoided(guards: Guards, current: TargetState, asked: list[tuple[Episode, RuleConfig]]) -> str:
+    """Of a NIC that is out and for which no alert fires but those in `asked`, which want it back."""
+    asks = max((rule.mode for _, rule in asked), key=MODES.index, default="observe")
+    if not is_over(current) and (asks == "observe" or not is_proven(current)):
+        stopped = f", stopped: {current.blocked}" if current.blocked else ""
+        early = f"; {asked[0][0].alert} may end it early, mode {asks}" if asks != "observe" else ""
+        return f"hold: {current.healthy_s:.0f} s of {current.hold_s:.0f} s observed healthy{stopped}{early}"
+    if reason := guards.failback(current):
+        return f"it is kept out by the guard {reason}"
+    if not is_over(current) and asks == "dry_run":
+        return f"{asked[0][0].alert}: dry run; the hold goes on"
+    return _waiting(current.plan) if current.plan is not None else "it goes back into service"
+
+
+def _next_by_rule(
+    config: ReceiverConfig, guards: Guards, current: TargetState, episode: Episode, rule: RuleConfig
+) -> str:
+    if rule.action in LANE_ACTIONS:
+        reason = guards.lane_alert(episode)
+        if reason and reason != SETTLING:
+            return f"{episode.alert} is not acted on: guard {reason}"
+        return f"{episode.alert}: {rule.action} for its lanes that are measured to be slow, mode {rule.mode}"
+    if rule.action == "host.drain":
+        reason = guards.host(current.target.host, episode)
+        if reason and reason != SETTLING:
+            return f"{episode.alert}: guard {reason}"
+        return f"{episode.alert}: the host is left, mode {rule.mode}"
+    reason = guards.failover(current, episode)
+    if reason == SETTLING:
+        return f"{episode.alert} is acted on once it is {config.guards.settle_s:g} s old"
+    if reason:
+        return f"{episode.alert} is not acted on: guard {reason}"
+    if rule.mode == "approve":
+        return _waiting(current.plan) if current.plan is not None else f"{episode.alert}: a plan is made"
+    return f"{episode.alert}: " + ("it is taken out of service" if rule.mode == "auto" else "dry run")
