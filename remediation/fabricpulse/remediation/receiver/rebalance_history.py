@@ -2,9 +2,17 @@
 
 from typing import Literal
 
+from fabricpulse.remediation.receiver.model import Rebalance
 from fabricpulse.remediation.receiver.transaction import Transaction
 
 _DAY_S = 86_400.0
+# A plan that has reached so much of what was predicted is done.
+DONE = 1 / 1.15
+
+
+def is_short(plan: Rebalance) -> bool:
+    """Whether a plan has helped, and by much less than was predicted: its new paths were the ones that chance gave."""
+    return plan.phase == "kept" and plan.measured < DONE * plan.predicted
 
 
 def resting(
@@ -12,23 +20,23 @@ def resting(
 ) -> dict[str, Literal["cooldown", "no_new_path"]]:
     """Jobs that had a plan lately, and what they must not have now: any plan, or one with new paths.
 
-    The cooldown doubles with each plan in a row that was rolled back. If that one took new paths, only a weight may be
-    tried after it.
+    The cooldown doubles with each plan in a row that was rolled back or fell short. If the last one was rolled back
+    and took new paths, only a weight may be tried after it.
     """
     found: dict[str, Literal["cooldown", "no_new_path"]] = {}
     # What an alert's dry run would do keeps nobody else from doing something.
     known = [p for p in transaction.rebalances.values() if not (p.phase == "dry_run" and p.alert)]
     for workload in {plan.workload for plan in known}:
         plans = sorted((p for p in known if p.workload == workload), key=lambda p: p.created_at)
-        rolled_back = 0
+        last, in_a_row = plans[-1], 0
         for plan in reversed(plans):
-            if plan.phase != "rolled_back":
+            if plan.phase != "rolled_back" and not is_short(plan):
                 break
-            rolled_back += 1
-        pause_s = min(_DAY_S, cooldown_s * 2.0 ** min(20, rolled_back))
-        if now - plans[-1].changed_at < pause_s:
+            in_a_row += 1
+        pause_s = min(_DAY_S, cooldown_s * 2.0 ** min(20, in_a_row))
+        if now - last.changed_at < pause_s:
             found[workload] = "cooldown"
-        elif rolled_back and plans[-1].moves[0].operation == "lane.repath":
+        elif last.phase == "rolled_back" and last.moves[0].operation == "lane.repath":
             found[workload] = "no_new_path"
     return found
 
@@ -49,10 +57,20 @@ def operations(transaction: Transaction, now: float) -> int:
 
 
 def reached(transaction: Transaction) -> dict[tuple[str, ...], float]:
-    """Scope of plans that helped -> goodput that it had afterwards."""
-    plans = sorted(transaction.rebalances.values(), key=lambda plan: plan.changed_at)
-    return {
-        plan.scope: plan.measured * sum(plan.before.get(w, 0.0) for w in plan.scope)
-        for plan in plans
-        if plan.phase == "kept"
-    }
+    """Scope of plans that helped -> goodput that it had afterwards: so much can be had.
+
+    One that fell short does not count until another one for the same jobs has ended: a second draw of paths may do
+    better, and each costs goodput while it is tried.
+    """
+    found: dict[tuple[str, ...], float] = {}
+    short: dict[tuple[str, ...], float] = {}
+    for plan in sorted(transaction.rebalances.values(), key=lambda plan: plan.changed_at):
+        if plan.phase not in ("kept", "rolled_back"):
+            continue
+        before = short.pop(plan.scope, 0.0)
+        had = plan.measured * sum(plan.before.get(w, 0.0) for w in plan.scope)
+        if is_short(plan) and not before and plan.scope not in found:
+            short[plan.scope] = had
+        elif plan.phase == "kept" or before:
+            found[plan.scope] = had if plan.phase == "kept" else before
+    return found

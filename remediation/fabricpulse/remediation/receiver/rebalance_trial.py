@@ -15,11 +15,8 @@ from fabricpulse.remediation.receiver.lane_evidence import LaneEvidence, LaneSum
 from fabricpulse.remediation.receiver.lane_planner import slow_lanes
 from fabricpulse.remediation.receiver.model import LaneMove, Rebalance, RebalancePhase, Target
 from fabricpulse.remediation.receiver.plans import APPROVAL_VALID_S
-from fabricpulse.remediation.receiver.rebalance_history import operations, unhelpful
+from fabricpulse.remediation.receiver.rebalance_history import DONE, operations, unhelpful
 from fabricpulse.remediation.receiver.transaction import Transaction, with_changes
-
-# A plan that has reached so much of what was predicted is done.
-_DONE = 1 / 1.15
 
 
 class Trial:
@@ -108,7 +105,7 @@ class Trial:
         if not lost and gain > plan.best:
             plan = _as_best(plan, lanes, gain)
         slow = {lane.key for lane in slow_lanes(config, [lanes[move.key] for move in seen])}
-        enough = plan.returning or gain >= _DONE * plan.predicted or not slow
+        enough = plan.returning or gain >= DONE * plan.predicted or not slow
         last = plan.tries >= config.max_tries or plan.moves[0].operation == "lane.weight"
         if not lost and gain >= config.min_gain and (enough or (last and gain >= plan.best)):
             self._end(transaction, plan, "kept", "goodput has risen", now)
