@@ -30,6 +30,7 @@ from fabricpulse.hostinfo.virtual_machine import is_virtual_machine
 from fabricpulse.mesh.config import MeshConfig
 from fabricpulse.mesh.fleet_view import FleetView
 from fabricpulse.mesh.least_delays import LeastDelays
+from fabricpulse.mesh.link_count import carrier_losses
 from fabricpulse.mesh.path_schedule import Hops
 from fabricpulse.mesh.snapshot import HealthState, Snapshot
 from fabricpulse.mesh.temporary_peers import TemporaryPeers
@@ -44,12 +45,12 @@ _MOST_PATHS = 500  # of one report
 
 @dataclass(frozen=True)
 class _More:
-    """moved : devices whose cable may have been unplugged. connections : by device, another number after that.
+    """moved : devices whose cable may have been unplugged. connections : by device, another value after that.
     temporary, delays : of temporary peers.
     """
 
     moved: tuple[str, ...]
-    connections: dict[str, int]
+    connections: dict[str, tuple[int, int]]
     temporary: tuple[EdgeName, ...]
     delays: Sequence[LeastDelay]
 
@@ -130,6 +131,16 @@ def new_paths(
     return tuple(islice(changed, _MOST_PATHS))
 
 
+def connections(view: FleetView, snapshot: Snapshot) -> dict[str, tuple[int, int]]:
+    """Of each device what changes when its cable may have been unplugged: by what its peers hear, and as the kernel
+    counts. A host that stalls sees no outage by its probes; a link that is down now has been unplugged, perhaps.
+    """
+    return {
+        nic.device: (state.disconnects if state.link else -1, carrier_losses(nic.device))
+        for nic, state in zip(view.nics, snapshot.nics, strict=True)
+    }
+
+
 class EvidenceReporter:
     """Reports until cancelled."""
 
@@ -154,7 +165,7 @@ class EvidenceReporter:
         self._delays = LeastDelays(config.evidence.delays_s, config.latency.window_s)
         self._temporary = temporary if config.evidence.delays_s else None
         self._virtual = is_virtual_machine()
-        self._connections: dict[str, int] = {}
+        self._connections: dict[str, tuple[int, int]] = {}
         self._told: FleetView | None = None
         self._revision = 0
         self._reached = True
@@ -192,11 +203,7 @@ class EvidenceReporter:
 
     def _more(self, view: FleetView, snapshot: Snapshot, now_s: float) -> _More:
         """What the fabric's tree needs beside the delays of standing edges."""
-        now = {
-            # A link that is down now has been unplugged, perhaps.
-            nic.device: state.disconnects if state.link else -1
-            for nic, state in zip(view.nics, snapshot.nics, strict=True)
-        }
+        now = connections(view, snapshot)
         before = self._connections
         moved = tuple(device for device, count in now.items() if before.get(device) != count)
         edges, delays = self._temporary.due(now_s) if self._temporary is not None else ((), [])

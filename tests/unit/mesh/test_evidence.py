@@ -1,12 +1,16 @@
 """What a host reports of its flows: only those that suffer, and how little a healthy host costs."""
 
+from functools import partial
+
 import msgspec
 import pytest
 from tests.unit.mesh.synthetic import view_and_snapshot
 
 from fabricpulse.diagnosis.messages import PROTOCOL, EvidenceReport, FlowEvidence, pack_flows
+from fabricpulse.mesh import evidence
 from fabricpulse.mesh.config import Evidence, MembershipSource, MeshConfig
-from fabricpulse.mesh.evidence import EvidenceWindow, Rates, url_of
+from fabricpulse.mesh.evidence import EvidenceWindow, Rates, connections, url_of
+from fabricpulse.mesh.link_count import carrier_losses
 from fabricpulse.mesh.snapshot import PATH_FIELDS, HealthState
 
 
@@ -108,3 +112,23 @@ def test_a_flow_that_drops_large_packets_is_told(window):
     snapshot = before._replace(edges=edges)
 
     assert window.since_taken(snapshot, 102.0) == ([FlowEvidence(2, 3, False, 0, 0, cut=True)], False)
+
+
+def test_an_outage_that_no_probe_has_seen_is_told(tmp_path, monkeypatch):
+    """The cable of a NIC may have gone elsewhere while its host stalled, so that no disconnect was counted: the kernel
+    has counted a lost carrier. Where it counts none, as of a device without a carrier, nothing is told.
+    """
+    view, snapshot = view_and_snapshot(nics=2)
+    first, second = (nic.device for nic in view.nics)
+    for device in (first, second):
+        (tmp_path / device).mkdir()
+    count = tmp_path / first / "carrier_down_count"
+    count.write_text("4\n")
+    monkeypatch.setattr(evidence, "carrier_losses", partial(carrier_losses, root=tmp_path))
+    before = connections(view, snapshot)
+    assert before == {first: (0, 4), second: (1, -1)}
+    assert connections(view, snapshot) == before
+    count.write_text("5\n")
+    assert connections(view, snapshot) == {first: (0, 5), second: (1, -1)}
+    nics = [snapshot.nics[0], snapshot.nics[1]._replace(link=False)]
+    assert connections(view, snapshot._replace(nics=nics)) == {first: (0, 5), second: (-1, -1)}
