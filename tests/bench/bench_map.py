@@ -8,8 +8,8 @@ silent; ten seeds that are drawn as it starts. loop : lateness of the event loop
 gray : loss on uplinks of a lab of nine hosts, needs root (`--losses 60,20,5,1.5,0.5 --times N`). dead : a leaf and a
 spine of it that drop everything. delay : delays that grow, simulated, on the engine's state machines. healthy : the
 fleet of simulated without faults, a window of 30 s after the other. tree : leaves, pods and machines told from delays
-alone, simulated, 128 to 10,000 hosts (`--largest N` leaves larger ones out). tree_lab : the same in a lab of nine
-hosts, needs root. placement : all of
+alone, simulated, 128 to 10,000 hosts (`--largest N` leaves larger ones out). tree_random : what is told of random small
+fabrics (`--fabrics N`). tree_lab : the same in a lab of nine hosts, needs root. placement : all of
 `make bench NAME=placement`.
 """
 
@@ -26,7 +26,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import numpy as np
 from tests.bench.map_delay import bench_delay
 from tests.bench.map_fabric import Clos, Simulation
-from tests.bench.map_tree import bench_tree, bench_tree_lab
+from tests.bench.map_tree import bench_tree, bench_tree_lab, bench_tree_random
 from tests.bench.rows import Rows, quantile
 
 from fabricpulse.diagnosis.components import Kind, parts
@@ -236,6 +236,7 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=3, help="each fault, of the parts gray and dead")
     parser.add_argument("--hosts", type=int, default=5000, help="of the part loop")
     parser.add_argument("--largest", type=int, default=10_000, help="hosts, of the part tree")
+    parser.add_argument("--fabrics", type=int, default=400, help="of the part tree_random")
     parser.add_argument("--windows", type=int, default=240)
     options = parser.parse_args()
     # Nobody can have fitted a parameter to seeds that nobody knew.
@@ -244,6 +245,7 @@ def main() -> None:
         "simulated": lambda: bench_simulated(options.trials, 0.1, seeds),
         "healthy": lambda: bench_healthy(options.windows),
         "tree": lambda: bench_tree(rows, options.largest, seeds[0]),
+        "tree_random": lambda: bench_tree_random(rows, options.fabrics, seeds[0]),
         "tree_lab": lambda: bench_tree_lab(rows),
         "loop": lambda: bench_loop(options.hosts),
         "delay": lambda: bench_delay(rows, 20 * options.times),

@@ -7,15 +7,19 @@ import random
 import time
 from functools import partial
 
+import numpy as np
 from tests.bench.rows import Rows
-from tests.fixtures.distant_nics import Fabric, Plan, Survey
+from tests.fixtures.distant_nics import Fabric, Plan, Survey, some_pairs
 from tests.fixtures.live_tree import LiveSurvey
 from tests.fixtures.waiting import wait_for
 from tests.integration.mesh.tree_fleet import TreeFleet
 
 from fabricpulse.diagnosis.tree.cabling import miscabled
+from fabricpulse.diagnosis.tree.coverage import Coverage
 from fabricpulse.diagnosis.tree.fabric_tree import tree_of
+from fabricpulse.diagnosis.tree.learned import topology_document
 from fabricpulse.diagnosis.tree.levels import Kind
+from fabricpulse.diagnosis.tree.measured import Delays
 from fabricpulse.lab import Lab
 
 _SILENT = 0.05
@@ -52,6 +56,49 @@ def bench_tree(rows: Rows, largest: int, seed: int) -> None:
     for hosts in (64, 256):
         if hosts <= largest:
             _cables(rows, Plan(hosts=hosts, rails=4, per_leaf=16, leaves_per_pod=8), seed)
+
+
+def bench_tree_random(rows: Rows, fabrics: int, seed: int) -> None:
+    """What is published of random small fabrics: sizes, tiers, rails, stamps, load, congestion, and pairs that were
+    measured, are drawn. Wrong is a NIC in a leaf, a pod or on a machine of which most NICs are of another one.
+    """
+    rng = np.random.default_rng(seed)
+    told = placed = wrong = 0
+    for _ in range(fabrics):
+        fabric, delays = _random(rng)
+        document = topology_document(tree_of(fabric.nics, delays), Coverage(hosts=9), 60.0)
+        number = {nic.name: at for at, nic in enumerate(fabric.nics)}
+        true = {"leaf": fabric.leaf, "pod": fabric.pod, "machine": fabric.machine}
+        of_group = [
+            true[group["kind"]][[number[nic] for nic in group["nics"]]].tolist()
+            for group in document["groups"]
+            if group["kind"] in true
+        ]
+        told += bool(of_group)
+        placed += document["placed"] / len(fabric.nics)
+        wrong += any(len(set(several)) > 1 for several in of_group)
+    case = f"{fabrics} random fabrics, 9 to 256 NICs"
+    rows.report(case, "fabrics_told_wrongly", wrong, "fabrics", "== 0", told=told)
+    rows.report(case, "placed_percent", 100 * placed / fabrics, "%")
+
+
+def _random(rng: np.random.Generator) -> tuple[Fabric, Delays]:
+    def one(*of: int) -> int:
+        return of[int(rng.integers(len(of)))]
+
+    rails = one(1, 1, 2)
+    plan = Plan(
+        hosts=one(9, 12, 16, 24, 32, 48, 64, 96, 128),
+        rails=rails,
+        per_leaf=one(2, 3, 4, 6, 8, 16, 32),
+        leaves_per_pod=rails * one(0, 0, 2, 4),
+        congested=one(0, 2, 10) / 100,
+        stamp_ns=one(50, 300, 1000, 2000),
+        load=one(1, 3, 5) / 10,
+    )
+    fabric = Fabric(plan, int(rng.integers(1 << 30)))
+    degree, neighbours = one(2, 4, 6, 8, 10, 14, 20, 30), one(0, 2, 4, 8)
+    return fabric, some_pairs(fabric, degree, neighbours, one(1000, 5000, 15_000))
 
 
 def bench_tree_lab(rows: Rows) -> None:

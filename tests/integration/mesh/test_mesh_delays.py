@@ -46,7 +46,7 @@ def test_temporary_peers_tell_what_standing_ones_do_not() -> None:
             told = fleet.document()
             return told if told["placed"] == 9 else {}
 
-        told = wait_for(known, 240, "all NICs are placed")
+        told = wait_for(known, 120, "all NICs are placed")
         assert {frozenset(group["nics"]) for group in told["groups"]} == fleet.true
         assert told["edges"] == 9
         assert told["temporary_pairs"] > 0
@@ -56,6 +56,6 @@ def test_temporary_peers_tell_what_standing_ones_do_not() -> None:
 
         # A host that comes anew has nothing that is believed of it: a round begins.
         lab.host("h0").nics[0].flap(count=1)
-        wait_for(fleet.temporary, 120, "a round begins")
+        wait_for(fleet.temporary, 60, "a round begins")
         fleet.coordinator.kill()
         wait_for(lambda: not fleet.temporary(), 60, "temporary peers have ended")

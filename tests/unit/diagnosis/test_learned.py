@@ -18,19 +18,20 @@ def learned(survey: Survey):
     return topology_document(tree_of(survey.fabric.nics, survey.tree.delays), Coverage(hosts=9), 60.0)
 
 
-def test_parts_of_leaves_are_counted():
-    """With ten peers each, 64 hosts below four leaves are told in more than four parts, and the answer says so; after
-    more pairs have been measured there are four, and it does not.
+def test_a_group_is_no_leaf_before_it_may_not_be_several():
+    """With ten peers each, 64 hosts below four leaves are told in groups of the right ones, of which too few pairs are
+    known to call them leaves, and the answer says so; after more pairs have been measured they are leaves.
     """
     plan = Plan(hosts=64, per_leaf=16, leaves_per_pod=0)
-    parts, whole = (
+    few, whole = (
         learned(Survey.of(Fabric(plan, 1), rounds=0)),
         learned(Survey.of(Fabric(plan, 1), rounds=30)),
     )
-    assert len(parts["groups"]) > 4
-    assert parts["unseparated"] >= 2
-    assert "leaves may be parts of others" in parts["missing"][-1]
-    assert (len(whole["groups"]), whole["unseparated"], whole["missing"]) == (4, 0, [])
+    assert {group["kind"] for group in few["groups"]} == {"group"}
+    assert (few["placed"], few["unseparated"]) == (0, 0)
+    assert "may be several leaves" in few["missing"][-1]
+    assert {group["kind"] for group in whole["groups"]} == {"leaf"}
+    assert (whole["placed"], len(whole["groups"]), whole["unseparated"], whole["missing"]) == (64, 4, 0, [])
 
 
 def test_too_few_placed_are_not_told():

@@ -52,7 +52,7 @@ def document_of(tree: FabricTree) -> dict[str, Any]:
             "nics": [tree.nics[nic].name for nic in group.nics],
         }
         for number, group in enumerate(tree.groups)
-        if number > 0
+        if number > 0 and group.nics
     ]
     return {
         "pairs": len(tree.delays),

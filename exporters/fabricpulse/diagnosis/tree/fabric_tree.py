@@ -90,20 +90,42 @@ class FabricTree:
 
     def contradictions(self) -> float:
         """Share of the pairs that are nearer than the class of the group that holds both, which no queue explains: of a
-        tree that is right few, whose NICs have no place yet; of one that is wrong, many.
+        tree that is right few; of one that is wrong, many.
         """
-        return float(np.mean(self.residuals() < -self.margin_ns)) if len(self.delays) else 0.0
+        if not len(self.delays):
+            return 0.0
+        # Nearer than where no smaller group is known, else so much that one of these would be the better class.
+        limit = np.array([group.offset_ns for group in self.groups]) - self.margin_ns
+        known = np.full(len(self.groups), -np.inf)
+        np.maximum.at(known, [max(group.parent, 0) for group in self.groups[1:]], self.limits_ns()[1:])
+        limit = np.where(np.isfinite(known), known, limit)
+        return float(np.mean(self.without_terms() < limit[self.separate()]))
 
     @property
     def margin_ns(self) -> float:
         """Between two classes that are told apart."""
         return max(_MARGIN * self.sigma_ns, _LEAST_NS)
 
+    def without_terms(self) -> Floats:
+        """Of each pair what the fabric adds, ns: of a pair that fits the offset of its group."""
+        d = self.delays
+        found: Floats = d.two_way_ns - self.terms_ns[d.a] - self.terms_ns[d.b]
+        return found
+
     def residuals(self) -> Floats:
         """Of each pair, ns, against the terms of both NICs and the class of the group that holds both."""
-        d = self.delays
-        offset = np.array([group.offset_ns for group in self.groups])[self.separate()]
-        found: Floats = d.two_way_ns - self.terms_ns[d.a] - self.terms_ns[d.b] - offset
+        found: Floats = (
+            self.without_terms() - np.array([group.offset_ns for group in self.groups])[self.separate()]
+        )
+        return found
+
+    def limits_ns(self) -> Floats:
+        """Of each group: what the fabric adds at most to a pair that is of this group and not of the one above, by half
+        of what lies between the two, and by what is told apart.
+        """
+        offset = np.array([group.offset_ns for group in self.groups])
+        above = offset[[max(group.parent, 0) for group in self.groups]]
+        found: Floats = above - np.maximum(self.margin_ns, (above - offset) / 2)
         return found
 
     def separate(self) -> Ints:

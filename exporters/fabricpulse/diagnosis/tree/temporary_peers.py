@@ -9,17 +9,19 @@ import random
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 
+import numpy as np
+
+from fabricpulse.diagnosis.tree.confirmed import UNDIVIDED, confirmed
 from fabricpulse.diagnosis.tree.fabric_tree import FabricTree
 from fabricpulse.diagnosis.tree.grouping import ENOUGH
 from fabricpulse.diagnosis.tree.levels import Kind
 from fabricpulse.diagnosis.tree.measured import by_name
 
-# Pairs that a group must have, per NIC, none of them nearer than the others, before it is taken for undivided: two
-# leaves of it would have been met with a probability of 99.7 %.
-_UNDIVIDED = 3
 _NEIGHBOURS = 4
 # Nats that a NIC's own pairs should have for its place: two pairs.
 _PLACED = 2 * ENOUGH
+# Pairs of two parts that are tried one by one; of more some are drawn.
+_ALL_TRIED = 16
 # Round trips after which a pair that tells nothing is not asked again.
 _GIVEN_UP = 20_000
 
@@ -89,15 +91,17 @@ class _Choice:
     def _may_be_divided(self, number: int) -> bool:
         group = self._tree.groups[number]
         size = len(group.nics)
-        if self._inside[number] < min(_UNDIVIDED * size, size * (size - 1) // 2):
+        if self._inside[number] < min(UNDIVIDED * size, size * (size - 1) // 2):
             return True
         # Of machines nothing is divided; on hosts that are none there is nothing below a leaf.
         return group.kind is not Kind.MACHINE and any(self._tree.nics[nic].virtual for nic in group.nics)
 
     def _confirm(self) -> None:
-        """NICs that are held in their group by one pair, or none that fits."""
+        """NICs whose place is not certain: by one pair, or none that fits, or contested."""
         tree = self._tree
-        weak = [n for n, nats in enumerate(tree.nats.tolist()) if tree.group_of[n] > 0 and nats < _PLACED]
+        weak = np.flatnonzero(
+            (tree.group_of > 0) & ((tree.nats < _PLACED) | (confirmed(tree).group_of != tree.group_of))
+        ).tolist()
         self._rng.shuffle(weak)
         for nic in weak:
             mates = [m for m in tree.groups[int(tree.group_of[nic])].nics if m != nic]
@@ -180,10 +184,15 @@ class _Choice:
         """One pair between two parts that has not been measured."""
         free = [nic for nic in theirs if self._left[nic] > 0]
         own = [nic for nic in mine if self._left[nic] > 0]
-        for _ in range(min(4, len(own) * len(free))):
-            if self._pair(self._rng.choice(own), self._rng.choice(free)):
-                return True
-        return len(own) * len(free) == 1 and self._again(own[0], free[0])
+        if len(own) * len(free) <= _ALL_TRIED:
+            # One that is left out by chance would be left out again: the seed is that of the round.
+            several = [(x, y) for x in own for y in free]
+            self._rng.shuffle(several)
+        else:
+            several = [(self._rng.choice(own), self._rng.choice(free)) for _ in range(4)]
+        if any(self._pair(x, y) for x, y in several):
+            return True
+        return len(several) == 1 and self._again(*several[0])
 
     def _again(self, a: int, b: int) -> bool:
         """The same pair once more: its queues may be empty now."""
