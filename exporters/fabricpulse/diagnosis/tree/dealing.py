@@ -20,6 +20,8 @@ MOST_PEERS = 4
 MOST_ROUND = 20_000
 # Periods of a round: those that are needed, one that begins late, one that is cut off.
 _PERIODS = LEAST_SLOTS + 3
+# Until both ends measure: the next report of a healthy host, a second of its loop, and what its engine says at first.
+_START_S = 10.0
 _SHORTEST_PERIOD_S = 2.0
 # How long a pair that did not answer twice is left alone, and the pause after a round without any answer: it doubles.
 _LEAVE_S = 3600.0
@@ -67,7 +69,7 @@ class Dealer:
             return
         self.number += 1
         self.current = Round(
-            self.number, dealt, now_s, now_s + (_PERIODS + 0.5) * self.period_s, self.period_s
+            self.number, dealt, now_s, now_s + _START_S + (_PERIODS + 0.5) * self.period_s, self.period_s
         )
         self._minima, self._ended = self._fresh(), None
 
