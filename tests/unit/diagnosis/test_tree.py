@@ -12,6 +12,7 @@ from fabricpulse.diagnosis.tree.documents import document_of, graphml_of, svg_of
 from fabricpulse.diagnosis.tree.fabric_tree import tree_of
 from fabricpulse.diagnosis.tree.levels import Kind
 from fabricpulse.diagnosis.tree.measured import Delays, NicFacts
+from fabricpulse.diagnosis.tree.stack_terms import highest_mode
 from fabricpulse.diagnosis.tree.temporary_peers import temporary_peers
 
 _RAILS = Plan(hosts=48, rails=4, per_leaf=12, leaves_per_pod=0)
@@ -126,6 +127,12 @@ def test_delays_that_no_fabric_has():
     tree = tree_of(nics, Delays.of(rows, nics))
     assert len(tree.delays) == 3
     assert np.isfinite(tree.terms_ns).all()
+
+
+def test_a_congested_pair_is_no_class():
+    """Of a machine with six pairs, one of which is never without a queue, the class is that of the five."""
+    assert highest_mode(np.array([-10.0, 0.0, 10.0, 20.0, 30.0, 50_800.0])) == 10.0
+    assert highest_mode(np.array([70.0])) == 70.0
 
 
 def test_long_terms_change_nothing():

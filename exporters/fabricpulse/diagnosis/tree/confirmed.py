@@ -7,6 +7,7 @@ The smallest groups that pairs show need not be leaves: those of a pod may not h
 one another than what a pair can show. Then what is told is a group.
 """
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,8 +24,9 @@ from fabricpulse.diagnosis.tree.measured import Ints
 _LEAST_PAIRS = 2
 # Pairs that hold a NIC, for each one that speaks for another group.
 _CONTESTED = 3
-# Pairs inside a group, per NIC, none of them nearer than the others, before it is taken for undivided: two leaves of it
-# would have been met with a probability of 99.7 %. Of a small group this share of all its pairs: some never answer.
+# Pairs inside a group, for each of its parts (NICs, or groups in it), none of them nearer than the others, before it is
+# taken for undivided: two leaves of it would have been met with a probability of 99.7 %. Of few parts this share of all
+# pairs of them: some never answer.
 UNDIVIDED = 3
 _SMALL_SHARE = 0.8
 _SMALL = 2 * UNDIVIDED / _SMALL_SHARE + 1  # NICs, from where on that is more
@@ -59,18 +61,28 @@ def undivided(tree: FabricTree) -> NDArray[np.bool_]:
     n = len(tree.groups)
     if tree.margin_ns > _NEXT_LEVEL_NS:
         return np.zeros(n, bool)
-    told = np.bincount(tree.separate()[np.abs(tree.residuals()) < tree.margin_ns], minlength=n)
-    size = np.array([len(group.nics) for group in tree.groups])
-    possible = size * (size - 1) // 2
-    inside = possible.copy()
+    fit = np.abs(tree.residuals()) < tree.margin_ns
+    both = tree.separate()[fit]
+    levels, depth = _levels(tree.groups, tree.group_of)
+    # Of each end the part of the group that holds both: a group below, or the NIC itself.
+    x, y = (
+        np.where((part := levels[depth[both] + 1, end]) > 0, part, n + end)
+        for end in (tree.delays.a[fit], tree.delays.b[fit])
+    )
+    pairs = np.unique(np.stack([both, np.minimum(x, y), np.maximum(x, y)]), axis=1)
+    told = np.bincount(pairs[0], minlength=n)
+    found = np.zeros(n, bool)
+    parts = np.bincount(tree.group_of, minlength=n)
+    for group in tree.groups[1:]:
+        parts[group.parent] += bool(group.nics)
     for number, group in enumerate(tree.groups):
-        if group.parent >= 0:
-            inside[group.parent] -= possible[number]
-        if size[number] < _SMALL:
+        size = int(parts[number])
+        possible = size * (size - 1) // 2
+        if len(group.nics) == size < _SMALL:
             # NICs of one host are no pair.
             several = Counter(tree.nics[nic].host for nic in group.nics).values()
-            inside[number] -= sum(count * (count - 1) // 2 for count in several)
-    found: NDArray[np.bool_] = told >= np.minimum(UNDIVIDED * size, np.ceil(_SMALL_SHARE * inside))
+            possible -= sum(count * (count - 1) // 2 for count in several)
+        found[number] = told[number] >= min(UNDIVIDED * size, math.ceil(_SMALL_SHARE * possible))
     return found
 
 
@@ -83,7 +95,9 @@ def _named(tree: FabricTree) -> tuple[Group, ...]:
             kinds[number] = Kind.GROUP
     leaves = {group.parent for group, kind in zip(tree.groups, kinds, strict=True) if kind is Kind.LEAF}
     for number, group in enumerate(tree.groups):
-        if group.kind is Kind.POD and number not in leaves:
+        # Below one that is no nearer than the whole (branches.py) leaves may be in several pods.
+        rest = group.parent >= 0 and group.offset_ns == tree.groups[group.parent].offset_ns
+        if group.kind is Kind.POD and (number not in leaves or (rest and not whole[number])):
             kinds[number] = Kind.GROUP
     return tuple(replace(group, kind=kind) for group, kind in zip(tree.groups, kinds, strict=True))
 

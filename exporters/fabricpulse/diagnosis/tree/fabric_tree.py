@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from fabricpulse.diagnosis.tree.branches import other_end
 from fabricpulse.diagnosis.tree.grouping import ENOUGH, grouped, margins
 from fabricpulse.diagnosis.tree.levels import Kind, kinds_of
 from fabricpulse.diagnosis.tree.measured import Delays, Floats, Ints, NicFacts
@@ -193,13 +194,11 @@ class _Search:
                 if not fresh:
                     break
                 self._fit(fresh)
-        members: list[list[int]] = [[] for _ in self._parents]
-        for nic, number in enumerate(self._group.tolist()):
-            at = number
-            while at >= 0:
-                members[at].append(nic)
-                at = self._parents[at]
-        kinds = kinds_of(self._parents, self._offsets, members, self._nics)
+        kinds, _ = self._kinds()
+        self._parents, self._offsets, self._group = other_end(
+            self._parents, self._offsets, kinds, self._group
+        )
+        kinds, members = self._kinds()
         groups = tuple(
             Group(parent, kind, offset, tuple(nics))
             for parent, kind, offset, nics in zip(self._parents, kinds, self._offsets, members, strict=True)
@@ -207,6 +206,16 @@ class _Search:
         return FabricTree(
             self._nics, groups, self._group, self._nats, self._terms, self._sigma, d, self._score
         )
+
+    def _kinds(self) -> tuple[list[Kind], list[list[int]]]:
+        """Of each group its kind, and its NICs."""
+        members: list[list[int]] = [[] for _ in self._parents]
+        for nic, number in enumerate(self._group.tolist()):
+            at = number
+            while at >= 0:
+                members[at].append(nic)
+                at = self._parents[at]
+        return kinds_of(self._parents, self._offsets, members, self._nics), members
 
     def _residuals(self) -> Floats:
         d = self._delays

@@ -44,9 +44,12 @@ def kinds_of(
         if number in machines:
             kinds[number] = Kind.MACHINE
         elif able[number]:
-            # Beside leaves it is one; where all groups are so small it may be either.
+            # Beside larger leaves it is one; where most groups are so small it may be either. One larger group
+            # among them may be several machines that have not been told apart.
             beside = children[parents[number]]
-            kinds[number] = Kind.GROUP if all(able[other] for other in beside) else Kind.LEAF
+            small = sum(len(members[other]) for other in beside if able[other])
+            either = 2 * small >= sum(len(members[other]) for other in beside)
+            kinds[number] = Kind.GROUP if either else Kind.LEAF
         elif below <= {Kind.MACHINE}:
             kinds[number] = Kind.LEAF
         elif below <= {Kind.LEAF, Kind.MACHINE}:

@@ -123,11 +123,12 @@ def width_of(r: Floats, least_ns: float = 60.0) -> float:
 
 def highest_mode(values: Floats, least_share: float = 0.2, width_ns: float = 400.0) -> float:
     """Where values are dense: of several such places the highest one that has at least `least_share` of what the
-    densest has.
+    densest has, and two values where any has: a single pair may be congested.
     """
     ordered = np.sort(values)
     count = np.searchsorted(ordered, ordered + width_ns, side="right") - np.arange(len(ordered))
-    dense = np.flatnonzero(count >= max(least_share * count.max(initial=0), 1))
+    most = int(count.max(initial=0))
+    dense = np.flatnonzero(count >= max(least_share * most, min(most, 2)))
     at = int(dense[-1])
     # The densest window at that place, not its upper edge.
     near = dense[(ordered[dense] >= ordered[at] - 2 * width_ns)]
