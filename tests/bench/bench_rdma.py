@@ -5,7 +5,7 @@ interleaved: peers on two hosts of one kernel, over the same emulated processor.
 software costs, not what a NIC does. NCCL's InfiniBand transport is taken from the released NCCL and driven by the same
 program as the plugin (tests/native/plugin_net_bench.cc). Needs what tests/rdma needs. Options:
 
-    --only throughput,latency,interposer,two_rails,owd,failover,chaos
+    --only throughput,latency,interposer,two_rails,owd,failover,last_resort,chaos
     --rounds N   --seconds N (of one measurement)   --no-peer
     --faults N (of each kind)   --chaos N (random ones)   --seed N (of those)
 """

@@ -71,6 +71,55 @@ def failover(fleet: RdmaFleet, rows: Rows, count: int) -> None:
     )  # fmt: skip
 
 
+def last_resort(fleet: RdmaFleet, rows: Rows, count: int) -> None:
+    """All rails dead, the control network left for TCP: whether the job goes on, how soon, how fast, and back again."""
+    options = ["--bytes", "256K", "--slice", "256K", "--channels", "1"]
+    errors = 0
+    stalls: list[float] = []
+    speeds: list[float] = []
+    back: list[float] = []
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        RingPair(Path(folder), options, {"FABRICPULSE_LAST_RESORT": "ctl"}) as ring,
+    ):
+        try:
+            ring.until_moved(1, PATIENCE_S)
+            for _ in range(count):
+                ring.until(lambda: ring.up(0) and ring.up(1), PATIENCE_S)
+                time.sleep(SETTLE_S)
+                began = time.time_ns()
+                with _outage(fleet, 0.0):
+                    ring.until(ring.on_last_resort, PATIENCE_S)
+                    ring.until_moved(MIB, PATIENCE_S)
+                    stalls.append(ring.stall_ms(began))
+                    moved, since = sum(ring.moved()), time.monotonic()
+                    ring.until_moved(4 * MIB, PATIENCE_S)
+                    speeds.append((sum(ring.moved()) - moved) / 1e6 / (time.monotonic() - since))
+                mended = time.monotonic()
+                ring.until(lambda: not ring.on_last_resort(), PATIENCE_S)
+                back.append(time.monotonic() - mended)
+            ring.finish(PATIENCE_S)
+        except AssertionError as failure:
+            errors += 1
+            rows.report("at its end", "last_resort_failure", 1, "failures", said=str(failure)[-1500:])
+        errors += sum(summary["errors"] for rank in range(2) for summary in ring.lines(rank, "summary"))
+    rows.report("all queue pairs dead, TCP left", "last_resort", errors, "errors", "== 0", faults=len(back))
+    for metric, found, unit in (
+        ("last_resort_stall_ms", stalls, "ms"),
+        ("last_resort_speed", speeds, "MB/s"),
+        ("last_resort_failback_s", back, "s"),
+    ):
+        if found:
+            rows.report(
+                "all queue pairs dead, TCP left",
+                metric,
+                statistics.median(found),
+                unit,
+                faults=len(found),
+                most=max(found),
+            )
+
+
 def chaos(fleet: RdmaFleet, rows: Rows, count: int, seed: int) -> None:
     """Random faults, one after the other, on a stream whose every message, byte and resting buffer is checked."""
     dice = random.Random(seed)

@@ -18,7 +18,7 @@ from tests.rdma.ring_pair import RingPair
 from fabricpulse.lab.rdma.fleet import HOSTS, RdmaFleet, build
 from fabricpulse.plugin.locate import library
 
-PARTS = ("throughput", "latency", "interposer", "two_rails", "owd", "failover", "chaos")
+PARTS = ("throughput", "latency", "interposer", "two_rails", "owd", "failover", "last_resort", "chaos")
 SIZES = {"64 KiB": 1 << 16, "1 MiB": 1 << 20, "4 MiB": 1 << 22}
 PATIENCE_S = 240.0
 # Far below what the guest can do on a busy machine, in both directions of both rails at once.
@@ -62,6 +62,8 @@ def run(
         rdma_owd.owd(fleet, rows, rounds, seconds)
     if "failover" in parts:
         rdma_faults.failover(fleet, rows, faults)
+    if "last_resort" in parts:
+        rdma_faults.last_resort(fleet, rows, faults)
     if "chaos" in parts:
         rdma_faults.chaos(fleet, rows, chaos, seed)
     return rows.exit_code()

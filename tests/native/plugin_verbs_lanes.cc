@@ -5,10 +5,17 @@
 // said that its receive is done; the connection is never lost; no lane's end waits for the driver to destroy its queue
 // pair; nothing of the library is left over at the end.
 //
-// Usage: plugin_verbs_lanes SEED MESSAGES FAULTS [one-nic|threads|abort]; prints what happened. With one-nic all lanes
+// Usage: plugin_verbs_lanes SEED MESSAGES FAULTS [one-nic|threads|abort|last-resort]; prints what happened. With one-nic all lanes
 // share a NIC, the fabric is slow and messages are large. With threads queue pairs end on the reaper's own thread, and
 // another one registers memory all the time. With abort both ends' application takes its memory back after half of the
-// messages, while requests are under way: nothing reads or writes it from then on. Exit 1 with a line of what broke.
+// messages, while requests are under way: nothing reads or writes it from then on. With last-resort all paths of queue pairs are
+// cut now and then, for long, while hellos still pass, and there is a TCP lane over loopback: it carries what the queue
+// pairs do not, and nothing any more once they are back. Exit 1 with a line of what broke.
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -20,9 +27,11 @@
 #include <thread>
 #include <vector>
 
+#include "core/owned_fds.h"
 #include "core/recv_connection.h"
 #include "core/send_connection.h"
 #include "test_runtime.h"
+#include "transport/tcp/tcp_lane.h"
 #include "transport/verbs/verbs_lane.h"
 #include "verbs_stand_in.h"
 
@@ -44,6 +53,29 @@ uint8_t byte_of(uint64_t message, size_t at) {
   return static_cast<uint8_t>(message * 31 + at * 7 + (at >> 8));
 }
 
+constexpr uint32_t kTcpNic = 2;
+
+struct Host final : SteppedRuntime {
+  TcpUse nic_tcp(uint32_t nic) const override { return nic == kTcpNic ? TcpUse::kOnly : TcpUse::kNone; }
+};
+
+// Both ends of a connection over loopback.
+std::pair<int, int> tcp_pair() {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  auto* at = reinterpret_cast<sockaddr*>(&address);
+  int listener = socket(AF_INET, SOCK_STREAM, 0), here = own_fd(socket(AF_INET, SOCK_STREAM, 0));
+  if (bind(listener, at, size) != 0 || listen(listener, 1) != 0 || getsockname(listener, at, &size) != 0 ||
+      connect(here, at, size) != 0)
+    broken("no connection over loopback");
+  int there = own_fd(accept(listener, nullptr, nullptr));
+  close(listener);
+  for (int fd : {here, there}) fcntl(fd, F_SETFL, O_NONBLOCK);
+  return {here, there};
+}
+
 class Simulation {
  public:
   Simulation(uint32_t seed, uint64_t messages, uint64_t faults, const std::string& mode)
@@ -51,6 +83,7 @@ class Simulation {
         one_nic_(mode == "one-nic"),
         threads_(mode == "threads"),
         abort_(mode == "abort"),
+        last_resort_(mode == "last-resort"),
         messages_(messages),
         faults_left_(faults),
         fabric_(seed + 1),
@@ -65,8 +98,9 @@ class Simulation {
     if (one_nic_) lanes = {{0, 0}, {0, 0}};
     sender_ = std::make_unique<SendConnection>(&host_, 7, 0, 1, lanes);
     receiver_ = std::make_shared<RecvConnection>(&host_, 7, 0, 1, static_cast<uint32_t>(lanes.size()));
-    sender_->set_peer({}, nics_, 2);
-    receiver_->set_peer({}, nics_, 2);
+    sender_->set_peer({}, nics_, 3);
+    receiver_->set_peer({}, nics_, 3);
+    if (last_resort_) sender_->add_spares({{kTcpNic, kTcpNic}}, host_.now_ns);
     for (uint64_t i = 0; i < kUnderWay; ++i) {
       out_.push_back(make_buffer());
       in_.push_back(make_buffer());
@@ -102,9 +136,9 @@ class Simulation {
     }
     over = true;
     if (registers.joinable()) registers.join();
-    uint64_t chunks = 0;
+    uint64_t chunks = 0, tcp_chunks = 0;
     for (const Lane& lane : sender_->lanes())
-      if (lane.record != nullptr) chunks += lane.record->sent_chunks;
+      if (lane.record != nullptr) (lane.spare ? tcp_chunks : chunks) += lane.record->sent_chunks;
     sender_->close(host_.now_ns);
     receiver_->close(host_.now_ns);
     while (fabric_.step() && ++idle < 1000) {
@@ -119,10 +153,11 @@ class Simulation {
     if (fabric_.pairs() != 0 || fabric_.regions() != 0) broken("queue pairs or memory are left over");
     printf(
         "{\"messages\": %llu, \"dials\": %llu, \"failed\": %llu, \"dropped\": %llu, "
-        "\"chunks\": %llu}\n",
+        "\"chunks\": %llu, \"tcp_chunks\": %llu, \"outages\": %llu, \"relieved\": %llu}\n",
         static_cast<unsigned long long>(received_), static_cast<unsigned long long>(dials_),
         static_cast<unsigned long long>(failed_), static_cast<unsigned long long>(fabric_.dropped),
-        static_cast<unsigned long long>(chunks));
+        static_cast<unsigned long long>(chunks), static_cast<unsigned long long>(tcp_chunks),
+        static_cast<unsigned long long>(outages_), static_cast<unsigned long long>(relieved_));
   }
 
  private:
@@ -198,12 +233,59 @@ class Simulation {
     }
     fabric_.busy = false;
     if (faults_left_ > 0 && any(25) == 0) fault(now);
-    if (any(50) == 0) fabric_.cut(static_cast<uint32_t>(any(2)), false);
+    if (any(50) == 0 && now >= outage_until_ns_) fabric_.cut(static_cast<uint32_t>(any(2)), false);
     check_returned();
+    if (last_resort_) check_last_resort();
+    if (last_resort_) play();
+  }
+
+  // Once the peer has answered on a queue pair the spare lane is left, and not before.
+  void check_last_resort() {
+    const Lane& spare = sender_->lanes().back();
+    if (was_spare_ && !spare.up && spare.reason == FP_REASON_RELIEVED) ++relieved_;
+    if (spare.up && spare.state != FP_LANE_LAST_RESORT) broken("a lane of last resort that does not say so");
+    was_spare_ = spare.up;
+    // The kernel's time is another than this: what it would put off acknowledging looks like a stall here.
+    int on = 1;
+    for (int fd : {sockets_.first, sockets_.second})
+      if (spare.up) setsockopt(fd, IPPROTO_TCP, TCP_QUICKACK, &on, sizeof(on));
+  }
+
+  // In the middle, and without other faults: an outage until TCP has carried messages, then none until it has been left
+  // and queue pairs carry them again.
+  enum class Play : uint8_t { kBefore, kOutage, kMended, kOver };
+  void play() {
+    const Lane& spare = sender_->lanes().back();
+    uint64_t by_tcp = spare.record != nullptr ? spare.record->sent_chunks : 0, all = 0;
+    for (const Lane& lane : sender_->lanes())
+      if (lane.record != nullptr) all += lane.record->sent_chunks;
+    if (play_ == Play::kBefore && received_ > messages_ / 2) {
+      play_ = Play::kOutage;
+      faults_kept_ = std::exchange(faults_left_, 0);
+      outage_until_ns_ = UINT64_MAX;
+      for (uint32_t device = 0; device < 2; ++device) fabric_.cut(device, true);
+      chunks_then_ = by_tcp;
+    } else if (play_ == Play::kOutage && by_tcp > chunks_then_ + 20) {
+      play_ = Play::kMended;
+      outage_until_ns_ = 0;
+      for (uint32_t device = 0; device < 2; ++device) fabric_.cut(device, false);
+      relieved_then_ = relieved_;
+    } else if (play_ == Play::kMended) {
+      const bool left =
+          relieved_ > relieved_then_ && !sender_->on_last_resort() && !receiver_->on_last_resort();
+      if (!left) chunks_then_ = all - by_tcp;
+      if (all - by_tcp > chunks_then_ + 20) {
+        play_ = Play::kOver;
+        faults_left_ = faults_kept_;
+      }
+    }
+    if (play_ == Play::kOutage || play_ == Play::kMended) messages_ = std::max(messages_, received_ + 50);
   }
 
   void application(uint64_t now) {
-    if (posted_ < messages_ && posted_ - received_ < kUnderWay && any(3) == 0) {
+    // Until a lane that has flapped is tried again TCP would carry thousands.
+    const bool slow = play_ == Play::kMended && sender_->on_last_resort() && any(100) != 0;
+    if (!slow && posted_ < messages_ && posted_ - received_ < kUnderWay && any(3) == 0) {
       Buffer& buffer = in_[posted_ % kUnderWay];
       memset(buffer.bytes.data(), 0xee, buffer.bytes.size());
       size_t size = size_of(posted_);
@@ -211,7 +293,7 @@ class Simulation {
       if (receives_[posted_ % kUnderWay] == nullptr) broken("no receive");
       ++posted_;
     }
-    if (sent_ < messages_ && sent_ - acknowledged_ < kUnderWay && any(3) == 0) {
+    if (!slow && sent_ < messages_ && sent_ - acknowledged_ < kUnderWay && any(3) == 0) {
       Buffer& buffer = out_[sent_ % kUnderWay];
       size_t size = size_of(sent_);
       for (size_t i = 0; i < size; ++i) buffer.bytes[i] = byte_of(sent_, i);
@@ -250,7 +332,14 @@ class Simulation {
 
   void fault(uint64_t now) {
     --faults_left_;
-    auto lane = static_cast<uint32_t>(any(4));
+    auto lane = static_cast<uint32_t>(any(last_resort_ ? 5 : 4));
+    if (last_resort_ && any(6) == 0) {  // all queue pairs are dead for up to 2 s
+      ++outages_;
+      outage_until_ns_ = now + any(2'000'000'000);
+      for (uint32_t device = 0; device < 2; ++device) fabric_.cut(device, true);
+      return;
+    }
+    if (lane >= receiver_->lanes().size()) return;  // no hello for it yet
     switch (any(4)) {
       case 0:
         if (sender_->lanes()[lane].up) ++failed_, sender_->fail_lane(lane, FP_REASON_STALL, now);
@@ -270,6 +359,10 @@ class Simulation {
     while (sender_->want_dial(now, &plan)) {
       ++dials_;
       uint32_t nic = sender_->lanes()[plan.lane].nic;
+      if (plan.flags & kHelloSpare) {
+        dial_spare(plan, now);
+        continue;
+      }
       VerbsPort port{devices_.all()[nic].get(), 1, 1};
       auto here = VerbsPair::make(&devices_, port, {}, VerbsPair::End::kSender, 5);
       auto there = VerbsPair::make(&devices_, port, {}, VerbsPair::End::kReceiver, 5);
@@ -301,17 +394,45 @@ class Simulation {
     }
   }
 
+  void dial_spare(const DialPlan& plan, uint64_t now) {
+    Hello hello;
+    hello.connection = 7;
+    hello.lane = plan.lane;
+    hello.lanes = 5;
+    hello.epoch = plan.epoch;
+    hello.flags = plan.flags;
+    hello.device = kTcpNic;
+    HelloReply reply;
+    bool hello_lost = faults_left_ > 0 && any(8) == 0, reply_lost = faults_left_ > 0 && any(8) == 0;
+    if (!hello_lost) reply.status = receiver_->hello(hello, kTcpNic, &reply.held, now);
+    bool accepted = !hello_lost && reply.status == HelloStatus::kOk;
+    std::unique_ptr<LaneTransport> here, there;
+    if (accepted) {
+      sockets_ = tcp_pair();
+      here = make_tcp_lane(sockets_.first, false);
+      receiver_->attach(plan.lane, plan.epoch, make_tcp_lane(sockets_.second, false), now);
+    }
+    bool heard = accepted && !reply_lost;
+    sender_->dialled(plan.lane, plan.epoch, heard ? std::move(here) : nullptr,
+                     hello_lost || reply_lost ? nullptr : &reply, now);
+  }
+
   std::mt19937 random_;
-  const bool one_nic_, threads_, abort_;
-  const uint64_t messages_;
+  const bool one_nic_, threads_, abort_, last_resort_;
+  uint64_t outage_until_ns_ = 0, outages_ = 0, relieved_ = 0;
+  uint64_t chunks_then_ = 0, relieved_then_ = 0, faults_kept_ = 0;
+  Play play_ = Play::kBefore;
+  bool was_spare_ = false;
+  std::pair<int, int> sockets_{-1, -1};
+  uint64_t messages_;
   uint64_t faults_left_;
   stand_in::Fabric fabric_;
   VerbsLibrary library_;
   VerbsDevices devices_{&library_};
   std::shared_ptr<VerbsReaper> reaper_ = std::make_shared<VerbsReaper>();
   NicDevices nic_devices_;
-  SteppedRuntime host_;
-  WireNic nics_[2];
+  Host host_;
+  WireNic nics_[3];
   std::unique_ptr<SendConnection> sender_;
   std::shared_ptr<RecvConnection> receiver_;
   std::vector<Buffer> out_, in_;
@@ -325,7 +446,8 @@ class Simulation {
 int main(int argc, char** argv) {
   if (argc != 4 && argc != 5) return 2;
   const std::string mode = argc == 5 ? argv[4] : "";
-  if (!mode.empty() && mode != "one-nic" && mode != "threads" && mode != "abort") return 2;
+  if (!mode.empty() && mode != "one-nic" && mode != "threads" && mode != "abort" && mode != "last-resort")
+    return 2;
   Simulation(static_cast<uint32_t>(strtoul(argv[1], nullptr, 10)), strtoull(argv[2], nullptr, 10),
              strtoull(argv[3], nullptr, 10), mode)
       .run();

@@ -181,6 +181,11 @@ class RingPair:
         ranks = {rank for rank, _ in states}
         return len(ranks) == len(HOSTS) and all(state in UP for _, state in states)
 
+    def on_last_resort(self) -> bool:
+        """Whether all ranks send over TCP because none of their queue pairs passes anything."""
+        ranks = {lane["rank"] for lane in self.lanes() if lane["state"] == "last_resort"}
+        return len(ranks) == len(HOSTS)
+
     def stall_ms(self, since_ns: int) -> float:
         """Longest time without a byte that a rank has seen since that CLOCK_REALTIME."""
         return max(

@@ -206,6 +206,33 @@ def test_an_address_that_goes_and_comes_has_another_gid_index(ring: RingPair, fl
     ring.until(lambda: ring.up(1), PATIENCE_S)
 
 
+def test_a_tcp_lane_is_the_last_resort(fleet: RdmaFleet, tmp_path: Path) -> None:
+    """Both rails dead and TCP over another network left: the job goes on there, says so, and comes back."""
+    with RingPair(
+        tmp_path,
+        ["--bytes", "64K", "--slice", "64K", "--channels", "1"],
+        {"FABRICPULSE_LAST_RESORT": "ctl"},
+        port=7002,
+    ) as ring:
+        ring.until_moved(1, PATIENCE_S)
+        ring.until(lambda: ring.up(0) and ring.up(1), PATIENCE_S)
+        ring.until(
+            lambda: {lane["state"] for lane in ring.lanes() if lane["device"] == "ctl"} == {"spare"},
+            PATIENCE_S,
+        )
+        with both_rails_dead(fleet):
+            ring.until(ring.on_last_resort, PATIENCE_S)
+            ring.until_moved(MIB // 4, PATIENCE_S)
+            lanes = ring.lanes()
+        carries = [lane for lane in lanes if lane["state"] == "last_resort"]
+        assert {(lane["device"], lane["transport"]) for lane in carries} == {("ctl", "tcp")}
+        assert not [lane for lane in lanes if lane["device"] != "ctl" and lane["state"] == "up"]
+        ring.until(lambda: not ring.on_last_resort() and ring.up(0), PATIENCE_S)
+        ring.until_moved(MIB // 4, PATIENCE_S)
+        assert "FABRICPULSE_LAST_RESORT" in ring.said()
+        ring.finish(PATIENCE_S)
+
+
 def test_without_libibverbs_the_job_does_not_start_on_tcp(fleet: RdmaFleet, tmp_path: Path) -> None:
     """The error says what is missing, which devices wait for it, and how to have TCP all the same."""
     assert fleet.rails == 2

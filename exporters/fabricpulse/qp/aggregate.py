@@ -275,6 +275,8 @@ class Aggregator:
             if state is None:
                 continue
             gauges.lanes[workload, device, state.name.lower()] += 1
+            if state.beside_queue_pairs:  # says nothing of the queue pairs over this NIC
+                continue
             carrying = gauges.lane_state.get((workload, device), 0)
             gauges.lane_state[workload, device] = max(carrying, int(state.carries))
         for flow in flows(snapshot).values():

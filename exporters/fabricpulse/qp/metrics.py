@@ -62,14 +62,15 @@ WORST_OWD = MetricSpec(
 LANE_STATE = MetricSpec(
     "fabricpulse_lane_state",
     "gauge",
-    "1 if a lane of the job over this NIC carries traffic, 0 if none does.",
+    "1 if a lane of the job over this NIC carries traffic, 0 if none does; TCP lanes of last resort do not count.",
     ("workload", "device"),
 )
 LANES = MetricSpec(
     "fabricpulse_lanes",
     "gauge",
-    "Lanes of the job over this NIC by state (up, slow_start, connecting, fencing, down, damped, disabled); "
-    "connecting: never up, though dialled for 5 s beside lanes that are.",
+    "Lanes of the job over this NIC by state (up, slow_start, connecting, fencing, down, damped, disabled, "
+    "last_resort, spare); connecting: never up, though dialled for 5 s beside lanes that are; last_resort: TCP, "
+    "carries a connection none of whose queue pairs is up; spare: such a lane that is not needed now.",
     ("workload", "device", "state"),
 )
 LANE_FAILOVERS = MetricSpec(

@@ -19,7 +19,7 @@ KINDS = (
 )  # fmt: skip
 REASONS = (
     "", "stall", "link_down", "socket_error", "peer", "command", "protocol", "repath", "corrupt", "deadline",
-    "unreachable",
+    "unreachable", "relieved",
 )  # fmt: skip
 # Of one answer: 16 processes with full rings are 100,000.
 MOST_ENTRIES = 100_000

@@ -17,6 +17,8 @@ _STATE_STYLES = {
     "down": "red",
     "damped": "yellow",
     "disabled": "bright_black",
+    "last_resort": "red",
+    "spare": "bright_black",
 }
 
 

@@ -63,11 +63,18 @@ class LaneState(enum.IntEnum):
     DOWN = 5
     DAMPED = 6
     DISABLED = 7
+    LAST_RESORT = 8
+    SPARE = 9
 
     @property
     def carries(self) -> bool:
-        """True when the lane takes part in the traffic."""
+        """True when the lane takes part in the traffic, and is one of those that should."""
         return self in (LaneState.UP, LaneState.SLOW_START)
+
+    @property
+    def beside_queue_pairs(self) -> bool:
+        """True of a TCP lane that a connection over queue pairs has for the time when none of them is up."""
+        return self in (LaneState.LAST_RESORT, LaneState.SPARE)
 
 
 class DelaySource(enum.IntEnum):

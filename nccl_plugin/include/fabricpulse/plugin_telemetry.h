@@ -73,6 +73,9 @@ enum fp_lane_state {
   FP_LANE_DOWN = 5,        // failed; being probed with back-off
   FP_LANE_DAMPED = 6,      // path works again but has flapped: kept out until quiet
   FP_LANE_DISABLED = 7,    // taken out by command (lane.disable, nic.avoid), here or at the peer
+  // Of TCP lanes beside queue pairs (FABRICPULSE_LAST_RESORT):
+  FP_LANE_LAST_RESORT = 8,  // carries traffic, as no queue pair of the connection does
+  FP_LANE_SPARE = 9,        // not needed now
 };
 
 enum fp_lane_reason {  // why a lane left service last
@@ -87,6 +90,7 @@ enum fp_lane_reason {  // why a lane left service last
   FP_REASON_CORRUPT = 8,       // a checksum was wrong
   FP_REASON_DEADLINE = 9,      // a chunk was not delivered in time while other lanes were well
   FP_REASON_UNREACHABLE = 10,  // dialled for 5 s and never up, while other lanes of the connection are
+  FP_REASON_RELIEVED = 11,     // a lane of last resort: a queue pair is back
 };
 
 enum fp_delay_source {

@@ -12,15 +12,15 @@
 namespace fabricpulse {
 
 inline const char* state_name(uint32_t state) {
-  static constexpr const char* kNames[] = {"free",    "connecting", "up",     "slow_start",
-                                           "fencing", "down",       "damped", "disabled"};
-  return state < 8 ? kNames[state] : "free";
+  static constexpr const char* kNames[] = {"free", "connecting", "up",       "slow_start",  "fencing",
+                                           "down", "damped",     "disabled", "last_resort", "spare"};
+  return state < 10 ? kNames[state] : "free";
 }
 inline const char* reason_name(uint32_t reason) {
-  static constexpr const char* kNames[] = {"none",    "stall",    "link_down",  "socket_error",
-                                           "peer",    "command",  "protocol",   "repath",
-                                           "corrupt", "deadline", "unreachable"};
-  return reason < 11 ? kNames[reason] : "none";
+  static constexpr const char* kNames[] = {"none",    "stall",    "link_down",   "socket_error",
+                                           "peer",    "command",  "protocol",    "repath",
+                                           "corrupt", "deadline", "unreachable", "relieved"};
+  return reason < 12 ? kNames[reason] : "none";
 }
 inline const char* wait_name(uint32_t wait) {
   static constexpr const char* kNames[] = {"nothing",   "peer_receive", "delivery",

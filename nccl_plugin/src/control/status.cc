@@ -25,16 +25,18 @@ void render_lane(const ControlledPlugin& engine, const Connection& connection, u
   } else if (connection.direction() == Direction::kSend) {  // not yet made; a receiver does not know of it
     r.device = connection.planned_nic(index);
     r.index = index;
-    r.transport = engine.lane_kind();
-    r.state =
-        *wanted_name(engine, connection, index, r.device) == 'e' ? FP_LANE_CONNECTING : FP_LANE_DISABLED;
+    const bool spare = connection.planned_spare(index);
+    r.transport = spare ? FP_LANE_TCP : engine.lane_kind();
+    r.state = *wanted_name(engine, connection, index, r.device) != 'e' ? FP_LANE_DISABLED
+              : spare                                                  ? FP_LANE_SPARE
+                                                                       : FP_LANE_CONNECTING;
     r.state_since_mono_ns = now;
   } else {
     return;
   }
   if (r.device >= engine.nic_count()) return;
   NicSums& sum = sums[r.device];
-  ++sum.lanes;
+  sum.lanes += r.state != FP_LANE_SPARE && r.state != FP_LANE_LAST_RESORT;
   sum.up += r.state == FP_LANE_UP || r.state == FP_LANE_SLOW_START;
   sum.sent += r.sent_bytes;
   sum.received += r.received_bytes;

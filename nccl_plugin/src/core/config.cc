@@ -63,6 +63,7 @@ Config Config::from_environment(std::string* complaint) {
   if (const char* v = text("FABRICPULSE_NICS_EXCLUDE")) config.nics_exclude = v;
   if (const char* v = text("FABRICPULSE_CONTROL_GROUP")) config.control_group = v;
   if (const char* v = text("FABRICPULSE_IBVERBS")) config.ibverbs = v;
+  if (const char* v = text("FABRICPULSE_LAST_RESORT")) config.last_resort = v;
   if (const char* v = text("FABRICPULSE_LANES")) {
     std::string choice = v;
     if (choice == "verbs") config.lanes = LaneChoice::kVerbs;

@@ -25,8 +25,11 @@ struct Config {
   std::string nics_exclude;  // FABRICPULSE_NICS_EXCLUDE
   LaneChoice lanes =
       LaneChoice::kAuto;  // FABRICPULSE_LANES: auto (queue pairs where RDMA devices are), verbs, tcp
-  std::string ibverbs;    // FABRICPULSE_IBVERBS: the library; empty: libibverbs.so.1
-  std::string host;       // FABRICPULSE_HOST, else the host name
+  // FABRICPULSE_LAST_RESORT: names or patterns of NICs over which a connection has TCP lanes while none of its queue
+  // pairs is up; empty: none
+  std::string last_resort;
+  std::string ibverbs;               // FABRICPULSE_IBVERBS: the library; empty: libibverbs.so.1
+  std::string host;                  // FABRICPULSE_HOST, else the host name
   std::string workload = "unknown";  // FABRICPULSE_WORKLOAD, else SLURM_JOB_ID
   std::string control_group;         // FABRICPULSE_CONTROL_GROUP
   uint32_t rank = UINT32_MAX;        // FABRICPULSE_RANK, else the launcher's

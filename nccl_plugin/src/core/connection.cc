@@ -43,10 +43,11 @@ Connection::~Connection() {
   runtime_->telemetry()->drop_connection(record_, record_index_);
 }
 
-Lane& Connection::make_lane(uint32_t nic, uint64_t now) {
+Lane& Connection::make_lane(uint32_t nic, uint64_t now, bool spare) {
   Lane& lane = lanes_.emplace_back();
   lane.index = static_cast<uint32_t>(lanes_.size() - 1);
   lane.nic = nic;
+  lane.spare = spare;
   lane.state_since_ns = now;
   lane_count_.store(static_cast<uint32_t>(lanes_.size()), std::memory_order_release);
   return lane;

@@ -32,6 +32,7 @@ struct Lane {
   uint32_t nic = 0;         // local
   uint32_t remote_nic = 0;  // index in the peer's list
   bool named = false;       // nic and remote_nic are known (a receiver learns them with the first hello)
+  bool spare = false;       // see spare_lanes.h
   std::unique_ptr<LaneTransport> transport;
   bool up = false;                          // transport is in use
   std::unique_ptr<LaneTransport> draining;  // closed, but the peer may still write by it
@@ -103,6 +104,7 @@ class Connection : public LaneSink {
   }
   // SendConnection: the local NIC of a lane.
   uint32_t planned_nic(uint32_t lane) const { return lanes_[lane].nic; }
+  bool planned_spare(uint32_t lane) const { return lanes_[lane].spare; }
   // lane.disable holds.
   bool disabled_here(uint32_t lane) const {
     return (disabled_here_.load(std::memory_order_relaxed) >> lane) & 1;
@@ -113,8 +115,10 @@ class Connection : public LaneSink {
   std::vector<Lane>& lanes() { return lanes_; }
   const std::vector<WireNic>& peer_nics() const { return peer_nics_; }
   uint32_t lanes_up() const;
-  // Lanes in service that nobody wants out of service.
+  // Lanes in service that nobody wants out of service; spare ones are not among them.
   uint32_t lanes_healthy() const;
+  // A spare lane is up.
+  bool on_last_resort() const;
   bool wanted(const Lane& lane) const {
     return !lane.disabled && !lane.peer_disabled && !runtime_->nic_avoided(lane.nic);
   }
@@ -193,13 +197,16 @@ class Connection : public LaneSink {
   virtual bool final_state(HeldState*) const { return false; }
 
   // At most kMaxLanes.
-  Lane& make_lane(uint32_t nic, uint64_t now);
+  Lane& make_lane(uint32_t nic, uint64_t now, bool spare = false);
   // From here on the telemetry has the lane.
   void show_lane(Lane* lane, uint32_t epoch);
   // Installs a transport on a lane.
   void lane_joined(Lane* lane, std::unique_ptr<LaneTransport> transport, uint32_t epoch, uint64_t now);
   void set_state(Lane* lane, fp_lane_state state, fp_lane_reason reason, uint64_t now);
   void event(fp_event_kind kind, const Lane* lane, fp_lane_reason reason, uint64_t value, uint64_t now);
+  // May take chunks from spare lanes: a queue pair on which the peer has answered since it is up.
+  static bool relieves(const Lane& lane) { return lane.up && !lane.spare && lane.last_acknowledged > 0; }
+  void tell_last_resort(const Lane& lane, uint64_t now);
   void progress_made(uint64_t now);
   void flush_lane(Lane* lane, uint64_t now);
   void ping(Lane* lane, uint64_t now);

@@ -5,6 +5,11 @@
 #include "core/connection.h"
 
 namespace fabricpulse {
+namespace {
+
+constexpr uint64_t kSaidNs = 60'000'000'000;
+
+}  // namespace
 
 uint32_t Connection::lanes_up() const {
   return static_cast<uint32_t>(
@@ -12,8 +17,12 @@ uint32_t Connection::lanes_up() const {
 }
 
 uint32_t Connection::lanes_healthy() const {
-  return static_cast<uint32_t>(
-      std::count_if(lanes_.begin(), lanes_.end(), [this](const Lane& l) { return l.up && wanted(l); }));
+  return static_cast<uint32_t>(std::count_if(
+      lanes_.begin(), lanes_.end(), [this](const Lane& l) { return l.up && !l.spare && wanted(l); }));
+}
+
+bool Connection::on_last_resort() const {
+  return std::any_of(lanes_.begin(), lanes_.end(), [](const Lane& l) { return l.up && l.spare; });
 }
 
 bool Connection::was_up(uint32_t nic, uint32_t remote_nic) const {
@@ -47,6 +56,8 @@ void Connection::event(fp_event_kind kind, const Lane* lane, fp_lane_reason reas
 }
 
 void Connection::set_state(Lane* lane, fp_lane_state state, fp_lane_reason reason, uint64_t now) {
+  if (lane->spare && (state == FP_LANE_UP || state == FP_LANE_SLOW_START)) state = FP_LANE_LAST_RESORT;
+  if (lane->spare && state == FP_LANE_DOWN) state = FP_LANE_SPARE;
   if (lane->state == state && lane->reason == reason) return;
   lane->state = state;
   lane->reason = reason;
@@ -64,7 +75,7 @@ void Connection::show_lane(Lane* lane, uint32_t epoch) {
   {
     RecordChange<fp_plugin_lane> change(lane->record);
     fp_plugin_lane* r = lane->record;
-    r->transport = runtime_->lane_kind();
+    r->transport = lane->spare ? FP_LANE_TCP : runtime_->lane_kind();
     r->connection = record_index_;
     r->index = lane->index;
     r->device = lane->nic;
@@ -102,6 +113,24 @@ void Connection::lane_joined(Lane* lane, std::unique_ptr<LaneTransport> transpor
   lane->down_since_ns = 0;
   no_lane_since_ns_ = 0;
   liveness.lane_up();
+  if (lane->spare) tell_last_resort(*lane, now);
+}
+
+// In the log: each connection for who reads all, the first over a path in a while as a warning.
+void Connection::tell_last_resort(const Lane& lane, uint64_t now) {
+  const std::string text = describe() + ": none of its queue pairs is up; TCP from " +
+                           runtime_->nic_name(lane.nic) + " to " + lane.peer_device +
+                           " carries it until one is (FABRICPULSE_LAST_RESORT)";
+  const uint8_t* address = remote_address(lane);
+  PathTable::Path* path = address != nullptr ? runtime_->path(lane.nic, address, now) : nullptr;
+  const bool said =
+      path != nullptr && path->last_resort_ns != 0 && elapsed(now, path->last_resort_ns) < kSaidNs;
+  if (path != nullptr && !said) path->last_resort_ns = now;
+  if (said) {
+    runtime_->info(text);
+  } else {
+    runtime_->warn(text);
+  }
 }
 
 double Connection::penalty(Lane* lane, uint64_t now) const {
@@ -118,6 +147,9 @@ void Connection::fail_lane(uint32_t index, fp_lane_reason reason, uint64_t now) 
   // The receiver has closed the old incarnation for the new one before its word about that was here.
   if (lane->replacing && (reason == FP_REASON_SOCKET_ERROR || reason == FP_REASON_PEER))
     reason = FP_REASON_REPATH;
+  if (lane->spare && reason == FP_REASON_PEER &&
+      std::any_of(lanes_.begin(), lanes_.end(), [](const Lane& l) { return l.up && !l.spare; }))
+    reason = FP_REASON_RELIEVED;  // the sender decides when
   lane->up = false;
   if (lane->transport) {
     PathSample last = lane->transport->sample();
@@ -135,7 +167,8 @@ void Connection::fail_lane(uint32_t index, fp_lane_reason reason, uint64_t now) 
   lane->down_since_ns = now;
   lane->last_resort = false;
   // By command, or the end that a farewell has announced: no fault.
-  bool command = reason == FP_REASON_COMMAND || reason == FP_REASON_REPATH || bye_received_;
+  bool command = reason == FP_REASON_COMMAND || reason == FP_REASON_REPATH || reason == FP_REASON_RELIEVED ||
+                 bye_received_;
   if (!command) {
     penalty(lane, now);
     lane->penalty += kPenalty;
@@ -182,7 +215,7 @@ void Connection::desired_changed(uint64_t now) {
     }
     if (!lane.up) {
       if (lane.state != FP_LANE_FENCING) set_state(&lane, FP_LANE_DISABLED, FP_REASON_COMMAND, now);
-    } else if (lanes_healthy() > 0) {
+    } else if (lanes_healthy() > 0 && !lane.spare) {
       fail_lane(lane.index, FP_REASON_COMMAND, now);
     } else {
       lane.last_resort = true;  // the wish waits until another lane works

@@ -11,6 +11,9 @@ namespace fabricpulse {
 
 using NicAddress = std::array<uint8_t, 16>;  // IPv6, or IPv4 mapped; for queue pairs the GID
 
+// Whether a NIC carries TCP lanes beside queue pairs (FABRICPULSE_LAST_RESORT). In WireNic, so the numbers stay.
+enum class TcpUse : uint8_t { kNone = 0, kLastResort = 1, kOnly = 2 };
+
 struct NicInfo {
   std::string name;
   unsigned ifindex = 0;
@@ -18,6 +21,7 @@ struct NicInfo {
   uint32_t speed_mbps = 10'000;
   bool up = false;
   std::string pci_path;  // empty: none (virtual)
+  TcpUse tcp = TcpUse::kNone;
 };
 
 inline bool is_mapped_v4(const uint8_t* address) {

@@ -309,7 +309,7 @@ void RecvConnection::on_tick(uint64_t now) {
   for (Lane& lane : lanes_) {
     if (!lane.named) continue;
     bool want = wanted_here(lane);
-    if (lane.up && !want && lanes_healthy() > 0) fail_lane(lane.index, FP_REASON_COMMAND, now);
+    if (lane.up && !want && !lane.spare && lanes_healthy() > 0) fail_lane(lane.index, FP_REASON_COMMAND, now);
     if (!lane.up && !wanted(lane) && lane.state != FP_LANE_DISABLED)
       set_state(&lane, FP_LANE_DISABLED, FP_REASON_COMMAND, now);
     if (!lane.up && wanted(lane) && lane.state == FP_LANE_DISABLED)
@@ -336,7 +336,9 @@ HelloStatus RecvConnection::hello(const Hello& hello, uint32_t nic, HeldState* h
   lane.nic = nic;
   lane.remote_nic = hello.device;
   lane.named = true;
-  bool refused = !wanted_here(lane) && !(hello.flags & kHelloLastResort);
+  lane.spare = hello.flags & kHelloSpare;
+  bool refused = (!wanted_here(lane) && !(hello.flags & kHelloLastResort)) ||
+                 (lane.spare && runtime_->nic_tcp(nic) == TcpUse::kNone);
   bool accepted = false;
   if (!refused) {
     if (lane.up && hello.epoch > fencing_.epoch(hello.lane))

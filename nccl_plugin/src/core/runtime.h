@@ -7,6 +7,7 @@
 #include <string>
 
 #include "core/config.h"
+#include "core/nic.h"
 #include "core/path_table.h"
 #include "core/telemetry.h"
 
@@ -34,6 +35,8 @@ class Runtime {
   virtual bool nic_avoided(uint32_t nic) const = 0;
   virtual const char* nic_name(uint32_t nic) const = 0;
   virtual uint64_t nic_bytes_per_second(uint32_t nic) const = 0;
+  // Whether spare lanes may go over it.
+  virtual TcpUse nic_tcp(uint32_t /*nic*/) const { return TcpUse::kNone; }
   // What lanes are made of.
   virtual fp_lane_transport lane_kind() const { return FP_LANE_TCP; }
   // Service thread: what all connections together know of a path. nullptr: nobody keeps that.

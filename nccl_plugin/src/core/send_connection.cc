@@ -77,9 +77,12 @@ Lane* SendConnection::choose(uint32_t bytes, uint64_t now) {
     fixed |= lane.up && lane.fixed_weight >= 0;
     others |= lane.up && lane.fixed_weight != 0 && wanted(lane);
   }
+  const bool last_resort = on_last_resort();
+  const bool relieved = last_resort && std::any_of(lanes_.begin(), lanes_.end(), relieves);
   bool primary_nic_up = false;
   for (Lane& lane : lanes_) {
     if (!lane.up) continue;
+    if (last_resort && (relieved ? !relieves(lane) : !lane.spare)) continue;
     Flow& flow = flow_[lane.index];
     if (lane.index == 0) primary_nic_up = true;
     if (draining(lane, now)) continue;
@@ -280,7 +283,7 @@ void SendConnection::on_tick(uint64_t now) {
   send_fences(now, true);
   for (Lane& lane : lanes_) {
     bool want = wanted(lane);
-    if (lane.up && !want && lanes_healthy() > 0) fail_lane(lane.index, FP_REASON_COMMAND, now);
+    if (lane.up && !want && !lane.spare && lanes_healthy() > 0) fail_lane(lane.index, FP_REASON_COMMAND, now);
     if (!lane.up && lane.state != FP_LANE_FENCING && lane.ever_up) {
       if (!want) {
         set_state(&lane, FP_LANE_DISABLED, FP_REASON_COMMAND, now);
@@ -290,6 +293,7 @@ void SendConnection::on_tick(uint64_t now) {
       }
     }
   }
+  if (spares_planned_) review_spares(now);
   pump(now);
   select_paths(now);
   if (elapsed(now, weights_at_ns_) >= kWeightsNs) {

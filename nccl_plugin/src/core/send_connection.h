@@ -65,9 +65,12 @@ class SendConnection final : public Connection {
   bool nics_changed(uint32_t local, uint32_t remote) {
     return std::exchange(planned_for_, NicPair{local, remote}) != NicPair{local, remote};
   }
-  std::vector<NicPair> pairs() const;
+  std::vector<NicPair> pairs() const;  // of lanes that are not spare
   // Lanes over other pairs, dialled at once; as many as there is room for.
-  void add_lanes(const std::vector<NicPair>& pairs, uint64_t now);
+  void add_lanes(const std::vector<NicPair>& pairs, uint64_t now, bool spare = false);
+  // Spare lanes over pairs that have none yet, as many as there is room for.
+  void add_spares(const std::vector<NicPair>& pairs, uint64_t now);
+  bool spares_planned() const { return spares_planned_; }
   // A lane that should be dialled now; false if there is none. The lane counts as being dialled until
   // dialled().
   bool want_dial(uint64_t now, DialPlan* plan);
@@ -142,6 +145,8 @@ class SendConnection final : public Connection {
   void note_unreachable(Lane* lane, uint32_t epoch, uint64_t now);
   void pump(uint64_t now);
   void select_paths(uint64_t now);
+  // Whether spare lanes are needed. Ends those that are not any more, once what is under way on them has arrived.
+  void review_spares(uint64_t now);
   bool draining(const Lane& lane, uint64_t now) const;
   bool sendable(const SendMessage& message) const;
   Lane* choose(uint32_t bytes, uint64_t now);
@@ -174,7 +179,10 @@ class SendConnection final : public Connection {
   bool receive_known_[kMaxRequests] = {};
   NicPair planned_for_{0, 0};  // how many NICs each end had
   PathSelector paths_;
-  bool full_ = false;  // more to send than the lanes take
+  bool spares_planned_ = false, had_queue_pair_ = false;
+  uint64_t unanswered_ns_ = 0;  // since when the peer has answered on none, though it had once; 0: it does
+  uint64_t relieved_ns_ = 0;    // since when a queue pair may take over from spare lanes; 0: none does
+  bool full_ = false;           // more to send than the lanes take
   uint64_t weights_at_ns_ = 0;
   uint64_t created_ns_ = 0;
 };

@@ -17,7 +17,8 @@ constexpr uint32_t kPatientDial = 4;  // each such one waits long
 constexpr uint64_t kFirstLaneNs =
     1'000'000'000;  // a connection without lanes tries its first one for so long alone
 constexpr uint64_t kLastResortNs =
-    20'000'000;  // without any lane for so long: lanes out of service are used too
+    20'000'000;                             // without any lane for so long: lanes out of service are used too
+constexpr uint64_t kSpareNs = 100'000'000;  // no answer on any queue pair for so long: by TCP
 constexpr uint64_t kUnreachableNs =
     5'000'000'000;                          // a lane that was never up after so long is not to be reached
 constexpr uint64_t kSpokenNs = 50'000'000;  // a peer that takes what is sent says so this often
@@ -26,10 +27,10 @@ constexpr uint64_t kDrainNs =
 
 }  // namespace
 
-void SendConnection::add_lanes(const std::vector<NicPair>& pairs, uint64_t now) {
+void SendConnection::add_lanes(const std::vector<NicPair>& pairs, uint64_t now, bool spare) {
   for (const NicPair& pair : pairs) {
     if (lanes_.size() == kMaxLanes) return;
-    Lane& lane = make_lane(pair.first, now);
+    Lane& lane = make_lane(pair.first, now, spare);
     lane.remote_nic = pair.second;
     lane.named = true;
     Flow& flow = flow_[lane.index];
@@ -40,16 +41,54 @@ void SendConnection::add_lanes(const std::vector<NicPair>& pairs, uint64_t now) 
 
 std::vector<NicPair> SendConnection::pairs() const {
   std::vector<NicPair> all;
-  for (const Lane& lane : lanes_) all.emplace_back(lane.nic, lane.remote_nic);
+  for (const Lane& lane : lanes_)
+    if (!lane.spare) all.emplace_back(lane.nic, lane.remote_nic);
   return all;
+}
+
+void SendConnection::add_spares(const std::vector<NicPair>& pairs, uint64_t now) {
+  spares_planned_ = true;
+  for (const NicPair& pair : pairs) {
+    bool known = std::any_of(lanes_.begin(), lanes_.end(), [&](const Lane& lane) {
+      return lane.spare && NicPair{lane.nic, lane.remote_nic} == pair;
+    });
+    if (known || lanes_.size() == kMaxLanes) continue;
+    add_lanes({pair}, now, true);
+    set_state(&lanes_.back(), FP_LANE_SPARE, FP_REASON_NONE, now);
+  }
+}
+
+// When spare lanes are needed, and when they are not: see spare_lanes.h.
+void SendConnection::review_spares(uint64_t now) {
+  const bool answered = std::any_of(lanes_.begin(), lanes_.end(), relieves);
+  had_queue_pair_ |= answered;
+  if (answered || !had_queue_pair_) {
+    unanswered_ns_ = 0;
+  } else if (unanswered_ns_ == 0) {
+    unanswered_ns_ = now;
+  }
+  if (!answered || !on_last_resort()) {
+    relieved_ns_ = 0;
+    return;
+  }
+  if (relieved_ns_ == 0) relieved_ns_ = now;
+  for (Lane& lane : lanes_) {
+    if (!lane.up || !lane.spare) continue;
+    if (flow_[lane.index].in_flight > 0 && elapsed(now, relieved_ns_) < kDrainNs) continue;
+    fail_lane(lane.index, FP_REASON_RELIEVED, now);
+    runtime_->info(describe() + ": a queue pair is back; TCP is left");
+  }
 }
 
 bool SendConnection::want_dial(uint64_t now, DialPlan* plan) {
   if (lost_ || closed_ || bye_received_) return false;
   bool none = lanes_up() == 0 && no_lane_since_ns_ != 0 && elapsed(now, no_lane_since_ns_) >= kLastResortNs;
+  const bool spares_due =
+      unanswered_ns_ != 0 && elapsed(now, unanswered_ns_) >= kSpareNs && !on_last_resort();
   for (Lane& lane : lanes_) {
     Flow& flow = flow_[lane.index];
     if (flow.dialling) continue;
+    if (lane.spare && !lane.up && !spares_due) continue;
     if (lane.up) {
       if (!flow.repath || draining(lane, now)) continue;
       flow.dialling = lane.replacing = true;
@@ -58,12 +97,13 @@ bool SendConnection::want_dial(uint64_t now, DialPlan* plan) {
       *plan = {lane.index, fencing_.take_epoch(lane.index), flow.source_port, kHelloRepath, 1, true};
       flow.source_port = 0;
       if (!wanted(lane)) plan->flags |= kHelloLastResort;
+      if (lane.spare) plan->flags |= kHelloSpare;
       return true;
     }
     if (now < flow.next_dial_ns) continue;
     if (!runtime_->nic_up(lane.nic)) continue;
     bool resort = false;
-    if (!wanted(lane)) {
+    if (!wanted(lane) && !lane.spare) {
       if (!none) continue;
       resort = true;
     }
@@ -77,7 +117,8 @@ bool SendConnection::want_dial(uint64_t now, DialPlan* plan) {
     }
     flow.dialling = true;
     if (flow.first_dial_ns == 0) flow.first_dial_ns = now;
-    uint8_t flags = resort || none ? kHelloLastResort : 0;
+    uint8_t flags = resort || none || lane.spare ? kHelloLastResort : 0;
+    if (lane.spare) flags |= kHelloSpare;
     uint32_t patience = ++flow.dials % kPatientDial == 0 ? flow.dials / kPatientDial : 0;
     bool optional = lanes_up() > 0 || (lane.index != 0 && elapsed(now, no_lane_since_ns_) < kFirstLaneNs);
     *plan = {lane.index, fencing_.take_epoch(lane.index), flow.source_port, flags, patience, optional};
@@ -102,7 +143,7 @@ void SendConnection::dialled(uint32_t index, uint32_t epoch, std::unique_ptr<Lan
   if (transport == nullptr && lane.up) return;  // the old path stays
   if (transport == nullptr) {
     flow.next_dial_ns = now + flow.backoff_ns;
-    flow.backoff_ns = std::min(flow.backoff_ns * 2, kMaxBackoffNs);
+    flow.backoff_ns = std::min(flow.backoff_ns * 2, on_last_resort() ? kUnreachableBackoffNs : kMaxBackoffNs);
     note_unreachable(&lane, epoch, now);
     if (lane.reason == FP_REASON_UNREACHABLE && lanes_up() > 0)
       flow.next_dial_ns = now + kUnreachableBackoffNs;
@@ -215,7 +256,7 @@ void SendConnection::select_paths(uint64_t now) {
     moving |= flow.repath || lane.replacing;
     PathSelector::Sample sample;
     sample.up = lane.up;
-    sample.movable = lane.up && wanted(lane) && !flow.slow_start && lane.fixed_weight < 0;
+    sample.movable = lane.up && wanted(lane) && !lane.spare && !flow.slow_start && lane.fixed_weight < 0;
     sample.busy = flow.in_flight > 0 && spoken;
     sample.delivered = flow.delivered;
     sample.speed = runtime_->nic_bytes_per_second(lane.nic);

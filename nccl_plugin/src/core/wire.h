@@ -117,13 +117,15 @@ enum class HelloStatus : uint8_t {
 enum HelloFlags : uint8_t {
   kHelloLastResort = 1,  // no other lane is left: accept it even if it is disabled
   kHelloRepath = 2,  // the older incarnation of the lane works; this one is to take its place on another path
+  kHelloSpare = 4,   // a TCP lane beside queue pairs, for the time when none of them is up
 };
 
 constexpr uint32_t kMaxPadding = 128 * 1024;
 constexpr uint64_t kHelloMagic = UINT64_C(0x314f4c4c48505046);  // "FPPHLLO1"
 
 struct WireNic {
-  char device[32] = {};
+  char device[31] = {};
+  uint8_t tcp = 0;           // TcpUse
   uint8_t address[16] = {};  // IPv6, or IPv4 mapped
 };
 

@@ -106,11 +106,16 @@ void Handshakes::hello_received(const Hello& hello, uint32_t nic, PendingLane* p
 void Handshakes::extend_lanes(SendConnection* sender, const PeerRoute& route, uint64_t now) {
   uint32_t local = nics_->count(), remote = static_cast<uint32_t>(route.nics.size());
   ConnectionLock locked(sender);
-  if (!sender->nics_changed(local, remote)) return;
+  const bool changed = sender->nics_changed(local, remote);
+  // What the peer's NICs are for is known from its first answer on.
+  if (!runtime_->config().last_resort.empty() && sender->peer_known() &&
+      (changed || !sender->spares_planned()))
+    sender->add_spares(nics_->spares(route.nics), now);
+  if (!changed) return;
   const Config& config = runtime_->config();
   LanePlan plan{local,       remote, sender->device(), sender->lanes()[0].remote_nic, config.max_lanes,
                 config.paths};
-  auto reaches = [&](NicPair pair) { return nics_->same_family(pair, route.nics); };
+  auto reaches = [&](NicPair pair) { return nics_->reaches(pair, route.nics); };
   sender->add_lanes(lanes_to_add(sender->pairs(), plan, reaches), now);
 }
 

@@ -44,11 +44,30 @@ void NicTable::fill(WireNic* nics, uint32_t* count_out) const {
     snprintf(nics[i].device, sizeof(nics[i].device), "%s", nics_[i]->name.c_str());
     NicAddress own = address(i);
     memcpy(nics[i].address, own.data(), own.size());
+    nics[i].tcp = static_cast<uint8_t>(nics_[i]->tcp);
   }
 }
 
 bool NicTable::same_family(NicPair pair, const std::vector<WireNic>& peer) const {
   return is_mapped_v4(address(pair.first).data()) == is_mapped_v4(peer[pair.second].address);
+}
+
+bool NicTable::reaches(NicPair pair, const std::vector<WireNic>& peer) const {
+  constexpr auto kOnly = static_cast<uint8_t>(TcpUse::kOnly);
+  return nics_[pair.first]->tcp != TcpUse::kOnly && peer[pair.second].tcp != kOnly && same_family(pair, peer);
+}
+
+std::vector<NicPair> NicTable::spares(const std::vector<WireNic>& peer) const {
+  std::vector<uint8_t> here, there;
+  for (uint32_t i = 0; i < count(); ++i) here.push_back(static_cast<uint8_t>(nics_[i]->tcp));
+  for (const WireNic& nic : peer) there.push_back(nic.tcp);
+  return plan_spares(here, there, [&](NicPair pair) { return same_family(pair, peer); });
+}
+
+uint32_t NicTable::devices() const {
+  uint32_t first = 0;
+  while (first < count() && nics_[first]->tcp != TcpUse::kOnly) ++first;
+  return first;
 }
 
 std::vector<std::string> NicTable::names() const {

@@ -12,6 +12,7 @@
 
 #include "core/lane_plan.h"
 #include "core/nic.h"
+#include "core/spare_lanes.h"
 #include "core/wire.h"
 
 namespace fabricpulse {
@@ -39,8 +40,12 @@ class NicTable {
   Nic* find(const std::string& name, uint32_t* index) const;
   // For a hello or the answer to one.
   void fill(WireNic* nics, uint32_t* count) const;
-  // Whether both ends of a pair have addresses of one family.
-  bool same_family(NicPair pair, const std::vector<WireNic>& peer) const;
+  // Whether both ends of a pair have addresses of one family, and none is for TCP lanes beside queue pairs alone.
+  bool reaches(NicPair pair, const std::vector<WireNic>& peer) const;
+  // Pairs for spare lanes to that peer, see core/spare_lanes.h.
+  std::vector<NicPair> spares(const std::vector<WireNic>& peer) const;
+  // How many NICs from the first on may be devices of NCCL's: those that are not for TCP alone.
+  uint32_t devices() const;
   std::vector<std::string> names() const;
 
   // Service thread, or before it starts.
@@ -51,6 +56,8 @@ class NicTable {
   NicInfo info(uint32_t index) const;
 
  private:
+  bool same_family(NicPair pair, const std::vector<WireNic>& peer) const;
+
   std::array<std::unique_ptr<Nic>, kMaxNics> nics_;
   std::atomic<uint32_t> count_{0};
   mutable std::mutex addresses_lock_;

@@ -72,6 +72,7 @@ std::shared_ptr<PluginEngine> PluginEngine::acquire(LogFunction log, Purpose pur
 PluginEngine::PluginEngine(LogFunction log, const Config& config)
     : config_(config), log_(log), fleet_time_(config.run_dir) {
   detail_ = config_.detail;
+  if (!config_.last_resort.empty()) config_.max_lanes = std::min(config_.max_lanes, kMostBesideSpares);
   random_bytes(identity_.id, sizeof(identity_.id));
   identity_.pid = static_cast<uint32_t>(getpid());
   identity_.rank = config_.rank;
@@ -149,7 +150,7 @@ bool PluginEngine::open_listeners(std::string* error) {
       ++listening;
     }
     if (listening == nics) {
-      device_count_.store(nics, std::memory_order_release);
+      device_count_.store(nics_.devices(), std::memory_order_release);
       port_ = port;
       return true;
     }
@@ -214,8 +215,10 @@ std::shared_ptr<Listener> PluginEngine::listen(uint32_t device, uint64_t communi
   size_t each = v4 ? 4 : 16, room = sizeof(handle->addresses) / each;
   // More NICs than room (IPv6 only): the listening one must be among them.
   uint32_t first = device < room ? 0 : static_cast<uint32_t>(device - room + 1);
-  for (uint32_t i = first; i < nics && handle->count < room; ++i)
+  for (uint32_t i = first; i < nics && handle->count < room; ++i) {
+    if (nics_.at(i).tcp == TcpUse::kOnly) handle->tcp_only |= static_cast<uint16_t>(1u << handle->count);
     memcpy(handle->addresses + each * handle->count++, nics_.address(i).data() + (v4 ? 12 : 0), each);
+  }
   handle->device = static_cast<uint8_t>(device - first);
   connections_.add_listener(listener);
   return listener;
@@ -262,12 +265,13 @@ std::shared_ptr<SendConnection> PluginEngine::start_connection(uint32_t device, 
     WireNic& nic = route.nics[i];
     if (handle->v4) nic.address[10] = nic.address[11] = 0xff;
     memcpy(nic.address + (handle->v4 ? 12 : 0), handle->addresses + each * i, each);
+    if ((handle->tcp_only >> i) & 1) nic.tcp = static_cast<uint8_t>(TcpUse::kOnly);
   }
   route.port = handle->port;
   memcpy(route.token, handle->token, sizeof(route.token));
   std::vector<NicPair> lanes =
       plan_lanes({local, remote, device, handle->device, config_.max_lanes, config_.paths},
-                 [&](NicPair pair) { return nics_.same_family(pair, route.nics); });
+                 [&](NicPair pair) { return nics_.reaches(pair, route.nics); });
   if (lanes.empty()) {
     *error = "no NIC of this host has an address of the same family as the peer's";
     return nullptr;
@@ -336,7 +340,7 @@ void PluginEngine::publish(uint64_t now) {
   for (auto& connection : connections()) {
     ConnectionLock locked(connection.get());
     for (const Lane& lane : connection->lanes()) {
-      if (!lane.named || lane.nic >= kMaxNics) continue;
+      if (!lane.named || lane.nic >= kMaxNics || lane.spare) continue;
       ++lanes[lane.nic];
       up[lane.nic] += lane.up;
     }

@@ -1,5 +1,6 @@
 #include "transport/choose_transport.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -8,6 +9,10 @@
 
 namespace fabricpulse {
 namespace {
+
+bool any_for_queue_pairs(const std::vector<NicInfo>& nics) {
+  return std::any_of(nics.begin(), nics.end(), [](const NicInfo& nic) { return nic.tcp != TcpUse::kOnly; });
+}
 
 std::string joined(const std::vector<std::string>& names) {
   std::string text;
@@ -26,7 +31,7 @@ std::unique_ptr<Transport> choose_transport(const Config& config, Poller* poller
   std::string why;
   if (!transport->open(&why)) {
     *error = why;
-  } else if (transport->discover({}).empty()) {
+  } else if (!any_for_queue_pairs(transport->discover({}))) {
     *error = "no NIC that is up (FABRICPULSE_NICS=" + (config.nics.empty() ? "all" : config.nics) +
              ") has its address as a RoCE v2 GID of an RDMA device";
   } else {

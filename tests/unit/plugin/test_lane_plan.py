@@ -33,6 +33,18 @@ def plan() -> Plan:
     return ask
 
 
+@pytest.fixture
+def plan_spares() -> Callable[[str, str], list[str]]:
+    """What each NIC is for at either end, a digit each (enum TcpUse), to pairs."""
+    program = native("plugin_lane_plan", "address")
+
+    def ask(here: str, there: str) -> list[str]:
+        done = subprocess.run([program, "spares", here, there], capture_output=True, text=True, check=True)
+        return done.stdout.split()
+
+    return ask
+
+
 def test_rail_to_rail_first_then_across(plan: Plan) -> None:
     """The pair that NCCL chose is the first lane."""
     assert plan(2, 2) == ["0-0", "1-1", "0-1", "1-0"]
@@ -76,3 +88,14 @@ def test_a_full_connection_gets_none(plan: Plan) -> None:
 
 def test_nothing_new_adds_nothing(plan: Plan) -> None:
     assert plan(2, 2, present=tuple(plan(2, 2))) == []
+
+
+def test_spare_lanes_go_over_nics_without_an_rdma_device_first(
+    plan_spares: Callable[[str, str], list[str]],
+) -> None:
+    """The n-th of a kind faces the n-th of that kind; a NIC that one end does not name has none."""
+    assert plan_spares("002", "002") == ["2-2"]
+    assert plan_spares("112", "211") == ["2-0", "0-1", "1-2"]
+    assert plan_spares("002", "110") == []
+    assert plan_spares("1111111", "1111111") == ["0-0", "1-1", "2-2", "3-3"]
+    assert plan_spares("9", "9") == []

@@ -37,6 +37,18 @@ def test_memory_that_an_abort_takes_back(seed: int) -> None:
 
 @pytest.mark.build
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_tcp_lane_is_the_last_resort(seed: int) -> None:
+    """While no queue pair passes a message TCP carries all, though hellos for queue pairs succeed; not once they do."""
+    result = _simulate(seed, 300, 100, "address", "last-resort")
+    assert result["messages"] >= 300
+    assert result["outages"] > 0
+    assert result["tcp_chunks"] > 20
+    assert result["relieved"] > 0
+
+
+@pytest.mark.build
+@pytest.mark.timeout(900)
 def test_lanes_over_one_nic_are_nothing_to_balance_with() -> None:
     """A second lane over the same NIC is a reserve: messages go in large chunks all the same."""
     # Sizes follow measured rates, which follow this machine's clock: 820 to 1,900 chunks; of the least size, 2,700.

@@ -106,7 +106,7 @@ socklen_t to_sockaddr(const uint8_t* address, uint16_t port, sockaddr_storage* o
 }
 
 bool nic_wanted(const Config& config, const std::string& name) {
-  if (name.size() > 31) return false;  // WireNic
+  if (name.size() > 30) return false;  // WireNic
   if (config.nics.empty() ? matches_any(kNeverByDefault, name) : !matches_any(config.nics, name))
     return false;
   return !matches_any(config.nics_exclude, name);

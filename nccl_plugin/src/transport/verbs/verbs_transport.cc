@@ -3,10 +3,13 @@
 #include <errno.h>
 #include <sys/epoll.h>
 #include <sys/random.h>
+#include <unistd.h>
 
 #include <cstring>
 
 #include "core/owned_fds.h"
+#include "transport/tcp/nics.h"
+#include "transport/tcp/tcp_lane.h"
 
 namespace fabricpulse {
 namespace {
@@ -15,6 +18,12 @@ namespace {
 constexpr int kKindShift = 48;
 constexpr uint64_t kAsyncEvents = 9;
 constexpr uint32_t kFlowLabelMask = 0x3fff;  // what of it reaches the source port unmixed
+
+// Whether the NIC is one port of an RDMA device: its GID comes later than its address, so that one without a GID is not
+// for TCP alone because of that.
+bool has_rdma_device(const std::string& nic) {
+  return access(("/sys/class/net/" + nic + "/device/infiniband").c_str(), F_OK) == 0;
+}
 
 // The label that makes this RoCE v2 source port (0xc000 | label), else any. Never 0: then the device takes one of
 // its own.
@@ -68,11 +77,26 @@ std::vector<NicInfo> VerbsTransport::discover(const std::vector<std::string>& kn
   for (NicInfo& nic : TcpTransport::discover(known)) {
     VerbsPort port;
     if (!devices_.find(nic.address, &port)) continue;
+    if (matches_any(config().last_resort, nic.name)) nic.tcp = TcpUse::kLastResort;
     std::lock_guard<std::mutex> held(ports_lock_);
     ports_[nic.name] = port;
     usable.push_back(nic);
   }
+  if (config().last_resort.empty()) return usable;
+  Config others = config();
+  others.nics = others.last_resort;
+  std::vector<std::string> left_out = known;
+  for (const NicInfo& nic : usable) left_out.push_back(nic.name);
+  for (NicInfo& nic : scan_nics(others, left_out)) {
+    if (has_rdma_device(nic.name) || usable.size() == kMaxNics) continue;
+    nic.tcp = TcpUse::kOnly;
+    usable.push_back(nic);
+  }
   return usable;
+}
+
+bool VerbsTransport::wants(const std::string& name) const {
+  return TcpTransport::wants(name) || matches_any(config().last_resort, name);
 }
 
 bool VerbsTransport::link_up(const std::string& name) const {
@@ -83,6 +107,7 @@ bool VerbsTransport::link_up(const std::string& name) const {
 }
 
 uint16_t VerbsTransport::listen(uint32_t nic, const NicInfo& info, uint16_t port) {
+  if (info.tcp == TcpUse::kOnly) return TcpTransport::listen(nic, info, port);
   VerbsPort found;
   if (!devices_.find(info.address, &found)) {
     stop_listening(nic);
@@ -117,6 +142,7 @@ std::unique_ptr<VerbsPair> VerbsTransport::make_pair(const NicAddress& address, 
 
 bool VerbsTransport::prepare(const NicAddress& from, uint16_t source_port, Hello* hello,
                              std::unique_ptr<LaneSetup>* setup) {
+  if (hello->flags & kHelloSpare) return true;
   auto prepared = std::make_unique<Prepared>(reaper_);
   prepared->pair = make_pair(from, VerbsPair::End::kSender, flow_label(source_port));
   if (!prepared->pair) return false;
@@ -127,6 +153,7 @@ bool VerbsTransport::prepare(const NicAddress& from, uint16_t source_port, Hello
 
 bool VerbsTransport::answer(uint32_t nic, const Hello& hello, HelloReply* reply,
                             std::unique_ptr<LaneSetup>* setup) {
+  if (hello.flags & kHelloSpare) return true;
   VerbsSetup peer;
   memcpy(&peer, hello.setup, sizeof(peer));
   if (!peer.plausible()) return false;
@@ -139,7 +166,8 @@ bool VerbsTransport::answer(uint32_t nic, const Hello& hello, HelloReply* reply,
 }
 
 std::unique_ptr<LaneTransport> VerbsTransport::make_lane(int fd, std::unique_ptr<LaneSetup> setup,
-                                                         const HelloReply* reply, bool) {
+                                                         const HelloReply* reply, bool payload_crc) {
+  if (setup == nullptr) return make_tcp_lane(fd, payload_crc);  // spare
   auto* prepared = static_cast<Prepared*>(setup.get());
   if (reply != nullptr) {
     VerbsSetup peer;

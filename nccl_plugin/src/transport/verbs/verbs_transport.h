@@ -1,6 +1,6 @@
 // Lanes over queue pairs. The ends meet over a TCP connection of the same two NICs, which carries hello and reply
 // with what each queue pair has to know of the other; it stays open, since its end tells of the end of the peer's
-// process at once.
+// process at once. A spare lane (kHelloSpare) is that connection, and no queue pair: see core/spare_lanes.h.
 //
 //   dials: queue pair (INIT), hello with its setup    ->
 //                                 <-  queue pair (RTS), reply with its setup
@@ -33,7 +33,9 @@ class VerbsTransport final : public TcpTransport {
   bool open(std::string* error);
 
   fp_lane_transport kind() const override { return FP_LANE_VERBS; }
+  // With FABRICPULSE_LAST_RESORT those NICs too that have no RDMA device (TcpUse::kOnly), behind all others.
   std::vector<NicInfo> discover(const std::vector<std::string>& known) const override;
+  bool wants(const std::string& name) const override;
   bool link_up(const std::string& name) const override;
   uint16_t listen(uint32_t nic, const NicInfo& info, uint16_t port) override;
   void serve(uint64_t id, uint64_t now) override;
@@ -47,7 +49,7 @@ class VerbsTransport final : public TcpTransport {
   bool answer(uint32_t nic, const Hello& hello, HelloReply* reply,
               std::unique_ptr<LaneSetup>* setup) override;
   std::unique_ptr<LaneTransport> make_lane(int fd, std::unique_ptr<LaneSetup> setup, const HelloReply* reply,
-                                           bool) override;
+                                           bool payload_crc) override;
 
  private:
   struct Prepared;
