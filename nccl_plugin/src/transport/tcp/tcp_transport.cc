@@ -1,11 +1,9 @@
 #include "transport/tcp/tcp_transport.h"
 
 #include <errno.h>
-#include <linux/tcp.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/epoll.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -16,6 +14,7 @@
 #include "core/crc32c.h"
 #include "core/frame_check.h"
 #include "core/owned_fds.h"
+#include "transport/tcp/lane_sockets.h"
 #include "transport/tcp/nics.h"
 #include "transport/tcp/tcp_lane.h"
 
@@ -33,31 +32,6 @@ constexpr size_t kHelloVersionEnd = offsetof(Hello, version) + sizeof(Hello::ver
 // What a watched descriptor is, within its id.
 constexpr int kKindShift = 48;
 constexpr uint64_t kListener = 1, kIncoming = 2, kDial = 3;
-
-// A packet leaves by the NIC that it is for, whatever the routing table prefers. Without the right to it, by
-// the table.
-void bind_to_device(int fd, const std::string& name) {
-  (void)!setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, name.c_str(), static_cast<socklen_t>(name.size() + 1));
-}
-
-void no_delay(int fd) {
-  int on = 1;
-  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-}
-
-// Whether descriptors are scarce: the kernel gives the lowest that is free, so a high one says that most are
-// in use. The soft limit is raised as far as it goes before that is true.
-bool scarce(int fd) {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return false;
-  auto high = [&] { return static_cast<rlim_t>(fd) >= limit.rlim_cur / 4 * 3; };
-  if (!high()) return false;
-  if (limit.rlim_cur < limit.rlim_max) {
-    limit.rlim_cur = limit.rlim_max;
-    if (setrlimit(RLIMIT_NOFILE, &limit) == 0) return high();
-  }
-  return true;
-}
 
 // How fast this processor computes checksums, the best of a few tries: some microseconds each.
 double measure_crc() {
@@ -77,51 +51,6 @@ double measure_crc() {
   return best;
 }
 
-// Two full packets: on a path that loses them, or whose MTU is smaller than its ends think, a hello with them
-// does not arrive, and its lane stays down instead of failing under the first chunk, again and again.
-uint32_t full_packets(int fd) {
-  tcp_info info{};
-  socklen_t size = sizeof(info);
-  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return 0;
-  return std::min(2 * info.tcpi_snd_mss, kMaxPadding);
-}
-
-bool is_ready(int fd, short events) {
-  pollfd asked{fd, events, 0};
-  return poll(&asked, 1, 0) == 1;
-}
-
-bool out_of_descriptors(int error) { return error == EMFILE || error == ENFILE; }
-
-// A socket on its way to the peer; -1: errno says why not. source_port: 0: any.
-int dial_socket(const NicInfo& from, const DialRequest& request, uint16_t source_port) {
-  sockaddr_storage to, source;
-  socklen_t to_size = to_sockaddr(request.address.data(), request.port, &to);
-  socklen_t source_size = to_sockaddr(from.address.data(), source_port, &source);
-  int fd = own_fd(socket(to.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (fd < 0) {
-    (void)scarce(INT32_MAX);  // more of them for the next time
-    return -1;
-  }
-  if (request.optional && scarce(fd)) {
-    close_owned(fd);
-    errno = EMFILE;
-    return -1;
-  }
-  bind_to_device(fd, from.name);
-  no_delay(fd);
-  // Without a wish the port is chosen at connect(), so that a busy host does not run out of them.
-  int late = source_port == 0;
-  (void)!setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &late, sizeof(late));
-  if (bind(fd, reinterpret_cast<sockaddr*>(&source), source_size) == 0 &&
-      (connect(fd, reinterpret_cast<sockaddr*>(&to), to_size) == 0 || errno == EINPROGRESS))
-    return fd;
-  int error = errno;
-  close_owned(fd);
-  errno = error;
-  return -1;
-}
-
 }  // namespace
 
 class TcpTransport::Answer final : public PendingLane {
@@ -131,7 +60,7 @@ class TcpTransport::Answer final : public PendingLane {
   ~Answer() {
     if (fd_ >= 0) close_owned(fd_);
   }
-  bool scarce() const override { return fabricpulse::scarce(fd_); }
+  bool scarce() const override { return descriptors_scarce(fd_); }
   std::unique_ptr<LaneTransport> reply(const HelloReply& said) override {
     HelloReply reply = said;
     std::unique_ptr<LaneSetup> setup;
@@ -229,7 +158,7 @@ void TcpTransport::accept_peers(uint32_t nic, uint64_t now) {
     int fd = own_fd(accept4(listeners_[nic], nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (fd < 0 && out_of_descriptors(errno)) {
       // The listener stays readable: it is not polled for a while, or this thread would spin.
-      (void)scarce(INT32_MAX);
+      (void)descriptors_scarce(INT32_MAX);
       poller_->watch(listeners_[nic], (kListener << kKindShift) | nic, 0);
       paused_ |= UINT32_C(1) << nic;
       paused_until_ns_ = now + kPauseNs;

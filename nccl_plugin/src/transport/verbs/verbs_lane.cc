@@ -8,23 +8,19 @@
 #include <cstring>
 
 #include "core/monotonic.h"
+#include "transport/verbs/send_requests.h"
 #include "transport/verbs/verbs_slots.h"
 
 namespace fabricpulse {
 namespace {
 
 constexpr uint32_t kQueue = kChunkWindow;  // chunks that wait
-constexpr uint32_t kBatch = 64;            // requests of one post
-constexpr uint32_t kSignalEvery = 16;
-constexpr size_t kSignalBytes = 256 * 1024;
-constexpr uint32_t kMostPolled = 256;  // completions of one poll
-constexpr uint32_t kCreditsAt = 8;     // control frames taken in before the peer is told
+constexpr uint32_t kMostPolled = 256;      // completions of one poll
+constexpr uint32_t kCreditsAt = 8;         // control frames taken in before the peer is told
 // Busy hosts acknowledge late: a silence of less than 36 ms says nothing, whatever the round trip was before.
 constexpr uint64_t kLeastDeviationNs = 9'000'000;
 // Chunks of up to 20 ms: well below what the stall timer takes for silence on a lone lane.
 constexpr uint32_t kStretchAlone = 5;
-constexpr uint64_t kSendId = UINT64_C(1) << 63;
-constexpr uint32_t kStamps = 1024;      // more than requests can be under way
 constexpr uint32_t kPortBase = 0xc000;  // how a RoCE v2 source port comes from a flow label of 14 bits
 
 class VerbsLane final : public LaneTransport {
@@ -80,17 +76,16 @@ class VerbsLane final : public LaneTransport {
     if (closed_ || !ready_) return LaneStatus::kIdle;
     LaneStatus status = LaneStatus::kIdle;
     do {
-      count_ = 0;
-      if (credit_due_ && room() > 0) tell_credit();
-      while (control_sent_ != control_tail_ && count_ < kBatch && room() > 0) tell_control();
+      requests_.begin();
+      if (credit_due_ && requests_.room() > 0) tell_credit();
+      while (control_sent_ != control_tail_ && requests_.fit(1)) tell_control();
       bool waits = false;
-      while (head_ != tail_ && count_ + 2 <= kBatch && room() >= 2 && !waits && !failed_)
-        waits = !tell_chunk();
+      while (head_ != tail_ && requests_.fit(2) && !waits && !failed_) waits = !tell_chunk();
       if (failed_) return LaneStatus::kFailed;
-      if (count_ == 0) return status;
-      if (!post()) return LaneStatus::kFailed;
+      if (requests_.empty()) return status;
+      if (!requests_.post()) return LaneStatus::kFailed;
       status = LaneStatus::kProgress;
-    } while (count_ == kBatch || count_ + 1 == kBatch);
+    } while (requests_.batch_full());
     return status;
   }
 
@@ -106,10 +101,7 @@ class VerbsLane final : public LaneTransport {
       total += static_cast<uint32_t>(count);
       for (int i = 0; i < count; ++i) {
         if (found[i].status != ib::kSuccess) return LaneStatus::kFailed;
-        if (found[i].id & kSendId) {
-          completed(static_cast<uint32_t>(found[i].id));
-          continue;
-        }
+        if (requests_.completed(found[i])) continue;
         ++taken;
         ready_ = true;
         status = LaneStatus::kProgress;
@@ -130,10 +122,10 @@ class VerbsLane final : public LaneTransport {
     if (closed_) return sample;
     check_socket();
     sample.valid = true;
-    sample.unacknowledged = posted_ - completed_;
-    sample.acknowledged = completed_total_;
-    sample.rtt_ns = rtt_ns_;
-    sample.rtt_deviation_ns = std::max(rtt_deviation_ns_, kLeastDeviationNs);
+    sample.unacknowledged = requests_.under_way();
+    sample.acknowledged = requests_.completed_total();
+    sample.rtt_ns = requests_.rtt_ns();
+    sample.rtt_deviation_ns = std::max(requests_.rtt_deviation_ns(), kLeastDeviationNs);
     return sample;
   }
 
@@ -162,8 +154,6 @@ class VerbsLane final : public LaneTransport {
     uint64_t queued_ns = 0;
   };
 
-  uint32_t room() const { return pair_->send_depth() - (posted_ + count_ - completed_); }
-
   int poll_queue(ib::WorkCompletion* out, int most) {
     ib::CompletionQueue* queue = pair_->completions();
     return queue->context->ops.poll_cq(queue, most, out);
@@ -175,21 +165,6 @@ class VerbsLane final : public LaneTransport {
   }
 
   // ---- sending ----
-  ib::SendRequest* next_request(uint32_t opcode, uint64_t address, uint32_t key) {
-    ib::SendRequest& request = requests_[count_];
-    request = {};
-    request.opcode = opcode;
-    request.remote.address = address;
-    request.remote.key = key;
-    request.segments = &segments_[count_];
-    ++count_;
-    return &request;
-  }
-  void add_bytes(ib::SendRequest* request, const void* data, uint32_t size, uint32_t key) {
-    *request->segments = {reinterpret_cast<uint64_t>(data), size, key};
-    request->segment_count = 1;
-    if (size <= pair_->inline_bytes()) request->flags |= ib::kInline;
-  }
   static uint32_t immediate(Told told, uint32_t value) {
     return htonl((static_cast<uint32_t>(told) << kToldShift) | (value & kToldMask));
   }
@@ -198,7 +173,7 @@ class VerbsLane final : public LaneTransport {
     credit_due_ = false;
     credited_ = control_taken_;
     const VerbsSetup& peer = pair_->peer();
-    next_request(ib::kWriteWithImmediate, peer.control, peer.key)->immediate =
+    requests_.add(ib::kWriteWithImmediate, peer.control, peer.key)->immediate =
         immediate(Told::kCredit, control_taken_);
   }
 
@@ -206,9 +181,9 @@ class VerbsLane final : public LaneTransport {
     uint32_t index = control_sent_++ % kControlSlots;
     const VerbsSetup& peer = pair_->peer();
     ib::SendRequest* request =
-        next_request(ib::kWriteWithImmediate, peer.control + index * kControlSlotBytes, peer.key);
+        requests_.add(ib::kWriteWithImmediate, peer.control + index * kControlSlotBytes, peer.key);
     request->immediate = immediate(Told::kControl, index);
-    add_bytes(request, pair_->control_out(index), control_bytes_[index], pair_->local_key());
+    requests_.set_bytes(request, pair_->control_out(index), control_bytes_[index], pair_->local_key());
   }
 
   // False: it has to wait for the peer to name its receive.
@@ -249,47 +224,17 @@ class VerbsLane final : public LaneTransport {
           failed_ = true;
           return true;
         }
-        add_bytes(next_request(ib::kWrite, address, key), out.payload, header.length, region->local_key);
+        requests_.set_bytes(requests_.add(ib::kWrite, address, key), out.payload, header.length,
+                            region->local_key);
       }
     }
     uint32_t index = header.chunk % kChunkWindow;
     ib::SendRequest* request =
-        next_request(ib::kWriteWithImmediate, peer.chunks + index * kChunkSlotBytes, peer.key);
+        requests_.add(ib::kWriteWithImmediate, peer.chunks + index * kChunkSlotBytes, peer.key);
     request->immediate = immediate(Told::kChunk, index);
-    add_bytes(request, slot, told_bytes, pair_->local_key());
+    requests_.set_bytes(request, slot, told_bytes, pair_->local_key());
     ++head_;
     return true;
-  }
-
-  // Gives the batch to the device with one call. The last request of each batch reports its completion, so that
-  // what is under way is always known; within it enough do that the stall timer sees a slow path move.
-  bool post() {
-    uint64_t now = monotonic_ns();
-    size_t unsignaled_bytes = 0;
-    for (uint32_t i = 0; i < count_; ++i) {
-      ib::SendRequest& request = requests_[i];
-      request.next = i + 1 < count_ ? &requests_[i + 1] : nullptr;
-      ++posted_;
-      unsignaled_bytes += request.segment_count > 0 ? request.segments->length : 0;
-      if (i + 1 == count_ || i % kSignalEvery == kSignalEvery - 1 || unsignaled_bytes >= kSignalBytes) {
-        unsignaled_bytes = 0;
-        request.flags |= ib::kSignaled;
-        request.id = kSendId | posted_;
-        stamps_[posted_ % kStamps] = now;
-      }
-    }
-    ib::SendRequest* bad = nullptr;
-    return pair_->pair()->context->ops.post_send(pair_->pair(), requests_, &bad) == 0;
-  }
-
-  void completed(uint32_t upto) {
-    completed_total_ += upto - completed_;
-    completed_ = upto;
-    uint64_t now = monotonic_ns(), since = stamps_[upto % kStamps];
-    uint64_t took = now > since ? now - since : 0;
-    uint64_t off = took > rtt_ns_ ? took - rtt_ns_ : rtt_ns_ - took;
-    rtt_deviation_ns_ = rtt_ns_ == 0 ? took / 2 : rtt_deviation_ns_ - rtt_deviation_ns_ / 4 + off / 4;
-    rtt_ns_ = rtt_ns_ == 0 ? took : rtt_ns_ - rtt_ns_ / 8 + took / 8;
   }
 
   // ---- receiving ----
@@ -355,27 +300,16 @@ class VerbsLane final : public LaneTransport {
     uint32_t keys = 0;
     for (uint32_t nic = 0; nic < kMaxNics; ++nic)
       if (nics_[nic].load(std::memory_order_relaxed) >= 0) keys = nic + 1;
-    const size_t each = receive_bytes(keys);
     PostedReceive receives[kMostReceives];
-    uint32_t count = sink_->posted_receives(receives, receives_that_fit(keys));
-    auto* out = reinterpret_cast<uint8_t*>(slot + 1);
-    for (uint32_t i = 0; i < count; ++i, out += each) {
-      ReceiveHead head{receives[i].message, receives[i].capacity,
-                       reinterpret_cast<uint64_t>(receives[i].data)};
-      memcpy(out, &head, sizeof(head));
-      const auto* memory = static_cast<const VerbsMemory*>(receives[i].memory);
-      for (uint32_t nic = 0; nic < keys; ++nic) {
-        int device = nics_[nic].load(std::memory_order_relaxed);
-        ib::MemoryRegion* region = memory != nullptr && device >= 0
-                                       ? memory->regions[device].load(std::memory_order_acquire)
-                                       : nullptr;
-        uint32_t key = region != nullptr ? region->remote_key : 0;
-        memcpy(out + sizeof(head) + nic * sizeof(key), &key, sizeof(key));
-      }
-    }
-    slot->receives = static_cast<uint16_t>(count);
-    slot->keys = static_cast<uint16_t>(keys);
-    return count * each;
+    const uint32_t count = sink_->posted_receives(receives, receives_that_fit(keys));
+    return write_receives(slot, receives, count, keys, [&](const PostedReceive& receive, uint32_t nic) {
+      const auto* memory = static_cast<const VerbsMemory*>(receive.memory);
+      int device = nics_[nic].load(std::memory_order_relaxed);
+      ib::MemoryRegion* region = memory != nullptr && device >= 0
+                                     ? memory->regions[device].load(std::memory_order_acquire)
+                                     : nullptr;
+      return region != nullptr ? region->remote_key : 0;
+    });
   }
 
   static bool note_receives(LaneSink* sink, const ControlSlot* slot) {
@@ -414,13 +348,7 @@ class VerbsLane final : public LaneTransport {
   uint32_t control_tail_ = 0, control_sent_ = 0, control_acknowledged_ = 0, control_taken_ = 0, credited_ = 0;
   uint32_t control_bytes_[kControlSlots] = {};
   bool credit_due_ = false;
-
-  ib::SendRequest requests_[kBatch];
-  ib::Segment segments_[kBatch];
-  uint32_t count_ = 0;                   // of the batch being made
-  uint32_t posted_ = 0, completed_ = 0;  // requests
-  uint64_t completed_total_ = 0, rtt_ns_ = 0, rtt_deviation_ns_ = 0;
-  uint64_t stamps_[kStamps] = {};
+  SendRequests requests_{pair_.get()};
 };
 
 }  // namespace

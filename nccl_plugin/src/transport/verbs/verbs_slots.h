@@ -55,6 +55,26 @@ constexpr uint32_t receives_that_fit(uint32_t keys) {
   return fit < kMostReceives ? static_cast<uint32_t>(fit) : kMostReceives;
 }
 
+// Names receives behind a state frame. key_of(receive, nic): key of its memory on that NIC, 0 for none. Returns how many
+// bytes that is.
+template <typename KeyOf>
+size_t write_receives(ControlSlot* slot, const PostedReceive* receives, uint32_t count, uint32_t keys,
+                      KeyOf&& key_of) {
+  const size_t each = receive_bytes(keys);
+  auto* out = reinterpret_cast<uint8_t*>(slot + 1);
+  for (uint32_t i = 0; i < count; ++i, out += each) {
+    ReceiveHead head{receives[i].message, receives[i].capacity, reinterpret_cast<uint64_t>(receives[i].data)};
+    memcpy(out, &head, sizeof(head));
+    for (uint32_t nic = 0; nic < keys; ++nic) {
+      const uint32_t key = key_of(receives[i], nic);
+      memcpy(out + sizeof(head) + nic * sizeof(key), &key, sizeof(key));
+    }
+  }
+  slot->receives = static_cast<uint16_t>(count);
+  slot->keys = static_cast<uint16_t>(keys);
+  return count * each;
+}
+
 // What a peer has written behind a state frame, as it likes: false if it cannot be.
 inline bool read_receives(const ControlSlot* slot, PeerReceive (&receives)[kMostReceives], uint32_t* count) {
   const uint32_t keys = slot->keys;
