@@ -1,14 +1,14 @@
 #include "control/status.h"
 
+#include <memory>
+#include <utility>
+#include <vector>
+
 #include "control/controlled_plugin.h"
 #include "control/names.h"
 
 namespace fabricpulse {
 namespace {
-
-struct NicSums {
-  uint64_t lanes = 0, up = 0, sent = 0, received = 0;
-};
 
 const char* wanted_name(const ControlledPlugin& engine, const Connection& connection, uint32_t lane,
                         uint32_t nic) {
@@ -16,31 +16,55 @@ const char* wanted_name(const ControlledPlugin& engine, const Connection& connec
   return engine.nic_avoided(nic) ? "avoided" : "enabled";
 }
 
-// `out` may be null: only the sums are wanted then.
+// As the record of a lane that has not been made would be; a receiver does not know of such a lane (false).
+bool planned_record(const ControlledPlugin& engine, const Connection& connection, uint32_t index,
+                    fp_plugin_lane* r) {
+  if (connection.direction() != Direction::kSend) return false;
+  r->device = connection.planned_nic(index);
+  r->index = index;
+  const bool spare = connection.planned_spare(index);
+  r->transport = spare ? FP_LANE_TCP : engine.lane_kind();
+  r->state = *wanted_name(engine, connection, index, r->device) != 'e' ? FP_LANE_DISABLED
+             : spare                                                   ? FP_LANE_SPARE
+                                                                       : FP_LANE_CONNECTING;
+  return true;
+}
+
+void add_lane(const ControlledPlugin& engine, const fp_plugin_lane& r, StatusSums* sums) {
+  if (r.device >= engine.nic_count()) return;
+  StatusSums::Nic& sum = sums->nics[r.device];
+  sum.lanes += r.state != FP_LANE_SPARE && r.state != FP_LANE_LAST_RESORT;
+  sum.up += r.state == FP_LANE_UP || r.state == FP_LANE_SLOW_START;
+  sum.sent += r.sent_bytes;
+  sum.received += r.received_bytes;
+}
+
+// Its record is not copied: a job has thousands.
+void sum_lane(const ControlledPlugin& engine, const Connection& connection, uint32_t index,
+              StatusSums* sums) {
+  fp_plugin_lane r{};
+  using Lane = fp_plugin_lane;
+  if (const Lane* record = connection.lane_record(index)) {
+    read_fields(record, std::pair{&Lane::device, &r.device}, std::pair{&Lane::state, &r.state},
+                std::pair{&Lane::sent_bytes, &r.sent_bytes},
+                std::pair{&Lane::received_bytes, &r.received_bytes});
+  } else if (!planned_record(engine, connection, index, &r)) {
+    return;
+  }
+  add_lane(engine, r, sums);
+}
+
 void render_lane(const ControlledPlugin& engine, const Connection& connection, uint32_t index, uint64_t now,
-                 NicSums* sums, JsonWriter* out) {
+                 JsonWriter* out) {
   fp_plugin_lane r{};
   if (const fp_plugin_lane* record = connection.lane_record(index)) {
     read_record(record, &r);
-  } else if (connection.direction() == Direction::kSend) {  // not yet made; a receiver does not know of it
-    r.device = connection.planned_nic(index);
-    r.index = index;
-    const bool spare = connection.planned_spare(index);
-    r.transport = spare ? FP_LANE_TCP : engine.lane_kind();
-    r.state = *wanted_name(engine, connection, index, r.device) != 'e' ? FP_LANE_DISABLED
-              : spare                                                  ? FP_LANE_SPARE
-                                                                       : FP_LANE_CONNECTING;
+  } else if (planned_record(engine, connection, index, &r)) {
     r.state_since_mono_ns = now;
   } else {
     return;
   }
   if (r.device >= engine.nic_count()) return;
-  NicSums& sum = sums[r.device];
-  sum.lanes += r.state != FP_LANE_SPARE && r.state != FP_LANE_LAST_RESORT;
-  sum.up += r.state == FP_LANE_UP || r.state == FP_LANE_SLOW_START;
-  sum.sent += r.sent_bytes;
-  sum.received += r.received_bytes;
-  if (out == nullptr) return;
   out->open('{').field("lane", uint64_t{r.index}).field("device", engine.nic_name(r.device));
   out->field("peer_device", r.peer_device).field("transport", r.transport == FP_LANE_VERBS ? "verbs" : "tcp");
   out->field("state", state_name(r.state)).field("reason", reason_name(r.last_reason));
@@ -85,36 +109,51 @@ void render_connection(ControlledPlugin& engine, const Connection& connection, c
   out->key("lanes");
 }
 
+StatusSums take_sums(const ControlledPlugin& engine,
+                     const std::vector<std::shared_ptr<Connection>>& connections, uint64_t now) {
+  StatusSums sums;
+  sums.at_ns = now;
+  for (const auto& connection : connections) {
+    fp_plugin_connection r{};
+    using Record = fp_plugin_connection;
+    read_fields(connection->record(), std::pair{&Record::requests, &r.requests},
+                std::pair{&Record::waits_for, &r.waits_for});
+    ++sums.total;
+    sums.waiting += r.requests > 0 && (r.waits_for == FP_WAIT_LANE || r.waits_for == FP_WAIT_DELIVERY);
+    for (uint32_t lane = 0; lane < connection->lane_count(); ++lane)
+      sum_lane(engine, *connection, lane, &sums);
+  }
+  return sums;
+}
+
 }  // namespace
 
-std::string render_status(ControlledPlugin* engine, const StatusQuery& query) {
+std::string render_status(ControlledPlugin* engine, const StatusQuery& query, StatusSums* sums) {
   const fp_plugin_header* header = engine->telemetry()->header();
-  uint64_t now = engine->now(), waiting = 0, total = 0, listed = 0, last = 0;
+  uint64_t now = engine->now(), listed = 0, last = 0;
   bool more = false;
-  NicSums sums[kMaxNics] = {};
+  const auto connections = engine->connections();  // ascending by id
+  if (query.after == 0 || sums->at_ns == 0 || elapsed(now, sums->at_ns) > kSumsNs)
+    *sums = take_sums(*engine, connections, now);
   JsonWriter list;
   list.open('[');
-  for (auto& connection : engine->connections()) {  // ascending by id
+  for (const auto& connection : connections) {
+    const uint64_t id = connection->id();
+    if (!query.connections || id <= query.after) continue;
+    // Both ends of a connection may be in this process: they are on one page.
+    if (id != last && (listed >= query.limit || list.text().size() >= kStatusPage)) {
+      more = true;
+      break;
+    }
     fp_plugin_connection r{};
     read_record(connection->record(), &r);
-    ++total;
-    waiting += r.requests > 0 && (r.waits_for == FP_WAIT_LANE || r.waits_for == FP_WAIT_DELIVERY);
-    bool wanted = query.connections && r.id > query.after && !more;
-    if (wanted && r.id != last && (listed >= query.limit || list.text().size() >= kStatusPage)) {
-      more = true;
-      wanted = false;
-    }
-    JsonWriter* out = wanted ? &list : nullptr;
-    if (out != nullptr) {
-      render_connection(*engine, *connection, r, now, out);
-      out->open('[');
-    }
+    render_connection(*engine, *connection, r, now, &list);
+    list.open('[');
     for (uint32_t lane = 0; lane < connection->lane_count(); ++lane)
-      render_lane(*engine, *connection, lane, now, sums, out);
-    if (out == nullptr) continue;
-    out->close(']').close('}');
+      render_lane(*engine, *connection, lane, now, &list);
+    list.close(']').close('}');
     ++listed;
-    last = r.id;
+    last = id;
   }
   list.close(']');
   JsonWriter out;
@@ -127,10 +166,10 @@ std::string render_status(ControlledPlugin* engine, const StatusQuery& query) {
     out.open('{').field("device", engine->nic_name(i)).field("link", engine->link_up(i) ? "up" : "down");
     out.field("avoided", engine->nic_avoided(i));
     out.field("speed_mbps", engine->nic_bytes_per_second(i) / 125'000);
-    out.field("lanes", sums[i].lanes).field("lanes_up", sums[i].up);
-    out.field("sent_bytes", sums[i].sent).field("received_bytes", sums[i].received).close('}');
+    out.field("lanes", sums->nics[i].lanes).field("lanes_up", sums->nics[i].up);
+    out.field("sent_bytes", sums->nics[i].sent).field("received_bytes", sums->nics[i].received).close('}');
   }
-  out.close(']').field("waiting", waiting).field("connections_total", total);
+  out.close(']').field("waiting", sums->waiting).field("connections_total", sums->total);
   if (query.connections) {
     out.key("connections").raw(list.text());
     out.key("next");

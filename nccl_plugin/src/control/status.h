@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string>
 
+#include "core/wire.h"
+
 namespace fabricpulse {
 
 class ControlledPlugin;
@@ -15,11 +17,25 @@ struct StatusQuery {
   uint32_t limit = UINT32_MAX;
 };
 
+// What an answer says of the whole job. To read it takes longer than a page does: a client that asks for one page after
+// the other gets it once, see kSumsNs.
+struct StatusSums {
+  struct Nic {
+    uint64_t lanes = 0, up = 0, sent = 0, received = 0;
+  };
+  Nic nics[kMaxNics];
+  uint64_t waiting = 0, total = 0;
+  uint64_t at_ns = 0;  // 0: never taken
+};
+
+// Pages after the first have the sums of an answer that is no older.
+constexpr uint64_t kSumsNs = 10'000'000'000;
+
 // A page of the list ends before an answer would be longer than this; it fits into a socket's default buffer.
 constexpr size_t kStatusPage = 64 * 1024;
 
-// Reads the telemetry's records, so that it waits for nobody who moves data.
-std::string render_status(ControlledPlugin* engine, const StatusQuery& query);
+// Reads the telemetry's records, so that it waits for nobody who moves data. sums: of the last answer.
+std::string render_status(ControlledPlugin* engine, const StatusQuery& query, StatusSums* sums);
 
 }  // namespace fabricpulse
 

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "core/config.h"
 #include "core/run_files.h"
@@ -76,6 +77,21 @@ __attribute__((no_sanitize_thread, noinline))  // the sequence is what makes it 
   for (int tries = 0; tries < 64; ++tries) {
     uint32_t before = __atomic_load_n(&from->sequence, __ATOMIC_ACQUIRE);
     for (size_t i = 0; i < sizeof(Record) / sizeof(uint32_t); ++i) words[i] = source[i];
+    fence_acquire();
+    if (!(before & 1) && __atomic_load_n(&from->sequence, __ATOMIC_RELAXED) == before) return;
+  }
+}
+
+// The same of some fields alone, where to copy a whole record would cost more than what is done with it. fields: member
+// of the record, and where its value goes.
+template <typename Record, typename... Value>
+#if defined(__SANITIZE_THREAD__)
+__attribute__((no_sanitize_thread, noinline))
+#endif
+void read_fields(const Record* from, std::pair<Value Record::*, Value*>... fields) {
+  for (int tries = 0; tries < 64; ++tries) {
+    uint32_t before = __atomic_load_n(&from->sequence, __ATOMIC_ACQUIRE);
+    ((*fields.second = *static_cast<const volatile Value*>(&(from->*fields.first))), ...);
     fence_acquire();
     if (!(before & 1) && __atomic_load_n(&from->sequence, __ATOMIC_RELAXED) == before) return;
   }
