@@ -163,6 +163,21 @@ def test_lane_state_says_whether_any_lane_carries(tmp_path: Path, aggregator: Ag
     assert aggregator.gauges.lanes["train-7", "rail1", "disabled"] == 1
 
 
+def test_tcp_as_a_last_resort_hides_no_dead_queue_pair(tmp_path: Path, aggregator: Aggregator) -> None:
+    """Lanes of last resort count by their own states; a NIC carries traffic by its queue pairs, or not at all."""
+    file = TelemetryFile(tmp_path, 100)
+    file.lane(0, 0, "h1", state=5)
+    file.lane(1, 0, "h1", state=8, transport=1)
+    file.lane(2, 1, "h1", state=9, transport=1)
+    aggregator.take([read(file)], [], 0.0, interval=False)
+    assert aggregator.gauges.lane_state == {("train-7", "rail0"): 0}
+    assert aggregator.gauges.lanes == {
+        ("train-7", "rail0", "down"): 1,
+        ("train-7", "rail0", "last_resort"): 1,
+        ("train-7", "rail1", "spare"): 1,
+    }
+
+
 def test_only_the_worst_few_are_named_and_only_while_bad(tmp_path: Path, aggregator: Aggregator) -> None:
     """A queue pair has a series while its mean delay of the last interval is bad, at most as many as allowed."""
     file = TelemetryFile(tmp_path, 100)
