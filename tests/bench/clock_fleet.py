@@ -24,7 +24,7 @@ from fabricpulse.core.shm.probe_ring import INBOUND, MAIN_PATH, OUTBOUND
 
 @dataclass
 class SimEdge:
-    """An edge, owned and fitted by host `a`."""
+    """An edge, owned and fitted by host `a`. lie_ns : of stamps of `a`, whose NIC of this edge has another clock."""
 
     a: int
     b: int
@@ -33,6 +33,7 @@ class SimEdge:
     window: EdgeWindow
     up: bool = True
     fit: EdgeFit | None = None
+    lie_ns: int = 0
 
 
 @dataclass
@@ -154,6 +155,7 @@ class SimFleet(Timeline):
             block["tx_valid"] = block["rx_valid"] = 7
             block["tx_ns"] = _stamp(sender, (tx + late) * 1e-9)
             block["rx_ns"] = _stamp(receiver, (rx + receiver.rx_late_ns) * 1e-9)
+            block["tx_ns" if sender is a else "rx_ns"] += edge.lie_ns
             parts.append(block)
         return np.concatenate(parts)
 

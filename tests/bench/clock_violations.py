@@ -53,6 +53,13 @@ def _kill_and_turn(fleet: SimFleet, size: float) -> None:
     _frequency_step(fleet, size / 2)
 
 
+def _stamp_by_another_clock(fleet: SimFleet, size: float) -> None:
+    # From one of its edges to all but one.
+    its = [edge for edge in fleet.edges if edge.a == 3]
+    for edge in its[: fleet.rng.integers(1, max(2, len(its)))]:
+        edge.lie_ns = _sign(fleet) * round(3_000 * 1_000**size)
+
+
 EVENTS: dict[str, Callable[[SimFleet, float], None]] = {
     "steps of the host clock of 1 us to 1 s": _step,
     "frequency steps of 0.1 to 500 ppm": _frequency_step,
@@ -60,6 +67,7 @@ EVENTS: dict[str, Callable[[SimFleet, float], None]] = {
     "one way of a third of the edges longer by 0.1 to 100 us": _lengthen_one_way,
     "partitions": _divide,
     "killed hosts, and a frequency step": _kill_and_turn,
+    "a NIC of a host stamps by another clock, 3 us to 3 ms off": _stamp_by_another_clock,
 }
 
 

@@ -29,7 +29,8 @@ class ReportingFleet:
     Reports tell of lines, and of bounds that hold for what is shown, as those of sidecars do.
 
     anchors : host -> error of its UTC and how large it says that it may be. unheard : hosts that do not get the reply.
-    silent : hosts that do not report.
+    silent : hosts that do not report. edge_lies_ns : (host, other) -> what the stamps of `host` are off by on the NIC
+    that it has for that edge.
     """
 
     count: int = 8
@@ -42,6 +43,7 @@ class ReportingFleet:
     shown_ns: dict[str, int] = field(default_factory=dict)
     unheard: set[str] = field(default_factory=set)
     silent: set[str] = field(default_factory=set)
+    edge_lies_ns: dict[tuple[str, str], int] = field(default_factory=dict)
     fleet: Fleet = field(default_factory=Fleet)
     quorums: dict[str, Quorum | None] = field(default_factory=dict)
     second: int = 0
@@ -58,11 +60,12 @@ class ReportingFleet:
         now = self._host_ns(host)
         peers = [peer for peer in self.hosts if peer > host]
 
-        def stamped(name: str) -> int:
-            return self.clock_ns.get(name, 0) + self.lies_ns.get(name, 0)
+        def stamped(name: str, other: str) -> int:
+            lie_ns = self.lies_ns.get(name, 0) + self.edge_lies_ns.get((name, other), 0)
+            return self.clock_ns.get(name, 0) + lie_ns
 
         edges = [
-            EdgeReport(now, stamped(peer) - stamped(host), 0, 0, 20, 1_000, EDGE_BOUND_NS, k, 0)
+            EdgeReport(now, stamped(peer, host) - stamped(host, peer), 0, 0, 20, 1_000, EDGE_BOUND_NS, k, 0)
             for k, peer in enumerate(peers)
         ]
         anchor = None

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from fabricpulse.clocksync.solve import contradictions
 from fabricpulse.clocksync.solve.anchors import AnchorSelection, select_anchors
 from fabricpulse.clocksync.solve.graph import Graph
 from fabricpulse.clocksync.solve.graph_forms import graph_of
@@ -145,8 +146,8 @@ def solve(hosts: Hosts, edges: Edges, election: Election, parameters: SolveParam
     chosen = election.root if election.root is not None and component[election.root] == main else None
     if chosen is None:
         chosen = _choose_root(component, edges, main, election.order)
-    length = edges.bound_ns + _aged(np.maximum(edges.bound_age_s, 0.0), parameters) + np.abs(residual)
-    paths = ShortestPaths(n, edges.i, edges.j, length)
+    hides = edges.bound_ns + _aged(np.maximum(edges.bound_age_s, 0.0), parameters)
+    paths = ShortestPaths(n, edges.i, edges.j, hides + np.abs(residual))
     anchors = Anchors.of(n)
     correction_f = _gauge(hosts, component, predicted, delta, election.keeps, paths, anchors)
     rate = _gauge_rate(hosts, component, rate, parameters, election.keeps, anchors.survivors)
@@ -170,7 +171,7 @@ def solve(hosts: Hosts, edges: Edges, election: Election, parameters: SolveParam
         # A root that nobody has measured lately may have gone anywhere: its NIC is dead, its management network is not.
         at_root = edges.bound_age_s[(edges.i == right) | (edges.j == right)]
         source[right] = _aged(at_root.min(initial=np.inf), parameters) if len(at_root) else 0.0
-    bound = paths.from_nearest(source)
+    bound = contradictions.bounds(paths, edges.i, edges.j, hides, residual, source)
     reached = np.isfinite(bound)
     return Solution(
         correction,

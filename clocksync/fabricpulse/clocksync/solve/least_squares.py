@@ -20,6 +20,7 @@ _ROUNDS, _MOST_ROUNDS = 5, 24
 _ENOUGH, _ROUGHLY = 0.02, 3.0
 # The typical residual is so many times as large as expected only where faulty hosts have pulled the solution.
 _FAR = 10.0
+_FEW = 16
 _MAX_ITERATIONS = 200
 _CG_TOLERANCE = 1e-6
 
@@ -54,11 +55,15 @@ def robust_least_squares(
         residual = m - (x[i] - x[j])
         before, scale = scale, _scale(np.abs(residual) / sigma)
         # Where so much is wrong, what is usual is known only when what is wrong has lost its say: least absolute
-        # residuals, as long as they help.
-        absolute = scale > _FAR and scale < 0.8 * before
+        # residuals, as long as they help; among few hosts, where one that is faulty is at the end of most edges, to the
+        # end.
+        few = graph.n <= _FEW
+        absolute = scale > _FAR and (few or scale < 0.8 * before)
         huber = _weights(residual, sigma, 1.0 if absolute else min(scale, most), tail)
         moved = float(np.abs(step).max(initial=0.0))
-        if moved < _ENOUGH * typical or (number >= _ROUNDS - 1 and moved < _ROUGHLY * scale * typical):
+        if moved < _ENOUGH * typical or (
+            number >= _ROUNDS - 1 and moved < _ROUGHLY * scale * typical and not (few and absolute)
+        ):
             break
     return x, huber
 

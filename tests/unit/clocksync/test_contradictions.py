@@ -1,0 +1,151 @@
+"""A host of few that is wrong by some of its edges and right by others: bounds tell of it, whoever it drags along."""
+
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from tests.fixtures.clock_election import undisputed
+from tests.unit.clocksync.reporting_fleet import EDGE_BOUND_NS, ReportingFleet
+
+from fabricpulse.clocksync.solve.contradictions import bounds
+from fabricpulse.clocksync.solve.graph_solve import Edges, Hosts, SolveParameters, solve
+from fabricpulse.clocksync.solve.shortest_paths import ShortestPaths
+
+_ROUNDING_NS = 3.0
+
+
+class _Case(NamedTuple):
+    """A fleet of which `liar` has edges that are off by lie_ns; at least one of it is right."""
+
+    clock: NDArray[np.int64]
+    edges: Edges
+    lie_ns: NDArray[np.int64]
+    liar: int
+    rng: np.random.Generator
+
+
+def _case(seed: int) -> _Case:
+    """3 to 8 hosts in a ring with chords. Edges hide 0.5 to 3 us, and some are as wrong as they may be."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(3, 9))
+    ring = {tuple(sorted((a, (a + 1) % n))) for a in range(n)}
+    chord = float(rng.choice([0.0, 0.3, 1.0]))
+    i, j = np.array(sorted(ring | {pair for pair in combinations(range(n), 2) if rng.random() < chord})).T
+    turned = rng.random(len(i)) < 0.5
+    i, j = np.where(turned, j, i), np.where(turned, i, j)
+    clock = rng.integers(-(10**9), 10**9, n)
+    hides = np.exp(rng.uniform(np.log(500), np.log(3_000), len(i)))
+    skewed = rng.random(len(i)) < rng.choice([0.0, 0.1, 0.3])
+    noise = np.where(skewed, rng.uniform(-0.9, 0.9, len(i)) * hides, rng.normal(0, 10, len(i)))
+    liar = int(rng.integers(n))
+    its = rng.permutation(np.flatnonzero((i == liar) | (j == liar)))
+    lying = its[: int(rng.integers(1, len(its)))]
+    size = np.exp(rng.uniform(np.log(3_000), np.log(1e6)))
+    lie = np.zeros(len(i))
+    alike = rng.random() < 0.7
+    sign = rng.choice([-1, 1], len(lying))
+    lie[lying] = size if alike else size * rng.uniform(0.3, 1, len(lying)) * sign
+    ones = np.ones(len(i))
+    offset = clock[j] - clock[i] + np.rint(noise).astype(int)
+    edges = Edges(i, j, offset, 0 * ones, 20 * ones, 5 * ones, hides, 0.3 * ones, 0.3 * ones)
+    return _Case(clock, edges, np.rint(np.where(j == liar, lie, -lie)).astype(np.int64), liar, rng)
+
+
+def _provable(edges: Edges, n: int) -> bool:
+    """Whether some cycle of edges cannot be what it is, whatever each may hide (its age is in it)."""
+    longest = np.full((n, n), np.inf)
+    np.fill_diagonal(longest, 0)
+    for i, j, offset, hides in zip(edges.i, edges.j, edges.offset_ns, edges.bound_ns + 75, strict=True):
+        longest[i, j] = min(longest[i, j], offset + hides)
+        longest[j, i] = min(longest[j, i], hides - offset)
+    for k in range(n):
+        longest = np.minimum(longest, longest[:, k : k + 1] + longest[k])
+    return bool((np.diagonal(longest) < 0).any())
+
+
+def _outside(case: _Case, *, from_the_start: bool) -> NDArray[np.bool_]:
+    """Pairs of hosts whose fleet times differ by more than both bounds, after some rounds with the lie."""
+    n = len(case.clock)
+    nothing, honest = np.full(n, np.nan), case.edges
+    false = Edges(**{**vars(honest), "offset_ns": honest.offset_ns + case.lie_ns})
+    zeros, inf = np.zeros(n), np.full(n, np.inf)
+    unknown = Hosts(zeros.astype(np.int64), zeros, np.zeros(n, np.bool_), inf, nothing, inf)
+    solution = solve(unknown, false if from_the_start else honest, undisputed(n), SolveParameters())
+    for _ in range(int(case.rng.integers(1, 8))):
+        known = Hosts(
+            solution.correction_ns,
+            solution.rate_ppb,
+            np.ones(n, np.bool_),
+            solution.bound_ns,
+            nothing,
+            inf,
+        )
+        solution = solve(known, false, undisputed(n, solution.root), SolveParameters())
+    error = (solution.correction_ns + case.clock).astype(np.float64)
+    apart = np.abs(error[:, np.newaxis] - error)
+    outside: NDArray[np.bool_] = apart > solution.bound_ns[:, np.newaxis] + solution.bound_ns + _ROUNDING_NS
+    return outside
+
+
+@pytest.mark.parametrize("from_the_start", [False, True])
+def test_bounds_hold_where_edges_prove_that_somebody_is_wrong(from_the_start: bool) -> None:
+    """Random fleets, one host of which is wrong by a random part of its edges: 1 of 4 without this had a pair of hosts
+    that were synchronized and further apart than they said. Hosts that do not lie are right about each other always.
+    """
+    proved = 0
+    for seed in range(80):
+        case = _case(seed)
+        n = len(case.clock)
+        outside = _outside(case, from_the_start=from_the_start)
+        others = np.arange(n) != case.liar
+        assert not outside[np.ix_(others, others)].any(), seed
+        false = Edges(**{**vars(case.edges), "offset_ns": case.edges.offset_ns + case.lie_ns})
+        if _provable(false, n):
+            proved += 1
+            assert not outside.any(), seed
+    assert proved > 50
+
+
+@pytest.mark.parametrize("wrong", [("h01", "h02"), ("h00", "h03"), ("h02", "h03")])
+def test_a_host_of_four_that_most_of_its_edges_misplace(wrong: tuple[str, str]) -> None:
+    """One NIC of it stamps 30 us late, which is no jump (50 us); two of its three edges are of that NIC."""
+    fleet = ReportingFleet(count=4)
+    fleet.run(20)
+    usual = {host: fleet.bound_ns(host) for host in fleet.hosts}
+    liar = next(host for host in ("h01", "h00") if host not in wrong)
+    for other in wrong:
+        fleet.edge_lies_ns[liar, other] = 30_000
+    fleet.run(20)
+    for one, other in combinations(fleet.hosts, 2):
+        apart = abs(fleet.error_ns(one) - fleet.error_ns(other))
+        assert apart <= fleet.bound_ns(one) + fleet.bound_ns(other)
+    # Those that nothing contradicts are none the worse: nobody else has an edge that does not fit.
+    for host in wrong:
+        assert fleet.bound_ns(host) <= 2 * max(usual.values()) + EDGE_BOUND_NS
+    fleet.edge_lies_ns.clear()
+    fleet.run(5)
+    assert all(fleet.bound_ns(host) <= usual[host] + EDGE_BOUND_NS for host in fleet.hosts)
+
+
+def test_a_host_that_is_faulty_by_all_its_edges_does_not_widen_the_others() -> None:
+    """Its stamps are off by another amount on each edge: the others contradict nobody else."""
+    fleet = ReportingFleet(count=6)
+    fleet.run(20)
+    usual = max(fleet.bound_ns(host) for host in fleet.hosts)
+    for number, other in enumerate(sorted(set(fleet.hosts) - {"h02"})):
+        fleet.edge_lies_ns["h02", other] = 10_000 * (number + 1)
+    fleet.run(10)
+    assert all(fleet.bound_ns(host) <= usual + EDGE_BOUND_NS for host in set(fleet.hosts) - {"h02"})
+    assert fleet.bound_ns("h02") >= 20_000
+
+
+def test_where_nothing_contradicts_the_bound_is_the_shortest_way() -> None:
+    """Residuals as large as an edge may hide are no contradiction; a host without a way has none."""
+    i, j = np.array([0, 1]), np.array([1, 2])
+    hides, residual = np.array([500.0, 700.0]), np.array([500.0, -100.0])
+    paths = ShortestPaths(4, i, j, hides + np.abs(residual))
+    told = bounds(paths, i, j, hides, residual, np.array([0.0, *[np.inf] * 3]))
+    assert told[1:3] == pytest.approx([1_000, 1_800])
+    assert np.isinf(told[3])
