@@ -41,7 +41,7 @@ RingWriter::RingWriter(const std::string& path, const std::string& host, std::ui
                        std::uint32_t edge_capacity, std::uint32_t capacity, std::int64_t stamp_epoch_ns) {
   const std::size_t edges_offset = (sizeof(fp_probe_ring_header) + 63) / 64 * 64;
   const std::size_t samples_offset =
-      (edges_offset + edge_capacity * sizeof(fp_probe_edge) + 4095) / 4096 * 4096;
+      (edges_offset + 2 * edge_capacity * sizeof(fp_probe_edge) + 4095) / 4096 * 4096;
   size_ = samples_offset + static_cast<std::size_t>(capacity) * sizeof(fp_probe_sample);
   std::string temporary;
   const int fd = create_exclusive(path + ".new", &temporary);
@@ -90,29 +90,31 @@ RingWriter::~RingWriter() {
   if (map_ != nullptr) munmap(map_, size_);
 }
 
-void RingWriter::begin_edges() {
-  const std::uint64_t sequence = header_->edges_sequence;
-  __atomic_store_n(&header_->edges_sequence, sequence + 1, __ATOMIC_RELAXED);
-  __atomic_thread_fence(__ATOMIC_RELEASE);
+const fp_probe_edge& RingWriter::edge_in_force(std::uint32_t index) const {
+  return edges_[(header_->edges_sequence & 1) * header_->edge_capacity + index];
 }
 
-void RingWriter::end_edges() {
-  __atomic_store_n(&header_->edges_sequence, header_->edges_sequence + 1, __ATOMIC_RELEASE);
+void RingWriter::change_edge(std::uint32_t index, const fp_probe_edge& edge) {
+  const std::uint64_t next = header_->edges_sequence + 1;
+  fp_probe_edge* table = edges_ + (next & 1) * header_->edge_capacity;
+  // A reader that still copies this table sees another sequence than the one with which it was in force.
+  table[changed_] = edge_in_force(changed_);
+  table[index] = edge;
+  __atomic_store_n(&header_->edges_sequence, next, __ATOMIC_RELEASE);
+  changed_ = index;
 }
 
 void RingWriter::set_edge(std::uint32_t index, const fp_probe_edge& edge) {
-  begin_edges();
-  const std::uint32_t generation = edges_[index].generation + 1;
-  edges_[index] = edge;
-  edges_[index].generation = generation;
-  edges_[index].state = FP_EDGE_ACTIVE;
-  end_edges();
+  fp_probe_edge entry = edge;
+  entry.generation = edge_in_force(index).generation + 1;
+  entry.state = FP_EDGE_ACTIVE;
+  change_edge(index, entry);
 }
 
 void RingWriter::retire_edge(std::uint32_t index) {
-  begin_edges();
-  edges_[index].state = FP_EDGE_RETIRED;
-  end_edges();
+  fp_probe_edge entry = edge_in_force(index);
+  entry.state = FP_EDGE_RETIRED;
+  change_edge(index, entry);
 }
 
 void RingWriter::contradicted() {

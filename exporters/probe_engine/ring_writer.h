@@ -32,13 +32,15 @@ class RingWriter {
   std::uint32_t edge_capacity() const { return header_->edge_capacity; }
 
  private:
-  void begin_edges();
-  void end_edges();
+  // Changes one entry in the table that is not in force, and puts that one in force.
+  void change_edge(std::uint32_t index, const fp_probe_edge& edge);
+  const fp_probe_edge& edge_in_force(std::uint32_t index) const;
 
   void* map_ = nullptr;
   std::size_t size_ = 0;
   fp_probe_ring_header* header_ = nullptr;
-  fp_probe_edge* edges_ = nullptr;
+  fp_probe_edge* edges_ = nullptr;  // both tables
+  std::uint32_t changed_ = 0;        // the entry in which the table that is not in force is behind
   fp_probe_sample* samples_ = nullptr;
   std::uint64_t next_ = 0;
 };

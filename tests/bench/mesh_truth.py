@@ -28,6 +28,7 @@ def bench_owd(seconds: float) -> None:
         for host in fleet.lab.hosts:
             reader = SampleReader(host.run_dir / "probes")
             edges = reader.edges()
+            assert edges is not None
             fleet.true_clock()
             end = time.monotonic() + seconds / 4
             while time.monotonic() < end:

@@ -1,6 +1,6 @@
 // Probe samples, from the probe engine to whoever wants them (clocksync sidecar, exporter).
 //
-// A file of three parts: header, edge table, ring. One writer (the engine), any number of readers, no lock
+// A file of three parts: header, edge tables, ring. One writer (the engine), any number of readers, no lock
 // and no back pressure: a reader that falls behind by more than `capacity` samples loses the oldest and can
 // tell how many.
 //
@@ -13,6 +13,10 @@
 // The stamp clock of a host is CLOCK_MONOTONIC_RAW plus a constant that stays the same until the next boot, about
 // ns since 1970. Nobody steps or slews it. The kernel stamps packets with CLOCK_REALTIME; the engine converts.
 //
+// There are two edge tables of `edge_capacity` each, one after the other. Table `edges_sequence & 1` is in force; the
+// writer changes the other and puts it in force by one store. A writer that is stopped or killed at any moment leaves a
+// whole table in force. A reader's copy is good when `edges_sequence` is the same after it as before.
+//
 // Protocol of a slot: the writer stores 2*index+1 to `commit`, fills the sample, stores 2*index+2 with
 // release order. A reader of sample `index` reads slot index % capacity and accepts it when `commit` was
 // 2*index+2 before and after.
@@ -22,7 +26,7 @@
 #include <stdint.h>
 
 #define FP_PROBE_RING_MAGIC UINT64_C(0x31474e5242505046)  // "FPPBRNG1", little endian
-#define FP_PROBE_RING_VERSION 3u
+#define FP_PROBE_RING_VERSION 4u
 #define FP_PROBE_TRAIN 3  // packets of a train: warm-up, first and second of the coded pair
 
 enum fp_probe_direction { FP_PROBE_INBOUND = 0, FP_PROBE_OUTBOUND = 1 };
@@ -72,12 +76,12 @@ struct fp_probe_ring_header {
   uint32_t edge_capacity;  // edges
   uint32_t sample_size;    // sizeof(struct fp_probe_sample)
   uint32_t capacity;       // samples, a power of two
-  uint64_t edges_offset;
+  uint64_t edges_offset;   // of the first table
   uint64_t samples_offset;
   char host[96];  // this host's name in the fleet
   uint32_t writer_pid;
   uint32_t epoch;           // start identity of the engine
-  uint64_t edges_sequence;  // seqlock of the edge table: odd while it changes
+  uint64_t edges_sequence;  // changes of the edge table; which of the two is in force
   uint64_t next;            // index of the next sample to be written
   uint64_t contradictions;  // times that delays have contradicted this host's clock page (causality)
   int64_t stamp_epoch_ns;   // stamp clock minus CLOCK_MONOTONIC_RAW

@@ -47,7 +47,7 @@ class RingWriter:
         """edges : (device, peer, peer device). stamp_epoch_ns : stamp clock minus raw clock."""
         self.capacity = capacity
         edge_capacity = max(1, len(edges))
-        self.samples_offset = -(-(HEADER.size + edge_capacity * EDGE.size) // 64) * 64
+        self.samples_offset = -(-(HEADER.size + 2 * edge_capacity * EDGE.size) // 64) * 64
         self.map = create_mapping(path, self.samples_offset + capacity * SAMPLE.size)
         self.next = 0
         for index, (device, peer, peer_device) in enumerate(edges):
@@ -55,7 +55,7 @@ class RingWriter:
             EDGE.pack_into(self.map, HEADER.size + index * EDGE.size, 1, 1, *names)
         HEADER.pack_into(
             self.map, 0, MAGIC, VERSION, HEADER.size, EDGE.size, edge_capacity, SAMPLE.size, capacity, HEADER.size,
-            self.samples_offset, host.encode(), os.getpid(), 1, 2, 0, 0, stamp_epoch_ns, 0,
+            self.samples_offset, host.encode(), os.getpid(), 1, 0, 0, 0, stamp_epoch_ns, 0,
         )  # fmt: skip
 
     def write(

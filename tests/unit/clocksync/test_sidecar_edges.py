@@ -6,9 +6,10 @@ import pytest
 from tests.integration.clocksync.synthetic_fleet import RingWriter
 
 from fabricpulse.clocksync.edge.estimator import EstimatorParameters
+from fabricpulse.clocksync.edge.samples import SampleReader, Samples
 from fabricpulse.clocksync.sidecar.host_edges import HostEdges
 from fabricpulse.clocksync.wire.messages import EdgeResidual
-from fabricpulse.core.shm.probe_ring import INBOUND, OUTBOUND
+from fabricpulse.core.shm.probe_ring import EDGE, EDGES_SEQUENCE_OFFSET, HEADER, INBOUND, OUTBOUND
 
 NS = 10**9
 T0 = 1_700_000_000 * NS
@@ -129,3 +130,67 @@ def test_the_name_that_the_mesh_has_for_the_host_counts(
     unnamed.read()
     assert [edge.ours for edge in edges] == [edge.ours for edge in unnamed]
     assert caplog.text.count("remove host from the sidecar's settings") == 1
+
+
+def put_in_place(probes: Probes, index: int, peer: str) -> None:
+    """As the engine: another edge takes the place `index` in the other table, which comes into force."""
+    file = probes.ring.map
+    sequence = int.from_bytes(file[EDGES_SEQUENCE_OFFSET : EDGES_SEQUENCE_OFFSET + 8], "little")
+    size = len(PEERS) * EDGE.size
+    old, new = (HEADER.size + (number & 1) * size for number in (sequence, sequence + 1))
+    file[new : new + size] = file[old : old + size]
+    EDGE.pack_into(
+        file, new + index * EDGE.size, 1, 2, *(t.encode() for t in ("rail0", "", peer, "rail0", ""))
+    )
+    file[EDGES_SEQUENCE_OFFSET : EDGES_SEQUENCE_OFFSET + 8] = (sequence + 1).to_bytes(8, "little")
+
+
+def test_an_engine_that_died_in_a_change_leaves_edges_that_can_be_read(
+    probes: Probes, tmp_path: Path
+) -> None:
+    """It had begun to write the table that is not in force."""
+    for _ in range(3):
+        put_in_place(probes, 2, "h9")
+        sequence = probes.ring.map[EDGES_SEQUENCE_OFFSET]
+        spoilt = HEADER.size + (~sequence & 1) * len(PEERS) * EDGE.size
+        probes.ring.map[spoilt : spoilt + EDGE.size] = b"\xff" * EDGE.size
+        edges = HostEdges(tmp_path / "probes", EstimatorParameters())
+        edges.read()
+        assert edges.refused == ""
+        assert [edge.name.peer for edge in edges] == ["h1", "h2", "h9", "h4", "h5", "h6"]
+
+
+def test_samples_of_an_edge_whose_place_another_takes_are_not_the_other_s(
+    probes: Probes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table changes while samples are read: those that were of the old edge are nobody's."""
+    edges = HostEdges(tmp_path / "probes", EstimatorParameters())
+    edges.read()
+    now = probes.write(0, 4)
+    read = SampleReader.read
+
+    def read_and_change(reader: SampleReader) -> Samples:
+        samples = read(reader)
+        put_in_place(probes, 2, "h9")
+        return samples
+
+    monkeypatch.setattr(SampleReader, "read", read_and_change)
+    edges.read()
+    edges.fit(now, 4 * NS, everything=True)
+    fitted = {edge.name.peer for edge in edges if edge.fit is not None}
+    assert fitted == {"h1", "h2", "h4", "h5", "h6"}
+
+
+def test_a_table_that_changes_all_the_time_is_read_later(
+    probes: Probes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is lost: the samples wait in the ring until it is known whose they are."""
+    edges = HostEdges(tmp_path / "probes", EstimatorParameters())
+    now = probes.write(0, 4)
+    with monkeypatch.context() as patched:
+        patched.setattr(SampleReader, "edges", lambda _: None)
+        edges.read()
+    assert (len(edges), edges.refused) == (0, "")
+    edges.read()
+    edges.fit(now, 4 * NS, everything=True)
+    assert len(edges.fits()) == len(PEERS)

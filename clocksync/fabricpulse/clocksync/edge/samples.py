@@ -39,7 +39,8 @@ SAMPLE_DTYPE = np.dtype(
 )
 Samples = NDArray[np.void]  # of SAMPLE_DTYPE
 
-_READ_TRIES = 1000
+# Attempts at the edge table, which a configuration changes edge by edge.
+_READ_TRIES = 100
 
 
 class SampleReader:
@@ -86,22 +87,22 @@ class SampleReader:
         """By how much this host's clock may have jumped in the last seconds unseen, beyond its bound; 0: by no more."""
         return int(self._words[4])
 
-    def edges(self) -> dict[int, ProbeEdge]:
-        """The active edges by index. Raises TimeoutError if the engine died while it changed the table."""
+    def edges(self) -> dict[int, ProbeEdge] | None:
+        """The active edges by index. None while the engine changes them all the time: ask again in the next round."""
+        size = self._edge_capacity * EDGE.size
         for _ in range(_READ_TRIES):
-            before = int(self._words[0])
-            if before & 1:
-                continue
+            sequence = self.edges_sequence
             fence()
-            table = self._file.map[self._edges_offset : self._edges_offset + self._edge_capacity * EDGE.size]
+            begin = self._edges_offset + (sequence & 1) * size
+            table = self._file.map[begin : begin + size]
             fence()
-            if int(self._words[0]) == before:
+            if self.edges_sequence == sequence:
                 return {
                     index: ProbeEdge(index, state, generation, *(_text(name) for name in names))
                     for index, (state, generation, *names) in enumerate(EDGE.iter_unpack(table))
                     if state == EDGE_ACTIVE
                 }
-        raise TimeoutError(f"{self._file.path}: the probe engine stopped in the middle of an update")
+        return None
 
     def read(self) -> Samples:
         """Copies the samples since the last call, oldest first; `lost` counts those overwritten before."""

@@ -91,8 +91,6 @@ class HostEdges:
             refused = (
                 f"{error}: mesh and sidecar are of different versions; upgrade the older one, and restart it"
             )
-        except TimeoutError as error:
-            refused = f"{error}; restart fabricpulse mesh"
         except OSError as error:
             refused = f"cannot read {self._path}: {error.strerror}; run mesh and sidecar as the same user"
         if refused and refused != self.refused:
@@ -122,12 +120,14 @@ class HostEdges:
                     mesh=self._ring.host,
                 )
         ring = self._ring
-        if ring.edges_sequence != self._edges_sequence:
-            sequence = ring.edges_sequence
-            self._take_table(ring)
-            self._edges_sequence = sequence
+        if not self._take_table(ring):
+            # Nobody knows yet whose the samples are; they wait in the ring.
+            return
         lost = ring.lost
         samples = ring.read()
+        before = self._by_index
+        if not self._take_table(ring):
+            return
         self.samples += len(samples)
         self.lost += ring.lost - lost
         # Sorted once and cut, instead of searched for each edge.
@@ -135,7 +135,8 @@ class HostEdges:
         numbers = samples["edge"][order]
         for index, edge in self._by_index.items():
             first, last = np.searchsorted(numbers, (index, index + 1))
-            if first < last:
+            # Of an edge that has just taken another's place, samples of both may be there.
+            if first < last and before.get(index) is edge:
                 edge.window.add(samples[order[first:last]])
 
     @property
@@ -143,9 +144,17 @@ class HostEdges:
         """True while there is a ring to read."""
         return self._ring is not None
 
-    def _take_table(self, ring: SampleReader) -> None:
+    def _take_table(self, ring: SampleReader) -> bool:
+        """Takes the edge table if it has changed; False where it cannot be read now."""
+        sequence = ring.edges_sequence
+        if sequence == self._edges_sequence:
+            return True
+        table = ring.edges()
+        if table is None:
+            return False
+        self._edges_sequence = sequence
         edges = {}
-        for index, entry in ring.edges().items():
+        for index, entry in table.items():
             known = self._by_index.get(index)
             if known is not None and known.generation == entry.generation:
                 edges[index] = known
@@ -154,6 +163,7 @@ class HostEdges:
             ours = is_ours(self.host, name)
             edges[index] = HostEdge(name, entry.generation, ours, EdgeWindow(self._parameters))
         self._replace(edges)
+        return True
 
     def _replace(self, edges: dict[int, HostEdge]) -> None:
         kept = {id(edge) for edge in edges.values()}

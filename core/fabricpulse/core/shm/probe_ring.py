@@ -4,7 +4,7 @@ import struct
 from dataclasses import dataclass
 
 MAGIC = 0x31474E5242505046
-VERSION = 3
+VERSION = 4
 TRAIN = 3
 
 HEADER = struct.Struct("<QIIIIIIQQ96sIIQQQqq")
