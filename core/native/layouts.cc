@@ -81,13 +81,13 @@ static fp_clock_page clock_page_of(const nb::bytes& file) {
 static nb::tuple clock_convert(const nb::bytes& file, std::int64_t host_ns) {
   const fp_clock_page copy = clock_page_of(file);
   const fp_fleet_time t = fp_clock_convert(&copy, host_ns);
-  return nb::make_tuple(t.fleet_ns, t.bound_ns, t.status);
+  return nb::make_tuple(t.fleet_ns, t.bound_ns, t.status, t.estimated_error_ns);
 }
 
 static nb::tuple clock_at(const nb::bytes& file, std::int64_t raw_ns) {
   const fp_clock_page copy = clock_page_of(file);
   const fp_fleet_time t = fp_clock_at(&copy, raw_ns);
-  return nb::make_tuple(t.fleet_ns, t.bound_ns, t.status);
+  return nb::make_tuple(t.fleet_ns, t.bound_ns, t.status, t.estimated_error_ns);
 }
 
 NB_MODULE(_layouts, m) {
@@ -97,7 +97,7 @@ NB_MODULE(_layouts, m) {
   m.def("virtual_raw_clock_apply", &virtual_raw_clock_apply, nb::arg("page"), nb::arg("kernel_ns"),
         "CLOCK_MONOTONIC_RAW of the host by a virtual clock page.");
   m.def("clock_convert", &clock_convert, nb::arg("file"), nb::arg("host_ns"),
-        "(fleet_ns, bound_ns, status) of a stamp of the host clock, by a clock page.");
+        "(fleet_ns, bound_ns, status, estimated_error_ns) of a stamp of the host clock, by a clock page.");
   m.def("clock_at", &clock_at, nb::arg("file"), nb::arg("raw_ns"),
-        "(fleet_ns, bound_ns, status) at a moment of CLOCK_MONOTONIC_RAW, by a clock page.");
+        "(fleet_ns, bound_ns, status, estimated_error_ns) at a moment of CLOCK_MONOTONIC_RAW, by a clock page.");
 }

@@ -28,6 +28,7 @@ def document(shown: FleetTime) -> dict[str, Any]:
         "earliest_ns": shown.earliest_ns,
         "latest_ns": shown.latest_ns,
         "bound_ns": shown.bound_ns,
+        "estimated_error_ns": shown.estimated_error_ns or None,
         "status": shown.status.name.lower(),
     }
 

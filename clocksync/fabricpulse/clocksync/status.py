@@ -34,8 +34,9 @@ def _print_host(document: dict[str, Any], console: Console) -> None:
     colour = "green" if document["status"] == "synchronized" else "yellow"
     console.print(
         f"[bold]{escape(document['host'])}[/bold]: [{colour}]{document['status']}[/{colour}], within "
-        f"[bold]{duration(document['bound_ns'])}[/bold]; fleet time is {duration(document['offset_ns'])} from the host "
-        f"clock, at {document['rate_ppb']:+.1f} ppb; coordinator {'up' if document['coordinator_up'] else 'down'}",
+        f"[bold]{duration(document['bound_ns'])}[/bold]{_likely(document)}; "
+        f"fleet time is {duration(document['offset_ns'])} from the host clock, at {document['rate_ppb']:+.1f} ppb; "
+        f"coordinator {'up' if document['coordinator_up'] else 'down'}",
         soft_wrap=True,
     )
     if document.get("why"):
@@ -61,6 +62,12 @@ def _print_host(document: dict[str, Any], console: Console) -> None:
             residual if fits else f"[red]{residual}[/red]",
         )
     _print_table(table, console)
+
+
+def _likely(document: dict[str, Any]) -> str:
+    """What fleet time is likely off by, if that is known."""
+    likely_ns = document.get("estimated_error_ns")
+    return "" if likely_ns is None else f", likely {duration(likely_ns)}"
 
 
 def _print_fleet(document: dict[str, Any], console: Console) -> None:
@@ -91,11 +98,14 @@ def _print_fleet(document: dict[str, Any], console: Console) -> None:
             f"[red]two hosts report as {escape(name)}[/red], and neither is believed: give each a name of its own",
             soft_wrap=True,
         )
-    table = _table("host", "bound", "correction", "rate ppb", "edges", "outlier", "last seen", "suspect")
+    table = _table(
+        "host", "bound", "likely", "correction", "rate ppb", "edges", "outlier", "last seen", "suspect"
+    )
     for member in members:
         table.add_row(
             escape(member["host"]),
             duration(member["bound_ns"]),
+            duration(member.get("estimated_error_ns")),
             duration(member["correction_ns"]),
             "-" if member["rate_ppb"] is None else f"{member['rate_ppb']:.1f}",
             str(member["edges"]),

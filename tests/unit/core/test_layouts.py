@@ -130,7 +130,7 @@ def test_virtual_clock_refuses_disorder(tmp_path: Path) -> None:
 
 
 def test_clock_page_agrees_with_cpp(tmp_path: Path) -> None:
-    """For random pages and stamps Python and C++ give one fleet time, bound and status."""
+    """For random pages and stamps Python and C++ give one fleet time, bound, status and estimate."""
     rng = random.Random(2)
     path = tmp_path / "clock"
     writer = ClockPageWriter(path)
@@ -158,6 +158,7 @@ def test_clock_page_agrees_with_cpp(tmp_path: Path) -> None:
             host_bound_ns=rng.randint(0, 10**6),
             disruptions=rng.randint(0, 10),
             time_namespace=clock_page.time_namespace(),
+            estimated_error_ns=rng.randint(0, 2**32 - 1),
         )
         writer.write(page)
 
@@ -167,4 +168,4 @@ def test_clock_page_agrees_with_cpp(tmp_path: Path) -> None:
             (page.convert(NOW + apart), clock_convert(path.read_bytes(), NOW + apart)),
             (page.at(RAW + apart), clock_at(path.read_bytes(), RAW + apart)),
         ):
-            assert got == (expected.fleet_ns, expected.bound_ns, expected.status)
+            assert got == tuple(expected)

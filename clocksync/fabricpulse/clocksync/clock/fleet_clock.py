@@ -17,13 +17,16 @@ from fabricpulse.clocksync.clock.host_clock_model import HostClockModel
 from fabricpulse.core.shm.clock_page import ClockLine, ClockPage, ClockStatus
 
 _NS = 1_000_000_000
+# What the page has room for.
+_MOST_ERROR_NS = 2**32 - 1
 
 
 @dataclass(frozen=True)
 class Correction:
     """fleet = stamp clock + correction_ns at stamp time ref_ns, with the rate rate_ppb; true within bound_ns
     there. free : of hosts that follow only each other, or an anchor, so that all may drift away from the fleet, or from
-    UTC, together. no_quorum : and they know that they are not the fleet.
+    UTC, together. no_quorum : and they know that they are not the fleet. estimated_error_ns : what it is likely off by,
+    0 where nobody knows.
     """
 
     ref_ns: int
@@ -32,6 +35,7 @@ class Correction:
     bound_ns: int
     free: bool = False
     no_quorum: bool = False
+    estimated_error_ns: int = 0
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,7 @@ class FleetClock:
     epoch_ns : stamp clock minus raw clock. corrected_raw_ns : when the last correction came. no_quorum : it was.
     suspected_raw_ns : since when something contradicts fleet time as this host has it, None while nothing does.
     hidden_jump_ns : by how much the raw clock may have jumped unseen, beyond the bound of `page`.
+    corrected_error_ns : what the last correction is likely off by, 0 = not known.
     """
 
     parameters: FleetClockParameters
@@ -70,6 +75,7 @@ class FleetClock:
     no_quorum: bool = False
     suspected_raw_ns: int | None = None
     hidden_jump_ns: int = 0
+    corrected_error_ns: int = 0
 
     @classmethod
     def start(
@@ -132,6 +138,7 @@ class FleetClock:
             drift_ppb = max(drift_ppb, self.parameters.holdover_drift_ppb)
         bound = correction.bound_ns + abs(now.raw_ns - ref_raw_ns) * drift_ppb // _NS
         self.no_quorum = correction.no_quorum
+        self.corrected_error_ns = correction.estimated_error_ns
         if not (self.no_quorum and self.known):
             self.corrected_raw_ns = now.raw_ns
         held = now.raw_ns - self.corrected_raw_ns <= self.parameters.holdover_after_ns
@@ -218,8 +225,17 @@ class FleetClock:
         """The page for readers: from now on its bound grows as in holdover, as nobody may come to say that it must."""
         drift_ppb = self.parameters.holdover_drift_ppb + self._slew_ppb(self.page.current)
         if not self.known or drift_ppb <= self.page.drift_ppb:
-            return self.shown
-        return self._widened(self._rebound(now, self.page.status, drift_ppb))
+            page = self.shown
+        else:
+            page = self._widened(self._rebound(now, self.page.status, drift_ppb))
+        return replace(page, estimated_error_ns=self.estimated_error_ns(now))
+
+    def estimated_error_ns(self, now: CrossTimestamp) -> int:
+        """What fleet time as published is likely off by, with what is still to be slewed; 0 = not known."""
+        if not self.corrected_error_ns or self.hidden_jump_ns or self.page.status != ClockStatus.SYNCHRONIZED:
+            return 0
+        left_ns = abs(self.page.at(now.raw_ns).fleet_ns - self.target.at(now.raw_ns))
+        return min(self.corrected_error_ns + left_ns, _MOST_ERROR_NS)
 
     @property
     def shown(self) -> ClockPage:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fabricpulse.clocksync.coordinator.duplicate_hosts import DUPLICATE
+from fabricpulse.clocksync.coordinator.estimated_error import remember
 from fabricpulse.clocksync.coordinator.fault_detection import FaultDetector
 from fabricpulse.clocksync.coordinator.members import Member
 from fabricpulse.clocksync.coordinator.roster import Roster
@@ -167,6 +168,7 @@ class Fleet:
         self.missing = len(self._expected)
         # What the last solve said is no measurement of now.
         columns["placed"] = False
+        columns["estimated_error_ns"] = 0
         columns["reported_edges"] = 0
         columns["reported_edges"][rows["slot"]] = rows["edges"]
         if not len(rows):
@@ -371,6 +373,11 @@ class Fleet:
         outlier = self._faults.assess(rows, numbers, edges, solution, now_s)
         size = np.abs(solution.residual_ns)
         self.residual_p50_ns = float(np.median(size))
+        columns, slots = self.roster.columns, rows["slot"].astype(np.intp)
+        ends = np.concatenate([slots[edges.i], slots[edges.j]])
+        likely_ns = remember(columns.held_out, ends, np.tile(solution.held_out_ns, 2))
+        placed = slots[solution.placed]
+        columns.at["estimated_error_ns"][placed] = likely_ns[placed]
         told = np.abs(solution.held_out_ns[np.isfinite(solution.held_out_ns)])
         self.held_out_ns = {share: float(np.quantile(told, share)) for share in _SHARES} if len(told) else {}
         self.outliers = int(outlier.sum())

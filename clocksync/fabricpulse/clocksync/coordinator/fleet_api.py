@@ -139,6 +139,7 @@ class FleetApi:
                 "host": m.name,
                 "age_s": round(now - m.received_s, 3),
                 "bound_ns": line.bound_ns if line is not None else None,
+                "estimated_error_ns": m.estimated_error_ns or None,
                 "correction_ns": line.correction_ns if line is not None else None,
                 "rate_ppb": line.rate_ppt * 1e-3 if line is not None else None,
                 "edges": len(m.info.edges) if m.info is not None else 0,

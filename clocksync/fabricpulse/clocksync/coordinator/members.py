@@ -7,6 +7,7 @@ host would cost a round more than the solve.
 import numpy as np
 from numpy.typing import NDArray
 
+from fabricpulse.clocksync.coordinator.estimated_error import CLASSES, Counts
 from fabricpulse.clocksync.wire.messages import HostInfo, Line
 from fabricpulse.clocksync.wire.suspicions import SUSPICIONS
 
@@ -42,6 +43,7 @@ COLUMNS = np.dtype(
         ("name", "u8"),
         ("residuals", "u4", (2,)),
         ("outliers", "i4"),
+        ("estimated_error_ns", "u4"),
         ("reported_edges", "i4"),
         ("joined", "?"),
         ("placed", "?"),
@@ -53,11 +55,15 @@ COLUMNS = np.dtype(
 
 
 class Columns:
-    """One entry of COLUMNS a slot, and the residuals of the last solve, which `residuals` is begin and end in."""
+    """One entry of COLUMNS a slot, and the residuals of the last solve, which `residuals` is begin and end in.
+
+    held_out : of each slot, for `estimated_error`.
+    """
 
     def __init__(self) -> None:
         self.at: NDArray[np.void] = np.zeros(0, COLUMNS)
         self.residuals = b""
+        self.held_out: Counts = np.zeros((0, CLASSES), np.float32)
 
     def make_room(self, slots: int) -> None:
         """At least `slots` entries."""
@@ -65,10 +71,14 @@ class Columns:
             grown = np.zeros(max(1024, 2 * slots), COLUMNS)
             grown[: len(self.at)] = self.at
             self.at = grown
+            counts = np.zeros((len(grown), CLASSES), np.float32)
+            counts[: len(self.held_out)] = self.held_out
+            self.held_out = counts
 
     def clear(self, slot: int) -> None:
         """As of a host that has said nothing yet."""
         self.at[slot] = np.zeros((), COLUMNS)
+        self.held_out[slot] = 0.0
         self.at["bound_ns"][slot] = self.at["anchor_rate_ppb"][slot] = np.nan
         for name in ("placed_s", "stepped_s", "jumped_s", "outlying_s", "utc_s"):
             self.at[name][slot] = -np.inf
@@ -119,6 +129,11 @@ class Member:
     def outliers(self) -> int:
         """Of its edges."""
         return int(self._columns.at["outliers"][self.slot])
+
+    @property
+    def estimated_error_ns(self) -> int:
+        """What its fleet time is likely off by, 0 = not known."""
+        return int(self._columns.at["estimated_error_ns"][self.slot])
 
     @property
     def reported_edges(self) -> int:

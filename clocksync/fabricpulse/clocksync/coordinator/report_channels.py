@@ -102,6 +102,7 @@ class ReportChannels:
             replies[name] = at[name]
         replies["bound_ns"] = at["line_bound_ns"]
         replies["suspect"] = at["suspect"]
+        replies["estimated_error_ns"] = at["estimated_error_ns"]
         ignorant = (at["info"] < 0) | (at["info"] != at["generation"])
         replies["flags"] = HAS_LINE * at["placed"] + RESEND_INFO * ignorant + NEWS * self._news(slots)
         replies["flags"] += NO_QUORUM * self._fleet.no_quorum

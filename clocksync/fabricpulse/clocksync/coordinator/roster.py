@@ -132,7 +132,7 @@ class Roster:
 
     def renumber(self) -> NDArray[np.int32]:
         """Gives up the slots of hosts that are gone. The new slot of each old one, -1 for none."""
-        columns = self.columns.at
+        columns, held_out = self.columns.at, self.columns.held_out
         moved = np.full(len(self._slots), -1, np.int32)
         self._slots.clear()
         self._names.clear()
@@ -145,9 +145,9 @@ class Roster:
         for member in members:
             edges = member.info.edges if member.info is not None else ()
             member.peers = np.array([self.slot(edge.peer) for edge in edges], np.int32)
-        self.columns.at = np.zeros(0, columns.dtype)
+        self.columns.at, self.columns.held_out = np.zeros(0, columns.dtype), held_out[:0]
         self.columns.make_room(len(self._slots))
-        self.columns.at[new] = columns[old]
+        self.columns.at[new], self.columns.held_out[new] = columns[old], held_out[old]
         self._by_slot = {member.slot: member for member in members}
         self._peers = None
         return moved

@@ -383,4 +383,5 @@ def correction_of(reply: RoundReply, line: Line) -> Correction:
         line.bound_ns,
         free=anchored,
         no_quorum=reply.no_quorum,
+        estimated_error_ns=reply.estimated_error_ns,
     )

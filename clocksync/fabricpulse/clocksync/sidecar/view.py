@@ -92,6 +92,7 @@ class SidecarView:
             "host_ns": self.now.host_ns,
             "fleet_ns": fleet.fleet_ns if known else None,
             "bound_ns": fleet.bound_ns if known else None,
+            "estimated_error_ns": self.clock.estimated_error_ns(self.now) or None,
             "offset_ns": fleet.fleet_ns - self.now.host_ns if known else None,
             "rate_ppb": self.clock.rate_ppt * 1e-3,
             "coordinator_up": self.coordinator.up,
@@ -137,6 +138,8 @@ class SidecarView:
         page, known = self.clock.shown, self.clock.known
         time_now = page.at(self.now.raw_ns)
         out.add(metrics.BOUND, (), time_now.bound_ns * 1e-9 if known else float("inf"))
+        if likely_ns := self.clock.estimated_error_ns(self.now):
+            out.add(metrics.ESTIMATED_ERROR, (), likely_ns * 1e-9)
         if known:
             out.add(metrics.OFFSET, (), (time_now.fleet_ns - self.now.host_ns) * 1e-9)
             out.add(metrics.FREQUENCY, (), 1.0 + self.clock.rate_ppt * 1e-12)

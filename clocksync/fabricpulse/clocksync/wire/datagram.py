@@ -44,11 +44,12 @@ REPLY_DTYPE = np.dtype(
     [
         ("magic", "<u4"), ("channel", "<u4"), ("sequence", "<u8"), ("solve", "<u8"), ("ref_ns", "<i8"),
         ("correction_ns", "<i8"), ("rate_ppt", "<i8"), ("bound_ns", "<i8"), ("generation", "<u4"), ("residuals", "<u2"),
-        ("flags", "u1"), ("suspect", "u1"), ("quorum_s", "<u8"), ("quorum_hosts", "<u4"), ("reserved", "<u4"),
+        ("flags", "u1"), ("suspect", "u1"), ("quorum_s", "<u8"), ("quorum_hosts", "<u4"),
+        ("estimated_error_ns", "<u4"),
     ]
 )  # fmt: skip
 _REQUEST = struct.Struct("<IIQqqqqqqqIIBBBBIQQ")
-_REPLY = struct.Struct("<IIQQqqqqIHBBQI4x")
+_REPLY = struct.Struct("<IIQQqqqqIHBBQII")
 _RESET = struct.Struct("<IIQ8x")
 _TAG = struct.Struct("<Q")
 # Flags. HAS_ANCHOR : of a request only. RESEND_INFO, NEWS : of a reply only: the next report should come by HTTP, with
@@ -131,6 +132,7 @@ def unpack_reply(
         suspect,
         moment_s,
         hosts,
+        estimated_error_ns,
     ) = _REPLY.unpack_from(body)
     end = _REPLY.size + residuals * RESIDUAL.size
     if (magic, number, answered) != (REPLY_MAGIC, channel.number, sequence) or end > len(body):
@@ -149,6 +151,7 @@ def unpack_reply(
         generation,
         quorum,
         bool(flags & NO_QUORUM),
+        estimated_error_ns=estimated_error_ns,
     )
     return reply, bool(flags & NEWS or (flags & HAS_QUORUM and not name))
 

@@ -20,7 +20,7 @@ from fabricpulse.core.shm.virtual_clock import VirtualClock, host_now_ns, open_v
 
 MAGIC = 0x314B434F4C435046
 VERSION = 4
-PAGE = struct.Struct("<I4x qqq qqq qqqq qqq qqq qqQQ")
+PAGE = struct.Struct("<II qqq qqq qqqq qqq qqq qqQQ")
 SEQUENCE_OFFSET = 16
 PAGES_OFFSET = 24
 FILE_SIZE = PAGES_OFFSET + 2 * PAGE.size
@@ -69,11 +69,15 @@ class ClockLine:
 
 
 class FleetTime(NamedTuple):
-    """A stamp on fleet time: the truth lies in [earliest_ns, latest_ns]; ns since 1970."""
+    """A stamp on fleet time: the truth lies in [earliest_ns, latest_ns]; ns since 1970.
+
+    estimated_error_ns : what fleet time is likely off by, which is no guarantee (clock_page.h); 0 = not known.
+    """
 
     fleet_ns: int
     bound_ns: int
     status: ClockStatus
+    estimated_error_ns: int = 0
 
     @property
     def earliest_ns(self) -> int:
@@ -103,13 +107,15 @@ class ClockPage:
     host_bound_ns: int
     disruptions: int
     time_namespace: int = 0
+    estimated_error_ns: int = 0
 
     def at(self, raw_ns: int) -> FleetTime:
         """Fleet time when CLOCK_MONOTONIC_RAW showed `raw_ns`."""
         line = self.current if raw_ns >= self.current.from_ns else self.previous
         status = ClockStatus.UNKNOWN if raw_ns > self.valid_until_raw_ns else self.status
         bound_ns = self.bound_ns + abs(raw_ns - self.bound_ref_raw_ns) * self.drift_ppb // 1_000_000_000
-        return FleetTime(line.at(raw_ns), bound_ns, status)
+        likely_ns = self.estimated_error_ns if status == ClockStatus.SYNCHRONIZED else 0
+        return FleetTime(line.at(raw_ns), bound_ns, status, likely_ns)
 
     def raw_ns(self, host_ns: int) -> int:
         """What CLOCK_MONOTONIC_RAW showed when the host clock showed `host_ns`."""
@@ -147,8 +153,9 @@ _NO_LINE = ClockLine(0, 0, 0)
 _NO_PAGE = ClockPage(ClockStatus.UNKNOWN, _NO_LINE, _NO_LINE, 0, 0, 0, 0, _NO_LINE, _NO_LINE, 0, 0, 0)
 _SEQUENCE_END = SEQUENCE_OFFSET + 4
 _NEVER_NS = 2**63
-# What `now` needs of a page: its line, bound_ref_raw_ns, bound_ns, drift_ppb, valid_until_raw_ns, status.
-_Plain = tuple[int, int, int, int, int, int, int, ClockStatus]
+# What `now` needs of a page: its line, bound_ref_raw_ns, bound_ns, drift_ppb, valid_until_raw_ns, status,
+# estimated_error_ns.
+_Plain = tuple[int, int, int, int, int, int, int, ClockStatus, int]
 _fleet_time = tuple.__new__
 
 
@@ -184,7 +191,7 @@ class ClockPageReader:
         self._file = MappedFile(path, MAGIC, VERSION, FILE_SIZE)
         self._time_namespace = time_namespace()
         self._copied, self._copy, self._decided_ns = b"", _NO_PAGE, _NEVER_NS
-        self._plain: _Plain = (0, 0, 0, 0, 0, 0, 0, ClockStatus.UNKNOWN)
+        self._plain: _Plain = (0, 0, 0, 0, 0, 0, 0, ClockStatus.UNKNOWN, 0)
         if not self._same_namespace(self.read()):
             self._file.close()
             raise TimeNamespaceError(
@@ -206,18 +213,18 @@ class ClockPageReader:
     def now(self) -> FleetTime:
         """Fleet time now. Check its status first: UNKNOWN means that there is none."""
         raw_ns = self._follow()
-        from_ns, to_ns, rate_ppt, ref_ns, bound_ns, drift_ppb, until_ns, status = self._plain
+        from_ns, to_ns, rate_ppt, ref_ns, bound_ns, drift_ppb, until_ns, status, likely_ns = self._plain
         if from_ns <= raw_ns <= until_ns and raw_ns >= ref_ns:
             # As `at`, for a quarter of its cost: this is called in loops.
             elapsed = raw_ns - from_ns
             scaled = elapsed * rate_ppt
             whole = scaled // 1_000_000_000_000 if scaled >= 0 else -(-scaled // 1_000_000_000_000)
             bound_ns += (raw_ns - ref_ns) * drift_ppb // 1_000_000_000
-            return _fleet_time(FleetTime, (to_ns + elapsed + whole, bound_ns, status))
+            return _fleet_time(FleetTime, (to_ns + elapsed + whole, bound_ns, status, likely_ns))
         shown = self._copy.at(raw_ns)
         # Timestamp in the future: the page is from a previous boot.
         strange = raw_ns < ref_ns or status == ClockStatus.UNKNOWN
-        return shown._replace(status=ClockStatus.UNKNOWN) if strange else shown
+        return shown._replace(status=ClockStatus.UNKNOWN, estimated_error_ns=0) if strange else shown
 
     def _follow(self) -> int:
         """Makes `_copy` the page in force, and returns what the raw clock showed while it was.
@@ -259,9 +266,17 @@ class ClockPageReader:
     def _plain_of(self, page: ClockPage) -> _Plain:
         line = page.current
         status = page.status if self._same_namespace(page) else ClockStatus.UNKNOWN
+        likely_ns = page.estimated_error_ns if status == ClockStatus.SYNCHRONIZED else 0
         return (
             *(line.from_ns, line.to_ns, line.rate_ppt),
-            *(page.bound_ref_raw_ns, page.bound_ns, page.drift_ppb, page.valid_until_raw_ns, status),
+            *(
+                page.bound_ref_raw_ns,
+                page.bound_ns,
+                page.drift_ppb,
+                page.valid_until_raw_ns,
+                status,
+                likely_ns,
+            ),
         )
 
     def convert(self, host_ns: int) -> FleetTime:
@@ -279,7 +294,7 @@ class ClockPageReader:
                 before, host, after = reading
         shown = page.checked(before, host, after).convert(host_ns)
         strange = after < page.bound_ref_raw_ns or not self._same_namespace(page)
-        return shown._replace(status=ClockStatus.UNKNOWN) if strange else shown
+        return shown._replace(status=ClockStatus.UNKNOWN, estimated_error_ns=0) if strange else shown
 
     def read(self) -> ClockPage:
         """The page that is in force; UNKNOWN while its writer is stopped where no page is."""
@@ -325,6 +340,7 @@ class ClockPageWriter:
         """
         body = PAGE.pack(
             page.status,
+            page.estimated_error_ns,
             *_words(page.current),
             *_words(page.previous),
             page.bound_ref_raw_ns,
@@ -362,10 +378,11 @@ def _unpacked(data: bytes) -> ClockPage:
     f = PAGE.unpack(data)
     return ClockPage(
         ClockStatus(f[0]),
-        *(ClockLine(*f[1:4]), ClockLine(*f[4:7])),
-        *(f[7], f[8], f[9], f[10]),
-        *(ClockLine(*f[11:14]), ClockLine(*f[14:17])),
-        *(f[17], f[18], f[19], f[20]),
+        *(ClockLine(*f[2:5]), ClockLine(*f[5:8])),
+        *(f[8], f[9], f[10], f[11]),
+        *(ClockLine(*f[12:15]), ClockLine(*f[15:18])),
+        *(f[18], f[19], f[20], f[21]),
+        f[1],
     )
 
 
