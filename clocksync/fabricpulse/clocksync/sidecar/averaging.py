@@ -3,7 +3,8 @@
 One iteration of damped averaging a round; some twenty of them give what the least squares give. The mean of a fleet
 that averages stays where it is, so the timeline goes on. Bounds are passed along in the same way: mine is the
 smallest of my own, aged, and of each neighbour's plus what the edge to it can hide. With nobody to say what
-is right they grow, as they must. Pure.
+is right they grow, as they must. Where a neighbour contradicts what I make of all of them, by more than the edge to it
+can hide, nobody can tell whose stamps are wrong, and no word of a neighbour is worth more than what I know. Pure.
 """
 
 from collections.abc import Sequence
@@ -15,13 +16,14 @@ from fabricpulse.clocksync.clock.fleet_clock import Correction
 @dataclass(frozen=True)
 class NeighbourView:
     """What one edge and the neighbour at its other end say about our correction at our stamp time
-    `ref_ns`.
+    `ref_ns`. hides_ns : what the edge may be off by; it is in bound_ns, too.
     """
 
     correction_ns: int
     rate_ppb: float
     sigma_ns: float
     bound_ns: float
+    hides_ns: float
 
 
 def average(
@@ -56,7 +58,11 @@ def average(
         mean = (1 - damping) * mean
         rate = (1 - damping) * rate + damping * own_rate_ppb
     correction = base + round(mean)
-    bound = min(view.bound_ns + abs(view.correction_ns - correction) for view in good)
-    if own_correction_ns is not None:
-        bound = min(bound, own_bound_ns + abs(correction - own_correction_ns))
+    told = [view.bound_ns + abs(view.correction_ns - correction) for view in views]
+    agreed = all(abs(view.correction_ns - correction) <= view.hides_ns for view in views)
+    if own_correction_ns is None:
+        bound = min(told) if agreed else max(told)
+    else:
+        kept = own_bound_ns + abs(correction - own_correction_ns)
+        bound = min(kept, *told) if agreed else kept
     return Correction(ref_ns, correction, rate, int(bound) + 1)
