@@ -259,6 +259,22 @@ def test_hosts_that_take_none_are_asked_for_none() -> None:
     assert survey.dealt == Dealt()
 
 
+def test_exporters_of_an_older_version_have_no_place_and_spoil_none() -> None:
+    """One host in eight tells its edges and no delays: pairs with it are half known, which is nothing. It is asked for
+    no temporary peer and has no place; all others have the right one, and what is missing is said.
+    """
+    fabric = Fabric(Plan(hosts=64, per_leaf=16, leaves_per_pod=0), 3)
+    old = {nic.host for nic in fabric.nics[::8]}
+    survey = LiveSurvey(fabric, old=old)
+    while survey.dealt.number and survey.rounds < 20:
+        assert not old & survey.dealt.edges.keys()
+        survey.play_round()
+        assert not survey.told_wrongly()
+    told = {entry["nic"].partition("/")[0] for entry in survey.document["nics"] if entry["leaf"] is not None}
+    assert told == {nic.host for nic in fabric.nics} - old
+    assert "8 of 64 hosts tell no one-way delays" in " ".join(survey.document["missing"])
+
+
 def test_a_lease_ends_with_its_round() -> None:
     """A reply tells a host its edges for some seconds, never longer than the round: also if the worker is stopped. A
     worker that was replaced has dealt nothing.
