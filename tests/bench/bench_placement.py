@@ -4,8 +4,8 @@ Prints one JSON object a line and exits with 1 if a gate is missed. `ARGS="--onl
 `make bench NAME=map ARGS="--only placement"`. Sizes: `--cases N`, `--first SEED`.
 
 gain : jobs of 128 to 16,384 GPUs on fabrics whose host names say nothing of where they are (worst of names), or follow
-the tree; times by name and random hosts. optimum : random small jobs and fabrics against the exact optimum. large :
-16,384 ranks, CPU time of one core.
+the tree; times by name and random hosts. optimum : random small jobs and fabrics against the exact optimum. learned : a
+tree that was learned from simulated delays instead of a declared one. large : 16,384 ranks, CPU time of one core.
 """
 
 import argparse
@@ -14,9 +14,15 @@ import random
 import sys
 import time
 
+import numpy as np
 from tests.bench.rows import Rows, quantile
+from tests.fixtures.distant_nics import Fabric as Simulated
+from tests.fixtures.distant_nics import Plan
+from tests.fixtures.live_tree import LiveSurvey
 from tests.fixtures.placement_cases import fabric_of_size, optimum, small_question
 
+from fabricpulse.diagnosis.tree.documents import places_file_of
+from fabricpulse.placement.cost import Weights, tier_bytes
 from fabricpulse.placement.fabric import Fabric, fabric_of
 from fabricpulse.placement.formats.document import ratio
 from fabricpulse.placement.order import Order, Question, place
@@ -36,11 +42,13 @@ JOBS = (
 
 
 def bench_placement(rows: Rows, cases: int, first: int, parts: set[str]) -> None:
-    """parts : of gain, optimum, large; empty for all."""
+    """parts : of gain, optimum, learned, large; empty for all."""
     if not parts or "gain" in parts:
         _gain(rows)
     if not parts or "optimum" in parts:
         _optimum(rows, cases, first)
+    if not parts or "learned" in parts:
+        _learned(rows)
     if not parts or "large" in parts:
         _large(rows)
 
@@ -113,6 +121,37 @@ def _optimum(rows: Rows, cases: int, first: int) -> None:
     )
 
 
+def _learned(rows: Rows) -> None:
+    """The order that follows from a tree that the coordinator has learned from delays, told by its true tree."""
+    plan = Plan(hosts=256, per_leaf=16, leaves_per_pod=4, in_order=False)
+    survey = LiveSurvey(Simulated(plan, 1)).learn()
+    file, left_out = places_file_of(survey.document)
+    leaf, pod = survey.fabric.leaf.tolist(), survey.fabric.pod_of_leaf.tolist()
+    below: dict[str, list[str]] = {}
+    for nic, number in zip(survey.fabric.nics, leaf, strict=True):
+        below.setdefault(f"leaf-{number}", []).append(nic.name)
+    pods: dict[str, list[str]] = {}
+    for number, above in enumerate(pod):
+        pods.setdefault(f"pod-{above}", []).append(f"leaf-{number}")
+    case = "2,048 GPUs, 16 leaves, 4 pods, a learned tree"
+    rows.report(case, "hosts_placed", len(survey.fabric.nics) - len(left_out), "hosts", "== 256")
+    if left_out:
+        return
+    true = fabric_of(places(directory(PlacesFile(below, pods)), (), 8))
+    learned = fabric_of(places(directory(PlacesFile(file["leaves"], file["pods"])), (), 8))
+    shape = Shape(8, 8, 32)
+    (of_true, _), (of_learned, cpu_s) = (_placed(fabric, shape, _DENSE) for fabric in (true, learned))
+    # Each rank on the same GPU of the same host of the true fabric.
+    at = {place.host: first for place, first in zip(true.places, true.first.tolist(), strict=False)}
+    host = learned.host[of_learned.slot_of]
+    first = np.array([at[place.host] for place in learned.places])
+    slot_of = first[host] + of_learned.slot_of - learned.first[host]
+    traffic, weights = shape_traffic(shape, _DENSE.payloads(shape)), Weights().array()
+    costs = [float(tier_bytes(true, traffic, slots) @ weights) for slots in (of_true.slot_of, slot_of)]
+    more = {"rounds": survey.rounds, "cpu_s": round(cpu_s, 2)}
+    rows.report(case, "placement_learned_to_true", costs[0] / costs[1], "ratio", ">= 0.95", **more)
+
+
 def _large(rows: Rows) -> None:
     fabric = fabric_of_size(8, 16, 16, 8, seed=1)
     for shape, model in ((Shape(8, 16, 128), _DENSE), (Shape(1, 16, 1024, 64), _EXPERTS)):
@@ -127,13 +166,13 @@ def main() -> None:
         os.execv(sys.executable, [sys.executable, "-m", "tests.bench.bench_placement", *sys.argv[1:]])  # noqa: S606
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--only", default="", help="comma separated parts: gain, optimum, large; default: all"
+        "--only", default="", help="comma separated parts: gain, optimum, learned, large; default: all"
     )
     parser.add_argument("--cases", type=int, default=200, help="of the part optimum")
     parser.add_argument("--first", type=int, default=1000, help="first seed of the part optimum")
     options = parser.parse_args()
     parts = set(filter(None, options.only.split(",")))
-    if unknown := parts - {"gain", "optimum", "large"}:
+    if unknown := parts - {"gain", "optimum", "learned", "large"}:
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
     rows = Rows("placement")
     bench_placement(rows, options.cases, options.first, parts)
