@@ -127,12 +127,15 @@ def _learned(rows: Rows) -> None:
     survey = LiveSurvey(Simulated(plan, 1)).learn()
     file, left_out = places_file_of(survey.document)
     leaf, pod = survey.fabric.leaf.tolist(), survey.fabric.pod_of_leaf.tolist()
-    below: dict[str, list[str]] = {}
-    for nic, number in zip(survey.fabric.nics, leaf, strict=True):
-        below.setdefault(f"leaf-{number}", []).append(nic.name)
-    pods: dict[str, list[str]] = {}
-    for number, above in enumerate(pod):
-        pods.setdefault(f"pod-{above}", []).append(f"leaf-{number}")
+    names = [nic.name for nic in survey.fabric.nics]
+    below: dict[str, str | tuple[str, ...]] = {
+        f"leaf-{number}": tuple(name for name, at in zip(names, leaf, strict=True) if at == number)
+        for number in range(len(pod))
+    }
+    pods = {
+        f"pod-{number}": tuple(f"leaf-{at}" for at, above in enumerate(pod) if above == number)
+        for number in set(pod)
+    }
     case = "2,048 GPUs, 16 leaves, 4 pods, a learned tree"
     rows.report(case, "hosts_placed", len(survey.fabric.nics) - len(left_out), "hosts", "== 256")
     if left_out:
