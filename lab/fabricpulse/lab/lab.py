@@ -18,6 +18,7 @@ from fabricpulse.core.fleet.membership import Membership
 from fabricpulse.core.fleet.membership import Nic as MemberNic
 from fabricpulse.lab.channel import Channel
 from fabricpulse.lab.clocks import HostClock, WanderDriver
+from fabricpulse.lab.detour import Detour
 from fabricpulse.lab.fabric import MGMT, Fabric
 from fabricpulse.lab.faults import Fault, Port
 from fabricpulse.lab.load import SINK_PORT, Load, choose_ports
@@ -31,8 +32,8 @@ class Lab(LabNetwork):
     """A running lab.
 
     fabric : its size. directory : where run directories, logs and clocks lie; removed by `close()` unless `keep`.
-    nic_mbit : every NIC's speed in Mbit/s (shaped at the switch towards the host and at the leaf's uplinks), None =
-    as fast as this machine can.
+    nic_mbit : every NIC's speed in Mbit/s (shaped at both ends of its cable). uplink_mbit : the speed of each cable
+    between leaf and spine. None = as fast as this machine can.
     """
 
     def __init__(
@@ -45,11 +46,13 @@ class Lab(LabNetwork):
         mtu: int = 9000,
         ipv6: bool = True,
         nic_mbit: float | None = None,
+        uplink_mbit: float | None = None,
         directory: Path | None = None,
         keep: bool = False,
     ) -> None:
         super().__init__(Fabric(hosts=hosts, rails=rails, spines=spines, pods=pods, mtu=mtu, ipv6=ipv6))
         self.nic_mbit = nic_mbit
+        self.uplink_mbit = uplink_mbit
         self.keep = keep
         self.warnings: list[str] = []
         self._given_directory = directory
@@ -97,7 +100,12 @@ class Lab(LabNetwork):
                     for nic in host.nics:
                         nic.switch_port.limit(self.nic_mbit)
                         nic.host_port.limit(self.nic_mbit)
-                self.faults_in_force.clear()  # a NIC's speed is no fault: heal() leaves it
+            if self.uplink_mbit is not None:
+                for leaf in self.fabric.leaf_names:
+                    for spine in self.fabric.spine_names:
+                        self.port(leaf, spine).limit(self.uplink_mbit)
+                        self.port(spine, leaf).limit(self.uplink_mbit)
+            self.faults_in_force.clear()  # the speed of a cable is no fault: heal() leaves it
         except BaseException:
             self.close()
             raise
@@ -264,6 +272,18 @@ class Lab(LabNetwork):
             )
         what = f"load {source} to {destination} {mbit:g} Mbit/s {path or ''}".rstrip()
         return Load(self, what, (host, nic), (target_host, target), mbit, ports)
+
+    def detour(self, source: str, destination: str, delay_ms: float) -> Detour:
+        """Sends TCP from "h0-rail0" to "h3-rail0" over a way that is longer by so much; it ends as a fault does.
+
+        Probes and other traffic go as before. Raises UserError where both share a leaf, which routes nothing then.
+        """
+        _, nic = self.nic(source)
+        _, target = self.nic(destination)
+        if nic.leaf == target.leaf:
+            raise UserError(f"no detour from {source} to {destination}: they share a leaf")
+        what = f"detour {source} to {destination} {delay_ms:g} ms"
+        return Detour(self, what, nic, target.address, delay_ms)
 
     def heal(self) -> None:
         """Undoes every fault, newest first."""

@@ -3,6 +3,7 @@
 import itertools
 import time
 from collections.abc import Callable
+from socket import SHUT_WR
 
 import pytest
 from tests.fixtures.waiting import Patience, wait_for
@@ -375,3 +376,57 @@ def test_a_load_fills_the_path_that_was_asked_for(shared_lab: Lab) -> None:
     with pytest.raises(UserError, match="share a leaf"):
         shared_lab.load("h0-rail0", "h1-rail0", 1, path="spine0")
     assert shared_lab.faults == ()
+
+
+def connect_floor(lab: Lab) -> float:
+    """The least time of ten TCP handshakes across rails, s: a machine that is busy delays some, a longer way all."""
+    times = []
+    with lab.socket("h1") as listener:
+        listener.bind((lab.address("h1", "rail1"), 0))
+        listener.listen()
+        for _ in range(10):
+            with lab.socket("h0") as sock:
+                sock.bind((lab.address("h0", "rail0"), 0))
+                began = time.monotonic()
+                sock.connect(listener.getsockname())
+                times.append(time.monotonic() - began)
+    return min(times)
+
+
+def test_a_detour_is_longer_for_tcp_one_way_and_for_nothing_else(shared_lab: Lab) -> None:
+    """A handshake takes the delay once, datagrams take none, large segments arrive; all is as before after undo."""
+    with shared_lab.detour("h0-rail0", "h1-rail1", 30.0) as fault:
+        assert shared_lab.faults == (fault,)
+        assert 0.03 <= connect_floor(shared_lab) < 0.06
+        assert pair_delay_floor(Pair(shared_lab, *CROSS_RAIL)) < 0.015
+        with shared_lab.socket("h1") as listener, shared_lab.socket("h0") as sock:
+            listener.bind((shared_lab.address("h1", "rail1"), 0))
+            listener.listen()
+            sock.bind((shared_lab.address("h0", "rail0"), 0))
+            sock.connect(listener.getsockname())
+            sock.sendall(bytes(50_000))  # fits into the receiver's buffer: nobody reads yet
+            sock.shutdown(SHUT_WR)
+            answer, _ = listener.accept()
+            with answer:
+                assert sum(len(data) for data in iter(lambda: answer.recv(1 << 16), b"")) == 50_000
+    assert connect_floor(shared_lab) < 0.015
+    assert "detour" not in shared_lab.run("leaf0", ["ip", "link"]).stdout
+    assert "detour" not in shared_lab.run("leaf0", ["ip", "rule"]).stdout
+
+
+def test_a_detour_that_cannot_be_is_refused(shared_lab: Lab) -> None:
+    """Where no leaf routes, and without a delay."""
+    with pytest.raises(UserError, match="share a leaf"):
+        shared_lab.detour("h0-rail0", "h1-rail0", 5.0)
+    with pytest.raises(UserError, match="above 0"):
+        shared_lab.detour("h0-rail0", "h1-rail1", 0.0)
+
+
+def test_an_uplink_has_a_speed_of_its_own(make_lab: Callable[..., Lab]) -> None:
+    """uplink_mbit holds back what crosses a spine and nothing else, and is no fault."""
+    lab = make_lab(hosts=2, rails=2, spines=1, uplink_mbit=20)
+    assert lab.faults == ()
+    lab.heal()
+    with Pair(lab, *CROSS_RAIL) as across, Pair(lab, *SAME_RAIL) as below:
+        assert 18 < across.rate_mbit(0.1) < 22
+        assert below.rate_mbit(0.1) > 40

@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 from fabricpulse.core.errors import UserError
+from fabricpulse.lab.detour import DelayLine
 from fabricpulse.lab.faults import FlapPlan, tbf
 from fabricpulse.lab.load import CATCH_UP_S, Pacer
 
@@ -73,3 +74,24 @@ def test_a_slow_load_still_sends() -> None:
     """One packet every eight seconds comes every eight seconds, however often it is asked."""
     pacer = Pacer(0.001, 972, 0.0)
     assert sum(pacer.due(tick * 0.001) for tick in range(80_001)) == pytest.approx(10, abs=1)
+
+
+def test_a_delay_line_holds_each_packet_for_its_time_in_order() -> None:
+    """Nothing before, all that is due at once after a pause; and how long to sleep until then."""
+    line = DelayLine(0.01)
+    assert line.wait_s(5.0) is None
+    line.put(b"a", 1.0)
+    line.put(b"b", 1.004)
+    assert line.wait_s(1.002) == pytest.approx(0.008)
+    assert (line.due(1.0099), line.due(1.0101)) == ([], [b"a"])
+    line.put(b"c", 1.005)
+    assert line.wait_s(2.0) == 0.0
+    assert line.due(2.0) == [b"b", b"c"]
+
+
+def test_a_delay_line_has_an_end() -> None:
+    """Of a flood it drops the newest, as a queue does."""
+    line = DelayLine(1.0)
+    for number in range(5000):
+        line.put(number.to_bytes(2, "big"), 0.0)
+    assert [int.from_bytes(packet, "big") for packet in line.due(1.0)] == list(range(4096))
