@@ -15,7 +15,7 @@ local signals = import '../signals.libsonnet';
         'FabricPathContended',
         'warning',
         'plugin',
-        f.contended,
+        f.contendedBySender,
         'A flow of a job is held up in a queue while its siblings are not.',
         'Flow {{ $labels.device }} of {{ $labels.instance }} to {{ $labels.peer_device }} of {{ $labels.peer }} (workload {{ $labels.workload }}) has {{ $value | printf "%.1f" }} times the one-way delay of the job\'s quick flows, and loses bandwidth or is marked: its path is shared.',
         { 'for': config.contentionFor }
@@ -25,7 +25,7 @@ local signals = import '../signals.libsonnet';
         'FabricJobsContend',
         'warning',
         'plugin',
-        'count by (%(c)s) (group by (%(c)s, workload) (%(contended)s)) > 1' % { c: config.clusterLabel, contended: f.contended },
+        'count by (%(c)s) (group by (%(c)s, workload) (%(contended)s)) > 1' % { c: config.clusterLabel, contended: f.contendedPaths },
         'Several jobs are held up in queues at the same time.',
         '{{ $value | printf "%.0f" }} jobs have contended flows: they share links. FabricPathContended names the flows.',
         { 'for': config.contentionFor }
@@ -37,7 +37,7 @@ local signals = import '../signals.libsonnet';
         'plugin',
         'count by (%(c)s, workload, peer, peer_device) (%(slow)s) >= %(senders)d' % {
           c: config.clusterLabel,
-          slow: f.slow,
+          slow: f.slowBySender,
           senders: config.incastSenders,
         },
         'Many senders of a job meet at one NIC.',

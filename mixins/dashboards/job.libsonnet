@@ -61,13 +61,13 @@ local signals = import '../signals.libsonnet';
           g.scatter(
             'Throughput against one-way delay',
             'One dot a flow (NIC pair). A healthy flow lies lower right; a slow one stands alone, upper left.',
-            g.query('flow:fabricpulse_qp_sent_bytes:rate2m' + panel),
+            g.query('flow:fabricpulse_qp_received_bytes:rate2m' + panel),
             g.query('flow:fabricpulse_qp_owd_seconds:p50_2m' + panel),
             ['throughput', 'delay'],
             ['Bps', 's']
           ),
           g.timeseries('Contention score', "By how much a flow is slower than the quick quarter of its job's flows; above %g the flow counts as slow. The worst of the range." % config.contentionScore, 'none', [
-            g.query(g.worst(config, 'flow:fabricpulse_qp_owd_seconds:contention_score' + panel, flow), '{{instance}} {{device}} → {{peer}} {{peer_device}}'),
+            g.query(g.worst(config, 'flow:fabricpulse_qp_owd_seconds:contention_score' + panel, flow), '{{peer}} {{peer_device}} → {{instance}} {{device}}'),
           ]),
           g.timeseries('Collective bandwidth', 'Payload of one rank by duration, mean of the ranks.', 'Bps', [
             g.query('workload:fabricpulse_collective_bandwidth_bytes_per_second:avg{%s, workload=~"$workload"}' % g.clusterMatcher(config), '{{workload}} {{collective}}'),
@@ -81,7 +81,7 @@ local signals = import '../signals.libsonnet';
             g.query('workload:fabricpulse_qp_owd_seconds:p99_5m{%s, workload=~"$workload"}' % g.clusterMatcher(config), '{{workload}}'),
           ]),
           g.timeseries('In-band delay by flow, median', 'Of a pair of NICs, over one minute; the twenty flows that were slowest in the range.', 's', [
-            g.query(g.worst(config, 'flow:fabricpulse_qp_owd_seconds:p50_2m' + panel, flow), '{{instance}} {{device}} → {{peer}} {{peer_device}}'),
+            g.query(g.worst(config, 'flow:fabricpulse_qp_owd_seconds:p50_2m' + panel, flow), '{{peer}} {{peer_device}} → {{instance}} {{device}}'),
           ]),
         ]),
       ]

@@ -99,7 +99,7 @@ local signals = import '../signals.libsonnet';
           g.scatter(
             'Flows: throughput against one-way delay',
             'One dot a flow (NIC pair). A healthy flow lies lower right; a slow one stands alone, upper left.',
-            g.query('flow:fabricpulse_qp_sent_bytes:rate2m{%s, workload=~"$workload"}' % fleet),
+            g.query('flow:fabricpulse_qp_received_bytes:rate2m{%s, workload=~"$workload"}' % fleet),
             g.query('flow:fabricpulse_qp_owd_seconds:p50_2m{%s, workload=~"$workload"}' % fleet),
             ['throughput', 'delay'],
             ['Bps', 's']

@@ -1,6 +1,10 @@
 // Expressions on flows: all queue pairs (or sockets) of one job from one NIC to another. What several alerts need is
 // recorded (rules/flow.libsonnet): over a large fleet each of these takes long. Alerts on it have a `for`, beside which
 // the lag of one evaluation does not count.
+//
+// The receiver measures the delay, so what is recorded of a flow has the receiver as `instance` and `device`, the sender
+// as `peer` and `peer_device`, like an edge. What only the sender knows (marks, what it sends again) is swapped, and so is
+// an alert, which names the sender first: there the flow can be put on another path.
 local signals = import '../signals.libsonnet';
 function(config) {
   local s = signals(config),
@@ -12,70 +16,105 @@ function(config) {
   local delay = recorded('flow:fabricpulse_qp_owd_seconds:p50_2m'),
   local floor = recorded('flow:fabricpulse_qp_owd_seconds:p10_2m'),
   local score = recorded('flow:fabricpulse_qp_owd_seconds:contention_score'),
-  local rate = recorded('flow:fabricpulse_qp_sent_bytes:rate2m'),
+  local rate = recorded('flow:fabricpulse_qp_received_bytes:rate2m'),
   local congested = recorded('flow:fabricpulse_qp:congestion_signs'),
+  // `instance` is the host's name (deploy/prometheus.yml). Only of few series: it is slow.
+  local move(expr, to, from) = 'label_replace(%s, "%s", "$1", "%s", "(.*)")' % [expr, to, from],
+  local drop(expr, label) = 'label_replace(%s, "%s", "", "", "")' % [expr, label],
+  local swapped(expr) =
+    local moved = move(move(move(move(move(move(expr, 'was_instance', 'instance'), 'was_device', 'device'), 'instance', 'peer'), 'device', 'peer_device'), 'peer', 'was_instance'), 'peer_device', 'was_device');
+    drop(drop(moved, 'was_instance'), 'was_device'),
+  local anySwapped(expr) = 'group by (%s) (%s)' % [flow, swapped(expr)],
 
   // What is recorded.
-  // One-way delay of each flow's chunks, s. An exporter has one histogram of a flow: its buckets need no sum, and to record
+  // One-way delay of each flow's chunks, s; nothing of a flow without chunks, of which the quantile is NaN: one NaN makes
+  // that of its job's quick quarter NaN. An exporter has one histogram of a flow: its buckets need no sum, and to record
   // their rates for both quantiles costs more than to take them twice.
-  delayQuantile(q):: 'max by (%s) (histogram_quantile(%g, %s))' % [flow, q, s.flowRate('fabricpulse_qp_owd_seconds_bucket')],
-  sentRate:: s.flowRates('fabricpulse_qp_sent_bytes_total', flow),
+  delayQuantile(q):: 'max by (%s) (histogram_quantile(%g, %s)) >= 0' % [flow, q, s.flowRate('fabricpulse_qp_owd_seconds_bucket')],
+  receivedRate:: s.flowRates('fabricpulse_qp_received_bytes_total', flow),
   // What is usual, bytes/s: before the present could change it.
   usualRate:: 'quantile_over_time(0.5, %s[1h] offset 2m)' % rate,
-  sentRateOfDevice:: 'sum by (%s, instance, workload, device) (%s)' % [c, rate],
+  receivedRateOfDevice:: 'sum by (%s, instance, workload, device) (%s)' % [c, rate],
   // By how much a flow is slower than the quick quarter of its job's flows: the size of messages cancels.
   contentionScore:: '%(delay)s / on (%(job)s) group_left quantile by (%(job)s) (0.25, %(delay)s)' % { delay: delay, job: job },
-  // 1 for a flow that is marked, resends, or has less bandwidth than its job's median flow or itself in the hour before.
-  congestionSigns:: 'group by (%(flow)s) (%(marked)s > 0 or %(resent)s > 0 or %(rate)s < on (%(job)s) group_left () (0.9 * quantile by (%(job)s) (0.5, %(rate)s)) or %(rate)s < 0.9 * %(usual)s)' % {
+  // 1 for a flow that is marked or resends.
+  congestionSigns:: anySwapped('(%s > 0 or %s > 0)' % [s.flowRate('fabricpulse_qp_ecn_marked_total'), s.flowRate('fabricpulse_qp_retransmits_total')]),
+  // Bytes/s of a flow with less than the median of its job's flows that carry chunks, or than itself in the hour before.
+  starvedRate:: '%(rate)s < on (%(job)s) group_left () (0.9 * quantile by (%(job)s) (0.5, %(rate)s and on (%(flow)s) %(delay)s)) or %(rate)s < 0.9 * %(usual)s' % {
     flow: flow,
     job: job,
     rate: rate,
-    usual: recorded('flow:fabricpulse_qp_sent_bytes:usual_rate'),
-    marked: s.flowRate('fabricpulse_qp_ecn_marked_total'),
-    resent: s.flowRate('fabricpulse_qp_retransmits_total'),
+    delay: delay,
+    usual: recorded('flow:fabricpulse_qp_received_bytes:usual_rate'),
   },
 
   // What alerts are made of.
   slow:: '(%s > %g and on (%s) %s > %g)' % [score, config.contentionScore, flow, delay, config.contentionDelaySeconds],
-  slowAndCongested:: '%s and on (%s) %s' % [$.slow, flow, congested],
+  slowAndCongested:: '%s and on (%s) (%s or %s)' % [$.slow, flow, congested, recorded('flow:fabricpulse_qp_received_bytes:starved_rate')],
   contended:: recorded('flow:fabricpulse_qp_owd_seconds:contended'),
+  slowBySender:: swapped($.slow),
 
-  // The fastest chunks of a flow are far slower than its siblings', and nothing says congestion: their delay, s.
-  inBandSuspects:: '%(floor)s > on (%(job)s) group_left () (%(factor)g * quantile by (%(job)s) (0.25, %(floor)s)) > %(least)g unless on (%(flow)s) %(congested)s' % {
+  // Jobs that run over a NIC that has an alert of its own: it is the news, and what it does to flows is not. Where a whole
+  // network is slow its NICs are not the cause.
+  local alerting(names, state='alertstate="firing"') = 'last_over_time(%s[%s])' % [s.series('ALERTS', 'alertname=~"%s", %s' % [names, state]), config.lastValueWindow],
+  local troubled = 'group by (%(job)s) (%(lanes)s and on (%(nic)s) (%(nics)s or %(slow)s unless on (%(network)s) %(networks)s))' % {
+    job: job,
+    lanes: s.last('fabricpulse_lane_state'),
+    nic: '%s, instance, device' % c,
+    nics: alerting('FabricNicDisconnected|FabricNicFlapping|FabricNicLossy|FabricMtuBlackHole'),
+    slow: alerting('FabricNicSlow'),
+    network: '%s, network' % c,
+    networks: alerting('FabricNetworkSlow', 'alertstate=~"pending|firing"'),
+  },
+  // Flows that are contended on the way that probes take as well, and not for a NIC.
+  contendedOnPath:: '%(contended)s unless on (%(job)s) %(troubled)s unless on (%(flow)s) %(offPath)s == 1' % {
+    contended: $.contended,
+    job: job,
+    troubled: troubled,
+    flow: flow,
+    offPath: slowerThanProbes,
+  },
+  contendedPaths:: recorded('flow:fabricpulse_qp_owd_seconds:contended_paths'),
+  // With the network of the receiving NIC, where it is known.
+  contendedBySender::
+    local nic = '%s, instance, device' % c;
+    swapped('(%(flows)s * on (%(nic)s) group_left (network) group by (%(nic)s, network) (%(connected)s) or on (%(flow)s) %(flows)s)' % {
+      flows: $.contendedPaths,
+      nic: nic,
+      connected: s.nicConnected,
+      flow: flow,
+    }),
+
+  // The fastest chunks of a flow are far slower than its siblings', and nothing marks them: their delay, s. Less bandwidth
+  // is what a longer way gives, too, and a few packets are sent again on every way.
+  inBandSuspects:: '%(floor)s > on (%(job)s) group_left () (%(factor)g * quantile by (%(job)s) (0.25, %(floor)s)) > %(least)g unless on (%(flow)s) %(marked)s' % {
     floor: floor,
     job: job,
     factor: config.contentionScore,
     least: config.contentionDelaySeconds,
     flow: flow,
-    congested: congested,
+    marked: anySwapped('(%s > 0)' % s.flowRate('fabricpulse_qp_ecn_marked_total')),
   },
-  // 1 for those of them that are far slower than the probes between the same NICs, 0 for those that are not. The edge's
-  // own labels say peer -> device; swapped they say device -> peer: `way` tells which edge it was compared with. `instance`
-  // is the host's name (deploy/prometheus.yml). Suspects are swapped and not edges: they are few.
+  // 1 for those of them that are far slower than the probes between the same NICs, on whichever source port, and 0 for
+  // those that are not: on one of several equal paths there is a queue that only some probes meet.
   local suspects = recorded('flow:fabricpulse_qp_owd_seconds:in_band_suspects'),
   local edge = '%s, instance, device, peer, peer_device' % c,
-  local move(expr, to, from) = 'label_replace(%s, "%s", "$1", "%s", "(.*)")' % [expr, to, from],
-  local swapped(expr) =
-    move(move(move(move(move(move(expr, 'was_instance', 'instance'), 'was_device', 'device'), 'instance', 'peer'), 'device', 'peer_device'), 'peer', 'was_instance'), 'peer_device', 'was_device'),
-  local way(expr, name) = 'label_replace(%s, "way", "%s", "", "")' % [expr, name],
-  slowerThanProbes:: '(%(receive)s or %(send)s) > bool on (%(edge)s) group_left () (%(ratio)g * max by (%(edge)s) (%(probes)s))' % {
-    receive: way(suspects, 'receive'),
-    send: way(swapped(suspects), 'send'),
+  local slowerThanProbes = recorded('flow:fabricpulse_qp_owd_seconds:slower_than_probes'),
+  slowerThanProbes:: '%(suspects)s > bool on (%(edge)s) group_left () (%(ratio)g * max by (%(edge)s) (%(probes)s or %(paths)s))' % {
+    suspects: suspects,
     edge: edge,
     ratio: config.inBandRatio,
     probes: s.last('fabricpulse_edge_owd_seconds', 'quantile="0.5"'),
+    paths: s.last('fabricpulse_edge_path_owd_seconds', 'path="worst"'),
   },
-  // By how much they are slower than their siblings; slower than all edges that are known of, of one at least.
-  inBandSlower::
-    local compared(name) = s.series('flow:fabricpulse_qp_owd_seconds:slower_than_probes', 'way="%s"' % name);
-    '%(suspects)s / on (%(job)s) group_left quantile by (%(job)s) (0.25, %(floor)s) and on (%(flow)s) (min by (%(flow)s) (%(receive)s or %(send)s) == 1)' % {
-      suspects: suspects,
-      job: job,
-      floor: floor,
-      flow: flow,
-      receive: compared('receive'),
-      send: swapped(compared('send')),
-    },
+  // By how much they are slower than their siblings.
+  inBandSlower:: swapped('(%(suspects)s / on (%(job)s) group_left quantile by (%(job)s) (0.25, %(floor)s) and on (%(flow)s) %(compared)s == 1)' % {
+    suspects: suspects,
+    job: job,
+    floor: floor,
+    flow: flow,
+    compared: slowerThanProbes,
+  }),
 
   collectiveBandwidth:: 'avg by (%s, workload, collective) (%s > 0)' % [c, s.last('fabricpulse_collective_bandwidth_bytes_per_second')],
 

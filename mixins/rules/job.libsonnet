@@ -11,8 +11,8 @@ local signals = import '../signals.libsonnet';
         interval: $._config.slowInterval,
         rules: [
           {
-            record: 'device:fabricpulse_qp_received_bytes:rate2m',
-            expr: rate('fabricpulse_qp_received_bytes_total'),
+            record: 'device:fabricpulse_qp_sent_bytes:rate2m',
+            expr: rate('fabricpulse_qp_sent_bytes_total'),
           },
           {
             record: 'workload:fabricpulse_qp_owd_seconds:p99_5m',

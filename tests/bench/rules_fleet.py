@@ -136,11 +136,14 @@ class PaperFleet:
         yield f'fabricpulse_lanes{{{lane},state="up"}} 2'
         yield f"fabricpulse_lane_failovers_total{{{lane}}} 0"
         flow = f'{lane},peer="{peer}",peer_device="rail{rail}"'
-        sent = "@2000000@" if slow else "@3000000000@"
-        for name in ("sent", "received"):
-            yield f"fabricpulse_qp_{name}_bytes_total{{{flow}}} {sent}"
+        yield f"fabricpulse_qp_sent_bytes_total{{{flow}}} {'@2000000@' if slow else '@3000000000@'}"
         yield f"fabricpulse_qp_ecn_marked_total{{{flow}}} {'@50@' if slow else 0}"
         yield f"fabricpulse_qp_retransmits_total{{{flow}}} 0"
+        # The other end of the flow of the host before: the receiver counts what has come and measures its delay.
+        before = (host - 1) % len(self.names)
+        slow = self._has("slow_flow", before, rail)
+        flow = f'{lane},peer="{self.names[before]}",peer_device="rail{rail}"'
+        yield f"fabricpulse_qp_received_bytes_total{{{flow}}} {'@2000000@' if slow else '@3000000000@'}"
         yield from _histogram("fabricpulse_qp_owd_seconds", flow, 5e-3 if slow else 6e-5, 1000)
 
 
