@@ -80,11 +80,15 @@ def test_flap_is_seen_alerted_acted_on_and_survived(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    "scenario", ["gray-loss", "slow-path", "mtu", "dead-host", "dead-leaf", "hang", "straggler", "clock-step"]
-)
+    "scenario",
+    [
+        "gray-loss", "slow-path", "contention", "misrouted", "mtu", "dead-host", "dead-leaf", "hang", "straggler",
+        "clock-step",
+    ],
+)  # fmt: skip
 def test_one_page(scenario: str, tmp_path: Path) -> None:
-    """A NIC that loses packets or large ones or is slow, a host that dies or loses time, a rank that stops or is late:
-    people are told of it, and of nothing that follows from it.
+    """A NIC that loses packets or large ones or is slow, a host that dies or loses time, a rank that stops or is late,
+    a flow that meets another job or goes a longer way: people are told of it, and of nothing that follows from it.
     """
     result_file = tmp_path / "result.json"
     done = subprocess.run(

@@ -16,7 +16,9 @@ from fabricpulse.core.waiting import wait_with_timeout
 from fabricpulse.lab.demo import names
 from fabricpulse.lab.demo.daemon import Daemon
 from fabricpulse.lab.demo.performance import Staged, staged
+from fabricpulse.lab.demo.scenarios.base import Setting
 from fabricpulse.lab.demo.stack import StackOptions
+from fabricpulse.lab.demo.workload import Job
 from fabricpulse.lab.tools import find_tools
 
 pytestmark = [pytest.mark.root, pytest.mark.prometheus]
@@ -87,7 +89,7 @@ async def running_fleet() -> AsyncIterator[Fleet]:
     """Three hosts with everything running and observed; a NIC that was taken out of service stays out for long."""
     options = StackOptions(find_tools(), hold_s=600.0)
     async with (
-        staged((3, 2), options, lambda _: None, compute_ms=COMPUTE_MS) as stage,
+        staged((3, 2), options, lambda _: None, Setting(job=Job(compute_ms=COMPUTE_MS))) as stage,
         aiohttp.ClientSession() as session,
     ):
         fleet = Fleet(stage, session)

@@ -1,24 +1,38 @@
 """Scenarios of a fault of a process or a clock that passes: it is told, once, and the ring goes on afterwards."""
 
+import asyncio
+from typing import Any, cast
+
 import pytest
 from tests.unit.demo.test_flap import FLEET, World
 
 from fabricpulse.lab.demo.observed import AlertSeen, ClockSeen, PageSeen
 from fabricpulse.lab.demo.scenarios.base import Fleet, Judgement
 from fabricpulse.lab.demo.scenarios.clock_step import ClockStep
+from fabricpulse.lab.demo.scenarios.contention import Contention
 from fabricpulse.lab.demo.scenarios.dead_leaf import DeadLeaf
 from fabricpulse.lab.demo.scenarios.hang import Hang
+from fabricpulse.lab.demo.scenarios.misrouted import Misrouted
 from fabricpulse.lab.demo.scenarios.passing_fault import PassingFaultOutcome, PassingFaultScenario
+from fabricpulse.lab.demo.scenarios.shared_path import SharedPathScenario
 from fabricpulse.lab.demo.scenarios.straggler import Straggler
+from fabricpulse.lab.fabric import Fabric
 
 JOB = (("peer", "h1"), ("workload", "demo-ring"))
+FLOW = (("device", "rail0"), ("instance", "h0"))
+BACK = (("device", "rail0"), ("instance", "h1"))
+ACROSS = (("peer", "h1"), ("peer_device", "rail0"), ("workload", "demo-ring"))
 ABOUT = {
+    Contention: (*FLOW, ("network", "rail0"), *ACROSS),
+    Misrouted: (*FLOW, *ACROSS),
     Hang: JOB,
     Straggler: JOB,
     DeadLeaf: (("faulty", "leaf0"), ("network", "rail0"), ("what", "loss")),
     ClockStep: (("instance", "h1"),),
 }
 OTHER = {
+    Contention: (*BACK, ("network", "rail0"), *ACROSS),
+    Misrouted: (*BACK, *ACROSS),
     Hang: (("peer", "h0"), ("workload", "demo-ring")),
     Straggler: (("peer", "h0"), ("workload", "demo-ring")),
     DeadLeaf: (("faulty", "leaf1"), ("network", "rail1"), ("what", "loss")),
@@ -41,8 +55,9 @@ def play(
     seen = world.run(8)
     observed.marks["fault"] = world.now
     seen += world.run(6)
-    observed.firing = (AlertSeen(scenario.alert, world.scenario._instance, "", "firing"),)
-    observed.notified = (AlertSeen(scenario.alert, world.scenario._instance, "", "active"),)
+    at = (world.scenario._instance, world.scenario.device)
+    observed.firing = (AlertSeen(scenario.alert, *at, "firing"),)
+    observed.notified = (AlertSeen(scenario.alert, *at, "active"),)
     seen += world.run(10)
     observed.pages.update(dict.fromkeys(pages, world.now))
     seen += world.run(scenario.fault_s - 16)
@@ -107,3 +122,43 @@ def test_an_error_is_no_going_on(scenario: type[PassingFaultScenario]) -> None:
 def test_a_clock_that_is_still_wrong_is_not_in_sync_again(clock: ClockSeen) -> None:
     """By its true error, which its own word does not know."""
     assert "clocks_in_sync_again" not in play(ClockStep, right(ClockStep), clock=clock)[1]
+
+
+class Wires:
+    """What a scenario asks of the lab, in order."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Any, ...]] = []
+
+    async def load(self, *order: Any) -> None:
+        self.asked.append(("load", *order))
+
+    async def detour(self, *order: Any) -> None:
+        self.asked.append(("detour", *order))
+
+    async def sleep(self, seconds: float) -> None:
+        self.asked.append(("sleep", seconds))
+
+
+@pytest.mark.parametrize("hosts", [4, 5, 6])
+@pytest.mark.parametrize("scenario", [Contention, Misrouted])
+def test_the_fault_is_on_the_way_between_the_pods(scenario: type[SharedPathScenario], hosts: int) -> None:
+    """The flow that is told crosses the spine; what is in its way comes from and goes to other hosts; it ends."""
+    names = tuple(f"h{number}" for number in range(hosts))
+    played = scenario(Fleet(names, ("rail0", "rail1")))
+    fabric = Fabric(hosts, 2, spines=scenario.setting.spines, pods=scenario.setting.pods)
+    wires = Wires()
+    asyncio.run(played.hold(cast(Any, wires)))
+    asyncio.run(played.mend(cast(Any, wires)))
+
+    (what, source, destination, much), (_, slept), (_, *after) = wires.asked
+    assert (what, much > 0, slept) == ("load" if scenario is Contention else "detour", True, played.fault_s)
+    assert after == [source, destination, 0.0]
+    ends = [names.index(end.partition("-")[0]) for end in (source, destination)]
+    flow = [names.index(name) for name in (played.host, played.peer)]
+    assert [fabric.pod_of(end) for end in ends] == [fabric.pod_of(end) for end in flow] == [0, 1]
+    assert flow[1] == flow[0] + 1, "the ring goes from host to host"
+    if scenario is Contention:
+        assert not set(ends) & set(flow)
+    else:
+        assert ends == flow

@@ -107,6 +107,14 @@ class Director:
         """Stops the ring's process of a host where it is, and lets it go on."""
         await asyncio.to_thread(self._faults.suspend_rank, host, suspended)
 
+    async def load(self, source: str, destination: str, mbit: float) -> None:
+        """Sends so many Mbit/s from one NIC to another, which no daemon knows of; 0 ends it."""
+        await asyncio.to_thread(self._faults.load, source, destination, mbit)
+
+    async def detour(self, source: str, destination: str, delay_ms: float) -> None:
+        """Sends TCP from one NIC to another over a longer way; 0 ends it."""
+        await asyncio.to_thread(self._faults.detour, source, destination, delay_ms)
+
     async def sleep(self, seconds: float) -> None:
         """Waits."""
         await asyncio.sleep(seconds)

@@ -34,6 +34,16 @@ class NicFaults:
         nic = self._lab.host(host).nic(device)
         self._put("mtu", host, device, (lambda: nic.mtu(size)) if size else None)
 
+    def load(self, source: str, destination: str, mbit: float) -> None:
+        """Sends so many Mbit/s from "h0-rail0" to "h3-rail0", which no daemon knows of; 0 ends it."""
+        begin = (lambda: self._lab.load(source, destination, mbit)) if mbit > 0 else None
+        self._put("load", source, destination, begin)
+
+    def detour(self, source: str, destination: str, delay_ms: float) -> None:
+        """Sends TCP from "h1-rail0" to "h2-rail0" over a way that is so much longer; 0 ends it."""
+        begin = (lambda: self._lab.detour(source, destination, delay_ms)) if delay_ms > 0 else None
+        self._put("detour", source, destination, begin)
+
     def lose_time(self, host: str, lost_ns: int) -> None:
         """Both clocks of a host lose so many nanoseconds, as in a pause of its machine."""
         self._lab.host(host).clock.pause(lost_ns)
@@ -63,10 +73,10 @@ class NicFaults:
             if process.name == RING:
                 process.suspend() if suspended else process.resume()
 
-    def _put(self, what: str, host: str, device: str, begin: Callable[[], Fault] | None) -> None:
-        """Ends the fault of a kind that is in force at a NIC, and begins another."""
-        before = self._in_force.pop((what, host, device), None)
+    def _put(self, what: str, at: str, to: str, begin: Callable[[], Fault] | None) -> None:
+        """Ends the fault of a kind that is in force at a NIC, or between two, and begins another."""
+        before = self._in_force.pop((what, at, to), None)
         if before is not None:
             before.undo()
         if begin is not None:
-            self._in_force[what, host, device] = begin()
+            self._in_force[what, at, to] = begin()

@@ -21,7 +21,7 @@ from fabricpulse.lab.demo.observed import Observed, new_observed
 from fabricpulse.lab.demo.on_call import OnCall
 from fabricpulse.lab.demo.result import Result
 from fabricpulse.lab.demo.scenarios import SCENARIOS
-from fabricpulse.lab.demo.scenarios.base import Fleet
+from fabricpulse.lab.demo.scenarios.base import Fleet, Setting
 from fabricpulse.lab.demo.stack import Stack, StackOptions, require_free_ports
 from fabricpulse.lab.demo.story import Event, Story
 from fabricpulse.lab.demo.watch import (
@@ -41,6 +41,8 @@ from fabricpulse.lab.tools import Tools
 # Every NIC of the demo has this speed, so that the ring is held back by the network and not by the two cores that it
 # shares with forty daemons. Two rails give half of the bandwidth each, which makes a lost one visible.
 NIC_MBIT = 125.0
+
+PLAIN = Setting()
 
 # How often what evaluates each second is asked: more often would tell nothing, and takes time from the same cores.
 ANSWER_S = 0.25
@@ -104,8 +106,15 @@ async def perform(options: Options, screen: Screen, finished: Callable[[Result],
     """
     size = (options.hosts, options.rails)
     played = SCENARIOS[options.scenario]
-    stack = StackOptions(options.tools, options.port, diagnosis=played.diagnosis)
-    async with staged(size, stack, screen.progress) as stage:
+    setting = played.setting
+    stack = StackOptions(
+        options.tools,
+        options.port,
+        diagnosis=played.diagnosis,
+        leaves=setting.leaves,
+        rules=setting.rules,
+    )
+    async with staged(size, stack, screen.progress, setting) as stage:
         scenario = played(stage.fleet)
         faults = NicFaults(stage.lab)
         director = Director(scenario, stage.observed, stage.watches, faults, screen.event, screen.update)
@@ -124,22 +133,29 @@ async def perform(options: Options, screen: Screen, finished: Callable[[Result],
 
 @asynccontextmanager
 async def staged(
-    size: tuple[int, int], options: StackOptions, progress: Callable[[str], None], *, compute_ms: int = 0
+    size: tuple[int, int], options: StackOptions, progress: Callable[[str], None], setting: Setting = PLAIN
 ) -> AsyncIterator[Staged]:
     """A lab of (hosts, rails) with the whole stack and the ring running; all of it gone again at the end.
 
-    compute_ms : pause of the ring between rounds. Raises UserError.
+    Raises UserError.
     """
     hosts, rails = size
     require_free_ports(options.port)
     progress(f"building the lab: {hosts} hosts with {rails} rails")
-    lab = Lab(hosts, rails, nic_mbit=NIC_MBIT)
+    lab = Lab(
+        hosts,
+        rails,
+        spines=setting.spines,
+        pods=setting.pods,
+        nic_mbit=NIC_MBIT,
+        uplink_mbit=setting.uplink_mbit,
+    )
     try:
         await asyncio.to_thread(lab.start)
         set_clocks(lab)
         on_call = OnCall(lab)
         stack = Stack(lab, options)
-        workload = Workload(lab, NIC_MBIT, compute_ms)
+        workload = Workload(lab, NIC_MBIT, setting.job)
         fleet = Fleet(lab.fabric.host_names, lab.fabric.rail_names, lab.fabric.leaf_names)
         observed = new_observed(dict.fromkeys(fleet.hosts, fleet.devices))
         # Pages that are read many times a second are not compressed: that would cost both sides more than it saves.

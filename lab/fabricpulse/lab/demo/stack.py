@@ -3,8 +3,8 @@ management node coordinator, Prometheus, Alertmanager and remediation receiver."
 
 import socket
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -68,13 +68,16 @@ class StackOptions:
     """tools : Prometheus and Alertmanager. port : the first of the ports outside for what people open, 0 = any.
 
     hold_s : how long a NIC must be quiet before it goes back in service. diagnosis : whether the coordinator knows the
-    topology and is told what flows suffer; that costs CPU.
+    topology and is told what flows suffer; that costs CPU. leaves : whether the membership names the leaf of each NIC.
+    rules : knobs of the mixin, beside those of every demo.
     """
 
     tools: Tools
     port: int = 0
     hold_s: float = 5.0
     diagnosis: bool = False
+    leaves: bool = False
+    rules: Mapping[str, Any] = field(default_factory=dict)
 
 
 # As many as Stack._shown has, each on a port outside.
@@ -100,7 +103,7 @@ class Stack:
         self._options = options
         self._folder = lab.directory / "demo"
         self._folder.mkdir(exist_ok=True)
-        self._membership = lab.write_membership(leaves=options.diagnosis)
+        self._membership = lab.write_membership(leaves=options.diagnosis or options.leaves)
         self._daemons: dict[tuple[str, str], Daemon] = {}
         mgmt = lab.mgmt.name
         self._mgmt = lab.fabric.front_end_addresses[mgmt]
@@ -172,7 +175,7 @@ class Stack:
         self._add(node, name, argv)
 
     def _prometheus(self, node: str) -> None:
-        rule_files = write_rules(self._folder / "rules", RULE_SETTINGS)
+        rule_files = write_rules(self._folder / "rules", {**RULE_SETTINGS, **self._options.rules})
         targets = [
             Target(f"fabricpulse-{daemon.name}", daemon.node, daemon.address)
             for daemon in self.daemons

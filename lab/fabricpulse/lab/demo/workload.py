@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,19 +26,33 @@ POLL_US = 1000
 _RENDEZVOUS_PORT = 29500
 
 
+@dataclass(frozen=True)
+class Job:
+    """What the ring does. compute_ms : pause between rounds.
+
+    round_bytes : size of a round; None = a third of a second of one NIC, so that the ring fills all NICs. slice_bytes :
+    of one send; None = a 64th of the round. depth : sends that are under way at once.
+    """
+
+    compute_ms: int = 0
+    round_bytes: int | None = None
+    slice_bytes: int | None = None
+    depth: int = 8
+
+
 class Workload(Watch):
     """A verified ring all-reduce over all hosts, for ever. As a watch it reads what the ranks print."""
 
     name = "ring"
     interval_s = 0.1
 
-    def __init__(self, lab: Lab, nic_mbit: float, compute_ms: int = 0) -> None:
-        """nic_mbit : speed of each NIC; the size of a round follows from it. compute_ms : pause between rounds.
+    def __init__(self, lab: Lab, nic_mbit: float, job: Job) -> None:
+        """nic_mbit : speed of each NIC; the size of a round follows from it where the job names none.
 
         Raises UserError when the plugin or the ring is not installed.
         """
         self._lab = lab
-        self._compute_ms = compute_ms
+        self._job = job
         self._program = ring()
         self._library = library()
         self._ranks: list[LabProcess] = []
@@ -45,8 +60,8 @@ class Workload(Watch):
         self._latest: dict[str, dict[str, Any]] = {}
         # A round of about a third of a second on one rail, and slices of which one takes a few milliseconds.
         per_s = nic_mbit * 1e6 / 8
-        self._bytes = int(per_s / 3) // (1 << 20) * (1 << 20) or 1 << 20
-        self._slice = max(64 << 10, self._bytes // 64)
+        self._bytes = job.round_bytes or int(per_s / 3) // (1 << 20) * (1 << 20) or 1 << 20
+        self._slice = job.slice_bytes or max(64 << 10, self._bytes // 64)
 
     async def start(self) -> None:
         """Starts all ranks; returns when each has printed its first result. Raises UserError with its last words."""
@@ -62,7 +77,9 @@ class Workload(Watch):
                     str(len(self._lab.fabric.rail_names)),
                     "--json",
                     "--compute-ms",
-                    str(self._compute_ms),
+                    str(self._job.compute_ms),
+                    "--depth",
+                    str(self._job.depth),
                     "--interval-ms",
                     str(round(REPORT_S * 1e3)),
                     "--poll-us",

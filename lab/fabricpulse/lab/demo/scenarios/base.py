@@ -1,13 +1,14 @@
 """What a scenario is: phases of a story, and the promises that hold at its end."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from fabricpulse.lab.demo.observed import Observed
 from fabricpulse.lab.demo.story import Phase, Story
+from fabricpulse.lab.demo.workload import Job
 
 
 class Stage(Protocol):
@@ -40,6 +41,12 @@ class Stage(Protocol):
     async def suspend_rank(self, host: str, suspended: bool) -> None:
         """Stops the ring's process of a host where it is, and lets it go on."""
 
+    async def load(self, source: str, destination: str, mbit: float) -> None:
+        """Sends so many Mbit/s from "h0-rail0" to "h3-rail0", which no daemon knows of; 0 ends it."""
+
+    async def detour(self, source: str, destination: str, delay_ms: float) -> None:
+        """Sends TCP from "h1-rail0" to "h2-rail0" over a way that is so much longer; 0 ends it."""
+
     async def sleep(self, seconds: float) -> None:
         """Waits without holding up the observers."""
 
@@ -57,6 +64,23 @@ class Fleet:
     hosts: tuple[str, ...]
     devices: tuple[str, ...]
     leaves: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a scenario is played on.
+
+    pods : groups of hosts with leaves of their own. spines : between leaves. uplink_mbit : speed of each cable between
+    leaf and spine, None = as fast as this machine can. leaves : whether the membership names the leaf of each NIC.
+    rules : knobs of the mixin, beside those of every demo.
+    """
+
+    pods: int = 1
+    spines: int = 2
+    uplink_mbit: float | None = None
+    leaves: bool = False
+    job: Job = field(default_factory=Job)
+    rules: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Judgement(Enum):
@@ -119,6 +143,7 @@ class Scenario(ABC):
     summary: ClassVar[str]
     least_hosts: ClassVar[int] = 2
     diagnosis: ClassVar[bool] = False
+    setting: ClassVar[Setting] = Setting()
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
