@@ -170,10 +170,14 @@ def _flows(now: Answers, before: Answers) -> tuple[Flow, ...]:
     def by(samples: Iterable[Sample]) -> dict[tuple[NicId, NicId], float]:
         return {_flow_key(s): s.value for s in samples}
 
+    def by_receiver(samples: Iterable[Sample]) -> dict[tuple[NicId, NicId], float]:
+        """Delay is measured where chunks arrive: there the peer is the source."""
+        return {_flow_key(s)[::-1]: s.value for s in samples}
+
     sent, sent_before = by(now.get("sent", ())), by(before.get("sent", ()))
-    delay, delay_before = by(now.get("delay", ())), by(before.get("delay", ()))
+    delay, delay_before = by_receiver(now.get("delay", ())), by_receiver(before.get("delay", ()))
     floor, marked, resent = (
-        by(now.get("floor", ())),
+        by_receiver(now.get("floor", ())),
         by(now.get("marked", ())),
         by(now.get("retransmits", ())),
     )
@@ -347,7 +351,7 @@ def _other_slow_flows(now: Answers) -> dict[str, tuple[Flow, ...]] | None:
         return None
     found: defaultdict[str, list[Flow]] = defaultdict(list)
     for s in now["other_slow_flows"]:
-        found[s.labels.get("workload", "")].append(Flow(*_flow_key(s)))
+        found[s.labels.get("workload", "")].append(Flow(*_flow_key(s)[::-1]))
     return {workload: tuple(flows) for workload, flows in found.items()}
 
 
