@@ -5,7 +5,9 @@ receiver to receive. A NIC of which all tests in one direction fail, with at lea
 direction; for both, wholly; a host all of whose NICs (two at least) are blamed, instead of them. NICs are blamed in
 order of how many failed tests they explain, and what one explains counts against no other: so partners of a dead NIC
 are not blamed with it. A failed test that no NIC explains while both ends have passed in that direction is a fault of
-that path. What is left is not decided by these tests: it is told as such, and `retests` says which would decide it.
+that path, unless all such tests, with several partners, have one NIC in common: it may fail at times, or what these
+paths share beyond it may, and that is not decided. So is what is left: it is told as such, and `retests` says which
+tests would decide it.
 """
 
 from collections import defaultdict
@@ -31,8 +33,8 @@ class PathTest:
 class Blame:
     """kind : host, nic, path, or undecided. nic : the NIC that is blamed, or the source of the path; its device is ""
     for a host. target : the other end of a path. side : in which direction a NIC fails. failed : tests that it
-    explains. suspects : ends of what is undecided that have passed no other test in that direction: one of them it is,
-    or the path."""
+    explains. suspects : ends of what is undecided that have passed no other test in that direction, or that all of it
+    has in common: one of them it is, or the path."""
 
     kind: Literal["host", "nic", "path", "undecided"]
     nic: Nic
@@ -81,12 +83,22 @@ def blame(tests: Iterable[PathTest]) -> tuple[Blame, ...]:
         if not blamed.get(best):
             blamed.pop(best, None)
     found = _nics_and_hosts(blamed, {nic for test in unique for nic in (test.source, test.target)})
+    common = _common(left)
     for source, target in sorted(left):
-        open_ends = [end for end in ((source, "sends"), (target, "receives")) if end not in good]
+        open_ends = [
+            nic for nic, side in ((source, "sends"), (target, "receives")) if (nic, side) not in good
+        ]
+        open_ends = open_ends or common
         kind: Literal["path", "undecided"] = "undecided" if open_ends else "path"
-        found.append(Blame(kind, source, target, "sends", 1, tuple(nic for nic, _ in open_ends)))
+        found.append(Blame(kind, source, target, "sends", 1, tuple(open_ends)))
     order = {"host": 0, "nic": 1, "path": 2, "undecided": 3}
     return tuple(sorted(found, key=lambda b: (order[b.kind], -b.failed, b.nic, b.target or ("", ""))))
+
+
+def _common(left: set[tuple[Nic, Nic]]) -> list[Nic]:
+    """The NIC that all tests have in common, if they have several partners; [] if there is none."""
+    shared = set.intersection(*map(set, left)) if left else set()
+    return sorted(shared) if len(shared) == 1 else []
 
 
 def _rivals(

@@ -6,7 +6,7 @@ processor core. Only the first two are faults of one NIC, so the ratio is compar
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fabricpulse.audit.blame import Nic
@@ -19,11 +19,16 @@ Ends = tuple[Nic, Nic]
 
 @dataclass(frozen=True)
 class BothWays:
-    """A pair, by one of its ways, and what both directions carried at once, bits per second together. attempts : tests
-    that this is the best of. unhindered : what they would have if no host had been late, as far as is known."""
+    """A pair, by one of its ways, and both directions at once, in bits per second together.
+
+    bps : what the path was seen to carry; where a host was late each direction counts for the time in which it was not
+    held up, and the two need not be the same time. reached : what came through at once, at least. attempts : tests
+    that this is the best of. unhindered : what they would have if no host had been late, as far as is known.
+    """
 
     way: PathDirection
     bps: float
+    reached: float
     attempts: int = 1
     unhindered: float = 0.0
 
@@ -37,33 +42,57 @@ def alone(measured: Iterable[Measurement]) -> dict[Ends, float]:
     }
 
 
-def judge_both(done: Iterable[BothWays], rates: Mapping[Ends, float]) -> tuple[list[Measurement], list[str]]:
+@dataclass(frozen=True)
+class _Pair:
+    """What the tests of a pair come to: sums over those of each way alone."""
+
+    ends: Ends
+    ratio: float
+    reached: float
+    could: float
+    attempts: int
+
+
+def judge_both(
+    done: Iterable[BothWays], rates: Mapping[Ends, float], spoilt: Collection[Ends] = ()
+) -> tuple[list[Measurement], list[str]]:
     """Two measurements a pair, one a way, with the pair's ratio, and notes about what could not be judged.
 
-    rates : of each way alone, bits per second; a pair that lacks one is not judged.
+    rates : of each way alone, bits per second; a pair that lacks one is not judged. spoilt : of which that is less than
+    the way carries, because a host was busy; the ratio of such a pair may be too good, never too bad.
     """
     tries: dict[Ends, list[BothWays]] = defaultdict(list)
     for one in done:
         tries[min(one.way.source, one.way.target), max(one.way.source, one.way.target)].append(one)
-    networks: dict[str, list[tuple[Ends, float, float, int]]] = defaultdict(list)
+    networks: dict[str, list[_Pair]] = defaultdict(list)
     for (a, b), own in tries.items():
         single = rates.get((a, b), 0.0) + rates.get((b, a), 0.0)
         if rates.get((a, b)) and rates.get((b, a)):
-            ratio = max(one.bps for one in own) / single
-            could = max(one.unhindered for one in own) / single
-            networks[own[0].way.network].append(((a, b), ratio, could, sum(one.attempts for one in own)))
+            sure = 0.0 if {(a, b), (b, a)} & set(spoilt) else max(one.reached for one in own)
+            pair = _Pair(
+                ends=(a, b),
+                ratio=max(one.bps for one in own) / single,
+                reached=sure / single,
+                could=max(one.unhindered for one in own) / single,
+                attempts=sum(one.attempts for one in own),
+            )
+            networks[own[0].way.network].append(pair)
     found: list[Measurement] = []
     notes: list[str] = []
     for network, pairs in sorted(networks.items()):
-        reference = _reference(network, [ratio for _, ratio, _, _ in pairs], notes)
-        ratios = sorted(ratio for _, ratio, _, _ in pairs)
-        for (a, b), ratio, could, attempts in pairs:
-            ok, why = (None, "") if reference is None else compared(ratio, reference, ratios)
-            if ok is False and reference is not None and could >= SLOW * reference:
-                ok, why = None, BUSY
-            for source, target in ((a, b), (b, a)):
+        ratios = sorted(pair.ratio for pair in pairs)
+        reference = _reference(network, ratios, notes)
+        for pair in pairs:
+            ok, why = (None, "") if reference is None else compared(pair.ratio, reference, ratios)
+            if reference is not None:
+                enough = SLOW * reference
+                if (ok is False and pair.could >= enough) or (ok and pair.reached < enough):
+                    ok, why = None, BUSY
+            for source, target in (pair.ends, pair.ends[::-1]):
                 found.append(
-                    Measurement("duplex", network, *source, *target, ratio, ok, attempts, detail=why)
+                    Measurement(
+                        "duplex", network, *source, *target, pair.ratio, ok, pair.attempts, detail=why
+                    )
                 )
     if ways := sorted(
         {
@@ -81,8 +110,8 @@ def judge_both(done: Iterable[BothWays], rates: Mapping[Ends, float]) -> tuple[l
 
 
 def _reference(network: str, ratios: Sequence[float], notes: list[str]) -> float | None:
-    """The ratio of a good pair; None where nobody can say."""
-    usual = sorted(ratios)[len(ratios) * 3 // 4]
+    """The ratio of a good pair; None where nobody can say. ratios : in ascending order."""
+    usual = ratios[len(ratios) * 3 // 4]
     if usual >= 0.9:
         return 1.0
     text = f"both directions at once: {network} reaches {100 * usual:.0f} % of what they reach alone"

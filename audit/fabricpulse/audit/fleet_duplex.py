@@ -16,7 +16,7 @@ from fabricpulse.audit.node.wire import (
     ReceiveRequest,
     TransferResult,
 )
-from fabricpulse.audit.path_tests import PathDirection, PathDirections, path_tests
+from fabricpulse.audit.path_tests import PathDirection, PathDirections, ends_of, path_tests
 from fabricpulse.audit.transfer_tests import BUSY, MOST_ATTEMPTS, Transfers, again, carried, unhindered
 from fabricpulse.core.web.client import HttpClient
 
@@ -40,6 +40,7 @@ class DuplexTests:
         """Of all pairs whose bandwidth is known in each direction alone, and no test of which failed. measured : those
         tests. before : of an interrupted run, not made again. order : of ways; others follow."""
         rates = sound(measured)
+        spoilt = {ends_of(m) for m in measured if m.kind == "bandwidth" and m.detail == BUSY}
         self._done = recalled(before, rates, self._fleet.ways)
         tested = {frozenset((one.way.source, one.way.target)) for one in self._done}
         first = [(min(way), max(way)) for way in order]
@@ -50,12 +51,12 @@ class DuplexTests:
         ]
         await self._all("both ways at once", [p for p in pairs if frozenset(p) not in tested])
         for _ in range(MOST_ATTEMPTS - 1):
-            found, _ = judge_both(self._done, rates)
+            found, _ = judge_both(self._done, rates, spoilt)
             further = {*again(found), *retests(path_tests(found, "duplex"))} & set(pairs)
             if not further or self._fleet.cancelled.is_set():
                 break
             await self._all("both ways again", sorted(further))
-        found, self.notes = judge_both(self._done, rates)
+        found, self.notes = judge_both(self._done, rates, spoilt)
         if self._unfinished:
             told = "; ".join(
                 f"{' '.join(a)} and {' '.join(b)} ({why})" for (a, b), why in self._unfinished.items()
@@ -87,14 +88,15 @@ class DuplexTests:
             *(self._send(way, answer) for way, answer in zip((there, back), answers, strict=True)),
             return_exceptions=True,
         )
-        total = could = 0.0
+        total = reached = could = 0.0
         for result in results:
             answered = _given(result)
             if answered.bps is None:
                 raise AgentError(answered.error or "too little came to tell")
             total += carried(answered)
+            reached += answered.bps
             could += unhindered(answered)
-        return BothWays(there, total, unhindered=could)
+        return BothWays(there, total, reached, unhindered=could)
 
     async def _receive(self, way: PathDirection) -> ReceiveAnswer:
         streams, seconds = self._wanted.streams, self._wanted.seconds
@@ -136,6 +138,7 @@ def recalled(
         a, b = (m.source_host, m.source_device), (m.target_host, m.target_device)
         if m.kind == "duplex" and a < b and ways.knows(a, b) and (a, b) in rates and (b, a) in rates:
             both = m.value * (rates[a, b] + rates[b, a])
-            could = float("inf") if m.detail == BUSY else both
-            found.append(BothWays(ways.way(a, b), both, m.attempts, could))
+            busy = m.detail == BUSY
+            reached, could = (0.0, float("inf")) if busy else (both, both)
+            found.append(BothWays(ways.way(a, b), both, reached, m.attempts, could))
     return found

@@ -61,6 +61,21 @@ def test_a_broken_path_is_no_fault_of_its_ends(nics: list[Nic], data: st.DataObj
     assert (found.kind, found.nic, found.target) == ("path", *way)
 
 
+def test_slow_paths_that_share_a_nic_accuse_no_other() -> None:
+    """Of a NIC's three partners two fail with it and one does not: it fails at times, or what the two paths share
+    beyond it does. That cannot be told apart, and its partners are well. Where another path fails too, it is paths.
+    """
+    nics = fleet(4, 1)
+    bad, partners = nics[1], (nics[0], nics[3])
+    broken = {way for partner in partners for way in ((bad, partner), (partner, bad))}
+    found = blame(results_of(nics, broken))
+    assert {(b.kind, b.suspects) for b in found} == {("undecided", (bad,))}
+    assert {(b.nic, b.target) for b in found} == broken
+
+    found = blame(results_of(nics, broken | {(nics[2], nics[0])}))
+    assert {(b.kind, b.suspects) for b in found} == {("path", ())}
+
+
 @settings(deadline=None)
 @given(NICS, st.data())
 def test_two_broken_nics(nics: list[Nic], data: st.DataObject) -> None:

@@ -1,6 +1,7 @@
 """Both directions at once beside each alone."""
 
 import itertools
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,7 +25,8 @@ def singles(fleet: list[Nic]) -> dict[Ends, float]:
 
 
 def both(a: Nic, b: Nic, ratio: float, attempts: int = 1) -> BothWays:
-    return BothWays(PathDirection(a, b, "10.0.0.2", 9000, "rail0", "10.0.0.1"), ratio * 2 * RATE, attempts)
+    bps = ratio * 2 * RATE
+    return BothWays(PathDirection(a, b, "10.0.0.2", 9000, "rail0", "10.0.0.1"), bps, bps, attempts)
 
 
 def told(done: list[BothWays], rates: dict[Ends, float]) -> set[tuple[str, str, str, str]]:
@@ -46,6 +48,44 @@ def test_who_shares_is_named_and_nobody_else(hosts: int, data: st.DataObject) ->
     ]
     named = {("path-duplex", "nic", *bad)} if bad else set()
     assert told(done, singles(fleet)) == named
+
+
+def test_what_each_carries_at_another_time_is_no_pass() -> None:
+    """Beside other load the directions of a NIC that runs half duplex were held up by turns, and each looked whole in
+    the rest of the time: two of its three pairs failed, the third passed, and its paths were named. That pair is not
+    judged, so that the NIC is named.
+    """
+    fleet = nics(4)
+    bad, busy = fleet[1], fleet[2]
+    done = [both(a, b, 0.5 if bad in (a, b) else 1.0) for a, b in itertools.combinations(fleet, 2)]
+    by_turns = [
+        replace(one, bps=2 * RATE, unhindered=2 * RATE)
+        if {one.way.source, one.way.target} == {bad, busy}
+        else one
+        for one in done
+    ]
+    measured, notes = judge_both(by_turns, singles(fleet))
+    assert {m.ok for m in measured if {m.source_host, m.target_host} == {bad[0], busy[0]}} == {None}
+    assert any("a host was too busy: h1 and h2" in note for note in notes)
+    assert told(by_turns, singles(fleet)) == {("path-duplex", "nic", *bad)}
+
+
+def test_a_way_that_was_spoilt_alone_is_no_measure() -> None:
+    """What is half of the half that a busy host left is no pass; less than that is slow all the same."""
+    fleet = nics(4)
+    bad, busy = fleet[1], fleet[2]
+    rates = singles(fleet)
+    for way in ((bad, busy), (busy, bad)):
+        rates[way] = RATE / 2
+    done = [both(a, b, 0.5 if bad in (a, b) else 1.0) for a, b in itertools.combinations(fleet, 2)]
+    measured, _ = judge_both(done, rates, {(bad, busy)})
+    assert {f.evidence["blame"] for f in path_findings(measured)} == {"nic"}
+    worse = [
+        replace(one, bps=one.bps / 2, reached=one.reached / 2) if one.way.source == bad else one
+        for one in done
+    ]
+    measured, _ = judge_both(worse, rates, {(bad, busy)})
+    assert {m.ok for m in measured if {m.source_host, m.target_host} == {bad[0], busy[0]}} == {False}
 
 
 def test_too_few_pairs_decide_nothing() -> None:
