@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from fabricpulse.core.errors import UserError
+from fabricpulse.core.output import OutputFormat, output_option, print_json
 from fabricpulse.lab.lab import Lab
 from fabricpulse.lab.machine import DIRECTORY_PREFIX
 from fabricpulse.lab.rdma.fleet import HOSTS
@@ -112,8 +113,21 @@ def rdma_kernel(*, newest: bool) -> None:
 
 
 @command.command(name="list")
-def list_labs() -> None:
+@output_option
+def list_labs(output: OutputFormat) -> None:
     """List the labs of this machine that one may enter: one's own, or all as root."""
+    if output == "json":
+        print_json(
+            [
+                {
+                    "directory": str(directory),
+                    "started_by": about["parent_pid"],
+                    "nodes": list(about["nodes"]),
+                }
+                for directory, about in _running()
+            ]
+        )
+        return
     for directory, description in _running():
         click.echo(f"{directory}  started by {description['parent_pid']}: {' '.join(description['nodes'])}")
 

@@ -12,6 +12,7 @@ import click
 from fabricpulse.core.config import load_config
 from fabricpulse.core.daemon import run_daemon
 from fabricpulse.core.errors import UserError
+from fabricpulse.core.fleet.daemons import DAEMONS
 from fabricpulse.core.options import DaemonOptions, daemon_options
 from fabricpulse.core.output import OutputFormat, output_option
 from fabricpulse.core.web.client_options import RECEIVER, ClientOptions, client_options
@@ -47,7 +48,7 @@ def command() -> None:
 
 
 @command.command()
-@daemon_options(":9615")
+@daemon_options(DAEMONS["remediation-receiver"].listen)
 def receiver(options: DaemonOptions) -> None:
     """Take Alertmanager's webhooks, decide, and keep the journal. One per fleet."""
     from fabricpulse.remediation.receiver.policy import load_policy
@@ -58,7 +59,7 @@ def receiver(options: DaemonOptions) -> None:
 
 
 @command.command()
-@daemon_options(":9616")
+@daemon_options(DAEMONS["remediation-node"].listen)
 def node(options: DaemonOptions) -> None:
     """Carry out the receiver's decisions on this host's jobs. One per GPU host."""
     from fabricpulse.remediation.node.agent import NodeAgent
@@ -218,12 +219,17 @@ def approve(client: Any, plan: str) -> None:
 
 @command.command()
 @click.argument("config", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-def check(config: Path) -> None:
+@output_option
+def check(config: Path, output: OutputFormat) -> None:
     """Check a receiver's configuration and every file that it names; exit code 2 when it cannot be used."""
     from fabricpulse.remediation.receiver.policy import advice, load_policy
     from fabricpulse.remediation.text import printable
 
     policy = load_policy(config)
+    if output == "json":
+        rules = [{"alert": r.alert, "action": r.action, "mode": r.mode} for r in policy.config.rules]
+        _print_json({"policy": policy.digest, "rules": rules, "notes": list(advice(policy))})
+        return
     for rule in policy.config.rules:
         click.echo(printable(f"{rule.alert}: {rule.action}, {rule.mode}"))
     for line in advice(policy):

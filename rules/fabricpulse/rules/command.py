@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from fabricpulse.core.errors import OptionError, UserError
-from fabricpulse.core.output import OutputFormat, output_option
+from fabricpulse.core.output import OutputFormat, output_option, print_json
 from fabricpulse.core.web.client_options import PROMETHEUS, ClientOptions, client_options
 from fabricpulse.rules.files import differences, write
 from fabricpulse.rules.formats import FORMATS, Placement, files_of, text_of
@@ -141,8 +141,12 @@ def check(
 
 
 @command.command("knobs")
-def list_knobs() -> None:
+@output_option
+def list_knobs(output: OutputFormat) -> None:
     """List what --set can change, with the defaults; mixins/config.libsonnet explains each."""
+    if output == "json":
+        print_json(knobs(mixin_dir()))
+        return
     for name, value in sorted(knobs(mixin_dir()).items()):
         click.echo(f"{name}={json.dumps(value)}")
 

@@ -164,7 +164,7 @@ def test_profile_that_is_not_kept(tmp_path: Path) -> None:
 
 
 def test_diff(tmp_path: Path) -> None:
-    """What is new and what is gone, by exit code too."""
+    """What is new and what is gone, by exit code too, and the same as JSON."""
     host = GpuHost(tmp_path / "host")
     runner = CliRunner()
     for name, mtu in (("before", 9000), ("after", 1500)):
@@ -176,6 +176,12 @@ def test_diff(tmp_path: Path) -> None:
     assert (forward.exit_code, back.exit_code) == (FOUND, GOOD)
     assert forward.output.startswith("+ error nic-mtu-same gpu-001 eth2np0: ")
     assert back.output.startswith("- error nic-mtu-same gpu-001 eth2np0: ")
+    files = [str(tmp_path / name) for name in ("before", "after")]
+    document = runner.invoke(command, ["diff", "--output", "json", *files])
+    found = json.loads(document.stdout)
+    assert document.exit_code == FOUND
+    assert [(one["check"], one["subject"]) for one in found["new"]] == [("nic-mtu-same", "eth2np0")]
+    assert found["gone"] == []
 
 
 def test_a_file_that_is_no_run_is_refused(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import re
 import subprocess
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import click
@@ -33,19 +34,26 @@ REPLACED = {
 TEXT = {".py", ".md", ".h", ".cc", ".c", ".yaml", ".yml", ".libsonnet", ".sh", ".toml"}
 
 
+@cache
+def texts() -> dict[str, str]:
+    """What the files say, by name."""
+    return {
+        str(path.relative_to(ROOT)): path.read_text(encoding="utf-8", errors="replace")
+        for path in FILES
+        if path.suffix in TEXT and path.is_file() and path not in (ROOT / "CHANGELOG.md", Path(__file__))
+    }
+
+
 @pytest.mark.parametrize("pattern", REPLACED)
 def test_replaced_words_stay_away(pattern: str) -> None:
     """In code, docs, rules and tests; the changelog may say what something was called."""
     instead, below = REPLACED[pattern]
-    found = []
-    for path in FILES:
-        name = str(path.relative_to(ROOT))
-        if path.suffix not in TEXT or not name.startswith(below) or not path.is_file():
-            continue
-        if name == "CHANGELOG.md" or path == Path(__file__):
-            continue
-        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
-        found += [f"{name}:{number}" for number, line in enumerate(lines, 1) if re.search(pattern, line)]
+    found = [
+        f"{name}:{text.count(chr(10), 0, match.start()) + 1}"
+        for name, text in texts().items()
+        if name.startswith(below)
+        for match in re.finditer(pattern, text)
+    ]
 
     assert found == [], f"say instead: {instead}"
 
@@ -86,11 +94,14 @@ def commands(command: click.Command, name: str) -> list[tuple[str, click.Command
 
 
 def test_what_shows_something_shows_it_as_json() -> None:
-    """Each `status` and `show` has `--output`, first with the same two values. `files show` prints a file as it is."""
+    """Each command that lists, shows, compares or checks has `--output`, first with the same two values. `files show`
+    prints a file as it is.
+    """
+    words = {"check", "checks", "diff", "knobs", "list", "show", "status"}
     shown = [
         (name, each)
         for name, each in commands(cli, "fabricpulse")
-        if name.split()[-1] in ("status", "show") and name != "fabricpulse files show"
+        if name.split()[-1] in words and name != "fabricpulse files show"
     ]
     assert len(shown) > 5
     for name, each in shown:

@@ -141,8 +141,9 @@ def test_grafana_files(tmp_path: Path) -> None:
 
 
 def test_knobs() -> None:
-    """`rules knobs` lists each knob with its default."""
+    """`rules knobs` lists each knob with its default, as JSON if asked."""
     assert "flapThreshold=3" in invoke("knobs").splitlines()
+    assert json.loads(invoke("knobs", "--output", "json"))["flapThreshold"] == 3
 
 
 @pytest.mark.parametrize(
@@ -182,13 +183,14 @@ def test_impossible_values(setting: str, words: str) -> None:
 
 def test_a_factor_may_be_a_fraction() -> None:
     """Also where its default happens to be whole: jsonnet gives 3.0 as 3."""
+    default = invoke("render")
     for setting in (
         "inBandRatio=2.5",
         "contentionScore=2.5",
         "receiverDropsPerSecond=0.5",
         "pathLossRatio=0.02",
     ):
-        assert invoke("render", "--set", setting) != invoke("render")
+        assert invoke("render", "--set", setting) != default
 
 
 def test_values_from_jsonnet_are_checked(tmp_path: Path) -> None:
@@ -218,6 +220,7 @@ def test_durations(text: str, good: bool) -> None:
     assert is_duration(text) is good
 
 
+@pytest.mark.thorough
 def test_overrides_without_end(tmp_path: Path) -> None:
     """A value that contains itself is a sentence; the command goes on to say it."""
     overrides = tmp_path / "endless.jsonnet"

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import click
+import msgspec
 
 from fabricpulse.audit.commands.output import FOUND, GOOD, all_option, run_output_option, write, write_page
 from fabricpulse.audit.model import Run
@@ -35,12 +36,16 @@ def show_command(run: Path, html: Path | None, output: str, every: bool) -> None
 @click.command("diff")
 @click.argument("before", type=click.Path(path_type=Path))
 @click.argument("after", type=click.Path(path_type=Path))
+@output_option
 @click.pass_context
-def diff_command(ctx: click.Context, before: Path, after: Path) -> None:
+def diff_command(ctx: click.Context, before: Path, after: Path, output: OutputFormat) -> None:
     """Print what two runs differ in. Exit code 10: there are new findings."""
     from fabricpulse.audit.diff import diff_runs
 
     found = diff_runs(read(before, Run), read(after, Run))
+    if output == "json":
+        print_json(msgspec.to_builtins(found))
+        ctx.exit(FOUND if found.new else GOOD)
     for sign, findings in (("+", found.new), ("-", found.gone)):
         for finding in findings:
             where = " ".join(filter(None, (finding.host or "fleet", finding.subject)))

@@ -2,16 +2,27 @@
 
 import click
 
+from fabricpulse.core.fleet.daemons import DAEMONS
 from fabricpulse.core.options import DaemonOptions, daemon_options
+from fabricpulse.core.output import OutputFormat, output_option, print_json
 
-DEFAULT_LISTEN = ":9617"
+DEFAULT_LISTEN = DAEMONS["audit-node"].listen
 
 
 @click.command("checks")
-def checks_command() -> None:
+@output_option
+def checks_command(output: OutputFormat) -> None:
     """List the checks."""
     from fabricpulse.audit.fleet_checks import all_checks
 
+    if output == "json":
+        print_json(
+            [
+                {"check": c.id, "category": c.category, "severity": c.severity, "title": c.title}
+                for c in all_checks().values()
+            ]
+        )
+        return
     for check in all_checks().values():
         click.echo(f"{check.id:24} {check.category:10} {check.severity:8} {check.title}")
 
