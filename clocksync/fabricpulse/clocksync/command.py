@@ -9,12 +9,15 @@ import click
 
 from fabricpulse.core.daemon import Lifetime, run_daemon
 from fabricpulse.core.errors import UserError
+from fabricpulse.core.fleet.daemons import DAEMONS
 from fabricpulse.core.options import DaemonOptions, daemon_options
 from fabricpulse.core.output import OutputFormat, output_option, print_json
 from fabricpulse.core.web.client_options import ClientOptions, client_options
 
 if TYPE_CHECKING:
     from fabricpulse.core.shm.clock_page import ClockPageReader, FleetTime
+
+_EVERYWHERE = "0.0.0.0"  # noqa: S104
 
 
 @click.group()
@@ -23,7 +26,7 @@ def command() -> None:
 
 
 @command.command()
-@daemon_options("0.0.0.0:9613")
+@daemon_options(_EVERYWHERE + DAEMONS["clocksync-sidecar"].listen)
 def sidecar(options: DaemonOptions) -> None:
     """Fit the edges of this host, keep fleet time, publish the clock page."""
     from fabricpulse.clocksync.sidecar.sidecar import Sidecar
@@ -35,7 +38,7 @@ def sidecar(options: DaemonOptions) -> None:
 
 
 @command.command()
-@daemon_options("0.0.0.0:9614")
+@daemon_options(_EVERYWHERE + DAEMONS["clocksync-coordinator"].listen)
 def coordinator(options: DaemonOptions) -> None:
     """Solve the fleet's clocks each round; serve membership and http_sd."""
     from fabricpulse.clocksync.coordinator.coordinator import Coordinator

@@ -5,7 +5,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from fabricpulse.core.errors import UserError
-from fabricpulse.deploy.daemons import DAEMONS, HOST, MONITOR
+from fabricpulse.core.fleet.daemons import DAEMONS, HOST, MONITOR
 
 # Beside the files below: folders, to be read where they are.
 FOLDERS = {"runbooks": "docs/runbooks", "mixins": "mixins", "rules": "rules"}

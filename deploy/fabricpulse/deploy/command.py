@@ -11,10 +11,10 @@ import click
 
 from fabricpulse.core.config import load_config
 from fabricpulse.core.errors import UserError
+from fabricpulse.core.fleet.daemons import HOST, MONITOR
 from fabricpulse.core.fleet.membership import Membership
 from fabricpulse.core.output import OutputFormat, output_option
 from fabricpulse.deploy.catalogue import FOLDERS, catalogue, data_folder, find
-from fabricpulse.deploy.daemons import HOST, MONITOR
 from fabricpulse.deploy.fill_in import Values, filled_in
 from fabricpulse.deploy.placing import Placing, State, apply, plan
 

@@ -15,13 +15,13 @@ import click
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from fabricpulse.core.fleet.daemons import DAEMONS
 from fabricpulse.core.metrics.common import BUILD_INFO
 from fabricpulse.core.output import OutputFormat, output_option, print_json, printable
 from fabricpulse.core.web.client import HttpClient, describe, read_body
 from fabricpulse.core.web.client_config import HttpClientConfig
 from fabricpulse.core.web.client_options import ClientOptions, client_options
 from fabricpulse.core.web.urls import check_base_url
-from fabricpulse.deploy.daemons import DAEMONS
 
 FINE, LACKING, NONE = 0, 1, 2
 _ENABLED_UNITS = Path("/etc/systemd/system/multi-user.target.wants")

@@ -6,11 +6,12 @@ import click
 
 from fabricpulse.core.config import load_config
 from fabricpulse.core.daemon import run_daemon
+from fabricpulse.core.fleet.daemons import DAEMONS
 from fabricpulse.core.options import DaemonOptions, daemon_options
 from fabricpulse.core.output import OutputFormat, output_option, print_json
 from fabricpulse.core.web.client_options import ClientOptions, client_options
 
-DEFAULT_LISTEN = ":9610"
+DEFAULT_LISTEN = DAEMONS["mesh"].listen
 
 
 @click.group("mesh", invoke_without_command=True)

@@ -14,6 +14,7 @@ import msgspec
 from fabricpulse.core.config import load_config
 from fabricpulse.core.daemon import Lifetime, run_daemon
 from fabricpulse.core.errors import UserError
+from fabricpulse.core.fleet.daemons import DAEMONS
 from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.core.options import DaemonOptions, daemon_options
 from fabricpulse.core.output import OutputFormat, output_option, write_file
@@ -29,7 +30,7 @@ from fabricpulse.nic.flap_store import boot_id
 from fabricpulse.nic.registry import registered
 from fabricpulse.nic.sections import DeviceSection
 
-DEFAULT_LISTEN = ":9611"
+DEFAULT_LISTEN = DAEMONS["nic"].listen
 
 
 def _collector_options(function: Callable[..., Any]) -> Callable[..., Any]:

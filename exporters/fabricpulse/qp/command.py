@@ -4,11 +4,12 @@ import click
 
 from fabricpulse.core.config import load_config
 from fabricpulse.core.daemon import run_daemon
+from fabricpulse.core.fleet.daemons import DAEMONS
 from fabricpulse.core.options import DaemonOptions, daemon_options
 
 
 @click.command("qp")
-@daemon_options(":9612")
+@daemon_options(DAEMONS["qp"].listen)
 def command(options: DaemonOptions) -> None:
     """Export what running jobs do: lanes and queue pairs of each.
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from fabricpulse.deploy.daemons import DAEMONS
+from fabricpulse.core.fleet.daemons import DAEMONS
 from fabricpulse.lab.demo.stack import Stack, StackOptions
 
 # The daemon of the audit waits for somebody who asks for one, and nobody in the story does.

@@ -14,7 +14,7 @@ from fabricpulse.clocksync.coordinator.fleet_api import SD_PORTS
 from fabricpulse.core.cli import cli
 from fabricpulse.core.config import parse_config
 from fabricpulse.core.errors import ConfigError
-from fabricpulse.deploy.daemons import DAEMONS, HOST
+from fabricpulse.core.fleet.daemons import DAEMONS
 from fabricpulse.rules.mixin import compile_mixin, knobs, mixin_dir
 
 ROOT = Path(__file__).parents[3]
@@ -173,12 +173,10 @@ def test_every_daemon_is_scraped(tmp_path: Path) -> None:
     assert all(job["relabel_configs"] == jobs[0]["relabel_configs"] for job in jobs)
 
 
-def test_http_sd_knows_the_ports_of_a_host() -> None:
-    """What the coordinator lists for Prometheus is what the units start on each host."""
-    short = {
-        name.removesuffix("-sidecar"): daemon.port for name, daemon in DAEMONS.items() if daemon.role == HOST
-    }
-    assert short == SD_PORTS
+def test_http_sd_lists_what_runs_on_a_host() -> None:
+    """By the names that people ask for; the sidecar is `clocksync`, and nothing of the monitor is there."""
+    assert list(SD_PORTS) == ["mesh", "nic", "qp", "clocksync", "remediation-node", "audit-node"]
+    assert SD_PORTS["clocksync"] == DAEMONS["clocksync-sidecar"].port
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,12 @@ from click.testing import CliRunner
 from tests.fixtures.ports import reserved_port
 from tests.unit.core.test_web import LOCAL
 
-from fabricpulse.clocksync.coordinator.fleet_api import SD_PORTS
 from fabricpulse.core.daemon import Lifetime
+from fabricpulse.core.fleet.daemons import DAEMONS
 from fabricpulse.core.metrics.catalogue import load_catalogue
 from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.core.web.client_config import HttpClientConfig
 from fabricpulse.core.web.server import WebServer
-from fabricpulse.deploy.daemons import DAEMONS
 from fabricpulse.deploy.status import (
     NEEDS,
     DaemonStatus,
@@ -90,12 +89,6 @@ def test_enabled_units(tmp_path: Path) -> None:
     assert enabled_daemons(tmp_path) == {"nic"}
     units = Path(__file__).parents[3] / "deploy" / "systemd"
     assert {f"fabricpulse-{name}.service" for name in DAEMONS} <= {unit.name for unit in units.iterdir()}
-
-
-def test_ports_are_those_that_prometheus_is_told() -> None:
-    """The coordinator lists the exporters of all hosts for Prometheus, and imports no other component."""
-    for name, port in SD_PORTS.items():
-        assert port == DAEMONS["clocksync-sidecar" if name == "clocksync" else name].port
 
 
 async def test_asking() -> None:

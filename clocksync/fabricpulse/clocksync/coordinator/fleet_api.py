@@ -11,6 +11,7 @@ from aiohttp import web
 from fabricpulse.clocksync.coordinator.fleet import Fleet
 from fabricpulse.clocksync.coordinator.members import Member
 from fabricpulse.clocksync.coordinator.served_membership import served_membership
+from fabricpulse.core.fleet.daemons import DAEMONS, HOST
 from fabricpulse.core.fleet.membership import Host, Membership, Nic
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.web.urls import host_and_port, join_host_port
@@ -21,12 +22,7 @@ log = get_logger(__name__)
 _LEFT_OUT = 5
 # Daemons of a host that http_sd may list, by the name asked for.
 SD_PORTS = {
-    "mesh": 9610,
-    "nic": 9611,
-    "qp": 9612,
-    "clocksync": 9613,
-    "remediation-node": 9616,
-    "audit-node": 9617,
+    name.removesuffix("-sidecar"): daemon.port for name, daemon in DAEMONS.items() if daemon.role == HOST
 }
 
 

@@ -12,6 +12,7 @@ import aiohttp
 import yaml
 
 from fabricpulse.core.errors import UserError
+from fabricpulse.core.fleet.daemons import DAEMONS
 from fabricpulse.lab import Lab
 from fabricpulse.lab.demo.daemon import Daemon, start_all
 from fabricpulse.lab.demo.names import (
@@ -29,17 +30,7 @@ from fabricpulse.lab.demo.names import (
 from fabricpulse.lab.demo.servers import Target, alertmanager_config, prometheus_config, write_rules
 from fabricpulse.lab.tools import Tools, command_line
 
-_PORTS = {
-    MESH: 9610,
-    NIC: 9611,
-    QP: 9612,
-    SIDECAR: 9613,
-    COORDINATOR: 9614,
-    RECEIVER: 9615,
-    AGENT: 9616,
-    PROMETHEUS: 9090,
-    ALERTMANAGER: 9093,
-}
+_PORTS = {name: daemon.port for name, daemon in DAEMONS.items()} | {PROMETHEUS: 9090, ALERTMANAGER: 9093}
 _COMMANDS = {
     MESH: ("mesh",),
     NIC: ("nic",),
