@@ -31,11 +31,11 @@ from tests.fixtures.why_server import prometheus_over
 from tests.unit.why.test_hang import hang, mesh, ring, tree, wait
 
 from fabricpulse.core.web.client_config import HttpClientConfig
+from fabricpulse.core.web.prometheus import PromQl
 from fabricpulse.lab.tools import find_tools
 from fabricpulse.why.gather import Times, gather
 from fabricpulse.why.hang import find_heads
 from fabricpulse.why.infer import Answer, infer
-from fabricpulse.why.prometheus import PromQl
 from fabricpulse.why.queries import Scope
 
 rows = Rows("why")

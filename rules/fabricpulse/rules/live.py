@@ -3,21 +3,18 @@ watchdog silent, and no rule file shows it.
 """
 
 import asyncio
-import json
 import re
 from dataclasses import dataclass
 from typing import Any
 
-import aiohttp
 import promql_parser
 
 from fabricpulse.core.errors import UserError
-from fabricpulse.core.web.client import HttpClient, describe, read_body
 from fabricpulse.core.web.client_config import HttpClientConfig
+from fabricpulse.core.web.prometheus import PromQl, RefusedError
+from fabricpulse.core.web.urls import redact
 from fabricpulse.rules.mixin import Mixin
 
-# Prometheus' API refuses none of it, and a reverse proxy may refuse long URLs: asked one by one, some at a time.
-_AT_ONCE = 8
 # Whether there is such a series is asked of now.
 _OFFSET = re.compile(r" offset -?\w+$")
 
@@ -69,29 +66,20 @@ def _collect(node: Any, found: set[str]) -> None:
 
 def ask(url: str, mixin: Mixin, client: HttpClientConfig) -> Found:
     """Counts series in the Prometheus at `url`. Raises UserError when it cannot be asked."""
-    return asyncio.run(_ask(url.rstrip("/"), selectors_of(mixin), client))
+    return asyncio.run(_ask(url, selectors_of(mixin), client))
 
 
 async def _ask(url: str, selectors: list[str], client: HttpClientConfig) -> Found:
-    places = asyncio.Semaphore(_AT_ONCE)
-    async with HttpClient(client) as http:
+    async with PromQl(url, client) as prometheus:
 
         async def count(selector: str) -> int:
-            async with places:
-                return await _count(http, url, selector)
+            try:
+                samples = await prometheus.instant(f"count({selector})")
+            except RefusedError as error:
+                raise UserError(
+                    f"{redact(url)} does not tell whether {selector} has series: {error}"
+                ) from error
+            return int(samples[0].value) if samples else 0
 
         counts = await asyncio.gather(*map(count, selectors))
     return Found(dict(zip(selectors, counts, strict=True)))
-
-
-async def _count(http: HttpClient, url: str, selector: str) -> int:
-    try:
-        async with http.get(f"{url}/api/v1/query", params={"query": f"count({selector})"}) as answer:
-            body = json.loads(await read_body(answer))
-    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-        raise UserError(f"cannot ask {url}: {describe(error)}; is it a Prometheus?") from error
-    if not isinstance(body, dict) or body.get("status") != "success":
-        reason = body.get("error") if isinstance(body, dict) else None
-        raise UserError(f"{url} does not answer as a Prometheus does: {reason or f'HTTP {answer.status}'}")
-    result = body["data"]["result"]
-    return int(float(result[0]["value"][1])) if result else 0

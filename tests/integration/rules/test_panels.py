@@ -302,5 +302,5 @@ def test_rules_check(prometheus: Prometheus) -> None:
 
 def test_rules_check_without_a_prometheus() -> None:
     """Nobody at the URL, or something else, is one sentence."""
-    with pytest.raises(UserError, match=r"cannot ask http://127.0.0.1:1: .*is it a Prometheus"):
+    with pytest.raises(UserError, match=r"cannot ask http://127.0.0.1:1: .*give the URL of a Prometheus"):
         CliRunner().invoke(command, ["check", "--prometheus", "http://127.0.0.1:1"], catch_exceptions=False)

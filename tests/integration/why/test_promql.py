@@ -11,11 +11,11 @@ import pytest
 from aiohttp import web
 
 from fabricpulse.core.errors import UserError
+from fabricpulse.core.web import prometheus
 from fabricpulse.core.web.client_config import HttpClientConfig
-from fabricpulse.why import prometheus
+from fabricpulse.core.web.prometheus import PromQl, RefusedError
 from fabricpulse.why.gather import Times, gather
 from fabricpulse.why.infer import infer
-from fabricpulse.why.prometheus import PromQl, RefusedError
 from fabricpulse.why.queries import Scope
 from fabricpulse.why.resolve import Directory, Resolved, choose, workload_of_pod, workload_of_slurm_job
 from fabricpulse.why.sources.timeline import Exporters, read_timelines

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
+from fabricpulse.core.web.prometheus import Sample
 from fabricpulse.why.facts import (
     Clock,
     Collective,
@@ -20,7 +21,6 @@ from fabricpulse.why.facts import (
     Rank,
     Wait,
 )
-from fabricpulse.why.prometheus import Sample
 from fabricpulse.why.queries import QUERIES
 
 _THROTTLED_BITS = 0b1110_1000

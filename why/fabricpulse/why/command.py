@@ -12,6 +12,7 @@ from fabricpulse.core.errors import OptionError, UserError
 from fabricpulse.core.output import print_json
 from fabricpulse.core.web.client_config import HttpClientConfig
 from fabricpulse.core.web.client_options import DAEMONS, PROMETHEUS, RECEIVER, ClientOptions, client_options
+from fabricpulse.core.web.prometheus import PromQl
 from fabricpulse.core.web.urls import strip_credentials
 from fabricpulse.plugin_ipc.timeline import HostTimeline
 from fabricpulse.why.facts import Facts
@@ -21,7 +22,6 @@ from fabricpulse.why.infer import infer
 from fabricpulse.why.journal import read_journal
 from fabricpulse.why.listing import Listed, list_workloads, listing_document, listing_text
 from fabricpulse.why.moment import parse_moment
-from fabricpulse.why.prometheus import PromQl
 from fabricpulse.why.queries import Scope
 from fabricpulse.why.report import Report
 from fabricpulse.why.resolve import Directory, Resolved, workload_of_pod, workload_of_slurm_job

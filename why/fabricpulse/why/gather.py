@@ -7,10 +7,10 @@ import asyncio
 from dataclasses import dataclass, replace
 
 from fabricpulse.core.errors import UserError
+from fabricpulse.core.web.prometheus import PromQl, RefusedError, Sample
 from fabricpulse.why.analysis import SLOW_DELAY_S, Analysis
 from fabricpulse.why.assemble import Gathered, assemble, hosts_of, loss_of
 from fabricpulse.why.facts import Facts
-from fabricpulse.why.prometheus import PromQl, RefusedError, Sample
 from fabricpulse.why.queries import (
     HISTORY,
     LOSSY_EDGES,

@@ -7,8 +7,8 @@ from typing import Any
 
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.output import printable
+from fabricpulse.core.web.prometheus import RefusedError, Sample
 from fabricpulse.why.moment import when
-from fabricpulse.why.prometheus import RefusedError, Sample
 from fabricpulse.why.resolve import Directory
 
 _MOST_SHOWN = 200

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.output import printable
+from fabricpulse.core.web.prometheus import PromQl, RefusedError, Sample
 from fabricpulse.why.moment import when
-from fabricpulse.why.prometheus import PromQl, RefusedError, Sample
 from fabricpulse.why.queries import alternatives, quote
 
 _MOST_SHOWN = 10

@@ -94,12 +94,13 @@ class PromQl:
         if self._client is not None:
             await self._client.close()
 
-    async def instant(self, query: str, at_s: float) -> list[Sample]:
-        """The instant vector at a time; samples that are NaN are left out.
+    async def instant(self, query: str, at_s: float | None = None) -> list[Sample]:
+        """The instant vector at a time, or at what is now for the server; samples that are NaN are left out.
 
         Raises RefusedError when it is not answered, UserError when nothing there answers as Prometheus does.
         """
-        data = await self._ask("query", {"query": query, "time": f"{at_s:.3f}"})
+        at = {} if at_s is None else {"time": f"{at_s:.3f}"}
+        data = await self._ask("query", {"query": query, **at})
         return [
             Sample({k: v for k, v in series.metric.items() if k != "__name__"}, value)
             for series in data.result
