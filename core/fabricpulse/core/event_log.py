@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fabricpulse.core.errors import UserError
-from fabricpulse.core.files import open_regular
+from fabricpulse.core.files import file_identity, identity_of, open_regular
 from fabricpulse.core.log import get_logger
 
 log = get_logger(__name__)
@@ -116,12 +116,8 @@ class EventLog:
         self._descriptor = open_regular(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         status = os.fstat(self._descriptor)
         self._size = status.st_size
-        self._identity = (status.st_dev, status.st_ino)
+        self._identity = identity_of(status)
 
     def _is_current(self, path: Path) -> bool:
         """Whether the open file still stands at the path."""
-        try:
-            status = path.lstat()
-        except OSError:
-            return False
-        return (status.st_dev, status.st_ino) == self._identity
+        return file_identity(path, follow_symlinks=False) == self._identity

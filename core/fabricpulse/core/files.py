@@ -83,6 +83,19 @@ class FileStamp:
         return self.identity is not None
 
 
+def identity_of(status: os.stat_result) -> tuple[int, int]:
+    """Which file a status is of, as long as it lives; its number may be given to another afterwards."""
+    return status.st_dev, status.st_ino
+
+
+def file_identity(path: Path, *, follow_symlinks: bool = True) -> tuple[int, int] | None:
+    """What `path` names, the same as long as nobody removes or replaces it; None when there is nothing."""
+    try:
+        return identity_of(path.stat(follow_symlinks=follow_symlinks))
+    except OSError:
+        return None
+
+
 def read_text_limited(path: Path, limit: int) -> str:
     """The text of a file of at most `limit` bytes; a pipe may be read, too.
 

@@ -19,8 +19,9 @@ from pathlib import Path
 
 from fabricpulse.clocksync.clock.cross_timestamp import CrossTimestamp
 from fabricpulse.core._atomic import fence
+from fabricpulse.core.files import file_identity
 from fabricpulse.core.shm.clock_page import ClockPage, ClockStatus
-from fabricpulse.core.shm.mapping import create_mapping, file_identity, reopen_mapping
+from fabricpulse.core.shm.mapping import create_mapping, reopen_mapping
 
 MAGIC = (0x414D5A4E, 0x43420200)
 VERSION = 2

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fabricpulse.core._atomic import fence
+from fabricpulse.core.files import file_identity
 from fabricpulse.core.shm.mapping import (
     LayoutError,
     MappedFile,
     create_mapping,
-    file_identity,
     reopen_mapping,
 )
 from fabricpulse.core.shm.virtual_clock import VirtualClock, host_now_ns, open_virtual_clock

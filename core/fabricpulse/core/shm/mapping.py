@@ -5,7 +5,7 @@ import os
 import stat
 from pathlib import Path
 
-from fabricpulse.core.files import open_regular
+from fabricpulse.core.files import file_identity, identity_of, open_regular
 
 
 class LayoutError(Exception):
@@ -61,15 +61,6 @@ def reopen_mapping(path: Path, size: int, head: bytes) -> mmap.mmap | None:
     return None
 
 
-def file_identity(path: Path) -> tuple[int, int] | None:
-    """What `path` names, the same as long as nobody removes or replaces it; None when there is nothing."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
-
-
 class ChangedFileError(LayoutError):
     """A file has become shorter than it said: its writer, or somebody in its place, is not to be trusted."""
 
@@ -93,7 +84,7 @@ class SharedFile:
                 raise LayoutError(f"{path}: a file with {status.st_nlink} names")
             self.size = status.st_size
             self.owner = status.st_uid
-            self._identity = (status.st_dev, status.st_ino)
+            self._identity = identity_of(status)
             _check_layout(path, self.read(0, 12), magic, version)
         except BaseException:
             self.close()
@@ -146,7 +137,7 @@ class MappedFile:
             self.map = mmap.mmap(descriptor, status.st_size, prot=mmap.PROT_READ)
         finally:
             os.close(descriptor)
-        self._identity = (status.st_dev, status.st_ino)
+        self._identity = identity_of(status)
         try:
             _check_layout(path, self.map[0:12], magic, version)
         except LayoutError:
