@@ -49,10 +49,14 @@ test-all: $(STAMP) ## Run all tests at once, as .ci/run does
 test-again: $(STAMP) ## Run the tests that failed last, one at a time
 	$(BIN)/python -Im pytest --last-failed --last-failed-no-failures none $(ARGS)
 
+# Each process imports and collects all of it: one more than cores, for when one waits.
+QUICK := $(shell cores=$$(nproc); echo $$((cores < 16 ? cores + 1 : 16)))
+
 quickcheck: $(STAMP) ## Check style, run the unit tests and one lab: the inner loop
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(PYTEST) -m "not slow and not build and not prometheus and not simulation" tests/integration/lab/test_network.py tests/unit $(ARGS)
+	$(PYTEST) -n $(QUICK) -m "not slow and not build and not prometheus and not simulation and not thorough" \
+		tests/integration/lab/test_network.py tests/unit $(ARGS)
 
 wheel: $(STAMP) ## Build the wheels of fabricpulse and fabricpulse-lab into dist/
 	VENV=$(VENV) scripts/wheel.sh

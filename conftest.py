@@ -7,6 +7,7 @@ reason begins with "hardware:", for what only machines with that device or kerne
 `-n auto` (make test) is twice as many processes as cores: half of what tests do is wait for daemons.
 """
 
+import gc
 import os
 import sys
 from collections.abc import Generator
@@ -18,10 +19,33 @@ import pytest
 # As in an activated environment: tests find its cmake, ninja and fabricpulse before the system's.
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
 
+
+def _temporary_files_in_memory() -> None:
+    """A tree of sysfs is a thousand files, and on a disk each costs more than the test that reads it. Not where memory
+    is short, as the 64 MB that containers have there, or where tests cannot run what they compile.
+    """
+    folder = "/dev/shm"  # noqa: S108
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return
+    if found.f_bavail * found.f_frsize >= 2 << 30 and not found.f_flag & os.ST_NOEXEC:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", folder)
+
+
+_temporary_files_in_memory()
+
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true", "yes"}
 ALLOWED_PREFIX = "hardware:"
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays: a search for garbage need not go through it again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,6 +1,7 @@
 """Anchors that are wrong: UTC is where most of them say, and bounds hold as long as most are right."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fixtures.clock_election import undisputed
@@ -48,6 +49,7 @@ def anchored(
     return clock, utc, anchors, set(hosts[right:]), edges
 
 
+@pytest.mark.thorough
 @settings(max_examples=150, deadline=None)
 @given(seed=st.integers(0, 10**6), right=st.integers(1, 7), wrong=st.integers(0, 6))
 def test_bounds_hold_when_most_anchors_are_right(seed: int, right: int, wrong: int) -> None:
@@ -60,6 +62,7 @@ def test_bounds_hold_when_most_anchors_are_right(seed: int, right: int, wrong: i
     assert not solution.disputed.any()
 
 
+@pytest.mark.thorough
 @settings(max_examples=100, deadline=None)
 @given(seed=st.integers(0, 10**6), count=st.integers(2, 6))
 def test_bounds_tell_of_all_anchors_when_no_majority_agrees(seed: int, count: int) -> None:

@@ -46,6 +46,7 @@ def page(now: CrossTimestamp, status: ClockStatus = ClockStatus.SYNCHRONIZED) ->
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "flags", [("-O2",), ("-O1", "-g", "-fsanitize=address,undefined")], ids=["fast", "sanitized"]
 )

@@ -96,6 +96,7 @@ def errors_of(seed: int, load: tuple[float, float], rate: float = 50.0, seconds:
     return errors
 
 
+@pytest.mark.simulation
 @pytest.mark.parametrize(
     ("load", "rate", "limit_ns"),
     [
@@ -113,6 +114,7 @@ def test_error_under_load(load: tuple[float, float], rate: float, limit_ns: floa
     assert np.quantile(errors, 0.95) <= limit_ns
 
 
+@pytest.mark.simulation
 @pytest.mark.parametrize("ramp_ppb_s", [100.0, -300.0, 1_000.0])
 def test_a_rate_that_drifts_is_followed(ramp_ppb_s: float) -> None:
     """A temperature ramp for 20 s: bounds hold, and from its seventh second on the line is good to 60 ns."""
@@ -136,6 +138,7 @@ def test_a_rate_that_drifts_is_followed(ramp_ppb_s: float) -> None:
     assert max(errors) <= 60
 
 
+@pytest.mark.simulation
 @pytest.mark.parametrize("change_ppb", [0.0, 200.0, -900.0])
 def test_a_rate_that_changes_is_followed(change_ppb: float) -> None:
     """The rate of a clock changes at once, as chronyd does it: bounds hold, 5 s later so does the old accuracy."""

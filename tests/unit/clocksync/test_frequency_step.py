@@ -40,6 +40,7 @@ def second_of(rng: np.random.Generator, begin_s: int, step_ppm: float) -> Sample
     return np.concatenate(blocks)
 
 
+@pytest.mark.simulation
 @pytest.mark.parametrize("step_ppm", [-1_000.0, -200.0, -60.0, -15.0, 15.0, 60.0, 200.0, 1_000.0])
 def test_a_frequency_step_is_followed(step_ppm: float) -> None:
     """The bound holds at each step, and two seconds later the offset is as good as before."""

@@ -22,6 +22,7 @@ def both(n: int, i: np.ndarray, j: np.ndarray) -> tuple[Graph, Graph]:
     return SmallGraph(n, i, j), LargeGraph(n, i, j)
 
 
+@pytest.mark.thorough
 def test_random_graphs_have_one_answer() -> None:
     """Components, ways from a host, least squares and distances of 300 graphs, connected or not."""
     rng = np.random.default_rng(1)

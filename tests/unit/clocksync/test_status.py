@@ -152,6 +152,7 @@ def test_the_plot_is_svg_with_every_point(tmp_path: Path) -> None:
     assert (tmp_path / "a.svg").read_text().startswith("<svg")
 
 
+@pytest.mark.thorough
 def test_the_png_marks_holdover(tmp_path: Path) -> None:
     """What is seen: the colour of holdover over its fifth of the time, that of synchronized over the rest."""
     image = pytest.importorskip("matplotlib.image", reason="matplotlib is not installed")

@@ -4,6 +4,7 @@ import ast
 import re
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -32,16 +33,17 @@ def required() -> dict[str, str]:
     }
 
 
-def imported() -> set[str]:
+@cache
+def imported() -> frozenset[str]:
     """Top-level modules that our packages import from others' distributions."""
-    found = set()
+    found: set[str] = set()
     for path in ROOT.glob("*/fabricpulse/**/*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Import):
                 found |= {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module:
                 found.add(node.module.partition(".")[0])
-    return found - set(sys.stdlib_module_names) - {"fabricpulse", "__future__"}
+    return frozenset(found) - set(sys.stdlib_module_names) - {"fabricpulse", "__future__"}
 
 
 def test_nothing_is_required_in_vain() -> None:

@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -37,11 +38,20 @@ def package_folder(package: str) -> Path:
     return ROOT / PACKAGES[package] / "fabricpulse" / package
 
 
+@cache
+def import_statements(path: Path) -> tuple[ast.Import | ast.ImportFrom, ...]:
+    return tuple(
+        node
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    )
+
+
 def imports(path: Path) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in import_statements(path):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
+        else:
             assert node.level == 0, f"{path}:{node.lineno}: relative import"
             yield node.lineno, node.module or ""
 
@@ -82,11 +92,10 @@ def modules(package: str) -> Iterator[tuple[tuple[str, ...], Path]]:
 
 def imported_modules(path: Path, known: set[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
     """The modules among `known` that a file imports; `from folder import module` is an import of the module."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        names: list[str] = []
+    for node in import_statements(path):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
+        else:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
         for name in names:
             parts = tuple(name.split("."))

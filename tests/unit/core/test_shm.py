@@ -42,6 +42,7 @@ def write_until(path: Path, stop: object) -> None:
         writer.write(page_of(n))
 
 
+@pytest.mark.thorough
 def test_no_torn_read(tmp_path: Path) -> None:
     """While another process writes as fast as it can, each read is one page that was written, and time goes on."""
     path = tmp_path / "clock"

@@ -45,6 +45,7 @@ _PLANS = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.simulation
 @_PLANS
 def test_random_fabrics_are_told(plan):
     """Of all pairs below one leaf or pod, true or told, 99 % are both: with stamps that are late by 1 us, 30 % load,
@@ -71,6 +72,7 @@ def test_what_a_fabric_does_not_show_is_unknown(plan):
     assert shares[0] >= 0.9
 
 
+@pytest.mark.simulation
 @pytest.mark.parametrize("seed", _SEEDS)
 def test_virtual_machines_on_one_machine(seed):
     """All that share a machine are found, and no others."""
@@ -79,6 +81,7 @@ def test_virtual_machines_on_one_machine(seed):
     assert survey.right(Kind.LEAF) >= 0.99
 
 
+@pytest.mark.simulation
 def test_hosts_that_are_machines_share_none():
     """On bare metal no two hosts are told to be one machine."""
     survey = Survey.of(Fabric(Plan(hosts=32, per_leaf=4, leaves_per_pod=0), 3))

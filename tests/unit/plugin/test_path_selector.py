@@ -108,6 +108,7 @@ def selector(program: Path) -> Iterator[Callable[..., Selector]]:
         each.close()
 
 
+@pytest.mark.simulation
 def test_a_lane_that_stays_bad_beside_a_good_one_moves(selector: Callable[..., Selector]) -> None:
     """Within a second, and only that lane."""
     it = selector(Lane(), Lane())
@@ -151,6 +152,7 @@ def pauses(moves: list[tuple[int, int]]) -> list[int]:
     return [b - a for (a, _), (b, _) in itertools.pairwise(moves)]
 
 
+@pytest.mark.simulation
 def test_a_path_that_is_no_better_is_left_ever_more_seldom(selector: Callable[..., Selector]) -> None:
     """The NIC itself is slow: each pause between two moves is twice the one before."""
     it = selector(Lane(), Lane())
@@ -185,6 +187,7 @@ def test_a_collision_is_left_within_a_second_each_time(selector: Callable[..., S
         assert moves[0][0] - began <= 1000
 
 
+@pytest.mark.simulation
 def test_after_a_long_good_time_the_pauses_begin_anew(selector: Callable[..., Selector]) -> None:
     """What was a slow NIC for a minute may be a collision an hour later."""
     it = selector(Lane(), Lane())

@@ -260,6 +260,7 @@ def test_nobody_speaks_for_the_process_of_another_user(tmp_path: Path) -> None:
     assert [totals.counters["sent_bytes"] for totals in aggregator.pairs().values()] == [1]
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(300)
 def test_garbage_in_any_place(tmp_path: Path, clock: Clock) -> None:
     """Random bytes anywhere in a file, also under the reader: never an exception, and the good file's series stay."""

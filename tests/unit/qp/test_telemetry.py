@@ -35,6 +35,7 @@ def test_longer_records_of_a_newer_writer_are_read(tmp_path: Path) -> None:
     assert lanes["sent_bytes"].tolist() == [1, 2]
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
 def test_no_record_is_torn_while_the_writer_works(tmp_path: Path) -> None:
     """Fields that another process changes together, without pause, are always seen together."""

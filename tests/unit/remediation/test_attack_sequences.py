@@ -276,6 +276,7 @@ def attack(seed: int, steps: int) -> Fleet:
     return fleet
 
 
+@pytest.mark.simulation
 @pytest.mark.parametrize(("seed", "steps"), [(0, 60), (1, 40), (2, 40), (3, 40)])
 def test_no_sequence_of_attacks_costs_the_fleet_its_capacity(seed, steps):
     """After each step; and the attack was one: it had actions that the limits allow."""

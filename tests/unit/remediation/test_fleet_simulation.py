@@ -16,6 +16,7 @@ STEPS = int(os.environ.get("FABRICPULSE_TEST_SIMULATED_STEPS", "20000"))
 FLEETS = int(os.environ.get("FABRICPULSE_TEST_SIMULATED_FLEETS", "5"))
 
 
+@pytest.mark.simulation
 def test_a_fleet_with_faults_of_its_own():
     """Nothing is violated, and in the end all is in service; faults, blindness and restarts did happen."""
     events: Counter[str] = Counter()
@@ -53,6 +54,7 @@ TAKEN_AWAY = {
 }
 
 
+@pytest.mark.simulation
 @pytest.mark.parametrize("what", TAKEN_AWAY)
 def test_a_guard_that_is_missing_is_noticed(what, monkeypatch):
     """Within a few fleets, by the promise that it keeps."""

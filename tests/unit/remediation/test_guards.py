@@ -209,6 +209,7 @@ def fleet(hosts: int, limits: str = "") -> World:
     return world
 
 
+@pytest.mark.simulation
 def test_a_leaf_of_a_large_fleet_takes_out_nothing():
     """32 ports of 400 hosts flap at once: all 32 were taken out after 60 s. Now none, however long it lasts."""
     world = fleet(400)
@@ -313,6 +314,7 @@ def test_fake_agents_do_not_hide_that_many_are_lost():
     assert (world.pending(), world.blocked()) == ([], "frozen")
 
 
+@pytest.mark.simulation
 def test_the_breaker_has_a_bound_of_its_own():
     """A tenth of a large fleet is no noise: at most breaker_max_hosts."""
     world = fleet(400, "max_in_flight: 999, burst: 999, shared_cause_count: 999, shared_cause_fraction: 1")

@@ -41,6 +41,7 @@ def test_two_jobs_on_one_spine_are_taken_apart():
     assert fabric.plans() == [plan], "what has helped is not tried again"
 
 
+@pytest.mark.simulation
 @pytest.mark.parametrize("seed", range(6))
 def test_small_fleets_come_to_their_optimum(seed):
     """Two jobs whose lanes all collide: within ten minutes 0.95 of what the best of all assignments gives."""

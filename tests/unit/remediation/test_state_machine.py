@@ -14,6 +14,7 @@ and at the end (I8) faults stop, and what is desired is what is, in bounded time
 
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -207,7 +208,7 @@ class Remediation(RuleBasedStateMachine):
         assert out == {}, "I8"
 
 
-TestRemediation = Remediation.TestCase
+TestRemediation = pytest.mark.simulation(Remediation.TestCase)
 TestRemediation.settings = settings(
     max_examples=60,
     stateful_step_count=40,

@@ -40,6 +40,7 @@ def test_rendered_is_committed() -> None:
     assert differences(ROOT / "rules", rendered_files(MIXIN)) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("engine", ["_gojsonnet", pytest.param("_jsonnet", marks=pytest.mark.slow)])
 def test_other_engines_agree(engine: str) -> None:
     """The engines that our users run, in Go and in C++, evaluate the mixin as the one in Rust that we run does."""

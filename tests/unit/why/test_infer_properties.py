@@ -4,6 +4,7 @@ import dataclasses
 import typing
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fixtures.why_facts import healthy
@@ -65,6 +66,7 @@ ANY = st.builds(
 )
 
 
+@pytest.mark.thorough
 @settings(max_examples=80, deadline=None)
 @given(ANY)
 def test_all_facts_give_a_state_and_causes_with_evidence(facts: Facts) -> None:
@@ -78,6 +80,7 @@ def test_all_facts_give_a_state_and_causes_with_evidence(facts: Facts) -> None:
     assert confidences == sorted(confidences, reverse=True)
 
 
+@pytest.mark.thorough
 @settings(max_examples=30, deadline=None)
 @given(ANY)
 def test_the_order_of_facts_does_not_matter(facts: Facts) -> None:
