@@ -1,34 +1,28 @@
-"""The audit of a fleet: whom to ask, asking them, having paths tested, and what is told to whom."""
+"""The audit of a fleet, phase by phase: asking the hosts, having paths tested, judging, telling the agents."""
 
 import asyncio
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
-import click
 import msgspec
 
 from fabricpulse.audit.findings import of_host
-from fabricpulse.audit.fleet_measure import Plan, measure
+from fabricpulse.audit.fleet_measure import Measured, measure
+from fabricpulse.audit.fleet_plan import FleetOptions, load_leaves, plan_of, refuse
 from fabricpulse.audit.fleet_progress import few, showing
 from fabricpulse.audit.fleet_run import AT_A_TIME, AgentError, Target, cancelling, collect, tell, until
 from fabricpulse.audit.host_list import chosen
-from fabricpulse.audit.model import Finding, HostReport, Measurement, Ring, Run, clip
+from fabricpulse.audit.model import Finding, HostReport, Measurement, Run, clip
 from fabricpulse.audit.node.wire import FINDINGS_PATH
-from fabricpulse.audit.path_tests import Rail, plan_rails
-from fabricpulse.audit.profile import load_profile
+from fabricpulse.audit.profile import Profile, load_profile
 from fabricpulse.audit.runs import run_id, run_of
-from fabricpulse.audit.sla import enough_datagrams, limit_findings
+from fabricpulse.audit.sla import limit_findings
 from fabricpulse.audit.storage import read
 from fabricpulse.audit.targets import targets
-from fabricpulse.audit.transfer_tests import Transfers
-from fabricpulse.audit.wiring import Wiring, planned_places
-from fabricpulse.core.config import Section, load_config, parse_config
+from fabricpulse.core.config import parse_config
 from fabricpulse.core.errors import UserError
-from fabricpulse.core.fleet.host_list import expand
 from fabricpulse.core.fleet.membership import Membership, load_membership
 from fabricpulse.core.web.client import HttpClient, describe, fetch
 from fabricpulse.core.web.client_config import HttpClientConfig
@@ -40,74 +34,113 @@ MEMBERSHIP_PATH = "/api/v1/membership"
 MOST_RESUME_S = 6 * 3600.0
 
 
-def run_fleet(
-    coordinator: str | None,
-    membership: Path | None,
-    hosts: str | None,
-    agent_url: str,
-    client: ClientOptions,
-    coordinator_client: ClientOptions,
-    host_timeout_s: float,
-    profile: Path | None,
-    paths: bool,
-    all_pairs: bool,
-    leaves: Path | None,
-    transfers: Transfers | None = None,
-    budget_gb: float = 1000.0,
-    yes: bool = False,
-    resume: Path | None = None,
-    publish: bool = True,
-    wiring: bool = False,
-    wiring_file: Path | None = None,
-    wiring_wait_s: float = 35.0,
-    ring_s: float = 0.0,
-    checkpoint: Callable[[Run], None] = lambda _run: None,
-) -> Run:
-    """Asks the hosts. Ctrl-C ends the requests and makes a run of what has come. checkpoint : is given what there is so
-    far, now and then, as a run that was cancelled and has no findings. Raises UserError."""
-    pinned = load_profile(profile) if profile else None
-    fleet = _membership(coordinator, membership, coordinator_client or ClientOptions(ca_file=client.ca_file))
-    wanted = targets(fleet, chosen(hosts), agent_url)
-    config = client.config("--agent-url", *(target.url for target in wanted))
-    config = msgspec.structs.replace(config, timeout_s=host_timeout_s)
-    started_at, begun = time.time(), time.monotonic()
-    if (paths or transfers or ring_s) and fleet is None:
-        raise UserError("tests of paths need the addresses of NICs: give --coordinator or --membership")
-    if (wiring or wiring_file) and fleet is None:
-        raise UserError("--wiring needs the NICs of the fleet: give --coordinator or --membership")
-    least_gbps = pinned.paths.least_gbps if pinned else None
-    if transfers and least_gbps and transfers.rate_bps < least_gbps * 1e9:
-        raise UserError(
-            f"--rate {transfers.rate_bps // 1_000_000} cannot show the {least_gbps:g} Gb/s of {profile}: raise it"
-        )
-    most_loss = pinned.paths.most_loss if pinned else None
-    if transfers and most_loss and transfers.datagrams < enough_datagrams(most_loss):
-        raise UserError(
-            f"--datagrams {transfers.datagrams} cannot show the loss of {most_loss:g} of {profile}: give "
-            f"{enough_datagrams(most_loss)} at least"
-        )
-    by_leaf = load_leaves(leaves) if leaves else {}
-    earlier = _earlier(resume, started_at)
-    heard = {report.host for report in earlier.hosts} if earlier else set()
-    reports, silent, cancelled = asyncio.run(
-        _collect([target for target in wanted if target.host not in heard], config, host_timeout_s)
-    )
-    asked = tuple(target.host for target in wanted)
-    reports += [report for report in (earlier.hosts if earlier else ()) if report.host in asked]
-    more: list[Finding] = []
-    notes: list[str] = []
-    rings_made: tuple[Ring, ...] = ()
-    measured: list[Measurement] = list(earlier.measurements) if earlier else []
+def run_fleet(options: FleetOptions, checkpoint: Callable[[Run], None] = lambda _run: None) -> Run:
+    """Asks the hosts, has paths tested, judges, and tells the agents. Ctrl-C ends the requests and makes a run of what
+    has come. checkpoint : is given what there is so far, now and then, as a run that was cancelled and has no findings.
+    Raises UserError.
+    """
+    pinned = load_profile(options.profile) if options.profile else None
+    of_coordinator = options.coordinator_client or ClientOptions(ca_file=options.client.ca_file)
+    fleet = _membership(options.coordinator, options.membership, of_coordinator)
+    wanted = targets(fleet, chosen(options.hosts), options.agent_url)
+    config = options.client.config("--agent-url", *(target.url for target in wanted))
+    config = msgspec.structs.replace(config, timeout_s=options.host_timeout_s)
+    refuse(options, fleet, pinned)
+    leaves = load_leaves(options.leaves) if options.leaves else {}
+    run = _Run(options, pinned, tuple(target.host for target in wanted), checkpoint)
+    run.collect(wanted, config)
+    if fleet is not None and options.measures and not run.cancelled:
+        run.measure(fleet, leaves, wanted, config)
+    found = run.judged(fleet)
+    if options.publish and not found.cancelled:
+        found = _published(wanted, config, found)
+    return found
 
-    def keep(measured: Sequence[Measurement]) -> None:
-        duration_s = round(time.monotonic() - begun, 3)
-        checkpoint(
+
+class _Run:
+    """A run under way: what hosts have said, and what was measured between them."""
+
+    def __init__(
+        self,
+        options: FleetOptions,
+        pinned: Profile | None,
+        asked: tuple[str, ...],
+        checkpoint: Callable[[Run], None],
+    ) -> None:
+        self._options = options
+        self._pinned = pinned
+        self._asked = asked
+        self._checkpoint = checkpoint
+        self._started_at, self._begun = time.time(), time.monotonic()
+        self._earlier = _earlier(options.resume, self._started_at)
+        self._reports: list[HostReport] = []
+        self._silent: dict[str, str] = {}
+        self._measured = Measured(list(self._earlier.measurements) if self._earlier else [])
+        self.cancelled = False
+
+    def collect(self, wanted: Sequence[Target], config: HttpClientConfig) -> None:
+        """Asks all hosts that an interrupted run had not heard."""
+        before = self._earlier.hosts if self._earlier else ()
+        heard = {report.host for report in before}
+        to_ask = [target for target in wanted if target.host not in heard]
+        self._reports, self._silent, self.cancelled = asyncio.run(
+            _collect(to_ask, config, self._options.host_timeout_s)
+        )
+        self._reports += [report for report in before if report.host in self._asked]
+        if not self.cancelled:
+            self._keep(self._measured.measurements)
+
+    def measure(
+        self,
+        fleet: Membership,
+        leaves: Mapping[str, str],
+        wanted: Sequence[Target],
+        config: HttpClientConfig,
+    ) -> None:
+        """Has the agents test what was asked for, once people agree. leaves : of hosts. Raises UserError."""
+        heard = {report.host for report in self._reports}
+        order = [target.host for target in wanted]
+        plan = plan_of(self._options, fleet, leaves, heard, order, self._measured.measurements)
+        self._measured = asyncio.run(measure(plan, wanted, config, self._reports, self._keep))
+        self.cancelled = self._measured.cancelled
+
+    def judged(self, fleet: Membership | None) -> Run:
+        """The run with its findings."""
+        found = self._measured
+        more, notes = list(found.findings), list(found.notes)
+        if not self.cancelled:
+            if self._pinned is not None:
+                datagrams = self._options.transfers.datagrams if self._options.transfers else 0
+                hosts = [report.host for report in self._reports]
+                more += limit_findings(self._pinned.paths, hosts, found.measurements, datagrams)
+            if self._options.tests_paths and fleet is not None:
+                more += _without_nics(fleet, self._reports)
+        if self._earlier is not None:
+            again = {report.host for report in self._earlier.hosts} & set(self._asked)
+            notes.append(f"resumed from {self._earlier.id}: {len(again)} hosts were not asked again")
+        run = run_of(
+            self._reports,
+            self._silent,
+            self._pinned,
+            str(self._options.profile or ""),
+            self._asked,
+            self._started_at,
+            self._duration_s(),
+            self.cancelled,
+            more,
+            tuple(notes),
+            found.measurements,
+        )
+        return msgspec.structs.replace(run, rings=tuple(found.rings))
+
+    def _keep(self, measured: Sequence[Measurement]) -> None:
+        self._checkpoint(
             Run(
-                run_id(started_at),
-                started_at,
-                duration_s,
-                asked,
-                tuple(reports),
+                run_id(self._started_at),
+                self._started_at,
+                self._duration_s(),
+                self._asked,
+                tuple(self._reports),
                 (),
                 True,
                 "",
@@ -116,78 +149,22 @@ def run_fleet(
             )
         )
 
-    if not cancelled:
-        keep(measured)
-    if (paths or transfers or ring_s or wiring or wiring_file) and fleet is not None and not cancelled:
-        hosts_heard = {report.host for report in reports}
-        plan = Plan(listen_s=wiring_wait_s, before=measured)
-        if paths or transfers or ring_s:
-            most = max(len(fleet.hosts), 1) if all_pairs else None
-            rails = plan_rails(fleet, hosts_heard, by_leaf, most)
-            if transfers is not None:
-                _consent(transfers, rails, budget_gb, yes=yes)
-            if ring_s:
-                rings = f"rings of all hosts, {ring_s:g} s each, as fast as their NICs are"
-                _ask("--nccl", f"{rings}; none if a NIC carries a job", yes=yes)
-            known = {
-                (host.name, nic.device): by_leaf.get(host.name, nic.leaf)
-                for host in fleet.hosts
-                for nic in host.nics
-            }
-            plan = replace(
-                plan,
-                rails=rails,
-                leaves=known,
-                transfers=transfers,
-                ring_s=ring_s,
-                order=[target.host for target in wanted],
-            )
-        if wiring or wiring_file:
-            places = planned_places(load_config(wiring_file, Wiring) if wiring_file else None, fleet)
-            places = {nic: place for nic, place in places.items() if nic[0] in hosts_heard}
-            if not places:
-                raise UserError(
-                    "--wiring: no NIC has a plan: give --wiring-file, or `leaf` in the membership"
-                )
-            plan = replace(plan, places=places)
-        result = asyncio.run(measure(plan, wanted, config, reports, keep))
-        measured, cancelled = result.measurements, result.cancelled
-        more += result.findings
-        notes += result.notes
-        rings_made = tuple(result.rings)
-    if not cancelled:
-        if pinned is not None:
-            datagrams = transfers.datagrams if transfers else 0
-            more += limit_findings(pinned.paths, [report.host for report in reports], measured, datagrams)
-        if (paths or transfers or ring_s) and fleet is not None:
-            more += _without_nics(fleet, reports)
-    if earlier is not None:
-        notes.append(f"resumed from {earlier.id}: {len(heard & set(asked))} hosts were not asked again")
-    run = run_of(
-        reports,
-        silent,
-        pinned,
-        str(profile or ""),
-        asked,
-        started_at,
-        round(time.monotonic() - begun, 3),
-        cancelled,
-        more,
-        tuple(notes),
-        measured,
+    def _duration_s(self) -> float:
+        return round(time.monotonic() - self._begun, 3)
+
+
+def _published(wanted: Sequence[Target], config: HttpClientConfig, run: Run) -> Run:
+    """The run, told to its agents, with a note of those that did not take it."""
+    not_published = asyncio.run(_publish(wanted, config, run))
+    if not not_published:
+        return run
+    note = clip(
+        f"{len(not_published)} agents did not take the findings for their gate: {'; '.join(not_published[:5])}"
     )
-    run = msgspec.structs.replace(run, rings=rings_made)
-    if publish and not cancelled:
-        not_published = asyncio.run(_publish(wanted, config, run))
-        if not_published:
-            note = clip(
-                f"{len(not_published)} agents did not take the findings for their gate: {'; '.join(not_published[:5])}"
-            )
-            run = msgspec.structs.replace(run, notes=(*run.notes, note))
-    return run
+    return msgspec.structs.replace(run, notes=(*run.notes, note))
 
 
-async def _publish(wanted: list[Target], config: HttpClientConfig, run: Run) -> list[str]:
+async def _publish(wanted: Sequence[Target], config: HttpClientConfig, run: Run) -> list[str]:
     """Tells each host that has answered what was found about it; those that did not take it, with why."""
     heard = {report.host for report in run.hosts}
     not_published: list[str] = []
@@ -219,23 +196,6 @@ def _earlier(path: Path | None, now: float) -> Run | None:
     return run
 
 
-def _consent(transfers: Transfers, rails: Mapping[str, Rail], budget_gb: float, *, yes: bool) -> None:
-    """Says what will be sent and asks. Raises UserError beyond the budget, and without a yes."""
-    ways = sum(2 * len(pairs) for rail in rails.values() for pairs in rail.plan.rounds)
-    rounds = sum(2 * len(rail.plan.rounds) for rail in rails.values())
-    cost_gb = transfers.cost(ways) / 1e9
-    if cost_gb > budget_gb:
-        raise UserError(
-            f"transfers would send up to {cost_gb:.4g} GB, the budget is {budget_gb:g} GB: lower --rate or --seconds, "
-            "or raise --budget-gb"
-        )
-    what = (
-        f"{ways} transfers in {rounds} rounds, up to {transfers.rate_bps / 1e9:g} Gb/s a NIC and {cost_gb:.3g} GB "
-        "altogether; NICs that carry a job are left alone"
-    )
-    _ask("--transfers", what, yes=yes)
-
-
 def _without_nics(fleet: Membership, reports: Sequence[HostReport]) -> list[Finding]:
     """Hosts that have answered and that no test of paths was planned for: a host that is yet to join, say."""
     why = "the membership lists no NIC of it, so no path was tested"
@@ -246,32 +206,8 @@ def _without_nics(fleet: Membership, reports: Sequence[HostReport]) -> list[Find
     ]
 
 
-def _ask(flag: str, what: str, *, yes: bool) -> None:
-    """Raises UserError where nobody can be asked."""
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise UserError(f"{flag} puts traffic on the fabric ({what}): say --yes")
-    click.confirm(f"Start {what}?", abort=True, err=True)
-
-
-def load_leaves(path: Path) -> dict[str, str]:
-    """host -> leaf of a file `leaves: {leaf-1: "gpu-[001-064]"}`. Raises UserError."""
-    found = load_config(path, Leaves)
-    return {host: leaf for leaf, hosts in found.leaves.items() for host in expand(hosts)}
-
-
-class Leaves(Section, frozen=True):
-    """Which hosts hang on which leaf.
-
-    leaves : leaf -> list of hosts, as Slurm writes them.
-    """
-
-    leaves: dict[str, str]
-
-
 async def _collect(
-    wanted: list[Target], config: HttpClientConfig, host_timeout_s: float
+    wanted: Sequence[Target], config: HttpClientConfig, host_timeout_s: float
 ) -> tuple[list[HostReport], dict[str, str], bool]:
     cancelled = asyncio.Event()
     with cancelling(cancelled), showing("auditing") as shown:

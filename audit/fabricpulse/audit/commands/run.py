@@ -156,6 +156,7 @@ MOST_LIST = 10 << 20
 def run_command(ctx: click.Context, /, **flags: Any) -> None:
     """Audit a fleet through the agents of its hosts, and compare the hosts with one another."""
     from fabricpulse.audit.fleet_audit import run_fleet
+    from fabricpulse.audit.fleet_plan import FleetOptions
 
     if flags["hosts"] == "-":
         flags["hosts"] = _standard_input()
@@ -174,12 +175,12 @@ def run_command(ctx: click.Context, /, **flags: Any) -> None:
         if flags["save"] is not None:
             write_file(flags["save"], encode(so_far))
 
-    run = run_fleet(
+    options = FleetOptions(
         **{name: flags[name] for name in RUN_FLAGS},
         transfers=transfers,
         ring_s=flags["ring_seconds"] if flags["nccl"] else 0.0,
-        checkpoint=checkpoint,
     )
+    run = run_fleet(options, checkpoint)
     if flags["save"] is not None:
         write_file(flags["save"], encode(run))
     write_page(run, flags["html"])
