@@ -1,0 +1,54 @@
+"""Which Pythons are supported is said alike wherever it is said (docs/decisions/0031)."""
+
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+OLDEST = PROJECT["project"]["requires-python"].removeprefix(">=")
+NAMED = [
+    match[1]
+    for line in PROJECT["project"]["classifiers"]
+    if (match := re.fullmatch(r"Programming Language :: Python :: (3\.\d+)", line))
+]
+
+
+def minor(version: str) -> int:
+    return int(version.removeprefix("3."))
+
+
+def test_the_classifiers_begin_with_the_oldest() -> None:
+    """And leave none out; what runs this test is one of them."""
+    minors = [minor(version) for version in NAMED]
+    assert minors == list(range(minor(OLDEST), max(minors) + 1))
+    assert f"{sys.version_info.major}.{sys.version_info.minor}" in NAMED
+
+
+def test_the_lab_is_for_the_same() -> None:
+    """It is installed beside the wheel."""
+    lab = tomllib.loads((ROOT / "lab" / "pyproject.toml").read_text())["project"]
+    assert lab["requires-python"] == PROJECT["project"]["requires-python"]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("README.md", "Python {} or newer"),
+        ("CONTRIBUTING.md", "Python {} or newer"),
+        ("scripts/bootstrap.sh", "Python {} or newer is needed"),
+        ("CMakeLists.txt", "find_package(Python {} REQUIRED"),
+        ("docs/decisions/0031-python-3-11-and-newer.md", "need Python {}."),
+    ],
+)
+def test_others_say_the_same(name: str, said: str) -> None:
+    """People, set-up and build."""
+    assert said.format(OLDEST) in (ROOT / name).read_text()
+
+
+def test_the_linter_writes_for_the_oldest() -> None:
+    """Or it would propose what that one does not have."""
+    assert PROJECT["tool"]["ruff"]["target-version"] == f"py{OLDEST.replace('.', '')}"
