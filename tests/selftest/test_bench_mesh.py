@@ -13,5 +13,6 @@ def test_defaults_are_the_sizes_of_the_gates():
 
 
 def test_shares_lose_nothing():
+    """Shares of work are as equal as whole numbers can be, and add up."""
     assert shares(500, 4) == [125] * 4
     assert sorted(shares(7, 3)) == [2, 2, 3]

@@ -18,6 +18,7 @@ def run(*options: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="hardware: torch is installed here")
 def test_without_torch() -> None:
+    """It says what is missing, and prints no result that a script could take for one."""
     done = run()
     assert (done.returncode, done.stdout) == (2, "")
     assert "torch is not installed" in done.stderr

@@ -136,6 +136,7 @@ def test_two_hosts_cannot_tell_whose_nic_has_failed(make_lab):
 
 
 def test_sigterm_ends_it_cleanly(make_lab):
+    """It is ready, reads its settings again on SIGHUP, and ends with 0 and without a traceback."""
     lab = make_lab(hosts=2, rails=1)
     fleet = MeshFleet(lab).start()
     fleet.wait_green()

@@ -121,6 +121,9 @@ def survive(
 
 @pytest.mark.parametrize(("seed", "count"), [(1, 30), pytest.param(2, 40, marks=pytest.mark.slow)])
 def test_random_faults(ring_lab: Lab, seed: int, count: int) -> None:
+    """Faults of all kinds in a random order, and commands beside them: once all is healed the ring goes on, and ends
+    well.
+    """
     survive(ring_lab, seed, count)
 
 

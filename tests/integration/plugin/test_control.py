@@ -139,6 +139,7 @@ def test_disable_and_enable_a_lane(ring: Ring) -> None:
     ],
 )
 def test_bad_requests_are_answered(ring: Ring, request_fields: dict[str, object], code: str) -> None:
+    """With a code that says whether the request, the device or the lane is what is wrong."""
     answer = ring.control("h0", **request_fields)
     assert (answer["ok"], answer["error"]["code"]) == (False, code)
 

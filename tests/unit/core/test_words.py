@@ -34,6 +34,10 @@ REPLACED = {
 TEXT = {".py", ".md", ".h", ".cc", ".c", ".yaml", ".yml", ".libsonnet", ".sh", ".toml"}
 
 
+# Tests of pytest itself: the tests in their strings promise nothing.
+HOLD_PROGRAMS = {"tests/selftest/test_ci_gate.py", "tests/selftest/test_crashed_workers.py"}
+
+
 @cache
 def texts() -> dict[str, str]:
     """What the files say, by name."""
@@ -56,6 +60,20 @@ def test_replaced_words_stay_away(pattern: str) -> None:
     ]
 
     assert found == [], f"say instead: {instead}"
+
+
+def test_a_test_says_its_promise() -> None:
+    """In its name, if that is five words and more, or else in a docstring."""
+    terse = re.compile(
+        r'^ *(?:async )?def (test(?:_[^\W_]+){1,4})\([^)]*\)[^:\n]*:\n\s+(?=\S)(?!""")', re.MULTILINE
+    )
+    silent = [
+        f"{name}: {found}"
+        for name, text in texts().items()
+        if Path(name).name.startswith("test_") and name not in HOLD_PROGRAMS
+        for found in terse.findall(text)
+    ]
+    assert silent == []
 
 
 def test_a_term_has_one_row() -> None:

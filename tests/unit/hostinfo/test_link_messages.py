@@ -33,6 +33,7 @@ def link(
 
 
 def test_a_link():
+    """Name, index, administrative and carrier state, how often the carrier came and went, and whose answer it is."""
     (message,) = wire.parse(link(sequence=9, port=4711))
     assert message == wire.LinkMessage("rail0", 7, True, True, 3, 2, False, wire.Request(4711, 9))
 
@@ -58,6 +59,7 @@ def test_several_messages_in_one_datagram():
 
 
 def test_addresses_and_errors():
+    """An address tells the index of its link; an error tells its errno and of which request."""
     address = struct.pack("=IHHIIBBBBI", 24, wire.RTM_NEWADDR, 0, 0, 0, 2, 24, 0, 0, 12)
     error = struct.pack("=IHHIIi", 20, wire.NLMSG_ERROR, 0, 5, 6, -16)
     assert list(wire.parse(address + error)) == [

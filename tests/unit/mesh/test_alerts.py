@@ -408,11 +408,13 @@ def test_a_hold_beyond_the_expiry_is_refused():
 
 
 async def test_without_alertmanagers_nothing_runs():
+    """What fires is known all the same, and there is no task that could fail."""
     async with pushing() as pusher:
         pusher.fire("rail0", "a")
         assert pusher.firing()
 
 
 def test_rfc3339():
+    """In UTC, with microseconds, as Alertmanager reads it."""
     assert rfc3339(0) == "1970-01-01T00:00:00.000000Z"
     assert rfc3339(1.5) == "1970-01-01T00:00:01.500000Z"

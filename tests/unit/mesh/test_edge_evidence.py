@@ -18,6 +18,7 @@ def edge(device, peer, peer_device, state=UP, inbound=None, nic=UP, dead_paths=0
 
 
 def test_own_nic():
+    """Edges of a NIC that hears nobody tell of that NIC; those of the next rail tell nothing."""
     evidence = evidence_of(
         [edge("r0", "a", "r0", DOWN, nic=DOWN), edge("r0", "b", "r0", DOWN, nic=DOWN), edge("r1", "a", "r1")]
     )
@@ -46,6 +47,7 @@ def test_edges_to_one_nic_of_a_peer_blame_nothing(edges_to_it, others):
 
 
 def test_direction_and_path():
+    """An edge that hears and is not heard, and one of whose paths some are dead."""
     assert (
         evidence_of([edge("r0", "a", "r0", DOWN, inbound=UP), edge("r0", "b", "r0")])[0]
         == "peer_does_not_hear"

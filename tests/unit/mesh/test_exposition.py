@@ -220,10 +220,12 @@ def test_series_of_single_edges_on_request(per_edge, edges):
 
 
 def test_no_path_measured():
+    """An edge without paths has no worst one."""
     assert worst_path(edge_state(0, 0, paths=0)) is None
 
 
 def test_snapshot_round_trip():
+    """A snapshot that the engine has packed is read as it was, with every trouble in it."""
     _, snapshot = troubled()
     assert parse_snapshot(pack_snapshot(snapshot)) == snapshot
 

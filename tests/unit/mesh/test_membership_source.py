@@ -202,6 +202,7 @@ def test_what_is_no_url_is_refused(url):
 
 
 def test_no_source():
+    """Settings that name no membership are refused at the start."""
     with pytest.raises(ConfigError, match="no membership is configured"):
         MembershipReader(MembershipSource())
 

@@ -165,5 +165,6 @@ def test_the_lab():
 
 
 def test_negative_numbers_are_refused():
+    """A number of peers below 0 is no request for none."""
     with pytest.raises(ValueError, match="fewer than 0"):
         peer_graph(Membership(hosts=()), -1)

@@ -31,6 +31,7 @@ def test_a_packet_fits_in_128_bytes():
 
 @given(st.binary(max_size=300))
 def test_noise_is_refused(data):
+    """Whatever bytes come, of any length up to 300: none passes."""
     assert gate_in_session().take(data) in ("malformed", "wrong_fleet", "bad_mac")
 
 

@@ -35,6 +35,7 @@ def three_troubles(snapshot):
 
 
 def test_the_worst_comes_first():
+    """Edges that are down before those that lose, those before slow ones; each with its bad paths."""
     found = troubled(document(three_troubles))
     assert [edge["slot"] for edge in found] == [4, 2, 0]
     assert bad_paths(found[1]) == "9625 loses 1.5 %, 9626 down"
@@ -75,6 +76,7 @@ def exporter():
 
 
 def test_a_table_for_people(exporter):
+    """Who suffers since when, in UTC, and how many; exit code 1 then, 0 if all are well."""
     url, answer = exporter
     answer["body"] = json.dumps(document(three_troubles)).encode()
     result = CliRunner().invoke(command, ["show", "--url", url], env={"COLUMNS": "200"})
@@ -90,6 +92,7 @@ def test_a_table_for_people(exporter):
 
 @pytest.mark.parametrize(("flags", "count"), [([], 3), (["--all"], 6)])
 def test_json_for_programs(exporter, flags, count):
+    """The edges that suffer, or with --all every one; the exit code tells the same."""
     url, answer = exporter
     answer["body"] = json.dumps(document(three_troubles)).encode()
     result = CliRunner().invoke(command, ["show", "--url", url, "--output", "json", *flags])
@@ -164,6 +167,7 @@ def test_the_fleet_as_a_table(exporter):
 
 
 def test_the_fleet_for_programs(exporter):
+    """The coordinator's suspects as it gave them; an answer of something else is refused."""
     url, answer = exporter
     answer["body"] = json.dumps({"suspects": [SUSPECT]}).encode()
     result = CliRunner().invoke(command, ["show", "--fleet", url, "--output", "json"])

@@ -35,6 +35,7 @@ def test_another_small_one_begins_its_time_anew():
 
 
 def test_the_fleet_is_back():
+    """A membership that is whole again is taken at once, and nothing is held any more."""
     guard = ShrinkGuard(0.5, 60)
     guard.admit(hosts(10), hosts(2), 0.0)
     assert guard.admit(hosts(10), hosts(10), 1.0)
@@ -42,6 +43,7 @@ def test_the_fleet_is_back():
 
 
 def test_a_person_may_confirm():
+    """Once, for what is held then: a confirmation of nothing does not count for later."""
     guard = ShrinkGuard(0.5, 60)
     assert not guard.admit(hosts(10), hosts(2), 0.0)
     guard.confirm()

@@ -121,6 +121,7 @@ def test_once_into_a_full_device(tree):
 
 
 def test_output_without_once(tree, tmp_path):
+    """A daemon would write a file once and serve another truth ever after."""
     with pytest.raises(UserError, match="--output-file is for --once"):
         invoke(tree, "--output-file", str(tmp_path / "x.prom"))
 
@@ -131,6 +132,7 @@ def test_a_path_that_is_no_sysfs(tmp_path):
 
 
 def test_a_bad_regular_expression():
+    """The message names the option and the expression."""
     with pytest.raises(ConfigError, match=r"--nic.device-exclude '\(' is not a regular expression"):
         DeviceFilter(exclude="(")
 
@@ -181,6 +183,7 @@ def test_an_unknown_collector_in_the_file(tree, tmp_path):
     ],
 )
 def test_settings_that_cannot_be(tree, tmp_path, text, message):
+    """Each is refused with its key and the reason, before anything is collected."""
     config = tmp_path / "nic.yaml"
     config.write_text(text + "\n")
     with pytest.raises(ConfigError, match=message):

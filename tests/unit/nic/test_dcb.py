@@ -23,6 +23,7 @@ class FakeDcb:
 
 
 def test_dcb_of_this_kernel():
+    """The kernel takes our request for a question about DCB: it answers that loopback has none."""
     source = KernelDcb()
     try:
         with pytest.raises(OSError) as caught:
@@ -60,6 +61,7 @@ def test_dcb_answers_that_are_cut_off(cut):
 
 
 def test_dcb_metrics(tree, collect):
+    """PFC, trust, priorities, bandwidths and ECN are those of the answer and of sysfs, each with its labels."""
     tree.mlx5_roce(0, gid_slots=4)
     for role in ("np", "rp"):
         for priority in range(8):

@@ -72,6 +72,7 @@ def test_infiniband_uses_the_routable_gid_if_there_is_one():
 
 
 def test_lowest_roce_v2_index():
+    """Of the GIDs of RoCE v2 the first, whatever its address; none where there is none."""
     assert roce_v2_index(USUAL) == 3
     assert roce_v2_index(table((0, LOCAL, V1), (1, LOCAL, V2))) == 1
     assert roce_v2_index(table((0, LOCAL, V1))) is None
@@ -79,6 +80,7 @@ def test_lowest_roce_v2_index():
 
 @pytest.mark.parametrize("text", [b"", b"fe80", b"zz80:" + b"0000:" * 6 + b"0000", b"0" * 39, b"fe80::1"])
 def test_what_is_no_gid(text):
+    """Empty, too short, no hexadecimal digits, without colons, abbreviated: no GID, and no exception."""
     assert parse_gid(text) is None
 
 

@@ -22,6 +22,7 @@ MLX5 = {"rdma_device": "mlx5_0", "port": "1"}
 
 
 def test_state_rate_and_identity(tree, scrape):
+    """Of a port that is up and one that is down: state, speed in bytes, and what identifies device and port."""
     tree.mlx5_roce(0)
     tree.mlx5_roce(8, up=False)
     got = scrape()

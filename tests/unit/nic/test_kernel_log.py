@@ -74,6 +74,7 @@ WATCHDOG = "eth0np0 (mlx5_core): transmit queue 12 timed out"
     ],
 )
 def test_kernel_lines(text, kind, pci, netdev):
+    """What drivers print about a NIC is recognized, with its kind and the device that it is about."""
     found = classify(text)
     assert found is not None
     assert (found.kind, found.pci_address, found.netdev) == (kind, pci, netdev)

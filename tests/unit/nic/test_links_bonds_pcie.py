@@ -217,4 +217,5 @@ def test_how_a_gpu_is_joined(gpu_path, numa, expected):
 
 
 def test_no_gpus():
+    """On a host without GPUs a NIC has no nearest one."""
     assert nearest_gpus("/sys/devices/pci0000:10/0000:10:00.0", 0, []) == ((), "")

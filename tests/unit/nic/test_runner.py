@@ -52,6 +52,7 @@ def run(runner: Runner, *collectors: Fake) -> tuple[set[str], dict[str, bool], R
 
 
 def test_all_is_well(runner):
+    """All lines of all collectors, and each has succeeded."""
     lines, success, _ = run(runner, Fake("x"), Fake("y"))
     assert lines == {"x/a", "x/b", "x/c", "y/a", "y/b", "y/c"}
     assert success == {"x": True, "y": True}

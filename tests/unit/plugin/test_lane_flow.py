@@ -92,6 +92,7 @@ def test_the_window_covers_the_way_back_of_the_words() -> None:
 
 @pytest.mark.parametrize(("rate", "window"), [(1000, LEAST_WINDOW), (10_000_000_000, LARGEST_WINDOW)])
 def test_the_window_has_limits(rate: int, window: int) -> None:
+    """However slow or fast a lane was measured to be, also beside one that is as wide as may be."""
     assert ask("join", *measured(rate), *[f"widen {LARGEST_WINDOW} 0 1"] * 2)[-1].window == window
 
 

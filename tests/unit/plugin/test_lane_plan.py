@@ -87,6 +87,7 @@ def test_a_full_connection_gets_none(plan: Plan) -> None:
 
 
 def test_nothing_new_adds_nothing(plan: Plan) -> None:
+    """A plan that was carried out plans no more."""
     assert plan(2, 2, present=tuple(plan(2, 2))) == []
 
 

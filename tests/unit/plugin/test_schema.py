@@ -25,6 +25,7 @@ def examples() -> list[dict[str, Any]]:
 
 
 def test_it_is_a_schema() -> None:
+    """The published schema of the control protocol is one itself."""
     Draft202012Validator.check_schema(SCHEMA)
 
 

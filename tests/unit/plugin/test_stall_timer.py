@@ -75,6 +75,7 @@ def test_what_was_heard_before_the_silence_says_nothing() -> None:
 
 
 def test_acknowledgements_start_it_anew() -> None:
+    """A lane of which something is acknowledged now and then is never silent, though some is always under way."""
     assert set(looks(f"unacknowledged=40 word_ms=3 acknowledged={n // 3}" for n in range(60))) == {"well"}
 
 

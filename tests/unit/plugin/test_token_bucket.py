@@ -54,6 +54,7 @@ def test_the_next_token_is_half_a_millisecond_away_and_is_there_then(play: Play)
 
 
 def test_emptied_it_fills_again(play: Play) -> None:
+    """From the moment at which it was emptied, a token each half millisecond."""
     assert play(f"a {START}", "e", f"a {START}", f"a {START + MS}") == [
         (64, 0),
         (0, MS // 2 + 1),
