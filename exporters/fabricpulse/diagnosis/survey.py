@@ -27,7 +27,7 @@ _LONGEST_S = 300
 _NICE = 10
 
 
-class Survey:
+class TreeSurvey:
     """Of one single-threaded process. learner : what is known."""
 
     def __init__(self, learner: TreeLearner) -> None:

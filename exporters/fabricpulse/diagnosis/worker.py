@@ -14,7 +14,7 @@ import msgspec
 
 from fabricpulse.core.log import get_logger
 from fabricpulse.diagnosis.fleet_evidence import FleetEvidence
-from fabricpulse.diagnosis.survey import Survey
+from fabricpulse.diagnosis.survey import TreeSurvey
 from fabricpulse.diagnosis.suspect import Suspect
 from fabricpulse.diagnosis.tree.learner import TreeLearner
 from fabricpulse.diagnosis.worker_messages import Answer, Declared, Frames, Report, frame
@@ -29,7 +29,7 @@ def serve(source: int, sink: int) -> None:
     frames = Frames()
     evidence: FleetEvidence | None = None
     decoder = msgspec.msgpack.Decoder(Report)
-    survey: Survey | None = None
+    survey: TreeSurvey | None = None
     next_s = time.monotonic() + _ROUND_S
     while True:
         pipes = survey.pipes if survey is not None else []
@@ -44,7 +44,9 @@ def serve(source: int, sink: int) -> None:
                 if evidence is None:
                     declared = msgspec.msgpack.decode(body, type=Declared)
                     evidence = FleetEvidence(declared.leaf_of, declared.switch_of)
-                    survey = Survey(TreeLearner(declared.keep_s, declared.leaf_of, declared.share_machines))
+                    survey = TreeSurvey(
+                        TreeLearner(declared.keep_s, declared.leaf_of, declared.share_machines)
+                    )
                     continue
                 message = decoder.decode(body)
                 evidence.report(message.report, message.at_s)

@@ -93,7 +93,7 @@ class Learner(TreeLearner):
         return super().compute(now_s)
 
 learner = Learner(10.0, {})
-made = survey.Survey(learner)
+made = survey.TreeSurvey(learner)
 now, told = 0.0, []
 made.advance(now)
 for fault in ("raises", "dies", "", ""):

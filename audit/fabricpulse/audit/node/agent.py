@@ -23,7 +23,7 @@ from fabricpulse.audit.metrics import METRICS, REFUSED, RUNS, TRANSFERS
 from fabricpulse.audit.model import FleetFindings, HostReport
 from fabricpulse.audit.node.config import NodeConfig
 from fabricpulse.audit.node.echo import ECHO_TESTS_AT_A_TIME, echo
-from fabricpulse.audit.node.jobs import JobWatch, PluginWatch, in_use
+from fabricpulse.audit.node.jobs import JobWatch, PluginJobWatch, in_use
 from fabricpulse.audit.node.listener import TransferListener
 from fabricpulse.audit.node.neighbours import hear
 from fabricpulse.audit.node.ring import run_ring
@@ -264,7 +264,7 @@ class Agent:
             self._made["sent"] += 1
             work = asyncio.to_thread(run_ring, wanted, stop)
             # Its own queue pairs and traffic are on the NICs: only a process with the plugin is told from it.
-            answer, why = await self._watched(work, stop, request, PluginWatch(plugin_dir()))
+            answer, why = await self._watched(work, stop, request, PluginJobWatch(plugin_dir()))
             if why:
                 answer = msgspec.structs.replace(answer, error=why)
         finally:
@@ -333,7 +333,7 @@ class Agent:
         work: Any,
         stop: threading.Event,
         request: web.Request | None = None,
-        watch: JobWatch | PluginWatch | None = None,
+        watch: JobWatch | PluginJobWatch | None = None,
     ) -> tuple[Any, str]:
         """What `work` gives, and why it was stopped: a job has begun, or nobody waits for it any more."""
         task = asyncio.ensure_future(work)

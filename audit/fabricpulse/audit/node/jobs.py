@@ -101,7 +101,7 @@ def in_use(host: HostReader, device: str, plugin: Path, *, own_traffic: bool = F
     return job_on(plugin) or queue_pairs_on(host, device) or ("" if own_traffic else traffic_on(host, device))
 
 
-class PluginWatch:
+class PluginJobWatch:
     """Whether a job begins on this host, by its plugin alone."""
 
     def __init__(self, plugin: Path) -> None:
