@@ -1,4 +1,4 @@
-"""Under attack from somebody without credentials: webhook and kill switch answer, and nothing is done."""
+"""Under attack from strangers, and from somebody with a token: webhook and kill switch answer, and nothing is done."""
 
 import time
 import urllib.error
@@ -6,7 +6,17 @@ import urllib.request
 from collections.abc import Iterator
 
 import pytest
-from tests.fixtures.remediation_attacks import ATTACKS, OPERATOR, TOKEN, start_with_credentials
+from tests.fixtures.remediation_attacks import (
+    ATTACKS,
+    OPERATOR,
+    TOKEN,
+    Attack,
+    chunked_bodies,
+    idle_bodies,
+    idle_claims,
+    start_with_credentials,
+)
+from tests.fixtures.remediation_insiders import INSIDE_ATTACKS, many_agents, others_rights
 from tests.fixtures.remediation_stack import Stack, alert, request, webhook
 from tests.fixtures.waiting import Patience
 
@@ -22,18 +32,48 @@ def receiver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         stack.close()
 
 
-@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.__name__)
-def test_webhook_and_kill_switch_answer(receiver, attack):
-    """Each on the first try, within the second that an idle machine would be given, and without an effect."""
-    with attack(receiver):
+@pytest.fixture(scope="module")
+def open_receiver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """One that asks for nothing, as it is by default."""
+    stack = Stack(tmp_path_factory.mktemp("open"))
+    try:
+        stack.start_receiver()
+        stack.start_plugin()
+        stack.start_agent()
+        stack.wait_receiver()
+        stack.wait_agent()
+        yield stack
+    finally:
+        stack.close()
+
+
+def answers_in_time(stack: Stack, attack: Attack, token: str, authorization: str) -> None:
+    with attack(stack):
         patience, begun = Patience(1), time.monotonic()
         body = webhook(alert("not-there"))
-        assert request(f"{receiver.url}/api/v1/alertmanager", body, TOKEN, timeout_s=60)[0] == 200
+        assert request(f"{stack.url}/api/v1/alertmanager", body, token, timeout_s=60)[0] == 200
         order = {"reason": attack.__name__, "owner": "ada"}
-        assert request(f"{receiver.url}/api/v1/pause", order, authorization=OPERATOR, timeout_s=60)[0] == 200
+        answer = request(f"{stack.url}/api/v1/pause", order, authorization=authorization, timeout_s=60)
+        assert answer[0] == 200
         in_time = patience.left()
         assert in_time, f"{time.monotonic() - begun:.1f} s"
-    assert receiver.effects() == []
+    assert stack.effects() == []
+
+
+@pytest.mark.parametrize("attack", [*ATTACKS, *INSIDE_ATTACKS], ids=lambda attack: attack.__name__)
+def test_webhook_and_kill_switch_answer(receiver, attack):
+    """Each on the first try, within the second that an idle machine would be given, and without an effect."""
+    answers_in_time(receiver, attack, TOKEN, OPERATOR)
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [idle_claims, idle_bodies, chunked_bodies, many_agents, others_rights],
+    ids=lambda attack: attack.__name__,
+)
+def test_they_answer_where_no_credentials_are_asked_for(open_receiver, attack):
+    """The same."""
+    answers_in_time(open_receiver, attack, "", "")
 
 
 def test_a_page_of_another_origin_and_a_simple_form_are_refused(receiver):

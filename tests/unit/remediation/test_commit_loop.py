@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from fabricpulse.remediation.receiver.commit_loop import CommitLoop
@@ -49,6 +50,30 @@ async def test_a_quick_cycle_comes_with_the_event(tmp_path: Path) -> None:
         await loop.submit(lambda transaction, _, epoch=number: transaction.set(epoch=epoch))  # type: ignore[misc]
         await asyncio.sleep(0.02)
         assert seen[-1] == number
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    store.close()
+
+
+async def test_the_kill_switch_does_not_wait_for_a_storm(tmp_path: Path) -> None:
+    """What an operator orders comes before deliveries that wait, and a batch has so many alerts at most."""
+    store = SqlStore(SqliteDatabase(tmp_path / "j.db"))
+    batches: list[list[str]] = []
+    loop = CommitLoop(store, lambda _transaction, _now: batches.append([]), lambda: 50.0)
+    await loop.start(lambda transaction, _: transaction.log("fleet", "started"))
+    batches.append([])
+
+    def noted(name: str) -> Callable[[Transaction, float], None]:
+        return lambda _transaction, _now: batches[-1].append(name)
+
+    waiting = [asyncio.create_task(loop.submit(noted(f"d{i}"), alerts=900)) for i in range(5)]
+    waiting.append(asyncio.create_task(loop.submit(noted("great"), alerts=50_000)))
+    await asyncio.sleep(0)
+    waiting.append(asyncio.create_task(loop.order(noted("pause"))))
+    await asyncio.sleep(0)
+    running = asyncio.create_task(loop.run())
+    await asyncio.gather(*waiting)
+    assert [batch for batch in batches if batch] == [["pause", "d0", "d1"], ["d2", "d3"], ["d4"], ["great"]]
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     store.close()

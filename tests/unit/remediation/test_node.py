@@ -53,6 +53,31 @@ def test_apply_and_verify(plugins, server):
     assert plugins.calls["duplicate"] == 2
 
 
+def test_a_nic_that_somebody_puts_back_leaves_again(plugins, server):
+    """A process carries an operation out but once: told the same one again it would keep the NIC for ever."""
+    plugins.apply(AVOID)
+    server.answer(by_hand("nic.restore", 10))
+    (name,) = plugins.survey().divergent_processes(AVOID)
+    result = plugins.apply(AVOID, [name])
+    assert (result.op_id, result.outcome, result.processes) == ("op-10", "applied", 1)
+    assert [op for _, op, _ in server.effects] == ["nic.avoid", "nic.restore", "nic.avoid"]
+
+
+def test_a_nic_that_somebody_takes_out_stays_out(plugins, server):
+    """Also where remediation has put it back once."""
+    plugins.apply(AVOID)
+    plugins.apply(RESTORE)
+    server.answer(by_hand("nic.avoid", 11))
+    (name,) = plugins.survey().divergent_processes(RESTORE)
+    assert plugins.apply(RESTORE, [name]).outcome == "failed"
+    assert plugins.survey().devices()["rail0"] is False
+
+
+def by_hand(operation: str, generation: int) -> dict[str, object]:
+    """As `fabricpulse plugin ctl` says it: with the newest generation that the process has accepted."""
+    return {"op": operation, "op_id": "by-hand", "generation": generation, "device": "rail0"}
+
+
 def test_a_process_that_does_not_use_the_nic_counts_as_done(plugins, tmp_path):
     """It has nothing to do."""
     server = ControlServer(tmp_path, ["rail1"])

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from tests.unit.remediation.world import START, World, alert, config
 
+from fabricpulse.remediation.receiver import health, observed_state
 from fabricpulse.remediation.receiver.model import Held, Target
 
 SPECIAL = "rules: [{{alert: FabricNicFlapping, mode: auto}}]\nhold: {{initial_s: 10, jitter: 0}}\n{}"
@@ -454,3 +455,20 @@ def test_an_alert_about_a_host_takes_out_no_nic_under_a_new_rule():
     assert (world.pending(), world.state.targets) == ([], {})
     world.deliver(alert())
     assert [action.target.key for action in world.pending()] == ["h0/rail0"]
+
+
+def test_more_alerts_than_are_remembered(monkeypatch):
+    """What is known goes on and ends, what is new is left out, and both journal and status say so."""
+    monkeypatch.setattr(observed_state, "MAX_EPISODES", 3)
+    monkeypatch.setattr(health, "MAX_EPISODES", 3)
+    world = World(hosts=2, nics=4)
+    world.deliver(*(alert("h9", f"rail{i}") for i in range(5)))
+    assert [e.target.device for e in world.state.episodes.values()] == ["rail0", "rail1", "rail2"]
+    (line,) = (line for line in world.lines if line.event == "alerts_left_out")
+    assert line.detail == {"alerts": 2, "remembered": 3}
+    codes = [p.code for p in health.problems(world.config, world.state, world.now, "")]
+    assert "too_many_alerts" in codes
+    world.deliver(alert("h9", "rail0", firing=False), alert("h9", "rail4"))
+    assert world.state.episodes["FabricNicFlapping/h9/rail0"].status == "resolved"
+    world.poll([alert("h9", "rail1"), alert("h9", "rail2"), alert("h9", "rail3")])
+    assert len(world.state.episodes) == 3

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from uuid import uuid4
 
 from fabricpulse.remediation import failpoints
 from fabricpulse.remediation.node.control_calls import Answer, Failure, call_all
@@ -22,6 +23,8 @@ class _Answers:
     """Answers of the processes to one operation, by process."""
 
     followed: list[str] = field(default_factory=list)
+    # Of these: has carried out this very operation before.
+    known: list[str] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
     silent: dict[str, str] = field(default_factory=dict)
 
@@ -55,11 +58,13 @@ class Plugins:
     def apply(self, nic: DesiredNic, names: Iterable[str] | None = None) -> Result:
         """Brings processes (all of them by default) to the desired state of one NIC and checks that they show it.
 
-        A process that does not use the NIC has nothing to do. One that hangs is not waited for: it moves no traffic
-        either, and it is asked again when it answers again.
+        names : processes that are known not to be in that state. A process that does not use the NIC has nothing to do.
+        One that hangs is not waited for: it moves no traffic either, and it is asked again when it answers again.
         """
         failpoints.reach("agent.before_apply")
         answers = self._order(nic, list(self.present()) if names is None else list(names))
+        if names is not None and nic.desired == "avoid":
+            self._order_again(nic, answers)
         failpoints.reach("agent.after_apply")
         if answers.refused:
             name, reason = next(iter(answers.refused.items()))
@@ -117,8 +122,11 @@ class Plugins:
                     answers.silent[name] = answer.reason
                 continue
             if answer.get("ok") is True:
-                self.calls["duplicate" if answer.get("result") == "duplicate" else "applied"] += 1
+                is_known = answer.get("result") == "duplicate"
+                self.calls["duplicate" if is_known else "applied"] += 1
                 answers.followed.append(name)
+                if is_known:
+                    answers.known.append(name)
                 continue
             problem = answer.get("error")
             problem = problem if isinstance(problem, dict) else {}
@@ -132,6 +140,20 @@ class Plugins:
             elif code != "unknown_device":
                 answers.refused[name] = str(problem.get("message", code))
         return answers
+
+    def _order_again(self, nic: DesiredNic, answers: _Answers) -> None:
+        """Processes that took the NIC out once and have it back: somebody did that by their sockets, and who wants it
+        back tells the receiver. A new operation, as a process carries out each but once.
+
+        The other way round nothing is done again: a NIC that a person has taken out by hand stays out.
+        """
+        if not answers.known:
+            return
+        request = {"op": "nic.avoid", "generation": nic.generation, "device": nic.device}
+        request["op_id"] = f"{nic.op_id[:100]}+{uuid4().hex[:12]}"
+        for answer in self._ask(answers.known, request).values():
+            ok = isinstance(answer, dict) and answer.get("ok") is True
+            self.calls["applied" if ok else "error"] += 1
 
     def _wait_until_shown(self, names: list[str], nic: DesiredNic) -> list[str]:
         deadline = time.monotonic() + self._verify_timeout_s

@@ -19,6 +19,7 @@ from fabricpulse.remediation.protocol import (
     Envelope,
     Report,
 )
+from fabricpulse.remediation.receiver.agent_room import AgentRoom
 from fabricpulse.remediation.receiver.auth import Principal, certificate_names
 from fabricpulse.remediation.receiver.commit_loop import CommitLoop
 from fabricpulse.remediation.receiver.http_json import json_answer, number, read_body
@@ -49,6 +50,7 @@ class AgentApi:
         self._reconciler = reconciler
         self._life = life
         self._waiting: dict[str, set[asyncio.Event]] = {}
+        self._room = AgentRoom()
 
     def add(self, router: web.UrlDispatcher) -> None:
         """Adds the routes."""
@@ -159,6 +161,9 @@ class AgentApi:
             report = msgspec.json.decode(await read_body(request, MAX_REPORT_BYTES), type=Report)
         except (msgspec.DecodeError, RecursionError, ValueError) as error:
             raise web.HTTPBadRequest(text="not a report\n") from error
+        if not self._room.admits(host, report, self._loop.state.agents):
+            text = "agents of more hosts or NICs report than any fleet has: give the receiver a membership file\n"
+            raise web.HTTPServiceUnavailable(text=text)
 
         def change(transaction: Transaction, now: float) -> None:
             held = {device: Held(nic.desired, nic.generation) for device, nic in report.held.items()}

@@ -3,12 +3,13 @@
 Everything that can change the state - deliveries, agents' reports, operators, time - is an event in one queue. The loop
 applies the queued events to one transaction, reconciles, commits state and journal together, and only then answers the
 senders and hands new desired states to agents. A failed commit changes nothing: the senders are told and try again.
-While one commit waits for the disk the next batch gathers, so the rate does not depend on the disk.
+While one commit waits for the disk the next batch gathers, so the rate does not depend on the disk. What operators
+order comes first, and no batch has more than so many alerts: the kill switch does not wait for a storm.
 """
 
 import asyncio
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -24,6 +25,8 @@ log = get_logger(__name__)
 Change = Callable[[Transaction, float], None]
 
 _MAX_BATCH = 256
+# Alerts of a batch; one event that has more is a batch of its own.
+_MAX_ALERTS = 2_000
 TICK_S = 0.25
 RETENTION_S = 7 * 86_400
 _PRUNE_EVERY_S = 3_600
@@ -45,6 +48,7 @@ class _Event:
     done: asyncio.Future[None]
     delivery: Delivery | None = None
     dead_letters: tuple[DeadLetter, ...] = ()
+    alerts: int = 0
 
 
 class CommitLoop:
@@ -54,7 +58,9 @@ class CommitLoop:
         self._store = store
         self._reconcile = reconcile
         self.clock = clock
-        self._queue: asyncio.Queue[_Event] = asyncio.Queue()
+        self._orders: deque[_Event] = deque()
+        self._queue: deque[_Event] = deque()
+        self._filled = asyncio.Event()
         self._listeners: list[Callable[[list[Transition]], None]] = []
         self.state = State()
         self._unsaved = Unsaved()
@@ -82,11 +88,32 @@ class CommitLoop:
         self._count(transaction.transitions)
 
     async def submit(
-        self, change: Change, delivery: Delivery | None = None, dead_letters: tuple[DeadLetter, ...] = ()
+        self,
+        change: Change,
+        delivery: Delivery | None = None,
+        dead_letters: tuple[DeadLetter, ...] = (),
+        *,
+        alerts: int = 0,
     ) -> None:
-        """Applies `change` and returns once it is durable. Raises StoreError when it could not be made so in time."""
-        done = asyncio.get_running_loop().create_future()
-        await self._queue.put(_Event(change, done, delivery, dead_letters))
+        """Applies `change` and returns once it is durable. Raises StoreError when it could not be made so in time.
+
+        alerts : so many are in it.
+        """
+        event = _Event(change, self._future(), delivery, dead_letters, alerts)
+        await self._put(self._queue, event)
+
+    async def order(self, change: Change) -> None:
+        """As `submit`, for what an operator orders: it comes before all that waits."""
+        await self._put(self._orders, _Event(change, self._future()))
+
+    @staticmethod
+    def _future() -> asyncio.Future[None]:
+        return asyncio.get_running_loop().create_future()
+
+    async def _put(self, queue: deque[_Event], event: _Event) -> None:
+        done = event.done
+        queue.append(event)
+        self._filled.set()
         try:
             async with asyncio.timeout(ANSWER_S):
                 await done
@@ -104,18 +131,26 @@ class CommitLoop:
                     pruned = time.monotonic()
                     await self._prune()
         finally:
-            while not self._queue.empty():
-                _fail(self._queue.get_nowait().done, StoreError("the receiver is stopping"))
+            for event in (*self._orders, *self._queue):
+                _fail(event.done, StoreError("the receiver is stopping"))
 
     async def _gather(self) -> list[_Event]:
         try:
             # Not wait_for: before Python 3.12 it may swallow the order to stop, or an event with it.
             async with asyncio.timeout(self._until_next_cycle_s()):
-                events = [await self._queue.get()]
+                await self._filled.wait()
         except TimeoutError:
             return []
-        while len(events) < _MAX_BATCH and not self._queue.empty():
-            events.append(self._queue.get_nowait())
+        events: list[_Event] = []
+        alerts = 0
+        for queue in (self._orders, self._queue):
+            while queue and len(events) < _MAX_BATCH:
+                alerts += queue[0].alerts
+                if events and alerts > _MAX_ALERTS:
+                    return events
+                events.append(queue.popleft())
+        if not self._orders and not self._queue:
+            self._filled.clear()
         return events
 
     async def _apply(self, events: list[_Event]) -> None:

@@ -4,6 +4,7 @@ import msgspec
 
 from fabricpulse.remediation.receiver.config import ReceiverConfig
 from fabricpulse.remediation.receiver.model import State
+from fabricpulse.remediation.receiver.observed_state import MAX_EPISODES
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -35,6 +36,9 @@ def problems(
         found.append(
             Problem("agents_lost", f"{len(lost)} of {len(state.agents)} agents do not report: {_some(lost)}")
         )
+    if len(state.episodes) >= MAX_EPISODES:
+        text = f"{len(state.episodes)} alerts are remembered, and new ones left out: who sends so many?"
+        found.append(Problem("too_many_alerts", text))
     if config.alertmanagers and now - state.polled_at > config.poll_timeout_s:
         found.append(Problem("alertmanager_lost", "the Alertmanagers do not answer"))
     if state.watchdog == "lost":

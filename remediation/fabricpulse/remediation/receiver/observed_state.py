@@ -23,9 +23,33 @@ from fabricpulse.remediation.receiver.rebase import rebase
 from fabricpulse.remediation.receiver.rule_config import LANE_ACTIONS, RuleConfig, keeps_out
 from fabricpulse.remediation.receiver.transaction import Transaction, with_changes
 
+# Episodes that are remembered: one for each NIC of the largest fleets, and for three others of each.
+MAX_EPISODES = 200_000
 # What a line that tells of an alert says at most.
 _MOST_LABELS = 32
 _MOST_TEXT = 200
+
+
+class _Room:
+    """Room for new episodes in one event: who sends alerts must not fill the memory with NICs that he makes up."""
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+        self._left = MAX_EPISODES - len(transaction.episodes)
+        self._left_out = 0
+
+    def admits(self, alert: Alert) -> bool:
+        """Whether this alert may be taken over; one that is known always is."""
+        if alert.fingerprint in self._transaction.episodes or not alert.firing:
+            return True
+        self._left -= 1
+        self._left_out += self._left < 0
+        return self._left >= 0
+
+    def close(self) -> None:
+        """Tells how many were left out."""
+        if self._left_out:
+            self._transaction.log("fleet", "alerts_left_out", alerts=self._left_out, remembered=MAX_EPISODES)
 
 
 class ObservedState:
@@ -117,11 +141,13 @@ class ObservedState:
         """
         transaction.set(contact_at=now)
         suspect = False
+        room = _Room(transaction)
         for alert in alerts:
             if self._config.alertmanagers and is_suspect(transaction, alert):
                 suspect = True
-            else:
+            elif room.admits(alert):
                 self._on_alert(transaction, alert, now)
+        room.close()
         return suspect
 
     def on_poll(
@@ -143,12 +169,15 @@ class ObservedState:
         active = {alert.fingerprint: alert for answer in given for alert in answer}
         everywhere = set.intersection(*({alert.fingerprint for alert in answer} for answer in given))
         transaction.set(contact_at=now)
+        room = _Room(transaction)
         for alert in active.values():
             known = transaction.episodes.get(alert.fingerprint)
             # Silenced or inhibited, it begins nothing, but what it began goes on.
             wanted = not alert.suppressed or (known is not None and known.status == "firing")
-            if wanted and (alert.fingerprint in everywhere or not is_suspect(transaction, alert)):
+            believed = alert.fingerprint in everywhere or not is_suspect(transaction, alert)
+            if wanted and believed and room.admits(alert):
                 self._on_alert(transaction, alert, now)
+        room.close()
         if complete:
             transaction.set(polled_at=now)
             self._on_watchdog(transaction, present)

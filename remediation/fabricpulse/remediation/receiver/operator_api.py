@@ -147,7 +147,7 @@ class OperatorApi:
         plan, owner = _text(asked, "plan"), owner_of(request, _text(asked, "owner"))
         found: list[bool] = []
         operator = self._reconciler.operator
-        await self._loop.submit(lambda t, at: found.append(operator.approve(t, plan, owner, at)))
+        await self._loop.order(lambda t, at: found.append(operator.approve(t, plan, owner, at)))
         if not any(found):
             text = "no such plan waits: it was approved, dropped, or is another one by now; see the plans\n"
             raise web.HTTPNotFound(text=text)
@@ -226,12 +226,12 @@ class OperatorApi:
             raise web.HTTPBadRequest(text="say why: reason is empty\n")
         duration = number(str(asked.get("duration_s") or 0), "duration_s")
         operator = self._reconciler.operator
-        await self._loop.submit(lambda t, at: operator.pause(t, reason, owner, at, duration))
+        await self._loop.order(lambda t, at: operator.pause(t, reason, owner, at, duration))
         return web.Response(text="paused\n")
 
     async def _resume(self, request: web.Request) -> web.Response:
         owner = owner_of(request, _text(await json_object(request), "owner"))
-        await self._loop.submit(lambda t, at: self._reconciler.operator.resume(t, owner, at))
+        await self._loop.order(lambda t, at: self._reconciler.operator.resume(t, owner, at))
         return web.Response(text="resumed\n")
 
     async def _release(self, request: web.Request) -> web.Response:
@@ -244,13 +244,13 @@ class OperatorApi:
             raise web.HTTPNotFound(text=f"{target.key} is not out of service\n")
         owner = owner_of(request, _text(asked, "owner"))
         operator = self._reconciler.operator
-        await self._loop.submit(lambda t, at: operator.release(t, target, owner, at))
+        await self._loop.order(lambda t, at: operator.release(t, target, owner, at))
         return web.Response(text="released\n")
 
     async def _release_host(self, host: str, owner: str) -> web.Response:
         found: list[bool] = []
         operator = self._reconciler.operator
-        await self._loop.submit(lambda t, at: found.append(operator.release_host(t, host, owner, at)))
+        await self._loop.order(lambda t, at: found.append(operator.release_host(t, host, owner, at)))
         if not any(found):
             raise web.HTTPNotFound(text="this host was not drained\n")
         return web.Response(text="released\n")
@@ -265,7 +265,7 @@ class OperatorApi:
         if agent is None and not any(t.target.host == host for t in state.targets.values()):
             raise web.HTTPNotFound(text=f"nothing is known of {host}\n")
         operator = self._reconciler.operator
-        await self._loop.submit(lambda t, _: operator.forget(t, host, owner))
+        await self._loop.order(lambda t, _: operator.forget(t, host, owner))
         return web.Response(text="forgotten\n")
 
 

@@ -213,7 +213,8 @@ class Receiver:
                 answers = await poll_alertmanagers(self._poller, config.alertmanagers)
                 complete = None not in answers
                 with suppress(StoreError):  # the commit loop has logged it
-                    await self._loop.submit(partial(self._on_poll, answers))
+                    count = sum(len(answer or ()) for answer in answers)
+                    await self._loop.submit(partial(self._on_poll, answers), alerts=count)
             interval = config.alertmanager_poll_s
             await wait_with_timeout(self._poll, interval if complete else min(_RETRY_POLL_S, interval))
             await asyncio.sleep(0.2)  # a storm of suspect alerts polls a few times a second, not for each

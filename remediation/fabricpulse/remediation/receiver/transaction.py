@@ -66,11 +66,17 @@ class _View(Mapping[str, V]):
         found: V = value
         return found
 
+    def __contains__(self, key: object) -> bool:
+        return self.get(str(key), _UNCHANGED) is not _UNCHANGED
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._merged())
 
     def __len__(self) -> int:
-        return len(self._merged())
+        count = len(self._base)
+        for key, value in self._changes.items():
+            count += (value is not _REMOVED) - (key in self._base)
+        return count
 
     def items(self) -> ItemsView[str, V]:
         """The entries as they are now; what is changed later does not show."""

@@ -146,7 +146,7 @@ class Webhook:
             nonlocal suspect
             suspect = self._reconciler.observed.on_alerts(transaction, alerts, now)
 
-        await self._loop.submit(change, delivery, dead)
+        await self._loop.submit(change, delivery, dead, alerts=len(alerts))
         return suspect
 
     async def _refuse(self, body: bytes, reason: str) -> web.Response:
