@@ -71,6 +71,15 @@ local signals = import '../signals.libsonnet';
       ),
       lib.alert(
         config,
+        'FabricRemediationRuleStopped',
+        'critical',
+        'remediation',
+        s.last('fabricpulse_remediation_rule_stopped') + ' == 1',
+        'A rule of remediation has stopped itself.',
+        'The rule of {{ $labels.rule }} only observes ({{ $value }}): jobs stalled after its last failovers, or none of them has a proven recovery. An operator must look (`fabricpulse remediation actions`) and resume.'
+      ),
+      lib.alert(
+        config,
         'FabricRemediationStalled',
         'critical',
         'remediation',

@@ -40,6 +40,19 @@ NOTIFICATIONS = MetricSpec(
     "Requests to the destinations of `notify`: sent, failed.",
     ("name", "outcome"),
 )
+JUDGED = MetricSpec(
+    "fabricpulse_remediation_judged_actions_total",
+    "counter",
+    "Failovers, and plans for lanes, by rule (its alert; `rebalance` for plans without one) and by what they were "
+    "measured to have come to: recovered, not_recovered, idle, unknown.",
+    ("rule", "recovery"),
+)
+RULE_STOPPED = MetricSpec(
+    "fabricpulse_remediation_rule_stopped",
+    "gauge",
+    "1 for a rule that only observes, since jobs stalled after its failovers or none had a proven recovery.",
+    ("rule",),
+)
 REBALANCES = MetricSpec(
     "fabricpulse_remediation_rebalances_total",
     "counter",
@@ -191,6 +204,8 @@ RECEIVER_METRICS = (
     TARGETS_OUT,
     MANUAL,
     PLANS_WAITING,
+    JUDGED,
+    RULE_STOPPED,
     REBALANCES,
     REBALANCE_GAIN,
     DRAINS,

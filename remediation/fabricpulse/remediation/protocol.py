@@ -144,7 +144,8 @@ class Report(msgspec.Struct, frozen=True):
 
     devices : NICs that jobs use -> usable. connected : NICs -> whether the mesh's probes get through, where it is
     asked. health : NICs that were observed since the last report. held : the agent's journal. lanes : if asked for.
-    workloads : jobs that run here, by what their processes say.
+    workloads : jobs that run here, by what their processes say. carried_bytes : that jobs have carried over the NICs of
+    this host since the agent started, both directions, as counted at carried_at_s (seconds of its monotonic clock).
     """
 
     processes: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
@@ -155,3 +156,5 @@ class Report(msgspec.Struct, frozen=True):
     results: Annotated[list[Result], Meta(max_length=MAX_NICS)] = []
     lanes: Annotated[list[LaneSample], Meta(max_length=MAX_LANES)] = []
     workloads: Annotated[list[Workload], Meta(max_length=MAX_WORKLOADS)] = []
+    carried_bytes: Annotated[float, Meta(ge=0, le=1e24)] = 0.0
+    carried_at_s: Annotated[float, Meta(ge=0, le=1e12)] = 0.0

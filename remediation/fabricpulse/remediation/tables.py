@@ -42,12 +42,16 @@ def actions_table(actions: list[dict[str, Any]]) -> None:
     """Prints one row an action."""
     _print(
         _console(),
-        ("decided", "operation", "action", "outcome", "applied after", "processes", "reason", "message"),
+        (
+            *("decided", "operation", "action", "outcome", "applied after", "processes", "predicted", "measured"),
+            *("recovery", "reason", "message"),
+        ),
         (
             (
                 clock(a["created_at"]), a["op_id"], a["action"], a["outcome"],
                 f"{a['applied_at'] - a['created_at']:.3f} s" if a["applied_at"] else "",
-                a["processes"], a["reason"], a["message"],
+                a["processes"], _gain(a, "predicted"), _gain(a, "measured"), a.get("recovery", ""),
+                a["reason"], a["message"],
             )
             for a in actions
         ),
@@ -112,6 +116,11 @@ def replay_tables(document: dict[str, Any]) -> None:
         ),
         "What would be decided",
     )
+
+
+def _gain(action: dict[str, Any], name: str) -> str:
+    """Of a receiver that tells it."""
+    return f"{action[name]:.2f} times" if action.get(name) else ""
 
 
 def clock(seconds: float) -> str:

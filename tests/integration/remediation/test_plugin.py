@@ -28,11 +28,14 @@ def blocked(stack: Stack, device: str) -> list[str]:
 
 
 def test_a_running_job_leaves_a_nic_and_comes_back(ring, stack: Stack):
-    """Out at once, data still moving over the other rail, back after the hold; nothing is asked twice."""
-    stack.start_receiver()
+    """Out at once, data still moving over the other rail, back after the hold; nothing is asked twice. What the job
+    carries then is what one NIC of two allows, which is told."""
+    guards = {"settle_s": 0, "cooldown_s": 0, "recovery_window_s": 5}
+    stack.start_receiver({"guards": guards, "hold": {"initial_s": 1, "jitter": 0}})
     stack.start_agent(run_dir=ring.lab.host("h0").run_dir)
     stack.wait_receiver()
     stack.wait_agent()
+    time.sleep(8)  # what the job carries is known then
     (agent,) = stack.get("/api/v1/status")["agents"]
     assert agent["devices"] == {"rail0": True, "rail1": True}
     stack.post(webhook(alert()))
@@ -45,6 +48,9 @@ def test_a_running_job_leaves_a_nic_and_comes_back(ring, stack: Stack):
     since = time.time()
     time.sleep(0.3)  # the ring prints what it moved in this time
     assert ring.bandwidth(since, time.time()) > 0
+    wait_for(lambda: stack.actions()[0]["recovery"], 30, "what the failover has come to")
+    (action,) = stack.actions()
+    assert (action["recovery"], action["predicted"] > 0, action["measured"] > 0) == ("recovered", True, True)
     # The other rail is the last one now: the guard says no before anybody is asked.
     stack.post(webhook(alert(device="rail1")))
     wait_for(lambda: blocked(stack, "rail1") == ["last_nic"], 5, "the last NIC stays")

@@ -52,9 +52,10 @@ def test_actions_and_journal(shown: io.StringIO) -> None:
         "created_at": 1.0, "op_id": "o", "action": "nic.avoid", "outcome": "refused", "applied_at": 0.0,
         "processes": 0, "reason": "r", "message": HOSTILE,
     }  # fmt: skip
-    tables.actions_table([action])
+    tables.actions_table([action, action | {"predicted": 1.5, "measured": 1.449, "recovery": "recovered"}])
     assert_plain(shown.getvalue())
+    assert all(text in shown.getvalue() for text in ("1.50 times", "1.45 times", "recovered"))
     line = {"id": 1, "at": 1.0, "subject": "h0/rail0", "event": "refused", "detail": {"message": HOSTILE}}
     tables.journal_table([line])
-    assert shown.getvalue().count("[/x]") == 2
+    assert shown.getvalue().count("[/x]") == 3
     assert_plain(shown.getvalue())

@@ -22,6 +22,7 @@ from fabricpulse.core.waiting import wait_with_timeout
 from fabricpulse.core.web.client import HttpClient
 from fabricpulse.core.web.server import WebServer
 from fabricpulse.remediation import failpoints, metrics
+from fabricpulse.remediation.node.carried import CarriedBytes
 from fabricpulse.remediation.node.config import NodeConfig, users_of
 from fabricpulse.remediation.node.epoch_fence import EpochFence
 from fabricpulse.remediation.node.journal import NodeJournal
@@ -70,6 +71,7 @@ class NodeAgent:
         self._version = ""
         self._survey = Survey()
         self._surveyed_at = 0.0
+        self._carried = CarriedBytes()
         self._seen: dict[str, tuple[int, int]] = {}
         # The latest result of each operation; reported until the receiver has confirmed it.
         self._results: dict[str, Result] = {}
@@ -193,6 +195,8 @@ class NodeAgent:
                 results=list(results.values())[:MAX_NICS],
                 lanes=lanes,
                 workloads=self._survey.workloads(),
+                carried_bytes=self._carried.total,
+                carried_at_s=self._carried.at_s,
             )
             wait_s = self._config.report_interval_s
             if report.results:
@@ -250,6 +254,7 @@ class NodeAgent:
         async with self._in_plugins:
             self._survey = await asyncio.to_thread(self._plugins.survey)
             self._seen, self._surveyed_at = present, time.monotonic()
+            self._carried.count(self._survey, self._surveyed_at)
             for nic in dry_runs:
                 self._record(self._check(nic))
             for nic in waiting:

@@ -94,13 +94,20 @@ class Survey:
         return ""
 
 
+def carried_bytes(status: Status) -> dict[str, int]:
+    """NIC -> bytes that one process' lanes over it have carried since their start, both directions."""
+    carried: dict[str, int] = {}
+    for entry in _dicts(status.get("devices"))[:_MAX_NICS]:
+        device = str(entry.get("device"))
+        carried[device] = (
+            carried.get(device, 0) + _count(entry.get("sent_bytes")) + _count(entry.get("received_bytes"))
+        )
+    return carried
+
+
 def bytes_elsewhere(status: Status, device: str) -> int:
     """Bytes that one process' lanes over other NICs have carried since their start, both directions."""
-    return sum(
-        _count(entry.get("sent_bytes")) + _count(entry.get("received_bytes"))
-        for entry in _dicts(status.get("devices"))
-        if entry.get("device") != device
-    )
+    return sum(count for name, count in carried_bytes(status).items() if name != device)
 
 
 def traffic_outcome(before: Survey, after: Survey, device: str) -> Traffic:

@@ -181,6 +181,7 @@ class AgentApi:
             for result in report.results:
                 self._reconciler.results.on_result(transaction, host, result, now)
                 self._reconciler.rebalancer.on_result(transaction, host, result, now)
+            self._reconciler.traffic.add(host, report.carried_at_s, report.carried_bytes, now)
             if report.lanes and self._reconciler.rebalancer.is_on:
                 self._reconciler.evidence.add(host, report.lanes, now)
 

@@ -38,6 +38,8 @@ _SPACING = 10
 _PROBE_EVERY_S = 10.0
 # A sender gets its answer within this time: an Alertmanager of a pair sends again from the other after 15 s.
 ANSWER_S = 8.0
+# In the place of an alert: plans that the rebalancing controller makes by itself.
+OWN_PLANS = "rebalance"
 # Lines of one commit that are logged as well: a storm fills the journal, not the log.
 _LOGGED_AT_ONCE = 100
 
@@ -252,9 +254,14 @@ class CommitLoop:
             action = self.state.actions.get(op_id) if op_id else None
             if entry.event == "blocked":
                 self.counts["blocked", entry.detail["reason"]] += 1
+            elif entry.event == "judged":
+                self.counts["judged", entry.detail["alert"], entry.detail["recovery"]] += 1
             elif entry.event == "would_rebalance" or entry.event.startswith("rebalance_"):
                 outcome = entry.event.removeprefix("rebalance_")
                 self.counts["rebalance", "dry_run" if entry.event == "would_rebalance" else outcome] += 1
+                if outcome in ("kept", "rolled_back"):
+                    recovery = "recovered" if outcome == "kept" else "not_recovered"
+                    self.counts["judged", entry.detail.get("alert", OWN_PLANS), recovery] += 1
             elif entry.event == "would_drain" or entry.event.startswith("drain_"):
                 outcome = entry.event.removeprefix("drain_")
                 self.counts["drain", "dry_run" if entry.event == "would_drain" else outcome] += 1

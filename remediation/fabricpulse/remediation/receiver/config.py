@@ -86,7 +86,11 @@ class GuardConfig(Section, frozen=True):
     cause, seconds. max_workload_nics : most NICs of the hosts of one job that may be out of service at once.
     workload_fraction : part of the NICs of the hosts of one job that may be out of service at once, 2 NICs at least
     and `max_workload_nics` at most. max_harmful : after so many failovers of a rule in a row after which the jobs
-    stalled, the rule only observes until an operator resumes. agent_timeout_s : silence after which an agent is lost,
+    stalled, the rule only observes until an operator resumes. max_unproven : after so many failovers of a rule that
+    were measured, failed or undone, none of which has a proven recovery, it only observes until an operator resumes.
+    recovery_window_s : time over which it is measured what a host's jobs carry before and after a failover, seconds.
+    recovery_share : a failover has helped when they carry so much of what the NICs that are left allow, their
+    part of the most that it carried in the minutes before. agent_timeout_s : silence after which an agent is lost,
     seconds. lost_agents_fraction : when a larger part of the agents is lost, nothing is decided. lost_agents_window_s
     : an agent that is lost for longer than this, in seconds, does not count for `lost_agents_fraction`. intent_ttl_s :
     a decision that no agent has fetched in this time is dropped, seconds. result_timeout_s : an action whose result no
@@ -115,6 +119,9 @@ class GuardConfig(Section, frozen=True):
     max_workload_nics: Annotated[int, Meta(ge=1)] = 8
     workload_fraction: Annotated[float, Meta(ge=0, le=1)] = 0.1
     max_harmful: Annotated[int, Meta(ge=1)] = 3
+    max_unproven: Annotated[int, Meta(ge=1)] = 10
+    recovery_window_s: Annotated[float, Meta(ge=5, le=120)] = 30
+    recovery_share: Annotated[float, Meta(gt=0, le=1)] = 0.75
     agent_timeout_s: Annotated[float, Meta(gt=0)] = 15
     lost_agents_fraction: Annotated[float, Meta(gt=0, le=1)] = 0.3
     lost_agents_window_s: Seconds = 3_600

@@ -18,6 +18,7 @@ from fabricpulse.remediation.receiver.model import (
 )
 from fabricpulse.remediation.receiver.phases import DESIRED, next_phase
 from fabricpulse.remediation.receiver.plans import is_approved, plan_of
+from fabricpulse.remediation.receiver.recovery import RecoveryJudge
 from fabricpulse.remediation.receiver.retention import forget
 from fabricpulse.remediation.receiver.rule_config import keeps_out
 from fabricpulse.remediation.receiver.shared_cause import SharedCauses
@@ -31,8 +32,11 @@ _MODE_RANK = {"observe": 0, "dry_run": 1, "approve": 2, "auto": 3}
 class Decisions:
     """The decisions, for one configuration."""
 
-    def __init__(self, config: ReceiverConfig, nics: dict[str, frozenset[str]]) -> None:
+    def __init__(
+        self, config: ReceiverConfig, nics: dict[str, frozenset[str]], recovery: RecoveryJudge
+    ) -> None:
         self._config = config
+        self._recovery = recovery
         self._nics = nics
         self._rules = {rule.alert: rule for rule in config.rules}
         self._shared = SharedCauses()
@@ -50,6 +54,7 @@ class Decisions:
             transaction.set(pause=None)
             transaction.log("fleet", "resumed", owner="timer")
         self._expire(transaction, now)
+        self._recovery.reconcile(transaction, now)
         forget(transaction, self._config.guards.breaker_window_s, now)
         firing = self._firing_targets(transaction)
         if not firing and not transaction.targets:
@@ -128,6 +133,7 @@ class Decisions:
         why = f"{episode.alert} is firing"
         if rule.mode == "dry_run":
             action = self._new_action(current, "nic.avoid", why, now, episode=episode, dry_run=True)
+            action = self._recovery.foresee(transaction, action, now)
             transaction.put_action(action)
             transaction.put_target(
                 with_changes(current, generation=action.generation, op_id=action.op_id, blocked="")
@@ -260,8 +266,11 @@ class Decisions:
             transaction.put_action(with_changes(pending, outcome="superseded", message=reason))
             transaction.log(current.target.key, "superseded", op_id=pending.op_id)
         made = self._new_action(current, action, reason, now, episode=episode)
-        transaction.put_action(made)
         avoid = made.desired == "avoid"
+        if avoid:
+            made = self._recovery.foresee(transaction, made, now)
+        more = {"predicted": round(made.predicted, 3)} if made.predicted else {}
+        transaction.put_action(made)
         phase = next_phase(current.phase, action)
         transaction.put_target(
             with_changes(
@@ -279,7 +288,7 @@ class Decisions:
             )
         )
         transaction.log(
-            current.target.key, action, op_id=made.op_id, generation=made.generation, reason=reason
+            current.target.key, action, op_id=made.op_id, generation=made.generation, reason=reason, **more
         )
 
     @staticmethod

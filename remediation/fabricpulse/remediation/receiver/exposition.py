@@ -8,11 +8,13 @@ from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.remediation import metrics
 from fabricpulse.remediation.receiver.auth import ROUTES
-from fabricpulse.remediation.receiver.commit_loop import CommitLoop
+from fabricpulse.remediation.receiver.commit_loop import OWN_PLANS, CommitLoop
 from fabricpulse.remediation.receiver.drains import OUT
 from fabricpulse.remediation.receiver.guards import REASONS, bucket_level
-from fabricpulse.remediation.receiver.model import OUTCOMES
+from fabricpulse.remediation.receiver.model import OUTCOMES, RECOVERIES
 from fabricpulse.remediation.receiver.policy import Policy, ReloadStatus
+from fabricpulse.remediation.receiver.rule_config import LANE_ACTIONS
+from fabricpulse.remediation.receiver.rule_record import stopped_rules
 from fabricpulse.remediation.receiver.store import Store
 from fabricpulse.remediation.receiver.wall_clock import MonotonicWallClock
 from fabricpulse.remediation.receiver.webhook import IngestStatistics
@@ -73,6 +75,14 @@ def expose(
         last = max(measured, key=lambda plan: plan.changed_at)
         out.add(metrics.REBALANCE_GAIN, ("predicted",), last.predicted)
         out.add(metrics.REBALANCE_GAIN, ("measured",), last.measured)
+    acting = [rule for rule in config.rules if rule.action in ("nic.avoid", *LANE_ACTIONS)]
+    for name in sorted({rule.alert for rule in acting} | {OWN_PLANS}):
+        for recovery in RECOVERIES:
+            out.add(metrics.JUDGED, (name, recovery), counts["judged", name, recovery])
+    failing = [rule.alert for rule in config.rules if rule.action == "nic.avoid"]
+    stopped = stopped_rules(failing, state, config.guards)
+    for name in sorted(failing):
+        out.add(metrics.RULE_STOPPED, (name,), int(name in stopped))
     pending = [a for a in state.actions.values() if a.outcome == "pending"]
     out.add(metrics.PENDING, (), len(pending))
     out.add(metrics.OLDEST_PENDING, (), max((now - a.created_at for a in pending), default=0.0))

@@ -17,6 +17,7 @@ from fabricpulse.remediation.receiver.model import (
     Target,
     TargetState,
 )
+from fabricpulse.remediation.receiver.rule_record import stop_of
 from fabricpulse.remediation.receiver.shared_cause import SharedCauses
 from fabricpulse.remediation.receiver.transaction import Transaction
 
@@ -94,7 +95,7 @@ class Guards:
         shared = shared or SharedCauses()
         self._shared = shared.episodes(state, len(self._observed), self._observed_hosts, self._limits, now)
         self._by_workload: defaultdict[str, list[AgentState]] = defaultdict(list)
-        self._harmful: dict[str, bool] = {}
+        self._stopped: dict[str, str] = {}
         self._hosts: dict[str, set[str]] = {
             direction: {
                 key.partition("/")[0]
@@ -127,8 +128,8 @@ class Guards:
             return "attempts"
         if episode.fingerprint in self._shared:
             return "shared_cause"
-        if self._is_harmful(episode.alert):
-            return "harmful"
+        if reason := self._stop_of(episode.alert):
+            return reason
         return (
             self._capacity(current.target)
             or self._workload(current.target)
@@ -246,22 +247,12 @@ class Guards:
         """Observed hosts that have one of `devices`."""
         return sum(1 for agent in self._observed if not devices.isdisjoint(agent.health))
 
-    def _is_harmful(self, alert: str) -> bool:
-        """Whether the last failovers of a rule made things worse, one after the other, since an operator resumed."""
-        if alert in self._harmful:
-            return self._harmful[alert]
-        judged = [
-            action
-            for action in self._state.actions.values()
-            if action.alert == alert
-            and action.desired == "avoid"
-            and action.traffic in ("moved", "stalled")
-            and action.created_at > self._state.resumed_at
-        ]
-        judged = sorted(judged, key=lambda action: action.created_at)[-self._limits.max_harmful :]
-        stalled = [action.traffic == "stalled" for action in judged]
-        self._harmful[alert] = len(stalled) == self._limits.max_harmful and all(stalled)
-        return self._harmful[alert]
+    def _stop_of(self, alert: str) -> str:
+        """See rule_record.stop_of."""
+        if alert not in self._stopped:
+            actions, resumed_at = self._state.actions.values(), self._state.resumed_at
+            self._stopped[alert] = stop_of(alert, actions, self._limits, resumed_at)
+        return self._stopped[alert]
 
     def _workload(self, target: Target) -> str:
         """A job loses so much bandwidth at most, on however many hosts it runs. A job without a name has no limit."""

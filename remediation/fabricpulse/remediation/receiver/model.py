@@ -24,6 +24,10 @@ Outcome = Literal[
     "dry_run",
     "rolled_back",
 ]
+# Of a failover that has succeeded: what its host's jobs carry afterwards, by what the NICs that are left allow; ""
+# while that is not known so far.
+Recovery = Literal["", "recovered", "not_recovered", "idle", "unknown"]
+RECOVERIES: tuple[Recovery, ...] = ("recovered", "not_recovered", "idle", "unknown")
 OUTCOMES: tuple[Outcome, ...] = (
     "succeeded",
     "refused",
@@ -86,7 +90,9 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
 
     received_at : when the alert behind it came in. created_at : decided. sent_at : handed to the agent. applied_at :
     every process did it. verified_at : every process shows it. restored_at : of a `nic.avoid`, when the NIC was back.
-    traffic : what the agent saw afterwards on the job's other lanes.
+    traffic : what the agent saw afterwards on the job's other lanes. goodput_before, goodput_allowed, goodput_after :
+    of a failover, what the host's jobs carried when it was decided, may carry with one NIC less, and did, bytes per
+    second. predicted, measured : allowed and after by before. 0 where something is not known.
     """
 
     op_id: str
@@ -107,6 +113,12 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""
     processes: int = 0
     traffic: str = ""
+    goodput_before: float = 0.0
+    goodput_allowed: float = 0.0
+    goodput_after: float = 0.0
+    predicted: float = 0.0
+    measured: float = 0.0
+    recovery: Recovery = ""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

@@ -233,6 +233,7 @@ class Trial:
             reason=reason,
             predicted=round(plan.predicted, 3),
             measured=round(plan.measured, 3),
+            **({"alert": plan.alert} if plan.alert else {}),
         )
 
         if phase == "rolled_back" and unhelpful(transaction) >= self._rebalance.max_unhelpful:

@@ -9,10 +9,12 @@ batch of events, before the commit.
 from fabricpulse.remediation.receiver.config import ReceiverConfig
 from fabricpulse.remediation.receiver.decisions import Decisions
 from fabricpulse.remediation.receiver.drains import Drains
+from fabricpulse.remediation.receiver.host_traffic import HostTraffic
 from fabricpulse.remediation.receiver.lane_evidence import LaneEvidence
 from fabricpulse.remediation.receiver.observed_state import ObservedState
 from fabricpulse.remediation.receiver.operator_commands import OperatorCommands
 from fabricpulse.remediation.receiver.rebalancer import Rebalancer
+from fabricpulse.remediation.receiver.recovery import RecoveryJudge
 from fabricpulse.remediation.receiver.results import OperationResults
 
 # Host -> its devices.
@@ -25,6 +27,7 @@ class Reconciler:
     def __init__(self, config: ReceiverConfig, inventory: Inventory | None = None) -> None:
         """inventory : the devices of each host, where a membership file names them."""
         self.evidence = LaneEvidence()
+        self.traffic = HostTraffic()
         self.set_policy(config, inventory or {})
 
     def set_policy(self, config: ReceiverConfig, inventory: Inventory) -> None:
@@ -32,7 +35,7 @@ class Reconciler:
         self.config = config
         self.inventory = inventory
         self.observed = ObservedState(config, inventory)
-        self.decisions = Decisions(config, inventory)
+        self.decisions = Decisions(config, inventory, RecoveryJudge(config, self.traffic))
         self.results = OperationResults(self.decisions)
         self.rebalancer = Rebalancer(config, inventory, self.evidence)
         self.drains = Drains(config, inventory)
