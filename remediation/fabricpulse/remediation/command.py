@@ -105,8 +105,13 @@ def explain(client: Any, output: OutputFormat, host: str, device: str) -> None:
     from fabricpulse.remediation.text import printable
 
     if not device:
-        with click.open_file(host, "rb") as file:
-            answers = json.loads(client.post("/api/v1/explain", _json_document(file.read(), host)))
+        try:
+            with click.open_file(host, "rb") as file:
+                document = file.read()
+        except OSError as error:
+            hint = "give a host and a NIC, or a file with an alert"
+            raise UserError(f"cannot read {host}: {error.strerror}; {hint}") from error
+        answers = json.loads(client.post("/api/v1/explain", _json_document(document, host)))
         if output == "json":
             _print_json(answers)
             return
@@ -260,12 +265,15 @@ def replay(output: OutputFormat, config: Path, export_file: Any) -> None:
         decided, deliveries = past_of(export_file)
     except (ValueError, UnicodeDecodeError) as error:
         raise UserError(f"cannot replay {export_file.name}: {error}") from error
+    if not deliveries:
+        raise UserError(
+            f"{export_file.name} has no deliveries; write it with `export --deliveries`, which has 7 days"
+        )
     run = Replay(policy.config, policy.inventory)
     for at, alerts in deliveries:
         run.deliver(at, alerts)
-    if deliveries:
-        end = max([line.at for line in decided], default=0.0)
-        run.advance(max(end, deliveries[-1][0] + policy.config.guards.settle_s + 1))
+    end = max([line.at for line in decided], default=0.0)
+    run.advance(max(end, deliveries[-1][0] + policy.config.guards.settle_s + 1))
     document = {
         "deliveries": len(deliveries),
         "was": [asdict(line) for line in decided],

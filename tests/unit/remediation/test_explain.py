@@ -36,7 +36,8 @@ def test_guards_and_rules_are_named():
     world = World(config(RULES))
     world.pause("upgrade", "ada")
     world.deliver(alert())
-    assert sentence(world) == "FabricNicFlapping is not acted on: guard paused"
+    why = "guard paused: remediation is paused; `resume` ends that"
+    assert sentence(world) == f"FabricNicFlapping is not acted on: {why}"
     observing = World(config("rules: [{alert: FabricNicFlapping, mode: observe}]"))
     observing.deliver(alert())
     assert sentence(observing) == "nothing: the rule of FabricNicFlapping only observes"

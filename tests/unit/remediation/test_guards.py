@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from tests.unit.remediation.world import RULES_AUTO, World, alert, config
 
+from fabricpulse.remediation.receiver.guard_words import WORDS
 from fabricpulse.remediation.receiver.guards import REASONS
 from fabricpulse.remediation.receiver.model import AgentState, Held, Target
 
@@ -506,6 +507,6 @@ def test_blocked_targets_leave_no_trace_when_the_alert_ends():
 
 
 def test_reasons_are_a_closed_set():
-    """Whatever blocks is a label of the metric."""
-    source = [reason for reason in REASONS if not reason.replace("_", "").isalpha()]
-    assert source == []
+    """Whatever blocks is a label of the metric, and has a sentence for people."""
+    assert [reason for reason in REASONS if not reason.replace("_", "").isalpha()] == []
+    assert WORDS.keys() == set(REASONS)

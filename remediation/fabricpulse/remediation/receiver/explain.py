@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from fabricpulse.remediation.receiver.config import ReceiverConfig
+from fabricpulse.remediation.receiver.guard_words import guard
 from fabricpulse.remediation.receiver.guards import SETTLING, Guards
 from fabricpulse.remediation.receiver.hold import is_over, is_proven
 from fabricpulse.remediation.receiver.model import Episode, Plan, State, Target, TargetState
@@ -109,7 +110,7 @@ def _next_of_avoided(guards: Guards, current: TargetState, asked: list[tuple[Epi
         early = f"; {asked[0][0].alert} may end it early, mode {asks}" if asks != "observe" else ""
         return f"hold: {current.healthy_s:.0f} s of {current.hold_s:.0f} s observed healthy{stopped}{early}"
     if reason := guards.failback(current):
-        return f"it is kept out by the guard {reason}"
+        return f"it is kept out by the {guard(reason)}"
     if not is_over(current) and asks == "dry_run":
         return f"{asked[0][0].alert}: dry run; the hold goes on"
     return _waiting(current.plan) if current.plan is not None else "it goes back into service"
@@ -121,18 +122,18 @@ def _next_by_rule(
     if rule.action in LANE_ACTIONS:
         reason = guards.lane_alert(episode)
         if reason and reason != SETTLING:
-            return f"{episode.alert} is not acted on: guard {reason}"
+            return f"{episode.alert} is not acted on: {guard(reason)}"
         return f"{episode.alert}: {rule.action} for its lanes that are measured to be slow, mode {rule.mode}"
     if rule.action == "host.drain":
         reason = guards.host(current.target.host, episode)
         if reason and reason != SETTLING:
-            return f"{episode.alert}: guard {reason}"
+            return f"{episode.alert}: {guard(reason)}"
         return f"{episode.alert}: the host is left, mode {rule.mode}"
     reason = guards.failover(current, episode)
     if reason == SETTLING:
         return f"{episode.alert} is acted on once it is {config.guards.settle_s:g} s old"
     if reason:
-        return f"{episode.alert} is not acted on: guard {reason}"
+        return f"{episode.alert} is not acted on: {guard(reason)}"
     if rule.mode == "approve":
         return _waiting(current.plan) if current.plan is not None else f"{episode.alert}: a plan is made"
     return f"{episode.alert}: " + ("it is taken out of service" if rule.mode == "auto" else "dry run")

@@ -139,7 +139,8 @@ class OperatorApi:
             lines = [line for line in lines if line["detail"].get("op_id") == name]
         action = self._loop.state.actions.get(name)
         if not lines and action is None:
-            raise web.HTTPNotFound(text="the journal has nothing about it\n")
+            hint = "give HOST/DEVICE, or an operation as `actions` lists it"
+            raise web.HTTPNotFound(text=f"the journal has nothing about it; {hint}\n")
         return json_answer({"action": action, "lines": lines})
 
     async def _approve(self, request: web.Request) -> web.Response:
@@ -252,7 +253,7 @@ class OperatorApi:
         operator = self._reconciler.operator
         await self._loop.order(lambda t, at: found.append(operator.release_host(t, host, owner, at)))
         if not any(found):
-            raise web.HTTPNotFound(text="this host was not drained\n")
+            raise web.HTTPNotFound(text=f"{host} was not drained\n")
         return web.Response(text="released\n")
 
     async def _forget(self, request: web.Request) -> web.Response:

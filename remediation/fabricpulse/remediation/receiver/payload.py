@@ -124,6 +124,8 @@ def parse_alerts(body: bytes) -> tuple[Alert, ...]:
         document = msgspec.json.decode(body)
         if isinstance(document, dict):
             document = document.get("alerts", [document])
+        if not all("labels" in alert for alert in document):
+            raise PayloadError("not an alert, a list of alerts or a webhook body: an alert without labels")
         return tuple(
             Alert(
                 firing=alert.get("status") != "resolved",
