@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from tests.bench.rows import Rows, thread_seconds
 from tests.fixtures.remediation_attacks import OPERATOR, TOKEN, Attack
@@ -55,18 +56,16 @@ def under_attack(rows: Rows, stack: Stack, attacks: Sequence[Attack], by: str) -
 
 
 def leaf(rows: Rows, stack: Stack, hosts: int, ports: int, seconds: float) -> None:
-    """A leaf's ports flap together in a large fleet; guards as they are by default.
+    """A leaf's ports flap together in a large fleet; guards as they are by default. Then one NIC alone, which leaves.
 
     Once all at a time, once one host after the other, each for longer than the window that they must begin within.
     """
     nics = {f"rail{i}": True for i in range(8)}
     body = json.dumps({"processes": 1, "devices": nics, "health": dict.fromkeys(nics, "healthy")})
-    begun = time.monotonic()
-    for turn, gap_s in enumerate((0.0, 0.3)):
-        names = [f"h{turn}x{i:04d}" for i in range(hosts)]
-        firing = [alert(name) | {"fingerprint": name} for name in names[:ports]]
-        for entry in firing:
-            entry["labels"] |= {"leaf": f"leaf{turn}", "network": f"rail{turn}"}
+    names = [f"h{i:04d}" for i in range(hosts)]
+
+    def go_on(firing: list[dict[str, Any]], gap_s: float, seconds: float) -> int:
+        """Alerts come, agents report; returns how many NICs were taken out so far."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             connection = http.client.HTTPConnection("127.0.0.1", stack.receiver_port, timeout=60)
@@ -79,11 +78,18 @@ def leaf(rows: Rows, stack: Stack, hosts: int, ports: int, seconds: float) -> No
                 assert stack.post(webhook(firing.pop(0)))[0] == 200
                 time.sleep(gap_s)  # alerts of hosts that come one by one
             time.sleep(5)  # agents report so often
-    avoids = [action for action in stack.actions() if action["action"] == "nic.avoid"]
-    blocked = Counter(target["blocked"] for target in stack.get("/api/v1/targets"))
-    took = time.monotonic() - begun
-    case = f"{ports} ports of a leaf, {hosts} hosts, at once and one by one"
-    rows.report(case, "under_attack_effects", len(avoids), "1", "== 0", blocked=dict(blocked), took_s=took)
+        return sum(action["action"] == "nic.avoid" for action in stack.actions())
+
+    for turn, (how, gap_s) in enumerate((("at once", 0.0), ("one by one", 0.3))):
+        firing = [alert(name, f"rail{turn}") for name in names[turn * ports :][:ports]]
+        for entry in firing:
+            entry["labels"] |= {"leaf": f"leaf{turn}"}
+        took_out = go_on(firing, gap_s, seconds)
+        blocked = Counter(target["blocked"] for target in stack.get("/api/v1/targets"))
+        case = f"{ports} ports of a leaf of {hosts} hosts, {how}, {seconds:g} s"
+        rows.report(case, "under_attack_effects", took_out, "1", "== 0", blocked=dict(blocked))
+    took_out = go_on([alert(names[-1], "rail7")], 0.0, 10.0)
+    rows.report("one NIC alone, after that", "taken_out", took_out, "1", "== 1")
 
 
 def hanging(rows: Rows, stack: Stack, sockets: int) -> None:

@@ -262,6 +262,22 @@ def test_a_plan_survives_a_restart(tmp_path):
     store.close()
 
 
+def test_memory_of_evidence_is_bounded():
+    """Many lanes keep fewer samples each, the newest; a report that comes at once after another one counts for nothing.
+    A million samples took 700 MB."""
+    fabric, evidence = collided(jobs=1), LaneEvidence(max_samples=2_000)
+    (sample,) = list(_samples(fabric).values())
+    lanes = [replace(sample, connection=f"{i:016x}") for i in range(50)]
+    for second in range(400):
+        evidence.add("h0", lanes, 1000.0 + second)
+        evidence.add("h0", lanes, 1000.0 + second + 0.01)
+    assert 50 * 20 <= evidence.count <= 2_000
+    assert len(evidence.summaries(1389, 1399)) == 50
+    assert evidence.summaries(1300, 1310) == {}
+    evidence.add("h1", [sample], 5000.0)
+    assert evidence.count == 1
+
+
 def test_evidence_says_nothing_of_a_span_it_does_not_cover():
     """A lane whose reports began late, or ended early, is not in the summaries."""
     fabric, evidence = collided(jobs=1), LaneEvidence()
