@@ -334,7 +334,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix=f"bench-{name}-") as folder:
             stack = Stack(Path(folder))
             try:
-                quiet = {"hold": {"initial_s": 0.2, "cap_s": 16, "jitter": 0, "sticky_count": 1000}}
+                quiet = {"hold": {"initial_s": 0.2, "cap_s": 0.2, "jitter": 0, "sticky_count": 1000}}
                 if name in ("attacks", "fuzz"):
                     start_with_credentials(stack)
                 else:
