@@ -89,6 +89,7 @@ def _outside(case: _Case, *, from_the_start: bool) -> NDArray[np.bool_]:
     return outside
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("from_the_start", [False, True])
 def test_bounds_hold_where_edges_prove_that_somebody_is_wrong(from_the_start: bool) -> None:
     """Random fleets, one host of which is wrong by a random part of its edges: 1 of 4 without this had a pair of hosts

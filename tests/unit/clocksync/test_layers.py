@@ -43,6 +43,7 @@ def test_every_folder_has_its_layer() -> None:
     assert {path.parent.name for path in ROOT.glob("*/*.py")} == set(MAY_IMPORT)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("daemon", "other"), [("coordinator", "sidecar"), ("sidecar", "coordinator")])
 def test_neither_daemon_loads_the_other(daemon: str, other: str) -> None:
     """A coordinator does not pay for the sidecar's modules, nor a host for the coordinator's (test_light_start)."""

@@ -121,6 +121,7 @@ def completed(*words: str) -> list[str]:
     return result.stdout.split()
 
 
+@pytest.mark.thorough
 def test_completion_in_bash() -> None:
     """Commands, subcommands and options, in the shell itself."""
     assert completed("fabricpulse", "re") == ["remediation"]

@@ -46,6 +46,7 @@ def imported() -> frozenset[str]:
     return frozenset(found) - set(sys.stdlib_module_names) - {"fabricpulse", "__future__"}
 
 
+@pytest.mark.thorough
 def test_nothing_is_required_in_vain() -> None:
     """What nothing imports is not installed on every host."""
     assert sorted(set(required()) - imported()) == []

@@ -58,6 +58,7 @@ def test_a_symbol_that_is_too_new_is_seen(tmp_path: Path) -> None:
     assert any(entry.startswith("pthread_join@") for entry in too_new(tmp_path / "new"))
 
 
+@pytest.mark.thorough
 def test_the_replacements_work(tmp_path: Path) -> None:
     """Constructors, exceptions, threads, conditions, file status, random numbers: as without the baseline."""
     cmake = shutil.which("cmake")

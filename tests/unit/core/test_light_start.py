@@ -11,6 +11,8 @@ import pytest
 import trustme
 from aiohttp import web
 
+pytestmark = pytest.mark.thorough
+
 # Runs a command up to where its daemon would run, and tells what is there then.
 _PROBE = """
 import json, sys

@@ -173,6 +173,7 @@ def test_a_writer_stopped_while_it_decides_makes_nobody_wait(tmp_path: Path) -> 
     assert reader.now().status == ClockStatus.SYNCHRONIZED
 
 
+@pytest.mark.thorough
 def test_writers_killed_and_stopped_while_they_write(tmp_path: Path) -> None:
     """Thirty processes that write as fast as they can are stopped, then killed, at any moment: each time a reader has a
     whole page, no older than one that it has seen, and the next writer goes on with it."""

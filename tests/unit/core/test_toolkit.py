@@ -213,6 +213,7 @@ def test_basic_credentials(header: str | None, expected: tuple[str, str] | None)
     assert basic_credentials(header) == expected
 
 
+@pytest.mark.thorough
 async def test_guesses_delay_nobody_else() -> None:
     """With hundreds of wrong passwords waiting, a cached good one is answered at once and a new one in its turn."""
     checker = PasswordChecker()

@@ -190,6 +190,7 @@ def flapping_links(draw):
     return Link(peers, period, phases, interval, tick), flaps, now + 500 * MS
 
 
+@pytest.mark.thorough
 @given(flapping_links())
 @settings(max_examples=300, deadline=None)
 def test_a_flap_longer_than_the_interval_is_one_disconnect(case):

@@ -68,6 +68,7 @@ async def test_a_stop_is_no_failure(config):
         await run(Brief(), made, OPTIONS)
 
 
+@pytest.mark.thorough
 async def test_more_edges_than_the_engine_has_room_for(config):
     """At the start a sentence; later the membership stays as it was."""
     made, fleet = config()

@@ -13,6 +13,8 @@ from tests.fixtures.broken_nic import VICTIM, WAYS, garbage, permission_denied
 
 from fabricpulse.nic.config import NicConfig
 
+pytestmark = pytest.mark.thorough
+
 RAW = NicConfig(raw_counters=True)
 NETDEV = "eth3np0"
 

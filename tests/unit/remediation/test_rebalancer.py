@@ -63,6 +63,7 @@ def test_a_plan_that_has_less_than_was_predicted_goes_on():
     assert plan.measured >= plan.predicted / 1.15
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("landings", [[0, 1, *[0] * 5], [0, 1, *[0] * 11]])
 def test_a_plan_that_fell_short_is_not_the_last_one(landings):
     """Chance gave every path of it but one to the crowded link: it helped, by less than was predicted. One more plan

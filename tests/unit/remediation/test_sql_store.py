@@ -168,6 +168,7 @@ def test_the_seal_is_the_same_after_a_restart(path):
     again.close()
 
 
+@pytest.mark.thorough
 def test_readers_do_not_end_the_writers_transaction(path):
     """Reading while a commit is under way loses nothing of it."""
     store = open_store(path)

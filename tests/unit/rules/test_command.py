@@ -29,6 +29,7 @@ def test_one_file_on_standard_output() -> None:
     }
 
 
+@pytest.mark.thorough
 def test_render_then_check(tmp_path: Path) -> None:
     """What was rendered passes --check; a changed, missing or left-over file does not, and is named."""
     invoke("render", "--output-dir", tmp_path)
@@ -115,6 +116,7 @@ def test_prometheus_rule() -> None:
     assert rule["spec"] == yaml.safe_load(invoke("render"))
 
 
+@pytest.mark.thorough
 def test_config_maps(tmp_path: Path) -> None:
     """--format configmap is one object a dashboard, below the size that the API server takes; on standard output all
     of them, in a folder a file each, beside which rules of another form stay as they are.
