@@ -14,7 +14,7 @@ local signals = import '../signals.libsonnet';
       local counter = host.series('fabricpulse_clock_' + name);
       g.rising(config, 'sum by (%s, %s) (%s)' % [config.clusterLabel, by, over % counter], counter, by),
     local events(name, by) = rising(name, by, 'increase(%s[5m])'),
-    local worst(name) = [g.query(g.worst(config, host.series('fabricpulse_clock_' + name), 'instance'), '{{instance}}')],
+    local worst(name, what='') = [g.query(g.worst(config, host.series('fabricpulse_clock_' + name), 'instance'), '{{instance}}' + what)],
 
     'fabricpulse-clock.json': g.dashboard(
       config,
@@ -45,12 +45,13 @@ local signals = import '../signals.libsonnet';
           ], bad),
         ]),
         g.row('Hosts', [
-          g.timeseries('Error bound', 'Half width of the interval that holds the true time; the twenty hosts that were worst in the range.', 's', worst('error_bound_seconds')),
+          g.timeseries('Error bound', 'Half width of the interval that holds the true time: a guarantee. The twenty hosts that were worst in the range.', 's', worst('error_bound_seconds', ' hard bound')),
+          g.timeseries('Estimated error', 'What fleet time is likely off by, where that is known: nothing is promised of it. The twenty hosts that were worst in the range.', 's', worst('estimated_error_seconds', ' estimated error')),
           g.timeseries('Clock offset', 'Fleet time minus the clock of the host; negative: the host is fast. The twenty largest of the range.', 's', worst('offset_seconds')),
+          g.timeseries('Still to be slewed', 'The last correction minus fleet time as published; the twenty largest of the range.', 's', worst('slew_seconds')),
           g.timeseries('Hosts by status', 'unknown, synchronized, holdover (no fresh corrections), disrupted.', 'short', [
             g.query('sum by (status) (%s)' % host.series('fabricpulse_clock_status'), '{{status}}'),
           ]),
-          g.timeseries('Still to be slewed', 'The last correction minus fleet time as published; the twenty largest of the range.', 's', worst('slew_seconds')),
         ]),
         g.row('What spoils it', [
           g.timeseries('Steps of host clocks', 'Per five minutes. Fleet time does not notice them; whatever else uses CLOCK_REALTIME does.', 'short', [

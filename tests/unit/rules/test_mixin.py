@@ -375,6 +375,25 @@ def test_the_network_chosen_reaches_every_path() -> None:
             assert all('network=~"$network"' in target["expr"] for target in panel["targets"]), panel["title"]
 
 
+def test_the_estimated_error_is_beside_the_bound_and_not_taken_for_it() -> None:
+    """One of them is a guarantee: each line says which it is, and no rule reads the other."""
+    by_title = {panel["title"]: panel for panel in panels(MIXIN.dashboards["fabricpulse-clock.json"])}
+    bound, estimate = by_title["Error bound"], by_title["Estimated error"]
+
+    for panel, name, what in (
+        (bound, "error_bound", "hard bound"),
+        (estimate, "estimated_error", "estimated error"),
+    ):
+        (target,) = panel["targets"]
+        assert {metric for metric, _ in selectors(re.sub(r"\$__\w+", "1m", target["expr"]))} == {
+            f"fabricpulse_clock_{name}_seconds"
+        }
+        assert target["legendFormat"] == f"{{{{instance}}}} {what}"
+        assert panel["fieldConfig"]["defaults"]["unit"] == "s"
+    assert bound["gridPos"]["y"] == estimate["gridPos"]["y"]
+    assert not any("estimated_error" in rule["expr"] for rule in (ALERTS | RECORDS).values())
+
+
 def test_dashboard_uids() -> None:
     """Uids are distinct and do not change: links and bookmarks hold on to them."""
     uids = {file: dashboard["uid"] for file, dashboard in MIXIN.dashboards.items()}
