@@ -99,5 +99,6 @@ NB_MODULE(_layouts, m) {
   m.def("clock_convert", &clock_convert, nb::arg("file"), nb::arg("host_ns"),
         "(fleet_ns, bound_ns, status, estimated_error_ns) of a stamp of the host clock, by a clock page.");
   m.def("clock_at", &clock_at, nb::arg("file"), nb::arg("raw_ns"),
-        "(fleet_ns, bound_ns, status, estimated_error_ns) at a moment of CLOCK_MONOTONIC_RAW, by a clock page.");
+        "(fleet_ns, bound_ns, status, estimated_error_ns) at a moment of CLOCK_MONOTONIC_RAW, by a clock "
+        "page.");
 }

@@ -40,7 +40,7 @@ class RingWriter {
   std::size_t size_ = 0;
   fp_probe_ring_header* header_ = nullptr;
   fp_probe_edge* edges_ = nullptr;  // both tables
-  std::uint32_t changed_ = 0;        // the entry in which the table that is not in force is behind
+  std::uint32_t changed_ = 0;       // the entry in which the table that is not in force is behind
   fp_probe_sample* samples_ = nullptr;
   std::uint64_t next_ = 0;
 };

@@ -80,7 +80,8 @@ std::string ControlRequests::answer(const char* text, size_t size, bool may_read
     if (request.count("op_id")) return status_of(id);
     StatusQuery query;
     CommandFailure failure{nullptr, ""};
-    return status_query(request, &query, &failure) ? render_status(engine_, query, &sums_) : error(id, failure);
+    return status_query(request, &query, &failure) ? render_status(engine_, query, &sums_)
+                                                   : error(id, failure);
   }
   if (op->text == "events") return events(request);
   if (std::none_of(std::begin(kOps), std::end(kOps), [&](const char* known) { return op->text == known; }))

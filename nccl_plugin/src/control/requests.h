@@ -45,7 +45,7 @@ class ControlRequests {
   static std::string done_text(const Done& done, const char* result);
 
   ControlledPlugin* engine_;
-  StatusSums sums_;  // of the last answer to `status` that has taken them
+  StatusSums sums_;                              // of the last answer to `status` that has taken them
   std::deque<Done> done_;                        // newest last
   std::map<std::string, uint64_t> generations_;  // newest accepted, by target
 };
