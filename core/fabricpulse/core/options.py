@@ -39,6 +39,7 @@ def daemon_options(default_listen: str) -> Callable[[Callable[..., Any]], Callab
             web_config: Path | None,
             telemetry_path: str,
             max_requests: int,
+            max_request_bytes: int | None,
             systemd_socket: bool,
             log_level: str,
             log_format: str,
@@ -47,7 +48,9 @@ def daemon_options(default_listen: str) -> Callable[[Callable[..., Any]], Callab
             fmt = cast(LogFormat, log_format)
             configure_logging(log_level, fmt)
             addresses = listen or (default_listen,)
-            web = WebOptions(addresses, web_config, telemetry_path, max_requests, systemd_socket)
+            web = WebOptions(
+                addresses, web_config, telemetry_path, max_requests, systemd_socket, max_request_bytes
+            )
             begin_start()
             try:
                 return function(options=DaemonOptions(config, web, log_level, fmt), **rest)
@@ -94,6 +97,14 @@ def daemon_options(default_listen: str) -> Callable[[Callable[..., Any]], Callab
                 default=DEFAULT_MAX_REQUESTS,
                 show_default=True,
                 help="Scrapes that are answered at a time, 503 above; 0 for any number.",
+            ),
+            click.option(
+                "--web.max-request-bytes",
+                "max_request_bytes",
+                type=click.IntRange(min=1 << 20),
+                metavar="BYTES",
+                help="Bytes of all requests that are read or answered at a time, 503 above; one may have half. "
+                "[default: 64 MiB, 256 MiB of the remediation receiver]",
             ),
             click.option(
                 "--web.systemd-socket",

@@ -14,6 +14,7 @@ from aiohttp import web
 from fabricpulse.core.alerting.metrics import expose_pushes
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.metrics.exposition import Exposition
+from fabricpulse.core.web.body_limit import body_limit
 from fabricpulse.diagnosis import metrics as m
 from fabricpulse.diagnosis.alerts import FaultAlerting, FaultPusher
 from fabricpulse.diagnosis.delay_records import unpack_delays
@@ -87,14 +88,12 @@ class DiagnosisService:
         router.add_get(PAGE_PATH, self.serve_page)
         router.add_get(TOPOLOGY_PATH, self.serve_topology)
 
+    @body_limit(MOST_BYTES)
     async def serve_evidence(self, request: web.Request) -> web.Response:
         """POST /api/v1/evidence: an EvidenceReport; the reply is an EvidenceReply."""
         if not self._accepts(request.headers.get("Authorization", "")):
             text = "this coordinator asks for a bearer token: evidence.http_client.token_file of the mesh exporter\n"
             return web.Response(status=401, text=text, headers={"WWW-Authenticate": "Bearer"})
-        if (request.content_length or 0) > MOST_BYTES:
-            self._refused += 1
-            return web.Response(status=413, text="a report of evidence is never so large\n")
         try:
             report = _decoder.decode(await request.read())
             if report.protocol != PROTOCOL:

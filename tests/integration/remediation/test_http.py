@@ -55,6 +55,27 @@ def test_statuses(receiver):
     assert receiver.metric("fabricpulse_remediation_dead_letters_total") == 1
 
 
+def test_each_call_has_its_limit(receiver):
+    """64 KiB for an operator's, 1 MiB for an agent's report and for alerts to explain; a webhook has room for the
+    alerts of a whole fleet, 64 MiB."""
+    operators, agents = 64 << 10, 1 << 20
+    for path, most, said in (
+        ("pause", operators, (400, "say why: reason is empty\n")),
+        ("resume", operators, (200, "resumed\n")),
+        ("agents/h0/report", agents, (400, "not a report\n")),
+        ("explain", agents, (200, "[]")),
+    ):
+        body = b'{"alerts":[]}' if path == "explain" else b"" if "report" in path else b"{}"
+        assert request(f"{receiver.url}/api/v1/{path}", body.ljust(most), TOKEN) == said
+        status, text = request(f"{receiver.url}/api/v1/{path}", body.ljust(most + 1), TOKEN)
+        assert (status, text.split(",")[0]) == (413, f"a body may have {most} bytes here")
+    ten_thousand = 10_000 * len(json.dumps(alert()))
+    assert post(receiver, json.dumps(webhook(alert())).encode().ljust(2 * ten_thousand)) == (
+        200,
+        "journaled\n",
+    )
+
+
 def test_more_than_64_mib_is_refused_before_it_is_read(receiver):
     """413; nothing of it is kept in memory."""
     connection = http.client.HTTPConnection("127.0.0.1", receiver.receiver_port, timeout=60)

@@ -166,6 +166,7 @@ def test_daemon_options(monkeypatch: pytest.MonkeyPatch) -> None:
     daemon.main([], standalone_mode=False)
     web = ["--web.listen-address", "127.0.0.1:1", "--web.listen-address", ":2"]
     web += ["--web.telemetry-path", "/telemetry", "--web.max-requests", "3", "--web.systemd-socket"]
+    web += ["--web.max-request-bytes", "1048576"]
     daemon.main(
         [*web, "--config", "/x", "--log.level", "debug", "--log.format", "json"], standalone_mode=False
     )
@@ -174,6 +175,7 @@ def test_daemon_options(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen[1].web.listen == ("127.0.0.1:1", ":2")
     assert (seen[1].web.telemetry_path, seen[1].web.max_requests) == ("/telemetry", 3)
     assert seen[1].web.systemd_socket
+    assert seen[1].web.max_request_bytes == 1 << 20
     assert str(seen[1].config) == "/x"
     assert (seen[1].log_level, seen[1].log_format) == ("debug", "json")
 

@@ -158,6 +158,22 @@ def test_requests_in_memory_are_bounded() -> None:
     assert table.buffered == 45
 
 
+def test_large_requests_leave_room_for_small_ones() -> None:
+    """When all that waits and all that is answered is large, a scrape is not cut for it."""
+    table = ConnectionTable(Limits(buffered_bytes=800, small_bytes=50))
+    busy, busy_entry = connect(table, "busy")
+    table.enter(busy_entry, Phase.BODY, 0.0)
+    table.receive(busy_entry, 700, 0.0)
+    table.enter(busy_entry, Phase.ACTIVE, 0.0)
+    (scraper, scrape), (large, large_entry) = connect(table, "scraper"), connect(table, "large")
+    for entry, size in ((scrape, 50), (large_entry, 49)):
+        table.enter(entry, Phase.HEAD, 0.0)
+        table.receive(entry, size, 0.0)
+    assert (busy.reason, scraper.reason, large.reason, table.buffered) == ("", "", "", 799)
+    table.receive(large_entry, 2, 0.0)
+    assert (busy.reason, scraper.reason, large.reason, table.buffered) == ("", "", "buffer_limit", 750)
+
+
 def test_a_head_without_an_end() -> None:
     """Nor may requests be sent ahead without end while one is answered; a large body is neither."""
     table = ConnectionTable(Limits(head_bytes=100))

@@ -116,6 +116,7 @@ class Agent:
             life,
             self._metrics,
             options.web,
+            max_body=1 << 20,
             own_authentication=lambda request: request.path.startswith(AUDIT_PATH),
         )
         self.server.router.add_post(AUDIT_PATH, self._serve_audit)

@@ -33,6 +33,7 @@ from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.core.options import DaemonOptions
 from fabricpulse.core.supervision import supervised
 from fabricpulse.core.waiting import wait_with_timeout
+from fabricpulse.core.web.body_limit import body_limit
 from fabricpulse.core.web.server import WebServer
 from fabricpulse.core.web.token_file import TokenFile
 from fabricpulse.diagnosis.service import PAGE_PATH, TOPOLOGY_PATH, DiagnosisService
@@ -215,6 +216,7 @@ class Coordinator:
         waiting, missing = self._channels.intake.waiting() if self._channels is not None else (0, 0)
         return self.fleet.waiting + waiting, self.fleet.missing + missing
 
+    @body_limit(1 << 20)
     async def _serve_round(self, request: web.Request) -> web.Response:
         if not self._token.accepts(request.headers.get("Authorization", "")):
             text = "this coordinator asks for a bearer token: http_client.token_file of the sidecar\n"

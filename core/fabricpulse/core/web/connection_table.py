@@ -127,6 +127,7 @@ class ConnectionTable:
 
     def receive(self, entry: Entry, size: int, now: float) -> None:
         """The client has sent `size` bytes."""
+        limits = self.limits
         if entry not in self._phases[entry.phase]:
             return
         if entry.phase is Phase.IDLE:
@@ -136,11 +137,13 @@ class ConnectionTable:
         if entry.phase is Phase.ACTIVE:
             entry.ahead += size
         in_heads = entry.received if entry.phase is Phase.HEAD else entry.ahead
-        if in_heads > self.limits.head_bytes:
+        if in_heads > limits.head_bytes:
             # A head of that size, or requests sent ahead while one is being answered.
             self._drop(entry, "head_too_large")
-        elif self.buffered > self.limits.buffered_bytes:
-            self._drop_largest_request()
+        elif self.buffered > limits.buffered_bytes:
+            self._drop_largest_request(0)
+        elif self.buffered > limits.buffered_bytes - limits.buffered_bytes // 8:
+            self._drop_largest_request(limits.small_bytes)
 
     def stall(self, entry: Entry, now: float) -> None:
         """The client does not take its answer as fast as it is written."""
@@ -195,9 +198,11 @@ class ConnectionTable:
                 return True
         return False
 
-    def _drop_largest_request(self) -> None:
-        """Of the client with most bytes in incomplete requests; complete ones are being answered."""
-        waiting = [*self._phases[Phase.BODY], *self._phases[Phase.HEAD]]
+    def _drop_largest_request(self, above: int) -> None:
+        """Of the client with most bytes in incomplete requests that have more than `above` bytes; complete ones are
+        being answered."""
+        phases = (self._phases[Phase.BODY], self._phases[Phase.HEAD])
+        waiting = [entry for phase in phases for entry in phase if entry.received > above]
         totals: dict[str, int] = {}
         for entry in waiting:
             totals[entry.client] = totals.get(entry.client, 0) + entry.received

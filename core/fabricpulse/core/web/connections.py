@@ -91,14 +91,21 @@ class Connections:
             phase = Phase.ACTIVE if request.content.is_eof() else Phase.BODY
             self.table.enter(connection.entry, phase, self._loop.time())
 
+    def reading(self, request: web.BaseRequest, turn: asyncio.Timeout) -> None:
+        """The request's body is read within `turn`, which ends when it has to make room for others."""
+        if (connection := self._by_handler.get(request.protocol)) is not None:
+            connection.turn = turn
+
     def body_complete(self, request: web.BaseRequest) -> None:
         """The request's body has been read."""
         if (connection := self._by_handler.get(request.protocol)) is not None:
+            connection.turn = None
             self.table.enter(connection.entry, Phase.ACTIVE, self._loop.time())
 
     def end(self, request: web.BaseRequest) -> None:
         """The handler has made its answer."""
         if (connection := self._by_handler.get(request.protocol)) is not None:
+            connection.turn = None
             self.table.enter(connection.entry, Phase.IDLE, self._loop.time())
 
     def _accept(self, listener: socket.socket) -> None:
@@ -223,6 +230,8 @@ class _Connection(asyncio.Protocol):
         self.accepted = accepted
         self.made = False
         self.handshake: asyncio.Task[None] | None = None
+        # While a body is read.
+        self.turn: asyncio.Timeout | None = None
         self._owner = owner
         self._transport: asyncio.Transport | None = None
 
@@ -274,6 +283,10 @@ class _Connection(asyncio.Protocol):
             transport.close()
         elif reason == "idle_timeout":
             transport.close()
+        elif reason == "buffer_limit" and self.turn is not None:
+            # Whoever reads it answers 503, and the connection ends after that.
+            self.turn.reschedule(self._owner._loop.time())
+            self.turn = None
         else:
             transport.abort()
 

@@ -21,7 +21,8 @@ class Limits:
     handshake_s, head_s, idle_s : for a TLS handshake, for a whole request head, between two requests. A body must come
     with min_rate bytes/s after body_s; a client must take min_rate bytes/s of an answer, checked each write_s.
     head_bytes : of a request head. buffered_bytes : of all requests that have not been answered yet; above, the largest
-    incomplete request of the client with most of them is dropped.
+    incomplete request of the client with most of them is dropped. An eighth of it is for requests of at most
+    small_bytes: what large ones do to each other takes nothing from a scrape.
     """
 
     connections: int = 8_192
@@ -34,6 +35,7 @@ class Limits:
     min_rate: int = 16 << 10
     head_bytes: int = 4 << 20
     buffered_bytes: int = 256 << 20
+    small_bytes: int = 64 << 10
 
 
 def raise_file_limit() -> int:

@@ -13,7 +13,8 @@ class WebOptions:
 
     listen : addresses HOST:PORT, [V6]:PORT or :PORT. config : exporter-toolkit file. telemetry_path : where the
     metrics are. max_requests : scrapes at a time, 0 for any number. systemd_socket : serve on the sockets that
-    systemd hands over, instead of `listen`.
+    systemd hands over, instead of `listen`. max_request_bytes : of all requests in work;
+    None for as many as the daemon needs.
     """
 
     listen: tuple[str, ...]
@@ -21,3 +22,4 @@ class WebOptions:
     telemetry_path: str = DEFAULT_TELEMETRY_PATH
     max_requests: int = DEFAULT_MAX_REQUESTS
     systemd_socket: bool = False
+    max_request_bytes: int | None = None

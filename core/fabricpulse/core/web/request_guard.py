@@ -15,7 +15,9 @@ from aiohttp.typedefs import Handler
 
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.log_limit import LogLimit
+from fabricpulse.core.web.body_limit import body_limit_of
 from fabricpulse.core.web.connections import Connections
+from fabricpulse.core.web.limits import Limits
 
 log = get_logger(__name__)
 
@@ -70,22 +72,58 @@ class RequestGuard:
 
     @web.middleware
     async def read_body(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Reads the whole body, at most `max_body` bytes, however it is sent; `request.read()` has it then.
+        """Reads the whole body, however it is sent; `request.read()` has it then.
 
-        Compressed bodies are refused (415): what they grow to is known too late.
+        413 for one that is larger than its handler takes (`body_limit`), 503 for one that has to make room, as the
+        bodies of all requests are more than the server keeps. Compressed bodies are refused (415): what they grow to
+        is known too late.
         """
         if request.can_read_body:
             if request.headers.get("Content-Encoding", "identity").lower() != "identity":
                 return web.Response(status=415, text="send the body as it is, without Content-Encoding\n")
-            if (request.content_length or 0) > self._max_body:
-                raise web.HTTPRequestEntityTooLarge(self._max_body, request.content_length or 0)
+            # One that cannot have room is too large: 503 would have it sent again and again.
+            limit = min(body_limit_of(request.match_info.handler, self._max_body), self._most_together() // 2)
+            if (size := request.content_length or 0) > limit:
+                raise _too_large(limit, size)
             try:
-                await request.read()
+                # Where aiohttp's own read() keeps it. That one raises the buffer of the connection to the limit, and a
+                # body that did not come to its end stays until garbage is looked for.
+                request._read_bytes = await self._read(request, limit)
             except (web.RequestPayloadError, http_exceptions.HttpProcessingError) as error:
                 return web.Response(status=400, text=f"the body cannot be read: {error}\n")
         if self.connections is not None:
             self.connections.body_complete(request)
         return await handler(request)
+
+    async def _read(self, request: web.Request, limit: int) -> bytes:
+        """Raises HTTPRequestEntityTooLarge, HTTPServiceUnavailable, and what aiohttp does of a broken body."""
+        body, chunk = bytearray(), b""
+        try:
+            async with asyncio.timeout(None) as turn:
+                if self.connections is not None:
+                    self.connections.reading(request, turn)
+                while chunk := await request.content.readany():
+                    body += chunk
+                    if len(body) > limit:
+                        raise _too_large(limit, len(body))
+            if turn.when() is None:
+                return bytes(body)
+        except TimeoutError:
+            pass
+        finally:
+            # The frame may stay as long as the traceback does, and that is in a cycle.
+            body.clear()
+            chunk = b""
+        most = self._most_together()
+        text = f"requests in work have {most} bytes together, the limit of --web.max-request-bytes; try again later\n"
+        busy = web.HTTPServiceUnavailable(text=text, headers={"Retry-After": "1"})
+        busy.force_close()  # it is in the table of connections no more
+        raise busy
+
+    def _most_together(self) -> int:
+        """Bytes of all requests in work."""
+        limits = Limits() if self.connections is None else self.connections.table.limits
+        return limits.buffered_bytes
 
     def _count(self, request: web.Request, response: web.StreamResponse) -> None:
         status = response.status
@@ -117,6 +155,11 @@ class RequestGuard:
                 )
             return False
         return record.levelno >= logging.INFO and self._limit.allows(f"aiohttp {type(error).__name__}")
+
+
+def _too_large(limit: int, size: int) -> web.HTTPRequestEntityTooLarge:
+    text = f"a body may have {limit} bytes here, and never more than half of --web.max-request-bytes\n"
+    return web.HTTPRequestEntityTooLarge(limit, size, text=text)
 
 
 def _cross_site(request: web.Request) -> web.Response | None:

@@ -21,6 +21,7 @@ from fabricpulse.core.log import get_logger
 from fabricpulse.core.metrics.formats import TextFormat, accepts_gzip, negotiate
 from fabricpulse.core.metrics.process import process_metrics
 from fabricpulse.core.web.authentication import OwnAuthentication, authentication_middleware
+from fabricpulse.core.web.body_limit import body_limit_of
 from fabricpulse.core.web.connections import Connections
 from fabricpulse.core.web.limits import Limits, connections_for, files_in_use, raise_file_limit
 from fabricpulse.core.web.listeners import bind, own_address, reached_at, systemd_sockets
@@ -52,9 +53,10 @@ class WebServer:
     name : of the command ("fabricpulse mesh"), for the landing page and the label `daemon`. metrics : called on each
     scrape. `router` may be extended before `start`; `landing_links` are (path, text) pairs for the landing page.
     not_ready : says why a daemon that has started is not ready all the same, "" if it is. limits : those of
-    connections; made from the limit of open files otherwise. own_authentication : whether the daemon authenticates a
-    request itself (its route is known), so that no password of the web file is asked for. After `start` addresses says
-    where it listens, and tls whether by HTTPS.
+    connections; made from the limit of open files otherwise. max_body : bytes of a request's body, where its handler
+    has no `body_limit`. own_authentication : whether the daemon authenticates a request itself (its route is known), so
+    that no password of the web file is asked for. After `start` addresses says where it listens, and tls whether by
+    HTTPS.
     """
 
     def __init__(
@@ -65,7 +67,7 @@ class WebServer:
         options: WebOptions,
         *,
         landing_links: Sequence[tuple[str, str]] = (),
-        max_body: int = 1 << 20,
+        max_body: int = 64 << 10,
         not_ready: Callable[[], str] = lambda: "",
         limits: Limits | None = None,
         own_authentication: OwnAuthentication = lambda _: False,
@@ -95,7 +97,8 @@ class WebServer:
         self.app.router.add_get("/-/healthy", self._healthy)
         self.app.router.add_get("/-/ready", self._ready)
         self.app.router.add_post("/-/reload", self._reload)
-        self._limits = replace(limits or Limits(), buffered_bytes=max(_LEAST_BUFFER, _BODIES * max_body))
+        self._max_body = max_body
+        self._limits = limits or Limits()
         self._own_limits = limits is not None
         self._runner: web.AppRunner | None = None
         self._connections: Connections | None = None
@@ -127,6 +130,7 @@ class WebServer:
         if not self._own_limits:
             most = connections_for(files, files_in_use())
             self._limits = replace(self._limits, connections=most, per_client=most // 2)
+        self._limits = replace(self._limits, buffered_bytes=self._buffered_bytes())
         # Last, so that what authenticates, the daemon's own too, comes before a body is read.
         self.app.middlewares.append(self._guard.read_body)
         self._runner = web.AppRunner(
@@ -154,6 +158,12 @@ class WebServer:
             self._connections.listen(listener)
         for host, port in self.addresses:
             log.info("listening", address=f"{host}:{port}", tls=context is not None)
+
+    def _buffered_bytes(self) -> int:
+        """The bound of all requests together: once all routes are known."""
+        handlers = [route.handler for route in self.router.routes()]
+        largest = max(body_limit_of(handler, self._max_body) for handler in handlers)
+        return self._options.max_request_bytes or max(_LEAST_BUFFER, _BODIES * largest)
 
     async def _bind(self) -> list[socket.socket]:
         listeners: list[socket.socket] = []

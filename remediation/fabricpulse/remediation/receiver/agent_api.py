@@ -10,6 +10,7 @@ from aiohttp import web
 
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.waiting import wait_with_timeout
+from fabricpulse.core.web.body_limit import body_limit
 from fabricpulse.remediation import failpoints
 from fabricpulse.remediation.protocol import (
     MAX_LANE_ORDERS,
@@ -22,7 +23,7 @@ from fabricpulse.remediation.protocol import (
 from fabricpulse.remediation.receiver.agent_room import AgentRoom
 from fabricpulse.remediation.receiver.auth import Principal, certificate_names
 from fabricpulse.remediation.receiver.commit_loop import CommitLoop
-from fabricpulse.remediation.receiver.http_json import json_answer, number, read_body
+from fabricpulse.remediation.receiver.http_json import json_answer, number
 from fabricpulse.remediation.receiver.model import AgentState, Held
 from fabricpulse.remediation.receiver.observed_state import is_name
 from fabricpulse.remediation.receiver.reconciler import Reconciler
@@ -155,10 +156,11 @@ class AgentApi:
             version = f"{state.epoch};{hashlib.sha256(version.encode()).hexdigest()}"
         return DesiredState(host, state.epoch, version, nics, 0.0, lanes, rebalancer.is_on)
 
+    @body_limit(MAX_REPORT_BYTES)
     async def _report(self, request: web.Request) -> web.Response:
         host = self._host(request)
         try:
-            report = msgspec.json.decode(await read_body(request, MAX_REPORT_BYTES), type=Report)
+            report = msgspec.json.decode(await request.read(), type=Report)
         except (msgspec.DecodeError, RecursionError, ValueError) as error:
             raise web.HTTPBadRequest(text="not a report\n") from error
         if not self._room.admits(host, report, self._loop.state.agents):

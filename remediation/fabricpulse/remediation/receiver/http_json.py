@@ -5,26 +5,16 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-_MAX_OBJECT = 64 << 10
-
 
 def json_answer(value: Any) -> web.Response:
     """`value` as JSON."""
     return web.Response(body=msgspec.json.encode(value), content_type="application/json")
 
 
-async def read_body(request: web.Request, limit: int) -> bytes:
-    """The body, of at most `limit` bytes. Raises HTTPRequestEntityTooLarge."""
-    body = await request.read()
-    if len(body) > limit:
-        raise web.HTTPRequestEntityTooLarge(max_size=limit, actual_size=len(body))
-    return body
-
-
 async def json_object(request: web.Request) -> dict[str, Any]:
     """The body as a JSON object, {} for none. Raises HTTPBadRequest."""
     try:
-        asked = msgspec.json.decode(await read_body(request, _MAX_OBJECT) or b"{}")
+        asked = msgspec.json.decode(await request.read() or b"{}")
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
         raise web.HTTPBadRequest(text="the body is not JSON\n") from error
     if not isinstance(asked, dict):

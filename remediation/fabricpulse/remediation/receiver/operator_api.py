@@ -9,12 +9,13 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from fabricpulse.core.web.body_limit import body_limit
 from fabricpulse.remediation.protocol import MAX_REPORT_BYTES
 from fabricpulse.remediation.receiver.auth import owner_of
 from fabricpulse.remediation.receiver.commit_loop import CommitLoop
 from fabricpulse.remediation.receiver.explain import explain, explain_alerts
 from fabricpulse.remediation.receiver.health import problems
-from fabricpulse.remediation.receiver.http_json import json_answer, json_object, number, read_body
+from fabricpulse.remediation.receiver.http_json import json_answer, json_object, number
 from fabricpulse.remediation.receiver.model import Target
 from fabricpulse.remediation.receiver.observed_state import is_name
 from fabricpulse.remediation.receiver.payload import PayloadError, parse_alerts
@@ -88,9 +89,10 @@ class OperatorApi:
         config, inventory = self._reconciler.config, self._reconciler.inventory
         return json_answer(explain(config, inventory, self._loop.state, target, self._loop.clock()))
 
+    @body_limit(MAX_REPORT_BYTES)
     async def _explain_alerts(self, request: web.Request) -> web.Response:
         try:
-            alerts = parse_alerts(await read_body(request, MAX_REPORT_BYTES))
+            alerts = parse_alerts(await request.read())
         except PayloadError as error:
             raise web.HTTPBadRequest(text=f"{error}\n"[:500]) from error
         if len(alerts) > _MAX_EXPLAINED:

@@ -34,7 +34,7 @@ from fabricpulse.remediation.receiver.sqlite_database import SqliteDatabase
 from fabricpulse.remediation.receiver.store import StoreError
 from fabricpulse.remediation.receiver.transaction import Transaction, Transition
 from fabricpulse.remediation.receiver.wall_clock import MonotonicWallClock
-from fabricpulse.remediation.receiver.webhook import MAX_BODY, Webhook
+from fabricpulse.remediation.receiver.webhook import Webhook
 
 log = get_logger(__name__)
 
@@ -106,7 +106,6 @@ class Receiver:
                 ("/api/v1/episodes", "Episodes"),
                 ("/api/v1/events", "Journal"),
             ],
-            max_body=MAX_BODY,
             not_ready=self._not_ready,
             own_authentication=self._auth.covers,
         )

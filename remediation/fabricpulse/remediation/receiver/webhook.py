@@ -11,6 +11,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from fabricpulse.core.log import get_logger
+from fabricpulse.core.web.body_limit import body_limit
 from fabricpulse.remediation import metrics
 from fabricpulse.remediation.receiver.commit_loop import CommitLoop
 from fabricpulse.remediation.receiver.payload import (
@@ -78,6 +79,7 @@ class Webhook:
         """Adds the route."""
         router.add_post(PATH, self._post)
 
+    @body_limit(MAX_BODY)
     async def _post(self, request: web.Request) -> web.Response:
         """200 when the body and what follows from it are durable; 400 when it is no webhook; 413 when it is larger
         than any fleet needs; 503 for our own faults.
@@ -99,13 +101,18 @@ class Webhook:
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Counts a body that is too large. It will not get smaller: the Alertmanagers are polled for its alerts."""
+        """Counts a body that was not taken in. One that is too large will not get smaller: the Alertmanagers are polled
+        for its alerts."""
         try:
             return await handler(request)
         except web.HTTPRequestEntityTooLarge:
             if request.path == PATH:
                 self.statistics.deliveries[413] += 1
                 self._poll.set()
+            raise
+        except web.HTTPServiceUnavailable:
+            if request.path == PATH:
+                self.statistics.deliveries[503] += 1
             raise
 
     async def _take(self, body: bytes) -> web.Response:
