@@ -60,6 +60,10 @@
     // Failovers of one NIC of one job within the window, per lane: the plugin survives them, each costs a stall.
     laneFailoverThreshold: 5,
     laneFailoverWindow: '10m',
+    // A job that goes on over TCP. Above what it takes until the alert of a dead NIC is known, which is the cause: a scrape
+    // and an evaluation. It stays through failed scrapes: the job's TCP may fill the network by which these come.
+    lastResortFor: '2m',
+    lastResortKeepFiring: '2m',
 
     // PCIe that trained below what the device can do, for this long: a slot, a riser, a firmware.
     pcieDegradedFor: '10m',

@@ -44,6 +44,30 @@ local signals = import '../signals.libsonnet';
         'Traffic of workload {{ $labels.workload }} on {{ $labels.instance }} was moved away from NIC {{ $labels.device }} {{ $value | printf "%.0f" }} times within ' + config.laneFailoverWindow + '.',
         { slow: true }
       ),
+      // Of the hosts of a job those that no NIC carries, the peers of which are on last resort for them, too; all that are,
+      // where there is none such: then it is a path. Instant values: a job that goes on for some seconds by TCP and ends
+      // must not be held by its last value. Not where each NIC that a host of the job uses has its own alert: the cause.
+      lib.alert(
+        config,
+        'FabricJobOnLastResort',
+        'warning',
+        'plugin',
+        local host = '%s, instance, workload' % config.clusterLabel;
+        local onTcp = 'sum by (%s) (%s) > 0' % [host, s.series('fabricpulse_lanes', 'state="last_resort"')];
+        local cutOff = '(%s unless on (%s) %s > 0)' % [onTcp, host, s.series('fabricpulse_lane_state')];
+        '(%(cutOff)s or %(onTcp)s unless on (%(job)s) %(cutOff)s) unless on (%(job)s) (%(lanes)s unless on (%(host)s) (%(lanes)s unless on (%(nic)s) %(told)s))' % {
+          cutOff: cutOff,
+          onTcp: onTcp,
+          job: job,
+          host: host,
+          nic: '%s, instance, device' % config.clusterLabel,
+          lanes: s.last('fabricpulse_lane_state'),
+          told: s.series('ALERTS', 'alertname=~"FabricNicDisconnected|FabricNicGone|FabricNicFlapping|FabricNicLossy|FabricMtuBlackHole", alertstate="firing"'),
+        },
+        'A job has no queue pair left and goes on over TCP.',
+        'Workload {{ $labels.workload }} on {{ $labels.instance }} goes on over TCP, slowly ({{ $value | printf "%.0f" }} lanes of last resort): none of its queue pairs to a peer is up.',
+        { 'for': config.lastResortFor, keep_firing_for: config.lastResortKeepFiring, slow: true }
+      ),
       // Others wait longer for it than it waits itself, for whatever it be: who passes a wait on, or is held up by the
       // network, has waited as long. Sums of time, as in a ring each rank waits now and then. Not for what a stall was.
       lib.alert(
