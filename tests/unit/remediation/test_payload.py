@@ -10,7 +10,12 @@ from tests.fixtures.mutants import mutant
 from tests.fixtures.remediation_fuzz import named_nics, nic_of
 from tests.fixtures.remediation_stack import alert, webhook
 
-from fabricpulse.remediation.receiver.payload import PayloadError, parse_notification, parse_polled
+from fabricpulse.remediation.receiver.payload import (
+    PayloadError,
+    TooManyAlertsError,
+    parse_notification,
+    parse_polled,
+)
 
 
 def body(*alerts, **fields) -> bytes:
@@ -129,3 +134,9 @@ def test_polled_alerts():
     assert [(a.fingerprint, a.suppressed) for a in found] == [("f", False), ("s", True)]
     with pytest.raises(PayloadError):
         parse_polled(b"<html>")
+
+
+def test_what_takes_a_multiple_of_its_size_is_refused_unread() -> None:
+    """Two bytes a value, which makes 70 of it: 10 MiB of them took 370 MiB, and 64 MiB are allowed."""
+    with pytest.raises(TooManyAlertsError, match="4000001 values in one body, 4000000 are taken"):
+        parse_notification(b'{"version":"4","alerts":[' + b"0," * 4_000_000 + b"0]}", max_alerts=1)

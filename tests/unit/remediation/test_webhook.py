@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -102,3 +103,27 @@ async def test_more_than_any_fleet_has_is_413(tmp_path: Path, monkeypatch: pytes
         assert loop.state.episodes == {}
         assert (await client.post(PATH, data=body(30))).status == 200
         assert store.begun == [30]
+
+
+async def test_few_bytes_are_worked_on_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is made of a body takes several times its size: as much as one of the largest makes, not that of all that
+    come together. All of them are taken."""
+    monkeypatch.setattr(webhook_module, "MAX_BODY", 2 * len(body(3)))
+    taken, at_once = Webhook._take, [0]
+    most = 0
+
+    async def take(self: Webhook, *parts: Any) -> web.Response:
+        nonlocal most
+        at_once[0] += 1
+        most = max(most, at_once[0])
+        try:
+            return await taken(self, *parts)
+        finally:
+            at_once[0] -= 1
+
+    monkeypatch.setattr(Webhook, "_take", take)
+    async with receiver(tmp_path) as (_, loop, client, _):
+        answers = await asyncio.gather(*(client.post(PATH, data=body(3)) for _ in range(6)))
+        assert [answer.status for answer in answers] == [200] * 6
+        assert len(loop.state.episodes) == 3
+    assert most == 2

@@ -14,6 +14,9 @@ import msgspec
 VERSION = "4"
 _MAX_LABELS = 256
 _MAX_TEXT = 4096
+# Values of one body: each takes 70 bytes of memory, however short it is. A body of the largest size has fewer, unless
+# they have less than 16 bytes on average; alerts are dates, names and texts.
+_MAX_VALUES = 4_000_000
 # ValueError: text that is not UTF-8, which msgspec leaves as it comes. OverflowError: a moment before the year 1.
 _UNREADABLE = (msgspec.DecodeError, RecursionError, ValueError, OverflowError)
 
@@ -76,7 +79,10 @@ class Notification:
 
 def parse_notification(body: bytes, max_alerts: int = 2**31) -> Notification:
     """Decodes a webhook body. Raises PayloadError when it is not one at all, TooManyAlertsError before it reads any of
-    more than max_alerts."""
+    more than max_alerts, or makes more values than a fleet's alerts have."""
+    # Commas in texts are counted as well. No value is without one before it but the first of a list or an object.
+    if len(body) > _MAX_VALUES and (values := body.count(b",")) > _MAX_VALUES:
+        raise TooManyAlertsError(f"{values} values in one body, {_MAX_VALUES} are taken")
     try:
         envelope = msgspec.json.decode(body, type=_Envelope)
     except _UNREADABLE as error:

@@ -13,6 +13,7 @@ from aiohttp.typedefs import Handler
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.web.body_limit import body_limit
 from fabricpulse.remediation import metrics
+from fabricpulse.remediation.receiver.byte_gate import ByteGate
 from fabricpulse.remediation.receiver.commit_loop import CommitLoop
 from fabricpulse.remediation.receiver.payload import (
     Alert,
@@ -73,6 +74,7 @@ class Webhook:
         self._reconciler = reconciler
         self._poll = poll
         self._working = 0
+        self._gate = ByteGate(MAX_BODY)
         self.statistics = IngestStatistics()
 
     def add(self, router: web.UrlDispatcher) -> None:
@@ -92,7 +94,10 @@ class Webhook:
             return self._answer(503, "busy, try again\n")
         self._working += 1
         try:
-            return await self._take(await request.read())
+            received_at, begun = self._loop.clock(), time.monotonic()
+            body = await request.read()
+            async with self._gate.hold(len(body)):
+                return await self._take(body, received_at, begun)
         except StoreError as error:
             log.error("delivery not accepted", reason=str(error))
             return self._answer(503, "journal unavailable, try again\n")
@@ -115,9 +120,7 @@ class Webhook:
                 self.statistics.deliveries[503] += 1
             raise
 
-    async def _take(self, body: bytes) -> web.Response:
-        received_at = self._loop.clock()
-        begun = time.monotonic()
+    async def _take(self, body: bytes, received_at: float, begun: float) -> web.Response:
         try:
             if len(body) <= _INLINE_BYTES:
                 notification, delivery = _parse(body, received_at)
