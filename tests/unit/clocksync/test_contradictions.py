@@ -147,6 +147,7 @@ def test_where_nothing_contradicts_the_bound_is_the_shortest_way() -> None:
     i, j = np.array([0, 1]), np.array([1, 2])
     hides, residual = np.array([500.0, 700.0]), np.array([500.0, -100.0])
     paths = ShortestPaths(4, i, j, hides + np.abs(residual))
-    told = bounds(paths, i, j, hides, residual, np.array([0.0, *[np.inf] * 3]))
+    told, doubted = bounds(paths, i, j, hides, residual, np.array([0.0, *[np.inf] * 3]))
     assert told[1:3] == pytest.approx([1_000, 1_800])
     assert np.isinf(told[3])
+    assert not doubted.any()

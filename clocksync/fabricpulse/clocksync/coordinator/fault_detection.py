@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from fabricpulse.clocksync.coordinator.doubted_hosts import DoubtedHosts
 from fabricpulse.clocksync.coordinator.members import Columns
 from fabricpulse.clocksync.solve.graph_solve import Edges, Hosts, Solution
 from fabricpulse.clocksync.solve.outliers import HOLD_S, faulty_hosts, outlier_limit_ns, unexplained_jumps
@@ -26,13 +27,15 @@ class FaultDetector:
     def __init__(self, columns: Columns, stale_s: float) -> None:
         self._columns = columns
         self._stale_s = stale_s
+        self._doubted = DoubtedHosts(columns)
 
     def trusted(self, hosts: Hosts, slots: NDArray[np.intp]) -> Hosts:
         """`hosts` with each jumped anchor's UTC offset reverted to its pre-jump value and its bound widened by the
-        jump.
+        jump, and with the doubt that former solves left.
 
         Its UTC is measured with the stamps that jumped, and the fleet would follow them.
         """
+        hosts = replace(hosts, doubt_ns=self._columns.at["doubt_ns"][slots])
         jump = self._columns.at["jump_ns"][slots]
         if not (np.isfinite(hosts.anchor_ns) & (jump != 0)).any():
             return hosts
@@ -77,6 +80,7 @@ class FaultDetector:
         """
         n = len(rows)
         columns, slots = self._columns.at, rows["slot"]
+        self._doubted.watch(slots, edges, solution, now_s)
         limit_ns = outlier_limit_ns(solution.residual_ns)
         outlier = np.abs(solution.residual_ns) > limit_ns
         block = np.zeros(len(outlier), RESIDUAL_DTYPE)

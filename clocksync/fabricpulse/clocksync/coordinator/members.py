@@ -15,7 +15,8 @@ from fabricpulse.clocksync.wire.suspicions import SUSPICIONS
 # itself last said that its neighbours find it somewhere else. info : generation of its HostInfo, -1 without. name : its
 # name_hash. rested : the last solve that spoke for the fleet rested on it, among others. jump_ns : how far its stamps
 # have jumped though its clock has not, by the correction (fleet minus host). placed_s, stepped_s : when a solve last
-# placed it, and first after a step of its clock. jumped_s, outlying_s, utc_s : when each suspicion last had a reason;
+# placed it, and first after a step of its clock. doubt_ns : how far it may be off though edges need not contradict it
+# now, whole_s : since when all who could are. jumped_s, outlying_s, utc_s : when each suspicion last had a reason;
 # utc : which of the two of anchors it was.
 COLUMNS = np.dtype(
     [
@@ -27,6 +28,8 @@ COLUMNS = np.dtype(
         ("outlying_s", "f8"),
         ("utc_s", "f8"),
         ("jump_ns", "f8"),
+        ("doubt_ns", "f8"),
+        ("whole_s", "f8"),
         ("bound_ns", "f8"),
         ("anchor_rate_ppb", "f8"),
         ("anchor_ns", "i8"),

@@ -22,8 +22,8 @@ _FEWEST_EDGES, _MOST_CONTRADICTING = 3, 0.6
 
 def bounds(
     paths: ShortestPaths, i: Nodes, j: Nodes, hides_ns: Floats, residual_ns: Floats, source_ns: Floats
-) -> Floats:
-    """The bound of each host; inf where nothing leads to one that knows something.
+) -> tuple[Floats, Bools]:
+    """The bound of each host, inf where nothing leads to one that knows something; and who is in doubt by its edges.
 
     paths : of all edges, each as long as it hides and its residual. i, j : hosts at its ends. hides_ns : what its
     offset may be wrong by. residual_ns : measured minus solved. source_ns : as in ShortestPaths.from_nearest.
@@ -32,13 +32,13 @@ def bounds(
     length = hides_ns + np.abs(residual_ns)
     bound = paths.from_nearest(source_ns)
     if (np.abs(residual_ns) <= hides_ns).all():
-        return bound
+        return bound, np.zeros(n, np.bool_)
     wide = _doubted(i, j, hides_ns, residual_ns, bound)
     # Whoever is reached by way of a host in doubt is in as much doubt; but not if that host knows by itself, as the
     # root does: then others are right about fleet time, and it is the host that may not be.
     more = np.where(np.isfinite(bound) & (bound < source_ns), wide - bound, 0.0)
     through = ShortestPaths(n, i, j, length + (more[i] + more[j]) / 2).from_nearest(source_ns)
-    return np.maximum(wide, through)
+    return np.maximum(wide, through), wide > bound
 
 
 def _contradicts_most(begin: Nodes, wanted_ns: Floats, hides_ns: Floats, edges: NDArray[np.intp]) -> Bools:

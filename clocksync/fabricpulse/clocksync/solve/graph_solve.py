@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fabricpulse.clocksync.solve import contradictions
+from fabricpulse.clocksync.solve import doubt
 from fabricpulse.clocksync.solve.anchors import AnchorSelection, select_anchors
 from fabricpulse.clocksync.solve.graph import Graph
 from fabricpulse.clocksync.solve.graph_forms import graph_of
@@ -48,7 +48,8 @@ class Hosts:
     error bound. anchor_ns : correction by a time source of its own, NaN without one. anchor_bound_ns : that
     source's error bound. anchor_rate_ppb : rate of that source minus the host's. unnoticed_ns : how far fleet time may
     have gone away from the host's while nobody noticed that its part of the fleet was cut off. missed_ns : how far the
-    root may have moved in rounds whose replies the host has not had, infinite where nobody knows.
+    root may have moved in rounds whose replies the host has not had, infinite where nobody knows. doubt_ns : what
+    former solutions said, and still counts.
     """
 
     correction_ns: Ints
@@ -60,6 +61,7 @@ class Hosts:
     unnoticed_ns: Floats | float = 0.0
     anchor_rate_ppb: Floats | float = 0.0
     missed_ns: Floats | float = 0.0
+    doubt_ns: Floats | float = 0.0
 
     def __len__(self) -> int:
         return len(self.correction_ns)
@@ -75,6 +77,7 @@ class Solution:
     fleet. falsetickers : anchors whose UTC most others exclude; disputed : those whose UTC some others exclude, where
     no majority agrees. root_moved_ns : by how much what hosts knew of the root no longer holds. root_lost : the root
     of the timeline is not in the main component, and hosts may still follow it: `root` does not replace it yet.
+    doubt_ns : per host, how far it may be off that edges contradict, else 0 (solve.doubt).
     """
 
     correction_ns: Ints
@@ -92,6 +95,7 @@ class Solution:
     disputed: NDArray[np.bool_]
     root_moved_ns: float
     root_lost: bool
+    doubt_ns: Floats
 
     @property
     def placed(self) -> NDArray[np.bool_]:
@@ -171,7 +175,8 @@ def solve(hosts: Hosts, edges: Edges, election: Election, parameters: SolveParam
         # A root that nobody has measured lately may have gone anywhere: its NIC is dead, its management network is not.
         at_root = edges.bound_age_s[(edges.i == right) | (edges.j == right)]
         source[right] = _aged(at_root.min(initial=np.inf), parameters) if len(at_root) else 0.0
-    bound = contradictions.bounds(paths, edges.i, edges.j, hides, residual, source)
+    kept = np.where(hosts.known, hosts.bound_ns + np.abs(change), np.inf)
+    bound, doubt_ns = doubt.bounds(paths, edges.i, edges.j, hides, residual, source, kept, hosts.doubt_ns)
     reached = np.isfinite(bound)
     return Solution(
         correction,
@@ -189,6 +194,7 @@ def solve(hosts: Hosts, edges: Edges, election: Election, parameters: SolveParam
         anchors.falsetickers & anchors.disputed,
         root_moved_ns,
         root_lost,
+        doubt_ns,
     )
 
 

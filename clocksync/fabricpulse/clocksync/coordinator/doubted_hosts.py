@@ -1,0 +1,71 @@
+"""Which hosts have been in doubt, how far each may be off, and until when. Pure: time is passed in.
+
+A host in doubt has witnesses: the hosts at the other ends of those of its edges that further edges check. What the
+edges say now counts in place of what they said as soon as all witnesses have been there for a while; the lie has ended
+then, or is as large as it seems. A witness that is gone is missed for ten minutes; who is left after that is believed,
+if there is any who could contradict. Of two hosts none can, and the doubt stays. It goes with the lease of the host and
+with its sidecar; a coordinator that was just started knows of none.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fabricpulse.clocksync.coordinator.members import Columns
+from fabricpulse.clocksync.solve.graph_solve import Edges, Solution
+
+Bools = NDArray[np.bool_]
+
+# For so long all witnesses must be there. After a step fits rest on both sides of it for some seconds, and contradict.
+_WHOLE_S = 3.0
+# For so long a witness is missed.
+_MISSED_S = 600.0
+# A fit whose last train is older than this says nothing of now.
+_FRESH_S = 2.0
+# Any odd number; names are hashes already.
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+
+
+class DoubtedHosts:
+    """Of the hosts of `columns`. Of each that is in doubt the witnesses: hash of its name, hash of its name and the
+    witness's, and when it was last there. At most one a neighbour that it has had in the last ten minutes.
+    """
+
+    def __init__(self, columns: Columns) -> None:
+        self._columns = columns
+        self._owner, self._pair = np.zeros((2, 0), np.uint64)
+        self._seen_s = np.zeros(0)
+
+    def watch(self, slots: NDArray[np.intp], edges: Edges, solution: Solution, now_s: float) -> None:
+        """Enters what a solve of the hosts in `slots` said."""
+        columns, now_ns = self._columns.at, solution.doubt_ns
+        doubted = columns["joined"] & (columns["doubt_ns"] > 0)
+        if not doubted.any() and not now_ns.any():
+            self._keep(np.zeros(len(self._owner), np.bool_))
+            return
+        name, was_ns = columns["name"][slots], columns["doubt_ns"][slots]
+        # A doubt that has just begun replaces what is known of an earlier one of the same name.
+        self._keep(np.isin(self._owner, columns["name"][doubted]) & (now_s - self._seen_s <= _MISSED_S))
+        checked = np.isfinite(solution.held_out_ns) & (edges.bound_age_s <= _FRESH_S)
+        begin = np.concatenate([edges.i[checked], edges.j[checked]])
+        end = np.concatenate([edges.j[checked], edges.i[checked]])
+        its = (was_ns > 0) | (now_ns > 0)
+        begin, end = begin[its[begin]], end[its[begin]]
+        pair, first = np.unique(name[begin] * _MIX + name[end], return_index=True)
+        begin = begin[first]
+        self._seen_s[np.isin(self._pair, pair)] = now_s
+        new = (now_ns[begin] > 0) & ~np.isin(pair, self._pair)
+        self._owner = np.concatenate([self._owner, name[begin[new]]])
+        self._pair = np.concatenate([self._pair, pair[new]])
+        self._seen_s = np.concatenate([self._seen_s, np.full(int(new.sum()), now_s)])
+        missed = np.isin(name, self._owner[self._seen_s < now_s])
+        whole = its & ~missed & np.isin(name, name[begin])
+        since_s = np.where(whole & (now_ns < was_ns), columns["whole_s"][slots], now_s)
+        over = now_s - since_s >= _WHOLE_S
+        columns["doubt_ns"][slots] = np.where(over, now_ns, np.maximum(was_ns, now_ns))
+        columns["whole_s"][slots] = np.where(over, now_s, since_s)
+
+    def _keep(self, which: Bools) -> None:
+        if not which.all():
+            self._owner, self._pair, self._seen_s = (
+                self._owner[which], self._pair[which], self._seen_s[which],
+            )  # fmt: skip
