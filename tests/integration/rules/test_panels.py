@@ -65,6 +65,7 @@ def label_values(spec: MetricSpec, device: str) -> list[str]:
         "workload": "42",
         "port": "1",
         "outcome": "failed",
+        "recovery": "recovered",
         "state": "unknown",
         "path": "worst",
     }
