@@ -90,7 +90,8 @@
     // of a switch and the noise of stamps are of the same size.
     contentionScore: 3,
     contentionDelaySeconds: 0.00005,
-    // Shorter than most jobs take to be noticed by people, longer than one burst.
+    // Shorter than most jobs take to be noticed by people, longer than one burst. Alertmanager's route of FabricNetworkSlow
+    // waits for rateWindow and this together (deploy/alertmanager.yml).
     contentionFor: '30s',
     // Slow flows into one NIC that make an incast.
     incastSenders: 3,

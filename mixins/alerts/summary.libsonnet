@@ -49,12 +49,20 @@ local signals = import '../signals.libsonnet';
           'mesh',
           local slow = 'count by (%(c)s, network) (group by (%(c)s, instance, device, network) (device:fabricpulse_edge_latency_elevated:count%(braces)s))' % { c: c, braces: s.braces };
           local all = 'count by (%(c)s, network) (group by (%(c)s, instance, device, network) (%(connected)s))' % { c: c, connected: s.nicConnected };
-          '%(slow)s >= %(least)d and on (%(c)s, network) %(slow)s / %(all)s >= %(share)g' % {
+          local many = '%(slow)s >= %(least)d and on (%(c)s, network) %(slow)s / %(all)s >= %(share)g' % {
             c: c,
             slow: slow,
             all: all,
             least: config.networkSlowLeastNics,
             share: config.networkSlowShare,
+          };
+          // Where delays of flows are measured one of them may be about to be named for the same queue, which takes
+          // rateWindow and contentionFor: by this label Alertmanager waits so long before it tells people.
+          'label_replace(%(many)s and on (%(c)s, network) (%(connected)s and on (%(c)s, instance, device) flow:fabricpulse_qp_owd_seconds:p50_2m%(braces)s), "flows", "measured", "", "") or on (%(c)s, network) %(many)s' % {
+            c: c,
+            many: many,
+            connected: s.nicConnected,
+            braces: s.braces,
           },
           'Many NICs of a network have become slower at once.',
           '{{ $value | printf "%.0f" }} NICs of network {{ $labels.network }} are far above the delay that they usually have: a switch or a rail, or a job that fills it.',

@@ -10,6 +10,7 @@ from typing import Any
 import promql_parser
 import pytest
 import yaml
+from tests.unit.rules.mutation import seconds
 
 from fabricpulse.core.metrics.catalogue import load_catalogue
 from fabricpulse.mesh.alerts import ALERT_NAME, DEFAULT_LABELS
@@ -448,6 +449,37 @@ def test_dashboard_urls(configured: Mixin) -> None:
         assert match, url
         assert set(re.findall(r"&var-(\w+)=", url)) <= names[match[1]], rule["alert"]
     assert not any("dashboard_url" in alert["annotations"] for alert in ALERTS.values())
+
+
+@pytest.mark.parametrize("flows", [None, "measured"])
+def test_a_slow_network_is_told_once_its_flow_can_be_named(flows: str | None) -> None:
+    """Its route waits for as long as FabricPathContended, which mutes it, may take; not where no flow is
+    measured, of which that could come.
+    """
+    shipped = yaml.safe_load((ROOT / "deploy" / "alertmanager.yml").read_text())
+    labels = {
+        "alertname": "FabricNetworkSlow",
+        "severity": "warning",
+        "network": "rail0",
+        "flows": flows or "",
+    }
+
+    def matches(route: dict[str, Any]) -> bool:
+        parts = [re.fullmatch(r'(\w+)(=~?)"(.*)"', text) for text in route.get("matchers", [])]
+        return all(
+            part and re.fullmatch(part[3] if part[2] == "=~" else re.escape(part[3]), labels.get(part[1], ""))
+            for part in parts
+        )
+
+    route = next(route for route in shipped["route"]["routes"] if matches(route))
+    known = knobs(mixin_dir())
+    told = seconds(known["rateWindow"]) + seconds(known["contentionFor"])
+    if flows:
+        assert seconds(route["group_wait"]) >= told
+        assert route["group_by"] == ["alertname", "cluster", "network"]
+    else:
+        assert "group_wait" not in route
+    assert route["receiver"] == "on-call"
 
 
 def test_every_knob_is_used() -> None:
