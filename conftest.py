@@ -21,8 +21,9 @@ os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get(
 
 
 def _temporary_files_in_memory() -> None:
-    """A tree of sysfs is a thousand files, and on a disk each costs more than the test that reads it. Not where memory
-    is short, as the 64 MB that containers have there, or where tests cannot run what they compile.
+    """A tree of sysfs is a thousand files, and on a disk each costs more than the test that reads it. Only when asked
+    (make quickcheck), as each node of a lab has a /dev/shm of its own and does not see what a test wrote there. Not
+    where memory is short, as the 64 MB that containers have there, or where tests cannot run what they compile.
     """
     folder = "/dev/shm"  # noqa: S108
     try:
@@ -33,7 +34,8 @@ def _temporary_files_in_memory() -> None:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", folder)
 
 
-_temporary_files_in_memory()
+if os.environ.get("FABRICPULSE_TEST_FILES") == "memory":
+    _temporary_files_in_memory()
 
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
