@@ -117,13 +117,14 @@ def consensus(
         # c_us - c_peer = offset; the peer's line is brought to our moment by the peer's own clock.
         elapsed = now_ns + offset - reply.line.ref_host_ns
         peer_correction = reply.line.correction_ns + elapsed * reply.line.rate_ppt // 10**12
-        hides_ns = fit.bound_ns + drift_ppb * (now_ns - fit.t_last_ns) * 1e-9
+        # Its line may be of an earlier round, as on a late machine: what that may hide is no contradiction.
+        hides_ns = fit.bound_ns + drift_ppb * (now_ns - fit.t_last_ns + abs(elapsed)) * 1e-9
         views.append(
             NeighbourView(
                 peer_correction + offset,
                 reply.line.rate_ppt * 1e-3 + fit.rate_ppb,
                 fit.sigma_ns,
-                reply.line.bound_ns + hides_ns + drift_ppb * abs(elapsed) * 1e-9,
+                reply.line.bound_ns + hides_ns,
                 hides_ns,
             )
         )
