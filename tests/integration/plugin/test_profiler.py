@@ -29,11 +29,12 @@ ROOT = Path(__file__).parents[3]
 
 def listening(pid: int) -> list[str]:
     """TCP sockets on which the process listens."""
-    inodes = {
-        str(entry.readlink()).removeprefix("socket:[").removesuffix("]")
-        for entry in Path(f"/proc/{pid}/fd").iterdir()
-        if str(entry.readlink()).startswith("socket:[")
-    }
+    inodes = set()
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed since, as the control socket of a client
+            name = str(entry.readlink())
+            if name.startswith("socket:["):
+                inodes.add(name.removeprefix("socket:[").removesuffix("]"))
     lines = [
         line.split()
         for name in ("tcp", "tcp6")
