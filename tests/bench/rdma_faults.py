@@ -41,7 +41,7 @@ def failover(fleet: RdmaFleet, rows: Rows, count: int) -> None:
         ring.until(lambda: ring.up(0) and ring.up(1), PATIENCE_S)
         for _ in range(count):
             for kind, fault in kinds.items():
-                time.sleep(SETTLE_S)
+                time.sleep(SETTLE_S)  # so that no fault begins in the recovery of the one before
                 # What the guest's own slowness makes of it: gaps without any fault.
                 began = time.time_ns()
                 ring.until_moved(MIB, PATIENCE_S)
@@ -86,7 +86,7 @@ def last_resort(fleet: RdmaFleet, rows: Rows, count: int) -> None:
             ring.until_moved(1, PATIENCE_S)
             for _ in range(count):
                 ring.until(lambda: ring.up(0) and ring.up(1), PATIENCE_S)
-                time.sleep(SETTLE_S)
+                time.sleep(SETTLE_S)  # so that no fault begins in the recovery of the one before
                 began = time.time_ns()
                 with _outage(fleet, 0.0):
                     ring.until(ring.on_last_resort, PATIENCE_S)

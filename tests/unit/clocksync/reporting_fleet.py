@@ -29,7 +29,7 @@ class ReportingFleet:
     Reports tell of lines, and of bounds that hold for what is shown, as those of sidecars do.
 
     anchors : host -> error of its UTC and how large it says that it may be. unheard : hosts that do not get the reply.
-    silent : hosts that do not report. edge_lies_ns : (host, other) -> what the stamps of `host` are off by on the NIC
+    silent : hosts that do not report. edge_errors_ns : (host, other) -> what the stamps of `host` are off by on the NIC
     that it has for that edge.
     """
 
@@ -43,7 +43,7 @@ class ReportingFleet:
     shown_ns: dict[str, int] = field(default_factory=dict)
     unheard: set[str] = field(default_factory=set)
     silent: set[str] = field(default_factory=set)
-    edge_lies_ns: dict[tuple[str, str], int] = field(default_factory=dict)
+    edge_errors_ns: dict[tuple[str, str], int] = field(default_factory=dict)
     fleet: Fleet = field(default_factory=Fleet)
     quorums: dict[str, Quorum | None] = field(default_factory=dict)
     second: int = 0
@@ -61,7 +61,7 @@ class ReportingFleet:
         peers = [peer for peer in self.hosts if peer > host]
 
         def stamped(name: str, other: str) -> int:
-            lie_ns = self.lies_ns.get(name, 0) + self.edge_lies_ns.get((name, other), 0)
+            lie_ns = self.lies_ns.get(name, 0) + self.edge_errors_ns.get((name, other), 0)
             return self.clock_ns.get(name, 0) + lie_ns
 
         edges = [

@@ -93,8 +93,8 @@ def disagreeing(seed: int) -> bool:
         for pair in combinations(range(n), 2)
         if pair in ring or rng.random() < chord
     }
-    liar = int(rng.integers(n))
-    its = [pair for pair in hides if liar in pair]
+    faulty = int(rng.integers(n))
+    its = [pair for pair in hides if faulty in pair]
     wrong = {its[number] for number in rng.permutation(len(its))[: int(rng.integers(1, len(its)))]}
     size = int(np.exp(rng.uniform(np.log(20_000), np.log(1e6))))
     lines = [(-int(shown), 500.0) for shown in clock]
@@ -107,7 +107,7 @@ def disagreeing(seed: int) -> bool:
                     continue
                 peer = sum(pair) - host
                 offset = int(clock[peer] - clock[host])
-                offset += (size if peer == liar else -size) if pair in wrong else 0
+                offset += (size if peer == faulty else -size) if pair in wrong else 0
                 correction, bound = lines[peer]
                 views.append(NeighbourView(correction + offset, 0.0, 20.0, bound + hides_ns, hides_ns))
             result = average(0, lines[host][0], 0.0, lines[host][1], views)

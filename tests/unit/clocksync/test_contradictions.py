@@ -17,12 +17,12 @@ _ROUNDING_NS = 3.0
 
 
 class _Case(NamedTuple):
-    """A fleet of which `liar` has edges that are off by lie_ns; at least one of it is right."""
+    """A fleet of which `faulty` has edges that are off by lie_ns; at least one of it is right."""
 
     clock: NDArray[np.int64]
     edges: Edges
     lie_ns: NDArray[np.int64]
-    liar: int
+    faulty: int
     rng: np.random.Generator
 
 
@@ -39,8 +39,8 @@ def _case(seed: int) -> _Case:
     hides = np.exp(rng.uniform(np.log(500), np.log(3_000), len(i)))
     skewed = rng.random(len(i)) < rng.choice([0.0, 0.1, 0.3])
     noise = np.where(skewed, rng.uniform(-0.9, 0.9, len(i)) * hides, rng.normal(0, 10, len(i)))
-    liar = int(rng.integers(n))
-    its = rng.permutation(np.flatnonzero((i == liar) | (j == liar)))
+    faulty = int(rng.integers(n))
+    its = rng.permutation(np.flatnonzero((i == faulty) | (j == faulty)))
     lying = its[: int(rng.integers(1, len(its)))]
     size = np.exp(rng.uniform(np.log(3_000), np.log(1e6)))
     lie = np.zeros(len(i))
@@ -50,7 +50,7 @@ def _case(seed: int) -> _Case:
     ones = np.ones(len(i))
     offset = clock[j] - clock[i] + np.rint(noise).astype(int)
     edges = Edges(i, j, offset, 0 * ones, 20 * ones, 5 * ones, hides, 0.3 * ones, 0.3 * ones)
-    return _Case(clock, edges, np.rint(np.where(j == liar, lie, -lie)).astype(np.int64), liar, rng)
+    return _Case(clock, edges, np.rint(np.where(j == faulty, lie, -lie)).astype(np.int64), faulty, rng)
 
 
 def _provable(edges: Edges, n: int) -> bool:
@@ -100,7 +100,7 @@ def test_bounds_hold_where_edges_prove_that_somebody_is_wrong(from_the_start: bo
         case = _case(seed)
         n = len(case.clock)
         outside = _outside(case, from_the_start=from_the_start)
-        others = np.arange(n) != case.liar
+        others = np.arange(n) != case.faulty
         assert not outside[np.ix_(others, others)].any(), seed
         false = Edges(**{**vars(case.edges), "offset_ns": case.edges.offset_ns + case.lie_ns})
         if _provable(false, n):
@@ -115,9 +115,9 @@ def test_a_host_of_four_that_most_of_its_edges_misplace(wrong: tuple[str, str]) 
     fleet = ReportingFleet(count=4)
     fleet.run(20)
     usual = {host: fleet.bound_ns(host) for host in fleet.hosts}
-    liar = next(host for host in ("h01", "h00") if host not in wrong)
+    faulty = next(host for host in ("h01", "h00") if host not in wrong)
     for other in wrong:
-        fleet.edge_lies_ns[liar, other] = 30_000
+        fleet.edge_errors_ns[faulty, other] = 30_000
     fleet.run(20)
     for one, other in combinations(fleet.hosts, 2):
         apart = abs(fleet.error_ns(one) - fleet.error_ns(other))
@@ -125,7 +125,7 @@ def test_a_host_of_four_that_most_of_its_edges_misplace(wrong: tuple[str, str]) 
     # Those that nothing contradicts are none the worse: nobody else has an edge that does not fit.
     for host in wrong:
         assert fleet.bound_ns(host) <= 2 * max(usual.values()) + EDGE_BOUND_NS
-    fleet.edge_lies_ns.clear()
+    fleet.edge_errors_ns.clear()
     fleet.run(5)
     assert all(fleet.bound_ns(host) <= usual[host] + EDGE_BOUND_NS for host in fleet.hosts)
 
@@ -136,7 +136,7 @@ def test_a_host_that_is_faulty_by_all_its_edges_does_not_widen_the_others() -> N
     fleet.run(20)
     usual = max(fleet.bound_ns(host) for host in fleet.hosts)
     for number, other in enumerate(sorted(set(fleet.hosts) - {"h02"})):
-        fleet.edge_lies_ns["h02", other] = 10_000 * (number + 1)
+        fleet.edge_errors_ns["h02", other] = 10_000 * (number + 1)
     fleet.run(10)
     assert all(fleet.bound_ns(host) <= usual + EDGE_BOUND_NS for host in set(fleet.hosts) - {"h02"})
     assert fleet.bound_ns("h02") >= 20_000

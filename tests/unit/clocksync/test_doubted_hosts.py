@@ -23,7 +23,7 @@ def _lying(lying: tuple[str, str], by_ns: int) -> tuple[ReportingFleet, int]:
     fleet = ReportingFleet(count=3)
     fleet.run(10)
     usual = max(fleet.bound_ns(host) for host in fleet.hosts)
-    fleet.edge_lies_ns[lying] = by_ns
+    fleet.edge_errors_ns[lying] = by_ns
     fleet.run(6)
     return fleet, usual
 
@@ -45,7 +45,7 @@ def test_two_are_left_with_the_edge_that_lied(lying: tuple[str, str], by_ns: int
     assert widest <= 4 * (abs(by_ns) + usual)
     # The third is back, and the lie over: they are confirmed within seconds.
     fleet.silent.clear()
-    fleet.edge_lies_ns.clear()
+    fleet.edge_errors_ns.clear()
     fleet.run(8)
     assert all(fleet.bound_ns(host) <= usual + EDGE_BOUND_NS for host in fleet.hosts)
 
@@ -55,13 +55,13 @@ def test_a_witness_that_is_gone_is_missed_for_ten_minutes() -> None:
     fleet = ReportingFleet(count=4)
     fleet.run(10)
     usual = max(fleet.bound_ns(host) for host in fleet.hosts)
-    fleet.edge_lies_ns = {("h01", "h02"): 30_000, ("h01", "h03"): 30_000}
+    fleet.edge_errors_ns = {("h01", "h02"): 30_000, ("h01", "h03"): 30_000}
     fleet.run(6)
     fleet.silent.add("h00")
     for _ in range(30):
         fleet.run()
         assert _holds(fleet), fleet.second
-    fleet.edge_lies_ns.clear()
+    fleet.edge_errors_ns.clear()
     left = ("h01", "h02", "h03")
     fleet.run(540)
     assert max(fleet.bound_ns(host) for host in left) > 15_000
@@ -83,7 +83,7 @@ def test_who_restarts_is_no_longer_in_doubt() -> None:
     fleet, _ = _lying(("h00", "h01"), 30_000)
     fleet.silent.add("h02")
     fleet.run(15)
-    fleet.edge_lies_ns.clear()
+    fleet.edge_errors_ns.clear()
     for host in ("h00", "h01"):
         fleet.restart(host)
         fleet.run(5)
@@ -98,17 +98,17 @@ def test_bounds_hold_whoever_dies(seed: int) -> None:
     rng = random.Random(seed)
     fleet = ReportingFleet(count=rng.randint(3, 6))
     fleet.run(6)
-    liar, *others = rng.sample(fleet.hosts, fleet.count)
+    faulty, *others = rng.sample(fleet.hosts, fleet.count)
     by_ns = rng.choice((-1, 1)) * round(8_000 * 100 ** rng.random())
     for other in others[: rng.randint(1, len(others) - 1)]:
-        fleet.edge_lies_ns[liar, other] = by_ns
+        fleet.edge_errors_ns[faulty, other] = by_ns
     fleet.run(4)
     rng.shuffle(others)
     for dies in others[:-1]:
         fleet.silent.add(dies)
         for _ in range(12):
             fleet.run()
-            assert _holds(fleet), (liar, fleet.silent, fleet.second)
+            assert _holds(fleet), (faulty, fleet.silent, fleet.second)
 
 
 def test_a_healthy_fleet_is_never_in_doubt() -> None:
