@@ -28,8 +28,9 @@ _HOLD_S = {"host": 20.0, "nic": 20.0, "nic_tx": 20.0, "nic_rx": 20.0}
 # Hosts report at different moments: for a second the evidence is that of some of them. A switch waits for the second
 # report of all: only then it is known whether it is dead.
 _USUAL_HOLD_S, _SWITCH_HOLD_S = 1.2, 3.0
-# A suspect is kept for as long after the last evidence.
-_LINGER_S = 5.0
+# A suspect is kept for as long after the last evidence; for less where what is told now explains all that it suffered:
+# then the evidence has no gap, a better explanation has replaced it.
+_LINGER_S, _REPLACED_S = 5.0, 1.2
 # A flow that has lost packets in so many reports has been mended after some seconds, and some gaps, without a loss.
 _OFTEN, _MENDED_S = 3, 4.0
 # How long paths that have become known may wait to be used: longer in a large fleet, whose sums take seconds.
@@ -60,6 +61,24 @@ class _Host:
         return swept / main if port == 0 and edge in self.even and swept > 0 else 1.0
 
 
+@dataclass(frozen=True)
+class _Seen:
+    """A suspect that was found. since_s, last_s : for the first and the last time. flows : those that suffered then, by
+    their numbers in the layout of laid_out_s.
+    """
+
+    since_s: float
+    last_s: float
+    suspect: Suspect
+    laid_out_s: float
+    flows: tuple[int, ...]
+
+    @property
+    def held(self) -> bool:
+        """Whether it was found for long enough to be told."""
+        return self.last_s - self.since_s >= _hold_s(self.suspect)
+
+
 @dataclass
 class FleetEvidence:
     """leaf_of : by host/device. switch_of : names of switches by address. Moments are monotonic seconds."""
@@ -78,7 +97,7 @@ class FleetEvidence:
         self._laid_out_s = -math.inf
         self._paths_changed = False
         self._live: tuple[str, ...] = ()
-        self._seen: dict[tuple[str, str, str, str], tuple[float, float, Suspect]] = {}
+        self._seen: dict[tuple[str, str, str, str], _Seen] = {}
         self.reports = 0
 
     @property
@@ -143,9 +162,9 @@ class FleetEvidence:
         for what, finding in findings:
             suspect = suspect_of(layout, what, finding)
             key = (what, suspect.kind, suspect.component, suspect.peer)
-            since, _, before = self._seen.get(key, (now_s, now_s, suspect))
+            before = self._seen.get(key)
             # Once silent it remains so: the packets that arrive as it is mended are no other fault.
-            silent = before.silent or (
+            silent = (before is not None and before.suspect.silent) or (
                 what == "loss" and 2 * len(dead.intersection(finding.flows)) > len(finding.flows)
             )
             leaf = (
@@ -153,14 +172,29 @@ class FleetEvidence:
                 if silent and suspect.kind == "switch" and suspect.component in self._leaves
                 else ""
             )
-            self._seen[key] = since, now_s, replace(suspect, silent=silent, leaf=leaf)
-        self._seen = {k: seen for k, seen in self._seen.items() if now_s - seen[1] <= _LINGER_S}
-        found = [
-            replace(suspect, since_s=since)
-            for since, last, suspect in self._seen.values()
-            if last - since >= _hold_s(suspect)
-        ]
+            suspect = replace(suspect, silent=silent, leaf=leaf)
+            since_s = now_s if before is None else before.since_s
+            self._seen[key] = _Seen(since_s, now_s, suspect, self._laid_out_s, finding.flows)
+        self._end_suspects(now_s)
+        found = [replace(seen.suspect, since_s=seen.since_s) for seen in self._seen.values() if seen.held]
         return tuple(sorted(found, key=lambda suspect: (-suspect.confidence, suspect.since_s)))
+
+    def _end_suspects(self, now_s: float) -> None:
+        """Those without evidence for long, and those that what is told now has replaced."""
+        explained: dict[str, set[int]] = {}
+        if any(now_s - seen.last_s >= _REPLACED_S for seen in self._seen.values()):
+            for seen in self._seen.values():
+                if seen.last_s == now_s and seen.held:
+                    explained.setdefault(seen.suspect.what, set()).update(seen.flows)
+
+        def over(seen: _Seen) -> bool:
+            if (age_s := now_s - seen.last_s) < _REPLACED_S:
+                return False
+            # Another layout has other numbers.
+            same = seen.laid_out_s == self._laid_out_s
+            return age_s > _LINGER_S or (same and explained.get(seen.suspect.what, set()) >= {*seen.flows})
+
+        self._seen = {key: seen for key, seen in self._seen.items() if not over(seen)}
 
     def _forget(self, now_s: float) -> None:
         while self._losses and now_s - self._losses[0][0] > WINDOWS_S[-1]:

@@ -95,6 +95,42 @@ def test_a_dead_leaf_is_dead_from_the_first_to_the_last() -> None:
     assert len(told) > 10
 
 
+def test_what_a_better_explanation_has_replaced_leaves_with_its_first_word() -> None:
+    """A way out of a leaf is lost and named; then the whole leaf dies. Once the leaf is named it alone is."""
+    evidence = FleetEvidence(LEAF)
+
+    def way(far: str, near: str, port: int) -> float:
+        return float(LEAF[far] == "leaf1-r0" != LEAF[near] and port == 2)
+
+    told = [{(s.kind, s.component) for s in play(evidence, way, 6)}]
+    for second in range(6, 20):
+        found = play(
+            evidence,
+            lambda far, near, _: float("leaf1-r0" in (LEAF[far], LEAF[near])),
+            1,
+            second,
+            edges_known=True,
+        )
+        told.append({(s.kind, s.component) for s in found})
+    whole = ("switch", "leaf1-r0")
+    assert told[0] == {("link", "leaf1-r0")}
+    assert [names for names in told if whole in names] == [{whole}] * (len(told) - told.index({whole}))
+
+
+def test_a_gap_in_the_evidence_ends_no_suspect() -> None:
+    """Some seconds without a loss are no end of a fault that loses little, whatever else is at fault."""
+    evidence = FleetEvidence(LEAF)
+
+    def two(far: str, near: str, _: int, gap: bool = False) -> float:
+        return float("leaf1-r0" in (LEAF[far], LEAF[near]) or (far == "h0/r1" and not gap))
+
+    assert len(play(evidence, two, 8)) == 1
+    named = {s.component for s in play(evidence, two, 18, start=8, edges_known=True)}
+    assert named == {"leaf1-r0", "h0/r1"}
+    found = play(evidence, lambda far, near, port: two(far, near, port, True), 4, start=26, edges_known=True)
+    assert {s.component for s in found} == named
+
+
 def test_a_lossy_leaf_mutes_no_nic() -> None:
     """A leaf that loses a fifth is named, and does not pass for dead: what is dead below it has another cause."""
     evidence = FleetEvidence(LEAF)
