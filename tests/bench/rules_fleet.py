@@ -1,21 +1,51 @@
-"""A fleet on paper: the series that rules and dashboards read, for any number of hosts, with or without faults.
+"""A fleet on paper: every series that a rule reads, for any number of hosts, with or without faults.
 
-Each host is one target with what its mesh, NIC, qp and clock daemons say, labelled as those label it. A page is text
-whose counters are placeholders: a thousand hosts are rendered in seconds.
+Each host has what its mesh, NIC, qp, clock and remediation daemons say, a monitor what the coordinator and the receiver
+do, labelled as those label it. A value is a number, or `@RATE@` for a counter that grows by so much a second.
 """
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
 
-from tests.fixtures.loopback_http import LoopbackServer, Reply, Request
-
 RAILS = 8
 PEERS = 4
+# Hosts of one job, which is a ring over all of them on each rail.
+JOB_HOSTS = 64
 _OWD_BUCKETS = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 1e-1)
-_RATES = (1, 3, 10, 50, 1000, 2_000_000, 3_000_000_000, 30_000_000_000)
-_FLAP_S = 60
+# Counters of a NIC that are 0 while all is well, by what labels they have beside those of the NIC.
+_QUIET_COUNTERS = {
+    "": (
+        "link_crc_errors",
+        "phy_crc_errors",
+        "phy_pcs_symbol_errors",
+        "phy_discards",
+        "fec_uncorrectable_blocks",
+        "icrc_errors",
+        "out_of_buffer_drops",
+        "pause_storm_warning_events",
+        "pause_storm_error_events",
+        "global_pause_received_seconds",
+        "pcie_outbound_buffer_overflows",
+    ),
+    'rdma_device="{rdma}",port="1"': (
+        "symbol_errors",
+        "link_error_recovery",
+        "link_downed",
+        "transport_retries_exceeded",
+        "rnr_retries_exceeded",
+        "rnr_nak_packets_sent",
+        "gid_index_moves",
+        "transmit_wait_ticks",
+    ),
+    'priority="3"': (
+        "pfc_pause_frames_received",
+        "pfc_pause_received_seconds",
+        "pfc_pause_transmitted_seconds",
+        "priority_discards",
+    ),
+    'kind="health"': ("kernel_messages",),
+}
 
 
 @dataclass(frozen=True)
@@ -33,23 +63,36 @@ class Faults:
     narrow_pcie: tuple[int, int] = (9, 7)
 
 
+@dataclass(frozen=True)
+class Series:
+    """labels : as in the text format, without those of the target. value : a number, or `@RATE@`."""
+
+    name: str
+    labels: str
+    value: str
+
+
 class PaperFleet:
     """hosts : how many, each with `RAILS` NICs. faults : None for a fleet that is well."""
 
     def __init__(self, hosts: int, faults: Faults | None = None) -> None:
         self.names = [f"gpu-{number:04d}" for number in range(hosts)]
         self._faults = faults
-        self._pages: dict[str, str] = {}
 
-    def page(self, name: str, seconds: float) -> bytes:
-        """What host `name` says when the fleet has run for so long."""
-        text = self._pages.get(name)
-        if text is None:
-            text = self._pages[name] = "\n".join(self._host(self.names.index(name))) + "\n"
-        for rate in _RATES:
-            text = text.replace(f"@{rate}@", str(int(rate * seconds)))
-        flaps = int(seconds // _FLAP_S)
-        return text.replace("@up@", str(int(seconds % _FLAP_S > 6))).replace("@flaps@", str(flaps)).encode()
+    def targets(self) -> Iterator[tuple[str, str, list[Series]]]:
+        """Job, instance and series of each target."""
+        for host, name in enumerate(self.names):
+            for job, lines in (
+                ("mesh", self._mesh(host)),
+                ("nic", self._nic_exporter(host)),
+                ("qp", self._qp(host)),
+                ("clocksync", self._clocksync(host)),
+                ("remediation", _agent()),
+            ):
+                daemon = "remediation-node" if job == "remediation" else job
+                yield f"fabricpulse-{job}", name, [*_common(daemon), *map(_parsed, lines)]
+        for job, lines in (("coordinator", _coordinator()), ("remediation", _receiver())):
+            yield f"fabricpulse-{job}", "monitor", [*_common(job), *map(_parsed, lines)]
 
     def _has(self, fault: str, host: int, rail: int) -> bool:
         if self._faults is None:
@@ -57,35 +100,24 @@ class PaperFleet:
         at, on = cast("tuple[int, int]", getattr(self._faults, fault))
         return at % len(self.names) == host and on == rail
 
-    def _host(self, host: int) -> Iterator[str]:
-        wide = self._faults is not None and self._faults.wide_clock % len(self.names) == host
-        for component in ("mesh", "nic", "qp", "clocksync"):
-            yield f'fabricpulse_build_info{{daemon="{component}",version="1"}} 1'
+    def _mesh(self, host: int) -> Iterator[str]:
         yield "fabricpulse_mesh_member 1"
-        yield "fabricpulse_clock_synchronized 1"
-        yield f"fabricpulse_clock_error_bound_seconds {0.002 if wide else 4e-6}"
-        yield f"fabricpulse_clock_offset_seconds {(host % 21 - 10) * 1e-5}"
-        yield "fabricpulse_clock_coordinator_up 1"
-        yield "fabricpulse_remediation_agent_connected 1"
+        yield "fabricpulse_front_end_connected 1"
+        yield "fabricpulse_front_end_disconnects_total 0"
+        yield 'fabricpulse_alert_push_failures_total{alertmanager="http://monitor:9093",reason="timeout"} 0'
         for rail in range(RAILS):
-            yield from self._nic(host, rail)
-            yield from self._hardware(host, rail)
+            gone, flapping = self._has("gone", host, rail), self._has("flapping", host, rail)
+            slow = self._faults is not None and self._faults.slow_rail == rail
+            # A leaf on each rail of thirty-two hosts.
+            nic = f'device="rail{rail}",network="rail{rail}",leaf="leaf-{host // 32}-{rail}"'
+            yield f"fabricpulse_nic_connected{{{nic}}} {int(not gone)}"
+            yield f"fabricpulse_nic_disconnects_total{{{nic}}} {'@0.0167@' if flapping else int(gone)}"
+            for state in ("up", "down", "unknown"):
+                yield f'fabricpulse_nic_state{{{nic},state="{state}"}} {int(state == ("down" if gone else "up"))}'
+            yield from _histogram("fabricpulse_probe_owd_seconds", nic, 5e-3 if slow else 5e-5, 50)
             for step in range(1, PEERS + 1):
                 if step < len(self.names):
                     yield from self._edge(host, rail, (host + step) % len(self.names))
-            yield from self._flow(host, rail)
-        collective = 'workload="42",collective="AllReduce"'
-        yield f"fabricpulse_collective_bandwidth_bytes_per_second{{{collective}}} 30000000000"
-        yield f"fabricpulse_collective_bytes_total{{{collective}}} @30000000000@"
-        yield f"fabricpulse_collective_operations_total{{{collective}}} @10@"
-
-    def _nic(self, host: int, rail: int) -> Iterator[str]:
-        gone, flapping = self._has("gone", host, rail), self._has("flapping", host, rail)
-        slow = self._faults is not None and self._faults.slow_rail == rail
-        nic = f'device="rail{rail}",network="rail{rail}"'
-        yield f"fabricpulse_nic_connected{{{nic}}} {'@up@' if flapping else int(not gone)}"
-        yield f"fabricpulse_nic_disconnects_total{{{nic}}} {'@flaps@' if flapping else int(gone)}"
-        yield from _histogram("fabricpulse_probe_owd_seconds", nic, 5e-3 if slow else 5e-5, 50)
 
     def _edge(self, host: int, rail: int, peer: int) -> Iterator[str]:
         slow = self._faults is not None and self._faults.slow_rail == rail
@@ -102,67 +134,152 @@ class PaperFleet:
         yield f"fabricpulse_edge_paths_down{{{edge}}} 0"
         if lossy:  # no sample while no path loses more than a healthy one does
             yield f"fabricpulse_edge_worst_path_loss_ratio{{{edge}}} 0.01"
+            yield f"fabricpulse_edge_mtu_black_hole_bytes{{{edge}}} 1500"
+        delay = 5e-3 if slow else 4.5e-5
         for quantile, factor in (("0.5", 1.0), ("0.99", 1.4), ("1", 2.0)):
-            delay = (5e-3 if slow else 4.5e-5) * factor
-            yield f'fabricpulse_edge_owd_seconds{{{edge},quantile="{quantile}"}} {delay:g}'
+            yield f'fabricpulse_edge_owd_seconds{{{edge},quantile="{quantile}"}} {delay * factor:g}'
+        for path, factor in (("best", 1.0), ("worst", 1.3)):
+            yield f'fabricpulse_edge_path_owd_seconds{{{edge},path="{path}"}} {delay * factor:g}'
+
+    def _nic_exporter(self, host: int) -> Iterator[str]:
+        for collector in ("ethtool", "pci", "rdma", "sysfs", "gid", "kernel_log"):
+            yield f'fabricpulse_scrape_collector_success{{collector="{collector}"}} 1'
+        yield f"fabricpulse_nic_expected_ports {RAILS}"
+        yield f"fabricpulse_nic_expected_ports_up {RAILS}"
+        yield "fabricpulse_nic_nccl_gid_index_consistent 1"
+        for rail in range(RAILS):
+            yield from self._hardware(host, rail)
 
     def _hardware(self, host: int, rail: int) -> Iterator[str]:
-        narrow = self._has("narrow_pcie", host, rail)
-        device = f'device="rail{rail}",rdma_device="mlx5_{rail}",port="1"'
-        yield f"fabricpulse_nic_port_up{{{device}}} {int(not self._has('gone', host, rail))}"
+        narrow, flapping = self._has("narrow_pcie", host, rail), self._has("flapping", host, rail)
+        alone = f'device="rail{rail}"'
+        port = f'{alone},rdma_device="mlx5_{rail}",port="1"'
+        yield f"fabricpulse_nic_port_up{{{port}}} {int(not self._has('gone', host, rail))}"
         for name in ("port_down_transitions", "ecn_marked_packets_received", "cnp_packets_handled"):
-            count = "@flaps@" if self._has("flapping", host, rail) else 0
-            yield f"fabricpulse_nic_{name}_total{{{device}}} {count}"
+            yield f"fabricpulse_nic_{name}_total{{{port}}} {'@0.0167@' if flapping else 0}"
         for name in ("received_bytes", "transmitted_bytes"):
-            yield f"fabricpulse_nic_{name}_total{{{device}}} @30000000000@"
+            yield f"fabricpulse_nic_{name}_total{{{port}}} @30000000000@"
         for way in ("received", "transmitted"):
-            yield f'fabricpulse_nic_link_{way}_bytes_total{{device="rail{rail}"}} @1000@'
-        yield f"fabricpulse_nic_received_packets_total{{{device}}} @2000000@"
-        for name in ("symbol_errors", "link_downed", "transport_retries_exceeded", "rnr_retries_exceeded"):
-            yield f"fabricpulse_nic_{name}_total{{{device}}} 0"
-        yield f"fabricpulse_nic_nccl_gid_index{{{device}}} 3"
-        pcie = f'device="rail{rail}",pci_address="0000:{rail:02x}:00.0"'
+            yield f"fabricpulse_nic_link_{way}_bytes_total{{{alone}}} @1000@"
+        yield f"fabricpulse_nic_received_packets_total{{{port}}} @2000000@"
+        for labels, names in _QUIET_COUNTERS.items():
+            own = ",".join(filter(None, (alone, labels.format(rdma=f"mlx5_{rail}"))))
+            for name in names:
+                yield f"fabricpulse_nic_{name}_total{{{own}}} 0"
+        yield f"fabricpulse_nic_nccl_gid_index{{{port}}} 3"
+        for index, kind in enumerate(("IB/RoCE v1", "RoCE v2", "IB/RoCE v1", "RoCE v2")):
+            yield f'fabricpulse_nic_gid_info{{{port},index="{index}",gid_type="{kind}"}} 1'
+        for name, value in (
+            ("link_mtu_bytes", 9000),
+            ("link_speed_bytes_per_second", 50e9),
+            ("trust_dscp", 1),
+            ("pcie_outbound_stalled_writes_ratio", 0),
+        ):
+            yield f"fabricpulse_nic_{name}{{{alone}}} {value:g}"
+        for priority in range(8):
+            yield f'fabricpulse_nic_pfc_enabled{{{alone},priority="{priority}"}} {int(priority == 3)}'
+        pcie = f'{alone},pci_address="0000:{rail:02x}:00.0"'
+        yield f'fabricpulse_nic_info{{{pcie},board="MT_0838",firmware="28.39.1002"}} 1'
         yield f"fabricpulse_nic_present{{{pcie}}} 1"
         for name, value in (("width_lanes", 16), ("transfers_per_second", 32e9)):
             now = value / 2 if narrow and name == "width_lanes" else value
             yield f"fabricpulse_nic_pcie_link_{name}{{{pcie}}} {now:g}"
-            yield f"fabricpulse_nic_pcie_link_{name}_max{{{pcie}}} {value:g}"
+            for limit in ("max", "attainable"):
+                yield f"fabricpulse_nic_pcie_link_{name}_{limit}{{{pcie}}} {value:g}"
 
-    def _flow(self, host: int, rail: int) -> Iterator[str]:
+    def _qp(self, host: int) -> Iterator[str]:
+        job, first = 42 + host // JOB_HOSTS, host - host % JOB_HOSTS
+        others = [*range(first, min(first + JOB_HOSTS, len(self.names)))]
+        after = others[(host - first + 1) % len(others)]
+        before = others[(host - first - 1) % len(others)]
+        workload = f'workload="{job}"'
+        for rail in range(RAILS):
+            yield from self._flow(host, rail, workload, before, after)
+            rank = (host - first) * RAILS + rail
+            own = f'{workload},rank="{rank}"'
+            peer = f'peer="{self.names[before]}",peer_rank="{(rank - RAILS) % (len(others) * RAILS)}"'
+            yield f'fabricpulse_plugin_heartbeat_age_seconds{{{own},pid="{1000 + rail}"}} 0.1'
+            yield f"fabricpulse_request_waited_seconds_total{{{own}}} @0.1@"
+            yield f"fabricpulse_request_waited_for_peer_seconds_total{{{own},{peer}}} @0.1@"
+            yield f'fabricpulse_request_waiting_seconds{{{own},{peer},waits_for="peer_send"}} 0.001'
+        collective = f'{workload},collective="AllReduce"'
+        yield f"fabricpulse_collective_bandwidth_bytes_per_second{{{collective}}} 30000000000"
+        yield f"fabricpulse_collective_bytes_total{{{collective}}} @30000000000@"
+        yield f"fabricpulse_collective_operations_total{{{collective}}} @10@"
+
+    def _flow(self, host: int, rail: int, workload: str, before: int, after: int) -> Iterator[str]:
         slow = self._has("slow_flow", host, rail)
-        peer = self.names[(host + 1) % len(self.names)]
-        lane = f'workload="42",device="rail{rail}"'
+        lane = f'{workload},device="rail{rail}"'
         yield f"fabricpulse_lane_state{{{lane}}} {int(not self._has('gone', host, rail))}"
-        yield f'fabricpulse_lanes{{{lane},state="up"}} 2'
+        yield f"fabricpulse_lane_nic_avoided{{{lane}}} 0"
+        for state in ("up", "down", "spare", "last_resort"):
+            yield f'fabricpulse_lanes{{{lane},state="{state}"}} {2 if state == "up" else 0}'
         yield f"fabricpulse_lane_failovers_total{{{lane}}} 0"
-        flow = f'{lane},peer="{peer}",peer_device="rail{rail}"'
+        flow = f'{lane},peer="{self.names[after]}",peer_device="rail{rail}"'
         yield f"fabricpulse_qp_sent_bytes_total{{{flow}}} {'@2000000@' if slow else '@3000000000@'}"
         yield f"fabricpulse_qp_ecn_marked_total{{{flow}}} {'@50@' if slow else 0}"
         yield f"fabricpulse_qp_retransmits_total{{{flow}}} 0"
         # The other end of the flow of the host before: the receiver counts what has come and measures its delay.
-        before = (host - 1) % len(self.names)
         slow = self._has("slow_flow", before, rail)
         flow = f'{lane},peer="{self.names[before]}",peer_device="rail{rail}"'
         yield f"fabricpulse_qp_received_bytes_total{{{flow}}} {'@2000000@' if slow else '@3000000000@'}"
         yield from _histogram("fabricpulse_qp_owd_seconds", flow, 5e-3 if slow else 6e-5, 1000)
 
+    def _clocksync(self, host: int) -> Iterator[str]:
+        wide = self._faults is not None and self._faults.wide_clock % len(self.names) == host
+        yield "fabricpulse_clock_synchronized 1"
+        yield f"fabricpulse_clock_error_bound_seconds {0.002 if wide else 4e-6}"
+        yield f"fabricpulse_clock_offset_seconds {(host % 21 - 10) * 1e-5}"
+        yield "fabricpulse_clock_coordinator_up 1"
+        yield "fabricpulse_clock_suspect 0"
+        for source in ("edges", "causality", "epoch"):
+            yield f'fabricpulse_clock_contradictions_total{{source="{source}"}} 0'
+
+
+def _parsed(line: str) -> Series:
+    name, _, value = line.rpartition(" ")
+    name, _, labels = name.partition("{")
+    return Series(name, labels.removesuffix("}"), value)
+
+
+def _common(daemon: str) -> Iterator[Series]:
+    """What each daemon has, and what Prometheus says of its target."""
+    yield Series("up", "", "1")
+    yield Series("fabricpulse_build_info", f'daemon="{daemon}",version="1"', "1")
+    yield Series("fabricpulse_exporter_dropped_samples", 'family="all"', "0")
+
+
+def _agent() -> Iterator[str]:
+    yield "fabricpulse_remediation_agent_connected 1"
+
+
+def _coordinator() -> Iterator[str]:
+    yield "fabricpulse_clocksync_quorum 1"
+    fault = 'what="loss",kind="link",faulty="leaf-0-1",peer="spine-1",leaf="leaf-0-1",network="rail1"'
+    yield f"fabricpulse_fault_component{{{fault}}} 0.5"
+    cable = 'nic="gpu-0001/rail1",what="wrong_leaf",at="leaf-1-1",expected="leaf-0-1"'
+    yield f"fabricpulse_topology_nic_miscabled{{{cable}}} 0"
+
+
+def _receiver() -> Iterator[str]:
+    yield 'fabricpulse_remediation_actions_total{action="nic.avoid",outcome="failed"} 0'
+    yield "fabricpulse_remediation_alertmanager_age_seconds 1"
+    yield "fabricpulse_remediation_heartbeat_age_seconds 1"
+    yield 'fabricpulse_remediation_breaker_tripped{direction="out"} 0'
+    yield 'fabricpulse_remediation_deliveries_total{code="401"} 0'
+    yield "fabricpulse_remediation_journal_seal 7"
+    yield "fabricpulse_remediation_journal_seal_at_start 7"
+    yield "fabricpulse_remediation_journal_writable 1"
+    yield "fabricpulse_remediation_paused 0"
+    yield 'fabricpulse_remediation_rule_stopped{rule="FabricNicFlapping"} 0'
+    yield 'fabricpulse_remediation_unauthorized_total{route="agents"} 0'
+
 
 def _histogram(name: str, labels: str, delay: float, rate: int) -> Iterator[str]:
-    """Half of the observations in the bucket of `delay`, the rest below."""
+    """All observations in the bucket of `delay`."""
     for bound in _OWD_BUCKETS:
         share = f"@{rate}@" if bound >= delay else "0"
         yield f'{name}_bucket{{{labels},le="{bound:g}"}} {share}'
     yield f'{name}_bucket{{{labels},le="+Inf"}} @{rate}@'
     yield f"{name}_count{{{labels}}} @{rate}@"
     yield f"{name}_sum{{{labels}}} 0"
-
-
-def serve(fleet: PaperFleet) -> LoopbackServer:
-    """Serves a fleet over HTTP: /HOST is a host's page."""
-    began = time.monotonic()
-
-    def page(request: Request) -> Reply:
-        body = fleet.page(request.path.strip("/"), time.monotonic() - began)
-        return Reply(body, content_type="text/plain; version=0.0.4")
-
-    return LoopbackServer(page)
