@@ -164,7 +164,7 @@ class Fabric:
 
     def _fetch(self) -> None:
         for lane in self.lanes:
-            for order in self.reconciler.rebalancer.orders(self.state, lane.host):
+            for order in self.reconciler.rebalancer.orders(self.state, lane.host, self.now):
                 if order.op_id not in self.ordered:
                     self.ordered.add(order.op_id)
                     self._post(lane.host, order)

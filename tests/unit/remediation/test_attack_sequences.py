@@ -218,7 +218,7 @@ class Fleet:
             self.change(lambda t, op=action.op_id: self.reconciler.results.on_sent(t, [op], self.now))
             self.change(lambda t, h=host, w=word: self.reconciler.results.on_result(t, h, w, self.now))
         for host in [*self.hosts, *sorted(self.fakes)]:
-            for order in self.reconciler.rebalancer.orders(self.state, host):
+            for order in self.reconciler.rebalancer.orders(self.state, host, self.now):
                 word = Result(order.op_id, "applied", 1)
                 self.change(lambda t, h=host, w=word: self.reconciler.rebalancer.on_result(t, h, w, self.now))
 

@@ -409,7 +409,7 @@ def test_retired_hosts_do_not_freeze_for_ever():
     world.deliver(alert())
     assert world.blocked() == "frozen"
     for host in ("h6", "h7", "h8", "h9"):
-        world.run(lambda t, h=host: world.reconciler.operator.forget(t, h, "ada"))
+        world.run(lambda t, h=host: world.reconciler.operator.forget(t, h, "ada", world.now))
     world.tick(0.1)
     assert [a.target.host for a in world.pending()] == ["h0"]
 
@@ -428,7 +428,7 @@ def test_forget_drops_everything_of_a_host_and_nothing_else():
     world.deliver(alert("h0"), alert("h1"))
     world.settle()
     held = {"rail0": Held("avoid", world.state.targets["h0/rail0"].generation)}
-    world.run(lambda t: world.reconciler.operator.forget(t, "h0", "ada"))
+    world.run(lambda t: world.reconciler.operator.forget(t, "h0", "ada", world.now))
     for collection in (world.state.targets, world.state.episodes, world.state.actions, world.state.agents):
         assert not [key for key in collection if "h0" in key]
         assert [key for key in collection if "h1" in key]

@@ -212,7 +212,7 @@ class Connection:
             self.now += REPORT_S / 2
             self._run(self._report)
             self._run(lambda t: self.reconciler.rebalancer.reconcile(t, self.now))
-            for order in self.reconciler.rebalancer.orders(self.state, "h"):
+            for order in self.reconciler.rebalancer.orders(self.state, "h", self.now):
                 self.orders.append(order)
                 self.weight = order.value or 500
                 self._run(partial(self._answer, order.op_id))

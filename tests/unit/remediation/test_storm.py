@@ -62,7 +62,7 @@ def test_only_what_begins_or_ends_is_a_change():
         world.deliver(*alerts)
         versions.append(world.state.episodes_version)
         assert (versions[-1] != versions[-2]) is changes, alerts
-    world.run(lambda t: world.reconciler.operator.forget(t, "h1", "ada"))
+    world.run(lambda t: world.reconciler.operator.forget(t, "h1", "ada", world.now))
     assert world.state.episodes_version != versions[-1]
 
 

@@ -24,6 +24,7 @@ from fabricpulse.remediation.receiver.agent_room import AgentRoom
 from fabricpulse.remediation.receiver.auth import Principal, certificate_names
 from fabricpulse.remediation.receiver.commit_loop import CommitLoop
 from fabricpulse.remediation.receiver.http_json import json_answer, number
+from fabricpulse.remediation.receiver.in_flight import withheld
 from fabricpulse.remediation.receiver.model import AgentState, Held
 from fabricpulse.remediation.receiver.observed_state import is_name
 from fabricpulse.remediation.receiver.reconciler import Reconciler
@@ -130,13 +131,15 @@ class AgentApi:
         return msgspec.structs.replace(desired, not_after=time.time() + valid_s)
 
     def _desired_of(self, host: str) -> DesiredState:
-        state = self._loop.state
+        state, now = self._loop.state, self._loop.clock()
         nics = []
         for target in state.targets.values():
             if target.target.host != host:
                 continue
             action = state.actions.get(target.op_id)
             if action is None or action.outcome == "dry_run":
+                continue
+            if withheld(self._reconciler.config, state, action, now):
                 continue
             nics.append(
                 DesiredNic(
@@ -149,7 +152,7 @@ class AgentApi:
             )
         nics.sort(key=lambda nic: nic.device)
         rebalancer = self._reconciler.rebalancer
-        lanes = rebalancer.orders(state, host)[:MAX_LANE_ORDERS]
+        lanes = rebalancer.orders(state, host, now)[:MAX_LANE_ORDERS]
         stamp = ",".join([*(nic.op_id for nic in nics), *(order.op_id for order in lanes)])
         version = f"{state.epoch};{stamp};{int(rebalancer.is_on)}"
         if len(version) > _MAX_VERSION:  # it comes back in the address of the next request

@@ -17,6 +17,7 @@ import msgspec
 
 from fabricpulse.remediation.receiver.config import ReceiverConfig
 from fabricpulse.remediation.receiver.guards import SETTLING, Guards
+from fabricpulse.remediation.receiver.in_flight import ACTING, is_paused
 from fabricpulse.remediation.receiver.model import Drain, DrainPhase, Episode
 from fabricpulse.remediation.receiver.plans import APPROVAL_VALID_S
 from fabricpulse.remediation.receiver.transaction import Transaction, with_changes
@@ -64,8 +65,7 @@ class Drains:
     def orders(self, transaction: Transaction, now: float) -> list[Order]:
         """Commands to run now, one a host: none of a phase without a command, none that drains while paused."""
         found = []
-        pause = transaction.pause
-        paused = pause is not None and (pause.until == 0 or now < pause.until)
+        paused = is_paused(transaction.pause, now)
         for drain in transaction.drains.values():
             template = {"draining": self._drain.command, "returning": self._drain.undo}.get(drain.phase)
             if template and now >= drain.retry_at and not (paused and drain.phase == "draining"):
@@ -120,6 +120,12 @@ class Drains:
             self._move(transaction, drain, phase, now, message=f"released by {owner}")
             return True
         return False
+
+    def forget(self, transaction: Transaction, host: str, owner: str, now: float) -> None:
+        """Ends the drains of a host that was retired: it counts as out no more, and nothing brings it back."""
+        for drain in list(transaction.drains.values()):
+            if drain.host == host and drain.phase in (*OUT, *_OPEN):
+                self._move(transaction, drain, "dropped", now, message=f"forgotten by {owner}")
 
     # --- deciding ------------------------------------------------------------------------------------------------
 
@@ -197,8 +203,11 @@ class Drains:
     def _step(
         self, transaction: Transaction, guards: Guards, drain: Drain, episode: Episode | None, now: float
     ) -> None:
+        rule = self._rules.get(drain.alert)
         if drain.phase in ("awaiting_approval", "leaving") and episode is None:
             self._move(transaction, drain, "dropped", now, message="no alert fires")
+        elif drain.phase in ("awaiting_approval", "leaving") and (rule is None or rule.mode not in ACTING):
+            self._move(transaction, drain, "dropped", now, message="its rule acts no more")
         elif drain.phase == "awaiting_approval" and episode is not None:
             if not drain.approved_at or now - drain.approved_at > APPROVAL_VALID_S:
                 return

@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 from fabricpulse.remediation.receiver.config import GuardConfig, ReceiverConfig
+from fabricpulse.remediation.receiver.in_flight import is_paused
 from fabricpulse.remediation.receiver.maintenance import in_maintenance
 from fabricpulse.remediation.receiver.model import (
     AgentState,
@@ -165,8 +166,7 @@ class Guards:
 
     def people(self, host: str) -> str:
         """Whether people, or a breaker that waits for them, forbid to leave this host."""
-        pause = self._state.pause
-        if pause is not None and (pause.until == 0 or self._now < pause.until):
+        if is_paused(self._state.pause, self._now):
             return "paused"
         if in_maintenance(self._config.maintenance, Target(host, ""), self._now):
             return "maintenance"
@@ -207,8 +207,7 @@ class Guards:
         return Bucket(self._tokens[direction], self._now)
 
     def _standing(self, direction: Direction, target: Target) -> str:
-        pause = self._state.pause
-        if pause is not None and (pause.until == 0 or self._now < pause.until):
+        if is_paused(self._state.pause, self._now):
             return "paused"
         if in_maintenance(self._config.maintenance, target, self._now):
             return "maintenance"

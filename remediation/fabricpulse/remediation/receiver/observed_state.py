@@ -208,15 +208,17 @@ class ObservedState:
         named = self.target_of(alert)
         tell = self._is_told(alert.name)
         target = NO_TARGET if tell or self.shared_by_nics(alert) else named
-        if not isinstance(target, Target):
-            return
-        about = named if isinstance(named, Target) else target
-        lanes = self._lanes(alert)
         known = transaction.episodes.get(alert.fingerprint)
         if known is not None and known.alert != alert.name:
             known = (
                 None  # a fingerprint that somebody made up: nothing of the other alert goes over to this one
             )
+        if not isinstance(target, Target):
+            if alert.firing or known is None:
+                return
+            target = known.target  # no rule names it any more, or membership its NIC: it ends all the same
+        about = named if isinstance(named, Target) else target
+        lanes = self._lanes(alert)
         if alert.firing and known is not None and known.status == "firing":
             starts_at = min(known.starts_at, alert.starts_at)
             transaction.put_episode(
@@ -314,6 +316,8 @@ class ObservedState:
     ) -> None:
         after = observe(target, observation, now, self._config.guards.agent_timeout_s)
         transaction.put_target(after)
+        if target.plan is not None and after.plan is None:
+            transaction.log(target.target.key, "plan_dropped", plan=target.plan.hash, reason="unhealthy")
         if after.blocked == target.blocked:
             return
         hold_s, counted_s = round(after.hold_s, 1), round(after.healthy_s, 1)

@@ -242,12 +242,12 @@ class OperatorApi:
         target = Target(_text(asked, "host"), _text(asked, "device"))
         if not target.device:
             return await self._release_host(target.host, owner_of(request, _text(asked, "owner")))
-        current = self._loop.state.targets.get(target.key)
-        if current is None or current.desired == "in_service":
-            raise web.HTTPNotFound(text=f"{target.key} is not out of service\n")
         owner = owner_of(request, _text(asked, "owner"))
         operator = self._reconciler.operator
-        await self._loop.order(lambda t, at: operator.release(t, target, owner, at))
+        found: list[bool] = []
+        await self._loop.order(lambda t, at: found.append(operator.release(t, target, owner, at)))
+        if not any(found):
+            raise web.HTTPNotFound(text=f"{target.key} is not out of service, or on its way back\n")
         return web.Response(text="released\n")
 
     async def _release_host(self, host: str, owner: str) -> web.Response:
@@ -265,10 +265,12 @@ class OperatorApi:
         agent = state.agents.get(host)
         if agent is not None and now - agent.seen_at <= self._reconciler.config.guards.agent_timeout_s:
             raise web.HTTPConflict(text=f"the agent of {host} reports: stop it first\n")
-        if agent is None and not any(t.target.host == host for t in state.targets.values()):
+        known = any(t.target.host == host for t in state.targets.values())
+        known = known or any(drain.host == host for drain in state.drains.values())
+        if agent is None and not known:
             raise web.HTTPNotFound(text=f"nothing is known of {host}\n")
         operator = self._reconciler.operator
-        await self._loop.order(lambda t, _: operator.forget(t, host, owner))
+        await self._loop.order(lambda t, at: operator.forget(t, host, owner, at))
         return web.Response(text="forgotten\n")
 
 

@@ -46,24 +46,26 @@ class OperatorCommands:
         """Brings back a host that was drained. False when it was not."""
         return self._drains.release(transaction, host, owner, now)
 
-    def release(self, transaction: Transaction, target: Target, owner: str, now: float) -> None:
+    def release(self, transaction: Transaction, target: Target, owner: str, now: float) -> bool:
         """Puts a target back into service without waiting for its hold, and tells the agent again where its return has
-        come to nothing. Ignored for one that is in service, or on its way."""
+        come to nothing. False, and nothing done, for one that is in service, or on its way."""
         current = transaction.targets.get(target.key)
         if current is None or current.phase == "in_service":
-            return
+            return False
         last = transaction.actions.get(current.op_id)
         if current.phase == "restoring" and last is not None and last.outcome == "pending":
-            return
+            return False
         transaction.log(target.key, "released", owner=owner)
         current = with_changes(current, failovers=(), attempts=(), retry_at=0.0)
         self._decisions.decide(transaction, current, "nic.restore", f"released by {owner}", now)
+        return True
 
-    def forget(self, transaction: Transaction, host: str, owner: str) -> None:
+    def forget(self, transaction: Transaction, host: str, owner: str, now: float) -> None:
         """Drops everything about a host that was retired. If it comes back its agent reports what it holds."""
         targets = [target for target in transaction.targets.values() if target.target.host == host]
         keys = {target.target.key for target in targets}
         transaction.log(host, "forgotten", owner=owner, targets=sorted(keys))
+        self._drains.forget(transaction, host, owner, now)
         episodes = [key for key, e in transaction.episodes.items() if e.target.host == host]
         actions = [op_id for op_id, action in transaction.actions.items() if action.target.host == host]
         transaction.drop("episodes", episodes)

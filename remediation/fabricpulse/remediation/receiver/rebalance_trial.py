@@ -68,6 +68,13 @@ class Trial:
         """Ends a plan that has moved nothing."""
         self._end(transaction, plan, "dropped", reason, now)
 
+    def withdraw(self, transaction: Transaction, plan: Rebalance, reason: str, now: float) -> None:
+        """Ends a plan that must not go on: what it has moved, or may have, goes back."""
+        if plan.phase == "awaiting_approval":
+            self.drop(transaction, plan, reason, now)
+        else:
+            self._roll_back(transaction, plan, reason, now)
+
     def _await(self, transaction: Transaction, plan: Rebalance, refusal: str, now: float) -> None:
         waited = now - (plan.approved_at or plan.created_at)
         if waited > APPROVAL_VALID_S:
@@ -210,7 +217,7 @@ class Trial:
                 # A port below 1024, or a flow label, cannot be named again.
                 value=_port(move.entropy_before) if move.operation == "lane.repath" else None,
             )
-            if move.outcome == "applied"
+            if move.outcome in ("applied", "pending")
             else move
             for index, move in enumerate(plan.moves)
         )

@@ -20,6 +20,7 @@ import msgspec
 from fabricpulse.remediation.protocol import LaneOrder, Result
 from fabricpulse.remediation.receiver.config import ReceiverConfig
 from fabricpulse.remediation.receiver.guards import SETTLING, Guards
+from fabricpulse.remediation.receiver.in_flight import ACTING, is_paused
 from fabricpulse.remediation.receiver.lane_evidence import LaneEvidence
 from fabricpulse.remediation.receiver.lane_planner import Proposal, propose
 from fabricpulse.remediation.receiver.lane_requests import (
@@ -74,13 +75,25 @@ class Rebalancer:
             if plan.phase == "awaiting_approval" and plan.episode and plan.episode not in asked:
                 self._trial.drop(transaction, plan, "no alert asks for it any more", now)
                 continue
+            if plan.phase != "rolling_back" and not self._acts(plan):
+                self._trial.withdraw(transaction, plan, "its rule acts no more", now)
+                continue
             self._trial.advance(transaction, guards, plan, now)
         if not active:
             self._propose(transaction, guards, requests, now)
             self._forget(transaction)
 
-    def orders(self, transaction: Any, host: str) -> list[LaneOrder]:
-        """Operations on a host that have no result so far. transaction : or a State."""
+    def _acts(self, plan: Rebalance) -> bool:
+        """Whether what has led to this plan may still change something."""
+        if not plan.alert:
+            return self._rebalance.mode in ACTING
+        rule = self._rules.get(plan.alert)
+        return rule is not None and is_lane_rule(rule) and rule.mode in ACTING
+
+    def orders(self, transaction: Any, host: str, now: float) -> list[LaneOrder]:
+        """Operations on a host that have no result so far; none while paused. transaction : or a State."""
+        if is_paused(transaction.pause, now):
+            return []
         return [
             LaneOrder(
                 move.process,
