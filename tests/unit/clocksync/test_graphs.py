@@ -69,7 +69,7 @@ def test_random_graphs_have_one_distance(monkeypatch: pytest.MonkeyPatch) -> Non
         found = []
         for few in FEW, 0:
             monkeypatch.setattr(graph_forms, "FEW", few)
-            paths = ShortestPaths(n, i, j, length)
+            paths = ShortestPaths(graph_of(n, i, j), length)
             found.append((paths.from_nearest(source), paths.between(some, np.arange(n))))
         for small, large in zip(*found, strict=True):
             np.testing.assert_allclose(small, large, atol=0.01)

@@ -10,9 +10,9 @@ who. Both have bounds then within which each of their edges may be right. Pure.
 import numpy as np
 from numpy.typing import NDArray
 
+from fabricpulse.clocksync.solve.graph import Floats, Graph
 from fabricpulse.clocksync.solve.shortest_paths import ShortestPaths
 
-Floats = NDArray[np.float64]
 Nodes = NDArray[np.intp]
 Bools = NDArray[np.bool_]
 
@@ -21,67 +21,89 @@ _FEWEST_EDGES, _MOST_CONTRADICTING = 3, 0.6
 
 
 def bounds(
-    paths: ShortestPaths, i: Nodes, j: Nodes, hides_ns: Floats, residual_ns: Floats, source_ns: Floats
-) -> tuple[Floats, Bools]:
-    """The bound of each host, inf where nothing leads to one that knows something; and who is in doubt by its edges.
+    paths: ShortestPaths, hides_ns: Floats, residual_ns: Floats, source_ns: Floats
+) -> tuple[Floats, Bools, Floats]:
+    """The bound of each host, inf where nothing leads to one that knows something; who is in doubt by its edges; and
+    the bounds if no edge contradicted.
 
-    paths : of all edges, each as long as it hides and its residual. i, j : hosts at its ends. hides_ns : what its
-    offset may be wrong by. residual_ns : measured minus solved. source_ns : as in ShortestPaths.from_nearest.
+    paths : each edge as long as it hides and its residual. hides_ns : what its offset may be wrong by. residual_ns :
+    measured minus solved. source_ns : as in ShortestPaths.from_nearest.
     """
-    n = len(source_ns)
-    length = hides_ns + np.abs(residual_ns)
     bound = paths.from_nearest(source_ns)
-    if (np.abs(residual_ns) <= hides_ns).all():
-        return bound, np.zeros(n, np.bool_)
-    wide = _doubted(i, j, hides_ns, residual_ns, bound)
+    contradicting = np.abs(residual_ns) > hides_ns
+    if not contradicting.any():
+        return bound, np.zeros(len(bound), np.bool_), bound
+    wide = _doubted(paths, contradicting, hides_ns, residual_ns, bound)
     # Whoever is reached by way of a host in doubt is in as much doubt; but not if that host knows by itself, as the
     # root does: then others are right about fleet time, and it is the host that may not be.
     more = np.where(np.isfinite(bound) & (bound < source_ns), wide - bound, 0.0)
-    through = ShortestPaths(n, i, j, length + (more[i] + more[j]) / 2).from_nearest(source_ns)
-    return np.maximum(wide, through), wide > bound
+    through = paths.through(more).from_nearest(source_ns) if more.any() else bound
+    return np.maximum(wide, through), wide > bound, bound
 
 
-def _contradicts_most(begin: Nodes, wanted_ns: Floats, hides_ns: Floats, edges: NDArray[np.intp]) -> Bools:
+def contradict_most(graph: Graph, doubts: Nodes, residual_ns: Floats, hides_ns: Floats) -> Bools:
     """Hosts most of whose edges contradict each other, so that what they say says nothing of the other ends.
 
-    begin : the host of each end of an edge. wanted_ns : where the edge wants it. edges : how many each host has.
+    doubts : how many edges each host has that contradict the solution.
     """
+    most, edges = np.zeros(graph.n, np.bool_), graph.degrees()
+    # Less than half of its edges are on the far side of the middle one, seen from where the host was put, and none of
+    # the others is outside without contradicting the solution. Sorting all edges of a large fleet takes half a second.
+    possible = (edges >= _FEWEST_EDGES) & (doubts > 1 + (_MOST_CONTRADICTING - 0.5) * edges)
+    if not possible.any():
+        return most
+    near = np.flatnonzero(possible[graph.i] | possible[graph.j])
+    begin = np.concatenate([graph.i[near], graph.j[near]])
+    # Where the edge wants the host at its end.
+    wanted_ns = np.concatenate([residual_ns[near], -residual_ns[near]])
+    its = np.flatnonzero(possible[begin])
+    begin, wanted_ns, hides_ns = begin[its], wanted_ns[its], np.tile(hides_ns[near], 2)[its]
+    count = np.bincount(begin, minlength=graph.n)
     order = np.lexsort((wanted_ns, begin))
-    middle = order[np.maximum(np.cumsum(edges) - 1 - edges // 2, 0)][begin]
+    middle = order[np.maximum(np.cumsum(count) - 1 - count // 2, 0)][begin]
     outside = np.abs(wanted_ns - wanted_ns[middle]) > hides_ns + hides_ns[middle]
-    bad = np.bincount(begin[outside], minlength=len(edges))
-    most: Bools = (edges >= _FEWEST_EDGES) & (bad > _MOST_CONTRADICTING * edges)
+    bad = np.bincount(begin[outside], minlength=graph.n)
+    most |= possible & (bad > _MOST_CONTRADICTING * edges)
     return most
 
 
-def _doubted(i: Nodes, j: Nodes, hides_ns: Floats, residual_ns: Floats, bound: Floats) -> Floats:
+def _doubted(
+    paths: ShortestPaths, contradicting: Bools, hides_ns: Floats, residual_ns: Floats, bound: Floats
+) -> Floats:
     """`bound`, wider where a contradicting edge may be right.
 
     A host of whose edges no more than half are beyond doubt may have been moved by those that are not, and its
     neighbours with it: in a ring nobody can tell where the wrong edge is.
     """
-    n = len(bound)
-    edges = np.bincount(i, minlength=n) + np.bincount(j, minlength=n)
-    # Each edge in both directions: if `begin` is right, `end` is wrong.
-    begin, end = np.concatenate([i, j]), np.concatenate([j, i])
-    length, contradicting = hides_ns + np.abs(residual_ns), np.abs(residual_ns) > hides_ns
-    way = np.tile(length, 2)
-    in_doubt = np.tile(contradicting, 2)
-    doubts = np.bincount(begin[in_doubt], minlength=n)
-    alone = _contradicts_most(begin, np.concatenate([residual_ns, -residual_ns]), np.tile(hides_ns, 2), edges)
+    graph, way = paths.graph, hides_ns + np.abs(residual_ns)
+    edges = graph.degrees()
+    in_doubt = contradicting.copy()
+    doubts = graph.degrees(in_doubt)
+    alone = contradict_most(graph, doubts, residual_ns, hides_ns)
     wide = bound.copy()
-    told = in_doubt & (~alone[begin] | alone[end])
-    np.maximum.at(wide, end[told], (bound[begin] + way)[told])
-    spread = np.zeros(n, np.bool_)
+    wrong = np.flatnonzero(in_doubt)
+    # Each edge in both directions: if `begin` is right, `end` is wrong.
+    for begin, end in _directions(graph, wrong):
+        told = ~alone[begin] | alone[end]
+        np.maximum.at(wide, end[told], (bound[begin] + way[wrong])[told])
+    spread = np.zeros(graph.n, np.bool_)
     while True:
         now = (wide > bound) & (2 * doubts >= edges) & ~spread & ~alone
         spread |= now
-        told = now[begin] & ~in_doubt
-        if not told.any():
+        more = np.flatnonzero((now[graph.i] | now[graph.j]) & ~in_doubt) if now.any() else wrong[:0]
+        if not len(more):
             break
-        np.maximum.at(wide, end[told], (wide[begin] + way)[told])
-        in_doubt |= np.tile(np.logical_or(*told.reshape(2, -1)), 2)
-        doubts = np.bincount(begin[in_doubt], minlength=n)
+        before = wide.copy()
+        for begin, end in _directions(graph, more):
+            told = now[begin]
+            np.maximum.at(wide, end[told], (before[begin] + way[more])[told])
+        in_doubt[more] = True
+        doubts = graph.degrees(in_doubt)
     # The wrong edge was shared out among those of its ring, or of its part of it.
-    shared_ns = float(length[contradicting & (spread[i] | spread[j])].sum())
+    shared_ns = float(way[wrong][spread[graph.i[wrong]] | spread[graph.j[wrong]]].sum())
     return np.where(spread, np.maximum(wide, bound + shared_ns), wide)
+
+
+def _directions(graph: Graph, some: Nodes) -> tuple[tuple[Nodes, Nodes], tuple[Nodes, Nodes]]:
+    i, j = graph.i[some], graph.j[some]
+    return (i, j), (j, i)

@@ -9,16 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fabricpulse.clocksync.solve import contradictions
+from fabricpulse.clocksync.solve.graph import Floats, Graph
 from fabricpulse.clocksync.solve.shortest_paths import ShortestPaths
-
-Floats = NDArray[np.float64]
-Nodes = NDArray[np.intp]
 
 
 def bounds(
     paths: ShortestPaths,
-    i: Nodes,
-    j: Nodes,
     hides_ns: Floats,
     residual_ns: Floats,
     source_ns: Floats,
@@ -31,20 +27,27 @@ def bounds(
     kept_ns : bounds by what hosts knew of themselves before this solve. remembered_ns : the second of what former
     solves said, per host. Others as in contradictions.bounds.
     """
-    n = len(source_ns)
-    bound, in_doubt = contradictions.bounds(paths, i, j, hides_ns, residual_ns, source_ns)
-    doubt = np.zeros(n)
+    bound, in_doubt, nearest = contradictions.bounds(paths, hides_ns, residual_ns, source_ns)
+    doubt = np.zeros(len(bound))
     if in_doubt.any():
         # Without those of its edges that move it least it would be where another wants it.
-        for ends in (i, j):
-            np.maximum.at(doubt, ends, np.abs(residual_ns))
-        doubt = np.where(in_doubt & np.isfinite(bound), bound + doubt, 0.0)
+        doubt = np.where(
+            in_doubt & np.isfinite(bound), bound + _largest(paths.graph, residual_ns, in_doubt), 0.0
+        )
     more = np.maximum(remembered_ns - doubt, 0.0)
     if not more.any():
         return bound, doubt
     # As in contradictions.bounds: whoever is reached by way of a host in doubt is in as much doubt, but not if that
     # host knows by itself. Half of it is paid on the way in, half on the way out.
-    nearest, length_ns = paths.from_nearest(source_ns), hides_ns + np.abs(residual_ns)
     passing = np.where(nearest < source_ns, more, 0.0)
-    through = ShortestPaths(n, i, j, length_ns + (passing[i] + passing[j]) / 2).from_nearest(source_ns)
+    through = paths.through(passing).from_nearest(source_ns) if passing.any() else nearest
     return np.maximum(bound, np.minimum(kept_ns, through + more - passing / 2)), doubt
+
+
+def _largest(graph: Graph, residual_ns: Floats, which: NDArray[np.bool_]) -> Floats:
+    """Per host of those in `which` the largest residual of its edges."""
+    largest = np.zeros(graph.n)
+    for ends in graph.i, graph.j:
+        its = np.flatnonzero(which[ends])
+        np.maximum.at(largest, ends[its], np.abs(residual_ns[its]))
+    return largest

@@ -27,6 +27,11 @@ class Graph(ABC):
         total: Floats = np.bincount(self.i, value, self.n) + sign * np.bincount(self.j, value, self.n)
         return total
 
+    def degrees(self, which: NDArray[np.bool_] | None = None) -> Nodes:
+        """Per host: how many edges it has, of those in `which`."""
+        i, j = (self.i, self.j) if which is None else (self.i[which], self.j[which])
+        return np.bincount(i, minlength=self.n) + np.bincount(j, minlength=self.n)
+
     @abstractmethod
     def adjacency(self, weight: Floats) -> Matrix:
         """Symmetric, `weight` at both places of each edge; a product adds parallel edges up."""
@@ -43,5 +48,5 @@ class Graph(ABC):
     def distances(self, length: Floats, start: Floats) -> Floats:
         """Per row of `start`, and host: the least of start + path length over all hosts; inf where there is none.
 
-        length : per edge, of which none may be parallel; it and start above 0.
+        length : per edge; it and start above 0.
         """

@@ -151,7 +151,7 @@ def solve(hosts: Hosts, edges: Edges, election: Election, parameters: SolveParam
     if chosen is None:
         chosen = _choose_root(component, edges, main, election.order)
     hides = edges.bound_ns + _aged(np.maximum(edges.bound_age_s, 0.0), parameters)
-    paths = ShortestPaths(n, edges.i, edges.j, hides + np.abs(residual))
+    paths = ShortestPaths(graph, hides + np.abs(residual))
     anchors = Anchors.of(n)
     correction_f = _gauge(hosts, component, predicted, delta, election.keeps, paths, anchors)
     rate = _gauge_rate(hosts, component, rate, parameters, election.keeps, anchors.survivors)
@@ -176,7 +176,7 @@ def solve(hosts: Hosts, edges: Edges, election: Election, parameters: SolveParam
         at_root = edges.bound_age_s[(edges.i == right) | (edges.j == right)]
         source[right] = _aged(at_root.min(initial=np.inf), parameters) if len(at_root) else 0.0
     kept = np.where(hosts.known, hosts.bound_ns + np.abs(change), np.inf)
-    bound, doubt_ns = doubt.bounds(paths, edges.i, edges.j, hides, residual, source, kept, hosts.doubt_ns)
+    bound, doubt_ns = doubt.bounds(paths, hides, residual, source, kept, hosts.doubt_ns)
     reached = np.isfinite(bound)
     return Solution(
         correction,

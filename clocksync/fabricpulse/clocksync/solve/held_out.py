@@ -12,7 +12,7 @@ of a host have in common.
 import numpy as np
 from numpy.typing import NDArray
 
-from fabricpulse.clocksync.solve.graph import Floats, Graph
+from fabricpulse.clocksync.solve.graph import Floats, Graph, Nodes
 from fabricpulse.clocksync.solve.graph_forms import FEW
 
 # Above it others say next to nothing of an edge, and the estimate of h is too coarse.
@@ -26,15 +26,35 @@ def held_out(graph: Graph, weight: Floats, residual: Floats, component: NDArray[
     weight : of the last round of least squares. component : per host. All edges between two hosts are held out
     together: at the start of a fleet both ends fit an edge, by the same packets.
     """
+    h = weight * _resistance(graph, weight, component)
+    mean = residual
     low, high = np.minimum(graph.i, graph.j), np.maximum(graph.i, graph.j)
-    pair = np.unique(low.astype(np.int64) * graph.n + high, return_inverse=True)[1]
-    total = np.bincount(pair, weight)
-    h = total[pair] * _resistance(graph, weight, component)
+    some, pair = _parallel(low.astype(np.int64) * graph.n + high)
+    if len(some):
+        # As if it were one edge, of their weighted mean; parallel edges count in one direction.
+        total = np.bincount(pair, weight[some])
+        h[some] *= total[pair] / weight[some]
+        sign = np.where(graph.i[some] == low[some], 1.0, -1.0)
+        mean = residual.copy()
+        mean[some] = sign * (np.bincount(pair, weight[some] * residual[some] * sign) / total)[pair]
     told = h < _MOST
-    # As if it were one edge, of their weighted mean; parallel edges count in one direction.
-    sign = np.where(graph.i == low, 1.0, -1.0)
-    mean = sign * (np.bincount(pair, weight * residual * sign) / total)[pair]
     return np.where(told, residual - mean + mean / np.where(told, 1.0 - h, 1.0), np.nan)
+
+
+def _parallel(pair: NDArray[np.int64]) -> tuple[Nodes, Nodes]:
+    """The edges that have others beside them, and which pair of hosts each is of, by a number from 0.
+
+    pair : any number for the pair of hosts of each edge.
+    """
+    # Usually there are none, or next to none: values alone are sorted much faster than with their places.
+    ordered = np.sort(pair)
+    twice = ordered[1:][ordered[1:] == ordered[:-1]]
+    if not len(twice):
+        return np.empty(0, np.intp), np.empty(0, np.intp)
+    twice = np.unique(twice)
+    place = np.minimum(np.searchsorted(twice, pair), len(twice) - 1)
+    some = np.flatnonzero(twice[place] == pair)
+    return some, place[some]
 
 
 def _resistance(graph: Graph, weight: Floats, component: NDArray[np.int32]) -> Floats:

@@ -2,44 +2,65 @@
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
+from scipy.sparse import csc_array, csr_array
 from scipy.sparse.csgraph import breadth_first_order, connected_components, dijkstra
 
 from fabricpulse.clocksync.solve.graph import Floats, Graph, Nodes
 
 
+class _Symmetric:
+    """A matrix and its transpose, added up: half of the memory, and nothing to sort."""
+
+    def __init__(self, upper: csr_array) -> None:
+        self._upper, self._lower = upper, csc_array(upper.T)
+
+    def __matmul__(self, vector: Floats) -> Floats:
+        product: Floats = self._upper @ vector
+        product += self._lower @ vector
+        return product
+
+
 class LargeGraph(Graph):
-    """See Graph. The pattern of the normal equations is made once and filled with new weights at each round."""
+    """See Graph. An edge has one place in a matrix, that of i and j. Where edges are grouped by i, as reports bring
+    them, the matrix is their arrays as they are.
+    """
 
     def __init__(self, n: int, i: Nodes, j: Nodes) -> None:
-        super().__init__(n, i.astype(np.int32), j.astype(np.int32))
-        rows = np.concatenate([self.i, self.j])
-        self._order = np.argsort(rows, kind="stable")
-        self._columns = np.concatenate([self.j, self.i])[self._order]
+        super().__init__(n, i, j)
+        self._order = None if (i[1:] >= i[:-1]).all() else np.argsort(i, kind="stable")
+        self._columns = (j if self._order is None else j[self._order]).astype(np.int32)
         self._starts = np.zeros(n + 1, np.int32)
-        np.cumsum(np.bincount(rows, minlength=n), out=self._starts[1:])
+        np.cumsum(np.bincount(i, minlength=n), out=self._starts[1:])
 
-    def adjacency(self, weight: Floats) -> csr_array:
-        data = np.concatenate([weight, weight])[self._order]
-        return csr_array((data, self._columns, self._starts), shape=(self.n, self.n))
+    def _sorted(self, value: Floats) -> Floats:
+        return value if self._order is None else value[self._order]
+
+    def _matrix(self, value: Floats) -> csr_array:
+        return csr_array((self._sorted(value), self._columns, self._starts), shape=(self.n, self.n))
+
+    def adjacency(self, weight: Floats) -> _Symmetric:
+        return _Symmetric(self._matrix(weight))
 
     def components(self) -> NDArray[np.int32]:
-        labels: NDArray[np.int32] = connected_components(
-            self.adjacency(np.ones(len(self.i))), directed=False
-        )[1]
+        labels: NDArray[np.int32] = connected_components(self._matrix(np.ones(len(self.i))), directed=False)[
+            1
+        ]
         return labels
 
     def breadth_first(self, start: int) -> tuple[Nodes, Nodes]:
-        order, before = breadth_first_order(self.adjacency(np.ones(len(self.i))), start, directed=False)
+        order, before = breadth_first_order(self._matrix(np.ones(len(self.i))), start, directed=False)
         return order.astype(np.intp), before.astype(np.intp)
 
     def distances(self, length: Floats, start: Floats) -> Floats:
         found = np.empty_like(start)
+        length = self._sorted(length)
         for row, of in enumerate(start):
             # With a host more, that has an edge to each at which a path may begin.
             begins = np.flatnonzero(np.isfinite(of))
-            rows = np.concatenate([self.i, np.full(len(begins), self.n)])
-            places = rows, np.concatenate([self.j, begins])
-            graph = csr_array((np.concatenate([length, of[begins]]), places), shape=(self.n + 1, self.n + 1))
+            columns = np.concatenate([self._columns, begins.astype(np.int32)])
+            starts = np.append(self._starts, np.int32(len(columns)))
+            graph = csr_array(
+                (np.concatenate([length, of[begins]]), columns, starts), shape=(self.n + 1, self.n + 1)
+            )
             found[row] = dijkstra(graph, directed=False, indices=self.n)[: self.n]
         return found

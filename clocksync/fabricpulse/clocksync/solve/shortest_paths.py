@@ -3,36 +3,31 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from fabricpulse.clocksync.solve.graph_forms import graph_of
-
-Floats = NDArray[np.float64]
+from fabricpulse.clocksync.solve.graph import Floats, Graph
 
 # A length of nothing would be no edge at all in a sparse matrix.
 _LEAST_NS = 1e-3
 
 
 class ShortestPaths:
-    """Paths along edges between `hosts` hosts; i, j, length_ns : one entry an edge."""
+    """Paths along the edges of `graph`; length_ns : one entry an edge."""
 
-    def __init__(self, hosts: int, i: NDArray[np.intp], j: NDArray[np.intp], length_ns: Floats) -> None:
-        low, high = np.minimum(i, j), np.maximum(i, j)
-        # Of parallel edges the shortest counts.
-        order = np.lexsort((length_ns, high, low))
-        low, high, length_ns = low[order], high[order], length_ns[order]
-        first = np.ones(len(low), np.bool_)
-        first[1:] = (low[1:] != low[:-1]) | (high[1:] != high[:-1])
-        self._graph = graph_of(hosts, low[first], high[first])
-        self._length = np.maximum(length_ns[first], _LEAST_NS)
+    def __init__(self, graph: Graph, length_ns: Floats) -> None:
+        self.graph, self.length_ns = graph, np.maximum(length_ns, _LEAST_NS)
+
+    def through(self, more_ns: Floats) -> "ShortestPaths":
+        """Where each host that lies on the way adds more_ns: half on the way in, half on the way out."""
+        return ShortestPaths(self.graph, self.length_ns + (more_ns[self.graph.i] + more_ns[self.graph.j]) / 2)
 
     def from_nearest(self, source_ns: Floats) -> Floats:
         """Per host: the least of source_ns + path length over all hosts; inf where no path leads to a finite one."""
         start = np.maximum(source_ns, _LEAST_NS)[np.newaxis]
-        nearest: Floats = self._graph.distances(self._length, start)[0]
+        nearest: Floats = self.graph.distances(self.length_ns, start)[0]
         return nearest
 
     def between(self, some: NDArray[np.intp], others: NDArray[np.intp]) -> Floats:
         """From each of `some`, a row each, to each of `others`, a column each. A search for each row."""
-        start = np.full((len(some), self._graph.n), np.inf)
+        start = np.full((len(some), self.graph.n), np.inf)
         start[np.arange(len(some)), some] = _LEAST_NS
-        distance: Floats = self._graph.distances(self._length, start)[:, others]
+        distance: Floats = self.graph.distances(self.length_ns, start)[:, others]
         return distance

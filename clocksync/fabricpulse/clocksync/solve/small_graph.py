@@ -48,7 +48,9 @@ class SmallGraph(Graph):
 
     def distances(self, length: Floats, start: Floats) -> Floats:
         lengths = np.full((self.n, self.n), np.inf)
-        lengths[self.i, self.j] = lengths[self.j, self.i] = length
+        # Of parallel edges the shortest counts.
+        np.minimum.at(lengths, (self.i, self.j), length)
+        lengths = np.minimum(lengths, lengths.T)
         found = start
         while True:
             # One edge further at a time: as often as the longest of the shortest paths has edges.
