@@ -28,12 +28,14 @@ MAX_NICS = 256
 MAX_LANES = 1024
 MAX_LANE_ORDERS = 256
 MAX_WORKLOADS = 64
+# Characters of the name of a job.
+MAX_NAME = 128
 MAX_REPORT_BYTES = 1 << 20
 MAX_DESIRED_BYTES = 1 << 20
 
 Device = Annotated[str, Meta(min_length=1, max_length=64)]
 ProcessName = Annotated[str, Meta(pattern=r"^[1-9]\d{0,9}(-[0-9a-f]{1,16})?$")]
-Workload = Annotated[str, Meta(min_length=1, max_length=128)]
+Workload = Annotated[str, Meta(min_length=1, max_length=MAX_NAME)]
 ConnectionId = Annotated[str, Meta(pattern=r"^[0-9a-f]{16}$")]
 _Rate = Annotated[float, Meta(ge=0, le=1e15)]
 _Count = Annotated[int, Meta(ge=0, le=2**53)]
@@ -126,7 +128,7 @@ class LaneSample(msgspec.Struct, frozen=True, array_like=True):
     process: ProcessName
     connection: ConnectionId
     lane: Annotated[int, Meta(ge=0, le=4095)]
-    workload: Annotated[str, Meta(max_length=128)]
+    workload: Annotated[str, Meta(max_length=MAX_NAME)]
     device: Device
     entropy: Annotated[int, Meta(ge=0, le=2**32)]
     weight: Annotated[int, Meta(ge=0, le=2**32)]

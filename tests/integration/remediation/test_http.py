@@ -31,12 +31,13 @@ def post(stack: Stack, body: object, token: str = TOKEN) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize(
-    "path", ["/api/v1/alertmanager", "/api/v1/status", "/api/v1/pause", "/api/v1/agents/h0/desired"]
+    "path",
+    ["/api/v1/alertmanager", "/api/v1/status", "/api/v1/pause", "/api/v1/agents/h0/desired", "/-/reload"],
 )
 def test_without_the_token_nobody_gets_in(receiver, path):
     """401 for none and for a wrong one; health and metrics stay open to whoever watches."""
     for token in ("", "wrong", TOKEN + "x"):
-        body = webhook(alert()) if path.endswith(("alertmanager", "pause")) else None
+        body = webhook(alert()) if path.endswith(("alertmanager", "pause", "reload")) else None
         assert request(receiver.url + path, body, token) == (401, "Unauthorized\n")
     assert request(f"{receiver.url}/-/healthy")[0] == 200
     assert request(f"{receiver.url}/metrics")[0] == 200
@@ -53,6 +54,18 @@ def test_statuses(receiver):
     assert sum(letter["reason"].startswith("not a webhook, sha256") for letter in letters) == 6
     assert receiver.metric('fabricpulse_remediation_deliveries_total{code="400"}') == 6
     assert receiver.metric("fabricpulse_remediation_dead_letters_total") == 1
+
+
+def test_a_host_that_has_news_without_end_is_refused(receiver):
+    """Lines of the journal are kept for ever: an agent that lies writes a thousand, then none but one a second."""
+    statuses = []
+    for turn in range(6):
+        held = {f"nic{i}": {"desired": "avoid", "generation": 10**12 + turn} for i in range(256)}
+        report = f"{receiver.url}/api/v1/agents/liar/report"
+        statuses.append(request(report, {"held": held}, TOKEN)[0])
+    assert (statuses[0], statuses[-1], set(statuses)) == (200, 429, {200, 429})
+    other = {"held": {"nic0": {"desired": "avoid", "generation": 10**12}}}
+    assert request(f"{receiver.url}/api/v1/agents/h7/report", other, TOKEN)[0] == 200
 
 
 def test_each_call_has_its_limit(receiver):

@@ -37,6 +37,9 @@ def test_auto_to_observe_stops_acting(receiver):
     (line,) = [line for line in receiver.get("/api/v1/events") if line["event"] == "policy_reloaded"]
     assert list(line["detail"]["changes"]) == ["rules.FabricNicFlapping"]
     assert receiver.get("/api/v1/status")["rules"][0]["mode"] == "observe"
+    # Read again without a change it writes nothing: who may reload must not fill the journal.
+    assert request(f"{receiver.url}/-/reload", b"") == (200, "reloaded\n")
+    assert [line["event"] for line in receiver.get("/api/v1/events")].count("policy_reloaded") == 1
     # ... and back, by signal: what fires is decided on at once.
     edit(receiver, rules=[{"alert": "FabricNicFlapping", "mode": "auto"}])
     assert receiver.receiver is not None

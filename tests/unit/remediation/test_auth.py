@@ -63,11 +63,12 @@ def status(access: Access, *arguments: Any, **fields: Any) -> int:
     return 200 if answer is None else answer.status
 
 
-WEBHOOK, REPORT, STATUS, PAUSE = (
+WEBHOOK, REPORT, STATUS, PAUSE, RELOAD = (
     ("POST", "/api/v1/alertmanager"),
     ("POST", "/api/v1/agents/h0/report"),
     ("GET", "/api/v1/status"),
     ("POST", "/api/v1/pause"),
+    ("POST", "/-/reload"),
 )
 
 
@@ -75,16 +76,16 @@ WEBHOOK, REPORT, STATUS, PAUSE = (
     ("who", "allowed"),
     [
         ({"token": "am-secret"}, {WEBHOOK}),
-        ({"token": "ops-secret"}, {STATUS, PAUSE}),
+        ({"token": "ops-secret"}, {STATUS, PAUSE, RELOAD}),
         ({"token": "see-secret"}, {STATUS}),
-        ({"user": "ada"}, {STATUS, PAUSE}),
+        ({"user": "ada"}, {STATUS, PAUSE, RELOAD}),
         ({"names": ("robot.example",)}, {STATUS}),
         ({"token": agent_token(KEY, "h0")}, {REPORT}),
     ],
 )
 def test_roles(access, who, allowed):
     """Each may do its own and nothing else: an agent cannot pause, an Alertmanager cannot report for a host."""
-    for route in (WEBHOOK, REPORT, STATUS, PAUSE):
+    for route in (WEBHOOK, REPORT, STATUS, PAUSE, RELOAD):
         found = status(access, *route, **who)
         assert (found == 200) == (route in allowed), (route, found)
 
@@ -94,7 +95,7 @@ def test_roles(access, who, allowed):
 )
 def test_strangers(access, who):
     """401 for every route, also for a token that is no text."""
-    assert {status(access, *route, **who) for route in (WEBHOOK, REPORT, STATUS, PAUSE)} == {401}
+    assert {status(access, *route, **who) for route in (WEBHOOK, REPORT, STATUS, PAUSE, RELOAD)} == {401}
 
 
 def test_an_agent_speaks_for_its_own_host_only(access):
@@ -118,6 +119,8 @@ def test_pages_of_another_origin_change_nothing(access):
     assert status(access, *PAUSE, **ada, Origin="https://evil.example") == 403
     assert status(access, *PAUSE, **ada, Origin="https://receiver:9615") == 200
     assert status(access, *PAUSE, **ada, **{"Content-Type": "text/plain"}) == 403
+    assert status(access, *RELOAD, **ada, Origin="https://evil.example") == 403
+    assert status(access, *RELOAD, **ada, **{"Content-Type": "application/octet-stream"}) == 200
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from tests.unit.remediation.world import START, World, alert, config
 
 from fabricpulse.core.errors import ConfigError
-from fabricpulse.remediation.receiver.explain import explain_alerts
+from fabricpulse.remediation.receiver.explain import explain_alert
 from fabricpulse.remediation.receiver.payload import Alert
 
 RULES = "rules: [{alert: FabricNicFlapping, mode: auto}]\nguards: {settle_s: 5}\n"
@@ -78,7 +78,7 @@ def test_a_cause_may_notify_and_do_nothing_else():
 def test_what_is_said_of_such_an_alert():
     """`explain` names what it stops; nothing in the journal takes it for a NIC."""
     world = fleet()
-    (said,) = explain_alerts(world.config, {}, world.state, [cause(leaf="l7")], world.now)
+    said = explain_alert(world.config, {}, world.state, cause(leaf="l7"), world.now)
     assert said["next"] == "no NIC with leaf=l7 is taken out while it fires"
     world.deliver(cause(leaf="l7"))
     world.deliver(cause(leaf="l7", firing=False))

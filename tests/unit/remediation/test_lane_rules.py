@@ -12,7 +12,7 @@ from tests.unit.remediation.world import START, World, alert, config
 from fabricpulse.core.config import parse_config
 from fabricpulse.remediation.protocol import LaneOrder, LaneSample, Result
 from fabricpulse.remediation.receiver.config import RebalanceConfig, ReceiverConfig
-from fabricpulse.remediation.receiver.explain import explain_alerts
+from fabricpulse.remediation.receiver.explain import explain_alert
 from fabricpulse.remediation.receiver.lane_evidence import LaneEvidence
 from fabricpulse.remediation.receiver.lane_planner import propose
 from fabricpulse.remediation.receiver.model import AgentState, Pause, State
@@ -189,7 +189,7 @@ def test_labels_that_name_no_lane_are_told():
 def test_explain_says_what_it_would_come_to():
     """For the one who writes the rule."""
     world = World(config(rule() + "guards: {settle_s: 5}"))
-    (said,) = explain_alerts(world.config, {}, world.state, [contended("h0")], world.now)
+    said = explain_alert(world.config, {}, world.state, contended("h0"), world.now)
     assert said["next"] == f"{NAME}: lane.repath for its lanes that are measured to be slow, mode auto"
 
 

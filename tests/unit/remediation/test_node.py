@@ -305,11 +305,66 @@ def test_jobs_of_a_host():
     assert len(Survey({str(n): {"workload": f"w{n}"} for n in range(99)}).workloads()) == 64
 
 
-def test_last_nic_of():
-    """The process that has no other NIC is named."""
-    only = {"devices": [{"device": "rail0", "link": "up", "avoided": False}]}
-    assert Survey({"1": status(1), "2": only}).last_nic_of("rail0") == "2"
-    assert Survey({"1": status(1)}).last_nic_of("rail0") == ""
+def uses(*devices: str, out: str = "") -> dict[str, object]:
+    return {"devices": [{"device": d, "link": "up", "avoided": d == out} for d in devices]}
+
+
+def test_no_process_loses_its_last_nic_or_too_many():
+    """Each is asked about its own NICs: forty that another process makes up help nobody."""
+    many = uses(*(f"fake{i}" for i in range(40)), "rail0")
+    four = ("rail0", "rail1", "rail2", "rail3")
+    assert Survey({"1": status(1), "2": uses("rail0")}).refusal("rail0", 0.5) == (
+        "pid 2 would have no usable NIC left"
+    )
+    assert Survey({"1": status(1)}).refusal("rail0", 0.5) == ""
+    assert Survey({"1": uses(*four), "2": many}).refusal("rail0", 0.75) == ""
+    assert Survey({"1": uses(*four, out="rail3"), "2": many}).refusal("rail0", 0.75) == (
+        "pid 1 would have 2 of its 4 NICs out of service"
+    )
+
+
+@contextmanager
+def agent_of(folder: Path, text: str = "") -> Iterator[NodeAgent]:
+    config = parse_config(f"host: h0\njournal: {folder / 'node.db'}\n{text}", NodeConfig, "test")
+    agent = NodeAgent(config, Lifetime())
+    try:
+        yield agent
+    finally:
+        agent._journal.close()
+
+
+async def test_a_host_without_jobs_has_its_limits_as_well(tmp_path, monkeypatch):
+    """What was taken out while no job ran was taken out of each that came: all NICs but the last, by a receiver that is
+    none, on a host that was paused, or of NICs that are not listed."""
+    monkeypatch.setenv("FABRICPULSE_RUN_DIR", str(tmp_path))
+    rails = [DesiredNic(f"rail{i}", "avoid", 10, f"op-{i}") for i in range(3)]
+    with agent_of(tmp_path) as agent:
+        agent._accept(DesiredState("h0", 1, "1", rails, 4e9))
+        await agent._reconcile()
+        assert [agent._results[nic.op_id].outcome for nic in rails] == ["refused"] * 3
+        restores = [DesiredNic(f"rail{i}", "in_service", 11, f"back-{i}") for i in (1, 2)]
+        agent._accept(DesiredState("h0", 1, "2", restores, 4e9))
+        alone = DesiredNic("rail0", "avoid", 12, "alone")
+        agent._accept(DesiredState("h0", 1, "3", [alone], 4e9))
+        await agent._reconcile()
+        assert agent._results["alone"].outcome == "applied"
+    for text in ("devices: [rail1]", f"pause_file: {tmp_path / 'node.db'}"):
+        (tmp_path / text[:3]).mkdir()
+        with agent_of(tmp_path / text[:3], text) as agent:
+            agent._accept(DesiredState("h0", 1, "1", [AVOID], 4e9))
+            await agent._reconcile()
+            assert agent._results[AVOID.op_id].outcome == "refused"
+
+
+async def test_what_was_carried_out_outlives_a_pause_and_a_restart(tmp_path, monkeypatch):
+    """An agent that starts again on a host without jobs, paused by now, goes on with what it has done."""
+    monkeypatch.setenv("FABRICPULSE_RUN_DIR", str(tmp_path))
+    with agent_of(tmp_path) as agent:
+        agent._accept(DesiredState("h0", 1, "1", [AVOID], 4e9))
+        await agent._reconcile()
+    with agent_of(tmp_path, f"pause_file: {tmp_path / 'node.db'}") as agent:
+        await agent._reconcile()
+        assert agent._results[AVOID.op_id].outcome == "applied"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from tests.unit.remediation.world import World, alert, config
 
 from fabricpulse.core.errors import ConfigError
 from fabricpulse.remediation.receiver.config import NotifyConfig
-from fabricpulse.remediation.receiver.explain import explain_alerts
+from fabricpulse.remediation.receiver.explain import explain_alert
 from fabricpulse.remediation.receiver.policy import advice, policy_of
 
 RULES = "rules: [{alert: FabricNicFlapping, mode: auto}, {alert: FabricNicSlow, action: notify}]\n"
@@ -87,5 +87,5 @@ def test_it_is_no_rule_that_acts():
 def test_explain_says_so():
     """What the alert would come to."""
     world = World(config(RULES))
-    (said,) = explain_alerts(world.config, {}, world.state, [alert(name="FabricNicSlow")], world.now)
+    said = explain_alert(world.config, {}, world.state, alert(name="FabricNicSlow"), world.now)
     assert said["next"] == "those in `notify` are told"

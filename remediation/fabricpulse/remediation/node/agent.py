@@ -294,11 +294,9 @@ class NodeAgent:
             return f"paused on this host by {self._config.pause_file}"
         if time.time() > self._waiting.get(nic.op_id, float("inf")):
             return "it has expired before it was carried out"
-        refusal = self._limits.refusal(nic, self._desired, self._survey.devices(), time.monotonic())
-        if refusal:
-            return refusal
-        process = self._survey.last_nic_of(nic.device)
-        return f"pid {process} would have no usable NIC left" if process else ""
+        if said := self._limits.refusal(nic, self._desired, self._survey.devices(), time.monotonic()):
+            return said
+        return self._survey.refusal(nic.device, self._config.min_fraction_in_service)
 
     def _check(self, nic: DesiredNic) -> Result:
         """The dry run: what carrying out would come to, with nothing changed."""
@@ -309,7 +307,9 @@ class NodeAgent:
         return Result(nic.op_id, "applied", count, "dry run: nothing was changed")
 
     async def _carry_out(self, nic: DesiredNic) -> Result:
-        if (refusal := self._refusal(nic)) and self._survey.divergent_processes(nic):
+        # Without jobs as well: what is not refused then holds for those that come. What was done before is kept up.
+        new = nic.op_id in self._waiting and not self._survey.following_processes(nic)
+        if (refusal := self._refusal(nic)) and (new or self._survey.divergent_processes(nic)):
             return Result(nic.op_id, "refused", 0, refusal)
         if nic.desired == "avoid":
             self._limits.took(time.monotonic())

@@ -84,13 +84,22 @@ class Survey:
             if (seen := nics_of(status).get(nic.device)) is not None and seen.avoided == avoided
         ]
 
-    def last_nic_of(self, device: str) -> str:
-        """A process for which `device` is the last usable NIC, or ""."""
+    def refusal(self, device: str, fraction: float) -> str:
+        """Why the processes cannot do without this NIC, "" if they can: one would have no usable one left, or less than
+        this part of its own; one of two or more may leave.
+
+        By what each says of itself: NICs that another process makes up help nobody.
+        """
         for name, status in self.processes.items():
             nics = nics_of(status)
+            if device not in nics:
+                continue
             others = [nic for other, nic in nics.items() if other != device]
-            if device in nics and not any(nic.link_up and not nic.avoided for nic in others):
-                return name
+            if not any(nic.link_up and not nic.avoided for nic in others):
+                return f"pid {name} would have no usable NIC left"
+            out = 1 + sum(nic.avoided for nic in others)
+            if out > max(1, int(len(nics) * (1 - fraction))):
+                return f"pid {name} would have {out} of its {len(nics)} NICs out of service"
         return ""
 
 

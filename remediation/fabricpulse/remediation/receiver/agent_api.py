@@ -9,11 +9,13 @@ import msgspec
 from aiohttp import web
 
 from fabricpulse.core.daemon import Lifetime
+from fabricpulse.core.log import get_logger
 from fabricpulse.core.waiting import wait_with_timeout
 from fabricpulse.core.web.body_limit import body_limit
 from fabricpulse.remediation import failpoints
 from fabricpulse.remediation.protocol import (
     MAX_LANE_ORDERS,
+    MAX_NAME,
     MAX_REPORT_BYTES,
     DesiredNic,
     DesiredState,
@@ -23,15 +25,21 @@ from fabricpulse.remediation.protocol import (
 from fabricpulse.remediation.receiver.agent_room import AgentRoom
 from fabricpulse.remediation.receiver.auth import Principal, certificate_names
 from fabricpulse.remediation.receiver.commit_loop import CommitLoop
+from fabricpulse.remediation.receiver.host_lines import HostLines
 from fabricpulse.remediation.receiver.http_json import json_answer, number
 from fabricpulse.remediation.receiver.in_flight import withheld
 from fabricpulse.remediation.receiver.model import AgentState, Held
 from fabricpulse.remediation.receiver.observed_state import is_name
 from fabricpulse.remediation.receiver.reconciler import Reconciler
 from fabricpulse.remediation.receiver.transaction import Transaction, Transition
+from fabricpulse.remediation.text import printable
+
+log = get_logger(__name__)
 
 MAX_WAIT_S = 30.0
 _MAX_VERSION = 500
+# Hosts of which it is logged that they have too much news.
+_MOST_WARNED = 100
 
 
 class AgentApi:
@@ -53,6 +61,8 @@ class AgentApi:
         self._life = life
         self._waiting: dict[str, set[asyncio.Event]] = {}
         self._room = AgentRoom()
+        self._lines = HostLines()
+        self._warned: set[str] = set()
 
     def add(self, router: web.UrlDispatcher) -> None:
         """Adds the routes."""
@@ -166,11 +176,16 @@ class AgentApi:
             report = msgspec.json.decode(await request.read(), type=Report)
         except (msgspec.DecodeError, RecursionError, ValueError) as error:
             raise web.HTTPBadRequest(text="not a report\n") from error
+        report = _with_printable_names(report)
         if not self._room.admits(host, report, self._loop.state.agents):
             text = "agents of more hosts or NICs report than any fleet has: give the receiver a membership file\n"
             raise web.HTTPServiceUnavailable(text=text)
 
+        admitted = True
+
         def change(transaction: Transaction, now: float) -> None:
+            nonlocal admitted
+            before = transaction.mark()
             held = {device: Held(nic.desired, nic.generation) for device, nic in report.held.items()}
             agent = AgentState(
                 host=host,
@@ -186,9 +201,29 @@ class AgentApi:
             for result in report.results:
                 self._reconciler.results.on_result(transaction, host, result, now)
                 self._reconciler.rebalancer.on_result(transaction, host, result, now)
+            admitted = self._lines.take(host, len(transaction.transitions) - before[1], now)
+            if not admitted:
+                transaction.rollback(before)
+                return
             self._reconciler.traffic.add(host, report.carried_at_s, report.carried_bytes, now)
             if report.lanes and self._reconciler.rebalancer.is_on:
                 self._reconciler.evidence.add(host, report.lanes, now)
 
         await self._loop.submit(change)
+        if not admitted:
+            if host not in self._warned and len(self._warned) < _MOST_WARNED:
+                self._warned.add(host)
+                log.warning("reports with more news than a host can have are refused", host=host)
+            raise web.HTTPTooManyRequests(text="more news than a host can have: the journal is not for it\n")
         return web.Response(text="noted\n")
+
+
+def _with_printable_names(report: Report) -> Report:
+    """The report, with names of jobs that are text: processes say them, and they become subjects of the journal."""
+    lanes, workloads = report.lanes, report.workloads
+    if all(lane.workload.isprintable() for lane in lanes) and all(map(str.isprintable, workloads)):
+        return report
+    named = [msgspec.structs.replace(lane, workload=printable(lane.workload)[:MAX_NAME]) for lane in lanes]
+    return msgspec.structs.replace(
+        report, lanes=named, workloads=[printable(name)[:MAX_NAME] for name in workloads]
+    )

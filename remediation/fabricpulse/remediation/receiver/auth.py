@@ -3,7 +3,7 @@
     alert     POST /api/v1/alertmanager
     agent     /api/v1/agents/<its own host>/…
     viewer    GET of everything else
-    operator  viewer, and pause, resume, release, forget, …
+    operator  viewer, and pause, resume, release, forget, …; POST /-/reload
 
 Without `access` and `token_file` whoever reaches the API may do everything: the web configuration is the only check.
 """
@@ -33,6 +33,7 @@ _READERS: tuple[Role, ...] = ("viewer", "operator")
 _WRITERS: tuple[Role, ...] = ("operator",)
 _ALL: tuple[Role, ...] = ("alert", "agent", "viewer", "operator")
 _MIN_KEY = 16
+_RELOAD = "/-/reload"
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,8 @@ def agent_token(key: str, host: str) -> str:
 
 
 class AccessControl:
-    """Middleware below /api/: identity, role, and internal errors as 503. refused : requests answered 401 or 403."""
+    """Middleware of /api/ and /-/reload: identity, role, internal errors as 503. refused : requests answered 401 or
+    403."""
 
     def __init__(self, access: Access, has_passwords: bool) -> None:
         """has_passwords : the web configuration checks passwords, so that a user in a request is who it says."""
@@ -102,12 +104,12 @@ class AccessControl:
     def covers(self, request: web.Request) -> bool:
         """Whether a request shows a token that is checked here, so that no password is asked for as well."""
         shown = request.headers.get("Authorization", "")
-        return self.access.has_tokens and request.path.startswith("/api/") and shown[:7].lower() == "bearer "
+        return self.access.has_tokens and _is_ours(request) and shown[:7].lower() == "bearer "
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Lets a request through, or answers it. The principal is in request["principal"]."""
-        if request.path.startswith("/api/") and (refusal := self._check(request)) is not None:
+        if _is_ours(request) and (refusal := self._check(request)) is not None:
             self.refused[route_name(request)] += 1  # the server logs it
             return refusal
         try:
@@ -158,6 +160,10 @@ def route_name(request: web.Request) -> str:
     return "agents" if request.path.startswith("/api/v1/agents/") else "operator"
 
 
+def _is_ours(request: web.Request) -> bool:
+    return request.path.startswith("/api/") or request.path == _RELOAD
+
+
 def certificate_names(request: web.Request) -> frozenset[str]:
     """DNS names of the client certificate, and its common name if it has none."""
     certificate: Any = request.get_extra_info("peercert") or {}
@@ -172,7 +178,7 @@ def _foreign(request: web.Request, route: str) -> str:
     origin = request.headers.get("Origin")
     if origin is not None and urlsplit(origin).netloc != request.host:
         return "a page of another origin must not ask this"
-    if route == "operator" and request.content_type != "application/json":
+    if route == "operator" and request.path != _RELOAD and request.content_type != "application/json":
         return "send application/json"
     return ""
 

@@ -1,6 +1,5 @@
 """Why a NIC is where it is, and what would be decided about it now. Reads; changes nothing."""
 
-from collections.abc import Iterable
 from typing import Any
 
 from fabricpulse.remediation.receiver.config import ReceiverConfig
@@ -38,30 +37,25 @@ def explain(
     }
 
 
-def explain_alerts(
-    config: ReceiverConfig, inventory: Inventory, state: State, alerts: Iterable[Alert], now: float
-) -> list[dict[str, Any]]:
-    """What each alert would come to if it were delivered now, alone: its target and `next`, or why it has none."""
+def explain_alert(
+    config: ReceiverConfig, inventory: Inventory, state: State, alert: Alert, now: float
+) -> dict[str, Any]:
+    """What an alert would come to if it were delivered now, alone: its target and `next`, or why it has none."""
     observed = ObservedState(config, inventory)
-    found: list[dict[str, Any]] = []
-    for alert in alerts:
-        target = observed.target_of(alert)
-        about = {"alert": alert.name, "labels": alert.labels}
-        if not isinstance(target, Target):
-            if cause := observed.shared_by_nics(alert):
-                why = f"no NIC with {cause} is taken out while it fires"
-            else:
-                why = f"no target: {target}" if target else "nothing: no rule names this alert"
-            found.append(about | {"target": None, "next": why})
-            continue
-        if any(rule.alert == alert.name and rule.action == "notify" for rule in config.rules):
-            found.append(about | {"target": target, "next": "those in `notify` are told"})
-            continue
-        transaction = Transaction(state)
-        observed.on_alerts(transaction, [alert], now)
-        after = explain(config, inventory, transaction.state, target, now)
-        found.append(about | {"target": target, "next": after["next"]})
-    return found
+    target = observed.target_of(alert)
+    about = {"alert": alert.name, "labels": alert.labels}
+    if not isinstance(target, Target):
+        if cause := observed.shared_by_nics(alert):
+            why = f"no NIC with {cause} is taken out while it fires"
+        else:
+            why = f"no target: {target}" if target else "nothing: no rule names this alert"
+        return about | {"target": None, "next": why}
+    if any(rule.alert == alert.name and rule.action == "notify" for rule in config.rules):
+        return about | {"target": target, "next": "those in `notify` are told"}
+    transaction = Transaction(state)
+    observed.on_alerts(transaction, [alert], now)
+    after = explain(config, inventory, transaction.state, target, now)
+    return about | {"target": target, "next": after["next"]}
 
 
 def _waiting(plan: Plan) -> str:

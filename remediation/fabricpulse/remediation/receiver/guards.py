@@ -272,7 +272,8 @@ class Guards:
     def _capacity(self, target: Target) -> str:
         """Never the last NIC, and never below the fraction; checked again by the agent and by the plugin."""
         agent = self._state.agents[target.host]
-        known = agent.devices.keys() | agent.connected.keys() | self._nics.get(target.host, frozenset())
+        # What processes and agents say of NICs that membership does not have counts for nothing.
+        known: set[str] = set(self._nics.get(target.host) or agent.devices.keys() | agent.connected.keys())
         known |= {target.device}
         out = self._out[target.host]
         remaining = [

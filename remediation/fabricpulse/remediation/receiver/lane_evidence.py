@@ -8,13 +8,15 @@ from typing import NamedTuple
 
 import msgspec
 
-from fabricpulse.remediation.protocol import LaneSample
+from fabricpulse.remediation.protocol import MAX_LANES, LaneSample
 
 # Samples of a lane that are kept, and their age; lanes of the fleet. Where there are more than so many samples in all,
 # 72 bytes each, each lane keeps fewer, but not less than these: a minute of 50,000 lanes.
 _SAMPLES = 512
 _KEEP_S = 900.0
 _MAX_LANES = 100_000
+# Of one host: twice what a report may have. More push out its own, those first that were not seen for longest.
+_MAX_OF_HOST = 2 * MAX_LANES
 _MAX_SAMPLES = 2_000_000
 _FEWEST = 20
 # Agents report every two seconds: what comes faster tells nothing more.
@@ -124,27 +126,42 @@ class LaneEvidence:
 
     def __init__(self, max_samples: int = _MAX_SAMPLES) -> None:
         self._lanes: dict[str, _Lane] = {}
+        # Host -> keys of its lanes, the one that was seen last at the end.
+        self._of_host: dict[str, dict[str, None]] = {}
         self._max_samples = max_samples
         self._pruned_at = 0.0
         self.count = 0
 
     def add(self, host: str, samples: Iterable[LaneSample], now: float) -> None:
         """A report of `host`, received at `now`."""
+        own = self._of_host.setdefault(host, {})
         for sample in samples:
             key = f"{host}/{sample.process}/{sample.connection}/{sample.lane}"
             lane = self._lanes.get(key)
             if lane is None:
+                if len(own) >= _MAX_OF_HOST:
+                    self._drop(own)
                 if len(self._lanes) >= _MAX_LANES:
                     continue
                 lane = self._lanes[key] = _Lane(host, sample)
             elif now - lane.seen_at < _LEAST_APART_S:
                 continue
+            own.pop(key, None)
+            own[key] = None
             most = max(_FEWEST, min(_SAMPLES, self._max_samples // len(self._lanes)))
             self.count += lane.add(sample, now, most)
         if now - self._pruned_at > 60.0:
             self._pruned_at = now
             self._lanes = {k: v for k, v in self._lanes.items() if now - v.seen_at <= _KEEP_S}
             self.count = sum(map(len, self._lanes.values()))
+            kept = {h: {k: None for k in keys if k in self._lanes} for h, keys in self._of_host.items()}
+            self._of_host = {h: keys for h, keys in kept.items() if keys}
+
+    def _drop(self, own: dict[str, None]) -> None:
+        """Forgets the lane of a host that was not seen for longest."""
+        oldest = next(iter(own))
+        del own[oldest]
+        self.count -= len(self._lanes.pop(oldest))
 
     def summaries(self, since: float, until: float) -> dict[str, LaneSummary]:
         """Lanes of which the span is known: a sample in its first third and one in its last. Times of reception."""

@@ -6,6 +6,7 @@ observed state, and `decisions` compares that with the desired state.
 
 from collections.abc import Iterable, Sequence
 
+from fabricpulse.remediation.protocol import MAX_NICS
 from fabricpulse.remediation.receiver.config import ReceiverConfig
 from fabricpulse.remediation.receiver.hold import STOPPED, Observation, observe
 from fabricpulse.remediation.receiver.lane_requests import selector_of
@@ -274,25 +275,7 @@ class ObservedState:
         transaction.put_agent(
             with_changes(agent, seen_at=now, first_seen=known.first_seen if known is not None else now)
         )
-        for device, held in agent.held.items():
-            target = Target(agent.host, device)
-            current = transaction.targets.get(target.key) or TargetState(target=target)
-            if held.generation > current.generation:
-                # Told by a receiver whose journal is lost: the state that the jobs are in counts.
-                phase = next_phase(
-                    current.phase, "adopt_avoid" if held.desired == "avoid" else "adopt_in_service"
-                )
-                adopted = with_changes(
-                    current,
-                    desired=held.desired,
-                    phase=phase,
-                    generation=held.generation,
-                    op_id="",
-                    hold_s=self._config.hold.initial_s,
-                    changed_at=now,
-                )
-                transaction.put_target(adopted)
-                transaction.log(target.key, "adopted", desired=held.desired, generation=held.generation)
+        self._adopt(transaction, agent, now)
         blind = self._blind(transaction, now)
         for device in agent.health.keys() | agent.held.keys():
             out = transaction.targets.get(f"{agent.host}/{device}")
@@ -302,6 +285,45 @@ class ObservedState:
             if out is not None and out.quiet_since:
                 observation: Observation = blind or agent.health.get(device) or "not_observed"
                 self._observe(transaction, out, observation, now)
+
+    def _adopt(self, transaction: Transaction, agent: AgentState, now: float) -> None:
+        """What the agent was told by a receiver whose journal is lost: the state that the jobs are in counts.
+
+        Of NICs that the host can have: who speaks for it must not fill the memory with such that he makes up.
+        """
+        newer = {}
+        for device, held in agent.held.items():
+            known = transaction.targets.get(f"{agent.host}/{device}")
+            if held.generation > (known.generation if known is not None else 0):
+                newer[device] = held
+        if not newer:
+            return
+        own = {t.target.device for t in transaction.targets.values() if t.target.host == agent.host}
+        for device, held in newer.items():
+            target = Target(agent.host, device)
+            if device not in own and (len(own) >= MAX_NICS or not self._is_nic(target)):
+                continue
+            own.add(device)
+            current = transaction.targets.get(target.key) or TargetState(target=target)
+            phase = next_phase(
+                current.phase, "adopt_avoid" if held.desired == "avoid" else "adopt_in_service"
+            )
+            adopted = with_changes(
+                current,
+                desired=held.desired,
+                phase=phase,
+                generation=held.generation,
+                op_id="",
+                hold_s=self._config.hold.initial_s,
+                changed_at=now,
+            )
+            transaction.put_target(adopted)
+            transaction.log(target.key, "adopted", desired=held.desired, generation=held.generation)
+
+    def _is_nic(self, target: Target) -> bool:
+        """Whether membership has this NIC; without one, whether it is a name."""
+        devices = self._nics.get(target.host, frozenset())
+        return is_name(target.device) and (not self._nics or target.device in devices)
 
     def _blind(self, transaction: Transaction, now: float) -> Observation | None:
         """Why the absence of an alert says nothing, None if it does say something."""

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 from importlib.metadata import version
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -13,7 +13,7 @@ from fabricpulse.core.web.body_limit import body_limit
 from fabricpulse.remediation.protocol import MAX_REPORT_BYTES
 from fabricpulse.remediation.receiver.auth import owner_of
 from fabricpulse.remediation.receiver.commit_loop import CommitLoop
-from fabricpulse.remediation.receiver.explain import explain, explain_alerts
+from fabricpulse.remediation.receiver.explain import explain, explain_alert
 from fabricpulse.remediation.receiver.health import problems
 from fabricpulse.remediation.receiver.http_json import json_answer, json_object, number
 from fabricpulse.remediation.receiver.model import Target
@@ -25,6 +25,9 @@ from fabricpulse.remediation.receiver.store import Delivery, Store, StoreError
 _EXPORT_PAGE = 1000
 _MAX_EXPLAINED = 100
 _MAX_SHOWN = 10_000
+_READS_AT_ONCE = 2
+
+T = TypeVar("T")
 
 
 class OperatorApi:
@@ -37,6 +40,14 @@ class OperatorApi:
         self._reconciler = reconciler
         self._store = store
         self._not_ready = not_ready
+        # One at a time, however many ask.
+        self._explaining = asyncio.Lock()
+        # Long reads take threads that commits need as well: who may read must not hold up who may act.
+        self._reading = asyncio.Semaphore(_READS_AT_ONCE)
+
+    async def _read(self, function: Callable[..., T], *arguments: Any) -> T:
+        async with self._reading:
+            return await asyncio.to_thread(function, *arguments)
 
     def add(self, router: web.UrlDispatcher) -> None:
         """Adds the routes."""
@@ -86,8 +97,10 @@ class OperatorApi:
         target = Target(request.query.get("host", ""), request.query.get("device", ""))
         if not is_name(target.host) or not is_name(target.device):
             raise web.HTTPBadRequest(text="host and device must be names\n")
-        config, inventory = self._reconciler.config, self._reconciler.inventory
-        return json_answer(explain(config, inventory, self._loop.state, target, self._loop.clock()))
+        async with self._explaining:
+            await asyncio.sleep(0)
+            config, inventory = self._reconciler.config, self._reconciler.inventory
+            return json_answer(explain(config, inventory, self._loop.state, target, self._loop.clock()))
 
     @body_limit(MAX_REPORT_BYTES)
     async def _explain_alerts(self, request: web.Request) -> web.Response:
@@ -97,8 +110,14 @@ class OperatorApi:
             raise web.HTTPBadRequest(text=f"{error}\n"[:500]) from error
         if len(alerts) > _MAX_EXPLAINED:
             raise web.HTTPBadRequest(text=f"at most {_MAX_EXPLAINED} alerts at once\n")
-        config, inventory = self._reconciler.config, self._reconciler.inventory
-        return json_answer(explain_alerts(config, inventory, self._loop.state, alerts, self._loop.clock()))
+        found = []
+        async with self._explaining:
+            for alert in alerts:
+                # Each looks at the whole fleet: between two of them webhooks and orders are answered.
+                await asyncio.sleep(0)
+                config, inventory = self._reconciler.config, self._reconciler.inventory
+                found.append(explain_alert(config, inventory, self._loop.state, alert, self._loop.clock()))
+        return json_answer(found)
 
     async def _plans(self, _: web.Request) -> web.Response:
         waiting = [t for t in self._loop.state.targets.values() if t.plan is not None]
@@ -136,7 +155,7 @@ class OperatorApi:
         """An operation, or a target, with its lines of the journal."""
         name = request.query.get("id", "")
         subject = name.rpartition("#")[0] or name
-        lines = await asyncio.to_thread(self._store.lines_of, subject, _MAX_SHOWN)
+        lines = await self._read(self._store.lines_of, subject, _MAX_SHOWN)
         if subject != name:
             lines = [line for line in lines if line["detail"].get("op_id") == name]
         action = self._loop.state.actions.get(name)
@@ -173,22 +192,22 @@ class OperatorApi:
             after = max(0, self._store.seal().length - limit)
         else:
             after = int(number(request.query.get("after", "0"), "after"))
-        return json_answer(await asyncio.to_thread(self._store.transitions, after, limit))
+        return json_answer(await self._read(self._store.transitions, after, limit))
 
     async def _dead_letters(self, _: web.Request) -> web.Response:
-        return json_answer(await asyncio.to_thread(self._store.dead_letters, 100))
+        return json_answer(await self._read(self._store.dead_letters, 100))
 
     async def _export(self, request: web.Request) -> web.StreamResponse:
         """The journal as one JSON object a line; with `deliveries`, the raw webhook bodies as well."""
         answer = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
         await answer.prepare(request)
         after = 0
-        while lines := await asyncio.to_thread(self._store.transitions, after, _EXPORT_PAGE):
+        while lines := await self._read(self._store.transitions, after, _EXPORT_PAGE):
             after = lines[-1]["id"]
             await answer.write(_ndjson({"kind": "transition", **line} for line in lines))
         if "deliveries" in request.query:
             after = 0
-            while page := await asyncio.to_thread(self._page, after):
+            while page := await self._read(self._page, after):
                 after = page[-1][0]
                 await answer.write(
                     _ndjson(
@@ -210,7 +229,7 @@ class OperatorApi:
 
     async def _verify(self, _: web.Request) -> web.Response:
         try:
-            length = await asyncio.to_thread(self._store.verify)
+            length = await self._read(self._store.verify)
         except StoreError as error:
             return json_answer({"intact": False, "reason": str(error)})
         return json_answer(

@@ -116,6 +116,8 @@ def parse_polled(body: bytes) -> tuple[Alert, ...]:
             starts_at = _seconds(polled.starts_at)
         except _UNREADABLE:
             continue  # another receiver's alert with labels that mean nothing to us
+        if not is_fingerprint(polled.fingerprint):
+            continue
         suppressed = polled.status.state != "active"
         alerts.append(Alert(True, polled.fingerprint, starts_at, polled.labels, suppressed))
     return tuple(alerts)
@@ -162,9 +164,14 @@ def _alert(raw: bytes) -> Alert:
     decoded = msgspec.json.decode(raw, type=_Alert)
     if len(decoded.labels) > _MAX_LABELS or any(len(v) > _MAX_TEXT for v in decoded.labels.values()):
         raise ValueError("more labels, or longer ones, than any rule gives")
-    if not decoded.fingerprint or len(decoded.fingerprint) > 64:
+    if not is_fingerprint(decoded.fingerprint):
         raise ValueError("no usable fingerprint")
     return Alert(decoded.status == "firing", decoded.fingerprint, _seconds(decoded.starts_at), decoded.labels)
+
+
+def is_fingerprint(text: str) -> bool:
+    """Whether this can be an alert's fingerprint; it is the key of a row of the journal."""
+    return 0 < len(text) <= 64 and text.isprintable()
 
 
 def _seconds(moment: datetime) -> float:

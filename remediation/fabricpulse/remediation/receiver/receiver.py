@@ -179,6 +179,11 @@ class Receiver:
             self._reload = ReloadStatus(False, self._reload.at)
             raise
         old = self._policy
+        if new.digest == old.digest:
+            # Nothing to write: who may reload again and again must not fill the journal.
+            await poller.close()
+            self._reload = ReloadStatus(True, time.time())
+            return
         try:
             await self._loop.submit(partial(self._apply_policy, old, new))
         except StoreError as error:

@@ -1,0 +1,132 @@
+"""A host whose agent or plugin says what is not so: it harms itself at most, and fills neither memory nor journal."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from tests.unit.remediation.world import START, World, alert, config
+
+from fabricpulse.remediation.protocol import MAX_LANES, MAX_NICS, LaneSample, Report
+from fabricpulse.remediation.receiver.agent_api import _with_printable_names
+from fabricpulse.remediation.receiver.host_lines import BURST, HostLines
+from fabricpulse.remediation.receiver.lane_evidence import LaneEvidence
+from fabricpulse.remediation.receiver.model import Held
+from fabricpulse.remediation.receiver.operator_api import OperatorApi
+from fabricpulse.remediation.receiver.payload import PayloadError, parse_notification, parse_polled
+from fabricpulse.remediation.receiver.reconciler import Reconciler
+
+
+def test_made_up_nics_that_a_host_holds_are_bounded():
+    """Each report with 256 others: a target was made of each, for ever."""
+    world = World(hosts=1)
+    for turn in range(4):
+        world.report(["h0"], held={f"nic{turn}-{i}": Held("avoid", 10**12) for i in range(MAX_NICS)})
+    assert len(world.state.targets) == MAX_NICS
+    world.report(["h1"], held={"rail0": Held("avoid", 10**12)})
+    assert world.phase("h1/rail0") == "avoided", "another host has its own room"
+
+
+def test_what_a_host_holds_are_names_and_members():
+    """A name with a slash, or a character that moves a cursor, is none; with a membership file nothing else is."""
+    world = World(hosts=1)
+    world.report(["h0"], held={name: Held("avoid", 10**12) for name in ("a/b", "a\0b", "\x1b[2J", " ")})
+    assert world.state.targets == {}
+    world.reconciler = Reconciler(world.config, {"h0": frozenset({"rail0"})})
+    world.report(["h0"], held={name: Held("avoid", 10**12) for name in ("rail0", "rail7")})
+    assert list(world.state.targets) == ["h0/rail0"]
+
+
+def test_the_journal_has_room_for_so_many_lines_of_a_host():
+    """A burst, then a line a second; the others have theirs."""
+    lines = HostLines()
+    assert all(lines.take("h0", 10, START) for _ in range(BURST // 10))
+    assert not lines.take("h0", 1, START)
+    assert lines.take("h0", 0, START), "a report without news is always taken"
+    assert lines.take("h1", BURST, START)
+    assert lines.take("h0", 60, START + 60)
+    assert not lines.take("h0", 1, START + 60)
+    assert lines.take("h0", BURST, START + 60 + BURST)
+
+
+def sample(lane: int, process: str = "7", workload: str = "job") -> LaneSample:
+    return LaneSample(process, f"{lane:016x}", 0, workload, "rail0", 40_000, 1, 1e6, 1e6, 1e-4, 0, 0)
+
+
+def test_one_host_does_not_take_the_room_of_all_lanes():
+    """Ever new connections of one host pushed everybody out after a hundred reports."""
+    evidence = LaneEvidence()
+    for turn in range(120):
+        evidence.add(
+            "liar", [sample(i) for i in range(turn * MAX_LANES, (turn + 1) * MAX_LANES)], START + turn
+        )
+    for turn in range(3):
+        evidence.add("h1", [sample(1)], START + 120 + 2 * turn)
+    found = evidence.summaries(START + 120, START + 124)
+    assert [key for key in found if key.startswith("h1/")] == [f"h1/7/{1:016x}/0"]
+    assert len(evidence._lanes) == 2 * MAX_LANES + 1
+    assert evidence.count == sum(map(len, evidence._lanes.values()))
+
+
+def test_names_of_jobs_are_text():
+    """They become subjects of the journal. PostgreSQL cannot keep a NUL, so that an honest journal looked edited."""
+    report = Report(workloads=["a\0b", "c"], lanes=[sample(1, workload="x\x1b[2J" * 30)])
+    cleaned = _with_printable_names(report)
+    assert cleaned.workloads == ["a\\x00b", "c"]
+    assert cleaned.lanes[0].workload.isprintable()
+    assert msgspec.json.decode(msgspec.json.encode(cleaned), type=Report) == cleaned
+    plain = Report(workloads=["c"], lanes=[sample(1)])
+    assert _with_printable_names(plain) is plain
+
+
+@pytest.mark.parametrize("fingerprint", ["", "f" * 65, "a\0b", "a\nb"])
+def test_a_fingerprint_that_is_no_key_is_refused(fingerprint):
+    """In a webhook it is a dead letter, in a poll it is passed over."""
+    alert_ = {
+        "status": "firing",
+        "labels": {"alertname": "A"},
+        "fingerprint": fingerprint,
+        "startsAt": "2026-01-01T00:00:00Z",
+    }
+    body = msgspec.json.encode({"version": "4", "alerts": [alert_, alert_ | {"fingerprint": "good"}]})
+    notification = parse_notification(body)
+    assert [a.fingerprint for a in notification.alerts] == ["good"]
+    assert len(notification.dead_letters) == 1
+    assert parse_polled(msgspec.json.encode([alert_ | {"status": {"state": "active"}}])) == ()
+    with pytest.raises(PayloadError):
+        parse_polled(b"{}")
+
+
+def test_nics_that_membership_does_not_have_count_for_nothing():
+    """A process that names forty NICs made room for ten of the four real ones to leave."""
+    rails = [f"rail{i}" for i in range(4)]
+    world = World(config("rules: [{alert: FabricNicFlapping, mode: auto}]\n"), hosts=1, nics=4)
+    world.reconciler = Reconciler(world.config, {"h0": frozenset(rails)})
+    world.devices = [*rails, *(f"fake{i}" for i in range(40))]
+    world.report()
+    world.deliver(alert(device="rail0"))
+    world.settle()
+    world.deliver(alert(device="rail1"))
+    assert (world.pending(), world.blocked("h0/rail1")) == ([], "capacity")
+
+
+async def test_readers_leave_threads_for_commits():
+    """Whoever may read could hold all threads with one long check of the journal each: commits and leases waited."""
+    api, running, most = OperatorApi(None, None, None, lambda: ""), 0, 0  # type: ignore[arg-type]
+    release = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def slow() -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        asyncio.run_coroutine_threadsafe(release.wait(), loop).result()
+        running -= 1
+
+    readers = [asyncio.create_task(api._read(slow)) for _ in range(40)]
+    quick: Callable[[], Any] = list
+    assert await asyncio.wait_for(asyncio.to_thread(quick), 30) == []
+    release.set()
+    await asyncio.gather(*readers)
+    assert most <= 2
