@@ -50,7 +50,8 @@ JUDGED = MetricSpec(
 RULE_STOPPED = MetricSpec(
     "fabricpulse_remediation_rule_stopped",
     "gauge",
-    "1 for a rule that only observes, since jobs stalled after its failovers or none had a proven recovery.",
+    "1 for a rule that only observes, on the fleet or on some host: jobs stalled after its failovers, or none had a "
+    "proven recovery.",
     ("rule",),
 )
 REBALANCES = MetricSpec(

@@ -7,6 +7,7 @@ from tests.unit.remediation.world import RULES_AUTO, World, alert, config
 
 from fabricpulse.remediation.receiver.guard_words import WORDS
 from fabricpulse.remediation.receiver.guards import REASONS
+from fabricpulse.remediation.receiver.health import problems
 from fabricpulse.remediation.receiver.model import AgentState, Held, Target
 
 RULES = "rules: [{alert: FabricNicFlapping, mode: auto}]\nhold: {initial_s: 10, jitter: 0}\n"
@@ -386,6 +387,36 @@ def test_a_rule_that_only_does_harm_stops():
     world.resume("ada")
     world.tick(1)
     assert [a.target.host for a in world.pending()] == ["h3"]
+
+
+def test_a_host_that_says_its_jobs_stall_stops_the_rule_there_only():
+    """A plugin may say what it likes: three stalls of one host are no word about the others; a second host's is."""
+    limits = (
+        "max_harmful: 3, max_attempts: 99, breaker_hosts: 99, cooldown_s: 0, shared_cause_count: 99, "
+        "retry_initial_s: 0, retry_cap_s: 0"
+    )
+    world = world_with(limits, hosts=5)
+
+    def stalls(host: str) -> None:
+        world.now += 1
+        world.deliver(alert(host, starts_at=world.now))
+        (action,) = world.settle()
+        world.result(action, traffic="stalled", processes=1)
+        world.deliver(alert(host, firing=False, starts_at=world.now))
+        world.settle()
+
+    for _ in range(3):
+        stalls("h0")
+    world.now += 1
+    world.deliver(alert("h0", starts_at=world.now))
+    assert (world.pending(), world.blocked("h0/rail0")) == ([], "harmful")
+    (problem,) = problems(world.config, world.state, world.now, "")
+    assert "only observes on h0: " in problem.message
+    stalls("h3")
+    world.deliver(alert("h4", starts_at=world.now))
+    assert (world.pending(), world.blocked("h4/rail0")) == ([], "harmful")
+    (problem,) = problems(world.config, world.state, world.now, "")
+    assert " on " not in problem.message.partition(":")[0]
 
 
 def test_a_rule_that_stops_acting_brings_nothing_back():

@@ -86,8 +86,9 @@ class GuardConfig(Section, frozen=True):
     cause, seconds. max_workload_nics : most NICs of the hosts of one job that may be out of service at once.
     workload_fraction : part of the NICs of the hosts of one job that may be out of service at once, 2 NICs at least
     and `max_workload_nics` at most. max_harmful : after so many failovers of a rule in a row after which the jobs
-    stalled, the rule only observes until an operator resumes. max_unproven : after so many failovers of a rule that
-    were measured, failed or undone, none of which has a proven recovery, it only observes until an operator resumes.
+    stalled, the rule only observes until an operator resumes; if all were on one host, there. max_unproven : after so
+    many failovers of a rule that were measured, failed or undone, none of which has a proven recovery, it only observes
+    until an operator resumes; if all were on one host, there.
     recovery_window_s : time over which it is measured what a host's jobs carry before and after a failover, seconds.
     recovery_share : a failover has helped when they carry so much of what the NICs that are left allow, their
     part of the most that it carried in the minutes before. agent_timeout_s : silence after which an agent is lost,

@@ -18,7 +18,7 @@ from fabricpulse.remediation.receiver.model import (
     Target,
     TargetState,
 )
-from fabricpulse.remediation.receiver.rule_record import stop_of
+from fabricpulse.remediation.receiver.rule_record import FLEET, stops_of
 from fabricpulse.remediation.receiver.shared_cause import SharedCauses
 from fabricpulse.remediation.receiver.transaction import Transaction
 
@@ -96,7 +96,7 @@ class Guards:
         shared = shared or SharedCauses()
         self._shared = shared.episodes(state, len(self._observed), self._observed_hosts, self._limits, now)
         self._by_workload: defaultdict[str, list[AgentState]] = defaultdict(list)
-        self._stopped: dict[str, str] = {}
+        self._stopped: dict[str, dict[str, str]] = {}
         self._hosts: dict[str, set[str]] = {
             direction: {
                 key.partition("/")[0]
@@ -129,7 +129,7 @@ class Guards:
             return "attempts"
         if episode.fingerprint in self._shared:
             return "shared_cause"
-        if reason := self._stop_of(episode.alert):
+        if reason := self._stop_of(episode.alert, current.target.host):
             return reason
         return (
             self._capacity(current.target)
@@ -246,12 +246,13 @@ class Guards:
         """Observed hosts that have one of `devices`."""
         return sum(1 for agent in self._observed if not devices.isdisjoint(agent.health))
 
-    def _stop_of(self, alert: str) -> str:
-        """See rule_record.stop_of."""
+    def _stop_of(self, alert: str, host: str) -> str:
+        """See rule_record.stops_of."""
         if alert not in self._stopped:
             actions, resumed_at = self._state.actions.values(), self._state.resumed_at
-            self._stopped[alert] = stop_of(alert, actions, self._limits, resumed_at)
-        return self._stopped[alert]
+            self._stopped[alert] = stops_of(alert, actions, self._limits, resumed_at)
+        stops = self._stopped[alert]
+        return stops.get(FLEET) or stops.get(host, "")
 
     def _workload(self, target: Target) -> str:
         """A job loses so much bandwidth at most, on however many hosts it runs. A job without a name has no limit."""

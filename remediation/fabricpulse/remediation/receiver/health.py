@@ -5,7 +5,7 @@ import msgspec
 from fabricpulse.remediation.receiver.config import ReceiverConfig
 from fabricpulse.remediation.receiver.model import State
 from fabricpulse.remediation.receiver.observed_state import MAX_EPISODES
-from fabricpulse.remediation.receiver.rule_record import stopped_rules
+from fabricpulse.remediation.receiver.rule_record import FLEET, stopped_rules
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -45,10 +45,14 @@ def problems(
     if state.watchdog == "lost":
         found.append(Problem("alerting_dead", f"the alert {config.watchdog} that always fires is gone"))
     alerts = [rule.alert for rule in config.rules if rule.action == "nic.avoid"]
-    for alert, why in stopped_rules(alerts, state, config.guards).items():
+    for alert, stops in stopped_rules(alerts, state, config.guards).items():
         harm = "jobs stalled after its last failovers"
+        why, where = stops.get(FLEET, ""), ""
+        if not why:
+            why, where = stops[min(stops)], f" on {_some(list(stops))}"
         what = harm if why == "harmful" else "none of its last failovers has a proven recovery"
-        text = f"{alert} only observes: {what}; correct the rule, then fabricpulse remediation resume"
+        text = f"{alert} only observes{where}: {what} there" if where else f"{alert} only observes: {what}"
+        text += "; correct the rule, then fabricpulse remediation resume"
         found.append(Problem("rule_stopped", text))
     manual = [t.target.key for t in state.targets.values() if t.phase == "manual"]
     if manual:
