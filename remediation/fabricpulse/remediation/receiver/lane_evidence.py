@@ -1,10 +1,10 @@
 """What lanes of jobs have done lately, as agents reported it: in memory, bounded, unknown after a start. Pure."""
 
 from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import NamedTuple
+from operator import mul, sub
 
 import msgspec
 
@@ -22,13 +22,14 @@ _FEWEST = 20
 # Agents report every two seconds: what comes faster tells nothing more.
 _LEAST_APART_S = 0.1
 _FIELDS = 9
+_AT, _GOODPUT, _CAPACITY, _DELAY, _TROUBLES, _IS_BUSY, _REPATHS = range(7)
 # A lane that delivers so much of its capacity on average, or is busy for so much of the time, is one that its job waits
 # for.
 _BACKLOGGED = 0.7
 _BUSY = 0.6
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class LaneSummary:
     """A lane over a span of time: means of its samples (bytes per second, seconds), the last entropy and weight.
 
@@ -52,7 +53,7 @@ class LaneSummary:
 
 
 class _Lane:
-    """Samples of one lane: _FIELDS numbers each, oldest first, and what does not change from one to the next."""
+    """Samples of one lane: _FIELDS numbers each, oldest first. identity : the last one, with what does not change."""
 
     def __init__(self, host: str, identity: LaneSample) -> None:
         self.host = host
@@ -82,43 +83,43 @@ class _Lane:
     def seen_at(self) -> float:
         return self.numbers[-_FIELDS]
 
-    def between(self, since: float, until: float) -> list["_Numbers"]:
-        """The samples that came in this span."""
-        found = []
-        for start in range(len(self.numbers) - _FIELDS, -1, -_FIELDS):
-            at = self.numbers[start]
-            if at < since:
-                break
-            if at <= until:
-                found.append(_Numbers(*self.numbers[start : start + _FIELDS]))
-        found.reverse()
-        return found
+    def has_moved(self, first: int, last: int) -> bool:
+        """Whether the lane got another path between two samples."""
+        return self.numbers[first * _FIELDS + _REPATHS] != self.numbers[last * _FIELDS + _REPATHS]
 
-    def sample(self, numbers: "_Numbers") -> LaneSample:
+    def known(self, since: float, until: float) -> tuple[int, int] | None:
+        """First and last sample of a span that is known: one in its first third, and a later one in its last."""
+        third = (until - since) / 3
+        if self.seen_at < until - third:
+            return None
+        times = self.numbers[::_FIELDS]
+        first, last = bisect_left(times, since), bisect_right(times, until) - 1
+        if last <= first or times[first] > since + third or times[last] < until - third:
+            return None
+        return first, last
+
+    def column(self, field: int, first: int, last: int) -> "array[float]":
+        """One number of these samples, both included."""
+        return self.numbers[first * _FIELDS + field : last * _FIELDS + field + 1 : _FIELDS]
+
+    def sample(self, index: int) -> LaneSample:
         """One of them as it was reported."""
+        if index == len(self) - 1:
+            return self.identity
+        _, goodput, capacity, delay_s, troubles, busy, repaths, entropy, weight = self.numbers[
+            index * _FIELDS : (index + 1) * _FIELDS
+        ]
         return msgspec.structs.replace(
             self.identity,
-            goodput=numbers.goodput,
-            capacity=numbers.capacity,
-            delay_s=numbers.delay_s,
-            troubles=int(numbers.troubles),
-            busy=numbers.busy,
-            repaths=int(numbers.repaths),
-            entropy=int(numbers.entropy),
-            weight=int(numbers.weight),
+            goodput=goodput,
+            capacity=capacity,
+            delay_s=delay_s,
+            troubles=int(troubles),
+            busy=busy,
+            repaths=int(repaths),
+            entropy=int(entropy),
+            weight=int(weight),
         )
-
-
-class _Numbers(NamedTuple):
-    at: float
-    goodput: float
-    capacity: float
-    delay_s: float
-    troubles: float
-    busy: float
-    repaths: float
-    entropy: float
-    weight: float
 
 
 class LaneEvidence:
@@ -165,49 +166,54 @@ class LaneEvidence:
 
     def summaries(self, since: float, until: float) -> dict[str, LaneSummary]:
         """Lanes of which the span is known: a sample in its first third and one in its last. Times of reception."""
-        third = (until - since) / 3
         found = {}
         for key, lane in self._lanes.items():
-            if lane.seen_at < until - third:
-                continue
-            inside = lane.between(since, until)
-            if len(inside) < 2 or inside[0].at > since + third or inside[-1].at < until - third:
-                continue
-            summary = _summary(lane, inside)
-            if summary is not None:
+            if (inside := lane.known(since, until)) and (summary := _summary(lane, *inside)) is not None:
                 found[key] = summary
         return found
 
+    def repathed(self, since: float, until: float) -> dict[str, bool]:
+        """Of the same lanes, whether they got another path within the span: a tenth of the work."""
+        found = {}
+        for key, lane in self._lanes.items():
+            if (inside := lane.known(since, until)) is not None:
+                found[key] = lane.has_moved(*inside)
+        return found
 
-def _summary(lane: _Lane, inside: list[_Numbers]) -> LaneSummary | None:
+
+def _summary(lane: _Lane, first: int, last: int) -> LaneSummary | None:
+    # Columns, not samples: a search looks at all lanes of the fleet, and holds up everybody meanwhile.
+    times = lane.column(_AT, first, last)
     # A sample covers the interval that ends with it: the first one lies before the span.
-    told = inside[1:]
-    weights = [after.at - before.at for before, after in pairwise(inside)]
-    total = sum(weights)
+    weights = array("d", map(sub, times[1:], times))
+    total = times[-1] - times[0]
     if total <= 0:
         return None
-    goodput = sum(s.goodput * w for s, w in zip(told, weights, strict=True)) / total
-    capacity = sum(s.capacity * w for s, w in zip(told, weights, strict=True)) / total
-    queued = sum(s.delay_s > 2 * lane.floor_s for s in told) * 2 >= len(told)
-    busy = _mean_busy(told, weights)
+    told, count = first + 1, last - first
+    goodput = sum(map(mul, lane.column(_GOODPUT, told, last), weights)) / total
+    capacity = sum(map(mul, lane.column(_CAPACITY, told, last), weights)) / total
+    queued = sum(map((2 * lane.floor_s).__lt__, lane.column(_DELAY, told, last)))
+    busy = _mean_busy(lane.column(_IS_BUSY, told, last), weights, total)
     return LaneSummary(
         host=lane.host,
-        last=lane.sample(told[-1]),
+        last=lane.sample(last),
         goodput=goodput,
         capacity=capacity,
-        congested=queued
-        or any(s.troubles for s in told)
+        congested=queued * 2 >= count
+        or any(lane.column(_TROUBLES, told, last))
         or goodput >= _BACKLOGGED * capacity
         or busy >= _BUSY,
-        repathed=told[-1].repaths != inside[0].repaths,
+        repathed=lane.has_moved(first, last),
         busy=busy,
     )
 
 
-def _mean_busy(told: list[_Numbers], weights: list[float]) -> float:
-    known = [(s.busy, w) for s, w in zip(told, weights, strict=True) if s.busy >= 0 and w > 0]
+def _mean_busy(busy: "array[float]", weights: "array[float]", total: float) -> float:
+    if min(busy) >= 0:
+        return sum(map(mul, busy, weights)) / total
+    known = [(b, w) for b, w in zip(busy, weights, strict=True) if b >= 0 and w > 0]
     total = sum(w for _, w in known)
-    return sum(busy * w for busy, w in known) / total if total > 0 else -1.0
+    return sum(b * w for b, w in known) / total if total > 0 else -1.0
 
 
 def goodput_by_workload(lanes: Mapping[str, LaneSummary]) -> dict[str, float]:

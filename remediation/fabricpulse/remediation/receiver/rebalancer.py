@@ -148,10 +148,10 @@ class Rebalancer:
             return
         stopped = unhelpful(transaction) >= config.max_unhelpful
         lanes = self._evidence.summaries(now - config.window_s, now)
-        quiet = self._evidence.summaries(now - max(config.quiet_s, config.window_s), now)
-        lanes = {key: lane for key, lane in lanes.items() if key in quiet}
+        repathed = self._evidence.repathed(now - max(config.quiet_s, config.window_s), now)
+        lanes = {key: lane for key, lane in lanes.items() if key in repathed}
         for key in lanes:
-            if quiet[key].repathed:
+            if repathed[key]:
                 lanes[key] = replace(lanes[key], repathed=True)
         rests, best = resting(transaction, config.cooldown_s, now), reached(transaction)
         for request in self._next_batch(requests):
