@@ -113,7 +113,7 @@ def test_nics_that_membership_does_not_have_count_for_nothing():
 
 async def test_readers_leave_threads_for_commits():
     """Whoever may read could hold all threads with one long check of the journal each: commits and leases waited."""
-    api, running, most = OperatorApi(None, None, None, lambda: ""), 0, 0  # type: ignore[arg-type]
+    api, running, most = OperatorApi(None, None, None, lambda: ""), 0, 0
     release = asyncio.Event()
     loop = asyncio.get_running_loop()
 

@@ -210,7 +210,7 @@ def _summary(lane: _Lane, first: int, last: int) -> LaneSummary | None:
 
 def _mean_busy(busy: "array[float]", weights: "array[float]", total: float) -> float:
     if min(busy) >= 0:
-        return sum(map(mul, busy, weights)) / total
+        return float(sum(map(mul, busy, weights)) / total)
     known = [(b, w) for b, w in zip(busy, weights, strict=True) if b >= 0 and w > 0]
     total = sum(w for _, w in known)
     return sum(b * w for b, w in known) / total if total > 0 else -1.0
