@@ -1,10 +1,10 @@
 """Which lanes to put on other paths, and what that should win. Pure.
 
 The fabric's hash is not known, so collisions are inferred. *Shared*: nearly all lanes of several jobs are congested on
-one rail at once; then the job with the fewest such lanes moves. That its lanes deliver unequal parts says nothing then:
-flows that share a link are seldom fair to each other. *Unequal*: lanes of one job deliver much less than its good lanes
-do, which have room. A job whose lanes the plugin has just re-pathed is left alone: it is at work already, and knows
-more.
+one rail at once, below a common leaf where that is known; then the job with the fewest such lanes moves. That its lanes
+deliver unequal parts says nothing then: flows that share a link are seldom fair to each other. *Unequal*: lanes of one
+job deliver much less than its good lanes do, which have room. A job whose lanes the plugin has just re-pathed is left
+alone: it is at work already, and knows more.
 """
 
 from collections import defaultdict
@@ -12,10 +12,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import prod
 from statistics import median
+from types import MappingProxyType
 from typing import Literal
 
 from fabricpulse.remediation.receiver.config import RebalanceConfig
 from fabricpulse.remediation.receiver.lane_evidence import LaneSummary, goodput_by_workload
+from fabricpulse.remediation.receiver.lane_places import Jobs, Leaves, groups
 from fabricpulse.remediation.receiver.lane_requests import LaneRequest
 from fabricpulse.remediation.receiver.lane_sharing import Sender, gain_apart, gain_of_rate
 from fabricpulse.remediation.receiver.model import LaneMove
@@ -36,6 +38,7 @@ _NEARLY_ALL = 0.75
 _ADAPTS = 0.8
 # Of what a plan has reached before.
 _AS_GOOD = 0.75
+NO_LEAVES: Leaves = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -56,12 +59,13 @@ def propose(
     resting: Mapping[str, Literal["cooldown", "no_new_path"]],
     reached: Mapping[tuple[str, ...], float] | None = None,
     request: LaneRequest | None = None,
+    leaves: Leaves = NO_LEAVES,
 ) -> list[Proposal]:
     """Proposals, best first; with a request, only for lanes that it names, and with its operation.
 
     resting : jobs that are not to be moved now, or for which new paths did not help: lanes of those may get a weight.
     reached : goodput of jobs together (bytes per second) after a plan that helped them: while they still have about
-    that, nothing is to be won.
+    that, nothing is to be won. leaves : where NICs are plugged in, as far as that is known.
     """
     before = goodput_by_workload(lanes)
     busy: dict[str, list[LaneSummary]] = defaultdict(list)
@@ -72,7 +76,7 @@ def propose(
     slow_of = {workload: found for workload, own in busy.items() if (found := slow_lanes(config, own))}
     shared = []
     if request is None or request.rule.action == "lane.repath":
-        shared = _shared(busy, slow_of.keys(), before, resting, config.max_lanes, request)
+        shared = _shared(busy, slow_of.keys(), before, resting, config.max_lanes, request, leaves)
     together = {workload for proposal in shared for workload in proposal.scope}
     proposals = []
     for workload, slow in sorted(slow_of.items()):
@@ -169,6 +173,7 @@ def _shared(
     resting: Mapping[str, str],
     max_lanes: int,
     request: LaneRequest | None,
+    leaves: Leaves,
 ) -> list[Proposal]:
     rails: dict[str, dict[str, list[LaneSummary]]] = defaultdict(lambda: defaultdict(list))
     nics: dict[tuple[str, str], float] = defaultdict(float)
@@ -183,33 +188,46 @@ def _shared(
             carried[lane.last.device, workload] += lane.goodput
             if lane.congested and not full:
                 rails[lane.last.device][workload].append(lane)
-    proposals = []
+    proposals: list[Proposal | None] = []
     for rail, congested in sorted(rails.items()):
-        workloads = {
+        on_rail = {
             workload: lanes
             for workload, lanes in congested.items()
             if workload not in unequal
             or sum(lane.goodput for lane in lanes) >= _NEARLY_ALL * carried[rail, workload]
         }
-        free = {w: found for w, found in workloads.items() if resting.get(w) != "cooldown"}
-        if request is not None:
-            # The whole job moves on this rail: one lane of a ring that moves alone leaves it as slow as it was.
-            free = {
-                w: found
-                for w, found in free.items()
-                if resting.get(w) is None and any(request.names(lane) for lane in found)
-            }
-        if len(workloads) < 2 or not free:
-            continue
-        mover = min(free, key=lambda w: (len(free[w]), w))
-        # One link carries all of them; then the mover has another one like it.
-        scope = tuple(sorted(workloads))
-        moves = tuple(_move(lane) for lane in free[mover][:max_lanes])
-        reason = f"{len(workloads)} jobs are congested on {rail} at once"
-        speed = free[mover][0].last.nic_speed or float("inf")
-        gain = gain_apart([_sender(workloads[w]) for w in scope], scope.index(mover), speed)
-        proposals.append(Proposal(mover, scope, moves, before, min(_MAX_GAIN, _REACHED * gain), reason))
-    return proposals
+        proposals += [
+            _taken_apart(rail, jobs, before, resting, max_lanes, request) for jobs in groups(on_rail, leaves)
+        ]
+    return [proposal for proposal in proposals if proposal is not None]
+
+
+def _taken_apart(
+    rail: str,
+    jobs: Jobs,
+    before: dict[str, float],
+    resting: Mapping[str, str],
+    max_lanes: int,
+    request: LaneRequest | None,
+) -> Proposal | None:
+    free = {w: found for w, found in jobs.items() if resting.get(w) != "cooldown"}
+    if request is not None:
+        # The whole job moves on this rail: one lane of a ring that moves alone leaves it as slow as it was.
+        free = {
+            w: found
+            for w, found in free.items()
+            if resting.get(w) is None and any(request.names(lane) for lane in found)
+        }
+    if len(jobs) < 2 or not free:
+        return None
+    mover = min(free, key=lambda w: (len(free[w]), w))
+    # One link carries all of them; then the mover has another one like it.
+    scope = tuple(sorted(jobs))
+    moves = tuple(_move(lane) for lane in free[mover][:max_lanes])
+    reason = f"{len(jobs)} jobs are congested on {rail} at once"
+    speed = free[mover][0].last.nic_speed or float("inf")
+    gain = gain_apart([_sender(jobs[w]) for w in scope], scope.index(mover), speed)
+    return Proposal(mover, scope, moves, before, min(_MAX_GAIN, _REACHED * gain), reason)
 
 
 def _sum(values: Mapping[str, float], names: tuple[str, ...]) -> float:

@@ -13,6 +13,7 @@ from fabricpulse.core.fleet.membership import load_membership
 from fabricpulse.remediation.protocol import Envelope
 from fabricpulse.remediation.receiver.auth import Access
 from fabricpulse.remediation.receiver.config import ReceiverConfig
+from fabricpulse.remediation.receiver.lane_places import Leaves
 from fabricpulse.remediation.receiver.reconciler import Inventory
 
 # Settings that only a restart changes.
@@ -21,10 +22,12 @@ _FIXED = ("journal", "lease_s", "notify")
 
 @dataclass(frozen=True)
 class Policy:
-    """A configuration and the files that it names. digest : of both, as the journal has it."""
+    """A configuration and the files that it names. leaves : of NICs, where the membership file says. digest : of all,
+    as the journal has it."""
 
     config: ReceiverConfig
     inventory: Inventory
+    leaves: Leaves
     access: Access
     digest: str
     seal: Callable[[bytes], Envelope]
@@ -45,10 +48,10 @@ def load_policy(path: Path | None) -> Policy:
 
 def policy_of(config: ReceiverConfig) -> Policy:
     """The policy of a configuration. Raises UserError naming a file that cannot be used."""
-    inventory = load_inventory(config.membership)
-    listed = sorted((host, sorted(devices)) for host, devices in inventory.items())
+    inventory, leaves = load_inventory(config.membership)
+    listed = [sorted((host, sorted(devices)) for host, devices in inventory.items()), sorted(leaves.items())]
     digest = hashlib.sha256(msgspec.json.encode([config, listed])).hexdigest()
-    return Policy(config, inventory, Access(config), digest[:16], _sealer(config.signing_key_file))
+    return Policy(config, inventory, leaves, Access(config), digest[:16], _sealer(config.signing_key_file))
 
 
 def _sealer(key_file: str) -> Callable[[bytes], Envelope]:
@@ -105,12 +108,12 @@ def changes(old: ReceiverConfig, new: ReceiverConfig) -> dict[str, str]:
     }
 
 
-def load_inventory(membership: str) -> Inventory:
-    """Host -> devices from a membership file, {} for "". Raises ConfigError."""
-    if not membership:
-        return {}
-    hosts = load_membership(Path(membership)).hosts
-    return {host.name: frozenset(nic.device for nic in host.nics) for host in hosts}
+def load_inventory(membership: str) -> tuple[Inventory, Leaves]:
+    """Host -> devices, and the leaves of NICs that have one, from a membership file; nothing for "". Raises
+    ConfigError."""
+    hosts = load_membership(Path(membership)).hosts if membership else []
+    leaves = {(host.name, nic.device): nic.leaf for host in hosts for nic in host.nics if nic.leaf}
+    return {host.name: frozenset(nic.device for nic in host.nics) for host in hosts}, leaves
 
 
 def _flat(config: dict[str, object]) -> dict[str, object]:

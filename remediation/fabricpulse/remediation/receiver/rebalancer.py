@@ -22,7 +22,8 @@ from fabricpulse.remediation.receiver.config import ReceiverConfig
 from fabricpulse.remediation.receiver.guards import SETTLING, Guards
 from fabricpulse.remediation.receiver.in_flight import ACTING, is_paused
 from fabricpulse.remediation.receiver.lane_evidence import LaneEvidence
-from fabricpulse.remediation.receiver.lane_planner import Proposal, propose
+from fabricpulse.remediation.receiver.lane_places import Leaves
+from fabricpulse.remediation.receiver.lane_planner import NO_LEAVES, Proposal, propose
 from fabricpulse.remediation.receiver.lane_requests import (
     LaneRequest,
     is_answered,
@@ -47,12 +48,18 @@ class Rebalancer:
     """The controller, for one configuration. nics : see Guards."""
 
     def __init__(
-        self, config: ReceiverConfig, nics: dict[str, frozenset[str]], evidence: LaneEvidence
+        self,
+        config: ReceiverConfig,
+        nics: dict[str, frozenset[str]],
+        evidence: LaneEvidence,
+        leaves: Leaves = NO_LEAVES,
     ) -> None:
+        """leaves : where NICs are plugged in, as far as that is known."""
         self._config = config
         self._rebalance = config.rebalance
         self._nics = nics
         self._evidence = evidence
+        self._leaves = leaves
         self._trial = Trial(config, evidence)
         self._rules = {rule.alert: rule for rule in config.rules}
         self._searched_at = 0.0
@@ -160,7 +167,7 @@ class Rebalancer:
             if reason := guards.lane_alert(request.episode):
                 self._block(transaction, request, reason)
                 continue
-            proposals = propose(config, lanes, rests, best, request)
+            proposals = propose(config, lanes, rests, best, request, self._leaves)
             reason = "unhelpful" if stopped else why_not(request, lanes, rests)
             for proposal in [] if stopped else proposals:
                 reason = self._refusal(transaction, guards, proposal, now)
@@ -170,7 +177,7 @@ class Rebalancer:
             self._block(transaction, request, reason)
         if stopped or config.mode == "observe":
             return
-        for proposal in propose(config, lanes, rests, best):
+        for proposal in propose(config, lanes, rests, best, leaves=self._leaves):
             if not self._refusal(transaction, guards, proposal, now):
                 self._start(transaction, proposal, now)
                 return

@@ -51,7 +51,7 @@ class Receiver:
         self._policy = policy
         self._life = life
         self._auth: AccessControl
-        self._reconciler = Reconciler(policy.config, policy.inventory)
+        self._reconciler = Reconciler(policy.config, policy.inventory, policy.leaves)
         self._store = SqlStore(database)
         self._clock = MonotonicWallClock(self._store.last_commit_at(), database.now())
         self._loop = CommitLoop(self._store, self._reconcile, self._clock)
@@ -193,7 +193,7 @@ class Receiver:
         poller, self._poller = self._poller, poller
         await poller.close()
         self._policy = new
-        self._reconciler.set_policy(new.config, new.inventory)
+        self._reconciler.set_policy(new.config, new.inventory, new.leaves)
         self._auth.access = new.access
         self._agents.seal = new.seal
         self._reload = ReloadStatus(True, time.time())

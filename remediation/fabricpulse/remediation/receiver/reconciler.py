@@ -11,6 +11,8 @@ from fabricpulse.remediation.receiver.decisions import Decisions
 from fabricpulse.remediation.receiver.drains import Drains
 from fabricpulse.remediation.receiver.host_traffic import HostTraffic
 from fabricpulse.remediation.receiver.lane_evidence import LaneEvidence
+from fabricpulse.remediation.receiver.lane_places import Leaves
+from fabricpulse.remediation.receiver.lane_planner import NO_LEAVES
 from fabricpulse.remediation.receiver.observed_state import ObservedState
 from fabricpulse.remediation.receiver.operator_commands import OperatorCommands
 from fabricpulse.remediation.receiver.rebalancer import Rebalancer
@@ -24,19 +26,21 @@ Inventory = dict[str, frozenset[str]]
 class Reconciler:
     """The parts of the reconciler, of one policy at a time."""
 
-    def __init__(self, config: ReceiverConfig, inventory: Inventory | None = None) -> None:
-        """inventory : the devices of each host, where a membership file names them."""
+    def __init__(
+        self, config: ReceiverConfig, inventory: Inventory | None = None, leaves: Leaves = NO_LEAVES
+    ) -> None:
+        """inventory : the devices of each host, where a membership file names them. leaves : theirs, where it says."""
         self.evidence = LaneEvidence()
         self.traffic = HostTraffic()
-        self.set_policy(config, inventory or {})
+        self.set_policy(config, inventory or {}, leaves)
 
-    def set_policy(self, config: ReceiverConfig, inventory: Inventory) -> None:
+    def set_policy(self, config: ReceiverConfig, inventory: Inventory, leaves: Leaves = NO_LEAVES) -> None:
         """Follows another configuration from the next event on."""
         self.config = config
         self.inventory = inventory
         self.observed = ObservedState(config, inventory)
         self.decisions = Decisions(config, inventory, RecoveryJudge(config, self.traffic))
         self.results = OperationResults(self.decisions)
-        self.rebalancer = Rebalancer(config, inventory, self.evidence)
+        self.rebalancer = Rebalancer(config, inventory, self.evidence, leaves)
         self.drains = Drains(config, inventory)
         self.operator = OperatorCommands(self.decisions, self.rebalancer, self.drains)
