@@ -139,6 +139,8 @@
               },
             },
             { type: 'special', options: { match: 'null', result: { text: '', color: 'transparent', index: 99 } } },
+            // The quantile of a histogram in which nothing has come; below all thresholds it would be green.
+            { type: 'special', options: { match: 'nan', result: { text: 'NO DATA', color: 'purple', index: 100 } } },
           ],
         } + if thresholds == [] then {} else { thresholds: { mode: 'absolute', steps: thresholds } },
         overrides: [{

@@ -395,6 +395,41 @@ def test_the_estimated_error_is_beside_the_bound_and_not_taken_for_it() -> None:
     assert not any("estimated_error" in rule["expr"] for rule in (ALERTS | RECORDS).values())
 
 
+def shown_without_data(panel: dict[str, Any], what: str) -> str:
+    """The colour that Grafana gives to a value of a panel that is null or NaN: `what`."""
+    defaults = panel["fieldConfig"]["defaults"]
+    for mapping in defaults.get("mappings", []):
+        if mapping["type"] == "special" and what in mapping["options"]["match"].split("+"):
+            return str(mapping["options"]["result"]["color"])
+    steps = defaults.get("thresholds", {"steps": [{"color": "green"}]})["steps"]
+    return str(steps[0]["color"])
+
+
+@pytest.mark.parametrize("file", MIXIN.dashboards)
+def test_nothing_is_green_without_data(file: str) -> None:
+    """No panel that colours by thresholds gives a value that is missing, or not a number, the colour of one that is
+    well: Grafana takes the lowest step for it. A number counts nothing as 0 where nothing is known.
+    """
+    coloured = [
+        panel
+        for panel in panels(MIXIN.dashboards[file])
+        if panel["type"] == "stat"
+        or panel.get("fieldConfig", {})
+        .get("defaults", {})
+        .get("custom", {})
+        .get("cellOptions", {})
+        .get("type")
+        == "color-background"
+    ]
+    for panel in coloured:
+        for what in ("null", "nan"):
+            assert shown_without_data(panel, what) in {"purple", "transparent"}, (panel["title"], what)
+        if panel["type"] == "stat":
+            assert panel["fieldConfig"]["defaults"]["noValue"] == "NO DATA", panel["title"]
+    for query in dashboard_queries(MIXIN.dashboards[file]):
+        assert not re.search(r"vector\(|absent\(", query), query
+
+
 def test_dashboard_uids() -> None:
     """Uids are distinct and do not change: links and bookmarks hold on to them."""
     uids = {file: dashboard["uid"] for file, dashboard in MIXIN.dashboards.items()}
