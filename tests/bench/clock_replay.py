@@ -74,7 +74,7 @@ class Recording:
             )
 
 
-def record(path: Path, loads: list[tuple[str, float, float]], seconds: float, wander_ppb: float) -> None:
+def record(path: Path, loads: list[tuple[str, float, float, int]], seconds: float, wander_ppb: float) -> None:
     """Runs the wire with each load for `seconds` after it has settled. Raises TimeoutError if it does not start."""
     truth: list[tuple[int, int, int]] = []
     said: list[dict[str, float]] = []
@@ -115,8 +115,8 @@ def record(path: Path, loads: list[tuple[str, float, float]], seconds: float, wa
                 time.sleep(max(0.0, began + _SAMPLE_S - time.monotonic()))
 
         sample_until(time.monotonic() + _START_S)
-        for name, forward, backward in loads:
-            with wire.load(forward, backward):
+        for name, forward, backward, hogs in loads:
+            with wire.load(forward, backward, hogs):
                 sample_until(time.monotonic() + _SETTLE_S)
                 first = len(truth)
                 sample_until(time.monotonic() + seconds)
@@ -190,7 +190,7 @@ def main() -> int:
     commands = parser.add_subparsers(required=True, dest="command")
     recorder = commands.add_parser("record", help="run the wire and keep its trains; as root")
     recorder.add_argument("file", type=Path)
-    recorder.add_argument("--loads", default="0/0,80/20,90/90", help="per cent of the link each way")
+    recorder.add_argument("--loads", default="0/0,80/20,90/90", help="per cent of the link each way, or hog")
     recorder.add_argument("--seconds", type=float, default=25.0, help="of each load, after it has settled")
     recorder.add_argument(
         "--wander", type=float, default=2.0, metavar="PPB", help="of each clock, ppb/sqrt(s)"
@@ -201,8 +201,8 @@ def main() -> int:
     if arguments.command == "record":
         loads = []
         for name in arguments.loads.split(","):
-            forward, backward = (float(share) / 100 for share in name.split("/"))
-            loads.append((name, forward, backward))
+            forward, backward = (float(share) / 100 for share in name.replace("hog", "0/0").split("/"))
+            loads.append((name, forward, backward, 2 if name == "hog" else 0))
         record(arguments.file, loads, arguments.seconds, arguments.wander)
         return 0
     for row in rows([Recording.load(path) for path in arguments.files]):

@@ -134,7 +134,8 @@ class Path:
     base_ns: float = 1_500.0
     noise_ns: float = 8.0
     cold_ns: float = 4_000.0
-    late_stamp: float = 0.0  # share of TX stamps that are late by up to 100 ns
+    late_stamp: float = 0.0  # share of TX stamps that are late by up to late_ns
+    late_ns: float = 100.0
 
     def trains(
         self, rng: np.random.Generator, start_s: Floats, spacing_ns: float = 20_000.0
@@ -150,7 +151,7 @@ class Path:
         # Kernel stamps: a receive stamp is a little late; the first packet of a train pays for cold caches.
         rx = rx + np.abs(rng.normal(0, self.noise_ns, rx.shape))
         rx[:, 0] += rng.exponential(self.cold_ns, len(rx)) if self.cold_ns else 0.0
-        late = np.where(rng.random(tx.shape) < self.late_stamp, rng.uniform(0, 100, tx.shape), 0.0)
+        late = np.where(rng.random(tx.shape) < self.late_stamp, rng.uniform(0, self.late_ns, tx.shape), 0.0)
         return tx, rx, late
 
 

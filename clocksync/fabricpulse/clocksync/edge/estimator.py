@@ -1,6 +1,6 @@
 """What the trains of one edge say about the two clocks: offset, rate, and how wrong that can be.
 
-A minimum filter: of all packets of a window the fastest one each way tells most, seen along the rate that is known
+A minimum filter: of the packets that are new the fast ones each way tell most, seen along the rate that is known
 (`floors`), or along the line that separates both directions while no rate is known. The hard bound follows from
 causality: no packet arrives before it was sent. What was tried beside it, and lost: docs/decisions/0016.
 
@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from fabricpulse.clocksync.edge.separating_line import SeparatingLine, feasible_rates, separate
 
-# Floors are looked for in these shares of the window, shortest first: the shortest one that met no queue says most.
-_SHARES = (0.25, 0.5, 1.0)
-# And in what has come since the last fit, cut into so many parts at most, of so many packets each way at least.
-_PARTS, _PART_PACKETS = 4, 12
+# Of what has come since the last fit, the packets that these shares of it are faster than: the filter knows which of
+# them scatters least on this edge.
+RANKS = (0.0, 1 / 32, 1 / 16, 1 / 8)
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -67,8 +66,8 @@ class Trains:
 
 
 class Floor(NamedTuple):
-    """The fastest packet of each direction in a part of a window: the offset that it says, ns from the fit's base_ns,
-    and when, seconds from t_last_ns. upper : to the peer; lower : from it.
+    """A fast packet of each direction: the offset that it says, ns from the fit's base_ns, and when, seconds from
+    t_last_ns. upper : to the peer; lower : from it.
     """
 
     upper_ns: float
@@ -95,8 +94,8 @@ class EdgeFit:
     did, as long as the clocks did not change their rates by more than drift_ppb. bound_ns : the larger of the two, more
     where the rate is seen to change, plus what stamps can hide. half_gap_ns : half of the round trip on the fastest
     paths seen. sigma_ns, rate_sigma_ppb : expected size of the error, for weights. raw_offset_ns : what this window
-    alone says, at t_ns. extremes : for the next windows' limits of the rate. floors, parts, from base_ns : for the
-    filter, of the last shares of the window and of what has come since the prior; none without a prior.
+    alone says, at t_ns. extremes : for the next windows' limits of the rate. floors, from base_ns : for the filter, one
+    for each of RANKS, of what has come since the prior; none without a prior, or where a direction had nothing.
     """
 
     t_ns: int
@@ -118,7 +117,6 @@ class EdgeFit:
     extremes: Extremes
     base_ns: int = 0
     floors: tuple[Floor, ...] = ()
-    parts: tuple[Floor, ...] = ()
 
     def at(self, t_ns: int) -> int:
         """Offset extrapolated to our host time `t_ns`, ns."""
@@ -171,18 +169,17 @@ def fit_edge(
     if not len(upper.y) or not len(lower.y) or (few and prior is None):
         return None
     floors: tuple[Floor, ...] = ()
-    parts: tuple[Floor, ...] = ()
     changed_ppb = 0.0
     if prior is not None:
-        floors, parts = _floors(upper, lower, prior, end_s, (last - prior.t_ns) * 1e-9)
-        line = _line(floors, prior, end_s)
+        whole, floors = _floors(upper, lower, prior, end_s, (last - prior.t_ns) * 1e-9)
+        line = _line((whole, *floors[:1]), prior, end_s)
         sigma, rate_sigma = max(line.half_gap_ns / 2, parameters.stamp_noise_ns), np.inf
         quality = Quality.MINIMUM if few else Quality.FILTERED
     if not few and (prior is None or line.half_gap_ns < 0):
         # Nothing is known of the rate, or what is known fits no packets: a clock has changed its rate.
         line = separate(upper.t, upper.y, lower.t, lower.y, parameters.nu)
         sigma = _scatter(upper, lower, line, parameters)
-        floors, parts, quality, rate_sigma = (), (), Quality.WINDOW, np.sqrt(12) * sigma / window_s
+        floors, quality, rate_sigma = (), Quality.WINDOW, np.sqrt(12) * sigma / window_s
         # In a window the rate may have changed by twice what its mean has.
         changed_ppb, prior = (2 * abs(line.rate_ppb - prior.rate_ppb) if prior else 0.0), None
     # Where the rate is seen to drift, a straight line is not what bounds it, and less so with the seconds before.
@@ -216,43 +213,31 @@ def fit_edge(
         extremes=_extremes(upper, lower, line, t_ref, base),
         base_ns=base,
         floors=floors,
-        parts=parts,
     )
 
 
 def _floors(
     upper: _Cloud, lower: _Cloud, prior: Prior, end_s: float, fresh_s: float
-) -> tuple[tuple[Floor, ...], tuple[Floor, ...]]:
-    """Of _SHARES of the window, the last is all of it; and of the parts of its last `fresh_s`, none of which overlap.
-    Each where both directions have a packet.
-    """
-    sides = []
+) -> tuple[Floor, tuple[Floor, ...]]:
+    """The fastest packets of the window, and those of RANKS of its last `fresh_s`; none without a packet each way."""
+    whole: list[float] = []
+    ranked = []
     for cloud, sign in ((upper, 1.0), (lower, -1.0)):
         t = cloud.t - end_s
         # Before the end the rate was another one, if it drifts.
-        sides.append((t, cloud.y, sign * (cloud.y - (prior.rate_ppb + prior.drift_ppb_s / 2 * t) * t)))
-
-    def between(begin: float, end: float) -> list[Floor]:
-        ends: list[float] = []
-        for t, y, delay in sides:
-            inside = (t > begin) & (t <= end)
-            if inside.any():
-                k = int(np.where(inside, delay, np.inf).argmin())
-                ends += [float(y[k]), float(t[k])]
-        return [Floor(*ends)] if len(ends) == 4 else []
-
-    # The first train may be sent before its stamp, by rounding.
-    floors = [floor for share in _SHARES for floor in between(-share * 2 * end_s - 1e-3, np.inf)]
-    packets = min(int((t > -fresh_s).sum()) for t, _, _ in sides)
-    count = min(max(packets // _PART_PACKETS, 1), _PARTS)
-    ends = [-fresh_s * (count - k) / count for k in range(count)] + [np.inf]
-    parts = [floor for k in range(count) for floor in between(ends[k], ends[k + 1])]
-    return tuple(floors), tuple(parts)
+        delay = sign * (cloud.y - (prior.rate_ppb + prior.drift_ppb_s / 2 * t) * t)
+        k = int(delay.argmin())
+        whole += [float(cloud.y[k]), float(t[k])]
+        fresh = np.flatnonzero(t > -fresh_s)
+        ranks = [int(share * len(fresh)) for share in RANKS]
+        order = fresh[np.argpartition(delay[fresh], ranks)[ranks]] if len(fresh) else fresh
+        ranked.append(list(zip(cloud.y[order].tolist(), t[order].tolist(), strict=True)))
+    return Floor(*whole), tuple(Floor(*up, *down) for up, down in zip(*ranked, strict=False))
 
 
 def _line(floors: tuple[Floor, ...], prior: Prior, end_s: float) -> SeparatingLine:
-    """The middle of the longest part of the window that the prior's rate and drift separate; else of the shortest."""
-    for upper, upper_s, lower, lower_s in reversed(floors):
+    """The middle of the first of `floors` that the prior's rate and drift separate; else of the last."""
+    for upper, upper_s, lower, lower_s in floors:
         high = upper - (prior.rate_ppb + prior.drift_ppb_s / 2 * upper_s) * upper_s
         low = lower - (prior.rate_ppb + prior.drift_ppb_s / 2 * lower_s) * lower_s
         if high >= low:

@@ -1,14 +1,17 @@
 """From one window's fit to the next: a Kalman filter of offset, rate and drift of the rate, per edge.
 
 Theory of operation. A crystal keeps its rate to some parts per billion over seconds, better than one loaded window can
-measure it, so what earlier windows said still counts. What is measured at each round is the middle between the fastest
-packets of both directions. How far to trust it is told by their gap. Were both packets those of empty queues and warm
-caches, the gap would be the usual one of this edge; if it is wider by 2 e, packets of either direction, or of both,
+measure it, so what earlier windows said still counts. What is measured at each round is the middle between fast packets
+of both directions that have come since the last round. The fastest ones are right where stamps are: queues only add to
+a delay. Where stamps are late by chance (a busy machine), the fastest packet is the one whose stamp is worst, and the
+more packets, the worse; then the one that a thirty-second or an eighth of them are faster than says more. Which of them
+does is told by the gap, half of the round trip of both: no clock enters it, and what moves it moves the middle as much.
+So of all ranks that one is taken whose gap has changed least from round to round, and is not wider than usual now.
+
+How far to trust it is told by the gap, too. If it is wider than usual by 2 e, packets of either direction, or of both,
 were slow by 2 e together, and the middle is wrong by up to e. The same holds the other way round: a gap narrower than
-usual tells of late transmit stamps. What has come since the last round is measured in parts: a queue or a late stamp
-spoils one of them. Under load it may spoil all; of them together and of the last quarter, half and whole of the window
-that is taken which is expected to be wrong by least, and no pair of packets counts twice. What was tried beside this
-is in docs/decisions/0016. The error bound does not depend on the filter; it follows from causality alone.
+usual tells of late transmit stamps. What was tried beside this is in docs/decisions/0016. The error bound does not
+depend on the filter; it follows from causality alone.
 
 A rate that drifts (a temperature ramp) is a third state. While nothing tells of a ramp it is taken for small and
 steady, so that it adds no noise; measurements that leave to one side open it.
@@ -20,7 +23,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fabricpulse.clocksync.edge.estimator import EdgeFit, EstimatorParameters, Extremes, Floor, Prior
+from fabricpulse.clocksync.edge.estimator import (
+    RANKS,
+    EdgeFit,
+    EstimatorParameters,
+    Extremes,
+    Floor,
+    Prior,
+    Quality,
+)
 from fabricpulse.clocksync.edge.separating_line import WIDEST_RATE_PPB
 
 Floats = NDArray[np.float64]
@@ -29,16 +40,12 @@ Floats = NDArray[np.float64]
 _GATE_SIGMAS, _GATE_NS = 8.0, 20_000.0
 # A measurement off by so many standard deviations, the filter's error taken as at least so many ns, counts as one off
 # by that much only; several in a row on one side tell that the rate has changed.
-_ASIDE_SIGMAS, _ASIDE_NS, _ASIDE = 3.0, 50.0, 2
+_ASIDE_SIGMAS, _ASIDE_NS, _ASIDE = 3.0, 20.0, 2
 # How much less offset, rate and drift are then known, in squares of what the measurement is off by.
 _OPEN = (1.0, 1.0, 0.25)
 # A gap that is wider than usual by 2 e tells of an error from -e to e: of its variance, this share of e squared, and
 # a little more, as slow packets are more often those of one direction.
 _GAP_SHARE = 0.5
-# Where all parts are slower than usual by more than so many ns, it is queues, and all are wrong to the same side.
-_QUEUE_NS = 30.0
-# Of so many packets it is kept which have been counted: more than a window's.
-_COUNTED = 256
 # Stamps are late by so many ns at most; gaps that are narrower by more tell of a wrong rate, not of a bad measurement.
 _LATE_NS = 60.0
 # A rate that is known no better than drift_ppb makes the bound wider for as long as it takes to the next fit, s.
@@ -70,20 +77,18 @@ class EdgeFilter:
     rate_high_ppb: float = np.inf
     windows: int = 0
     resets: int = 0
-    _gaps: deque[float] = field(default_factory=lambda: deque(maxlen=_GAPS))
+    # Of each rank a row, oldest first.
+    _gaps: Floats = field(default_factory=lambda: np.empty((len(RANKS), 0)))
     _extremes: deque[Extremes] = field(default_factory=deque)
     _aside: int = 0
     _drift_ppb_s: float = _DRIFT_PPB_S
-    # The packets of the last measurements, by our host time.
-    _counted: deque[int] = field(default_factory=lambda: deque(maxlen=_COUNTED))
 
     def clear(self) -> None:
         """Forgets everything but the counter. What comes then may be another clock, or one whose rate drifts."""
         self.windows = self._aside = 0
         self._drift_ppb_s = _CHANGED_PPB_S
-        self._gaps.clear()
+        self._gaps = self._gaps[:, :0]
         self._extremes.clear()
-        self._counted.clear()
 
     def prior(self, t_ns: int) -> Prior | None:
         """What is known of the rate at host time `t_ns`; None before the first window."""
@@ -119,74 +124,35 @@ class EdgeFilter:
 
     def _take(self, fit: EdgeFit) -> None:
         """Weighs what a window says against what is known; clears the filter if both cannot be true."""
-        if not fit.floors:
-            # What was known fits no packets any more.
+        # A window by itself: what was known fits no packets any more.
+        contradicted = fit.quality == Quality.WINDOW
+        if fit.floors:
+            at, variance = self._best(fit.floors)
+            z = (at.upper_ns + at.lower_ns) / 2 + float(fit.base_ns - self.base_ns)
+            h = np.array([1.0, (at.upper_s + at.lower_s) / 2, (at.upper_s**2 + at.lower_s**2) / 4])
+            contradicted = self._contradicts(z, h, variance)
+            if not contradicted:
+                self._measure(z, h, variance)
+        if contradicted:
             self.resets += 1
             self.clear()
-            return
-        for z, h, variance in self._best(fit):
-            if self._contradicts(z, h, variance):
-                self.resets += 1
-                self.clear()
-                return
-            self._measure(z, h, variance)
 
-    def _best(self, fit: EdgeFit) -> list[tuple[float, Floats, float]]:
-        """What is expected to be wrong by least, all parts or one floor: of each its offset, what that is of the state,
-        its variance. Nothing, if the packets of all floors have been counted.
-        """
-        parts, floors = ([(self._gap(at), at) for at in of] for of in (fit.parts, fit.floors))
-        # Of the second shortest share: the shortest one is often without a packet that met no queue.
-        self._gaps.append(floors[min(1, len(floors) - 1)][0])
-        usual, scatter = self._usual()
-
-        def variance(gap: float, at: Floor) -> float:
-            wrong = _GAP_SHARE * max(gap - usual, -_LATE_NS) ** 2
-            wander = self.parameters.wander_ppb**2 / 12 * (abs(at.upper_s) ** 3 + abs(at.lower_s) ** 3)
-            return self.parameters.stamp_noise_ns**2 + wrong + wander
-
-        best = [(variance(gap, at), at) for gap, at in parts]
-        least = np.inf
-        if best:
-            weight = sum(1 / one for one, _ in best)
-            slow = sum(max(gap - usual, 0.0) / one for (gap, _), (one, _) in zip(parts, best, strict=True))
-            # What all parts have in common: a usual gap that is not the true one, queues of one direction.
-            least = 1 / weight + scatter**2 + max(slow / weight - _QUEUE_NS, 0.0) ** 2
-            best = [(one * least * weight, at) for one, at in best]
-        counted = set(self._counted)
-        for gap, at in floors:
-            again = sum(packet in counted for packet in _packets(fit, at))
-            one = variance(gap, at) + scatter**2
-            if again < 2 and one * (1 + again) < least:
-                # Half of what it says has been counted.
-                least = one * (1 + again)
-                best = [(least, at)]
-        self._counted += [packet for _, at in best for packet in _packets(fit, at)]
-        behind = float(fit.base_ns - self.base_ns)
-        return [
-            (
-                (at.upper_ns + at.lower_ns) / 2 + behind,
-                np.array([1.0, (at.upper_s + at.lower_s) / 2, (at.upper_s**2 + at.lower_s**2) / 4]),
-                one,
-            )
-            for one, at in best
-        ]
+    def _best(self, floors: tuple[Floor, ...]) -> tuple[Floor, float]:
+        """The one that is expected to be wrong by least, and the variance of what it says."""
+        new = np.array([[self._gap(at)] for at in floors])
+        self._gaps = np.concatenate([self._gaps[:, 1 - _GAPS :], new], axis=1)
+        usual, scatter = _usual(self._gaps)
+        wrong = _GAP_SHARE * np.maximum(new[:, 0] - usual, -_LATE_NS) ** 2
+        k = int((wrong + _change(self._gaps) ** 2).argmin())
+        at = floors[k]
+        wander = self.parameters.wander_ppb**2 / 12 * (abs(at.upper_s) ** 3 + abs(at.lower_s) ** 3)
+        return at, float(self.parameters.stamp_noise_ns**2 + wrong[k] + scatter[k] ** 2 + wander)
 
     def _gap(self, at: Floor) -> float:
         """Half of the round trip of both packets, along the line that is known, ns."""
         rate, drift = float(self.state[1]), float(self.state[2]) / 2
         fall = (rate + drift * at.upper_s) * at.upper_s - (rate + drift * at.lower_s) * at.lower_s
         return (at.upper_ns - at.lower_ns - fall) / 2
-
-    def _usual(self) -> tuple[float, float]:
-        """The usual gap, where gaps are densest, and how far they scatter there."""
-        # Sixty numbers: numpy's quantiles would cost more than the rest of a fit.
-        gaps = sorted(self._gaps)
-        if len(gaps) < 3:
-            return gaps[0], abs(gaps[0])
-        few = max(3, round(len(gaps) * _USUAL))
-        width, first = min((gaps[k + few - 1] - gaps[k], k) for k in range(len(gaps) - few + 1))
-        return gaps[first] + width / 2, width / 2
 
     def _contradicts(self, z: float, h: Floats, variance: float) -> bool:
         """Whether a measurement contradicts all that was known. A rate that changes is noticed, and let change."""
@@ -248,10 +214,22 @@ class EdgeFilter:
             sigma_ns=float(np.sqrt(max(self.covariance[0, 0], 1.0))),
             rate_sigma_ppb=rate_sigma,
             floors=(),
-            parts=(),
         )
 
 
-def _packets(fit: EdgeFit, at: Floor) -> tuple[int, int]:
-    """Both packets of a floor, by our host time."""
-    return fit.t_last_ns + round(at.upper_s * 1e9), fit.t_last_ns + round(at.lower_s * 1e9)
+def _usual(gaps: Floats) -> tuple[Floats, Floats]:
+    """Of each row the usual gap, where gaps are densest, and how far they scatter there."""
+    if gaps.shape[1] < 3:
+        return gaps[:, 0], np.abs(gaps[:, 0])
+    ordered = np.sort(gaps, axis=1)
+    few = max(3, round(gaps.shape[1] * _USUAL))
+    widths = ordered[:, few - 1 :] - ordered[:, : gaps.shape[1] - few + 1]
+    rows, first = np.arange(len(gaps)), widths.argmin(axis=1)
+    return ordered[rows, first] + widths[rows, first] / 2, widths[rows, first] / 2
+
+
+def _change(gaps: Floats) -> Floats:
+    """Of each row by how much the gap changes from one round to the next, median, ns; 0 of a single one."""
+    changes = np.sort(np.abs(gaps[:, 1:] - gaps[:, :-1]), axis=1)
+    median: Floats = changes[:, changes.shape[1] // 2] if changes.shape[1] else np.zeros(len(gaps))
+    return median
