@@ -1,6 +1,8 @@
 """The edges of a host: who fits which, and what is kept of those that the other end fits."""
 
+import threading
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 from tests.integration.clocksync.synthetic_fleet import RingWriter
@@ -194,3 +196,27 @@ def test_a_table_that_changes_all_the_time_is_read_later(
     edges.read()
     edges.fit(now, 4 * NS, everything=True)
     assert len(edges.fits()) == len(PEERS)
+
+
+def test_what_the_engine_notices_wakes_the_watch(probes: Probes, tmp_path: Path) -> None:
+    """Once for a ring that appears; then a contradiction, and a jump that queues may hide, as they are written."""
+    edges = HostEdges(tmp_path / "probes", EstimatorParameters())
+    notices: SimpleQueue[None] = SimpleQueue()
+    stopped = threading.Event()
+    thread = threading.Thread(target=edges.watch, args=(lambda: notices.put(None), stopped))
+    thread.start()
+    try:
+        edges.read()
+        notices.get(timeout=60)
+        for offset, value in ((16, 1), (32, 700)):  # contradictions, hidden_jump_ns
+            assert (edges.contradicted(), edges.hidden_jump_ns()) == (False, 0)
+            at = EDGES_SEQUENCE_OFFSET + offset
+            probes.ring.map[at : at + 8] = value.to_bytes(8, "little")
+            notices.get(timeout=60)
+            assert (edges.contradicted(), edges.hidden_jump_ns()) == (
+                (True, 0) if offset == 16 else (False, 700)
+            )
+    finally:
+        stopped.set()
+        thread.join()
+    assert notices.empty()

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fabricpulse.core._atomic import fence
+from fabricpulse.core._atomic import fence, wait_changed
 from fabricpulse.core.shm.mapping import MappedFile
 from fabricpulse.core.shm.probe_ring import (
     EDGE,
@@ -39,6 +39,8 @@ SAMPLE_DTYPE = np.dtype(
 )
 Samples = NDArray[np.void]  # of SAMPLE_DTYPE
 
+# Of a probe interval, at 50 trains a second: a clock page that is wrong must not stay.
+_NOTICE_S = 0.02
 # Attempts at the edge table, which a configuration changes edge by edge.
 _READ_TRIES = 100
 
@@ -58,6 +60,8 @@ class SampleReader:
         self.stamp_epoch_ns: int = header[15]
         self.lost = 0
         self._words = np.frombuffer(self._file.map, np.uint64, 5, EDGES_SEQUENCE_OFFSET)
+        self._notices = self._words[2::2]  # contradictions, hidden_jump_ns
+        self._noticed = np.zeros(2, np.uint64)
         self._slots = np.frombuffer(self._file.map, SAMPLE_DTYPE, self._capacity, samples_offset)
         newest = int(self._words[1])
         fence()
@@ -68,8 +72,12 @@ class SampleReader:
         return self._file.stale()
 
     def close(self) -> None:
-        """Drops the mapping."""
-        del self._words, self._slots  # numpy holds the buffer; the map cannot be closed under it
+        """Drops the mapping. Not while a thread is in `wait_notice`."""
+        del (
+            self._words,
+            self._notices,
+            self._slots,
+        )  # numpy holds the buffer; the map cannot be closed under it
         self._file.close()
 
     @property
@@ -86,6 +94,12 @@ class SampleReader:
     def hidden_jump_ns(self) -> int:
         """By how much this host's clock may have jumped in the last seconds unseen, beyond its bound; 0: by no more."""
         return int(self._words[4])
+
+    def wait_notice(self, seconds: float) -> bool:
+        """Waits until `contradictions` or `hidden_jump_ns` are others than when this last returned, at first 0: True,
+        or False after `seconds`. For one thread.
+        """
+        return wait_changed(self._notices, self._noticed, _NOTICE_S, seconds)
 
     def edges(self) -> dict[int, ProbeEdge] | None:
         """The active edges by index. None while the engine changes them all the time: ask again in the next round."""

@@ -1,7 +1,8 @@
 """The edges of this host: from the probe ring to fits, reports and residuals."""
 
 import math
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,8 @@ log = get_logger(__name__)
 
 # Samples that are already in the ring when we start are used: a restart then costs no window.
 _BACKLOG = 1 << 14
+# How often the thread that watches a ring asks whether there is another.
+_OTHER_RING_S = 0.25
 
 
 @dataclass
@@ -99,7 +102,7 @@ class HostEdges:
 
     def _read(self) -> None:
         if self._ring is not None and self._ring.stale():
-            self._ring.close()
+            # Not closed: a thread may be at it (`watch`). It goes with whoever is the last to know it.
             self._ring = None
         if self._ring is None:
             try:
@@ -189,6 +192,18 @@ class HostEdges:
             else:
                 edge.window.idle(now_ns)
                 edge.fit = None
+
+    def watch(self, notice: Callable[[], None], stopped: threading.Event) -> None:
+        """For a thread of its own: calls `notice` when `contradicted` or `hidden_jump_ns` may have changed, until
+        `stopped`. As a task of the event loop the same would cost more than all fits of ten edges.
+        """
+        ring = None
+        while not stopped.is_set():
+            before, ring = ring, self._ring
+            if ring is None and before is None:
+                stopped.wait(_OTHER_RING_S)
+            elif ring is None or ring is not before or ring.wait_notice(_OTHER_RING_S):
+                notice()
 
     def contradicted(self) -> bool:
         """Whether delays have contradicted this host's clock page since the last call (causality, the engine says)."""

@@ -1,12 +1,13 @@
 """`fabricpulse clocksync sidecar`: samples in, fleet time out.
 
 Four tasks: `_tick_forever` (4 a second) has `PublishedClock` sample the host clock and keep the page alive;
-`_watch_causality` asks the engine whether delays contradict the page; `_rounds` fits the edges, reports and applies
+`_watch_causality` has a thread that sees when delays contradict the page; `_rounds` fits the edges, reports and applies
 what comes back; the web server answers scrapes, people and neighbours. All thinking is in pure modules.
 """
 
 import asyncio
 import contextlib
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -54,8 +55,6 @@ log = get_logger(__name__)
 
 _NS = 1_000_000_000
 _TICK_S = 0.25
-# Of a probe interval, at 50 trains a second: a clock page that is wrong must not stay.
-_CAUSALITY_S = 0.02
 # Seconds without an answer from any coordinator after which neighbours are asked; with long rounds, rounds.
 _ALONE_S, _ALONE_ROUNDS = 2.0, 1.5
 
@@ -167,11 +166,22 @@ class Sidecar:
             await asyncio.sleep(_TICK_S)
 
     async def _watch_causality(self) -> None:
-        while True:
-            if self._edges.contradicted():
-                self._clock.contradict("causality")
-            self._clock.doubt(self._edges.hidden_jump_ns())
-            await asyncio.sleep(_CAUSALITY_S)
+        loop, noticed, stopped = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+
+        def notice() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has been closed
+                loop.call_soon_threadsafe(noticed.set)
+
+        threading.Thread(target=self._edges.watch, args=(notice, stopped), daemon=True).start()
+        try:
+            while True:
+                await noticed.wait()
+                noticed.clear()
+                if self._edges.contradicted():
+                    self._clock.contradict("causality")
+                self._clock.doubt(self._edges.hidden_jump_ns())
+        finally:
+            stopped.set()
 
     async def _rounds(self, client: HttpClient) -> None:
         while True:
