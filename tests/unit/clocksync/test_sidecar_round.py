@@ -1,5 +1,6 @@
 """One round of a sidecar: whatever goes wrong with its coordinators, its neighbours are there."""
 
+import asyncio
 import ssl
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 import trustme
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from tests.fixtures.waiting import until
 from tests.integration.clocksync.synthetic_fleet import RingWriter
 
 from fabricpulse.clocksync.sidecar.sidecar import Sidecar
@@ -15,7 +17,7 @@ from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.errors import ConfigError
 from fabricpulse.core.options import DaemonOptions
 from fabricpulse.core.run_dir import RUN_DIR_ENV, probe_ring_path
-from fabricpulse.core.shm.probe_ring import VERSION
+from fabricpulse.core.shm.probe_ring import EDGES_SEQUENCE_OFFSET, VERSION
 from fabricpulse.core.web.client import HttpClient
 from fabricpulse.core.web.client_config import HttpClientConfig
 from fabricpulse.core.web.options import WebOptions
@@ -46,6 +48,23 @@ async def test_neighbours_are_asked_after_a_report_that_failed(
 
     assert asked == [client]
     assert "reports to the coordinators failed" in [r.getMessage() for r in caplog.records]
+
+
+async def test_what_contradicts_the_page_reaches_the_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine writes that delays contradict fleet time, and that a jump may be hidden: both take effect at once."""
+    monkeypatch.setenv(RUN_DIR_ENV, str(tmp_path))
+    ring = RingWriter(probe_ring_path(), "h0", [("rail0", "h1", "rail0")])
+    sidecar = Sidecar(DaemonOptions(None, WebOptions(("127.0.0.1:0",)), "info", "logfmt"), Lifetime())
+    sidecar._edges.read()
+    watch = asyncio.create_task(sidecar._watch_causality())
+    ring.map[EDGES_SEQUENCE_OFFSET + 16 : EDGES_SEQUENCE_OFFSET + 24] = (1).to_bytes(8, "little")
+    await until(lambda: sidecar._clock.contradictions["causality"] == 1)
+    ring.map[EDGES_SEQUENCE_OFFSET + 32 : EDGES_SEQUENCE_OFFSET + 40] = (900).to_bytes(8, "little")
+    await until(lambda: sidecar._clock.fleet.hidden_jump_ns == 900)
+    watch.cancel()
+    sidecar._leave()
 
 
 async def test_a_ring_of_another_version_keeps_nobody_from_reporting(
