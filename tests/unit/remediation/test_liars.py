@@ -98,6 +98,20 @@ def test_a_fingerprint_that_is_no_key_is_refused(fingerprint):
         parse_polled(b"{}")
 
 
+def test_an_alertmanager_that_answers_with_nonsense_fills_no_memory():
+    """Each value takes 70 bytes, however short it is: an answer is refused before it is decoded, like a webhook."""
+    with pytest.raises(PayloadError, match="values in one body"):
+        parse_polled(b"[" + b"0," * 4_000_001 + b"0]")
+    labels = {"alertname": "A", "x": "y" * 4097}
+    polled = {
+        "labels": labels,
+        "fingerprint": "f",
+        "startsAt": "2026-01-01T00:00:00Z",
+        "status": {"state": "active"},
+    }
+    assert parse_polled(msgspec.json.encode([polled])) == ()
+
+
 def test_nics_that_membership_does_not_have_count_for_nothing():
     """A process that names forty NICs made room for ten of the four real ones to leave."""
     rails = [f"rail{i}" for i in range(4)]

@@ -7,6 +7,7 @@ from fabricpulse.remediation.receiver.config import MaintenanceConfig
 from fabricpulse.remediation.receiver.maintenance import in_maintenance
 from fabricpulse.remediation.receiver.model import Target
 from fabricpulse.remediation.receiver.times import moment
+from fabricpulse.remediation.receiver.wall_clock import follow_wall
 
 ONCE = MaintenanceConfig(
     hosts=("gpu-0*",), devices=("rail0",), begin="2026-11-22T02:00:00Z", end="2026-11-22T04:00:00+01:00"
@@ -64,3 +65,21 @@ def test_nothing_is_decided_meanwhile_and_what_still_fires_is_acted_on_afterward
     world.now = moment("2023-11-14T22:20:00")
     world.tick(90)
     assert world.phase() == "restoring"
+
+
+def test_windows_are_of_peoples_time():
+    """A receiver that started with a wrong clock does not follow when that is set; windows do: they were off by it."""
+    text = (
+        "rules: [{alert: FabricNicFlapping, mode: auto}]\n"
+        "maintenance: [{begin: '2023-11-15T02:00:00', end: '2023-11-15T03:00:00'}]"
+    )
+    world = World(config(text))
+    ahead_s = moment("2023-11-15T02:30:00") - world.now
+    world.run(lambda t: follow_wall(t, ahead_s))
+    world.deliver(alert())
+    assert world.blocked() == "maintenance"
+    world.run(lambda t: follow_wall(t, ahead_s + 0.5))
+    assert world.state.wall_ahead_s == ahead_s, "what drifts is not written down each time"
+    world.run(lambda t: follow_wall(t, 0.0))
+    world.reconcile()
+    assert world.phase() == "avoiding"

@@ -74,6 +74,8 @@ class Guards:
         self._nics = nics
         self._state = state
         self._now = now
+        # Windows are of people's time.
+        self._wall = now + state.wall_ahead_s
         self._busy_hosts: set[str] = set()
         self._in_flight = 0
         for action in state.actions.values():
@@ -168,7 +170,7 @@ class Guards:
         """Whether people, or a breaker that waits for them, forbid to leave this host."""
         if is_paused(self._state.pause, self._now):
             return "paused"
-        if in_maintenance(self._config.maintenance, Target(host, ""), self._now):
+        if in_maintenance(self._config.maintenance, Target(host, ""), self._wall):
             return "maintenance"
         return "breaker" if "failover" in self._state.breakers else ""
 
@@ -209,7 +211,7 @@ class Guards:
     def _standing(self, direction: Direction, target: Target) -> str:
         if is_paused(self._state.pause, self._now):
             return "paused"
-        if in_maintenance(self._config.maintenance, target, self._now):
+        if in_maintenance(self._config.maintenance, target, self._wall):
             return "maintenance"
         if direction in self._state.breakers:
             return "breaker"

@@ -335,7 +335,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     number, never used before in this process, whenever an episode begins, ends or goes. notified : how far in
     the journal each destination of `notify` has been told. drains_blocked : host -> episode and guard for which it was
     last written that the host is not drained. lanes_blocked : fingerprint -> episode and reasons for which it was
-    written that lanes stay as they are.
+    written that lanes stay as they are. wall_ahead_s : how far people's clock is ahead of the receiver's, which does
+    not follow when it is set.
     """
 
     epoch: int = 0
@@ -357,3 +358,4 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     notified: dict[str, int] = {}
     drains_blocked: dict[str, str] = {}
     lanes_blocked: dict[str, str] = {}
+    wall_ahead_s: float = 0.0

@@ -80,9 +80,7 @@ class Notification:
 def parse_notification(body: bytes, max_alerts: int = 2**31) -> Notification:
     """Decodes a webhook body. Raises PayloadError when it is not one at all, TooManyAlertsError before it reads any of
     more than max_alerts, or makes more values than a fleet's alerts have."""
-    # Commas in texts are counted as well. No value is without one before it but the first of a list or an object.
-    if len(body) > _MAX_VALUES and (values := body.count(b",")) > _MAX_VALUES:
-        raise TooManyAlertsError(f"{values} values in one body, {_MAX_VALUES} are taken")
+    _check_values(body)
     try:
         envelope = msgspec.json.decode(body, type=_Envelope)
     except _UNREADABLE as error:
@@ -104,7 +102,9 @@ def parse_notification(body: bytes, max_alerts: int = 2**31) -> Notification:
 
 
 def parse_polled(body: bytes) -> tuple[Alert, ...]:
-    """Decodes the answer of Alertmanager's `GET /api/v2/alerts`: what is active there now. Raises PayloadError."""
+    """Decodes the answer of Alertmanager's `GET /api/v2/alerts`: what is active there now. Raises PayloadError, as for
+    a webhook also for more values than a fleet's alerts have."""
+    _check_values(body)
     try:
         raws = msgspec.json.decode(body, type=list[msgspec.Raw])
     except _UNREADABLE as error:
@@ -116,7 +116,7 @@ def parse_polled(body: bytes) -> tuple[Alert, ...]:
             starts_at = _seconds(polled.starts_at)
         except _UNREADABLE:
             continue  # another receiver's alert with labels that mean nothing to us
-        if not is_fingerprint(polled.fingerprint):
+        if not is_fingerprint(polled.fingerprint) or not _are_labels(polled.labels):
             continue
         suppressed = polled.status.state != "active"
         alerts.append(Alert(True, polled.fingerprint, starts_at, polled.labels, suppressed))
@@ -162,11 +162,21 @@ class _Polled(msgspec.Struct, rename="camel"):
 
 def _alert(raw: bytes) -> Alert:
     decoded = msgspec.json.decode(raw, type=_Alert)
-    if len(decoded.labels) > _MAX_LABELS or any(len(v) > _MAX_TEXT for v in decoded.labels.values()):
+    if not _are_labels(decoded.labels):
         raise ValueError("more labels, or longer ones, than any rule gives")
     if not is_fingerprint(decoded.fingerprint):
         raise ValueError("no usable fingerprint")
     return Alert(decoded.status == "firing", decoded.fingerprint, _seconds(decoded.starts_at), decoded.labels)
+
+
+def _check_values(body: bytes) -> None:
+    # Commas in texts are counted as well. No value is without one before it but the first of a list or an object.
+    if len(body) > _MAX_VALUES and (values := body.count(b",")) > _MAX_VALUES:
+        raise TooManyAlertsError(f"{values} values in one body, {_MAX_VALUES} are taken")
+
+
+def _are_labels(labels: dict[str, str]) -> bool:
+    return len(labels) <= _MAX_LABELS and all(len(value) <= _MAX_TEXT for value in labels.values())
 
 
 def is_fingerprint(text: str) -> bool:

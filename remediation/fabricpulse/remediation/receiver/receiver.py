@@ -33,7 +33,7 @@ from fabricpulse.remediation.receiver.sql_store import SqlStore
 from fabricpulse.remediation.receiver.sqlite_database import SqliteDatabase
 from fabricpulse.remediation.receiver.store import StoreError
 from fabricpulse.remediation.receiver.transaction import Transaction, Transition
-from fabricpulse.remediation.receiver.wall_clock import MonotonicWallClock
+from fabricpulse.remediation.receiver.wall_clock import MonotonicWallClock, follow_wall
 from fabricpulse.remediation.receiver.webhook import Webhook
 
 log = get_logger(__name__)
@@ -74,6 +74,7 @@ class Receiver:
             notifier.wake()
 
     def _reconcile(self, transaction: Transaction, now: float) -> None:
+        follow_wall(transaction, self._clock.behind_wall())
         self._reconciler.decisions.reconcile(transaction, now)
         self._reconciler.rebalancer.reconcile(transaction, now)
         self._reconciler.drains.reconcile(transaction, now)

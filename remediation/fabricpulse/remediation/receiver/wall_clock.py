@@ -3,11 +3,19 @@
 import time
 
 from fabricpulse.core.log import get_logger
+from fabricpulse.remediation.receiver.transaction import Transaction
 
 log = get_logger(__name__)
 
 # A journal that is further ahead than this was written by a clock that was wrong.
 SANE_AHEAD_S = 3600.0
+_NOTED_S = 1.0
+
+
+def follow_wall(transaction: Transaction, ahead_s: float) -> None:
+    """Notes how far people's clock is ahead, when that has changed by more than a second."""
+    if abs(ahead_s - transaction.wall_ahead_s) > _NOTED_S:
+        transaction.set(wall_ahead_s=ahead_s)
 
 
 class MonotonicWallClock:
