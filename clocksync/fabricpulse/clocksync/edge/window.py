@@ -17,6 +17,10 @@ from fabricpulse.core.shm.probe_ring import INBOUND, MAIN_PATH, OUTBOUND, RX_HAR
 
 _NS = 1_000_000_000
 _RAW = np.dtype((np.void, SAMPLE_DTYPE.itemsize))
+_BITS = np.array([1, 2, 4], np.uint8)
+_NO_TRAINS = Trains(
+    np.empty(0, np.int64), np.empty((0, 3), np.int64), np.empty((0, 3), np.int64), np.empty((0, 3), np.bool_)
+)
 # A packet that arrives this much before it can have been sent tells of a stepped clock, or of a machine that was
 # paused; one that does so by more than the bound of the fit allows, too, but for what stamps may be late.
 STEP_NS, LATE_STAMP_NS = 20_000.0, 1_000.0
@@ -43,10 +47,12 @@ class EdgeWindow:
     route_changes: int = 0
     frequency_steps: int = 0
     filter: EdgeFilter = field(init=False)
+    # What has come since the last fit, and what was there then, in the order of time.
     _chunks: dict[int, list[Samples]] = field(default_factory=lambda: {INBOUND: [], OUTBOUND: []})
+    _kept: dict[int, Trains] = field(default_factory=lambda: {INBOUND: _NO_TRAINS, OUTBOUND: _NO_TRAINS})
     _not_before_ns: int = 0
-    # Of the trains of `fit`, outbound and inbound (_floor).
-    _floors: tuple[tuple[float, float], tuple[float, float]] = ((0.0, 0.0), (0.0, 0.0))
+    # Those of `fit`, outbound and inbound.
+    _fitted: tuple[Trains, Trains] = field(default_factory=lambda: (_NO_TRAINS, _NO_TRAINS))
     _broken: list[int] = field(default_factory=list)  # trains that are left out, by our host time
 
     def __post_init__(self) -> None:
@@ -67,8 +73,9 @@ class EdgeWindow:
 
     def clear(self) -> None:
         """Forgets all trains and the slope: this host's clock has changed."""
-        for chunks in self._chunks.values():
+        for direction, chunks in self._chunks.items():
             chunks.clear()
+            self._kept[direction] = _NO_TRAINS
         self._broken.clear()
         self.fit = None
         self.filter.clear()
@@ -80,6 +87,7 @@ class EdgeWindow:
             own = "tx_ns" if direction == OUTBOUND else "rx_ns"
             while chunks and chunks[0][own].max() < begin:
                 chunks.pop(0)
+            self._kept[direction] = _after(self._kept[direction], begin)
         if self.fit is not None:
             self.fit = None
             self.filter.clear()
@@ -115,10 +123,7 @@ class EdgeWindow:
         elif self.fit is None or fit.t_last_ns > self.fit.t_last_ns:
             self.fit = self.filter.update(fit)
             since = self._not_before_ns
-            self._floors = (
-                _floor(_after(outbound, since), 1, self.fit),
-                _floor(_after(inbound, since), -1, self.fit),
-            )
+            self._fitted = _after(outbound, since), _after(inbound, since)
         return self.fit
 
     def _after_frequency_step(self, outbound: Trains, inbound: Trains, fit: EdgeFit) -> EdgeFit | None:
@@ -146,35 +151,20 @@ class EdgeWindow:
         self.filter.clear()
 
     def _trains(self, direction: int, begin_ns: int, end_ns: int) -> Trains:
-        """Trains of the window in the order of time, as arrays; what is outside is dropped for good."""
-        chunks = self._chunks[direction]
-        if not chunks:
-            empty = np.empty((0, 3), np.int64)
-            return Trains(np.empty(0, np.int64), empty, empty, np.empty((0, 3), np.bool_))
-        # As plain bytes: concatenate would compare the fields of the records, in Python, each time.
-        raw = [chunk.view(_RAW) for chunk in chunks]
-        block = np.concatenate(raw).view(SAMPLE_DTYPE) if len(chunks) > 1 else chunks[0]
-        bits = np.array([1, 2, 4], np.uint8)
-        own, own_valid = ("tx_ns", "tx_valid") if direction == OUTBOUND else ("rx_ns", "rx_valid")
-        have_own = (block[own_valid][:, None] & bits) != 0
-        # The first stamp that is there; the trains are so short that it does not matter which.
-        first = have_own.argmax(axis=1)
-        t_ns = block[own][np.arange(len(block)), first]
-        keep = have_own.any(axis=1) & (t_ns >= begin_ns)
-        block, t_ns = block[keep], t_ns[keep]
-        self._chunks[direction] = [block] if len(block) else []
-        valid = ((block["tx_valid"] & block["rx_valid"])[:, None] & bits) != 0
-        inside = valid.any(axis=1) & (t_ns <= end_ns + _NS)
+        """Trains of the window in the order of time; what is older is dropped for good."""
+        kept, chunks = self._kept[direction], self._chunks[direction]
+        if chunks:
+            # As plain bytes: concatenate would compare the fields of the records, in Python, each time.
+            raw = [chunk.view(_RAW) for chunk in chunks]
+            new = _decoded(np.concatenate(raw).view(SAMPLE_DTYPE) if len(raw) > 1 else chunks[0], direction)
+            chunks.clear()
+            kept = _joined(kept, new)
+        self._kept[direction] = kept = _after(kept, begin_ns)
+        trains = _only(kept, slice(0, int(np.searchsorted(kept.t_ns, end_ns + _NS, side="right"))))
         if self._broken:
             self._broken = [at for at in self._broken if at >= begin_ns]
-            inside &= ~np.isin(t_ns, self._broken)
-        order = np.argsort(t_ns[inside], kind="stable")
-        return Trains(
-            t_ns[inside][order],
-            block["tx_ns"][inside][order],
-            block["rx_ns"][inside][order],
-            valid[inside][order],
-        )
+            trains = _only(trains, ~np.isin(trains.t_ns, self._broken))
+        return trains
 
     def _step_time(
         self, outbound: Trains, inbound: Trains, early: tuple[NDArray[np.bool_], ...], fit: EdgeFit
@@ -197,13 +187,15 @@ class EdgeWindow:
         if fit.quality != Quality.FILTERED or fit.window_s < 1.0:
             return None
         missed = self.fit is not None and fit.t_last_ns - self.fit.t_last_ns > MISSED * self.window_ns
+        base = self.fit if missed and self.fit is not None else fit
         floors = []
-        for trains, sign, last in zip((outbound, inbound), (1, -1), self._floors, strict=True):
-            early, late = _only(trains, trains.t_ns < fit.t_ns), _after(trains, fit.t_ns)
-            if len(late) < ROUTE_TRAINS or (len(early) < ROUTE_TRAINS and not missed):
+        for trains, sign, last in zip((outbound, inbound), (1, -1), self._fitted, strict=True):
+            delay = _above_line(trains, sign, base, first=1)
+            half = int(np.searchsorted(trains.t_ns, fit.t_ns))
+            if len(delay) - half < ROUTE_TRAINS or (half < ROUTE_TRAINS and not missed):
                 return None
-            base = self.fit if missed and self.fit is not None else fit
-            floors.append((last if missed else _floor(early, sign, fit), _floor(late, sign, base)))
+            before = _above_line(last, sign, base, first=1) if missed else delay[:half]
+            floors.append((_floor(before), _floor(delay[half:])))
         moved = max(ROUTE_NS, ROUTE_SHARE * 2 * max(fit.half_gap_ns, 0.0))
         rise, other = sorted(((new[0] - old[0]) for old, new in floors), reverse=True)
         if other < -rise / 4:
@@ -261,19 +253,41 @@ def _early(trains: Trains, sign: int, fit: EdgeFit) -> NDArray[np.bool_]:
     return early
 
 
-def _floor(trains: Trains, sign: int, fit: EdgeFit) -> tuple[float, float]:
-    """Delays by the fit, ns: of the fastest train, and of the one that two fifths are faster than.
+def _floor(delay: NDArray[np.float64]) -> tuple[float, float]:
+    """Of delays by a fit, ns: that of the fastest train, and of the one that two fifths are faster than.
 
     Less than the median: a way that changed just before the middle of the window then shows in the next one.
     """
-    delay = _above_line(trains, sign, fit, first=1)
     usual = (2 * len(delay) - 2) // 5
     return float(delay.min()), float(np.partition(delay, usual)[usual])
 
 
+def _decoded(block: Samples, direction: int) -> Trains:
+    """In the order of time; trains of which no packet has both stamps are left out."""
+    own, own_valid = ("tx_ns", "tx_valid") if direction == OUTBOUND else ("rx_ns", "rx_valid")
+    valid = ((block["tx_valid"] & block["rx_valid"])[:, None] & _BITS) != 0
+    # The first stamp that is there; the trains are so short that it does not matter which.
+    first = ((block[own_valid][:, None] & _BITS) != 0).argmax(axis=1)
+    t_ns = block[own][np.arange(len(block)), first]
+    order = np.argsort(t_ns, kind="stable")
+    order = order[valid.any(axis=1)[order]]
+    return Trains(t_ns[order], block["tx_ns"][order], block["rx_ns"][order], valid[order])
+
+
+def _joined(old: Trains, new: Trains) -> Trains:
+    """Both in the order of time."""
+    parts = zip(
+        (old.t_ns, old.tx_ns, old.rx_ns, old.valid), (new.t_ns, new.tx_ns, new.rx_ns, new.valid), strict=True
+    )
+    joined = Trains(*(np.concatenate(pair) for pair in parts))
+    if len(old) and len(new) and new.t_ns[0] < old.t_ns[-1]:
+        joined = _only(joined, np.argsort(joined.t_ns, kind="stable"))
+    return joined
+
+
 def _after(trains: Trains, cut_ns: int) -> Trains:
-    return _only(trains, trains.t_ns >= cut_ns)
+    return _only(trains, slice(int(np.searchsorted(trains.t_ns, cut_ns)), None))
 
 
-def _only(trains: Trains, keep: NDArray[np.bool_]) -> Trains:
+def _only(trains: Trains, keep: NDArray[np.bool_] | NDArray[np.intp] | slice) -> Trains:
     return Trains(trains.t_ns[keep], trains.tx_ns[keep], trains.rx_ns[keep], trains.valid[keep])
