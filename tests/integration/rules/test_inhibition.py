@@ -1,0 +1,215 @@
+"""One fault, one page: a real Alertmanager with the shipped inhibitions and all alerts that a fault raises.
+
+Each fault is in a cluster of its own, beside one alert of the same kind elsewhere in it, which must still be told. What
+raises these alerts is in the cases of promtool, and for some of the faults in test_pages.py.
+"""
+
+import json
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.fixtures.ports import reserved_port
+from tests.fixtures.waiting import wait_for
+
+from fabricpulse.lab.tools import command_line, find_tool
+
+ROOT = Path(__file__).parents[3]
+pytestmark = pytest.mark.prometheus
+Labels = dict[str, str]
+
+
+def alert(name: str, **labels: str) -> Labels:
+    return {"alertname": name, "severity": "warning", **labels}
+
+
+def flow(
+    sender: str, receiver: str, workload: str = "1", network: str = "rail0", name: str = "FabricPathContended"
+) -> Labels:
+    """An alert on a flow, as lib/flows.libsonnet labels it: the sender first."""
+    ends = {"instance": sender, "device": network, "peer": receiver, "peer_device": network}
+    return alert(name, workload=workload, network=network, **ends)
+
+
+def incast(receiver: str, workload: str = "1", device: str = "rail0") -> Labels:
+    return alert("FabricIncast", workload=workload, peer=receiver, peer_device=device)
+
+
+def nic(name: str, host: str, device: str = "rail0", **labels: str) -> Labels:
+    return alert(name, instance=host, device=device, network=device, **labels)
+
+
+# Of each fault: what is told, and what is not.
+FAULTS: dict[str, tuple[list[Labels], list[Labels]]] = {
+    "two jobs on one link": (
+        [flow("h1", "h2"), flow("h3", "h4", workload="2")],
+        [
+            alert("FabricJobsContend"),
+            alert("FabricNetworkSlow", network="rail0", flows="measured"),
+        ],
+    ),
+    # Whoever has no label says nothing of the others' network.
+    "a contended flow on a rail, a slow network elsewhere": (
+        [
+            flow("h1", "h2"),
+            alert("FabricNetworkSlow", network="rail1"),
+        ],
+        [],
+    ),
+    "an incast": (
+        [incast("h9"), flow("h1", "h9", workload="2"), flow("h1", "h8"), flow("h1", "h9", network="rail1")],
+        [flow("h1", "h9"), flow("h2", "h9"), flow("h3", "h9")],
+    ),
+    "a dead host": (
+        [
+            alert("FabricHostDown", instance="h1", peer="h1"),
+            nic("FabricNicDisconnected", "h2"),
+            alert("FabricCollectiveStalled", workload="2", peer="h2", rank="9"),
+        ],
+        [
+            alert("FabricExporterDown", instance="h1", job="fabricpulse-mesh"),
+            alert("FabricExporterGone", instance="h1", job="fabricpulse-nic", daemon="nic"),
+            nic("FabricNicDisconnected", "h1"),
+            nic("FabricNicUnknown", "h1"),
+            alert("FabricCollectiveStalled", workload="1", peer="h1", rank="8"),
+            alert("FabricAgentLost", instance="h1"),
+            alert("FabricClockUnsynchronized", instance="h1"),
+        ],
+    ),
+    "a dead coordinator": (
+        [
+            alert("FabricClockCoordinatorLost"),
+            alert("FabricExporterDown", instance="h1", job="fabricpulse-mesh"),
+        ],
+        [
+            *(alert("FabricClockCoordinatorDown", instance=f"h{host}") for host in range(64)),
+            *(alert("FabricClockBoundWide", instance=f"h{host}") for host in range(64)),
+            alert("FabricExporterDown", instance="monitor", job="fabricpulse-coordinator"),
+        ],
+    ),
+    "a dead leaf": (
+        [
+            alert("FabricFaultLocated", kind="switch", faulty="leaf7", leaf="leaf7", network="rail0"),
+            nic("FabricNicDisconnected", "h40", device="rail1", leaf="leaf8"),
+        ],
+        [
+            alert("FabricNetworkDown", network="rail0"),
+            *(nic("FabricNicDisconnected", f"h{host}", leaf="leaf7") for host in range(32)),
+            *(nic("FabricNicFlapping", f"h{host}", leaf="leaf7") for host in range(32)),
+        ],
+    ),
+    "a dead rail": (
+        [alert("FabricNetworkDown", network="rail0"), nic("FabricNicDisconnected", "h1", device="rail1")],
+        [nic("FabricNicDisconnected", f"h{host}") for host in range(32)],
+    ),
+    "a dead NIC": (
+        [
+            nic("FabricNicDisconnected", "h1"),
+            nic("FabricLaneDown", "h2", workload="1"),
+            nic("FabricLaneDown", "h1", device="rail1", workload="1"),
+        ],
+        [
+            nic("FabricLaneDown", "h1", workload="1"),
+            nic("FabricPathDown", "h1"),
+            nic("FabricLinkFlapping", "h1"),
+            nic("FabricNicSlow", "h1", device="rail1", direction="receive"),
+        ],
+    ),
+    "a flapping NIC": (
+        [nic("FabricNicFlapping", "h1")],
+        [
+            nic("FabricNicFlappingSlowly", "h1"),
+            nic("FabricLinkFlapping", "h1"),
+            nic("FabricLaneFailovers", "h1"),
+        ],
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def alertmanager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of an Alertmanager with deploy/alertmanager.yml, of whose receivers nobody is told."""
+    place = find_tool("alertmanager")
+    if place is None:
+        pytest.skip("alertmanager is not installed; scripts/fetch_tools.sh gets it")
+    folder = tmp_path_factory.mktemp("alertmanager")
+    config = yaml.safe_load((ROOT / "deploy" / "alertmanager.yml").read_text())
+    config["receivers"] = [{"name": receiver["name"]} for receiver in config["receivers"]]
+    (folder / "alertmanager.yml").write_text(yaml.safe_dump(config))
+    address = f"127.0.0.1:{reserved_port()}"
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(
+            [
+                *(str(part) for part in command_line(place)),
+                f"--config.file={folder / 'alertmanager.yml'}",
+                f"--storage.path={folder / 'data'}",
+                f"--web.listen-address={address}",
+                "--cluster.listen-address=",
+            ],
+            stdout=log,
+            stderr=log,
+        )
+
+    def ready() -> bool:
+        assert process.poll() is None, (folder / "log").read_text()
+        try:
+            urllib.request.urlopen(f"http://{address}/-/ready", timeout=60).close()
+        except OSError:
+            return False
+        return True
+
+    try:
+        wait_for(ready, 60, "Alertmanager answers")
+        yield address
+    finally:
+        process.kill()
+        process.wait(60)
+
+
+def test_one_alert_of_each_fault_is_told(alertmanager: str) -> None:
+    """Of all alerts that a fault raises only those that name it are not muted, and none elsewhere is."""
+    posted = [
+        {"labels": labels | {"cluster": fault}}
+        for fault, (told, muted) in FAULTS.items()
+        for labels in (*told, *muted)
+    ]
+    # The same alerts in a fleet in which nothing else is wrong.
+    alone = flow("h1", "h9", network="rail5")
+    posted += [{"labels": alone | {"cluster": "another fleet"}}]
+    request = urllib.request.Request(
+        f"http://{alertmanager}/api/v2/alerts",
+        json.dumps(posted).encode(),
+        {"Content-Type": "application/json"},
+    )
+    urllib.request.urlopen(request, timeout=60).close()  # noqa: S310 - http of ours
+
+    def told() -> dict[str, list[Labels]]:
+        with urllib.request.urlopen(f"http://{alertmanager}/api/v2/alerts", timeout=60) as answer:
+            alerts: list[dict[str, Any]] = json.load(answer)
+        assert len(alerts) == len(posted)
+        found: dict[str, list[Labels]] = {}
+        for one in alerts:
+            if not one["status"]["inhibitedBy"]:
+                labels = one["labels"]
+                found.setdefault(labels.pop("cluster"), []).append(labels)
+        return {fault: sorted(labels, key=_ordered) for fault, labels in found.items()}
+
+    expected = {fault: sorted(_filled(told), key=_ordered) for fault, (told, _) in FAULTS.items()}
+    expected["another fleet"] = _filled([alone])
+    # What mutes is known a moment after it has been posted.
+    with suppress(AssertionError):
+        wait_for(lambda: told() == expected, 20, "only what names a fault is told")
+    assert told() == expected
+
+
+def _filled(alerts: list[Labels]) -> list[Labels]:
+    return [{name: text for name, text in labels.items() if text} for labels in alerts]
+
+
+def _ordered(labels: Labels) -> list[tuple[str, str]]:
+    return sorted(labels.items())
