@@ -39,7 +39,8 @@ class Kind(enum.IntEnum):
 # How probable it is, before any evidence, that one component of the kind is faulty at a moment. Only ratios matter: of
 # two that explain the evidence alike, the more probable kind is named.
 LOG_PRIOR = {
-    Kind.HOST: math.log(1e-4),
+    # Less than a NIC: where all but one of a host's NICs suffer from something else, that NIC is dead, not the host.
+    Kind.HOST: math.log(2e-5),
     Kind.NIC: math.log(1e-4),
     Kind.NIC_TX: math.log(1e-4),
     Kind.NIC_RX: math.log(1e-4),

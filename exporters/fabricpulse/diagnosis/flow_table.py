@@ -20,10 +20,10 @@ class FlowTable:
     """Columns of all flows.
 
     source, destination : NICs, as nodes. host_of : the host of each NIC, as a node; -1 for a host that has only one
-    NIC, which cannot be told from it. rate : packets a second when all is well. edge : flows of one pair have one
-    number; numbers ascend. hops : switches in order, NO_HOP behind the last;
-    hops that do not answer have got nodes too, from first_unnamed: `silent_hops.named`. may_be : of each of those, the
-    others one of which it is, where it is not known which.
+    NIC, which cannot be told from it. rate : packets a second when all is well, 0 where nothing is sent. edge : flows
+    of one pair have one number; numbers ascend. hops : switches in order, NO_HOP behind the last; those that do not
+    answer have got nodes too, from first_unnamed: `silent_hops.named`. may_be : of each of those, the others one of
+    which it is, where it is not known which.
     """
 
     source: Nodes
@@ -39,7 +39,7 @@ class FlowTable:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "edge_rate", np.bincount(self.edge, weights=self.rate))
-        object.__setattr__(self, "edge_flows", np.bincount(self.edge).astype(float))
+        object.__setattr__(self, "edge_flows", np.bincount(self.edge, weights=self.rate > 0))
 
     def __len__(self) -> int:
         return len(self.source)
@@ -101,6 +101,7 @@ def totals(table: FlowTable) -> Totals:
     parts: list[tuple[Codes, Floats, Floats]] = []
     for start in range(0, len(table), _CHUNK):
         flows = np.arange(start, min(start + _CHUNK, len(table)))
+        flows = flows[table.rate[flows] > 0]
         rate = table.rate[flows].astype(float)
         for column in table.shared(flows):
             there = column >= 0

@@ -1,5 +1,6 @@
 """From findings, which are numbers, to suspects, which have names. Pure."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,21 +23,28 @@ class Layout:
     names: tuple[str, ...]
 
 
-def without_fabric(layout: Layout, findings: tuple[Finding, ...]) -> list[Finding]:
-    """Without "the fabric", which may be all that lies between two leaves, where one way into or out of it is told."""
+def without_fabric(layout: Layout, findings: Sequence[Finding]) -> list[Finding]:
+    """Without "the fabric" where something by name is told beside it. The fabric is all that lies between two leaves,
+    as far as nothing is known of it (of the paths of a host that traces none, too); a way into or out of it is less.
+    """
     first = layout.table.first_unnamed
-
-    def ways(finding: Finding) -> set[int]:
+    switches, links = set[int](), set[tuple[int, int]]()
+    for finding in findings:
         kind, a, b = parts(finding.component)
-        return {node for node in (a, b) if node >= first} if kind is Kind.LINK else set()
+        if kind is Kind.SWITCH and a < first:
+            switches.add(a)
+        elif kind is Kind.LINK:
+            links.add((a, b))
+    near = {a for a, b in links if max(a, b) < first}
+    far = {b for a, b in links if max(a, b) < first}
 
-    told = set().union(*map(ways, findings)) if findings else set()
-    return [
-        finding
-        for finding in findings
-        for kind, a, _ in [parts(finding.component)]
-        if kind is not Kind.SWITCH or a < first or a not in told
-    ]
+    def told(finding: Finding) -> bool:
+        kind, a, b = parts(finding.component)
+        if kind is Kind.SWITCH and a >= first:
+            return bool(switches or links)
+        return kind is Kind.LINK and ((b >= first and a in near) or (a >= first and b in far))
+
+    return [finding for finding in findings if not told(finding)]
 
 
 def suspect_of(layout: Layout, what: str, finding: Finding) -> Suspect:

@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from fabricpulse.diagnosis.fleet_evidence import FABRIC, FleetEvidence
+from fabricpulse.diagnosis.fleet_evidence import FleetEvidence
+from fabricpulse.diagnosis.layout import FABRIC
 from fabricpulse.diagnosis.messages import (
     PROTOCOL,
     EdgeName,

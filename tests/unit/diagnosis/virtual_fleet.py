@@ -1,0 +1,349 @@
+"""A fleet below a Clos fabric in virtual time. Its exporters report what faults do to them to `FleetEvidence`."""
+
+import random
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+
+from fabricpulse.diagnosis.fleet_evidence import FleetEvidence
+from fabricpulse.diagnosis.layout import FABRIC
+from fabricpulse.diagnosis.messages import (
+    PROTOCOL,
+    EdgeName,
+    EvidenceReport,
+    FlowEvidence,
+    FlowPath,
+    pack_flows,
+)
+from fabricpulse.diagnosis.suspect import Suspect
+
+PORTS = 4
+# Packets a second of a healthy flow: the first source port, the others. Three make a train.
+MAIN, SWEPT = 135.0, 5.0
+_TRAIN = 3
+_MOST_PATHS = 500  # of one report, as the exporter
+
+Part = tuple[str, ...]
+"""A kind and one or two names: ("nic_tx", "h1/r0"), ("link", "leaf0-r0", "spine1-r0")."""
+Share = Callable[[Part, float], float]
+Name = tuple[str, str, str]
+"""Kind, component and peer of a suspect, as the API gives them."""
+
+
+@dataclass
+class Fault:
+    """share : of the packets of each part that are lost, at a moment since the beginning; or, with `what`, the flows
+    that cross it suffer while it is above 0. names : suspects that are right; of several, all together are one fault.
+    """
+
+    what: str
+    parts: tuple[Part, ...]
+    names: frozenset[Name]
+    share: Share
+    begins_s: float
+    ends_s: float
+    host: str = ""  # that reboots: it says nothing meanwhile
+
+    def of(self, part: Part, now_s: float) -> float:
+        """Share at a moment."""
+        return self.share(part, now_s - self.begins_s) if self.begins_s <= now_s < self.ends_s else 0.0
+
+
+@dataclass
+class _Exporter:
+    edges: tuple[EdgeName, ...]
+    revision: int
+    at: float  # part of a second at which it reports
+    told: bool = False
+    told_paths: int = 0
+    last_s: float = -100.0
+    slow_until: dict[tuple[int, int], float] = field(default_factory=dict)
+
+
+class VirtualFleet:
+    """leaves : a rail. traced : share of paths that are known. blind : hosts that never report."""
+
+    def __init__(
+        self,
+        seed: int,
+        hosts: int,
+        rails: int,
+        leaves: int,
+        spines: int,
+        traced: bool = True,
+        blind: Iterable[str] = (),
+    ) -> None:
+        self.random = random.Random(seed)
+        self.rng = np.random.default_rng(seed)
+        self.hosts = [f"h{i}" for i in range(hosts)]
+        self.rails = [f"r{i}" for i in range(rails)]
+        self.spines, self.traced, self.blind = spines, traced, frozenset(blind)
+        self.leaf = {
+            f"{host}/{rail}": f"leaf{i % leaves}-{rail}"
+            for i, host in enumerate(self.hosts)
+            for rail in self.rails
+        }
+        self.members = list(self.hosts)
+        self.faults: list[Fault] = []
+        self.now_s = 0.0
+        self.evidence = FleetEvidence(self.leaf)
+        self._way: dict[tuple[str, str, int], tuple[str, ...]] = {}
+        self.exporters: dict[str, _Exporter] = {}
+        self._deal()
+
+    # -- what is there
+
+    def below(self, leaf: str) -> list[str]:
+        """NICs of a leaf."""
+        return [nic for nic, at in self.leaf.items() if at == leaf]
+
+    def uplinks(self, leaf: str) -> list[str]:
+        """Its spines."""
+        rail = leaf.partition("-")[2]
+        return [f"spine{k}-{rail}" for k in range(self.spines)]
+
+    def way(self, source: str, destination: str, port: int) -> tuple[str, ...]:
+        """Switches between two NICs."""
+        first, last = self.leaf[source], self.leaf[destination]
+        if first == last:
+            return (first,)
+        key = source, destination, port
+        if key not in self._way:
+            self._way[key] = (first, self.random.choice(self.uplinks(first)), last)
+        return self._way[key]
+
+    def parts(self, source: str, destination: str, port: int) -> list[Part]:
+        """All that a flow crosses."""
+        way = self.way(source, destination, port)
+        return [
+            ("nic_tx", source),
+            ("nic_rx", destination),
+            *(("switch", node) for node in way),
+            *(("link", a, b) for a, b in pairwise(way)),
+        ]
+
+    # -- what happens
+
+    def members_are(self, members: list[str]) -> None:
+        """From now on these are the fleet: every exporter has other edges, and begins to count anew."""
+        self.members = members
+        self._deal()
+
+    def _deal(self) -> None:
+        old = self.exporters
+        self.exporters = {}
+        for host in self.members:
+            edges = tuple(
+                EdgeName(rail, peer, rail) for rail in self.rails for peer in self.members if peer != host
+            )
+            before = old.get(host)
+            self.exporters[host] = _Exporter(
+                edges, before.revision + 1 if before else 1, before.at if before else self.random.random()
+            )
+
+    def restart_coordinator(self) -> None:
+        """All that it knew is gone."""
+        self.evidence = FleetEvidence(self.leaf)
+
+    def play(self, seconds: float) -> list[tuple[float, tuple[Suspect, ...]]]:
+        """Plays on. Returns what was named each second."""
+        found = []
+        for _ in range(int(seconds)):
+            for host in sorted(self.exporters, key=lambda host: self.exporters[host].at):
+                self._report(host, self.now_s + self.exporters[host].at)
+            self.now_s += 1
+            found.append((self.now_s, self.evidence.suspects(self.now_s)))
+        return found
+
+    def _rebooting(self, host: str, now_s: float) -> bool:
+        return any(f.host == host and f.begins_s <= now_s < f.ends_s for f in self.faults)
+
+    def _report(self, host: str, now_s: float) -> None:
+        exporter = self.exporters[host]
+        if self._rebooting(host, now_s):
+            # It comes back as another process.
+            exporter.told, exporter.told_paths, exporter.last_s, exporter.slow_until = False, 0, now_s, {}
+            return
+        flows = self._flows(host, exporter, now_s)
+        if self._rebooting(host, now_s - 1.0):
+            flows = []  # it has nothing to compare with yet
+        if host in self.blind:
+            return
+        if not flows and exporter.told and now_s - exporter.last_s < 5:
+            return
+        paths = self._paths(host, exporter) if exporter.told else ()
+        report = EvidenceReport(
+            *(PROTOCOL, host, exporter.revision, PORTS, MAIN, SWEPT, pack_flows(flows), False),
+            None if exporter.told else exporter.edges,
+            paths,
+        )
+        if self.evidence.report(report, now_s):
+            exporter.told, exporter.told_paths = False, 0
+            return
+        exporter.told, exporter.last_s = True, now_s
+        exporter.told_paths += len(paths)
+
+    def _paths(self, host: str, exporter: _Exporter) -> tuple[FlowPath, ...]:
+        found = []
+        for number, edge in enumerate(exporter.edges):
+            for port in range(PORTS):
+                way = self.way(f"{host}/{edge.device}", f"{edge.peer}/{edge.peer_device}", port)
+                if len(way) > 1 and self.traced:
+                    found.append(FlowPath(number, port, way))
+        return tuple(found[exporter.told_paths : exporter.told_paths + _MOST_PATHS])
+
+    def _flows(self, host: str, exporter: _Exporter, now_s: float) -> list[FlowEvidence]:
+        """What it has to tell of the last second."""
+        faults = [f for f in self.faults if f.begins_s - 1 <= now_s < f.ends_s + 60]
+        found = []
+        for number, edge in enumerate(exporter.edges):
+            near, far = f"{host}/{edge.device}", f"{edge.peer}/{edge.peer_device}"
+            for port in range(PORTS):
+                crossed = self.parts(far, near, port) if faults else []
+                passes = 1.0
+                slow = cut = False
+                for fault in faults:
+                    if fault.host == edge.peer and self._rebooting(edge.peer, now_s - 0.5):
+                        passes = 0.0
+                    for part in fault.parts:
+                        if part not in crossed:
+                            continue
+                        if fault.what == "loss":
+                            # The mean over the last second.
+                            passes *= 1 - 0.25 * sum(
+                                fault.of(part, now_s - k) for k in (0.125, 0.375, 0.625, 0.875)
+                            )
+                        elif fault.what == "delay":
+                            slow |= self._slow(
+                                host, exporter, (number, port), fault.of(part, now_s - 1.0) > 0, now_s
+                            )
+                        else:
+                            # A flow is tried with large packets every few seconds.
+                            cut |= fault.of(part, now_s - 3.0 * (_spread(near, far, port))) > 0
+                rate = SWEPT if port else MAIN
+                sent = lost = 0
+                if passes < 1 or self.random.random() < 2e-5 * rate:
+                    sent = _TRAIN * round(rate / _TRAIN)
+                    lost = int(self.rng.binomial(sent, 1 - passes)) if passes < 1 else 1
+                if lost or slow or cut:
+                    found.append(FlowEvidence(number, port, slow, sent, lost, cut))
+        return found
+
+    def _slow(self, host: str, exporter: _Exporter, flow: tuple[int, int], now: bool, now_s: float) -> bool:
+        """A flow is called slow, and well again, some seconds late, each flow's at its own moment."""
+        late_s = 1.0 + 4.0 * _spread(host, *flow)
+        if now:
+            exporter.slow_until.setdefault(flow, -(now_s + late_s))
+            if (exporter.slow_until[flow] < 0 and now_s >= -exporter.slow_until[flow]) or exporter.slow_until[
+                flow
+            ] > 0:
+                exporter.slow_until[flow] = now_s + late_s
+        elif exporter.slow_until.get(flow, 0) < 0 or now_s > exporter.slow_until.get(flow, 0):
+            exporter.slow_until.pop(flow, None)
+        return exporter.slow_until.get(flow, 0) > 0
+
+
+def _spread(*names: object) -> float:
+    """From 0 to 1, always the same."""
+    return zlib.crc32(repr(names).encode()) / 2**32
+
+
+# -- faults
+
+
+def _steady(share: float) -> Share:
+    return lambda _part, _since: share
+
+
+def _names(fleet: VirtualFleet, *parts: Part) -> frozenset[Name]:
+    """As the API names them; without traces nothing is known of the spines."""
+
+    def name(node: str) -> str:
+        return FABRIC if not fleet.traced and node.startswith("spine") else node
+
+    found = set()
+    for part in parts:
+        found.add((part[0], name(part[1]), name(part[2]) if len(part) > 2 else ""))
+    return frozenset(found)
+
+
+def random_fault(fleet: VirtualFleet, begins_s: float, lasts_s: float) -> Fault:
+    """One of any kind."""
+    choose = fleet.random.choice
+    kinds = ["nic", "nic_tx", "nic_rx", "link", "cable", "spine", "leaf", "dying_leaf", "reboot", "flap"]
+    kind = choose([*kinds, "delay", "mtu"])
+    ends_s = begins_s + lasts_s
+    nic = choose([n for n in fleet.leaf if n.partition("/")[0] in fleet.members])
+    leaf = choose(sorted(set(fleet.leaf.values())))
+    spine = choose(fleet.uplinks(leaf))
+    up, down = ("link", leaf, spine), ("link", spine, leaf)
+    share = choose([0.02, 0.05, 0.2, 0.6, 1.0])
+    both: tuple[Part, ...] = (("nic_tx", nic), ("nic_rx", nic))
+    name: Part
+    parts: tuple[Part, ...]
+
+    steady = _steady(share)
+
+    def fault(what: str, parts: tuple[Part, ...], names: frozenset[Name], shares: Share = steady) -> Fault:
+        return Fault(what, parts, names, shares, begins_s, ends_s)
+
+    if kind == "nic":
+        return fault("loss", both, _names(fleet, ("nic", nic)), _steady(1.0))
+    if kind in ("nic_tx", "nic_rx"):
+        return fault("loss", ((kind, nic),), _names(fleet, (kind, nic)))
+    if kind == "link":
+        one = choose([up, down])
+        return fault("loss", (one,), _names(fleet, one))
+    if kind == "cable":
+        return fault("loss", (up, down), _names(fleet, up, down), _steady(1.0))
+    if kind == "spine":
+        return fault("loss", (("switch", spine),), _names(fleet, ("switch", spine)))
+    if kind == "leaf":
+        return fault("loss", (("switch", leaf),), _names(fleet, ("switch", leaf)))
+    if kind == "dying_leaf":
+        return _dying_leaf(fleet, leaf, begins_s, ends_s)
+    if kind == "reboot":
+        host = nic.partition("/")[0]
+        nics = [n for n in fleet.leaf if n.startswith(host + "/")]
+        parts = tuple((way, n) for n in nics for way in ("nic_tx", "nic_rx"))
+        ways = [(k, n) for n in nics for k in ("nic", "nic_tx")]
+        names = _names(fleet, ("host", host), *ways)
+        return Fault("loss", parts, names, _steady(1.0), begins_s, ends_s, host)
+    if kind == "flap":
+        period, dead = choose([(4.0, 2.0), (10.0, 1.0), (10.0, 5.0), (20.0, 8.0)])
+        name, parts = choose([(("nic", nic), both), (("switch", leaf), (("switch", leaf),)), (up, (up,))])
+        return fault("loss", parts, _names(fleet, name), lambda _, since: float(since % period < dead))
+    name, parts = choose(
+        [
+            (("nic_rx", nic), (("nic_rx", nic),)),
+            (("switch", leaf), (("switch", leaf),)),
+            (up, (up,)),
+            (down, (down,)),
+        ]
+    )
+    return fault(kind, parts, _names(fleet, name), _steady(1.0))
+
+
+def _dying_leaf(fleet: VirtualFleet, leaf: str, begins_s: float, ends_s: float) -> Fault:
+    """Its cables die one after the other, in any order."""
+    cables: list[tuple[Part, ...]] = [(("nic_tx", n), ("nic_rx", n)) for n in fleet.below(leaf)]
+    cables += [(("link", leaf, s), ("link", s, leaf)) for s in fleet.uplinks(leaf)]
+    fleet.random.shuffle(cables)
+    apart_s = fleet.random.choice([0.1, 0.5, 1.5, 4.0])
+    dies = {part: k * apart_s for k, cable in enumerate(cables) for part in cable}
+    return Fault(
+        "loss",
+        tuple(dies),
+        _names(fleet, ("switch", leaf)),
+        lambda part, since: float(since >= dies[part]),
+        begins_s,
+        ends_s,
+    )
+
+
+def name_of(suspect: Suspect) -> Name:
+    """As `Fault.names`."""
+    return suspect.kind, suspect.component, suspect.peer
