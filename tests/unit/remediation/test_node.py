@@ -356,6 +356,27 @@ async def test_a_host_without_jobs_has_its_limits_as_well(tmp_path, monkeypatch)
             assert agent._results[AVOID.op_id].outcome == "refused"
 
 
+async def test_the_mesh_says_how_many_nics_a_host_without_jobs_has(tmp_path, monkeypatch):
+    """Half of four may leave there, as beside a job; so may half of those that are listed."""
+    monkeypatch.setenv("FABRICPULSE_RUN_DIR", str(tmp_path))
+    rails = [f"rail{i}" for i in range(4)]
+    for text, mesh in (
+        ("", MeshNics(dict.fromkeys(rails, True))),
+        (f"devices: [{', '.join(rails)}]", MeshNics()),
+    ):
+        folder = tmp_path / f"a{len(text)}"
+        folder.mkdir()
+        with agent_of(folder, text) as agent:
+            agent._mesh = mesh
+            found = []
+            for number, rail in enumerate(rails[:3], 1):
+                nic = DesiredNic(rail, "avoid", number, rail)
+                agent._accept(DesiredState("h0", 1, str(number), [nic], 4e9))
+                await agent._reconcile()
+                found.append(agent._results[rail].outcome)
+            assert found == ["applied", "applied", "refused"]
+
+
 async def test_what_was_carried_out_outlives_a_pause_and_a_restart(tmp_path, monkeypatch):
     """An agent that starts again on a host without jobs, paused by now, goes on with what it has done."""
     monkeypatch.setenv("FABRICPULSE_RUN_DIR", str(tmp_path))

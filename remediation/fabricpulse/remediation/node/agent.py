@@ -294,20 +294,21 @@ class NodeAgent:
             return f"paused on this host by {self._config.pause_file}"
         if time.time() > self._waiting.get(nic.op_id, float("inf")):
             return "it has expired before it was carried out"
-        if said := self._limits.refusal(nic, self._desired, self._survey.devices(), time.monotonic()):
+        # Without jobs it is the mesh that says how many NICs there are.
+        nics = self._survey.devices().keys() | self._mesh.connected.keys()
+        if said := self._limits.refusal(nic, self._desired, nics, time.monotonic()):
             return said
         return self._survey.refusal(nic.device, self._config.min_fraction_in_service)
 
     def _check(self, nic: DesiredNic) -> Result:
         """The dry run: what carrying out would come to, with nothing changed."""
-        refusal = self._refusal(nic)
         count = len(self._survey.processes)
-        if refusal:
+        if refusal := self._refusal(nic):
             return Result(nic.op_id, "refused", count, refusal)
         return Result(nic.op_id, "applied", count, "dry run: nothing was changed")
 
     async def _carry_out(self, nic: DesiredNic) -> Result:
-        # Without jobs as well: what is not refused then holds for those that come. What was done before is kept up.
+        # Also without jobs: it holds for those that come. What was done before is kept up.
         new = nic.op_id in self._waiting and not self._survey.following_processes(nic)
         if (refusal := self._refusal(nic)) and (new or self._survey.divergent_processes(nic)):
             return Result(nic.op_id, "refused", 0, refusal)
@@ -346,8 +347,7 @@ class NodeAgent:
         result = await asyncio.to_thread(self._plugins.apply, nic, self._survey.divergent_processes(nic))
         if result.outcome == "applied":
             log.info("process brought in line", device=nic.device, desired=nic.desired, op_id=nic.op_id)
-            keep = known is not None and known.outcome == "applied"
-            return known if keep and known is not None else result
+            return known if known is not None and known.outcome == "applied" else result
         if nic.op_id not in self._warned:
             self._warned = {nic.op_id}
             log.warning("a process does not follow", **msgspec.structs.asdict(result))

@@ -23,7 +23,8 @@ class LocalLimits:
     ) -> str:
         """Why the NIC must not be taken out now, "" if it may.
 
-        desired : of all NICs, this one included. devices : that jobs use. now : monotonic seconds.
+        desired : of all NICs, this one included. devices : of the host, as far as they are known. now : monotonic
+        seconds.
         """
         if nic.desired != "avoid":
             return ""
@@ -31,7 +32,7 @@ class LocalLimits:
         if config.devices and nic.device not in config.devices:
             return f"{nic.device} is not in devices of this host's configuration"
         out = {name for name, other in desired.items() if other.desired == "avoid"} | {nic.device}
-        known = set(devices) | out
+        known = set(devices) | set(config.devices) | out
         allowed = max(1, int(len(known) * (1 - config.min_fraction_in_service)))
         if len(out) > allowed:
             return f"{len(out)} of {len(known)} NICs would be out of service, {allowed} allowed on this host"
