@@ -41,6 +41,7 @@ constexpr const char* kUsage =
     "  --order ORDER        of connect and accept: turns, one-by-one or backwards (default turns)\n"
     "  --abort-ms MS        close all connections MS after every rank has received a message, whatever is\n"
     "                       under way (with --stream of MAX >= 32)\n"
+    "  --profile            tell the plugin's profiler of each all-reduce, as NCCL does\n"
     "  --json               one JSON object a line on standard output\n"
     "  --busy               never give up the processor while waiting\n"
     "  --poll-us US         how long to sleep while nothing moves (default 50)\n"
@@ -123,6 +124,7 @@ bool parse_options(int argc, char** argv, Options* options, std::string* message
     kStream,
     kOrder,
     kAbort,
+    kProfile,
     kHelp
   };
   static const option kLong[] = {{"rank", 1, nullptr, kRank},
@@ -148,6 +150,7 @@ bool parse_options(int argc, char** argv, Options* options, std::string* message
                                  {"stream", 1, nullptr, kStream},
                                  {"order", 1, nullptr, kOrder},
                                  {"abort-ms", 1, nullptr, kAbort},
+                                 {"profile", 0, nullptr, kProfile},
                                  {"help", 0, nullptr, kHelp},
                                  {nullptr, 0, nullptr, 0}};
   *status = 2;
@@ -160,7 +163,7 @@ bool parse_options(int argc, char** argv, Options* options, std::string* message
     uint64_t number = 0;
     bool numeric = which != kRendezvous && which != kPlugin && which != kAbi && which != kForever &&
                    which != kJson && which != kBusy && which != kHelp && which != '?' && which != kSeconds &&
-                   which != kStream && which != kOrder;
+                   which != kStream && which != kOrder && which != kProfile;
     if (numeric && !parse_size(optarg, &number)) {
       *message =
           std::string("fabricpulse-ring: --") + kLong[index].name + " " + optarg + " is not a number\n";
@@ -263,6 +266,9 @@ bool parse_options(int argc, char** argv, Options* options, std::string* message
       case kAbort:
         options->abort_ms = static_cast<uint32_t>(number);
         break;
+      case kProfile:
+        options->profile = true;
+        break;
       case kHelp:
         *message = kUsage;
         *status = 0;
@@ -288,6 +294,7 @@ bool parse_options(int argc, char** argv, Options* options, std::string* message
   if (options->connect_seconds < 1) return complain("--connect-seconds must be 1 or more");
   if (options->poll_us < 1 || options->poll_us > kMostPollUs)
     return complain("--poll-us must be 1 to 100000");
+  if (options->profile && options->stream) return complain("--profile is about the all-reduce, not --stream");
   if (options->abort_ms > 0 && !options->stream) return complain("--abort-ms needs --stream");
   if (options->abort_ms > 0 && options->most < 32)
     return complain("--abort-ms needs --stream MIN-MAX with MAX >= 32");

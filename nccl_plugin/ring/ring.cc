@@ -26,6 +26,8 @@ Ring::Ring(const Options& options, Net* net, Rendezvous* rendezvous, Counters* c
 
 void Ring::connect(std::atomic<bool>* stop) {
   links_ = connect_links(options_, net_, rendezvous_, stop);
+  if (options_.profile)
+    profile_ = std::make_unique<Profile>(options_.plugin, options_.seed, options_.size, options_.rank);
   for (uint32_t c = 0; c < options_.channels; ++c) {
     Channel& channel = channels_[c];
     channel.temp.resize(slice_elements_ * options_.depth);
@@ -38,6 +40,7 @@ void Ring::connect(std::atomic<bool>* stop) {
 }
 
 void Ring::close() {
+  profile_.reset();
   for (uint32_t c = 0; c < links_.size(); ++c) {
     Channel& channel = channels_[c];
     if (channel.send_memory != nullptr) net_->dereg(links_[c].send, channel.send_memory);
@@ -126,6 +129,7 @@ void Ring::round(uint64_t number, bool stop) {
     channel.total = steps() * slices_;
     channel.recv_posted = channel.recv_done = channel.send_posted = channel.send_done = 0;
   }
+  if (profile_ != nullptr) profile_->begin(number, buffer_.size() * 4);
   counters_->last_progress_ns = now_ns();
   Pause pause(options_.busy, options_.poll_us);
   for (;;) {
@@ -139,6 +143,7 @@ void Ring::round(uint64_t number, bool stop) {
     pause.after(moved);
   }
   counters_->last_progress_ns = 0;
+  if (profile_ != nullptr) profile_->end();
   uint32_t sum_a = 0, sum_b = 0;
   for (uint32_t r = 0; r < options_.size; ++r) {
     sum_a += a(r, number);

@@ -16,6 +16,7 @@
 #include "links.h"
 #include "net_driver.h"
 #include "options.h"
+#include "profile.h"
 #include "rendezvous.h"
 #include "workload.h"
 
@@ -54,6 +55,7 @@ class Ring final : public Workload {
   Rendezvous* rendezvous_;
   Counters* counters_;
   std::vector<Link> links_;
+  std::unique_ptr<Profile> profile_;  // null: the profiler is not told
   std::vector<Channel> channels_;
   std::vector<uint32_t> pattern_, buffer_;
   size_t slice_elements_ = 0;
