@@ -15,8 +15,11 @@ import tempfile
 import time
 from pathlib import Path
 
+import msgspec
 from tests.bench.rows import Rows, quantile
-from tests.bench.why_live import PLAYS, live_runs
+from tests.bench.why_live import Live, cpu_s, live_runs, recorded, top1, top2
+from tests.bench.why_plays import PLAYS, SHARED, STALL_TOO, Truth
+from tests.bench.why_recorded import runs as recorded_runs
 from tests.fixtures.why_series import (
     CAUSES,
     PAIRS,
@@ -174,25 +177,67 @@ def answers(hosts: int, at_s: int) -> None:
 
 
 def live(count: int, scrape_s: float, seed: int, only: tuple[str, ...], keep: Path | None) -> None:
-    """A real job with real faults in the lab."""
-    found = []
+    """Real jobs with real faults in the lab."""
+    found: list[Live] = []
+    begun, cpu = time.monotonic(), cpu_s()
     for run in live_runs(count, seed, scrape_s, only):
         found.append(run)
+        print(run.line(), flush=True)
         if keep is not None:
-            run.write(keep, len(found))
-        print(f"live: {run.play} {run.truth}: {run.right}, {run.said}, alert {run.alert_s}", file=sys.stderr)
-    case = f"live ring, qp scraped every {scrape_s:g} s"
-    played = [r.right for r in found if r.play != "healthy"]
-    if played:
-        rows.report(case, "cause_top1", sum(played) / len(played), "ratio", ">= 0.97", runs=len(played))
-    quiet = [r for r in found if r.play == "healthy"]
-    rows.report(case, "false_alarm", sum(not r.right for r in quiet), "runs", "== 0", runs=len(quiet))
-    other = sum(r.alert_s is not None for r in found if not r.stalls)
-    rows.report(case, "stall_alerts_without_stall", other, "runs", "== 0", runs=len(found))
+            with keep.open("ab") as out:
+                out.write(msgspec.json.encode(recorded(run)) + b"\n")
+    took, used = time.monotonic() - begun, cpu_s() - cpu
+    report_live("live", [(r.play, r.truth, r.said) for r in found])
+    other = sum(r.alert_s is not None for r in found if not r.stalls and r.play not in STALL_TOO)
+    rows.report("live", "stall_alerts_without_stall", other, "runs", "== 0", runs=len(found))
     times = [float("nan") if r.alert_s is None else r.alert_s for r in found if r.stalls]
     if times:
-        rows.report(case, "stall_to_alert_s", max(times), "s", "<= 10", runs=len(times), all=times)
-    rows.report(case, "answer_s", max(r.answer_s for r in found), "s", "<= 3", runs=len(found))
+        rows.report("live", "stall_to_alert_s", max(times), "s", "<= 10", runs=len(times), all=times)
+    rows.report("live", "answer_s", max(r.answer_s for r in found), "s", "<= 3", runs=len(found))
+    rows.report("live", "run_s", took / len(found), "s", "<= 60", cpu_s=round(used / len(found), 1))
+
+
+def again(seeds: int) -> None:
+    """Recorded live runs, each perturbed by so many seeds."""
+    found = []
+    for _, run in recorded_runs(seeds):
+        answer = infer(run.facts)
+        said = [(c.finding.cause, c.finding.where, round(c.finding.confidence, 2)) for c in answer.causes]
+        found.append((run.play, run.truth, said))
+    report_live("recorded", found)
+
+
+def report_live(case: str, found: list[tuple[str, list[Truth], list[tuple[str, str, float]]]]) -> None:
+    """The rows of causes really played."""
+    played = [(play, truth, said) for play, truth, said in found if truth]
+    one = [top1(truth, said) for _, truth, said in played]
+    two = [top2(truth, said) for _, truth, said in played]
+    if played:
+        kinds = len({play for play, _, _ in played})
+        rows.report(
+            case, f"cause_top1_{case}", sum(one) / len(one), "ratio", ">= 0.97", runs=len(one), kinds=kinds
+        )
+        rows.report(
+            case, f"cause_top2_{case}", sum(two) / len(two), "ratio", ">= 0.99", runs=len(two), kinds=kinds
+        )
+    for kind in sorted({play for play, _, _ in found}):
+        own = [top1(truth, said) for play, truth, said in found if play == kind]
+        rows.report(f"{case} {kind}", "cause_top1", sum(own) / len(own), "ratio", runs=len(own))
+    quiet = [said for _, truth, said in found if not truth]
+    blamed = sum(not top1([], said) for said in quiet)
+    rows.report(case, f"false_alarm_{case}", blamed, "runs", "== 0", runs=len(quiet))
+    told = [(said[0][2], ok) for (_, _, said), ok in zip(played, one, strict=True) if said]
+    sure = [ok for confidence, ok in told if confidence >= 0.9]
+    if played:
+        rows.report(
+            case, "calibration_right", sum(sure) / max(len(sure), 1), "ratio", ">= 0.9", runs=len(sure)
+        )
+        rows.report(case, "calibration_share", len(sure) / len(played), "ratio", ">= 0.7")
+    for low, high in ((0.0, 0.5), (0.5, 0.8), (0.8, 0.9), (0.9, 0.95), (0.95, 1.0)):
+        within = [ok for confidence, ok in told if low <= confidence < high]
+        if within:
+            band = f"{case}, confidence {low:.2f} to {high:.2f}"
+            rows.report(band, "right", sum(within) / len(within), "ratio", runs=len(within))
 
 
 def main() -> int:
@@ -202,17 +247,18 @@ def main() -> int:
     parser.add_argument("--hosts", type=int, default=1000, help="of the large fleet; 0: without")
     parser.add_argument("--hangs", type=int, default=200)
     parser.add_argument(
-        "--live", type=int, default=0, help="runs of a real job in the lab (root), 2.5 min each"
+        "--recorded", type=int, default=20, help="seeds by which each recorded live run is perturbed"
     )
     parser.add_argument(
-        "--scrape", type=float, default=15.0, help="scrape interval of the qp exporter in live runs, s"
+        "--live", type=int, default=0, help="runs of real jobs in the lab (root), half a minute each"
     )
+    parser.add_argument("--scrape", type=float, default=2.0, help="scrape interval of live runs, s")
     parser.add_argument("--seed", type=int, default=0, help="of the places of live faults")
-    names = [play.__name__ for play in PLAYS]
+    names = [play.__name__ for play in (*PLAYS, *SHARED)]
     parser.add_argument(
         "--only", nargs="*", choices=names, default=[], help="faults of live runs; default: all"
     )
-    parser.add_argument("--keep", type=Path, help="folder for the answers of live runs")
+    parser.add_argument("--keep", type=Path, help="file to which what was known in live runs is added")
     options = parser.parse_args()
     at_s = int(time.time()) // 7200 * 7200 - 60
     if options.hangs:
@@ -221,6 +267,8 @@ def main() -> int:
         judge(answers_of(play(options.seeds, options.healthy), at_s))
     if options.hosts:
         answers(options.hosts, at_s)
+    if options.recorded:
+        again(options.recorded)
     if options.live:
         live(options.live, options.scrape, options.seed, tuple(options.only), options.keep)
     return rows.exit_code()

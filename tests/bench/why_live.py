@@ -1,258 +1,186 @@
-"""`fabricpulse why` about a job that really runs: faults on real links of the lab, real exporters, Prometheus.
+"""`fabricpulse why` about jobs that really run, on a fleet that stays up while faults are played on it (why_plays).
 
-One run: the ring runs undisturbed for as long as the baseline needs, a fault is played for a while, the command is
-asked, the fault is undone. The job is a ring of the plugin over TCP lanes, a rank a host; the mesh and qp exporters
-of four hosts are scraped each second. Without clocks in step: one-way delays are not known, causes that need them are
-not played.
+A cycle plays one fault on each of the two jobs at the same moment, waits until a window lies wholly within the fault,
+asks the command about each job as a user does, mends, and waits until everything measured is well again. The baseline
+is the last undisturbed window. What was known in each run can be kept, to be played again (why_recorded).
 """
 
+import asyncio
 import json
 import random
+import resource
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
 from typing import Any
 
-import yaml
 from click.testing import CliRunner
-from tests.fixtures.waiting import wait_for
-from tests.integration.plugin.ring import Ring
+from tests.bench.why_plays import PLAYS, SHARED, STALLS, Play, Truth, healthy
+from tests.fixtures.why_fleet import Job, Stand, fleet
 
-from fabricpulse.lab import Lab
-from fabricpulse.lab.faults import Fault
-from fabricpulse.lab.servers import Alertmanager, Prometheus, start_alertmanager, start_prometheus
-from fabricpulse.lab.tools import find_tools
-from fabricpulse.rules.files import rendered_files, write
-from fabricpulse.rules.mixin import compile_mixin
+from fabricpulse.core.web.client_config import HttpClientConfig
+from fabricpulse.core.web.prometheus import PromQl
 from fabricpulse.why.command import command
+from fabricpulse.why.facts import Facts
+from fabricpulse.why.gather import Times, gather
+from fabricpulse.why.queries import Scope
 
-WORKLOAD = "ring"
-HOSTS = 4
-WINDOW_S = 35
-FAULT_S = 45
-# The baseline ends where the window and a minute are over, and must lie before the fault.
-QUIET_S = 2 * WINDOW_S + 60 - FAULT_S + 5
-STARTED_S = 60.0
-
-
-@dataclass
-class Stand:
-    """What a fault is played on."""
-
-    lab: Lab
-    ring: Ring
-    prometheus: Prometheus
-    alertmanager: Alertmanager
-    rng: random.Random
-
-    def nic(self) -> tuple[str, str]:
-        return f"h{self.rng.randrange(HOSTS)}", self.rng.choice(("rail0", "rail1"))
-
-
-# One of these is the right first answer; (None, "") is: nothing is wrong.
-Truth = list[tuple[str | None, str]]
-Play = Callable[[Stand, ExitStack], Truth]
-
-
-def _until_end(stack: ExitStack, fault: Fault) -> None:
-    stack.callback(fault.undo)
-
-
-def healthy(_: Stand, __: ExitStack) -> Truth:
-    return [(None, "")]
-
-
-def dead_rail(stand: Stand, stack: ExitStack) -> Truth:
-    host, device = stand.nic()
-    _until_end(stack, stand.lab.host(host).nic(device).down())
-    return [("nic_flap", f"{device} of {host}")]
-
-
-def flapping_nic(stand: Stand, stack: ExitStack) -> Truth:
-    host, device = stand.nic()
-    _until_end(stack, stand.lab.host(host).nic(device).flap(0.1))
-    return [("nic_flap", f"{device} of {host}")]
-
-
-def silent_nic(stand: Stand, stack: ExitStack) -> Truth:
-    """Carrier stays, packets do not."""
-    host, device = stand.nic()
-    _until_end(stack, stand.lab.host(host).nic(device).black_hole())
-    return [("nic_flap", f"{device} of {host}")]
-
-
-def lossy_nic(stand: Stand, stack: ExitStack) -> Truth:
-    host, device = stand.nic()
-    _until_end(stack, stand.lab.host(host).nic(device).loss(5))
-    return [("nic_loss", f"{device} of {host}")]
-
-
-def stopped_rank(stand: Stand, stack: ExitStack) -> Truth:
-    number = stand.rng.randrange(HOSTS)
-    rank = stand.ring.ranks[number]
-    rank.process.suspend()
-    stack.callback(rank.process.resume)
-    return [("hang", f"rank {number} on {rank.host}")]
-
-
-def dead_network(stand: Stand, stack: ExitStack) -> Truth:
-    """Nothing gets through to or from one host, on any rail."""
-    host = stand.nic()[0]
-    for rail in ("rail0", "rail1"):
-        _until_end(stack, stand.lab.host(host).nic(rail).black_hole())
-    # Both are what a person must be told first: which NICs are cut off, or which link the job waits for.
-    return [("hang", host), ("nic_flap", host)]
-
-
-PLAYS: tuple[Play, ...] = (
-    dead_rail,
-    stopped_rank,
-    healthy,
-    flapping_nic,
-    lossy_nic,
-    dead_network,
-    silent_nic,
-)
-STALLS = (stopped_rank, dead_network)
+# The shortest that the command takes.
+WINDOW_S = 30
+# What a fault takes to be seen, and the sample before the window.
+ONSET_S = 4.0
+# Of the command: a baseline is that much earlier at least.
+_BASELINE_S = WINDOW_S + 60
+_QUIET_EACH = 5
 
 
 @dataclass(frozen=True)
 class Live:
-    """One run. alert_s : from the fault to FabricCollectiveStalled in Alertmanager, None where it never came."""
+    """One run. alert_s : from the fault to FabricCollectiveStalled in Alertmanager, None where it never came.
+    facts : what the command knew."""
 
     play: str
-    truth: Truth
+    job: str
+    truth: list[Truth]
     document: dict[str, Any]
     alert_s: float | None
     stalls: bool
     answer_s: float
+    run_s: float
+    facts: Facts
 
     @property
-    def right(self) -> bool:
-        """Whether the first cause, or that there is none, is what was played."""
-        first = self.document["causes"][0] if self.document["causes"] else None
-        if first is None:
-            return any(cause is None for cause, _ in self.truth)
-        return any(cause == first["cause"] and place in first["where"] for cause, place in self.truth)
+    def said(self) -> list[tuple[str, str, float]]:
+        """Causes in order: name, place, confidence."""
+        return [(c["cause"], c["where"], round(c["confidence"], 2)) for c in self.document["causes"]]
 
-    def write(self, folder: Path, number: int) -> None:
-        """The whole answer, for who wants to know why it is wrong."""
-        (folder / f"{number}-{self.play}.json").write_text(json.dumps(self.document, indent=1))
-
-    @property
-    def said(self) -> str:
-        """The answer in short."""
-        causes = [f"{c['cause']} {c['where']} {c['confidence']:.2f}" for c in self.document["causes"][:3]]
-        return f"{self.document['state']}: {causes}"
+    def line(self) -> str:
+        """For who reads along, and for tables."""
+        shown = {
+            "play": self.play, "job": self.job, "truth": [t.any_of for t in self.truth],
+            "state": self.document["state"], "said": self.said[:4], "top1": top1(self.truth, self.said),
+            "top2": top2(self.truth, self.said), "alert_s": self.alert_s,
+            "answer_s": round(self.answer_s, 2), "run_s": round(self.run_s, 1),
+        }
+        return json.dumps(shown)
 
 
-def live_runs(count: int, seed: int = 0, scrape_s: float = 1.0, only: tuple[str, ...] = ()) -> Iterator[Live]:
-    """Plays faults in turn, with random places. scrape_s : of the qp exporter. only : names of faults; () for all."""
-    plays = [play for play in PLAYS if not only or play.__name__ in only]
-    with _stand(random.Random(seed), scrape_s) as stand:
-        for number in range(count):
-            yield _run(stand, plays[number % len(plays)])
+def matches(truth: Truth, cause: str, where: str) -> bool:
+    """Whether this answer is right about it."""
+    return any(cause == name and place in where for name, place in truth.any_of)
 
 
-@contextmanager
-def _stand(rng: random.Random, scrape_s: float) -> Iterator[Stand]:
-    tools = find_tools()
-    with Lab(hosts=HOSTS).start() as lab:
-        alertmanager = start_alertmanager(
-            lab,
-            {"route": {"receiver": "none", "group_wait": "0s"}, "receivers": [{"name": "none"}]},
-            tools=tools,
-        )
-        mgmt = lab.fabric.front_end_addresses["mgmt"]
-        members = lab.write_membership()
-        jobs = []
-        for host in lab.fabric.host_names:
-            front = lab.host(host).front_end
-            mesh = {
-                "host": host,
-                "membership": {"file": str(members)},
-                "probe": {"down_after_s": 0.4, "trains_per_s": 20, "peers": 3, "cross_peers": 1, "paths": 2},
-            }
-            for name, port, config in (("mesh", 9610, mesh), ("qp", 9612, _qp(host, mgmt))):
-                file = lab.host(host).directory / f"{name}.yaml"
-                file.write_text(yaml.safe_dump(config))
-                lab.popen(
-                    host,
-                    ["fabricpulse", name, "--config", str(file), "--web.listen-address", f":{port}"],
-                    name=name,
-                )
-                jobs.append((name, host, f"{front}:{port}"))
-        rules = lab.directory / "rules"
-        write(rules, rendered_files(compile_mixin()))
-        prometheus = start_prometheus(
-            lab,
-            {
-                "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
-                "rule_files": [str(p) for p in sorted(rules.glob("*/*.yaml"))],
-                "alerting": {"alertmanagers": [{"static_configs": [{"targets": [f"{mgmt}:9093"]}]}]},
-                "scrape_configs": [
-                    {
-                        "job_name": f"fabricpulse-{job}",
-                        "scrape_interval": f"{scrape_s if job == 'qp' else 1:g}s",
-                        "static_configs": [
-                            {"targets": [address], "labels": {"instance": host}}
-                            for name, host, address in jobs
-                            if name == job
-                        ],
-                    }
-                    for job in ("mesh", "qp")
-                ],
-            },
-            tools=tools,
-        )
-        ring = Ring(
-            lab,
-            HOSTS,
-            ["--bytes", "1M", "--channels", "2", "--compute-ms", "20"],
-            env={"FABRICPULSE_WORKLOAD": WORKLOAD},
-        )
-        ring.wait_running(STARTED_S)
-        wait_for(
-            lambda: len(prometheus.query("fabricpulse_qp_processes > 0")) == HOSTS,
-            STARTED_S,
-            "all processes to be scraped",
-        )
-        yield Stand(lab, ring, prometheus, alertmanager, rng)
-        for rank in ring.ranks:
-            rank.process.kill()
+def top1(truth: list[Truth], said: list[tuple[str, str, float]]) -> bool:
+    """Whether the first cause is one that was played; where nothing was, whether none is said with 50 % or more."""
+    if not truth:
+        return not said or said[0][2] < 0.5
+    return bool(said) and any(matches(t, *said[0][:2]) for t in truth)
 
 
-def _qp(host: str, mgmt: str) -> dict[str, Any]:
-    """Of the qp exporter: it finds its peers by their names on the front-end network."""
-    return {"host": host, "alerting": {"alertmanagers": [f"http://{mgmt}:9093"]}}
+def top2(truth: list[Truth], said: list[tuple[str, str, float]]) -> bool:
+    """Whether all that was played is among the first two."""
+    return all(any(matches(t, *s[:2]) for s in said[:2]) for t in truth) if truth else top1(truth, said)
 
 
-def _stalled(stand: Stand) -> bool:
-    alerts = stand.alertmanager.alerts('alertname="FabricCollectiveStalled"')
-    return any(alert["status"]["state"] == "active" for alert in alerts)
+def live_runs(count: int, seed: int, scrape_s: float, only: tuple[str, ...] = ()) -> Iterator[Live]:
+    """Plays faults in turn, with random places. only : names of faults; () for all."""
+    rng = random.Random(seed)
+    plays = [play for play in (*PLAYS, *SHARED) if not only or play.__name__ in only]
+    deck: list[Play] = []
+    with fleet(seed, scrape_s) as stand:
+        quiet = [_quiet(stand)]
+        # The first faults must find it old enough to be a baseline.
+        time.sleep(_BASELINE_S - WINDOW_S - ONSET_S)
+        done = cycles = 0
+        while done < count:
+            begun = time.monotonic()
+            if len(deck) < 2:
+                deck += rng.sample(plays, len(plays))
+            pair = [deck.pop(0)]
+            if cycles % _QUIET_EACH == _QUIET_EACH - 1:
+                pair, deck = [healthy, healthy], [*pair, *deck]
+            elif pair[0] in SHARED:
+                pair = [pair[0], pair[0]]
+            else:
+                other = next((p for p in deck if p not in SHARED), pair[0])
+                pair.append(other)
+                if other in deck:
+                    deck.remove(other)
+            cycles += 1
+            runs = _cycle(stand, pair, quiet)
+            took = time.monotonic() - begun
+            for run in runs:
+                done += 1
+                yield Live(**{**run, "run_s": took / len(runs)})
 
 
-def _run(stand: Stand, play: Play) -> Live:
-    wait_for(lambda: not _stalled(stand), 120, "the last stall to be over")
-    time.sleep(QUIET_S)  # what is measured is time: of rates before the fault, and with it
+def _quiet(stand: Stand) -> float:
+    """Waits an undisturbed window; its end."""
+    stand.heal()
+    time.sleep(WINDOW_S + ONSET_S)  # what is measured is time: of rates without a fault
+    return time.time()
+
+
+def _cycle(stand: Stand, pair: list[Play], quiet: list[float]) -> list[dict[str, Any]]:
     with ExitStack() as stack:
-        truth = play(stand, stack)
-        begun, alert_s = time.monotonic(), None
-        while time.monotonic() - begun < FAULT_S:
-            if alert_s is None and _stalled(stand):
-                alert_s = time.monotonic() - begun
-            time.sleep(0.1)
-        now_s = time.time()
-        asked = time.monotonic()
-        result = CliRunner().invoke(
-            command,
-            [
-                *(WORKLOAD, "--prometheus", stand.prometheus.forward(), "--output", "json"),
-                *("--between", f"{now_s - WINDOW_S:.3f}", f"{now_s:.3f}", "--baseline", "60"),
-            ],
-            catch_exceptions=False,
-        )
-        took = time.monotonic() - asked
-    return Live(play.__name__, truth, json.loads(result.stdout), alert_s, play in STALLS, took)
+        if pair[0] in SHARED:
+            truths = [pair[0](stand, stand.jobs[0], stack)] * 2
+        else:
+            truths = [play(stand, job, stack) for play, job in zip(pair, stand.jobs, strict=True)]
+        begun, alerts = time.monotonic(), dict[str, float]()
+        while (passed := time.monotonic() - begun) < ONSET_S + WINDOW_S:
+            for job in stand.jobs:
+                if job.name not in alerts and stand.stalled(job):
+                    alerts[job.name] = round(passed, 1)
+            time.sleep(0.3)
+        at_s = time.time()
+        # The newest undisturbed window that the command takes as a baseline.
+        before_s = [q for q in quiet if at_s - q >= _BASELINE_S]
+        baseline_s = round(at_s - (before_s[-1] if before_s else at_s - _BASELINE_S))
+        runs = []
+        for play, job, truth in zip(pair, stand.jobs, truths, strict=True):
+            document, took, facts = _ask(stand, job, at_s, baseline_s)
+            runs.append(
+                {
+                    "play": play.__name__, "job": job.name, "truth": truth, "document": document,
+                    "alert_s": alerts.get(job.name), "stalls": play in STALLS, "answer_s": took,
+                    "run_s": 0.0, "facts": facts,
+                }
+            )
+    if all(play is healthy for play in pair):
+        quiet.append(at_s)
+    stand.heal()
+    return runs
+
+
+def _ask(stand: Stand, job: Job, at_s: float, baseline_s: int) -> tuple[dict[str, Any], float, Facts]:
+    begun = time.monotonic()
+    result = CliRunner().invoke(
+        command,
+        [
+            *(job.name, "--prometheus", stand.url, "--output", "json", "--baseline", str(baseline_s)),
+            *("--between", f"{at_s - WINDOW_S:.3f}", f"{at_s:.3f}"),
+        ],
+        catch_exceptions=False,
+    )
+    took = time.monotonic() - begun
+    return json.loads(result.stdout), took, asyncio.run(_facts(stand.url, job.name, at_s, baseline_s))
+
+
+async def _facts(url: str, workload: str, at_s: float, baseline_s: int) -> Facts:
+    """What the command has asked for, to be kept."""
+    async with PromQl(url, HttpClientConfig(timeout_s=30)) as prom:
+        scope = Scope(workload, (), "", WINDOW_S, WINDOW_S)
+        return (await gather(prom, scope, Times(at_s, at_s - baseline_s)))[0]
+
+
+def recorded(run: Live) -> dict[str, Any]:
+    """What is kept of a run."""
+    return {"play": run.play, "truth": [asdict(t) for t in run.truth], "facts": run.facts}
+
+
+def cpu_s() -> float:
+    """CPU time of the children that have ended, and of this process."""
+    both = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in both)

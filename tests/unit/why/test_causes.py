@@ -245,3 +245,15 @@ def test_ranks_are_compared_within_a_communicator() -> None:
     facts = healthy()
     other = tuple(Rank("c2", i, h, 4, 500, 10, 10, 0.001, 0) for i, h in enumerate(HOSTS))
     assert infer(replace(facts, ranks=facts.ranks + other)).causes == ()
+
+
+def test_queues_of_a_host_that_lost_a_nic_are_its_effect() -> None:
+    """What the NIC carried goes over the host's other one, whose flows wait; another job's wait somewhere as well."""
+    elsewhere = {"other": (Flow(NicId("h9", "rail0"), NicId("h8", "rail0")),)}
+    queued = slow(with_flows(healthy(), one_flow, **QUEUED))
+    lost = with_nic(replace(queued, other_slow_flows=elsewhere), "h1", "rail1", connected=False)
+    (told,) = infer(lost).causes
+    assert told.finding.where == "rail1 of h1"
+    assert [f.cause for f in told.explains] == ["contention_jobs"]
+    far = with_nic(replace(queued, other_slow_flows=elsewhere), "h3", "rail1", connected=False)
+    assert {r.finding.cause for r in infer(far).causes} == {"nic_flap", "contention_jobs"}

@@ -83,13 +83,14 @@ CAUSES: dict[str, Cause] = {
 
 # Cause -> causes that it may bring about, at the same place or anywhere in the job (a job is as slow as its slowest
 # part). What is explained is shown below its reason and not ranked beside it.
-_FABRIC = {"nic_loss", "contention_self", "incast", "lane_imbalance", "uneven_rails"}
+_QUEUES = {"contention_jobs", "contention_self", "incast"}
+_FABRIC = {"nic_loss", "lane_imbalance", "uneven_rails"} | _QUEUES
 EXPLAINS: dict[str, set[str]] = {
     "rank_dead": {"hang", "straggler_rank", "plugin_off", "lane_imbalance"},
     "hang": {"straggler_rank", "compute", "plugin_off", "lane_imbalance", "uneven_rails"},
     "nic_flap": _FABRIC | {"hang"},
-    "nic_loss": {"contention_self", "incast", "lane_imbalance"},
-    "slow_link": {"contention_self", "incast", "lane_imbalance", "misrouted_path"},
+    "nic_loss": {"lane_imbalance"} | _QUEUES,
+    "slow_link": {"lane_imbalance", "misrouted_path"} | _QUEUES,
     "receiver_congestion": {"incast", "contention_self", "lane_imbalance"},
     "incast": {"contention_self", "lane_imbalance"},
     "contention_jobs": {"contention_self", "lane_imbalance"},

@@ -7,7 +7,7 @@ is found and with whom stays unknown. Flows of both jobs that end at the same NI
 
 from collections.abc import Iterator
 
-from fabricpulse.why.analysis import Analysis
+from fabricpulse.why.analysis import Analysis, nic_subject
 from fabricpulse.why.causes.contention_self import queues_between
 from fabricpulse.why.finding import Evidence, Finding, finding, grows
 
@@ -38,4 +38,6 @@ def find(a: Analysis) -> Iterator[Finding]:
     theirs = {nic for flows in others.values() for f in flows for nic in (f.source, f.target)}
     if mine & theirs:
         evidence.append(Evidence(f"both use {min(map(str, mine & theirs))}", 0.5, "other_slow_flows"))
-    yield finding("contention_jobs", f"{len(queued)} flows, with job {names}", evidence, [("job",)], "qp")
+    # No subject of the whole job: what a NIC of these flows' hosts lost goes over the others, whose queues grow.
+    subjects = [nic_subject(nic) for nic in sorted(mine)]
+    yield finding("contention_jobs", f"{len(queued)} flows, with job {names}", evidence, subjects, "qp")
