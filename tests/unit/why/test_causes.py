@@ -257,3 +257,14 @@ def test_queues_of_a_host_that_lost_a_nic_are_its_effect() -> None:
     assert [f.cause for f in told.explains] == ["contention_jobs"]
     far = with_nic(replace(queued, other_slow_flows=elsewhere), "h3", "rail1", connected=False)
     assert {r.finding.cause for r in infer(far).causes} == {"nic_flap", "contention_jobs"}
+
+
+def test_an_idle_nic_is_no_uneven_rail_in_a_small_ring() -> None:
+    """Of four hosts two cannot send over the rail as usual: the one with the NIC, and the one that sends to it."""
+    nic = NicId("h1", "rail0")
+    idle = with_flows(healthy(), lambda f: nic in (f.source, f.target), sent=0.0)
+    idle = with_flows(
+        idle, lambda f: "h1" in (f.source.host, f.target.host) and f.source.device == "rail1", sent=4e10
+    )
+    (told,) = infer(idle).causes
+    assert (told.finding.cause, told.finding.where) == ("lane_imbalance", "rail0 of h1")

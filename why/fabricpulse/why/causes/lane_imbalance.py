@@ -1,14 +1,16 @@
 """On one host the job's lanes carry unequal shares, while on its other hosts they are equal.
 
-Told by the bytes sent over each NIC of a host against the mean of its NICs. A NIC that flapped, is slow, or is kept out
+Told by the bytes sent over each NIC of a host against the mean of its NICs. A NIC over which little is sent and little
+arrives is the place, and the unequal shares of those that send to it are its effect: in a small ring that is half of
+the hosts. A NIC that flapped, is slow, or is kept out
 of service by remediation explains an imbalance: then that is the cause.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from statistics import median
 
 from fabricpulse.why.analysis import Analysis, nic_subject
-from fabricpulse.why.facts import NicId
+from fabricpulse.why.facts import Flow, NicId
 from fabricpulse.why.finding import Evidence, Finding, finding, grows
 
 TITLE = "lane imbalance"
@@ -20,14 +22,20 @@ EVEN = 0.8
 UNEVEN = 0.6
 
 
-def shares(a: Analysis) -> dict[str, dict[str, float]]:
-    """Host -> device -> bytes sent by the job over it, by the mean of that host's NICs; hosts with two or more."""
+def shares(
+    a: Analysis, flows: Iterable[Flow] | None = None, *, arriving: bool = False
+) -> dict[str, dict[str, float]]:
+    """Host -> device -> bytes sent by the job over it, by the mean of that host's NICs; hosts with two or more.
+
+    flows : instead of all. arriving : bytes that arrive there.
+    """
     sent: dict[str, dict[str, float]] = {nic.host: {} for nic in a.nics}
     for nic in a.nics:
         sent[nic.host].setdefault(nic.device, 0.0)
-    for f in a.facts.flows:
-        if f.sent is not None and f.source in a.nics:
-            sent[f.source.host][f.source.device] += f.sent
+    for f in a.facts.flows if flows is None else flows:
+        end = f.target if arriving else f.source
+        if f.sent is not None and end in a.nics:
+            sent[end.host][end.device] += f.sent
     found = {}
     for host, devices in sent.items():
         mean = sum(devices.values()) / len(devices) if devices else 0.0
@@ -36,9 +44,40 @@ def shares(a: Analysis) -> dict[str, dict[str, float]]:
     return found
 
 
+def idle_nics(a: Analysis) -> dict[NicId, float]:
+    """NICs of fewer than half of the hosts that carry little in both directions, while hosts that have nothing to do
+    with them use theirs equally: with the larger of both shares. Without them no share is unequal."""
+    out, into = shares(a), shares(a, arriving=True)
+    idle = {
+        NicId(host, device): worse
+        for host, devices in out.items()
+        for device, share in devices.items()
+        if (worse := max(share, into.get(host, {}).get(device, 1.0))) <= UNEVEN
+    }
+    hosts = {nic.host for nic in idle}
+    if len(hosts) * 2 >= len(out):
+        return {}
+    others = [f for f in a.facts.flows if not {f.source.host, f.target.host} & hosts]
+    left = [min(devices.values()) for devices in shares(a, others).values()]
+    return idle if left and median(left) >= EVEN else {}
+
+
 def find(a: Analysis) -> Iterator[Finding]:
-    """One finding a host."""
-    by_host = shares(a)
+    """One finding a host, or a NIC that is idle."""
+    idle = idle_nics(a)
+    for nic, share in sorted(idle.items()):
+        evidence = [
+            Evidence(
+                f"{nic} sends and receives at most {share:.0%} of what the NICs of its host do on average",
+                grows(1 - share, 1 - UNEVEN, 0.9, 0.85, 0.95),
+                "sent",
+            ),
+            Evidence("hosts that do not talk to it use their NICs equally", 0.5, "sent"),
+        ]
+        if a.nics[nic].avoided:
+            evidence.append(Evidence("remediation keeps the job off it", 0.9, "avoided"))
+        yield finding("lane_imbalance", str(nic), evidence, [nic_subject(nic)], "qp")
+    by_host = {} if idle else shares(a)
     if len(by_host) < 3 or median(min(s.values()) for s in by_host.values()) < EVEN:
         return
     for host, devices in sorted(by_host.items()):

@@ -1,6 +1,7 @@
 """The same rail carries less on most hosts of the job: a setting, not a fault of one host.
 
-Told by the share of each NIC by device name, its median over hosts. One host alone is a lane imbalance.
+Told by the share of each NIC by device name, its median over hosts. One host alone is a lane imbalance, with
+what it does to the shares of those that send to it.
 """
 
 from collections import defaultdict
@@ -8,7 +9,7 @@ from collections.abc import Iterator
 from statistics import median
 
 from fabricpulse.why.analysis import Analysis
-from fabricpulse.why.causes.lane_imbalance import EVEN, UNEVEN, shares
+from fabricpulse.why.causes.lane_imbalance import EVEN, UNEVEN, idle_nics, shares
 from fabricpulse.why.finding import Evidence, Finding, finding, grows
 
 TITLE = "uneven rails"
@@ -21,7 +22,7 @@ DO = (
 def find(a: Analysis) -> Iterator[Finding]:
     """One finding a rail."""
     by_host = shares(a)
-    if len(by_host) < 3 or median(min(s.values()) for s in by_host.values()) >= EVEN:
+    if len(by_host) < 3 or idle_nics(a) or median(min(s.values()) for s in by_host.values()) >= EVEN:
         return
     rails: defaultdict[str, list[float]] = defaultdict(list)
     for devices in by_host.values():
