@@ -8,7 +8,7 @@ from tests.integration.plugin.ring import Ring
 
 from fabricpulse.core.shm.clock_page import ClockLine, ClockPage, ClockPageWriter, ClockStatus, raw_now_ns
 from fabricpulse.lab import Lab
-from fabricpulse.plugin_ipc.telemetry import DelaySource, PluginTelemetryReader, Records, Table
+from fabricpulse.plugin_ipc.telemetry import DelaySource, PluginTelemetryReader, Records, Table, text
 
 pytestmark = pytest.mark.root
 
@@ -51,9 +51,19 @@ def give_fleet_time(lab: Lab, offsets_ns: dict[str, int]) -> list[ClockPageWrite
     return pages
 
 
+def rounds_told(ring: Ring, host: str) -> int:
+    """The all-reduces that the profiler has been told of."""
+    (path,) = (ring.lab.host(host).run_dir / "plugin").glob("*.telemetry")
+    reader = PluginTelemetryReader(path)
+    found = reader.read().tables[Table.COLLECTIVES]
+    reader.close()
+    return sum(int(r["operations"]) for r in found if text(r["function"]) == "AllReduce")
+
+
 def test_without_fleet_time_delays_are_marked_as_halved_round_trips(lab: Lab) -> None:
-    ring = Ring(lab, 2, ARGUMENTS)
+    ring = Ring(lab, 2, (*ARGUMENTS, "--profile"))
     ring.wait_running()
+    ring.until(lambda: min(rounds_told(ring, host) for host in ("h0", "h1")) > 3)
     for host in ("h0", "h1"):
         sending, receiving = lanes(ring, host, SEND), lanes(ring, host, RECEIVE)
         assert set(sending["delay_source"]) == {DelaySource.HALF_RTT}

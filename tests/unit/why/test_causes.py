@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 from tests.fixtures.why_facts import EXPORTERS, HOSTS, RAILS, healthy, slow, with_flows, with_nic
 
+from fabricpulse.core.web.prometheus import Sample
+from fabricpulse.why.assemble import Gathered, assemble
 from fabricpulse.why.catalogue import CAUSES
 from fabricpulse.why.facts import Facts, Flow, Gpu, Host, NicId, Process, Rank, Wait
 from fabricpulse.why.infer import LIKELY, infer
@@ -257,6 +259,28 @@ def test_queues_of_a_host_that_lost_a_nic_are_its_effect() -> None:
     assert [f.cause for f in told.explains] == ["contention_jobs"]
     far = with_nic(replace(queued, other_slow_flows=elsewhere), "h3", "rail1", connected=False)
     assert {r.finding.cause for r in infer(far).causes} == {"nic_flap", "contention_jobs"}
+
+
+def test_edges_to_a_nic_of_another_job_that_is_gone_are_no_loss() -> None:
+    """Each NIC of the job that probed it loses a fifth of its probes, those of one host of two rails even more."""
+    labels = {"instance": "h1", "device": "rail0"}
+    peers = [("h9", "rail0"), ("h9", "rail1"), ("h2", "rail0")]
+
+    def told(lossy: list[tuple[str, str]]) -> list[str]:
+        now = {
+            "processes": [Sample({"instance": h}, 1.0) for h in HOSTS],
+            "connected": [Sample(labels | {"network": "rail0"}, 1.0)],
+            "probes": [
+                Sample(labels | {"what": w}, v) for w, v in (("received", 60.0), ("inbound_lost", 40.0))
+            ],
+            "lossy_edges": [Sample(labels | {"peer": h, "peer_device": d}, 1.0) for h, d in lossy],
+            "gone": [Sample({"instance": "h9", "device": d}, 1.0) for d in RAILS],
+        }
+        facts = assemble("train", 1e6, 30.0, Gathered(now, now))
+        return [r.finding.where for r in infer(facts).causes if r.finding.confidence >= LIKELY]
+
+    assert told(peers[:2]) == []
+    assert told([*peers, ("h3", "rail0")]) == ["rail0 of h1"]
 
 
 def test_an_idle_nic_is_no_uneven_rail_in_a_small_ring() -> None:

@@ -104,7 +104,7 @@ def _nics(now: Answers, before: Answers) -> tuple[Nic, ...]:
         NicId(s.labels.get("instance", ""), s.labels.get("device", "")): s.labels.get("network", "")
         for s in now.get("connected", ())
     }
-    loss = loss_of(now)
+    loss, lossy = loss_of(now), _lossy_edges(now)
     ids = set(networks) | {nic for nic in _by_nic(now.get("speed", ())) if not networks}
     # Of a host's NICs those that carry the job, and those of the fabric that the mesh knows.
     ids |= {f.source for f in _flows(now, before)}
@@ -131,7 +131,7 @@ def _nics(now: Answers, before: Answers) -> tuple[Nic, ...]:
                 sent_before.get(nic),
                 loss_in,
                 loss_out,
-                of("lossy_edges", nic),
+                lossy.get(nic),
                 of("edges", nic),
                 sum(drops) if drops else None,
                 of("pause_sent", nic),
@@ -158,6 +158,17 @@ def loss_of(now: Answers) -> dict[NicId, tuple[float | None, float | None]]:
             r.get("inbound_lost", 0.0) / into if into > 0 else None,
             min(r.get("outbound_lost", 0.0) / out, 1.0) if out > 0 else None,
         )
+    return found
+
+
+def _lossy_edges(now: Answers) -> dict[NicId, float]:
+    """How many edges of a NIC lose packets, without those to NICs that were gone, whose edges all do."""
+    gone = set(_by_nic(now.get("gone", ())))
+    found: dict[NicId, float] = {}
+    for s in now.get("lossy_edges", ()):
+        nic, peer = _flow_key(s)
+        # The edges of a NIC that was gone itself are its own.
+        found[nic] = found.get(nic, 0.0) + (peer not in gone or nic in gone)
     return found
 
 

@@ -45,11 +45,11 @@ class Flow:
 class Nic:
     """One NIC of a host of the job.
 
-    connected : by the mesh. disconnects, link_downs, failovers : counted in the window. speed : of the link, bytes per
-    second. transmitted : everything that the NIC sends, whoever sends it. loss_in, loss_out : share of probes.
-    lossy_edges, edges : edges that lose more than 0.5 %, and all. drops : packets that the host did not take, per
-    second. pause_sent, pause_received, pcie_stalled : share of time. pcie_share : of the PCIe bandwidth that card and
-    slot can do. avoided : processes that remediation keeps off it.
+    connected : by the mesh. disconnects, link_downs, failovers : counted in the window. speed : of the link, bytes
+    per second. transmitted : everything that the NIC sends, whoever sends it. loss_in, loss_out : share of probes.
+    lossy_edges, edges : edges that lose more than 0.5 %, without those to NICs that were gone, and all. drops :
+    packets that the host did not take, per second. pause_sent, pause_received, pcie_stalled : share of time.
+    pcie_share : of the PCIe bandwidth that card and slot can do. avoided : processes that remediation keeps off it.
     """
 
     id: NicId

@@ -12,6 +12,7 @@ from fabricpulse.why.analysis import SLOW_DELAY_S, Analysis
 from fabricpulse.why.assemble import Gathered, assemble, hosts_of, loss_of
 from fabricpulse.why.facts import Facts
 from fabricpulse.why.queries import (
+    GONE,
     HISTORY,
     LOSSY_EDGES,
     PROBE_DELAY,
@@ -78,7 +79,11 @@ async def _second_round(prom: PromQl, scope: Scope, times: Times, got: Gathered)
     lossy = {host for (host, _), (i, o) in loss_of(got.now).items() if max(i or 0, o or 0) > _LOSS}
     first = assemble(scope.workload, times.at_s, float(scope.window_s), got)
     odd = {end.host for f in first.flows if (f.floor_s or 0) > SLOW_DELAY_S for end in (f.source, f.target)}
-    questions = [(LOSSY_EDGES, lossy, _MOST_LOSSY_HOSTS), (PROBE_DELAY, odd, _MOST_ODD_HOSTS)]
+    questions = [
+        (LOSSY_EDGES, lossy, _MOST_LOSSY_HOSTS),
+        (GONE, lossy, _MOST_LOSSY_HOSTS),
+        (PROBE_DELAY, odd, _MOST_ODD_HOSTS),
+    ]
     await asyncio.gather(
         *(
             _put(prom, query, replace(scope, hosts=tuple(sorted(hosts)[:most])), times.at_s, got, got.now)

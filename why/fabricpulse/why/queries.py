@@ -124,9 +124,15 @@ WORKLOADS = Query("workloads", "count by (workload) (last_over_time(fabricpulse_
 # Second round, about few hosts or only when needed.
 LOSSY_EDGES = Query(
     "lossy_edges",
-    f"count by ({_NIC}) ((sum by ({_FLOW}) (increase(fabricpulse_edge_probes_lost_total{{{{hosts}}}}[{{w}}])) / "
+    f"(sum by ({_FLOW}) (increase(fabricpulse_edge_probes_lost_total{{{{hosts}}}}[{{w}}])) / "
     f"(sum by ({_FLOW}) (increase(fabricpulse_edge_probes_lost_total{{{{hosts}}}}[{{w}}])) + "
-    f"sum by ({_FLOW}) (increase(fabricpulse_edge_probes_received_total{{{{hosts}}}}[{{w}}])))) > 0.005)",
+    f"sum by ({_FLOW}) (increase(fabricpulse_edge_probes_received_total{{{{hosts}}}}[{{w}}])))) > 0.005",
+)
+# NICs of the whole fleet that were gone: edges to them lose everything, whosever they are.
+GONE = Query(
+    "gone",
+    f"group by ({_NIC}) (last_over_time(fabricpulse_nic_connected{{{{fleet}}}}[{{w}}]) == 0) or "
+    f"group by ({_NIC}) (increase(fabricpulse_nic_disconnects_total{{{{fleet}}}}[{{e}}]) > 0.5)",
 )
 PROBE_DELAY = Query("probe_delay", _last("fabricpulse_edge_owd_seconds", _FLOW, '{hosts}, quantile="0.5"'))
 HISTORY = "sum(rate(fabricpulse_collective_bytes_total{{job}}[{w}])) / sum(rate(fabricpulse_collective_busy_seconds_total{{job}}[{w}]))"
@@ -151,6 +157,7 @@ class Scope:
             "job": f"workload={label}",
             "others": f"workload!={label}",
             "any": 'workload!=""',
+            "fleet": 'instance!=""',
             "hosts": f"instance=~{quote(alternatives(self.hosts))}",
         }
         if self.only:

@@ -2,8 +2,7 @@
 
 Told by probes (share lost in one direction, on how many of the NIC's edges) and by what the job had to send again over
 this NIC. Loss that several edges share belongs to the NIC; loss of one edge of several is a hint only: it may be the
-path, or a NIC of a host that the job does not use. Edges to a NIC of the job that was gone lose everything, and say
-nothing of the NIC at their other end.
+path. Edges to a NIC that was gone, whosever it is, lose everything, and say nothing of the NIC at their other end.
 """
 
 from collections.abc import Iterator
@@ -32,6 +31,8 @@ def find(a: Analysis) -> Iterator[Finding]:
         if worst >= 2 and shared < worst / 2:
             continue
         if gone and shared <= gone:
+            continue
+        if nic.lossy_edges == 0 and (nic.loss_out or 0.0) <= LOSS:
             continue
         loss = _loss(nic)
         alone = nic.lossy_edges is not None and shared < 2 and (nic.edges or 0) >= 3
