@@ -292,3 +292,19 @@ def test_an_idle_nic_is_no_uneven_rail_in_a_small_ring() -> None:
     )
     (told,) = infer(idle).causes
     assert (told.finding.cause, told.finding.where) == ("lane_imbalance", "rail0 of h1")
+
+
+def test_a_flow_that_took_over_the_load_of_another_nic_is_not_misrouted() -> None:
+    """Its quickest chunks are slow as well, behind twice as many others."""
+    slower = {"floor_s": 400e-6, "delay_s": 900e-6, "probe_s": 4e-6}
+    facts = with_flows(healthy(), one_flow, **slower)
+    assert [r.finding.cause for r in infer(facts).causes] == ["misrouted_path"]
+    facts = with_flows(facts, one_flow, sent=4e10)
+    assert infer(facts).causes == ()
+
+
+def test_loss_both_ways_towards_a_nic_that_was_gone_is_none() -> None:
+    facts = with_nic(healthy(), "h1", "rail0", loss_in=0.088, loss_out=0.081, lossy_edges=0)
+    assert infer(facts).causes == ()
+    facts = with_nic(healthy(), "h1", "rail0", loss_in=0.01, loss_out=0.081, lossy_edges=0)
+    assert infer(facts).causes[0].finding.cause == "nic_loss"

@@ -144,8 +144,8 @@ class Analysis:
 
     @cached_property
     def out_of_band(self) -> frozenset[Flow]:
-        """Slow flows whose quickest chunks are slow too while probes between the same NICs are quick and nothing says
-        congestion: another route or encapsulation."""
+        """Slow flows whose quickest chunks are slow too while probes between the same NICs are quick, nothing says
+        congestion and they carry no more than before: another route or encapsulation."""
         floors = [f.floor_s for f in self.facts.flows if f.floor_s is not None]
         if not floors:
             return frozenset()
@@ -159,6 +159,8 @@ class Analysis:
             and f.floor_s > SLOW_SCORE * quick
             and f.floor_s > IN_BAND_RATIO * f.probe_s
             and not self.congested(f)
+            # What carries more than it did waits for itself.
+            and not (f.sent and f.sent_before and f.sent > SLOWER * f.sent_before)
         )
 
     @cached_property

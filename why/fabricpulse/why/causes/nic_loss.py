@@ -32,7 +32,8 @@ def find(a: Analysis) -> Iterator[Finding]:
             continue
         if gone and shared <= gone:
             continue
-        if nic.lossy_edges == 0 and (nic.loss_out or 0.0) <= LOSS:
+        # What is lost towards a NIC that was gone is counted both ways once it is back.
+        if nic.lossy_edges == 0 and (nic.loss_out or 0.0) <= LOSS + 1.5 * (nic.loss_in or 0.0):
             continue
         loss = _loss(nic)
         alone = nic.lossy_edges is not None and shared < 2 and (nic.edges or 0) >= 3
