@@ -308,3 +308,14 @@ def test_loss_both_ways_towards_a_nic_that_was_gone_is_none() -> None:
     assert infer(facts).causes == ()
     facts = with_nic(healthy(), "h1", "rail0", loss_in=0.01, loss_out=0.081, lossy_edges=0)
     assert infer(facts).causes[0].finding.cause == "nic_loss"
+
+
+def test_a_host_that_is_cut_off_has_no_wrong_clock() -> None:
+    """No probe reaches it, so that nobody can tell it the time."""
+    clocks = tuple(replace(c, synchronized=c.host != "h1") for c in healthy().clocks)
+    facts = replace(healthy(), clocks=clocks)
+    assert infer(facts).causes[0].finding.cause == "clock_error"
+    for rail in RAILS:
+        facts = with_nic(facts, "h1", rail, connected=False)
+    likely = {r.finding.cause for r in infer(facts).causes if r.finding.confidence >= LIKELY}
+    assert likely == {"nic_flap"}

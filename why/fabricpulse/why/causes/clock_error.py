@@ -35,7 +35,7 @@ def find(a: Analysis) -> Iterator[Finding]:
                 Evidence(f"the stamps of {clock.host} contradict the fleet", 0.92, "clock_suspect")
             )
         if clock.synchronized is False:
-            evidence.append(Evidence(f"{clock.host} is not synchronized", 0.9, "clock_synchronized"))
+            evidence.append(_unsynchronized(a, clock.host))
         if clock.bound_s is not None and clock.bound_s > BOUND_S:
             evidence.append(
                 Evidence(
@@ -46,3 +46,11 @@ def find(a: Analysis) -> Iterator[Finding]:
             )
         if evidence:
             yield finding("clock_error", clock.host, evidence, [("clock", clock.host)], "clocksync")
+
+
+def _unsynchronized(a: Analysis, host: str) -> Evidence:
+    """A host that no probe reaches cannot be, whatever its clock is like."""
+    nics = [nic for nic in a.facts.nics if nic.id.host == host]
+    if nics and all(nic.connected is False for nic in nics):
+        return Evidence(f"{host} is not synchronized, as it is cut off", 0.3, "clock_synchronized")
+    return Evidence(f"{host} is not synchronized", 0.9, "clock_synchronized")
