@@ -58,10 +58,16 @@ class Live:
     def line(self) -> str:
         """For who reads along, and for tables."""
         shown = {
-            "play": self.play, "job": self.job, "truth": [t.any_of for t in self.truth],
-            "state": self.document["state"], "said": self.said[:4], "top1": top1(self.truth, self.said),
-            "top2": top2(self.truth, self.said), "alert_s": self.alert_s,
-            "answer_s": round(self.answer_s, 2), "run_s": round(self.run_s, 1),
+            "play": self.play,
+            "job": self.job,
+            "truth": [t.any_of for t in self.truth],
+            "state": self.document["state"],
+            "said": self.said[:4],
+            "top1": top1(self.truth, self.said),
+            "top2": top2(self.truth, self.said),
+            "alert_s": self.alert_s,
+            "answer_s": round(self.answer_s, 2),
+            "run_s": round(self.run_s, 1),
         }
         return json.dumps(shown)
 
@@ -143,9 +149,15 @@ def _cycle(stand: Stand, pair: list[Play], quiet: list[float]) -> list[dict[str,
             document, took, facts = _ask(stand, job, at_s, baseline_s)
             runs.append(
                 {
-                    "play": play.__name__, "job": job.name, "truth": truth, "document": document,
-                    "alert_s": alerts.get(job.name), "stalls": play in STALLS, "answer_s": took,
-                    "run_s": 0.0, "facts": facts,
+                    "play": play.__name__,
+                    "job": job.name,
+                    "truth": truth,
+                    "document": document,
+                    "alert_s": alerts.get(job.name),
+                    "stalls": play in STALLS,
+                    "answer_s": took,
+                    "run_s": 0.0,
+                    "facts": facts,
                 }
             )
     if all(play is healthy for play in pair):

@@ -5,6 +5,7 @@ causes, at a place that names the given text, is the right first answer; an empt
 """
 
 import signal
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ RAILS = ("rail0", "rail1")
 # What of the speed of its NICs is left on a slow link.
 _SLOW_MBIT = 20.0
 _LOST_NS = 1_500_000
+# After the other faults: until a window of its own has begun.
+_EVENT_S = 12.0
 
 
 @dataclass(frozen=True)
@@ -147,9 +150,12 @@ def detour(stand: Stand, job: Job, stack: ExitStack) -> list[Truth]:
     return _is(("misrouted_path", f"{device} of {source}"), ("misrouted_path", f"{device} of {target}"))
 
 
-def clock_step(stand: Stand, job: Job, _: ExitStack) -> list[Truth]:
+def clock_step(stand: Stand, job: Job, stack: ExitStack) -> list[Truth]:
+    """An event, not a state: it happens within the window that is asked about."""
     host = stand.rng.choice(job.hosts)
-    stand.lab.host(host).clock.pause(_LOST_NS)
+    timer = threading.Timer(_EVENT_S, stand.lab.host(host).clock.pause, (_LOST_NS,))
+    timer.start()
+    stack.callback(timer.cancel)
     return _is(("clock_error", host))
 
 

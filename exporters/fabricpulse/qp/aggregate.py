@@ -88,6 +88,7 @@ class Gauges:
     """The state at the last poll."""
 
     processes: Counter[str] = field(default_factory=Counter)
+    dead: Counter[str] = field(default_factory=Counter)
     lanes: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     lane_state: dict[tuple[str, str], int] = field(default_factory=dict)
     avoided: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -135,13 +136,14 @@ class Aggregator:
         interval : this poll ends an interval, over which mean delays and bandwidths are computed; polls on behalf of
         scrapes do not, or two scrapers would cut each other's intervals short.
         """
-        living = list(living)
+        living, dead = list(living), list(dead)
         self._waiting_of = defaultdict(list)
         self.gauges = gauges = Gauges(worst=self.gauges.worst)
         if interval:
             gauges.worst = []
         bandwidth: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         lane_delay: dict[tuple[ProcessId, int, int], tuple[int, int]] = {}
+        gauges.dead.update(snapshot.workload for snapshot in dead)
         for snapshot in (*living, *dead):
             self._count(snapshot)
             if interval:

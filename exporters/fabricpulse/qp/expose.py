@@ -48,6 +48,8 @@ def expose(
         exposition.add(metrics.NIC_AVOIDED, device, count)
     for workload, count in sorted(gauges.processes.items()):
         exposition.add(metrics.PROCESSES, (workload,), count)
+    for workload, count in sorted(gauges.dead.items()):
+        exposition.add(metrics.DEAD_PROCESSES, (workload,), count)
     exposition.add(metrics.TELEMETRY_ERRORS, (), telemetry_errors)
     exposition.add(metrics.DROPPED_RECORDS, (), aggregator.dropped_records)
     for key, bandwidth in sorted(aggregator.bandwidth().items()):

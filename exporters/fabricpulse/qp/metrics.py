@@ -194,6 +194,13 @@ PROCESSES = MetricSpec(
     "Processes of the job on this host whose telemetry is read.",
     ("workload",),
 )
+DEAD_PROCESSES = MetricSpec(
+    "fabricpulse_qp_dead_processes",
+    "gauge",
+    "Processes of the job on this host that are gone and have left their telemetry behind, as those do that are killed "
+    "or crash; until it is removed (cleanup_after_s).",
+    ("workload",),
+)
 WORKLOAD_INFO = MetricSpec(
     "fabricpulse_workload_info",
     "gauge",
@@ -237,6 +244,7 @@ METRICS = (
     LANE_CORRUPT_FRAMES,
     NIC_AVOIDED,
     PROCESSES,
+    DEAD_PROCESSES,
     WORKLOAD_INFO,
     WORKLOAD_START,
     TELEMETRY_ERRORS,

@@ -273,7 +273,7 @@ def test_edges_to_a_nic_of_another_job_that_is_gone_are_no_loss() -> None:
             "probes": [
                 Sample(labels | {"what": w}, v) for w, v in (("received", 60.0), ("inbound_lost", 40.0))
             ],
-            "lossy_edges": [Sample(labels | {"peer": h, "peer_device": d}, 1.0) for h, d in lossy],
+            "lossy_edges": [Sample(labels | {"peer": h, "peer_device": d}, 0.5) for h, d in lossy],
             "gone": [Sample({"instance": "h9", "device": d}, 1.0) for d in RAILS],
         }
         facts = assemble("train", 1e6, 30.0, Gathered(now, now))
@@ -319,3 +319,24 @@ def test_a_host_that_is_cut_off_has_no_wrong_clock() -> None:
         facts = with_nic(facts, "h1", rail, connected=False)
     likely = {r.finding.cause for r in infer(facts).causes if r.finding.confidence >= LIKELY}
     assert likely == {"nic_flap"}
+    blind = tuple(
+        replace(h, exporters=EXPORTERS - {"mesh"}) if h.name == "h1" else h for h in healthy().hosts
+    )
+    assert infer(replace(healthy(), clocks=clocks, hosts=blind)).causes[0].finding.confidence < LIKELY
+
+
+def test_who_was_killed_is_named_of_a_job_that_ended() -> None:
+    """The others have ended as well, because of it, and closed what they had; it is the one that is counted longest."""
+    gone = tuple(replace(h, processes=2.0 if h.name == "h2" else 0.0) for h in healthy().hosts)
+    named = tuple(replace(h, dead=1.0 if h.name == "h2" else None) for h in gone)
+    told = infer(replace(healthy(), hosts=named, flows=())).causes
+    assert [(r.finding.cause, r.finding.where) for r in told] == [("rank_dead", "h2")]
+    aborted = tuple(replace(h, dead=1.0) for h in gone)
+    assert all(r.finding.confidence < LIKELY for r in infer(replace(healthy(), hosts=aborted)).causes)
+
+
+def test_a_worse_path_without_probes_beside_it_is_told_by_its_own_past() -> None:
+    slower = {"floor_s": 300e-6, "delay_s": 500e-6, "probe_s": None}
+    told = infer(with_flows(healthy(), one_flow, **slower)).causes
+    assert told[0].finding.cause == "misrouted_path"
+    assert infer(with_flows(healthy(), one_flow, **slower | {"delay_before_s": 400e-6})).causes == ()

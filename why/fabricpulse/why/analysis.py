@@ -154,14 +154,20 @@ class Analysis:
             f
             for f in self.facts.flows
             if f.floor_s is not None
-            and f.probe_s is not None
             and f.floor_s > SLOW_DELAY_S
             and f.floor_s > SLOW_SCORE * quick
-            and f.floor_s > IN_BAND_RATIO * f.probe_s
+            and self._beyond_probes(f, f.floor_s)
             and not self.congested(f)
             # What carries more than it did waits for itself.
             and not (f.sent and f.sent_before and f.sent > SLOWER * f.sent_before)
         )
+
+    def _beyond_probes(self, f: Flow, floor_s: float) -> bool:
+        """Whether its quick chunks are slow beside probes between the same NICs; where there are none, as a host probes
+        some of its peers, beside its own median before."""
+        if f.probe_s is not None:
+            return floor_s > IN_BAND_RATIO * f.probe_s
+        return f.delay_before_s is not None and floor_s > SLOW_SCORE * f.delay_before_s
 
     @cached_property
     def queued_flows(self) -> tuple[Flow, ...]:

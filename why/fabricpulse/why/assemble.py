@@ -24,6 +24,8 @@ from fabricpulse.why.facts import (
 from fabricpulse.why.queries import QUERIES
 
 _THROTTLED_BITS = 0b1110_1000
+# From which share of lost probes on an edge is dead, or its other end sends none: no loss of the NIC at this end.
+_ALL_LOST = 0.98
 _DROPS = tuple(q.name for q in QUERIES if q.name.startswith("drops_"))
 
 Answers = Mapping[str, list[Sample]]
@@ -89,9 +91,14 @@ def _host_facts(got: Gathered) -> tuple[Host, ...]:
         exporters[s.labels.get("instance", "")].add(component.removesuffix("-sidecar"))
     for host in now:
         exporters[host].add("qp")
+    dead = _by_instance(got.now.get("dead", ()))
     return tuple(
         Host(
-            host, now.get(host, 0.0 if host in before else None), before.get(host), frozenset(exporters[host])
+            host,
+            now.get(host, 0.0 if host in before else None),
+            before.get(host),
+            frozenset(exporters[host]),
+            dead.get(host),
         )
         for host in sorted(hosts_of(got))
     )
@@ -162,13 +169,13 @@ def loss_of(now: Answers) -> dict[NicId, tuple[float | None, float | None]]:
 
 
 def _lossy_edges(now: Answers) -> dict[NicId, float]:
-    """How many edges of a NIC lose packets, without those to NICs that were gone, whose edges all do."""
+    """How many edges of a NIC lose packets, without those that are dead or lead to NICs that were gone."""
     gone = set(_by_nic(now.get("gone", ())))
     found: dict[NicId, float] = {}
     for s in now.get("lossy_edges", ()):
         nic, peer = _flow_key(s)
         # The edges of a NIC that was gone itself are its own.
-        found[nic] = found.get(nic, 0.0) + (peer not in gone or nic in gone)
+        found[nic] = found.get(nic, 0.0) + (nic in gone or (peer not in gone and s.value < _ALL_LOST))
     return found
 
 

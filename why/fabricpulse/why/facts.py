@@ -174,13 +174,15 @@ class Gpu:
 class Host:
     """One host that runs the job, or ran it in the baseline.
 
-    processes : of the job with the plugin. exporters : components that answered in the window.
+    processes : of the job with the plugin. exporters : components that answered in the window. dead : processes that
+    were killed or have crashed in the window, or not long before.
     """
 
     name: str
     processes: float | None = None
     processes_before: float | None = None
     exporters: frozenset[str] = frozenset()
+    dead: float | None = None
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """The job's own packets take a worse way than probes between the same NICs: routed, or encapsulated, otherwise.
 
 Told by a flow whose quickest chunks are slow as well (a queue would let some pass), whose siblings are quick, with no
-sign of congestion, and with probes between the same two NICs as quick as ever. Typical: RoCE v1 beside v2, the wrong
-GID index, a traffic class that takes another route.
+sign of congestion, and with probes between the same two NICs as quick as ever; where none go there, by quick
+chunks that are slower than the median was before. Typical: RoCE v1 beside v2, the wrong GID index, a traffic class that
+takes another route.
 """
 
 from collections import Counter
@@ -26,11 +27,15 @@ def find(a: Analysis) -> Iterator[Finding]:
     ends = Counter(nic for f in flows for nic in (f.source, f.target))
     shared = [nic for nic, count in ends.items() if count == len(flows)] if len(flows) > 1 else []
     worst = max(flows, key=lambda f: f.floor_s or 0.0)
-    floor_s, probe_s = worst.floor_s or 0.0, worst.probe_s or 0.0
+    floor_s = worst.floor_s or 0.0
+    if worst.probe_s is not None:
+        beside_s, who, least, most = worst.probe_s, "probes", 0.8, 0.9
+    else:
+        beside_s, who, least, most = worst.delay_before_s or 0.0, "the median before was", 0.7, 0.85
     evidence = [
         Evidence(
-            f"{worst}: even quick chunks take {floor_s * 1e6:.0f} us, probes {probe_s * 1e6:.0f} us",
-            grows(floor_s / probe_s if probe_s > 0 else 10.0, 3, 10, 0.8, 0.9),
+            f"{worst}: even quick chunks take {floor_s * 1e6:.0f} us, {who} {beside_s * 1e6:.0f} us",
+            grows(floor_s / beside_s if beside_s > 0 else 10.0, 3, 10, least, most),
             "floor",
         ),
         Evidence("no packet of it is marked or sent again: it waits in no queue", 0.5, "marked"),

@@ -1,13 +1,16 @@
 """A process of the job is gone while the others wait.
 
-Told by fewer processes with the plugin on a host than before, while other hosts have as many as they had. All gone
-everywhere is a job that has ended, and no finding. A host whose exporters are gone as well has probably crashed.
+Told by processes that left their telemetry behind, as those do that are killed or crash: the others of the job, which
+end because of it, close what they have. Else by fewer processes with the plugin on a host than before, while other
+hosts have as many as they had. All gone everywhere, and none of them so, is a job that has ended, and no finding. A
+host whose exporters are gone as well has probably crashed.
 NCCL's RAS service, where it is asked, names ranks that it has given up or that do not answer.
 """
 
 from collections.abc import Iterator
 
 from fabricpulse.why.analysis import Analysis
+from fabricpulse.why.facts import Host
 from fabricpulse.why.finding import Evidence, Finding, finding
 
 TITLE = "rank dead"
@@ -23,8 +26,10 @@ _MOST_MISSING = 8
 def find(a: Analysis) -> Iterator[Finding]:
     """One finding a host, and one a rank that RAS misses."""
     yield from _missing(a)
+    dead = [h for h in a.facts.hosts if h.dead]
+    yield from _dead(a, dead)
     alive = [h for h in a.facts.hosts if (h.processes or 0) > 0]
-    if not alive:
+    if dead or not alive:
         return
     for host in a.facts.hosts:
         before, now = host.processes_before, host.processes or 0.0
@@ -53,6 +58,22 @@ def find(a: Analysis) -> Iterator[Finding]:
             evidence.append(
                 Evidence(f"no exporter of {host.name} answers: the host may be down", 0.6, "exporters")
             )
+        yield finding("rank_dead", host.name, evidence, [("host", host.name), ("job",)], "qp")
+
+
+def _dead(a: Analysis, hosts: list[Host]) -> Iterator[Finding]:
+    """Of a job whose watchdog aborts all ranks every one is killed: then none of them is more likely than another."""
+    strength = 0.93 if len(hosts) * 2 <= len(a.facts.hosts) else 0.4
+    for host in hosts:
+        evidence = [
+            Evidence(
+                f"{host.dead:.0f} processes of the job on {host.name} were killed or have crashed",
+                strength,
+                "dead",
+            )
+        ]
+        if a.stalled:
+            evidence.append(Evidence("the collectives of the others do not end", 0.7, "rank_operations"))
         yield finding("rank_dead", host.name, evidence, [("host", host.name), ("job",)], "qp")
 
 
