@@ -340,3 +340,26 @@ def test_a_worse_path_without_probes_beside_it_is_told_by_its_own_past() -> None
     told = infer(with_flows(healthy(), one_flow, **slower)).causes
     assert told[0].finding.cause == "misrouted_path"
     assert infer(with_flows(healthy(), one_flow, **slower | {"delay_before_s": 400e-6})).causes == ()
+
+
+def test_a_link_that_is_slower_than_it_says_is_not_called_lossy() -> None:
+    """As seen live: its queue overflows, in which all flows and probes from and to it wait."""
+    nic = NicId("h1", "rail0")
+    facts = with_flows(
+        slow(healthy()), lambda f: nic in (f.source, f.target), delay_s=18e-3, probe_s=2e-3, retransmits=5.0
+    )
+    facts = with_nic(facts, "h1", "rail0", loss_in=0.4, lossy_edges=3)
+    first, *_ = infer(facts).causes
+    assert (first.finding.cause, first.finding.where) == ("slow_link", "rail0 of h1")
+    assert "nic_loss" in {f.cause for f in first.explains}
+
+
+def test_a_full_queue_of_two_jobs_loses_a_little() -> None:
+    queued = replace(
+        slow(with_flows(healthy(), one_flow, **QUEUED)),
+        other_slow_flows={"other": (Flow(NicId("h9", "rail0"), NicId("h8", "rail0")),)},
+    )
+    facts = with_nic(with_nic(queued, "h0", "rail0", loss_out=0.013), "h1", "rail0", loss_out=0.006)
+    assert infer(facts).causes[0].finding.cause == "contention_jobs"
+    more = infer(with_nic(queued, "h0", "rail0", loss_out=0.06)).causes
+    assert {r.finding.cause for r in more if r.finding.confidence > 0.9} >= {"nic_loss"}

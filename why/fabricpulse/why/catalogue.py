@@ -90,7 +90,7 @@ EXPLAINS: dict[str, set[str]] = {
     "hang": {"straggler_rank", "compute", "plugin_off", "lane_imbalance", "uneven_rails"},
     "nic_flap": _FABRIC | {"hang"},
     "nic_loss": {"lane_imbalance"} | _QUEUES,
-    "slow_link": {"lane_imbalance", "misrouted_path"} | _QUEUES,
+    "slow_link": {"lane_imbalance", "misrouted_path", "nic_loss"} | _QUEUES,
     "receiver_congestion": {"incast", "contention_self", "lane_imbalance"},
     "incast": {"contention_self", "lane_imbalance"},
     "contention_jobs": {"contention_self", "lane_imbalance"},

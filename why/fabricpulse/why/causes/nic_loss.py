@@ -2,7 +2,9 @@
 
 Told by probes (share lost in one direction, on how many of the NIC's edges) and by what the job had to send again over
 this NIC. Loss that several edges share belongs to the NIC; loss of one edge of several is a hint only: it may be the
-path. Edges to a NIC that was gone, whosever it is, lose everything, and say nothing of the NIC at their other end.
+path. So is a little loss while flows of this and of another job wait in queues on the same rail: a queue that is full
+loses, too. Edges to a NIC that was gone, whosever it is, lose everything, and say nothing of the NIC at their other
+end.
 """
 
 from collections.abc import Iterator
@@ -18,6 +20,8 @@ DO = (
     "If only one peer is affected, look at the path between: `fabricpulse mesh` names the source ports that lose.",
 )
 LOSS = 0.005
+# What a full queue may lose of probes; a link that is broken may lose as little.
+_OF_A_QUEUE = 0.03
 
 
 def find(a: Analysis) -> Iterator[Finding]:
@@ -26,6 +30,7 @@ def find(a: Analysis) -> Iterator[Finding]:
     gone = sum(map(_flapped, a.facts.nics))
     # One lossy NIC makes one lossy edge at each of its peers: those are effects.
     worst = max((nic.lossy_edges or 0 for nic in lossy.values()), default=0)
+    crowded = _crowded(a)
     for nic in lossy.values():
         shared = nic.lossy_edges or 0
         if worst >= 2 and shared < worst / 2:
@@ -37,18 +42,19 @@ def find(a: Analysis) -> Iterator[Finding]:
             continue
         loss = _loss(nic)
         alone = nic.lossy_edges is not None and shared < 2 and (nic.edges or 0) >= 3
+        full = loss < _OF_A_QUEUE and shared < 2 and nic.network in crowded
         way = "receives" if (nic.loss_in or 0) >= (nic.loss_out or 0) else "sends"
         evidence = [
             Evidence(
                 f"{loss:.1%} of the probes that {nic.id} {way} are lost",
-                grows(loss, LOSS, 0.03, 0.3, 0.4) if alone else grows(loss, LOSS, 0.03, 0.7, 0.93),
+                grows(loss, LOSS, 0.03, 0.3, 0.4) if alone or full else grows(loss, LOSS, 0.03, 0.7, 0.93),
                 "loss_in",
             )
         ]
         if shared >= 2 and nic.edges:
             evidence.append(Evidence(f"{shared:.0f} of its {nic.edges:.0f} edges lose", 0.6, "lossy_edges"))
         resent = sum(f.retransmits or 0 for f in a.flows_of(nic.id))
-        if resent > 1:
+        if resent > 1 and not full:
             evidence.append(
                 Evidence(f"the job sends {resent:.0f} packets a second again over it", 0.5, "retransmits")
             )
@@ -61,3 +67,11 @@ def _loss(nic: Nic) -> float:
 
 def _flapped(nic: Nic) -> bool:
     return nic.connected is False or (nic.disconnects or 0) > 0.5 or (nic.link_downs or 0) > 0.5
+
+
+def _crowded(a: Analysis) -> set[str]:
+    """Rails on which flows of the job wait in queues while another job's do."""
+    if not a.facts.other_slow_flows:
+        return set()
+    ends = {end for f in a.queued_flows for end in (f.source, f.target)}
+    return {a.nics[end].network for end in ends if end in a.nics}

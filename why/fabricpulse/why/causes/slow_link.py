@@ -3,14 +3,19 @@
 Told by the speed that the driver reports now, against the same NIC before and against the other NICs of the job on the
 same network. A ring is as fast as its slowest link, so one such NIC slows all ranks. The other NICs then carry less
 than they could; that is an effect.
+
+A link that is slower than it says (a port that is shaped, a cable that a switch knows to be bad) has a queue before it:
+all flows from and to the NIC are slow, and probes on their way as well, which they are not where a flow takes another
+way. That queue is full at times and loses packets.
 """
 
 from collections import defaultdict
 from collections.abc import Iterator
 from statistics import median
 
-from fabricpulse.why.analysis import Analysis, nic_subject
-from fabricpulse.why.finding import Evidence, Finding, finding
+from fabricpulse.why.analysis import SLOW_DELAY_S, SLOW_SCORE, Analysis, nic_subject
+from fabricpulse.why.facts import Nic
+from fabricpulse.why.finding import Evidence, Finding, finding, grows
 
 TITLE = "slow link"
 DO = (
@@ -26,7 +31,12 @@ def find(a: Analysis) -> Iterator[Finding]:
         if nic.speed:
             speeds[nic.network].append(nic.speed)
     for nic in a.facts.nics:
-        if not nic.speed or nic.connected is False:
+        if nic.connected is False:
+            continue
+        if waiting := _queue_before(a, nic):
+            yield finding("slow_link", str(nic.id), waiting, [nic_subject(nic.id)], "qp", "mesh")
+            continue
+        if not nic.speed:
             continue
         evidence = []
         usual = median(speeds[nic.network])
@@ -52,6 +62,31 @@ def find(a: Analysis) -> Iterator[Finding]:
             )
         if evidence:
             yield finding("slow_link", str(nic.id), evidence, [nic_subject(nic.id)], "nic")
+
+
+def _queue_before(a: Analysis, nic: Nic) -> list[Evidence]:
+    """Empty where not everything from and to it waits, probes included."""
+    flows = a.flows_of(nic.id)
+    slow = [f for f in flows if f in a.slow_flows and (f.probe_s or 0.0) > SLOW_DELAY_S]
+    if (
+        {nic.id} == {f.source for f in slow}
+        or not {nic.id} & {f.source for f in slow}
+        or len(slow) < len(flows)
+    ):
+        return []
+    others = [f.probe_s for f in a.facts.flows if f.probe_s is not None and f not in flows]
+    worst = max(slow, key=a.score)
+    probe_s = min(f.probe_s or 0.0 for f in slow)
+    if others and probe_s < SLOW_SCORE * median(others):
+        return []
+    return [
+        Evidence(
+            f"all flows from and to {nic.id} are slow, {worst} {a.score(worst):.0f} times as slow as quick ones",
+            grows(a.score(worst), 3, 10, 0.75, 0.85),
+            "delay",
+        ),
+        Evidence(f"probes on their way take {probe_s * 1e6:.0f} us or more", 0.6, "probe_delay"),
+    ]
 
 
 def _gbit(bytes_per_second: float) -> str:
