@@ -21,6 +21,8 @@ from fabricpulse.why.facts import Facts, NicId
 FILE = Path(__file__).parent / "data" / "why_live.jsonl.xz"
 # Of a number that is measured, between two runs of the same fault: standard deviation of its logarithm.
 _SPREAD = 0.05
+# Of ranks that end each collective together: live ones of one run differ by a third of a per cent.
+_TOGETHER, _ALIKE = {"duration_s", "rate", "rate_before"}, 0.005
 # Counts and states: what they are they are.
 _EXACT = {
     *("disconnects", "link_downs", "failovers", "edges", "lossy_edges", "rank", "ranks", "operations", "peer_rank"),
@@ -78,7 +80,7 @@ def _change(value: Any, names: dict[str, str], rng: random.Random, field: str = 
     if isinstance(value, str):
         return names.get(value, value)
     if isinstance(value, float) and field not in _EXACT:
-        return value * rng.lognormvariate(0, _SPREAD)
+        return value * rng.lognormvariate(0, _ALIKE if field in _TOGETHER else _SPREAD)
     return value
 
 

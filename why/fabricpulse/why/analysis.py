@@ -15,6 +15,8 @@ from fabricpulse.why.facts import Clock, Collective, Facts, Flow, Host, Nic, Nic
 SLOW_SCORE = 3.0
 SLOW_DELAY_S = 50e-6
 IN_BAND_RATIO = 3.0
+# Quick chunks that are slower than this many medians before are so for another reason than one another.
+_MEDIAN_BEFORE = 2.0
 # Above the spread of a healthy job between two windows of two minutes.
 SLOWER = 1.15
 STALLED_S = 5.0
@@ -167,7 +169,7 @@ class Analysis:
         some of its peers, beside its own median before."""
         if f.probe_s is not None:
             return floor_s > IN_BAND_RATIO * f.probe_s
-        return f.delay_before_s is not None and floor_s > SLOW_SCORE * f.delay_before_s
+        return f.delay_before_s is not None and floor_s > _MEDIAN_BEFORE * f.delay_before_s
 
     @cached_property
     def queued_flows(self) -> tuple[Flow, ...]:
