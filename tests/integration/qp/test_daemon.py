@@ -26,6 +26,7 @@ from fabricpulse.qp.process_facts import UserNames
 NAMES = {
     "fabricpulse_qp_sent_bytes_total",
     "fabricpulse_qp_processes",
+    "fabricpulse_qp_dead_processes",
     "fabricpulse_lane_state",
     "fabricpulse_qp_worst_owd_seconds",
     "fabricpulse_qp_telemetry_errors_total",
@@ -118,6 +119,7 @@ async def test_a_job_comes_works_and_goes(exporter: Exporter, job: subprocess.Po
     job.wait()
     file.beat(seconds_ago=60)
     samples = await exporter.wait_for(lambda s: s.one("fabricpulse_qp_processes") is None)
+    assert samples.one("fabricpulse_qp_dead_processes", workload="train-7") == 1
     assert samples.one("fabricpulse_qp_sent_bytes_total") == 10
     assert samples.one("fabricpulse_lane_state") is None
     await exporter.wait_for(lambda s: s.one("fabricpulse_qp_sent_bytes_total") is None)
