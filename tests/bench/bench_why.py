@@ -17,8 +17,8 @@ from pathlib import Path
 
 import msgspec
 from tests.bench.rows import Rows, quantile
-from tests.bench.why_live import Live, cpu_s, live_runs, recorded, top1, top2
-from tests.bench.why_plays import PLAYS, SHARED, STALL_TOO, Truth
+from tests.bench.why_live import Live, cpu_s, live_runs, recorded
+from tests.bench.why_plays import PLAYS, SHARED, STALL_TOO
 from tests.bench.why_recorded import runs as recorded_runs
 from tests.fixtures.why_series import (
     CAUSES,
@@ -31,6 +31,7 @@ from tests.fixtures.why_series import (
     write_openmetrics,
 )
 from tests.fixtures.why_server import prometheus_over
+from tests.fixtures.why_truth import Said, Truth, top1, top2
 from tests.unit.why.test_hang import hang, mesh, ring, tree, wait
 
 from fabricpulse.core.web.client_config import HttpClientConfig
@@ -207,7 +208,7 @@ def again(seeds: int) -> None:
     report_live("recorded", found)
 
 
-def report_live(case: str, found: list[tuple[str, list[Truth], list[tuple[str, str, float]]]]) -> None:
+def report_live(case: str, found: list[tuple[str, list[Truth], Said]]) -> None:
     """The rows of causes really played."""
     played = [(play, truth, said) for play, truth, said in found if truth]
     one = [top1(truth, said) for _, truth, said in played]

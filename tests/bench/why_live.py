@@ -16,8 +16,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from click.testing import CliRunner
-from tests.bench.why_plays import PLAYS, SHARED, STALLS, Play, Truth, healthy
+from tests.bench.why_plays import PLAYS, SHARED, STALLS, Play, healthy
 from tests.fixtures.why_fleet import Job, Stand, fleet
+from tests.fixtures.why_truth import Truth, top1, top2
 
 from fabricpulse.core.web.client_config import HttpClientConfig
 from fabricpulse.core.web.prometheus import PromQl
@@ -70,23 +71,6 @@ class Live:
             "run_s": round(self.run_s, 1),
         }
         return json.dumps(shown)
-
-
-def matches(truth: Truth, cause: str, where: str) -> bool:
-    """Whether this answer is right about it."""
-    return any(cause == name and place in where for name, place in truth.any_of)
-
-
-def top1(truth: list[Truth], said: list[tuple[str, str, float]]) -> bool:
-    """Whether the first cause is one that was played; where nothing was, whether none is said with 50 % or more."""
-    if not truth:
-        return not said or said[0][2] < 0.5
-    return bool(said) and any(matches(t, *said[0][:2]) for t in truth)
-
-
-def top2(truth: list[Truth], said: list[tuple[str, str, float]]) -> bool:
-    """Whether all that was played is among the first two."""
-    return all(any(matches(t, *s[:2]) for s in said[:2]) for t in truth) if truth else top1(truth, said)
 
 
 def live_runs(count: int, seed: int, scrape_s: float, only: tuple[str, ...] = ()) -> Iterator[Live]:

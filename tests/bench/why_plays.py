@@ -8,9 +8,9 @@ import signal
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 
 from tests.fixtures.why_fleet import Job, Stand
+from tests.fixtures.why_truth import Truth
 
 from fabricpulse.lab.faults import Fault
 
@@ -20,13 +20,6 @@ _SLOW_MBIT = 20.0
 _LOST_NS = 1_500_000
 # After the other faults: until a window of its own has begun.
 _EVENT_S = 12.0
-
-
-@dataclass(frozen=True)
-class Truth:
-    """What was played. any_of : (cause, what its place must name), right answers to one thing that is wrong."""
-
-    any_of: tuple[tuple[str, str], ...]
 
 
 Play = Callable[[Stand, Job, ExitStack], list[Truth]]
