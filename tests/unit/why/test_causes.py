@@ -251,7 +251,7 @@ def test_ranks_are_compared_within_a_communicator() -> None:
 
 def test_queues_of_a_host_that_lost_a_nic_are_its_effect() -> None:
     """What the NIC carried goes over the host's other one, whose flows wait; another job's wait somewhere as well."""
-    elsewhere = {"other": (Flow(NicId("h9", "rail0"), NicId("h8", "rail0")),)}
+    elsewhere: dict[str, tuple[Flow, ...]] = {"other": (Flow(NicId("h9", "rail0"), NicId("h8", "rail0")),)}
     queued = slow(with_flows(healthy(), one_flow, **QUEUED))
     lost = with_nic(replace(queued, other_slow_flows=elsewhere), "h1", "rail1", connected=False)
     (told,) = infer(lost).causes
