@@ -56,7 +56,7 @@ def bench_sidecar(report: Callable[..., None], seconds: float = 30.0) -> None:
             edges.append(len(document["edges"]))
             fitted.append(sum(edge["offset_ns"] is not None for edge in document["edges"]))
         report(
-            "6 hosts x 2 rails", "sidecar_cpu_percent", max(percent), "%", "<= 1.5",
+            "6 hosts x 2 rails", "sidecar_cpu_percent", max(percent), "%", "<= 0.4",
             edges=min(edges), fitted=fitted, each=percent,
         )  # fmt: skip
 
