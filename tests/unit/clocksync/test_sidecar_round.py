@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+import threading
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,8 @@ async def test_what_contradicts_the_page_reaches_the_clock(
     ring.map[EDGES_SEQUENCE_OFFSET + 32 : EDGES_SEQUENCE_OFFSET + 40] = (900).to_bytes(8, "little")
     await until(lambda: sidecar._clock.fleet.hidden_jump_ns == 900)
     watch.cancel()
+    await asyncio.wait([watch])
+    assert "causality" not in {thread.name for thread in threading.enumerate()}
     sidecar._leave()
 
 

@@ -172,7 +172,10 @@ class Sidecar:
             with contextlib.suppress(RuntimeError):  # the loop has been closed
                 loop.call_soon_threadsafe(noticed.set)
 
-        threading.Thread(target=self._edges.watch, args=(notice, stopped), daemon=True).start()
+        thread = threading.Thread(
+            target=self._edges.watch, args=(notice, stopped), name="causality", daemon=True
+        )
+        thread.start()
         try:
             while True:
                 await noticed.wait()
@@ -181,7 +184,9 @@ class Sidecar:
                     self._clock.contradict("causality")
                 self._clock.doubt(self._edges.hidden_jump_ns())
         finally:
+            # A thread that comes back from C while the interpreter ends would abort the process.
             stopped.set()
+            thread.join()
 
     async def _rounds(self, client: HttpClient) -> None:
         while True:
