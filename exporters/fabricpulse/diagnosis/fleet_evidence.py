@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from sys import intern
 
 import numpy as np
 
@@ -98,7 +99,7 @@ class FleetEvidence:
             flow = path.edge * host.ports + path.port
             if flow not in host.paths and flow not in host.before:
                 self._paths_grew_s = now_s
-            host.paths[flow] = path.hops
+            host.paths[flow] = tuple(map(intern, path.hops))
         self._paths_changed |= bool(report.paths)
         self.reports += 1
         host.heard_s = now_s
@@ -126,6 +127,8 @@ class FleetEvidence:
     ) -> Reporter:
         """A host with its edges. What it has told of flows that are still there stays with them."""
         until_s = now_s + _PATHS_KEPT_S
+        # Each name is that of many edges and paths: one copy of it is kept.
+        edges = tuple(EdgeName(intern(e.device), intern(e.peer), intern(e.peer_device)) for e in edges)
         if old is not None and (old.edges, old.ports) == (edges, ports):
             known = {**old.before, **old.paths}
             host = Reporter(

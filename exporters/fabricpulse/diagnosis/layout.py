@@ -1,5 +1,6 @@
 """From what hosts have told of their edges and paths to the table of all flows of the fleet. Pure."""
 
+from array import array
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -7,11 +8,13 @@ import numpy as np
 
 from fabricpulse.diagnosis.components import NO_HOP, SILENT_HOP
 from fabricpulse.diagnosis.flow_table import FlowTable, totals
-from fabricpulse.diagnosis.messages import EdgeName
+from fabricpulse.diagnosis.messages import MOST_HOPS, EdgeName
 from fabricpulse.diagnosis.silent_hops import named
 from fabricpulse.diagnosis.suspect_names import Layout
 
 FABRIC = "fabric"
+# On a path: the hops of a trace, and a declared leaf behind them.
+_MOST_NODES = MOST_HOPS + 1
 
 
 @dataclass
@@ -59,11 +62,10 @@ def laid_out(
     def node(name: str) -> int:
         return nodes.setdefault(name, len(nodes))
 
-    source: list[int] = []
-    destination: list[int] = []
-    rate: list[float] = []
-    edge: list[int] = []
-    hops: list[list[int]] = []
+    # Millions of flows: as lists of Python's numbers they would be gigabytes.
+    source, destination, edge, hops = array("i"), array("i"), array("i"), array("i")
+    rate = array("f")
+    longest = 1
     pairs = 0
     numbers = {name: {edge: number for number, edge in enumerate(hosts[name].edges)} for name in hosts}
     for name in hosts:
@@ -83,20 +85,21 @@ def laid_out(
             host.ended = frozenset(range(len(host.edges)))
         for number, one in enumerate(host.edges):
             far, near = f"{one.peer}/{one.peer_device}", f"{name}/{one.device}"
-            source += host.ports * [node(far)]
-            destination += host.ports * [node(near)]
+            source.extend(host.ports * [node(far)])
+            destination.extend(host.ports * [node(near)])
             for port in range(host.ports):
                 path = _path(
                     (far, near), _traced(hosts.get(one.peer), back_of[number], port), node, leaf_of, switch_of
                 )
-                hops.append(path)
+                path = path[:_MOST_NODES]
+                longest = max(longest, len(path))
+                hops.extend((*path, *(_MOST_NODES - len(path)) * [NO_HOP]))
                 if port == 0 and host.ports > 1 and SILENT_HOP in path:
                     even.add(number)
             main = host.rates[1] if number in even and host.rates[1] > 0 else host.rates[0]
-            rate += (
-                host.ports * [0.0] if number in host.ended else [main, *(host.ports - 1) * [host.rates[1]]]
-            )
-            edge += host.ports * [pairs]
+            swept = (host.ports - 1) * [host.rates[1]]
+            rate.extend(host.ports * [0.0] if number in host.ended else [main, *swept])
+            edge.extend(host.ports * [pairs])
             pairs += 1
         host.even = frozenset(even)
     devices: dict[str, set[str]] = {}
@@ -104,10 +107,8 @@ def laid_out(
         devices.setdefault(nic.partition("/")[0], set()).add(nic)
     host_of = {nic: node(host) for host, nics in devices.items() if len(nics) > 1 for nic in nics}
     first_unnamed = len(nodes)
-    longest = max(map(len, hops), default=1) or 1
-    rows = np.full((len(hops), longest), NO_HOP, np.int32)
-    for place in range(longest):
-        rows[:, place] = [path[place] if place < len(path) else NO_HOP for path in hops]
+    rows = np.array(hops, np.int32).reshape(-1, _MOST_NODES)[:, :longest].copy()
+    del hops
     rows, silent = named(rows, max(first_unnamed, 1))
     owner = np.full(first_unnamed + len(silent) + 1, -1, np.int32)
     for nic, number in host_of.items():
