@@ -55,7 +55,7 @@ QUICK := $(shell cores=$$(nproc); echo $$((cores < 16 ? cores + 1 : 16)))
 quickcheck: $(STAMP) ## Check style, run the unit tests and one lab: the inner loop
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	FABRICPULSE_TEST_FILES=memory $(PYTEST) -n $(QUICK) -m "not slow and not build and not prometheus and not simulation and not thorough" \
+	$(PYTEST) -n $(QUICK) -m "not slow and not build and not prometheus and not simulation and not thorough" \
 		tests/integration/lab/test_network.py tests/unit $(ARGS)
 
 wheel: $(STAMP) ## Build the wheels of fabricpulse and fabricpulse-lab into dist/

@@ -20,23 +20,6 @@ import pytest
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
 
 
-def _temporary_files_in_memory() -> None:
-    """A tree of sysfs is a thousand files, and on a disk each costs more than the test that reads it. Only when asked
-    (make quickcheck), as each node of a lab has a /dev/shm of its own and does not see what a test wrote there. Not
-    where memory is short, as the 64 MB that containers have there, or where tests cannot run what they compile.
-    """
-    folder = "/dev/shm"  # noqa: S108
-    try:
-        found = os.statvfs(folder)
-    except OSError:
-        return
-    if found.f_bavail * found.f_frsize >= 2 << 30 and not found.f_flag & os.ST_NOEXEC:
-        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", folder)
-
-
-if os.environ.get("FABRICPULSE_TEST_FILES") == "memory":
-    _temporary_files_in_memory()
-
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true", "yes"}

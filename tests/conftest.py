@@ -7,10 +7,13 @@ from contextlib import ExitStack
 
 import pytest
 from hypothesis import settings
+from tests.fixtures.memory_files import memory_folder, memory_path
 
 from fabricpulse.core.errors import UserError
 from fabricpulse.lab import Lab, LabUnavailableError
 from fabricpulse.lab.tools import Tools, find_tools
+
+__all__ = ["memory_folder", "memory_path"]
 
 # How long an example takes says what else the machine does. The rest stays as Hypothesis has it, for CI as well.
 settings.register_profile("untimed", settings(deadline=None))

@@ -37,6 +37,12 @@ WARN = ("--fail-on", "warning")
 TOKEN = "0123456789abcdef"  # noqa: S105
 
 
+@pytest.fixture
+def tmp_path(memory_path: Path) -> Path:
+    """In memory: four hosts are some thousand files."""
+    return memory_path
+
+
 @dataclass
 class Fleet:
     """Agents of hosts that are trees, in one thread with a loop of its own."""
