@@ -39,11 +39,7 @@ def make_alertmanager(stack: Stack) -> Iterator[Callable[..., Alertmanager]]:
 
 
 def start_loop(stack: Stack, *alertmanagers: Alertmanager) -> None:
-    stack.start_receiver({"alertmanagers": [a.url for a in alertmanagers], "alertmanager_poll_s": 1})
-    stack.start_plugin()
-    stack.start_agent()
-    stack.wait_receiver()
-    stack.wait_agent()
+    stack.start_all({"alertmanagers": [a.url for a in alertmanagers], "alertmanager_poll_s": 1})
 
 
 def test_fire_repeat_resolve(stack, make_alertmanager):
@@ -75,11 +71,7 @@ def test_a_dead_leaf_with_the_shipped_configuration(stack, make_alertmanager):
     """Its NICs' alerts reach the receiver at once, before the leaf's can mute them; the leaf's follows within the
     settle window, and no NIC is taken out. Two NICs: too few to be known as a group."""
     am = make_alertmanager(shipped=SHIPPED)
-    stack.start_receiver({"guards": {"settle_s": 10}})
-    stack.start_plugin()
-    stack.start_agent()
-    stack.wait_receiver()
-    stack.wait_agent()
+    stack.start_all({"guards": {"settle_s": 10}})
     for host in ("h0", "h1"):
         am.fire(labels=flapping(host, "rail0", "l1"))
     wait_for(lambda: len(stack.get("/api/v1/episodes")) == 2, 5, "alerts of the NICs")

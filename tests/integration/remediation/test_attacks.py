@@ -37,11 +37,7 @@ def open_receiver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """One that asks for nothing, as it is by default."""
     stack = Stack(tmp_path_factory.mktemp("open"))
     try:
-        stack.start_receiver()
-        stack.start_plugin()
-        stack.start_agent()
-        stack.wait_receiver()
-        stack.wait_agent()
+        stack.start_all()
         yield stack
     finally:
         stack.close()

@@ -28,14 +28,6 @@ AGENT = [
 ]
 
 
-def start_all(stack: Stack) -> None:
-    stack.start_plugin()
-    stack.start_agent()
-    stack.start_receiver()
-    stack.wait_receiver()
-    stack.wait_agent()
-
-
 def deliver(stack: Stack, body: dict[str, object]) -> None:
     """As Alertmanager does: again and again until it is accepted."""
 
@@ -92,7 +84,7 @@ def test_agent_dies_around_an_operation(stack, failpoint, visit):
 
 def test_kills_at_random_moments(stack):
     """A flapping NIC, receiver and agent killed again and again: what was accepted counts, nothing twice."""
-    start_all(stack)
+    stack.start_all()
     chance = random.Random(20261121)
     stop, heard = threading.Event(), threading.Event()
     accepted = []

@@ -195,11 +195,7 @@ def test_a_forged_report_is_refused_and_harms_nobody(tmp_path: Path):
     """A generation of 10**30 is 400; the agent of that host, and a restart of both, go on as before."""
     stack = Stack(tmp_path)
     try:
-        stack.start_receiver()
-        stack.start_plugin()
-        stack.start_agent()
-        stack.wait_receiver()
-        stack.wait_agent()
+        stack.start_all()
         held = {"rail0": {"desired": "avoid", "generation": 10**30}}
         assert request(f"{stack.url}/api/v1/agents/h0/report", {"held": held})[0] == 400
         kill(stack.receiver)

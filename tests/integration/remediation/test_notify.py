@@ -62,11 +62,7 @@ def test_told_in_order_until_accepted(stack, listener):
         {"name": "hook", "url": f"{listener.url}/hook", "events": ["nic.avoid", "succeeded", "nic.restore"]},
         {"name": "grafana", "kind": "grafana", "url": listener.url, "events": ["nic.avoid"]},
     ]
-    stack.start_receiver({"notify": notify})
-    stack.start_plugin()
-    stack.start_agent()
-    stack.wait_receiver()
-    stack.wait_agent()
+    stack.start_all({"notify": notify})
     stack.post(webhook(alert()))
     stack.wait_phase("avoided")
     wait_for(lambda: listener.refused >= 2, 30, "tries")

@@ -9,19 +9,14 @@ import bcrypt
 import pytest
 import trustme
 import yaml
+from tests.fixtures.in_process import command
 from tests.fixtures.remediation_stack import Stack, alert, kill, request, webhook
 from tests.fixtures.waiting import wait_for
 
 
 def run(stack: Stack, *arguments: str, url: str = "") -> subprocess.CompletedProcess[str]:
-    """One command."""
-    return subprocess.run(
-        [sys.executable, "-m", "fabricpulse.core.cli", "remediation", *arguments, "--url", url or stack.url],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    """One command; `replay` and `check` are processes of their own."""
+    return command("remediation", *arguments, "--url", url or stack.url)
 
 
 def test_status_says_whether_remediation_can_act(stack):
@@ -72,11 +67,7 @@ def test_an_agent_without_receiver_says_so_at_once(stack):
 def test_approve_explain_show_and_replay(stack):
     """A plan waits until it is approved by its hash; the commands show it, and replay tries another configuration."""
     rules = [{"alert": "FabricNicFlapping", "mode": "approve"}]
-    stack.start_receiver({"rules": rules})
-    stack.start_plugin()
-    stack.start_agent()
-    stack.wait_receiver()
-    stack.wait_agent()
+    stack.start_all({"rules": rules})
     asked = stack.folder / "alert.json"
     asked.write_text(json.dumps(alert()))
     assert "h0/rail0: FabricNicFlapping: a plan is made" in run(stack, "explain", str(asked)).stdout
@@ -175,11 +166,7 @@ def test_commands_and_agent_over_mutual_tls(secured):
 
 def test_a_retired_host_is_forgotten(stack):
     """409 while its agent reports, then everything of it goes; an unknown host is 404."""
-    stack.start_receiver({"guards": {"settle_s": 0, "agent_timeout_s": 2}})
-    stack.start_plugin()
-    stack.start_agent()
-    stack.wait_receiver()
-    stack.wait_agent()
+    stack.start_all({"guards": {"settle_s": 0, "agent_timeout_s": 2}})
     assert "stop it first" in run(stack, "forget", "h0").stderr
     kill(stack.agents["h0"])
     wait_for(lambda: run(stack, "forget", "h0").returncode == 0, 20, "forgotten")

@@ -13,11 +13,7 @@ GAUGE = "fabricpulse_config_last_reload_successful "
 @pytest.fixture
 def receiver(stack: Stack) -> Stack:
     """A receiver that acts, with an agent and a process."""
-    stack.start_receiver()
-    stack.start_plugin()
-    stack.start_agent()
-    stack.wait_receiver()
-    stack.wait_agent()
+    stack.start_all()
     return stack
 
 
