@@ -8,7 +8,7 @@ edits the mixin would.
 import os
 import re
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -168,7 +168,9 @@ class Trial:
         self._promtool = promtool
         self._rules = {name_of(rule): rule for group in groups for rule in group["rules"]}
         self._folder = folder
-        self._files = [_load(path) for path in sorted(tests.rglob("*.yaml"))]
+        self._files = {path: _load(path) for path in sorted(tests.rglob("*.yaml"))}
+        # Those at the edges of a rule find most of what is changed in it.
+        self._at_edges = [path for path in self._files if path.parent.name == "edges"]
 
     @cache  # noqa: B019 (one object a test run)
     def _used(self, name: str) -> frozenset[str]:
@@ -181,17 +183,34 @@ class Trial:
         return [other for other in self._rules if other == name or name in self._used(other)]
 
     def survivors(self, batch: Sequence[Mutant], at_once: int = 100) -> list[Mutant]:
-        """Those of the mutants with which every test passes."""
+        """Those of the mutants with which every test passes. Tests at the edges of the changed rule come first; who is
+        caught by one is not tried with the others.
+        """
+        own = self.survivors_at_edges(batch, at_once)
+        return self._tried(own, at_once, lambda mutant: (self._dependents(mutant.name), [*self._files]))
+
+    def survivors_at_edges(self, batch: Sequence[Mutant], at_once: int = 100) -> list[Mutant]:
+        """Those of the mutants with which the tests in edges/ of the changed rule itself pass."""
+        return self._tried(batch, at_once, lambda mutant: ([mutant.name], self._at_edges))
+
+    def _tried(
+        self, batch: Sequence[Mutant], at_once: int, of: Callable[[Mutant], tuple[list[str], list[Path]]]
+    ) -> list[Mutant]:
+        """Those that survive. of : the names whose tests are run, and the files that these are in."""
         out: list[Mutant] = []
         for start in range(0, len(batch), at_once):
-            out += self._survivors(batch[start : start + at_once])
+            out += self._survivors(batch[start : start + at_once], of)
         return out
 
-    def _survivors(self, batch: Sequence[Mutant]) -> list[Mutant]:
+    def _survivors(
+        self, batch: Sequence[Mutant], of: Callable[[Mutant], tuple[list[str], list[Path]]]
+    ) -> list[Mutant]:
         paths: dict[str, Mutant] = {}
         for number, mutant in enumerate(batch):
-            for path in self._write(f"{number}", mutant):
+            for path in self._write(f"{number}", mutant, *of(mutant)):
                 paths[str(path)] = mutant
+        if not paths:
+            return list(batch)
         done = subprocess.run(
             [self._promtool, "test", "rules", *paths],
             # It lives for seconds: to collect garbage less often saves a quarter of its processor time.
@@ -208,10 +227,10 @@ class Trial:
         caught = {id(paths[path]) for path, text in outcomes.items() if "SUCCESS" not in text}
         return [mutant for mutant in batch if id(mutant) not in caught]
 
-    def _write(self, stem: str, mutant: Mutant) -> list[Path]:
-        """The rule file of a mutant and its test files: only tests that the rule can have a part in."""
-        dependents = self._dependents(mutant.name)
-        wanted = set(dependents).union(*(self._used(name) for name in dependents))
+    def _write(self, stem: str, mutant: Mutant, names: list[str], files: list[Path]) -> list[Path]:
+        """The rule file of a mutant and its test files: only tests of rules that the changed one has a part in."""
+        wanted = set(names).union(*(self._used(name) for name in names))
+        others = [name for name in self._rules if name not in wanted]
         rules = [
             mutant.rule if name == mutant.name else rule
             for name, rule in self._rules.items()
@@ -221,11 +240,12 @@ class Trial:
         rule_file = self._folder / f"{stem}.rules.yaml"
         rule_file.write_text(yaml.dump({"groups": [{"name": "g", "rules": rules}]}, Dumper=_DUMPER))
         written = []
-        for number, content in enumerate(self._files):
-            tests = [kept for test in content["tests"] if (kept := _of(test, dependents))]
+        for number, path in enumerate(files):
+            content = self._files[path]
+            tests = [kept for test in content["tests"] if (kept := _of(test, names, others))]
             if tests:
-                path = self._folder / f"{stem}.{number}.test.yaml"
-                path.write_text(
+                written.append(self._folder / f"{stem}.{number}.test.yaml")
+                written[-1].write_text(
                     yaml.dump(
                         {
                             "rule_files": [rule_file.name],
@@ -235,7 +255,6 @@ class Trial:
                         Dumper=_DUMPER,
                     )
                 )
-                written.append(path)
         return written
 
 
@@ -249,12 +268,13 @@ def _load(path: Path) -> dict[str, Any]:
     return content
 
 
-def _of(test: dict[str, Any], names: Sequence[str]) -> dict[str, Any] | None:
+def _of(test: dict[str, Any], names: Sequence[str], others: Sequence[str]) -> dict[str, Any] | None:
+    """What is said of these rules in a test. others : rules that are left out, whose result a query cannot ask for."""
     alerts = [case for case in test.get("alert_rule_test", []) if case["alertname"] in names]
     queries = [
         case
         for case in test.get("promql_expr_test", [])
-        if any(re.search(rf"(?<![\w:]){name}(?![\w:])", case["expr"]) for name in names)
+        if _mentions(case["expr"]).intersection(names) and not _mentions(case["expr"]).intersection(others)
     ]
     for query in queries:
         query["exp_samples"] = [
@@ -263,3 +283,9 @@ def _of(test: dict[str, Any], names: Sequence[str]) -> dict[str, Any] | None:
     if not alerts and not queries:
         return None
     return test | {"alert_rule_test": alerts, "promql_expr_test": queries}
+
+
+@cache
+def _mentions(expression: str) -> frozenset[str]:
+    """The words of an expression: metrics, alerts and more."""
+    return frozenset(re.findall(r"[\w:]+", expression))

@@ -4,22 +4,16 @@
 event, a `min` of values that are all 1). It only ever gets shorter: a new one fails, so does one that is caught now.
 """
 
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
-from tests.unit.rules.mutation import Mutant, Trial, mutants, name_of
+from tests.unit.rules.mutation import Mutant, Rule, Trial, mutants, name_of
 from tests.unit.rules.test_promtool import PROMTOOLS
 
 ROOT = Path(__file__).parents[3]
-GROUPS = [
-    group
-    for folder in ("recording", "alerts")
-    for path in sorted((ROOT / "rules" / folder).glob("*.yaml"))
-    for group in yaml.safe_load(path.read_text())["groups"]
-]
-RULES = [rule for group in GROUPS for rule in group["rules"] if name_of(rule) != "FabricWatchdog"]
-MUTANTS = [mutant for rule in RULES for mutant in mutants(rule)]
 SURVIVING = set((Path(__file__).parent / "surviving_mutants.txt").read_text().splitlines())
 # One in so many is tried in each run; all are in the slow tests.
 SAMPLE = 35
@@ -27,39 +21,57 @@ SAMPLE = 35
 PARTS = 4
 
 
+# Not when the module is imported: each process of a run imports it, and one of them runs it.
+@cache
+def groups() -> list[dict[str, Any]]:
+    """All groups of rules, records first."""
+    return [
+        group
+        for folder in ("recording", "alerts")
+        for path in sorted((ROOT / "rules" / folder).glob("*.yaml"))
+        for group in yaml.safe_load(path.read_text())["groups"]
+    ]
+
+
+@cache
+def rules() -> list[Rule]:
+    """Those that can be changed."""
+    return [rule for group in groups() for rule in group["rules"] if name_of(rule) != "FabricWatchdog"]
+
+
+@cache
+def every_mutant() -> list[Mutant]:
+    """Of all rules."""
+    return [mutant for rule in rules() for mutant in mutants(rule)]
+
+
 def told(mutant: Mutant) -> str:
     return f"{mutant.name}: {mutant.what}"
 
 
-def trial_of(tests: Path, folder: Path) -> Trial:
+@pytest.fixture
+def trial(tmp_path: Path) -> Trial:
     """Runs cases against changed rules."""
     promtool = PROMTOOLS[0]
     if promtool is None:
         pytest.skip("promtool is not installed; scripts/fetch_tools.sh gets it")
-    return Trial(promtool, GROUPS, tests, folder)
-
-
-@pytest.fixture
-def trial(tmp_path: Path) -> Trial:
-    """Runs all cases."""
-    return trial_of(ROOT / "rules" / "tests", tmp_path)
+    return Trial(promtool, groups(), ROOT / "rules" / "tests", tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.prometheus
-def test_rules_pass_the_cases_at_their_edges(tmp_path: Path) -> None:
+def test_rules_pass_the_cases_at_their_edges(trial: Trial) -> None:
     """Each rule passes its cases in edges/ (test_promtool.py runs the others): a case that fails proves nothing."""
-    unchanged = [Mutant(name_of(rule), "as it is", rule) for rule in RULES]
+    unchanged = [Mutant(name_of(rule), "as it is", rule) for rule in rules()]
 
-    edges = trial_of(ROOT / "rules" / "tests" / "edges", tmp_path)
-    passing = {mutant.name for mutant in edges.survivors(unchanged)}
+    passing = {mutant.name for mutant in trial.survivors_at_edges(unchanged)}
     assert [mutant.name for mutant in unchanged if mutant.name not in passing] == []
 
 
 @pytest.mark.prometheus
 def test_sample_of_mutants_is_caught(trial: Trial) -> None:
     """One in thirty-five of the changes that are known to be noticed is."""
-    sample = [mutant for mutant in MUTANTS if told(mutant) not in SURVIVING][::SAMPLE]
+    sample = [mutant for mutant in every_mutant() if told(mutant) not in SURVIVING][::SAMPLE]
 
     assert len(sample) >= 20
     assert [told(mutant) for mutant in trial.survivors(sample)] == []
@@ -72,8 +84,8 @@ def test_sample_of_mutants_is_caught(trial: Trial) -> None:
 def test_no_new_mutant_survives(trial: Trial, part: int) -> None:
     """Of all changes to all rules only those that are listed go unnoticed."""
     # Two changes far to the right of an expression may have one name: they are judged together.
-    names = set(sorted({told(mutant) for mutant in MUTANTS})[part::PARTS])
-    changed = [mutant for mutant in MUTANTS if told(mutant) in names]
+    names = set(sorted({told(mutant) for mutant in every_mutant()})[part::PARTS])
+    changed = [mutant for mutant in every_mutant() if told(mutant) in names]
     survivors = {told(mutant) for mutant in trial.survivors(changed)}
     listed = SURVIVING & {told(mutant) for mutant in changed}
 
@@ -83,4 +95,6 @@ def test_no_new_mutant_survives(trial: Trial, part: int) -> None:
 
 def test_listed_mutants_exist() -> None:
     """Each line of the list is a change that is still tried."""
-    assert sorted(SURVIVING - {told(mutant) for mutant in MUTANTS}) == [], "gone: take them off the list"
+    assert sorted(SURVIVING - {told(mutant) for mutant in every_mutant()}) == [], (
+        "gone: take them off the list"
+    )

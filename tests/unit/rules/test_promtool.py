@@ -1,5 +1,6 @@
 """The rules behave as their promtool tests say."""
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -34,7 +35,13 @@ def promtool(request: pytest.FixtureRequest) -> str:
 
 def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [str(part) for part in command], capture_output=True, text=True, check=False, timeout=300
+        [str(part) for part in command],
+        # It lives for seconds: to collect garbage less often saves a quarter of its processor time.
+        env=os.environ | {"GOGC": "400"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
     )
 
 
