@@ -46,7 +46,7 @@ class Fleet:
             self.changed.clear()
             await wait_with_timeout(self.changed, 0.5)
 
-    async def ring_goes_on(self, rounds: int = 3) -> None:
+    async def ring_goes_on(self, rounds: int = 2) -> None:
         """The ring completes more rounds without an error, a corrupt byte or a long stall."""
         workload = self.seen.workload
         goal, since = workload.rounds + rounds, time.monotonic()

@@ -41,8 +41,8 @@ class Case:
         return 2 * self.channels * self.depth * self.most <= 512 * MIB
 
     def arguments(self) -> list[str]:
-        """Of fabricpulse-ring, some 16 MiB in all, but at least three messages a channel."""
-        rounds = max(3, min(400, 16 * MIB // max(self.most, 1) // self.channels))
+        """Of fabricpulse-ring, some 16 MiB in all, but at least two messages a channel."""
+        rounds = max(2, min(400, 16 * MIB // max(self.most, 1) // self.channels))
         return [
             *("--abi", self.abi, "--channels", str(self.channels), "--depth", str(self.depth)),
             *("--stream", self.sizes, "--order", self.order, "--rounds", str(rounds)),
@@ -136,7 +136,7 @@ def test_all_pairs_are_covered() -> None:
 @pytest.mark.parametrize("abi", FACTORS["abi"])
 def test_abort_mid_flight(conformance_lab: Lab, abi: str, sizes: str) -> None:
     """All connections closed with messages under way: no call fails, nothing hangs, nothing wrong was delivered."""
-    arguments = ["--abi", abi, "--channels", "4", "--depth", "4", "--stream", sizes, "--abort-ms", "300"]
+    arguments = ["--abi", abi, "--channels", "4", "--depth", "4", "--stream", sizes, "--abort-ms", "100"]
     ring = Ring(conformance_lab, 2, arguments, env={"FABRICPULSE_NICS": names(2)})
     for summary in ring.summaries(20):
         assert summary["double_or_lost"] == 0
