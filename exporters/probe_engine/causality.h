@@ -197,15 +197,15 @@ class EdgeCausality {
     std::int64_t half_ns = kLongAgo, now = DelayFloor::kNone, before = DelayFloor::kNone;
 
     void add(std::int64_t owd_ns, std::int64_t at_ns) {
-      turn(at_ns);
+      rotate(at_ns);
       now = std::min(now, owd_ns);
     }
     std::int64_t least(std::int64_t now_ns) const {
-      Recent turned = *this;
-      turned.turn(now_ns);
-      return std::min(turned.now, turned.before);
+      Recent rotated = *this;
+      rotated.rotate(now_ns);
+      return std::min(rotated.now, rotated.before);
     }
-    void turn(std::int64_t at_ns) {
+    void rotate(std::int64_t at_ns) {
       if (at_ns - half_ns < kHalfNs) return;
       before = at_ns - half_ns < 2 * kHalfNs ? now : DelayFloor::kNone;
       now = DelayFloor::kNone;

@@ -51,7 +51,7 @@ struct Outgoing {
   const std::uint8_t* data;
   std::size_t size;
   SocketAddress* to;
-  bool stamp;        // wanted: a TX stamp costs an allocation and a turn through the error queue
+  bool stamp;        // wanted: a TX stamp costs an allocation and a read of the error queue
   int error;         // 0 = sent
   std::uint32_t id;  // of its TX stamp, when sent with one
 };
