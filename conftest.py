@@ -64,6 +64,14 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 @pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config) -> None:
+    """Before there are several processes."""
+    from tests.fixtures.compiled_tests import compile_tests  # what runs without xdist has no use for it
+
+    compile_tests(config.rootpath, len(os.sched_getaffinity(0)))
+
+
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     """One whose run ends when a worker crashes."""
     from tests.fixtures import crashed_workers  # needs xdist
