@@ -122,7 +122,7 @@ def _other_durations(duration: str) -> list[str]:
 
 def _durations(rule: Rule) -> Iterator[tuple[str, Rule]]:
     for key in ("for", "keep_firing_for"):
-        if key in rule:
+        if key in rule and seconds(rule[key]):
             for other in _other_durations(rule[key]):
                 yield f"{key} {rule[key]} -> {other}", rule | {key: other}
             yield f"no {key}", {name: value for name, value in rule.items() if name != key}
@@ -229,8 +229,16 @@ class Trial:
 
     def _write(self, stem: str, mutant: Mutant, names: list[str], files: list[Path]) -> list[Path]:
         """The rule file of a mutant and its test files: only tests of rules that the changed one has a part in."""
-        wanted = set(names).union(*(self._used(name) for name in names))
-        others = [name for name in self._rules if name not in wanted]
+        tests = {
+            number: [kept for test in self._files[path]["tests"] if (kept := _of(test, names))]
+            for number, path in enumerate(files)
+        }
+        # A query may ask for other rules, too; without these it would fail whatever was changed.
+        asked = [
+            case["expr"] for kept in tests.values() for test in kept for case in test["promql_expr_test"]
+        ]
+        read = set(names).union(*(_mentions(expression) for expression in asked)) & self._rules.keys()
+        wanted = read.union(*(self._used(name) for name in read))
         rules = [
             mutant.rule if name == mutant.name else rule
             for name, rule in self._rules.items()
@@ -241,16 +249,14 @@ class Trial:
         rule_file.write_text(yaml.dump({"groups": [{"name": "g", "rules": rules}]}, Dumper=_DUMPER))
         written = []
         for number, path in enumerate(files):
-            content = self._files[path]
-            tests = [kept for test in content["tests"] if (kept := _of(test, names, others))]
-            if tests:
+            if tests[number]:
                 written.append(self._folder / f"{stem}.{number}.test.yaml")
                 written[-1].write_text(
                     yaml.dump(
                         {
                             "rule_files": [rule_file.name],
-                            "evaluation_interval": content["evaluation_interval"],
-                            "tests": tests,
+                            "evaluation_interval": self._files[path]["evaluation_interval"],
+                            "tests": tests[number],
                         },
                         Dumper=_DUMPER,
                     )
@@ -268,13 +274,11 @@ def _load(path: Path) -> dict[str, Any]:
     return content
 
 
-def _of(test: dict[str, Any], names: Sequence[str], others: Sequence[str]) -> dict[str, Any] | None:
-    """What is said of these rules in a test. others : rules that are left out, whose result a query cannot ask for."""
+def _of(test: dict[str, Any], names: Sequence[str]) -> dict[str, Any] | None:
+    """What is said of these rules in a test."""
     alerts = [case for case in test.get("alert_rule_test", []) if case["alertname"] in names]
     queries = [
-        case
-        for case in test.get("promql_expr_test", [])
-        if _mentions(case["expr"]).intersection(names) and not _mentions(case["expr"]).intersection(others)
+        case for case in test.get("promql_expr_test", []) if _mentions(case["expr"]).intersection(names)
     ]
     for query in queries:
         query["exp_samples"] = [
