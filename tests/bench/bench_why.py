@@ -17,9 +17,10 @@ from pathlib import Path
 
 import msgspec
 from tests.bench.rows import Rows, quantile
-from tests.bench.why_live import Live, cpu_s, live_runs, recorded
+from tests.bench.why_live import Live, cpu_s, live_runs, recorded, trace_order
 from tests.bench.why_plays import PLAYS, SHARED, STALL_TOO
 from tests.bench.why_recorded import runs as recorded_runs
+from tests.fixtures.why_fleet import Stand
 from tests.fixtures.why_series import (
     CAUSES,
     PAIRS,
@@ -181,7 +182,14 @@ def live(count: int, scrape_s: float, seed: int, only: tuple[str, ...], keep: Pa
     """Real jobs with real faults in the lab."""
     found: list[Live] = []
     begun, cpu = time.monotonic(), cpu_s()
-    for run in live_runs(count, seed, scrape_s, only):
+
+    def trace(stand: Stand) -> None:
+        order = trace_order(stand)
+        more = {"collectives": order.collectives, "room_us": order.room_us, "alone": order.alone}
+        rows.report("live", "trace_wrong_order", order.wrong, "pairs", "== 0", **more)
+        rows.report("live", "trace_bound_us", order.largest_bound_us, "us", "<= 1000")
+
+    for run in live_runs(count, seed, scrape_s, only, trace):
         found.append(run)
         print(run.line(), flush=True)
         if keep is not None:

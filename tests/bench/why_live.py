@@ -10,7 +10,7 @@ import json
 import random
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 from click.testing import CliRunner
 from tests.bench.why_plays import PLAYS, SHARED, STALLS, Play, healthy
 from tests.fixtures.why_fleet import Job, Stand, fleet
+from tests.fixtures.why_trace import Order, order_of
 from tests.fixtures.why_truth import Truth, top1, top2
 
 from fabricpulse.core.web.client_config import HttpClientConfig
@@ -73,8 +74,22 @@ class Live:
         return json.dumps(shown)
 
 
-def live_runs(count: int, seed: int, scrape_s: float, only: tuple[str, ...] = ()) -> Iterator[Live]:
-    """Plays faults in turn, with random places. only : names of faults; () for all."""
+def trace_order(stand: Stand) -> Order:
+    """Of the timeline of the first job, as a person has it written."""
+    job, file = stand.jobs[0], stand.lab.mgmt.directory / "trace.json"
+    argv = ["fabricpulse", "why", job.name, "--prometheus", "http://127.0.0.1:9090", "--trace", str(file)]
+    stand.lab.mgmt.run(argv)
+    return order_of(json.loads(file.read_text()), len(job.hosts))
+
+
+def live_runs(
+    count: int,
+    seed: int,
+    scrape_s: float,
+    only: tuple[str, ...] = (),
+    at_end: Callable[[Stand], None] = lambda _: None,
+) -> Iterator[Live]:
+    """Plays faults in turn, with random places. only : names of faults; () for all. at_end : while all is well."""
     rng = random.Random(seed)
     plays = [play for play in (*PLAYS, *SHARED) if not only or play.__name__ in only]
     deck: list[Play] = []
@@ -103,6 +118,7 @@ def live_runs(count: int, seed: int, scrape_s: float, only: tuple[str, ...] = ()
             for run in runs:
                 done += 1
                 yield Live(**{**run, "run_s": took / len(runs)})
+        at_end(stand)
 
 
 def _quiet(stand: Stand) -> float:
