@@ -20,6 +20,7 @@ from fabricpulse.clocksync.sidecar.coordinator_selection import (
     left_out,
     select_coordinator,
 )
+from fabricpulse.clocksync.sidecar.neighbour_doubt import NeighbourDoubt
 from fabricpulse.clocksync.sidecar.neighbours import consensus
 from fabricpulse.clocksync.sidecar.sidecar import correction_of
 from fabricpulse.clocksync.wire.messages import (
@@ -59,13 +60,14 @@ class Host:
     quorum: Quorum | None = None
     placed: bool = False
     root: str = ""
+    doubt: NeighbourDoubt | None = None
 
     def begin(self, now: CrossTimestamp) -> None:
         """The sidecar starts; its previous page is still there."""
         old = None if self.clock is None else self.clock.page
         self.clock = FleetClock.start(FleetClockParameters(), now, old)
         self.healths = [CoordinatorHealth() for _ in range(self.coordinators)]
-        self.quorum, self.placed, self.root = None, False, ""
+        self.quorum, self.placed, self.root, self.doubt = None, False, "", None
         self.epoch += 1
 
     def cross_timestamp(self, t_s: float) -> CrossTimestamp:
@@ -255,7 +257,7 @@ class DividedFleet:
         if own is None and not any(reply.line for reply in near.values()):
             return
         now = host.cross_timestamp(self.t_s + 0.15)
-        correction = consensus(host.name, own, fits, near, now.host_ns, 250.0)
+        correction, host.doubt = consensus(host.name, own, fits, near, now.host_ns, 250.0, host.doubt)
         if correction is not None and host.clock is not None:
             no_quorum = left_out(host.healths, self.t_s, _ALONE_S)
             host.clock.correct(now, replace(correction, free=True, no_quorum=no_quorum))

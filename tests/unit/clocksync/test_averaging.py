@@ -74,9 +74,10 @@ def test_how_far_clocks_are_apart_does_not_matter(apart_ns: int) -> None:
         rate_sigma_ppb=5.0, trains=200, window_s=4.0, quality=Quality.FILTERED,
         raw_offset_ns=-apart_ns, extremes=extremes,
     )  # fmt: skip
-    correction = consensus("h0", None, [("h1", fit)], {"h1": reply}, now, 250.0)
+    correction, doubt = consensus("h0", None, [("h1", fit)], {"h1": reply}, now, 250.0)
     assert correction is not None
     assert correction.correction_ns == 77
+    assert doubt is None
 
 
 def disagreeing(seed: int) -> bool:

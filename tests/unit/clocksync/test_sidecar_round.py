@@ -70,6 +70,35 @@ async def test_what_contradicts_the_page_reaches_the_clock(
     sidecar._leave()
 
 
+async def test_who_is_not_believed_does_not_ask_neighbours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A coordinator that answers knows that the host's edges contradict each other; when it is gone, neighbours are
+    asked."""
+    monkeypatch.setenv(RUN_DIR_ENV, str(tmp_path))
+    sidecar = Sidecar(DaemonOptions(None, WebOptions(("127.0.0.1:0",)), "info", "logfmt"), Lifetime())
+    asked = []
+    silent_s = 0.0
+
+    async def report(*_: object, **__: object) -> None:
+        sidecar._suspect = "its edges contradict each other"
+
+    async def ask(client: HttpClient) -> None:
+        asked.append(client)
+
+    monkeypatch.setattr(sidecar._coordinator, "report", report)
+    monkeypatch.setattr(sidecar._coordinator, "unplaced_s", lambda: 60.0)
+    monkeypatch.setattr(sidecar._coordinator, "silent_s", lambda: silent_s)
+    monkeypatch.setattr(sidecar, "_ask_neighbours", ask)
+    async with HttpClient(HttpClientConfig()) as client:
+        await sidecar._round(client)
+        assert asked == []
+        silent_s = 60.0
+        await sidecar._round(client)
+    sidecar._leave()
+    assert asked == [client]
+
+
 async def test_a_ring_of_another_version_keeps_nobody_from_reporting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

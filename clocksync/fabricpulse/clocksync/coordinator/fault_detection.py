@@ -12,7 +12,7 @@ from fabricpulse.clocksync.solve.outliers import HOLD_S, faulty_hosts, outlier_l
 from fabricpulse.clocksync.solve.solve_input import Ints
 from fabricpulse.clocksync.wire.messages import RESIDUAL, RESIDUAL_DTYPE
 from fabricpulse.clocksync.wire.report_table import Records
-from fabricpulse.clocksync.wire.suspicions import CONTRADICTING, DISPUTED, JUMPED, OUTLYING
+from fabricpulse.clocksync.wire.suspicions import CONTRADICTING, DISPUTED, JUMPED, OUTLYING, UNKNOWN
 
 Bools = NDArray[np.bool_]
 
@@ -100,7 +100,8 @@ class FaultDetector:
         for reason, which in ((CONTRADICTING, solution.falsetickers), (DISPUTED, solution.disputed)):
             columns["utc_s"][slots[which]] = now_s
             columns["utc"][slots[which]] = reason
-        suspect = np.where(now_s - columns["utc_s"] <= HOLD_S, columns["utc"], 0)
+        suspect = np.where(np.isinf(columns["doubt_ns"]), UNKNOWN, 0)
+        suspect = np.where(now_s - columns["utc_s"] <= HOLD_S, columns["utc"], suspect)
         suspect = np.where(now_s - columns["outlying_s"] <= HOLD_S, OUTLYING, suspect)
         columns["suspect"] = np.where(now_s - columns["jumped_s"] <= HOLD_S, JUMPED, suspect)
         return outlier

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 
 from fabricpulse.clocksync.clock.fleet_clock import Correction
 
+# As of the solve (solve.contradictions): of at least so many neighbours more than this share.
+_FEWEST, _MOST_CONTRADICTING = 3, 0.6
+
 
 @dataclass(frozen=True)
 class NeighbourView:
@@ -33,11 +36,12 @@ def average(
     own_bound_ns: float,
     views: Sequence[NeighbourView],
     damping: float = 0.5,
+    doubt_ns: float = 0.0,
 ) -> Correction | None:
-    """The next correction, or None when there is nothing to average. damping : share of the own old value,
-    [0, 1).
+    """The next correction, or None when there is nothing to average, or most of it contradicts the rest. damping :
+    share of the own old value, [0, 1). doubt_ns : how far we may be off, by what is remembered (neighbour_doubt).
     """
-    if not views:
+    if not views or _contradict(views):
         return None
     base = views[0].correction_ns if own_correction_ns is None else own_correction_ns
     # A neighbour whose word is far from the others' is left out: distance to the median against the sum of
@@ -59,10 +63,40 @@ def average(
         rate = (1 - damping) * rate + damping * own_rate_ppb
     correction = base + round(mean)
     told = [view.bound_ns + abs(view.correction_ns - correction) for view in views]
-    agreed = all(abs(view.correction_ns - correction) <= view.hides_ns for view in views)
+    agreed = agree(correction, views)
     if own_correction_ns is None:
-        bound = min(told) if agreed else max(told)
+        bound = max(min(told), doubt_ns) if agreed else max(*told, doubt_ns)
     else:
         kept = own_bound_ns + abs(correction - own_correction_ns)
-        bound = min(kept, *told) if agreed else kept
+        bound = min(kept, max(min(told), doubt_ns)) if agreed else kept
     return Correction(ref_ns, correction, rate, int(bound) + 1)
+
+
+def agree(correction_ns: int, views: Sequence[NeighbourView]) -> bool:
+    """Whether no view is further from a correction than its edge can hide."""
+    return all(abs(view.correction_ns - correction_ns) <= view.hides_ns for view in views)
+
+
+def contradiction_ns(
+    own_correction_ns: int | None, own_bound_ns: float, views: Sequence[NeighbourView]
+) -> float:
+    """How far we may be off where two of what we and the neighbours say cannot both be true; 0 where all can."""
+    claims = [(view.correction_ns, view.bound_ns) for view in views]
+    if own_correction_ns is not None:
+        claims.append((own_correction_ns, own_bound_ns))
+    if not claims or max(at - bound for at, bound in claims) <= min(at + bound for at, bound in claims):
+        return 0.0
+    low, high = min(at for at, _ in claims), max(at for at, _ in claims)
+    # Wherever the average puts us, somebody says that we are at the other end.
+    return high - low + max(bound for _, bound in claims)
+
+
+def _contradict(views: Sequence[NeighbourView]) -> bool:
+    """Whether most of `views` exclude the middle one."""
+    if len(views) < _FEWEST:
+        return False
+    middle = sorted(views, key=lambda view: view.correction_ns)[len(views) // 2]
+    outside = [
+        abs(view.correction_ns - middle.correction_ns) > view.bound_ns + middle.bound_ns for view in views
+    ]
+    return sum(outside) > _MOST_CONTRADICTING * len(views)

@@ -13,7 +13,8 @@ import msgspec
 
 from fabricpulse.clocksync.clock.fleet_clock import Correction
 from fabricpulse.clocksync.edge.estimator import EdgeFit
-from fabricpulse.clocksync.sidecar.averaging import NeighbourView, average
+from fabricpulse.clocksync.sidecar.averaging import NeighbourView, agree, average, contradiction_ns
+from fabricpulse.clocksync.sidecar.neighbour_doubt import NeighbourDoubt, remember
 from fabricpulse.clocksync.wire.messages import LINE_PATH, EdgeName, Line, LineReply, line_decoder
 from fabricpulse.core.files import atomic_write
 from fabricpulse.core.fleet.membership import Membership
@@ -96,8 +97,10 @@ def consensus(
     lines: Mapping[str, LineReply],
     now_ns: int,
     drift_ppb: float,
-) -> Correction | None:
-    """One round of averaging on `host`, whose clock shows `now_ns`. own : its line. fits : (peer, fit). Pure.
+    doubt: NeighbourDoubt | None = None,
+) -> tuple[Correction | None, NeighbourDoubt | None]:
+    """One round of averaging on `host`, whose clock shows `now_ns`, and what it remembers. own : its line. fits :
+    (peer, fit). doubt : of the last round. Pure.
 
     Where nobody has a fleet time, the host with the lowest name makes its own clock the beginning of it.
     """
@@ -105,14 +108,15 @@ def consensus(
     if own is None and not any(reply.line is not None for reply in lines.values()):
         peers = {peer for peer, _ in fits}
         if not lines or not peers or host > min(peers):
-            return None
+            return None, doubt
         log.info("no coordinator and no fleet time anywhere: this host's clock begins it")
-        return Correction(now_ns, 0, 0.0, 0)
-    views = []
+        return Correction(now_ns, 0, 0.0, 0), doubt
+    views, there = [], set()
     for peer, fit in fits:
         reply = lines.get(peer)
         if reply is None or reply.line is None:
             continue
+        there.add(peer)
         offset = fit.at(now_ns)
         # c_us - c_peer = offset; the peer's line is brought to our moment by the peer's own clock.
         elapsed = now_ns + offset - reply.line.ref_host_ns
@@ -128,10 +132,16 @@ def consensus(
                 hides_ns,
             )
         )
-    return average(
+    own_correction_ns = own.correction_ns if own is not None else None
+    own_bound_ns = float(own.bound_ns) if own is not None else float("inf")
+    said_ns = contradiction_ns(own_correction_ns, own_bound_ns, views)
+    correction = average(
         now_ns,
-        own.correction_ns if own is not None else None,
+        own_correction_ns,
         own.rate_ppt * 1e-3 if own is not None else 0.0,
-        own.bound_ns if own is not None else float("inf"),
+        own_bound_ns,
         views,
+        doubt_ns=max(said_ns, doubt.doubt_ns if doubt is not None else 0.0),
     )
+    agreed = correction is not None and agree(correction.correction_ns, views)
+    return correction, remember(doubt, said_ns, there, now_ns * 1e-9, agreed=agreed)

@@ -19,6 +19,7 @@ from fabricpulse.clocksync.clock.fleet_clock import Correction
 from fabricpulse.clocksync.sidecar.config import SidecarConfig
 from fabricpulse.clocksync.sidecar.coordinator_client import CoordinatorClient
 from fabricpulse.clocksync.sidecar.host_edges import HostEdges
+from fabricpulse.clocksync.sidecar.neighbour_doubt import NeighbourDoubt
 from fabricpulse.clocksync.sidecar.neighbours import NeighbourBook, ask_lines, consensus, own_url
 from fabricpulse.clocksync.sidecar.pause import majority_stepped
 from fabricpulse.clocksync.sidecar.published_clock import PublishedClock
@@ -89,6 +90,7 @@ class Sidecar:
         self._neighbours = NeighbourBook(run_dir / "clocksync-neighbours.json")
         self._root = ""
         self._suspect = ""
+        self._doubt: NeighbourDoubt | None = None
         self._fit_s = 0.0
         self._started_s = time.monotonic()
         self._history = SidecarHistory()
@@ -239,8 +241,10 @@ class Sidecar:
         except Exception:
             # Neighbours are for the time when coordinators cannot be asked, whyever that is.
             log.exception("reports to the coordinators failed")
-        # One that answers but knows no edge of ours that it could use is as good as none.
-        if self._coordinator.unplaced_s() > self._alone_s():
+        # One that answers but knows no edge of ours that it could use is as good as none. One that does not believe
+        # our edges is right not to: neighbours would say the same as they do.
+        believed = not self._suspect or self._coordinator.silent_s() > self._alone_s()
+        if believed and self._coordinator.unplaced_s() > self._alone_s():
             await self._ask_neighbours(client)
         clock = self._clock.fleet
         if clock.page.status == ClockStatus.HOLDOVER:
@@ -343,9 +347,8 @@ class Sidecar:
             and not any(reply.line for reply in lines.values())
         ):
             return
-        correction = consensus(
-            self.host, self._clock.requested_line(), fits, lines, self._clock.stamp_now_ns(), drift
-        )
+        own, now_ns = self._clock.requested_line(), self._clock.stamp_now_ns()
+        correction, self._doubt = consensus(self.host, own, fits, lines, now_ns, drift, self._doubt)
         if correction is not None:
             no_quorum = self._coordinator.left_out(self._alone_s())
             self._apply(replace(correction, free=True, no_quorum=no_quorum))

@@ -4,7 +4,9 @@ The bound of a host is the length of the shortest way to whoever is right. That 
 than it can hide (half of a round trip). A host with two NICs of which one stamps by another clock, or half of whose
 stamps jumped, breaks this: the solution takes the side of most edges, and these tell nothing of the others. So a
 solution that lies outside of what an edge allows says that somebody at its ends is wrong by as much; nobody can tell
-who. Both have bounds then within which each of their edges may be right. Pure.
+who. Both have bounds then within which each of their edges may be right.
+
+Of a host most of whose edges contradict each other nobody knows whether any of them is right. It is unknown. Pure.
 """
 
 import numpy as np
@@ -16,15 +18,15 @@ from fabricpulse.clocksync.solve.shortest_paths import ShortestPaths
 Nodes = NDArray[np.intp]
 Bools = NDArray[np.bool_]
 
-# A host of at least so many edges of which more than this share contradict is in doubt, and not those at their ends.
+# A host of at least so many edges of which more than this share contradict is unknown, and not those at their ends.
 _FEWEST_EDGES, _MOST_CONTRADICTING = 3, 0.6
 
 
 def bounds(
     paths: ShortestPaths, hides_ns: Floats, residual_ns: Floats, source_ns: Floats
 ) -> tuple[Floats, Bools, Floats]:
-    """The bound of each host, inf where nothing leads to one that knows something; who is in doubt by its edges; and
-    the bounds if no edge contradicted.
+    """The bound of each host, inf where nothing leads to one that knows something, or most of its edges contradict each
+    other; who is in doubt by its edges; and the bounds if no edge contradicted.
 
     paths : each edge as long as it hides and its residual. hides_ns : what its offset may be wrong by. residual_ns :
     measured minus solved. source_ns : as in ShortestPaths.from_nearest.
@@ -36,7 +38,8 @@ def bounds(
     wide = _doubted(paths, contradicting, hides_ns, residual_ns, bound)
     # Whoever is reached by way of a host in doubt is in as much doubt; but not if that host knows by itself, as the
     # root does: then others are right about fleet time, and it is the host that may not be.
-    more = np.where(np.isfinite(bound) & (bound < source_ns), wide - bound, 0.0)
+    more = np.zeros_like(bound)
+    np.subtract(wide, bound, out=more, where=np.isfinite(bound) & (bound < source_ns))
     through = paths.through(more).from_nearest(source_ns) if more.any() else bound
     return np.maximum(wide, through), wide > bound, bound
 
@@ -101,7 +104,8 @@ def _doubted(
         doubts = graph.degrees(in_doubt)
     # The wrong edge was shared out among those of its ring, or of its part of it.
     shared_ns = float(way[wrong][spread[graph.i[wrong]] | spread[graph.j[wrong]]].sum())
-    return np.where(spread, np.maximum(wide, bound + shared_ns), wide)
+    wide = np.where(spread, np.maximum(wide, bound + shared_ns), wide)
+    return np.where(alone, np.inf, wide)
 
 
 def _directions(graph: Graph, some: Nodes) -> tuple[tuple[Nodes, Nodes], tuple[Nodes, Nodes]]:

@@ -2,7 +2,8 @@
 
 What edges hide is seen only while others contradict them (`contradictions`). Where the host dies whose edges proved it,
 all that is left fits, and is as wrong as before. So how far each host may be off is remembered from solve to solve, by
-whoever calls this (coordinator.doubted_hosts), and its bound is as wide as that unless its edges still say it. Pure.
+whoever calls this (coordinator.doubted_hosts), and its bound is as wide as that unless its edges still say it. Who was
+unknown stays unknown: all of its edges may have lied. Pure.
 """
 
 import numpy as np
@@ -21,8 +22,8 @@ def bounds(
     kept_ns: Floats,
     remembered_ns: Floats | float,
 ) -> tuple[Floats, Floats]:
-    """The bound of each host, inf where nothing leads to one that knows something; and how far each that edges put in
-    doubt now may be off, once whatever contradicts it is silent, 0 for all others.
+    """The bound of each host, inf where it is unknown; and how far each that edges put in doubt now may be off, once
+    whatever contradicts it is silent, 0 for all others.
 
     kept_ns : bounds by what hosts knew of themselves before this solve. remembered_ns : the second of what former
     solves said, per host. Others as in contradictions.bounds.
@@ -31,17 +32,20 @@ def bounds(
     doubt = np.zeros(len(bound))
     if in_doubt.any():
         # Without those of its edges that move it least it would be where another wants it.
-        doubt = np.where(
-            in_doubt & np.isfinite(bound), bound + _largest(paths.graph, residual_ns, in_doubt), 0.0
-        )
-    more = np.maximum(remembered_ns - doubt, 0.0)
+        largest = _largest(paths.graph, residual_ns, in_doubt)
+        doubt = np.where(in_doubt & np.isfinite(nearest), bound + largest, 0.0)
+    more = np.zeros(len(bound))
+    np.subtract(remembered_ns, doubt, out=more, where=np.greater(remembered_ns, doubt))
     if not more.any():
         return bound, doubt
     # As in contradictions.bounds: whoever is reached by way of a host in doubt is in as much doubt, but not if that
     # host knows by itself. Half of it is paid on the way in, half on the way out.
     passing = np.where(nearest < source_ns, more, 0.0)
     through = paths.through(passing).from_nearest(source_ns) if passing.any() else nearest
-    return np.maximum(bound, np.minimum(kept_ns, through + more - passing / 2)), doubt
+    unknown = np.isinf(more)
+    rest = np.where(unknown, 0.0, more) - np.where(unknown, 0.0, passing) / 2
+    told = np.minimum(kept_ns, through + rest)
+    return np.where(unknown, np.inf, np.maximum(bound, told)), doubt
 
 
 def _largest(graph: Graph, residual_ns: Floats, which: NDArray[np.bool_]) -> Floats:

@@ -6,5 +6,6 @@ SUSPICIONS = (
     "most of its edges are outliers of the solve",
     "its UTC contradicts the other anchors'",
     "its UTC and other anchors' contradict each other, and no majority agrees",
+    "most of its edges contradict each other by more than they can hide, so that its time is unknown",
 )
-JUMPED, OUTLYING, CONTRADICTING, DISPUTED = 1, 2, 3, 4
+JUMPED, OUTLYING, CONTRADICTING, DISPUTED, UNKNOWN = 1, 2, 3, 4, 5
