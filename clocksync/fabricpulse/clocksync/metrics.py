@@ -141,6 +141,13 @@ SUSPECTS = MetricSpec(
     "1 for each host suspected of being faulty: its stamps, or its UTC, contradict the fleet.",
     ("peer",),
 )
+NIC_BIAS = MetricSpec(
+    "fabricpulse_clocksync_nic_bias_seconds",
+    "gauge",
+    "How far the stamps of a NIC are ahead of the mean of its host's NICs, for the few of the fleet that are furthest. "
+    "It is taken off what its edges measure.",
+    ("peer", "device"),
+)
 DATAGRAMS = MetricSpec(
     "fabricpulse_clocksync_datagrams_total",
     "counter",
@@ -175,5 +182,6 @@ METRICS = (
         OUTLIERS,
         SUSPECTS,
     ),
+    NIC_BIAS,
     DATAGRAMS,
 )

@@ -70,6 +70,14 @@ def _likely(document: dict[str, Any]) -> str:
     return "" if likely_ns is None else f", likely {duration(likely_ns)}"
 
 
+def _worst_nic(bias_ns: dict[str, float]) -> str:
+    """The NIC whose stamps are furthest from those of the host's other NICs."""
+    if not bias_ns:
+        return "-"
+    device = max(bias_ns, key=lambda name: abs(bias_ns[name]))
+    return f"{escape(device)} {duration(bias_ns[device])}"
+
+
 def _print_fleet(document: dict[str, Any], console: Console) -> None:
     members = document["members"]
     held_out = document.get("held_out_ns", {}).get("0.99")
@@ -99,7 +107,16 @@ def _print_fleet(document: dict[str, Any], console: Console) -> None:
             soft_wrap=True,
         )
     table = _table(
-        "host", "bound", "likely", "correction", "rate ppb", "edges", "outlier", "last seen", "suspect"
+        "host",
+        "bound",
+        "likely",
+        "correction",
+        "rate ppb",
+        "edges",
+        "outlier",
+        "last seen",
+        "NIC bias",
+        "suspect",
     )
     for member in members:
         table.add_row(
@@ -111,6 +128,7 @@ def _print_fleet(document: dict[str, Any], console: Console) -> None:
             str(member["edges"]),
             str(member["outlier_edges"]),
             f"{member['age_s']:.1f} s",
+            _worst_nic(member.get("nic_bias_ns", {})),
             f"[red]{escape(member['suspect'])}[/red]" if member["suspect"] else "",
         )
     _print_table(table, console)

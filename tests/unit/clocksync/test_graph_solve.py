@@ -125,7 +125,9 @@ def test_hosts_without_edges_keep_what_they_know() -> None:
     """A host that no edge reaches is not reached; its neighbours are none the worse."""
     _, clock, _, edges = fleet(5, 10, 4)
     alone = (edges.i != 4) & (edges.j != 4)
-    fields = [getattr(edges, name)[alone] for name in edges.__dataclass_fields__]
+    fields = [
+        np.broadcast_to(getattr(edges, name), alone.shape)[alone] for name in edges.__dataclass_fields__
+    ]
     solution = solve(unknown(10), Edges(*fields), undisputed(10), PARAMETERS)
     assert not solution.reached[4]
     assert np.abs(np.delete(spread(solution.correction_ns, clock), 4)).max() <= 2
@@ -137,7 +139,9 @@ def test_a_partition_gives_two_timelines_that_both_go_on() -> None:
     whole = solve(unknown(20), edges, undisputed(20), PARAMETERS)
     side = np.arange(20) < 12
     inside = side[edges.i] == side[edges.j]
-    fields = [getattr(edges, name)[inside] for name in edges.__dataclass_fields__]
+    fields = [
+        np.broadcast_to(getattr(edges, name), inside.shape)[inside] for name in edges.__dataclass_fields__
+    ]
     hosts = known(whole.correction_ns, whole.rate_ppb, 2_500)
     root = whole.root
     parted = solve(hosts, Edges(*fields), undisputed(len(hosts), root), PARAMETERS)

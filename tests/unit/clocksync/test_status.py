@@ -103,6 +103,7 @@ def test_the_table_of_the_fleet_names_suspects_and_outliers() -> None:
     member = {
         "host": "h7", "age_s": 0.3, "bound_ns": None, "correction_ns": 5, "rate_ppb": None, "edges": 3,
         "outlier_edges": 3, "suspect": "its stamps jumped though its clock did not",
+        "nic_bias_ns": {"rail0": 90, "rail3": -310},
     }  # fmt: skip
     outlier = {"host": "h7", "device": "rail0", "peer": "h1", "peer_device": "rail1", "residual_ns": 2_500}
     text = text_of({"members": [member], "residual_p50_ns": 12.0, "held_out_ns": {"0.5": 9.0, "0.99": 41.0},
@@ -111,6 +112,7 @@ def test_the_table_of_the_fleet_names_suspects_and_outliers() -> None:
         "99 % of edges within 41 ns of what all others say",
         "h7",
         "its stamps jumped",
+        "rail3 -310 ns",
         "h1 rail1",
         "2.5 µs",
         "12 ns",

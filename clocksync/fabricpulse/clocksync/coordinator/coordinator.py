@@ -301,6 +301,8 @@ class Coordinator:
         if self._channels is not None:
             for outcome, count in self._channels.intake.counts().items():
                 out.add(metrics.DATAGRAMS, (outcome,), count)
+        for peer, device, bias_ns in fleet.worst_nics():
+            out.add(metrics.NIC_BIAS, (peer, device), bias_ns * 1e-9)
         for name in fleet.suspects():
             out.add(metrics.SUSPECTS, (name,), 1)
         self.diagnosis.write(out)

@@ -12,10 +12,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from fabricpulse.clocksync.coordinator.anchor_rates import anchor_rates
 from fabricpulse.clocksync.coordinator.duplicate_hosts import DUPLICATE
 from fabricpulse.clocksync.coordinator.estimated_error import remember
 from fabricpulse.clocksync.coordinator.fault_detection import FaultDetector
 from fabricpulse.clocksync.coordinator.members import Member
+from fabricpulse.clocksync.coordinator.nic_biases import NicBiases
 from fabricpulse.clocksync.coordinator.roster import Roster
 from fabricpulse.clocksync.solve.graph_solve import Edges, Hosts, Solution, SolveParameters, solve
 from fabricpulse.clocksync.solve.quorum import Election
@@ -32,8 +34,6 @@ _REMEMBERED_MOVES = 256
 # Later coordinators of a list wait no longer than this one.
 _MOST_RANK = 3
 _I4 = 2**31 - 1
-# An anchor's rate is told by reports this far apart; no oscillator is further from UTC than the other.
-_RATE_SPAN_NS, _MOST_RATE_PPB = 2e8, 500_000.0
 
 
 @dataclass
@@ -73,6 +73,7 @@ class Fleet:
     root_moves: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=_REMEMBERED_MOVES))
     awaited: tuple[str, ...] = ()
     gone: tuple[str, ...] = ()
+    nic_biases: NicBiases = field(default_factory=NicBiases)
     _table: ReportTable = field(default_factory=ReportTable)
     # Slots that have reported by HTTP since the last solve, and whether they will again; those that were so before it.
     _fresh: dict[int, bool] = field(default_factory=dict)
@@ -174,12 +175,12 @@ class Fleet:
         if not len(rows):
             return None
         reported = RoundInput.from_reports(
-            rows, now_s, self.holdover_drift_ppb * self.stale_s, self._anchor_rates(rows)
+            rows, now_s, self.holdover_drift_ppb * self.stale_s, anchor_rates(self.roster.columns, rows)
         )
         self.awaited = ()
         if not reported.known.any() and self._too_early(rows, now_s - self._first_s):
             return None
-        records, owner, peer = self._fits(rows)
+        records, owner, peer, places = self._fits(rows)
         if not len(records):
             return None
         host_now = reported.simultaneous()
@@ -189,7 +190,8 @@ class Fleet:
             drift_ppb = max(drift_ppb, self.holdover_drift_ppb)
         election = self._election(rows, reported, now_s)
         parameters = replace(self.parameters, holdover_drift_ppb=self.holdover_drift_ppb)
-        edges = edge_input(records, owner, peer, host_now)
+        bias_ns = self.nic_biases.of_edges(self.roster.nics(), places)
+        edges = edge_input(records, owner, peer, host_now, bias_ns)
         slots = rows["slot"]
         reported.missed_ns = self._missed_ns(rows, election.quorum)
         hosts = self._faults.trusted(reported.hosts(host_now, drift_ppb), slots)
@@ -198,7 +200,7 @@ class Fleet:
             # Newcomers were only placed by when their report came in; now it is known what their clocks show.
             reported.place(solution, host_now)
             host_now = reported.simultaneous()
-            edges = edge_input(records, owner, peer, host_now)
+            edges = edge_input(records, owner, peer, host_now, bias_ns)
             hosts = self._faults.trusted(reported.hosts(host_now, drift_ppb), slots)
             solution = solve(hosts, edges, election, parameters)
         jumped = self._faults.watch(rows, hosts, host_now, solution, now_s)
@@ -209,26 +211,10 @@ class Fleet:
         self._take_quorum(rows, hosts, host_now, solution, election.quorum)
         if not solution.root_lost:
             self._root_s = now_s
+        self.nic_biases.learn(places, edges, solution)
         self._deliver(rows, host_now, solution)
         self._assess(rows, records["edge"], edges, solution, now_s)
         return solution
-
-    def _anchor_rates(self, rows: Records) -> NDArray[np.float64]:
-        """UTC's rate minus that of each anchor's stamp clock, ppb, from its last reports; NaN where it is not known."""
-        columns, slots = self.roster.columns.at, rows["slot"]
-        elapsed = (rows["host_ns"] - columns["anchor_host_ns"][slots]).astype(np.float64)
-        rates: NDArray[np.float64] = columns["anchor_rate_ppb"][slots]
-        told = rows["anchored"] & (np.abs(elapsed) >= _RATE_SPAN_NS)
-        moved = (rows["anchor_ns"] - columns["anchor_ns"][slots]).astype(np.float64)
-        measured = moved / np.where(told, elapsed, 1.0) * 1e9
-        # Else it has just become an anchor, or its clock was stepped.
-        follows = told & (elapsed < 10e9) & (elapsed > 0) & (np.abs(measured) <= _MOST_RATE_PPB)
-        rates = np.where(follows, np.where(np.isnan(rates), measured, rates + (measured - rates) / 3), rates)
-        columns["anchor_rate_ppb"][slots] = rates
-        for name in ("anchor_ns", "host_ns"):
-            column = name if name == "anchor_ns" else "anchor_host_ns"
-            columns[column][slots[told]] = rows[name][told]
-        return np.where(rows["anchored"], rates, np.nan)
 
     def heard(self, now_s: float) -> int:
         """Members that have reported lately enough to vote (Election.of)."""
@@ -321,8 +307,9 @@ class Fleet:
         owner = np.repeat(np.arange(len(begin) - 1), np.diff(begin))
         return bool((reported[owner] & ~reported[flat]).any())
 
-    def _fits(self, rows: Records) -> tuple[Records, NDArray[np.intp], NDArray[np.intp]]:
-        """All edge records that can be used, grouped by row; which row's they are, and to which other."""
+    def _fits(self, rows: Records) -> tuple[Records, NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:
+        """All edge records that can be used, grouped by row; which row's they are, to which other, and their places
+        among the edges of all slots (Roster.peers)."""
         columns, slots = self.roster.columns.at, rows["slot"].astype(np.intp)
         flat, begin = self.roster.peers()
         records = self._table.records
@@ -334,11 +321,12 @@ class Fleet:
         valid = records["edge"] < known[owner]
         if not valid.all():
             records, owner = records[valid], owner[valid]
-        peer = index[flat[begin[slots][owner] + records["edge"]]]
+        places = begin[slots][owner] + records["edge"]
+        peer = index[flat[places]]
         there = (peer >= 0) & (peer != owner)
         if there.all():
-            return records, owner, peer
-        return records[there], owner[there], peer[there]
+            return records, owner, peer, places
+        return records[there], owner[there], peer[there], places[there]
 
     def _deliver(self, rows: Records, host_now: Ints, solution: Solution) -> None:
         # A host that no edge ties to the timeline is in holdover, whatever it still knows: only then does its bound
@@ -388,6 +376,19 @@ class Fleet:
             for e in worst
             if (member := self.roster.at(int(rows["slot"][edges.i[e]]))).info is not None
         ]
+
+    def nic_bias_ns(self, member: Member) -> dict[str, float]:
+        """By device: NicBiases.bias_ns; empty where all its edges are of one, or their names are not known."""
+        numbers, edges = self.roster.nics(), member.info.edges if member.info is not None else ()
+        begin = int(self.roster.peers()[1][member.slot])
+        return self.nic_biases.of_devices(numbers, begin, [edge.device for edge in edges])
+
+    def worst_nics(self) -> list[tuple[str, str, float]]:
+        """Host, device and bias of those whose stamps are furthest from their hosts' others."""
+        slots = self.nic_biases.worst_slots(self.roster.nics(), _NAMED)
+        hosts = [member for slot in slots if (member := self.roster.find(slot)) is not None]
+        nics = [(m.name, device, ns) for m in hosts for device, ns in self.nic_bias_ns(m).items()]
+        return sorted(nics, key=lambda nic: -abs(nic[2]))[:_NAMED]
 
     def suspects(self) -> dict[str, str]:
         """The reason, for each suspected member, and each name that two hosts report under."""

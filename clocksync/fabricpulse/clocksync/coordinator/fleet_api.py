@@ -142,6 +142,7 @@ class FleetApi:
                 "reported_edges": m.reported_edges,
                 "outlier_edges": m.outliers,
                 "suspect": m.suspect,
+                "nic_bias_ns": {device: round(ns) for device, ns in fleet.nic_bias_ns(m).items()},
             }
             for m in sorted(fleet.roster.members.values(), key=lambda m: m.name)
             for line in [m.line]

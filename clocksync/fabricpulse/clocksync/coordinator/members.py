@@ -89,14 +89,17 @@ class Columns:
 
 
 class Member:
-    """A host with a lease. epoch : of its sidecar. peers : slots at the other ends of its edges."""
+    """A host with a lease. epoch : of its sidecar. peers : slots at the other ends of its edges. devices : name_hash of
+    the NICs at both ends of each edge, (2, edges); None where all edges are of one NIC of it.
+    """
 
-    __slots__ = ("_columns", "channel", "epoch", "info", "name", "peers", "slot")
+    __slots__ = ("_columns", "channel", "devices", "epoch", "info", "name", "peers", "slot")
 
     def __init__(self, columns: Columns, name: str, slot: int, epoch: int) -> None:
         self.name, self.slot, self.epoch = name, slot, epoch
         self.info: HostInfo | None = None
         self.peers: NDArray[np.int32] = np.empty(0, np.int32)
+        self.devices: NDArray[np.uint64] | None = None
         # Number of its channel for datagrams, -1 without.
         self.channel = -1
         self._columns = columns

@@ -12,8 +12,22 @@ from numpy.typing import NDArray
 
 from fabricpulse.clocksync.coordinator.duplicate_hosts import DuplicateHostDetector, NameTakenError
 from fabricpulse.clocksync.coordinator.members import Columns, Member
+from fabricpulse.clocksync.coordinator.nic_biases import NicNumbers
 from fabricpulse.clocksync.wire.messages import HostInfo
 from fabricpulse.clocksync.wire.report_table import name_hash
+
+# Any odd number; names are hashes already.
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+
+
+def _devices(info: HostInfo | None, *, every: bool = False) -> NDArray[np.uint64] | None:
+    """name_hash of the NICs at both ends of each edge; None where there is one at this end, unless `every`."""
+    edges = info.edges if info is not None else ()
+    if not every and len({edge.device for edge in edges}) < 2:
+        return None
+    hashes = {name: name_hash(name) for edge in edges for name in (edge.device, edge.peer_device)}
+    ends = [[hashes[e.device] for e in edges], [hashes[e.peer_device] for e in edges]]
+    return np.array(ends, np.uint64).reshape(2, len(edges))
 
 
 def _nothing(_: Member) -> None:
@@ -37,6 +51,8 @@ class Roster:
     _by_slot: dict[int, Member] = field(default_factory=dict)
     # Slots of the peers of all slots behind each other, and where those of each begin; None when that has changed.
     _peers: tuple[NDArray[np.int32], NDArray[np.intp]] | None = None
+    # With the peers that they are of.
+    _nics: tuple[NDArray[np.int32], NicNumbers | None] | None = None
 
     @property
     def slots(self) -> int:
@@ -46,6 +62,10 @@ class Roster:
     def at(self, slot: int) -> Member:
         """The member of a slot. Raises KeyError when there is none."""
         return self._by_slot[slot]
+
+    def find(self, slot: int) -> Member | None:
+        """The member of a slot, if it has one."""
+        return self._by_slot.get(slot)
 
     def name(self, hashed: int) -> str:
         """The host whose name has this hash; "" when none is known here."""
@@ -73,6 +93,7 @@ class Roster:
             self.columns.at["moved"][member.slot] = self.generation
         member.info = info
         member.peers = np.array([self.slot(edge.peer) for edge in info.edges], np.int32)
+        member.devices = _devices(info)
         self.columns.at["info"][member.slot] = info.generation
         self._peers = None
 
@@ -164,6 +185,27 @@ class Roster:
             flat = np.concatenate(slots) if slots else np.empty(0, np.int32)
             self._peers = flat, np.cumsum(counts)
         return self._peers
+
+    def nics(self) -> NicNumbers | None:
+        """The NICs at the ends of the edges of all slots, as in peers(); None where no host has edges of two."""
+        flat, begin = self.peers()
+        if self._nics is None or self._nics[0] is not flat:
+            self._nics = flat, self._nic_numbers(flat, begin)
+        return self._nics[1]
+
+    def _nic_numbers(self, flat: NDArray[np.int32], begin: NDArray[np.intp]) -> NicNumbers | None:
+        members = sorted(self.members.values(), key=lambda member: member.slot)
+        if all(member.devices is None for member in members):
+            return None
+        both = [m.devices if m.devices is not None else _devices(m.info, every=True) for m in members]
+        device = np.concatenate([of for of in both if of is not None], axis=1)
+        owner = np.repeat(np.arange(len(begin) - 1), np.diff(begin))
+        # Names of slots that have no member are no columns.
+        name = np.zeros(len(self._slots), np.uint64)
+        name[list(self._slots.values())] = np.fromiter(map(name_hash, self._slots), np.uint64, len(name))
+        return NicNumbers.of(
+            name[owner] * _MIX + device[0], name[flat] * _MIX + device[1], owner, flat.astype(np.intp)
+        )
 
     def untold(self, slots: NDArray[np.intp]) -> NDArray[np.bool_]:
         """Which of `slots` have a neighbour of whom they have not been told where it is now."""

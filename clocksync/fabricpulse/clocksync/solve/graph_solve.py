@@ -15,7 +15,7 @@ from fabricpulse.clocksync.solve.anchors import AnchorSelection, select_anchors
 from fabricpulse.clocksync.solve.graph import Graph
 from fabricpulse.clocksync.solve.graph_forms import graph_of
 from fabricpulse.clocksync.solve.held_out import held_out
-from fabricpulse.clocksync.solve.least_squares import Floats, robust_least_squares
+from fabricpulse.clocksync.solve.least_squares import Floats, robust_least_squares, tail_of
 from fabricpulse.clocksync.solve.quorum import Election
 from fabricpulse.clocksync.solve.shortest_paths import ShortestPaths
 
@@ -26,7 +26,8 @@ Ints = NDArray[np.int64]
 class Edges:
     """Edge fits of one round, one entry an edge; i, j : host indices. age_s : how long ago the fit held.
 
-    offset_ns : clock of j minus clock of i then. bound_age_s : age of bound_ns.
+    offset_ns : clock of j minus clock of i then. bound_age_s : age of bound_ns. bias_ns : what is known of it that
+    NICs add.
     """
 
     i: NDArray[np.intp]
@@ -38,6 +39,7 @@ class Edges:
     bound_ns: Floats
     age_s: Floats
     bound_age_s: Floats
+    bias_ns: Floats | float = 0.0
 
 
 @dataclass(frozen=True)
@@ -141,10 +143,13 @@ def solve(hosts: Hosts, edges: Edges, election: Election, parameters: SolveParam
     # Offsets are brought to the common instant by the hosts' rates: many edges know them better than one.
     moved = (rate[edges.i] - rate[edges.j]) * edges.age_s
     m = (edges.offset_ns - (predicted[edges.i] - predicted[edges.j])).astype(np.float64) + moved
+    m -= edges.bias_ns
     sigma = np.hypot(edges.sigma_ns, 0.3 * edges.rate_sigma_ppb * edges.age_s / np.sqrt(10))
     sigma = np.hypot(sigma, changed_ns)
-    delta, huber = robust_least_squares(graph, m, sigma, tail=_tail(edges.bound_ns))
-    residual = m - (delta[edges.i] - delta[edges.j])
+    delta, huber = robust_least_squares(graph, m, sigma, tail=tail_of(edges.bound_ns))
+    unbiased = m - (delta[edges.i] - delta[edges.j])
+    # Bounds and suspicions are told by what was measured.
+    residual = unbiased + edges.bias_ns
 
     main = _main_component(hosts, component, election)
     chosen = election.root if election.root is not None and component[election.root] == main else None
@@ -184,7 +189,7 @@ def solve(hosts: Hosts, edges: Edges, election: Election, parameters: SolveParam
         bound,
         reached,
         residual,
-        held_out(graph, huber / np.square(sigma), residual, component),
+        held_out(graph, huber / np.square(sigma), unbiased, component),
         huber,
         component,
         main,
@@ -205,18 +210,6 @@ def _aged(age_s: Floats, parameters: SolveParameters) -> Floats:
     unmeasured = age_s > parameters.unmeasured_s
     aged: Floats = np.where(unmeasured, parameters.holdover_drift_ppb, parameters.drift_ppb) * age_s
     return aged
-
-
-def _tail(bound_ns: Floats) -> Floats:
-    """What an edge counts for that does not fit, by what it may hide: half of the round trip of its fastest packets.
-
-    One way of a long path may be longer by all of that, and then many edges agree on what is wrong; those of short
-    paths cannot be wrong by so much. Squared: where one way of a third of all edges became 3 to 100 us longer, a host
-    was wrong by more than 1 us in 6 of 60 simulated fleets; in 12 by the plain ratio, in 53 without.
-    """
-    usual = float(np.median(bound_ns)) if len(bound_ns) else 1.0
-    share: Floats = np.minimum(1.0, usual / np.maximum(bound_ns, 1.0)) ** 2
-    return share
 
 
 def _changed_since(age_s: Floats, parameters: SolveParameters) -> tuple[Floats, Floats]:

@@ -68,6 +68,18 @@ def robust_least_squares(
     return x, huber
 
 
+def tail_of(bound_ns: Floats) -> Floats:
+    """What an edge counts for that does not fit, by what it may hide: half of the round trip of its fastest packets.
+
+    One way of a long path may be longer by all of that, and then many edges agree on what is wrong; those of short
+    paths cannot be wrong by so much. Squared: where one way of a third of all edges became 3 to 100 us longer, a host
+    was wrong by more than 1 us in 6 of 60 simulated fleets; in 12 by the plain ratio, in 53 without.
+    """
+    usual = float(np.median(bound_ns)) if len(bound_ns) else 1.0
+    share: Floats = np.minimum(1.0, usual / np.maximum(bound_ns, 1.0)) ** 2
+    return share
+
+
 def _scale(normal: Floats) -> float:
     """By how much residuals are larger than expected, 1 at least."""
     return max(1.0, typical_size(normal) / 0.6745)

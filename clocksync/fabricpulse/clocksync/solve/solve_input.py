@@ -125,9 +125,13 @@ class RoundInput:
 
 
 def edge_input(
-    records: NDArray[np.void], owner: NDArray[np.intp], peer: NDArray[np.intp], host_now: Ints
+    records: NDArray[np.void],
+    owner: NDArray[np.intp],
+    peer: NDArray[np.intp],
+    host_now: Ints,
+    bias_ns: NDArray[np.float64] | float = 0.0,
 ) -> Edges:
-    """What the solve takes of the `records`, each of the row `owner` about the row `peer`."""
+    """What the solve takes of the `records`, each of the row `owner` about the row `peer`. bias_ns : as in Edges."""
     age_s = (host_now[owner] - records["t_ns"]) * 1e-9
     # What makes no sense stays in its place, so that residuals find theirs, and weighs nothing.
     sane = (age_s >= -_NEWEST_S) & (age_s <= _OLDEST_S)
@@ -145,4 +149,5 @@ def edge_input(
         bound,
         age_s,
         np.where(age_s >= 0, age_s - records["last_after_us"] * 1e-6, -age_s),
+        bias_ns,
     )
