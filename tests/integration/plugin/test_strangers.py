@@ -4,11 +4,14 @@ import re
 import secrets
 import socket
 import struct
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from tests.fixtures.crc32c import crc32c
+from tests.fixtures.waiting import wait_for
 from tests.integration.plugin.ring import Ring
 
 from fabricpulse.lab import Lab
@@ -44,12 +47,17 @@ def ring() -> Iterator[Ring]:
         started.stop()  # no error, no corrupt byte
 
 
-def knock(ring: Ring) -> socket.socket:
-    """A connection from h1 to the port of h0's job."""
+def door(ring: Ring) -> tuple[str, int]:
+    """Address and port of h0's job."""
     listening = ring.lab.host(0).run(["ss", "-Htln"]).stdout
     address = str(ring.lab.host(0).nic("rail0").address)
     (port,) = re.findall(rf"{re.escape(address)}(?:%\w+)?:(\d+)", listening)
-    return ring.lab.connect("h1", address, int(port), 5.0)
+    return address, int(port)
+
+
+def knock(ring: Ring) -> socket.socket:
+    """A connection from h1 to the port of h0's job."""
+    return ring.lab.connect("h1", *door(ring), 5.0)
 
 
 def say(ring: Ring, kind: int, version: int = VERSION) -> Answer:
@@ -80,6 +88,32 @@ def test_a_stranger_learns_nothing(ring: Ring, kind: int) -> None:
 def test_another_version_is_told_so(ring: Ring, version: int) -> None:
     """However long its hello is, with the host's name, for the error at the other end; not with the token."""
     assert say(ring, LANE, version) == Answer(OTHER_VERSION, bytes(16), b"h0", b"")
+
+
+# In one process, as they have to be there before the first is given up, after 3 s.
+SILENT = """
+import pathlib, resource, socket, sys, time
+_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
+held = [socket.create_connection((sys.argv[1], int(sys.argv[2]))) for _ in range(1100)]
+pathlib.Path(sys.argv[3]).touch()
+time.sleep(60)
+"""
+
+
+def test_who_keeps_silent_keeps_nobody_out(ring: Ring, tmp_path: Path) -> None:
+    """1,100 connections that say nothing, more than are waited for at a time: who says hello is answered, and a lane
+    that was taken out of service comes back."""
+    address, port = door(ring)
+    silent = [sys.executable, "-c", SILENT, address, str(port), str(tmp_path / "held")]
+    with ring.lab.host(1).popen(silent):
+        wait_for((tmp_path / "held").exists, 20, "1,100 connections")
+        assert say(ring, PROBE).status == UNKNOWN
+        sends = next(c for c in ring.control("h1", op="status")["connections"] if c["direction"] == "send")
+        for number, change in enumerate(("lane.disable", "lane.enable"), 1):
+            lane = {"connection": sends["connection"], "lane": 0, "op_id": f"silent-{number}"}
+            assert ring.control("h1", op=change, generation=number, **lane)["ok"]
+        ring.until(lambda: ring.states("h1", "rail0") <= {"up", "slow_start"}, 2)
 
 
 def test_garbage_disturbs_nobody(ring: Ring) -> None:

@@ -155,7 +155,10 @@ void TcpTransport::serve(uint64_t id, uint64_t now) {
 
 void TcpTransport::accept_peers(uint32_t nic, uint64_t now) {
   for (int n = 0; n < 64; ++n) {
-    int fd = own_fd(accept4(listeners_[nic], nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    sockaddr_storage peer{};
+    socklen_t size = sizeof(peer);
+    int fd = own_fd(
+        accept4(listeners_[nic], reinterpret_cast<sockaddr*>(&peer), &size, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (fd < 0 && out_of_descriptors(errno)) {
       // The listener stays readable: it is not polled for a while, or this thread would spin.
       (void)descriptors_scarce(INT32_MAX);
@@ -165,20 +168,32 @@ void TcpTransport::accept_peers(uint32_t nic, uint64_t now) {
       events_->descriptors_exhausted(now);
     }
     if (fd < 0) return;
-    if (incoming_.size() >= kMaxIncoming) {
-      close_owned(fd);
-      continue;
-    }
+    if (incoming_.size() >= kMaxIncoming) drop_of_crowd();
     bind_to_device(fd, names_[nic]);
     no_delay(fd);
     uint64_t id = next_incoming_++;
     auto incoming = std::make_unique<Incoming>();
     incoming->fd = fd;
     incoming->nic = nic;
+    from_sockaddr(reinterpret_cast<sockaddr*>(&peer), incoming->from.data());
     incoming->deadline_ns = now + kHelloNs;
     incoming_[id] = std::move(incoming);
     poller_->watch(fd, (kIncoming << kKindShift) | id, EPOLLIN);
   }
+}
+
+// Who connects and says nothing keeps nobody out: of the address with most of those who have not said hello the oldest
+// goes.
+void TcpTransport::drop_of_crowd() {
+  std::map<NicAddress, uint32_t> counts;
+  for (const auto& entry : incoming_) ++counts[entry.second->from];
+  const auto crowd = std::max_element(counts.begin(), counts.end(),
+                                      [](const auto& a, const auto& b) { return a.second < b.second; });
+  const auto oldest = std::find_if(incoming_.begin(), incoming_.end(),
+                                   [&](const auto& entry) { return entry.second->from == crowd->first; });
+  poller_->unwatch(oldest->second->fd);
+  reset_owned(oldest->second->fd);
+  incoming_.erase(oldest);
 }
 
 void TcpTransport::serve_incoming(uint64_t id, uint64_t now) {

@@ -72,6 +72,7 @@ class TcpTransport : public Transport {
   struct Incoming {
     int fd = -1;
     uint32_t nic = 0;
+    NicAddress from{};
     uint64_t deadline_ns = 0;
     Hello hello;
     size_t received = 0;  // with the padding
@@ -79,6 +80,7 @@ class TcpTransport : public Transport {
   class Answer;
 
   void accept_peers(uint32_t nic, uint64_t now);
+  void drop_of_crowd();
   void serve_incoming(uint64_t id, uint64_t now);
   void serve_dial(uint64_t id, uint64_t now);
   bool connected(Dial* dial, uint64_t id, uint64_t now);
