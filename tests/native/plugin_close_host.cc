@@ -11,6 +11,9 @@
 //   plugin_close_host LIBRARY fork FOLDER      connects to itself and forks; writes into `child` how many
 //                                              sockets the child has; sends a message to itself, writes
 //                                              `result`
+//   plugin_close_host LIBRARY leave FOLDER     connects to itself, and closes the receiving end before the sending one has
+//                                              been asked for again; writes `result`: what becomes of that, and of a
+//                                              message on it
 //
 // tests/integration/plugin/test_close.py plays them.
 #include <dirent.h>
@@ -157,6 +160,30 @@ int forks(const NetV12* net, void* context) {
   return received == data ? 0 : 6;
 }
 
+int leaves(const NetV12* net, void* context) {
+  char handle[kHandleBytes] = {};
+  void *listener = nullptr, *in = nullptr, *out = nullptr, *unused = nullptr;
+  if (net->listen(context, 0, handle, &listener) != kSuccess) return 3;
+  if (net->connect(context, 0, handle, &out, &unused) != kSuccess || out != nullptr) return 3;
+  for (; in == nullptr; usleep(200))
+    if (net->accept(listener, &in, &unused) != kSuccess) return 3;
+  if (net->close_recv(in) != kSuccess || net->close_listen(listener) != kSuccess) return 5;
+  usleep(300'000);  // its farewell is on the way; nobody tells when it is here
+  Result result = kSuccess;
+  for (int tries = 0; tries < 25'000 && result == kSuccess && out == nullptr; ++tries, usleep(200))
+    result = net->connect(context, 0, handle, &out, &unused);
+  if (result == kSuccess && out == nullptr) return 7;
+  std::vector<char> data(kBytes, 'x');
+  void *memory = nullptr, *request = nullptr;
+  if (result == kSuccess) result = net->reg_mr(out, data.data(), data.size(), kPointerHost, &memory);
+  while (result == kSuccess && request == nullptr)
+    result = net->isend(out, data.data(), data.size(), 0, memory, nullptr, &request);
+  int size = 0;
+  if (result == kSuccess) result = finish(net, request, &size);
+  write_file("result", std::to_string(static_cast<int>(result)));
+  return out == nullptr || net->close_send(out) == kSuccess ? 0 : 5;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -174,5 +201,6 @@ int main(int argc, char** argv) {
   if (strcmp(argv[2], "receive") == 0) return receive(net, context, false);
   if (strcmp(argv[2], "truncate") == 0) return receive(net, context, true);
   if (strcmp(argv[2], "send") == 0) return send(net, context);
+  if (strcmp(argv[2], "leave") == 0) return leaves(net, context);
   return forks(net, context);
 }

@@ -248,6 +248,9 @@ std::shared_ptr<SendConnection> PluginEngine::connect(uint32_t device, uint64_t 
     *error = sender->lost_reason();
     return nullptr;
   }
+  // The peer may have closed its end before NCCL has asked for this one: without this it would ask for ever. What it sends
+  // is an error.
+  if (sender->closed_by_peer()) return sender;
   bool primary = sender->lanes()[0].up;
   bool grace_over = elapsed(now(), sender->lanes()[0].state_since_ns) > kPrimaryGraceNs;
   if (sender->lanes_up() == 0 || (!primary && !grace_over)) return nullptr;

@@ -63,6 +63,14 @@ def test_the_sender_of_a_message_too_large_is_told(lab: Lab, tmp_path: Path) -> 
     assert (sender.wait(20), receiver.wait(20)) == (0, 0)
 
 
+def test_a_peer_that_has_left_before_connect_is_done_is_told(lab: Lab, tmp_path: Path) -> None:
+    """The receiving end is closed in order before NCCL asks again for the sending one: connect() comes to an end, and a
+    message on it is an error. It was asked for ever."""
+    process = play(lab, 0, "leave", tmp_path)
+    assert process.wait(30) == 0
+    assert (tmp_path / "result").read_text() == "6"  # ncclRemoteError
+
+
 def test_a_child_keeps_no_socket(lab: Lab, tmp_path: Path) -> None:
     """fork() without exec, as PyTorch's DataLoader does: with its parent's lanes a child would hide that a rank is
     dead. The parent's lanes work on."""
