@@ -115,9 +115,8 @@ void LinkMonitor::check_nic(uint32_t index, uint64_t now) {
   if (!other && (transport_->listens(index) || *port_ == 0)) return;
   if (other) {
     fail_nic(index, now);
-    nics_->set_address(index, found.address);
+    nics_->set_place(index, found);
   }
-  nic.ifindex = found.ifindex;
   if (*port_ == 0) return;
   if (transport_->listen(index, found, *port_) == 0) {
     // Asked again with the next event, or in a second.

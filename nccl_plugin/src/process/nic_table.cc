@@ -24,9 +24,10 @@ NicAddress NicTable::address(uint32_t index) const {
   return nics_[index]->address;
 }
 
-void NicTable::set_address(uint32_t index, const NicAddress& address) {
+void NicTable::set_place(uint32_t index, const NicInfo& found) {
   std::lock_guard<std::mutex> lock(addresses_lock_);
-  nics_[index]->address = address;
+  nics_[index]->address = found.address;
+  nics_[index]->ifindex = found.ifindex;
 }
 
 Nic* NicTable::find(const std::string& name, uint32_t* index) const {

@@ -51,8 +51,8 @@ class NicTable {
   // Service thread, or before it starts.
   Nic& mutable_at(uint32_t index) { return *nics_[index]; }
   Nic& add(const NicInfo& info, bool link_up);  // fewer than kMaxNics before
-  // A NIC may come back with another address.
-  void set_address(uint32_t index, const NicAddress& address);
+  // A NIC may come back with another address, or another index. NCCL's threads read them by info().
+  void set_place(uint32_t index, const NicInfo& found);
   NicInfo info(uint32_t index) const;
 
  private:

@@ -34,7 +34,7 @@ VerbsDevices::~VerbsDevices() {
     for (auto& region : entry.second->regions)
       if (region.load() != nullptr) library_.dereg_mr(region);
   for (auto& device : devices_) {
-    if (device->domain != nullptr) library_.dealloc_pd(device->domain);
+    if (ib::ProtectionDomain* domain = device->domain) library_.dealloc_pd(domain);
     library_.close_device(device->context);
   }
 }
@@ -107,6 +107,13 @@ bool VerbsDevices::find(const NicAddress& address, VerbsPort* out) {
   return false;
 }
 
+std::vector<const VerbsDevice*> VerbsDevices::devices() {
+  std::lock_guard<std::mutex> held(lock_);
+  std::vector<const VerbsDevice*> all;
+  for (const auto& device : devices_) all.push_back(device.get());
+  return all;
+}
+
 bool VerbsDevices::port_active(const VerbsPort& port) const {
   ib::PortAttributes attributes{};
   return library_.query_port(port.device->context, port.port, &attributes) != 0 ||
@@ -120,31 +127,34 @@ uint32_t VerbsDevices::mtu(const VerbsPort& port) const {
 }
 
 bool VerbsDevices::use(VerbsDevice* device) {
-  std::lock_guard<std::mutex> held(lock_);
-  if (device->domain != nullptr) return true;
-  device->domain = library_.alloc_pd(device->context);
-  if (device->domain == nullptr) return false;
-  for (auto& entry : memory_) (void)add_region(entry.second.get(), device);
+  if (device->domain.load(std::memory_order_acquire) != nullptr) return true;
+  std::lock_guard<std::mutex> held(memory_lock_);
+  if (device->domain.load(std::memory_order_relaxed) != nullptr) return true;
+  ib::ProtectionDomain* domain = library_.alloc_pd(device->context);
+  if (domain == nullptr) return false;
+  for (auto& entry : memory_) (void)add_region(entry.second.get(), device->number, domain);
+  device->domain.store(domain, std::memory_order_release);
   return true;
 }
 
-bool VerbsDevices::add_region(VerbsMemory* memory, VerbsDevice* device) {
+bool VerbsDevices::add_region(VerbsMemory* memory, uint32_t device, ib::ProtectionDomain* domain) {
   ib::MemoryRegion* region =
-      library_.reg_mr(device->domain, memory->data, memory->size, ib::kLocalWrite | ib::kRemoteWrite);
-  memory->regions[device->number].store(region, std::memory_order_release);
+      library_.reg_mr(domain, memory->data, memory->size, ib::kLocalWrite | ib::kRemoteWrite);
+  memory->regions[device].store(region, std::memory_order_release);
   return region != nullptr;
 }
 
 VerbsMemory* VerbsDevices::register_memory(void* data, size_t size) {
-  std::lock_guard<std::mutex> held(lock_);
+  std::lock_guard<std::mutex> held(memory_lock_);
   auto [at, fresh] = memory_.try_emplace({data, size});
   if (fresh) {
     at->second = std::make_unique<VerbsMemory>();
     at->second->data = data;
     at->second->size = size;
     bool whole = true;
-    for (auto& device : devices_)
-      if (device->domain != nullptr) whole = whole && add_region(at->second.get(), device.get());
+    for (const VerbsDevice* device : devices())
+      if (ib::ProtectionDomain* domain = device->domain)
+        whole = whole && add_region(at->second.get(), device->number, domain);
     if (!whole) {  // RLIMIT_MEMLOCK, or the device has no more
       int error = errno;
       for (auto& region : at->second->regions)
@@ -159,7 +169,7 @@ VerbsMemory* VerbsDevices::register_memory(void* data, size_t size) {
 }
 
 void VerbsDevices::deregister_memory(VerbsMemory* memory) {
-  std::lock_guard<std::mutex> held(lock_);
+  std::lock_guard<std::mutex> held(memory_lock_);
   if (--memory->users > 0) return;
   for (auto& region : memory->regions)
     if (region.load() != nullptr) library_.dereg_mr(region);

@@ -20,7 +20,7 @@ namespace fabricpulse {
 struct VerbsDevice {
   std::string name;
   ib::Context* context = nullptr;
-  ib::ProtectionDomain* domain = nullptr;  // nullptr until a NIC of it is used
+  std::atomic<ib::ProtectionDomain*> domain{nullptr};  // nullptr until a NIC of it is used
   uint32_t number = 0;
 };
 
@@ -69,13 +69,17 @@ class VerbsDevices {
   const VerbsLibrary& library() const { return library_; }
 
  private:
-  bool add_region(VerbsMemory* memory, VerbsDevice* device);
+  bool add_region(VerbsMemory* memory, uint32_t device, ib::ProtectionDomain* domain);
+  std::vector<const VerbsDevice*> devices();
   bool find_in_table(VerbsDevice* device, const NicAddress& address, VerbsPort* out) const;
 
   const VerbsLibrary& library_;
-  std::mutex lock_;  // of all below
-  std::vector<std::unique_ptr<VerbsDevice>> devices_;
+  // Of memory_ and of the domains; taken first. Held while memory is pinned, which may take seconds: who looks for a port
+  // does not wait for that.
+  std::mutex memory_lock_;
   std::map<std::pair<void*, size_t>, std::unique_ptr<VerbsMemory>> memory_;
+  std::mutex lock_;  // of devices_, which only grows
+  std::vector<std::unique_ptr<VerbsDevice>> devices_;
 };
 
 }  // namespace fabricpulse
