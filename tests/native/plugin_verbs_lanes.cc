@@ -5,12 +5,15 @@
 // said that its receive is done; the connection is never lost; no lane's end waits for the driver to destroy its queue
 // pair; nothing of the library is left over at the end.
 //
-// Usage: plugin_verbs_lanes SEED MESSAGES FAULTS [one-nic|threads|abort|last-resort]; prints what happened. With one-nic all lanes
-// share a NIC, the fabric is slow and messages are large. With threads queue pairs end on the reaper's own thread, and
-// another one registers memory all the time. With abort both ends' application takes its memory back after half of the
+// Usage: plugin_verbs_lanes SEED MESSAGES FAULTS [one-nic|threads|abort|last-resort|dead-rail]...; prints what happened.
+// With one-nic all lanes share a NIC, the fabric is slow and messages are large. With threads queue pairs end on the
+// reaper's own thread, another one registers memory all the time, and a third reads the telemetry as the control socket
+// does. With abort both ends' application takes its memory back after half of the
 // messages, while requests are under way: nothing reads or writes it from then on. With last-resort all paths of queue pairs are
 // cut now and then, for long, while hellos still pass, and there is a TCP lane over loopback: it carries what the queue
-// pairs do not, and nothing any more once they are back. Exit 1 with a line of what broke.
+// pairs do not, and nothing any more once they are back. With dead-rail the queue pairs of one device pass nothing from
+// the middle on, while hellos still do: its lanes come back and fail again, and no chunk is put on them. Exit 1 with a
+// line of what broke.
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -23,6 +26,7 @@
 #include <deque>
 #include <memory>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -78,12 +82,13 @@ std::pair<int, int> tcp_pair() {
 
 class Simulation {
  public:
-  Simulation(uint32_t seed, uint64_t messages, uint64_t faults, const std::string& mode)
+  Simulation(uint32_t seed, uint64_t messages, uint64_t faults, const std::set<std::string>& modes)
       : random_(seed),
-        one_nic_(mode == "one-nic"),
-        threads_(mode == "threads"),
-        abort_(mode == "abort"),
-        last_resort_(mode == "last-resort"),
+        one_nic_(modes.count("one-nic") > 0),
+        threads_(modes.count("threads") > 0),
+        abort_(modes.count("abort") > 0),
+        last_resort_(modes.count("last-resort") > 0),
+        dead_rail_(modes.count("dead-rail") > 0),
         messages_(messages),
         faults_left_(faults),
         fabric_(seed + 1),
@@ -109,8 +114,15 @@ class Simulation {
 
   void run() {
     std::atomic<bool> over{false};
-    std::thread registers;
+    std::thread registers, reads;
     if (threads_) {
+      reads = std::thread([&] {
+        while (!over) {
+          read_telemetry(*sender_);
+          read_telemetry(*receiver_);
+          std::this_thread::yield();
+        }
+      });
       reaper_->start();
       registers = std::thread([&] {
         std::vector<uint8_t> own(65536);
@@ -135,10 +147,12 @@ class Simulation {
       if (sender_->lost() || receiver_->lost()) broken("the connection is lost: " + host_.warned);
     }
     over = true;
-    if (registers.joinable()) registers.join();
+    for (std::thread* thread : {&registers, &reads})
+      if (thread->joinable()) thread->join();
     uint64_t chunks = 0, tcp_chunks = 0;
     for (const Lane& lane : sender_->lanes())
       if (lane.record != nullptr) (lane.spare ? tcp_chunks : chunks) += lane.record->sent_chunks;
+    const uint64_t on_dead = on_rail_0() - on_dead_then_;
     sender_->close(host_.now_ns);
     receiver_->close(host_.now_ns);
     while (fabric_.step() && ++idle < 1000) {
@@ -153,11 +167,13 @@ class Simulation {
     if (fabric_.pairs() != 0 || fabric_.regions() != 0) broken("queue pairs or memory are left over");
     printf(
         "{\"messages\": %llu, \"dials\": %llu, \"failed\": %llu, \"dropped\": %llu, "
-        "\"chunks\": %llu, \"tcp_chunks\": %llu, \"outages\": %llu, \"relieved\": %llu}\n",
+        "\"chunks\": %llu, \"tcp_chunks\": %llu, \"outages\": %llu, \"relieved\": %llu, \"rejoined\": %llu, "
+        "\"on_dead\": %llu}\n",
         static_cast<unsigned long long>(received_), static_cast<unsigned long long>(dials_),
         static_cast<unsigned long long>(failed_), static_cast<unsigned long long>(fabric_.dropped),
         static_cast<unsigned long long>(chunks), static_cast<unsigned long long>(tcp_chunks),
-        static_cast<unsigned long long>(outages_), static_cast<unsigned long long>(relieved_));
+        static_cast<unsigned long long>(outages_), static_cast<unsigned long long>(relieved_),
+        static_cast<unsigned long long>(rejoined_), static_cast<unsigned long long>(on_dead));
   }
 
  private:
@@ -233,7 +249,9 @@ class Simulation {
     }
     fabric_.busy = false;
     if (faults_left_ > 0 && any(25) == 0) fault(now);
-    if (any(50) == 0 && now >= outage_until_ns_) fabric_.cut(static_cast<uint32_t>(any(2)), false);
+    if (dead_rail_) kill_rail();
+    if (any(50) == 0 && now >= outage_until_ns_ && !rail_dead_)
+      fabric_.cut(static_cast<uint32_t>(any(2)), false);
     check_returned();
     if (last_resort_) check_last_resort();
     if (last_resort_) play();
@@ -280,6 +298,42 @@ class Simulation {
       }
     }
     if (play_ == Play::kOutage || play_ == Play::kMended) messages_ = std::max(messages_, received_ + 50);
+  }
+
+  static void read_telemetry(Connection& connection) {
+    fp_plugin_connection whole{};
+    read_record(connection.record(), &whole);
+    for (uint32_t lane = 0; lane < connection.lane_count(); ++lane) {
+      fp_plugin_lane read{};
+      if (const fp_plugin_lane* record = connection.lane_record(lane)) read_record(record, &read);
+    }
+  }
+
+  // Chunks that lanes over device 0 were given.
+  uint64_t on_rail_0() const {
+    uint64_t sum = 0;
+    for (const Lane& lane : sender_->lanes())
+      if (lane.nic == 0 && lane.record != nullptr) sum += lane.record->sent_chunks;
+    return sum;
+  }
+
+  // From the middle on device 0 passes nothing.
+  void kill_rail() {
+    if (!rail_dead_ && received_ > messages_ / 2) {
+      rail_dead_ = true;
+      fabric_.cut(1, false);
+      fabric_.cut(0, true);
+    }
+    if (!rail_dead_) return;
+    bool up = false, fencing = false;
+    for (const Lane& lane : sender_->lanes()) {
+      up |= lane.nic == 0 && lane.up;
+      fencing |= lane.nic == 0 && lane.state == FP_LANE_FENCING;
+    }
+    if (!settled_ && !up && !fencing) settled_ = true, on_dead_then_ = on_rail_0();
+    if (settled_ && up && !was_up_) ++rejoined_;
+    was_up_ = up;
+    if (rejoined_ < 3) messages_ = std::max(messages_, received_ + 50);
   }
 
   void application(uint64_t now) {
@@ -333,7 +387,7 @@ class Simulation {
   void fault(uint64_t now) {
     --faults_left_;
     auto lane = static_cast<uint32_t>(any(last_resort_ ? 5 : 4));
-    if (last_resort_ && any(6) == 0) {  // all queue pairs are dead for up to 2 s
+    if (last_resort_ && (outages_ == 0 || any(6) == 0)) {  // all queue pairs are dead for up to 2 s
       ++outages_;
       outage_until_ns_ = now + any(2'000'000'000);
       for (uint32_t device = 0; device < 2; ++device) fabric_.cut(device, true);
@@ -418,7 +472,9 @@ class Simulation {
   }
 
   std::mt19937 random_;
-  const bool one_nic_, threads_, abort_, last_resort_;
+  const bool one_nic_, threads_, abort_, last_resort_, dead_rail_;
+  bool rail_dead_ = false, settled_ = false, was_up_ = false;
+  uint64_t rejoined_ = 0, on_dead_then_ = 0;
   uint64_t outage_until_ns_ = 0, outages_ = 0, relieved_ = 0;
   uint64_t chunks_then_ = 0, relieved_then_ = 0, faults_kept_ = 0;
   Play play_ = Play::kBefore;
@@ -444,11 +500,13 @@ class Simulation {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 4 && argc != 5) return 2;
-  const std::string mode = argc == 5 ? argv[4] : "";
-  if (!mode.empty() && mode != "one-nic" && mode != "threads" && mode != "abort" && mode != "last-resort")
-    return 2;
+  if (argc < 4) return 2;
+  const std::set<std::string> modes(argv + 4, argv + argc);
+  for (const std::string& mode : modes)
+    if (mode != "one-nic" && mode != "threads" && mode != "abort" && mode != "last-resort" &&
+        mode != "dead-rail")
+      return 2;
   Simulation(static_cast<uint32_t>(strtoul(argv[1], nullptr, 10)), strtoull(argv[2], nullptr, 10),
-             strtoull(argv[3], nullptr, 10), mode)
+             strtoull(argv[3], nullptr, 10), modes)
       .run();
 }

@@ -172,11 +172,11 @@ class RingPair:
         ]
 
     def up(self, rail: int) -> bool:
-        """Whether all connections of all ranks send over this rail's lane."""
+        """Whether all connections of all ranks send over this rail's queue pair."""
         states = [
             (lane["rank"], lane["state"])
             for lane in self.lanes()
-            if lane["device"] == lane["peer_device"] == f"rail{rail}"
+            if lane["device"] == lane["peer_device"] == f"rail{rail}" and lane["transport"] == "verbs"
         ]
         ranks = {rank for rank, _ in states}
         return len(ranks) == len(HOSTS) and all(state in UP for _, state in states)

@@ -185,6 +185,34 @@ def test_the_other_rail_carries_on(
     ring.until_moved(MIB, PATIENCE_S)
 
 
+def epochs(ring: RingPair, rail: int) -> dict[int, int]:
+    """The number of the last queue pair that was up on this rail, by sending rank."""
+    return {
+        lane["rank"]: lane["epoch"]
+        for lane in ring.lanes()
+        if lane["device"] == lane["peer_device"] == f"rail{rail}" and lane["transport"] == "verbs"
+    }
+
+
+@pytest.mark.slow
+def test_queue_pairs_that_pass_nothing_get_no_chunk(ring: RingPair, fleet: RdmaFleet) -> None:
+    """RoCE is dropped on a rail, TCP is not: its queue pairs come up again and again, and nothing waits on them."""
+
+    def on_the_rail() -> list[dict[str, Any]]:
+        return [lane for lane in ring.lanes() if lane["device"] == lane["peer_device"] == "rail0"]
+
+    ring.until(lambda: ring.up(0) and ring.up(1), PATIENCE_S)
+    with fleet.rdma_dead(0):
+        ring.until(lambda: all(lane["state"] not in UP for lane in on_the_rail()), PATIENCE_S)
+        before = {lane["rank"]: lane["sent_bytes"] for lane in on_the_rail()}
+        again = {key: epoch + 1 for key, epoch in epochs(ring, 0).items()}
+        ring.until(lambda: all(epoch >= again[key] for key, epoch in epochs(ring, 0).items()), PATIENCE_S)
+        ring.until_moved(MIB, PATIENCE_S)
+        assert {lane["rank"]: lane["sent_bytes"] for lane in on_the_rail()} == before
+    ring.until(lambda: ring.up(0), PATIENCE_S)
+    ring.until_moved(MIB, PATIENCE_S)
+
+
 @pytest.mark.slow
 def test_a_total_outage_ends_with_the_fault(ring: RingPair, fleet: RdmaFleet) -> None:
     """Both rails dead until neither rank has a lane in either direction: no error, and the job goes on."""

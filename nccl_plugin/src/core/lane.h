@@ -111,6 +111,9 @@ class LaneTransport {
   // Reads what has arrived, bounded, so that one lane cannot starve the others.
   virtual LaneStatus poll(uint32_t lane, LaneSink* sink) = 0;
   virtual PathSample sample() const = 0;
+  // Whether the path has carried something of this incarnation. A lane whose ends have met over another protocol is up
+  // before that; it is given no chunk.
+  virtual bool proven() const { return true; }
   // For poll(2): readable when there may be something to read. -1: none.
   virtual int wait_fd() const = 0;
   // While no other lane of the connection is up, chunks may be this many times longer; above 1 the window is then the

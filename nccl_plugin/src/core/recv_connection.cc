@@ -139,6 +139,19 @@ uint8_t* RecvConnection::chunk_begins(uint32_t index, const FrameHeader& header,
   return header.length ? early_slot(number) : nowhere;
 }
 
+void RecvConnection::note_delay(const FrameHeader& header, Lane* lane) {
+  const bool fleet = (header.flags & kFlagFleetStamp) != 0;
+  int64_t arrived_ns = static_cast<int64_t>(now_ns_);
+  delay_of_ = fleet ? kDelayFleet : kDelayOwnClocks;
+  if (fleet && !runtime_->fleet_clock(&arrived_ns)) delay_of_ = kDelayNone;
+  // Unsigned: the stamp is whatever the peer has written.
+  delay_ns_ = static_cast<int64_t>(static_cast<uint64_t>(arrived_ns) - static_cast<uint64_t>(header.stamp));
+  delay_lane_ = lane->index;
+  if (delay_of_ != kDelayFleet) return;
+  lane->record->delay_source = FP_DELAY_FLEET;
+  delay_add(&lane->record->delay, delay_ns_);
+}
+
 void RecvConnection::chunk_ends(uint32_t index, const FrameHeader& header) {
   Lane& lane = lanes_[index];
   fencing_.complete(index);
@@ -155,19 +168,9 @@ void RecvConnection::chunk_ends(uint32_t index, const FrameHeader& header) {
     lane.record->received_bytes += header.length;
     ++lane.record->received_chunks;
     lane.record->last_progress_mono_ns = now_ns_;
-    int64_t fleet_ns;
-    if ((header.flags & kFlagFleetStamp) && runtime_->fleet_clock(&fleet_ns)) {
-      lane.record->delay_source = FP_DELAY_FLEET;
-      delay_add(&lane.record->delay, fleet_ns - header.stamp);
-    }
+    note_delay(header, &lane);
   }
   if (lane.state == FP_LANE_SLOW_START) set_state(&lane, FP_LANE_UP, FP_REASON_NONE, now_ns_);
-  const bool fleet = (header.flags & kFlagFleetStamp) != 0;
-  int64_t arrived_ns = static_cast<int64_t>(now_ns_);
-  delay_of_ = fleet ? kDelayFleet : kDelayOwnClocks;
-  if (fleet && !runtime_->fleet_clock(&arrived_ns)) delay_of_ = kDelayNone;
-  delay_ns_ = static_cast<int64_t>(static_cast<uint64_t>(arrived_ns) - static_cast<uint64_t>(header.stamp));
-  delay_lane_ = index;
   uint64_t number = message_number(header.message);
   bool was_early = lands_early_[index];
   if (number >= posted_) {
@@ -213,7 +216,8 @@ void RecvConnection::state(HeldState* out) const {
 void RecvConnection::report(uint64_t now) {
   Lane* lane = last_lane_ < lanes_.size() && lanes_[last_lane_].up ? &lanes_[last_lane_] : nullptr;
   for (Lane& other : lanes_)
-    if (lane == nullptr && other.up) lane = &other;
+    if (other.up && (lane == nullptr || (!lane->transport->proven() && other.transport->proven())))
+      lane = &other;
   if (lane == nullptr) return;
   FrameHeader header;
   header.type = FrameType::kState;

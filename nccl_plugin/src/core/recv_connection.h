@@ -90,6 +90,8 @@ class RecvConnection final : public Connection, public std::enable_shared_from_t
   void truncate(ReceiveMessage* message);
   void state(HeldState* out) const;
   void report(uint64_t now);
+  // How long a chunk took, for the telemetry and for the sender.
+  void note_delay(const FrameHeader& header, Lane* lane);
   void repeat_fenced(uint64_t now);
   void send_fenced(uint32_t lane, uint32_t epoch, fp_lane_reason reason, uint64_t now);
 

@@ -75,7 +75,7 @@ Lane* SendConnection::choose(uint32_t bytes, uint64_t now) {
   bool fixed = false, others = false;
   for (const Lane& lane : lanes_) {
     fixed |= lane.up && lane.fixed_weight >= 0;
-    others |= lane.up && lane.fixed_weight != 0 && wanted(lane);
+    others |= lane.up && lane.fixed_weight != 0 && wanted(lane) && lane.transport->proven();
   }
   const bool last_resort = on_last_resort();
   const bool relieved = last_resort && std::any_of(lanes_.begin(), lanes_.end(), relieves);
@@ -85,7 +85,7 @@ Lane* SendConnection::choose(uint32_t bytes, uint64_t now) {
     if (last_resort && (relieved ? !relieves(lane) : !lane.spare)) continue;
     Flow& flow = flow_[lane.index];
     if (lane.index == 0) primary_nic_up = true;
-    if (draining(lane, now)) continue;
+    if (draining(lane, now) || !lane.transport->proven()) continue;
     const uint32_t alone = stretch(lane);
     uint64_t size = std::min<uint64_t>(bytes, flow.chunk_bytes(alone));
     // Nothing to balance with, and nobody that could take over what is under way.
@@ -274,7 +274,7 @@ void SendConnection::oldest_chunks(uint64_t* chunks, uint64_t* chunk_ns) const {
 void SendConnection::after_poll(uint64_t now, bool) { pump(now); }
 
 bool SendConnection::hot(const Lane& lane, uint64_t now) const {
-  return flow_[lane.index].in_flight > 0 ||
+  return flow_[lane.index].in_flight > 0 || !lane.transport->proven() ||
          (requests_ > 0 && (lane.index == 0 || elapsed(now, lane.last_data_ns) < kHotNs)) ||
          lane.transport->backlog();
 }

@@ -4,9 +4,7 @@
 // fencing it is a lane like any other. What is particular is when it is there:
 //  - It is dialled once the peer has answered on no queue pair for 0.1 s, by a connection that has had one: a job does
 //    not begin on TCP.
-//  - It carries all chunks until the peer has answered on a queue pair. One that is up but has not (a hello goes by
-//    TCP, and says nothing of the path of RDMA) carries none: or a path that only TCP passes would stop the job each
-//    time that a queue pair is tried.
+//  - It carries all chunks until the peer has answered on a queue pair (LaneTransport::proven()).
 //  - Then it takes no new chunks, what is under way on it arrives, and the sender ends it. With that the receiver
 //    speaks on queue pairs again, where its words name the receives that chunks are written to.
 #ifndef FABRICPULSE_CORE_SPARE_LANES_H_

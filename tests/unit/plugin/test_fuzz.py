@@ -83,6 +83,8 @@ def test_no_peer_breaks_a_connection(tmp_path: Path) -> None:
         + fenced(0, 1, held(0, 2, 4), 1)
         + b"\4\5\0"
         + held(0, 3, 4),
+        # Fleet time of the chunk: the least number of 64 bits.
+        "long ago": receiver + receive(8) + chunk(0, 0, 0, 8, 0, 8)[:-2] + b"\1\xff\x08",
         "farewell": sender + sends + b"\0\2\0" + held(4, 0, 4) + b"\1",
         "stale": sender + sends + fenced(1, 0, held(200, 255, 255), 0) + b"\5\xff",
         "path": sender + sends + b"\6\0" + b"\4\1\0" + held(0, 0, 9) + state(4, 0, 9, 0),

@@ -80,6 +80,21 @@ class RdmaFleet:
             yield
 
     @contextmanager
+    def rdma_dead(self, rail: int) -> Iterator[None]:
+        """No packet of RoCE v2 passes between the hosts on this rail; everything else does, TCP too."""
+        uplinks = [f"u{number}-{rail}" for number in range(len(HOSTS))]
+        roce = ["match", "ip", "protocol", "17", "0xff", "match", "ip", "dport", "4791", "0xffff"]
+        for device in uplinks:
+            run("tc", "-n", SWITCH, "qdisc", "add", "dev", device, "root", "handle", "1:", "prio")
+            where = ["dev", device, "parent", "1:", "protocol", "ip"]
+            run("tc", "-n", SWITCH, "filter", "add", *where, "u32", *roce, "action", "drop")
+        try:
+            yield
+        finally:
+            for device in uplinks:
+                run("tc", "-n", SWITCH, "qdisc", "del", "dev", device, "root")
+
+    @contextmanager
     def netem(self, source: str, rail: int, *options: str) -> Iterator[None]:
         """`tc … netem` on what `source` sends on this rail: "delay", "5ms"; "loss", "5%"; "rate", "20mbit"."""
         device = f"u{HOSTS.index(source)}-{rail}"
