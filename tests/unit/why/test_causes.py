@@ -352,6 +352,11 @@ def test_a_link_that_is_slower_than_it_says_is_not_called_lossy() -> None:
     first, *_ = infer(facts).causes
     assert (first.finding.cause, first.finding.where) == ("slow_link", "rail0 of h1")
     assert "nic_loss" in {f.cause for f in first.explains}
+    # The mesh need not have an edge to each peer of the job.
+    unprobed = with_flows(facts, lambda f: f.source == nic, probe_s=None)
+    assert infer(unprobed).causes[0].finding.cause == "slow_link"
+    blind = with_flows(facts, lambda f: nic in (f.source, f.target), probe_s=None)
+    assert "slow_link" not in {r.finding.cause for r in infer(blind).causes}
 
 
 def test_a_full_queue_of_two_jobs_loses_a_little() -> None:

@@ -65,18 +65,21 @@ def find(a: Analysis) -> Iterator[Finding]:
 
 
 def _queue_before(a: Analysis, nic: Nic) -> list[Evidence]:
-    """Empty where not everything from and to it waits, probes included."""
+    """Empty where not everything from and to it waits, probes included, or where no probe goes."""
     flows = a.flows_of(nic.id)
-    slow = [f for f in flows if f in a.slow_flows and (f.probe_s or 0.0) > SLOW_DELAY_S]
+    # The mesh has no edge between all pairs: a flow without probes beside it says nothing against a queue.
+    slow = [f for f in flows if f in a.slow_flows and (f.probe_s is None or f.probe_s > SLOW_DELAY_S)]
+    probes = [f.probe_s for f in slow if f.probe_s is not None]
     if (
         {nic.id} == {f.source for f in slow}
         or not {nic.id} & {f.source for f in slow}
         or len(slow) < len(flows)
+        or not probes
     ):
         return []
     others = [f.probe_s for f in a.facts.flows if f.probe_s is not None and f not in flows]
     worst = max(slow, key=a.score)
-    probe_s = min(f.probe_s or 0.0 for f in slow)
+    probe_s = min(probes)
     if others and probe_s < SLOW_SCORE * median(others):
         return []
     return [
