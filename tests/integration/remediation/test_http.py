@@ -61,7 +61,7 @@ def test_a_host_that_has_news_without_end_is_refused(receiver):
     statuses = []
     for turn in range(6):
         held = {f"nic{i}": {"desired": "avoid", "generation": 10**12 + turn} for i in range(256)}
-        report = f"{receiver.url}/api/v1/agents/liar/report"
+        report = f"{receiver.url}/api/v1/agents/forger/report"
         statuses.append(request(report, {"held": held}, TOKEN)[0])
     assert (statuses[0], statuses[-1], set(statuses)) == (200, 429, {200, 429})
     other = {"held": {"nic0": {"desired": "avoid", "generation": 10**12}}}

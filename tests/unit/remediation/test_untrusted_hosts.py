@@ -59,7 +59,7 @@ def test_one_host_does_not_take_the_room_of_all_lanes():
     evidence = LaneEvidence()
     for turn in range(120):
         evidence.add(
-            "liar", [sample(i) for i in range(turn * MAX_LANES, (turn + 1) * MAX_LANES)], START + turn
+            "h-made-up", [sample(i) for i in range(turn * MAX_LANES, (turn + 1) * MAX_LANES)], START + turn
         )
     for turn in range(3):
         evidence.add("h1", [sample(1)], START + 120 + 2 * turn)
