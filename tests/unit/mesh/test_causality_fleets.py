@@ -66,6 +66,7 @@ def test_jumps_beside_queues_are_told_or_covered(seed: int) -> None:
     check_jump(seed)
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.slow
 def test_many_fleets() -> None:
     """200 more of each."""

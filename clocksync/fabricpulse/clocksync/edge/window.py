@@ -32,6 +32,9 @@ ROUTE_SHARE, ROUTE_NS = 0.15, 500.0
 ROUTE_TRAINS = 20
 # A round that comes later after the one before than this share of the window.
 MISSED = 0.3
+# After an edge was silent for longer nothing of before is used: what the clocks did meanwhile nobody has seen, and a
+# line that begins with their old rate can be further off than its bound.
+_SILENT_NS = 2 * _NS
 # A window that is cut shorter after a frequency step is none.
 SHORTEST_NS = 100_000_000
 
@@ -107,6 +110,10 @@ class EdgeWindow:
             elif early[0].any() or early[1].any():
                 self._broken += [*outbound.t_ns[early[0]].tolist(), *inbound.t_ns[early[1]].tolist()]
                 outbound, inbound = _only(outbound, ~early[0]), _only(inbound, ~early[1])
+        if len(outbound) and len(inbound) and self.filter.windows:
+            begun_ns = max(int(outbound.t_ns[0]), int(inbound.t_ns[0]))
+            if begun_ns - self.filter.t_ns > _SILENT_NS:
+                self.filter.clear()
         fit = fit_edge(outbound, inbound, self.parameters, self.filter.prior(now_ns))
         if fit is not None:
             cut = self._route_time(outbound, inbound, fit)
