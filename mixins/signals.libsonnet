@@ -34,7 +34,8 @@ function(config, matchers='') {
   events(name, by, window, threshold)::
     local series = $.series(name);
     local labels = '%s, %s' % [config.clusterLabel, by];
-    '(sum by (%(labels)s) (increase(%(series)s[%(window)s])) >= %(threshold)d or sum by (%(labels)s) (%(series)s - %(series)s offset %(window)s) >= %(threshold)d)' % {
+    // Few counters have grown at all: filtered before they are put together.
+    '(sum by (%(labels)s) (increase(%(series)s[%(window)s]) > 0) >= %(threshold)d or sum by (%(labels)s) (%(series)s - %(series)s offset %(window)s > 0) >= %(threshold)d)' % {
       labels: labels,
       series: series,
       window: window,

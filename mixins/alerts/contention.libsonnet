@@ -25,9 +25,10 @@ local signals = import '../signals.libsonnet';
         'FabricJobsContend',
         'warning',
         'plugin',
-        'count by (%(c)s) (group by (%(c)s, workload) (%(contended)s)) > 1' % { c: config.clusterLabel, contended: f.contendedPaths },
+        // In one network: those of two rails share no link. FabricPathContended, which names the flows, mutes it.
+        'count by (%(c)s, network) (group by (%(c)s, network, workload) (%(contended)s)) > 1' % { c: config.clusterLabel, contended: f.contendedPaths },
         'Several jobs are held up in queues at the same time.',
-        '{{ $value | printf "%.0f" }} jobs have contended flows: they share links. FabricPathContended names the flows.',
+        '{{ $value | printf "%.0f" }} jobs have contended flows{{ with $labels.network }} in network {{ . }}{{ end }} at once: they may share links. FabricPathContended names the flows.',
         { 'for': config.contentionFor }
       ),
       lib.alert(
@@ -35,10 +36,13 @@ local signals = import '../signals.libsonnet';
         'FabricIncast',
         'warning',
         'plugin',
-        'count by (%(c)s, workload, peer, peer_device) (%(slow)s) >= %(senders)d' % {
-          c: config.clusterLabel,
-          slow: f.slowBySender,
+        // Not of a NIC that receives less than it usually can: then it is the NIC that is slow. `peer` and `peer_device` are
+        // the receiving NIC, too: by them Alertmanager mutes the flows into it.
+        'label_replace(label_replace(count by (%(nic)s, workload) (%(slow)s) >= %(senders)d unless on (%(nic)s) %(notFull)s, "peer", "$1", "instance", "(.+)"), "peer_device", "$1", "device", "(.+)")' % {
+          nic: nic,
+          slow: f.slow,
           senders: config.incastSenders,
+          notFull: f.notFull,
         },
         'Many senders of a job meet at one NIC.',
         '{{ $value | printf "%.0f" }} flows of workload {{ $labels.workload }} into NIC {{ $labels.peer_device }} of {{ $labels.peer }} are slow together while others of the job are not.',
@@ -51,7 +55,7 @@ local signals = import '../signals.libsonnet';
         'warning',
         'nic',
         std.join(' or ', [
-          byNic('max', 'rate(%s[2m])' % s.series(name)) + ' > %g' % config.receiverDropsPerSecond
+          byNic('max', 'rate(%s[2m]) > %g' % [s.series(name), config.receiverDropsPerSecond])
           for name in [
             'fabricpulse_nic_out_of_buffer_drops_total',
             'fabricpulse_nic_rnr_nak_packets_sent_total',
@@ -60,8 +64,8 @@ local signals = import '../signals.libsonnet';
             'fabricpulse_nic_pcie_outbound_buffer_overflows_total',
           ]
         ] + [
-          byNic('max', s.last('fabricpulse_nic_pcie_outbound_stalled_writes_ratio')) + ' > %g' % config.pcieStalledRatio,
-          byNic('max', 'rate(%s[2m])' % s.series('fabricpulse_nic_pfc_pause_transmitted_seconds_total')) + ' > %g' % config.pausedRatio,
+          byNic('max', '%s > %g' % [s.last('fabricpulse_nic_pcie_outbound_stalled_writes_ratio'), config.pcieStalledRatio]),
+          byNic('max', 'rate(%s[2m]) > %g' % [s.series('fabricpulse_nic_pfc_pause_transmitted_seconds_total'), config.pausedRatio]),
         ]),
         'A host takes data more slowly than it arrives.',
         'NIC {{ $labels.device }} of {{ $labels.instance }} drops, holds back or cannot write to memory what it receives (worst figure {{ $value | printf "%.3g" }}): look at PCIe, NUMA placement and CPU of this host, not at the network.',
@@ -89,9 +93,9 @@ local signals = import '../signals.libsonnet';
         'FabricPaused',
         'warning',
         'nic',
-        byNic('max', 'rate(%s[2m])' % s.series('fabricpulse_nic_pfc_pause_received_seconds_total')) + ' > %g' % config.pausedRatio +
-        ' or ' + byNic('max', 'rate(%s[2m])' % s.series('fabricpulse_nic_global_pause_received_seconds_total')) + ' > %g' % config.pausedRatio +
-        ' or ' + byNic('max', 'rate(%s[2m])' % s.series('fabricpulse_nic_pfc_pause_frames_received_total')) + ' > %g' % config.pauseFramesPerSecond,
+        byNic('max', 'rate(%s[2m]) > %g' % [s.series('fabricpulse_nic_pfc_pause_received_seconds_total'), config.pausedRatio]) +
+        ' or ' + byNic('max', 'rate(%s[2m]) > %g' % [s.series('fabricpulse_nic_global_pause_received_seconds_total'), config.pausedRatio]) +
+        ' or ' + byNic('max', 'rate(%s[2m]) > %g' % [s.series('fabricpulse_nic_pfc_pause_frames_received_total'), config.pauseFramesPerSecond]),
         'Pause frames keep a NIC from sending.',
         'The switch stops NIC {{ $labels.device }} of {{ $labels.instance }} by pause frames ({{ $value | printf "%.3g" }}: share of time, or frames a second).',
         { 'for': config.congestionFor }
@@ -101,9 +105,9 @@ local signals = import '../signals.libsonnet';
         'FabricPauseStorm',
         'critical',
         'nic',
-        byNic('max', 'rate(%s[2m])' % s.series('fabricpulse_nic_pfc_pause_transmitted_seconds_total')) + ' > %g' % config.pauseStormRatio +
-        ' or ' + byNic('max', 'increase(%s[10m])' % s.series('fabricpulse_nic_pause_storm_warning_events_total')) + ' > 0' +
-        ' or ' + byNic('max', 'increase(%s[10m])' % s.series('fabricpulse_nic_pause_storm_error_events_total')) + ' > 0',
+        byNic('max', 'rate(%s[2m]) > %g' % [s.series('fabricpulse_nic_pfc_pause_transmitted_seconds_total'), config.pauseStormRatio]) +
+        ' or ' + byNic('max', 'increase(%s[10m]) > 0' % s.series('fabricpulse_nic_pause_storm_warning_events_total')) +
+        ' or ' + byNic('max', 'increase(%s[10m]) > 0' % s.series('fabricpulse_nic_pause_storm_error_events_total')),
         'A NIC stops the network with pause frames.',
         'NIC {{ $labels.device }} of {{ $labels.instance }} keeps pausing its switch port ({{ $value | printf "%.3g" }}: share of time, or storms that its watchdog saw); the pause spreads to all who share the switch\'s buffers.'
       ),

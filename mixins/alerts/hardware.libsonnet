@@ -7,16 +7,16 @@ local signals = import '../signals.libsonnet';
     local s = signals(config),
     local c = config.clusterLabel,
     local nic = '%s, instance, device' % c,
-    local increased(name) = 'max by (%s) (increase(%s[%s]))' % [nic, s.series(name), config.linkErrorWindow],
+    // Filtered before it is put together: few are above.
+    local increased(name, threshold) = 'max by (%s) (increase(%s[%s])%s)' % [nic, s.series(name), config.linkErrorWindow, threshold],
     local kind(expr, name) = 'label_replace(%s, "kind", "%s", "", "")' % [expr, name],
-    local kinds(rows, threshold) = std.join(' or ', [kind(increased(row[0]) + threshold, row[1]) for row in rows]),
+    local kinds(rows, threshold) = std.join(' or ', [kind(increased(row[0], threshold), row[1]) for row in rows]),
     // A number that fewer than oddShare of the NICs of a network have and that is not the fleet's median.
     local odd =
       local known = 'device:fabricpulse_nic_attribute:by_network' + s.braces;
       local group = '%s, network, attribute' % c;
-      local different = '(%(known)s != on (%(group)s) group_left quantile by (%(group)s) (0.5, %(known)s))' % { known: known, group: group };
-      '%(different)s and on (%(group)s) count by (%(group)s) (%(different)s) < %(share)g * count by (%(group)s) (%(known)s) and on (%(group)s) count by (%(group)s) (%(known)s) >= %(least)d' % {
-        different: different,
+      '%(different)s and on (%(group)s) count by (%(group)s) (%(different)s) < %(share)g * (count by (%(group)s) (%(known)s) >= %(least)d)' % {
+        different: 'device:fabricpulse_nic_attribute:different' + s.braces,
         known: known,
         group: group,
         share: config.oddShare,
@@ -69,7 +69,7 @@ local signals = import '../signals.libsonnet';
         'FabricIbLinkDowned',
         'warning',
         'nic',
-        increased('fabricpulse_nic_link_downed_total') + ' > 0',
+        increased('fabricpulse_nic_link_downed_total', ' > 0'),
         'An InfiniBand link went down and trained again.',
         'The link of {{ $labels.device }} of {{ $labels.instance }} went down {{ $value | printf "%.0f" }} times within ' + config.linkErrorWindow + ' (LinkDowned).',
         { slow: true }
@@ -111,14 +111,17 @@ local signals = import '../signals.libsonnet';
         'FabricNicOddOneOut',
         'warning',
         'nic',
-        odd + ' or label_replace(%(known)s and on (%(group)s) (count by (%(group)s) (%(known)s) < on (%(all)s) group_left %(share)g * count by (%(all)s) (%(known)s)) and on (%(all)s) count by (%(all)s) (%(known)s) >= %(least)d, "attribute", "firmware", "", "")' % {
-          known: 'group by (%s, board, firmware) (%s)' % [nic, s.last('fabricpulse_nic_info', 'firmware!=""')],
+        odd + ' or label_replace(group by (%(nic)s, board, firmware) (%(info)s and on (%(group)s) (%(count)s < on (%(all)s) group_left () (%(share)g * (sum by (%(all)s) (%(count)s) >= %(least)d)))), "attribute", "firmware", "", "")' % {
+          nic: nic,
+          info: s.last('fabricpulse_nic_info', 'firmware!=""'),
+          count: 'firmware:fabricpulse_nic_info:count' + s.braces,
           group: '%s, board, firmware' % c,
           all: '%s, board' % c,
           share: config.oddShare,
           least: config.oddLeastNics,
-        } + ' or label_replace(%(known)s != on (%(all)s) group_left quantile by (%(all)s) (0.5, %(known)s) and on (%(all)s) count by (%(all)s) (%(known)s) >= %(least)d, "attribute", "PFC", "", "")' % {
-          known: 'max by (%s, priority) (%s)' % [nic, s.last('fabricpulse_nic_pfc_enabled')],
+        } + ' or label_replace(max by (%(nic)s, priority) (%(known)s != on (%(all)s) group_left () (quantile by (%(all)s) (0.5, %(known)s) and on (%(all)s) count by (%(all)s) (%(known)s) >= %(least)d)), "attribute", "PFC", "", "")' % {
+          nic: nic,
+          known: s.last('fabricpulse_nic_pfc_enabled'),
           all: '%s, priority' % c,
           least: config.oddLeastNics,
         },

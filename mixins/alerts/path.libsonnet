@@ -46,7 +46,8 @@ local signals = import '../signals.libsonnet';
         'warning',
         'mesh',
         // Of several NICs of a host the slowest, and those that are about as slow; none that moves more than another slow
-        // one: what a job no longer gets over one it sends over the others, whose queues grow.
+        // one: what a job no longer gets over one it sends over the others, whose queues grow. Nor one that receives as much
+        // as it ever does: it is full (FabricIncast, FabricPathContended).
         local delay = 'device:fabricpulse_edge_owd_seconds:slow_min' + s.braces;
         local rate = 'device:fabricpulse_nic_bytes:slow_rate' + s.braces;
         local host = config.clusterLabel + ', instance';
@@ -60,7 +61,8 @@ local signals = import '../signals.libsonnet';
           rate: rate,
           host: host,
         };
-        p.placedNics('%(count)s unless on (%(nic)s, direction) (%(quicker)s) unless on (%(nic)s) (%(busier)s)' % {
+        p.placedNics('%(count)s unless on (%(nic)s, direction) (%(quicker)s) unless on (%(nic)s) (%(busier)s) unless on (%(nic)s, direction) %(full)s' % {
+          full: 'device:fabricpulse_edge_latency_elevated:full_rate' + s.braces,
           count: 'device:fabricpulse_edge_latency_elevated:count' + s.braces,
           nic: own,
           quicker: quicker,
@@ -75,7 +77,7 @@ local signals = import '../signals.libsonnet';
         'FabricPathDown',
         'warning',
         'mesh',
-        p.placed('count by (%s) (%s > 0)' % [own, s.last('fabricpulse_edge_paths_down')], own),
+        p.placed('device:fabricpulse_edge_paths_down:count' + s.braces, own),
         'Some of the paths through the switches are dead.',
         'On {{ $value | printf "%.0f" }} edges of NIC {{ $labels.device }} of {{ $labels.instance }} packets with some source ports do not arrive while others do: a link or a spine on their way.',
         { 'for': config.pathDownFor }

@@ -33,7 +33,7 @@ local signals = import '../signals.libsonnet';
           'critical',
           'mesh',
           local connected = 'max by (%s, instance, device, network) (%s)' % [c, s.nicConnected];
-          'count by (%(c)s, network) (%(connected)s == 0) >= %(least)d and on (%(c)s, network) count by (%(c)s, network) (%(connected)s == 0) / count by (%(c)s, network) (%(connected)s) >= %(share)g' % {
+          'count by (%(c)s, network) (%(connected)s == 0) >= %(least)d and on (%(c)s, network) avg by (%(c)s, network) (%(connected)s == bool 0) >= %(share)g' % {
             c: c,
             connected: connected,
             least: config.networkDownLeastNics,
@@ -58,10 +58,10 @@ local signals = import '../signals.libsonnet';
           };
           // Where delays of flows are measured one of them may be about to be named for the same queue, which takes
           // rateWindow and contentionFor: by this label Alertmanager waits so long before it tells people.
-          'label_replace(%(many)s and on (%(c)s, network) (%(connected)s and on (%(c)s, instance, device) flow:fabricpulse_qp_owd_seconds:p50_2m%(braces)s), "flows", "measured", "", "") or on (%(c)s, network) %(many)s' % {
+          'label_replace(%(many)s and on (%(c)s, network) (%(slow)s and on (%(c)s, instance, device) flow:fabricpulse_qp_owd_seconds:p50_2m%(braces)s), "flows", "measured", "", "") or on (%(c)s, network) %(many)s' % {
             c: c,
             many: many,
-            connected: s.nicConnected,
+            slow: 'device:fabricpulse_edge_latency_elevated:count' + s.braces,
             braces: s.braces,
           },
           'Many NICs of a network have become slower at once.',

@@ -11,12 +11,15 @@ function(config) {
   local c = config.clusterLabel,
   local flow = '%s, instance, workload, device, peer, peer_device' % c,
   local job = '%s, workload' % c,
+  local nic = '%s, instance, device' % c,
   local recorded(name) = name + s.braces,
 
   local delay = recorded('flow:fabricpulse_qp_owd_seconds:p50_2m'),
   local floor = recorded('flow:fabricpulse_qp_owd_seconds:p10_2m'),
   local score = recorded('flow:fabricpulse_qp_owd_seconds:contention_score'),
   local rate = recorded('flow:fabricpulse_qp_received_bytes:rate2m'),
+  local nicRate = recorded('nic:fabricpulse_qp_received_bytes:rate2m'),
+  local usualPeak = recorded('nic:fabricpulse_qp_received_bytes:usual_peak'),
   local congested = recorded('flow:fabricpulse_qp:congestion_signs'),
   // `instance` is the host's name (deploy/prometheus.yml). Only of few series: it is slow.
   local move(expr, to, from) = 'label_replace(%s, "%s", "$1", "%s", "(.*)")' % [expr, to, from],
@@ -35,6 +38,17 @@ function(config) {
   // What is usual, bytes/s: before the present could change it.
   usualRate:: 'quantile_over_time(0.5, %s[1h] offset 2m)' % rate,
   receivedRateOfDevice:: 'sum by (%s, instance, workload, device) (%s)' % [c, rate],
+  // What a NIC receives of all its jobs, and the most that it usually does, bytes/s: the latter reads itself, for a day is
+  // too much to read, and loses half of it in a day without such a rate. A NIC that receives as much is full; one that
+  // receives far less and has slow flows is slow.
+  receivedRateOfNic:: 'sum by (%s) (%s)' % [nic, rate],
+  usualPeak::
+    local before = '0.999 * last_over_time(%s[15m])' % usualPeak;
+    '%(rate)s > on (%(nic)s) (%(before)s) or on (%(nic)s) (%(before)s) or on (%(nic)s) %(rate)s' % { nic: nic, rate: nicRate, before: before },
+  // As it was before the present could change it: unknown of a NIC that nobody knew then.
+  local knownPeak = '(%g * %s offset %s)' % [config.fullRatio, usualPeak, config.usualPeakAge],
+  full(nics):: '(%(rate)s and on (%(nic)s) %(nics)s) >= on (%(nic)s) %(peak)s' % { rate: nicRate, nic: nic, nics: nics, peak: knownPeak },
+  notFull:: '%s < on (%s) %s' % [nicRate, nic, knownPeak],
   // By how much a flow is slower than the quick quarter of its job's flows: the size of messages cancels.
   contentionScore:: '%(delay)s / on (%(job)s) group_left quantile by (%(job)s) (0.25, %(delay)s)' % { delay: delay, job: job },
   // 1 for a flow that is marked or resends.
@@ -52,7 +66,6 @@ function(config) {
   slow:: '(%s > %g and on (%s) %s > %g)' % [score, config.contentionScore, flow, delay, config.contentionDelaySeconds],
   slowAndCongested:: '%s and on (%s) (%s or %s)' % [$.slow, flow, congested, recorded('flow:fabricpulse_qp_received_bytes:starved_rate')],
   contended:: recorded('flow:fabricpulse_qp_owd_seconds:contended'),
-  slowBySender:: swapped($.slow),
 
   // Jobs that run over a NIC that has an alert of its own: it is the news, and what it does to flows is not. Where a whole
   // network is slow its NICs are not the cause.
@@ -60,7 +73,7 @@ function(config) {
   local troubled = 'group by (%(job)s) (%(lanes)s and on (%(nic)s) (%(nics)s or %(slow)s unless on (%(network)s) %(networks)s))' % {
     job: job,
     lanes: s.last('fabricpulse_lane_state'),
-    nic: '%s, instance, device' % c,
+    nic: nic,
     nics: alerting('FabricNicDisconnected|FabricNicFlapping|FabricNicLossy|FabricMtuBlackHole'),
     slow: alerting('FabricNicSlow'),
     network: '%s, network' % c,
@@ -74,16 +87,15 @@ function(config) {
     flow: flow,
     offPath: slowerThanProbes,
   },
-  contendedPaths:: recorded('flow:fabricpulse_qp_owd_seconds:contended_paths'),
   // With the network of the receiving NIC, where it is known.
-  contendedBySender::
-    local nic = '%s, instance, device' % c;
-    swapped('(%(flows)s * on (%(nic)s) group_left (network) group by (%(nic)s, network) (%(connected)s) or on (%(flow)s) %(flows)s)' % {
-      flows: $.contendedPaths,
-      nic: nic,
-      connected: s.nicConnected,
-      flow: flow,
-    }),
+  contendedInNetwork:: '%(flows)s * on (%(nic)s) group_left (network) group by (%(nic)s, network) (%(connected)s) or on (%(flow)s) %(flows)s' % {
+    flows: recorded('flow:fabricpulse_qp_owd_seconds:contended_paths'),
+    nic: nic,
+    connected: s.nicConnected,
+    flow: flow,
+  },
+  contendedPaths:: recorded('flow:fabricpulse_qp_owd_seconds:contended_in_network'),
+  contendedBySender:: swapped($.contendedPaths),
 
   // The fastest chunks of a flow are far slower than its siblings', and nothing marks them: their delay, s. Less bandwidth
   // is what a longer way gives, too, and a few packets are sent again on every way.
@@ -100,7 +112,7 @@ function(config) {
   local suspects = recorded('flow:fabricpulse_qp_owd_seconds:in_band_suspects'),
   local edge = '%s, instance, device, peer, peer_device' % c,
   local slowerThanProbes = recorded('flow:fabricpulse_qp_owd_seconds:slower_than_probes'),
-  slowerThanProbes:: '%(suspects)s > bool on (%(edge)s) group_left () (%(ratio)g * max by (%(edge)s) (%(probes)s or %(paths)s))' % {
+  slowerThanProbes:: '%(suspects)s > bool on (%(edge)s) group_left () (%(ratio)g * max by (%(edge)s) (%(probes)s and on (%(edge)s) %(suspects)s or %(paths)s and on (%(edge)s) %(suspects)s))' % {
     suspects: suspects,
     edge: edge,
     ratio: config.inBandRatio,

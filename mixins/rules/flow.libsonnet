@@ -10,6 +10,7 @@ local flows = import '../lib/flows.libsonnet';
         interval: '2m',
         rules: [
           { record: 'flow:fabricpulse_qp_received_bytes:usual_rate', expr: f.usualRate },
+          { record: 'nic:fabricpulse_qp_received_bytes:usual_peak', expr: f.usualPeak },
         ],
       },
       {
@@ -17,12 +18,14 @@ local flows = import '../lib/flows.libsonnet';
         rules: [
           { record: 'flow:fabricpulse_qp_received_bytes:rate2m', expr: f.receivedRate },
           { record: 'device:fabricpulse_qp_received_bytes:rate2m', expr: f.receivedRateOfDevice },
+          { record: 'nic:fabricpulse_qp_received_bytes:rate2m', expr: f.receivedRateOfNic },
           { record: 'flow:fabricpulse_qp_owd_seconds:p50_2m', expr: f.delayQuantile(0.5) },
           { record: 'flow:fabricpulse_qp_owd_seconds:contention_score', expr: f.contentionScore },
           { record: 'flow:fabricpulse_qp:congestion_signs', expr: f.congestionSigns },
           { record: 'flow:fabricpulse_qp_received_bytes:starved_rate', expr: f.starvedRate },
           { record: 'flow:fabricpulse_qp_owd_seconds:contended', expr: f.slowAndCongested },
           { record: 'flow:fabricpulse_qp_owd_seconds:contended_paths', expr: f.contendedOnPath },
+          { record: 'flow:fabricpulse_qp_owd_seconds:contended_in_network', expr: f.contendedInNetwork },
           { record: 'workload:fabricpulse_collective_bandwidth_bytes_per_second:avg', expr: f.collectiveBandwidth },
         ],
       },

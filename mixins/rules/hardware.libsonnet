@@ -1,4 +1,4 @@
-// Recorded per NIC: what all NICs of a network should have alike, as numbers. FabricNicOddOneOut reads it several times.
+// Recorded: what all NICs should have alike, as numbers, and which of them differ. FabricNicOddOneOut reads it several times.
 local signals = import '../signals.libsonnet';
 {
   prometheusRules+:: {
@@ -22,6 +22,22 @@ local signals = import '../signals.libsonnet';
               attributes: std.join(' or ', [attribute(name) for name in std.objectFields(alike)]),
               nic: nic,
               network: s.last('fabricpulse_nic_connected'),
+            },
+          },
+          {
+            // Those that are not the median of their network.
+            record: 'device:fabricpulse_nic_attribute:different',
+            expr: '%(known)s != on (%(group)s) group_left () quantile by (%(group)s) (0.5, %(known)s)' % {
+              known: 'device:fabricpulse_nic_attribute:by_network' + s.braces,
+              group: '%s, network, attribute' % $._config.clusterLabel,
+            },
+          },
+          {
+            record: 'firmware:fabricpulse_nic_info:count',
+            expr: 'count by (%(c)s, board, firmware) (group by (%(nic)s, board, firmware) (%(info)s))' % {
+              c: $._config.clusterLabel,
+              nic: nic,
+              info: s.last('fabricpulse_nic_info', 'firmware!=""'),
             },
           },
         ],

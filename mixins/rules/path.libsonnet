@@ -1,4 +1,5 @@
 // Recorded per edge: only those that lose packets or are slow, which are few. Alerts read them several times over.
+local flows = import '../lib/flows.libsonnet';
 local paths = import '../lib/paths.libsonnet';
 local signals = import '../signals.libsonnet';
 {
@@ -9,9 +10,10 @@ local signals = import '../signals.libsonnet';
     local edge = p.edge,
     local increase(name) = 'increase(%s[%s])' % [s.series(name), config.pathLossWindow],
     local lost = p.lost,
+    local recentlySlow = 'last_over_time(device:fabricpulse_edge_latency_elevated:count%s[%s])' % [s.braces, config.pathLossWindow],
     // What RDMA moves is not in the counters of the netdev.
     local moved = [
-      'sum by (%s) (rate(%s[%s]))' % [p.own, s.series('fabricpulse_nic_%s_bytes_total' % way), config.pathLossWindow]
+      'sum by (%s) (rate(%s[%s]) and on (%s) %s)' % [p.own, s.series('fabricpulse_nic_%s_bytes_total' % way), config.pathLossWindow, p.own, recentlySlow]
       for way in ['link_received', 'link_transmitted', 'received', 'transmitted']
     ],
     // Without the network label where nobody says which network a NIC is in.
@@ -71,6 +73,11 @@ local signals = import '../signals.libsonnet';
             record: 'edge:fabricpulse_edge_owd_seconds:slow',
             expr: 'min by (%s) (%s and on (%s) %s)' % [edge, s.series('fabricpulse_edge_owd_seconds', 'quantile="0.5"'), edge, p.elevated],
           },
+          {
+            // Edges of a NIC on which some paths are dead. FabricPathDown, with the leaf and without, would count them twice.
+            record: 'device:fabricpulse_edge_paths_down:count',
+            expr: 'count by (%s) (%s > 0)' % [p.own, s.last('fabricpulse_edge_paths_down')],
+          },
           { record: 'device:fabricpulse_edge_owd_seconds:slow_min', expr: p.nics(p.slowDelay, 'min') },
           { record: 'device:fabricpulse_edge_latency_elevated:shared', expr: p.nics(p.elevated, 'count') },
           {
@@ -78,14 +85,16 @@ local signals = import '../signals.libsonnet';
             expr: named('device:fabricpulse_edge_latency_elevated:shared' + s.braces),
           },
           {
+            // NICs that receive as much as they usually can, bytes/s: what waits there waits for a full link, not a slow one.
+            record: 'device:fabricpulse_edge_latency_elevated:full_rate',
+            expr: 'label_replace(%s, "direction", "receive", "", "")' % flows(config).full(s.series('device:fabricpulse_edge_latency_elevated:count', 'direction="receive"')),
+          },
+          {
             // What the slow NICs of a host move, and those that were slow a moment ago, bytes/s.
             record: 'device:fabricpulse_nic_bytes:slow_rate',
-            expr: 'sum by (%s) (%s) and on (%s) last_over_time(%s[%s])' % [
+            expr: 'sum by (%s) (%s)' % [
               p.own,
               std.join(' or ', ['label_replace(%s, "counter", "%d", "", "")' % [moved[i], i] for i in std.range(0, std.length(moved) - 1)]),
-              p.own,
-              'device:fabricpulse_edge_latency_elevated:count' + s.braces,
-              config.pathLossWindow,
             ],
           },
         ],

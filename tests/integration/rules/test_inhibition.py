@@ -37,7 +37,8 @@ def flow(
 
 
 def incast(receiver: str, workload: str = "1", device: str = "rail0") -> Labels:
-    return alert("FabricIncast", workload=workload, peer=receiver, peer_device=device)
+    ends = {"instance": receiver, "device": device, "peer": receiver, "peer_device": device}
+    return alert("FabricIncast", workload=workload, **ends)
 
 
 def nic(name: str, host: str, device: str = "rail0", **labels: str) -> Labels:
@@ -49,7 +50,7 @@ FAULTS: dict[str, tuple[list[Labels], list[Labels]]] = {
     "two jobs on one link": (
         [flow("h1", "h2"), flow("h3", "h4", workload="2")],
         [
-            alert("FabricJobsContend"),
+            alert("FabricJobsContend", network="rail0"),
             alert("FabricNetworkSlow", network="rail0", flows="measured"),
         ],
     ),
@@ -58,12 +59,17 @@ FAULTS: dict[str, tuple[list[Labels], list[Labels]]] = {
         [
             flow("h1", "h2"),
             alert("FabricNetworkSlow", network="rail1"),
+            alert("FabricJobsContend", network="rail1"),
         ],
         [],
     ),
     "an incast": (
         [incast("h9"), flow("h1", "h9", workload="2"), flow("h1", "h8"), flow("h1", "h9", network="rail1")],
         [flow("h1", "h9"), flow("h2", "h9"), flow("h3", "h9")],
+    ),
+    "a slow NIC of which nobody knows what it usually receives": (
+        [nic("FabricNicSlow", "h9", direction="receive"), incast("h8"), incast("h9", device="rail1")],
+        [incast("h9"), flow("h1", "h9"), flow("h2", "h9"), flow("h3", "h9")],
     ),
     "a dead host": (
         [

@@ -41,11 +41,15 @@ SUSPECTS = {
     "flow:fabricpulse_qp_received_bytes:starved_rate",
     "flow:fabricpulse_qp_owd_seconds:contended",
     "flow:fabricpulse_qp_owd_seconds:contended_paths",
+    "flow:fabricpulse_qp_owd_seconds:contended_in_network",
     "flow:fabricpulse_qp_owd_seconds:in_band_suspects",
     "flow:fabricpulse_qp_owd_seconds:slower_than_probes",
     "device:fabricpulse_edge_latency_elevated:shared",
     "device:fabricpulse_edge_latency_elevated:count",
+    "device:fabricpulse_edge_latency_elevated:full_rate",
     "device:fabricpulse_edge_owd_seconds:slow_min",
+    "device:fabricpulse_edge_paths_down:count",
+    "device:fabricpulse_nic_attribute:different",
     "device:fabricpulse_nic_bytes:slow_rate",
 }
 

@@ -460,7 +460,7 @@ def test_knobs_reach_the_rules(configured: Mixin) -> None:
 
     assert "FabricWatchdog" not in alerts
     flapping = alerts["FabricNicFlapping"]
-    assert '(increase(fabricpulse_nic_disconnects_total{cluster="a"}[5m])) >= 7 or' in flapping["expr"]
+    assert '(increase(fabricpulse_nic_disconnects_total{cluster="a"}[5m]) > 0) >= 7 or' in flapping["expr"]
     expected = {"severity": "critical", "component": "mesh", "team": "net", "remediate": "nccl"}
     assert flapping["labels"] == expected
     for group in mixin.alerts + mixin.rules:
