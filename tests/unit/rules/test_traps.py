@@ -41,8 +41,9 @@ TRAPS: dict[str, list[tuple[str, str]]] = {
         ("job", "a NIC that a job has not used for ten minutes alerts; a planned pause"),
         ("scrape-intervals", "rails that are uneven because a lane is down, or avoided on purpose"),
     ],
-    "a gauge that is bad each other time": [("nic", "disconnects shorter than a scrape count")],
+    "a gauge that is bad each other time": [("traps", "a gauge that is bad each other time")],
     "fleets whose names are the same": [
+        ("traps", "two fleets whose hosts, NICs and networks have the same names"),
         ("pipeline", "the receiver of one cluster does not stand in for that of another"),
         ("summary", "coordinators that most hosts do not reach are lost"),
     ],
@@ -67,6 +68,11 @@ TRAPS: dict[str, list[tuple[str, str]]] = {
         ("summary", "three of eight NICs of a network at once are the network"),
         ("summary", "coordinators that most hosts do not reach are lost"),
         ("traps", "the leaf of a NIC stays in its alerts"),
+    ],
+    "a link that is full, and one that is slow": [
+        ("full-nic", "FabricNicSlow: not of a NIC that receives as much as it usually does"),
+        ("full-nic", "FabricIncast: not into a NIC that receives less than it usually does"),
+        ("full-nic", "FabricJobsContend: in one network, not on two rails"),
     ],
 }
 
