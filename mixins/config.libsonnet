@@ -95,7 +95,7 @@
     contentionFor: '30s',
     // Slow flows into one NIC that make an incast.
     incastSenders: 3,
-    // A NIC is full when it receives this share of the most that it usually does, as known so long ago.
+    // A NIC is full when it receives this share of the most that it usually does, as known so long ago, to the inverse.
     fullRatio: 0.8,
     usualPeakAge: '10m',
     // The job's packets go another way than probes when they take this many times as long.

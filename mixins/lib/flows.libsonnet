@@ -40,14 +40,19 @@ function(config) {
   receivedRateOfDevice:: 'sum by (%s, instance, workload, device) (%s)' % [c, rate],
   // What a NIC receives of all its jobs, and the most that it usually does, bytes/s: the latter reads itself, for a day is
   // too much to read, and loses half of it in a day without such a rate. A NIC that receives as much is full; one that
-  // receives far less and has slow flows is slow.
+  // receives far less and has slow flows is slow. What it receives while its edges are slow says nothing about what it can:
+  // by two minutes later they are known to be, and for as long after them its rate tells of them.
   receivedRateOfNic:: 'sum by (%s) (%s)' % [nic, rate],
   usualPeak::
+    local slow = 'last_over_time(%s[5m])' % s.series('device:fabricpulse_edge_latency_elevated:count', 'direction="receive"');
+    local learned = '(%s offset 2m unless on (%s) %s)' % [nicRate, nic, slow];
     local before = '0.999 * last_over_time(%s[15m])' % usualPeak;
-    '%(rate)s > on (%(nic)s) (%(before)s) or on (%(nic)s) (%(before)s) or on (%(nic)s) %(rate)s' % { nic: nic, rate: nicRate, before: before },
+    '%(learned)s > on (%(nic)s) (%(before)s) or on (%(nic)s) (%(before)s) or on (%(nic)s) %(learned)s' % { learned: learned, nic: nic, before: before },
   // As it was before the present could change it: unknown of a NIC that nobody knew then.
-  local knownPeak = '(%g * %s offset %s)' % [config.fullRatio, usualPeak, config.usualPeakAge],
-  full(nics):: '(%(rate)s and on (%(nic)s) %(nics)s) >= on (%(nic)s) %(peak)s' % { rate: nicRate, nic: nic, nics: nics, peak: knownPeak },
+  local peak(factor) = '(%g * %s offset %s)' % [factor, usualPeak, config.usualPeakAge],
+  local knownPeak = peak(config.fullRatio),
+  // Nor is one full that receives far more than ever: nobody knows what it can.
+  full(nics):: '(%(rate)s and on (%(nic)s) %(nics)s) >= on (%(nic)s) %(least)s <= on (%(nic)s) %(most)s' % { rate: nicRate, nic: nic, nics: nics, least: knownPeak, most: peak(1 / config.fullRatio) },
   notFull:: '%s < on (%s) %s' % [nicRate, nic, knownPeak],
   // By how much a flow is slower than the quick quarter of its job's flows: the size of messages cancels.
   contentionScore:: '%(delay)s / on (%(job)s) group_left quantile by (%(job)s) (0.25, %(delay)s)' % { delay: delay, job: job },
