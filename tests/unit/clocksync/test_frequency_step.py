@@ -132,6 +132,7 @@ def test_a_longer_route_is_noticed_after_missed_rounds(missed: range) -> None:
                 assert fit is not None
                 assert abs(fit.at(fit.t_last_ns) - 5_000_000) <= fit.bound_ns
         assert fit is not None
-        assert window.route_changes == 1
+        # After a window without a fit all begins anew, and nothing that was shorter is left to compare with.
+        assert window.route_changes == (len(missed) < 6)
         # What no measurement can see: half of what one way takes longer.
         assert abs(fit.at(fit.t_last_ns) - 5_010_000) < 200
