@@ -32,7 +32,7 @@ ROUTE_SHARE, ROUTE_NS = 0.15, 500.0
 ROUTE_TRAINS = 20
 # A round that comes later after the one before than this share of the window.
 MISSED = 0.3
-# After an edge was silent for longer nothing of before is used: what the clocks did meanwhile nobody has seen, and a
+# After an edge was silent for longer no earlier packet counts: what the clocks did meanwhile nobody has seen, and a
 # line that begins with their old rate can be further off than its bound.
 _SILENT_NS = 2 * _NS
 # A window that is cut shorter after a frequency step is none.
