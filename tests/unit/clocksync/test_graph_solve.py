@@ -227,6 +227,28 @@ def test_most_paths_of_a_host_become_longer_one_way(seed: int, longer_ns: float,
     assert np.abs(spread(solution.correction_ns, clock)).max() < 100
 
 
+@pytest.mark.parametrize("root", [0, 1])
+def test_two_halves_that_meet_do_not_meet_in_the_middle(root: int) -> None:
+    """Two hosts of four come back with lines that are wrong in time and rate. Those that have not heard of the solve
+    yet are where they were, the root among them, whose bound is next to nothing.
+    """
+    clock, rate = np.array([0, 7_000, -30_000, 500]), np.array([100.0, -2_000.0, 900.0, 0.0])
+    i, j = np.triu_indices(4, 1)
+    ones = np.ones(len(i))
+    edges = Edges(
+        i, j, clock[j] - clock[i], rate[j] - rate[i], 20 * ones, 5 * ones, 800 * ones, 0 * ones, 0 * ones
+    )
+    back = np.array([False, False, True, True])
+    hosts = replace(
+        known(-clock + np.where(back, 5_000, 0), -rate + np.where(back, 3_600.0, 0.0)),
+        bound_ns=np.where(back, 30_000.0, 1_000.0),
+    )
+    solution = solve(hosts, edges, undisputed(4, root), PARAMETERS)
+    assert solution.root_moved_ns <= 1
+    assert np.abs(solution.correction_ns + clock).max() <= 1
+    assert np.abs(solution.rate_ppb + rate).max() < 0.1
+
+
 def test_where_the_root_moves_the_others_bounds_follow() -> None:
     """All edges of the root agree on what is wrong, by more than others knew of it: no pair is outside its bounds."""
     _, clock, rate, edges = fleet(5)

@@ -32,8 +32,8 @@ ROUTE_SHARE, ROUTE_NS = 0.15, 500.0
 ROUTE_TRAINS = 20
 # A round that comes later after the one before than this share of the window.
 MISSED = 0.3
-# After an edge was silent for longer no earlier packet counts: what the clocks did meanwhile nobody has seen, and a
-# line that begins with their old rate can be further off than its bound.
+# After an edge was silent for longer no earlier packet counts: clocks may have changed their rates then by more than
+# drift_ppb, and a line that begins with the old rate is wrong by some ppm until the second round.
 _SILENT_NS = 2 * _NS
 # A window that is cut shorter after a frequency step is none.
 SHORTEST_NS = 100_000_000

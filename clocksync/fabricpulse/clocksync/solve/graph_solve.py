@@ -158,8 +158,8 @@ def solve(hosts: Hosts, edges: Edges, election: Election, parameters: SolveParam
     hides = edges.bound_ns + _aged(np.maximum(edges.bound_age_s, 0.0), parameters)
     paths = ShortestPaths(graph, hides + np.abs(residual))
     anchors = Anchors.of(n)
-    correction_f = _gauge(hosts, component, predicted, delta, election.keeps, paths, anchors)
-    rate = _gauge_rate(hosts, component, rate, parameters, election.keeps, anchors.survivors)
+    correction_f = _gauge(hosts, component, predicted, delta, election.keeps, chosen, paths, anchors)
+    rate = _gauge_rate(hosts, component, rate, parameters, election.keeps, chosen, anchors.survivors)
     correction = predicted + np.rint(correction_f).astype(np.int64)
     change = (correction - hosts.correction_ns).astype(np.float64)
     in_main = component == main
@@ -281,6 +281,16 @@ def _keepers(hosts: Hosts, members: NDArray[np.intp], keeps: NDArray[np.bool_]) 
     return keepers if len(keepers) else known
 
 
+def _middle(moved: Floats, keepers: NDArray[np.intp], root: int) -> float:
+    """By how much most of `keepers` go on as they were: the median of what they have `moved` by, per host. Of an even
+    number it is any value between two, and the one that moves the `root` least is taken: two halves that meet again
+    would else meet in the middle, and whoever has not heard of it yet would be further from there than its bound.
+    """
+    ordered = np.sort(moved[keepers])
+    low, high = float(ordered[(len(ordered) - 1) // 2]), float(ordered[len(ordered) // 2])
+    return min(max(float(moved[root]), low), high) if root in keepers else (low + high) / 2
+
+
 @dataclass(frozen=True)
 class Anchors:
     """The selected anchors of all components, per host. disputed : the anchors of its component find no majority, so
@@ -312,18 +322,20 @@ def _gauge(
     predicted: Ints,
     delta: Floats,
     keeps: NDArray[np.bool_],
+    root: int,
     paths: ShortestPaths,
     anchors: Anchors,
 ) -> Floats:
     """Fixes the constant of each component. anchors : gets the selections."""
     out = delta.copy()
+    moved = (hosts.correction_ns - predicted) - delta
     for label in np.unique(component):
         members = np.flatnonzero(component == label)
         anchored = members[np.isfinite(hosts.anchor_ns[members])]
         known = _keepers(hosts, members, keeps)
         goes_on = None
         if len(known):
-            goes_on = float(np.median((hosts.correction_ns - predicted)[known] - delta[known]))
+            goes_on = _middle(moved, known, root)
         if len(anchored):
             wanted = hosts.anchor_ns[anchored] - predicted[anchored] - delta[anchored]
             selection = select_anchors(paths, anchored, wanted, hosts.anchor_bound_ns[anchored], goes_on)
@@ -344,12 +356,14 @@ def _gauge_rate(
     rate: Floats,
     parameters: SolveParameters,
     keeps: NDArray[np.bool_],
+    root: int,
     survivors: NDArray[np.bool_],
 ) -> Floats:
     """Fixes the fleet's frequency: it goes on as it was and moves slowly to the median of the hosts'
     frequencies.
     """
     out = rate.copy()
+    moved = hosts.rate_ppb - rate
     for label in np.unique(component):
         members = np.flatnonzero(component == label)
         anchored = members[survivors[members]]
@@ -358,7 +372,7 @@ def _gauge_rate(
             wanted = np.broadcast_to(hosts.anchor_rate_ppb, len(rate))
             out[members] += np.median(wanted[anchored] - rate[anchored])
         elif len(known):
-            goes_on = float(np.median(hosts.rate_ppb[known] - rate[known]))
+            goes_on = _middle(moved, known, root)
             to_median = -float(np.median(rate[members] + goes_on))
             out[members] += goes_on + float(np.clip(to_median, -parameters.pull_ppb, parameters.pull_ppb))
         else:
