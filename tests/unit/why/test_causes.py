@@ -18,6 +18,10 @@ def one_flow(f: Flow) -> bool:
     return f.source == ("h1", "rail0")
 
 
+def into_h2(f: Flow) -> bool:
+    return f.target == ("h2", "rail1")
+
+
 def into_h3(count: int) -> tuple[Flow, ...]:
     """Flows of other hosts into one NIC."""
     return tuple(
@@ -43,7 +47,10 @@ def uneven(facts: Facts, hosts: tuple[str, ...]) -> Facts:
 
 PLAYED = {
     "nic_flap": (with_nic(healthy(), "h1", "rail0", disconnects=3, link_downs=3, failovers=2), "rail0 of h1"),
-    "nic_loss": (slow(with_nic(healthy(), "h2", "rail1", loss_in=0.02, lossy_edges=3)), "rail1 of h2"),
+    "nic_loss": (
+        slow(with_flows(with_nic(healthy(), "h2", "rail1", loss_in=0.02, lossy_edges=3), into_h2, retransmits=900.0)),
+        "rail1 of h2",
+    ),
     "slow_link": (slow(with_nic(healthy(), "h0", "rail1", speed=1.25e10)), "rail1 of h0"),
     "contention_jobs": (
         replace(
@@ -86,7 +93,7 @@ PLAYED = {
     "rank_dead": (
         with_nic(
             with_nic(
-                replace(f := healthy(), hosts=(Host("h0", 0, 2, EXPORTERS), *f.hosts[1:])),
+                replace(f := slow(healthy()), hosts=(Host("h0", 0, 2, EXPORTERS), *f.hosts[1:])),
                 "h0",
                 "rail0",
                 transmitted=0.0,
@@ -253,11 +260,13 @@ def test_queues_of_a_host_that_lost_a_nic_are_its_effect() -> None:
     """What the NIC carried goes over the host's other one, whose flows wait; another job's wait somewhere as well."""
     elsewhere: dict[str, tuple[Flow, ...]] = {"other": (Flow(NicId("h9", "rail0"), NicId("h8", "rail0")),)}
     queued = slow(with_flows(healthy(), one_flow, **QUEUED))
-    lost = with_nic(replace(queued, other_slow_flows=elsewhere), "h1", "rail1", connected=False)
+    lost = with_nic(
+        replace(queued, other_slow_flows=elsewhere), "h1", "rail1", connected=False, disconnects=1
+    )
     (told,) = infer(lost).causes
     assert told.finding.where == "rail1 of h1"
     assert [f.cause for f in told.explains] == ["contention_jobs"]
-    far = with_nic(replace(queued, other_slow_flows=elsewhere), "h3", "rail1", connected=False)
+    far = with_nic(replace(queued, other_slow_flows=elsewhere), "h3", "rail1", connected=False, disconnects=1)
     assert {r.finding.cause for r in infer(far).causes} == {"nic_flap", "contention_jobs"}
 
 
@@ -316,7 +325,7 @@ def test_a_host_that_is_cut_off_has_no_wrong_clock() -> None:
     facts = replace(healthy(), clocks=clocks)
     assert infer(facts).causes[0].finding.cause == "clock_error"
     for rail in RAILS:
-        facts = with_nic(facts, "h1", rail, connected=False)
+        facts = with_nic(facts, "h1", rail, connected=False, disconnects=1)
     likely = {r.finding.cause for r in infer(facts).causes if r.finding.confidence >= LIKELY}
     assert likely == {"nic_flap"}
     blind = tuple(
@@ -366,5 +375,6 @@ def test_a_full_queue_of_two_jobs_loses_a_little() -> None:
     )
     facts = with_nic(with_nic(queued, "h0", "rail0", loss_out=0.013), "h1", "rail0", loss_out=0.006)
     assert infer(facts).causes[0].finding.cause == "contention_jobs"
-    more = infer(with_nic(queued, "h0", "rail0", loss_out=0.06)).causes
+    resent = with_flows(queued, lambda f: f.source == ("h0", "rail0"), retransmits=900.0)
+    more = infer(with_nic(resent, "h0", "rail0", loss_out=0.06)).causes
     assert {r.finding.cause for r in more if r.finding.confidence > 0.9} >= {"nic_loss"}

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.fixtures.why_facts import healthy
 
 from fabricpulse.why import facts as model
+from fabricpulse.why.catalogue import HARMLESS
 from fabricpulse.why.facts import Facts
 from fabricpulse.why.infer import STATES, change_point, infer
 
@@ -77,7 +78,11 @@ def test_all_facts_give_a_state_and_causes_with_evidence(facts: Facts) -> None:
         assert 0 <= ranked.finding.confidence <= 0.99
         assert ranked.finding.evidence
     confidences = [round(r.finding.confidence, 2) for r in answer.causes]
-    assert confidences == sorted(confidences, reverse=True)
+    # Of a slow job the first is what slows it.
+    moved = int(
+        answer.state in ("slow", "stalled") and len({r.finding.cause for r in answer.causes} & HARMLESS) > 0
+    )
+    assert confidences[moved:] == sorted(confidences[moved:], reverse=True)
 
 
 @pytest.mark.thorough

@@ -4,10 +4,9 @@ Thresholds are those of the alerts (mixins/config.libsonnet), so that `why` and 
 """
 
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
-
-import numpy as np
 
 from fabricpulse.why.facts import Clock, Collective, Facts, Flow, Host, Nic, NicId
 
@@ -17,6 +16,14 @@ SLOW_DELAY_S = 50e-6
 IN_BAND_RATIO = 3.0
 # Quick chunks that are slower than this many medians before are so for another reason than one another.
 _MEDIAN_BEFORE = 2.0
+# By how much a queue that is news has grown: chunks of a healthy job vary by less from hour to hour.
+_GROWN = 1.5
+# Share of the time that a sender is paused by the other side (pausedRatio of the mixin).
+_PAUSED = 0.05
+# From how many senders into one NIC on it may be an incast; which share of those into it must wait, as they all pass
+# the port before it.
+INCAST_SENDERS = 3
+_INCAST_SHARE = 0.75
 # Above the spread of a healthy job between two windows of two minutes.
 SLOWER = 1.15
 STALLED_S = 5.0
@@ -63,6 +70,29 @@ class Analysis:
             if c.bandwidth and c.bandwidth_before and self._same_size(c)
         ]
         return _weighted(ratios)
+
+    @cached_property
+    def slower_than_before(self) -> bool:
+        """Whether it is known to be slower than in the baseline: then what was so there as well is not why."""
+        return (self.pace is not None and self.pace < 1 / SLOWER) or (
+            self.duration is not None and self.duration > SLOWER
+        )
+
+    @cached_property
+    def rest_share(self) -> float | None:
+        """Of the time by which turns of collectives have grown, the share that ranks are outside of them; None where
+        they have not grown, or it is not known."""
+        grown = outside = 0.0
+        for c in self.facts.collectives:
+            if not (c.rate and c.rate_before and c.bandwidth and c.bandwidth_before):
+                continue
+            if not (c.size and c.size_before and self._same_size(c)):
+                continue
+            weight = c.busy_share or 0.01
+            turn = 1 / c.rate - 1 / c.rate_before
+            grown += weight * turn
+            outside += weight * (turn - (c.size / c.bandwidth - c.size_before / c.bandwidth_before))
+        return outside / grown if grown > 0 else None
 
     @cached_property
     def siblings(self) -> float | None:
@@ -115,7 +145,7 @@ class Analysis:
     def quick_s(self) -> float | None:
         """Delay of the quick quarter of the job's flows; None when no delay is known."""
         delays = [f.delay_s for f in self.facts.flows if f.delay_s is not None]
-        return float(np.quantile(delays, 0.25)) if delays else None
+        return lower_quarter(delays) if delays else None
 
     @cached_property
     def slow_flows(self) -> tuple[Flow, ...]:
@@ -139,10 +169,47 @@ class Analysis:
         before = f.delay_s / f.delay_before_s if f.delay_before_s else 0.0
         return max(f.delay_s / quick, before)
 
+    def grown(self, f: Flow) -> bool | None:
+        """Whether it waits longer than before; None: not known."""
+        if f.delay_s is None or f.delay_before_s is None:
+            return None
+        return f.delay_s > _GROWN * f.delay_before_s
+
     def congested(self, f: Flow) -> bool:
-        """Whether the flow shows signs of a queue: marks or packets sent again. Less bandwidth alone is none, as a
-        ring's slowest flow slows all."""
-        return (f.marked or 0.0) > 1.0 or (f.retransmits or 0.0) > 1.0
+        """Whether the flow shows signs of a queue: marks or packets sent again, its own or, as drivers count those of
+        RDMA for the port alone, those of its NICs; or a sender that is paused. Less bandwidth alone is none, as the
+        slowest flow of a ring slows all."""
+        if (f.marked or 0.0) > 1.0 or (f.retransmits or 0.0) > 1.0:
+            return True
+        source, target = self.nics.get(f.source), self.nics.get(f.target)
+        if source is None:
+            return False
+        if (source.pause_received or 0.0) > _PAUSED:
+            return True
+        if f.marked is not None or f.retransmits is not None:
+            return False
+        told_to_slow = (source.slowed or 0.0) > 1.0
+        # Where the receiver counts marks, and none arrive there, another flow of the sender was meant.
+        if told_to_slow and target is not None and target.marked is not None:
+            told_to_slow = target.marked > 1.0
+        return told_to_slow or (source.resent or 0.0) > 1.0
+
+    def signs_known(self, f: Flow) -> bool:
+        """Whether a queue on its way would be seen."""
+        if f.marked is not None or f.retransmits is not None:
+            return True
+        source = self.nics.get(f.source)
+        return source is not None and (source.slowed, source.resent) != (None, None)
+
+    def signs(self, flows: Iterable[Flow]) -> str:
+        """The signs of a queue on these flows, for people."""
+        chosen = list(flows)
+        nics = {nic.id: nic for f in chosen for end in (f.source, f.target) if (nic := self.nics.get(end))}
+        marked = sum(f.marked or 0 for f in chosen) or sum(nic.marked or 0 for nic in nics.values())
+        resent = sum(f.retransmits or 0 for f in chosen) or sum(nic.resent or 0 for nic in nics.values())
+        paused = max((nics[f.source].pause_received or 0 for f in chosen if f.source in nics), default=0.0)
+        text = f"{marked:.0f} packets a second are marked, {resent:.0f} sent again"
+        return text + (f"; a sender is paused {paused:.0%} of the time" if paused > _PAUSED else "")
 
     @cached_property
     def out_of_band(self) -> frozenset[Flow]:
@@ -151,7 +218,7 @@ class Analysis:
         floors = [f.floor_s for f in self.facts.flows if f.floor_s is not None]
         if not floors:
             return frozenset()
-        quick = float(np.quantile(floors, 0.25))
+        quick = lower_quarter(floors)
         return frozenset(
             f
             for f in self.facts.flows
@@ -173,8 +240,14 @@ class Analysis:
 
     @cached_property
     def queued_flows(self) -> tuple[Flow, ...]:
-        """Slow flows with signs of a queue that are not out of band."""
-        return tuple(f for f in self.slow_flows if self.congested(f) and f not in self.out_of_band)
+        """Slow flows with signs of a queue that are not out of band: those that are news, if any are."""
+        queued = tuple(f for f in self.slow_flows if self.congested(f) and f not in self.out_of_band)
+        return tuple(f for f in queued if self.grown(f) is not False) or queued
+
+    @cached_property
+    def queues_are_old(self) -> bool:
+        """Whether all queued flows have waited as long before."""
+        return bool(self.queued_flows) and all(self.grown(f) is False for f in self.queued_flows)
 
     @cached_property
     def into(self) -> dict[NicId, list[Flow]]:
@@ -183,6 +256,38 @@ class Analysis:
         for f in self.queued_flows:
             groups[f.target].append(f)
         return dict(groups)
+
+    @cached_property
+    def incasts(self) -> dict[NicId, list[Flow]]:
+        """Of `into` those NICs into which nearly all senders wait: their queue is at the NIC's own port. Where flows of
+        some senders are quick, the others wait further away."""
+        found = {}
+        for target, flows in self.into.items():
+            active = {
+                f.source
+                for f in self.facts.flows
+                if f.target == target and f.delay_s is not None and f.sent != 0
+            }
+            senders = {f.source for f in flows}
+            if len(senders) >= max(INCAST_SENDERS, _INCAST_SHARE * len(active | senders)):
+                found[target] = flows
+        return found
+
+    @cached_property
+    def queues_between(self) -> tuple[Flow, ...]:
+        """Queued flows that are part of no incast."""
+        return tuple(f for f in self.queued_flows if f.target not in self.incasts)
+
+    def uses(self, nic: Nic) -> bool:
+        """Whether the job sends over NICs of this network, or of this name where the network is not known; True where
+        nothing is known of its flows. Of one that is gone nothing is sent, so its like on other hosts count."""
+        return not self._used or nic.network in self._used or nic.id.device in self._used
+
+    @cached_property
+    def _used(self) -> frozenset[str]:
+        ends = {end for f in self.facts.flows for end in (f.source, f.target)}
+        networks = {nic.network for end in ends if (nic := self.nics.get(end)) and nic.network}
+        return frozenset(networks | {end.device for end in ends})
 
     def flows_of(self, nic: NicId) -> list[Flow]:
         """Flows from or to a NIC."""
@@ -223,6 +328,15 @@ def _without_delay(f: Flow, hosts: set[str]) -> Flow:
 def nic_subject(nic: NicId) -> tuple[str, ...]:
     """The subject of a NIC."""
     return ("nic", nic.host, nic.device)
+
+
+def lower_quarter(values: Sequence[float]) -> float:
+    """The 25 % quantile of at least one value, between two neighbours in proportion."""
+    ordered = sorted(values)
+    place = (len(ordered) - 1) * 0.25
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
 
 
 def _weighted(ratios: list[tuple[float, float]]) -> float | None:

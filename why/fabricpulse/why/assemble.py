@@ -2,14 +2,14 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import median
 
 from fabricpulse.core.web.prometheus import Sample
+from fabricpulse.why.assemble_ranks import Answers, collectives_of, integer, ranks_of
 from fabricpulse.why.facts import (
     Clock,
-    Collective,
     Facts,
     Flow,
     Gpu,
@@ -18,7 +18,6 @@ from fabricpulse.why.facts import (
     NicId,
     Origin,
     Process,
-    Rank,
     Wait,
 )
 from fabricpulse.why.queries import QUERIES
@@ -27,8 +26,6 @@ _THROTTLED_BITS = 0b1110_1000
 # From which share of lost probes on an edge is dead, or its other end sends none: no loss of the NIC at this end.
 _ALL_LOST = 0.98
 _DROPS = tuple(q.name for q in QUERIES if q.name.startswith("drops_"))
-
-Answers = Mapping[str, list[Sample]]
 
 
 @dataclass
@@ -51,16 +48,19 @@ def assemble(workload: str, at_s: float, window_s: float, got: Gathered) -> Fact
         hosts=_host_facts(got),
         nics=_nics(now, before),
         flows=_flows(now, before),
-        ranks=_ranks(now, before),
-        collectives=_collectives(now, before),
+        ranks=ranks_of(now, before),
+        collectives=collectives_of(now, before),
         clocks=_clocks(now),
         waits=_waits(now),
         processes=tuple(
-            Process(s.labels.get("instance", ""), _int(s.labels.get("rank")), s.value)
+            Process(s.labels.get("instance", ""), integer(s.labels.get("rank")), s.value)
             for s in now.get("heartbeat", ())
         ),
         gpus=_gpus(now),
         other_slow_flows=_other_slow_flows(now),
+        other_slow_before=frozenset(
+            w for s in before.get("other_slow_flows", ()) if (w := s.labels.get("workload"))
+        ),
         origins=_origins(now),
         started_s=next((s.value for s in now.get("started", ()) if s.value > 0), None),
         workloads=tuple(sorted(w for s in now.get("workloads", ()) if (w := s.labels.get("workload")))),
@@ -146,6 +146,9 @@ def _nics(now: Answers, before: Answers) -> tuple[Nic, ...]:
                 of("pcie_stalled", nic),
                 of("pcie_share", nic),
                 of("avoided", nic),
+                of("nic_slowed", nic),
+                of("nic_marked", nic),
+                of("nic_resent", nic),
             )
         )
     return tuple(found)
@@ -223,94 +226,6 @@ def _flows(now: Answers, before: Answers) -> tuple[Flow, ...]:
     )
 
 
-def _ranks(now: Answers, before: Answers) -> tuple[Rank, ...]:
-    def by(samples: Iterable[Sample]) -> dict[tuple[str, str, int], float]:
-        return {
-            (s.labels.get("instance", ""), s.labels.get("communicator", ""), rank): s.value
-            for s in samples
-            if (rank := _int(s.labels.get("rank"))) is not None
-        }
-
-    operations, progress = by(now.get("rank_operations", ())), by(now.get("rank_in_progress", ()))
-    rate, busy = by(now.get("rank_rate", ())), by(now.get("rank_busy", ()))
-    rate_before = by(before.get("rank_rate", ()))
-
-    def ratio(a: float | None, b: float | None) -> float | None:
-        return a / b if a is not None and b else None
-
-    size: dict[str, int] = defaultdict(int)
-    for _, communicator, _ in operations:
-        size[communicator] += 1
-    return tuple(
-        Rank(
-            communicator,
-            rank,
-            host,
-            size[communicator],
-            operations[key],
-            rate.get(key),
-            rate_before.get(key),
-            ratio(busy.get(key), rate.get(key)),
-            progress.get(key),
-        )
-        for key in sorted(operations)
-        for host, communicator, rank in [key]
-    )
-
-
-def _collectives(now: Answers, before: Answers) -> tuple[Collective, ...]:
-    def by(samples: Iterable[Sample]) -> dict[str, float]:
-        return {s.labels.get("collective", ""): s.value for s in samples}
-
-    rate, size, busy = by(now.get("rate", ())), by(now.get("bytes", ())), by(now.get("busy", ()))
-    rate0, size0, busy0 = by(before.get("rate", ())), by(before.get("bytes", ())), by(before.get("busy", ()))
-    total = sum(busy0.values()) or sum(busy.values())
-    siblings = _siblings(now)
-
-    def ratio(a: float | None, b: float | None) -> float | None:
-        return a / b if a is not None and b else None
-
-    found = []
-    for name in sorted(rate.keys() | rate0.keys()):
-        each = ratio(size.get(name), rate.get(name))
-        found.append(
-            Collective(
-                name,
-                rate.get(name),
-                rate0.get(name),
-                ratio(size.get(name), busy.get(name)),
-                ratio(size0.get(name), busy0.get(name)),
-                (busy0 or busy).get(name, 0.0) / total if total else None,
-                each,
-                ratio(size0.get(name), rate0.get(name)),
-                _sibling(siblings.get(name, []), each),
-            )
-        )
-    return tuple(found)
-
-
-def _siblings(now: Answers) -> dict[str, list[tuple[float, float]]]:
-    """Collective -> (size, bandwidth) of other jobs."""
-
-    def by(samples: Iterable[Sample]) -> dict[tuple[str, str], float]:
-        return {(s.labels.get("workload", ""), s.labels.get("collective", "")): s.value for s in samples}
-
-    rate, size, busy = (by(now.get(f"others_{name}", ())) for name in ("rate", "bytes", "busy"))
-    found: defaultdict[str, list[tuple[float, float]]] = defaultdict(list)
-    for key, value in size.items():
-        if rate.get(key) and busy.get(key):
-            found[key[1]].append((value / rate[key], value / busy[key]))
-    return found
-
-
-def _sibling(others: list[tuple[float, float]], size: float | None) -> float | None:
-    """Median bandwidth of at least two other jobs with messages of half to twice the size."""
-    if not size:
-        return None
-    alike = [bandwidth for s, bandwidth in others if 0.5 < s / size < 2]
-    return median(alike) if len(alike) >= 2 else None
-
-
 def _clocks(now: Answers) -> tuple[Clock, ...]:
     synchronized, bound = (
         _by_instance(now.get("clock_synchronized", ())),
@@ -336,9 +251,9 @@ def _waits(now: Answers) -> tuple[Wait, ...]:
     return tuple(
         Wait(
             s.labels.get("instance", ""),
-            _int(s.labels.get("rank")),
+            integer(s.labels.get("rank")),
             s.labels.get("peer", ""),
-            _int(s.labels.get("peer_rank")),
+            integer(s.labels.get("peer_rank")),
             s.labels.get("waits_for", ""),
             s.value,
         )
@@ -380,7 +295,7 @@ def _origins(now: Answers) -> tuple[Origin, ...]:
             s.labels.get("slurm_job", ""),
             s.labels.get("user", ""),
             s.labels.get("account", ""),
-            _int(s.labels.get("nodes")),
+            integer(s.labels.get("nodes")),
             s.labels.get("source") == "cgroup",
             int(s.value),
         )
@@ -399,8 +314,3 @@ def _by_nic(samples: Iterable[Sample]) -> dict[NicId, float]:
         for s in samples
         if "device" in s.labels
     }
-
-
-def _int(text: str | None) -> int | None:
-    """A rank; None for what is none."""
-    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else None

@@ -101,5 +101,7 @@ EXPLAINS: dict[str, set[str]] = {
     "plugin_off": {"lane_imbalance", "uneven_rails"},
     "uneven_rails": {"lane_imbalance"},
 }
+# Makes what is measured wrong and no job slower.
+HARMLESS = {"clock_error"}
 # Of these the whole job is an effect: what they explain need not be at the same place.
 EVERYWHERE = {"rank_dead", "hang", "contention_jobs", "straggler_gpu", "straggler_rank", "uneven_rails"}

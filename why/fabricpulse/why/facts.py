@@ -23,7 +23,8 @@ class Flow:
     """All queue pairs (or sockets) of the job from one NIC to another.
 
     delay_s, floor_s : median and 10 % quantile of the chunks' one-way delay. probe_s : median one-way delay of probes
-    between the same NICs, the slower direction. marked, retransmits : per second.
+    between the same NICs, the slower direction. marked, retransmits : per second, of sockets; drivers count them for
+    the port alone (Nic).
     """
 
     source: NicId
@@ -50,6 +51,8 @@ class Nic:
     lossy_edges, edges : edges that lose more than 0.5 %, without those to NICs that were gone, and all. drops :
     packets that the host did not take, per second. pause_sent, pause_received, pcie_stalled : share of time.
     pcie_share : of the PCIe bandwidth that card and slot can do. avoided : processes that remediation keeps off it.
+    slowed, marked, resent : per second, what drivers count of RDMA for the port: notifications that slowed it as a
+    sender, marked packets that have arrived, packets sent again.
     """
 
     id: NicId
@@ -72,6 +75,9 @@ class Nic:
     pcie_stalled: float | None = None
     pcie_share: float | None = None
     avoided: float | None = None
+    slowed: float | None = None
+    marked: float | None = None
+    resent: float | None = None
 
 
 @dataclass(frozen=True)
@@ -79,7 +85,8 @@ class Rank:
     """One rank of one communicator, as NCCL's profiler tells it.
 
     operations : collectives that have ended since the start (a sequence number). rate : of those, per second.
-    duration_s : mean time in a collective, over all collectives of the window. in_progress : started, not ended.
+    duration_s : mean time in a collective, over all collectives of the window, duration_before_s in the baseline.
+    in_progress : started, not ended.
     """
 
     communicator: str
@@ -91,6 +98,7 @@ class Rank:
     rate_before: float | None = None
     duration_s: float | None = None
     in_progress: float | None = None
+    duration_before_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -202,11 +210,11 @@ class Origin:
 class Facts:
     """Everything that is known of one workload at one moment.
 
-    window_s : over which rates and counts are. other_slow_flows : slow flows of other jobs now, by workload; None
-    when nobody has recorded them. mismatches : collectives of one number that ranks call by different names.
-    missing : ranks that RAS does not hear; rank_errors : what ranks report to it, in sentences. limits : what
-    a source that was asked cannot know, in sentences. started_s : of the oldest process, since 1970. workloads : what
-    there is instead, where no host runs this one.
+    window_s : over which rates and counts are. other_slow_flows : slow flows of other jobs now, by workload; None when
+    nobody has recorded them. other_slow_before : workloads that had some in the baseline. mismatches : collectives of
+    one number that ranks call by different names. missing : ranks that RAS does not hear; rank_errors : what ranks
+    report to it, in sentences. limits : what a source that was asked cannot know, in sentences. started_s : of the
+    oldest process, since 1970. workloads : what there is instead, where no host runs this one.
     """
 
     workload: str
@@ -222,6 +230,7 @@ class Facts:
     processes: tuple[Process, ...] = ()
     gpus: tuple[Gpu, ...] = ()
     other_slow_flows: dict[str, tuple[Flow, ...]] | None = None
+    other_slow_before: frozenset[str] = frozenset()
     mismatches: tuple[str, ...] = ()
     missing: tuple[MissingRank, ...] = ()
     rank_errors: tuple[str, ...] = ()

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 # What a cause is about: ("nic", host, device), ("host", name), ("rank", communicator, number) or ("job",).
 Subject = tuple[str, ...]
@@ -51,6 +51,16 @@ def finding(
     return Finding(
         cause, where, shown, frozenset(subjects), noisy_or(e.strength for e in shown), frozenset(needs)
     )
+
+
+# What is seen and is not why: below what an answer says (infer.LIKELY).
+_HINT = 0.4
+
+
+def as_hint(found: Finding, reason: str) -> Finding:
+    """The same as no more than a hint, and why."""
+    evidence = (*found.evidence, Evidence(reason, 0.0))
+    return replace(found, evidence=evidence, confidence=min(found.confidence, _HINT))
 
 
 def grows(value: float, at: float, full: float, low: float = 0.5, high: float = 0.95) -> float:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from fabricpulse.why.analysis import SLOWER, Analysis
-from fabricpulse.why.catalogue import CAUSES, EVERYWHERE, EXPLAINS
+from fabricpulse.why.catalogue import CAUSES, EVERYWHERE, EXPLAINS, HARMLESS
 from fabricpulse.why.facts import Facts
 from fabricpulse.why.finding import Finding
 from fabricpulse.why.flow_view import SeenFlow, seen_flows
@@ -63,8 +63,8 @@ def infer(facts: Facts) -> Answer:
     findings = [
         replace(f, confidence=f.confidence * _MISSING ** len(f.needs & missing.keys())) for f in findings
     ]
-    ranked = _rank(findings)
     state = _state(a)
+    ranked = _rank(findings, state)
     return Answer(
         workload=facts.workload,
         at_s=facts.at_s,
@@ -97,8 +97,9 @@ def change_point(history: tuple[tuple[float, float], ...]) -> float | None:
     return None
 
 
-def _rank(findings: list[Finding]) -> list[Ranked]:
-    """Most likely first; what another finding explains is put below it."""
+def _rank(findings: list[Finding], state: str) -> list[Ranked]:
+    """Most likely first; what another finding explains is put below it. Of a job that is slow the first is what likely
+    slows it: what slows no job is seen beside that, however sure it is."""
     order = list(CAUSES)
     left = sorted(findings, key=lambda f: (order.index(f.cause), -f.confidence, f.where))
     explained: dict[int, int] = {}  # effect -> cause, as indexes
@@ -118,9 +119,14 @@ def _rank(findings: list[Finding]) -> list[Ranked]:
         for number, f in enumerate(left)
         if number not in explained
     ]
-    return sorted(
-        ranked, key=lambda r: (-round(r.finding.confidence, 2), order.index(r.finding.cause), r.finding.where)
+    ranked.sort(
+        key=lambda r: (-round(r.finding.confidence, 2), order.index(r.finding.cause), r.finding.where)
     )
+    reasons = [r for r in ranked if r.finding.confidence >= LIKELY and r.finding.cause not in HARMLESS]
+    if reasons and state in ("slow", "stalled"):
+        ranked.remove(reasons[0])
+        ranked.insert(0, reasons[0])
+    return ranked
 
 
 def _touches(cause: Finding, effect: Finding) -> bool:
@@ -168,6 +174,8 @@ def _headline(a: Analysis, state: str, ranked: list[Ranked]) -> str:
     said = "stands still" if state == "stalled" else "is slow"
     if not named:
         return f"{job} {said}, and what is measured does not say why."
+    if likely[0].cause in HARMLESS:
+        return f"{job} {said}, and what is measured does not say why. Seen beside it: {named}."
     if not CAUSES[likely[0].cause].network and likely[0].cause != "hang":
         return f"{job} {said}, and the network is not the reason. {named}."
     return f"{job} {said}. {named}."

@@ -75,6 +75,14 @@ QUERIES = (
     *(Query(f"drops_{number}", _rate(metric, "{hosts}", _NIC)) for number, metric in enumerate(_DROPS)),
     Query("pause_sent", f"max by ({_NIC}) (rate(fabricpulse_nic_pfc_pause_transmitted_seconds_total{{{{hosts}}}}[{{w}}]))"),
     Query("pause_received", f"max by ({_NIC}) (rate(fabricpulse_nic_pfc_pause_received_seconds_total{{{{hosts}}}}[{{w}}]))"),
+    Query("nic_slowed", _rate("fabricpulse_nic_cnp_packets_handled_total", "{hosts}", _NIC)),
+    Query("nic_marked", _rate("fabricpulse_nic_ecn_marked_packets_received_total", "{hosts}", _NIC)),
+    # mlx5 counts what its peers ask for again, others what they send again.
+    Query(
+        "nic_resent",
+        f"{_rate('fabricpulse_nic_retransmits_total', '{hosts}', _NIC)} or "
+        f"{_rate('fabricpulse_nic_packet_sequence_errors_total', '{hosts}', _NIC)}",
+    ),
     Query("pcie_stalled", _last("fabricpulse_nic_pcie_outbound_stalled_writes_ratio", _NIC)),
     Query(
         "pcie_share",
@@ -97,7 +105,7 @@ QUERIES = (
     Query("rank_operations", _last("fabricpulse_rank_operations_total", "instance, communicator, rank", "{job}")),
     Query("rank_in_progress", _last("fabricpulse_rank_operations_in_progress", "instance, communicator, rank", "{job}")),
     Query("rank_rate", _rate("fabricpulse_rank_operations_total", "{job}", "instance, communicator, rank"), before=True),
-    Query("rank_busy", _rate("fabricpulse_rank_busy_seconds_total", "{job}", "instance, communicator, rank")),
+    Query("rank_busy", _rate("fabricpulse_rank_busy_seconds_total", "{job}", "instance, communicator, rank"), before=True),
     Query("clock_synchronized", _last("fabricpulse_clock_synchronized", "instance", how="min")),
     Query("clock_bound", _last("fabricpulse_clock_error_bound_seconds", "instance")),
     Query("clock_disruptions", _increase("fabricpulse_clock_contradictions_total", by="instance")),
@@ -117,6 +125,7 @@ QUERIES = (
     Query(
         "other_slow_flows",
         "flow:fabricpulse_qp_owd_seconds:contention_score{{others}} > 3 and flow:fabricpulse_qp_owd_seconds:p50_2m{{others}} > 0.00005",
+        before=True,
     ),
 )  # fmt: skip
 

@@ -1,32 +1,61 @@
-"""The job is slow and the network is not the reason: collectives take as long as before, there are fewer a second.
+"""The job is slow and the network is not the reason: all ranks spend more time between collectives.
 
-Told by the rate of collectives against before while their durations have not grown, and no rank being late: all ranks
-spend more time between collectives. Input, checkpoints, a new version of the code, power capping of all GPUs.
+Told by the rate of collectives against before while their durations have grown by far less than the time between them,
+and no rank being late; or by no rank being in a collective at all. Input, checkpoints, an evaluation, a new version of
+the code, power capping of all GPUs.
 """
 
 from collections.abc import Iterator
 
 from fabricpulse.why.analysis import SLOWER, Analysis
 from fabricpulse.why.causes.straggler_rank import late_ranks
-from fabricpulse.why.finding import Evidence, Finding, finding
+from fabricpulse.why.finding import Evidence, Finding, finding, grows
 
 TITLE = "the network is not the reason"
 DO = (
     "Look at what ranks do between collectives: data loading, checkpoints, GPU clocks, a change of code or batch size.",
 )
+# Of the longer turns, what must be between the collectives.
+_MOST = 0.6
 
 
 def find(a: Analysis) -> Iterator[Finding]:
     """One finding for the job."""
-    if a.stalled or a.pace is None or a.duration is None or a.pace > 1 / SLOWER or late_ranks(a):
+    if a.stalled or a.pace is None or a.pace > 1 / SLOWER or late_ranks(a):
         return
-    # What the collectives grew by may explain a part of it; what is left must still be slow.
-    if a.pace * a.duration > 1 / SLOWER or a.duration > SLOWER:
+    if a.pace == 0:
+        yield from _none_at_all(a)
+        return
+    # What the collectives grew by may explain a part of it; what is left must still be slow, and most of it.
+    share = a.rest_share
+    if a.duration is None or share is None or a.pace * a.duration > 1 / SLOWER or share < _MOST:
         return
     evidence = [
         Evidence(f"{1 - a.pace:.0%} fewer collectives a second than before", 0.6, "rate"),
-        Evidence(f"each takes {a.duration:.2f} times as long as before", 0.6, "bandwidth"),
+        Evidence(
+            f"each takes {a.duration:.2f} times as long as before; of the time that a turn has become longer, "
+            f"{min(share, 1.0):.0%} is between them",
+            0.6 if a.duration <= SLOWER else grows(share, _MOST, 0.95, 0.3, 0.6),
+            "bandwidth",
+        ),
     ]
+    if a.duration > SLOWER and a.queued_flows:
+        # Waiting flows are why collectives take longer, and may be why the time between them does.
+        return
     if a.quick_s is not None and not a.queued_flows:
         evidence.append(Evidence("no flow waits in a queue", 0.5, "delay"))
+    yield finding("compute", "all ranks", evidence, [("job",)], "qp")
+
+
+def _none_at_all(a: Analysis) -> Iterator[Finding]:
+    ranks = a.facts.ranks
+    if not ranks or any(r.in_progress != 0 for r in ranks):
+        return
+    evidence = [
+        Evidence(
+            f"no collective for {a.facts.window_s:.0f} s, and none of {len(ranks)} ranks is in one",
+            0.85,
+            "rate",
+        )
+    ]
     yield finding("compute", "all ranks", evidence, [("job",)], "qp")

@@ -1,15 +1,16 @@
 """Flows of this job wait in queues at the same time as flows of another job: they share links.
 
 Told by delay far above the job's quick flows, with signs of a queue (congestion marks or packets sent again), while
-another job has slow flows too. Those are read from the recorded score of all jobs; where nobody records it, contention
-is found and with whom stays unknown. Flows of both jobs that end at the same NIC, or begin there, make it more likely.
+another job has slow flows too, and had none in the baseline unless both use a NIC. Those are read from the recorded
+score of all jobs; where nobody records it, contention is found and with whom stays unknown. Flows of both jobs that
+end at the same NIC, or begin there, make it more likely.
 """
 
 from collections.abc import Iterator
 
 from fabricpulse.why.analysis import Analysis, nic_subject
-from fabricpulse.why.causes.contention_self import queues_between
-from fabricpulse.why.finding import Evidence, Finding, finding, grows
+from fabricpulse.why.causes.contention_self import OLD_QUEUES, contenders
+from fabricpulse.why.finding import Evidence, Finding, as_hint, finding, grows
 
 TITLE = "contention with another job"
 DO = (
@@ -20,24 +21,29 @@ DO = (
 
 def find(a: Analysis) -> Iterator[Finding]:
     """One finding for the job, with the other jobs' names."""
-    queued = queues_between(a)
-    others = a.facts.other_slow_flows
+    queued, others = a.queues_between, contenders(a)
     if not queued or not others:
         return
     worst = max(queued, key=a.score)
     names = ", ".join(sorted(others)[:5])
+    mine = {nic for f in queued for nic in (f.source, f.target)}
+    theirs = {nic for flows in others.values() for f in flows for nic in (f.source, f.target)}
+    # In a large fleet some job waits somewhere at any time: without a NIC in common it may be chance.
     evidence = [
         Evidence(
             f"{len(queued)} flows wait in queues; {worst} has {a.score(worst):.0f} times the delay of quick flows",
             grows(a.score(worst), 3, 10, 0.5, 0.75),
             "delay",
         ),
-        Evidence(f"flows of job {names} wait in queues at the same time", 0.8, "other_slow_flows"),
+        Evidence(
+            f"flows of job {names} wait in queues at the same time",
+            0.8 if mine & theirs else 0.7,
+            "other_slow_flows",
+        ),
     ]
-    mine = {nic for f in queued for nic in (f.source, f.target)}
-    theirs = {nic for flows in others.values() for f in flows for nic in (f.source, f.target)}
     if mine & theirs:
         evidence.append(Evidence(f"both use {min(map(str, mine & theirs))}", 0.5, "other_slow_flows"))
     # No subject of the whole job: what a NIC of these flows' hosts lost goes over the others, whose queues grow.
     subjects = [nic_subject(nic) for nic in sorted(mine)]
-    yield finding("contention_jobs", f"{len(queued)} flows, with job {names}", evidence, subjects, "qp")
+    found = finding("contention_jobs", f"{len(queued)} flows, with job {names}", evidence, subjects, "qp")
+    yield as_hint(found, OLD_QUEUES) if a.queues_are_old else found

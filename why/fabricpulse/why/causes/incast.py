@@ -1,14 +1,15 @@
 """Many senders of the job meet at one NIC, whose switch port cannot pass all of it at once.
 
-Told by three or more slow flows with signs of a queue into one NIC, while flows elsewhere are quick and the receiving
-host itself takes everything (no drops, no pause frames): otherwise the receiver is the cause.
+Told by three or more slow flows with signs of a queue into one NIC, nearly all that go there: where those of some
+senders are quick, the others wait further away. The receiving host itself takes everything (no drops, no pause
+frames): otherwise the receiver is the cause.
 """
 
 from collections.abc import Iterator
 
-from fabricpulse.why.analysis import Analysis, nic_subject
-from fabricpulse.why.causes.contention_self import INCAST_SENDERS
-from fabricpulse.why.finding import Evidence, Finding, finding, grows
+from fabricpulse.why.analysis import INCAST_SENDERS, Analysis, nic_subject
+from fabricpulse.why.causes.contention_self import OLD_QUEUES
+from fabricpulse.why.finding import Evidence, Finding, as_hint, finding, grows
 
 TITLE = "incast"
 DO = (
@@ -19,10 +20,8 @@ DO = (
 
 def find(a: Analysis) -> Iterator[Finding]:
     """One finding a receiving NIC."""
-    for target, flows in sorted(a.into.items()):
+    for target, flows in sorted(a.incasts.items()):
         senders = {f.source for f in flows}
-        if len(senders) < INCAST_SENDERS:
-            continue
         worst = max(flows, key=a.score)
         evidence = [
             Evidence(
@@ -38,4 +37,5 @@ def find(a: Analysis) -> Iterator[Finding]:
         elsewhere = [f for f in a.queued_flows if f.target != target]
         if not elsewhere:
             evidence.append(Evidence("flows to other NICs are quick", 0.5, "delay"))
-        yield finding("incast", str(target), evidence, [nic_subject(target)], "qp")
+        found = finding("incast", str(target), evidence, [nic_subject(target)], "qp")
+        yield as_hint(found, OLD_QUEUES) if a.queues_are_old else found

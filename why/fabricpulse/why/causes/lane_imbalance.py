@@ -3,7 +3,8 @@
 Told by the bytes sent over each NIC of a host against the mean of its NICs. A NIC over which little is sent and little
 arrives is the place, and the unequal shares of those that send to it are its effect: in a small ring that is half of
 the hosts. A NIC that flapped, is slow, or is kept out
-of service by remediation explains an imbalance: then that is the cause.
+of service by remediation explains an imbalance: then that is the cause. Shares that were as unequal in the baseline are
+how the job is set up, and a hint.
 """
 
 from collections.abc import Iterable, Iterator
@@ -11,31 +12,33 @@ from statistics import median
 
 from fabricpulse.why.analysis import Analysis, nic_subject
 from fabricpulse.why.facts import Flow, NicId
-from fabricpulse.why.finding import Evidence, Finding, finding, grows
+from fabricpulse.why.finding import Evidence, Finding, as_hint, finding, grows
 
 TITLE = "lane imbalance"
 DO = (
     "See which lanes are down or damped: `fabricpulse plugin status` on this host; `lane.enable` puts one back.",
     "If all are up, look at NCCL_CROSS_NIC and at the channels that NCCL has chosen.",
 )
+OLD_SHARES = "it carried as little in the baseline: how the job is set up"
 EVEN = 0.8
 UNEVEN = 0.6
 
 
 def shares(
-    a: Analysis, flows: Iterable[Flow] | None = None, *, arriving: bool = False
+    a: Analysis, flows: Iterable[Flow] | None = None, *, arriving: bool = False, before: bool = False
 ) -> dict[str, dict[str, float]]:
     """Host -> device -> bytes sent by the job over it, by the mean of that host's NICs; hosts with two or more.
 
-    flows : instead of all. arriving : bytes that arrive there.
+    flows : instead of all. arriving : bytes that arrive there. before : in the baseline.
     """
     sent: dict[str, dict[str, float]] = {nic.host: {} for nic in a.nics}
     for nic in a.nics:
         sent[nic.host].setdefault(nic.device, 0.0)
     for f in a.facts.flows if flows is None else flows:
         end = f.target if arriving else f.source
-        if f.sent is not None and end in a.nics:
-            sent[end.host][end.device] += f.sent
+        value = f.sent_before if before else f.sent
+        if value is not None and end in a.nics:
+            sent[end.host][end.device] += value
     found = {}
     for host, devices in sent.items():
         mean = sum(devices.values()) / len(devices) if devices else 0.0
@@ -65,6 +68,7 @@ def idle_nics(a: Analysis) -> dict[NicId, float]:
 def find(a: Analysis) -> Iterator[Finding]:
     """One finding a host, or a NIC that is idle."""
     idle = idle_nics(a)
+    usual = shares(a, before=True)
     for nic, share in sorted(idle.items()):
         evidence = [
             Evidence(
@@ -76,7 +80,8 @@ def find(a: Analysis) -> Iterator[Finding]:
         ]
         if a.nics[nic].avoided:
             evidence.append(Evidence("remediation keeps the job off it", 0.9, "avoided"))
-        yield finding("lane_imbalance", str(nic), evidence, [nic_subject(nic)], "qp")
+        found = finding("lane_imbalance", str(nic), evidence, [nic_subject(nic)], "qp")
+        yield as_hint(found, OLD_SHARES) if usual.get(nic.host, {}).get(nic.device, 1.0) <= UNEVEN else found
     by_host = {} if idle else shares(a)
     if len(by_host) < 3 or median(min(s.values()) for s in by_host.values()) < EVEN:
         return
@@ -96,4 +101,5 @@ def find(a: Analysis) -> Iterator[Finding]:
         avoided = a.nics[nic].avoided
         if avoided:
             evidence.append(Evidence("remediation keeps the job off it", 0.9, "avoided"))
-        yield finding("lane_imbalance", str(nic), evidence, [nic_subject(nic)], "qp")
+        found = finding("lane_imbalance", str(nic), evidence, [nic_subject(nic)], "qp")
+        yield as_hint(found, OLD_SHARES) if usual.get(host, {}).get(device, 1.0) <= UNEVEN else found

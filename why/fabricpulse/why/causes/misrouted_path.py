@@ -28,17 +28,25 @@ def find(a: Analysis) -> Iterator[Finding]:
     shared = [nic for nic, count in ends.items() if count == len(flows)] if len(flows) > 1 else []
     worst = max(flows, key=lambda f: f.floor_s or 0.0)
     floor_s = worst.floor_s or 0.0
+    # Without counts of marks, or of what is sent again, a queue that never empties looks alike.
+    known = all(a.signs_known(f) for f in flows)
     if worst.probe_s is not None:
         beside_s, who, least, most = worst.probe_s, "probes", 0.8, 0.9
     else:
         beside_s, who, least, most = worst.delay_before_s or 0.0, "the median before was", 0.7, 0.85
+    if not known:
+        least, most = 0.5, 0.6
     evidence = [
         Evidence(
             f"{worst}: even quick chunks take {floor_s * 1e6:.0f} us, {who} {beside_s * 1e6:.0f} us",
             grows(floor_s / beside_s if beside_s > 0 else 10.0, 3, 10, least, most),
             "floor",
         ),
-        Evidence("no packet of it is marked or sent again: it waits in no queue", 0.5, "marked"),
+        Evidence("no packet of it is marked or sent again: it waits in no queue", 0.5, "marked")
+        if known
+        else Evidence(
+            "whether packets of it are marked or sent again is not known: it may be a queue", 0.0, "marked"
+        ),
     ]
     where = str(shared[0]) if shared else str(worst)
     subjects = [nic_subject(nic) for nic in (shared or [worst.source, worst.target])]

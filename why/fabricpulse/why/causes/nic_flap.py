@@ -3,22 +3,73 @@
 Told by the mesh (nobody hears the NIC), by the kernel's count of link losses, and by the job itself, whose plugin moved
 traffic away from the NIC. Each of the three is enough; together they leave little doubt. The plugin survives a flap, so
 the job may be as quick as ever: then the flap is reported all the same, as something that will come again.
+
+NICs of one network that are gone on many hosts at once are one finding: what they share, a leaf or its power, is gone.
+A NIC of a network that the job does not use is a hint, and so is one that only the mesh does not hear while the job's
+traffic over it goes on as before.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator
 
 from fabricpulse.why.analysis import Analysis, nic_subject
-from fabricpulse.why.finding import Evidence, Finding, finding
+from fabricpulse.why.facts import Nic
+from fabricpulse.why.finding import Evidence, Finding, as_hint, finding
 
 TITLE = "NIC flap"
 DO = (
     "Look at cable, transceiver and switch port of this NIC: `fabricpulse nic` shows light levels and error counters.",
     "If it goes on, keep jobs off it: remediation does with `mode: auto`, `fabricpulse plugin` by hand.",
 )
+# NICs of one network at once that no chance explains, and their share of the job's.
+_MANY = 3
+_MANY_SHARE = 0.25
+_AS_BEFORE = 0.9
 
 
 def find(a: Analysis) -> Iterator[Finding]:
-    """One finding a NIC."""
+    """One finding a NIC, or one for many of a network."""
+    networks: defaultdict[str, list[tuple[Nic, Finding]]] = defaultdict(list)
+    for nic, found in _each(a):
+        if not a.uses(nic):
+            yield as_hint(found, "the job does not use this network")
+        elif _carries_on(a, nic):
+            yield as_hint(
+                found, "the job's traffic over it goes on as before: it is the probes that are lost"
+            )
+        else:
+            networks[nic.network].append((nic, found))
+    for network, members in sorted(networks.items()):
+        gone = [(nic, found) for nic, found in members if nic.connected is False]
+        count = sum(nic.network == network for nic in a.facts.nics)
+        together = bool(network) and len(gone) >= max(_MANY, _MANY_SHARE * count)
+        if together:
+            yield _many(network, gone)
+        yield from (found for nic, found in members if not (together and nic.connected is False))
+
+
+def _many(network: str, gone: list[tuple[Nic, Finding]]) -> Finding:
+    nics = [nic for nic, _ in gone]
+    names = ", ".join(str(nic.id) for nic in nics[:_MANY])
+    more = f" and {len(nics) - _MANY} more" if len(nics) > _MANY else ""
+    evidence = [
+        Evidence(f"{len(nics)} NICs of {network} reach none of their peers now", 0.95, "connected"),
+        Evidence("they went together: look at what they share, a leaf or its power", 0.5, "connected"),
+    ]
+    return finding("nic_flap", f"{names}{more}", evidence, [nic_subject(nic.id) for nic in nics], "mesh")
+
+
+def _carries_on(a: Analysis, nic: Nic) -> bool:
+    """Whether nothing but the mesh says that it is gone, for longer than events are counted, and flows of the job over
+    it do not notice."""
+    if nic.connected is not False or nic.disconnects or nic.link_downs or nic.failovers:
+        return False
+    flows = a.flows_of(nic.id)
+    now, before = sum(f.sent or 0 for f in flows), sum(f.sent_before or 0 for f in flows)
+    return before > 0 and now >= _AS_BEFORE * before
+
+
+def _each(a: Analysis) -> Iterator[tuple[Nic, Finding]]:
     for nic in a.facts.nics:
         evidence = []
         if nic.connected is False:
@@ -42,4 +93,4 @@ def find(a: Analysis) -> Iterator[Finding]:
             # Each of the two is enough: what the other does not say takes nothing away.
             strong = {e.query for e in evidence if e.strength > 0.9}
             needs = ("nic",) if strong == {"link_downs"} else ("mesh",)
-            yield finding("nic_flap", str(nic.id), evidence, [nic_subject(nic.id)], *needs)
+            yield nic, finding("nic_flap", str(nic.id), evidence, [nic_subject(nic.id)], *needs)

@@ -4,14 +4,15 @@ Told by probes (share lost in one direction, on how many of the NIC's edges) and
 this NIC. Loss that several edges share belongs to the NIC; loss of one edge of several is a hint only: it may be the
 path. So is a little loss while flows of this and of another job wait in queues on the same rail: a queue that is full
 loses, too. Edges to a NIC that was gone, whosever it is, lose everything, and say nothing of the NIC at their other
-end.
+end. Loss of probes alone is a hint where the job sends so much over the NIC that it had to send some of it again, and
+has not: probes may be of another traffic class, or the host too busy to take them.
 """
 
 from collections.abc import Iterator
 
 from fabricpulse.why.analysis import Analysis, nic_subject
 from fabricpulse.why.facts import Nic
-from fabricpulse.why.finding import Evidence, Finding, finding, grows
+from fabricpulse.why.finding import Evidence, Finding, as_hint, finding, grows
 
 TITLE = "NIC loses packets"
 DO = (
@@ -20,6 +21,10 @@ DO = (
     "If only one peer is affected, look at the path between: `fabricpulse mesh` names the source ports that lose.",
 )
 LOSS = 0.005
+# Bytes of which at least one packet is lost where so many are: sockets send no larger ones.
+_PACKET = 65_536.0
+# Packets a second that should have been sent again, from which on none is a contradiction.
+_EXPECTED = 10.0
 # What a full queue may lose of probes; a link that is broken may lose as little.
 _OF_A_QUEUE = 0.03
 
@@ -58,7 +63,24 @@ def find(a: Analysis) -> Iterator[Finding]:
             evidence.append(
                 Evidence(f"the job sends {resent:.0f} packets a second again over it", 0.5, "retransmits")
             )
-        yield finding("nic_loss", str(nic.id), evidence, [nic_subject(nic.id)], "mesh")
+        found = finding("nic_loss", str(nic.id), evidence, [nic_subject(nic.id)], "mesh")
+        if not a.uses(nic):
+            found = as_hint(found, "the job does not use this network")
+        elif contradiction := _contradiction(a, nic):
+            found = as_hint(found, contradiction)
+        yield found
+
+
+def _contradiction(a: Analysis, nic: Nic) -> str:
+    """Empty where what the job sends again is not known, or does not contradict the loss of probes."""
+    into = (nic.loss_in or 0) >= (nic.loss_out or 0)
+    flows = [f for f in a.facts.flows if (f.target if into else f.source) == nic.id and f.sent]
+    if not flows or any(f.retransmits is None for f in flows):
+        return ""
+    sent, resent = sum(f.sent or 0 for f in flows), sum(f.retransmits or 0 for f in flows)
+    if _loss(nic) * sent / _PACKET < _EXPECTED or resent > 1.0:
+        return ""
+    return f"the job sends {sent * 1e-9:.1f} GB/s that way and hardly anything again: only probes are lost"
 
 
 def _loss(nic: Nic) -> float:

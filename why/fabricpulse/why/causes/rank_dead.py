@@ -2,16 +2,17 @@
 
 Told by processes that left their telemetry behind, as those do that are killed or crash: the others of the job, which
 end because of it, close what they have. Else by fewer processes with the plugin on a host than before, while other
-hosts have as many as they had. All gone everywhere, and none of them so, is a job that has ended, and no finding. A
-host whose exporters are gone as well has probably crashed.
-NCCL's RAS service, where it is asked, names ranks that it has given up or that do not answer.
+hosts have as many as they had. Not told where other hosts have got as many in their place: the job was moved; a hint
+where the others' collectives go on as quickly as before. All gone everywhere, and none of them so, is a job that has
+ended, and no finding. A host whose exporters are gone as well has probably crashed. NCCL's RAS service, where it is
+asked, names ranks that it has given up or that do not answer.
 """
 
 from collections.abc import Iterator
 
-from fabricpulse.why.analysis import Analysis
+from fabricpulse.why.analysis import SLOWER, Analysis
 from fabricpulse.why.facts import Host
-from fabricpulse.why.finding import Evidence, Finding, finding
+from fabricpulse.why.finding import Evidence, Finding, as_hint, finding
 
 TITLE = "rank dead"
 DO = (
@@ -30,6 +31,8 @@ def find(a: Analysis) -> Iterator[Finding]:
     yield from _dead(a, dead)
     alive = [h for h in a.facts.hosts if (h.processes or 0) > 0]
     if dead or not alive:
+        return
+    if sum(h.processes or 0 for h in a.facts.hosts) >= sum(h.processes_before or 0 for h in a.facts.hosts):
         return
     for host in a.facts.hosts:
         before, now = host.processes_before, host.processes or 0.0
@@ -58,7 +61,12 @@ def find(a: Analysis) -> Iterator[Finding]:
             evidence.append(
                 Evidence(f"no exporter of {host.name} answers: the host may be down", 0.6, "exporters")
             )
-        yield finding("rank_dead", host.name, evidence, [("host", host.name), ("job",)], "qp")
+        found = finding("rank_dead", host.name, evidence, [("host", host.name), ("job",)], "qp")
+        if not a.stalled and a.pace is not None and a.pace > 1 / SLOWER:
+            found = as_hint(
+                found, "the collectives of the others end as often as before: the job goes on without it"
+            )
+        yield found
 
 
 def _dead(a: Analysis, hosts: list[Host]) -> Iterator[Finding]:

@@ -15,7 +15,7 @@ from statistics import median
 
 from fabricpulse.why.analysis import SLOW_DELAY_S, SLOW_SCORE, Analysis, nic_subject
 from fabricpulse.why.facts import Nic
-from fabricpulse.why.finding import Evidence, Finding, finding, grows
+from fabricpulse.why.finding import Evidence, Finding, as_hint, finding, grows
 
 TITLE = "slow link"
 DO = (
@@ -29,7 +29,7 @@ def find(a: Analysis) -> Iterator[Finding]:
     speeds: defaultdict[str, list[float]] = defaultdict(list)
     for nic in a.facts.nics:
         if nic.speed:
-            speeds[nic.network].append(nic.speed)
+            speeds[_siblings(nic)].append(nic.speed)
     for nic in a.facts.nics:
         if nic.connected is False:
             continue
@@ -39,12 +39,15 @@ def find(a: Analysis) -> Iterator[Finding]:
         if not nic.speed:
             continue
         evidence = []
-        usual = median(speeds[nic.network])
-        if len(speeds[nic.network]) >= 3 and nic.speed < 0.9 * usual:
+        alike = speeds[_siblings(nic)]
+        usual = median(alike)
+        old = bool(nic.speed_before) and nic.speed >= 0.9 * (nic.speed_before or 0) and a.slower_than_before
+        if len(alike) >= 3 and nic.speed < 0.9 * usual:
             evidence.append(
                 Evidence(
-                    f"{nic.id} runs at {_gbit(nic.speed)}, the median of the job's NICs at {_gbit(usual)}",
-                    0.92,
+                    f"{nic.id} runs at {_gbit(nic.speed)}, the median of the job's NICs at {_gbit(usual)}"
+                    + (", as in the baseline, when the job was quicker" if old else ""),
+                    0.75 if old else 0.92,
                     "speed",
                 )
             )
@@ -61,7 +64,14 @@ def find(a: Analysis) -> Iterator[Finding]:
                 Evidence(f"it sends at {nic.transmitted / nic.speed:.0%} of that", 0.6, "transmitted")
             )
         if evidence:
-            yield finding("slow_link", str(nic.id), evidence, [nic_subject(nic.id)], "nic")
+            found = finding("slow_link", str(nic.id), evidence, [nic_subject(nic.id)], "nic")
+            yield found if a.uses(nic) else as_hint(found, "the job does not use this network")
+
+
+def _siblings(nic: Nic) -> str:
+    """NICs that ought to be alike: of its network; without the mesh, of its name, as a host has slower ones for other
+    uses."""
+    return nic.network or nic.id.device
 
 
 def _queue_before(a: Analysis, nic: Nic) -> list[Evidence]:

@@ -1,14 +1,16 @@
 """A rank is late because its GPU is slow: throttled by heat or power, or at a lower clock than its siblings.
 
 Told as a straggler rank is, and by dcgm-exporter: the SM clock of a GPU of that host against the median of the job's
-GPUs, and the reasons for throttling that the driver gives.
+GPUs, and the reasons for throttling that the driver gives. Where no rank tells how long it is in collectives, GPUs of a
+slow job that are slower than most of its GPUs are named as likely.
 """
 
 from collections.abc import Iterator
 
 from fabricpulse.why.analysis import Analysis
-from fabricpulse.why.causes.straggler_rank import late_ranks
-from fabricpulse.why.finding import Evidence, Finding, finding
+from fabricpulse.why.causes.straggler_rank import as_late_before, late_ranks
+from fabricpulse.why.facts import Gpu
+from fabricpulse.why.finding import Evidence, Finding, as_hint, finding
 
 TITLE = "straggler GPU"
 DO = (
@@ -17,24 +19,16 @@ DO = (
 )
 
 
+_SLOW_CLOCK = 0.9
+
+
 def find(a: Analysis) -> Iterator[Finding]:
     """One finding a late rank with a slow GPU on its host."""
+    if not any(r.duration_s is not None for r in a.facts.ranks):
+        yield from _without_ranks(a)
     for late in late_ranks(a):
         rank = late.rank
-        evidence = []
-        for gpu in a.facts.gpus:
-            if gpu.host != rank.host:
-                continue
-            if gpu.throttled:
-                evidence.append(Evidence(f"GPU {gpu.gpu} of {gpu.host} is throttled", 0.85, "gpu_throttled"))
-            if gpu.clock is not None and gpu.clock < 0.9:
-                evidence.append(
-                    Evidence(
-                        f"GPU {gpu.gpu} of {gpu.host} runs at {gpu.clock:.0%} of the usual clock",
-                        0.85,
-                        "gpu_clock",
-                    )
-                )
+        evidence = [e for gpu in a.facts.gpus if gpu.host == rank.host for e in _slow(gpu, 0.85)]
         if evidence:
             evidence.append(
                 Evidence(
@@ -44,4 +38,24 @@ def find(a: Analysis) -> Iterator[Finding]:
                 )
             )
             subjects = [("rank", rank.communicator, str(rank.rank)), ("host", rank.host)]
-            yield finding("straggler_gpu", f"rank {rank.rank} on {rank.host}", evidence, subjects, "qp")
+            found = finding("straggler_gpu", f"rank {rank.rank} on {rank.host}", evidence, subjects, "qp")
+            yield as_hint(found, old) if (old := as_late_before(a, late)) else found
+
+
+def _without_ranks(a: Analysis) -> Iterator[Finding]:
+    slow = [(gpu, evidence) for gpu in a.facts.gpus if (evidence := list(_slow(gpu, 0.55)))]
+    if not a.slow or not slow or len(slow) * 4 > len(a.facts.gpus):
+        return
+    for gpu, evidence in slow:
+        evidence.append(Evidence("whether its rank is late is not known: the profiler is off", 0.0))
+        subjects = [("host", gpu.host)]
+        yield finding("straggler_gpu", f"GPU {gpu.gpu} of {gpu.host}", evidence, subjects)
+
+
+def _slow(gpu: Gpu, strength: float) -> Iterator[Evidence]:
+    if gpu.throttled:
+        yield Evidence(f"GPU {gpu.gpu} of {gpu.host} is throttled", strength, "gpu_throttled")
+    if gpu.clock is not None and gpu.clock < _SLOW_CLOCK:
+        yield Evidence(
+            f"GPU {gpu.gpu} of {gpu.host} runs at {gpu.clock:.0%} of the usual clock", strength, "gpu_clock"
+        )

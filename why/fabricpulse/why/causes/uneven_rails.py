@@ -1,7 +1,7 @@
 """The same rail carries less on most hosts of the job: a setting, not a fault of one host.
 
 Told by the share of each NIC by device name, its median over hosts. One host alone is a lane imbalance, with
-what it does to the shares of those that send to it.
+what it does to the shares of those that send to it. A rail that carried as little in the baseline is a hint.
 """
 
 from collections import defaultdict
@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from statistics import median
 
 from fabricpulse.why.analysis import Analysis
-from fabricpulse.why.causes.lane_imbalance import EVEN, UNEVEN, idle_nics, shares
-from fabricpulse.why.finding import Evidence, Finding, finding, grows
+from fabricpulse.why.causes.lane_imbalance import EVEN, OLD_SHARES, UNEVEN, idle_nics, shares
+from fabricpulse.why.finding import Evidence, Finding, as_hint, finding, grows
 
 TITLE = "uneven rails"
 DO = (
@@ -28,6 +28,10 @@ def find(a: Analysis) -> Iterator[Finding]:
     for devices in by_host.values():
         for device, share in devices.items():
             rails[device].append(share)
+    before: defaultdict[str, list[float]] = defaultdict(list)
+    for devices in shares(a, before=True).values():
+        for device, share in devices.items():
+            before[device].append(share)
     for device, values in sorted(rails.items()):
         usual = median(values)
         if len(values) < 3 or usual > UNEVEN:
@@ -42,4 +46,6 @@ def find(a: Analysis) -> Iterator[Finding]:
         below = sum(value <= UNEVEN for value in values)
         evidence.append(Evidence(f"{below} of {len(values)} hosts have it below {UNEVEN:.0%}", 0.5, "sent"))
         subjects = [("nic", host, device) for host in by_host if device in by_host[host]]
-        yield finding("uneven_rails", f"{device} of {below} hosts", evidence, [("job",), *subjects], "qp")
+        found = finding("uneven_rails", f"{device} of {below} hosts", evidence, [("job",), *subjects], "qp")
+        old = device in before and median(before[device]) <= UNEVEN
+        yield as_hint(found, OLD_SHARES) if old else found

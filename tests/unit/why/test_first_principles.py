@@ -1,0 +1,317 @@
+"""What physics says of a fault, written down without a look at what the model makes of it: one thing is wrong, and the
+model must not be led astray by what it brings about, by what was always so, or by what is not known."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.fixtures.why_facts import EXPORTERS, HOSTS, RAILS, healthy, slow, with_flows, with_nic
+
+from fabricpulse.why.facts import Collective, Facts, Flow, Gpu, Host, Nic, NicId, Rank
+from fabricpulse.why.infer import LIKELY, infer
+
+# Of a queue that has grown: some hundred microseconds where there were twenty.
+WAITS = {"delay_s": 400e-6, "floor_s": 150e-6}
+SOCKETS_LESS = {"marked": None, "retransmits": None}
+
+
+def likely(facts: Facts) -> list[tuple[str, str]]:
+    """What the answer says, without hints."""
+    ranked = infer(facts).causes
+    return [(r.finding.cause, r.finding.where) for r in ranked if r.finding.confidence >= LIKELY]
+
+
+def first(facts: Facts) -> str:
+    return likely(facts)[0][0] if likely(facts) else ""
+
+
+def rdma(facts: Facts, **counted: Any) -> Facts:
+    """Queue pairs: nobody counts marks of a flow. counted : what the driver counts of every port."""
+    facts = with_flows(facts, lambda _: True, **SOCKETS_LESS)
+    return replace(facts, nics=tuple(replace(n, **counted) for n in facts.nics))
+
+
+def all_to_all() -> Facts:
+    """Each of eight hosts sends to each other on both rails; the first half of them is one pod."""
+    hosts = tuple(f"h{number}" for number in range(8))
+    facts = healthy(hosts)
+    flows = tuple(
+        Flow(
+            *(NicId(a, rail), NicId(b, rail), 3e9, 3e9, 20e-6, 20e-6, 12e-6, 10e-6),
+            marked=0,
+            retransmits=0,
+        )
+        for a in hosts
+        for b in hosts
+        for rail in RAILS
+        if a != b
+    )
+    return replace(facts, flows=flows)
+
+
+def first_pod(host: str) -> bool:
+    return host in ("h0", "h1", "h2", "h3")
+
+
+def test_a_crowded_uplink_under_all_to_all_is_no_incast() -> None:
+    """Four senders into each NIC of the other pod wait, and those of its own pod do not: the queue is further away."""
+    facts = with_flows(
+        slow(all_to_all()),
+        lambda f: first_pod(f.source.host) and not first_pod(f.target.host) and f.source.device == "rail0",
+        **WAITS,
+        marked=900.0,
+    )
+    assert first(facts) == "contention_self"
+
+
+def test_an_incast_under_all_to_all() -> None:
+    """All that goes to one NIC waits, wherever it comes from."""
+    facts = with_flows(slow(all_to_all()), lambda f: f.target == ("h5", "rail1"), **WAITS, marked=900.0)
+    assert likely(facts) == [("incast", "rail1 of h5")]
+
+
+@pytest.mark.parametrize("counted", [{"slowed": 500.0}, {"resent": 20.0}, {"pause_received": 0.3}])
+def test_a_queue_of_rdma_is_seen_in_what_ports_count(counted: dict[str, float]) -> None:
+    """The sender is told to slow down, sends again, or is paused."""
+    quiet = rdma(slow(healthy()), slowed=0.0, resent=0.0, marked=0.0)
+    waiting = with_flows(quiet, lambda f: f.source == ("h1", "rail0"), **WAITS)
+    assert (
+        first(with_nic(with_nic(waiting, "h1", "rail0", **counted), "h2", "rail0", marked=50.0))
+        == "contention_self"
+    )
+    # Without any sign the same is another way.
+    assert first(waiting) == "misrouted_path"
+
+
+def test_marks_of_another_flow_of_the_sender_are_no_sign() -> None:
+    """The receiver counts marks, and none arrive there."""
+    quiet = rdma(slow(healthy()), slowed=0.0, resent=0.0, marked=0.0)
+    facts = with_flows(quiet, lambda f: f.source == ("h1", "rail0"), **WAITS)
+    assert first(with_nic(facts, "h1", "rail0", slowed=500.0)) == "misrouted_path"
+
+
+def test_without_counters_a_queue_and_another_way_are_not_told_apart_with_confidence() -> None:
+    """InfiniBand in a container: no driver's counters at all."""
+    facts = with_flows(rdma(slow(healthy())), lambda f: f.source == ("h1", "rail0"), **WAITS)
+    (told,) = infer(facts).causes
+    assert told.finding.confidence < 0.7
+
+
+def test_a_senders_pause_is_part_of_an_incast() -> None:
+    """Lossless Ethernet: the port into the NIC fills, the switch pauses who sends; the receiver pauses nobody."""
+    facts = with_flows(rdma(slow(all_to_all())), lambda f: f.target == ("h5", "rail1"), **WAITS)
+    for host in {h.name for h in facts.hosts} - {"h5"}:
+        facts = with_nic(facts, host, "rail1", pause_received=0.2)
+    assert first(facts) == "incast"
+
+
+def test_long_ways_that_were_as_long_before_are_no_contention() -> None:
+    """Between pods a flow takes longer than within one, some packets are marked, and the job is as quick as ever."""
+    far = {"delay_s": 90e-6, "delay_before_s": 88e-6, "floor_s": 45e-6, "probe_s": 40e-6, "marked": 40.0}
+    facts = with_flows(all_to_all(), lambda f: first_pod(f.source.host) != first_pod(f.target.host), **far)
+    assert likely(facts) == []
+    late = replace(
+        slow(facts), ranks=tuple(replace(r, duration_s=0.02 if r.rank == 2 else 0.06) for r in facts.ranks)
+    )
+    assert likely(late) == [("straggler_rank", "rank 2 on h2")]
+
+
+def test_a_job_that_waited_before_as_well_is_not_whom_this_one_waits_with() -> None:
+    """In a large fleet some job has slow flows at any time."""
+    queued = with_flows(slow(healthy()), lambda f: f.source == ("h1", "rail0"), **WAITS, marked=900.0)
+    elsewhere: dict[str, tuple[Flow, ...]] = {"other": (Flow(NicId("h9", "rail0"), NicId("h8", "rail0")),)}
+    facts = replace(queued, other_slow_flows=elsewhere)
+    assert first(facts) == "contention_jobs"
+    old = replace(facts, other_slow_before=frozenset({"other"}))
+    assert first(old) == "contention_self"
+    shared: dict[str, tuple[Flow, ...]] = {"other": (Flow(NicId("h1", "rail0"), NicId("h8", "rail0")),)}
+    assert first(replace(old, other_slow_flows=shared)) == "contention_jobs"
+
+
+def test_with_whom_is_not_said_where_nobody_records_it() -> None:
+    """Without the rules of fabricpulse contention is found, and its title is no certainty."""
+    queued = with_flows(slow(healthy()), lambda f: f.source == ("h1", "rail0"), **WAITS, marked=900.0)
+    (told,) = infer(replace(queued, other_slow_flows=None)).causes
+    assert LIKELY <= told.finding.confidence < 0.9
+
+
+def late(facts: Facts, number: int, before_s: float = 0.05) -> Facts:
+    """One rank is late, and was so by before_s of 0.05."""
+    ranks = tuple(
+        replace(
+            r,
+            duration_s=0.02 if r.rank == number else 0.06,
+            duration_before_s=before_s if r.rank == number else 0.05,
+        )
+        for r in facts.ranks
+    )
+    return replace(facts, ranks=ranks)
+
+
+def test_a_rank_that_was_as_late_before_has_not_made_the_job_slower() -> None:
+    """The last stage of a pipeline is always late; what is new is a slow link."""
+    facts = with_nic(late(slow(healthy()), 3, before_s=0.015), "h0", "rail1", speed=1.25e10)
+    assert likely(facts) == [("slow_link", "rail1 of h0")]
+    assert {c for c, _ in likely(with_nic(late(slow(healthy()), 3), "h0", "rail1", speed=1.25e10))} == {
+        "slow_link",
+        "straggler_rank",
+    }
+    # Of a job that is as slow as it was, nothing is new.
+    assert first(late(healthy(), 3, before_s=0.015)) == "straggler_rank"
+
+
+def test_a_late_rank_is_named_once_over_all_communicators() -> None:
+    """GPU 5 of h2 holds up its tensor group, and so all eight of its host their data groups."""
+    inner = tuple(
+        Rank(f"tp-{h}", i, h, 8, 900, 90, 90, 0.001 if (h, i) == ("h2", 5) else 0.008, 0)
+        for h in HOSTS
+        for i in range(8)
+    )
+    outer = tuple(
+        Rank(f"dp-{i}", n, h, 4, 100, 10, 10, 0.02 if h == "h2" else 0.06, 0)
+        for i in range(8)
+        for n, h in enumerate(HOSTS)
+    )
+    facts = with_nic(slow(healthy()), "h0", "rail1", speed=1.25e10)
+    said = likely(replace(facts, ranks=(*inner, *outer)))
+    assert sorted(said) == [("slow_link", "rail1 of h0"), ("straggler_rank", "rank 5 on h2")]
+
+
+def test_of_two_ranks_the_one_whose_time_has_not_grown_is_late() -> None:
+    pair = (
+        Rank("c", 0, "h0", 2, 100, 5, 10, 0.08, 1, 0.03),
+        Rank("c", 1, "h1", 2, 100, 5, 10, 0.03, 1, 0.03),
+    )
+    facts = replace(slow(healthy(("h0", "h1"))), ranks=pair)
+    assert likely(facts)[0] == ("straggler_rank", "rank 1 on h1")
+    always = tuple(replace(r, duration_before_s=r.duration_s) for r in pair)
+    assert "straggler_rank" not in dict(likely(replace(facts, ranks=always)))
+
+
+def test_a_slow_gpu_without_the_profiler() -> None:
+    """Nothing is known of ranks, so that all of them seem to compute longer."""
+    gpus = tuple(
+        Gpu(h, str(i), 0.55 if (h, i) == ("h2", 3) else 1.0, (h, i) == ("h2", 3))
+        for h in HOSTS
+        for i in range(8)
+    )
+    pace = replace(healthy().collectives[0], rate=5.0)
+    facts = replace(healthy(), ranks=(), collectives=(pace,), gpus=gpus)
+    assert likely(facts)[0] == ("straggler_gpu", "GPU 3 of h2")
+    capped = tuple(replace(g, throttled=True) for g in gpus)
+    assert first(replace(facts, gpus=capped)) == "compute"
+
+
+def test_slow_input_that_slows_the_collectives_a_little() -> None:
+    """Busy hosts: three quarters of what a turn has grown by is between the collectives."""
+    c = replace(healthy().collectives[0], rate=5.0, bandwidth=4e10 / 1.5)
+    assert first(replace(healthy(), collectives=(c,))) == "compute"
+    # Where the network is the reason, they grow by what the turn grows by.
+    c = replace(c, bandwidth=4e10 / 3)
+    assert likely(replace(healthy(), collectives=(c,))) == []
+
+
+def test_a_job_that_evaluates() -> None:
+    """No rank is in a collective, for longer than the window."""
+    facts = replace(
+        healthy(),
+        ranks=tuple(replace(r, rate=0.0, in_progress=0) for r in healthy().ranks),
+        collectives=(Collective("AllReduce", 0.0, 10, None, 4e10, 1.0, None, 2e9),),
+    )
+    answer = infer(facts)
+    assert (answer.state, first(facts)) == ("slow", "compute")
+    assert first(replace(facts, ranks=tuple(replace(r, in_progress=1) for r in facts.ranks))) == "hang"
+
+
+def test_a_clock_slows_no_job() -> None:
+    """A stepped clock beside a late rank is said after it, and alone it is not the reason."""
+    clocks = tuple(replace(c, disruptions=1, suspect=True) if c.host == "h3" else c for c in healthy().clocks)
+    both = replace(late(slow(healthy()), 1), clocks=clocks)
+    assert [c for c, _ in likely(both)] == ["straggler_rank", "clock_error"]
+    alone = infer(replace(slow(healthy()), clocks=clocks))
+    assert "does not say why" in alone.headline
+    assert alone.causes[0].finding.cause == "clock_error"
+
+
+def test_a_job_that_was_requeued_on_other_hosts_has_no_dead_rank() -> None:
+    facts = healthy()
+    left = tuple(Host(f"old{i}", 0.0, 2.0, EXPORTERS) for i in range(4))
+    fresh = tuple(replace(h, processes_before=None) for h in facts.hosts)
+    assert likely(replace(facts, hosts=(*fresh, *left))) == []
+
+
+def test_a_job_that_goes_on_with_fewer_hosts_has_no_dead_rank() -> None:
+    facts = replace(healthy(), hosts=(*healthy().hosts, Host("h9", 0.0, 2.0, EXPORTERS)))
+    assert likely(facts) == []
+    assert first(slow(facts, 0.1)) == "rank_dead"
+
+
+def test_a_mesh_that_does_not_reach_a_nic_over_which_the_job_sends() -> None:
+    """Another key, or a firewall: the probes of a host are not heard, and its flows carry what they carried."""
+    facts = healthy()
+    for rail in RAILS:
+        facts = with_nic(facts, "h1", rail, connected=False, loss_in=1.0, loss_out=1.0)
+    assert likely(facts) == []
+    # Nor does the plugin of who sends to it look switched off, whatever else its NICs send.
+    idle = with_flows(slow(facts), lambda f: "h1" in (f.source.host, f.target.host), sent=0.0)
+    assert {c for c, _ in likely(idle)} == {"nic_flap"}
+
+
+def test_a_dead_leaf_is_one_finding() -> None:
+    facts = slow(healthy(tuple(f"h{i}" for i in range(8))))
+    for i in range(4):
+        facts = with_nic(facts, f"h{i}", "rail0", connected=False, disconnects=1, loss_in=1.0)
+    said = [w for c, w in likely(facts) if c == "nic_flap"]
+    assert said == ["rail0 of h0, rail0 of h1, rail0 of h2 and 1 more"]
+
+
+@pytest.mark.parametrize(
+    "fault", [{"connected": False, "disconnects": 2}, {"loss_in": 0.05, "lossy_edges": 3}, {"speed": 1.25e10}]
+)
+def test_a_nic_of_a_network_that_the_job_does_not_use(fault: dict[str, Any]) -> None:
+    """The storage rail is broken; the job is slow because of its input."""
+    facts = healthy()
+    storage = tuple(Nic(NicId(h, "stor0"), "storage", True, 0, 0, 0, 5e10, 5e10, edges=3) for h in HOSTS)
+    pace = replace(facts.collectives[0], rate=5.0)
+    facts = with_nic(
+        replace(facts, nics=(*facts.nics, *storage), collectives=(pace,)), "h1", "stor0", **fault
+    )
+    assert likely(facts) == [("compute", "all ranks")]
+
+
+def test_probes_that_are_lost_beside_packets_that_are_not() -> None:
+    """A host too busy to take probes: 5 % are lost on all of its edges, and of 20 GB/s nothing is sent again."""
+    facts = healthy()
+    for rail in RAILS:
+        facts = with_nic(facts, "h1", rail, loss_in=0.05, lossy_edges=3)
+    assert likely(facts) == []
+    again = with_flows(facts, lambda f: f.target == ("h1", "rail0"), retransmits=5000.0)
+    assert likely(again) == [("nic_loss", "rail0 of h1")]
+    # Nobody counts what queue pairs send again.
+    assert {c for c, _ in likely(rdma(facts))} == {"nic_loss"}
+
+
+def test_narrow_slots_of_all_machines_are_no_fault() -> None:
+    """Cards for sixteen lanes in slots with eight, everywhere; one that has trained down to two is one."""
+    facts = replace(healthy(), nics=tuple(replace(n, pcie_share=0.5) for n in healthy().nics))
+    assert likely(facts) == []
+    assert likely(with_nic(facts, "h2", "rail0", pcie_share=0.125)) == [
+        ("receiver_congestion", "rail0 of h2")
+    ]
+
+
+def test_a_job_that_always_uses_one_rail() -> None:
+    """As it is set up; what is new is a late rank."""
+    facts = with_flows(healthy(), lambda f: f.source.device == "rail1", sent=0.0, sent_before=0.0)
+    assert likely(facts) == []
+    assert likely(late(slow(facts), 1)) == [("straggler_rank", "rank 1 on h1")]
+    newly = with_flows(healthy(), lambda f: f.source.device == "rail1", sent=0.0)
+    assert first(newly) == "uneven_rails"
+
+
+def test_without_the_mesh_a_slow_nic_for_other_uses_is_none() -> None:
+    """Each host has a card for its management beside its rails; without the mesh nothing says what belongs together."""
+    cards = tuple(Nic(NicId(h, "eno1"), speed=3e9, speed_before=3e9) for h in HOSTS)
+    facts = replace(healthy(), nics=(*(replace(n, network="") for n in healthy().nics), *cards))
+    assert likely(facts) == []
+    assert likely(with_nic(facts, "h1", "rail0", speed=1.25e10)) == [("slow_link", "rail0 of h1")]
