@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from tests.fixtures.clock_election import undisputed
+from tests.unit.clocksync.random_edges import honest_fleet
 from tests.unit.clocksync.reporting_fleet import EDGE_BOUND_NS, ReportingFleet
 
 from fabricpulse.clocksync.solve.graph_solve import Edges, Hosts, SolveParameters, solve
@@ -24,28 +25,20 @@ class _Case(NamedTuple):
 
 
 def _case(seed: int) -> _Case:
-    """5 to 23 hosts with 3 or more edges. Edges hide 0.5 to 3 us, and up to a third of them as much as they can."""
+    """5 to 23 hosts with 3 or more edges."""
     rng = np.random.default_rng(seed)
     n, k = int(rng.integers(5, 24)), int(rng.integers(3, 7))
     pairs = {(min(a, (a + 1) % n), max(a, (a + 1) % n)) for a in range(n)}
     while len(pairs) < min(n * (n - 1) // 2, n * k // 2 + n):
         a, b = sorted(rng.choice(n, 2, replace=False).tolist())
         pairs.add((a, b))
-    i, j = np.array(sorted(pairs)).T
-    turned = rng.random(len(i)) < 0.5
-    i, j = np.where(turned, j, i), np.where(turned, i, j)
-    clock = rng.integers(-(10**9), 10**9, n)
-    hides = np.exp(rng.uniform(np.log(500), np.log(3_000), len(i)))
-    skewed = rng.random(len(i)) < rng.choice([0.0, 0.1, 0.3])
-    noise = np.where(skewed, rng.uniform(-0.9, 0.9, len(i)) * hides, rng.normal(0, 10, len(i)))
+    clock, edges = honest_fleet(rng, n, pairs)
+    i, j = edges.i, edges.j
     faulty = int(rng.integers(n))
     its = (i == faulty) | (j == faulty)
     size = np.exp(rng.uniform(np.log(3_000), np.log(1e6)))
     lie = np.zeros(len(i))
     lie[its] = size * (rng.uniform(-1, 1, its.sum()) + rng.choice([0, 1]))
-    ones = np.ones(len(i))
-    offset = clock[j] - clock[i] + np.rint(noise).astype(int)
-    edges = Edges(i, j, offset, 0 * ones, 20 * ones, 5 * ones, hides, 0.3 * ones, 0.3 * ones)
     return _Case(clock, edges, np.rint(np.where(j == faulty, lie, -lie)).astype(np.int64), faulty)
 
 
