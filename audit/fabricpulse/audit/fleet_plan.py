@@ -178,7 +178,7 @@ def load_leaves(path: Path) -> dict[str, str]:
 
 
 class Leaves(Section, frozen=True):
-    """Which hosts hang on which leaf.
+    """Which hosts hang on which leaf: the file of `--leaves`.
 
     leaves : leaf -> list of hosts, as Slurm writes them.
     """

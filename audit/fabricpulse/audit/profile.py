@@ -38,7 +38,7 @@ class PathLimits(Section, frozen=True):
 
 
 class Profile(Section, frozen=True):
-    """The whole file.
+    """What hosts, NICs and paths must have: the file of `--profile`.
 
     roles : role -> attribute -> the value that hosts or NICs of the role must have, or a list of those that they may
     have; values are text. Roles and attributes are those that `audit learn` writes; "*" is any role. paths : limits

@@ -27,7 +27,7 @@ class Place(Section, frozen=True):
 
 
 class Wiring(Section, frozen=True):
-    """The whole file.
+    """Where the cable of each NIC goes: the file of `--wiring-file`.
 
     wiring : host -> netdev -> place.
     """

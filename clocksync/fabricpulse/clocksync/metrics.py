@@ -146,7 +146,7 @@ NIC_BIAS = MetricSpec(
     "gauge",
     "How far the stamps of a NIC are ahead of the mean of its host's NICs, for the few of the fleet that are furthest. "
     "It is taken off what its edges measure.",
-    ("peer", "device"),
+    ("peer", "peer_device"),
 )
 DATAGRAMS = MetricSpec(
     "fabricpulse_clocksync_datagrams_total",

@@ -42,4 +42,5 @@ def expose_topology(out: Exposition, last: Surveyed | None, keep_s: float, now_s
     out.add(m.TOPOLOGY_EDGES, ("unknown",), max(last.edges - last.pairs, 0))
     out.add(m.TOPOLOGY_WRONG_CABLES, (), last.wrong_cables)
     for one in last.miscabled:
-        out.add(m.TOPOLOGY_MISCABLED, (one.nic, one.what, one.leaf, one.expected), 1)
+        host, _, device = one.nic.partition("/")
+        out.add(m.TOPOLOGY_MISCABLED, (host, device, one.what, one.leaf, one.expected), 1)

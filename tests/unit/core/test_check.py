@@ -1,5 +1,6 @@
 """`fabricpulse check`: what a daemon would say of its file, without the daemon."""
 
+import ast
 import json
 import re
 from collections.abc import Iterator
@@ -30,6 +31,21 @@ def test_sample_configurations_are_known_and_good(path: Path, tmp_path: Path) ->
     other = tmp_path / "x.yaml"
     other.write_text(path.read_text())
     assert kind_of(other, kinds()) in (kind, None)  # never another one
+
+
+def test_every_kind_that_is_read_can_be_checked() -> None:
+    """Whatever class a command or daemon gives to load_config is a kind of `check`."""
+    read = {
+        call.args[1].id
+        for path in SAMPLES.parents[1].glob("*/fabricpulse/**/*.py")
+        if "load_config(" in (text := path.read_text())
+        for call in ast.walk(ast.parse(text))
+        if isinstance(call, ast.Call)
+        and getattr(call.func, "id", "") == "load_config"
+        and isinstance(call.args[1], ast.Name)
+    }
+    assert read >= {"MeshConfig", "Profile", "PlacesFile"}
+    assert read <= {kind.__name__ for kind in kinds().values()}
 
 
 def settings(

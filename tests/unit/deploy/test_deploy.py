@@ -198,7 +198,11 @@ def test_instance_is_the_host(address: str, instance: str) -> None:
         assert (match[1], rule["target_label"]) == (instance, "instance")
 
 
-SECTIONS = {"fleet": "membership", "topology": "topology", "web": "web-config-file"}
+# Samples of files that no unit names: file -> kind.
+SECTIONS = {"fleet": "membership", "topology": "topology", "web": "web-config-file"} | {
+    name: name
+    for name in ("audit-leaves", "audit-profile", "audit-wiring", "http-client", "placement-places")
+}
 
 
 @pytest.mark.parametrize("path", SAMPLES, ids=lambda path: path.stem)
