@@ -116,9 +116,10 @@ def check(
     settings: tuple[str, ...],
     output: OutputFormat,
 ) -> None:
-    """Ask a Prometheus whether each selector of the rules finds series there.
+    """Ask a Prometheus whether each selector of the rules finds series there, and each rate two samples.
 
-    A selector without series is no fault by itself (no remediation, no InfiniBand). Exit status 1: none finds any.
+    A selector without series is no fault by itself (no remediation, no InfiniBand). Exit status 1: none finds any, or
+    a rate never has two samples: its window is too short for the scrape interval.
     """
     mixin = compile_mixin(settings=dict(map(parse_setting, settings)), overrides=overrides)
     config = client.config("--prometheus", url)
@@ -126,10 +127,14 @@ def check(
         url, mixin, msgspec.structs.replace(config, timeout_s=max(config.timeout_s, _LEAST_TIMEOUT_S))
     )
     if output == "json":
-        click.echo(json.dumps({"selectors": found.selectors, "empty": found.empty()}, indent=2))
+        click.echo(
+            json.dumps({"selectors": found.selectors, "empty": found.empty(), "short": found.short}, indent=2)
+        )
     else:
         for selector in found.empty():
             click.echo(f"no series: {selector}")
+        for window in found.short:
+            click.echo(f"fewer than two samples: {window}")
         click.echo(
             f"{len(found.selectors) - len(found.empty())} of {len(found.selectors)} selectors find series"
         )
@@ -137,6 +142,12 @@ def check(
         raise UserError(
             f"nothing in {url} matches: with these rules every alert but FabricWatchdog and FabricNoData stays silent; "
             "compare selector and jobSelector with the labels that the scrape jobs give (external_labels do not count)"
+        )
+    if found.short:
+        raise UserError(
+            f"{len(found.short)} windows of rates hold fewer than two samples, so the rules with them stay silent: "
+            "scrape more often, or make the windows longer (rateWindow and others of `rules knobs`); a target that was "
+            "just added needs two scrapes first"
         )
 
 

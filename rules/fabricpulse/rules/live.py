@@ -1,10 +1,12 @@
 """Whether the rules, as configured, find anything in a Prometheus: a selector that matches nothing makes all but the
-watchdog silent, and no rule file shows it.
+watchdog silent, a window in which no two scrapes fall every rule with a rate, and no rule file shows either.
 """
 
 import asyncio
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import promql_parser
@@ -17,13 +19,19 @@ from fabricpulse.rules.mixin import Mixin
 
 # Whether there is such a series is asked of now.
 _OFFSET = re.compile(r" offset -?\w+$")
+# Functions that need two samples.
+_RATES = frozenset(
+    ("changes", "delta", "deriv", "idelta", "increase", "irate", "predict_linear", "rate", "resets")
+)
 
 
 @dataclass(frozen=True)
 class Found:
-    """selectors : number of series that each selector of the rules matches now."""
+    """What is there now. selectors : number of series that each selector of the rules matches. short : windows of rates
+    in which none of their series has two samples: such a rate is never there."""
 
     selectors: dict[str, int]
+    short: list[str]
 
     def empty(self) -> list[str]:
         """Selectors without a series, sorted."""
@@ -41,6 +49,37 @@ def selectors_of(mixin: Mixin) -> list[str]:
         for rule in group["rules"]:
             _collect(promql_parser.parse(rule["expr"]), found)
     return sorted(selector for selector in found if ":" not in selector.partition("{")[0])
+
+
+def windows_of(mixin: Mixin) -> list[str]:
+    """Of each selector of which the rules take a rate, the shortest window: `name{labels}[2m]`, sorted."""
+    shortest: dict[str, tuple[timedelta, str]] = {}
+    for group in mixin.alerts + mixin.rules:
+        for rule in group["rules"]:
+            for window in _windows(promql_parser.parse(rule["expr"])):
+                selector = _OFFSET.sub("", window.vector_selector.prettify())
+                text = _OFFSET.sub("", window.prettify())
+                shortest[selector] = min(shortest.get(selector, (timedelta.max, "")), (window.range, text))
+    return sorted(text for _, text in shortest.values() if ":" not in text.partition("{")[0])
+
+
+def _windows(node: Any) -> Iterator[promql_parser.MatrixSelector]:
+    match node:
+        case promql_parser.Call() if node.func.name in _RATES:
+            yield from (each for each in node.args if isinstance(each, promql_parser.MatrixSelector))
+        case promql_parser.Call():
+            for argument in node.args:
+                yield from _windows(argument)
+        case promql_parser.BinaryExpr():
+            yield from _windows(node.lhs)
+            yield from _windows(node.rhs)
+        case (
+            promql_parser.AggregateExpr()
+            | promql_parser.ParenExpr()
+            | promql_parser.SubqueryExpr()
+            | promql_parser.UnaryExpr()
+        ):
+            yield from _windows(node.expr)
 
 
 def _collect(node: Any, found: set[str]) -> None:
@@ -66,20 +105,26 @@ def _collect(node: Any, found: set[str]) -> None:
 
 def ask(url: str, mixin: Mixin, client: HttpClientConfig) -> Found:
     """Counts series in the Prometheus at `url`. Raises UserError when it cannot be asked."""
-    return asyncio.run(_ask(url, selectors_of(mixin), client))
+    return asyncio.run(_ask(url, selectors_of(mixin), windows_of(mixin), client))
 
 
-async def _ask(url: str, selectors: list[str], client: HttpClientConfig) -> Found:
+async def _ask(url: str, selectors: list[str], windows: list[str], client: HttpClientConfig) -> Found:
     async with PromQl(url, client) as prometheus:
 
-        async def count(selector: str) -> int:
+        async def value(query: str, what: str) -> int:
+            """0 where there is no such series."""
             try:
-                samples = await prometheus.instant(f"count({selector})")
+                samples = await prometheus.instant(query)
             except RefusedError as error:
-                raise UserError(
-                    f"{redact(url)} does not tell whether {selector} has series: {error}"
-                ) from error
+                raise UserError(f"{redact(url)} does not tell whether {what} has series: {error}") from error
             return int(samples[0].value) if samples else 0
 
-        counts = await asyncio.gather(*map(count, selectors))
-    return Found(dict(zip(selectors, counts, strict=True)))
+        counts = await asyncio.gather(*(value(f"count({each})", each) for each in selectors))
+        samples = await asyncio.gather(*(value(f"max(count_over_time({each}))", each) for each in windows))
+    series = dict(zip(selectors, counts, strict=True))
+    there = [
+        (window, most)
+        for window, most in zip(windows, samples, strict=True)
+        if series[window.rpartition("[")[0]]
+    ]
+    return Found(series, [window for window, most in there if most < 2])

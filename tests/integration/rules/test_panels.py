@@ -307,6 +307,14 @@ def test_rules_check(prometheus: Prometheus) -> None:
     # Of a scrape that is late everything is missing for a moment.
     wait_for(all_found, 60, "every series that the rules want", poll_s=STEP_S)
 
+    with pytest.raises(UserError, match=r"windows of rates hold fewer than two samples.*scrape more often"):
+        CliRunner().invoke(
+            command,
+            ["check", "--prometheus", url, "--set", "rateWindow=1ms"],
+            standalone_mode=False,
+            catch_exceptions=False,
+        )
+
     with pytest.raises(UserError, match=r"nothing in http.* matches: .* every alert but .* stays silent"):
         CliRunner().invoke(
             command,
