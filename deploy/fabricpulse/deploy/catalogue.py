@@ -26,6 +26,18 @@ class DataFile:
     about: str
 
 
+# Files that no daemon reads unless it is told to.
+_OPTIONAL = {
+    "topology.yaml": "the leaf of each NIC",
+    "web.yaml": "TLS and passwords of a daemon",
+    "http-client.yaml": "TLS and passwords of commands",
+    "audit-leaves.yaml": "the leaf of each host, for an audit",
+    "audit-profile.yaml": "what an audit holds hosts and NICs to",
+    "audit-wiring.yaml": "where cables go, for an audit",
+    "placement-places.yaml": "leaves and pods, for placement",
+}
+
+
 def data_folder() -> Path:
     """Where the files are: the checkout that this module stands in, or else what the wheel has brought."""
     checkout = Path(__file__).parents[3]
@@ -69,16 +81,6 @@ def catalogue() -> list[DataFile]:
             "fleet.yaml", "deploy/config/fleet.yaml", "/etc/fabricpulse/fleet.yaml", MONITOR, "hosts and NICs"
         ),
         DataFile(
-            "topology.yaml",
-            "deploy/config/topology.yaml",
-            "/etc/fabricpulse/topology.yaml",
-            None,
-            "the leaf of each NIC",
-        ),
-        DataFile(
-            "web.yaml", "deploy/config/web.yaml", "/etc/fabricpulse/web.yaml", None, "TLS and passwords"
-        ),
-        DataFile(
             "prometheus.yml", "deploy/prometheus.yml", "/etc/prometheus/prometheus.yml", None, "scrape jobs"
         ),
         DataFile(
@@ -103,6 +105,8 @@ def catalogue() -> list[DataFile]:
             "drop-in: fleet time where clients of ClockBound look",
         ),
     ]
+    for name, about in _OPTIONAL.items():
+        found.append(DataFile(name, f"deploy/config/{name}", f"/etc/fabricpulse/{name}", None, about))
     return found
 
 
