@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ def test_the_missing_rank_is_named(tmp_path: Path, form: str) -> None:
 def test_progress(tmp_path: Path) -> None:
     """Ended and unfinished collectives of each rank and group; sends and receives do not count."""
     write(tmp_path, 0, [entry(1), entry(2, "started"), entry(3, "scheduled"), entry(9, is_p2p=True)])
-    (rank,) = ranks(read_dumps([tmp_path]))
+    (rank,) = ranks(read_dumps([tmp_path]).found)
     assert (rank.communicator, rank.rank, rank.operations, rank.in_progress) == ("0/default_pg", 0, 1, 2)
 
 
@@ -75,7 +76,7 @@ def test_a_deadlock_is_the_program_s(tmp_path: Path) -> None:
     """Ranks in different collectives of one number."""
     write(tmp_path, 0, [entry(1), entry(2, "started")])
     write(tmp_path, 1, [entry(1), entry(2, "started", "nccl:all_gather")])
-    (told,) = mismatches(read_dumps([tmp_path]))
+    (told,) = mismatches(read_dumps([tmp_path]).found)
     assert "collective 2: nccl:all_gather on ranks 1, nccl:all_reduce on ranks 0" in told
 
 
@@ -108,3 +109,73 @@ def test_two_of_one_rank(tmp_path: Path) -> None:
     (tmp_path / "other_0").write_bytes((tmp_path / "nccl_trace_rank_0").read_bytes())
     with pytest.raises(UserError, match="rank 0 already"):
         read_dumps([tmp_path])
+
+
+def test_half_a_dump_costs_its_own_rank(tmp_path: Path) -> None:
+    """A rank that was killed while it wrote, and other files whose names end with a number, are named, no more."""
+    stuck(tmp_path)
+    whole = (tmp_path / "nccl_trace_rank_0").read_bytes()
+    (tmp_path / "nccl_trace_rank_0").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "core.4711").write_bytes(b"\x7fELF" * 99)
+    (tmp_path / "evil\x1b]0;x\x07_9").write_bytes(b"no dump")
+    dumps = read_dumps([tmp_path])
+    assert [d.rank for d in dumps.found] == [1, 2]
+    (told,) = dumps.limits
+    assert all(name in told for name in ("nccl_trace_rank_0", "core.4711", "evil"))
+    assert "\x1b" not in told
+    with pytest.raises(UserError, match="nccl_trace_rank_0"):
+        read_dumps([tmp_path / "nccl_trace_rank_0"])
+
+
+def test_a_folder_without_dumps(tmp_path: Path) -> None:
+    """The wrong folder is not taken for a job of which nothing is wrong."""
+    (tmp_path / "notes.txt").write_text("none")
+    with pytest.raises(UserError, match="no file whose name ends with a rank"):
+        read_dumps([tmp_path])
+
+
+def test_a_few_bytes_that_ask_for_all_memory(tmp_path: Path) -> None:
+    """A pickle may say that the next object is the two thousand millionth: 32 GiB for its place alone."""
+    (tmp_path / "trace_0").write_bytes(b"\x80\x02Nr" + (0x7FFF_FFFF).to_bytes(4, "little") + b".")
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    with pytest.raises(UserError, match="more memory than a dump needs"):
+        read_dumps([tmp_path])
+    assert resource.getrlimit(resource.RLIMIT_AS) == before
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    """A FIFO whose name ends with a rank."""
+    os.mkfifo(tmp_path / "trace_0")
+    with pytest.raises(UserError, match="not a regular file"):
+        read_dumps([tmp_path / "trace_0"])
+
+
+def test_absurd_numbers_are_no_collectives(tmp_path: Path) -> None:
+    """Longer than any number that can be added up."""
+    write(tmp_path, 0, [entry(1), entry(1) | {"collective_seq_id": 10**400}], form="json")
+    (rank,) = ranks(read_dumps([tmp_path]).found)
+    assert rank.operations == 1
+
+
+def test_dumps_of_a_job_that_runs_tell_of_no_hang(tmp_path: Path) -> None:
+    """Somebody has asked for them: the last collective was enqueued a second before."""
+    stuck(tmp_path)
+    for path in tmp_path.iterdir():
+        os.utime(path, (1_700_000_006, 1_700_000_006))
+    dumps = read_dumps([tmp_path])
+    assert {r.rate for r in ranks(dumps.found)} == {None}
+    assert "3 of 3 dumps were written while" in dumps.limits[0]
+    result = CliRunner().invoke(
+        command,
+        ["job", "--prometheus", "http://127.0.0.1:1", "--flight-recorder", str(tmp_path), "--output", "json"],
+    )
+    told = json.loads(result.stdout)
+    assert (told["state"], told["causes"]) == ("unknown", [])
+    assert any("tell of no hang" in line for line in told["unknown"])
+
+
+@pytest.mark.parametrize("argument", [[""], ["--slurm", ""], ["--pod", ""]])
+def test_an_empty_name(argument: list[str]) -> None:
+    """A variable that is not set must not become a question about everything without a label."""
+    result = CliRunner().invoke(command, argument)
+    assert "the name is empty" in str(result.exception)

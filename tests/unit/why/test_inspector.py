@@ -152,6 +152,11 @@ def test_what_is_no_file_of_inspector(tmp_path: Path, data: bytes) -> None:
     assert read_logs([tmp_path]).records == ((),)
     (tmp_path / "bad.log").write_bytes(data)
     with pytest.raises(UserError, match=r"bad\.log is no file of NCCL's Inspector"):
+        read_logs([tmp_path / "bad.log"])
+    (told,) = read_logs([tmp_path]).foreign
+    assert "bad.log" in told
+    (tmp_path / "empty.log").unlink()
+    with pytest.raises(UserError, match=r"bad\.log is no file of NCCL's Inspector"):
         read_logs([tmp_path])
 
 
@@ -159,3 +164,22 @@ def test_no_file_at_all(tmp_path: Path) -> None:
     """An empty folder is a mistake, not a healthy job."""
     with pytest.raises(UserError, match="there is no"):
         read_logs([tmp_path])
+
+
+def test_other_files_of_a_folder_are_passed_over(tmp_path: Path) -> None:
+    """A folder of a job has logs of other programs, and a file whose first line is half written."""
+    whole = line(0, 1, 1.0, 60_000)
+    (tmp_path / "a.log").write_text(whole + "\n")
+    (tmp_path / "b.log").write_text(whole[:80])
+    (tmp_path / "train.log").write_text("epoch 1\nepoch 2\n")
+    log = read_logs([tmp_path])
+    assert [len(records) for records in log.records] == [1]
+    told = add(Facts("job", 0.0), log, 90.0).limits
+    assert any("b.log" in text and "train.log" in text for text in told)
+    with pytest.raises(UserError, match=r"train\.log"):
+        read_logs([tmp_path / "train.log"])
+
+
+def test_absurd_numbers_are_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text(line(0, 1, 1.0, 60_000) + "\n" + line(0, 10**400, 2.0, 60_000) + "\n")
+    assert [r.number for r in read_logs([tmp_path]).records[0]] == [1]

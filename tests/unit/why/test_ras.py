@@ -130,6 +130,8 @@ def test_progress_of_exporters_comes_first() -> None:
         (b'OK\n{"communicators": [', "form of NCCL's RAS"),
         (b'OK\n{"communicators": [{"hash": "\xff", "size": 2}]}', "form of NCCL's RAS"),
         (b'OK\n{"nccl_version": "2.30"}', "form of NCCL's RAS"),
+        (b'OK\n{"communicators": [], "x": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "form of NCCL's RAS"),
+        (b'OK\n{"communicators": [{"hash": "a", "size": 1' + b"0" * 400 + b"}]}", "form of NCCL's RAS"),
     ],
 )
 def test_what_is_no_answer_of_ras(text: bytes, words: str) -> None:
@@ -224,6 +226,12 @@ def test_nobody_listens() -> None:
         port = listener.getsockname()[1]
     result = why(f"127.0.0.1:{port}")
     assert "NCCL_RAS_ADDR" in str(result.exception)
+
+
+@pytest.mark.parametrize("address", ["a..b", "a" * 70])
+def test_no_name_of_a_host(address: str) -> None:
+    """What no resolver takes is said in a sentence."""
+    assert "is no name of a host" in str(why(address).exception)
 
 
 def test_ras_tells_of_now_alone() -> None:

@@ -49,7 +49,9 @@ SCHEMA = {
 def trace(folder: Path) -> list[dict[str, Any]]:
     stuck(folder)
     out = io.StringIO()
-    count = write_trace(report(journal=(Done(1e9, "h1/rail0", "nic.avoid"),)), read_dumps([folder]), out)
+    count = write_trace(
+        report(journal=(Done(1e9, "h1/rail0", "nic.avoid"),)), read_dumps([folder]).found, out
+    )
     document = json.loads(out.getvalue())
     jsonschema.validate(document, SCHEMA)
     assert len(document["traceEvents"]) == count

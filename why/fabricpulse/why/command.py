@@ -26,7 +26,7 @@ from fabricpulse.why.queries import Scope
 from fabricpulse.why.report import Report
 from fabricpulse.why.resolve import Directory, Resolved, workload_of_pod, workload_of_slurm_job
 from fabricpulse.why.sources import inspector, ras
-from fabricpulse.why.sources.flight_recorder import Dump, mismatches, ranks, read_dumps
+from fabricpulse.why.sources.flight_recorder import Dumps, mismatches, ranks, read_dumps
 from fabricpulse.why.sources.timeline import Exporters, read_timelines
 from fabricpulse.why.text import text
 from fabricpulse.why.trace import write_trace
@@ -64,7 +64,7 @@ class Name:
 class Job:
     """What the job says by itself. dumps : of Flight Recorder. log : of Inspector. ras_s : between answers of RAS."""
 
-    dumps: list[Dump]
+    dumps: Dumps
     log: inspector.Log | None
     ras_address: str | None
     ras_s: float
@@ -73,7 +73,7 @@ class Job:
     @property
     def speaks(self) -> bool:
         """Whether there is an answer without Prometheus."""
-        return bool(self.dumps) or self.log is not None or self.ras_address is not None
+        return bool(self.dumps.found) or self.log is not None or self.ras_address is not None
 
     async def ask_ras(self) -> ras.RasFacts | None:
         """None: nobody wants it."""
@@ -231,6 +231,8 @@ def command(
     lists = not named and form != "html" and not asks
     if named != 1 and not lists:
         raise OptionError("give one of WORKLOAD, --slurm JOBID, --pod NAME")
+    if "" in (workload, slurm_job, pod):
+        raise OptionError("the name is empty: is a variable not set?")
     if now + (at is not None) + (between is not None) > 1:
         raise OptionError("--now, --at and --between exclude each other")
     clock_s = time.time()
@@ -259,7 +261,7 @@ def command(
     times = Times(at_s, at_s - baseline_s, max(3600.0, 2.0 * window_s))
     if ras_address is not None and (at or between):
         raise OptionError("--ras tells of now alone; leave out --at and --between")
-    dumps = read_dumps(recorded)
+    dumps = read_dumps(recorded) if recorded else Dumps()
     job = Job(dumps, inspector.read_logs(inspected) if inspected else None, ras_address, ras_s, timeout_s)
     name = Name(workload, slurm_job, pod)
     exporters = None
@@ -272,7 +274,7 @@ def command(
     if trace_file is not None:
         try:
             with trace_file.open("w", encoding="utf-8") as out:
-                write_trace(report, dumps, out, timelines)
+                write_trace(report, dumps.found, out, timelines)
         except OSError as error:
             raise UserError(f"--trace: cannot write {trace_file}: {error.strerror}") from error
     if form == "json":
@@ -304,8 +306,9 @@ async def _report(
             told_by_ras, (facts, queries) = asking.result(), gathering.result()
         except* UserError as errors:
             raise _first(errors) from None
-    if job.dumps:
-        facts = replace(facts, ranks=(*facts.ranks, *ranks(job.dumps)), mismatches=mismatches(job.dumps))
+    if found := job.dumps.found:
+        ranked, limits = (*facts.ranks, *ranks(found)), (*facts.limits, *job.dumps.limits)
+        facts = replace(facts, ranks=ranked, mismatches=mismatches(found), limits=limits)
     if job.log is not None:
         facts = inspector.add(facts, job.log, facts.window_s)
     if told_by_ras is not None:

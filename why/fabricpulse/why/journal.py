@@ -1,5 +1,6 @@
 """What remediation has done about the NICs of a job: the newest lines of the receiver's journal that concern them."""
 
+import re
 from typing import Any
 
 import aiohttp
@@ -15,6 +16,7 @@ from fabricpulse.why.report import Done
 _LINES = 1000
 _MOST_BODY = 16 << 20
 _MOST_SHOWN = 20
+_NAME = re.compile(r"[\w.-]+")
 
 
 async def read_journal(
@@ -48,6 +50,11 @@ def select(lines: Any, facts: Facts, since_s: float) -> tuple[Done, ...]:
             continue
         # Subjects are `host/device`, or an action's id whose detail names the target.
         about = f"{subject} {msgspec.json.encode(line.get('detail')).decode()}"
-        if at_s >= since_s and any(host in about for host in hosts):
+        if at_s >= since_s and hosts & names_in(about):
             found.append(Done(float(at_s), subject, event))
     return tuple(sorted(found, key=lambda d: -d.at_s)[:_MOST_SHOWN])
+
+
+def names_in(text: str) -> set[str]:
+    """Whole names alone: `h1` is not in `h10/eth0`."""
+    return set(_NAME.findall(text))

@@ -85,7 +85,9 @@ async def workload_of_slurm_job(directory: Directory, job: str) -> Resolved:
             f"{shown} is not seen at this time, and was last at {when(seen_s)}: ask with --at {seen_s:.0f}"
         )
     jobs = sorted({_job(s) for s in there})
-    raise UserError(f"no host runs {shown} with the plugin; there are: {_some(jobs) or 'none'}")
+    # Of an array or a heterogeneous job the scheduler shows another name than the number by which hosts know it.
+    hint = "; give its own number, SLURM_JOB_ID" if set(job) & set("_+") else ""
+    raise UserError(f"no host runs {shown} with the plugin; there are: {_some(jobs) or 'none'}{hint}")
 
 
 async def workload_of_pod(directory: Directory, pod: str) -> Resolved:

@@ -2,26 +2,44 @@
 
 Works with any transport. A dump is a pickle (older PyTorch, and the default) or JSON of
 `{"version", "pg_config", "entries": [{"process_group", "collective_seq_id", "profiling_name", "state", ...}]}`
-(torch/csrc/distributed/c10d/FlightRecorder.hpp, torch/distributed/flight_recorder). A pickle can run any code when
-it is loaded: ours is read by an unpickler that knows plain containers only, and refuses everything else.
+(torch/csrc/distributed/c10d/FlightRecorder.hpp, torch/distributed/flight_recorder). A pickle can run any code when it
+is loaded: ours is read by an unpickler that knows plain containers only, and refuses everything else. A few of its
+bytes can also ask for all memory there is: while dumps are read, the process may take so much more and no further.
+
+Dumps are written at a time-out, but also when somebody asks: what was enqueued just before a dump was written is no
+sign of a hang.
 """
 
 import io
 import json
+import os
 import pickle
 import re
+import resource
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fabricpulse.core.errors import UserError
+from fabricpulse.core.files import open_regular
+from fabricpulse.core.output import printable
 from fabricpulse.why.facts import Rank
 
 MOST_BYTES = 256 << 20
 MOST_FILES = 16_384
+# Of all dumps together.
+MOST_BYTES_IN_ALL = 1 << 30
+# What reading dumps may add to the process.
+_MOST_MEMORY = 4 << 30
+_MOST_NUMBER = 1 << 62
+# As of a request that waits (analysis.STALLED_S): so long before the dump nothing was enqueued.
+_STILL_S = 5.0
+_MOST_NAMED = 3
 _MOST_MISMATCHES = 5
+_SHOWN = 200
 
 
 @dataclass(frozen=True)
@@ -39,10 +57,26 @@ class Entry:
 
 @dataclass(frozen=True)
 class Dump:
-    """What one rank has left. entries : of collectives, no sends and receives."""
+    """What one rank has left. entries : of collectives, no sends and receives. written_s : when its file was, since
+    1970; None: not known."""
 
     rank: int
     entries: tuple[Entry, ...]
+    written_s: float | None = None
+
+    @property
+    def is_still(self) -> bool:
+        """Whether nothing had been enqueued for a while when it was written, as far as is known."""
+        newest_ns = max((e.created_ns for e in self.entries), default=0)
+        return not newest_ns or self.written_s is None or self.written_s - newest_ns / 1e9 >= _STILL_S
+
+
+@dataclass(frozen=True)
+class Dumps:
+    """Those of a job by rank, and what to say about them."""
+
+    found: tuple[Dump, ...] = ()
+    limits: tuple[str, ...] = ()
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -55,25 +89,54 @@ class _PlainUnpickler(pickle.Unpickler):
         raise pickle.UnpicklingError("it has a persistent id, which no dump has")
 
 
-def read_dumps(places: Iterable[Path]) -> list[Dump]:
+def read_dumps(places: Iterable[Path]) -> Dumps:
     """Dumps of files and folders (all files of a folder whose name ends with a rank), by rank.
 
-    Raises UserError for a file that cannot be read, is too large or is no dump, and for a rank that is there twice.
+    In a folder a file that is no dump, or is only half of one, costs its own rank and is named. Raises UserError for a
+    file that was named itself and is none, where there is no dump at all, and for a rank that is there twice.
     """
     found: dict[int, Dump] = {}
-    for path in _files(places):
-        dump = _read(path)
-        if dump.rank in found:
-            raise UserError(f"{path}: there is a dump of rank {dump.rank} already; give the dumps of one job")
-        found[dump.rank] = dump
-    return [found[rank] for rank in sorted(found)]
+    passed: list[str] = []
+    asked, left = False, MOST_BYTES_IN_ALL
+    with _bounded_memory():
+        for path, named in _files(places):
+            asked = True
+            try:
+                dump, size = _read(path, left)
+            except UserError as error:
+                if named:
+                    raise
+                passed.append(str(error))
+                continue
+            left -= size
+            if dump.rank in found:
+                raise UserError(
+                    f"{path}: there is a dump of rank {dump.rank} already; give the dumps of one job"
+                )
+            found[dump.rank] = dump
+    if passed and not found:
+        raise UserError(passed[0])
+    if not found and (asked or places):
+        raise UserError(
+            "--flight-recorder: there is no file whose name ends with a rank, as those of dumps do"
+        )
+    limits = []
+    if passed:
+        more = f" … ({len(passed)} in all)" if len(passed) > _MOST_NAMED else ""
+        limits.append(f"passed over: {'; '.join(passed[:_MOST_NAMED])}{more}")
+    moving = sum(not dump.is_still for dump in found.values())
+    if moving:
+        limits.append(
+            f"{moving} of {len(found)} dumps were written while the rank enqueued collectives: they tell of no hang"
+        )
+    return Dumps(tuple(found[rank] for rank in sorted(found)), tuple(limits))
 
 
 def ranks(dumps: Iterable[Dump]) -> tuple[Rank, ...]:
     """How far each rank has come in each process group.
 
-    A rank that has left collectives unfinished has rate 0: dumps are written when nothing has moved for the time-out.
-    Pure.
+    A rank that has left collectives unfinished has rate 0 where its dump was written when nothing had moved for a
+    while, as at a time-out; else none is known. Pure.
     """
     facts = []
     for dump in dumps:
@@ -91,7 +154,7 @@ def ranks(dumps: Iterable[Dump]) -> tuple[Rank, ...]:
                     rank=dump.rank,
                     host="",
                     operations=float(ended),
-                    rate=0.0,
+                    rate=0.0 if dump.is_still else None,
                     in_progress=float(enqueued - ended),
                 )
             )
@@ -114,16 +177,38 @@ def mismatches(dumps: Iterable[Dump]) -> tuple[str, ...]:
     )[:_MOST_MISMATCHES]
 
 
-def _files(places: Iterable[Path]) -> Iterator[Path]:
+@contextmanager
+def _bounded_memory() -> Iterator[None]:
+    """Allocations beyond the bound fail with MemoryError, as which a dump is refused."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    most = used + _MOST_MEMORY
+    if soft != resource.RLIM_INFINITY:
+        most = min(most, soft)
+    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def _files(places: Iterable[Path]) -> Iterator[tuple[Path, bool]]:
+    """Each file, and whether it was named itself."""
     count = 0
     for place in places:
-        for path in sorted(place.iterdir()) if place.is_dir() else (place,):
-            if place.is_dir() and (not path.is_file() or _rank(path) is None):
+        inside = place.is_dir()
+        for path in sorted(place.iterdir()) if inside else (place,):
+            if inside and (not path.is_file() or _rank(path) is None):
                 continue
             count += 1
             if count > MOST_FILES:
-                raise UserError(f"{place}: more than {MOST_FILES} dumps")
-            yield path
+                raise UserError(f"{_shown(place)}: more than {MOST_FILES} dumps")
+            yield path, not inside
+
+
+def _shown(path: Path) -> str:
+    """Who writes dumps has chosen their names."""
+    return printable(str(path))
 
 
 def _rank(path: Path) -> int | None:
@@ -131,35 +216,48 @@ def _rank(path: Path) -> int | None:
     return int(match[1]) if match else None
 
 
-def _read(path: Path) -> Dump:
+def _read(path: Path, most: int) -> tuple[Dump, int]:
+    """The dump, and its bytes. most : that may be read."""
     rank = _rank(path)
     if rank is None:
-        raise UserError(f"{path}: the name of a dump ends with its rank")
+        raise UserError(f"{_shown(path)}: the name of a dump ends with its rank")
     try:
-        with path.open("rb") as stream:
-            data = stream.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from error
+        with os.fdopen(open_regular(path.resolve(), os.O_RDONLY), "rb") as stream:
+            written_s = os.fstat(stream.fileno()).st_mtime
+            data = stream.read(min(MOST_BYTES, most) + 1)
+    except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links
+        raise UserError(f"{_shown(path)}: {getattr(error, 'strerror', None) or error}") from error
+    if len(data) > most:
+        raise UserError(f"{_shown(path)}: all dumps together are larger than {MOST_BYTES_IN_ALL >> 20} MB")
     if len(data) > MOST_BYTES:
-        raise UserError(f"{path} is larger than {MOST_BYTES >> 20} MB")
+        raise UserError(f"{_shown(path)} is larger than {MOST_BYTES >> 20} MB")
     try:
         content = (
             json.loads(data) if data[:1] in (b"{", b" ", b"\n") else _PlainUnpickler(io.BytesIO(data)).load()
         )
         entries = content["entries"]
-        return Dump(rank, tuple(e for raw in entries if (e := _entry(raw)) is not None))
+        dump = Dump(rank, tuple(e for raw in entries if (e := _entry(raw)) is not None), written_s)
+        return dump, len(data)
     # A pickle that somebody has broken raises nearly anything.
     except Exception as error:
-        raise UserError(f"{path} is no dump of Flight Recorder: {error}") from error
+        why = (
+            "it asks for more memory than a dump needs"
+            if isinstance(error, MemoryError)
+            else str(error)[:_SHOWN]
+        )
+        raise UserError(f"{_shown(path)} is no dump of Flight Recorder: {printable(why)}") from error
 
 
 def _entry(raw: dict[str, Any]) -> Entry | None:
     if raw.get("is_p2p") or "collective_seq_id" not in raw:
         return None
+    sequence = int(raw["collective_seq_id"])
+    if not 0 <= sequence < _MOST_NUMBER:
+        return None
     group = raw.get("process_group") or raw.get("pg_id", "")
     return Entry(
         group="/".join(map(str, group)) if isinstance(group, list | tuple) else str(group),
-        sequence=int(raw["collective_seq_id"]),
+        sequence=sequence,
         name=str(raw.get("profiling_name", "")),
         state=str(raw.get("state", "")),
         created_ns=_ns(raw.get("time_created_ns")),

@@ -18,12 +18,14 @@ import msgspec
 
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.files import open_regular
+from fabricpulse.core.output import printable
 from fabricpulse.why.facts import Collective, Facts, Rank
 
 MOST_FILES = 16_384
 # Files grow as long as a job runs: the end of each is read, of many files less of each.
 MOST_BYTES_EACH = 16 << 20
 MOST_BYTES = 512 << 20
+_MOST_NUMBER = 1 << 62
 _SUFFIXES = {".log", ".json", ".jsonl"}
 # Records of one function and size that each rank must have for their durations to be compared.
 _LEAST_RECORDS = 5
@@ -74,34 +76,48 @@ class Record:
 
 @dataclass(frozen=True)
 class Log:
-    """records : by file, in the order of the lines. torn : lines that are none."""
+    """records : by file, in the order of the lines. torn : lines that are none. foreign : files of folders in which no
+    line is Inspector's."""
 
     records: tuple[tuple[Record, ...], ...]
     torn: int = 0
+    foreign: tuple[str, ...] = ()
 
 
 def read_logs(places: Iterable[Path]) -> Log:
     """The ends of files, and of all `.log`, `.json` and `.jsonl` files of folders.
 
-    Lines that are cut off or say nothing of a collective are passed over. Raises UserError for a file that cannot be
-    read, for one in which no line is Inspector's, and where there is none.
+    Lines that are cut off or say nothing of a collective are passed over, and so are other files of a folder: the logs
+    of a job, or one of which half of the first line has been written. Raises UserError for a file that was named itself
+    and cannot be read or is not Inspector's, and where there is none.
     """
     paths = list(_files(places))
     if not paths:
         raise UserError("--inspector: there is no .log, .json or .jsonl file")
     most = min(MOST_BYTES_EACH, MOST_BYTES // len(paths))
-    found, torn = [], 0
-    for path in paths:
-        lines = _tail(path, most)
+    found, torn, foreign = [], 0, list[str]()
+    for path, named in paths:
+        try:
+            lines = _tail(path, most)
+        except UserError as error:
+            if named:
+                raise
+            foreign.append(str(error))
+            continue
         decoded = [_decoded(line) for line in lines]
         whole = [d for d in decoded if d is not None]
-        torn += len(decoded) - len(whole)
         if lines and not whole:
-            raise UserError(
-                f"{path} is no file of NCCL's Inspector in JSON: no line has its header and metadata"
-            )
+            name = printable(str(path))
+            reason = f"{name} is no file of NCCL's Inspector in JSON: no line has its header and metadata"
+            if named:
+                raise UserError(reason)
+            foreign.append(reason)
+            continue
+        torn += len(decoded) - len(whole)
         found.append(tuple(r for line in whole if (r := _record(line)) is not None))
-    return Log(tuple(found), torn)
+    if foreign and not found:
+        raise UserError(foreign[0])
+    return Log(tuple(found), torn, tuple(foreign))
 
 
 def add(facts: Facts, log: Log, window_s: float) -> Facts:
@@ -227,12 +243,16 @@ def _limits(log: Log, ranks: tuple[Rank, ...]) -> tuple[str, ...]:
             f"of {len(silent)} communicators no collective is told {_LEAST_RECORDS} times by each rank: late ranks of "
             "them are not found"
         )
+    if log.foreign:
+        more = f" … ({len(log.foreign)} in all)" if len(log.foreign) > _MOST_TOLD else ""
+        lines.append(f"passed over: {'; '.join(log.foreign[:_MOST_TOLD])}{more}")
     if log.torn:
         lines.append(f"{log.torn} lines of Inspector's files are cut off or no records")
     return tuple(lines)
 
 
-def _files(places: Iterable[Path]) -> Iterator[Path]:
+def _files(places: Iterable[Path]) -> Iterator[tuple[Path, bool]]:
+    """Each file, and whether it was named itself."""
     count = 0
     for place in places:
         inside = place.is_dir()
@@ -241,8 +261,8 @@ def _files(places: Iterable[Path]) -> Iterator[Path]:
                 continue
             count += 1
             if count > MOST_FILES:
-                raise UserError(f"{place}: more than {MOST_FILES} files")
-            yield path
+                raise UserError(f"{printable(str(place))}: more than {MOST_FILES} files")
+            yield path, not inside
 
 
 def _tail(path: Path, most: int) -> list[bytes]:
@@ -254,7 +274,7 @@ def _tail(path: Path, most: int) -> list[bytes]:
             file.seek(max(0, size - most))
             data = file.read(most)
     except OSError as error:
-        raise UserError(f"{path}: {error.strerror or error}") from error
+        raise UserError(f"{printable(str(path))}: {error.strerror or error}") from error
     lines = data.split(b"\n")
     return [line for line in (lines[1:] if size > most else lines) if line.strip()]
 
@@ -272,7 +292,8 @@ def _record(line: _Line) -> Record | None:
     if p is None:
         return None
     plausible = 0 <= h.rank < h.n_ranks <= 1 << 24 and 0 < m.dump_timestamp_us < 1 << 62
-    if not plausible or not 0 < p.coll_exec_time_us < 1e12 or p.coll_sn < 0 or p.coll_msg_size_bytes < 0:
+    counted = 0 <= p.coll_sn < _MOST_NUMBER and 0 <= p.coll_msg_size_bytes < _MOST_NUMBER
+    if not plausible or not counted or not 0 < p.coll_exec_time_us < 1e12:
         return None
     return Record(
         *(h.id, h.rank, h.n_ranks, m.hostname, m.dump_timestamp_us / 1e6),

@@ -13,6 +13,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import msgspec
 
@@ -24,6 +25,10 @@ MOST_BYTES = 256 << 20
 _MOST_MISMATCHES = 5
 
 
+# What other processes say are numbers of a size that can be added up.
+_Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+
+
 class _Status(msgspec.Struct):
     async_error: int = 0
     abort_flag: bool = False
@@ -32,16 +37,16 @@ class _Status(msgspec.Struct):
 
 
 class _Rank(msgspec.Struct):
-    rank: int
+    rank: _Number
     host: str = ""
     pid: int = -1
     status: _Status = msgspec.field(default_factory=_Status)
-    collective_counts: dict[str, int] = {}
+    collective_counts: dict[str, _Number] = {}
 
 
 class _Communicator(msgspec.Struct):
     hash: str
-    size: int
+    size: _Number
     secondary_hash: str = ""
     ranks: list[_Rank] = []
     missing_ranks: list[_Rank] = []
@@ -86,7 +91,7 @@ def parse(text: bytes, at_s: float, address: str) -> Snapshot:
         )
     try:
         return Snapshot(at_s, msgspec.json.decode(text[start:], type=_Document))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UserError(f"{address}: the answer is not in the form of NCCL's RAS: {error}") from error
 
 
@@ -161,7 +166,7 @@ def add(facts: Facts, told: RasFacts) -> Facts:
         mismatches=(*facts.mismatches, *told.mismatches),
         missing=told.missing,
         rank_errors=told.errors,
-        limits=silence if says_nothing else (),
+        limits=(*facts.limits, *(silence if says_nothing else ())),
     )
 
 
@@ -183,6 +188,8 @@ async def _snapshot(address: str, timeout_s: float) -> Snapshot:
     try:
         async with asyncio.timeout(timeout_s):
             text = await _exchange(host, port, timeout_s)
+    except ValueError as error:  # a name that no resolver takes
+        raise UserError(f"--ras {address}: {host!r} is no name of a host: {error}") from error
     except TimeoutError:
         raise UserError(f"--ras {address}: no answer within {timeout_s:g} s") from None
     except OSError as error:
