@@ -16,27 +16,17 @@ import math
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import yaml
 from tests.bench.rows import Rows
 from tests.bench.rules_evaluation import SCRAPE_S, evaluate
 from tests.bench.rules_fleet import RAILS, Faults, PaperFleet
-from tests.unit.rules.mutation import Trial, mutants, name_of, seconds
+from tests.unit.rules.mutation import Trial, groups, mutants, name_of, seconds
 
 from fabricpulse.lab.tools import command_line, find_tool
 
 ROOT = Path(__file__).parents[2]
 rows = Rows("rules")
-
-
-def _groups() -> list[dict[str, Any]]:
-    return [
-        group
-        for folder in ("recording", "alerts")
-        for path in sorted((ROOT / "rules" / folder).glob("*.yaml"))
-        for group in yaml.safe_load(path.read_text())["groups"]
-    ]
 
 
 def _tool(name: str) -> list[str]:
@@ -48,7 +38,7 @@ def _tool(name: str) -> list[str]:
 
 def bench_coverage() -> None:
     """Alerts with a case that fires, and with a runbook."""
-    alerts = {rule["alert"] for group in _groups() for rule in group["rules"] if "alert" in rule}
+    alerts = {rule["alert"] for group in groups() for rule in group["rules"] if "alert" in rule}
     tested = set()
     for path in (ROOT / "rules" / "tests").rglob("*.yaml"):
         for test in yaml.safe_load(path.read_text())["tests"]:
@@ -64,10 +54,10 @@ def bench_coverage() -> None:
 
 def bench_mutations() -> None:
     """Changes to rules that a case notices."""
-    rules = [rule for group in _groups() for rule in group["rules"] if name_of(rule) != "FabricWatchdog"]
+    rules = [rule for group in groups() for rule in group["rules"] if name_of(rule) != "FabricWatchdog"]
     changed = [mutant for rule in rules for mutant in mutants(rule)]
     with tempfile.TemporaryDirectory() as folder:
-        trial = Trial(_tool("promtool")[0], _groups(), ROOT / "rules" / "tests", Path(folder))
+        trial = Trial(_tool("promtool")[0], groups(), ROOT / "rules" / "tests", Path(folder))
         surviving = len(trial.survivors(changed))
     caught = 100 * (1 - surviving / len(changed))
     case = f"{len(changed)} changes to {len(rules)} rules"
@@ -84,9 +74,8 @@ def bench_evaluation(sizes: list[int]) -> None:
 
 
 def _evaluation_ms(hosts: int) -> float:
-    groups = _groups()
     with tempfile.TemporaryDirectory() as folder:
-        found = evaluate(_tool("prometheus"), PaperFleet(hosts, Faults()), groups, Path(folder))
+        found = evaluate(_tool("prometheus"), PaperFleet(hosts, Faults()), groups(), Path(folder))
     case = f"{hosts} hosts x {RAILS} NICs"
     dearest = sorted(found.rule_ms, key=lambda name: found.rule_ms[name], reverse=True)[:12]
     rows.report(

@@ -8,7 +8,6 @@ be moved away by logrotate as well: the next event makes a new one.
 import errno
 import json
 import os
-import time
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -16,14 +15,9 @@ from typing import Any
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.files import file_identity, identity_of, open_regular
 from fabricpulse.core.log import get_logger
+from fabricpulse.core.rfc3339 import rfc3339
 
 log = get_logger(__name__)
-
-
-def rfc3339(time_ns: int) -> str:
-    """`time_ns` (since 1970, UTC) as `2026-01-31T12:00:00.000000000Z`."""
-    seconds, ns = divmod(time_ns, 1_000_000_000)
-    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{ns:09d}Z"
 
 
 class EventLog:

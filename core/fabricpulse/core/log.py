@@ -10,8 +10,9 @@ used first and given up: it costs a bare daemon 8 MB of memory, for console rend
 import json
 import logging
 import sys
-import time
 from typing import Any, Literal
+
+from fabricpulse.core.rfc3339 import rfc3339
 
 LogFormat = Literal["logfmt", "json"]
 LEVELS = ("debug", "info", "warning", "error")
@@ -81,9 +82,8 @@ def configure_logging(level: str = "info", fmt: LogFormat = "logfmt") -> None:
 
 
 def _content(record: logging.LogRecord, formatter: logging.Formatter) -> dict[str, Any]:
-    seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
     content: dict[str, Any] = {
-        "ts": f"{seconds}.{int(record.msecs):03d}Z",
+        "ts": rfc3339(int(record.created * 1e6) * 1000, 3),
         "level": record.levelname.lower(),
         "logger": record.name,
         "event": record.getMessage(),

@@ -40,8 +40,20 @@ def write_file(path: Path, content: bytes | str) -> None:
         ) from error
 
 
-def printable(text: str) -> str:
-    """`text` as one line that a terminal takes for text: control characters, which others may have put there, shown as
-    escapes.
+def printable(value: object) -> str:
+    """`value` as one line that a terminal takes for text: control characters, which others may have put there, shown as
+    escapes (`\\x1b`, `\\n`).
     """
+    text = str(value)
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def human_bytes(count: float) -> str:
+    """Bytes for people, three digits and a decimal unit: `12.3 MB`."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if count < 999.5:
+            return f"{count:.3g} {unit}" if unit != "B" else f"{count:.0f} B"
+        count /= 1000
+    return f"{count:.3g} PB"

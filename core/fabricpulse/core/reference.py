@@ -11,7 +11,7 @@ import inspect
 import re
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -213,6 +213,16 @@ def _cell(text: str) -> str:
 
 
 PAGES = {"metrics.md": metrics_page, "configuration.md": configuration_page}
+
+
+def write_pages(folder: Path, pages: Mapping[str, str]) -> None:
+    """Makes these the pages of a folder that has no others: name -> text. Pages that are no more are removed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob("*.md"):
+        if old.name not in pages:
+            old.unlink()
+    for name, text in pages.items():
+        (folder / name).write_text(text, encoding="utf-8")
 
 
 def main(arguments: list[str]) -> None:

@@ -17,10 +17,11 @@ Not safe for use from several threads at a time.
 import errno
 import os
 import re
-import resource
 import stat
 from collections import Counter
 from collections.abc import Iterable
+
+from fabricpulse.core.descriptors import raise_file_limit
 
 # A sysfs attribute is at most one page.
 MAX_BYTES = 4096
@@ -96,13 +97,8 @@ class DescriptorBudget:
 
 
 def _descriptors_to_keep() -> int:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = min(hard, 16384) if hard != resource.RLIM_INFINITY else 16384
-    if soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        soft = wanted
-    # Sockets, libraries, threads' pipes and textfiles need some too.
-    return max(0, soft - 256)
+    # Connections, libraries, threads' pipes and textfiles need some too.
+    return max(0, min(raise_file_limit(), 16_384) - 256)
 
 
 class CachedAttribute:

@@ -15,6 +15,7 @@ from fabricpulse.core.alerting.metrics import expose_pushes
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.core.web.body_limit import body_limit
+from fabricpulse.core.web.urls import redact
 from fabricpulse.diagnosis import metrics as m
 from fabricpulse.diagnosis.alerts import FaultAlerting, FaultPusher
 from fabricpulse.diagnosis.delay_records import unpack_delays
@@ -171,13 +172,16 @@ class DiagnosisService:
         a file of alerting.http_client cannot be used, RuntimeError when a part has ended by itself.
         """
         await self.pusher.open()
-        tasks = [asyncio.ensure_future(self.pusher.serve(url)) for url in self._alertmanagers]
-        tasks.append(asyncio.ensure_future(self.process.run()))
+        tasks = [
+            asyncio.create_task(self.pusher.serve(url), name=f"alerts for {redact(url)}")
+            for url in self._alertmanagers
+        ]
+        tasks.append(asyncio.create_task(self.process.run(), name="the diagnosis"))
         try:
             ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in ended:
                 task.result()
-            raise RuntimeError("the diagnosis, or what pushes its alerts, has ended by itself")
+            raise RuntimeError(" and ".join(task.get_name() for task in ended) + " ended by itself")
         finally:
             if self._alertmanagers:
                 await self.pusher.flush()

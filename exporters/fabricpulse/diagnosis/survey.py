@@ -9,11 +9,12 @@ pauses are shorter.
 import os
 import select
 import signal
-from datetime import UTC, datetime
+import time
 
 import msgspec
 
 from fabricpulse.core.log import get_logger
+from fabricpulse.core.rfc3339 import rfc3339
 from fabricpulse.diagnosis.findings import NOTHING, Dealt
 from fabricpulse.diagnosis.messages import EvidenceReport
 from fabricpulse.diagnosis.surveyed import Surveyed, surveyed
@@ -84,7 +85,7 @@ class TreeSurvey:
             signal.alarm(_LONGEST_S)
             os.nice(_NICE)
             _, document, findings = self._learner.compute(now_s)
-            document["computed"] = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+            document["computed"] = rfc3339(time.time_ns(), 0)
             view = memoryview(msgspec.msgpack.encode(surveyed(document, now_s, findings)))
             while view:
                 view = view[os.write(sink, view) :]

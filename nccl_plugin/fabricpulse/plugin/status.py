@@ -7,6 +7,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from fabricpulse.core.output import human_bytes
+
 Statuses = Mapping[str, Mapping[str, Any]]
 
 _STATE_STYLES = {
@@ -82,10 +84,10 @@ def _lane(
         Text(shown, style=_STATE_STYLES.get(state, "")),
         f"{float(lane.get('since_ms', 0)) / 1000:.1f} s",
         f"{float(lane.get('weight') or 0) / 10:.0f}%",
-        f"{size(max(rate, 0.0))}/s",
-        size(float(lane.get("in_flight_bytes", 0))),
+        f"{human_bytes(max(rate, 0.0))}/s",
+        human_bytes(float(lane.get("in_flight_bytes", 0))),
         f"{lane.get('rtt_us', 0)} µs",
-        size(moved),
+        human_bytes(moved),
         str(lane.get("failovers", 0)),
         _waiting(connection),
     ]
@@ -104,12 +106,3 @@ def _lane_bytes(answer: Mapping[str, Any] | None) -> dict[tuple[str, int], int]:
         for connection in (answer or {}).get("connections", ())
         for lane in connection.get("lanes", ())
     }
-
-
-def size(count: float) -> str:
-    """Bytes with a decimal unit: 12.3 MB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"

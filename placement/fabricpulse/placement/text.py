@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from fabricpulse.core.fleet.host_list import fold
-from fabricpulse.core.output import printable
+from fabricpulse.core.output import human_bytes, printable
 from fabricpulse.placement.choose import Choice
 from fabricpulse.placement.cost import TIERS
 from fabricpulse.placement.fabric import Place
@@ -22,10 +22,10 @@ def order_text(question: Question, order: Order, hosts: list[HostRanks]) -> Iter
     before, after = order.before, order.after
     yield f"{'bytes a step':24}{'by name':>12}{'this order':>12}"
     for index, tier in enumerate(TIERS):
-        yield f"{_NAMES[tier]:24}{size(before.tiers[index]):>12}{size(after.tiers[index]):>12}"
-    yield f"{'that cross rails':24}{size(before.cross_rail):>12}{size(after.cross_rail):>12}"
+        yield f"{_NAMES[tier]:24}{human_bytes(before.tiers[index]):>12}{human_bytes(after.tiers[index]):>12}"
+    yield f"{'that cross rails':24}{human_bytes(before.cross_rail):>12}{human_bytes(after.cross_rail):>12}"
     yield f"{'busiest rail to mean':24}{_uneven(before):>12}{_uneven(after):>12}"
-    yield f"{'cost (hop-bytes)':24}{size(before.cost):>12}{size(after.cost):>12}"
+    yield f"{'cost (hop-bytes)':24}{human_bytes(before.cost):>12}{human_bytes(after.cost):>12}"
     yield ""
     gains = (ratio(before.cost, after.cost), ratio(order.random_cost, after.cost))
     by_name, random = (
@@ -60,15 +60,6 @@ def choice_text(choice: Choice, free: int, more: list[str]) -> Iterator[str]:
         yield f"free on leaves that were not taken whole: {choice.split}"
     for note in more:
         yield f"note: {printable(note)}"
-
-
-def size(count: float) -> str:
-    """Bytes for people, with decimal units."""
-    for unit in ("B", "kB", "MB", "GB", "TB", "PB"):
-        if count < 999.5 or unit == "PB":
-            return f"{count:.3g} {unit}" if unit != "B" else f"{count:.0f} B"
-        count /= 1000
-    raise AssertionError
 
 
 def _size(places: list[Place], question: Question) -> str:

@@ -101,8 +101,8 @@ def explain(client: Any, output: OutputFormat, host: str, device: str) -> None:
     """
     from urllib.parse import quote
 
+    from fabricpulse.core.output import printable
     from fabricpulse.remediation.tables import actions_table
-    from fabricpulse.remediation.text import printable
 
     if not device:
         try:
@@ -170,7 +170,7 @@ def journal(client: Any, output: OutputFormat, limit: int, after: int | None) ->
 @output_option
 def verify(client: Any, output: OutputFormat) -> None:
     """Check the journal's hash chain and seal; exit code 1 if a line or the state was changed by somebody else."""
-    from fabricpulse.remediation.text import printable
+    from fabricpulse.core.output import printable
 
     found = client.get("/api/v1/verify")
     if output == "json":
@@ -227,8 +227,8 @@ def approve(client: Any, plan: str) -> None:
 @output_option
 def check(config: Path, output: OutputFormat) -> None:
     """Check a receiver's configuration and every file that it names; exit code 2 when it cannot be used."""
+    from fabricpulse.core.output import printable
     from fabricpulse.remediation.receiver.policy import advice, load_policy
-    from fabricpulse.remediation.text import printable
 
     policy = load_policy(config)
     if output == "json":

@@ -9,10 +9,10 @@ import aiohttp
 import msgspec
 
 from fabricpulse.core.errors import UserError
+from fabricpulse.core.output import printable
 from fabricpulse.core.web.client import HttpClient, describe
 from fabricpulse.core.web.client_options import ClientOptions
 from fabricpulse.core.web.urls import redact
-from fabricpulse.remediation.text import printable
 
 _TIMEOUT_S = 10.0
 

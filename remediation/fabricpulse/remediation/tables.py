@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fabricpulse.remediation.text import printable
+from fabricpulse.core.output import printable
 
 
 def status_tables(status: dict[str, Any], targets: list[dict[str, Any]]) -> None:

@@ -19,6 +19,7 @@ from tests.fixtures.ports import reserved_port
 from tests.fixtures.waiting import wait_for
 from tests.integration.clocksync.synthetic_fleet import SyntheticFleet
 
+from fabricpulse.clocksync.sidecar.host_clock import HostClock
 from fabricpulse.core.shm.clock_page import (
     ClockPage,
     ClockPageReader,
@@ -307,6 +308,18 @@ def disagreement_of(times: list[FleetTime]) -> tuple[float, bool, list[FleetTime
     spread = max(t.fleet_ns for t in times) - min(t.fleet_ns for t in times)
     hold = all(abs(a.fleet_ns - b.fleet_ns) <= a.bound_ns + b.bound_ns for a in times for b in times)
     return spread, hold, times
+
+
+def errors_ns(fleet: SyntheticFleet, hosts: list[str]) -> list[int]:
+    """Fleet time of each host minus UTC; asserts that all are within their bounds."""
+    now = HostClock().cross_timestamp()
+    result = []
+    for host in hosts:
+        shown = read(fleet, host, now.raw_ns)
+        assert shown is not None
+        result.append(shown.fleet_ns - now.host_ns)
+        assert abs(result[-1]) <= shown.bound_ns, (host, result[-1], shown)
+    return result
 
 
 def all_have(fleet: SyntheticFleet, hosts: list[str], status: ClockStatus) -> bool:

@@ -1,27 +1,14 @@
 """Hosts that carry UTC: the truth is the kernel's time, and every host's fleet time must hold it within its bound."""
 
 from tests.fixtures.waiting import wait_for
-from tests.integration.clocksync.daemons import HOSTS, Daemons, Watch, all_have, read
+from tests.integration.clocksync.daemons import HOSTS, Daemons, Watch, all_have, errors_ns, read
 from tests.integration.clocksync.synthetic_fleet import SyntheticFleet
 
-from fabricpulse.clocksync.sidecar.host_clock import HostClock
 from fabricpulse.core.shm.clock_page import ClockStatus
 
 # How far the clocks of three UTC hosts are from it, and what they admit: the second one is wrong by less than it says,
 # but by far more than the others.
 ANCHORS = {"h0": (400, 1_000), "h1": (-40_000, 60_000), "h2": (-300, 1_000)}
-
-
-def errors_ns(fleet: SyntheticFleet, hosts: list[str]) -> list[int]:
-    """Fleet time of each host minus UTC; asserts that all are within their bounds."""
-    now = HostClock().cross_timestamp()
-    result = []
-    for host in hosts:
-        shown = read(fleet, host, now.raw_ns)
-        assert shown is not None
-        result.append(shown.fleet_ns - now.host_ns)
-        assert abs(result[-1]) <= shown.bound_ns, (host, result[-1], shown)
-    return result
 
 
 def widest_ns(fleet: SyntheticFleet, hosts: list[str]) -> int:

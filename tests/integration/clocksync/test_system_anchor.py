@@ -20,10 +20,9 @@ from tests.bench.clock_peers import build_preload
 from tests.fixtures.debian_tool import debian_tool
 from tests.fixtures.ports import reserved_port
 from tests.fixtures.waiting import wait_for
-from tests.integration.clocksync.daemons import HOSTS, Daemons, Watch, all_have, read
+from tests.integration.clocksync.daemons import HOSTS, Daemons, Watch, all_have, errors_ns, read
 from tests.integration.clocksync.synthetic_fleet import SyntheticFleet
 
-from fabricpulse.clocksync.sidecar.host_clock import HostClock
 from fabricpulse.core.shm.clock_page import ClockStatus
 
 pytestmark = pytest.mark.root
@@ -105,18 +104,6 @@ def steered(fleet: SyntheticFleet, tmp_path: Path) -> Iterator[SteeredHost]:
     assert kernel_discipline() == before, "the clock of this machine was touched"
 
 
-def errors_ns(fleet: SyntheticFleet) -> list[int]:
-    """Fleet time of each host minus the truth; asserts that all are within their bounds."""
-    now = HostClock().cross_timestamp()
-    result = []
-    for host in HOSTS:
-        shown = read(fleet, host, now.raw_ns)
-        assert shown is not None
-        result.append(shown.fleet_ns - now.host_ns)
-        assert abs(result[-1]) <= shown.bound_ns, (host, result[-1], shown)
-    return result
-
-
 def anchor_bound_ns(daemons: Daemons) -> int:
     """What the sidecar of the anchor reports."""
     document = json.loads(daemons.get(f"http://127.0.0.1:{daemons.ports[ANCHOR]}/api/v1/clocksync/status"))
@@ -155,12 +142,12 @@ def test_chronyd_steers_the_anchor_and_the_fleet_shows_utc(
         steered.environment(steered.clock, steered.timex),
     )
     wait_for(lambda: all_have(fleet, HOSTS, ClockStatus.SYNCHRONIZED), 30, "synchronized")
-    assert max(map(abs, errors_ns(fleet))) < 1_000_000, "begun on UTC, not slewed to it"
+    assert max(map(abs, errors_ns(fleet, HOSTS))) < 1_000_000, "begun on UTC, not slewed to it"
     assert min(bounds_ns(fleet)) >= anchor_bound_ns(daemons) / 2, (
         "no host is surer of UTC than the anchor was"
     )
     watch = Watch(fleet)
-    watch.until(lambda: max(map(abs, errors_ns(fleet))) < 5_000, 30, "UTC within 5 us")
+    watch.until(lambda: max(map(abs, errors_ns(fleet, HOSTS))) < 5_000, 30, "UTC within 5 us")
     assert "anchor of fleet time" in log(ANCHOR)
 
     # What the anchor says of itself is what its kernel says. Without chronyd that grows by 500 us a second.
@@ -170,7 +157,7 @@ def test_chronyd_steers_the_anchor_and_the_fleet_shows_utc(
     left_ns = steered.maxerror_ns()
     watch.until(lambda: anchor_bound_ns(daemons) > left_ns + 1_500_000, 10, "the uncertainty grows")
     assert anchor_bound_ns(daemons) <= steered.maxerror_ns()
-    errors_ns(fleet)
+    errors_ns(fleet, HOSTS)
 
     # Nine hours later it is 16 s, and the kernel says so. Not to wait for them, it is told that they are over.
     said = log(ANCHOR).count("no anchor: the kernel says")
@@ -181,7 +168,7 @@ def test_chronyd_steers_the_anchor_and_the_fleet_shows_utc(
         15,
         "without its only anchor the fleet is in holdover",
     )
-    errors_ns(fleet)
+    errors_ns(fleet, HOSTS)
 
 
 @pytest.mark.slow

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from fabricpulse.core.errors import UserError
-from fabricpulse.core.event_log import EventLog, rfc3339
+from fabricpulse.core.event_log import EventLog
+from fabricpulse.core.rfc3339 import rfc3339
 
 T = 1_767_225_600_000_000_001  # 2026-01-01T00:00:00.000000001Z
 
@@ -26,8 +27,10 @@ def lines(path: Path) -> list[dict[str, object]]:
     ],
 )
 def test_time(time_ns: int, text: str) -> None:
-    """UTC to the nanosecond; no float on the way."""
+    """UTC to the nanosecond; no float on the way. Fewer digits are the first of them."""
     assert rfc3339(time_ns) == text
+    assert rfc3339(time_ns, 3) == f"{text[:23]}Z"
+    assert rfc3339(time_ns, 0) == f"{text[:19]}Z"
 
 
 def test_one_object_a_line(tmp_path: Path) -> None:

@@ -541,7 +541,7 @@ def test_a_service_may_have_more_open_files_than_it_begins_with() -> None:
     """systemd's soft limit is 1,024; the hard one counts."""
     child = (
         "import resource as r\n"
-        "from fabricpulse.core.web.limits import raise_file_limit\n"
+        "from fabricpulse.core.descriptors import raise_file_limit\n"
         "hard = r.getrlimit(r.RLIMIT_NOFILE)[1]\n"
         "r.setrlimit(r.RLIMIT_NOFILE, (256, hard))\n"
         "raise_file_limit()\n"

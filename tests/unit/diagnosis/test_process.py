@@ -114,8 +114,10 @@ def test_nonsense_never_reaches_the_worker(service, report) -> None:
     assert service.process.taken == [FIRST]
 
 
-@pytest.mark.parametrize("part", ["process", "pusher"])
-async def test_a_part_that_ends_by_itself_ends_the_diagnosis(monkeypatch, part) -> None:
+@pytest.mark.parametrize(
+    ("part", "named"), [("process", "the diagnosis"), ("pusher", "alerts for http://127.0.0.1:9")]
+)
+async def test_a_part_that_ends_by_itself_ends_the_diagnosis(monkeypatch, part, named) -> None:
     """It is supervised by the daemon: what returns in silence would leave a coordinator that finds nothing for ever."""
     service = DiagnosisService(
         Declared({}, {}), lambda _: True, FaultAlerting(alertmanagers=("http://127.0.0.1:9",))
@@ -129,5 +131,5 @@ async def test_a_part_that_ends_by_itself_ends_the_diagnosis(monkeypatch, part) 
 
     monkeypatch.setattr(service.process, "run", ends if part == "process" else goes_on)
     monkeypatch.setattr(service.pusher, "serve", ends if part == "pusher" else goes_on)
-    with pytest.raises(RuntimeError, match="ended by itself"):
+    with pytest.raises(RuntimeError, match=f"{named} ended by itself"):
         await asyncio.wait_for(service.run(), 30)

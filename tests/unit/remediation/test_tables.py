@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from fabricpulse.core.output import printable
 from fabricpulse.remediation import tables
-from fabricpulse.remediation.text import printable
 
 HOSTILE = "[/x] [bold red]all is well[/] \x1b[2J\x1b]0;title\x07 \u009b31m\r\nroot"
 

@@ -19,6 +19,8 @@ import yaml
 
 Rule = dict[str, Any]
 
+_RULES = Path(__file__).parents[3] / "rules"
+
 # A factor between those would survive: tests hold thresholds to 1.5 times, windows and durations to twice.
 THRESHOLD_FACTOR = 1.5
 _AGGREGATIONS = {"max": "min", "min": "max", "sum": "max", "avg": "max", "count": "sum"}
@@ -29,6 +31,18 @@ _FUNCTIONS = {
     "avg_over_time": "max_over_time",
 }
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+# Not when the module is imported: each process of a run imports it, and one of them runs it.
+@cache
+def groups() -> list[dict[str, Any]]:
+    """All groups of rules, records first."""
+    return [
+        group
+        for folder in ("recording", "alerts")
+        for path in sorted((_RULES / folder).glob("*.yaml"))
+        for group in yaml.safe_load(path.read_text())["groups"]
+    ]
 
 
 @dataclass(frozen=True)

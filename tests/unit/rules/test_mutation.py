@@ -6,11 +6,9 @@ event, a `min` of values that are all 1). It only ever gets shorter: a new one f
 
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
-from tests.unit.rules.mutation import Mutant, Rule, Trial, mutants, name_of
+from tests.unit.rules.mutation import Mutant, Rule, Trial, groups, mutants, name_of
 from tests.unit.rules.test_promtool import PROMTOOLS
 
 ROOT = Path(__file__).parents[3]
@@ -19,18 +17,6 @@ SURVIVING = set((Path(__file__).parent / "surviving_mutants.txt").read_text().sp
 SAMPLE = 35
 # All of them take minutes: parts run beside one another.
 PARTS = 4
-
-
-# Not when the module is imported: each process of a run imports it, and one of them runs it.
-@cache
-def groups() -> list[dict[str, Any]]:
-    """All groups of rules, records first."""
-    return [
-        group
-        for folder in ("recording", "alerts")
-        for path in sorted((ROOT / "rules" / folder).glob("*.yaml"))
-        for group in yaml.safe_load(path.read_text())["groups"]
-    ]
 
 
 @cache

@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
 import aiohttp
@@ -28,6 +27,7 @@ import aiohttp
 from fabricpulse.core.alerting.alertmanager_time import AlertmanagerTime
 from fabricpulse.core.alerting.config import Alerting
 from fabricpulse.core.log import get_logger
+from fabricpulse.core.rfc3339 import rfc3339
 from fabricpulse.core.waiting import wait_with_timeout
 from fabricpulse.core.web.client import HttpClient, describe
 from fabricpulse.core.web.urls import redact
@@ -82,15 +82,14 @@ class PushedAlert:
         return {
             "labels": dict(self.content.labels),
             "annotations": dict(self.content.annotations),
-            "startsAt": rfc3339(min(starts_s, ends_s)),
-            "endsAt": rfc3339(ends_s),
+            "startsAt": _moment(min(starts_s, ends_s)),
+            "endsAt": _moment(ends_s),
             "generatorURL": self.content.generator_url,
         }
 
 
-def rfc3339(seconds: float) -> str:
-    """A moment as Alertmanager reads it."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+def _moment(seconds: float) -> str:
+    return rfc3339(round(seconds * 1e6) * 1000, 6)
 
 
 class PushCounters:

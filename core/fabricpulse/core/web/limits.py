@@ -1,10 +1,7 @@
 """What one server grants its clients, before anybody has authenticated."""
 
-import resource
 from dataclasses import dataclass
-from pathlib import Path
 
-_MOST_FILES = 65_536
 _MOST_CONNECTIONS = 16_384
 # Files that a daemon needs beside its connections: sysfs, journals, sockets of jobs.
 _RESERVED_FILES = 512
@@ -36,24 +33,6 @@ class Limits:
     head_bytes: int = 4 << 20
     buffered_bytes: int = 256 << 20
     small_bytes: int = 64 << 10
-
-
-def raise_file_limit() -> int:
-    """Lets this process have as many open files as it may, at most 65,536: a service begins with 1,024 of them.
-
-    Returns the limit in force.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        return wanted
-    return _MOST_FILES if soft == resource.RLIM_INFINITY else soft
-
-
-def files_in_use() -> int:
-    """How many descriptors this process has open."""
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def connections_for(files: int, in_use: int) -> int:

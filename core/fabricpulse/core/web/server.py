@@ -16,6 +16,7 @@ from importlib.metadata import version
 from aiohttp import web
 
 from fabricpulse.core.daemon import Lifetime
+from fabricpulse.core.descriptors import files_in_use, raise_file_limit
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.metrics.formats import TextFormat, accepts_gzip, negotiate
@@ -23,7 +24,7 @@ from fabricpulse.core.metrics.process import process_metrics
 from fabricpulse.core.web.authentication import OwnAuthentication, authentication_middleware
 from fabricpulse.core.web.body_limit import body_limit_of
 from fabricpulse.core.web.connections import Connections
-from fabricpulse.core.web.limits import Limits, connections_for, files_in_use, raise_file_limit
+from fabricpulse.core.web.limits import Limits, connections_for
 from fabricpulse.core.web.listeners import bind, own_address, reached_at, systemd_sockets
 from fabricpulse.core.web.options import WebOptions
 from fabricpulse.core.web.request_guard import RequestGuard

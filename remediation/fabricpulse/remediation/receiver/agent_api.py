@@ -10,6 +10,7 @@ from aiohttp import web
 
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.log import get_logger
+from fabricpulse.core.output import printable
 from fabricpulse.core.waiting import wait_with_timeout
 from fabricpulse.core.web.body_limit import body_limit
 from fabricpulse.remediation import failpoints
@@ -32,7 +33,6 @@ from fabricpulse.remediation.receiver.model import AgentState, Held
 from fabricpulse.remediation.receiver.observed_state import is_name
 from fabricpulse.remediation.receiver.reconciler import Reconciler
 from fabricpulse.remediation.receiver.transaction import Transaction, Transition
-from fabricpulse.remediation.text import printable
 
 log = get_logger(__name__)
 

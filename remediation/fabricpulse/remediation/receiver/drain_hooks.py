@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from fabricpulse.core.log import get_logger
+from fabricpulse.core.output import printable
 from fabricpulse.core.waiting import wait_with_timeout
 from fabricpulse.remediation import failpoints
 from fabricpulse.remediation.receiver.commit_loop import CommitLoop
@@ -14,7 +15,6 @@ from fabricpulse.remediation.receiver.drains import Order
 from fabricpulse.remediation.receiver.reconciler import Reconciler
 from fabricpulse.remediation.receiver.store import StoreError
 from fabricpulse.remediation.receiver.transaction import Transaction
-from fabricpulse.remediation.text import printable
 
 log = get_logger(__name__)
 

@@ -12,6 +12,7 @@ from typing import Any
 import aiohttp
 
 from fabricpulse.core.log import get_logger
+from fabricpulse.core.output import printable
 from fabricpulse.core.waiting import wait_with_timeout
 from fabricpulse.core.web.client import HttpClient, describe
 from fabricpulse.core.web.urls import redact
@@ -20,7 +21,6 @@ from fabricpulse.remediation.receiver.commit_loop import CommitLoop
 from fabricpulse.remediation.receiver.config import NotifyConfig
 from fabricpulse.remediation.receiver.store import Store, StoreError
 from fabricpulse.remediation.receiver.transaction import Transaction
-from fabricpulse.remediation.text import printable
 
 log = get_logger(__name__)
 
