@@ -13,5 +13,6 @@ echo "wheel-test: installing"
 # Most of what is installed is imported never or once: to compile it all would take longer than the tests.
 "$work/venv/bin/pip" install --quiet --no-compile "$work"/dist/fabricpulse-*.whl pytest
 cp -r tests/wheel "$work/tests"
+cp pyproject.toml "$work"
 cd "$work"
 FABRICPULSE_DIST=$work/dist "$work/venv/bin/python" -Im pytest -c /dev/null --rootdir "$work/tests" "$work/tests"

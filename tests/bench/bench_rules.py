@@ -89,7 +89,7 @@ def _evaluation_ms(hosts: int) -> float:
         groups={name: round(cost, 1) for name, cost in found.group_ms.items()},
         failing=found.failing,
     )
-    intervals = {group["name"]: seconds(group.get("interval", f"{SCRAPE_S}s")) for group in groups}
+    intervals = {group["name"]: seconds(group.get("interval", f"{SCRAPE_S}s")) for group in groups()}
     share = sum(cost * SCRAPE_S / intervals[name] for name, cost in found.group_ms.items())
     rows.report(case, "rule_eval_ms_per_scrape", share, "ms", scrape_s=SCRAPE_S)
     return found.all_ms

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from importlib import import_module
 from importlib.metadata import entry_points, metadata
 from importlib.resources import files
@@ -19,20 +20,10 @@ COMMANDS = sorted(entry_points(group="fabricpulse.commands"), key=lambda entry: 
 # What scripts/wheel_test.sh has built.
 DIST = Path(os.environ["FABRICPULSE_DIST"])
 OF_THE_LAB = ("demo", "lab")
-PACKAGES = (
-    "clocksync",
-    "core",
-    "deploy",
-    "mesh",
-    "nic",
-    "placement",
-    "plugin",
-    "plugin_ipc",
-    "qp",
-    "remediation",
-    "rules",
-    "verbs",
-    "why",
+# All that the wheel should have.
+SETTINGS = tomllib.loads((DIST.parent / "pyproject.toml").read_text())["tool"]["scikit-build"]
+PACKAGES = sorted(
+    name.removeprefix("fabricpulse/") for name in SETTINGS["wheel"]["packages"] if name != "fabricpulse/lab"
 )
 
 
@@ -57,6 +48,18 @@ def test_it_is_the_wheel(package: str) -> None:
     """Each component comes from this environment, not from a checkout, with its marker for type checkers."""
     assert portion(package).is_relative_to(sys.prefix)
     assert (portion(package) / "py.typed").is_file()
+
+
+def test_runbooks_point_to_what_is_there() -> None:
+    """A person on call may have no more than this host."""
+    folder = portion("core").parent / "data" / "docs" / "runbooks"
+    links = {
+        (page.parent / link).resolve()
+        for page in folder.glob("*.md")
+        for link in re.findall(r"\]\(([^):#]+)[^)]*\)", page.read_text())
+    }
+    assert len(links) > 10
+    assert [str(link) for link in links if not link.exists()] == []
 
 
 def test_no_native_sources() -> None:
