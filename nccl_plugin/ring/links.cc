@@ -30,13 +30,13 @@ std::vector<Link> connect_links(const Options& options, Net* net, Rendezvous* re
     if (links[c].recv == nullptr) links[c].recv = net->accept(listeners[c]);
     return links[c].recv != nullptr;
   };
-  using Step = std::function<bool(uint32_t)>;
+  using Attempt = std::function<bool(uint32_t)>;
   // Asks again and again, as NCCL does, until all have it.
-  auto poll = [&](const std::vector<Step>& steps, bool backwards) {
+  auto poll = [&](const std::vector<Attempt>& attempts, bool backwards) {
     for (;;) {
       uint32_t left = 0;
       for (uint32_t i = 0; i < count; ++i)
-        for (const Step& step : steps) left += !step(backwards ? count - 1 - i : i);
+        for (const Attempt& attempt : attempts) left += !attempt(backwards ? count - 1 - i : i);
       if (left == 0) return;
       if (stop->load() || now_s() > deadline)
         throw std::runtime_error("connecting: " + std::to_string(left) + " of " + std::to_string(count * 2) +
@@ -52,13 +52,13 @@ std::vector<Link> connect_links(const Options& options, Net* net, Rendezvous* re
       poll({connect, accept}, false);
       break;
     case Order::kOneByOne:
-      poll({first ? Step(connect) : Step(accept)}, false);
-      poll({first ? Step(accept) : Step(connect)}, false);
+      poll({first ? Attempt(connect) : Attempt(accept)}, false);
+      poll({first ? Attempt(accept) : Attempt(connect)}, false);
       break;
     case Order::kBackwards:
       // The connector goes forwards, so every accept but one is asked for before its peer has begun.
-      poll({first ? Step(connect) : Step(accept)}, !first);
-      poll({first ? Step(accept) : Step(connect)}, first);
+      poll({first ? Attempt(connect) : Attempt(accept)}, !first);
+      poll({first ? Attempt(accept) : Attempt(connect)}, first);
       break;
   }
   for (void* listener : listeners) net->close_listen(listener);

@@ -33,14 +33,14 @@ _SIBLING_POD = re.compile(r"/pod([0-9a-f-]{32,36})(?:/|$)", re.ASCII)
 
 
 @dataclass(frozen=True)
-class Membership:
+class CgroupMembership:
     """What a process is part of. One of both is set. pod_uid : with dashes."""
 
     slurm_job: str = ""
     pod_uid: str = ""
 
 
-def membership(text: str) -> Membership | None:
+def membership(text: str) -> CgroupMembership | None:
     """By the lines of /proc/<pid>/cgroup; None when none of them is a job's or a pod's."""
     for line in text.splitlines():
         _, _, path = line.partition(":")
@@ -51,14 +51,14 @@ def membership(text: str) -> Membership | None:
     return None
 
 
-def _of_path(path: str) -> Membership | None:
+def _of_path(path: str) -> CgroupMembership | None:
     outside = _OUTSIDE.match(path)
     if outside is not None:
         path = path[outside.end() :]
     for pattern in _SLURM:
         if match := pattern.match(path):
-            return Membership(slurm_job=match[1])
+            return CgroupMembership(slurm_job=match[1])
     for pattern in (*_POD, _SIBLING_POD) if outside else _POD:
         if match := pattern.match(path):
-            return Membership(pod_uid=match[1].replace("_", "-"))
+            return CgroupMembership(pod_uid=match[1].replace("_", "-"))
     return None

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from fabricpulse.qp.cgroup import Membership, membership
+from fabricpulse.qp.cgroup import CgroupMembership, membership
 
 # A line for each hierarchy of cgroup v1, each with a path of 4,096 bytes at most; ours are at the beginning.
 _MOST_BYTES = 64 << 10
@@ -43,7 +43,7 @@ class ProcessFacts:
     None where the process is not known."""
 
     user: str
-    member_of: Membership | None = None
+    member_of: CgroupMembership | None = None
     start_s: float | None = None
 
 

@@ -17,7 +17,7 @@ from fabricpulse.plugin_ipc.telemetry import (
     process_start_ticks,
 )
 from fabricpulse.qp import process_facts
-from fabricpulse.qp.cgroup import Membership, membership
+from fabricpulse.qp.cgroup import CgroupMembership, membership
 from fabricpulse.qp.metrics import METRICS
 from fabricpulse.qp.process_facts import ProcessFacts, ProcessTable, UserNames
 from fabricpulse.qp.workload_info import (
@@ -62,7 +62,7 @@ POD = f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{UNDER
 )
 def test_paths_of_jobs_and_pods(text: str, job: str, pod: str) -> None:
     """As Slurm and the kubelet name them, in both versions of cgroups, also seen from another cgroup namespace."""
-    assert membership(text) == Membership(job, pod)
+    assert membership(text) == CgroupMembership(job, pod)
 
 
 @pytest.mark.parametrize(
@@ -91,8 +91,8 @@ def test_paths_that_prove_nothing(text: str) -> None:
 def test_the_outermost_job_counts() -> None:
     """What a job makes below its own cgroup does not make it another job."""
     inner = "/system.slice/slurmstepd.scope/job_9"
-    assert membership(SLURM + inner) == Membership(slurm_job="4711")
-    assert membership(POD + inner) == Membership(pod_uid=UID)
+    assert membership(SLURM + inner) == CgroupMembership(slurm_job="4711")
+    assert membership(POD + inner) == CgroupMembership(pod_uid=UID)
 
 
 def test_no_path_below_a_user_s_cgroup_is_believed() -> None:
@@ -152,7 +152,7 @@ def test_the_kernel_s_word(proc: Proc) -> None:
     """Job, user and start of a process that runs as the owner of its file."""
     proc.add(17, 300 * HERTZ, 1000, SLURM)
     assert facts(table(proc), Process(1000, 17, 300 * HERTZ)) == ProcessFacts(
-        "alice", Membership(slurm_job="4711"), 9800.0
+        "alice", CgroupMembership(slurm_job="4711"), 9800.0
     )
 
 
@@ -171,7 +171,7 @@ def test_a_process_of_a_container(proc: Proc) -> None:
     proc.add(4000, 300, 0, "0::/", inner=1)
     proc.add(4001, 301, 0, POD, inner=1)
     proc.add(4002, 301, 1000, SLURM, inner=1)
-    assert facts(table(proc), Process(0, 1, 301)).member_of == Membership(pod_uid=UID)
+    assert facts(table(proc), Process(0, 1, 301)).member_of == CgroupMembership(pod_uid=UID)
 
 
 def test_lost_processes_cost_a_walk_now_and_then(proc: Proc, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,7 +191,7 @@ def test_lost_processes_cost_a_walk_now_and_then(proc: Proc, monkeypatch: pytest
     assert walks == 2
     # One that is found later is found.
     proc.add(4000, 300, 1000, POD, inner=7)
-    assert facts(made, Process(1000, 7, 300), 61.0).member_of == Membership(pod_uid=UID)
+    assert facts(made, Process(1000, 7, 300), 61.0).member_of == CgroupMembership(pod_uid=UID)
 
 
 def test_a_process_that_is_moved(proc: Proc) -> None:
@@ -203,7 +203,7 @@ def test_a_process_that_is_moved(proc: Proc) -> None:
     (proc.folder / "17" / "cgroup").write_text(SLURM)
     assert facts(made, process, 30.0).member_of is None
     after = facts(made, process, 61.0)
-    assert (after.member_of, after.start_s) == (Membership(slurm_job="4711"), before.start_s)
+    assert (after.member_of, after.start_s) == (CgroupMembership(slurm_job="4711"), before.start_s)
 
 
 def test_what_a_process_may_do_to_its_own_files(proc: Proc) -> None:
@@ -268,17 +268,17 @@ SAID = Claim("4711", "physics", "16", "train-0", "ml", UID)
 
 def test_an_environment_that_agrees() -> None:
     """What only the environment knows is added to the kernel's word."""
-    known = ProcessFacts("alice", Membership(slurm_job="4711"), 1.0)
+    known = ProcessFacts("alice", CgroupMembership(slurm_job="4711"), 1.0)
     assert info("w", SAID, known) == WorkloadInfo("w", "4711", "", "", "", "alice", "physics", "16", "cgroup")
-    known = ProcessFacts("root", Membership(pod_uid=UID), 1.0)
+    known = ProcessFacts("root", CgroupMembership(pod_uid=UID), 1.0)
     assert info("w", SAID, known) == WorkloadInfo("w", "", "ml", "train-0", UID, "root", "", "", "cgroup")
 
 
 def test_an_environment_that_contradicts() -> None:
     """A process that says that it is another's job: the kernel's word stands, and nothing else of the story."""
-    other = info("w", SAID, ProcessFacts("mallory", Membership(slurm_job="9999"), 1.0))
+    other = info("w", SAID, ProcessFacts("mallory", CgroupMembership(slurm_job="9999"), 1.0))
     assert other == WorkloadInfo("w", "9999", user="mallory", source="cgroup")
-    other = info("w", SAID, ProcessFacts("mallory", Membership(pod_uid=STATIC), 1.0))
+    other = info("w", SAID, ProcessFacts("mallory", CgroupMembership(pod_uid=STATIC), 1.0))
     assert other == WorkloadInfo("w", pod_uid=STATIC, user="mallory", source="cgroup")
 
 
@@ -319,7 +319,7 @@ def test_series_of_a_host(tmp_path: Path) -> None:
         for n in range(2)
     ]
     for number, snapshot in enumerate(honest):
-        known[snapshot.process] = ProcessFacts("alice", Membership(slurm_job="4711"), 90.0 - number)
+        known[snapshot.process] = ProcessFacts("alice", CgroupMembership(slurm_job="4711"), 90.0 - number)
     infos, started = workload_infos([*snapshots, *honest], [], known)
     assert sum(i.user == "mallory" for i in infos) == MOST_PER_OWNER
     assert [i for i in infos if i.user == "alice"] == [
