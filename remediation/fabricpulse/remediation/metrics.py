@@ -34,6 +34,13 @@ UNAUTHORIZED = MetricSpec(
     "Requests without valid credentials (401) or role (403), by whose route it was: alertmanager, agents, operator.",
     ("route",),
 )
+REPORTS_REFUSED = MetricSpec(
+    "fabricpulse_remediation_reports_refused_total",
+    "counter",
+    "Agents' reports that were refused: no room for another host (room), more news than a host or address can have "
+    "(lines).",
+    ("reason",),
+)
 NOTIFICATIONS = MetricSpec(
     "fabricpulse_remediation_notifications_total",
     "counter",
@@ -136,6 +143,23 @@ JOURNAL_LINES = MetricSpec(
     "fabricpulse_remediation_transitions_total", "counter", "Lines written to the journal."
 )
 
+LINES_LEFT_OUT = MetricSpec(
+    "fabricpulse_remediation_lines_left_out_total",
+    "counter",
+    "Lines about alerts for which the journal had no room: they come and go more often than any fleet's.",
+)
+KEPT_BYTES = MetricSpec(
+    "fabricpulse_remediation_received_bytes",
+    "gauge",
+    "Size of what is kept as it was received, by kind: deliveries, dead_letters.",
+    ("kind",),
+)
+ROWS_DROPPED = MetricSpec(
+    "fabricpulse_remediation_received_dropped_total",
+    "counter",
+    "Deliveries and dead letters that made room for newer ones before their seven days were over, by kind.",
+    ("kind",),
+)
 JOURNAL_LENGTH = MetricSpec(
     "fabricpulse_remediation_journal_lines", "gauge", "Lines in the journal, which is append-only."
 )
@@ -199,6 +223,7 @@ RECEIVER_METRICS = (
     ALERTS,
     DEAD_LETTERS,
     UNAUTHORIZED,
+    REPORTS_REFUSED,
     NOTIFICATIONS,
     INGEST_SECONDS,
     EPISODES,
@@ -223,6 +248,9 @@ RECEIVER_METRICS = (
     COMMIT_SECONDS,
     LEADER,
     JOURNAL_LINES,
+    LINES_LEFT_OUT,
+    KEPT_BYTES,
+    ROWS_DROPPED,
     JOURNAL_LENGTH,
     JOURNAL_SEAL,
     JOURNAL_SEAL_AT_START,

@@ -69,8 +69,10 @@ def test_what_is_committed_is_read_again_and_edits_show(url):
     assert [line["id"] for line in store.lines_of("fleet", 1)] == [2]
     assert [delivery.body for _, delivery in store.deliveries(0, 10)] == [b"\x00body"] * 2
     assert len(store.dead_letters(10)) == 2
+    assert store.kept_bytes == {"delivery": 2 * (5 + 150), "dead_letter": 2 * (2 + 150)}
     store.prune(4.5)
     assert list(store.deliveries(0, 10)) == []
+    assert store.kept_bytes == {"delivery": 0, "dead_letter": 2 * (2 + 150)}
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("UPDATE transition SET subject = 'x' WHERE id = 1")
     with pytest.raises(StoreError, match="line 1 does not follow"):

@@ -5,7 +5,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.unit.remediation.world import alert, config
+
 from fabricpulse.remediation.receiver.commit_loop import CommitLoop
+from fabricpulse.remediation.receiver.line_limit import LineLimit
+from fabricpulse.remediation.receiver.reconciler import Reconciler
 from fabricpulse.remediation.receiver.sql_store import SqlStore
 from fabricpulse.remediation.receiver.sqlite_database import SqliteDatabase
 from fabricpulse.remediation.receiver.transaction import Transaction
@@ -74,6 +78,26 @@ async def test_the_kill_switch_does_not_wait_for_a_storm(tmp_path: Path) -> None
     running = asyncio.create_task(loop.run())
     await asyncio.gather(*waiting)
     assert [batch for batch in batches if batch] == [["pause", "d0", "d1"], ["d2", "d3"], ["d4"], ["great"]]
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    store.close()
+
+
+async def test_alerts_without_room_in_the_journal_are_believed_all_the_same(tmp_path: Path) -> None:
+    """What is known follows from all of them; the lines that are left out are counted, and nobody waits for them."""
+    store = SqlStore(SqliteDatabase(tmp_path / "j.db"))
+    loop, reconciler = CommitLoop(store, lambda _transaction, _now: None, lambda: 50.0), Reconciler(config())
+    loop.lines = LineLimit(burst_bytes=4_000, bytes_per_s=0)
+    await loop.start(lambda transaction, _: transaction.log("fleet", "started"))
+    running = asyncio.create_task(loop.run())
+    for number in range(30):
+        given = [alert(f"h{number}")]
+        await loop.submit(lambda t, now, given=given: reconciler.observed.on_alerts(t, given, now))  # type: ignore[misc]
+    await loop.order(lambda transaction, _: transaction.log("fleet", "paused"))
+    assert len(loop.state.episodes) == 30
+    events = [line["event"] for line in store.transitions(0, 100)]
+    assert events == ["started", *["episode_firing"] * 10, "lines_left_out", "paused"]
+    assert loop.lines.left_out == 20
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     store.close()

@@ -316,6 +316,85 @@ def test_fake_agents_do_not_hide_that_many_are_lost():
     assert (world.pending(), world.blocked()) == ([], "frozen")
 
 
+def joined(world: World, count: int, source: str) -> None:
+    """Hosts that `source` speaks for: they report as often as others do, all of them well."""
+    health = {f"rail{i}": "healthy" for i in range(8)}
+    for i in range(count):
+        host, devices = f"made-up{i}", dict.fromkeys(health, True)
+        agent = AgentState(
+            host=host,
+            seen_at=world.now,
+            health=health,  # type: ignore[arg-type]
+            devices=devices,
+            workloads=("a",),
+            source=source,
+        )
+        world.run(lambda t, a=agent: world.reconciler.observed.on_agent(t, a, world.now))
+
+
+@pytest.mark.parametrize("age_s", [0, 601])
+def test_made_up_hosts_that_leave_do_not_freeze_the_fleet(age_s):
+    """Who has the token that all agents share: three thousand names, then silence, and for an hour nothing was done."""
+    world = fleet(6)
+    joined(world, 3000, "10.0.0.66")
+    world.now += age_s
+    joined(world, 3000, "10.0.0.66")
+    world.now += 16
+    world.report()
+    world.deliver(alert())
+    world.now += 6
+    world.reconcile()
+    assert [action.target.host for action in world.pending()] == ["h0"]
+
+
+def test_addresses_that_fall_silent_together_do():
+    """Hosts without tokens of their own are as good as their addresses: three of six, one address each, are lost."""
+    world = fleet(0)
+    hosts = [f"h{i}" for i in range(6)]
+    for host in hosts:
+        world.report([host], source=f"10.0.0.{host}")
+    world.now += 16
+    for host in hosts[:3]:
+        world.report([host], source=f"10.0.0.{host}")
+    world.deliver(alert())
+    world.now += 6
+    world.reconcile()
+    assert (world.pending(), world.blocked()) == ([], "frozen")
+
+
+def test_hosts_behind_a_proxy_all_count():
+    """One address, or two, speak for all: half of them lost is half of the fleet."""
+    world = fleet(0)
+    hosts = [f"h{i}" for i in range(8)]
+    for number, host in enumerate(hosts):
+        world.report([host], source=f"10.0.0.{number % 2}")
+    world.now += 16
+    for number, host in enumerate(hosts[:4]):
+        world.report([host], source=f"10.0.0.{number % 2}")
+    world.deliver(alert())
+    world.now += 6
+    world.reconcile()
+    assert (world.pending(), world.blocked()) == ([], "frozen")
+
+
+def test_made_up_hosts_that_stay_raise_no_limit():
+    """Once they had reported for ten minutes they counted: ten hosts in place of three, eight NICs of a job in place
+    of two. Of each address one counts, so that it may be one more."""
+    for limits, allowed in (("breaker_hosts: 3", 3), ("breaker_hosts: 99", 3)):
+        world = fleet(
+            12, f"{limits}, burst: 99, max_in_flight: 99, shared_cause_count: 99, shared_cause_fraction: 1"
+        )
+        jobs = ("a",) if limits == "breaker_hosts: 99" else ()
+        for seconds in (0, 601):
+            world.now += seconds
+            joined(world, 300, "10.0.0.66")
+            world.report(workloads=jobs)
+        world.deliver(*(alert(host, f"nic{i}") for i, host in enumerate(world.hosts)))
+        world.now += 6
+        world.reconcile()
+        assert len(world.pending()) == allowed
+
+
 @pytest.mark.simulation
 def test_the_breaker_has_a_bound_of_its_own():
     """A tenth of a large fleet is no noise: at most breaker_max_hosts."""

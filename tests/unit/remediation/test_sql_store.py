@@ -235,6 +235,43 @@ def test_deliveries_come_back_and_go_after_their_time(path):
     store.close()
 
 
+def test_no_more_is_kept_than_there_is_room_for(path):
+    """Who may send alerts filled the disk for seven days. The oldest go first, and a restart knows what is there."""
+    store = SqlStore(SqliteDatabase(path), keep_bytes=80_000)
+    store.load()
+    for number in range(300):
+        given = batch()
+        given.deliveries = [Delivery(float(number), "a", b"x" * 1_000) for _ in range(2)]
+        given.dead_letters = [DeadLetter(b"y" * 500, "bad")]
+        store.commit(given)
+        assert store.kept_bytes["delivery"] <= 80_000
+        assert store.kept_bytes["dead_letter"] <= 10_000
+    kept = [d.received_at for _, d in store.deliveries(0, 1_000)]
+    assert kept == sorted(kept)
+    assert (len(kept), kept[-1]) == (80_000 // 1_150, 299.0)
+    assert store.dropped == {"delivery": 600 - len(kept), "dead_letter": 300 - 10_000 // 650}
+    assert len(store.dead_letters(1_000)) == 10_000 // 650
+    held = dict(store.kept_bytes)
+    given = batch()
+    given.deliveries = [Delivery(1.0, "a", b"x")]
+    given.transaction.log("h0", "unwritable", object=object())
+    with pytest.raises(TypeError):
+        store.commit(given)
+    assert store.kept_bytes == held, "what was rolled back takes nothing"
+    store.close()
+    store = SqlStore(SqliteDatabase(path), keep_bytes=80_000)
+    assert store.kept_bytes == held
+    given = batch()
+    given.deliveries = [Delivery(400.0, "a", b"x" * 200_000)]
+    store.load()
+    store.commit(given)
+    assert list(store.deliveries(0, 10)) == [], "one that is larger than all that may be kept is not"
+    assert (store.kept_bytes["delivery"], store.dropped["delivery"]) == (0, len(kept) + 1)
+    store.prune(150.0)
+    assert store.kept_bytes["dead_letter"] == 0
+    store.close()
+
+
 def test_closing_waits_for_the_transaction_under_way(path):
     """A cancelled task leaves its thread in the middle of a commit: that is kept whole, and the next is refused."""
     database = SqliteDatabase(path)

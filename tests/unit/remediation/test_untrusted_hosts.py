@@ -14,7 +14,7 @@ from fabricpulse.remediation.receiver.host_lines import BURST, HostLines
 from fabricpulse.remediation.receiver.lane_evidence import LaneEvidence
 from fabricpulse.remediation.receiver.model import Held
 from fabricpulse.remediation.receiver.operator_api import OperatorApi
-from fabricpulse.remediation.receiver.payload import PayloadError, parse_notification, parse_polled
+from fabricpulse.remediation.receiver.payload import Alert, PayloadError, parse_notification, parse_polled
 from fabricpulse.remediation.receiver.reconciler import Reconciler
 
 
@@ -110,6 +110,21 @@ def test_an_alertmanager_that_answers_with_nonsense_fills_no_memory():
         "status": {"state": "active"},
     }
     assert parse_polled(msgspec.json.encode([polled])) == ()
+
+
+def test_names_of_labels_are_bounded_like_their_values():
+    """They are told to people and stay in the journal: one of 64 MiB did."""
+    alert_ = {
+        "status": "firing",
+        "labels": {"alertname": "A", "n" * 4097: ""},
+        "fingerprint": "f",
+        "startsAt": "2026-01-01T00:00:00Z",
+    }
+    notification = parse_notification(msgspec.json.encode({"version": "4", "alerts": [alert_]}))
+    assert (notification.alerts, len(notification.dead_letters)) == ((), 1)
+    world = World(config("rules: [{alert: A, action: notify}]\n"))
+    world.deliver(Alert(True, "f", START, {"alertname": "A", "n" * 4096: "v" * 4096}))
+    assert world.lines[-1].detail["labels"] == {"alertname": "A", "n" * 200: "v" * 200}
 
 
 def test_nics_that_membership_does_not_have_count_for_nothing():

@@ -105,6 +105,15 @@ async def test_more_than_any_fleet_has_is_413(tmp_path: Path, monkeypatch: pytes
         assert store.begun == [30]
 
 
+async def test_a_body_of_nonsense_leaves_few_dead_letters(tmp_path: Path) -> None:
+    """Each was kept with up to 4 KiB: two hundred thousand of them from one body that compresses to nothing."""
+    nowhere = [alert(device="") for _ in range(3_000)]
+    sent = json.dumps(webhook(*nowhere, *({"status": "odd"} for _ in range(3_000)))).encode()
+    async with receiver(tmp_path) as (store, _, client, _):
+        assert (await client.post(PATH, data=sent)).status == 200
+        assert len(store.dead_letters(10_000)) == 100
+
+
 async def test_few_bytes_are_worked_on_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is made of a body takes several times its size: as much as one of the largest makes, not that of all that
     come together. All of them are taken."""

@@ -297,10 +297,14 @@ def _client_of(accepted: socket.socket, address: object) -> str:
     """
     if accepted.family not in (socket.AF_INET, socket.AF_INET6) or not isinstance(address, tuple):
         return "local"
-    host = str(address[0])
-    if accepted.family == socket.AF_INET:
-        return host
-    full = ipaddress.IPv6Address(host.partition("%")[0])
+    return network_of(str(address[0]))
+
+
+def network_of(address: str) -> str:
+    """The IPv4 address itself, or the IPv6 /64 network of an address: what one host cannot have many of."""
+    full = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(full, ipaddress.IPv4Address):
+        return address
     if full.ipv4_mapped is not None:
         return str(full.ipv4_mapped)
     return str(ipaddress.IPv6Network((full, 64), strict=False))

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import time
+from collections import Counter
 from collections.abc import Callable
 
 import msgspec
@@ -13,6 +14,7 @@ from fabricpulse.core.log import get_logger
 from fabricpulse.core.output import printable
 from fabricpulse.core.waiting import wait_with_timeout
 from fabricpulse.core.web.body_limit import body_limit
+from fabricpulse.core.web.connections import network_of
 from fabricpulse.remediation import failpoints
 from fabricpulse.remediation.protocol import (
     MAX_LANE_ORDERS,
@@ -26,7 +28,7 @@ from fabricpulse.remediation.protocol import (
 from fabricpulse.remediation.receiver.agent_room import AgentRoom
 from fabricpulse.remediation.receiver.auth import Principal, certificate_names
 from fabricpulse.remediation.receiver.commit_loop import CommitLoop
-from fabricpulse.remediation.receiver.host_lines import HostLines
+from fabricpulse.remediation.receiver.host_lines import SOURCE_BURST, SOURCE_LINES_PER_S, HostLines
 from fabricpulse.remediation.receiver.http_json import json_answer, number
 from fabricpulse.remediation.receiver.in_flight import withheld
 from fabricpulse.remediation.receiver.model import AgentState, Held
@@ -62,6 +64,8 @@ class AgentApi:
         self._waiting: dict[str, set[asyncio.Event]] = {}
         self._room = AgentRoom()
         self._lines = HostLines()
+        self._source_lines = HostLines(SOURCE_BURST, SOURCE_LINES_PER_S)
+        self.refused: Counter[str] = Counter()
         self._warned: set[str] = set()
 
     def add(self, router: web.UrlDispatcher) -> None:
@@ -94,6 +98,14 @@ class AgentApi:
         if not is_name(host):
             raise web.HTTPBadRequest(text="not the name of a host\n")
         return host
+
+    def _source(self, request: web.Request, host: str) -> str:
+        """The address that speaks for a host; "" where nobody else can, or the host is known to be there."""
+        principal: Principal = request["principal"]
+        if host in self._reconciler.inventory or principal.host or self._reconciler.config.agent_certificates:
+            return ""
+        # None of a Unix socket: what is behind it is a proxy.
+        return network_of(request.remote) if request.remote else "local"
 
     async def _desired(self, request: web.Request) -> web.Response:
         """Long poll: answers at once when the desired state of the host is not the one of `version`."""
@@ -177,7 +189,10 @@ class AgentApi:
         except (msgspec.DecodeError, RecursionError, ValueError) as error:
             raise web.HTTPBadRequest(text="not a report\n") from error
         report = _with_printable_names(report)
-        if not self._room.admits(host, report, self._loop.state.agents):
+        source = self._source(request, host)
+        left = self._room.make_room(host, report, self._loop.state.agents, source)
+        if left is None:
+            self.refused["room"] += 1
             text = "agents of more hosts or NICs report than any fleet has: give the receiver a membership file\n"
             raise web.HTTPServiceUnavailable(text=text)
 
@@ -185,6 +200,7 @@ class AgentApi:
 
         def change(transaction: Transaction, now: float) -> None:
             nonlocal admitted
+            transaction.drop("agents", [name for name in left if name in transaction.agents])
             before = transaction.mark()
             held = {device: Held(nic.desired, nic.generation) for device, nic in report.held.items()}
             agent = AgentState(
@@ -196,12 +212,15 @@ class AgentApi:
                 held=held,
                 processes=report.processes,
                 workloads=tuple(report.workloads),
+                source=source,
             )
             self._reconciler.observed.on_agent(transaction, agent, now)
             for result in report.results:
                 self._reconciler.results.on_result(transaction, host, result, now)
                 self._reconciler.rebalancer.on_result(transaction, host, result, now)
-            admitted = self._lines.take(host, len(transaction.transitions) - before[1], now)
+            lines = len(transaction.transitions) - before[1]
+            admitted = not source or self._source_lines.take(source, lines, now)
+            admitted = admitted and self._lines.take(host, lines, now)
             if not admitted:
                 transaction.rollback(before)
                 return
@@ -211,6 +230,7 @@ class AgentApi:
 
         await self._loop.submit(change)
         if not admitted:
+            self.refused["lines"] += 1
             if host not in self._warned and len(self._warned) < _MOST_WARNED:
                 self._warned.add(host)
                 log.warning("reports with more news than a host can have are refused", host=host)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from fabricpulse.core.log import get_logger
 from fabricpulse.remediation import failpoints
+from fabricpulse.remediation.receiver.line_limit import LineLimit
 from fabricpulse.remediation.receiver.model import OUTCOMES, State
 from fabricpulse.remediation.receiver.payload import DeadLetter
 from fabricpulse.remediation.receiver.store import Batch, Delivery, Store, StoreError, Unsaved
@@ -66,6 +67,7 @@ class CommitLoop:
         self._listeners: list[Callable[[list[Transition]], None]] = []
         self.state = State()
         self._unsaved = Unsaved()
+        self.lines = LineLimit()
         self._committed_at = time.monotonic()
         self.failure = ""
         self._reconciled_at = float("-inf")
@@ -178,6 +180,7 @@ class CommitLoop:
             self._put_off = not reconciled
             if reconciled:
                 self._timed_reconcile(transaction, now)
+            transaction.transitions = self.lines.limited(transaction.transitions, now)
             if transaction.transitions or batch.deliveries or batch.dead_letters or self._is_save_due():
                 batch.unsaved = self._unsaved
                 begun = time.monotonic()

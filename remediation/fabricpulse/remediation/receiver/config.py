@@ -273,24 +273,26 @@ class ReceiverConfig(Section, frozen=True):
     """`fabricpulse remediation receiver --config FILE`.
 
     journal : SQLite file, on a local disk; or the URL of a PostgreSQL database (`postgresql://…`, as libpq reads it,
-    with `passfile=` for the password), which several receivers share: one leads, the others stand by. lease_s : with
-    PostgreSQL, how long after the last sign of the leader another receiver takes over, seconds. alertmanagers : base
-    URLs of Alertmanagers, polled for active alerts at start, every `alertmanager_poll_s` and when a notification was
-    truncated or suspect. alertmanager_poll_s : time between two polls of the Alertmanagers, seconds. expire_s : a
-    firing alert that no Alertmanager has held for so long, in seconds, has expired. watchdog : an alert that always
-    fires; once it has been seen, its absence means that alerting is dead, and nothing goes back into service. Empty:
-    not checked. http_client : TLS, password or token that the Alertmanagers ask for. token_file : file with a bearer
-    token that Alertmanager, agents and operators must show, for every role; read again when it changes. access : who
-    may do what, in place of token_file. membership : file of the fleet's hosts and NICs; with it, an alert or an agent
-    that names any other is turned away. agent_certificates : an agent must show a client certificate whose SAN is its
-    host's name. signing_key_file : Ed25519 private key (`fabricpulse remediation keygen`) that signs what agents are
-    told. intent_valid_s : how long after it was sent what an agent is told is valid, seconds. rules : what to do about
-    which alert. cause_alerts : alerts on what many NICs share. hold : the quiet time before a NIC returns. guards :
-    limits. rebalance : lanes on other paths. drain : leaving hosts. maintenance : windows in which nothing is decided.
-    notify : who is told what was decided.
+    with `passfile=` for the password), which several receivers share: one leads, the others stand by.
+    keep_deliveries_bytes : so much of what Alertmanager has sent is kept as it came, for seven days at most, the oldest
+    goes first. lease_s : with PostgreSQL, how long after the last sign of the leader another receiver takes over,
+    seconds. alertmanagers : base URLs of Alertmanagers, polled for active alerts at start, every `alertmanager_poll_s`
+    and when a notification was truncated or suspect. alertmanager_poll_s : time between two polls of the Alertmanagers,
+    seconds. expire_s : a firing alert that no Alertmanager has held for so long, in seconds, has expired. watchdog : an
+    alert that always fires; once it has been seen, its absence means that alerting is dead, and nothing goes back into
+    service. Empty: not checked. http_client : TLS, password or token that the Alertmanagers ask for. token_file : file
+    with a bearer token that Alertmanager, agents and operators must show, for every role; read again when it changes.
+    access : who may do what, in place of token_file. membership : file of the fleet's hosts and NICs; with it, an alert
+    or an agent that names any other is turned away. agent_certificates : an agent must show a client certificate whose
+    SAN is its host's name. signing_key_file : Ed25519 private key (`fabricpulse remediation keygen`) that signs what
+    agents are told. intent_valid_s : how long after it was sent what an agent is told is valid, seconds. rules : what
+    to do about which alert. cause_alerts : alerts on what many NICs share. hold : the quiet time before a NIC returns.
+    guards : limits. rebalance : lanes on other paths. drain : leaving hosts. maintenance : windows in which nothing is
+    decided. notify : who is told what was decided.
     """
 
     journal: str = "/var/lib/fabricpulse/remediation.db"
+    keep_deliveries_bytes: Annotated[int, Meta(ge=1 << 20)] = 1 << 30
     lease_s: Annotated[float, Meta(ge=1, le=60)] = 10
     alertmanagers: tuple[str, ...] = ()
     alertmanager_poll_s: Annotated[float, Meta(gt=0)] = 60

@@ -29,6 +29,7 @@ def expose(
     ingest: IngestStatistics,
     exclusive: bool,
     refused: Counter[str],
+    reports_refused: Counter[str],
     notified: dict[str, Counter[str]],
     text_format: TextFormat,
 ) -> bytes:
@@ -50,6 +51,8 @@ def expose(
         out.add(metrics.DELIVERIES, (str(code),), count)
     for route in ROUTES:
         out.add(metrics.UNAUTHORIZED, (route,), refused[route])
+    for reason in ("room", "lines"):
+        out.add(metrics.REPORTS_REFUSED, (reason,), reports_refused[reason])
     for name, results in sorted(notified.items()):
         for result, count in sorted(results.items()):
             out.add(metrics.NOTIFICATIONS, (name, result), count)
@@ -100,6 +103,10 @@ def expose(
     out.add(metrics.LEADER, (), 1)
     out.add(metrics.COMMIT_SECONDS, (), loop.commit_seconds[0])
     out.add(metrics.JOURNAL_LINES, (), counts["transitions",])
+    out.add(metrics.LINES_LEFT_OUT, (), loop.lines.left_out)
+    for kind, table in (("deliveries", "delivery"), ("dead_letters", "dead_letter")):
+        out.add(metrics.KEPT_BYTES, (kind,), store.kept_bytes[table])
+        out.add(metrics.ROWS_DROPPED, (kind,), store.dropped[table])
     seal = store.seal()
     out.add(metrics.JOURNAL_LENGTH, (), seal.length)
     out.add(metrics.JOURNAL_SEAL, (), seal.number)

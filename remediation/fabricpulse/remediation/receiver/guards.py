@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 
 from fabricpulse.remediation.receiver.config import GuardConfig, ReceiverConfig
+from fabricpulse.remediation.receiver.counted_hosts import counted_hosts
 from fabricpulse.remediation.receiver.in_flight import is_paused
 from fabricpulse.remediation.receiver.maintenance import in_maintenance
 from fabricpulse.remediation.receiver.model import (
@@ -92,9 +93,11 @@ class Guards:
                     self._out_unseen.update(target.workloads)
         # When many agents are lost at once, it is the receiver that is cut off: decide nothing. Of those that have
         # reported for long as well: many that have just registered must not hide it.
-        known = [a for a in state.agents.values() if a.seen_at - a.first_seen >= _OBSERVED_AFTER_S]
-        self._frozen = self._many_lost(state.agents.values()) or self._many_lost(known)
-        self._observed = [agent for agent in state.agents.values() if self._is_observed(agent)]
+        counted = counted_hosts(state.agents.values(), nics)
+        known = [agent for agent in counted if agent.seen_at - agent.first_seen >= _OBSERVED_AFTER_S]
+        self._frozen = self._many_lost(counted) or self._many_lost(known)
+        self._observed = [agent for agent in counted if self._is_observed(agent)]
+        self._observed_names = {agent.host for agent in self._observed}
         shared = shared or SharedCauses()
         self._shared = shared.episodes(state, len(self._observed), self._observed_hosts, self._limits, now)
         self._by_workload: defaultdict[str, list[AgentState]] = defaultdict(list)
@@ -237,12 +240,10 @@ class Guards:
         return counted > 2 and (counted - alive) / counted > self._limits.lost_agents_fraction
 
     def _is_observed(self, agent: AgentState) -> bool:
-        """Whether a host counts in relative limits: reported for long, and with a NIC that was observed healthy."""
+        """Whether a counted host counts in relative limits: reported for long, a NIC was observed healthy."""
         if self._now - agent.seen_at > self._limits.agent_timeout_s:
             return False
-        if self._now - agent.first_seen < _OBSERVED_AFTER_S or "healthy" not in agent.health.values():
-            return False
-        return not self._nics or agent.host in self._nics
+        return self._now - agent.first_seen >= _OBSERVED_AFTER_S and "healthy" in agent.health.values()
 
     def _observed_hosts(self, devices: frozenset[str]) -> int:
         """Observed hosts that have one of `devices`."""
@@ -266,7 +267,7 @@ class Guards:
             agents = self._by_workload[name]
             out = self._out_unseen[name] + sum(len(self._out[agent.host]) for agent in agents)
             # Who registers and claims the job must not raise its limit.
-            nics = sum(len(agent.devices) for agent in agents if self._is_observed(agent))
+            nics = sum(len(agent.devices) for agent in agents if agent.host in self._observed_names)
             allowed = max(2, int(self._limits.workload_fraction * nics))
             if out >= min(allowed, self._limits.max_workload_nics):
                 return "workload"

@@ -1,7 +1,7 @@
-"""How much of the journal the reports of a host may fill. Pure.
+"""How much of the journal the reports of a host, and of an address that speaks for hosts, may fill. Pure.
 
 Lines are kept for ever. A host whose agent lies can have a new one with each report: it holds NICs that nobody gave it,
-it is well and ill by turns.
+it is well and ill by turns. Who speaks for hosts that he makes up has such a host for each name.
 """
 
 from fabricpulse.remediation.receiver.model import Bucket
@@ -9,14 +9,18 @@ from fabricpulse.remediation.receiver.model import Bucket
 # So many lines at once, as after the loss of the receiver's journal, and so many a second from then on.
 BURST = 1_000
 LINES_PER_S = 1.0
+# Of an address: a proxy may have a fleet behind it, of which each host joins.
+SOURCE_BURST = 20_000
+SOURCE_LINES_PER_S = 10.0
 # Hosts that are remembered; those that have their full burst again are not.
 _MOST_HOSTS = 20_000
 
 
 class HostLines:
-    """One token bucket a host."""
+    """One token bucket a host, or an address."""
 
-    def __init__(self) -> None:
+    def __init__(self, burst: int = BURST, lines_per_s: float = LINES_PER_S) -> None:
+        self._burst, self._lines_per_s = burst, lines_per_s
         self._hosts: dict[str, Bucket] = {}
 
     def take(self, host: str, lines: int, now: float) -> bool:
@@ -28,11 +32,10 @@ class HostLines:
             return False
         self._hosts[host] = Bucket(left, now)
         if len(self._hosts) > _MOST_HOSTS:
-            self._hosts = {name: b for name, b in self._hosts.items() if self._left(b, now) < BURST}
+            self._hosts = {name: b for name, b in self._hosts.items() if self._left(b, now) < self._burst}
         return True
 
-    @staticmethod
-    def _left(bucket: Bucket | None, now: float) -> float:
+    def _left(self, bucket: Bucket | None, now: float) -> float:
         if bucket is None:
-            return float(BURST)
-        return min(float(BURST), bucket.tokens + max(0.0, now - bucket.at) * LINES_PER_S)
+            return float(self._burst)
+        return min(float(self._burst), bucket.tokens + max(0.0, now - bucket.at) * self._lines_per_s)

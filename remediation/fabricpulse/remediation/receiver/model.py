@@ -287,7 +287,8 @@ class AgentState(msgspec.Struct, frozen=True, kw_only=True):
 
     devices : NICs that its jobs use -> usable (link up, not avoided). connected : whether the mesh's probes get
     through, where it is asked. health : NICs that it has observed. held : NICs about which the agent was
-    ever told something. workloads : jobs that run there.
+    ever told something. workloads : jobs that run there. source : address that reports for a host for which others
+    could as well, see counted_hosts.py; "" for one that has proven who it is.
     """
 
     host: str
@@ -299,6 +300,7 @@ class AgentState(msgspec.Struct, frozen=True, kw_only=True):
     processes: int = 0
     workloads: tuple[str, ...] = ()
     first_seen: float = 0.0
+    source: str = ""
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True):

@@ -352,7 +352,9 @@ class ObservedState:
 
 
 def _tell(transaction: Transaction, about: Target, alert: Alert, status: str) -> None:
-    labels = {name: value[:_MOST_TEXT] for name, value in list(alert.labels.items())[:_MOST_LABELS]}
+    labels = {
+        name[:_MOST_TEXT]: value[:_MOST_TEXT] for name, value in list(alert.labels.items())[:_MOST_LABELS]
+    }
     told = {"alert": alert.name, "status": status, "fingerprint": alert.fingerprint, "labels": labels}
     transaction.log(_subject(about), "notify", **told)
 

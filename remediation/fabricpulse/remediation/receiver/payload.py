@@ -176,7 +176,9 @@ def _check_values(body: bytes) -> None:
 
 
 def _are_labels(labels: dict[str, str]) -> bool:
-    return len(labels) <= _MAX_LABELS and all(len(value) <= _MAX_TEXT for value in labels.values())
+    return len(labels) <= _MAX_LABELS and all(
+        len(name) <= _MAX_TEXT and len(value) <= _MAX_TEXT for name, value in labels.items()
+    )
 
 
 def is_fingerprint(text: str) -> bool:

@@ -17,7 +17,7 @@ from fabricpulse.remediation.receiver.lane_places import Leaves
 from fabricpulse.remediation.receiver.reconciler import Inventory
 
 # Settings that only a restart changes.
-_FIXED = ("journal", "lease_s", "notify")
+_FIXED = ("journal", "keep_deliveries_bytes", "lease_s", "notify")
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,11 @@ def advice(policy: Policy) -> list[str]:
     acting = [rule.alert for rule in rules if rule.mode in ("approve", "auto")]
     if acting and policy.access.is_open:
         found.append("rules act, and access is not set: whoever reaches the port may trigger them")
+    shared = [entry.name for entry in config.access if entry.role == "agent" and entry.token_file]
+    if acting and shared and not config.agent_certificates:
+        found.append(
+            f"rules act, and each host's agent can speak for the others with {shared[0]}: use key_file"
+        )
     if acting and not config.signing_key_file:
         found.append("rules act, and agents cannot tell this receiver from another: set signing_key_file")
     if acting and not config.alertmanagers:

@@ -52,7 +52,7 @@ class Receiver:
         self._life = life
         self._auth: AccessControl
         self._reconciler = Reconciler(policy.config, policy.inventory, policy.leaves)
-        self._store = SqlStore(database)
+        self._store = SqlStore(database, policy.config.keep_deliveries_bytes)
         self._clock = MonotonicWallClock(self._store.last_commit_at(), database.now())
         self._loop = CommitLoop(self._store, self._reconcile, self._clock)
         self._poll = asyncio.Event()
@@ -237,6 +237,7 @@ class Receiver:
             self._webhook.statistics,
             self._database.lease_left_s() == float("inf"),
             self._auth.refused,
+            self._agents.refused,
             {name: notifier.counts for name, notifier in self._notifiers.items()},
             text_format,
         )

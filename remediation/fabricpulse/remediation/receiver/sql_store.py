@@ -32,6 +32,11 @@ from fabricpulse.remediation.receiver.store import Batch, Delivery, StoreError
 
 SCHEMA_VERSION = 2
 _GENESIS = "0" * 64
+# What was received, by table, with its part of the bytes that are kept.
+_RECEIVED = {"delivery": 1.0, "dead_letter": 0.125}
+# Of a row, besides its body.
+_ROW_BYTES = 150
+_PAGE = 1_000
 
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
@@ -75,9 +80,15 @@ def _chain(previous: str, at: float, subject: str, event: str, detail: str) -> s
 class SqlStore:
     """A journal in `database`, which it closes; see `Store`."""
 
-    def __init__(self, database: Database) -> None:
-        """Creates the tables. Raises UserError when the database cannot be used or has another schema."""
+    def __init__(self, database: Database, keep_bytes: int = 1 << 30) -> None:
+        """Creates the tables. Raises UserError when the database cannot be used or has another schema.
+
+        keep_bytes : of raw deliveries that are kept; the oldest go first. Of dead letters an eighth of it.
+        """
         self._database = database
+        self._most_bytes = {table: int(part * keep_bytes) for table, part in _RECEIVED.items()}
+        self.kept_bytes = dict.fromkeys(_RECEIVED, 0)
+        self.dropped = dict.fromkeys(_RECEIVED, 0)
         self._seal = Seal(0, _GENESIS, 0)
         self._rows: dict[tuple[str, str], int] = {}
         self._committing = threading.Lock()
@@ -113,6 +124,7 @@ class SqlStore:
                     f"the journal {self._database.name} has schema {found['schema']}, this fabricpulse knows "
                     f"{SCHEMA_VERSION}; use the version that wrote it or move it away"
                 )
+            self.kept_bytes = {table: _bytes_in(connection, table) for table in _RECEIVED}
 
     def load(self) -> State:
         """See Store.load. Raises StoreError when a row is not what this version wrote."""
@@ -163,7 +175,7 @@ class SqlStore:
         failpoints.reach("receiver.before_commit")
         with self._committing:
             with self._database.write() as connection:
-                self._insert(connection, batch)
+                kept, dropped = self._insert(connection, batch)
                 connection.executemany(
                     "INSERT INTO transition (id, at, subject, event, detail, hash) VALUES (?, ?, ?, ?, ?, ?)",
                     lines,
@@ -174,6 +186,9 @@ class SqlStore:
                 )
                 failpoints.reach("receiver.in_commit")
             self._seal = seal
+            self.kept_bytes = kept
+            for table, count in dropped.items():
+                self.dropped[table] += count
         failpoints.reach("receiver.after_commit")
         for row, added in hashes.items():
             if added:
@@ -181,8 +196,8 @@ class SqlStore:
             else:
                 self._rows.pop(row, None)
 
-    @staticmethod
-    def _insert(connection: Connection, batch: Batch) -> None:
+    def _insert(self, connection: Connection, batch: Batch) -> tuple[dict[str, int], dict[str, int]]:
+        """Returns the bytes that are kept then, and how many rows made room."""
         connection.executemany(
             "INSERT INTO delivery (received_at, sha256, deflated, body) VALUES (?, ?, ?, ?)",
             [(d.received_at, d.sha256, int(d.deflated), d.body) for d in batch.deliveries],
@@ -191,6 +206,25 @@ class SqlStore:
             "INSERT INTO dead_letter (received_at, reason, body) VALUES (?, ?, ?)",
             [(batch.at, d.reason, d.body) for d in batch.dead_letters],
         )
+        kept, dropped = dict(self.kept_bytes), dict.fromkeys(_RECEIVED, 0)
+        for table, rows in (("delivery", batch.deliveries), ("dead_letter", batch.dead_letters)):
+            kept[table] += sum(len(row.body) + _ROW_BYTES for row in rows)
+            while kept[table] > self._most_bytes[table]:
+                oldest = connection.execute(
+                    f"SELECT id, length(body) FROM {table} ORDER BY id LIMIT ?",  # noqa: S608
+                    (_PAGE,),
+                )
+                last = 0
+                for number, size in oldest:
+                    last = number
+                    dropped[table] += 1
+                    kept[table] -= size + _ROW_BYTES
+                    if kept[table] <= self._most_bytes[table]:
+                        break
+                if not last:
+                    kept[table] = 0  # the table is empty
+                connection.execute(f"DELETE FROM {table} WHERE id <= ?", (last,))  # noqa: S608
+        return kept, dropped
 
     def last_commit_at(self) -> float:
         """See Store.last_commit_at."""
@@ -273,12 +307,20 @@ class SqlStore:
     def prune(self, before: float) -> None:
         """See Store.prune."""
         with self._database.write() as connection:
-            for table in ("delivery", "dead_letter"):
+            for table in _RECEIVED:
                 connection.execute(f"DELETE FROM {table} WHERE received_at < ?", (before,))  # noqa: S608
+            kept = {table: _bytes_in(connection, table) for table in _RECEIVED}
+        self.kept_bytes = kept
 
     def close(self) -> None:
         """See Store.close."""
         self._database.close()
+
+
+def _bytes_in(connection: Connection, table: str) -> int:
+    query = f"SELECT count(*), coalesce(sum(length(body)), 0) FROM {table}"  # noqa: S608 - a constant of this file
+    ((count, size),) = connection.execute(query)
+    return int(size) + int(count) * _ROW_BYTES
 
 
 def _state_rows(connection: Connection) -> Iterator[tuple[str, str, str]]:

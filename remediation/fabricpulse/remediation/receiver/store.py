@@ -84,6 +84,9 @@ class Store(Protocol):
     # What was found at `load`: the seal, and how the journal differs from what was committed last, "" if it does not.
     seal_at_start: Seal
     edited: str
+    # Of raw deliveries and dead letters, by table: bytes that are kept, and rows so far that had to make room.
+    kept_bytes: dict[str, int]
+    dropped: dict[str, int]
 
     def seal(self) -> Seal:
         """Of the last commit; a copy kept elsewhere shows whether the journal was rewritten."""

@@ -41,6 +41,8 @@ _INLINE_BYTES = 32 << 10
 _PART = 2_000
 # As many NICs as the largest fleets have. More is answered 413, and their Alertmanagers are polled.
 _MAX_ALERTS = 200_000
+# Of one body: what is wrong with its alerts is wrong with most of them alike.
+_MAX_DEAD_LETTERS = 100
 
 
 class Histogram:
@@ -132,14 +134,16 @@ class Webhook:
             return self._answer(413, f"{error}; set max_alerts\n")
         except PayloadError as error:
             return await self._refuse(body, str(error))
-        suspect = False
+        suspect, buried = False, 0
         for start in range(0, max(1, len(notification.alerts)), _PART):
             alerts = notification.alerts[start : start + _PART]
             dead = self._without_target(alerts)
             if start == 0:
                 dead += notification.dead_letters
             # The whole body goes with the first part: nothing is decided about an alert that is not in the journal.
-            suspect |= await self._take_part(alerts, delivery if start == 0 else None, dead)
+            room = max(0, _MAX_DEAD_LETTERS - buried)
+            suspect |= await self._take_part(alerts, delivery if start == 0 else None, dead[:room])
+            buried += len(dead)
             self.statistics.dead_letters += len(dead)
         self.statistics.alerts += len(notification.alerts)
         self.statistics.seconds.observe(time.monotonic() - begun)

@@ -1,0 +1,69 @@
+"""How much of the journal alerts may fill. Pure.
+
+Lines are kept for ever, and who may send alerts makes some with each: it begins, it is blocked, it ends, people are
+told. Nothing that was decided, done or ordered is ever left out.
+"""
+
+from fabricpulse.remediation.receiver.model import Bucket
+from fabricpulse.remediation.receiver.transaction import Transition
+
+# What alerts alone bring about, as often as they come and go.
+BOUNDED = frozenset(
+    {
+        "episode_firing",
+        "episode_refired",
+        "episode_resolved",
+        "episode_expired",
+        "alerts_left_out",
+        "notify",
+        "blocked",
+        "awaiting_approval",
+        "plan_dropped",
+        "hold_started",
+        "hold_ended",
+        "hold_restarted",
+        "hold_stopped",
+        "hold_resumed",
+    }
+)
+# Three lines of each of 200,000 alerts at once; from then on 350 MB a day.
+BURST_BYTES = 256e6
+BYTES_PER_S = 4e3
+# Of a line with its hash and its row.
+_LINE_BYTES = 400
+_TOLD_EVERY_S = 60.0
+
+
+class LineLimit:
+    """One token bucket, of bytes. left_out : lines so far that there was no room for."""
+
+    def __init__(self, burst_bytes: float = BURST_BYTES, bytes_per_s: float = BYTES_PER_S) -> None:
+        self._burst, self._bytes_per_s = burst_bytes, bytes_per_s
+        self._bucket = Bucket(burst_bytes, 0.0)
+        self.left_out = 0
+        self._told = 0
+        self._told_at = float("-inf")
+
+    def limited(self, lines: list[Transition], now: float) -> list[Transition]:
+        """The lines that are written, in their order; once a minute with one that says how many were not."""
+        refill = max(0.0, now - self._bucket.at) * self._bytes_per_s
+        tokens = min(self._burst, self._bucket.tokens + refill)
+        kept = []
+        for line in lines:
+            size = _size(line) if line.event in BOUNDED else 0
+            if size > tokens:
+                self.left_out += 1
+                continue
+            tokens -= size
+            kept.append(line)
+        self._bucket = Bucket(tokens, now)
+        if self.left_out > self._told and not 0 <= now - self._told_at < _TOLD_EVERY_S:
+            kept.append(Transition("fleet", "lines_left_out", {"lines": self.left_out - self._told}))
+            self._told, self._told_at = self.left_out, now
+        return kept
+
+
+def _size(line: Transition) -> int:
+    labels: dict[str, str] = line.detail.get("labels", {})
+    # Text takes up to six bytes a character in JSON.
+    return _LINE_BYTES + sum(6 * (len(name) + len(value)) for name, value in labels.items())

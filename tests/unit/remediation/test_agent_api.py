@@ -1,0 +1,131 @@
+"""Who speaks for a host, as the receiver sees it: by its own name, or by the address that reports for it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+from tests.unit.remediation.world import START, config
+
+from fabricpulse.core.web.connections import network_of
+from fabricpulse.remediation.protocol import Envelope
+from fabricpulse.remediation.receiver import agent_api as agent_api_module
+from fabricpulse.remediation.receiver.agent_api import AgentApi
+from fabricpulse.remediation.receiver.agent_room import AgentRoom
+from fabricpulse.remediation.receiver.auth import Principal
+from fabricpulse.remediation.receiver.commit_loop import CommitLoop
+from fabricpulse.remediation.receiver.reconciler import Reconciler
+from fabricpulse.remediation.receiver.sql_store import SqlStore
+from fabricpulse.remediation.receiver.sqlite_database import SqliteDatabase
+
+# As in the product: a key of its type is newer than the oldest aiohttp that we take.
+pytestmark = pytest.mark.filterwarnings("ignore:It is recommended to use web.RequestKey")
+
+
+@asynccontextmanager
+async def receiver(
+    folder: Path, principal: Principal, **inventory: frozenset[str]
+) -> AsyncIterator[tuple[AgentApi, CommitLoop, TestClient]]:  # type: ignore[type-arg]
+    """The agents' API on a journal, asked by `principal`."""
+    store = SqlStore(SqliteDatabase(folder / "j.db"))
+    loop, life = CommitLoop(store, lambda _transaction, _now: None, lambda: START), object()
+    await loop.start(lambda transaction, _: transaction.log("fleet", "started"))
+    api = AgentApi(
+        loop,
+        Reconciler(config(), inventory),
+        life,  # type: ignore[arg-type]
+        lambda payload: Envelope(payload.decode()),
+        lambda: 60.0,
+    )
+
+    @web.middleware
+    async def identify(request: web.Request, handler: Any) -> Any:
+        request["principal"] = principal
+        return await handler(request)
+
+    app = web.Application(middlewares=[identify])
+    api.add(app.router)
+    running = asyncio.create_task(loop.run())
+    try:
+        async with TestClient(TestServer(app)) as client:
+            yield api, loop, client
+    finally:
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+        store.close()
+
+
+SHARED = Principal("agents", ("agent",))
+
+
+async def report(client: Any, host: str, **fields: Any) -> int:
+    async with client.post(f"/api/v1/agents/{host}/report", json=fields) as answer:
+        return int(answer.status)
+
+
+@pytest.mark.parametrize(
+    ("principal", "inventory", "source"),
+    [
+        (SHARED, {}, "127.0.0.1"),
+        (Principal("", ("agent",)), {}, "127.0.0.1"),
+        (Principal("agent of h0", ("agent",), "h0"), {}, ""),
+        (SHARED, {"h0": frozenset({"rail0"})}, ""),
+    ],
+    ids=["shared token", "no token", "own token", "member"],
+)
+async def test_a_host_is_known_by_its_address_unless_it_proves_its_name(
+    tmp_path, principal, inventory, source
+):
+    """A token of its own proves it; a membership file says that there is such a host."""
+    async with receiver(tmp_path, principal, **inventory) as (_, loop, client):
+        assert await report(client, "h0") == 200
+        assert loop.state.agents["h0"].source == source
+
+
+async def test_an_address_fills_so_much_of_the_journal(tmp_path, monkeypatch):
+    """Each made-up host may join, and hold ever newer NICs: a line each, a thousand a host. All of them together have
+    the address' share; what brings no line is taken."""
+    monkeypatch.setattr(agent_api_module, "SOURCE_BURST", 50)
+    async with receiver(tmp_path, SHARED) as (api, loop, client):
+        held = {f"nic{i}": {"desired": "avoid", "generation": 7} for i in range(9)}
+        statuses = [await report(client, f"made-up{i}", held=held) for i in range(8)]
+        assert statuses == [200] * 5 + [429] * 3
+        assert api.refused["lines"] == 3
+        assert await report(client, "made-up0", held=held) == 200
+        assert len(loop.state.agents) == 5
+    async with receiver(tmp_path / "own", Principal("agent of h0", ("agent",), "h0")) as (_, loop, client):
+        for generation in range(1, 20):
+            held = {f"nic{i}": {"desired": "avoid", "generation": generation} for i in range(9)}
+            assert await report(client, "h0", held=held) == 200, "it has a share of its own"
+
+
+async def test_a_host_that_made_room_is_forgotten(tmp_path):
+    """In the state as well, also where the report that it made room for is refused."""
+    async with receiver(tmp_path, SHARED) as (api, loop, client):
+        api._room = AgentRoom(max_hosts=3)
+        for i in range(3):
+            assert await report(client, f"made-up{i}") == 200
+        assert await report(client, "made-up3") == 503
+        assert api.refused["room"] == 1
+        api._source = lambda _request, _host: "10.0.0.1"  # type: ignore[method-assign]
+        assert await report(client, "h0") == 200
+        assert set(loop.state.agents) == {"made-up0", "made-up1", "h0"}
+
+
+@pytest.mark.parametrize(
+    ("address", "network"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("2001:db8::1", "2001:db8::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+    ],
+)
+def test_one_host_has_a_network_of_ipv6_addresses(address, network):
+    """They cost it nothing."""
+    assert network_of(address) == network
