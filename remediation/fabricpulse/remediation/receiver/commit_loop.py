@@ -10,7 +10,7 @@ order comes first, and no batch has more than so many alerts: the kill switch do
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from fabricpulse.core.log import get_logger
@@ -50,7 +50,7 @@ class _Event:
     change: Change
     done: asyncio.Future[None]
     delivery: Delivery | None = None
-    dead_letters: tuple[DeadLetter, ...] = ()
+    dead_letters: Sequence[DeadLetter] = ()
     alerts: int = 0
 
 
@@ -95,13 +95,13 @@ class CommitLoop:
         self,
         change: Change,
         delivery: Delivery | None = None,
-        dead_letters: tuple[DeadLetter, ...] = (),
+        dead_letters: Sequence[DeadLetter] = (),
         *,
         alerts: int = 0,
     ) -> None:
         """Applies `change` and returns once it is durable. Raises StoreError when it could not be made so in time.
 
-        alerts : so many are in it.
+        dead_letters : written with it; `change` may add some. alerts : so many are in it.
         """
         event = _Event(change, self._future(), delivery, dead_letters, alerts)
         await self._put(self._queue, event)

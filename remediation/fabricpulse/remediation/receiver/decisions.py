@@ -77,19 +77,29 @@ class Decisions:
         if transaction.episodes_version != self._firing_version or not self._firing_version:
             firing: dict[str, Episode] = {}
             asked: dict[str, Episode] = {}
+            # Of each alert's name; of all others nothing follows here.
+            counts_in = {alert: asked for alert, rule in self._rules.items() if rule.action == "nic.restore"}
+            counts_in |= dict.fromkeys((a for a in self._rules if keeps_out(self._rules, a)), firing)
             for episode in transaction.episodes.values():
                 if episode.status != "firing":
                     continue
-                if not episode.target.device:
+                target, alert = episode.target, episode.alert
+                if not target.device:
                     continue  # about a host or a leaf; its rule may be another one by now
-                key = episode.target.key
-                if keeps_out(self._rules, episode.alert):
-                    firing[key] = max(firing.get(key, episode), episode, key=self._weight)
-                elif self._rules[episode.alert].action == "nic.restore":
-                    asked[key] = max(asked.get(key, episode), episode, key=self._weight)
+                counted = counts_in.get(alert)
+                if counted is None:
+                    if alert in self._rules:
+                        continue
+                    counted = firing  # no rule names it any more
+                key = target.key
+                known = counted.setdefault(key, episode)
+                if known is not episode and self._weight(episode) > self._weight(known):
+                    counted[key] = episode
             self._asked_back = {key: episode.fingerprint for key, episode in asked.items()}
-            ordered = sorted(firing.items(), key=lambda item: item[1].first_seen)
-            self._firing_order = {key: episode.fingerprint for key, episode in ordered}
+            times = {key: episode.first_seen for key, episode in firing.items()}
+            self._firing_order = {
+                key: firing[key].fingerprint for key in sorted(times, key=times.__getitem__)
+            }
             self._firing_version = transaction.episodes_version
         return self._firing_order
 

@@ -61,6 +61,7 @@ class ObservedState:
         self._nics = nics
         self._rules = {rule.alert: rule for rule in config.rules}
         self._cause_labels = {entry.alert: entry.label for entry in config.cause_alerts}
+        self._told = frozenset(r.alert for r in config.rules if r.action == "notify" and r.mode == "auto")
 
     def target_of(self, alert: Alert) -> Target | str | None:
         """The target of an alert; None when no rule asks for it; why it has no target, if a rule does."""
@@ -69,13 +70,9 @@ class ObservedState:
 
     def shared_by_nics(self, alert: Alert) -> str:
         """What an alert of cause_alerts says is at fault, `leaf=l7`; "" for any other."""
-        label = self._cause_labels.get(alert.name, "")
-        value = alert.labels.get(label, "")
+        label = self._cause_labels.get(alert.name)
+        value = alert.labels.get(label) if label is not None else None
         return f"{label}={value}" if value else ""
-
-    def _is_told(self, name: str) -> bool:
-        rule = self._rules.get(name)
-        return rule is not None and rule.action == "notify" and rule.mode == "auto"
 
     def _target(self, rule: RuleConfig, alert: Alert) -> Target | str:
         instance = alert.labels.get(rule.host_label, "")
@@ -134,8 +131,16 @@ class ObservedState:
         causes = tuple(f"{name}={alert.labels[name]}" for name in labels if alert.labels.get(name))
         return causes or (f"device={target.device}",)
 
-    def on_alerts(self, transaction: Transaction, alerts: Iterable[Alert], now: float) -> bool:
+    def on_alerts(
+        self,
+        transaction: Transaction,
+        alerts: Iterable[Alert],
+        now: float,
+        unplaced: list[tuple[Alert, str]] | None = None,
+    ) -> bool:
         """Alerts of a webhook notification. True when one of them is suspect and the Alertmanagers must be polled.
+
+        unplaced : gets those for which a rule asks and that have no target, with the reason.
 
         A `firing` with the start of an episode that has ended is suspect: a stale repeat by an Alertmanager that was
         cut off, or an end that was false. With Alertmanagers to poll it waits for their answer.
@@ -144,10 +149,13 @@ class ObservedState:
         suspect = False
         room = _Room(transaction)
         for alert in alerts:
+            named = self.target_of(alert)
+            if unplaced is not None and isinstance(named, str):
+                unplaced.append((alert, named))
             if self._config.alertmanagers and is_suspect(transaction, alert):
                 suspect = True
             elif room.admits(alert):
-                self._on_alert(transaction, alert, now)
+                self._on_alert(transaction, alert, named, now)
         room.close()
         return suspect
 
@@ -177,7 +185,7 @@ class ObservedState:
             wanted = not alert.suppressed or (known is not None and known.status == "firing")
             believed = alert.fingerprint in everywhere or not is_suspect(transaction, alert)
             if wanted and believed and room.admits(alert):
-                self._on_alert(transaction, alert, now)
+                self._on_alert(transaction, alert, self.target_of(alert), now)
         room.close()
         if complete:
             transaction.set(polled_at=now)
@@ -190,7 +198,7 @@ class ObservedState:
                     transaction.log(
                         _subject(episode.target), "episode_expired", fingerprint=episode.fingerprint
                     )
-                    if self._is_told(episode.alert):
+                    if episode.alert in self._told:
                         _tell_end(transaction, episode)
                     target = transaction.targets.get(episode.target.key)
                     if target is not None and keeps_out(self._rules, episode.alert):
@@ -203,14 +211,17 @@ class ObservedState:
             transaction.set(watchdog=after)
             transaction.log("fleet", f"watchdog_{after}", alert=self._config.watchdog)
 
-    def _on_alert(self, transaction: Transaction, alert: Alert, now: float) -> None:
+    def _on_alert(
+        self, transaction: Transaction, alert: Alert, named: Target | str | None, now: float
+    ) -> None:
+        """named : its target, as `target_of` says."""
         # An alert on what NICs share is about none of them: its episode counts for the guards alone.
         # So does that of an alert of which people are told: it keeps no NIC out.
-        named = self.target_of(alert)
-        tell = self._is_told(alert.name)
+        name = alert.name
+        tell = name in self._told
         target = NO_TARGET if tell or self.shared_by_nics(alert) else named
         known = transaction.episodes.get(alert.fingerprint)
-        if known is not None and known.alert != alert.name:
+        if known is not None and known.alert != name:
             known = (
                 None  # a fingerprint that somebody made up: nothing of the other alert goes over to this one
             )
@@ -219,7 +230,7 @@ class ObservedState:
                 return
             target = known.target  # no rule names it any more, or membership its NIC: it ends all the same
         about = named if isinstance(named, Target) else target
-        lanes = self._lanes(alert)
+        lanes = self._lanes(alert) if alert.firing else None
         if alert.firing and known is not None and known.status == "firing":
             starts_at = min(known.starts_at, alert.starts_at)
             transaction.put_episode(
@@ -382,6 +393,8 @@ def is_name(text: str) -> bool:
     return (
         0 < len(text) <= 253
         and text.isprintable()
-        and not set(text) & {"/", " ", "\\"}
+        and "/" not in text
+        and " " not in text
+        and "\\" not in text
         and text not in (".", "..")
     )

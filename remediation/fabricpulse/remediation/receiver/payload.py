@@ -176,9 +176,7 @@ def _check_values(body: bytes) -> None:
 
 
 def _are_labels(labels: dict[str, str]) -> bool:
-    return len(labels) <= _MAX_LABELS and all(
-        len(name) <= _MAX_TEXT and len(value) <= _MAX_TEXT for name, value in labels.items()
-    )
+    return len(labels) <= _MAX_LABELS and max(map(len, (*labels, *labels.values())), default=0) <= _MAX_TEXT
 
 
 def is_fingerprint(text: str) -> bool:

@@ -6,12 +6,13 @@ Moving the traffic of every host off its NIC does not mend a switch. What counts
 began, not how old they are: a blocked group stays blocked while it fires, and for a time after most of it has ended.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from math import ceil
+from operator import attrgetter
 
 from fabricpulse.remediation.receiver.config import GuardConfig
-from fabricpulse.remediation.receiver.model import NO_TARGET, Episode
+from fabricpulse.remediation.receiver.model import Episode
 from fabricpulse.remediation.receiver.transaction import Transaction
 
 # No group of fewer hosts is one, however small the fleet.
@@ -58,7 +59,7 @@ def shared_episodes(
     named: set[str] = set()
     for episode in episodes:
         if episode.status == "firing" or now - episode.ended_at <= limits.shared_cause_memory_s:
-            if episode.target == NO_TARGET:
+            if not episode.target.host:
                 named.update(episode.causes)
                 continue
             for cause in episode.causes:
@@ -90,19 +91,24 @@ def _groups(episodes: list[Episode], limit: int, window_s: float) -> set[str]:
     """Fingerprints in any window of `window_s` in which episodes of `limit` hosts or more began."""
     if len(episodes) < limit:
         return set()
-    ordered = sorted(episodes, key=lambda episode: episode.first_seen)
-    hosts: Counter[str] = Counter()
-    found: set[str] = set()
-    oldest = marked = 0
-    for newest, episode in enumerate(ordered):
-        hosts[episode.target.host] += 1
-        while episode.first_seen - ordered[oldest].first_seen > window_s:
-            host = ordered[oldest].target.host
-            hosts[host] -= 1
-            if not hosts[host]:
+    ordered = sorted(episodes, key=attrgetter("first_seen"))
+    times, names = [e.first_seen for e in ordered], [e.target.host for e in ordered]
+    # Of the window: host -> its episodes. Parts of `ordered` that are in such a window.
+    hosts: dict[str, int] = {}
+    parts: list[list[int]] = []
+    oldest = 0
+    for newest, (first_seen, name) in enumerate(zip(times, names, strict=True)):
+        hosts[name] = hosts.get(name, 0) + 1
+        while first_seen - times[oldest] > window_s:
+            host = names[oldest]
+            if hosts[host] == 1:
                 del hosts[host]
+            else:
+                hosts[host] -= 1
             oldest += 1
         if len(hosts) >= limit:
-            found.update(e.fingerprint for e in ordered[max(oldest, marked) : newest + 1])
-            marked = newest + 1
-    return found
+            if parts and oldest <= parts[-1][1]:
+                parts[-1][1] = newest + 1
+            else:
+                parts.append([oldest, newest + 1])
+    return {episode.fingerprint for begin, end in parts for episode in ordered[begin:end]}

@@ -7,6 +7,7 @@ see committed state only, and one event's changes can be undone (`mark`, `rollba
 import itertools
 from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgspec
@@ -25,7 +26,7 @@ V = TypeVar("V")
 
 COLLECTIONS = ("episodes", "targets", "actions", "agents", "rebalances", "drains")
 # What of an episode does not change while it is only reported again.
-_IDENTITY = ("status", "first_seen", "ended_at", "target", "alert", "causes")
+_identity = attrgetter("status", "first_seen", "ended_at", "target", "alert", "causes")
 _versions = itertools.count(1)
 _REMOVED: Any = object()
 _UNCHANGED: Any = object()
@@ -148,7 +149,7 @@ class Transaction:
     def put_episode(self, episode: Episode) -> None:
         """Replaces or adds an episode."""
         before = self.episodes.get(episode.fingerprint)
-        if before is None or any(getattr(before, name) != getattr(episode, name) for name in _IDENTITY):
+        if before is None or _identity(before) != _identity(episode):
             self.set(episodes_version=next(_versions))
         self._put(self._changes["episodes"], episode.fingerprint, episode)
 

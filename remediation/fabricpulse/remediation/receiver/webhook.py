@@ -43,6 +43,7 @@ _PART = 2_000
 _MAX_ALERTS = 200_000
 # Of one body: what is wrong with its alerts is wrong with most of them alike.
 _MAX_DEAD_LETTERS = 100
+_MOST_LETTER = 4_096
 
 
 class Histogram:
@@ -137,14 +138,13 @@ class Webhook:
         suspect, buried = False, 0
         for start in range(0, max(1, len(notification.alerts)), _PART):
             alerts = notification.alerts[start : start + _PART]
-            dead = self._without_target(alerts)
-            if start == 0:
-                dead += notification.dead_letters
             # The whole body goes with the first part: nothing is decided about an alert that is not in the journal.
+            unreadable = notification.dead_letters if start == 0 else ()
             room = max(0, _MAX_DEAD_LETTERS - buried)
-            suspect |= await self._take_part(alerts, delivery if start == 0 else None, dead[:room])
-            buried += len(dead)
-            self.statistics.dead_letters += len(dead)
+            found = await self._take_part(alerts, delivery if start == 0 else None, unreadable, room)
+            suspect |= found[0]
+            buried += found[1]
+            self.statistics.dead_letters += found[1]
         self.statistics.alerts += len(notification.alerts)
         self.statistics.seconds.observe(time.monotonic() - begun)
         if notification.truncated or suspect:
@@ -152,31 +152,32 @@ class Webhook:
         return self._answer(200, "journaled\n")
 
     async def _take_part(
-        self, alerts: tuple[Alert, ...], delivery: Delivery | None, dead: tuple[DeadLetter, ...]
-    ) -> bool:
+        self,
+        alerts: tuple[Alert, ...],
+        delivery: Delivery | None,
+        unreadable: tuple[DeadLetter, ...],
+        room: int,
+    ) -> tuple[bool, int]:
+        """Whether an alert is suspect, and how many have come to nothing. room : of those that are kept."""
         suspect = False
+        letters = list(unreadable[:room])
+        unplaced: list[tuple[Alert, str]] = []
 
         def change(transaction: Transaction, now: float) -> None:
             nonlocal suspect
-            suspect = self._reconciler.observed.on_alerts(transaction, alerts, now)
+            suspect = self._reconciler.observed.on_alerts(transaction, alerts, now, unplaced)
+            for alert, reason in unplaced[: room - len(letters)]:
+                letters.append(DeadLetter(repr(alert.labels)[:_MOST_LETTER].encode(), reason))
 
-        await self._loop.submit(change, delivery, dead, alerts=len(alerts))
-        return suspect
+        await self._loop.submit(change, delivery, letters, alerts=len(alerts))
+        return suspect, len(unreadable) + len(unplaced)
 
     async def _refuse(self, body: bytes, reason: str) -> web.Response:
         digest = hashlib.sha256(body).hexdigest()
         log.error("body is not a webhook", reason=reason, bytes=len(body), sha256=digest)
-        letter = DeadLetter(body[:4096], f"not a webhook, sha256 {digest}: {reason}"[:4096])
+        letter = DeadLetter(body[:_MOST_LETTER], f"not a webhook, sha256 {digest}: {reason}"[:_MOST_LETTER])
         await self._loop.submit(lambda _transaction, _now: None, dead_letters=(letter,))
         return self._answer(400, "not an Alertmanager webhook, version 4\n")
-
-    def _without_target(self, alerts: tuple[Alert, ...]) -> tuple[DeadLetter, ...]:
-        letters = []
-        for alert in alerts:
-            target = self._reconciler.observed.target_of(alert)
-            if isinstance(target, str):
-                letters.append(DeadLetter(repr(alert.labels)[:4096].encode(), target))
-        return tuple(letters)
 
     def _answer(self, status: int, text: str) -> web.Response:
         self.statistics.deliveries[status] += 1
