@@ -27,7 +27,7 @@ from tests.fixtures.remediation_attacks import (
     start_with_credentials,
 )
 from tests.fixtures.remediation_fuzz import Told, post_mutants
-from tests.fixtures.remediation_insiders import INSIDE_ATTACKS
+from tests.fixtures.remediation_insiders import INSIDE_ATTACKS, READING_ATTACKS
 from tests.fixtures.remediation_kills import kill_again_and_again
 from tests.fixtures.remediation_stack import Stack, alert, kill, webhook
 from tests.fixtures.waiting import wait_for
@@ -314,8 +314,12 @@ def main() -> None:
         "storm": storm,
         "latency": lambda stack: latency(stack, options.rounds),
         "diverged": diverged,
-        "attacks": lambda stack: under_attack(rows, stack, (*ATTACKS, *INSIDE_ATTACKS), "with credentials"),
-        "open_attacks": lambda stack: under_attack(rows, stack, (*NETWORK_ATTACKS, *INSIDE_ATTACKS), "open"),
+        "attacks": lambda stack: under_attack(
+            rows, stack, (*ATTACKS, *INSIDE_ATTACKS, *READING_ATTACKS), "with credentials"
+        ),
+        "open_attacks": lambda stack: under_attack(
+            rows, stack, (*NETWORK_ATTACKS, *INSIDE_ATTACKS, *READING_ATTACKS), "open"
+        ),
         "leaf": lambda stack: leaf(rows, stack, 400, 32, 70.0),
         "hanging": lambda stack: hanging(rows, stack, 200),
         "fuzz": lambda stack: fuzz(stack, options.payloads, min(4, options.connections)),

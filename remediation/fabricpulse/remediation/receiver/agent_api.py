@@ -155,9 +155,8 @@ class AgentApi:
     def _desired_of(self, host: str) -> DesiredState:
         state, now = self._loop.state, self._loop.clock()
         nics = []
-        for target in state.targets.values():
-            if target.target.host != host:
-                continue
+        for key in state.targets_of_host.of(state.targets, host):
+            target = state.targets[key]
             action = state.actions.get(target.op_id)
             if action is None or action.outcome == "dry_run":
                 continue

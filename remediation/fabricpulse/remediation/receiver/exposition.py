@@ -2,6 +2,7 @@
 
 import time
 from collections import Counter
+from collections.abc import Callable
 
 from fabricpulse.core.metrics.common import RELOAD_SUCCESSFUL, RELOAD_TIME
 from fabricpulse.core.metrics.exposition import Exposition
@@ -18,6 +19,31 @@ from fabricpulse.remediation.receiver.rule_record import stopped_rules
 from fabricpulse.remediation.receiver.store import Store
 from fabricpulse.remediation.receiver.wall_clock import MonotonicWallClock
 from fabricpulse.remediation.receiver.webhook import IngestStatistics
+
+# A scrape that took longer is given out for so many times as long.
+_LONG_S = 0.01
+_SPACING = 10
+
+
+class Scrapes:
+    """Answers to scrapes. With very many alerts each takes tens of milliseconds, and whoever reaches the port may
+    ask."""
+
+    def __init__(self) -> None:
+        self._last: dict[TextFormat, tuple[bytes, float]] = {}
+
+    def answer(
+        self, text_format: TextFormat, make: Callable[[TextFormat], bytes], clock: Callable[[], float]
+    ) -> bytes:
+        """What `make` says now, or has said a moment ago if that took long. clock : monotonic seconds."""
+        rendered, until = self._last.get(text_format, (b"", float("-inf")))
+        begun = clock()
+        if begun >= until:
+            rendered = make(text_format)
+            took = clock() - begun
+            until = begun + (1 + _SPACING) * took if took > _LONG_S else float("-inf")
+            self._last[text_format] = (rendered, until)
+        return rendered
 
 
 def expose(

@@ -7,6 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from fabricpulse.remediation.receiver.targets_of_host import TargetsOfHost
+
 Desired = Literal["in_service", "avoid"]
 Phase = Literal["in_service", "avoiding", "avoided", "restoring", "manual"]
 ActionName = Literal["nic.avoid", "nic.restore"]
@@ -338,7 +340,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     the journal each destination of `notify` has been told. drains_blocked : host -> episode and guard for which it was
     last written that the host is not drained. lanes_blocked : fingerprint -> episode and reasons for which it was
     written that lanes stay as they are. wall_ahead_s : how far people's clock is ahead of the receiver's, which does
-    not follow when it is set.
+    not follow when it is set. targets_of_host : follows `targets`.
     """
 
     epoch: int = 0
@@ -361,3 +363,4 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     drains_blocked: dict[str, str] = {}
     lanes_blocked: dict[str, str] = {}
     wall_ahead_s: float = 0.0
+    targets_of_host: TargetsOfHost = msgspec.field(default_factory=TargetsOfHost)

@@ -309,12 +309,12 @@ class ObservedState:
                 newer[device] = held
         if not newer:
             return
-        own = {t.target.device for t in transaction.targets.values() if t.target.host == agent.host}
+        own = set(transaction.targets_of(agent.host))
         for device, held in newer.items():
             target = Target(agent.host, device)
-            if device not in own and (len(own) >= MAX_NICS or not self._is_nic(target)):
+            if target.key not in own and (len(own) >= MAX_NICS or not self._is_nic(target)):
                 continue
-            own.add(device)
+            own.add(target.key)
             current = transaction.targets.get(target.key) or TargetState(target=target)
             phase = next_phase(
                 current.phase, "adopt_avoid" if held.desired == "avoid" else "adopt_in_service"

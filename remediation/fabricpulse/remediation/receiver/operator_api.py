@@ -11,6 +11,7 @@ from aiohttp import web
 
 from fabricpulse.core.web.body_limit import body_limit
 from fabricpulse.remediation.protocol import MAX_REPORT_BYTES
+from fabricpulse.remediation.receiver.answers import Answers
 from fabricpulse.remediation.receiver.auth import owner_of
 from fabricpulse.remediation.receiver.commit_loop import CommitLoop
 from fabricpulse.remediation.receiver.explain import explain, explain_alert
@@ -40,8 +41,9 @@ class OperatorApi:
         self._reconciler = reconciler
         self._store = store
         self._not_ready = not_ready
-        # One at a time, however many ask.
+        # One at a time, however many ask, and for a third of the time at most.
         self._explaining = asyncio.Lock()
+        self._answers = Answers()
         # Long reads take threads that commits need as well: who may read must not hold up who may act.
         self._reading = asyncio.Semaphore(_READS_AT_ONCE)
 
@@ -71,36 +73,39 @@ class OperatorApi:
         router.add_post("/api/v1/release", self._release)
         router.add_post("/api/v1/forget", self._forget)
 
-    async def _status(self, _: web.Request) -> web.Response:
+    async def _status(self, request: web.Request) -> web.StreamResponse:
+        return await self._answers.document(request, self._status_document)
+
+    def _status_document(self) -> dict[str, Any]:
         state = self._loop.state
         seal = self._store.seal()
-        return json_answer(
-            {
-                "version": version("fabricpulse"),
-                "now": self._loop.clock(),
-                "epoch": state.epoch,
-                "problems": problems(
-                    self._reconciler.config, state, self._loop.clock(), self._not_ready(), self._store.edited
-                ),
-                "pause": state.pause,
-                "breakers": list(state.breakers.values()),
-                "watchdog": state.watchdog,
-                "polled_at": state.polled_at,
-                "agents": sorted(state.agents.values(), key=lambda a: a.host),
-                "rules": self._reconciler.config.rules,
-                "journal": {"length": seal.length, "head": seal.head, "seal": seal.digest},
-                "heartbeat_age_s": time.monotonic() - self._loop.heartbeat,
-            }
-        )
+        return {
+            "version": version("fabricpulse"),
+            "now": self._loop.clock(),
+            "epoch": state.epoch,
+            "problems": problems(
+                self._reconciler.config, state, self._loop.clock(), self._not_ready(), self._store.edited
+            ),
+            "pause": state.pause,
+            "breakers": list(state.breakers.values()),
+            "watchdog": state.watchdog,
+            "polled_at": state.polled_at,
+            "agents": sorted(state.agents.values(), key=lambda a: a.host),
+            "rules": self._reconciler.config.rules,
+            "journal": {"length": seal.length, "head": seal.head, "seal": seal.digest},
+            "heartbeat_age_s": time.monotonic() - self._loop.heartbeat,
+        }
 
     async def _explain(self, request: web.Request) -> web.Response:
         target = Target(request.query.get("host", ""), request.query.get("device", ""))
         if not is_name(target.host) or not is_name(target.device):
             raise web.HTTPBadRequest(text="host and device must be names\n")
         async with self._explaining:
-            await asyncio.sleep(0)
             config, inventory = self._reconciler.config, self._reconciler.inventory
-            return json_answer(explain(config, inventory, self._loop.state, target, self._loop.clock()))
+            begun = time.monotonic()
+            found = explain(config, inventory, self._loop.state, target, self._loop.clock())
+            await asyncio.sleep(2 * (time.monotonic() - begun))  # the others' share
+        return json_answer(found)
 
     @body_limit(MAX_REPORT_BYTES)
     async def _explain_alerts(self, request: web.Request) -> web.Response:
@@ -114,12 +119,16 @@ class OperatorApi:
         async with self._explaining:
             for alert in alerts:
                 # Each looks at the whole fleet: between two of them webhooks and orders are answered.
-                await asyncio.sleep(0)
                 config, inventory = self._reconciler.config, self._reconciler.inventory
+                begun = time.monotonic()
                 found.append(explain_alert(config, inventory, self._loop.state, alert, self._loop.clock()))
+                await asyncio.sleep(2 * (time.monotonic() - begun))
         return json_answer(found)
 
-    async def _plans(self, _: web.Request) -> web.Response:
+    async def _plans(self, request: web.Request) -> web.StreamResponse:
+        return await self._answers.document(request, self._all_plans)
+
+    def _all_plans(self) -> list[dict[str, Any]]:
         waiting = [t for t in self._loop.state.targets.values() if t.plan is not None]
         plans: list[dict[str, Any]] = [
             {"target": t.target, "plan": t.plan, "blocked": t.blocked} for t in waiting
@@ -143,7 +152,7 @@ class OperatorApi:
                 shown = {name: getattr(drain, name) for name in names} | {"action": "host.drain"}
                 where = {"host": drain.host, "device": ""}
                 plans.append({"target": where, "plan": shown, "blocked": drain.blocked})
-        return json_answer(plans)
+        return plans
 
     async def _drains(self, _: web.Request) -> web.Response:
         return json_answer(sorted(self._loop.state.drains.values(), key=lambda drain: drain.created_at))
@@ -151,7 +160,7 @@ class OperatorApi:
     async def _rebalances(self, _: web.Request) -> web.Response:
         return json_answer(sorted(self._loop.state.rebalances.values(), key=lambda plan: plan.created_at))
 
-    async def _show(self, request: web.Request) -> web.Response:
+    async def _show(self, request: web.Request) -> web.StreamResponse:
         """An operation, or a target, with its lines of the journal."""
         name = request.query.get("id", "")
         subject = name.rpartition("#")[0] or name
@@ -162,7 +171,7 @@ class OperatorApi:
         if not lines and action is None:
             hint = "give HOST/DEVICE, or an operation as `actions` lists it"
             raise web.HTTPNotFound(text=f"the journal has nothing about it; {hint}\n")
-        return json_answer({"action": action, "lines": lines})
+        return await self._answers.content(request, msgspec.json.encode({"action": action, "lines": lines}))
 
     async def _approve(self, request: web.Request) -> web.Response:
         asked = await json_object(request)
@@ -175,27 +184,37 @@ class OperatorApi:
             raise web.HTTPNotFound(text=text)
         return web.Response(text="approved\n")
 
-    async def _episodes(self, _: web.Request) -> web.Response:
-        return json_answer(sorted(self._loop.state.episodes.values(), key=lambda e: e.first_seen))
-
-    async def _targets(self, _: web.Request) -> web.Response:
-        return json_answer(sorted(self._loop.state.targets.values(), key=lambda t: t.target))
-
-    async def _actions(self, _: web.Request) -> web.Response:
-        return json_answer(
-            sorted(self._loop.state.actions.values(), key=lambda a: (a.created_at, a.generation))
+    async def _episodes(self, request: web.Request) -> web.StreamResponse:
+        return await self._answers.document(
+            request, lambda: sorted(self._loop.state.episodes.values(), key=lambda e: e.first_seen)
         )
 
-    async def _events(self, request: web.Request) -> web.Response:
+    async def _targets(self, request: web.Request) -> web.StreamResponse:
+        return await self._answers.document(
+            request, lambda: sorted(self._loop.state.targets.values(), key=lambda t: t.target)
+        )
+
+    async def _actions(self, request: web.Request) -> web.StreamResponse:
+        return await self._answers.document(
+            request,
+            lambda: sorted(self._loop.state.actions.values(), key=lambda a: (a.created_at, a.generation)),
+        )
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
         limit = min(10_000, int(number(request.query.get("limit", "1000"), "limit")))
         if "last" in request.query:
             after = max(0, self._store.seal().length - limit)
         else:
             after = int(number(request.query.get("after", "0"), "after"))
-        return json_answer(await self._read(self._store.transitions, after, limit))
+        return await self._lines(request, self._store.transitions, after, limit)
 
-    async def _dead_letters(self, _: web.Request) -> web.Response:
-        return json_answer(await self._read(self._store.dead_letters, 100))
+    async def _dead_letters(self, request: web.Request) -> web.StreamResponse:
+        return await self._lines(request, self._store.dead_letters, 100)
+
+    async def _lines(
+        self, request: web.Request, read: Callable[..., Any], *arguments: int
+    ) -> web.StreamResponse:
+        return await self._answers.content(request, msgspec.json.encode(await self._read(read, *arguments)))
 
     async def _export(self, request: web.Request) -> web.StreamResponse:
         """The journal as one JSON object a line; with `deliveries`, the raw webhook bodies as well."""

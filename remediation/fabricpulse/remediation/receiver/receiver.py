@@ -23,7 +23,7 @@ from fabricpulse.remediation.receiver.commit_loop import CommitLoop
 from fabricpulse.remediation.receiver.config import ReceiverConfig, is_postgres
 from fabricpulse.remediation.receiver.database import Database
 from fabricpulse.remediation.receiver.drain_hooks import DrainHooks
-from fabricpulse.remediation.receiver.exposition import expose
+from fabricpulse.remediation.receiver.exposition import Scrapes, expose
 from fabricpulse.remediation.receiver.notifier import Notifier
 from fabricpulse.remediation.receiver.operator_api import OperatorApi
 from fabricpulse.remediation.receiver.payload import Alert
@@ -68,6 +68,7 @@ class Receiver:
         self._hooks = DrainHooks(self._loop, self._reconciler, database.lease_left_s)
         self._loop.on_commit(lambda _: self._hooks.wake())
         self._reload = ReloadStatus(True, time.time())
+        self._scrapes = Scrapes()
 
     def _wake_notifiers(self, _: list[Transition]) -> None:
         for notifier in self._notifiers.values():
@@ -228,6 +229,9 @@ class Receiver:
         self._reconciler.observed.on_poll(transaction, answers, now)
 
     async def _metrics(self, text_format: TextFormat) -> bytes:
+        return self._scrapes.answer(text_format, self._expose, time.monotonic)
+
+    def _expose(self, text_format: TextFormat) -> bytes:
         return expose(
             self._policy,
             self._reload,

@@ -21,6 +21,7 @@ from fabricpulse.remediation.receiver.model import (
     State,
     TargetState,
 )
+from fabricpulse.remediation.receiver.targets_of_host import TargetsOfHost
 
 V = TypeVar("V")
 
@@ -168,6 +169,16 @@ class Transaction:
         self._undo.append((changes, key, changes.get(key, self)))
         changes[key] = value
 
+    def targets_of(self, host: str) -> list[str]:
+        """Keys of the targets of one host."""
+        keys = dict.fromkeys(self._base.targets_of_host.of(self._base.targets, host))
+        for key, value in self._changes["targets"].items():
+            if key.partition("/")[0] == host:
+                keys[key] = None
+                if value is _REMOVED:
+                    del keys[key]
+        return list(keys)
+
     # --- undoing and applying ------------------------------------------------------------------------------------
 
     def mark(self) -> tuple[int, int]:
@@ -199,14 +210,18 @@ class Transaction:
     @property
     def state(self) -> State:
         """The state with the changes, as a copy."""
-        copies = {
+        copies: dict[str, Any] = {
             name: dict(getattr(self, name).items()) if self._changes[name] else getattr(self._base, name)
             for name in COLLECTIONS
         }
+        copies["targets_of_host"] = TargetsOfHost()
         return msgspec.structs.replace(self._base, **copies, **self._fields)
 
     def apply(self) -> State:
         """The state with the changes, made in place: the dictionaries of the old state are those of the new one."""
+        changes = self._changes["targets"]
+        gone = [key for key, value in changes.items() if value is _REMOVED]
+        self._base.targets_of_host.follow(changes.keys() - gone, gone)
         for name in COLLECTIONS:
             collection = getattr(self._base, name)
             for key, value in self._changes[name].items():

@@ -1,0 +1,91 @@
+"""Answers that are long where a fleet is, or somebody makes it so.
+
+Who may read asks as often as he likes, on as many connections as he likes, and need not take what he asked for. So a
+long document is made once for all who ask at that time, it goes out in parts that wait until they are taken, and all
+that is kept so has a bound: beyond it 503.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+MAX_BYTES = 256 << 20
+# Below this an answer is made for each who asks.
+_SMALL = 64 << 10
+# What one connection is handed at a time.
+_PART = 64 << 10
+# A document that took long to make is given out for so many times as long.
+_SPACING = 10
+
+
+class _Body:
+    """Bytes that are being sent, by so many."""
+
+    def __init__(self, content: bytes, until: float) -> None:
+        self.content = content
+        self.until = until
+        self.users = 0
+
+
+class Answers:
+    """Sends long answers. held : bytes of those that somebody has not taken yet."""
+
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self.held = 0
+        self._max_bytes = max_bytes
+        self._made: dict[str, _Body] = {}
+
+    async def document(self, request: web.Request, make: Callable[[], Any]) -> web.StreamResponse:
+        """`make()` as JSON, the same for all who ask for this path: a long one may be somewhat old.
+
+        Raises HTTPServiceUnavailable.
+        """
+        body = self._made.get(request.path)
+        if body is None or time.monotonic() >= body.until:
+            self._made.pop(request.path, None)
+            self._check()
+            begun = time.monotonic()
+            content = msgspec.json.encode(make())
+            if len(content) <= _SMALL:
+                return web.Response(body=content, content_type="application/json")
+            now = time.monotonic()
+            self._made[request.path] = body = _Body(content, now + _SPACING * (now - begun))
+        return await self._send(request, body)
+
+    async def content(self, request: web.Request, content: bytes) -> web.StreamResponse:
+        """JSON that nobody else asks for. Raises HTTPServiceUnavailable."""
+        if len(content) <= _SMALL:
+            return web.Response(body=content, content_type="application/json")
+        self._check()
+        return await self._send(request, _Body(content, 0.0))
+
+    def _check(self) -> None:
+        if self.held >= self._max_bytes:
+            text = "answers that nobody has taken yet fill the memory for them; try again later\n"
+            raise web.HTTPServiceUnavailable(text=text, headers={"Retry-After": "1"})
+
+    async def _send(self, request: web.Request, body: _Body) -> web.StreamResponse:
+        if not body.users:
+            self.held += len(body.content)
+        body.users += 1
+        try:
+            answer = web.StreamResponse()
+            answer.content_type = "application/json"
+            answer.content_length = len(body.content)
+            await answer.prepare(request)
+            if request.method != "HEAD":
+                view = memoryview(body.content)
+                for start in range(0, len(view), _PART):
+                    await answer.write(view[start : start + _PART])
+                    # A client that takes everything at once must not hold up the others.
+                    await asyncio.sleep(0)
+            await answer.write_eof()
+            return answer
+        finally:
+            body.users -= 1
+            if not body.users:
+                self.held -= len(body.content)
