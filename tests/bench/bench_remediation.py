@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench.remediation_attacked import hanging, leaf, memory_mib, under_attack
+from tests.bench.remediation_failover import failover_prediction
+from tests.bench.remediation_optimum import to_optimum
 from tests.bench.remediation_rebalance import rebalance
 from tests.bench.remediation_simulated import guards, lanes
 from tests.bench.rows import Rows, cpu_seconds, quantile
@@ -327,6 +329,10 @@ def main() -> None:
     }
     if not options.cases or "rebalance" in options.cases.split(","):
         rebalance(rows, options.fleets)
+    if not options.cases or "optimum" in options.cases.split(","):
+        to_optimum(rows, options.fleets)
+    if not options.cases or "failover" in options.cases.split(","):
+        failover_prediction(rows, options.fleets)
     if not options.cases or "kills" in options.cases.split(","):
         real_kills(options.real_kills)
     if not options.cases or "state_machine" in options.cases.split(","):

@@ -25,7 +25,8 @@ ENDED = ("kept", "rolled_back", "dropped")
 _GET = "import sys, urllib.request as u; sys.stdout.write(u.urlopen(sys.argv[1], timeout=5).read().decode())"
 
 
-def _daemon(lab: Lab, node: str, command: str, config: dict[str, Any], listen: str) -> LabProcess:
+def start_daemon(lab: Lab, node: str, command: str, config: dict[str, Any], listen: str) -> LabProcess:
+    """`fabricpulse remediation COMMAND` on a node of the lab."""
     where = lab.node(node)
     path = where.directory / f"{command}.yaml"
     path.write_text(yaml.safe_dump(config))
@@ -40,7 +41,8 @@ def _daemon(lab: Lab, node: str, command: str, config: dict[str, Any], listen: s
         )
 
 
-def _plans(lab: Lab) -> list[dict[str, Any]]:
+def plans_of(lab: Lab) -> list[dict[str, Any]]:
+    """The receiver's plans."""
     url = f"http://127.0.0.1:{PORT}/api/v1/rebalances"
     answer = lab.mgmt.run([sys.executable, "-c", _GET, url], check=False)
     found: list[dict[str, Any]] = json.loads(answer.stdout) if answer.returncode == 0 else []
@@ -56,7 +58,7 @@ def rebalance(rows: Rows, rounds: int) -> None:
             mgmt = lab.fabric.front_end_addresses["mgmt"]
             base = {"rules": [], "watchdog": "", "rebalance": CONFIG}
             base["journal"] = str(lab.mgmt.directory / "remediation.db")
-            daemons = [_daemon(lab, "mgmt", "receiver", base, address.format("0.0.0.0", PORT))]
+            daemons = [start_daemon(lab, "mgmt", "receiver", base, address.format("0.0.0.0", PORT))]
             rings = collided(lab, "8M", STATIC)
             since = time.time()
             time.sleep(SPAN_S)  # the measurement itself
@@ -68,13 +70,13 @@ def rebalance(rows: Rows, rounds: int) -> None:
                     "journal": str(lab.node(host).directory / "node.db"),
                     "report_interval_s": 1,
                 }
-                daemons.append(_daemon(lab, host, "node", config, "127.0.0.1:9616"))
+                daemons.append(start_daemon(lab, host, "node", config, "127.0.0.1:9616"))
             begun = time.monotonic()
             plans: list[dict[str, Any]] = []
 
             while time.monotonic() - begun < LONGEST_S:
                 time.sleep(SPAN_S)  # bandwidth is over this span
-                plans = _plans(lab)
+                plans = plans_of(lab)
                 now = time.time()
                 speed = sum(ring.bandwidth(now - SPAN_S, now) for ring in rings)
                 if speed >= GOAL * sum(before) and all(p["phase"] in ENDED for p in plans):

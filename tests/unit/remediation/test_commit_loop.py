@@ -1,6 +1,7 @@
 """The queue: how often the reconciler comes round, and that nothing waits for it for long."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -98,6 +99,25 @@ async def test_alerts_without_room_in_the_journal_are_believed_all_the_same(tmp_
     events = [line["event"] for line in store.transitions(0, 100)]
     assert events == ["started", *["episode_firing"] * 10, "lines_left_out", "paused"]
     assert loop.lines.left_out == 20
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    store.close()
+
+
+async def test_commits_have_a_thread_of_their_own(tmp_path: Path) -> None:
+    """Large bodies, scrapes and readers queue for the shared threads by hundreds: the kill switch does not."""
+    store = SqlStore(SqliteDatabase(tmp_path / "j.db"))
+    loop, end = CommitLoop(store, lambda _transaction, _now: None, lambda: 50.0), threading.Event()
+    busy = [asyncio.create_task(asyncio.to_thread(end.wait)) for _ in range(200)]
+    await asyncio.sleep(0)
+    try:
+        async with asyncio.timeout(30):
+            await loop.start(lambda transaction, _: transaction.log("fleet", "started"))
+            running = asyncio.create_task(loop.run())
+            await loop.order(lambda transaction, _: transaction.log("fleet", "paused"))
+    finally:
+        end.set()
+    await asyncio.gather(*busy)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     store.close()

@@ -12,8 +12,10 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from fabricpulse.core.log import get_logger
+from fabricpulse.core.threads import DaemonThreads
 from fabricpulse.remediation import failpoints
 from fabricpulse.remediation.receiver.line_limit import LineLimit
 from fabricpulse.remediation.receiver.model import OUTCOMES, State
@@ -24,6 +26,7 @@ from fabricpulse.remediation.receiver.transaction import Transaction, Transition
 log = get_logger(__name__)
 
 Change = Callable[[Transaction, float], None]
+T = TypeVar("T")
 
 _MAX_BATCH = 256
 # Alerts of a batch; one event that has more is a batch of its own.
@@ -59,6 +62,8 @@ class CommitLoop:
 
     def __init__(self, store: Store, reconcile: Change, clock: Callable[[], float]) -> None:
         self._store = store
+        # Its own: bodies, scrapes and readers queue for the threads that all share.
+        self._thread = DaemonThreads(1)
         self._reconcile = reconcile
         self.clock = clock
         self._orders: deque[_Event] = deque()
@@ -83,11 +88,11 @@ class CommitLoop:
 
     async def start(self, first: Change) -> None:
         """Loads the state and commits the start itself. Raises StoreError."""
-        self.state = await asyncio.to_thread(self._store.load)
+        self.state = await self._in_thread(self._store.load)
         now = self.clock()
         transaction = Transaction(self.state)
         first(transaction, now)
-        await asyncio.to_thread(self._store.commit, Batch(transaction, now))
+        await self._in_thread(self._store.commit, Batch(transaction, now))
         self.state = transaction.apply()
         self._count(transaction.transitions)
 
@@ -135,8 +140,12 @@ class CommitLoop:
                     pruned = time.monotonic()
                     await self._prune()
         finally:
+            self._thread.shutdown(wait=False)
             for event in (*self._orders, *self._queue):
                 _fail(event.done, StoreError("the receiver is stopping"))
+
+    async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
 
     async def _gather(self) -> list[_Event]:
         try:
@@ -184,7 +193,7 @@ class CommitLoop:
             if transaction.transitions or batch.deliveries or batch.dead_letters or self._is_save_due():
                 batch.unsaved = self._unsaved
                 begun = time.monotonic()
-                await asyncio.to_thread(self._store.commit, batch)
+                await self._in_thread(self._store.commit, batch)
                 took = time.monotonic() - begun
                 self.commit_seconds = [took, max(took, self.commit_seconds[1])]
                 self._unsaved = Unsaved()
@@ -280,7 +289,7 @@ class CommitLoop:
 
     async def _prune(self) -> None:
         try:
-            await asyncio.to_thread(self._store.prune, self.clock() - RETENTION_S)
+            await self._in_thread(self._store.prune, self.clock() - RETENTION_S)
         except StoreError as error:
             log.warning("old deliveries could not be dropped", error=str(error))
 

@@ -12,6 +12,7 @@ from fabricpulse.core.log import get_logger
 from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.core.options import DaemonOptions
 from fabricpulse.core.supervision import supervised
+from fabricpulse.core.threads import DaemonThreads
 from fabricpulse.core.waiting import wait_with_timeout
 from fabricpulse.core.web.client import HttpClient
 from fabricpulse.core.web.server import WebServer
@@ -160,14 +161,19 @@ class Receiver:
     async def _hold_lease(self) -> None:
         """Renews the lease. Raises UserError when it is lost: the daemon ends, and starts again as a standby."""
         every_s = self._policy.config.lease_s / 4
-        while True:
-            await asyncio.sleep(every_s)
-            try:
-                await asyncio.to_thread(self._database.renew_lease)
-            except StoreError as error:
-                if self._database.lease_left_s() <= 0:
-                    raise UserError(f"this receiver leads no more: {error}") from error
-                log.warning("lease not renewed, trying again", error=str(error))
+        # Its own: what waits for the threads that all share must not cost the lease.
+        thread = DaemonThreads(1)
+        try:
+            while True:
+                await asyncio.sleep(every_s)
+                try:
+                    await asyncio.get_running_loop().run_in_executor(thread, self._database.renew_lease)
+                except StoreError as error:
+                    if self._database.lease_left_s() <= 0:
+                        raise UserError(f"this receiver leads no more: {error}") from error
+                    log.warning("lease not renewed, trying again", error=str(error))
+        finally:
+            thread.shutdown(wait=False)
 
     # --- reload --------------------------------------------------------------------------------------------------
 

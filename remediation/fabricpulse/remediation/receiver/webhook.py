@@ -35,6 +35,7 @@ MAX_BODY = 64 << 20
 _MAX_AT_ONCE = 512
 # Below this a body is parsed in less time than handing it to a thread takes.
 _INLINE_BYTES = 32 << 10
+_PARSED_AT_ONCE = 2
 # A body of more alerts is journaled in parts of so many: each part has the whole time that a commit may take, and what
 # else comes in is answered between them. Sent again after a failure it goes on where it ended: an alert that is known
 # already changes next to nothing.
@@ -78,6 +79,8 @@ class Webhook:
         self._poll = poll
         self._working = 0
         self._gate = ByteGate(MAX_BODY)
+        # Threads that parse take the interpreter from the event loop: each of them for 5 ms at a time.
+        self._parsing = asyncio.Semaphore(_PARSED_AT_ONCE)
         self.statistics = IngestStatistics()
 
     def add(self, router: web.UrlDispatcher) -> None:
@@ -128,7 +131,8 @@ class Webhook:
             if len(body) <= _INLINE_BYTES:
                 notification, delivery = _parse(body, received_at)
             else:
-                notification, delivery = await asyncio.to_thread(_parse, body, received_at)
+                async with self._parsing:
+                    notification, delivery = await asyncio.to_thread(_parse, body, received_at)
         except TooManyAlertsError as error:
             log.error("delivery has too many alerts", reason=str(error))
             self._poll.set()
