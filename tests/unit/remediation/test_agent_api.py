@@ -112,7 +112,7 @@ async def test_a_host_that_made_room_is_forgotten(tmp_path):
             assert await report(client, f"made-up{i}") == 200
         assert await report(client, "made-up3") == 503
         assert api.refused["room"] == 1
-        api._source = lambda _request, _host: "10.0.0.1"  # type: ignore[method-assign]
+        api._source = lambda _request, _host: "10.0.0.1"
         assert await report(client, "h0") == 200
         assert set(loop.state.agents) == {"made-up0", "made-up1", "h0"}
 

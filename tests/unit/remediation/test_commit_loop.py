@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from tests.unit.remediation.world import alert, config
@@ -89,11 +90,14 @@ async def test_alerts_without_room_in_the_journal_are_believed_all_the_same(tmp_
     store = SqlStore(SqliteDatabase(tmp_path / "j.db"))
     loop, reconciler = CommitLoop(store, lambda _transaction, _now: None, lambda: 50.0), Reconciler(config())
     loop.lines = LineLimit(burst_bytes=4_000, bytes_per_s=0)
+
+    def told(host: str, transaction: Transaction, now: float) -> None:
+        reconciler.observed.on_alerts(transaction, [alert(host)], now)
+
     await loop.start(lambda transaction, _: transaction.log("fleet", "started"))
     running = asyncio.create_task(loop.run())
     for number in range(30):
-        given = [alert(f"h{number}")]
-        await loop.submit(lambda t, now, given=given: reconciler.observed.on_alerts(t, given, now))  # type: ignore[misc]
+        await loop.submit(partial(told, f"h{number}"))
     await loop.order(lambda transaction, _: transaction.log("fleet", "paused"))
     assert len(loop.state.episodes) == 30
     events = [line["event"] for line in store.transitions(0, 100)]

@@ -1,6 +1,7 @@
 """Each guard rail, alone."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from tests.unit.remediation.world import RULES_AUTO, World, alert, config
@@ -329,7 +330,7 @@ def joined(world: World, count: int, source: str) -> None:
             workloads=("a",),
             source=source,
         )
-        world.run(lambda t, a=agent: world.reconciler.observed.on_agent(t, a, world.now))
+        world.run(partial(world._on_agent, agent))
 
 
 @pytest.mark.parametrize("age_s", [0, 601])
