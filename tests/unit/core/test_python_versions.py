@@ -1,5 +1,6 @@
 """Which Pythons are supported is said alike wherever it is said (docs/decisions/0031)."""
 
+import ast
 import re
 import sys
 import tomllib
@@ -52,3 +53,26 @@ def test_others_say_the_same(name: str, said: str) -> None:
 def test_the_linter_writes_for_the_oldest() -> None:
     """Or it would propose what that one does not have."""
     assert PROJECT["tool"]["ruff"]["target-version"] == f"py{OLDEST.replace('.', '')}"
+
+
+def raises_in_groups(source: str) -> list[int]:
+    """Lines that raise in an `except*`: up to 3.11.3 even a single exception comes out as a group (gh-103590)."""
+    return [
+        node.lineno
+        for group in ast.walk(ast.parse(source))
+        if isinstance(group, ast.TryStar)
+        for handler in group.handlers
+        for node in ast.walk(handler)
+        if isinstance(node, ast.Raise)
+    ]
+
+
+def test_nothing_is_raised_in_an_exception_group() -> None:
+    """On 3.11.2, Debian 12's, an error that is one sentence would be a traceback of groups."""
+    assert raises_in_groups("try:\n  f()\nexcept* ValueError:\n  raise KeyError") == [4]
+    found = {
+        str(path.relative_to(ROOT)): lines
+        for path in ROOT.glob("*/fabricpulse/**/*.py")
+        if "except*" in (text := path.read_text()) and (lines := raises_in_groups(text))
+    }
+    assert found == {}

@@ -298,14 +298,16 @@ async def _report(
     async with PromQl(url, config, tenant) as prom:
         resolved = await name.resolve(Directory(prom, times.at_s, scope.window_s, scope.extra))
         scope = replace(scope, workload=resolved.workload, only=resolved.hosts)
-        told_by_ras = None
+        told_by_ras, failed = None, None
         try:
             async with asyncio.TaskGroup() as tasks:
                 asking = tasks.create_task(job.ask_ras())
                 gathering = tasks.create_task(_gather(prom, scope, times, alone=not job.speaks))
             told_by_ras, (facts, queries) = asking.result(), gathering.result()
         except* UserError as errors:
-            raise _first(errors) from None
+            failed = _first(errors)
+        if failed is not None:
+            raise failed
     if found := job.dumps.found:
         ranked, limits = (*facts.ranks, *ranks(found)), (*facts.limits, *job.dumps.limits)
         facts = replace(facts, ranks=ranked, mismatches=mismatches(found), limits=limits)
@@ -354,8 +356,8 @@ async def _gather(prom: PromQl, scope: Scope, times: Times, alone: bool) -> tupl
         return await gather(prom, scope, times)
     except* UserError as errors:
         error = _first(errors)
-        if alone:
-            raise error from None
+    if alone:
+        raise error
     return Facts(scope.workload, times.at_s, float(scope.window_s), unanswered=(str(error),)), {}
 
 
