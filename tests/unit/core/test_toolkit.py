@@ -9,7 +9,7 @@ import aiohttp
 import bcrypt
 import pytest
 import trustme
-from tests.unit.core.test_web import basic, client_context, get_with, hash_of, serving
+from tests.unit.core.web_serving import basic, client_context, get_with, hash_of, serving
 
 from fabricpulse.core.config import parse_config
 from fabricpulse.core.web.authentication import TokenBucket, basic_credentials

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from tests.fixtures.ports import reserved_port
-from tests.unit.core.test_web import LOCAL
+from tests.unit.core.web_serving import LOCAL
 
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.fleet.daemons import DAEMONS
