@@ -4,7 +4,8 @@ Prints one JSON object a line and exits with 1 if a gate is missed. `ARGS="--onl
 Sizes: `--trials N`, `--seeds N`, `--windows N`, `--hosts N`; `--seed S` plays one seed again.
 
 simulated : 1,024 leaves, 50,000 hosts, 1 to 5 faults at once of 0.1 to 5 % loss, 10 % of the switches above the leaves
-silent; ten seeds that are drawn as it starts. loop : lateness of the event loop while a fleet is looked at.
+silent; ten seeds that are drawn as it starts. memory : the process that diagnoses, with all that 50,000 hosts tell
+(`--fleet N`). loop : lateness of the event loop while a fleet is looked at.
 gray : loss on uplinks of a lab of nine hosts, needs root (`--losses 60,20,5,1.5,0.5 --times N`). dead : a leaf and a
 spine of it that drop everything. delay : delays that grow, simulated, on the engine's state machines. healthy : the
 fleet of simulated without faults, a window of 30 s after the other. tree : leaves, pods and machines told from delays
@@ -26,6 +27,7 @@ from pathlib import Path
 import numpy as np
 from tests.bench.map_delay import bench_delay
 from tests.bench.map_fabric import Clos, Simulation
+from tests.bench.map_memory import bench_memory
 from tests.bench.map_tree import bench_tree, bench_tree_lab, bench_tree_random
 from tests.bench.rows import Rows, quantile
 
@@ -252,6 +254,7 @@ def main() -> None:
     parser.add_argument("--losses", default="60,20,5,1.5,0.5", help="per cent, of the part gray")
     parser.add_argument("--times", type=int, default=3, help="each fault, of the parts gray and dead")
     parser.add_argument("--hosts", type=int, default=5000, help="of the part loop")
+    parser.add_argument("--fleet", type=int, default=50_000, help="hosts, of the part memory")
     parser.add_argument("--largest", type=int, default=10_000, help="hosts, of the part tree")
     parser.add_argument("--fabrics", type=int, default=400, help="of the part tree_random")
     parser.add_argument("--windows", type=int, default=240)
@@ -264,6 +267,7 @@ def main() -> None:
         "tree": lambda: bench_tree(rows, options.largest, seeds[0]),
         "tree_random": lambda: bench_tree_random(rows, options.fabrics, seeds[0]),
         "tree_lab": lambda: bench_tree_lab(rows),
+        "memory": lambda: bench_memory(rows, options.fleet, seeds[0]),
         "loop": lambda: bench_loop(options.hosts),
         "delay": lambda: bench_delay(rows, 20 * options.times),
         "gray": lambda: _gray(options.losses, options.times),

@@ -1,22 +1,24 @@
 """The evidence of a fleet, and what it says now. Pure: reports and moments come in, suspects go out."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from sys import intern
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fabricpulse.diagnosis.components import Kind, parts
+from fabricpulse.diagnosis.components import SILENT_HOP, Kind, Nodes, parts
+from fabricpulse.diagnosis.flow_records import numbers, suffering, unpack_flows
 from fabricpulse.diagnosis.flow_table import Flows
-from fabricpulse.diagnosis.layout import FABRIC, Reporter, laid_out
+from fabricpulse.diagnosis.layout import FABRIC, NO_FLOWS, Layout, Reporter, laid_out
 from fabricpulse.diagnosis.locate import Finding, locate
-from fabricpulse.diagnosis.loss_log import Loss, LossLog, LossTable
+from fabricpulse.diagnosis.loss_log import LossLog, LossTable
 from fabricpulse.diagnosis.mended import has_ended
-from fabricpulse.diagnosis.messages import EdgeName, EvidenceReport, check_edges, unpack_flows
+from fabricpulse.diagnosis.messages import EdgeName, EvidenceReport, FlowPath, check_edges
+from fabricpulse.diagnosis.names import Names
 from fabricpulse.diagnosis.succession import KEPT_S, Key, Succession
 from fabricpulse.diagnosis.suspect import Suspect
-from fabricpulse.diagnosis.suspect_names import Layout, suspect_of, without_fabric
+from fabricpulse.diagnosis.suspect_names import suspect_of, without_fabric
 
 # Seconds of evidence that are used: each for what is too slight to show in those before. What shows in the first is
 # new, and must be beyond doubt (nats): evidence of few seconds is that of few flows.
@@ -35,6 +37,8 @@ _USUAL_HOLD_S, _SWITCH_HOLD_S = 1.2, 3.0
 _LINGER_S, _REPLACED_S = 5.0, 1.2
 # How long paths that have become known may wait to be used: longer in a large fleet, whose sums take seconds.
 _PATHS_WAIT_S, _FLOWS_A_SECOND = 5.0, 100_000
+# The same of hosts that come and go, which make evidence of their flows wait.
+_LAID_OUT_A_SECOND = 400_000
 # While paths become known, what is on those that are not yet is not told: it will have a name in a moment.
 _PATHS_QUIET_S = 5.0
 # How long the paths that a host has told count after it has got other peers or was restarted: it traces them again.
@@ -51,6 +55,7 @@ class FleetEvidence:
 
     def __post_init__(self) -> None:
         self._leaves = frozenset(self.leaf_of.values())
+        self._names = Names()
         self._hosts: dict[str, Reporter] = {}
         self._log = LossLog(WINDOWS_S[-1])
         self._epoch = 0
@@ -58,11 +63,11 @@ class FleetEvidence:
         self._paths_grew_s = -math.inf
         self._layout: Layout | None = None
         self._laid_out_s = -math.inf
-        self._paths_changed = False
-        self._live: tuple[str, ...] = ()
-        self._counts: frozenset[str] = frozenset()  # the same
+        self._fleet_changed = self._paths_changed = False
+        self._live: frozenset[str] = frozenset()
         self._seen: dict[Key, tuple[float, float, Suspect]] = {}
         self._remains: set[Key] = set()  # of those that are seen, what may be the rest of something else
+        self._rates = (0.0, 0.0)
         self.reports = 0
 
     @property
@@ -73,7 +78,7 @@ class FleetEvidence:
     @property
     def paths(self) -> int:
         """Flows whose switches are known."""
-        return sum(len(host.paths) for host in self._hosts.values())
+        return sum(host.paths.told for host in self._hosts.values())
 
     @property
     def hosts(self) -> int:
@@ -85,94 +90,83 @@ class FleetEvidence:
         host = self._hosts.get(report.host)
         check_edges(report)
         if report.edges is not None:
-            rates = report.main_rate, report.swept_rate
-            host = self._announced(
-                report.host, host, report.revision, report.edges, report.ports, rates, now_s
-            )
-            self._layout = None
+            edges, ports = len(report.edges), report.ports
         elif host is None or host.revision != report.revision:
             return True
-        flows = unpack_flows(report.flows, len(host.edges), host.ports)
+        else:
+            edges, ports = len(host.near), host.ports
+        flows = unpack_flows(report.flows, edges, ports)
         for path in report.paths:
-            path.check(len(host.edges), host.ports)
-        for path in report.paths:
-            flow = path.edge * host.ports + path.port
-            if flow not in host.paths and flow not in host.before:
-                self._paths_grew_s = now_s
-            host.paths[flow] = tuple(map(intern, path.hops))
-        self._paths_changed |= bool(report.paths)
+            path.check(edges, ports)
+        if report.edges is not None or host is None:
+            host = self._announced(report, report.edges or (), host, now_s)
+        if report.paths:
+            self._tell_paths(host, report.paths, now_s)
         self.reports += 1
         host.heard_s = now_s
-        host.slow = frozenset(flow.edge * host.ports + flow.port for flow in flows if flow.slow)
-        host.cut = frozenset(flow.edge * host.ports + flow.port for flow in flows if flow.cut)
-        if not report.stalled:
-            self._log.add(
-                [
-                    Loss(now_s, report.host, f.edge * host.ports + f.port, host.epoch, f.sent, f.lost)
-                    for f in flows
-                    if f.lost
-                ]
-            )
+        host.slow, host.cut = suffering(flows, ports) if len(flows) else (NO_FLOWS, NO_FLOWS)
+        if not report.stalled and len(flows):
+            lost = flows[flows["lost"] > 0]
+            self._log.add(now_s, host.epoch, numbers(lost, ports), lost["sent"], lost["lost"])
         return False
 
+    def _tell_paths(self, host: Reporter, paths: tuple[FlowPath, ...], now_s: float) -> None:
+        names, switch_of = self._names, self.switch_of
+        rows = []
+        for path in paths:
+            switches = [switch_of.get(hop, hop) for hop in path.hops]
+            rows.append([names.of(switch) if switch else SILENT_HOP for switch in switches])
+        flows = [path.edge * host.ports + path.port for path in paths]
+        if host.paths.tell(flows, rows, host.flows):
+            self._paths_grew_s = now_s
+        self._paths_changed = True
+
     def _announced(
-        self,
-        name: str,
-        old: Reporter | None,
-        revision: int,
-        edges: tuple[EdgeName, ...],
-        ports: int,
-        rates: tuple[float, float],
-        now_s: float,
+        self, report: EvidenceReport, edges: tuple[EdgeName, ...], old: Reporter | None, now_s: float
     ) -> Reporter:
         """A host with its edges. What it has told of flows that are still there stays with them."""
-        until_s = now_s + _PATHS_KEPT_S
-        # Each name is that of many edges and paths: one copy of it is kept.
-        edges = tuple(EdgeName(intern(e.device), intern(e.peer), intern(e.peer_device)) for e in edges)
-        if old is not None and (old.edges, old.ports) == (edges, ports):
-            known = {**old.before, **old.paths}
-            host = Reporter(
-                revision, edges, ports, rates, now_s, old.epoch, before=known, before_until_s=until_s
-            )
-        else:
-            self._epoch += 1
-            host = Reporter(revision, edges, ports, rates, now_s, self._epoch, before_until_s=until_s)
-            if old is not None:
-                place = {edge: number for number, edge in enumerate(edges)} if old.ports == ports else {}
-                flows = {
-                    number * ports + port: place[edge] * ports + port
-                    for number, edge in enumerate(old.edges)
-                    if edge in place
-                    for port in range(ports)
-                }
-                self._log.renumber(name, old.epoch, host.epoch, flows)
-                known = {**old.before, **old.paths}
-                host.before = {flows[flow]: hops for flow, hops in known.items() if flow in flows}
-        self._hosts[name] = host
+        names = self._names
+        near = np.array([names.nic(report.host, edge.device) for edge in edges], np.int32)
+        far = np.array([names.nic(edge.peer, edge.peer_device) for edge in edges], np.int32)
+        rates = report.main_rate, report.swept_rate
+        # Nearly all hosts have the same: one copy is kept.
+        self._rates = rates = self._rates if rates == self._rates else rates
+        ports, until_s = report.ports, now_s + _PATHS_KEPT_S
+        if old is not None and ports == old.ports and _same(near, old.near) and _same(far, old.far):
+            # It was restarted. Its flows are the same.
+            self._fleet_changed |= rates != old.rates
+            old.revision, old.rates, old.before_until_s = report.revision, rates, until_s
+            old.paths.begin_anew()
+            return old
+        self._fleet_changed = True
+        self._epoch += 1
+        host = Reporter(
+            *(names.of(report.host), report.revision, near, far, ports, rates, now_s, self._epoch),
+            before_until_s=until_s,
+        )
+        if old is not None:
+            flows = _renumbered(old, host)
+            self._log.renumber(old.epoch, host.epoch, flows)
+            host.paths = old.paths.moved(flows, host.flows)
+        self._hosts[report.host] = host
         return host
 
     def suspects(self, now_s: float) -> tuple[Suspect, ...]:
         """What is faulty now, the surest first. To be called about once a second."""
         self._forget(now_s)
         self._log.drop_mended(now_s)
-        # Paths come one by one for minutes after a start; sums over the whole fleet are not made anew for each.
-        wait_s = _PATHS_WAIT_S + self.flows / _FLOWS_A_SECOND
-        if self._paths_changed and now_s - self._laid_out_s >= wait_s:
-            self._layout = None
-        if self._layout is None:
-            self._laid_out_s, self._paths_changed = now_s, False
-        layout = self._laid_out()
-        losses = self._table(self._log.losses)
-        findings = self._findings(layout, now_s, losses)
+        layout = self._laid_out(now_s)
+        losses, history = self._tables(layout)
+        findings = self._findings(layout, now_s, losses, history)
         dead = losses.dead(now_s - WINDOWS_S[1]) if findings else frozenset()
-        unsettled = now_s - self._paths_grew_s < wait_s + _PATHS_QUIET_S
+        unsettled = now_s - self._paths_grew_s < self._paths_wait_s + _PATHS_QUIET_S
         flows_of: dict[Key, Flows] = {}
         for what, finding in findings:
             suspect = suspect_of(layout, what, finding)
             key = (what, suspect.kind, suspect.component, suspect.peer)
             if unsettled and FABRIC in key and key not in self._seen:
                 continue
-            flows_of[key] = self._stable(np.array(finding.flows, np.int64))
+            flows_of[key] = self._stable(layout, finding)
             if key not in self._seen and self._succession.remains(key, flows_of[key]):
                 self._remains.add(key)
             since, _, before = self._seen.get(key, (now_s, now_s, suspect))
@@ -215,29 +209,29 @@ class FleetEvidence:
         since, last, suspect = self._seen[key]
         return last - since >= max(_hold_s(suspect), KEPT_S if key in self._remains else 0.0)
 
-    def _stable(self, flows: Flows) -> Flows:
+    @staticmethod
+    def _stable(layout: Layout, finding: Finding) -> Flows:
         """Numbers that stand for the same flows when the fleet has changed."""
-        hosts = [self._hosts[name] for name in self._live]
-        first = np.array([host.first for host in hosts], np.int64)
-        epoch = np.array([host.epoch for host in hosts], np.int64)
-        at = np.searchsorted(first, flows, side="right") - 1
-        return np.asarray(epoch[at] * _FLOWS_OF_A_HOST + flows - first[at], np.int64)
+        epoch, flow = layout.hosts(np.array(finding.flows, np.int64))
+        return epoch * _FLOWS_OF_A_HOST + flow
 
     def _forget(self, now_s: float) -> None:
         self._log.forget(now_s)
-        live = tuple(sorted(name for name, host in self._hosts.items() if now_s - host.heard_s <= LEASE_S))
-        if live != self._live:
-            self._live, self._counts, self._layout = live, frozenset(live), None
         for name in [n for n, host in self._hosts.items() if now_s - host.heard_s > WINDOWS_S[-1]]:
             del self._hosts[name]
+        live = frozenset(name for name, host in self._hosts.items() if now_s - host.heard_s <= LEASE_S)
+        if live != self._live:
+            self._live, self._fleet_changed = live, True
         for host in self._hosts.values():
-            if host.before and now_s > host.before_until_s:
-                host.before, self._paths_changed = {}, True
+            if now_s > host.before_until_s:
+                host.before_until_s = math.inf
+                self._paths_changed |= host.paths.forget_before()
 
-    def _findings(self, layout: Layout, now_s: float, losses: LossTable) -> list[tuple[str, Finding]]:
+    def _findings(
+        self, layout: Layout, now_s: float, losses: LossTable, history: LossTable
+    ) -> list[tuple[str, Finding]]:
         found: dict[tuple[str, int], Finding] = {}
         explained: set[int] = set()
-        history: LossTable | None = None
         for window_s in WINDOWS_S:
             observed = losses.observed(layout.table.rate, now_s, window_s)
             left = np.isin(observed[0], list(explained), invert=True)
@@ -255,19 +249,17 @@ class FleetEvidence:
                 explained.update(finding.flows)
                 # Flows that cross what explains more say nothing of this one: a fault that has been mended must not
                 # come back because another one hits some of its flows.
-                history = history or self._table(self._log.history)
                 lost_s = history.moments(layout.table, now_s - window_s, finding.component, others)
                 own = set(finding.flows) - others
                 others.update(finding.flows)
                 if not recent.isdisjoint(own) and not has_ended(lost_s, now_s):
                     found.setdefault(("loss", finding.component), finding)
         hosts = [self._hosts[name] for name in self._live]
-        for what, suffering in (
-            ("delay", [host.first + flow for host in hosts for flow in host.going(host.slow)]),
-            ("mtu", [host.first + flow for host in hosts for flow in host.going(host.cut)]),
+        for what, flows in (
+            ("delay", _rows(layout, [(host.epoch, host.slow) for host in hosts if len(host.slow)])),
+            ("mtu", _rows(layout, [(host.epoch, host.cut) for host in hosts if len(host.cut)])),
         ):
-            ones = np.ones(len(suffering))
-            flows = np.array(sorted(suffering), dtype=np.int64)
+            ones = np.ones(len(flows))
             for finding in locate(layout.table, layout.totals, flows, ones, ones, None).findings:
                 found.setdefault((what, finding.component), finding)
         return [
@@ -277,25 +269,80 @@ class FleetEvidence:
             if parts(finding.component)[0] is not Kind.FLOW
         ]
 
-    def _table(self, losses: Iterable[Loss]) -> LossTable:
-        """Of what counts, the numbers of the layout."""
-        rows: list[tuple[float, int, float, float]] = []
-        for loss in losses:
-            host = self._hosts.get(loss.host)
-            # What a host tells while its numbers change waits for the next round.
-            if host is None or host.epoch != loss.epoch or loss.host not in self._counts:
-                continue
-            if loss.flow // host.ports not in host.ended:
-                weight = host.weight(loss.flow)
-                rows.append((loss.at_s, host.first + loss.flow, weight * loss.sent, weight * loss.lost))
-        at_s, flow, sent, lost = zip(*rows, strict=True) if rows else ((), (), (), ())
-        return LossTable(np.array(at_s, float), np.array(flow, np.int64), np.array(sent), np.array(lost))
+    def _tables(self, layout: Layout) -> tuple[LossTable, LossTable]:
+        """Losses that count, and all, by the numbers of the layout. What a host tells while its numbers change waits
+        for the next one.
+        """
+        losses = self._log.history
+        rows = layout.rows(losses["epoch"], losses["flow"])
+        if (rows < 0).any():
+            losses, rows = losses[rows >= 0], rows[rows >= 0]
+        weight = layout.weight(rows).astype(np.float32)
+        every = LossTable(
+            losses["at_s"].copy(), rows.astype(np.int32), weight * losses["sent"], weight * losses["lost"]
+        )
+        mended = losses["mended"]
+        return every.only(~mended) if mended.any() else every, every
 
-    def _laid_out(self) -> Layout:
-        if self._layout is None:
-            live = {name: self._hosts[name] for name in self._live}
-            self._layout = laid_out(live, self.leaf_of, self.switch_of)
+    @property
+    def _paths_wait_s(self) -> float:
+        return _PATHS_WAIT_S + self.flows / _FLOWS_A_SECOND
+
+    def _laid_out(self, now_s: float) -> Layout:
+        """Paths come one by one for minutes after a start, and hosts leave one after the other: the sums over a large
+        fleet are not made anew for each.
+        """
+        age_s = now_s - self._laid_out_s
+        due = self._fleet_changed and age_s >= self.flows / _LAID_OUT_A_SECOND
+        due |= self._paths_changed and age_s >= self._paths_wait_s
+        if self._layout is None or due:
+            self._layout = None  # not two at a time
+            self._laid_out_s, self._fleet_changed, self._paths_changed = now_s, False, False
+            if self._names.overdue:
+                self._compact()
+            live = [self._hosts[name] for name in sorted(self._live)]
+            self._layout = laid_out(live, self._names, self.leaf_of)
         return self._layout
+
+    def _compact(self) -> None:
+        """Forgets names that nobody tells any more."""
+        used = np.zeros(len(self._names), bool)
+        for host in self._hosts.values():
+            used[host.node] = used[host.near] = used[host.far] = True
+            used[host.paths.hops[host.paths.hops >= 0]] = True
+        moved = self._names.compact(used)
+        for host in self._hosts.values():
+            host.node, host.near, host.far = int(moved[host.node]), moved[host.near], moved[host.far]
+            host.paths.renumber(moved)
+
+
+def _same(a: Nodes, b: Nodes) -> bool:
+    return len(a) == len(b) and bool((a == b).all())
+
+
+def _renumbered(old: Reporter, new: Reporter) -> Flows:
+    """Of each flow of a host the number that it has now, -1 for none: of edges that it still has."""
+    found = np.full(old.flows, -1, np.int64)
+    if old.ports != new.ports:
+        return found
+    place = {
+        edge: number for number, edge in enumerate(zip(new.near.tolist(), new.far.tolist(), strict=True))
+    }
+    edges = zip(old.near.tolist(), old.far.tolist(), strict=True)
+    now = np.array([place.get(edge, -1) for edge in edges], np.int64)
+    kept = np.flatnonzero(now >= 0)
+    port = np.arange(old.ports)
+    found.reshape(-1, old.ports)[kept] = now[kept, None] * old.ports + port
+    return found
+
+
+def _rows(layout: Layout, flows: Sequence[tuple[int, NDArray[np.int32]]]) -> Flows:
+    """Of flows of some hosts, by epoch, those of the table that are sent on, ascending."""
+    if not flows:
+        return np.zeros(0, np.int64)
+    epoch = np.repeat([epoch for epoch, _ in flows], [len(own) for _, own in flows])
+    rows = layout.rows(epoch, np.concatenate([own for _, own in flows]))
+    return np.unique(rows[rows >= 0])
 
 
 def _hold_s(suspect: Suspect) -> float:

@@ -12,7 +12,7 @@ Floats = NDArray[np.float64]
 Flows = NDArray[np.int64]
 
 # Flows whose components are laid out at once: bounds the memory of `FlowTable.totals`.
-_CHUNK = 250_000
+_CHUNK = 65_536
 
 
 @dataclass(frozen=True)
@@ -97,28 +97,55 @@ class Totals:
 
 
 def totals(table: FlowTable) -> Totals:
-    """Sums up the whole table. Takes some seconds for millions of flows: once for each change of fleet or paths."""
-    parts: list[tuple[Codes, Floats, Floats]] = []
+    """Sums up the whole table. Takes seconds for millions of flows: once for each change of fleet or paths."""
+    numbers = table.source, table.destination, table.host_of, table.hops
+    nodes = 1 + max(int(column.max(initial=0)) for column in numbers)
+    sums: dict[Kind, tuple[Floats, Floats]] = {
+        kind: (np.zeros(nodes), np.zeros(nodes)) for kind in Kind if kind < Kind.LINK
+    }
+    links = _Links()
     for start in range(0, len(table), _CHUNK):
-        flows = np.arange(start, min(start + _CHUNK, len(table)))
-        flows = flows[table.rate[flows] > 0]
-        rate = table.rate[flows].astype(float)
-        for column in table.shared(flows):
-            there = column >= 0
-            if there.any():
-                parts.append(_summed(column[there], rate[there], None))
-        if len(parts) > 64:
-            parts = [_merged(parts)]
-    merged = _merged(parts) if parts else (np.empty(0, np.int64), np.empty(0), np.empty(0))
-    return Totals(*merged)
+        part = slice(start, start + _CHUNK)
+        rate = table.rate[part].astype(float)
+        sent = rate > 0
+        source, destination, hops = table.source[part], table.destination[part], table.hops[part]
+        for kind, columns in (
+            (Kind.HOST, (table.host_of[source], table.host_of[destination])),
+            (Kind.NIC, (source, destination)),
+            (Kind.NIC_TX, (source,)),
+            (Kind.NIC_RX, (destination,)),
+            (Kind.SWITCH, tuple(hops.T)),
+        ):
+            for column in columns:
+                there = np.flatnonzero(sent & (column >= 0))
+                sums[kind][0][:] += np.bincount(column[there], rate[there], nodes)
+                sums[kind][1][:] += np.bincount(column[there], minlength=nodes)
+        for i in range(hops.shape[1] - 1):
+            links.add(codes(Kind.LINK, hops[:, i], hops[:, i + 1]), rate)
+    crossed = {kind: np.flatnonzero(flows).astype(np.int32) for kind, (_, flows) in sums.items()}
+    found = [(codes(k, n), sums[k][0][n], sums[k][1][n]) for k, n in crossed.items()]
+    return Totals(*(np.concatenate(column) for column in zip(*found, links.summed(), strict=True)))
 
 
-def _merged(parts: list[tuple[Codes, Floats, Floats]]) -> tuple[Codes, Floats, Floats]:
-    components, rate, flows = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return _summed(components, rate, flows)
+class _Links:
+    """Sums of links: too many pairs of switches are none to have a number for each."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[Codes, Floats, Floats]] = []
+
+    def add(self, links: Codes, rate: Floats) -> None:
+        there = np.flatnonzero((links >= 0) & (rate > 0))
+        self._parts.append(_summed(links[there], rate[there], np.ones(len(there))))
+        if len(self._parts) > 64:
+            self._parts = [self.summed()]
+
+    def summed(self) -> tuple[Codes, Floats, Floats]:
+        if not self._parts:
+            return np.empty(0, np.int64), np.empty(0), np.empty(0)
+        return _summed(*(np.concatenate(column) for column in zip(*self._parts, strict=True)))
 
 
-def _summed(components: Codes, rate: Floats, flows: Floats | None) -> tuple[Codes, Floats, Floats]:
+def _summed(components: Codes, rate: Floats, flows: Floats) -> tuple[Codes, Floats, Floats]:
     unique, inverse = np.unique(components, return_inverse=True)
-    rates, counts = np.bincount(inverse, weights=rate), np.bincount(inverse, weights=flows)
+    rates, counts = np.bincount(inverse, rate, len(unique)), np.bincount(inverse, flows, len(unique))
     return unique, rates.astype(float), counts.astype(float)

@@ -1,156 +1,242 @@
 """From what hosts have told of their edges and paths to the table of all flows of the fleet. Pure."""
 
-from array import array
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fabricpulse.diagnosis.components import NO_HOP, SILENT_HOP
-from fabricpulse.diagnosis.flow_table import FlowTable, totals
-from fabricpulse.diagnosis.messages import MOST_HOPS, EdgeName
+from fabricpulse.diagnosis.components import NO_HOP, SILENT_HOP, Nodes
+from fabricpulse.diagnosis.flow_table import Floats, Flows, FlowTable, Totals, totals
+from fabricpulse.diagnosis.known_paths import KnownPaths
+from fabricpulse.diagnosis.names import Names
 from fabricpulse.diagnosis.silent_hops import named
-from fabricpulse.diagnosis.suspect_names import Layout
 
 FABRIC = "fabric"
-# On a path: the hops of a trace, and a declared leaf behind them.
-_MOST_NODES = MOST_HOPS + 1
+# Hosts, and rows of the table, that are worked on at once: bounds memory.
+_HOSTS, _ROWS = 1000, 65_536
+NO_FLOWS = np.zeros(0, np.int32)
 
 
-@dataclass
+@dataclass(slots=True)
 class Reporter:
-    """A host, as it has last told. A flow is a number: that of its edge times ports, plus its port."""
+    """A host, as it has last told. A flow is a number: that of its edge times ports, plus its port.
 
+    near, far : NICs of each edge, as numbers of `Names`. rates : packets a second on the first and on each other port.
+    epoch : of the numbers of its flows. slow, cut : flows that suffer so now.
+    """
+
+    node: int
     revision: int
-    edges: tuple[EdgeName, ...]
+    near: Nodes
+    far: Nodes
     ports: int
     rates: tuple[float, float]
     heard_s: float
-    epoch: int  # of the numbers of its flows
-    first: int = 0  # its first flow in the table
-    # Where its flows go, by edge times ports plus port; before : as it was told before the edges were.
-    paths: dict[int, tuple[str, ...]] = field(default_factory=dict)
-    before: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    epoch: int
+    paths: KnownPaths = field(default_factory=KnownPaths)
     before_until_s: float = 0.0
-    slow: frozenset[int] = frozenset()
-    cut: frozenset[int] = frozenset()
-    # Edges whose way is not known in full. Nine of ten packets take the main path, and that one way of many: the ports
-    # of such an edge count alike, or a fault of one way looks like one of the pairs whose main path takes it.
-    even: frozenset[int] = frozenset()
-    # Edges that the peer has no more: nothing is sent on them, which is neither loss nor health.
-    ended: frozenset[int] = frozenset()
+    slow: NDArray[np.int32] = field(default_factory=lambda: NO_FLOWS)
+    cut: NDArray[np.int32] = field(default_factory=lambda: NO_FLOWS)
 
-    def weight(self, flow: int) -> float:
-        """Of its packets; flow : edge times ports plus port."""
-        edge, port = divmod(flow, self.ports)
-        main, swept = self.rates
-        return swept / main if port == 0 and edge in self.even and swept > 0 else 1.0
-
-    def going(self, flows: Iterable[int]) -> list[int]:
-        """Those that are still sent on."""
-        return [flow for flow in flows if flow // self.ports not in self.ended]
+    @property
+    def flows(self) -> int:
+        """How many it has."""
+        return len(self.near) * self.ports
 
 
-def laid_out(
-    hosts: Mapping[str, Reporter], leaf_of: Mapping[str, str], switch_of: Mapping[str, str]
-) -> Layout:
-    """All flows of these hosts, one after the other; tells each host where its own begin, and which have ended.
-    leaf_of : by host/device. switch_of : by address.
+@dataclass(frozen=True)
+class Layout:
+    """The flows of a fleet with their sums. names : of the nodes of the table. epoch, first : of each host that of the
+    numbers of its flows, and its first flow in the table; hosts in the order of the table.
+
+    even, even_weight : flows whose packets weigh less than one, ascending. A way that is not known in full is one of
+    many. Nine of ten packets take the main path, and that one way: the ports of such an edge count alike, or a fault of
+    one way looks like one of the pairs whose main path takes it.
     """
-    nodes: dict[str, int] = {}
 
-    def node(name: str) -> int:
-        return nodes.setdefault(name, len(nodes))
+    table: FlowTable
+    totals: Totals
+    names: tuple[str, ...]
+    epoch: Flows
+    first: Flows
+    even: Flows
+    even_weight: Floats
+    _by_epoch: Flows = field(init=False)
 
-    # Millions of flows: as lists of Python's numbers they would be gigabytes.
-    source, destination, edge, hops = array("i"), array("i"), array("i"), array("i")
-    rate = array("f")
-    longest = 1
-    pairs = 0
-    numbers = {name: {edge: number for number, edge in enumerate(hosts[name].edges)} for name in hosts}
-    for name in hosts:
-        host = hosts[name]
-        host.first = len(source)
-        even = set()
-        back_of = [
-            numbers.get(one.peer, {}).get(EdgeName(one.peer_device, name, one.device)) for one in host.edges
-        ]
-        host.ended = frozenset(
-            number
-            for number, (one, back) in enumerate(zip(host.edges, back_of, strict=True))
-            if back is None and one.peer in numbers
-        )
-        if 2 * len(host.ended) > len(host.edges):
-            # It has left the fleet; with others perhaps, of which it does not know.
-            host.ended = frozenset(range(len(host.edges)))
-        for number, one in enumerate(host.edges):
-            far, near = f"{one.peer}/{one.peer_device}", f"{name}/{one.device}"
-            source.extend(host.ports * [node(far)])
-            destination.extend(host.ports * [node(near)])
-            for port in range(host.ports):
-                path = _path(
-                    (far, near), _traced(hosts.get(one.peer), back_of[number], port), node, leaf_of, switch_of
-                )
-                path = path[:_MOST_NODES]
-                longest = max(longest, len(path))
-                hops.extend((*path, *(_MOST_NODES - len(path)) * [NO_HOP]))
-                if port == 0 and host.ports > 1 and SILENT_HOP in path:
-                    even.add(number)
-            main = host.rates[1] if number in even and host.rates[1] > 0 else host.rates[0]
-            swept = (host.ports - 1) * [host.rates[1]]
-            rate.extend(host.ports * [0.0] if number in host.ended else [main, *swept])
-            edge.extend(host.ports * [pairs])
-            pairs += 1
-        host.even = frozenset(even)
-    devices: dict[str, set[str]] = {}
-    for nic in [name for name in nodes if "/" in name]:
-        devices.setdefault(nic.partition("/")[0], set()).add(nic)
-    host_of = {nic: node(host) for host, nics in devices.items() if len(nics) > 1 for nic in nics}
-    first_unnamed = len(nodes)
-    rows = np.array(hops, np.int32).reshape(-1, _MOST_NODES)[:, :longest].copy()
-    del hops
-    rows, silent = named(rows, max(first_unnamed, 1))
-    owner = np.full(first_unnamed + len(silent) + 1, -1, np.int32)
-    for nic, number in host_of.items():
-        owner[nodes[nic]] = number
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_by_epoch", np.argsort(self.epoch))
+
+    def rows(self, epoch: Flows, flow: Flows) -> Flows:
+        """Flows of hosts as flows of the table, -1 for those that are not in it or on which nothing is sent."""
+        if not len(self.table):
+            return np.full(len(flow), -1, np.int64)
+        known = self.epoch[self._by_epoch]
+        at = np.minimum(np.searchsorted(known, epoch), len(known) - 1)
+        row = np.where(known[at] == epoch, self.first[self._by_epoch[at]] + flow, -1)
+        return np.asarray(np.where(self.table.rate[row] > 0, row, -1), np.int64)
+
+    def weight(self, rows: Flows) -> Floats:
+        """Of packets of flows of the table."""
+        if not len(self.even):
+            return np.ones(len(rows))
+        at = np.minimum(np.searchsorted(self.even, rows), len(self.even) - 1)
+        return np.where(self.even[at] == rows, self.even_weight[at], 1.0)
+
+    def hosts(self, rows: Flows) -> tuple[Flows, Flows]:
+        """Of flows of the table the epoch, and the number at the host: the inverse of `rows`."""
+        host = np.searchsorted(self.first, rows, side="right") - 1
+        return self.epoch[host], rows - self.first[host]
+
+
+class _Edges:
+    """All edges of some hosts as columns, one host after the other. flow : the first of each. back : the same edge as
+    the other end has it, -1 for none. ended : the peer is there and has it no more.
+    """
+
+    def __init__(self, hosts: Sequence[Reporter], names: Names) -> None:
+        count = np.array([len(host.near) for host in hosts], np.int64)
+        self.first = np.cumsum(count) - count
+        self.host = np.repeat(np.arange(len(hosts)), count)
+        self.near = _joined([host.near for host in hosts])
+        self.far = _joined([host.far for host in hosts])
+        self.ports = np.array([host.ports for host in hosts], np.int64)[self.host]
+        self.flow = np.cumsum(self.ports) - self.ports
+        self.back = self._back()
+        owner = names.host_of()
+        live = np.zeros(len(owner) + 1, bool)
+        live[[host.node for host in hosts]] = True
+        self.ended = (self.back < 0) & live[owner[self.far]]
+        ended = np.bincount(self.host, self.ended, len(hosts))
+        # It has left the fleet; with others perhaps, of which it does not know.
+        self.ended |= (2 * ended > count)[self.host]
+
+    def __len__(self) -> int:
+        return len(self.near)
+
+    def _back(self) -> Flows:
+        near, far = self.near.astype(np.int64), self.far.astype(np.int64)
+        key = near << 32 | far
+        order = np.argsort(key, kind="stable")
+        known, wanted = key[order], far << 32 | near
+        at = np.searchsorted(known, wanted, side="right") - 1
+        return np.asarray(np.where((at >= 0) & (known[at] == wanted), order[at], -1), np.int64)
+
+
+def laid_out(hosts: Sequence[Reporter], names: Names, leaf_of: Mapping[str, str]) -> Layout:
+    """All flows of these hosts, one after the other. leaf_of : by host/device."""
+    edges = _Edges(hosts, names)
+    leaf_of_nic = {names.find(nic): names.of(leaf) for nic, leaf in leaf_of.items() if names.find(nic) >= 0}
+    leaf = np.full(len(names), -1, np.int32)
+    leaf[list(leaf_of_nic)] = list(leaf_of_nic.values())
+    source, destination = np.repeat(edges.far, edges.ports), np.repeat(edges.near, edges.ports)
+    hops = _hops(hosts, edges, source, destination, leaf)
+    main = np.array([host.rates[0] for host in hosts])[edges.host]
+    swept = np.array([host.rates[1] for host in hosts])[edges.host]
+    even = (edges.ports > 1) & (swept > 0)
+    even[even] = (hops[edges.flow[even]] == SILENT_HOP).any(axis=1)
+    rate = np.repeat(np.where(edges.ended, 0.0, swept).astype(np.float32), edges.ports)
+    rate[edges.flow] = np.where(edges.ended, 0.0, np.where(even, swept, main))
+    first_unnamed = max(len(names), 1)
+    hops, silent = named(hops, first_unnamed)
     table = FlowTable(
-        np.array(source, np.int32),
-        np.array(destination, np.int32),
-        owner,
-        np.array(rate, np.float32),
-        np.array(edge, np.int32),
-        rows,
+        source,
+        destination,
+        np.append(_owners(edges, names), np.full(len(silent) + 1, -1, np.int32)),
+        rate,
+        np.repeat(np.arange(len(edges), dtype=np.int32), edges.ports),
+        hops,
         first_unnamed,
         tuple(switch.may_be for switch in silent),
     )
-    names = (*nodes, *(FABRIC for _ in silent))
-    return Layout(table, totals(table), names)
+    flows = np.array([host.flows for host in hosts], np.int64)
+    return Layout(
+        table,
+        totals(table),
+        (*names.texts(), *(first_unnamed - len(names)) * ("",), *(FABRIC for _ in silent)),
+        np.array([host.epoch for host in hosts], np.int64),
+        np.cumsum(flows) - flows,
+        edges.flow[even],
+        (swept / main)[even],
+    )
 
 
-def _traced(host: Reporter | None, edge: int | None, port: int) -> tuple[str, ...] | None:
-    if host is None or edge is None or port >= host.ports:
-        return None
-    flow = edge * host.ports + port
-    return host.paths.get(flow) or host.before.get(flow)
+def _joined(columns: Sequence[Nodes]) -> Nodes:
+    return np.concatenate(columns) if columns else np.zeros(0, np.int32)
 
 
-def _path(
-    ends: tuple[str, str],
-    traced: tuple[str, ...] | None,
-    node: Callable[[str], int],
-    leaf_of: Mapping[str, str],
-    switch_of: Mapping[str, str],
-) -> list[int]:
-    """The switches of a flow. A leaf that is declared stands, whatever answers in its place."""
-    first, last = leaf_of.get(ends[0], ""), leaf_of.get(ends[1], "")
-    if first and first == last:
-        return [node(first)]
-    hops = [switch_of.get(hop, hop) for hop in traced or ()]
-    if not hops:
-        return [node(first), SILENT_HOP, node(last)] if first and last else []
-    if first:
-        hops[0] = first
+def _owners(edges: _Edges, names: Names) -> Nodes:
+    """The host of each NIC, where it has more than one."""
+    owner = names.host_of()
+    nics = np.zeros(len(owner), bool)
+    nics[edges.near] = nics[edges.far] = True
+    nics &= owner >= 0
+    count = np.bincount(owner[nics], minlength=len(owner))
+    found = np.full(len(owner), -1, np.int32)
+    found[nics] = np.where(count[owner[nics]] > 1, owner[nics], -1)
+    return found
+
+
+def _hops(hosts: Sequence[Reporter], edges: _Edges, source: Nodes, destination: Nodes, leaf: Nodes) -> Nodes:
+    """The switches of each flow: what its sender has traced. A leaf that is declared stands, whatever answers in its
+    place.
+    """
+    traced = max((host.paths.hops.shape[1] for host in hosts), default=0)
+    declared = bool((leaf >= 0).any())
+    longest = max(traced, 3 * declared, 1)
+    # Column by column: all that reads it does. The last one is hardly ever needed, and then not touched.
+    rows = np.empty((len(source), longest + 1), np.int32, order="F")
+    rows[:, :longest] = NO_HOP
+    for flow, hops in _told(hosts, edges):
+        rows[flow, : hops.shape[1]] = hops
+    if declared:
+        for start in range(0, len(rows), _ROWS):
+            part = slice(start, start + _ROWS)
+            longest = _declared(rows, part, leaf[source[part]], leaf[destination[part]], longest)
+    return rows[:, :longest]
+
+
+def _told(hosts: Sequence[Reporter], edges: _Edges) -> Iterator[tuple[Flows, Nodes]]:
+    """Flows of the table and their hops, as those told that send on them, some hosts at once."""
+    for start in range(0, len(hosts), _HOSTS):
+        some = [n for n in range(start, min(start + _HOSTS, len(hosts))) if len(hosts[n].paths.hops)]
+        if not some:
+            continue
+        width = max(hosts[n].paths.hops.shape[1] for n in some)
+        hops = np.full((sum(hosts[n].flows for n in some), width), NO_HOP, np.int32)
+        at = 0
+        for n in some:
+            own = hosts[n].paths.hops
+            hops[at : at + len(own), : own.shape[1]] = own
+            at += hosts[n].flows
+        of = np.concatenate([np.arange(len(hosts[n].near)) + edges.first[n] for n in some])
+        ports = edges.ports[of]
+        back = np.repeat(edges.back[of], ports)
+        port = np.arange(len(hops)) - np.repeat(np.cumsum(ports) - ports, ports)
+        use = (back >= 0) & (hops[:, 0] != NO_HOP)
+        use[use] &= port[use] < edges.ports[back[use]]
+        yield edges.flow[back[use]] + port[use], hops[use]
+
+
+def _declared(every: Nodes, part: slice, first: Nodes, last: Nodes, longest: int) -> int:
+    """Puts declared leaves in their places, in some of the rows. first, last : of each of these, -1 for none. longest :
+    columns in use. Returns how many are in use now.
+    """
+    rows = every[part]
+    length = (rows[:, :longest] != NO_HOP).sum(axis=1)
+    same = (first >= 0) & (first == last)
+    rows[same, :longest] = NO_HOP
+    rows[same, 0] = first[same]
+    unknown = (length == 0) & (first >= 0) & (last >= 0) & ~same
+    rows[unknown, 0], rows[unknown, 1], rows[unknown, 2] = first[unknown], SILENT_HOP, last[unknown]
+    traced = (length > 0) & ~same
+    begins = traced & (first >= 0)
+    rows[begins, 0] = first[begins]
     # Behind the last hop that answered there may be a silent leaf.
-    if last and hops[-1] != last:
-        hops.append(last)
-    return [node(hop) if hop else SILENT_HOP for hop in hops]
+    ends = np.flatnonzero(traced & (last >= 0))
+    ends = ends[rows[ends, length[ends] - 1] != last[ends]]
+    if len(ends) and length[ends].max() == longest:
+        every[:, longest] = NO_HOP
+        longest += 1
+    rows[ends, length[ends]] = last[ends]
+    return longest

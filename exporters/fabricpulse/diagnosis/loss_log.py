@@ -1,90 +1,133 @@
-"""What flows have lost in the last minutes, as their hosts told it. Pure.
+"""What flows have lost in the last minutes, as their hosts told it, in columns. Pure.
 
-Hosts go by name and flows by their number at the host, edge times ports plus port: the table of all flows is made anew
-whenever the fleet changes. A host that gets other peers numbers its flows anew, too; what was told before goes with the
-flow, not with the number.
+A flow goes by an epoch and its number at its host, edge times ports plus port: the table of all flows is made anew
+whenever the fleet changes. A host that gets other peers numbers its flows anew, too, in another epoch; what was told
+before goes with the flow, not with the number.
 """
 
-from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fabricpulse.diagnosis.components import Nodes
 from fabricpulse.diagnosis.flow_table import Floats, Flows, FlowTable
 
 # A flow that has lost packets in so many reports has been mended after some seconds, and some gaps, without a loss.
 _OFTEN, _MENDED_S = 3, 4.0
+# Losses that are kept, the newest: two minutes of what a dead switch of 50,000 hosts does. Half of a fabric that is
+# dead is seen in seconds, and 25 bytes each.
+MOST_LOSSES = 2_000_000
+_FEWEST_ROWS = 1024
+_FLOW_BITS = 20
 
-
-class Loss(NamedTuple):
-    """Packets of one flow in one report. epoch : of the numbering."""
-
-    at_s: float
-    host: str
-    flow: int
-    epoch: int
-    sent: int
-    lost: int
+LOSS_DTYPE = np.dtype(
+    [("at_s", "f8"), ("epoch", "i4"), ("flow", "i4"), ("sent", "u4"), ("lost", "u4"), ("mended", "?")]
+)
+"""Packets of one flow in one report. epoch : of the numbering. mended : it counts for nothing any more."""
+Losses = NDArray[np.void]
 
 
 class LossLog:
-    """keep_s : how far back. losses : those that count, in order of time. history : all, those of mended flows too."""
+    """keep_s : how far back. most : losses that are kept; the oldest leave."""
 
-    def __init__(self, keep_s: float) -> None:
-        self._keep_s = keep_s
-        self.losses: deque[Loss] = deque()
-        self.history: deque[Loss] = deque()
-        # By host: an epoch, the one after it, and what the flows are called there.
-        self._moved: dict[str, tuple[int, int, Mapping[int, int]]] = {}
+    def __init__(self, keep_s: float, most: int = MOST_LOSSES) -> None:
+        self._keep_s, self._most = keep_s, most
+        self._rows = np.zeros(_FEWEST_ROWS, LOSS_DTYPE)
+        self._begin = self._end = 0
+        # By epoch: the one after it, and what the flows are called there, -1 for those that are gone.
+        self._moved: dict[int, tuple[int, Flows]] = {}
 
-    def add(self, losses: list[Loss]) -> None:
-        """Of one report, the newest."""
-        self.losses.extend(losses)
-        self.history.extend(losses)
+    def __len__(self) -> int:
+        return self._end - self._begin
 
-    def renumber(self, host: str, epoch: int, after: int, flows: Mapping[int, int]) -> None:
-        """A host counts its flows anew from `after` on. flows : new number by old one; those that are gone have none.
-        Of a host that does it again before `forget` only what it has told last is kept.
-        """
-        self._moved[host] = epoch, after, flows
+    @property
+    def history(self) -> Losses:
+        """All, those of mended flows too, in order of time."""
+        return self._rows[self._begin : self._end]
+
+    @property
+    def losses(self) -> Losses:
+        """Those that count."""
+        rows = self.history
+        return rows[~rows["mended"]] if rows["mended"].any() else rows
+
+    def add(
+        self, at_s: float, epoch: int, flow: Flows | Nodes, sent: NDArray[np.uint32], lost: NDArray[np.uint32]
+    ) -> None:
+        """Of one report, the newest. flow : numbers at the host."""
+        count = len(flow)
+        if not count:
+            return
+        self._make_room(count)
+        rows = self._rows[self._end : self._end + count]
+        rows["at_s"], rows["epoch"], rows["flow"] = at_s, epoch, flow
+        rows["sent"], rows["lost"], rows["mended"] = sent, lost, False
+        self._end += count
+
+    def _make_room(self, count: int) -> None:
+        if len(self) + count > self._most:
+            self._begin = self._end - max(self._most - count, 0)
+        if self._end + count <= len(self._rows):
+            return
+        kept = self.history
+        # Half of the rows free at least, or they would be moved again and again.
+        if 2 * (len(kept) + count) > len(self._rows):
+            self._rows = np.zeros(2 * (len(kept) + count), LOSS_DTYPE)
+        self._replace(kept)
+
+    def _replace(self, kept: Losses) -> None:
+        self._rows[: len(kept)] = kept
+        self._begin, self._end = 0, len(kept)
+
+    def renumber(self, epoch: int, after: int, flows: Flows) -> None:
+        """A host counts its flows anew: `epoch` has become `after`. flows : new number by old one, -1 for none."""
+        self._moved[epoch] = after, flows
 
     def forget(self, now_s: float) -> None:
         """What is too old, and what flows have lost that are no more."""
-        for kept in (self.losses, self.history):
-            while kept and now_s - kept[0].at_s > self._keep_s:
-                kept.popleft()
-        if self._moved:
-            self.losses = deque(filter(None, map(self._renumbered, self.losses)))
-            self.history = deque(filter(None, map(self._renumbered, self.history)))
-            self._moved.clear()
+        self._begin += int(np.searchsorted(self.history["at_s"], now_s - self._keep_s))
+        if 4 * len(self) + _FEWEST_ROWS < len(self._rows):
+            kept = self.history
+            self._rows = np.zeros(2 * len(kept) + _FEWEST_ROWS, LOSS_DTYPE)
+            self._replace(kept)
+        if self._moved and len(self):
+            self._renumber()
+        self._moved = {}
 
-    def _renumbered(self, loss: Loss) -> Loss | None:
-        if loss.host not in self._moved:
-            return loss
-        before, after, flows = self._moved[loss.host]
-        if loss.epoch == after:
-            return loss
-        if loss.epoch != before or loss.flow not in flows:
-            return None
-        return loss._replace(flow=flows[loss.flow], epoch=after)
+    def _renumber(self) -> None:
+        rows = self.history
+        order = np.argsort(rows["epoch"], kind="stable")
+        epochs, first = np.unique(rows["epoch"][order], return_index=True)
+        gone = np.zeros(len(rows), bool)
+        for epoch, these in zip(epochs.tolist(), np.split(order, first[1:]), strict=True):
+            flow, now = rows["flow"][these], epoch
+            while now in self._moved:  # perhaps again and again since the last time
+                now, flows = self._moved[now]
+                flow = np.where(flow >= 0, flows[np.maximum(flow, 0)], -1)
+            rows["flow"][these], rows["epoch"][these] = flow, now
+            gone[these] = flow < 0
+        if gone.any():
+            self._replace(rows[~gone])
 
     def drop_mended(self, now_s: float) -> None:
         """Losses of flows that used to lose often and have not for long: what they say is over."""
-        seen: dict[tuple[str, int], tuple[int, float, float]] = {}
-        for loss in self.losses:
-            key = loss.host, loss.flow
-            count, first, _ = seen.get(key, (0, loss.at_s, loss.at_s))
-            seen[key] = count + 1, first, loss.at_s
-        mended = {
-            flow
-            for flow, (count, first, last) in seen.items()
-            if count >= _OFTEN and now_s - last > _MENDED_S + 5 * (last - first) / (count - 1)
-        }
-        if mended:
-            self.losses = deque(loss for loss in self.losses if (loss.host, loss.flow) not in mended)
+        rows = self.history
+        key = rows["epoch"].astype(np.int64) << _FLOW_BITS | rows["flow"]
+        # What lost packets just now has not been mended: while a switch is dead that is nearly all.
+        recent = np.unique(key[np.searchsorted(rows["at_s"], now_s - _MENDED_S) :])
+        old = ~rows["mended"]
+        if len(recent):
+            old &= recent[np.minimum(np.searchsorted(recent, key), len(recent) - 1)] != key
+        these = np.flatnonzero(old)
+        _, flow, count = np.unique(key[these], return_inverse=True, return_counts=True)
+        at_s = rows["at_s"][these]
+        first, last = np.zeros(len(count)), np.zeros(len(count))
+        # In order of time: of several the last one stands.
+        first[flow[::-1]], last[flow] = at_s[::-1], at_s
+        usual_s = (last - first) / np.maximum(count - 1, 1)
+        over = (count >= _OFTEN) & (now_s - last > _MENDED_S + 5 * usual_s)
+        rows["mended"][these[over[flow]]] = True
 
 
 @dataclass(frozen=True)
@@ -92,9 +135,13 @@ class LossTable:
     """Losses as columns, in order of time. flow : as the fleet's table of flows counts them. sent, lost : packets."""
 
     at_s: Floats
-    flow: Flows
-    sent: Floats
-    lost: Floats
+    flow: Nodes
+    sent: NDArray[np.float32]
+    lost: NDArray[np.float32]
+
+    def only(self, which: NDArray[np.bool_]) -> "LossTable":
+        """Some of them."""
+        return LossTable(self.at_s[which], self.flow[which], self.sent[which], self.lost[which])
 
     def _since(self, at_s: float) -> int:
         return int(np.searchsorted(self.at_s, at_s))
@@ -108,7 +155,7 @@ class LossTable:
         lost = np.bincount(number, self.lost[start:], len(flows)).astype(float)
         told = np.bincount(number, self.sent[start:], len(flows))
         # Reports without a loss do not say what was sent; the rate does.
-        return flows, lost, np.maximum(told, rate[flows] * window_s).astype(float)
+        return flows.astype(np.int64), lost, np.maximum(told, rate[flows] * window_s).astype(float)
 
     def flows_since(self, at_s: float) -> set[int]:
         """That have lost packets."""
@@ -119,7 +166,9 @@ class LossTable:
         start = self._since(at_s)
         flows = self.flow[start:]
         crosses = np.isin(flows, list(others), invert=True)
-        crosses &= np.logical_or.reduce([column == component for column in table.shared(flows)])
+        crosses &= np.logical_or.reduce(
+            [column == component for column in table.shared(flows.astype(np.int64))]
+        )
         return self.at_s[start:][crosses]
 
     def dead(self, at_s: float) -> frozenset[int]:

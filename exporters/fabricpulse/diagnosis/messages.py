@@ -17,7 +17,8 @@ _LONGEST_ADDRESS = 45  # INET6_ADDRSTRLEN without its end
 # Of one report: the largest host with all of its flows in trouble.
 MOST_BYTES = 2 << 20
 _FLOW = struct.Struct("<HBBII")
-_SLOW, _CUT = 1, 2
+# Bits of a flow's flags.
+SLOW, CUT = 1, 2
 DELAY = struct.Struct("<HHi")
 # Of a delay, either way: clocks that differ by more are not on one timeline.
 LONGEST_NS = 1_000_000_000
@@ -140,26 +141,12 @@ class EvidenceReply(msgspec.Struct, frozen=True, array_like=True):
 
 
 def pack_flows(flows: Iterable[FlowEvidence]) -> bytes:
-    """Twelve bytes each; counts are cut at 2^32 - 1."""
+    """Twelve bytes each; counts are cut at 2^32 - 1. `flow_records.unpack_flows` is the inverse."""
     most = (1 << 32) - 1
     return b"".join(
-        _FLOW.pack(f.edge, f.port, f.slow * _SLOW | f.cut * _CUT, min(f.sent, most), min(f.lost, most))
+        _FLOW.pack(f.edge, f.port, f.slow * SLOW | f.cut * CUT, min(f.sent, most), min(f.lost, most))
         for f in flows
     )
-
-
-def unpack_flows(data: bytes, edges: int, ports: int) -> list[FlowEvidence]:
-    """The inverse. Raises ValueError for what no exporter sends."""
-    if len(data) % _FLOW.size:
-        raise ValueError("the flows are cut short")
-    found = [
-        FlowEvidence(e, port, bool(flags & _SLOW), sent, lost, bool(flags & _CUT))
-        for e, port, flags, sent, lost in _FLOW.iter_unpack(data)
-    ]
-    for flow in found:
-        if flow.edge >= edges or flow.port >= ports or flow.lost > flow.sent:
-            raise ValueError(f"flow {flow.edge}:{flow.port} does not exist, or lost more than was sent")
-    return found
 
 
 def pack_delays(delays: Iterable[LeastDelay]) -> bytes:

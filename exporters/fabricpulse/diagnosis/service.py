@@ -20,6 +20,7 @@ from fabricpulse.diagnosis import metrics as m
 from fabricpulse.diagnosis.alerts import FaultAlerting, FaultPusher
 from fabricpulse.diagnosis.delay_records import unpack_delays
 from fabricpulse.diagnosis.findings import LEASE_S, Dealt
+from fabricpulse.diagnosis.flow_records import unpack_flows
 from fabricpulse.diagnosis.messages import (
     EVIDENCE_PATH,
     MOST_BYTES,
@@ -27,7 +28,6 @@ from fabricpulse.diagnosis.messages import (
     EvidenceReply,
     EvidenceReport,
     check_edges,
-    unpack_flows,
 )
 from fabricpulse.diagnosis.page import POLICY, suspects_page
 from fabricpulse.diagnosis.process import DiagnosisProcess

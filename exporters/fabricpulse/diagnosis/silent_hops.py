@@ -16,9 +16,14 @@ from scipy.sparse.csgraph import connected_components
 from fabricpulse.diagnosis.components import NO_HOP, SILENT_HOP, Nodes
 
 Numbers = NDArray[np.int64]
+# By (tier, its neighbour's): neighbours, ascending, and the group of each.
+_Groups = dict[tuple[int, int], tuple[Numbers, Numbers]]
 
 # Silent hops may be beside one another: those that became known tell more of the others.
 _PASSES = 3
+# Rows that are worked on at once: bounds memory.
+_ROWS = 65_536
+_BITS = 31
 _UNKNOWN = -1
 
 
@@ -39,40 +44,59 @@ def named(hops: Nodes, nodes: int) -> tuple[Nodes, tuple[SilentSwitch, ...]]:
     Two silent hops are one switch if they are of one tier and beside switches of the same groups. One of which less is
     known is the only one that it may be; of several that it may be, none (`SilentSwitch.may_be`). Where all of a tier
     are silent, or only the leaves were declared, they are one: what lies between.
-    hops : as of FlowTable, with SILENT_HOP. nodes : the first number that is free. Returns hops without SILENT_HOP, and
-    the new switches, the first of them `nodes`.
+    hops : as of FlowTable, with SILENT_HOP; is changed. nodes : the first number that is free. Returns hops without
+    SILENT_HOP, and the new switches, the first of them `nodes`.
     """
-    hops = hops.copy()
     cables = _Cables(nodes)
-    length = (hops != NO_HOP).sum(axis=1)
-    cables.add(hops, length)
-    rows = np.flatnonzero((hops == SILENT_HOP).any(axis=1))
-    paths, length = hops[rows], length[rows]
-    row, place = np.nonzero(paths == SILENT_HOP)
+    silent = []
+    for start in range(0, len(hops), _ROWS):
+        part = hops[start : start + _ROWS]
+        cables.add(part)
+        silent.append(start + np.flatnonzero((part == SILENT_HOP).any(axis=1)))
+    silent = [rows for rows in silent if len(rows)]
     found = _Found(nodes)
     for _ in range(_PASSES):
         groups = cables.groups()
-        tier, sides = _sides(paths, length, row, place, groups)
+        if not sum([_named_some(hops, rows, groups, found, cables) for rows in silent]):
+            break
+    groups = cables.groups()
+    for rows in silent:
+        _named_some(hops, rows, groups, found, None)
+    final, may_be = found.merged()
+    beside: list[set[int]] = [set() for _ in may_be]
+    for rows in silent:
+        paths = hops[rows]
+        new = paths >= nodes
+        paths[new] = final[paths[new] - nodes]
+        hops[rows] = paths
+        _add_beside(beside, paths, nodes)
+    return hops, tuple(
+        SilentSwitch(tuple(sorted(each)), may) for each, may in zip(beside, may_be, strict=True)
+    )
+
+
+def _named_some(
+    hops: Nodes, rows: Numbers, groups: _Groups, found: "_Found", cables: "_Cables | None"
+) -> int:
+    """Names the silent hops of some rows of which both neighbours are known, all of them without `cables`, which learn
+    what that tells. Returns how many.
+    """
+    paths = hops[rows]
+    length = (paths != NO_HOP).sum(axis=1)
+    row, place = np.nonzero(paths == SILENT_HOP)
+    tier, sides = _sides(paths, length, row, place, groups)
+    if cables is not None:
         # At the top of a path both sides are of one tier, and cabled to this switch: one of them tells the group.
         top = (2 * place + 1 == length[row])[:, None]
         sides = np.where(top & (sides == _UNKNOWN), sides[:, ::-1], sides)
         known = (sides != _UNKNOWN).all(axis=1)
-        if not known.any():
-            break
-        paths[row[known], place[known]] = found.nodes_of(tier[known], sides[known])
-        cables.add(paths[row[known]], length[row[known]])
-        row, place = row[~known], place[~known]
+        row, place, tier, sides = row[known], place[known], tier[known], sides[known]
     if len(row):
-        tier, sides = _sides(paths, length, row, place, cables.groups())
         paths[row, place] = found.nodes_of(tier, sides)
-    final, may_be = found.merged()
-    new = paths >= nodes
-    paths[new] = final[paths[new] - nodes]
-    hops[rows] = paths
-    return hops, tuple(
-        SilentSwitch(beside, may)
-        for beside, may in zip(_beside(paths, nodes, len(may_be)), may_be, strict=True)
-    )
+        hops[rows] = paths
+        if cables is not None:
+            cables.add(paths[np.unique(row)])
+    return len(row)
 
 
 def _tier(length: Numbers, place: Numbers) -> Numbers:
@@ -84,34 +108,38 @@ class _Cables:
 
     def __init__(self, nodes: int) -> None:
         self._nodes = nodes
-        self._pairs: dict[tuple[int, int], Numbers] = {}  # (tier, its neighbour's): columns middle, side
+        self._pairs: dict[
+            tuple[int, int], Numbers
+        ] = {}  # (tier, its neighbour's): middle and side in one number
 
-    def add(self, hops: Nodes, length: Numbers) -> None:
+    def add(self, hops: Nodes) -> None:
         """Takes in the cables of these paths between a named switch and one that is named or has got a number."""
+        length = (hops != NO_HOP).sum(axis=1)
         for place in range(hops.shape[1] - 1):
             near, far = hops[:, place].astype(np.int64), hops[:, place + 1].astype(np.int64)
             both = np.flatnonzero((near >= 0) & (far >= 0))
             for size in np.unique(length[both]).tolist():
                 these = both[length[both] == size]
                 a, b = min(place, size - 1 - place), min(place + 1, size - 2 - place)
-                cables = np.divmod(np.unique((near[these] << 31) | far[these]), np.int64(1) << 31)
+                cables = np.divmod(np.unique((near[these] << _BITS) | far[these]), np.int64(1) << _BITS)
                 self._take((a, b), *cables)
                 self._take((b, a), *cables[::-1])
 
     def _take(self, tiers: tuple[int, int], middle: Numbers, side: Numbers) -> None:
         named = middle < self._nodes
-        old = self._pairs.get(tiers, np.empty((0, 2), np.int64))
-        self._pairs[tiers] = np.concatenate([old, np.stack([middle[named], side[named]], axis=1)])
+        new = middle[named] << _BITS | side[named]
+        old = self._pairs.get(tiers)
+        self._pairs[tiers] = new if old is None else np.unique(np.concatenate([old, new]))
 
-    def groups(self) -> dict[tuple[int, int], tuple[Numbers, Numbers]]:
+    def groups(self) -> _Groups:
         """By (tier, its neighbour's): neighbours, ascending, and the group of each, a number that it keeps."""
         return {tiers: _grouped(pairs) for tiers, pairs in self._pairs.items() if len(pairs)}
 
 
 def _grouped(pairs: Numbers) -> tuple[Numbers, Numbers]:
-    pairs = np.unique(pairs, axis=0)
-    middles, middle = np.unique(pairs[:, 0], return_inverse=True)
-    sides, side = np.unique(pairs[:, 1], return_inverse=True)
+    each = np.divmod(pairs, np.int64(1) << _BITS)
+    middles, middle = np.unique(each[0], return_inverse=True)
+    sides, side = np.unique(each[1], return_inverse=True)
     size = len(sides) + len(middles)
     graph = csr_array((np.ones(len(pairs), np.int8), (side, len(sides) + middle)), shape=(size, size))
     label = connected_components(graph, directed=False)[1][: len(sides)]
@@ -126,7 +154,7 @@ def _sides(
     length: Numbers,
     row: Numbers,
     place: Numbers,
-    groups: dict[tuple[int, int], tuple[Numbers, Numbers]],
+    groups: _Groups,
 ) -> tuple[Numbers, Numbers]:
     """Of each silent hop its tier, and two columns: the groups before and behind it, with the tier in the number;
     _UNKNOWN for a silent neighbour. Beside the end of a path is nothing, which is known.
@@ -142,7 +170,7 @@ def _sides(
         group = np.full(len(inside), _UNKNOWN, np.int64)
         for mine, other in {*zip(tier[inside].tolist(), near.tolist(), strict=True)}:
             these = np.flatnonzero((tier[inside] == mine) & (near == other) & (node >= 0))
-            base = (other + 1) << 31
+            base = (other + 1) << _BITS
             if (mine, other) not in groups:
                 group[these] = base
                 continue
@@ -182,15 +210,13 @@ class _Found:
         return np.array(final, np.int64), [tuple(number[c] for c in whole[k]) for k in kept]
 
 
-def _beside(paths: Nodes, nodes: int, count: int) -> list[tuple[int, ...]]:
-    found: list[set[int]] = [set() for _ in range(count)]
+def _add_beside(found: list[set[int]], paths: Nodes, nodes: int) -> None:
     for place in range(paths.shape[1] - 1):
         for silent, other in (
             (paths[:, place], paths[:, place + 1]),
             (paths[:, place + 1], paths[:, place]),
         ):
             there = (silent >= nodes) & (other >= 0) & (other < nodes)
-            pairs = np.unique(np.stack([silent[there], other[there]], axis=1), axis=0)
-            for node, neighbour in pairs.tolist():
-                found[node - nodes].add(neighbour)
-    return [tuple(sorted(each)) for each in found]
+            pairs = np.unique(silent[there].astype(np.int64) << _BITS | other[there])
+            for pair in pairs.tolist():
+                found[(pair >> _BITS) - nodes].add(pair & (1 << _BITS) - 1)

@@ -1,26 +1,16 @@
 """From findings, which are numbers, to suspects, which have names. Pure."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from fabricpulse.diagnosis.components import Kind, parts
-from fabricpulse.diagnosis.flow_table import FlowTable, Totals
+from fabricpulse.diagnosis.layout import Layout
 from fabricpulse.diagnosis.locate import Finding
 from fabricpulse.diagnosis.suspect import Suspect
 
 # Pairs of NICs that are named with a suspect.
 _MOST_SUFFERERS = 8
-
-
-@dataclass(frozen=True)
-class Layout:
-    """The flows of a fleet with their sums. names : of the nodes of the table."""
-
-    table: FlowTable
-    totals: Totals
-    names: tuple[str, ...]
 
 
 def without_fabric(layout: Layout, findings: Sequence[Finding]) -> list[Finding]:

@@ -258,3 +258,21 @@ def test_nonsense_is_refused_or_left_out(monkeypatch):
     found = minima.delays({}, 1.0)[2]
     assert (found.pairs, found.refused) == (2, 2)
     assert "2 edges are beyond" in missing(found, 3, SLOT_S)[-1]
+
+
+def test_a_fleet_whose_hosts_change_is_never_full(monkeypatch):
+    """Hosts that are gone make room, also where nobody asks for delays: a fork does that, which forgets for itself."""
+    monkeypatch.setattr("fabricpulse.diagnosis.tree.minima.MOST_PAIRS", 6)
+    monkeypatch.setattr("fabricpulse.diagnosis.names._SPARE", 10)
+    minima = TwoWayMinima(KEEP_S)
+    for slot in range(10 * SLOTS):
+        a, b = f"a{slot // 3}", f"b{slot // 3}"
+        minima.edges(a, (EdgeName("e", b, "e"),), None, slot * SLOT_S)
+        minima.edges(b, (EdgeName("e", a, "e"),), None, slot * SLOT_S)
+        minima.told(a, told((0, 900, 5000)), slot * SLOT_S)
+        minima.told(b, told((0, 900, 7000)), slot * SLOT_S)
+        assert not minima.knows("a0") or slot <= 2 + SLOTS
+    _, delays, coverage = minima.delays({}, slot * SLOT_S)
+    assert (coverage.refused, coverage.hosts) == (0, 2 * coverage.pairs)
+    assert delays.two_way_ns.tolist() == [12_000.0] * 3  # those of three slots at least
+    assert len(minima._names) < 60

@@ -133,6 +133,7 @@ class TreeLearner:
         self._kept.add(findings.gained)
         self._kept.prune(now_s)
         self._terms = findings.terms_ns
+        self._capacity = {host: most for host, most in self._capacity.items() if self.minima.knows(host)}
         if findings.round:
             answered = frozenset((pair.a, pair.b) for pair in findings.gained)
             self._dealer.settle(findings.round, answered, now_s)

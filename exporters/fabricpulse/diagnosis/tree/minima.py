@@ -14,7 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fabricpulse.diagnosis.components import Nodes
 from fabricpulse.diagnosis.messages import EdgeName, HostFacts
+from fabricpulse.diagnosis.names import Names
 from fabricpulse.diagnosis.tree.coverage import LEAST_SLOTS, MOST_PAIRS, Coverage
 from fabricpulse.diagnosis.tree.measured import LEAST_SAMPLES, Delays, Floats, Ints, NicFacts
 
@@ -22,18 +24,32 @@ SLOTS = 10
 _LONGER_NS = 1000.0
 _LONGEST_NAME = 300
 _NONE = np.iinfo(np.int32).max
+_NO_FACTS = HostFacts(())
 
 
-@dataclass
+@dataclass(slots=True)
 class _Host:
-    """row, side : of each of its edges the pair, -1 for none, and which end. told_s : when it last told a delay."""
+    """near, far, row : NICs of each of its edges, by number, and the pair, -1 for none. told_s : when it last told a
+    delay.
+    """
 
-    row: Ints
-    side: Ints
+    near: Nodes
+    far: Nodes
+    row: Nodes
     facts: HostFacts
     heard_s: float
     refused: int = 0
     told_s: float = -math.inf
+
+    def pairs(self) -> dict[tuple[int, int], int]:
+        """Of its edges, those that have one."""
+        edges = zip(self.near.tolist(), self.far.tolist(), self.row.tolist(), strict=True)
+        return {(near, far): row for near, far, row in edges if row >= 0}
+
+    def pair(self, near: int, far: int) -> int:
+        """Of one edge, -1 for none."""
+        found = self.row[(self.near == near) & (self.far == far)]
+        return int(found[0]) if len(found) else -1
 
 
 class TwoWayMinima:
@@ -45,7 +61,11 @@ class TwoWayMinima:
         self.keep_s = keep_s
         self._share_machines = share_machines
         self._hosts: dict[str, _Host] = {}
-        self._pair_of: dict[tuple[str, str], int] = {}
+        self._names = Names()
+        self._facts_of: dict[HostFacts, HostFacts] = {}
+        self._pairs = 0
+        # By pair: its NICs; what its ends, the NIC of the smaller number first, have told in each slot.
+        self._ends = np.zeros((0, 2), np.int32)
         self._least = np.full((0, SLOTS, 2), _NONE, np.int32)
         self._samples = np.zeros((0, SLOTS, 2), np.uint16)
         self._newest = 0  # slot
@@ -57,29 +77,47 @@ class TwoWayMinima:
 
     def edges(self, host: str, edges: tuple[EdgeName, ...], facts: HostFacts | None, now_s: float) -> None:
         """The edges of a host are these from now on. What was told of pairs that remain is kept."""
-        row, side = np.full(len(edges), -1, np.int64), np.zeros(len(edges), np.int64)
+        before = self._hosts.get(host)
+        mine = before.pairs() if before is not None else {}
+        near, far, row = [], [], []
         refused = 0
-        for number, edge in enumerate(edges):
-            near, far = f"{host}/{edge.device}", f"{edge.peer}/{edge.peer_device}"
+        for edge in edges:
+            texts = f"{host}/{edge.device}", f"{edge.peer}/{edge.peer_device}"
             # "/" would make one name of two NICs.
             if (
                 host == edge.peer
-                or near.count("/") + far.count("/") > 2
-                or len(near + far) > 2 * _LONGEST_NAME
+                or sum(text.count("/") for text in texts) > 2
+                or sum(map(len, texts)) > 2 * _LONGEST_NAME
             ):
+                near.append(-1)
+                far.append(-1)
+                row.append(-1)
                 continue
-            key = (near, far) if near < far else (far, near)
-            found = self._pair_of.get(key, -1)
-            if found < 0:
-                if len(self._pair_of) >= MOST_PAIRS:
+            pair = self._names.nic(host, edge.device), self._names.nic(edge.peer, edge.peer_device)
+            if pair not in mine:
+                peer = self._hosts.get(edge.peer)
+                found = peer.pair(*pair[::-1]) if peer is not None else -1
+                if found < 0 and self._pairs >= MOST_PAIRS:
                     refused += 1
-                    continue
-                found = self._pair_of[key] = len(self._pair_of)
-            row[number], side[number] = found, int(near > far)
-        self._make_room()
-        before = self._hosts.get(host)
+                mine[pair] = found if found >= 0 else self._new_pair(pair)
+            near.append(pair[0])
+            far.append(pair[1])
+            row.append(mine[pair])
         told_s = before.told_s if before is not None else -math.inf
-        self._hosts[host] = _Host(row, side, facts or HostFacts(()), now_s, refused, told_s)
+        # Nearly all hosts say the same of themselves: one copy is kept.
+        facts = self._facts_of.setdefault(facts or _NO_FACTS, facts or _NO_FACTS)
+        ends, rows = np.array([near, far], np.int32), np.array(row, np.int32)
+        self._hosts[host] = _Host(ends[0], ends[1], rows, facts, now_s, refused, told_s)
+
+    def _new_pair(self, ends: tuple[int, int]) -> int:
+        """Its number, -1 if there is no room."""
+        if self._pairs >= MOST_PAIRS:
+            return -1
+        if self._pairs == len(self._ends):
+            self._make_room(max(1024, self._pairs // 4))
+        self._ends[self._pairs] = sorted(ends)
+        self._pairs += 1
+        return self._pairs - 1
 
     def told(self, host: str, delays: NDArray[np.void], now_s: float) -> None:
         """Records of DELAY_DTYPE of the edges of a host; of one whose edges are not known nothing is taken."""
@@ -89,7 +127,8 @@ class TwoWayMinima:
             return
         known.heard_s = now_s
         delays = delays[(delays["edge"] < len(known.row)) & (delays["samples"] > 0)]
-        row, side = known.row[delays["edge"]], known.side[delays["edge"]]
+        row = known.row[delays["edge"]]
+        side = (known.near > known.far)[delays["edge"]].astype(np.int64)
         use = row >= 0
         if not use.any():
             return
@@ -104,6 +143,10 @@ class TwoWayMinima:
         if (known := self._hosts.get(host)) is not None:
             known.heard_s = now_s
 
+    def knows(self, host: str) -> bool:
+        """Whether it has told of its edges lately."""
+        return host in self._hosts
+
     def heard_lately(self, now_s: float) -> set[str]:
         """Hosts that have reported within two slots."""
         return {name for name, host in self._hosts.items() if now_s - host.heard_s <= 2 * self.slot_s}
@@ -115,23 +158,24 @@ class TwoWayMinima:
         two_way, count = self._two_way()
         slots = np.count_nonzero(np.isfinite(two_way), axis=1)
         enough = (slots >= LEAST_SLOTS) & (count >= LEAST_SAMPLES)
-        heard = (self._least[: len(self._pair_of)] != _NONE).any(axis=1)
+        heard = (self._least[: self._pairs] != _NONE).any(axis=1)
         rows = np.flatnonzero(enough)
-        names = list(self._pair_of)
         number: dict[str, int] = {}
         for host, known in self._hosts.items():
             for device, _ in known.facts.nics:
                 number.setdefault(f"{host}/{device}", len(number))
-        ends = np.array(
-            [[number.setdefault(name, len(number)) for name in names[row]] for row in rows.tolist()], np.int64
-        ).reshape(-1, 2)
+        texts = self._names.texts()
+        place = np.zeros(len(texts), np.int64)
+        for nic in np.unique(self._ends[rows]).tolist():
+            place[nic] = number.setdefault(texts[nic], len(number))
+        ends = place[self._ends[rows]]
         nics = self._facts(number, leaf_of)
         found = Delays.from_arrays(ends[:, 0], ends[:, 1], lasting(two_way[rows]), count[rows], nics)
         both = heard.all(axis=1)
         coverage = Coverage(
             hosts=len(self._hosts),
             silent=sum(now_s - host.told_s > self.keep_s for host in self._hosts.values()),
-            pairs=len(names),
+            pairs=self._pairs,
             unheard=int(np.count_nonzero(~heard.any(axis=1))),
             one_way=int(np.count_nonzero(heard.any(axis=1) & ~both)),
             young=int(np.count_nonzero(both & ~enough)),
@@ -154,41 +198,57 @@ class TwoWayMinima:
     def _two_way(self) -> tuple[Floats, Ints]:
         """By pair and slot, the oldest first, inf where an end said nothing; and samples of both ends, by pair."""
         order = np.arange(self._newest - SLOTS + 1, self._newest + 1) % SLOTS
-        least = self._least[: len(self._pair_of), order]
+        least = self._least[: self._pairs, order]
         both = (least != _NONE).all(axis=2)
         two_way = np.where(both, least.astype(np.float64).sum(axis=2), np.inf)
         # No packet is faster than light: clocks have moved.
         two_way[two_way <= 0] = np.inf
-        fewest = self._samples[: len(self._pair_of), order].min(axis=2)
+        fewest = self._samples[: self._pairs, order].min(axis=2)
         return two_way, np.where(np.isfinite(two_way), fewest, 0).sum(axis=1, dtype=np.int64)
 
     def _advance(self, now_s: float) -> None:
         slot = int(now_s // self.slot_s)
+        if slot <= self._newest:
+            return
         for passed in range(max(self._newest + 1, slot - SLOTS + 1), slot + 1):
             self._least[:, passed % SLOTS] = _NONE
             self._samples[:, passed % SLOTS] = 0
-        self._newest = max(self._newest, slot)
+        self._newest = slot
+        # Here and not only where a tree is computed: that is done by a fork, which forgets for itself.
+        self._forget(now_s)
 
     def _forget(self, now_s: float) -> None:
-        """Hosts that are silent, and pairs that no host has any more."""
+        """Hosts that are silent, and pairs and names that no host has any more."""
         self._hosts = {n: h for n, h in self._hosts.items() if now_s - h.heard_s <= self.keep_s}
-        live = np.zeros(len(self._pair_of), bool)
+        live = np.zeros(self._pairs, bool)
         for host in self._hosts.values():
             live[host.row[host.row >= 0]] = True
-        if live.all():
-            return
-        moved = np.append(np.where(live, np.cumsum(live) - 1, -1), -1)  # the last one for -1
-        self._least, self._samples = self._least[: len(live)][live], self._samples[: len(live)][live]
-        self._pair_of = {key: int(moved[row]) for key, row in self._pair_of.items() if live[row]}
-        for host in self._hosts.values():
-            host.row = moved[host.row]
+        if not live.all():
+            self._pairs = int(np.count_nonzero(live))
+            moved = np.append(np.where(live, np.cumsum(live) - 1, -1), -1).astype(np.int32)  # the last for -1
+            for kept, nothing in ((self._ends, 0), (self._least, _NONE), (self._samples, 0)):
+                kept[: self._pairs] = kept[: len(live)][live]
+                kept[self._pairs : len(live)] = nothing
+            for host in self._hosts.values():
+                host.row = moved[host.row]
+        if self._names.overdue:
+            self._compact()
+        facts = [host.facts for host in self._hosts.values()]
+        self._facts_of = dict(zip(facts, facts, strict=True))
 
-    def _make_room(self) -> None:
-        have, need = len(self._least), len(self._pair_of)
-        if need > have:
-            more = max(1024, need + need // 2) - have
-            self._least = np.concatenate([self._least, np.full((more, SLOTS, 2), _NONE, np.int32)])
-            self._samples = np.concatenate([self._samples, np.zeros((more, SLOTS, 2), np.uint16)])
+    def _compact(self) -> None:
+        used = np.zeros(len(self._names) + 1, bool)  # one more for -1
+        for host in self._hosts.values():
+            used[host.near] = used[host.far] = True
+        moved = np.append(self._names.compact(used[:-1]), np.int32(-1))
+        for host in self._hosts.values():
+            host.near, host.far = moved[host.near], moved[host.far]
+        self._ends[: self._pairs] = moved[self._ends[: self._pairs]]
+
+    def _make_room(self, more: int) -> None:
+        self._ends = np.concatenate([self._ends, np.zeros((more, 2), np.int32)])
+        self._least = np.concatenate([self._least, np.full((more, SLOTS, 2), _NONE, np.int32)])
+        self._samples = np.concatenate([self._samples, np.zeros((more, SLOTS, 2), np.uint16)])
 
 
 def lasting(two_way: Floats) -> Floats:

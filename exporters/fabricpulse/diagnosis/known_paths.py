@@ -1,0 +1,85 @@
+"""Where the flows of one host go, as it has traced them: a row of numbers for each flow. Pure.
+
+A fleet tells millions of paths. As tuples of names each would be hundreds of bytes; numbers in rows take four a hop.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fabricpulse.diagnosis.components import NO_HOP, Nodes
+
+_UNKNOWN, _BEFORE, _TOLD = 0, 1, 2
+_NO_ROWS = np.zeros((0, 0), np.int32)
+_NO_STATES = np.zeros(0, np.uint8)
+
+
+class KnownPaths:
+    """Of the flows of one host, by number. A path is told, or was before the host got other peers or was restarted."""
+
+    __slots__ = ("_hops", "_state", "told")
+
+    def __init__(self) -> None:
+        self._hops, self._state = _NO_ROWS, _NO_STATES
+        self.told = 0
+
+    @property
+    def hops(self) -> Nodes:
+        """By flow the switches in order, as in FlowTable; NO_HOP where no path is known, no rows if none is."""
+        return self._hops
+
+    def tell(self, flows: Sequence[int], paths: Sequence[Sequence[int]], count: int) -> bool:
+        """Paths of some flows, of `count` that the host has. Returns whether any was not known at all."""
+        longest = max(map(len, paths))
+        if len(self._state) < count or longest > self._hops.shape[1]:
+            self._grow(count, longest)
+        at = np.array(flows)
+        new = bool((self._state[at] == _UNKNOWN).any())
+        width = self._hops.shape[1]
+        self._hops[at] = [(*path, *(width - len(path)) * (NO_HOP,)) for path in paths]
+        self._state[at] = _TOLD
+        self.told = int(np.count_nonzero(self._state == _TOLD))
+        return new
+
+    def _grow(self, count: int, width: int) -> None:
+        rows, columns = self._hops.shape
+        hops = np.full((max(count, rows), max(width, columns)), NO_HOP, np.int32)
+        hops[:rows, :columns] = self._hops
+        state = np.zeros(len(hops), np.uint8)
+        state[:rows] = self._state
+        self._hops, self._state = hops, state
+
+    def begin_anew(self) -> None:
+        """All that is told is from before, from now on."""
+        self._state = np.minimum(self._state, _BEFORE)
+        self.told = 0
+
+    def moved(self, flows: NDArray[np.int64], count: int) -> "KnownPaths":
+        """The same of a host that numbers its `count` flows anew, all from before. flows : new number by old one, -1
+        for none.
+        """
+        found = KnownPaths()
+        if not len(self._state):
+            return found
+        kept = np.flatnonzero((flows >= 0) & (self._state > _UNKNOWN))
+        if len(kept):
+            found._grow(count, self._hops.shape[1])
+            found._hops[flows[kept]] = self._hops[kept]
+            found._state[flows[kept]] = _BEFORE
+        return found
+
+    def forget_before(self) -> bool:
+        """Drops what is from before. Returns whether there was any."""
+        before = self._state == _BEFORE
+        if not before.any():
+            return False
+        self._hops[before] = NO_HOP
+        self._state[before] = _UNKNOWN
+        return True
+
+    def renumber(self, nodes: Nodes) -> None:
+        """Switches have other numbers. nodes : as of `Names.compact`."""
+        if len(self._state):
+            there = self._hops >= 0
+            self._hops[there] = nodes[self._hops[there]]

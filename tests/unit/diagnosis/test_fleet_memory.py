@@ -1,0 +1,134 @@
+"""What the evidence of a fleet takes: 50,000 hosts tell four million paths."""
+
+import tracemalloc
+
+import pytest
+from tests.unit.diagnosis.test_fleet_evidence import EDGES, HOSTS, LEAF, PORTS, play
+
+from fabricpulse.diagnosis import fleet_evidence, layout
+from fabricpulse.diagnosis.fleet_evidence import FleetEvidence
+from fabricpulse.diagnosis.messages import (
+    PROTOCOL,
+    EdgeName,
+    EvidenceReport,
+    FlowEvidence,
+    FlowPath,
+    pack_flows,
+)
+
+STEPS = (1, -1, 7, -7, 31, -31, 101, -101, 131, -131)
+HOPS = 5
+
+
+def report(host: int, hosts: int) -> EvidenceReport:
+    """All that one of them has to tell: edges, and paths of five switches each."""
+    peers = [(host + step) % hosts for step in STEPS]
+    return EvidenceReport(
+        *(PROTOCOL, f"host-{host:05}", 1, 8, 135.0, 2.14, b"", False),
+        tuple(EdgeName("eth1", f"host-{peer:05}", "eth1") for peer in peers),
+        tuple(
+            FlowPath(
+                edge,
+                port,
+                (
+                    f"10.0.0.{host % 16}",
+                    f"10.1.{port}.{host % 16}",
+                    f"10.2.{port}.{edge}",
+                    f"10.3.{port}.{peer % 16}",
+                    f"10.4.{port}.{peer % 16}",
+                ),
+            )
+            for edge, peer in enumerate(peers)
+            for port in range(8)
+        ),
+    )
+
+
+def test_a_path_takes_few_bytes() -> None:
+    """Told: four bytes a hop and little more. In the table of flows: as much again, and what each flow has. As names
+    in tuples a path took 130 bytes.
+    """
+    evidence, hosts = FleetEvidence(), 300
+    tracemalloc.start()
+    try:
+        for host in range(hosts):
+            evidence.report(report(host, hosts), 0.0)
+        told = tracemalloc.get_traced_memory()[0]
+        evidence.suspects(1.0)
+        whole = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert evidence.paths == evidence.flows == 80 * hosts
+    assert told <= (4 * HOPS + 24) * evidence.paths
+    assert whole <= (8 * HOPS + 50) * evidence.paths
+
+
+def lossy(far: str, near: str, _: int) -> float:
+    """One NIC sends into the dark."""
+    return float(far == "h3/r1")
+
+
+@pytest.fixture
+def layouts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Hosts of each table of flows that is made."""
+    made: list[int] = []
+    laid_out = layout.laid_out
+
+    def counted(hosts, *more):
+        made.append(len(hosts))
+        return laid_out(hosts, *more)
+
+    monkeypatch.setattr(fleet_evidence, "laid_out", counted)
+    return made
+
+
+def test_an_exporter_that_is_restarted_costs_nothing(layouts: list[int]) -> None:
+    """It has the same edges: the table stands, and what it has lost counts as before."""
+    evidence = FleetEvidence(LEAF)
+    (before,) = play(evidence, lossy, 25)
+    assert layouts == [9]
+    for host in HOSTS:
+        again = EvidenceReport(PROTOCOL, host, 2, PORTS, 90.0, 20.0, b"", False, EDGES[host])
+        assert not evidence.report(again, 25.0)
+        assert evidence.report(EvidenceReport(PROTOCOL, host, 1, PORTS, 90.0, 20.0, b"", False), 25.1)
+    (after,) = evidence.suspects(25.5)
+    assert (after.component, after.flows) == (before.component, before.flows)
+    assert layouts == [9]
+
+
+def test_hosts_of_all_names_leave_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hosts come and go under ever new names: numbers of those that are gone are used again, and mean the new ones."""
+    monkeypatch.setattr("fabricpulse.diagnosis.names._SPARE", 20)
+    evidence = FleetEvidence(LEAF)
+    (before,) = play(evidence, lossy, 25)
+    for second in range(25, 425, 5):
+        hops = (f"10.0.{second}.1", f"10.1.{second}.1")
+        edges = (EdgeName("r1", f"strange-{second + 1}", "r1"),)
+        stranger = EvidenceReport(
+            *(PROTOCOL, f"strange-{second}", 1, PORTS, 90.0, 20.0, b"", False),
+            edges,
+            (FlowPath(0, 1, hops),),
+        )
+        evidence.report(stranger, float(second))
+        found = play(evidence, lossy, 1, second, edges_known=True)
+    assert len(evidence._names) < 250  # of 450
+    (after,) = (s for s in found if s.component == before.component)
+    assert (after.kind, after.sufferers, after.flows) == (before.kind, before.sufferers, before.flows)
+
+
+def test_slow_flows_are_those_of_the_table() -> None:
+    """Two hosts tell that what comes from one NIC is slow, on all ports."""
+    evidence = FleetEvidence(LEAF)
+    play(evidence, lambda *_: 0.0, 2)
+    for second in range(2, 8):
+        for host in HOSTS:
+            flows = [
+                FlowEvidence(number, port, True, 0, 0)
+                for number, edge in enumerate(EDGES[host])
+                for port in range(PORTS)
+                if (edge.peer, edge.peer_device) == ("h3", "r1")
+            ]
+            slow = EvidenceReport(PROTOCOL, host, 1, PORTS, 90.0, 20.0, pack_flows(flows), False)
+            evidence.report(slow, float(second))
+        found = evidence.suspects(second + 0.5)
+    assert [(s.what, s.kind, s.component) for s in found] == [("delay", "nic_tx", "h3/r1")]
