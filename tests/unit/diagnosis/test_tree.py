@@ -1,13 +1,15 @@
 """The tree of the fabric from minimum two-way delays."""
 
+import itertools
 from dataclasses import replace
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from tests.fixtures.distant_nics import Fabric, Plan, Survey
+from tests.fixtures.distant_nics import Fabric, Plan, Survey, some_pairs
 
 from fabricpulse.diagnosis.tree.cabling import miscabled
+from fabricpulse.diagnosis.tree.confirmed import confirmed
 from fabricpulse.diagnosis.tree.documents import document_of, graphml_of, svg_of
 from fabricpulse.diagnosis.tree.fabric_tree import tree_of
 from fabricpulse.diagnosis.tree.levels import Kind
@@ -75,10 +77,47 @@ def test_what_a_fabric_does_not_show_is_unknown(plan):
 @pytest.mark.simulation
 @pytest.mark.parametrize("seed", _SEEDS)
 def test_virtual_machines_on_one_machine(seed):
-    """All that share a machine are found, and no others."""
+    """All that share a machine are found, and no others; a machine of two, which one pair tells, is published as others
+    are alike.
+    """
     survey = Survey.of(Fabric(Plan(hosts=48, on_machine=2, per_leaf=8, leaves_per_pod=0), seed))
     assert survey.right(Kind.MACHINE) == 1.0
     assert survey.right(Kind.LEAF) >= 0.99
+    survey.tree = confirmed(survey.tree)
+    assert survey.never_told_wrongly(Kind.MACHINE)
+    assert np.mean(survey.told(Kind.MACHINE) >= 0) >= 0.9
+
+
+@pytest.mark.parametrize(("per_leaf", "seed"), [(4, 7), (2, 8), (6, 9)])
+def test_small_leaves_of_virtual_machines_are_no_machines(per_leaf, seed):
+    """Virtual machines that have one machine each, few below a leaf: leaves in pods look like machines in leaves, but
+    for the length of the ways.
+    """
+    fabric = Fabric(Plan(hosts=48, per_leaf=per_leaf, leaves_per_pod=2, stamp_ns=300.0), seed)
+    fabric.nics = tuple(replace(nic, virtual=True) for nic in fabric.nics)
+    tree = confirmed(tree_of(fabric.nics, some_pairs(fabric, 20, 4, 5000)))
+    assert len(tree.groups) > 8
+    assert not any(group.kind is Kind.MACHINE for group in tree.groups)
+
+
+def test_a_machine_of_two_is_told_where_others_are_alike():
+    """Of a dozen that are told by one pair each, one that is nearer than all others is not; of three, none is."""
+    fabric = Fabric(
+        Plan(hosts=24, on_machine=2, per_leaf=6, leaves_per_pod=0, congested=0.0, stamp_ns=50.0), 3
+    )
+    pairs = np.array(list(itertools.combinations(range(24), 2)))
+    delays = fabric.measure(pairs[:, 0], pairs[:, 1], 5000)
+    told = confirmed(tree_of(fabric.nics, delays)).of_kind(Kind.MACHINE)
+    assert (told >= 0).all()
+    odd = np.flatnonzero((delays.a == 4) & (delays.b == 5))
+    ns = delays.two_way_ns.copy()
+    ns[odd] -= 2000.0
+    told = confirmed(tree_of(fabric.nics, replace(delays, two_way_ns=ns))).of_kind(Kind.MACHINE)
+    assert set(np.flatnonzero(told < 0).tolist()) == {4, 5}
+    few = np.ones(len(delays), bool)
+    few[(fabric.machine[delays.a] == fabric.machine[delays.b]) & (delays.a > 6)] = False
+    some = Delays(*(column[few] for column in (delays.a, delays.b, delays.two_way_ns, delays.samples)))
+    assert (confirmed(tree_of(fabric.nics, some)).of_kind(Kind.MACHINE) < 0).all()
 
 
 @pytest.mark.simulation

@@ -19,6 +19,7 @@ from scipy.sparse.csgraph import connected_components
 
 from fabricpulse.diagnosis.tree.fabric_tree import FabricTree, Group, common
 from fabricpulse.diagnosis.tree.levels import Kind
+from fabricpulse.diagnosis.tree.machine_pairs import with_machine_pairs
 from fabricpulse.diagnosis.tree.measured import Ints
 
 _LEAST_PAIRS = 2
@@ -36,8 +37,8 @@ _NEXT_LEVEL_NS = 1000.0
 
 def confirmed(tree: FabricTree) -> FabricTree:
     """The tree without the places that a single pair tells: those NICs are in the whole. On a machine of two hosts no
-    two pairs can be: such a NIC is told below its leaf, where two pairs fit that. A group may end without any NIC. What
-    may be several leaves is of kind GROUP.
+    two pairs can be: such a NIC is told below its leaf, where two pairs fit that, and on its machine where others are
+    alike (machine_pairs.py). A group may end without any NIC. What may be several leaves is of kind GROUP.
     """
     group_of = tree.group_of.copy()
     machine = np.array([group.kind is Kind.MACHINE and group.parent > 0 for group in tree.groups])
@@ -46,6 +47,7 @@ def confirmed(tree: FabricTree) -> FabricTree:
     while unsure.any():
         group_of[unsure] = np.where(machine[group_of[unsure]], parent[group_of[unsure]], 0)
         unsure = (group_of > 0) & ~_held(tree, group_of)
+    group_of = with_machine_pairs(tree, group_of)
     members: list[list[int]] = [[] for _ in tree.groups]
     for nic, number in enumerate(group_of.tolist()):
         for above in tree.above(number):

@@ -6,13 +6,17 @@ the smallest group that may be none is a leaf, what holds leaves a pod.
 
 import enum
 from collections.abc import Sequence
+from statistics import median
 
 from fabricpulse.diagnosis.tree.measured import NicFacts
 
 # Virtual machines on one machine, at most: one each for eight accelerators.
 MOST_ON_MACHINE = 8
 # The way over a leaf, both ways, is longer than that within a machine by a switch and four transceivers.
-_NEARER_NS = 500.0
+NEARER_NS = 500.0
+# Over a leaf is one switch, over a spine two more and longer cables: what a leaf adds to a machine is less than this
+# share of what a pod adds to a leaf.
+_MOST_OF_NEXT = 0.5
 
 
 class Kind(enum.StrEnum):
@@ -69,12 +73,19 @@ def _machines(
     able: Sequence[bool],
 ) -> set[int]:
     """Small groups of virtual machines inside a leaf: nearer than leaves beside them, or within what is no machine."""
+    inside = [number for number in range(1, len(parents)) if able[number] and parents[number] > 0]
+
+    def gap(number: int) -> float:
+        return offsets[parents[number]] - offsets[number]
+
+    # Leaves in a pod look like machines in a leaf, but for this. The middle ones tell for all: one may be mistaken, and
+    # of two groups alone the sum is known.
+    above = {parents[number] for number in inside}
+    if not inside or median(map(gap, inside)) > _MOST_OF_NEXT * median(map(gap, above)):
+        return set()
     found = set()
-    for number in range(1, len(parents)):
-        parent = parents[number]
-        if not able[number] or parent <= 0:
-            continue
-        leaves = [offsets[child] for child in children[parent] if not able[child]]
-        if not leaves or offsets[number] < min(leaves) - _NEARER_NS:
+    for number in inside:
+        leaves = [offsets[child] for child in children[parents[number]] if not able[child]]
+        if not leaves or offsets[number] < min(leaves) - NEARER_NS:
             found.add(number)
     return found
