@@ -26,6 +26,7 @@ from fabricpulse.diagnosis.messages import (
     pack_delays,
     pack_flows,
 )
+from fabricpulse.diagnosis.process import ENVIRONMENT
 from fabricpulse.diagnosis.worker_messages import Answer, Declared, Frames, Report, frame
 
 _LOSSES_S, _WATCHED_S = 115, 25
@@ -133,6 +134,7 @@ class _Worker:
                 [sys.executable, "-I", "-m", "fabricpulse.diagnosis.worker"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
+                env={**os.environ, **ENVIRONMENT},
             )
         )
         threading.Thread(target=worker._read, daemon=True).start()

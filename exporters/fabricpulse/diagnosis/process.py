@@ -16,6 +16,9 @@ log = get_logger(__name__)
 # Reports that wait for a worker that is busy: beyond it they are refused, and the exporters keep what they have.
 _MOST_WAITING = 64 << 20
 _AGAIN_S = 1.0
+# Of the worker. It forks: no threads of a library then, and it needs one core at most. Columns of a large fleet come
+# and go: what is freed goes back to the system at once; the C library's own limit rises to the size of the columns.
+ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": str(1 << 18)}
 
 
 class DiagnosisProcess:
@@ -65,8 +68,7 @@ class DiagnosisProcess:
             *(sys.executable, "-I", "-m", "fabricpulse.diagnosis.worker"),
             stdin=PIPE,
             stdout=PIPE,
-            # It forks: no threads of a library then, and it needs one core at most.
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+            env={**os.environ, **ENVIRONMENT},
         )
         try:
             if process.stdin is None or process.stdout is None:
