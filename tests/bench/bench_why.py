@@ -20,7 +20,7 @@ from tests.bench.rows import Rows, quantile
 from tests.bench.why_live import Live, cpu_s, live_runs, recorded, trace_order
 from tests.bench.why_plays import PLAYS, SHARED, STALL_TOO
 from tests.bench.why_recorded import runs as recorded_runs
-from tests.fixtures.why_fleet import Stand
+from tests.fixtures.why_fleet import PATTERNS, Stand
 from tests.fixtures.why_series import (
     CAUSES,
     PAIRS,
@@ -178,7 +178,14 @@ def answers(hosts: int, at_s: int) -> None:
     rows.report(case, "cause_top1", named, "ratio", "== 1")
 
 
-def live(count: int, scrape_s: float, seed: int, only: tuple[str, ...], keep: Path | None) -> None:
+def live(
+    count: int,
+    scrape_s: float,
+    seed: int,
+    only: tuple[str, ...],
+    patterns: tuple[str, ...],
+    keep: Path | None,
+) -> None:
     """Real jobs with real faults in the lab."""
     found: list[Live] = []
     begun, cpu = time.monotonic(), cpu_s()
@@ -189,7 +196,7 @@ def live(count: int, scrape_s: float, seed: int, only: tuple[str, ...], keep: Pa
         rows.report("live", "trace_wrong_order", order.wrong, "pairs", "== 0", **more)
         rows.report("live", "trace_bound_us", order.largest_bound_us, "us", "<= 1000")
 
-    for run in live_runs(count, seed, scrape_s, only, trace):
+    for run in live_runs(count, seed, scrape_s, only, patterns, trace):
         found.append(run)
         print(run.line(), flush=True)
         if keep is not None:
@@ -267,6 +274,9 @@ def main() -> int:
     parser.add_argument(
         "--only", nargs="*", choices=names, default=[], help="faults of live runs; default: all"
     )
+    parser.add_argument(
+        "--patterns", nargs=2, choices=PATTERNS, default=(), help="of the two jobs; default: by the seed"
+    )
     parser.add_argument("--keep", type=Path, help="file to which what was known in live runs is added")
     options = parser.parse_args()
     at_s = int(time.time()) // 7200 * 7200 - 60
@@ -279,7 +289,8 @@ def main() -> int:
     if options.recorded:
         again(options.recorded)
     if options.live:
-        live(options.live, options.scrape, options.seed, tuple(options.only), options.keep)
+        patterns = tuple(options.patterns)
+        live(options.live, options.scrape, options.seed, tuple(options.only), patterns, options.keep)
     return rows.exit_code()
 
 

@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from click.testing import CliRunner
-from tests.bench.why_plays import PLAYS, SHARED, STALLS, Play, healthy
-from tests.fixtures.why_fleet import Job, Stand, fleet
+from tests.bench.why_plays import ONLY_ON, PLAYS, SHARED, STALLS, Play, healthy
+from tests.fixtures.why_fleet import PATTERNS, Job, Stand, fleet
 from tests.fixtures.why_trace import Order, order_of
 from tests.fixtures.why_truth import Truth, top1, top2
 
@@ -39,11 +39,12 @@ _QUIET_EACH = 5
 
 @dataclass(frozen=True)
 class Live:
-    """One run. alert_s : from the fault to FabricCollectiveStalled in Alertmanager, None where it never came.
-    facts : what the command knew."""
+    """One run. pattern : of the job. alert_s : from the fault to FabricCollectiveStalled in Alertmanager, None where it
+    never came. facts : what the command knew."""
 
     play: str
     job: str
+    pattern: str
     truth: list[Truth]
     document: dict[str, Any]
     alert_s: float | None
@@ -62,6 +63,7 @@ class Live:
         shown = {
             "play": self.play,
             "job": self.job,
+            "pattern": self.pattern,
             "truth": [t.any_of for t in self.truth],
             "state": self.document["state"],
             "said": self.said[:4],
@@ -87,13 +89,16 @@ def live_runs(
     seed: int,
     scrape_s: float,
     only: tuple[str, ...] = (),
+    patterns: tuple[str, ...] = (),
     at_end: Callable[[Stand], None] = lambda _: None,
 ) -> Iterator[Live]:
-    """Plays faults in turn, with random places. only : names of faults; () for all. at_end : while all is well."""
+    """Plays faults in turn, with random places. only : names of faults; () for all. patterns : of the two jobs; () for
+    two that the seed chooses. at_end : while all is well."""
     rng = random.Random(seed)
     plays = [play for play in (*PLAYS, *SHARED) if not only or play.__name__ in only]
     deck: list[Play] = []
-    with fleet(seed, scrape_s) as stand:
+    chosen = patterns or tuple(rng.sample(PATTERNS, 2))
+    with fleet(seed, scrape_s, patterns=chosen) as stand:
         quiet = [_quiet(stand)]
         # The first faults must find it old enough to be a baseline.
         time.sleep(_BASELINE_S - WINDOW_S - ONSET_S)
@@ -102,16 +107,13 @@ def live_runs(
             begun = time.monotonic()
             if len(deck) < 2:
                 deck += rng.sample(plays, len(plays))
-            pair = [deck.pop(0)]
+            pair = [_next(deck, stand.jobs[0]) or healthy]
             if cycles % _QUIET_EACH == _QUIET_EACH - 1:
                 pair, deck = [healthy, healthy], [*pair, *deck]
             elif pair[0] in SHARED:
                 pair = [pair[0], pair[0]]
             else:
-                other = next((p for p in deck if p not in SHARED), pair[0])
-                pair.append(other)
-                if other in deck:
-                    deck.remove(other)
+                pair.append(_next(deck, stand.jobs[1], SHARED) or healthy)
             cycles += 1
             runs = _cycle(stand, pair, quiet)
             took = time.monotonic() - begun
@@ -119,6 +121,15 @@ def live_runs(
                 done += 1
                 yield Live(**{**run, "run_s": took / len(runs)})
         at_end(stand)
+
+
+def _next(deck: list[Play], job: Job, but: tuple[Play, ...] = ()) -> Play | None:
+    """Takes the first play that can be played on this job. None: there is none."""
+    for play in deck:
+        if play not in but and job.pattern in ONLY_ON.get(play.__name__, PATTERNS):
+            deck.remove(play)
+            return play
+    return None
 
 
 def _quiet(stand: Stand) -> float:
@@ -151,6 +162,7 @@ def _cycle(stand: Stand, pair: list[Play], quiet: list[float]) -> list[dict[str,
                 {
                     "play": play.__name__,
                     "job": job.name,
+                    "pattern": job.pattern,
                     "truth": truth,
                     "document": document,
                     "alert_s": alerts.get(job.name),
@@ -189,7 +201,12 @@ async def _facts(url: str, workload: str, at_s: float, baseline_s: int) -> Facts
 
 def recorded(run: Live) -> dict[str, Any]:
     """What is kept of a run."""
-    return {"play": run.play, "truth": [asdict(t) for t in run.truth], "facts": run.facts}
+    return {
+        "play": run.play,
+        "pattern": run.pattern,
+        "truth": [asdict(t) for t in run.truth],
+        "facts": run.facts,
+    }
 
 
 def cpu_s() -> float:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from tests.fixtures.why_fleet import Job, Stand
+from tests.fixtures.why_fleet import ALL_TO_ALL, Job, Stand
 from tests.fixtures.why_truth import Truth
 
 from fabricpulse.lab.faults import Fault
@@ -138,7 +138,7 @@ def avoided_rail(stand: Stand, job: Job, stack: ExitStack) -> list[Truth]:
 def detour(stand: Stand, job: Job, stack: ExitStack) -> list[Truth]:
     """The leaf sends what the job sends over the spine a longer way, probes as before."""
     device = stand.rng.choice(RAILS)
-    source, target = job.hosts[1], job.hosts[2]
+    source, target = job.across
     _until_end(stack, stand.lab.detour(f"{source}-{device}", f"{target}-{device}", 15.0))
     return _is(("misrouted_path", f"{device} of {source}"), ("misrouted_path", f"{device} of {target}"))
 
@@ -168,6 +168,83 @@ def blind_mesh(stand: Stand, job: Job, stack: ExitStack) -> list[Truth]:
     return []
 
 
+def incast(_: Stand, job: Job, stack: ExitStack) -> list[Truth]:
+    """Three ranks send one five times as much as before, more than its NICs take."""
+    for number, rank in enumerate(job.ring.ranks):
+        if number != job.hot:
+            rank.process.send_signal(signal.SIGUSR2)
+            stack.callback(rank.process.send_signal, signal.SIGUSR2)
+    return _is(("incast", f"of {job.hosts[job.hot]}"))
+
+
+def paused_receiver(stand: Stand, job: Job, stack: ExitStack) -> list[Truth]:
+    """A host takes data at a sixth of the speed and pauses its switch port; the queue is in the switch."""
+    host, device = _nic(stand, job)
+    _until_end(stack, stand.lab.host(host).nic(device).limit(_SLOW_MBIT, way="rx"))
+    stand.hardware.nic(host, device, paused=stand.rng.choice((0.3, 0.7)))
+    stack.callback(stand.hardware.nic, host, device)
+    return _is(("receiver_congestion", f"{device} of {host}"))
+
+
+def dropping_receiver(stand: Stand, job: Job, stack: ExitStack) -> list[Truth]:
+    """The same where nobody pauses: what the host does not take is dropped, and counted by its NIC."""
+    host, device = _nic(stand, job)
+    _until_end(stack, stand.lab.host(host).nic(device).loss(4, "rx"))
+    stand.hardware.nic(host, device, drops=stand.rng.choice((60.0, 400.0)))
+    stack.callback(stand.hardware.nic, host, device)
+    return _is(("receiver_congestion", f"{device} of {host}"))
+
+
+def narrow_pcie(stand: Stand, job: Job, stack: ExitStack) -> list[Truth]:
+    """The slot of a NIC has trained down to two of sixteen lanes: slow both ways."""
+    host, device = _nic(stand, job)
+    _until_end(stack, stand.lab.host(host).nic(device).limit(_SLOW_MBIT, way="both"))
+    stand.hardware.nic(host, device, lanes=2)
+    stack.callback(stand.hardware.nic, host, device)
+    return _is(("receiver_congestion", f"{device} of {host}"))
+
+
+def slow_gpu(stand: Stand, job: Job, stack: ExitStack) -> list[Truth]:
+    """A rank is late because its GPU is hot; there are no GPUs in the lab, so that their exporter is played."""
+    (late,) = late_rank(stand, job, stack)
+    place = late.any_of[0][1]
+    host = place.rpartition(" ")[2]
+    stand.hardware.gpu(host, stand.rng.choice((0.5, 0.8)))
+    stack.callback(stand.hardware.gpu, host)
+    return _is(("straggler_gpu", place))
+
+
+def plugin_off(stand: Stand, job: Job, stack: ExitStack) -> list[Truth]:
+    """The job starts anew, and on one host nothing of the plugin is seen."""
+    number = stand.rng.randrange(len(job.hosts))
+    job.restart(dark=number)
+    stack.callback(job.restart)
+    return _is(("plugin_off", job.hosts[number]))
+
+
+def requeued(_: Stand, job: Job, __: ExitStack) -> list[Truth]:
+    """The job ends and starts anew, and is as quick as before."""
+    job.restart()
+    return []
+
+
+def slow_gpu_and_loss(stand: Stand, job: Job, stack: ExitStack) -> list[Truth]:
+    found = slow_gpu(stand, job, stack)
+    host = stand.rng.choice([h for h in job.hosts if h not in found[0].any_of[0][1]])
+    device = stand.rng.choice(RAILS)
+    _until_end(stack, stand.lab.host(host).nic(device).loss(5))
+    return [*found, *_is(("nic_loss", f"{device} of {host}"))]
+
+
+def receiver_and_late(stand: Stand, job: Job, stack: ExitStack) -> list[Truth]:
+    found = paused_receiver(stand, job, stack)
+    number = stand.rng.choice([n for n, h in enumerate(job.hosts) if h not in found[0].any_of[0][1]])
+    process = job.ring.ranks[number].process
+    process.send_signal(signal.SIGUSR1)
+    stack.callback(process.send_signal, signal.SIGUSR1)
+    return [*found, *_is(("straggler_rank", f"rank {number} on {job.hosts[number]}"))]
+
+
 def late_and_dead_rail(stand: Stand, job: Job, stack: ExitStack) -> list[Truth]:
     found = late_rank(stand, job, stack)
     host = stand.rng.choice([h for h in job.hosts if h not in found[0].any_of[0][1]])
@@ -191,10 +268,13 @@ def shared_uplink(stand: Stand, _: Job, stack: ExitStack) -> list[Truth]:
 PLAYS: tuple[Play, ...] = (
     dead_rail, stopped_rank, late_rank, lossy_nic, slow_input, avoided_nic, silent_nic, dead_rank, flapping_nic,
     clock_step, slow_link, cut_off_host, avoided_rail, lossy_one_way, blind_qp, late_and_dead_rail, detour, blind_mesh,
-    late_and_clock, healthy,
+    late_and_clock, healthy, incast, paused_receiver, slow_gpu, plugin_off, narrow_pcie, dropping_receiver,
+    slow_gpu_and_loss, receiver_and_late, requeued,
 )  # fmt: skip
+# Which need more than one sender into a NIC.
+ONLY_ON: dict[str, tuple[str, ...]] = {"incast": (ALL_TO_ALL,)}
 # What both jobs suffer.
 SHARED: tuple[Play, ...] = (shared_uplink,)
 STALLS = (stopped_rank, cut_off_host)
 # Others in which a job stands still, too: an alert is none too many.
-STALL_TOO = ("dead_rank",)
+STALL_TOO = ("dead_rank", "plugin_off", "requeued")

@@ -62,7 +62,7 @@ class Ring:
     ) -> None:
         self.lab = lab
         self.ranks: list[Rank] = []
-        self._size, self._arguments, self._env = size, arguments, env or {}
+        self._size, self._arguments, self.env = size, arguments, dict(env or {})
         self._program, self._hosts, self._port = program, hosts, port
         self.start(size if start is None else start)
 
@@ -83,7 +83,7 @@ class Ring:
                         "FABRICPULSE_NICS": "rail*",
                         "FABRICPULSE_HOST": host.name,
                         "FABRICPULSE_RANK": str(number),
-                        **self._env,
+                        **self.env,
                     },
                     stdout=stream,
                     stderr=subprocess.STDOUT,

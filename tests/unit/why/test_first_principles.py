@@ -315,3 +315,61 @@ def test_without_the_mesh_a_slow_nic_for_other_uses_is_none() -> None:
     facts = replace(healthy(), nics=(*(replace(n, network="") for n in healthy().nics), *cards))
     assert likely(facts) == []
     assert likely(with_nic(facts, "h1", "rail0", speed=1.25e10)) == [("slow_link", "rail0 of h1")]
+
+
+def test_loss_before_a_full_port_is_no_bad_cable() -> None:
+    """An incast overflows its queue: probes are lost and those that arrive have waited, as the packets of the job."""
+    facts = with_flows(
+        slow(all_to_all()), lambda f: f.target == ("h5", "rail1"), **WAITS, marked=0, retransmits=90.0
+    )
+    facts = with_nic(facts, "h5", "rail1", loss_in=0.04, lossy_edges=3)
+    assert first(with_flows(facts, lambda f: f.target == ("h5", "rail1"), probe_s=300e-6)) == "incast"
+    # Probes are as quick as ever: what loses packets is no queue.
+    assert first(facts) == "nic_loss"
+
+
+def test_a_host_that_takes_too_little_is_neither_a_bad_cable_nor_a_slow_link() -> None:
+    """Its switch port is paused, the queue before it grows and overflows; its own NIC says who is the reason."""
+    nic = NicId("h2", "rail1")
+    facts = with_flows(slow(healthy()), lambda f: f.target == nic, **WAITS, retransmits=900.0, probe_s=300e-6)
+    facts = with_nic(facts, "h2", "rail1", loss_in=0.04, lossy_edges=3, pause_sent=0.4)
+    assert likely(facts) == [("receiver_congestion", "rail1 of h2")]
+    narrow = with_flows(slow(healthy()), lambda f: nic in (f.source, f.target), **WAITS, probe_s=300e-6)
+    assert likely(narrow) == [("slow_link", "rail1 of h2")]
+    assert likely(with_nic(narrow, "h2", "rail1", pcie_share=0.125)) == [
+        ("receiver_congestion", "rail1 of h2")
+    ]
+
+
+def test_an_idle_nic_in_the_middle_of_a_tree() -> None:
+    """Of four hosts h0 - h1, h0 - h2, h1 - h3: without a NIC of h0 three hosts have a NIC that carries little."""
+    pairs = [("h0", "h1"), ("h0", "h2"), ("h1", "h3")]
+    flows = tuple(
+        Flow(
+            *(NicId(a, rail), NicId(b, rail)),
+            sent=0.0 if "h0" in pair and rail == "rail0" else 2e9 * (1 + ("h0" in pair)),
+            sent_before=2e9,
+            delay_s=20e-6,
+            delay_before_s=20e-6,
+            floor_s=12e-6,
+            marked=0,
+            retransmits=0,
+        )
+        for pair in pairs
+        for a, b in (pair, pair[::-1])
+        for rail in RAILS
+    )
+    assert likely(replace(healthy(), flows=flows)) == [("lane_imbalance", "rail0 of h0")]
+    # The rail is off everywhere.
+    off = tuple(replace(f, sent=0.0 if f.source.device == "rail0" else 4e9) for f in flows)
+    assert likely(replace(healthy(), flows=off)) == [("uneven_rails", "rail0 of 4 hosts")]
+
+
+def test_an_idle_nic_under_all_to_all() -> None:
+    """All others send their share to that host over its other NIC."""
+    nic = NicId("h3", "rail0")
+    facts = with_flows(all_to_all(), lambda f: nic in (f.source, f.target), sent=0.0)
+    facts = with_flows(
+        facts, lambda f: "h3" in (f.source.host, f.target.host) and f.source.device == "rail1", sent=6e9
+    )
+    assert likely(facts) == [("lane_imbalance", "rail0 of h3")]

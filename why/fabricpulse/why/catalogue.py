@@ -62,10 +62,10 @@ CAUSES: dict[str, Cause] = {
     for module in (
         rank_dead,
         nic_flap,
+        receiver_congestion,
         nic_loss,
         hang,
         slow_link,
-        receiver_congestion,
         straggler_gpu,
         straggler_rank,
         misrouted_path,
@@ -91,7 +91,8 @@ EXPLAINS: dict[str, set[str]] = {
     "nic_flap": _FABRIC | {"hang"},
     "nic_loss": {"lane_imbalance"} | _QUEUES,
     "slow_link": {"lane_imbalance", "misrouted_path", "nic_loss"} | _QUEUES,
-    "receiver_congestion": {"incast", "contention_self", "lane_imbalance"},
+    # What a host does not take is lost, or waits in its port's queue, as before a link that is slower than it says.
+    "receiver_congestion": {"nic_loss", "slow_link", "lane_imbalance"} | _QUEUES,
     "incast": {"contention_self", "lane_imbalance"},
     "contention_jobs": {"contention_self", "lane_imbalance"},
     "contention_self": {"lane_imbalance"},

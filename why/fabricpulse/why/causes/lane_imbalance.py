@@ -49,7 +49,8 @@ def shares(
 
 def idle_nics(a: Analysis) -> dict[NicId, float]:
     """NICs of fewer than half of the hosts that carry little in both directions, while hosts that have nothing to do
-    with them use theirs equally: with the larger of both shares. Without them no share is unequal."""
+    with them use theirs equally: with the larger of both shares. Without them no share is unequal. Who talks to few
+    others has such NICs because of one of those: one NIC that explains all of it alone goes before."""
     out, into = shares(a), shares(a, arriving=True)
     idle = {
         NicId(host, device): worse
@@ -57,12 +58,22 @@ def idle_nics(a: Analysis) -> dict[NicId, float]:
         for device, share in devices.items()
         if (worse := max(share, into.get(host, {}).get(device, 1.0))) <= UNEVEN
     }
+    alone = {
+        nic: share for nic, share in idle.items() if min(_shares_without(a, {nic.host}), default=0.0) >= EVEN
+    }
+    if alone and len(alone) * 2 < len(out):
+        return alone
     hosts = {nic.host for nic in idle}
     if len(hosts) * 2 >= len(out):
         return {}
-    others = [f for f in a.facts.flows if not {f.source.host, f.target.host} & hosts]
-    left = [min(devices.values()) for devices in shares(a, others).values()]
+    left = _shares_without(a, hosts)
     return idle if left and median(left) >= EVEN else {}
+
+
+def _shares_without(a: Analysis, hosts: set[str]) -> list[float]:
+    """The least share of each host, of what goes neither from nor to these hosts."""
+    others = [f for f in a.facts.flows if not {f.source.host, f.target.host} & hosts]
+    return [min(devices.values()) for devices in shares(a, others).values()]
 
 
 def find(a: Analysis) -> Iterator[Finding]:

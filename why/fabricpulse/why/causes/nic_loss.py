@@ -3,14 +3,15 @@
 Told by probes (share lost in one direction, on how many of the NIC's edges) and by what the job had to send again over
 this NIC. Loss that several edges share belongs to the NIC; loss of one edge of several is a hint only: it may be the
 path. So is a little loss while flows of this and of another job wait in queues on the same rail: a queue that is full
-loses, too. Edges to a NIC that was gone, whosever it is, lose everything, and say nothing of the NIC at their other
-end. Loss of probes alone is a hint where the job sends so much over the NIC that it had to send some of it again, and
-has not: probes may be of another traffic class, or the host too busy to take them.
+loses, too. Loss towards a NIC into which all senders wait, probes with them, is that of such a queue. Edges to a NIC
+that was gone, whosever it is, lose everything, and say nothing of the NIC at their other end. Loss of probes alone is
+a hint where the job sends so much over the NIC that it had to send some of it again, and has not: probes may be of
+another traffic class, or the host too busy to take them.
 """
 
 from collections.abc import Iterator
 
-from fabricpulse.why.analysis import Analysis, nic_subject
+from fabricpulse.why.analysis import SLOW_DELAY_S, Analysis, nic_subject
 from fabricpulse.why.facts import Nic
 from fabricpulse.why.finding import Evidence, Finding, as_hint, finding, grows
 
@@ -68,7 +69,15 @@ def find(a: Analysis) -> Iterator[Finding]:
             found = as_hint(found, "the job does not use this network")
         elif contradiction := _contradiction(a, nic):
             found = as_hint(found, contradiction)
+        elif _waits(a, nic):
+            found = as_hint(found, "all that goes into it waits, probes as well: a queue that is full loses")
         yield found
+
+
+def _waits(a: Analysis, nic: Nic) -> bool:
+    """Whether what it loses, it loses before its port: a broken cable loses and delays nothing."""
+    probes = [f.probe_s for f in a.incasts.get(nic.id, ()) if f.probe_s is not None]
+    return (nic.loss_in or 0) > (nic.loss_out or 0) and bool(probes) and min(probes) > SLOW_DELAY_S
 
 
 def _contradiction(a: Analysis, nic: Nic) -> str:
