@@ -1,9 +1,12 @@
 """Puts the questions of `queries` to Prometheus; `assemble` makes facts of the answers.
 
-Two rounds: all questions at once, then a few about the hosts and flows that stand out.
+Three rounds: which hosts there are, all about them, then a few about the hosts and flows that stand out. The questions
+of a round are put as a few unions (`together`). Where a union is refused each of its questions is put by itself, so
+that one that a backend limits costs no other its answer.
 """
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from fabricpulse.core.errors import UserError
@@ -22,11 +25,14 @@ from fabricpulse.why.queries import (
     Query,
     Scope,
 )
+from fabricpulse.why.together import groups, split, union
 
 _MOST_LOSSY_HOSTS = 32
 _MOST_ODD_HOSTS = 64
 _HISTORY_STEPS = 60
 _LOSS = 0.005
+# Together as many as the client puts at a time.
+_UNIONS, _UNIONS_BEFORE = 6, 2
 
 
 @dataclass(frozen=True)
@@ -51,11 +57,13 @@ async def gather(prom: PromQl, scope: Scope, times: Times) -> tuple[Facts, dict[
     hosts = hosts_of(got)
     scope = replace(scope, hosts=tuple(sorted(hosts)))
     if hosts:
+        now = {query.name: scope.fill(query.text) for query in QUERIES}
+        before = {query.name: now[query.name] for query in QUERIES if query.before}
         async with asyncio.TaskGroup() as tasks:
-            for query in QUERIES:
-                tasks.create_task(_put(prom, query, scope, times.at_s, got, got.now))
-                if query.before:
-                    tasks.create_task(_put(prom, query, scope, times.before_s, got, got.before))
+            for some in groups(now, _UNIONS):
+                tasks.create_task(_put_all(prom, some, times.at_s, got, got.now))
+            for some in groups(before, _UNIONS_BEFORE):
+                tasks.create_task(_put_all(prom, some, times.before_s, got, got.before))
         await _second_round(prom, scope, times, got)
     else:
         await _put(prom, WORKLOADS, scope, times.at_s, got, got.now)
@@ -68,11 +76,27 @@ async def gather(prom: PromQl, scope: Scope, times: Times) -> tuple[Facts, dict[
 async def _put(
     prom: PromQl, query: Query, scope: Scope, at_s: float, got: Gathered, answers: dict[str, list[Sample]]
 ) -> None:
-    text = got.queries[query.name] = scope.fill(query.text)
-    try:
-        answers[query.name] = await prom.instant(text, at_s)
-    except RefusedError as error:
-        got.unanswered[query.name] = str(error)
+    await _put_all(prom, {query.name: scope.fill(query.text)}, at_s, got, answers)
+
+
+async def _put_all(
+    prom: PromQl, questions: Mapping[str, str], at_s: float, got: Gathered, answers: dict[str, list[Sample]]
+) -> None:
+    """Questions by name."""
+    got.queries |= questions
+    if len(questions) > 1:
+        try:
+            told = split(await prom.instant(union(questions), at_s), questions)
+        except RefusedError:
+            told = None
+        if told is not None:
+            answers |= told
+            return
+    for name, text in questions.items():
+        try:
+            answers[name] = await prom.instant(text, at_s)
+        except RefusedError as error:
+            got.unanswered[name] = str(error)
 
 
 async def _second_round(prom: PromQl, scope: Scope, times: Times, got: Gathered) -> None:
@@ -84,13 +108,13 @@ async def _second_round(prom: PromQl, scope: Scope, times: Times, got: Gathered)
         (GONE, lossy, _MOST_LOSSY_HOSTS),
         (PROBE_DELAY, odd, _MOST_ODD_HOSTS),
     ]
-    await asyncio.gather(
-        *(
-            _put(prom, query, replace(scope, hosts=tuple(sorted(hosts)[:most])), times.at_s, got, got.now)
-            for query, hosts, most in questions
-            if hosts
-        )
-    )
+    texts = {
+        query.name: replace(scope, hosts=tuple(sorted(hosts)[:most])).fill(query.text)
+        for query, hosts, most in questions
+        if hosts
+    }
+    if texts:
+        await _put_all(prom, texts, times.at_s, got, got.now)
 
 
 async def _history(
