@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 
 from fabricpulse.core.metrics.catalogue import load_catalogue
 from fabricpulse.why.queries import (
+    FLOOR,
     GONE,
     HISTORY,
     LOSSY_EDGES,
     PROBE_DELAY,
     PROCESSES,
     QUERIES,
+    RECORDED_DELAY,
     WORKLOADS,
     Query,
     Scope,
@@ -24,7 +26,17 @@ from fabricpulse.why.queries import (
 
 RULES = Path(__file__).parents[3] / "rules" / "recording"
 RECORDED = re.findall(r"record: (\S+)", "".join(p.read_text() for p in RULES.glob("*.yaml")))
-ALL = (PROCESSES, *QUERIES, WORKLOADS, GONE, LOSSY_EDGES, PROBE_DELAY, Query("history", HISTORY))
+ALL = (
+    PROCESSES,
+    *QUERIES,
+    RECORDED_DELAY,
+    WORKLOADS,
+    GONE,
+    FLOOR,
+    LOSSY_EDGES,
+    PROBE_DELAY,
+    Query("history", HISTORY),
+)
 
 
 @pytest.mark.parametrize("query", ALL, ids=lambda q: q.name)

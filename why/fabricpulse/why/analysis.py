@@ -291,7 +291,15 @@ class Analysis:
 
     def flows_of(self, nic: NicId) -> list[Flow]:
         """Flows from or to a NIC."""
-        return [f for f in self.facts.flows if nic in (f.source, f.target)]
+        return self._by_nic.get(nic, [])
+
+    @cached_property
+    def _by_nic(self) -> dict[NicId, list[Flow]]:
+        found: defaultdict[NicId, list[Flow]] = defaultdict(list)
+        for f in self.facts.flows:
+            for nic in {f.source, f.target}:
+                found[nic].append(f)
+        return dict(found)
 
     # Data.
 

@@ -47,7 +47,7 @@ def assemble(workload: str, at_s: float, window_s: float, got: Gathered) -> Fact
         window_s=window_s,
         hosts=_host_facts(got),
         nics=_nics(now, before),
-        flows=_flows(now, before),
+        flows=flows_of(now, before),
         ranks=ranks_of(now, before),
         collectives=collectives_of(now, before),
         clocks=_clocks(now),
@@ -114,7 +114,7 @@ def _nics(now: Answers, before: Answers) -> tuple[Nic, ...]:
     loss, lossy = loss_of(now), _lossy_edges(now)
     ids = set(networks) | {nic for nic in _by_nic(now.get("speed", ())) if not networks}
     # Of a host's NICs those that carry the job, and those of the fabric that the mesh knows.
-    ids |= {f.source for f in _flows(now, before)}
+    ids |= {f.source for f in flows_of(now, before)}
 
     def of(name: str, nic: NicId) -> float | None:
         return values.get(name, {}).get(nic)
@@ -187,7 +187,9 @@ def _flow_key(s: Sample) -> tuple[NicId, NicId]:
     return NicId(get("instance", ""), get("device", "")), NicId(get("peer", ""), get("peer_device", ""))
 
 
-def _flows(now: Answers, before: Answers) -> tuple[Flow, ...]:
+def flows_of(now: Answers, before: Answers) -> tuple[Flow, ...]:
+    """By source and target."""
+
     def by(samples: Iterable[Sample]) -> dict[tuple[NicId, NicId], float]:
         return {_flow_key(s): s.value for s in samples}
 

@@ -12,15 +12,18 @@ from dataclasses import dataclass, replace
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.web.prometheus import PromQl, RefusedError, Sample
 from fabricpulse.why.analysis import SLOW_DELAY_S, Analysis
-from fabricpulse.why.assemble import Gathered, assemble, hosts_of, loss_of
-from fabricpulse.why.facts import Facts
+from fabricpulse.why.assemble import Gathered, assemble, flows_of, hosts_of, loss_of
+from fabricpulse.why.facts import Facts, Flow
 from fabricpulse.why.queries import (
+    FLOOR,
     GONE,
     HISTORY,
     LOSSY_EDGES,
     PROBE_DELAY,
     PROCESSES,
     QUERIES,
+    RECORDED_DELAY,
+    RECORDED_WINDOW_S,
     WORKLOADS,
     Query,
     Scope,
@@ -28,9 +31,11 @@ from fabricpulse.why.queries import (
 from fabricpulse.why.together import groups, split, union
 
 _MOST_LOSSY_HOSTS = 32
-_MOST_ODD_HOSTS = 64
+# Of those that receive slow flows, and of those that they are compared with.
+_MOST_ODD_HOSTS, _LEAST_OTHERS = 48, 16
 _HISTORY_STEPS = 60
 _LOSS = 0.005
+_MOST_OF = 0.9
 # Together as many as the client puts at a time.
 _UNIONS, _UNIONS_BEFORE = 6, 2
 
@@ -48,9 +53,11 @@ class Times:
 async def gather(prom: PromQl, scope: Scope, times: Times) -> tuple[Facts, dict[str, str]]:
     """Facts of a workload, and the text of each query by its name. Raises UserError when nobody answers."""
     got = Gathered()
+    asked = (PROCESSES, RECORDED_DELAY) if scope.window_s == RECORDED_WINDOW_S else (PROCESSES,)
+    first = {query.name: scope.fill(query.text) for query in asked}
     await asyncio.gather(
-        _put(prom, PROCESSES, scope, times.at_s, got, got.now),
-        _put(prom, PROCESSES, scope, times.before_s, got, got.before),
+        _put_all(prom, first, times.at_s, got, got.now),
+        _put_all(prom, first, times.before_s, got, got.before),
     )
     if "processes" not in got.now and "processes" not in got.before:
         raise UserError(f"{prom.url} has not answered the first question: {got.unanswered['processes']}")
@@ -59,6 +66,12 @@ async def gather(prom: PromQl, scope: Scope, times: Times) -> tuple[Facts, dict[
     if hosts:
         now = {query.name: scope.fill(query.text) for query in QUERIES}
         before = {query.name: now[query.name] for query in QUERIES if query.before}
+        for questions, answers in ((now, got.now), (before, got.before)):
+            recorded = answers.pop(RECORDED_DELAY.name, None)
+            if recorded:
+                answers["delay"] = recorded
+                got.queries["delay"] = first[RECORDED_DELAY.name]
+                del questions["delay"]
         async with asyncio.TaskGroup() as tasks:
             for some in groups(now, _UNIONS):
                 tasks.create_task(_put_all(prom, some, times.at_s, got, got.now))
@@ -101,20 +114,34 @@ async def _put_all(
 
 async def _second_round(prom: PromQl, scope: Scope, times: Times, got: Gathered) -> None:
     lossy = {host for (host, _), (i, o) in loss_of(got.now).items() if max(i or 0, o or 0) > _LOSS}
-    first = assemble(scope.workload, times.at_s, float(scope.window_s), got)
-    odd = {end.host for f in first.flows if (f.floor_s or 0) > SLOW_DELAY_S for end in (f.source, f.target)}
+    odd = _odd_hosts(flows_of(got.now, got.before))
     questions = [
-        (LOSSY_EDGES, lossy, _MOST_LOSSY_HOSTS),
-        (GONE, lossy, _MOST_LOSSY_HOSTS),
-        (PROBE_DELAY, odd, _MOST_ODD_HOSTS),
+        (LOSSY_EDGES, sorted(lossy)[:_MOST_LOSSY_HOSTS]),
+        (GONE, sorted(lossy)[:_MOST_LOSSY_HOSTS]),
+        (PROBE_DELAY, odd),
+        (FLOOR, odd),
     ]
     texts = {
-        query.name: replace(scope, hosts=tuple(sorted(hosts)[:most])).fill(query.text)
-        for query, hosts, most in questions
-        if hosts
+        query.name: replace(scope, hosts=tuple(hosts)).fill(query.text) for query, hosts in questions if hosts
     }
+    recorded, sending = got.now.get("delay", ()), sum(s.value > 0 for s in got.now.get("sent", ()))
+    if got.queries.get("delay") == scope.fill(RECORDED_DELAY.text) and len(recorded) < _MOST_OF * sending:
+        # Recorded of a part of them: by rules of one cluster of several, or for a short time.
+        texts["delay"] = scope.fill(next(query.text for query in QUERIES if query.name == "delay"))
     if texts:
         await _put_all(prom, texts, times.at_s, got, got.now)
+
+
+def _odd_hosts(flows: tuple[Flow, ...]) -> list[str]:
+    """Both ends of the slowest flows, if any are slow, and of as many quick ones, so that most are quick."""
+    known = sorted((f for f in flows if f.delay_s is not None), key=lambda f: -(f.delay_s or 0))
+    hosts = [end.host for f in known for end in (f.source, f.target)]
+    slow = dict.fromkeys(
+        end.host for f in known if (f.delay_s or 0) > SLOW_DELAY_S for end in (f.source, f.target)
+    )
+    worst = list(slow)[:_MOST_ODD_HOSTS]
+    others = [host for host in dict.fromkeys(reversed(hosts)) if host not in worst]
+    return [*worst, *others[: max(len(worst), _LEAST_OTHERS)]] if worst else []
 
 
 async def _history(

@@ -91,7 +91,6 @@ QUERIES = (
     ),
     Query("sent", _rate("fabricpulse_qp_sent_bytes_total", "{job}", _FLOW), before=True),
     Query("delay", _delay(0.5), before=True),
-    Query("floor", _delay(0.1)),
     Query("marked", _rate("fabricpulse_qp_ecn_marked_total", "{job}", _FLOW)),
     Query("retransmits", _rate("fabricpulse_qp_retransmits_total", "{job}", _FLOW)),
     *(
@@ -129,6 +128,9 @@ QUERIES = (
     ),
 )  # fmt: skip
 
+# What the rules have recorded costs nothing to read; to compute it is most of what an answer costs.
+RECORDED_DELAY = Query("recorded_delay", "flow:fabricpulse_qp_owd_seconds:p50_2m{{job}}")
+RECORDED_WINDOW_S = 120
 # Asked where nobody knows the workload.
 WORKLOADS = Query("workloads", "count by (workload) (last_over_time(fabricpulse_qp_processes{{any}}[{w}]))")
 # Second round, about few hosts or only when needed.
@@ -143,6 +145,12 @@ GONE = Query(
     "gone",
     f"group by ({_NIC}) (last_over_time(fabricpulse_nic_connected{{{{fleet}}}}[{{w}}]) == 0) or "
     f"group by ({_NIC}) (increase(fabricpulse_nic_disconnects_total{{{{fleet}}}}[{{e}}]) > 0.5)",
+)
+# Of those who receive slow flows, and of as many others.
+FLOOR = Query(
+    "floor",
+    f"histogram_quantile(0.1, "
+    f"{_rate('fabricpulse_qp_owd_seconds_bucket', '{job}, {hosts}', _FLOW + ', le')})",
 )
 PROBE_DELAY = Query("probe_delay", _last("fabricpulse_edge_owd_seconds", _FLOW, '{hosts}, quantile="0.5"'))
 HISTORY = "sum(rate(fabricpulse_collective_bytes_total{{job}}[{w}])) / sum(rate(fabricpulse_collective_busy_seconds_total{{job}}[{w}]))"

@@ -7,7 +7,7 @@ cannot be answered (a metric that the backend limits, a timeout) is counted as u
 import asyncio
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,9 +52,9 @@ _DECODER = msgspec.json.Decoder(_Answer)
 
 @dataclass(frozen=True)
 class Sample:
-    """labels : without the name. value : never NaN; +-Inf as they are."""
+    """labels : without the name; whoever has asked owns them. value : never NaN; +-Inf as they are."""
 
-    labels: Mapping[str, str]
+    labels: dict[str, str]
     value: float
 
 
@@ -101,8 +101,10 @@ class PromQl:
         """
         at = {} if at_s is None else {"time": f"{at_s:.3f}"}
         data = await self._ask("query", {"query": query, **at})
+        for series in data.result:
+            series.metric.pop("__name__", None)
         return [
-            Sample({k: v for k, v in series.metric.items() if k != "__name__"}, value)
+            Sample(series.metric, value)
             for series in data.result
             if series.value is not None and not math.isnan(value := _number(series.value[1]))
         ]

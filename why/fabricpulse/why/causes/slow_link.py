@@ -63,6 +63,9 @@ def find(a: Analysis) -> Iterator[Finding]:
             evidence.append(
                 Evidence(f"it sends at {nic.transmitted / nic.speed:.0%} of that", 0.6, "transmitted")
             )
+        delayed = [f for f in a.slow_flows if f.source == nic.id and a.grown(f) is not False]
+        if evidence and delayed:
+            evidence.append(Evidence(f"{len(delayed)} flows from it wait, longer than before", 0.6, "delay"))
         if evidence:
             found = finding("slow_link", str(nic.id), evidence, [nic_subject(nic.id)], "nic")
             yield found if a.uses(nic) else as_hint(found, "the job does not use this network")

@@ -1,0 +1,98 @@
+"""Which questions are put, to a Prometheus that is a function."""
+
+import asyncio
+import re
+
+from fabricpulse.core.web.client_config import HttpClientConfig
+from fabricpulse.core.web.prometheus import PromQl, Sample
+from fabricpulse.why.facts import Facts
+from fabricpulse.why.gather import Times, gather
+from fabricpulse.why.queries import Scope
+
+HOSTS = tuple(f"h{number:03d}" for number in range(200))
+_ASKED = re.compile(r'"fabricpulse_question", "(\w+)", "", ""\)')
+# What a question that is put by itself is about.
+_ALONE = {"fabricpulse_qp_processes": "processes", "fabricpulse_qp_owd_seconds_bucket": "delay"}
+
+
+class Server(PromQl):
+    """Answers by the names of questions. asked : those of each request."""
+
+    def __init__(self, answers: dict[str, list[Sample]]) -> None:
+        super().__init__("http://127.0.0.1:1", HttpClientConfig())
+        self.answers = answers
+        self.requests: list[tuple[str, ...]] = []
+        self.texts: dict[str, str] = {}
+
+    async def instant(self, query: str, at_s: float | None = None) -> list[Sample]:
+        names = tuple(_ASKED.findall(query))
+        self.requests.append(names)
+        self.texts |= dict.fromkeys(names, query)
+        if not names:  # one question, as it is
+            alone = next(name for word, name in _ALONE.items() if word in query)
+            return self.answers[alone]
+        return [
+            Sample(sample.labels | {"fabricpulse_question": name}, sample.value)
+            for name in names
+            for sample in self.answers.get(name, ())
+        ]
+
+    async def history(self, *_: object) -> list[tuple[float, float]]:
+        return []
+
+
+def flow(number: int) -> dict[str, str]:
+    """Labels of the receiver of a ring's flow."""
+    source, target = HOSTS[number - 1], HOSTS[number]
+    return {"instance": target, "device": "rail0", "peer": source, "peer_device": "rail0"}
+
+
+def sent(number: int) -> dict[str, str]:
+    return {"instance": HOSTS[number - 1], "device": "rail0", "peer": HOSTS[number], "peer_device": "rail0"}
+
+
+def ask(delays: dict[str, list[Sample]], window_s: int = 120) -> tuple[Facts, Server]:
+    server = Server(
+        {
+            "processes": [Sample({"instance": host}, 1.0) for host in HOSTS],
+            "sent": [Sample(sent(n), 1e9) for n in range(len(HOSTS))],
+            **delays,
+        }
+    )
+    scope = Scope("train-7", window_s=window_s)
+    facts, _ = asyncio.run(gather(server, scope, Times(1e6, 1e6 - 3600)))
+    return facts, server
+
+
+def all_flows(delay_s: float, slow: int = -1) -> list[Sample]:
+    return [Sample(flow(n), 400e-6 if n == slow else delay_s) for n in range(len(HOSTS))]
+
+
+def test_what_is_recorded_is_not_computed() -> None:
+    """Quantiles of all flows are most of what an answer costs Prometheus."""
+    facts, server = ask({"recorded_delay": all_flows(20e-6)})
+    assert {f.delay_s for f in facts.flows} == {20e-6}
+    assert not {"delay", "floor", "probe_delay"} & {name for names in server.requests for name in names}
+    assert len(server.requests) <= 10
+    # Recorded over another window than is asked about.
+    facts, server = ask({"recorded_delay": all_flows(20e-6), "delay": all_flows(30e-6)}, window_s=300)
+    assert {f.delay_s for f in facts.flows} == {30e-6}
+
+
+def test_what_is_recorded_of_a_part_is_computed() -> None:
+    """The rules run for one of two clusters."""
+    facts, _ = ask({"recorded_delay": all_flows(20e-6)[:100], "delay": all_flows(30e-6)})
+    assert {f.delay_s for f in facts.flows} == {30e-6}
+
+
+def test_floors_of_slow_flows_and_of_as_many_others() -> None:
+    """Of two hundred hosts the two of the slow flow are asked, and sixteen quick ones beside them."""
+    _, server = ask({"recorded_delay": all_flows(20e-6, slow=77)})
+    asked = set(re.findall(r"h\d{3}", server.texts["floor"]))
+    assert {"h076", "h077"} <= asked
+    assert len(asked) == 18
+    # Where all are slow, the slowest are.
+    _, server = ask({"recorded_delay": all_flows(90e-6, slow=77)})
+    asked = set(re.findall(r"h\d{3}", server.texts["floor"]))
+    assert {"h076", "h077"} <= asked
+    assert len(asked) == 96
