@@ -195,6 +195,15 @@ def test_lossy_peers_of_a_lossy_nic_are_effects() -> None:
     assert [r.finding.where for r in infer(facts).causes] == ["rail0 of h1"]
 
 
+def test_a_plugin_that_is_gone_after_a_restart() -> None:
+    """The exporter keeps what the ended processes have sent, which stands still."""
+    facts, _ = PLAYED["plugin_off"]
+    gone = tuple(replace(h, processes=0.0) if h.name == "h1" else h for h in facts.hosts)
+    kept = tuple(replace(f, sent=0.0) for f in healthy().flows if f.source.host == "h1")
+    told = infer(replace(facts, hosts=gone, flows=(*facts.flows, *kept))).causes
+    assert [(r.finding.cause, r.finding.where) for r in told] == [("plugin_off", "h1")]
+
+
 def test_an_ended_job() -> None:
     """All processes gone everywhere is an end, not a death."""
     gone = tuple(Host(h, 0, 2, EXPORTERS) for h in HOSTS)

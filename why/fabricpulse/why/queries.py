@@ -33,6 +33,11 @@ def _last(metric: str, by: str, matchers: str = "{hosts}", how: str = "max") -> 
     return f"{how} by ({by}) (last_over_time({metric}{{{matchers}}}[{{w}}]))"
 
 
+def _mean(rate: str) -> str:
+    """Over those that move, if any do: an exporter keeps what ended processes have counted, and that stands still."""
+    return f"avg by (collective) ({rate} > 0) or avg by (collective) ({rate})"
+
+
 def _delay(q: float) -> str:
     return f"histogram_quantile({q:g}, {_rate('fabricpulse_qp_owd_seconds_bucket', '{job}', _FLOW + ', le')})"
 
@@ -94,7 +99,7 @@ QUERIES = (
     Query("marked", _rate("fabricpulse_qp_ecn_marked_total", "{job}", _FLOW)),
     Query("retransmits", _rate("fabricpulse_qp_retransmits_total", "{job}", _FLOW)),
     *(
-        Query(name, f"avg by (collective) (rate(fabricpulse_collective_{metric}_total{{{{job}}}}[{{w}}]))", before=True)
+        Query(name, _mean(f"rate(fabricpulse_collective_{metric}_total{{{{job}}}}[{{w}}])"), before=True)
         for name, metric in (("rate", "operations"), ("bytes", "bytes"), ("busy", "busy_seconds"))
     ),
     *(

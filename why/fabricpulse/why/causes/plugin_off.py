@@ -21,10 +21,12 @@ def find(a: Analysis) -> Iterator[Finding]:
     carrying = {f.source.host for f in a.facts.flows if (f.sent or 0) > 0}
     if not carrying:
         return
-    # Connections that carry nothing are the plugin's as well: their peer may be gone.
-    connected = {f.source.host for f in a.facts.flows if f.sent is not None}
     for host in a.facts.hosts:
-        if host.name in connected or "qp" not in host.exporters:
+        if host.name in carrying or "qp" not in host.exporters:
+            continue
+        # Connections of living processes that carry nothing are the plugin's as well: their peer may be gone. Exporters
+        # keep what ended processes have counted.
+        if host.processes and any(f.source.host == host.name and f.sent is not None for f in a.facts.flows):
             continue
         nics = [n for n in a.facts.nics if n.id.host == host.name]
         sent = sum(n.transmitted or 0 for n in nics)
