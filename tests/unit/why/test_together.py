@@ -23,6 +23,7 @@ def test_unions_are_promql_and_short_enough(hosts: tuple[str, ...]) -> None:
 
 
 def test_fewer_questions_than_groups() -> None:
+    """No group is empty."""
     assert groups({"a": "x", "b": "y"}, 6) == [{"a": "x"}, {"b": "y"}]
 
 
