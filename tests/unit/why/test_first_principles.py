@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.fixtures.why_facts import EXPORTERS, HOSTS, RAILS, healthy, slow, with_flows, with_nic
 
-from fabricpulse.why.facts import Collective, Facts, Flow, Gpu, Host, Nic, NicId, Rank
+from fabricpulse.why.facts import Collective, Facts, Flow, Gpu, Host, Nic, NicId, Process, Rank, Wait
 from fabricpulse.why.infer import LIKELY, infer
 
 # Of a queue that has grown: some hundred microseconds where there were twenty.
@@ -373,3 +373,20 @@ def test_an_idle_nic_under_all_to_all() -> None:
         facts, lambda f: "h3" in (f.source.host, f.target.host) and f.source.device == "rail1", sent=6e9
     )
     assert likely(facts) == [("lane_imbalance", "rail0 of h3")]
+
+
+def test_nobody_is_said_to_wait_for_nobody_who_is_not_heard() -> None:
+    """The exporter of h1 is down: that rank 1 has no waiting requests is not known."""
+    waits = tuple(Wait(f"h{i}", i, f"h{i - 1}", i - 1, "peer_send", 30.0) for i in (2, 3))
+    ranks = tuple(replace(r, rate=0.0) for r in healthy().ranks)
+    everybody = tuple(Process(h, i, 0.5) for i, h in enumerate(HOSTS))
+    facts = replace(healthy(), ranks=ranks, waits=waits, processes=everybody)
+    sure = infer(facts).causes[0].finding
+    assert (sure.where, "waits for nobody" in sure.evidence[1].text) == ("rank 1 on h1", True)
+    deaf = replace(facts, processes=tuple(p for p in everybody if p.host != "h1"))
+    told = infer(deaf).causes[0].finding
+    assert told.where == "rank 1 on h1"
+    assert told.confidence < sure.confidence
+    assert not any("waits for nobody" in e.text for e in told.evidence)
+    sent = replace(deaf, waits=(*waits, Wait("h0", 0, "h1", 1, "delivery", 31.0)))
+    assert any("nothing is heard of the job on h1" in e.text for e in infer(sent).causes[0].finding.evidence)

@@ -3,7 +3,8 @@ network.
 
 Told by ranks whose operations stand still with some in progress, and by the requests that wait (hang localisation,
 `fabricpulse.why.hang`): a rank that others wait for and that itself waits for nobody has not offered data, which is no
-matter of the network; data that was sent and is not acknowledged, or a connection without a lane, is.
+matter of the network; data that was sent and is not acknowledged, or a connection without a lane, is. Of a host on
+which no process of the job is heard now nobody can say for whom it waits: it is named as such, with less confidence.
 """
 
 from collections.abc import Iterator
@@ -41,12 +42,19 @@ def find(a: Analysis) -> Iterator[Finding]:
     if not heads:
         yield finding("hang", "head of the chain unknown", [still], [("job",)], "qp")
         return
+    heard = {p.host for p in a.facts.processes}
     for head in heads:
-        evidence = [
-            still,
-            *reported,
-            Evidence(head.reason, 0.8 if head.network is not None else 0.5, "waiting"),
-        ]
+        told = Evidence(head.reason, 0.8 if head.network is not None else 0.5, "waiting")
+        unheard = [h for h in (head.host, head.peer_host) if heard and h in a.hosts and h not in heard]
+        if unheard and head.network is False:
+            waited = f"ranks wait for {head.where}; for whom it waits is not known: nothing is heard of its processes"
+            told = Evidence(waited, 0.5, "waiting")
+        evidence = [still, *reported, told]
+        if unheard and head.network:
+            silence = (
+                f"nothing is heard of the job on {unheard[0]}: its host, process or exporter may be down"
+            )
+            evidence.append(Evidence(silence, 0.0, "heartbeat"))
         subjects: list[Subject] = [("job",)]
         if head.rank is not None:
             subjects.append(("host", head.host))
