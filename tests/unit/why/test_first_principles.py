@@ -221,6 +221,8 @@ def test_a_job_that_evaluates() -> None:
     answer = infer(facts)
     assert (answer.state, first(facts)) == ("slow", "compute")
     assert first(replace(facts, ranks=tuple(replace(r, in_progress=1) for r in facts.ranks))) == "hang"
+    ended = replace(facts, flows=(), hosts=tuple(replace(h, processes=0.0) for h in facts.hosts))
+    assert (infer(ended).state, infer(ended).causes) == ("ended", ())
 
 
 def test_a_clock_slows_no_job() -> None:
@@ -390,3 +392,15 @@ def test_nobody_is_said_to_wait_for_nobody_who_is_not_heard() -> None:
     assert not any("waits for nobody" in e.text for e in told.evidence)
     sent = replace(deaf, waits=(*waits, Wait("h0", 0, "h1", 1, "delivery", 31.0)))
     assert any("nothing is heard of the job on h1" in e.text for e in infer(sent).causes[0].finding.evidence)
+
+
+def test_storage_traffic_of_a_host_that_no_job_says_is_its_own() -> None:
+    """Checkpoints leave by the same NIC: it sends three times what the job sends over it, and did not before."""
+    queued = with_flows(
+        slow(healthy()), lambda f: f.source == ("h1", "rail0"), **WAITS, marked=900.0, sent=1e10
+    )
+    facts = with_nic(queued, "h1", "rail0", transmitted=4e10)
+    assert likely(facts) == [("contention_jobs", "1 flows, with what else rail0 of h1 sends")]
+    # As much beside the job as before, and acknowledgements only.
+    assert first(with_nic(facts, "h1", "rail0", transmitted_before=5e10)) == "contention_self"
+    assert first(with_nic(facts, "h1", "rail0", transmitted=1.2e10)) == "contention_self"

@@ -49,7 +49,8 @@ def find(a: Analysis) -> Iterator[Finding]:
 
 def _none_at_all(a: Analysis) -> Iterator[Finding]:
     ranks = a.facts.ranks
-    if not ranks or any(r.in_progress != 0 for r in ranks):
+    # Of a job that has ended exporters keep the counts for a while.
+    if not any(h.processes for h in a.facts.hosts) or not ranks or any(r.in_progress != 0 for r in ranks):
         return
     evidence = [
         Evidence(

@@ -3,13 +3,14 @@
 Told by delay far above the job's quick flows, with signs of a queue (congestion marks or packets sent again), while
 another job has slow flows too, and had none in the baseline unless both use a NIC. Those are read from the recorded
 score of all jobs; where nobody records it, contention is found and with whom stays unknown. Flows of both jobs that
-end at the same NIC, or begin there, make it more likely.
+end at the same NIC, or begin there, make it more likely. Also told by a NIC that queued flows leave by, and that
+sends much beside this job which it did not send in the baseline: storage, or a job that nobody measures.
 """
 
 from collections.abc import Iterator
 
 from fabricpulse.why.analysis import Analysis, nic_subject
-from fabricpulse.why.causes.contention_self import OLD_QUEUES, contenders
+from fabricpulse.why.causes.contention_self import OLD_QUEUES, contenders, strangers
 from fabricpulse.why.finding import Evidence, Finding, as_hint, finding, grows
 
 TITLE = "contention with another job"
@@ -22,6 +23,8 @@ DO = (
 def find(a: Analysis) -> Iterator[Finding]:
     """One finding for the job, with the other jobs' names."""
     queued, others = a.queues_between, contenders(a)
+    if queued and not others:
+        yield from _strangers(a)
     if not queued or not others:
         return
     worst = max(queued, key=a.score)
@@ -47,3 +50,28 @@ def find(a: Analysis) -> Iterator[Finding]:
     subjects = [nic_subject(nic) for nic in sorted(mine)]
     found = finding("contention_jobs", f"{len(queued)} flows, with job {names}", evidence, subjects, "qp")
     yield as_hint(found, OLD_QUEUES) if a.queues_are_old else found
+
+
+def _strangers(a: Analysis) -> Iterator[Finding]:
+    found = strangers(a)
+    if not found:
+        return
+    nic, rate = max(found.items(), key=lambda item: item[1])
+    queued = a.queues_between
+    worst = max(queued, key=a.score)
+    evidence = [
+        Evidence(
+            f"{len(queued)} flows wait in queues; {worst} has {a.score(worst):.0f} times the delay of quick flows",
+            grows(a.score(worst), 3, 10, 0.5, 0.75),
+            "delay",
+        ),
+        Evidence(
+            f"beside this job {nic} sends {rate * 8e-9:.1f} Gb/s, more than twice of what it did",
+            0.8,
+            "transmitted",
+        ),
+    ]
+    subjects = [nic_subject(nic) for nic in sorted(found)]
+    yield finding(
+        "contention_jobs", f"{len(queued)} flows, with what else {nic} sends", evidence, subjects, "qp", "nic"
+    )

@@ -8,9 +8,10 @@ and static hashing two flows often get the same link while others stay empty.
 from collections.abc import Iterator
 
 from fabricpulse.why.analysis import Analysis
-from fabricpulse.why.facts import Flow
+from fabricpulse.why.facts import Flow, NicId
 from fabricpulse.why.finding import Evidence, Finding, as_hint, finding, grows
 
+_STRANGE, _MORE = 0.4, 2.0
 OLD_QUEUES = "these flows waited as long before"
 TITLE = "contention of the job with itself"
 DO = (
@@ -34,10 +35,27 @@ def contenders(a: Analysis) -> dict[str, tuple[Flow, ...]]:
     }
 
 
+def strangers(a: Analysis) -> dict[NicId, float]:
+    """NICs that queued flows leave by and that send much more, beside this job, than in the baseline: bytes per second
+    of that. Storage, or a job that nobody measures."""
+    found = {}
+    for source in {f.source for f in a.queues_between}:
+        nic = a.nics.get(source)
+        if nic is None or nic.transmitted is None or nic.transmitted_before is None:
+            continue
+        own = [f for f in a.flows_of(source) if f.source == source]
+        now = nic.transmitted - sum(f.sent or 0 for f in own)
+        before = nic.transmitted_before - sum(f.sent_before or 0 for f in own)
+        # Acknowledgements and what is sent again are a tenth, of a slow flow a third.
+        if now > _STRANGE * nic.transmitted and now > _MORE * max(before, 0.0):
+            found[source] = now
+    return found
+
+
 def find(a: Analysis) -> Iterator[Finding]:
     """One finding for the job."""
     queued = a.queues_between
-    if not queued or contenders(a):
+    if not queued or contenders(a) or strangers(a):
         return
     worst = max(queued, key=a.score)
     # With whom is not known where nobody records the flows of other jobs: then this is half of the answer.
