@@ -49,6 +49,12 @@ def test_html_escapes_everything() -> None:
     assert not any(name.startswith("on") for name in tags.attributes)
     assert "&lt;img" in page
     assert "default-src &#x27;none&#x27;" in page
+    # Nor do they order a terminal or turn the direction of what is read.
+    facts = replace(
+        facts, workload="\x1b]0;x\x07\u202e", waits=(Wait("h\x1b[2J", 1, "h\u2066", 2, "x", 9.0),)
+    )
+    shown = html(report(facts, journal=(Done(1e9, "\x9b31m", "\u200f"),)))
+    assert all(c.isprintable() or c == "\n" for c in shown)
 
 
 def test_html_is_self_contained() -> None:

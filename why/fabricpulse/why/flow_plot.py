@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Sequence
-from html import escape
 
+from fabricpulse.why.escaping import escape
 from fabricpulse.why.flow_view import SeenFlow, line
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 860, 300, 60, 36, 14

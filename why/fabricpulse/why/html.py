@@ -1,8 +1,7 @@
 """A report as one HTML file: no script, nothing fetched, all foreign text escaped. The timeline is drawn as SVG."""
 
-from html import escape
-
 from fabricpulse.why.catalogue import CAUSES
+from fabricpulse.why.escaping import escape
 from fabricpulse.why.flow_plot import flow_plot
 from fabricpulse.why.moment import when
 from fabricpulse.why.report import Report
