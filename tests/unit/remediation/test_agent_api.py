@@ -1,6 +1,7 @@
 """Who speaks for a host, as the receiver sees it: by its own name, or by the address that reports for it."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -28,15 +29,17 @@ pytestmark = pytest.mark.filterwarnings("ignore:It is recommended to use web.Req
 
 @asynccontextmanager
 async def receiver(
-    folder: Path, principal: Principal, **inventory: frozenset[str]
+    folder: Path, principal: Principal, text: str = "", step_s: float = 0.0, **inventory: frozenset[str]
 ) -> AsyncIterator[tuple[AgentApi, CommitLoop, TestClient]]:  # type: ignore[type-arg]
-    """The agents' API on a journal, asked by `principal`."""
+    """The agents' API on a journal, asked by `principal`. text : configuration. step_s : between two looks at the
+    clock."""
     store = SqlStore(SqliteDatabase(folder / "j.db"))
-    loop, life = CommitLoop(store, lambda _transaction, _now: None, lambda: START), object()
+    now = itertools.count(START, step_s)
+    loop, life = CommitLoop(store, lambda _transaction, _now: None, lambda: next(now)), object()
     await loop.start(lambda transaction, _: transaction.log("fleet", "started"))
     api = AgentApi(
         loop,
-        Reconciler(config(), inventory),
+        Reconciler(config(text), inventory),
         life,  # type: ignore[arg-type]
         lambda payload: Envelope(payload.decode()),
         lambda: 60.0,
@@ -115,6 +118,19 @@ async def test_a_host_that_made_room_is_forgotten(tmp_path):
         api._source = lambda _request, _host: "10.0.0.1"
         assert await report(client, "h0") == 200
         assert set(loop.state.agents) == {"made-up0", "made-up1", "h0"}
+
+
+async def test_lanes_of_made_up_hosts_are_no_evidence(tmp_path):
+    """They collide with everybody's as somebody likes: of hosts that nobody has proven one counts for each address."""
+    lane = ["7", f"{1:016x}", 0, "job", "rail0", 40_000, 1, 1e6, 1e6, 1e-4, 0, 0]
+    async with receiver(tmp_path, SHARED, "rebalance: {mode: auto}\n", 10.0) as (api, _, client):
+        addresses = {"h0": "10.0.0.1", "h1": "10.0.0.2", "fake0": "10.0.0.9", "fake1": "10.0.0.9"}
+        api._source = lambda _request, host: addresses[host]
+        for _ in range(2):
+            for host in addresses:
+                assert await report(client, host, lanes=[lane]) == 200
+        believed = {key.partition("/")[0] for key in api._reconciler.evidence._lanes}
+        assert believed == {"h0", "h1", "fake0"}
 
 
 @pytest.mark.parametrize(

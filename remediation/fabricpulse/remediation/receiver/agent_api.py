@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import msgspec
 from aiohttp import web
@@ -28,6 +28,7 @@ from fabricpulse.remediation.protocol import (
 from fabricpulse.remediation.receiver.agent_room import AgentRoom
 from fabricpulse.remediation.receiver.auth import Principal, certificate_names
 from fabricpulse.remediation.receiver.commit_loop import CommitLoop
+from fabricpulse.remediation.receiver.counted_hosts import counted_hosts
 from fabricpulse.remediation.receiver.host_lines import SOURCE_BURST, SOURCE_LINES_PER_S, HostLines
 from fabricpulse.remediation.receiver.http_json import json_answer, number
 from fabricpulse.remediation.receiver.in_flight import withheld
@@ -42,6 +43,7 @@ MAX_WAIT_S = 30.0
 _MAX_VERSION = 500
 # Hosts of which it is logged that they have too much news.
 _MOST_WARNED = 100
+_COUNTED_S = 5.0
 
 
 class AgentApi:
@@ -67,6 +69,8 @@ class AgentApi:
         self._source_lines = HostLines(SOURCE_BURST, SOURCE_LINES_PER_S)
         self.refused: Counter[str] = Counter()
         self._warned: set[str] = set()
+        self._counted_hosts: frozenset[str] = frozenset()
+        self._counted_at = float("-inf")
 
     def add(self, router: web.UrlDispatcher) -> None:
         """Adds the routes."""
@@ -106,6 +110,14 @@ class AgentApi:
             return ""
         # None of a Unix socket: what is behind it is a proxy.
         return network_of(request.remote) if request.remote else "local"
+
+    def _counted(self, now: float) -> Collection[str]:
+        """Hosts whose lanes are believed: forged ones of others made plans that cannot help, after some of which there
+        is none any more. Some seconds old."""
+        if not 0 <= now - self._counted_at < _COUNTED_S:
+            agents = counted_hosts(self._loop.state.agents.values(), self._reconciler.inventory)
+            self._counted_hosts, self._counted_at = frozenset(agent.host for agent in agents), now
+        return self._counted_hosts
 
     async def _desired(self, request: web.Request) -> web.Response:
         """Long poll: answers at once when the desired state of the host is not the one of `version`."""
@@ -224,7 +236,7 @@ class AgentApi:
                 transaction.rollback(before)
                 return
             self._reconciler.traffic.add(host, report.carried_at_s, report.carried_bytes, now)
-            if report.lanes and self._reconciler.rebalancer.is_on:
+            if report.lanes and self._reconciler.rebalancer.is_on and host in self._counted(now):
                 self._reconciler.evidence.add(host, report.lanes, now)
 
         await self._loop.submit(change)
