@@ -31,7 +31,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:It is recommended to use web.Req
 async def receiver(
     folder: Path, principal: Principal, text: str = "", step_s: float = 0.0, **inventory: frozenset[str]
 ) -> AsyncIterator[tuple[AgentApi, CommitLoop, TestClient]]:  # type: ignore[type-arg]
-    """The agents' API on a journal, asked by `principal`. text : configuration. step_s : between two looks at the
+    """The agents' API on a journal, asked by `principal`. text : configuration. step_s : between two readings of the
     clock."""
     store = SqlStore(SqliteDatabase(folder / "j.db"))
     now = itertools.count(START, step_s)

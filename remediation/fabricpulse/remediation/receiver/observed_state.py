@@ -39,9 +39,9 @@ class _Room:
         self._left = MAX_EPISODES - len(transaction.episodes)
         self._left_out = 0
 
-    def admits(self, alert: Alert) -> bool:
+    def admits(self, alert: Alert, known: bool) -> bool:
         """Whether this alert may be taken over; one that is known always is."""
-        if alert.fingerprint in self._transaction.episodes or not alert.firing:
+        if known or not alert.firing:
             return True
         self._left -= 1
         self._left_out += self._left < 0
@@ -125,11 +125,11 @@ class ObservedState:
         if not target.host:
             return (cause,) if (cause := self.shared_by_nics(alert)) else ()
         rule = self._rules[alert.name]
-        if rule.action in ("nic.restore", *LANE_ACTIONS):
+        if rule.action == "nic.restore" or rule.action in LANE_ACTIONS:
             return ()  # that many NICs are well, or full, at once is no fault of a switch
-        labels = rule.cause_labels
-        causes = tuple(f"{name}={alert.labels[name]}" for name in labels if alert.labels.get(name))
-        return causes or (f"device={target.device}",)
+        labels = alert.labels
+        causes = [f"{name}={labels[name]}" for name in rule.cause_labels if labels.get(name)]
+        return tuple(causes) or (f"device={target.device}",)
 
     def on_alerts(
         self,
@@ -152,10 +152,11 @@ class ObservedState:
             named = self.target_of(alert)
             if unplaced is not None and isinstance(named, str):
                 unplaced.append((alert, named))
-            if self._config.alertmanagers and is_suspect(transaction, alert):
+            known = transaction.episodes.get(alert.fingerprint)
+            if self._config.alertmanagers and is_suspect(known, alert):
                 suspect = True
-            elif room.admits(alert):
-                self._on_alert(transaction, alert, named, now)
+            elif room.admits(alert, known is not None):
+                self._on_alert(transaction, alert, named, known, now)
         room.close()
         return suspect
 
@@ -183,9 +184,9 @@ class ObservedState:
             known = transaction.episodes.get(alert.fingerprint)
             # Silenced or inhibited, it begins nothing, but what it began goes on.
             wanted = not alert.suppressed or (known is not None and known.status == "firing")
-            believed = alert.fingerprint in everywhere or not is_suspect(transaction, alert)
-            if wanted and believed and room.admits(alert):
-                self._on_alert(transaction, alert, self.target_of(alert), now)
+            believed = alert.fingerprint in everywhere or not is_suspect(known, alert)
+            if wanted and believed and room.admits(alert, known is not None):
+                self._on_alert(transaction, alert, self.target_of(alert), known, now)
         room.close()
         if complete:
             transaction.set(polled_at=now)
@@ -212,15 +213,20 @@ class ObservedState:
             transaction.log("fleet", f"watchdog_{after}", alert=self._config.watchdog)
 
     def _on_alert(
-        self, transaction: Transaction, alert: Alert, named: Target | str | None, now: float
+        self,
+        transaction: Transaction,
+        alert: Alert,
+        named: Target | str | None,
+        before: Episode | None,
+        now: float,
     ) -> None:
-        """named : its target, as `target_of` says."""
+        """named : its target, as `target_of` says. before : the episode of its fingerprint."""
         # An alert on what NICs share is about none of them: its episode counts for the guards alone.
         # So does that of an alert of which people are told: it keeps no NIC out.
         name = alert.name
         tell = name in self._told
-        target = NO_TARGET if tell or self.shared_by_nics(alert) else named
-        known = transaction.episodes.get(alert.fingerprint)
+        target = NO_TARGET if tell or (name in self._cause_labels and self.shared_by_nics(alert)) else named
+        known = before
         if known is not None and known.alert != name:
             known = (
                 None  # a fingerprint that somebody made up: nothing of the other alert goes over to this one
@@ -244,7 +250,7 @@ class ObservedState:
                 )
             )
         elif alert.firing:
-            event = "episode_refired" if is_suspect(transaction, alert) else "episode_firing"
+            event = "episode_refired" if is_suspect(before, alert) else "episode_firing"
             transaction.put_episode(
                 Episode(
                     fingerprint=alert.fingerprint,
@@ -380,9 +386,9 @@ def _subject(target: Target) -> str:
     return "fleet" if target == NO_TARGET else target.key
 
 
-def is_suspect(transaction: Transaction, alert: Alert) -> bool:
-    """True for a `firing` with the start of an episode that has ended: ask before believing it."""
-    known = transaction.episodes.get(alert.fingerprint)
+def is_suspect(known: Episode | None, alert: Alert) -> bool:
+    """True for a `firing` with the start of an episode that has ended: ask before believing it. known : of its
+    fingerprint."""
     return (
         alert.firing and known is not None and known.status != "firing" and alert.starts_at <= known.starts_at
     )
