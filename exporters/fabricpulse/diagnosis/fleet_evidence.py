@@ -234,7 +234,8 @@ class FleetEvidence:
         explained: set[int] = set()
         for window_s in WINDOWS_S:
             observed = losses.observed(layout.table.rate, now_s, window_s)
-            left = np.isin(observed[0], list(explained), invert=True)
+            # A flow through what was found may have lost nothing in the last seconds, and much before: no new evidence.
+            left = ~layout.table.crossing(observed[0], explained)
             observed = observed[0][left], observed[1][left], observed[2][left]
             if not len(observed[0]):
                 continue
@@ -246,7 +247,7 @@ class FleetEvidence:
             for finding in without_fabric(layout, located):
                 if newest and finding.score < _SURE_AT_ONCE:
                     continue
-                explained.update(finding.flows)
+                explained.add(finding.component)
                 # Flows that cross what explains more say nothing of this one: a fault that has been mended must not
                 # come back because another one hits some of its flows.
                 lost_s = history.moments(layout.table, now_s - window_s, finding.component, others)

@@ -1,12 +1,12 @@
 """Every flow of the fleet, and the components that it crosses. A flow is one source port of a directed pair of NICs."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fabricpulse.diagnosis.components import Codes, Kind, Nodes, codes, parts
+from fabricpulse.diagnosis.components import Codes, Kind, Nodes, code, codes, parts
 
 Floats = NDArray[np.float64]
 Flows = NDArray[np.int64]
@@ -58,6 +58,20 @@ class FlowTable:
             yield codes(Kind.SWITCH, column)
         for i in range(hops.shape[1] - 1):
             yield codes(Kind.LINK, hops[:, i], hops[:, i + 1])
+
+    def crossing(self, flows: Flows, components: Collection[int]) -> NDArray[np.bool_]:
+        """Which of `flows` cross one of these components."""
+        found = np.zeros(len(flows), bool)
+        shared = [component for component in components if parts(component)[0] < Kind.PAIR]
+        for column in self.shared(flows) if shared else ():
+            found |= np.isin(column, shared)
+        for component in set(components).difference(shared):
+            kind, a, b = parts(component)
+            if kind is Kind.PAIR:
+                found |= (self.source[flows] == a) & (self.destination[flows] == b)
+            else:
+                found |= flows == component - code(kind, 0)
+        return found
 
     def akin(self, component: int, hops: Nodes) -> NDArray[np.bool_]:
         """Which of the flows with these hops may cross a switch or link, for all that is known of silent hops; none for

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fabricpulse.diagnosis.components import Kind, parts
+from fabricpulse.diagnosis.components import Kind, code, parts
 from fabricpulse.diagnosis.layout import Layout
 from fabricpulse.diagnosis.locate import Finding
 from fabricpulse.diagnosis.suspect import Suspect
@@ -28,11 +28,20 @@ def without_fabric(layout: Layout, findings: Sequence[Finding]) -> list[Finding]
     near = {a for a, b in links if max(a, b) < first}
     far = {b for a, b in links if max(a, b) < first}
 
+    def cabled(a: int, b: int) -> bool:
+        """Whether some flow is known to go from one switch to the other."""
+        return bool(layout.totals.of(np.array([code(Kind.LINK, a, b)]))[1][0] > 0)
+
     def told(finding: Finding) -> bool:
         kind, a, b = parts(finding.component)
         if kind is Kind.SWITCH and a >= first:
             return bool(switches or links)
-        return kind is Kind.LINK and ((b >= first and a in near) or (a >= first and b in far))
+        if kind is not Kind.LINK or max(a, b) < first:
+            return False
+        # The switch that is told may be what this way leads to, or comes from.
+        if b >= first:
+            return a in near or any(cabled(a, switch) for switch in switches)
+        return b in far or any(cabled(switch, b) for switch in switches)
 
     return [finding for finding in findings if not told(finding)]
 

@@ -123,3 +123,14 @@ def test_a_dead_nic_beside_a_dead_leaf_is_no_dead_host() -> None:
         steady("loss", 1.0, ("nic_tx", "h6/r1"), ("nic_rx", "h6/r1")),
     ]
     assert names(fleet.play(50)) == {("switch", "leaf0-r0", ""), ("nic", "h6/r1", "")}
+
+
+@pytest.mark.parametrize("seed", [204, 205])
+def test_flows_through_a_lossy_spine_accuse_no_link(seed: int) -> None:
+    """Some of its flows lose nothing for seconds, and paths of a host that does not report are not known: what such
+    flows have lost before, or somewhere in the fabric, is that of the spine.
+    """
+    fleet = VirtualFleet(seed, 8, 1, 4, 3, blind=["h1"])
+    nic, spine = ("nic_tx", "h2/r0"), ("switch", "spine0-r0")
+    fleet.faults = [steady("loss", 0.2, nic), steady("loss", 0.05, spine, begins_s=QUIET_S + 3)]
+    assert names(fleet.play(45)) == {(*nic, ""), (*spine, "")}
