@@ -5,24 +5,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.fixtures.why_facts import EXPORTERS, HOSTS, RAILS, healthy, slow, with_flows, with_nic
+from tests.fixtures.why_facts import HOSTS, RAILS, healthy, slow, with_flows, with_nic
+from tests.fixtures.why_said import first, late, likely
 
-from fabricpulse.why.facts import Collective, Facts, Flow, Gpu, Host, Nic, NicId, Process, Rank, Wait
+from fabricpulse.why.facts import Facts, Flow, Nic, NicId
 from fabricpulse.why.infer import LIKELY, infer
 
 # Of a queue that has grown: some hundred microseconds where there were twenty.
 WAITS = {"delay_s": 400e-6, "floor_s": 150e-6}
 SOCKETS_LESS = {"marked": None, "retransmits": None}
-
-
-def likely(facts: Facts) -> list[tuple[str, str]]:
-    """What the answer says, without hints."""
-    ranked = infer(facts).causes
-    return [(r.finding.cause, r.finding.where) for r in ranked if r.finding.confidence >= LIKELY]
-
-
-def first(facts: Facts) -> str:
-    return likely(facts)[0][0] if likely(facts) else ""
 
 
 def rdma(facts: Facts, **counted: Any) -> Facts:
@@ -133,119 +124,6 @@ def test_with_whom_is_not_said_where_nobody_records_it() -> None:
     queued = with_flows(slow(healthy()), lambda f: f.source == ("h1", "rail0"), **WAITS, marked=900.0)
     (told,) = infer(replace(queued, other_slow_flows=None)).causes
     assert LIKELY <= told.finding.confidence < 0.9
-
-
-def late(facts: Facts, number: int, before_s: float = 0.05) -> Facts:
-    """One rank is late, and was so by before_s of 0.05."""
-    ranks = tuple(
-        replace(
-            r,
-            duration_s=0.02 if r.rank == number else 0.06,
-            duration_before_s=before_s if r.rank == number else 0.05,
-        )
-        for r in facts.ranks
-    )
-    return replace(facts, ranks=ranks)
-
-
-def test_a_rank_that_was_as_late_before_has_not_made_the_job_slower() -> None:
-    """The last stage of a pipeline is always late; what is new is a slow link."""
-    facts = with_nic(late(slow(healthy()), 3, before_s=0.015), "h0", "rail1", speed=1.25e10)
-    assert likely(facts) == [("slow_link", "rail1 of h0")]
-    assert {c for c, _ in likely(with_nic(late(slow(healthy()), 3), "h0", "rail1", speed=1.25e10))} == {
-        "slow_link",
-        "straggler_rank",
-    }
-    # Of a job that is as slow as it was, nothing is new.
-    assert first(late(healthy(), 3, before_s=0.015)) == "straggler_rank"
-
-
-def test_a_late_rank_is_named_once_over_all_communicators() -> None:
-    """GPU 5 of h2 holds up its tensor group, and so all eight of its host their data groups."""
-    inner = tuple(
-        Rank(f"tp-{h}", i, h, 8, 900, 90, 90, 0.001 if (h, i) == ("h2", 5) else 0.008, 0)
-        for h in HOSTS
-        for i in range(8)
-    )
-    outer = tuple(
-        Rank(f"dp-{i}", n, h, 4, 100, 10, 10, 0.02 if h == "h2" else 0.06, 0)
-        for i in range(8)
-        for n, h in enumerate(HOSTS)
-    )
-    facts = with_nic(slow(healthy()), "h0", "rail1", speed=1.25e10)
-    said = likely(replace(facts, ranks=(*inner, *outer)))
-    assert sorted(said) == [("slow_link", "rail1 of h0"), ("straggler_rank", "rank 5 on h2")]
-
-
-def test_of_two_ranks_the_one_whose_time_has_not_grown_is_late() -> None:
-    pair = (
-        Rank("c", 0, "h0", 2, 100, 5, 10, 0.08, 1, 0.03),
-        Rank("c", 1, "h1", 2, 100, 5, 10, 0.03, 1, 0.03),
-    )
-    facts = replace(slow(healthy(("h0", "h1"))), ranks=pair)
-    assert likely(facts)[0] == ("straggler_rank", "rank 1 on h1")
-    always = tuple(replace(r, duration_before_s=r.duration_s) for r in pair)
-    assert "straggler_rank" not in dict(likely(replace(facts, ranks=always)))
-
-
-def test_a_slow_gpu_without_the_profiler() -> None:
-    """Nothing is known of ranks, so that all of them seem to compute longer."""
-    gpus = tuple(
-        Gpu(h, str(i), 0.55 if (h, i) == ("h2", 3) else 1.0, (h, i) == ("h2", 3))
-        for h in HOSTS
-        for i in range(8)
-    )
-    pace = replace(healthy().collectives[0], rate=5.0)
-    facts = replace(healthy(), ranks=(), collectives=(pace,), gpus=gpus)
-    assert likely(facts)[0] == ("straggler_gpu", "GPU 3 of h2")
-    capped = tuple(replace(g, throttled=True) for g in gpus)
-    assert first(replace(facts, gpus=capped)) == "compute"
-
-
-def test_slow_input_that_slows_the_collectives_a_little() -> None:
-    """Busy hosts: three quarters of what a turn has grown by is between the collectives."""
-    c = replace(healthy().collectives[0], rate=5.0, bandwidth=4e10 / 1.5)
-    assert first(replace(healthy(), collectives=(c,))) == "compute"
-    # Where the network is the reason, they grow by what the turn grows by.
-    c = replace(c, bandwidth=4e10 / 3)
-    assert likely(replace(healthy(), collectives=(c,))) == []
-
-
-def test_a_job_that_evaluates() -> None:
-    """No rank is in a collective, for longer than the window."""
-    facts = replace(
-        healthy(),
-        ranks=tuple(replace(r, rate=0.0, in_progress=0) for r in healthy().ranks),
-        collectives=(Collective("AllReduce", 0.0, 10, None, 4e10, 1.0, None, 2e9),),
-    )
-    answer = infer(facts)
-    assert (answer.state, first(facts)) == ("slow", "compute")
-    assert first(replace(facts, ranks=tuple(replace(r, in_progress=1) for r in facts.ranks))) == "hang"
-    ended = replace(facts, flows=(), hosts=tuple(replace(h, processes=0.0) for h in facts.hosts))
-    assert (infer(ended).state, infer(ended).causes) == ("ended", ())
-
-
-def test_a_clock_slows_no_job() -> None:
-    """A stepped clock beside a late rank is said after it, and alone it is not the reason."""
-    clocks = tuple(replace(c, disruptions=1, suspect=True) if c.host == "h3" else c for c in healthy().clocks)
-    both = replace(late(slow(healthy()), 1), clocks=clocks)
-    assert [c for c, _ in likely(both)] == ["straggler_rank", "clock_error"]
-    alone = infer(replace(slow(healthy()), clocks=clocks))
-    assert "does not say why" in alone.headline
-    assert alone.causes[0].finding.cause == "clock_error"
-
-
-def test_a_job_that_was_requeued_on_other_hosts_has_no_dead_rank() -> None:
-    facts = healthy()
-    left = tuple(Host(f"old{i}", 0.0, 2.0, EXPORTERS) for i in range(4))
-    fresh = tuple(replace(h, processes_before=None) for h in facts.hosts)
-    assert likely(replace(facts, hosts=(*fresh, *left))) == []
-
-
-def test_a_job_that_goes_on_with_fewer_hosts_has_no_dead_rank() -> None:
-    facts = replace(healthy(), hosts=(*healthy().hosts, Host("h9", 0.0, 2.0, EXPORTERS)))
-    assert likely(facts) == []
-    assert first(slow(facts, 0.1)) == "rank_dead"
 
 
 def test_a_mesh_that_does_not_reach_a_nic_over_which_the_job_sends() -> None:
@@ -377,23 +255,6 @@ def test_an_idle_nic_under_all_to_all() -> None:
     assert likely(facts) == [("lane_imbalance", "rail0 of h3")]
 
 
-def test_nobody_is_said_to_wait_for_nobody_who_is_not_heard() -> None:
-    """The exporter of h1 is down: that rank 1 has no waiting requests is not known."""
-    waits = tuple(Wait(f"h{i}", i, f"h{i - 1}", i - 1, "peer_send", 30.0) for i in (2, 3))
-    ranks = tuple(replace(r, rate=0.0) for r in healthy().ranks)
-    everybody = tuple(Process(h, i, 0.5) for i, h in enumerate(HOSTS))
-    facts = replace(healthy(), ranks=ranks, waits=waits, processes=everybody)
-    sure = infer(facts).causes[0].finding
-    assert (sure.where, "waits for nobody" in sure.evidence[1].text) == ("rank 1 on h1", True)
-    deaf = replace(facts, processes=tuple(p for p in everybody if p.host != "h1"))
-    told = infer(deaf).causes[0].finding
-    assert told.where == "rank 1 on h1"
-    assert told.confidence < sure.confidence
-    assert not any("waits for nobody" in e.text for e in told.evidence)
-    sent = replace(deaf, waits=(*waits, Wait("h0", 0, "h1", 1, "delivery", 31.0)))
-    assert any("nothing is heard of the job on h1" in e.text for e in infer(sent).causes[0].finding.evidence)
-
-
 def test_storage_traffic_of_a_host_that_no_job_says_is_its_own() -> None:
     """Checkpoints leave by the same NIC: it sends three times what the job sends over it, and did not before."""
     queued = with_flows(
@@ -404,3 +265,12 @@ def test_storage_traffic_of_a_host_that_no_job_says_is_its_own() -> None:
     # As much beside the job as before, and acknowledgements only.
     assert first(with_nic(facts, "h1", "rail0", transmitted_before=5e10)) == "contention_self"
     assert first(with_nic(facts, "h1", "rail0", transmitted=1.2e10)) == "contention_self"
+
+
+def test_a_dead_nic_makes_its_neighbours_in_a_ring_send_less_over_theirs() -> None:
+    """The lane of who sends to it is an effect at another host, and must not stand before a second cause."""
+    hosts = tuple(f"h{number}" for number in range(8))
+    nic = NicId("h3", "rail1")
+    facts = with_flows(healthy(hosts), lambda f: nic in (f.source, f.target), sent=0.0)
+    facts = with_nic(late(slow(facts), 6), "h3", "rail1", connected=False, disconnects=1)
+    assert sorted(likely(facts)) == [("nic_flap", "rail1 of h3"), ("straggler_rank", "rank 6 on h6")]

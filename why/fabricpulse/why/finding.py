@@ -26,7 +26,7 @@ class Finding:
     """One cause at one place.
 
     where : for people. subjects : what it is about, and what else it touches. needs : components whose data it was
-    judged by.
+    judged by. past : it has been, and what it did to the job is over.
     """
 
     cause: str
@@ -35,6 +35,7 @@ class Finding:
     subjects: frozenset[Subject]
     confidence: float
     needs: frozenset[str] = frozenset()
+    past: bool = False
 
 
 def noisy_or(strengths: Iterable[float]) -> float:

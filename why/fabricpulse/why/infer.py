@@ -99,7 +99,7 @@ def change_point(history: tuple[tuple[float, float], ...]) -> float | None:
 
 def _rank(findings: list[Finding], state: str) -> list[Ranked]:
     """Most likely first; what another finding explains is put below it. Of a job that is slow the first is what likely
-    slows it: what slows no job is seen beside that, however sure it is."""
+    slows it: what slows no job, or is over, is seen beside that, however sure it is."""
     order = list(CAUSES)
     left = sorted(findings, key=lambda f: (order.index(f.cause), -f.confidence, f.where))
     explained: dict[int, int] = {}  # effect -> cause, as indexes
@@ -122,7 +122,11 @@ def _rank(findings: list[Finding], state: str) -> list[Ranked]:
     ranked.sort(
         key=lambda r: (-round(r.finding.confidence, 2), order.index(r.finding.cause), r.finding.where)
     )
-    reasons = [r for r in ranked if r.finding.confidence >= LIKELY and r.finding.cause not in HARMLESS]
+    reasons = [
+        r
+        for r in ranked
+        if r.finding.confidence >= LIKELY and r.finding.cause not in HARMLESS and not r.finding.past
+    ]
     if reasons and state in ("slow", "stalled"):
         ranked.remove(reasons[0])
         ranked.insert(0, reasons[0])

@@ -33,8 +33,7 @@ def find(a: Analysis) -> Iterator[Finding]:
         "rank_operations",
     )
     reported = [Evidence(told, 0.3) for told in a.facts.rank_errors[:1]]
-    silent = {(p.host, p.rank) for p in a.facts.processes if p.heartbeat_age_s >= STALLED_S}
-    heads = find_heads((w for w in a.facts.waits if w.age_s >= STALLED_S), silent) or _behind(a)
+    heads = heads_of(a)
     if a.facts.mismatches:
         evidence = [still, Evidence(f"ranks are in different collectives: {a.facts.mismatches[0]}", 0.9)]
         yield finding("hang", "deadlock of the program", evidence, [("job",)], "qp")
@@ -55,10 +54,19 @@ def find(a: Analysis) -> Iterator[Finding]:
                 f"nothing is heard of the job on {unheard[0]}: its host, process or exporter may be down"
             )
             evidence.append(Evidence(silence, 0.0, "heartbeat"))
-        subjects: list[Subject] = [("job",)]
-        if head.rank is not None:
-            subjects.append(("host", head.host))
+        # Of which host it is told; a NIC of another one does not explain it.
+        subjects: list[Subject] = [("host", host) for host in (head.host, head.peer_host) if host]
+        if head.network is None or not subjects:
+            subjects.append(("job",))
         yield finding("hang", head.where, evidence, subjects, "qp")
+
+
+def heads_of(a: Analysis) -> list[Head]:
+    """Of the chains of those who wait; [] where nothing stalls."""
+    if not a.stalled:
+        return []
+    silent = {(p.host, p.rank) for p in a.facts.processes if p.heartbeat_age_s >= STALLED_S}
+    return find_heads((w for w in a.facts.waits if w.age_s >= STALLED_S), silent) or _behind(a)
 
 
 def _behind(a: Analysis) -> list[Head]:

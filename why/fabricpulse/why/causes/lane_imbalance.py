@@ -112,5 +112,9 @@ def find(a: Analysis) -> Iterator[Finding]:
         avoided = a.nics[nic].avoided
         if avoided:
             evidence.append(Evidence("remediation keeps the job off it", 0.9, "avoided"))
-        found = finding("lane_imbalance", str(nic), evidence, [nic_subject(nic)], "qp")
+        # What is wrong with a NIC that it sends to makes it carry little.
+        ends = {nic, *(f.target for f in a.flows_of(nic) if f.source == nic)}
+        found = finding(
+            "lane_imbalance", str(nic), evidence, [nic_subject(end) for end in sorted(ends)], "qp"
+        )
         yield as_hint(found, OLD_SHARES) if usual.get(host, {}).get(device, 1.0) <= UNEVEN else found

@@ -6,13 +6,17 @@ the job may be as quick as ever: then the flap is reported all the same, as some
 
 NICs of one network that are gone on many hosts at once are one finding: what they share, a leaf or its power, is gone.
 A NIC of a network that the job does not use is a hint, and so is one that only the mesh does not hear while the job's
-traffic over it goes on as before.
+traffic over it goes on as before, and one that is back while the job waits for a rank that offers nothing. A NIC that
+is back and carries its share again is told after what slows the job now.
 """
 
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 
 from fabricpulse.why.analysis import Analysis, nic_subject
+from fabricpulse.why.causes.hang import heads_of
+from fabricpulse.why.causes.lane_imbalance import shares
 from fabricpulse.why.facts import Nic
 from fabricpulse.why.finding import Evidence, Finding, as_hint, finding
 
@@ -25,13 +29,23 @@ DO = (
 _MANY = 3
 _MANY_SHARE = 0.25
 _AS_BEFORE = 0.9
+# Of its share among the NICs of its host.
+_BACK = 0.85
 
 
 def find(a: Analysis) -> Iterator[Finding]:
     """One finding a NIC, or one for many of a network."""
     networks: defaultdict[str, list[tuple[Nic, Finding]]] = defaultdict(list)
-    for nic, found in _each(a):
-        if not a.uses(nic):
+    waits_for_rank = [head.network for head in heads_of(a)] or [None]
+    usual, share = shares(a, before=True), shares(a)
+    for nic, seen in _each(a):
+        before = usual.get(nic.id.host, {}).get(nic.id.device)
+        now = share.get(nic.id.host, {}).get(nic.id.device)
+        is_back = bool(nic.connected and before and now is not None and now >= _BACK * before)
+        found = replace(seen, past=is_back)
+        if nic.connected and not any(network is not False for network in waits_for_rank):
+            yield as_hint(found, "it is back, and the job waits for a rank that offers nothing")
+        elif not a.uses(nic):
             yield as_hint(found, "the job does not use this network")
         elif _carries_on(a, nic):
             yield as_hint(
