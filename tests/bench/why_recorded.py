@@ -22,7 +22,7 @@ FILE = Path(__file__).parent / "data" / "why_live.jsonl.xz"
 # Of a number that is measured, between two runs of the same fault: standard deviation of its logarithm.
 _SPREAD = 0.05
 # Of ranks that end each collective together: live ones of one run differ by a third of a per cent.
-_TOGETHER, _ALIKE = {"duration_s", "rate", "rate_before"}, 0.005
+_TOGETHER, _ALIKE = {"duration_s", "duration_before_s", "rate", "rate_before"}, 0.005
 # Counts and states: what they are they are.
 _EXACT = {
     *("disconnects", "link_downs", "failovers", "edges", "lossy_edges", "rank", "ranks", "operations", "peer_rank"),

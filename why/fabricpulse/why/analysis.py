@@ -3,6 +3,7 @@
 Thresholds are those of the alerts (mixins/config.libsonnet), so that `why` and an alert do not contradict each other.
 """
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -155,6 +156,11 @@ class Analysis:
             return ()
         return tuple(f for f in self.facts.flows if self._slow(f, quick))
 
+    @cached_property
+    def slow_set(self) -> frozenset[Flow]:
+        """`slow_flows`, to look one up."""
+        return frozenset(self.slow_flows)
+
     def _slow(self, f: Flow, quick_s: float) -> bool:
         if f.delay_s is None or f.delay_s <= SLOW_DELAY_S:
             return False
@@ -265,7 +271,7 @@ class Analysis:
         for target, flows in self.into.items():
             active = {
                 f.source
-                for f in self.facts.flows
+                for f in self.flows_of(target)
                 if f.target == target and f.delay_s is not None and f.sent != 0
             }
             senders = {f.source for f in flows}
@@ -288,6 +294,18 @@ class Analysis:
         ends = {end for f in self.facts.flows for end in (f.source, f.target)}
         networks = {nic.network for end in ends if (nic := self.nics.get(end)) and nic.network}
         return frozenset(networks | {end.device for end in ends})
+
+    def probes_but(self, flows: Iterable[Flow]) -> list[float]:
+        """Delays of probes beside all flows but these, in order."""
+        left = list(self._probes)
+        for f in flows:
+            if f.probe_s is not None:
+                del left[bisect_left(left, f.probe_s)]
+        return left
+
+    @cached_property
+    def _probes(self) -> list[float]:
+        return sorted(f.probe_s for f in self.facts.flows if f.probe_s is not None)
 
     def flows_of(self, nic: NicId) -> list[Flow]:
         """Flows from or to a NIC."""

@@ -20,6 +20,8 @@ STATES = ("healthy", "slow", "stalled", "ended", "unknown")
 # Below it a cause is a hint: shown, and not what the answer says.
 LIKELY = 0.5
 _MOST_ORIGINS = 5
+# Nobody reads more, and each is compared with each.
+_MOST_FINDINGS = 300
 _MOST_NAMES = 20
 # Factor on the confidence for each component whose data is missing on some host.
 _MISSING = 0.85
@@ -60,6 +62,8 @@ def infer(facts: Facts) -> Answer:
     a = Analysis(facts)
     findings = [f for cause in CAUSES.values() for f in cause.find(a)]
     missing = a.missing()
+    found = len(findings)
+    findings = sorted(findings, key=lambda f: -f.confidence)[:_MOST_FINDINGS]
     findings = [
         replace(f, confidence=f.confidence * _MISSING ** len(f.needs & missing.keys())) for f in findings
     ]
@@ -76,7 +80,7 @@ def infer(facts: Facts) -> Answer:
         since_s=change_point(facts.bandwidth_history) if state in ("slow", "stalled") else None,
         causes=tuple(ranked),
         missing=missing,
-        unknown=_unknown(a, missing),
+        unknown=(*_unknown(a, missing), *_left_out(found - len(findings))),
         flows=seen_flows(facts.flows),
         waits=tuple(graph_lines(facts.waits)),
     )
@@ -246,6 +250,10 @@ def _unknown(a: Analysis, missing: dict[str, tuple[str, ...]]) -> tuple[str, ...
         )
     lines += [f"not answered by Prometheus: {query}" for query in facts.unanswered]
     return (*lines, *facts.limits)
+
+
+def _left_out(count: int) -> tuple[str, ...]:
+    return (f"{count} more findings, none as likely as those that are told, are left out",) if count else ()
 
 
 def _some(names: tuple[str, ...]) -> str:

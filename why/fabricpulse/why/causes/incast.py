@@ -34,8 +34,7 @@ def find(a: Analysis) -> Iterator[Finding]:
         nic = a.nics.get(target)
         if nic is not None and nic.drops is not None:
             evidence.append(Evidence(f"{target} itself drops {nic.drops:.0f} packets a second", 0.4, "drops"))
-        elsewhere = [f for f in a.queued_flows if f.target != target]
-        if not elsewhere:
+        if len(flows) == len(a.queued_flows):
             evidence.append(Evidence("flows to other NICs are quick", 0.5, "delay"))
         found = finding("incast", str(target), evidence, [nic_subject(target)], "qp")
         yield as_hint(found, OLD_QUEUES) if a.queues_are_old else found

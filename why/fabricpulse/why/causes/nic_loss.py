@@ -83,7 +83,7 @@ def _waits(a: Analysis, nic: Nic) -> bool:
 def _contradiction(a: Analysis, nic: Nic) -> str:
     """Empty where what the job sends again is not known, or does not contradict the loss of probes."""
     into = (nic.loss_in or 0) >= (nic.loss_out or 0)
-    flows = [f for f in a.facts.flows if (f.target if into else f.source) == nic.id and f.sent]
+    flows = [f for f in a.flows_of(nic.id) if (f.target if into else f.source) == nic.id and f.sent]
     if not flows or any(f.retransmits is None for f in flows):
         return ""
     sent, resent = sum(f.sent or 0 for f in flows), sum(f.retransmits or 0 for f in flows)

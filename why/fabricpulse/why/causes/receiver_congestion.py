@@ -61,7 +61,7 @@ def find(a: Analysis) -> Iterator[Finding]:
             )
         if not evidence:
             continue
-        slow = [f for f in a.slow_flows if f.target == nic.id]
+        slow = [f for f in a.flows_of(nic.id) if f.target == nic.id and f in a.slow_set]
         common = all(e.strength <= _COMMON for e in evidence)
         if slow:
             evidence.append(Evidence(f"{len(slow)} flows into it are slow", 0.6, "delay"))

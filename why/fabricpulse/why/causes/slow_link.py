@@ -63,7 +63,11 @@ def find(a: Analysis) -> Iterator[Finding]:
             evidence.append(
                 Evidence(f"it sends at {nic.transmitted / nic.speed:.0%} of that", 0.6, "transmitted")
             )
-        delayed = [f for f in a.slow_flows if f.source == nic.id and a.grown(f) is not False]
+        delayed = [
+            f
+            for f in a.flows_of(nic.id)
+            if f.source == nic.id and f in a.slow_set and a.grown(f) is not False
+        ]
         if evidence and delayed:
             evidence.append(Evidence(f"{len(delayed)} flows from it wait, longer than before", 0.6, "delay"))
         if evidence:
@@ -81,7 +85,7 @@ def _queue_before(a: Analysis, nic: Nic) -> list[Evidence]:
     """Empty where not everything from and to it waits, probes included, or where no probe goes."""
     flows = a.flows_of(nic.id)
     # The mesh has no edge between all pairs: a flow without probes beside it says nothing against a queue.
-    slow = [f for f in flows if f in a.slow_flows and (f.probe_s is None or f.probe_s > SLOW_DELAY_S)]
+    slow = [f for f in flows if f in a.slow_set and (f.probe_s is None or f.probe_s > SLOW_DELAY_S)]
     probes = [f.probe_s for f in slow if f.probe_s is not None]
     if (
         {nic.id} == {f.source for f in slow}
@@ -90,7 +94,7 @@ def _queue_before(a: Analysis, nic: Nic) -> list[Evidence]:
         or not probes
     ):
         return []
-    others = [f.probe_s for f in a.facts.flows if f.probe_s is not None and f not in flows]
+    others = a.probes_but(flows)
     worst = max(slow, key=a.score)
     probe_s = min(probes)
     if others and probe_s < SLOW_SCORE * median(others):
