@@ -189,7 +189,8 @@ def bench_cost() -> None:
 def solve_child() -> None:
     """In a process of its own, for its memory; one thread, in CPU time, which other work on the machine does not
     change: the solve of 50,000 hosts with 10 edges each, 10 % of them wrong."""
-    from fabricpulse.clocksync.solve.graph_solve import Edges, Hosts, SolveParameters, solve
+    from fabricpulse.clocksync.solve.graph_solve import Edges, SolveParameters, solve
+    from fabricpulse.clocksync.solve.hosts import Hosts
 
     n, k = 50_000, 10
     rng = np.random.default_rng(1)

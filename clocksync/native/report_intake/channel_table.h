@@ -66,8 +66,7 @@ struct ReplyHead {
   std::uint32_t generation;
   std::uint16_t residuals;
   std::uint8_t flags, suspect;
-  std::uint64_t quorum_s;
-  std::uint32_t quorum_hosts, estimated_error_ns;
+  std::uint32_t quorum_s, drift_ppb, quorum_hosts, estimated_error_ns;
 };
 static_assert(sizeof(ReplyHead) == 80, "no padding");
 

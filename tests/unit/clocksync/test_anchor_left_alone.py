@@ -25,23 +25,32 @@ ANCHOR = "h0"
 START_NS = 1_700_000_000 * S
 # What the kernel adds to the error that chronyd has told it, ns a second.
 KERNEL_PPB = 500_000
+_HEARD_S = 20
 
 
 class Anchored:
     """Three hosts with perfect edges. Those without UTC are 30 us off and keep the true rate; the anchor's clock is
-    right at 0 s, and turns away by `turn_ppb` from then on. holdover_ppb : the setting, of the coordinator and of the
-    sidecars.
+    right until 0 s, and turns away by `turn_ppb` from then on. holdover_ppb : the setting, of the coordinator
+    and of the sidecars. slew_ppb : how much faster its CLOCK_REALTIME runs from then on than its oscillator; lost : it
+    does so from the first report on, which it sends until 0 s. sure_ns : of UTC.
     """
 
-    def __init__(self, turn_ppb: int, holdover_ppb: int = 1_000) -> None:
-        self.turn_ppb = turn_ppb
+    def __init__(
+        self,
+        turn_ppb: int,
+        holdover_ppb: int = 1_000,
+        slew_ppb: int = 0,
+        sure_ns: int = 1_000,
+        lost: bool = False,
+    ) -> None:
+        self.turn_ppb, self.slew_ppb, self.sure_ns, self.lost = turn_ppb, slew_ppb, sure_ns, lost
         self.fleet = Fleet(holdover_drift_ppb=holdover_ppb)
         parameters = FleetClockParameters(holdover_drift_ppb=holdover_ppb)
-        self.clocks = {h: FleetClock.start(parameters, self.cross_timestamp(h, 0.0)) for h in HOSTS}
+        self.clocks = {h: FleetClock.start(parameters, self.cross_timestamp(h, -_HEARD_S)) for h in HOSTS}
 
     def cross_timestamp(self, host: str, t_s: float) -> CrossTimestamp:
         true_ns = START_NS + round(t_s * S)
-        late = round(t_s * self.turn_ppb) if host == ANCHOR else 30_000
+        late = round(max(t_s, 0.0) * self.turn_ppb) if host == ANCHOR else 30_000
         return CrossTimestamp(true_ns + late, true_ns + late - START_NS)
 
     def report(self, host: str, t_s: float) -> RoundReport:
@@ -51,7 +60,7 @@ class Anchored:
         for peer in HOSTS:
             if peer == host:
                 continue
-            rate_ppb = self.turn_ppb * ((peer == ANCHOR) - (host == ANCHOR))
+            rate_ppb = self.turn_ppb * (t_s > 0) * ((peer == ANCHOR) - (host == ANCHOR))
             offset = self.cross_timestamp(peer, t_s).host_ns - now
             edges.append(EdgeReport(now, offset, rate_ppb * 1000, 0, 10, 1_000, 1_000, len(names), 0))
             names.append(EdgeName("rail0", peer, "rail0"))
@@ -60,8 +69,11 @@ class Anchored:
             instant = self.cross_timestamp(host, t_s)
             asked, bound_ns = clock.requested(instant), clock.kept_bound_ns(instant)
             line = Line(now, asked.to_ns - now, asked.rate_ppt, bound_ns)
-        anchor = (0, 1_000 + max(0, round(t_s * KERNEL_PPB))) if host == ANCHOR else None
-        info = HostInfo(1, "", (), tuple(names), "system" if anchor else "none")
+        alone_s, anchor = max(t_s, 0.0), None
+        if host == ANCHOR and not (self.lost and t_s >= 0):
+            slewed_s = t_s + _HEARD_S if self.lost else alone_s
+            anchor = (round(slewed_s * self.slew_ppb), self.sure_ns + round(alone_s * KERNEL_PPB))
+        info = HostInfo(1, "", (), tuple(names), "system" if host == ANCHOR else "none")
         return RoundReport(PROTOCOL, host, 1, 1, now, pack_edges(edges), line, anchor, "", 0, info)
 
     def play_round(self, t_s: float) -> None:
@@ -78,8 +90,8 @@ class Anchored:
 
     def outside(self, seconds: int) -> Iterator[tuple[float, str, int, int]]:
         """Moments, hosts, errors and bounds where the truth is not within the bound."""
-        # From the second report on the coordinator knows how fast the anchor's stamp clock goes away from UTC.
-        for second in range(-1, seconds):
+        # How fast the anchor's stamp clock goes away from UTC is known the better the longer the anchor was heard.
+        for second in range(-_HEARD_S, seconds):
             self.play_round(float(second))
             for quarter in range(1, 5):
                 t_s = second + 0.2 + quarter / 4 - 0.05
@@ -100,6 +112,20 @@ def test_bounds_hold_as_in_holdover(turn_ppb: int) -> None:
     shown = fleet.clocks["h1"].page.at(fleet.cross_timestamp("h1", 60.0).raw_ns)
     assert abs(shown.fleet_ns - START_NS - 60 * S) > 50_000, "it has followed"
     assert shown.bound_ns < 70_000, "and no more than that"
+
+
+@pytest.mark.parametrize("slew_ppb", [-60_000, 60_000])
+def test_the_daemon_of_the_anchor_died_amid_a_slew(slew_ppb: int) -> None:
+    """The kernel goes on with the slew, and says that it may. How fast UTC runs is told by what it has said, not by its
+    clock.
+    """
+    assert list(Anchored(0, slew_ppb=slew_ppb).outside(40)) == []
+
+
+@pytest.mark.parametrize("slew_ppb", [-10_000, 10_000])
+def test_the_anchor_was_slewed_as_long_as_it_was_heard(slew_ppb: int) -> None:
+    """It is gone then, and nobody knows that the fleet runs by 10 ppm too fast; but that it may."""
+    assert list(Anchored(0, slew_ppb=slew_ppb, sure_ns=300_000, lost=True).outside(60)) == []
 
 
 @pytest.mark.parametrize("turn_ppb", [-4_500, 4_500])

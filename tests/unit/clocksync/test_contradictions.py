@@ -12,7 +12,8 @@ from tests.unit.clocksync.reporting_fleet import EDGE_BOUND_NS, ReportingFleet
 
 from fabricpulse.clocksync.solve.contradictions import bounds, contradict_most
 from fabricpulse.clocksync.solve.graph_forms import graph_of
-from fabricpulse.clocksync.solve.graph_solve import Edges, Hosts, SolveParameters, solve
+from fabricpulse.clocksync.solve.graph_solve import Edges, SolveParameters, solve
+from fabricpulse.clocksync.solve.hosts import Hosts
 from fabricpulse.clocksync.solve.shortest_paths import ShortestPaths
 
 _ROUNDING_NS = 3.0

@@ -6,6 +6,7 @@ import os
 import select
 import socket
 from collections.abc import Iterator
+from copy import deepcopy
 
 import msgspec
 import pytest
@@ -152,7 +153,7 @@ def test_a_round_by_datagram_says_what_one_by_http_says(
     """Lines, root and residuals; leases are renewed; a reply is never longer than its request."""
     # A fleet that does not know the last root, or how it moved, gives wider bounds.
     known = coordinator.fleet
-    by_http = Fleet(root=known.root, quorum=known.quorum, root_moves=known.root_moves.copy())
+    by_http = Fleet(root=known.root, quorum=known.quorum, root_moves=deepcopy(known.root_moves))
     sizes = {}
     for host, sidecar in sidecars.items():
         report = report_of(host, 300 if host == "a" else 0)

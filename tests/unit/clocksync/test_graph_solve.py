@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fixtures.clock_election import undisputed
 
-from fabricpulse.clocksync.solve.graph_solve import Edges, Hosts, SolveParameters, solve
+from fabricpulse.clocksync.solve.graph_solve import Edges, SolveParameters, solve
+from fabricpulse.clocksync.solve.hosts import Hosts
 
 S = 10**9
 PARAMETERS = SolveParameters()

@@ -8,7 +8,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.fixtures.clock_election import undisputed
 
-from fabricpulse.clocksync.solve.graph_solve import Edges, Hosts, SolveParameters, solve
+from fabricpulse.clocksync.solve.graph_solve import Edges, SolveParameters, solve
+from fabricpulse.clocksync.solve.hosts import Hosts
 from fabricpulse.clocksync.solve.outliers import faulty_hosts, outlier_limit_ns, typical_size
 
 

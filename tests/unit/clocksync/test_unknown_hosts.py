@@ -10,7 +10,8 @@ from tests.fixtures.clock_election import undisputed
 from tests.unit.clocksync.random_edges import honest_fleet
 from tests.unit.clocksync.reporting_fleet import EDGE_BOUND_NS, ReportingFleet
 
-from fabricpulse.clocksync.solve.graph_solve import Edges, Hosts, SolveParameters, solve
+from fabricpulse.clocksync.solve.graph_solve import Edges, SolveParameters, solve
+from fabricpulse.clocksync.solve.hosts import Hosts
 
 _ROUNDING_NS = 3.0
 

@@ -26,7 +26,7 @@ class Correction:
     """fleet = stamp clock + correction_ns at stamp time ref_ns, with the rate rate_ppb; true within bound_ns
     there. free : of hosts that follow only each other, or an anchor, so that all may drift away from the fleet, or from
     UTC, together. no_quorum : and they know that they are not the fleet. estimated_error_ns : what it is likely off by,
-    0 where nobody knows.
+    0 where nobody knows. drift_ppb : how far rate_ppb may be off, beside what clocks may drift.
     """
 
     ref_ns: int
@@ -36,6 +36,7 @@ class Correction:
     free: bool = False
     no_quorum: bool = False
     estimated_error_ns: int = 0
+    drift_ppb: int = 0
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class FleetClock:
     epoch_ns : stamp clock minus raw clock. corrected_raw_ns : when the last correction came. no_quorum : it was.
     suspected_raw_ns : since when something contradicts fleet time as this host has it, None while nothing does.
     hidden_jump_ns : by how much the raw clock may have jumped unseen, beyond the bound of `page`.
-    corrected_error_ns : what the last correction is likely off by, 0 = not known.
+    corrected_error_ns, unsure_ppb : what the last correction is likely off by, 0 = not known; how far its rate may be.
     """
 
     parameters: FleetClockParameters
@@ -76,6 +77,7 @@ class FleetClock:
     suspected_raw_ns: int | None = None
     hidden_jump_ns: int = 0
     corrected_error_ns: int = 0
+    unsure_ppb: int = 0
 
     @classmethod
     def start(
@@ -105,11 +107,18 @@ class FleetClock:
             previous=old.current,
             bound_ref_raw_ns=now.raw_ns,
             bound_ns=shown.bound_ns,
-            drift_ppb=parameters.holdover_drift_ppb,
+            # With the slew that it goes on with, and whatever else the line is unsure of.
+            drift_ppb=max(parameters.holdover_drift_ppb, old.drift_ppb),
             valid_until_raw_ns=now.raw_ns + parameters.validity_ns,
             disruptions=old.disruptions,
         )
-        return cls(parameters, page, line, host, epoch_ns)
+        unsure_ppb = page.drift_ppb - parameters.holdover_drift_ppb
+        return cls(parameters, page, line, host, epoch_ns, unsure_ppb=unsure_ppb)
+
+    @property
+    def holdover_ppb(self) -> int:
+        """By which fleet time may drift away while nobody corrects it."""
+        return self.parameters.holdover_drift_ppb + self.unsure_ppb
 
     @property
     def known(self) -> bool:
@@ -133,9 +142,12 @@ class FleetClock:
         ref_raw_ns = correction.ref_ns - self.epoch_ns
         rate_ppt = round(correction.rate_ppb * 1000)
         target = ClockLine(ref_raw_ns, correction.ref_ns + correction.correction_ns, rate_ppt)
-        drift_ppb = self.parameters.drift_ppb
+        # Of hosts that are not the fleet nobody knows better than before how fast that runs.
+        least_ppb = self.unsure_ppb if correction.no_quorum else 0
+        self.unsure_ppb = max(correction.drift_ppb, least_ppb)
+        drift_ppb = self.parameters.drift_ppb + self.unsure_ppb
         if correction.free or correction.no_quorum:
-            drift_ppb = max(drift_ppb, self.parameters.holdover_drift_ppb)
+            drift_ppb = max(drift_ppb, self.holdover_ppb)
         bound = correction.bound_ns + abs(now.raw_ns - ref_raw_ns) * drift_ppb // _NS
         self.no_quorum = correction.no_quorum
         self.corrected_error_ns = correction.estimated_error_ns
@@ -171,18 +183,18 @@ class FleetClock:
         self._slew(now)
         page = self.page
         synchronized = page.status == ClockStatus.SYNCHRONIZED
-        drift_ppb = self.parameters.drift_ppb if synchronized else self.parameters.holdover_drift_ppb
+        drift_ppb = self.parameters.drift_ppb + self.unsure_ppb if synchronized else self.holdover_ppb
         drift_ppb += self._slew_ppb(page.current)
         if drift_ppb > page.drift_ppb:  # after a late tick a slew has overshot, and turns back
             page = self._rebound(now, page.status, drift_ppb)
         uncorrected_ns = now.raw_ns - self.corrected_raw_ns
         if uncorrected_ns > self.parameters.holdover_after_ns // 2:
             # A correction is missing. Perhaps only it is lost, perhaps nothing has been measured since the last one.
-            drift_ppb = max(drift_ppb, self.parameters.holdover_drift_ppb)
+            drift_ppb = max(drift_ppb, self.holdover_ppb)
             if drift_ppb > page.drift_ppb:
                 page = self.page = self._rebound(now, page.status, drift_ppb, self._uncorrected_ns(now))
         if page.status != ClockStatus.HOLDOVER and uncorrected_ns > self.parameters.holdover_after_ns:
-            drift_ppb = max(drift_ppb, self.parameters.holdover_drift_ppb)
+            drift_ppb = max(drift_ppb, self.holdover_ppb)
             page = self._rebound(now, ClockStatus.HOLDOVER, drift_ppb, self._uncorrected_ns(now))
         self.page = replace(page, valid_until_raw_ns=now.raw_ns + self.parameters.validity_ns)
         return self.page
@@ -200,7 +212,7 @@ class FleetClock:
         if self.suspected_raw_ns is None:
             self.page = replace(self.page, disruptions=self.page.disruptions + 1)
         self.suspected_raw_ns = now.raw_ns
-        self.page = self._rebound(now, ClockStatus.DISRUPTED, self.parameters.holdover_drift_ppb)
+        self.page = self._rebound(now, ClockStatus.DISRUPTED, self.holdover_ppb)
         return self.page
 
     def _tick_suspected(self, now: CrossTimestamp, since_raw_ns: int) -> ClockPage:
@@ -217,13 +229,13 @@ class FleetClock:
             self.suspected_raw_ns = None
             self.page = page = replace(page, status=ClockStatus.UNKNOWN)
         if page.status in (ClockStatus.SYNCHRONIZED, ClockStatus.DISRUPTED):
-            drift_ppb = self.parameters.holdover_drift_ppb + self._slew_ppb(page.current)
+            drift_ppb = self.holdover_ppb + self._slew_ppb(page.current)
             self.page = self._rebound(now, ClockStatus.HOLDOVER, drift_ppb, self._uncorrected_ns(now))
         return self.page
 
     def published(self, now: CrossTimestamp) -> ClockPage:
         """The page for readers: from now on its bound grows as in holdover, as nobody may come to say that it must."""
-        drift_ppb = self.parameters.holdover_drift_ppb + self._slew_ppb(self.page.current)
+        drift_ppb = self.holdover_ppb + self._slew_ppb(self.page.current)
         if not self.known or drift_ppb <= self.page.drift_ppb:
             page = self.shown
         else:
@@ -266,7 +278,7 @@ class FleetClock:
 
     def _uncorrected_ns(self, now: CrossTimestamp) -> int:
         """What the bound still lacks when it turns out that nothing has been measured since the last correction."""
-        more_ppb = max(0, self.parameters.holdover_drift_ppb - self.page.drift_ppb)
+        more_ppb = max(0, self.holdover_ppb - self.page.drift_ppb)
         return max(0, now.raw_ns - self.corrected_raw_ns) * more_ppb // _NS
 
     def _rebound(

@@ -282,6 +282,7 @@ class Coordinator:
             self.fleet.no_quorum,
             self._channels.open(member) if by_datagram and self._channels is not None else None,
             member.estimated_error_ns,
+            member.drift_ppb,
         )
 
     async def _metrics(self, text_format: TextFormat) -> bytes:

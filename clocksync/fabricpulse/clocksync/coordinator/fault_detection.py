@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 
 from fabricpulse.clocksync.coordinator.doubted_hosts import DoubtedHosts
 from fabricpulse.clocksync.coordinator.members import Columns
-from fabricpulse.clocksync.solve.graph_solve import Edges, Hosts, Solution
+from fabricpulse.clocksync.solve.graph_solve import Edges, Solution
+from fabricpulse.clocksync.solve.hosts import Hosts
 from fabricpulse.clocksync.solve.outliers import HOLD_S, faulty_hosts, outlier_limit_ns, unexplained_jumps
 from fabricpulse.clocksync.solve.solve_input import Ints
 from fabricpulse.clocksync.wire.messages import RESIDUAL, RESIDUAL_DTYPE

@@ -5,21 +5,22 @@ there is one), the timeline from the lines that the sidecars send with every rep
 as seconds of any clock that does not jump. Who the hosts are is `roster`.
 """
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fabricpulse.clocksync.coordinator.anchor_rates import anchor_rates
+from fabricpulse.clocksync.coordinator.anchor_rates import UtcRate, anchor_rates
 from fabricpulse.clocksync.coordinator.duplicate_hosts import DUPLICATE
 from fabricpulse.clocksync.coordinator.estimated_error import remember
 from fabricpulse.clocksync.coordinator.fault_detection import FaultDetector
 from fabricpulse.clocksync.coordinator.members import Member
 from fabricpulse.clocksync.coordinator.nic_biases import NicBiases
+from fabricpulse.clocksync.coordinator.root_moves import RootMoves
 from fabricpulse.clocksync.coordinator.roster import Roster
-from fabricpulse.clocksync.solve.graph_solve import Edges, Hosts, Solution, SolveParameters, solve
+from fabricpulse.clocksync.solve.graph_solve import Edges, Solution, SolveParameters, solve
+from fabricpulse.clocksync.solve.hosts import Hosts
 from fabricpulse.clocksync.solve.quorum import Election
 from fabricpulse.clocksync.solve.solve_input import Ints, RoundInput, edge_input
 from fabricpulse.clocksync.wire.messages import EDGE, EdgeName, Quorum, RoundReport
@@ -29,11 +30,11 @@ from fabricpulse.clocksync.wire.report_table import Records, ReportTable, name_h
 _NAMED = 20
 # Of the edges, that are within what is told.
 _SHARES = (0.5, 0.99)
-# Rounds whose root moves are remembered: those of a lease, and of the shortest round.
-_REMEMBERED_MOVES = 256
 # Later coordinators of a list wait no longer than this one.
 _MOST_RANK = 3
 _I4 = 2**31 - 1
+# Rates that are off by more: no oscillator is, and no slew.
+_MOST_PPB = 1_000_000.0
 
 
 @dataclass
@@ -49,7 +50,6 @@ class Fleet:
     now. held_out_ns : share of the edges -> what their Solution.held_out_ns is within; empty where none has others
     beside it. gone : whose leases had run out at the last round. on_gone : called with each member that is no longer
     one. quorum : the latest known; no_quorum : the last solve had none, so that its timeline may not be the fleet's.
-    root_moves : moments of the last quorums, and by how much the root moved then, ns; of earlier ones nobody knows.
     """
 
     lease_s: float = 10.0
@@ -70,10 +70,11 @@ class Fleet:
     missing: int = 0
     quorum: Quorum | None = None
     no_quorum: bool = False
-    root_moves: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=_REMEMBERED_MOVES))
+    root_moves: RootMoves = field(default_factory=RootMoves)
     awaited: tuple[str, ...] = ()
     gone: tuple[str, ...] = ()
     nic_biases: NicBiases = field(default_factory=NicBiases)
+    utc_rate: UtcRate = field(default_factory=UtcRate)
     _table: ReportTable = field(default_factory=ReportTable)
     # Slots that have reported by HTTP since the last solve, and whether they will again; those that were so before it.
     _fresh: dict[int, bool] = field(default_factory=dict)
@@ -174,9 +175,8 @@ class Fleet:
         columns["reported_edges"][rows["slot"]] = rows["edges"]
         if not len(rows):
             return None
-        reported = RoundInput.from_reports(
-            rows, now_s, self.holdover_drift_ppb * self.stale_s, anchor_rates(self.roster.columns, rows)
-        )
+        utc_ppb, low_ppb, high_ppb = anchor_rates(self.roster.columns, rows)
+        reported = RoundInput.from_reports(rows, now_s, self.holdover_drift_ppb * self.stale_s, utc_ppb)
         self.awaited = ()
         if not reported.known.any() and self._too_early(rows, now_s - self._first_s):
             return None
@@ -188,12 +188,14 @@ class Fleet:
         if rows["anchored"].any():
             # All follow an anchor, whose clock may be free by now: chronyd has died, or hears no server.
             drift_ppb = max(drift_ppb, self.holdover_drift_ppb)
+        # Beside what its line says itself until its report: since then it runs at a rate that may be off.
+        drift_ppb = drift_ppb + columns["drift_ppb"][rows["slot"]].astype(np.float64)
         election = self._election(rows, reported, now_s)
         parameters = replace(self.parameters, holdover_drift_ppb=self.holdover_drift_ppb)
         bias_ns = self.nic_biases.of_edges(self.roster.nics(), places)
         edges = edge_input(records, owner, peer, host_now, bias_ns)
         slots = rows["slot"]
-        reported.missed_ns = self._missed_ns(rows, election.quorum)
+        reported.missed_ns = self.root_moves.missed_ns(rows, election.quorum)
         hosts = self._faults.trusted(reported.hosts(host_now, drift_ppb), slots)
         solution = solve(hosts, edges, election, parameters)
         if not hosts.known.all():
@@ -212,7 +214,15 @@ class Fleet:
         if not solution.root_lost:
             self._root_s = now_s
         self.nic_biases.learn(places, edges, solution)
-        self._deliver(rows, host_now, solution)
+        unsure_ppb = self.utc_rate.take(
+            hosts,
+            solution,
+            low_ppb,
+            high_ppb,
+            now_s,
+            anchored=self.quorum is not None and self.quorum.anchored,
+        )
+        self._deliver(rows, host_now, solution, unsure_ppb)
         self._assess(rows, records["edge"], edges, solution, now_s)
         return solution
 
@@ -262,25 +272,7 @@ class Fleet:
         moment_s = int(host_now[solution.root] + solution.correction_ns[solution.root]) // 10**9
         anchored = bool((in_main & np.isfinite(hosts.anchor_ns)).any())
         self.quorum = Quorum(max(moment_s, 0), int(in_main.sum()), self.root, anchored)
-        if not self.root_moves:
-            self.root_moves.append((-1 if latest is None else latest.moment_s, 0.0))
-        moment_s = max(self.quorum.moment_s, self.root_moves[-1][0])
-        self.root_moves.append((moment_s, solution.root_moved_ns))
-
-    def _missed_ns(self, rows: Records, latest: Quorum | None) -> NDArray[np.float64]:
-        """By how much the root may have moved since the round that each host's line is of, by the quorum that it names.
-
-        Moments are whole seconds: what moved in the second of that round counts, too. A coordinator that was just
-        started knows of no move before the `latest` quorum that hosts name.
-        """
-        if self.root_moves:
-            moves = np.array(self.root_moves)
-        else:
-            moves = np.array([(-1.0 if latest is None else latest.moment_s, 0.0)])
-        moments, by_ns = moves.T
-        since = np.append(np.cumsum(by_ns[::-1])[::-1], 0.0)
-        named = rows["quorum_s"]
-        return np.where(named >= moments[0], since[np.searchsorted(moments, named)], np.inf)
+        self.root_moves.add(latest, self.quorum, solution.root_moved_ns)
 
     def _too_early(self, rows: Records, waited_s: float) -> bool:
         """Whether a fleet without fleet time should wait for hosts that are to come, or for UTC."""
@@ -328,7 +320,7 @@ class Fleet:
             return records, owner, peer, places
         return records[there], owner[there], peer[there], places[there]
 
-    def _deliver(self, rows: Records, host_now: Ints, solution: Solution) -> None:
+    def _deliver(self, rows: Records, host_now: Ints, solution: Solution, unsure_ppb: float) -> None:
         # A host that no edge ties to the timeline is in holdover, whatever it still knows: only then does its bound
         # grow as fast as it may be wrong, and only then do people hear of it.
         placed = solution.placed
@@ -339,6 +331,9 @@ class Fleet:
         columns["correction_ns"][slots] = solution.correction_ns[placed]
         columns["rate_ppt"][slots] = np.rint(solution.rate_ppb[placed] * 1000).astype(np.int64)
         columns["bound_ns"][slots] = solution.bound_ns[placed]
+        columns["drift_ppb"][slots] = np.ceil(
+            np.minimum(solution.rate_doubt_ppb[placed] + unsure_ppb, _MOST_PPB)
+        )
         # Of a host whose stamps jumped fleet time is as wrong as they are.
         bound_ns = solution.bound_ns[placed] + np.abs(columns["jump_ns"][slots])
         columns["line_bound_ns"][slots] = np.ceil(bound_ns).astype(np.int64)

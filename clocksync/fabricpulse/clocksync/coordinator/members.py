@@ -47,6 +47,12 @@ COLUMNS = np.dtype(
         ("residuals", "u4", (2,)),
         ("outliers", "i4"),
         ("estimated_error_ns", "u4"),
+        ("drift_ppb", "u4"),
+        ("anchor_ref_host_ns", "i8"),
+        ("anchor_ref_ns", "i8"),
+        ("anchor_ref_bound_ns", "i8"),
+        ("anchor_low_ppb", "f8"),
+        ("anchor_high_ppb", "f8"),
         ("reported_edges", "i4"),
         ("joined", "?"),
         ("placed", "?"),
@@ -140,6 +146,11 @@ class Member:
     def estimated_error_ns(self) -> int:
         """What its fleet time is likely off by, 0 = not known."""
         return int(self._columns.at["estimated_error_ns"][self.slot])
+
+    @property
+    def drift_ppb(self) -> int:
+        """How far the rate of its line may be off, beside what clocks may drift."""
+        return int(self._columns.at["drift_ppb"][self.slot])
 
     @property
     def reported_edges(self) -> int:

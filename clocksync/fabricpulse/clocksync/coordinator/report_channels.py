@@ -102,14 +102,14 @@ class ReportChannels:
             replies[name] = at[name]
         replies["bound_ns"] = at["line_bound_ns"]
         replies["suspect"] = at["suspect"]
-        replies["estimated_error_ns"] = at["estimated_error_ns"]
+        replies["estimated_error_ns"], replies["drift_ppb"] = at["estimated_error_ns"], at["drift_ppb"]
         ignorant = (at["info"] < 0) | (at["info"] != at["generation"])
         replies["flags"] = HAS_LINE * at["placed"] + RESEND_INFO * ignorant + NEWS * self._news(slots)
         replies["flags"] += NO_QUORUM * self._fleet.no_quorum
         quorum = self._fleet.quorum
         if quorum is not None and quorum.root:
             replies["flags"] += HAS_QUORUM + QUORUM_ANCHORED * quorum.anchored
-            replies["quorum_s"], replies["quorum_hosts"] = quorum.moment_s, quorum.hosts
+            replies["quorum_s"], replies["quorum_hosts"] = quorum.moment_s & 0xFFFFFFFF, quorum.hosts
         return self.intake.answer(
             replies.tobytes(),
             at["residuals"].tobytes(),

@@ -19,6 +19,8 @@ from fabricpulse.clocksync.edge.separating_line import SeparatingLine, feasible_
 # Of what has come since the last fit, the packets that these shares of it are faster than: the filter knows which of
 # them scatters least on this edge.
 RANKS = (0.0, 1 / 32, 1 / 16, 1 / 8)
+# A rate is off by so many of its standard deviations at most.
+RATE_SIGMAS = 6.0
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -188,6 +190,9 @@ def fit_edge(
         stray_ppb += prior.most_ppb_s * window_s
         prior = None
     low, high = _rate_limits(upper, lower, line, t_ref, base, prior)
+    if quality == Quality.WINDOW:
+        # Packets of one window that all waited tell less of the rate than they scatter.
+        rate_sigma = max(rate_sigma, max(high - line.rate_ppb, line.rate_ppb - low) / RATE_SIGMAS)
     above, below = _causal_limits(upper, lower, line, end_s, low, high, stray_ppb)
     most = max(above, below, 0.0)
     if changed_ppb:

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from fabricpulse.clocksync.edge.estimator import (
     RANKS,
+    RATE_SIGMAS,
     EdgeFit,
     EstimatorParameters,
     Extremes,
@@ -50,7 +51,6 @@ _GAP_SHARE = 0.5
 _LATE_NS = 60.0
 # A rate that is known no better than drift_ppb makes the bound wider for as long as it takes to the next fit, s.
 _NEXT_FIT_S = 1.5
-_RATE_SIGMAS = 6.0
 # The usual gap: where this share of the gaps of so many rounds is densest.
 _USUAL, _GAPS = 0.25, 60
 # Standard deviation of the drift while nothing tells of one, ppb/s, and of its change over 1 s.
@@ -200,7 +200,7 @@ class EdgeFilter:
         # What is in the bound besides: stamps, and a rate that is seen to change.
         more = fit.bound_ns - max(fit.above_ns, fit.below_ns, 0.0)
         rate_sigma = float(np.sqrt(max(self.covariance[1, 1], 1e-4)))
-        unsure = max(0.0, _RATE_SIGMAS * rate_sigma - self.parameters.drift_ppb) * _NEXT_FIT_S
+        unsure = max(0.0, RATE_SIGMAS * rate_sigma - self.parameters.drift_ppb) * _NEXT_FIT_S
         return replace(
             fit,
             t_ns=fit.t_last_ns,

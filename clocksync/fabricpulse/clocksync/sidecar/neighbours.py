@@ -5,14 +5,16 @@ while it is away finds them. Without either, the membership file and the configu
 """
 
 import asyncio
+import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import aiohttp
 import msgspec
 
 from fabricpulse.clocksync.clock.fleet_clock import Correction
-from fabricpulse.clocksync.edge.estimator import EdgeFit
+from fabricpulse.clocksync.edge.estimator import RATE_SIGMAS, EdgeFit
 from fabricpulse.clocksync.sidecar.averaging import NeighbourView, agree, average, contradiction_ns
 from fabricpulse.clocksync.sidecar.neighbour_doubt import NeighbourDoubt, remember
 from fabricpulse.clocksync.wire.messages import LINE_PATH, EdgeName, Line, LineReply, line_decoder
@@ -111,12 +113,13 @@ def consensus(
             return None, doubt
         log.info("no coordinator and no fleet time anywhere: this host's clock begins it")
         return Correction(now_ns, 0, 0.0, 0), doubt
-    views, there = [], set()
+    views, there, unsure_ppb = [], set(), math.inf
     for peer, fit in fits:
         reply = lines.get(peer)
         if reply is None or reply.line is None:
             continue
         there.add(peer)
+        unsure_ppb = min(unsure_ppb, RATE_SIGMAS * fit.rate_sigma_ppb)
         offset = fit.at(now_ns)
         # c_us - c_peer = offset; the peer's line is brought to our moment by the peer's own clock.
         elapsed = now_ns + offset - reply.line.ref_host_ns
@@ -144,4 +147,6 @@ def consensus(
         doubt_ns=max(said_ns, doubt.doubt_ns if doubt is not None else 0.0),
     )
     agreed = correction is not None and agree(correction.correction_ns, views)
+    if correction is not None:
+        correction = replace(correction, drift_ppb=math.ceil(max(unsure_ppb - drift_ppb, 0.0)))
     return correction, remember(doubt, said_ns, there, now_ns * 1e-9, agreed=agreed)

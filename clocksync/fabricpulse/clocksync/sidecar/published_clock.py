@@ -139,6 +139,4 @@ class PublishedClock:
             self.fleet.postpone(now, self._page_file.shown)
 
     def _publish_outputs(self) -> None:
-        self.outputs.publish(
-            self.fleet.shown, self.host.cross_timestamp(), self.fleet.parameters.holdover_drift_ppb
-        )
+        self.outputs.publish(self.fleet.shown, self.host.cross_timestamp(), self.fleet.holdover_ppb)

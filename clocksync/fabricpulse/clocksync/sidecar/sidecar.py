@@ -351,7 +351,10 @@ class Sidecar:
         correction, self._doubt = consensus(self.host, own, fits, lines, now_ns, drift, self._doubt)
         if correction is not None:
             no_quorum = self._coordinator.left_out(self._alone_s())
-            self._apply(replace(correction, free=True, no_quorum=no_quorum))
+            # What a coordinator has said of the rate holds on: neighbours know no UTC.
+            known_ppb = self._clock.fleet.unsure_ppb if self._coordinator.quorum is not None else 0
+            drift_ppb = max(correction.drift_ppb, known_ppb)
+            self._apply(replace(correction, free=True, no_quorum=no_quorum, drift_ppb=drift_ppb))
 
     # What others ask
 
@@ -402,4 +405,5 @@ def correction_of(reply: RoundReply, line: Line) -> Correction:
         free=anchored,
         no_quorum=reply.no_quorum,
         estimated_error_ns=reply.estimated_error_ns,
+        drift_ppb=reply.drift_ppb,
     )

@@ -11,15 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fabricpulse.clocksync.solve import doubt
-from fabricpulse.clocksync.solve.anchors import AnchorSelection, select_anchors
+from fabricpulse.clocksync.solve.gauge import Anchors, gauge, gauge_rate
 from fabricpulse.clocksync.solve.graph import Graph
 from fabricpulse.clocksync.solve.graph_forms import graph_of
 from fabricpulse.clocksync.solve.held_out import held_out
+from fabricpulse.clocksync.solve.hosts import Hosts, Ints
 from fabricpulse.clocksync.solve.least_squares import Floats, robust_least_squares, tail_of
 from fabricpulse.clocksync.solve.quorum import Election
+from fabricpulse.clocksync.solve.rate_doubt import rate_doubt_ppb
 from fabricpulse.clocksync.solve.shortest_paths import ShortestPaths
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -43,33 +43,6 @@ class Edges:
 
 
 @dataclass(frozen=True)
-class Hosts:
-    """What is known of the hosts before the solve, at the same instant.
-
-    correction_ns, rate_ppb : by the line that the host keeps. known : it has such a line. bound_ns : its
-    error bound. anchor_ns : correction by a time source of its own, NaN without one. anchor_bound_ns : that
-    source's error bound. anchor_rate_ppb : rate of that source minus the host's. unnoticed_ns : how far fleet time may
-    have gone away from the host's while nobody noticed that its part of the fleet was cut off. missed_ns : how far the
-    root may have moved in rounds whose replies the host has not had, infinite where nobody knows. doubt_ns : what
-    former solutions said, and still counts.
-    """
-
-    correction_ns: Ints
-    rate_ppb: Floats
-    known: NDArray[np.bool_]
-    bound_ns: Floats
-    anchor_ns: Floats
-    anchor_bound_ns: Floats
-    unnoticed_ns: Floats | float = 0.0
-    anchor_rate_ppb: Floats | float = 0.0
-    missed_ns: Floats | float = 0.0
-    doubt_ns: Floats | float = 0.0
-
-    def __len__(self) -> int:
-        return len(self.correction_ns)
-
-
-@dataclass(frozen=True)
 class Solution:
     """One solve. reached : host has a correction now (it is connected to the timeline).
 
@@ -79,7 +52,8 @@ class Solution:
     fleet. falsetickers : anchors whose UTC most others exclude; disputed : those whose UTC some others exclude, where
     no majority agrees. root_moved_ns : by how much what hosts knew of the root no longer holds. root_lost : the root
     of the timeline is not in the main component, and hosts may still follow it: `root` does not replace it yet.
-    doubt_ns : per host, how far it may be off that edges contradict, else 0 (solve.doubt).
+    doubt_ns : per host, how far it may be off that edges contradict, else 0 (solve.doubt). rate_doubt_ppb : per host,
+    how far its rate may be off (solve.rate_doubt).
     """
 
     correction_ns: Ints
@@ -98,6 +72,7 @@ class Solution:
     root_moved_ns: float
     root_lost: bool
     doubt_ns: Floats
+    rate_doubt_ppb: Floats
 
     @property
     def placed(self) -> NDArray[np.bool_]:
@@ -139,7 +114,9 @@ def solve(hosts: Hosts, edges: Edges, election: Election, parameters: SolveParam
 
     start = np.where(hosts.known, hosts.rate_ppb, 0.0)
     changed_ns, changed_ppb = _changed_since(edges.bound_age_s, parameters)
-    rate, _ = robust_least_squares(graph, edges.rate_ppb, np.hypot(edges.rate_sigma_ppb, changed_ppb), start)
+    rate_sigma = np.hypot(edges.rate_sigma_ppb, changed_ppb)
+    rate, _ = robust_least_squares(graph, edges.rate_ppb, rate_sigma, start)
+    rate_residual = edges.rate_ppb - (rate[edges.i] - rate[edges.j])
     # Offsets are brought to the common instant by the hosts' rates: many edges know them better than one.
     moved = (rate[edges.i] - rate[edges.j]) * edges.age_s
     m = (edges.offset_ns - (predicted[edges.i] - predicted[edges.j])).astype(np.float64) + moved
@@ -158,8 +135,8 @@ def solve(hosts: Hosts, edges: Edges, election: Election, parameters: SolveParam
     hides = edges.bound_ns + _aged(np.maximum(edges.bound_age_s, 0.0), parameters)
     paths = ShortestPaths(graph, hides + np.abs(residual))
     anchors = Anchors.of(n)
-    correction_f = _gauge(hosts, component, predicted, delta, election.keeps, chosen, paths, anchors)
-    rate = _gauge_rate(hosts, component, rate, parameters, election.keeps, chosen, anchors.survivors)
+    correction_f = gauge(hosts, component, predicted, delta, election.keeps, chosen, paths, anchors)
+    rate = gauge_rate(hosts, component, rate, parameters.pull_ppb, election.keeps, chosen, anchors.survivors)
     correction = predicted + np.rint(correction_f).astype(np.int64)
     change = (correction - hosts.correction_ns).astype(np.float64)
     in_main = component == main
@@ -200,6 +177,7 @@ def solve(hosts: Hosts, edges: Edges, election: Election, parameters: SolveParam
         root_moved_ns,
         root_lost,
         doubt_ns,
+        rate_doubt_ppb(graph, chosen, rate_sigma, rate_residual, parameters.drift_ppb),
     )
 
 
@@ -272,112 +250,6 @@ def _choose_root(component: NDArray[np.int32], edges: Edges, main: int, order: N
     degree = np.where(component == main, degree, -1)
     best = np.flatnonzero(degree == degree.max())
     return int(best[order[best].argmin()])
-
-
-def _keepers(hosts: Hosts, members: NDArray[np.intp], keeps: NDArray[np.bool_]) -> NDArray[np.intp]:
-    """Those of `members` whose lines say what the timeline is."""
-    known = members[hosts.known[members]]
-    keepers = known[keeps[known]]
-    return keepers if len(keepers) else known
-
-
-def _middle(moved: Floats, keepers: NDArray[np.intp], root: int) -> float:
-    """By how much most of `keepers` go on as they were: the median of what they have `moved` by, per host. Of an even
-    number it is any value between two, and the one that moves the `root` least is taken: two halves that meet again
-    would else meet in the middle, and whoever has not heard of it yet would be further from there than its bound.
-    """
-    ordered = np.sort(moved[keepers])
-    low, high = float(ordered[(len(ordered) - 1) // 2]), float(ordered[len(ordered) // 2])
-    return min(max(float(moved[root]), low), high) if root in keepers else (low + high) / 2
-
-
-@dataclass(frozen=True)
-class Anchors:
-    """The selected anchors of all components, per host. disputed : the anchors of its component find no majority, so
-    that what it knew of UTC before may rest on a falseticker.
-    """
-
-    survivors: NDArray[np.bool_]
-    falsetickers: NDArray[np.bool_]
-    disputed: NDArray[np.bool_]
-    source_ns: Floats
-
-    @classmethod
-    def of(cls, hosts: int) -> "Anchors":
-        """None yet."""
-        survivors, falsetickers, disputed = np.zeros((3, hosts), np.bool_)
-        return cls(survivors, falsetickers, disputed, np.full(hosts, np.inf))
-
-    def take(self, selection: AnchorSelection, anchored: NDArray[np.intp], members: NDArray[np.intp]) -> None:
-        """Enters the selection among those of `members` that are anchors."""
-        self.survivors[anchored] = selection.survivors
-        self.falsetickers[anchored] = selection.falsetickers
-        self.source_ns[anchored] = selection.source_ns
-        self.disputed[members] = selection.disputed
-
-
-def _gauge(
-    hosts: Hosts,
-    component: NDArray[np.int32],
-    predicted: Ints,
-    delta: Floats,
-    keeps: NDArray[np.bool_],
-    root: int,
-    paths: ShortestPaths,
-    anchors: Anchors,
-) -> Floats:
-    """Fixes the constant of each component. anchors : gets the selections."""
-    out = delta.copy()
-    moved = (hosts.correction_ns - predicted) - delta
-    for label in np.unique(component):
-        members = np.flatnonzero(component == label)
-        anchored = members[np.isfinite(hosts.anchor_ns[members])]
-        known = _keepers(hosts, members, keeps)
-        goes_on = None
-        if len(known):
-            goes_on = _middle(moved, known, root)
-        if len(anchored):
-            wanted = hosts.anchor_ns[anchored] - predicted[anchored] - delta[anchored]
-            selection = select_anchors(paths, anchored, wanted, hosts.anchor_bound_ns[anchored], goes_on)
-            anchors.take(selection, anchored, members)
-            constant = selection.constant_ns
-        elif goes_on is not None:
-            constant = goes_on
-        else:
-            # Nobody has kept time yet: the fleet's clock is the median clock of its hosts.
-            constant = -float(np.median(predicted[members] + delta[members]))
-        out[members] += constant
-    return out
-
-
-def _gauge_rate(
-    hosts: Hosts,
-    component: NDArray[np.int32],
-    rate: Floats,
-    parameters: SolveParameters,
-    keeps: NDArray[np.bool_],
-    root: int,
-    survivors: NDArray[np.bool_],
-) -> Floats:
-    """Fixes the fleet's frequency: it goes on as it was and moves slowly to the median of the hosts'
-    frequencies.
-    """
-    out = rate.copy()
-    moved = hosts.rate_ppb - rate
-    for label in np.unique(component):
-        members = np.flatnonzero(component == label)
-        anchored = members[survivors[members]]
-        known = _keepers(hosts, members, keeps)
-        if len(anchored):
-            wanted = np.broadcast_to(hosts.anchor_rate_ppb, len(rate))
-            out[members] += np.median(wanted[anchored] - rate[anchored])
-        elif len(known):
-            goes_on = _middle(moved, known, root)
-            to_median = -float(np.median(rate[members] + goes_on))
-            out[members] += goes_on + float(np.clip(to_median, -parameters.pull_ppb, parameters.pull_ppb))
-        else:
-            out[members] -= np.median(rate[members])
-    return out
 
 
 def _against_root(hosts: Hosts, change: Floats, root: int, last: int | None) -> tuple[Hosts, Floats, float]:

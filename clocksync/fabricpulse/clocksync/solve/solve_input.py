@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fabricpulse.clocksync.solve.graph_solve import Edges, Hosts, Solution
+from fabricpulse.clocksync.solve.graph_solve import Edges, Solution
+from fabricpulse.clocksync.solve.hosts import Hosts
 from fabricpulse.clocksync.wire.limits import MAX_ROUND_S
 from fabricpulse.clocksync.wire.report_table import Records
 
@@ -102,7 +103,7 @@ class RoundInput:
         self.rate_ppt[new] = np.rint(solution.rate_ppb[new] * 1000).astype(np.int64)
         self.placed |= new
 
-    def hosts(self, host_now: Ints, drift_ppb: float) -> Hosts:
+    def hosts(self, host_now: Ints, drift_ppb: NDArray[np.float64] | float) -> Hosts:
         """What the hosts know of themselves when their clocks show `host_now`. drift_ppb : by which that ages."""
         elapsed_s = np.abs((host_now - self.ref_ns).astype(np.float64)) * 1e-9
         # An anchor reports UTC as of its report; since then its stamp clock has gone away from it. While nobody knows

@@ -44,12 +44,12 @@ REPLY_DTYPE = np.dtype(
     [
         ("magic", "<u4"), ("channel", "<u4"), ("sequence", "<u8"), ("solve", "<u8"), ("ref_ns", "<i8"),
         ("correction_ns", "<i8"), ("rate_ppt", "<i8"), ("bound_ns", "<i8"), ("generation", "<u4"), ("residuals", "<u2"),
-        ("flags", "u1"), ("suspect", "u1"), ("quorum_s", "<u8"), ("quorum_hosts", "<u4"),
+        ("flags", "u1"), ("suspect", "u1"), ("quorum_s", "<u4"), ("drift_ppb", "<u4"), ("quorum_hosts", "<u4"),
         ("estimated_error_ns", "<u4"),
     ]
 )  # fmt: skip
 _REQUEST = struct.Struct("<IIQqqqqqqqIIBBBBIQQ")
-_REPLY = struct.Struct("<IIQQqqqqIHBBQII")
+_REPLY = struct.Struct("<IIQQqqqqIHBBIIII")
 _RESET = struct.Struct("<IIQ8x")
 _TAG = struct.Struct("<Q")
 # Flags. HAS_ANCHOR : of a request only. RESEND_INFO, NEWS : of a reply only: the next report should come by HTTP, with
@@ -131,6 +131,7 @@ def unpack_reply(
         flags,
         suspect,
         moment_s,
+        drift_ppb,
         hosts,
         estimated_error_ns,
     ) = _REPLY.unpack_from(body)
@@ -152,6 +153,7 @@ def unpack_reply(
         quorum,
         bool(flags & NO_QUORUM),
         estimated_error_ns=estimated_error_ns,
+        drift_ppb=drift_ppb,
     )
     return reply, bool(flags & NEWS or (flags & HAS_QUORUM and not name))
 

@@ -133,7 +133,8 @@ class RoundReply(msgspec.Struct, frozen=True, array_like=True):
 
     residuals : records of RESIDUAL. resend_info : send HostInfo with the next report. neighbours : host -> sidecar URL,
     when it changed. no_quorum : the solve did not speak for the fleet, so that bounds must grow as in holdover. channel
-    : replaces those of earlier replies. estimated_error_ns : what the line is likely off by, 0 = not known.
+    : replaces those of earlier replies. estimated_error_ns : what the line is likely off by, 0 = not known. drift_ppb :
+    how far its rate may be off, beside what clocks may drift.
     """
 
     solve: int
@@ -148,6 +149,7 @@ class RoundReply(msgspec.Struct, frozen=True, array_like=True):
     no_quorum: bool = False
     channel: Channel | None = None
     estimated_error_ns: Annotated[int, Meta(ge=0, lt=2**32)] = 0
+    drift_ppb: Annotated[int, Meta(ge=0, lt=2**32)] = 0
 
 
 class LineReply(msgspec.Struct, frozen=True, array_like=True):
