@@ -1,4 +1,4 @@
-"""A sidecar goes on with the page of one that was killed, whatever that one was doing."""
+"""A sidecar goes on with the page of one that was killed, whatever that one was doing; and takes it back at once."""
 
 from pathlib import Path
 
@@ -35,3 +35,16 @@ def test_the_next_sidecar_has_the_fleet_time_of_one_that_was_killed(
     elapsed_ns = clock.cross_timestamp().raw_ns - now.raw_ns
     assert before.fleet_ns <= after.fleet_ns <= now.host_ns + 3_600_000_000_000 + elapsed_ns + 1_000
     assert not reader.stale()
+
+
+def test_what_contradicts_the_page_is_on_it_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not with the next tick."""
+    monkeypatch.setenv("FABRICPULSE_RUN_DIR", str(tmp_path))
+    clock = PublishedClock(FleetClockParameters(), OutputsConfig(clockbound=""), lambda: None)
+    clock.correct(Correction(clock.stamp_now_ns(), 3_600_000_000_000, 0.0, 1_000))
+    reader = ClockPageReader(tmp_path / "clock")
+    assert reader.now().status == ClockStatus.SYNCHRONIZED
+
+    clock.contradict("causality")
+
+    assert reader.now().status == ClockStatus.DISRUPTED

@@ -101,7 +101,10 @@ class PublishedClock:
         """The machine was paused, or something else contradicts fleet time as this host has it."""
         self.contradictions[source] += 1
         known = self.fleet.known
-        self.fleet.suspect(self.host.cross_timestamp())
+        now = self.host.cross_timestamp()
+        self.fleet.suspect(now)
+        # Until the next tick readers would believe it for a quarter of a second more.
+        self._publish(now)
         # What was measured before is of another clock.
         self._contradicted_s = time.monotonic()
         self._forget_samples()
