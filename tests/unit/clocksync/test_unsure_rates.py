@@ -7,6 +7,7 @@ from fabricpulse.clocksync._report_intake import REPLY_MAGIC
 from fabricpulse.clocksync.clock.cross_timestamp import CrossTimestamp
 from fabricpulse.clocksync.clock.fleet_clock import Correction, FleetClock, FleetClockParameters
 from fabricpulse.clocksync.edge.estimator import RATE_SIGMAS, EstimatorParameters, Trains, fit_edge
+from fabricpulse.clocksync.edge.filter import EdgeFilter
 from fabricpulse.clocksync.solve.graph_forms import graph_of
 from fabricpulse.clocksync.solve.rate_doubt import rate_doubt_ppb
 from fabricpulse.clocksync.wire.datagram import REPLY_DTYPE, unpack_reply
@@ -31,6 +32,7 @@ def test_a_first_window_says_how_far_its_rate_may_be_off() -> None:
     for _ in range(60):
         fit = fit_edge(waiting(rng, 1), waiting(rng, -1), EstimatorParameters())
         assert fit is not None
+        fit = EdgeFilter(EstimatorParameters()).update(fit)
         assert abs(fit.rate_ppb) <= RATE_SIGMAS * fit.rate_sigma_ppb
 
 

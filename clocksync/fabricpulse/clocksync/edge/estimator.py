@@ -190,9 +190,6 @@ def fit_edge(
         stray_ppb += prior.most_ppb_s * window_s
         prior = None
     low, high = _rate_limits(upper, lower, line, t_ref, base, prior)
-    if quality == Quality.WINDOW:
-        # Packets of one window that all waited tell less of the rate than they scatter.
-        rate_sigma = max(rate_sigma, max(high - line.rate_ppb, line.rate_ppb - low) / RATE_SIGMAS)
     above, below = _causal_limits(upper, lower, line, end_s, low, high, stray_ppb)
     most = max(above, below, 0.0)
     if changed_ppb:
