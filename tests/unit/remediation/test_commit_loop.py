@@ -85,6 +85,26 @@ async def test_the_kill_switch_does_not_wait_for_a_storm(tmp_path: Path) -> None
     store.close()
 
 
+async def test_a_flood_of_orders_leaves_room_for_deliveries(tmp_path: Path) -> None:
+    """By default anybody may order; a batch full of orders, and the next, kept every delivery waiting until 503."""
+    store = SqlStore(SqliteDatabase(tmp_path / "j.db"))
+    loop, done = CommitLoop(store, lambda _transaction, _now: None, lambda: 50.0), []
+    await loop.start(lambda transaction, _: transaction.log("fleet", "started"))
+
+    def noted(name: str) -> Callable[[Transaction, float], None]:
+        return lambda _transaction, _now: done.append(name)
+
+    waiting = [asyncio.create_task(loop.order(noted("order"))) for _ in range(1_000)]
+    waiting += [asyncio.create_task(loop.submit(noted("delivery"), alerts=10)) for _ in range(3)]
+    await asyncio.sleep(0)
+    running = asyncio.create_task(loop.run())
+    await asyncio.gather(*waiting)
+    assert done[:70] == ["order"] * 64 + ["delivery"] * 3 + ["order"] * 3
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    store.close()
+
+
 async def test_alerts_without_room_in_the_journal_are_believed_all_the_same(tmp_path: Path) -> None:
     """What is known follows from all of them; the lines that are left out are counted, and nobody waits for them."""
     store = SqlStore(SqliteDatabase(tmp_path / "j.db"))

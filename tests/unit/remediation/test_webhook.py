@@ -114,6 +114,15 @@ async def test_a_body_of_nonsense_leaves_few_dead_letters(tmp_path: Path) -> Non
         assert len(store.dead_letters(10_000)) == 100
 
 
+async def test_refused_bodies_fill_no_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """One line a minute, however many come; each is a dead letter all the same."""
+    async with receiver(tmp_path) as (store, _, client, _):
+        for number in range(50):
+            assert (await client.post(PATH, data=b"no webhook %d" % number)).status == 400
+        assert sum(record.getMessage() == "body is not a webhook" for record in caplog.records) == 1
+        assert len(store.dead_letters(100)) == 50
+
+
 async def test_few_bytes_are_worked_on_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is made of a body takes several times its size: as much as one of the largest makes, not that of all that
     come together. All of them are taken."""

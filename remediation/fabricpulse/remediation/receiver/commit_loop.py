@@ -29,6 +29,8 @@ Change = Callable[[Transaction, float], None]
 T = TypeVar("T")
 
 _MAX_BATCH = 256
+# Orders of a batch: where nobody is asked who he is, a flood of them must leave room for deliveries.
+_MAX_ORDERS = 64
 # Alerts of a batch; one event that has more is a batch of its own.
 _MAX_ALERTS = 2_000
 TICK_S = 0.25
@@ -156,8 +158,8 @@ class CommitLoop:
             return []
         events: list[_Event] = []
         alerts = 0
-        for queue in (self._orders, self._queue):
-            while queue and len(events) < _MAX_BATCH:
+        for queue, most in ((self._orders, _MAX_ORDERS), (self._queue, _MAX_BATCH)):
+            while queue and len(events) < most:
                 alerts += queue[0].alerts
                 if events and alerts > _MAX_ALERTS:
                     return events

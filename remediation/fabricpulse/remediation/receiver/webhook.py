@@ -6,11 +6,13 @@ import time
 import zlib
 from bisect import bisect_left
 from collections import Counter
+from typing import Any
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from fabricpulse.core.log import get_logger
+from fabricpulse.core.log_limit import LogLimit
 from fabricpulse.core.web.body_limit import body_limit
 from fabricpulse.remediation import metrics
 from fabricpulse.remediation.receiver.byte_gate import ByteGate
@@ -82,6 +84,7 @@ class Webhook:
         # Threads that parse take the interpreter from the event loop: each of them for 5 ms at a time.
         self._parsing = asyncio.Semaphore(_PARSED_AT_ONCE)
         self.statistics = IngestStatistics()
+        self._limit = LogLimit(60.0)
 
     def add(self, router: web.UrlDispatcher) -> None:
         """Adds the route."""
@@ -105,7 +108,7 @@ class Webhook:
             async with self._gate.hold(len(body)):
                 return await self._take(body, received_at, begun)
         except StoreError as error:
-            log.error("delivery not accepted", reason=str(error))
+            self._complain("delivery not accepted", reason=str(error))
             return self._answer(503, "journal unavailable, try again\n")
         finally:
             self._working -= 1
@@ -134,7 +137,7 @@ class Webhook:
                 async with self._parsing:
                     notification, delivery = await asyncio.to_thread(_parse, body, received_at)
         except TooManyAlertsError as error:
-            log.error("delivery has too many alerts", reason=str(error))
+            self._complain("delivery has too many alerts", reason=str(error))
             self._poll.set()
             return self._answer(413, f"{error}; set max_alerts\n")
         except PayloadError as error:
@@ -154,6 +157,11 @@ class Webhook:
         if notification.truncated or suspect:
             self._poll.set()
         return self._answer(200, "journaled\n")
+
+    def _complain(self, event: str, **fields: Any) -> None:
+        """In the log, once a minute of each kind: who may send can cause thousands a second. All are counted."""
+        if self._limit.allows(event):
+            log.error(event, **fields, suppressed=self._limit.take_suppressed())
 
     async def _take_part(
         self,
@@ -178,7 +186,7 @@ class Webhook:
 
     async def _refuse(self, body: bytes, reason: str) -> web.Response:
         digest = hashlib.sha256(body).hexdigest()
-        log.error("body is not a webhook", reason=reason, bytes=len(body), sha256=digest)
+        self._complain("body is not a webhook", reason=reason, bytes=len(body), sha256=digest)
         letter = DeadLetter(body[:_MOST_LETTER], f"not a webhook, sha256 {digest}: {reason}"[:_MOST_LETTER])
         await self._loop.submit(lambda _transaction, _now: None, dead_letters=(letter,))
         return self._answer(400, "not an Alertmanager webhook, version 4\n")
