@@ -1,6 +1,13 @@
 """Alerts that come and go for ever fill no disk, and never cost a line about what was decided."""
 
-from fabricpulse.remediation.receiver.line_limit import BOUNDED, BURST_BYTES, BYTES_PER_S, LineLimit
+from fabricpulse.remediation.receiver.line_limit import (
+    BOUNDED,
+    BURST_BYTES,
+    BYTES_PER_S,
+    TOLD_BURST,
+    TOLD_PER_S,
+    LineLimit,
+)
 from fabricpulse.remediation.receiver.model import OUTCOMES
 from fabricpulse.remediation.receiver.transaction import Transition
 
@@ -53,3 +60,12 @@ def test_long_labels_are_worth_many_lines():
     notify = Transition("fleet", "notify", {"alert": "A", "labels": labels})
     limit = LineLimit(burst_bytes=100_000, bytes_per_s=0)
     assert len(limit.limited([notify] * 100, START)) == 1 + 1
+
+
+def test_people_are_told_of_so_many_alerts():
+    """Else what was decided waits behind two hundred thousand lines in the queue of each destination."""
+    limit, line = LineLimit(), Transition("fleet", "notify", {"alert": "A", "labels": {}})
+    assert len(limit.limited([line] * 3_000, START)) == TOLD_BURST + 1
+    assert limit.left_out == 3_000 - TOLD_BURST
+    assert len(limit.limited([line] * 3_000 + DECIDED, START + 30)) == 30 * TOLD_PER_S + len(DECIDED)
+    assert len(limit.limited(FLAP, START + 31)) == len(FLAP), "the journal has room for others"

@@ -29,17 +29,21 @@ BOUNDED = frozenset(
 # Three lines of each of 200,000 alerts at once; from then on 350 MB a day.
 BURST_BYTES = 256e6
 BYTES_PER_S = 4e3
+# Lines that people are told of: what a storm has too much is behind it in the queue of each destination.
+TOLD_BURST = 2_000
+TOLD_PER_S = 1.0
 # Of a line with its hash and its row.
 _LINE_BYTES = 400
 _TOLD_EVERY_S = 60.0
 
 
 class LineLimit:
-    """One token bucket, of bytes. left_out : lines so far that there was no room for."""
+    """A token bucket of bytes, and one of lines that people are told of. left_out : lines so far without room."""
 
     def __init__(self, burst_bytes: float = BURST_BYTES, bytes_per_s: float = BYTES_PER_S) -> None:
         self._burst, self._bytes_per_s = burst_bytes, bytes_per_s
         self._bucket = Bucket(burst_bytes, 0.0)
+        self._telling = Bucket(TOLD_BURST, 0.0)
         self.left_out = 0
         self._told = 0
         self._told_at = float("-inf")
@@ -48,15 +52,18 @@ class LineLimit:
         """The lines that are written, in their order; once a minute with one that says how many were not."""
         refill = max(0.0, now - self._bucket.at) * self._bytes_per_s
         tokens = min(self._burst, self._bucket.tokens + refill)
+        telling = min(TOLD_BURST, self._telling.tokens + max(0.0, now - self._telling.at) * TOLD_PER_S)
         kept = []
         for line in lines:
             size = _size(line) if line.event in BOUNDED else 0
-            if size > tokens:
+            told = line.event == "notify"
+            if size > tokens or told > telling:
                 self.left_out += 1
                 continue
             tokens -= size
+            telling -= told
             kept.append(line)
-        self._bucket = Bucket(tokens, now)
+        self._bucket, self._telling = Bucket(tokens, now), Bucket(telling, now)
         if self.left_out > self._told and not 0 <= now - self._told_at < _TOLD_EVERY_S:
             kept.append(Transition("fleet", "lines_left_out", {"lines": self.left_out - self._told}))
             self._told, self._told_at = self.left_out, now
