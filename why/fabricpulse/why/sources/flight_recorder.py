@@ -31,7 +31,7 @@ from fabricpulse.why.facts import Rank
 MOST_BYTES = 256 << 20
 MOST_FILES = 16_384
 # Of all dumps together.
-MOST_BYTES_IN_ALL = 1 << 30
+MOST_BYTES_IN_ALL = 2 << 30
 # What reading dumps may add to the process.
 _MOST_MEMORY = 4 << 30
 _MOST_NUMBER = 1 << 62
@@ -42,7 +42,7 @@ _MOST_MISMATCHES = 5
 _SHOWN = 200
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Entry:
     """One collective of one rank. sequence : its number in the process group; state : as in the dump."""
 
