@@ -12,7 +12,7 @@ from fabricpulse.diagnosis.flow_records import numbers, suffering, unpack_flows
 from fabricpulse.diagnosis.flow_table import Flows
 from fabricpulse.diagnosis.layout import FABRIC, NO_FLOWS, Layout, Reporter, laid_out
 from fabricpulse.diagnosis.locate import Finding, locate
-from fabricpulse.diagnosis.loss_log import LossLog, LossTable
+from fabricpulse.diagnosis.loss_log import MANY, LossLog, LossTable
 from fabricpulse.diagnosis.mended import has_ended
 from fabricpulse.diagnosis.messages import EdgeName, EvidenceReport, FlowPath, check_edges
 from fabricpulse.diagnosis.names import Names
@@ -172,7 +172,11 @@ class FleetEvidence:
             since, _, before = self._seen.get(key, (now_s, now_s, suspect))
             # Once silent it remains so: the packets that arrive as it is mended are no other fault.
             silent = before.silent or (
-                what == "loss" and 2 * len(dead.intersection(finding.flows)) > len(finding.flows)
+                what == "loss"
+                and (
+                    2 * len(dead.intersection(finding.flows)) > len(finding.flows)
+                    or (suspect.kind == "switch" and losses.flapping(now_s - WINDOWS_S[0], finding.flows))
+                )
             )
             leaf = (
                 suspect.component
@@ -280,7 +284,11 @@ class FleetEvidence:
             losses, rows = losses[rows >= 0], rows[rows >= 0]
         weight = layout.weight(rows).astype(np.float32)
         every = LossTable(
-            losses["at_s"].copy(), rows.astype(np.int32), weight * losses["sent"], weight * losses["lost"]
+            losses["at_s"].copy(),
+            rows.astype(np.int32),
+            weight * losses["sent"],
+            weight * losses["lost"],
+            losses["sent"] >= MANY,
         )
         mended = losses["mended"]
         return every.only(~mended) if mended.any() else every, every

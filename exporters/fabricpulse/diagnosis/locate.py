@@ -268,9 +268,16 @@ def _improved(evidence: Evidence, chosen: _Chosen, p: Parameters) -> _Chosen:
         kept = [pair for pair in zip(chosen.components, chosen.shares, strict=True) if pair[0] != component]
         rest = _with_shares(evidence, tuple(c for c, _ in kept), tuple(q for _, q in kept), p)
         rivals = _rivals(evidence, component)
-        other = _greedy(evidence, rest, rivals[rivals != component], _MOST_INSTEAD, p, score)
-        if (better := _score(evidence, other, p)) > score + 1e-6:
-            chosen, score = other, better
+        rivals = rivals[rivals != component]
+        instead = [rivals]
+        kind = kinds(evidence.components)
+        if kind[component] == Kind.SWITCH:
+            # Both ways of a cable explain less, each, than the switch beyond it: the next best switch hides them.
+            instead.append(rivals[kind[rivals] != Kind.SWITCH])
+        for some in instead:
+            other = _greedy(evidence, rest, some, _MOST_INSTEAD, p, score)
+            if (better := _score(evidence, other, p)) > score + 1e-6:
+                chosen, score = other, better
     return chosen
 
 

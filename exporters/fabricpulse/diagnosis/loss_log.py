@@ -5,6 +5,7 @@ whenever the fleet changes. A host that gets other peers numbers its flows anew,
 before goes with the flow, not with the number.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +20,8 @@ _OFTEN, _MENDED_S = 3, 4.0
 # dead is seen in seconds, and 25 bytes each.
 MOST_LOSSES = 2_000_000
 _FEWEST_ROWS = 1024
+# Packets of one report of which a switch that loses 60 % loses all by chance one time in a hundred; three go together.
+MANY = 30
 _FLOW_BITS = 20
 
 LOSS_DTYPE = np.dtype(
@@ -132,16 +135,21 @@ class LossLog:
 
 @dataclass(frozen=True)
 class LossTable:
-    """Losses as columns, in order of time. flow : as the fleet's table of flows counts them. sent, lost : packets."""
+    """Losses as columns, in order of time. flow : as the fleet's table of flows counts them. sent, lost : packets, by
+    their weights. many : there were so many packets that a share of them that is lost by chance is not all.
+    """
 
     at_s: Floats
     flow: Nodes
     sent: NDArray[np.float32]
     lost: NDArray[np.float32]
+    many: NDArray[np.bool_]
 
     def only(self, which: NDArray[np.bool_]) -> "LossTable":
         """Some of them."""
-        return LossTable(self.at_s[which], self.flow[which], self.sent[which], self.lost[which])
+        return LossTable(
+            self.at_s[which], self.flow[which], self.sent[which], self.lost[which], self.many[which]
+        )
 
     def _since(self, at_s: float) -> int:
         return int(np.searchsorted(self.at_s, at_s))
@@ -177,3 +185,13 @@ class LossTable:
         flows, last = np.unique(self.flow[start:][::-1], return_index=True)
         newest = len(self.flow) - 1 - last
         return frozenset(flows[self.lost[newest] >= 0.99 * self.sent[newest]].tolist())
+
+    def flapping(self, at_s: float, flows: Iterable[int]) -> bool:
+        """Whether nothing arrived on most of these flows in one report since then: what flaps is dead one second, and
+        well the next. Only flows that send much count.
+        """
+        start = self._since(at_s)
+        busy = self.many[start:] & np.isin(self.flow[start:], np.fromiter(flows, np.int64))
+        flow = self.flow[start:][busy]
+        dead = self.lost[start:][busy] >= 0.99 * self.sent[start:][busy]
+        return 2 * len(np.unique(flow[dead])) > len(np.unique(flow))

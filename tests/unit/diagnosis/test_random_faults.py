@@ -6,6 +6,7 @@ from collections.abc import Iterable
 import pytest
 from tests.unit.diagnosis.virtual_fleet import Fault, Name, Part, VirtualFleet, name_of, random_fault
 
+from fabricpulse.diagnosis.layout import FABRIC
 from fabricpulse.diagnosis.suspect import Suspect
 
 # Seconds: a fleet that is well; until what has begun, or was disturbed, is settled; until all names have left.
@@ -134,3 +135,24 @@ def test_flows_through_a_lossy_spine_accuse_no_link(seed: int) -> None:
     nic, spine = ("nic_tx", "h2/r0"), ("switch", "spine0-r0")
     fleet.faults = [steady("loss", 0.2, nic), steady("loss", 0.05, spine, begins_s=QUIET_S + 3)]
     assert names(fleet.play(45)) == {(*nic, ""), (*spine, "")}
+
+
+def test_a_dead_cable_is_no_dead_leaf_where_no_paths_are_known() -> None:
+    """Both ways of one of two uplinks: the leaf alone explains more than either way, less than both of them."""
+    fleet = VirtualFleet(335, 9, 2, 4, 2, traced=False)
+    leaf, spine = "leaf2-r1", "spine0-r1"
+    fleet.faults = [steady("loss", 1.0, ("link", leaf, spine), ("link", spine, leaf))]
+    assert names(fleet.play(30)) == {("link", leaf, FABRIC), ("link", FABRIC, leaf)}
+
+
+def test_a_leaf_that_flaps_is_one_alert() -> None:
+    """The label that mutes the alerts of its NICs is there with the first word of it, though of most flows the last
+    report tells of a part of the packets only. It came two seconds later, with another alert, when something else was
+    at fault.
+    """
+    fleet = VirtualFleet(327, 9, 2, 5, 4, traced=False)
+    leaf, way = ("switch", "leaf0-r1"), ("leaf1-r0", "spine3-r0")
+    flap = Fault("loss", (leaf,), frozenset(), lambda _, since: float(since % 4.0 < 2.0), QUIET_S + 3, 1e9)
+    fleet.faults = [steady("loss", 1.0, ("link", *way), ("link", *way[::-1])), flap]
+    told = [suspect for _, found in fleet.play(QUIET_S + 18) for suspect in found]
+    assert {suspect.leaf for suspect in told if suspect.component == leaf[1]} == {leaf[1]}
