@@ -14,7 +14,7 @@ from tests.integration.plugin.ring import Ring
 from fabricpulse.lab import Lab
 
 NIC_MBIT = 200
-WINDOW_S = 6.0
+WINDOW_S = 12.0
 CONFIG = {"guards": {"settle_s": 0, "recovery_window_s": WINDOW_S}, "hold": {"initial_s": 3600, "jitter": 0}}
 
 
