@@ -4,9 +4,11 @@ they carry in the end, to what they carry in the best assignment of lanes to spi
 With two spines of the same speed and jobs that are all alike the best assignment puts half of them on each.
 """
 
+import signal
 import time
 from typing import Any
 
+import yaml
 from tests.bench.remediation_rebalance import CONFIG, PORT, STATIC, UPLINK_MBIT, plans_of, start_daemon
 from tests.bench.rows import Rows
 from tests.integration.plugin.paths import put_on, sending, two_spines
@@ -16,8 +18,9 @@ from fabricpulse.lab import Lab
 from fabricpulse.plugin_ipc.control import ControlClient
 
 TWO_RINGS = (("h0", "h2"), ("h1", "h3"))
-# What of an exchange of all with all crosses the spines.
-ALL_TO_ALL = (("h0", "h2"), ("h1", "h3"), ("h0", "h3"), ("h1", "h2"))
+# What of an exchange of all with all crosses the spines. Each host is once rank 0 and once rank 1: ranks write to files
+# by their number.
+ALL_TO_ALL = (("h0", "h2"), ("h1", "h3"), ("h3", "h0"), ("h2", "h1"))
 _SPAN_S = 6.0
 _LONGEST_S = 75.0
 _GOAL = 0.97
@@ -79,7 +82,7 @@ def to_optimum(rows: Rows, rounds: int) -> None:
 
 
 def _one(rows: Rows, case: str, lab: Lab, pairs: tuple[tuple[str, str], ...]) -> None:
-    base: dict[str, Any] = {"rules": [], "watchdog": "", "rebalance": CONFIG}
+    base: dict[str, Any] = {"rules": [], "watchdog": "", "rebalance": CONFIG | {"mode": "observe"}}
     base["journal"] = str(lab.mgmt.directory / "remediation.db")
     daemons = [start_daemon(lab, "mgmt", "receiver", base, f"0.0.0.0:{PORT}")]
     for host in lab.fabric.host_names:
@@ -90,12 +93,14 @@ def _one(rows: Rows, case: str, lab: Lab, pairs: tuple[tuple[str, str], ...]) ->
             "report_interval_s": 1,
         }
         daemons.append(start_daemon(lab, host, "node", config, "127.0.0.1:9616"))
-    # With the daemons there, too: they take CPU time from the jobs. Nothing collides, so that they move nothing.
+    # With the daemons there, too: they take CPU time from the jobs. They move nothing yet.
     rings = _run(lab, pairs, STATIC, [f"spine{at % 2}" for at in range(len(pairs))])
     time.sleep(2)  # lanes that have just moved start slowly
     optimum = _carried(rings)
     for ring in rings:
         ring.stop()
+    (lab.mgmt.directory / "receiver.yaml").write_text(yaml.safe_dump(base | {"rebalance": CONFIG}))
+    daemons[0].send_signal(signal.SIGHUP)
     rings = _run(lab, pairs, {}, ["spine0"] * len(pairs))
     begun = time.monotonic()
     carried = [_carried(rings)]
