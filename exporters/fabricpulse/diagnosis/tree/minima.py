@@ -29,17 +29,33 @@ _NO_FACTS = HostFacts(())
 
 @dataclass(slots=True)
 class _Host:
-    """near, far, row : NICs of each of its edges, by number, and the pair, -1 for none. told_s : when it last told a
-    delay.
+    """edges : in rows the NICs of each edge by number, its own and the far one, and the pair, -1 for none. told_s :
+    when it last told a delay.
     """
 
-    near: Nodes
-    far: Nodes
-    row: Nodes
+    edges: Nodes
     facts: HostFacts
     heard_s: float
     refused: int = 0
     told_s: float = -math.inf
+
+    @property
+    def near(self) -> Nodes:
+        """Its own NIC, by edge."""
+        found: Nodes = self.edges[0]
+        return found
+
+    @property
+    def far(self) -> Nodes:
+        """The other end's NIC, by edge."""
+        found: Nodes = self.edges[1]
+        return found
+
+    @property
+    def row(self) -> Nodes:
+        """The pair, by edge."""
+        found: Nodes = self.edges[2]
+        return found
 
     def pairs(self) -> dict[tuple[int, int], int]:
         """Of its edges, those that have one."""
@@ -106,8 +122,8 @@ class TwoWayMinima:
         told_s = before.told_s if before is not None else -math.inf
         # Nearly all hosts say the same of themselves: one copy is kept.
         facts = self._facts_of.setdefault(facts or _NO_FACTS, facts or _NO_FACTS)
-        ends, rows = np.array([near, far], np.int32), np.array(row, np.int32)
-        self._hosts[host] = _Host(ends[0], ends[1], rows, facts, now_s, refused, told_s)
+        columns = np.array([near, far, row], np.int32)
+        self._hosts[host] = _Host(columns, facts, now_s, refused, told_s)
 
     def _new_pair(self, ends: tuple[int, int]) -> int:
         """Its number, -1 if there is no room."""
@@ -230,7 +246,7 @@ class TwoWayMinima:
                 kept[: self._pairs] = kept[: len(live)][live]
                 kept[self._pairs : len(live)] = nothing
             for host in self._hosts.values():
-                host.row = moved[host.row]
+                host.edges[2] = moved[host.row]
         if self._names.overdue:
             self._compact()
         facts = [host.facts for host in self._hosts.values()]
@@ -242,7 +258,7 @@ class TwoWayMinima:
             used[host.near] = used[host.far] = True
         moved = np.append(self._names.compact(used[:-1]), np.int32(-1))
         for host in self._hosts.values():
-            host.near, host.far = moved[host.near], moved[host.far]
+            host.edges[:2] = moved[host.edges[:2]]
         self._ends[: self._pairs] = moved[self._ends[: self._pairs]]
 
     def _make_room(self, more: int) -> None:
