@@ -131,7 +131,10 @@ std::vector<EdgeText::Block> EdgeText::render(const EdgeRecord* edges, bool only
     const EdgeRecord& e = edges[i];
     const std::string& l = labels_[i];
     const PathSummary paths = summarize_paths(e);
-    if (only_suffering && e.state != kDown && e.latency != kDown && paths.degraded == 0) continue;
+    if (only_suffering && e.state != kDown && e.latency != kDown && paths.degraded == 0) {
+      if (e.latency != kUnknown) to[kFamilyBaseline].seconds("", l, "", e.baseline_ns);
+      continue;
+    }
     up_or_down(kFamilyUp, l, e.state);
     up_or_down(kFamilyInbound, l, e.inbound);
     up_or_down(kFamilyOutbound, l, e.outbound);

@@ -71,7 +71,7 @@ class EdgeText {
     std::uint32_t samples = 0;
   };
   // One block for each family. `edges` holds one record for each of the labels, in the same order. only_suffering :
-  // edges that are down, slow, or have a source port that is down, lossy or slow.
+  // edges that are down, slow, or have a source port that is down, lossy or slow; of others the baseline alone.
   std::vector<Block> render(const EdgeRecord* edges, bool only_suffering) const;
   std::size_t edges() const { return labels_.size(); }
 

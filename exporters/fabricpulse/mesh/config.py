@@ -18,7 +18,7 @@ from fabricpulse.core.web.urls import check_base_url, check_url
 Positive = Annotated[float, Meta(gt=0)]
 _SHORTEST_KEY = 16
 MOST_EVENTS = 100_000
-PerEdge = Literal["all", "worst", "none"]
+PerEdge = Literal["auto", "all", "worst", "none"]
 
 
 NO_MEMBERSHIP = "no membership is configured; set membership.file, membership.url or membership.dns"
@@ -190,8 +190,10 @@ class MeshConfig(Section, frozen=True):
     host : this host's name in the fleet, short or fully qualified; default: the system's host name. key_file : fleet
     keys, one a line; the first signs, all are accepted, so that keys can be rotated. Without a file anybody who reaches
     the port can join.
-    per_edge : series of single edges: all (20 an edge, 25 while it suffers), worst (only edges that are down, slow, or
-    have a source port that is down, lossy or slow), none; what a NIC's edges sum up to is always there.
+    per_edge : series of single edges: all (20 an edge, 25 while it suffers), worst (only edges that are down, slow,
+    or have a source port that is down, lossy or slow; of others their usual delay), none, auto (all while the
+    membership has at most 64 hosts, worst above: all edges of a larger fleet are too many for the rules); what a
+    NIC's edges sum up to is always there.
     sample_cap : samples in one exposition, at most.
     """
 
@@ -204,7 +206,7 @@ class MeshConfig(Section, frozen=True):
     front_end: FrontEnd = FrontEnd()
     evidence: Evidence = Evidence()
     event_log: EventLog = EventLog()
-    per_edge: PerEdge = "all"
+    per_edge: PerEdge = "auto"
     sample_cap: Annotated[int, Meta(ge=1)] = DEFAULT_SAMPLE_CAP
 
     def validate(self) -> None:

@@ -1,5 +1,6 @@
 """/metrics of the mesh exporter: golden file, promtool, number of series, speed."""
 
+import dataclasses
 import os
 import subprocess
 import time
@@ -131,7 +132,7 @@ def test_the_cap_cuts_edges_before_nics():
 def test_ten_thousand_series_are_quick():
     """A scrape of 10,000 series takes some milliseconds of a core (the gate is in bench_mesh; this one is generous)."""
     view, snapshot = view_and_snapshot(8, 65)
-    exposition = MeshExposition(view, 9620)
+    exposition = MeshExposition(view, 9620, "all")
     raw = pack_snapshot(snapshot)
     times = []
     for _ in range(5):
@@ -200,10 +201,14 @@ def test_lossy_and_slow_paths_are_degraded():
     assert f"fabricpulse_edge_worst_path_port{labels} 9624\n" in text
 
 
-@pytest.mark.parametrize(("per_edge", "edges"), [("all", 6), ("worst", 3), ("none", 0)])
-def test_series_of_single_edges_on_request(per_edge, edges):
-    """All, only those that suffer, or none; what a NIC's edges sum up to is always there."""
+@pytest.mark.parametrize(
+    ("per_edge", "hosts", "edges"),
+    [("all", 900, 6), ("worst", 2, 3), ("none", 2, 0), ("auto", 64, 6), ("auto", 65, 3)],
+)
+def test_series_of_single_edges_on_request(per_edge, hosts, edges):
+    """All, only those that suffer, none, or by the size of the fleet; what a NIC's edges sum up to is always there."""
     view, snapshot = view_and_snapshot()
+    view = dataclasses.replace(view, members=hosts)
     raw = list(snapshot.edges[1].raw_paths)
     raw[PATH_FIELDS * 2 + 5] = 1
     snapshot.edges[1] = snapshot.edges[1]._replace(raw_paths=tuple(raw))
@@ -214,6 +219,8 @@ def test_series_of_single_edges_on_request(per_edge, edges):
     text = out.render().decode()
     assert text.count("\nfabricpulse_edge_up{") == edges
     assert text.count("\nfabricpulse_edge_probes_lost_total{") == edges
+    # Of one that is well its usual delay, with which that of a job's flow is compared.
+    assert text.count("\nfabricpulse_edge_owd_baseline_seconds{") == (0 if per_edge == "none" else 6)
     assert ("fabricpulse_edge_evidence{" in text) == (per_edge != "none")
     assert 'fabricpulse_nic_edges{device="rail0",network="rail0",state="degraded"} 1\n' in text
     assert 'fabricpulse_nic_edges{device="rail1",network="rail1",state="down"} 1\n' in text
@@ -241,7 +248,7 @@ def test_a_snapshot_of_another_membership_is_refused():
 def test_summary_of_edges():
     """What decides whether a scrape looks at single edges: an edge or a path that is down; send errors by NIC."""
     view, snapshot = view_and_snapshot()
-    text = MeshExposition(view, 9620)._edge_text
+    text = MeshExposition(view, 9620, "all")._edge_text
     nics = len(snapshot.nics)
     fields = ("send_errors", "sent", "received", "lost", "outbound_lost")
     expected = [
