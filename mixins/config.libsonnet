@@ -24,6 +24,12 @@
     // host that is gone for longer is the business of FabricExporterDown.
     lastValueWindow: '2m',
 
+    // A gauge that changes so often within the window, and is bad for that share of it, is bad, although it never stays so for
+    // as long as its alert asks.
+    unsteadyWindow: '10m',
+    unsteadyChanges: 5,
+    unsteadyShare: 0.2,
+
     // Rates of a job's flows: two of the longest scrape intervals at least. A longer fallback beside it would be evaluated
     // for each flow at each evaluation, used or not.
     rateWindow: '2m',
@@ -32,6 +38,10 @@
     // and alerts whose `for` or window is of minutes. They come later by no more than this. At most two minutes:
     // Prometheus finds a recorded value for five, and an evaluation may be missed.
     slowInterval: '1m',
+    // The same of what tells of ten minutes or an hour, or only dashboards read, and reads many series of each NIC.
+    seldomInterval: '2m',
+    // Flows of jobs: half of contentionFor and more, and a scrape interval at least.
+    flowInterval: '30s',
 
     // An exporter counts as down when no scrape has worked for this long, and so many within the window have failed:
     // at a long scrape interval a single one fills the time, and the first scrape of a new target may come too early.
@@ -152,6 +162,9 @@
     // A flapper that is too slow for flapThreshold: one flap in three minutes, for hours.
     slowFlapThreshold: 6,
     slowFlapWindow: '1h',
+    // Longer than from one such flap to the next. Alertmanager mutes the page of the NIC meanwhile, also where it does not
+    // come back.
+    slowFlapKeepFiringFor: '15m',
     // The health of a NIC is unknown: nobody to probe, or the host itself was late all the time.
     nicUnknownFor: '10m',
     // A NIC that is gone from its bus, ports that are missing: longer than a reset takes.

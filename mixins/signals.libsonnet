@@ -13,6 +13,19 @@ function(config, matchers='') {
   // The last value that a scrape brought, also while scrapes fail: a stale series has no instant value.
   last(name, more=''):: 'last_over_time(%s[%s])' % [$.series(name, more), config.lastValueWindow],
 
+  // A gauge that is `value`, or is so again and again: what changes with each scrape never stays for as long as a `for` asks.
+  // In the second case the value is how often it has changed within unsteadyWindow.
+  again(name, value, more='')::
+    local series = $.series(name, more);
+    '(%(last)s == %(value)d or changes(%(series)s[%(window)s]) >= %(changes)d and avg_over_time(%(series)s[%(window)s]) %(share)s)' % {
+      last: $.last(name, more),
+      value: value,
+      series: series,
+      window: config.unsteadyWindow,
+      changes: config.unsteadyChanges,
+      share: if value == 0 then '< %g' % (1 - config.unsteadyShare) else '> %g' % config.unsteadyShare,
+    },
+
   // Without a good scrape: see exporterDownFor.
   down::
     local up = $.series('up', config.jobSelector);

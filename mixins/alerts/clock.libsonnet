@@ -12,7 +12,7 @@ local signals = import '../signals.libsonnet';
           'FabricClockUnsynchronized',
           'warning',
           'clocksync',
-          s.clockSynchronized + ' == 0',
+          s.again('fabricpulse_clock_synchronized', 0),
           'Fleet time of a host is not synchronized.',
           'Fleet time on {{ $labels.instance }} is not synchronized: one-way delays from and to this host are unknown. `fabricpulse clocksync status` on it says why.',
           { 'for': config.clockUnsynchronizedFor }
@@ -34,7 +34,7 @@ local signals = import '../signals.libsonnet';
           'FabricClockCoordinatorDown',
           'warning',
           'clocksync',
-          s.last('fabricpulse_clock_coordinator_up') + ' == 0',
+          s.again('fabricpulse_clock_coordinator_up', 0),
           'A host reaches no coordinator of fleet time.',
           'No coordinator answers the sidecar of {{ $labels.instance }}: its fleet time is kept by its neighbours only, and its error bound grows.',
           { 'for': config.clockCoordinatorDownFor }
@@ -44,7 +44,7 @@ local signals = import '../signals.libsonnet';
           'FabricClockNoQuorum',
           'warning',
           'clocksync',
-          s.last('fabricpulse_clocksync_quorum') + ' == 0',
+          s.again('fabricpulse_clocksync_quorum', 0),
           'A coordinator and its hosts are a minority partition of the fleet.',
           'The hosts that report to the coordinator {{ $labels.instance }} have no quorum: most hosts of the fleet, or all anchors, are unreachable. They are in holdover, and their error bounds grow.',
           { 'for': config.clockNoQuorumFor }
@@ -54,7 +54,7 @@ local signals = import '../signals.libsonnet';
           'FabricClockSuspect',
           'warning',
           'clocksync',
-          s.last('fabricpulse_clock_suspect') + ' == 1',
+          s.again('fabricpulse_clock_suspect', 1),
           'A host is suspected of being faulty: its stamps, or its UTC, contradict the fleet.',
           'The packet stamps of {{ $labels.instance }}, or its UTC if it is an anchor, contradict the rest of the fleet; `fabricpulse clocksync status` on it says which.',
           { 'for': config.clockSuspectFor }

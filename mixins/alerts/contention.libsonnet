@@ -69,7 +69,7 @@ local signals = import '../signals.libsonnet';
         ]),
         'A host takes data more slowly than it arrives.',
         'NIC {{ $labels.device }} of {{ $labels.instance }} drops, holds back or cannot write to memory what it receives (worst figure {{ $value | printf "%.3g" }}): look at PCIe, NUMA placement and CPU of this host, not at the network.',
-        { 'for': config.congestionFor }
+        { 'for': config.congestionFor, slow: true }
       ),
       lib.alert(
         config,
@@ -98,7 +98,7 @@ local signals = import '../signals.libsonnet';
         ' or ' + byNic('max', 'rate(%s[2m]) > %g' % [s.series('fabricpulse_nic_pfc_pause_frames_received_total'), config.pauseFramesPerSecond]),
         'Pause frames keep a NIC from sending.',
         'The switch stops NIC {{ $labels.device }} of {{ $labels.instance }} by pause frames ({{ $value | printf "%.3g" }}: share of time, or frames a second).',
-        { 'for': config.congestionFor }
+        { 'for': config.congestionFor, slow: true }
       ),
       lib.alert(
         config,
@@ -119,8 +119,8 @@ local signals = import '../signals.libsonnet';
         local rate = 'device:fabricpulse_qp_sent_bytes:rate2m' + s.braces;
         local group = '%s, instance, workload' % config.clusterLabel;
         // Not while something else is the cause, which has an alert of its own: a contended flow of the job, a lane that
-        // is down or that remediation avoids.
-        '1 - min by (%(group)s) (%(rate)s) / (max by (%(group)s) (%(rate)s) > %(least)g) > %(ratio)g unless on (%(job)s) %(contended)s unless on (%(group)s) (%(down)s == 0 or %(avoided)s > 0)' % {
+        // is down or that remediation avoids, of whichever host: its neighbours send less to it, too.
+        '1 - min by (%(group)s) (%(rate)s) / (max by (%(group)s) (%(rate)s) > %(least)g) > %(ratio)g unless on (%(job)s) %(contended)s unless on (%(job)s) (%(down)s == 0 or %(avoided)s > 0)' % {
           group: group,
           job: '%s, workload' % config.clusterLabel,
           rate: rate,

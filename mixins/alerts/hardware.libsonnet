@@ -81,7 +81,7 @@ local signals = import '../signals.libsonnet';
         'warning',
         'nic',
         local rate = 'max by (%s) (rate(%s[5m]))' % [nic, s.series('fabricpulse_nic_transmit_wait_ticks_total')];
-        '%(rate)s > 1e6 and on (%(nic)s) %(rate)s > on (%(c)s) group_left () (10 * quantile by (%(c)s) (0.5, %(rate)s))' % { rate: rate, c: c, nic: nic },
+        '%(rate)s > 1e6 > on (%(c)s) group_left () (10 * quantile by (%(c)s) (0.5, %(rate)s))' % { rate: rate, c: c },
         'An InfiniBand port waits for credits far longer than others.',
         'Port of {{ $labels.device }} of {{ $labels.instance }} had data and no credits for {{ $value | humanize }} ticks a second (XmitWait), over ten times the median of the fleet.',
         { 'for': config.congestionFor, slow: true }
@@ -119,12 +119,7 @@ local signals = import '../signals.libsonnet';
           all: '%s, board' % c,
           share: config.oddShare,
           least: config.oddLeastNics,
-        } + ' or label_replace(max by (%(nic)s, priority) (%(known)s != on (%(all)s) group_left () (quantile by (%(all)s) (0.5, %(known)s) and on (%(all)s) count by (%(all)s) (%(known)s) >= %(least)d)), "attribute", "PFC", "", "")' % {
-          nic: nic,
-          known: s.last('fabricpulse_nic_pfc_enabled'),
-          all: '%s, priority' % c,
-          least: config.oddLeastNics,
-        },
+        } + ' or label_replace(device:fabricpulse_nic_pfc_enabled:different%s, "attribute", "PFC", "", "")' % s.braces,
         'A NIC is set up differently from the rest of the fleet.',
         '{{ $labels.attribute }} of NIC {{ $labels.device }} of {{ $labels.instance }} is not what the others have ({{ if $labels.firmware }}{{ $labels.firmware }}{{ else }}{{ $value }}{{ end }}).',
         { 'for': config.oddFor, slow: true }

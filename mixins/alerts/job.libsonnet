@@ -86,7 +86,7 @@ local signals = import '../signals.libsonnet';
         },
         'A rank makes the others wait.',
         'Another rank waits for rank {{ $labels.rank }} of workload {{ $labels.workload }} on {{ $labels.peer }} for {{ $value | humanizePercentage }} more of the time than that rank waits itself: its GPU, its input or its process, not the network.',
-        { 'for': config.stragglerFor }
+        { 'for': config.stragglerFor, slow: true }
       ),
       // The head of the chain of those who wait, in seconds: where the network begins to be waited for, a process that
       // gives no sign of life, or a rank that waits for nobody. Instant values: what ended must not be held by its last

@@ -33,13 +33,19 @@ local signals = import '../signals.libsonnet';
         'FabricNicFlappingSlowly',
         'warning',
         'mesh',
-        '%s unless %s' % [
+        // Nor of one that has not come back: Alertmanager mutes the single disconnects of a NIC that flaps.
+        local nic = config.clusterLabel + ', instance, device';
+        '%s unless %s unless on (%s) max by (%s) (max_over_time(%s[%s])) == 0' % [
           s.nicFlaps(config.slowFlapWindow, config.slowFlapThreshold),
           s.nicFlaps(config.flapWindow, config.flapThreshold),
+          nic,
+          nic,
+          s.series('fabricpulse_nic_connected'),
+          config.flapWindow,
         ],
         'A NIC loses the fabric now and then, for hours.',
         'NIC {{ $labels.device }} of {{ $labels.instance }} on network {{ $labels.network }} was disconnected {{ $value | printf "%.0f" }} times within ' + config.slowFlapWindow + '.',
-        { keep_firing_for: config.slowFlapWindow, slow: true }
+        { keep_firing_for: config.slowFlapKeepFiringFor, slow: true }
       ),
       lib.alert(
         config,
@@ -75,7 +81,7 @@ local signals = import '../signals.libsonnet';
         s.linkFlaps(config.flapWindow, config.flapThreshold),
         'A link keeps going down and coming up.',
         'The link of {{ $labels.device }}{{ with $labels.port }} port {{ . }}{{ end }} on {{ $labels.instance }} went down {{ $value | printf "%.0f" }} times within ' + config.flapWindow + '.',
-        { keep_firing_for: config.flapKeepFiringFor }
+        { keep_firing_for: config.flapKeepFiringFor, slow: true }
       ),
       lib.alert(
         config,

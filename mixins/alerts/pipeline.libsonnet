@@ -33,7 +33,7 @@ local signals = import '../signals.libsonnet';
         'FabricCollectorFailing',
         'warning',
         'exporter',
-        s.last('fabricpulse_scrape_collector_success') + ' == 0',
+        s.again('fabricpulse_scrape_collector_success', 0),
         'A collector of an exporter keeps failing.',
         'Collector {{ $labels.collector }} of {{ $labels.job }} on {{ $labels.instance }} fails; its log says why.',
         { 'for': config.collectorFailingFor, slow: true }
@@ -105,7 +105,7 @@ local signals = import '../signals.libsonnet';
         ],
         'A fabricpulse daemon is not scraped any more.',
         "The {{ $labels.daemon }} daemon of {{ $labels.instance }} has left Prometheus' targets within the last day (last seen {{ $value | humanizeTimestamp }}); what it watches is not watched.",
-        { keep_firing_for: config.exporterDownFor }
+        { keep_firing_for: config.exporterDownFor, slow: true }
       ),
       lib.alert(
         config,
@@ -163,9 +163,9 @@ local signals = import '../signals.libsonnet';
         'FabricAgentLost',
         'warning',
         'remediation',
-        s.last('fabricpulse_remediation_agent_connected') + ' == 0',
+        s.again('fabricpulse_remediation_agent_connected', 0),
         'A remediation agent reaches no receiver.',
-        'The agent of {{ $labels.instance }} reaches no receiver ({{ $value }}): nothing can be done for jobs on this host.',
+        'The agent of {{ $labels.instance }} reaches no receiver, or loses it again and again: nothing can be done for jobs on this host.',
         { 'for': config.agentLostFor }
       ),
       lib.alert(

@@ -33,8 +33,9 @@ local signals = import '../signals.libsonnet';
           'critical',
           'mesh',
           local connected = 'max by (%s, instance, device, network) (%s)' % [c, s.nicConnected];
-          'count by (%(c)s, network) (%(connected)s == 0) >= %(least)d and on (%(c)s, network) avg by (%(c)s, network) (%(connected)s == bool 0) >= %(share)g' % {
+          'count by (%(c)s, network) (%(connected)s == 0) >= %(least)d >= on (%(c)s, network) (%(share)g * network:fabricpulse_nic_connected:count%(braces)s)' % {
             c: c,
+            braces: s.braces,
             connected: connected,
             least: config.networkDownLeastNics,
             share: config.networkDownShare,
@@ -48,11 +49,10 @@ local signals = import '../signals.libsonnet';
           'warning',
           'mesh',
           local slow = 'count by (%(c)s, network) (group by (%(c)s, instance, device, network) (device:fabricpulse_edge_latency_elevated:count%(braces)s))' % { c: c, braces: s.braces };
-          local all = 'count by (%(c)s, network) (group by (%(c)s, instance, device, network) (%(connected)s))' % { c: c, connected: s.nicConnected };
-          local many = '%(slow)s >= %(least)d and on (%(c)s, network) %(slow)s / %(all)s >= %(share)g' % {
+          local many = '%(slow)s >= %(least)d >= on (%(c)s, network) (%(share)g * network:fabricpulse_nic_connected:count%(braces)s)' % {
             c: c,
             slow: slow,
-            all: all,
+            braces: s.braces,
             least: config.networkSlowLeastNics,
             share: config.networkSlowShare,
           };
@@ -73,8 +73,9 @@ local signals = import '../signals.libsonnet';
           'FabricClockCoordinatorLost',
           'critical',
           'clocksync',
-          'count by (%(c)s) (%(up)s == 0) > 1 and on (%(c)s) count by (%(c)s) (%(up)s == 0) > 0.5 * count by (%(c)s) (%(up)s)' % {
+          'count by (%(c)s) (%(down)s) > 1 and on (%(c)s) count by (%(c)s) (%(down)s) > 0.5 * count by (%(c)s) (%(up)s)' % {
             c: c,
+            down: s.again('fabricpulse_clock_coordinator_up', 0),
             up: s.last('fabricpulse_clock_coordinator_up'),
           },
           'Most hosts reach no coordinator of fleet time.',

@@ -30,7 +30,8 @@ local signals = import '../signals.libsonnet';
             g.query(counted('%s >= %d' % [s.nicDisconnects(config.flapWindow), config.flapThreshold], s.nicConnected), instant=true),
           ], bad),
           g.stat('Edges down', 'Pairs of NICs that do not reach each other, over all probed pairs.', 'short', [
-            g.query(counted(host.last('fabricpulse_edge_up') + ' == 0', host.last('fabricpulse_edge_up')), instant=true),
+            // Not by edge_up: a large fleet exports no edge that is well.
+            g.query('sum(%s)' % s.last('fabricpulse_nic_edges', 'state="down"'), instant=true),
           ], bad),
           g.stat('Hosts without fleet time', 'Hosts whose clock is not synchronised.', 'short', [
             g.query(counted(host.clockSynchronized + ' == 0', host.clockSynchronized), instant=true),

@@ -26,7 +26,7 @@ local signals = import '../signals.libsonnet';
       'Path delay',
       'One-way delay of the probes, in each direction on its own, on fleet time.',
       [
-        g.variable(config, 'instance', 'Receiving host', 'fabricpulse_edge_up', cluster),
+        g.variable(config, 'instance', 'Receiving host', 'fabricpulse_nic_connected', cluster),
         g.variable(config, 'peer', 'Sending host', 'fabricpulse_edge_up', cluster + ', instance=~"$instance"'),
         g.variable(config, 'network', 'Network', 'fabricpulse_nic_connected', cluster + ', instance=~"$instance"'),
       ],
@@ -49,7 +49,7 @@ local signals = import '../signals.libsonnet';
             'network',
             delay
           ),
-          g.table('Slowest edges', 'The ten largest 99th percentiles of the last interval.', 's', [
+          g.table('Slowest edges', 'The ten largest 99th percentiles of the last interval. A fleet of more than 64 hosts exports single edges only while they suffer.', 's', [
             g.query('topk(10, %s %s)' % [edge.series('fabricpulse_edge_owd_seconds', 'quantile="0.99"'), inNetwork]),
           ], [['peer', 'from host'], ['peer_device', 'from NIC'], ['instance', 'to host'], ['device', 'to NIC'], ['Value', 'p99']], ['job', 'quantile', 'exported_job', config.clusterLabel]),
           g.timeseries('Delay per edge, p99', 'One-way delay of a pair of NICs, 99th percentile of an interval.', 's', [

@@ -41,11 +41,11 @@ function(config) {
   // What a NIC receives of all its jobs, and the most that it usually does, bytes/s: the latter reads itself, for a day is
   // too much to read, and loses half of it in a day without such a rate. A NIC that receives as much is full; one that
   // receives far less and has slow flows is slow. What it receives while its edges are slow says nothing about what it can:
-  // by two minutes later they are known to be, and for as long after them its rate tells of them.
+  // by rateWindow later they are known to be, and for as long after them its rate tells of them.
   receivedRateOfNic:: 'sum by (%s) (%s)' % [nic, rate],
   usualPeak::
     local slow = 'last_over_time(%s[5m])' % s.series('device:fabricpulse_edge_latency_elevated:count', 'direction="receive"');
-    local learned = '(%s offset 2m unless on (%s) %s)' % [nicRate, nic, slow];
+    local learned = '(%s offset %s unless on (%s) %s)' % [nicRate, config.rateWindow, nic, slow];
     local before = '0.999 * last_over_time(%s[15m])' % usualPeak;
     '%(learned)s > on (%(nic)s) (%(before)s) or on (%(nic)s) (%(before)s) or on (%(nic)s) %(learned)s' % { learned: learned, nic: nic, before: before },
   // As it was before the present could change it: unknown of a NIC that nobody knew then.
@@ -113,11 +113,13 @@ function(config) {
     marked: anySwapped('(%s > 0)' % s.flowRate('fabricpulse_qp_ecn_marked_total')),
   },
   // 1 for those of them that are far slower than the probes between the same NICs, on whichever source port, and 0 for
-  // those that are not: on one of several equal paths there is a queue that only some probes meet.
+  // those that are not: on one of several equal paths there is a queue that only some probes meet. Of an edge that is well a
+  // large fleet exports the usual delay alone.
   local suspects = recorded('flow:fabricpulse_qp_owd_seconds:in_band_suspects'),
   local edge = '%s, instance, device, peer, peer_device' % c,
   local slowerThanProbes = recorded('flow:fabricpulse_qp_owd_seconds:slower_than_probes'),
-  slowerThanProbes:: '%(suspects)s > bool on (%(edge)s) group_left () (%(ratio)g * max by (%(edge)s) (%(probes)s and on (%(edge)s) %(suspects)s or %(paths)s and on (%(edge)s) %(suspects)s))' % {
+  slowerThanProbes:: '%(suspects)s > bool on (%(edge)s) group_left () (%(ratio)g * max by (%(edge)s) (%(probes)s and on (%(edge)s) %(suspects)s or %(paths)s and on (%(edge)s) %(suspects)s or %(usual)s and on (%(edge)s) %(suspects)s))' % {
+    usual: s.last('fabricpulse_edge_owd_baseline_seconds'),
     suspects: suspects,
     edge: edge,
     ratio: config.inBandRatio,

@@ -8,6 +8,7 @@ local signals = import '../signals.libsonnet';
     groups+: [
       {
         name: 'fabricpulse-daemon.rules',
+        interval: $._config.slowInterval,
         rules: [
           {
             record: record,

@@ -12,11 +12,16 @@ local signals = import '../signals.libsonnet';
             record: 'network:fabricpulse_nic_connected:ratio',
             expr: 'avg by (%s, network) (%s)' % [c, s.nicConnected],
           },
+          {
+            // NICs whose health is known, whichever daemon tells it.
+            record: 'network:fabricpulse_nic_connected:count',
+            expr: 'sum by (%s, network) (group by (%s, instance, device, network) (%s))' % [c, c, s.nicConnected],
+          },
         ],
       },
       {
         name: 'fabricpulse-probe-delay.rules',
-        interval: $._config.slowInterval,
+        interval: $._config.seldomInterval,
         rules: [
           {
             record: 'device:fabricpulse_probe_owd_seconds:p99_5m',

@@ -7,7 +7,7 @@ local flows = import '../lib/flows.libsonnet';
       {
         // An hour of each flow takes long to read.
         name: 'fabricpulse-flow-hour.rules',
-        interval: '2m',
+        interval: $._config.seldomInterval,
         rules: [
           { record: 'flow:fabricpulse_qp_received_bytes:usual_rate', expr: f.usualRate },
           { record: 'nic:fabricpulse_qp_received_bytes:usual_peak', expr: f.usualPeak },
@@ -15,6 +15,7 @@ local flows = import '../lib/flows.libsonnet';
       },
       {
         name: 'fabricpulse-flow.rules',
+        interval: $._config.flowInterval,
         rules: [
           { record: 'flow:fabricpulse_qp_received_bytes:rate2m', expr: f.receivedRate },
           { record: 'device:fabricpulse_qp_received_bytes:rate2m', expr: f.receivedRateOfDevice },
@@ -32,7 +33,7 @@ local flows = import '../lib/flows.libsonnet';
       {
         // A path that is not the probes' stays so for as long as the job: FabricInBandSlower is evaluated as seldom.
         name: 'fabricpulse-in-band.rules',
-        interval: $._config.slowInterval,
+        interval: $._config.seldomInterval,
         rules: [
           { record: 'flow:fabricpulse_qp_owd_seconds:p10_2m', expr: f.delayQuantile(0.1) },
           { record: 'flow:fabricpulse_qp_owd_seconds:in_band_suspects', expr: f.inBandSuspects },

@@ -89,6 +89,12 @@ local signals = import '../signals.libsonnet';
             record: 'device:fabricpulse_edge_latency_elevated:full_rate',
             expr: 'label_replace(%s, "direction", "receive", "", "")' % flows(config).full(s.series('device:fabricpulse_edge_latency_elevated:count', 'direction="receive"')),
           },
+        ],
+      },
+      {
+        name: 'fabricpulse-busy.rules',
+        interval: config.flowInterval,
+        rules: [
           {
             // What the slow NICs of a host move, and those that were slow a moment ago, bytes/s.
             record: 'device:fabricpulse_nic_bytes:slow_rate',

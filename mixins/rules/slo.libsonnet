@@ -1,4 +1,6 @@
-// Share of edges of a network that keep what is promised, now; averaged over time it is the share of time kept.
+// Share of edges of a network that keep what is promised, now; averaged over time it is the share of time kept. Those that
+// do not are counted, against what NICs say that they have: a large fleet exports single edges only while they suffer
+// (per_edge of the mesh exporter).
 local signals = import '../signals.libsonnet';
 {
   prometheusRules+:: {
@@ -7,24 +9,38 @@ local signals = import '../signals.libsonnet';
     local c = config.clusterLabel,
     local edge = '%s, instance, device, peer, peer_device' % c,
     local network = 'group by (%s, instance, device, network) (%s)' % [c, s.last('fabricpulse_nic_connected')],
-    local share(kept) = 'avg by (%(c)s, network) ((%(kept)s) * on (%(c)s, instance, device) group_left (network) %(network)s)' % { c: c, kept: kept, network: network },
+    local edges(some) = 'count by (%(c)s, network) ((%(some)s) * on (%(c)s, instance, device) group_left (network) %(network)s)' % { c: c, some: some, network: network },
+    // How many edges there are: what NICs say, or what is exported where they do not.
+    local ofNics(states) = 'max by (%s, instance, device, network, state) (%s)' % [c, s.last('fabricpulse_nic_edges', 'state=~"%s"' % states)],
+    local total(nics, known) = 'sum by (%(c)s, network) (%(nics)s) > 0 or on (%(c)s, network) %(known)s' % { c: c, nics: nics, known: edges(known) },
+    local share(missed, all) = '1 - (%(missed)s or on (%(c)s, network) 0 * %(all)s) / on (%(c)s, network) %(all)s' % { c: c, missed: edges(missed), all: all + s.braces },
     local increase(name) = 'increase(%s[5m])' % s.series(name),
     local lost = increase('fabricpulse_edge_probes_lost_total'),
     local received = increase('fabricpulse_edge_probes_received_total'),
+    local delay = 'max by (%s) (%s)' % [edge, s.last('fabricpulse_edge_owd_seconds', 'quantile="0.99"')],
     groups+: [
       {
         // Averaged over an hour.
         name: 'fabricpulse-slo.rules',
-        interval: config.slowInterval,
+        interval: config.seldomInterval,
         rules: [
           {
+            // Those whose delay is known: a NIC of a host without fleet time measures none.
+            record: 'network:fabricpulse_nic_edges:timed',
+            expr: total('%s and on (%s, instance, device) %s >= 0' % [ofNics('up'), c, s.series('device:fabricpulse_probe_owd_seconds:p99_5m')], delay),
+          },
+          {
+            record: 'network:fabricpulse_nic_edges:count',
+            expr: total(ofNics('up|down|unknown'), received),
+          },
+          {
             record: 'network:fabricpulse_edge_owd_seconds:slo_ratio',
-            expr: share('max by (%s) (%s) <= bool %g' % [edge, s.last('fabricpulse_edge_owd_seconds', 'quantile="0.99"'), config.sloOwdSeconds]),
+            expr: share('%s > %g' % [delay, config.sloOwdSeconds], 'network:fabricpulse_nic_edges:timed'),
           },
           {
             record: 'network:fabricpulse_edge_probes_lost:slo_ratio',
-            // lost / (lost + received) is below the ratio. An edge of which nothing is known does not keep it.
-            expr: share('%s * %g < bool %s' % [lost, (1 - config.sloLossRatio) / config.sloLossRatio, received]),
+            // lost / (lost + received) is not below the ratio. An edge of which nothing is known does not keep it.
+            expr: share('max by (%s) (%s * %g >= %s)' % [edge, lost, (1 - config.sloLossRatio) / config.sloLossRatio, received], 'network:fabricpulse_nic_edges:count'),
           },
         ],
       },

@@ -1,18 +1,24 @@
 """A fleet on paper: every series that a rule reads, for any number of hosts, with or without faults.
 
-Each host has what its mesh, NIC, qp, clock and remediation daemons say, a monitor what the coordinator and the receiver
-do, labelled as those label it. A value is a number, or `@RATE@` for a counter that grows by so much a second.
+Each host has what its mesh, NIC, qp, clock and remediation daemons say by default, a monitor what the coordinator and
+the receiver do, labelled as those label it. NICs are mlx5 with one priority for PFC, jobs use queue pairs. A value is a
+number, or `@RATE@` for a counter that grows by so much a second.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
 
+from fabricpulse.mesh._probe_engine import OWD_BUCKETS_NS
+from fabricpulse.mesh.config import Probe
+from fabricpulse.mesh.exposition import MOST_HOSTS_WITH_ALL_EDGES
+from fabricpulse.qp.metrics import DELAY_BUCKETS_S
+
 RAILS = 8
-PEERS = 4
+PEERS = Probe().peers
 # Hosts of one job, which is a ring over all of them on each rail.
 JOB_HOSTS = 64
-_OWD_BUCKETS = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 1e-1)
+OWD_BUCKETS_S = tuple(bound / 1e9 for bound in OWD_BUCKETS_NS)
 # Counters of a NIC that are 0 while all is well, by what labels they have beside those of the NIC.
 _QUIET_COUNTERS = {
     "": (
@@ -42,7 +48,6 @@ _QUIET_COUNTERS = {
         "pfc_pause_frames_received",
         "pfc_pause_received_seconds",
         "pfc_pause_transmitted_seconds",
-        "priority_discards",
     ),
     'kind="health"': ("kernel_messages",),
 }
@@ -114,16 +119,25 @@ class PaperFleet:
             yield f"fabricpulse_nic_disconnects_total{{{nic}}} {'@0.0167@' if flapping else int(gone)}"
             for state in ("up", "down", "unknown"):
                 yield f'fabricpulse_nic_state{{{nic},state="{state}"}} {int(state == ("down" if gone else "up"))}'
-            yield from _histogram("fabricpulse_probe_owd_seconds", nic, 5e-3 if slow else 5e-5, 50)
+            yield from _histogram(
+                "fabricpulse_probe_owd_seconds", nic, OWD_BUCKETS_S, 5e-3 if slow else 5e-5, 50
+            )
             for step in range(1, PEERS + 1):
                 if step < len(self.names):
                     yield from self._edge(host, rail, (host + step) % len(self.names))
+            for state in ("up", "down", "unknown", "degraded"):
+                count = PEERS if state == "up" else 0
+                labels = f'device="rail{rail}",network="rail{rail}",state="{state}"'
+                yield f"fabricpulse_nic_edges{{{labels}}} {count}"
 
     def _edge(self, host: int, rail: int, peer: int) -> Iterator[str]:
         slow = self._faults is not None and self._faults.slow_rail == rail
         lossy = self._has("lossy", host, rail)
         gone = self._has("gone", host, rail) or self._has("gone", peer, rail)
         edge = f'device="rail{rail}",peer="{self.names[peer]}",peer_device="rail{rail}"'
+        yield f"fabricpulse_edge_owd_baseline_seconds{{{edge}}} 4.5e-05"
+        if len(self.names) > MOST_HOSTS_WITH_ALL_EDGES and not (slow or lossy or gone):
+            return
         yield f"fabricpulse_edge_up{{{edge}}} {int(not gone)}"
         yield f"fabricpulse_edge_probes_received_total{{{edge}}} {0 if gone else '@1000@'}"
         yield f"fabricpulse_edge_probes_lost_total{{{edge}}} {'@10@' if lossy else '@1000@' if gone else 0}"
@@ -162,6 +176,8 @@ class PaperFleet:
         for way in ("received", "transmitted"):
             yield f"fabricpulse_nic_link_{way}_bytes_total{{{alone}}} @1000@"
         yield f"fabricpulse_nic_received_packets_total{{{port}}} @2000000@"
+        for priority in range(8):
+            yield f'fabricpulse_nic_priority_discards_total{{{alone},priority="{priority}"}} 0'
         for labels, names in _QUIET_COUNTERS.items():
             own = ",".join(filter(None, (alone, labels.format(rdma=f"mlx5_{rail}"))))
             for name in names:
@@ -201,7 +217,8 @@ class PaperFleet:
             yield f'fabricpulse_plugin_heartbeat_age_seconds{{{own},pid="{1000 + rail}"}} 0.1'
             yield f"fabricpulse_request_waited_seconds_total{{{own}}} @0.1@"
             yield f"fabricpulse_request_waited_for_peer_seconds_total{{{own},{peer}}} @0.1@"
-            yield f'fabricpulse_request_waiting_seconds{{{own},{peer},waits_for="peer_send"}} 0.001'
+            if self._has("slow_flow", host, rail):  # a request that is not old is not there
+                yield f'fabricpulse_request_waiting_seconds{{{own},{peer},waits_for="peer_send"}} 1.5'
         collective = f'{workload},collective="AllReduce"'
         yield f"fabricpulse_collective_bandwidth_bytes_per_second{{{collective}}} 30000000000"
         yield f"fabricpulse_collective_bytes_total{{{collective}}} @30000000000@"
@@ -212,18 +229,21 @@ class PaperFleet:
         lane = f'{workload},device="rail{rail}"'
         yield f"fabricpulse_lane_state{{{lane}}} {int(not self._has('gone', host, rail))}"
         yield f"fabricpulse_lane_nic_avoided{{{lane}}} 0"
-        for state in ("up", "down", "spare", "last_resort"):
-            yield f'fabricpulse_lanes{{{lane},state="{state}"}} {2 if state == "up" else 0}'
+        # States that no lane has are not there.
+        yield f'fabricpulse_lanes{{{lane},state="{"down" if self._has("gone", host, rail) else "up"}"}} 2'
         yield f"fabricpulse_lane_failovers_total{{{lane}}} 0"
         flow = f'{lane},peer="{self.names[after]}",peer_device="rail{rail}"'
         yield f"fabricpulse_qp_sent_bytes_total{{{flow}}} {'@2000000@' if slow else '@3000000000@'}"
-        yield f"fabricpulse_qp_ecn_marked_total{{{flow}}} {'@50@' if slow else 0}"
-        yield f"fabricpulse_qp_retransmits_total{{{flow}}} 0"
+        if slow:  # which goes over a socket: no verb tells of marks and retransmits
+            yield f"fabricpulse_qp_ecn_marked_total{{{flow}}} @50@"
+            yield f"fabricpulse_qp_retransmits_total{{{flow}}} @1@"
         # The other end of the flow of the host before: the receiver counts what has come and measures its delay.
         slow = self._has("slow_flow", before, rail)
         flow = f'{lane},peer="{self.names[before]}",peer_device="rail{rail}"'
         yield f"fabricpulse_qp_received_bytes_total{{{flow}}} {'@2000000@' if slow else '@3000000000@'}"
-        yield from _histogram("fabricpulse_qp_owd_seconds", flow, 5e-3 if slow else 6e-5, 1000)
+        yield from _histogram(
+            "fabricpulse_qp_owd_seconds", flow, DELAY_BUCKETS_S, 5e-3 if slow else 6e-5, 1000
+        )
 
     def _clocksync(self, host: int) -> Iterator[str]:
         wide = self._faults is not None and self._faults.wide_clock % len(self.names) == host
@@ -275,9 +295,9 @@ def _receiver() -> Iterator[str]:
     yield 'fabricpulse_remediation_unauthorized_total{route="agents"} 0'
 
 
-def _histogram(name: str, labels: str, delay: float, rate: int) -> Iterator[str]:
+def _histogram(name: str, labels: str, bounds: Sequence[float], delay: float, rate: int) -> Iterator[str]:
     """All observations in the bucket of `delay`."""
-    for bound in _OWD_BUCKETS:
+    for bound in bounds:
         share = f"@{rate}@" if bound >= delay else "0"
         yield f'{name}_bucket{{{labels},le="{bound:g}"}} {share}'
     yield f'{name}_bucket{{{labels},le="+Inf"}} @{rate}@'

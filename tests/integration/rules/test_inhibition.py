@@ -127,12 +127,36 @@ FAULTS: dict[str, tuple[list[Labels], list[Labels]]] = {
         ],
     ),
     "a flapping NIC": (
-        [nic("FabricNicFlapping", "h1")],
+        [nic("FabricNicFlapping", "h1"), nic("FabricNicDisconnected", "h1", device="rail1")],
         [
+            nic("FabricNicDisconnected", "h1"),
             nic("FabricNicFlappingSlowly", "h1"),
             nic("FabricLinkFlapping", "h1"),
             nic("FabricLaneFailovers", "h1"),
         ],
+    ),
+    "a NIC that has gone from its bus": (
+        [
+            nic("FabricNicGone", "h1"),
+            nic("FabricNicDisconnected", "h1", device="rail1"),
+            alert("FabricPortsMissing", instance="h2"),
+        ],
+        [nic("FabricNicDisconnected", "h1"), alert("FabricPortsMissing", instance="h1")],
+    ),
+    "a dead receiver of remediation": (
+        [alert("FabricRemediationDown"), alert("FabricExporterDown", instance="h1", job="fabricpulse-nic")],
+        [
+            alert("FabricExporterDown", instance="monitor", job="fabricpulse-remediation"),
+            *(alert("FabricAgentLost", instance=f"h{host}") for host in range(8)),
+        ],
+    ),
+    "a NIC that stops the network": (
+        [nic("FabricPauseStorm", "h1"), nic("FabricReceiverCongested", "h2")],
+        [nic("FabricReceiverCongested", "h1"), nic("FabricPaused", "h3"), nic("FabricPaused", "h4")],
+    ),
+    "a NIC that flaps slowly": (
+        [nic("FabricNicFlappingSlowly", "h1"), nic("FabricNicDisconnected", "h2")],
+        [nic("FabricNicDisconnected", "h1")],
     ),
 }
 

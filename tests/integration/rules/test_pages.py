@@ -40,6 +40,8 @@ SETTINGS = {
     "clockCoordinatorDownFor": "2s",
     "laneDownFor": "5s",
     "slowInterval": "2s",
+    "seldomInterval": "2s",
+    "flowInterval": "2s",
     "agentLostFor": "5s",
 }
 PAGES = {

@@ -50,6 +50,7 @@ SUSPECTS = {
     "device:fabricpulse_edge_owd_seconds:slow_min",
     "device:fabricpulse_edge_paths_down:count",
     "device:fabricpulse_nic_attribute:different",
+    "device:fabricpulse_nic_pfc_enabled:different",
     "device:fabricpulse_nic_bytes:slow_rate",
 }
 
@@ -70,7 +71,7 @@ def label_values(spec: MetricSpec, device: str) -> list[str]:
         "port": "1",
         "outcome": "failed",
         "recovery": "recovered",
-        "state": "unknown",
+        "state": "down" if spec.name == "fabricpulse_nic_edges" else "unknown",
         "path": "worst",
     }
     return [own.get(label) or known.get(label, f"some {label}") for label in spec.labels]

@@ -51,6 +51,8 @@ RULE_SETTINGS = {
     "stragglerWindow": "30s",
     "faultKeepFiring": "15s",
     "slowInterval": "1s",
+    "seldomInterval": "1s",
+    "flowInterval": "1s",
 }
 
 
