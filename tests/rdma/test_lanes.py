@@ -5,8 +5,10 @@ One module, as each module boots a guest of its own.
 
 import asyncio
 import ctypes
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,17 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.rdma.ring_pair import UP, RingPair
 
+from fabricpulse.audit.node.rdma_transfer import RdmaListener, rdma_send
+from fabricpulse.audit.node.rdma_wire import (
+    RdmaReceiveAnswer,
+    RdmaReceiveRequest,
+    RdmaResult,
+    RdmaSendRequest,
+)
+from fabricpulse.audit.transfer_tests import LEAST_STARVED
 from fabricpulse.core.metrics.formats import TextFormat
-from fabricpulse.lab.rdma.fleet import RdmaFleet
+from fabricpulse.lab import syscalls
+from fabricpulse.lab.rdma.fleet import RdmaFleet, run
 from fabricpulse.qp.config import QpConfig
 from fabricpulse.qp.service import Exporter
 
@@ -93,6 +104,65 @@ def test_delay_on_the_path_is_in_the_completions(fleet: RdmaFleet) -> None:
         here.post_write(there, 64)
         assert here.completion().status == 0
         assert time.monotonic() - started >= 0.1
+
+
+def written(fleet: RdmaFleet, source: str, target: str, rail: int) -> RdmaResult:
+    """What the audit measures by RDMA WRITE from one host to the other, each end in its host's network."""
+    device, stop = f"rail{rail}", threading.Event()
+    own, peer = fleet.address(source, rail), fleet.address(target, rail)
+    found: list[RdmaResult] = []
+
+    def there(listening: Future[RdmaListener]) -> None:
+        enter(target)
+        listener = RdmaListener(RdmaReceiveRequest(device, peer, own, 0.6))
+        listening.set_result(listener)
+        listener.run(stop)
+
+    def here(answer: RdmaReceiveAnswer) -> None:
+        enter(source)
+        request = RdmaSendRequest(device, own, peer, answer.tcp_port, answer.key, 20_000_000, 0.6)
+        found.append(rdma_send(request, stop))
+
+    listening: Future[RdmaListener] = Future()
+    ends = [threading.Thread(target=there, args=(listening,))]
+    ends[0].start()
+    ends.append(threading.Thread(target=here, args=(listening.result(60).answer,)))
+    ends[1].start()
+    for end in ends:
+        end.join(60)
+    [result] = found
+    return result
+
+
+def enter(host: str) -> None:
+    """Moves this thread into a host's network."""
+    with Path(f"/run/netns/{host}").open() as namespace:
+        syscalls.setns(namespace.fileno(), syscalls.CLONE_NEWNET)
+
+
+def user_pairs() -> set[str]:
+    """Queue pairs of processes."""
+    return {line for line in run("rdma", "resource", "show", "qp").splitlines() if " pid " in line}
+
+
+def test_the_audit_sees_what_a_path_carries_by_rdma(fleet: RdmaFleet) -> None:
+    """As asked for, if no host is late; what is sent on a path with a tenth of that is seen to be slow, and its way
+    back not; where RoCE alone is dropped the writes fail. No queue pair is left."""
+    before = user_pairs()
+    ways = (("h0", "h1"), ("h1", "h0"))
+    good = written(fleet, "h0", "h1", 0)
+    with fleet.netem("h0", 0, "rate", "2mbit"):
+        there, back = [written(fleet, *way, 0) for way in ways]
+    with fleet.rdma_dead(0):
+        dead = written(fleet, "h0", "h1", 0)
+    told = [(one.bps, one.error, one.starved) for one in (good, there, back, dead)]
+    assert [one.error for one in (good, there, back, dead)] == [""] * 4, told
+    # One write more or less in half a second.
+    assert 0 < (there.bps or 0) < 2.6e6, told
+    for one in (good, back):
+        assert (one.bps or 0) > 4e6 or one.starved >= LEAST_STARVED, told
+    assert (dead.failed, dead.bps, dead.writes) == (True, None, 0)
+    assert not user_pairs() - before
 
 
 @pytest.fixture(scope="module")

@@ -97,6 +97,20 @@ FLEET_CHECKS: tuple[Check, ...] = (
         "between two good NICs is the fabric's.",
     ),
     Check(
+        "path-rdma",
+        "back-end",
+        "error",
+        "Bandwidth of pairs by RDMA",
+        "RDMA writes between the NICs of each network come through, and reach 80 % of `--rate`, or of what most others "
+        "reach.",
+        "RDMA WRITEs over a reliable connected queue pair of RoCE v2, each way of each tested pair, after TCP (`audit "
+        "run --transfers --rdma`); a write counts when the other NIC has acknowledged it, and fails after four tries "
+        "without an answer. Slow ways are tested again, with other partners where that decides whose fault it is.",
+        "Where `path-bandwidth` finds nothing for the NIC or path named it is what RoCE alone needs: UDP port 4791 let "
+        "through, priority and flow control (PFC, ECN) equal on all hops, the MTU of the RDMA port. Where both find it "
+        "mend that first.",
+    ),
+    Check(
         "path-ecmp",
         "back-end",
         "error",

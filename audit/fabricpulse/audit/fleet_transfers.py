@@ -13,6 +13,7 @@ from fabricpulse.audit.blame import Nic, retests
 from fabricpulse.audit.ecmp import judge_ports
 from fabricpulse.audit.fleet_duplex import DuplexTests
 from fabricpulse.audit.fleet_paths import MOST_AGAIN
+from fabricpulse.audit.fleet_rdma import RdmaTests
 from fabricpulse.audit.fleet_run import AT_A_TIME, AgentError
 from fabricpulse.audit.fleet_stage import OVER, RECEIVE_S, Fleet, stage, stage_seconds
 from fabricpulse.audit.model import Measurement, clip
@@ -102,12 +103,21 @@ class FleetTransfers:
             found += self._of_ports(before)
             self.notes += notes
             self._tell_unfinished(found)
-            if not wanted.duplex:
-                return found + [m for m in before if m.kind == "duplex"]
             self._checkpoint(found)
-            tests = DuplexTests(client, fleet, wanted)
-            found += await tests.run(found, before, order)
-            self.notes += tests.notes
+            if wanted.duplex:
+                duplex = DuplexTests(client, fleet, wanted)
+                found += await duplex.run(found, before, order)
+                self.notes += duplex.notes
+            else:
+                found += [m for m in before if m.kind == "duplex"]
+            if wanted.rdma:
+                self._checkpoint(found)
+                rdma = RdmaTests(client, fleet, wanted)
+                found += await rdma.run([way for way in order if way not in set(without)], before)
+                self.notes += rdma.notes
+                self.untested = rdma.untested | self.untested
+            else:
+                found += [m for m in before if m.kind == "rdma"]
         return found
 
     def _further(self, without: Collection[Ends], *, unfinished: bool) -> list[Ends]:

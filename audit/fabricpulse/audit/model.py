@@ -95,7 +95,7 @@ class Finding(Struct, frozen=True):
 
 
 MeasurementKind = Literal[
-    "connectivity", "mtu", "loss", "owd", "bandwidth", "duplex", "ecmp_loss", "ecmp_delay"
+    "connectivity", "mtu", "loss", "owd", "bandwidth", "duplex", "ecmp_loss", "ecmp_delay", "rdma"
 ]
 
 
@@ -105,9 +105,10 @@ class Measurement(Struct, frozen=True, array_like=True, order=True):
     kind, value : connectivity and mtu, round trip in seconds, 0 without an answer; loss, share of datagrams; owd,
     smallest one-way delay in seconds; bandwidth, bits per second; duplex, bandwidth of both directions at once, as a
     share of what each reaches alone; ecmp_loss, ecmp_delay, what the source ports lose that lose, and by how much the
-    latest is later than others, in seconds. detail : of ECMP, those source ports, and the port that they send to; of
-    others, why the value decides nothing. network : of both NICs. ok : None where the value decides nothing.
-    attempts : how often the test was made; its best value counts, of loss that of all datagrams.
+    latest is later than others, in seconds; rdma, bits per second by RDMA WRITE, 0 where none came through.
+    detail : of ECMP, those source ports, and the port that they send to; of others, why the value decides nothing.
+    network : of both NICs. ok : None where the value decides nothing. attempts : how often the test was made; its best
+    value counts, of loss that of all datagrams.
     """
 
     kind: MeasurementKind

@@ -30,6 +30,7 @@ _UNITS = {
     "loss": (100, "% lost"),
     "mtu": (1e6, "µs round trip"),
     "owd": (1e6, "µs one way"),
+    "rdma": (1e-9, "Gb/s by RDMA"),
 }
 _RANK = "npuf"
 

@@ -50,6 +50,7 @@ WORDING: Mapping[str, Wording] = {
     "mtu": Wording("path-mtu", "error", "packets of the full MTU", "do not pass", "do not pass to"),
     "loss": Wording("path-loss", "error", "datagrams", "are lost", "are lost on the way to", _percent),
     "bandwidth": Wording("path-bandwidth", "error", "TCP", "is slow", "is slow to", _bits),
+    "rdma": Wording("path-rdma", "error", "RDMA writes", "are slow or fail", "are slow or fail to", _bits),
     "duplex": Wording(
         "path-duplex",
         "error",
@@ -204,9 +205,9 @@ def _finding(kind: str, entry: Blame, worst: Mapping[Nic, Sequence[Measurement]]
             evidence["peers"] = clip(", ".join(peers[:12]))
         side = {"sends": "that it sends", "receives": "that it is sent", "both": "between it and its peers"}
         text = f"{told.what} {side[entry.side]} {told.nic}"
-    values = [m.value for m in own if m.value]
+    values = [m.value for m in own if m.value or kind == "rdma"]
     if told.unit and values:
-        worst_value = min(values) if kind in ("bandwidth", "duplex") else max(values)
+        worst_value = min(values) if kind in ("bandwidth", "duplex", "rdma") else max(values)
         evidence["worst"] = told.unit(worst_value)
         text += f" (worst {evidence['worst']})"
     if entry.kind == "undecided":

@@ -9,6 +9,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from fabricpulse.audit.blame import Nic
 from fabricpulse.audit.model import Finding, Measurement, MeasurementKind, clip
@@ -39,18 +40,19 @@ SPREAD = 6.0
 @dataclass(frozen=True)
 class Transfers:
     """What `audit run --transfers` sends. rate_bps : most of a NIC, bits per second. seconds : of TCP a direction.
-    duplex : whether both directions at once follow."""
+    duplex : whether both directions at once follow. rdma : whether each direction follows by RDMA WRITE."""
 
     rate_bps: int = 10_000_000_000
     seconds: float = 0.5
     streams: int = 4
     datagrams: int = 2000
     duplex: bool = True
+    rdma: bool = False
 
     def cost(self, ways: int, datagram_bytes: int = 9000) -> int:
         """Most bytes that so many ways send."""
-        tcp = round(self.rate_bps * self.seconds / 8) * (2 if self.duplex else 1)
-        return ways * (tcp + self.datagrams * datagram_bytes)
+        each = round(self.rate_bps * self.seconds / 8) * (1 + self.duplex + self.rdma)
+        return ways * (each + self.datagrams * datagram_bytes)
 
     @property
     def each_s(self) -> float:
@@ -128,7 +130,7 @@ def judge(
             kind = "" if "" in sides else ("within a leaf" if sides[0] == sides[1] else "between leaves")
             delays[way.network, kind].append((way, (best.owd_ns or 0) / 1e9, best.owd_bound_ns / 1e9, count))
     for network, ways in sorted(speeds.items()):
-        found += _bandwidth(network, ways, rate_bps, notes)
+        found += judge_speeds("bandwidth", network, ways, rate_bps, notes)
     for _, group in sorted(delays.items()):
         found += _delay(group)
     if by_way and not delays:
@@ -164,7 +166,7 @@ def unhindered(result: TransferResult) -> float:
     return carried(result) / max(1 - late, 1e-3) / max(1 - result.stolen, 1e-3)
 
 
-def _measured(
+def measured(
     kind: MeasurementKind,
     way: PathDirection,
     value: float,
@@ -173,6 +175,7 @@ def _measured(
     bound: float = 0.0,
     detail: str = "",
 ) -> Measurement:
+    """Of a way."""
     return Measurement(kind, way.network, *way.source, *way.target, value, ok, attempts, bound, detail)
 
 
@@ -198,32 +201,44 @@ def _loss(way: PathDirection, tries: Sequence[Transferred], count: int) -> list[
     lost = sum(missing - excused for _, missing, excused in known)
     each = all(missing > excused for _, missing, excused in known)
     if _loses(sent, lost) and each:
-        return [_measured("loss", way, lost / sent, False, count)]
+        return [measured("loss", way, lost / sent, False, count)]
     if any(excused for _, _, excused in known) and _loses(sent, sum(missing for _, missing, _ in known)):
-        return [_measured("loss", way, lost / sent, None, count, detail=BUSY)]
-    return [_measured("loss", way, lost / sent, True, count)]
+        return [measured("loss", way, lost / sent, None, count, detail=BUSY)]
+    return [measured("loss", way, lost / sent, True, count)]
 
 
 def _loses(sent: int, lost: int) -> bool:
     return lost >= LEAST_LOST and lost / sent > MOST_LOSS
 
 
-def _bandwidth(network: str, ways: Sequence[Speed], rate_bps: float, notes: list[str]) -> list[Measurement]:
+def judge_speeds(
+    kind: Literal["bandwidth", "rdma"],
+    network: str,
+    ways: Sequence[Speed],
+    rate_bps: float,
+    notes: list[str],
+) -> list[Measurement]:
+    """Of one network, compared with one another and with the rate that was asked for; a note says with which."""
+    what, limit = (
+        ("bandwidth", ", and one processor core a NIC may be what limits them")
+        if kind == "bandwidth"
+        else ("RDMA writes", "")
+    )
     rates = sorted(one.carried for one in ways)
     usual = rates[len(rates) * 3 // 4]
     paced = usual >= PACED * rate_bps
     reference = min(usual, rate_bps) if paced or len(ways) >= LEAST else None
     if paced:
-        notes.append(clip(f"bandwidth: {network} carries the {rate_bps / 1e9:g} Gb/s that were asked for"))
+        notes.append(clip(f"{what}: {network} carries the {rate_bps / 1e9:g} Gb/s that were asked for"))
     elif reference is not None:
         notes.append(
             clip(
-                f"bandwidth: {network} reaches {usual / 1e9:.3g} of {rate_bps / 1e9:g} Gb/s: NICs are compared with "
-                "one another, and one processor core a NIC may be what limits them"
+                f"{what}: {network} reaches {usual / 1e9:.3g} of {rate_bps / 1e9:g} Gb/s: NICs are compared with "
+                f"one another{limit}"
             )
         )
     else:
-        notes.append(clip(f"bandwidth: {network} has too few pairs to say what is slow"))
+        notes.append(clip(f"{what}: {network} has too few pairs to say what is slow"))
     found = []
     for one in ways:
         # Above the rate that was asked for there is nothing but chance of a short test: it does not tell how good ones
@@ -232,7 +247,7 @@ def _bandwidth(network: str, ways: Sequence[Speed], rate_bps: float, notes: list
         ok, why = (None, "") if reference is None else compared(one.carried, reference, others)
         if ok is False and reference is not None and one.unhindered >= SLOW * reference:
             ok, why = None, BUSY
-        found.append(_measured("bandwidth", one.way, one.carried, ok, one.count, detail=why))
+        found.append(measured(kind, one.way, one.carried, ok, one.count, detail=why))
     return found
 
 
@@ -255,17 +270,17 @@ def _delay(group: Sequence[tuple[PathDirection, float, float, int]]) -> list[Mea
         late = owd - own_bound > max(0.0, usual + bound) * LATE + LATE_S
         # Negative beyond the bound: a clock is wrong, and its delays prove nothing.
         ok = None if len(group) < LEAST or owd + own_bound < 0 else not late
-        found.append(_measured("owd", way, owd, ok, count, own_bound))
+        found.append(measured("owd", way, owd, ok, count, own_bound))
     return found
 
 
-def again(measured: Iterable[Measurement]) -> list[tuple[Nic, Nic]]:
+def again(found: Iterable[Measurement]) -> list[tuple[Nic, Nic]]:
     """Ways with a test that failed once, or that a busy host has spoilt: chance does not fail twice, and hosts may be
     less busy a moment later."""
     return sorted(
         {
             ((m.source_host, m.source_device), (m.target_host, m.target_device))
-            for m in measured
+            for m in found
             if (m.ok is False and m.attempts == 1) or (m.detail == BUSY and m.attempts < MOST_ATTEMPTS)
         }
     )

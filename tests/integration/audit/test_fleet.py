@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import itertools
 import json
 import os
 import signal
@@ -11,11 +12,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import pytest
 from click.testing import CliRunner
+from tests.fixtures.audit_rdma import StandInPair
 from tests.fixtures.host_tree import GpuHost
 from tests.fixtures.waiting import wait_for
 
@@ -23,8 +27,18 @@ from fabricpulse.audit.command import command
 from fabricpulse.audit.commands.output import FOUND, GOOD, NOT_KNOWN
 from fabricpulse.audit.host_reader import HostReader
 from fabricpulse.audit.model import Run
+from fabricpulse.audit.node import rdma_service
 from fabricpulse.audit.node.agent import Agent
 from fabricpulse.audit.node.config import NodeConfig
+from fabricpulse.audit.node.rdma_transfer import RdmaListener, rdma_send
+from fabricpulse.audit.node.rdma_wire import (
+    RDMA_RECEIVE_PATH,
+    RDMA_SEND_PATH,
+    RdmaReceiveAnswer,
+    RdmaReceiveRequest,
+    RdmaResult,
+    RdmaSendRequest,
+)
 from fabricpulse.audit.node.wire import AUDIT_PATH, ECHO_TESTS_PATH, FINDINGS_PATH, SEND_PATH
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.errors import UserError
@@ -33,6 +47,7 @@ from fabricpulse.core.web.client import fetch
 from fabricpulse.core.web.client_config import HttpClientConfig
 from fabricpulse.core.web.options import WebOptions
 
+Answer = TypeVar("Answer")
 WARN = ("--fail-on", "warning")
 TOKEN = "0123456789abcdef"  # noqa: S105
 
@@ -219,17 +234,64 @@ def test_a_wrong_token_is_refused_and_told(fleet: Fleet) -> None:
     assert b"fabricpulse_audit_last_run_timestamp_seconds 0" in body
 
 
-@pytest.mark.parametrize("path", [AUDIT_PATH, ECHO_TESTS_PATH, FINDINGS_PATH, SEND_PATH])
-@pytest.mark.parametrize(
-    "body", [b"", b"{", b'{"rails": 7}', b'{"echo_tests": [{"device": "lo"}]}', b"[" * 100_000]
-)
-def test_bad_requests_are_refused(fleet: Fleet, path: str, body: bytes) -> None:
+def test_bad_requests_are_refused(fleet: Fleet) -> None:
     """What is no request of ours, with the token, is 400 and sends nothing; without the token 401, whatever it is."""
     port = next(iter(fleet.ports))
     config = HttpClientConfig(token_file=str(fleet.token_file))
+    paths = (
+        AUDIT_PATH, ECHO_TESTS_PATH, FINDINGS_PATH, SEND_PATH, RDMA_RECEIVE_PATH, RDMA_SEND_PATH
+    )  # fmt: skip
+    bodies = (b"", b"{", b'{"rails": 7}', b'{"echo_tests": [{"device": "lo"}]}', b"[" * 100_000)
+    for path, body in itertools.product(paths, bodies):
+        url = f"http://127.0.0.1:{port}{path}"
+        assert fetch(url, config, method="POST", data=body)[0] == 400, (path, body[:40])
+        assert fetch(url, method="POST", data=body)[0] == 401, (path, body[:40])
+
+
+def posted(fleet: Fleet, port: str, path: str, document: object, kind: type[Answer]) -> Answer:
+    """What an agent answers."""
+    config = HttpClientConfig(token_file=str(fleet.token_file), timeout_s=60)
     url = f"http://127.0.0.1:{port}{path}"
-    assert fetch(url, config, method="POST", data=body)[0] == 400
-    assert fetch(url, method="POST", data=body)[0] == 401
+    status, body = fetch(url, config, method="POST", data=msgspec.json.encode(document))
+    assert status == 200, body
+    return msgspec.json.decode(body, type=kind)
+
+
+def test_rdma_between_two_agents(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loopback has no RDMA: both ends say so, and let go of it at once. With a stand-in for the queue pair one
+    agent writes to the other."""
+    here, there, *_ = fleet.ports
+    for host in fleet.hosts.values():
+        for way in ("rx", "tx"):
+            path = host.root / f"sys/class/net/lo/statistics/{way}_bytes"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("0\n")
+    receive = RdmaReceiveRequest("lo", "127.0.0.1", "127.0.0.1", 0.2)
+
+    def both() -> tuple[RdmaReceiveAnswer, RdmaResult]:
+        answer = posted(fleet, there, RDMA_RECEIVE_PATH, receive, RdmaReceiveAnswer)
+        port = answer.tcp_port or int(here)
+        send = RdmaSendRequest("lo", "127.0.0.1", "127.0.0.1", port, answer.key, 10_000_000, 0.2)
+        return answer, posted(fleet, here, RDMA_SEND_PATH, send, RdmaResult)
+
+    answer, result = both()
+    assert answer.error.startswith("no RDMA")
+    assert (result.bps, result.unable) == (None, True)
+    assert result.error == answer.error
+    pairs: list[StandInPair] = []
+
+    def pair(*_: str) -> StandInPair:
+        pairs.append(StandInPair())
+        return pairs[-1]
+
+    monkeypatch.setattr(rdma_service, "RdmaListener", partial(RdmaListener, make=pair))
+    monkeypatch.setattr(rdma_service, "rdma_send", partial(rdma_send, make=pair))
+    for _ in range(2):
+        answer, result = both()
+        assert (answer.error, result.error) == ("", "")
+        assert result.bps is not None
+    assert len(pairs) == 4
+    wait_for(lambda: all(pair.closed for pair in pairs), 10, "both ends to leave nothing")
 
 
 def test_probes_of_the_loopback(fleet: Fleet) -> None:

@@ -98,6 +98,12 @@ MOST_LIST = 10 << 20
     help="With --transfers: both directions of a pair at once, too.",
 )
 @click.option(
+    "--rdma/--no-rdma",
+    default=False,
+    show_default=True,
+    help="With --transfers: bandwidth by RDMA WRITE (RoCE v2), too.",
+)
+@click.option(
     "--budget-gb",
     type=float,
     default=1000.0,
@@ -161,6 +167,8 @@ def run_command(ctx: click.Context, /, **flags: Any) -> None:
     if flags["hosts"] == "-":
         flags["hosts"] = _standard_input()
     transfers = None
+    if flags["rdma"] and not flags["transfers"]:
+        raise click.UsageError("--rdma needs --transfers")
     if flags["transfers"]:
         from fabricpulse.audit.transfer_tests import Transfers
 
@@ -169,6 +177,7 @@ def run_command(ctx: click.Context, /, **flags: Any) -> None:
             flags["seconds"],
             datagrams=flags["datagrams"],
             duplex=flags["duplex"],
+            rdma=flags["rdma"],
         )
 
     def checkpoint(so_far: Run) -> None:

@@ -23,9 +23,10 @@ from fabricpulse.audit.metrics import METRICS, REFUSED, RUNS, TRANSFERS
 from fabricpulse.audit.model import FleetFindings, HostReport
 from fabricpulse.audit.node.config import NodeConfig
 from fabricpulse.audit.node.echo import ECHO_TESTS_AT_A_TIME, echo
-from fabricpulse.audit.node.jobs import JobWatch, PluginJobWatch, in_use
+from fabricpulse.audit.node.jobs import JobWatch, PluginJobWatch, QueuePairWatch, in_use
 from fabricpulse.audit.node.listener import TransferListener
 from fabricpulse.audit.node.neighbours import hear
+from fabricpulse.audit.node.rdma_service import RdmaService
 from fabricpulse.audit.node.ring import run_ring
 from fabricpulse.audit.node.sender import send
 from fabricpulse.audit.node.transfer import PATIENCE_S, Moved, TransferError
@@ -61,16 +62,7 @@ from fabricpulse.core.web.server import WebServer
 from fabricpulse.core.web.token_file import TokenFile
 
 log = get_logger(__name__)
-T = TypeVar(
-    "T",
-    FleetFindings,
-    NeighboursRequest,
-    AuditRequest,
-    EchoTestsRequest,
-    ReceiveRequest,
-    RingRequest,
-    SendRequest,
-)
+T = TypeVar("T", bound=msgspec.Struct)
 
 # Whoever asks again sooner gets the report that there is.
 FRESH_S = 1.0
@@ -81,7 +73,8 @@ RELEASE_S = PATIENCE_S + 1.0
 
 
 class Agent:
-    """The daemon. make_reader : of this host with these rails."""
+    """The daemon. make_reader : of this host with these rails. receiving : transfers that wait for their sender, or
+    have it. made : transfers so far, by direction."""
 
     def __init__(
         self,
@@ -104,13 +97,13 @@ class Agent:
         self._duplex: dict[str, threading.Event] = {}
         # Bytes of all transfers of a NIC and direction so far.
         self._moved: dict[tuple[str, str], Moved] = defaultdict(Moved)
-        self._receiving: set[asyncio.Task[None]] = set()
+        self.receiving: set[asyncio.Task[None]] = set()
         self._report = self._last()
         self._reported_at = float("-inf")
         self._rails: dict[str, str] | None = None
         self._runs = 0
         self._refused: Counter[str] = Counter()
-        self._made: Counter[str] = Counter()
+        self.made: Counter[str] = Counter()
         self.server = WebServer(
             "fabricpulse audit node",
             life,
@@ -126,6 +119,7 @@ class Agent:
         self.server.router.add_post(RECEIVE_PATH, self._serve_receive)
         self.server.router.add_post(RING_PATH, self._serve_ring)
         self.server.router.add_post(SEND_PATH, self._serve_send)
+        RdmaService(self).add_to(self.server.router)
 
     def _last(self) -> HostReport | None:
         try:
@@ -142,11 +136,11 @@ class Agent:
         finally:
             for stop in self._transfers.values():
                 stop.set()
-            await asyncio.gather(*self._receiving, return_exceptions=True)
+            await asyncio.gather(*self.receiving, return_exceptions=True)
             await self.server.stop()
 
     async def _serve_audit(self, request: web.Request) -> web.Response:
-        wanted = await self._decoded(request, AuditRequest)
+        wanted = await self.decoded(request, AuditRequest)
         async with self._audit:
             # One audit at a time; who has waited for another takes its report.
             if time.monotonic() - self._reported_at > FRESH_S or self._rails != wanted.rails:
@@ -167,9 +161,9 @@ class Agent:
             log.error("the report cannot be kept", error=str(error))
 
     async def _serve_echo_tests(self, request: web.Request) -> web.Response:
-        wanted = await self._decoded(request, EchoTestsRequest)
+        wanted = await self.decoded(request, EchoTestsRequest)
         if self._echoing.locked():
-            self._refuse("busy")
+            self.refuse("busy")
             raise web.HTTPConflict(text="echo tests of another request are under way; try again later\n")
         async with self._echoing:
             slots = asyncio.Semaphore(ECHO_TESTS_AT_A_TIME)
@@ -187,7 +181,7 @@ class Agent:
         return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
 
     async def _serve_findings(self, request: web.Request) -> web.Response:
-        told = await self._decoded(request, FleetFindings)
+        told = await self.decoded(request, FleetFindings)
         try:
             await asyncio.to_thread(keep_fleet, self._state, told)
         except UserError as error:
@@ -196,99 +190,106 @@ class Agent:
         return web.Response(text="kept\n")
 
     async def _serve_neighbours(self, request: web.Request) -> web.Response:
-        wanted = await self._decoded(request, NeighboursRequest)
+        wanted = await self.decoded(request, NeighboursRequest)
         if self._listening.locked():
-            self._refuse("busy")
+            self.refuse("busy")
             raise web.HTTPConflict(text="another request listens already; try again later\n")
         async with self._listening:
             stop = threading.Event()
             work = asyncio.to_thread(hear, wanted.devices, wanted.seconds, stop)
-            (heard, unreadable), _ = await self._watched(work, stop, request)
+            (heard, unreadable), _ = await self.watched(work, stop, request)
         return web.Response(
             body=msgspec.json.encode(NeighboursAnswer(heard, unreadable)), content_type="application/json"
         )
 
     async def _serve_receive(self, request: web.Request) -> web.Response:
-        wanted = await self._decoded(request, ReceiveRequest)
-        stop = await self._claim(wanted.device, "received", duplex=wanted.duplex)
+        wanted = await self.decoded(request, ReceiveRequest)
+        stop = await self.claim(wanted.device, "received", duplex=wanted.duplex)
         try:
             receiver = TransferListener(wanted, fleet_clock(), self._moved[wanted.device, "received"])
         except (OSError, ValueError) as error:
-            self._release(wanted.device, stop)
-            self._refuse("invalid")
+            self.release(wanted.device, stop)
+            self.refuse("invalid")
             raise web.HTTPBadRequest(text=f"{wanted.device} {wanted.address}: {error}\n") from error
 
         async def take() -> None:
             try:
                 watch = self._job_watch(wanted.device)
-                await self._watched(asyncio.to_thread(receiver.run, stop), stop, watch=watch)
+                await self.watched(asyncio.to_thread(receiver.run, stop), stop, watch=watch)
             except (TransferError, OSError) as error:
                 log.info("a transfer was not received to its end", device=wanted.device, error=str(error))
             finally:
                 receiver.close()
-                self._release(wanted.device, stop)
+                self.release(wanted.device, stop)
 
-        self._made["received"] += 1
+        self.made["received"] += 1
         if wanted.duplex:
             self._duplex[wanted.device] = receiver.began
         task = asyncio.create_task(take())
-        self._receiving.add(task)
-        task.add_done_callback(self._receiving.discard)
+        self.receiving.add(task)
+        task.add_done_callback(self.receiving.discard)
         return web.Response(body=msgspec.json.encode(receiver.answer), content_type="application/json")
 
     async def _serve_send(self, request: web.Request) -> web.Response:
-        wanted = await self._decoded(request, SendRequest)
-        stop = await self._claim(wanted.device, "sent", duplex=wanted.duplex)
+        wanted = await self.decoded(request, SendRequest)
+        stop = await self.claim(wanted.device, "sent", duplex=wanted.duplex)
         try:
-            most = self._config.transfer_mbit_s * 1_000_000
-            wanted = msgspec.structs.replace(wanted, rate_bps=min(wanted.rate_bps, most))
-            self._made["sent"] += 1
+            wanted = msgspec.structs.replace(wanted, rate_bps=self.bounded(wanted.rate_bps))
+            self.made["sent"] += 1
             after = self._duplex.get(wanted.device) if wanted.duplex else None
             moved = self._moved[wanted.device, "sent"]
             work = asyncio.to_thread(send, wanted, fleet_clock(), stop, after, moved)
-            result, why = await self._watched(work, stop, request, self._job_watch(wanted.device))
+            result, why = await self.watched(work, stop, request, self._job_watch(wanted.device))
             if why:
                 result = msgspec.structs.replace(result, error=why)
         finally:
-            self._release(wanted.device, stop)
+            self.release(wanted.device, stop)
         return web.Response(body=msgspec.json.encode(result), content_type="application/json")
 
     async def _serve_ring(self, request: web.Request) -> web.Response:
-        wanted = await self._decoded(request, RingRequest)
+        wanted = await self.decoded(request, RingRequest)
         self._refuse_unbounded(wanted.devices)
         claims: list[tuple[str, threading.Event]] = []
         stop = threading.Event()
         try:
             for device in dict.fromkeys(wanted.devices):
                 # Each by itself: what was claimed before one that is refused is given back.
-                claims.append((device, await self._claim(device, "sent", duplex=False)))  # noqa: PERF401
-            self._made["sent"] += 1
+                claims.append((device, await self.claim(device, "sent", duplex=False)))  # noqa: PERF401
+            self.made["sent"] += 1
             work = asyncio.to_thread(run_ring, wanted, stop)
             # Its own queue pairs and traffic are on the NICs: only a process with the plugin is told from it.
-            answer, why = await self._watched(work, stop, request, PluginJobWatch(plugin_dir()))
+            answer, why = await self.watched(work, stop, request, PluginJobWatch(plugin_dir()))
             if why:
                 answer = msgspec.structs.replace(answer, error=why)
         finally:
             for device, claim in claims:
-                self._release(device, claim)
+                self.release(device, claim)
         return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
 
     def _refuse_unbounded(self, devices: tuple[str, ...]) -> None:
         """A ring sends as fast as it can. Raises HTTPForbidden where that is more than this host may be asked for."""
-        reader = self._make_reader(dict(self._rails or {}))
+        reader = self.reader()
         for device in devices:
             speed = reader.number(f"/sys/class/net/{device}/speed") or 0
             if speed > self._config.transfer_mbit_s:
-                self._refuse("off")
+                self.refuse("off")
                 raise web.HTTPForbidden(
                     text=f"{device} could send {speed} Mb/s, transfer_mbit_s is {self._config.transfer_mbit_s}\n"
                 )
 
-    async def _claim(self, device: str, direction: str, *, duplex: bool) -> threading.Event:
+    def reader(self) -> HostReader:
+        """Of this host, with the rails that were told last."""
+        return self._make_reader(dict(self._rails or {}))
+
+    def bounded(self, rate_bps: int) -> int:
+        """What a NIC of this host may be asked to send, bits per second."""
+        return min(rate_bps, self._config.transfer_mbit_s * 1_000_000)
+
+    async def claim(self, device: str, direction: str, *, duplex: bool) -> threading.Event:
         """The right to the only transfer of a NIC that carries no job, or to the only one in this direction. Raises
         HTTPConflict."""
         if not self._config.transfers:
-            self._refuse("off")
+            self.refuse("off")
             raise web.HTTPForbidden(text="this host takes no part in transfers (transfers: false)\n")
         # One end has its result a moment before the other has let go of the NIC.
         patience = time.monotonic() + RELEASE_S
@@ -296,25 +297,24 @@ class Agent:
         while self._transfers.keys() & wanted and time.monotonic() < patience:  # noqa: ASYNC110 - rare and short
             await asyncio.sleep(0.02)
         if self._transfers.keys() & wanted:
-            self._refuse("busy")
+            self.refuse("busy")
             raise web.HTTPConflict(text=f"{device} has a transfer already\n")
         # What it receives may be under way when it is asked to send: it was looked for a job's traffic before.
         beside = duplex and direction == "sent" and device in self._duplex
         stop = threading.Event()
         self._transfers.update(dict.fromkeys(wanted, stop))
         try:
-            reader = self._make_reader(dict(self._rails or {}))
-            why = await asyncio.to_thread(in_use, reader, device, plugin_dir(), own_traffic=beside)
+            why = await asyncio.to_thread(in_use, self.reader(), device, plugin_dir(), own_traffic=beside)
         except BaseException:
-            self._release(device, stop)
+            self.release(device, stop)
             raise
         if why:
-            self._release(device, stop)
-            self._refuse("job")
+            self.release(device, stop)
+            self.refuse("job")
             raise web.HTTPConflict(text=f"in use: {why}\n")
         return stop
 
-    def _release(self, device: str, stop: threading.Event) -> None:
+    def release(self, device: str, stop: threading.Event) -> None:
         """Gives back what was claimed with this event."""
         for way in [way for way, owner in self._transfers.items() if owner is stop]:
             del self._transfers[way]
@@ -327,14 +327,14 @@ class Agent:
         def own() -> int:
             return sum(self._moved[device, way].bytes for way in ("sent", "received"))
 
-        return JobWatch(self._make_reader(dict(self._rails or {})), device, plugin_dir(), own)
+        return JobWatch(self.reader(), device, plugin_dir(), own)
 
-    async def _watched(
+    async def watched(
         self,
         work: Any,
         stop: threading.Event,
         request: web.Request | None = None,
-        watch: JobWatch | PluginJobWatch | None = None,
+        watch: JobWatch | PluginJobWatch | QueuePairWatch | None = None,
     ) -> tuple[Any, str]:
         """What `work` gives, and why it was stopped: a job has begun, or nobody waits for it any more."""
         task = asyncio.ensure_future(work)
@@ -349,17 +349,19 @@ class Agent:
                 stop.set()
         return await task, why
 
-    async def _decoded(self, request: web.Request, kind: type[T]) -> T:
+    async def decoded(self, request: web.Request, kind: type[T]) -> T:
+        """What is asked, by somebody who shows the token. Raises HTTPUnauthorized, HTTPBadRequest."""
         if not self._token.accepts(request.headers.get("Authorization", "")):
-            self._refuse("token")
+            self.refuse("token")
             raise web.HTTPUnauthorized(headers={"WWW-Authenticate": "Bearer"}, text="show the token\n")
         try:
             return msgspec.json.decode(await request.read(), type=kind)
         except (msgspec.DecodeError, RecursionError) as error:
-            self._refuse("invalid")
+            self.refuse("invalid")
             raise web.HTTPBadRequest(text=f"{error}\n") from error
 
-    def _refuse(self, reason: str) -> None:
+    def refuse(self, reason: str) -> None:
+        """Counts a request that is refused."""
         self._refused[reason] += 1
 
     async def _metrics(self, text_format: TextFormat) -> bytes:
@@ -370,7 +372,7 @@ class Agent:
         for reason in ("token", "busy", "invalid", "job", "off"):
             exposition.add(REFUSED, (reason,), self._refused[reason])
         for direction in ("sent", "received"):
-            exposition.add(TRANSFERS, (direction,), self._made[direction])
+            exposition.add(TRANSFERS, (direction,), self.made[direction])
         return exposition.render(text_format)
 
 

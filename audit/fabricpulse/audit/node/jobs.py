@@ -36,9 +36,9 @@ def job_on(plugin: Path) -> str:
     return ""
 
 
-def queue_pairs_on(host: HostReader, device: str) -> str:
-    """Whether user processes have connected queue pairs on the NIC, by RDMA netlink: a sentence, "" for none or where
-    the kernel does not say."""
+def queue_pairs_on(host: HostReader, device: str, own: int = 0) -> str:
+    """Whether user processes have connected queue pairs on the NIC, beside `own` of a test of ours, by RDMA netlink: a
+    sentence, "" for none or where the kernel does not say."""
     if host.sources.rdma is None:
         return ""
     with suppress(OSError):
@@ -54,8 +54,8 @@ def queue_pairs_on(host: HostReader, device: str) -> str:
                     for (kind, state), count in pairs.items()
                     if kind in ("rc", "xrc_ini", "xrc_tgt", "driver") and state in ("rtr", "rts", "sqd")
                 )
-                if connected:
-                    return f"{connected} connected queue pairs on {port.device.name}"
+                if connected > own:
+                    return f"{connected - own} connected queue pairs on {port.device.name}"
         finally:
             source.close()
     return ""
@@ -110,6 +110,20 @@ class PluginJobWatch:
     def found(self) -> str:
         """A sentence, "" for nothing."""
         return job_on(self._plugin)
+
+
+class QueuePairWatch:
+    """Whether a job begins on a NIC while our only queue pair there writes, or is written to: by its plugin and its own
+    queue pairs. Traffic tells nothing: who is written to does not see how much of it is ours."""
+
+    def __init__(self, host: HostReader, device: str, plugin: Path) -> None:
+        self._host = host
+        self._device = device
+        self._plugin = plugin
+
+    def found(self) -> str:
+        """A sentence, "" for nothing. Blocks for some milliseconds."""
+        return job_on(self._plugin) or queue_pairs_on(self._host, self._device, own=1)
 
 
 class JobWatch:

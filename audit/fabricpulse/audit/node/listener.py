@@ -5,7 +5,6 @@ is in the socket's buffer when the sender has ended has arrived: it is read to i
 """
 
 import hmac
-import ipaddress
 import os
 import selectors
 import socket
@@ -27,9 +26,9 @@ from fabricpulse.audit.node.transfer import (
     Clock,
     Moved,
     TransferError,
+    accept,
     bound_socket,
     check,
-    read,
     send_document,
 )
 from fabricpulse.audit.node.wire import (
@@ -115,26 +114,9 @@ class TransferListener:
     def _accept(
         self, stop: threading.Event, deadline: float, control: socket.socket | None = None
     ) -> socket.socket:
-        """The next connection that comes from the peer and shows the key; others are closed. control : of a sender that
-        is there already, and may go."""
-        peer = ipaddress.ip_address(self._request.peer)
-        self._listener.settimeout(TICK_S)
-        while True:
-            check(stop, deadline)
-            if control is not None and _has_gone(control):
-                raise TransferError("the sender has gone")
-            try:
-                connection, (address, *_) = self._listener.accept()
-            except TimeoutError:
-                continue
-            connection.settimeout(2)
-            try:
-                shown = read(connection, len(self._key)) if ipaddress.ip_address(address) == peer else b""
-            except (TransferError, OSError):
-                shown = b""
-            if hmac.compare_digest(shown, self._key):
-                return self._stack.enter_context(connection)
-            connection.close()
+        """As `accept`, closed with all else."""
+        peer = self._request.peer
+        return self._stack.enter_context(accept(self._listener, self._key, peer, stop, deadline, control))
 
     def _count(self, control: socket.socket, stop: threading.Event) -> Received:
         """Until the sender says that all are sent and nothing more comes."""
@@ -258,17 +240,6 @@ class _Counted:
         by_port = tuple(PortCount(port, *counted) for port, counted in sorted(self._ports.items()))
         owd_ns, bound_ns = self._best or (None, 0)
         return Received(len(self._seen), overflowed, owd_ns, bound_ns, by_port, host_dropped)
-
-
-def _has_gone(control: socket.socket) -> bool:
-    """Whether the other end has closed it. Makes it non-blocking: with a timeout it would wait for a word."""
-    control.setblocking(False)
-    try:
-        return not control.recv(1, socket.MSG_PEEK)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
 
 
 def _arrived(link: socket.socket) -> list[_Arrived]:

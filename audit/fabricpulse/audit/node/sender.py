@@ -27,6 +27,7 @@ from fabricpulse.audit.node.transfer import (
     TransferError,
     bound_socket,
     check,
+    connect,
     read_document,
 )
 from fabricpulse.audit.node.wire import Hindered, Received, SendRequest, TransferResult
@@ -182,12 +183,4 @@ def _push(
 
 
 def _connect(request: SendRequest) -> socket.socket:
-    connection = bound_socket(request.address, request.device, "tcp")
-    try:
-        connection.settimeout(PATIENCE_S)
-        connection.connect((request.peer, request.tcp_port))
-        connection.sendall(bytes.fromhex(request.key))
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+    return connect(request.address, request.device, request.peer, request.tcp_port, request.key)

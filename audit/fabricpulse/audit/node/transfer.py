@@ -10,6 +10,7 @@ what their host itself has dropped or delayed (host_losses.py).
 """
 
 import errno
+import hmac
 import ipaddress
 import socket
 import struct
@@ -86,6 +87,60 @@ def read(connection: socket.socket, size: int) -> bytes:
             raise TransferError("the other end has closed the connection")
         parts += part
     return parts
+
+
+def accept(
+    listener: socket.socket,
+    key: bytes,
+    peer: str,
+    stop: threading.Event,
+    deadline: float,
+    control: socket.socket | None = None,
+) -> socket.socket:
+    """The next connection that comes from the peer's address and shows the key; others are closed. control : of a
+    sender that is there already, and may go. Raises TransferError, OSError."""
+    wanted = ipaddress.ip_address(peer)
+    listener.settimeout(TICK_S)
+    while True:
+        check(stop, deadline)
+        if control is not None and has_gone(control):
+            raise TransferError("the sender has gone")
+        try:
+            connection, (address, *_) = listener.accept()
+        except TimeoutError:
+            continue
+        connection.settimeout(2)
+        try:
+            shown = read(connection, len(key)) if ipaddress.ip_address(address) == wanted else b""
+        except (TransferError, OSError):
+            shown = b""
+        if hmac.compare_digest(shown, key):
+            return connection
+        connection.close()
+
+
+def has_gone(control: socket.socket) -> bool:
+    """Whether the other end has closed it. Makes it non-blocking: with a timeout it would wait for a word."""
+    control.setblocking(False)
+    try:
+        return not control.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+def connect(address: str, device: str, peer: str, port: int, key: str) -> socket.socket:
+    """To who listens there, with the key shown. Raises OSError."""
+    connection = bound_socket(address, device, "tcp")
+    try:
+        connection.settimeout(PATIENCE_S)
+        connection.connect((peer, port))
+        connection.sendall(bytes.fromhex(key))
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def send_document(connection: socket.socket, document: object) -> None:
