@@ -29,6 +29,9 @@ LATE, LATE_S = 1.5, 50e-6
 LEAST = 4
 # From this share of the time on that a host was late, its lateness may be why TCP did not reach what the path carries.
 LEAST_STARVED = 0.02
+# Of a stream: TCP sends in pieces of two segments or more, and of ten pieces two that are acknowledged a moment later
+# are a fifth of the rate.
+LEAST_BYTES = 400_000
 # Tests of a way of which a busy host has spoilt each.
 MOST_ATTEMPTS = 3
 # `detail` of a measurement that decides nothing: a host was too busy for it; good ones differ as much.
@@ -40,11 +43,12 @@ SPREAD = 6.0
 @dataclass(frozen=True)
 class Transfers:
     """What `audit run --transfers` sends. rate_bps : most of a NIC, bits per second. seconds : of TCP a direction.
-    duplex : whether both directions at once follow. rdma : whether each direction follows by RDMA WRITE."""
+    most_streams : of TCP. duplex : whether both directions at once follow. rdma : whether each direction follows by
+    RDMA WRITE."""
 
     rate_bps: int = 10_000_000_000
     seconds: float = 0.5
-    streams: int = 4
+    most_streams: int = 4
     datagrams: int = 2000
     duplex: bool = True
     rdma: bool = False
@@ -53,6 +57,16 @@ class Transfers:
         """Most bytes that so many ways send."""
         each = round(self.rate_bps * self.seconds / 8) * (1 + self.duplex + self.rdma)
         return ways * (each + self.datagrams * datagram_bytes)
+
+    @property
+    def enough(self) -> bool:
+        """Whether a direction brings enough bytes to be measured."""
+        return self.rate_bps * self.seconds / 8 >= LEAST_BYTES
+
+    @property
+    def streams(self) -> int:
+        """Of TCP: as many as each has enough to be measured, one at least."""
+        return max(1, min(self.most_streams, int(self.rate_bps * self.seconds / 8 / LEAST_BYTES)))
 
     @property
     def each_s(self) -> float:

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fixtures.host_tree import GpuHost
 
 from fabricpulse.audit.blame import Nic
+from fabricpulse.audit.command import command
 from fabricpulse.audit.fleet_paths import merge, unreachable
 from fabricpulse.audit.fleet_transfers import recalled
 from fabricpulse.audit.model import Measurement
@@ -492,3 +494,10 @@ def test_cost_is_a_bound() -> None:
     """24 ways of 0.5 s at 10 Gb/s and 2,000 jumbo frames."""
     assert Transfers(duplex=False).cost(24) == 24 * (625_000_000 + 18_000_000)
     assert Transfers().cost(24) == 24 * (2 * 625_000_000 + 18_000_000)
+
+
+def test_what_is_sent_is_enough_to_be_measured() -> None:
+    """Fewer streams at low rates, and less than one has is refused."""
+    assert [Transfers(int(rate), 0.3).streams for rate in (10e9, 100e6, 20e6, 1e6)] == [4, 4, 1, 1]
+    result = CliRunner().invoke(command, ["run", "--hosts", "h0", "--transfers", "--rate", "1"])
+    assert (result.exit_code, "too little to be measured" in result.output) == (2, True)

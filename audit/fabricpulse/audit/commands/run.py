@@ -170,7 +170,7 @@ def run_command(ctx: click.Context, /, **flags: Any) -> None:
     if flags["rdma"] and not flags["transfers"]:
         raise click.UsageError("--rdma needs --transfers")
     if flags["transfers"]:
-        from fabricpulse.audit.transfer_tests import Transfers
+        from fabricpulse.audit.transfer_tests import LEAST_BYTES, Transfers
 
         transfers = Transfers(
             flags["rate_mbps"] * 1_000_000,
@@ -179,6 +179,11 @@ def run_command(ctx: click.Context, /, **flags: Any) -> None:
             duplex=flags["duplex"],
             rdma=flags["rdma"],
         )
+        if not transfers.enough:
+            raise click.UsageError(
+                f"--rate {flags['rate_mbps']} for --seconds {flags['seconds']:g} is too little to be measured: "
+                f"{LEAST_BYTES / 1000:g} kB at least"
+            )
 
     def checkpoint(so_far: Run) -> None:
         if flags["save"] is not None:
