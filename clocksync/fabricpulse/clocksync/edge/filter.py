@@ -51,6 +51,8 @@ _GAP_SHARE = 0.5
 _LATE_NS = 60.0
 # A rate that is known no better than drift_ppb makes the bound wider for as long as it takes to the next fit, s.
 _NEXT_FIT_S = 1.5
+# So long after its beginning the filter knows how well it knows the rate.
+_SETTLED_NS = 4_000_000_000
 # The usual gap: where this share of the gaps of so many rounds is densest.
 _USUAL, _GAPS = 0.25, 60
 # Standard deviation of the drift while nothing tells of one, ppb/s, and of its change over 1 s.
@@ -73,9 +75,6 @@ class EdgeFilter:
     base_ns: int = 0
     state: Floats = field(default_factory=lambda: np.zeros(3))
     covariance: Floats = field(default_factory=lambda: np.zeros((3, 3)))
-    # The same if the rate of the first window had been known as well as causality limits it, and no better: packets
-    # that all waited tell less of it than they scatter. Told of the rate; to weigh by it makes the line worse.
-    _claimed: Floats = field(default_factory=lambda: np.zeros((3, 3)))
     rate_low_ppb: float = -np.inf
     rate_high_ppb: float = np.inf
     windows: int = 0
@@ -84,6 +83,7 @@ class EdgeFilter:
     _gaps: Floats = field(default_factory=lambda: np.empty((len(RANKS), 0)))
     _extremes: deque[Extremes] = field(default_factory=deque)
     _aside: int = 0
+    _begun_ns: int = 0
     _drift_ppb_s: float = _DRIFT_PPB_S
 
     def clear(self) -> None:
@@ -98,8 +98,7 @@ class EdgeFilter:
         if self.windows == 0:
             return None
         dt = max(0.0, (t_ns - self.t_ns) * 1e-9)
-        move, noise = self._motion(dt)
-        state, covariance = move @ self.state, move @ self.covariance @ move.T + noise
+        state, covariance = self._predicted(dt)
         low, high = self.rate_low_ppb, self.rate_high_ppb
         most = abs(float(state[2])) + 3 * float(np.sqrt(covariance[2, 2]))
         extremes = tuple(self._extremes)
@@ -119,10 +118,7 @@ class EdgeFilter:
             variance = fit.sigma_ns**2 + max(fit.half_gap_ns / 4, 0.0) ** 2 + behind * behind * rate_variance
             self.covariance = np.diag([variance, rate_variance, self._drift_ppb_s**2])
             self.covariance[0, 1] = self.covariance[1, 0] = behind * rate_variance
-            off = max(fit.rate_high_ppb - fit.rate_ppb, fit.rate_ppb - fit.rate_low_ppb) / RATE_SIGMAS
-            self._claimed = self.covariance + max(off * off - rate_variance, 0.0) * np.outer(
-                (behind, 1.0, 0.0), (behind, 1.0, 0.0)
-            )
+            self._begun_ns = fit.t_last_ns - round(fit.window_s * 1e9)
         self.windows += 1
         self.rate_low_ppb, self.rate_high_ppb = fit.rate_low_ppb, fit.rate_high_ppb
         self._extremes.append(fit.extremes)
@@ -173,22 +169,19 @@ class EdgeFilter:
         side = by if innovation > 0 else -by
         self._aside = side if self._aside * side <= 0 else self._aside + side
         if abs(self._aside) >= _ASIDE:
-            opened = np.diag(_OPEN) * innovation**2
-            self.covariance, self._claimed = self.covariance + opened, self._claimed + opened
+            self.covariance += np.diag(_OPEN) * innovation**2
         return False
 
-    def _motion(self, dt: float) -> tuple[Floats, Floats]:
-        """What `dt` seconds make of a state, and add to its covariance."""
+    def _predicted(self, dt: float) -> tuple[Floats, Floats]:
+        """State and covariance `dt` seconds later."""
         move = np.array([[1.0, dt, dt * dt / 2], [0.0, 1.0, dt], [0.0, 0.0, 1.0]])
         q = self.parameters.wander_ppb**2 * abs(dt)
         change = _DRIFT_CHANGE**2 * abs(dt)
-        return move, np.array([[q * dt * dt / 3, q * dt / 2, 0.0], [q * dt / 2, q, 0.0], [0.0, 0.0, change]])
+        noise = np.array([[q * dt * dt / 3, q * dt / 2, 0.0], [q * dt / 2, q, 0.0], [0.0, 0.0, change]])
+        return move @ self.state, move @ self.covariance @ move.T + noise
 
     def _predict(self, t_ns: int) -> None:
-        move, noise = self._motion((t_ns - self.t_ns) * 1e-9)
-        self.state = move @ self.state
-        self.covariance = move @ self.covariance @ move.T + noise
-        self._claimed = move @ self._claimed @ move.T + noise
+        self.state, self.covariance = self._predicted((t_ns - self.t_ns) * 1e-9)
         self.t_ns = t_ns
         whole = round(float(self.state[0]))
         self.base_ns += whole
@@ -201,8 +194,6 @@ class EdgeFilter:
         most = _ASIDE_SIGMAS * float(np.sqrt(spread + _ASIDE_NS**2))
         self.state = self.state + gain / spread * float(np.clip(z - float(h @ self.state), -most, most))
         self.covariance = self.covariance - np.outer(gain / spread, gain)
-        claimed = self._claimed @ h
-        self._claimed = self._claimed - np.outer(claimed / (float(h @ claimed) + variance), claimed)
 
     def _result(self, fit: EdgeFit, behind: float) -> EdgeFit:
         raw_end = float(fit.offset_ns - self.base_ns) + fit.rate_ppb * behind
@@ -212,7 +203,12 @@ class EdgeFilter:
         above, below = fit.above_ns - change, fit.below_ns + change
         # What is in the bound besides: stamps, and a rate that is seen to change.
         more = fit.bound_ns - max(fit.above_ns, fit.below_ns, 0.0)
-        rate_sigma = float(np.sqrt(max(self.covariance[1, 1], self._claimed[1, 1], 1e-4)))
+        rate_sigma = float(np.sqrt(max(self.covariance[1, 1], 1e-4)))
+        if fit.t_last_ns - self._begun_ns < _SETTLED_NS:
+            # Where all packets of the first windows waited, they tell less of the rate than they scatter. What
+            # causality leaves is told only: to weigh by it makes the line worse.
+            rate = float(self.state[1])
+            rate_sigma = max(rate_sigma, max(fit.rate_high_ppb - rate, rate - fit.rate_low_ppb) / RATE_SIGMAS)
         unsure = max(0.0, RATE_SIGMAS * rate_sigma - self.parameters.drift_ppb) * _NEXT_FIT_S
         return replace(
             fit,
