@@ -1,4 +1,4 @@
-// What the interposer needs of libibverbs' ABI beyond transport/verbs/verbs_abi.h: the members of structures that
+// What the interposer needs of libibverbs' ABI beyond job/verbs_abi.h: the members of structures that
 // inline functions of infiniband/verbs.h call through. Source: rdma-core, libibverbs/verbs.h; the layouts are those
 // of IBVERBS_1.1 and have only grown since.
 #ifndef FABRICPULSE_INTERPOSER_ABI_EX_H_
@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "transport/verbs/verbs_abi.h"
+#include "job/verbs_abi.h"
 
 namespace fabricpulse::ib {
 

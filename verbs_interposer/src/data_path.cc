@@ -2,9 +2,9 @@
 #include <cstring>
 #include <mutex>
 
-#include "core/telemetry.h"
 #include "fabricpulse/clock_page.h"
 #include "interposer.h"
+#include "job/records.h"
 
 namespace fabricpulse::interposer {
 namespace {

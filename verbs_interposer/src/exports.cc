@@ -1,11 +1,11 @@
 // The functions of libibverbs that this library has in its place (exports.map). All others are the real library's own:
 // with LD_PRELOAD the dynamic linker looks there next, and the copy for NCCL depends on it, where dlvsym() looks next.
 #include <dlfcn.h>
-#include <stdlib.h>
 
 #include <cerrno>
 
 #include "interposer.h"
+#include "job/environment.h"
 
 #define FP_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -16,9 +16,8 @@ namespace {
 const RealLibrary& real() {
   static const RealLibrary library = [] {
     RealLibrary made;
-    const char* wanted = getenv("FABRICPULSE_IBVERBS");
-    void* handle =
-        dlopen(wanted != nullptr && wanted[0] != '\0' ? wanted : "libibverbs.so.1", RTLD_NOW | RTLD_LOCAL);
+    const char* wanted = environment_text("FABRICPULSE_IBVERBS");
+    void* handle = dlopen(wanted != nullptr ? wanted : "libibverbs.so.1", RTLD_NOW | RTLD_LOCAL);
     if (handle == nullptr) return made;
     auto find = [&](auto* function, const char* symbol, const char* version) {
       void* found = dlvsym(handle, symbol, version);

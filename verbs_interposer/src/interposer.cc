@@ -9,9 +9,10 @@
 #include <cerrno>
 #include <cstring>
 #include <new>
+#include <string>
 
-#include "core/telemetry.h"
 #include "hooks.h"
+#include "job/records.h"
 
 namespace fabricpulse::interposer {
 namespace {
@@ -87,7 +88,11 @@ void Interposer::adopt(ib::Context* context) {
   KeepErrno keep;
   std::lock_guard<std::mutex> guard(lock_);
   if (!published_) {
-    const Settings settings = Settings::from_environment();
+    std::string complaint;
+    const Settings settings = Settings::from_environment(&complaint);
+    // To people, as libibverbs does: there is no log to say it in. Once, not again in each child of fork().
+    if (!complaint.empty() && !complained_) fprintf(stderr, "fabricpulse verbs: %s\n", complaint.c_str());
+    complained_ = true;
     file_.publish(settings, suffix_);
     sample_every_ = settings.sample_every;
     published_ = true;

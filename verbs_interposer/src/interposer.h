@@ -148,6 +148,7 @@ class Interposer {
   VerbsFile file_;
   std::mutex lock_;  // what is made and goes; never held over a call of the provider
   bool published_ = false;
+  bool complained_ = false;  // of the environment; a child of fork() inherits it
   uint64_t sample_every_ = 0;
   std::atomic<uint32_t> generation_{1};  // counts forks on the way here
   uint64_t next_context_ = 2;

@@ -2,7 +2,6 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <stdlib.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -12,35 +11,13 @@
 #include <cstring>
 #include <new>
 
-#include "core/run_files.h"
-#include "core/telemetry.h"
 #include "fabricpulse/clock_page.h"
+#include "job/records.h"
+#include "job/run_files.h"
 #include "meter.h"
 
 namespace fabricpulse::interposer {
 namespace {
-
-size_t align(size_t offset) { return (offset + 63) & ~static_cast<size_t>(63); }
-
-template <size_t N>
-void copy_text(char (&to)[N], const std::string& from) {
-  memset(to, 0, N);
-  memcpy(to, from.data(), std::min(from.size(), N - 1));
-}
-
-const char* text(const char* name) {
-  const char* value = getenv(name);
-  return value != nullptr && value[0] != '\0' ? value : nullptr;
-}
-
-uint64_t number(const char* name, uint64_t most, uint64_t otherwise) {
-  const char* value = text(name);
-  if (value == nullptr) return otherwise;
-  char* end = nullptr;
-  errno = 0;
-  const unsigned long long parsed = strtoull(value, &end, 10);
-  return errno == 0 && *end == '\0' && value[0] != '-' && parsed <= most ? parsed : otherwise;
-}
 
 // A file is kept this long after its writer's end, for who has not read the last counts.
 constexpr time_t kKeptSeconds = 120;
@@ -66,35 +43,17 @@ void remove_leftovers(const std::string& directory) {
 
 }  // namespace
 
-Settings Settings::from_environment() {
+Settings Settings::from_environment(std::string* complaint) {
   Settings settings;
-  settings.telemetry = number("FABRICPULSE_TELEMETRY", 1, 1) != 0;
-  settings.run_dir =
-      text("FABRICPULSE_RUN_DIR") != nullptr ? text("FABRICPULSE_RUN_DIR") : "/run/fabricpulse";
-  settings.workload = "unknown";
-  for (const char* name : {"SLURM_JOB_ID", "FABRICPULSE_WORKLOAD"})
-    if (text(name) != nullptr) settings.workload = text(name);
-  if (text("FABRICPULSE_HOST") != nullptr) {
-    settings.host = text("FABRICPULSE_HOST");
-  } else {
-    char name[96] = {};
-    if (gethostname(name, sizeof(name) - 1) == 0) settings.host = name;
-  }
-  for (const char* name :
-       {"FABRICPULSE_RANK", "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID"}) {
-    if (text(name) == nullptr) continue;
-    settings.rank = static_cast<uint32_t>(number(name, UINT32_MAX - 1, UINT32_MAX));
-    break;
-  }
-  const uint64_t every = number("FABRICPULSE_VERBS_SAMPLE", 1u << 20, settings.sample_every);
-  settings.sample_every = every;
+  static_cast<ProcessSettings&>(settings) = ProcessSettings::from_environment(complaint);
+  environment_number("FABRICPULSE_VERBS_SAMPLE", 0, 1u << 20, 1, &settings.sample_every, complaint);
   return settings;
 }
 
 size_t VerbsFile::size() {
-  return align(sizeof(fp_verbs_header)) + align(sizeof(fp_verbs_device) * kDevices) +
-         align(sizeof(fp_verbs_queue_pair) * kQueuePairs) + align(sizeof(fp_verbs_total) * kTotals) +
-         align(sizeof(fp_verbs_sample) * kSamples);
+  return aligned(sizeof(fp_verbs_header)) + aligned(sizeof(fp_verbs_device) * kDevices) +
+         aligned(sizeof(fp_verbs_queue_pair) * kQueuePairs) + aligned(sizeof(fp_verbs_total) * kTotals) +
+         aligned(sizeof(fp_verbs_sample) * kSamples);
 }
 
 VerbsFile::VerbsFile() {
@@ -103,11 +62,11 @@ VerbsFile::VerbsFile() {
   if (map == MAP_FAILED) throw std::bad_alloc();
   map_ = static_cast<uint8_t*>(map);
   header_ = reinterpret_cast<fp_verbs_header*>(map_);
-  size_t offset = align(sizeof(fp_verbs_header));
+  size_t offset = aligned(sizeof(fp_verbs_header));
   auto table = [&](auto*& records, uint32_t capacity) {
     using Record = std::remove_reference_t<decltype(*records)>;
     records = reinterpret_cast<Record*>(map_ + offset);
-    offset += align(sizeof(Record) * capacity);
+    offset += aligned(sizeof(Record) * capacity);
   };
   table(devices_, kDevices);
   table(queue_pairs_, kQueuePairs);
@@ -129,8 +88,8 @@ void VerbsFile::fill_header(const Settings& settings) {
   header_->pid_start_ticks = process_start_ticks(header_->pid);
   header_->start_raw_ns = fp_raw_clock_now();
   header_->sample_every = settings.sample_every;
-  copy_text(header_->host, settings.host);
-  copy_text(header_->workload, settings.workload);
+  copy_text(header_->host, settings.host.c_str());
+  copy_text(header_->workload, settings.workload.c_str());
   copy_text(header_->library_version, FABRICPULSE_VERSION);
   memcpy(header_->delay_bounds_ns, kVerbsDelayBounds, sizeof(header_->delay_bounds_ns));
   auto place = [&](fp_verbs_table table, auto* records, uint32_t capacity) {
@@ -149,23 +108,16 @@ void VerbsFile::publish(const Settings& settings, const char* suffix) {
   if (!settings.telemetry) return;
   const std::string directory = settings.run_dir + "/plugin";
   const std::string name = process_file_name() + suffix;
-  std::string temporary;
   if (!make_directories(directory)) return;
   remove_leftovers(directory);
-  const int fd = create_exclusive(directory + "/." + name, &temporary);
-  if (fd < 0) return;
-  fchmod(fd, 0644);
-  const std::string path = directory + "/" + name + ".verbs";
+  NewRunFile file(directory, name);
+  if (file.fd() < 0) return;
   // Written whole: a full file system must not become a SIGBUS later.
-  const bool whole = flock(fd, LOCK_EX | LOCK_NB) == 0 &&
-                     pwrite(fd, map_, size(), 0) == static_cast<ssize_t>(size()) &&
-                     mmap(map_, size(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) != MAP_FAILED;
-  if (whole && rename(temporary.c_str(), path.c_str()) == 0) {
-    fd_ = fd;  // has the lock
+  if (flock(file.fd(), LOCK_EX | LOCK_NB) != 0 ||
+      pwrite(file.fd(), map_, size(), 0) != static_cast<ssize_t>(size()) ||
+      mmap(map_, size(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file.fd(), 0) == MAP_FAILED)
     return;
-  }
-  unlink(temporary.c_str());
-  ::close(fd);
+  if (file.put_in_place(directory + "/" + name + ".verbs")) fd_ = file.release();  // it has the lock
 }
 
 void VerbsFile::leave_to_parent() {
@@ -202,10 +154,7 @@ fp_verbs_queue_pair* VerbsFile::take_queue_pair() {
     TablesChange birth(header_);
     fp_verbs_queue_pair* record = &queue_pairs_[i];
     RecordChange<fp_verbs_queue_pair> change(record);
-    const uint32_t sequence = record->sequence, generation = record->generation;
-    memset(record, 0, sizeof(*record));
-    record->sequence = sequence;
-    record->generation = generation + 1;
+    renew(record);
     return record;
   }
   ++header_->dropped_records;

@@ -10,16 +10,15 @@
 #include <string>
 
 #include "fabricpulse/verbs_telemetry.h"
+#include "job/environment.h"
 
 namespace fabricpulse::interposer {
 
 // Of the environment.
-struct Settings {
-  bool telemetry = true;
-  std::string run_dir, workload, host;
-  uint32_t rank = UINT32_MAX;
-  uint64_t sample_every = 16;
-  static Settings from_environment();
+struct Settings : ProcessSettings {
+  uint64_t sample_every = 16;  // FABRICPULSE_VERBS_SAMPLE
+  // complaint : as in job/environment.h
+  static Settings from_environment(std::string* complaint);
 };
 
 // Not thread-safe but for sample() and the records; the interposer's lock is for the rest.

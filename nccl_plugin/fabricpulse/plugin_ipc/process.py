@@ -1,7 +1,7 @@
 """Which process a file `<name>.telemetry` or `<name>.sock` of the NCCL plugin belongs to, and whether it still lives.
 
 The name is the process id and the inode of its PID namespace: containers that share the run directory each have a
-process 1 (nccl_plugin/src/core/telemetry.h, process_file_name()).
+process 1 (core/native/job/run_files.h, process_file_name()).
 """
 
 import errno

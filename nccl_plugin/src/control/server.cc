@@ -17,6 +17,7 @@
 #include "control/controlled_plugin.h"
 #include "core/owned_fds.h"
 #include "core/threads.h"
+#include "job/run_files.h"
 
 namespace fabricpulse {
 namespace {

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string>
 
+#include "job/environment.h"
+
 namespace fabricpulse {
 
 enum class LaneChoice : uint8_t { kAuto, kVerbs, kTcp };
@@ -19,8 +21,7 @@ struct JobNames {
   uint32_t nodes = 0;         // SLURM_JOB_NUM_NODES, else SLURM_NNODES
 };
 
-struct Config {
-  std::string run_dir = "/run/fabricpulse";  // FABRICPULSE_RUN_DIR
+struct Config : ProcessSettings {
   std::string nics;          // FABRICPULSE_NICS: names or patterns, comma separated; empty: all
   std::string nics_exclude;  // FABRICPULSE_NICS_EXCLUDE
   LaneChoice lanes =
@@ -28,18 +29,14 @@ struct Config {
   // FABRICPULSE_LAST_RESORT: names or patterns of NICs over which a connection has TCP lanes while none of its queue
   // pairs is up; empty: none
   std::string last_resort;
-  std::string ibverbs;               // FABRICPULSE_IBVERBS: the library; empty: libibverbs.so.1
-  std::string host;                  // FABRICPULSE_HOST, else the host name
-  std::string workload = "unknown";  // FABRICPULSE_WORKLOAD, else SLURM_JOB_ID
-  std::string control_group;         // FABRICPULSE_CONTROL_GROUP
-  uint32_t rank = UINT32_MAX;        // FABRICPULSE_RANK, else the launcher's
-  uint32_t max_lanes = 8;            // FABRICPULSE_MAX_LANES: of one connection
-  bool balance = true;               // FABRICPULSE_BALANCE: spread a backlog over all lanes
-  bool repath = true;                // FABRICPULSE_REPATH: new paths for lanes that stay bad
-  int payload_crc = -1;              // FABRICPULSE_PAYLOAD_CRC: 0, 1; -1: where it costs little
-  uint32_t paths = 2;     // FABRICPULSE_PATHS: least lanes over a NIC, by other source ports if need be
-  uint32_t detail = 0;    // FABRICPULSE_DETAIL: 0 to 2, see `detail` of the control protocol
-  bool telemetry = true;  // FABRICPULSE_TELEMETRY
+  std::string ibverbs;        // FABRICPULSE_IBVERBS: the library; empty: libibverbs.so.1
+  std::string control_group;  // FABRICPULSE_CONTROL_GROUP
+  uint32_t max_lanes = 8;     // FABRICPULSE_MAX_LANES: of one connection
+  bool balance = true;        // FABRICPULSE_BALANCE: spread a backlog over all lanes
+  bool repath = true;         // FABRICPULSE_REPATH: new paths for lanes that stay bad
+  int payload_crc = -1;       // FABRICPULSE_PAYLOAD_CRC: 0, 1; -1: where it costs little
+  uint32_t paths = 2;         // FABRICPULSE_PATHS: least lanes over a NIC, by other source ports if need be
+  uint32_t detail = 0;        // FABRICPULSE_DETAIL: 0 to 2, see `detail` of the control protocol
   uint64_t stall_ns = 25'000'000;  // FABRICPULSE_STALL_MS: least stall timer, see core/stall_timer.h
   uint64_t peer_timeout_ns =
       300'000'000'000;  // FABRICPULSE_PEER_TIMEOUT_S: no lane at all for so long = peer lost

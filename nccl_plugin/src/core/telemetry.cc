@@ -13,10 +13,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 
 #include "core/monotonic.h"
-#include "core/run_files.h"
 #include "core/runtime.h"
+#include "job/run_files.h"
 
 namespace fabricpulse {
 namespace {
@@ -27,8 +28,6 @@ constexpr uint64_t kBounds[FP_PLUGIN_DELAY_BOUNDS] = {
     1'000,      2'000,      5'000,       10'000,      20'000,      50'000,        100'000,      200'000,
     500'000,    1'000'000,  2'000'000,   3'000'000,   5'000'000,   7'500'000,     10'000'000,   15'000'000,
     20'000'000, 50'000'000, 100'000'000, 200'000'000, 500'000'000, 1'000'000'000, 2'000'000'000};
-
-size_t align(size_t offset) { return (offset + 63) & ~static_cast<size_t>(63); }
 
 // Whether the process that writes a telemetry file has done so lately. It may live in another PID namespace,
 // where our process table does not know it.
@@ -91,22 +90,22 @@ uint32_t delay_bucket(uint64_t delay_ns) {
 }
 
 size_t Telemetry::file_size() {
-  return align(sizeof(fp_plugin_header)) + align(sizeof(fp_plugin_device) * kDevices) +
-         align(sizeof(fp_plugin_connection) * kConnections) + align(sizeof(fp_plugin_lane) * kLanes) +
-         align(sizeof(fp_plugin_pair) * kPairs) + align(sizeof(fp_plugin_collective) * kCollectives) +
-         align(sizeof(fp_plugin_event) * kEvents) + align(sizeof(fp_plugin_job)) +
-         align(sizeof(fp_plugin_operation) * kOperations);
+  return aligned(sizeof(fp_plugin_header)) + aligned(sizeof(fp_plugin_device) * kDevices) +
+         aligned(sizeof(fp_plugin_connection) * kConnections) + aligned(sizeof(fp_plugin_lane) * kLanes) +
+         aligned(sizeof(fp_plugin_pair) * kPairs) + aligned(sizeof(fp_plugin_collective) * kCollectives) +
+         aligned(sizeof(fp_plugin_event) * kEvents) + aligned(sizeof(fp_plugin_job)) +
+         aligned(sizeof(fp_plugin_operation) * kOperations);
 }
 
 void Telemetry::lay_out(uint8_t* base) {
   map_ = base;
   header_ = reinterpret_cast<fp_plugin_header*>(base);
-  size_t offset = align(sizeof(fp_plugin_header));
+  size_t offset = aligned(sizeof(fp_plugin_header));
   auto table = [&](fp_plugin_table which, auto*& records, uint32_t capacity) {
     using Record = std::remove_reference_t<decltype(*records)>;
     records = reinterpret_cast<Record*>(base + offset);
     header_->tables[which] = {offset, sizeof(Record), capacity};
-    offset += align(sizeof(Record) * capacity);
+    offset += aligned(sizeof(Record) * capacity);
   };
   table(FP_TABLE_DEVICES, devices_, kDevices);
   table(FP_TABLE_CONNECTIONS, connections_, kConnections);
@@ -123,29 +122,24 @@ void Telemetry::open(const Config& config, const std::string& version, std::stri
   std::string directory = config.run_dir + "/plugin";
   std::string name = process_file_name();
   std::string final_path = directory + "/" + name + ".telemetry";
-  std::string temporary;
-  int fd = -1;
+  std::optional<NewRunFile> file;
   void* map = MAP_FAILED;
   if (config.telemetry) {
     if (make_directories(directory)) {
       remove_leftovers(directory);
-      fd = create_exclusive(directory + "/." + name, &temporary);
+      file.emplace(directory, name);
     }
-    if (fd >= 0) {
-      fchmod(fd, 0644);  // whatever the umask: the exporter has another user
+    if (file && file->fd() >= 0) {
       // Allocated now: a full file system must not become a SIGBUS in the job later.
-      errno = posix_fallocate(fd, 0, static_cast<off_t>(file_size()));  // which does not set it
-      if (errno == 0) map = mmap(nullptr, file_size(), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+      errno = posix_fallocate(file->fd(), 0, static_cast<off_t>(file_size()));  // which does not set it
+      if (errno == 0) map = mmap(nullptr, file_size(), PROT_READ | PROT_WRITE, MAP_SHARED, file->fd(), 0);
     }
-    if (map == MAP_FAILED) {
+    if (map == MAP_FAILED)
       *complaint += "no telemetry: cannot write " + final_path + ": " + strerror(errno) +
                     "; make room there or set FABRICPULSE_RUN_DIR to a directory of the job's user. ";
-      if (fd >= 0) unlink(temporary.c_str());
-    }
   }
   shared_ = map != MAP_FAILED;
   if (!shared_) map = mmap(nullptr, file_size(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (fd >= 0) ::close(fd);
   if (map == MAP_FAILED) throw std::bad_alloc();
   lay_out(static_cast<uint8_t*>(map));
   header_->version = FP_PLUGIN_TELEMETRY_VERSION;
@@ -170,12 +164,10 @@ void Telemetry::open(const Config& config, const std::string& version, std::stri
   header_->heartbeat_mono_ns = monotonic_ns();
   header_->magic = FP_PLUGIN_TELEMETRY_MAGIC;
   if (shared_) {
-    if (rename(temporary.c_str(), final_path.c_str()) == 0) {
+    if (file->put_in_place(final_path))
       path_ = final_path;
-    } else {
+    else
       *complaint += "no telemetry: " + final_path + " cannot be put in place: " + strerror(errno) + ". ";
-      unlink(temporary.c_str());
-    }
   }
 }
 
@@ -196,10 +188,7 @@ fp_plugin_connection* Telemetry::take_connection(uint32_t* index) {
     next_connection_ = i + 1;
     fp_plugin_connection* record = &connections_[i];
     RecordChange<fp_plugin_connection> change(record);
-    uint32_t sequence = record->sequence, generation = record->generation;
-    memset(record, 0, sizeof(*record));
-    record->sequence = sequence;
-    record->generation = generation + 1;
+    renew(record);
     record->state = 1;
     *index = i;
     return record;
@@ -218,10 +207,7 @@ fp_plugin_lane* Telemetry::take_lane(uint32_t* index) {
     TablesChange births(header_);
     fp_plugin_lane* record = &lanes_[i];
     RecordChange<fp_plugin_lane> change(record);
-    uint32_t sequence = record->sequence, generation = record->generation;
-    memset(record, 0, sizeof(*record));
-    record->sequence = sequence;
-    record->generation = generation + 1;
+    renew(record);
     record->state = FP_LANE_CONNECTING;
     *index = i;
     return record;

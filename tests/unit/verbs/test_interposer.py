@@ -17,12 +17,15 @@ from fabricpulse.plugin_ipc.verbs import VerbsSnapshot, VerbsTelemetryReader
 pytestmark = [pytest.mark.build, pytest.mark.slow, pytest.mark.timeout(900 + SECONDS)]
 
 
-def run(folder: Path, variant: str, *arguments: str) -> tuple[dict[str, int], dict[int, VerbsSnapshot]]:
-    """What the program counted, and the file of each process by its pid."""
+def run(
+    folder: Path, variant: str, *arguments: str, complaints: int = 0
+) -> tuple[dict[str, int], dict[int, VerbsSnapshot]]:
+    """What the program counted, and the file of each process by its pid. complaints : lines on standard error."""
     environment = os.environ | {"FABRICPULSE_RUN_DIR": str(folder), "FABRICPULSE_VERBS_SAMPLE": "1"}
     command = [str(native("verbs_interposer_host", variant)), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
+    assert done.stderr.count("\n") == complaints, done.stderr
     files = [VerbsTelemetryReader(path).read() for path in (folder / "plugin").glob("*.verbs")]
     return json.loads(done.stdout), {file.pid: file for file in files}
 
@@ -75,6 +78,13 @@ def test_a_child_of_fork_has_a_file_of_its_own(tmp_path: Path) -> None:
     assert counted(parent) == said
     assert counted(child)["posts"] == 3 * 2 + 3 * 2
     assert list(child.queue_pairs["number"]) == [200]
+
+
+def test_a_bad_variable_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the process that opens the first device, not by its children again; the rank is unknown."""
+    monkeypatch.setenv("FABRICPULSE_RANK", "first")
+    _, files = run(tmp_path, "address", "fork", complaints=1)
+    assert [file.rank for file in files.values()] == [None, None]
 
 
 def test_any_sequence_of_calls_leaves_the_meter_sound(tmp_path: Path) -> None:

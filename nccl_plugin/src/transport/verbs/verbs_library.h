@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "transport/verbs/verbs_abi.h"
+#include "job/verbs_abi.h"
 
 namespace fabricpulse {
 

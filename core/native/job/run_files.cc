@@ -1,4 +1,4 @@
-#include "core/run_files.h"
+#include "job/run_files.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -8,6 +8,9 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
+
+#include "fabricpulse/create_exclusive.h"
 
 namespace fabricpulse {
 
@@ -43,5 +46,26 @@ std::string process_file_name() {
            static_cast<unsigned long long>(pid_namespace()));
   return name;
 }
+
+NewRunFile::NewRunFile(const std::string& directory, const std::string& name) {
+  fd_ = create_exclusive(directory + "/." + name, &temporary_);
+  if (fd_ >= 0)
+    fchmod(fd_, 0644);
+  else
+    temporary_.clear();
+}
+
+NewRunFile::~NewRunFile() {
+  if (!temporary_.empty()) unlink(temporary_.c_str());
+  if (fd_ >= 0) ::close(fd_);
+}
+
+bool NewRunFile::put_in_place(const std::string& path) {
+  if (rename(temporary_.c_str(), path.c_str()) != 0) return false;
+  temporary_.clear();
+  return true;
+}
+
+int NewRunFile::release() { return std::exchange(fd_, -1); }
 
 }  // namespace fabricpulse

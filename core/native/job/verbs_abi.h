@@ -1,8 +1,8 @@
 // The part of libibverbs' ABI that queue pairs need, in our own words: the library is opened at run time, so its
 // headers are not needed to build, and a host without it can still load the plugin. Source: rdma-core,
 // libibverbs/verbs.h; the layouts are those of IBVERBS_1.1 and have not changed since.
-#ifndef FABRICPULSE_TRANSPORT_VERBS_VERBS_ABI_H_
-#define FABRICPULSE_TRANSPORT_VERBS_VERBS_ABI_H_
+#ifndef FABRICPULSE_JOB_VERBS_ABI_H_
+#define FABRICPULSE_JOB_VERBS_ABI_H_
 
 #include <pthread.h>
 
@@ -272,4 +272,4 @@ static_assert(sizeof(GidEntry) == 32 && sizeof(QueuePairInit) == 64, "libibverbs
 
 }  // namespace fabricpulse::ib
 
-#endif  // FABRICPULSE_TRANSPORT_VERBS_VERBS_ABI_H_
+#endif  // FABRICPULSE_JOB_VERBS_ABI_H_
