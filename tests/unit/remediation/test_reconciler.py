@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from tests.unit.remediation.world import START, World, alert, config
 
-from fabricpulse.remediation.receiver import health, observed_state
+from fabricpulse.remediation.receiver import episode_room, health
 from fabricpulse.remediation.receiver.model import Held, Target
 
 SPECIAL = "rules: [{{alert: FabricNicFlapping, mode: auto}}]\nhold: {{initial_s: 10, jitter: 0}}\n{}"
@@ -459,7 +459,7 @@ def test_an_alert_about_a_host_takes_out_no_nic_under_a_new_rule():
 
 def test_more_alerts_than_are_remembered(monkeypatch):
     """What is known goes on and ends, what is new is left out, and both journal and status say so."""
-    monkeypatch.setattr(observed_state, "MAX_EPISODES", 3)
+    monkeypatch.setattr(episode_room, "MAX_EPISODES", 3)
     monkeypatch.setattr(health, "MAX_EPISODES", 3)
     world = World(hosts=2, nics=4)
     world.deliver(*(alert("h9", f"rail{i}") for i in range(5)))

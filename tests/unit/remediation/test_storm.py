@@ -38,7 +38,7 @@ def test_an_event_that_is_undone_leaves_no_trace():
     transaction = Transaction(world.state)
     mark = transaction.mark()
     world.reconciler.observed.on_alerts(transaction, [alert("h0")], world.now)
-    world.reconciler.decisions._firing_targets(transaction)
+    world.reconciler.decisions._firing_targets.of(transaction)
     transaction.rollback(mark)
     world.reconciler.decisions.reconcile(transaction, world.now)
     assert list(transaction.actions) == []

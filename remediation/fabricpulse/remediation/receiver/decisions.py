@@ -6,6 +6,7 @@ firing starts it again from zero. The phases of a target are in `phases.py`.
 
 from fabricpulse.remediation.receiver.config import ReceiverConfig
 from fabricpulse.remediation.receiver.damping import hold_seconds, is_sticky
+from fabricpulse.remediation.receiver.firing_targets import FiringTargets
 from fabricpulse.remediation.receiver.guards import SETTLING, TRANSIENT, Guards
 from fabricpulse.remediation.receiver.hold import check_observed, is_over, is_proven, start_hold, stop_hold
 from fabricpulse.remediation.receiver.model import (
@@ -26,7 +27,6 @@ from fabricpulse.remediation.receiver.transaction import Transaction, with_chang
 
 # Firing targets that one cycle decides on.
 _AT_ONCE = 500
-_MODE_RANK = {"observe": 0, "dry_run": 1, "approve": 2, "auto": 3}
 
 
 class Decisions:
@@ -40,11 +40,7 @@ class Decisions:
         self._nics = nics
         self._rules = {rule.alert: rule for rule in config.rules}
         self._shared = SharedCauses()
-        # Target key -> the episode that counts for it, first come first, and the version of the episodes it is of.
-        self._firing_order: dict[str, str] = {}
-        # Target key -> the episode of a rule with nic.restore that counts for it.
-        self._asked_back: dict[str, str] = {}
-        self._firing_version = -1
+        self._firing_targets = FiringTargets(self._rules)
         self._next = 0
 
     def reconcile(self, transaction: Transaction, now: float) -> None:
@@ -56,7 +52,7 @@ class Decisions:
         self._expire(transaction, now)
         self._recovery.reconcile(transaction, now)
         forget(transaction, self._config.guards.breaker_window_s, now)
-        firing = self._firing_targets(transaction)
+        firing = self._firing_targets.of(transaction)
         if not firing and not transaction.targets:
             return
         guards = Guards(self._config, self._nics, transaction, now, self._shared)
@@ -72,37 +68,6 @@ class Decisions:
                 now,
             )
 
-    def _firing_targets(self, transaction: Transaction) -> dict[str, str]:
-        """Target key -> fingerprint of the firing episode that counts for it, first come first."""
-        if transaction.episodes_version != self._firing_version or not self._firing_version:
-            firing: dict[str, Episode] = {}
-            asked: dict[str, Episode] = {}
-            # Of each alert's name; of all others nothing follows here.
-            counts_in = {alert: asked for alert, rule in self._rules.items() if rule.action == "nic.restore"}
-            counts_in |= dict.fromkeys((a for a in self._rules if keeps_out(self._rules, a)), firing)
-            for episode in transaction.episodes.values():
-                if episode.status != "firing":
-                    continue
-                target, alert = episode.target, episode.alert
-                if not target.device:
-                    continue  # about a host or a leaf; its rule may be another one by now
-                counted = counts_in.get(alert)
-                if counted is None:
-                    if alert in self._rules:
-                        continue
-                    counted = firing  # no rule names it any more
-                key = target.key
-                known = counted.setdefault(key, episode)
-                if known is not episode and self._weight(episode) > self._weight(known):
-                    counted[key] = episode
-            self._asked_back = {key: episode.fingerprint for key, episode in asked.items()}
-            times = {key: episode.first_seen for key, episode in firing.items()}
-            self._firing_order = {
-                key: firing[key].fingerprint for key in sorted(times, key=times.__getitem__)
-            }
-            self._firing_version = transaction.episodes_version
-        return self._firing_order
-
     def _next_batch(self, keys: list[str]) -> list[str]:
         """The targets to decide on in this cycle: all, or in a storm the next ones, first come first served.
 
@@ -113,10 +78,6 @@ class Decisions:
         begin = self._next if self._next < len(keys) else 0
         self._next = begin + _AT_ONCE
         return keys[begin : begin + _AT_ONCE]
-
-    def _weight(self, episode: Episode) -> tuple[int, float]:
-        rule = self._rules.get(episode.alert)
-        return (_MODE_RANK[rule.mode] if rule is not None else -1, -episode.first_seen)
 
     def _firing(
         self, transaction: Transaction, guards: Guards, current: TargetState, episode: Episode, now: float
@@ -253,7 +214,7 @@ class Decisions:
 
     def _asked(self, transaction: Transaction, current: TargetState) -> Episode | None:
         """The episode of a rule with nic.restore that may bring this NIC back now, None without one."""
-        episode = transaction.episodes.get(self._asked_back.get(current.target.key, ""))
+        episode = transaction.episodes.get(self._firing_targets.asked_back.get(current.target.key, ""))
         if episode is None or not is_proven(current) or self._rules[episode.alert].mode == "observe":
             return None
         return episode

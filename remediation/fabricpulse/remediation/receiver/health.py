@@ -3,8 +3,8 @@
 import msgspec
 
 from fabricpulse.remediation.receiver.config import ReceiverConfig
+from fabricpulse.remediation.receiver.episode_room import MAX_EPISODES
 from fabricpulse.remediation.receiver.model import State
-from fabricpulse.remediation.receiver.observed_state import MAX_EPISODES
 from fabricpulse.remediation.receiver.rule_record import FLEET, stopped_rules
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from fabricpulse.remediation.protocol import MAX_NICS
 from fabricpulse.remediation.receiver.config import ReceiverConfig
+from fabricpulse.remediation.receiver.episode_room import EpisodeRoom
 from fabricpulse.remediation.receiver.hold import STOPPED, Observation, observe
 from fabricpulse.remediation.receiver.lane_requests import selector_of
 from fabricpulse.remediation.receiver.model import (
@@ -24,33 +25,9 @@ from fabricpulse.remediation.receiver.rebase import rebase
 from fabricpulse.remediation.receiver.rule_config import LANE_ACTIONS, RuleConfig, keeps_out
 from fabricpulse.remediation.receiver.transaction import Transaction, with_changes
 
-# Episodes that are remembered: one for each NIC of the largest fleets, and for three others of each.
-MAX_EPISODES = 200_000
 # What a line that tells of an alert says at most.
 _MOST_LABELS = 32
 _MOST_TEXT = 200
-
-
-class _Room:
-    """Room for new episodes in one event: who sends alerts must not fill the memory with NICs that he makes up."""
-
-    def __init__(self, transaction: Transaction) -> None:
-        self._transaction = transaction
-        self._left = MAX_EPISODES - len(transaction.episodes)
-        self._left_out = 0
-
-    def admits(self, alert: Alert, known: bool) -> bool:
-        """Whether this alert may be taken over; one that is known always is."""
-        if known or not alert.firing:
-            return True
-        self._left -= 1
-        self._left_out += self._left < 0
-        return self._left >= 0
-
-    def close(self) -> None:
-        """Tells how many were left out."""
-        if self._left_out:
-            self._transaction.log("fleet", "alerts_left_out", alerts=self._left_out, remembered=MAX_EPISODES)
 
 
 class ObservedState:
@@ -147,7 +124,7 @@ class ObservedState:
         """
         transaction.set(contact_at=now)
         suspect = False
-        room = _Room(transaction)
+        room = EpisodeRoom(transaction)
         for alert in alerts:
             named = self.target_of(alert)
             if unplaced is not None and isinstance(named, str):
@@ -179,7 +156,7 @@ class ObservedState:
         active = {alert.fingerprint: alert for answer in given for alert in answer}
         everywhere = set.intersection(*({alert.fingerprint for alert in answer} for answer in given))
         transaction.set(contact_at=now)
-        room = _Room(transaction)
+        room = EpisodeRoom(transaction)
         for alert in active.values():
             known = transaction.episodes.get(alert.fingerprint)
             # Silenced or inhibited, it begins nothing, but what it began goes on.
