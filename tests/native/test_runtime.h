@@ -30,8 +30,10 @@ class TestRuntime : public Runtime {
 
   std::string warned;  // the last one
 
- private:
+ protected:
   Config config_;
+
+ private:
   Telemetry telemetry_;
 };
 

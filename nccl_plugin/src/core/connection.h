@@ -46,6 +46,7 @@ struct Lane {
   int32_t fixed_weight = -1;   // lane.weight; -1 automatic
   bool last_resort = false;    // in service although it should not be: no other was left
   bool ever_up = false;
+  bool proven = false;     // this incarnation has carried something (LaneTransport::proven())
   bool replacing = false;  // sender: a incarnation on another path is being dialled while this one works
 
   StallTimer timer;

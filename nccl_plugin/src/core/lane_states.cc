@@ -94,6 +94,7 @@ void Connection::lane_joined(Lane* lane, std::unique_ptr<LaneTransport> transpor
   lane->transport = std::move(transport);
   lane->transport->attach(this);
   lane->up = true;
+  lane->proven = false;
   lane->timer.reset();
   lane->last_acknowledged = 0;
   lane->acknowledged_at_ns = now;  // the handshake went there and back
@@ -151,6 +152,7 @@ void Connection::fail_lane(uint32_t index, fp_lane_reason reason, uint64_t now) 
       std::any_of(lanes_.begin(), lanes_.end(), [](const Lane& l) { return l.up && !l.spare; }))
     reason = FP_REASON_RELIEVED;  // the sender decides when
   lane->up = false;
+  lane->proven |= lane->transport && lane->transport->proven();
   if (lane->transport) {
     PathSample last = lane->transport->sample();
     if (last.valid) {
@@ -169,7 +171,8 @@ void Connection::fail_lane(uint32_t index, fp_lane_reason reason, uint64_t now) 
   // By command, or the end that a farewell has announced: no fault.
   bool command = reason == FP_REASON_COMMAND || reason == FP_REASON_REPATH || reason == FP_REASON_RELIEVED ||
                  bye_received_;
-  if (!command) {
+  // One that has carried nothing was not back: a try that has failed, see SendConnection::note_tries().
+  if (!command && lane->proven) {
     penalty(lane, now);
     lane->penalty += kPenalty;
   }

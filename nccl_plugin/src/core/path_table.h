@@ -18,6 +18,8 @@ class PathTable {
     uint64_t suspected_ns = 0;  // a lane over it was silent: the others are to ask the peer
     uint64_t failed_ns = 0;     // a lane over it was given up for silence
     uint64_t used_ns = 0;
+    uint64_t tried_ns = 0;  // a lane over it was up and proved nothing: when one was last tried; 0: it works
+    uint64_t due_ns = UINT64_MAX;   // of the lanes that wait for a try since then, the one due first
     uint64_t last_resort_ns = 0;    // when the log had it last that a spare lane carries a connection over it
     bool unreachable_said = false;  // in the log
   };

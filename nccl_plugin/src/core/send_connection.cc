@@ -293,6 +293,7 @@ void SendConnection::on_tick(uint64_t now) {
       }
     }
   }
+  note_tries(now);
   if (spares_planned_) review_spares(now);
   pump(now);
   select_paths(now);

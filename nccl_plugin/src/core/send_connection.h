@@ -119,6 +119,8 @@ class SendConnection final : public Connection {
     uint64_t next_dial_ns = 0;
     uint64_t backoff_ns = 0;
     uint64_t first_dial_ns = 0;  // of a lane that has not been up; 0: none
+    bool patient = false;        // the dial under way waits long
+    bool in_vain = false;        // the last incarnation was up and proved nothing; note_tries()
     uint64_t fence_sent_ns = 0;
     uint64_t failed_ns = 0;
     // A new path.
@@ -145,6 +147,9 @@ class SendConnection final : public Connection {
   void note_unreachable(Lane* lane, uint32_t epoch, uint64_t now);
   void pump(uint64_t now);
   void select_paths(uint64_t now);
+  // Keeps count of what lanes that are up have proven of their paths; and whether one may be tried now.
+  void note_tries(uint64_t now);
+  bool may_try(const Lane& lane, uint64_t now) const;
   // Whether spare lanes are needed. Ends those that are not any more, once what is under way on them has arrived.
   void review_spares(uint64_t now);
   bool draining(const Lane& lane, uint64_t now) const;

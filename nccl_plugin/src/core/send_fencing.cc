@@ -103,6 +103,7 @@ void SendConnection::on_lane_failed(Lane* lane, fp_lane_reason reason, uint64_t 
   flow.failed_ns = now;
   flow.fence_sent_ns = 0;
   flow.next_dial_ns = now + flow.backoff_ns;
+  flow.in_vain = !lane->proven;
   if (reason == FP_REASON_REPATH) flow.next_dial_ns = now;
   if (reason != FP_REASON_REPATH) flow.repath = false;
   // Out of lanes: nobody can carry the fence, so every lane is dialled at once; the hello fences too.

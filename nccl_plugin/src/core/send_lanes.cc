@@ -13,7 +13,9 @@ constexpr uint64_t kFirstBackoffNs = 50'000'000;
 constexpr uint64_t kMaxBackoffNs = 150'000'000;
 constexpr uint64_t kUnreachableBackoffNs =
     1'000'000'000;                    // each dial costs both hosts; other lanes carry the job
-constexpr uint32_t kPatientDial = 4;  // each such one waits long
+constexpr uint32_t kPatientDial = 4;  // each such one waits long, one of a connection at a time
+// A path whose lanes come up and pass nothing, while others carry the job; the lane whose turn it is may be gone.
+constexpr uint64_t kTryEveryNs = 500'000'000, kTurnNs = 100'000'000;
 constexpr uint64_t kFirstLaneNs =
     1'000'000'000;  // a connection without lanes tries its first one for so long alone
 constexpr uint64_t kLastResortNs =
@@ -80,6 +82,37 @@ void SendConnection::review_spares(uint64_t now) {
   }
 }
 
+// Ends meet over TCP also where queue pairs pass nothing: their lanes come up each time and prove nothing. Such a path is
+// tried by one lane of this process now and then, one after the other, and by all once one has proven it.
+void SendConnection::note_tries(uint64_t now) {
+  for (Lane& lane : lanes_) {
+    Flow& flow = flow_[lane.index];
+    const bool in_vain = std::exchange(flow.in_vain, false);
+    const bool proven = lane.up && !lane.proven && lane.transport->proven();
+    if (lane.spare || !(in_vain || proven)) continue;
+    const uint8_t* address = remote_address(lane);
+    PathTable::Path* path = address != nullptr ? runtime_->path(lane.nic, address, now) : nullptr;
+    lane.proven |= proven;
+    if (path != nullptr && proven) path->tried_ns = 0;
+    if (path != nullptr && in_vain && path->tried_ns == 0) path->tried_ns = flow.failed_ns;
+  }
+}
+
+bool SendConnection::may_try(const Lane& lane, uint64_t now) const {
+  const bool carried = std::any_of(lanes_.begin(), lanes_.end(),
+                                   [](const Lane& other) { return other.up && other.transport->proven(); });
+  if (lane.spare || !carried) return true;
+  const uint8_t* address = remote_address(lane);
+  PathTable::Path* path = address != nullptr ? runtime_->path(lane.nic, address, now) : nullptr;
+  if (path == nullptr || path->tried_ns == 0) return true;
+  const uint64_t due = flow_[lane.index].next_dial_ns, ago = elapsed(now, path->tried_ns);
+  if (ago < kTryEveryNs) path->due_ns = std::min(path->due_ns, due);
+  if (ago < kTryEveryNs || (due > path->due_ns && ago < kTryEveryNs + kTurnNs)) return false;
+  path->tried_ns = now;
+  path->due_ns = UINT64_MAX;
+  return true;
+}
+
 bool SendConnection::want_dial(uint64_t now, DialPlan* plan) {
   if (lost_ || closed_ || bye_received_) return false;
   bool none = lanes_up() == 0 && no_lane_since_ns_ != 0 && elapsed(now, no_lane_since_ns_) >= kLastResortNs;
@@ -115,11 +148,16 @@ bool SendConnection::want_dial(uint64_t now, DialPlan* plan) {
       }
       continue;
     }
+    if (!may_try(lane, now)) continue;
     flow.dialling = true;
     if (flow.first_dial_ns == 0) flow.first_dial_ns = now;
     uint8_t flags = resort || none || lane.spare ? kHelloLastResort : 0;
     if (lane.spare) flags |= kHelloSpare;
-    uint32_t patience = ++flow.dials % kPatientDial == 0 ? flow.dials / kPatientDial : 0;
+    // If all waited at the same time, none would be there when the fault ends.
+    flow.patient =
+        ++flow.dials % kPatientDial == 0 &&
+        std::none_of(flow_, flow_ + lanes_.size(), [](const Flow& other) { return other.patient; });
+    const uint32_t patience = flow.patient ? flow.dials / kPatientDial : 0;
     bool optional = lanes_up() > 0 || (lane.index != 0 && elapsed(now, no_lane_since_ns_) < kFirstLaneNs);
     *plan = {lane.index, fencing_.take_epoch(lane.index), flow.source_port, flags, patience, optional};
     flow.source_port = 0;  // if that port cannot be had, another one is better than none
@@ -133,7 +171,7 @@ void SendConnection::dialled(uint32_t index, uint32_t epoch, std::unique_ptr<Lan
   now_ns_ = now;
   Lane& lane = lanes_[index];
   Flow& flow = flow_[index];
-  flow.dialling = false;
+  flow.dialling = flow.patient = false;
   if (reply != nullptr) {
     note_peer_state(reply->held);
     if (reply->status == HelloStatus::kDisabled) lane.peer_disabled = true;
