@@ -14,6 +14,9 @@
 //   plugin_close_host LIBRARY leave FOLDER     connects to itself, and closes the receiving end before the sending one has
 //                                              been asked for again; writes `result`: what becomes of that, and of a
 //                                              message on it
+//   plugin_close_host LIBRARY abandon FOLDER   gives up connections to itself before it has them: by the end of their
+//                                              context, by asking no more (FABRICPULSE_PEER_TIMEOUT_S), and by an
+//                                              error of connect(); writes into `result` how many sockets are left after each
 //
 // tests/integration/plugin/test_close.py plays them.
 #include <dirent.h>
@@ -184,6 +187,37 @@ int leaves(const NetV12* net, void* context) {
   return out == nullptr || net->close_send(out) == kSuccess ? 0 : 5;
 }
 
+// How many sockets there are above `before` once it stays so, or after five seconds.
+int left_over(int before) {
+  for (int tries = 0; tries < 5000 && sockets() > before; ++tries) usleep(1000);
+  return sockets() - before;
+}
+
+int abandons(const NetV12* net, void* context) {
+  char first[kHandleBytes] = {}, handle[kHandleBytes] = {};
+  void *listener = nullptr, *out = nullptr, *unused = nullptr, *other = nullptr;
+  if (net->listen(context, 0, first, &listener) != kSuccess) return 3;
+  const int before = sockets();
+  std::string said;
+  // Begins a connection and lets it have its lanes; NCCL would ask again now.
+  auto begin = [&](void* of) {
+    memcpy(handle, first, sizeof(handle));
+    if (net->connect(of, 0, handle, &out, &unused) != kSuccess || out != nullptr) exit(3);
+    for (int tries = 0; tries < 5000 && sockets() < before + 4; ++tries) usleep(1000);
+    said += std::to_string(sockets() > before) + " ";
+  };
+  Config config{-1};
+  if (net->init(&other, 2, &config, log_line, nullptr) != kSuccess) return 3;
+  begin(other);
+  if (net->finalize(other) != kSuccess) return 5;
+  said += std::to_string(left_over(before)) + " ";
+  begin(context);
+  said += std::to_string(left_over(before)) + " ";
+  if (net->connect(context, 0, handle, &out, &unused) == kSuccess) return 6;  // too late
+  write_file("result", said + std::to_string(left_over(before)));
+  return net->close_listen(listener) == kSuccess ? 0 : 5;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -202,5 +236,6 @@ int main(int argc, char** argv) {
   if (strcmp(argv[2], "truncate") == 0) return receive(net, context, true);
   if (strcmp(argv[2], "send") == 0) return send(net, context);
   if (strcmp(argv[2], "leave") == 0) return leaves(net, context);
+  if (strcmp(argv[2], "abandon") == 0) return abandons(net, context);
   return forks(net, context);
 }

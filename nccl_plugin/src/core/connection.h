@@ -129,6 +129,8 @@ class Connection : public LaneSink {
   void drive(uint64_t now);
   // The service thread's share: timers, pings, fences that wait, telemetry. Called every few milliseconds.
   void tick(uint64_t now, uint64_t since_last);
+  // Of a connection that NCCL has not been given: it has asked no more for so long that it never will.
+  virtual bool forgotten(uint64_t /*since_last*/) { return false; }
   // A lane may be about to fail: the next tick should be soon.
   bool suspects() const { return suspects_; }
   uint64_t last_driven() const { return last_driven_ns_.load(std::memory_order_relaxed); }

@@ -9,6 +9,7 @@ namespace {
 constexpr double kSpreadSeconds = 0.002;   // a backlog shorter than this stays on the primary lane
 constexpr double kReserveSeconds = 0.100;  // lanes that share a NIC with a better lane
 constexpr uint64_t kWeightsNs = 200'000'000;
+constexpr uint64_t kMostUnaskedNs = 1'000'000'000;  // of one tick
 
 }  // namespace
 
@@ -301,6 +302,15 @@ void SendConnection::on_tick(uint64_t now) {
     weights_at_ns_ = now;
     publish_weights();
   }
+}
+
+// NCCL gives up a connection that it does not have yet by asking no more: there is nothing that it could close.
+bool SendConnection::forgotten(uint64_t since_last) {
+  if (handed_over()) return false;
+  unasked_ns_ += std::min(since_last, kMostUnaskedNs);
+  if (unasked_ns_ < runtime_->config().peer_timeout_ns) return false;
+  runtime_->info(describe() + ": nobody has asked for it in a long time; it is given up before it was used");
+  return true;
 }
 
 void SendConnection::publish_weights() {

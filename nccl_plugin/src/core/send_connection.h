@@ -7,6 +7,7 @@
 #ifndef FABRICPULSE_CORE_SEND_CONNECTION_H_
 #define FABRICPULSE_CORE_SEND_CONNECTION_H_
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <utility>
@@ -71,6 +72,11 @@ class SendConnection final : public Connection {
   // Spare lanes over pairs that have none yet, as many as there is room for.
   void add_spares(const std::vector<NicPair>& pairs, uint64_t now);
   bool spares_planned() const { return spares_planned_; }
+  // connect() was asked for it, and has given it to NCCL, which closes it from then on.
+  void asked() { unasked_ns_ = 0; }
+  void hand_over() { handed_over_.store(true, std::memory_order_relaxed); }
+  bool handed_over() const { return handed_over_.load(std::memory_order_relaxed); }  // without the lock too
+  bool forgotten(uint64_t since_last) override;
   // A lane that should be dialled now; false if there is none. The lane counts as being dialled until
   // dialled().
   bool want_dial(uint64_t now, DialPlan* plan);
@@ -184,6 +190,9 @@ class SendConnection final : public Connection {
   bool receive_known_[kMaxRequests] = {};
   NicPair planned_for_{0, 0};  // how many NICs each end had
   PathSelector paths_;
+  std::atomic<bool> handed_over_{false};
+  uint64_t unasked_ns_ =
+      0;  // since connect() was asked for it; what this process slept through is not counted
   bool spares_planned_ = false, had_queue_pair_ = false;
   uint64_t unanswered_ns_ = 0;  // since when the peer has answered on none, though it had once; 0: it does
   uint64_t relieved_ns_ = 0;    // since when a queue pair may take over from spare lanes; 0: none does

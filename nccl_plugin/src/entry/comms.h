@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 
 #include "abi/net.h"
 #include "process/collectives.h"
@@ -21,8 +22,28 @@ struct Attributes {
   std::atomic<uint32_t> changes{1};
 };
 
+// Connections that connect() has begun and not returned yet. Several threads may connect.
+class Begun {
+ public:
+  // What a call has left in the handle, and whether it was the last one.
+  void note(uint64_t cookie, bool over) {
+    std::lock_guard<std::mutex> held(lock_);
+    if (over) {
+      cookies_.erase(cookie);
+    } else if (cookie != 0) {
+      cookies_.insert(cookie);
+    }
+  }
+  const std::set<uint64_t>& cookies() const { return cookies_; }
+
+ private:
+  std::mutex lock_;
+  std::set<uint64_t> cookies_;
+};
+
 struct Context {  // of a communicator
   std::shared_ptr<PluginEngine> engine;
+  Begun begun;
   uint64_t communicator = 0;
   std::shared_ptr<Attributes> attributes = std::make_shared<Attributes>();
   abi::ProfilerCallback profiler = nullptr;

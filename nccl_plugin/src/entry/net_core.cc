@@ -68,6 +68,7 @@ Result finalize(void* context) {
   return guarded([&]() -> Result {
     auto* made = static_cast<Context*>(context);
     if (made == nullptr) return abi::kSuccess;
+    for (uint64_t cookie : made->begun.cookies()) made->engine->give_up(cookie);
     made->engine->add_communicator(-1);
     delete made;
     return abi::kSuccess;
@@ -129,7 +130,11 @@ Result connect(void* context, int device, void* handle, void** send_comm) {
     memcpy(&own, handle, sizeof(own));
     auto sender = made->engine->connect(static_cast<uint32_t>(device), made->communicator, &own, &error);
     memcpy(handle, &own, sizeof(own));
-    if (!error.empty()) return report(made->engine.get(), error, abi::kRemoteError);
+    made->begun.note(own.cookie, sender != nullptr || !error.empty());
+    if (!error.empty()) {
+      made->engine->give_up(own.cookie);  // NCCL has nothing that it could close
+      return report(made->engine.get(), error, abi::kRemoteError);
+    }
     if (!sender) return abi::kSuccess;
     auto* comm = new SendComm;
     comm->engine = made->engine;

@@ -244,16 +244,17 @@ std::shared_ptr<SendConnection> PluginEngine::connect(uint32_t device, uint64_t 
     return nullptr;
   }
   ConnectionLock locked(sender.get());
+  sender->asked();
   if (sender->broken(now())) {
     *error = sender->lost_reason();
     return nullptr;
   }
   // The peer may have closed its end before NCCL has asked for this one: without this it would ask for ever. What it sends
   // is an error.
-  if (sender->closed_by_peer()) return sender;
   bool primary = sender->lanes()[0].up;
   bool grace_over = elapsed(now(), sender->lanes()[0].state_since_ns) > kPrimaryGraceNs;
-  if (sender->lanes_up() == 0 || (!primary && !grace_over)) return nullptr;
+  if (!sender->closed_by_peer() && (sender->lanes_up() == 0 || (!primary && !grace_over))) return nullptr;
+  sender->hand_over();
   return sender;
 }
 
@@ -301,6 +302,11 @@ void PluginEngine::close(const std::shared_ptr<Connection>& connection) {
   connections_.remove(*connection);
 }
 
+void PluginEngine::give_up(uint64_t cookie) {
+  auto connection = connections_.find(cookie, Direction::kSend);
+  if (connection && !std::static_pointer_cast<SendConnection>(connection)->handed_over()) close(connection);
+}
+
 void PluginEngine::set_avoided(uint32_t nic, bool avoided) {
   nics_.mutable_at(nic).avoided = avoided;  // the service thread shows it
   wake();
@@ -312,10 +318,16 @@ int PluginEngine::tick(uint64_t now, uint64_t since_last) {
   bool any = false, busy = false, suspect = false;
   for (auto& connection : connections()) {
     any = true;
+    bool forgotten = false;
     {
       ConnectionLock locked(connection.get());
       if (connection->closed()) continue;
       connection->tick(now, since_last);
+      forgotten = connection->forgotten(since_last);
+    }
+    if (forgotten) {
+      close(connection);
+      continue;
     }
     handshakes_.start_dials(connection, now);
     handshakes_.announce_nics(connection, now);

@@ -80,6 +80,8 @@ class PluginEngine final : public ControlledPlugin, private ServiceWork {
   std::shared_ptr<SendConnection> connect(uint32_t device, uint64_t communicator, Handle* handle,
                                           std::string* error);
   void close(const std::shared_ptr<Connection>& connection);
+  // NCCL will not ask any more for the connection that a handle with this cookie began.
+  void give_up(uint64_t cookie);
 
   // ---- control socket's thread and service thread ----
   std::vector<std::shared_ptr<Connection>> connections() const override { return connections_.all(); }

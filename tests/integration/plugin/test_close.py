@@ -1,7 +1,7 @@
 """How connections end, and what a job's children and its limits leave of them (tests/native/plugin_close_host.cc)."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -23,10 +23,10 @@ def lab() -> Iterator[Lab]:
         yield started
 
 
-def play(lab: Lab, host: int, part: str, folder: Path) -> LabProcess:
+def play(lab: Lab, host: int, part: str, folder: Path, env: Mapping[str, str] | None = None) -> LabProcess:
     """Starts one process of the pair."""
     program = [str(native("plugin_close_host")), str(library()), part, str(folder)]
-    return lab.host(host).popen(program, env={"FABRICPULSE_NICS": "rail*"})
+    return lab.host(host).popen(program, env={"FABRICPULSE_NICS": "rail*", **(env or {})})
 
 
 def test_a_receiver_that_closes_in_order_is_no_error_when_its_words_are_lost(
@@ -69,6 +69,14 @@ def test_a_peer_that_has_left_before_connect_is_done_is_told(lab: Lab, tmp_path:
     process = play(lab, 0, "leave", tmp_path)
     assert process.wait(30) == 0
     assert (tmp_path / "result").read_text() == "6"  # ncclRemoteError
+
+
+def test_a_connection_that_is_given_up_before_it_is_there_leaves_nothing(lab: Lab, tmp_path: Path) -> None:
+    """NCCL gives up by asking no more, and has nothing to close: its lanes end with its context, or when nobody has asked
+    for so long as a peer may be away. They stayed for the life of the process."""
+    process = play(lab, 0, "abandon", tmp_path, {"FABRICPULSE_PEER_TIMEOUT_S": "1"})
+    assert process.wait(30) == 0
+    assert (tmp_path / "result").read_text() == "1 0 1 0 0"
 
 
 def test_a_child_keeps_no_socket(lab: Lab, tmp_path: Path) -> None:
