@@ -28,6 +28,7 @@
 
 #include "core/recv_connection.h"
 #include "core/send_connection.h"
+#include "idle_transport.h"
 #include "process/handshakes.h"
 #include "test_runtime.h"
 #include "wire_lane.h"
@@ -48,26 +49,17 @@ struct Fabric {
 };
 
 // Dials arrive at the other host at once, or, on a silent rail, when the kernel sends their SYN again.
-class FakeTransport final : public Transport {
+class FakeTransport final : public IdleTransport {
  public:
   explicit FakeTransport(Fabric* fabric) : fabric_(fabric) {}
   void join(Handshakes* own, Handshakes* peer) { own_ = own, peer_ = peer; }
 
   fp_lane_transport kind() const override { return fabric_->verbs ? FP_LANE_VERBS : FP_LANE_TCP; }
-  int memory_kinds() const override { return kMemoryHost; }
-  std::vector<NicInfo> discover(const std::vector<std::string>&) const override { return {}; }
-  bool wants(const std::string&) const override { return false; }
-  bool look_up(NicInfo*) const override { return true; }
-  bool link_up(const std::string&) const override { return true; }
-  uint16_t listen(uint32_t, const NicInfo&, uint16_t) override { return 1; }
-  bool listens(uint32_t) const override { return true; }
-  void stop_listening(uint32_t) override {}
   void dial(const NicInfo&, const DialRequest& request, uint64_t now) override {
     fabric_->dials += fabric_->rdma_dead[request.nic];
     dials_.push_back({request, now});
   }
   bool dialling() const override { return !dials_.empty(); }
-  void serve(uint64_t, uint64_t) override {}
   void tick(uint64_t now) override {
     for (size_t i = 0; i < dials_.size();) {
       Dial& dial = dials_[i];
@@ -86,8 +78,6 @@ class FakeTransport final : public Transport {
       }
     }
   }
-  RegisteredMemory* register_memory(void*, size_t, int) override { return nullptr; }
-  void deregister_memory(RegisteredMemory*) override {}
 
  private:
   struct Dial {

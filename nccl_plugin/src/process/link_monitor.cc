@@ -21,7 +21,7 @@ LinkMonitor::~LinkMonitor() {
   if (fd_ >= 0) close_owned(fd_);
 }
 
-int LinkMonitor::open() { return fd_ = open_link_events(); }
+int LinkMonitor::open() { return watch(open_link_events()); }
 
 void LinkMonitor::events(uint64_t now) {
   uint32_t touched = 0;

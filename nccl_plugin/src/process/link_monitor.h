@@ -30,6 +30,8 @@ class LinkMonitor {
   // Descriptor that is readable when something has happened; -1 if the kernel tells nothing, then all is
   // polled.
   int open();
+  // The same with a descriptor of the caller's, from which datagrams of rtnetlink are read; it ends with this.
+  int watch(int fd) { return fd_ = fd; }
   // It is readable. What concerns other interfaces of the host costs next to nothing: containers come and go.
   void events(uint64_t now);
   // A transport says that something has changed.
