@@ -1,5 +1,7 @@
 // Plays a script to what decides whether a peer's process has ended (nccl_plugin/src/core/peer_liveness.h);
 // tests/unit/plugin/test_peer_liveness.py writes it. One command a line on standard input:
+//   o                        what follows is of the other one of two connections
+//   p <process>              the connection's peer is this process
 //   u                        a lane is up
 //   a                        a hello was answered
 //   v                        a hello was answered by another version; prints 1 if the peer is taken to run it, else 0
@@ -13,10 +15,19 @@
 #include "core/peer_liveness.h"
 
 int main() {
-  fabricpulse::PeerLiveness peer;
+  fabricpulse::PeerLiveness connections[2];
+  fabricpulse::PeerEnds ends;
+  size_t at = 0;
   std::string command;
   while (std::cin >> command) {
-    if (command == "u") {
+    fabricpulse::PeerLiveness& peer = connections[at];
+    if (command == "o") {
+      at = 1 - at;
+    } else if (command == "p") {
+      uint64_t process[2] = {};
+      std::cin >> process[0];
+      peer.share(ends.of(process));
+    } else if (command == "u") {
       peer.lane_up();
     } else if (command == "a") {
       peer.answered();

@@ -56,6 +56,7 @@ Lane& Connection::make_lane(uint32_t nic, uint64_t now, bool spare) {
 void Connection::set_peer(const ProcessIdentity& peer, const WireNic* nics, uint32_t count) {
   peer_ = peer;
   peer_known_ = true;
+  liveness.share(runtime_->peer_ended(peer.id));
   peer_nics_.assign(nics, nics + count);
   {
     RecordChange<fp_plugin_connection> change(record_);

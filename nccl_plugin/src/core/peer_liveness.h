@@ -7,6 +7,8 @@
 //  - after the peer's kernel has ended a lane in order (FIN) without a BYE: a process that ends does that,
 //    neither a plugin that gives up a lane (it resets) nor a firewall; or
 //  - when they go on for long.
+// All connections to a process share that its kernel has ended a lane in order: of lanes with data that nobody has read
+// the kernel says the same as who gives one up.
 // Any other answer of the peer's process forgets them, and so does a connection that is taken, whether or not the
 // process says anything on it in time: it may be slow, or stopped.
 //
@@ -15,9 +17,39 @@
 #ifndef FABRICPULSE_CORE_PEER_LIVENESS_H_
 #define FABRICPULSE_CORE_PEER_LIVENESS_H_
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <utility>
 
 namespace fabricpulse {
+
+// Whether the kernel of a peer's process has ended a lane in order, and that process has not been heard since.
+using PeerEnded = std::shared_ptr<std::atomic<bool>>;
+
+// By process; each as long as somebody holds it. One thread.
+class PeerEnds {
+ public:
+  PeerEnded of(const uint64_t (&process)[2]) {
+    const std::pair<uint64_t, uint64_t> key{process[0], process[1]};
+    if (PeerEnded known = ends_[key].lock()) return known;
+    if (ends_.size() > most_) {
+      for (auto at = ends_.begin(); at != ends_.end();)
+        at = at->second.expired() ? ends_.erase(at) : std::next(at);
+      most_ = 2 * ends_.size() + 64;
+    }
+    PeerEnded made = std::make_shared<std::atomic<bool>>(false);
+    ends_[key] = made;
+    return made;
+  }
+
+ private:
+  std::map<std::pair<uint64_t, uint64_t>, std::weak_ptr<std::atomic<bool>>> ends_;
+  size_t most_ = 64;
+};
 
 class PeerLiveness {
  public:
@@ -35,7 +67,7 @@ class PeerLiveness {
   // The peer's host has taken a connection: the listening socket is there.
   void listens() {
     refusals_ = 0;
-    ended_ = false;
+    *ended_ = false;
   }
   // A hello was answered by a process that runs another version, or so it says.
   void other_version() {
@@ -47,7 +79,13 @@ class PeerLiveness {
     ever_up_ = true;
   }
   // The peer's end of a lane was closed in order, and no BYE came before it.
-  void lane_ended() { ended_ = true; }
+  void lane_ended() { *ended_ = true; }
+  // Which process it is, to all connections of which this is common.
+  void share(PeerEnded ended) {
+    if (ended == nullptr || ended == ended_) return;
+    if (*ended_) *ended = true;
+    ended_ = std::move(ended);
+  }
   // A connection was refused. path_was_up: a lane over this pair of NICs has been up; first_path: it is the pair of
   // the connection's first lane.
   void refused(bool path_was_up, bool first_path, uint64_t now) {
@@ -61,12 +99,13 @@ class PeerLiveness {
   }
   // Whether the process is gone, as far as can be known. Ask while no lane is up.
   bool gone() const {
-    return refusals_ >= kRefusals && last_ns_ - first_ns_ >= (ended_ ? kRefusedNs : kRefusedLongNs);
+    return refusals_ >= kRefusals && last_ns_ - first_ns_ >= (*ended_ ? kRefusedNs : kRefusedLongNs);
   }
   bool runs_other_version() const { return other_versions_ >= kOtherVersions; }
 
  private:
-  bool ever_up_ = false, ended_ = false;
+  PeerEnded ended_ = std::make_shared<std::atomic<bool>>(false);
+  bool ever_up_ = false;
   uint32_t refusals_ = 0, other_versions_ = 0;  // on end
   uint64_t first_ns_ = 0, last_ns_ = 0;
 };

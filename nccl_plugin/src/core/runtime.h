@@ -9,6 +9,7 @@
 #include "core/config.h"
 #include "core/nic.h"
 #include "core/path_table.h"
+#include "core/peer_liveness.h"
 #include "core/telemetry.h"
 
 namespace fabricpulse {
@@ -43,6 +44,8 @@ class Runtime {
   virtual PathTable::Path* path(uint32_t /*nic*/, const uint8_t* /*address*/, uint64_t /*now*/) {
     return nullptr;
   }
+  // Service thread: what all connections to that process share (core/peer_liveness.h). nullptr: nothing.
+  virtual PeerEnded peer_ended(const uint64_t (&/*process*/)[2]) { return nullptr; }
   // Asks for a tick() soon, from any thread.
   virtual void wake() = 0;
   // A line for NCCL's log.

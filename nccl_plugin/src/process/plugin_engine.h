@@ -115,6 +115,7 @@ class PluginEngine final : public ControlledPlugin, private ServiceWork {
   PathTable::Path* path(uint32_t nic, const uint8_t* address, uint64_t now) override {
     return paths_.at(nic, address, now);
   }
+  PeerEnded peer_ended(const uint64_t (&process)[2]) override { return peer_ends_.of(process); }
   void wake() override { service_.wake(); }
   void warn(const std::string& text) override;
   void info(const std::string& text) override;
@@ -157,6 +158,7 @@ class PluginEngine final : public ControlledPlugin, private ServiceWork {
   std::unique_ptr<LinkMonitor> links_;
   std::unique_ptr<ControlServer> control_;
   PathTable paths_;
+  PeerEnds peer_ends_;
   uint64_t published_ns_ = 0;
   std::atomic<uint32_t> detail_{0};
   std::mutex profilers_lock_;

@@ -99,3 +99,15 @@ def test_a_peer_that_had_a_lane_runs_this_version(play: Play) -> None:
 def test_another_version_is_a_sign_of_life(play: Play) -> None:
     """Refusals before it and after it are not put together."""
     assert not any(play("u", "e", *refusals(2, 200), "v", *refusals(2, 200, start_ms=START_MS + 500)))
+
+
+@pytest.mark.parametrize("known_first", [True, False])
+def test_what_one_connection_saw_of_a_process_all_know(play: Play, known_first: bool) -> None:
+    """Data that nobody had read makes the kernel reset a lane of a killed process; another connection's lane was ended
+    in order. Without that it took ten seconds. Any sign of life on either forgets it; another process is another."""
+    ended = ["p 7", "e"] if known_first else ["e", "p 7"]
+    both = ["u", *ended, "o"]  # the other one was up before
+    assert play("o", "p 7", "u", "o", *both, *refusals(3, 50)) == [False, False, True]
+    assert play("o", "p 7", "u", "o", *both, "o", "c", "o", *refusals(3, 50)) == [False] * 3
+    assert play("o", "p 7", "u", "o", *both, "a", "o", *refusals(3, 50)) == [False] * 3
+    assert play("o", "p 8", "u", "o", *both, *refusals(3, 50)) == [False] * 3
