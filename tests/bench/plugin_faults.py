@@ -248,7 +248,7 @@ def chaos_anywhere(faults: int, seed: int) -> None:
     with Lab(hosts=3, rails=2, nic_mbit=300) as lab:
         ring = Ring(lab, 3, ["--stream", "0-262144"])
         ring.wait_running()
-        story = play(ring, lab, seed, faults, (0.02, 0.2), LONGEST_FAULT_S)
+        story = play(ring.ranks, lab, seed, faults, (0.02, 0.2), LONGEST_FAULT_S)
         healed = time.time()
         hangs = 0
         try:
@@ -311,7 +311,7 @@ def chaos_beside_a_whole_rail(faults: int, seed: int) -> None:
             time.sleep(1)  # what the return of the lanes costs is not of the next phase
             since = time.time()
             play(
-                ring,
+                ring.ranks,
                 lab,
                 seed + number,
                 min(PHASE, faults - number),

@@ -1,13 +1,13 @@
-"""Random faults on the NICs of a ring, drawn from a seed."""
+"""Random faults on the NICs of a job, drawn from a seed."""
 
 import random
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
-from tests.integration.plugin.ring import Ring
+from tests.integration.plugin.ring import Rank, Ring
 
 from fabricpulse.lab import Lab
 from fabricpulse.lab.faults import Fault, together
@@ -64,13 +64,14 @@ def no_address(lab: Lab, host: Host, nic: Nic) -> Fault:
 
 
 def play(
-    ring: Ring,
+    ranks: Sequence[Rank],
     lab: Lab,
     seed: int,
     count: int,
     pause_s: tuple[float, float] = (0.02, 0.4),
     longest_s: float = 1.0,
     whole_rail: int | None = None,
+    going: Callable[[], bool] | None = None,
 ) -> list[str]:
     """Plays `count` random faults, several at a time; returns what was done. All are healed at the end.
 
@@ -78,10 +79,10 @@ def play(
     address that is gone, a firewall that rejects, all NICs of one host at once, one NIC twice in a row, a stopped peer,
     a child without exec. A NIC has one of them at a time. `longest_s` bounds those that LONGEST_S
     allows to last longer.
-    whole_rail : nothing happens to it, nor to the processes.
+    whole_rail : nothing happens to it, nor to the processes. going : no further fault once this is false.
     """
     dice = random.Random(seed)
-    hosts = [lab.host(rank.host) for rank in ring.ranks]
+    hosts = [lab.host(rank.host) for rank in ranks]
     story: list[str] = []
     running: list[tuple[float, Callable[[], None], list[Nic]]] = []
 
@@ -91,11 +92,11 @@ def play(
                 entry[1]()
                 running.remove(entry)
 
-    while len(story) < count:
+    while len(story) < count and (going is None or going()):
         host = dice.choice(hosts)
         nics = [nic for at, nic in enumerate(host.nics) if at != whole_rail]
         nic = dice.choice(nics)
-        rank = dice.choice(ring.ranks)
+        rank = dice.choice(ranks)
         single: dict[str, Callable[[], Fault]] = {
             "down": nic.down,
             "admin_down": nic.admin_down,

@@ -106,7 +106,7 @@ def survive(
     try:
         ring.wait_running()
         with commands(ring, seed) as answered:
-            story = play(ring, lab, seed, count, longest_s=longest_s)
+            story = play(ring.ranks, lab, seed, count, longest_s=longest_s)
         assert set(answered) >= COMMANDS
         healed = time.time()
         ring.until(lambda: ring.bandwidth(healed, time.time()) > 0, 20.0)
