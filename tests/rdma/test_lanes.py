@@ -331,6 +331,32 @@ def test_a_tcp_lane_is_the_last_resort(fleet: RdmaFleet, tmp_path: Path) -> None
         ring.finish(PATIENCE_S)
 
 
+@pytest.mark.slow
+def test_tcp_of_a_nic_is_the_last_resort_of_its_queue_pairs(fleet: RdmaFleet, tmp_path: Path) -> None:
+    """RoCE is dropped on both rails, TCP over the same NICs is not: queue pairs come up again and again, as their ends
+    meet over TCP; the job goes on by TCP all the same, and back."""
+    with RingPair(
+        tmp_path,
+        ["--bytes", "64K", "--slice", "64K", "--channels", "1"],
+        {"FABRICPULSE_LAST_RESORT": "rail*"},
+        port=7003,
+    ) as ring:
+        ring.until_moved(1, PATIENCE_S)
+        ring.until(lambda: ring.up(0) and ring.up(1), PATIENCE_S)
+        with fleet.rdma_dead(0), fleet.rdma_dead(1):
+            ring.until(ring.on_last_resort, PATIENCE_S)
+            ring.until_moved(MIB // 4, PATIENCE_S)
+            carries = [lane for lane in ring.lanes() if lane["state"] == "last_resort"]
+            again = {key: epoch + 1 for key, epoch in epochs(ring, 0).items()}
+            ring.until(lambda: all(epoch >= again[key] for key, epoch in epochs(ring, 0).items()), PATIENCE_S)
+            assert ring.on_last_resort()
+            ring.until_moved(MIB // 4, PATIENCE_S)
+        assert {(lane["device"][:-1], lane["transport"]) for lane in carries} == {("rail", "tcp")}
+        ring.until(lambda: not ring.on_last_resort() and ring.up(0), PATIENCE_S)
+        ring.until_moved(MIB // 4, PATIENCE_S)
+        ring.finish(PATIENCE_S)
+
+
 def test_without_libibverbs_the_job_does_not_start_on_tcp(fleet: RdmaFleet, tmp_path: Path) -> None:
     """The error says what is missing, which devices wait for it, and how to have TCP all the same."""
     assert fleet.rails == 2
