@@ -57,7 +57,8 @@ class Exchange {
         listeners[peer * channels + c] =
             net_->listen(static_cast<int>(c % devices), handles.data() + kHandle * (peer * channels + c));
     auto all = rendezvous_->all_gather(handles);
-    size_t block = std::max<size_t>(options_.bytes / (tree_ ? 1 : n - 1) / channels, 16);
+    size_t shares = std::max<size_t>(size_t{channels} * (tree_ ? 1 : n - 1), 1);
+    size_t block = std::max<size_t>(options_.bytes / shares, 16);
     for (uint32_t peer = 0; peer < n; ++peer)
       for (uint32_t c = 0; c < channels && near(peer); ++c) {
         Connection made;
