@@ -237,8 +237,8 @@ int main(int argc, char** argv) {
       Rendezvous rendezvous(options.rank, options.size, options.rendezvous, options.connect_seconds);
       auto net = load_net(options.plugin, options.abi, options.seed);
       Exchange exchange(options, pattern != nullptr && strcmp(pattern, "tree") == 0,
-                        hot == nullptr ? 0 : static_cast<uint32_t>(atoi(hot)), net.get(), &rendezvous,
-                        &counters);
+                        hot == nullptr ? 0 : static_cast<uint32_t>(strtoul(hot, nullptr, 10)), net.get(),
+                        &rendezvous, &counters);
       exchange.connect();
       rendezvous.barrier(options.connect_seconds);
       exchange.run();
