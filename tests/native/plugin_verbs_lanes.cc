@@ -62,6 +62,7 @@ constexpr uint32_t kTcpNic = 2;
 
 struct Host final : SteppedRuntime {
   TcpUse nic_tcp(uint32_t nic) const override { return nic == kTcpNic ? TcpUse::kOnly : TcpUse::kNone; }
+  fp_lane_transport lane_kind(bool spare) const override { return spare ? FP_LANE_TCP : FP_LANE_VERBS; }
 };
 
 // Both ends of a connection over loopback.
@@ -263,6 +264,10 @@ class Simulation {
     const Lane& spare = sender_->lanes().back();
     if (was_spare_ && !spare.up && spare.reason == FP_REASON_RELIEVED) ++relieved_;
     if (spare.up && spare.state != FP_LANE_LAST_RESORT) broken("a lane of last resort that does not say so");
+    if (spare.record != nullptr && spare.record->transport != FP_LANE_TCP) broken("a spare lane is not TCP");
+    constexpr const char* kSaid = "none of its lanes over queue pairs is up; TCP from nic";
+    if (spare.up && !was_spare_ && host_.warned.find(kSaid) == std::string::npos)
+      broken("the log does not say that TCP carries the connection: " + host_.warned);
     was_spare_ = spare.up;
     // The kernel's time is another than this: what it would put off acknowledging looks like a stall here.
     int on = 1;

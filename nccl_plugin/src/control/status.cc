@@ -23,7 +23,7 @@ bool planned_record(const ControlledPlugin& engine, const Connection& connection
   r->device = connection.planned_nic(index);
   r->index = index;
   const bool spare = connection.planned_spare(index);
-  r->transport = spare ? FP_LANE_TCP : engine.lane_kind();
+  r->transport = engine.lane_kind(spare);
   r->state = *wanted_name(engine, connection, index, r->device) != 'e' ? FP_LANE_DISABLED
              : spare                                                   ? FP_LANE_SPARE
                                                                        : FP_LANE_CONNECTING;

@@ -66,6 +66,11 @@ enum class LaneStatus : uint8_t {
   kCorrupt,   // a checksum was wrong: what arrived is not what was sent
 };
 
+// In the log.
+inline const char* lanes_over(fp_lane_transport kind) {
+  return kind == FP_LANE_VERBS ? "queue pairs" : "TCP";
+}
+
 // What the transport itself knows about its path.
 struct PathSample {
   bool valid = false;

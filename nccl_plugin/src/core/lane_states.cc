@@ -75,7 +75,7 @@ void Connection::show_lane(Lane* lane, uint32_t epoch) {
   {
     RecordChange<fp_plugin_lane> change(lane->record);
     fp_plugin_lane* r = lane->record;
-    r->transport = lane->spare ? FP_LANE_TCP : runtime_->lane_kind();
+    r->transport = runtime_->lane_kind(lane->spare);
     r->connection = record_index_;
     r->index = lane->index;
     r->device = lane->nic;
@@ -119,7 +119,8 @@ void Connection::lane_joined(Lane* lane, std::unique_ptr<LaneTransport> transpor
 
 // In the log: each connection for who reads all, the first over a path in a while as a warning.
 void Connection::tell_last_resort(const Lane& lane, uint64_t now) {
-  const std::string text = describe() + ": none of its queue pairs is up; TCP from " +
+  const std::string text = describe() + ": none of its lanes over " + lanes_over(runtime_->lane_kind(false)) +
+                           " is up; " + lanes_over(lane.transport->kind()) + " from " +
                            runtime_->nic_name(lane.nic) + " to " + lane.peer_device +
                            " carries it until one is (FABRICPULSE_LAST_RESORT)";
   const uint8_t* address = remote_address(lane);

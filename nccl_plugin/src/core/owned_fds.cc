@@ -1,7 +1,6 @@
 #include "core/owned_fds.h"
 
 #include <pthread.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -35,12 +34,6 @@ int own_fd(int fd) {
 void close_owned(int fd) {
   if (fd >= 0 && fd < kMost) owned[fd / 64].fetch_and(~(UINT64_C(1) << (fd % 64)), std::memory_order_relaxed);
   ::close(fd);
-}
-
-void reset_owned(int fd) {
-  const linger hard{1, 0};
-  setsockopt(fd, SOL_SOCKET, SO_LINGER, &hard, sizeof(hard));
-  close_owned(fd);
 }
 
 }  // namespace fabricpulse

@@ -10,9 +10,6 @@ namespace fabricpulse {
 int own_fd(int fd);
 // Closes a descriptor that was owned.
 void close_owned(int fd);
-// Ends a TCP socket that was owned with a reset: a FIN would look like the end of this process
-// (core/peer_liveness.h).
-void reset_owned(int fd);
 
 }  // namespace fabricpulse
 

@@ -38,8 +38,8 @@ class Runtime {
   virtual uint64_t nic_bytes_per_second(uint32_t nic) const = 0;
   // Whether spare lanes may go over it.
   virtual TcpUse nic_tcp(uint32_t /*nic*/) const { return TcpUse::kNone; }
-  // What lanes are made of.
-  virtual fp_lane_transport lane_kind() const { return FP_LANE_TCP; }
+  // What its transport makes lanes of, or spare lanes.
+  virtual fp_lane_transport lane_kind(bool /*spare*/) const { return FP_LANE_TCP; }
   // Service thread: what all connections together know of a path. nullptr: nobody keeps that.
   virtual PathTable::Path* path(uint32_t /*nic*/, const uint8_t* /*address*/, uint64_t /*now*/) {
     return nullptr;

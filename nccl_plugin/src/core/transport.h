@@ -93,6 +93,8 @@ class Transport {
  public:
   virtual ~Transport() = default;
   virtual fp_lane_transport kind() const = 0;
+  // Of spare lanes (core/spare_lanes.h).
+  virtual fp_lane_transport spare_kind() const { return kind(); }
   virtual int memory_kinds() const = 0;
 
   // ---- NICs ----

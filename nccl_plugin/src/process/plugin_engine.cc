@@ -12,7 +12,6 @@
 #include "core/monotonic.h"
 #include "process/collectives.h"
 #include "transport/choose_transport.h"
-#include "transport/tcp/tcp_transport.h"
 
 namespace fabricpulse {
 namespace {
@@ -89,8 +88,6 @@ bool PluginEngine::start(std::string* error) {
   if (!service_.open(error)) return false;
   transport_ = choose_transport(
       config_, &service_, &handshakes_, [this](uint64_t at) { links_->transport_changed(at); }, &no_lanes_);
-  // The profiler alone needs no lanes; for NCCL open_listeners() says why there are none.
-  if (!transport_) transport_ = std::make_unique<TcpTransport>(config_, &service_, &handshakes_);
   links_ = std::make_unique<LinkMonitor>(this, transport_.get(), &nics_, &connections_, &nics_lock_, &port_);
   handshakes_.start(transport_.get(), &port_);
   if (first_scan.empty()) first_scan = transport_->discover({});
@@ -108,9 +105,9 @@ bool PluginEngine::start(std::string* error) {
   service_.start();
   std::string names;
   for (const NicInfo& nic : first_scan) names += (names.empty() ? "" : ", ") + nic.name;
-  info("fabricpulse " + std::string(kPluginVersion) + ": NICs " + names +
-       (transport_->kind() == FP_LANE_VERBS ? ", lanes over queue pairs" : ", lanes over TCP") +
-       ", control socket " + (control_->path().empty() ? "none" : control_->path()));
+  info("fabricpulse " + std::string(kPluginVersion) + ": NICs " + names + ", lanes over " +
+       lanes_over(transport_->kind()) + ", control socket " +
+       (control_->path().empty() ? "none" : control_->path()));
   return true;
 }
 

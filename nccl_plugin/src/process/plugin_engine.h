@@ -66,7 +66,9 @@ class PluginEngine final : public ControlledPlugin, private ServiceWork {
   uint32_t device_count() const { return device_count_.load(std::memory_order_acquire); }
   const Nic& nic(uint32_t index) const { return nics_.at(index); }
   Transport* transport() { return transport_.get(); }
-  fp_lane_transport lane_kind() const override { return transport_->kind(); }
+  fp_lane_transport lane_kind(bool spare) const override {
+    return spare ? transport_->spare_kind() : transport_->kind();
+  }
   void add_communicator(int change);
   void called(const char* abi);
 
@@ -154,7 +156,7 @@ class PluginEngine final : public ControlledPlugin, private ServiceWork {
   ServiceThread service_{this};
   Handshakes handshakes_{this, &identity_, &nics_, &connections_};
   std::unique_ptr<Transport> transport_;
-  std::string no_lanes_;  // why there can be none
+  std::string no_lanes_;  // why there can be none; the profiler alone needs none
   std::unique_ptr<LinkMonitor> links_;
   std::unique_ptr<ControlServer> control_;
   PathTable paths_;

@@ -23,23 +23,24 @@ std::string joined(const std::vector<std::string>& names) {
 }  // namespace
 
 std::unique_ptr<Transport> choose_transport(const Config& config, Poller* poller, TransportEvents* events,
-                                            std::function<void(uint64_t)> ports_changed, std::string* error) {
+                                            std::function<void(uint64_t)> ports_changed,
+                                            std::string* no_lanes) {
   std::vector<std::string> present = VerbsDevices::present();
   bool verbs = config.lanes == LaneChoice::kVerbs || (config.lanes == LaneChoice::kAuto && !present.empty());
   if (!verbs) return std::make_unique<TcpTransport>(config, poller, events);
   auto transport = std::make_unique<VerbsTransport>(config, poller, events, std::move(ports_changed));
   std::string why;
   if (!transport->open(&why)) {
-    *error = why;
+    *no_lanes = why;
   } else if (!any_for_queue_pairs(transport->discover({}))) {
-    *error = "no NIC that is up (FABRICPULSE_NICS=" + (config.nics.empty() ? "all" : config.nics) +
-             ") has its address as a RoCE v2 GID of an RDMA device";
+    *no_lanes = "no NIC that is up (FABRICPULSE_NICS=" + (config.nics.empty() ? "all" : config.nics) +
+                ") has its address as a RoCE v2 GID of an RDMA device";
   } else {
     return transport;
   }
-  if (!present.empty()) *error += "; RDMA devices of this host: " + joined(present);
-  *error += ". FABRICPULSE_LANES=tcp takes TCP lanes";
-  return nullptr;
+  if (!present.empty()) *no_lanes += "; RDMA devices of this host: " + joined(present);
+  *no_lanes += ". FABRICPULSE_LANES=tcp takes TCP lanes";
+  return std::make_unique<TcpTransport>(config, poller, events);
 }
 
 }  // namespace fabricpulse

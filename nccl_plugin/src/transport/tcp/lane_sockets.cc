@@ -75,4 +75,10 @@ int dial_socket(const NicInfo& from, const DialRequest& request, uint16_t source
   return -1;
 }
 
+void reset_owned(int fd) {
+  const linger hard{1, 0};
+  setsockopt(fd, SOL_SOCKET, SO_LINGER, &hard, sizeof(hard));
+  close_owned(fd);
+}
+
 }  // namespace fabricpulse

@@ -25,6 +25,9 @@ uint32_t full_packets(int fd);
 bool is_ready(int fd, short events);  // of poll(2)
 // A socket on its way to the peer; -1: errno says why not. source_port: 0: any.
 int dial_socket(const NicInfo& from, const DialRequest& request, uint16_t source_port);
+// Ends a socket that was owned (core/owned_fds.h) with a reset: a FIN would look like the end of this process
+// (core/peer_liveness.h).
+void reset_owned(int fd);
 
 }  // namespace fabricpulse
 

@@ -6,6 +6,7 @@
 #include "core/monotonic.h"
 #include "core/owned_fds.h"
 #include "core/threads.h"
+#include "transport/tcp/lane_sockets.h"
 
 namespace fabricpulse {
 namespace {
