@@ -134,7 +134,7 @@ class Host final : public SteppedRuntime {
     handshakes.start(&transport, &port);
   }
   TcpUse nic_tcp(uint32_t nic) const override { return nics.at(nic).tcp; }
-  fp_lane_transport lane_kind() const override { return transport.kind(); }
+  fp_lane_transport lane_kind(bool spare) const override { return spare ? FP_LANE_TCP : transport.kind(); }
   PathTable::Path* path(uint32_t nic, const uint8_t* address, uint64_t now) override {
     return paths.at(nic, address, now);
   }
