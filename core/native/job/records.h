@@ -93,8 +93,9 @@ void read_fields(const Record* from, std::pair<Value Record::*, Value*>... field
 // Into a field of a record: cut off where it does not fit, always ended by a zero, the rest zeros.
 template <size_t N>
 inline void copy_text(char (&to)[N], const char* from) {
-  size_t size = strnlen(from, N - 1);
-  memcpy(to, from, size);
+  // Not strnlen and memcpy: inlined for a literal, compilers tell of them that they may read beyond its end.
+  size_t size = 0;
+  for (; size < N - 1 && from[size] != 0; ++size) to[size] = from[size];
   memset(to + size, 0, N - size);
 }
 

@@ -193,6 +193,14 @@ class Trial:
         own = {other for other in own if "record" in self._rules[other]}
         return frozenset(own.union(*(self._used(other) for other in own)))
 
+    @cache  # noqa: B019 (one object a test run)
+    def _loaded(self, path: Path) -> frozenset[str]:
+        """The rules that a test file loads."""
+        files = [(path.parent / name).resolve() for name in self._files[path]["rule_files"]]
+        return frozenset(
+            name_of(rule) for file in files for group in _load(file)["groups"] for rule in group["rules"]
+        )
+
     def _dependents(self, name: str) -> list[str]:
         return [other for other in self._rules if other == name or name in self._used(other)]
 
@@ -253,17 +261,24 @@ class Trial:
         ]
         read = set(names).union(*(_mentions(expression) for expression in asked)) & self._rules.keys()
         wanted = read.union(*(self._used(name) for name in read))
-        rules = [
-            mutant.rule if name == mutant.name else rule
-            for name, rule in self._rules.items()
-            if name in wanted
-        ]
-        rules.sort(key=lambda rule: "alert" in rule)
-        rule_file = self._folder / f"{stem}.rules.yaml"
-        rule_file.write_text(yaml.dump({"groups": [{"name": "g", "rules": rules}]}, Dumper=_DUMPER))
         written = []
+        rule_files: dict[frozenset[str], Path] = {}
         for number, path in enumerate(files):
             if tests[number]:
+                # A record whose file a test does not load may be among the series that it gives.
+                loaded = frozenset(wanted & self._loaded(path))
+                rule_file = rule_files.get(loaded)
+                if rule_file is None:
+                    rule_file = rule_files[loaded] = self._folder / f"{stem}.{len(rule_files)}.rules.yaml"
+                    rules = [
+                        mutant.rule if name == mutant.name else rule
+                        for name, rule in self._rules.items()
+                        if name in loaded
+                    ]
+                    rules.sort(key=lambda rule: "alert" in rule)
+                    rule_file.write_text(
+                        yaml.dump({"groups": [{"name": "g", "rules": rules}]}, Dumper=_DUMPER)
+                    )
                 written.append(self._folder / f"{stem}.{number}.test.yaml")
                 written[-1].write_text(
                     yaml.dump(
