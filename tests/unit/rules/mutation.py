@@ -265,8 +265,13 @@ class Trial:
         rule_files: dict[frozenset[str], Path] = {}
         for number, path in enumerate(files):
             if tests[number]:
-                # A record whose file a test does not load may be among the series that it gives.
-                loaded = frozenset(wanted & self._loaded(path))
+                # A record that a test gives as a series is not also made, unless its file says so.
+                given = {
+                    each["series"].partition("{")[0]
+                    for test in tests[number]
+                    for each in test["input_series"]
+                }
+                loaded = frozenset(wanted - (given - self._loaded(path)))
                 rule_file = rule_files.get(loaded)
                 if rule_file is None:
                     rule_file = rule_files[loaded] = self._folder / f"{stem}.{len(rule_files)}.rules.yaml"
