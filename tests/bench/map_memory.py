@@ -216,7 +216,7 @@ class _Told:
             if what(self.worker.answer):
                 return True
             self.survey_mb = max(self.survey_mb, self.worker.survey_mb())
-            time.sleep(0.2)
+            time.sleep(0.2)  # the pace of a poll with a limit
             self.rest()
         return False
 

@@ -9,7 +9,15 @@ import time
 from typing import Any
 
 import yaml
-from tests.bench.remediation_rebalance import CONFIG, PORT, STATIC, UPLINK_MBIT, plans_of, start_daemon
+from tests.bench.remediation_rebalance import (
+    CONFIG,
+    PORT,
+    STATIC,
+    UPLINK_MBIT,
+    plans_of,
+    start_agent,
+    start_daemon,
+)
 from tests.bench.rows import Rows
 from tests.integration.plugin.paths import put_on, sending, two_spines
 from tests.integration.plugin.ring import Ring
@@ -85,14 +93,7 @@ def _one(rows: Rows, case: str, lab: Lab, pairs: tuple[tuple[str, str], ...]) ->
     base: dict[str, Any] = {"rules": [], "watchdog": "", "rebalance": CONFIG | {"mode": "observe"}}
     base["journal"] = str(lab.mgmt.directory / "remediation.db")
     daemons = [start_daemon(lab, "mgmt", "receiver", base, f"0.0.0.0:{PORT}")]
-    for host in lab.fabric.host_names:
-        config = {
-            "receiver": f"http://{lab.fabric.front_end_addresses['mgmt']}:{PORT}",
-            "host": host,
-            "journal": str(lab.node(host).directory / "node.db"),
-            "report_interval_s": 1,
-        }
-        daemons.append(start_daemon(lab, host, "node", config, "127.0.0.1:9616"))
+    daemons += [start_agent(lab, host) for host in lab.fabric.host_names]
     # With the daemons there, too: they take CPU time from the jobs. They move nothing yet.
     rings = _run(lab, pairs, STATIC, [f"spine{at % 2}" for at in range(len(pairs))])
     time.sleep(2)  # lanes that have just moved start slowly

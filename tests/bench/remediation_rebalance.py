@@ -41,6 +41,17 @@ def start_daemon(lab: Lab, node: str, command: str, config: dict[str, Any], list
         )
 
 
+def start_agent(lab: Lab, host: str) -> LabProcess:
+    """The agent of a host, which reports to the receiver on mgmt each second."""
+    config = {
+        "receiver": f"http://{lab.fabric.front_end_addresses['mgmt']}:{PORT}",
+        "host": host,
+        "journal": str(lab.node(host).directory / "node.db"),
+        "report_interval_s": 1,
+    }
+    return start_daemon(lab, host, "node", config, "127.0.0.1:9616")
+
+
 def plans_of(lab: Lab) -> list[dict[str, Any]]:
     """The receiver's plans."""
     url = f"http://127.0.0.1:{PORT}/api/v1/rebalances"
@@ -55,7 +66,6 @@ def rebalance(rows: Rows, rounds: int) -> None:
     errors: list[float] = []
     for number in range(rounds):
         with two_spines(UPLINK_MBIT) as lab:
-            mgmt = lab.fabric.front_end_addresses["mgmt"]
             base = {"rules": [], "watchdog": "", "rebalance": CONFIG}
             base["journal"] = str(lab.mgmt.directory / "remediation.db")
             daemons = [start_daemon(lab, "mgmt", "receiver", base, address.format("0.0.0.0", PORT))]
@@ -63,14 +73,7 @@ def rebalance(rows: Rows, rounds: int) -> None:
             since = time.time()
             time.sleep(SPAN_S)  # the measurement itself
             before = [ring.bandwidth(since, since + SPAN_S) for ring in rings]
-            for host in lab.fabric.host_names:
-                config = {
-                    "receiver": f"http://{mgmt}:{PORT}",
-                    "host": host,
-                    "journal": str(lab.node(host).directory / "node.db"),
-                    "report_interval_s": 1,
-                }
-                daemons.append(start_daemon(lab, host, "node", config, "127.0.0.1:9616"))
+            daemons += [start_agent(lab, host) for host in lab.fabric.host_names]
             begun = time.monotonic()
             plans: list[dict[str, Any]] = []
 

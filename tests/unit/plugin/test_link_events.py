@@ -84,7 +84,7 @@ def test_a_nic_is_looked_at_when_it_changes() -> None:
 
 
 def test_nics_that_come_are_looked_for_at_most_five_times_a_second() -> None:
-    """A hundred in 0.1 s, 450 in 0.45 s: a look at all interfaces, which is dear, stands for many."""
+    """A hundred in 0.1 s, 450 in 0.45 s: one reading of all interfaces, which is dear, stands for many."""
     assert looks(*(link(NEWLINK, 50 + at, b"rail%d\0" % (9 + at)) for at in range(100))) == (0, 0, 1)
     assert looks(*(link(NEWLINK, 50 + at, b"rail%d\0" % (9 + at)) for at in range(450))) == (0, 0, 3)
 

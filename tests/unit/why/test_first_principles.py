@@ -1,5 +1,5 @@
-"""What physics says of a fault, written down without a look at what the model makes of it: one thing is wrong, and the
-model must not be led astray by what it brings about, by what was always so, or by what is not known."""
+"""What physics says of a fault, written down without running the model: one thing is wrong, and the model must not be
+misled by what it brings about, by what was always so, or by what is not known."""
 
 from dataclasses import replace
 from typing import Any
