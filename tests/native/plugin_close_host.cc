@@ -16,7 +16,7 @@
 //                                              message on it
 //   plugin_close_host LIBRARY abandon FOLDER   gives up connections to itself before it has them: by the end of their
 //                                              context, by asking no more (FABRICPULSE_PEER_TIMEOUT_S), and by an
-//                                              error of connect(); writes into `result` how many sockets are left after each
+//                                              error of connect(); writes into `result` how many lanes are left after each
 //
 // tests/integration/plugin/test_close.py plays them.
 #include <dirent.h>
@@ -24,6 +24,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -127,16 +128,37 @@ int send(const NetV12* net, void* context) {
   return 0;
 }
 
-int sockets() {
+int option(int fd, int name) {
+  int value = -1;
+  socklen_t size = sizeof(value);
+  return getsockopt(fd, SOL_SOCKET, name, &value, &size) == 0 ? value : -1;
+}
+
+// How many descriptors of this process `counts`.
+int descriptors(bool (*counts)(int fd)) {
   int count = 0;
   DIR* dir = opendir("/proc/self/fd");
-  while (dirent* entry = readdir(dir)) {
-    char target[64] = {};
-    std::string path = std::string("/proc/self/fd/") + entry->d_name;
-    if (readlink(path.c_str(), target, sizeof(target) - 1) > 0) count += strncmp(target, "socket:", 7) == 0;
-  }
+  while (dirent* entry = readdir(dir))
+    if (entry->d_name[0] != '.') count += counts(static_cast<int>(strtol(entry->d_name, nullptr, 10)));
   closedir(dir);
   return count;
+}
+
+// Lanes, listeners and control sockets, but not those by which the service thread asks the kernel about a NIC: they are
+// there for a moment, at any time.
+int sockets() {
+  return descriptors([](int fd) {
+    const int type = option(fd, SO_TYPE);
+    return type == SOCK_STREAM || type == SOCK_SEQPACKET;
+  });
+}
+
+int lanes() {
+  return descriptors([](int fd) {
+    const int domain = option(fd, SO_DOMAIN);
+    return (domain == AF_INET || domain == AF_INET6) && option(fd, SO_TYPE) == SOCK_STREAM &&
+           option(fd, SO_ACCEPTCONN) == 0;
+  });
 }
 
 int forks(const NetV12* net, void* context) {
@@ -187,34 +209,35 @@ int leaves(const NetV12* net, void* context) {
   return out == nullptr || net->close_send(out) == kSuccess ? 0 : 5;
 }
 
-// How many sockets there are above `before` once it stays so, or after five seconds.
-int left_over(int before) {
-  for (int tries = 0; tries < 5000 && sockets() > before; ++tries) usleep(1000);
-  return sockets() - before;
+// How many lanes are left: 0 as soon as none is, another number after ten seconds.
+int left_over() {
+  int left = lanes();
+  for (int tries = 0; tries < 10'000 && left > 0; ++tries, left = lanes()) usleep(1000);
+  return left;
 }
 
 int abandons(const NetV12* net, void* context) {
   char first[kHandleBytes] = {}, handle[kHandleBytes] = {};
   void *listener = nullptr, *out = nullptr, *unused = nullptr, *other = nullptr;
   if (net->listen(context, 0, first, &listener) != kSuccess) return 3;
-  const int before = sockets();
   std::string said;
   // Begins a connection and lets it have its lanes; NCCL would ask again now.
   auto begin = [&](void* of) {
     memcpy(handle, first, sizeof(handle));
     if (net->connect(of, 0, handle, &out, &unused) != kSuccess || out != nullptr) exit(3);
-    for (int tries = 0; tries < 5000 && sockets() < before + 4; ++tries) usleep(1000);
-    said += std::to_string(sockets() > before) + " ";
+    int made = lanes();
+    for (int tries = 0; tries < 10'000 && made < 4; ++tries, made = lanes()) usleep(1000);
+    said += std::to_string(made > 0) + " ";
   };
   Config config{-1};
   if (net->init(&other, 2, &config, log_line, nullptr) != kSuccess) return 3;
   begin(other);
   if (net->finalize(other) != kSuccess) return 5;
-  said += std::to_string(left_over(before)) + " ";
+  said += std::to_string(left_over()) + " ";
   begin(context);
-  said += std::to_string(left_over(before)) + " ";
+  said += std::to_string(left_over()) + " ";
   if (net->connect(context, 0, handle, &out, &unused) == kSuccess) return 6;  // too late
-  write_file("result", said + std::to_string(left_over(before)));
+  write_file("result", said + std::to_string(left_over()));
   return net->close_listen(listener) == kSuccess ? 0 : 5;
 }
 

@@ -74,7 +74,7 @@ def test_a_peer_that_has_left_before_connect_is_done_is_told(lab: Lab, tmp_path:
 def test_a_connection_that_is_given_up_before_it_is_there_leaves_nothing(lab: Lab, tmp_path: Path) -> None:
     """NCCL gives up by asking no more, and has nothing to close: its lanes end with its context, or when nobody has
     asked for so long as a peer may be away. They stayed for the life of the process."""
-    process = play(lab, 0, "abandon", tmp_path, {"FABRICPULSE_PEER_TIMEOUT_S": "1"})
+    process = play(lab, 0, "abandon", tmp_path, {"FABRICPULSE_PEER_TIMEOUT_S": "2"})
     assert process.wait(30) == 0
     assert (tmp_path / "result").read_text() == "1 0 1 0 0"
 
