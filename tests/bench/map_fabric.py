@@ -73,29 +73,39 @@ class Simulation:
         self.rng = np.random.default_rng(seed)
         self.random = random.Random(seed)
         source, destination, hops = clos.hops(self.rng)
-        rate = np.where(np.arange(len(source)) % PORTS == 0, MAIN_RATE, SWEEP_RATE).astype(np.float32)
-        host_of = np.full(clos.nodes, -1, np.int32)
-        edge = (np.arange(len(source)) // PORTS).astype(np.int32)
-        self.table = FlowTable(source, destination, host_of, rate, edge, hops)
+        # The table counts switches from 0.
+        hops[hops >= 0] -= clos.hosts
+        edges = len(source) // PORTS
+        self.table = FlowTable(
+            source[::PORTS],
+            destination[::PORTS],
+            np.full(clos.hosts, -1, np.int32),
+            np.full(edges, MAIN_RATE, np.float32),
+            np.full(edges, SWEEP_RATE, np.float32),
+            np.arange(edges + 1) * PORTS,
+            hops.astype(np.int16),
+            clos.hosts,
+        )
+        self.rate = self.table.rate_of(np.arange(len(self.table)))
         above = clos.hosts + clos.leaves
         quiet = self.rng.random(clos.nodes - above) < silent
         self.silence((above + np.flatnonzero(quiet)).tolist())
 
     def silence(self, switches: Sequence[int]) -> None:
         """From now on these do not answer, and all others do."""
-        table, nodes = self.table, self.clos.nodes
+        table, nodes, hosts = self.table, self.clos.nodes, self.clos.hosts
         self.quiet = np.zeros(nodes + 1, bool)
         self.quiet[list(switches)] = True
-        answered = np.where(self.quiet[table.hops] & (table.hops >= 0), SILENT_HOP, table.hops).astype(
-            np.int32
-        )
-        hops, found = named(answered, nodes)
-        may_be = tuple(each.may_be for each in found)
+        answered = table.hops.copy()
+        answered[self.quiet[hosts:][table.hops] & (table.hops >= 0)] = SILENT_HOP
+        hops, found = named(answered, nodes - hosts)
+        may_be = tuple(tuple(hosts + other for other in each.may_be) for each in found)
         self.seen = replace(table, hops=hops, first_unnamed=nodes, may_be=may_be)
 
     def seen_as(self, switch: int) -> set[int]:
         """The nodes that stand for a switch in `seen`."""
-        return set(self.seen.hops[self.table.hops == switch].tolist())
+        seen = self.seen.hops[self.table.hops == switch - self.clos.hosts]
+        return {self.clos.hosts + hop for hop in seen.tolist()}
 
     def fault(self) -> int:
         """A random component: a link, a switch, a NIC or one direction of it."""
@@ -109,14 +119,15 @@ class Simulation:
     def crossing(self, component: int) -> Flows:
         """The flows that cross it."""
         kind, a, b = parts(component)
-        table, hops = self.table, self.table.hops
+        table, hops, hosts = self.table, self.table.hops, self.clos.hosts
         if kind in (Kind.NIC, Kind.NIC_TX, Kind.NIC_RX):
             sends, hears = table.source == a, table.destination == a
-            hit = sends | hears if kind is Kind.NIC else sends if kind is Kind.NIC_TX else hears
+            edges = sends | hears if kind is Kind.NIC else sends if kind is Kind.NIC_TX else hears
+            hit = np.repeat(edges, PORTS)
         elif kind is Kind.SWITCH:
-            hit = (hops == a).any(axis=1)
+            hit = (hops == a - hosts).any(axis=1)
         else:
-            hit = ((hops[:, :-1] == a) & (hops[:, 1:] == b)).any(axis=1)
+            hit = ((hops[:, :-1] == a - hosts) & (hops[:, 1:] == b - hosts)).any(axis=1)
         return np.flatnonzero(hit)
 
     def lose(
@@ -128,7 +139,7 @@ class Simulation:
         passes = np.full(len(self.table), 1 - background)
         for component, loss in faults.items():
             passes[self.crossing(component)] *= 1 - loss
-        sent = self.rng.poisson(self.table.rate * window_s)
+        sent = self.rng.poisson(self.rate * window_s)
         lost = self.rng.binomial(sent, 1 - passes)
         hit = np.flatnonzero(lost)
         return hit, lost[hit].astype(float), sent[hit].astype(float)
@@ -141,7 +152,7 @@ class Simulation:
         ):
             return frozenset({component})
         flows = self.crossing(component)
-        true, seen = self.table.hops[flows], self.seen.hops[flows]
+        true, seen = self.table.hops_of(flows), self.seen.hops_of(flows)
         if kind is Kind.LINK:
             rows, places = np.nonzero((true[:, :-1] == a) & (true[:, 1:] == b))
             ends = np.unique(np.stack([seen[rows, places], seen[rows, places + 1]], axis=1), axis=0)

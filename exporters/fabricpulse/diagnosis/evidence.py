@@ -101,7 +101,7 @@ def evidence_of(
     themselves are left out, for they never will: nearly all, as healthy flows lose a packet now and then.
     """
     search = _Search(table, flows, lost, sent, window_s, p)
-    source, destination, hops = table.source[flows], table.destination[flows], table.hops[flows]
+    (source, destination), hops = table.ends_of(flows), table.hops_of(flows)
     hosts = [table.host_of[source], table.host_of[destination]]
     # A flow between two NICs of one host crosses that host once.
     hosts[1] = np.where(hosts[1] == hosts[0], -1, hosts[1])
@@ -129,19 +129,19 @@ def evidence_of(
         total,
     )
     # Pairs and single flows are nobody else's: what crosses them is their own. The flows of a pair are neighbours.
-    edges = table.edge[flows]
+    edges = table.edge_of(flows)
     first = np.flatnonzero(np.diff(edges, prepend=-1))
     search.take(
         Kind.PAIR,
         [np.cumsum(np.diff(edges, prepend=-1) != 0) - 1],
         lambda ids: codes(Kind.PAIR, source[first[ids]], destination[first[ids]]),
-        lambda _, ids: (table.edge_rate[edges[first[ids]]], table.edge_flows[edges[first[ids]]]),
+        lambda _, ids: table.edge_load(edges[first[ids]]),
     )
     search.take(
         Kind.FLOW,
         [np.arange(len(flows))],
         lambda ids: np.int64(code(Kind.FLOW, 0)) + flows[ids],
-        lambda _, ids: (table.rate[flows[ids]].astype(float), np.ones(len(ids))),
+        lambda _, ids: (table.rate_of(flows[ids]).astype(float), np.ones(len(ids))),
     )
     return search.evidence()
 
@@ -161,7 +161,7 @@ class _Search:
         self._table, self._flows, self._lost, self._sent = table, flows, lost, sent
         self._window_s, self._p = window_s, p
         # A rate is a plan; of the flows with losses it is known what was sent.
-        self._more = sent - table.rate[flows] * window_s if window_s is not None else np.zeros(len(flows))
+        self._more = sent - table.rate_of(flows) * window_s if window_s is not None else np.zeros(len(flows))
         self._count = 0
         self._found: list[tuple[Codes, Floats, Floats, Floats]] = []
         self._rows: list[Flows] = []
@@ -228,7 +228,7 @@ class _Search:
             self._sent[used],
             _unnamed(components, self._table.first_unnamed),
             self._table,
-            self._table.hops[self._flows[used]],
+            self._table.hops_of(self._flows[used]),
         )
 
 

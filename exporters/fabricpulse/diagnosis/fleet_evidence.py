@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fabricpulse.diagnosis.components import SILENT_HOP, Kind, Nodes, parts
+from fabricpulse.diagnosis.components import SILENT_HOP, Kind, parts
 from fabricpulse.diagnosis.flow_records import numbers, suffering, unpack_flows
 from fabricpulse.diagnosis.flow_table import Flows
 from fabricpulse.diagnosis.layout import FABRIC, NO_FLOWS, Layout, Reporter, laid_out
@@ -55,7 +55,8 @@ class FleetEvidence:
 
     def __post_init__(self) -> None:
         self._leaves = frozenset(self.leaf_of.values())
-        self._names = Names()
+        # Of hosts and NICs; of switches, so few that their numbers are small.
+        self._names, self._switches = Names(), Names()
         self._hosts: dict[str, Reporter] = {}
         self._log = LossLog(WINDOWS_S[-1])
         self._epoch = 0
@@ -94,7 +95,7 @@ class FleetEvidence:
         elif host is None or host.revision != report.revision:
             return True
         else:
-            edges, ports = len(host.near), host.ports
+            edges, ports = host.edges, host.ports
         flows = unpack_flows(report.flows, edges, ports)
         for path in report.paths:
             path.check(edges, ports)
@@ -111,11 +112,11 @@ class FleetEvidence:
         return False
 
     def _tell_paths(self, host: Reporter, paths: tuple[FlowPath, ...], now_s: float) -> None:
-        names, switch_of = self._names, self.switch_of
+        number, switch_of = self._switches.of, self.switch_of
         rows = []
         for path in paths:
             switches = [switch_of.get(hop, hop) for hop in path.hops]
-            rows.append([names.of(switch) if switch else SILENT_HOP for switch in switches])
+            rows.append([number(switch) if switch else SILENT_HOP for switch in switches])
         flows = [path.edge * host.ports + path.port for path in paths]
         if host.paths.tell(flows, rows, host.flows):
             self._paths_grew_s = now_s
@@ -126,13 +127,14 @@ class FleetEvidence:
     ) -> Reporter:
         """A host with its edges. What it has told of flows that are still there stays with them."""
         names = self._names
-        near = np.array([names.nic(report.host, edge.device) for edge in edges], np.int32)
-        far = np.array([names.nic(edge.peer, edge.peer_device) for edge in edges], np.int32)
+        near = [names.nic(report.host, edge.device) for edge in edges]
+        far = [names.nic(edge.peer, edge.peer_device) for edge in edges]
+        ends = np.array([near, far], np.int32)
         rates = report.main_rate, report.swept_rate
         # Nearly all hosts have the same: one copy is kept.
         self._rates = rates = self._rates if rates == self._rates else rates
         ports, until_s = report.ports, now_s + _PATHS_KEPT_S
-        if old is not None and ports == old.ports and _same(near, old.near) and _same(far, old.far):
+        if old is not None and ports == old.ports and np.array_equal(ends, old.ends):
             # It was restarted. Its flows are the same.
             self._fleet_changed |= rates != old.rates
             old.revision, old.rates, old.before_until_s = report.revision, rates, until_s
@@ -141,7 +143,7 @@ class FleetEvidence:
         self._fleet_changed = True
         self._epoch += 1
         host = Reporter(
-            *(names.of(report.host), report.revision, near, far, ports, rates, now_s, self._epoch),
+            *(names.of(report.host), report.revision, ends, ports, rates, now_s, self._epoch),
             before_until_s=until_s,
         )
         if old is not None:
@@ -237,7 +239,7 @@ class FleetEvidence:
         found: dict[tuple[str, int], Finding] = {}
         explained: set[int] = set()
         for window_s in WINDOWS_S:
-            observed = losses.observed(layout.table.rate, now_s, window_s)
+            observed = losses.observed(layout.table, now_s, window_s)
             # A flow through what was found may have lost nothing in the last seconds, and much before: no new evidence.
             left = ~layout.table.crossing(observed[0], explained)
             observed = observed[0][left], observed[1][left], observed[2][left]
@@ -307,26 +309,28 @@ class FleetEvidence:
         if self._layout is None or due:
             self._layout = None  # not two at a time
             self._laid_out_s, self._fleet_changed, self._paths_changed = now_s, False, False
-            if self._names.overdue:
-                self._compact()
+            self._compact()
             live = [self._hosts[name] for name in sorted(self._live)]
-            self._layout = laid_out(live, self._names, self.leaf_of)
+            self._layout = laid_out(live, self._names, self._switches, self.leaf_of)
         return self._layout
 
     def _compact(self) -> None:
-        """Forgets names that nobody tells any more."""
-        used = np.zeros(len(self._names), bool)
-        for host in self._hosts.values():
-            used[host.node] = used[host.near] = used[host.far] = True
-            used[host.paths.hops[host.paths.hops >= 0]] = True
-        moved = self._names.compact(used)
-        for host in self._hosts.values():
-            host.node, host.near, host.far = int(moved[host.node]), moved[host.near], moved[host.far]
-            host.paths.renumber(moved)
-
-
-def _same(a: Nodes, b: Nodes) -> bool:
-    return len(a) == len(b) and bool((a == b).all())
+        """Forgets names that nobody tells any more, when it is worth it."""
+        hosts = self._hosts.values()
+        if self._names.overdue:
+            used = np.zeros(len(self._names), bool)
+            for host in hosts:
+                used[host.node] = used[host.ends] = True
+            moved = self._names.compact(used)
+            for host in hosts:
+                host.node, host.ends = int(moved[host.node]), moved[host.ends]
+        if self._switches.overdue:
+            used = np.zeros(len(self._switches), bool)
+            for host in hosts:
+                used[host.paths.hops[host.paths.hops >= 0]] = True
+            moved = self._switches.compact(used)
+            for host in hosts:
+                host.paths.renumber(moved)
 
 
 def _renumbered(old: Reporter, new: Reporter) -> Flows:
@@ -334,11 +338,8 @@ def _renumbered(old: Reporter, new: Reporter) -> Flows:
     found = np.full(old.flows, -1, np.int64)
     if old.ports != new.ports:
         return found
-    place = {
-        edge: number for number, edge in enumerate(zip(new.near.tolist(), new.far.tolist(), strict=True))
-    }
-    edges = zip(old.near.tolist(), old.far.tolist(), strict=True)
-    now = np.array([place.get(edge, -1) for edge in edges], np.int64)
+    place = {edge: number for number, edge in enumerate(zip(*new.ends.tolist(), strict=True))}
+    now = np.array([place.get(edge, -1) for edge in zip(*old.ends.tolist(), strict=True)], np.int64)
     kept = np.flatnonzero(now >= 0)
     port = np.arange(old.ports)
     found.reshape(-1, old.ports)[kept] = now[kept, None] * old.ports + port

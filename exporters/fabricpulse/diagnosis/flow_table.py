@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fabricpulse.diagnosis.components import Codes, Kind, Nodes, code, codes, parts
+from fabricpulse.diagnosis.hop_rows import Hops
 
 Floats = NDArray[np.float64]
 Flows = NDArray[np.int64]
@@ -17,43 +18,77 @@ _CHUNK = 65_536
 
 @dataclass(frozen=True)
 class FlowTable:
-    """Columns of all flows.
+    """All flows, edge by edge. An edge is a directed pair of NICs; its flows have consecutive numbers, one a source
+    port.
 
-    source, destination : NICs, as nodes. host_of : the host of each NIC, as a node; -1 for a host that has only one
-    NIC, which cannot be told from it. rate : packets a second when all is well, 0 where nothing is sent. edge : flows
-    of one pair have one number; numbers ascend. hops : switches in order, NO_HOP behind the last; those that do not
-    answer have got nodes too, from first_unnamed: `silent_hops.named`. may_be : of each of those, the others one of
-    which it is, where it is not known which.
+    source, destination : NICs of each edge, as nodes. host_of : the host of each NIC, as a node; -1 for a host that has
+    only one NIC, which cannot be told from it. main, swept : by edge, packets a second on the first and on each other
+    flow when all is well, 0 where nothing is sent. first : the first flow of each edge, and at the end how many flows
+    there are. hops : by flow, switches counted from 0; those that do not answer have got numbers too:
+    `silent_hops.named`. first_switch : node of switch 0, behind all hosts and NICs. first_unnamed : of the first that
+    does not answer. may_be : of each of those, the others one of which it is, as nodes, where it is not known which.
     """
 
     source: Nodes
     destination: Nodes
     host_of: Nodes
-    rate: NDArray[np.float32]
-    edge: Nodes
-    hops: Nodes
+    main: NDArray[np.float32]
+    swept: NDArray[np.float32]
+    first: Flows
+    hops: Hops
+    first_switch: int = 0
     first_unnamed: int = 1 << 30
     may_be: tuple[tuple[int, ...], ...] = ()
-    edge_rate: Floats = field(init=False)
-    edge_flows: Floats = field(init=False)
+    _ports: int = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "edge_rate", np.bincount(self.edge, weights=self.rate))
-        object.__setattr__(self, "edge_flows", np.bincount(self.edge, weights=self.rate > 0))
+        # Of every edge; 0 where hosts differ.
+        edges, flows = len(self.source), len(self)
+        ports = flows // edges if edges else 1
+        same = flows == ports * edges and bool((np.diff(self.first) == ports).all())
+        object.__setattr__(self, "_ports", ports if same else 0)
 
     def __len__(self) -> int:
-        return len(self.source)
+        return int(self.first[-1])
+
+    def edge_of(self, flows: Flows | Nodes) -> Flows:
+        """The number of each flow's edge."""
+        if self._ports:
+            return np.asarray(flows // self._ports, np.int64)
+        return np.searchsorted(self.first, flows, side="right") - 1
+
+    def ends_of(self, flows: Flows) -> tuple[Nodes, Nodes]:
+        """The source and the destination of each flow."""
+        edge = self.edge_of(flows)
+        return self.source[edge], self.destination[edge]
+
+    def rate_of(self, flows: Flows | Nodes) -> NDArray[np.float32]:
+        """Packets a second on each flow when all is well."""
+        edge = self.edge_of(flows)
+        return np.where(self.first[edge] == flows, self.main[edge], self.swept[edge])
+
+    def edge_load(self, edges: Flows) -> tuple[Floats, Floats]:
+        """Packets a second on all flows of each edge, and on how many there are any."""
+        main, swept, others = self.main[edges], self.swept[edges], np.diff(self.first)[edges] - 1
+        rate = main.astype(float) + others * swept.astype(float)
+        return rate, (main > 0) + others * (swept > 0).astype(float)
+
+    def hops_of(self, flows: Flows | slice) -> Nodes:
+        """The switches of each flow in order, as nodes; SILENT_HOP, and NO_HOP behind the last."""
+        hops = self.hops[flows].astype(np.int32)
+        hops[hops >= 0] += self.first_switch
+        return hops
 
     def shared(self, flows: Flows) -> Iterator[Codes]:
         """Column by column the components of `flows` that other pairs may cross too; -1 where there is none."""
-        source, destination = self.source[flows], self.destination[flows]
+        source, destination = self.ends_of(flows)
         yield codes(Kind.HOST, self.host_of[source])
         yield codes(Kind.HOST, self.host_of[destination])
         yield codes(Kind.NIC, source)
         yield codes(Kind.NIC, destination)
         yield codes(Kind.NIC_TX, source)
         yield codes(Kind.NIC_RX, destination)
-        hops = self.hops[flows]
+        hops = self.hops_of(flows)
         for column in hops.T:
             yield codes(Kind.SWITCH, column)
         for i in range(hops.shape[1] - 1):
@@ -68,7 +103,8 @@ class FlowTable:
         for component in set(components).difference(shared):
             kind, a, b = parts(component)
             if kind is Kind.PAIR:
-                found |= (self.source[flows] == a) & (self.destination[flows] == b)
+                source, destination = self.ends_of(flows)
+                found |= (source == a) & (destination == b)
             else:
                 found |= flows == component - code(kind, 0)
         return found
@@ -112,17 +148,19 @@ class Totals:
 
 def totals(table: FlowTable) -> Totals:
     """Sums up the whole table. Takes seconds for millions of flows: once for each change of fleet or paths."""
-    numbers = table.source, table.destination, table.host_of, table.hops
+    numbers = table.source, table.destination, table.host_of
     nodes = 1 + max(int(column.max(initial=0)) for column in numbers)
+    nodes = max(nodes, 1 + table.first_switch + int(table.hops.max(initial=0)))
     sums: dict[Kind, tuple[Floats, Floats]] = {
         kind: (np.zeros(nodes), np.zeros(nodes)) for kind in Kind if kind < Kind.LINK
     }
     links = _Links()
     for start in range(0, len(table), _CHUNK):
-        part = slice(start, start + _CHUNK)
-        rate = table.rate[part].astype(float)
+        flows = np.arange(start, min(start + _CHUNK, len(table)))
+        rate = table.rate_of(flows).astype(float)
         sent = rate > 0
-        source, destination, hops = table.source[part], table.destination[part], table.hops[part]
+        source, destination = table.ends_of(flows)
+        hops = table.hops_of(slice(start, start + _CHUNK))
         for kind, columns in (
             (Kind.HOST, (table.host_of[source], table.host_of[destination])),
             (Kind.NIC, (source, destination)),

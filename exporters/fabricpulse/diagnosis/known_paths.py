@@ -1,6 +1,6 @@
-"""Where the flows of one host go, as it has traced them: a row of numbers for each flow. Pure.
+"""Where the flows of one host go, as it has traced them: a row of switches for each flow. Pure.
 
-A fleet tells millions of paths. As tuples of names each would be hundreds of bytes; numbers in rows take four a hop.
+A fleet tells millions of paths. As tuples of names each would be hundreds of bytes; numbers in rows take two a hop.
 """
 
 from collections.abc import Sequence
@@ -9,31 +9,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fabricpulse.diagnosis.components import NO_HOP, Nodes
+from fabricpulse.diagnosis.hop_rows import Hops, grown
 
 _UNKNOWN, _BEFORE, _TOLD = 0, 1, 2
-_NO_ROWS = np.zeros((0, 0), np.int32)
+_NO_ROWS = np.zeros((0, 0), np.int16)
 _NO_STATES = np.zeros(0, np.uint8)
 
 
 class KnownPaths:
-    """Of the flows of one host, by number. A path is told, or was before the host got other peers or was restarted."""
+    """Of the flows of one host, by number. A path is told, or was before the host got other peers or was restarted.
+    Switches are numbers of a `Names` that has no others.
+    """
 
     __slots__ = ("_hops", "_state", "told")
 
     def __init__(self) -> None:
-        self._hops, self._state = _NO_ROWS, _NO_STATES
+        self._hops: Hops = _NO_ROWS
+        self._state = _NO_STATES
         self.told = 0
 
     @property
-    def hops(self) -> Nodes:
-        """By flow the switches in order, as in FlowTable; NO_HOP where no path is known, no rows if none is."""
+    def hops(self) -> Hops:
+        """By flow the switches in order; NO_HOP where no path is known, no rows if none is."""
         return self._hops
 
     def tell(self, flows: Sequence[int], paths: Sequence[Sequence[int]], count: int) -> bool:
         """Paths of some flows, of `count` that the host has. Returns whether any was not known at all."""
-        longest = max(map(len, paths))
-        if len(self._state) < count or longest > self._hops.shape[1]:
-            self._grow(count, longest)
+        longest, most = max(1, *map(len, paths)), max(map(max, filter(None, paths)), default=0)
+        if len(self._state) < count or longest > self._hops.shape[1] or most > np.iinfo(self._hops.dtype).max:
+            self._grow(count, longest, most)
         at = np.array(flows)
         new = bool((self._state[at] == _UNKNOWN).any())
         width = self._hops.shape[1]
@@ -42,13 +46,11 @@ class KnownPaths:
         self.told = int(np.count_nonzero(self._state == _TOLD))
         return new
 
-    def _grow(self, count: int, width: int) -> None:
-        rows, columns = self._hops.shape
-        hops = np.full((max(count, rows), max(width, columns)), NO_HOP, np.int32)
-        hops[:rows, :columns] = self._hops
-        state = np.zeros(len(hops), np.uint8)
-        state[:rows] = self._state
-        self._hops, self._state = hops, state
+    def _grow(self, count: int, width: int, most: int) -> None:
+        self._hops = grown(self._hops, count, width, most)
+        state = np.zeros(len(self._hops), np.uint8)
+        state[: len(self._state)] = self._state
+        self._state = state
 
     def begin_anew(self) -> None:
         """All that is told is from before, from now on."""
@@ -64,7 +66,7 @@ class KnownPaths:
             return found
         kept = np.flatnonzero((flows >= 0) & (self._state > _UNKNOWN))
         if len(kept):
-            found._grow(count, self._hops.shape[1])
+            found._grow(count, self._hops.shape[1], int(self._hops[kept].max(initial=0)))
             found._hops[flows[kept]] = self._hops[kept]
             found._state[flows[kept]] = _BEFORE
         return found
@@ -78,8 +80,8 @@ class KnownPaths:
         self._state[before] = _UNKNOWN
         return True
 
-    def renumber(self, nodes: Nodes) -> None:
-        """Switches have other numbers. nodes : as of `Names.compact`."""
+    def renumber(self, switches: Nodes) -> None:
+        """Switches have other numbers, none a larger one. switches : as of `Names.compact`."""
         if len(self._state):
             there = self._hops >= 0
-            self._hops[there] = nodes[self._hops[there]]
+            self._hops[there] = switches[self._hops[there]]

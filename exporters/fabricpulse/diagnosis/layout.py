@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from fabricpulse.diagnosis.components import NO_HOP, SILENT_HOP, Nodes
 from fabricpulse.diagnosis.flow_table import Floats, Flows, FlowTable, Totals, totals
+from fabricpulse.diagnosis.hop_rows import Hops, empty_rows
 from fabricpulse.diagnosis.known_paths import KnownPaths
 from fabricpulse.diagnosis.names import Names
 from fabricpulse.diagnosis.silent_hops import named
@@ -22,14 +23,13 @@ NO_FLOWS = np.zeros(0, np.int32)
 class Reporter:
     """A host, as it has last told. A flow is a number: that of its edge times ports, plus its port.
 
-    near, far : NICs of each edge, as numbers of `Names`. rates : packets a second on the first and on each other port.
-    epoch : of the numbers of its flows. slow, cut : flows that suffer so now.
+    ends : in rows the NICs of each edge, its own and the far one, as numbers of `Names`. rates : packets a second on
+    the first and on each other port. epoch : of the numbers of its flows. slow, cut : flows that suffer so now.
     """
 
     node: int
     revision: int
-    near: Nodes
-    far: Nodes
+    ends: Nodes
     ports: int
     rates: tuple[float, float]
     heard_s: float
@@ -40,9 +40,14 @@ class Reporter:
     cut: NDArray[np.int32] = field(default_factory=lambda: NO_FLOWS)
 
     @property
+    def edges(self) -> int:
+        """How many it has."""
+        return int(self.ends.shape[1])
+
+    @property
     def flows(self) -> int:
         """How many it has."""
-        return len(self.near) * self.ports
+        return self.edges * self.ports
 
 
 @dataclass(frozen=True)
@@ -74,7 +79,7 @@ class Layout:
         known = self.epoch[self._by_epoch]
         at = np.minimum(np.searchsorted(known, epoch), len(known) - 1)
         row = np.where(known[at] == epoch, self.first[self._by_epoch[at]] + flow, -1)
-        return np.asarray(np.where(self.table.rate[row] > 0, row, -1), np.int64)
+        return np.asarray(np.where(self.table.rate_of(row) > 0, row, -1), np.int64)
 
     def weight(self, rows: Flows) -> Floats:
         """Of packets of flows of the table."""
@@ -95,11 +100,11 @@ class _Edges:
     """
 
     def __init__(self, hosts: Sequence[Reporter], names: Names) -> None:
-        count = np.array([len(host.near) for host in hosts], np.int64)
+        count = np.array([host.edges for host in hosts], np.int64)
         self.first = np.cumsum(count) - count
         self.host = np.repeat(np.arange(len(hosts)), count)
-        self.near = _joined([host.near for host in hosts])
-        self.far = _joined([host.far for host in hosts])
+        ends = [host.ends for host in hosts]
+        self.near, self.far = np.concatenate(ends, axis=1) if ends else np.zeros((2, 0), np.int32)
         self.ports = np.array([host.ports for host in hosts], np.int64)[self.host]
         self.flow = np.cumsum(self.ports) - self.ports
         self.back = self._back()
@@ -123,46 +128,43 @@ class _Edges:
         return np.asarray(np.where((at >= 0) & (known[at] == wanted), order[at], -1), np.int64)
 
 
-def laid_out(hosts: Sequence[Reporter], names: Names, leaf_of: Mapping[str, str]) -> Layout:
-    """All flows of these hosts, one after the other. leaf_of : by host/device."""
+def laid_out(hosts: Sequence[Reporter], names: Names, switches: Names, leaf_of: Mapping[str, str]) -> Layout:
+    """All flows of these hosts, one after the other. names : of hosts and NICs. leaf_of : by host/device."""
     edges = _Edges(hosts, names)
-    leaf_of_nic = {names.find(nic): names.of(leaf) for nic, leaf in leaf_of.items() if names.find(nic) >= 0}
+    leaf_of_nic = {
+        names.find(nic): switches.of(leaf) for nic, leaf in leaf_of.items() if names.find(nic) >= 0
+    }
     leaf = np.full(len(names), -1, np.int32)
     leaf[list(leaf_of_nic)] = list(leaf_of_nic.values())
-    source, destination = np.repeat(edges.far, edges.ports), np.repeat(edges.near, edges.ports)
-    hops = _hops(hosts, edges, source, destination, leaf)
-    main = np.array([host.rates[0] for host in hosts])[edges.host]
-    swept = np.array([host.rates[1] for host in hosts])[edges.host]
+    hops = _hops(hosts, edges, leaf, len(switches))
+    rates = np.array([host.rates for host in hosts], np.float64).reshape(-1, 2)
+    main, swept = rates[edges.host].T
     even = (edges.ports > 1) & (swept > 0)
     even[even] = (hops[edges.flow[even]] == SILENT_HOP).any(axis=1)
-    rate = np.repeat(np.where(edges.ended, 0.0, swept).astype(np.float32), edges.ports)
-    rate[edges.flow] = np.where(edges.ended, 0.0, np.where(even, swept, main))
-    first_unnamed = max(len(names), 1)
-    hops, silent = named(hops, first_unnamed)
+    first_silent = len(names) + len(switches)
+    hops, silent = named(hops, len(switches))
     table = FlowTable(
-        source,
-        destination,
-        np.append(_owners(edges, names), np.full(len(silent) + 1, -1, np.int32)),
-        rate,
-        np.repeat(np.arange(len(edges), dtype=np.int32), edges.ports),
+        edges.far,
+        edges.near,
+        _owners(edges, names),
+        np.where(edges.ended, 0.0, np.where(even, swept, main)).astype(np.float32),
+        np.where(edges.ended, 0.0, swept).astype(np.float32),
+        np.append(edges.flow, edges.ports.sum()),
         hops,
-        first_unnamed,
-        tuple(switch.may_be for switch in silent),
+        len(names),
+        first_silent,
+        tuple(tuple(len(names) + other for other in switch.may_be) for switch in silent),
     )
     flows = np.array([host.flows for host in hosts], np.int64)
     return Layout(
         table,
         totals(table),
-        (*names.texts(), *(first_unnamed - len(names)) * ("",), *(FABRIC for _ in silent)),
+        (*names.texts(), *switches.texts(), *(FABRIC for _ in silent)),
         np.array([host.epoch for host in hosts], np.int64),
         np.cumsum(flows) - flows,
         edges.flow[even],
         (swept / main)[even],
     )
-
-
-def _joined(columns: Sequence[Nodes]) -> Nodes:
-    return np.concatenate(columns) if columns else np.zeros(0, np.int32)
 
 
 def _owners(edges: _Edges, names: Names) -> Nodes:
@@ -177,26 +179,27 @@ def _owners(edges: _Edges, names: Names) -> Nodes:
     return found
 
 
-def _hops(hosts: Sequence[Reporter], edges: _Edges, source: Nodes, destination: Nodes, leaf: Nodes) -> Nodes:
+def _hops(hosts: Sequence[Reporter], edges: _Edges, leaf: Nodes, switches: int) -> Hops:
     """The switches of each flow: what its sender has traced. A leaf that is declared stands, whatever answers in its
-    place.
+    place. leaf : of each NIC, -1 for none.
     """
     traced = max((host.paths.hops.shape[1] for host in hosts), default=0)
     declared = bool((leaf >= 0).any())
     longest = max(traced, 3 * declared, 1)
     # Column by column: all that reads it does. The last one is hardly ever needed, and then not touched.
-    rows = np.empty((len(source), longest + 1), np.int32, order="F")
+    rows = empty_rows(int(edges.ports.sum()), longest + 1, switches, "F")
     rows[:, :longest] = NO_HOP
     for flow, hops in _told(hosts, edges):
         rows[flow, : hops.shape[1]] = hops
     if declared:
         for start in range(0, len(rows), _ROWS):
-            part = slice(start, start + _ROWS)
-            longest = _declared(rows, part, leaf[source[part]], leaf[destination[part]], longest)
+            part = slice(start, min(start + _ROWS, len(rows)))
+            edge = np.searchsorted(edges.flow, np.arange(part.start, part.stop), side="right") - 1
+            longest = _declared(rows, part, leaf[edges.far[edge]], leaf[edges.near[edge]], longest)
     return rows[:, :longest]
 
 
-def _told(hosts: Sequence[Reporter], edges: _Edges) -> Iterator[tuple[Flows, Nodes]]:
+def _told(hosts: Sequence[Reporter], edges: _Edges) -> Iterator[tuple[Flows, Hops]]:
     """Flows of the table and their hops, as those told that send on them, some hosts at once."""
     for start in range(0, len(hosts), _HOSTS):
         some = [n for n in range(start, min(start + _HOSTS, len(hosts))) if len(hosts[n].paths.hops)]
@@ -209,7 +212,7 @@ def _told(hosts: Sequence[Reporter], edges: _Edges) -> Iterator[tuple[Flows, Nod
             own = hosts[n].paths.hops
             hops[at : at + len(own), : own.shape[1]] = own
             at += hosts[n].flows
-        of = np.concatenate([np.arange(len(hosts[n].near)) + edges.first[n] for n in some])
+        of = np.concatenate([np.arange(hosts[n].edges) + edges.first[n] for n in some])
         ports = edges.ports[of]
         back = np.repeat(edges.back[of], ports)
         port = np.arange(len(hops)) - np.repeat(np.cumsum(ports) - ports, ports)
@@ -218,7 +221,7 @@ def _told(hosts: Sequence[Reporter], edges: _Edges) -> Iterator[tuple[Flows, Nod
         yield edges.flow[back[use]] + port[use], hops[use]
 
 
-def _declared(every: Nodes, part: slice, first: Nodes, last: Nodes, longest: int) -> int:
+def _declared(every: Hops, part: slice, first: Nodes, last: Nodes, longest: int) -> int:
     """Puts declared leaves in their places, in some of the rows. first, last : of each of these, -1 for none. longest :
     columns in use. Returns how many are in use now.
     """

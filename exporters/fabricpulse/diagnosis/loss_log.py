@@ -154,16 +154,14 @@ class LossTable:
     def _since(self, at_s: float) -> int:
         return int(np.searchsorted(self.at_s, at_s))
 
-    def observed(
-        self, rate: NDArray[np.float32], now_s: float, window_s: float
-    ) -> tuple[Flows, Floats, Floats]:
-        """Of a window, the flows that lost packets, ascending, how many, and of how many. rate : of all flows."""
+    def observed(self, table: FlowTable, now_s: float, window_s: float) -> tuple[Flows, Floats, Floats]:
+        """Of a window, the flows that lost packets, ascending, how many, and of how many."""
         start = self._since(now_s - window_s)
         flows, number = np.unique(self.flow[start:], return_inverse=True)
         lost = np.bincount(number, self.lost[start:], len(flows)).astype(float)
         told = np.bincount(number, self.sent[start:], len(flows))
         # Reports without a loss do not say what was sent; the rate does.
-        return flows.astype(np.int64), lost, np.maximum(told, rate[flows] * window_s).astype(float)
+        return flows.astype(np.int64), lost, np.maximum(told, table.rate_of(flows) * window_s).astype(float)
 
     def flows_since(self, at_s: float) -> set[int]:
         """That have lost packets."""

@@ -14,6 +14,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
 from fabricpulse.diagnosis.components import NO_HOP, SILENT_HOP, Nodes
+from fabricpulse.diagnosis.hop_rows import Hops, with_room
 
 Numbers = NDArray[np.int64]
 # By (tier, its neighbour's): neighbours, ascending, and the group of each.
@@ -38,34 +39,38 @@ class SilentSwitch:
     may_be: tuple[int, ...] = ()
 
 
-def named(hops: Nodes, nodes: int) -> tuple[Nodes, tuple[SilentSwitch, ...]]:
+def named(hops: Hops, nodes: int) -> tuple[Hops, tuple[SilentSwitch, ...]]:
     """Puts a node of its own in the place of every silent hop.
 
     Two silent hops are one switch if they are of one tier and beside switches of the same groups. One of which less is
     known is the only one that it may be; of several that it may be, none (`SilentSwitch.may_be`). Where all of a tier
     are silent, or only the leaves were declared, they are one: what lies between.
     hops : as of FlowTable, with SILENT_HOP; is changed. nodes : the first number that is free. Returns hops without
-    SILENT_HOP, and the new switches, the first of them `nodes`.
+    SILENT_HOP, another array where numbers have become too large for it, and the new switches, the first of them
+    `nodes`.
     """
     cables = _Cables(nodes)
     silent = []
     for start in range(0, len(hops), _ROWS):
-        part = hops[start : start + _ROWS]
+        part = hops[start : start + _ROWS].astype(np.int32)
         cables.add(part)
         silent.append(start + np.flatnonzero((part == SILENT_HOP).any(axis=1)))
     silent = [rows for rows in silent if len(rows)]
     found = _Found(nodes)
     for _ in range(_PASSES):
-        groups = cables.groups()
-        if not sum([_named_some(hops, rows, groups, found, cables) for rows in silent]):
+        groups, more = cables.groups(), 0
+        for rows in silent:
+            hops, count = _named_some(hops, rows, groups, found, cables)
+            more += count
+        if not more:
             break
     groups = cables.groups()
     for rows in silent:
-        _named_some(hops, rows, groups, found, None)
+        hops, _ = _named_some(hops, rows, groups, found, None)
     final, may_be = found.merged()
     beside: list[set[int]] = [set() for _ in may_be]
     for rows in silent:
-        paths = hops[rows]
+        paths = hops[rows].astype(np.int32)
         new = paths >= nodes
         paths[new] = final[paths[new] - nodes]
         hops[rows] = paths
@@ -76,12 +81,12 @@ def named(hops: Nodes, nodes: int) -> tuple[Nodes, tuple[SilentSwitch, ...]]:
 
 
 def _named_some(
-    hops: Nodes, rows: Numbers, groups: _Groups, found: "_Found", cables: "_Cables | None"
-) -> int:
+    hops: Hops, rows: Numbers, groups: _Groups, found: "_Found", cables: "_Cables | None"
+) -> tuple[Hops, int]:
     """Names the silent hops of some rows of which both neighbours are known, all of them without `cables`, which learn
-    what that tells. Returns how many.
+    what that tells. Returns all hops, and how many were named.
     """
-    paths = hops[rows]
+    paths = hops[rows].astype(np.int32)
     length = (paths != NO_HOP).sum(axis=1)
     row, place = np.nonzero(paths == SILENT_HOP)
     tier, sides = _sides(paths, length, row, place, groups)
@@ -93,10 +98,11 @@ def _named_some(
         row, place, tier, sides = row[known], place[known], tier[known], sides[known]
     if len(row):
         paths[row, place] = found.nodes_of(tier, sides)
+        hops = with_room(hops, int(paths.max()))
         hops[rows] = paths
         if cables is not None:
             cables.add(paths[np.unique(row)])
-    return len(row)
+    return hops, len(row)
 
 
 def _tier(length: Numbers, place: Numbers) -> Numbers:

@@ -50,8 +50,9 @@ def suspect_of(layout: Layout, what: str, finding: Finding) -> Suspect:
     """The finding by names. what : loss, delay or mtu."""
     kind, a, b = parts(finding.component)
     flows = np.array(finding.flows, np.int64)
-    _, first = np.unique(layout.table.edge[flows], return_index=True)
+    _, first = np.unique(layout.table.edge_of(flows), return_index=True)
     pairs = flows[first]
+    ends = [column.tolist() for column in layout.table.ends_of(pairs[:_MOST_SUFFERERS])]
     return Suspect(
         what,
         kind.name.lower(),
@@ -65,8 +66,8 @@ def suspect_of(layout: Layout, what: str, finding: Finding) -> Suspect:
         _text(layout, finding.runner_up) if finding.runner_up is not None else "",
         pairs=len(pairs),
         sufferers=tuple(
-            f"{_name(layout, int(layout.table.source[flow]))} to {_name(layout, int(layout.table.destination[flow]))}"
-            for flow in pairs[:_MOST_SUFFERERS].tolist()
+            f"{_name(layout, source)} to {_name(layout, destination)}"
+            for source, destination in zip(*ends, strict=True)
         ),
     )
 
@@ -81,8 +82,8 @@ def _text(layout: Layout, component: int) -> str:
         flow = component & ((1 << 58) - 1)
         if flow >= len(layout.table):
             return "flow ?"
-        ends = int(layout.table.source[flow]), int(layout.table.destination[flow])
-        return f"flow {_name(layout, ends[0])} to {_name(layout, ends[1])}"
+        source, destination = layout.table.ends_of(np.array([flow]))
+        return f"flow {_name(layout, int(source[0]))} to {_name(layout, int(destination[0]))}"
     if kind in (Kind.LINK, Kind.PAIR):
         return f"{kind.name.lower()} {_name(layout, a)} to {_name(layout, b)}"
     return f"{kind.name.lower()} {_name(layout, a)}"

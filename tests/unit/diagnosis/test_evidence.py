@@ -22,7 +22,7 @@ def fabric() -> Simulation:
     """96 hosts below 12 leaves; a fifth of the switches above them is silent, and hosts have two NICs."""
     simulation = Simulation(Clos(hosts=96, leaves=12, pods=3, spines=4, cores=2), silent=0.2, seed=11)
     hosts = simulation.seen.host_of
-    hosts[:96] = 96 + 12 + np.arange(96) // 2
+    hosts[:] = 96 + 12 + np.arange(96) // 2
     return simulation
 
 
@@ -44,7 +44,7 @@ def plain(
     """Loss, packets and flows of every component, one by one."""
     flows, lost, sent = observed
     crossing = defaultdict(set)
-    pairs = codes(Kind.PAIR, table.source[flows], table.destination[flows])
+    pairs = codes(Kind.PAIR, *table.ends_of(flows))
     singles = np.int64(code(Kind.FLOW, 0)) + flows
     for column in (*table.shared(flows), pairs, singles):
         for row in np.flatnonzero(column >= 0).tolist():
@@ -55,14 +55,14 @@ def plain(
         (rate,), (count,) = summed.of(np.array([component]))
         kind = parts(component)[0]
         if kind == Kind.PAIR:
-            edge = table.edge[flows[at[0]]]
-            rate, count = table.edge_rate[edge], table.edge_flows[edge]
+            own = np.flatnonzero(table.edge_of(np.arange(len(table))) == table.edge_of(flows[at[:1]]))
+            rate, count = table.rate_of(own).sum(), len(own)
         elif kind == Kind.FLOW:
-            rate, count = table.rate[flows[at[0]]], 1.0
+            rate, count = table.rate_of(flows[at[:1]])[0], 1.0
         hit = lost[at].sum()
         packets = count
         if window_s is not None:
-            packets = rate * window_s + (sent[at] - table.rate[flows[at]] * window_s).sum()
+            packets = rate * window_s + (sent[at] - table.rate_of(flows[at]) * window_s).sum()
         found[component] = hit, max(packets, hit), flows[at].tolist()
     return found
 

@@ -45,7 +45,7 @@ def report(host: int, hosts: int) -> EvidenceReport:
 
 
 def test_a_path_takes_few_bytes() -> None:
-    """Told: four bytes a hop and little more. In the table of flows: as much again, and what each flow has. As names
+    """Told: two bytes a hop and little more; in the table of flows as much again, all else there is by edge. As names
     in tuples a path took 130 bytes.
     """
     evidence, hosts = FleetEvidence(), 300
@@ -59,8 +59,8 @@ def test_a_path_takes_few_bytes() -> None:
     finally:
         tracemalloc.stop()
     assert evidence.paths == evidence.flows == 80 * hosts
-    assert told <= (4 * HOPS + 24) * evidence.paths
-    assert whole <= (8 * HOPS + 50) * evidence.paths
+    assert told <= (2 * HOPS + 24) * evidence.paths
+    assert whole <= (4 * HOPS + 30) * evidence.paths
 
 
 def lossy(far: str, near: str, _: int) -> float:

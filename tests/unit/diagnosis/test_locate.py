@@ -49,7 +49,7 @@ def test_several_at_once(fabric: Simulation) -> None:
 
 def test_two_links_of_a_switch_are_no_switch(fabric: Simulation) -> None:
     """A switch explains both with one name; the links explain why its other links are well."""
-    hops = fabric.table.hops
+    hops = fabric.table.hops_of(slice(None))
     links = sorted({(int(a), int(b)) for a, b in hops[:, :2] if b >= 0})
     switch = links[0][1]
     two = [code(Kind.LINK, a, b) for a, b in links if b == switch][:2]
@@ -66,8 +66,8 @@ def test_healthy_fabric_has_no_finding(fabric: Simulation) -> None:
 def test_one_pair_is_nobody_elses_fault(fabric: Simulation) -> None:
     """All source ports of one pair dead: the pair is named, no link that its packets cross."""
     table = fabric.table
-    flows = np.flatnonzero((table.source == table.source[0]) & (table.destination == table.destination[0]))
-    lost = table.rate[flows].astype(np.float64) * WINDOW_S
+    flows = np.arange(table.first[1])
+    lost = table.rate_of(flows).astype(np.float64) * WINDOW_S
     diagnosis = locate(table, totals(table), flows, lost, lost, WINDOW_S)
 
     pair = code(Kind.PAIR, int(table.source[0]), int(table.destination[0]))
@@ -80,9 +80,9 @@ def test_alternatives_that_cross_the_same_flows() -> None:
     # Ten pairs; all of them cross switch 100 and then 101, nothing else does.
     source = np.arange(10, dtype=np.int32)
     destination = np.arange(10, 20, dtype=np.int32)
-    hops = np.tile(np.array([100, 101], np.int32), (10, 1))
-    host_of = np.full(200, -1, np.int32)
-    table = FlowTable(source, destination, host_of, np.full(10, 100, np.float32), source.copy(), hops)
+    hops = np.tile(np.array([0, 1], np.int16), (10, 1))
+    rate, first = np.full(10, 100, np.float32), np.arange(11)
+    table = FlowTable(source, destination, np.full(100, -1, np.int32), rate, rate, first, hops, 100)
     diagnosis = locate(table, totals(table), np.arange(10), np.full(10, 50.0), np.full(10, 3000.0), WINDOW_S)
 
     (finding,) = diagnosis.findings

@@ -7,6 +7,7 @@ from tests.bench.map_fabric import Clos, Simulation
 
 from fabricpulse.diagnosis.components import NO_HOP, SILENT_HOP, Kind, Nodes, code
 from fabricpulse.diagnosis.flow_table import totals
+from fabricpulse.diagnosis.hop_rows import Hops
 from fabricpulse.diagnosis.locate import locate
 from fabricpulse.diagnosis.silent_hops import named
 
@@ -35,7 +36,7 @@ def without(*silent: int) -> Nodes:
     return np.where(np.isin(hops, silent), SILENT_HOP, hops).astype(np.int32)
 
 
-def nodes_of(hops: Nodes, switch: int) -> set[int]:
+def nodes_of(hops: Hops, switch: int) -> set[int]:
     """The nodes that stand where the switch is."""
     return set(hops[fabric() == switch].tolist())
 
