@@ -49,7 +49,7 @@ TAKEN_AWAY = {
     "breaker": ("budget", lambda m: m.setattr(Guards, "breaker", _nothing)),
     "room": ("budget", lambda m: m.setattr(Guards, "_room", _nothing)),
     "people": ("people", lambda m: m.setattr(Guards, "_standing", _without_people)),
-    "shared cause": ("leaf", lambda m: m.setattr(SharedCauses, "episodes", lambda *_: frozenset())),
+    "shared cause": ("leaf", lambda m: m.setattr(SharedCauses, "follow", lambda *_: frozenset())),
     "hold": ("hold", lambda m: m.setattr(decisions, "is_over", lambda target: target.healthy_at > 0)),
 }
 

@@ -39,7 +39,7 @@ class Decisions:
         self._recovery = recovery
         self._nics = nics
         self._rules = {rule.alert: rule for rule in config.rules}
-        self._shared = SharedCauses()
+        self._shared = SharedCauses(config.guards)
         self._firing_targets = FiringTargets(self._rules)
         self._next = 0
 

@@ -20,6 +20,7 @@ from fabricpulse.remediation.receiver.guards import SETTLING, Guards
 from fabricpulse.remediation.receiver.in_flight import ACTING, is_paused
 from fabricpulse.remediation.receiver.model import Drain, DrainPhase, Episode
 from fabricpulse.remediation.receiver.plans import APPROVAL_VALID_S
+from fabricpulse.remediation.receiver.shared_cause import SharedCauses
 from fabricpulse.remediation.receiver.transaction import Transaction, with_changes
 
 # These hosts count as out: of a command that failed nobody knows what it has done.
@@ -48,6 +49,7 @@ class Drains:
         self._drain = config.drain
         self._nics = nics
         self._rules = {rule.alert: rule for rule in config.rules if rule.action == "host.drain"}
+        self._shared = SharedCauses(config.guards)
 
     def reconcile(self, transaction: Transaction, now: float) -> None:
         """Goes on with drains under way, and begins those that rules ask for and guards allow."""
@@ -55,7 +57,7 @@ class Drains:
         firing = self._firing(transaction) if self._rules or under_way else {}
         if not under_way and not firing:
             return
-        guards = Guards(self._config, self._nics, transaction, now)
+        guards = Guards(self._config, self._nics, transaction, now, self._shared)
         for drain in under_way:
             self._step(transaction, guards, drain, firing.get(drain.host), now)
         for host, episode in firing.items():

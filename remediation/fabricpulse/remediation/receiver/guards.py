@@ -6,6 +6,7 @@ What they need of the whole fleet is gathered once per cycle, not per target.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
+from functools import cached_property
 
 from fabricpulse.remediation.receiver.config import GuardConfig, ReceiverConfig
 from fabricpulse.remediation.receiver.counted_hosts import counted_hosts
@@ -69,7 +70,8 @@ class Guards:
         now: float,
         shared: SharedCauses | None = None,
     ) -> None:
-        """nics : the devices of each host, where a membership file names them. shared : remembers between cycles."""
+        """nics : the devices of each host, where a membership file names them. shared : follows the episodes from cycle
+        to cycle."""
         self._config = config
         self._limits = config.guards
         self._nics = nics
@@ -98,8 +100,7 @@ class Guards:
         self._frozen = self._many_lost(counted) or self._many_lost(known)
         self._observed = [agent for agent in counted if self._is_observed(agent)]
         self._observed_names = {agent.host for agent in self._observed}
-        shared = shared or SharedCauses()
-        self._shared = shared.episodes(state, len(self._observed), self._observed_hosts, self._limits, now)
+        self._shared_causes = shared
         self._by_workload: defaultdict[str, list[AgentState]] = defaultdict(list)
         self._stopped: dict[str, dict[str, str]] = {}
         self._hosts: dict[str, set[str]] = {
@@ -245,9 +246,20 @@ class Guards:
             return False
         return self._now - agent.first_seen >= _OBSERVED_AFTER_S and "healthy" in agent.health.values()
 
+    @cached_property
+    def _shared(self) -> SharedCauses:
+        # Nobody asks for it in most cycles.
+        shared = self._shared_causes or SharedCauses(self._limits)
+        return shared.follow(self._state, self._observed_hosts, self._now)
+
+    @cached_property
+    def _observed_devices(self) -> Counter[frozenset[str]]:
+        """Devices of a host -> observed hosts with just these: there are few kinds of hosts."""
+        return Counter(frozenset(agent.health) for agent in self._observed)
+
     def _observed_hosts(self, devices: frozenset[str]) -> int:
         """Observed hosts that have one of `devices`."""
-        return sum(1 for agent in self._observed if not devices.isdisjoint(agent.health))
+        return sum(n for own, n in self._observed_devices.items() if not devices.isdisjoint(own))
 
     def _stop_of(self, alert: str, host: str) -> str:
         """See rule_record.stops_of."""

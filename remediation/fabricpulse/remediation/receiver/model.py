@@ -1,12 +1,14 @@
 """The state of the receiver: episodes of alerts, targets, agents. Entries are immutable and replaced as a whole.
 
-All times are seconds since 1970 on the receiver's clock, 0 for "not yet".
+All times are seconds since 1970 on the receiver's clock, 0 for "not yet". `gc=False`: there may be tens of thousands
+of these, none is part of a cycle, and a full collection that looks at each holds everybody up.
 """
 
 from typing import Literal
 
 import msgspec
 
+from fabricpulse.remediation.receiver.episode_changes import EpisodeChanges
 from fabricpulse.remediation.receiver.targets_of_host import TargetsOfHost
 
 Desired = Literal["in_service", "avoid"]
@@ -42,7 +44,7 @@ OUTCOMES: tuple[Outcome, ...] = (
 )
 
 
-class Target(msgspec.Struct, frozen=True, order=True):
+class Target(msgspec.Struct, frozen=True, order=True, gc=False):
     """A NIC of a host: what an action is about."""
 
     host: str
@@ -58,7 +60,7 @@ class Target(msgspec.Struct, frozen=True, order=True):
 NO_TARGET = Target("", "")
 
 
-class LaneSelector(msgspec.Struct, frozen=True):
+class LaneSelector(msgspec.Struct, frozen=True, gc=False):
     """Lanes over a NIC that an alert names: of a job, of a connection, or one; "" and -1 name all."""
 
     device: str
@@ -67,7 +69,7 @@ class LaneSelector(msgspec.Struct, frozen=True):
     lane: int = -1
 
 
-class Episode(msgspec.Struct, frozen=True, kw_only=True):
+class Episode(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One alert from its first `firing` to its end; key: fingerprint.
 
     causes : what it may share with other hosts, `network=rail0`; without a target, what is at fault. starts_at is the
@@ -123,7 +125,7 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     recovery: Recovery = ""
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a rule with `mode: approve` would do to a target. approved_at : 0 until an operator has approved it."""
 
     hash: str
@@ -135,7 +137,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     approved_by: str = ""
 
 
-class TargetState(msgspec.Struct, frozen=True, kw_only=True):
+class TargetState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Phase and history of a target.
 
     generation rises with each decision. quiet_since : start of the hold, 0 while an episode fires. healthy_s : seconds
@@ -340,7 +342,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     the journal each destination of `notify` has been told. drains_blocked : host -> episode and guard for which it was
     last written that the host is not drained. lanes_blocked : fingerprint -> episode and reasons for which it was
     written that lanes stay as they are. wall_ahead_s : how far people's clock is ahead of the receiver's, which does
-    not follow when it is set. targets_of_host : follows `targets`.
+    not follow when it is set. targets_of_host : follows `targets`. episode_changes : what episodes_version was raised
+    for.
     """
 
     epoch: int = 0
@@ -364,3 +367,4 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     lanes_blocked: dict[str, str] = {}
     wall_ahead_s: float = 0.0
     targets_of_host: TargetsOfHost = msgspec.field(default_factory=TargetsOfHost)
+    episode_changes: EpisodeChanges = msgspec.field(default_factory=EpisodeChanges)

@@ -5,13 +5,14 @@ see committed state only, and one event's changes can be undone (`mark`, `rollba
 """
 
 import itertools
-from collections.abc import ItemsView, Iterator, Mapping, ValuesView
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, ValuesView
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgspec
 
+from fabricpulse.remediation.receiver.episode_changes import EpisodeChanges
 from fabricpulse.remediation.receiver.model import (
     Action,
     AgentState,
@@ -104,6 +105,8 @@ class Transaction:
         self._fields: dict[str, Any] = {}
         self._changes: dict[str, dict[str, Any]] = {name: {} for name in COLLECTIONS}
         self._undo: list[tuple[dict[str, Any], str, Any]] = []
+        # Episodes that began, ended or went, those of events that were undone as well.
+        self._episodes_changed: dict[str, None] = {}
         self.transitions: list[Transition] = []
         self.episodes: Mapping[str, Episode] = _View(state.episodes, self._changes["episodes"])
         self.targets: Mapping[str, TargetState] = _View(state.targets, self._changes["targets"])
@@ -151,8 +154,23 @@ class Transaction:
         """Replaces or adds an episode."""
         before = self.episodes.get(episode.fingerprint)
         if before is None or _identity(before) != _identity(episode):
-            self.set(episodes_version=next(_versions))
+            self._change_episodes((episode.fingerprint,))
         self._put(self._changes["episodes"], episode.fingerprint, episode)
+
+    def _change_episodes(self, fingerprints: Iterable[str]) -> None:
+        self._episodes_changed.update(dict.fromkeys(fingerprints))
+        self.set(episodes_version=next(_versions))
+
+    def episodes_changed_since(self, version: int) -> dict[str, None] | None:
+        """Fingerprints of the episodes that began, ended or went after `version` of the episodes, oldest first, and
+        perhaps of some others; None when that is not known. 0 is no version."""
+        if not version:
+            return None
+        if version == self.episodes_version:
+            return {}
+        base = self._base
+        known = {} if version == base.episodes_version else base.episode_changes.since(version)
+        return None if known is None else known | self._episodes_changed
 
     def put_agent(self, agent: AgentState) -> None:
         """Replaces or adds an agent."""
@@ -161,7 +179,7 @@ class Transaction:
     def drop(self, collection: str, keys: list[str]) -> None:
         """Removes entries of a collection."""
         if collection == "episodes" and keys:
-            self.set(episodes_version=next(_versions))
+            self._change_episodes(keys)
         for key in keys:
             self._put(self._changes[collection], key, _REMOVED)
 
@@ -214,7 +232,7 @@ class Transaction:
             name: dict(getattr(self, name).items()) if self._changes[name] else getattr(self._base, name)
             for name in COLLECTIONS
         }
-        copies["targets_of_host"] = TargetsOfHost()
+        copies |= {"targets_of_host": TargetsOfHost(), "episode_changes": EpisodeChanges()}
         return msgspec.structs.replace(self._base, **copies, **self._fields)
 
     def apply(self) -> State:
@@ -222,6 +240,8 @@ class Transaction:
         changes = self._changes["targets"]
         gone = [key for key, value in changes.items() if value is _REMOVED]
         self._base.targets_of_host.follow(changes.keys() - gone, gone)
+        if self.episodes_version != self._base.episodes_version:
+            self._base.episode_changes.note(self.episodes_version, self._episodes_changed)
         for name in COLLECTIONS:
             collection = getattr(self._base, name)
             for key, value in self._changes[name].items():
