@@ -7,6 +7,10 @@ object: it sees what arrives and when, and `connection_table` decides who may st
 Until the first byte of a client there is only its socket, without transport, task and protocol object: those cost ten
 times as much as the accept. Somebody who opens thousands of connections and says nothing fills the queue that all wait
 in, so the time until the next one is accepted is what each of his costs.
+
+A TLS handshake costs a millisecond of computing that nobody can interrupt. One begins in each round of the event loop,
+by turns of the clients: whoever is connected waits for one handshake, not for all that came, and so does a new client.
+Few of one client are under way, so that those that were begun and held back cannot all go on at once.
 """
 
 import asyncio
@@ -24,6 +28,7 @@ from fabricpulse.core.log import get_logger
 from fabricpulse.core.log_limit import LogLimit
 from fabricpulse.core.web.connection_table import ConnectionTable, Entry, Phase
 from fabricpulse.core.web.limits import Limits
+from fabricpulse.core.web.turns import Turns
 
 log = get_logger(__name__)
 
@@ -32,6 +37,8 @@ _SWEEP_S = 1.0
 # Descriptors or kernel memory have run out: the next accept fails as well.
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _PAUSE_S = 0.2
+# TLS handshakes of one client.
+_HANDSHAKES_AT_ONCE = 16
 _TIMEOUT_ANSWER = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 
@@ -52,8 +59,10 @@ class Connections:
         self._loop = asyncio.get_running_loop()
         self._listeners: list[socket.socket] = []
         self._by_handler: dict[asyncio.Protocol, _Connection] = {}
-        # Connections on which nothing was said so far.
+        # Connections on which nothing was said so far, or whose handshake has not begun.
         self._silent: set[_Connection] = set()
+        self._turns: Turns[_Connection] = Turns(_HANDSHAKES_AT_ONCE)
+        self._turn_is_due = False
         self._handshakes: set[asyncio.Task[None]] = set()
         self._sweep: asyncio.TimerHandle | None = None
         self._sweep_due = 0.0
@@ -162,17 +171,45 @@ class Connections:
             return
         except OSError:
             ended = True
-        self._forget_silent(connection)
         if ended:
+            self._forget_silent(connection)
             self.table.remove(connection.entry)
             accepted.close()
+        elif self._context is None:
+            self._begin(connection)
+        else:
+            self._loop.remove_reader(accepted)
+            self._turns.add(connection.entry.client, connection)
+            self._give_turn()
+
+    def _give_turn(self) -> None:
+        """To a handshake, in the next round of the event loop."""
+        if not self._turn_is_due:
+            self._turn_is_due = True
+            self._loop.call_soon(self._begin_handshake)
+
+    def _begin_handshake(self) -> None:
+        self._turn_is_due = False
+        connection = self._turns.take()
+        if connection is None:
             return
+        # Until now it has waited for us.
+        self.table.enter(connection.entry, Phase.HANDSHAKE, self._loop.time())
+        self._begin(connection)
+        self._give_turn()
+
+    def _begin(self, connection: "_Connection") -> None:
+        accepted = connection.accepted
+        self._forget_silent(connection)
         connection.handshake = task = self._loop.create_task(self._connect(accepted, connection))
         self._handshakes.add(task)
 
         def connected(_: asyncio.Task[None]) -> None:
             self._handshakes.discard(task)
             connection.handshake = None
+            if self._context is not None:
+                self._turns.done(connection.entry.client)
+                self._give_turn()
             if not connection.made:  # it failed, or was cancelled before it began
                 self.table.remove(connection.entry)
                 accepted.close()
@@ -181,6 +218,7 @@ class Connections:
 
     def _forget_silent(self, connection: "_Connection") -> None:
         self._silent.discard(connection)
+        self._turns.remove(connection.entry.client, connection)
         self._loop.remove_reader(connection.accepted)
 
     def _drop_silent(self, connection: "_Connection", answer: bytes) -> None:
