@@ -12,6 +12,7 @@ from fabricpulse.core.errors import ConfigError
 from fabricpulse.remediation.command import command
 from fabricpulse.remediation.receiver.auth import Access, AccessControl, Principal, agent_token, owner_of
 from fabricpulse.remediation.receiver.config import ReceiverConfig
+from fabricpulse.remediation.receiver.origin import addresses_of
 
 KEY = "a key of thirty-two characters!!"
 
@@ -34,17 +35,27 @@ access:
 
 
 def request(
-    method: str, path: str, token: str = "", user: str = "", names: tuple[str, ...] = (), **headers: str
+    method: str,
+    path: str,
+    token: str = "",
+    user: str = "",
+    names: tuple[str, ...] = (),
+    ends: tuple[Any, Any] = (("10.0.0.9", 50_000), ("10.0.0.1", 9615)),
+    **headers: str,
 ) -> Any:
     if token:
         headers["Authorization"] = f"Bearer {token}"
     if user:
         headers["Authorization"] = "Basic " + b64encode(f"{user}:x".encode()).decode()
-    certificate = {"subjectAltName": tuple(("DNS", name) for name in names)}
+    extra = {
+        "peercert": {"subjectAltName": tuple(("DNS", name) for name in names)},
+        "peername": ends[0],
+        "sockname": ends[1],
+    }
 
     class Request(dict):  # type: ignore[type-arg]
-        def get_extra_info(self, _: str) -> dict[str, Any]:
-            return certificate
+        def get_extra_info(self, name: str) -> Any:
+            return extra[name]
 
     made = Request()
     for name, value in {
@@ -121,6 +132,63 @@ def test_pages_of_another_origin_change_nothing(access):
     assert status(access, *PAUSE, **ada, **{"Content-Type": "text/plain"}) == 403
     assert status(access, *RELOAD, **ada, Origin="https://evil.example") == 403
     assert status(access, *RELOAD, **ada, **{"Content-Type": "application/octet-stream"}) == 200
+
+
+HERE = [
+    (("127.0.0.1", 1), ("127.0.0.1", 9615)),
+    (("10.0.0.1", 1), ("10.0.0.1", 9615)),
+    (("::1", 1, 0, 0), ("::1", 9615, 0, 0)),
+    (("::ffff:10.0.0.1", 1, 0, 0), ("::ffff:10.0.0.1", 9615, 0, 0)),
+    (("fe80::1%eth0", 1, 0, 2), ("fe80::1%eth0", 9615, 0, 2)),
+    ("", "/run/receiver.sock"),
+]
+ELSEWHERE = [
+    (("10.0.0.9", 1), ("10.0.0.1", 9615)),
+    (("fe80::2%eth0", 1, 0, 2), ("fe80::1%eth0", 9615, 0, 2)),
+    (None, ("10.0.0.1", 9615)),
+    (None, None),
+]
+
+
+@pytest.mark.parametrize("ends", [*HERE, *ELSEWHERE], ids=str)
+def test_without_access_control_changes_are_for_this_machine(ends):
+    """Everybody may read and report; orders and alerts are taken from the receiver's own machine, however it calls
+    itself, and from nobody that a proxy or a web page there speaks for."""
+    opened = Access(parse_config("", ReceiverConfig, "test"))
+    allowed = {STATUS, REPORT} | ({WEBHOOK, PAUSE, RELOAD} if ends in HERE else set())
+    for route in (WEBHOOK, REPORT, STATUS, PAUSE, RELOAD):
+        assert status(opened, *route, ends=ends) == (200 if route in allowed else 403), route
+    for header in ({"X-Forwarded-For": "10.0.0.9"}, {"Via": "1.1 proxy"}, {"Origin": "http://receiver:9615"}):
+        assert {status(opened, *route, ends=ends, **header) for route in (WEBHOOK, PAUSE, RELOAD)} == {403}
+
+
+def test_who_was_checked_may_change_things_from_anywhere():
+    """A password or certificate of the web configuration is access control."""
+    opened = Access(parse_config("", ReceiverConfig, "test"))
+    assert status(opened, *PAUSE, user="ada") == status(opened, *WEBHOOK, names=("am.example",)) == 200
+    unchecked = AccessControl(opened, has_passwords=False)._check(request(*PAUSE, user="ada"))
+    assert unchecked is not None
+    assert unchecked.status == 403
+
+
+def test_alertmanagers_that_are_polled_may_send():
+    """From their addresses alerts are taken, and no orders."""
+    control = AccessControl(Access(parse_config("", ReceiverConfig, "test")), has_passwords=False)
+    control.alertmanagers = frozenset({"10.0.0.9", "fd00::9"})
+    for peer in ("10.0.0.9", "::ffff:10.0.0.9", "fd00:0::9"):
+        ends = ((peer, 1, 0, 0), ("10.0.0.1", 9615))
+        assert control._check(request(*WEBHOOK, ends=ends)) is None
+        assert control._check(request(*PAUSE, ends=ends)) is not None
+    assert control._check(request(*WEBHOOK, ends=(("10.0.0.8", 1), ("10.0.0.1", 9615)))) is not None
+
+
+async def test_addresses_of_alertmanagers():
+    """Names are looked up; one that cannot be keeps what was known."""
+    urls = ["http://127.0.0.3:9093/am", "http://[::1]:9093"]
+    assert await addresses_of(urls) == {"127.0.0.3", "::1"}
+    known = frozenset({"10.9.9.9"})
+    assert await addresses_of(["http://no-such-host.invalid:9093"], known) == known
+    assert await addresses_of([], known) == frozenset()
 
 
 @pytest.mark.parametrize(

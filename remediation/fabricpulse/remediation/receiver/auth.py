@@ -5,7 +5,9 @@
     viewer    GET of everything else
     operator  viewer, and pause, resume, release, forget, …; POST /-/reload
 
-Without `access` and `token_file` whoever reaches the API may do everything: the web configuration is the only check.
+Without `access` and `token_file` whoever the web configuration has let in by a password or certificate may do
+everything. Where it asks for neither, everybody may read and every agent report, but changes are for this machine:
+orders for its users, alerts for them and for the Alertmanagers that the receiver polls.
 """
 
 import hashlib
@@ -23,6 +25,7 @@ from fabricpulse.core.log import get_logger
 from fabricpulse.core.web.authentication import basic_credentials
 from fabricpulse.core.web.token_file import SecretFile, TokenFile
 from fabricpulse.remediation.receiver.config import AccessConfig, ReceiverConfig, Role
+from fabricpulse.remediation.receiver.origin import is_of, is_of_this_machine
 from fabricpulse.remediation.receiver.store import StoreError
 
 log = get_logger(__name__)
@@ -93,13 +96,14 @@ def agent_token(key: str, host: str) -> str:
 
 class AccessControl:
     """Middleware of /api/ and /-/reload: identity, role, internal errors as 503. refused : requests answered 401 or
-    403."""
+    403. alertmanagers : addresses of those that are polled."""
 
     def __init__(self, access: Access, has_passwords: bool) -> None:
         """has_passwords : the web configuration checks passwords, so that a user in a request is who it says."""
         self.access = access
         self._has_passwords = has_passwords
         self.refused: Counter[str] = Counter()
+        self.alertmanagers: frozenset[str] = frozenset()
 
     def covers(self, request: web.Request) -> bool:
         """Whether a request shows a token that is checked here, so that no password is asked for as well."""
@@ -140,8 +144,20 @@ class AccessControl:
             return web.Response(status=403, text=f"needs the role {' or '.join(needed)}\n")
         if not reads and (problem := _foreign(request, route)):
             return web.Response(status=403, text=f"{problem}\n")
+        if not (reads or principal.name or route == "agents") and (problem := self._unknown(request, route)):
+            return web.Response(status=403, text=f"{problem}; set access in the receiver's configuration\n")
         request["principal"] = principal
         return None
+
+    def _unknown(self, request: web.Request, route: str) -> str:
+        """Why a change is refused of somebody who has shown nothing, though nobody has to."""
+        if "Origin" in request.headers:
+            # Its name may lead to this machine in one browser only, so that the page's origin and this server are one.
+            return "without access control no web page may ask this"
+        if is_of_this_machine(request) or (route == "alertmanager" and is_of(request, self.alertmanagers)):
+            return ""
+        also = ", or an Alertmanager of `alertmanagers`," if route == "alertmanager" else ""
+        return f"without access control only this machine{also} may ask this"
 
 
 def owner_of(request: web.Request, claimed: str) -> str:

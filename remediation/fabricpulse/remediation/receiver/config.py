@@ -282,7 +282,9 @@ class ReceiverConfig(Section, frozen=True):
     alert that always fires; once it has been seen, its absence means that alerting is dead, and nothing goes back into
     service. Empty: not checked. http_client : TLS, password or token that the Alertmanagers ask for. token_file : file
     with a bearer token that Alertmanager, agents and operators must show, for every role; read again when it changes.
-    access : who may do what, in place of token_file. membership : file of the fleet's hosts and NICs; with it, an alert
+    access : who may do what, in place of token_file. Without either, and without passwords or certificates of the web
+    configuration, orders are taken from the receiver's own machine only, and alerts from there and from the
+    Alertmanagers in `alertmanagers`. membership : file of the fleet's hosts and NICs; with it, an alert
     or an agent that names any other is turned away. agent_certificates : an agent must show a client certificate whose
     SAN is its host's name. signing_key_file : Ed25519 private key (`fabricpulse remediation keygen`) that signs what
     agents are told. intent_valid_s : how long after it was sent what an agent is told is valid, seconds. rules : what

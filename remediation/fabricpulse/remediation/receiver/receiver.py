@@ -27,6 +27,7 @@ from fabricpulse.remediation.receiver.drain_hooks import DrainHooks
 from fabricpulse.remediation.receiver.exposition import Scrapes, expose
 from fabricpulse.remediation.receiver.notifier import Notifier
 from fabricpulse.remediation.receiver.operator_api import OperatorApi
+from fabricpulse.remediation.receiver.origin import addresses_of
 from fabricpulse.remediation.receiver.payload import Alert
 from fabricpulse.remediation.receiver.policy import Policy, ReloadStatus, changes, reload_policy
 from fabricpulse.remediation.receiver.reconciler import Reconciler
@@ -149,7 +150,7 @@ class Receiver:
             and any(rule.mode == "auto" and rule.action != "notify" for rule in config.rules)
         ):
             log.warning(
-                "rules act, and anybody who reaches the port can trigger them; set access or --web.config.file"
+                "rules act, and anybody who reaches the port can speak for a host; set access or --web.config.file"
             )
 
     def _not_ready(self) -> str:
@@ -222,6 +223,8 @@ class Receiver:
             complete = True
             config = self._policy.config
             if config.alertmanagers:
+                known = self._auth.alertmanagers
+                self._auth.alertmanagers = await addresses_of(config.alertmanagers, known)
                 answers = await poll_alertmanagers(self._poller, config.alertmanagers)
                 complete = None not in answers
                 with suppress(StoreError):  # the commit loop has logged it
