@@ -26,6 +26,7 @@ async def tls_server(folder: Path) -> AsyncIterator[tuple[connections.Connection
     server = WebServer("test", Lifetime(), metrics, replace(LOCAL, config=config))
     await server.start()
     try:
+        assert server._connections is not None
         yield server._connections, server.addresses[0][1], client_context(authority)
     finally:
         await server.stop()

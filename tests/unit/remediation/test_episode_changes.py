@@ -28,7 +28,7 @@ def shared_by_definition(world: World, observed: int) -> set[str]:
     """Of every window of every cause: those in which so many hosts began."""
     limits, now = world.config.guards, world.now
     by_cause: dict[str, list[Episode]] = defaultdict(list)
-    named = set()
+    named: set[str] = set()
     for episode in world.state.episodes.values():
         if episode.status != "firing" and now - episode.ended_at > limits.shared_cause_memory_s:
             continue

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.unit.remediation.fabric_model import AUTO, LINK, Fabric
+from tests.unit.remediation.fabric_model import AUTO, LINK, Fabric, Lane
 
 from fabricpulse.core.config import parse_config
 from fabricpulse.remediation.receiver.config import RebalanceConfig, ReceiverConfig
@@ -163,22 +163,65 @@ def test_a_weight_where_no_path_helped():
 
 
 def test_the_plugin_at_work_is_left_alone():
-    """A job of which the plugin has just re-pathed a lane is not moved; one that it re-paths within a plan ends it."""
+    """A job of which the plugin has just re-pathed a lane is not moved."""
     fabric = collided()
     for _ in range(20):
         fabric.lanes[0].repaths += 1
         fabric.lanes[1].repaths += 1
         fabric.run(5)
     assert fabric.plans() == []
-    fabric.run(32)
-    (plan,) = fabric.plans()
-    moved = next(lane for lane in fabric.lanes if lane.workload == plan.workload)
+    fabric.run(60)
+    assert len(fabric.plans()) == 1
+
+
+def begun(landings: list[int]) -> tuple[Fabric, Lane]:
+    """Two jobs on one spine, a plan under way whose lane lands there; the plugin re-paths it by itself."""
+    fabric = collided()
+    fabric.landings = landings
+    while not fabric.operations:
+        fabric.run(1)
+    workload = fabric.plans()[0].workload
+    moved = next(lane for lane in fabric.lanes if lane.workload == workload)
     moved.repaths += 1
-    fabric.run(40)
-    assert (fabric.plans()[0].phase, fabric.plans()[0].reason) == (
-        "rolled_back",
-        "the plugin has re-pathed a lane of it by itself",
-    )
+    return fabric, moved
+
+
+def test_a_plan_goes_on_when_the_plugin_re_paths_a_lane_of_it():
+    """What all of that has come to is measured, and the lane is left to the plugin. (Such plans were undone at once,
+    and the jobs were back on one link.)"""
+    fabric, moved = begun([1])
+    entropy = moved.entropy
+    fabric.run(60)
+    (plan,) = fabric.plans()
+    assert (plan.phase, plan.tries, plan.disturbed) == ("kept", 1, 1)
+    assert [move.outcome for move in plan.moves] == ["left"]
+    assert plan.measured == pytest.approx(2, rel=0.1)
+    assert (moved.entropy, len(fabric.operations)) == (entropy, 1)
+
+
+def test_what_the_plugin_has_moved_is_not_moved_back():
+    """It has not helped, so the plan is over; where the lane is now is the plugin's choice."""
+    fabric, moved = begun([0])
+    entropy = moved.entropy
+    fabric.run(60)
+    plan = fabric.plans()[0]
+    assert (plan.phase, plan.reason) == ("rolled_back", "the plugin re-paths its lanes by itself")
+    assert (moved.entropy, plan.operations) == (entropy, 1)
+
+
+def test_a_plugin_that_never_rests_delays_a_plan_for_a_while():
+    """Its measurements begin anew three times; then what is measured counts."""
+    fabric = collided(lanes=4)
+    while not fabric.operations:
+        fabric.run(1)
+    workload = fabric.plans()[0].workload
+    own = [lane for lane in fabric.lanes if lane.workload == workload]
+    for number in range(60):
+        own[number % 4].repaths += 1
+        fabric.run(5)
+    plan = fabric.plans()[0]
+    assert plan.disturbed <= 3
+    assert plan.phase in ("kept", "rolled_back")
 
 
 @pytest.mark.parametrize("mode", ["observe", "dry_run"])

@@ -28,7 +28,7 @@ class EpisodeChanges:
 
     def since(self, version: int) -> dict[str, None] | None:
         """Fingerprints that changed after `version`, oldest first; None when it is forgotten, or was not committed."""
-        later = []
+        later: list[tuple[str, ...]] = []
         for number in reversed(self._changed):
             if number == version:
                 return dict.fromkeys(name for names in reversed(later) for name in names)

@@ -50,11 +50,9 @@ class FiringTargets:
         for asks, key in touched:
             counted = self.asked_back if asks else self._order
             found = (self._asking if asks else self._firing).get(key, ())
-            if len(found) > 1:
-                # Of two alike the one that came first.
-                found = sorted(found, key=lambda name: self._weight(transaction.episodes[name]), reverse=True)
             if found:
-                counted[key] = found[0]
+                # Of two alike the one that came first.
+                counted[key] = max(found, key=lambda name: self._weight(transaction.episodes[name]))
             else:
                 counted.pop(key, None)
         self._version = transaction.episodes_version

@@ -186,9 +186,10 @@ class LaneMove(msgspec.Struct, frozen=True, kw_only=True):
     """One lane of a rebalancing plan.
 
     before : source port, capacity (bytes per second) and count of re-paths when the plan was made. op_id, generation :
-    of the operation under way or the last one. value : what it asks for, None for "another one". outcome : of it.
-    tries : new paths so far. kept : its capacity has risen; it is not moved again. entropy_best : source port when the
-    plan had its best gain so far, 0 for none.
+    of the operation under way or the last one. value : what it asks for, None for "another one". outcome : of it;
+    `left` once the plugin has re-pathed the lane by itself: it stays where it is. tries : new paths so far. kept : its
+    capacity has risen; it is not moved again. entropy_best : source port when the plan had its best gain so far, 0 for
+    none.
     """
 
     host: str
@@ -203,7 +204,7 @@ class LaneMove(msgspec.Struct, frozen=True, kw_only=True):
     value: int | None = None
     op_id: str = ""
     generation: int = 0
-    outcome: Literal["", "pending", "applied", "refused", "failed"] = ""
+    outcome: Literal["", "pending", "applied", "refused", "failed", "left"] = ""
     tries: int = 0
     kept: bool = False
     entropy_best: int = 0
@@ -219,8 +220,9 @@ class Rebalance(msgspec.Struct, frozen=True, kw_only=True):
 
     before : goodput by workload when it was made, bytes per second; those of `scope` are to gain, none may lose.
     predicted, measured : goodput of the scope afterwards by before. best : the best that was measured in it without a
-    loss. returning : its lanes go back to where they had that. reason : why it ended, or what it saw. alert, episode :
-    what asked for it, "" for a plan of the controller's own.
+    loss. returning : its lanes go back to where they had that. disturbed : how often a measurement began anew because
+    the plugin had re-pathed lanes of it. reason : why it ended, or what it saw. alert, episode : what asked for it, ""
+    for a plan of the controller's own.
     """
 
     id: str
@@ -237,6 +239,7 @@ class Rebalance(msgspec.Struct, frozen=True, kw_only=True):
     best: float = 0.0
     returning: bool = False
     tries: int = 0
+    disturbed: int = 0
     operations: int = 0
     blocked: str = ""
     hash: str = ""

@@ -18,6 +18,9 @@ from fabricpulse.remediation.receiver.plans import APPROVAL_VALID_S
 from fabricpulse.remediation.receiver.rebalance_history import DONE, operations, unhelpful
 from fabricpulse.remediation.receiver.transaction import Transaction, with_changes
 
+# Measurements of one plan that begin anew because the plugin has re-pathed lanes of it.
+_MOST_DISTURBED = 3
+
 
 class Trial:
     """Carries a plan out, for one configuration. The plan itself is all its state."""
@@ -102,8 +105,8 @@ class Trial:
             if now - until > self._config.guards.intent_ttl_s:
                 self._roll_back(transaction, plan, "nothing could be measured", now)
             return
-        if any(lanes[move.key].last.repaths > move.repaths + move.tries for move in seen):
-            self._roll_back(transaction, plan, "the plugin has re-pathed a lane of it by itself", now)
+        if plan.disturbed < _MOST_DISTURBED and any(_is_moved_on(move, lanes) for move in plan.moves):
+            self._measure_anew(transaction, plan, lanes, now)
             return
         after = goodput_by_workload(lanes)
         gain = _ratio(plan.before, after, plan.scope)
@@ -122,6 +125,21 @@ class Trial:
             self._give_up(
                 transaction, plan, f"{lost[0]} lost goodput" if lost else "goodput has not risen", now
             )
+
+    @staticmethod
+    def _measure_anew(
+        transaction: Transaction, plan: Rebalance, lanes: Mapping[str, LaneSummary], now: float
+    ) -> None:
+        """The plugin has re-pathed lanes of the plan by itself: they are left to it, where they are, and what all of
+        that has come to is measured. To undo the rest at once would undo what it may have gained by that."""
+        moves = tuple(
+            with_changes(move, outcome="left") if _is_moved_on(move, lanes) else move for move in plan.moves
+        )
+        transaction.put_rebalance(
+            with_changes(plan, moves=moves, disturbed=plan.disturbed + 1, changed_at=now)
+        )
+        count = sum(move.outcome == "left" for move in moves)
+        transaction.log(plan.workload, "rebalance_disturbed", plan=plan.hash, lanes_left=count)
 
     def _give_up(self, transaction: Transaction, plan: Rebalance, reason: str, now: float) -> None:
         """Back to where the lanes had the best gain, if it was one; else to where they were before."""
@@ -165,6 +183,9 @@ class Trial:
         again = {move.key for move in moves if not move.kept and move.outcome == "applied"}
         # All of them have room now and the job has not gained: it is bounded by something else, or by how they fell.
         again = again or {move.key for move in moves if move.outcome == "applied"}
+        if not again:
+            self._give_up(transaction, plan, "the plugin re-paths its lanes by itself", now)
+            return
         if operations(transaction, now) + len(again) > self._rebalance.operations_per_hour:
             self._give_up(transaction, plan, "no operations left in this hour", now)
             return
@@ -253,6 +274,12 @@ def forbidden(guards: Guards, moves: tuple[LaneMove, ...]) -> str:
         if reason := guards.lane(Target(host, device)):
             return reason
     return ""
+
+
+def _is_moved_on(move: LaneMove, lanes: Mapping[str, LaneSummary]) -> bool:
+    """Whether the plugin has re-pathed the lane by itself since the plan was made."""
+    lane = lanes.get(move.key)
+    return lane is not None and move.outcome != "left" and lane.last.repaths > move.repaths + move.tries
 
 
 def _as_best(plan: Rebalance, lanes: Mapping[str, LaneSummary], gain: float) -> Rebalance:
