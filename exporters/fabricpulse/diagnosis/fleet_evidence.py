@@ -9,13 +9,14 @@ from numpy.typing import NDArray
 
 from fabricpulse.diagnosis.components import SILENT_HOP, Kind, parts
 from fabricpulse.diagnosis.flow_records import numbers, suffering, unpack_flows
-from fabricpulse.diagnosis.flow_table import Flows
+from fabricpulse.diagnosis.flow_table import Floats, Flows
 from fabricpulse.diagnosis.layout import FABRIC, NO_FLOWS, Layout, Reporter, laid_out
 from fabricpulse.diagnosis.locate import Finding, locate
 from fabricpulse.diagnosis.loss_log import MANY, LossLog, LossTable
 from fabricpulse.diagnosis.mended import has_ended
 from fabricpulse.diagnosis.messages import EdgeName, EvidenceReport, FlowPath, check_edges
 from fabricpulse.diagnosis.names import Names
+from fabricpulse.diagnosis.presence import Absences, vouched
 from fabricpulse.diagnosis.succession import KEPT_S, Key, Succession
 from fabricpulse.diagnosis.suspect import Suspect
 from fabricpulse.diagnosis.suspect_names import suspect_of, without_fabric
@@ -32,6 +33,8 @@ _HOLD_S = {"host": 20.0, "nic": 20.0, "nic_tx": 20.0, "nic_rx": 20.0}
 # Hosts report at different moments: for a second the evidence is that of some of them. A switch waits for the second
 # report of all: only then it is known whether it is dead.
 _USUAL_HOLD_S, _SWITCH_HOLD_S = 1.2, 3.0
+# What hosts may have caused that have not been heard since: until they are no longer counted upon, and somewhat more.
+_AWAY_HOLD_S = LEASE_S + 5.0
 # A suspect is kept for as long after the last evidence; for less where what is told now explains what it suffered:
 # then the evidence has no gap, a better explanation has replaced it.
 _LINGER_S, _REPLACED_S = 5.0, 1.2
@@ -68,6 +71,8 @@ class FleetEvidence:
         self._live: frozenset[str] = frozenset()
         self._seen: dict[Key, tuple[float, float, Suspect]] = {}
         self._remains: set[Key] = set()  # of those that are seen, what may be the rest of something else
+        self._absences = Absences()
+        self._unvouched: set[Key] = set()  # of those that are seen, what hosts that are away may have caused
         self._rates = (0.0, 0.0)
         self.reports = 0
 
@@ -99,6 +104,8 @@ class FleetEvidence:
         flows = unpack_flows(report.flows, edges, ports)
         for path in report.paths:
             path.check(edges, ports)
+        if host is not None and (report.stalled or report.edges is not None):
+            self._absences.returned(report.host, host.heard_s, now_s)
         if report.edges is not None or host is None:
             host = self._announced(report, report.edges or (), host, now_s)
         if report.paths:
@@ -158,6 +165,7 @@ class FleetEvidence:
         self._forget(now_s)
         self._log.drop_mended(now_s)
         layout = self._laid_out(now_s)
+        self._absences.excuse(self._log, layout, self._names, now_s)
         losses, history = self._tables(layout)
         findings = self._findings(layout, now_s, losses, history)
         dead = losses.dead(now_s - WINDOWS_S[1]) if findings else frozenset()
@@ -171,6 +179,9 @@ class FleetEvidence:
             flows_of[key] = self._stable(layout, finding)
             if key not in self._seen and self._succession.remains(key, flows_of[key]):
                 self._remains.add(key)
+            if what == "loss" and not (key in self._seen and self._held(key)):
+                sure = vouched(losses, *self._sources(layout, finding), now_s)
+                (self._unvouched.discard if sure else self._unvouched.add)(key)
             since, _, before = self._seen.get(key, (now_s, now_s, suspect))
             # Once silent it remains so: the packets that arrive as it is mended are no other fault.
             silent = before.silent or (
@@ -202,6 +213,7 @@ class FleetEvidence:
 
         self._seen = {key: seen for key, seen in self._seen.items() if not over(key)}
         self._remains &= self._seen.keys()
+        self._unvouched &= self._seen.keys()
         for key in held & flows_of.keys():
             self._succession.name(key, flows_of[key], now_s)
         self._succession.forget(now_s)
@@ -213,7 +225,18 @@ class FleetEvidence:
     def _held(self, key: Key) -> bool:
         """Whether it was found for long enough to be told."""
         since, last, suspect = self._seen[key]
-        return last - since >= max(_hold_s(suspect), KEPT_S if key in self._remains else 0.0)
+        hold_s = max(_hold_s(suspect), KEPT_S if key in self._remains else 0.0)
+        return last - since >= max(hold_s, _AWAY_HOLD_S if key in self._unvouched else 0.0)
+
+    def _sources(self, layout: Layout, finding: Finding) -> tuple[Flows, Floats]:
+        """The flows of a finding, and when the host that sends on each was last heard; of one that never reports it is
+        not known that it is away.
+        """
+        heard_s = np.full(len(self._names) + 1, math.inf)  # the last for no host
+        for host in self._hosts.values():
+            heard_s[host.node] = host.heard_s
+        flows = np.array(finding.flows, np.int64)
+        return flows, heard_s[self._names.host_of()[layout.table.ends_of(flows)[0]]]
 
     @staticmethod
     def _stable(layout: Layout, finding: Finding) -> Flows:

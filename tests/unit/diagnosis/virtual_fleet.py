@@ -90,6 +90,7 @@ class VirtualFleet:
         self.faults: list[Fault] = []
         self.now_s = 0.0
         self.evidence = FleetEvidence(self.leaf)
+        self._stopped: list[tuple[str, float, float]] = []
         self._way: dict[tuple[str, str, int], tuple[str, ...]] = {}
         self.exporters: dict[str, _Exporter] = {}
         self._deal()
@@ -144,6 +145,21 @@ class VirtualFleet:
                 edges, before.revision + 1 if before else 1, before.at if before else self.random.random()
             )
 
+    def restart(self, host: str, begins_s: float, ends_s: float) -> None:
+        """Its exporter is not there meanwhile, and comes back as another process."""
+        self.faults.append(
+            Fault("loss", self._all_of(host), frozenset(), _steady(1.0), begins_s, ends_s, host)
+        )
+
+    def stop(self, host: str, begins_s: float, ends_s: float) -> None:
+        """Its exporter is stopped meanwhile; what it missed it tells as stalled."""
+        silent = tuple(part for part in self._all_of(host) if part[0] == "nic_tx")
+        self.faults.append(Fault("loss", silent, frozenset(), _steady(1.0), begins_s, ends_s))
+        self._stopped.append((host, begins_s, ends_s))
+
+    def _all_of(self, host: str) -> tuple[Part, ...]:
+        return tuple((way, f"{host}/{rail}") for rail in self.rails for way in ("nic_tx", "nic_rx"))
+
     def restart_coordinator(self) -> None:
         """All that it knew is gone."""
         self.evidence = FleetEvidence(self.leaf)
@@ -163,6 +179,14 @@ class VirtualFleet:
 
     def _report(self, host: str, now_s: float) -> None:
         exporter = self.exporters[host]
+        since_s = [
+            now_s - ends_s
+            for stopped, begins_s, ends_s in self._stopped
+            if stopped == host and begins_s <= now_s
+        ]
+        if min(since_s, default=1.0) < 0:
+            return
+        stalled = min(since_s, default=1.0) < 1.0
         if self._rebooting(host, now_s):
             # It comes back as another process.
             exporter.told, exporter.told_paths, exporter.last_s, exporter.slow_until = False, 0, now_s, {}
@@ -172,11 +196,11 @@ class VirtualFleet:
             flows = []  # it has nothing to compare with yet
         if host in self.blind:
             return
-        if not flows and exporter.told and now_s - exporter.last_s < 5:
+        if not flows and not stalled and exporter.told and now_s - exporter.last_s < 5:
             return
         paths = self._paths(host, exporter) if exporter.told else ()
         report = EvidenceReport(
-            *(PROTOCOL, host, exporter.revision, PORTS, MAIN, SWEPT, pack_flows(flows), False),
+            *(PROTOCOL, host, exporter.revision, PORTS, MAIN, SWEPT, pack_flows(flows), stalled),
             None if exporter.told else exporter.edges,
             paths,
         )

@@ -1,0 +1,87 @@
+"""Whether those that should have sent were there to send. Pure.
+
+An exporter that is restarted or stopped sends nothing, and its peers tell that all is lost. Several of them below one
+leaf, as in a rolling restart, look like its uplinks. The coordinator hears of it: a host that reports was there, and
+one that comes back says that it was away.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fabricpulse.diagnosis.flow_table import Floats, Flows
+from fabricpulse.diagnosis.layout import Layout
+from fabricpulse.diagnosis.loss_log import LossLog, LossTable
+from fabricpulse.diagnosis.names import Names
+
+# Reports of a host that suffers are a second apart; a shorter absence loses hardly a packet.
+SHORTEST_S = 1.5
+# Peers tell of what they missed for so long after a host has said that it is back.
+_LATE_S = 2.0
+# Seconds of losses that are looked at, and the share of them that somebody must stand for.
+_LOOKED_AT_S, _ENOUGH = 5.0, 0.1
+# From one report of a host that suffers to the next, usually and at most.
+_ROUND_S, _NEXT_S = 1.2, 1.7
+
+Absence = tuple[float, float]
+"""When a host was last heard, and when it came back."""
+
+
+class Absences:
+    """Of the hosts of a fleet."""
+
+    def __init__(self) -> None:
+        self._absent: dict[str, Absence] = {}
+
+    def returned(self, host: str, gone_s: float, now_s: float) -> None:
+        """A host has been restarted or stopped for some time, and is back."""
+        if now_s - gone_s > SHORTEST_S:
+            self._absent[host] = gone_s, now_s
+
+    def excuse(self, log: LossLog, layout: Layout, names: Names, now_s: float) -> None:
+        """What was lost of flows from a host that was away counts for nothing, unless they had lost before."""
+        self._absent = {host: away for host, away in self._absent.items() if now_s - away[1] <= 2 * _LATE_S}
+        absent = sorted((names.find(host), *times) for host, times in self._absent.items())
+        if not absent or not len(layout.table):
+            return
+        node, gone_s, back_s = (np.array(column) for column in zip(*absent, strict=True))
+        history = log.history
+        start = int(np.searchsorted(history["at_s"], gone_s.min() - _NEXT_S))
+        losses = history[start:]
+        flow = layout.rows(losses["epoch"], losses["flow"])
+        host = names.host_of()[layout.table.ends_of(flow)[0]]
+        at = np.minimum(np.searchsorted(node, host), len(node) - 1)
+        these = np.flatnonzero((flow >= 0) & (node[at] == host))
+        flow, at_s, at = flow[these], losses["at_s"][these], at[these]
+        away = (at_s > gone_s[at]) & (at_s <= back_s[at] + _LATE_S)
+        # By flow, and each in order of time: one that lost before, and went on, did not do so because of this.
+        order = np.argsort(flow, kind="stable")
+        flow, at_s = flow[order], at_s[order]
+        unbroken = (np.diff(flow, prepend=-1) == 0) & (np.diff(at_s, prepend=0.0) <= _NEXT_S)
+        run = np.cumsum(~unbroken)
+        gone_s, away = gone_s[at[order]], away[order]
+        went_on = np.bincount(run, at_s <= gone_s) * np.bincount(run, at_s > gone_s + _ROUND_S) > 0
+        away &= ~np.isin(flow, flow[went_on[run]])
+        these = these[order]
+        losses["mended"][these[away]] = True
+
+
+def vouched(losses: LossTable, flows: Flows, heard_s: Floats, now_s: float) -> bool:
+    """Whether a part of what these flows (ascending) have lost was surely sent: the source has been heard later, or
+    packets of the same flow arrived before and after. heard_s : of each flow, the source.
+    """
+    start = int(np.searchsorted(losses.at_s, now_s - _LOOKED_AT_S))
+    flow = losses.flow[start:]
+    at = np.minimum(np.searchsorted(flows, flow), len(flows) - 1)
+    these = np.flatnonzero(flows[at] == flow)
+    if not len(these):
+        return False
+    # By flow, and each in order of time.
+    these = these[np.argsort(flow[these], kind="stable")]
+    flow, at = flow[these], at[these]
+    at_s, lost, sent = (column[start:][these] for column in (losses.at_s, losses.lost, losses.sent))
+    stood_for = heard_s[at] >= at_s
+    some = lost < 0.9 * sent
+    again: NDArray[np.bool_] = np.zeros(len(flow), bool)
+    again[1:] = some[1:] & some[:-1] & (flow[1:] == flow[:-1]) & (np.diff(at_s) <= _NEXT_S)
+    again[:-1] |= again[1:]
+    return float(lost[stood_for | again].sum()) >= _ENOUGH * float(lost.sum())

@@ -1,0 +1,84 @@
+"""Exporters that are restarted or stopped send nothing. No component is named for that; one that is faulty is."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from tests.unit.diagnosis.test_random_faults import names, steady
+from tests.unit.diagnosis.virtual_fleet import VirtualFleet
+
+from fabricpulse.diagnosis.loss_log import LossTable
+from fabricpulse.diagnosis.presence import vouched
+
+Away = Callable[[VirtualFleet, str, float, float], None]
+
+
+@pytest.mark.parametrize("away", [VirtualFleet.restart, VirtualFleet.stop])
+@pytest.mark.parametrize("traced", [True, False])
+def test_a_rack_that_is_away_is_no_fault(away: Away, traced: bool) -> None:
+    """All exporters below a leaf for some seconds, as in an upgrade: its uplinks, a pair, or a NIC were named, and
+    once more two minutes later.
+    """
+    fleet = VirtualFleet(4, 12, 1, 4, 3, traced)
+    for number, nic in enumerate(fleet.below("leaf1-r0")):
+        away(fleet, nic.partition("/")[0], 12.2 + 0.3 * number, 17.5 + 0.4 * number)
+    assert names(fleet.play(60)) == set()
+
+
+@pytest.mark.parametrize("seed", [2, 3])
+def test_a_fleet_that_is_restarted_is_no_fault(seed: int) -> None:
+    """All of it, each at its own moment; then one after the other, in batches."""
+    fleet = VirtualFleet(seed, 9, 1, 3, 2)
+    for number, host in enumerate(fleet.hosts):
+        fleet.restart(host, 12.1 + 0.2 * number, 16.1 + 0.7 * (number % 4))
+        fleet.restart(host, 30.1 + 4 * (number // 2), 34.3 + 4 * (number // 2))
+    assert names(fleet.play(60)) == set()
+
+
+def test_what_is_dead_amid_a_rolling_restart_is_named() -> None:
+    """One way of a cable; the hosts that send over it are restarted one after the other."""
+    fleet = VirtualFleet(7, 12, 1, 4, 3)
+    link = "link", "leaf2-r0", "spine1-r0"
+    fleet.faults = [steady("loss", 1.0, link)]
+    for number, host in enumerate(fleet.hosts):
+        fleet.restart(host, 14.0 + 3 * number, 16.5 + 3 * number)
+    assert names(fleet.play(25)) == {link}
+
+
+def test_a_nic_of_a_host_that_stalls_again_and_again_is_named() -> None:
+    """Each stall explains what was lost in it, not what was lost before and goes on."""
+    fleet = VirtualFleet(8, 9, 1, 3, 3)
+    fleet.faults = [steady("loss", 0.2, ("nic_tx", "h4/r0"))]
+    for begins_s in range(12, 34, 3):
+        fleet.stop("h4", begins_s, begins_s + 1.6)
+    assert names(fleet.play(34)) == {("nic_tx", "h4/r0", "")}
+
+
+def losses(*rows: tuple[float, int, int, int]) -> LossTable:
+    """Moment, flow, packets sent and lost of each report."""
+    at_s, flow, sent, lost = zip(*rows, strict=True)
+    counts = np.array(sent, np.float32), np.array(lost, np.float32)
+    return LossTable(np.array(at_s), np.array(flow, np.int32), *counts, np.ones(len(rows), bool))
+
+
+@pytest.mark.parametrize(
+    ("rows", "heard_s", "sure"),
+    [
+        (
+            [(9.0, 3, 90, 90), (10.0, 3, 90, 90)],
+            9.5,
+            True,
+        ),  # the source was there while the first ones were lost
+        ([(9.0, 3, 90, 90), (10.0, 3, 90, 90)], 8.5, False),
+        ([(9.0, 3, 90, 40), (10.0, 3, 90, 50)], 8.5, True),  # some arrive, second after second
+        ([(8.0, 3, 90, 40), (9.0, 3, 90, 90), (10.0, 3, 90, 50)], 7.5, False),  # gone, and back
+        ([(9.0, 3, 90, 40), (9.5, 5, 90, 50)], 8.5, False),  # two flows
+        ([(2.0, 3, 90, 40), (3.0, 3, 90, 50)], 9.0, False),  # long ago
+        ([(9.0, 4, 90, 40), (10.0, 4, 90, 50)], 9.5, False),  # another flow
+        ([(4.0, 3, 90, 1), (9.5, 3, 90, 90), (10.0, 5, 90, 90)], 5.0, False),  # one packet is no tenth
+    ],
+)
+def test_who_stands_for_a_loss(rows: list[tuple[float, int, int, int]], heard_s: float, sure: bool) -> None:
+    """Of flows 3 and 5, at 10.5 s."""
+    flows, heard = np.array([3, 5]), np.array([heard_s, heard_s])
+    assert vouched(losses(*rows), flows, heard, 10.5) is sure
