@@ -115,7 +115,9 @@ class TcpLane final : public LaneTransport {
       message.msg_iovlen = static_cast<size_t>(count);
       ssize_t sent = send_from(fd_, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
       if (sent < 0) {
-        if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR || errno == ENOBUFS) return status;
+        // EPIPE: reset only after the peer's end was closed in order. poll() reads what it said last, then that end.
+        if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR || errno == ENOBUFS || errno == EPIPE)
+          return status;
         return LaneStatus::kFailed;
       }
       status = LaneStatus::kProgress;
