@@ -2,7 +2,7 @@
 // tests/unit/plugin/test_lane_plan.py asks.
 //
 // Usage: plugin_lane_plan LOCAL REMOTE DEVICE PEER_DEVICE MOST PATHS [PRESENT...]
-//        plugin_lane_plan spares HERE THERE, a digit (TcpUse) a NIC: core/spare_lanes.h
+//        plugin_lane_plan spares HERE THERE, a digit (SpareUse) a NIC: core/spare_lanes.h
 // Pairs are written LOCAL-REMOTE. With PRESENT (of another plan): what is added to them.
 #include <cstdio>
 #include <cstdlib>

@@ -128,12 +128,12 @@ class Host final : public SteppedRuntime {
       nic.address[10] = nic.address[11] = 0xff;
       nic.address[14] = number;
       nic.address[15] = static_cast<uint8_t>(rail + 1);
-      if (spares) nic.tcp = TcpUse::kLastResort;
+      if (spares) nic.spare_use = SpareUse::kAlso;
       nics.add(nic, true);
     }
     handshakes.start(&transport, &port);
   }
-  TcpUse nic_tcp(uint32_t nic) const override { return nics.at(nic).tcp; }
+  SpareUse nic_spare_use(uint32_t nic) const override { return nics.at(nic).spare_use; }
   fp_lane_transport lane_kind(bool spare) const override { return spare ? FP_LANE_TCP : transport.kind(); }
   PathTable::Path* path(uint32_t nic, const uint8_t* address, uint64_t now) override {
     return paths.at(nic, address, now);

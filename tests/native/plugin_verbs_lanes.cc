@@ -61,7 +61,9 @@ uint8_t byte_of(uint64_t message, size_t at) {
 constexpr uint32_t kTcpNic = 2;
 
 struct Host final : SteppedRuntime {
-  TcpUse nic_tcp(uint32_t nic) const override { return nic == kTcpNic ? TcpUse::kOnly : TcpUse::kNone; }
+  SpareUse nic_spare_use(uint32_t nic) const override {
+    return nic == kTcpNic ? SpareUse::kOnly : SpareUse::kNone;
+  }
   fp_lane_transport lane_kind(bool spare) const override { return spare ? FP_LANE_TCP : FP_LANE_VERBS; }
 };
 

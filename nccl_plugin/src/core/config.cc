@@ -38,13 +38,7 @@ Config Config::from_environment(std::string* complaint) {
   if (const char* v = environment_text("FABRICPULSE_CONTROL_GROUP")) config.control_group = v;
   if (const char* v = environment_text("FABRICPULSE_IBVERBS")) config.ibverbs = v;
   if (const char* v = environment_text("FABRICPULSE_LAST_RESORT")) config.last_resort = v;
-  if (const char* v = environment_text("FABRICPULSE_LANES")) {
-    std::string choice = v;
-    if (choice == "verbs") config.lanes = LaneChoice::kVerbs;
-    if (choice == "tcp") config.lanes = LaneChoice::kTcp;
-    if (choice != "verbs" && choice != "tcp" && choice != "auto")
-      *complaint += "FABRICPULSE_LANES=" + choice + " is none of auto, verbs, tcp; auto stands. ";
-  }
+  if (const char* v = environment_text("FABRICPULSE_LANES")) config.lanes = v;
   config.job = job_names();
   uint64_t value = config.max_lanes;
   environment_number("FABRICPULSE_MAX_LANES", 1, 16, 1, &value, complaint);

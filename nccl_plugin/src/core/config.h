@@ -9,8 +9,6 @@
 
 namespace fabricpulse {
 
-enum class LaneChoice : uint8_t { kAuto, kVerbs, kTcp };
-
 // What the scheduler has put into the environment of a job; empty: not said.
 struct JobNames {
   std::string slurm_job;      // SLURM_JOB_ID
@@ -22,10 +20,9 @@ struct JobNames {
 };
 
 struct Config : ProcessSettings {
-  std::string nics;          // FABRICPULSE_NICS: names or patterns, comma separated; empty: all
-  std::string nics_exclude;  // FABRICPULSE_NICS_EXCLUDE
-  LaneChoice lanes =
-      LaneChoice::kAuto;  // FABRICPULSE_LANES: auto (queue pairs where RDMA devices are), verbs, tcp
+  std::string nics;            // FABRICPULSE_NICS: names or patterns, comma separated; empty: all
+  std::string nics_exclude;    // FABRICPULSE_NICS_EXCLUDE
+  std::string lanes = "auto";  // FABRICPULSE_LANES: auto, or a type that transport/choose_transport.h knows
   // FABRICPULSE_LAST_RESORT: names or patterns of NICs over which a connection has TCP lanes while none of its queue
   // pairs is up; empty: none
   std::string last_resort;

@@ -11,8 +11,8 @@ namespace fabricpulse {
 
 using NicAddress = std::array<uint8_t, 16>;  // IPv6, or IPv4 mapped; for queue pairs the GID
 
-// Whether a NIC carries TCP lanes beside queue pairs (FABRICPULSE_LAST_RESORT). In WireNic, so the numbers stay.
-enum class TcpUse : uint8_t { kNone = 0, kLastResort = 1, kOnly = 2 };
+// Whether a NIC carries spare lanes (core/spare_lanes.h). In WireNic, so the numbers stay.
+enum class SpareUse : uint8_t { kNone = 0, kAlso = 1, kOnly = 2 };
 
 struct NicInfo {
   std::string name;
@@ -21,7 +21,7 @@ struct NicInfo {
   uint32_t speed_mbps = 10'000;
   bool up = false;
   std::string pci_path;  // empty: none (virtual)
-  TcpUse tcp = TcpUse::kNone;
+  SpareUse spare_use = SpareUse::kNone;
 };
 
 inline bool is_mapped_v4(const uint8_t* address) {

@@ -342,7 +342,7 @@ HelloStatus RecvConnection::hello(const Hello& hello, uint32_t nic, HeldState* h
   lane.named = true;
   lane.spare = hello.flags & kHelloSpare;
   bool refused = (!wanted_here(lane) && !(hello.flags & kHelloLastResort)) ||
-                 (lane.spare && runtime_->nic_tcp(nic) == TcpUse::kNone);
+                 (lane.spare && runtime_->nic_spare_use(nic) == SpareUse::kNone);
   bool accepted = false;
   if (!refused) {
     if (lane.up && hello.epoch > fencing_.epoch(hello.lane))

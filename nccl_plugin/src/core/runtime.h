@@ -37,7 +37,7 @@ class Runtime {
   virtual const char* nic_name(uint32_t nic) const = 0;
   virtual uint64_t nic_bytes_per_second(uint32_t nic) const = 0;
   // Whether spare lanes may go over it.
-  virtual TcpUse nic_tcp(uint32_t /*nic*/) const { return TcpUse::kNone; }
+  virtual SpareUse nic_spare_use(uint32_t /*nic*/) const { return SpareUse::kNone; }
   // What its transport makes lanes of, or spare lanes.
   virtual fp_lane_transport lane_kind(bool /*spare*/) const { return FP_LANE_TCP; }
   // Service thread: what all connections together know of a path. nullptr: nobody keeps that.

@@ -24,12 +24,12 @@ constexpr uint32_t kMostSpares = 4;  // of one connection
 // Lanes that leave room for them.
 constexpr uint32_t kMostBesideSpares = kMaxLanes > kMostSpares ? kMaxLanes - kMostSpares : kMaxLanes;
 
-// Which pairs of NICs they go over. here, there: TcpUse of each NIC. NICs without an RDMA device first, as no fault of
+// Which pairs of NICs they go over. here, there: SpareUse of each NIC. NICs without an RDMA device first, as no fault of
 // RDMA reaches them; the n-th of a kind faces the n-th of that kind.
 inline std::vector<NicPair> plan_spares(const std::vector<uint8_t>& here, const std::vector<uint8_t>& there,
                                         const std::function<bool(NicPair)>& reaches) {
   std::vector<NicPair> spares;
-  for (TcpUse use : {TcpUse::kOnly, TcpUse::kLastResort}) {
+  for (SpareUse use : {SpareUse::kOnly, SpareUse::kAlso}) {
     std::vector<uint32_t> local, remote;
     for (uint32_t i = 0; i < here.size(); ++i)
       if (here[i] == static_cast<uint8_t>(use)) local.push_back(i);

@@ -1,13 +1,10 @@
 #include "core/telemetry.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -28,59 +25,6 @@ constexpr uint64_t kBounds[FP_PLUGIN_DELAY_BOUNDS] = {
     1'000,      2'000,      5'000,       10'000,      20'000,      50'000,        100'000,      200'000,
     500'000,    1'000'000,  2'000'000,   3'000'000,   5'000'000,   7'500'000,     10'000'000,   15'000'000,
     20'000'000, 50'000'000, 100'000'000, 200'000'000, 500'000'000, 1'000'000'000, 2'000'000'000};
-
-// Whether the process that writes a telemetry file has done so lately. It may live in another PID namespace,
-// where our process table does not know it.
-bool beats(const std::string& path) {
-  constexpr uint64_t kFreshNs = 5'000'000'000;  // it beats once a second
-  fp_plugin_header header{};
-  int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return false;
-  bool whole = pread(fd, &header, sizeof(header), 0) == static_cast<ssize_t>(sizeof(header));
-  ::close(fd);
-  return whole && elapsed(monotonic_ns(), header.heartbeat_mono_ns) < kFreshNs;
-}
-
-// Whether somebody listens on a control socket. True too for one that may not be asked.
-bool listens(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.size() >= sizeof(address.sun_path)) return false;
-  memcpy(address.sun_path, path.c_str(), path.size() + 1);
-  int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0) return true;
-  bool refused = connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0 &&
-                 (errno == ECONNREFUSED || errno == ENOENT);
-  ::close(fd);
-  return !refused;
-}
-
-// Whether the process that left `name` is gone. In another PID namespace our process table knows nothing of
-// it, but a process that is stopped, and so does not beat, has its control socket still.
-bool is_gone(const std::string& directory, const std::string& name, uint32_t pid, bool foreign) {
-  std::string path = directory + "/" + name;
-  if (beats(path + ".telemetry")) return false;
-  return foreign ? !listens(path + ".sock") : process_start_ticks(pid) == 0;
-}
-
-// Files of jobs that were killed.
-void remove_leftovers(const std::string& directory) {
-  DIR* dir = opendir(directory.c_str());
-  if (dir == nullptr) return;
-  while (dirent* entry = readdir(dir)) {
-    const bool hidden = entry->d_name[0] == '.';  // was being made: .<name>.<random>
-    const char* text = entry->d_name + (hidden ? 1 : 0);
-    char* end = nullptr;
-    unsigned long pid = strtoul(text, &end, 10);
-    if (end == text || pid == 0) continue;
-    bool foreign = *end == '-' && strtoull(end + 1, &end, 16) != pid_namespace();
-    if (!hidden && strcmp(end, ".telemetry") != 0 && strcmp(end, ".sock") != 0) continue;
-    std::string name(text, static_cast<size_t>(end - text));
-    if (is_gone(directory, name, static_cast<uint32_t>(pid), foreign))
-      unlink((directory + "/" + entry->d_name).c_str());
-  }
-  closedir(dir);
-}
 
 }  // namespace
 
@@ -126,7 +70,6 @@ void Telemetry::open(const Config& config, const std::string& version, std::stri
   void* map = MAP_FAILED;
   if (config.telemetry) {
     if (make_directories(directory)) {
-      remove_leftovers(directory);
       file.emplace(directory, name);
     }
     if (file && file->fd() >= 0) {

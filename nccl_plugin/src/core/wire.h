@@ -125,7 +125,7 @@ constexpr uint64_t kHelloMagic = UINT64_C(0x314f4c4c48505046);  // "FPPHLLO1"
 
 struct WireNic {
   char device[31] = {};
-  uint8_t tcp = 0;           // TcpUse
+  uint8_t spare_use = 0;     // SpareUse
   uint8_t address[16] = {};  // IPv6, or IPv4 mapped
 };
 

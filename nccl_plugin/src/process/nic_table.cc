@@ -45,7 +45,7 @@ void NicTable::fill(WireNic* nics, uint32_t* count_out) const {
     snprintf(nics[i].device, sizeof(nics[i].device), "%s", nics_[i]->name.c_str());
     NicAddress own = address(i);
     memcpy(nics[i].address, own.data(), own.size());
-    nics[i].tcp = static_cast<uint8_t>(nics_[i]->tcp);
+    nics[i].spare_use = static_cast<uint8_t>(nics_[i]->spare_use);
   }
 }
 
@@ -54,20 +54,21 @@ bool NicTable::same_family(NicPair pair, const std::vector<WireNic>& peer) const
 }
 
 bool NicTable::reaches(NicPair pair, const std::vector<WireNic>& peer) const {
-  constexpr auto kOnly = static_cast<uint8_t>(TcpUse::kOnly);
-  return nics_[pair.first]->tcp != TcpUse::kOnly && peer[pair.second].tcp != kOnly && same_family(pair, peer);
+  constexpr auto kOnly = static_cast<uint8_t>(SpareUse::kOnly);
+  return nics_[pair.first]->spare_use != SpareUse::kOnly && peer[pair.second].spare_use != kOnly &&
+         same_family(pair, peer);
 }
 
 std::vector<NicPair> NicTable::spares(const std::vector<WireNic>& peer) const {
   std::vector<uint8_t> here, there;
-  for (uint32_t i = 0; i < count(); ++i) here.push_back(static_cast<uint8_t>(nics_[i]->tcp));
-  for (const WireNic& nic : peer) there.push_back(nic.tcp);
+  for (uint32_t i = 0; i < count(); ++i) here.push_back(static_cast<uint8_t>(nics_[i]->spare_use));
+  for (const WireNic& nic : peer) there.push_back(nic.spare_use);
   return plan_spares(here, there, [&](NicPair pair) { return same_family(pair, peer); });
 }
 
 uint32_t NicTable::devices() const {
   uint32_t first = 0;
-  while (first < count() && nics_[first]->tcp != TcpUse::kOnly) ++first;
+  while (first < count() && nics_[first]->spare_use != SpareUse::kOnly) ++first;
   return first;
 }
 

@@ -11,6 +11,7 @@
 #include "control/server.h"
 #include "core/monotonic.h"
 #include "process/collectives.h"
+#include "process/leftovers.h"
 #include "transport/choose_transport.h"
 
 namespace fabricpulse {
@@ -86,12 +87,14 @@ bool PluginEngine::start(std::string* error) {
     return false;
   }
   if (!service_.open(error)) return false;
+  std::string complaint;
   transport_ = choose_transport(
-      config_, &service_, &handshakes_, [this](uint64_t at) { links_->transport_changed(at); }, &no_lanes_);
+      config_, &service_, &handshakes_, [this](uint64_t at) { links_->transport_changed(at); }, &no_lanes_,
+      &complaint);
   links_ = std::make_unique<LinkMonitor>(this, transport_.get(), &nics_, &connections_, &nics_lock_, &port_);
   handshakes_.start(transport_.get(), &port_);
   if (first_scan.empty()) first_scan = transport_->discover({});
-  std::string complaint;
+  if (config_.telemetry) remove_leftovers(config_.run_dir + "/plugin");
   telemetry_.open(config_, kPluginVersion, &complaint);
   if (!complaint.empty()) warn(complaint);
   telemetry_.header()->start_host_ns = host_clock();
@@ -213,7 +216,8 @@ std::shared_ptr<Listener> PluginEngine::listen(uint32_t device, uint64_t communi
   // More NICs than room (IPv6 only): the listening one must be among them.
   uint32_t first = device < room ? 0 : static_cast<uint32_t>(device - room + 1);
   for (uint32_t i = first; i < nics && handle->count < room; ++i) {
-    if (nics_.at(i).tcp == TcpUse::kOnly) handle->tcp_only |= static_cast<uint16_t>(1u << handle->count);
+    if (nics_.at(i).spare_use == SpareUse::kOnly)
+      handle->spare_only |= static_cast<uint16_t>(1u << handle->count);
     memcpy(handle->addresses + each * handle->count++, nics_.address(i).data() + (v4 ? 12 : 0), each);
   }
   handle->device = static_cast<uint8_t>(device - first);
@@ -266,7 +270,7 @@ std::shared_ptr<SendConnection> PluginEngine::start_connection(uint32_t device, 
     WireNic& nic = route.nics[i];
     if (handle->v4) nic.address[10] = nic.address[11] = 0xff;
     memcpy(nic.address + (handle->v4 ? 12 : 0), handle->addresses + each * i, each);
-    if ((handle->tcp_only >> i) & 1) nic.tcp = static_cast<uint8_t>(TcpUse::kOnly);
+    if ((handle->spare_only >> i) & 1) nic.spare_use = static_cast<uint8_t>(SpareUse::kOnly);
   }
   route.port = handle->port;
   memcpy(route.token, handle->token, sizeof(route.token));

@@ -45,7 +45,7 @@ struct Handle {
   uint8_t count = 0;   // of addresses, one a NIC, in NIC order
   uint8_t device = 0;  // the NIC that listens
   uint8_t reserved = 0;
-  uint16_t tcp_only = 0;  // which of them have TCP lanes alone, beside queue pairs: bit 0 is the first
+  uint16_t spare_only = 0;  // which of them have spare lanes alone: bit 0 is the first
   uint8_t addresses[64] = {};
   uint64_t cookie = 0;
 };
@@ -113,7 +113,7 @@ class PluginEngine final : public ControlledPlugin, private ServiceWork {
   uint64_t nic_bytes_per_second(uint32_t nic) const override {
     return uint64_t{nics_.at(nic).speed_mbps} * 125'000;
   }
-  TcpUse nic_tcp(uint32_t nic) const override { return nics_.at(nic).tcp; }
+  SpareUse nic_spare_use(uint32_t nic) const override { return nics_.at(nic).spare_use; }
   PathTable::Path* path(uint32_t nic, const uint8_t* address, uint64_t now) override {
     return paths_.at(nic, address, now);
   }

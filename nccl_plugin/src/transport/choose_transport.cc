@@ -11,7 +11,8 @@ namespace fabricpulse {
 namespace {
 
 bool any_for_queue_pairs(const std::vector<NicInfo>& nics) {
-  return std::any_of(nics.begin(), nics.end(), [](const NicInfo& nic) { return nic.tcp != TcpUse::kOnly; });
+  return std::any_of(nics.begin(), nics.end(),
+                     [](const NicInfo& nic) { return nic.spare_use != SpareUse::kOnly; });
 }
 
 std::string joined(const std::vector<std::string>& names) {
@@ -24,9 +25,11 @@ std::string joined(const std::vector<std::string>& names) {
 
 std::unique_ptr<Transport> choose_transport(const Config& config, Poller* poller, TransportEvents* events,
                                             std::function<void(uint64_t)> ports_changed,
-                                            std::string* no_lanes) {
+                                            std::string* no_lanes, std::string* complaint) {
+  if (config.lanes != "verbs" && config.lanes != "tcp" && config.lanes != "auto")
+    *complaint += "FABRICPULSE_LANES=" + config.lanes + " is none of auto, verbs, tcp; auto stands. ";
   std::vector<std::string> present = VerbsDevices::present();
-  bool verbs = config.lanes == LaneChoice::kVerbs || (config.lanes == LaneChoice::kAuto && !present.empty());
+  bool verbs = config.lanes == "verbs" || (config.lanes != "tcp" && !present.empty());
   if (!verbs) return std::make_unique<TcpTransport>(config, poller, events);
   auto transport = std::make_unique<VerbsTransport>(config, poller, events, std::move(ports_changed));
   std::string why;

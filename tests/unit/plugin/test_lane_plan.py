@@ -35,7 +35,7 @@ def plan() -> Plan:
 
 @pytest.fixture
 def plan_spares() -> Callable[[str, str], list[str]]:
-    """What each NIC is for at either end, a digit each (enum TcpUse), to pairs."""
+    """What each NIC is for at either end, a digit each (enum SpareUse), to pairs."""
     program = native("plugin_lane_plan", "address")
 
     def ask(here: str, there: str) -> list[str]:

@@ -77,7 +77,7 @@ std::vector<NicInfo> VerbsTransport::discover(const std::vector<std::string>& kn
   for (NicInfo& nic : TcpTransport::discover(known)) {
     VerbsPort port;
     if (!devices_.find(nic.address, &port)) continue;
-    if (matches_any(config().last_resort, nic.name)) nic.tcp = TcpUse::kLastResort;
+    if (matches_any(config().last_resort, nic.name)) nic.spare_use = SpareUse::kAlso;
     std::lock_guard<std::mutex> held(ports_lock_);
     ports_[nic.name] = port;
     usable.push_back(nic);
@@ -89,7 +89,7 @@ std::vector<NicInfo> VerbsTransport::discover(const std::vector<std::string>& kn
   for (const NicInfo& nic : usable) left_out.push_back(nic.name);
   for (NicInfo& nic : scan_nics(others, left_out)) {
     if (has_rdma_device(nic.name) || usable.size() == kMaxNics) continue;
-    nic.tcp = TcpUse::kOnly;
+    nic.spare_use = SpareUse::kOnly;
     usable.push_back(nic);
   }
   return usable;
@@ -107,7 +107,7 @@ bool VerbsTransport::link_up(const std::string& name) const {
 }
 
 uint16_t VerbsTransport::listen(uint32_t nic, const NicInfo& info, uint16_t port) {
-  if (info.tcp == TcpUse::kOnly) return TcpTransport::listen(nic, info, port);
+  if (info.spare_use == SpareUse::kOnly) return TcpTransport::listen(nic, info, port);
   VerbsPort found;
   if (!devices_.find(info.address, &found)) {
     stop_listening(nic);

@@ -34,7 +34,7 @@ class VerbsTransport final : public TcpTransport {
 
   fp_lane_transport kind() const override { return FP_LANE_VERBS; }
   fp_lane_transport spare_kind() const override { return FP_LANE_TCP; }
-  // With FABRICPULSE_LAST_RESORT those NICs too that have no RDMA device (TcpUse::kOnly), behind all others.
+  // With FABRICPULSE_LAST_RESORT those NICs too that have no RDMA device (SpareUse::kOnly), behind all others.
   std::vector<NicInfo> discover(const std::vector<std::string>& known) const override;
   bool wants(const std::string& name) const override;
   bool link_up(const std::string& name) const override;
