@@ -11,7 +11,11 @@
 //   OUTAGE_MS  how long; each further run lasts 73 ms longer
 //   HEALS      runs
 //   CONNECTIONS between the two hosts, each with two lanes a rail
-// Prints one JSON object, of all runs the worst: `first_ms`, from the heal until each connection has a lane over a rail
+//        plugin_lane_return connect HEAL_MS
+//   Both rails are silent for two seconds, from when the connection is begun; then the second passes everything, and the
+//   first, which NCCL has chosen, HEAL_MS after a lane is up. Prints `ready_ms`, how long after that lane connect() gives
+//   the connection to NCCL, and `primary`, whether it has the lane that NCCL has chosen then.
+// Prints one JSON object; of the first form, of all runs the worst: `first_ms`, from the heal until each connection has a lane over a rail
 // that was dead and needs no spare lane; `all_ms`, until all lanes may carry; `dials_per_s` of queue pairs over dead rails,
 // of all connections together and after the first second; `gap_ms`, the longest time without a message since the heal.
 #include <errno.h>
@@ -227,6 +231,10 @@ class Run {
     cut_ns_ = here_.now_ns;
     for (Flow& flow : flows_) flow.last_ns = here_.now_ns;
   }
+  void silence(uint32_t rail, bool silent) { fabric_.silent[rail] = silent; }
+  const SendConnection& sender() const { return *flows_[0].sender; }
+  bool primary_up() const { return flows_[0].sender->lanes()[0].up; }
+  uint64_t now() const { return here_.now_ns; }
   uint64_t dials() const { return fabric_.dials; }
   uint64_t gap_ms() const { return gap_ns_ / kMs; }
 
@@ -265,9 +273,25 @@ class Run {
   uint64_t cut_ns_ = 0, gap_ns_ = 0;
 };
 
+int connects(uint64_t heal_ms) {
+  Run run(false, false, 1);
+  for (uint32_t rail : {0, 1}) run.silence(rail, true);
+  run.wait(2000);
+  run.silence(1, false);
+  while (run.sender().lanes_up() == 0) run.wait(1);
+  uint64_t ms = 0;
+  for (; !run.sender().ready(run.now()) && ms < 10'000; ++ms) {
+    if (ms == heal_ms) run.silence(0, false);
+    run.wait(1);
+  }
+  printf("{\"ready_ms\": %llu, \"primary\": %d}\n", static_cast<unsigned long long>(ms), run.primary_up());
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc == 3 && strcmp(argv[1], "connect") == 0) return connects(strtoull(argv[2], nullptr, 10));
   if (argc != 8) return 2;
   const bool verbs = strcmp(argv[1], "verbs") == 0, spares = strcmp(argv[2], "1") == 0;
   const bool everything = strcmp(argv[3], "all") == 0;

@@ -9,6 +9,7 @@ namespace {
 constexpr double kSpreadSeconds = 0.002;   // a backlog shorter than this stays on the primary lane
 constexpr double kReserveSeconds = 0.100;  // lanes that share a NIC with a better lane
 constexpr uint64_t kWeightsNs = 200'000'000;
+constexpr uint64_t kPrimaryGraceNs = 300'000'000;
 constexpr uint64_t kMostUnaskedNs = 1'000'000'000;  // of one tick
 
 }  // namespace
@@ -16,9 +17,13 @@ constexpr uint64_t kMostUnaskedNs = 1'000'000'000;  // of one tick
 SendConnection::SendConnection(Runtime* runtime, uint64_t id, uint32_t device, uint64_t communicator,
                                const std::vector<NicPair>& lanes)
     : Connection(runtime, Direction::kSend, id, device, communicator) {
-  created_ns_ = runtime->now();
-  add_lanes(lanes, created_ns_);
-  no_lane_since_ns_ = created_ns_;
+  no_lane_since_ns_ = runtime->now();
+  add_lanes(lanes, no_lane_since_ns_);
+}
+
+bool SendConnection::ready(uint64_t now) const {
+  if (bye_received_) return true;
+  return lanes_up() > 0 && (lanes_[0].up || elapsed(now, first_lane_ns_) > kPrimaryGraceNs);
 }
 
 SendMessage* SendConnection::send(const void* data, uint32_t size, uint32_t tag,

@@ -72,6 +72,9 @@ class SendConnection final : public Connection {
   // Spare lanes over pairs that have none yet, as many as there is room for.
   void add_spares(const std::vector<NicPair>& pairs, uint64_t now);
   bool spares_planned() const { return spares_planned_; }
+  // Whether connect() may give it to NCCL: it has the lane that NCCL chose, or has had another one for 300 ms; or the
+  // peer has closed its end before, and what is sent is an error.
+  bool ready(uint64_t now) const;
   // connect() was asked for it, and has given it to NCCL, which closes it from then on.
   void asked() { unasked_ns_ = 0; }
   void hand_over() { handed_over_.store(true, std::memory_order_relaxed); }
@@ -198,7 +201,7 @@ class SendConnection final : public Connection {
   uint64_t relieved_ns_ = 0;    // since when a queue pair may take over from spare lanes; 0: none does
   bool full_ = false;           // more to send than the lanes take
   uint64_t weights_at_ns_ = 0;
-  uint64_t created_ns_ = 0;
+  uint64_t first_lane_ns_ = 0;  // when it had its first lane; 0: it has had none
 };
 
 }  // namespace fabricpulse

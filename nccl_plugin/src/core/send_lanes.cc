@@ -213,6 +213,7 @@ void SendConnection::dialled(uint32_t index, uint32_t epoch, std::unique_ptr<Lan
   for (const Lane& other : lanes_)  // no catching up on the share of the time it was away
     if (other.up) flow.weighed = std::max(flow.weighed, flow_[other.index].weighed);
   lane_joined(&lane, std::move(transport), epoch, now);
+  if (first_lane_ns_ == 0) first_lane_ns_ = now;
   lane.last_resort = !wanted(lane);
   if (replacing) {
     {

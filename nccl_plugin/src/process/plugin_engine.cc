@@ -19,7 +19,6 @@ namespace {
 
 constexpr int kSuspectTickMs = 4, kBusyTickMs = 10, kIdleTickMs = 50, kEmptyTickMs = 250;
 constexpr uint64_t kPublishNs = 100'000'000;
-constexpr uint64_t kPrimaryGraceNs = 300'000'000;  // connect() waits so long for the lane that NCCL chose
 
 void random_bytes(void* out, size_t size) {
   if (getrandom(out, size, 0) == static_cast<ssize_t>(size)) return;
@@ -250,11 +249,7 @@ std::shared_ptr<SendConnection> PluginEngine::connect(uint32_t device, uint64_t 
     *error = sender->lost_reason();
     return nullptr;
   }
-  // The peer may have closed its end before NCCL has asked for this one: without this it would ask for ever. What it sends
-  // is an error.
-  bool primary = sender->lanes()[0].up;
-  bool grace_over = elapsed(now(), sender->lanes()[0].state_since_ns) > kPrimaryGraceNs;
-  if (!sender->closed_by_peer() && (sender->lanes_up() == 0 || (!primary && !grace_over))) return nullptr;
+  if (!sender->ready(now())) return nullptr;
   sender->hand_over();
   return sender;
 }

@@ -23,6 +23,25 @@ def play(
     return found
 
 
+@pytest.mark.parametrize(
+    ("heal_ms", "primary", "least_ms", "most_ms"), [(100, 1, 100, 290), (9999, 0, 300, 302)]
+)
+def test_connect_waits_for_the_chosen_lane_once_there_is_another(
+    heal_ms: int, primary: int, least_ms: int, most_ms: int
+) -> None:
+    """300 ms, however long the peer was away before: that long counted as waiting for it, so that a job began on
+    whichever lane was there a moment earlier."""
+    done = subprocess.run(
+        [str(native("plugin_lane_return")), "connect", str(heal_ms)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = json.loads(done.stdout)
+    assert found["primary"] == primary
+    assert least_ms <= found["ready_ms"] <= most_ms
+
+
 @pytest.mark.parametrize("lanes", ["tcp", "verbs"])
 def test_the_end_of_a_total_outage_is_seen_soon(lanes: str) -> None:
     """Both rails drop everything for seconds: dials are made anew each 150 ms and 150 ms apart, and never do all lanes
