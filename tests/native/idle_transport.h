@@ -24,7 +24,7 @@ class IdleTransport : public Transport {
   bool dialling() const override { return false; }
   void serve(uint64_t, uint64_t) override {}
   void tick(uint64_t) override {}
-  RegisteredMemory* register_memory(void*, size_t, int) override { return nullptr; }
+  RegisteredMemory* register_memory(void*, size_t, int, std::string*) override { return nullptr; }
   void deregister_memory(RegisteredMemory*) override {}
 };
 

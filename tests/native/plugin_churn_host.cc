@@ -191,11 +191,10 @@ class Life {
       case kReceiverAborts:
         return plan_.sends;
       case kBothAbort:
+      case kGivenUp:  // the receiver waits a short time only, too
         return true;
       case kDeaf:
         return plan_.sends;
-      case kGivenUp:
-        return !plan_.sends;
       default:
         return false;
     }
@@ -326,6 +325,7 @@ class Life {
     Request request;
     request.number = number;
     const size_t bytes = plan_.sends ? plan_.sizes[number] : plan_.rooms[number];
+    request.data.reserve(bytes + 1);  // an address to register also for a message of no byte
     request.data.assign(bytes, 0xee);
     if (plan_.sends)
       for (size_t i = 0; i < bytes; ++i) request.data[i] = byte_of(plan_.key + number, i);

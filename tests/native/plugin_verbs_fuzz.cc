@@ -247,7 +247,8 @@ void add(World* world, std::vector<Posted<Message>>* requests, size_t size, Post
   if (requests->size() >= 64) return;
   const size_t bytes = std::max<size_t>(size, 1);
   Posted<Message> made{nullptr, std::unique_ptr<uint8_t[]>(new uint8_t[bytes]()), size, nullptr};
-  made.memory = world->devices.register_memory(made.data.get(), bytes);
+  std::string why;
+  made.memory = world->devices.register_memory(made.data.get(), bytes, &why);
   if (made.memory == nullptr) abort();
   made.message = post(made);
   made.done = made.message == nullptr;

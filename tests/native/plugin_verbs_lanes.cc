@@ -131,8 +131,9 @@ class Simulation {
       registers = std::thread([&] {
         std::vector<uint8_t> own(65536);
         while (!over) {
-          VerbsMemory* memory = devices_.register_memory(own.data(), own.size());
-          if (memory == nullptr) broken("no registration");
+          std::string why;
+          VerbsMemory* memory = devices_.register_memory(own.data(), own.size(), &why);
+          if (memory == nullptr) broken(why);
           devices_.deregister_memory(memory);
           std::this_thread::yield();
         }
@@ -189,8 +190,9 @@ class Simulation {
   Buffer make_buffer() {
     Buffer buffer;
     buffer.bytes.assign(kMost, 0xee);
-    buffer.memory = devices_.register_memory(buffer.bytes.data(), buffer.bytes.size());
-    if (buffer.memory == nullptr) broken("no registration");
+    std::string why;
+    buffer.memory = devices_.register_memory(buffer.bytes.data(), buffer.bytes.size(), &why);
+    if (buffer.memory == nullptr) broken(why);
     return buffer;
   }
 

@@ -125,8 +125,8 @@ class Transport {
   virtual void tick(uint64_t now) = 0;
 
   // ---- memory; NCCL's threads ----
-  // nullptr: this kind is not supported.
-  virtual RegisteredMemory* register_memory(void* data, size_t size, int kind) = 0;
+  // nullptr: it cannot be; `why` says what for.
+  virtual RegisteredMemory* register_memory(void* data, size_t size, int kind, std::string* why) = 0;
   virtual void deregister_memory(RegisteredMemory* memory) = 0;
 };
 

@@ -172,9 +172,13 @@ int memory_kinds() {
 Result reg_mr(void* comm, void* data, size_t size, int type, void** memory) {
   return guarded([&]() -> Result {
     auto* made = static_cast<Comm*>(comm);
-    RegisteredMemory* registered = made->engine->transport()->register_memory(data, size, type);
+    std::string why;
+    RegisteredMemory* registered = made->engine->transport()->register_memory(data, size, type, &why);
     *memory = registered;
-    if (registered == nullptr) return abi::kInvalidArgument;
+    if (registered == nullptr) {
+      made->engine->warn("NCCL's memory cannot be registered: " + why);
+      return abi::kInvalidArgument;
+    }
     made->registers(registered);
     return abi::kSuccess;
   });

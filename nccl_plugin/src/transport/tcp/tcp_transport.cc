@@ -357,8 +357,10 @@ void TcpTransport::tick(uint64_t now) {
 }
 
 // Sockets need no registration. One for each call all the same: it is then known what was given back.
-RegisteredMemory* TcpTransport::register_memory(void* data, size_t size, int kind) {
-  return kind == kMemoryHost ? new RegisteredMemory{data, size} : nullptr;
+RegisteredMemory* TcpTransport::register_memory(void* data, size_t size, int kind, std::string* why) {
+  if (kind == kMemoryHost) return new RegisteredMemory{data, size};
+  *why = "TCP lanes take memory of the host alone";
+  return nullptr;
 }
 void TcpTransport::deregister_memory(RegisteredMemory* memory) { delete memory; }
 

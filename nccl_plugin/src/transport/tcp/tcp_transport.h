@@ -35,7 +35,7 @@ class TcpTransport : public Transport {
   bool dialling() const override { return !dials_.empty(); }
   void serve(uint64_t id, uint64_t now) override;
   void tick(uint64_t now) override;
-  RegisteredMemory* register_memory(void* data, size_t size, int kind) override;
+  RegisteredMemory* register_memory(void* data, size_t size, int kind, std::string* why) override;
   void deregister_memory(RegisteredMemory* memory) override;
 
  protected:

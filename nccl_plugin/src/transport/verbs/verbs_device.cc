@@ -144,23 +144,21 @@ bool VerbsDevices::add_region(VerbsMemory* memory, uint32_t device, ib::Protecti
   return region != nullptr;
 }
 
-VerbsMemory* VerbsDevices::register_memory(void* data, size_t size) {
+VerbsMemory* VerbsDevices::register_memory(void* data, size_t size, std::string* why) {
   std::lock_guard<std::mutex> held(memory_lock_);
   auto [at, fresh] = memory_.try_emplace({data, size});
   if (fresh) {
     at->second = std::make_unique<VerbsMemory>();
     at->second->data = data;
     at->second->size = size;
-    bool whole = true;
-    for (const VerbsDevice* device : devices())
-      if (ib::ProtectionDomain* domain = device->domain)
-        whole = whole && add_region(at->second.get(), device->number, domain);
-    if (!whole) {  // RLIMIT_MEMLOCK, or the device has no more
-      int error = errno;
+    for (const VerbsDevice* device : devices()) {
+      ib::ProtectionDomain* domain = device->domain;
+      if (domain == nullptr || add_region(at->second.get(), device->number, domain)) continue;
+      *why = device->name + " does not register " + std::to_string(size) + " bytes: " + strerror(errno);
+      if (errno == ENOMEM) *why += "; has the process a limit of locked memory (ulimit -l, LimitMEMLOCK=)?";
       for (auto& region : at->second->regions)
         if (region.load() != nullptr) library_.dereg_mr(region);
       memory_.erase(at);
-      errno = error;
       return nullptr;
     }
   }

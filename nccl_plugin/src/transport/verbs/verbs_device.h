@@ -63,7 +63,7 @@ class VerbsDevices {
   bool use(VerbsDevice* device);
 
   // A region is shared by all that register the same memory. nullptr: errno. Any thread.
-  VerbsMemory* register_memory(void* data, size_t size);
+  VerbsMemory* register_memory(void* data, size_t size, std::string* why);
   void deregister_memory(VerbsMemory* memory);
 
   const VerbsLibrary& library() const { return library_; }

@@ -208,8 +208,10 @@ void VerbsTransport::serve(uint64_t id, uint64_t now) {
   if (changed) ports_changed_(now);
 }
 
-RegisteredMemory* VerbsTransport::register_memory(void* data, size_t size, int kind) {
-  return kind == kMemoryHost ? devices_.register_memory(data, size) : nullptr;
+RegisteredMemory* VerbsTransport::register_memory(void* data, size_t size, int kind, std::string* why) {
+  if (kind == kMemoryHost) return devices_.register_memory(data, size, why);
+  *why = "queue pairs take memory of the host alone";
+  return nullptr;
 }
 void VerbsTransport::deregister_memory(RegisteredMemory* memory) {
   if (memory != nullptr) devices_.deregister_memory(static_cast<VerbsMemory*>(memory));

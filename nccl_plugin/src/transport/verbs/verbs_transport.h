@@ -40,7 +40,7 @@ class VerbsTransport final : public TcpTransport {
   bool link_up(const std::string& name) const override;
   uint16_t listen(uint32_t nic, const NicInfo& info, uint16_t port) override;
   void serve(uint64_t id, uint64_t now) override;
-  RegisteredMemory* register_memory(void* data, size_t size, int kind) override;
+  RegisteredMemory* register_memory(void* data, size_t size, int kind, std::string* why) override;
   void deregister_memory(RegisteredMemory* memory) override;
 
  protected:
