@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace fabricpulse {
 namespace {
@@ -11,6 +12,8 @@ constexpr uint64_t kPingNs = 1'000'000'000;     // per lane
 constexpr uint64_t kPublishNs = 100'000'000;    // telemetry that costs a system call
 constexpr uint64_t kDriveIfIdleNs = 8'000'000;  // NCCL has not called for so long: the service thread drives
 constexpr uint64_t kAskNs = 8'000'000;  // while a lane is silent the others on its path are asked this often
+constexpr uint64_t kPeerFoundNs = 10'000'000;
+constexpr uint64_t kDoubtNs = 200'000'000;   // an idle lane over a dead path is found silent before
 constexpr uint64_t kRecentNs = 100'000'000;  // what is said of a path holds so long
 
 fp_lane_reason reason_of(LaneStatus status) {
@@ -198,8 +201,7 @@ void Connection::tick(uint64_t now, uint64_t since_last) {
     lane.troubles = sample.retransmits + sample.ecn_marked;
     if (sample.acknowledged != lane.last_acknowledged) lane.acknowledged_at_ns = now;
     lane.last_acknowledged = sample.acknowledged;
-    const uint8_t* address = remote_address(lane);
-    PathTable::Path* path = address != nullptr ? runtime_->path(lane.nic, address, now) : nullptr;
+    PathTable::Path* path = path_of(lane, now);
     StallTimer::Surroundings around;
     around.least_ns = runtime_->config().stall_ns;
     around.word_ago_ns = elapsed(now, last_word_beside(lane));
@@ -208,6 +210,10 @@ void Connection::tick(uint64_t now, uint64_t since_last) {
       path->heard_ns = std::max(path->heard_ns, lane.acknowledged_at_ns);
       around.path_heard_ago_ns = elapsed(now, path->heard_ns);
       around.path_failed = path->failed_ns != 0 && elapsed(now, path->failed_ns) < kRecentNs;
+      // What the peer has found counts once nothing was acknowledged here since.
+      const uint64_t since = elapsed(now, path->peer_failed_ns);
+      around.path_failed |=
+          path->peer_failed_ns > path->heard_ns && since >= kPeerFoundNs && since < kRecentNs;
     }
     around.chunk = chunks[lane.index];
     around.chunk_ns = chunk_ns[lane.index];
@@ -237,6 +243,7 @@ void Connection::tick(uint64_t now, uint64_t since_last) {
                    " is given up: " + lane.timer.explain(finding, sample, around));
     fail_lane(lane.index, late ? FP_REASON_DEADLINE : FP_REASON_STALL, now);
   }
+  review_doubts(now);
   // What its siblings say decides whether a silent lane is dead, or the peer slow.
   for (Lane& lane : lanes_) {
     if (!suspects_ || !lane.up || lane.timer.suspect() || elapsed(now, lane.last_ping_ns) < kAskNs) continue;
@@ -245,6 +252,19 @@ void Connection::tick(uint64_t now, uint64_t since_last) {
   on_tick(now);
   if (publish_now) publish(now);
   retired_transports_.clear();
+}
+
+// Lanes over a path fail one by one, each when it has had something under way for long enough. What one of them loses
+// would wait for the next one if it were sent there. It ends when the path is heard.
+void Connection::review_doubts(uint64_t now) {
+  for (Lane& lane : lanes_)
+    if (std::exchange(lane.peer_found_silent, false))
+      if (PathTable::Path* path = path_of(lane, now)) path->peer_failed_ns = now;
+  for (Lane& lane : lanes_) {
+    const PathTable::Path* path = lane.up ? path_of(lane, now) : nullptr;
+    const uint64_t failed = path != nullptr ? std::max(path->failed_ns, path->peer_failed_ns) : 0;
+    lane.doubtful = path != nullptr && failed > path->heard_ns && elapsed(now, failed) < kDoubtNs;
+  }
 }
 
 void Connection::publish(uint64_t now) {

@@ -62,6 +62,11 @@ struct Lane {
 
   uint64_t last_polled_ns = 0;
   uint64_t last_data_ns = 0;
+  // Another lane over its path was just given up for silence, here or at the peer: nothing new goes over it while a lane
+  // over another path may carry.
+  bool doubtful = false;
+  bool peer_found_silent =
+      false;  // the peer has given up its last incarnation for silence; until the next tick
 
   // Flap damping: each failure adds kPenalty, which halves every kPenaltyHalfLife.
   double penalty = 0;
@@ -207,6 +212,7 @@ class Connection : public LaneSink {
   void lane_joined(Lane* lane, std::unique_ptr<LaneTransport> transport, uint32_t epoch, uint64_t now);
   void set_state(Lane* lane, fp_lane_state state, fp_lane_reason reason, uint64_t now);
   void event(fp_event_kind kind, const Lane* lane, fp_lane_reason reason, uint64_t value, uint64_t now);
+  void review_doubts(uint64_t now);
   // May take chunks from spare lanes: a queue pair on which the peer has answered since it is up.
   static bool relieves(const Lane& lane) { return lane.up && !lane.spare && lane.transport->proven(); }
   void tell_last_resort(const Lane& lane, uint64_t now);
@@ -217,6 +223,11 @@ class Connection : public LaneSink {
   uint64_t last_word_beside(const Lane& lane) const;
   const uint8_t* remote_address(const Lane& lane) const {
     return lane.remote_nic < peer_nics_.size() ? peer_nics_[lane.remote_nic].address : nullptr;
+  }
+  // Service thread: what all connections know of a lane's path; nullptr: nothing.
+  PathTable::Path* path_of(const Lane& lane, uint64_t now) {
+    const uint8_t* address = remote_address(lane);
+    return address != nullptr ? runtime_->path(lane.nic, address, now) : nullptr;
   }
   // From here on nothing lands by the lane's last incarnation. May block: not on NCCL's progress thread.
   void settle(Lane* lane);

@@ -94,7 +94,7 @@ void Connection::lane_joined(Lane* lane, std::unique_ptr<LaneTransport> transpor
   lane->transport = std::move(transport);
   lane->transport->attach(this);
   lane->up = true;
-  lane->proven = false;
+  lane->proven = lane->doubtful = lane->peer_found_silent = false;
   lane->timer.reset();
   lane->last_acknowledged = 0;
   lane->acknowledged_at_ns = now;  // the handshake went there and back

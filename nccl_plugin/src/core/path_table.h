@@ -14,9 +14,10 @@ class PathTable {
   struct Path {
     uint32_t nic = 0;
     uint8_t address[16] = {};
-    uint64_t heard_ns = 0;      // acknowledged something, on any lane over it
-    uint64_t suspected_ns = 0;  // a lane over it was silent: the others are to ask the peer
-    uint64_t failed_ns = 0;     // a lane over it was given up for silence
+    uint64_t heard_ns = 0;        // acknowledged something, on any lane over it
+    uint64_t suspected_ns = 0;    // a lane over it was silent: the others are to ask the peer
+    uint64_t failed_ns = 0;       // a lane over it was given up for silence
+    uint64_t peer_failed_ns = 0;  // the peer has given up one for silence
     uint64_t used_ns = 0;
     uint64_t tried_ns = 0;  // a lane over it was up and proved nothing: when one was last tried; 0: it works
     uint64_t due_ns = UINT64_MAX;   // of the lanes that wait for a try since then, the one due first

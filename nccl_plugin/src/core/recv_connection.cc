@@ -213,11 +213,19 @@ void RecvConnection::state(HeldState* out) const {
   out->disabled = disabled_mask();
 }
 
-void RecvConnection::report(uint64_t now) {
+// The lane by which the last chunk came, unless what is said there may be lost.
+Lane* RecvConnection::speaks_on() {
+  auto trust = [](const Lane& lane) {
+    return !lane.transport->proven() ? 1 : lane.doubtful || lane.timer.suspect() ? 2 : 3;
+  };
   Lane* lane = last_lane_ < lanes_.size() && lanes_[last_lane_].up ? &lanes_[last_lane_] : nullptr;
   for (Lane& other : lanes_)
-    if (other.up && (lane == nullptr || (!lane->transport->proven() && other.transport->proven())))
-      lane = &other;
+    if (other.up && (lane == nullptr || trust(other) > trust(*lane))) lane = &other;
+  return lane;
+}
+
+void RecvConnection::report(uint64_t now) {
+  Lane* lane = speaks_on();
   if (lane == nullptr) return;
   FrameHeader header;
   header.type = FrameType::kState;
@@ -228,6 +236,7 @@ void RecvConnection::report(uint64_t now) {
   HeldState body;
   state(&body);
   if (!lane->transport->post_state(header, &body)) return;
+  told_lane_ = lane->index;
   delay_of_ = kDelayNone;
   unreported_chunks_ = 0;
   reported_posted_ = posted_;
@@ -294,6 +303,7 @@ bool RecvConnection::on_state_frame(uint32_t, const FrameHeader& header, const H
   uint64_t now = now_ns_;
   Lane& lane = lanes_[index];
   if (lane.up && fencing_.epoch(index) <= header.message) {
+    lane.peer_found_silent = header.message_bytes == FP_REASON_STALL;
     fail_lane(index, FP_REASON_PEER, now);  // answers too
     return true;
   }
@@ -320,6 +330,9 @@ void RecvConnection::on_tick(uint64_t now) {
       set_state(&lane, FP_LANE_DOWN, lane.reason, now);
   }
   repeat_fenced(now);
+  // The sender may wait for what was said last, about a receive that is posted perhaps: not until the lane is given up.
+  const Lane* better = lanes_[told_lane_].up ? speaks_on() : nullptr;
+  if (lanes_[told_lane_].timer.suspect() && better != nullptr && better->index != told_lane_) report(now);
   if (unreported_chunks_ > 0 || reported_posted_ != posted_ || reported_disabled_ != disabled_mask())
     report(now);
   for (Lane& lane : lanes_) flush_lane(&lane, now);

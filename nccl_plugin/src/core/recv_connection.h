@@ -89,6 +89,7 @@ class RecvConnection final : public Connection, public std::enable_shared_from_t
   void finish(ReceiveMessage* message);
   void truncate(ReceiveMessage* message);
   void state(HeldState* out) const;
+  Lane* speaks_on();
   void report(uint64_t now);
   // How long a chunk took, for the telemetry and for the sender.
   void note_delay(const FrameHeader& header, Lane* lane);
@@ -105,6 +106,7 @@ class RecvConnection final : public Connection, public std::enable_shared_from_t
   bool lands_early_[kMaxLanes] = {};               // the chunk arriving on a lane goes to its slot
   const ReceiveMessage* landing_[kMaxLanes] = {};  // or into this one's memory; nullptr: neither
   uint32_t last_lane_ = 0;                         // on which data came last
+  uint32_t told_lane_ = 0;                         // on which the last word about chunks and receives went
   uint32_t unreported_chunks_ = 0;                 // arrived since the sender was told
   uint64_t reported_posted_ = 0;                   // value of posted_ when it was told
   bool large_ = false;  // messages too large to come early: the sender waits for our word

@@ -78,20 +78,23 @@ Lane* SendConnection::choose(uint32_t bytes, uint64_t now) {
   Lane* best = nullptr;
   double best_cost = 0;
   // A weight of 0 keeps a lane free as long as another one that may carry is up.
-  bool fixed = false, others = false;
-  for (const Lane& lane : lanes_) {
-    fixed |= lane.up && lane.fixed_weight >= 0;
-    others |= lane.up && lane.fixed_weight != 0 && wanted(lane) && lane.transport->proven();
-  }
+  bool fixed = false, others = false, sure = false;
   const bool last_resort = on_last_resort();
   const bool relieved = last_resort && std::any_of(lanes_.begin(), lanes_.end(), relieves);
+  auto barred = [&](const Lane& lane) { return last_resort && (relieved ? !relieves(lane) : !lane.spare); };
+  for (const Lane& lane : lanes_) {
+    fixed |= lane.up && lane.fixed_weight >= 0;
+    const bool other = lane.up && lane.fixed_weight != 0 && wanted(lane) && lane.transport->proven();
+    others |= other;
+    sure |= other && !lane.doubtful && !barred(lane) && !draining(lane, now);
+  }
   bool primary_nic_up = false;
   for (Lane& lane : lanes_) {
     if (!lane.up) continue;
-    if (last_resort && (relieved ? !relieves(lane) : !lane.spare)) continue;
+    if (barred(lane)) continue;
     Flow& flow = flow_[lane.index];
     if (lane.index == 0) primary_nic_up = true;
-    if (draining(lane, now) || !lane.transport->proven()) continue;
+    if (draining(lane, now) || !lane.transport->proven() || (sure && lane.doubtful)) continue;
     const uint32_t alone = stretch(lane);
     uint64_t size = std::min<uint64_t>(bytes, flow.chunk_bytes(alone));
     // Nothing to balance with, and nobody that could take over what is under way.

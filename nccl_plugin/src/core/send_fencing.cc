@@ -59,6 +59,9 @@ bool SendConnection::on_state_frame(uint32_t index, const FrameHeader& header, c
       if (!fencing_.apply(body, on_held)) return false;
       note_peer_state(body);
       bool command = header.type == FrameType::kFenced && header.message_bytes == FP_REASON_COMMAND;
+      if (header.type == FrameType::kFenced && header.message_bytes == FP_REASON_STALL &&
+          header.offset < lanes_.size())
+        lanes_[header.offset].peer_found_silent = lanes_[header.offset].up;
       note_closed(body, command ? FP_REASON_COMMAND : FP_REASON_PEER, now);
       fail_early(now);
       return true;
@@ -122,7 +125,7 @@ void SendConnection::send_fences(uint64_t now, bool again) {
     fence.type = FrameType::kFence;
     fence.offset = lane.index;
     fence.message = view.epoch;
-    fence.message_bytes = 0;
+    fence.message_bytes = lane.reason;
     // On every lane: the next fault may be in one of them.
     for (Lane& carrier : lanes_) {
       if (!carrier.up || !carrier.transport->post_state(fence, nullptr)) continue;

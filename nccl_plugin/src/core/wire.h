@@ -58,7 +58,7 @@ struct FrameHeader {
   uint32_t length = 0;   // bytes that follow the header
   uint64_t chunk = 0;    // kChunk: running number; kPing: mask of lanes that the pinging end has disabled
   uint32_t message = 0;  // kChunk: low 32 bits of the message number; kFence(d): epoch; kState: DelayOf
-  uint32_t message_bytes = 0;  // kChunk: size of the whole message; kFenced: reason
+  uint32_t message_bytes = 0;  // kChunk: size of the whole message; kFence(d): reason
   uint32_t offset = 0;         // kChunk: place in the message; kFence(d), kState: lane
   uint32_t tag = 0;            // kChunk: tag given to isend
   int64_t stamp = 0;           // when the frame was given to the transport, ns; kState: the delay
