@@ -267,6 +267,7 @@ class Life {
       void* unused = nullptr;
       Result result = net->connect(context, device, peer.handle, &comm_, &unused);
       if (result != kSuccess && !excused()) fail("connect returned " + std::to_string(result));
+      if (result != kSuccess && plan_.ending == kGivenUp) break;
       if (result != kSuccess) return false;
       if (now_s() > begun + kPatienceS) fail("connect comes to no end");
     }

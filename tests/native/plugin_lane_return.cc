@@ -11,13 +11,14 @@
 //   OUTAGE_MS  how long; each further run lasts 73 ms longer
 //   HEALS      runs
 //   CONNECTIONS between the two hosts, each with two lanes a rail
-//        plugin_lane_return connect HEAL_MS
+//        plugin_lane_return connect HEAL_MS|down
 //   Both rails are silent for two seconds, from when the connection is begun; then the second passes everything, and the
-//   first, which NCCL has chosen, HEAL_MS after a lane is up. Prints `ready_ms`, how long after that lane connect() gives
-//   the connection to NCCL, and `primary`, whether it has the lane that NCCL has chosen then.
-// Prints one JSON object; of the first form, of all runs the worst: `first_ms`, from the heal until each connection has a lane over a rail
-// that was dead and needs no spare lane; `all_ms`, until all lanes may carry; `dials_per_s` of queue pairs over dead rails,
-// of all connections together and after the first second; `gap_ms`, the longest time without a message since the heal.
+//   first, which NCCL has chosen, HEAL_MS after a lane is up, or its link is down. Prints `ready_ms`, how long after that
+//   lane connect() gives the connection to NCCL, and `primary`, whether it has the lane that NCCL has chosen then.
+// Prints one JSON object. Of the first form, of all runs the worst: `first_ms`, from the heal until each connection has a
+// lane over a rail that was dead and needs no spare lane; `all_ms`, until all lanes may carry; `dials_per_s` of queue
+// pairs over dead rails, of all connections together and after the first second; `gap_ms`, the longest time without a
+// message since the heal.
 #include <errno.h>
 
 #include <algorithm>
@@ -142,6 +143,8 @@ class Host final : public SteppedRuntime {
   PathTable::Path* path(uint32_t nic, const uint8_t* address, uint64_t now) override {
     return paths.at(nic, address, now);
   }
+  bool nic_up(uint32_t nic) const override { return !nic_down[nic]; }
+  bool nic_down[kRails] = {};
   // What the service thread does.
   void serve(uint64_t now) {
     now_ns = now;
@@ -231,6 +234,7 @@ class Run {
     cut_ns_ = here_.now_ns;
     for (Flow& flow : flows_) flow.last_ns = here_.now_ns;
   }
+  void take_down(uint32_t rail) { here_.nic_down[rail] = true; }
   void silence(uint32_t rail, bool silent) { fabric_.silent[rail] = silent; }
   const SendConnection& sender() const { return *flows_[0].sender; }
   bool primary_up() const { return flows_[0].sender->lanes()[0].up; }
@@ -273,8 +277,9 @@ class Run {
   uint64_t cut_ns_ = 0, gap_ns_ = 0;
 };
 
-int connects(uint64_t heal_ms) {
+int connects(bool down, uint64_t heal_ms) {
   Run run(false, false, 1);
+  if (down) run.take_down(0);
   for (uint32_t rail : {0, 1}) run.silence(rail, true);
   run.wait(2000);
   run.silence(1, false);
@@ -291,7 +296,8 @@ int connects(uint64_t heal_ms) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc == 3 && strcmp(argv[1], "connect") == 0) return connects(strtoull(argv[2], nullptr, 10));
+  if (argc == 3 && strcmp(argv[1], "connect") == 0)
+    return connects(strcmp(argv[2], "down") == 0, strtoull(argv[2], nullptr, 10));
   if (argc != 8) return 2;
   const bool verbs = strcmp(argv[1], "verbs") == 0, spares = strcmp(argv[2], "1") == 0;
   const bool everything = strcmp(argv[3], "all") == 0;

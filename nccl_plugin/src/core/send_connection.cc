@@ -23,7 +23,9 @@ SendConnection::SendConnection(Runtime* runtime, uint64_t id, uint32_t device, u
 
 bool SendConnection::ready(uint64_t now) const {
   if (bye_received_) return true;
-  return lanes_up() > 0 && (lanes_[0].up || elapsed(now, first_lane_ns_) > kPrimaryGraceNs);
+  const Lane& chosen = lanes_[0];
+  return lanes_up() > 0 &&
+         (chosen.up || !runtime_->nic_up(chosen.nic) || elapsed(now, first_lane_ns_) > kPrimaryGraceNs);
 }
 
 SendMessage* SendConnection::send(const void* data, uint32_t size, uint32_t tag,

@@ -72,8 +72,9 @@ class SendConnection final : public Connection {
   // Spare lanes over pairs that have none yet, as many as there is room for.
   void add_spares(const std::vector<NicPair>& pairs, uint64_t now);
   bool spares_planned() const { return spares_planned_; }
-  // Whether connect() may give it to NCCL: it has the lane that NCCL chose, or has had another one for 300 ms; or the
-  // peer has closed its end before, and what is sent is an error.
+  // Whether connect() may give it to NCCL: it has the lane that NCCL chose, or another one and no use in
+  // waiting (its NIC is down, or 300 ms have passed); or the peer has closed its end before, and what is sent is an
+  // error.
   bool ready(uint64_t now) const;
   // connect() was asked for it, and has given it to NCCL, which closes it from then on.
   void asked() { unasked_ns_ = 0; }
