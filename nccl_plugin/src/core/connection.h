@@ -165,7 +165,8 @@ class Connection : public LaneSink {
   PeerLiveness liveness;
   uint64_t next_probe_ns = 0;
   bool probing = false;
-  uint32_t probes = 0;  // which pair of NICs the next one takes
+  uint32_t probes = 0;         // which pair of NICs the next one takes
+  uint64_t next_watch_ns = 0;  // when its peer's process is to be watched, if it is not
   // RecvConnection: how many of our NICs the sender has been told of.
   uint32_t announced_nics = 0;
 

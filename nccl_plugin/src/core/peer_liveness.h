@@ -8,7 +8,8 @@
 //    neither a plugin that gives up a lane (it resets) nor a firewall; or
 //  - when they go on for long.
 // All connections to a process share that its kernel has ended a lane in order: of lanes with data that nobody has read
-// the kernel says the same as who gives one up.
+// the kernel says the same as who gives one up. An idle connection to it is ended so in any case
+// (transport/tcp/process_watches.h).
 // Any other answer of the peer's process forgets them, and so does a connection that is taken, whether or not the
 // process says anything on it in time: it may be slow, or stopped.
 //
@@ -78,7 +79,7 @@ class PeerLiveness {
     answered();
     ever_up_ = true;
   }
-  // The peer's end of a lane was closed in order, and no BYE came before it.
+  // The peer's end of a lane was closed in order, and no BYE came before it; or of a connection that is there for that.
   void lane_ended() { *ended_ = true; }
   // Which process it is, to all connections of which this is common.
   void share(PeerEnded ended) {

@@ -67,6 +67,8 @@ class TransportEvents {
   // kLane.
   virtual void dial_ended(uint64_t id, int error, const HelloReply* reply,
                           std::unique_ptr<LaneTransport> lane, uint64_t now) = 0;
+  // A process that is watched has ended, as far as its host's kernel says.
+  virtual void process_ended(const uint64_t (&process)[2]) = 0;
   // This process has no descriptor left.
   virtual void descriptors_exhausted(uint64_t now) = 0;
 
@@ -118,6 +120,10 @@ class Transport {
   // Ends in TransportEvents::dial_ended(), perhaps before this returns.
   virtual void dial(const NicInfo& from, const DialRequest& request, uint64_t now) = 0;
   virtual bool dialling() const = 0;
+  // What a dial with HelloKind::kWatch has made: whether there is such a connection, and its end. A transport whose lanes
+  // say all that it could say always has one.
+  virtual bool watches(const uint64_t (&/*process*/)[2]) const { return true; }
+  virtual void stop_watching(const uint64_t (&/*process*/)[2]) {}
 
   // A watched descriptor is ready.
   virtual void serve(uint64_t id, uint64_t now) = 0;

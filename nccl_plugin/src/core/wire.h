@@ -103,7 +103,11 @@ inline bool frame_plausible(const FrameHeader& header) {
 }
 
 // The first bytes on a fresh lane, from the side that connects.
-enum class HelloKind : uint8_t { kLane = 1, kProbe = 2 };
+enum class HelloKind : uint8_t {
+  kLane = 1,
+  kProbe = 2,
+  kWatch = 3,  // the connection stays and carries nothing: its end in order is that of the process
+};
 enum class HelloStatus : uint8_t {
   kOk = 0,
   kUnknown = 1,   // no such listener or connection: the peer has given it up
@@ -145,7 +149,7 @@ struct Hello {
   HelloKind kind = HelloKind::kLane;
   uint8_t flags = 0;         // HelloFlags
   uint16_t listen_port = 0;  // of the sender's process, for probes back
-  uint64_t token[2] = {};    // of the listener (kLane) or of the process (kProbe)
+  uint64_t token[2] = {};    // of the listener (kLane) or of the process
   uint64_t connection = 0;
   uint32_t lane = 0;
   uint32_t lanes = 0;  // of the connection
@@ -183,7 +187,7 @@ inline void terminate(char (&text)[N]) {
 
 inline bool hello_plausible(Hello* hello) {
   if (hello->magic != kHelloMagic || hello->nic_count > kMaxNics) return false;
-  if (hello->kind != HelloKind::kLane && hello->kind != HelloKind::kProbe) return false;
+  if (hello->kind < HelloKind::kLane || hello->kind > HelloKind::kWatch) return false;
   if (hello->lane >= kMaxLanes || hello->lanes > kMaxLanes ||
       hello->lane >= (hello->lanes ? hello->lanes : 1))
     return false;

@@ -18,6 +18,7 @@ constexpr uint32_t kMostPatience = 2;
 constexpr uint64_t kConnectNs = 150'000'000;
 constexpr uint64_t kExhaustedEveryNs = 60'000'000'000;
 constexpr uint64_t kProbeAfterNs = 300'000'000, kProbeEveryNs = 200'000'000;
+constexpr uint64_t kWatchReviewNs = 1'000'000'000, kWatchAgainNs = 10'000'000'000;
 constexpr uint64_t kAnnounceEveryNs = 1'000'000'000;
 
 NicAddress address_of(const WireNic& nic) {
@@ -73,6 +74,9 @@ void Handshakes::hello_received(const Hello& hello, uint32_t nic, PendingLane* p
       reply.status = HelloStatus::kOk;
       learn_nics(hello);
     }
+  } else if (hello.kind == HelloKind::kWatch) {
+    const bool ours = memcmp(hello.token, identity_.id, sizeof(hello.token)) == 0;
+    if (ours) reply.status = pending->scarce() ? HelloStatus::kBusy : HelloStatus::kOk;
   } else {
     receiver = receiver_for(hello);
     if (!receiver && connections_->find_closed(hello, &reply.held, now)) reply.status = HelloStatus::kClosed;
@@ -152,7 +156,8 @@ void Handshakes::start_dials(const std::shared_ptr<Connection>& connection, uint
     hello.epoch = plan.epoch;
     hello.primary_device = connection->device();
     hello.device = request.nic;
-    dials_[request.id] = {connection, false, plan.lane, plan.epoch, request.nic, remote, hello.nic_count};
+    dials_[request.id] = {connection, false,       false,  plan.lane,
+                          plan.epoch, request.nic, remote, hello.nic_count};
     transport_->dial(nics_->info(request.nic), request, now);
   }
 }
@@ -188,7 +193,7 @@ void Handshakes::start_probe(const std::shared_ptr<RecvConnection>& receiver, ui
     memcpy(request.hello.token, receiver->peer().id, sizeof(request.hello.token));
     receiver->probing = true;
   }
-  dials_[request.id] = {receiver, true, 0, 0, request.nic, remote, request.hello.nic_count};
+  dials_[request.id] = {receiver, true, false, 0, 0, request.nic, remote, request.hello.nic_count};
   transport_->dial(nics_->info(request.nic), request, now);
 }
 
@@ -216,6 +221,11 @@ void Handshakes::dial_ended(uint64_t id, int error, const HelloReply* reply,
   dials_.erase(found);
   Connection* connection = dial.connection.get();
   ConnectionLock locked(connection);
+  if (dial.watch) {
+    auto watch = watches_.find({connection->peer().id[0], connection->peer().id[1]});
+    if (watch != watches_.end()) watch->second.dialling = false;
+    return;
+  }
   bool gone = error == 0 && reply->status == HelloStatus::kUnknown;
   if (error == ECONNREFUSED)
     connection->liveness.refused(connection->was_up(dial.nic, dial.remote_nic), !dial.probe && dial.lane == 0,
@@ -250,6 +260,63 @@ void Handshakes::dial_ended(uint64_t id, int error, const HelloReply* reply,
   }
   if (scarce) sender->dial_put_off(dial.lane);
   sender->dialled(dial.lane, dial.epoch, std::move(lane), reply, now);
+}
+
+void Handshakes::process_ended(const uint64_t (&process)[2]) {
+  if (PeerEnded ended = runtime_->peer_ended(process)) *ended = true;
+  runtime_->wake();
+}
+
+void Handshakes::watch_process(const std::shared_ptr<Connection>& connection, uint64_t now) {
+  if (connection->direction() != Direction::kSend) return;
+  DialRequest request;
+  uint32_t remote = 0;
+  {
+    ConnectionLock locked(connection.get());
+    if (now < connection->next_watch_ns || !connection->peer_known() || connection->lost() ||
+        connection->closed() || connection->closed_by_peer())
+      return;
+    const std::vector<Lane>& lanes = connection->lanes();
+    auto lane = std::find_if(lanes.begin(), lanes.end(), [](const Lane& l) { return l.up && !l.spare; });
+    if (lane == lanes.end()) return;
+    connection->next_watch_ns = now + kWatchReviewNs;
+    request.nic = lane->nic;
+    remote = lane->remote_nic;
+    request.hello = make_hello(*connection);
+    memcpy(request.hello.token, connection->peer().id, sizeof(request.hello.token));
+  }
+  const auto& process = request.hello.token;
+  if (memcmp(process, identity_.id, sizeof(process)) == 0) return;
+  Watch& watch = watches_[{process[0], process[1]}];
+  watch.wanted_ns = now;
+  PeerRoute route;
+  if (watch.dialling || now < watch.next_ns || transport_->watches(process) ||
+      !connections_->find_route(*connection, &route) || remote >= route.nics.size())
+    return;
+  watch.dialling = true;
+  watch.next_ns = now + kWatchAgainNs;
+  request.id = next_id_++;
+  request.address = address_of(route.nics[remote]);
+  request.port = route.port;
+  request.connect_deadline_ns = now + kHandshakeNs;
+  request.answer_ns = kHandshakeNs;
+  request.optional = true;
+  request.hello.kind = HelloKind::kWatch;
+  dials_[request.id] = {connection, false, true, 0, 0, request.nic, remote, request.hello.nic_count};
+  transport_->dial(nics_->info(request.nic), request, now);
+}
+
+void Handshakes::tick(uint64_t now) {
+  if (elapsed(now, watches_reviewed_ns_) < kWatchReviewNs) return;
+  watches_reviewed_ns_ = now;
+  for (auto at = watches_.begin(); at != watches_.end();) {
+    if (at->second.dialling || elapsed(now, at->second.wanted_ns) < 3 * kWatchReviewNs) {
+      ++at;
+      continue;
+    }
+    transport_->stop_watching({at->first.first, at->first.second});
+    at = watches_.erase(at);
+  }
 }
 
 void Handshakes::descriptors_exhausted(uint64_t now) {

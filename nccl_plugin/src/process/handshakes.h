@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <utility>
 
 #include "core/transport.h"
 #include "process/connection_table.h"
@@ -30,10 +31,13 @@ class Handshakes final : public TransportEvents {
     port_ = port;
   }
 
+  void tick(uint64_t now);
   // Dials the lanes that the connection wants now.
   void start_dials(const std::shared_ptr<Connection>& connection, uint64_t now);
   // Tells the sender of a connection which NICs have come here since it heard of them.
   void announce_nics(const std::shared_ptr<Connection>& connection, uint64_t now);
+  // Keeps a connection to the peer's process that tells when it ends, as long as this is called for one to it.
+  void watch_process(const std::shared_ptr<Connection>& connection, uint64_t now);
   // Without any lane: is the peer unreachable for now, or gone?
   void check_peer(const std::shared_ptr<Connection>& connection, uint64_t now);
   // The receiving end that a hello is for, see ConnectionTable.
@@ -44,17 +48,22 @@ class Handshakes final : public TransportEvents {
   void dial_connected(uint64_t id) override;
   void dial_ended(uint64_t id, int error, const HelloReply* reply, std::unique_ptr<LaneTransport> lane,
                   uint64_t now) override;
+  void process_ended(const uint64_t (&process)[2]) override;
   void descriptors_exhausted(uint64_t now) override;
 
  private:
   struct Dial {
     std::shared_ptr<Connection> connection;
-    bool probe = false;
+    bool probe = false, watch = false;
     uint32_t lane = 0, epoch = 0;
     uint32_t nic = 0, remote_nic = 0;
     uint32_t announced = 0;  // how many of our NICs its hello named
   };
 
+  struct Watch {
+    bool dialling = false;
+    uint64_t next_ns = 0, wanted_ns = 0;
+  };
   // A hello of this process, with all its NICs.
   Hello make_hello(const Connection& connection) const;
   void extend_lanes(SendConnection* sender, const PeerRoute& route, uint64_t now);
@@ -69,6 +78,8 @@ class Handshakes final : public TransportEvents {
   Transport* transport_ = nullptr;
   const std::atomic<uint16_t>* port_ = nullptr;
   std::map<uint64_t, Dial> dials_;
+  std::map<std::pair<uint64_t, uint64_t>, Watch> watches_;  // by process
+  uint64_t watches_reviewed_ns_ = 0;
   uint64_t next_id_ = 1;
   uint64_t exhausted_said_ns_ = 0;
 };

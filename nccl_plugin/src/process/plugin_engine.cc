@@ -328,10 +328,12 @@ int PluginEngine::tick(uint64_t now, uint64_t since_last) {
     handshakes_.start_dials(connection, now);
     handshakes_.announce_nics(connection, now);
     handshakes_.check_peer(connection, now);
+    handshakes_.watch_process(connection, now);
     ConnectionLock locked(connection.get());
     suspect |= connection->suspects();
     busy |= connection->requests() > 0 || connection->lanes_up() == 0;
   }
+  handshakes_.tick(now);
   transport_->tick(now);
   publish(now);
   if (suspect) return kSuspectTickMs;

@@ -64,6 +64,16 @@ def test_a_firewall_that_rejects_is_survived(ring: Ring, lab: Lab, what: str) ->
     ring.stop()
 
 
+def test_the_end_of_a_process_is_known_although_its_kernel_resets_all_lanes(ring: Ring) -> None:
+    """A rank is killed with words unread on every lane, here as it was stopped before. A reset says nothing of a
+    process, and refusals are believed after ten seconds only, but the connection that carries nothing ends in order."""
+    ring.ranks[1].process.suspend()
+    time.sleep(1.5)  # each lane gets a word a second
+    ring.ranks[1].process.kill()
+    assert ring.ranks[0].process.wait(8) == 1
+    assert "is gone" in ring.ranks[0].text()
+
+
 @pytest.mark.slow
 def test_a_peer_too_busy_to_answer_a_hello_is_waited_for(lab: Lab) -> None:
     """Longer than refusals alone would be believed, its kernel takes connections and its process says nothing."""

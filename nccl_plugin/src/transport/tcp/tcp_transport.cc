@@ -31,7 +31,7 @@ constexpr size_t kCrcTrialBytes = 64 * 1024;
 constexpr size_t kHelloVersionEnd = offsetof(Hello, version) + sizeof(Hello::version);
 // What a watched descriptor is, within its id.
 constexpr int kKindShift = 48;
-constexpr uint64_t kListener = 1, kIncoming = 2, kDial = 3;
+constexpr uint64_t kListener = 1, kIncoming = 2, kDial = 3, kWatched = 4;
 
 // How fast this processor computes checksums, the best of a few tries: some microseconds each.
 double measure_crc() {
@@ -65,12 +65,16 @@ class TcpTransport::Answer final : public PendingLane {
     HelloReply reply = said;
     std::unique_ptr<LaneSetup> setup;
     bool lane = reply.status == HelloStatus::kOk && hello_.kind == HelloKind::kLane;
+    bool watch = reply.status == HelloStatus::kOk && hello_.kind == HelloKind::kWatch;
+    if (watch && !transport_->watches_.room()) reply.status = HelloStatus::kBusy;
     if (lane && !transport_->answer(nic_, hello_, &reply, &setup)) reply.status = HelloStatus::kBusy;
     reply.crc = reply_crc(reply);
     bool sent = send(fd_, &reply, sizeof(reply), MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof(reply);
-    if (!sent || !lane || reply.status != HelloStatus::kOk) return nullptr;
+    if (!sent || !(lane || watch) || reply.status != HelloStatus::kOk) return nullptr;
     int fd = fd_;
     fd_ = -1;
+    if (watch) transport_->watches_.add(fd, {hello_.process.id[0], hello_.process.id[1]}, false);
+    if (watch) return nullptr;
     return transport_->make_lane(fd, std::move(setup), nullptr, false);
   }
 
@@ -82,7 +86,7 @@ class TcpTransport::Answer final : public PendingLane {
 };
 
 TcpTransport::TcpTransport(const Config& config, Poller* poller, TransportEvents* events)
-    : config_(config), poller_(poller), events_(events) {
+    : config_(config), poller_(poller), events_(events), watches_(poller, kWatched << kKindShift) {
   for (auto& listener : listeners_) listener = -1;
   if (config_.payload_crc < 0) crc_bytes_per_second_ = measure_crc();
 }
@@ -150,6 +154,12 @@ void TcpTransport::serve(uint64_t id, uint64_t now) {
     case kDial:
       serve_dial(number, now);
       break;
+    case kWatched: {
+      ProcessWatches::Process process;
+      if (watches_.serve(number, &process) == ProcessWatches::End::kInOrder)
+        events_->process_ended({process[0], process[1]});
+      break;
+    }
   }
 }
 
@@ -321,6 +331,8 @@ void TcpTransport::end_dial(uint64_t id, int error, uint64_t now) {
   if (error == 0 && dial->hello.kind == HelloKind::kLane && dial->reply.status == HelloStatus::kOk) {
     lane = make_lane(dial->fd, std::move(dial->setup), &dial->reply, dial->payload_crc);
     if (lane == nullptr) error = errno != 0 ? errno : EIO;
+  } else if (error == 0 && dial->hello.kind == HelloKind::kWatch && dial->reply.status == HelloStatus::kOk) {
+    watches_.add(dial->fd, {dial->reply.process.id[0], dial->reply.process.id[1]}, true);
   } else {
     reset_owned(dial->fd);
   }

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "core/transport.h"
+#include "transport/tcp/process_watches.h"
 
 namespace fabricpulse {
 
@@ -33,6 +34,10 @@ class TcpTransport : public Transport {
   void stop_listening(uint32_t nic) override;
   void dial(const NicInfo& from, const DialRequest& request, uint64_t now) override;
   bool dialling() const override { return !dials_.empty(); }
+  bool watches(const uint64_t (&process)[2]) const override {
+    return watches_.has_mine({process[0], process[1]});
+  }
+  void stop_watching(const uint64_t (&process)[2]) override { watches_.drop_mine({process[0], process[1]}); }
   void serve(uint64_t id, uint64_t now) override;
   void tick(uint64_t now) override;
   RegisteredMemory* register_memory(void* data, size_t size, int kind, std::string* why) override;
@@ -95,6 +100,7 @@ class TcpTransport : public Transport {
   std::array<std::string, kMaxNics> names_;
   std::map<uint64_t, std::unique_ptr<Dial>> dials_;
   std::map<uint64_t, std::unique_ptr<Incoming>> incoming_;
+  ProcessWatches watches_;
   uint64_t next_incoming_ = 1;
   double crc_bytes_per_second_ = 0;
   uint32_t paused_ = 0;  // listeners, by NIC
