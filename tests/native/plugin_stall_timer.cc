@@ -39,6 +39,7 @@ int main() {
     around.least_ns = fields["least_ms"] * 1'000'000;
     around.word_ago_ns = fields["word_ms"] * 1'000'000;
     around.path_heard_ago_ns = fields["path_ms"] * 1'000'000;
+    around.answer_due = fields["answer_due"] != 0;
     around.path_failed = fields["path_failed"] != 0;
     around.chunk = fields["chunk"];
     around.chunk_ns = fields["chunk_ms"] * 1'000'000;

@@ -97,7 +97,10 @@ void Connection::ping(Lane* lane, uint64_t now) {
   ping.type = FrameType::kPing;
   ping.chunk = disabled_mask();
   ping.stamp = static_cast<int64_t>(now);
-  if (lane->transport->post_state(ping, nullptr)) lane->last_ping_ns = now;
+  if (lane->transport->post_state(ping, nullptr)) {
+    lane->last_ping_ns = now;
+    if (lane->asked_ns == 0) lane->asked_ns = now;
+  }
   flush_lane(lane, now);
 }
 
@@ -134,6 +137,7 @@ bool Connection::state_frame(uint32_t index, const FrameHeader& header, const He
       return true;
     }
     case FrameType::kPong:
+      lane->asked_ns = 0;
       return true;
     case FrameType::kBye:
       // First the peer's last word about chunks: it may have overtaken an earlier one on another lane.
@@ -205,6 +209,7 @@ void Connection::tick(uint64_t now, uint64_t since_last) {
     StallTimer::Surroundings around;
     around.least_ns = runtime_->config().stall_ns;
     around.word_ago_ns = elapsed(now, last_word_beside(lane));
+    around.answer_due = lane.asked_ns != 0 && last_word_beside(lane) > lane.asked_ns;
     if (path != nullptr) {
       // Words of the peer say nothing here: they come by the other direction, which may work alone.
       path->heard_ns = std::max(path->heard_ns, lane.acknowledged_at_ns);
@@ -246,8 +251,8 @@ void Connection::tick(uint64_t now, uint64_t since_last) {
   review_doubts(now);
   // What its siblings say decides whether a silent lane is dead, or the peer slow.
   for (Lane& lane : lanes_) {
-    if (!suspects_ || !lane.up || lane.timer.suspect() || elapsed(now, lane.last_ping_ns) < kAskNs) continue;
-    ping(&lane, now);
+    if (!suspects_ || !lane.up || elapsed(now, lane.last_ping_ns) < kAskNs) continue;
+    if (!lane.timer.suspect() || lane.asked_ns == 0) ping(&lane, now);
   }
   on_tick(now);
   if (publish_now) publish(now);

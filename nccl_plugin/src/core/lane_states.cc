@@ -99,6 +99,7 @@ void Connection::lane_joined(Lane* lane, std::unique_ptr<LaneTransport> transpor
   lane->last_acknowledged = 0;
   lane->acknowledged_at_ns = now;  // the handshake went there and back
   lane->last_ping_ns = lane->last_heard_ns = now;
+  lane->asked_ns = 0;
   lane->pong_due = false;
   lane->last_data_ns = 0;
   {

@@ -60,7 +60,8 @@ bool SendConnection::on_state_frame(uint32_t index, const FrameHeader& header, c
       note_peer_state(body);
       bool command = header.type == FrameType::kFenced && header.message_bytes == FP_REASON_COMMAND;
       if (header.type == FrameType::kFenced && header.message_bytes == FP_REASON_STALL &&
-          header.offset < lanes_.size())
+          header.offset < lanes_.size() &&
+          lane_epoch(header.offset) <= header.message)  // it may be said late
         lanes_[header.offset].peer_found_silent = lanes_[header.offset].up;
       note_closed(body, command ? FP_REASON_COMMAND : FP_REASON_PEER, now);
       fail_early(now);

@@ -7,7 +7,8 @@
 //  - beside siblings: the same, while the peer was heard on another lane of the connection, and acknowledged
 //    nothing on any lane of any connection over the same path. The peer and this process are well then, and packets
 //    were not just lost: it is this path that is dead, in this direction at least. Short, from when so much is under
-//    way that the peer's kernel acknowledges it at once: it may sit on the acknowledgement of less for 40 ms.
+//    way that the peer's kernel acknowledges it at once (it may sit on the acknowledgement of less for 40 ms), or from
+//    when the peer, asked for a word on the lane too, has spoken on another: it reads and answers all lanes in turn.
 //  - deadline: one chunk has been the oldest on the lane for longer than it should take several times over,
 //    while the peer has been heard on another lane. Catches paths that lose so much that acknowledgements
 //    trickle.
@@ -34,6 +35,8 @@ class StallTimer {
     uint64_t word_ago_ns = UINT64_MAX;
     // Since the peer last acknowledged something on any lane of this process over the same path.
     uint64_t path_heard_ago_ns = UINT64_MAX;
+    // The peer was asked for a word on this lane, and has spoken on another one since.
+    bool answer_due = false;
     bool path_failed = false;     // another connection of this process has just given up this path
     uint64_t chunk = UINT64_MAX;  // oldest one on the lane that is not held; UINT64_MAX: none
     uint64_t chunk_ns = 0;        // how long it should take at the lane's rate
@@ -51,7 +54,7 @@ class StallTimer {
     // Out of room, and not asked again since it said so.
     const bool full = !sample.window_open && sample.sent == answered_;
     const bool waits = (sample.unacknowledged > 0 && !full) || stuck(sample) || sample.probes >= kProbesDead;
-    const bool due = waits && !put_off(sample);
+    const bool due = waits && (!put_off(sample) || around.answer_due);
     const bool same = sample.acknowledged == acknowledged_;
     silent_ns_ = waits && waited_ && same ? silent_ns_ + credit : 0;
     overdue_ns_ = due && due_ && same ? overdue_ns_ + credit : 0;

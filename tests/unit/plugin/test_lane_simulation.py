@@ -59,7 +59,9 @@ def test_the_survivor_takes_the_load_of_both(fault: str) -> None:
 def test_a_dead_path_is_found_once_and_not_lane_by_lane(mbit: int) -> None:
     """One direction of a NIC is dead, or both. What the first lane loses is not sent on the next one over the same
     path, nor does a connection that was quiet on it begin to use it, and the receiver's last words are said again on
-    another path as soon as nobody acknowledges them. The longest of these gaps was 107 ms, half were above 48."""
+    another path as soon as nobody acknowledges them. A peer that is heard elsewhere and does not answer on a
+    lane is not waited for as long as its kernel may put off an acknowledgement. The longest of these gaps was 107 ms,
+    half were above 48."""
     gaps = [
         simulate(
             fault=fault, mbit=mbit, bytes=1 << 20, slice=1 << 17, queue_ms=30, late_us=1000, until_ms=950,
@@ -68,8 +70,8 @@ def test_a_dead_path_is_found_once_and_not_lane_by_lane(mbit: int) -> None:
         for fault in ("silent", "rx", "tx")
         for seed in range(8)
     ]  # fmt: skip
-    assert max(gaps) <= 60
-    assert sorted(gaps)[len(gaps) // 2] <= 45
+    assert max(gaps) <= 45
+    assert sorted(gaps)[len(gaps) // 2] <= 35
 
 
 def test_every_word_of_the_receiver_says_which_lanes_are_closed() -> None:

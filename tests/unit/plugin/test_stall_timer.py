@@ -64,6 +64,20 @@ def test_the_least_is_what_was_asked_for() -> None:
     assert looks_until([f"{SILENT} least_ms=500"], "silent") == 50
 
 
+@pytest.mark.parametrize(("chunk", "finding", "unasked"), [("", "silent", 8), ("chunk=5", "behind", 5)])
+def test_an_answer_that_is_due_is_waited_for_as_an_acknowledgement(
+    chunk: str, finding: str, unasked: int
+) -> None:
+    """So little is under way that the peer's kernel may put off its acknowledgement. Once its process, asked on the
+    lane too, has spoken elsewhere, it would have come with the answer; not if the path carries others, or the process
+    is silent."""
+    little = f"unacknowledged=1 few=1 acknowledged=7 {chunk}"
+    assert looks_until([f"{little} word_ms=3"], finding) == unasked
+    assert looks_until([f"{little} word_ms=3 answer_due=1"], "behind") == 3
+    assert looks_until([f"{little} word_ms=3 answer_due=1 path_ms=3"], "silent") == 8
+    assert looks_until([f"{little} word_ms=1000 answer_due=1"], "silent") == 8
+
+
 def test_a_lane_whose_path_carries_others_has_lost_packets() -> None:
     """What TCP mends by itself; only the long timer holds."""
     assert looks_until([f"{SILENT} word_ms=3 path_ms=3"], "silent") == 8
