@@ -22,9 +22,9 @@ def lab() -> Iterator[Lab]:
         yield started
 
 
-def start(lab: Lab, folder: Path, seed: int, channels: int, lives: int) -> list[Rank]:
-    """Both processes of the host program."""
-    program, plugin = (native(name) for name in ("plugin_churn_host", "nccl-net-fabricpulse"))
+def start(lab: Lab, folder: Path, seed: int, channels: int, lives: int, variant: str = "plain") -> list[Rank]:
+    """Both processes of the host program. variant : how they are built, see native()."""
+    program, plugin = (native(name, variant) for name in ("plugin_churn_host", "nccl-net-fabricpulse"))
     ranks = []
     for number in range(2):
         host, output = lab.host(number), folder / f"rank{number}.out"
@@ -35,6 +35,7 @@ def start(lab: Lab, folder: Path, seed: int, channels: int, lives: int) -> list[
                 env={
                     "FABRICPULSE_NICS": "rail*",
                     "FABRICPULSE_HOST": host.name,
+                    "ASAN_OPTIONS": "detect_leaks=0",  # as NCCL, it frees nothing that a killed peer leaves
                 },
                 stdout=stream,
                 stderr=stream,
@@ -82,10 +83,12 @@ def test_all_connections_learn_of_a_killed_peer(lab: Lab, tmp_path: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("whole_rail", [None, 1])
-def test_the_same_under_random_faults(lab: Lab, tmp_path: Path, whole_rail: int | None) -> None:
-    """With links that fail, processes that are stopped, children that are forked meanwhile."""
-    ranks = start(lab, tmp_path, 2, 4, 40)
+@pytest.mark.parametrize(
+    ("whole_rail", "variant"), [(None, "plain"), (1, "plain"), (None, "thread"), (None, "address")]
+)
+def test_the_same_under_random_faults(lab: Lab, tmp_path: Path, whole_rail: int | None, variant: str) -> None:
+    """With links that fail, processes that are stopped, children that are forked meanwhile; with sanitizers, too."""
+    ranks = start(lab, tmp_path, 2, 4, 40, variant)
     story = play(
         ranks,
         lab,
