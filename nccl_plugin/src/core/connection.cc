@@ -13,7 +13,6 @@ constexpr uint64_t kPublishNs = 100'000'000;    // telemetry that costs a system
 constexpr uint64_t kDriveIfIdleNs = 8'000'000;  // NCCL has not called for so long: the service thread drives
 constexpr uint64_t kAskNs = 8'000'000;  // while a lane is silent the others on its path are asked this often
 constexpr uint64_t kPeerFoundNs = 10'000'000;
-constexpr uint64_t kDoubtNs = 200'000'000;   // an idle lane over a dead path is found silent before
 constexpr uint64_t kRecentNs = 100'000'000;  // what is said of a path holds so long
 
 fp_lane_reason reason_of(LaneStatus status) {
@@ -188,6 +187,8 @@ void Connection::tick(uint64_t now, uint64_t since_last) {
   std::fill(std::begin(chunks), std::end(chunks), UINT64_MAX);
   oldest_chunks(chunks, chunk_ns);
   suspects_ = false;
+  bool path_failed = false;
+  take_peer_findings(now);
   bool publish_now = elapsed(now, last_publish_ns_) >= kPublishNs;
   for (Lane& lane : lanes_) {
     if (!lane.up) continue;
@@ -220,6 +221,7 @@ void Connection::tick(uint64_t now, uint64_t since_last) {
       around.path_failed |=
           path->peer_failed_ns > path->heard_ns && since >= kPeerFoundNs && since < kRecentNs;
     }
+    lane.doubtful = path != nullptr && path->doubtful(now);
     around.chunk = chunks[lane.index];
     around.chunk_ns = chunk_ns[lane.index];
     StallTimer::Finding finding = lane.timer.update(sample, around, since_last);
@@ -242,13 +244,18 @@ void Connection::tick(uint64_t now, uint64_t since_last) {
     }
     if (finding == StallTimer::Finding::kWell) continue;
     bool late = finding == StallTimer::Finding::kLate;
-    if (finding == StallTimer::Finding::kBehind && path != nullptr) path->failed_ns = now;
+    if (finding == StallTimer::Finding::kBehind && path != nullptr) {
+      path->failed_ns = now;
+      path_failed = true;
+    }
     runtime_->info(describe() + ": lane " + std::to_string(lane.index) + " by " +
                    runtime_->nic_name(lane.nic) +
                    " is given up: " + lane.timer.explain(finding, sample, around));
     fail_lane(lane.index, late ? FP_REASON_DEADLINE : FP_REASON_STALL, now);
   }
-  review_doubts(now);
+  for (Lane& lane : lanes_)
+    if (const PathTable::Path* path = path_failed && lane.up ? path_of(lane, now) : nullptr)
+      lane.doubtful = path->doubtful(now);
   // What its siblings say decides whether a silent lane is dead, or the peer slow.
   for (Lane& lane : lanes_) {
     if (!suspects_ || !lane.up || elapsed(now, lane.last_ping_ns) < kAskNs) continue;
@@ -259,17 +266,10 @@ void Connection::tick(uint64_t now, uint64_t since_last) {
   retired_transports_.clear();
 }
 
-// Lanes over a path fail one by one, each when it has had something under way for long enough. What one of them loses
-// would wait for the next one if it were sent there. It ends when the path is heard.
-void Connection::review_doubts(uint64_t now) {
+void Connection::take_peer_findings(uint64_t now) {
   for (Lane& lane : lanes_)
     if (std::exchange(lane.peer_found_silent, false))
       if (PathTable::Path* path = path_of(lane, now)) path->peer_failed_ns = now;
-  for (Lane& lane : lanes_) {
-    const PathTable::Path* path = lane.up ? path_of(lane, now) : nullptr;
-    const uint64_t failed = path != nullptr ? std::max(path->failed_ns, path->peer_failed_ns) : 0;
-    lane.doubtful = path != nullptr && failed > path->heard_ns && elapsed(now, failed) < kDoubtNs;
-  }
 }
 
 void Connection::publish(uint64_t now) {

@@ -214,7 +214,7 @@ class Connection : public LaneSink {
   void lane_joined(Lane* lane, std::unique_ptr<LaneTransport> transport, uint32_t epoch, uint64_t now);
   void set_state(Lane* lane, fp_lane_state state, fp_lane_reason reason, uint64_t now);
   void event(fp_event_kind kind, const Lane* lane, fp_lane_reason reason, uint64_t value, uint64_t now);
-  void review_doubts(uint64_t now);
+  void take_peer_findings(uint64_t now);
   // May take chunks from spare lanes: a queue pair on which the peer has answered since it is up.
   static bool relieves(const Lane& lane) { return lane.up && !lane.spare && lane.transport->proven(); }
   void tell_last_resort(const Lane& lane, uint64_t now);

@@ -11,6 +11,7 @@ namespace fabricpulse {
 
 class PathTable {
  public:
+  static constexpr uint64_t kDoubtNs = 200'000'000;
   struct Path {
     uint32_t nic = 0;
     uint8_t address[16] = {};
@@ -23,6 +24,14 @@ class PathTable {
     uint64_t due_ns = UINT64_MAX;   // of the lanes that wait for a try since then, the one due first
     uint64_t last_resort_ns = 0;    // when the log had it last that a spare lane carries a connection over it
     bool unreachable_said = false;  // in the log
+
+    // Lanes over a dead path fail one by one, each when it has had something under way for long enough. What one of
+    // them loses would wait for the next one if it were sent there. Until the path is heard, or an idle lane over it has
+    // been found silent, too.
+    bool doubtful(uint64_t now) const {
+      const uint64_t failed = failed_ns > peer_failed_ns ? failed_ns : peer_failed_ns;
+      return failed > heard_ns && now - failed < kDoubtNs;
+    }
   };
 
   // The entry of a path, a new one if need be: it takes the place of the one used longest ago of its set.
