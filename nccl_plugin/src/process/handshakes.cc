@@ -18,7 +18,7 @@ constexpr uint32_t kMostPatience = 2;
 constexpr uint64_t kConnectNs = 150'000'000;
 constexpr uint64_t kExhaustedEveryNs = 60'000'000'000;
 constexpr uint64_t kProbeAfterNs = 300'000'000, kProbeEveryNs = 200'000'000;
-constexpr uint64_t kWatchReviewNs = 1'000'000'000, kWatchAgainNs = 10'000'000'000;
+constexpr uint64_t kWatchReviewNs = 1'000'000'000, kWatchAgainNs = 2'000'000'000;
 constexpr uint64_t kAnnounceEveryNs = 1'000'000'000;
 
 NicAddress address_of(const WireNic& nic) {

@@ -67,6 +67,13 @@ def test_a_firewall_that_rejects_is_survived(ring: Ring, lab: Lab, what: str) ->
 def test_the_end_of_a_process_is_known_although_its_kernel_resets_all_lanes(ring: Ring) -> None:
     """A rank is killed with words unread on every lane, here as it was stopped before. A reset says nothing of a
     process, and refusals are believed after ten seconds only, but the connection that carries nothing ends in order."""
+
+    def watched() -> bool:
+        made = ring.lab.host(1).run(["ss", "-Htn", "state", "established"]).stdout.splitlines()
+        # Each of two processes watches the other; the ranks have a connection of their own.
+        return len(made) == len(ring.lanes("h1")) + 2 + 1
+
+    ring.until(watched, 10.0)
     ring.ranks[1].process.suspend()
     time.sleep(1.5)  # each lane gets a word a second
     ring.ranks[1].process.kill()
