@@ -14,7 +14,7 @@ _ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 class Check:
     """What one check is for.
 
-    id : of its module, with hyphens. proves : what is true when it passes. how : what it reads. mend : what to do when
+    id : of its module, with hyphens. proves : what is true when it passes. how : what it reads. fix : what to do when
     it fails. severity : error: a job fails or is slow; warning: it may be; info: good to know.
     """
 
@@ -24,12 +24,12 @@ class Check:
     title: str
     proves: str
     how: str
-    mend: str
+    fix: str
 
     def __post_init__(self) -> None:
         if not _ID.fullmatch(self.id):
             raise ValueError(f"{self.id}: identifiers of checks are lower case words joined by hyphens")
-        for text in (self.proves, self.how, self.mend):
+        for text in (self.proves, self.how, self.fix):
             if not text.endswith("."):
                 raise ValueError(f"{self.id}: {text!r} must end with a full stop")
 

@@ -108,7 +108,7 @@ FLEET_CHECKS: tuple[Check, ...] = (
         "without an answer. Slow ways are tested again, with other partners where that decides whose fault it is.",
         "Where `path-bandwidth` finds nothing for the NIC or path named it is what RoCE alone needs: UDP port 4791 let "
         "through, priority and flow control (PFC, ECN) equal on all hops, the MTU of the RDMA port. Where both find it "
-        "mend that first.",
+        "fix that first.",
     ),
     Check(
         "path-ecmp",
@@ -163,7 +163,7 @@ FLEET_CHECKS: tuple[Check, ...] = (
         "Data of the NCCL ring",
         "Every byte of a verified all-reduce over all hosts is right.",
         "`audit run --nccl` computes the result on each host and compares it.",
-        "Something changes packets and mends their checksum: a switch's memory, a NIC, a host's memory. Halve the list "
+        "Something changes packets and fixes their checksum: a switch's memory, a NIC, a host's memory. Halve the list "
         "of hosts (`--hosts`) until the ring is right; read memory errors of the host that is left.",
     ),
     Check(

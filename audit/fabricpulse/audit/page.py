@@ -77,7 +77,7 @@ def _data(run: Run) -> Mapping[str, object]:
         "grid": grid,
         "cut": max(0, len(run.findings) - MOST_FINDINGS),
         "silent": sorted(set(run.asked) - {report.host for report in run.hosts}),
-        "mend": {name: checks[name].mend for name in {f.check for f in run.findings} if name in checks},
+        "fix": {name: checks[name].fix for name in {f.check for f in run.findings} if name in checks},
         "findings": [
             [SEVERITIES.index(f.severity), f.check, f.host, f.subject, f.summary, f.evidence]
             for f in run.findings[:MOST_FINDINGS]

@@ -19,7 +19,7 @@ def page(check: Check) -> str:
     return (
         f"{_GENERATED}\n# {check.title}\n\n"
         f"`{check.id}`, {check.category}, {check.severity}.\n\n"
-        f"**Proves.** {check.proves}\n\n**How.** {check.how}\n\n**Mend.** {check.mend}\n"
+        f"**Proves.** {check.proves}\n\n**How.** {check.how}\n\n**Fix.** {check.fix}\n"
     )
 
 

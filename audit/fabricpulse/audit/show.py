@@ -95,7 +95,7 @@ def _add_check(
         node.add(Text(f"… and {len(findings) - most} more", style="dim"))
     check = all_checks().get(name)
     if findings and check is not None:
-        node.add(Text(f"→ {check.mend}", style="italic"))
+        node.add(Text(f"→ {check.fix}", style="italic"))
     shown: set[tuple[str, str]] = set()
     for report in reports:
         for result in report.results:

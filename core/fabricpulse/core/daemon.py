@@ -10,8 +10,8 @@
 SIGTERM and SIGINT end it with exit code 0, SIGHUP calls the reload hooks. A daemon that is still starting is cancelled.
 No thread that blocks, in the resolver say, delays the end. A second SIGTERM during shutdown does not wait for anybody.
 
-Exit codes: 2 when it could not start for a reason that only a person can mend (UserError before `ready`: the units name
-it in RestartPreventExitStatus), 1 for everything that a restart may mend.
+Exit codes: 2 when it could not start for a reason that only a person can fix (UserError before `ready`: the units name
+it in RestartPreventExitStatus), 1 for everything that a restart may fix.
 """
 
 import asyncio

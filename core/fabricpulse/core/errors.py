@@ -2,7 +2,7 @@
 
 
 class UserError(Exception):
-    """Something outside fabricpulse is wrong and a person can mend it.
+    """Something outside fabricpulse is wrong and a person can fix it.
 
     The message is one sentence: what failed, where, why, and what to do. The command line prints it without a
     traceback and exits with `exit_code`.

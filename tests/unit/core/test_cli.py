@@ -92,7 +92,7 @@ def test_unknown_command() -> None:
 
 
 def test_a_users_mistake_is_one_sentence() -> None:
-    """What a person can mend comes without a traceback, with the exit code of its kind."""
+    """What a person can fix comes without a traceback, with the exit code of its kind."""
     result = fabricpulse("rules", "render", "--set", "flapTreshold=1")
 
     assert result.returncode == OptionError.exit_code == 2

@@ -165,7 +165,7 @@ def test_bare_daemon_is_small() -> None:
     ],
 )
 def test_exit_code_of_what_stops_the_start(error: UserError, cause: OSError | None, code: int) -> None:
-    """2 for what a person has to mend, which the units do not restart; 1 for what may have passed by then."""
+    """2 for what a person has to fix, which the units do not restart; 1 for what may have passed by then."""
 
     async def main(_: Lifetime) -> None:
         raise error from cause

@@ -1,4 +1,4 @@
-"""What the command knew in live runs of the lab, and what was broken: mends of the model were made for these."""
+"""What the command knew in live runs of the lab, and what was broken: fixes of the model were made for these."""
 
 import pytest
 from tests.bench.why_recorded import Record, read

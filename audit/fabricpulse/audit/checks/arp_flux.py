@@ -17,7 +17,7 @@ CHECK = Check(
         "else traffic of two rails goes through one."
     ),
     how=("Connected routes of /proc/net/route, and arp_ignore and arp_announce in /proc/sys/net/ipv4/conf."),
-    mend=(
+    fix=(
         "`sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2`, or give each rail "
         "its own subnet."
     ),

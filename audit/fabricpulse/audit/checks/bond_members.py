@@ -14,7 +14,7 @@ CHECK = Check(
     title="Members of bonds",
     proves="Every bond has at least two members, and all of them carry traffic.",
     how="bonding/slaves in /sys/class/net, and operstate of each.",
-    mend="Check the cable and the switch port of the member named, and LACP on the switch.",
+    fix="Check the cable and the switch port of the member named, and LACP on the switch.",
 )
 
 

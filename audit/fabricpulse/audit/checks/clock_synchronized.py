@@ -14,7 +14,7 @@ CHECK = Check(
     title="Fleet time",
     proves="The host follows fleet time, so its one-way delays mean something.",
     how="The clock page of the clocksync sidecar in the run directory.",
-    mend=(
+    fix=(
         "`fabricpulse clocksync status` says why; start `fabricpulse-clocksync-sidecar` where there is no "
         "page."
     ),

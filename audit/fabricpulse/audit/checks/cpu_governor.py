@@ -17,7 +17,7 @@ CHECK = Check(
         "by the time that the clock takes to rise."
     ),
     how="/sys/devices/system/cpu/cpu*/cpufreq/scaling_governor; a virtual machine has none.",
-    mend=(
+    fix=(
         "`cpupower frequency-set -g performance`, and the same in the tuned profile or the boot "
         "parameters so that it stays."
     ),

@@ -13,7 +13,7 @@ CHECK = Check(
     title="CPUs that are offline",
     proves="All CPUs that the host has are in use.",
     how="/sys/devices/system/cpu/offline.",
-    mend=(
+    fix=(
         "Read the kernel log for why a CPU was taken out (machine checks, `nosmt`, `maxcpus=`), and set "
         "it online or service the host."
     ),

@@ -14,7 +14,7 @@ CHECK = Check(
     title="Default gateway",
     proves="The host has a default route through a NIC that is up, and the gateway answers ARP.",
     how="/proc/net/route and /proc/net/arp.",
-    mend="Mend the network configuration, the cable or the switch port of the NIC named.",
+    fix="Correct the network configuration, the cable or the switch port of the NIC named.",
 )
 
 

@@ -18,7 +18,7 @@ CHECK = Check(
         "least 1 GiB in all."
     ),
     how="statvfs of /, /var, /tmp and /dev/shm.",
-    mend=(
+    fix=(
         "Remove what fills it (old logs, core files, files of jobs that ended in /dev/shm); mount a "
         "larger /dev/shm."
     ),

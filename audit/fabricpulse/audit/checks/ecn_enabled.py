@@ -16,7 +16,7 @@ CHECK = Check(
         "ecn/roce_np/enable and ecn/roce_rp/enable of /sys/class/net, which NVIDIA's OFED has; without "
         "it: not applicable."
     ),
-    mend=(
+    fix=(
         "`echo 1 >/sys/class/net/DEVICE/ecn/roce_np/enable/3`, the same for roce_rp, and marks (WRED/ECN) "
         "on the switches."
     ),

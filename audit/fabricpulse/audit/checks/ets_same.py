@@ -14,7 +14,7 @@ CHECK = Check(
     title="Traffic classes on all NICs",
     proves="All RoCE NICs put priorities into the same traffic classes with the same shares.",
     how="The ETS part of the DCB configuration by rtnetlink (`dcb ets show`).",
-    mend="`dcb ets set dev DEVICE …` (or `mlnx_qos --prio_tc --tcbw`) as on the other NICs.",
+    fix="`dcb ets set dev DEVICE …` (or `mlnx_qos --prio_tc --tcbw`) as on the other NICs.",
 )
 
 

@@ -13,7 +13,7 @@ CHECK = Check(
     title="NVIDIA's fabric manager",
     proves=("NVIDIA's fabric manager where there are NVSwitches."),
     how="Names of running processes, and NVSwitches (PCI class 0x0680 of NVIDIA).",
-    mend="`systemctl enable --now nvidia-fabricmanager`: without it CUDA fails on such hosts.",
+    fix="`systemctl enable --now nvidia-fabricmanager`: without it CUDA fails on such hosts.",
 )
 
 

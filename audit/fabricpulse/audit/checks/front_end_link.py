@@ -17,7 +17,7 @@ CHECK = Check(
         "speed and duplex in /sys/class/net of the NICs of the default route, or of the members of their "
         "bond."
     ),
-    mend=("Check the cable, the module and the switch port; half duplex means that only one end negotiates."),
+    fix=("Check the cable, the module and the switch port; half duplex means that only one end negotiates."),
 )
 
 

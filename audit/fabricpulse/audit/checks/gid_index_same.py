@@ -14,7 +14,7 @@ CHECK = Check(
     title="GID index on all NICs",
     proves="NCCL takes the same GID index on all RoCE ports: NCCL_IB_GID_INDEX is one number for all.",
     how="NCCL's choice by the GID table of each port.",
-    mend=(
+    fix=(
         "Give all NICs addresses in the same way (same order, same families); remove old addresses, then "
         "set the link down and up."
     ),

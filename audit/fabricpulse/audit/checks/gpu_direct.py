@@ -18,7 +18,7 @@ CHECK = Check(
         "The module nvidia_peermem in /proc/modules, or NVIDIA's open kernel module in "
         "/proc/driver/nvidia/version, which offers DMA-BUF."
     ),
-    mend=("`modprobe nvidia_peermem` and put it in /etc/modules-load.d, or install the open kernel modules."),
+    fix=("`modprobe nvidia_peermem` and put it in /etc/modules-load.d, or install the open kernel modules."),
 )
 
 

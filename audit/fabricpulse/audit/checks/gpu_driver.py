@@ -20,7 +20,7 @@ CHECK = Check(
     title="Driver of GPUs",
     proves="Each GPU has its driver.",
     how="The link `driver` of each GPU in /sys/bus/pci/devices.",
-    mend=(
+    fix=(
         "Read the kernel log for why the driver let go of it (`NVRM`, `amdgpu`); load the module or "
         "change the GPU."
     ),

@@ -16,7 +16,7 @@ CHECK = Check(
         "driver was loaded, and has no row of memory that waits to be replaced or cannot be."
     ),
     how="NVML (libnvidia-ml.so.1): nvmlDeviceGetTotalEccErrors, nvmlDeviceGetRemappedRows. Without NVML it is unknown.",
-    mend=(
+    fix=(
         "A pending row: reset the GPU or restart the host. No spare row left, or errors again after that: change the "
         "GPU. A GPU that does not answer: look for Xid 79 in the kernel log, restart the host."
     ),

@@ -20,7 +20,7 @@ CHECK = Check(
         "The NVIDIA driver has reported no XID since the host started but those of programs (13, 31, 43, 45)."
     ),
     how="Lines `NVRM: Xid` of the kernel log.",
-    mend=(
+    fix=(
         "Look the number up in NVIDIA's XID catalogue: 48, 63, 64, 74, 79, 94, 95 and 119 ask for a reset "
         "or another GPU."
     ),

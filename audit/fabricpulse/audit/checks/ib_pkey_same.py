@@ -16,7 +16,7 @@ CHECK = Check(
     title="InfiniBand partitions",
     proves="All InfiniBand ports of the host are full members of the same partitions.",
     how="pkeys of the port; a key with the highest bit is full membership.",
-    mend="Mend the partition of the port's GUID in the subnet manager.",
+    fix="Correct the partition of the port's GUID in the subnet manager.",
 )
 
 

@@ -13,7 +13,7 @@ CHECK = Check(
     title="InfiniBand subnet",
     proves="Every InfiniBand port has an address from a subnet manager.",
     how="lid and sm_lid of the port.",
-    mend="Start a subnet manager (`opensm`, UFM) or find why this port cannot reach it.",
+    fix="Start a subnet manager (`opensm`, UFM) or find why this port cannot reach it.",
 )
 
 

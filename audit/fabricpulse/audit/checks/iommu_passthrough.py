@@ -20,7 +20,7 @@ CHECK = Check(
         "The type of each device's group in /sys/bus/pci/devices/ADDRESS/iommu_group; `identity` or no "
         "group is right."
     ),
-    mend=(
+    fix=(
         "Boot with `iommu=pt` (`intel_iommu=on iommu=pt`, `amd_iommu=on iommu=pt`), or switch the IOMMU "
         "off in the firmware."
     ),

@@ -25,7 +25,7 @@ CHECK = Check(
         "file system error and has killed nothing for want of memory."
     ),
     how="The kernel's own lines of /dev/kmsg.",
-    mend="Read the lines around it (`dmesg -T`); machine checks and file system errors need service.",
+    fix="Read the lines around it (`dmesg -T`); machine checks and file system errors need service.",
 )
 
 

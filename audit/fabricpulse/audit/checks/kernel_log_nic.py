@@ -14,7 +14,7 @@ CHECK = Check(
     title="Faults of NICs in the kernel log",
     proves="The drivers of NICs have reported no fault since the host started.",
     how="The kernel's own lines of /dev/kmsg; links that go up and down are not counted here.",
-    mend=(
+    fix=(
         "Read the lines around it (`dmesg -T`); timeouts of commands and health reports need a reset of "
         "the NIC or another one."
     ),

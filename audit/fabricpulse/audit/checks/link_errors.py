@@ -19,7 +19,7 @@ CHECK = Check(
         "rx_crc_errors of /sys/class/net, symbol_error and port_rcv_errors of InfiniBand ports, "
         "rx_pcs_symbol_err_phy of the driver's statistics."
     ),
-    mend="Clean or change the cable or module, then clear the counters and look again.",
+    fix="Clean or change the cable or module, then clear the counters and look again.",
 )
 
 

@@ -16,7 +16,7 @@ CHECK = Check(
     title="Links that flap",
     proves="No link of the back end has gone down more than ten times since the host started.",
     how="carrier_down_count of /sys/class/net, link_downed of InfiniBand ports.",
-    mend="Clean or change the cable or module; see the runbook of FabricLinkFlapping.",
+    fix="Clean or change the cable or module; see the runbook of FabricLinkFlapping.",
 )
 
 

@@ -18,7 +18,7 @@ CHECK = Check(
         "`Max locked memory` in /proc/PID/limits of the processes that start jobs: slurmd, slurmstepd, "
         "containerd, dockerd, kubelet, sshd."
     ),
-    mend=(
+    fix=(
         "Set `LimitMEMLOCK=infinity` in the unit of the service named, or `memlock unlimited` in "
         "/etc/security/limits.d for logins, and restart it."
     ),

@@ -14,7 +14,7 @@ CHECK = Check(
     title="Memory errors",
     proves="The memory controllers have found no error that ECC could not correct.",
     how="ue_count of /sys/devices/system/edac/mc/mc*.",
-    mend="Service the host: change the memory module that the kernel log names (`EDAC`, `mce`).",
+    fix="Service the host: change the memory module that the kernel log names (`EDAC`, `mce`).",
 )
 
 

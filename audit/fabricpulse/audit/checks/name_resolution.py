@@ -16,7 +16,7 @@ CHECK = Check(
     title="Name resolution",
     proves="The host has a name server and resolves its own name.",
     how="`nameserver` lines of /etc/resolv.conf, and a look-up of the host's name.",
-    mend="Mend /etc/resolv.conf or systemd-resolved; put the host's name into DNS or /etc/hosts.",
+    fix="Correct /etc/resolv.conf or systemd-resolved; put the host's name into DNS or /etc/hosts.",
 )
 
 

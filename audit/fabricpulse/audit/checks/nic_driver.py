@@ -17,7 +17,7 @@ CHECK = Check(
         "PCI functions of class 0x0200 and 0x0207 of NVIDIA and AMD Pensando, their link "
         "`driver` and their folder `infiniband`."
     ),
-    mend=(
+    fix=(
         "Load the driver (`mlx5_core` and `mlx5_ib`, `ionic_rdma`); read the kernel log for why it let go of "
         "the function."
     ),

@@ -14,7 +14,7 @@ CHECK = Check(
     title="Firmware of RDMA NICs",
     proves="RDMA NICs of one board have the same firmware.",
     how="fw_ver and board_id of /sys/class/infiniband.",
-    mend="Update the NIC named (`mlxfwmanager`, `fwupdmgr`) and reset it.",
+    fix="Update the NIC named (`mlxfwmanager`, `fwupdmgr`) and reset it.",
 )
 
 

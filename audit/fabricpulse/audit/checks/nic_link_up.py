@@ -16,7 +16,7 @@ CHECK = Check(
         "operstate of /sys/class/net; of the rails that the fleet's membership lists, also that the NIC "
         "is there."
     ),
-    mend=(
+    fix=(
         "Check the cable, the module and the switch port; `ip link set DEVICE up` where it is switched off."
     ),
 )

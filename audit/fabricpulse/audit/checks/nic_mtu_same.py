@@ -14,7 +14,7 @@ CHECK = Check(
     title="MTU on all NICs",
     proves="All NICs of the back end have the same MTU.",
     how="mtu of /sys/class/net.",
-    mend="Set the MTU in the network configuration of the NIC named, and on its switch port.",
+    fix="Set the MTU in the network configuration of the NIC named, and on its switch port.",
 )
 
 

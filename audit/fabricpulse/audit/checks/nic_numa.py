@@ -15,7 +15,7 @@ CHECK = Check(
     title="NUMA place of RDMA NICs",
     proves="The NUMA node of each RDMA NIC is known and has a GPU: NCCL pairs NICs and GPUs by it.",
     how="numa_node of NICs and GPUs in /sys/bus/pci/devices, on hosts with several NUMA nodes.",
-    mend="Switch NUMA on in the firmware; compare the slots with those of a host without this finding.",
+    fix="Switch NUMA on in the firmware; compare the slots with those of a host without this finding.",
 )
 
 

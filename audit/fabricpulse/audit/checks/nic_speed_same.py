@@ -14,7 +14,7 @@ CHECK = Check(
     title="Speed on all NICs",
     proves="All NICs of the back end that are up have the same speed: a NIC at half rate halves the job.",
     how="speed of /sys/class/net for Ethernet, rate of the port for InfiniBand.",
-    mend=(
+    fix=(
         "Check the cable or module (a breakout cable, a module of another kind) and the speed of the "
         "switch port."
     ),

@@ -16,7 +16,7 @@ CHECK = Check(
         "sampling, and GPU drivers pin them."
     ),
     how="/proc/sys/kernel/numa_balancing, on hosts with GPUs.",
-    mend="`sysctl -w kernel.numa_balancing=0` and the same in /etc/sysctl.d.",
+    fix="`sysctl -w kernel.numa_balancing=0` and the same in /etc/sysctl.d.",
 )
 
 

@@ -22,7 +22,7 @@ CHECK = Check(
         "`Max open files` (soft limit) in /proc/PID/limits of slurmd, slurmstepd, containerd, dockerd and "
         "kubelet."
     ),
-    mend="Set `LimitNOFILE=1048576` in the unit of the service named and restart it.",
+    fix="Set `LimitNOFILE=1048576` in the unit of the service named and restart it.",
 )
 
 

@@ -13,7 +13,7 @@ CHECK = Check(
     title="Pause storms",
     proves="No NIC has sent pause frames for so long that its watchdog had to end it.",
     how="tx_pause_storm_error_events of the driver's statistics.",
-    mend=(
+    fix=(
         "Find what keeps the host from taking packets: PCIe link, IOMMU, a hung GPU. Until then keep the "
         "NIC out of jobs."
     ),

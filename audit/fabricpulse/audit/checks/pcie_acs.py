@@ -28,7 +28,7 @@ CHECK = Check(
         "The ACS capability in /sys/bus/pci/devices/BRIDGE/config of all bridges above RDMA NICs and "
         "GPUs; only root sees it."
     ),
-    mend=(
+    fix=(
         "Switch ACS off in the firmware, or by `setpci -s BRIDGE ECAP_ACS+0x6.w=0000` at each boot "
         "(NCCL's documentation, `PCI Access Control Services`)."
     ),

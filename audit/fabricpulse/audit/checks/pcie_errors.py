@@ -17,7 +17,7 @@ CHECK = Check(
         "TOTAL_ERR_FATAL and TOTAL_ERR_NONFATAL in aer_dev_fatal and aer_dev_nonfatal below "
         "/sys/bus/pci/devices."
     ),
-    mend="Seat the card and its riser anew; change the card if the counters grow again.",
+    fix="Seat the card and its riser anew; change the card if the counters grow again.",
 )
 
 

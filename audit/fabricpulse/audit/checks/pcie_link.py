@@ -18,7 +18,7 @@ CHECK = Check(
         "bridge above it, in /sys/bus/pci/devices. The speed of an idle GPU is not judged: it saves "
         "power."
     ),
-    mend=(
+    fix=(
         "Seat the card or riser anew; if that does not help, change the card, then the slot. Read `pcie- "
         "errors` of the same device."
     ),

@@ -17,7 +17,7 @@ CHECK = Check(
         "packets where the others pause."
     ),
     how="DCB configuration by rtnetlink (`dcb pfc show`).",
-    mend="`dcb pfc set dev DEVICE prio-pfc 3:on` (or `mlnx_qos --pfc`), and the same on the switch port.",
+    fix="`dcb pfc set dev DEVICE prio-pfc 3:on` (or `mlnx_qos --pfc`), and the same on the switch port.",
 )
 
 

@@ -13,7 +13,7 @@ CHECK = Check(
     title="State of RDMA ports",
     proves="Every RDMA port of the back end is active.",
     how="state and phys_state of /sys/class/infiniband/DEVICE/ports/PORT.",
-    mend="Check the cable, the module and the switch port; on InfiniBand also that a subnet manager runs.",
+    fix="Check the cable, the module and the switch port; on InfiniBand also that a subnet manager runs.",
 )
 
 

@@ -19,7 +19,7 @@ CHECK = Check(
         "rp_filter of /proc/sys/net/ipv4/conf for the NICs of the back end, on hosts with two or more of "
         "them."
     ),
-    mend=(
+    fix=(
         "`sysctl -w net.ipv4.conf.DEVICE.rp_filter=2` (loose) or 0, and the same for `all`, in /etc/sysctl.d."
     ),
 )

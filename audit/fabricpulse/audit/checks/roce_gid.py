@@ -13,7 +13,7 @@ CHECK = Check(
     title="RoCE v2 GID",
     proves="NCCL takes a GID of RoCE v2 with an address that is routed, on every RoCE port.",
     how="The GID table of each port, and NCCL's own choice (`ncclIbGetGidIndex`).",
-    mend="Give the NIC its IPv4 address; set NCCL_IB_ROCE_VERSION_NUM=2 or the right NCCL_IB_GID_INDEX.",
+    fix="Give the NIC its IPv4 address; set NCCL_IB_ROCE_VERSION_NUM=2 or the right NCCL_IB_GID_INDEX.",
 )
 
 

@@ -14,7 +14,7 @@ CHECK = Check(
     title="Swap",
     proves="Nothing is swapped out: what a GPU job waits for is in memory.",
     how="SwapTotal and SwapFree of /proc/meminfo.",
-    mend="`swapoff -a` on compute hosts, and remove it from /etc/fstab; find out what needed the memory.",
+    fix="`swapoff -a` on compute hosts, and remove it from /etc/fstab; find out what needed the memory.",
 )
 
 

@@ -17,7 +17,7 @@ CHECK = Check(
         "priorities."
     ),
     how="The DSCP entries of the DCB application table by rtnetlink (`dcb app show`).",
-    mend="`mlnx_qos -i DEVICE --trust dscp`, or `dcb app replace dev DEVICE dscp-prio …`.",
+    fix="`mlnx_qos -i DEVICE --trust dscp`, or `dcb app replace dev DEVICE dscp-prio …`.",
 )
 
 

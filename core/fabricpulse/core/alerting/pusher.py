@@ -134,7 +134,7 @@ class Pusher(Generic[Key]):
 
     async def flush(self) -> None:
         """Before the tasks are ended: ends that are still held back are sent now, if the Alertmanagers take them within
-        two seconds. Alerts that fire are left to expire, because a stopped daemon has mended nothing.
+        two seconds. Alerts that fire are left to expire, because a stopped daemon has fixed nothing.
         """
         if self._resolved_left:
             for key in self._resolved_left:
