@@ -17,6 +17,8 @@ SLOW_DELAY_S = 50e-6
 IN_BAND_RATIO = 3.0
 # Quick chunks that are slower than this many medians before are so for another reason than one another.
 _MEDIAN_BEFORE = 2.0
+# The same of a flow whose quickest chunks are slower than the median ones of each of so many others.
+_ALONE_BEFORE, _SIBLINGS = 1.25, 3
 # By how much a queue that is news has grown: chunks of a healthy job vary by less from hour to hour.
 _GROWN = 1.5
 # Share of the time that a sender is paused by the other side (pausedRatio of the mixin).
@@ -242,7 +244,12 @@ class Analysis:
         some of its peers, beside its own median before."""
         if f.probe_s is not None:
             return floor_s > IN_BAND_RATIO * f.probe_s
-        return f.delay_before_s is not None and floor_s > _MEDIAN_BEFORE * f.delay_before_s
+        if f.delay_before_s is None:
+            return False
+        # On a busy fleet all chunks take long: then beside what is usual on every other flow, too.
+        usual = [other.delay_s for other in self.facts.flows if other != f and other.delay_s is not None]
+        alone = len(usual) >= _SIBLINGS and floor_s > max(usual)
+        return floor_s > (_ALONE_BEFORE if alone else _MEDIAN_BEFORE) * f.delay_before_s
 
     @cached_property
     def queued_flows(self) -> tuple[Flow, ...]:
