@@ -20,6 +20,7 @@ from tests.bench.remediation_attacked import hanging, leaf, memory_mib, under_at
 from tests.bench.remediation_failover import failover_prediction
 from tests.bench.remediation_optimum import to_optimum
 from tests.bench.remediation_rebalance import rebalance
+from tests.bench.remediation_selector import selector
 from tests.bench.remediation_simulated import guards, lanes
 from tests.bench.rows import Rows, cpu_seconds, quantile
 from tests.fixtures.remediation_attacks import (
@@ -339,6 +340,8 @@ def main() -> None:
         guards(rows, options.simulated, options.steps, options.examples)
     if not options.cases or "lanes" in options.cases.split(","):
         lanes(rows, min(20, options.simulated))
+    if not options.cases or "selector" in options.cases.split(","):
+        selector(rows, min(6, options.simulated))
     chosen = options.cases.split(",") if options.cases else list(cases)
     for name, case in ((name, cases[name]) for name in chosen if name in cases):
         with tempfile.TemporaryDirectory(prefix=f"bench-{name}-") as folder:

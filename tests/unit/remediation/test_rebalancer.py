@@ -163,12 +163,23 @@ def test_a_weight_where_no_path_helped():
 
 
 def test_the_plugin_at_work_is_left_alone():
-    """A job of which the plugin has just re-pathed a lane is not moved."""
+    """A job of which the plugin has just re-pathed a lane is not moved, and for a quarter of an hour not one for which
+    it has tried several paths: a plan that assumes that all its lanes share a link would undo what it has found."""
     fabric = collided()
-    for _ in range(20):
+    fabric.run(5)
+    for _ in range(2):
         fabric.lanes[0].repaths += 1
         fabric.lanes[1].repaths += 1
-        fabric.run(5)
+        fabric.run(15)
+    assert fabric.plans() == []
+    fabric.run(860)
+    assert fabric.plans() == []
+    fabric.run(60)
+    assert len(fabric.plans()) == 1
+    fabric = collided()
+    fabric.run(5)
+    fabric.lanes[0].repaths += 1
+    fabric.run(20)
     assert fabric.plans() == []
     fabric.run(60)
     assert len(fabric.plans()) == 1

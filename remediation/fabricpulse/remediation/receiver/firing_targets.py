@@ -19,9 +19,10 @@ class FiringTargets:
         self._rules = rules
         self.asked_back: dict[str, str] = {}
         self._order: dict[str, str] = {}
-        # By target key, of those that fire: all fingerprints, since one that ends leaves the others.
-        self._firing: dict[str, tuple[str, ...]] = {}
-        self._asking: dict[str, tuple[str, ...]] = {}
+        # By target key, of those that fire: all fingerprints, since one that ends leaves the others. Of one target
+        # there may be thousands that somebody made up.
+        self._firing: dict[str, dict[str, None]] = {}
+        self._asking: dict[str, dict[str, None]] = {}
         # fingerprint -> where it is kept.
         self._place: dict[str, tuple[bool, str]] = {}
         self._version = 0
@@ -44,12 +45,12 @@ class FiringTargets:
                 touched[before] = None
             if after is not None:
                 kept = self._asking if after[0] else self._firing
-                kept[after[1]] = (*kept.get(after[1], ()), fingerprint)
+                kept.setdefault(after[1], {})[fingerprint] = None
                 self._place[fingerprint] = after
                 touched[after] = None
         for asks, key in touched:
             counted = self.asked_back if asks else self._order
-            found = (self._asking if asks else self._firing).get(key, ())
+            found = (self._asking if asks else self._firing).get(key)
             if found:
                 # Of two alike the one that came first.
                 counted[key] = max(found, key=lambda name: self._weight(transaction.episodes[name]))
@@ -69,10 +70,8 @@ class FiringTargets:
     def _remove(self, place: tuple[bool, str], fingerprint: str) -> None:
         asks, key = place
         kept = self._asking if asks else self._firing
-        left = tuple(name for name in kept[key] if name != fingerprint)
-        if left:
-            kept[key] = left
-        else:
+        del kept[key][fingerprint]
+        if not kept[key]:
             del kept[key]
 
     def _weight(self, episode: Episode) -> tuple[int, float]:

@@ -83,6 +83,10 @@ class _Lane:
     def seen_at(self) -> float:
         return self.numbers[-_FIELDS]
 
+    @property
+    def moves(self) -> int:
+        return max(0, int(self.numbers[_REPATHS - _FIELDS] - self.numbers[_REPATHS]))
+
     def has_moved(self, first: int, last: int) -> bool:
         """Whether the lane got another path between two samples."""
         return self.numbers[first * _FIELDS + _REPATHS] != self.numbers[last * _FIELDS + _REPATHS]
@@ -171,6 +175,10 @@ class LaneEvidence:
             if (inside := lane.known(since, until)) and (summary := _summary(lane, *inside)) is not None:
                 found[key] = summary
         return found
+
+    def moves(self) -> dict[str, int]:
+        """New paths that each lane got in the time that is remembered, whoever ordered them."""
+        return {key: lane.moves for key, lane in self._lanes.items()}
 
     def repathed(self, since: float, until: float) -> dict[str, bool]:
         """Of the same lanes, whether they got another path within the span: a tenth of the work."""

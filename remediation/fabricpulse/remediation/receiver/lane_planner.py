@@ -3,8 +3,8 @@
 The fabric's hash is not known, so collisions are inferred. *Shared*: nearly all lanes of several jobs are congested on
 one rail at once, below a common leaf where that is known; then the job with the fewest such lanes moves. That its lanes
 deliver unequal parts says nothing then: flows that share a link are seldom fair to each other. *Unequal*: lanes of one
-job deliver much less than its good lanes do, which have room. A job whose lanes the plugin has just re-pathed is left
-alone: it is at work already, and knows more.
+job deliver much less than its good lanes do, which have room. A job whose lanes the plugin has just re-pathed, or has
+tried several paths for lately, is left alone: it is at work already, and knows more.
 """
 
 from collections import defaultdict

@@ -56,6 +56,17 @@ def operations(transaction: Transaction, now: float) -> int:
     return sum(p.operations for p in transaction.rebalances.values() if now - p.changed_at <= 3600.0)
 
 
+def new_paths(transaction: Transaction) -> dict[str, int]:
+    """Lane -> new paths that plans have ordered for it, as far as plans are remembered."""
+    found: dict[str, int] = {}
+    for plan in transaction.rebalances.values():
+        back = plan.phase in ("rolling_back", "rolled_back")
+        for move in plan.moves:
+            if move.operation == "lane.repath":
+                found[move.key] = found.get(move.key, 0) + move.tries + back
+    return found
+
+
 def reached(transaction: Transaction) -> dict[tuple[str, ...], float]:
     """Scope of plans that helped -> goodput that it had afterwards: so much can be had.
 

@@ -12,6 +12,8 @@ plan is begun and takes what agents and operators say; `rebalance_trial` carries
 """
 
 import hashlib
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +23,7 @@ from fabricpulse.remediation.protocol import LaneOrder, Result
 from fabricpulse.remediation.receiver.config import ReceiverConfig
 from fabricpulse.remediation.receiver.guards import SETTLING, Guards
 from fabricpulse.remediation.receiver.in_flight import ACTING, is_paused
-from fabricpulse.remediation.receiver.lane_evidence import LaneEvidence
+from fabricpulse.remediation.receiver.lane_evidence import LaneEvidence, LaneSummary
 from fabricpulse.remediation.receiver.lane_places import Leaves
 from fabricpulse.remediation.receiver.lane_planner import NO_LEAVES, Proposal, propose
 from fabricpulse.remediation.receiver.lane_requests import (
@@ -32,7 +34,13 @@ from fabricpulse.remediation.receiver.lane_requests import (
     why_not,
 )
 from fabricpulse.remediation.receiver.model import Rebalance, RebalancePhase
-from fabricpulse.remediation.receiver.rebalance_history import operations, reached, resting, unhelpful
+from fabricpulse.remediation.receiver.rebalance_history import (
+    new_paths,
+    operations,
+    reached,
+    resting,
+    unhelpful,
+)
 from fabricpulse.remediation.receiver.rebalance_trial import Trial, forbidden
 from fabricpulse.remediation.receiver.transaction import Transaction, with_changes
 
@@ -40,6 +48,8 @@ _ACTIVE: tuple[RebalancePhase, ...] = ("awaiting_approval", "moving", "measuring
 _ENDED_KEPT = 200
 # Least time between two searches for collisions.
 _SEARCH_INTERVAL_S = 2.0
+# New paths for each lane of a job, on average, in the quarter of an hour that is remembered.
+_SEARCHED = 2
 # Alerts that one search looks into.
 _AT_ONCE = 20
 
@@ -157,9 +167,10 @@ class Rebalancer:
         lanes = self._evidence.summaries(now - config.window_s, now)
         repathed = self._evidence.repathed(now - max(config.quiet_s, config.window_s), now)
         lanes = {key: lane for key, lane in lanes.items() if key in repathed}
-        for key in lanes:
-            if repathed[key]:
-                lanes[key] = replace(lanes[key], repathed=True)
+        searched = self._searched(transaction, lanes)
+        for key, lane in lanes.items():
+            if repathed[key] or lane.last.workload in searched:
+                lanes[key] = replace(lane, repathed=True)
         rests, best = resting(transaction, config.cooldown_s, now), reached(transaction)
         for request in self._next_batch(requests):
             if is_answered(request, transaction.rebalances.values()):
@@ -181,6 +192,17 @@ class Rebalancer:
             if not self._refusal(transaction, guards, proposal, now):
                 self._start(transaction, proposal, now)
                 return
+
+    def _searched(self, transaction: Transaction, lanes: Mapping[str, LaneSummary]) -> set[str]:
+        """Jobs for whose lanes the plugin has tried several paths by itself lately: they did not all stay on one link,
+        and what the plugin has found a plan would undo."""
+        moves, ordered = self._evidence.moves(), new_paths(transaction)
+        own: Counter[str] = Counter()
+        count: Counter[str] = Counter()
+        for key, lane in lanes.items():
+            own[lane.last.workload] += max(0, moves.get(key, 0) - ordered.get(key, 0))
+            count[lane.last.workload] += 1
+        return {workload for workload, tried in own.items() if tried >= _SEARCHED * count[workload]}
 
     def _refusal(self, transaction: Transaction, guards: Guards, proposal: Proposal, now: float) -> str:
         """Why the proposal is not tried, "" if it may be."""

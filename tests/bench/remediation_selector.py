@@ -1,0 +1,275 @@
+"""Two jobs on two spines, each lane re-pathed by the plugin's own selector (the real one, as a program) and by the
+receiver's rebalancer, in virtual time: how near both come to the best assignment of lanes to spines.
+
+A ring of two ranks has a connection each way with two lanes. Lanes on a link share it by halves, thirds, and so on; a
+connection sends over all of its lanes what they deliver, and a ring goes at the speed of its slower connection. So a
+ring that is held up in one direction leaves room in the other, which the other ring takes: assignments carry 0.5, 0.67,
+0.83 or all of what the spines can.
+"""
+
+import random
+import subprocess
+from collections import Counter
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from statistics import mean
+
+from tests.bench.rows import Rows
+from tests.fixtures.native import native
+from tests.unit.remediation.world import START
+
+from fabricpulse.core.config import parse_config
+from fabricpulse.remediation.protocol import LaneSample, Result
+from fabricpulse.remediation.receiver.config import ReceiverConfig
+from fabricpulse.remediation.receiver.model import AgentState, State
+from fabricpulse.remediation.receiver.reconciler import Reconciler
+from fabricpulse.remediation.receiver.transaction import Transaction
+
+JOBS, LANES, SPINES, LINK = 2, 2, 2, 25e6  # bytes per second
+_TICK_MS = 20
+_SPEED = 125_000_000
+_HELD_S = 600.0
+CONFIG = "rules: []\nrebalance: {mode: auto, window_s: 6, settle_s: 2, cooldown_s: 10, quiet_s: 10}\n"
+# (job, direction, lane) -> link.
+Places = tuple[int, ...]
+
+
+def _fill(lanes: list[tuple[int, int]], most: dict[int, float]) -> list[float]:
+    """Rates of lanes (job, link) that all grow alike until their link is full or their job has what it takes."""
+    rates, left, total = [0.0] * len(lanes), dict.fromkeys({link for _, link in lanes}, LINK), Counter[int]()
+    growing = set(range(len(lanes)))
+    while growing:
+        on, of = Counter(lanes[i][1] for i in growing), Counter(lanes[i][0] for i in growing)
+        room = [left[link] / n for link, n in on.items()]
+        step = min(room + [(most[job] - total[job]) / n for job, n in of.items()])
+        for i in growing:
+            job, link = lanes[i]
+            rates[i] += step
+            left[link] -= step
+            total[job] += step  # type: ignore[assignment]
+        growing = {i for i in growing if left[lanes[i][1]] > 1 and total[lanes[i][0]] < most[lanes[i][0]] - 1}
+    return rates
+
+
+@cache
+def carried(places: Places) -> tuple[float, tuple[tuple[float, ...], ...]]:
+    """Bytes per second of both rings, one way; and those of each lane, by direction."""
+    most = [dict.fromkeys(range(JOBS), 1e12) for _ in range(2)]
+    for _ in range(60):
+        rates, totals = [], []
+        for way in range(2):
+            lanes = [(j, places[(2 * j + way) * LANES + k]) for j in range(JOBS) for k in range(LANES)]
+            rates.append(tuple(_fill(lanes, most[way])))
+            totals.append([sum(rates[way][j * LANES : (j + 1) * LANES]) for j in range(JOBS)])
+        jobs = [min(totals[0][j], totals[1][j]) for j in range(JOBS)]
+        if all(totals[way][j] - jobs[j] < 100 for way in range(2) for j in range(JOBS)):
+            break
+        for way in range(2):
+            for j in range(JOBS):
+                if totals[way][j] > jobs[j] + 1:
+                    most[way][j] = jobs[j]
+    return sum(jobs), tuple(rates)
+
+
+class _Lane:
+    def __init__(self, salt: int) -> None:
+        self.salt = salt
+        self.port = next(port for port in range(20_000, 60_000) if self.link(port) == 0)
+        self.repaths = self.troubles = 0
+        self.delivered = self.reported = self.held_until_s = 0.0
+
+    def link(self, port: int) -> int:
+        return random.Random(self.salt * 100_003 + port).randrange(SPINES)
+
+
+class _Selector:
+    """The selector of one connection."""
+
+    def __init__(self, program: Path) -> None:
+        self._process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._lines: list[str] = []
+
+    def say(self, *words: object) -> None:
+        self._lines.append(" ".join(map(str, words)))
+
+    def ask(self, *words: object) -> int:
+        self.say(*words)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("\n".join(self._lines) + "\n")
+        self._process.stdin.flush()
+        self._lines.clear()
+        return int(self._process.stdout.readline())
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(60)
+
+
+class Play:
+    """One run. controller : whether the receiver may act. hold : whether the plugin leaves the lanes of a plan's jobs
+    alone while it is under way, and for ten minutes after it has helped; what the control protocol cannot ask for."""
+
+    def __init__(self, program: Path, seed: int, *, controller: bool, hold: bool = False) -> None:
+        self._chance = random.Random(seed)
+        self._controller, self._hold = controller, hold
+        self._lanes = [_Lane(self._chance.randrange(10**9)) for _ in range(2 * JOBS * LANES)]
+        self._selectors = [_Selector(program) for _ in range(2 * JOBS)]
+        self._reconciler = Reconciler(parse_config(CONFIG, ReceiverConfig, "bench"))
+        self._state, self._ms = State(), 1000
+        self._ordered: set[str] = set()
+        self._helped: set[str] = set()
+        self._noise = [1.0] * len(self._lanes)
+        # Of each second, by what the best assignment carries.
+        self.shares: list[float] = []
+
+    @property
+    def repaths(self) -> int:
+        """New paths so far, of all lanes."""
+        return sum(lane.repaths for lane in self._lanes)
+
+    @property
+    def plans(self) -> list[str]:
+        """What became of the receiver's plans."""
+        found = sorted(self._state.rebalances.values(), key=lambda plan: plan.created_at)
+        return [f"{p.phase} {p.measured:.2f} of {p.predicted:.2f}" for p in found]
+
+    def run(self, seconds: int) -> None:
+        """Lets time pass."""
+        for _ in range(seconds):
+            total = 0.0
+            for _ in range(1000 // _TICK_MS):
+                self._ms += _TICK_MS
+                if self._ms % 100 == 0:
+                    self._noise = [self._chance.uniform(0.85, 1.15) for _ in self._lanes]
+                total += self._tick()
+            self.shares.append(total * _TICK_MS / 1000 / (SPINES * LINK))
+            if self._controller:
+                self._control(START + self._ms / 1000)
+        for selector in self._selectors:
+            selector.close()
+
+    def _places(self) -> Places:
+        return tuple(lane.link(lane.port) for lane in self._lanes)
+
+    def _tick(self) -> float:
+        places = self._places()
+        total, rates = carried(places)
+        now = self._ms * 1_000_000
+        for number, selector in enumerate(self._selectors):
+            waits = True
+            for k in range(LANES):
+                lane, rate, room = self._lane(number, k, places, rates)
+                full = room <= 0.01 * LINK
+                waits &= full
+                lane.delivered += rate * self._noise[number * LANES + k] * _TICK_MS / 1000
+                lane.troubles += full and self._chance.random() < 0.2
+                busy = self._chance.random() < (0.95 if full else rate / (rate + room))
+                movable = self._ms >= 1000 * lane.held_until_s
+                rtt = 8_000_000 if full else 100_000
+                state = (int(movable), int(busy), int(lane.delivered), _SPEED, lane.troubles, rtt, now)
+                selector.say("s", k, 1, *state)
+            move = selector.ask("v", LANES, int(waits and self._chance.random() < 0.9), now)
+            if move >= 0:
+                self._move(number, move, None)
+        return total
+
+    def _lane(
+        self, number: int, k: int, places: Places, rates: tuple[tuple[float, ...], ...]
+    ) -> tuple[_Lane, float, float]:
+        """A lane of a connection, its rate, and what is left on its link."""
+        job, way = divmod(number, 2)
+        link = places[number * LANES + k]
+        used = sum(
+            rates[way][j * LANES + i]
+            for j in range(JOBS)
+            for i in range(LANES)
+            if places[(2 * j + way) * LANES + i] == link
+        )
+        return self._lanes[number * LANES + k], rates[way][job * LANES + k], LINK - used
+
+    def _move(self, number: int, k: int, port: int | None) -> None:
+        lane = self._lanes[number * LANES + k]
+        lane.port = port or self._chance.randrange(1024, 65535)
+        lane.repaths += 1
+        self._selectors[number].say("m", k, self._ms * 1_000_000)
+
+    # --- the receiver --------------------------------------------------------------------------------------------
+
+    def _change(self, change: Callable[[Transaction], object]) -> None:
+        transaction = Transaction(self._state)
+        change(transaction)
+        self._state = transaction.apply()
+
+    def _control(self, now: float) -> None:
+        places = self._places()
+        _, rates = carried(places)
+        rebalancer = self._reconciler.rebalancer
+        for number in range(2 * JOBS):
+            host, samples = f"h{number}", []
+            for k in range(LANES):
+                lane, rate, room = self._lane(number, k, places, rates)
+                goodput, lane.reported = lane.delivered - lane.reported, lane.delivered
+                full = room <= 0.01 * LINK
+                samples.append(
+                    LaneSample(
+                        "1", f"{number:016x}", k, f"job{number // 2}", "rail0", lane.port, 500,
+                        goodput, max(goodput, rate + room), 5e-3 if full else 1e-4, 0, lane.repaths, 10 * LINK,
+                        1.0 if full else rate / (rate + room),
+                    )
+                )  # fmt: skip
+            agent = AgentState(host=host, seen_at=now, processes=1)
+            self._change(lambda t, a=agent: self._reconciler.observed.on_agent(t, a, now))  # type: ignore[misc]
+            self._reconciler.evidence.add(host, samples, now)
+        self._change(lambda t: rebalancer.reconcile(t, now))
+        if self._hold:
+            self._keep_still()
+        for number in range(2 * JOBS):
+            for order in rebalancer.orders(self._state, f"h{number}", now):
+                if order.op_id not in self._ordered:
+                    self._ordered.add(order.op_id)
+                    if order.operation == "lane.repath":
+                        self._move(number, order.lane, order.value)
+                    result = Result(order.op_id, "applied", 1)
+                    host = f"h{number}"
+                    self._change(lambda t, h=host, r=result: rebalancer.on_result(t, h, r, now))  # type: ignore[misc]
+
+    def _keep_still(self) -> None:
+        for plan in self._state.rebalances.values():
+            helped = plan.phase == "kept" and plan.id not in self._helped
+            if helped or plan.phase in ("moving", "measuring"):
+                self._helped.update([plan.id] if helped else [])
+                until_s = self._ms / 1000 + (_HELD_S if helped else 3.0)
+                for at, lane in enumerate(self._lanes):
+                    if f"job{at // (2 * LANES)}" in plan.scope:
+                        lane.held_until_s = max(lane.held_until_s, until_s)
+
+
+def selector(rows: Rows, runs: int, seconds: int = 240) -> None:
+    """The plugin alone, with the receiver, and what a way to hold paths would bring: the last quarter of each run."""
+    program = native("plugin_path_selector")
+    for case, controller, hold in (
+        ("the plugin alone", False, False),
+        ("and the receiver", True, False),
+        ("and paths held after a plan that helped (not built)", True, True),
+    ):
+        shares, repaths, plans = [], [], Counter[str]()
+        for seed in range(runs):
+            play = Play(program, seed, controller=controller, hold=hold)
+            play.run(seconds)
+            shares.append(mean(play.shares[-seconds // 4 :]))
+            repaths.append(play.repaths)
+            plans.update(plan.split()[0] for plan in play.plans)
+        must = ">= 0.95" if controller and not hold else None
+        rows.report(
+            f"{runs} runs of {seconds} s in virtual time, {case}",
+            "rebalance_to_optimum_selector",
+            mean(shares),
+            "ratio",
+            must,
+            least=round(min(shares), 3),
+            repaths=round(mean(repaths)),
+            plans=dict(plans),
+        )
