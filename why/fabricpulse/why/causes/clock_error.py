@@ -1,8 +1,8 @@
 """A host's clock is stepped, wrong or not synchronized: its one-way delays, and the order of its events, mislead.
 
-Told by clocksync: steps and contradictions in the window, the coordinator's suspicion, no synchronization, a wide error
-bound. It does not slow a job. It makes paths of the host look slow or quick when they are not: one-way delays
-from and to it are left out of everything else.
+Identified by clocksync: steps and contradictions in the window, the coordinator's suspicion, no synchronization, a
+wide error bound. It does not slow a job. It makes paths of the host look slow or quick when they are not: one-way
+delays from and to it are left out of everything else.
 """
 
 from collections.abc import Iterator

@@ -1,8 +1,8 @@
 """The job is slow and the network is not the reason: all ranks spend more time between collectives.
 
-Told by the rate of collectives against before while their durations have grown by far less than the time between them,
-and no rank being late; or by no rank being in a collective at all. Input, checkpoints, an evaluation, a new version of
-the code, power capping of all GPUs.
+Identified by a lower rate of collectives than before, while their durations have grown by far less than the time
+between them and no rank is late; or by no rank being in a collective at all. Input, checkpoints, an evaluation, a new
+version of the code, power capping of all GPUs.
 """
 
 from collections.abc import Iterator

@@ -1,10 +1,10 @@
 """Flows of this job wait in queues at the same time as flows of another job: they share links.
 
-Told by delay far above the job's quick flows, with signs of a queue (congestion marks or packets sent again), while
+Identified by delay far above the job's quick flows, with signs of a queue (congestion marks or retransmissions), while
 another job has slow flows too, and had none in the baseline unless both use a NIC. Those are read from the recorded
-score of all jobs; where nobody records it, contention is found and with whom stays unknown. Flows of both jobs that
-end at the same NIC, or begin there, make it more likely. Also told by a NIC that queued flows leave by, and that
-sends much beside this job which it did not send in the baseline: storage, or a job that nobody measures.
+score of all jobs; where it is not recorded, contention is found and the other job stays unknown. Flows of both jobs
+that end at the same NIC, or begin there, make it more likely. Also identified by a NIC with queued outgoing flows that
+sends much beside this job which it did not send in the baseline: storage, or a job that is not measured.
 """
 
 from collections.abc import Iterator

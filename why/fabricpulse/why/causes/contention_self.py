@@ -1,6 +1,6 @@
 """Flows of the job wait in queues, and no other job's do: the job's own flows meet on links between the switches.
 
-Told as contention between jobs is, with no other job having slow flows, and with the slow flows going to different
+Identified like contention between jobs, but no other job has slow flows, and the slow flows go to different
 NICs: several that go into one NIC are an incast, unless flows of other senders into it are quick. With few queue pairs
 and static hashing two flows often get the same link while others stay empty.
 """
@@ -37,7 +37,7 @@ def contenders(a: Analysis) -> dict[str, tuple[Flow, ...]]:
 
 def strangers(a: Analysis) -> dict[NicId, float]:
     """NICs that queued flows leave by and that send much more, beside this job, than in the baseline: bytes per second
-    of that. Storage, or a job that nobody measures."""
+    of that. Storage, or a job that is not measured."""
     found = {}
     for source in {f.source for f in a.queues_between}:
         nic = a.nics.get(source)

@@ -1,10 +1,10 @@
-"""Collectives have been started and do not end. Names the head of the chain of those who wait, and whether it is the
+"""Collectives have been started and do not end. Names the head of the wait-for chain, and whether it is the
 network.
 
-Told by ranks whose operations stand still with some in progress, and by the requests that wait (hang localisation,
-`fabricpulse.why.hang`): a rank that others wait for and that itself waits for nobody has not offered data, which is no
-matter of the network; data that was sent and is not acknowledged, or a connection without a lane, is. Of a host on
-which no process of the job is heard now nobody can say for whom it waits: it is named as such, with less confidence.
+Identified by ranks with operations in progress that do not advance, and by the requests that wait (hang localisation,
+`fabricpulse.why.hang`): a rank that others wait for and that itself waits for no rank has not posted its data, which is
+not the network; data that was sent and is not acknowledged, or a connection without a lane, is. Where no process of
+the job on a host reports now, it is not known what that host waits for: it is named as such, with less confidence.
 """
 
 from collections.abc import Iterator
@@ -54,7 +54,7 @@ def find(a: Analysis) -> Iterator[Finding]:
                 f"nothing is heard of the job on {unheard[0]}: its host, process or exporter may be down"
             )
             evidence.append(Evidence(silence, 0.0, "heartbeat"))
-        # Of which host it is told; a NIC of another one does not explain it.
+        # The host that is named; a NIC of another one does not explain it.
         subjects: list[Subject] = [("host", host) for host in (head.host, head.peer_host) if host]
         if head.network is None or not subjects:
             subjects.append(("job",))

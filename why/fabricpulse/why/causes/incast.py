@@ -1,8 +1,8 @@
 """Many senders of the job meet at one NIC, whose switch port cannot pass all of it at once.
 
-Told by three or more slow flows with signs of a queue into one NIC, nearly all that go there: where those of some
-senders are quick, the others wait further away. The receiving host itself takes everything (no drops, no pause
-frames): otherwise the receiver is the cause.
+Identified by three or more slow flows with signs of a queue into one NIC, nearly all that go there: where those of some
+senders are quick, the queue of the others is further away. The receiving host itself takes everything (no drops, no
+pause frames): otherwise the receiver is the cause.
 """
 
 from collections.abc import Iterator

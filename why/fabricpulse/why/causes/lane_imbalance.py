@@ -1,10 +1,9 @@
 """On one host the job's lanes carry unequal shares, while on its other hosts they are equal.
 
-Told by the bytes sent over each NIC of a host against the mean of its NICs. A NIC over which little is sent and little
-arrives is the place, and the unequal shares of those that send to it are its effect: in a small ring that is half of
-the hosts. A NIC that flapped, is slow, or is kept out
-of service by remediation explains an imbalance: then that is the cause. Shares that were as unequal in the baseline are
-how the job is set up, and a hint.
+Identified by the bytes sent over each NIC of a host against the mean of its NICs. A NIC over which little is sent and
+little arrives is the place, and the unequal shares of those that send to it are its effect: in a small ring that is
+half of the hosts. A NIC that flapped, is slow, or is kept out of service by remediation explains an imbalance: then
+that is the cause. Shares that were as unequal in the baseline are how the job is set up, and a hint.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,9 +1,9 @@
-"""The job's own packets take a worse way than probes between the same NICs: routed, or encapsulated, otherwise.
+"""The job's own packets take a worse path than probes between the same NICs: other routing or encapsulation.
 
-Told by a flow whose quickest chunks are slow as well (a queue would let some pass), whose siblings are quick, with no
-sign of congestion, and with probes between the same two NICs as quick as ever; where none go there, by quick
-chunks that are slower than the median was before. Typical: RoCE v1 beside v2, the wrong GID index, a traffic class that
-takes another route.
+Identified by a flow whose quickest chunks are slow as well (a queue would let some pass), whose siblings are quick,
+with no sign of congestion, and with probes between the same two NICs as quick as ever; where there are no such probes,
+by quick chunks that are slower than the median was before. Typical: RoCE v1 beside v2, the wrong GID index, a traffic
+class that takes another route.
 """
 
 from collections import Counter

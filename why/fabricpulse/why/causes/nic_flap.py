@@ -1,13 +1,13 @@
 """A NIC that the job uses lost the fabric, or its link, and came back; or has not come back.
 
-Told by the mesh (nobody hears the NIC), by the kernel's count of link losses, and by the job itself, whose plugin moved
-traffic away from the NIC. Each of the three is enough; together they leave little doubt. The plugin survives a flap, so
-the job may be as quick as ever: then the flap is reported all the same, as something that will come again.
+Identified by the mesh (no peer receives probes of the NIC), by the kernel's count of link losses, and by the job, whose
+plugin moved traffic away from the NIC. Each of the three is enough; together they are almost certain. The plugin
+survives a flap, so the job may be as quick as ever: the flap is reported all the same, as it will probably come again.
 
 NICs of one network that are gone on many hosts at once are one finding: what they share, a leaf or its power, is gone.
-A NIC of a network that the job does not use is a hint, and so is one that only the mesh does not hear while the job's
-traffic over it goes on as before, and one that is back while the job waits for a rank that offers nothing. A NIC that
-is back and carries its share again is told after what slows the job now.
+A NIC of a network that the job does not use is a hint, and so is one that only the mesh has lost while the job's
+traffic over it goes on as before, and one that is back while the job waits for a rank that posts nothing. A NIC that
+is back and carries its share again is listed after what slows the job now.
 """
 
 from collections import defaultdict

@@ -1,12 +1,12 @@
 """A NIC loses packets while it stays connected: a bad cable or port, or a switch that drops.
 
-Told by probes (share lost in one direction, on how many of the NIC's edges) and by what the job had to send again over
+Identified by probes (share lost in one direction, on how many of the NIC's edges) and by the job's retransmissions over
 this NIC. Loss that several edges share belongs to the NIC; loss of one edge of several is a hint only: it may be the
-path. So is a little loss while flows of this and of another job wait in queues on the same rail: a queue that is full
-loses, too. Loss towards a NIC into which all senders wait, probes with them, is that of such a queue. Edges to a NIC
-that was gone, whosever it is, lose everything, and say nothing of the NIC at their other end. Loss of probes alone is
-a hint where the job sends so much over the NIC that it had to send some of it again, and has not: probes may be of
-another traffic class, or the host too busy to take them.
+path. So is a little loss while flows of this and of another job wait in queues on the same rail: a full queue drops,
+too. Loss towards a NIC for which all senders and probes wait is that of such a queue. Edges to a NIC that was gone lose
+everything, and prove nothing about the NIC at their other end. Loss of probes alone is a hint where the job sends so
+much over the NIC that it would have had to retransmit, and has not: probes may be of another traffic class, or the
+host too busy to receive them.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """The job runs without the plugin on a host: NCCL uses its own transport there, and nothing of it is seen or survived.
 
-Told by a host whose processes are gone, or have no connections, while its NICs send as before. NCCL does not complain
-when it cannot load a plugin: it takes another transport.
+Identified by a host whose processes are gone, or have no connections, while its NICs send as before. NCCL reports no
+error when it cannot load a plugin: it takes another transport.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from fabricpulse.why.finding import Evidence, Finding, finding
 TITLE = "plugin off"
 DO = (
     "Set what `fabricpulse plugin env` prints in the job's environment on this host, NCCL_NET_PLUGIN and NCCL_NET.",
-    "NCCL_DEBUG=INFO says which plugin it has loaded and why not ours.",
+    "NCCL_DEBUG=INFO logs which plugin it has loaded and why not this one.",
 )
 
 

@@ -1,11 +1,11 @@
 """A process of the job is gone while the others wait.
 
-Told by processes that left their telemetry behind, as those do that are killed or crash: the others of the job, which
-end because of it, close what they have. Else by fewer processes with the plugin on a host than before, while other
-hosts have as many as they had. Not told where other hosts have got as many in their place: the job was moved; a hint
-where the others' collectives go on as quickly as before. All gone everywhere, and none of them so, is a job that has
-ended, and no finding. A host whose exporters are gone as well has probably crashed. NCCL's RAS service, where it is
-asked, names ranks that it has given up or that do not answer.
+Identified by processes that left their telemetry file behind, as killed or crashed ones do: the others of the job,
+which end because of it, remove theirs. Else by fewer processes with the plugin on a host than before, while other hosts
+have as many as they had. No finding where other hosts have as many more: the job was moved; a hint where the others'
+collectives go on as quickly as before. If all are gone and left no file, the job has ended, and it is no finding.
+A host whose exporters are gone as well has probably crashed. NCCL's RAS service, where it is asked, names ranks that
+it considers dead or that do not answer.
 """
 
 from collections.abc import Iterator

@@ -1,8 +1,9 @@
 """A host takes data more slowly than it arrives: PCIe, memory, or a NUMA node too far.
 
-Told by that host's own NIC: packets dropped for want of buffers or by the port, pause frames that it sends, PCIe that
-stalls writes or has trained below what card and slot can do. Slow flows into this NIC are then an effect, no incast.
-What most NICs of the job show alike is how these machines are, and a hint; so is a NIC that the job does not use.
+Identified by that host's own NIC: packets dropped for want of buffers or by the port, pause frames that it sends, PCIe
+that stalls writes or has trained below what card and slot can do. Slow flows into this NIC are then an effect, no
+incast. What most NICs of the job show alike is how these machines are, and a hint; so is a NIC that the job does not
+use.
 """
 
 from collections.abc import Callable, Iterator

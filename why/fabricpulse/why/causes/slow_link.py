@@ -1,12 +1,12 @@
 """A link runs at a lower speed than its siblings, or than it did: half of its lanes lost, or negotiated down.
 
-Told by the speed that the driver reports now, against the same NIC before and against the other NICs of the job on the
-same network. A ring is as fast as its slowest link, so one such NIC slows all ranks. The other NICs then carry less
-than they could; that is an effect.
+Identified by the speed that the driver reports now, against the same NIC before and against the other NICs of the job
+on the same network. A ring is as fast as its slowest link, so one such NIC slows all ranks. The other NICs then carry
+less than they could; that is an effect.
 
-A link that is slower than it says (a port that is shaped, a cable that a switch knows to be bad) has a queue before it:
-all flows from and to the NIC are slow, and probes on their way as well, which they are not where a flow takes another
-way. That queue is full at times and loses packets.
+A link that is slower than its reported speed (a shaped port, a degraded link) has a queue before it: all flows from and
+to the NIC are slow, and probes on the same path as well, unlike with a misrouted flow. That queue is full at times and
+drops packets.
 """
 
 from collections import defaultdict

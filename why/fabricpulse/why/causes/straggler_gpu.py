@@ -1,8 +1,8 @@
 """A rank is late because its GPU is slow: throttled by heat or power, or at a lower clock than its siblings.
 
-Told as a straggler rank is, and by dcgm-exporter: the SM clock of a GPU of that host against the median of the job's
-GPUs, and the reasons for throttling that the driver gives. Where no rank tells how long it is in collectives, GPUs of a
-slow job that are slower than most of its GPUs are named as likely.
+Identified like a straggler rank, and by dcgm-exporter: the SM clock of a GPU of that host against the median of the
+job's GPUs, and the reasons for throttling that the driver gives. Where the time that ranks spend in collectives is not
+known, GPUs of a slow job that are slower than most of its GPUs are named as likely.
 """
 
 from collections.abc import Iterator

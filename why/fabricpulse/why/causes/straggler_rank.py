@@ -1,10 +1,10 @@
 """One rank enters each collective late, and all others wait for it inside: its GPU, its input or its process.
 
-All ranks of a collective end together, so who enters late spends the least time in it. Told by a rank whose mean
+All ranks of a collective end together, so a late rank spends the least time in it. Identified by a rank whose mean
 duration is far below that of the others of its communicator, by more than their spread; of two ranks, by one whose
 duration has not grown as the other's has. The network is not the reason, although the collectives look slow to
-everybody but that rank. A rank that was as late in the baseline, when the job was quicker, is a hint only. Who is late
-is so in all of its communicators: it is named once, where possible as a rank of its own host.
+all ranks but that one. A rank that was as late in the baseline, when the job was quicker, is a hint only. A rank that
+is late in several communicators is named once, where possible as a rank of its own host.
 """
 
 from collections import defaultdict

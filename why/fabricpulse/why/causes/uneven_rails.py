@@ -1,7 +1,7 @@
 """The same rail carries less on most hosts of the job: a setting, not a fault of one host.
 
-Told by the share of each NIC by device name, its median over hosts. One host alone is a lane imbalance, with
-what it does to the shares of those that send to it. A rail that carried as little in the baseline is a hint.
+Identified by the share of each NIC by device name, its median over hosts. One host alone is a lane imbalance,
+including its effect on the shares of those that send to it. A rail that carried as little in the baseline is a hint.
 """
 
 from collections import defaultdict
