@@ -9,15 +9,16 @@ local signals = import '../signals.libsonnet';
     local c = config.clusterLabel,
     local edge = '%s, instance, device, peer, peer_device' % c,
     local network = 'group by (%s, instance, device, network) (%s)' % [c, s.last('fabricpulse_nic_connected')],
-    local edges(some) = 'count by (%(c)s, network) ((%(some)s) * on (%(c)s, instance, device) group_left (network) %(network)s)' % { c: c, some: some, network: network },
+    // `how`: count, or sum of what is 1.
+    local edges(how, some) = '%(how)s by (%(c)s, network) ((%(some)s) * on (%(c)s, instance, device) group_left (network) %(network)s)' % { how: how, c: c, some: some, network: network },
     // How many edges there are: what NICs say, or what is exported where they do not.
     local ofNics(states) = 'max by (%s, instance, device, network, state) (%s)' % [c, s.last('fabricpulse_nic_edges', 'state=~"%s"' % states)],
-    local total(nics, known) = 'sum by (%(c)s, network) (%(nics)s) > 0 or on (%(c)s, network) %(known)s' % { c: c, nics: nics, known: edges(known) },
-    local share(missed, all) = '1 - (%(missed)s or on (%(c)s, network) 0 * %(all)s) / on (%(c)s, network) %(all)s' % { c: c, missed: edges(missed), all: all + s.braces },
+    local total(nics, known) = 'sum by (%(c)s, network) (%(nics)s) > 0 or on (%(c)s, network) %(known)s' % { c: c, nics: nics, known: edges('sum', 'group by (%s) (%s)' % [edge, known]) },
+    local share(missed, all) = '1 - (%(missed)s or on (%(c)s, network) 0 * %(all)s) / on (%(c)s, network) %(all)s' % { c: c, missed: missed, all: all + s.braces },
     local increase(name) = 'increase(%s[5m])' % s.series(name),
     local lost = increase('fabricpulse_edge_probes_lost_total'),
     local received = increase('fabricpulse_edge_probes_received_total'),
-    local delay = 'max by (%s) (%s)' % [edge, s.last('fabricpulse_edge_owd_seconds', 'quantile="0.99"')],
+    local delay = s.last('fabricpulse_edge_owd_seconds', 'quantile="0.99"'),
     groups+: [
       {
         // Averaged over an hour.
@@ -31,16 +32,17 @@ local signals = import '../signals.libsonnet';
           },
           {
             record: 'network:fabricpulse_nic_edges:count',
-            expr: total(ofNics('up|down|unknown'), received),
+            // Of an edge with one sample nothing is known.
+            expr: total(ofNics('up|down|unknown'), 'irate(%s[5m])' % s.series('fabricpulse_edge_probes_received_total')),
           },
           {
             record: 'network:fabricpulse_edge_owd_seconds:slo_ratio',
-            expr: share('%s > %g' % [delay, config.sloOwdSeconds], 'network:fabricpulse_nic_edges:timed'),
+            expr: share(edges('count', 'max by (%s) (%s) > %g' % [edge, delay, config.sloOwdSeconds]), 'network:fabricpulse_nic_edges:timed'),
           },
           {
             record: 'network:fabricpulse_edge_probes_lost:slo_ratio',
             // lost / (lost + received) is not below the ratio. An edge of which nothing is known does not keep it.
-            expr: share('max by (%s) (%s * %g >= %s)' % [edge, lost, (1 - config.sloLossRatio) / config.sloLossRatio, received], 'network:fabricpulse_nic_edges:count'),
+            expr: share(edges('sum', 'group by (%s) (%s * %g >= %s)' % [edge, lost, (1 - config.sloLossRatio) / config.sloLossRatio, received]), 'network:fabricpulse_nic_edges:count'),
           },
         ],
       },
