@@ -79,8 +79,6 @@
     pcieDegradedFor: '10m',
     // Which NICs that is asked of. Slots that are slower by design: 'pci_address!~"0000:c1.*"'.
     pcieSelector: '',
-    // How long a GID that moved to another index is shown; jobs that run keep the old index.
-    gidMovedWindow: '15m',
     gidInconsistentFor: '5m',
 
     // A host whose stamps, or whose UTC, contradict the fleet for this long. The coordinator holds a suspicion for 60 s
@@ -169,9 +167,7 @@
     nicUnknownFor: '10m',
     // A NIC that is gone from its bus, ports that are missing: longer than a reset takes.
     nicGoneFor: '1m',
-    // How long errors of links and transport are shown.
-    linkErrorWindow: '15m',
-    // CRC and symbol errors within that window. A good link has none for days.
+    // CRC and symbol errors within a quarter of an hour. A good link has none for days.
     linkErrorThreshold: 10,
     // Share of NICs below which a value is the odd one out, not a second fleet; and how many NICs must be there to tell.
     oddShare: 0.2,

@@ -36,6 +36,12 @@ function(config, matchers='') {
       scrapes: config.exporterFailedScrapes,
     },
 
+  // How much counters of trouble of a NIC have grown lately, as the NIC exporter tells it, of those that have: over two
+  // minutes a second, over a quarter of an hour. Rules that read the counters of each NIC themselves take seconds of a
+  // thousand hosts.
+  recentRate(counters):: $.last('fabricpulse_nic_recent_rate', 'counter=~"%s"' % std.join('|', counters)),
+  recentIncrease(counters):: $.last('fabricpulse_nic_recent_increase', 'counter=~"%s"' % std.join('|', counters)),
+
   nicConnected:: $.last('fabricpulse_nic_connected'),
   // A NIC once, whichever pod speaks of it: the one that is there before one that has been replaced.
   nicConnectedNow::

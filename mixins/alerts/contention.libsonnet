@@ -55,17 +55,9 @@ local signals = import '../signals.libsonnet';
         'warning',
         'nic',
         std.join(' or ', [
-          byNic('max', 'rate(%s[2m]) > %g' % [s.series(name), config.receiverDropsPerSecond])
-          for name in [
-            'fabricpulse_nic_out_of_buffer_drops_total',
-            'fabricpulse_nic_rnr_nak_packets_sent_total',
-            'fabricpulse_nic_phy_discards_total',
-            'fabricpulse_nic_priority_discards_total',
-            'fabricpulse_nic_pcie_outbound_buffer_overflows_total',
-          ]
-        ] + [
+          byNic('max', '%s > %g' % [s.recentRate(['out_of_buffer_drops', 'rnr_nak_packets_sent', 'phy_discards', 'priority_discards', 'pcie_outbound_buffer_overflows']), config.receiverDropsPerSecond]),
           byNic('max', '%s > %g' % [s.last('fabricpulse_nic_pcie_outbound_stalled_writes_ratio'), config.pcieStalledRatio]),
-          byNic('max', 'rate(%s[2m]) > %g' % [s.series('fabricpulse_nic_pfc_pause_transmitted_seconds_total'), config.pausedRatio]),
+          byNic('max', '%s > %g' % [s.recentRate(['pfc_pause_transmitted_seconds']), config.pausedRatio]),
         ]),
         'A host takes data more slowly than it arrives.',
         'NIC {{ $labels.device }} of {{ $labels.instance }} drops, holds back or cannot write to memory what it receives (worst figure {{ $value | printf "%.3g" }}): look at PCIe, NUMA placement and CPU of this host, not at the network.',
@@ -77,11 +69,11 @@ local signals = import '../signals.libsonnet';
         'warning',
         'nic',
         '%s / %s > %g' % [
-          byNic('sum', 'rate(%s[2m])' % s.series('fabricpulse_nic_ecn_marked_packets_received_total')),
-          byNic('sum', 'rate(%s[2m])' % s.series('fabricpulse_nic_received_packets_total')),
+          byNic('sum', s.recentRate(['ecn_marked_packets_received'])),
+          byNic('sum', s.recentRate(['received_packets'])),
           config.ecnMarkedRatio,
         ] + ' or ' +
-        byNic('sum', 'rate(%s[2m])' % s.series('fabricpulse_nic_cnp_packets_handled_total')) + ' > %g' % config.cnpPerSecond +
+        byNic('sum', s.recentRate(['cnp_packets_handled'])) + ' > %g' % config.cnpPerSecond +
         ' or ' +
         byNic('sum', 'rate(%s[2m])' % s.series('fabricpulse_qp_ecn_marked_total')) + ' > %g' % config.cnpPerSecond,
         'Switches mark the traffic of a NIC as congested.',
@@ -93,9 +85,8 @@ local signals = import '../signals.libsonnet';
         'FabricPaused',
         'warning',
         'nic',
-        byNic('max', 'rate(%s[2m]) > %g' % [s.series('fabricpulse_nic_pfc_pause_received_seconds_total'), config.pausedRatio]) +
-        ' or ' + byNic('max', 'rate(%s[2m]) > %g' % [s.series('fabricpulse_nic_global_pause_received_seconds_total'), config.pausedRatio]) +
-        ' or ' + byNic('max', 'rate(%s[2m]) > %g' % [s.series('fabricpulse_nic_pfc_pause_frames_received_total'), config.pauseFramesPerSecond]),
+        byNic('max', '%s > %g' % [s.recentRate(['pfc_pause_received_seconds', 'global_pause_received_seconds']), config.pausedRatio]) +
+        ' or ' + byNic('max', '%s > %g' % [s.recentRate(['pfc_pause_frames_received']), config.pauseFramesPerSecond]),
         'Pause frames keep a NIC from sending.',
         'The switch stops NIC {{ $labels.device }} of {{ $labels.instance }} by pause frames ({{ $value | printf "%.3g" }}: share of time, or frames a second).',
         { 'for': config.congestionFor, slow: true }
@@ -105,9 +96,8 @@ local signals = import '../signals.libsonnet';
         'FabricPauseStorm',
         'critical',
         'nic',
-        byNic('max', 'rate(%s[2m]) > %g' % [s.series('fabricpulse_nic_pfc_pause_transmitted_seconds_total'), config.pauseStormRatio]) +
-        ' or ' + byNic('max', 'increase(%s[10m]) > 0' % s.series('fabricpulse_nic_pause_storm_warning_events_total')) +
-        ' or ' + byNic('max', 'increase(%s[10m]) > 0' % s.series('fabricpulse_nic_pause_storm_error_events_total')),
+        byNic('max', '%s > %g' % [s.recentRate(['pfc_pause_transmitted_seconds']), config.pauseStormRatio]) +
+        ' or ' + byNic('max', s.recentIncrease(['pause_storm_warning_events', 'pause_storm_error_events']) + ' > 0'),
         'A NIC stops the network with pause frames.',
         'NIC {{ $labels.device }} of {{ $labels.instance }} keeps pausing its switch port ({{ $value | printf "%.3g" }}: share of time, or storms that its watchdog saw); the pause spreads to all who share the switch\'s buffers.'
       ),

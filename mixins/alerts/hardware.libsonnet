@@ -6,9 +6,9 @@ local signals = import '../signals.libsonnet';
     local config = $._config,
     local s = signals(config),
     local c = config.clusterLabel,
+    local window = '15m',  // INCREASE_S of the NIC exporter
     local nic = '%s, instance, device' % c,
-    // Filtered before it is put together: few are above.
-    local increased(name, threshold) = 'max by (%s) (increase(%s[%s])%s)' % [nic, s.series(name), config.linkErrorWindow, threshold],
+    local increased(name, threshold) = 'max by (%s) (%s%s)' % [nic, s.recentIncrease([name]), threshold],
     local kind(expr, name) = 'label_replace(%s, "kind", "%s", "", "")' % [expr, name],
     local kinds(rows, threshold) = std.join(' or ', [kind(increased(row[0], threshold), row[1]) for row in rows]),
     // A number that fewer than oddShare of the NICs of a network have and that is not the fleet's median.
@@ -29,8 +29,8 @@ local signals = import '../signals.libsonnet';
         'critical',
         'nic',
         kinds([
-          ['fabricpulse_nic_transport_retries_exceeded_total', 'transport'],
-          ['fabricpulse_nic_rnr_retries_exceeded_total', 'receiver not ready'],
+          ['transport_retries_exceeded', 'transport'],
+          ['rnr_retries_exceeded', 'receiver not ready'],
         ], ' > 0'),
         'Queue pairs have ended because their retries were used up.',
         '{{ $value | printf "%.0f" }} queue pairs of NIC {{ $labels.device }} of {{ $labels.instance }} gave up ({{ $labels.kind }}): with NCCL\'s own transport the job has ended.'
@@ -41,11 +41,11 @@ local signals = import '../signals.libsonnet';
         'warning',
         'nic',
         kinds([
-          ['fabricpulse_nic_fec_uncorrectable_blocks_total', 'code words'],
-          ['fabricpulse_nic_phy_pcs_symbol_errors_total', 'symbols'],
+          ['fec_uncorrectable_blocks', 'code words'],
+          ['phy_pcs_symbol_errors', 'symbols'],
         ], ' > 0'),
         'A link has errors that forward error correction cannot mend.',
-        'The link of {{ $labels.device }} of {{ $labels.instance }} lost {{ $value | printf "%.0f" }} {{ $labels.kind }} within ' + config.linkErrorWindow + ': cable, module or port.',
+        'The link of {{ $labels.device }} of {{ $labels.instance }} lost {{ $value | printf "%.0f" }} {{ $labels.kind }} within ' + window + ': cable, module or port.',
         { slow: true }
       ),
       lib.alert(
@@ -54,14 +54,14 @@ local signals = import '../signals.libsonnet';
         'warning',
         'nic',
         kinds([
-          ['fabricpulse_nic_symbol_errors_total', 'symbol errors'],
-          ['fabricpulse_nic_link_crc_errors_total', 'CRC errors'],
-          ['fabricpulse_nic_phy_crc_errors_total', 'CRC errors at the PHY'],
-          ['fabricpulse_nic_icrc_errors_total', 'invariant CRC errors'],
-          ['fabricpulse_nic_link_error_recovery_total', 'link error recoveries'],
+          ['symbol_errors', 'symbol errors'],
+          ['link_crc_errors', 'CRC errors'],
+          ['phy_crc_errors', 'CRC errors at the PHY'],
+          ['icrc_errors', 'invariant CRC errors'],
+          ['link_error_recovery', 'link error recoveries'],
         ], ' >= %d' % config.linkErrorThreshold),
         'A link damages packets.',
-        '{{ $labels.device }} of {{ $labels.instance }} counted {{ $value | printf "%.0f" }} {{ $labels.kind }} within ' + config.linkErrorWindow + '.',
+        '{{ $labels.device }} of {{ $labels.instance }} counted {{ $value | printf "%.0f" }} {{ $labels.kind }} within ' + window + '.',
         { slow: true }
       ),
       lib.alert(
@@ -69,9 +69,9 @@ local signals = import '../signals.libsonnet';
         'FabricIbLinkDowned',
         'warning',
         'nic',
-        increased('fabricpulse_nic_link_downed_total', ' > 0'),
+        increased('link_downed', ' > 0'),
         'An InfiniBand link went down and trained again.',
-        'The link of {{ $labels.device }} of {{ $labels.instance }} went down {{ $value | printf "%.0f" }} times within ' + config.linkErrorWindow + ' (LinkDowned).',
+        'The link of {{ $labels.device }} of {{ $labels.instance }} went down {{ $value | printf "%.0f" }} times within ' + window + ' (LinkDowned).',
         { slow: true }
       ),
       // Ticks have a unit of the device's own: only NICs of one fleet can be compared.
@@ -144,10 +144,9 @@ local signals = import '../signals.libsonnet';
         'FabricNicFault',
         'warning',
         'nic',
-        'sum by (%s, kind) (increase(%s[%s])) > 0' % [
+        'sum by (%s, kind) (%s) > 0' % [
           nic,
-          s.series('fabricpulse_nic_kernel_messages_total', 'kind=~"transmit_timeout|insufficient_power|high_temperature|module_unplugged|module_error|command_timeout|health"'),
-          config.linkErrorWindow,
+          s.last('fabricpulse_nic_recent_increase', 'counter="kernel_messages", kind=~"transmit_timeout|insufficient_power|high_temperature|module_unplugged|module_error|command_timeout|health"'),
         ],
         'The kernel log tells of a NIC in trouble.',
         'The kernel of {{ $labels.instance }} logged {{ $value | printf "%.0f" }} lines about {{ $labels.device }} of kind {{ $labels.kind }}.',

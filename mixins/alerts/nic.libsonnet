@@ -98,7 +98,7 @@ local signals = import '../signals.libsonnet';
         'FabricGidMoved',
         'warning',
         'nic',
-        'increase(%s[%s]) > 0' % [s.series('fabricpulse_nic_gid_index_moves_total'), config.gidMovedWindow],
+        'max by (%s, instance, device, rdma_device, port) (%s) > 0' % [config.clusterLabel, s.recentIncrease(['gid_index_moves'])],
         'The GID that NCCL uses has moved to another index.',
         'The GID of {{ $labels.device }} ({{ $labels.rdma_device }} port {{ $labels.port }}) on {{ $labels.instance }} moved to another index {{ $value | printf "%.0f" }} times; running jobs keep the old index and lose their connections.',
         { slow: true }

@@ -24,6 +24,7 @@ from fabricpulse.nic.gid_changes import GidChanges
 from fabricpulse.nic.metrics import METRICS
 from fabricpulse.nic.registry import registered
 from fabricpulse.nic.runner import Outcome, Plan, Runner, Task
+from fabricpulse.nic.trouble import RecentTrouble
 
 log = get_logger(__name__)
 
@@ -68,6 +69,7 @@ class NicExporter:
         self._rescan: asyncio.Task[None] | None = None
         self._spawn: Spawn = asyncio.create_task
         self._gid_changes = GidChanges()
+        self._trouble = RecentTrouble()
         enabled = enabled_collectors(config)
         self._counts_flaps = "flaps" in enabled
         wanted = DeviceFilter(config.device.include, config.device.exclude)
@@ -192,6 +194,9 @@ class NicExporter:
             # Copies: a thread that was given up may still be writing.
             for family, more in list(sink.lines.items()):
                 lines.setdefault(family, []).extend(more[:])
+        self._trouble.take(time.monotonic(), lines)
+        for family, line in self._trouble.lines():
+            lines.setdefault(family, []).append(line)
         names = ["inventory", *(collector.name for collector in self.collectors)]
         for name in names:
             exposition.add(COLLECTOR_DURATION, (name,), round(outcome.duration_s.get(name, 0.0), 6))
