@@ -99,7 +99,7 @@ local signals = import '../signals.libsonnet';
         local any = s.series('fabricpulse_request_waiting_seconds');
         local waiting(what, more='') = '%s > %g' % [s.series('fabricpulse_request_waiting_seconds', 'waits_for=~"%s"%s' % [what, more]), config.stalledSeconds];
         local known = ', peer_rank!=""';
-        local silent = '%s > %g' % [s.series('fabricpulse_plugin_heartbeat_age_seconds', 'rank!=""'), config.stalledSeconds];
+        local silent = '%s > %g' % [s.series('fabricpulse_plugin_silent_seconds', 'rank!=""'), config.stalledSeconds];
         local move(expr, to, from) = 'label_replace(%s, "%s", "$1", "%s", "(.+)")' % [expr, to, from];
         local named(head, expr) = 'label_replace(%s, "head", "%s", "", "")' % [expr, head];
         // What a stopped process waited for was long there.

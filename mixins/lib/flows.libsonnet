@@ -30,10 +30,9 @@ function(config) {
   local anySwapped(expr) = 'group by (%s) (%s)' % [flow, swapped(expr)],
 
   // What is recorded.
-  // One-way delay of each flow's chunks, s; nothing of a flow without chunks, of which the quantile is NaN: one NaN makes
-  // that of its job's quick quarter NaN. An exporter has one histogram of a flow: its buckets need no sum, and to record
-  // their rates for both quantiles costs more than to take them twice.
-  delayQuantile(q):: 'max by (%s) (histogram_quantile(%g, %s)) >= 0' % [flow, q, s.flowRate('fabricpulse_qp_owd_seconds_bucket')],
+  // One-way delay of each flow's chunks, s; nothing of a flow without chunks. The exporter takes the quantile: from the
+  // buckets it is what Prometheus takes longest for.
+  delayQuantile(q):: 'max by (%s) (%s)' % [flow, s.last('fabricpulse_qp_recent_owd_seconds', 'quantile="%g"' % q)],
   receivedRate:: s.flowRates('fabricpulse_qp_received_bytes_total', flow),
   // What is usual, bytes/s: before the present could change it.
   usualRate:: 'quantile_over_time(0.5, %s[1h] offset 2m)' % rate,

@@ -1,11 +1,13 @@
 """Writes the series of a host into an exposition, what matters most first: the sample cap cuts from the end."""
 
 import dataclasses
+from itertools import islice
 
-from fabricpulse.core.metrics.exposition import DEFAULT_SAMPLE_CAP, Exposition
+from fabricpulse.core.metrics.exposition import DEFAULT_SAMPLE_CAP, Exposition, format_value, render_labels
 from fabricpulse.qp import metrics
 from fabricpulse.qp.aggregate import SOCKET_COUNTERS, Aggregator, Pair, PairTotals
 from fabricpulse.qp.metrics import DELAY_BUCKETS_S
+from fabricpulse.qp.recent_delays import QUANTILES, RecentDelays
 
 _PAIR_COUNTERS = (
     (metrics.SENT_BYTES, "sent_bytes"),
@@ -27,8 +29,11 @@ _COLLECTIVE_COUNTERS = (
 )
 
 
-# Samples of a pair: its counters and two histograms.
-SAMPLES_PER_PAIR = len(_PAIR_COUNTERS) + 2 * (len(DELAY_BUCKETS_S) + 3)
+_OF = {q: f'quantile="{q:g}"' for q in QUANTILES}
+# A process that is alive gives a sign of life each second.
+SILENT_S = 2.0
+# Samples of a pair: its counters, quantiles and two histograms.
+SAMPLES_PER_PAIR = len(_PAIR_COUNTERS) + len(QUANTILES) + 2 * (len(DELAY_BUCKETS_S) + 3)
 
 
 def expose(
@@ -36,8 +41,13 @@ def expose(
     telemetry_errors: int,
     exposition: Exposition,
     sample_cap: int = DEFAULT_SAMPLE_CAP,
+    delays: RecentDelays[Pair] | None = None,
+    now_s: float = 0.0,
 ) -> None:
-    """Adds all series. Where several users' pairs do not fit under the cap, those of the largest one are cut first."""
+    """Adds all series. Where several users' pairs do not fit under the cap, those of the largest one are cut first.
+
+    delays : keeps what the delays were lately from scrape to scrape. now_s : CLOCK_MONOTONIC in seconds.
+    """
     exposition.declare(metrics.METRICS)
     gauges = aggregator.gauges
     for device, carries in sorted(gauges.lane_state.items()):
@@ -63,7 +73,10 @@ def expose(
         exposition.add(metrics.RANK_BUSY, rank_key, rank.busy_ns * 1e-9)
         exposition.add(metrics.RANK_IN_PROGRESS, rank_key, rank.in_progress)
     for beat in gauges.heartbeats:
-        exposition.add(metrics.HEARTBEAT_AGE, (beat.workload, beat.rank, str(beat.pid)), beat.age_s)
+        process = (beat.workload, beat.rank, str(beat.pid))
+        exposition.add(metrics.HEARTBEAT_AGE, process, beat.age_s)
+        if beat.age_s > SILENT_S:
+            exposition.add(metrics.PLUGIN_SILENT, process, beat.age_s)
     for flow_key, count in sorted(gauges.flows.items()):
         exposition.add(metrics.FLOW_CONNECTIONS, flow_key, count)
     for waiting in gauges.waiting:
@@ -78,7 +91,18 @@ def expose(
         if worst.flow is not None:
             flow = dataclasses.astuple(worst.flow)
             exposition.add(metrics.WORST_FLOW, (*worst.pair, worst.qp, *flow), 1)
-    _expose_pairs(fair_pairs(aggregator, sample_cap // SAMPLES_PER_PAIR), exposition)
+    most = sample_cap // SAMPLES_PER_PAIR
+    pairs = fair_pairs(aggregator, most)
+    _expose_pairs(pairs, exposition)
+    if delays is not None:
+        # Not of more pairs than have room: what is kept of each has a bound.
+        lately = delays.take(now_s, {pair: totals.owd.counts for pair, totals in islice(pairs.items(), most)})
+        lines = [
+            f"{metrics.RECENT_OWD.name}{render_labels(metrics.RECENT_OWD, pair, _OF[q])} {format_value(value)}\n"
+            for pair, found in lately.items()
+            for q, value in zip(QUANTILES, found, strict=True)
+        ]
+        exposition.add_block(metrics.RECENT_OWD, "".join(lines), len(lines))
 
 
 def fair_pairs(aggregator: Aggregator, count: int) -> dict[Pair, PairTotals]:

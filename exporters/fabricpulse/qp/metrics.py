@@ -47,6 +47,13 @@ OWD = MetricSpec(
     _PAIR,
     DELAY_BUCKETS_S,
 )
+RECENT_OWD = MetricSpec(
+    "fabricpulse_qp_recent_owd_seconds",
+    "summary",
+    "Quantiles of fabricpulse_qp_owd_seconds over the chunks of the last 2 minutes (since the last scrape that is as "
+    "old). No sample of a flow without chunks.",
+    _PAIR,
+)
 HALF_RTT = MetricSpec(
     "fabricpulse_qp_half_rtt_seconds",
     "histogram",
@@ -154,6 +161,12 @@ HEARTBEAT_AGE = MetricSpec(
     "or stuck. rank : the launcher's.",
     ("workload", "rank", "pid"),
 )
+PLUGIN_SILENT = MetricSpec(
+    "fabricpulse_plugin_silent_seconds",
+    "gauge",
+    "fabricpulse_plugin_heartbeat_age_seconds of the processes for which it is more than 2: stopped, stuck or dead.",
+    ("workload", "rank", "pid"),
+)
 REQUEST_WAITING = MetricSpec(
     "fabricpulse_request_waiting_seconds",
     "gauge",
@@ -258,6 +271,7 @@ METRICS = (
     RANK_BUSY,
     RANK_IN_PROGRESS,
     HEARTBEAT_AGE,
+    PLUGIN_SILENT,
     FLOW_CONNECTIONS,
     REQUEST_WAITING,
     RANK_WAITED,
@@ -269,6 +283,7 @@ METRICS = (
     RESENT_CHUNKS,
     WORST_OWD,
     WORST_FLOW,
+    RECENT_OWD,
     OWD,
     HALF_RTT,
     *VERBS_METRICS,

@@ -18,10 +18,11 @@ from fabricpulse.core.supervision import supervised
 from fabricpulse.core.web.request_guard import query_int
 from fabricpulse.core.web.server import WebServer
 from fabricpulse.qp import metrics
-from fabricpulse.qp.aggregate import Aggregator
+from fabricpulse.qp.aggregate import Aggregator, Pair
 from fabricpulse.qp.config import QpConfig
 from fabricpulse.qp.expose import expose
 from fabricpulse.qp.process_facts import ProcessTable
+from fabricpulse.qp.recent_delays import RecentDelays
 from fabricpulse.qp.stall import HostRanks
 from fabricpulse.qp.stall_watch import StallWatch
 from fabricpulse.qp.telemetry_folder import TelemetryFolder, VerbsFolder, monotonic_s
@@ -69,6 +70,7 @@ class Exporter:
             config.worst.owd_s,
             config.worst.waiting_s,
         )
+        self._delays = RecentDelays[Pair](metrics.DELAY_BUCKETS_S)
         alerting = config.alerting
         self.watch = StallWatch(alerting, config.host_name, self.ranks) if alerting.alertmanagers else None
         self._verbs_folder = VerbsFolder(plugin_dir(), config.cleanup_after_s)
@@ -89,7 +91,14 @@ class Exporter:
         """A fresh poll as an exposition."""
         await self._poll(interval=False)
         exposition = Exposition(self._config.sample_cap)
-        expose(self._aggregator, self._folder.errors, exposition, self._config.sample_cap)
+        expose(
+            self._aggregator,
+            self._folder.errors,
+            exposition,
+            self._config.sample_cap,
+            self._delays,
+            monotonic_s(),
+        )
         expose_workloads(*self._workloads, exposition)
         if self.watch is not None:
             exposition.declare(alerting_metrics.METRICS)

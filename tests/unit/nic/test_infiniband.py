@@ -124,6 +124,23 @@ def test_counters_of_64_bits_beside_those_that_stop(tree, scrape):
     assert got.get_one("fabricpulse_nic_symbol_errors_total", **MLX5) is not None
 
 
+def test_counters_that_have_moved_are_told(tree, scrape, monkeypatch):
+    """Since the scrape before: of all counters of trouble only the one that has grown."""
+    monkeypatch.setattr("fabricpulse.nic.recent_growth.RESOLUTION_S", 0.0)
+    tree.mlx5_roce(0)
+    assert scrape().labels("fabricpulse_nic_recent_increase") == []
+    tree.write(tree.port("mlx5_0") / "hw_counters/out_of_buffer", 2**20)
+    before = scrape().get_one("fabricpulse_nic_out_of_buffer_drops_total", **MLX5)
+    tree.write(tree.port("mlx5_0") / "hw_counters/out_of_buffer", 2**20 + 7)
+    got = scrape()
+    assert got.get_one("fabricpulse_nic_out_of_buffer_drops_total", **MLX5) == before + 7
+    (labels,) = got.labels("fabricpulse_nic_recent_increase")
+    assert labels["counter"] == "out_of_buffer_drops"
+    assert labels["device"] == "eth0np0"
+    assert got.get_one("fabricpulse_nic_recent_increase", **labels) >= 7
+    assert got.get_one("fabricpulse_nic_recent_rate", **labels) > 0
+
+
 def test_irdma_sums_ipv4_and_ipv6(tree, scrape):
     tree.irdma(0)
     tree.write(tree.port("irdma0") / "hw_counters/ip4InOctets", 1000)

@@ -9,9 +9,10 @@ from tests.fixtures.telemetry_file import BOUNDS_NS, TelemetryFile
 
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.plugin_ipc.telemetry import UNKNOWN, PluginTelemetryReader, Table, TelemetrySnapshot
-from fabricpulse.qp.aggregate import Aggregator
+from fabricpulse.qp.aggregate import Aggregator, Pair
 from fabricpulse.qp.expose import expose
-from fabricpulse.qp.metrics import METRICS
+from fabricpulse.qp.metrics import DELAY_BUCKETS_S, METRICS
+from fabricpulse.qp.recent_delays import RecentDelays
 from fabricpulse.qp.waiting import MOST_WAITING
 
 PAIR = ("train-7", "rail0", "h1", "rail0")
@@ -45,6 +46,38 @@ def test_lanes_pairs_and_processes_sum_to_one_series(tmp_path: Path, aggregator:
     assert totals[PAIR].counters["sent_bytes"] == 135
     assert totals[PAIR].counters["ecn_marked"] == 1
     assert totals["train-7", "rail1", "h1", "rail1"].counters["sent_bytes"] == 1000
+
+
+def test_delays_of_the_last_minutes_are_told(tmp_path: Path, aggregator: Aggregator) -> None:
+    """Median and quick tenth of the chunks since the scrape before; nothing of what was counted before the first."""
+    file = TelemetryFile(tmp_path, 100)
+    delays = RecentDelays[Pair](DELAY_BUCKETS_S)
+    texts = []
+    for now_s, counts in ((0.0, {0: 5}), (15.0, {0: 5, 4: 10})):
+        file.lane(0, 0, "h1", counts)
+        aggregator.take([read(file)], [], now_s, interval=True)
+        exposition = Exposition()
+        expose(aggregator, 0, exposition, delays=delays, now_s=now_s)
+        texts.append(exposition.render().decode())
+    assert "fabricpulse_qp_recent_owd_seconds{" not in texts[0]
+    bucket = aggregator.pairs()[PAIR].owd.counts.index(10)
+    lower = DELAY_BUCKETS_S[bucket - 1]
+    labels = 'workload="train-7",device="rail0",peer="h1",peer_device="rail0"'
+    for q in (0.1, 0.5):
+        value = lower + q * (DELAY_BUCKETS_S[bucket] - lower)
+        (line,) = [line for line in texts[1].splitlines() if f'{labels},quantile="{q}"' in line]
+        assert float(line.split()[1]) == pytest.approx(value)
+
+
+def test_silent_processes_are_told(tmp_path: Path, aggregator: Aggregator) -> None:
+    """Beside the age of every heartbeat, those that are old: rules read these alone."""
+    file = TelemetryFile(tmp_path, 100)
+    beat_s = read(file).heartbeat_mono_ns * 1e-9
+    for age_s, told in ((1.0, False), (7.5, True)):
+        aggregator.take([read(file)], [], beat_s + age_s, interval=True)
+        text = rendered(aggregator)
+        assert "fabricpulse_plugin_heartbeat_age_seconds{" in text
+        assert ("fabricpulse_plugin_silent_seconds{" in text) == told
 
 
 def test_queue_pairs_lack_what_only_sockets_count(tmp_path: Path, aggregator: Aggregator) -> None:
