@@ -40,7 +40,7 @@
     slowInterval: '1m',
     // The same of what tells of ten minutes or an hour, or only dashboards read, and reads many series of each NIC.
     seldomInterval: '2m',
-    // Flows of jobs: half of contentionFor and more, and a scrape interval at least.
+    // Flows of jobs and slow edges: half of contentionFor and pathSlowFor and more, and a scrape interval at least.
     flowInterval: '30s',
 
     // An exporter counts as down when no scrape has worked for this long, and so many within the window have failed:

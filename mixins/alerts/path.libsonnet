@@ -38,7 +38,7 @@ local signals = import '../signals.libsonnet';
         p.placedEdges(p.single(p.elevated)),
         'The delay from one NIC to another has grown.',
         'The one-way delay from {{ $labels.peer_device }} of {{ $labels.peer }} to {{ $labels.device }} of {{ $labels.instance }} is far above its own baseline.',
-        { 'for': config.pathSlowFor }
+        { 'for': config.pathSlowFor, paced: true }
       ),
       lib.alert(
         config,
@@ -70,7 +70,7 @@ local signals = import '../signals.libsonnet';
         }),
         'Many edges of a NIC have become slower.',
         '{{ $value | printf "%.0f" }} edges of NIC {{ $labels.device }} of {{ $labels.instance }}{{ with $labels.network }} on network {{ . }}{{ end }} ({{ $labels.direction }} direction) are far above their baseline.',
-        { 'for': config.pathSlowFor }
+        { 'for': config.pathSlowFor, paced: true }
       ),
       lib.alert(
         config,
@@ -90,7 +90,7 @@ local signals = import '../signals.libsonnet';
         p.placed('count by (%s) (%s > %g unless on (%s) %s unless on (%s) %s)' % [own, s.last('fabricpulse_edge_worst_path_loss_ratio'), config.pathLossRatio, p.edge, p.elevated, p.edge, p.silent], own),
         'Some of the paths through the switches lose packets.',
         'On {{ $value | printf "%.0f" }} edges of NIC {{ $labels.device }} of {{ $labels.instance }} packets with some source ports are lost more often than others: a link or a spine on their way.',
-        { 'for': config.pathSlowFor }
+        { 'for': config.pathSlowFor, paced: true }
       ),
       lib.alert(
         config,

@@ -6,8 +6,7 @@ local signals = import '../signals.libsonnet';
     local config = $._config,
     local s = signals(config),
     local c = config.clusterLabel,
-    groups+: [
-      lib.group(config, 'summary', [
+    groups+: lib.groups(config, 'summary', [
         // Two daemons at least: with one alone, that daemon is the news.
         lib.alert(
           config,
@@ -66,7 +65,7 @@ local signals = import '../signals.libsonnet';
           },
           'Many NICs of a network have become slower at once.',
           '{{ $value | printf "%.0f" }} NICs of network {{ $labels.network }} are far above the delay that they usually have: a switch or a rail, or a job that fills it.',
-          { 'for': config.pathSlowFor }
+          { 'for': config.pathSlowFor, paced: true }
         ),
         lib.alert(
           config,
@@ -83,6 +82,5 @@ local signals = import '../signals.libsonnet';
           { 'for': config.clockCoordinatorDownFor }
         ),
       ]),
-    ],
   },
 }

@@ -21,17 +21,23 @@ local dashboard(config, component) =
   // A group, without the alerts that _config disables. `interval` is left to Prometheus.
   group(config, name, alerts)::
     { name: 'fabricpulse-' + name, rules: [alert for alert in alerts if !std.member(config.disabledAlerts, alert.alert)] },
-  // The same, and a second group for the alerts with `slow` in their `extra`: they tell of minutes or an hour, read a
-  // series of each NIC or flow, and need no evaluation with each scrape.
+  // The same, and more groups for alerts that need no evaluation with each scrape. `slow` in their `extra`: they tell of
+  // minutes or an hour, and read a series of each NIC or flow. `paced`: they tell of flows, which are recorded as seldom, or
+  // of delays, and wait for half a minute anyway.
   groups(config, name, alerts)::
     [
-      $.group(config, name, [alert for alert in alerts if !alert.slow]),
-      $.group(config, name + '-slow', [alert for alert in alerts if alert.slow]) { interval: config.slowInterval },
+      group
+      for group in [
+        $.group(config, name, [alert for alert in alerts if !alert.slow && !alert.paced]),
+        $.group(config, name + '-paced', [alert for alert in alerts if alert.paced]) { interval: config.flowInterval },
+        $.group(config, name + '-slow', [alert for alert in alerts if alert.slow]) { interval: config.slowInterval },
+      ]
+      if group.rules != []
     ],
 
   // name: Fabric…; component: which part of fabricpulse raised it; summary: one sentence without templates;
   // description: templated, says on which object and how much. `extra` takes `for`, `keep_firing_for`, `labels`,
-  // `slow`.
+  // `slow`, `paced`.
   alert(config, name, severity, component, expr, summary, description, extra={})::
     {
       alert: name,
@@ -48,6 +54,6 @@ local dashboard(config, component) =
     } + {
       [key]: extra[key]
       for key in std.objectFields(extra)
-      if !std.member(['labels', 'slow'], key)
-    } + { labels+: std.get(extra, 'labels', {}), slow:: std.get(extra, 'slow', false) },
+      if !std.member(['labels', 'slow', 'paced'], key)
+    } + { labels+: std.get(extra, 'labels', {}), slow:: std.get(extra, 'slow', false), paced:: std.get(extra, 'paced', false) },
 }

@@ -69,14 +69,21 @@ local signals = import '../signals.libsonnet';
             expr: '%s unless on (%s) %s' % [p.lossy, edge, p.elevated],
           },
           {
-            // Delay of the edges that are slow, s. Where a scrape has failed it is not known.
-            record: 'edge:fabricpulse_edge_owd_seconds:slow',
-            expr: 'min by (%s) (%s and on (%s) %s)' % [edge, s.series('fabricpulse_edge_owd_seconds', 'quantile="0.5"'), edge, p.elevated],
-          },
-          {
             // Edges of a NIC on which some paths are dead. FabricPathDown, with the leaf and without, would count them twice.
             record: 'device:fabricpulse_edge_paths_down:count',
             expr: 'count by (%s) (%s > 0)' % [p.own, s.last('fabricpulse_edge_paths_down')],
+          },
+        ],
+      },
+      {
+        // What waits for half a minute anyway reads these.
+        name: 'fabricpulse-slow-edge.rules',
+        interval: config.flowInterval,
+        rules: [
+          {
+            // Delay of the edges that are slow, s. Where a scrape has failed it is not known.
+            record: 'edge:fabricpulse_edge_owd_seconds:slow',
+            expr: 'min by (%s) (%s and on (%s) %s)' % [edge, s.series('fabricpulse_edge_owd_seconds', 'quantile="0.5"'), edge, p.elevated],
           },
           { record: 'device:fabricpulse_edge_owd_seconds:slow_min', expr: p.nics(p.slowDelay, 'min') },
           { record: 'device:fabricpulse_edge_latency_elevated:shared', expr: p.nics(p.elevated, 'count') },

@@ -182,6 +182,9 @@ class PaperFleet:
             own = ",".join(filter(None, (alone, labels.format(rdma=f"mlx5_{rail}"))))
             for name in names:
                 yield f"fabricpulse_nic_{name}_total{{{own}}} 0"
+        if self._has("lossy", host, rail):  # counters that stand still are not told
+            yield f'fabricpulse_nic_recent_increase{{{alone},counter="link_crc_errors"}} 30'
+            yield f'fabricpulse_nic_recent_rate{{{alone},counter="link_crc_errors"}} 0.03'
         yield f"fabricpulse_nic_nccl_gid_index{{{port}}} 3"
         for index, kind in enumerate(("IB/RoCE v1", "RoCE v2", "IB/RoCE v1", "RoCE v2")):
             yield f'fabricpulse_nic_gid_info{{{port},index="{index}",gid_type="{kind}"}} 1'
@@ -241,6 +244,9 @@ class PaperFleet:
         slow = self._has("slow_flow", before, rail)
         flow = f'{lane},peer="{self.names[before]}",peer_device="rail{rail}"'
         yield f"fabricpulse_qp_received_bytes_total{{{flow}}} {'@2000000@' if slow else '@3000000000@'}"
+        for quantile, delay in (("0.1", 3e-5), ("0.5", 5e-5)):
+            delay = 100 * delay if slow else delay
+            yield f'fabricpulse_qp_recent_owd_seconds{{{flow},quantile="{quantile}"}} {delay:g}'
         yield from _histogram(
             "fabricpulse_qp_owd_seconds", flow, DELAY_BUCKETS_S, 5e-3 if slow else 6e-5, 1000
         )
