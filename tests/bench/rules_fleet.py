@@ -244,8 +244,8 @@ class PaperFleet:
         slow = self._has("slow_flow", before, rail)
         flow = f'{lane},peer="{self.names[before]}",peer_device="rail{rail}"'
         yield f"fabricpulse_qp_received_bytes_total{{{flow}}} {'@2000000@' if slow else '@3000000000@'}"
-        for quantile, delay in (("0.1", 3e-5), ("0.5", 5e-5)):
-            delay = 100 * delay if slow else delay
+        for quantile, usual in (("0.1", 3e-5), ("0.5", 5e-5)):
+            delay = 100 * usual if slow else usual
             yield f'fabricpulse_qp_recent_owd_seconds{{{flow},quantile="{quantile}"}} {delay:g}'
         yield from _histogram(
             "fabricpulse_qp_owd_seconds", flow, DELAY_BUCKETS_S, 5e-3 if slow else 6e-5, 1000
