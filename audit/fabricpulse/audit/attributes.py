@@ -188,7 +188,7 @@ def _host_values(host: HostReader) -> Iterator[tuple[str, str | None]]:
     yield "rdma_core", _library(host, "libibverbs.so.")
     yield "ofed", host.text("/sys/module/mlx5_core/version")
     yield "rdma_devices", _counted([device.hca or device.family for device in host.inventory.rdma])
-    if host.processes:
+    if host.sees_all_processes:
         running = {name for _, name in host.processes}
         yield "services", " ".join(name for name in SERVICES if name in running) or "none"
     for name in SYSCTLS:

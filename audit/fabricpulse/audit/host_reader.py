@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 
 from fabricpulse.audit.nvml import NvmlAnswer
+from fabricpulse.audit.routes import front_end
 from fabricpulse.core.shm.clock_page import ClockPageReader, ClockStatus
 from fabricpulse.hostinfo.device_filter import VIRTUAL, DeviceFilter
 from fabricpulse.hostinfo.gid_rules import Gid, NcclRules, nccl_index
@@ -189,7 +190,8 @@ class HostReader:
     @cached_property
     def ports(self) -> tuple[RdmaPort, ...]:
         """RDMA ports of the back-end network, in order of device: those of the rails if the fleet lists any, else all
-        of physical functions and of devices without a PCI function."""
+        of physical functions and of devices without a PCI function, but for Ethernet ports of the default route whose
+        board no other port has: they are the front end."""
         found = []
         for device in self.inventory.rdma:
             if device.pci_path and os.path.lexists(f"{device.pci_path}/physfn"):
@@ -200,7 +202,18 @@ class HostReader:
                     continue
                 layer = self.text(Path(f"{device.path}/ports/{number}/link_layer")) or ""
                 found.append(RdmaPort(device, number, netdev, layer))
-        return tuple(found)
+        if self.rails:
+            return tuple(found)
+        front = front_end(self)
+        boards = {(p.link_layer, p.device.board) for p in found if p.netdev not in front}
+        return tuple(
+            p
+            for p in found
+            if p.link_layer != "Ethernet"
+            or p.netdev not in front
+            or not boards
+            or (p.link_layer, p.device.board) in boards
+        )
 
     @cached_property
     def backend(self) -> tuple[Netdev, ...]:
@@ -303,13 +316,19 @@ class HostReader:
 
     @cached_property
     def processes(self) -> tuple[tuple[int, str], ...]:
-        """(pid, name) of what runs, in order of pid; empty where /proc does not show others' processes."""
+        """(pid, name) of what runs, in order of pid, as far as /proc shows it."""
         found = []
         for name in sorted((n for n in self.names("/proc") if n.isdigit() and len(n) < 9), key=int):
             comm = self.text(f"/proc/{name}/comm")
             if comm:
                 found.append((int(name), comm))
         return tuple(found)
+
+    @cached_property
+    def sees_all_processes(self) -> bool:
+        """Whether `processes` are those of the host: a container, and who may not see others' processes, do not see the
+        kernel's own threads."""
+        return any(name == "kthreadd" for _, name in self.processes)
 
     def limits(self, processes: Sequence[str], limit: str) -> list[ProcessLimit]:
         """The soft limit called `limit` ("Max locked memory") of each running process with one of these names."""
@@ -345,6 +364,10 @@ class HostReader:
             return None
         finally:
             os.close(descriptor)
+        # A kernel has always logged something: what gives nothing is not its log, but a console or /dev/null, which
+        # containers have in its place.
+        if not any(records):
+            return None
         for record in records:
             text = parse_record(record)
             if text:

@@ -31,6 +31,9 @@ def run(host: HostReader) -> Iterator[Outcome]:
             yield failed(f"{', '.join(down)} down", bond.name, members=" ".join(members))
         elif None in states.values():
             yield unknown("the state of a member cannot be read", bond.name, members=" ".join(members))
+        elif not members and host.netdev_text(bond, "operstate") == "down":
+            # The bonding module makes one by itself when it is loaded.
+            yield not_applicable("not in use: no member, and down", bond.name)
         elif len(members) < 2:
             count = "one member" if members else "no member"
             yield failed(count, bond.name, members=" ".join(members))

@@ -4,9 +4,11 @@ from collections.abc import Iterator
 
 from fabricpulse.audit.check import Check
 from fabricpulse.audit.host_reader import HostReader
-from fabricpulse.audit.model import Outcome, failed, passed, unknown
+from fabricpulse.audit.model import Outcome, failed, not_applicable, passed, unknown
 
 GIB = 1 << 30
+# Of diskless hosts and of distributions with an immutable root.
+IMAGES = ("squashfs", "erofs", "iso9660", "cramfs")
 
 CHECK = Check(
     id="disk-space",
@@ -35,7 +37,14 @@ def run(host: HostReader) -> Iterator[Outcome]:
         if (space.size, space.free) in seen:
             continue
         seen.add((space.size, space.free))
-        share = space.free / space.size if space.size else 0.0
+        if path == "/" and is_image(host.text("/proc/mounts") or ""):
+            # Full by nature, and nobody writes to it.
+            yield not_applicable("an image that is only read", path)
+            continue
+        if not space.size:
+            yield unknown("its file system does not tell its size", path)
+            continue
+        share = space.free / space.size
         evidence = {"free_bytes": space.free, "size_bytes": space.size}
         if path == "/dev/shm" and space.size < GIB:  # noqa: S108
             yield failed(f"{space.size >> 20} MiB in all", path, **evidence)
@@ -47,3 +56,9 @@ def run(host: HostReader) -> Iterator[Outcome]:
             yield passed(f"{share:.0%} free", path)
     if not seen:
         yield unknown("no file system can be measured")
+
+
+def is_image(mounts: str) -> bool:
+    """Whether the root file system is one of those that cannot be written to, by /proc/mounts."""
+    roots = [fields for line in mounts.splitlines() if len(fields := line.split()) >= 4 and fields[1] == "/"]
+    return bool(roots) and (roots[-1][2] in IMAGES or roots[-1][0] == "composefs")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from fabricpulse.audit.check import Check
 from fabricpulse.audit.host_reader import HostReader
-from fabricpulse.audit.model import Outcome, failed, not_applicable, passed
+from fabricpulse.audit.model import Outcome, failed, not_applicable, passed, unknown
 
 CHECK = Check(
     id="ecn-enabled",
@@ -34,16 +34,19 @@ def run(host: HostReader) -> Iterator[Outcome]:
         state = host.dcb(netdev.name)
         lossless = [p for p, on in enumerate(state.pfc_enabled or ()) if on] if state else []
         wanted = [str(p) for p in lossless] or priorities
-        off = [
-            f"{side} {priority}"
+        states = {
+            f"{side} {priority}": host.number(f"/sys/class/net/{netdev.name}/ecn/{side}/enable/{priority}")
             for side in ("roce_np", "roce_rp")
             for priority in wanted
-            if host.number(f"/sys/class/net/{netdev.name}/ecn/{side}/enable/{priority}") == 0
-        ]
+        }
+        off = [name for name, on in states.items() if on == 0]
         # Without PFC any priority may be the one that carries RoCE: one that is on is enough.
         is_off = off if lossless else (off if len(off) == 2 * len(wanted) else [])
         if is_off:
             yield failed(f"off: {', '.join(is_off[:8])}", netdev.name)
+        elif None in states.values() and (lossless or not any(states.values())):
+            unread = ", ".join(name for name, on in states.items() if on is None)
+            yield unknown(f"cannot be read: {unread}", netdev.name)
         else:
             yield passed("on", netdev.name)
     if not judged:

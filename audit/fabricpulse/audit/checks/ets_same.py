@@ -23,13 +23,14 @@ def run(host: HostReader) -> Iterator[Outcome]:
     roce = [port for port in host.ports if port.link_layer == "Ethernet" and port.netdev]
     states = {port.subject: host.dcb(port.netdev) for port in roce}
     values = {
-        name: " ".join(f"{p}:{c}" for p, c in enumerate(state.priority_to_class))
+        name: None
+        if state is None or not state.priority_to_class
+        else " ".join(f"{p}:{c}" for p, c in enumerate(state.priority_to_class))
         + " / "
         + " ".join(map(str, state.bandwidth_percent))
         for name, state in states.items()
-        if state is not None
     }
-    if roce and not values:
+    if roce and not any(values.values()):
         yield unknown("neither the drivers nor the kernel tell")
         return
     yield from same_on_all(values, "traffic classes", "no RoCE port")

@@ -28,11 +28,15 @@ def run(host: HostReader) -> Iterator[Outcome]:
         yield not_applicable("no NVIDIA GPU, or no RDMA device")
         return
     version = host.text("/proc/driver/nvidia/version")
-    if "nvidia_peermem" in host.modules:
-        yield passed("nvidia_peermem")
+    # Before the driver brought it (R465) the module was Mellanox's, and called otherwise.
+    loaded = sorted({"nvidia_peermem", "nv_peer_mem"} & host.modules)
+    if loaded:
+        yield passed(loaded[0])
     elif version and "Open Kernel Module" in version:
         yield passed("DMA-BUF by the open kernel module")
     elif version is None:
         yield unknown("/proc/driver/nvidia/version cannot be read")
+    elif not host.modules:
+        yield unknown("/proc/modules cannot be read")
     else:
         yield failed("neither nvidia_peermem nor the open kernel module", version=version.splitlines()[0])

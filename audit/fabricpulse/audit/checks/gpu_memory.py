@@ -33,10 +33,15 @@ def run(host: HostReader) -> Iterator[Outcome]:
     if answer.gpus is None:
         yield unknown(answer.reason)
         return
+    shown = host.names("/proc/driver/nvidia/gpus")
     known = {gpu.address: gpu for gpu in answer.gpus}
     for own in expected:
         gpu = known.get(own.address)
-        if gpu is None:
+        if gpu is None and shown and own.address not in shown:
+            yield unknown(
+                "the driver does not show it here, as in a container that has other GPUs", own.address
+            )
+        elif gpu is None:
             yield failed("NVML does not list it", own.address)
         elif gpu.uncorrected:
             yield failed(

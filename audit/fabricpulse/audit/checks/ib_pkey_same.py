@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fabricpulse.audit.check import Check
 from fabricpulse.audit.host_reader import HostReader
-from fabricpulse.audit.model import Outcome, failed, not_applicable
+from fabricpulse.audit.model import Outcome, failed, not_applicable, unknown
 from fabricpulse.audit.same import same_on_all
 
 CHECK = Check(
@@ -26,9 +26,11 @@ def run(host: HostReader) -> Iterator[Outcome]:
     for port in host.ports:
         if port.link_layer == "InfiniBand":
             base = f"{port.device.path}/ports/{port.number}/pkeys"
-            keys = {host.text(Path(f"{base}/{index}")) or "" for index in host.names(Path(base))}
+            keys = {key for index in host.names(Path(base)) if (key := host.text(Path(f"{base}/{index}")))}
             full = sorted(key for key in keys if re.fullmatch(r"0x[89a-f][0-9a-f]{3}", key))
-            if not full:
+            if not keys:
+                yield unknown("its partitions cannot be read", port.subject)
+            elif not full:
                 yield failed("full member of no partition", port.subject, keys=" ".join(sorted(keys)))
             else:
                 values[port.subject] = " ".join(full)

@@ -36,7 +36,9 @@ def run(host: HostReader) -> Iterator[Outcome]:
     for address, subject in sorted(devices.items()):
         group = f"/sys/bus/pci/devices/{address}/iommu_group"
         kind = host.text(f"{group}/type")
-        if kind is not None and kind != "identity":
+        if host.link_name(f"/sys/bus/pci/devices/{address}/driver") == "vfio-pci":
+            yield not_applicable("given to a virtual machine (vfio-pci)", subject)
+        elif kind is not None and kind != "identity":
             yield failed(f"translated by the IOMMU ({kind})", subject, type=kind, pci_address=address)
         elif kind is None and os.path.lexists(host.place(group)):
             yield unknown("the type of its IOMMU group cannot be read", subject, pci_address=address)

@@ -12,7 +12,9 @@ KINDS = {
     "hung task": re.compile(r"blocked for more than \d+ seconds"),
     "lockup": re.compile(r"(soft|hard) lockup|rcu.*(self-detected stall|detected stalls)"),
     "out of memory": re.compile(r"Out of memory: Kill|oom-kill:constraint=CONSTRAINT_NONE"),
-    "file system": re.compile(r"EXT4-fs error|XFS .*(corruption|shut ?down)|BTRFS.*error|I/O error, dev "),
+    "file system": re.compile(
+        r"EXT4-fs error|XFS .*(corruption|shut ?down)|BTRFS.*error|I/O error, dev (?!fd\d|sr\d)"
+    ),
 }
 
 CHECK = Check(

@@ -23,13 +23,17 @@ CHECK = Check(
 def run(host: HostReader) -> Iterator[Outcome]:
     """Outcomes of the subjects."""
     judged = False
+    # The netdev of an InfiniBand port (IPoIB) may be off while the port is used.
+    ipoib = {port.netdev for port in host.ports if port.link_layer == "InfiniBand"}
     for netdev in host.backend:
+        if netdev.name in ipoib:
+            continue
         count = host.number(f"/sys/class/net/{netdev.name}/carrier_down_count")
         if count is not None:
             judged = True
             yield judge(netdev.name, count)
     for port in host.ports:
-        if port.link_layer == "InfiniBand" and not port.netdev:
+        if port.link_layer == "InfiniBand":
             count = host.number(Path(f"{port.device.path}/ports/{port.number}/counters/link_downed"))
             if count is not None:
                 judged = True

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from fabricpulse.audit.check import Check
 from fabricpulse.audit.host_reader import HostReader
-from fabricpulse.audit.model import Outcome, failed, not_applicable, passed
+from fabricpulse.audit.model import Outcome, failed, not_applicable, passed, unknown
 
 CHECK = Check(
     id="memory-ecc",
@@ -24,11 +24,13 @@ def run(host: HostReader) -> Iterator[Outcome]:
     controllers = [name for name in host.names(base) if re.fullmatch(r"mc[0-9]+", name)]
     counts = {name: host.number(f"{base}/{name}/ue_count") for name in controllers}
     known = {name: count for name, count in counts.items() if count is not None}
-    if not known:
+    for name in sorted(set(counts) - set(known)):
+        yield unknown("its count cannot be read", name)
+    if not counts:
         yield not_applicable("the kernel does not watch the memory here")
         return
     for name, count in known.items():
         if count:
             yield failed(f"{count} errors that could not be corrected", name, ue_count=count)
-    if not any(known.values()):
+    if known and not any(known.values()):
         yield passed(f"none at {len(known)} controllers")

@@ -25,10 +25,7 @@ def run(host: HostReader) -> Iterator[Outcome]:
     servers = NAMESERVER.findall(host.text("/etc/resolv.conf") or "")
     name = host.text("/proc/sys/kernel/hostname") or ""
     if host.resolve is None or not name:
-        if servers:
-            yield passed(f"name servers: {', '.join(servers)}")
-        else:
-            yield unknown("no name server in /etc/resolv.conf, and look-ups cannot be tried here")
+        yield unknown(f"look-ups cannot be tried here; name servers: {', '.join(servers) or 'none'}")
         return
     addresses = host.resolve(name)
     if not addresses:

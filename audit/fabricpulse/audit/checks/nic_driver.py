@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from fabricpulse.audit.check import Check
 from fabricpulse.audit.host_reader import HostReader
 from fabricpulse.audit.model import Outcome, failed, not_applicable, passed
+from fabricpulse.audit.routes import bond_members
 
 CHECK = Check(
     id="nic-driver",
@@ -40,6 +41,15 @@ def run(host: HostReader) -> Iterator[Outcome]:
         subject = (host.names(f"{path}/net") or [address])[0]
         if not driver:
             yield failed("no driver", subject, pci_address=address)
+        elif driver == "vfio-pci":
+            yield passed("given to a virtual machine (vfio-pci)", subject)
+        elif not devices and (bond := host.link_name(f"/sys/class/net/{subject}/master")):
+            # RoCE LAG: the ports of a bond have one RDMA device together, that of the first.
+            others = [name for name in bond_members(host, bond) if name != subject]
+            if any(host.names(f"/sys/class/net/{name}/device/infiniband") for name in others):
+                yield passed(f"{driver}, its RDMA device is that of {bond}", subject)
+            else:
+                yield failed(f"{driver} without an RDMA device", subject, pci_address=address, driver=driver)
         elif not devices:
             yield failed(f"{driver} without an RDMA device", subject, pci_address=address, driver=driver)
         else:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fabricpulse.audit.check import Check
 from fabricpulse.audit.host_reader import HostReader
-from fabricpulse.audit.model import Outcome, failed, not_applicable, passed
+from fabricpulse.audit.model import Outcome, failed, not_applicable, passed, unknown
 
 CHECK = Check(
     id="nic-numa",
@@ -32,6 +32,10 @@ def run(host: HostReader) -> Iterator[Outcome]:
         numa = host.number(Path(f"{port.device.pci_path}/numa_node"))
         if numa is None or numa < 0:
             yield failed("the firmware does not tell its NUMA node", port.subject, numa_node=numa)
+        elif numa not in with_gpu and -1 in with_gpu:
+            yield unknown(
+                "the firmware does not tell the NUMA nodes of all GPUs", port.subject, numa_node=numa
+            )
         elif numa not in with_gpu:
             yield failed(f"NUMA node {numa} has no GPU", port.subject, numa_node=numa)
         else:

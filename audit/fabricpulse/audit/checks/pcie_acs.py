@@ -84,6 +84,8 @@ def acs_control(config: bytes) -> int | None:
     # 48 bits of capability each at least: a list in a circle ends.
     for _ in range(960):
         header = struct.unpack_from("<I", config, offset)[0]
+        if header == 0xFFFFFFFF:
+            return None  # what a function reads as that does not answer
         if header & 0xFFFF == ACS_CAPABILITY and offset + 8 <= len(config):
             return int(struct.unpack_from("<H", config, offset + 6)[0])
         offset = header >> 20 & 0xFFC

@@ -26,11 +26,12 @@ def run(host: HostReader) -> Iterator[Outcome]:
     roce = [port for port in host.ports if port.link_layer == "Ethernet" and port.netdev]
     states = {port.subject: host.dcb(port.netdev) for port in roce}
     values = {
-        name: " ".join(str(p) for p, on in enumerate(state.pfc_enabled or ()) if on) or "none"
+        name: None
+        if state is None or state.pfc_enabled is None
+        else " ".join(str(p) for p, on in enumerate(state.pfc_enabled) if on) or "none"
         for name, state in states.items()
-        if state is not None
     }
-    if roce and not values:
+    if roce and not any(values.values()):
         yield unknown("neither the drivers nor the kernel tell")
         return
     yield from same_on_all(values, "PFC", "no RoCE port")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from fabricpulse.audit.check import Check
 from fabricpulse.audit.host_reader import HostReader
-from fabricpulse.audit.model import Outcome, failed, not_applicable, passed
+from fabricpulse.audit.model import Outcome, failed, not_applicable, passed, unknown
 
 CHECK = Check(
     id="roce-gid",
@@ -23,7 +23,10 @@ def run(host: HostReader) -> Iterator[Outcome]:
     if not roce:
         yield not_applicable("no RoCE port")
     for port in roce:
-        table, _ = host.gid_table(port)
+        table, size = host.gid_table(port)
+        if not size:
+            yield unknown("its GID table cannot be read", port.subject, rdma_device=port.device.name)
+            continue
         if not table:
             yield failed("no GID", port.subject, rdma_device=port.device.name)
             continue
@@ -33,7 +36,9 @@ def run(host: HostReader) -> Iterator[Outcome]:
             yield failed("the entry that NCCL takes is empty", port.subject, index=host.nccl.gid_index)
         elif gid.roce_version == 1:
             yield failed(f"NCCL takes index {index}, RoCE v1", port.subject, gid=gid.text, type=gid.kind)
+        elif not gid.kind:
+            yield unknown(f"NCCL takes index {index}, whose type cannot be read", port.subject, gid=gid.text)
         elif not gid.is_valid:
             yield failed(f"NCCL takes index {index}, a link-local address", port.subject, gid=gid.text)
         else:
-            yield passed(f"index {index}, {gid.kind or 'type not told'}", port.subject)
+            yield passed(f"index {index}, {gid.kind}", port.subject)

@@ -26,13 +26,14 @@ def run(host: HostReader) -> Iterator[Outcome]:
     roce = [port for port in host.ports if port.link_layer == "Ethernet" and port.netdev]
     states = {port.subject: host.dcb(port.netdev) for port in roce}
     values = {
-        name: ("DSCP " + " ".join(f"{d}:{p}" for d, p in sorted(state.dscp_to_priority.items())))
+        name: None
+        if state is None
+        else ("DSCP " + " ".join(f"{d}:{p}" for d, p in sorted(state.dscp_to_priority.items())))
         if state.dscp_to_priority
         else "priority"
         for name, state in states.items()
-        if state is not None
     }
-    if roce and not values:
+    if roce and not any(values.values()):
         yield unknown("neither the drivers nor the kernel tell")
         return
     yield from same_on_all(values, "trust", "no RoCE port")

@@ -1,0 +1,60 @@
+"""Outcomes that would lie: healthy hosts of other kinds are not accused, and what was not read does not pass."""
+
+from pathlib import Path
+
+import pytest
+from tests.fixtures.audit_hosts import CASES, Case, N, P, U, route, routes
+from tests.fixtures.host_tree import GpuHost
+
+from fabricpulse.audit.checks.cpu_offline import cpus
+from fabricpulse.audit.checks.pcie_acs import acs_control
+from fabricpulse.audit.registry import host_checks
+
+RUN = {entry.check.id: entry.run for entry in host_checks()}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name.replace(" ", "_"))
+def test_outcome(case: Case, tmp_path: Path) -> None:
+    """Of the host that is played, and of no other subject is worse said than passed."""
+    host = GpuHost(tmp_path, nics=2, infiniband=case.infiniband)
+    case.play(host)
+    reader = host.reader()
+    said = {outcome.subject: outcome.status for outcome in RUN[case.check](reader)}
+    assert {subject: said.get(subject) for subject in case.says} == case.says, said
+    assert {s for subject, s in said.items() if subject not in case.says} <= {P, N}
+
+
+def test_name_of_a_copied_tree_is_not_looked_up(tmp_path: Path) -> None:
+    """A name server in a file is no answer of one."""
+    reader = GpuHost(tmp_path).reader()
+    reader.resolve = None
+    assert [o.status for o in RUN["name-resolution"](reader)] == [U]
+
+
+def test_front_end_of_another_board_is_no_back_end(tmp_path: Path) -> None:
+    """Without a list of rails a slower NIC with the default route is not compared with those of jobs; one of the same
+    board is."""
+    host = GpuHost(tmp_path, nics=4)
+    host.rails = {}
+    routes(route("vlan0", "00000000", "00000000", "0100000A", "0003"))(host)
+    host.sys.netdev("vlan0", 95, pci=None)
+    host.sys.link(host.sys.net("vlan0") / "lower_eth3np0", host.sys.net("eth3np0"))
+    assert [port.netdev for port in host.reader().ports] == [f"eth{n}np0" for n in range(4)]
+    host.sys.write(host.sys.ib("mlx5_3") / "board_id", "MT_0000000425")
+    reader = host.reader()
+    assert [port.netdev for port in reader.ports] == [f"eth{n}np0" for n in range(3)]
+    assert [netdev.name for netdev in reader.backend] == [f"eth{n}np0" for n in range(3)]
+
+
+def test_a_bridge_that_does_not_answer_is_unknown() -> None:
+    """All ones are no list of capabilities without ACS."""
+    assert acs_control(b"\xff" * 4096) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("", set()), ("0", {0}), ("0-2,5", {0, 1, 2, 5}), ("x", None), ("0-", None), ("1,", None), (None, None)],
+)
+def test_cpu_lists(text: str | None, found: set[int] | None) -> None:
+    """As the kernel writes them."""
+    assert cpus(text) == found
