@@ -10,8 +10,8 @@ BOUND = MetricSpec(
 ESTIMATED_ERROR = MetricSpec(
     "fabricpulse_clock_estimated_error_seconds",
     "gauge",
-    "What fleet time of this host is likely off by, while that is known: 99 % of what its edges measured in the last "
-    "minutes is so near what all others say. An estimate; the guarantee is the bound.",
+    "Likely error of fleet time on this host, while known: 99 % of what its edges measured in the last "
+    "minutes agrees within it with what all others predict. An estimate; the guarantee is the bound.",
 )
 OFFSET = MetricSpec("fabricpulse_clock_offset_seconds", "gauge", "Fleet time minus this host's system clock.")
 FREQUENCY = MetricSpec(
@@ -39,7 +39,7 @@ HOST_CLOCK_STEPS = MetricSpec(
 CONTRADICTIONS = MetricSpec(
     "fabricpulse_clock_contradictions_total",
     "counter",
-    "Times that fleet time of this host was found wrong and set anew, by what showed it: causality (delays below 0), "
+    "Times that fleet time of this host was found wrong and set again, by what showed it: causality (delays below 0), "
     "edges (clocks of most peers jumped at once), epoch (the mesh began another stamp clock), suspend, vmclock.",
     ("source",),
 )
@@ -127,7 +127,8 @@ RESIDUAL = MetricSpec(
 HELD_OUT = MetricSpec(
     "fabricpulse_clocksync_held_out_residual_seconds",
     "gauge",
-    "What edges measure minus what all others say, in the last solve: this share of the edges (0.5, 0.99) is within. "
+    "What edges measure minus what all others predict, in the last solve: this share of the edges (0.5, 0.99) is "
+    "within. "
     "The error to expect between neighbours, and that of the edge itself on top; no bound, as what all edges of a host "
     "hide does not show.",
     ("share",),
@@ -151,7 +152,7 @@ NIC_BIAS = MetricSpec(
 DATAGRAMS = MetricSpec(
     "fabricpulse_clocksync_datagrams_total",
     "counter",
-    "Reports as datagrams by what became of them: taken, answered, or why not; overflowed: the kernel had no room.",
+    "Reports as datagrams by outcome: taken, answered, or why not; overflowed: the kernel had no room.",
     ("outcome",),
 )
 

@@ -23,7 +23,7 @@ class FaultAlerting(Alerting, frozen=True):
 
     labels : labels that the rule's alert has beside its own, so that both are one alert: the cluster, external labels
     of Prometheus, what the rule was rendered with. confidence : probability of a suspect from which on it is pushed;
-    the rule's knob faultConfidence. resolve_hold_s : how long after the fault is gone the end is told, seconds;
+    the rule's knob faultConfidence. resolve_hold_s : how long after the fault is gone the alert is resolved, seconds;
     faultKeepFiring, the scrape interval and the evaluation interval together, so that the rule's copy has ended by
     then. At most three times resend_s.
     """

@@ -26,7 +26,7 @@ class KeptPair(NamedTuple):
 
 
 class Dealt(msgspec.Struct, frozen=True):
-    """A round as it is told to the exporters. number : 0 for none. until_s : monotonic. edges : by host, msgpack of a
+    """A round as it is sent to the exporters. number : 0 for none. until_s : monotonic. edges : by host, msgpack of a
     tuple of EdgeName.
     """
 

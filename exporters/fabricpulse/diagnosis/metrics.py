@@ -48,7 +48,7 @@ DIAGNOSIS_SECONDS = MetricSpec(
 TOPOLOGY_KNOWN = MetricSpec(
     "fabricpulse_topology_known",
     "gauge",
-    "1 while a tree of leaves, learned from delays, is told (/api/v1/topology), else 0.",
+    "1 while there is a tree of leaves, learned from delays (/api/v1/topology), else 0.",
 )
 TOPOLOGY_AGE = MetricSpec(
     "fabricpulse_topology_age_seconds",
@@ -58,11 +58,11 @@ TOPOLOGY_AGE = MetricSpec(
 TOPOLOGY_NICS = MetricSpec(
     "fabricpulse_topology_nics", "gauge", "NICs. place: placed (their leaf is known), unknown.", ("place",)
 )
-TOPOLOGY_LEAVES = MetricSpec("fabricpulse_topology_leaves", "gauge", "Leaves that are told.")
+TOPOLOGY_LEAVES = MetricSpec("fabricpulse_topology_leaves", "gauge", "Leaves of the learned tree.")
 TOPOLOGY_UNSEPARATED = MetricSpec(
     "fabricpulse_topology_leaves_unseparated",
     "gauge",
-    "Leaves that are told and may be parts of others: no pairs of NICs hold them apart.",
+    "Leaves of the learned tree that may be parts of others: no pairs of NICs separate them.",
 )
 TOPOLOGY_EDGES = MetricSpec(
     "fabricpulse_topology_edges",

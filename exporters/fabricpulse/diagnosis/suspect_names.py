@@ -14,8 +14,8 @@ _MOST_SUFFERERS = 8
 
 
 def without_fabric(layout: Layout, findings: Sequence[Finding]) -> list[Finding]:
-    """Without "the fabric" where something by name is told beside it. The fabric is all that lies between two leaves,
-    as far as nothing is known of it (of the paths of a host that traces none, too); a way into or out of it is less.
+    """Without "the fabric" where a named component is reported beside it. The fabric is everything between two leaves
+    that is unknown (also of the paths of a host that traces none); a link into or out of it is less.
     """
     first = layout.table.first_unnamed
     switches, links = set[int](), set[tuple[int, int]]()
@@ -38,7 +38,7 @@ def without_fabric(layout: Layout, findings: Sequence[Finding]) -> list[Finding]
             return bool(switches or links)
         if kind is not Kind.LINK or max(a, b) < first:
             return False
-        # The switch that is told may be what this way leads to, or comes from.
+        # The reported switch may be at either end of this link.
         if b >= first:
             return a in near or any(cabled(a, switch) for switch in switches)
         return b in far or any(cabled(switch, b) for switch in switches)

@@ -26,7 +26,7 @@ def topology_json(last: Surveyed | None, keep_s: float, now_s: float) -> bytes:
 
 
 def expose_topology(out: Exposition, last: Surveyed | None, keep_s: float, now_s: float) -> None:
-    """Adds what is known of the tree. Figures of one that may be told no more are left out; its age is told."""
+    """Adds what is known of the tree. Figures of an expired one are left out, but its age is reported."""
     known = last is not None and believed(last, keep_s, now_s)
     out.add(m.TOPOLOGY_KNOWN, (), int(known and last is not None and last.placed > 0))
     if last is None:

@@ -32,7 +32,7 @@ class MembershipSource(Section, frozen=True):
     same document, with http_client where it asks for TLS, a password or a token. dns : for each network, a name whose
     addresses are the members' addresses on it; hosts are named by reverse look-up. devices : with dns, the device of
     each network on every host. refresh_s : how often the membership is read again, seconds. max_shrink : a membership
-    that loses more than this share of the hosts at once is held back, and told, until it has been so for shrink_hold_s
+    that loses more than this share of the hosts at once is held back and logged until it has been so for shrink_hold_s
     or SIGHUP confirms it; 1 holds nothing back. shrink_hold_s : how long such a membership is held back, seconds.
     """
 
@@ -118,8 +118,8 @@ class NicAlerting(Alerting, frozen=True):
 
     labels : labels of the rule's alert, so that both are one alert: instance (default: this host's name), job
     (default: fabricpulse-mesh), external labels of Prometheus if it has some, and what the rule was rendered with.
-    alertname, device and network are set by the exporter. resolve_hold_s : how long after the NIC is back the end is
-    told, seconds; a little more than the scrape interval and the evaluation interval of Prometheus together, so that
+    alertname, device and network are set by the exporter. resolve_hold_s : how long after the NIC is back the alert is
+    resolved, seconds; a little more than scrape interval and evaluation interval of Prometheus together, so that
     its copy of the alert has ended by then; 0 where Prometheus has no such rule. At most three times resend_s, or the
     alert would expire before.
     """
@@ -151,13 +151,13 @@ class FrontEnd(Section, frozen=True):
 
 
 class Evidence(Section, frozen=True):
-    """Where the evidence of this host's flows goes, so that a fault is pinned to a component of the fabric.
+    """Where the evidence of this host's flows goes, so that a fault is located to a component of the fabric.
 
     url : base URL of the clocksync coordinator; default: where the membership comes from, with membership.url.
-    http_client : TLS, password or token that it asks for. delays_s : how often the least delay of each edge is told,
+    http_client : TLS, password or token that it asks for. delays_s : how often the least delay of each edge is reported
     too, seconds: the coordinator learns the fabric's leaves and pods from it; 0 = never. A tenth of the coordinator's
-    delays_keep_s. temporary_peers : further peers that the coordinator may deal to a NIC at once, for some minutes,
-    where they tell it below which leaf the NIC is; 0 = none. They are probed on the UDP port 16 above probe.port.
+    delays_keep_s. temporary_peers : further peers that the coordinator may assign to a NIC at a time, for some minutes,
+    to find out below which leaf the NIC is; 0 = none. They are probed on the UDP port 16 above probe.port.
     """
 
     url: str = ""

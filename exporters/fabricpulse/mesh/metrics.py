@@ -28,10 +28,11 @@ NIC_STATE = MetricSpec(
 NIC_CAUSE = MetricSpec(
     "fabricpulse_nic_disconnect_cause",
     "gauge",
-    "1 while the NIC is disconnected or unknown, by cause: silent (no peer answers), link (no carrier, down, or "
-    "gone), "
-    "one_way (peers are heard and do not hear us), never_seen (since the start), peer_gone (the only host that it "
-    "reached is silent on other NICs too), one_peer_only (its only peer host is silent, and nothing tells which "
+    "1 while the NIC is disconnected or unknown, by cause: silent (no probe of any peer arrives), link (no carrier, "
+    "down, or gone), "
+    "one_way (probes of peers arrive, ours do not arrive there), never_seen (since the start), peer_gone (the only "
+    "host that it "
+    "reached is silent on other NICs too), one_peer_only (its only peer host is silent, and it is not known which "
     "end "
     "has failed), no_socket (this exporter cannot open its probe socket).",
     (*_NIC, "cause"),
@@ -45,7 +46,7 @@ NIC_DISCONNECTS = MetricSpec(
 NIC_RECONNECTS = MetricSpec(
     "fabricpulse_nic_reconnects_total",
     "counter",
-    "How often a disconnected NIC has found a peer again.",
+    "How often a disconnected NIC has exchanged probes with a peer again.",
     _NIC,
 )
 NIC_CHANGED = MetricSpec(
@@ -57,7 +58,7 @@ NIC_CHANGED = MetricSpec(
 NIC_OUTAGE = MetricSpec(
     "fabricpulse_nic_disconnect_duration_seconds",
     "histogram",
-    "How long disconnects have lasted, from the last sign of a peer to the next.",
+    "How long disconnects have lasted, from the last probe of a peer to the next.",
     _NIC,
     _seconds(native.OUTAGE_BUCKETS_NS),
 )
@@ -71,8 +72,8 @@ PROBE_OWD = MetricSpec(
 PROBES_DROPPED = MetricSpec(
     "fabricpulse_probes_dropped_total",
     "counter",
-    "Packets that arrived and were not taken: malformed, wrong_fleet (unknown key), bad_mac, replay, not_a_member, "
-    "unconfirmed (a start of the peer that has not yet proved that it hears us), rate.",
+    "Packets that arrived and were rejected: malformed, wrong_fleet (unknown key), bad_mac, replay, not_a_member, "
+    "unconfirmed (a restarted peer that has not yet echoed a recent packet of ours), rate.",
     (*_NIC, "reason"),
 )
 PROBE_OVERFLOWS = MetricSpec(
@@ -128,8 +129,8 @@ EDGE_LOST = MetricSpec(
 EDGE_OUTBOUND_LOST = MetricSpec(
     "fabricpulse_edge_outbound_probes_lost_total",
     "counter",
-    "Probe packets to the peer that it has not received, by the count that it reports. Stands still while it is "
-    "not heard.",
+    "Probe packets to the peer that it has not received, by the count that it reports. Constant while nothing "
+    "arrives from it.",
     _EDGE,
 )
 EDGE_RTT = MetricSpec(
@@ -156,12 +157,15 @@ EDGE_WORST_LOSS = MetricSpec(
     _EDGE,
 )
 EDGE_INBOUND = MetricSpec(
-    "fabricpulse_edge_inbound_up", "gauge", "1 if the peer is heard. No sample before it first was.", _EDGE
+    "fabricpulse_edge_inbound_up",
+    "gauge",
+    "1 if probes of the peer arrive. No sample before the first.",
+    _EDGE,
 )
 EDGE_OUTBOUND = MetricSpec(
     "fabricpulse_edge_outbound_up",
     "gauge",
-    "1 if the peer says that it hears us. No sample while the peer is not heard.",
+    "1 if the peer reports that it receives our probes. No sample while nothing arrives from the peer.",
     _EDGE,
 )
 EDGE_OWD = MetricSpec(
@@ -201,7 +205,7 @@ EDGE_PATHS_DOWN = MetricSpec(
 EDGE_BASELINE = MetricSpec(
     "fabricpulse_edge_owd_baseline_seconds",
     "gauge",
-    "Median delay that this edge has when it is well: one-way, or round trip while there is no fleet time.",
+    "Baseline: median delay of this edge while it is healthy: one-way, or round trip while there is no fleet time.",
     _EDGE,
 )
 EDGE_ELEVATED = MetricSpec(
@@ -222,9 +226,9 @@ EDGE_EVIDENCE = MetricSpec(
     "fabricpulse_edge_evidence",
     "gauge",
     "1 while this host sees something wrong with the edge: own_nic_disconnected, peer_silent, peer_host_silent (no "
-    "NIC of several), peer_nic_silent (another one is heard), pair_silent (heard on another edge), "
-    "peer_does_not_hear, "
-    "paths_down. What is seen from here, not who is at fault. No sample when well.",
+    "NIC of several), peer_nic_silent (another one sends), pair_silent (it sends on another edge), "
+    "peer_does_not_hear (our probes do not arrive), "
+    "paths_down. An observation of this host, no diagnosis. No sample when healthy.",
     (*_EDGE, "evidence"),
 )
 FRONT_END_CONNECTED = MetricSpec(
@@ -236,7 +240,7 @@ FRONT_END_CONNECTED = MetricSpec(
 FRONT_END_DISCONNECTS = MetricSpec(
     "fabricpulse_front_end_disconnects_total",
     "counter",
-    "How often no server on the front-end network answered. Seen afterwards: nothing is scraped meanwhile.",
+    "How often no server on the front-end network answered. Visible afterwards only: nothing is scraped meanwhile.",
 )
 FRONT_END_DOWN = MetricSpec(
     "fabricpulse_front_end_disconnected_seconds_total",
@@ -274,11 +278,11 @@ ENGINE_REALTIME = MetricSpec(
 SAMPLES = MetricSpec(
     "fabricpulse_probe_samples_total", "counter", "Samples of probe trains written to shared memory."
 )
-MEMBERS = MetricSpec("fabricpulse_mesh_members", "gauge", "Hosts of the fleet that this host knows of.")
+MEMBERS = MetricSpec("fabricpulse_mesh_members", "gauge", "Hosts in the membership that this host has read.")
 MEMBER = MetricSpec(
     "fabricpulse_mesh_member",
     "gauge",
-    "1 if this host is in the membership that it has read, 0 if not: then it probes nothing. No sample before "
+    "1 if this host is in the membership that it has read, 0 if not: then it sends no probes. No sample before "
     "it has "
     "read one.",
 )
@@ -301,7 +305,7 @@ PATH_TRACES_UNANSWERED = MetricSpec(
 TEMPORARY_PEERS = MetricSpec(
     "fabricpulse_mesh_temporary_peers",
     "gauge",
-    "Temporary peers of this host's NICs that are probed now, because the coordinator has dealt them.",
+    "Temporary peers of this host's NICs that are probed now, as the coordinator has assigned them.",
 )
 PATHS_KNOWN = MetricSpec(
     "fabricpulse_mesh_paths_known", "gauge", "Source ports to a peer of which at least one switch is known."

@@ -16,7 +16,7 @@ class Worst(Section, frozen=True):
     """The few that are shown by name.
 
     count : number of queue pairs that are shown at most, and of waiting requests beside the four oldest of each
-    process, without which its rank would look as if it waited for nobody; 0 for none at all. owd_s : mean one-way
+    process, without which its rank would seem to wait for no peer; 0 for none at all. owd_s : mean one-way
     delay above which a queue pair is bad, seconds. waiting_s : age above which a waiting request is old, seconds.
     """
 
@@ -32,7 +32,7 @@ class StallAlerting(Alerting, frozen=True):
     labels : labels that the rule's alert has beside its own, so that both are one alert: the cluster label, external
     labels of Prometheus. stalled_s : a collective is stalled when for so long, in seconds, nothing has moved on a
     connection with an unfinished request; the rule's knob stalledSeconds. resolve_hold_s : how long after the
-    collective goes on the end is told, seconds; a little more than scrape interval and evaluation interval of
+    collective goes on the alert is resolved, seconds; a little more than scrape interval and evaluation interval of
     Prometheus together; at most three times resend_s. peer_url : URL of the qp exporter of another host, which is
     asked what a rank there waits for; {host} is what the plugin calls the host. peer_client : TLS, client certificate,
     password or token for that. A password or token is for https alone: names of peers come from the jobs.

@@ -90,7 +90,7 @@ LANE_FAILOVERS = MetricSpec(
 LANE_STALLS = MetricSpec(
     "fabricpulse_lane_stalls_total",
     "counter",
-    "Failovers that the stall timer had noticed first.",
+    "Failovers that the stall timer detected first.",
     ("workload", "device"),
 )
 LANE_REPATHS = MetricSpec(
@@ -102,13 +102,13 @@ LANE_REPATHS = MetricSpec(
 LANE_CORRUPT_FRAMES = MetricSpec(
     "fabricpulse_lane_corrupt_frames_total",
     "counter",
-    "Frames that arrived over this NIC with a wrong checksum; they were thrown away and sent again.",
+    "Frames that arrived over this NIC with a wrong checksum; they were discarded and sent again.",
     ("workload", "device"),
 )
 NIC_AVOIDED = MetricSpec(
     "fabricpulse_lane_nic_avoided",
     "gauge",
-    "Processes of the job that have been told to keep off this NIC (nic.avoid).",
+    "Processes of the job that avoid this NIC by a command (nic.avoid).",
     ("workload", "device"),
 )
 COLLECTIVE_BANDWIDTH = MetricSpec(
@@ -139,13 +139,13 @@ _RANK = ("workload", "communicator", "rank")
 RANK_OPERATIONS = MetricSpec(
     "fabricpulse_rank_operations_total",
     "counter",
-    "Collectives (no sends and receives) of one rank of a communicator that ended: how far the rank has come.",
+    "Collectives (no sends and receives) of one rank of a communicator that ended: the progress of the rank.",
     _RANK,
 )
 RANK_BUSY = MetricSpec(
     "fabricpulse_rank_busy_seconds_total",
     "counter",
-    "Summed durations of a rank's ended collectives. All ranks end together: who enters late is in them for less time.",
+    "Summed durations of a rank's ended collectives. All ranks end together: a late rank spends less time in them.",
     _RANK,
 )
 RANK_IN_PROGRESS = MetricSpec(
@@ -157,7 +157,7 @@ RANK_IN_PROGRESS = MetricSpec(
 HEARTBEAT_AGE = MetricSpec(
     "fabricpulse_plugin_heartbeat_age_seconds",
     "gauge",
-    "Time since the plugin in a process of the job last gave a sign of life: 1 or less, unless the process is stopped "
+    "Time since the last heartbeat of the plugin in a process of the job: 1 or less, unless the process is stopped "
     "or stuck. rank : the launcher's.",
     ("workload", "rank", "pid"),
 )
@@ -178,13 +178,13 @@ RANK_WAITED = MetricSpec(
     "fabricpulse_request_waited_seconds_total",
     "counter",
     "Time in which requests of a rank have not moved for 50 ms or more, whatever they waited for; not while its "
-    "process gave no sign of life.",
+    "process had no heartbeat.",
     ("workload", "rank"),
 )
 PEER_WAITED = MetricSpec(
     "fabricpulse_request_waited_for_peer_seconds_total",
     "counter",
-    "Time in which requests of a rank have waited for what a peer rank had not offered: its data, or a place for ours. "
+    "Time in which requests of a rank have waited for a peer rank that had not posted its data, or a receive for ours. "
     "Of the 64 peers that were waited for most.",
     ("workload", "rank", "peer", "peer_rank"),
 )

@@ -24,7 +24,7 @@ SENT_BYTES = MetricSpec(
 RECEIVED_BYTES = MetricSpec(
     "fabricpulse_verbs_received_bytes_total",
     "counter",
-    "Bytes that receive completions told of. RDMA WRITEs without immediate data have none at the receiver.",
+    "Bytes reported by receive completions. RDMA WRITEs without immediate data have none at the receiver.",
     _PAIR,
 )
 MESSAGES = MetricSpec(

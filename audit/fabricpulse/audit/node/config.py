@@ -11,7 +11,7 @@ from fabricpulse.core.config import Section
 class NodeConfig(Section, frozen=True):
     """`fabricpulse audit node --config FILE`.
 
-    token_file : file with the bearer token that whoever asks for an audit must show, the same on all hosts; read again
+    token_file : file with the bearer token that requests for an audit must carry, the same on all hosts; read again
     when it changes. The agent does not start without. host : this host's name in the fleet; the system's host name if
     empty. state : folder in which reports are kept. keep_runs : how many reports are kept. nccl_gid_index : what jobs
     set NCCL_IB_GID_INDEX to, -1 if they do not. transfers : whether this host takes part in tests of bandwidth and

@@ -24,10 +24,10 @@ class CoordinatorConfig(Section, frozen=True):
     """
 
     membership: str = ""
-    # A topology file, which declares the leaf of each NIC: faults are then told apart by leaf.
+    # A topology file, which declares the leaf of each NIC: faults are then located to a leaf.
     topology: str = ""
-    # How long the least delay of a pair of NICs counts, seconds: the fabric's leaves and pods are told from them. A NIC
-    # that has moved is told at its new place within as long. Ten times the exporters' evidence.delays_s.
+    # How long the least delay of a pair of NICs counts, seconds: the fabric's leaves and pods are inferred from them. A
+    # NIC that has moved is reported at its new place within that time. Ten times the exporters' evidence.delays_s.
     delays_keep_s: Annotated[float, Meta(ge=10, le=_DAY_S)] = 600.0
     # Virtual machines may share a machine. With false, each host has one of its own: a few that are near one another
     # are then a leaf, also where all are virtual.
@@ -43,8 +43,8 @@ class CoordinatorConfig(Section, frozen=True):
     anchor_wait_s: Annotated[float, Meta(ge=0, le=_DAY_S)] = 30.0
     # How much the rate of a clock may change between two reports, in parts per 10^9; part of the bound.
     drift_ppb: DriftPpb = 250.0
-    # Growth of the error bound of what clocks may do together while nobody sees it: all that follow an anchor whose
-    # chronyd may have died, or a part of the fleet that is cut off. In parts per 10^9; the same as the sidecars'
+    # Growth of the error bound for a common drift that no edge shows: of all clocks that follow an anchor whose
+    # chronyd may have died, or of a part of the fleet that is cut off. In parts per 10^9; the same as the sidecars'
     # clock.holdover_drift_ppb, the worst clock of the fleet.
     holdover_drift_ppb: HoldoverDriftPpb = 1_000
 

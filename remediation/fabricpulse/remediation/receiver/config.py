@@ -217,12 +217,12 @@ class AccessConfig(Section, frozen=True):
 
 
 class NotifyConfig(Section, frozen=True):
-    """Who is told what was decided.
+    """A destination of notifications about decisions.
 
-    name : unique name of the destination; how far it has been told is kept under it. url : where it is told: the URL
+    name : unique name of the destination; its position in the journal is kept under it. url : where to send: the URL
     of a webhook, or the base URL of Grafana. kind : `webhook` posts one JSON object a line of the journal (id, at,
     event, host, device, detail) to `url`; `grafana` posts annotations to the Grafana at `url`. events : events of the
-    journal that are told. http_client : TLS, password or token that it asks for.
+    journal that are sent. http_client : TLS, password or token that it asks for.
     """
 
     name: Annotated[str, Meta(min_length=1, max_length=100)]
@@ -283,14 +283,14 @@ class ReceiverConfig(Section, frozen=True):
     service. Empty: not checked. http_client : TLS, password or token that the Alertmanagers ask for. token_file : file
     with a bearer token that Alertmanager, agents and operators must show, for every role; read again when it changes.
     access : who may do what, in place of token_file. Without either, and without passwords or certificates of the web
-    configuration, orders are taken from the receiver's own machine only, and alerts from there and from the
+    configuration, commands are taken from the receiver's own machine only, and alerts from there and from the
     Alertmanagers in `alertmanagers`. membership : file of the fleet's hosts and NICs; with it, an alert
-    or an agent that names any other is turned away. agent_certificates : an agent must show a client certificate whose
-    SAN is its host's name. signing_key_file : Ed25519 private key (`fabricpulse remediation keygen`) that signs what
-    agents are told. intent_valid_s : how long after it was sent what an agent is told is valid, seconds. rules : what
+    or an agent that names any other is rejected. agent_certificates : an agent must show a client certificate whose
+    SAN is its host's name. signing_key_file : Ed25519 private key (`fabricpulse remediation keygen`) that signs the
+    intents for agents. intent_valid_s : how long after it was sent an intent is valid, seconds. rules : what
     to do about which alert. cause_alerts : alerts on what many NICs share. hold : the quiet time before a NIC returns.
     guards : limits. rebalance : lanes on other paths. drain : leaving hosts. maintenance : windows in which nothing is
-    decided. notify : who is told what was decided.
+    decided. notify : destinations of notifications.
     """
 
     journal: str = "/var/lib/fabricpulse/remediation.db"
