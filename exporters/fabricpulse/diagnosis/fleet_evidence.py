@@ -314,6 +314,7 @@ class FleetEvidence:
             weight * losses["sent"],
             weight * losses["lost"],
             losses["sent"] >= MANY,
+            losses["reports"].copy(),
         )
         mended = losses["mended"]
         return every.only(~mended) if mended.any() else every, every

@@ -5,8 +5,9 @@ whenever the fleet changes. A host that gets other peers numbers its flows anew,
 before goes with the flow, not with the number.
 """
 
+import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,18 +17,26 @@ from fabricpulse.diagnosis.flow_table import Floats, Flows, FlowTable
 
 # A flow that has lost packets in so many reports has been mended after some seconds, and some gaps, without a loss.
 _OFTEN, _MENDED_S = 3, 4.0
-# Losses that are kept, the newest: two minutes of what a dead switch of 50,000 hosts does. Half of a fabric that is
-# dead is seen in seconds, and 25 bytes each.
-MOST_LOSSES = 2_000_000
+# Losses that are kept, the newest: more than a dead leaf of 50,000 hosts makes. Half of a fabric that is dead is seen
+# in seconds. A round takes some 100 bytes for each.
+MOST_LOSSES = 1_000_000
 _FEWEST_ROWS = 1024
+# Where losses are many, of what is older than any but the longest window of evidence one row is kept for each flow and
+# so many seconds.
+_MANY_ROWS, _OLD_S, _MERGED_S = 200_000, 40.0, 10.0
 # Packets of one report of which a switch that loses 60 % loses all by chance one time in a hundred; three go together.
 MANY = 30
-_FLOW_BITS = 20
+_FLOW_BITS, _SLOT_BITS = 20, 8
 
 LOSS_DTYPE = np.dtype(
-    [("at_s", "f8"), ("epoch", "i4"), ("flow", "i4"), ("sent", "u4"), ("lost", "u4"), ("mended", "?")]
+    [
+        *(("at_s", "f8"), ("epoch", "i4"), ("flow", "i4"), ("sent", "u4"), ("lost", "u4")),
+        *(("reports", "u1"), ("mended", "?")),
+    ]
 )
-"""Packets of one flow in one report. epoch : of the numbering. mended : it counts for nothing any more."""
+"""Packets of one flow in one report, or in several, of which at_s is the last. epoch : of the numbering. mended : it
+counts for nothing any more.
+"""
 Losses = NDArray[np.void]
 
 
@@ -38,6 +47,7 @@ class LossLog:
         self._keep_s, self._most = keep_s, most
         self._rows = np.zeros(_FEWEST_ROWS, LOSS_DTYPE)
         self._begin = self._end = 0
+        self._merged = -math.inf  # up to this slot of ten seconds
         # By epoch: the one after it, and what the flows are called there, -1 for those that are gone.
         self._moved: dict[int, tuple[int, Flows]] = {}
 
@@ -65,7 +75,7 @@ class LossLog:
         self._make_room(count)
         rows = self._rows[self._end : self._end + count]
         rows["at_s"], rows["epoch"], rows["flow"] = at_s, epoch, flow
-        rows["sent"], rows["lost"], rows["mended"] = sent, lost, False
+        rows["sent"], rows["lost"], rows["reports"], rows["mended"] = sent, lost, 1, False
         self._end += count
 
     def _make_room(self, count: int) -> None:
@@ -97,6 +107,29 @@ class LossLog:
         if self._moved and len(self):
             self._renumber()
         self._moved = {}
+        slot = (now_s - _OLD_S) // _MERGED_S
+        if len(self) > _MANY_ROWS and slot > self._merged:
+            self._merged = slot
+            self._merge(slot * _MERGED_S)
+
+    def _merge(self, before_s: float) -> None:
+        """One row for each flow and ten seconds."""
+        rows = self.history
+        old = rows[: np.searchsorted(rows["at_s"], before_s)]
+        if not len(old):
+            return
+        key = old["epoch"].astype(np.int64) << _FLOW_BITS | old["flow"]
+        slot = (old["at_s"] // _MERGED_S).astype(np.int64)
+        key = (key << 1 | old["mended"]) << _SLOT_BITS | (slot - slot[0])
+        # In order of time: the last of each, and the sums.
+        _, last, number = np.unique(key[::-1], return_index=True, return_inverse=True)
+        merged = old[::-1][last]
+        for field in ("sent", "lost", "reports"):
+            most = np.iinfo(LOSS_DTYPE[field]).max
+            merged[field] = np.minimum(np.bincount(number, old[field][::-1]), most)
+        merged = merged[np.argsort(merged["at_s"], kind="stable")]
+        self._begin += len(old) - len(merged)
+        self._rows[self._begin : self._begin + len(merged)] = merged
 
     def _renumber(self) -> None:
         rows = self.history
@@ -123,7 +156,8 @@ class LossLog:
         if len(recent):
             old &= recent[np.minimum(np.searchsorted(recent, key), len(recent) - 1)] != key
         these = np.flatnonzero(old)
-        _, flow, count = np.unique(key[these], return_inverse=True, return_counts=True)
+        _, flow = np.unique(key[these], return_inverse=True)
+        count = np.bincount(flow, rows["reports"][these])
         at_s = rows["at_s"][these]
         first, last = np.zeros(len(count)), np.zeros(len(count))
         # In order of time: of several the last one stands.
@@ -136,7 +170,8 @@ class LossLog:
 @dataclass(frozen=True)
 class LossTable:
     """Losses as columns, in order of time. flow : as the fleet's table of flows counts them. sent, lost : packets, by
-    their weights. many : there were so many packets that a share of them that is lost by chance is not all.
+    their weights. many : there were so many packets that a share of them that is lost by chance is not all. reports :
+    that each is the sum of.
     """
 
     at_s: Floats
@@ -144,12 +179,11 @@ class LossTable:
     sent: NDArray[np.float32]
     lost: NDArray[np.float32]
     many: NDArray[np.bool_]
+    reports: NDArray[np.uint8]
 
     def only(self, which: NDArray[np.bool_]) -> "LossTable":
         """Some of them."""
-        return LossTable(
-            self.at_s[which], self.flow[which], self.sent[which], self.lost[which], self.many[which]
-        )
+        return LossTable(*(getattr(self, column.name)[which] for column in fields(self)))
 
     def _since(self, at_s: float) -> int:
         return int(np.searchsorted(self.at_s, at_s))
@@ -175,7 +209,7 @@ class LossTable:
         crosses &= np.logical_or.reduce(
             [column == component for column in table.shared(flows.astype(np.int64))]
         )
-        return self.at_s[start:][crosses]
+        return np.repeat(self.at_s[start:][crosses], self.reports[start:][crosses])
 
     def dead(self, at_s: float) -> frozenset[int]:
         """Flows of which nothing arrived in the last report that told of a loss, since then."""

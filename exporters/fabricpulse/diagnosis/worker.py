@@ -56,14 +56,16 @@ def serve(source: int, sink: int) -> None:
         if evidence is None or now_s < next_s:
             continue
         found: tuple[Suspect, ...] = ()
+        spent_s = time.thread_time()
         try:
             found = evidence.suspects(now_s)
         except Exception:
             # What nobody foresaw in one round must not end those that follow.
             log.exception("diagnosis failed")
         took_s = time.monotonic() - now_s
-        # Less often where a round takes long: reports are taken in between.
-        next_s = time.monotonic() + max(_ROUND_S, 4 * took_s)
+        # Less often where a round takes much: reports are taken in between. What it takes of a core counts, or on a
+        # busy machine rounds would come ever later.
+        next_s = time.monotonic() + max(_ROUND_S, 4 * (time.thread_time() - spent_s))
         answer = Answer(evidence.hosts, evidence.flows, evidence.paths, evidence.reports, took_s, found)
         if survey is not None:
             answer = msgspec.structs.replace(

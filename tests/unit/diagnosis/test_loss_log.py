@@ -1,7 +1,9 @@
 """What flows have lost, by epoch and number at their host."""
 
 import numpy as np
+import pytest
 
+from fabricpulse.diagnosis import loss_log
 from fabricpulse.diagnosis.loss_log import LOSS_DTYPE, LossLog
 
 
@@ -61,3 +63,43 @@ def test_what_has_been_mended_counts_no_more() -> None:
     add(log, 15.0, 1, 4)
     log.drop_mended(15.0)
     assert (15.0, 1, 4) in told(log)
+
+
+def test_old_losses_of_many_flows_are_summed_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One row for each flow and ten seconds, so that a dead leaf takes little; all packets are there, all reports."""
+    monkeypatch.setattr(loss_log, "_MANY_ROWS", 100)
+    log, plain = LossLog(120.0), LossLog(120.0)
+    for second in range(200):
+        flows = [*range(8), *([20] if second % 3 == 0 else [])]
+        for one in (log, plain):
+            add(one, second + 0.5, 1, *flows)
+            if second == 110:
+                one.history["mended"][one.history["flow"] == 5] = True
+        log.forget(second + 0.9)
+        assert (np.diff(log.history["at_s"]) >= 0).all()
+        # Forty to fifty seconds one by one, and eight or nine rows of ten seconds.
+        assert len(log) <= 8.4 * (51 + 9) + 10
+    plain._begin = int(np.searchsorted(plain.history["at_s"], log.history["at_s"][0] // 10 * 10))
+    for flow in (0, 5, 20):
+        sums = [
+            [one.history[field][one.history["flow"] == flow].sum(dtype=int) for field in ("sent", "lost")]
+            for one in (log, plain)
+        ]
+        assert sums[0] == sums[1]
+        (own,) = (log.history[log.history["flow"] == flow],)
+        assert own["reports"].sum(dtype=int) == own["lost"].sum(dtype=int)
+        assert (own["mended"].any(), own["mended"].all()) == (flow == 5, False)
+    assert plain.history["at_s"][-1] == log.history["at_s"][-1] == 199.5
+
+
+def test_a_mended_flow_is_known_by_its_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It lost each second, long ago; one row is left of that."""
+    monkeypatch.setattr(loss_log, "_MANY_ROWS", 4)
+    log = LossLog(120.0)
+    for second in range(1, 9):
+        add(log, second, 1, 4)
+    log.forget(55.0)
+    assert log.history[["at_s", "reports", "lost"]].tolist() == [(8.0, 8, 8)]
+    add(log, 60.0, 1, 9)
+    log.drop_mended(60.0)
+    assert told(log) == [(60.0, 1, 9)]

@@ -58,7 +58,8 @@ def losses(*rows: tuple[float, int, int, int]) -> LossTable:
     """Moment, flow, packets sent and lost of each report."""
     at_s, flow, sent, lost = zip(*rows, strict=True)
     counts = np.array(sent, np.float32), np.array(lost, np.float32)
-    return LossTable(np.array(at_s), np.array(flow, np.int32), *counts, np.ones(len(rows), bool))
+    ones = np.ones(len(rows), bool), np.ones(len(rows), np.uint8)
+    return LossTable(np.array(at_s), np.array(flow, np.int32), *counts, *ones)
 
 
 @pytest.mark.parametrize(
