@@ -35,8 +35,9 @@ from tests.bench.clock_wire import Measured, run_wire
 from tests.bench.rows import Rows
 from tests.fixtures.clock_election import undisputed
 
-from fabricpulse.clocksync.edge.estimator import EstimatorParameters, fit_edge
+from fabricpulse.clocksync.edge.estimator import EstimatorParameters
 from fabricpulse.clocksync.edge.filter import EdgeFilter
+from fabricpulse.clocksync.edge.fit import fit_edge
 from fabricpulse.clocksync.outputs.clockbound import ClockBoundData, ClockBoundWriter
 from fabricpulse.clocksync.sidecar.host_clock import HostClock
 from fabricpulse.core.shm.clock_page import (

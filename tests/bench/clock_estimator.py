@@ -23,9 +23,10 @@ from numpy.typing import NDArray
 from tests.bench.clock_simulator import Clock, Edge, Queue, loaded_path
 from tests.bench.rows import Rows
 
-from fabricpulse.clocksync.edge import estimator
+from fabricpulse.clocksync._edge_fit import Trains
 from fabricpulse.clocksync.edge import filter as edge_filter
-from fabricpulse.clocksync.edge.estimator import EstimatorParameters, Trains
+from fabricpulse.clocksync.edge import fit as edge_fit
+from fabricpulse.clocksync.edge.estimator import EstimatorParameters
 from fabricpulse.clocksync.edge.samples import SAMPLE_DTYPE
 from fabricpulse.clocksync.edge.window import EdgeWindow
 from fabricpulse.core.shm.probe_ring import INBOUND, MAIN_PATH, OUTBOUND, RX_HARDWARE, TX_HARDWARE
@@ -229,7 +230,7 @@ def _set(module: Any, **values: object) -> Iterator[None]:
 
 @contextmanager
 def _ranks(*ranks: float) -> Iterator[None]:
-    with _set(estimator, RANKS=ranks), _set(edge_filter, RANKS=ranks):
+    with _set(edge_fit, RANKS=ranks), _set(edge_filter, RANKS=ranks):
         yield
 
 
@@ -241,7 +242,7 @@ ABLATIONS: dict[str, Callable[[], Any]] = {
     ),
     "only the fastest packets": lambda: _ranks(0.0),
     "always an eighth": lambda: _ranks(1 / 8),
-    "gaps do not weigh": lambda: _set(edge_filter, _usual=lambda gaps: (gaps[:, -1], 0 * gaps[:, -1])),
+    "gaps do not weigh": lambda: _set(edge_filter, usual_gap=lambda gaps, _: (gaps[-1], 0.0)),
     "a rate that changes is not noticed": lambda: _set(edge_filter, _ASIDE_SIGMAS=1e9),
 }
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from fabricpulse.clocksync.edge.estimator import Trains
+from fabricpulse.clocksync._edge_fit import Trains
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

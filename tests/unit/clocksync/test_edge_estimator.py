@@ -9,8 +9,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.bench.clock_simulator import Clock, Edge, Path, Queue, loaded_path
 
-from fabricpulse.clocksync.edge.estimator import EstimatorParameters, Quality, Trains, fit_edge
+from fabricpulse.clocksync._edge_fit import Trains
+from fabricpulse.clocksync.edge.estimator import EstimatorParameters, Quality
 from fabricpulse.clocksync.edge.filter import EdgeFilter
+from fabricpulse.clocksync.edge.fit import fit_edge
 
 PARAMETERS = EstimatorParameters()
 S = 10**9

@@ -66,7 +66,7 @@ def test_a_window_that_is_not_fitted_does_not_grow(probes: Probes, tmp_path: Pat
         edges.fit(now, 4 * NS, everything=False)
     for edge in edges:
         if not edge.ours:
-            kept = sum(len(chunk) for chunks in edge.window._chunks.values() for chunk in chunks)
+            kept = sum(len(trains) for trains in edge.window._kept.values())
             assert 2 * 4 * 50 <= kept <= 2 * 6 * 50
     edges.fit(now, 4 * NS, everything=True)
     assert len(edges.fits()) == len(PEERS)

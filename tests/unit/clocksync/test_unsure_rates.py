@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 
+from fabricpulse.clocksync._edge_fit import Trains
 from fabricpulse.clocksync._report_intake import REPLY_MAGIC
 from fabricpulse.clocksync.clock.cross_timestamp import CrossTimestamp
 from fabricpulse.clocksync.clock.fleet_clock import Correction, FleetClock, FleetClockParameters
-from fabricpulse.clocksync.edge.estimator import RATE_SIGMAS, EstimatorParameters, Trains, fit_edge
+from fabricpulse.clocksync.edge.estimator import RATE_SIGMAS, EstimatorParameters
 from fabricpulse.clocksync.edge.filter import EdgeFilter
+from fabricpulse.clocksync.edge.fit import fit_edge
 from fabricpulse.clocksync.solve.graph_forms import graph_of
 from fabricpulse.clocksync.solve.rate_doubt import rate_doubt_ppb
 from fabricpulse.clocksync.wire.datagram import REPLY_DTYPE, unpack_reply

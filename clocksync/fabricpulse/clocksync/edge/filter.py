@@ -17,12 +17,12 @@ A rate that drifts (a temperature ramp) is a third state. While nothing tells of
 steady, so that it adds no noise; measurements that leave to one side open it.
 """
 
+import math
 from collections import deque
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 
-import numpy as np
-from numpy.typing import NDArray
-
+from fabricpulse.clocksync._edge_fit import WIDEST_RATE_PPB, gap_change, usual_gap
 from fabricpulse.clocksync.edge.estimator import (
     RANKS,
     RATE_SIGMAS,
@@ -33,9 +33,7 @@ from fabricpulse.clocksync.edge.estimator import (
     Prior,
     Quality,
 )
-from fabricpulse.clocksync.edge.separating_line import WIDEST_RATE_PPB
-
-Floats = NDArray[np.float64]
+from fabricpulse.clocksync.edge.line_state import LineState, Measured
 
 # A measurement that contradicts the filter by so many standard deviations, and ns, means that a clock has changed.
 _GATE_SIGMAS, _GATE_NS = 8.0, 20_000.0
@@ -65,22 +63,16 @@ _MEMORY_NS = 16_000_000_000
 
 @dataclass
 class EdgeFilter:
-    """State at host time t_ns: base_ns plus state (offset ns, rate ppb, drift ppb/s), and its covariance.
-
-    rate_low_ppb, rate_high_ppb : limits of the rate by causality. resets : measurements that contradicted the past.
-    """
+    """State at host time t_ns, the offset from base_ns. resets : measurements that contradicted the past."""
 
     parameters: EstimatorParameters
     t_ns: int = 0
     base_ns: int = 0
-    state: Floats = field(default_factory=lambda: np.zeros(3))
-    covariance: Floats = field(default_factory=lambda: np.zeros((3, 3)))
-    rate_low_ppb: float = -np.inf
-    rate_high_ppb: float = np.inf
+    state: LineState = field(default_factory=LineState)
     windows: int = 0
     resets: int = 0
-    # Of each rank a row, oldest first.
-    _gaps: Floats = field(default_factory=lambda: np.empty((len(RANKS), 0)))
+    # Of each rank, oldest first.
+    _gaps: list[list[float]] = field(default_factory=lambda: [[] for _ in RANKS])
     _extremes: deque[Extremes] = field(default_factory=deque)
     _aside: int = 0
     _begun_ns: int = 0
@@ -90,37 +82,35 @@ class EdgeFilter:
         """Forgets everything but the counter. What comes then may be another clock, or one whose rate drifts."""
         self.windows = self._aside = 0
         self._drift_ppb_s = _CHANGED_PPB_S
-        self._gaps = self._gaps[:, :0]
+        for gaps in self._gaps:
+            gaps.clear()
         self._extremes.clear()
 
     def prior(self, t_ns: int) -> Prior | None:
         """What is known of the rate at host time `t_ns`; None before the first window."""
         if self.windows == 0:
             return None
-        dt = max(0.0, (t_ns - self.t_ns) * 1e-9)
-        state, covariance = self._predicted(dt)
-        low, high = self.rate_low_ppb, self.rate_high_ppb
-        most = abs(float(state[2])) + 3 * float(np.sqrt(covariance[2, 2]))
-        extremes = tuple(self._extremes)
-        return Prior(float(state[1]), float(state[2]), most, low, high, self.t_ns, extremes)
+        state = self._at(max(self.t_ns, t_ns))
+        most = abs(state.drift_ppb_s) + 3 * math.sqrt(state.covariance[5])
+        return Prior(state.rate_ppb, state.drift_ppb_s, most, self.t_ns, tuple(self._extremes))
 
     def update(self, fit: EdgeFit) -> EdgeFit:
         """Takes a window and returns the fit that takes the past into account, valid at the window's end."""
         behind = (fit.t_last_ns - fit.t_ns) * 1e-9
         if self.windows:
-            self._predict(fit.t_last_ns)
+            self.state, self.t_ns = self._at(fit.t_last_ns), fit.t_last_ns
+            self.base_ns += (whole := round(self.state.offset_ns))
+            self.state = replace(self.state, offset_ns=self.state.offset_ns - whole)
             self._take(fit)
         if not self.windows:
             self.t_ns, self.base_ns = fit.t_last_ns, fit.offset_ns
-            self.state = np.array([fit.rate_ppb * behind, fit.rate_ppb, 0.0])
             rate_variance = min(fit.rate_sigma_ppb, WIDEST_RATE_PPB) ** 2
             # The line may be wrong by its whole gap: what it says is judged by the gaps that follow.
             variance = fit.sigma_ns**2 + max(fit.half_gap_ns / 4, 0.0) ** 2 + behind * behind * rate_variance
-            self.covariance = np.diag([variance, rate_variance, self._drift_ppb_s**2])
-            self.covariance[0, 1] = self.covariance[1, 0] = behind * rate_variance
+            covariance = (variance, behind * rate_variance, 0.0, rate_variance, 0.0, self._drift_ppb_s**2)
+            self.state = LineState(fit.rate_ppb * behind, fit.rate_ppb, 0.0, covariance)
             self._begun_ns = fit.t_last_ns - round(fit.window_s * 1e9)
         self.windows += 1
-        self.rate_low_ppb, self.rate_high_ppb = fit.rate_low_ppb, fit.rate_high_ppb
         self._extremes.append(fit.extremes)
         while len(self._extremes) > 1 and self._extremes[0].upper_t_ns < fit.t_last_ns - _MEMORY_NS:
             self._extremes.popleft()
@@ -132,113 +122,85 @@ class EdgeFilter:
         contradicted = fit.quality == Quality.WINDOW
         if fit.floors:
             at, variance = self._best(fit.floors)
-            z = (at.upper_ns + at.lower_ns) / 2 + float(fit.base_ns - self.base_ns)
-            h = np.array([1.0, (at.upper_s + at.lower_s) / 2, (at.upper_s**2 + at.lower_s**2) / 4])
-            contradicted = self._contradicts(z, h, variance)
+            seen = Measured(
+                (at.upper_ns + at.lower_ns) / 2 + float(fit.base_ns - self.base_ns),
+                (at.upper_s + at.lower_s) / 2,
+                (at.upper_s**2 + at.lower_s**2) / 4,
+                variance,
+            )
+            contradicted = self._contradicts(seen)
             if not contradicted:
-                self._measure(z, h, variance)
+                _, spread = self.state.surprise(seen)
+                self.state = self.state.measured(seen, _ASIDE_SIGMAS * math.sqrt(spread + _ASIDE_NS**2))
         if contradicted:
             self.resets += 1
             self.clear()
 
     def _best(self, floors: tuple[Floor, ...]) -> tuple[Floor, float]:
         """The one that is expected to be wrong by least, and the variance of what it says."""
-        new = np.array([[self._gap(at)] for at in floors])
-        self._gaps = np.concatenate([self._gaps[:, 1 - _GAPS :], new], axis=1)
-        usual, scatter = _usual(self._gaps)
-        wrong = _GAP_SHARE * np.maximum(new[:, 0] - usual, -_LATE_NS) ** 2
-        k = int((wrong + _change(self._gaps) ** 2).argmin())
-        at = floors[k]
+        ways = []
+        for at, gaps in zip(floors, self._gaps, strict=True):
+            if len(gaps) == _GAPS:
+                gaps.pop(0)
+            gaps.append(gap := self._gap(at))
+            usual, scatter = usual_gap(gaps, _USUAL)
+            wrong = _GAP_SHARE * max(gap - usual, -_LATE_NS) ** 2
+            ways.append((wrong + gap_change(gaps) ** 2, wrong + scatter**2, at))
+        _, variance, at = min(ways, key=itemgetter(0))
         wander = self.parameters.wander_ppb**2 / 12 * (abs(at.upper_s) ** 3 + abs(at.lower_s) ** 3)
-        return at, float(self.parameters.stamp_noise_ns**2 + wrong[k] + scatter[k] ** 2 + wander)
+        return at, self.parameters.stamp_noise_ns**2 + variance + wander
 
     def _gap(self, at: Floor) -> float:
         """Half of the round trip of both packets, along the line that is known, ns."""
-        rate, drift = float(self.state[1]), float(self.state[2]) / 2
+        rate, drift = self.state.rate_ppb, self.state.drift_ppb_s / 2
         fall = (rate + drift * at.upper_s) * at.upper_s - (rate + drift * at.lower_s) * at.lower_s
         return (at.upper_ns - at.lower_ns - fall) / 2
 
-    def _contradicts(self, z: float, h: Floats, variance: float) -> bool:
+    def _contradicts(self, seen: Measured) -> bool:
         """Whether a measurement contradicts all that was known. A rate that changes is noticed, and let change."""
-        innovation = z - float(h @ self.state)
-        spread = float(np.sqrt(h @ self.covariance @ h + variance))
+        innovation, variance = self.state.surprise(seen)
+        spread = math.sqrt(variance)
         if abs(innovation) > _GATE_SIGMAS * spread + _GATE_NS:
             return True
         # A measurement that is off by twice as much counts for two.
-        by = int(abs(innovation) / (_ASIDE_SIGMAS * float(np.hypot(spread, _ASIDE_NS))))
+        by = int(abs(innovation) / (_ASIDE_SIGMAS * math.hypot(spread, _ASIDE_NS)))
         side = by if innovation > 0 else -by
         self._aside = side if self._aside * side <= 0 else self._aside + side
         if abs(self._aside) >= _ASIDE:
-            self.covariance += np.diag(_OPEN) * innovation**2
+            oo, ro, do, rr, dr, dd = self.state.covariance
+            o, r, d = (share * innovation**2 for share in _OPEN)
+            self.state = replace(self.state, covariance=(oo + o, ro, do, rr + r, dr, dd + d))
         return False
 
-    def _predicted(self, dt: float) -> tuple[Floats, Floats]:
-        """State and covariance `dt` seconds later."""
-        move = np.array([[1.0, dt, dt * dt / 2], [0.0, 1.0, dt], [0.0, 0.0, 1.0]])
-        q = self.parameters.wander_ppb**2 * abs(dt)
-        change = _DRIFT_CHANGE**2 * abs(dt)
-        noise = np.array([[q * dt * dt / 3, q * dt / 2, 0.0], [q * dt / 2, q, 0.0], [0.0, 0.0, change]])
-        return move @ self.state, move @ self.covariance @ move.T + noise
-
-    def _predict(self, t_ns: int) -> None:
-        self.state, self.covariance = self._predicted((t_ns - self.t_ns) * 1e-9)
-        self.t_ns = t_ns
-        whole = round(float(self.state[0]))
-        self.base_ns += whole
-        self.state[0] -= whole
-
-    def _measure(self, z: float, h: Floats, variance: float) -> None:
-        """One scalar measurement z = h @ state + noise."""
-        gain = self.covariance @ h
-        spread = float(h @ gain) + variance
-        most = _ASIDE_SIGMAS * float(np.sqrt(spread + _ASIDE_NS**2))
-        self.state = self.state + gain / spread * float(np.clip(z - float(h @ self.state), -most, most))
-        self.covariance = self.covariance - np.outer(gain / spread, gain)
+    def _at(self, t_ns: int) -> LineState:
+        return self.state.after((t_ns - self.t_ns) * 1e-9, self.parameters.wander_ppb, _DRIFT_CHANGE)
 
     def _result(self, fit: EdgeFit, behind: float) -> EdgeFit:
         raw_end = float(fit.offset_ns - self.base_ns) + fit.rate_ppb * behind
         # The filter may not leave what causality allows.
-        change = float(np.clip(self.state[0] - raw_end, -max(fit.below_ns, 0.0), max(fit.above_ns, 0.0)))
-        self.state[0] = raw_end + change
+        change = min(max(self.state.offset_ns - raw_end, -max(fit.below_ns, 0.0)), max(fit.above_ns, 0.0))
+        self.state = state = replace(self.state, offset_ns=raw_end + change)
         above, below = fit.above_ns - change, fit.below_ns + change
         # What is in the bound besides: stamps, and a rate that is seen to change.
         more = fit.bound_ns - max(fit.above_ns, fit.below_ns, 0.0)
-        rate_sigma = float(np.sqrt(max(self.covariance[1, 1], 1e-4)))
+        rate_sigma = math.sqrt(max(state.covariance[3], 1e-4))
         if fit.t_last_ns - self._begun_ns < _SETTLED_NS:
             # Where all packets of the first windows waited, they tell less of the rate than they scatter. What
             # causality leaves is told only: to weigh by it makes the line worse.
-            rate = float(self.state[1])
+            rate = state.rate_ppb
             rate_sigma = max(rate_sigma, max(fit.rate_high_ppb - rate, rate - fit.rate_low_ppb) / RATE_SIGMAS)
         unsure = max(0.0, RATE_SIGMAS * rate_sigma - self.parameters.drift_ppb) * _NEXT_FIT_S
         return replace(
             fit,
             t_ns=fit.t_last_ns,
-            offset_ns=self.base_ns + round(float(self.state[0])),
+            offset_ns=self.base_ns + round(state.offset_ns),
             raw_offset_ns=fit.offset_ns + round(fit.rate_ppb * behind),
             # Until the next fit, which is when it is used.
-            rate_ppb=float(self.state[1] + self.state[2] * _NEXT_FIT_S / 3),
+            rate_ppb=state.rate_ppb + state.drift_ppb_s * _NEXT_FIT_S / 3,
             above_ns=above,
             below_ns=below,
             bound_ns=max(above, below, 0.0) + more + unsure,
-            sigma_ns=float(np.sqrt(max(self.covariance[0, 0], 1.0))),
+            sigma_ns=math.sqrt(max(state.covariance[0], 1.0)),
             rate_sigma_ppb=rate_sigma,
             floors=(),
         )
-
-
-def _usual(gaps: Floats) -> tuple[Floats, Floats]:
-    """Of each row the usual gap, where gaps are densest, and how far they scatter there."""
-    if gaps.shape[1] < 3:
-        return gaps[:, 0], np.abs(gaps[:, 0])
-    ordered = np.sort(gaps, axis=1)
-    few = max(3, round(gaps.shape[1] * _USUAL))
-    widths = ordered[:, few - 1 :] - ordered[:, : gaps.shape[1] - few + 1]
-    rows, first = np.arange(len(gaps)), widths.argmin(axis=1)
-    return ordered[rows, first] + widths[rows, first] / 2, widths[rows, first] / 2
-
-
-def _change(gaps: Floats) -> Floats:
-    """Of each row by how much the gap changes from one round to the next, median, ns; 0 of a single one."""
-    changes = np.sort(np.abs(gaps[:, 1:] - gaps[:, :-1]), axis=1)
-    median: Floats = changes[:, changes.shape[1] // 2] if changes.shape[1] else np.zeros(len(gaps))
-    return median

@@ -10,23 +10,15 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from fabricpulse.clocksync.edge.estimator import EdgeFit, EstimatorParameters, Quality, Trains, fit_edge
+from fabricpulse.clocksync._edge_fit import STEP_TRAINS, Trains
+from fabricpulse.clocksync.edge.estimator import EdgeFit, EstimatorParameters, Quality
 from fabricpulse.clocksync.edge.filter import EdgeFilter
+from fabricpulse.clocksync.edge.fit import fit_edge
 from fabricpulse.clocksync.edge.samples import SAMPLE_DTYPE, Samples
-from fabricpulse.core.shm.probe_ring import INBOUND, MAIN_PATH, OUTBOUND, RX_HARDWARE, TX_HARDWARE
+from fabricpulse.core.shm.probe_ring import INBOUND, OUTBOUND
 
 _NS = 1_000_000_000
-_RAW = np.dtype((np.void, SAMPLE_DTYPE.itemsize))
-_BITS = np.array([1, 2, 4], np.uint8)
-_NO_TRAINS = Trains(
-    np.empty(0, np.int64), np.empty((0, 3), np.int64), np.empty((0, 3), np.int64), np.empty((0, 3), np.bool_)
-)
-# A packet that arrives this much before it can have been sent tells of a stepped clock, or of a machine that was
-# paused; one that does so by more than the bound of the fit allows, too, but for what stamps may be late.
-STEP_NS, LATE_STAMP_NS = 20_000.0, 1_000.0
-# Trains that must tell so: one may be a broken stamp. Fewer are left out: the last two of a short window, from a clock
-# that was stepped by 1 ms, would turn its line by hundreds of us.
-STEP_TRAINS = 3
+_DIRECTIONS = (OUTBOUND, INBOUND)
 # A floor of the round trip that moved by this share, and at least this much, is another route.
 ROUTE_SHARE, ROUTE_NS = 0.15, 500.0
 ROUTE_TRAINS = 20
@@ -50,68 +42,53 @@ class EdgeWindow:
     route_changes: int = 0
     frequency_steps: int = 0
     filter: EdgeFilter = field(init=False)
-    # What has come since the last fit, and what was there then, in the order of time.
-    _chunks: dict[int, list[Samples]] = field(default_factory=lambda: {INBOUND: [], OUTBOUND: []})
-    _kept: dict[int, Trains] = field(default_factory=lambda: {INBOUND: _NO_TRAINS, OUTBOUND: _NO_TRAINS})
+    # What has come since the last round, as bytes, and what was there then, in the order of time.
+    _new: list[NDArray[np.uint8]] = field(default_factory=list)
+    _kept: dict[int, Trains] = field(default_factory=lambda: dict.fromkeys(_DIRECTIONS, Trains()))
     _not_before_ns: int = 0
     # Those of `fit`, outbound and inbound.
-    _fitted: tuple[Trains, Trains] = field(default_factory=lambda: (_NO_TRAINS, _NO_TRAINS))
+    _fitted: tuple[Trains, Trains] = field(default_factory=lambda: (Trains(), Trains()))
     _broken: list[int] = field(default_factory=list)  # trains that are left out, by our host time
 
     def __post_init__(self) -> None:
         self.filter = EdgeFilter(self.parameters)
 
     def add(self, samples: Samples) -> None:
-        """Takes samples of this edge (both directions, any order). Path-sweep trains are other paths: left
-        out.
-        """
-        samples = samples.astype(SAMPLE_DTYPE, copy=False)  # numpy packs records that it has concatenated
-        flags = samples["flags"]
-        # Stamps of a NIC's own clock are another clock; they would need one more unknown per NIC.
-        main = samples[(flags & (MAIN_PATH | TX_HARDWARE | RX_HARDWARE)) == MAIN_PATH]
-        for direction in (INBOUND, OUTBOUND):
-            part = main[main["direction"] == direction]
-            if len(part):
-                self._chunks[direction].append(part)
+        """Takes samples of this edge, of both directions in any order."""
+        # numpy packs records that it has concatenated.
+        self._new.append(np.ascontiguousarray(samples.astype(SAMPLE_DTYPE, copy=False)).view(np.uint8))
 
     def clear(self) -> None:
         """Forgets all trains and the slope: this host's clock has changed."""
-        for direction, chunks in self._chunks.items():
-            chunks.clear()
-            self._kept[direction] = _NO_TRAINS
+        self._new.clear()
+        self._kept = dict.fromkeys(_DIRECTIONS, Trains())
         self._broken.clear()
         self.fit = None
         self.filter.clear()
 
     def idle(self, now_ns: int) -> None:
         """Keeps the trains of the window that ends at our host time `now_ns`, without a fit: the other end fits."""
-        begin = max(now_ns - self.window_ns, self._not_before_ns)
-        for direction, chunks in self._chunks.items():  # oldest first
-            own = "tx_ns" if direction == OUTBOUND else "rx_ns"
-            while chunks and chunks[0][own].max() < begin:
-                chunks.pop(0)
-            self._kept[direction] = _after(self._kept[direction], begin)
+        self._keep(now_ns)
         if self.fit is not None:
             self.fit = None
             self.filter.clear()
 
     def advance(self, now_ns: int) -> EdgeFit | None:
         """Fits the trains of the window that ends at our host time `now_ns`; None when there is nothing to say."""
-        begin = max(now_ns - self.window_ns, self._not_before_ns)
-        outbound = self._trains(OUTBOUND, begin, now_ns)
-        inbound = self._trains(INBOUND, begin, now_ns)
+        begin = self._keep(now_ns)
+        outbound, inbound = (self._trains(direction, begin, now_ns) for direction in _DIRECTIONS)
         if self.fit is not None:
-            early = _early(outbound, 1, self.fit), _early(inbound, -1, self.fit)
-            cut = self._step_time(outbound, inbound, early, self.fit)
+            early = [trains.early(sign, self.fit) for trains, sign in ((outbound, 1), (inbound, -1))]
+            cut = _step_time(early)
             if cut is not None:
                 self.steps += 1
                 self._cut(cut)
-                outbound, inbound = _after(outbound, cut), _after(inbound, cut)
-            elif early[0].any() or early[1].any():
-                self._broken += [*outbound.t_ns[early[0]].tolist(), *inbound.t_ns[early[1]].tolist()]
-                outbound, inbound = _only(outbound, ~early[0]), _only(inbound, ~early[1])
+                outbound, inbound = outbound.after(cut), inbound.after(cut)
+            elif early[0][0] or early[1][0]:
+                self._broken += [*early[0][0], *early[1][0]]
+                outbound, inbound = outbound.without(early[0][0]), inbound.without(early[1][0])
         if len(outbound) and len(inbound) and self.filter.windows:
-            begun_ns = max(int(outbound.t_ns[0]), int(inbound.t_ns[0]))
+            begun_ns = max(outbound.begin_ns, inbound.begin_ns)
             if begun_ns - self.filter.t_ns > _SILENT_NS:
                 self.filter.clear()
         fit = fit_edge(outbound, inbound, self.parameters, self.filter.prior(now_ns))
@@ -120,7 +97,7 @@ class EdgeWindow:
             if cut is not None:
                 self.route_changes += 1
                 self._cut(cut)
-                outbound, inbound = _after(outbound, cut), _after(inbound, cut)
+                outbound, inbound = outbound.after(cut), inbound.after(cut)
                 fit = fit_edge(outbound, inbound, self.parameters)
         if fit is not None and _bent(outbound, inbound, fit, self.parameters):
             self.frequency_steps += 1
@@ -130,24 +107,24 @@ class EdgeWindow:
         elif self.fit is None or fit.t_last_ns > self.fit.t_last_ns:
             self.fit = self.filter.update(fit)
             since = self._not_before_ns
-            self._fitted = _after(outbound, since), _after(inbound, since)
+            self._fitted = outbound.after(since), inbound.after(since)
         return self.fit
 
     def _after_frequency_step(self, outbound: Trains, inbound: Trains, fit: EdgeFit) -> EdgeFit | None:
         """Cuts the window after the frequency step, and fits what is left; None while that is too little."""
-        first = int(min(outbound.t_ns[0], inbound.t_ns[0]))
+        first = min(outbound.begin_ns, inbound.begin_ns)
         length = fit.t_last_ns - first
         while length > SHORTEST_NS:
             length //= 2
             begin = fit.t_last_ns - length
-            straight = fit_edge(_after(outbound, begin), _after(inbound, begin), self.parameters)
+            straight = fit_edge(outbound.after(begin), inbound.after(begin), self.parameters)
             if straight is None:
                 break
             if straight.above_ns + straight.below_ns >= 0:
                 # Half of what looks straight: a step near its beginning does not show.
                 begin += length // 2
                 self._cut(begin)
-                return fit_edge(_after(outbound, begin), _after(inbound, begin), self.parameters)
+                return fit_edge(outbound.after(begin), inbound.after(begin), self.parameters)
         self._cut(fit.t_last_ns)
         return None
 
@@ -157,31 +134,22 @@ class EdgeWindow:
         self.fit = None
         self.filter.clear()
 
+    def _keep(self, now_ns: int) -> int:
+        """Takes up what is new, and drops what is older than the window that ends at `now_ns`; when that begins."""
+        begin = max(now_ns - self.window_ns, self._not_before_ns)
+        for direction, kept in self._kept.items():
+            self._kept[direction] = (kept.joined(self._new, direction) if self._new else kept).after(begin)
+        self._new.clear()
+        return begin
+
     def _trains(self, direction: int, begin_ns: int, end_ns: int) -> Trains:
-        """Trains of the window in the order of time; what is older is dropped for good."""
-        kept, chunks = self._kept[direction], self._chunks[direction]
-        if chunks:
-            # As plain bytes: concatenate would compare the fields of the records, in Python, each time.
-            raw = [chunk.view(_RAW) for chunk in chunks]
-            new = _decoded(np.concatenate(raw).view(SAMPLE_DTYPE) if len(raw) > 1 else chunks[0], direction)
-            chunks.clear()
-            kept = _joined(kept, new)
-        self._kept[direction] = kept = _after(kept, begin_ns)
-        trains = _only(kept, slice(0, int(np.searchsorted(kept.t_ns, end_ns + _NS, side="right"))))
+        """Trains of the window in the order of time."""
+        kept = self._kept[direction]
+        trains = kept.part(0, kept.find(end_ns + _NS + 1))
         if self._broken:
             self._broken = [at for at in self._broken if at >= begin_ns]
-            trains = _only(trains, ~np.isin(trains.t_ns, self._broken))
+            trains = trains.without(self._broken)
         return trains
-
-    def _step_time(
-        self, outbound: Trains, inbound: Trains, early: tuple[NDArray[np.bool_], ...], fit: EdgeFit
-    ) -> int | None:
-        """When trains began to be `early`, which are as many as a step makes; None if they are not."""
-        for trains, which in zip((outbound, inbound), early, strict=True):
-            fresh = int((trains.t_ns > fit.t_last_ns).sum())
-            if fresh and which.sum() >= min(STEP_TRAINS, fresh):
-                return int(trains.t_ns[int(which.argmax())])
-        return None
 
     def _route_time(self, outbound: Trains, inbound: Trains, fit: EdgeFit) -> int | None:
         """The middle of the window when by then the fastest way has become longer; None if it has not.
@@ -197,12 +165,11 @@ class EdgeWindow:
         base = self.fit if missed and self.fit is not None else fit
         floors = []
         for trains, sign, last in zip((outbound, inbound), (1, -1), self._fitted, strict=True):
-            delay = _above_line(trains, sign, base, first=1)
-            half = int(np.searchsorted(trains.t_ns, fit.t_ns))
-            if len(delay) - half < ROUTE_TRAINS or (half < ROUTE_TRAINS and not missed):
+            half = trains.find(fit.t_ns)
+            if len(trains) - half < ROUTE_TRAINS or (half < ROUTE_TRAINS and not missed):
                 return None
-            before = _above_line(last, sign, base, first=1) if missed else delay[:half]
-            floors.append((_floor(before), _floor(delay[half:])))
+            before = last if missed else trains.part(0, half)
+            floors.append((before.floor(sign, base), trains.part(half, len(trains)).floor(sign, base)))
         moved = max(ROUTE_NS, ROUTE_SHARE * 2 * max(fit.half_gap_ns, 0.0))
         rise, other = sorted(((new[0] - old[0]) for old, new in floors), reverse=True)
         if other < -rise / 4:
@@ -218,83 +185,16 @@ def _bent(outbound: Trains, inbound: Trains, fit: EdgeFit, parameters: Estimator
     """
     if fit.above_ns + fit.below_ns >= 0:
         return False
-    rest = []
-    for trains, sign in ((outbound, 1), (inbound, -1)):
-        order = np.argsort(_above_line(trains, sign, fit, first=1), kind="stable")
-        keep = np.ones(len(trains), np.bool_)
-        keep[order[: STEP_TRAINS - 1]] = False
-        rest.append(_only(trains, keep))
+    rest = [
+        trains.without_fastest(STEP_TRAINS - 1, sign, fit) for trains, sign in ((outbound, 1), (inbound, -1))
+    ]
     straight = fit_edge(rest[0], rest[1], parameters)
     return straight is not None and straight.above_ns + straight.below_ns < 0
 
 
-def _above_line(trains: Trains, sign: int, fit: EdgeFit, first: int) -> NDArray[np.float64]:
-    """Delay of the fastest packet of each train by the fit, ns; negative means that it arrived before it was
-    sent.
-    """
-    # Subtract in int64: two clocks may be years apart, which float64 resolves to 256 ns only.
-    rest = (trains.rx_ns - trains.tx_ns)[:, first:] - sign * fit.offset_ns
-    fastest = np.where(trains.valid[:, first:], rest, np.inf).min(axis=1)
-    result: NDArray[np.float64] = fastest - sign * fit.rate_ppb * 1e-9 * (trains.t_ns - fit.t_ns)
-    return result
-
-
-def _early(trains: Trains, sign: int, fit: EdgeFit) -> NDArray[np.bool_]:
-    """Which trains since `fit` have arrived, by it, before they can have been sent."""
-    fresh = trains.t_ns > fit.t_last_ns
-    if not fresh.any():
-        return fresh
-    rest = _above_line(trains, sign, fit, first=0)
-    limit_ns = min(STEP_NS, 2 * fit.bound_ns + LATE_STAMP_NS)
-    # By so much the fit itself may be wrong: where each packet has waited in a queue, the first one that has not comes
-    # early by milliseconds, and no clock has stepped.
-    unsure_ppb = max(fit.rate_high_ppb - fit.rate_ppb, fit.rate_ppb - fit.rate_low_ppb, 0.0)
-    unsure_ns = fit.bound_ns + LATE_STAMP_NS + unsure_ppb * 1e-9 * (trains.t_ns - fit.t_last_ns)
-    early: NDArray[np.bool_] = fresh & (rest < -np.maximum(limit_ns, unsure_ns))
-    if limit_ns < STEP_NS and early.any():
-        first = int(early.argmax())
-        before, after = rest[max(first - 2 * STEP_TRAINS, 0) : first], rest[first : first + STEP_TRAINS]
-        # A clock that runs faster comes there train by train: that is no step, until it is as far as one.
-        if not len(before) or before.min() - after.min() < 0.9 * limit_ns:
-            early &= rest < -STEP_NS
-    return early
-
-
-def _floor(delay: NDArray[np.float64]) -> tuple[float, float]:
-    """Of delays by a fit, ns: that of the fastest train, and of the one that two fifths are faster than.
-
-    Less than the median: a way that changed just before the middle of the window then shows in the next one.
-    """
-    usual = (2 * len(delay) - 2) // 5
-    return float(delay.min()), float(np.partition(delay, usual)[usual])
-
-
-def _decoded(block: Samples, direction: int) -> Trains:
-    """In the order of time; trains of which no packet has both stamps are left out."""
-    own, own_valid = ("tx_ns", "tx_valid") if direction == OUTBOUND else ("rx_ns", "rx_valid")
-    valid = ((block["tx_valid"] & block["rx_valid"])[:, None] & _BITS) != 0
-    # The first stamp that is there; the trains are so short that it does not matter which.
-    first = ((block[own_valid][:, None] & _BITS) != 0).argmax(axis=1)
-    t_ns = block[own][np.arange(len(block)), first]
-    order = np.argsort(t_ns, kind="stable")
-    order = order[valid.any(axis=1)[order]]
-    return Trains(t_ns[order], block["tx_ns"][order], block["rx_ns"][order], valid[order])
-
-
-def _joined(old: Trains, new: Trains) -> Trains:
-    """Both in the order of time."""
-    parts = zip(
-        (old.t_ns, old.tx_ns, old.rx_ns, old.valid), (new.t_ns, new.tx_ns, new.rx_ns, new.valid), strict=True
-    )
-    joined = Trains(*(np.concatenate(pair) for pair in parts))
-    if len(old) and len(new) and new.t_ns[0] < old.t_ns[-1]:
-        joined = _only(joined, np.argsort(joined.t_ns, kind="stable"))
-    return joined
-
-
-def _after(trains: Trains, cut_ns: int) -> Trains:
-    return _only(trains, slice(int(np.searchsorted(trains.t_ns, cut_ns)), None))
-
-
-def _only(trains: Trains, keep: NDArray[np.bool_] | NDArray[np.intp] | slice) -> Trains:
-    return Trains(trains.t_ns[keep], trains.tx_ns[keep], trains.rx_ns[keep], trains.valid[keep])
+def _step_time(early: list[tuple[list[int], int]]) -> int | None:
+    """When trains began to be early, which are as many as a step makes; None if they are not."""
+    for times, fresh in early:
+        if fresh and len(times) >= min(STEP_TRAINS, fresh):
+            return times[0]
+    return None

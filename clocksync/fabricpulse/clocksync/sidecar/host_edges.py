@@ -10,7 +10,7 @@ import numpy as np
 
 from fabricpulse.clocksync.edge.estimator import EdgeFit, EstimatorParameters
 from fabricpulse.clocksync.edge.ownership import is_ours
-from fabricpulse.clocksync.edge.samples import SampleReader
+from fabricpulse.clocksync.edge.samples import RAW, SAMPLE_DTYPE, SampleReader
 from fabricpulse.clocksync.edge.window import EdgeWindow
 from fabricpulse.clocksync.wire.messages import EdgeName, EdgeReport, EdgeResidual
 from fabricpulse.core.log import get_logger
@@ -135,12 +135,14 @@ class HostEdges:
         self.lost += ring.lost - lost
         # Sorted once and cut, instead of searched for each edge.
         order = np.argsort(samples["edge"], kind="stable")
-        numbers = samples["edge"][order]
-        for index, edge in self._by_index.items():
-            first, last = np.searchsorted(numbers, (index, index + 1))
+        numbers, ordered = samples["edge"][order], samples.view(RAW)[order].view(SAMPLE_DTYPE)
+        begins, ends = (
+            np.searchsorted(numbers, list(self._by_index), side).tolist() for side in ("left", "right")
+        )
+        for (index, edge), first, last in zip(self._by_index.items(), begins, ends, strict=True):
             # Of an edge that has just taken another's place, samples of both may be there.
             if first < last and before.get(index) is edge:
-                edge.window.add(samples[order[first:last]])
+                edge.window.add(ordered[first:last])
 
     @property
     def engine_seen(self) -> bool:
