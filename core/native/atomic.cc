@@ -1,7 +1,10 @@
 // What Python lacks for sharing memory with other processes: a barrier, and a wait that costs next to nothing.
+#include <linux/futex.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cstdint>
@@ -35,22 +38,21 @@ NB_MODULE(_atomic, m) {
   m.def(
       "wait_changed",
       [](const nb::ndarray<const std::uint64_t, nb::ndim<1>, nb::device::cpu>& words,
-         const nb::ndarray<std::uint64_t, nb::ndim<1>, nb::device::cpu>& seen, double every_s,
-         double most_s) {
-        if (words.shape(0) != seen.shape(0)) throw nb::value_error("as many words seen as there are");
-        if (!(every_s > 0 && every_s < 1e6)) throw nb::value_error("every_s: above 0");
-        const auto every = static_cast<std::int64_t>(every_s * 1e9);
-        const timespec pause{every / kSecond, every % kSecond};
+         const nb::ndarray<std::uint64_t, nb::ndim<1>, nb::device::cpu>& seen, double most_s) {
+        if (words.shape(0) != seen.shape(0) || words.shape(0) == 0)
+          throw nb::value_error("as many words seen as there are, one or more");
+        if (!(most_s > 0 && most_s < 1e6)) throw nb::value_error("most_s: above 0");
+        const auto most = static_cast<std::int64_t>(most_s * 1e9);
+        const timespec pause{most / kSecond, most % kSecond};
         const nb::gil_scoped_release others_run;
-        for (double waited = 0; !changed(words, seen); waited += every_s) {
-          if (waited >= most_s) return false;
-          nanosleep(&pause, nullptr);
-        }
-        return true;
+        if (changed(words, seen)) return true;
+        // Of the first word the half that counts; a futex has 32 bits.
+        const auto value = static_cast<std::uint32_t>(*seen.data());
+        syscall(SYS_futex, words.data(), FUTEX_WAIT, value, &pause, nullptr, 0);
+        return changed(words, seen);
       },
-      nb::arg("words"), nb::arg("seen"), nb::arg("every_s"), nb::arg("most_s"),
+      nb::arg("words"), nb::arg("seen"), nb::arg("most_s"),
       "Waits until one of `words`, which other processes write, is another than in `seen`, which becomes "
-      "what "
-      "they are now: True, or False after `most_s` without. Looks each `every_s`; other threads run "
-      "meanwhile.");
+      "what they are now: True, or False after `most_s` without. Writers wake the futex at the first word; "
+      "what one does between look and wait is seen after `most_s`. Other threads run meanwhile.");
 }

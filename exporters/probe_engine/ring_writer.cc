@@ -1,11 +1,14 @@
 #include "ring_writer.h"
 
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <climits>
 #include <cstdio>
 #include <cstring>
 #include <system_error>
@@ -119,10 +122,17 @@ void RingWriter::retire_edge(std::uint32_t index) {
 
 void RingWriter::contradicted() {
   __atomic_store_n(&header_->contradictions, header_->contradictions + 1, __ATOMIC_RELEASE);
+  wake();
 }
 
 void RingWriter::set_hidden_jump(std::int64_t ns) {
+  if (ns == header_->hidden_jump_ns) return;
   __atomic_store_n(&header_->hidden_jump_ns, ns, __ATOMIC_RELEASE);
+  wake();
+}
+
+void RingWriter::wake() {
+  syscall(SYS_futex, &header_->contradictions, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
 void RingWriter::write(const fp_probe_sample& sample) {

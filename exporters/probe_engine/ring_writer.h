@@ -32,6 +32,8 @@ class RingWriter {
   std::uint32_t edge_capacity() const { return header_->edge_capacity; }
 
  private:
+  // Readers that wait for one of these two.
+  void wake();
   // Changes one entry in the table that is not in force, and puts that one in force.
   void change_edge(std::uint32_t index, const fp_probe_edge& edge);
   const fp_probe_edge& edge_in_force(std::uint32_t index) const;

@@ -83,8 +83,10 @@ struct fp_probe_ring_header {
   uint32_t epoch;           // start identity of the engine
   uint64_t edges_sequence;  // changes of the edge table; which of the two is in force
   uint64_t next;            // index of the next sample to be written
-  uint64_t contradictions;  // times that delays have contradicted this host's clock page (causality)
-  int64_t stamp_epoch_ns;   // stamp clock minus CLOCK_MONOTONIC_RAW
+  // Times that delays have contradicted this host's clock page (causality). Its futex is woken when it or
+  // hidden_jump_ns changes: a page that is wrong must not stay.
+  uint64_t contradictions;
+  int64_t stamp_epoch_ns;  // stamp clock minus CLOCK_MONOTONIC_RAW
   // By how much this host's clock may have jumped during the last seconds without showing in delays, as all packets of
   // most peers wait in queues; 0 = by no more than its bound. Its bound has to be wider by as much.
   int64_t hidden_jump_ns;

@@ -1,9 +1,13 @@
 """The edges of a host: who fits which, and what is kept of those that the other end fits."""
 
+import ctypes
+import mmap
+import platform
 import threading
 from pathlib import Path
 from queue import SimpleQueue
 
+import numpy as np
 import pytest
 from tests.integration.clocksync.synthetic_fleet import RingWriter
 
@@ -11,9 +15,12 @@ from fabricpulse.clocksync.edge.estimator import EstimatorParameters
 from fabricpulse.clocksync.edge.samples import SampleReader, Samples
 from fabricpulse.clocksync.sidecar.host_edges import HostEdges
 from fabricpulse.clocksync.wire.messages import EdgeResidual
+from fabricpulse.core._atomic import wait_changed
+from fabricpulse.core.shm.mapping import create_mapping
 from fabricpulse.core.shm.probe_ring import EDGE, EDGES_SEQUENCE_OFFSET, HEADER, INBOUND, OUTBOUND
 
 NS = 10**9
+FUTEX = {"x86_64": 202}.get(platform.machine(), 98)  # its number as a system call
 T0 = 1_700_000_000 * NS
 PEERS = [f"h{k}" for k in range(1, 7)]
 
@@ -220,3 +227,19 @@ def test_what_the_engine_notices_wakes_the_watch(probes: Probes, tmp_path: Path)
         stopped.set()
         thread.join()
     assert notices.empty()
+
+
+def test_a_writer_wakes_who_waits(tmp_path: Path) -> None:
+    """As the engine does: by the futex at the first word, through another mapping of the file."""
+    writer = create_mapping(tmp_path / "words", 4096)
+    with (tmp_path / "words").open("rb") as file:
+        words = np.frombuffer(mmap.mmap(file.fileno(), 4096, prot=mmap.PROT_READ), np.uint64, 2)
+    woken: list[bool] = []
+    thread = threading.Thread(target=lambda: woken.append(wait_changed(words, np.zeros(2, np.uint64), 1e5)))
+    thread.start()
+    writer[8:16] = (5).to_bytes(8, "little")
+    libc, first = ctypes.CDLL(None), ctypes.c_uint64.from_buffer(writer)
+    while thread.is_alive():  # it may not wait yet
+        libc.syscall(FUTEX, ctypes.byref(first), 1, 1, None, None, 0)
+        thread.join(0.01)
+    assert woken == [True]

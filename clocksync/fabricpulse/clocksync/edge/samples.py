@@ -41,8 +41,6 @@ Samples = NDArray[np.void]  # of SAMPLE_DTYPE
 # As plain bytes samples are copied in a twentieth of the time; numpy goes through their fields otherwise.
 RAW = np.dtype((np.void, SAMPLE_DTYPE.itemsize))
 
-# Of a probe interval, at 50 trains a second: a clock page that is wrong must not stay.
-_NOTICE_S = 0.02
 # Attempts at the edge table, which a configuration changes edge by edge.
 _READ_TRIES = 100
 
@@ -101,7 +99,7 @@ class SampleReader:
         """Waits until `contradictions` or `hidden_jump_ns` are others than when this last returned, at first 0: True,
         or False after `seconds`. For one thread.
         """
-        return wait_changed(self._notices, self._noticed, _NOTICE_S, seconds)
+        return wait_changed(self._notices, self._noticed, seconds)
 
     def edges(self) -> dict[int, ProbeEdge] | None:
         """The active edges by index. None while the engine changes them all the time: ask again in the next round."""
