@@ -1,5 +1,8 @@
 """A machine that was paused: its clocks agree with each other, and its fleet time is wrong by the pause."""
 
+import threading
+from pathlib import Path
+
 import pytest
 from tests.fixtures.probe_samples import read_samples
 from tests.fixtures.waiting import wait_for
@@ -17,6 +20,13 @@ def contradictions(fleet: MeshFleet, host: str) -> int:
     """What the engine of a host tells its sidecar."""
     with (fleet.lab.host(host).run_dir / "probes").open("rb") as file:
         return int(HEADER.unpack(file.read(HEADER.size))[14])
+
+
+def wait_contradicted(ring: Path) -> None:
+    """Returns when a waiting reader is woken by the contradiction; without that it looks after ten minutes."""
+    reader = SampleReader(ring)
+    while not reader.contradictions:
+        reader.wait_notice(600)
 
 
 @pytest.mark.parametrize("pause_ns", [20_000, 1_000_000, 2_000_000_000])
@@ -38,8 +48,14 @@ def test_the_paused_host_is_told_and_nobody_else(make_lab, pause_ns: int) -> Non
     fleet.wait_probing(2)
     assert {name: contradictions(fleet, name) for name in fleet.daemons} == dict.fromkeys(fleet.daemons, 0)
     valid()
+    waiter = threading.Thread(
+        target=wait_contradicted, args=(lab.host("h1").run_dir / "probes",), daemon=True
+    )
+    waiter.start()
     fleet.true_clock(BOUND_NS, {"h1": pause_ns})
     wait_for(lambda: contradictions(fleet, "h1"), 10, "the contradiction")
+    waiter.join(10)
+    assert not waiter.is_alive()
     false = [owd_ns for owd_ns in valid() if owd_ns < -2 * BOUND_NS]
     # Two trains of two peers, and what the others had under way.
     assert 2 <= len(false) <= 12
