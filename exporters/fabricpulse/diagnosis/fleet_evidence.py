@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fabricpulse.diagnosis.components import SILENT_HOP, Kind, parts
+from fabricpulse.diagnosis.components import SILENT_HOP, Kind, Nodes, parts
 from fabricpulse.diagnosis.flow_records import numbers, suffering, unpack_flows
 from fabricpulse.diagnosis.flow_table import Floats, Flows
 from fabricpulse.diagnosis.layout import FABRIC, NO_FLOWS, Layout, Reporter, laid_out
@@ -228,15 +228,16 @@ class FleetEvidence:
         hold_s = max(_hold_s(suspect), KEPT_S if key in self._remains else 0.0)
         return last - since >= max(hold_s, _AWAY_HOLD_S if key in self._unvouched else 0.0)
 
-    def _sources(self, layout: Layout, finding: Finding) -> tuple[Flows, Floats]:
-        """The flows of a finding, and when the host that sends on each was last heard; of one that never reports it is
-        not known that it is away.
+    def _sources(self, layout: Layout, finding: Finding) -> tuple[Flows, Nodes, Floats]:
+        """The flows of a finding, the host that sends on each, and when it was last heard; of one that never reports it
+        is not known that it is away.
         """
         heard_s = np.full(len(self._names) + 1, math.inf)  # the last for no host
         for host in self._hosts.values():
             heard_s[host.node] = host.heard_s
         flows = np.array(finding.flows, np.int64)
-        return flows, heard_s[self._names.host_of()[layout.table.ends_of(flows)[0]]]
+        source = self._names.host_of()[layout.table.ends_of(flows)[0]]
+        return flows, source, heard_s[source]
 
     @staticmethod
     def _stable(layout: Layout, finding: Finding) -> Flows:

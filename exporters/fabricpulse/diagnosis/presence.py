@@ -6,8 +6,8 @@ one that comes back says that it was away.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fabricpulse.diagnosis.components import Nodes
 from fabricpulse.diagnosis.flow_table import Floats, Flows
 from fabricpulse.diagnosis.layout import Layout
 from fabricpulse.diagnosis.loss_log import LossLog, LossTable
@@ -17,8 +17,9 @@ from fabricpulse.diagnosis.names import Names
 SHORTEST_S = 1.5
 # Peers tell of what they missed for so long after a host has said that it is back.
 _LATE_S = 2.0
-# Seconds of losses that are looked at, and the share of them that somebody must stand for.
-_LOOKED_AT_S, _ENOUGH = 5.0, 0.1
+# Seconds of losses that are looked at, more than from one report of a healthy host to the next, and the share of them
+# that somebody must stand for.
+_LOOKED_AT_S, _ENOUGH = 8.0, 0.9
 # From one report of a host that suffers to the next, usually and at most.
 _ROUND_S, _NEXT_S = 1.2, 1.7
 
@@ -65,9 +66,9 @@ class Absences:
         losses["mended"][these[away]] = True
 
 
-def vouched(losses: LossTable, flows: Flows, heard_s: Floats, now_s: float) -> bool:
-    """Whether a part of what these flows (ascending) have lost was surely sent: the source has been heard later, or
-    packets of the same flow arrived before and after. heard_s : of each flow, the source.
+def vouched(losses: LossTable, flows: Flows, source: Nodes, heard_s: Floats, now_s: float) -> bool:
+    """Whether nearly all that these flows (ascending) have lost was surely sent: the source has been heard since it
+    began, or some packets of a flow of it arrive, report after report. source, heard_s : of each flow.
     """
     start = int(np.searchsorted(losses.at_s, now_s - _LOOKED_AT_S))
     flow = losses.flow[start:]
@@ -75,13 +76,13 @@ def vouched(losses: LossTable, flows: Flows, heard_s: Floats, now_s: float) -> b
     these = np.flatnonzero(flows[at] == flow)
     if not len(these):
         return False
-    # By flow, and each in order of time.
+    # By flow, and each in order of time: runs of reports without a gap.
     these = these[np.argsort(flow[these], kind="stable")]
     flow, at = flow[these], at[these]
     at_s, lost, sent = (column[start:][these] for column in (losses.at_s, losses.lost, losses.sent))
-    stood_for = heard_s[at] >= at_s
+    goes_on = (np.diff(flow, prepend=-1) == 0) & (np.diff(at_s, prepend=0.0) <= _NEXT_S)
+    run = np.cumsum(~goes_on) - 1
     some = lost < 0.9 * sent
-    again: NDArray[np.bool_] = np.zeros(len(flow), bool)
-    again[1:] = some[1:] & some[:-1] & (flow[1:] == flow[:-1]) & (np.diff(at_s) <= _NEXT_S)
-    again[:-1] |= again[1:]
-    return float(lost[stood_for | again].sum()) >= _ENOUGH * float(lost.sum())
+    arrives = source[at[1:]][goes_on[1:] & some[1:] & some[:-1]]
+    sure = (heard_s[at] >= at_s)[~goes_on][run] | np.isin(source[at], arrives)
+    return float(lost[sure].sum()) >= _ENOUGH * float(lost.sum())

@@ -54,6 +54,15 @@ def test_a_nic_of_a_host_that_stalls_again_and_again_is_named() -> None:
     assert names(fleet.play(34)) == {("nic_tx", "h4/r0", "")}
 
 
+def test_a_dead_nic_beside_a_host_that_is_restarted_is_no_leaf() -> None:
+    """Both are all that sends from their leaf; one of them is dead, the other comes back."""
+    fleet = VirtualFleet(25, 10, 1, 5, 3)
+    nic = "nic_tx", "h0/r0"
+    fleet.faults = [steady("loss", 1.0, nic)]
+    fleet.restart("h5", 15.2, 21.6)
+    assert names(fleet.play(50)) == {(*nic, "")}
+
+
 def losses(*rows: tuple[float, int, int, int]) -> LossTable:
     """Moment, flow, packets sent and lost of each report."""
     at_s, flow, sent, lost = zip(*rows, strict=True)
@@ -74,12 +83,24 @@ def losses(*rows: tuple[float, int, int, int]) -> LossTable:
         ([(9.0, 3, 90, 40), (10.0, 3, 90, 50)], 8.5, True),  # some arrive, second after second
         ([(8.0, 3, 90, 40), (9.0, 3, 90, 90), (10.0, 3, 90, 50)], 7.5, False),  # gone, and back
         ([(9.0, 3, 90, 40), (9.5, 5, 90, 50)], 8.5, False),  # two flows
-        ([(2.0, 3, 90, 40), (3.0, 3, 90, 50)], 9.0, False),  # long ago
+        ([(1.0, 3, 90, 40), (2.0, 3, 90, 50)], 9.0, False),  # long ago
         ([(9.0, 4, 90, 40), (10.0, 4, 90, 50)], 9.5, False),  # another flow
-        ([(4.0, 3, 90, 1), (9.5, 3, 90, 90), (10.0, 5, 90, 90)], 5.0, False),  # one packet is no tenth
+        ([(4.0, 3, 90, 1), (9.5, 3, 90, 90), (10.0, 5, 90, 90)], 5.0, False),  # one packet is not most
+        ([(8.0, 3, 90, 90), (9.0, 3, 90, 90), (9.0, 5, 90, 90), (10.0, 5, 90, 90)], 8.5, False),  # half of it
     ],
 )
 def test_who_stands_for_a_loss(rows: list[tuple[float, int, int, int]], heard_s: float, sure: bool) -> None:
-    """Of flows 3 and 5, at 10.5 s."""
-    flows, heard = np.array([3, 5]), np.array([heard_s, heard_s])
-    assert vouched(losses(*rows), flows, heard, 10.5) is sure
+    """Of flows 3 and 5 of one host, at 10.5 s."""
+    flows, source, heard = np.array([3, 5]), np.array([1, 1]), np.array([heard_s, heard_s])
+    assert vouched(losses(*rows), flows, source, heard, 10.5) is sure
+
+
+def test_nobody_stands_for_another_host() -> None:
+    """One of two has been heard since, or some of its packets arrive; the other may be away."""
+    flows, source, heard = np.array([3, 5]), np.array([1, 2]), np.array([9.5, 8.5])
+    silent = [(9.0, 3, 90, 90), (9.0, 5, 90, 90), (10.0, 3, 90, 90), (10.0, 5, 90, 90)]
+    assert not vouched(losses(*silent), flows, source, heard, 10.5)
+    assert vouched(losses(*silent), flows, source, heard + 1, 10.5)
+    some = [(9.0, 3, 90, 50), (9.0, 5, 90, 90), (10.0, 3, 90, 50), (10.0, 5, 90, 90)]
+    assert not vouched(losses(*some), flows, source, heard - 1, 10.5)
+    assert vouched(losses(*some), flows, np.array([1, 1]), heard - 1, 10.5)
