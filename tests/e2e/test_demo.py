@@ -88,7 +88,7 @@ def test_flap_is_seen_alerted_acted_on_and_survived(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_one_page(scenario: str, tmp_path: Path) -> None:
     """A NIC that loses packets or large ones or is slow, a host that dies or loses time, a rank that stops or is late,
-    a flow that meets another job or goes a longer way: people are told of it, and of nothing that follows from it.
+    a flow that meets another job or takes a longer path: on-call is notified of it, and of nothing that follows.
     """
     result_file = tmp_path / "result.json"
     done = subprocess.run(

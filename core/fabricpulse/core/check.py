@@ -1,6 +1,6 @@
 """`fabricpulse check`: is a configuration file good, without starting anything.
 
-A file's kind is one of the entry-point group `fabricpulse.configs`. It is told by `--kind`, by the file's name (the
+A file's kind is one of the entry-point group `fabricpulse.configs`. It follows from `--kind`, from the file's name (the
 longest kind that it contains: /etc/fabricpulse/mesh.yaml), or by its keys (the one kind that knows most of them).
 """
 
@@ -44,7 +44,7 @@ def kinds() -> dict[str, type[Section]]:
 
 
 def kind_of(path: Path, known: dict[str, type[Section]]) -> str | None:
-    """The kind of a file by its name, then by its keys; None if neither tells. Raises OSError."""
+    """The kind of a file by its name, then by its keys; None if it follows from neither. Raises OSError."""
     stem = path.stem.replace("_", "-").lower()
     daemons = [name.split("-")[1] for name in known if name.count("-") == 1]
     names = {
@@ -121,7 +121,7 @@ def _unreadable(value: object, folder: Path, path: str) -> Iterator[str]:
 def command(ctx: click.Context, files: tuple[Path, ...], kind: str | None, output: OutputFormat) -> None:
     """Check configuration files without starting a daemon.
 
-    Exit code 0: all are good; 1: one is not; 2: one cannot be read or its kind cannot be told.
+    Exit code 0: all are good; 1: one is not; 2: one cannot be read or its kind is not known.
     """
     known = kinds()
     if kind is not None and kind not in known:

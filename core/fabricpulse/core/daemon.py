@@ -1,4 +1,4 @@
-"""The lifetime of a daemon: start, run until told to stop, stop cleanly.
+"""The lifetime of a daemon: start, run until a stop signal, stop cleanly.
 
     async def run(life: Lifetime) -> None:
         ...
@@ -36,7 +36,7 @@ ReloadHook = Callable[[], Awaitable[None]]
 
 
 class Lifetime:
-    """What a running daemon can be told, and can tell: stop, reload, ready."""
+    """Signals to and from a running daemon: stop, reload, ready."""
 
     def __init__(self) -> None:
         self._stop = asyncio.Event()

@@ -17,7 +17,7 @@ class Format(StrEnum):
     with the value as it is, which is what a TaskProlog hands to its task. env : `NAME=VALUE`, for env files
     (docker --env-file, EnvironmentFile=). json : one object, with the reasons.
 
-    No format but json carries comments: whoever reads it literally would make them part of a value.
+    No format but json carries comments: a literal reader would make them part of a value.
     """
 
     SHELL = "shell"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def atomic_write(path: Path, content: bytes | str, *, mode: int = 0o644, durable: bool = True) -> None:
-    """Replaces `path` by a file with `content`: whoever opens it sees the old file or the new one, never a part.
+    """Replaces `path` by a file with `content`: readers see the old file or the new one, never a part.
 
     The new file stands beside the old one under a name that nobody can foresee, is opened with O_EXCL (a symbolic link
     that somebody put there is not followed), has `mode` whatever the umask, and takes the place of whatever `path`
@@ -56,7 +56,7 @@ def _sync_directory(directory: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class FileStamp:
-    """What tells one state of a file from another. Equal stamps: nobody has written, replaced or removed it.
+    """Identifies the state of a file. Equal stamps: it was not written, replaced or removed.
 
     Holds device, inode, modification and change time in ns, size; None when there is no file or it cannot be
     statted. The change time is the kernel's own: a writer that sets the modification time back is noticed. Not noticed
@@ -89,7 +89,7 @@ def identity_of(status: os.stat_result) -> tuple[int, int]:
 
 
 def file_identity(path: Path, *, follow_symlinks: bool = True) -> tuple[int, int] | None:
-    """What `path` names, the same as long as nobody removes or replaces it; None when there is nothing."""
+    """What `path` names, the same until it is removed or replaced; None when there is nothing."""
     try:
         return identity_of(path.stat(follow_symlinks=follow_symlinks))
     except OSError:

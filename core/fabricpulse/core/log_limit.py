@@ -1,4 +1,4 @@
-"""How often a line may stand in the log that somebody else can cause."""
+"""Rate limit of log lines that remote clients can cause."""
 
 import time
 from collections import OrderedDict

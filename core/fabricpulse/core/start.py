@@ -10,7 +10,7 @@ from typing import Any
 def begin_start() -> None:
     """Saves a third of what the imports cost: the search for garbage in what stays, and the certificate authorities of
     the system, which aiohttp loads twice as it is imported. `core.web.client` loads them for the first https request;
-    whoever uses aiohttp's own TLS context trusts nobody.
+    aiohttp's own TLS context then trusts no authority.
     """
     gc.disable()
     import ssl

@@ -7,7 +7,7 @@
 
 A background task that died in silence leaves a daemon that says ready and does nothing. Here its end makes the daemon
 not ready at once, is logged with its traceback, cancels the body and the other tasks, and leaves the block as
-TaskFailedError: exit code 1, so that systemd starts the daemon anew.
+TaskFailedError: exit code 1, so that systemd restarts the daemon.
 
 Structured concurrency as in asyncio.TaskGroup, which this is made of; what it adds is that a task of a daemon must not
 even return, and that the end of the body cancels the tasks instead of waiting for them.

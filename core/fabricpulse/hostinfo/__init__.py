@@ -1,1 +1,1 @@
-"""What a host says of its NICs: sysfs, netlink, verbs, modules, the kernel log. See README.md beside this file."""
+"""What the kernel reports about a host's NICs: sysfs, netlink, verbs, modules, its log. See README.md beside this."""

@@ -59,7 +59,7 @@ class Gid:
 
     @property
     def roce_version(self) -> int:
-        """1, 2, or 0 if the type does not tell."""
+        """1, 2, or 0 if the type does not show it."""
         if self.kind == "RoCE v2":
             return 2
         return 1 if "v1" in self.kind else 0
@@ -75,7 +75,7 @@ EMPTY = Gid(bytes(16), "", "")
 
 @dataclass(frozen=True)
 class NcclRules:
-    """What NCCL is told. gid_index : -1 to search. address_range : None for any."""
+    """NCCL's settings. gid_index : -1 to search. address_range : None for any."""
 
     gid_index: int = -1
     address_family: Literal["AF_INET", "AF_INET6"] = "AF_INET"

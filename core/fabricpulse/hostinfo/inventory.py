@@ -296,7 +296,7 @@ def _list(path: str) -> list[str]:
 
 
 def _pci_of_link(path: str) -> str:
-    """The PCI address in the target of a class symlink: the link alone tells it, the device is not touched."""
+    """The PCI address in the target of a class symlink: the device itself is not touched."""
     try:
         addresses = _PCI.findall(os.readlink(path))
     except OSError:
@@ -312,7 +312,7 @@ def _basename_of_link(path: str) -> str:
 
 
 def _gid_netdev(path: str, port: int, device: str) -> str:
-    """The netdev of the first GID of a port: under a bond this is the bond, which the PCI tree does not tell."""
+    """The netdev of the first GID of a port: under a bond this is the bond, which is not in the PCI tree."""
     raw = read_once(f"{path}/ports/{port}/gid_attrs/ndevs/0", device, ReadErrors())
     return clean_text(raw or b"")
 

@@ -1,4 +1,4 @@
-"""What the kernel log says of NICs: kinds of trouble, and whose. Pure."""
+"""Kernel log lines about NICs: the kind of trouble, and the NIC. Pure."""
 
 import re
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ KINDS = tuple(kind for kind, _ in _KINDS)
 
 @dataclass(frozen=True)
 class KernelMessage:
-    """A line about a NIC. pci_address, netdev, rdma : whose it is, as far as the line tells, else empty."""
+    """A line about a NIC. pci_address, netdev, rdma : the NIC, as far as the line names it, else empty."""
 
     kind: str
     pci_address: str
@@ -63,7 +63,7 @@ def parse_record(record: bytes) -> str | None:
 
 
 def classify(text: str) -> KernelMessage | None:
-    """What a line says of a NIC, None if it is about something else."""
+    """The message about a NIC, None if the line is about something else."""
     if not _DRIVERS.search(text):
         return None
     for kind, pattern in _KINDS:

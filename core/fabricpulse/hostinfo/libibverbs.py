@@ -40,7 +40,7 @@ OnEvent = Callable[[str, str, int], None]
 
 @dataclass(frozen=True)
 class PortAttributes:
-    """What ibv_query_port tells and sysfs does not.
+    """What ibv_query_port has and sysfs has not.
 
     active_mtu : RDMA's path MTU in octets, 0 if unknown. bad_pkeys, bad_qkeys : packets whose partition or queue key
     did not fit; 16 bits wide in InfiniBand's PortInfo, where they stop at the end.

@@ -1,4 +1,4 @@
-"""Optical modules: what their EEPROM tells. Pure.
+"""Optical modules: values of their EEPROM. Pure.
 
 Memory maps: CMIS 5.0 (QSFP-DD, OSFP, QSFP112), SFF-8636 (QSFP, QSFP28), SFF-8472 (SFP).
 
@@ -20,7 +20,7 @@ _MAIN, _DIAGNOSTICS = 0x50, 0x51
 
 @dataclass(frozen=True)
 class Flags:
-    """What the module complains of, per lane; empty where the module does not say that it can tell.
+    """Alarms of the module, per lane; empty where the module does not declare them as supported.
 
     receive_loss, transmit_loss : loss of signal, of light and from the NIC. receive_unlocked, transmit_unlocked : loss
     of lock of the clock recovery. transmit_fault : of the laser or its driver.

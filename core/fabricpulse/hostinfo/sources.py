@@ -20,7 +20,7 @@ class HostSources:
 
     sysfs : root of the tree. ethtool, dcb, rdma : make a source each; who reads on a thread of its own takes one of
     its own, because a device that hangs keeps the socket. kmsg : the kernel log. verbs : whether libibverbs may open
-    devices. link_events : whether rtnetlink tells of this host's links.
+    devices. link_events : whether rtnetlink reports this host's links.
     """
 
     sysfs: Path = Path("/sys")

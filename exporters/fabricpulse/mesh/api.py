@@ -29,7 +29,7 @@ def edges_document(
     front_end: FrontEndWatch,
     hops: Mapping[tuple[int, int], Hops] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """`/api/v1/edges`: front end, NICs, edges, source ports, as docs/mesh-api.md tells field by field.
+    """`/api/v1/edges`: front end, NICs, edges, source ports, as docs/mesh-api.md describes field by field.
 
     port : UDP port of the probes, the first of the source ports. hops : switches of our flows, by edge and port.
     """

@@ -42,7 +42,7 @@ def command(context: click.Context, /, options: DaemonOptions) -> None:
 def show(url: str, fleet: str, client: ClientOptions, everything: bool, output: OutputFormat) -> None:
     """Show NICs and the edges that suffer: which source ports, since when. Exits with 1 if any does.
 
-    With --fleet: which NIC, switch or link of the whole fleet loses packets or is slow, as the coordinator tells it
+    With --fleet: which NIC, switch or link of the whole fleet loses packets or is slow, as the coordinator reports it
     from what all hosts see.
     """
     from fabricpulse.mesh import show as view
@@ -75,7 +75,7 @@ def show(url: str, fleet: str, client: ClientOptions, everything: bool, output: 
 def topology(fleet: str, client: ClientOptions, output: str) -> None:
     """Show leaves, pods and shared machines of the fabric as the coordinator learns them from delays.
 
-    Names NICs at a wrong leaf or rail. What the delays do not tell is unknown. Exits with 1 while no leaf is known, and
+    Names NICs at a wrong leaf or rail. What the delays do not show is unknown. Exits with 1 while no leaf is known, and
     says what is missing.
     """
     from fabricpulse.mesh import topology as view

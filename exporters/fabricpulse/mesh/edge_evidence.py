@@ -1,7 +1,7 @@
 """What a host sees of its troubled edges, each beside all others of this host: pure, from states to words.
 
-These are evidence, not causes: one host usually has a single edge to a peer, and then cannot tell a dead peer from a
-dead NIC, cable or path. Who is at fault can only be told from the evidence of many hosts together.
+These are evidence, not causes: one host usually has a single edge to a peer, and then cannot distinguish a
+dead peer from a dead NIC, cable or path. The fault can only be located by the evidence of many hosts together.
 """
 
 from collections import defaultdict
@@ -37,12 +37,12 @@ class EdgeView(NamedTuple):
 def evidence_of(edges: Sequence[EdgeView]) -> list[Evidence | None]:
     """The evidence of each edge, None where there is none or nothing is known.
 
-    own_nic_disconnected : our own NIC is disconnected or unknown; the edge tells nothing of the peer.
-    peer_silent : the peer is not heard, and no other edge of this host says more.
-    peer_host_silent : several NICs of the peer's host have edges to connected NICs of ours, and none of them is heard.
-    peer_nic_silent : this NIC of the peer is not heard, another NIC of its host is.
-    pair_silent : this NIC of the peer is not heard here, but on another edge of ours.
-    peer_does_not_hear : the peer is heard and reports that it does not hear us.
+    own_nic_disconnected : our own NIC is disconnected or unknown; the edge proves nothing about the peer.
+    peer_silent : nothing arrives from the peer, and no other edge of this host shows more.
+    peer_host_silent : several NICs of the peer's host have edges to connected NICs of ours, and all of them are silent.
+    peer_nic_silent : this NIC of the peer is silent, another NIC of its host is not.
+    pair_silent : this NIC of the peer is silent here, but not on another edge of ours.
+    peer_does_not_hear : probes of the peer arrive and report that ours do not arrive there.
     paths_down : the edge works, some source ports of the peer do not arrive.
     """
     host_edges: dict[str, list[EdgeView]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""What this host's flows have lost, told to the coordinator: little while all is well, at once when not."""
+"""Losses of this host's flows, reported to the coordinator: seldom while there are none, without delay otherwise."""
 
 import asyncio
 import time
@@ -119,20 +119,20 @@ class EvidenceWindow:
         return found, stalled or overflowed
 
     def taken(self, snapshot: Snapshot, now_s: float) -> None:
-        """The coordinator has what `since_taken` told of this snapshot."""
+        """The coordinator has received what `since_taken` returned for this snapshot."""
         self._before, self._before_s = snapshot, now_s
 
 
 def new_paths(
     told: Mapping[tuple[int, int], Hops], known: Mapping[tuple[int, int], Hops]
 ) -> tuple[FlowPath, ...]:
-    """What a report tells of paths: those that differ from what was told, some hundred at once."""
+    """The paths in a report: those that differ from what was reported, some hundred at a time."""
     changed = (FlowPath(*key, hops) for key, hops in known.items() if told.get(key) != hops)
     return tuple(islice(changed, _MOST_PATHS))
 
 
 def connections(view: FleetView, snapshot: Snapshot) -> dict[str, tuple[int, int]]:
-    """Of each device what changes when its cable may have been unplugged: by what its peers hear, and as the kernel
+    """Of each device what changes when its cable may have been unplugged: as its peers receive it, and as the kernel
     counts. A host that stalls sees no outage by its probes; a link that is down now has been unplugged, perhaps.
     """
     return {

@@ -25,7 +25,7 @@ _HTTP_PORTS = {"http": 80, "https": 443}
 
 
 class FrontEndHealth:
-    """Pure. Down after `MISSED_ROUNDS` rounds in a row in which nobody answered; unknown until somebody first has.
+    """Pure. Down after `MISSED_ROUNDS` rounds in a row without an answer; unknown until the first answer.
 
     disconnects : how often it went down. down_s : how long it was down in all, without an outage that lasts.
     """
@@ -40,7 +40,7 @@ class FrontEndHealth:
     def update(self, answered: bool, on_time: bool, now: float) -> bool:
         """One round is over. Returns whether the state has gone from up to down or back.
 
-        on_time : the round did not take longer than its time limit; a stalled host cannot tell silence from its own.
+        on_time : the round did not take longer than its time limit; a stalled host cannot judge the silence of others.
         now : monotonic seconds.
         """
         if answered:
@@ -60,7 +60,7 @@ class FrontEndHealth:
         return True
 
     def silent_s(self, now: float) -> float:
-        """Seconds since somebody last answered; 0 while unknown."""
+        """Seconds since the last answer; 0 while unknown."""
         return now - self._answered_at if self.state != HealthState.UNKNOWN else 0.0
 
 
@@ -101,7 +101,7 @@ class FrontEndWatch:
         self._lookups: dict[str, asyncio.Task[str | OSError]] = {}
 
     async def run(self) -> None:
-        """Rounds until cancelled; returns at once when there is nobody to ask."""
+        """Rounds until cancelled; returns at once when there are no servers."""
         targets = list(self.answers)
         # Another server each round, and each host begins elsewhere: N hosts do not all ask all servers all the time.
         first = random.randrange(len(targets)) if targets else 0  # noqa: S311 - no secret

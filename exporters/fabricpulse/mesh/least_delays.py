@@ -33,7 +33,7 @@ class LeastDelays:
                 self._least[number] = min(edge.owd_min_ns, self._least.get(number, edge.owd_min_ns))
 
     def due(self, now_s: float) -> list[LeastDelay]:
-        """What is to be told now: nothing before the period is over."""
+        """What to report now: nothing before the period is over."""
         if self._first is None or self._last is None or now_s - self._begin_s < self._period_s:
             return []
         first, last = self._first, self._last

@@ -29,7 +29,7 @@ class MembershipWatch:
         return self._shrink_guard.holds
 
     def confirm(self) -> None:
-        """The next membership is believed, however small."""
+        """The next membership is accepted, however small."""
         self._shrink_guard.confirm()
 
     async def first(self) -> Membership | None:
@@ -67,7 +67,7 @@ class MembershipWatch:
         self._error = str(error)
 
     def _admits(self, membership: Membership) -> bool:
-        """Whether it is believed. One that is not is kept, and asked for again: its source tells it only once."""
+        """Whether it is accepted. One that is not is kept, and requested again: its source returns it only once."""
         before, after = (
             frozenset(host.name for host in known.hosts) if known is not None else frozenset[str]()
             for known in (self.current, membership)

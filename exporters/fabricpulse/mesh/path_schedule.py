@@ -1,4 +1,4 @@
-"""When the path of which flow is traced, and what is believed of a trace. Pure."""
+"""When the path of which flow is traced, and what is accepted from a trace. Pure."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -19,14 +19,14 @@ class _Flow:
 
     @property
     def settled(self) -> bool:
-        """Whether more tries would tell no more."""
+        """Whether more tries would show no more."""
         return self.tries >= _TRIES or (self.tries > 0 and bool(self.hops) and "" not in self.hops)
 
 
 class PathSchedule:
     """Of one NIC: one trace each `pause_s` while paths are unknown, and each flow again after `again_s`.
 
-    edges : its edges, by their numbers. ports : source ports of each. known : what is believed of some already.
+    edges : its edges, by their numbers. ports : source ports of each. known : known paths of some.
     Moments are monotonic seconds.
     """
 
@@ -67,7 +67,7 @@ class PathSchedule:
         return None
 
     def traced(self, edge: int, port: int, hops: Hops) -> bool:
-        """Takes the result of a trace. Returns whether what is believed has changed.
+        """Takes the result of a trace. Returns whether the known path has changed.
 
         A switch that fell silent has not gone: a path that loses packets loses these too, and the faulty one is the
         last of which its path may be forgotten. So a trace with the same switches and further gaps changes nothing.

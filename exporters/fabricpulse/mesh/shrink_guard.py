@@ -1,4 +1,4 @@
-"""Whether a smaller membership is believed: one that loses many hosts at once is more often a mistake than a decision.
+"""Whether a smaller membership is accepted: one that loses many hosts at once is more often a mistake than a decision.
 
 A coordinator that has just started, a file cut short, a DNS zone that was half loaded: taken at its word, it would end
 the probing of a whole fleet, and with it every alert.
@@ -24,7 +24,7 @@ class ShrinkGuard:
 
     def admit(self, before: frozenset[str], after: frozenset[str], now: float) -> bool:
         """Whether `after` may take the place of `before`; both are names of hosts. To be asked each time that `after`
-        has been read: another one that shrinks as much begins its time anew.
+        has been read: another one that shrinks as much restarts its time.
         """
         if not before or len(before - after) <= self._max_share * len(before):
             self._since = None

@@ -1,4 +1,4 @@
-"""What the engine tells at one moment: mirror of exporters/probe_engine/snapshot.h."""
+"""State of the engine at one moment: mirror of exporters/probe_engine/snapshot.h."""
 
 import enum
 import struct

@@ -1,4 +1,4 @@
-"""Temporary peers: further edges that the coordinator deals for a minute, because their delays tell where a NIC is.
+"""Temporary peers: further edges that the coordinator assigns for a minute, to find out by their delays where a NIC is.
 
 They are probed by an engine of their own on a separate port, so that they do not enter health, loss, alerts, fleet time
 or any metric of the standing edges. The engine runs only while there are such edges.
@@ -140,7 +140,7 @@ class TemporaryPeers:
         self._delays.add(parse_snapshot(self._engine.snapshot()), now_s)
 
     def due(self, now_s: float) -> tuple[tuple[EdgeName, ...], list[LeastDelay]]:
-        """What is to be told now of which edges: nothing before the period is over."""
+        """What to report now of which edges: nothing before the period is over."""
         delays = self._delays.due(now_s)
         return (self._edges, delays) if delays else ((), [])
 

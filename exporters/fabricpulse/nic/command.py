@@ -176,7 +176,7 @@ async def serve(
     load: Callable[[], NicConfig],
     make: Callable[[NicConfig], NicExporter],
 ) -> None:
-    """Runs the daemon until it is told to stop; SIGHUP reads the configuration again, a bad one is refused."""
+    """Runs the daemon until a stop signal; SIGHUP reads the configuration again, a bad one is refused."""
     from fabricpulse.core.web.server import WebServer  # late: core.start
 
     exporter = make(load())

@@ -1,7 +1,7 @@
 """Widening 32-bit hardware counters to 64 bits.
 
 A counter that wraps at 2^32 looks to Prometheus like one that was reset: what it counted between the last scrape and
-the wrap is lost. Here a wrap is told from a reset, so that the exported counter goes on.
+the wrap is lost. Here a wrap is distinguished from a reset, so that the exported counter goes on.
 
 Pure: no I/O, no clock.
 """
@@ -9,7 +9,7 @@ Pure: no I/O, no clock.
 from dataclasses import dataclass
 
 WRAP = 1 << 32
-# An increment across the wrap is believed up to this multiple of the largest increment seen, and always up to
+# An increment across the wrap is accepted up to this multiple of the largest increment seen, and always up to
 # INCREMENT_FLOOR. Judgement: load of a queue pair changes by tens between scrapes, a reset from the upper half of the
 # range looks like an increment of up to 2^31.
 INCREMENT_FACTOR = 16

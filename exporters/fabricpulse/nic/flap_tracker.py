@@ -1,7 +1,7 @@
 """Counting link flaps exactly.
 
 Theory of operation. The kernel counts each loss and each return of a carrier (carrier_down_count, carrier_up_count)
-and puts both counts into every link message. So messages tell *when*, and the counts tell *how often*: a message that
+and puts both counts into every link message. So messages give *when*, and the counts give *how often*: a message that
 was lost, merged or never sent (the exporter was not running, the socket overran) leaves a difference of more than
 one in the counts. A flap is never counted from the message itself.
 
@@ -35,7 +35,7 @@ ABSENT_MAX = 256
 
 @dataclass(frozen=True)
 class Observation:
-    """What a link looks like. up_count, down_count : the kernel's, or None where it does not tell.
+    """What a link looks like. up_count, down_count : the kernel's, or None where it has none.
 
     source : how it was seen: "event" as it happened, "poll" within a poll interval, "start" and "resync" at an unknown
     time before.
@@ -87,7 +87,7 @@ class Outage(enum.Enum):
 
 @dataclass(frozen=True)
 class CountChange:
-    """What changed counts tell.
+    """What changed counts mean.
 
     told : the transition that was seen, if any. is_timed : whether it is one of the downs counted, so that its time is
     known; the others are `missed`.

@@ -118,7 +118,7 @@ class LinkMonitor:
                     continue
                 log.error("reading link events failed", error=str(error))
                 return
-            # Only the kernel (port 0) is believed.
+            # Only messages of the kernel (port 0) count.
             if sender[0] == 0:
                 for message in wire.parse(data):
                     self._take(message)

@@ -49,7 +49,7 @@ class NcclSection(Section, frozen=True):
     roce_version: Literal[1, 2] = 2
 
     def rules(self) -> NcclRules:
-        """These settings as what NCCL's search is told."""
+        """These settings as input of NCCL's search."""
         network = ipaddress.ip_network(self.address_range, strict=False) if self.address_range else None
         return NcclRules(self.gid_index, self.address_family, network, self.roce_version)
 

@@ -1,4 +1,4 @@
-"""Which counters of a NIC tell of trouble, and how much of it there was lately (recent_growth.py)."""
+"""Which counters of a NIC indicate a fault, and how much they have grown lately (recent_growth.py)."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -179,7 +179,7 @@ class Aggregator:
         return dict(totals)
 
     def owners(self) -> dict[Pair, int]:
-        """User id of whoever a pair is of; of one of them if several users have it."""
+        """User id of the owner of a pair; of one of them if several users have it."""
         return {pair: process[0] for process, pair in self._pairs}
 
     def collectives(self) -> dict[tuple[str, str], Counter[str]]:
@@ -292,7 +292,7 @@ class Aggregator:
             self._waiting_of[snapshot.owner].append(oldest(found, OLDEST_PER_PROCESS))
 
     def _oldest_waiting(self, waiting: list[Waiting]) -> list[Waiting]:
-        """The oldest of all and the oldest of each process: who is left out would look as if it waited for nobody.
+        """The oldest of all and the oldest of each process: a process left out would seem to wait for no peer.
 
         Of one user's processes those that wait longest, MOST_WAITING of them.
         """

@@ -1,4 +1,4 @@
-"""What the kernel says of the processes of jobs: their job or pod, their user, their start. Reads /proc.
+"""Processes of jobs by the kernel: their job or pod, their user, their start. Reads /proc.
 
 A telemetry file names a process; that it is that process' own is believed only where a process with this number and
 start time runs as the owner of the file. What the kernel says of another user's process is world-readable, but for

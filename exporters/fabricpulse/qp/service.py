@@ -34,7 +34,7 @@ log = get_logger(__name__)
 
 
 async def run(life: Lifetime, config: QpConfig, options: DaemonOptions) -> None:
-    """Runs the daemon until it is told to stop."""
+    """Runs the daemon until a stop signal."""
     ensure_run_dir()
     exporter = Exporter(config)
     server = WebServer("fabricpulse qp", life, exporter.scrape, options.web)

@@ -1,7 +1,7 @@
 """Collectives that do not end, as FabricCollectiveStalled finds them, by the host on which a rank waits. Pure.
 
 The rule looks at all hosts at once. One host knows its own ranks; of the rank that one of them waits for it asks that
-rank's host, one hop and no further: the head of the chain of those who wait is next to somebody who waits for it.
+rank's host, one hop and no further: the head of the wait-for chain is next to a rank that waits for it.
 What the peer's host does not say is unknown, and left to the rule.
 """
 

@@ -1,7 +1,7 @@
 """Tells Alertmanager of a collective that does not end, before Prometheus has scraped it.
 
 Each interval: are requests of ranks on this host stuck? If so, the hosts of the ranks that they wait for are asked, all
-at once, each for a bounded time; what they say decides (`stall`). Nobody is asked while nothing is stuck.
+at once, each for a bounded time; their answers decide (`stall`). No host is asked while nothing is stuck.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """From telemetry files of the plugin and the verbs interposer to snapshots: which there are, who lives, what they say.
 
 The only part of the exporter that touches files and processes. The folder is everybody's (mode 1777): a local user may
-put anything into it. Whatever that is costs its own series and an error that is told; for the others only so many
+put anything into it. Whatever that is costs its own series and a reported error; for the others only so many
 files of a user are read, a file that its writer left in the middle of a change is waited for once, and files that an
 owner left behind are removed with that owner's other files alone.
 """
@@ -41,7 +41,7 @@ POLL_PATIENCE_S = 0.25
 class _Snapshot(Protocol):
     @property
     def owner(self) -> int:
-        """User id of whoever made the file."""
+        """User id of the file's owner."""
 
 
 S = TypeVar("S", bound=_Snapshot)
@@ -199,7 +199,7 @@ class TelemetryFolder(Folder[TelemetrySnapshot]):
         """Of each process of a workload that the last poll has read: what its EVENTS and OPERATIONS hold now."""
         found = []
         for _, reader in sorted(self._readers.items()):
-            # A file that cannot be read now was told of by the poll, or will be by the next.
+            # A file that cannot be read now was reported by the poll, or will be by the next.
             with suppress(OSError, LayoutError, TornReadError):
                 snapshot = reader.read(0.01)
                 if snapshot.workload == workload and isinstance(reader, PluginTelemetryReader):

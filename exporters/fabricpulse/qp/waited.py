@@ -1,5 +1,5 @@
-"""For how long each rank has waited, and for which ranks: who makes others wait is told from those who pass the wait on
-by what both have waited over the same time. Pure.
+"""How long each rank has waited, and for which ranks: a rank that makes others wait is distinguished from ranks that
+pass the wait on by what both have waited over the same time. Pure.
 
 What is seen at a poll holds for the time since the poll before: shorter waits are sampled, and their sum is right.
 """

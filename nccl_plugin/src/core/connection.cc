@@ -139,7 +139,7 @@ bool Connection::state_frame(uint32_t index, const FrameHeader& header, const He
       lane->asked_ns = 0;
       return true;
     case FrameType::kBye:
-      // First the peer's last word about chunks: it may have overtaken an earlier one on another lane.
+      // First the peer's last state frame: it may have overtaken an earlier one on another lane.
       if (header.length > 0 && !on_state_frame(index, header, body)) return false;
       bye_received_ = true;
       return true;
@@ -212,7 +212,7 @@ void Connection::tick(uint64_t now, uint64_t since_last) {
     around.word_ago_ns = elapsed(now, last_word_beside(lane));
     around.answer_due = lane.asked_ns != 0 && last_word_beside(lane) > lane.asked_ns;
     if (path != nullptr) {
-      // Words of the peer say nothing here: they come by the other direction, which may work alone.
+      // Frames of the peer prove nothing here: they use the other direction, which may be the only one that works.
       path->heard_ns = std::max(path->heard_ns, lane.acknowledged_at_ns);
       around.path_heard_ago_ns = elapsed(now, path->heard_ns);
       around.path_failed = path->failed_ns != 0 && elapsed(now, path->failed_ns) < kRecentNs;

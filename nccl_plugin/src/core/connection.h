@@ -56,7 +56,7 @@ struct Lane {
   uint64_t troubles = 0;  // segments sent again and marked ones of this incarnation, as last sampled
 
   uint64_t last_ping_ns = 0;
-  uint64_t asked_ns = 0;  // when the peer was first asked for a word that it has not said; 0: it owes none
+  uint64_t asked_ns = 0;  // when the oldest unanswered ping was sent; 0: none is outstanding
   uint64_t last_heard_ns = 0;
   bool pong_due = false;
   int64_t pong_stamp = 0;

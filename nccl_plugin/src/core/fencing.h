@@ -110,8 +110,8 @@ class SenderFencing {
     return true;
   }
 
-  // The receiver's word, from any lane and of any age. Calls on_held(chunk, lane) once for each chunk that is
-  // new. False if it speaks of chunks that were never made: no peer of ours.
+  // The receiver's state, from any lane and of any age. Calls on_held(chunk, lane) once for each chunk that is
+  // new. False if it names chunks that were never made: not a valid peer.
   template <typename F>
   bool apply(const HeldState& state, F&& on_held) {
     if (state.base > next_) return false;
@@ -150,8 +150,8 @@ class SenderFencing {
     return true;
   }
 
-  // The receiver's word says that the lane's present incarnation is closed there, and this end has not taken
-  // notice yet: due is fail() if it is up, then fenced(l, state.closed[l], ...).
+  // The receiver reports that the lane's present incarnation is closed there, and this end has not handled
+  // it yet: due is fail() if it is up, then fenced(l, state.closed[l], ...).
   bool closed_there(uint32_t l, const HeldState& state) const {
     const LaneView& lane = lanes_[l];
     return lane.phase != Phase::kDown && state.closed[l] >= lane.epoch && state.closed[l] < lane.next_epoch;
@@ -202,7 +202,7 @@ class ReceiverFencing {
   static constexpr uint64_t kNone = UINT64_MAX;
 
   const HeldChunks& held() const { return held_; }
-  // The receiver's word of now: every lane's closing that it names is done.
+  // The receiver's present state: each lane that it names as closed is closed.
   void write(HeldState* state) const {
     held_.write(state);
     for (uint32_t l = 0; l < kMaxLanes; ++l) {

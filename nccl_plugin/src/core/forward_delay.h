@@ -1,4 +1,4 @@
-// How long chunks wait on their way to the peer, told apart from how long the words about them take back. Pure.
+// The delay of chunks to the peer, separated from the delay of their acknowledgements back. Pure.
 //
 // As LEDBAT (RFC 6817): the receiver says how long each took by the two hosts' clocks, whose offset nobody knows; the
 // least that was seen lately is a chunk that did not wait, and what is above it is waiting.
@@ -34,8 +34,8 @@ class ForwardDelay {
                  kMostWaitNs);
     waited_ns_ = waited_ns_ - waited_ns_ / 8 + waited / 8;
   }
-  // Of `took_ns` from a chunk's posting to the word that it is held, what was the way back; 0 if that is not known.
-  // Never more than kMostNs: a path whose way back is longer is in trouble, and more under way would not help it.
+  // The part of the reverse path in `took_ns`, from a chunk's posting to its acknowledgement; 0 if that is not known.
+  // Never more than kMostNs: a path whose reverse delay is longer is faulty, and more in flight would not help it.
   uint64_t way_back(uint64_t took_ns) const {
     if (!known_ || took_ns <= waited_ns_) return 0;
     return std::min(took_ns - waited_ns_, kMostNs);

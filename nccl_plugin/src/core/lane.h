@@ -107,8 +107,8 @@ class LaneTransport {
   virtual uint32_t chunks_taken() const = 0;
   // True if something is queued that the transport has not taken yet.
   virtual bool backlog() const = 0;
-  // Whether words about chunks wait behind the data of the other direction; and how long they take to be here, ns. What
-  // is kept under way then covers that too.
+  // Whether state frames queue behind the data of the other direction; and their delay, ns. The window then covers
+  // that too.
   virtual bool words_wait() const { return false; }
   virtual void note_way_back(uint64_t) {}
   // Pushes the queue into the transport as far as it goes.

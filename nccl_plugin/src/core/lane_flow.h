@@ -25,7 +25,7 @@ struct LaneFlow {
   double rate = 0;                     // bytes per second, smoothed
   uint64_t window = kSlowStartWindow;  // most bytes in flight
   ForwardDelay forward;
-  uint64_t took_ns = 0;     // from a chunk's posting to the word that it is held, smoothed
+  uint64_t took_ns = 0;     // from a chunk's posting to its acknowledgement, smoothed
   bool slow_start = false;  // the window doubles each round trip
   uint64_t rate_at_ns = 0;  // when the rate was last measured
   uint64_t sent_since = 0;  // bytes since the weights were last published
@@ -87,7 +87,7 @@ struct LaneFlow {
 
   void note_took(uint64_t took) { took_ns = took_ns == 0 ? took : took_ns - took_ns / 8 + took / 8; }
 
-  // The window after a chunk that is held. back_ns : the way back of the words about chunks, which the window covers
+  // The window after an acknowledged chunk. back_ns : the reverse delay of acknowledgements, which the window covers
   // too. Returns whether slow start has ended with it.
   bool widen(uint32_t bytes, uint64_t back_ns, bool measured) {
     uint64_t wanted = static_cast<uint64_t>(rate * (kWindowSeconds + static_cast<double>(back_ns) * 1e-9));

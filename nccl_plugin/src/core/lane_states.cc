@@ -147,7 +147,7 @@ double Connection::penalty(Lane* lane, uint64_t now) const {
 void Connection::fail_lane(uint32_t index, fp_lane_reason reason, uint64_t now) {
   Lane* lane = &lanes_[index];
   if (!lane->up) return;
-  // The receiver has closed the old incarnation for the new one before its word about that was here.
+  // The receiver has closed the old incarnation for the new one before its report of that arrived.
   if (lane->replacing && (reason == FP_REASON_SOCKET_ERROR || reason == FP_REASON_PEER))
     reason = FP_REASON_REPATH;
   if (lane->spare && reason == FP_REASON_PEER &&

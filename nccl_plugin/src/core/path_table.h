@@ -1,5 +1,5 @@
 // What the lanes of all connections of this process together know of a path: a NIC here and an address there.
-// A lane that is silent while others on its path are heard has lost packets; a path on which all are silent is
+// A lane that is silent while others on its path are not has lost packets; a path on which all are silent is
 // dead. Pure. Service thread only.
 #ifndef FABRICPULSE_CORE_PATH_TABLE_H_
 #define FABRICPULSE_CORE_PATH_TABLE_H_

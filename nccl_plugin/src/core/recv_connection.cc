@@ -246,7 +246,7 @@ void RecvConnection::report(uint64_t now) {
 }
 
 void RecvConnection::after_poll(uint64_t now, bool progress) {
-  // While chunks keep coming one word can stand for several; as soon as nothing comes, the sender may be
+  // While chunks keep coming one state frame can acknowledge several; as soon as none comes, the sender may be
   // waiting for it.
   bool chunks = unreported_chunks_ >= kReportChunks || (unreported_chunks_ > 0 && !progress);
   bool receives = reported_posted_ != posted_ &&

@@ -40,8 +40,8 @@ class RecvConnection final : public Connection, public std::enable_shared_from_t
   // truncated).
   bool test(ReceiveMessage* message, uint32_t* size, bool* truncated, uint64_t now);
 
-  // The sender waits for our word about what has arrived or has been posted.
-  // Of the last chunk that has arrived, for the next word: see DelayOf.
+  // The sender waits for our state frame about arrived chunks or posted receives.
+  // Of the last chunk that has arrived, for the next state frame: see DelayOf.
   uint32_t delay_of_ = kDelayNone, delay_lane_ = 0;
   int64_t delay_ns_ = 0;
   bool ack_pending() const { return unreported_chunks_ > 0 || (large_ && reported_posted_ != posted_); }
@@ -106,10 +106,10 @@ class RecvConnection final : public Connection, public std::enable_shared_from_t
   bool lands_early_[kMaxLanes] = {};               // the chunk arriving on a lane goes to its slot
   const ReceiveMessage* landing_[kMaxLanes] = {};  // or into this one's memory; nullptr: neither
   uint32_t last_lane_ = 0;                         // on which data came last
-  uint32_t told_lane_ = 0;                         // on which the last word about chunks and receives went
+  uint32_t told_lane_ = 0;                         // on which the last state frame went
   uint32_t unreported_chunks_ = 0;                 // arrived since the sender was told
   uint64_t reported_posted_ = 0;                   // value of posted_ when it was told
-  bool large_ = false;  // messages too large to come early: the sender waits for our word
+  bool large_ = false;  // messages too large to be sent early: the sender waits for our state frame
   uint64_t reported_disabled_ = 0;
   uint64_t fenced_said_ns_ = 0;
   bool truncated_ =

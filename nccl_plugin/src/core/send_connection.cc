@@ -226,7 +226,7 @@ void SendConnection::held(uint64_t number, uint8_t lane_index, uint64_t now) {
     if (lane.up) {
       const double most = static_cast<double>(runtime_->nic_bytes_per_second(lane.nic)) * 8;
       const bool measured = flow.measure(chunk.length, chunk.ahead, took, most, now);
-      // What is under way covers the way back of the words about chunks, which wait behind the data of the other
+      // The window covers the reverse delay of acknowledgements, which queue behind the data of the other
       // direction: without that one direction starves the other, whose windows shrink with its rate.
       flow.note_took(took);
       const uint64_t back_ns = lane.transport->words_wait() ? flow.forward.way_back(flow.took_ns) : 0;

@@ -151,7 +151,7 @@ class SendConnection final : public Connection {
   uint64_t oldest_request_ns() const override;
   void oldest_chunks(uint64_t* chunks, uint64_t* chunk_ns) const override;
 
-  // What a receiver's word says about lanes that it has closed.
+  // Handles the lanes that the receiver's state reports as closed.
   void note_closed(const HeldState& state, fp_lane_reason reason, uint64_t now);
   // Says so if dialling has never led anywhere while other lanes work.
   void note_unreachable(Lane* lane, uint32_t epoch, uint64_t now);

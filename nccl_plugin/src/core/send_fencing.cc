@@ -22,7 +22,7 @@ void SendConnection::fail_early(uint64_t now) {
 void SendConnection::note_receives(const PeerReceive* receives, uint32_t count) {
   for (uint32_t i = 0; i < count; ++i) {
     uint32_t at = receives[i].message % kMaxRequests;
-    // An old word may come late; the memory of one receive never changes.
+    // An old state frame may come late; the memory of one receive never changes.
     if (receive_known_[at] && static_cast<int32_t>(receives[i].message - receives_[at].message) <= 0)
       continue;
     receives_[at] = receives[i];

@@ -286,7 +286,7 @@ bool SendConnection::draining(const Lane& lane, uint64_t now) const {
 void SendConnection::select_paths(uint64_t now) {
   if (!runtime_->config().repath || lost_ || closed_) return;
   bool moving = false;
-  // While the peer's process says nothing, what its lanes deliver says nothing of their paths.
+  // While the peer's process is silent, the throughput of its lanes proves nothing about their paths.
   uint64_t word = 0;
   for (const Lane& lane : lanes_) word = lane.up ? std::max(word, lane.last_heard_ns) : word;
   const bool spoken = elapsed(now, word) < kSpokenNs;

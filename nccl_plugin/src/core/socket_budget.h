@@ -26,7 +26,7 @@ class SocketBudget {
     least_rtt_ = least_rtt;
     update();
   }
-  // Acknowledgements wait on their way back as long as the words about chunks do; seconds.
+  // Acknowledgements of the kernel are delayed as long as our state frames are; seconds.
   void way_back(double seconds) {
     way_back_ = seconds;
     if (rate_ > 0) update();

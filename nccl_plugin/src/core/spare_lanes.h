@@ -6,7 +6,7 @@
 //    not begin on TCP.
 //  - It carries all chunks until the peer has answered on a queue pair (LaneTransport::proven()).
 //  - Then it takes no new chunks, what is under way on it arrives, and the sender ends it. With that the receiver
-//    speaks on queue pairs again, where its words name the receives that chunks are written to.
+//    uses queue pairs again, where its state frames name the receives that chunks are written to.
 #ifndef FABRICPULSE_CORE_SPARE_LANES_H_
 #define FABRICPULSE_CORE_SPARE_LANES_H_
 

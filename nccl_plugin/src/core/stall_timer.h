@@ -1,16 +1,16 @@
-// When a lane on which nothing moves is taken for dead. Pure: no clock, no I/O.
+// When a lane without progress is declared failed. Pure: no clock, no I/O.
 //
-// Three rules, all of time that counts only as fast as the service thread really runs:
-//  - alone: bytes are under way, or wait in a kernel that cannot send them, and nothing is acknowledged. Long,
-//    since a slow path may look like that. A kernel that has answered, if only that it has no room, owes no more until
-//    it is asked again: that of a stopped process throws away what finds its buffer full, and TCP asks ever more seldom.
-//  - beside siblings: the same, while the peer was heard on another lane of the connection, and acknowledged
-//    nothing on any lane of any connection over the same path. The peer and this process are well then, and packets
-//    were not just lost: it is this path that is dead, in this direction at least. Short, from when so much is under
-//    way that the peer's kernel acknowledges it at once (it may sit on the acknowledgement of less for 40 ms), or from
-//    when the peer, asked for a word on the lane too, has spoken on another: it reads and answers all lanes in turn.
-//  - deadline: one chunk has been the oldest on the lane for longer than it should take several times over,
-//    while the peer has been heard on another lane. Catches paths that lose so much that acknowledgements
+// Three rules, all in time that counts only as fast as the service thread really runs:
+//  - alone: bytes are in flight, or wait in a kernel that cannot send them, and nothing is acknowledged. Long,
+//    since a slow path may look like that. After a kernel's answer, if only a zero window, none is due until the next
+//    window probe: the kernel of a stopped process drops data that finds its buffer full, and TCP probes less and less.
+//  - beside siblings: the same, while frames of the peer arrived on another lane of the connection, and it acknowledged
+//    nothing on any lane of any connection over the same path. Peer and this process are healthy then, and not just a
+//    few packets were lost: this path is dead, in this direction at least. Short, from when so much is in flight
+//    that the peer's kernel acknowledges it without delay (less may be delayed by 40 ms), or from when the peer, pinged
+//    on the lane too, has answered on another: it reads and answers all lanes in turn.
+//  - deadline: one chunk has been the oldest on the lane for several times longer than it should take,
+//    while frames of the peer arrived on another lane. Catches paths that lose so much that acknowledgements
 //    trickle.
 #ifndef FABRICPULSE_CORE_STALL_TIMER_H_
 #define FABRICPULSE_CORE_STALL_TIMER_H_
@@ -30,12 +30,12 @@ class StallTimer {
   // What the connection knows beside the transport's own sample.
   struct Surroundings {
     uint64_t least_ns = 25'000'000;  // FABRICPULSE_STALL_MS
-    // Since the last word of the peer's process on another lane of the connection. Its kernel's acknowledgements
-    // say less: while the process is stopped, Linux delays them on some lanes and not on others.
+    // Since the last frame of the peer's process on another lane of the connection. Its kernel's acknowledgements
+    // prove less: while the process is stopped, Linux delays them on some lanes and not on others.
     uint64_t word_ago_ns = UINT64_MAX;
     // Since the peer last acknowledged something on any lane of this process over the same path.
     uint64_t path_heard_ago_ns = UINT64_MAX;
-    // The peer was asked for a word on this lane, and has spoken on another one since.
+    // The peer was pinged on this lane, and has answered on another one since.
     bool answer_due = false;
     bool path_failed = false;     // another connection of this process has just given up this path
     uint64_t chunk = UINT64_MAX;  // oldest one on the lane that is not held; UINT64_MAX: none
@@ -135,7 +135,7 @@ class StallTimer {
     uint64_t usual = std::max(4 * sample.rtt_ns, sample.rtt_ns + 4 * sample.rtt_deviation_ns);
     return std::max(around.least_ns, std::min(usual, kMaxStallNs));
   }
-  // Nobody waits for a lane that carries only words of ours, and the peer polls it seldom.
+  // Nothing waits for a lane that carries only state frames of ours, and the peer polls it seldom.
   static uint64_t put_off_limit(const PathSample& sample, const Surroundings& around) {
     return std::max(beside(sample, around), around.chunk == UINT64_MAX ? kAloneNs : kDelayedAck);
   }

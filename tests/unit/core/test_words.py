@@ -19,8 +19,9 @@ FILES = [
     ).stdout.split("\n")
     if name
 ]
+PAGES = ("docs/", "audit/", "deploy/", "why/", "core/", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")
 # Pattern -> what is said instead, and below which folders.
-REPLACED = {
+REPLACED: dict[str, tuple[str, str | tuple[str, ...]]] = {
     r"\bk?[Vv]erdict": ("health, residual, answer, outcome", ""),
     r"(?<!those )\bof before\b": ("previous, before the fault", ""),
     r"\b[Nn]obody_there\b": ("what the test expects", "tests/"),
@@ -30,6 +31,15 @@ REPLACED = {
         "poll, sample, check, read",
         "",
     ),
+    r"\b[Mm]end(?:s|ed|ing)?\b": ("fix, correct", PAGES),
+    r"\bpeople (?:are|is|were|must be) told\b|\bwho is on call\b": ("on-call is notified", ""),
+    r"\b(?:last|old|our|receiver's) words?\b|\bwords? about (?:chunks|that)\b|\basked for a word\b": (
+        "state frame, acknowledgement",
+        "nccl_plugin/",
+    ),
+    r"\b[Tt]old apart\b": ("distinguished, separated, identified", PAGES),
+    r"\b[Tt]old (?:by|as)\b": ("identified by", ("docs/causes/", "why/fabricpulse/why/causes/")),
+    r"\btakes? orders\b|\bobeys? nobody\b": ("takes commands", PAGES),
 }
 TEXT = {".py", ".md", ".h", ".cc", ".c", ".yaml", ".yml", ".libsonnet", ".sh", ".toml"}
 

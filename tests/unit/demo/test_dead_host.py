@@ -16,7 +16,7 @@ STALLED = PageSeen(STALL, (("peer", "h2"), ("workload", "demo-ring")), "other")
 
 
 def play(*pages: PageSeen, stall: bool = True) -> tuple[World, list[str]]:
-    """The story, in which people are told of `pages`; without `stall` nobody ever sees that the job stands still."""
+    """The story, in which on-call gets `pages`; without `stall` nobody ever sees that the job stands still."""
     world = World(DeadHost, FLEET)
     observed = world.observed
     world.healthy()

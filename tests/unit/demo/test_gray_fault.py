@@ -16,7 +16,7 @@ RIGHT = PageSeen(ALERT, NIC, "group")
 
 
 def play(world: World, *pages: PageSeen, disconnected: bool = False) -> list[str]:
-    """The story, in which people are told of `pages`."""
+    """The story, in which on-call gets `pages`."""
     observed, alert = world.observed, world.scenario.alert
     world.healthy()
     seen = world.run(8)

@@ -48,7 +48,7 @@ def play(
     clock: ClockSeen | None = None,
     fleet: Fleet = FLEET,
 ) -> tuple[World, list[str]]:
-    """The story, in which people are told of `pages`, the ring ends with so many errors, and a host with `clock`."""
+    """The story, in which on-call gets `pages`, the ring ends with so many errors, and a host with `clock`."""
     world = World(scenario, fleet)
     observed = world.observed
     world.healthy()

@@ -1,4 +1,4 @@
-"""Rules with `action: notify`: people are told of an alert, and nothing else follows."""
+"""Rules with `action: notify`: an alert is passed on to the destinations, and nothing else follows."""
 
 from dataclasses import replace
 

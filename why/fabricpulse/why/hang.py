@@ -1,12 +1,12 @@
-"""Who waits for whom, and who is waited for by all: the wait-for graph of a job that stands still. Pure.
+"""Which rank waits for which, and for which all wait: the wait-for graph of a stalled job. Pure.
 
-An edge goes from a rank to the peer that its oldest request needs. What it waits for tells two kinds of edge apart:
+An edge goes from a rank to the peer that its oldest request needs. There are two kinds of edge, by what it waits for:
 
     peer_receive, peer_send     the peer has not posted the other half: the peer is late, for a reason of its own or
                                 because it waits itself
-    delivery, arrival, lane     data is under way and does not get there: the network (or the peer has died)
+    delivery, arrival, lane     data is in flight and does not arrive: the network (or the peer has died)
 
-Every waiting rank leads along its edges to a head: a rank that is waited for and waits for nobody (not the network), or
+Every waiting rank leads along its edges to a head: a rank that is waited for and waits for none (not the network), or
 an edge of the second kind. In a ring where one link is dead all ranks wait in a circle; the edge of the second kind is
 where the circle begins. A circle of the first kind only is a deadlock of the program: ranks in different collectives.
 """
@@ -50,9 +50,8 @@ def find_heads(waits: Iterable[Wait], silent: Collection[tuple[str, int | None]]
     """The heads of all chains: silent processes, then where the network is, then ranks by how many wait for them,
     directly or not.
 
-    silent : (host, rank) of processes that give no sign of life; what is sent to them is not acknowledged, and what
-    they say of themselves is old, so neither counts. [] when nothing waits. Records without ranks are told apart by
-    hosts.
+    silent : (host, rank) of processes without a heartbeat; what is sent to them is not acknowledged, and their own
+    records are old, so neither counts. [] when nothing waits. Records without ranks are distinguished by host.
     """
     everything = list(waits)
     edges = [w for w in everything if _self(w) not in silent and _peer(w) not in silent]

@@ -1,1 +1,1 @@
-"""Alerts that a daemon tells Alertmanager itself, ahead of the rule that says the same."""
+"""Alerts that a daemon pushes to Alertmanager, ahead of the rule for the same fault."""

@@ -25,7 +25,7 @@ class AlertmanagerTime:
     def learn(self, date: str, asked_s: float, answered_s: float) -> bool:
         """Takes the Date of an answer; asked_s, answered_s : our wall clock, seconds since 1970.
 
-        Returns whether that reveals a difference, or another one than was known. What is no date tells nothing.
+        Returns whether that reveals a difference, or another one than was known. What is no date is ignored.
         """
         try:
             moment = parsedate_to_datetime(date)

@@ -1,9 +1,9 @@
 """An alert goes straight to Alertmanager (API v2), under the very labels that a rule gives: one alert, not two.
 
-The rule would say the same some seconds later. Alertmanager tells alerts apart by their labels alone, so the push is
+The rule raises the same some seconds later. Alertmanager identifies alerts by their labels alone, so the push is
 only early, never extra. Alerts are sent again while they fire, with an end in the future that holds for some repeats
 (as Prometheus does), so that an alert of a host that has died resolves by itself, and once more with an end in the past
-when what they tell of is over.
+when their fault is over.
 
 That end is held back for `resolve_hold_s`: until Prometheus has scraped the recovery and evaluated the rule, its own
 copy still fires, and would fire the alert anew that the push has just ended. If Prometheus resolves its copy within
@@ -77,7 +77,7 @@ class PushedAlert:
         if self.ended is None:
             ends_s = wall_s + _REPEATS_UNTIL_EXPIRY * resend_s
         else:
-            # An end that lies ever so little in the future ends nothing: the later end that was told before wins.
+            # An endsAt only slightly in the future resolves nothing: the later endsAt that was sent before wins.
             ends_s = min(wall_s + self.ended - now, past_s)
         return {
             "labels": dict(self.content.labels),
@@ -103,9 +103,9 @@ class PushCounters:
 
 
 class Pusher(Generic[Key]):
-    """Keeps every Alertmanager told: one task each (`serve`), so that a dead one delays none of the others.
+    """Keeps every Alertmanager up to date: one task each (`serve`), so that a dead one delays none of the others.
 
-    Key : what tells one alert from another here.
+    Key : what identifies an alert here.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class Pusher(Generic[Key]):
             event.set()
 
     async def serve(self, url: str) -> None:
-        """Keeps one Alertmanager told, until cancelled."""
+        """Keeps one Alertmanager up to date, until cancelled."""
         config = self._config
         pause = config.retry_s
         retold = False
@@ -259,7 +259,7 @@ class Pusher(Generic[Key]):
                 if pushes.taken:
                     return True
                 pushes.refused += 1
-                # Of a proxy it may be no text at all, or claim a charset that nobody knows.
+                # From a proxy it may be no text at all, or claim an unknown charset.
                 text = (await response.read())[:200].decode(errors="replace")
                 log.warning(
                     "Alertmanager refused an alert", url=redact(url), status=response.status, answer=text

@@ -1,4 +1,4 @@
-"""`process_*`: what every exporter tells of its own process, under the names that all of them use.
+"""`process_*`: metrics of the exporter's own process, under the names that all exporters use.
 
 The one part that prometheus-client writes: a handful of samples, and their names are not ours.
 """

@@ -229,7 +229,7 @@ class ClockPageReader:
     def _follow(self) -> int:
         """Makes `_copy` the page in force, and returns what the raw clock showed while it was.
 
-        Whoever has no core between the copy and the clock would follow a line that has been replaced, and then see
+        A reader preempted between the copy and the clock would follow a line that has been replaced, and then see
         time run backward. Without a page, see clock_page.h, the copy is UNKNOWN.
         """
         words, virtual_clock = self._file.map, self._virtual_clock
@@ -329,7 +329,7 @@ class ClockPageWriter:
         return replace(page, status=ClockStatus.UNKNOWN)
 
     def gone(self) -> bool:
-        """True when the path names our page no more: somebody has removed it, and new readers find none."""
+        """True when the path no longer names our page: it was removed, and new readers find none."""
         return file_identity(self._path) != self._identity
 
     def write(self, page: ClockPage, begins_ns: int | None = None) -> bool:
@@ -354,7 +354,7 @@ class ClockPageWriter:
             page.disruptions,
             self._time_namespace,
         )
-        # No reader looks at this one: whoever still copies it, from when it was in force, sees another sequence.
+        # No reader uses this one: a copy begun while it was in force ends with another sequence.
         self._map[_PLACES[~self._sequence >> 1 & 1]] = body
         if begins_ns is not None:
             self._set_sequence(self._sequence + 1)

@@ -62,7 +62,7 @@ def reopen_mapping(path: Path, size: int, head: bytes) -> mmap.mmap | None:
 
 
 class ChangedFileError(LayoutError):
-    """A file has become shorter than it said: its writer, or somebody in its place, is not to be trusted."""
+    """A file has become shorter than its header: its writer, or who has replaced it, is not to be trusted."""
 
 
 class SharedFile:
@@ -145,7 +145,7 @@ class MappedFile:
             raise
 
     def stale(self) -> bool:
-        """True when the path now names another file: the writer has started anew."""
+        """True when the path now names another file: the writer has restarted."""
         return file_identity(self.path) != self._identity
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ _Handler = TypeVar("_Handler", bound=Callable[..., Any])
 def body_limit(most_bytes: int) -> Callable[[_Handler], _Handler]:
     """Of a handler: its bodies have at most so many bytes, in place of the server's `max_body`. Larger ones are 413.
 
-    A mark, no wrapper: whoever compares handlers (`own_authentication`) finds the same one.
+    A mark, no wrapper: comparisons of handlers (`own_authentication`) find the same one.
     """
 
     def mark(handler: _Handler) -> _Handler:

@@ -119,7 +119,7 @@ class HttpClient:
 
 
 async def read_body(response: aiohttp.ClientResponse, limit: int = MOST_BODY) -> bytes:
-    """The whole body. Raises BodyTooLargeError above `limit` bytes: whoever answers there may send without end."""
+    """The whole body. Raises BodyTooLargeError above `limit` bytes: the server may send without end."""
     body = bytearray()
     async for chunk in response.content.iter_any():
         body += chunk
@@ -151,7 +151,7 @@ def fetch(
 def describe(error: BaseException) -> str:
     """What went wrong with a request, for a log line or a message: never empty, no credentials.
 
-    A connection that was not made is told in the kernel's or the resolver's words: connection refused.
+    A failed connection has the kernel's or the resolver's message: connection refused.
     """
     if isinstance(error, aiohttp.ClientConnectorError) and not isinstance(error, aiohttp.ClientSSLError):
         cause = error.os_error

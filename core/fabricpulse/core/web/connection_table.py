@@ -95,7 +95,7 @@ class ConnectionTable:
         return entry
 
     def make_room(self, reason: str = "server_limit") -> bool:
-        """Drops one connection of the largest client that has one to drop; False when nobody waits for anything."""
+        """Drops one connection of the largest client that has one to drop; False when none is waiting."""
         largest = max(self._sizes, key=self._sizes.__getitem__, default=None)
         if largest is not None and self._drop_of(largest, reason):
             return True
@@ -154,7 +154,7 @@ class ConnectionTable:
         self._stalled.pop(entry, None)
 
     def sweep(self, now: float, late_s: float = 0.0) -> None:
-        """Drops who is late. late_s : for how long this process itself did not run; nobody is blamed for that."""
+        """Drops connections past their limit. late_s : how long this process itself did not run; it does not count."""
         limits = self.limits
         if late_s > 0:
             for queue in self._phases.values():

@@ -8,7 +8,7 @@ Until the first byte of a client there is only its socket, without transport, ta
 times as much as the accept. Somebody who opens thousands of connections and says nothing fills the queue that all wait
 in, so the time until the next one is accepted is what each of his costs.
 
-A TLS handshake costs a millisecond of computing that nobody can interrupt. One begins in each round of the event loop,
+A TLS handshake costs a millisecond of computing that cannot be interrupted. One begins in each round of the event loop,
 by turns of the clients: whoever is connected waits for one handshake, not for all that came, and so does a new client.
 Few of one client are under way, so that those that were begun and held back cannot all go on at once.
 """
@@ -127,7 +127,7 @@ class Connections:
                 if error.errno in _EXHAUSTED:
                     self._pause(listener, error)
                     return
-                continue  # this connection is gone: accept(2) tells its network errors
+                continue  # this connection is gone: accept(2) returns its network errors
             self._take(accepted, _client_of(accepted, address))
 
     def _pause(self, listener: socket.socket, error: OSError) -> None:
@@ -322,7 +322,7 @@ class _Connection(asyncio.Protocol):
         elif reason == "idle_timeout":
             transport.close()
         elif reason == "buffer_limit" and self.turn is not None:
-            # Whoever reads it answers 503, and the connection ends after that.
+            # Its reader answers 503, and the connection ends after that.
             self.turn.reschedule(self._owner._loop.time())
             self.turn = None
         else:

@@ -52,7 +52,7 @@ _DECODER = msgspec.json.Decoder(_Answer)
 
 @dataclass(frozen=True)
 class Sample:
-    """labels : without the name; whoever has asked owns them. value : never NaN; +-Inf as they are."""
+    """labels : without the name; the caller owns them. value : never NaN; +-Inf as they are."""
 
     labels: dict[str, str]
     value: float

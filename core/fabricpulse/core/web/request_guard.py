@@ -1,4 +1,4 @@
-"""What happens to every request of a daemon, whoever handles it: bodies, errors, what is logged and counted.
+"""What happens to every request of a daemon, before and after its handler: bodies, errors, logs and counts.
 
     observe ─▶ authentication ─▶ read_body ─▶ handler
 
@@ -36,7 +36,7 @@ class RequestGuard:
         # Not by getLogger, which would keep it, its filter and this server for ever.
         self.protocol_logger = logging.Logger(f"{__name__}.protocol")
         self.protocol_logger.parent = logging.getLogger(__name__)
-        self.protocol_logger.setLevel(logging.DEBUG)  # aiohttp tells of what is no HTTP at all at this level
+        self.protocol_logger.setLevel(logging.DEBUG)  # aiohttp logs what is no HTTP at all at this level
         self.protocol_logger.addFilter(self._of_aiohttp)
 
     @web.middleware
@@ -53,9 +53,7 @@ class RequestGuard:
             raise
         except Exception as error:
             if request.transport is None:
-                return web.Response(
-                    status=499
-                )  # the client has gone; nginx' number for it, nobody will see it
+                return web.Response(status=499)  # the client has gone; nginx' code for it, which is not sent
             if self._limit.allows(f"500 {type(error).__name__}"):
                 log.exception(
                     "request failed",

@@ -28,7 +28,7 @@ class Turns(Generic[T]):
                 del self._waiting[client]
 
     def take(self) -> T | None:
-        """The next one, which is under way now; None when nobody's turn has come."""
+        """The next one, which is under way now; None when there is none."""
         may_go = (c for c in self._waiting if self._under_way.get(c, 0) < self._at_once)
         client = next(may_go, None)
         if client is None:

@@ -1,6 +1,6 @@
 """URLs that people write into settings and options: checked once, so that a wrong one is named at the start.
 
-What is accepted by mistake fails later and elsewhere, as a traceback each second or a target that nobody scrapes.
+What is accepted by mistake fails later and elsewhere, as a traceback each second or a target that is never scraped.
 """
 
 import ipaddress

@@ -1,4 +1,4 @@
-"""rtnetlink link messages as bytes: requests, and what a message tells of a link (linux/rtnetlink.h, if_link.h)."""
+"""rtnetlink link messages as bytes: requests, and the state of a link in a message (linux/rtnetlink.h, if_link.h)."""
 
 import socket
 import struct
@@ -32,7 +32,7 @@ _U32 = struct.Struct("=I")
 class Request:
     """What a message answers: port and sequence number of the asking socket.
 
-    A notification has those of whoever caused the change, or zeros.
+    A notification has those of the process that caused the change, or zeros.
     """
 
     port: int

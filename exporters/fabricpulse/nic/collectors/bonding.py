@@ -32,7 +32,7 @@ BOND_SLAVE_FAILURES = counter(
 
 @register()
 class BondingCollector(Collector):
-    """One target a bond. A slave that the inventory does not have is counted, as the bond tells, but not opened."""
+    """One target a bond. A slave that the inventory does not have is counted, as the bond lists it, but not opened."""
 
     name = "bonding"
 

@@ -24,7 +24,7 @@ UP_TRANSITIONS = counter(
 )
 UNOBSERVED = counter(
     "port_down_transitions_unobserved",
-    "Link downs (also in port_down_transitions) that only the kernel's counter tells of: time and duration are unknown.",
+    "Link downs (also in port_down_transitions) that only the kernel's counter shows: time and duration are unknown.",
     PORT,
 )
 LAST_TRANSITION = gauge(
@@ -44,7 +44,7 @@ EVENTS = counter(
 )
 OVERRUNS = counter(
     "event_overruns",
-    "Times a source lost events because the exporter was late (rtnetlink ENOBUFS, kmsg EPIPE); the state was then read anew.",
+    "Times a source lost events because the exporter was late (rtnetlink ENOBUFS, kmsg EPIPE); the state was then read again.",
     ("source",),
 )
 

@@ -96,7 +96,7 @@ class ModuleCollector(LinkCollector[_Link]):
                 if error.errno in DECLINED:
                     link.next_at = context.now + DECLINED_PAUSE_S
                 else:
-                    # Asked again at the next scrape, and told until it is fixed.
+                    # Read again at the next scrape, and reported until it is fixed.
                     link.next_at = context.now
                     reason = "permission" if error.errno in (errno.EPERM, errno.EACCES) else "module"
                     context.errors.add(link.netdev.name, "module", reason)

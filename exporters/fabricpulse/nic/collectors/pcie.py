@@ -81,7 +81,7 @@ _LINK = {
 # A link that is down, or a function that has fallen off the bus.
 _NO_LINK = (b"255", b"63")
 _ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-# Functions that are gone and still told of.
+# Functions that are gone and still reported.
 GONE_MAX = 64
 _SPEED = re.compile(rb"(\d{1,9}(?:\.\d{1,9})?) GT/s")
 # PCI classes of what computes: 3D controllers, VGA (AMD's older), display controllers, processing accelerators.

@@ -47,7 +47,7 @@ class Lines:
                 self.line("alert", f"{where}: {alert.name} {alert.instance} {alert.device} over", now)
         self._alerts = current
         for page, at in list(observed.pages.items())[self._pages :]:
-            self.line("page", f"who is on call is told: {page}", at)
+            self.line("page", f"on-call is notified: {page}", at)
         self._pages = len(observed.pages)
         for action in observed.actions.values():
             if self._actions.get(action.id) != action.state:

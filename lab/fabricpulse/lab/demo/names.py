@@ -7,5 +7,5 @@ PROMETHEUS, ALERTMANAGER = "prometheus", "alertmanager"
 # The process that plays the demo itself.
 DEMO = "demo"
 
-# Where Alertmanager reaches who is on call, in the management node.
+# Where Alertmanager notifies on-call, in the management node.
 ON_CALL_PORT = 9099

@@ -141,7 +141,7 @@ class AlertSeen:
 
 @dataclass(frozen=True)
 class PageSeen:
-    """An alert as people were told of it. about : (label, value) of what it is about. group : Alertmanager's group."""
+    """An alert as on-call got it. about : (label, value) of what it is about. group : Alertmanager's group."""
 
     ABOUT: ClassVar = ("instance", "device", "peer", "peer_device", "what", "faulty", "workload", "network")
 

@@ -1,4 +1,4 @@
-"""Who is on call in the demo: takes what Alertmanager sends to people, as a pager would."""
+"""On-call in the demo: receives Alertmanager's notifications, as a pager would."""
 
 import asyncio
 import json

@@ -53,7 +53,7 @@ def prometheus_config(targets: Sequence[Target], rule_files: Sequence[Path], ale
 def alertmanager_config(remediation_url: str, on_call_url: str) -> str:
     """Alertmanager's configuration as shipped (deploy/alertmanager.yml): routes, groups, what mutes what.
 
-    Only where it sends alerts that ask for remediation, and what people are told, is ours.
+    Only where it sends alerts that ask for remediation, and how on-call is notified, is ours.
     """
     shipped = find("alertmanager.yml")
     config: dict[str, Any] = yaml.safe_load((data_folder() / shipped.source).read_text(encoding="utf-8"))

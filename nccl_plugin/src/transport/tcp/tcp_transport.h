@@ -55,7 +55,7 @@ class TcpTransport : public Transport {
                                                    const HelloReply* reply, bool payload_crc);
   // Whether the wanted source port is the socket's: then it chooses the path.
   virtual bool binds_source_port() const { return true; }
-  // Ends all dials without a word; for destructors.
+  // Ends all dials without a callback; for destructors.
   void forget_dials();
   const Config& config() const { return config_; }
   Poller* poller() { return poller_; }

@@ -129,8 +129,8 @@ class VerbsLane final : public LaneTransport {
     return sample;
   }
 
-  // The ends have met over TCP, which says nothing of queue pairs. At the sender its first words are acknowledged, at the
-  // receiver they are here.
+  // The ends have connected over TCP, which proves nothing about queue pairs. The sender's first frames are
+  // acknowledged, or have arrived at the receiver.
   bool proven() const override { return sender_ ? requests_.completed_total() > 0 : ready_; }
   int wait_fd() const override { return -1; }
   uint32_t stretch_alone() const override { return kStretchAlone; }

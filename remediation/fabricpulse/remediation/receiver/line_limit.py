@@ -29,7 +29,7 @@ BOUNDED = frozenset(
 # Three lines of each of 200,000 alerts at once; from then on 350 MB a day.
 BURST_BYTES = 256e6
 BYTES_PER_S = 4e3
-# Lines that people are told of: what a storm has too much is behind it in the queue of each destination.
+# Lines that are sent as notifications: what a storm has too much is behind it in the queue of each destination.
 TOLD_BURST = 2_000
 TOLD_PER_S = 1.0
 # Of a line with its hash and its row.
@@ -38,7 +38,7 @@ _TOLD_EVERY_S = 60.0
 
 
 class LineLimit:
-    """A token bucket of bytes, and one of lines that people are told of. left_out : lines so far without room."""
+    """A token bucket of bytes, and one of lines that are notified. left_out : lines so far without room."""
 
     def __init__(self, burst_bytes: float = BURST_BYTES, bytes_per_s: float = BYTES_PER_S) -> None:
         self._burst, self._bytes_per_s = burst_bytes, bytes_per_s

@@ -199,7 +199,7 @@ class ObservedState:
     ) -> None:
         """named : its target, as `target_of` says. before : the episode of its fingerprint."""
         # An alert on what NICs share is about none of them: its episode counts for the guards alone.
-        # So does that of an alert of which people are told: it keeps no NIC out.
+        # So does that of an alert that is only notified: it keeps no NIC out.
         name = alert.name
         tell = name in self._told
         target = NO_TARGET if tell or (name in self._cause_labels and self.shared_by_nics(alert)) else named

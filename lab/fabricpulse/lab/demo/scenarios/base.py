@@ -116,7 +116,7 @@ class Promise:
         return Judgement.NOT_JUDGED if self.value - self.late <= self.limit else Judgement.BROKEN
 
 
-# Name in the JSON result (none for what is told only to people), what a person reads, the value as a person reads it.
+# Name in the JSON result (none for what only the text output has), label and value in the text output.
 Row = tuple[str, str, str]
 
 

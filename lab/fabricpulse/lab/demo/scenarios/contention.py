@@ -1,4 +1,4 @@
-"""Another job fills the cable between a leaf and the spine: people must be told which flow of whose job waits there."""
+"""Another job fills the cable between a leaf and the spine: on-call must get the flow and the job that wait there."""
 
 from fabricpulse.lab.demo.scenarios.base import Fleet, Setting, Stage
 from fabricpulse.lab.demo.scenarios.shared_path import PODS, QUICK_RULES, QUIET_JOB, SharedPathScenario

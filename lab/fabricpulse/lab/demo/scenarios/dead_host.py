@@ -1,4 +1,4 @@
-"""A host dies below a job: people must be told of the host, not of the job that waits for it as well."""
+"""A host dies while a job runs on it: on-call must be notified of the host, and not also of the job that waits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ WATCHED_S = 60.0
 
 @dataclass(frozen=True)
 class DeadHostOutcome(Outcome):
-    """Times since the fault. other_pages : what else people were told of."""
+    """Times since the fault. other_pages : other notifications."""
 
     alert_s: float | None
     page_s: float | None

@@ -1,4 +1,4 @@
-"""A leaf loses its power: people must be told of the switch, not of the NICs below it, nor of the rail that it is."""
+"""A leaf loses power: on-call must be notified of the switch, not of the NICs below it, nor of its rail."""
 
 from fabricpulse.lab.demo.scenarios.base import Fleet, Stage
 from fabricpulse.lab.demo.scenarios.passing_fault import PassingFaultScenario

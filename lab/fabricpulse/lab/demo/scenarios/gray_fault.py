@@ -18,7 +18,7 @@ RECOVERED_SHARE = 0.8
 
 @dataclass(frozen=True)
 class GrayFaultOutcome(Outcome):
-    """Times since the fault; bandwidths are bytes per second. other_pages : what else people were told of."""
+    """Times since the fault; bandwidths are bytes per second. other_pages : other notifications."""
 
     alert_s: float | None
     page_s: float | None

@@ -1,4 +1,4 @@
-"""One rank of a job stops: people must be told of its process, and of nothing that the network seems to do."""
+"""One rank of a job stops: on-call must be notified of its process, and of no fault of the network."""
 
 from fabricpulse.lab.demo.scenarios.base import Fleet, Stage
 from fabricpulse.lab.demo.scenarios.passing_fault import PassingFaultScenario

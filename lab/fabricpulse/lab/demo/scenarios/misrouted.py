@@ -1,4 +1,4 @@
-"""A route sends a job's packets a longer way, probes go as before: people must be told that the ways differ."""
+"""A route sends a job's packets over a longer path, probes not: on-call must be notified that the paths differ."""
 
 from fabricpulse.lab.demo.scenarios.base import Setting, Stage
 from fabricpulse.lab.demo.scenarios.shared_path import PODS, QUICK_RULES, QUIET_JOB, SharedPathScenario

@@ -1,4 +1,4 @@
-"""Scenarios that end with one page: who is on call is told of the fault, and of nothing that follows from it."""
+"""Scenarios that end with one page: on-call is notified of the fault, and of nothing that follows from it."""
 
 from typing import ClassVar
 
@@ -9,7 +9,7 @@ from fabricpulse.lab.demo.story import Milestone
 
 
 class OnePageScenario(RingScenario):
-    """alert : the one that people must be told of. host, device : where it is; no device where it is the host or a job.
+    """alert : the one that on-call must get. host, device : where it is; no device where it is the host or a job.
 
     about : labels of the alert as a page shows them.
     """
@@ -29,7 +29,7 @@ class OnePageScenario(RingScenario):
         return (
             Milestone("alert_firing", f"{self.alert} firing in Prometheus", self._firing, firing_s),
             Milestone("alert_notified", f"{self.alert} active in Alertmanager", self._notified, firing_s + 5),
-            Milestone("paged", "who is on call is told what it is", self._paged, paged_s),
+            Milestone("paged", "on-call is notified of the fault", self._paged, paged_s),
         )
 
     def heard_of(self, seen: Observed) -> str | None:
@@ -38,11 +38,11 @@ class OnePageScenario(RingScenario):
         return None if found is None else self._named
 
     def page(self, seen: Observed) -> float | None:
-        """When people were told, None if they have not been."""
+        """When on-call was notified, None if not yet."""
         return min((at for page, at in seen.pages.items() if self._is_right(page)), default=None)
 
     def other_pages(self, seen: Observed) -> int:
-        """How many other things people were told of."""
+        """The number of other notifications."""
         return sum(not self._is_right(page) for page in seen.pages)
 
     def _firing(self, seen: Observed) -> str | None:

@@ -1,4 +1,4 @@
-"""A fault of a process or of a clock that passes: people are told of it once, and the ring goes on."""
+"""A fault of a process or of a clock that passes: on-call is notified once, and the ring goes on."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from fabricpulse.lab.demo.story import Milestone, Phase, Story
 
 @dataclass(frozen=True)
 class PassingFaultOutcome(Outcome):
-    """Times since the fault. other_pages : what else people were told of."""
+    """Times since the fault. other_pages : other notifications."""
 
     alert_s: float | None
     page_s: float | None

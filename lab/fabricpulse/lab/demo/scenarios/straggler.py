@@ -1,4 +1,4 @@
-"""One rank of a job is late each round: people must be told of that rank, though in a ring all ranks wait."""
+"""One rank of a job is late each round: on-call must be notified of that rank, though in a ring all ranks wait."""
 
 from fabricpulse.lab.demo.scenarios.base import Fleet, Stage
 from fabricpulse.lab.demo.scenarios.passing_fault import PassingFaultScenario
