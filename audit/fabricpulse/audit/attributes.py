@@ -4,6 +4,7 @@ An attribute is in this list when like hosts are meant to have the same value, a
 mistake often enough to look at. What differs by nature (addresses, serial numbers, load) is not.
 """
 
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from fabricpulse.audit.host_reader import HostReader, RdmaPort
 from fabricpulse.audit.model import Severity, Value, clip
 
 _GIB_KIB = 1 << 20
+_LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/local/lib")
 # Services that belong to a GPU host; /proc has 15 bytes of a name.
 SERVICES = (
     "slurmd",
@@ -181,13 +183,21 @@ def _host_values(host: HostReader) -> Iterator[tuple[str, str | None]]:
         yield "swap_gib", str(round(int(memory["SwapTotal"]) / _GIB_KIB))
     yield "transparent_hugepages", _chosen(host.text("/sys/kernel/mm/transparent_hugepage/enabled") or "")
     yield "clock_source", host.text("/sys/devices/system/clocksource/clocksource0/current_clocksource")
-    yield "gpus", _counted([f"{gpu.vendor} {gpu.device}" for gpu in host.gpus])
+    # Where others have some, none is a value; where nothing can be listed nothing is told.
+    on_pci = "none" if host.names("/sys/bus/pci/devices") else None
+    yield "gpus", _counted([f"{gpu.vendor} {gpu.device}" for gpu in host.gpus]) or on_pci
     yield "gpu_driver", _gpu_driver(host)
     yield "cuda", _first(r'"cuda"[^}]*"version"\s*:\s*"([^"]+)"', host.text("/usr/local/cuda/version.json"))
-    yield "nccl", _library(host, "libnccl.so.")
-    yield "rdma_core", _library(host, "libibverbs.so.")
+    with_libraries = "none" if host.gpus and any(map(host.names, _LIBRARIES)) else None
+    yield "nccl", _library(host, "libnccl.so.") or with_libraries
+    yield "rdma_core", _library(host, "libibverbs.so.") or with_libraries
     yield "ofed", host.text("/sys/module/mlx5_core/version")
-    yield "rdma_devices", _counted([device.hca or device.family for device in host.inventory.rdma])
+    # Virtual functions come and go with those whom they are lent to.
+    devices = [
+        d for d in host.inventory.rdma if not d.pci_path or not os.path.lexists(f"{d.pci_path}/physfn")
+    ]
+    no_device = "none" if host.names("/sys/class/net") else None
+    yield "rdma_devices", _counted([device.hca or device.family for device in devices]) or no_device
     if host.sees_all_processes:
         running = {name for _, name in host.processes}
         yield "services", " ".join(name for name in SERVICES if name in running) or "none"
@@ -209,6 +219,17 @@ def _parameters(line: str) -> str:
         "rd.luks",
         "rd.lvm",
         "ostree=",
+        # Of stateless hosts, verified images, and disks by their own name.
+        "hostname=",
+        "systemd.hostname=",
+        "systemd.machine_id=",
+        "ifname=",
+        "nfsroot=",
+        "rd.md.",
+        "rd.iscsi",
+        "cryptdevice=",
+        "roothash=",
+        "usrhash=",
     )
     return " ".join(sorted(part for part in line.split() if not part.startswith(own)))
 
@@ -249,12 +270,7 @@ def _library(host: HostReader, prefix: str) -> str | None:
     """The longest version in the names of a library's files."""
     versions = {
         name[len(prefix) :]
-        for folder in (
-            "/usr/lib/x86_64-linux-gnu",
-            "/usr/lib/aarch64-linux-gnu",
-            "/usr/lib64",
-            "/usr/local/lib",
-        )
+        for folder in _LIBRARIES
         for name in host.names(folder)
         if re.fullmatch(re.escape(prefix) + r"[0-9]+(\.[0-9a-z]+)+", name)
     }

@@ -1,37 +1,82 @@
 """What has changed between two runs. Pure."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fabricpulse.audit.model import Finding, Run
+from fabricpulse.audit.model import Finding, HostReport, Run, Status
+
+# Of each check of paths, what a run must have measured to find it again.
+_MEASURED: Mapping[str, tuple[str, ...]] = {
+    "path-ecmp": ("loss", "owd", "ecmp_loss", "ecmp_delay"),
+    "path-delay": ("owd",),
+    "sla-path": ("bandwidth", "loss", "owd"),
+    "path-untested": ("connectivity", "bandwidth", "loss"),
+}
 
 
 @dataclass(frozen=True)
 class RunDiff:
-    """new, gone, same : findings, in the order of their run. added, removed : hosts that only one run has."""
+    """new, gone, same : findings, in the order of their run. unseen : of the earlier run, what the later one has not
+    looked at. added, removed : hosts that only one run has."""
 
     new: tuple[Finding, ...]
     gone: tuple[Finding, ...]
     same: tuple[Finding, ...]
     added: tuple[str, ...]
     removed: tuple[str, ...]
+    unseen: tuple[Finding, ...] = ()
 
 
 def diff_runs(before: Run, after: Run) -> RunDiff:
     """Findings are the same when check, host, subject, and for compared values the attribute, are; the rest of their
-    text may differ. One of a host that the later run did not hear is not gone: it is in `same`."""
+    text may differ. One is gone only where the later run has looked at the same and found nothing."""
     old = {_key(finding): finding for finding in before.findings}
     now = {_key(finding): finding for finding in after.findings}
-    heard = {report.host for report in after.hosts}
-    unheard = {
-        key for key, finding in old.items() if key not in now and finding.host and finding.host not in heard
-    }
+    heard = {report.host: report for report in after.hosts}
+    missing = {key: _has_looked(after, heard, finding) for key, finding in old.items() if key not in now}
     return RunDiff(
         tuple(finding for key, finding in now.items() if key not in old),
-        tuple(finding for key, finding in old.items() if key not in now and key not in unheard),
-        (*(finding for key, finding in now.items() if key in old), *(old[key] for key in unheard)),
+        tuple(old[key] for key, looked in missing.items() if looked),
+        tuple(finding for key, finding in now.items() if key in old),
         tuple(sorted(set(after.asked) - set(before.asked))),
         tuple(sorted(set(before.asked) - set(after.asked))),
+        tuple(old[key] for key, looked in missing.items() if not looked),
     )
+
+
+def _has_looked(after: Run, heard: Mapping[str, HostReport], finding: Finding) -> bool:
+    """Whether the run would have the finding if it were still true."""
+    hosts = finding.suspects or ((finding.host,) if finding.host else ())
+    if not all(host in heard for host in hosts):
+        return False
+    check, attribute = finding.check, finding.evidence.get("attribute")
+    if check.startswith(("profile", "sla-")) and not after.profile:
+        return False
+    if check.startswith("nccl-"):
+        return bool(after.rings)
+    if check.startswith(("path-", "sla-")):
+        kinds = _MEASURED.get(check, (check.removeprefix("path-"),))
+        ends = [
+            end
+            for m in after.measurements
+            if m.kind in kinds and m.ok is not None
+            for end in ((m.source_host, m.source_device), (m.target_host, m.target_device))
+        ]
+        if finding.suspects or not finding.host:
+            return {host for host, _ in ends} >= set(hosts) and bool(ends)
+        return any(h == finding.host and (not finding.subject or d == finding.subject) for h, d in ends)
+    if attribute is not None:
+        reports = [heard[host] for host in hosts] if hosts else list(heard.values())
+        return any(
+            value.attribute == attribute and finding.subject in (value.subject, attribute)
+            for report in reports
+            for value in report.values
+        )
+    if finding.category == "fleet" or check.startswith("wiring") or not finding.host:
+        return True
+    own = [r.outcome for r in heard[finding.host].results if r.check == check]
+    named = [outcome for outcome in own if outcome.subject == finding.subject] or own
+    return bool(own) and all(outcome.status is not Status.UNKNOWN for outcome in named)
 
 
 def _key(finding: Finding) -> tuple[str, str, str, str]:

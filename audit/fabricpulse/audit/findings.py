@@ -54,9 +54,8 @@ def fleet_findings(
     if profile is not None:
         for host, value, wanted in against(values, profile.roles):
             text = clip(f"{value.attribute} is {value.value}, the profile wants {wanted}")
-            found.append(
-                _fleet(PROFILE, _severity(value.attribute), host, value.subject, text, {"role": value.role})
-            )
+            evidence = {"attribute": value.attribute, "role": value.role}
+            found.append(_fleet(PROFILE, _severity(value.attribute), host, value.subject, text, evidence))
         found += unproven(values, profile.roles)
     for host, reason in silent.items():
         found.append(_fleet(SILENT, "error", host, "", clip(f"no answer: {reason}"), {}))

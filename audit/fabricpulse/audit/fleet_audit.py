@@ -75,7 +75,9 @@ class _Run:
         self._earlier = _earlier(options.resume, self._started_at)
         self._reports: list[HostReport] = []
         self._silent: dict[str, str] = {}
-        self._measured = Measured(list(self._earlier.measurements) if self._earlier else [])
+        of_earlier = self._earlier.measurements if self._earlier else ()
+        own = [m for m in of_earlier if {m.source_host, m.target_host} <= set(asked)]
+        self._measured = Measured(own)
         self.cancelled = False
 
     def collect(self, wanted: Sequence[Target], config: HttpClientConfig) -> None:

@@ -18,6 +18,10 @@ CATEGORIES: tuple[Category, ...] = ("node", "front-end", "back-end", "fleet")
 # Bounds of what another host may send: names, lines of text, and how many of each.
 Name = Annotated[str, Meta(max_length=128)]
 Text = Annotated[str, Meta(max_length=2048)]
+# It is shown as it is.
+CheckId = Annotated[str, Meta(max_length=128, pattern="^[a-z0-9][a-z0-9-]*$")]
+# Far beyond what any host takes, and what any clock says: what is made of them is finite, too.
+Seconds = Annotated[float, Meta(ge=0, le=1e11)]
 
 
 class Status(StrEnum):
@@ -49,7 +53,7 @@ class Outcome(Struct, frozen=True):
 class Result(Struct, frozen=True):
     """An outcome with the check that it is of."""
 
-    check: Name
+    check: CheckId
     category: Category
     severity: Severity
     outcome: Outcome
@@ -72,8 +76,8 @@ class HostReport(Struct, frozen=True):
     """All that one host has said. collected_at : host time, Unix seconds. duration_s : that it took."""
 
     host: Name
-    collected_at: float
-    duration_s: float
+    collected_at: Seconds
+    duration_s: Seconds
     results: Annotated[tuple[Result, ...], Meta(max_length=20_000)]
     values: Annotated[tuple[Value, ...], Meta(max_length=20_000)]
     version: Name = ""

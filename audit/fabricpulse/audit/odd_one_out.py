@@ -4,6 +4,9 @@ Theory of operation. Values are grouped by attribute and role. Within a group, t
 than half have; whoever has another is odd. Without such a majority nobody can tell which value is right, and the
 group is said to be divided, with who has what: nothing is passed over, and nobody is blamed by a guess. Groups below
 LEAST are compared with a profile only: of two values one is as odd as the other.
+
+A host's role is told by its GPUs. One that has lost all of them is compared with those of the same machine all the
+same: the same board, CPUs, memory and RDMA devices, if most of these have GPUs.
 """
 
 from collections import Counter, defaultdict
@@ -13,6 +16,21 @@ from dataclasses import dataclass
 from fabricpulse.audit.model import Value
 
 LEAST = 3
+# What tells a machine, and the end of the roles of hosts with GPUs.
+_MACHINE = ("board", "cpu_model", "cpus", "memory_gib", "rdma_devices")
+_WITH_GPUS = " GPU host"
+# Memory is told in steps of 4 GiB; what the kernel takes may put like hosts on both sides of a step. No module of
+# memory of a host with more than this is as small as a step.
+_STEP_GIB, _LEAST_GIB = 4, 100
+
+
+def alike(attribute: str, one: str, other: str) -> bool:
+    """Whether two values of an attribute are the same for all that can be told."""
+    if one == other:
+        return True
+    if attribute != "memory_gib" or not (one.isdecimal() and other.isdecimal()):
+        return False
+    return min(int(one), int(other)) >= _LEAST_GIB and abs(int(one) - int(other)) <= _STEP_GIB
 
 
 @dataclass(frozen=True)
@@ -48,7 +66,8 @@ def compare(values: Mapping[str, Iterable[Value]], least: int = LEAST) -> Compar
     odd: list[OddValue] = []
     divided: list[Divided] = []
     for (attribute, role), members in sorted(_groups(values).items()):
-        counts = Counter(value.value for _, value in members)
+        known_as = _known_as(attribute, members)
+        counts = Counter(known_as[value.value] for _, value in members)
         if len(members) < least or len(counts) < 2:
             continue
         usual, have = counts.most_common(1)[0]
@@ -56,11 +75,11 @@ def compare(values: Mapping[str, Iterable[Value]], least: int = LEAST) -> Compar
             odd += [
                 OddValue(host, value, usual, have, len(members))
                 for host, value in members
-                if value.value != usual
+                if known_as[value.value] != usual
             ]
         else:
             by_value = {
-                text: tuple((host, value.subject) for host, value in members if value.value == text)
+                text: tuple((host, value.subject) for host, value in members if known_as[value.value] == text)
                 for text, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
             }
             divided.append(Divided(attribute, role, by_value))
@@ -71,7 +90,8 @@ def usual_values(values: Mapping[str, Iterable[Value]]) -> dict[str, dict[str, s
     """role -> attribute -> the value that more than half of the group have; groups without one are left out."""
     found: dict[str, dict[str, str]] = defaultdict(dict)
     for (attribute, role), members in sorted(_groups(values).items()):
-        usual, have = Counter(value.value for _, value in members).most_common(1)[0]
+        known_as = _known_as(attribute, members)
+        usual, have = Counter(known_as[value.value] for _, value in members).most_common(1)[0]
         if 2 * have > len(members):
             found[role][attribute] = usual
     return dict(found)
@@ -93,14 +113,47 @@ def against(
             if allowed is None:
                 continue
             choices = [allowed] if isinstance(allowed, str) else list(allowed)
-            if value.value not in choices:
+            if not any(alike(value.attribute, value.value, choice) for choice in choices):
                 found.append((host, value, " or ".join(choices)))
     return found
 
 
 def _groups(values: Mapping[str, Iterable[Value]]) -> dict[tuple[str, str], list[tuple[str, Value]]]:
     groups: dict[tuple[str, str], list[tuple[str, Value]]] = defaultdict(list)
-    for host, own in sorted(values.items()):
+    for host, own in sorted(_of_machines(values).items()):
         for value in sorted(own):
             groups[value.attribute, value.role].append((host, value))
     return groups
+
+
+def _known_as(attribute: str, members: Iterable[tuple[str, Value]]) -> dict[str, str]:
+    """value -> the most frequent one that is alike."""
+    counts = Counter(value.value for _, value in members)
+    found: dict[str, str] = {}
+    for text, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+        found[text] = next((known for known in found.values() if alike(attribute, text, known)), text)
+    return found
+
+
+def _of_machines(values: Mapping[str, Iterable[Value]]) -> dict[str, tuple[Value, ...]]:
+    """The values with hosts that have lost their GPUs in the role of their like."""
+    found = {host: tuple(own) for host, own in values.items()}
+    machines: dict[tuple[str, ...], list[tuple[str, str]]] = defaultdict(list)
+    for host, own in found.items():
+        of_host = {value.attribute: value for value in own if not value.subject}
+        if all(name in of_host for name in _MACHINE):
+            machine = tuple(of_host[name].value for name in _MACHINE)
+            machines[machine].append((host, of_host["board"].role))
+    for hosts in machines.values():
+        usual, have = Counter(role for _, role in hosts).most_common(1)[0]
+        if len(hosts) < LEAST or 2 * have <= len(hosts) or not usual.endswith(_WITH_GPUS):
+            continue
+        for host, role in hosts:
+            if not role.endswith(_WITH_GPUS):
+                found[host] = tuple(_with_role(value, role, usual) for value in found[host])
+    return found
+
+
+def _with_role(value: Value, role: str, other: str) -> Value:
+    rest = value.role.removeprefix(role)
+    return Value(value.attribute, f"{other}{rest}", value.subject, value.value)

@@ -6,7 +6,7 @@ fragment"), while the kernel that answers may fragment its answer. A full-size f
 the MTU of that direction; a failure of small packets is connectivity.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -104,10 +104,30 @@ def plan_rails(
                 rails[nic.network].append(((host.name, nic.device), nic.address, leaf))
     return {
         network: Rail(
-            tuple((nic, address) for nic, address, _ in nics), plan_rounds([leaf for *_, leaf in nics], most)
+            tuple((nic, address) for nic, address, _ in nics),
+            _between_hosts(
+                plan_rounds([leaf for *_, leaf in nics], most), [(nic[0], leaf) for nic, _, leaf in nics]
+            ),
         )
         for network, nics in sorted(rails.items())
     }
+
+
+def _between_hosts(plan: PairingPlan, ends: Sequence[tuple[str, str]]) -> PairingPlan:
+    """Without pairs of two NICs of one host: the kernel drops what comes to it from its own address. ends : host and
+    leaf of each."""
+    rounds = tuple(
+        kept for pairs in plan.rounds if (kept := tuple((a, b) for a, b in pairs if ends[a][0] != ends[b][0]))
+    )
+    # Where leaves are not known each NIC counts as one.
+    unknown = Counter(host for host, leaf in ends if not leaf)
+    own = sum(count * (count - 1) // 2 for count in unknown.values())
+    left_out = sum(
+        ends[a][0] == ends[b][0] and not ends[a][1] and not ends[b][1]
+        for pairs in plan.rounds
+        for a, b in pairs
+    )
+    return PairingPlan(rounds, plan.leaf_pairs - own, plan.covered - left_out)
 
 
 class PathDirections:

@@ -40,7 +40,7 @@ def show(
     every: bool = False,
 ) -> None:
     """Prints the tree of reports and findings, and a line that sums it up."""
-    tree = Tree(Text(title, style="bold"))
+    tree = Tree(Text(printable(title), style="bold"))
     by_check: dict[str, list[Finding]] = {}
     for finding in findings:
         by_check.setdefault(finding.check, []).append(finding)
@@ -86,7 +86,9 @@ def _add_check(
         f"{counts[status]} {status.value.replace('_', ' ')}" for status in Status if counts[status]
     )
     style = _STYLE[findings[0].severity] if findings else ("magenta" if unknown else "green")
-    node = branch.add(Text.assemble((name, style), (f"  {told}" if told else f"  {len(findings)}", "dim")))
+    node = branch.add(
+        Text.assemble((printable(name), style), (f"  {told}" if told else f"  {len(findings)}", "dim"))
+    )
     most = len(findings) if every else MOST_LINES
     for finding in findings[:most]:
         where = " ".join(filter(None, (finding.host, finding.subject)))

@@ -160,7 +160,9 @@ def test_profile_that_is_not_kept(tmp_path: Path) -> None:
     arguments += ["--fail-on", "warning"]
     found = runner.invoke(command, arguments)
     assert found.exit_code == FOUND
-    assert [f["evidence"] for f in json.loads(found.stdout)["findings"]] == [{"role": "nvidia GPU host"}]
+    assert [f["evidence"] for f in json.loads(found.stdout)["findings"]] == [
+        {"attribute": "kernel", "role": "nvidia GPU host"}
+    ]
 
 
 def test_diff(tmp_path: Path) -> None:

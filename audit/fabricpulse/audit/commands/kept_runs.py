@@ -39,21 +39,26 @@ def show_command(run: Path, html: Path | None, output: str, every: bool) -> None
 @output_option
 @click.pass_context
 def diff_command(ctx: click.Context, before: Path, after: Path, output: OutputFormat) -> None:
-    """Print what two runs differ in. Exit code 10: there are new findings."""
+    """Print what two runs differ in. Exit code 10: there are new findings.
+
+    +: new; -: gone; ?: found before, and the later run has not looked.
+    """
     from fabricpulse.audit.diff import diff_runs
 
     found = diff_runs(read(before, Run), read(after, Run))
     if output == "json":
         print_json(msgspec.to_builtins(found))
         ctx.exit(FOUND if found.new else GOOD)
-    for sign, findings in (("+", found.new), ("-", found.gone)):
+    for sign, findings in (("+", found.new), ("-", found.gone), ("?", found.unseen)):
         for finding in findings:
             where = " ".join(filter(None, (finding.host or "fleet", finding.subject)))
             click.echo(printable(f"{sign} {finding.severity} {finding.check} {where}: {finding.summary}"))
     for sign, hosts in (("+", found.added), ("-", found.removed)):
         for host in hosts:
-            click.echo(f"{sign} host {host}")
-    click.echo(f"{len(found.new)} new, {len(found.gone)} gone, {len(found.same)} in both")
+            click.echo(printable(f"{sign} host {host}"))
+    click.echo(
+        f"{len(found.new)} new, {len(found.gone)} gone, {len(found.same)} in both, {len(found.unseen)} not looked for"
+    )
     ctx.exit(FOUND if found.new else GOOD)
 
 

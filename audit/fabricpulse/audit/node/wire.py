@@ -5,7 +5,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from fabricpulse.audit.lldp import Neighbour
-from fabricpulse.audit.model import Name, Text
+from fabricpulse.audit.model import Name, Seconds, Text
 
 AUDIT_PATH = "/api/v1/audit"
 ECHO_TESTS_PATH = "/api/v1/audit/echo-tests"
@@ -24,6 +24,10 @@ MOST_DATAGRAMS = 200_000
 MOST_PORTS = 64
 
 Address = Annotated[str, Meta(max_length=45)]
+# What an agent may say: beyond all that there is, so that what is made of it is a number.
+Count = Annotated[int, Meta(ge=0, le=1 << 53)]
+BitsPerSecond = Annotated[float, Meta(ge=0, le=1e16)]
+Nanoseconds = Annotated[int, Meta(ge=-(10**18), le=10**18)]
 
 
 class AuditRequest(Struct, frozen=True, forbid_unknown_fields=True):
@@ -50,10 +54,10 @@ class EchoResult(Struct, frozen=True):
     """Of one echo test. sent, answered : echoes. error : of the kernel, "" if there was none; EMSGSIZE says that a hop
     has told its MTU. rtt_s : the smallest, 0 without an answer."""
 
-    sent: int
-    answered: int
+    sent: Count
+    answered: Count
     error: Annotated[str, Meta(max_length=64)] = ""
-    rtt_s: float = 0.0
+    rtt_s: Seconds = 0.0
 
 
 class EchoTestsAnswer(Struct, frozen=True):
@@ -120,9 +124,9 @@ class PortCount(Struct, frozen=True):
     """Datagrams from one source port. delay_ns : smallest difference of both hosts' raw clocks, which says how ports
     differ and nothing else; None where the sender gave no stamp."""
 
-    port: int
-    datagrams: int
-    delay_ns: int | None = None
+    port: Annotated[int, Meta(ge=0, le=65_535)]
+    datagrams: Count
+    delay_ns: Nanoseconds | None = None
 
 
 class Received(Struct, frozen=True):
@@ -130,12 +134,12 @@ class Received(Struct, frozen=True):
     network has lost. owd_ns : smallest one-way delay on fleet time, None where either end has none; owd_bound_ns : of
     its error. host_dropped : packets that the receiving host dropped before any socket, of whoever they were."""
 
-    datagrams: Annotated[int, Meta(ge=0)]
-    overflowed: Annotated[int, Meta(ge=0)] = 0
-    owd_ns: int | None = None
-    owd_bound_ns: int = 0
+    datagrams: Count
+    overflowed: Count = 0
+    owd_ns: Nanoseconds | None = None
+    owd_bound_ns: Nanoseconds = 0
     by_port: Annotated[tuple[PortCount, ...], Meta(max_length=MOST_PORTS)] = ()
-    host_dropped: Annotated[int, Meta(ge=0)] = 0
+    host_dropped: Count = 0
 
 
 class Hindered(Struct, frozen=True):
@@ -154,15 +158,15 @@ class TransferResult(Struct, frozen=True):
     starved : share of the time of TCP in which threads of the busier end had no processor; stolen : in which a virtual
     machine of them was not given one."""
 
-    sent: Annotated[int, Meta(ge=0)] = 0
+    sent: Count = 0
     received: Received | None = None
-    bps: float | None = None
+    bps: BitsPerSecond | None = None
     error: Annotated[str, Meta(max_length=256)] = ""
-    sent_by_port: Annotated[dict[int, int], Meta(max_length=MOST_PORTS)] = {}
-    host_dropped: Annotated[int, Meta(ge=0)] = 0
+    sent_by_port: Annotated[dict[int, Count], Meta(max_length=MOST_PORTS)] = {}
+    host_dropped: Count = 0
     starved: Annotated[float, Meta(ge=0, le=1)] = 0.0
     stolen: Annotated[float, Meta(ge=0, le=1)] = 0.0
-    path_bps: float | None = None
+    path_bps: BitsPerSecond | None = None
 
 
 class RingRequest(Struct, frozen=True, forbid_unknown_fields=True):
@@ -181,7 +185,7 @@ class RingAnswer(Struct, frozen=True):
     """Of one rank. bps : bus bandwidth, bits per second. corrupt_bytes : of the verified result. error : why it was not
     finished, "" if it was."""
 
-    bps: float = 0.0
-    rounds: int = 0
-    corrupt_bytes: Annotated[int, Meta(ge=0)] = 0
+    bps: BitsPerSecond = 0.0
+    rounds: Count = 0
+    corrupt_bytes: Count = 0
     error: Text = ""

@@ -1,0 +1,243 @@
+"""What the audit of a fleet makes of hosts that have lost a kind of device, of answers beyond reason, and of runs that
+did not look again."""
+
+import io
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+from rich.console import Console
+from tests.fixtures.host_tree import GpuHost
+
+from fabricpulse.audit.attributes import values_of
+from fabricpulse.audit.diff import diff_runs
+from fabricpulse.audit.findings import failures, fleet_findings
+from fabricpulse.audit.fleet_audit import _Run
+from fabricpulse.audit.labels import node_labels
+from fabricpulse.audit.model import (
+    Finding,
+    HostReport,
+    Measurement,
+    Outcome,
+    Result,
+    Ring,
+    Run,
+    Status,
+    Value,
+)
+from fabricpulse.audit.node.wire import EchoResult, Received, RingAnswer, TransferResult
+from fabricpulse.audit.odd_one_out import against, compare
+from fabricpulse.audit.path_tests import plan_rails
+from fabricpulse.audit.show import show
+from fabricpulse.audit.storage import encode
+from fabricpulse.core.config import parse_config
+from fabricpulse.core.fleet.membership import Membership
+
+Change = Callable[[GpuHost], object]
+
+
+def no_gpu(host: GpuHost) -> None:
+    for n in range(host.nics):
+        (host.sys.root / "bus/pci/devices" / host.gpu_address(n)).unlink()
+
+
+def no_rdma(host: GpuHost) -> None:
+    for n in range(host.nics):
+        (host.sys.root / f"class/infiniband/mlx5_{n}").unlink()
+
+
+def memory(gib: int) -> Change:
+    return lambda host: host.write("proc/meminfo", f"MemTotal: {gib << 20} kB\n")
+
+
+def values(place: Path, *changes: Change) -> tuple[Value, ...]:
+    host = GpuHost(place, nics=2)
+    host.rails = {}
+    for change in changes:
+        change(host)
+    return values_of(host.reader())
+
+
+def odd(fleet: dict[str, tuple[Value, ...]]) -> set[tuple[str, str]]:
+    found = compare(fleet)
+    assert found.divided == ()
+    return {(one.host, one.value.attribute) for one in found.odd}
+
+
+@pytest.mark.parametrize(
+    ("change", "attribute"),
+    [
+        (no_gpu, "gpus"),
+        (no_rdma, "rdma_devices"),
+        (lambda h: (h.root / "usr/lib/x86_64-linux-gnu/libnccl.so.2.27.3").unlink(), "nccl"),
+        (lambda h: (h.root / "usr/lib/x86_64-linux-gnu/libibverbs.so.1.14.44.0").unlink(), "rdma_core"),
+    ],
+)
+def test_a_host_that_has_none_is_odd(change: Change, attribute: str, tmp_path: Path) -> None:
+    """All GPUs of a host, all its RDMA devices, a library: none is another value than some."""
+    good = values(tmp_path / "good")
+    fleet = {f"h{n}": good for n in range(4)} | {"bad": values(tmp_path / "bad", change)}
+    assert odd(fleet) == {("bad", attribute)}
+
+
+def test_hosts_without_gpus_by_design(tmp_path: Path) -> None:
+    """Of other memory: not compared with those that have some. Where most have none, few with some are no fault."""
+    gpu, none = values(tmp_path / "gpu"), values(tmp_path / "none", no_gpu)
+    other = values(tmp_path / "other", no_gpu, memory(512))
+    assert odd({f"g{n}": gpu for n in range(5)} | {f"c{n}": other for n in range(2)}) == set()
+    assert odd({f"g{n}": gpu for n in range(2)} | {f"c{n}": none for n in range(5)}) == set()
+
+
+def told_memory(*gib: int) -> dict[str, tuple[Value, ...]]:
+    return {f"h{n}": (Value("memory_gib", "GPU host", "", str(one)),) for n, one in enumerate(gib)}
+
+
+def test_memory_beside_a_step() -> None:
+    """One step is what the kernel takes; a module less is found, and a step of a small host is no chance."""
+    assert odd(told_memory(1008, 1004, 1008, 1004, 1008)) == set()
+    assert odd(told_memory(1008, 1008, 1004, 976)) == {("h3", "memory_gib")}
+    assert odd(told_memory(16, 16, 16, 12)) == {("h3", "memory_gib")}
+    pinned = {"GPU host": {"memory_gib": "1008"}}
+    assert [host for host, *_ in against(told_memory(1004, 1008, 992), pinned)] == ["h2"]
+
+
+def test_virtual_functions_are_not_compared(tmp_path: Path) -> None:
+    """They are there or lent to a container."""
+
+    def lent(host: GpuHost) -> None:
+        host.sys.link(Path(os.path.realpath(host.sys.ib("mlx5_1") / "device")) / "physfn", host.sys.root)
+
+    told = {value.attribute: value.value for value in values(tmp_path, lent)}
+    assert told["rdma_devices"] == "1 x MT4129"
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        (EchoResult, '{"sent": 3, "answered": 3, "rtt_s": 1e308}'),
+        (EchoResult, '{"sent": 3, "answered": 3, "rtt_s": -1}'),
+        (EchoResult, '{"sent": 3, "answered": -3}'),
+        (TransferResult, '{"bps": 1e308}'),
+        (TransferResult, '{"bps": -5}'),
+        (TransferResult, '{"path_bps": 1e300}'),
+        (TransferResult, '{"sent_by_port": {"49152": -1}}'),
+        (Received, f'{{"datagrams": 1, "owd_ns": {10**60}}}'),
+        (Received, f'{{"datagrams": {10**60}}}'),
+        (RingAnswer, '{"bps": 1e308}'),
+        (HostReport, '{"host": "h", "collected_at": -1, "duration_s": 1, "results": [], "values": []}'),
+        (HostReport, '{"host": "h", "collected_at": 1, "duration_s": 1e300, "results": [], "values": []}'),
+    ],
+)
+def test_answers_beyond_reason_are_refused(kind: Any, text: str) -> None:
+    """A number that overflows when it is told in another unit would leave a page that shows nothing."""
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.json.decode(text, type=kind)
+
+
+def test_names_of_checks_do_not_reach_the_terminal_as_they_are() -> None:
+    """An agent cannot name one so that a terminal obeys it; nor does a file of a run."""
+    outcome = Outcome(Status.FAILED, "s")
+    report = HostReport("h", 1, 1, (Result("a\x1b]0;x\x07", "node", "error", outcome),), ())
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.json.decode(msgspec.json.encode(report), type=HostReport)
+    console = Console(record=True, file=io.StringIO())
+    show("Audit \x1b[2J", [report], failures(report), console)
+    assert "\x1b" not in console.export_text()
+
+
+def test_nics_of_one_host_are_not_paired() -> None:
+    """The kernel drops what comes from its own address; a network may have several NICs of a host."""
+    nics = [
+        [{"device": f"e{d}", "address": f"10.0.{h}.{d}", "network": "all"} for d in range(4)]
+        for h in range(3)
+    ]
+    hosts = [{"name": f"h{n}", "nics": own} for n, own in enumerate(nics)]
+    fleet = parse_config(msgspec.json.encode({"hosts": hosts}).decode(), Membership, "x")
+    for most in (None, 100):
+        rail = plan_rails(fleet, {"h0", "h1", "h2"}, {}, most)["all"]
+        pairs = [(rail.nics[a][0][0], rail.nics[b][0][0]) for pairs in rail.plan.rounds for a, b in pairs]
+        assert all(a != b for a, b in pairs)
+    assert (rail.plan.leaf_pairs, rail.plan.covered) == (48, 48)
+
+
+def run_of(*findings: Finding, **fields: Any) -> Run:
+    return msgspec.structs.replace(Run("x", 1000.0, 1, ("h", "i"), (), findings), **fields)
+
+
+def heard(*outcomes: tuple[str, Outcome], told: tuple[Value, ...] = ()) -> dict[str, Any]:
+    results = tuple(Result(check, "node", "error", outcome) for check, outcome in outcomes)
+    return {"hosts": (HostReport("h", 1, 1, results, told), HostReport("i", 1, 1, (), ()))}
+
+
+def measured(kind: Any, ok: bool | None = True) -> dict[str, Any]:
+    return {**heard(), "measurements": (Measurement(kind, "n", "h", "e0", "i", "e0", 1.0, ok),)}
+
+
+def own(check: str, **evidence: str) -> Finding:
+    return Finding(check, "node", "error", "h", "e0", "s", evidence)
+
+
+ODD = own("odd-one-out", attribute="mtu")
+SUSPECTED = Finding("path-mtu", "back-end", "error", "", "h e0 > i e0", "s", suspects=("h", "i"))
+
+
+@pytest.mark.parametrize(
+    ("finding", "later", "gone"),
+    [
+        (own("memlock"), heard(("memlock", Outcome(Status.PASSED, "s", "e0"))), True),
+        (own("memlock"), heard(("memlock", Outcome(Status.NOT_APPLICABLE, "s"))), True),
+        (own("memlock"), heard(("memlock", Outcome(Status.UNKNOWN, "s"))), False),
+        (own("memlock"), heard(), False),
+        (own("memlock"), {}, False),
+        (own("path-loss"), measured("loss"), True),
+        (own("path-loss"), measured("loss", None), False),
+        (own("path-loss"), measured("bandwidth"), False),
+        (own("path-loss"), heard(), False),
+        (SUSPECTED, measured("mtu"), True),
+        (SUSPECTED, heard(), False),
+        (own("nccl-ring"), heard(), False),
+        (own("nccl-ring"), {**heard(), "rings": (Ring("given", 1, ("h",), 1.0),)}, True),
+        (ODD, heard(told=(Value("mtu", "r", "e0", "9000"),)), True),
+        (ODD, heard(told=(Value("speed", "r", "e0", "1"),)), False),
+        (own("profile", attribute="mtu"), heard(told=(Value("mtu", "r", "e0", "9000"),)), False),
+        (
+            own("profile", attribute="mtu"),
+            {**heard(told=(Value("mtu", "r", "e0", "9000"),)), "profile": "p"},
+            True,
+        ),
+    ],
+)
+def test_gone_is_what_was_looked_for_again(finding: Finding, later: dict[str, Any], gone: bool) -> None:
+    """A run that has not looked, or could not read it, mends nothing."""
+    found = diff_runs(run_of(finding), run_of(**later))
+    assert (found.gone, found.unseen) == (((finding,), ()) if gone else ((), (finding,)))
+
+
+def test_two_pinned_values_of_one_host_are_two_findings() -> None:
+    """Neither hides the other in a comparison of runs."""
+    told = (Value("kernel", "host", "", "5"), Value("nccl", "host", "", "2"))
+    report = HostReport("h", 1, 1, (), told)
+    profile: Any = SimpleNamespace(roles={"host": {"kernel": "6", "nccl": "3"}})
+    found = fleet_findings([report], {}, profile)
+    assert len(diff_runs(run_of(), run_of(*found, hosts=(report,))).new) == 2
+
+
+def test_a_run_that_goes_on_tells_of_its_own_hosts(tmp_path: Path) -> None:
+    """What the interrupted one measured of others accuses none that nobody asked about."""
+    ways = [("h", "i"), ("h", "j")]
+    before = tuple(Measurement("loss", "n", a, "e0", b, "e0", 0.5, False) for a, b in ways)
+    (tmp_path / "run").write_bytes(encode(run_of(started_at=time.time(), measurements=before)))
+    options: Any = SimpleNamespace(resume=tmp_path / "run", profile=None, tests_paths=False, transfers=None)
+    found = _Run(options, None, ("h", "i"), lambda _: None).judged(None)
+    assert found.measurements == before[:1]
+
+
+def test_a_host_that_proves_nothing_is_not_labelled_as_passed() -> None:
+    """A profile pins what it does not tell."""
+    run = run_of(Finding("profile-unproven", "fleet", "warning", "h", "", "s"), **heard())
+    assert [(one.host, one.state) for one in node_labels(run)] == [("h", "unknown"), ("i", "passed")]
