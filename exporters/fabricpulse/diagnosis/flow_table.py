@@ -34,7 +34,7 @@ class FlowTable:
     host_of: Nodes
     main: NDArray[np.float32]
     swept: NDArray[np.float32]
-    first: Flows
+    first: Nodes | Flows
     hops: Hops
     first_switch: int = 0
     first_unnamed: int = 1 << 30

@@ -102,11 +102,12 @@ class _Edges:
     def __init__(self, hosts: Sequence[Reporter], names: Names) -> None:
         count = np.array([host.edges for host in hosts], np.int64)
         self.first = np.cumsum(count) - count
-        self.host = np.repeat(np.arange(len(hosts)), count)
+        # Half a million edges are common: columns of four bytes.
+        self.host = np.repeat(np.arange(len(hosts), dtype=np.int32), count)
         ends = [host.ends for host in hosts]
         self.near, self.far = np.concatenate(ends, axis=1) if ends else np.zeros((2, 0), np.int32)
-        self.ports = np.array([host.ports for host in hosts], np.int64)[self.host]
-        self.flow = np.cumsum(self.ports) - self.ports
+        self.ports = np.array([host.ports for host in hosts], np.int32)[self.host]
+        self.flow = np.cumsum(self.ports, dtype=np.int32) - self.ports
         self.back = self._back()
         owner = names.host_of()
         live = np.zeros(len(owner) + 1, bool)
@@ -119,13 +120,13 @@ class _Edges:
     def __len__(self) -> int:
         return len(self.near)
 
-    def _back(self) -> Flows:
+    def _back(self) -> Nodes:
         near, far = self.near.astype(np.int64), self.far.astype(np.int64)
         key = near << 32 | far
         order = np.argsort(key, kind="stable")
         known, wanted = key[order], far << 32 | near
         at = np.searchsorted(known, wanted, side="right") - 1
-        return np.asarray(np.where((at >= 0) & (known[at] == wanted), order[at], -1), np.int64)
+        return np.where((at >= 0) & (known[at] == wanted), order[at].astype(np.int32), np.int32(-1))
 
 
 def laid_out(hosts: Sequence[Reporter], names: Names, switches: Names, leaf_of: Mapping[str, str]) -> Layout:
@@ -137,24 +138,26 @@ def laid_out(hosts: Sequence[Reporter], names: Names, switches: Names, leaf_of: 
     leaf = np.full(len(names), -1, np.int32)
     leaf[list(leaf_of_nic)] = list(leaf_of_nic.values())
     hops = _hops(hosts, edges, leaf, len(switches))
-    rates = np.array([host.rates for host in hosts], np.float64).reshape(-1, 2)
+    rates = np.array([host.rates for host in hosts], np.float32).reshape(-1, 2)
     main, swept = rates[edges.host].T
     even = (edges.ports > 1) & (swept > 0)
     even[even] = (hops[edges.flow[even]] == SILENT_HOP).any(axis=1)
+    even_flow, even_weight = edges.flow[even].astype(np.int64), (swept / main)[even].astype(np.float64)
     first_silent = len(names) + len(switches)
     hops, silent = named(hops, len(switches))
     table = FlowTable(
         edges.far,
         edges.near,
         _owners(edges, names),
-        np.where(edges.ended, 0.0, np.where(even, swept, main)).astype(np.float32),
-        np.where(edges.ended, 0.0, swept).astype(np.float32),
-        np.append(edges.flow, edges.ports.sum()),
+        np.where(edges.ended, np.float32(0), np.where(even, swept, main)),
+        np.where(edges.ended, np.float32(0), swept),
+        np.append(edges.flow, edges.ports.sum(dtype=np.int32)),
         hops,
         len(names),
         first_silent,
         tuple(tuple(len(names) + other for other in switch.may_be) for switch in silent),
     )
+    del edges, main, swept, even
     flows = np.array([host.flows for host in hosts], np.int64)
     return Layout(
         table,
@@ -162,8 +165,8 @@ def laid_out(hosts: Sequence[Reporter], names: Names, switches: Names, leaf_of: 
         (*names.texts(), *switches.texts(), *(FABRIC for _ in silent)),
         np.array([host.epoch for host in hosts], np.int64),
         np.cumsum(flows) - flows,
-        edges.flow[even],
-        (swept / main)[even],
+        even_flow,
+        even_weight,
     )
 
 
