@@ -1,5 +1,5 @@
-// The trains of one end of an edge, both ways: which were sent and heard, with which stamps, what is still to
-// be told to the peer, and what was lost on which path. Pure: no clock, no I/O.
+// The trains of one end of an edge, both ways: which were sent and received, with which stamps, what is still to
+// be reported to the peer, and what was lost on which path. Pure: no clock, no I/O.
 //
 // Both tables are rings indexed by train number. A stamp or a report for a train that has left its ring comes
 // too late and is dropped; the losses of a train that the peer sent are counted when it leaves.

@@ -1,4 +1,4 @@
-// Events for Python: a bounded queue and an eventfd that says that something is in it.
+// Events for Python: a bounded queue and an eventfd that is readable while something is in it.
 #ifndef FABRICPULSE_EXPORTERS_EVENT_QUEUE_H_
 #define FABRICPULSE_EXPORTERS_EVENT_QUEUE_H_
 

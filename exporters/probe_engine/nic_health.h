@@ -12,13 +12,13 @@ namespace fabricpulse {
 
 enum class NicCause : std::uint8_t {
   kNone = 0,
-  kSilent = 1,       // carrier is there (or cannot be told), no peer answers
+  kSilent = 1,       // carrier is up (or not known), no probe of any peer arrives
   kLink = 2,         // no carrier, administratively down, or the device or its address is gone
-  kOneWay = 3,       // peers are heard, none of them hears us
+  kOneWay = 3,       // probes of peers arrive, ours arrive nowhere
   kNeverSeen = 4,    // no peer was heard since the start, while other NICs of this host are connected
   kPeerGone = 5,     // unknown: the only host it exchanged probes with is silent on our other NICs too
   kNoSocket = 6,     // unknown: the probe socket cannot be opened, for a reason that is not the link
-  kOnePeerOnly = 7,  // unknown: its only peer host is silent, and nothing tells which end has failed
+  kOnePeerOnly = 7,  // unknown: its only peer host is silent, and it is not known which end has failed
 };
 
 // What the edges of a NIC know of one peer host.
@@ -34,7 +34,7 @@ enum class PeerLoss : std::uint8_t {
   kSeveral,         // several hosts at once, or none ever: the NIC's side
   kPeerGone,        // one host, and our other NICs, where they had heard it, do not hear it either: its side
   kHeardElsewhere,  // one host, which another of our NICs hears: the NIC's side
-  kOneWitness,      // one host, and none of our other NICs has ever heard it: cannot be told
+  kOneWitness,      // one host, and none of our other NICs has ever heard it: not known
 };
 
 // Peers that had died before the NIC fell silent say nothing. Half an interval is enough for our other NICs:
@@ -61,9 +61,9 @@ enum class NicEvent : std::uint8_t { kNothing = 0, kDisconnected = 1, kConnected
 enum class NicObservation : std::uint8_t {
   kConnected,       // probes pass both ways, and a peer has heard us since the last outage began
   kUnproven,        // probes pass both ways, but reports of peers are from before the outage
-  kNoEdges,         // nobody is left in the membership who could tell
-  kNoSocket,        // our own trouble, which says nothing of the NIC
-  kStarting,        // nobody was heard since the start, which is no fault by itself
+  kNoEdges,         // no peer is left in the membership
+  kNoSocket,        // our own fault, which proves nothing about the NIC
+  kStarting,        // nothing has arrived since the start, which is no fault by itself
   kStartingNoLink,  // the same, without a link
   kLinkDown,
   kNeverSeen,  // nobody was heard for the grace, while other NICs of this host are connected
@@ -83,7 +83,7 @@ constexpr std::size_t kNicRows = 4;
 // What a transition does beside changing the state.
 enum class NicMemory : std::uint8_t {
   kKeep,
-  kRestart,  // what was heard before counts no more
+  kRestart,  // what arrived before counts no more
   kExcuse,   // the silence until now was not this NIC's
 };
 

@@ -1,4 +1,4 @@
-// What the probe engine is told: its settings, the NICs of this host and the edges that they probe.
+// Input of the probe engine: its settings, the NICs of this host and the edges that they probe.
 #ifndef FABRICPULSE_EXPORTERS_SETTINGS_H_
 #define FABRICPULSE_EXPORTERS_SETTINGS_H_
 

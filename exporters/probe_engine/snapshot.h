@@ -1,4 +1,4 @@
-// What the engine tells Python: fixed records, little endian, no padding that is not named. The mirror is
+// Output of the engine to Python: fixed records, little endian, no padding that is not named. The mirror is
 // exporters/fabricpulse/mesh/snapshot.py; sizes are checked when the module is imported.
 #ifndef FABRICPULSE_EXPORTERS_SNAPSHOT_H_
 #define FABRICPULSE_EXPORTERS_SNAPSHOT_H_
@@ -41,7 +41,7 @@ enum DropReason : int {
   kDropBadMac,
   kDropReplay,
   kDropNotAMember,   // authentic, but from no peer of this NIC, or not for this NIC, or from another address
-  kDropUnconfirmed,  // a start of the peer that has not yet proved that it hears us
+  kDropUnconfirmed,  // a restarted peer that has not yet echoed a recent packet of ours
   kDropRate,
   kDropReasons,
 };

@@ -110,7 +110,7 @@ def judge_both(
 
 
 def _reference(network: str, ratios: Sequence[float], notes: list[str]) -> float | None:
-    """The ratio of a good pair; None where nobody can say. ratios : in ascending order."""
+    """The ratio of a good pair; None where it is not known. ratios : in ascending order."""
     usual = ratios[len(ratios) * 3 // 4]
     if usual >= 0.9:
         return 1.0

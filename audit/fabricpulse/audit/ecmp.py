@@ -20,7 +20,7 @@ LATE_S, LATE_SPREAD = 100e-6, 4.0
 LEAST_PORTS, LEAST_EACH = 4, 30
 # By so many standard deviations of chance must ports lose differently: a lossy cable hits some more than others.
 DEVIATIONS = 6.0
-# Ways of one network that are told each.
+# Directions of one network that are reported each.
 MOST_TOLD = 8
 
 

@@ -8,7 +8,7 @@ from fabricpulse.core.metrics.exposition import Exposition
 
 
 def expose(report: HostReport | None, exposition: Exposition) -> None:
-    """Adds the samples. report : None before the first audit, which is told by a time of 0."""
+    """Adds the samples. report : None before the first audit, which a time of 0 shows."""
     exposition.add(LAST_RUN, (), report.collected_at if report else 0)
     if report is None:
         return

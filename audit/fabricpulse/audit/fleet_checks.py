@@ -23,7 +23,7 @@ FLEET_CHECKS: tuple[Check, ...] = (
         "warning",
         "Fleet divided",
         "In each role one value of each attribute has a majority.",
-        "As `odd-one-out`; without a majority nobody can tell which value is right, so no host is blamed.",
+        "As `odd-one-out`; without a majority it is not known which value is right, so no host is named.",
         "Decide which value is right, and pin it in a profile.",
     ),
     Check(
@@ -41,7 +41,7 @@ FLEET_CHECKS: tuple[Check, ...] = (
         "warning",
         "Profile that is not proven",
         "The run has seen all that the profile pins: every value, and every limit of paths.",
-        "What hosts tell and tests have measured, against the profile of `--profile` or `--sla`.",
+        "Values of hosts and measurements of tests, against the profile of `--profile` or `--sla`.",
         "Give the agent the right to read the value named, run with `--transfers`, or pin the role of the host named "
         "in the profile.",
     ),
@@ -181,8 +181,8 @@ FLEET_CHECKS: tuple[Check, ...] = (
         "error",
         "Wiring plan",
         "The cable of each NIC goes to the switch, and the port, that the plan names.",
-        "LLDP frames that the agents hear (`audit run --wiring`), against the plan: `--wiring-file`, or `leaf` of the "
-        "NIC in the membership.",
+        "LLDP frames that the agents receive (`audit run --wiring`), against the plan: `--wiring-file`, or `leaf` of "
+        "the NIC in the membership.",
         "Move the cable of the NIC named, or correct the plan; a NIC that it is swapped with is named too.",
     ),
     Check(
@@ -190,10 +190,10 @@ FLEET_CHECKS: tuple[Check, ...] = (
         "back-end",
         "warning",
         "Wiring that is not known",
-        "Each NIC that the plan has was told by LLDP where its cable goes.",
-        "LLDP frames that the agents hear (`audit run --wiring`) within `--wiring-wait`.",
+        "For each NIC of the plan LLDP has shown where its cable goes.",
+        "LLDP frames that the agents receive (`audit run --wiring`) within `--wiring-wait`.",
         "Switch LLDP on at the switch port; give the agent CAP_NET_RAW (audit/README.md); a NIC whose firmware keeps "
-        "LLDP to itself must be told not to (ice: `ethtool --set-priv-flags DEV fw-lldp-agent off`).",
+        "LLDP to itself must be set not to (ice: `ethtool --set-priv-flags DEV fw-lldp-agent off`).",
     ),
     Check(
         "host-silent",

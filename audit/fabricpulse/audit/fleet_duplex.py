@@ -92,7 +92,7 @@ class DuplexTests:
         for result in results:
             answered = _given(result)
             if answered.bps is None:
-                raise AgentError(answered.error or "too little came to tell")
+                raise AgentError(answered.error or "too little arrived to measure")
             total += carried(answered)
             reached += answered.bps
             could += unhindered(answered)

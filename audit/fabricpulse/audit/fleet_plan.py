@@ -163,7 +163,7 @@ def _consent(transfers: Transfers, rails: Mapping[str, Rail], budget_gb: float, 
 
 
 def _ask(flag: str, what: str, *, yes: bool) -> None:
-    """Raises UserError where nobody can be asked."""
+    """Raises UserError where there is no terminal to ask on."""
     if yes:
         return
     if not sys.stdin.isatty():

@@ -1,7 +1,7 @@
 """One stage of the tests of a fleet: as many pairs at a time as their NICs allow, until all are done or time is over.
 
 A stage always ends: it has a deadline, and an agent that has not answered twice in succession is not asked again. What
-was not tested is told with the reason.
+was not tested is reported with the reason.
 """
 
 import asyncio

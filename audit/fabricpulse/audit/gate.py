@@ -55,7 +55,7 @@ def gate(
     ]
     doubts: list[str] = []
     if fleet is None:
-        unknown.append("no run of the fleet has told of this host")
+        unknown.append("no run of the fleet has a result for this host")
     elif not -60 <= now - fleet.at <= max_age_s:
         unknown.append(f"the last run of the fleet, {fleet.run}, is {(now - fleet.at) / 3600:.1f} h old")
     else:

@@ -7,7 +7,7 @@ from msgspec import Struct
 from fabricpulse.audit.model import Name, clip
 
 ETHERTYPE = 0x88CC
-# Nearest bridge: no bridge forwards it, so whoever is heard is at the other end of the cable (clause 7.1).
+# Nearest bridge: no bridge forwards it, so its sender is at the other end of the cable (clause 7.1).
 MULTICAST = bytes.fromhex("0180c200000e")
 _END, _CHASSIS, _PORT, _PORT_DESCRIPTION, _SYSTEM_NAME = 0, 1, 2, 4, 5
 # Sub-types of chassis and port identifiers that are MAC addresses, and network addresses.

@@ -86,7 +86,7 @@ class HostReport(Struct, frozen=True):
 
 class Finding(Struct, frozen=True):
     """Something that is wrong, or odd. host : "" for the whole fleet. suspects : hosts of which one may be at fault, or
-    what lies between them, where that is not decided; then nobody is `host`."""
+    what lies between them, where that is not decided; then `host` is empty."""
 
     check: Name
     category: Category

@@ -1,4 +1,4 @@
-"""What NVIDIA's management library (NVML, libnvidia-ml.so.1) says of the GPUs of this host.
+"""The GPUs of this host by NVIDIA's management library (NVML, libnvidia-ml.so.1).
 
 ABI: nvml.h of the driver, functions with the suffixes that have not changed since R450 (nvmlInit_v2,
 nvmlDeviceGetPciInfo_v3). The library is a stranger's: it is loaded by a process of its own, `ask`, which a driver that

@@ -1,8 +1,8 @@
 """Which values of a fleet are odd: those that few have where most have another. Pure.
 
 Theory of operation. Values are grouped by attribute and role. Within a group, the usual value is the one that more
-than half have; whoever has another is odd. Without such a majority nobody can tell which value is right, and the
-group is said to be divided, with who has what: nothing is passed over, and nobody is blamed by a guess. Groups below
+than half have; a host with another one is odd. Without such a majority it is not known which value is right, and
+the group is reported as divided, with all values: nothing is left out, and no host is named by a guess. Groups below
 LEAST are compared with a profile only: of two values one is as odd as the other.
 
 A host's role is told by its GPUs. One that has lost all of them is compared with those of the same machine all the

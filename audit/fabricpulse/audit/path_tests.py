@@ -23,7 +23,7 @@ SMALL = 128
 
 @dataclass(frozen=True)
 class Wording:
-    """How failed tests of a kind are told. what … nic : of a NIC; what … path : of a path. unit : of its values."""
+    """The text of findings of a kind of test. what … nic : of a NIC; what … path : of a path. unit : of its values."""
 
     check: str
     severity: Severity
@@ -236,7 +236,7 @@ def _finding(kind: str, entry: Blame, worst: Mapping[Nic, Sequence[Measurement]]
 
 
 def undecided(of_source: Finding, entry: Blame) -> Finding:
-    """A finding that names the source of what is undecided, as one that accuses nobody."""
+    """A finding that names the source of what is undecided, as one that names no culprit."""
     suspects = [" ".join(nic) for nic in entry.suspects]
     source = " ".join(entry.nic)
     evidence = {**of_source.evidence, "source": clip(source), "suspects": clip(", ".join(suspects))}

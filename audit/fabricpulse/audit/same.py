@@ -10,7 +10,7 @@ def same_on_all(values: Mapping[str, object], what: str, nothing: str) -> Iterat
     """Outcomes of the subjects that have a value.
 
     values : subject -> value, None for one that is not known. With a majority, those with another value fail; without
-    one, all do: which of them is right cannot be told. nothing : why it does not apply without any subject.
+    one, all do: which of them is right is not known. nothing : why it does not apply without any subject.
     """
     known = {subject: str(value) for subject, value in values.items() if value is not None}
     for subject in sorted(set(values) - set(known)):

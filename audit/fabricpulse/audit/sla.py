@@ -1,4 +1,4 @@
-"""What a profile promises and a run does not prove: values that a host does not tell, and limits of paths. Pure."""
+"""What a profile requires and a run does not prove: values that a host does not report, and limits of paths. Pure."""
 
 import math
 from collections import defaultdict
@@ -20,8 +20,8 @@ _NAMES: Mapping[MeasurementKind, str] = {
 def unproven(
     values: Mapping[str, Iterable[Value]], roles: Mapping[str, Mapping[str, str | list[str]]]
 ) -> list[Finding]:
-    """Hosts of which the profile pins nothing, and what it pins that a host does not tell: neither is as it should be
-    for all that is known."""
+    """Hosts of which the profile pins nothing, and pinned values that a host does not report: neither is known to be
+    right."""
     found = []
     for host, own in sorted(values.items()):
         told: dict[str, set[str]] = defaultdict(set)
@@ -34,10 +34,10 @@ def unproven(
             continue
         for role in sorted(told.keys() & roles.keys()):
             if missing := sorted(roles[role].keys() - told[role]):
-                text = f"the profile pins {', '.join(missing)} of {role}, the host does not tell"
+                text = f"the profile pins {', '.join(missing)} of {role}, the host does not report"
                 found.append(_finding("fleet", host, text))
         if missing := sorted(roles.get("*", {}).keys() - everything):
-            text = f"the profile pins {', '.join(missing)} of any role, the host does not tell"
+            text = f"the profile pins {', '.join(missing)} of any role, the host does not report"
             found.append(_finding("fleet", host, text))
     return found
 
@@ -65,7 +65,7 @@ def limit_findings(
         known = {nic[0] for m, _ in own for nic in ends_of(m)}
         for host in hosts:
             if host not in known:
-                text = f"{name} {limit:g}: no test of {kind} tells"
+                text = f"{name} {limit:g}: no test of {kind} shows it"
                 found.append(_finding("back-end", host, text))
     return found
 

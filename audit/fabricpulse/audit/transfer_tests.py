@@ -1,6 +1,6 @@
 """What transfers between NICs mean: loss, bandwidth, one-way delay. Pure.
 
-Nobody says how fast a fleet must be: NICs of one network are compared with one another, and with the rate that was
+There is no target speed of a fleet: NICs of one network are compared with one another, and with the rate that was
 asked for. The reference is a quartile of the good side, not the median: with a bad NIC in a small fleet half of all
 tests are slow.
 """

@@ -63,7 +63,7 @@ def wiring_findings(planned: Mapping[Nic, Place], heard: LldpReports) -> list[Fi
     for nic, place in sorted(planned.items()):
         neighbour = heard.neighbours.get(nic)
         if neighbour is None:
-            why = heard.reasons.get(nic, "no LLDP frame was heard")
+            why = heard.reasons.get(nic, "no LLDP frame was received")
             text = clip(f"where its cable goes is not known: {why}")
             found.append(_finding("wiring-unknown", "warning", nic, text, {"planned": _told(place)}))
         elif not is_at(place, neighbour):

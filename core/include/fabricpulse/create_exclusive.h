@@ -1,4 +1,4 @@
-// How writers make a file that others map (docs/run-directory.md): under a name that nobody can know, to be renamed into
+// How writers make a file that others map (docs/run-directory.md): under an unpredictable name, to be renamed into
 // its place.
 #ifndef FABRICPULSE_CREATE_EXCLUSIVE_H_
 #define FABRICPULSE_CREATE_EXCLUSIVE_H_

@@ -1,4 +1,4 @@
-// Probe samples, from the probe engine to whoever wants them (clocksync sidecar, exporter).
+// Probe samples, from the probe engine to its readers (clocksync sidecar, exporter).
 //
 // A file of three parts: header, edge tables, ring. One writer (the engine), any number of readers, no lock
 // and no back pressure: a reader that falls behind by more than `capacity` samples loses the oldest and can
@@ -11,7 +11,7 @@
 //   outbound: us -> peer, tx by our stamp clock, rx by the peer's
 //
 // The stamp clock of a host is CLOCK_MONOTONIC_RAW plus a constant that stays the same until the next boot, about
-// ns since 1970. Nobody steps or slews it. The kernel stamps packets with CLOCK_REALTIME; the engine converts.
+// ns since 1970. It is never stepped or slewed. The kernel stamps packets with CLOCK_REALTIME; the engine converts.
 //
 // There are two edge tables of `edge_capacity` each, one after the other. Table `edges_sequence & 1` is in force; the
 // writer changes the other and puts it in force by one store. A writer that is stopped or killed at any moment leaves a

@@ -1,6 +1,6 @@
 // Which files in the run directory this process may map (docs/run-directory.md).
 //
-// Whoever may truncate a file ends every process that has it mapped, by SIGBUS. So a process maps only files
+// A process that may truncate a file can kill every process that has it mapped, by SIGBUS. So a process maps only files
 // of its own user, of root, and of the owner of a run directory that nobody else may write to.
 #ifndef FABRICPULSE_TRUSTED_FILE_H_
 #define FABRICPULSE_TRUSTED_FILE_H_

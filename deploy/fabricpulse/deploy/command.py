@@ -93,7 +93,7 @@ def show(name: str, monitor: str | None, cluster: str | None, fleet: Path | None
 @click.option(
     "--root", type=click.Path(path_type=Path), default=Path("/"), help="Write below this directory."
 )
-@click.option("--apply", "applied", is_flag=True, help="Write. Without it nothing is changed, only told.")
+@click.option("--apply", "applied", is_flag=True, help="Write. Without it nothing is changed, only shown.")
 @click.option(
     "--replace", is_flag=True, help="Write files that differ too; the former content goes to FILE.old."
 )

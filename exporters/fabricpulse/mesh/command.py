@@ -37,7 +37,7 @@ def command(context: click.Context, /, options: DaemonOptions) -> None:
 @click.option("--url", default="http://127.0.0.1:9610", show_default=True, help="The mesh exporter to ask.")
 @click.option("--fleet", metavar="URL", default="", help="The coordinator to ask: which component is faulty.")
 @client_options("the exporter or the coordinator")
-@click.option("--all", "everything", is_flag=True, help="All edges, not only those that suffer.")
+@click.option("--all", "everything", is_flag=True, help="All edges, not only impaired ones.")
 @output_option
 def show(url: str, fleet: str, client: ClientOptions, everything: bool, output: OutputFormat) -> None:
     """Show NICs and the edges that suffer: which source ports, since when. Exits with 1 if any does.

@@ -1,7 +1,7 @@
 """Background traffic: UDP at a steady rate between two NICs, on the path that is asked for.
 
 The sender is a process of the source host, `python -m fabricpulse.lab.load`, so that its work is not done under the
-interpreter lock of the test or demo. The receiver is a socket that nobody reads: the kernel drops what it gets, at no
+interpreter lock of the test or demo. The receiver is a socket that is never read: the kernel drops what it gets, at no
 cost and without ICMP.
 """
 

@@ -16,7 +16,7 @@ LAST_RESORT = 1_000_000
 NEIGHBOUR_RETRY_MS = 100
 # How often the kernel asks a neighbour that it knows, and goes on sending to, before it takes it for gone. With its
 # default of 3, a link that loses 60 % of the packets one way loses all of them both ways for some tenths of a second
-# now and then: one fifth of the checks fail. That would be a fault that nobody asked the lab for.
+# now and then: one fifth of the checks fail. That would be a fault that no test has asked for.
 NEIGHBOUR_PROBES = 30
 
 # Above the indices that the kernel gives by itself (lo, br0).

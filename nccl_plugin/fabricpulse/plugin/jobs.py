@@ -52,7 +52,7 @@ class Job:
 
 
 def find_jobs(folder: Path | None = None) -> list[Job]:
-    """The processes with a control socket, by pid; sockets that nobody listens on are left out."""
+    """The processes with a control socket, by pid; sockets without a listener are left out."""
     jobs = []
     for path in (folder or plugin_dir()).glob("*.sock"):
         process = parse_name(path.stem)

@@ -24,7 +24,7 @@ class ControlClient:
     def __init__(self, path: Path, timeout_s: float = 2.0, expected_uid: int | None = None) -> None:
         """expected_uid : refuse a server that runs as anybody else (the socket may have been squatted).
 
-        Raises ControlError when nobody listens there or the server is somebody else.
+        Raises ControlError when nothing listens there or the server has another user.
         """
         self._path = path
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)

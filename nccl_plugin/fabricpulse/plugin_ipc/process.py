@@ -63,7 +63,7 @@ def process_exists(pid: int) -> bool:
 
 
 def refuses(path: Path) -> bool:
-    """Whether nobody listens there. A server that is busy, or that may not be asked, is one."""
+    """Whether nothing listens there. A server that is busy, or that refuses us, does."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC) as client:
         client.setblocking(False)
         return client.connect_ex(os.fspath(path)) in (errno.ECONNREFUSED, errno.ENOENT)

@@ -71,7 +71,7 @@ class TableFile:
 
     @property
     def owner(self) -> int:
-        """User id of whoever made the file."""
+        """User id of the file's owner."""
         return self._file.owner
 
     def stale(self) -> bool:

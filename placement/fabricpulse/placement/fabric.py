@@ -31,7 +31,7 @@ class Place:
     """Where a host is.
 
     leaves : of its NICs, in the order of their rails; one where all are below the same leaf. pods : of each of the
-    leaves, "" in a fabric without pods. known : False where nobody has declared it; the host is then its own leaf.
+    leaves, "" in a fabric without pods. known : False where it is not declared; the host is then its own leaf.
     """
 
     host: str

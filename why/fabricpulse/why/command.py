@@ -76,7 +76,7 @@ class Job:
         return bool(self.dumps.found) or self.log is not None or self.ras_address is not None
 
     async def ask_ras(self) -> ras.RasFacts | None:
-        """None: nobody wants it."""
+        """None: not requested."""
         if self.ras_address is None:
             return None
         return await ras.ask(self.ras_address, self.ras_s, self.timeout_s)
@@ -260,7 +260,7 @@ def command(
         return
     times = Times(at_s, at_s - baseline_s, max(3600.0, 2.0 * window_s))
     if ras_address is not None and (at or between):
-        raise OptionError("--ras tells of now alone; leave out --at and --between")
+        raise OptionError("--ras shows the present only; leave out --at and --between")
     dumps = read_dumps(recorded) if recorded else Dumps()
     job = Job(dumps, inspector.read_logs(inspected) if inspected else None, ras_address, ras_s, timeout_s)
     name = Name(workload, slurm_job, pod)
@@ -351,7 +351,7 @@ async def _list(url: str, config: HttpClientConfig, tenant: str, scope: Scope, a
 
 
 async def _gather(prom: PromQl, scope: Scope, times: Times, alone: bool) -> tuple[Facts, dict[str, str]]:
-    """What Prometheus says. alone : nobody else says anything, so that it must answer."""
+    """The facts of Prometheus. alone : there is no other source, so that it must answer."""
     try:
         return await gather(prom, scope, times)
     except* UserError as errors:

@@ -47,7 +47,7 @@ class Nic:
     """One NIC of a host of the job.
 
     connected : by the mesh. disconnects, link_downs, failovers : counted in the window. speed : of the link, bytes
-    per second. transmitted : everything that the NIC sends, whoever sends it. loss_in, loss_out : share of probes.
+    per second. transmitted : everything that the NIC sends, of any sender. loss_in, loss_out : share of probes.
     lossy_edges, edges : edges that lose more than 0.5 %, without those to NICs that were gone, and all. drops :
     packets that the host did not take, per second. pause_sent, pause_received, pcie_stalled : share of time.
     pcie_share : of the PCIe bandwidth that card and slot can do. avoided : processes that remediation keeps off it.

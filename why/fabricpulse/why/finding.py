@@ -1,4 +1,4 @@
-"""What a cause says of the facts: where, on which evidence, how sure."""
+"""A finding of a cause: the place, the evidence, the confidence."""
 
 import math
 from collections.abc import Iterable

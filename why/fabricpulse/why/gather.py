@@ -51,7 +51,7 @@ class Times:
 
 
 async def gather(prom: PromQl, scope: Scope, times: Times) -> tuple[Facts, dict[str, str]]:
-    """Facts of a workload, and the text of each query by its name. Raises UserError when nobody answers."""
+    """Facts of a workload, and the text of each query by its name. Raises UserError when no source answers."""
     got = Gathered()
     asked = (PROCESSES, RECORDED_DELAY) if scope.window_s == RECORDED_WINDOW_S else (PROCESSES,)
     first = {query.name: scope.fill(query.text) for query in asked}

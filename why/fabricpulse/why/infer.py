@@ -253,7 +253,7 @@ def _unknown(a: Analysis, missing: dict[str, tuple[str, ...]]) -> tuple[str, ...
 
 
 def _left_out(count: int) -> tuple[str, ...]:
-    return (f"{count} more findings, none as likely as those that are told, are left out",) if count else ()
+    return (f"{count} more findings, none as likely as those shown, are left out",) if count else ()
 
 
 def _some(names: tuple[str, ...]) -> str:

@@ -136,7 +136,7 @@ QUERIES = (
 # What the rules have recorded costs nothing to read; to compute it is most of what an answer costs.
 RECORDED_DELAY = Query("recorded_delay", "flow:fabricpulse_qp_owd_seconds:p50_2m{{job}}")
 RECORDED_WINDOW_S = 120
-# Asked where nobody knows the workload.
+# Queried where the workload is not known.
 WORKLOADS = Query("workloads", "count by (workload) (last_over_time(fabricpulse_qp_processes{{any}}[{w}]))")
 # Second round, about few hosts or only when needed.
 LOSSY_EDGES = Query(

@@ -143,7 +143,7 @@ async def _workload_of_pod(directory: Directory, namespace: str, name: str, show
 def choose(samples: Iterable[Sample], shown: str) -> Resolved:
     """The one workload of series of `fabricpulse_workload_info`; of those alone that cgroups prove, if any are.
 
-    Pure. Raises UserError when there are several: which of them is meant nobody tells.
+    Pure. Raises UserError when there are several: it is not known which of them is meant.
     """
     known = list(samples)
     proven = [s for s in known if s.labels.get("source") == "cgroup"] or known

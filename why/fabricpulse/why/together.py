@@ -28,7 +28,7 @@ def split(samples: Iterable[Sample], names: Iterable[str]) -> dict[str, list[Sam
     known = set(names)
     found: defaultdict[str, list[Sample]] = defaultdict(list)
     for sample in samples:
-        # Of a large job there are 50,000 of them: no label is copied, as nobody else has the answer of a union.
+        # Of a large job there are 50,000 of them: no label is copied, as the answer of a union has no other owner.
         name = sample.labels.pop(_LABEL, None)
         if name is None or name not in known:
             return None

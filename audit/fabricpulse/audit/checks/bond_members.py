@@ -42,7 +42,7 @@ def run(host: HostReader) -> Iterator[Outcome]:
 
 
 def member_state(host: HostReader, bond: str, member: str) -> str | None:
-    """As the kernel has it, or else as the bonding driver's own monitor has; None if neither tells."""
+    """As the kernel has it, or else as the bonding driver's own monitor has; None if neither reports it."""
     state = host.netdev_text(member, "operstate")
     if state is not None:
         return state

@@ -46,7 +46,9 @@ def run(host: HostReader) -> Iterator[Outcome]:
             yield passed(f"through {device}, which has no gateway to answer", device)
         elif not flags:
             yield unknown(
-                f"gateway {gateway} is not in the ARP table: nobody has asked it", device, gateway=gateway
+                f"gateway {gateway} is not in the ARP table: no packet went there yet",
+                device,
+                gateway=gateway,
             )
         else:
             yield passed(f"{gateway} through {device}", device)

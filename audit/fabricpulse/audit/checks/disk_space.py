@@ -42,7 +42,7 @@ def run(host: HostReader) -> Iterator[Outcome]:
             yield not_applicable("an image that is only read", path)
             continue
         if not space.size:
-            yield unknown("its file system does not tell its size", path)
+            yield unknown("its file system does not report its size", path)
             continue
         share = space.free / space.size
         evidence = {"free_bytes": space.free, "size_bytes": space.size}

@@ -50,4 +50,4 @@ def run(host: HostReader) -> Iterator[Outcome]:
         else:
             yield passed("on", netdev.name)
     if not judged:
-        yield not_applicable("the driver does not tell in sysfs")
+        yield not_applicable("the driver does not show it in sysfs")

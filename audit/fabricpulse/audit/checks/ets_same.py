@@ -31,6 +31,6 @@ def run(host: HostReader) -> Iterator[Outcome]:
         for name, state in states.items()
     }
     if roce and not any(values.values()):
-        yield unknown("neither the drivers nor the kernel tell")
+        yield unknown("neither the drivers nor the kernel report them")
         return
     yield from same_on_all(values, "traffic classes", "no RoCE port")

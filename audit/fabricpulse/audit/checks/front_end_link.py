@@ -41,4 +41,4 @@ def run(host: HostReader) -> Iterator[Outcome]:
         else:
             yield passed(f"{int(speed) // 1000} Gb/s, {duplex} duplex", device)
     if not judged:
-        yield not_applicable("no front-end NIC that tells a speed")
+        yield not_applicable("no front-end NIC that reports a speed")

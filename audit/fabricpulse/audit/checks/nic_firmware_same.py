@@ -25,6 +25,6 @@ def run(host: HostReader) -> Iterator[Outcome]:
         if port.device.firmware:
             boards.setdefault(port.device.board, {})[port.subject] = port.device.firmware
     if not boards:
-        yield not_applicable("no RDMA device that tells its firmware")
+        yield not_applicable("no RDMA device that reports its firmware")
     for board in sorted(boards):
         yield from same_on_all(boards[board], "firmware", "")

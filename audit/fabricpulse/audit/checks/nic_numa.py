@@ -31,10 +31,10 @@ def run(host: HostReader) -> Iterator[Outcome]:
             continue
         numa = host.number(Path(f"{port.device.pci_path}/numa_node"))
         if numa is None or numa < 0:
-            yield failed("the firmware does not tell its NUMA node", port.subject, numa_node=numa)
+            yield failed("the firmware does not report its NUMA node", port.subject, numa_node=numa)
         elif numa not in with_gpu and -1 in with_gpu:
             yield unknown(
-                "the firmware does not tell the NUMA nodes of all GPUs", port.subject, numa_node=numa
+                "the firmware does not report the NUMA nodes of all GPUs", port.subject, numa_node=numa
             )
         elif numa not in with_gpu:
             yield failed(f"NUMA node {numa} has no GPU", port.subject, numa_node=numa)

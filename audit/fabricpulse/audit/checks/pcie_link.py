@@ -41,7 +41,7 @@ def run(host: HostReader) -> Iterator[Outcome]:
         widths = [n for n in (host.number(at / "max_link_width") for at in (own, above)) if n and n < 64]
         speeds = [n for n in (giga_transfers(host.text(at / "max_link_speed")) for at in (own, above)) if n]
         if not width or not speed or not widths or not speeds or width >= 63:
-            yield unknown("its PCIe link is not told", subject, pci_address=address)
+            yield unknown("its PCIe link is not reported", subject, pci_address=address)
             continue
         evidence = {"pci_address": address, "now": f"x{width} {speed:g} GT/s"}
         evidence["attainable"] = f"x{min(widths)} {min(speeds):g} GT/s"

@@ -23,7 +23,7 @@ def run(host: HostReader) -> Iterator[Outcome]:
     text = host.text("/proc/meminfo") or ""
     found = {key: int(kib) for key, kib in re.findall(r"^(\w+): +([0-9]{1,15}) kB$", text, re.MULTILINE)}
     if "SwapTotal" not in found or "SwapFree" not in found:
-        yield unknown("/proc/meminfo does not tell")
+        yield unknown("not in /proc/meminfo")
         return
     used = found["SwapTotal"] - found["SwapFree"]
     # Some idle pages of a daemon are no harm.

@@ -34,6 +34,6 @@ def run(host: HostReader) -> Iterator[Outcome]:
         for name, state in states.items()
     }
     if roce and not any(values.values()):
-        yield unknown("neither the drivers nor the kernel tell")
+        yield unknown("neither the drivers nor the kernel report it")
         return
     yield from same_on_all(values, "trust", "no RoCE port")

@@ -23,7 +23,7 @@ from fabricpulse.core.output import OutputFormat, output_option, print_json, pri
 )
 @fail_on_option("closes the gate")
 @click.option("--ignore", multiple=True, metavar="CHECK", help="A check that does not count; repeatable.")
-@click.option("--strict", is_flag=True, help="What is unknown makes the answer not known.")
+@click.option("--strict", is_flag=True, help="Unknown outcomes make the answer not known.")
 @output_option
 @click.pass_context
 def gate_command(

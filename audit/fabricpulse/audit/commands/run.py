@@ -153,7 +153,7 @@ MOST_LIST = 10 << 20
     "--publish/--no-publish",
     default=True,
     show_default=True,
-    help="Tell each agent what was found about its host, for `gate`.",
+    help="Send each agent the findings about its host, for `gate`.",
 )
 @html_option
 @all_option

@@ -1,6 +1,6 @@
 """The audit agent: `fabricpulse audit node`. Off unless it is started: opening a port is the operator's decision.
 
-It answers nobody without the token. An audit sends no packet. An echo test sends few echoes at a time.
+It answers no request without the token. An audit sends no packet. An echo test sends few echoes at a time.
 A transfer is bounded in time and rate, is the only one of its NIC, and is refused where a job runs; it ends when a job
 starts, and with the connection of who asked for it.
 """
@@ -64,7 +64,7 @@ from fabricpulse.core.web.token_file import TokenFile
 log = get_logger(__name__)
 T = TypeVar("T", bound=msgspec.Struct)
 
-# Whoever asks again sooner gets the report that there is.
+# A request that comes sooner gets the previous report.
 FRESH_S = 1.0
 # How often a transfer under way looks for a job.
 WATCH_S = 0.2
@@ -170,7 +170,7 @@ class Agent:
 
             async def one(test: EchoTest) -> EchoResult:
                 async with slots:
-                    # Whoever cancels a run leaves nothing behind: with the connection the rest is not sent.
+                    # A cancelled run leaves nothing behind: the rest is not sent once the connection is closed.
                     if request.transport is None or request.transport.is_closing():
                         return EchoResult(0, 0, "ECANCELED")
                     return await echo(test)
@@ -336,7 +336,7 @@ class Agent:
         request: web.Request | None = None,
         watch: JobWatch | PluginJobWatch | QueuePairWatch | None = None,
     ) -> tuple[Any, str]:
-        """What `work` gives, and why it was stopped: a job has begun, or nobody waits for it any more."""
+        """What `work` gives, and why it was stopped: a job has begun, or the client has gone."""
         task = asyncio.ensure_future(work)
         why = ""
         while not (await asyncio.wait({task}, timeout=WATCH_S))[0]:
@@ -350,7 +350,7 @@ class Agent:
         return await task, why
 
     async def decoded(self, request: web.Request, kind: type[T]) -> T:
-        """What is asked, by somebody who shows the token. Raises HTTPUnauthorized, HTTPBadRequest."""
+        """The request, if it carries the token. Raises HTTPUnauthorized, HTTPBadRequest."""
         if not self._token.accepts(request.headers.get("Authorization", "")):
             self.refuse("token")
             raise web.HTTPUnauthorized(headers={"WWW-Authenticate": "Bearer"}, text="show the token\n")

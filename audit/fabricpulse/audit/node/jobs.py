@@ -10,7 +10,7 @@ from fabricpulse.audit.host_reader import HostReader
 from fabricpulse.plugin_ipc.process import parse_name, process_exists
 from fabricpulse.plugin_ipc.verbs import is_locked
 
-# A NIC that moves more than this is in use by somebody: probes of a mesh are two orders below.
+# A NIC that moves more than this is in use: probes of a mesh are two orders below.
 BUSY_BYTES_PER_S = 5e6
 WINDOW_S = 0.1
 # Of a NIC that a test of ours uses: headers and what TCP sends again are this much of the test's bytes at most, and

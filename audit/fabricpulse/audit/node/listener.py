@@ -99,7 +99,7 @@ class TransferListener:
         )
 
     def run(self, stop: threading.Event) -> None:
-        """Takes the transfer, or gives up when nobody comes. Raises TransferError, OSError."""
+        """Takes the transfer, or gives up when no sender connects. Raises TransferError, OSError."""
         with self._stack:
             deadline = time.monotonic() + PATIENCE_S
             control = self._accept(stop, deadline)

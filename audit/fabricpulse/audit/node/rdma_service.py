@@ -57,7 +57,7 @@ class Nics(Protocol):
         """What `work` gives, and why it was stopped."""
 
     async def decoded(self, request: web.Request, kind: type[T]) -> T:
-        """What is asked, by somebody who may. Raises HTTPUnauthorized, HTTPBadRequest."""
+        """The request, if it is authorized. Raises HTTPUnauthorized, HTTPBadRequest."""
 
     def refuse(self, reason: str) -> None:
         """Counts a request that is refused."""

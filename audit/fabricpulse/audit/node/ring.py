@@ -1,7 +1,7 @@
 """One rank of a ring over the fleet: `fabricpulse-ring`, which drives the NCCL plugin as NCCL does, without a GPU.
 
-It runs in a run directory of its own, so that nobody takes it for a job, for a bounded time, and ends with `stop`. What
-it is told is checked: the agent starts no program of somebody's choice.
+It runs in a run directory of its own, so that it is not taken for a job, for a bounded time, and ends with `stop`. What
+it receives is checked: the agent starts no other program.
 """
 
 import os

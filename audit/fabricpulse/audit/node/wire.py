@@ -74,7 +74,7 @@ class NeighboursRequest(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NeighboursAnswer(Struct, frozen=True):
-    """netdev -> who was heard; netdev -> why nobody can be heard there. A NIC in neither has heard nothing."""
+    """netdev -> neighbour; netdev -> why it cannot listen. A NIC in neither has received nothing."""
 
     heard: Annotated[dict[Name, Neighbour], Meta(max_length=MOST_RAILS)]
     unreadable: Annotated[dict[Name, Text], Meta(max_length=MOST_RAILS)] = {}
@@ -132,7 +132,7 @@ class PortCount(Struct, frozen=True):
 class Received(Struct, frozen=True):
     """What the receiver has seen of the datagrams. overflowed : those that its own socket had no room for, which no
     network has lost. owd_ns : smallest one-way delay on fleet time, None where either end has none; owd_bound_ns : of
-    its error. host_dropped : packets that the receiving host dropped before any socket, of whoever they were."""
+    its error. host_dropped : packets that the receiving host dropped before any socket, of any sender."""
 
     datagrams: Count
     overflowed: Count = 0

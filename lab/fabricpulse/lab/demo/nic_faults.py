@@ -49,7 +49,7 @@ class NicFaults:
         self._lab.host(host).clock.pause(lost_ns)
 
     def power_off(self, host: str) -> None:
-        """Kills a host: its processes, and its links at every switch. For good: nobody starts its daemons again."""
+        """Kills a host: its processes, and its links at every switch. For good: its daemons are not started again."""
         self._lab.host(host).power_off()
 
     def power_leaf(self, leaf: str, *, on: bool) -> None:

@@ -47,7 +47,7 @@ PLAIN = Setting()
 # How often what evaluates each second is asked: more often would tell nothing, and takes time from the same cores.
 ANSWER_S = 0.25
 
-# The clocks of the hosts: seconds apart and drifting, as nobody's fleet should be.
+# The clocks of the hosts: seconds apart and drifting, worse than in a real fleet.
 OFFSETS_S = (0.0, 3.7, -12.25, 1.5, -0.8, 42.0)
 DRIFTS_PPM = (0.0, 48.0, -50.0, 21.0, -33.0, 12.0)
 

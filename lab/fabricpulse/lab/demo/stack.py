@@ -61,7 +61,7 @@ class StackOptions:
     """tools : Prometheus and Alertmanager. port : the first of the ports outside for what people open, 0 = any.
 
     hold_s : how long a NIC must be quiet before it goes back in service. diagnosis : whether the coordinator knows the
-    topology and is told what flows suffer; that costs CPU. leaves : whether the membership names the leaf of each NIC.
+    topology and gets the evidence of flows; that costs CPU. leaves : whether the membership names the leaf of each NIC.
     rules : knobs of the mixin, beside those of every demo.
     """
 

@@ -50,7 +50,7 @@ def topology_conf(places: Iterable[Place]) -> Iterator[str]:
 
 def read_topology_conf(lines: Sequence[str], name: str) -> PlacesFile:
     """Places from a topology.conf: switches with Nodes are leaves, and pods are the switches above them, unless there
-    is one alone. Higher switches are not told apart. Raises UserError with the line: not the tree plugin's syntax."""
+    is one alone. Higher switches are all alike. Raises UserError with the line: not the tree plugin's syntax."""
     leaves: dict[str, str] = {}
     parents: dict[str, str] = {}
     for number, line in enumerate(lines, 1):

@@ -146,7 +146,7 @@ def facts_of(first: Snapshot, second: Snapshot) -> RasFacts:
 
 
 async def ask(address: str, between_s: float, timeout_s: float) -> RasFacts:
-    """Two answers, `between_s` seconds apart. Raises UserError when nobody answers, or not RAS."""
+    """Two answers, `between_s` seconds apart. Raises UserError without an answer, or when it is not RAS."""
     first = await _snapshot(address, timeout_s)
     await asyncio.sleep(between_s)
     return facts_of(first, await _snapshot(address, timeout_s))
@@ -203,7 +203,7 @@ async def _snapshot(address: str, timeout_s: float) -> Snapshot:
 async def _exchange(host: str, port: int, timeout_s: float) -> bytes:
     reader, writer = await asyncio.open_connection(host, port)
     try:
-        # Ranks that do not answer RAS itself in half the time are told as missing.
+        # Ranks that do not answer RAS itself in half the time are reported as missing.
         writer.write(f"TIMEOUT {timeout_s / 2:g}\nSET FORMAT json\nSTATUS\n".encode())
         await writer.drain()
         text = bytearray()

@@ -13,7 +13,7 @@ class ClockStep(PassingFaultScenario):
 
     name = "clock-step"
     summary = "a host is paused for a millisecond, and its clocks do not know"
-    # Of two hosts nobody can tell which one lost time.
+    # With two hosts it cannot be known which one lost time.
     least_hosts = 3
     alert = "FabricClockContradicted"
     fault = "the clocks of {host} lose a millisecond"
