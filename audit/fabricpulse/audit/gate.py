@@ -25,13 +25,16 @@ def gate(
     ignore: tuple[str, ...] = (),
     fleet: FleetFindings | None = None,
     strict: bool = False,
+    host: str = "",
+    boot: str = "",
 ) -> Answer:
     """The answer at `now`, Unix seconds.
 
     fail_on : "error", or "warning" for both. ignore : checks that do not count. A report that is older than
     `max_age_s`, or from the future, proves nothing. fleet : what the last run of the fleet said of this host; where it
     is not decided whether a fault is this host's, the answer is not known. strict : what is unknown, of checks that
-    would close, or of the fleet, makes the answer not known.
+    would close, or of the fleet, makes the answer not known. host, boot : of this host now, as in a report; a report of
+    another name and another start is another host's, whose disk was copied.
     """
     if report is None:
         return Answer(None, ("this host was never audited: run `fabricpulse audit local --keep`",))
@@ -40,6 +43,9 @@ def gate(
         return Answer(None, (f"the last audit is {age / 3600:.1f} h old",))
     if age < -60:
         return Answer(None, ("the last audit is from the future: a clock was set",))
+    anew = bool(boot and report.boot and boot != report.boot)
+    if anew and host and _short(host) != _short(report.host):
+        return Answer(None, (f"the last audit is that of {report.host}",))
     bad = ("error", "warning") if fail_on == "warning" else ("error",)
     found = [
         result
@@ -53,6 +59,8 @@ def gate(
         for r in report.results
         if r.outcome.status is Status.UNKNOWN and r.severity in bad and r.check not in ignore
     ]
+    if anew:
+        unknown.append("this host has started anew since its last audit")
     doubts: list[str] = []
     if fleet is None:
         unknown.append("no run of the fleet has a result for this host")
@@ -70,3 +78,7 @@ def gate(
     if not reasons and strict and unknown:
         return Answer(None, ("not everything is known, and --strict was asked for",), tuple(unknown))
     return Answer(not reasons, tuple(reasons), tuple(unknown))
+
+
+def _short(name: str) -> str:
+    return name.lower().partition(".")[0]

@@ -5,7 +5,6 @@ Reads are bounded and raise nothing: a value that is absent, unreadable or absur
 threads at a time, but for what is read once (`functools.cached_property`): the runner calls one check after the other.
 """
 
-import errno
 import os
 import re
 import stat
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from fabricpulse.audit.kernel_messages import kernel_messages
 from fabricpulse.audit.nvml import NvmlAnswer
 from fabricpulse.audit.routes import front_end
 from fabricpulse.core.shm.clock_page import ClockPageReader, ClockStatus
@@ -22,7 +22,6 @@ from fabricpulse.hostinfo.device_filter import VIRTUAL, DeviceFilter
 from fabricpulse.hostinfo.gid_rules import Gid, NcclRules, nccl_index
 from fabricpulse.hostinfo.gid_table import read_table
 from fabricpulse.hostinfo.inventory import Inventory, Netdev, RdmaDevice, Scanner
-from fabricpulse.hostinfo.kernel_log import parse_record
 from fabricpulse.hostinfo.netlink.dcb import DcbState
 from fabricpulse.hostinfo.sources import HostSources
 from fabricpulse.hostinfo.sysfs import NOT_AVAILABLE, ReadErrors
@@ -30,8 +29,6 @@ from fabricpulse.hostinfo.sysfs import NOT_AVAILABLE, ReadErrors
 # Largest file that is read, and most names of a folder.
 MOST_BYTES = 1 << 20
 MOST_NAMES = 65_536
-# Lines of the kernel log that are kept, newest last.
-MOST_MESSAGES = 20_000
 _GPU_CLASSES = ("0x0302", "0x0300", "0x0380", "0x1200")
 _GPU_VENDORS = {"0x10de": "nvidia", "0x1002": "amd", "0x8086": "intel", "0x1da3": "habana"}
 _PCI = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
@@ -350,29 +347,7 @@ class HostReader:
         read."""
         if self.sources.kmsg is None:
             return None
-        try:
-            descriptor = os.open(self.sources.kmsg, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            return None
-        lines: list[str] = []
-        try:
-            if _is_file(descriptor):
-                records = (os.read(descriptor, 16 * MOST_BYTES)).split(b"\n")
-            else:
-                records = _records(descriptor)
-        except OSError:
-            return None
-        finally:
-            os.close(descriptor)
-        # A kernel has always logged something: what gives nothing is not its log, but a console or /dev/null, which
-        # containers have in its place.
-        if not any(records):
-            return None
-        for record in records:
-            text = parse_record(record)
-            if text:
-                lines.append(text)
-        return lines[-MOST_MESSAGES:]
+        return kernel_messages(self.sources.kmsg)
 
     def clock_status(self) -> ClockStatus | None:
         """Of fleet time; None where no sidecar has ever written a page."""
@@ -392,22 +367,3 @@ class HostReader:
 
 def _is_file(descriptor: int) -> bool:
     return stat.S_ISREG(os.fstat(descriptor).st_mode)
-
-
-def _records(descriptor: int) -> list[bytes]:
-    """Of /dev/kmsg from its oldest record on. Raises OSError when it cannot be read."""
-    found: list[bytes] = []
-    # One that logs as fast as we read must not keep us.
-    for _ in range(10 * MOST_MESSAGES):
-        try:
-            record = os.read(descriptor, 8192)
-        except BlockingIOError:
-            break
-        except OSError as error:
-            if error.errno in (errno.EPIPE, errno.EINVAL):
-                continue
-            raise
-        if not record:
-            break
-        found.append(record)
-    return found

@@ -20,6 +20,7 @@ CHECK_PATIENCE_S = 5.0
 # For all checks of a host; those that are left then are unknown.
 PATIENCE_S = 20.0
 MOST_OUTCOMES = 512
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 T = TypeVar("T")
 
@@ -54,7 +55,13 @@ def audit_host(
     left = min(check_patience_s, begun + patience_s - time.monotonic())
     values: tuple[Value, ...] = _within(left, lambda: _values(reader), "values") or ()
     return HostReport(
-        name, started_at, round(time.monotonic() - begun, 6), tuple(results), values, version("fabricpulse")
+        name,
+        started_at,
+        round(time.monotonic() - begun, 6),
+        tuple(results),
+        values,
+        version("fabricpulse"),
+        boot=clip(reader.text(BOOT_ID) or "", 128),
     )
 
 

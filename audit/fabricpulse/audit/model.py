@@ -73,7 +73,8 @@ class Value(Struct, frozen=True, order=True):
 
 
 class HostReport(Struct, frozen=True):
-    """All that one host has said. collected_at : host time, Unix seconds. duration_s : that it took."""
+    """All that one host has said. collected_at : host time, Unix seconds. duration_s : that it took. boot : the
+    kernel's own name of the time since it started (boot_id), "" where it cannot be read."""
 
     host: Name
     collected_at: Seconds
@@ -82,6 +83,7 @@ class HostReport(Struct, frozen=True):
     values: Annotated[tuple[Value, ...], Meta(max_length=20_000)]
     version: Name = ""
     schema: Literal[1] = 1
+    boot: Name = ""
 
 
 class Finding(Struct, frozen=True):

@@ -11,16 +11,21 @@ from typing import Any
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 from tests.fixtures.host_tree import GpuHost
 
 from fabricpulse.audit.attributes import values_of
+from fabricpulse.audit.command import command
 from fabricpulse.audit.diff import diff_runs
 from fabricpulse.audit.findings import failures, fleet_findings
 from fabricpulse.audit.fleet_audit import _Run
+from fabricpulse.audit.gate import gate
 from fabricpulse.audit.labels import node_labels
+from fabricpulse.audit.local import audit_host
 from fabricpulse.audit.model import (
     Finding,
+    FleetFindings,
     HostReport,
     Measurement,
     Outcome,
@@ -241,3 +246,38 @@ def test_a_host_that_proves_nothing_is_not_labelled_as_passed() -> None:
     """A profile pins what it does not tell."""
     run = run_of(Finding("profile-unproven", "fleet", "warning", "h", "", "s"), **heard())
     assert [(one.host, one.state) for one in node_labels(run)] == [("h", "unknown"), ("i", "passed")]
+
+
+@pytest.mark.parametrize(
+    ("host", "boot", "is_open", "doubts"),
+    [
+        ("gpu-1", "b", True, 0),
+        ("gpu-1.example.org", "c", True, 1),
+        ("gpu-2", "c", None, 0),
+        # Agents may have a name of their own.
+        ("gpu-2", "b", True, 0),
+        ("gpu-2", "", True, 0),
+    ],
+)
+def test_gate_of_a_copied_disk(host: str, boot: str, is_open: bool | None, doubts: int) -> None:
+    """What the image's own host has passed says nothing; a start since then is listed."""
+    fleet = FleetFindings("x", 1000.0, ())
+    answer = gate(
+        HostReport("gpu-1", 1000.0, 1, (), (), boot="b"), 1001.0, 60, fleet=fleet, host=host, boot=boot
+    )
+    assert (answer.open, len(answer.unknown)) == (is_open, doubts)
+
+
+def test_a_copied_tree_is_not_kept_as_this_host(tmp_path: Path) -> None:
+    """Or else the gate would be open by it."""
+    (tmp_path / "sys").mkdir()
+    arguments = ["local", "--root", str(tmp_path), "--keep", "--state", str(tmp_path / "state")]
+    assert CliRunner().invoke(command, arguments).exit_code == 2
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_report_says_in_which_start(tmp_path: Path) -> None:
+    """As the kernel tells."""
+    host = GpuHost(tmp_path, nics=1)
+    host.write("proc/sys/kernel/random/boot_id", "a7b0")
+    assert audit_host("h", host.reader(), checks=[]).boot == "a7b0"

@@ -1,5 +1,6 @@
 """`audit gate`: may this host take a job, by the last audit."""
 
+import socket
 import time
 from pathlib import Path
 
@@ -55,6 +56,8 @@ def gate_command(
         ignore=ignore,
         fleet=read(told, FleetFindings) if told.exists() else None,
         strict=strict,
+        host=socket.gethostname(),
+        boot=_boot(),
     )
     if output == "json":
         print_json({"open": answer.open, "reasons": answer.reasons, "unknown": answer.unknown})
@@ -65,3 +68,11 @@ def gate_command(
         for line in answer.unknown:
             click.echo(printable(f"  unknown: {line}"))
     ctx.exit({True: GOOD, False: FOUND, None: NOT_KNOWN}[answer.open])
+
+
+def _boot() -> str:
+    """As a report has it; "" where it cannot be read."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""

@@ -61,6 +61,8 @@ def local(
     fail_on: str,
 ) -> None:
     """Audit this host alone, without any daemon."""
+    if keep_report and root != Path("/"):
+        raise click.UsageError("--keep is for the gate of this host, --root is another one: give one of them")
     pinned = load_profile(profile) if profile else None
     name = socket.gethostname() if root == Path("/") else (own_name(root) or root.name)
     report = audit_host(name, own_reader(root))
