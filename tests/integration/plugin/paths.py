@@ -76,7 +76,7 @@ def put_on(ring: Ring, host: str, peer: str, spine: str) -> None:
                 ask(key)
         return not missing
 
-    ring.until(there, 10.0)
+    ring.until(there, 40.0)  # a full spine drops handshakes; each is tried for HANDSHAKE_S
 
 
 PAIRS = (("h0", "h2"), ("h1", "h3"))  # of rings whose ranks are in different pods
