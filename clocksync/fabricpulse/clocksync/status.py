@@ -103,7 +103,7 @@ def _print_fleet(document: dict[str, Any], console: Console) -> None:
         )
     for name in document.get("duplicate_names", ()):
         console.print(
-            f"[red]two hosts report as {escape(name)}[/red], and neither is believed: give each a name of its own",
+            f"[red]two hosts report as {escape(name)}[/red], and neither is accepted: give each a name of its own",
             soft_wrap=True,
         )
     table = _table(

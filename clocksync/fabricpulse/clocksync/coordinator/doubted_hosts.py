@@ -1,10 +1,10 @@
 """Which hosts have been in doubt, how far each may be off, and until when. Pure: time is passed in.
 
-A host in doubt has witnesses: the hosts at the other ends of those of its edges that further edges check. What the
-edges say now counts in place of what they said as soon as all witnesses have been there for a while: the error is
-over then, or is as large as it seems. A witness that is gone is missed for ten minutes; who is left after that is
-believed, if there is any who could contradict. Of two hosts none can, and the doubt stays. It goes with the lease of
-the host and with its sidecar; a coordinator that was just started knows of none.
+A host in doubt has witnesses: the hosts at the other ends of those of its edges that further edges check. The present
+measurements of the edges replace the earlier ones as soon as all witnesses have been there for a while: the error is
+over then, or is as large as it seems. A witness that is gone is waited for during ten minutes; after that the others
+decide, if any of them could contradict. With two hosts none can, and the doubt stays. It ends with the lease of
+the host and with its sidecar; a coordinator that was just started has none.
 """
 
 import numpy as np

@@ -1,9 +1,9 @@
 """Two hosts that report under one name: a cloned image, or settings that name one host and were copied to others.
 
 Their reports would take turns, each with the clock of another host, and the line of one would go to the other. A
-sidecar that was started anew is a newcomer of the same name, too, but the one before it is never heard again. So a
-newcomer waits until the one before has been silent for `_SILENT_S`; if that is heard again meanwhile both live, and
-neither is believed, as nobody knows whose name it is. Pure.
+restarted sidecar is a newcomer of the same name, too, but the previous one never reports again. So a newcomer waits
+until the previous one has been silent for `_SILENT_S`; if that reports again meanwhile both are alive, and neither is
+accepted, as it is not known whose name it is. Pure.
 """
 
 from dataclasses import dataclass
@@ -85,6 +85,6 @@ class DuplicateHostDetector:
 
 def _taken(name: str) -> str:
     return (
-        f"two hosts report as {name!r}, and neither is believed: give each host a name of its own (hostname, host in "
+        f"two hosts report as {name!r}, and neither is accepted: give each host a name of its own (hostname, host in "
         "the settings of mesh and sidecar)"
     )

@@ -1,9 +1,9 @@
-"""What fleet time of each host is likely off by: a quantile of what its edges say beside all others. Pure.
+"""The likely error of fleet time of each host: a quantile of its held-out residuals. Pure.
 
-Each solve tells of most edges what all others say of them (solve.held_out). A host remembers the sizes of its edges'
-for some minutes, as counts in classes whose limits are 25 % apart, so that the quantile is told by its class's upper
-limit. It is above the error of the host, as the edge that is held out errs itself, and is no bound: what all edges of
-the host hide alike is not in it.
+Each solve predicts most edges from all others (solve.held_out). The sizes of these residuals are kept for each host
+for some minutes, as counts in classes whose limits are 25 % apart, so that the quantile is its class's upper
+limit. It is above the error of the host, as it includes the error of the held-out edge itself, and is no bound: an
+error common to all edges of the host is not in it.
 """
 
 import numpy as np

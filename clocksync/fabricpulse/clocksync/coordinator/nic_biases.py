@@ -1,11 +1,11 @@
 """By how much the stamps of each NIC are off from those of its host's other NICs. Pure.
 
 All NICs of a host show one clock, but each stamps as late as its driver, its queues and its interrupts make it. An edge
-sees the difference of the biases at its ends; what its residual, beside the host clocks that all edges give, says of it
-again and again is learned NIC by NIC, and taken off what its edges measure before the next solve. So few edges of each
-NIC are enough, and a NIC that dies moves nobody. Biases of a host add up to nothing: what its NICs have in common, no
-edge can tell from its clock, and neither can it of a host with one NIC. The bound knows nothing of all this: it rests
-on what was measured.
+measures the difference of the biases at its ends; the persistent part of its residual, given the host clocks by all
+edges, is learned NIC by NIC, and subtracted from the measurements before the next solve. So few edges of each NIC are
+enough, and a NIC that dies moves no clock. Biases of a host add up to zero: a bias that its NICs have in common cannot
+be distinguished from its clock, and neither can that of a host with one NIC. The bound does not depend on this: it
+rests on what was measured.
 """
 
 from collections.abc import Sequence

@@ -1,10 +1,10 @@
-"""Fleet time without a coordinator: each host moves towards what its neighbours and the edges to them say.
+"""Fleet time without a coordinator: each host moves towards the times of its neighbours, by the edges to them.
 
-One iteration of damped averaging a round; some twenty of them give what the least squares give. The mean of a fleet
-that averages stays where it is, so the timeline goes on. Bounds are passed along in the same way: mine is the
-smallest of my own, aged, and of each neighbour's plus what the edge to it can hide. With nobody to say what
-is right they grow, as they must. Where a neighbour contradicts what I make of all of them, by more than the edge to it
-can hide, nobody can tell whose stamps are wrong, and no word of a neighbour is worth more than what I know. Pure.
+One iteration of damped averaging a round; some twenty of them give the result of least squares. The mean of a fleet
+that averages stays where it is, so the timeline goes on. Bounds are passed along in the same way: a host's is the
+smallest of its own, aged, and of each neighbour's plus the bound of the edge to it. Without a source of truth
+they grow, as they must. Where a neighbour contradicts the average by more than the bound of the edge to it,
+it is not known whose stamps are wrong, and no neighbour's bound may narrow the host's own. Pure.
 """
 
 from collections.abc import Sequence

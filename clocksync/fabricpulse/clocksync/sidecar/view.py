@@ -131,7 +131,7 @@ class SidecarView:
                 return f"no coordinator takes the reports, and no neighbour has a fleet time: {refused}"
             return "no coordinator answers, and no neighbour has a fleet time"
         if self.suspect:
-            return f"the coordinator believes none of this host's edges: {self.suspect}"
+            return f"the coordinator accepts none of this host's edges: {self.suspect}"
         return "the coordinator knows no edge that ties this host to the fleet: do the peers' sidecars report to it?"
 
     def metrics(self, text_format: TextFormat) -> bytes:

@@ -1,9 +1,9 @@
 """Anchor selection (RFC 5905 section 11.2.1) and the resulting error bounds. Pure.
 
-Each anchor says: UTC lies in this interval. Anchors that are right overlap, since each of their intervals holds the
-truth; so, as NTP does (Marzullo's algorithm; RFC 5905, section 11.2.1), what more than half of them say counts, and one
-that does not overlap with it is a falseticker, however sure of itself it is. The guarantee is for a majority that is
-right: an anchor may be wrong by less than others' intervals are wide, and nobody can see that, so a bound rests on one
+Each anchor reports an interval for UTC. Intervals of anchors that are right overlap, since each of them holds the
+truth; as in NTP (Marzullo's algorithm; RFC 5905, section 11.2.1), the intersection of more than half of them counts,
+and one that does not overlap with it is a falseticker, however narrow it is. The guarantee assumes a majority that is
+right: an anchor may be wrong by less than others' intervals are wide, which cannot be detected, so a bound rests on one
 anchor alone only where no further one can be wrong.
 """
 

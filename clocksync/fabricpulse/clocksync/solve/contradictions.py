@@ -1,12 +1,12 @@
-"""Bounds where edges contradict each other beyond what any of them can hide.
+"""Bounds where edges contradict each other by more than their error bounds.
 
-The bound of a host is the length of the shortest way to whoever is right. That trusts each edge to be wrong by no more
-than it can hide (half of a round trip). A host with two NICs of which one stamps by another clock, or half of whose
-stamps jumped, breaks this: the solution takes the side of most edges, and these tell nothing of the others. So a
-solution that lies outside of what an edge allows says that somebody at its ends is wrong by as much; nobody can tell
-who. Both have bounds then within which each of their edges may be right.
+The bound of a host is the length of the shortest path to a source of truth. That assumes that no edge is wrong by more
+than its bound (half of a round trip). A host with two NICs of which one stamps by another clock, or half of whose
+stamps jumped, breaks this: the solution follows the majority of edges, which are no evidence for the others. So a
+solution outside the interval of an edge means that a host at one of its ends is wrong by as much; it is not known
+which. The bounds of both are then wide enough for each of their edges to be right.
 
-Of a host most of whose edges contradict each other nobody knows whether any of them is right. It is unknown. Pure.
+Of a host most of whose edges contradict each other it is not known whether any of them is right. It is unknown. Pure.
 """
 
 import numpy as np
