@@ -172,3 +172,6 @@ async def _post(client: HttpClient, url: str, document: msgspec.Struct) -> bytes
         raise AgentError("no answer in time") from error
     except (aiohttp.ClientError, OSError) as error:
         raise AgentError(describe(error)) from error
+    except UnicodeError as error:
+        # Raised by the look-up of a name with a part that is empty or longer than 63 letters.
+        raise AgentError(f"its name cannot be looked up: {error}") from error

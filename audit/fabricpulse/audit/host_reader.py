@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from fabricpulse.audit.kernel_messages import kernel_messages
+from fabricpulse.audit.kernel_messages import KernelMessages, kernel_messages
 from fabricpulse.audit.nvml import NvmlAnswer
 from fabricpulse.audit.routes import front_end
 from fabricpulse.core.shm.clock_page import ClockPageReader, ClockStatus
@@ -342,9 +342,8 @@ class HostReader:
         return frozenset(line.split()[0] for line in (self.text("/proc/modules") or "").splitlines() if line)
 
     @cached_property
-    def kernel_messages(self) -> list[str] | None:
-        """Lines that the kernel has logged since it started, as far as it still has them; None if they may not be
-        read."""
+    def kernel_messages(self) -> KernelMessages | None:
+        """What the kernel has logged; None if it may not be read."""
         if self.sources.kmsg is None:
             return None
         return kernel_messages(self.sources.kmsg)

@@ -3,6 +3,8 @@
 import errno
 import os
 import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from fabricpulse.hostinfo.kernel_log import parse_record
@@ -12,8 +14,21 @@ MOST_MESSAGES = 20_000
 MOST_BYTES = 16 << 20
 
 
-def kernel_messages(path: Path) -> list[str] | None:
-    """The kernel's own lines of /dev/kmsg, or of a copy; None if they may not be read, or it is no log."""
+@dataclass(frozen=True)
+class KernelMessages:
+    """lines : the kernel's own. whole : since it started; else it has forgotten the oldest."""
+
+    lines: Sequence[str]
+    whole: bool
+
+    @property
+    def none(self) -> str:
+        """What is said of a log without what was looked for."""
+        return "none" if self.whole else "none in what the kernel still has of its log"
+
+
+def kernel_messages(path: Path) -> KernelMessages | None:
+    """What is in /dev/kmsg, or in a copy; None if it may not be read, or is no log."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -36,7 +51,9 @@ def kernel_messages(path: Path) -> list[str] | None:
         text = parse_record(record)
         if text:
             lines.append(text)
-    return lines[-MOST_MESSAGES:]
+    # Records are numbered from 0 on.
+    first = records[0].split(b",", 2)[1:2]
+    return KernelMessages(lines[-MOST_MESSAGES:], first == [b"0"] and len(lines) <= MOST_MESSAGES)
 
 
 def _records(descriptor: int) -> list[bytes]:

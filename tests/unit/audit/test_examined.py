@@ -1,6 +1,7 @@
 """What the audit of a fleet makes of hosts that have lost a kind of device, of answers beyond reason, and of runs that
 did not look again."""
 
+import asyncio
 import io
 import os
 import time
@@ -20,6 +21,7 @@ from fabricpulse.audit.command import command
 from fabricpulse.audit.diff import diff_runs
 from fabricpulse.audit.findings import failures, fleet_findings
 from fabricpulse.audit.fleet_audit import _Run
+from fabricpulse.audit.fleet_run import Target, collect
 from fabricpulse.audit.gate import gate
 from fabricpulse.audit.labels import node_labels
 from fabricpulse.audit.local import audit_host
@@ -42,6 +44,7 @@ from fabricpulse.audit.show import show
 from fabricpulse.audit.storage import encode
 from fabricpulse.core.config import parse_config
 from fabricpulse.core.fleet.membership import Membership
+from fabricpulse.core.web.client_config import HttpClientConfig
 
 Change = Callable[[GpuHost], object]
 
@@ -281,3 +284,11 @@ def test_a_report_says_in_which_start(tmp_path: Path) -> None:
     host = GpuHost(tmp_path, nics=1)
     host.write("proc/sys/kernel/random/boot_id", "a7b0")
     assert audit_host("h", host.reader(), checks=[]).boot == "a7b0"
+
+
+def test_a_name_that_cannot_be_looked_up_is_one_silent_host() -> None:
+    """And not the end of the run."""
+    names = ("a" * 70, "a..b")
+    targets = [Target(name, f"http://{name}:9617", {}) for name in names]
+    reports, silent = asyncio.run(collect(targets, HttpClientConfig()))
+    assert (reports, set(silent)) == ([], set(names))

@@ -58,3 +58,15 @@ def test_a_bridge_that_does_not_answer_is_unknown() -> None:
 def test_cpu_lists(text: str | None, found: set[int] | None) -> None:
     """As the kernel writes them."""
     assert cpus(text) == found
+
+
+@pytest.mark.parametrize("check", ["kernel-log-host", "kernel-log-nic", "gpu-xid"])
+def test_a_log_that_has_lost_its_beginning_is_told(check: str, tmp_path: Path) -> None:
+    """None since the start is claimed only of a log that goes back to it."""
+    host = GpuHost(tmp_path, nics=1)
+    [whole] = RUN[check](host.reader())
+    reader = host.reader()
+    (tmp_path / "kmsg").write_text("6,81920,99000,-;eth0: link up\n6,81921,99000,-;eth0: link down\n")
+    [cut] = RUN[check](reader)
+    assert (whole.status, whole.summary) == (P, "none")
+    assert (cut.status, cut.summary) == (P, "none in what the kernel still has of its log")

@@ -39,6 +39,6 @@ def run(host: HostReader) -> Iterator[Outcome]:
         elif int(speed) < 10_000:
             yield failed(f"{speed} Mb/s", device, **evidence)
         else:
-            yield passed(f"{int(speed) // 1000} Gb/s, {duplex} duplex", device)
+            yield passed(f"{int(speed) // 1000} Gb/s{', full duplex' if duplex == 'full' else ''}", device)
     if not judged:
         yield not_applicable("no front-end NIC that reports a speed")

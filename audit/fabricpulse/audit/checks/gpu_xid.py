@@ -37,11 +37,11 @@ def run(host: HostReader) -> Iterator[Outcome]:
         yield unknown("the kernel log may not be read")
         return
     found: dict[str, dict[int, str]] = {}
-    for line in messages:
+    for line in messages.lines:
         hit = XID.search(line)
         if hit and int(hit[2]) not in OF_PROGRAMS:
             found.setdefault(hit[1].lower(), {})[int(hit[2])] = line
     for address, lines in sorted(found.items()):
         yield failed("XID " + ", ".join(map(str, sorted(lines))), address, line=lines[max(lines)])
     if not found:
-        yield passed("none")
+        yield passed(messages.none)

@@ -39,9 +39,9 @@ def run(host: HostReader) -> Iterator[Outcome]:
         return
     clean = True
     for kind, pattern in KINDS.items():
-        lines = [line for line in messages if pattern.search(line)]
+        lines = [line for line in messages.lines if pattern.search(line)]
         if lines:
             clean = False
             yield failed(f"{kind}: {len(lines)} lines", kind, count=len(lines), last=lines[-1])
     if clean:
-        yield passed("none")
+        yield passed(messages.none)

@@ -28,7 +28,7 @@ def run(host: HostReader) -> Iterator[Outcome]:
         yield unknown("the kernel log may not be read")
         return
     found: dict[tuple[str, str], list[str]] = {}
-    for line in messages:
+    for line in messages.lines:
         message = classify(line)
         if message is not None and message.kind not in ("link_up", "link_down"):
             subject = message.netdev or message.rdma or message.pci_address
@@ -36,4 +36,4 @@ def run(host: HostReader) -> Iterator[Outcome]:
     for (subject, kind), lines in sorted(found.items()):
         yield failed(f"{kind.replace('_', ' ')}: {len(lines)} lines", subject, last=lines[-1])
     if not found:
-        yield passed("none")
+        yield passed(messages.none)
