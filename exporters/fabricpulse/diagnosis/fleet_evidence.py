@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fabricpulse.diagnosis.components import SILENT_HOP, Kind, Nodes, parts
 from fabricpulse.diagnosis.flow_records import numbers, suffering, unpack_flows
 from fabricpulse.diagnosis.flow_table import Floats, Flows
-from fabricpulse.diagnosis.layout import FABRIC, NO_FLOWS, Layout, Reporter, laid_out
+from fabricpulse.diagnosis.layout import FABRIC, NO_FLOWS, Layout, Reporter, laid_out, renumbered
 from fabricpulse.diagnosis.locate import Finding, locate
 from fabricpulse.diagnosis.loss_log import MANY, LossLog, LossTable
 from fabricpulse.diagnosis.mended import has_ended
@@ -154,7 +154,7 @@ class FleetEvidence:
             before_until_s=until_s,
         )
         if old is not None:
-            flows = _renumbered(old, host)
+            flows = renumbered(old, host)
             self._log.renumber(old.epoch, host.epoch, flows)
             host.paths = old.paths.moved(flows, host.flows)
         self._hosts[report.host] = host
@@ -196,6 +196,8 @@ class FleetEvidence:
                 if silent and suspect.kind == "switch" and suspect.component in self._leaves
                 else ""
             )
+            if silent and key not in self._seen:
+                since = min([since, *self._silent_since(what, suspect)])
             self._seen[key] = since, now_s, replace(suspect, silent=silent, leaf=leaf)
         return self._told(flows_of, now_s)
 
@@ -226,7 +228,23 @@ class FleetEvidence:
         """Whether it was found for long enough to be told."""
         since, last, suspect = self._seen[key]
         hold_s = max(_hold_s(suspect), KEPT_S if key in self._remains else 0.0)
-        return last - since >= max(hold_s, _AWAY_HOLD_S if key in self._unvouched else 0.0)
+        # Of a silent host or NIC it is the same question, and has been waited for.
+        away = key in self._unvouched and not (suspect.silent and suspect.kind in _HOLD_S)
+        return last - since >= max(hold_s, _AWAY_HOLD_S if away else 0.0)
+
+    def _silent_since(self, what: str, suspect: Suspect) -> list[float]:
+        """Of a host or NIC, since when it or another part of that host is silent: what it is called changes when its
+        host is no longer counted upon.
+        """
+        host = suspect.component.partition("/")[0]
+        return [
+            since
+            for (of, kind, component, _), (since, _, before) in self._seen.items()
+            if of == what
+            and {kind, suspect.kind} <= _HOLD_S.keys()
+            and before.silent
+            and component.partition("/")[0] == host
+        ]
 
     def _sources(self, layout: Layout, finding: Finding) -> tuple[Flows, Nodes, Floats]:
         """The flows of a finding, the host that sends on each, and when it was last heard; of one that never reports it
@@ -356,19 +374,6 @@ class FleetEvidence:
             moved = self._switches.compact(used)
             for host in hosts:
                 host.paths.renumber(moved)
-
-
-def _renumbered(old: Reporter, new: Reporter) -> Flows:
-    """Of each flow of a host the number that it has now, -1 for none: of edges that it still has."""
-    found = np.full(old.flows, -1, np.int64)
-    if old.ports != new.ports:
-        return found
-    place = {edge: number for number, edge in enumerate(zip(*new.ends.tolist(), strict=True))}
-    now = np.array([place.get(edge, -1) for edge in zip(*old.ends.tolist(), strict=True)], np.int64)
-    kept = np.flatnonzero(now >= 0)
-    port = np.arange(old.ports)
-    found.reshape(-1, old.ports)[kept] = now[kept, None] * old.ports + port
-    return found
 
 
 def _rows(layout: Layout, flows: Sequence[tuple[int, NDArray[np.int32]]]) -> Flows:

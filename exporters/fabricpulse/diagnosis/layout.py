@@ -50,6 +50,19 @@ class Reporter:
         return self.edges * self.ports
 
 
+def renumbered(old: Reporter, new: Reporter) -> Flows:
+    """Of each flow of a host the number that it has now, -1 for none: of edges that it still has."""
+    found = np.full(old.flows, -1, np.int64)
+    if old.ports != new.ports:
+        return found
+    place = {edge: number for number, edge in enumerate(zip(*new.ends.tolist(), strict=True))}
+    now = np.array([place.get(edge, -1) for edge in zip(*old.ends.tolist(), strict=True)], np.int64)
+    kept = np.flatnonzero(now >= 0)
+    port = np.arange(old.ports)
+    found.reshape(-1, old.ports)[kept] = now[kept, None] * old.ports + port
+    return found
+
+
 @dataclass(frozen=True)
 class Layout:
     """The flows of a fleet with their sums. names : of the nodes of the table. epoch, first : of each host that of the

@@ -63,6 +63,14 @@ def test_a_dead_nic_beside_a_host_that_is_restarted_is_no_leaf() -> None:
     assert names(fleet.play(50)) == {(*nic, "")}
 
 
+def test_a_host_that_stays_away_is_told_after_twenty_seconds() -> None:
+    """Nobody can stand for it: its NIC is what is dead. It was told after 40 s, as one direction was found first."""
+    fleet = VirtualFleet(6, 9, 1, 3, 3)
+    fleet.restart("h3", 12.2, 99.0)
+    assert names(fleet.play(32)) == set()
+    assert names(fleet.play(3)) == {("nic", "h3/r0", "")}
+
+
 def losses(*rows: tuple[float, int, int, int]) -> LossTable:
     """Moment, flow, packets sent and lost of each report."""
     at_s, flow, sent, lost = zip(*rows, strict=True)
