@@ -1,15 +1,14 @@
-// Whether delays can be true: no packet arrives before it was sent.
+// Whether delays are possible: no packet arrives before it was sent.
 //
 // Theory of operation. A one-way delay is wrong by its bound at most, so delay + bound < 0 proves that a clock
-// is wrong by more than it says. A clock that jumps by less shows as well: it shortens all delays of one
+// is wrong by more than its bound. A clock that jumps by less shows as well: it shortens all delays of one
 // direction and lengthens all of the other by the same amount. A queue that drains one way while another fills looks
 // alike, but no queue makes a delay shorter than its floor of minutes (delay_floor.h): only such floors count, and only
 // shifts beyond both bounds, as each clock may have been wrong by its bound before and after.
 //
-// One train may have a broken stamp; two are believed, unless a train between them came at its floor. Whose clock it is,
-// one edge cannot tell: a host whose own clock jumped sees it on the edges to most of its peers, by one size, its peers
-// on one each. A host that hears one peer only takes it for its own, as the peer does: neither can know, and neither
-// says that it does.
+// One train may have a broken stamp; two are accepted, unless a train between them came at its floor. One edge does not
+// show whose clock it is: a host whose own clock jumped sees it on the edges to most of its peers, by one size, its
+// peers on one each. A host with one peer only takes it for its own, as the peer does: neither can know.
 //
 // Where all trains wait in a queue a jump by less than that can hide (`hidden_ns`): the bound of fleet time has to be
 // wider by as much.

@@ -1,4 +1,4 @@
-// Health of an edge and of its source ports, from when packets were heard. Pure: time comes in, nothing is
+// Health of an edge and of its source ports, from the times of received packets. Pure: time is passed in, no clock is
 // read. All times are unstalled time (unstalled_clock.h), ns.
 #ifndef FABRICPULSE_EXPORTERS_HEALTH_H_
 #define FABRICPULSE_EXPORTERS_HEALTH_H_
@@ -50,9 +50,9 @@ inline EdgeStates edge_states(const Presence& p, std::int64_t now, std::int64_t 
   return s;
 }
 
-// An edge that is down comes up only by a report that the peer has heard us since the outage began. Older
+// An edge that is down comes up only by a report that the peer has received us since the outage began. Older
 // reports, which the first packets after it may still carry, would take the edge up and, as they age, down
-// again: two outages told where there was one.
+// again: two outages counted where there was one.
 class EdgeHealth {
  public:
   const EdgeStates& update(const Presence& p, std::int64_t now, std::int64_t interval) {

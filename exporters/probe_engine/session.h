@@ -1,9 +1,9 @@
 // Which authentic packets are also fresh: one session for each edge. Pure: no clock, no I/O.
 //
 // Within an epoch of the peer a sliding window takes each (train, position) once. A new epoch (the peer has
-// restarted, or we have) is believed only when the packet proves that its sender hears us now: it echoes our
+// restarted, or we have) is accepted only when the packet proves that its sender receives us now: it echoes our
 // own epoch and one of our trains that we sent after we last accepted anything. A recorded packet of any
-// earlier time cannot do that, so neither a restart of ours nor one of the peer's opens the door for a
+// earlier time cannot do that, so neither a restart of ours nor one of the peer's allows a
 // replay.
 //
 // The price: after a restart nothing is accepted until a packet has gone each way, one train period more.

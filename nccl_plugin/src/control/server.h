@@ -1,9 +1,9 @@
 // The control socket (docs/control-protocol.md): its clients, in a thread of its own.
 //
 // A thread of its own because an answer must not wait for the service thread's work, nor the service thread's
-// timers for a client. Clients are few, are heard in turn, and leave when they say nothing. What they cost is
-// bounded for all of them together, in processor time of this thread: so many are let in a second, with whom their
-// first message is paid for, and so many further messages are answered a second. A message that is not answered yet
+// timers for a client. Clients are few, are served in turn, and are dropped when idle. What they cost is
+// bounded for all of them together, in processor time of this thread: so many are accepted a second, including their
+// first message, and so many further messages are answered a second. A message that is not answered yet
 // waits in its socket. So a client that asks without pause delays another's next message by one of its own,
 // and a new client's first one, as the commands of `fabricpulse plugin ctl` and of the remediation agent are,
 // not at all.

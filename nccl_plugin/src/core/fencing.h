@@ -5,11 +5,11 @@
 //
 // Rules.
 //  1. A chunk is on at most one lane at a time. The sender puts it on another lane only after the receiver
-//     has said that the old lane, up to that epoch, is closed (kFenced, or the reply to a hello with a higher
+//     has reported that the old lane, up to that epoch, is closed (kFenced, or the reply to a hello with a higher
 //     epoch) and that it does not hold the chunk.
-//  2. The receiver closes a lane before it says so. After that no byte of the old epoch can land anywhere. A lane by
+//  2. The receiver closes a lane before it reports so. After that no byte of the old epoch can be written. A lane by
 //     which the peer writes on its own (queue pairs) drains in between, and does not count as closed meanwhile.
-//  3. What the receiver says about chunks only grows, so any order, repetition or loss of its reports is
+//  3. The set of chunks that the receiver reports only grows, so any order, repetition or loss of its reports is
 //     harmless.
 //  4. Epochs of a lane only grow; a hello of an old epoch is refused.
 //  5. A lane that fails at the sender sends nothing more of what it was given.

@@ -1,7 +1,7 @@
 // The delay of chunks to the peer, separated from the delay of their acknowledgements back. Pure.
 //
-// As LEDBAT (RFC 6817): the receiver says how long each took by the two hosts' clocks, whose offset nobody knows; the
-// least that was seen lately is a chunk that did not wait, and what is above it is waiting.
+// As LEDBAT (RFC 6817): the receiver reports the delay of each by the two hosts' clocks, whose offset is unknown; the
+// least that was seen recently is that of a chunk that did not wait, and the excess over it is queueing.
 #ifndef FABRICPULSE_CORE_FORWARD_DELAY_H_
 #define FABRICPULSE_CORE_FORWARD_DELAY_H_
 

@@ -2,11 +2,11 @@
 // sends it elsewhere.
 //
 // Pure: no clock, no I/O, no allocation. It is fed with samples of every lane, sums them up in windows, and
-// decides by the mean of a few windows: one alone says little, since what a lane delivers in a tenth of a
+// decides by the mean of a few windows: one alone proves little, since the throughput of a lane in a tenth of a
 // second is noisy.
 //
 //  bad      A lane that is kept busy, shows signs of a queue or of loss on its path, and delivers much less
-//           of its NIC's speed than its best sibling, for some windows on end. It gets a new path.
+//           of its NIC's speed than its best sibling, for some windows in a row. It gets a new path.
 //  search   All lanes are busy and show such signs while more waits to be sent: perhaps they share one link
 //           of the fabric. The lane that carries least gets a new path; little is at stake.
 //  damping  After a new path that did not help, the pause to the lane's next move doubles, up to about an

@@ -1,20 +1,20 @@
 // Whether the peer's process has ended, by what its host answers. Pure: no clock, no I/O.
 //
-// A refused connection says little: a listener is bound to a NIC, so a SYN that comes in by another NIC is
+// A refused connection proves little: a listener is bound to a NIC, so a SYN that comes in by another NIC is
 // answered with a reset as long as the peer lives; a firewall that rejects answers the same; and a host that
 // is asked at an address that it has lost. So only refusals on a path that was up count (before any was: on the
 // one that the peer has named first), and only
 //  - after the peer's kernel has ended a lane in order (FIN) without a BYE: a process that ends does that,
 //    neither a plugin that gives up a lane (it resets) nor a firewall; or
 //  - when they go on for long.
-// All connections to a process share that its kernel has ended a lane in order: of lanes with data that nobody has read
-// the kernel says the same as who gives one up. An idle connection to it is ended so in any case
+// All connections to a process share that its kernel has ended a lane in order: a lane with unread data the kernel
+// resets, as a plugin does that gives it up. An idle connection to it is ended in order in any case
 // (transport/tcp/process_watches.h).
 // Any other answer of the peer's process forgets them, and so does a connection that is taken, whether or not the
 // process says anything on it in time: it may be slow, or stopped.
 //
-// Nor does one answer say that the peer runs another version of the plugin: a damaged hello gets the same one, and has
-// no checksum that both versions know. Several on end do, and never once a lane has been up.
+// Nor does one answer prove that the peer runs another version of the plugin: a damaged hello gets the same one, and
+// has no checksum that both versions know. Several in a row do, but not after a lane has been up.
 #ifndef FABRICPULSE_CORE_PEER_LIVENESS_H_
 #define FABRICPULSE_CORE_PEER_LIVENESS_H_
 

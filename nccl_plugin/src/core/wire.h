@@ -1,8 +1,8 @@
-// What two ends of a connection say to each other on a lane. Little endian, fixed sizes; a stream lane sends
+// The frames that two ends of a connection exchange on a lane. Little endian, fixed sizes; a stream lane sends
 // frames one behind the other, a message lane one a message.
 //
-// Chunks go from sender to receiver, state goes back. State frames are idempotent: they say what holds, not
-// what changed, so losing some with a lane costs nothing once a later one arrives on any lane.
+// Chunks go from sender to receiver, state goes back. State frames are idempotent: they hold the state, not
+// its changes, so losing some with a lane costs nothing once a later one arrives on any lane.
 #ifndef FABRICPULSE_CORE_WIRE_H_
 #define FABRICPULSE_CORE_WIRE_H_
 

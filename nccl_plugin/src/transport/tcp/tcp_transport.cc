@@ -192,8 +192,8 @@ void TcpTransport::accept_peers(uint32_t nic, uint64_t now) {
   }
 }
 
-// Who connects and says nothing keeps nobody out: of the address with most of those who have not said hello the oldest
-// goes.
+// Clients that connect and send nothing keep no other out: of the address with most connections without a hello the
+// oldest is dropped.
 void TcpTransport::drop_of_crowd() {
   std::map<NicAddress, uint32_t> counts;
   for (const auto& entry : incoming_) ++counts[entry.second->from];

@@ -1,21 +1,21 @@
 // A lane over one queue pair.
 //
 // A chunk is an RDMA WRITE into the receive buffer that the peer has named, and a WRITE_WITH_IMM of its header
-// into the chunk's slot at the peer, which tells of it: on one queue pair the second is seen only after the first
-// has landed. Small payloads travel with the header. A chunk that is early (its receive is not posted) goes to a
+// into the chunk's slot at the peer, which announces it: on one queue pair the second is seen only after the first
+// has been written. Small payloads travel with the header. A chunk that is early (its receive is not posted) goes to a
 // slot of the lane. What a receiver has posted travels with each of its state frames: address, size, and a key for
-// each of its NICs, so that any lane may tell for all.
+// each of its NICs, so that any lane carries the state of all.
 //
-// Exactly once, beside what core/fencing.h says. One-sided writes land without the receiver's doing, so "closed"
+// Exactly once, in addition to core/fencing.h. One-sided writes do not involve the receiver, so "closed"
 // needs more than for a socket:
 //  1. A chunk's buffer goes back to the application when all chunks of its message are held. A write to it that
 //     is still under way can only be one of a chunk that was posted twice, on two incarnations (on one of them, a
 //     repeated packet is a duplicate, which the responder acknowledges and does not execute: IBTA vol. 1, 9.7.5).
 //  2. A chunk is posted again only after the receiver has said that the old incarnation is closed (rule 1 there).
-//  3. The receiver says so after VerbsPair::end(): the queue pair has gone to ERROR, and a receive of it has come
+//  3. The receiver reports it after VerbsPair::end(): the queue pair has gone to ERROR, and a receive of it has come
 //     back flushed, or it is destroyed. A responder in ERROR drops what arrives, and flushes behind what it has
-//     written, so no write of that incarnation lands later. In between the lane is `draining`: nothing is said of
-//     it, by whatever path the question comes.
+//     written, so no write of that incarnation lands later. In between the lane is `draining`: it is not reported as
+//     closed, on no lane and to no hello.
 //  4. A new queue pair may get the old one's number, but starts at a random sequence number: a packet that the
 //     fabric held back is out of sequence.
 // So a write that lands belongs to a chunk that is not held, and the buffer has not gone back. The chunks that had
