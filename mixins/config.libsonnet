@@ -156,6 +156,8 @@
     sloWindow: '1h',
     // A network that was first seen more recently is not judged yet.
     sloLeastObserved: '15m',
+    // The window ends so long ago: of a small network one slow NIC is enough, and its own alert, the cause, comes first.
+    sloLag: '5m',
 
     // A flapper that is too slow for flapThreshold: one flap in three minutes, for hours.
     slowFlapThreshold: 6,

@@ -119,10 +119,10 @@ local signals = import '../signals.libsonnet';
           all: '%s, board' % c,
           share: config.oddShare,
           least: config.oddLeastNics,
-        } + ' or label_replace(device:fabricpulse_nic_pfc_enabled:different%s, "attribute", "PFC", "", "")' % s.braces,
+        },
         'A NIC is set up differently from the rest of the fleet.',
         '{{ $labels.attribute }} of NIC {{ $labels.device }} of {{ $labels.instance }} is not what the others have ({{ if $labels.firmware }}{{ $labels.firmware }}{{ else }}{{ $value }}{{ end }}).',
-        { 'for': config.oddFor, slow: true }
+        { 'for': config.oddFor, rare: true }
       ),
       lib.alert(
         config,

@@ -23,7 +23,7 @@ local signals = import '../signals.libsonnet';
         ],
         'A job runs without one of its lanes.',
         'No lane of workload {{ $labels.workload }} on {{ $labels.instance }} carries traffic over NIC {{ $labels.device }}; the job runs on the others.',
-        { 'for': config.laneDownFor, slow: true }
+        { 'for': config.laneDownFor, rare: true }
       ),
       lib.alert(
         config,

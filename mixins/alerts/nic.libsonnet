@@ -55,7 +55,7 @@ local signals = import '../signals.libsonnet';
         s.last('fabricpulse_nic_state', 'state="unknown"') + ' == 1',
         'It is not known whether a NIC is connected.',
         'The health of NIC {{ $labels.device }} of {{ $labels.instance }} is unknown (network {{ $labels.network }}, state {{ $value }}): it has no peers, or its host was too late to judge. A fault of it would not be seen.',
-        { 'for': config.nicUnknownFor, slow: true }
+        { 'for': config.nicUnknownFor, rare: true }
       ),
       // While the network is dead nothing is scraped, so the counter tells of it afterwards. The gauge tells of a host
       // that Prometheus reaches and that reaches none of the servers it needs: its pushed alerts get nowhere.
@@ -91,7 +91,7 @@ local signals = import '../signals.libsonnet';
         s.pcieShare(config.pcieSelector) + ' < 1',
         'A NIC runs on fewer PCIe lanes or at a lower PCIe speed than it can.',
         'PCIe of {{ $labels.device }} ({{ $labels.pci_address }}) on {{ $labels.instance }} gives {{ $value | humanizePercentage }} of what the NIC can take.',
-        { 'for': config.pcieDegradedFor, slow: true }
+        { 'for': config.pcieDegradedFor, rare: true }
       ),
       lib.alert(
         config,

@@ -119,9 +119,10 @@ local signals = import '../signals.libsonnet';
         'mesh',
         // Over a minute's data the mean says nothing of the window: the network must have been there for a while.
         local missed(record, objective) =
-          'label_replace(avg_over_time(%(record)s[%(window)s]) < %(target)g and present_over_time(%(record)s[5m] offset %(least)s), "objective", "%(objective)s", "", "")' % {
+          'label_replace(avg_over_time(%(record)s[%(window)s] offset %(lag)s) < %(target)g and present_over_time(%(record)s[5m] offset %(least)s), "objective", "%(objective)s", "", "")' % {
             record: record + s.braces,
             window: config.sloWindow,
+            lag: config.sloLag,
             target: config.sloTarget,
             least: config.sloLeastObserved,
             objective: objective,

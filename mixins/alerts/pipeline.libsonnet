@@ -36,7 +36,7 @@ local signals = import '../signals.libsonnet';
         s.again('fabricpulse_scrape_collector_success', 0),
         'A collector of an exporter keeps failing.',
         'Collector {{ $labels.collector }} of {{ $labels.job }} on {{ $labels.instance }} fails; its log says why.',
-        { 'for': config.collectorFailingFor, slow: true }
+        { 'for': config.collectorFailingFor, rare: true }
       ),
       lib.alert(
         config,
@@ -46,7 +46,7 @@ local signals = import '../signals.libsonnet';
         s.last('fabricpulse_exporter_dropped_samples', 'family!=""') + ' > 0',
         'An exporter leaves samples out because it has reached its sample cap.',
         '{{ $labels.job }} of {{ $labels.instance }} drops {{ $value | printf "%.0f" }} samples of {{ $labels.family }}: its sample cap is too low for this host.',
-        { 'for': config.collectorFailingFor, slow: true }
+        { 'for': config.collectorFailingFor, rare: true }
       ),
       lib.alert(
         config,

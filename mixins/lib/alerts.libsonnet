@@ -23,21 +23,22 @@ local dashboard(config, component) =
     { name: 'fabricpulse-' + name, rules: [alert for alert in alerts if !std.member(config.disabledAlerts, alert.alert)] },
   // The same, and more groups for alerts that need no evaluation with each scrape. `slow` in their `extra`: they tell of
   // minutes or an hour, and read a series of each NIC or flow. `paced`: they tell of flows, which are recorded as seldom, or
-  // of delays, and wait for half a minute anyway.
+  // of delays, and wait for half a minute anyway. `rare`: they wait for ten minutes.
   groups(config, name, alerts)::
     [
       group
       for group in [
-        $.group(config, name, [alert for alert in alerts if !alert.slow && !alert.paced]),
+        $.group(config, name, [alert for alert in alerts if !alert.slow && !alert.paced && !alert.rare]),
         $.group(config, name + '-paced', [alert for alert in alerts if alert.paced]) { interval: config.flowInterval },
         $.group(config, name + '-slow', [alert for alert in alerts if alert.slow]) { interval: config.slowInterval },
+        $.group(config, name + '-rare', [alert for alert in alerts if alert.rare]) { interval: config.seldomInterval },
       ]
       if group.rules != []
     ],
 
   // name: Fabric…; component: which part of fabricpulse raised it; summary: one sentence without templates;
   // description: templated, says on which object and how much. `extra` takes `for`, `keep_firing_for`, `labels`,
-  // `slow`, `paced`.
+  // `slow`, `paced`, `rare`.
   alert(config, name, severity, component, expr, summary, description, extra={})::
     {
       alert: name,
@@ -54,6 +55,6 @@ local dashboard(config, component) =
     } + {
       [key]: extra[key]
       for key in std.objectFields(extra)
-      if !std.member(['labels', 'slow', 'paced'], key)
-    } + { labels+: std.get(extra, 'labels', {}), slow:: std.get(extra, 'slow', false), paced:: std.get(extra, 'paced', false) },
+      if !std.member(['labels', 'slow', 'paced', 'rare'], key)
+    } + { labels+: std.get(extra, 'labels', {}), slow:: std.get(extra, 'slow', false), paced:: std.get(extra, 'paced', false), rare:: std.get(extra, 'rare', false) },
 }

@@ -7,6 +7,7 @@ local signals = import '../signals.libsonnet';
     groups+: [
       {
         name: 'fabricpulse-fabric.rules',
+        interval: $._config.flowInterval,
         rules: [
           {
             record: 'network:fabricpulse_nic_connected:ratio',

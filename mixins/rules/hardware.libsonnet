@@ -6,6 +6,7 @@ local signals = import '../signals.libsonnet';
     local nic = '%s, instance, device' % $._config.clusterLabel,
     local alike = {
       MTU: 'fabricpulse_nic_link_mtu_bytes',
+      PFC: 'fabricpulse_nic_pfc_priorities',
       speed: 'fabricpulse_nic_link_speed_bytes_per_second',
       'GID index': 'fabricpulse_nic_nccl_gid_index',
       'trust of DSCP': 'fabricpulse_nic_trust_dscp',
@@ -30,16 +31,6 @@ local signals = import '../signals.libsonnet';
             expr: '%(known)s != on (%(group)s) group_left () quantile by (%(group)s) (0.5, %(known)s)' % {
               known: 'device:fabricpulse_nic_attribute:by_network' + s.braces,
               group: '%s, network, attribute' % $._config.clusterLabel,
-            },
-          },
-          {
-            // Priorities on which a NIC has PFC and most have not, or the reverse. Eight series of each NIC: here, not in the alert.
-            record: 'device:fabricpulse_nic_pfc_enabled:different',
-            expr: 'max by (%(nic)s, priority) (%(known)s != on (%(all)s) group_left () (quantile by (%(all)s) (0.5, %(known)s) and on (%(all)s) count by (%(all)s) (%(known)s) >= %(least)d))' % {
-              nic: nic,
-              known: s.last('fabricpulse_nic_pfc_enabled'),
-              all: '%s, priority' % $._config.clusterLabel,
-              least: $._config.oddLeastNics,
             },
           },
           {

@@ -197,6 +197,7 @@ class PaperFleet:
             yield f"fabricpulse_nic_{name}{{{alone}}} {value:g}"
         for priority in range(8):
             yield f'fabricpulse_nic_pfc_enabled{{{alone},priority="{priority}"}} {int(priority == 3)}'
+        yield f"fabricpulse_nic_pfc_priorities{{{alone}}} 8"
         pcie = f'{alone},pci_address="0000:{rail:02x}:00.0"'
         yield f'fabricpulse_nic_info{{{pcie},board="MT_0838",firmware="28.39.1002"}} 1'
         yield f"fabricpulse_nic_present{{{pcie}}} 1"

@@ -50,7 +50,6 @@ SUSPECTS = {
     "device:fabricpulse_edge_owd_seconds:slow_min",
     "device:fabricpulse_edge_paths_down:count",
     "device:fabricpulse_nic_attribute:different",
-    "device:fabricpulse_nic_pfc_enabled:different",
     "device:fabricpulse_nic_bytes:slow_rate",
 }
 

@@ -69,6 +69,7 @@ def test_dcb_metrics(tree, collect):
     got = collect(dcb=FakeDcb(parse_dcb(dcb_answer())))
     assert got.get_one("fabricpulse_nic_pfc_enabled", priority="3", **ETH0) == 1
     assert got.get_one("fabricpulse_nic_pfc_enabled", priority="4", **ETH0) == 0
+    assert got.get_one("fabricpulse_nic_pfc_priorities", **ETH0) == 8
     assert got.get_one("fabricpulse_nic_trust_dscp", **ETH0) == 1
     assert got.get_one("fabricpulse_nic_dscp_priority", dscp="26", **ETH0) == 3
     assert got.get_one("fabricpulse_nic_traffic_class_bandwidth_ratio", traffic_class="3", **ETH0) == 0.5

@@ -16,6 +16,11 @@ from fabricpulse.nic.metric_spec import LINK, PRIORITY, counter, gauge
 PFC_ENABLED = gauge(
     "pfc_enabled", "1 if priority flow control is on for the priority (DCB netlink, IEEE PFC).", PRIORITY
 )
+PFC_PRIORITIES = gauge(
+    "pfc_priorities",
+    "The priorities that have priority flow control, as one number to compare: bit P is set for priority P (8: 3 alone).",
+    LINK,
+)
 DCB_PFC_SENT = counter(
     "dcb_pfc_requests",
     "Pause frames sent per priority, as DCB counts them (DCB netlink, PFC requests).",
@@ -148,6 +153,7 @@ def lines_of(state: DcbState, labels: tuple[str]) -> Lines:
     if state.pfc_enabled is not None:
         for priority, enabled in enumerate(state.pfc_enabled):
             add(PFC_ENABLED, (str(priority),), int(enabled))
+        add(PFC_PRIORITIES, (), sum(1 << priority for priority, on in enumerate(state.pfc_enabled) if on))
         for spec, counts in ((DCB_PFC_SENT, state.requests), (DCB_PFC_RECEIVED, state.indications)):
             # Drivers without these counters leave all of them 0: absent, not 0.
             if any(counts):
