@@ -31,7 +31,7 @@
     unsteadyShare: 0.2,
 
     // Rates of a job's flows: two of the longest scrape intervals at least. A longer fallback beside it would be evaluated
-    // for each flow at each evaluation, used or not.
+    // for each flow at each evaluation, used or not. delay_window_s of the qp exporter is as long.
     rateWindow: '2m',
 
     // How often groups are evaluated that need it less often than Prometheus evaluates rules: what dashboards alone read,

@@ -59,13 +59,16 @@ class QpConfig(Section, frozen=True):
 
     interval_s : time between two polls of the telemetry besides those of scrapes, seconds. cleanup_after_s : how long
     the files of a process that is gone are kept, seconds. forget_after_s : how long the counters of a job are kept
-    after its last process on this host, seconds. host : this host's name as peers have it in their telemetry; default:
-    the system's host name. sample_cap : largest number of samples in one exposition.
+    after its last process on this host, seconds. delay_window_s : over how long the quantiles of a flow's delays are
+    taken (fabricpulse_qp_recent_owd_seconds), seconds; the rules' knob rateWindow. host : this host's name as peers
+    have it in their telemetry; default: the system's host name. sample_cap : largest number of samples in one
+    exposition.
     """
 
     interval_s: Positive = 1.0
     cleanup_after_s: Positive = 60.0
     forget_after_s: Positive = 300.0
+    delay_window_s: Positive = 120.0
     worst: Worst = Worst()
     alerting: StallAlerting = StallAlerting()
     host: str = ""

@@ -50,8 +50,8 @@ OWD = MetricSpec(
 RECENT_OWD = MetricSpec(
     "fabricpulse_qp_recent_owd_seconds",
     "summary",
-    "Quantiles of fabricpulse_qp_owd_seconds over the chunks of the last 2 minutes (since the last scrape that is as "
-    "old). No sample of a flow without chunks.",
+    "Quantiles of fabricpulse_qp_owd_seconds over the chunks of the last delay_window_s (since the last scrape that is "
+    "as old). No sample of a flow without chunks.",
     _PAIR,
 )
 HALF_RTT = MetricSpec(

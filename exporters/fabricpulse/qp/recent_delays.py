@@ -3,7 +3,7 @@
 Rules compare the median of each flow with that of its siblings. To compute it from the histogram's buckets is the
 dearest that they can ask of Prometheus, a rate of fifteen series for each flow; here it is a subtraction.
 
-A window begins at the last time of taking that is at least WINDOW_S ago, or at the first one.
+A window begins at the last time of taking that is at least as long ago, or at the first one.
 
 Pure: no I/O, no clock. Times are seconds of one clock.
 """
@@ -13,9 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-WINDOW_S = 120.0
-# Takings that are closer together are one: bounds what is kept, whoever scrapes.
-RESOLUTION_S = 10.0
+# Takings that are closer together than this part of the window are one: bounds what is kept, whoever scrapes.
+RESOLUTION = 1 / 12
 QUANTILES = (0.1, 0.5)
 
 K = TypeVar("K")
@@ -31,10 +30,13 @@ class _Flow:
 
 
 class RecentDelays(Generic[K]):
-    """bounds : upper bounds of all buckets but the last one, in any unit; quantiles are in the same."""
+    """bounds : upper bounds of all buckets but the last one, in any unit; quantiles are in the same. window_s : how
+    long the window is, seconds.
+    """
 
-    def __init__(self, bounds: Sequence[float]) -> None:
+    def __init__(self, bounds: Sequence[float], window_s: float = 120.0) -> None:
         self._bounds = bounds
+        self._window_s = window_s
         self._flows: dict[K, _Flow] = {}
         self._has_begun = False
 
@@ -52,10 +54,10 @@ class RecentDelays(Generic[K]):
                 if self._has_begun:  # all that a new flow has counted is of now
                     flow.times.append(now)
                     flow.counts.append([0] * len(counts))
-            if not flow.times or now - flow.times[-1] >= RESOLUTION_S:
+            if not flow.times or now - flow.times[-1] >= RESOLUTION * self._window_s:
                 flow.times.append(now)
                 flow.counts.append(list(counts))
-            old = bisect_right(flow.times, now - WINDOW_S) - 1
+            old = bisect_right(flow.times, now - self._window_s) - 1
             if old > 0:
                 del flow.times[:old], flow.counts[:old]
             self._flows[key] = flow

@@ -70,7 +70,7 @@ class Exporter:
             config.worst.owd_s,
             config.worst.waiting_s,
         )
-        self._delays = RecentDelays[Pair](metrics.DELAY_BUCKETS_S)
+        self._delays = RecentDelays[Pair](metrics.DELAY_BUCKETS_S, config.delay_window_s)
         alerting = config.alerting
         self.watch = StallWatch(alerting, config.host_name, self.ranks) if alerting.alertmanagers else None
         self._verbs_folder = VerbsFolder(plugin_dir(), config.cleanup_after_s)

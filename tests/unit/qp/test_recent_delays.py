@@ -64,3 +64,11 @@ def test_two_scrapers_change_nothing() -> None:
         found = delays.take(tenth / 10, {"flow": [tenth, 0, 0, 0]})
     assert found == {"flow": (0.1, 0.5)}
     assert len(delays._flows["flow"].times) <= 14
+
+
+def test_window_is_what_was_asked_for() -> None:
+    """Half a minute of slow chunks is over thirty seconds after the last one."""
+    delays = RecentDelays[str](BOUNDS, window_s=30)
+    delays.take(0, {"flow": [0, 0, 0, 0]})
+    assert delays.take(15, {"flow": [0, 0, 9, 0]}) != {}
+    assert delays.take(45, {"flow": [0, 0, 9, 0]}) == {}

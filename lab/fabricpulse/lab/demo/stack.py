@@ -103,7 +103,7 @@ class Stack:
         for host in lab.fabric.host_names:
             self._fabricpulse(host, MESH, self._mesh_config(host))
             self._fabricpulse(host, NIC, {})
-            self._fabricpulse(host, QP, {})
+            self._fabricpulse(host, QP, self._qp_config())
             self._fabricpulse(host, SIDECAR, self._sidecar_config(host))
             self._fabricpulse(host, AGENT, self._agent_config(host))
         self._fabricpulse(mgmt, COORDINATOR, self._coordinator_config())
@@ -238,6 +238,11 @@ class Stack:
                 "resolve_hold_s": 2.5,
             },
         }
+
+    def _qp_config(self) -> dict[str, Any]:
+        """The window of delays is that of the rules, where these have a quick one."""
+        window = self._options.rules.get("rateWindow")
+        return {} if window is None else {"delay_window_s": float(window.removesuffix("s"))}
 
     def _sidecar_config(self, host: str) -> dict[str, Any]:
         return {
