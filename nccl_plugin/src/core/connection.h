@@ -48,6 +48,11 @@ struct Lane {
   bool ever_up = false;
   bool proven = false;     // this incarnation has carried something (LaneTransport::proven())
   bool replacing = false;  // sender: a incarnation on another path is being dialled while this one works
+  // Another lane over its path was just given up for silence, here or at the peer: nothing new goes over it while a lane
+  // over another path may carry.
+  bool doubtful = false;
+  // The peer has given up its last incarnation for silence; until the next tick.
+  bool peer_found_silent = false;
 
   StallTimer timer;
   uint64_t last_acknowledged = 0, acknowledged_at_ns = 0;
@@ -63,11 +68,6 @@ struct Lane {
 
   uint64_t last_polled_ns = 0;
   uint64_t last_data_ns = 0;
-  // Another lane over its path was just given up for silence, here or at the peer: nothing new goes over it while a lane
-  // over another path may carry.
-  bool doubtful = false;
-  bool peer_found_silent =
-      false;  // the peer has given up its last incarnation for silence; until the next tick
 
   // Flap damping: each failure adds kPenalty, which halves every kPenaltyHalfLife.
   double penalty = 0;
