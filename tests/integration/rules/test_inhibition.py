@@ -71,6 +71,14 @@ FAULTS: dict[str, tuple[list[Labels], list[Labels]]] = {
         [nic("FabricNicSlow", "h9", direction="receive"), incast("h8"), incast("h9", device="rail1")],
         [incast("h9"), flow("h1", "h9"), flow("h2", "h9"), flow("h3", "h9")],
     ),
+    "NICs that take a GID of RoCE v1, and one with another MTU": (
+        [
+            nic("FabricGidRoceV1", "h1"),
+            nic("FabricNicOddOneOut", "h1", attribute="MTU"),
+            nic("FabricNicOddOneOut", "h2", attribute="GID index"),
+        ],
+        [nic("FabricNicOddOneOut", "h1", attribute="GID index")],
+    ),
     "a dead host": (
         [
             alert("FabricHostDown", instance="h1", peer="h1"),
