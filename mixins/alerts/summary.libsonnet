@@ -7,80 +7,80 @@ local signals = import '../signals.libsonnet';
     local s = signals(config),
     local c = config.clusterLabel,
     groups+: lib.groups(config, 'summary', [
-        // Two daemons at least: with one alone, that daemon is the news.
-        lib.alert(
-          config,
-          'FabricHostDown',
-          'critical',
-          'exporter',
-          // The second way does not wait for more scrapes: other hosts hear none of its NICs, either. `peer` is what jobs call
-          // the host: by it Alertmanager mutes the stall of a job that waits for this host.
-          'label_replace((count by (%(c)s, instance) (%(down)s) >= 2 unless on (%(c)s, instance) max_over_time(%(up)s[%(time)s]) == 1) or (count by (%(c)s, instance) (%(up)s == 0) >= 2 unless on (%(c)s, instance) %(up)s == 1 and on (%(c)s, instance) label_replace(count by (%(c)s, peer) (group by (%(c)s, instance, peer) (%(silent)s == 1)) >= 2, "instance", "$1", "peer", "(.*)")), "peer", "$1", "instance", "(.+)")' % {
-            c: c,
-            down: s.down,
-            up: s.series('up', config.jobSelector),
-            time: config.exporterDownFor,
-            silent: s.series('fabricpulse_edge_evidence', 'evidence="peer_host_silent"'),
-          },
-          'A host does not answer at all.',
-          'None of the {{ $value | printf "%.0f" }} fabricpulse daemons of {{ $labels.instance }} answers: the host or its front-end network is down.',
-          { 'for': config.hostDownFor }
-        ),
-        lib.alert(
-          config,
-          'FabricNetworkDown',
-          'critical',
-          'mesh',
-          local connected = 'max by (%s, instance, device, network) (%s)' % [c, s.nicConnected];
-          'count by (%(c)s, network) (%(connected)s == 0) >= %(least)d >= on (%(c)s, network) (%(share)g * network:fabricpulse_nic_connected:count%(braces)s)' % {
-            c: c,
-            braces: s.braces,
-            connected: connected,
-            least: config.networkDownLeastNics,
-            share: config.networkDownShare,
-          },
-          'Many NICs of a network are disconnected at once.',
-          '{{ $value | printf "%.0f" }} NICs of network {{ $labels.network }} reach no peer: a switch or a rail, not the NICs.'
-        ),
-        lib.alert(
-          config,
-          'FabricNetworkSlow',
-          'warning',
-          'mesh',
-          local slow = 'count by (%(c)s, network) (group by (%(c)s, instance, device, network) (device:fabricpulse_edge_latency_elevated:count%(braces)s))' % { c: c, braces: s.braces };
-          local many = '%(slow)s >= %(least)d >= on (%(c)s, network) (%(share)g * network:fabricpulse_nic_connected:count%(braces)s)' % {
-            c: c,
-            slow: slow,
-            braces: s.braces,
-            least: config.networkSlowLeastNics,
-            share: config.networkSlowShare,
-          };
-          // Where delays of flows are measured one of them may be about to be named for the same queue, which takes
-          // rateWindow and contentionFor: by this label Alertmanager waits so long before it tells people.
-          'label_replace(%(many)s and on (%(c)s, network) (%(slow)s and on (%(c)s, instance, device) flow:fabricpulse_qp_owd_seconds:p50_2m%(braces)s), "flows", "measured", "", "") or on (%(c)s, network) %(many)s' % {
-            c: c,
-            many: many,
-            slow: 'device:fabricpulse_edge_latency_elevated:count' + s.braces,
-            braces: s.braces,
-          },
-          'Many NICs of a network have become slower at once.',
-          '{{ $value | printf "%.0f" }} NICs of network {{ $labels.network }} are far above the delay that they usually have: a switch or a rail, or a job that fills it.',
-          { 'for': config.pathSlowFor, paced: true }
-        ),
-        lib.alert(
-          config,
-          'FabricClockCoordinatorLost',
-          'critical',
-          'clocksync',
-          'count by (%(c)s) (%(down)s) > 1 and on (%(c)s) count by (%(c)s) (%(down)s) > 0.5 * count by (%(c)s) (%(up)s)' % {
-            c: c,
-            down: s.again('fabricpulse_clock_coordinator_up', 0),
-            up: s.last('fabricpulse_clock_coordinator_up'),
-          },
-          'Most hosts reach no coordinator of fleet time.',
-          '{{ $value | printf "%.0f" }} sidecars reach no coordinator: it is down, or the way to it.',
-          { 'for': config.clockCoordinatorDownFor }
-        ),
-      ]),
+      // Two daemons at least: with one alone, that daemon is the news.
+      lib.alert(
+        config,
+        'FabricHostDown',
+        'critical',
+        'exporter',
+        // The second way does not wait for more scrapes: other hosts hear none of its NICs, either. `peer` is what jobs call
+        // the host: by it Alertmanager mutes the stall of a job that waits for this host.
+        'label_replace((count by (%(c)s, instance) (%(down)s) >= 2 unless on (%(c)s, instance) max_over_time(%(up)s[%(time)s]) == 1) or (count by (%(c)s, instance) (%(up)s == 0) >= 2 unless on (%(c)s, instance) %(up)s == 1 and on (%(c)s, instance) label_replace(count by (%(c)s, peer) (group by (%(c)s, instance, peer) (%(silent)s == 1)) >= 2, "instance", "$1", "peer", "(.*)")), "peer", "$1", "instance", "(.+)")' % {
+          c: c,
+          down: s.down,
+          up: s.series('up', config.jobSelector),
+          time: config.exporterDownFor,
+          silent: s.series('fabricpulse_edge_evidence', 'evidence="peer_host_silent"'),
+        },
+        'A host does not answer at all.',
+        'None of the {{ $value | printf "%.0f" }} fabricpulse daemons of {{ $labels.instance }} answers: the host or its front-end network is down.',
+        { 'for': config.hostDownFor }
+      ),
+      lib.alert(
+        config,
+        'FabricNetworkDown',
+        'critical',
+        'mesh',
+        local connected = 'max by (%s, instance, device, network) (%s)' % [c, s.nicConnected];
+        'count by (%(c)s, network) (%(connected)s == 0) >= %(least)d >= on (%(c)s, network) (%(share)g * network:fabricpulse_nic_connected:count%(braces)s)' % {
+          c: c,
+          braces: s.braces,
+          connected: connected,
+          least: config.networkDownLeastNics,
+          share: config.networkDownShare,
+        },
+        'Many NICs of a network are disconnected at once.',
+        '{{ $value | printf "%.0f" }} NICs of network {{ $labels.network }} reach no peer: a switch or a rail, not the NICs.'
+      ),
+      lib.alert(
+        config,
+        'FabricNetworkSlow',
+        'warning',
+        'mesh',
+        local slow = 'count by (%(c)s, network) (group by (%(c)s, instance, device, network) (device:fabricpulse_edge_latency_elevated:count%(braces)s))' % { c: c, braces: s.braces };
+        local many = '%(slow)s >= %(least)d >= on (%(c)s, network) (%(share)g * network:fabricpulse_nic_connected:count%(braces)s)' % {
+          c: c,
+          slow: slow,
+          braces: s.braces,
+          least: config.networkSlowLeastNics,
+          share: config.networkSlowShare,
+        };
+        // Where delays of flows are measured one of them may be about to be named for the same queue, which takes
+        // rateWindow and contentionFor: by this label Alertmanager waits so long before it tells people.
+        'label_replace(%(many)s and on (%(c)s, network) (%(slow)s and on (%(c)s, instance, device) flow:fabricpulse_qp_owd_seconds:p50_2m%(braces)s), "flows", "measured", "", "") or on (%(c)s, network) %(many)s' % {
+          c: c,
+          many: many,
+          slow: 'device:fabricpulse_edge_latency_elevated:count' + s.braces,
+          braces: s.braces,
+        },
+        'Many NICs of a network have become slower at once.',
+        '{{ $value | printf "%.0f" }} NICs of network {{ $labels.network }} are far above the delay that they usually have: a switch or a rail, or a job that fills it.',
+        { 'for': config.pathSlowFor, paced: true }
+      ),
+      lib.alert(
+        config,
+        'FabricClockCoordinatorLost',
+        'critical',
+        'clocksync',
+        'count by (%(c)s) (%(down)s) > 1 and on (%(c)s) count by (%(c)s) (%(down)s) > 0.5 * count by (%(c)s) (%(up)s)' % {
+          c: c,
+          down: s.again('fabricpulse_clock_coordinator_up', 0),
+          up: s.last('fabricpulse_clock_coordinator_up'),
+        },
+        'Most hosts reach no coordinator of fleet time.',
+        '{{ $value | printf "%.0f" }} sidecars reach no coordinator: it is down, or the way to it.',
+        { 'for': config.clockCoordinatorDownFor }
+      ),
+    ]),
   },
 }

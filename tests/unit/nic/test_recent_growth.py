@@ -3,7 +3,7 @@
 from fabricpulse.nic.recent_growth import RecentGrowth
 from fabricpulse.nic.trouble import RecentTrouble
 
-DROPS = ("rail0", "drops")
+DROPS: tuple[str, ...] = ("rail0", "drops")
 
 
 def growth_of(values: list[tuple[float, float]]) -> RecentGrowth:
@@ -35,7 +35,7 @@ def test_growth_is_told_as_zero_before_it_is_told_no_more() -> None:
 
     def at(end: int) -> tuple[float, float] | None:
         found = growth_of([(time, float(time >= 15)) for time in range(0, end + 1, 15)]).told().get(DROPS)
-        return found and (found.increase, found.rate)
+        return (found.increase, found.rate) if found else None
 
     assert at(120) == (1, 1 / 120)
     assert at(135) == (1, 0)
