@@ -56,7 +56,8 @@ _QUIET_COUNTERS = {
 @dataclass(frozen=True)
 class Faults:
     """What is wrong: a NIC gone, one that flaps, a rail whose delay is high, a lossy NIC, a slow flow, a wide clock,
-    PCIe below its width and a lane out of service. With fewer than three hosts some fall on one host.
+    PCIe below its width and a lane out of service, a process that is stopped. With fewer than three hosts some fall on
+    one host.
     """
 
     gone: tuple[int, int] = (7, 1)
@@ -66,6 +67,7 @@ class Faults:
     slow_flow: tuple[int, int] = (4, 3)
     wide_clock: int = 2
     narrow_pcie: tuple[int, int] = (9, 7)
+    stopped: tuple[int, int] = (8, 4)
 
 
 @dataclass(frozen=True)
@@ -218,7 +220,10 @@ class PaperFleet:
             rank = (host - first) * RAILS + rail
             own = f'{workload},rank="{rank}"'
             peer = f'peer="{self.names[before]}",peer_rank="{(rank - RAILS) % (len(others) * RAILS)}"'
-            yield f'fabricpulse_plugin_heartbeat_age_seconds{{{own},pid="{1000 + rail}"}} 0.1'
+            process, stopped = f'{own},pid="{1000 + rail}"', self._has("stopped", host, rail)
+            yield f"fabricpulse_plugin_heartbeat_age_seconds{{{process}}} {8 if stopped else 0.1}"
+            if stopped:
+                yield f"fabricpulse_plugin_silent_seconds{{{process}}} 8"
             yield f"fabricpulse_request_waited_seconds_total{{{own}}} @0.1@"
             yield f"fabricpulse_request_waited_for_peer_seconds_total{{{own},{peer}}} @0.1@"
             if self._has("slow_flow", host, rail):  # a request that is not old is not there

@@ -103,7 +103,7 @@ ATTRIBUTES: tuple[Attribute, ...] = (
     _nic("link_layer", "Ethernet or InfiniBand"),
     _nic("gid_index", "GID index that NCCL takes", metric="fabricpulse_nic_nccl_gid_index"),
     _nic("gid_type", "type of that GID"),
-    _nic("pfc", "priorities that have PFC", metric="fabricpulse_nic_pfc_enabled"),
+    _nic("pfc", "priorities that have PFC", metric="fabricpulse_nic_pfc_priorities"),
     _nic(
         "trust",
         "DSCP that are mapped to priorities, or trust of the VLAN's",

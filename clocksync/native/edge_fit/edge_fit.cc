@@ -165,7 +165,7 @@ double scatter(const Cloud& upper, const Cloud& lower, const SeparatingLine& lin
     const double nearest = *std::min_element(distance.begin(), last + 1);
     variance += std::pow((*last - nearest) / static_cast<double>(std::max<std::size_t>(count - 1, 1)), 2);
   }
-  return std::hypot(stamp_noise_ns, std::sqrt(variance));
+  return std::sqrt(stamp_noise_ns * stamp_noise_ns + variance);
 }
 
 }  // namespace

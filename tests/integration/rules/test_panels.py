@@ -6,6 +6,7 @@ with one good and one bad device, Prometheus scrapes it and evaluates our rules,
 """
 
 import contextlib
+import itertools
 import json
 import re
 import shutil
@@ -29,6 +30,7 @@ from fabricpulse.core.errors import UserError
 from fabricpulse.core.metrics.catalogue import MetricSpec, load_catalogue
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.core.metrics.formats import TextFormat
+from fabricpulse.nic.trouble import COUNTERS
 from fabricpulse.rules.command import command
 from fabricpulse.rules.mixin import compile_mixin
 
@@ -61,9 +63,15 @@ def find_prometheus() -> list[str]:
     return found or ([on_path] if on_path else [])
 
 
-def label_values(spec: MetricSpec, device: str) -> list[str]:
-    """One label set a device; labels that tell nothing of devices are the same for both."""
-    own = {"device": device, "network": device, "peer_device": device, "direction": device}
+def label_values(spec: MetricSpec, device: str, counter: str) -> list[str]:
+    """One label set a device; labels that tell nothing of devices are the same for both. counter : of its own name."""
+    own = {
+        "device": device,
+        "network": device,
+        "peer_device": device,
+        "direction": device,
+        "counter": counter,
+    }
     known = {
         "peer": "h1",
         "workload": "42",
@@ -83,15 +91,18 @@ def exposition(scrapes: int) -> bytes:
         if spec.name.startswith("fabricpulse_exporter_"):
             continue  # the exposition writes its own
         seen = set()
-        for number, device in enumerate(DEVICES):
-            values = label_values(spec, device)
+        counters = [*COUNTERS, "received_packets"] if "counter" in spec.labels else [""]
+        for (number, device), counter in itertools.product(enumerate(DEVICES), counters):
+            values = label_values(spec, device, counter)
             if tuple(values) in seen:
                 continue
             seen.add(tuple(values))
             if spec.type == "histogram":
                 out.add_histogram(spec, values, [scrapes * 3] * (len(spec.buckets) + 1), scrapes / 10)
             elif spec.type == "summary":
-                add_summary(out, spec, values, {0.5: 1e-5, 0.99: 2e-5, 1: 3e-5}, scrapes / 10, scrapes)
+                add_summary(
+                    out, spec, values, {0.1: 5e-6, 0.5: 1e-5, 0.99: 2e-5, 1: 3e-5}, scrapes / 10, scrapes
+                )
             elif spec.name == "fabricpulse_edge_probes_received_total":
                 out.add(spec, values, scrapes * (3 - number))
             else:
@@ -287,8 +298,8 @@ OTHER_VALUES = {
     'fabricpulse_fault_component{kind=~"switch|link"}',
     'fabricpulse_lanes{state="last_resort"}',
     'fabricpulse_nic_edges{state=~"up"}',
-    'fabricpulse_nic_kernel_messages_total{kind=~"transmit_timeout|insufficient_power|high_temperature|'
-    'module_unplugged|module_error|command_timeout|health"}',
+    'fabricpulse_nic_recent_increase{counter="kernel_messages",kind=~"transmit_timeout|insufficient_power|'
+    'high_temperature|module_unplugged|module_error|command_timeout|health"}',
     'fabricpulse_request_waiting_seconds{peer_rank!="",waits_for=~"peer_send|peer_receive"}',
     'fabricpulse_request_waiting_seconds{waits_for=~"delivery|lane"}',
 }

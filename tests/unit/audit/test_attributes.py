@@ -16,4 +16,4 @@ def test_rules_compare_attributes_of_the_list() -> None:
     compared = set(re.findall(r"'(fabricpulse_\w+)'", table[1]))
     ours = {attribute.name: attribute.metric for attribute in ATTRIBUTES if attribute.scope == "nic"}
     assert compared <= set(ours.values())
-    assert {ours[name] for name in ("mtu", "speed", "gid_index", "trust")} == compared
+    assert {ours[name] for name in ("mtu", "speed", "gid_index", "pfc", "trust")} == compared

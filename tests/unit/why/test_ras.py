@@ -237,4 +237,4 @@ def test_no_name_of_a_host(address: str) -> None:
 def test_ras_tells_of_now_alone() -> None:
     """It has no past."""
     result = why("h0", "--at", "-1h")
-    assert "now alone" in str(result.exception)
+    assert "shows the present only" in str(result.exception)
