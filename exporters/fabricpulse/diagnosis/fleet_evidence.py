@@ -30,6 +30,7 @@ LEASE_S = 20.0
 # An exporter that is restarted looks like a dead NIC for some seconds; a cable does not restart.
 # Only where all is lost: who loses a part of his packets is running.
 _HOLD_S = {"host": 20.0, "nic": 20.0, "nic_tx": 20.0, "nic_rx": 20.0}
+_WHOLE = ("host", "nic")
 # Hosts report at different moments: for a second the evidence is that of some of them. A switch waits for the second
 # report of all: only then it is known whether it is dead.
 _USUAL_HOLD_S, _SWITCH_HOLD_S = 1.2, 3.0
@@ -196,7 +197,7 @@ class FleetEvidence:
                 if silent and suspect.kind == "switch" and suspect.component in self._leaves
                 else ""
             )
-            if silent and key not in self._seen:
+            if silent and key not in self._seen and suspect.kind in _WHOLE:
                 since = min([since, *self._silent_since(what, suspect)])
             self._seen[key] = since, now_s, replace(suspect, silent=silent, leaf=leaf)
         return self._told(flows_of, now_s)
@@ -233,17 +234,14 @@ class FleetEvidence:
         return last - since >= max(hold_s, _AWAY_HOLD_S if away else 0.0)
 
     def _silent_since(self, what: str, suspect: Suspect) -> list[float]:
-        """Of a host or NIC, since when it or another part of that host is silent: what it is called changes when its
-        host is no longer counted upon.
+        """Of a host or NIC, since when a part of that host is silent: one direction is found first, the whole once its
+        host is no longer counted upon. Not the other way round: that is how a NIC recovers.
         """
         host = suspect.component.partition("/")[0]
         return [
             since
             for (of, kind, component, _), (since, _, before) in self._seen.items()
-            if of == what
-            and {kind, suspect.kind} <= _HOLD_S.keys()
-            and before.silent
-            and component.partition("/")[0] == host
+            if of == what and kind in _HOLD_S and before.silent and component.partition("/")[0] == host
         ]
 
     def _sources(self, layout: Layout, finding: Finding) -> tuple[Flows, Nodes, Floats]:
