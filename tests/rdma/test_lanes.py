@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 from tests.rdma.ring_pair import UP, RingPair
 
 from fabricpulse.audit.node.rdma_transfer import RdmaListener, rdma_send
@@ -203,17 +204,19 @@ def test_the_qp_exporter_tells_of_queue_pairs(ring: RingPair, monkeypatch: pytes
         finally:
             await exporter.close()
 
-    text = asyncio.run(scrape())
-    found = {
-        (
-            sample.name,
-            sample.labels["device"],
-            sample.labels.get("peer_device", sample.labels["device"]),
-        ): sample
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-        if "device" in sample.labels and sample.labels.get("state", "up") == "up"
-    }
+    found: dict[tuple[str, str, str], Sample] = {}
+
+    def all_there() -> bool:
+        # Of a plugin that is stopped in the middle of an update nothing can be read: the emulated machine does that.
+        text = asyncio.run(scrape())
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                device = sample.labels.get("device")
+                if device and sample.labels.get("state", "up") == "up":
+                    found[sample.name, device, sample.labels.get("peer_device", device)] = sample
+        return all(("fabricpulse_qp_sent_bytes_total", rail, rail) in found for rail in ("rail0", "rail1"))
+
+    ring.until(all_there, PATIENCE_S)
     sent = {
         lane["device"]: lane["sent_bytes"]
         for lane in ring.lanes()
