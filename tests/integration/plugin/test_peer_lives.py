@@ -65,7 +65,7 @@ def test_a_firewall_that_rejects_is_survived(ring: Ring, lab: Lab, what: str) ->
 
 
 def test_the_end_of_a_process_is_known_although_its_kernel_resets_all_lanes(ring: Ring) -> None:
-    """A rank is killed with words unread on every lane, here as it was stopped before. A reset says nothing of a
+    """A rank is killed with unread bytes on every lane, here as it was stopped before. A reset says nothing about a
     process, and refusals are believed after ten seconds only, but the connection that carries nothing ends in order."""
 
     def watched() -> bool:
@@ -75,7 +75,7 @@ def test_the_end_of_a_process_is_known_although_its_kernel_resets_all_lanes(ring
 
     ring.until(watched, 10.0)
     ring.ranks[1].process.suspend()
-    time.sleep(1.5)  # each lane gets a word a second
+    time.sleep(1.5)  # a control frame a second on each lane, which the stopped process leaves unread
     ring.ranks[1].process.kill()
     assert ring.ranks[0].process.wait(8) == 1
     assert "is gone" in ring.ranks[0].text()

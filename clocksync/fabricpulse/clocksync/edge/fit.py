@@ -1,4 +1,4 @@
-"""The fit of one window of trains; how it is computed is told and done in clocksync/native/edge_fit. Pure."""
+"""The fit of one window of trains, computed by clocksync/native/edge_fit, which documents the method. Pure."""
 
 from fabricpulse.clocksync import _edge_fit
 from fabricpulse.clocksync._edge_fit import Trains
