@@ -50,6 +50,7 @@ def test_two_are_left_with_the_edge_that_lied(lying: tuple[str, str], by_ns: int
     assert all(fleet.bound_ns(host) <= usual + EDGE_BOUND_NS for host in fleet.hosts)
 
 
+@pytest.mark.thorough
 def test_a_witness_that_is_gone_is_missed_for_ten_minutes() -> None:
     """Most edges of h01 lie, so that it is where they say; the one that does not dies, and later the lie ends."""
     fleet = ReportingFleet(count=4)
@@ -69,6 +70,7 @@ def test_a_witness_that_is_gone_is_missed_for_ten_minutes() -> None:
     assert max(fleet.bound_ns(host) for host in left) <= usual + EDGE_BOUND_NS
 
 
+@pytest.mark.thorough
 def test_two_who_cannot_contradict_each_other_stay_in_doubt() -> None:
     """However long they agree."""
     fleet, _ = _lying(("h00", "h02"), 30_000)

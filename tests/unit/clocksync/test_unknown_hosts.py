@@ -66,6 +66,7 @@ def _after(case: _Case, lies: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDA
     return placed, apart & placed[:, np.newaxis] & placed
 
 
+@pytest.mark.thorough
 def test_who_lies_on_all_edges_is_unknown_and_nobody_else() -> None:
     """Of these fleets 11 had a host that was synchronized and further from others than it said. In the one that is left
     most of its edges happen to agree."""
@@ -80,6 +81,7 @@ def test_who_lies_on_all_edges_is_unknown_and_nobody_else() -> None:
     assert unknown > 40
 
 
+@pytest.mark.thorough
 def test_nobody_is_unknown_where_edges_hide_what_they_can() -> None:
     """Healthy fleets: paths whose ways are as unequal as they may be."""
     for seed in range(100, 160):

@@ -52,6 +52,7 @@ def test_nothing_is_required_in_vain() -> None:
     assert sorted(set(required()) - imported()) == []
 
 
+@pytest.mark.thorough
 def test_nothing_is_imported_unasked() -> None:
     """No import rests on what another dependency happens to bring."""
     assert sorted(imported() - set(required())) == []

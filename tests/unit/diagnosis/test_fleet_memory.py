@@ -44,6 +44,7 @@ def report(host: int, hosts: int) -> EvidenceReport:
     )
 
 
+@pytest.mark.thorough
 def test_a_path_takes_few_bytes() -> None:
     """Told: two bytes a hop and little more; in the table of flows as much again, all else there is by edge. As names
     in tuples a path took 130 bytes.
@@ -96,6 +97,7 @@ def test_an_exporter_that_is_restarted_costs_nothing(layouts: list[int]) -> None
     assert layouts == [9]
 
 
+@pytest.mark.thorough
 def test_hosts_of_all_names_leave_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hosts come and go under ever new names: numbers of those that are gone are used again, and mean the new ones."""
     monkeypatch.setattr("fabricpulse.diagnosis.names._SPARE", 20)

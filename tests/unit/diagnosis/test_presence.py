@@ -10,6 +10,8 @@ from tests.unit.diagnosis.virtual_fleet import VirtualFleet
 from fabricpulse.diagnosis.loss_log import LossTable
 from fabricpulse.diagnosis.presence import vouched
 
+pytestmark = pytest.mark.simulation
+
 Away = Callable[[VirtualFleet, str, float, float], None]
 
 

@@ -9,6 +9,8 @@ from tests.unit.diagnosis.virtual_fleet import Fault, Name, Part, VirtualFleet, 
 from fabricpulse.diagnosis.layout import FABRIC
 from fabricpulse.diagnosis.suspect import Suspect
 
+pytestmark = pytest.mark.simulation
+
 # Seconds: a fleet that is well; until what has begun, or was disturbed, is settled; until all names have left.
 QUIET_S, SETTLED_S, HEALED_S = 12, 30, 30
 

@@ -127,6 +127,7 @@ def test_hosts_that_are_machines_share_none():
     assert not any(group.kind is Kind.MACHINE for group in survey.tree.groups)
 
 
+@pytest.mark.thorough
 def test_wrong_cables(railed):
     """All NICs at a wrong leaf are named with their rail, swapped ones with one another, and no other."""
     found = {one.nic: one for one in miscabled(railed.tree)}
