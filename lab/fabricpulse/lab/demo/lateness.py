@@ -111,15 +111,15 @@ class Lateness:
         The sum of what each waited for a CPU, or the largest lateness of a heartbeat if that is more; not more than
         the span itself.
         """
-        beats = max(
-            (late for at, late in self.heartbeats if start <= at - late and at <= end + late), default=0.0
-        )
         waits = sum(self.of_process(process, start, end) for process in processes)
-        return min(max(beats, waits), end - start)
+        return min(max(self._of_heartbeats(start, end), waits), end - start)
 
     def worst(self, start: float, end: float) -> float:
-        """The largest lateness of any one process, or of a heartbeat."""
+        """The largest lateness of any one process, or of a heartbeat; not more than the span."""
+        waits = max((self.of_process(process, start, end) for process in self.waits), default=0.0)
+        return min(max(self._of_heartbeats(start, end), waits), end - start)
+
+    def _of_heartbeats(self, start: float, end: float) -> float:
         return max(
-            (self.of_path([process], start, end) for process in self.waits),
-            default=self.of_path([], start, end),
+            (late for at, late in self.heartbeats if start <= at - late and at <= end + late), default=0.0
         )
