@@ -20,7 +20,7 @@ class FleetClockReader {
   // Reads the page. now_ns : monotonic; the file itself is checked every 250 ms.
   void refresh(std::int64_t now_ns);
 
-  // The page is wrong: no conversions until the sidecar has taken notice.
+  // The page is wrong: no conversions until the sidecar has taken notice, or another one has taken over what it left.
   void distrust();
 
   // Synchronised, or in holdover: conversions below hold.
@@ -33,6 +33,8 @@ class FleetClockReader {
 
  private:
   static constexpr std::int64_t kCheckNs = 250'000'000;
+  // A page is not valid for longer without a writer, and who writes it then may never have been told.
+  static constexpr std::int64_t kDistrustNs = 10'000'000'000;
 
   FollowedClockPage file_;
   std::int64_t stamp_epoch_ns_;
@@ -40,6 +42,7 @@ class FleetClockReader {
   bool ok_ = false;
   bool distrusted_ = false;
   std::uint64_t distrusted_disruptions_ = 0;  // of the page that is distrusted
+  std::int64_t now_ns_ = 0, distrusted_until_ns_ = 0;
   std::uint32_t status_ = FP_CLOCK_UNKNOWN;
   std::int64_t bound_ns_ = 0;
 };

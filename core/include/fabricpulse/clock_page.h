@@ -29,6 +29,12 @@
 // fp_fleet_clock_read() does: it leaves the deviation in `host_bound_ns` of the copy, and says
 // FP_CLOCK_DISRUPTED after a step. Fleet time itself rests on the raw clock alone.
 //
+// A page whose writer is stopped or dead knows of nothing that came later. So a reader looks itself: past
+// `synchronized_until_raw_ns` no correction has come, and FP_CLOCK_SYNCHRONIZED means FP_CLOCK_HOLDOVER; and a machine
+// that was suspended, or whose hypervisor says by its VMClock (/dev/vmclock0) that clocks were disrupted, has other
+// counts of that than the page: FP_CLOCK_DISRUPTED. What neither shows, as a virtual machine that was stopped where there
+// is no VMClock, makes a page false for as long as it is valid without a writer.
+//
 // CLOCK_MONOTONIC_RAW differs between time namespaces. A reader in another one than the sidecar's has no
 // fleet time: fp_fleet_clock_open() refuses it.
 #ifndef FABRICPULSE_CLOCK_PAGE_H_
@@ -49,11 +55,17 @@ extern "C" {
 #endif
 
 #define FP_CLOCK_PAGE_MAGIC UINT64_C(0x314b434f4c435046)  // "FPCLOCK1", little endian
-#define FP_CLOCK_PAGE_VERSION 4u
+#define FP_CLOCK_PAGE_VERSION 5u
 // A host clock this far from where the page has it was stepped.
 #define FP_CLOCK_STEP_NS INT64_C(20000)
 // Saturation of bounds: 36 years say as much as any more.
 #define FP_CLOCK_WIDEST_NS (INT64_C(1) << 60)
+// A suspend takes far longer than two clocks can be read apart.
+#define FP_CLOCK_SUSPEND_NS INT64_C(10000000)
+#ifndef FP_VMCLOCK_PATH
+#define FP_VMCLOCK_PATH "/dev/vmclock0"
+#endif
+#define FP_VMCLOCK_MAGIC UINT32_C(0x4b4c4356)  // "VCLK", little endian
 // Attempts at a copy: a writer that has a core decides in some us.
 #define FP_CLOCK_TRIES 500
 
@@ -86,6 +98,9 @@ struct fp_clock_page {
   int64_t host_bound_ns;    // how far `host` may be wrong, by what the host clock did lately
   uint64_t disruptions;     // times that something contradicted fleet time, since the writer started
   uint64_t time_namespace;  // of the writer (fp_time_namespace), 0 = not known
+  int64_t synchronized_until_raw_ns;  // see above
+  int64_t suspended_ns;               // fp_suspended_ns() when fleet time was set; negative = not known
+  uint64_t vmclock_marker;            // the VMClock's disruption marker then, plus one; 0 = there is none
 };
 
 struct fp_clock_file {
@@ -126,7 +141,10 @@ static inline struct fp_fleet_time fp_clock_at(const struct fp_clock_page* copy,
   int64_t age = raw_ns - copy->bound_ref_raw_ns;
   if (age < 0) age = -age;
   t.bound_ns = copy->bound_ns + fp_mul_div(age, copy->drift_ppb, 1000000000LL);
-  t.status = raw_ns > copy->valid_until_raw_ns ? (uint32_t)FP_CLOCK_UNKNOWN : copy->status;
+  t.status = copy->status;
+  if (t.status == FP_CLOCK_SYNCHRONIZED && raw_ns > copy->synchronized_until_raw_ns)
+    t.status = FP_CLOCK_HOLDOVER;
+  if (raw_ns > copy->valid_until_raw_ns) t.status = FP_CLOCK_UNKNOWN;
   t.estimated_error_ns = t.status == FP_CLOCK_SYNCHRONIZED ? copy->estimated_error_ns : 0;
   return t;
 }
@@ -159,6 +177,44 @@ static inline int64_t fp_host_clock_now(const struct fp_virtual_clock* virtual_c
 static inline uint64_t fp_time_namespace(void) {
   struct stat st;
   return stat("/proc/self/ns/time", &st) == 0 ? (uint64_t)st.st_ino : 0;
+}
+
+// How long the machine has been suspended since its boot, ns; less where this thread lost its core amid the reading.
+static inline int64_t fp_suspended_ns(void) {
+  struct timespec with, without;
+  clock_gettime(CLOCK_BOOTTIME, &with);
+  clock_gettime(CLOCK_MONOTONIC, &without);
+  return (int64_t)(with.tv_sec - without.tv_sec) * 1000000000LL + (with.tv_nsec - without.tv_nsec);
+}
+
+// The head of struct vmclock_abi of <linux/vmclock-abi.h>, which few systems have yet.
+struct fp_vmclock {
+  uint32_t magic;
+  uint32_t size;
+  uint16_t version;
+  uint8_t counter;
+  uint8_t time_type;
+  uint32_t sequence;
+  uint64_t disruption_marker;
+};
+
+// The hypervisor's page that says when the clocks of this machine were disrupted; NULL where it offers none.
+static inline const struct fp_vmclock* fp_vmclock_open(const char* path) {
+  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) return NULL;
+  struct stat st;
+  // Of a regular file that is shorter a read would be SIGBUS.
+  const int whole =
+      fstat(fd, &st) == 0 && (S_ISCHR(st.st_mode) || (size_t)st.st_size >= sizeof(struct fp_vmclock));
+  void* map = whole ? mmap(NULL, sizeof(struct fp_vmclock), PROT_READ, MAP_SHARED, fd, 0) : MAP_FAILED;
+  close(fd);
+  if (map == MAP_FAILED) return NULL;
+  const struct fp_vmclock* vmclock = (const struct fp_vmclock*)map;
+  if (vmclock->magic == FP_VMCLOCK_MAGIC && vmclock->version == 1 && vmclock->size >= sizeof(*vmclock)) {
+    return vmclock;
+  }
+  munmap(map, sizeof(struct fp_vmclock));
+  return NULL;
 }
 
 // The host clock and the raw clock around it, in this order: before, host, after.
@@ -236,7 +292,8 @@ struct fp_fleet_clock {
   const struct fp_clock_file* file;  // NULL: closed
   uint64_t device;
   uint64_t inode;
-  uint64_t time_namespace;  // of this process
+  uint64_t time_namespace;           // of this process
+  const struct fp_vmclock* vmclock;  // NULL: there is none, or this process may not read it
 };
 
 // Whether this process and the writer of the page read the same CLOCK_MONOTONIC_RAW, as far as is known.
@@ -275,6 +332,7 @@ static inline int fp_fleet_clock_map(struct fp_fleet_clock* clock, int fd) {
     return -1;
   }
   clock->file = file;
+  clock->vmclock = fp_vmclock_open(FP_VMCLOCK_PATH);
   clock->device = (uint64_t)st.st_dev;
   clock->inode = (uint64_t)st.st_ino;
   return 0;
@@ -297,9 +355,21 @@ static inline int fp_fleet_clock_stale(const struct fp_fleet_clock* clock, const
 }
 
 static inline void fp_fleet_clock_close(struct fp_fleet_clock* clock) {
-  // NOLINTNEXTLINE(performance-no-int-to-ptr): takes off const, which munmap does not have
-  if (clock->file != NULL) munmap((void*)(uintptr_t)clock->file, sizeof(struct fp_clock_file));
+  // munmap does not have const.
+  if (clock->file == NULL) return;
+  // NOLINTNEXTLINE(performance-no-int-to-ptr)
+  if (clock->vmclock != NULL) munmap((void*)(uintptr_t)clock->vmclock, sizeof(struct fp_vmclock));
+  // NOLINTNEXTLINE(performance-no-int-to-ptr)
+  munmap((void*)(uintptr_t)clock->file, sizeof(struct fp_clock_file));
   clock->file = NULL;
+}
+
+// Whether the machine was paused since the fleet time of `page` was set, as far as its own clocks and its VMClock show.
+static inline int fp_fleet_clock_paused(const struct fp_fleet_clock* clock,
+                                        const struct fp_clock_page* page) {
+  if (page->suspended_ns >= 0 && fp_suspended_ns() - page->suspended_ns > FP_CLOCK_SUSPEND_NS) return 1;
+  return clock->vmclock != NULL && page->vmclock_marker != 0 &&
+         __atomic_load_n(&clock->vmclock->disruption_marker, __ATOMIC_RELAXED) + 1 != page->vmclock_marker;
 }
 
 // A copy of the page by which readings of CLOCK_MONOTONIC_RAW are converted (fp_clock_at). Returns a reading taken
@@ -310,6 +380,10 @@ static inline int64_t fp_fleet_clock_copy(const struct fp_fleet_clock* clock, st
   // there since the page was opened.
   if (raw_ns < copy->bound_ref_raw_ns || !fp_fleet_clock_same_namespace(clock, copy)) {
     copy->status = (uint32_t)FP_CLOCK_UNKNOWN;
+  }
+  if ((copy->status == FP_CLOCK_SYNCHRONIZED || copy->status == FP_CLOCK_HOLDOVER) &&
+      fp_fleet_clock_paused(clock, copy)) {
+    copy->status = FP_CLOCK_DISRUPTED;
   }
   return raw_ns;
 }

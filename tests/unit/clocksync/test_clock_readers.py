@@ -1,6 +1,8 @@
 """The readers of fleet time in C, and the ClockBound segment read by a program that shares no code with its writer."""
 
+import os
 import shutil
+import struct
 import subprocess
 import threading
 import time
@@ -12,6 +14,8 @@ import pytest
 from fabricpulse.clocksync.clock.cross_timestamp import CrossTimestamp
 from fabricpulse.clocksync.outputs.clockbound import ClockBoundData, ClockBoundWriter, from_page
 from fabricpulse.clocksync.sidecar.host_clock import HostClock
+from fabricpulse.core import pauses
+from fabricpulse.core.pauses import VmClock, marker_of, suspended_ns
 from fabricpulse.core.shm import clock_page
 from fabricpulse.core.shm.clock_page import (
     ClockLine,
@@ -249,7 +253,8 @@ def test_clockbound_generation_is_even_at_rest_and_never_zero_again(tmp_path: Pa
 @pytest.fixture(scope="module")
 def convert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Converts a stamp of the host clock in C."""
-    return build("clock_convert.c", tmp_path_factory.mktemp("native") / "convert", "-O2")
+    folder = tmp_path_factory.mktemp("native")
+    return build("clock_convert.c", folder / "convert", "-O2", f'-DFP_VMCLOCK_PATH="{folder / "vmclock0"}"')
 
 
 @pytest.mark.parametrize("language", ["c", "python"])
@@ -293,3 +298,52 @@ def test_stamps_of_a_host_clock_that_moved_unseen_are_not_false(
     assert fleet - truth <= bound + scaled_ns
     if abs(step_ns) <= 5_000 and status == ClockStatus.SYNCHRONIZED:
         assert bound <= 2_000 + abs(step_ns) + late_ns
+
+
+@pytest.mark.parametrize("language", ["c", "python"])
+@pytest.mark.parametrize(
+    ("paused", "status"),
+    [
+        ("", ClockStatus.SYNCHRONIZED),
+        ("suspend", ClockStatus.DISRUPTED),
+        ("vmclock", ClockStatus.DISRUPTED),
+        ("no correction", ClockStatus.HOLDOVER),
+    ],
+)
+def test_readers_see_what_happened_while_the_sidecar_was_stopped(
+    tmp_path: Path,
+    convert: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    paused: str,
+    status: ClockStatus,
+    language: str,
+) -> None:
+    """A suspend, a disruption that the hypervisor reports, no correction for longer than synchronized fleet time holds:
+    nobody is left to write it to the page."""
+    vmclock = convert.parent / "vmclock0"
+    vmclock.write_bytes(struct.pack("<IIHBBIQ", 0x4B4C4356, 104, 1, 0, 0, 0, 7).ljust(4096, b"\0"))
+    monkeypatch.setattr(pauses, "VMCLOCK", vmclock)
+    marker = marker_of(VmClock(vmclock))
+    now = HostClock().cross_timestamp()
+    written = replace(
+        page(now),
+        synchronized_until_raw_ns=now.raw_ns + (0 if paused == "no correction" else 10 * S),
+        suspended_ns=max(suspended_ns(), 0),
+        vmclock_marker=marker + 1 if paused == "vmclock" else marker,
+    )
+    command = [str(convert), str(tmp_path / "clock")]
+    if paused == "suspend":
+        if language == "c" and os.geteuid() != 0:
+            pytest.skip("only root may have another CLOCK_BOOTTIME")
+        # In its time namespace a minute was slept; the page does not say in which one it was written.
+        command = ["unshare", "--time", "--boottime", "60", *command]
+        monkeypatch.setattr(clock_page, "time_namespace", lambda: 0)
+        monkeypatch.setattr(clock_page, "suspended_ns", lambda: suspended_ns() + 60 * S)
+    ClockPageWriter(tmp_path / "clock").write(written)
+    if language == "c":
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        statuses = [int(word) for word in done.stdout.split()[3:5]]
+    else:
+        reader = ClockPageReader(tmp_path / "clock")
+        statuses = [reader.now().status, reader.convert(time.time_ns()).status]
+    assert statuses == [status, status]

@@ -301,3 +301,32 @@ def test_what_queues_hide_is_in_the_bound_that_readers_see() -> None:
     assert clock.kept_bound_ns(now) < 3_000_000
     clock.hidden_jump_ns = 0
     assert clock.published(now).at(now.raw_ns).bound_ns == before.bound_ns
+
+
+def test_readers_know_until_when_fleet_time_is_synchronized() -> None:
+    """A sidecar that is stopped cannot say that no correction comes any more."""
+    clock = synced(5.0)
+    page = clock.published(at(5.25))
+    until = PARAMETERS.holdover_after_ns / S
+    assert page.at(at(4.9 + until).raw_ns).status == ClockStatus.SYNCHRONIZED
+    assert page.at(at(5.1 + until).raw_ns).status == ClockStatus.HOLDOVER
+
+
+@pytest.mark.parametrize("pause_ns", [20_000, 1_000_000, 2 * S])
+def test_what_a_previous_sidecar_left_before_a_pause_is_not_slewed_away(pause_ns: int) -> None:
+    """The sidecar is dead while the machine is paused and no clock shows it: the first correction of the next does."""
+    page = synced(5.0).published(at(5))
+    now = at(9 - pause_ns / S)
+    heir = FleetClock.start(PARAMETERS, now, page)
+    assert heir.page.status == ClockStatus.HOLDOVER
+    assert heir.contradicted_by(now, truth(9, now))
+    heir.correct(now, truth(9, now))
+    assert not heir.contradicted_by(now, truth(9, now))
+
+
+def test_what_a_previous_sidecar_left_is_gone_on_with() -> None:
+    """Its bound holds what its clock has drifted since."""
+    page = synced(5.0).published(at(5))
+    heir = FleetClock.start(PARAMETERS, at(13), page)
+    assert not heir.contradicted_by(at(13), truth(13, at(13), error_ns=4_000))
+    assert heir.contradicted_by(at(13), truth(13, at(13), error_ns=40_000))

@@ -8,6 +8,8 @@ from fabricpulse.clocksync.clock.fleet_clock import Correction, FleetClock, Flee
 from fabricpulse.clocksync.outputs.config import OutputsConfig
 from fabricpulse.clocksync.sidecar.host_clock import HostClock
 from fabricpulse.clocksync.sidecar.published_clock import PublishedClock
+from fabricpulse.core.pauses import suspended_ns
+from fabricpulse.core.shm import clock_page
 from fabricpulse.core.shm.clock_page import ClockPageReader, ClockPageWriter, ClockStatus
 
 
@@ -48,3 +50,34 @@ def test_what_contradicts_the_page_is_on_it_at_once(tmp_path: Path, monkeypatch:
     clock.contradict("causality")
 
     assert reader.now().status == ClockStatus.DISRUPTED
+
+
+def test_a_page_from_before_a_suspend_is_not_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody was there to take it back."""
+    monkeypatch.setenv("FABRICPULSE_RUN_DIR", str(tmp_path))
+    clock = PublishedClock(FleetClockParameters(), OutputsConfig(clockbound=""), lambda: None)
+    clock.correct(Correction(clock.stamp_now_ns(), 3_600_000_000_000, 0.0, 1_000))
+    slept = suspended_ns() + 60 * 10**9
+    monkeypatch.setattr(clock_page, "suspended_ns", lambda: slept)
+
+    heir = PublishedClock(FleetClockParameters(), OutputsConfig(clockbound=""), lambda: None)
+
+    assert heir.fleet.page.status == ClockStatus.UNKNOWN
+    assert ClockPageReader(tmp_path / "clock").now().status == ClockStatus.UNKNOWN
+
+
+def test_a_pause_that_no_clock_shows_is_in_the_first_correction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It excludes the page of the previous sidecar: that is taken back at once."""
+    monkeypatch.setenv("FABRICPULSE_RUN_DIR", str(tmp_path))
+    clock = PublishedClock(FleetClockParameters(), OutputsConfig(clockbound=""), lambda: None)
+    clock.correct(Correction(clock.stamp_now_ns(), 3_600_000_000_000, 0.0, 1_000))
+
+    heir = PublishedClock(FleetClockParameters(), OutputsConfig(clockbound=""), lambda: None)
+    heir.correct(Correction(heir.stamp_now_ns(), 3_601_000_000_000, 0.0, 1_000))
+
+    assert ClockPageReader(tmp_path / "clock").now().status == ClockStatus.DISRUPTED
+    assert heir.contradictions["edges"] == 1

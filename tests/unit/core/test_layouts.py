@@ -69,6 +69,7 @@ def test_sizes(name: str, size: int) -> None:
         ("clock_page", "host_since_ns", prefix(clock_page.PAGE, 18)),
         ("clock_page", "disruptions", prefix(clock_page.PAGE, 20)),
         ("clock_page", "time_namespace", prefix(clock_page.PAGE, 21)),
+        ("clock_page", "vmclock_marker", prefix(clock_page.PAGE, 24)),
         ("probe_ring_header", "host", prefix(probe_ring.HEADER, 9)),
         ("probe_ring_header", "edges_sequence", prefix(probe_ring.HEADER, 12)),
         ("probe_ring_header", "next", prefix(probe_ring.HEADER, 13)),
@@ -159,6 +160,7 @@ def test_clock_page_agrees_with_cpp(tmp_path: Path) -> None:
             disruptions=rng.randint(0, 10),
             time_namespace=clock_page.time_namespace(),
             estimated_error_ns=rng.randint(0, 2**32 - 1),
+            synchronized_until_raw_ns=RAW + rng.randint(0, 10**11),
         )
         writer.write(page)
 

@@ -64,6 +64,7 @@ class FleetClock:
     epoch_ns : stamp clock minus raw clock. corrected_raw_ns : when the last correction came. no_quorum : it was.
     suspected_raw_ns : since when something contradicts fleet time as this host has it, None while nothing does.
     hidden_jump_ns : by how much the raw clock may have jumped unseen, beyond the bound of `page`.
+    inherited : nothing has been measured since the page of a previous sidecar was taken over.
     corrected_error_ns, unsure_ppb : what the last correction is likely off by, 0 = not known; how far its rate may be.
     """
 
@@ -78,6 +79,7 @@ class FleetClock:
     hidden_jump_ns: int = 0
     corrected_error_ns: int = 0
     unsure_ppb: int = 0
+    inherited: bool = False
 
     @classmethod
     def start(
@@ -113,7 +115,7 @@ class FleetClock:
             disruptions=old.disruptions,
         )
         unsure_ppb = page.drift_ppb - parameters.holdover_drift_ppb
-        return cls(parameters, page, line, host, epoch_ns, unsure_ppb=unsure_ppb)
+        return cls(parameters, page, line, host, epoch_ns, unsure_ppb=unsure_ppb, inherited=True)
 
     @property
     def holdover_ppb(self) -> int:
@@ -134,21 +136,38 @@ class FleetClock:
         """What the last correction asked for, as a line over the stamp clock that begins at `now`."""
         return ClockLine(now.raw_ns + self.epoch_ns, self.target.at(now.raw_ns), self.target.rate_ppt)
 
+    def contradicted_by(self, now: CrossTimestamp, correction: Correction) -> bool:
+        """Whether the machine was paused while no sidecar watched it: the first correction after that excludes what the
+        previous sidecar has left. Of later ones peers and delays would have shown it.
+        """
+        if not self.inherited or self.suspected_raw_ns is not None:
+            return False
+        shown = self.page.at(now.raw_ns)
+        age_ns = abs(now.raw_ns + self.epoch_ns - correction.ref_ns)
+        bound_ns = (
+            shown.bound_ns + correction.bound_ns + age_ns * (self.holdover_ppb + correction.drift_ppb) // _NS
+        )
+        return abs(self._line(correction).at(now.raw_ns) - shown.fleet_ns) > bound_ns + 1
+
+    def _line(self, correction: Correction) -> ClockLine:
+        rate_ppt = round(correction.rate_ppb * 1000)
+        at_ns = correction.ref_ns + correction.correction_ns
+        return ClockLine(correction.ref_ns - self.epoch_ns, at_ns, rate_ppt)
+
     def correct(self, now: CrossTimestamp, correction: Correction) -> ClockPage:
         """Takes a correction. The first one sets the clock, later ones slew it."""
         self.tick(now)
         if self.suspected_raw_ns is not None:
             return self.page
-        ref_raw_ns = correction.ref_ns - self.epoch_ns
-        rate_ppt = round(correction.rate_ppb * 1000)
-        target = ClockLine(ref_raw_ns, correction.ref_ns + correction.correction_ns, rate_ppt)
+        self.inherited = False
+        target = self._line(correction)
         # Of hosts that are not the fleet nobody knows better than before how fast that runs.
         least_ppb = self.unsure_ppb if correction.no_quorum else 0
         self.unsure_ppb = max(correction.drift_ppb, least_ppb)
         drift_ppb = self.parameters.drift_ppb + self.unsure_ppb
         if correction.free or correction.no_quorum:
             drift_ppb = max(drift_ppb, self.holdover_ppb)
-        bound = correction.bound_ns + abs(now.raw_ns - ref_raw_ns) * drift_ppb // _NS
+        bound = correction.bound_ns + abs(now.raw_ns - target.from_ns) * drift_ppb // _NS
         self.no_quorum = correction.no_quorum
         self.corrected_error_ns = correction.estimated_error_ns
         if not (self.no_quorum and self.known):
@@ -156,7 +175,7 @@ class FleetClock:
         held = now.raw_ns - self.corrected_raw_ns <= self.parameters.holdover_after_ns
         self.target = target
         if not self.known:
-            line = ClockLine(now.raw_ns, target.at(now.raw_ns), rate_ppt)
+            line = ClockLine(now.raw_ns, target.at(now.raw_ns), target.rate_ppt)
             self.page = replace(self.page, current=line, previous=line)
         else:
             self._slew(now)
@@ -240,7 +259,12 @@ class FleetClock:
             page = self.shown
         else:
             page = self._widened(self._rebound(now, self.page.status, drift_ppb))
-        return replace(page, estimated_error_ns=self.estimated_error_ns(now))
+        # Nor that it is no longer synchronized.
+        return replace(
+            page,
+            estimated_error_ns=self.estimated_error_ns(now),
+            synchronized_until_raw_ns=self.corrected_raw_ns + self.parameters.holdover_after_ns,
+        )
 
     def estimated_error_ns(self, now: CrossTimestamp) -> int:
         """What fleet time as published is likely off by, with what is still to be slewed; 0 = not known."""

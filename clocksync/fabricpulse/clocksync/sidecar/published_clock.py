@@ -6,6 +6,7 @@ The arithmetic is `clock.fleet_clock`; here are the clocks, the page and the out
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from fabricpulse.clocksync.clock.cross_timestamp import CrossTimestamp
 from fabricpulse.clocksync.clock.fleet_clock import Correction, FleetClock, FleetClockParameters
@@ -17,6 +18,7 @@ from fabricpulse.clocksync.sidecar.pause import pause_watch
 from fabricpulse.clocksync.wire.messages import Line
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.run_dir import clock_page_path
+from fabricpulse.core.shm.clock_page import ClockPage
 
 log = get_logger(__name__)
 
@@ -37,16 +39,17 @@ class PublishedClock:
         self, parameters: FleetClockParameters, outputs: OutputsConfig, forget_samples: Callable[[], None]
     ) -> None:
         self.host = HostClock()
+        # Before the page is taken over, which was set before any pause that is seen later.
+        self._pauses = pause_watch()
         # First the page, which is what the sidecar is for: where both it and outputs are refused, it is named.
         self._page_file = PageFile(clock_page_path())
         self.fleet = FleetClock.start(parameters, self.host.cross_timestamp(), self._page_file.shown)
         # Until the engine says: the same as it would choose.
         self.fleet.epoch_ns &= -_EPOCH_NS
-        self._page_file.begin(self.fleet.page)
+        self._page_file.begin(self._signed(self.fleet.page))
         self.outputs = Outputs(outputs)
         self.contradictions = dict.fromkeys(("causality", "edges", "epoch", "suspend", "vmclock"), 0)
         self._forget_samples = forget_samples
-        self._pauses = pause_watch()
         self._contradicted_s: float | None = None
 
     def stamp_now_ns(self) -> int:
@@ -78,6 +81,8 @@ class PublishedClock:
         """Takes a correction. Returns what was published minus what the correction asks for, ns; 0 at the first."""
         now = self.host.cross_timestamp()
         self.tick()
+        if self.fleet.contradicted_by(now, correction):
+            self.contradict("edges")
         known = self.fleet.known
         shown = self.fleet.page.at(now.raw_ns).fleet_ns
         self.fleet.correct(now, correction)
@@ -136,10 +141,16 @@ class PublishedClock:
             self.contradict("epoch")
 
     def _publish(self, now: CrossTimestamp) -> None:
-        while not self._page_file.write(self.fleet.published(now)):
+        while not self._page_file.write(self._signed(self.fleet.published(now))):
             # This process had no core for longer than the lead of the new line.
             now = self.host.cross_timestamp()
             self.fleet.postpone(now, self._page_file.shown)
+
+    def _signed(self, page: ClockPage) -> ClockPage:
+        """With the pauses that are known of: a later one contradicts it, as readers see themselves."""
+        return replace(
+            page, suspended_ns=self._pauses.suspended_ns, vmclock_marker=self._pauses.vmclock_marker
+        )
 
     def _publish_outputs(self) -> None:
         self.outputs.publish(self.fleet.shown, self.host.cross_timestamp(), self.fleet.holdover_ppb)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from fabricpulse.core._atomic import fence
 from fabricpulse.core.files import file_identity
+from fabricpulse.core.pauses import SUSPEND_NS, marker_of, open_vmclock, suspended_ns
 from fabricpulse.core.shm.mapping import (
     LayoutError,
     MappedFile,
@@ -19,8 +20,8 @@ from fabricpulse.core.shm.mapping import (
 from fabricpulse.core.shm.virtual_clock import VirtualClock, host_now_ns, open_virtual_clock
 
 MAGIC = 0x314B434F4C435046
-VERSION = 4
-PAGE = struct.Struct("<II qqq qqq qqqq qqq qqq qqQQ")
+VERSION = 5
+PAGE = struct.Struct("<II qqq qqq qqqq qqq qqq qqQQ qqQ")
 SEQUENCE_OFFSET = 16
 PAGES_OFFSET = 24
 FILE_SIZE = PAGES_OFFSET + 2 * PAGE.size
@@ -31,6 +32,7 @@ _FROM_OFFSET = 8  # of current.from_ns in a page
 # A host clock this far from where the page has it was stepped.
 STEP_NS = 20_000
 WIDEST_NS = 2**60
+_NEVER_NS = 2**63 - 1
 _TRIES = 4
 # Attempts at a copy, between which the writer may have the core: it decides in some us. All of them take some ms, and
 # one of them succeeds however fast it writes.
@@ -108,11 +110,18 @@ class ClockPage:
     disruptions: int
     time_namespace: int = 0
     estimated_error_ns: int = 0
+    synchronized_until_raw_ns: int = _NEVER_NS
+    suspended_ns: int = -1
+    vmclock_marker: int = 0
 
     def at(self, raw_ns: int) -> FleetTime:
         """Fleet time when CLOCK_MONOTONIC_RAW showed `raw_ns`."""
         line = self.current if raw_ns >= self.current.from_ns else self.previous
-        status = ClockStatus.UNKNOWN if raw_ns > self.valid_until_raw_ns else self.status
+        status = self.status
+        if status == ClockStatus.SYNCHRONIZED and raw_ns > self.synchronized_until_raw_ns:
+            status = ClockStatus.HOLDOVER
+        if raw_ns > self.valid_until_raw_ns:
+            status = ClockStatus.UNKNOWN
         bound_ns = self.bound_ns + abs(raw_ns - self.bound_ref_raw_ns) * self.drift_ppb // 1_000_000_000
         likely_ns = self.estimated_error_ns if status == ClockStatus.SYNCHRONIZED else 0
         return FleetTime(line.at(raw_ns), bound_ns, status, likely_ns)
@@ -131,6 +140,20 @@ class ClockPage:
         time_then = self.at(self.raw_ns(host_ns))
         return time_then._replace(bound_ns=time_then.bound_ns + self.host_bound_ns)
 
+    def paused(self, suspended_ns: int, vmclock_marker: int) -> bool:
+        """Whether the machine was paused since fleet time was set, by what it says of that now (core.pauses).
+
+        vmclock_marker : plus one, 0 where there is no VMClock.
+        """
+        if 0 <= self.suspended_ns < suspended_ns - SUSPEND_NS:
+            return True
+        return 0 not in (vmclock_marker, self.vmclock_marker) and vmclock_marker != self.vmclock_marker
+
+    def disrupted(self) -> "ClockPage":
+        """The page, which something contradicts."""
+        told = self.status in (ClockStatus.SYNCHRONIZED, ClockStatus.HOLDOVER)
+        return replace(self, status=ClockStatus.DISRUPTED) if told else self
+
     def checked(self, raw_before_ns: int, host_ns: int, raw_after_ns: int) -> "ClockPage":
         """The page with what the host clock has done since the sidecar sampled it, by a later reading of both clocks.
 
@@ -140,10 +163,8 @@ class ClockPage:
         expected_ns = self.raw_ns(host_ns)
         apart = abs(expected_ns - raw_before_ns), abs(expected_ns - raw_after_ns)
         stepped = not raw_before_ns <= expected_ns <= raw_after_ns and min(apart) > STEP_NS
-        status = self.status
-        if stepped and status in (ClockStatus.SYNCHRONIZED, ClockStatus.HOLDOVER):
-            status = ClockStatus.DISRUPTED
-        return replace(self, status=status, host_bound_ns=min(self.host_bound_ns + max(apart), WIDEST_NS))
+        page = self.disrupted() if stepped else self
+        return replace(page, host_bound_ns=min(self.host_bound_ns + max(apart), WIDEST_NS))
 
 
 _virtual_clock_of_process = functools.cache(open_virtual_clock)
@@ -152,10 +173,9 @@ _virtual_clock_of_process = functools.cache(open_virtual_clock)
 _NO_LINE = ClockLine(0, 0, 0)
 _NO_PAGE = ClockPage(ClockStatus.UNKNOWN, _NO_LINE, _NO_LINE, 0, 0, 0, 0, _NO_LINE, _NO_LINE, 0, 0, 0)
 _SEQUENCE_END = SEQUENCE_OFFSET + 4
-_NEVER_NS = 2**63
-# What `now` needs of a page: its line, bound_ref_raw_ns, bound_ns, drift_ppb, valid_until_raw_ns, status,
-# estimated_error_ns.
-_Plain = tuple[int, int, int, int, int, int, int, ClockStatus, int]
+# What `now` needs of a page: its line, bound_ref_raw_ns, bound_ns, drift_ppb, until when it says what it says, status,
+# estimated_error_ns; the most that the machine may have been suspended.
+_Plain = tuple[int, int, int, int, int, int, int, ClockStatus, int, int]
 _fleet_time = tuple.__new__
 
 
@@ -190,8 +210,9 @@ class ClockPageReader:
         self._virtual_clock = virtual_clock or _virtual_clock_of_process()
         self._file = MappedFile(path, MAGIC, VERSION, FILE_SIZE)
         self._time_namespace = time_namespace()
+        self._vmclock = open_vmclock()
         self._copied, self._copy, self._decided_ns = b"", _NO_PAGE, _NEVER_NS
-        self._plain: _Plain = (0, 0, 0, 0, 0, 0, 0, ClockStatus.UNKNOWN, 0)
+        self._plain: _Plain = self._plain_of(_NO_PAGE)
         if not self._same_namespace(self.read()):
             self._file.close()
             raise TimeNamespaceError(
@@ -213,15 +234,22 @@ class ClockPageReader:
     def now(self) -> FleetTime:
         """Fleet time now. Check its status first: UNKNOWN means that there is none."""
         raw_ns = self._follow()
-        from_ns, to_ns, rate_ppt, ref_ns, bound_ns, drift_ppb, until_ns, status, likely_ns = self._plain
-        if from_ns <= raw_ns <= until_ns and raw_ns >= ref_ns:
+        from_ns, to_ns, rate_ppt, ref_ns, bound_ns, drift_ppb, until_ns, status, likely_ns, slept_ns = (
+            self._plain
+        )
+        if (
+            from_ns <= raw_ns <= until_ns
+            and raw_ns >= ref_ns
+            and suspended_ns() <= slept_ns
+            and not self._vmclock
+        ):
             # As `at`, for a quarter of its cost: this is called in loops.
             elapsed = raw_ns - from_ns
             scaled = elapsed * rate_ppt
             whole = scaled // 1_000_000_000_000 if scaled >= 0 else -(-scaled // 1_000_000_000_000)
             bound_ns += (raw_ns - ref_ns) * drift_ppb // 1_000_000_000
             return _fleet_time(FleetTime, (to_ns + elapsed + whole, bound_ns, status, likely_ns))
-        shown = self._copy.at(raw_ns)
+        shown = self._unless_paused(self._copy).at(raw_ns)
         # Timestamp in the future: the page is from a previous boot.
         strange = raw_ns < ref_ns or status == ClockStatus.UNKNOWN
         return shown._replace(status=ClockStatus.UNKNOWN, estimated_error_ns=0) if strange else shown
@@ -266,18 +294,19 @@ class ClockPageReader:
     def _plain_of(self, page: ClockPage) -> _Plain:
         line = page.current
         status = page.status if self._same_namespace(page) else ClockStatus.UNKNOWN
+        until_ns = page.valid_until_raw_ns
+        if status == ClockStatus.SYNCHRONIZED:
+            until_ns = min(until_ns, page.synchronized_until_raw_ns)
         likely_ns = page.estimated_error_ns if status == ClockStatus.SYNCHRONIZED else 0
         return (
             *(line.from_ns, line.to_ns, line.rate_ppt),
-            *(
-                page.bound_ref_raw_ns,
-                page.bound_ns,
-                page.drift_ppb,
-                page.valid_until_raw_ns,
-                status,
-                likely_ns,
-            ),
+            *(page.bound_ref_raw_ns, page.bound_ns, page.drift_ppb),
+            *(until_ns, status, likely_ns),
+            page.suspended_ns + SUSPEND_NS if page.suspended_ns >= 0 else _NEVER_NS,
         )
+
+    def _unless_paused(self, page: ClockPage) -> ClockPage:
+        return page.disrupted() if page.paused(suspended_ns(), marker_of(self._vmclock)) else page
 
     def convert(self, host_ns: int) -> FleetTime:
         """A stamp of the host clock that was taken before this call, on fleet time.
@@ -299,7 +328,7 @@ class ClockPageReader:
     def read(self) -> ClockPage:
         """The page that is in force; UNKNOWN while its writer is stopped where no page is."""
         self._follow()
-        return self._copy
+        return self._unless_paused(self._copy)
 
 
 class ClockPageWriter:
@@ -322,9 +351,12 @@ class ClockPageWriter:
 
     @property
     def in_force(self) -> ClockPage:
-        """The page that readers have; UNKNOWN where its raw clock is another than ours."""
+        """The page that readers have; UNKNOWN where its raw clock is another than ours, or the machine was paused since
+        it was set.
+        """
         page = _unpacked(self._map[_PLACES[self._sequence >> 1 & 1]])
-        if _same_clock(page.time_namespace, self._time_namespace):
+        paused = page.paused(suspended_ns(), marker_of(open_vmclock()))
+        if not paused and _same_clock(page.time_namespace, self._time_namespace):
             return page
         return replace(page, status=ClockStatus.UNKNOWN)
 
@@ -353,6 +385,7 @@ class ClockPageWriter:
             page.host_bound_ns,
             page.disruptions,
             self._time_namespace,
+            *(page.synchronized_until_raw_ns, page.suspended_ns, page.vmclock_marker),
         )
         # No reader uses this one: a copy begun while it was in force ends with another sequence.
         self._map[_PLACES[~self._sequence >> 1 & 1]] = body
@@ -383,6 +416,7 @@ def _unpacked(data: bytes) -> ClockPage:
         *(ClockLine(*f[12:15]), ClockLine(*f[15:18])),
         *(f[18], f[19], f[20], f[21]),
         f[1],
+        *(f[22], f[23], f[24]),
     )
 
 
