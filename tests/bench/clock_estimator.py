@@ -238,7 +238,7 @@ def _ranks(*ranks: float) -> Iterator[None]:
 ABLATIONS: dict[str, Callable[[], Any]] = {
     "as built": ExitStack,
     "no drift of the rate": lambda: _set(
-        edge_filter, _DRIFT_PPB_S=0.0, _DRIFT_CHANGE=0.0, _OPEN=(1.0, 1.0, 0.0)
+        edge_filter, _DRIFT_PPB_S=0.0, _DRIFT_CHANGE=0.0, _OPEN=(0.1, 0.25, 0.0)
     ),
     "only the fastest packets": lambda: _ranks(0.0),
     "always an eighth": lambda: _ranks(1 / 8),

@@ -40,8 +40,11 @@ _GATE_SIGMAS, _GATE_NS = 8.0, 20_000.0
 # A measurement off by so many standard deviations, the filter's error taken as at least so many ns, counts as one off
 # by that much only; several in a row on one side tell that the rate has changed.
 _ASIDE_SIGMAS, _ASIDE_NS, _ASIDE = 3.0, 20.0, 2
-# How much less offset, rate and drift are then known, in squares of what the measurement is off by.
-_OPEN = (1.0, 1.0, 0.25)
+# How much less offset, rate and drift are then known, in squares of what the measurement is off by. A rate, or drift,
+# that changed so many seconds ago has moved the offset, or both, since: they are off together. Were they taken for
+# independent, a measurement before the end of the round would turn the rate the wrong way.
+_OPEN = (0.1, 0.25, 0.25)
+_CHANGED_S = 2.0
 # A gap that is wider than usual by 2 e tells of an error from -e to e: of its variance, this share of e squared, and
 # a little more, as slow packets are more often those of one direction.
 _GAP_SHARE = 0.5
@@ -169,7 +172,12 @@ class EdgeFilter:
         if abs(self._aside) >= _ASIDE:
             oo, ro, do, rr, dr, dd = self.state.covariance
             o, r, d = (share * innovation**2 for share in _OPEN)
-            self.state = replace(self.state, covariance=(oo + o, ro, do, rr + r, dr, dd + d))
+            ago, moved = _CHANGED_S, _CHANGED_S**2 / 2
+            covariance = (
+                *(oo + o + r * ago**2 + d * moved**2, ro + r * ago + d * moved * ago, do + d * moved),
+                *(rr + r + d * ago**2, dr + d * ago, dd + d),
+            )
+            self.state = replace(self.state, covariance=covariance)
         return False
 
     def _at(self, t_ns: int) -> LineState:
