@@ -2,12 +2,16 @@
 
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from fabricpulse.clocksync.clock.cross_timestamp import CrossTimestamp
 from fabricpulse.clocksync.clock.fleet_clock import FleetClock, FleetClockParameters
+from fabricpulse.clocksync.coordinator.anchor_rates import AnchorRates, UtcRate
 from fabricpulse.clocksync.coordinator.fleet import Fleet
 from fabricpulse.clocksync.sidecar.sidecar import correction_of
+from fabricpulse.clocksync.solve.solve_input import RoundInput
 from fabricpulse.clocksync.wire.messages import (
     PROTOCOL,
     EdgeName,
@@ -76,11 +80,11 @@ class Anchored:
         info = HostInfo(1, "", (), tuple(names), "system" if host == ANCHOR else "none")
         return RoundReport(PROTOCOL, host, 1, 1, now, pack_edges(edges), line, anchor, "", 0, info)
 
-    def play_round(self, t_s: float) -> None:
+    def play_round(self, t_s: float, *, answered: bool = True) -> None:
         for host in HOSTS:
             self.fleet.report(self.report(host, t_s), t_s)
         self.fleet.solve_round(t_s + 0.2)
-        for host in HOSTS:
+        for host in HOSTS if answered else ():
             line = self.fleet.roster.members[host].line
             assert line is not None
             reply = RoundReply(
@@ -135,3 +139,37 @@ def test_a_fleet_of_worse_clocks_says_so_in_one_setting(turn_ppb: int) -> None:
     of_two_minds = Anchored(turn_ppb, 5_000)
     of_two_minds.fleet.holdover_drift_ppb = 1_000
     assert any(of_two_minds.outside(30))
+
+
+def test_what_is_known_of_the_rate_is_of_the_last_solve(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not of what hosts run at, who may not have been answered: the rate may have come back to that since."""
+    seen: list[float] = []
+    take = UtcRate.take
+
+    def spy(rate: UtcRate, last_ppb: NDArray[np.float64], *arguments: object, anchored: bool) -> float:
+        seen.append(float(last_ppb[0]))
+        return take(rate, last_ppb, *arguments, anchored=anchored)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(UtcRate, "take", spy)
+    fleet = Anchored(0, slew_ppb=60_000, sure_ns=300_000)
+    for second in range(-_HEARD_S, 4):
+        fleet.play_round(float(second), answered=second < 2)
+    line = fleet.fleet.roster.members[ANCHOR].line
+    assert line is not None
+    assert line.rate_ppt != fleet.report(ANCHOR, 4.0).line.rate_ppt  # type: ignore[union-attr]
+    fleet.play_round(4.0, answered=False)
+    assert seen[-1] * 1000 == pytest.approx(line.rate_ppt, abs=1)
+
+
+def test_utc_of_an_old_report_is_as_unsure_as_its_rate() -> None:
+    """The report of an anchor was three seconds on its way; its clock may have been slewed by 50 ppm all the time."""
+    fleet = Fleet()
+    anchored = Anchored(0)
+    anchored.fleet = fleet
+    for second in range(-_HEARD_S, 0):
+        anchored.play_round(float(second))
+    rows = fleet._table.rows
+    utc = AnchorRates(*np.tile(np.array([[0.0], [-50_000.0], [50_000.0]]), len(rows)))
+    reported = RoundInput.from_reports(rows, 2.0, 0.0, utc.rate_ppb, utc.off_ppb)
+    hosts = reported.hosts(reported.host_ns + 3 * S, 250.0)
+    assert hosts.anchor_bound_ns[0] == pytest.approx(1_000 + 150_000)

@@ -10,7 +10,7 @@ from tests.fixtures.clock_election import undisputed
 
 from fabricpulse.clocksync.solve.graph_solve import Edges, SolveParameters, solve
 from fabricpulse.clocksync.solve.hosts import Hosts
-from fabricpulse.clocksync.solve.outliers import faulty_hosts, outlier_limit_ns, typical_size
+from fabricpulse.clocksync.solve.outliers import faulty_hosts, outlier_limits_ns, typical_size
 
 
 def pairs(rng: np.random.Generator, hosts: int, degree: int) -> tuple[np.ndarray, np.ndarray]:
@@ -70,7 +70,8 @@ def judge(seed: int, hosts: int, degree: int, count: int) -> Judged:
     )
     solution = solve(known, edges, undisputed(hosts, 0), SolveParameters())
     residual_ns = solution.residual_ns
-    named = faulty_hosts(hosts, i, j, residual_ns, outlier_limit_ns(residual_ns))
+    limits_ns = outlier_limits_ns(hosts, i, j, residual_ns, edges.bound_ns)
+    named = faulty_hosts(hosts, i, j, residual_ns, limits_ns)
     total = np.bincount(np.concatenate([i, j]), minlength=hosts)
     safe = honest & (3 * to_honest > 2 * total)
     return Judged(
@@ -111,14 +112,36 @@ def test_a_host_with_one_faulty_host_among_two_peers_is_not_named() -> None:
     """By two edges nobody is judged, and a faulty host's own edges count only once."""
     i, j = np.array([0, 0, 0, 0, 1, 2]), np.array([1, 2, 3, 4, 5, 5])
     residual_ns = np.array([4e5, -1e6, 9e5, -3e5, 0.0, 0.0])
-    assert faulty_hosts(6, i, j, residual_ns, 300.0) == [0]
+    assert faulty_hosts(6, i, j, residual_ns, np.full(len(i), 300.0)) == [0]
 
 
 def test_when_everything_is_wrong_not_everybody_is_named() -> None:
     """Of more than a third of the hosts nobody can tell who is right."""
     rng = np.random.default_rng(3)
     i, j = pairs(rng, 30, 8)
-    assert len(faulty_hosts(30, i, j, rng.uniform(-1e6, 1e6, len(i)), 300.0)) <= 10
+    residual_ns = rng.uniform(-1e6, 1e6, len(i))
+    assert len(faulty_hosts(30, i, j, residual_ns, np.full(len(i), 300.0))) <= 10
+
+
+@pytest.mark.parametrize("queue_ns", [3e4, 3e5])
+def test_a_host_behind_a_long_queue_is_not_named(queue_ns: float) -> None:
+    """All its packets of one direction wait: its edges contradict each other by as much as their bounds allow. Where
+    bounds do not allow it, it is named.
+    """
+    rng = np.random.default_rng(4)
+    for _ in range(50):
+        i, j = pairs(rng, 12, 8)
+        queued = (i == 3) | (j == 3)
+        wrong_ns = np.where(queued, rng.uniform(0, queue_ns / 2, len(i)), 0.0)
+        residual_ns = np.where(i == 3, wrong_ns, -wrong_ns)
+        residual_ns = np.where(
+            queued, residual_ns - np.median(residual_ns[queued]), rng.normal(0, 20, len(i))
+        )
+        bounds_ns = 600 + np.where(queued, queue_ns / 2, 0.0)
+        limits_ns = outlier_limits_ns(12, i, j, residual_ns, bounds_ns)
+        assert faulty_hosts(12, i, j, residual_ns, limits_ns) == []
+    unsaid_ns = outlier_limits_ns(12, i, j, residual_ns, np.full(len(i), 600.0))
+    assert faulty_hosts(12, i, j, residual_ns, unsaid_ns) == [3]
 
 
 def test_typical_size_errors_are_those_of_most_edges_or_of_those_that_agree() -> None:

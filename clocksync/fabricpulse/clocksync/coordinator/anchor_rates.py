@@ -6,6 +6,7 @@ between them do not. The longer the anchor is heard, the tighter the limits.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,12 +28,23 @@ _FORGET_PPB_S = 1.0
 _OLDEST_REF_NS, _SURER = 1_800e9, 2
 
 
-def anchor_rates(known: Columns, rows: Records) -> tuple[Floats, Floats, Floats]:
+class AnchorRates(NamedTuple):
     """UTC's rate minus that of each anchor's stamp clock, ppb, from its last reports, NaN where it is not known; and
     the lowest and the highest that it can be, by what the anchor says of its errors.
-
-    known : what earlier rows said of it; changed.
     """
+
+    rate_ppb: Floats
+    low_ppb: Floats
+    high_ppb: Floats
+
+    @property
+    def off_ppb(self) -> Floats:
+        """How far rate_ppb may be off."""
+        return np.maximum(self.high_ppb - self.rate_ppb, self.rate_ppb - self.low_ppb)
+
+
+def anchor_rates(known: Columns, rows: Records) -> AnchorRates:
+    """Of each row. known : what earlier rows said of it; changed."""
     columns, slots = known.at, rows["slot"]
     elapsed = (rows["host_ns"] - columns["anchor_host_ns"][slots]).astype(np.float64)
     rates: Floats = columns["anchor_rate_ppb"][slots]
@@ -48,7 +60,7 @@ def anchor_rates(known: Columns, rows: Records) -> tuple[Floats, Floats, Floats]
     for name in ("anchor_ns", "host_ns"):
         column = name if name == "anchor_ns" else "anchor_host_ns"
         columns[column][slots[told]] = rows[name][told]
-    return np.where(rows["anchored"], rates, np.nan), low, high
+    return AnchorRates(np.where(rows["anchored"], rates, np.nan), low, high)
 
 
 def _limits(
@@ -94,28 +106,28 @@ class UtcRate:
 
     def take(
         self,
+        last_ppb: Floats,
         hosts: Hosts,
         solution: Solution,
-        low_ppb: Floats,
-        high_ppb: Floats,
+        utc: AnchorRates,
         now_s: float,
         *,
         anchored: bool,
     ) -> float:
-        """After a solve. low_ppb, high_ppb : as anchor_rates says. anchored : the timeline rests on anchors, or has
-        done so. Returns unsure_ppb, 0 where there is no UTC to be off from.
+        """After a solve. last_ppb : the rates that the last one found, which unsure_ppb is of. anchored : the timeline
+        rests on anchors, or has done so. Returns unsure_ppb, 0 where there is no UTC to be off from.
         """
         if not anchored:
             self.unsure_ppb = np.inf
             return 0.0
         # What was known holds on, as far as the fleet's rate stays what it was by its own oscillators.
         kept = hosts.known & solution.placed
-        changed = np.abs(np.median((solution.rate_ppb - hosts.rate_ppb)[kept])) if kept.any() else np.inf
+        changed = np.abs(np.median((solution.rate_ppb - last_ppb)[kept])) if kept.any() else np.inf
         self.unsure_ppb += float(changed) + _FORGET_PPB_S * max(now_s - self._solved_s, 0.0)
         self._solved_s = now_s
         heard = np.isfinite(hosts.anchor_ns) & solution.placed & ~solution.falsetickers
         if heard.any():
-            off = np.maximum(solution.rate_ppb - low_ppb, high_ppb - solution.rate_ppb)[heard]
+            off = np.maximum(solution.rate_ppb - utc.low_ppb, utc.high_ppb - solution.rate_ppb)[heard]
             # One that does not know is no reason to believe another one less; one that lies is not to be believed.
             self.unsure_ppb = min(self.unsure_ppb, float(np.sort(off)[len(off) // 2]))
         return min(self.unsure_ppb, 2 * FREE_PPB)

@@ -9,7 +9,7 @@ from fabricpulse.clocksync.coordinator.doubted_hosts import DoubtedHosts
 from fabricpulse.clocksync.coordinator.members import Columns
 from fabricpulse.clocksync.solve.graph_solve import Edges, Solution
 from fabricpulse.clocksync.solve.hosts import Hosts
-from fabricpulse.clocksync.solve.outliers import HOLD_S, faulty_hosts, outlier_limit_ns, unexplained_jumps
+from fabricpulse.clocksync.solve.outliers import HOLD_S, faulty_hosts, outlier_limits_ns, unexplained_jumps
 from fabricpulse.clocksync.solve.solve_input import Ints
 from fabricpulse.clocksync.wire.messages import RESIDUAL, RESIDUAL_DTYPE
 from fabricpulse.clocksync.wire.report_table import Records
@@ -82,7 +82,7 @@ class FaultDetector:
         n = len(rows)
         columns, slots = self._columns.at, rows["slot"]
         self._doubted.watch(slots, edges, solution, now_s)
-        limit_ns = outlier_limit_ns(solution.residual_ns)
+        limit_ns = outlier_limits_ns(n, edges.i, edges.j, solution.residual_ns, edges.bound_ns)
         outlier = np.abs(solution.residual_ns) > limit_ns
         block = np.zeros(len(outlier), RESIDUAL_DTYPE)
         block["edge"] = numbers

@@ -169,14 +169,16 @@ class Fleet:
         self._fresh = {}
         self.missing = len(self._expected)
         # What the last solve said is no measurement of now.
+        placed = columns["placed"].copy()
         columns["placed"] = False
         columns["estimated_error_ns"] = 0
         columns["reported_edges"] = 0
         columns["reported_edges"][rows["slot"]] = rows["edges"]
         if not len(rows):
             return None
-        utc_ppb, low_ppb, high_ppb = anchor_rates(self.roster.columns, rows)
-        reported = RoundInput.from_reports(rows, now_s, self.holdover_drift_ppb * self.stale_s, utc_ppb)
+        utc = anchor_rates(self.roster.columns, rows)
+        unnoticed_ns = self.holdover_drift_ppb * self.stale_s
+        reported = RoundInput.from_reports(rows, now_s, unnoticed_ns, utc.rate_ppb, utc.off_ppb)
         self.awaited = ()
         if not reported.known.any() and self._too_early(rows, now_s - self._first_s):
             return None
@@ -214,14 +216,10 @@ class Fleet:
         if not solution.root_lost:
             self._root_s = now_s
         self.nic_biases.learn(places, edges, solution)
-        unsure_ppb = self.utc_rate.take(
-            hosts,
-            solution,
-            low_ppb,
-            high_ppb,
-            now_s,
-            anchored=self.quorum is not None and self.quorum.anchored,
-        )
+        # By what the last solve said, of which hosts may not have heard.
+        last_ppb = np.where(placed[slots], columns["rate_ppt"][slots] * 1e-3, hosts.rate_ppb)
+        anchored = self.quorum is not None and self.quorum.anchored
+        unsure_ppb = self.utc_rate.take(last_ppb, hosts, solution, utc, now_s, anchored=anchored)
         self._deliver(rows, host_now, solution, unsure_ppb)
         self._assess(rows, records["edge"], edges, solution, now_s)
         return solution

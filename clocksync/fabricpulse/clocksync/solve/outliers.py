@@ -39,16 +39,27 @@ def typical_size(sizes: Floats) -> float:
     return by_quarter if half > 4 * by_quarter else float(half)
 
 
-def outlier_limit_ns(residual_ns: Floats) -> float:
-    """An edge with a larger residual than this does not fit."""
-    return max(_OUTLIER_NS, _OUTLIER_SCALE * typical_size(np.abs(residual_ns)))
+def outlier_limits_ns(
+    hosts: int, i: NDArray[np.intp], j: NDArray[np.intp], residual_ns: Floats, bound_ns: Floats
+) -> Floats:
+    """Of each edge: one with a larger residual does not fit; others as in faulty_hosts. bound_ns : what each can hide.
+
+    A queue that all packets of one direction wait in makes that larger than others', and the residual, too: stamps are
+    right. Where all edges of a host have such queues, it may have been placed wrong by the least of them.
+    """
+    limit_ns = max(_OUTLIER_NS, _OUTLIER_SCALE * typical_size(np.abs(residual_ns)))
+    queue_ns: Floats = np.maximum(bound_ns - np.median(bound_ns), 0.0)
+    misplaced_ns = np.full(hosts, np.inf)
+    for ends in i, j:
+        np.minimum.at(misplaced_ns, ends, queue_ns)
+    return limit_ns + queue_ns + misplaced_ns[i] + misplaced_ns[j]
 
 
 def faulty_hosts(
-    hosts: int, i: NDArray[np.intp], j: NDArray[np.intp], residual_ns: Floats, limit_ns: float
+    hosts: int, i: NDArray[np.intp], j: NDArray[np.intp], residual_ns: Floats, limit_ns: Floats
 ) -> list[int]:
     """The hosts most of whose edges do not fit, the worst first; i, j : hosts at the ends of each edge. residual_ns :
-    measured minus solved offset of each edge; it fits if it is at most `limit_ns`.
+    measured minus solved offset of each edge; it fits if it is at most `limit_ns`, of each.
 
     One by one: an edge between a faulty host and another says nothing of the other, so the edges of a host that has
     been named are left out before the next is looked for. A host that the others have pulled away, more than half of
@@ -89,10 +100,11 @@ def faulty_hosts(
             left = ~gone[peers]
             # Of each edge, where the host would have to be for it to fit.
             wanted = place_ns[peers] + sign[its] * residual_ns[edge[its]]
-            middle = _majority(wanted[left], limit_ns)
+            limits = limit_ns[edge[its]]
+            middle = _majority(wanted[left], float(np.median(limits[left])))
             if middle is not None:
                 place_ns[host] = middle
-                now = np.abs(wanted - middle) > limit_ns
+                now = np.abs(wanted - middle) > limits
                 outlier[edge[its]] = now
                 bad[host] = int((now & left).sum())
                 np.add.at(bad, peers, now.astype(np.intp) - of_those)

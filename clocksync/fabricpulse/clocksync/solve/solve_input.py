@@ -40,6 +40,7 @@ class RoundInput:
     anchor_bound_ns: NDArray[np.float64]
     unnoticed_ns: NDArray[np.float64]
     anchor_rate_ppb: NDArray[np.float64]
+    anchor_unsure_ppb: NDArray[np.float64]
     placed: NDArray[np.bool_]
     missed_ns: NDArray[np.float64] | float = 0.0
 
@@ -49,10 +50,12 @@ class RoundInput:
         rows: Records,
         now_s: float,
         unnoticed_ns: float,
-        anchor_rate_ppb: NDArray[np.float64] | None = None,
+        anchor_rate_ppb: NDArray[np.float64],
+        anchor_unsure_ppb: NDArray[np.float64],
     ) -> "RoundInput":
         """From `rows` at `now_s`. unnoticed_ns : what clocks may have done together while nobody saw it.
-        anchor_rate_ppb : UTC's rate minus the clock's by each anchor, NaN while it is not known.
+        anchor_rate_ppb, anchor_unsure_ppb : UTC's rate minus the clock's by each anchor, NaN while it is not known,
+        and how far that may be off.
         """
         known, anchored = rows["known"].copy(), rows["anchored"]
         return cls(
@@ -66,7 +69,8 @@ class RoundInput:
             np.where(anchored, rows["anchor_ns"].astype(np.float64), np.nan),
             np.where(anchored, rows["anchor_bound_ns"].astype(np.float64), np.inf),
             np.where(rows["no_quorum"], 0.0, unnoticed_ns),
-            np.full(len(rows), np.nan) if anchor_rate_ppb is None else anchor_rate_ppb,
+            anchor_rate_ppb,
+            anchor_unsure_ppb,
             known.copy(),
         )
 
@@ -111,7 +115,10 @@ class RoundInput:
         since_s = (host_now - self.host_ns).astype(np.float64) * 1e-9
         rate_known = np.isfinite(self.anchor_rate_ppb)
         turned_ns = np.where(rate_known, self.anchor_rate_ppb * since_s, 0.0)
-        free_ns = np.where(rate_known, 0.0, _FREE_PPB * (np.abs(since_s) + MAX_ROUND_S))
+        # An anchor may be slewed: UTC's rate is known as far as what the anchor has said of UTC limits it.
+        free_ns = np.where(
+            rate_known, self.anchor_unsure_ppb * np.abs(since_s), _FREE_PPB * (np.abs(since_s) + MAX_ROUND_S)
+        )
         return Hosts(
             np.where(self.known, self._correction_at(host_now), 0),
             np.where(self.known, self.rate_ppt * 1e-3, 0.0),
