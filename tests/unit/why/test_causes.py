@@ -288,9 +288,7 @@ def test_edges_to_a_nic_of_another_job_that_is_gone_are_no_loss() -> None:
         now = {
             "processes": [Sample({"instance": h}, 1.0) for h in HOSTS],
             "connected": [Sample(labels | {"network": "rail0"}, 1.0)],
-            "probes": [
-                Sample(labels | {"what": w}, v) for w, v in (("received", 60.0), ("inbound_lost", 40.0))
-            ],
+            "loss_in": [Sample(labels, 0.4)],
             "lossy_edges": [Sample(labels | {"peer": h, "peer_device": d}, 0.5) for h, d in lossy],
             "gone": [Sample({"instance": "h9", "device": d}, 1.0) for d in RAILS],
         }

@@ -208,6 +208,23 @@ def test_loss_before_a_full_port_is_no_bad_cable() -> None:
     assert first(facts) == "nic_loss"
 
 
+@pytest.mark.parametrize(("times", "cause"), [(3.0, "incast"), (1.0, "nic_loss")])
+def test_probes_with_a_queue_of_their_own_are_lost_at_a_full_port(times: float, cause: str) -> None:
+    """Switch ports with a queue for each flow pass probes at once and drop some of them while all else waits. That the
+    cable is well is known by what it carries: more than ever before.
+    """
+    into = NicId("h5", "rail1")
+    facts = with_flows(
+        slow(all_to_all()),
+        lambda f: f.target == into,
+        **WAITS,
+        sent=times * 3e9,
+        retransmits=25.0,
+    )
+    facts = with_nic(facts, *into, loss_in=0.007, edges=5.0, lossy_edges=3.0)
+    assert first(facts) == cause
+
+
 def test_a_host_that_takes_too_little_is_neither_a_bad_cable_nor_a_slow_link() -> None:
     """Its switch port is paused, the queue before it grows and overflows; its own NIC says who is the reason."""
     nic = NicId("h2", "rail1")

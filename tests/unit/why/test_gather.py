@@ -10,9 +10,14 @@ from fabricpulse.why.gather import Times, gather
 from fabricpulse.why.queries import Scope
 
 HOSTS = tuple(f"h{number:03d}" for number in range(200))
+COMPONENTS = ("mesh", "nic", "qp", "clocksync-sidecar")
 _ASKED = re.compile(r'"fabricpulse_question", "(\w+)", "", ""\)')
 # What a question that is put by itself is about.
-_ALONE = {"fabricpulse_qp_processes": "processes", "fabricpulse_qp_owd_seconds_bucket": "delay"}
+_ALONE = {
+    "fabricpulse_qp_processes": "processes",
+    "fabricpulse_qp_owd_seconds_bucket": "delay",
+    "fabricpulse_build_info": "exporters",
+}
 
 
 class Server(PromQl):
@@ -30,7 +35,7 @@ class Server(PromQl):
         self.texts |= dict.fromkeys(names, query)
         if not names:  # one question, as it is
             alone = next(name for word, name in _ALONE.items() if word in query)
-            return self.answers[alone]
+            return self.answers.get(alone, [])
         return [
             Sample(sample.labels | {"fabricpulse_question": name}, sample.value)
             for name in names
@@ -56,6 +61,7 @@ def ask(delays: dict[str, list[Sample]], window_s: int = 120) -> tuple[Facts, Se
         {
             "processes": [Sample({"instance": host}, 1.0) for host in HOSTS],
             "sent": [Sample(sent(n), 1e9) for n in range(len(HOSTS))],
+            "exporters_counted": [Sample({"daemon": name}, float(len(HOSTS))) for name in COMPONENTS],
             **delays,
         }
     )
@@ -96,3 +102,20 @@ def test_floors_of_slow_flows_and_of_as_many_others() -> None:
     asked = set(re.findall(r"h\d{3}", server.texts["floor"]))
     assert {"h076", "h077"} <= asked
     assert len(asked) == 96
+
+
+def test_exporters_are_listed_where_one_is_missing() -> None:
+    """How many there are tells that all are; which one is not is asked then."""
+    facts, server = ask({"recorded_delay": all_flows(20e-6)})
+    assert {h.exporters for h in facts.hosts} == {frozenset(("mesh", "nic", "qp", "clocksync"))}
+    assert not any("exporters" in names for names in server.requests)
+    counted = [Sample({"daemon": name}, len(HOSTS) - float(name == "mesh")) for name in COMPONENTS]
+    there = [
+        Sample({"instance": host, "daemon": name}, 1.0)
+        for host in HOSTS
+        for name in COMPONENTS
+        if (host, name) != ("h007", "mesh")
+    ]
+    answers = {"recorded_delay": all_flows(20e-6), "exporters_counted": counted, "exporters": there}
+    facts, _ = ask(answers)
+    assert [h.name for h in facts.hosts if "mesh" not in h.exporters] == ["h007"]

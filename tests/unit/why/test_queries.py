@@ -1,5 +1,6 @@
 """Every question is PromQL on series that exist, whatever the names of jobs and hosts are."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -8,8 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import fabricpulse.why.causes
 from fabricpulse.core.metrics.catalogue import load_catalogue
 from fabricpulse.why.queries import (
+    EXPORTERS,
     FLOOR,
     GONE,
     HISTORY,
@@ -26,11 +29,13 @@ from fabricpulse.why.queries import (
 
 RULES = Path(__file__).parents[3] / "rules" / "recording"
 RECORDED = re.findall(r"record: (\S+)", "".join(p.read_text() for p in RULES.glob("*.yaml")))
+CAUSES = Path(next(iter(fabricpulse.why.causes.__path__)))
 ALL = (
     PROCESSES,
     *QUERIES,
     RECORDED_DELAY,
     WORKLOADS,
+    EXPORTERS,
     GONE,
     FLOOR,
     LOSSY_EDGES,
@@ -48,6 +53,17 @@ def test_series_exist(query: Query) -> None:
         re.sub("_(bucket|sum|count)$", "", name) if name not in known else name for name in named
     } <= known
     promql_parser.parse(Scope("train-7", ("h0", "h1"), 'cluster="a"').fill(query.text))
+
+
+def test_evidence_names_its_query() -> None:
+    """What shows a piece of evidence is a query that has been put, or none."""
+    asked = {query.name for query in ALL} | {""}
+    for file in CAUSES.glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Evidence":
+                query = node.args[2] if len(node.args) > 2 else ast.Constant("")
+                either = [query.body, query.orelse] if isinstance(query, ast.IfExp) else [query]
+                assert {one.value for one in either if isinstance(one, ast.Constant)} <= asked, file.name
 
 
 # What a label can hold: no NUL, which PromQL has no string for.

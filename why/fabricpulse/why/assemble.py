@@ -20,12 +20,11 @@ from fabricpulse.why.facts import (
     Process,
     Wait,
 )
-from fabricpulse.why.queries import QUERIES
 
 _THROTTLED_BITS = 0b1110_1000
 # From which share of lost probes on an edge is dead, or its other end sends none: no loss of the NIC at this end.
 _ALL_LOST = 0.98
-_DROPS = tuple(q.name for q in QUERIES if q.name.startswith("drops_"))
+_EXPORTERS = ("mesh", "nic", "qp", "clocksync-sidecar")
 
 
 @dataclass
@@ -41,13 +40,14 @@ class Gathered:
 def assemble(workload: str, at_s: float, window_s: float, got: Gathered) -> Facts:
     """Facts of answers. Labels that are missing or absurd cost the sample they belong to."""
     now, before = _finite(got.now), _finite(got.before)
+    flows = flows_of(now, before)
     return Facts(
         workload=workload,
         at_s=at_s,
         window_s=window_s,
         hosts=_host_facts(got),
-        nics=_nics(now, before),
-        flows=flows_of(now, before),
+        nics=_nics(now, before, flows),
+        flows=flows,
         ranks=ranks_of(now, before),
         collectives=collectives_of(now, before),
         clocks=_clocks(now),
@@ -89,6 +89,10 @@ def _host_facts(got: Gathered) -> tuple[Host, ...]:
     for s in got.now.get("exporters", ()):
         component = s.labels.get("daemon", "")
         exporters[s.labels.get("instance", "")].add(component.removesuffix("-sidecar"))
+    hosts = sorted(hosts_of(got))
+    if "exporters" not in got.now and exporters_answer(got):
+        for host in hosts:
+            exporters[host].update(("mesh", "nic", "qp", "clocksync"))
     for host in now:
         exporters[host].add("qp")
     dead = _by_instance(got.now.get("dead", ()))
@@ -100,11 +104,17 @@ def _host_facts(got: Gathered) -> tuple[Host, ...]:
             frozenset(exporters[host]),
             dead.get(host),
         )
-        for host in sorted(hosts_of(got))
+        for host in hosts
     )
 
 
-def _nics(now: Answers, before: Answers) -> tuple[Nic, ...]:
+def exporters_answer(got: Gathered) -> bool:
+    """Whether all exporters are known to answer on all hosts."""
+    count = {s.labels.get("daemon"): s.value for s in got.now.get("exporters_counted", ())}
+    return all(count.get(name) == len(hosts_of(got)) for name in _EXPORTERS)
+
+
+def _nics(now: Answers, before: Answers, flows: Iterable[Flow]) -> tuple[Nic, ...]:
     values = {name: _by_nic(samples) for name, samples in now.items()}
     speed_before, sent_before = _by_nic(before.get("speed", ())), _by_nic(before.get("transmitted", ()))
     networks = {
@@ -114,7 +124,7 @@ def _nics(now: Answers, before: Answers) -> tuple[Nic, ...]:
     loss, lossy = loss_of(now), _lossy_edges(now)
     ids = set(networks) | {nic for nic in _by_nic(now.get("speed", ())) if not networks}
     # Of a host's NICs those that carry the job, and those of the fabric that the mesh knows.
-    ids |= {f.source for f in flows_of(now, before)}
+    ids |= {f.source for f in flows}
 
     def of(name: str, nic: NicId) -> float | None:
         return values.get(name, {}).get(nic)
@@ -122,7 +132,6 @@ def _nics(now: Answers, before: Answers) -> tuple[Nic, ...]:
     found = []
     for nic in sorted(ids):
         connected = of("connected", nic)
-        drops = [d for name in _DROPS if (d := of(name, nic)) is not None]
         loss_in, loss_out = loss.get(nic, (None, None))
         found.append(
             Nic(
@@ -140,7 +149,7 @@ def _nics(now: Answers, before: Answers) -> tuple[Nic, ...]:
                 loss_out,
                 lossy.get(nic),
                 of("edges", nic),
-                sum(drops) if drops else None,
+                of("drops", nic),
                 of("pause_sent", nic),
                 of("pause_received", nic),
                 of("pcie_stalled", nic),
@@ -156,19 +165,12 @@ def _nics(now: Answers, before: Answers) -> tuple[Nic, ...]:
 
 def loss_of(now: Answers) -> dict[NicId, tuple[float | None, float | None]]:
     """Share of probes lost, in and out."""
-    rates: defaultdict[NicId, dict[str, float]] = defaultdict(dict)
-    for s in now.get("probes", ()):
-        nic = NicId(s.labels.get("instance", ""), s.labels.get("device", ""))
-        rates[nic][s.labels.get("what", "")] = s.value
-    found = {}
-    for nic, r in rates.items():
-        into = r.get("received", 0.0) + r.get("inbound_lost", 0.0)
-        out = r.get("sent", 0.0)
-        found[nic] = (
-            r.get("inbound_lost", 0.0) / into if into > 0 else None,
-            min(r.get("outbound_lost", 0.0) / out, 1.0) if out > 0 else None,
-        )
-    return found
+    into, out = _by_nic(now.get("loss_in", ())), _by_nic(now.get("loss_out", ()))
+    return {
+        # A probe that was sent in one scrape interval may be known to be lost in the next.
+        nic: (into.get(nic), None if nic not in out else min(out[nic], 1.0))
+        for nic in into.keys() | out.keys()
+    }
 
 
 def _lossy_edges(now: Answers) -> dict[NicId, float]:

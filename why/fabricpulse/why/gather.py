@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.web.prometheus import PromQl, RefusedError, Sample
 from fabricpulse.why.analysis import SLOW_DELAY_S, Analysis
-from fabricpulse.why.assemble import Gathered, assemble, flows_of, hosts_of, loss_of
+from fabricpulse.why.assemble import Gathered, assemble, exporters_answer, flows_of, hosts_of, loss_of
 from fabricpulse.why.facts import Facts, Flow
 from fabricpulse.why.queries import (
+    EXPORTERS,
     FLOOR,
     GONE,
     HISTORY,
@@ -124,6 +125,8 @@ async def _second_round(prom: PromQl, scope: Scope, times: Times, got: Gathered)
     texts = {
         query.name: replace(scope, hosts=tuple(hosts)).fill(query.text) for query, hosts in questions if hosts
     }
+    if not exporters_answer(got):
+        texts["exporters"] = scope.fill(EXPORTERS.text)
     recorded, sending = got.now.get("delay", ()), sum(s.value > 0 for s in got.now.get("sent", ()))
     if got.queries.get("delay") == scope.fill(RECORDED_DELAY.text) and len(recorded) < _MOST_OF * sending:
         # Recorded of a part of them: by rules of one cluster of several, or for a short time.

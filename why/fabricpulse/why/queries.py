@@ -5,8 +5,9 @@ Placeholders: `{job}` matchers of the workload's own series, `{hosts}` of its ho
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 _NIC = "instance, device"
 _FLOW = "instance, device, peer, peer_device"
@@ -33,6 +34,23 @@ def _last(metric: str, by: str, matchers: str = "{hosts}", how: str = "max") -> 
     return f"{how} by ({by}) (last_over_time({metric}{{{matchers}}}[{{w}}]))"
 
 
+def _share(lost: str, of: str) -> str:
+    """Of the probes of each NIC."""
+    some, whole = (
+        _rate("fabricpulse_nic_probes_total", f'{{hosts}}, what=~"{what}"', _NIC) for what in (lost, of)
+    )
+    return f"{some} / {whole}"
+
+
+def _summed(counters: Iterable[str]) -> str:
+    """Of each NIC, over those of the counters that it has."""
+    each = (
+        f'label_replace(rate({counter}{{{{hosts}}}}[{{w}}]), "counter", "{counter}", "", "")'
+        for counter in counters
+    )
+    return f"sum by ({_NIC}) ({' or '.join(each)})"
+
+
 def _mean(rate: str) -> str:
     """Over those that move, if any do: an exporter keeps what ended processes have counted, and that stands still."""
     return f"avg by (collective) ({rate} > 0) or avg by (collective) ({rate})"
@@ -51,11 +69,13 @@ _DROPS = (
 )
 _PCIE = "fabricpulse_nic_pcie_link_"
 
+_EXPORTERS = "group by (instance, daemon) (last_over_time(fabricpulse_build_info{{hosts}}[{w}]))"
+
 # Which hosts run the job, now and before: all other questions are about these.
 PROCESSES = Query("processes", _last("fabricpulse_qp_processes", "instance", "{job}", "sum"), before=True)
 
 QUERIES = (
-    Query("exporters", "group by (instance, daemon) (last_over_time(fabricpulse_build_info{{hosts}}[{w}]))"),
+    Query("exporters_counted", f"count by (daemon) ({_EXPORTERS})"),
     Query("connected", _last("fabricpulse_nic_connected", _NIC + ", network", how="min")),
     Query("disconnects", _increase("fabricpulse_nic_disconnects_total")),
     Query(
@@ -75,9 +95,11 @@ QUERIES = (
         f"{_rate('fabricpulse_nic_link_transmitted_bytes_total', '{hosts}', _NIC)}",
         before=True,
     ),
-    Query("probes", _rate("fabricpulse_nic_probes_total", "{hosts}", _NIC + ", what")),
+    # Shares and no rates: of a large job these are most of what is sent and read.
+    Query("loss_in", _share("inbound_lost", "received|inbound_lost")),
+    Query("loss_out", _share("outbound_lost", "sent")),
     Query("edges", _last("fabricpulse_nic_edges", _NIC, '{hosts}, state!="degraded"', "sum")),
-    *(Query(f"drops_{number}", _rate(metric, "{hosts}", _NIC)) for number, metric in enumerate(_DROPS)),
+    Query("drops", _summed(_DROPS)),
     Query("pause_sent", f"max by ({_NIC}) (rate(fabricpulse_nic_pfc_pause_transmitted_seconds_total{{{{hosts}}}}[{{w}}]))"),
     Query("pause_received", f"max by ({_NIC}) (rate(fabricpulse_nic_pfc_pause_received_seconds_total{{{{hosts}}}}[{{w}}]))"),
     Query("nic_slowed", _rate("fabricpulse_nic_cnp_packets_handled_total", "{hosts}", _NIC)),
@@ -91,8 +113,8 @@ QUERIES = (
     Query("pcie_stalled", _last("fabricpulse_nic_pcie_outbound_stalled_writes_ratio", _NIC)),
     Query(
         "pcie_share",
-        f"{_last(_PCIE + 'width_lanes', _NIC)} * {_last(_PCIE + 'transfers_per_second', _NIC)} / "
-        f"({_last(_PCIE + 'width_lanes_attainable', _NIC)} * {_last(_PCIE + 'transfers_per_second_attainable', _NIC)})",
+        f"max by ({_NIC}) ({_PCIE}width_lanes{{{{hosts}}}} * {_PCIE}transfers_per_second{{{{hosts}}}} / "
+        f"({_PCIE}width_lanes_attainable{{{{hosts}}}} * {_PCIE}transfers_per_second_attainable{{{{hosts}}}}))",
     ),
     Query("sent", _rate("fabricpulse_qp_sent_bytes_total", "{job}", _FLOW), before=True),
     Query("delay", _delay(0.5), before=True),
@@ -139,6 +161,8 @@ RECORDED_WINDOW_S = 120
 # Queried where the workload is not known.
 WORKLOADS = Query("workloads", "count by (workload) (last_over_time(fabricpulse_qp_processes{{any}}[{w}]))")
 # Second round, about few hosts or only when needed.
+# Of a large job thousands, of which hardly ever one is missing.
+EXPORTERS = Query("exporters", _EXPORTERS)
 LOSSY_EDGES = Query(
     "lossy_edges",
     f"(sum by ({_FLOW}) (increase(fabricpulse_edge_probes_lost_total{{{{hosts}}}}[{{w}}])) / "
@@ -175,20 +199,7 @@ class Scope:
 
     def fill(self, text: str) -> str:
         """A query as Prometheus takes it."""
-        label = quote(self.workload)
-        matchers = {
-            "job": f"workload={label}",
-            "others": f"workload!={label}",
-            "any": 'workload!=""',
-            "fleet": 'instance!=""',
-            "hosts": f"instance=~{quote(alternatives(self.hosts))}",
-        }
-        if self.only:
-            matchers["job"] += f", instance=~{quote(alternatives(self.only))}"
-        if self.extra:
-            matchers = {name: f"{own}, {self.extra}" for name, own in matchers.items()}
-        matchers["gpu_hosts"] = f"Hostname=~{quote(alternatives(self.hosts))}"
-        plain = {"w": f"{self.window_s}s", "e": f"{self.events_s}s"} | matchers
+        plain = self._plain
         # In one pass: names are what strangers have chosen, and may look like placeholders.
         # `{{job}}` brings its own braces, `{job}` stands among others.
         return re.sub(
@@ -196,6 +207,24 @@ class Scope:
             lambda m: f"{{{plain[m[1]]}}}" if m[1] else plain[m[2]],
             text,
         )
+
+    @cached_property
+    def _plain(self) -> Mapping[str, str]:
+        """What stands for each placeholder. Once for all queries: the hosts of a large job are long to write."""
+        label, hosts = quote(self.workload), quote(alternatives(self.hosts))
+        matchers = {
+            "job": f"workload={label}",
+            "others": f"workload!={label}",
+            "any": 'workload!=""',
+            "fleet": 'instance!=""',
+            "hosts": f"instance=~{hosts}",
+        }
+        if self.only:
+            matchers["job"] += f", instance=~{quote(alternatives(self.only))}"
+        if self.extra:
+            matchers = {name: f"{own}, {self.extra}" for name, own in matchers.items()}
+        matchers["gpu_hosts"] = f"Hostname=~{hosts}"
+        return {"w": f"{self.window_s}s", "e": f"{self.events_s}s"} | matchers
 
 
 def quote(value: str) -> str:

@@ -50,8 +50,7 @@ class _Answer(msgspec.Struct):
 _DECODER = msgspec.json.Decoder(_Answer)
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(msgspec.Struct, frozen=True):
     """labels : without the name; the caller owns them. value : never NaN; +-Inf as they are."""
 
     labels: dict[str, str]

@@ -36,7 +36,7 @@ def find(a: Analysis) -> Iterator[Finding]:
             f"each takes {a.duration:.2f} times as long as before; of the time that a turn has become longer, "
             f"{min(share, 1.0):.0%} is between them",
             0.6 if a.duration <= SLOWER else grows(share, _MOST, 0.95, 0.3, 0.6),
-            "bandwidth",
+            "busy",
         ),
     ]
     if a.duration > SLOWER and a.queued_flows:

@@ -13,6 +13,7 @@ is back and carries its share again is listed after what slows the job now.
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
+from math import fsum
 
 from fabricpulse.why.analysis import Analysis, nic_subject
 from fabricpulse.why.causes.hang import heads_of
@@ -63,7 +64,7 @@ def find(a: Analysis) -> Iterator[Finding]:
 
 
 def _many(network: str, gone: list[tuple[Nic, Finding]]) -> Finding:
-    nics = [nic for nic, _ in gone]
+    nics = sorted((nic for nic, _ in gone), key=lambda nic: nic.id)
     names = ", ".join(str(nic.id) for nic in nics[:_MANY])
     more = f" and {len(nics) - _MANY} more" if len(nics) > _MANY else ""
     evidence = [
@@ -79,7 +80,7 @@ def _carries_on(a: Analysis, nic: Nic) -> bool:
     if nic.connected is not False or nic.disconnects or nic.link_downs or nic.failovers:
         return False
     flows = a.flows_of(nic.id)
-    now, before = sum(f.sent or 0 for f in flows), sum(f.sent_before or 0 for f in flows)
+    now, before = fsum(f.sent or 0 for f in flows), fsum(f.sent_before or 0 for f in flows)
     return before > 0 and now >= _AS_BEFORE * before
 
 

@@ -3,13 +3,15 @@
 Identified by probes (share lost in one direction, on how many of the NIC's edges) and by the job's retransmissions over
 this NIC. Loss that several edges share belongs to the NIC; loss of one edge of several is a hint only: it may be the
 path. So is a little loss while flows of this and of another job wait in queues on the same rail: a full queue drops,
-too. Loss towards a NIC for which all senders and probes wait is that of such a queue. Edges to a NIC that was gone lose
+too. Loss towards a NIC for which all senders wait is that of such a queue where probes wait as well, or much more goes
+into the NIC than before. Edges to a NIC that was gone lose
 everything, and prove nothing about the NIC at their other end. Loss of probes alone is a hint where the job sends so
 much over the NIC that it would have had to retransmit, and has not: probes may be of another traffic class, or the
 host too busy to receive them.
 """
 
 from collections.abc import Iterator
+from math import fsum
 
 from fabricpulse.why.analysis import SLOW_DELAY_S, Analysis, nic_subject
 from fabricpulse.why.facts import Nic
@@ -28,6 +30,8 @@ _PACKET = 65_536.0
 _EXPECTED = 10.0
 # What a full queue may lose of probes; a link that is broken may lose as little.
 _OF_A_QUEUE = 0.03
+# How many times as much as before goes into a NIC that more was put upon.
+_MORE = 1.5
 
 
 def find(a: Analysis) -> Iterator[Finding]:
@@ -54,7 +58,7 @@ def find(a: Analysis) -> Iterator[Finding]:
             Evidence(
                 f"{loss:.1%} of the probes that {nic.id} {way} are lost",
                 grows(loss, LOSS, 0.03, 0.3, 0.4) if alone or full else grows(loss, LOSS, 0.03, 0.7, 0.93),
-                "loss_in",
+                "loss_in" if way == "receives" else "loss_out",
             )
         ]
         if shared >= 2 and nic.edges:
@@ -70,14 +74,23 @@ def find(a: Analysis) -> Iterator[Finding]:
         elif contradiction := _contradiction(a, nic):
             found = as_hint(found, contradiction)
         elif _waits(a, nic):
-            found = as_hint(found, "all that goes into it waits, probes as well: a queue that is full loses")
+            found = as_hint(found, "all that goes into it waits: a queue that is full loses")
         yield found
 
 
 def _waits(a: Analysis, nic: Nic) -> bool:
-    """Whether what it loses, it loses before its port: a broken cable loses and delays nothing."""
-    probes = [f.probe_s for f in a.incasts.get(nic.id, ()) if f.probe_s is not None]
-    return (nic.loss_in or 0) > (nic.loss_out or 0) and bool(probes) and min(probes) > SLOW_DELAY_S
+    """Whether what it loses, it loses before its port: a broken cable loses and delays nothing, and passes no more than
+    before. Probes need not wait where the switch port has a queue for each flow.
+    """
+    into = a.incasts.get(nic.id, ())
+    if not into or (nic.loss_in or 0) <= (nic.loss_out or 0):
+        return False
+    probes = [f.probe_s for f in into if f.probe_s is not None]
+    if probes and min(probes) > SLOW_DELAY_S:
+        return True
+    flows = [f for f in a.flows_of(nic.id) if f.target == nic.id]
+    sent, before = fsum(f.sent or 0.0 for f in flows), fsum(f.sent_before or 0.0 for f in flows)
+    return _loss(nic) < _OF_A_QUEUE and 0 < _MORE * before < sent
 
 
 def _contradiction(a: Analysis, nic: Nic) -> str:

@@ -34,7 +34,7 @@ def find(a: Analysis) -> Iterator[Finding]:
                 Evidence(
                     f"rank {rank.rank} on this host enters each collective {late.late_s * 1e3:.1f} ms late",
                     0.8,
-                    "rank_duration",
+                    "rank_busy",
                 )
             )
             subjects = [("rank", rank.communicator, str(rank.rank)), ("host", rank.host)]

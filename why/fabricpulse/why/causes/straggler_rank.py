@@ -99,11 +99,11 @@ def find(a: Analysis) -> Iterator[Finding]:
                 f"rank {rank.rank} enters each collective {late.late_s * 1e3:.1f} ms late: it is in it for "
                 f"{late.usual_s * 1e3 - late.late_s * 1e3:.1f} ms, the others for {late.usual_s * 1e3:.1f} ms",
                 grows(late.late_s / late.usual_s, _LATE, 0.5, 0.85, 0.95),
-                "rank_duration",
+                "rank_busy",
             )
         ]
         if late.also:
-            evidence.append(Evidence(f"{late.also} more ranks of {rank.host} are late", 0.0, "rank_duration"))
+            evidence.append(Evidence(f"{late.also} more ranks of {rank.host} are late", 0.0, "rank_busy"))
         network = [f for f in a.queued_flows if rank.host in (f.source.host, f.target.host)]
         if not network and a.quick_s is not None:
             evidence.append(Evidence(f"no flow of {rank.host} waits in a queue", 0.5, "delay"))
