@@ -6,6 +6,7 @@ as long as it takes: at most a twentieth of a core. Only where a tree would beco
 pauses are shorter.
 """
 
+import gc
 import os
 import select
 import signal
@@ -84,6 +85,8 @@ class TreeSurvey:
         try:
             signal.alarm(_LONGEST_S)
             os.nice(_NICE)
+            # A collection would write to every object of the parent's, and so copy all of them.
+            gc.freeze()
             _, document, findings = self._learner.compute(now_s)
             document["computed"] = rfc3339(time.time_ns(), 0)
             view = memoryview(msgspec.msgpack.encode(surveyed(document, now_s, findings)))

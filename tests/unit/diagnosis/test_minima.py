@@ -111,6 +111,17 @@ def test_what_a_pair_is_now(two_way, now):
     assert lasting(slots(*two_way)) == [now]
 
 
+def test_pairs_of_a_large_fleet_are_looked_at_in_parts(fleet, monkeypatch):
+    """Where a part ends makes no difference to any pair."""
+    *_, whole, coverage = fleet.minima.delays({}, (SLOTS - 0.001) * SLOT_S)
+    monkeypatch.setattr("fabricpulse.diagnosis.tree.minima._BLOCK", 7)
+    *_, parts, same = fleet.minima.delays({}, (SLOTS - 0.001) * SLOT_S)
+    assert len(whole) > 100 and len(whole) % 7
+    assert coverage == same
+    for column in ("a", "b", "two_way_ns", "samples"):
+        assert np.array_equal(getattr(whole, column), getattr(parts, column))
+
+
 def test_a_nic_that_has_moved_is_at_its_new_leaf_within_three_slots():
     """Its longer pairs are long, its shorter ones short, and no other pair changes."""
     fabric = Fabric(Plan(hosts=32, per_leaf=8, leaves_per_pod=0, congested=0.0), 9)

@@ -1,5 +1,6 @@
 """Temporary peers: what is dealt, for how long, and how long what they have told is believed."""
 
+import copy
 import math
 import random
 import time
@@ -26,6 +27,18 @@ from fabricpulse.diagnosis.worker_messages import Answer, Declared
 pytestmark = pytest.mark.simulation
 
 PODS = Plan(hosts=256, per_leaf=16, leaves_per_pod=4)
+
+
+@pytest.fixture(scope="module")
+def learned() -> LiveSurvey:
+    """A fabric of pods of which all is known. Not to be changed: to learn it costs more than most tests."""
+    return LiveSurvey(Fabric(PODS, 3)).learn()
+
+
+@pytest.fixture
+def survey(learned: LiveSurvey) -> LiveSurvey:
+    """The same, to go on with."""
+    return copy.deepcopy(learned)
 
 
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
@@ -180,11 +193,10 @@ def test_levels() -> None:
     assert math.isnan(found[4])
 
 
-def test_a_nic_that_was_moved_is_not_told_at_its_old_leaf() -> None:
+def test_a_nic_that_was_moved_is_not_told_at_its_old_leaf(survey: LiveSurvey) -> None:
     """Its host tells that it was disconnected: what temporary peers have measured of it counts no more, it is never
     told beside its old neighbours once its standing edges are known anew, and rounds find its new place.
     """
-    survey = LiveSurvey(Fabric(PODS, 3)).learn()
     assert not survey.told_wrongly()
     survey.fabric.move(5, int(survey.fabric.leaf[100]))
     survey.moved(5)
@@ -199,11 +211,10 @@ def test_a_nic_that_was_moved_is_not_told_at_its_old_leaf() -> None:
 @pytest.mark.parametrize(
     "change_ns", [-2500.0, 900.0, *(pytest.param(ns, marks=pytest.mark.slow) for ns in (-900.0, 2500.0))]
 )
-def test_a_stack_that_has_changed_makes_no_neighbours(change_ns: float) -> None:
+def test_a_stack_that_has_changed_makes_no_neighbours(survey: LiveSurvey, change_ns: float) -> None:
     """The stack term of a NIC is another one, without a disconnect: its old pairs would seem nearer, or farther, than
     they are. They are measured again, and nothing is told wrongly meanwhile.
     """
-    survey = LiveSurvey(Fabric(PODS, 3)).learn()
     before = survey.learner.kept
     survey.fabric.term[5] += change_ns
     survey.stand_anew()
@@ -215,9 +226,8 @@ def test_a_stack_that_has_changed_makes_no_neighbours(change_ns: float) -> None:
     assert survey.all_pairs() > 0.999
 
 
-def test_what_the_tree_stands_on_is_measured_anew_in_time() -> None:
+def test_what_the_tree_stands_on_is_measured_anew_in_time(survey: LiveSurvey) -> None:
     """Hours later, when pairs are half as old as they may become, they are dealt again, and none is lost."""
-    survey = LiveSurvey(Fabric(PODS, 3)).learn()
     before = survey.learner.kept
     survey.now_s += LONGEST_S / 2 + 3600
     survey.compute()
@@ -230,9 +240,9 @@ def test_what_the_tree_stands_on_is_measured_anew_in_time() -> None:
 
 
 @pytest.mark.parametrize(("share", "told"), [(0.04, True), (0.2, False)])
-def test_a_tree_that_the_pairs_contradict_is_not_told(share: float, told: bool) -> None:
+def test_a_tree_that_the_pairs_contradict_is_not_told(learned: LiveSurvey, share: float, told: bool) -> None:
     """Where many pairs are nearer than the class that they should be of, which no queue makes them, nothing is told."""
-    tree = LiveSurvey(Fabric(PODS, 1)).learn().tree
+    tree = learned.tree
     near = np.random.default_rng(1).random(len(tree.delays)) < share
     delays = replace(tree.delays, two_way_ns=tree.delays.two_way_ns - 2000.0 * near)
     document = topology_document(replace(tree, delays=delays), Coverage(hosts=9), 60.0)

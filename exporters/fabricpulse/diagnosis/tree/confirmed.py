@@ -64,13 +64,7 @@ def undivided(tree: FabricTree) -> NDArray[np.bool_]:
     if tree.margin_ns > _NEXT_LEVEL_NS:
         return np.zeros(n, bool)
     fit = np.abs(tree.residuals()) < tree.margin_ns
-    both = tree.separate()[fit]
-    levels, depth = _levels(tree.groups, tree.group_of)
-    # Of each end the part of the group that holds both: a group below, or the NIC itself.
-    x, y = (
-        np.where((part := levels[depth[both] + 1, end]) > 0, part, n + end)
-        for end in (tree.delays.a[fit], tree.delays.b[fit])
-    )
+    both, x, y = (column[fit] for column in parts_of(tree))
     pairs = np.unique(np.stack([both, np.minimum(x, y), np.maximum(x, y)]), axis=1)
     told = np.bincount(pairs[0], minlength=n)
     found = np.zeros(n, bool)
@@ -86,6 +80,19 @@ def undivided(tree: FabricTree) -> NDArray[np.bool_]:
             possible -= sum(count * (count - 1) // 2 for count in several)
         found[number] = told[number] >= min(UNDIVIDED * size, math.ceil(_SMALL_SHARE * possible))
     return found
+
+
+def parts_of(tree: FabricTree) -> tuple[Ints, Ints, Ints]:
+    """Of each pair the smallest group that holds both NICs, and of either end the part of it: the group below, or
+    -1 - its number of a NIC that is in none.
+    """
+    both = tree.separate()
+    levels, depth = _levels(tree.groups, tree.group_of)
+    x, y = (
+        np.where((part := levels[depth[both] + 1, end]) > 0, part, -1 - end)
+        for end in (tree.delays.a, tree.delays.b)
+    )
+    return both, x, y
 
 
 def _named(tree: FabricTree) -> tuple[Group, ...]:

@@ -10,6 +10,7 @@ from collections import defaultdict
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
 
 from fabricpulse.diagnosis.tree.measured import Floats, Ints
 
@@ -60,11 +61,11 @@ def _denied(groups: Ints, a: Ints, b: Ints, score: Floats) -> NDArray[np.bool_]:
 
 def joined(n: int, a: Ints, b: Ints, score: Floats) -> Ints:
     """The group of each of n NICs, by number of one of its NICs. score : of each pair, nats for being together."""
+    use = (score != 0) & _connected(n, a, b, score)
     between: list[dict[int, float]] = [{} for _ in range(n)]
-    for x, y, nats in zip(a.tolist(), b.tolist(), score.tolist(), strict=True):
-        if nats:
-            between[x][y] = between[x].get(y, 0.0) + nats
-            between[y][x] = between[y].get(x, 0.0) + nats
+    for x, y, nats in zip(a[use].tolist(), b[use].tolist(), score[use].tolist(), strict=True):
+        between[x][y] = between[x].get(y, 0.0) + nats
+        between[y][x] = between[y].get(x, 0.0) + nats
     heap = [(-nats, x, y) for x in range(n) for y, nats in between[x].items() if x < y and nats >= ENOUGH]
     heapq.heapify(heap)
     parent = list(range(n))
@@ -91,6 +92,17 @@ def joined(n: int, a: Ints, b: Ints, score: Floats) -> Ints:
             root = parent[root]
         parent[x] = root
     return np.array(parent, np.int64)
+
+
+def _connected(n: int, a: Ints, b: Ints, score: Floats) -> NDArray[np.bool_]:
+    """Of each pair whether its NICs could come together at all, over pairs that speak for it. At the top of a large
+    fleet nearly none can, and those that cannot would be most of the memory.
+    """
+    near = score > 0
+    graph = csr_array((np.ones(np.count_nonzero(near), np.int8), (a[near], b[near])), shape=(n, n))
+    _, part = connected_components(graph, directed=False)
+    found: NDArray[np.bool_] = part[a] == part[b]
+    return found
 
 
 def settled(groups: Ints, a: Ints, b: Ints, score: Floats, rounds: int = 3) -> Ints:

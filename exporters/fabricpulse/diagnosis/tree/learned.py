@@ -88,19 +88,19 @@ def topology_document(
 
 def unseparated(tree: FabricTree) -> int:
     """Leaves that no pairs hold apart from each other leaf of their pod."""
-    between: dict[tuple[int, int], float] = defaultdict(float)
+    n = len(tree.groups)
     leaf = tree.of_kind(Kind.LEAF)
     a, b = leaf[tree.delays.a], leaf[tree.delays.b]
     across = (a >= 0) & (b >= 0) & (a != b)
-    for x, y, nats in zip(a[across].tolist(), b[across].tolist(), tree.score[across].tolist(), strict=True):
-        between[min(x, y), max(x, y)] += nats
-    apart: dict[int, int] = defaultdict(int)
-    for (x, y), nats in between.items():
-        if nats <= -ENOUGH and tree.groups[x].parent == tree.groups[y].parent:
-            apart[x] += 1
-            apart[y] += 1
+    low, high = np.minimum(a, b)[across], np.maximum(a, b)[across]
+    pairs, which = np.unique(low * n + high, return_inverse=True)
+    far = np.bincount(which, tree.score[across], len(pairs)) <= -ENOUGH
+    x, y = np.divmod(pairs[far], n)
+    parent = np.array([group.parent for group in tree.groups])
+    beside_it = parent[x] == parent[y]
+    apart = np.bincount(np.concatenate([x[beside_it], y[beside_it]]), minlength=n)
     leaves = [number for number, group in enumerate(tree.groups) if group.kind is Kind.LEAF and group.nics]
     beside: dict[int, int] = defaultdict(int)
     for number in leaves:
         beside[tree.groups[number].parent] += 1
-    return sum(apart[number] < beside[tree.groups[number].parent] - 1 for number in leaves)
+    return sum(bool(apart[number] < beside[tree.groups[number].parent] - 1) for number in leaves)

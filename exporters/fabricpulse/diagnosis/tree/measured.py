@@ -20,7 +20,7 @@ def by_name(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if index % 2 else (-1, part) for index, part in enumerate(parts)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class NicFacts:
     """What is known of a NIC without any measurement.
 

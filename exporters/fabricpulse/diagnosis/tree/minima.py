@@ -25,6 +25,8 @@ _LONGER_NS = 1000.0
 _LONGEST_NAME = 300
 _NONE = np.iinfo(np.int32).max
 _NO_FACTS = HostFacts(())
+# Pairs that are looked at together: of a large fleet all slots of all pairs as numbers are hundreds of megabytes.
+_BLOCK = 1 << 14
 
 
 @dataclass(slots=True)
@@ -171,8 +173,7 @@ class TwoWayMinima:
         """All NICs, the pairs of them that are known, and what is missing. leaf_of : declared, by host/device."""
         self._advance(now_s)
         self._forget(now_s)
-        two_way, count = self._two_way()
-        slots = np.count_nonzero(np.isfinite(two_way), axis=1)
+        now_ns, slots, count = self._now()
         enough = (slots >= LEAST_SLOTS) & (count >= LEAST_SAMPLES)
         heard = (self._least[: self._pairs] != _NONE).any(axis=1)
         rows = np.flatnonzero(enough)
@@ -186,7 +187,7 @@ class TwoWayMinima:
             place[nic] = number.setdefault(texts[nic], len(number))
         ends = place[self._ends[rows]]
         nics = self._facts(number, leaf_of)
-        found = Delays.from_arrays(ends[:, 0], ends[:, 1], lasting(two_way[rows]), count[rows], nics)
+        found = Delays.from_arrays(ends[:, 0], ends[:, 1], now_ns[rows], count[rows], nics)
         both = heard.all(axis=1)
         coverage = Coverage(
             hosts=len(self._hosts),
@@ -211,16 +212,25 @@ class TwoWayMinima:
             found.append(NicFacts(host, device, networks.get(name, ""), leaf_of.get(name, ""), virtual))
         return found
 
-    def _two_way(self) -> tuple[Floats, Ints]:
-        """By pair and slot, the oldest first, inf where an end said nothing; and samples of both ends, by pair."""
+    def _now(self) -> tuple[Floats, Ints, Ints]:
+        """By pair what it is now, ns, of one that enough slots know; how many slots know it; samples of both ends."""
+        now_ns = np.full(self._pairs, np.inf)
+        slots, count = np.zeros((2, self._pairs), np.int64)
         order = np.arange(self._newest - SLOTS + 1, self._newest + 1) % SLOTS
-        least = self._least[: self._pairs, order]
-        both = (least != _NONE).all(axis=2)
-        two_way = np.where(both, least.astype(np.float64).sum(axis=2), np.inf)
-        # No packet is faster than light: clocks have moved.
-        two_way[two_way <= 0] = np.inf
-        fewest = self._samples[: self._pairs, order].min(axis=2)
-        return two_way, np.where(np.isfinite(two_way), fewest, 0).sum(axis=1, dtype=np.int64)
+        for begin in range(0, self._pairs, _BLOCK):
+            rows = slice(begin, min(begin + _BLOCK, self._pairs))
+            least = self._least[rows][:, order]
+            both = (least != _NONE).all(axis=2)
+            two_way = np.where(both, least.sum(axis=2, dtype=np.float64), np.inf)
+            # No packet is faster than light: clocks have moved.
+            two_way[two_way <= 0] = np.inf
+            finite = np.isfinite(two_way)
+            slots[rows] = finite.sum(axis=1)
+            fewest = self._samples[rows][:, order].min(axis=2)
+            count[rows] = np.where(finite, fewest, 0).sum(axis=1, dtype=np.int64)
+            known = slots[rows] >= LEAST_SLOTS
+            now_ns[rows][known] = lasting(two_way[known])
+        return now_ns, slots, count
 
     def _advance(self, now_s: float) -> None:
         slot = int(now_s // self.slot_s)

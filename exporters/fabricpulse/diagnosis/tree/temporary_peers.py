@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
-from fabricpulse.diagnosis.tree.confirmed import UNDIVIDED, confirmed
+from fabricpulse.diagnosis.tree.confirmed import UNDIVIDED, confirmed, parts_of
 from fabricpulse.diagnosis.tree.fabric_tree import FabricTree
 from fabricpulse.diagnosis.tree.grouping import ENOUGH
 from fabricpulse.diagnosis.tree.levels import Kind
@@ -45,15 +45,16 @@ class _Choice:
         self._tree, self._rng = tree, rng
         self._left = left
         self._found: list[tuple[int, int]] = []
-        rows = zip(tree.delays.a.tolist(), tree.delays.b.tolist(), strict=True)
-        self._samples = dict(zip(rows, tree.delays.samples.tolist(), strict=True))
-        self._tried = {*self._samples, *tried}
+        # One number a pair: of a large fleet there are too many for tuples. Those of the delays are in order.
+        self._measured = tree.delays.a * len(tree.nics) + tree.delays.b
+        self._tried = set(self._measured.tolist())
+        self._tried.update(self._number(a, b) for a, b in tried)
         self._parents = [group.parent for group in tree.groups]
         self._near = _Neighbours(tree)
 
     def pairs(self) -> list[tuple[int, int]]:
         tree = self._tree
-        between = self._between()
+        self._sum_up()
         children: dict[int, list[int]] = defaultdict(list)
         for number, parent in enumerate(self._parents):
             children[parent].append(number)
@@ -64,23 +65,26 @@ class _Choice:
         for number, group in enumerate(tree.groups):
             below, singles = children[number], direct[number]
             if below or group.kind is Kind.FABRIC or self._may_be_divided(number):
-                self._within(number, below, singles, between[number])
+                self._within(number, below, singles)
         return self._found
 
-    def _between(self) -> dict[int, dict[tuple[int, int], float]]:
-        """By group, of each two of its parts the nats of their pairs. A NIC is -1 - its number, a group its number."""
+    def _sum_up(self) -> None:
+        """By group, of each two of its parts the nats of their pairs; of the pairs that speak for these, how many."""
         tree = self._tree
-        found: dict[int, dict[tuple[int, int], float]] = defaultdict(dict)
-        self._inside: dict[int, int] = defaultdict(int)
-        common = tree.separate().tolist()
-        rows = zip(tree.delays.a.tolist(), tree.delays.b.tolist(), tree.score.tolist(), common, strict=True)
-        for a, b, nats, group in rows:
-            x, y = self._part(a, group), self._part(b, group)
-            key = (x, y) if x < y else (y, x)
-            of = found[group]
-            of[key] = of.get(key, 0.0) + nats
-            self._inside[group] += nats < 0
-        return found
+        group, x, y = parts_of(tree)
+        self._inside = np.bincount(group[tree.score < 0], minlength=len(tree.groups))
+        # In one column, in order of the groups.
+        least, count = -len(tree.nics), len(tree.nics) + len(tree.groups)
+        low, high = np.minimum(x, y) - least, np.maximum(x, y) - least
+        parts, which = np.unique((group * count + low) * count + high, return_inverse=True)
+        nats = np.bincount(which, tree.score, len(parts))
+        first, high = np.divmod(parts, count)
+        group, low = np.divmod(first, count)
+        low, high = low + least, high + least
+        # A near pair whose queues are never empty looks like a far one: groups are held apart by two pairs.
+        use = (nats <= -2 * ENOUGH) | ((nats <= -ENOUGH) & (low < 0))
+        self._apart = low[use], high[use], nats[use]
+        self._starts = np.searchsorted(group[use], np.arange(len(tree.groups) + 1))
 
     def _part(self, nic: int, group: int) -> int:
         at, number = -1 - nic, int(self._tree.group_of[nic])
@@ -107,23 +111,20 @@ class _Choice:
             mates = [m for m in tree.groups[int(tree.group_of[nic])].nics if m != nic]
             self._any([nic], self._rng.sample(mates, min(len(mates), 8)))
 
-    def _within(
-        self, number: int, below: list[int], singles: list[int], between: dict[tuple[int, int], float]
-    ) -> None:
+    def _within(self, number: int, below: list[int], singles: list[int]) -> None:
         """Parts of a group that may belong together."""
         groups = self._tree.groups
         parts = sorted(below, key=lambda part: -len(groups[part].nics))
         self._rng.shuffle(singles)
         apart: dict[int, set[int]] = defaultdict(set)
         once: dict[int, list[int]] = defaultdict(list)
-        for (x, y), nats in between.items():
-            # A near pair whose queues are never empty looks like a far one: groups are held apart by two pairs.
-            if nats <= -2 * ENOUGH or (nats <= -ENOUGH and min(x, y) < 0):
-                apart[x].add(y)
-                apart[y].add(x)
-                if nats > -2 * ENOUGH:
-                    once[x].append(y)
-                    once[y].append(x)
+        rows = slice(self._starts[number], self._starts[number + 1])
+        for x, y, nats in zip(*(column[rows].tolist() for column in self._apart), strict=True):
+            apart[x].add(y)
+            apart[y].add(x)
+            if nats > -2 * ENOUGH:
+                once[x].append(y)
+                once[y].append(x)
         for nic in singles:
             # So is one that seems to be alone.
             if parts and apart[-1 - nic].issuperset(parts):
@@ -196,21 +197,26 @@ class _Choice:
 
     def _again(self, a: int, b: int) -> bool:
         """The same pair once more: its queues may be empty now."""
-        key = (a, b) if a < b else (b, a)
-        return self._samples.get(key, _GIVEN_UP) < _GIVEN_UP and self._pair(a, b, again=True)
+        at = int(np.searchsorted(self._measured, key := self._number(a, b)))
+        known = at < len(self._measured) and self._measured[at] == key
+        return bool(known and self._tree.delays.samples[at] < _GIVEN_UP) and self._pair(a, b, again=True)
 
     def _pair(self, a: int, b: int, again: bool = False) -> bool:
-        key = (a, b) if a < b else (b, a)
         nics = self._tree.nics
         if self._left[a] <= 0 or self._left[b] <= 0 or nics[a].host == nics[b].host:
             return False
+        key = self._number(a, b)
         if key in self._tried and not again:
             return False
         self._tried.add(key)
         self._left[a] -= 1
         self._left[b] -= 1
-        self._found.append(key)
+        self._found.append((a, b) if a < b else (b, a))
         return True
+
+    def _number(self, a: int, b: int) -> int:
+        """Of a pair."""
+        return min(a, b) * len(self._tree.nics) + max(a, b)
 
 
 class _Neighbours:
