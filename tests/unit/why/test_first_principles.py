@@ -225,6 +225,33 @@ def test_probes_with_a_queue_of_their_own_are_lost_at_a_full_port(times: float, 
     assert first(facts) == cause
 
 
+@pytest.mark.parametrize(("edges", "cause"), [(1, ""), (2, ""), (4, "nic_loss")])
+def test_loss_on_the_way_to_some_peers_is_not_the_senders(edges: int, cause: str) -> None:
+    """Another job's NIC takes badly, or an uplink is full: of what a NIC sends there a part is lost, and the job sends
+    packets again. Where most of its edges lose, the NIC does.
+    """
+    facts = with_flows(slow(healthy()), lambda f: f.source == ("h1", "rail0"), retransmits=30.0)
+    facts = with_nic(facts, "h1", "rail0", loss_out=0.0125, edges=5.0, lossy_edges=float(edges))
+    assert [found for found, _ in likely(facts)] == ([cause] if cause else [])
+
+
+def test_loss_of_an_uplink_that_two_jobs_fill_is_no_bad_cable() -> None:
+    """Probes that cross it wait, as the packets of both jobs, and more of them are lost than a queue usually loses."""
+    crossed = {NicId("h1", "rail0"), NicId("h2", "rail0")}
+    facts = with_flows(
+        slow(all_to_all()),
+        lambda f: f.source in crossed and not first_pod(f.target.host),
+        **WAITS,
+        retransmits=30.0,
+        probe_s=200e-6,
+    )
+    for nic in crossed:
+        facts = with_nic(facts, *nic, loss_out=0.035, edges=5.0, lossy_edges=3.0)
+    other = Flow(NicId("h9", "rail0"), NicId("h5", "rail0"))
+    facts = replace(facts, other_slow_flows={"other": (other,)})
+    assert likely(facts)[0][0] == "contention_jobs"
+
+
 def test_a_host_that_takes_too_little_is_neither_a_bad_cable_nor_a_slow_link() -> None:
     """Its switch port is paused, the queue before it grows and overflows; its own NIC says who is the reason."""
     nic = NicId("h2", "rail1")

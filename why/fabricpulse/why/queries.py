@@ -42,6 +42,18 @@ def _share(lost: str, of: str) -> str:
     return f"{some} / {whole}"
 
 
+def _lost_share(lost: str, of: str) -> str:
+    """Of the probes of each edge."""
+    metric = {
+        "lost": "fabricpulse_edge_probes_lost_total",
+        "received": "fabricpulse_edge_probes_received_total",
+        "outbound_lost": "fabricpulse_edge_outbound_probes_lost_total",
+        "sent": "fabricpulse_edge_probes_sent_total",
+    }
+    some, rest = (f"sum by ({_FLOW}) (increase({metric[what]}{{{{hosts}}}}[{{w}}]))" for what in (lost, of))
+    return f"({some} / ({some} + {rest}))" if of == "received" else f"({some} / {rest})"
+
+
 def _summed(counters: Iterable[str]) -> str:
     """Of each NIC, over those of the counters that it has."""
     each = (
@@ -163,11 +175,10 @@ WORKLOADS = Query("workloads", "count by (workload) (last_over_time(fabricpulse_
 # Second round, about few hosts or only when needed.
 # Of a large job thousands, of which hardly ever one is missing.
 EXPORTERS = Query("exporters", _EXPORTERS)
+# In either direction: of a NIC that sends badly all its edges lose what it sends, of the peers of one that takes badly one.
 LOSSY_EDGES = Query(
     "lossy_edges",
-    f"(sum by ({_FLOW}) (increase(fabricpulse_edge_probes_lost_total{{{{hosts}}}}[{{w}}])) / "
-    f"(sum by ({_FLOW}) (increase(fabricpulse_edge_probes_lost_total{{{{hosts}}}}[{{w}}])) + "
-    f"sum by ({_FLOW}) (increase(fabricpulse_edge_probes_received_total{{{{hosts}}}}[{{w}}])))) > 0.005",
+    f"{_lost_share('lost', 'received')} > 0.005 or {_lost_share('outbound_lost', 'sent')} > 0.005",
 )
 # NICs of the whole fleet that were gone: edges to them lose everything, whosever they are.
 GONE = Query(

@@ -1,19 +1,19 @@
 """A NIC loses packets while it stays connected: a bad cable or port, or a switch that drops.
 
-Identified by probes (share lost in one direction, on how many of the NIC's edges) and by the job's retransmissions over
-this NIC. Loss that several edges share belongs to the NIC; loss of one edge of several is a hint only: it may be the
-path. So is a little loss while flows of this and of another job wait in queues on the same rail: a full queue drops,
-too. Loss towards a NIC for which all senders wait is that of such a queue where probes wait as well, or much more goes
-into the NIC than before. Edges to a NIC that was gone lose
-everything, and prove nothing about the NIC at their other end. Loss of probes alone is a hint where the job sends so
-much over the NIC that it would have had to retransmit, and has not: probes may be of another traffic class, or the
-host too busy to receive them.
+Identified by probes (share lost in one direction, on how many of the NIC's edges) and by the job's retransmissions
+over this NIC. Loss that most edges share belongs to the NIC; loss of a part of several is a hint only: it may be the
+path, or the NIC at the other end. So is a little loss while flows of this and of another job wait in queues on the
+same rail: a full queue drops, too. Where the probes that arrive wait as well, or all senders wait and much more goes
+into the NIC than before, the loss is that of such a queue. Edges to a NIC that was gone lose everything, and prove
+nothing about the NIC at their other end. Loss of probes alone is a hint where the job sends so much over the NIC that
+it would have had to retransmit, and has not: probes may be of another traffic class, or the host too busy to receive
+them.
 """
 
 from collections.abc import Iterator
 from math import fsum
 
-from fabricpulse.why.analysis import SLOW_DELAY_S, Analysis, nic_subject
+from fabricpulse.why.analysis import SLOW_DELAY_S, SLOW_SCORE, Analysis, lower_quarter, nic_subject
 from fabricpulse.why.facts import Nic
 from fabricpulse.why.finding import Evidence, Finding, as_hint, finding, grows
 
@@ -28,6 +28,8 @@ LOSS = 0.005
 _PACKET = 65_536.0
 # Packets a second that should have been sent again, from which on none is a contradiction.
 _EXPECTED = 10.0
+# Share of its edges that lose where the NIC does.
+_MOST_EDGES = 0.5
 # What a full queue may lose of probes; a link that is broken may lose as little.
 _OF_A_QUEUE = 0.03
 # How many times as much as before goes into a NIC that more was put upon.
@@ -51,8 +53,10 @@ def find(a: Analysis) -> Iterator[Finding]:
         if nic.lossy_edges == 0 and (nic.loss_out or 0.0) <= LOSS + 1.5 * (nic.loss_in or 0.0):
             continue
         loss = _loss(nic)
-        alone = nic.lossy_edges is not None and shared < 2 and (nic.edges or 0) >= 3
-        full = loss < _OF_A_QUEUE and shared < 2 and nic.network in crowded
+        edges = nic.edges or 0
+        # A bad NIC or cable is on the way of all of them; a part of them shares something further away.
+        alone = nic.lossy_edges is not None and edges >= 3 and shared < max(2, _MOST_EDGES * edges)
+        full = loss < _OF_A_QUEUE and (alone or shared < 2) and nic.network in crowded
         way = "receives" if (nic.loss_in or 0) >= (nic.loss_out or 0) else "sends"
         evidence = [
             Evidence(
@@ -61,36 +65,37 @@ def find(a: Analysis) -> Iterator[Finding]:
                 "loss_in" if way == "receives" else "loss_out",
             )
         ]
-        if shared >= 2 and nic.edges:
+        if shared >= 2 and nic.edges and not alone:
             evidence.append(Evidence(f"{shared:.0f} of its {nic.edges:.0f} edges lose", 0.6, "lossy_edges"))
         resent = sum(f.retransmits or 0 for f in a.flows_of(nic.id))
         if resent > 1 and not full:
-            evidence.append(
-                Evidence(f"the job sends {resent:.0f} packets a second again over it", 0.5, "retransmits")
-            )
+            # Which says that packets are lost, and not by whom.
+            strength = 0.0 if alone else 0.5
+            text = f"the job sends {resent:.0f} packets a second again over it"
+            evidence.append(Evidence(text, strength, "retransmits"))
         found = finding("nic_loss", str(nic.id), evidence, [nic_subject(nic.id)], "mesh")
         if not a.uses(nic):
             found = as_hint(found, "the job does not use this network")
         elif contradiction := _contradiction(a, nic):
             found = as_hint(found, contradiction)
         elif _waits(a, nic):
-            found = as_hint(found, "all that goes into it waits: a queue that is full loses")
+            found = as_hint(found, "what is lost waits in a queue as well: one that is full loses")
         yield found
 
 
 def _waits(a: Analysis, nic: Nic) -> bool:
-    """Whether what it loses, it loses before its port: a broken cable loses and delays nothing, and passes no more than
-    before. Probes need not wait where the switch port has a queue for each flow.
+    """Whether what it loses is lost in a queue: a broken cable delays nothing, and passes no more than before. Probes
+    need not wait where the switch port has a queue for each flow.
     """
-    into = a.incasts.get(nic.id, ())
-    if not into or (nic.loss_in or 0) <= (nic.loss_out or 0):
-        return False
-    probes = [f.probe_s for f in into if f.probe_s is not None]
-    if probes and min(probes) > SLOW_DELAY_S:
+    into = (nic.loss_in or 0) >= (nic.loss_out or 0)
+    flows = [f for f in a.flows_of(nic.id) if (f.target if into else f.source) == nic.id]
+    slow = [f for f in flows if f in a.slow_set]
+    probes, others = [f.probe_s for f in slow if f.probe_s is not None], a.probes_but(slow)
+    usual_s = lower_quarter(others) if others else 0.0
+    if probes and min(probes) > max(SLOW_DELAY_S, SLOW_SCORE * usual_s):
         return True
-    flows = [f for f in a.flows_of(nic.id) if f.target == nic.id]
     sent, before = fsum(f.sent or 0.0 for f in flows), fsum(f.sent_before or 0.0 for f in flows)
-    return _loss(nic) < _OF_A_QUEUE and 0 < _MORE * before < sent
+    return into and nic.id in a.incasts and _loss(nic) < _OF_A_QUEUE and 0 < _MORE * before < sent
 
 
 def _contradiction(a: Analysis, nic: Nic) -> str:
