@@ -17,7 +17,7 @@ LIBRARY = "libnvidia-ml.so.1"
 MOST_GPUS = 64
 _MOST_BYTES = 1 << 16
 _REAP_S = 1.0
-_SUCCESS = 0
+_SUCCESS, _NOT_SUPPORTED, NO_PERMISSION, LOST = 0, 3, 4, 15
 _UNCORRECTED, _VOLATILE = 1, 0
 
 
@@ -26,19 +26,23 @@ class NvmlGpu(msgspec.Struct, frozen=True):
 
     address : as in /sys/bus/pci/devices. uncorrected : ECC errors that could not be corrected since the driver was
     loaded. remap_pending : rows of memory are replaced at the next reset. remap_failed : there is no spare row left.
+    error : of NVML, where something could not be read that the GPU may well have; 0 for none.
     """
 
     address: str
     uncorrected: int | None = None
     remap_pending: bool | None = None
     remap_failed: bool | None = None
+    error: int = 0
 
 
 class NvmlAnswer(msgspec.Struct, frozen=True):
-    """gpus : None where NVML could not be asked; `reason` says why then."""
+    """gpus : None where NVML could not be asked; `reason` says why then. refused : how many GPUs this user may not ask,
+    which ones is not told."""
 
     gpus: tuple[NvmlGpu, ...] | None = None
     reason: str = ""
+    refused: int = 0
 
 
 class _PciInfo(ctypes.Structure):
@@ -90,14 +94,15 @@ def read(library: str = LIBRARY) -> NvmlAnswer:
     except (OSError, AttributeError):
         return NvmlAnswer(reason=f"there is no {LIBRARY}")
     if code != _SUCCESS:
-        return NvmlAnswer(reason=f"nvmlInit_v2 fails with error {code}")
+        return NvmlAnswer(reason=f"nvmlInit_v2 fails with {error_text(code)}")
     try:
         count = ctypes.c_uint()
         code = nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
         if code != _SUCCESS:
-            return NvmlAnswer(reason=f"nvmlDeviceGetCount_v2 fails with error {code}")
-        gpus = (_gpu(nvml, index) for index in range(min(count.value, MOST_GPUS)))
-        return NvmlAnswer(tuple(gpu for gpu in gpus if gpu is not None))
+            return NvmlAnswer(reason=f"nvmlDeviceGetCount_v2 fails with {error_text(code)}")
+        answers = [_gpu(nvml, index) for index in range(min(count.value, MOST_GPUS))]
+        gpus = tuple(gpu for gpu in answers if isinstance(gpu, NvmlGpu))
+        return NvmlAnswer(gpus, refused=answers.count(NO_PERMISSION))
     except AttributeError as error:
         return NvmlAnswer(reason=f"an NVML without a function that is needed: {error}")
     finally:
@@ -105,27 +110,34 @@ def read(library: str = LIBRARY) -> NvmlAnswer:
             nvml.nvmlShutdown()
 
 
-def _gpu(nvml: ctypes.CDLL, index: int) -> NvmlGpu | None:
-    """None where the library does not give the GPU out: lost ones are among these."""
+def error_text(code: int) -> str:
+    """For people."""
+    return f"error {code} (no permission)" if code == NO_PERMISSION else f"error {code}"
+
+
+def _gpu(nvml: ctypes.CDLL, index: int) -> NvmlGpu | int:
+    """NVML's error where it does not give the GPU out: lost ones are among these."""
     handle, pci = ctypes.c_void_p(), _PciInfo()
-    if nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)) != _SUCCESS:
-        return None
-    if nvml.nvmlDeviceGetPciInfo_v3(handle, ctypes.byref(pci)) != _SUCCESS:
-        return None
+    code = int(nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)))
+    if code != _SUCCESS:
+        return code
+    code = int(nvml.nvmlDeviceGetPciInfo_v3(handle, ctypes.byref(pci)))
+    if code != _SUCCESS:
+        return code
     errors = ctypes.c_ulonglong()
-    counted = (
-        nvml.nvmlDeviceGetTotalEccErrors(handle, _UNCORRECTED, _VOLATILE, ctypes.byref(errors)) == _SUCCESS
-    )
+    counted = int(nvml.nvmlDeviceGetTotalEccErrors(handle, _UNCORRECTED, _VOLATILE, ctypes.byref(errors)))
     corrected, uncorrected, pending, failed = (ctypes.c_uint() for _ in range(4))
-    remapped = False
+    remapped = _NOT_SUPPORTED
     with suppress(AttributeError):  # before R450, and then for no GPU of Ampere or later
         places = [ctypes.byref(value) for value in (corrected, uncorrected, pending, failed)]
-        remapped = nvml.nvmlDeviceGetRemappedRows(handle, *places) == _SUCCESS
+        remapped = int(nvml.nvmlDeviceGetRemappedRows(handle, *places))
+    unread = [code for code in (counted, remapped) if code not in (_SUCCESS, _NOT_SUPPORTED)]
     return NvmlGpu(
         f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0",
-        errors.value if counted else None,
-        bool(pending.value) if remapped else None,
-        bool(failed.value) if remapped else None,
+        errors.value if counted == _SUCCESS else None,
+        bool(pending.value) if remapped == _SUCCESS else None,
+        bool(failed.value) if remapped == _SUCCESS else None,
+        unread[0] if unread else 0,
     )
 
 

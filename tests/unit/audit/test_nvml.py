@@ -7,7 +7,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.fixtures.host_tree import GpuHost
 
+from fabricpulse.audit.checks import gpu_memory
+from fabricpulse.audit.model import Status
 from fabricpulse.audit.nvml import MOST_GPUS, NvmlGpu, ask, read
 
 
@@ -52,6 +55,34 @@ def test_a_broken_one_costs_a_child(
     answer = ask(library, 1 if kind == "hang" else 60)
     assert answer.gpus is None
     assert told in answer.reason
+
+
+@pytest.mark.parametrize(
+    ("kind", "refused", "errors"), [("refused", 1, [0]), ("unread", 0, [0, 4]), ("lost", 0, [0, 15])]
+)
+def test_what_may_not_be_read_is_not_taken_for_missing(
+    library: str, kind: str, refused: int, errors: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user without permission, or a GPU that is lost: NVML's own word for it stays."""
+    monkeypatch.setitem(os.environ, "FAKE_NVML", kind)
+    answer = ask(library, 60)
+    assert answer.gpus is not None
+    assert (answer.refused, [gpu.error for gpu in answer.gpus]) == (refused, errors)
+
+
+@pytest.mark.parametrize("counts", [False, True])
+def test_a_gpu_that_may_not_be_asked_is_no_broken_one(tmp_path: Path, counts: bool) -> None:
+    """Without permission for it, or for its counts, it is unknown how it is."""
+    host = GpuHost(tmp_path / "host")
+    address = host.gpu_address(1)
+    if counts:
+        host.nvml_gpus[address] = NvmlGpu(address, None, False, False, error=4)
+    else:
+        del host.nvml_gpus[address]
+        host.nvml_refused = 1
+    (one,) = (o for o in gpu_memory.run(host.reader()) if o.subject == address)
+    assert one.status is Status.UNKNOWN
+    assert "no permission" in one.summary
 
 
 def test_absurd_counts_are_bounded(library: str, monkeypatch: pytest.MonkeyPatch) -> None:

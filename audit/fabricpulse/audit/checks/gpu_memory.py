@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from fabricpulse.audit.check import Check
 from fabricpulse.audit.host_reader import HostReader
 from fabricpulse.audit.model import Outcome, failed, not_applicable, passed, unknown
+from fabricpulse.audit.nvml import LOST, error_text
 
 CHECK = Check(
     id="gpu-memory",
@@ -41,8 +42,12 @@ def run(host: HostReader) -> Iterator[Outcome]:
             yield unknown(
                 "the driver does not show it here, as in a container that has other GPUs", own.address
             )
+        elif gpu is None and answer.refused:
+            yield unknown("NVML gives some GPUs out to others only: no permission", own.address)
         elif gpu is None:
             yield failed("NVML does not list it", own.address)
+        elif gpu.error == LOST:
+            yield failed("NVML has lost it", own.address)
         elif gpu.uncorrected:
             yield failed(
                 f"{gpu.uncorrected} errors that could not be corrected",
@@ -53,6 +58,8 @@ def run(host: HostReader) -> Iterator[Outcome]:
             yield failed("a row of memory is bad and no spare one is left", own.address, remap_failed=True)
         elif gpu.remap_pending:
             yield failed("a row of memory waits to be replaced", own.address, remap_pending=True)
+        elif gpu.error:
+            yield unknown(f"NVML does not tell all of its memory: {error_text(gpu.error)}", own.address)
         elif gpu.uncorrected is None and gpu.remap_failed is None:
             yield unknown("it counts no errors of its memory (ECC is off)", own.address)
         else:
