@@ -147,7 +147,7 @@ def test_the_smaller_part_has_the_root_and_reaches_the_coordinators(seed: int, t
 
 
 @pytest.mark.parametrize("turn_ppb", [-900, -240, 240, 900])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(4, quick=2))
 def test_a_host_that_loses_its_probes_but_no_coordinator(seed: int, turn_ppb: float) -> None:
     """The root, or another: its NIC is dead, its management network is not, and its clock turns."""
     fleet = running(4, 1, seed)
@@ -166,7 +166,7 @@ def test_a_host_that_loses_its_probes_but_no_coordinator(seed: int, turn_ppb: fl
     assert len(fleet.synchronized()) == 3
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6, quick=2))
 def test_what_is_left_of_a_fleet_becomes_the_fleet_when_sidecars_then_coordinators_restart(seed: int) -> None:
     """As the runbook of FabricClockUnsynchronized has it. Neither helps alone, nor does the coordinator first."""
     coordinators = 1 + seed % 2

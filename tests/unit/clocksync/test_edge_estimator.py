@@ -47,7 +47,7 @@ def join(parts: list[Trains]) -> Trains:
 
 
 @pytest.mark.simulation
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     seed=st.integers(0, 2**32 - 1),
     loads=st.tuples(st.sampled_from([0.0, 0.3, 0.6, 0.9]), st.sampled_from([0.0, 0.3, 0.6, 0.9])),

@@ -1,5 +1,7 @@
 """A rate that is known badly, as after a first window under load: who is left alone with it says how far it may go."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,10 +12,11 @@ from fabricpulse.clocksync.clock.fleet_clock import Correction, FleetClock, Flee
 from fabricpulse.clocksync.edge.estimator import RATE_SIGMAS, EstimatorParameters
 from fabricpulse.clocksync.edge.filter import EdgeFilter
 from fabricpulse.clocksync.edge.fit import fit_edge
+from fabricpulse.clocksync.sidecar.neighbours import consensus
 from fabricpulse.clocksync.solve.graph_forms import graph_of
 from fabricpulse.clocksync.solve.rate_doubt import rate_doubt_ppb
 from fabricpulse.clocksync.wire.datagram import REPLY_DTYPE, unpack_reply
-from fabricpulse.clocksync.wire.messages import Channel
+from fabricpulse.clocksync.wire.messages import Channel, Line, LineReply
 from fabricpulse.core._siphash import siphash24
 from fabricpulse.core.shm.clock_page import ClockStatus
 
@@ -101,3 +104,18 @@ def test_a_sidecar_that_starts_amid_a_slew() -> None:
         clock.correct(at(second), Correction(second * S, -2_000_000 * (second == 1), 0.0, 1_000))
     page = clock.published(at(2.1))
     assert outside(FleetClock.start(PARAMETERS, at(4), page), 4, 9) == []
+
+
+def test_neighbours_whose_rates_are_apart_say_so() -> None:
+    """Two hosts that had other first windows: a round of averaging leaves half of what their rates are apart by."""
+    rng = np.random.default_rng(2)
+    fit = fit_edge(waiting(rng, 1), waiting(rng, -1), EstimatorParameters())
+    assert fit is not None
+    fit = replace(fit, offset_ns=0, rate_ppb=0.0, rate_sigma_ppb=5.0)
+    now_ns = fit.t_last_ns
+    lines = {"h1": LineReply("h1", now_ns, Line(now_ns, 0, 40_000_000, 1_000), True)}
+    correction, _ = consensus("h0", Line(now_ns, 0, 0, 1_000), [("h1", fit)], lines, now_ns, 250.0)
+    assert correction is not None
+    apart_ppb = 40_000 - correction.rate_ppb
+    assert apart_ppb >= 10_000
+    assert correction.drift_ppb >= apart_ppb - 250

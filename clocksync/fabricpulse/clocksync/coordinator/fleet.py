@@ -356,7 +356,8 @@ class Fleet:
         self.residual_p50_ns = float(np.median(size))
         columns, slots = self.roster.columns, rows["slot"].astype(np.intp)
         ends = np.concatenate([slots[edges.i], slots[edges.j]])
-        likely_ns = remember(columns.held_out, ends, np.tile(solution.held_out_ns, 2))
+        # Most of the room of a small fleet is empty, and all of it is gone through.
+        likely_ns = remember(columns.held_out[: self.roster.slots], ends, np.tile(solution.held_out_ns, 2))
         placed = slots[solution.placed]
         columns.at["estimated_error_ns"][placed] = likely_ns[placed]
         told = np.abs(solution.held_out_ns[np.isfinite(solution.held_out_ns)])

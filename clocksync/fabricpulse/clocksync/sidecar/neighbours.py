@@ -148,5 +148,8 @@ def consensus(
     )
     agreed = correction is not None and agree(correction.correction_ns, views)
     if correction is not None:
+        # Until averaging has brought them together the rates of neighbours that go on with this host are not its own.
+        near = [v for v in views if abs(v.correction_ns - correction.correction_ns) <= v.bound_ns]
+        unsure_ppb += max((abs(v.rate_ppb - correction.rate_ppb) for v in near), default=0.0)
         correction = replace(correction, drift_ppb=math.ceil(max(unsure_ppb - drift_ppb, 0.0)))
     return correction, remember(doubt, said_ns, there, now_ns * 1e-9, agreed=agreed)
