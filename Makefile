@@ -76,6 +76,7 @@ format: $(STAMP) ## Format Python, C++ and jsonnet
 
 rules: $(STAMP) ## Render rules/ from mixins/
 	$(BIN)/fabricpulse rules render --output-dir rules
+	$(BIN)/fabricpulse rules render --format perses --output-dir rules
 
 docs: $(STAMP) ## Render docs/metrics.md, docs/configuration.md, docs/checks, docs/causes
 	$(BIN)/python -m fabricpulse.core.reference docs

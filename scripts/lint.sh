@@ -27,6 +27,7 @@ check "shellcheck" shellcheck -x "${shell[@]}"
 check "clang-format" clang-format --dry-run --Werror "${cpp[@]}"
 check "jsonnetfmt" jsonnetfmt --test "${jsonnet[@]}"
 check "rules" "$BIN/fabricpulse" rules render --check --output-dir rules
+check "rules for Perses" "$BIN/fabricpulse" rules render --check --format perses --output-dir rules
 check "reference" "$BIN/python" -Im fabricpulse.core.reference --check docs
 
 failed=()

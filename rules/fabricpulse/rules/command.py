@@ -14,6 +14,7 @@ from fabricpulse.rules.files import differences, write
 from fabricpulse.rules.formats import FORMATS, Placement, files_of, text_of
 from fabricpulse.rules.live import ask
 from fabricpulse.rules.mixin import compile_mixin, knobs, mixin_dir
+from fabricpulse.rules.perses import DEFAULT_PROJECT
 
 
 @click.group("rules")
@@ -53,7 +54,8 @@ _settings = click.option(
     default="prometheus",
     show_default=True,
     help="prometheus: rule files and dashboards; prometheusrule: an object for the Prometheus operator; "
-    "configmap: one object a dashboard for Grafana's sidecar; grafana: dashboards and their provider.",
+    "configmap: one object a dashboard for Grafana's sidecar; grafana: dashboards and their provider; perses: the "
+    "dashboards as resources of Perses, in perses/.",
 )
 @click.option("--namespace", default="monitoring", show_default=True, help="Namespace of Kubernetes objects.")
 @click.option(
@@ -63,6 +65,7 @@ _settings = click.option(
     metavar="KEY=VALUE",
     help="Label of Kubernetes objects, such as the one that the operator's ruleSelector asks for; repeatable.",
 )
+@click.option("--project", default=DEFAULT_PROJECT, show_default=True, help="Project of Perses dashboards.")
 @_overrides
 @_settings
 @click.option(
@@ -73,13 +76,14 @@ def render(
     form: str,
     namespace: str,
     labels: tuple[str, ...],
+    project: str,
     overrides: Path | None,
     settings: tuple[str, ...],
     *,
     check: bool,
 ) -> None:
     """Render alerts, recording rules and dashboards from the mixin."""
-    place = Placement(namespace, dict(_split("--label", "KEY", label) for label in labels))
+    place = Placement(namespace, dict(_split("--label", "KEY", label) for label in labels), project)
     if output is None and check:
         raise OptionError("--check needs --output-dir: the folder to compare with")
     mixin = compile_mixin(settings=dict(map(parse_setting, settings)), overrides=overrides)

@@ -25,8 +25,13 @@ def rendered_files(mixin: Mixin) -> dict[str, str]:
                 name = group["name"].removeprefix("fabricpulse-").removesuffix(".rules")
                 out[f"{folder}/{name}.yaml"] = rules_yaml([group])
     for name, dashboard in mixin.dashboards.items():
-        out[f"dashboards/{name}"] = json.dumps(dashboard, indent=2, ensure_ascii=False) + "\n"
+        out[f"dashboards/{name}"] = json_text(dashboard)
     return out
+
+
+def json_text(dashboard: dict[str, Any]) -> str:
+    """A dashboard as a file."""
+    return json.dumps(dashboard, indent=2, ensure_ascii=False) + "\n"
 
 
 def rules_yaml(groups: list[dict[str, Any]]) -> str:

@@ -1,9 +1,10 @@
-"""The compiled mixin in the forms in which other systems take it: Kubernetes objects, files for Grafana.
+"""The compiled mixin in the forms in which other systems take it: Kubernetes objects, files for Grafana and Perses.
 
 PrometheusRule : monitoring.coreos.com/v1, as the Prometheus operator reads it.
 ConfigMap : v1, one for each dashboard, with the label by which Grafana's sidecar finds it. One for all would be near
 the 1 MiB that the API server allows.
 Grafana : dashboards and the provider that names their folder, as its provisioning reads them.
+Perses : resources of kind Dashboard, as `percli apply` and its provisioning read them.
 """
 
 import json
@@ -16,10 +17,11 @@ from typing import Any
 import yaml
 
 from fabricpulse.core.errors import OptionError
-from fabricpulse.rules.files import HEADER, rendered_files, rules_yaml
+from fabricpulse.rules.files import HEADER, json_text, rendered_files, rules_yaml
 from fabricpulse.rules.mixin import Mixin
+from fabricpulse.rules.perses import DEFAULT_PROJECT, perses_dashboards
 
-FORMATS = ("prometheus", "prometheusrule", "configmap", "grafana")
+FORMATS = ("prometheus", "prometheusrule", "configmap", "grafana", "perses")
 GRAFANA_LABEL = "grafana_dashboard"
 # RFC 1123 label, which names and namespaces of Kubernetes are; label values may have `_` and `.` as well, or be empty.
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -29,13 +31,15 @@ _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
 
 @dataclass(frozen=True)
 class Placement:
-    """Where Kubernetes objects belong. labels : those by which an operator or a sidecar selects them.
+    """Where objects belong. namespace : of Kubernetes objects. labels : by which an operator or a sidecar selects them.
+    project : of Perses.
 
     Raises OptionError for what the API server would refuse.
     """
 
     namespace: str = "monitoring"
     labels: Mapping[str, str] = field(default_factory=dict)
+    project: str = DEFAULT_PROJECT
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.namespace):
@@ -58,6 +62,9 @@ def files_of(mixin: Mixin, form: str, place: Placement, folder: Path) -> dict[st
             f"configmaps/{config_map['metadata']['name']}.yaml": _documents([config_map])
             for config_map in config_maps(mixin, place)
         }
+    if form == "perses":
+        resources = perses_dashboards(mixin.dashboards, place.project)
+        return {f"perses/{name}": json_text(resource) for name, resource in resources.items()}
     dashboards = {
         path: text for path, text in rendered_files(mixin).items() if path.startswith("dashboards/")
     }
@@ -65,14 +72,14 @@ def files_of(mixin: Mixin, form: str, place: Placement, folder: Path) -> dict[st
 
 
 def text_of(mixin: Mixin, form: str, place: Placement) -> str:
-    """The same as one text for standard output. Raises OptionError for `grafana`, which is several files."""
+    """The same as one text for standard output. Raises OptionError for dashboards, which are several files."""
     if form == "prometheus":
         return rules_yaml(mixin.alerts + mixin.rules)
     if form == "prometheusrule":
         return _documents([prometheus_rule(mixin, place)])
     if form == "configmap":
         return _documents(config_maps(mixin, place))
-    raise OptionError("--format grafana needs --output-dir: dashboards are a file each")
+    raise OptionError(f"--format {form} needs --output-dir: dashboards are a file each")
 
 
 def grafana_provider(folder: Path) -> str:

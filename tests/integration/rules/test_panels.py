@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import threading
+import time
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -33,6 +34,8 @@ from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.nic.trouble import COUNTERS
 from fabricpulse.rules.command import command
 from fabricpulse.rules.mixin import compile_mixin
+from fabricpulse.rules.perses import perses_dashboards, queries_of
+from fabricpulse.rules.perses_parts import without_end
 
 ROOT = Path(__file__).parents[3]
 MIXIN = compile_mixin()
@@ -255,6 +258,15 @@ def queries() -> Iterator[Any]:
                     yield pytest.param(query["expr"], query["legendFormat"], id=name)
 
 
+def queries_of_perses() -> Iterator[Any]:
+    """Those that Grafana does not ask."""
+    asked = {param.values[0] for param in queries()}
+    for file, resource in perses_dashboards(MIXIN.dashboards).items():
+        for title, expression, _ in queries_of(resource):
+            if expression not in asked:
+                yield pytest.param(expression, id=f"{file.removesuffix('.json')}: {title}")
+
+
 @pytest.mark.prometheus
 @pytest.mark.parametrize(("expression", "legend"), list(queries()))
 def test_panel(prometheus: Prometheus, expression: str, legend: str) -> None:
@@ -264,6 +276,33 @@ def test_panel(prometheus: Prometheus, expression: str, legend: str) -> None:
     assert result
     for label in re.findall(r"{{(\w+)}}", legend):
         assert all(label in series["metric"] for series in result), f"no label {label}"
+
+
+@pytest.mark.prometheus
+@pytest.mark.parametrize("expression", list(queries_of_perses()))
+def test_panel_of_perses(prometheus: Prometheus, expression: str) -> None:
+    """A number of now, asked for over a range as Perses does, has one sample, at the end, and it is that of now."""
+    step = 15
+
+    def same() -> bool:
+        end = int(time.time()) - 1
+        over_time = prometheus.get(
+            "/api/v1/query_range",
+            query=interpolated(expression),
+            start=str(end - 20 * step),
+            end=str(end),
+            step=str(step),
+        )
+        assert not over_time.get("warnings")
+        samples = [each["values"] for each in over_time["data"]["result"]]
+        assert all([moment for moment, _ in values] == [end] for values in samples)
+        now = prometheus.get("/api/v1/query", query=interpolated(without_end(expression)), time=str(end))
+        return bool(samples) and [values[0] for values in samples] == [
+            each["value"] for each in now["data"]["result"]
+        ]
+
+    # After a scrape that was late there is nothing for a moment.
+    wait_for(same, 60, "the number of now", poll_s=STEP_S)
 
 
 @pytest.mark.prometheus
