@@ -188,7 +188,9 @@ def live(
 
     def trace(stand: Stand) -> None:
         order = trace_order(stand)
-        more = {"collectives": order.collectives, "room_us": order.room_us, "alone": order.alone}
+        more = {"room_us": order.room_us, "alone": order.alone}
+        # Without any nothing is in order.
+        rows.report("live", "trace_collectives", order.collectives, "collectives", ">= 10")
         rows.report("live", "trace_wrong_order", order.wrong, "pairs", "== 0", **more)
         rows.report("live", "trace_bound_us", order.largest_bound_us, "us", "<= 1000")
 

@@ -189,6 +189,8 @@ def _ask(stand: Stand, job: Job, at_s: float, baseline_s: int) -> tuple[dict[str
         catch_exceptions=False,
     )
     took = time.monotonic() - begun
+    if not result.stdout:
+        raise RuntimeError(f"no answer about {job.name} after {took:.1f} s: {result.output}")
     return json.loads(result.stdout), took, asyncio.run(_facts(stand.url, job.name, at_s, baseline_s))
 
 
