@@ -52,7 +52,8 @@ def outlier_limits_ns(
     misplaced_ns = np.full(hosts, np.inf)
     for ends in i, j:
         np.minimum.at(misplaced_ns, ends, queue_ns)
-    return limit_ns + queue_ns + misplaced_ns[i] + misplaced_ns[j]
+    limits_ns: Floats = limit_ns + queue_ns + misplaced_ns[i] + misplaced_ns[j]
+    return limits_ns
 
 
 def faulty_hosts(
