@@ -27,7 +27,7 @@ _NAMES = {"fleet": "membership", "web": "web-config-file"}
 
 @dataclass(frozen=True)
 class Finding:
-    """What is said of one file. exit_code : VALID, INVALID, or UNKNOWN if it could not be checked."""
+    """The result for one file. exit_code : VALID, INVALID, or UNKNOWN if it could not be checked."""
 
     file: str
     kind: str
@@ -73,7 +73,7 @@ def kind_of(path: Path, known: dict[str, type[Section]]) -> str | None:
 
 
 def check_file(path: Path, kind: str | None = None) -> Finding:
-    """What is wrong with one file, as its daemon would say at the start."""
+    """Checks one file; the error is that with which its daemon would refuse to start."""
     known = kinds()
     try:
         name = kind or kind_of(path, known)

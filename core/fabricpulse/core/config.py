@@ -33,7 +33,7 @@ class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         """Checks that need more than one field; raises ValueError with one clause ("a must be below b")."""
 
     def warnings(self) -> list[str]:
-        """What is accepted in the whole file and may not be meant, each as one sentence: for `fabricpulse check`."""
+        """Accepted settings that may not be intended, each as one sentence: for `fabricpulse check`."""
         return []
 
 
@@ -209,7 +209,7 @@ def _place_of(node: yaml.Node | None, path: str) -> yaml.Node | None:
 
 
 def _type_at(kind: Any, path: str) -> Any:
-    """What msgspec knows of the type at `path`; None where there is no such place."""
+    """The type at `path` by msgspec.inspect; None where there is no such place."""
     info: Any = msgspec.inspect.type_info(kind)
     for key, _index in _STEP.findall(path):
         info = _descend(info, key)
@@ -219,7 +219,7 @@ def _type_at(kind: Any, path: str) -> Any:
 
 
 def _fields_at(kind: Any, path: str) -> list[str]:
-    """Names of the fields that the struct at `path` knows."""
+    """Names of the fields of the struct at `path`."""
     info = _structs(_type_at(kind, path))
     return [field.encode_name for field in info.fields] if info is not None else []
 

@@ -29,8 +29,10 @@ from fabricpulse.core.threads import DaemonThreads
 
 log = get_logger(__name__)
 
-# Errors of the system that another try may not meet.
-_PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EADDRINUSE, errno.EAGAIN, errno.ENOMEM, errno.EMFILE})
+# Errors that a later attempt may not meet.
+_TEMPORARY_ERRNOS = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EADDRINUSE, errno.EAGAIN, errno.ENOMEM, errno.EMFILE}
+)
 
 ReloadHook = Callable[[], Awaitable[None]]
 
@@ -52,7 +54,7 @@ class Lifetime:
 
     @property
     def is_ready(self) -> bool:
-        """True between `ready()` and the order to stop or a failure; `/-/ready` answers with it."""
+        """True from `ready()` to the stop request or a failure; the state that `/-/ready` returns."""
         return not self.not_ready
 
     @property
@@ -75,11 +77,11 @@ class Lifetime:
         notify_systemd(f"STATUS={self._failure}")
 
     def stop(self) -> None:
-        """Orders the daemon to stop."""
+        """Requests the daemon to stop."""
         self._stop.set()
 
     async def stopped(self) -> None:
-        """Returns once the daemon has been ordered to stop."""
+        """Returns once the daemon has been requested to stop."""
         await self._stop.wait()
 
     def on_reload(self, hook: ReloadHook) -> None:
@@ -116,7 +118,7 @@ async def _run(main: Callable[[Lifetime], Awaitable[None]]) -> None:
         starting = not life.has_started
         life.stop()
         if starting:
-            # It may wait for what never comes, an answer to a look-up say, and not for the order to stop.
+            # It may be blocked, in a look-up of a name say, and does not wait for `stopped` yet.
             running.cancel()
 
     async def reload() -> None:
@@ -140,16 +142,18 @@ async def _run(main: Callable[[Lifetime], Awaitable[None]]) -> None:
         if not life._stop.is_set():
             raise
     except UserError as error:
-        if not life.has_started and not _may_pass(error):
+        if not life.has_started and not _is_temporary(error):
             error.exit_code = ConfigError.exit_code
         raise
     notify_systemd("STOPPING=1")
 
 
-def _may_pass(error: BaseException | None) -> bool:
-    """Whether what stopped the daemon may be gone when it is started again."""
+def _is_temporary(error: BaseException | None) -> bool:
+    """Whether the cause of a failed start may have passed when the daemon is started again."""
     while error is not None:
-        if isinstance(error, TemporaryError) or (isinstance(error, OSError) and error.errno in _PASSING):
+        if isinstance(error, TemporaryError) or (
+            isinstance(error, OSError) and error.errno in _TEMPORARY_ERRNOS
+        ):
             return True
         error = error.__cause__
     return False

@@ -35,8 +35,8 @@ class Variable:
     reason: str
     prepended: bool = False
 
-    def whole(self, environment: Mapping[str, str]) -> str:
-        """The value in `environment`: with what the variable holds there already, unchanged if it has the value."""
+    def value_in(self, environment: Mapping[str, str]) -> str:
+        """The value to set in `environment`: prepended to what the variable holds there, unless that has it already."""
         held = environment.get(self.name, "") if self.prepended else ""
         if not held:
             return self.value
@@ -49,14 +49,14 @@ def render(variables: Sequence[Variable], style: Format, environment: Mapping[st
     Raises UserError for a value that the format cannot carry.
     """
     if style is Format.JSON:
-        values = {variable.name: variable.whole(environment) for variable in variables}
+        values = {variable.name: variable.value_in(environment) for variable in variables}
         reasons = {variable.name: variable.reason for variable in variables}
         return json.dumps({"variables": values, "reasons": reasons, **more})
     return "\n".join(_line(variable, style, environment) for variable in variables)
 
 
 def _line(variable: Variable, style: Format, environment: Mapping[str, str]) -> str:
-    name, value = variable.name, variable.whole(environment)
+    name, value = variable.name, variable.value_in(environment)
     if style is Format.SHELL:
         if variable.prepended and value != environment.get(name):
             # What it holds where the line is evaluated, which may be elsewhere and later.

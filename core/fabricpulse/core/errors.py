@@ -1,4 +1,4 @@
-"""Errors that reach a person as one sentence."""
+"""Errors that a user sees as one sentence."""
 
 
 class UserError(Exception):
@@ -12,7 +12,7 @@ class UserError(Exception):
 
 
 class OptionError(UserError):
-    """An option or an argument cannot be meant, though it has the form that click asks for: ends as click's own do."""
+    """An option or argument is well-formed and not usable; the exit code is that of click's usage errors."""
 
     exit_code = 2
 
@@ -31,4 +31,4 @@ class ConfigError(UserError):
 
 
 class TemporaryError(UserError):
-    """What may be gone at the next try: an address in use, a full disk. A daemon that it stops is to be restarted."""
+    """A cause that may pass: an address in use, a full disk. A daemon that it stops is to be restarted."""

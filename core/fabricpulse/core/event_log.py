@@ -53,10 +53,10 @@ class EventLog:
             ) from error
 
     def append(self, time_ns: int, event: str, /, **fields: Any) -> None:
-        """Keeps one event and appends it to the file. Fields called `time` or `event` are a ValueError.
+        """Keeps one event and appends it to the file. Raises ValueError for fields called `time` or `event`.
 
-        A disk that is full or a file that cannot be opened costs lines, which are counted, and never the daemon. A line
-        is there whole or not at all.
+        A full disk, or a file that cannot be opened, loses lines, which are counted, and never stops the daemon. A line
+        is written completely or not at all.
         """
         if fields.keys() & {"time", "event"}:
             raise ValueError("an event has its own time and event")
@@ -113,5 +113,5 @@ class EventLog:
         self._identity = identity_of(status)
 
     def _is_current(self, path: Path) -> bool:
-        """Whether the open file still stands at the path."""
+        """Whether the path still names the open file."""
         return file_identity(path, follow_symlinks=False) == self._identity

@@ -1,4 +1,4 @@
-"""Files that other processes read or replace meanwhile: atomic writes, and whether a file has changed."""
+"""Files that other processes read or replace at the same time: atomic writes, change detection, safe opening."""
 
 import errno
 import os
@@ -12,10 +12,10 @@ from pathlib import Path
 def atomic_write(path: Path, content: bytes | str, *, mode: int = 0o644, durable: bool = True) -> None:
     """Replaces `path` by a file with `content`: readers see the old file or the new one, never a part.
 
-    The new file stands beside the old one under a name that nobody can foresee, is opened with O_EXCL (a symbolic link
-    that somebody put there is not followed), has `mode` whatever the umask, and takes the place of whatever `path`
-    names: a symbolic link is replaced, not followed. durable : survives a power cut once this returns (fsync of the
-    file and its directory), and a crash never leaves an empty file. Raises OSError, with nothing left behind.
+    The new file is made beside the old one under an unpredictable name with O_EXCL (no symbolic link is followed), has
+    `mode` whatever the umask, and replaces whatever `path` names: a symbolic link is replaced, not followed. durable :
+    survives a power cut once this returns (fsync of the file and its directory), and a crash never leaves an empty
+    file. Raises OSError, with nothing left behind.
     """
     data = content.encode() if isinstance(content, str) else content
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -59,12 +59,11 @@ class FileStamp:
     """Identifies the state of a file. Equal stamps: it was not written, replaced or removed.
 
     Holds device, inode, modification and change time in ns, size; None when there is no file or it cannot be
-    statted. The change time is the kernel's own: a writer that sets the modification time back is noticed. Not noticed
-    is what is written in place, without a change of size, within one tick of the kernel's clock (4 ms) of the last
-    stamp.
+    statted. The change time is the kernel's own: a writer that sets the modification time back is detected. A write in
+    place, without a change of size, within one tick of the kernel's clock (4 ms) of the last stamp is not.
 
-    For files. Whether a directory has other entries its inode and modification time tell (`hostinfo`): the change time
-    would also move with its permissions.
+    For files. For the entries of a directory compare inode and modification time (`hostinfo`): its change time also
+    changes with its permissions.
     """
 
     identity: tuple[int, int, int, int, int] | None
@@ -84,12 +83,12 @@ class FileStamp:
 
 
 def identity_of(status: os.stat_result) -> tuple[int, int]:
-    """Which file a status is of, as long as it lives; its number may be given to another afterwards."""
+    """(device, inode) of the file, unique while it exists; the kernel may reuse the inode number afterwards."""
     return status.st_dev, status.st_ino
 
 
 def file_identity(path: Path, *, follow_symlinks: bool = True) -> tuple[int, int] | None:
-    """What `path` names, the same until it is removed or replaced; None when there is nothing."""
+    """(device, inode) of what `path` names, the same until it is removed or replaced; None when there is nothing."""
     try:
         return identity_of(path.stat(follow_symlinks=follow_symlinks))
     except OSError:

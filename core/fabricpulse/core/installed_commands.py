@@ -1,4 +1,4 @@
-"""What core knows of a subcommand without importing it: one line of help, and the extra that brings it."""
+"""Metadata of a subcommand without importing it: its help line, and the extra that installs it."""
 
 import ast
 from importlib import import_module

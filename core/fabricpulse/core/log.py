@@ -41,11 +41,11 @@ class Logger:
         self._log(logging.DEBUG, event, fields)
 
     def info(self, event: str, **fields: Any) -> None:
-        """What an operator wants to have read afterwards."""
+        """Normal operation that an operator may need to know about later."""
         self._log(logging.INFO, event, fields)
 
     def warning(self, event: str, **fields: Any) -> None:
-        """Something is not as it should be and was dealt with."""
+        """Something is wrong and was handled."""
         self._log(logging.WARNING, event, fields)
 
     def error(self, event: str, **fields: Any) -> None:

@@ -10,7 +10,7 @@ _KEYS = 256
 class LogLimit:
     """At most one line per key and interval, and at most `burst` keys an interval.
 
-    Bounded in memory whatever keys come. `take_suppressed` tells how many were left out since it was last called.
+    Memory is bounded whatever the keys. `take_suppressed` returns how many lines were suppressed since its last call.
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 
 docs/metrics.md comes from the metric catalogue, docs/configuration.md from the configuration sections of all daemons
 (entry-point group `fabricpulse.configs`: name of the page's section -> Section class). What a field means stands in
-the docstring of its class, as `field : text.`, or in a comment above it or behind it.
+the docstring of its class, as `field : text.`, or in a comment above it or trailing it.
 """
 
 import ast
@@ -93,7 +93,7 @@ def settings(kind: type[Section], prefix: str = "") -> Iterator[Setting]:
 
 
 def field_meanings(kind: type[Section]) -> dict[str, str]:
-    """What the docstring and the comments of a class say of its fields, those of its bases included."""
+    """The meaning of each field by docstring and comments of the class and its bases."""
     found: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         if base is Section or not issubclass(base, Section):
@@ -120,7 +120,7 @@ def _from_docstring(text: str, names: list[str]) -> dict[str, str]:
 
 
 def _from_comments(kind: type) -> dict[str, str]:
-    """The comment above a field, or behind it."""
+    """The comment above a field, or trailing it."""
     try:
         lines = textwrap.dedent(inspect.getsource(kind)).splitlines()
     except OSError:
@@ -130,20 +130,20 @@ def _from_comments(kind: type) -> dict[str, str]:
     for node in getattr(body, "body", []):
         if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
             continue
-        behind = lines[(node.end_lineno or node.lineno) - 1][node.end_col_offset or 0 :].strip()
+        trailing = lines[(node.end_lineno or node.lineno) - 1][node.end_col_offset or 0 :].strip()
         above: list[str] = []
         row = node.lineno - 2
         while row >= 0 and lines[row].strip().startswith("#"):
             above.insert(0, lines[row].strip().lstrip("# "))
             row -= 1
-        words = " ".join(above) or behind.lstrip("# ").partition("noqa")[0].strip()
-        if words:
-            found[node.target.id] = _sentence(words)
+        text = " ".join(above) or trailing.lstrip("# ").partition("noqa")[0].strip()
+        if text:
+            found[node.target.id] = _sentence(text)
     return found
 
 
-def _sentence(words: str) -> str:
-    return words[0].upper() + words[1:].rstrip(".") + "."
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:].rstrip(".") + "."
 
 
 def _summary(kind: type) -> str:
@@ -193,7 +193,7 @@ def _type_name(info: Any) -> str:
     elif isinstance(info, msgspec.inspect.StructType):
         name = "section"
     bounds = [
-        f"{words} {getattr(info, key):g}" for key, words in _BOUNDS if getattr(info, key, None) is not None
+        f"{bound} {getattr(info, key):g}" for key, bound in _BOUNDS if getattr(info, key, None) is not None
     ]
     return f"{name}, {' and '.join(bounds)}" if bounds else name
 
@@ -216,7 +216,7 @@ PAGES = {"metrics.md": metrics_page, "configuration.md": configuration_page}
 
 
 def write_pages(folder: Path, pages: Mapping[str, str]) -> None:
-    """Makes these the pages of a folder that has no others: name -> text. Pages that are no more are removed."""
+    """Writes the pages (name -> text) to a folder and removes its other pages."""
     folder.mkdir(parents=True, exist_ok=True)
     for old in folder.glob("*.md"):
         if old.name not in pages:
@@ -226,7 +226,7 @@ def write_pages(folder: Path, pages: Mapping[str, str]) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Writes the pages to a folder; with --check only compares, and fails with what differs."""
+    """Writes the pages to a folder; with --check only compares, and fails with the difference."""
     check = "--check" in arguments
     folders = [argument for argument in arguments if argument != "--check"]
     if len(folders) != 1:

@@ -33,7 +33,7 @@ def ensure_run_dir() -> Path:
 
 
 def write_refused(what: str, path: Path, error: OSError) -> UserError:
-    """What to say when `what` cannot be written at `path` in the run directory, and what to do about it."""
+    """The error for `what` that cannot be written at `path` in the run directory, with what to do about it."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     if full:
         remedy = f"make room on the file system of {path.parent}"

@@ -1,4 +1,4 @@
-"""One daemon of a kind a run directory: two would overwrite each other's files."""
+"""A lock so that only one daemon of a kind uses a run directory: two would overwrite each other's files."""
 
 import fcntl
 import os

@@ -1,4 +1,4 @@
-"""A cheap start of a daemon: six of them start on a host at once, on cores that a job wants.
+"""A cheap start of a daemon: six of them start on a host at once, on cores that a job needs.
 
 Between `begin_start` and `end_start` a daemon imports what it is made of.
 """
@@ -8,9 +8,9 @@ from typing import Any
 
 
 def begin_start() -> None:
-    """Saves a third of what the imports cost: the search for garbage in what stays, and the certificate authorities of
-    the system, which aiohttp loads twice as it is imported. `core.web.client` loads them for the first https request;
-    aiohttp's own TLS context then trusts no authority.
+    """Saves a third of the cost of the imports: garbage collection, and the certificate authorities of the system,
+    which aiohttp loads twice while it is imported. `core.web.client` loads them for the first https request; aiohttp's
+    own TLS context then trusts no authority.
     """
     gc.disable()
     import ssl
@@ -19,7 +19,7 @@ def begin_start() -> None:
         name: getattr(ssl.SSLContext, name) for name in ("load_default_certs", "set_default_verify_paths")
     }
     for name in loaders:
-        setattr(ssl.SSLContext, name, _nothing)
+        setattr(ssl.SSLContext, name, _no_op)
     try:
         import aiohttp  # noqa: F401
     finally:
@@ -28,11 +28,13 @@ def begin_start() -> None:
 
 
 def end_start() -> None:
-    """What is there now stays: garbage is looked for in what comes. Does nothing without `begin_start`."""
+    """Excludes all objects so far from garbage collection (gc.freeze) and enables it again; no effect without
+    `begin_start`.
+    """
     if not gc.isenabled():
         gc.freeze()
         gc.enable()
 
 
-def _nothing(*_: Any) -> None:
+def _no_op(*_: Any) -> None:
     """In place of a method of SSLContext."""

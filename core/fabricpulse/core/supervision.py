@@ -5,7 +5,7 @@
         life.ready()
         await life.stopped()
 
-A background task that died in silence leaves a daemon that says ready and does nothing. Here its end makes the daemon
+A background task that ends unnoticed leaves a daemon that reports ready and does nothing. Here its end makes the daemon
 not ready at once, is logged with its traceback, cancels the body and the other tasks, and leaves the block as
 TaskFailedError: exit code 1, so that systemd restarts the daemon.
 
@@ -100,7 +100,7 @@ async def supervised(life: Lifetime) -> AsyncIterator[SupervisedTasks]:
             finally:
                 tasks._stop()
     except BaseExceptionGroup as failures:
-        # The others are what it brought with it; each task's own is in the log.
+        # The others follow from the first; the log has each task's own.
         first = failures.exceptions[0]
     if first is not None:
         try:

@@ -32,7 +32,7 @@ class DaemonThreads(ThreadPoolExecutor):
         self._guard = threading.Lock()
         self._work: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
         self._pool: list[threading.Thread] = []
-        self._free = 0  # threads that wait, less the work that is queued for them
+        self._free = 0  # idle threads minus queued work
         self._closed = False
 
     def submit(self, fn: Callable[_P, _R], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_R]:

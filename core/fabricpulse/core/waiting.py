@@ -1,4 +1,4 @@
-"""Waiting for an event or for time, whichever comes first, without losing an order to stop."""
+"""Waiting for an event with a timeout, without losing a cancellation."""
 
 import asyncio
 

@@ -30,11 +30,11 @@ class DeviceFilter:
 
     @property
     def is_set(self) -> bool:
-        """Whether anything is filtered by wish."""
+        """Whether the user has set a filter."""
         return bool(self.include or self.exclude)
 
     def allows(self, *names: str) -> bool:
-        """Whether a device that goes by these names is wanted: no name excluded, and one included if that is asked."""
+        """Whether a device with these names passes: no name is excluded, and one is included if `include` is set."""
         if self.exclude and any(re.fullmatch(self.exclude, name) for name in names if name):
             return False
         return not self.include or any(re.fullmatch(self.include, name) for name in names if name)

@@ -1,6 +1,6 @@
 """What NICs this host has: RDMA devices, their ports and netdevs, and the netdevs without RDMA.
 
-Everything that does not change while a device exists is read once and kept until the device's directory changes.
+Everything that does not change while a device exists is read once and cached until the device's directory changes.
 """
 
 import os
@@ -98,7 +98,7 @@ class Inventory:
 
 
 @dataclass
-class _Kept:
+class _CachedDevice:
     identity: tuple[object, ...]
     device: RdmaDevice
 
@@ -109,7 +109,7 @@ class Scanner:
 
     sysfs: str
     wanted: DeviceFilter
-    _rdma: dict[str, _Kept] = field(default_factory=dict)
+    _rdma: dict[str, _CachedDevice] = field(default_factory=dict)
     _netdevs: dict[str, tuple[tuple[object, ...], Netdev]] = field(default_factory=dict)
     _last: Inventory = field(default_factory=Inventory)
 
@@ -124,10 +124,10 @@ class Scanner:
             path = f"{rdma_dir}/{name}"
             address = _pci_of_link(path)
             # A filter may name the netdev in place of the RDMA device. Listing a directory opens nothing of the device.
-            beside = (
+            siblings = (
                 _list(f"{self.sysfs}/bus/pci/devices/{address}/net") if address and self.wanted.is_set else []
             )
-            if not self.wanted.allows(name, *beside):
+            if not self.wanted.allows(name, *siblings):
                 unwanted_pci.add(address)
                 if address and not self.wanted.include:
                     excluded_pci.add(address)
@@ -137,8 +137,8 @@ class Scanner:
                 rdma.append(device)
             elif errors.now[name]:
                 unreadable.add(name)
-        for gone in self._rdma.keys() - {device.name for device in rdma}:
-            del self._rdma[gone]
+        for removed in self._rdma.keys() - {device.name for device in rdma}:
+            del self._rdma[removed]
         netdevs = self._scan_netdevs(net_dir, tuple(rdma), excluded_pci, unwanted_pci, errors)
         wanted_pci = {device.pci_address for device in rdma} | {netdev.pci_address for netdev in netdevs}
         found = Inventory(
@@ -160,13 +160,13 @@ class Scanner:
             errors.add(name, path, reason_of(error))
             return None
         identity = (status.st_ino, status.st_mtime_ns, ports_status.st_ino, ports_status.st_mtime_ns, address)
-        kept = self._rdma.get(name)
-        if kept is not None and kept.identity == identity:
-            return kept.device
+        cached = self._rdma.get(name)
+        if cached is not None and cached.identity == identity:
+            return cached.device
         before = errors.now[name]
         device = self._read_rdma(name, path, address, errors)
         if errors.now[name] == before:
-            self._rdma[name] = _Kept(identity, device)
+            self._rdma[name] = _CachedDevice(identity, device)
         return device
 
     def _read_rdma(self, name: str, path: str, address: str, errors: ReadErrors) -> RdmaDevice:
@@ -179,8 +179,8 @@ class Scanner:
         parent = text("parent")
         netdevs = [(port, _gid_netdev(path, port, name) or parent) for port in ports]
         if not any(netdev for _, netdev in netdevs) and pci_path:
-            beside = _list(f"{pci_path}/net")
-            netdevs = [(port, _by_dev_port(pci_path, beside, port, name)) for port in ports]
+            siblings = _list(f"{pci_path}/net")
+            netdevs = [(port, _by_dev_port(pci_path, siblings, port, name)) for port in ports]
         return RdmaDevice(
             name=name,
             path=path,
@@ -227,8 +227,8 @@ class Scanner:
             netdev = self._netdev(name, path, address, device, by_netdev, errors)
             if netdev is not None:
                 found.append(netdev)
-        for gone in self._netdevs.keys() - {netdev.name for netdev in found}:
-            del self._netdevs[gone]
+        for removed in self._netdevs.keys() - {netdev.name for netdev in found}:
+            del self._netdevs[removed]
         return tuple(found)
 
     def _netdev(
@@ -262,9 +262,9 @@ class Scanner:
             owner[0].name if owner else "",
             owner[1] if owner else 0,
         )
-        kept = self._netdevs.get(name)
-        if kept is not None and kept[0] == identity:
-            return kept[1]
+        cached = self._netdevs.get(name)
+        if cached is not None and cached[0] == identity:
+            return cached[1]
         ifindex = read_once(f"{path}/ifindex", name, errors) or b""
         port = ""
         if owner is not None:

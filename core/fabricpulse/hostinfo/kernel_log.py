@@ -1,4 +1,4 @@
-"""Kernel log lines about NICs: the kind of trouble, and the NIC. Pure."""
+"""Kernel log lines about NICs: the kind of fault, and the NIC. Pure."""
 
 import re
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ _KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
 )  # fmt: skip
 
 
-# All kinds that there are.
+# All kinds.
 KINDS = tuple(kind for kind, _ in _KINDS)
 
 

@@ -1,4 +1,4 @@
-"""Where the facts about a host come from: one value that a collector or an audit check takes.
+"""The sources of facts about a host: one value that a collector or an audit check takes.
 
 Checks take a `HostSources` and nothing else of the machine, so that a folder that looks like `/sys` and stand-ins for
 the kernel's interfaces take the place of hardware in a test, and a copied tree is audited as the host itself is.
@@ -18,8 +18,8 @@ from fabricpulse.hostinfo.netlink.rdma import KernelRdma, RdmaSource
 class HostSources:
     """Interfaces of a host; None (or False) for one that is not there.
 
-    sysfs : root of the tree. ethtool, dcb, rdma : make a source each; who reads on a thread of its own takes one of
-    its own, because a device that hangs keeps the socket. kmsg : the kernel log. verbs : whether libibverbs may open
+    sysfs : root of the tree. ethtool, dcb, rdma : each makes a source; every thread needs its own, because a device
+    that hangs keeps the socket. kmsg : the kernel log. verbs : whether libibverbs may open
     devices. link_events : whether rtnetlink reports this host's links.
     """
 
@@ -35,7 +35,7 @@ class HostSources:
 def host_sources(sysfs: Path = Path("/sys")) -> HostSources:
     """The running kernel's, if `sysfs` is its own tree; of a copied tree that tree alone.
 
-    The kernel knows nothing of the devices of a copied tree, and must not be asked about them.
+    The devices of a copied tree are not this kernel's, which must not be queried about them.
     """
     try:
         is_own = os.path.samefile(sysfs, "/sys")

@@ -1,4 +1,4 @@
-"""Whether this host is a virtual machine, as its processor says."""
+"""Whether this host is a virtual machine, by the CPUID of its processor."""
 
 from pathlib import Path
 

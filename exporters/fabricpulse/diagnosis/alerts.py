@@ -94,6 +94,6 @@ class FaultPusher(Pusher[Key]):
             if suspect.kind in _KINDS and (key in firing or suspect.confidence >= self._alerting.confidence):
                 now[key] = suspect
         for key in firing.keys() - now.keys():
-            self.end(key)
+            self.set_resolved(key)
         for key, suspect in now.items():
-            self.tell(key, fault_alert(self._alerting, suspect))
+            self.set_firing(key, fault_alert(self._alerting, suspect))

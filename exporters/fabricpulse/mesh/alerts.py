@@ -52,8 +52,8 @@ class AlertPusher(Pusher[tuple[str, str]]):
 
     def fire(self, device: str, network: str, leaf: str = "") -> None:
         """The NIC is disconnected. leaf : "" where it is not known."""
-        self.tell((device, network), nic_alert(self._alerting, self._host, device, network, leaf))
+        self.set_firing((device, network), nic_alert(self._alerting, self._host, device, network, leaf))
 
     def resolve(self, device: str, network: str) -> None:
         """The NIC is connected again, is no longer ours, or nothing is known of it any more."""
-        self.end((device, network))
+        self.set_resolved((device, network))

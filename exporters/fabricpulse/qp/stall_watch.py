@@ -73,7 +73,7 @@ class StallWatch:
         for stall in [s for s in firing if s not in stalls]:
             # Without an answer of the peer it goes on for as long as the request is stuck.
             if not self._unknown(stall, own, answers):
-                self.pusher.end(stall)
+                self.pusher.set_resolved(stall)
                 log.info("collective goes on", workload=stall.workload, rank=stall.rank)
         for stall, age_s in stalls.items():
             if stall not in firing:
@@ -85,7 +85,7 @@ class StallWatch:
                     peer=stall.peer,
                     age_s=round(age_s, 1),
                 )
-            self.pusher.tell(stall, content(config, stall, age_s))
+            self.pusher.set_firing(stall, content(config, stall, age_s))
 
     def _unknown(self, stall: Stall, own: HostRanks, answers: dict[str, HostRanks]) -> bool:
         still = stuck(own.waiting, self._config.stalled_s)

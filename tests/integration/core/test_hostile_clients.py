@@ -142,7 +142,7 @@ async def test_who_says_nothing_costs_a_socket() -> None:
             assert server.connections._by_handler == {}
             assert await ask(server, "GET", "/metrics") == 200
         await until(lambda: not len(server.connections.table))
-        assert not server.connections._silent
+        assert not server.connections._waiting
         assert server.connections.closed.total() == 0
 
 

@@ -175,7 +175,7 @@ def test_large_requests_leave_room_for_small_ones() -> None:
 
 
 def test_a_head_without_an_end() -> None:
-    """Nor may requests be sent ahead without end while one is answered; a large body is neither."""
+    """Nor may a client pipeline requests without end while one is processed; a large body is neither."""
     table = ConnectionTable(Limits(head_bytes=100))
     (head, head_entry), (body, body_entry) = connect(table, "a"), connect(table, "b")
     table.enter(head_entry, Phase.HEAD, 0.0)
@@ -203,7 +203,7 @@ def test_any_order_of_events(seed: int) -> None:
     now = 0.0
     for _ in range(200):
         now += rng.random()
-        active_before = [c for c, e in open_ones if e.phase is Phase.ACTIVE and e.ahead == 0]
+        active_before = [c for c, e in open_ones if e.phase is Phase.ACTIVE and e.pipelined == 0]
         event = rng.randrange(6)
         if event <= 1:
             client = Client()

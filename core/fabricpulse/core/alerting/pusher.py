@@ -9,8 +9,8 @@ That end is held back for `resolve_hold_s`: until Prometheus has scraped the rec
 copy still fires, and would fire the alert anew that the push has just ended. If Prometheus resolves its copy within
 that time, Alertmanager ends the alert then: an explicit end outweighs our end in the future.
 
-Prometheus sends an end that it has told again each minute, for a quarter of an hour, and such a repeat ends a newer
-alert too. So an alert that fires again within that time is told each second until the rule can have fired anew.
+Prometheus repeats a resolved alert each minute for a quarter of an hour, and such a repeat resolves a newer alert too.
+So an alert that fires again within that time is sent each second until the rule can have fired anew.
 
 Times are monotonic internally and converted to each Alertmanager's clock when sent: AlertmanagerTime.
 """
@@ -39,14 +39,14 @@ Key = TypeVar("Key", bound=Hashable)
 # Prometheus lets an alert expire after four missed repeats; so does this.
 _REPEATS_UNTIL_EXPIRY = 4
 _FLUSH_S = 2.0
-# For how long Prometheus sends the end of an alert again, and how often an alert is sent that such an end may hit.
-_ENDS_REPEATED_S = 15 * 60.0
+# For how long Prometheus repeats a resolved alert, and how often an alert is sent that such a repeat may resolve.
+_RESOLVE_REPEATED_S = 15 * 60.0
 _CONTESTED_RESEND_S = 1.0
 
 
 @dataclass(frozen=True)
 class AlertContent:
-    """What an alert says. labels : all of them, alertname and severity as well; those of the rule."""
+    """Labels and annotations of an alert. labels : those of the rule, alertname and severity included."""
 
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
@@ -82,13 +82,13 @@ class PushedAlert:
         return {
             "labels": dict(self.content.labels),
             "annotations": dict(self.content.annotations),
-            "startsAt": _moment(min(starts_s, ends_s)),
-            "endsAt": _moment(ends_s),
+            "startsAt": _timestamp(min(starts_s, ends_s)),
+            "endsAt": _timestamp(ends_s),
             "generatorURL": self.content.generator_url,
         }
 
 
-def _moment(seconds: float) -> str:
+def _timestamp(seconds: float) -> str:
     return rfc3339(round(seconds * 1e6) * 1000, 6)
 
 
@@ -123,7 +123,7 @@ class Pusher(Generic[Key]):
         self._alerts: dict[Key, PushedAlert] = {}
         self._changed = {url: asyncio.Event() for url in config.alertmanagers}
         self._resolved_left: dict[Key, set[str]] = {}
-        self._all_told = asyncio.Event()
+        self._all_resolved = asyncio.Event()
         self._client: HttpClient | None = None
         self.pushes = {url: PushCounters() for url in config.alertmanagers}
 
@@ -133,34 +133,34 @@ class Pusher(Generic[Key]):
             self._client = HttpClient(self._config.http_client)
 
     async def flush(self) -> None:
-        """Before the tasks are ended: ends that are still held back are sent now, if the Alertmanagers take them within
-        two seconds. Alerts that fire are left to expire, because a stopped daemon has fixed nothing.
+        """Before the tasks are cancelled: sends resolved alerts that are still held back, if the Alertmanagers accept
+        them within two seconds. Firing alerts are left to expire, because a stopped daemon has fixed nothing.
         """
         if self._resolved_left:
             for key in self._resolved_left:
                 self._alerts[key].due = 0.0
             self._wake()
-            self._all_told.clear()
-            await wait_with_timeout(self._all_told, _FLUSH_S)
+            self._all_resolved.clear()
+            await wait_with_timeout(self._all_resolved, _FLUSH_S)
 
     async def close(self) -> None:
         """Closes the connections, once the tasks have ended."""
         if self._client is not None:
             await self._client.close()
 
-    def tell(self, key: Key, content: AlertContent) -> None:
-        """It fires; while it does already, nothing changes."""
+    def set_firing(self, key: Key, content: AlertContent) -> None:
+        """The alert fires. No effect while it fires already."""
         alert = self._alerts.get(key)
         if alert is None or alert.ended is not None:
             now = self._monotonic()
-            contested = now - self._last_ended.get(key, -_ENDS_REPEATED_S) < _ENDS_REPEATED_S
+            contested = now - self._last_ended.get(key, -_RESOLVE_REPEATED_S) < _RESOLVE_REPEATED_S
             until = now + self._config.resolve_hold_s if contested else now
             self._alerts[key] = PushedAlert(content, now, until)
             self._resolved_left.pop(key, None)
             self._wake()
 
-    def end(self, key: Key) -> None:
-        """It is over, or nothing is known of it any more."""
+    def set_resolved(self, key: Key) -> None:
+        """The fault is over, or its state is no longer known."""
         alert = self._alerts.get(key)
         if alert is not None and alert.ended is None:
             if not self._config.alertmanagers:
@@ -185,8 +185,8 @@ class Pusher(Generic[Key]):
         """Keeps one Alertmanager up to date, until cancelled."""
         config = self._config
         pause = config.retry_s
-        retold = False
-        await self._ask_time(url)
+        repeated = False
+        await self._query_time(url)
         while True:
             event = self._changed[url]
             event.clear()
@@ -199,21 +199,21 @@ class Pusher(Generic[Key]):
             wait = min(waits, default=None)
             ahead_s = self._times[url].ahead_s
             host_s = self._clock()
-            wall_s, past_s = host_s + ahead_s, host_s + self._times[url].ahead_least_s
-            told = [*firing, *(alert for _, alert in due)]
-            if told:
-                body = [alert.body(config.resend_s, now, wall_s, past_s) for alert in told]
+            wall_s, past_s = host_s + ahead_s, host_s + self._times[url].min_ahead_s
+            to_send = [*firing, *(alert for _, alert in due)]
+            if to_send:
+                body = [alert.body(config.resend_s, now, wall_s, past_s) for alert in to_send]
                 self.pushes[url].requests += 1
                 if await self._post(url, body):
                     pause = config.retry_s
-                    if self._times[url].ahead_s != ahead_s and not retold:
-                        retold = True  # once: behind a proxy may be several, each with a clock of its own
+                    if self._times[url].ahead_s != ahead_s and not repeated:
+                        repeated = True  # once: behind a proxy may be several, each with a clock of its own
                         continue
                     for key, alert in due:
                         self._confirm_resolved(key, alert, url)
                 else:
                     wait, pause = pause, min(2 * pause, config.resend_s)
-            retold = False
+            repeated = False
             await wait_with_timeout(event, wait)
 
     def _resend_s(self, alert: PushedAlert, now: float) -> float:
@@ -229,19 +229,19 @@ class Pusher(Generic[Key]):
             del self._resolved_left[key]
             del self._alerts[key]
         if not self._resolved_left:
-            self._all_told.set()
+            self._all_resolved.set()
 
-    async def _ask_time(self, url: str) -> None:
-        """So that the first alert already carries the right times. Who does not answer now will do so to a push."""
+    async def _query_time(self, url: str) -> None:
+        """So that the first alert already carries the right times; without an answer the first push learns them."""
         assert self._client is not None  # noqa: S101 - open() made it
-        asked_s = self._clock()
+        sent_s = self._clock()
         with suppress(aiohttp.ClientError, OSError, TimeoutError):
             async with self._client.get(f"{url.rstrip('/')}/api/v2/status") as response:
-                self._learn_time(url, response, asked_s)
+                self._learn_time(url, response, sent_s)
 
-    def _learn_time(self, url: str, response: aiohttp.ClientResponse, asked_s: float) -> None:
+    def _learn_time(self, url: str, response: aiohttp.ClientResponse, sent_s: float) -> None:
         clock = self._times[url]
-        if clock.learn(response.headers.get("Date", ""), asked_s, self._clock()):
+        if clock.learn(response.headers.get("Date", ""), sent_s, self._clock()):
             log.warning(
                 "the clock of an Alertmanager is not ours; alerts carry its time",
                 url=redact(url),
@@ -250,11 +250,11 @@ class Pusher(Generic[Key]):
 
     async def _post(self, url: str, body: list[dict[str, Any]]) -> bool:
         assert self._client is not None  # noqa: S101 - open() made it
-        asked_s = self._clock()
+        sent_s = self._clock()
         pushes = self.pushes[url]
         try:
             async with self._client.post(f"{url.rstrip('/')}/api/v2/alerts", json=body) as response:
-                self._learn_time(url, response, asked_s)
+                self._learn_time(url, response, sent_s)
                 pushes.taken = response.status < 300
                 if pushes.taken:
                     return True

@@ -1,1 +1,1 @@
-"""Who is in the fleet: hosts, their NICs, the rails (networks) that the NICs are on."""
+"""Membership: hosts of the fleet, their NICs, the rails (networks) of the NICs, the daemons and their ports."""

@@ -1,6 +1,6 @@
 """The daemons of a fleet: where each runs, and its port. Units, settings and http_sd have their names.
 
-The one table: what starts them, what lists them for Prometheus and what asks them take it from here.
+The one table of ports, for the daemons themselves, http_sd and the commands that query them.
 """
 
 from typing import NamedTuple

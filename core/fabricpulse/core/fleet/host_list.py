@@ -48,25 +48,25 @@ def fold(hosts: Sequence[str]) -> str:
     for host in hosts:
         parts = _LAST_NUMBER.fullmatch(host)
         if parts is None:
-            items += [*_told(ends, ranges), host]
+            items += [*_bracketed(ends, ranges), host]
             ends = None
             continue
         before, number, after = parts.groups()
         if ends != (before, after):
-            items += _told(ends, ranges)
+            items += _bracketed(ends, ranges)
             ends, ranges = (before, after), []
         if ranges and _follows(ranges[-1][-1], number):
             ranges[-1] = [ranges[-1][0], number]
         else:
             ranges.append([number])
-    return ",".join([*items, *_told(ends, ranges)])
+    return ",".join([*items, *_bracketed(ends, ranges)])
 
 
 def _follows(last: str, number: str) -> bool:
     return len(last) == len(number) and int(number) == int(last) + 1
 
 
-def _told(ends: tuple[str, str] | None, ranges: list[list[str]]) -> list[str]:
+def _bracketed(ends: tuple[str, str] | None, ranges: list[list[str]]) -> list[str]:
     if ends is None:
         return []
     inner = ",".join("-".join(each) for each in ranges)

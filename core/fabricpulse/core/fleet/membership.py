@@ -70,7 +70,7 @@ class Membership(Section, frozen=True):
 
     def validate(self) -> None:
         if not self.hosts:
-            raise _wrong("there is no host in it; list the hosts of the fleet", "hosts")
+            raise _invalid("there is no host in it; list the hosts of the fleet", "hosts")
         by_short: dict[str, list[str]] = {}
         addresses: dict[str, str] = {}
         for index, host in enumerate(self.hosts):
@@ -78,13 +78,13 @@ class Membership(Section, frozen=True):
             same = next((name for name in alike if _is_same(name, host.name)), None)
             if same is not None:
                 what = "is listed twice" if same == host.name else f"is the same as {same!r}"
-                raise _wrong(f"host {host.name!r} {what}", f"hosts[{index}]")
+                raise _invalid(f"host {host.name!r} {what}", f"hosts[{index}]")
             alike.append(host.name)
             for number, nic in enumerate(host.nics):
                 name = f"{host.name} {nic.device}"
                 first = addresses.setdefault(str(ipaddress.ip_address(nic.address)), name)
                 if first != name:
-                    raise _wrong(
+                    raise _invalid(
                         f"address {nic.address} belongs to two NICs, {first} and {name}",
                         f"hosts[{index}].nics[{number}]",
                     )
@@ -105,7 +105,7 @@ def _is_same(a: str, b: str) -> bool:
     return a.lower() == b.lower() or "." not in a or "." not in b
 
 
-def _wrong(what: str, path: str) -> ValidationError:
+def _invalid(what: str, path: str) -> ValidationError:
     """path : of the key in the document, for the line in the message."""
     return ValidationError(f"{what} - at `$.{path}`")
 

@@ -1,4 +1,4 @@
-"""Metrics that every daemon of fabricpulse has."""
+"""Metrics of every daemon."""
 
 from fabricpulse.core.metrics.catalogue import MetricSpec
 

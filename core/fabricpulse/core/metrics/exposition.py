@@ -1,4 +1,4 @@
-"""Fast-path exposition writer: the Prometheus text format 0.0.4 and OpenMetrics 1.0.
+"""Exposition writer: the Prometheus text format 0.0.4 and OpenMetrics 1.0.
 
 The beginning of a sample's line, `name{labels} `, is rendered once and kept between scrapes (`sample_prefix`), for all
 callers; prometheus-client takes about fifteen times as long for such a sample (`make bench NAME=exposition`).
@@ -74,7 +74,7 @@ _Group = tuple[int, Sequence[str]]
 
 
 class Exposition:
-    """One scrape's answer being written."""
+    """The response to one scrape, being written."""
 
     def __init__(self, sample_cap: int = DEFAULT_SAMPLE_CAP) -> None:
         self._cap = sample_cap
@@ -124,8 +124,8 @@ class Exposition:
         """The text, with the cap applied to whole metrics (a histogram stays or goes as one).
 
         Only what describes a family depends on the format, so that it costs nothing per sample. `text_format.end` is
-        left to whoever joins the parts of an answer. count_samples : tell how many samples there are and were dropped;
-        one part of an answer does.
+        left to the caller that joins the parts of a response. count_samples : add the metrics of samples written and
+        dropped, which one part of a response has.
         """
         parts: list[str] = []
         room = self._cap

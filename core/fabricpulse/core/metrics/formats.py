@@ -34,8 +34,8 @@ _OFFERED = {
 def negotiate(accept: str) -> TextFormat:
     """The format that an Accept header asks for.
 
-    OpenMetrics only for who names it and ranks it no lower than the text format 0.0.4; everybody else gets that, even
-    who accepts neither: an answer that can be read by eye is worth more than a 406.
+    OpenMetrics only for a client that names it and ranks it no lower than the text format 0.0.4; all others get the
+    latter, even those that accept neither: readable text is more useful than a 406.
     """
     ranges = list(_ranges(accept))
     plain, _ = _quality(ranges, TextFormat.PLAIN)

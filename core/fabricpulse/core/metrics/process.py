@@ -1,6 +1,6 @@
 """`process_*`: metrics of the exporter's own process, under the names that all exporters use.
 
-The one part that prometheus-client writes: a handful of samples, and their names are not ours.
+The one part that prometheus-client writes: its names and their meaning are standard.
 """
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest

@@ -1,4 +1,4 @@
-"""Who may ask: what an exporter-toolkit file says of passwords, client certificates and rates, for each request."""
+"""Authentication and rate limit of each request: passwords and client certificates as an exporter-toolkit file says."""
 
 import base64
 import binascii
@@ -18,10 +18,10 @@ OwnAuthentication = Callable[[web.Request], bool]
 
 
 def authentication_middleware(config: WebConfig, own: OwnAuthentication) -> Middleware:
-    """Limits the rate of requests, checks the client certificate's names, asks for a password: as the file says.
+    """Limits the rate of requests, checks the client certificate's names and the password, as the file says.
 
-    own : no password is asked for where it is true. A request has one Authorization header: without this, a daemon with
-    passwords and a token would refuse everybody.
+    own : where it is true, no password is required. A request has one Authorization header: without this, a daemon with
+    passwords and a token would refuse every request.
     """
     checker = PasswordChecker()
     bucket = TokenBucket(time.monotonic())

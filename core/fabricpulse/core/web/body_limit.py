@@ -1,4 +1,4 @@
-"""How large a request's body may be, said where its handler is."""
+"""A decorator of handlers: how large a request's body may be."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -8,9 +8,9 @@ _Handler = TypeVar("_Handler", bound=Callable[..., Any])
 
 
 def body_limit(most_bytes: int) -> Callable[[_Handler], _Handler]:
-    """Of a handler: its bodies have at most so many bytes, in place of the server's `max_body`. Larger ones are 413.
+    """Limits the bodies of a handler to `most_bytes`, in place of the server's `max_body`. Larger ones get 413.
 
-    A mark, no wrapper: comparisons of handlers (`own_authentication`) find the same one.
+    Sets an attribute and does not wrap, so that handlers still compare equal (`own_authentication`).
     """
 
     def mark(handler: _Handler) -> _Handler:
@@ -21,5 +21,5 @@ def body_limit(most_bytes: int) -> Callable[[_Handler], _Handler]:
 
 
 def body_limit_of(handler: object, default: int) -> int:
-    """What `body_limit` said of this handler, `default` where it said nothing."""
+    """The limit that `body_limit` has set on this handler, else `default`."""
     return int(getattr(handler, _ATTRIBUTE, default))

@@ -26,16 +26,16 @@ log = get_logger(__name__)
 _TLS_VERSIONS = {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3}
 
 
-# Of an answer: some times what the largest fleet's membership or a scrape at the sample cap takes.
+# Bytes of a response: several times the membership of the largest fleet, or a scrape at the sample cap.
 MOST_BODY = 64 << 20
 
 
 class BodyTooLargeError(aiohttp.ClientError):
-    """An answer is larger than anything that was asked for can be."""
+    """A response is larger than any valid one."""
 
 
 class Credentials:
-    """What a request trusts and shows, by the files as they are now."""
+    """TLS context and Authorization header of requests, by the current content of the files."""
 
     def __init__(self, config: HttpClientConfig) -> None:
         """Raises ConfigError when a certificate, the password or the token cannot be read."""
@@ -168,18 +168,18 @@ def describe(error: BaseException) -> str:
 
 
 def _of_errno(error: OSError) -> str:
-    # asyncio puts "Connect call failed" with the address in place of what the kernel has said.
+    # asyncio replaces the kernel's message by "Connect call failed" with the address.
     if error.errno and not isinstance(error, (socket.gaierror, ssl.SSLError)):
         return _lower(os.strerror(error.errno))
     return str(error) or type(error).__name__
 
 
-def _lower(words: str) -> str:
-    return words[:1].lower() + words[1:]
+def _lower(text: str) -> str:
+    return text[:1].lower() + text[1:]
 
 
 class _ClientContext(ssl.SSLContext):
-    """A context that asks for, and expects, one server name whatever the URL says; "" for that of the URL."""
+    """A context that sends (SNI) and verifies one server name whatever the URL says; "" for that of the URL."""
 
     server_name = ""
 
@@ -196,7 +196,7 @@ class _ClientContext(ssl.SSLContext):
 
 
 def _new_context(tls: TlsClientConfig) -> ssl.SSLContext:
-    """A fresh one each time: what was trusted or shown before must not be so any more."""
+    """A new context each time: authorities and certificates of the previous one must not stay in use."""
     context = _ClientContext(ssl.PROTOCOL_TLS_CLIENT)
     context.server_name = tls.server_name
     try:
@@ -230,7 +230,7 @@ def _system_context() -> ssl.SSLContext:
 
 
 def _no_passphrase() -> str:
-    """Instead of OpenSSL's question on the terminal, which a daemon would wait for."""
+    """Replaces OpenSSL's prompt on the terminal, for which a daemon would wait."""
     raise ValueError("the key is encrypted; give it without a passphrase")
 
 

@@ -1,6 +1,6 @@
-"""Command-line options of a request: what to show a server, and whom to trust.
+"""Command-line options of requests: TLS and credentials.
 
-Every command that asks a server takes the same ones: a file of HttpClientConfig, and options that replace single keys
+Every command that sends requests takes the same ones: a file of HttpClientConfig, and options that replace single keys
 of it, each with an environment variable.
 """
 
@@ -17,8 +17,8 @@ from fabricpulse.core.errors import OptionError
 from fabricpulse.core.web.client_config import HttpClientConfig, TlsClientConfig, check_credentials
 from fabricpulse.core.web.urls import check_base_url
 
-# What the environment variables begin with. A request shows a server no credentials that are another server's, so
-# those that a command may ask beside the daemons of its hosts have their own.
+# Prefixes of the environment variables. A server must not get the credentials of another one, so the servers that a
+# command queries beside the daemons of hosts have their own.
 DAEMONS = "FABRICPULSE_CLIENT"
 COORDINATOR = "FABRICPULSE_COORDINATOR"
 RECEIVER = "FABRICPULSE_RECEIVER"
@@ -29,7 +29,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class ClientOptions:
-    """What `client_options` has read; an empty string is an option that was not given."""
+    """The values of `client_options`; an empty string is an option that was not given."""
 
     http_config: Path | None = None
     token_file: str = ""

@@ -4,9 +4,9 @@ Phases of a connection:
 
     HANDSHAKE ─▶ HEAD ─▶ BODY ─▶ ACTIVE ─▶ IDLE ─▶ HEAD ...
 
-In all but ACTIVE (the request is complete, the answer is ours to give) the server waits for the client: there it may
-be late, and be dropped to make room for another. Clients are compared by how many connections they have, so that a
-client with a thousand of them only ever drops its own.
+In all but ACTIVE (the request is complete, its response is pending) the server waits for the client: there the
+connection may time out, or be dropped to make room for another. Clients are compared by their number of connections, so
+that a client with a thousand of them only ever drops its own.
 
 Prior art: nginx's reset of reusable connections when worker_connections run out; RFC 9110 section 15.5.9 (408).
 """
@@ -28,12 +28,12 @@ class Phase(Enum):
     IDLE = "idle"
 
 
-# Who is dropped first when room is needed: who has not asked anything yet, before who has been answered.
+# The order in which connections are dropped for room: those without a request so far before those that had responses.
 _DROP_ORDER = (Phase.HANDSHAKE, Phase.HEAD, Phase.BODY, Phase.IDLE)
 
 
 class Closer(Protocol):
-    """What the table asks of a connection."""
+    """What the table requires of a connection."""
 
     def drop(self, reason: str) -> None:
         """Ends the connection now. reason : label of the metric."""
@@ -45,10 +45,11 @@ class Closer(Protocol):
 class Entry:
     """One connection in the table.
 
-    since : when its phase began. received : bytes of the request so far. ahead : bytes sent while it was answered.
+    since : when its phase began. received : bytes of the request so far. pipelined : bytes received while it is
+    processed.
     """
 
-    __slots__ = ("ahead", "client", "closer", "phase", "received", "since")
+    __slots__ = ("client", "closer", "phase", "pipelined", "received", "since")
 
     def __init__(self, client: str, closer: Closer, now: float) -> None:
         self.client = client
@@ -56,7 +57,7 @@ class Entry:
         self.phase = Phase.HANDSHAKE
         self.since = now
         self.received = 0
-        self.ahead = 0
+        self.pipelined = 0
 
 
 # In the order of their `since`, oldest first: a dict keeps the order of insertion.
@@ -121,7 +122,7 @@ class ConnectionTable:
         del self._phases[entry.phase][entry], self._clients[entry.client][entry.phase][entry]
         if phase is Phase.IDLE:
             self.buffered -= entry.received
-            entry.received = entry.ahead = 0
+            entry.received = entry.pipelined = 0
         entry.phase, entry.since = phase, now
         self._insert(entry)
 
@@ -135,10 +136,10 @@ class ConnectionTable:
         entry.received += size
         self.buffered += size
         if entry.phase is Phase.ACTIVE:
-            entry.ahead += size
-        in_heads = entry.received if entry.phase is Phase.HEAD else entry.ahead
+            entry.pipelined += size
+        in_heads = entry.received if entry.phase is Phase.HEAD else entry.pipelined
         if in_heads > limits.head_bytes:
-            # A head of that size, or requests sent ahead while one is being answered.
+            # A head of that size, or pipelined requests while one is processed.
             self._drop(entry, "head_too_large")
         elif self.buffered > limits.buffered_bytes:
             self._drop_largest_request(0)

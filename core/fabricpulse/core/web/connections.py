@@ -1,16 +1,16 @@
-"""The connections of a server: accepted, watched and dropped; aiohttp speaks HTTP on them.
+"""The connections of a server: accepts them, enforces time limits, drops them; aiohttp handles HTTP on them.
 
 asyncio's own server accepts without a bound, logs each accept that fails for want of descriptors, and aiohttp waits
 for ever for a request that was begun. So this accepts by itself, and stands between transport and aiohttp's protocol
 object: it sees what arrives and when, and `connection_table` decides who may stay.
 
 Until the first byte of a client there is only its socket, without transport, task and protocol object: those cost ten
-times as much as the accept. Somebody who opens thousands of connections and says nothing fills the queue that all wait
-in, so the time until the next one is accepted is what each of his costs.
+times as much as the accept. Thousands of connections without a byte fill the accept queue that all clients share, so
+the cost of each of them is the delay of everybody else.
 
-A TLS handshake costs a millisecond of computing that cannot be interrupted. One begins in each round of the event loop,
-by turns of the clients: whoever is connected waits for one handshake, not for all that came, and so does a new client.
-Few of one client are under way, so that those that were begun and held back cannot all go on at once.
+A TLS handshake takes a millisecond of CPU that cannot be interrupted. One begins in each iteration of the event loop,
+round-robin over clients: open connections wait for one handshake, not for all that arrived, and so does a new client.
+Few handshakes of one client are in progress, so that unfinished ones cannot all continue at once.
 """
 
 import asyncio
@@ -27,19 +27,19 @@ from aiohttp import web
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.log_limit import LogLimit
 from fabricpulse.core.web.connection_table import ConnectionTable, Entry, Phase
+from fabricpulse.core.web.fair_queue import FairQueue
 from fabricpulse.core.web.limits import Limits
-from fabricpulse.core.web.turns import Turns
 
 log = get_logger(__name__)
 
-_ACCEPTS_AT_ONCE = 64  # then others have their turn on the event loop
+_ACCEPTS_AT_ONCE = 64  # in one callback of the event loop
 _SWEEP_S = 1.0
 # Descriptors or kernel memory have run out: the next accept fails as well.
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _PAUSE_S = 0.2
-# TLS handshakes of one client.
+# TLS handshakes of one client in progress.
 _HANDSHAKES_AT_ONCE = 16
-_TIMEOUT_ANSWER = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+_TIMEOUT_RESPONSE = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 
 class Connections:
@@ -59,10 +59,10 @@ class Connections:
         self._loop = asyncio.get_running_loop()
         self._listeners: list[socket.socket] = []
         self._by_handler: dict[asyncio.Protocol, _Connection] = {}
-        # Connections on which nothing was said so far, or whose handshake has not begun.
-        self._silent: set[_Connection] = set()
-        self._turns: Turns[_Connection] = Turns(_HANDSHAKES_AT_ONCE)
-        self._turn_is_due = False
+        # Connections without a byte so far, or whose handshake has not begun.
+        self._waiting: set[_Connection] = set()
+        self._handshake_queue: FairQueue[_Connection] = FairQueue(_HANDSHAKES_AT_ONCE)
+        self._handshake_is_scheduled = False
         self._handshakes: set[asyncio.Task[None]] = set()
         self._sweep: asyncio.TimerHandle | None = None
         self._sweep_due = 0.0
@@ -82,14 +82,14 @@ class Connections:
         self._listeners.clear()
 
     async def stop(self) -> None:
-        """Closes what aiohttp does not know of yet."""
+        """Closes the connections that were not handed to aiohttp yet."""
         self.stop_accepting()
         if self._sweep is not None:
             self._sweep.cancel()
             self._sweep = None
-        for connection in list(self._silent):
+        for connection in list(self._waiting):
             self.table.remove(connection.entry)
-            self._drop_silent(connection, b"")
+            self._drop_waiting(connection, b"")
         for task in self._handshakes:
             task.cancel()
         await asyncio.gather(*self._handshakes, return_exceptions=True)
@@ -100,21 +100,21 @@ class Connections:
             phase = Phase.ACTIVE if request.content.is_eof() else Phase.BODY
             self.table.enter(connection.entry, phase, self._loop.time())
 
-    def reading(self, request: web.BaseRequest, turn: asyncio.Timeout) -> None:
-        """The request's body is read within `turn`, which ends when it has to make room for others."""
+    def reading(self, request: web.BaseRequest, read_timeout: asyncio.Timeout) -> None:
+        """The request's body is read within `read_timeout`, which expires when memory is needed for other requests."""
         if (connection := self._by_handler.get(request.protocol)) is not None:
-            connection.turn = turn
+            connection.read_timeout = read_timeout
 
     def body_complete(self, request: web.BaseRequest) -> None:
         """The request's body has been read."""
         if (connection := self._by_handler.get(request.protocol)) is not None:
-            connection.turn = None
+            connection.read_timeout = None
             self.table.enter(connection.entry, Phase.ACTIVE, self._loop.time())
 
     def end(self, request: web.BaseRequest) -> None:
-        """The handler has made its answer."""
+        """The handler has returned its response."""
         if (connection := self._by_handler.get(request.protocol)) is not None:
-            connection.turn = None
+            connection.read_timeout = None
             self.table.enter(connection.entry, Phase.IDLE, self._loop.time())
 
     def _accept(self, listener: socket.socket) -> None:
@@ -128,10 +128,10 @@ class Connections:
                     self._pause(listener, error)
                     return
                 continue  # this connection is gone: accept(2) returns its network errors
-            self._take(accepted, _client_of(accepted, address))
+            self._admit(accepted, _client_of(accepted, address))
 
     def _pause(self, listener: socket.socket, error: OSError) -> None:
-        """No descriptor is left: the largest client gives one back, and the next accept waits for a moment."""
+        """No descriptor is left: a connection of the largest client is dropped, and accepting pauses."""
         self.exhausted += 1
         self.table.make_room("no_descriptors")
         if self._limit.allows("accept"):
@@ -143,7 +143,7 @@ class Connections:
         if listener in self._listeners:
             self._loop.add_reader(listener, self._accept, listener)
 
-    def _take(self, accepted: socket.socket, client: str) -> None:
+    def _admit(self, accepted: socket.socket, client: str) -> None:
         connection = _Connection(self, accepted)
         now = self._loop.time()
         entry = self.table.admit(client, connection, now)
@@ -157,13 +157,13 @@ class Connections:
         connection.entry = entry
         if self._context is None:
             self.table.enter(entry, Phase.HEAD, now)
-        self._silent.add(connection)
-        self._loop.add_reader(accepted, self._speaks, connection)
+        self._waiting.add(connection)
+        self._loop.add_reader(accepted, self._first_byte, connection)
         if self._sweep is None:
-            self._schedule()
+            self._schedule_sweep()
 
-    def _speaks(self, connection: "_Connection") -> None:
-        """The first byte of a client, or its end."""
+    def _first_byte(self, connection: "_Connection") -> None:
+        """The first byte of a client, or the end of its stream."""
         accepted = connection.accepted
         try:
             ended = not accepted.recv(1, socket.MSG_PEEK)
@@ -172,35 +172,35 @@ class Connections:
         except OSError:
             ended = True
         if ended:
-            self._forget_silent(connection)
+            self._stop_waiting(connection)
             self.table.remove(connection.entry)
             accepted.close()
         elif self._context is None:
             self._begin(connection)
         else:
             self._loop.remove_reader(accepted)
-            self._turns.add(connection.entry.client, connection)
-            self._give_turn()
+            self._handshake_queue.add(connection.entry.client, connection)
+            self._schedule_handshake()
 
-    def _give_turn(self) -> None:
-        """To a handshake, in the next round of the event loop."""
-        if not self._turn_is_due:
-            self._turn_is_due = True
+    def _schedule_handshake(self) -> None:
+        """Begins a handshake in the next iteration of the event loop."""
+        if not self._handshake_is_scheduled:
+            self._handshake_is_scheduled = True
             self._loop.call_soon(self._begin_handshake)
 
     def _begin_handshake(self) -> None:
-        self._turn_is_due = False
-        connection = self._turns.take()
+        self._handshake_is_scheduled = False
+        connection = self._handshake_queue.take()
         if connection is None:
             return
-        # Until now it has waited for us.
+        # Its time limit begins now: so far it waited for us.
         self.table.enter(connection.entry, Phase.HANDSHAKE, self._loop.time())
         self._begin(connection)
-        self._give_turn()
+        self._schedule_handshake()
 
     def _begin(self, connection: "_Connection") -> None:
         accepted = connection.accepted
-        self._forget_silent(connection)
+        self._stop_waiting(connection)
         connection.handshake = task = self._loop.create_task(self._connect(accepted, connection))
         self._handshakes.add(task)
 
@@ -208,22 +208,22 @@ class Connections:
             self._handshakes.discard(task)
             connection.handshake = None
             if self._context is not None:
-                self._turns.done(connection.entry.client)
-                self._give_turn()
-            if not connection.made:  # it failed, or was cancelled before it began
+                self._handshake_queue.done(connection.entry.client)
+                self._schedule_handshake()
+            if not connection.established:  # it failed, or was cancelled before it began
                 self.table.remove(connection.entry)
                 accepted.close()
 
         task.add_done_callback(connected)
 
-    def _forget_silent(self, connection: "_Connection") -> None:
-        self._silent.discard(connection)
-        self._turns.remove(connection.entry.client, connection)
+    def _stop_waiting(self, connection: "_Connection") -> None:
+        self._waiting.discard(connection)
+        self._handshake_queue.remove(connection.entry.client, connection)
         self._loop.remove_reader(connection.accepted)
 
-    def _drop_silent(self, connection: "_Connection", answer: bytes) -> None:
-        """Ends a connection on which nothing was said."""
-        self._forget_silent(connection)
+    def _drop_waiting(self, connection: "_Connection", answer: bytes) -> None:
+        """Ends a connection without a byte so far, or whose handshake has not begun."""
+        self._stop_waiting(connection)
         with suppress(OSError):
             if answer:
                 connection.accepted.send(answer)
@@ -239,21 +239,21 @@ class Connections:
                 ssl_handshake_timeout=None if context is None else self.table.limits.handshake_s,
             )
         except (OSError, ssl.SSLError) as error:
-            # What strangers send to a TLS port: counted, no word in the log.
+            # Anybody can send anything to a TLS port: counted, logged for debugging only.
             self.closed["handshake_failed"] += 1
             log.debug("TLS handshake failed", client=connection.entry.client, reason=str(error))
 
-    def _schedule(self) -> None:
+    def _schedule_sweep(self) -> None:
         self._sweep_due = self._loop.time() + _SWEEP_S
-        self._sweep = self._loop.call_at(self._sweep_due, self._swept)
+        self._sweep = self._loop.call_at(self._sweep_due, self._run_sweep)
 
-    def _swept(self) -> None:
+    def _run_sweep(self) -> None:
         now = self._loop.time()
         late_s = now - self._sweep_due
         self.table.sweep(now, late_s if late_s > _SWEEP_S else 0.0)
         self._sweep = None
         if len(self.table):
-            self._schedule()
+            self._schedule_sweep()
 
 
 class _Connection(asyncio.Protocol):
@@ -266,15 +266,15 @@ class _Connection(asyncio.Protocol):
 
     def __init__(self, owner: Connections, accepted: socket.socket) -> None:
         self.accepted = accepted
-        self.made = False
+        self.established = False
         self.handshake: asyncio.Task[None] | None = None
         # While a body is read.
-        self.turn: asyncio.Timeout | None = None
+        self.read_timeout: asyncio.Timeout | None = None
         self._owner = owner
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.made = True
+        self.established = True
         self._inner = cast(asyncio.Protocol, self._owner._server())
         self._transport = cast(asyncio.Transport, transport)
         owner = self._owner
@@ -315,23 +315,23 @@ class _Connection(asyncio.Protocol):
             if self.handshake is not None:
                 self.handshake.cancel()
             else:
-                self._owner._drop_silent(self, _TIMEOUT_ANSWER if reason == "head_timeout" else b"")
+                self._owner._drop_waiting(self, _TIMEOUT_RESPONSE if reason == "head_timeout" else b"")
         elif reason in ("head_timeout", "body_timeout") and not transport.get_write_buffer_size():
-            transport.write(_TIMEOUT_ANSWER)
+            transport.write(_TIMEOUT_RESPONSE)
             transport.close()
         elif reason == "idle_timeout":
             transport.close()
-        elif reason == "buffer_limit" and self.turn is not None:
+        elif reason == "buffer_limit" and self.read_timeout is not None:
             # Its reader answers 503, and the connection ends after that.
-            self.turn.reschedule(self._owner._loop.time())
-            self.turn = None
+            self.read_timeout.reschedule(self._owner._loop.time())
+            self.read_timeout = None
         else:
             transport.abort()
 
 
 def _client_of(accepted: socket.socket, address: object) -> str:
-    """Whom connections are counted for: an IPv4 address, an IPv6 /64 network (one host has as many addresses as it
-    likes), or all clients of a Unix socket together.
+    """What counts as one client: an IPv4 address, an IPv6 /64 network (one host can use all its addresses), or all
+    clients of a Unix socket together.
     """
     if accepted.family not in (socket.AF_INET, socket.AF_INET6) or not isinstance(address, tuple):
         return "local"
@@ -339,7 +339,7 @@ def _client_of(accepted: socket.socket, address: object) -> str:
 
 
 def network_of(address: str) -> str:
-    """The IPv4 address itself, or the IPv6 /64 network of an address: what one host cannot have many of."""
+    """The IPv4 address itself, or the IPv6 /64 network of an address."""
     full = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(full, ipaddress.IPv4Address):
         return address

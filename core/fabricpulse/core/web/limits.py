@@ -1,4 +1,4 @@
-"""What one server grants its clients, before anybody has authenticated."""
+"""Limits of a server on its clients, before authentication."""
 
 from dataclasses import dataclass
 

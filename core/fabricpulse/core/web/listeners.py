@@ -1,4 +1,4 @@
-"""What a server listens on: addresses of its own, or sockets that systemd hands over (sd_listen_fds(3))."""
+"""The listening sockets of a server: its own addresses, or sockets from systemd (sd_listen_fds(3))."""
 
 import asyncio
 import errno
@@ -102,8 +102,8 @@ def reached_at(listener: socket.socket) -> list[tuple[str, int]]:
 
 
 def _reason(error: OSError) -> str:
-    # asyncio wraps the system's words, differently in each version of Python; the number is what it was. Those of name
-    # resolution are below 0 and have words of their own.
+    # asyncio wraps the system's message, differently in each version of Python; errno is unchanged. Errors of name
+    # resolution are below 0 and have their own messages.
     if error.errno and error.errno > 0:
         return os.strerror(error.errno).lower()
     return error.strerror or str(error)

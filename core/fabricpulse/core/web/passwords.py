@@ -1,8 +1,7 @@
-"""Passwords against bcrypt hashes, without letting guesses delay those who know theirs.
+"""Passwords against bcrypt hashes, such that wrong guesses of one client do not delay others.
 
-bcrypt takes tens of milliseconds on purpose. What was checked before is answered at once from a cache; the rest is
-checked on one thread of its own, client by client in turn, so that a client that guesses a thousand passwords waits for
-its own guesses and nobody else does.
+bcrypt takes tens of milliseconds on purpose. Known results come from a cache; the others are computed on a thread,
+round-robin over clients, so that a client that guesses a thousand passwords delays only itself.
 """
 
 import asyncio
@@ -16,15 +15,15 @@ from fabricpulse.core.threads import DaemonThreads
 _CACHED = 256
 _PENDING_PER_CLIENT = 8
 _PENDING_CLIENTS = 256
-# bcrypt of nothing that anybody knows, cost 10: an unknown user costs as much time as a wrong password.
-_NOBODY = "$2b$10$QOauhQNbBCuQDKes6eFzPeMqBSjb7Mr5DUmpZ/VcEd00UAV/LDeSi"
+# The hash of a discarded random password, cost 10: an unknown user takes as much time as a wrong password.
+_DUMMY_HASH = "$2b$10$QOauhQNbBCuQDKes6eFzPeMqBSjb7Mr5DUmpZ/VcEd00UAV/LDeSi"
 _LONGEST = 72  # bytes that bcrypt reads; newer versions refuse more
 
 _Check = tuple[bytes, str, str, "asyncio.Future[bool]"]
 
 
 class TooManyChecksError(Exception):
-    """So many passwords wait to be checked that this one was not taken."""
+    """Too many passwords are queued; this one was not checked."""
 
 
 class PasswordChecker:
@@ -40,10 +39,10 @@ class PasswordChecker:
         self._thread: DaemonThreads | None = None
 
     async def check(self, client: str, user: str, password: str, hashed: str | None) -> bool:
-        """Whether `password` is that of `user`. client : whose turn it uses up. hashed : None for an unknown user.
+        """Whether `password` is that of `user`. client : whose queue it waits in. hashed : None for an unknown user.
 
         The hash is part of what is cached: a password that was changed in the file does not count any longer. Raises
-        TooManyChecksError when this client, or the server, has too many that wait.
+        TooManyChecksError when too many of this client, or of all clients, are queued.
         """
         digest = self._digest(user, password, hashed or "")
         if digest in self._good:
@@ -56,7 +55,7 @@ class PasswordChecker:
             return False
         found = self._pending.get(digest)
         if found is None:
-            found = self._enqueue(client, digest, password, hashed or _NOBODY)
+            found = self._enqueue(client, digest, password, hashed or _DUMMY_HASH)
         return await asyncio.shield(found) and hashed is not None
 
     def _enqueue(self, client: str, digest: bytes, password: str, hashed: str) -> "asyncio.Future[bool]":
@@ -91,7 +90,7 @@ class PasswordChecker:
                 self._pending.pop(digest, None)
                 if not future.done():
                     future.set_result(good)
-            cache = self._good if good and hashed != _NOBODY else self._bad
+            cache = self._good if good and hashed != _DUMMY_HASH else self._bad
             cache[digest] = None
             if len(cache) > _CACHED:
                 cache.popitem(last=False)

@@ -1,7 +1,7 @@
 """PromQL over HTTP: any server with Prometheus' API (Prometheus, Thanos, Mimir, VictoriaMetrics).
 
-Bounded: so many bytes and seconds for an answer and for all together, so many questions at a time. One that
-cannot be answered (a metric that the backend limits, a timeout) is counted as unanswered and costs no other its answer.
+Bounded: bytes and seconds of a response and of all together, and the number of concurrent queries. A query that fails
+(a limit of the backend, a timeout) is counted and does not affect the others.
 """
 
 import asyncio
@@ -23,9 +23,9 @@ from fabricpulse.core.web.urls import check_base_url, redact
 AT_ONCE = 8
 MOST_BODY = 64 << 20
 MOST_SERIES = 200_000
-# Of all answers together: what is made of them takes several times as much memory.
+# Of all responses together: decoded, they take several times as much memory.
 MOST_BYTES = 256 << 20
-# No question is put later than so many times the timeout of one after the first.
+# No query starts later than this many timeouts after the first.
 MOST_TIMEOUTS = 3
 _SHOWN = 300
 
@@ -41,13 +41,13 @@ class _Data(msgspec.Struct):
     result: list[_Series]
 
 
-class _Answer(msgspec.Struct):
+class _Response(msgspec.Struct):
     status: str
     data: _Data | None = None
     error: str = ""
 
 
-_DECODER = msgspec.json.Decoder(_Answer)
+_DECODER = msgspec.json.Decoder(_Response)
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -58,12 +58,12 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class RefusedError(Exception):
-    """The server has not answered this question; another one it may."""
+    """This query failed; others may succeed."""
 
 
 @dataclass
 class PromQl:
-    """Questions to one server. Used as `async with`. asked : how many were put. received : bytes of answers.
+    """Queries to one server. Used as `async with`. asked : number of queries sent. received : bytes of responses.
 
     Raises OptionError at construction for a URL or credentials that cannot be used.
     """
@@ -81,12 +81,12 @@ class PromQl:
             check_base_url("--prometheus", self.url)
         except ValueError as error:
             raise OptionError(str(error)) from error
-        self._places = asyncio.Semaphore(AT_ONCE)
-        self._until_s = math.inf
+        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._deadline_s = math.inf
 
     async def __aenter__(self) -> "PromQl":
         self._client = HttpClient(self.config, connections=AT_ONCE)
-        self._until_s = self.clock() + MOST_TIMEOUTS * self.config.timeout_s
+        self._deadline_s = self.clock() + MOST_TIMEOUTS * self.config.timeout_s
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -99,7 +99,7 @@ class PromQl:
         Raises RefusedError when it is not answered, UserError when nothing there answers as Prometheus does.
         """
         at = {} if at_s is None else {"time": f"{at_s:.3f}"}
-        data = await self._ask("query", {"query": query, **at})
+        data = await self._query("query", {"query": query, **at})
         for series in data.result:
             series.metric.pop("__name__", None)
         return [
@@ -113,17 +113,17 @@ class PromQl:
     ) -> list[tuple[float, float]]:
         """(time, value) of the first series of a range; raises as `instant` does."""
         parameters = {"query": query, "start": f"{start_s:.3f}", "end": f"{end_s:.3f}", "step": f"{step_s:g}"}
-        data = await self._ask("query_range", parameters)
+        data = await self._query("query_range", parameters)
         pairs = data.result[0].values if data.result else []
         return [(at_s, value) for at_s, text in pairs if math.isfinite(value := _number(text))]
 
-    async def _ask(self, path: str, parameters: dict[str, str]) -> _Data:
+    async def _query(self, path: str, parameters: dict[str, str]) -> _Data:
         if self._client is None:
             raise RuntimeError("used outside of `async with`")
         headers = {"X-Scope-OrgID": self.tenant} if self.tenant else {}
         # POST: with many hosts a query is longer than proxies take as URL.
         parameters = {**parameters, "timeout": f"{self.config.timeout_s:g}s"}
-        async with self._places:
+        async with self._slots:
             self._check_bounds()
             self.asked += 1
             try:
@@ -160,7 +160,7 @@ class PromQl:
             raise RefusedError(
                 f"all answers together are larger than {MOST_BYTES} bytes; narrow them with --selector"
             )
-        if self.clock() > self._until_s:
+        if self.clock() > self._deadline_s:
             raise RefusedError(
                 f"not asked: the others took {MOST_TIMEOUTS * self.config.timeout_s:g} s; give more with --timeout"
             )

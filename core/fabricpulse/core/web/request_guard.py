@@ -97,14 +97,14 @@ class RequestGuard:
         """Raises HTTPRequestEntityTooLarge, HTTPServiceUnavailable, and what aiohttp does of a broken body."""
         body, chunk = bytearray(), b""
         try:
-            async with asyncio.timeout(None) as turn:
+            async with asyncio.timeout(None) as read_timeout:
                 if self.connections is not None:
-                    self.connections.reading(request, turn)
+                    self.connections.reading(request, read_timeout)
                 while chunk := await request.content.readany():
                     body += chunk
                     if len(body) > limit:
                         raise _too_large(limit, len(body))
-            if turn.when() is None:
+            if read_timeout.when() is None:
                 return bytes(body)
         except TimeoutError:
             pass
@@ -139,7 +139,7 @@ class RequestGuard:
             )
 
     def _of_aiohttp(self, record: logging.LogRecord) -> bool:
-        """What aiohttp logs of its own: a request that it cannot parse is the client's fault, in one line."""
+        """A filter for aiohttp's own log records: a request that it cannot parse is one line, without traceback."""
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, http_exceptions.HttpProcessingError):
             self.responses[400] += 1

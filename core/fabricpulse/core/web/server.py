@@ -33,16 +33,16 @@ from fabricpulse.core.web.toolkit import WebConfig
 
 log = get_logger(__name__)
 
-# Connections that may wait to be accepted, as far as net.core.somaxconn lets: sidecars come to a restarted coordinator
-# all at once, and a full queue costs a client a retransmission of its SYN (1 s, 2 s, ...).
+# Listen backlog, capped by net.core.somaxconn: all sidecars connect to a restarted coordinator at once, and a full
+# queue costs a client a retransmission of its SYN (1 s, 2 s, ...).
 _BACKLOG = 4096
-# Of aiohttp; ours ends earlier.
-# For how long the rest of a body is read and thrown away after its request was refused, so that the client reads the
-# answer and not a reset. aiohttp's 10 s let four clients without credentials, whose bodies never end, hold an answer to
-# others up for most of a second.
+# For how long the rest of a body is read and discarded after its request was refused, so that the client reads the
+# response and not a reset. With aiohttp's 10 s, four clients without credentials, whose bodies never end, delayed the
+# responses to others by most of a second.
 _LINGERING_S = 0.5
+# aiohttp's own timeout; connection_table closes idle connections earlier.
 _KEEPALIVE_S = 3600.0
-# Requests in work may take so many bodies of the largest size.
+# Memory for incomplete requests, in bodies of the largest size.
 _BODIES, _LEAST_BUFFER = 4, 64 << 20
 # All families of the daemon but those of its process, in this format and without its end.
 MetricsSource = Callable[[TextFormat], Awaitable[bytes]]
@@ -53,11 +53,10 @@ class WebServer:
 
     name : of the command ("fabricpulse mesh"), for the landing page and the label `daemon`. metrics : called on each
     scrape. `router` may be extended before `start`; `landing_links` are (path, text) pairs for the landing page.
-    not_ready : says why a daemon that has started is not ready all the same, "" if it is. limits : those of
-    connections; made from the limit of open files otherwise. max_body : bytes of a request's body, where its handler
-    has no `body_limit`. own_authentication : whether the daemon authenticates a request itself (its route is known), so
-    that no password of the web file is asked for. After `start` addresses says where it listens, and tls whether by
-    HTTPS.
+    not_ready : why a started daemon is not ready, "" if it is. limits : of connections; by default derived from the
+    limit of open files. max_body : bytes of a request's body, where its handler has no `body_limit`.
+    own_authentication : whether the daemon authenticates a request itself (its route is known), so that no password of
+    the web file is required. addresses, tls : where it listens and whether by HTTPS, from `start` on.
     """
 
     def __init__(
@@ -208,7 +207,7 @@ class WebServer:
         )
         headers = {"Content-Type": text_format.value, "Vary": "Accept, Accept-Encoding"}
         if accepts_gzip(request.headers.get("Accept-Encoding", "")):
-            # zlib lets go of the interpreter lock: a large scrape does not hold up the daemon.
+            # zlib releases the interpreter lock: a large scrape does not block the daemon.
             body = await asyncio.to_thread(gzip.compress, body, 1)
             headers["Content-Encoding"] = "gzip"
         return web.Response(body=body, headers=headers)

@@ -1,4 +1,4 @@
-"""What every daemon tells of itself: which fabricpulse it is, and how its HTTP server fares."""
+"""Metrics of every daemon: build information, and the state of its HTTP server."""
 
 from collections import Counter
 from collections.abc import Iterator

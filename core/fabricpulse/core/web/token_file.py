@@ -1,4 +1,4 @@
-"""Secrets in files: bearer token, password. Read again when the file changes: they rotate without a restart."""
+"""Secrets in files: bearer token, password. Read again when the file changes, so that they rotate without a restart."""
 
 import hmac
 from pathlib import Path
@@ -11,7 +11,7 @@ log = get_logger(__name__)
 
 
 class SecretFile:
-    """The first line of a file, without blanks around it. What cannot be read leaves the old secret in force."""
+    """The first line of a file, stripped. A file that cannot be read leaves the old secret in force."""
 
     def __init__(self, setting: str, path: str) -> None:
         """setting : configuration key, for messages. path : "" for no secret.
@@ -60,19 +60,19 @@ class TokenFile:
 
     @property
     def token(self) -> str:
-        """The token in force, "" when none is asked for."""
+        """The token in force, "" when there is none."""
         return self._secret.value
 
     @property
     def header(self) -> dict[str, str]:
-        """The header that shows the token, {} when there is none."""
+        """The Authorization header with the token, {} when there is none."""
         token = self.token
         return {"Authorization": f"Bearer {token}"} if token else {}
 
     def accepts(self, authorization: str) -> bool:
-        """Whether a request with this Authorization header ("" without one) shows the token; True without a token.
+        """Whether this Authorization header ("" without one) has the token; True without a token.
 
-        Takes as long for a wrong token as for the right one.
+        Constant time: takes as long for a wrong token as for the right one.
         """
         token = self.token
         if not token:

@@ -94,8 +94,8 @@ class WebConfig:
             log.warning("web configuration is not honoured in full", file=str(self.path), setting=sentence)
 
     def _new_context(self, tls: TlsServerConfig) -> ssl.SSLContext:
-        """A fresh one each time: a key that does not fit must not spoil the context in use, and a client authority
-        that was taken off the list must not stay trusted."""
+        """A new context each time: a key that does not match must not break the context in use, and an authority that
+        was removed must not stay trusted."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = _TLS_VERSIONS[tls.min_version]
         context.maximum_version = _TLS_VERSIONS[tls.max_version]
@@ -152,7 +152,7 @@ class WebConfig:
 
 
 def _no_passphrase() -> str:
-    """Instead of OpenSSL's question on the terminal, which a daemon would wait for."""
+    """Replaces OpenSSL's prompt on the terminal, for which a daemon would wait."""
     raise ValueError("the key is encrypted; give it without a passphrase")
 
 

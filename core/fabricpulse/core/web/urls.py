@@ -1,6 +1,6 @@
-"""URLs that people write into settings and options: checked once, so that a wrong one is named at the start.
+"""URLs in settings and options: checked once at the start, so that the message names the setting.
 
-What is accepted by mistake fails later and elsewhere, as a traceback each second or a target that is never scraped.
+A wrong URL that is accepted fails later and elsewhere, as a traceback each second or a target that is never scraped.
 """
 
 import ipaddress
@@ -65,10 +65,10 @@ def _problem(text: str) -> str:
         parts = urlsplit(text)
         port = parts.port
     except ValueError as error:  # a port that is no number, a bracket without its other half
-        if "@" in text:  # of a password with a / in it the rest of the text would tell a part
+        if "@" in text:  # with a / in a password, the error would show a part of it
             return "its host or port cannot be read"
-        words = str(error)
-        return words[:1].lower() + words[1:]
+        reason = str(error)
+        return reason[:1].lower() + reason[1:]
     if parts.scheme not in _DEFAULT_PORTS:
         return "it begins with neither http:// nor https://"
     if text != text.strip() or any(character.isspace() for character in text):

@@ -58,7 +58,7 @@ class KernelDcb:
 
     def state(self, netdev: str) -> DcbState:
         body = struct.pack("=BBH", 0, _CMD_IEEE_GET, 0) + attribute(_ATTR_IFNAME, netdev.encode() + b"\0")
-        return parse_dcb(self._netlink.ask(_RTM_GETDCB, body))
+        return parse_dcb(self._netlink.request(_RTM_GETDCB, body))
 
     def close(self) -> None:
         self._netlink.close()

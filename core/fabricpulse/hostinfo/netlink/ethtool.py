@@ -103,7 +103,7 @@ class KernelEthtool:
         fcntl.ioctl(self._socket, _SIOCETHTOOL, request)
 
     def fec(self, netdev: str) -> Mapping[str, int]:
-        found = dict(attributes(self._ask(_MSG_FEC_GET, netdev, _FLAG_STATS)))
+        found = dict(attributes(self._request(_MSG_FEC_GET, netdev, _FLAG_STATS)))
         names = {
             _FEC_CORRECTED: "corrected_blocks",
             _FEC_UNCORRECTABLE: "uncorrectable_blocks",
@@ -117,7 +117,7 @@ class KernelEthtool:
         return counts
 
     def pause(self, netdev: str) -> Mapping[str, int]:
-        found = dict(attributes(self._ask(_MSG_PAUSE_GET, netdev, _FLAG_STATS)))
+        found = dict(attributes(self._request(_MSG_PAUSE_GET, netdev, _FLAG_STATS)))
         counts = {}
         for kind, payload in attributes(found.get(_PAUSE_STATS, b"")):
             name = {_PAUSE_TX: "transmitted", _PAUSE_RX: "received"}.get(kind)
@@ -128,17 +128,17 @@ class KernelEthtool:
     def module(self, netdev: str, page: int, offset: int, length: int, address: int) -> bytes:
         extra = attribute(2, struct.pack("=I", offset)) + attribute(3, struct.pack("=I", length))
         extra += attribute(4, bytes([page])) + attribute(5, b"\0") + attribute(6, bytes([address]))
-        found = dict(attributes(self._ask(_MSG_MODULE_EEPROM_GET, netdev, 0, extra)))
+        found = dict(attributes(self._request(_MSG_MODULE_EEPROM_GET, netdev, 0, extra)))
         data = found.get(7, b"")
         if len(data) < length:
             raise OSError(errno.EIO, "short answer from the module")
         return data
 
-    def _ask(self, command: int, netdev: str, flags: int, extra: bytes = b"") -> bytes:
+    def _request(self, command: int, netdev: str, flags: int, extra: bytes = b"") -> bytes:
         header = attribute(_HEADER_NAME, netdev.encode() + b"\0")
         if flags:
             header += attribute(_HEADER_FLAGS, struct.pack("=I", flags))
-        return self._netlink.ask_generic("ethtool", command, attribute(1 | NESTED, header) + extra)
+        return self._netlink.request_generic("ethtool", command, attribute(1 | NESTED, header) + extra)
 
     def close(self) -> None:
         if self._socket is not None:

@@ -30,7 +30,7 @@ _U32 = struct.Struct("=I")
 
 @dataclass(frozen=True)
 class Request:
-    """What a message answers: port and sequence number of the asking socket.
+    """The request that a message replies to: port and sequence number of the requesting socket.
 
     A notification has those of the process that caused the change, or zeros.
     """
@@ -85,7 +85,7 @@ def parse(data: bytes) -> Iterator[Message]:
         body, answers = found.body, Request(found.port, found.sequence)
         interrupted = bool(found.flags & NLM_F_DUMP_INTR)
         if found.kind in (RTM_NEWLINK, RTM_DELLINK):
-            # A bridge tells of its ports with messages of its own family: the link that left a bridge still exists.
+            # A bridge reports its ports in messages of its own family: a link that left a bridge still exists.
             if len(body) >= _IFINFO.size and body[0] == socket.AF_UNSPEC:
                 yield _link(body, found.kind == RTM_DELLINK, answers)
             if interrupted:

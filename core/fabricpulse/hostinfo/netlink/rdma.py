@@ -62,14 +62,14 @@ class KernelRdma:
         return parse_indices(self._netlink.dump(_NLDEV | _GET, b""))
 
     def resources(self, index: int) -> Mapping[str, int]:
-        return parse_resources(self._netlink.ask(_NLDEV | _RES_GET, _device(index)))
+        return parse_resources(self._netlink.request(_NLDEV | _RES_GET, _device(index)))
 
     def queue_pairs(self, index: int) -> Mapping[tuple[str, str], int]:
         return parse_queue_pairs(self._netlink.dump(_NLDEV | _RES_QP_GET, _device(index)))
 
     def counters(self, index: int, port: int) -> Mapping[str, int]:
         body = _device(index) + attribute(_PORT_INDEX, struct.pack("=I", port))
-        return parse_counters(self._netlink.ask(_NLDEV | _STAT_GET, body))
+        return parse_counters(self._netlink.request(_NLDEV | _STAT_GET, body))
 
     def close(self) -> None:
         self._netlink.close()

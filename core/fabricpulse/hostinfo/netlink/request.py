@@ -40,13 +40,13 @@ class NetlinkClient:
         self._sockets: list[socket.socket] = []
         self._families: dict[str, int] = {}
 
-    def ask(self, kind: int, body: bytes) -> bytes:
-        """The body of the answer's first message. Raises OSError with what the kernel says."""
+    def request(self, kind: int, body: bytes) -> bytes:
+        """The body of the first message of the reply. Raises OSError with the kernel's error."""
         bodies = self._exchange(kind, NLM_F_REQUEST | NLM_F_ACK, body)
         return bodies[0] if bodies else b""
 
     def dump(self, kind: int, body: bytes) -> list[bytes]:
-        """The bodies of all messages of a dump. Raises OSError with what the kernel says."""
+        """The bodies of all messages of a dump. Raises OSError with the kernel's error."""
         return self._exchange(kind, NLM_F_REQUEST | NLM_F_DUMP, body)
 
     def _exchange(self, kind: int, flags: int, body: bytes) -> list[bytes]:
@@ -61,13 +61,13 @@ class NetlinkClient:
         own.sequence += 1
         try:
             own.socket.send(message(kind, flags, own.sequence, body))
-            return self._answer(own.socket, own.sequence)
+            return self._receive(own.socket, own.sequence)
         except TimeoutError as error:
-            # Its answer may come after all, and must not be taken for the next one's: hence the sequence numbers.
+            # Its reply may still arrive, and must not be taken for that of the next request: hence sequence numbers.
             raise OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT)) from error
 
     @staticmethod
-    def _answer(sock: socket.socket, wanted: int) -> list[bytes]:
+    def _receive(sock: socket.socket, wanted: int) -> list[bytes]:
         bodies: list[bytes] = []
         while True:
             for answer in messages(sock.recv(1 << 17)):
@@ -82,14 +82,14 @@ class NetlinkClient:
                     return bodies
                 bodies.append(answer.body)
 
-    def ask_generic(self, family: str, command: int, body: bytes, version: int = 1) -> bytes:
-        """As `ask`, of a generic netlink family; the answer without the generic header. Raises OSError."""
+    def request_generic(self, family: str, command: int, body: bytes, version: int = 1) -> bytes:
+        """As `request`, of a generic netlink family; the answer without the generic header. Raises OSError."""
         if family not in self._families:
             name = attribute(_CTRL_FAMILY_NAME, family.encode() + b"\0")
-            answer = self.ask(_GENL_CTRL, struct.pack("=BBH", _CTRL_GETFAMILY, 1, 0) + name)
+            answer = self.request(_GENL_CTRL, struct.pack("=BBH", _CTRL_GETFAMILY, 1, 0) + name)
             found = dict(attributes(answer[4:]))
             self._families[family] = struct.unpack("=H", found[_CTRL_FAMILY_ID])[0]
-        return self.ask(self._families[family], struct.pack("=BBH", command, version, 0) + body)[4:]
+        return self.request(self._families[family], struct.pack("=BBH", command, version, 0) + body)[4:]
 
     def close(self) -> None:
         """Closes the sockets of all threads."""

@@ -1,4 +1,4 @@
-"""TLS handshakes of one client hold nobody else up."""
+"""TLS handshakes of one client do not delay those of others."""
 
 import asyncio
 import ssl
@@ -12,8 +12,8 @@ from tests.unit.core.web_serving import LOCAL, client_context, metrics, write_ce
 
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.web import connections
+from fabricpulse.core.web.fair_queue import FairQueue
 from fabricpulse.core.web.server import WebServer
-from fabricpulse.core.web.turns import Turns
 
 
 @asynccontextmanager
@@ -32,27 +32,27 @@ async def tls_server(folder: Path) -> AsyncIterator[tuple[connections.Connection
         await server.stop()
 
 
-def test_each_client_in_turn() -> None:
-    """One with many waits behind its own, and has so many under way at most; who leaves is passed over."""
-    turns: Turns[str] = Turns(at_once=2)
+def test_round_robin_over_clients() -> None:
+    """A client with many items delays its own and has a limited number in progress; removed items are skipped."""
+    queue: FairQueue[str] = FairQueue(limit=2)
     for name in ("a1", "a2", "a3", "a4", "b1", "b2", "c1"):
-        turns.add(name[0], name)
-    turns.remove("b", "b1")
-    turns.remove("b", "b1")
-    turns.remove("d", "d1")
-    assert [turns.take() for _ in range(5)] == ["a1", "b2", "c1", "a2", None]
-    turns.done("c")
-    assert turns.take() is None
-    turns.done("a")
-    assert [turns.take(), turns.take()] == ["a3", None]
-    turns.done("a")
-    turns.done("a")
-    assert turns.take() == "a4"
+        queue.add(name[0], name)
+    queue.remove("b", "b1")
+    queue.remove("b", "b1")
+    queue.remove("d", "d1")
+    assert [queue.take() for _ in range(5)] == ["a1", "b2", "c1", "a2", None]
+    queue.done("c")
+    assert queue.take() is None
+    queue.done("a")
+    assert [queue.take(), queue.take()] == ["a3", None]
+    queue.done("a")
+    queue.done("a")
+    assert queue.take() == "a4"
 
 
-async def test_handshakes_that_are_held_back_hold_nobody_up(tmp_path: Path) -> None:
-    """A hundred of one address say one byte each: a few of them are begun, one in each round of the event loop, and
-    another address is answered at once, long before any of them is late."""
+async def test_unfinished_handshakes_do_not_delay_another_client(tmp_path: Path) -> None:
+    """A hundred connections of one address send one byte each: a few handshakes begin, one in each iteration of the
+    event loop, and another address is served at once, long before any of them times out."""
     loop, rounds, begun = asyncio.get_running_loop(), [0], []
 
     def count() -> None:
@@ -81,14 +81,14 @@ async def test_handshakes_that_are_held_back_hold_nobody_up(tmp_path: Path) -> N
             await asyncio.sleep(0)
         count = lambda: None  # noqa: E731 - no more rounds
         assert len(begun) == len(set(begun)) == connections._HANDSHAKES_AT_ONCE + 1
-        assert len(table._silent) == 100 - connections._HANDSHAKES_AT_ONCE
+        assert len(table._waiting) == 100 - connections._HANDSHAKES_AT_ONCE
         for writer in held:
             writer.close()
     assert not table._handshakes
 
 
-async def test_all_of_one_client_come_through(tmp_path: Path) -> None:
-    """More at once than are under way at once: each is answered."""
+async def test_all_connections_of_one_client_are_served(tmp_path: Path) -> None:
+    """Also when there are more at a time than handshakes in progress."""
     async with tls_server(tmp_path) as (table, port, context):
 
         async def connect() -> str:
@@ -100,4 +100,4 @@ async def test_all_of_one_client_come_through(tmp_path: Path) -> None:
             return str(version)
 
         assert await asyncio.gather(*(connect() for _ in range(40))) == ["TLSv1.3"] * 40
-    assert not table._turns._under_way
+    assert not table._handshake_queue._in_progress
