@@ -19,14 +19,14 @@ from tests.bench.rows import Rows, quantile
 from tests.fixtures.distant_nics import Fabric as Simulated
 from tests.fixtures.distant_nics import Plan
 from tests.fixtures.live_tree import LiveSurvey
-from tests.fixtures.placement_cases import fabric_of_size, optimum, small_question
+from tests.fixtures.placement_cases import fabric_of_size, optimum, small_problem
 
 from fabricpulse.diagnosis.tree.documents import places_file_of
 from fabricpulse.placement.cost import Weights, tier_bytes
 from fabricpulse.placement.fabric import Fabric, fabric_of
 from fabricpulse.placement.formats.document import ratio
-from fabricpulse.placement.order import Order, Question, place
-from fabricpulse.placement.places import PlacesFile, directory, places
+from fabricpulse.placement.order import Order, Problem, place
+from fabricpulse.placement.places import PlacesFile, declarations, places
 from fabricpulse.placement.shape import Shape
 from fabricpulse.placement.traffic import Model, shape_traffic
 
@@ -74,7 +74,7 @@ def _named_by_leaf(pods: int, leaves: int, hosts: int, spare: int) -> Fabric:
         leaves=dict(below),
         pods={f"pod-{pod}": tuple(names[pod * leaves : (pod + 1) * leaves]) for pod in range(pods)},
     )
-    found = places(directory(file), (), 8)
+    found = places(declarations(file), (), 8)
     return fabric_of(random.Random(1).sample(found, count))
 
 
@@ -86,24 +86,24 @@ def _report(rows: Rows, case: str, fabric: Fabric, shape: Shape, model: Model) -
     }
     gain = ratio(order.before.cost, order.after.cost)
     random = ratio(order.random_cost, order.after.cost)
-    more = {"shape": shape.told(), "improved": order.improved, "cpu_s": round(cpu_s, 2), **beyond}
+    more = {"shape": shape.describe(), "improved": order.improved, "cpu_s": round(cpu_s, 2), **beyond}
     rows.report(case, "placement_gain", gain or float("inf"), "times", ">= 1", peer="order of names", **more)
     rows.report(case, "placement_gain", random or float("inf"), "times", peer="hosts in random order")
 
 
 def _placed(fabric: Fabric, shape: Shape, model: Model) -> tuple[Order, float]:
     began = time.process_time()
-    question = Question(fabric, shape_traffic(shape, model.payloads(shape)), shape)
-    order = place(question, lambda: False)
+    problem = Problem(fabric, shape_traffic(shape, model.payloads(shape)), shape)
+    order = place(problem, lambda: False)
     return order, time.process_time() - began
 
 
 def _optimum(rows: Rows, cases: int, first: int) -> None:
     shares = []
     for seed in range(first, first + cases):
-        question = small_question(seed)
-        order = place(question, lambda: False)
-        best = optimum(question, order.after.cost)
+        problem = small_problem(seed)
+        order = place(problem, lambda: False)
+        best = optimum(problem, order.after.cost)
         shares.append(best / order.after.cost if order.after.cost > 0 else 1.0)
     case = f"{cases} random jobs of 4 to 9 blocks"
     exact = sum(share > 1 - 1e-9 for share in shares)
@@ -140,8 +140,8 @@ def _learned(rows: Rows) -> None:
     rows.report(case, "hosts_placed", len(survey.fabric.nics) - len(left_out), "hosts", "== 256")
     if left_out:
         return
-    true = fabric_of(places(directory(PlacesFile(below, pods)), (), 8))
-    learned = fabric_of(places(directory(PlacesFile(file["leaves"], file["pods"])), (), 8))
+    true = fabric_of(places(declarations(PlacesFile(below, pods)), (), 8))
+    learned = fabric_of(places(declarations(PlacesFile(file["leaves"], file["pods"])), (), 8))
     shape = Shape(8, 8, 32)
     (of_true, _), (of_learned, cpu_s) = (_placed(fabric, shape, _DENSE) for fabric in (true, learned))
     # Each rank on the same GPU of the same host of the true fabric.
@@ -159,7 +159,7 @@ def _large(rows: Rows) -> None:
     fabric = fabric_of_size(8, 16, 16, 8, seed=1)
     for shape, model in ((Shape(8, 16, 128), _DENSE), (Shape(1, 16, 1024, 64), _EXPERTS)):
         _, cpu_s = _placed(fabric, shape, model)
-        rows.report(f"16,384 ranks, {shape.told()}", "placement_cpu_s", cpu_s, "s", "<= 10")
+        rows.report(f"16,384 ranks, {shape.describe()}", "placement_cpu_s", cpu_s, "s", "<= 10")
 
 
 def main() -> None:

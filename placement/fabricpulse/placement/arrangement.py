@@ -1,7 +1,7 @@
-"""Which block of ranks is where: what a swap would gain, and swaps. Pure.
+"""The assignment of blocks of ranks to slots: the gain of a swap, and swaps. Pure.
 
-A block is some consecutive ranks that stay together on one host, or on some whole hosts. On a host blocks stand in the
-order of their ranks, because that is how launchers number the processes of a host (SLURM_LOCALID,
+A block is a run of consecutive ranks that stay together on one host, or on several whole hosts. Blocks on a host are in
+the order of their ranks, because launchers number the processes of a host so (SLURM_LOCALID,
 OMPI_COMM_WORLD_LOCAL_RANK).
 """
 
@@ -46,7 +46,7 @@ def in_host_order(fabric: Fabric, rank_at: Ints) -> Ints:
 
 
 class Arrangement:
-    """An order that is being improved. Costs are bytes times weights, each pair of ranks counted once."""
+    """An assignment that is being improved. Costs are bytes times weights, each pair of ranks counted once."""
 
     def __init__(self, fabric: Fabric, links: Links, weights: Floats, block: int, rank_at: Ints) -> None:
         """block : divides the GPUs of each host, or is those of some hosts. rank_at : a rank for each slot; each host
@@ -62,7 +62,7 @@ class Arrangement:
         self.set(rank_at)
 
     def set(self, rank_at: Ints) -> None:
-        """Takes another order."""
+        """Replaces the assignment."""
         rank_at = in_host_order(self.fabric, rank_at)
         self.slot_of[rank_at] = np.arange(len(rank_at), dtype=np.int32)
         self.block_at = rank_at[:: self.block] // self.block
@@ -85,8 +85,8 @@ class Arrangement:
         return np.unique(self.links.target[self._slice(block)] // self.block)
 
     def gains(self, block: int, positions: Ints) -> Floats:
-        """What the cost would fall by if a block changed places with the one at each of `positions` (in blocks, on
-        other hosts). Exact if no other block of the two hosts changes its slot with it, else near.
+        """By how much the cost falls if a block is swapped with the one at each of `positions` (in blocks, on other
+        hosts). Exact if no other block of the two hosts changes its slot, else an approximation.
         """
         links, size = self.links, self.block
         own = self._slice(block)
@@ -97,7 +97,7 @@ class Arrangement:
         moved = self.weights[tiers(self.fabric, there, self.slot_of[target][None, :])]
         gain = float(now @ sent) - moved @ sent
         others = self.block_at[positions]
-        # What the two exchange stays as far apart as it is; above it was taken for near.
+        # The distance of the two stays the same; above it was taken to become 0.
         mutual = (target // size)[None, :] == others[:, None]
         gain -= ((now - moved) * mutual) @ sent
         begin, end = links.begin[others], links.begin[others + 1]
@@ -113,8 +113,8 @@ class Arrangement:
         return gain + sums(owner, fall * links.size[pairs], len(others))
 
     def swap(self, one: int, other: int, *, only_if_better: bool = True) -> bool:
-        """Changes the places of two blocks on different hosts and sorts the two hosts; exact. False: it was not
-        better, and nothing was changed."""
+        """Swaps two blocks on different hosts and sorts the two hosts; exact. False: it was not better, and nothing
+        was changed."""
         blocks, places = self._moves(one, other)
         ranks = (blocks[:, None] * self.block + self._inside).ravel()
         slots = (places[:, None] * self.block + self._inside).ravel()
@@ -138,7 +138,7 @@ class Arrangement:
         return True
 
     def _moves(self, one: int, other: int) -> tuple[Ints, Ints]:
-        """Blocks whose position changes when two change places, and where they come."""
+        """The blocks that a swap moves, and their new positions."""
         if self._alone:
             return np.array([one, other]), self.position_of[[other, one]]
         moved, positions = [], []

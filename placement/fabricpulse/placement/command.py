@@ -74,7 +74,7 @@ def order_command(
     from fabricpulse.placement.fabric import fabric_of
     from fabricpulse.placement.formats import document, kubernetes, openmpi, slurm
     from fabricpulse.placement.formats.ranks import by_host
-    from fabricpulse.placement.order import Question, place
+    from fabricpulse.placement.order import Problem, place
     from fabricpulse.placement.text import order_text
 
     if (rankfile is None) != (cores_per_rank is None):
@@ -89,9 +89,9 @@ def order_command(
     given = read_hosts(**{name: flags.pop(name) for name in _HOSTS})
     fabric = fabric_of(given.places)
     traffic, shape, weights = read_job(fabric.slots, **flags)
-    question = Question(fabric, traffic, shape, weights, contiguous, seed)
-    with _progress() as told:
-        order = place(question, lambda: time.monotonic() - began > seconds, told)
+    problem = Problem(fabric, traffic, shape, weights, contiguous, seed)
+    with _progress() as report:
+        order = place(problem, lambda: time.monotonic() - began > seconds, report)
     hosts = by_host(fabric, order.slot_of)
     if hostfile is not None:
         write_file(hostfile, slurm.hostfile(hosts))
@@ -100,10 +100,10 @@ def order_command(
     if kubectl is not None:
         write_file(kubectl, "".join(f"{line}\n" for line in kubernetes.order_lines(hosts)))
     if output == "json":
-        found = document.order_document(question, order, hosts)
+        found = document.order_document(problem, order, hosts)
         print_json(found | {"notes": [*found["notes"], *given.notes]})
         return
-    for line in order_text(question, order, hosts):
+    for line in order_text(problem, order, hosts):
         click.echo(line)
     for note in given.notes:
         click.echo(f"note: {note}")

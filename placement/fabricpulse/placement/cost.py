@@ -30,15 +30,15 @@ class Weights:
         """In the order of TIERS. Raises UserError: a farther tier is cheaper, or a number is absurd."""
         found = np.array([self.host, self.leaf, self.pod, self.beyond], dtype=np.float64)
         if not np.all(np.isfinite(found)) or found[0] < 0 or found[3] > 1e6 or np.any(np.diff(found) < 0):
-            told = ", ".join(f"{tier} {weight:g}" for tier, weight in zip(TIERS, found, strict=True))
+            listed = ", ".join(f"{tier} {weight:g}" for tier, weight in zip(TIERS, found, strict=True))
             raise UserError(
-                f"placement: weights {told}: none may be negative, above 1e6 or less than that of a nearer tier"
+                f"placement: weights {listed}: none may be negative, above 1e6 or less than that of a nearer tier"
             )
         return found
 
 
 def tiers(fabric: Fabric, a: Ints, b: Ints) -> Ints:
-    """Of pairs of slots the index in TIERS. a and b are broadcast against one another."""
+    """The index in TIERS of each pair of slots. a and b are broadcast against one another."""
     apart = 3 - (fabric.pod[a] == fabric.pod[b]).astype(np.int32) - (fabric.leaf[a] == fabric.leaf[b])
     return np.where(fabric.host[a] == fabric.host[b], 0, apart).astype(np.int32)
 

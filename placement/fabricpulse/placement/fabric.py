@@ -22,7 +22,7 @@ MOST_RANKS = 131_072
 
 
 def sums(where: NDArray[Any], sizes: Floats, count: int) -> Floats:
-    """Of 0 to count - 1 the sum of the sizes that belong to it."""
+    """Sums of `sizes` grouped by `where` (0 to count - 1)."""
     return np.bincount(where, weights=sizes, minlength=count).astype(np.float64)
 
 
@@ -50,7 +50,7 @@ class Place:
 
 
 def by_name(host: str) -> tuple[tuple[str | int, ...], str]:
-    """The order of names that people and Slurm use: gpu-2 before gpu-10."""
+    """Sort key for natural order of names, which Slurm uses: gpu-2 before gpu-10."""
     parts = re.split(r"([0-9]+)", host)
     return tuple(int(part) if index % 2 else part for index, part in enumerate(parts)), host
 

@@ -1,4 +1,4 @@
-"""Options that say where hosts are, and what they are read into."""
+"""Command-line options for hosts and their places, and reading them."""
 
 import sys
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from fabricpulse.core.fleet.host_list import expand_lines
 from fabricpulse.core.fleet.membership import load_membership
 from fabricpulse.placement.fabric import MOST_GPUS, Place
 from fabricpulse.placement.formats.slurm import read_topology_conf
-from fabricpulse.placement.places import PlacesFile, directory, places, without
+from fabricpulse.placement.places import PlacesFile, declarations, places, without
 
 _MOST_TEXT = 10 << 20
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -23,7 +23,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Hosts:
-    """What the options say. left_out : how many hosts --exclude and --audit took away. notes : for the reader."""
+    """The hosts by the options. left_out : number of hosts excluded by --exclude and --audit. notes : for users."""
 
     places: list[Place]
     left_out: int
@@ -101,10 +101,10 @@ def read_hosts(
     file = load_config(places_file, PlacesFile)
     if slurm_file is not None:
         file = read_topology_conf(_text(slurm_file).splitlines(), str(slurm_file))
-    declared = directory(file, load_membership(membership) if membership else None)
+    declared = declarations(file, load_membership(membership) if membership else None)
     named = _list(hosts, "--hosts") if hosts is not None else []
     found = places(declared, named, gpus, rail_leaves=rail_leaves)
-    failed, notes = _audited(audit_file) if audit_file else ([], [])
+    failed, notes = _failed_hosts(audit_file) if audit_file else ([], [])
     left = without(found, [*(_list(exclude, "--exclude") if exclude else []), *failed])
     if not left:
         raise UserError("all hosts are excluded; nothing is left to place")
@@ -129,8 +129,8 @@ class _Label(msgspec.Struct):
     audit: str
 
 
-def _audited(path: Path) -> tuple[list[str], list[str]]:
-    """Hosts that failed, and what is to be said of those of which nothing is known."""
+def _failed_hosts(path: Path) -> tuple[list[str], list[str]]:
+    """Hosts that failed the audit, and notes about those whose result is unknown."""
     try:
         labels = msgspec.json.decode(_text(path).encode(), type=list[_Label])
     except (msgspec.DecodeError, ValueError) as error:

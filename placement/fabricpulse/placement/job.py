@@ -1,4 +1,4 @@
-"""Options that say what job it is, and the traffic that follows."""
+"""Command-line options for the job, and the traffic that follows from them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -94,7 +94,7 @@ def read_job(
             raise OptionError("--matrix is measured; leave out --model and --payload")
         return read_matrix(matrix, gpus), shape, weights
     assert shape is not None  # noqa: S101 - there is no matrix
-    model = Model(**_whole(_numbers(model_values, tuple(_MODEL), "--model")))
+    model = Model(**_integer_counts(_numbers(model_values, tuple(_MODEL), "--model")))
     payloads = model.payloads(shape)
     for kind, size in _numbers(payload_values, KINDS, "--payload").items():
         if not 0 <= size <= MOST_BYTES:
@@ -114,7 +114,7 @@ def _shape(gpus: int, tensor: int, pipeline: int, data: int | None, expert: int,
     shape = Shape(tensor, pipeline, data, expert, order)
     if shape.ranks != gpus:
         raise OptionError(
-            f"{shape.told()} is {shape.ranks} ranks, and the hosts have {gpus} GPUs: both must be the same; "
+            f"{shape.describe()} is {shape.ranks} ranks, and the hosts have {gpus} GPUs: both must be the same; "
             "`placement choose` takes hosts for a job"
         )
     return shape
@@ -135,7 +135,7 @@ def _numbers(values: tuple[str, ...], names: tuple[str, ...], option: str) -> di
     return found
 
 
-def _whole(values: dict[str, float]) -> dict[str, Any]:
+def _integer_counts(values: dict[str, float]) -> dict[str, Any]:
     """Numbers of a model, whole where they are counts."""
     for name, value in values.items():
         if isinstance(_MODEL[name], int) and value != value // 1:

@@ -19,14 +19,14 @@ from fabricpulse.placement.traffic import Traffic, traffic_of
 # Pairs of ranks that are compared at most: some 4 s of one core.
 EFFORT = 60_000_000
 _RANDOM_ORDERS = 5
-_KEPT_STARTS = 3
+_BEST_STARTS = 3
 
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Question:
-    """What is to be placed.
+class Problem:
+    """A job to be placed.
 
     traffic : of as many ranks as the fabric has slots. shape : of the job, None if only a matrix is known. contiguous :
     each host keeps as many consecutive ranks as it has GPUs, as torchrun numbers them. seed : of the search. effort :
@@ -65,11 +65,11 @@ class Score:
 
 @dataclass(frozen=True)
 class Order:
-    """The answer.
+    """The result.
 
     slot_of : of each rank. before : ranks in the order of names. random_cost : mean of hosts in random order. improved
-    : False where nothing cheaper than the order of names was found, which is the answer then. complete : False where
-    the clock ended the search, so that a faster machine may find another order.
+    : False where nothing cheaper than the order of names was found, which is the result then. complete : False where
+    the time limit ended the search, so that a faster machine may find another order.
     """
 
     slot_of: Ints
@@ -80,13 +80,13 @@ class Order:
     complete: bool
 
 
-def place(question: Question, stopped: Callable[[], bool], progress: Progress = lambda _: None) -> Order:
+def place(problem: Problem, stopped: Callable[[], bool], progress: Progress = lambda _: None) -> Order:
     """The cheapest order that is found. stopped : True once the time is over. Never dearer than the order of names.
 
     Raises OptionError: other numbers of ranks and GPUs.
     """
-    fabric, traffic = question.fabric, question.traffic
-    weights = question.weights.array()
+    fabric, traffic = problem.fabric, problem.traffic
+    weights = problem.weights.array()
     if traffic.ranks != fabric.slots:
         hosts = len(fabric.places)
         raise OptionError(
@@ -96,18 +96,18 @@ def place(question: Question, stopped: Callable[[], bool], progress: Progress = 
     named = np.empty(fabric.slots, dtype=np.int32)
     named[fabric.slots_by_name()] = np.arange(fabric.slots, dtype=np.int32)
     before = score(fabric, traffic, weights, _slots(named))
-    found, complete = _search(question, weights, named, stopped, progress)
+    found, complete = _search(problem, weights, named, stopped, progress)
     after = score(fabric, traffic, weights, _slots(found))
-    tidied = _tidied(fabric, found)
-    tidy = score(fabric, traffic, weights, _slots(tidied))
-    if tidy.cost <= after.cost * (1 + 1e-12):
-        found, after = tidied, tidy
+    canonical = _canonical(fabric, found)
+    canonical_score = score(fabric, traffic, weights, _slots(canonical))
+    if canonical_score.cost <= after.cost * (1 + 1e-12):
+        found, after = canonical, canonical_score
     improved = after.cost < before.cost * (1 - 1e-9)
     return Order(
         slot_of=_slots(found if improved else named),
         before=before,
         after=after if improved else before,
-        random_cost=_random_cost(question, weights),
+        random_cost=_random_cost(problem, weights),
         improved=improved,
         complete=complete,
     )
@@ -125,10 +125,10 @@ def _slots(rank_at: Ints) -> Ints:
     return found
 
 
-def _tidied(fabric: Fabric, rank_at: Ints) -> Ints:
-    """`rank_at` with hosts that are alike in the order of their ranks, then leaves of a pod that are, then pods: what
-    people expect, and what does not depend on the seed. Hosts below the same leaves cost the same in any order, leaves
-    and pods do unless they share some rails."""
+def _canonical(fabric: Fabric, rank_at: Ints) -> Ints:
+    """`rank_at` with interchangeable hosts in the order of their ranks, then leaves of a pod, then pods: the order that
+    users expect, independent of the seed. Hosts below the same leaves cost the same in any order, leaves and pods do
+    unless they share some rails."""
     gpus = [place_.gpus for place_ in fabric.places]
     begins = (fabric.first, fabric.leaf_begin, fabric.pod_begin)
     for level, inner in enumerate(begins):
@@ -137,8 +137,8 @@ def _tidied(fabric: Fabric, rank_at: Ints) -> Ints:
         for first, last in pairwise(inner.tolist()):
             above = int(np.searchsorted(outer, first, side="right"))
             hosts = tuple(gpus[fabric.host[first] : fabric.host[last - 1] + 1])
-            within = (fabric.leaf_begin >= first) & (fabric.leaf_begin < last)
-            leaves = tuple(fabric.leaf_begin[within] - first) if level == 2 else ()
+            in_group = (fabric.leaf_begin >= first) & (fabric.leaf_begin < last)
+            leaves = tuple(fabric.leaf_begin[in_group] - first) if level == 2 else ()
             alike.setdefault((above, hosts, leaves), []).append((first, last))
         found = rank_at.copy()
         for runs in alike.values():
@@ -150,68 +150,68 @@ def _tidied(fabric: Fabric, rank_at: Ints) -> Ints:
 
 
 def _search(
-    question: Question, weights: Floats, named: Ints, stopped: Callable[[], bool], progress: Progress
+    problem: Problem, weights: Floats, named: Ints, stopped: Callable[[], bool], progress: Progress
 ) -> tuple[Ints, bool]:
-    """The best order (rank by slot), and whether the work was done before the time was over."""
-    block = question.block()
-    random = np.random.default_rng(question.seed)
+    """The best order (rank by slot), and whether the search ended before the time limit."""
+    block = problem.block()
+    random = np.random.default_rng(problem.seed)
     progress("starting orders")
-    starts = _starts(question, weights, named, block, stopped)
+    starts = _starts(problem, weights, named, block, stopped)
     best, best_cost = starts[0][1], starts[0][0]
-    links = links_of(question.traffic, block)
-    effort = question.effort // (len(starts) + 1)
+    links = links_of(problem.traffic, block)
+    effort = problem.effort // (len(starts) + 1)
     for number, (_, start) in enumerate(starts, 1):
         progress(f"search {number} of {len(starts)}")
-        arrangement = Arrangement(question.fabric, links, weights, block, start)
+        arrangement = Arrangement(problem.fabric, links, weights, block, start)
         Search(arrangement, random, stopped).descend(effort)
-        order = _moved_whole(question, weights, arrangement.rank_at(), random, effort // 4, stopped)
-        cost = _cost(question, weights, order)
+        order = _move_hosts_and_leaves(problem, weights, arrangement.rank_at(), random, effort // 4, stopped)
+        cost = _cost(problem, weights, order)
         if cost < best_cost:
             best, best_cost = order, cost
-    progress("disturbances")
-    arrangement = Arrangement(question.fabric, links, weights, block, best)
-    Search(arrangement, random, stopped).kick(effort)
+    progress("perturbations")
+    arrangement = Arrangement(problem.fabric, links, weights, block, best)
+    Search(arrangement, random, stopped).perturb(effort)
     return arrangement.rank_at(), not stopped()
 
 
 def _starts(
-    question: Question, weights: Floats, named: Ints, block: int, stopped: Callable[[], bool]
+    problem: Problem, weights: Floats, named: Ints, block: int, stopped: Callable[[], bool]
 ) -> list[tuple[float, Ints]]:
     """The best starting orders with their costs, the cheapest first."""
-    fabric, traffic = question.fabric, question.traffic
+    fabric, traffic = problem.fabric, problem.traffic
     found: dict[float, Ints] = {}
 
-    def judge(order: Ints) -> None:
+    def evaluate(order: Ints) -> None:
         order = in_host_order(fabric, order)
-        found.setdefault(_cost(question, weights, order), order)
+        found.setdefault(_cost(problem, weights, order), order)
 
-    judge(np.arange(fabric.slots, dtype=np.int32))
-    judge(named)
-    judged = 0
-    if question.shape is not None:
-        for order in boxed_orders(fabric, question.shape, block):
-            judge(order)
-            judged += 3000 + len(traffic.size)
-            if judged > question.effort // 3 or stopped():
+    evaluate(np.arange(fabric.slots, dtype=np.int32))
+    evaluate(named)
+    evaluated = 0
+    if problem.shape is not None:
+        for order in boxed_orders(fabric, problem.shape, block):
+            evaluate(order)
+            evaluated += 3000 + len(traffic.size)
+            if evaluated > problem.effort // 3 or stopped():
                 break
     if fabric.slots // block <= MOST_GROWN and not stopped():
         grown = grown_order(fabric, links_of(traffic, block), weights, block, stopped)
         if grown is not None:
-            judge(grown)
-    return sorted(found.items(), key=lambda item: item[0])[:_KEPT_STARTS]
+            evaluate(grown)
+    return sorted(found.items(), key=lambda item: item[0])[:_BEST_STARTS]
 
 
-def _moved_whole(
-    question: Question,
+def _move_hosts_and_leaves(
+    problem: Problem,
     weights: Floats,
     order: Ints,
     random: np.random.Generator,
     effort: int,
     stopped: Callable[[], bool],
 ) -> Ints:
-    """`order` with whole hosts, then whole leaves, in other places where that helps and all are of one size."""
-    fabric = question.fabric
-    last = question.block()
+    """`order` after a search that swaps whole hosts, then whole leaves, where all of them are of one size."""
+    fabric = problem.fabric
+    last = problem.block()
     for begins in (fabric.first, fabric.leaf_begin):
         sizes = np.diff(begins)
         size = int(sizes[0])
@@ -222,9 +222,9 @@ def _moved_whole(
         slots = _slots(order)
         relabelled = traffic_of(
             fabric.slots,
-            slots[question.traffic.source],
-            slots[question.traffic.target],
-            question.traffic.size,
+            slots[problem.traffic.source],
+            slots[problem.traffic.target],
+            problem.traffic.size,
         )
         identity = np.arange(fabric.slots, dtype=np.int32)
         arrangement = Arrangement(fabric, links_of(relabelled, size), weights, size, identity)
@@ -233,17 +233,17 @@ def _moved_whole(
     return order
 
 
-def _cost(question: Question, weights: Floats, rank_at: Ints) -> float:
-    return float(tier_bytes(question.fabric, question.traffic, _slots(rank_at)) @ weights)
+def _cost(problem: Problem, weights: Floats, rank_at: Ints) -> float:
+    return float(tier_bytes(problem.fabric, problem.traffic, _slots(rank_at)) @ weights)
 
 
-def _random_cost(question: Question, weights: Floats) -> float:
-    """Mean cost of ranks dealt to hosts in random order."""
-    fabric = question.fabric
-    random = np.random.default_rng(question.seed)
+def _random_cost(problem: Problem, weights: Floats) -> float:
+    """Mean cost of ranks assigned to hosts in random order."""
+    fabric = problem.fabric
+    random = np.random.default_rng(problem.seed)
     costs = []
     for _ in range(_RANDOM_ORDERS):
         hosts = random.permutation(len(fabric.places))
         slots = np.concatenate([np.arange(fabric.first[h], fabric.first[h + 1]) for h in hosts])
-        costs.append(float(tier_bytes(fabric, question.traffic, slots.astype(np.int32)) @ weights))
+        costs.append(float(tier_bytes(fabric, problem.traffic, slots.astype(np.int32)) @ weights))
     return float(np.mean(costs))

@@ -1,4 +1,4 @@
-"""Where hosts are: the file of places, the membership, and what is not declared. Pure but for reading files.
+"""The leaf and pod of hosts, from the file of places and the membership. Pure but for reading files.
 
 leaves:
   leaf-a1: gpu-[001-004]                      # a list in Slurm's notation
@@ -75,7 +75,7 @@ class Names:
             self.add(host)
 
     def add(self, host: str) -> None:
-        """One more host."""
+        """Adds a host."""
         self._by_short.setdefault(_short(host), []).append(host)
 
     def find(self, name: str) -> str | None:
@@ -91,8 +91,8 @@ def _short(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class Directory:
-    """All that is declared. leaves, gpus : by host. pods : by leaf. names : of the hosts."""
+class Declarations:
+    """What the files declare. leaves, gpus : by host. pods : by leaf. names : of the hosts."""
 
     leaves: dict[str, tuple[str, ...]]
     pods: dict[str, str]
@@ -100,8 +100,8 @@ class Directory:
     names: Names
 
 
-def directory(file: PlacesFile, membership: Membership | None = None) -> Directory:
-    """What both declare; of a host that is in both, the file counts."""
+def declarations(file: PlacesFile, membership: Membership | None = None) -> Declarations:
+    """The declarations of both; for a host in both, the file takes precedence."""
     leaves = {
         host.name: tuple(nic.leaf for nic in host.nics if nic.leaf)
         for host in (membership.hosts if membership else ())
@@ -115,10 +115,10 @@ def directory(file: PlacesFile, membership: Membership | None = None) -> Directo
         leaves[host] = tuple(by_device[device] for device in sorted(by_device, key=by_name))
     pods = {leaf: pod for pod, below in file.pods.items() for leaf in below}
     gpus = {names.find(host) or host: count for hosts, count in file.gpus.items() for host in expand(hosts)}
-    return Directory(leaves, pods, gpus, names)
+    return Declarations(leaves, pods, gpus, names)
 
 
-def places(known: Directory, hosts: Iterable[str], gpus: int, *, rail_leaves: bool = False) -> list[Place]:
+def places(known: Declarations, hosts: Iterable[str], gpus: int, *, rail_leaves: bool = False) -> list[Place]:
     """The place of each host; all declared ones if `hosts` is empty.
 
     A host whose place is unknown is a leaf, and where there are pods a pod, of its own: nothing is near it that is not
@@ -145,7 +145,7 @@ def places(known: Directory, hosts: Iterable[str], gpus: int, *, rail_leaves: bo
     return list(found.values())
 
 
-def _pods(known: Directory, leaves: tuple[str, ...]) -> tuple[str, ...]:
+def _pods(known: Declarations, leaves: tuple[str, ...]) -> tuple[str, ...]:
     if not known.pods:
         return ("",) * len(leaves)
     return tuple(
@@ -160,7 +160,7 @@ def without(found: Iterable[Place], excluded: Iterable[str]) -> list[Place]:
 
 
 def notes(found: Iterable[Place]) -> list[str]:
-    """What the answer rests on and is not known, in sentences."""
+    """Assumptions of the result, as sentences."""
     lost = [place.host for place in found if not place.known]
     if not lost:
         return []

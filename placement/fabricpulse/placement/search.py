@@ -12,12 +12,12 @@ import numpy as np
 from fabricpulse.placement.arrangement import Arrangement
 from fabricpulse.placement.fabric import Ints
 
-# Positions that are weighed for one block at a time, and hosts of how many leaves they are on.
+# Candidate positions evaluated for one block, and the number of leaves that they are on.
 _POSITIONS = 64
 _LEAVES = 3
 _TRIED = 3
-_KICKS = 40
-# Of so few blocks every second disturbance is another order altogether.
+_PERTURBATIONS = 40
+# With so few blocks every second perturbation is a random order.
 _FEW = 16
 
 
@@ -37,8 +37,8 @@ class Search:
         self._run_of = np.repeat(np.arange(len(self._run_begin) - 1), np.diff(self._run_begin))
 
     def descend(self, most_effort: int, first: Iterable[int] | None = None) -> bool:
-        """Until no swap of two blocks is known that helps. first : blocks to begin with; None for all, in random order.
-        False: the work or the time allowed was used up before."""
+        """Swaps blocks until no known swap lowers the cost. first : blocks to begin with; None for all, in random
+        order. False: the limit of work or time was reached first."""
         now = self._now
         if first is None:
             first = self._random.permutation(len(now.block_at)).tolist()
@@ -58,18 +58,18 @@ class Search:
                     queued.add(again)
         return True
 
-    def kick(self, most_effort: int, most_kicks: int = _KICKS) -> bool:
-        """Swaps a few blocks at random and descends again; keeps what is not worse. Ends after `most_kicks` without
-        a gain. False: as descend."""
+    def perturb(self, most_effort: int, most_perturbations: int = _PERTURBATIONS) -> bool:
+        """Swaps a few blocks at random and descends again; keeps what is not worse. Ends after `most_perturbations`
+        without a gain. False: as descend."""
         now = self._now
         limit = now.effort + most_effort
         count = len(now.block_at)
         idle = 0
-        while idle < most_kicks:
+        while idle < most_perturbations:
             if now.effort > limit or self._stopped():
                 return False
             kept, cost = now.rank_at(), now.cost
-            touched = self._shuffle() if count <= _FEW and idle % 2 else self._disturb(count)
+            touched = self._shuffle() if count <= _FEW and idle % 2 else self._random_swaps(count)
             idle += 1
             if not touched:
                 continue
@@ -88,7 +88,7 @@ class Search:
         now.set((blocks[:, None] * now.block + np.arange(now.block)).ravel().astype(np.int32))
         return [int(block) for block in blocks]
 
-    def _disturb(self, count: int) -> list[int]:
+    def _random_swaps(self, count: int) -> list[int]:
         touched: list[int] = []
         for _ in range(int(self._random.integers(2, 5))):
             one, other = (int(block) for block in self._random.integers(0, count, 2))
@@ -98,7 +98,7 @@ class Search:
         return list(dict.fromkeys(touched))
 
     def _improve(self, block: int) -> int | None:
-        """Makes the best swap of a block, if one helps; with which other."""
+        """Makes the best swap of a block, if one lowers the cost. Returns the other block."""
         positions = self._candidates(block)
         if not len(positions):
             return None

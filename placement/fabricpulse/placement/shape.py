@@ -1,4 +1,4 @@
-"""The shape of a job: its parallel groups, and in which order ranks are dealt to them. Pure."""
+"""The shape of a job: its parallel groups, and the order in which ranks are assigned to them. Pure."""
 
 from dataclasses import dataclass
 
@@ -32,7 +32,7 @@ class Shape:
             if not 1 <= getattr(self, axis) <= MOST_RANKS:
                 raise OptionError(f"shape: {axis} is {getattr(self, axis)}; it must be 1 to {MOST_RANKS}")
         if self.ranks > MOST_RANKS:
-            raise OptionError(f"shape: {self.told()} is {self.ranks} ranks; {MOST_RANKS} can be placed")
+            raise OptionError(f"shape: {self.describe()} is {self.ranks} ranks; {MOST_RANKS} can be placed")
         if self.data % self.expert:
             raise OptionError(
                 f"shape: {self.expert} expert ranks do not divide the {self.data} data ranks that hold them"
@@ -45,8 +45,8 @@ class Shape:
         """How many ranks the job has."""
         return self.tensor * self.pipeline * self.data
 
-    def told(self) -> str:
-        """For people."""
+    def describe(self) -> str:
+        """The sizes of the axes as text."""
         experts = f" (expert {self.expert})" if self.expert > 1 else ""
         return f"tensor {self.tensor} x pipeline {self.pipeline} x data {self.data}{experts}"
 

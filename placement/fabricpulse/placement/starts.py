@@ -1,5 +1,5 @@
-"""Orders to begin with: boxes of the job's grid put into the tree one after the other, and growth along heavy pairs.
-Pure."""
+"""Initial orders for the search: boxes of the job's grid put into the tree one after the other, and greedy growth along
+pairs with much traffic. Pure."""
 
 from collections.abc import Callable, Iterator
 from itertools import permutations, product
@@ -72,7 +72,7 @@ def _ranks(blocks: Ints, block: int) -> Ints:
 def grown_order(
     fabric: Fabric, links: Links, weights: Floats, block: int, stopped: Callable[[], bool]
 ) -> Ints | None:
-    """Fills slots in tree order, each with the block that has most to do with those already near; the lowest of equals.
+    """Fills slots in tree order, each with the block that exchanges most with those already near; ties: the lowest.
 
     None: it was stopped. Time grows with the square of the number of blocks.
     """

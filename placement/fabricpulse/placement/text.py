@@ -1,4 +1,4 @@
-"""An order and a choice as people read them. Pure."""
+"""An order and a choice as text for a terminal. Pure."""
 
 from collections.abc import Iterator
 
@@ -8,16 +8,16 @@ from fabricpulse.placement.choose import Choice
 from fabricpulse.placement.cost import TIERS
 from fabricpulse.placement.fabric import Place
 from fabricpulse.placement.formats.document import order_notes, ratio
-from fabricpulse.placement.formats.ranks import HostRanks, is_contiguous, told
-from fabricpulse.placement.order import Order, Question, Score
+from fabricpulse.placement.formats.ranks import HostRanks, format_ranks, is_contiguous
+from fabricpulse.placement.order import Order, Problem, Score
 
 _MOST_HOSTS = 40
 _NAMES = dict(zip(TIERS, ("same host", "same leaf", "same pod", "beyond"), strict=True))
 
 
-def order_text(question: Question, order: Order, hosts: list[HostRanks]) -> Iterator[str]:
+def order_text(problem: Problem, order: Order, hosts: list[HostRanks]) -> Iterator[str]:
     """Lines."""
-    yield _size([each.place for each in hosts], question)
+    yield _size([each.place for each in hosts], problem)
     yield ""
     before, after = order.before, order.after
     yield f"{'bytes a step':24}{'by name':>12}{'this order':>12}"
@@ -37,13 +37,13 @@ def order_text(question: Question, order: Order, hosts: list[HostRanks]) -> Iter
     leaf = max(4, *(len(_leaf(each.place)) for each in hosts[:_MOST_HOSTS]))
     yield f"{'host':{width}}  {'leaf':{leaf}}  ranks"
     for each in hosts[:_MOST_HOSTS]:
-        yield f"{printable(each.place.host):{width}}  {_leaf(each.place):{leaf}}  {told(each.ranks)}"
+        yield f"{printable(each.place.host):{width}}  {_leaf(each.place):{leaf}}  {format_ranks(each.ranks)}"
     if len(hosts) > _MOST_HOSTS:
         yield f"… and {len(hosts) - _MOST_HOSTS} more hosts: --output json"
     if is_contiguous(hosts):
         yield ""
         yield f"hosts in the order of ranks: {fold([each.place.host for each in hosts])}"
-    for note in order_notes(question.fabric, order):
+    for note in order_notes(problem.fabric, order):
         yield f"note: {printable(note)}"
 
 
@@ -62,12 +62,12 @@ def choice_text(choice: Choice, free: int, more: list[str]) -> Iterator[str]:
         yield f"note: {printable(note)}"
 
 
-def _size(places: list[Place], question: Question) -> str:
+def _size(places: list[Place], problem: Problem) -> str:
     leaves = len({place.leaf() for place in places})
     pods = {place.pod() for place in places}
-    told_pods = f", {len(pods)} pods" if pods != {""} else ""
-    shape = f"; {question.shape.told()}" if question.shape else ""
-    return f"{len(places)} hosts, {question.fabric.slots} GPUs, {leaves} leaves{told_pods}{shape}"
+    pod_count = f", {len(pods)} pods" if pods != {""} else ""
+    shape = f"; {problem.shape.describe()}" if problem.shape else ""
+    return f"{len(places)} hosts, {problem.fabric.slots} GPUs, {leaves} leaves{pod_count}{shape}"
 
 
 def _uneven(score: Score) -> str:

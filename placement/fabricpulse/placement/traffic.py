@@ -115,7 +115,7 @@ def shape_traffic(shape: Shape, payloads: dict[str, float]) -> Traffic:
     pairs = shape.ranks * ((shape.expert - 1) * (payloads["expert"] > 0) + 6)
     if pairs > MOST_PAIRS:
         raise UserError(
-            f"traffic: {shape.told()} has some {pairs:,} pairs, at most {MOST_PAIRS:,} can be placed; "
+            f"traffic: {shape.describe()} has some {pairs:,} pairs, at most {MOST_PAIRS:,} can be placed; "
             f"leave experts out (--payload expert=0), whose groups are as large as can be then"
         )
     parts = [_ring(shape.groups(kind), payloads[kind]) for kind in ("tensor", "data", "expert-data")]

@@ -13,9 +13,9 @@ from fabricpulse.placement.fabric import Place, fabric_of
 from fabricpulse.placement.formats.kubernetes import order_lines, place_lines
 from fabricpulse.placement.formats.names import plain_names
 from fabricpulse.placement.formats.openmpi import rankfile
-from fabricpulse.placement.formats.ranks import by_host, by_rank, is_contiguous, told
+from fabricpulse.placement.formats.ranks import by_host, by_rank, format_ranks, is_contiguous
 from fabricpulse.placement.formats.slurm import hostfile, read_topology_conf, topology_conf
-from fabricpulse.placement.places import directory, places
+from fabricpulse.placement.places import declarations, places
 
 PLACES = [
     Place("gpu-1", ("leaf 1",), ("pod-a",), 2),
@@ -39,7 +39,7 @@ def test_where_each_rank_is() -> None:
     assert by_rank(hosts)[:4] == [("gpu-10", 0), ("gpu-2", 0), ("gpu-1", 0), ("gpu-2", 1)]
     assert not is_contiguous(hosts)
     assert is_contiguous(by_host(fabric_of(PLACES), np.arange(8, dtype=np.int32)))
-    assert told((0, 1, 2, 5, 7, 8)) == "0-2,5,7-8"
+    assert format_ranks((0, 1, 2, 5, 7, 8)) == "0-2,5,7-8"
 
 
 def test_slurm_hostfile_and_rankfile() -> None:
@@ -90,7 +90,7 @@ def test_topology_conf_is_read_back(seed: int) -> None:
     """What is written for Slurm puts the same hosts below one leaf, and in one pod, when it is read."""
     before = random_places(random.Random(seed), 12, 8)
     file = read_topology_conf(list(topology_conf(before)), "topology.conf")
-    after = {each.host: each for each in places(directory(file), (), 8)}
+    after = {each.host: each for each in places(declarations(file), (), 8)}
     assert set(after) == {each.host for each in before}
     pods = len({each.pod() for each in before if each.known}) > 1
     for one in before:
@@ -129,7 +129,9 @@ def test_slurms_own_example() -> None:
     SwitchName=s4 Switches=s2
     SwitchName=top Switches=s[3-4]
     """
-    found = {each.host: each for each in places(directory(read_topology_conf(text.splitlines(), "t")), (), 8)}
+    found = {
+        each.host: each for each in places(declarations(read_topology_conf(text.splitlines(), "t")), (), 8)
+    }
     assert found["tux0"].leaf() == found["tux2"].leaf() == "s0"
     assert found["tux0"].pod() == found["tux5"].pod() == "s3"
     assert found["tux8"].pod() == "s4"

@@ -12,14 +12,14 @@ from tests.fixtures.placement_cases import (
     random_places,
     random_shape,
     random_traffic,
-    small_question,
+    small_problem,
 )
 
 from fabricpulse.core.errors import OptionError
 from fabricpulse.placement.arrangement import Arrangement, in_host_order, links_of
 from fabricpulse.placement.cost import TIERS, Weights, tier_bytes, tiers
 from fabricpulse.placement.fabric import Place, fabric_of
-from fabricpulse.placement.order import Order, Question, place
+from fabricpulse.placement.order import Order, Problem, place
 from fabricpulse.placement.shape import Shape
 from fabricpulse.placement.traffic import Model, shape_traffic
 
@@ -32,7 +32,7 @@ def never() -> bool:
 EFFORT = 1_000_000
 
 
-def random_question(seed: int) -> Question:
+def random_problem(seed: int) -> Problem:
     """Some hosts, of 1 to 8 GPUs and with or without a leaf for each rail; a shape, or a matrix."""
     rng = random.Random(seed)
     hosts, gpus = rng.randint(1, 12), rng.choice((1, 2, 4, 8))
@@ -41,26 +41,24 @@ def random_question(seed: int) -> Question:
         places[0] = replace(places[0], gpus=2 * gpus)
     fabric = fabric_of(places)
     if rng.random() < 0.25:
-        return Question(fabric, random_matrix(rng, fabric.slots), seed=seed, effort=EFFORT)
+        return Problem(fabric, random_matrix(rng, fabric.slots), seed=seed, effort=EFFORT)
     shape = random_shape(rng, fabric.slots)
     contiguous = rng.random() < 0.25 and len({place.gpus for place in places}) == 1
-    return Question(
-        fabric, random_traffic(rng, shape), shape, contiguous=contiguous, seed=seed, effort=EFFORT
-    )
+    return Problem(fabric, random_traffic(rng, shape), shape, contiguous=contiguous, seed=seed, effort=EFFORT)
 
 
-def check(question: Question, order: Order) -> None:
+def check(problem: Problem, order: Order) -> None:
     """What every order must keep."""
-    fabric, traffic = question.fabric, question.traffic
+    fabric, traffic = problem.fabric, problem.traffic
     assert sorted(order.slot_of.tolist()) == list(range(fabric.slots))
     assert order.after.cost <= order.before.cost
     assert order.improved == (order.after.cost < order.before.cost)
     assert order.after.cost == pytest.approx(
-        float(tier_bytes(fabric, traffic, order.slot_of) @ question.weights.array())
+        float(tier_bytes(fabric, traffic, order.slot_of) @ problem.weights.array())
     )
     assert order.after.tiers.sum() == pytest.approx(traffic.total())
     hosts = fabric.host[order.slot_of]
-    blocks = hosts.reshape(-1, question.block())
+    blocks = hosts.reshape(-1, problem.block())
     assert np.all(blocks == blocks[:, :1])
     # Launchers number the processes of a host in the order of ranks.
     by_slot = np.argsort(order.slot_of)
@@ -72,10 +70,10 @@ def check(question: Question, order: Order) -> None:
 def test_order_of_random_jobs(seed: int) -> None:
     """A permutation, tensor groups that fit into a host are on one, ranks of a host ascend, no byte is lost, and the
     cost told is that of the order told and at most that of the order of names."""
-    question = random_question(seed)
-    order = place(question, never)
+    problem = random_problem(seed)
+    order = place(problem, never)
 
-    check(question, order)
+    check(problem, order)
     assert order.complete
 
 
@@ -83,17 +81,17 @@ def test_order_of_random_jobs(seed: int) -> None:
 def test_near_the_optimum(seed: int) -> None:
     """Small jobs, tried out: the order costs at most 5 % more than the cheapest of all. 1031: three hosts, for which no
     disturbance may be the last because it happened to change nothing."""
-    question = small_question(seed)
-    order = place(question, never)
+    problem = small_problem(seed)
+    order = place(problem, never)
 
-    assert order.after.cost * 0.95 <= optimum(question, order.after.cost)
+    assert order.after.cost * 0.95 <= optimum(problem, order.after.cost)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_names_of_switches_decide_nothing(seed: int) -> None:
     """Other names of leaves and pods, and of hosts in the same order, give the same order."""
-    question = random_question(100 + seed)
-    named = [question.fabric.places[index] for index in question.fabric.named]
+    problem = random_problem(100 + seed)
+    named = [problem.fabric.places[index] for index in problem.fabric.named]
     rng = random.Random(seed)
     new: dict[str, str] = {}
 
@@ -110,8 +108,8 @@ def test_names_of_switches_decide_nothing(seed: int) -> None:
         for number, each in enumerate(named)
     ]
     rng.shuffle(places)
-    renamed = place(replace(question, fabric=fabric_of(places)), never)
-    order = place(question, never)
+    renamed = place(replace(problem, fabric=fabric_of(places)), never)
+    order = place(problem, never)
 
     assert renamed.slot_of.tolist() == order.slot_of.tolist()
     assert renamed.after.cost == order.after.cost
@@ -119,11 +117,11 @@ def test_names_of_switches_decide_nothing(seed: int) -> None:
 
 def test_the_same_seed_gives_the_same() -> None:
     """And a clock that ends the search at once costs nothing but quality: it is said."""
-    question = random_question(7)
-    assert place(question, never).slot_of.tolist() == place(question, never).slot_of.tolist()
-    hurried = place(question, lambda: True)
+    problem = random_problem(7)
+    assert place(problem, never).slot_of.tolist() == place(problem, never).slot_of.tolist()
+    hurried = place(problem, lambda: True)
 
-    check(question, hurried)
+    check(problem, hurried)
     assert not hurried.complete
 
 
@@ -132,7 +130,7 @@ def test_names_in_the_order_of_the_tree_stay() -> None:
     places = [Place(f"gpu-{n}", (f"leaf-{n // 4}",), ("",), 8) for n in range(16)]
     shape = Shape(tensor=8, data=4, pipeline=4)
     traffic = shape_traffic(shape, {**Model().payloads(shape), "pipeline": 0.0})
-    order = place(Question(fabric_of(places), traffic, shape), never)
+    order = place(Problem(fabric_of(places), traffic, shape), never)
 
     assert not order.improved
     assert order.slot_of.tolist() == order.slot_of[order.slot_of].tolist()
@@ -148,7 +146,7 @@ def test_a_known_best_order() -> None:
     traffic = shape_traffic(
         shape, dict.fromkeys(("tensor", "expert", "expert-data", "pipeline"), 0.0) | {"data": 10.0}
     )
-    order = place(Question(fabric, traffic, shape), never)
+    order = place(Problem(fabric, traffic, shape), never)
 
     assert order.before.tiers.tolist() == [0, 0, 40, 0]
     assert order.after.tiers.tolist() == [0, 40, 0, 0]
@@ -161,7 +159,7 @@ def test_rails_are_kept() -> None:
     fabric = fabric_of_size(1, 2, 4, 4, seed=3, rails=4)
     shape = Shape(tensor=2, data=8, pipeline=2)
     payloads = {"tensor": 1e9, "expert": 0.0, "expert-data": 0.0, "data": 1e9, "pipeline": 0.0}
-    order = place(Question(fabric, shape_traffic(shape, payloads), shape, effort=EFFORT), never)
+    order = place(Problem(fabric, shape_traffic(shape, payloads), shape, effort=EFFORT), never)
 
     assert order.after.cost < order.before.cost
     assert order.after.cross_rail <= order.before.cross_rail
@@ -173,19 +171,19 @@ def test_ranks_and_gpus_must_agree() -> None:
     traffic = shape_traffic(shape, Model().payloads(shape))
     with pytest.raises(OptionError, match="4 ranks and the 2 hosts have 16 GPUs"):
         place(
-            Question(fabric_of([Place("a", ("l",), ("",)), Place("b", ("l",), ("",))]), traffic, shape), never
+            Problem(fabric_of([Place("a", ("l",), ("",)), Place("b", ("l",), ("",))]), traffic, shape), never
         )
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_costs_of_swaps_are_exact(seed: int) -> None:
     """After any swaps the cost that was kept up to date is the cost of the order, and a gain that was told comes."""
-    question = random_question(200 + seed)
-    fabric, block, weights = question.fabric, question.block(), question.weights.array()
-    links = links_of(question.traffic, block)
+    problem = random_problem(200 + seed)
+    fabric, block, weights = problem.fabric, problem.block(), problem.weights.array()
+    links = links_of(problem.traffic, block)
     rng = np.random.default_rng(seed)
     arrangement = Arrangement(fabric, links, weights, block, np.arange(fabric.slots, dtype=np.int32))
-    inner = tier_bytes(fabric, question.traffic, arrangement.slot_of) @ weights - arrangement.cost
+    inner = tier_bytes(fabric, problem.traffic, arrangement.slot_of) @ weights - arrangement.cost
     blocks = fabric.slots // block
     for _ in range(20):
         one, other = (int(each) for each in rng.integers(0, blocks, 2))
@@ -196,7 +194,7 @@ def test_costs_of_swaps_are_exact(seed: int) -> None:
         arrangement.swap(one, other, only_if_better=False)
         if not arrangement.shifts and len({tuple(p.leaves) for p in fabric.places}) == len(fabric.places):
             assert before - arrangement.cost == pytest.approx(told, abs=1e-6 * max(before, 1))
-        now = tier_bytes(fabric, question.traffic, arrangement.slot_of) @ weights - inner
+        now = tier_bytes(fabric, problem.traffic, arrangement.slot_of) @ weights - inner
         assert arrangement.cost == pytest.approx(now, rel=1e-9, abs=1)
         assert np.array_equal(arrangement.rank_at(), in_host_order(fabric, arrangement.rank_at()))
 
@@ -237,9 +235,9 @@ def test_a_large_job() -> None:
     fabric = fabric_of_size(8, 16, 16, 8, seed=1)
     shape = Shape(tensor=4, pipeline=8, data=512, expert=32)
     began = time.process_time()
-    question = Question(fabric, shape_traffic(shape, Model(expert_parameters=2e11).payloads(shape)), shape)
-    order = place(question, never)
+    problem = Problem(fabric, shape_traffic(shape, Model(expert_parameters=2e11).payloads(shape)), shape)
+    order = place(problem, never)
 
     assert time.process_time() - began < 10
-    check(question, order)
+    check(problem, order)
     assert order.improved

@@ -6,7 +6,7 @@ from fabricpulse.core.config import parse_config
 from fabricpulse.core.errors import ConfigError, OptionError
 from fabricpulse.core.fleet.membership import Host, Membership, Nic
 from fabricpulse.placement.fabric import Place, by_name, fabric_of
-from fabricpulse.placement.places import PlacesFile, directory, notes, places, without
+from fabricpulse.placement.places import PlacesFile, declarations, notes, places, without
 
 FILE = """
 leaves:
@@ -26,7 +26,7 @@ def read(text: str) -> PlacesFile:
 
 def test_a_file_of_places() -> None:
     """Lists in Slurm's notation, pods, numbers of GPUs; all hosts if none is named."""
-    found = places(directory(read(FILE)), (), 8)
+    found = places(declarations(read(FILE)), (), 8)
     assert [(each.host, each.leaf(), each.pod(), each.gpus) for each in found] == [
         ("gpu-1", "leaf-1", "pod-a", 8),
         ("gpu-2", "leaf-1", "pod-a", 8),
@@ -40,7 +40,7 @@ def test_a_file_of_places() -> None:
 def test_a_topology_file() -> None:
     """The coordinator's, with the leaf of each NIC: the NICs of a host in the order of their names are its rails."""
     text = "leaves:\n  a: [h1/eth10, h2/eth10]\n  b: [h1/eth9, h2/eth9]\nswitches:\n  s: [10.0.0.1]\n"
-    [first, second] = places(directory(read(text)), ["h1", "h2.example.com"], 4)
+    [first, second] = places(declarations(read(text)), ["h1", "h2.example.com"], 4)
     assert first.leaves == second.leaves == ("b", "a")
     assert second.host == "h2"
     fabric = fabric_of([first, second])
@@ -57,28 +57,28 @@ def test_the_membership() -> None:
     membership = Membership(
         hosts=(Host(name="gpu-1.example.com", nics=nics), Host(name="gpu-9", nics=(other,)))
     )
-    found = {each.host: each for each in places(directory(PlacesFile(), membership), (), 8)}
+    found = {each.host: each for each in places(declarations(PlacesFile(), membership), (), 8)}
     assert found["gpu-1.example.com"].leaves == ("leaf-x",)
-    found = {each.host: each for each in places(directory(read(FILE), membership), (), 8)}
+    found = {each.host: each for each in places(declarations(read(FILE), membership), (), 8)}
     assert found["gpu-1.example.com"].leaf() == "leaf-1"
     assert found["gpu-9"].leaf() == "leaf-x"
 
 
 def test_unknown_places() -> None:
     """A host that nobody has declared is a leaf and a pod of its own, near to nobody, and it is said."""
-    found = places(directory(read(FILE)), ["gpu-1", "gpu-77", "gpu-78"], 8)
+    found = places(declarations(read(FILE)), ["gpu-1", "gpu-77", "gpu-78"], 8)
     assert [each.known for each in found] == [True, False, False]
     assert len({each.leaf() for each in found}) == len({each.pod() for each in found}) == 3
     assert "2 hosts" in notes(found)[0]
     assert "gpu-77, gpu-78" in notes(found)[0]
     # In a fabric without pods it is a leaf like others.
-    found = places(directory(read("leaves: {a: h1}")), ["h1", "h2"], 8)
+    found = places(declarations(read("leaves: {a: h1}")), ["h1", "h2"], 8)
     assert [each.pod() for each in found] == ["", ""]
 
 
 def test_rail_optimized() -> None:
     """One leaf stands for a switch a rail."""
-    [first, *_] = places(directory(read(FILE)), ["gpu-4"], 8, rail_leaves=True)
+    [first, *_] = places(declarations(read(FILE)), ["gpu-4"], 8, rail_leaves=True)
     assert first.leaves == ("leaf-2/0", "leaf-2/1", "leaf-2/2", "leaf-2/3")
 
 
@@ -92,9 +92,9 @@ def test_a_host_twice() -> None:
     """Also by its short and its full name."""
     for hosts in (["gpu-1", "gpu-1"], ["gpu-1", "gpu-1.example.com"], ["x", "x"]):
         with pytest.raises(OptionError, match="twice"):
-            places(directory(read(FILE)), hosts, 8)
+            places(declarations(read(FILE)), hosts, 8)
     with pytest.raises(OptionError, match="no host"):
-        places(directory(PlacesFile()), (), 8)
+        places(declarations(PlacesFile()), (), 8)
 
 
 @pytest.mark.parametrize(

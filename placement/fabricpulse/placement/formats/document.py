@@ -6,11 +6,11 @@ from fabricpulse.placement.choose import Choice
 from fabricpulse.placement.cost import TIERS
 from fabricpulse.placement.fabric import Fabric, Place
 from fabricpulse.placement.formats.ranks import HostRanks, by_rank
-from fabricpulse.placement.order import Order, Question, Score
+from fabricpulse.placement.order import Order, Problem, Score
 from fabricpulse.placement.places import notes
 
 
-def order_document(question: Question, order: Order, hosts: list[HostRanks]) -> dict[str, Any]:
+def order_document(problem: Problem, order: Order, hosts: list[HostRanks]) -> dict[str, Any]:
     """What `placement order` found. Bytes are of one step; cost is bytes times weights."""
     return {
         "ranks": [
@@ -19,8 +19,8 @@ def order_document(question: Question, order: Order, hosts: list[HostRanks]) -> 
         "hosts": [_place(each.place) | {"ranks": list(each.ranks)} for each in hosts],
         "improved": order.improved,
         "complete": order.complete,
-        "seed": question.seed,
-        "weights": dict(zip(TIERS, question.weights.array().tolist(), strict=True)),
+        "seed": problem.seed,
+        "weights": dict(zip(TIERS, problem.weights.array().tolist(), strict=True)),
         "by_name": _score(order.before),
         "order": _score(order.after),
         "random": {"cost": order.random_cost},
@@ -28,7 +28,7 @@ def order_document(question: Question, order: Order, hosts: list[HostRanks]) -> 
             "by_name": ratio(order.before.cost, order.after.cost),
             "random": ratio(order.random_cost, order.after.cost),
         },
-        "notes": order_notes(question.fabric, order),
+        "notes": order_notes(problem.fabric, order),
     }
 
 
@@ -52,7 +52,7 @@ def ratio(before: float, after: float) -> float | None:
 
 
 def order_notes(fabric: Fabric, order: Order) -> list[str]:
-    """What a reader must know besides the figures."""
+    """Notes that belong to the figures."""
     found = notes(fabric.places)
     if not order.improved:
         found.append("nothing cheaper than the order of names was found: that is the answer")

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from fabricpulse.placement.fabric import Place, by_name
 from fabricpulse.placement.formats.names import plain_names
-from fabricpulse.placement.formats.ranks import HostRanks, told
+from fabricpulse.placement.formats.ranks import HostRanks, format_ranks
 from fabricpulse.placement.places import UNKNOWN
 
 LEAF, POD = "fabricpulse.io/leaf", "fabricpulse.io/fabric-pod"
@@ -33,7 +33,7 @@ def order_lines(hosts: list[HostRanks]) -> Iterator[str]:
     for index, each in enumerate(hosts):
         node = shlex.quote(each.place.host)
         yield f"kubectl label --overwrite node {node} {INDEX}={index:0{width}}"
-        yield f"kubectl annotate --overwrite node {node} {RANKS}={told(each.ranks)}"
+        yield f"kubectl annotate --overwrite node {node} {RANKS}={format_ranks(each.ranks)}"
 
 
 def _has_pod(place: Place) -> bool:

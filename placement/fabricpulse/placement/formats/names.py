@@ -1,4 +1,4 @@
-"""Names of switches as other programs allow them. Pure."""
+"""Names of switches in the character set that other programs allow. Pure."""
 
 import re
 from collections.abc import Iterable

@@ -29,8 +29,8 @@ def by_rank(hosts: Iterable[HostRanks]) -> list[tuple[str, int]]:
     return [(host, gpu) for _, host, gpu in sorted(found)]
 
 
-def told(ranks: Iterable[int]) -> str:
-    """`0-7,16`: ascending ranks for people."""
+def format_ranks(ranks: Iterable[int]) -> str:
+    """`0-7,16`: ascending ranks as ranges."""
     runs: list[list[int]] = []
     for rank in ranks:
         if runs and rank == runs[-1][1] + 1:
