@@ -47,7 +47,7 @@ def lab_of(pid: int) -> Path:
 
 
 @pytest.mark.timeout(600)
-def test_flap_is_seen_alerted_acted_on_and_survived(tmp_path: Path) -> None:
+def test_flap_is_detected_alerted_acted_on_and_survived(tmp_path: Path) -> None:
     """Every milestone is seen; detection within 1 s, stall within 300 ms, or this machine late by what is beyond."""
     result_file = tmp_path / "result.json"
     done = subprocess.run(

@@ -27,7 +27,7 @@ def test_fleet_on_paper_has_every_metric_of_the_rules() -> None:
     assert sorted(read - there) == []
 
 
-def test_series_of_a_target_are_told_apart() -> None:
+def test_series_of_a_target_are_distinct() -> None:
     """No series of a target stands there twice: Prometheus would take one."""
     for job, instance, target in PaperFleet(12, Faults()).targets():
         keys = [(series.name, series.labels) for series in target]

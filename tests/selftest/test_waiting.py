@@ -52,7 +52,7 @@ def test_threads_that_run_are_counted() -> None:
             loop.wait()
 
 
-def test_it_returns_what_came_true_and_says_what_did_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_for_returns_the_value_or_names_the_condition(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that is not there yet is waited for; the last trouble is told; a failed assertion fails at once."""
     answers: Iterator[object] = iter([OSError("refused"), ValueError("half"), 0, "", "here"])
 

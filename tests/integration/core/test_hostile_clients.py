@@ -130,7 +130,7 @@ async def test_late_clients_are_let_go() -> None:
         assert server.connections.closed["idle_timeout"] == 1
 
 
-async def test_who_says_nothing_costs_a_socket() -> None:
+async def test_a_silent_connection_costs_a_socket_only() -> None:
     """No task, no transport and no protocol object: others wait in the queue for what each of thousands costs. It is
     counted, has its time like others, and is gone when its client is.
     """

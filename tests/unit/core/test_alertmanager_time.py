@@ -27,7 +27,7 @@ def test_the_error_is_bounded(ahead, took, when):
     assert clock.ahead_s == before
 
 
-def test_a_clock_that_is_mended():
+def test_a_clock_that_is_corrected():
     clock = AlertmanagerTime()
     assert clock.learn(formatdate(NOW - 120, usegmt=True), NOW, NOW)
     assert clock.ahead_s == pytest.approx(-120, abs=1)
@@ -47,7 +47,7 @@ def test_a_clock_that_is_mended():
         "Fri, 31 Dec 99999999999999999999 23:59:59 GMT",
     ],
 )
-def test_what_is_no_date_tells_nothing(date):
+def test_an_invalid_date_is_ignored(date):
     clock = AlertmanagerTime()
     assert not clock.learn(date, NOW, NOW)
     assert clock.ahead_s == 0

@@ -20,7 +20,7 @@ VERSIONS = {
 
 
 @pytest.mark.parametrize("what", VERSIONS)
-def test_the_newest_version_that_is_told_is_that_of_the_header(what: str) -> None:
+def test_the_newest_documented_version_is_that_of_the_header(what: str) -> None:
     """Of the newest block that names it."""
     header, pattern = VERSIONS[what]
     [version] = re.findall(pattern, (ROOT / header).read_text())

@@ -163,7 +163,7 @@ def test_token_accepts(tmp_path: Path, header: str, accepted: bool) -> None:
     assert TokenFile(str(tmp_path / "token")).accepts(header) is accepted
 
 
-def test_credentials_in_urls_are_not_told() -> None:
+def test_credentials_in_urls_are_redacted() -> None:
     """Neither in messages about a setting nor in log fields of an error."""
     assert redact("cannot reach http://u:p@am:9093/x and https://v:w@b") == (
         "cannot reach http://***@am:9093/x and https://***@b"
@@ -179,7 +179,7 @@ def test_credentials_in_urls_are_not_told() -> None:
     assert describe(aiohttp.InvalidURL("http://u:p@am")) == "http://***@am"
 
 
-async def test_a_connection_that_is_not_made_is_told_in_the_kernels_words() -> None:
+async def test_a_failed_connection_has_the_kernels_error_message() -> None:
     """Host, port and reason, without what the library thinks of it."""
     port = reserved_port()
     async with HttpClient(HttpClientConfig()) as client:

@@ -81,7 +81,7 @@ def command_of(name: str) -> click.Command:
 
 
 @pytest.mark.parametrize(("name", "variables"), ASKING.items())
-def test_every_command_that_asks_takes_the_same_options(name: str, variables: str) -> None:
+def test_all_client_commands_take_the_same_options(name: str, variables: str) -> None:
     """File, token, authority, certificate and key, each with its variable."""
     declared = {o: p.envvar for p in command_of(name).params for o in p.opts}
     for option in OPTIONS:

@@ -91,7 +91,7 @@ def test_reload() -> None:
     assert "Traceback" not in errors
 
 
-def test_systemd_is_told(tmp_path: Path) -> None:
+def test_systemd_is_notified(tmp_path: Path) -> None:
     """With Type=notify systemd learns when it is ready and when it stops."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
         notify.bind(str(tmp_path / "notify"))

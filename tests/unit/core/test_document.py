@@ -84,7 +84,7 @@ def test_what_is_wrong_is_one_sentence_without_credentials(
     assert "secret" not in str(raised.value)
 
 
-def test_a_password_that_is_refused_is_told_from_a_missing_one(serve: Serve, tmp_path: Path) -> None:
+def test_messages_distinguish_a_refused_from_a_missing_password(serve: Serve, tmp_path: Path) -> None:
     """Both are status 401."""
     (tmp_path / "word").write_text("0815")
     basic = BasicAuth(username="u", password_file=str(tmp_path / "word"))

@@ -11,7 +11,7 @@ import pytest
 from fabricpulse.core.files import FileStamp, atomic_write, open_regular
 
 
-def test_a_reader_sees_the_old_or_the_new_file(tmp_path: Path) -> None:
+def test_a_reader_gets_the_old_or_the_new_file(tmp_path: Path) -> None:
     """Never a part of one, however often it is replaced."""
     path = tmp_path / "state"
     contents = [bytes([n]) * 50_000 for n in range(4)]

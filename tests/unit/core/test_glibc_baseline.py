@@ -47,7 +47,7 @@ def test_nothing_newer_than_the_baseline_is_needed(binary: Path) -> None:
     assert too_new(binary) == []
 
 
-def test_a_symbol_that_is_too_new_is_seen(tmp_path: Path) -> None:
+def test_a_symbol_that_is_too_new_is_detected(tmp_path: Path) -> None:
     """The check finds what a linker binds without the baseline."""
     if tuple(map(int, platform.libc_ver()[1].split("."))) < (2, 34):
         pytest.skip("this glibc has no newer symbols")

@@ -141,7 +141,7 @@ def test_trees_are_built_only_out_of_what_is_below_them() -> None:
         ("tests/native/new.cc", '#include "meter.h"', []),
     ],
 )
-def test_a_wrong_include_is_seen(path: str, text: str, wrong: list[str]) -> None:
+def test_a_wrong_include_is_detected(path: str, text: str, wrong: list[str]) -> None:
     """Whichever way it is written; the right ones are let pass."""
     files = {
         "core/native/python_module.h": "",
@@ -171,7 +171,7 @@ def test_a_wrong_include_is_seen(path: str, text: str, wrong: list[str]) -> None
         ("add_subdirectory(${CMAKE_CURRENT_LIST_DIR}/../core/native/job job)", []),
     ],
 )
-def test_a_wrong_build_is_seen(text: str, wrong: list[str]) -> None:
+def test_a_wrong_build_is_detected(text: str, wrong: list[str]) -> None:
     """By source, include folder, or target."""
     files = {
         "core/native/job/CMakeLists.txt": "add_library(job STATIC a.cc)",

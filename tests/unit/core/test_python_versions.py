@@ -45,7 +45,7 @@ def test_the_lab_is_for_the_same() -> None:
         ("docs/decisions/0031-python-3-11-and-newer.md", "need Python {}."),
     ],
 )
-def test_others_say_the_same(name: str, said: str) -> None:
+def test_other_files_name_the_same_version(name: str, said: str) -> None:
     """People, set-up and build."""
     assert said.format(OLDEST) in (ROOT / name).read_text()
 

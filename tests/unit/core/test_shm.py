@@ -141,7 +141,7 @@ def test_a_writer_that_dies_anywhere_leaves_a_page(
     assert stores == (2 if begins_in_s is None else 3)
 
 
-def test_a_writer_stopped_while_it_decides_makes_nobody_wait(tmp_path: Path) -> None:
+def test_a_writer_stopped_between_sequences_blocks_no_reader(tmp_path: Path) -> None:
     """Readers follow the line before as long as no other can have begun; then fleet time is unknown. It goes on."""
     path = tmp_path / "clock"
     writer = ClockPageWriter(path)
@@ -254,7 +254,7 @@ def test_a_page_that_is_not_ours_is_replaced(tmp_path: Path, what: str) -> None:
     assert ClockPageReader(path).read().status == ClockStatus.UNKNOWN
 
 
-def test_dead_page_is_unknown() -> None:
+def test_an_expired_page_is_unknown() -> None:
     """Past its validity a page gives no fleet time, whatever its status says; before it the bound grows with age."""
     line = ClockLine(0, 0, 0)
     page = ClockPage(ClockStatus.SYNCHRONIZED, line, line, 0, 100, 1_000, 10**9, line, line, 0, 7, 0)
@@ -301,7 +301,7 @@ def test_mapping_never_follows_a_planted_link(tmp_path: Path) -> None:
     assert (tmp_path / "page").stat().st_mode & 0o777 == 0o644
 
 
-def test_broken_virtual_clock_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_virtual_clock_is_a_user_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A variable that names no clock page stops the daemon; no variable means the kernel's clock."""
     monkeypatch.setenv(ENV, str(tmp_path / "absent"))
     with pytest.raises(UserError, match="is not a virtual clock"):

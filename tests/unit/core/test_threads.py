@@ -65,7 +65,7 @@ def test_queued_work_is_done_or_cancelled() -> None:
             assert queued.result(60) == 7
 
 
-def test_the_end_does_not_wait_for_who_hangs() -> None:
+def test_shutdown_does_not_wait_for_threads_that_hang() -> None:
     """asyncio closes its loop after EXIT_WAIT_S though a thread hangs."""
     leave = threading.Event()
 

@@ -214,7 +214,7 @@ def test_basic_credentials(header: str | None, expected: tuple[str, str] | None)
 
 
 @pytest.mark.thorough
-async def test_guesses_delay_nobody_else() -> None:
+async def test_wrong_guesses_do_not_delay_other_clients() -> None:
     """With hundreds of wrong passwords waiting, a cached good one is answered at once and a new one in its turn."""
     checker = PasswordChecker()
     hashed = bcrypt.hashpw(b"good", bcrypt.gensalt(9)).decode()

@@ -49,7 +49,7 @@ async def test_metrics_plain_and_compressed() -> None:
         assert (await response.read()).startswith(BODY)
 
 
-async def test_every_daemon_tells_of_itself() -> None:
+async def test_every_daemon_exports_its_build_info() -> None:
     """Which fabricpulse it is, and how its server fares; counters are there at 0 before anything has happened."""
     async with serving() as address, aiohttp.ClientSession() as session:
         for _ in range(2):
@@ -122,7 +122,7 @@ async def test_failing_scrape_is_one_failed_scrape(caplog: pytest.LogCaptureFixt
     assert "boom" in caplog.text
 
 
-async def test_openmetrics_for_who_asks() -> None:
+async def test_openmetrics_for_clients_that_accept_it() -> None:
     """Prometheus' own header gets OpenMetrics, whole and with its end; the samples are those of the text format."""
     accept = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.2,*/*;q=0.1"
     told = []
@@ -267,7 +267,7 @@ def test_a_service_may_have_more_open_files_than_it_begins_with() -> None:
     assert out.stdout.split() == ["True", "300"]
 
 
-async def test_a_stopped_server_is_gone() -> None:
+async def test_a_stopped_server_is_garbage_collected() -> None:
     """Nothing keeps it: what its handlers hold, native objects say, goes with it."""
 
     class Held:

@@ -72,7 +72,7 @@ async def test_tls_serves_and_rotates(tls_config: Path, authority: trustme.CA) -
         assert await peer_serial(address, context, "127.0.0.1") == second
 
 
-async def test_half_a_rotation_harms_nothing(tls_config: Path, authority: trustme.CA) -> None:
+async def test_half_a_rotation_keeps_the_old_certificates(tls_config: Path, authority: trustme.CA) -> None:
     """A certificate whose key has not come yet leaves the old pair in force; the key completes the rotation."""
     context = client_context(authority)
     other = authority.issue_cert("localhost", "127.0.0.1")

@@ -72,7 +72,7 @@ def test_replaced_words_stay_away(pattern: str) -> None:
     assert found == [], f"say instead: {instead}"
 
 
-def test_a_test_says_its_promise() -> None:
+def test_a_test_states_its_promise() -> None:
     """In its name, if that is five words and more, or else in a docstring."""
     terse = re.compile(
         r'^ *(?:async )?def (test(?:_[^\W_]+){1,4})\([^)]*\)[^:\n]*:\n\s+(?=\S)(?!""")', re.MULTILINE

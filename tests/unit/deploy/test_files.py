@@ -57,7 +57,7 @@ def test_a_second_time_changes_nothing(tmp_path: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
-def test_what_somebody_has_changed_is_kept_until_told_otherwise(tmp_path: Path) -> None:
+def test_changed_files_are_kept_without_replace(tmp_path: Path) -> None:
     """Kept and said, also with a difference; replaced only when asked, and then the former content stays beside it."""
     mesh = tmp_path / "etc/fabricpulse/mesh.yaml"
     mesh.parent.mkdir(parents=True)

@@ -127,7 +127,7 @@ async def test_asking() -> None:
     assert [d["state"] for d in json.loads(result.output)["daemons"]] == ["ready", "not ready"]
 
 
-def test_none_answers_says_what_to_do() -> None:
+def test_without_daemons_the_message_says_what_to_do() -> None:
     """Exit code 2, and where the daemons' units are."""
     result = CliRunner().invoke(command, ["--only", "--url", f"mesh=http://127.0.0.1:{reserved_port()}"])
     assert result.exit_code == 2

@@ -38,7 +38,7 @@ def test_a_link():
     assert message == wire.LinkMessage("rail0", 7, True, True, 3, 2, False, wire.Request(4711, 9))
 
 
-def test_old_kernels_tell_the_carrier_by_a_flag_and_no_counts():
+def test_old_kernels_report_the_carrier_by_a_flag_without_counts():
     (message,) = wire.parse(link(counts=None, carrier=None, flags=0x1003))
     assert isinstance(message, wire.LinkMessage)
     assert (message.carrier, message.up_count, message.down_count) == (False, None, None)

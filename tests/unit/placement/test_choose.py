@@ -80,7 +80,7 @@ def test_fewest_pods_then_fewest_leaves(seed: int) -> None:
     assert found.exact
 
 
-def test_wrong_questions() -> None:
+def test_invalid_arguments_are_refused() -> None:
     """No hosts, a broken segment, a host twice."""
     hosts = fleet({"p": {"a": 4}})
     for count, segment in ((0, 1), (3, 2), (2, 0)):

@@ -10,7 +10,7 @@ from fabricpulse.plugin_ipc import telemetry
 
 
 @pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
-def test_every_field_lies_where_the_compiler_puts_it(tmp_path: Path) -> None:
+def test_field_offsets_equal_those_of_the_compiler(tmp_path: Path) -> None:
     """Offset and size of each field, size of each struct, magic and version agree; no field of a dtype is unknown."""
     numbers = {"magic": "FP_PLUGIN_TELEMETRY_MAGIC", "version": "FP_PLUGIN_TELEMETRY_VERSION"}
     includes = ("nccl_plugin/include", "core/include")

@@ -69,7 +69,7 @@ def test_env_names_libraries_that_are_installed() -> None:
     assert result.output == f"NCCL_IBVERBS_LIB={nccl_library()}\n"
 
 
-def test_status_shows_queue_pairs_and_what_is_not_seen(
+def test_status_shows_queue_pairs_and_unobserved_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """JSON and table say the same; programs that have ended are not there; a broken file is a complaint."""

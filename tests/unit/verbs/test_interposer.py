@@ -80,7 +80,7 @@ def test_a_child_of_fork_has_a_file_of_its_own(tmp_path: Path) -> None:
     assert list(child.queue_pairs["number"]) == [200]
 
 
-def test_a_bad_variable_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bad_variable_is_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the process that opens the first device, not by its children again; the rank is unknown."""
     monkeypatch.setenv("FABRICPULSE_RANK", "first")
     _, files = run(tmp_path, "address", "fork", complaints=1)

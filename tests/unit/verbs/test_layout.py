@@ -10,7 +10,7 @@ from fabricpulse.plugin_ipc import verbs
 
 
 @pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
-def test_every_field_lies_where_the_compiler_puts_it(tmp_path: Path) -> None:
+def test_field_offsets_equal_those_of_the_compiler(tmp_path: Path) -> None:
     """Offset and size of each field, size of each struct, magic, version, counts of opcodes and statuses agree."""
     numbers = {
         "magic": "FP_VERBS_TELEMETRY_MAGIC",
