@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All static checks, side by side, and shows what each has said. Runs them all and says at the end which have failed.
+# All static checks, in parallel. Prints the output of each, and at the end which have failed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 BIN=${VENV:-.venv}/bin

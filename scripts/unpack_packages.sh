@@ -33,12 +33,12 @@ download() {
   (cd "$work" && rm -f ./*.deb && apt_get -o APT::Sandbox::User="$(id -un)" download "${packages[@]}")
 }
 # The lists of packages may be old, or not there yet.
-if ! trouble=$(download "$@" 2>&1); then
+if ! errors=$(download "$@" 2>&1); then
   if [[ $(id -u) == 0 ]]; then
     apt_get update
     download "$@"
   else
-    echo "$trouble" >&2
+    echo "$errors" >&2
     exit 1
   fi
 fi

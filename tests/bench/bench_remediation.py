@@ -29,7 +29,7 @@ from tests.fixtures.remediation_attacks import (
     TOKEN,
     start_with_credentials,
 )
-from tests.fixtures.remediation_fuzz import Told, post_mutants
+from tests.fixtures.remediation_fuzz import Responses, post_mutants
 from tests.fixtures.remediation_insiders import INSIDE_ATTACKS, READING_ATTACKS
 from tests.fixtures.remediation_kills import kill_again_and_again
 from tests.fixtures.remediation_stack import Stack, alert, kill, webhook
@@ -237,7 +237,7 @@ def fuzz(stack: Stack, payloads: int, connections: int) -> None:
         # Effects that are right: the account of them must find the bodies that ask for them.
         (own, webhooks, webhook(alert(), alert("h00", "rail1")), TOKEN),
     ):
-        seed, told, begun = json.dumps(body).encode(), Told(), time.monotonic()
+        seed, responses, begun = json.dumps(body).encode(), Responses(), time.monotonic()
         with concurrent.futures.ProcessPoolExecutor(connections) as pool:
             share = -(-payloads // connections)
             futures = [
@@ -245,18 +245,29 @@ def fuzz(stack: Stack, payloads: int, connections: int) -> None:
                 for number in range(connections)
             ]
             for future in futures:
-                told.add(future.result())
+                responses.add(future.result())
         time.sleep(3)  # what was decided last is carried out, too
         effects = stack.effects()[before:]
         before += len(effects)
-        statuses = {str(status): count for status, count in sorted(told.statuses.items())}
-        case = f"{told.statuses.total()} mutants of {name}"
+        statuses = {str(status): count for status, count in sorted(responses.statuses.items())}
+        case = f"{responses.statuses.total()} mutants of {name}"
         rows.report(
-            case, "fuzz_5xx", told.failures, "1", "== 0", statuses=statuses, took_s=time.monotonic() - begun
+            case,
+            "fuzz_5xx",
+            responses.failures,
+            "1",
+            "== 0",
+            statuses=statuses,
+            took_s=time.monotonic() - begun,
         )
-        bodies = {device: told.bodies[nic] for nic in told.bodies for host, device in (nic,) if host == "h0"}
+        bodies = {
+            device: responses.bodies[nic]
+            for nic in responses.bodies
+            for host, device in (nic,)
+            if host == "h0"
+        }
         asked_for = {effect[2]: bodies.get(effect[2], "") for effect in effects}
-        unexplained = told.unexplained(effects, "h0")
+        unexplained = responses.unexplained(effects, "h0")
         rows.report(case, "fuzz_effects", len(unexplained), "1", "== 0", effects=unexplained)
         asked, must = len(effects) - len(unexplained), ">= 1" if name == own else None
         rows.report(case, "effects_asked_for", asked, "1", must, asked_by=asked_for)

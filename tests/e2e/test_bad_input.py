@@ -86,7 +86,7 @@ def test_demo_without_prometheus(tmp_path: Path) -> None:
 @pytest.mark.root
 @pytest.mark.prometheus
 def test_demo_without_permission_for_namespaces(tmp_path: Path) -> None:
-    """A machine that allows no namespaces is told apart from one that lacks a program, with the remedy."""
+    """The message distinguishes a machine that allows no namespaces from one that lacks a program, with the remedy."""
     if os.geteuid() != 0:
         pytest.skip("needs root to take namespaces away")
     # A user namespace of its own in which nobody may make another one, then without any capability.

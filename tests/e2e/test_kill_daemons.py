@@ -261,7 +261,7 @@ async def prometheus(fleet: Fleet, daemon: Daemon) -> None:
 
 
 async def alertmanager(fleet: Fleet, daemon: Daemon) -> None:
-    """It is told again of what holds: the link that goes down now is an alert in it."""
+    """It gets firing alerts again: the link that goes down now is an alert in it."""
     async with fleet.killed(daemon):
         pass
     port = fleet.stage.lab.host("h2").nic(DEVICE).switch_port

@@ -39,8 +39,13 @@ def test_a_row_without_a_gate_is_not_judged(capsys):
 def end(cpu: float, profiler: float = 0.0, **threads: float) -> dict[str, object]:
     """One end of a run as tests/native/plugin_net_bench.cc tells it, seconds for a GB."""
     names = {"main": "fabricpulse", "control": "fabricpulse-ctl"}
-    told = {names[name]: seconds for name, seconds in threads.items()}
-    return {"gb_per_s": 1.0, "cpu_s_per_gb": cpu, "profiler_s_per_gb": profiler, "threads_s_per_gb": told}
+    by_thread = {names[name]: seconds for name, seconds in threads.items()}
+    return {
+        "gb_per_s": 1.0,
+        "cpu_s_per_gb": cpu,
+        "profiler_s_per_gb": profiler,
+        "threads_s_per_gb": by_thread,
+    }
 
 
 def test_a_share_is_the_things_own_time_over_all_other(capsys):

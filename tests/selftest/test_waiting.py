@@ -53,7 +53,7 @@ def test_threads_that_run_are_counted() -> None:
 
 
 def test_wait_for_returns_the_value_or_names_the_condition(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that is not there yet is waited for; the last trouble is told; a failed assertion fails at once."""
+    """A server that is not there yet is waited for; the last error is reported; failed assertions fail at once."""
     answers: Iterator[object] = iter([OSError("refused"), ValueError("half"), 0, "", "here"])
 
     def ask() -> object:

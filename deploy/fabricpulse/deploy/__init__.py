@@ -1,1 +1,1 @@
-"""What comes with the programs and is to be put elsewhere: units, sample configurations, runbooks, the mixin."""
+"""Files that are installed elsewhere: units, sample configurations, runbooks, the mixin; `fabricpulse status`."""

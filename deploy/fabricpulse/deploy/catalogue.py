@@ -1,4 +1,4 @@
-"""The files that fabricpulse brings, and where each of them goes."""
+"""The installable files of fabricpulse, and the target path of each."""
 
 from dataclasses import dataclass
 from importlib.resources import files
@@ -26,7 +26,7 @@ class DataFile:
     about: str
 
 
-# Files that no daemon reads unless it is told to.
+# Files that no daemon reads by default.
 _OPTIONAL = {
     "topology.yaml": "the leaf of each NIC",
     "web.yaml": "TLS and passwords of a daemon",
@@ -48,7 +48,7 @@ def data_folder() -> Path:
 
 
 def catalogue() -> list[DataFile]:
-    """All of them, in the order in which a person puts them in place."""
+    """All files, in the order of installation."""
     found = []
     for role in (MONITOR, HOST):
         found += [

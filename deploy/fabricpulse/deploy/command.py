@@ -123,7 +123,7 @@ def write(
     placings = plan(wanted)
     written = apply(placings, replace=replace) if applied else []
     for placing in placings:
-        click.echo(f"{_said(placing, placing.path in written, replace=replace):<14} {placing.path}")
+        click.echo(f"{_result_of(placing, placing.path in written, replace=replace):<14} {placing.path}")
         if differences and placing.state is State.DIFFERENT and placing.path not in written:
             _show_difference(placing)
     kept = sum(placing.state is State.DIFFERENT and placing.path not in written for placing in placings)
@@ -133,7 +133,7 @@ def write(
         click.echo(f"{kept} files differ and were kept: --diff shows how, --replace writes ours")
 
 
-def _said(placing: Placing, written: bool, *, replace: bool) -> str:
+def _result_of(placing: Placing, written: bool, *, replace: bool) -> str:
     if placing.state is State.SAME:
         return "same"
     if written:

@@ -1,4 +1,4 @@
-"""Fills in what the files leave open: names of machines, the path of the command, the hosts of the fleet."""
+"""Fills in the placeholders of files: names of machines, the path of the command, the hosts of the fleet."""
 
 import json
 import re
@@ -11,7 +11,7 @@ _HOST_TARGETS = re.compile(r'"gpu-001:(\d+)", "gpu-002:\1"')
 
 @dataclass(frozen=True)
 class Values:
-    """What is known of the place. None: left as it is in the file.
+    """Values of the site. None: left as it is in the file.
 
     command : path of `fabricpulse`. monitor : name or address of the machine of coordinator, receiver, Prometheus and
     Alertmanager, as hosts reach it. cluster : the label of the scrape jobs. hosts : names of the fleet's hosts.

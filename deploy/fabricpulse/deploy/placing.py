@@ -1,4 +1,4 @@
-"""Puts files in place, never over one that somebody has changed."""
+"""Installs files, never over one that was changed."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """`fabricpulse status`: the daemons of this host, and what each of them lacks.
 
-Asks /-/ready and /metrics of each, as a prober and Prometheus do. What a sample means for a person is in `NEEDS`; a
-test holds its names against the metric catalogue.
+Queries /-/ready and /metrics of each, as a prober and Prometheus do. `NEEDS` maps samples to messages; a test compares
+its names with the metric catalogue.
 """
 
 import asyncio
@@ -31,7 +31,8 @@ _MOST_READY = 64 << 10
 
 @dataclass(frozen=True)
 class Need:
-    """A sample that tells of something that a daemon lacks. bad : by its value. text : with its labels filled in."""
+    """A metric that shows that a daemon lacks something. bad : by its value. text : the message, a format string of its
+    labels."""
 
     metric: str
     bad: Callable[[float], bool]
@@ -65,10 +66,10 @@ NEEDS = (
 
 @dataclass(frozen=True)
 class DaemonStatus:
-    """What one daemon has said.
+    """The status of one daemon.
 
-    state : ready, lacking (it works, and something is amiss), not ready, down (its unit is enabled, or it was asked
-    for, and it does not answer), absent. version : "" where it is not known.
+    state : ready, lacking (it works, and lacks something), not ready, down (its unit is enabled, or its URL was given,
+    and it does not answer), absent. version : "" where it is not known.
     """
 
     daemon: str
@@ -79,7 +80,7 @@ class DaemonStatus:
 
 
 def lacks_of(samples: Iterable[Sample]) -> list[str]:
-    """What the samples of a daemon say that it lacks."""
+    """What a daemon lacks, by its samples."""
     by_metric = {need.metric: need for need in NEEDS}
     return [
         need.text.format_map(sample.labels)
@@ -88,7 +89,7 @@ def lacks_of(samples: Iterable[Sample]) -> list[str]:
     ]
 
 
-def judge(daemon: str, url: str, ready: tuple[int, str], metrics: str) -> DaemonStatus:
+def status_of(daemon: str, url: str, ready: tuple[int, str], metrics: str) -> DaemonStatus:
     """The status of a daemon that has answered. ready : status and text of /-/ready. metrics : text of /metrics."""
     samples = [s for family in text_string_to_metric_families(metrics) for s in family.samples]
     build = next((s.labels for s in samples if s.name == BUILD_INFO.name), {})
@@ -113,17 +114,17 @@ def exit_code(statuses: Iterable[DaemonStatus]) -> int:
     return FINE if states <= {"ready", "absent"} else LACKING
 
 
-async def ask_all(
-    urls: dict[str, str], asked_for: frozenset[str], client_config: HttpClientConfig
+async def query_all(
+    urls: dict[str, str], required: frozenset[str], client_config: HttpClientConfig
 ) -> list[DaemonStatus]:
-    """The status of each daemon, asked at the same time. asked_for : those that must answer."""
+    """The status of each daemon, targets at the same time. required : those that must answer."""
     async with HttpClient(client_config) as client:
         return await asyncio.gather(
-            *(_ask(client, name, url, must=name in asked_for) for name, url in urls.items())
+            *(_query(client, name, url, must=name in required) for name, url in urls.items())
         )
 
 
-async def _ask(client: HttpClient, daemon: str, url: str, *, must: bool) -> DaemonStatus:
+async def _query(client: HttpClient, daemon: str, url: str, *, must: bool) -> DaemonStatus:
     try:
         async with client.get(f"{url}/-/ready") as response:
             ready = response.status, (await read_body(response, _MOST_READY)).decode(errors="replace")
@@ -133,7 +134,7 @@ async def _ask(client: HttpClient, daemon: str, url: str, *, must: bool) -> Daem
                 if response.status in (401, 403):
                     reason += ": give --token-file, --cert-file or --http.config.file"
                 return DaemonStatus(daemon, url, "lacking", lacks=(reason,))
-            return judge(daemon, url, ready, (await read_body(response)).decode(errors="replace"))
+            return status_of(daemon, url, ready, (await read_body(response)).decode(errors="replace"))
     except aiohttp.ClientConnectorError as error:
         if must:
             return DaemonStatus(daemon, url, "down", lacks=(_line(describe(error)),))
@@ -143,7 +144,7 @@ async def _ask(client: HttpClient, daemon: str, url: str, *, must: bool) -> Daem
 
 
 def _line(text: str) -> str:
-    """What a daemon, or who has its port, has said: one line, no control characters."""
+    """Text from a daemon, or from whatever listens on its port, as one line without control characters."""
     return printable(text)[:_LONGEST]
 
 
@@ -188,9 +189,11 @@ def command(
     """
     if only and not urls:
         raise click.UsageError("--only needs --url")
-    asked = urls if only else {name: f"http://localhost:{port}" for name, (_, port) in DAEMONS.items()} | urls
+    targets = (
+        urls if only else {name: f"http://localhost:{port}" for name, (_, port) in DAEMONS.items()} | urls
+    )
     must = frozenset(urls) | (frozenset() if only else enabled_daemons())
-    statuses = asyncio.run(ask_all(asked, must, client.config("--url", *asked.values())))
+    statuses = asyncio.run(query_all(targets, must, client.config("--url", *targets.values())))
     code = exit_code(statuses)
     if output == "json":
         print_json({"exit_code": code, "daemons": [asdict(status) for status in statuses]})

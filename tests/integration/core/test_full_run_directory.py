@@ -58,11 +58,11 @@ def test_no_room(daemon: str, room: int, what: str, left: set[str], tmp_path: Pa
     if result.returncode == 99 or "unshare" in result.stderr:
         pytest.skip(f"no mount namespace here: {result.stderr.strip()}")
     code, *files = result.stdout.splitlines()
-    [said] = [line for line in result.stderr.splitlines() if not line.startswith("ts=")]
-    assert said.startswith(
+    [message] = [line for line in result.stderr.splitlines() if not line.startswith("ts=")]
+    assert message.startswith(
         f"fabricpulse: error: {'outputs.clockbound: ' if room == 2 else ''}"
         f"cannot write {what.format(run=run)}: No space left on device; "
     )
-    assert "make room on" in said or "or off" in said
+    assert "make room on" in message or "or off" in message
     assert code == "exit 1"
     assert set(files) == left | {"taken"}

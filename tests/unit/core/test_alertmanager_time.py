@@ -17,11 +17,11 @@ def test_the_error_is_bounded(ahead, took, when):
     """Whatever the difference and the way: what is tolerated, and what one answer leaves open."""
     clock = AlertmanagerTime()
     written = NOW + took * when + ahead
-    told = clock.learn(formatdate(written, usegmt=True), NOW, NOW + took)
+    changed = clock.learn(formatdate(written, usegmt=True), NOW, NOW + took)
     assert abs(clock.ahead_s - ahead) <= TOLERATED_S + 1 + took
     assert clock.min_ahead_s <= ahead + 1e-6
-    assert told == (clock.ahead_s != 0)
-    # The same again is nothing new, and does not move what is told.
+    assert changed == (clock.ahead_s != 0)
+    # The same response again changes nothing.
     before = clock.ahead_s
     assert not clock.learn(formatdate(written, usegmt=True), NOW, NOW + took)
     assert clock.ahead_s == before

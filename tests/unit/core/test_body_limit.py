@@ -70,9 +70,9 @@ async def connect(
 
 async def answer(reader: asyncio.StreamReader) -> tuple[int, str]:
     """Status and body of the next answer."""
-    said = (await reader.readuntil(b"\r\n\r\n")).decode()
-    fields = dict(line.lower().split(": ", 1) for line in said.splitlines()[1:] if line)
-    return int(said.split()[1]), (await reader.readexactly(int(fields["content-length"]))).decode()
+    head = (await reader.readuntil(b"\r\n\r\n")).decode()
+    fields = dict(line.lower().split(": ", 1) for line in head.splitlines()[1:] if line)
+    return int(head.split()[1]), (await reader.readexactly(int(fields["content-length"]))).decode()
 
 
 async def ask(server: WebServer, path: str, size: int, *, chunked: bool) -> tuple[int, str]:

@@ -24,5 +24,5 @@ def test_the_newest_documented_version_is_that_of_the_header(what: str) -> None:
     """Of the newest block that names it."""
     header, pattern = VERSIONS[what]
     [version] = re.findall(pattern, (ROOT / header).read_text())
-    told = re.findall(rf"{what} (\d+)", (ROOT / "CHANGELOG.md").read_text())
-    assert told[0] == version
+    documented = re.findall(rf"{what} (\d+)", (ROOT / "CHANGELOG.md").read_text())
+    assert documented[0] == version

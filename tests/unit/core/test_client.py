@@ -89,7 +89,7 @@ async def test_mutual_tls_and_rotation(tmp_path: Path) -> None:
 
 
 async def test_half_a_rotation_keeps_the_old_pair(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A certificate without its key leaves the old pair in force, and is said once."""
+    """A certificate without its key leaves the old pair in force, and is logged once."""
     old, new = trustme.CA(), trustme.CA()
     write_certificates(tmp_path, old)
     credentials = Credentials(HttpClientConfig(tls_config=tls_settings(tmp_path)))

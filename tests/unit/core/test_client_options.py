@@ -41,7 +41,7 @@ def test_a_token_replaces_a_password(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "options", "told"),
+    ("url", "options", "message"),
     [
         ("monitor:9090", {}, "--url"),
         (f"{URL}/?x=1", {}, "no ? and no #"),
@@ -49,11 +49,11 @@ def test_a_token_replaces_a_password(file: Path) -> None:
         ("http://me:secret@monitor:9090", {"token_file": "/t"}, "--url has a password"),
     ],
 )
-def test_what_does_not_fit_is_one_sentence(url: str, options: dict[str, str], told: str) -> None:
+def test_what_does_not_fit_is_one_sentence(url: str, options: dict[str, str], message: str) -> None:
     """A wrong URL, half a certificate, two passwords: a UserError that tells no password."""
     with pytest.raises(UserError) as error:
         ClientOptions(None, **options).config("--url", URL, url)
-    assert told in str(error.value)
+    assert message in str(error.value)
     assert "secret" not in str(error.value)
 
 

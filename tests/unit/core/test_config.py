@@ -85,7 +85,7 @@ def test_messages(text: str, message: str) -> None:
 
 
 def test_unreadable(tmp_path: Path) -> None:
-    """A file that is absent, a directory or not text is said by name."""
+    """The message names a file that is absent, a directory or not text."""
     with pytest.raises(ConfigError, match="No such file"):
         load_config(tmp_path / "absent.yml", Config)
     with pytest.raises(ConfigError, match="Is a directory"):
@@ -113,7 +113,7 @@ def test_aliases_of_aliases() -> None:
 
 
 def test_no_permission(tmp_path: Path) -> None:
-    """A file that may not be read is said so."""
+    """The message says that a file may not be read."""
     path = tmp_path / "secret.yml"
     path.touch(mode=0o000)
     user = os.geteuid()

@@ -82,7 +82,7 @@ def test_moved_away(tmp_path: Path) -> None:
 
 
 def test_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """Lines are lost and counted, said once; no half line stays; it goes on when there is room again."""
+    """Lines are lost, counted and logged once; no partial line stays; writing resumes when there is room again."""
     path = tmp_path / "events"
     log = EventLog(path, 10_000)
     log.append(T, "before")

@@ -120,7 +120,7 @@ def test_numbers(value: float, text: str) -> None:
 
 @pytest.mark.parametrize("room", [5, 6, 8])
 def test_cap_keeps_whole_metrics(room: int) -> None:
-    """Under the cap a histogram stays or goes as one, small metrics behind it still come, and what went is said."""
+    """Under the cap a histogram is kept or dropped as one, later small metrics still fit, and drops are counted."""
     exposition = Exposition(sample_cap=room)
     exposition.add_histogram(DELAY, ("rail0",), (1, 2, 0, 4), 0.125)
     exposition.add_histogram(DELAY, ("rail1",), (1, 2, 0, 4), 0.125)

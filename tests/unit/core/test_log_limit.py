@@ -4,14 +4,14 @@ from fabricpulse.core.log_limit import LogLimit
 
 
 def test_one_line_per_key_and_interval() -> None:
-    """The same thing is said once a minute, with how much was left out."""
+    """The same thing is logged once a minute, with how much was left out."""
     now = [0.0]
     limit = LogLimit(60.0, burst=100, clock=lambda: now[0])
-    said = 0
+    logged = 0
     for second in range(180):
         now[0] = float(second)
-        said += limit.allows("401 a")
-    assert said == 3
+        logged += limit.allows("401 a")
+    assert logged == 3
     assert limit.take_suppressed() == 177
     assert limit.take_suppressed() == 0
 

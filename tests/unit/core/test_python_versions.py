@@ -1,4 +1,4 @@
-"""Which Pythons are supported is said alike wherever it is said (docs/decisions/0031)."""
+"""All files name the same supported versions of Python (docs/decisions/0031)."""
 
 import ast
 import re
@@ -46,7 +46,7 @@ def test_the_lab_is_for_the_same() -> None:
     ],
 )
 def test_other_files_name_the_same_version(name: str, said: str) -> None:
-    """People, set-up and build."""
+    """Documentation, set-up and build."""
     assert said.format(OLDEST) in (ROOT / name).read_text()
 
 

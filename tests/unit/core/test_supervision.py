@@ -86,7 +86,7 @@ async def test_what_the_body_raises_passes_unchanged() -> None:
 
 
 async def test_a_cancelled_body_is_cancelled() -> None:
-    """A daemon that is told to stop while it starts is cancelled, and so are its tasks."""
+    """A daemon that is stopped while it starts is cancelled, and so are its tasks."""
     started = asyncio.Event()
 
     async def body() -> None:

@@ -1,4 +1,4 @@
-"""Files of the Prometheus exporter toolkit mean here what they mean there, or it is said what they do not."""
+"""Files of the Prometheus exporter toolkit have the same effect here, or a log line names the setting that has not."""
 
 import asyncio
 import ssl
@@ -68,9 +68,9 @@ def test_good_files_of_the_toolkit(folder: Path, name: str, caplog: pytest.LogCa
     (folder / "web.yml").write_text(GOOD[name])
     config = WebConfig.load(folder / "web.yml")
 
-    said = [vars(record)["fields"]["setting"] for record in caplog.records]
-    assert len(said) == (name in NOT_HONOURED)
-    assert all(NOT_HONOURED[name] in sentence for sentence in said)
+    logged = [vars(record)["fields"]["setting"] for record in caplog.records]
+    assert len(logged) == (name in NOT_HONOURED)
+    assert all(NOT_HONOURED[name] in sentence for sentence in logged)
     assert (config.ssl_context() is not None) == GOOD[name].startswith(TLS)
 
 
@@ -241,7 +241,7 @@ async def test_wrong_guesses_do_not_delay_other_clients() -> None:
 
 
 async def test_a_client_has_a_bounded_number_of_guesses_in_the_queue() -> None:
-    """Above it, it is told to try again; others are not."""
+    """Above it, a client gets 503 with Retry-After; others are not affected."""
     checker = PasswordChecker()
     hashed = hash_of("good")
     guesses = [asyncio.create_task(checker.check("a", "u", f"wrong {n}", hashed)) for n in range(100)]

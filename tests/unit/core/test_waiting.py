@@ -17,7 +17,7 @@ async def test_event_or_time() -> None:
 
 
 async def test_a_cancellation_that_comes_with_the_event_is_not_lost() -> None:
-    """The event and the cancellation in one turn of the loop: the task ends, as it was told to."""
+    """Event and cancellation in one iteration of the event loop: the task is cancelled."""
     event = asyncio.Event()
 
     async def loop_for_ever() -> None:

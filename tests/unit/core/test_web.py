@@ -50,7 +50,7 @@ async def test_metrics_plain_and_compressed() -> None:
 
 
 async def test_every_daemon_exports_its_build_info() -> None:
-    """Which fabricpulse it is, and how its server fares; counters are there at 0 before anything has happened."""
+    """Version, daemon and the state of its server; counters are exposed at 0 from the start."""
     async with serving() as address, aiohttp.ClientSession() as session:
         for _ in range(2):
             async with session.get(f"http://{address}/metrics") as response:
@@ -64,7 +64,7 @@ async def test_every_daemon_exports_its_build_info() -> None:
 
 
 async def test_health_readiness_landing() -> None:
-    """Healthy from the start, ready only when said so and not while stopping; the landing page links escaped names."""
+    """Healthy from the start, ready only once declared and not while stopping; the landing page escapes names."""
     life = Lifetime()
     async with serving(life=life) as address, aiohttp.ClientSession(f"http://{address}") as session:
 
@@ -87,7 +87,7 @@ async def test_health_readiness_landing() -> None:
 
 
 async def test_reload() -> None:
-    """POST /-/reload runs the hooks; a failure is told and GET is not offered."""
+    """POST /-/reload runs the hooks; a failure is returned and GET is not offered."""
     life, calls = Lifetime(), []
 
     async def hook() -> None:
@@ -125,10 +125,10 @@ async def test_failing_scrape_is_one_failed_scrape(caplog: pytest.LogCaptureFixt
 async def test_openmetrics_for_clients_that_accept_it() -> None:
     """Prometheus' own header gets OpenMetrics, whole and with its end; the samples are those of the text format."""
     accept = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.2,*/*;q=0.1"
-    told = []
+    formats = []
 
     async def source(text_format: TextFormat) -> bytes:
-        told.append(text_format)
+        formats.append(text_format)
         return filled().render(text_format)
 
     async with serving(source=source) as address, aiohttp.ClientSession(f"http://{address}") as session:
@@ -139,7 +139,7 @@ async def test_openmetrics_for_clients_that_accept_it() -> None:
         async with session.get("/metrics") as response:
             assert response.headers["Content-Type"] == TextFormat.PLAIN.value
             plain = await response.text()
-    assert told == [TextFormat.OPENMETRICS, TextFormat.PLAIN]
+    assert formats == [TextFormat.OPENMETRICS, TextFormat.PLAIN]
     names = {family.name for family in openmetrics_families(text)}
     assert {"fabricpulse_test_sent", "process_cpu_seconds", "process_open_fds"} <= names
 
@@ -268,7 +268,7 @@ def test_a_service_may_have_more_open_files_than_it_begins_with() -> None:
 
 
 async def test_a_stopped_server_is_garbage_collected() -> None:
-    """Nothing keeps it: what its handlers hold, native objects say, goes with it."""
+    """No reference is left: objects of its handlers, native ones say, are released with it."""
 
     class Held:
         async def metrics(self, _: TextFormat) -> bytes:

@@ -261,7 +261,7 @@ def test_pushed_alerts_and_rules_are_one_alert() -> None:
 
 @pytest.mark.parametrize("name", ["on-call", "dead-mans-switch"])
 def test_a_receiver_that_notifies_nobody_says_so(name: str) -> None:
-    """People are told by nobody until somebody fills in how: the file says where."""
+    """It notifies nobody until it is filled in: a comment in the file marks the place."""
     text = (DEPLOY / "alertmanager.yml").read_text()
     assert re.search(rf"# TO FILL IN: [^\n]+\n(  # [^\n]+\n)*  - name: {name}\n", text)
 

@@ -58,7 +58,7 @@ def test_a_second_time_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_changed_files_are_kept_without_replace(tmp_path: Path) -> None:
-    """Kept and said, also with a difference; replaced only when asked, and then the former content stays beside it."""
+    """Kept and reported, with a diff on request; replaced only with --replace, which keeps the former content."""
     mesh = tmp_path / "etc/fabricpulse/mesh.yaml"
     mesh.parent.mkdir(parents=True)
     mesh.write_text("host: mine\n")

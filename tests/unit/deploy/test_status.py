@@ -19,11 +19,11 @@ from fabricpulse.core.web.server import WebServer
 from fabricpulse.deploy.status import (
     NEEDS,
     DaemonStatus,
-    ask_all,
     command,
     enabled_daemons,
     exit_code,
-    judge,
+    query_all,
+    status_of,
 )
 
 OLD = '# TYPE fabricpulse_build_info gauge\nfabricpulse_build_info{version="0.0.1",daemon="mesh"} 1\n'
@@ -53,7 +53,7 @@ def test_metrics_and_labels_are_those_of_the_catalogue() -> None:
 )
 def test_what_a_daemon_lacks(metrics: str, lacks: tuple[str, ...]) -> None:
     """One sentence for each sample that says so."""
-    status = judge("mesh", "http://x", (200, "ready"), metrics)
+    status = status_of("mesh", "http://x", (200, "ready"), metrics)
     assert status.lacks == lacks
     assert status.state == ("lacking" if lacks else "ready")
 
@@ -61,7 +61,7 @@ def test_what_a_daemon_lacks(metrics: str, lacks: tuple[str, ...]) -> None:
 def test_why_it_is_not_ready_comes_first() -> None:
     """In the daemon's own words, without what would drive a terminal."""
     text = "fabricpulse mesh is not ready: no membership \x1b[2Jyet.\n"
-    status = judge("mesh", "http://x", (503, text), "fabricpulse_mesh_member 0\n")
+    status = status_of("mesh", "http://x", (503, text), "fabricpulse_mesh_member 0\n")
     assert status.state == "not ready"
     assert status.lacks[0] == "no membership \\x1b[2Jyet"
     assert len(status.lacks) == 2
@@ -113,7 +113,7 @@ async def test_asking() -> None:
             "qp": "http://127.0.0.1:1",
             "remediation-node": "http://127.0.0.1:1",
         }
-        statuses = await ask_all(asked, frozenset({"mesh", "qp"}), HttpClientConfig())
+        statuses = await query_all(asked, frozenset({"mesh", "qp"}), HttpClientConfig())
         # The command has a loop of its own.
         options = ["--only", "--url", f"mesh={urls[0]}", "--url", f"nic={urls[1]}", "--output", "json"]
         result = await asyncio.to_thread(CliRunner().invoke, command, options)

@@ -91,6 +91,6 @@ def test_invalid_arguments_are_refused() -> None:
 
 
 def test_many_pods() -> None:
-    """More sets of pods than are compared: the largest pods, and it is said."""
+    """More sets of pods than are compared: the largest pods are taken, and `exact` is False."""
     found = choose(fleet({f"p{n}": {f"l{n}": 2} for n in range(40)}), 40)
     assert (found.pods, found.exact) == (20, False)

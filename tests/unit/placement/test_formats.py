@@ -62,9 +62,9 @@ def test_kubernetes() -> None:
         "kubectl label --overwrite node gpu-1 fabricpulse.io/leaf=leaf-1 fabricpulse.io/fabric-pod=pod-a"
     )
     assert shlex.split(lines[3])[4:] == ["odd;host", "fabricpulse.io/leaf-", "fabricpulse.io/fabric-pod-"]
-    told_lines = list(order_lines(by_host(fabric_of(PLACES), SLOT_OF)))
-    assert told_lines[0].endswith("node gpu-10 fabricpulse.io/placement-index=0")
-    assert told_lines[1].endswith("node gpu-10 fabricpulse.io/placement-ranks=0,6")
+    lines = list(order_lines(by_host(fabric_of(PLACES), SLOT_OF)))
+    assert lines[0].endswith("node gpu-10 fabricpulse.io/placement-index=0")
+    assert lines[1].endswith("node gpu-10 fabricpulse.io/placement-ranks=0,6")
 
 
 def test_topology_conf() -> None:
@@ -102,7 +102,7 @@ def test_topology_conf_is_read_back(seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told_error"),
+    ("text", "message"),
     [
         ("SwitchName=a", "t:1"),
         ("BlockName=b Nodes=n1", "t:1"),
@@ -112,9 +112,9 @@ def test_topology_conf_is_read_back(seed: int) -> None:
         ("SwitchName=a Nodes=n[1", "bracket"),
     ],
 )
-def test_wrong_topology_conf(text: str, told_error: str) -> None:
+def test_wrong_topology_conf(text: str, message: str) -> None:
     """What is wrong and where."""
-    with pytest.raises(UserError, match=told_error):
+    with pytest.raises(UserError, match=message):
         read_topology_conf(text.splitlines(), "t")
 
 

@@ -116,7 +116,7 @@ def test_names_of_switches_decide_nothing(seed: int) -> None:
 
 
 def test_the_same_seed_gives_the_same() -> None:
-    """And a clock that ends the search at once costs nothing but quality: it is said."""
+    """And a time limit that ends the search at once costs only quality: `complete` is False."""
     problem = random_problem(7)
     assert place(problem, never).slot_of.tolist() == place(problem, never).slot_of.tolist()
     hurried = place(problem, lambda: True)
@@ -177,7 +177,7 @@ def test_ranks_and_gpus_must_agree() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_costs_of_swaps_are_exact(seed: int) -> None:
-    """After any swaps the cost that was kept up to date is the cost of the order, and a gain that was told comes."""
+    """After any swaps the running cost is the cost of the order, and predicted gains are exact."""
     problem = random_problem(200 + seed)
     fabric, block, weights = problem.fabric, problem.block(), problem.weights.array()
     links = links_of(problem.traffic, block)

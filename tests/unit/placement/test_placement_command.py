@@ -70,8 +70,8 @@ def test_json_and_files(example: Path, tmp_path: Path) -> None:
     hosts = [each["host"] for each in ranks]
     assert paths["hostfile"].read_text().split() == hosts
     assert re.findall(r"=(\S+) slot", paths["rankfile"].read_text()) == hosts
-    told = dict(re.findall(r"node (\S+) fabricpulse.io/placement-ranks=(\S+)", paths["kubectl"].read_text()))
-    assert told == {each["host"]: f"{min(each['ranks'])}-{max(each['ranks'])}" for each in found["hosts"]}
+    ranks = dict(re.findall(r"node (\S+) fabricpulse.io/placement-ranks=(\S+)", paths["kubectl"].read_text()))
+    assert ranks == {each["host"]: f"{min(each['ranks'])}-{max(each['ranks'])}" for each in found["hosts"]}
     assert found["gain"]["by_name"] == pytest.approx(found["by_name"]["cost"] / found["order"]["cost"])
     weights = found["weights"]
     cost = sum(weights[tier] * size for tier, size in found["order"]["bytes"].items())
@@ -110,7 +110,7 @@ def test_a_matrix(example: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("0,1\n", "a:1"),
         ("from,to,bytes\n0,x,1\n", "a:2"),
@@ -128,15 +128,15 @@ def test_a_matrix(example: Path, tmp_path: Path) -> None:
         ('{"pairs": 4}', "no list"),
     ],
 )
-def test_wrong_matrices(example: Path, tmp_path: Path, text: str, told: str) -> None:
+def test_wrong_matrices(example: Path, tmp_path: Path, text: str, message: str) -> None:
     """One sentence each."""
     (tmp_path / "a").write_text(text)
     flags = ["--places", str(example), "--hosts", "gpu-[01-04]", "--gpus-per-host", "1"]
-    assert told in error("order", *flags, "--matrix", str(tmp_path / "a"))
+    assert message in error("order", *flags, "--matrix", str(tmp_path / "a"))
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "message"),
     [
         (["order"], "which hosts?"),
         (["order", "--places", "P", "--tensor", "3"], "does not divide the 128 GPUs"),
@@ -164,13 +164,13 @@ def test_wrong_matrices(example: Path, tmp_path: Path, text: str, told: str) -> 
         (["topology", "--slurm-topology", "P"], "is no switch of topology/tree"),
     ],
 )
-def test_errors(example: Path, flags: list[str], told: str) -> None:
+def test_errors(example: Path, flags: list[str], message: str) -> None:
     """What cannot be meant is one sentence and no traceback."""
-    assert told in error(*(str(example) if flag == "P" else flag for flag in flags))
+    assert message in error(*(str(example) if flag == "P" else flag for flag in flags))
 
 
 def test_hosts_that_failed_the_audit(example: Path, tmp_path: Path) -> None:
-    """Are left out; of those that the audit does not know it is said."""
+    """Are left out; a note says how many have no result."""
     labels = [
         {"node": "gpu-01.example.com", "audit": "failed", "reason": "x"},
         {"node": "gpu-02", "audit": "unknown", "reason": "x"},
@@ -186,7 +186,7 @@ def test_hosts_that_failed_the_audit(example: Path, tmp_path: Path) -> None:
 
 
 def test_hosts_from_standard_input(example: Path) -> None:
-    """As kubectl writes them; one that nobody has declared is told."""
+    """As kubectl writes them; a note names those that no file declares."""
     text = good(
         *("choose", "--places", str(example), "--hosts", "-", "--count", "3"),
         input="node/gpu-01\nnode/gpu-77\nnode/gpu-05\n",

@@ -65,7 +65,7 @@ def test_the_membership() -> None:
 
 
 def test_unknown_places() -> None:
-    """A host that nobody has declared is a leaf and a pod of its own, near to nobody, and it is said."""
+    """A host that no file declares is a leaf and a pod of its own, near to no other, and a note says so."""
     found = places(declarations(read(FILE)), ["gpu-1", "gpu-77", "gpu-78"], 8)
     assert [each.known for each in found] == [True, False, False]
     assert len({each.leaf() for each in found}) == len({each.pod() for each in found}) == 3
@@ -98,7 +98,7 @@ def test_a_host_twice() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("leaves: {a: h1, b: h1}", "h1 is below two leaves, a and b"),
         ("leaves: {a: [h1/e0], b: [h1/e0]}", "h1/e0 is below two leaves"),
@@ -110,9 +110,9 @@ def test_a_host_twice() -> None:
         ("leafs: {a: h1}", "leaves"),
     ],
 )
-def test_wrong_files(text: str, told: str) -> None:
+def test_wrong_files(text: str, message: str) -> None:
     """What is wrong, in one sentence."""
-    with pytest.raises(ConfigError, match=told.replace("[", r"\[")):
+    with pytest.raises(ConfigError, match=message.replace("[", r"\[")):
         read(text)
 
 

@@ -29,7 +29,7 @@ PRELOAD, NCCL = Path("/x/libfabricpulse-verbs.so"), Path("/x/nccl/libibverbs.so"
     ],
 )
 def test_the_variable_for_each_kind_of_program(program: Program, present: dict[str, str], value: str) -> None:
-    """What is there already stays behind it, and nothing is there twice, in whatever format it is said."""
+    """In every format the existing value is kept after it, without duplicates."""
     wanted = variable(program, PRELOAD, NCCL)
     script = f'{render([wanted], Format.SHELL, present)}\nprintf %s "${{{wanted.name}}}"'
     # Set in the shell: an LD_PRELOAD of its environment would be loaded by it.

@@ -86,7 +86,7 @@ def test_the_copy_for_nccl_has_every_versioned_symbol(symbols: list[tuple[str, s
 
 @pytest.mark.usefixtures("symbols")
 def test_a_version_that_the_real_library_lacks_is_not_there() -> None:
-    """A program that asks for a newer function is told the truth: it is not in this libibverbs."""
+    """The lookup of a function that this libibverbs does not have fails, as without the interposer."""
     library = ctypes.CDLL(str(nccl_library()))
     with pytest.raises(AttributeError):
         _ = library.ibv_of_a_later_version

@@ -47,15 +47,15 @@ def counted(snapshot: VerbsSnapshot) -> dict[str, int]:
 @pytest.mark.parametrize("seed", range(20))
 def test_counts_are_exact_under_random_faults(tmp_path: Path, seed: int) -> None:
     """Posts, bytes, completions, errors, receives, messages: the program's own numbers, with queue pairs that fail."""
-    said, files = run(tmp_path, "address", "faults", str(seed))
+    expected, files = run(tmp_path, "address", "faults", str(seed))
     [file] = files.values()
     found = counted(file)
     # The direction of a completion with error is inferred; those of sends are among both.
-    assert said["completions"] <= found.pop("completions") <= said["completions"] + said["errors"]
-    assert int(file.totals["counters"]["delay"]["count"].sum()) == said.pop("completions")
+    assert expected["completions"] <= found.pop("completions") <= expected["completions"] + expected["errors"]
+    assert int(file.totals["counters"]["delay"]["count"].sum()) == expected.pop("completions")
     assert int(file.totals["counters"]["untracked_posts"].sum()) == 0
-    assert found == said
-    assert said["posts"] > 1000
+    assert found == expected
+    assert expected["posts"] > 1000
     assert file.unseen_posts == file.unseen_completions == file.dropped_records == 0
     assert not file.running
 
@@ -63,19 +63,19 @@ def test_counts_are_exact_under_random_faults(tmp_path: Path, seed: int) -> None
 @pytest.mark.parametrize("variant", ["address", "thread"])
 def test_threads_post_and_poll_at_the_same_time(tmp_path: Path, variant: str) -> None:
     """Ordinary and extended calls of several threads: no race, exact counts; no refused or aborted work."""
-    said, files = run(tmp_path, variant, "threads")
+    expected, files = run(tmp_path, variant, "threads")
     [file] = files.values()
-    assert counted(file) == said
+    assert counted(file) == expected
     assert int(file.totals["counters"]["refused_posts"].sum()) == 900
-    assert int(file.totals["counters"]["delay"]["count"].sum()) == said["completions"]
+    assert int(file.totals["counters"]["delay"]["count"].sum()) == expected["completions"]
 
 
 def test_a_child_of_fork_has_a_file_of_its_own(tmp_path: Path) -> None:
     """What the child does to its parent's queue pairs is passed on and counted nowhere; its own are in its own file."""
-    said, files = run(tmp_path, "address", "fork")
+    expected, files = run(tmp_path, "address", "fork")
     assert len(files) == 2
     parent, child = sorted(files.values(), key=lambda file: file.start_raw_ns)
-    assert counted(parent) == said
+    assert counted(parent) == expected
     assert counted(child)["posts"] == 3 * 2 + 3 * 2
     assert list(child.queue_pairs["number"]) == [200]
 
