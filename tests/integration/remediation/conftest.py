@@ -10,6 +10,6 @@ from tests.fixtures.remediation_stack import Stack
 @pytest.fixture
 def stack(tmp_path: Path) -> Iterator[Stack]:
     """Nothing started yet."""
-    made = Stack(tmp_path)
+    made = Stack(tmp_path, forked=True)
     yield made
     made.close()
