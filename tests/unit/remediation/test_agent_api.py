@@ -7,13 +7,15 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from tests.unit.remediation.world import START, config
 
+from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.web.connections import network_of
-from fabricpulse.remediation.protocol import Envelope
+from fabricpulse.remediation.protocol import DesiredState, Envelope
 from fabricpulse.remediation.receiver import agent_api as agent_api_module
 from fabricpulse.remediation.receiver.agent_api import AgentApi
 from fabricpulse.remediation.receiver.agent_room import AgentRoom
@@ -131,6 +133,31 @@ async def test_lanes_of_made_up_hosts_are_no_evidence(tmp_path):
                 assert await report(client, host, lanes=[lane]) == 200
         believed = {key.partition("/")[0] for key in api._reconciler.evidence._lanes}
         assert believed == {"h0", "h1", "fake0"}
+
+
+async def test_agents_learn_of_another_policy_at_once(tmp_path):
+    """And not when their long poll ends, half a minute later; those for whom nothing has changed go on waiting."""
+    async with receiver(tmp_path, SHARED) as (api, _, client):
+        api._life = Lifetime()
+        api._life.ready()
+
+        async def desired(query: str = "") -> DesiredState:
+            async with client.get(f"/api/v1/agents/h0/desired?{query}") as answer:
+                envelope = msgspec.json.decode(await answer.read(), type=Envelope)
+                return msgspec.json.decode(envelope.payload, type=DesiredState)
+
+        first = await desired()
+        assert not first.report_lanes
+        waiting = asyncio.create_task(desired(f"version={first.version}&wait=30"))
+        while not api._waiting:  # noqa: ASYNC110 - the handler has no event of its own
+            await asyncio.sleep(0)
+        api.wake_all()
+        await desired()
+        assert not waiting.done()
+        api._reconciler.set_policy(config("rebalance: {mode: auto}\n"), {})
+        api.wake_all()
+        async with asyncio.timeout(10):
+            assert (await waiting).report_lanes
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ class AgentApi:
                 event.set()
 
     def wake_all(self) -> None:
-        """Answers everybody: the receiver stops."""
+        """Answers everybody for whom something has changed, or all if the receiver stops."""
         for events in self._waiting.values():
             for event in events:
                 event.set()

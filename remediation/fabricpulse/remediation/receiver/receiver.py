@@ -205,6 +205,7 @@ class Receiver:
         self._reconciler.set_policy(new.config, new.inventory, new.leaves)
         self._auth.access = new.access
         self._agents.seal = new.seal
+        self._agents.wake_all()  # what agents are to do may have changed; else they learn it up to half a minute later
         self._reload = ReloadStatus(True, time.time())
         self._warn_if_open(options)
         self._poll.set()
