@@ -41,7 +41,7 @@ CALCULATIONS = {"lastNotNull": "last-number", "max": "max", "mean": "mean", "min
 
 @dataclass(frozen=True)
 class Drawn:
-    """A panel plugin. notes : what to say of it, without full stop. times_asked : how often it asks all its queries."""
+    """A panel plugin. notes : what to say of it, without full stop. times_asked : how often it asks each query."""
 
     kind: str
     spec: Json
