@@ -12,6 +12,7 @@ from tests.fixtures.native import native
 
 ROOT = Path(__file__).parents[3]
 TICK_MS = 10
+WINDOW_MS = 100
 NOISE_MS = 100
 SPEED = 25_000_000  # bytes per second of every NIC
 
@@ -44,21 +45,28 @@ class Selector:
         self.troubles = [0] * len(lanes)
         self.moves: list[tuple[int, int]] = []  # (ms, lane)
         self.on_move: Callable[[int], None] = lambda _lane: None
-        self.process = subprocess.Popen(
-            [program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
-        )
+        self.process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.lines: list[str] = []
+        self.asked = 0
 
     def say(self, *words: object) -> None:
+        self.lines.append(" ".join([str(int(w)) if isinstance(w, bool) else str(w) for w in words]))
+
+    def answers(self) -> list[int]:
+        """To all questions so far: only at the end of its window does the selector choose, so many go together."""
         assert self.process.stdin
-        self.process.stdin.write(
-            " ".join(str(int(w)) if isinstance(w, bool) else str(w) for w in words) + "\n"
-        )
+        assert self.process.stdout
+        self.process.stdin.write("\n".join(self.lines) + "\n")
+        self.process.stdin.flush()
+        answers = [int(self.process.stdout.readline()) for _ in range(self.asked)]
+        self.lines, self.asked = [], 0
+        return answers
 
     def run(self, milliseconds: int) -> list[tuple[int, int]]:
         """Lets time pass; each move is carried out at once. The moves of this span."""
         before = len(self.moves)
-        assert self.process.stdout
-        for _ in range(milliseconds // TICK_MS):
+        end_ms = self.now_ms + milliseconds
+        while self.now_ms < end_ms:
             self.now_ms += TICK_MS
             now = self.now_ms * 1_000_000
             if self.now_ms % NOISE_MS == 0:
@@ -74,7 +82,11 @@ class Selector:
                     *(int(self.delivered[index]), SPEED, self.troubles[index], rtt, now),
                 )
             self.say("v", len(self.lanes), self.waiting, now)
-            move = int(self.process.stdout.readline())
+            self.asked += 1
+            if self.now_ms % WINDOW_MS != TICK_MS and self.now_ms < end_ms:
+                continue
+            *earlier, move = self.answers()
+            assert set(earlier) <= {-1}
             if move >= 0:
                 self.moves.append((self.now_ms, move))
                 self.say("m", move, now)
