@@ -67,7 +67,7 @@ git clone --quiet --no-local . "$work/upper/root/fabricpulse"
 git -C "$work/upper/root/fabricpulse" remote remove origin
 cp -L /etc/resolv.conf "$work/resolv.conf"
 
-# Folders of wheels that pip was told of are shown inside, where they are.
+# Folders of wheels in pip's configuration are mounted inside under the same path.
 links=()
 for folder in ${PIP_FIND_LINKS:-}; do [[ $folder == /* && -d $folder ]] && links+=("$folder"); done
 passed=(HOME=/root TERM="${TERM:-dumb}" PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8)

@@ -35,7 +35,7 @@ def test_2():
 
 @pytest.mark.parametrize(("first", "others"), [("a", 4), ("z", 2)])
 def test_a_crash_is_one_failure(tmp_path: Path, first: str, others: int) -> None:
-    """With the crash in the first or in the last module of the run: it ends, and tells of one failure."""
+    """With the crash in the first or in the last module of the run: it ends, and reports one failure."""
     (tmp_path / f"test_{first}.py").write_text(CRASH)
     for number in range(others):
         (tmp_path / f"test_b{number}.py").write_text(OTHER)

@@ -1,4 +1,4 @@
-"""A daemon for test_daemon.py: serves, tells what happens to it on standard output."""
+"""A daemon for test_daemon.py: serves, and prints its events on standard output."""
 
 import asyncio
 import socket

@@ -50,7 +50,7 @@ def test_a_token_replaces_a_password(file: Path) -> None:
     ],
 )
 def test_what_does_not_fit_is_one_sentence(url: str, options: dict[str, str], message: str) -> None:
-    """A wrong URL, half a certificate, two passwords: a UserError that tells no password."""
+    """A wrong URL, half a certificate, two passwords: a UserError without the password."""
     with pytest.raises(UserError) as error:
         ClientOptions(None, **options).config("--url", URL, url)
     assert message in str(error.value)

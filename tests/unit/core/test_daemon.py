@@ -103,7 +103,7 @@ def test_systemd_is_notified(tmp_path: Path) -> None:
             assert notify.recv(100) == b"STOPPING=1"
 
 
-# As systemd does it: the sockets begin at descriptor 3, and the process is told that they are for it.
+# As systemd does it: the sockets begin at descriptor 3, and LISTEN_PID names the process.
 ACTIVATE = """
 import os, sys
 os.dup2(int(sys.argv[1]), 3)

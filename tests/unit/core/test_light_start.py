@@ -13,7 +13,7 @@ from aiohttp import web
 
 pytestmark = pytest.mark.thorough
 
-# Runs a command up to where its daemon would run, and tells what is there then.
+# Runs a command up to where its daemon would run, and prints what is loaded by then.
 _PROBE = """
 import json, sys
 import fabricpulse.core.daemon

@@ -71,8 +71,8 @@ def test_every_setting_is_explained(name: str) -> None:
 
     found = list(settings(entry.load()))
     assert [setting.path for setting in found if not setting.meaning] == []
-    told = Counter((setting.path.rpartition(".")[0], setting.meaning) for setting in found)
-    assert [key for key, times in told.items() if times > 1] == []
+    meanings = Counter((setting.path.rpartition(".")[0], setting.meaning) for setting in found)
+    assert [key for key, times in meanings.items() if times > 1] == []
 
 
 def test_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ from fabricpulse.core.shm.virtual_clock import ENV, open_virtual_clock
 
 
 def page_of(n: int) -> ClockPage:
-    """A page whose every field tells `n`."""
+    """A page whose fields all follow from `n`."""
     line = ClockLine(n, n, n)
     return ClockPage(ClockStatus(n % 4), line, line, n, n, n, n, line, line, n, n, n, time_namespace())
 

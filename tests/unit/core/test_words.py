@@ -40,6 +40,24 @@ REPLACED: dict[str, tuple[str, str | tuple[str, ...]]] = {
     r"\b[Tt]old apart\b": ("distinguished, separated, identified", PAGES),
     r"\b[Tt]old (?:by|as)\b": ("identified by", ("docs/causes/", "why/fabricpulse/why/causes/")),
     r"\btakes? orders\b|\bobeys? nobody\b": ("takes commands", PAGES),
+    r"\b_?(?:told|retold|heard|mended|trouble)\b": (
+        "reported, sent, logged, received, corrected, error",
+        (
+            "core/fabricpulse/core/alerting/",
+            "core/fabricpulse/core/fleet/",
+            "core/fabricpulse/core/metrics/",
+            "core/fabricpulse/core/web/",
+            "core/fabricpulse/hostinfo/",
+            "deploy/fabricpulse/",
+            "placement/",
+            "scripts/",
+            "tests/selftest/",
+            "tests/unit/core/",
+            "tests/unit/deploy/",
+            "tests/unit/placement/",
+            "verbs_interposer/fabricpulse/",
+        ),
+    ),
 }
 TEXT = {".py", ".md", ".h", ".cc", ".c", ".yaml", ".yml", ".libsonnet", ".sh", ".toml"}
 

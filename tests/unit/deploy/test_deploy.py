@@ -44,7 +44,7 @@ def test_every_daemon_has_a_unit() -> None:
 
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)
 def test_unit(path: Path) -> None:
-    """A unit starts a command that there is, tells systemd when it is ready, and gives it few rights."""
+    """A unit starts an existing command of Type=notify, with few rights."""
     text = path.read_text()
     [command] = re.findall(
         r"^ExecStart=/usr/bin/fabricpulse ([a-z ]+) --config /etc/fabricpulse/\S+\.yaml \$OPTIONS$",

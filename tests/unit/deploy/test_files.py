@@ -1,4 +1,4 @@
-"""`fabricpulse files`: tells what it would do, does it when asked, and never takes what somebody has written."""
+"""`fabricpulse files`: shows its plan, carries it out with --apply, and never overwrites changed files unasked."""
 
 import json
 from pathlib import Path

@@ -59,7 +59,7 @@ def test_several_messages_in_one_datagram():
 
 
 def test_addresses_and_errors():
-    """An address tells the index of its link; an error tells its errno and of which request."""
+    """An address message has the index of its link; an error has its errno and the request."""
     address = struct.pack("=IHHIIBBBBI", 24, wire.RTM_NEWADDR, 0, 0, 0, 2, 24, 0, 0, 12)
     error = struct.pack("=IHHIIi", 20, wire.NLMSG_ERROR, 0, 5, 6, -16)
     assert list(wire.parse(address + error)) == [

@@ -69,7 +69,7 @@ def check(problem: Problem, order: Order) -> None:
 @pytest.mark.parametrize("seed", range(14))
 def test_order_of_random_jobs(seed: int) -> None:
     """A permutation, tensor groups that fit into a host are on one, ranks of a host ascend, no byte is lost, and the
-    cost told is that of the order told and at most that of the order of names."""
+    reported cost is that of the returned order and at most that of the order of names."""
     problem = random_problem(seed)
     order = place(problem, never)
 
@@ -189,11 +189,11 @@ def test_costs_of_swaps_are_exact(seed: int) -> None:
         one, other = (int(each) for each in rng.integers(0, blocks, 2))
         if arrangement.host_of(one) == arrangement.host_of(other):
             continue
-        [told] = arrangement.gains(one, arrangement.position_of[[other]])
+        [predicted] = arrangement.gains(one, arrangement.position_of[[other]])
         before = arrangement.cost
         arrangement.swap(one, other, only_if_better=False)
         if not arrangement.shifts and len({tuple(p.leaves) for p in fabric.places}) == len(fabric.places):
-            assert before - arrangement.cost == pytest.approx(told, abs=1e-6 * max(before, 1))
+            assert before - arrangement.cost == pytest.approx(predicted, abs=1e-6 * max(before, 1))
         now = tier_bytes(fabric, problem.traffic, arrangement.slot_of) @ weights - inner
         assert arrangement.cost == pytest.approx(now, rel=1e-9, abs=1)
         assert np.array_equal(arrangement.rank_at(), in_host_order(fabric, arrangement.rank_at()))

@@ -59,7 +59,7 @@ def test_the_example_of_the_page(example: Path, tmp_path: Path, monkeypatch: pyt
 
 
 def test_json_and_files(example: Path, tmp_path: Path) -> None:
-    """All forms tell the same order; bytes are those of the text; the gain is that of the costs."""
+    """All formats have the same order; bytes are those of the text; the gain is that of the costs."""
     paths = {name: tmp_path / name for name in ("hostfile", "rankfile", "kubectl")}
     flags = [word for name, path in paths.items() for word in (f"--{name}", str(path))]
     shape = ["--places", str(example), "--tensor", "8", "--pipeline", "4", "--cores-per-rank", "8"]
