@@ -77,8 +77,8 @@ local signals = import '../signals.libsonnet';
           ], [['workload', 'workload'], ['instance', 'host'], ['rank', 'rank'], ['peer', 'waits for host'], ['peer_rank', 'waits for rank'], ['waits_for', 'what'], ['Value', 'for']], ['job', config.clusterLabel]),
         ]),
         g.row('Delay', [
-          g.timeseries('In-band delay of the job, p99', 'One-way delay of the chunks of a job, 99th percentile of five minutes.', 's', [
-            g.query('workload:fabricpulse_qp_owd_seconds:p99_5m{%s, workload=~"$workload"}' % g.clusterMatcher(config), '{{workload}}'),
+          g.timeseries('In-band delay of the job, p99 of its worst flow', 'One-way delay of the chunks of a flow, 99th percentile of two minutes; the flow of the job that is worst.', 's', [
+            g.query('max by (workload) (%s)' % s.series('fabricpulse_qp_recent_owd_seconds', 'quantile="0.99"'), '{{workload}}'),
           ]),
           g.timeseries('In-band delay by flow, median', 'Of a pair of NICs, over one minute; the twenty flows that were slowest in the range.', 's', [
             g.query(g.worst(config, 'flow:fabricpulse_qp_owd_seconds:p50_2m' + panel, flow), '{{peer}} {{peer_device}} → {{instance}} {{device}}'),

@@ -10,7 +10,7 @@ local signals = import '../signals.libsonnet';
     local bad = [{ color: 'green', value: 0 }, { color: 'red', value: 1 }],
     local counted(bad, all) = 'count(%s) or 0 * count(%s)' % [bad, all],
     local flapping = '%s >= %d' % [s.nicDisconnects(config.flapWindow), config.flapThreshold],
-    local owd = 'device:fabricpulse_probe_owd_seconds:p99_5m{%s}' % fleet,
+    local owd = s.series('fabricpulse_probe_recent_owd_seconds', 'quantile="0.99"'),
     // 0 gone, 1 well, 2 and 3 flapping.
     local state = 'max by (%(c)s, instance, device, network) (%(connected)s + 2 * (%(disconnects)s >= bool %(threshold)d))' % {
       c: c,
@@ -42,7 +42,7 @@ local signals = import '../signals.libsonnet';
           g.stat('NICs flapping', 'NICs that lost the fabric %d times or more within %s.' % [config.flapThreshold, config.flapWindow], 'short', [
             g.query(counted(flapping, s.nicConnected), instant=true),
           ], bad),
-          g.stat('Networks with slow delay', 'Networks whose 99th percentile of one-way delay is above %g s.' % config.sloOwdSeconds, 'short', [
+          g.stat('Networks with slow delay', 'Networks with a NIC whose 99th percentile of one-way delay is above %g s.' % config.sloOwdSeconds, 'short', [
             g.query(counted('max by (network) (%s) > %g' % [owd, config.sloOwdSeconds], owd), instant=true),
           ], bad),
           g.stat('Flows contended', 'Flows of jobs that are held up in a queue while their siblings are not.', 'short', [

@@ -9,6 +9,7 @@ local signals = import '../signals.libsonnet';
     local chosen = '%s=~"$%s"' % [config.clusterLabel, config.clusterLabel],
     local edge = signals(config, chosen + ', instance=~"$instance", peer=~"$peer"'),
     local worst(series, labels, among='') = g.worst(config, series, labels, among=among),
+    local received(quantile) = signals(config, chosen + ', instance=~"$instance", network=~"$network"').series('fabricpulse_probe_recent_owd_seconds', 'quantile="%s"' % quantile),
     // Series of edges do not say which network they are in; the state of their NIC does, also while it is unknown.
     local inNetwork = 'and on (%(c)s, instance, device) group by (%(c)s, instance, device) (%(nics)s)' % {
       c: config.clusterLabel,
@@ -32,11 +33,12 @@ local signals = import '../signals.libsonnet';
       ],
       [
         g.row('Networks', [
-          g.timeseries('Probe delay by network, p99', 'One-way delay over all paths of a network, 99th percentile of five minutes.', 's', [
-            g.query('network:fabricpulse_probe_owd_seconds:p99_5m{%s, network=~"$network"}' % cluster, '{{network}}'),
+          g.timeseries('Probe delay by network', "One-way delay of what the NICs of a network receive within five minutes: the 99th percentile of the worst NIC, and the median NIC's median.", 's', [
+            g.query('max by (network) (%s)' % received('0.99'), '{{network}} worst p99'),
+            g.query('quantile by (network) (0.5, %s)' % received('0.5'), '{{network}} median'),
           ]),
           g.timeseries('Probe delay by NIC, p99', 'One-way delay of what a NIC receives, 99th percentile of five minutes; the twenty that were worst in the range.', 's', [
-            g.query(worst('device:fabricpulse_probe_owd_seconds:p99_5m{%s, instance=~"$instance", network=~"$network"}' % cluster, 'instance, device'), '{{instance}} {{device}}'),
+            g.query(worst(received('0.99'), 'instance, device'), '{{instance}} {{device}}'),
           ]),
         ]),
         g.row('Pairs', [
@@ -44,7 +46,7 @@ local signals = import '../signals.libsonnet';
             'Delay by rail, worst hosts',
             'What each host receives on each network, 99th percentile of five minutes; the thirty worst hosts. A red column is a rail or a leaf, a red row a host.',
             's',
-            g.query('max by (instance, network) (%(owd)s) and on (instance) topk(30, max by (instance) (%(owd)s))' % { owd: 'device:fabricpulse_probe_owd_seconds:p99_5m{%s, instance=~"$instance", network=~"$network"}' % cluster }),
+            g.query('max by (instance, network) (%(owd)s) and on (instance) topk(30, max by (instance) (%(owd)s))' % { owd: received('0.99') }),
             'instance',
             'network',
             delay

@@ -20,29 +20,6 @@ local signals = import '../signals.libsonnet';
           },
         ],
       },
-      {
-        name: 'fabricpulse-probe-delay.rules',
-        interval: $._config.seldomInterval,
-        rules: [
-          {
-            record: 'device:fabricpulse_probe_owd_seconds:p99_5m',
-            expr: s.quantile(0.99, 'fabricpulse_probe_owd_seconds', '5m', c + ', instance, device, network'),
-          },
-          // Both quantiles of it: rates of all buckets are what takes long.
-          {
-            record: 'network:fabricpulse_probe_owd_seconds_bucket:rate5m',
-            expr: 'sum by (%s, network, le) (rate(%s[5m]))' % [c, s.series('fabricpulse_probe_owd_seconds_bucket')],
-          },
-          {
-            record: 'network:fabricpulse_probe_owd_seconds:p99_5m',
-            expr: 'histogram_quantile(0.99, network:fabricpulse_probe_owd_seconds_bucket:rate5m%s)' % s.braces,
-          },
-          {
-            record: 'network:fabricpulse_probe_owd_seconds:p50_5m',
-            expr: 'histogram_quantile(0.5, network:fabricpulse_probe_owd_seconds_bucket:rate5m%s)' % s.braces,
-          },
-        ],
-      },
     ],
   },
 }

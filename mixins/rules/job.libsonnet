@@ -14,10 +14,6 @@ local signals = import '../signals.libsonnet';
             record: 'device:fabricpulse_qp_sent_bytes:rate2m',
             expr: rate('fabricpulse_qp_sent_bytes_total'),
           },
-          {
-            record: 'workload:fabricpulse_qp_owd_seconds:p99_5m',
-            expr: s.quantile(0.99, 'fabricpulse_qp_owd_seconds', '5m', c + ', workload'),
-          },
         ],
       },
     ],

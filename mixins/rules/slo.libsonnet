@@ -28,7 +28,7 @@ local signals = import '../signals.libsonnet';
           {
             // Those whose delay is known: a NIC of a host without fleet time measures none.
             record: 'network:fabricpulse_nic_edges:timed',
-            expr: total('%s and on (%s, instance, device) %s >= 0' % [ofNics('up'), c, s.series('device:fabricpulse_probe_owd_seconds:p99_5m')], delay),
+            expr: total('%s and on (%s, instance, device) %s' % [ofNics('up'), c, s.last('fabricpulse_probe_recent_owd_seconds', 'quantile="0.99"')], delay),
           },
           {
             record: 'network:fabricpulse_nic_edges:count',

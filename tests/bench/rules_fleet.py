@@ -5,20 +5,17 @@ the receiver do, labelled as those label it. NICs are mlx5 with one priority for
 number, or `@RATE@` for a counter that grows by so much a second.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
 
-from fabricpulse.mesh._probe_engine import OWD_BUCKETS_NS
 from fabricpulse.mesh.config import Probe
 from fabricpulse.mesh.exposition import MOST_HOSTS_WITH_ALL_EDGES
-from fabricpulse.qp.metrics import DELAY_BUCKETS_S
 
 RAILS = 8
 PEERS = Probe().peers
 # Hosts of one job, which is a ring over all of them on each rail.
 JOB_HOSTS = 64
-OWD_BUCKETS_S = tuple(bound / 1e9 for bound in OWD_BUCKETS_NS)
 # Counters of a NIC that are 0 while all is well, by what labels they have beside those of the NIC.
 _QUIET_COUNTERS = {
     "": (
@@ -121,9 +118,9 @@ class PaperFleet:
             yield f"fabricpulse_nic_disconnects_total{{{nic}}} {'@0.0167@' if flapping else int(gone)}"
             for state in ("up", "down", "unknown"):
                 yield f'fabricpulse_nic_state{{{nic},state="{state}"}} {int(state == ("down" if gone else "up"))}'
-            yield from _histogram(
-                "fabricpulse_probe_owd_seconds", nic, OWD_BUCKETS_S, 5e-3 if slow else 5e-5, 50
-            )
+            for quantile, delay in (("0.5", 5e-3 if slow else 5e-5), ("0.99", 7e-3 if slow else 7e-5)):
+                labels = f'device="rail{rail}",network="rail{rail}",quantile="{quantile}"'
+                yield f"fabricpulse_probe_recent_owd_seconds{{{labels}}} {delay:g}"
             for step in range(1, PEERS + 1):
                 if step < len(self.names):
                     yield from self._edge(host, rail, (host + step) % len(self.names))
@@ -250,12 +247,9 @@ class PaperFleet:
         slow = self._has("slow_flow", before, rail)
         flow = f'{lane},peer="{self.names[before]}",peer_device="rail{rail}"'
         yield f"fabricpulse_qp_received_bytes_total{{{flow}}} {'@2000000@' if slow else '@3000000000@'}"
-        for quantile, usual in (("0.1", 3e-5), ("0.5", 5e-5)):
+        for quantile, usual in (("0.1", 3e-5), ("0.5", 5e-5), ("0.99", 9e-5)):
             delay = 100 * usual if slow else usual
             yield f'fabricpulse_qp_recent_owd_seconds{{{flow},quantile="{quantile}"}} {delay:g}'
-        yield from _histogram(
-            "fabricpulse_qp_owd_seconds", flow, DELAY_BUCKETS_S, 5e-3 if slow else 6e-5, 1000
-        )
 
     def _clocksync(self, host: int) -> Iterator[str]:
         wide = self._faults is not None and self._faults.wide_clock % len(self.names) == host
@@ -305,13 +299,3 @@ def _receiver() -> Iterator[str]:
     yield "fabricpulse_remediation_paused 0"
     yield 'fabricpulse_remediation_rule_stopped{rule="FabricNicFlapping"} 0'
     yield 'fabricpulse_remediation_unauthorized_total{route="agents"} 0'
-
-
-def _histogram(name: str, labels: str, bounds: Sequence[float], delay: float, rate: int) -> Iterator[str]:
-    """All observations in the bucket of `delay`."""
-    for bound in bounds:
-        share = f"@{rate}@" if bound >= delay else "0"
-        yield f'{name}_bucket{{{labels},le="{bound:g}"}} {share}'
-    yield f'{name}_bucket{{{labels},le="+Inf"}} @{rate}@'
-    yield f"{name}_count{{{labels}}} @{rate}@"
-    yield f"{name}_sum{{{labels}}} 0"

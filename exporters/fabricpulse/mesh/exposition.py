@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from fabricpulse.core.alerting.metrics import expose_pushes
 from fabricpulse.core.alerting.pusher import PushCounters
 from fabricpulse.core.metrics.catalogue import MetricSpec
-from fabricpulse.core.metrics.exposition import Exposition, render_labels
+from fabricpulse.core.metrics.exposition import Exposition, format_value, render_labels
+from fabricpulse.core.metrics.recent_delays import RecentDelays
 from fabricpulse.mesh import _probe_engine as native
 from fabricpulse.mesh import metrics as m
 from fabricpulse.mesh.config import PerEdge
@@ -94,10 +95,26 @@ class Counters:
     front_end: FrontEndHealth = field(default_factory=FrontEndHealth)
 
 
-class MeshExposition:
-    """Writes the samples of one membership. per_edge : which edges, as in MeshConfig."""
+Nic = tuple[str, str]  # device, network
+_OF = {q: f'quantile="{q:g}"' for q in m.RECENT_QUANTILES}
 
-    def __init__(self, view: FleetView, port: int, per_edge: PerEdge = "auto") -> None:
+
+def recent_delays() -> RecentDelays[Nic]:
+    """What the delays of each NIC were lately: kept over changes of the membership, taken at each scrape."""
+    return RecentDelays[Nic](m.PROBE_OWD.buckets, m.RECENT_QUANTILES, m.RECENT_OWD_S)
+
+
+class MeshExposition:
+    """Writes the samples of one membership. per_edge : which edges, as in MeshConfig. delays : see recent_delays."""
+
+    def __init__(
+        self,
+        view: FleetView,
+        port: int,
+        per_edge: PerEdge = "auto",
+        delays: RecentDelays[Nic] | None = None,
+    ) -> None:
+        self._delays = recent_delays() if delays is None else delays
         if per_edge == "auto":
             per_edge = "all" if view.members <= MOST_HOSTS_WITH_ALL_EDGES else "worst"
         self._per_edge = per_edge
@@ -111,14 +128,16 @@ class MeshExposition:
             port,
         )
 
-    def write(self, out: Exposition, raw: bytes, counters: Counters) -> None:
-        """Adds everything to `out`. raw : `Engine.snapshot()`. NICs come first: they stay when the sample cap cuts.
+    def write(self, out: Exposition, raw: bytes, counters: Counters, now_s: float) -> None:
+        """Adds everything to `out`. raw : `Engine.snapshot()`. now_s : of a monotonic clock, seconds. NICs come first:
+        they stay when the sample cap cuts.
 
         Raises ValueError for a snapshot of another configuration.
         """
         nic_edges, troubled = self._edge_text.summarize(raw, len(self._nic_values))
         snapshot = parse_snapshot(raw, edges_too=troubled)
         self._write_nics(out, snapshot, nic_edges)
+        self._write_recent_delays(out, snapshot, now_s)
         self._write_engine(out, snapshot, counters)
         if self._per_edge != "none":
             self._write_edges(out, raw)
@@ -152,6 +171,15 @@ class MeshExposition:
             out.add(m.SEND_ERRORS, values, counts[4])
             for what, count in zip(_PROBE_COUNTS, counts[5:], strict=True):
                 out.add(m.NIC_PROBES, (*values, what), count)
+
+    def _write_recent_delays(self, out: Exposition, snapshot: Snapshot, now_s: float) -> None:
+        counts = {values: nic.owd.counts for values, nic in zip(self._nic_values, snapshot.nics, strict=True)}
+        lines = [
+            f"{m.RECENT_OWD.name}{render_labels(m.RECENT_OWD, values, _OF[q])} {format_value(value)}\n"
+            for values, found in self._delays.take(now_s, counts).items()
+            for q, value in zip(self._delays.quantiles, found, strict=True)
+        ]
+        out.add_block(m.RECENT_OWD, "".join(lines), len(lines))
 
     def _write_engine(self, out: Exposition, snapshot: Snapshot, counters: Counters) -> None:
         front_end = counters.front_end

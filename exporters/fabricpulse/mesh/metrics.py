@@ -69,6 +69,16 @@ PROBE_OWD = MetricSpec(
     _NIC,
     _seconds(native.OWD_BUCKETS_NS),
 )
+# Over how long the quantiles are taken, s, and which.
+RECENT_OWD_S = 300.0
+RECENT_QUANTILES = (0.5, 0.99)
+RECENT_OWD = MetricSpec(
+    "fabricpulse_probe_recent_owd_seconds",
+    "summary",
+    "Quantiles of fabricpulse_probe_owd_seconds over the probe trains of the last five minutes (since the last scrape "
+    "that is as old). No sample of a NIC for which none was counted.",
+    _NIC,
+)
 PROBES_DROPPED = MetricSpec(
     "fabricpulse_probes_dropped_total",
     "counter",
@@ -333,6 +343,7 @@ METRICS = (
     NIC_CHANGED,
     NIC_OUTAGE,
     PROBE_OWD,
+    RECENT_OWD,
     PROBES_DROPPED,
     PROBE_OVERFLOWS,
     PROBE_STAMPS_LOST,

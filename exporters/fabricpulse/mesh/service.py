@@ -29,7 +29,7 @@ from fabricpulse.mesh.api import edges_document
 from fabricpulse.mesh.config import MOST_EVENTS, MeshConfig, changed_settings, load_keys
 from fabricpulse.mesh.engine_settings import engine_settings
 from fabricpulse.mesh.evidence import EvidenceReporter, url_of
-from fabricpulse.mesh.exposition import CAUSE_NAMES, Counters, MeshExposition, edge_evidence
+from fabricpulse.mesh.exposition import CAUSE_NAMES, Counters, MeshExposition, edge_evidence, recent_delays
 from fabricpulse.mesh.fleet_view import FleetView, view_of
 from fabricpulse.mesh.front_end import FrontEndWatch, targets_of
 from fabricpulse.mesh.membership_watch import MembershipWatch
@@ -72,7 +72,8 @@ class MeshService:
             config, lambda: (self.view, self._membership.current), lambda: self._keys
         )
         self.generation = 0  # of the engine's configuration
-        self._exposition = MeshExposition(self.view, config.probe.port, config.per_edge)
+        self._delays = recent_delays()
+        self._exposition = MeshExposition(self.view, config.probe.port, config.per_edge, self._delays)
         self._engine: native.ProbeEngine | None = None
         self._engine_host = ""
         self._running = False
@@ -174,7 +175,7 @@ class MeshService:
         self.temporary.cancel()
         self.generation = self.snapshot().generation
         self.paths.configure(view)
-        self._exposition = MeshExposition(view, self.config.probe.port, self.config.per_edge)
+        self._exposition = MeshExposition(view, self.config.probe.port, self.config.per_edge, self._delays)
         self.counters.membership_ok = True
         self.counters.membership_changed_s = time.time()
         self.counters.member = view.is_member
@@ -332,7 +333,7 @@ class MeshService:
         self.counters.paths_known = len(self.paths.known)
         self.counters.temporary_peers = self.temporary.probed
         out = Exposition(self.config.sample_cap)
-        self._exposition.write(out, self.engine.snapshot(), self.counters)
+        self._exposition.write(out, self.engine.snapshot(), self.counters, time.monotonic())
         return out.render(text_format)
 
     async def serve_edges(self, _: web.Request) -> web.Response:

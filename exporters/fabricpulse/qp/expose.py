@@ -4,10 +4,10 @@ import dataclasses
 from itertools import islice
 
 from fabricpulse.core.metrics.exposition import DEFAULT_SAMPLE_CAP, Exposition, format_value, render_labels
+from fabricpulse.core.metrics.recent_delays import RecentDelays
 from fabricpulse.qp import metrics
 from fabricpulse.qp.aggregate import SOCKET_COUNTERS, Aggregator, Pair, PairTotals
-from fabricpulse.qp.metrics import DELAY_BUCKETS_S
-from fabricpulse.qp.recent_delays import QUANTILES, RecentDelays
+from fabricpulse.qp.metrics import DELAY_BUCKETS_S, RECENT_QUANTILES
 
 _PAIR_COUNTERS = (
     (metrics.SENT_BYTES, "sent_bytes"),
@@ -29,11 +29,11 @@ _COLLECTIVE_COUNTERS = (
 )
 
 
-_OF = {q: f'quantile="{q:g}"' for q in QUANTILES}
+_OF = {q: f'quantile="{q:g}"' for q in RECENT_QUANTILES}
 # A process that is alive gives a sign of life each second.
 SILENT_S = 2.0
 # Samples of a pair: its counters, quantiles and two histograms.
-SAMPLES_PER_PAIR = len(_PAIR_COUNTERS) + len(QUANTILES) + 2 * (len(DELAY_BUCKETS_S) + 3)
+SAMPLES_PER_PAIR = len(_PAIR_COUNTERS) + len(RECENT_QUANTILES) + 2 * (len(DELAY_BUCKETS_S) + 3)
 
 
 def expose(
@@ -100,7 +100,7 @@ def expose(
         lines = [
             f"{metrics.RECENT_OWD.name}{render_labels(metrics.RECENT_OWD, pair, _OF[q])} {format_value(value)}\n"
             for pair, found in lately.items()
-            for q, value in zip(QUANTILES, found, strict=True)
+            for q, value in zip(delays.quantiles, found, strict=True)
         ]
         exposition.add_block(metrics.RECENT_OWD, "".join(lines), len(lines))
 

@@ -47,6 +47,8 @@ OWD = MetricSpec(
     _PAIR,
     DELAY_BUCKETS_S,
 )
+# What rules compare flows by, the quick ones of a flow, and what dashboards show as its worst.
+RECENT_QUANTILES = (0.1, 0.5, 0.99)
 RECENT_OWD = MetricSpec(
     "fabricpulse_qp_recent_owd_seconds",
     "summary",

@@ -11,6 +11,7 @@ from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.core.metrics.formats import TextFormat
+from fabricpulse.core.metrics.recent_delays import RecentDelays
 from fabricpulse.core.options import DaemonOptions
 from fabricpulse.core.run_dir import ensure_run_dir, plugin_dir
 from fabricpulse.core.shm.virtual_clock import host_now_ns, open_virtual_clock
@@ -22,7 +23,6 @@ from fabricpulse.qp.aggregate import Aggregator, Pair
 from fabricpulse.qp.config import QpConfig
 from fabricpulse.qp.expose import expose
 from fabricpulse.qp.process_facts import ProcessTable
-from fabricpulse.qp.recent_delays import RecentDelays
 from fabricpulse.qp.stall import HostRanks
 from fabricpulse.qp.stall_watch import StallWatch
 from fabricpulse.qp.telemetry_folder import TelemetryFolder, VerbsFolder, monotonic_s
@@ -70,7 +70,9 @@ class Exporter:
             config.worst.owd_s,
             config.worst.waiting_s,
         )
-        self._delays = RecentDelays[Pair](metrics.DELAY_BUCKETS_S, config.delay_window_s)
+        self._delays = RecentDelays[Pair](
+            metrics.DELAY_BUCKETS_S, metrics.RECENT_QUANTILES, config.delay_window_s
+        )
         alerting = config.alerting
         self.watch = StallWatch(alerting, config.host_name, self.ranks) if alerting.alertmanagers else None
         self._verbs_folder = VerbsFolder(plugin_dir(), config.cleanup_after_s)

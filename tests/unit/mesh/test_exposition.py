@@ -14,8 +14,8 @@ from tests.unit.mesh.synthetic import edge_state, nic_state, pack_snapshot, view
 
 from fabricpulse.core.alerting.pusher import PushCounters
 from fabricpulse.core.metrics.exposition import Exposition
-from fabricpulse.mesh.exposition import Counters, MeshExposition
-from fabricpulse.mesh.metrics import METRICS
+from fabricpulse.mesh.exposition import Counters, MeshExposition, recent_delays
+from fabricpulse.mesh.metrics import METRICS, PROBE_OWD, RECENT_OWD
 from fabricpulse.mesh.snapshot import (
     PATH_FIELDS,
     UNKNOWN_OWD,
@@ -45,7 +45,12 @@ def render(view, snapshot, cap=20_000):
         events={"nic_disconnected": 1, "nic_connected": 1},
     )
     counters.front_end.update(True, True, 1.0)
-    MeshExposition(view, 9620).write(out, pack_snapshot(snapshot), counters)
+    exposition = MeshExposition(view, 9620)
+    none = [
+        nic._replace(owd=nic.owd._replace(counts=(0,) * len(nic.owd.counts))) for nic in snapshot.nics
+    ]  # a scrape before, for what has come since
+    exposition.write(Exposition(), pack_snapshot(snapshot._replace(nics=none)), counters, 0.0)
+    exposition.write(out, pack_snapshot(snapshot), counters, 15.0)
     return out.render()
 
 
@@ -138,7 +143,7 @@ def test_ten_thousand_series_are_quick():
     for _ in range(5):
         start = time.thread_time()
         out = Exposition()
-        exposition.write(out, raw, Counters())
+        exposition.write(out, raw, Counters(), time.monotonic())
         text = out.render()
         times.append(time.thread_time() - start)
     assert len(text.splitlines()) > 10_000
@@ -215,7 +220,7 @@ def test_series_of_single_edges_on_request(per_edge, hosts, edges):
     snapshot.edges[3] = edge_state(3, 1, HealthState.DOWN)
     snapshot.edges[5] = edge_state(5, 1, latency=HealthState.DOWN)
     out = Exposition()
-    MeshExposition(view, 9620, per_edge).write(out, pack_snapshot(snapshot), Counters())
+    MeshExposition(view, 9620, per_edge).write(out, pack_snapshot(snapshot), Counters(), 0.0)
     text = out.render().decode()
     assert text.count("\nfabricpulse_edge_up{") == edges
     assert text.count("\nfabricpulse_edge_probes_lost_total{") == edges
@@ -224,6 +229,37 @@ def test_series_of_single_edges_on_request(per_edge, hosts, edges):
     assert ("fabricpulse_edge_evidence{" in text) == (per_edge != "none")
     assert 'fabricpulse_nic_edges{device="rail0",network="rail0",state="degraded"} 1\n' in text
     assert 'fabricpulse_nic_edges{device="rail1",network="rail1",state="down"} 1\n' in text
+
+
+def test_recent_delays_of_a_nic():
+    """Quantiles of what came between two scrapes, also over a change of the membership; none without probes."""
+    view, snapshot = view_and_snapshot()
+    delays = recent_delays()
+
+    def told(now_s, counts, view=view):
+        owd = snapshot.nics[0].owd._replace(counts=tuple(counts))
+        nics = [snapshot.nics[0]._replace(owd=owd), *snapshot.nics[1:]]
+        out = Exposition()
+        exposition = MeshExposition(view, 9620, "none", delays)
+        exposition.write(out, pack_snapshot(snapshot._replace(nics=nics)), Counters(), now_s)
+        lines = [line.split() for line in out.render().decode().splitlines() if line[0] != "#"]
+        return {name: float(value) for name, value in lines if name.startswith(RECENT_OWD.name + "{")}
+
+    counts = [0] * (len(PROBE_OWD.buckets) + 1)
+    counts[4] = 1000
+    assert told(0.0, counts) == {}
+    counts[3] += 100
+    low, high = PROBE_OWD.buckets[2:4]
+    expected = {
+        f'{RECENT_OWD.name}{{device="rail0",network="rail0",quantile="{q}"}}': pytest.approx(
+            low + q * (high - low)
+        )
+        for q in (0.5, 0.99)
+    }
+    assert told(30.0, counts, dataclasses.replace(view)) == expected
+    for now_s in range(60, 330, 30):
+        assert told(now_s, counts) == expected
+    assert told(330.0, counts) == {}
 
 
 def test_no_path_measured():
@@ -242,7 +278,7 @@ def test_a_snapshot_of_another_membership_is_refused():
     view, _ = view_and_snapshot(2, 3)
     _, other = view_and_snapshot(2, 4)
     with pytest.raises(ValueError, match="another configuration"):
-        MeshExposition(view, 9620).write(Exposition(), pack_snapshot(other), Counters())
+        MeshExposition(view, 9620).write(Exposition(), pack_snapshot(other), Counters(), 0.0)
 
 
 def test_summary_of_edges():

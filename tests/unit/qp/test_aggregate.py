@@ -8,11 +8,11 @@ import pytest
 from tests.fixtures.telemetry_file import BOUNDS_NS, TelemetryFile
 
 from fabricpulse.core.metrics.exposition import Exposition
+from fabricpulse.core.metrics.recent_delays import RecentDelays
 from fabricpulse.plugin_ipc.telemetry import UNKNOWN, PluginTelemetryReader, Table, TelemetrySnapshot
 from fabricpulse.qp.aggregate import Aggregator, Pair
 from fabricpulse.qp.expose import expose
-from fabricpulse.qp.metrics import DELAY_BUCKETS_S, METRICS
-from fabricpulse.qp.recent_delays import RecentDelays
+from fabricpulse.qp.metrics import DELAY_BUCKETS_S, METRICS, RECENT_QUANTILES
 from fabricpulse.qp.waiting import MOST_WAITING
 
 PAIR = ("train-7", "rail0", "h1", "rail0")
@@ -51,7 +51,7 @@ def test_lanes_pairs_and_processes_sum_to_one_series(tmp_path: Path, aggregator:
 def test_delays_of_the_last_minutes_are_told(tmp_path: Path, aggregator: Aggregator) -> None:
     """Median and quick tenth of the chunks since the scrape before; nothing of what was counted before the first."""
     file = TelemetryFile(tmp_path, 100)
-    delays = RecentDelays[Pair](DELAY_BUCKETS_S)
+    delays = RecentDelays[Pair](DELAY_BUCKETS_S, RECENT_QUANTILES)
     texts = []
     for now_s, counts in ((0.0, {0: 5}), (15.0, {0: 5, 4: 10})):
         file.lane(0, 0, "h1", counts)
@@ -63,7 +63,7 @@ def test_delays_of_the_last_minutes_are_told(tmp_path: Path, aggregator: Aggrega
     bucket = aggregator.pairs()[PAIR].owd.counts.index(10)
     lower = DELAY_BUCKETS_S[bucket - 1]
     labels = 'workload="train-7",device="rail0",peer="h1",peer_device="rail0"'
-    for q in (0.1, 0.5):
+    for q in (0.1, 0.5, 0.99):
         value = lower + q * (DELAY_BUCKETS_S[bucket] - lower)
         (line,) = [line for line in texts[1].splitlines() if f'{labels},quantile="{q}"' in line]
         assert float(line.split()[1]) == pytest.approx(value)

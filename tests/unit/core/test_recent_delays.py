@@ -2,7 +2,7 @@
 
 import pytest
 
-from fabricpulse.qp.recent_delays import RecentDelays, quantile
+from fabricpulse.core.metrics.recent_delays import RecentDelays, quantile
 
 BOUNDS = (1.0, 2.0, 5.0)
 
@@ -26,7 +26,7 @@ def test_quantile_is_that_of_promql(q: float, counts: list[int], value: float) -
 
 def test_window_forgets_what_was_before() -> None:
     """Slow for a minute, then quick: half of it after a minute, nothing of it when two minutes are over."""
-    delays = RecentDelays[str](BOUNDS)
+    delays = RecentDelays[str](BOUNDS, (0.1, 0.5))
     slow = quick = 0
     medians = {}
     for time in range(0, 400, 15):
@@ -41,7 +41,7 @@ def test_window_forgets_what_was_before() -> None:
 
 def test_flow_without_chunks_has_no_delay() -> None:
     """However many it had: what was counted before the first look, or is older than the window."""
-    delays = RecentDelays[str](BOUNDS)
+    delays = RecentDelays[str](BOUNDS, (0.1, 0.5))
     assert [delays.take(time, {"flow": [7, 0, 0, 0]}) for time in range(0, 60, 15)] == [{}] * 4
     assert delays.take(60, {"flow": [8, 0, 0, 0]}) != {}
     assert delays.take(165, {"flow": [8, 0, 0, 0]}) != {}
@@ -50,20 +50,20 @@ def test_flow_without_chunks_has_no_delay() -> None:
 
 def test_new_flow_is_known_at_once() -> None:
     """That of an exporter that starts is not: its chunks may be of hours ago. One that ends leaves nothing."""
-    delays = RecentDelays[str](BOUNDS)
+    delays = RecentDelays[str](BOUNDS, (0.1, 0.5))
     assert delays.take(0, {"old": [9, 0, 0, 0]}) == {}
     assert delays.take(15, {"old": [9, 0, 0, 0], "new": [0, 9, 0, 0]}) == {"new": (1.1, 1.5)}
     assert delays.take(30, {"old": [9, 0, 0, 0]}) == {}
-    assert list(delays._flows) == ["old"]
+    assert list(delays._histograms) == ["old"]
 
 
 def test_two_scrapers_change_nothing() -> None:
     """Each sees the last two minutes, whoever else asks how often."""
-    delays = RecentDelays[str](BOUNDS)
+    delays = RecentDelays[str](BOUNDS, (0.1, 0.5))
     for tenth in range(6000):
         found = delays.take(tenth / 10, {"flow": [tenth, 0, 0, 0]})
     assert found == {"flow": (0.1, 0.5)}
-    assert len(delays._flows["flow"].times) <= 14
+    assert len(delays._histograms["flow"].times) <= 14
 
 
 def test_window_is_what_was_asked_for() -> None:
