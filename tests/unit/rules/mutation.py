@@ -16,8 +16,7 @@ from typing import Any
 
 import promql_parser
 import yaml
-
-Rule = dict[str, Any]
+from tests.unit.rules.needed_rules import DUMPER, LOADER, Rule, mentioned, name_of
 
 _RULES = Path(__file__).parents[3] / "rules"
 
@@ -52,11 +51,6 @@ class Mutant:
     name: str
     what: str
     rule: Rule = field(hash=False)
-
-
-def name_of(rule: Rule) -> str:
-    """The alert's or the record's name."""
-    return str(rule.get("alert") or rule["record"])
 
 
 def mutants(rule: Rule) -> list[Mutant]:
@@ -172,6 +166,25 @@ def _binaries(node: Any) -> Iterator[Any]:
             yield from _binaries(node.expr)
 
 
+@dataclass(frozen=True, eq=False)
+class Case:
+    """One test of a promtool test file: what it says of some rules. steps : how often the rules are evaluated in it."""
+
+    path: Path
+    test: dict[str, Any]
+    steps: int
+
+    def of(self, names: frozenset[str]) -> dict[str, Any] | None:
+        """What is said of these rules."""
+        alerts = [case for case in self.test.get("alert_rule_test", []) if case["alertname"] in names]
+        queries = [case for case in self.test.get("promql_expr_test", []) if _mentions(case["expr"]) & names]
+        return (
+            self.test | {"alert_rule_test": alerts, "promql_expr_test": queries}
+            if alerts or queries
+            else None
+        )
+
+
 class Trial:
     """Runs the promtool tests in `tests` against changed rules.
 
@@ -183,15 +196,25 @@ class Trial:
         self._rules = {name_of(rule): rule for group in groups for rule in group["rules"]}
         self._folder = folder
         self._files = {path: _load(path) for path in sorted(tests.rglob("*.yaml"))}
+        self._cases = [
+            Case(path, test, _steps(test, content["evaluation_interval"]))
+            for path, content in self._files.items()
+            for test in content["tests"]
+        ]
         # Those at the edges of a rule find most of what is changed in it.
-        self._at_edges = [path for path in self._files if path.parent.name == "edges"]
+        self._at_edges = [case for case in self._cases if case.path.parent.name == "edges"]
 
     @cache  # noqa: B019 (one object a test run)
-    def _used(self, name: str) -> frozenset[str]:
-        """Records that a rule reads, and those that these read."""
-        own = {other for other in self._rules if other != name and other in self._rules[name]["expr"]}
-        own = {other for other in own if "record" in self._rules[other]}
-        return frozenset(own.union(*(self._used(other) for other in own)))
+    def _used(self, name: str, path: Path) -> frozenset[str]:
+        """What a rule reads in a test of this file, and what that reads: records, and alerts that the file loads."""
+        found: set[str] = set()
+        left = [name]
+        while left:
+            read = mentioned(self._rules[left.pop()]["expr"], self._rules) - found
+            read = {other for other in read if "record" in self._rules[other] or other in self._loaded(path)}
+            found |= read
+            left += read
+        return frozenset(found)
 
     @cache  # noqa: B019 (one object a test run)
     def _loaded(self, path: Path) -> frozenset[str]:
@@ -201,38 +224,73 @@ class Trial:
             name_of(rule) for file in files for group in _load(file)["groups"] for rule in group["rules"]
         )
 
-    def _dependents(self, name: str) -> list[str]:
-        return [other for other in self._rules if other == name or name in self._used(other)]
+    @cache  # noqa: B019 (one object a test run)
+    def _dependents(self, name: str) -> frozenset[str]:
+        """The rule, and those that read its record, also through other records."""
+        found, more = {name}, {name}
+        while more:
+            records = {known for known in more if "record" in self._rules[known]}
+            more = {other for other, rule in self._rules.items() if _mentions(rule["expr"]) & records} - found
+            found |= more
+        return frozenset(found)
 
     def survivors(self, batch: Sequence[Mutant], at_once: int = 100) -> list[Mutant]:
         """Those of the mutants with which every test passes. Tests at the edges of the changed rule come first; who is
         caught by one is not tried with the others.
         """
         own = self.survivors_at_edges(batch, at_once)
-        return self._tried(own, at_once, lambda mutant: (self._dependents(mutant.name), [*self._files]))
+        return self._tried(own, at_once, lambda mutant: (self._dependents(mutant.name), self._cases))
 
     def survivors_at_edges(self, batch: Sequence[Mutant], at_once: int = 100) -> list[Mutant]:
         """Those of the mutants with which the tests in edges/ of the changed rule itself pass."""
-        return self._tried(batch, at_once, lambda mutant: ([mutant.name], self._at_edges))
+        return self._tried(batch, at_once, lambda mutant: (frozenset({mutant.name}), self._at_edges))
 
     def _tried(
-        self, batch: Sequence[Mutant], at_once: int, of: Callable[[Mutant], tuple[list[str], list[Path]]]
+        self, batch: Sequence[Mutant], at_once: int, of: Callable[[Mutant], tuple[frozenset[str], list[Case]]]
     ) -> list[Mutant]:
-        """Those that survive. of : the names whose tests are run, and the files that these are in."""
+        """Those that survive. of : the names whose tests are run, and the tests.
+
+        The quickest tests first, each round twice as many as the one before: nearly all mutants are caught early.
+        """
         out: list[Mutant] = []
         for start in range(0, len(batch), at_once):
-            out += self._survivors(batch[start : start + at_once], of)
+            left, begin, count = list(batch[start : start + at_once]), 0, 1
+            while left:
+                runs = [(mutant, self._ordered(*of(mutant))[begin : begin + count]) for mutant in left]
+                out += [mutant for mutant, cases in runs if not cases]
+                runs = [(mutant, cases) for mutant, cases in runs if cases]
+                left = self._survivors(runs)
+                begin, count = begin + count, 2 * count
         return out
 
+    def _ordered(
+        self, names: frozenset[str], cases: list[Case]
+    ) -> list[tuple[Case, dict[str, Any], frozenset[str]]]:
+        """The tests of these rules with what they need, the quickest first."""
+        ready = [(case, kept, self._wanted(case, kept)) for case in cases if (kept := case.of(names))]
+        return sorted(ready, key=lambda run: run[0].steps * len(run[2]))
+
+    def _wanted(self, case: Case, kept: dict[str, Any]) -> frozenset[str]:
+        """The rules that a test needs: those asked for and what they read."""
+        read = {each["alertname"] for each in kept["alert_rule_test"]}
+        for each in kept["promql_expr_test"]:
+            read |= mentioned(each["expr"], self._rules)
+        wanted = read.union(*(self._used(name, case.path) for name in read))
+        # A record that a test gives as a series is not also made, unless its file says so.
+        given = {each["series"].partition("{")[0] for each in kept["input_series"]}
+        return frozenset(wanted - (given - self._loaded(case.path)))
+
     def _survivors(
-        self, batch: Sequence[Mutant], of: Callable[[Mutant], tuple[list[str], list[Path]]]
+        self, runs: Sequence[tuple[Mutant, list[tuple[Case, dict[str, Any], frozenset[str]]]]]
     ) -> list[Mutant]:
+        if not runs:
+            return []
         paths: dict[str, Mutant] = {}
-        for number, mutant in enumerate(batch):
-            for path in self._write(f"{number}", mutant, *of(mutant)):
+        for number, (mutant, cases) in enumerate(runs):
+            rule_files: dict[frozenset[str], Path] = {}
+            for case, kept, wanted in cases:
+                path = self._write(f"{number}.{len(paths)}", mutant, case, kept, wanted, rule_files)
                 paths[str(path)] = mutant
-        if not paths:
-            return list(batch)
         done = subprocess.run(
             [self._promtool, "test", "rules", *paths],
             # It lives for seconds: to collect garbage less often saves a quarter of its processor time.
@@ -247,80 +305,53 @@ class Trial:
         if set(outcomes) != set(paths):
             raise RuntimeError(f"promtool did not run all tests: {done.stdout[-2000:]}")
         caught = {id(paths[path]) for path, text in outcomes.items() if "SUCCESS" not in text}
-        return [mutant for mutant in batch if id(mutant) not in caught]
+        return [mutant for mutant, _ in runs if id(mutant) not in caught]
 
-    def _write(self, stem: str, mutant: Mutant, names: list[str], files: list[Path]) -> list[Path]:
-        """The rule file of a mutant and its test files: only tests of rules that the changed one has a part in."""
-        tests = {
-            number: [kept for test in self._files[path]["tests"] if (kept := _of(test, names))]
-            for number, path in enumerate(files)
+    def _write(
+        self,
+        stem: str,
+        mutant: Mutant,
+        case: Case,
+        kept: dict[str, Any],
+        wanted: frozenset[str],
+        rule_files: dict[frozenset[str], Path],
+    ) -> Path:
+        """The test file of a mutant, and its rule file where there is none with these rules."""
+        if wanted not in rule_files:
+            rule_files[wanted] = self._folder / f"{stem}.rules.yaml"
+            rules = [
+                mutant.rule if name == mutant.name else rule
+                for name, rule in self._rules.items()
+                if name in wanted
+            ]
+            rules.sort(key=lambda rule: "alert" in rule)
+            content: dict[str, Any] = {"groups": [{"name": "g", "rules": rules}]}
+            rule_files[wanted].write_text(yaml.dump(content, Dumper=DUMPER))
+        path = self._folder / f"{stem}.test.yaml"
+        content = {
+            "rule_files": [rule_files[wanted].name],
+            "evaluation_interval": self._files[case.path]["evaluation_interval"],
+            "tests": [kept],
         }
-        # A query may ask for other rules, too; without these it would fail whatever was changed.
-        asked = [
-            case["expr"] for kept in tests.values() for test in kept for case in test["promql_expr_test"]
-        ]
-        read = set(names).union(*(_mentions(expression) for expression in asked)) & self._rules.keys()
-        wanted = read.union(*(self._used(name) for name in read))
-        written = []
-        rule_files: dict[frozenset[str], Path] = {}
-        for number, path in enumerate(files):
-            if tests[number]:
-                # A record that a test gives as a series is not also made, unless its file says so.
-                given = {
-                    each["series"].partition("{")[0]
-                    for test in tests[number]
-                    for each in test["input_series"]
-                }
-                loaded = frozenset(wanted - (given - self._loaded(path)))
-                rule_file = rule_files.get(loaded)
-                if rule_file is None:
-                    rule_file = rule_files[loaded] = self._folder / f"{stem}.{len(rule_files)}.rules.yaml"
-                    rules = [
-                        mutant.rule if name == mutant.name else rule
-                        for name, rule in self._rules.items()
-                        if name in loaded
-                    ]
-                    rules.sort(key=lambda rule: "alert" in rule)
-                    rule_file.write_text(
-                        yaml.dump({"groups": [{"name": "g", "rules": rules}]}, Dumper=_DUMPER)
-                    )
-                written.append(self._folder / f"{stem}.{number}.test.yaml")
-                written[-1].write_text(
-                    yaml.dump(
-                        {
-                            "rule_files": [rule_file.name],
-                            "evaluation_interval": self._files[path]["evaluation_interval"],
-                            "tests": tests[number],
-                        },
-                        Dumper=_DUMPER,
-                    )
-                )
-        return written
+        path.write_text(yaml.dump(content, Dumper=DUMPER))
+        return path
 
 
-# Everything is text: to YAML 1.1 the values `0x40` are a number.
-_LOADER: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
-_DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+def _steps(test: dict[str, Any], interval: str) -> int:
+    times = [
+        case["eval_time"] for key in ("alert_rule_test", "promql_expr_test") for case in test.get(key, [])
+    ]
+    return max((seconds(time) // seconds(interval) for time in times), default=0) + 1
 
 
 def _load(path: Path) -> dict[str, Any]:
-    content: dict[str, Any] = yaml.load(path.read_text(), _LOADER)  # noqa: S506 (builds nothing but text)
+    content: dict[str, Any] = yaml.load(path.read_text(), LOADER)  # noqa: S506 (builds nothing but text)
+    for test in content.get("tests", []):
+        for query in test.get("promql_expr_test", []):
+            query["exp_samples"] = [
+                sample | {"value": float(sample["value"])} for sample in query.get("exp_samples", [])
+            ]
     return content
-
-
-def _of(test: dict[str, Any], names: Sequence[str]) -> dict[str, Any] | None:
-    """What is said of these rules in a test."""
-    alerts = [case for case in test.get("alert_rule_test", []) if case["alertname"] in names]
-    queries = [
-        case for case in test.get("promql_expr_test", []) if _mentions(case["expr"]).intersection(names)
-    ]
-    for query in queries:
-        query["exp_samples"] = [
-            sample | {"value": float(sample["value"])} for sample in query.get("exp_samples", [])
-        ]
-    if not alerts and not queries:
-        return None
-    return test | {"alert_rule_test": alerts, "promql_expr_test": queries}
 
 
 @cache

@@ -6,6 +6,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
+from tests.unit.rules.needed_rules import name_of, split
 
 ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.prometheus
@@ -62,8 +64,46 @@ def test_check(promtool: str) -> None:
 
 
 @pytest.mark.parametrize("path", TESTS, ids=lambda path: path.stem)
-def test_unit(promtool: str, path: Path) -> None:
+def test_unit(promtool: str, path: Path, tmp_path: Path) -> None:
     """The unit tests of a group pass."""
-    result = run(promtool, "test", "rules", path)
+    result = run(promtool, "test", "rules", *split(path, tmp_path))
 
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_what_a_test_reads_is_kept(tmp_path: Path) -> None:
+    """What the rules asked for read, also of alerts, in their groups; the rest is left out."""
+    (tmp_path / "rules.yaml").write_text(
+        """groups:
+- {name: one, rules: [{record: "a:b:c", expr: up}, {alert: Read, expr: up}, {alert: Other, expr: up}]}
+- {name: two, interval: 1m, rules: [{alert: Asked, expr: 'a:b:c unless ALERTS{alertname=~"Re.+"}'}]}
+"""
+    )
+    (tmp_path / "t.yaml").write_text(
+        """{rule_files: [rules.yaml], evaluation_interval: 15s, tests: [
+{name: of one, alert_rule_test: [{eval_time: 1m, alertname: Asked, exp_alerts: []}]},
+{name: of a record, promql_expr_test: [{expr: "sum(a:b:c)", eval_time: 1m, exp_samples: []}]},
+{name: of all, promql_expr_test: [{expr: "count({__name__=~'.+'})", eval_time: 1m, exp_samples: []}]}]}
+"""
+    )
+    (tmp_path / "out").mkdir()
+    kept = []
+    for path in split(tmp_path / "t.yaml", tmp_path / "out"):
+        (rule_file,) = yaml.safe_load(path.read_text())["rule_files"]
+        groups = yaml.safe_load((path.parent / rule_file).read_text())["groups"]
+        kept.append([(group["name"], [name_of(rule) for rule in group["rules"]]) for group in groups])
+    assert kept == [
+        [("one", ["a:b:c", "Read"]), ("two", ["Asked"])],
+        [("one", ["a:b:c"])],
+        [("one", ["a:b:c", "Read", "Other"]), ("two", ["Asked"])],
+    ]
+
+
+def test_a_test_of_an_alert_that_is_not_loaded_is_refused(tmp_path: Path) -> None:
+    """It would expect nothing of it, and pass."""
+    (tmp_path / "rules.yaml").write_text("groups: [{name: one, rules: [{alert: A, expr: up}]}]")
+    (tmp_path / "t.yaml").write_text(
+        "{rule_files: [rules.yaml], tests: [{name: x, alert_rule_test: [{alertname: B, exp_alerts: []}]}]}"
+    )
+    with pytest.raises(ValueError, match=r"t\.yaml: x: no rule B"):
+        split(tmp_path / "t.yaml", tmp_path)
