@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
 
+from fabricpulse.core.metrics.common import METRICS_VERSION
 from fabricpulse.mesh.config import Probe
 from fabricpulse.mesh.exposition import MOST_HOSTS_WITH_ALL_EDGES
 
@@ -271,7 +272,9 @@ def _parsed(line: str) -> Series:
 def _common(daemon: str) -> Iterator[Series]:
     """What each daemon has, and what Prometheus says of its target."""
     yield Series("up", "", "1")
-    yield Series("fabricpulse_build_info", f'daemon="{daemon}",version="1"', "1")
+    yield Series(
+        "fabricpulse_build_info", f'daemon="{daemon}",version="1",metrics_version="{METRICS_VERSION}"', "1"
+    )
     yield Series("fabricpulse_exporter_dropped_samples", 'family="all"', "0")
 
 

@@ -122,8 +122,9 @@ def check(
 ) -> None:
     """Ask a Prometheus whether each selector of the rules finds series there, and each rate two samples.
 
-    A selector without series is no fault by itself (no remediation, no InfiniBand). Exit status 1: none finds any, or
-    a rate never has two samples: its window is too short for the scrape interval.
+    A selector without series is no fault by itself (no remediation, no InfiniBand). What exporters report only while
+    something is wrong is listed as "nothing wrong", unless one of them is too old to report it, which is counted. Exit
+    status 1: none finds any, or a rate never has two samples: its window is too short for the scrape interval.
     """
     mixin = compile_mixin(settings=dict(map(parse_setting, settings)), overrides=overrides)
     config = client.config("--prometheus", url)
@@ -131,17 +132,29 @@ def check(
         url, mixin, msgspec.structs.replace(config, timeout_s=max(config.timeout_s, _LEAST_TIMEOUT_S))
     )
     if output == "json":
-        click.echo(
-            json.dumps({"selectors": found.selectors, "empty": found.empty(), "short": found.short}, indent=2)
-        )
+        document = {
+            "selectors": found.selectors,
+            "empty": found.empty(),
+            "quiet": found.quiet(),
+            "short": found.short,
+            "outdated": {name: each.outdated for name, each in found.exporters.items()},
+        }
+        click.echo(json.dumps(document, indent=2))
     else:
         for selector in found.empty():
             click.echo(f"no series: {selector}")
+        for selector in found.quiet():
+            click.echo(f"nothing wrong: {selector}")
+        for name, each in found.exporters.items():
+            if each.outdated:
+                click.echo(
+                    f"too old for these rules: {each.outdated} of {each.count} {name} exporters; alerts on what newer "
+                    "ones report are silent about them (FabricExporterOld)"
+                )
         for window in found.short:
             click.echo(f"fewer than two samples: {window}")
-        click.echo(
-            f"{len(found.selectors) - len(found.empty())} of {len(found.selectors)} selectors find series"
-        )
+        series = sum(1 for number in found.selectors.values() if number)
+        click.echo(f"{series} of {len(found.selectors)} selectors find series")
     if found.nothing():
         raise UserError(
             f"nothing in {url} matches: with these rules every alert but FabricWatchdog and FabricNoData stays silent; "

@@ -22,6 +22,7 @@ from tests.unit.core.web_serving import (
 
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.errors import UserError
+from fabricpulse.core.metrics.common import METRICS_VERSION
 from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.core.web.listeners import parse_address
 from fabricpulse.core.web.options import WebOptions
@@ -56,6 +57,7 @@ async def test_every_daemon_exports_its_build_info() -> None:
             async with session.get(f"http://{address}/metrics") as response:
                 text = await response.text()
     assert f'fabricpulse_build_info{{version="{version("fabricpulse")}",daemon="test",' in text
+    assert f',metrics_version="{METRICS_VERSION}"}} 1\n' in text
     assert 'fabricpulse_http_connections{phase="active"} 1\n' in text
     assert 'fabricpulse_http_responses_total{code="200"} 1\n' in text
     assert 'fabricpulse_http_responses_total{code="401"} 0\n' in text

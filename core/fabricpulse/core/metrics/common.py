@@ -2,11 +2,15 @@
 
 from fabricpulse.core.metrics.catalogue import MetricSpec
 
+# What rules may count on: it grows when they begin to read a metric that exporters give only while something is wrong,
+# since one that is too old to give it looks as if all were well. FabricExporterOld asks for it.
+METRICS_VERSION = 2
 BUILD_INFO = MetricSpec(
     "fabricpulse_build_info",
     "gauge",
-    "Always 1; the labels are the version of fabricpulse, the daemon, and the Python that runs it.",
-    ("version", "daemon", "python_version"),
+    "Always 1; the labels are the version of fabricpulse, the daemon, the Python that runs it, and which rules its "
+    "metrics are enough for: a number that only grows; older daemons do not have it.",
+    ("version", "daemon", "python_version", "metrics_version"),
 )
 EXPORTER_SERIES = MetricSpec(
     "fabricpulse_exporter_samples",

@@ -13,6 +13,7 @@ from fabricpulse.core.metrics.common import (
     HTTP_CONNECTIONS,
     HTTP_REQUEST_BYTES,
     HTTP_RESPONSES,
+    METRICS_VERSION,
 )
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.core.metrics.formats import TextFormat
@@ -49,7 +50,8 @@ def server_metrics(
 ) -> bytes:
     """The families of one server; a part of an exposition, without its end and without its sample count."""
     out = Exposition()
-    out.add(BUILD_INFO, (version("fabricpulse"), daemon_of(name), python_version()), 1)
+    build = (version("fabricpulse"), daemon_of(name), python_version(), str(METRICS_VERSION))
+    out.add(BUILD_INFO, build, 1)
     for phase in Phase:
         out.add(HTTP_CONNECTIONS, (phase.value,), connections.table.count(phase))
     closed = connections.closed + Counter(refused=connections.refused)
