@@ -194,6 +194,7 @@ class Trial:
     def __init__(self, promtool: str, groups: Sequence[dict[str, Any]], tests: Path, folder: Path) -> None:
         self._promtool = promtool
         self._rules = {name_of(rule): rule for group in groups for rule in group["rules"]}
+        self._records = frozenset(name for name, rule in self._rules.items() if "record" in rule)
         self._folder = folder
         self._files = {path: _load(path) for path in sorted(tests.rglob("*.yaml"))}
         self._cases = [
@@ -205,13 +206,11 @@ class Trial:
         self._at_edges = [case for case in self._cases if case.path.parent.name == "edges"]
 
     @cache  # noqa: B019 (one object a test run)
-    def _used(self, name: str, path: Path) -> frozenset[str]:
-        """What a rule reads in a test of this file, and what that reads: records, and alerts that the file loads."""
-        found: set[str] = set()
-        left = [name]
+    def _used(self, name: str, alerts: frozenset[str]) -> frozenset[str]:
+        """A rule, the records and of `alerts` those that it reads, and what these read."""
+        found, left = {name}, [name]
         while left:
-            read = mentioned(self._rules[left.pop()]["expr"], self._rules) - found
-            read = {other for other in read if "record" in self._rules[other] or other in self._loaded(path)}
+            read = mentioned(self._rules[left.pop()]["expr"], self._rules) & (self._records | alerts) - found
             found |= read
             left += read
         return frozenset(found)
@@ -275,7 +274,9 @@ class Trial:
         read = {each["alertname"] for each in kept["alert_rule_test"]}
         for each in kept["promql_expr_test"]:
             read |= mentioned(each["expr"], self._rules)
-        wanted = read.union(*(self._used(name, case.path) for name in read))
+        # Of alerts that a rule reads those that the same test tells of: others are given as series, or do not fire.
+        alerts = frozenset(each["alertname"] for each in case.test.get("alert_rule_test", []))
+        wanted = read.union(*(self._used(name, alerts) for name in read))
         # A record that a test gives as a series is not also made, unless its file says so.
         given = {each["series"].partition("{")[0] for each in kept["input_series"]}
         return frozenset(wanted - (given - self._loaded(case.path)))
