@@ -6,7 +6,8 @@
 // Usage: plugin_lane_simulation KEY=VALUE...; prints one JSON object.
 //   nics mbit queue_ms   of each host: NICs, their speed, what waits at most before packets are dropped
 //   bytes slice channels of the all-reduce
-//   fault                none, carrier, silent, rx, tx (of host 1's NIC 0, packets that it would get, or send)
+//   fault                none, carrier, silent, rx, tx (of host 1's NIC 0, packets that it would get, or send), slow (what
+//                        host 1's NIC 0 gets comes at a 25th of the speed)
 //   fault_ms lasts_ms    when, and for how long
 //   until_ms             end of the simulation
 //   late_us              most that a thread is late, evenly spread from 0
@@ -64,6 +65,7 @@ struct Fabric {
   bool deaf[2][kMaxNics] = {}, mute[2][kMaxNics] = {}, carrier_lost[2][kMaxNics] = {};
   std::priority_queue<Packet> under_way;
   uint64_t dropped = 0;
+  bool slow = false;  // from host 0, NIC 0
 
   double rate() const { return static_cast<double>(option("mbit")) * 125e3; }
   bool dead(uint32_t from, uint32_t nic) const { return mute[from][nic] || deaf[1 - from][nic]; }
@@ -77,8 +79,9 @@ struct Fabric {
       ++dropped;
       return;
     }
-    free = start + static_cast<uint64_t>(static_cast<double>(packet.last - packet.first + kHeaderBytes) *
-                                         1e9 / rate());
+    free = start +
+           static_cast<uint64_t>(static_cast<double>(packet.last - packet.first + kHeaderBytes) * 1e9 /
+                                 (slow && packet.from_host == 0 && packet.nic == 0 ? rate() / 25 : rate()));
     packet.at = free + kHopNs;
     under_way.push(packet);
   }
@@ -437,6 +440,7 @@ class Simulation {
     if (kind == "carrier") fabric.carrier_lost[1][0] = on;
     if (kind == "carrier" || kind == "silent" || kind == "rx") fabric.deaf[1][0] = on;
     if (kind == "carrier" || kind == "silent" || kind == "tx") fabric.mute[1][0] = on;
+    if (kind == "slow") fabric.slow = on;
     hosts_[1].woken = true;
   }
 

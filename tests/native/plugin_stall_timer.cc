@@ -1,5 +1,6 @@
 // The stall timer of a lane, asked by lines on standard input: "field=value ..." sets what stays until it is set
-// again, then one look is taken and its finding printed. See tests/unit/plugin/test_stall_timer.py.
+// again, then one look is taken and its finding printed. "fresh=1" in the first one: nothing was acknowledged on the lane
+// before. See tests/unit/plugin/test_stall_timer.py.
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
@@ -17,11 +18,17 @@ int main() {
   std::map<std::string, uint64_t> fields{{"least_ms", 25},  {"word_ms", 1'000'000}, {"path_ms", 1'000'000},
                                          {"passed_ms", 10}, {"window", 1},          {"chunk", UINT64_MAX}};
   std::string line;
-  while (std::getline(std::cin, line)) {
+  for (bool first = true; std::getline(std::cin, line); first = false) {
     std::istringstream words(line);
     for (std::string word; words >> word;) {
       size_t equals = word.find('=');
       fields[word.substr(0, equals)] = std::stoull(word.substr(equals + 1));
+    }
+    if (first && fields["fresh"] == 0) {
+      PathSample before;
+      timer.update(before, {}, 0);
+      before.acknowledged = 1;
+      timer.update(before, {}, 0);
     }
     PathSample sample;
     sample.valid = true;
@@ -33,6 +40,7 @@ int main() {
     sample.window_open = fields["window"] != 0;
     sample.acknowledged = fields["acknowledged"];
     sample.probes = static_cast<uint32_t>(fields["probes"]);
+    sample.retransmits = fields["retransmits"];
     sample.rtt_ns = fields["rtt_ms"] * 1'000'000;
     sample.rtt_deviation_ns = fields["deviation_ms"] * 1'000'000;
     StallTimer::Surroundings around;
@@ -41,6 +49,7 @@ int main() {
     around.path_heard_ago_ns = fields["path_ms"] * 1'000'000;
     around.answer_due = fields["answer_due"] != 0;
     around.path_failed = fields["path_failed"] != 0;
+    around.answered_in_ns = fields["answered_in_ms"] * 1'000'000;
     around.chunk = fields["chunk"];
     around.chunk_ns = fields["chunk_ms"] * 1'000'000;
     static constexpr const char* kNames[] = {"well", "silent", "behind", "late"};

@@ -273,9 +273,9 @@ struct fp_plugin_collective {
 };
 
 enum fp_event_kind {
-  FP_EVENT_LANE_UP = 1,       // value: ns since the lane had left service (0: first time)
-  FP_EVENT_LANE_DOWN = 2,     // reason: enum fp_lane_reason
-  FP_EVENT_LANE_FENCED = 3,   // value: ns from fault detection to the peer's word
+  FP_EVENT_LANE_UP = 1,      // value: ns since the lane had left service (0: first time)
+  FP_EVENT_LANE_DOWN = 2,    // reason: enum fp_lane_reason; value: of a stall or a missed deadline, ns waited
+  FP_EVENT_LANE_FENCED = 3,  // value: ns from fault detection to the peer's word
   FP_EVENT_CHUNKS_MOVED = 4,  // value: chunks sent again on other lanes
   FP_EVENT_LINK_DOWN = 5,     // lane: UINT32_MAX
   FP_EVENT_LINK_UP = 6,

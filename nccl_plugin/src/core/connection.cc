@@ -136,6 +136,7 @@ bool Connection::state_frame(uint32_t index, const FrameHeader& header, const He
       return true;
     }
     case FrameType::kPong:
+      if (lane->asked_ns != 0) lane->answered_in_ns = elapsed(now_ns_, lane->asked_ns);
       lane->asked_ns = 0;
       return true;
     case FrameType::kBye:
@@ -211,6 +212,8 @@ void Connection::tick(uint64_t now, uint64_t since_last) {
     around.least_ns = runtime_->config().stall_ns;
     around.word_ago_ns = elapsed(now, last_word_beside(lane));
     around.answer_due = lane.asked_ns != 0 && last_word_beside(lane) > lane.asked_ns;
+    for (const Lane& other : lanes_)
+      if (other.up) around.answered_in_ns = std::max(around.answered_in_ns, other.answered_in_ns);
     if (path != nullptr) {
       // Frames of the peer prove nothing here: they use the other direction, which may be the only one that works.
       path->heard_ns = std::max(path->heard_ns, lane.acknowledged_at_ns);
@@ -249,7 +252,7 @@ void Connection::tick(uint64_t now, uint64_t since_last) {
       path_failed = true;
     }
     runtime_->info(describe() + ": lane " + std::to_string(lane.index) + " by " +
-                   runtime_->nic_name(lane.nic) +
+                   runtime_->nic_name(lane.nic) + " to " + lane.peer_device +
                    " is given up: " + lane.timer.explain(finding, sample, around));
     fail_lane(lane.index, late ? FP_REASON_DEADLINE : FP_REASON_STALL, now);
   }

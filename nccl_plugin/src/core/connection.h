@@ -61,7 +61,8 @@ struct Lane {
   uint64_t troubles = 0;  // segments sent again and marked ones of this incarnation, as last sampled
 
   uint64_t last_ping_ns = 0;
-  uint64_t asked_ns = 0;  // when the oldest unanswered ping was sent; 0: none is outstanding
+  uint64_t asked_ns = 0;        // when the oldest unanswered ping was sent; 0: none is outstanding
+  uint64_t answered_in_ns = 0;  // what the last answer to a ping took
   uint64_t last_heard_ns = 0;
   bool pong_due = false;
   int64_t pong_stamp = 0;
@@ -159,7 +160,6 @@ class Connection : public LaneSink {
   void memory_returned(const RegisteredMemory* memory, uint64_t now);
   // Whether NCCL's next call is an error. The log then has the reason and the peer's name, once.
   bool broken(uint64_t now);
-  const std::string& lost_reason() const { return lost_reason_; }
   uint64_t no_lane_since() const { return no_lane_since_ns_; }
   // Whether a lane over this pair of NICs has been up.
   bool was_up(uint32_t nic, uint32_t remote_nic) const;

@@ -99,7 +99,7 @@ void Connection::lane_joined(Lane* lane, std::unique_ptr<LaneTransport> transpor
   lane->last_acknowledged = 0;
   lane->acknowledged_at_ns = now;  // the handshake went there and back
   lane->last_ping_ns = lane->last_heard_ns = now;
-  lane->asked_ns = 0;
+  lane->asked_ns = lane->answered_in_ns = 0;
   lane->pong_due = false;
   lane->last_data_ns = 0;
   {
@@ -186,7 +186,10 @@ void Connection::fail_lane(uint32_t index, fp_lane_reason reason, uint64_t now) 
     lane->record->ecn_marked = lane->ecn_base;
     lane->record->in_flight_bytes = 0;
   }
-  event(FP_EVENT_LANE_DOWN, lane, reason, 0, now);
+  const uint64_t waited_ns = reason == FP_REASON_STALL      ? lane->timer.silent_ns()
+                             : reason == FP_REASON_DEADLINE ? lane->timer.late_ns()
+                                                            : 0;
+  event(FP_EVENT_LANE_DOWN, lane, reason, waited_ns, now);
   set_state(lane, command ? FP_LANE_DISABLED : FP_LANE_DOWN, reason, now);
   if (lanes_up() == 0 && no_lane_since_ns_ == 0) {
     no_lane_since_ns_ = now;

@@ -37,7 +37,9 @@ class StallTimer {
     uint64_t path_heard_ago_ns = UINT64_MAX;
     // The peer was pinged on this lane, and has answered on another one since.
     bool answer_due = false;
-    bool path_failed = false;     // another connection of this process has just given up this path
+    bool path_failed = false;  // another connection of this process has just given up this path
+    // How long the peer's process has taken for its last answer to a ping, on the lane that waited longest.
+    uint64_t answered_in_ns = 0;
     uint64_t chunk = UINT64_MAX;  // oldest one on the lane that is not held; UINT64_MAX: none
     uint64_t chunk_ns = 0;        // how long it should take at the lane's rate
   };
@@ -49,6 +51,7 @@ class StallTimer {
   // slept through is not the lane's fault.
   Finding update(const PathSample& sample, const Surroundings& around, uint64_t passed) {
     const uint64_t credit = std::min(passed, kMostCredit);
+    own_late_ns_ = std::max(own_late_ns_, passed - credit);
     if (sample.answers != answers_ || sample.acknowledged != acknowledged_) answered_ = sample.sent;
     answers_ = sample.answers;
     // Out of room, and not asked again since it said so.
@@ -58,20 +61,26 @@ class StallTimer {
     const bool same = sample.acknowledged == acknowledged_;
     silent_ns_ = waits && waited_ && same ? silent_ns_ + credit : 0;
     overdue_ns_ = due && due_ && same ? overdue_ns_ + credit : 0;
+    // The first look at an incarnation compares with nothing.
+    measured_ = measured_ || (looked_ && !same);
+    looked_ = true;
     waited_ = waits;
     due_ = due;
     acknowledged_ = sample.acknowledged;
+    // The kernel sends on this path but not from this socket: it is behind with its own work.
+    const bool kernel_late = stuck(sample) && around.path_heard_ago_ns < silent_ns_ / 2;
     if (around.chunk == UINT64_MAX || around.chunk != chunk_) {
       oldest_ns_ = late_ns_ = 0;
-    } else {
+    } else if (!kernel_late) {
       oldest_ns_ += credit;
       // A peer that was stopped has had no chance to deliver.
       late_ns_ = around.word_ago_ns < kWordNs ? late_ns_ + credit : 0;
     }
     chunk_ = around.chunk;
+    if (silent_ns_ == 0 && oldest_ns_ == 0) own_late_ns_ = 0;
     // Where round trips are long a silence of 8 ms is usual, and to ask about it would load a slow host further.
     suspect_ns_ = std::max(kSuspectNs, std::min(2 * sample.rtt_ns, 4 * kSuspectNs));
-    if (silent_ns_ >= alone(sample, around)) return Finding::kSilent;
+    if (silent_ns_ >= alone(sample, around) && !kernel_late) return Finding::kSilent;
     if (sample.probes >= kProbesDead && silent_ns_ > 0) return Finding::kSilent;
     auto alive_but_here = [&](uint64_t silence) {
       return around.path_heard_ago_ns >= silence / 2 && around.word_ago_ns < silence / 2;
@@ -86,6 +95,8 @@ class StallTimer {
 
   // How long bytes have waited for an acknowledgement.
   uint64_t silent_ns() const { return silent_ns_; }
+  // How long the oldest chunk has been the oldest while the peer's process was heard elsewhere.
+  uint64_t late_ns() const { return late_ns_; }
   // Suspected: the peer is asked about it over another lane.
   bool suspect() const { return silent_ns_ >= suspect_ns_ || oldest_ns_ >= 4 * suspect_ns_; }
 
@@ -97,13 +108,16 @@ class StallTimer {
       return ns == UINT64_MAX ? std::string("never") : std::to_string(ns / 1'000'000);
     };
     return std::string(kFindings[static_cast<int>(finding)]) + " (silent_ms=" + ms(silent_ns_) +
-           " overdue_ms=" + ms(overdue_ns_) + " late_ms=" + ms(late_ns_) +
+           " overdue_ms=" + ms(overdue_ns_) + " late_ms=" + ms(late_ns_) + " chunk_ms=" + ms(oldest_ns_) +
+           " deadline_ms=" + ms(deadline(around)) +
            " unacknowledged=" + std::to_string(sample.unacknowledged) +
            " unsent=" + std::to_string(sample.unsent) +
            " window=" + (sample.window_open ? "open" : "closed") +
-           " probes=" + std::to_string(sample.probes) + " rtt_us=" + std::to_string(sample.rtt_ns / 1000) +
-           " word_ms=" + ms(around.word_ago_ns) + " path_ms=" + ms(around.path_heard_ago_ns) +
-           " path_failed=" + std::to_string(around.path_failed) + ")";
+           " probes=" + std::to_string(sample.probes) + " retransmits=" + std::to_string(sample.retransmits) +
+           " rtt_us=" + std::to_string(sample.rtt_ns / 1000) + " word_ms=" + ms(around.word_ago_ns) +
+           " path_ms=" + ms(around.path_heard_ago_ns) + " path_failed=" + std::to_string(around.path_failed) +
+           " answer_due=" + std::to_string(around.answer_due) +
+           " peer_answered_in_ms=" + ms(around.answered_in_ns) + " own_late_ms=" + ms(own_late_ns_) + ")";
   }
 
   static constexpr uint64_t kSuspectNs = 8'000'000;
@@ -116,6 +130,8 @@ class StallTimer {
   static constexpr uint64_t kDelayedAck = 50'000'000;  // Linux delays one for 40 ms at most
   static constexpr uint32_t kFewPackets = 2;           // an acknowledgement of so few may be delayed
   static constexpr uint64_t kWordNs = 40'000'000;      // a peer that speaks is heard this often
+  // However long the round trips are: a path on which they have become long is better left alone (simulated: a NIC at
+  // a 25th of its speed cost its job half of the other one when this was 10 ms beyond the round trip).
   static constexpr uint64_t kSecondOpinion = 10'000'000;
   static constexpr uint64_t kMaxDeadlineNs = 200'000'000;  // with siblings there is no reason to wait longer
   static constexpr uint32_t kProbesDead = 3;               // unanswered probes of a closed window
@@ -131,12 +147,15 @@ class StallTimer {
   static bool put_off(const PathSample& sample) {
     return !stuck(sample) && (sample.few || sample.unacknowledged <= kFewPackets);
   }
-  static uint64_t beside(const PathSample& sample, const Surroundings& around) {
-    uint64_t usual = std::max(4 * sample.rtt_ns, sample.rtt_ns + 4 * sample.rtt_deviation_ns);
+  // Until something of this incarnation was acknowledged, the round trip is that of a handshake, which waited behind
+  // nothing: on a slow link what all lanes of the path send first waits longer than any timer.
+  uint64_t beside(const PathSample& sample, const Surroundings& around) const {
+    uint64_t usual = std::max(2 * sample.rtt_ns, sample.rtt_ns + 4 * sample.rtt_deviation_ns);
+    if (!measured_) usual = std::max(usual, kAloneNs);
     return std::max(around.least_ns, std::min(usual, kMaxStallNs));
   }
   // Nothing waits for a lane that carries only state frames of ours, and the peer polls it seldom.
-  static uint64_t put_off_limit(const PathSample& sample, const Surroundings& around) {
+  uint64_t put_off_limit(const PathSample& sample, const Surroundings& around) const {
     return std::max(beside(sample, around), around.chunk == UINT64_MAX ? kAloneNs : kDelayedAck);
   }
   static uint64_t deadline(const Surroundings& around) {
@@ -145,12 +164,14 @@ class StallTimer {
 
   uint64_t suspect_ns_ = kSuspectNs;
   bool waited_ = false, due_ = false;
+  bool looked_ = false, measured_ = false;
   uint64_t acknowledged_ = 0, answers_ = 0;
   uint64_t answered_ = 0;    // segments sent when the peer's kernel last answered
   uint64_t silent_ns_ = 0;   // since something waits for an acknowledgement, or the last one
   uint64_t overdue_ns_ = 0;  // the same, as long as it should come at once
   uint64_t chunk_ = UINT64_MAX;
   uint64_t oldest_ns_ = 0, late_ns_ = 0;  // of chunk_; of that, while the peer was heard
+  uint64_t own_late_ns_ = 0;  // the most that one look came too late and was not counted, since then
 };
 
 }  // namespace fabricpulse
