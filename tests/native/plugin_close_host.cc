@@ -17,10 +17,14 @@
 //   plugin_close_host LIBRARY abandon FOLDER   gives up connections to itself before it has them: by the end of their
 //                                              context, by asking no more (FABRICPULSE_PEER_TIMEOUT_S), and by an
 //                                              error of connect(); writes into `result` how many lanes are left after each
+//   plugin_close_host LIBRARY killed FOLDER    connects to a child that is killed before it is asked whether the
+//                                              connection is there; writes `result`: what connect() has returned, and
+//                                              how often the log has said why
 //
 // tests/integration/plugin/test_close.py plays them.
 #include <dirent.h>
 #include <dlfcn.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,9 +45,12 @@ namespace {
 
 constexpr size_t kBytes = 8192;
 std::string folder;
+int warnings = 0;  // what is logged by the service thread is read after it
 
 void log_line(int level, unsigned long, const char*, int, const char* format, ...) {
-  if (level <= 2) fprintf(stderr, "%s\n", format);
+  if (level > 2) return;
+  __atomic_add_fetch(&warnings, 1, __ATOMIC_SEQ_CST);
+  fprintf(stderr, "%s\n", format);
 }
 
 void write_file(const std::string& name, const std::string& text) {
@@ -241,6 +248,32 @@ int abandons(const NetV12* net, void* context) {
   return net->close_listen(listener) == kSuccess ? 0 : 5;
 }
 
+int killed(const NetV12* net) {
+  void *context = nullptr, *listener = nullptr, *out = nullptr, *unused = nullptr;
+  char handle[kHandleBytes] = {};
+  Config config{-1};
+  const pid_t child = fork();
+  if (net->init(&context, 1, &config, log_line, nullptr) != kSuccess) return 2;
+  if (child == 0) {
+    if (net->listen(context, 0, handle, &listener) != kSuccess) return 3;
+    write_file("handle", std::string(handle, sizeof(handle)));
+    pause();
+  }
+  memcpy(handle, wait_for("handle").data(), sizeof(handle));
+  if (net->connect(context, 0, handle, &out, &unused) != kSuccess || out != nullptr) return 3;
+  for (int tries = 0; tries < 10'000 && lanes() == 0; ++tries) usleep(1000);
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  Result result = kSuccess;
+  for (int tries = 0; tries < 200 && result == kSuccess && out == nullptr; ++tries) {
+    usleep(100'000);  // the service thread finds out first
+    result = net->connect(context, 0, handle, &out, &unused);
+  }
+  write_file("result", std::to_string(static_cast<int>(result)) + " " +
+                           std::to_string(__atomic_load_n(&warnings, __ATOMIC_SEQ_CST)));
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -254,6 +287,7 @@ int main(int argc, char** argv) {
   auto* net = static_cast<const NetV12*>(dlsym(library, "ncclNetPlugin_v12"));
   void* context = nullptr;
   Config config{-1};
+  if (net != nullptr && strcmp(argv[2], "killed") == 0) return killed(net);
   if (net == nullptr || net->init(&context, 1, &config, log_line, nullptr) != kSuccess) return 2;
   if (strcmp(argv[2], "receive") == 0) return receive(net, context, false);
   if (strcmp(argv[2], "truncate") == 0) return receive(net, context, true);

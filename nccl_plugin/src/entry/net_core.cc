@@ -32,11 +32,6 @@ Result guarded(F&& body) noexcept {
   return abi::kInternalError;
 }
 
-Result report(PluginEngine* engine, const std::string& text, Result result) {
-  engine->warn(text);
-  return result;
-}
-
 thread_local DeferredAcks deferred_acks;
 
 }  // namespace
@@ -125,15 +120,15 @@ Result connect(void* context, int device, void* handle, void** send_comm) {
     *send_comm = nullptr;
     if (device < 0 || static_cast<uint32_t>(device) >= made->engine->device_count())
       return abi::kInvalidArgument;
-    std::string error;
+    bool failed = false;
     Handle own;
     memcpy(&own, handle, sizeof(own));
-    auto sender = made->engine->connect(static_cast<uint32_t>(device), made->communicator, &own, &error);
+    auto sender = made->engine->connect(static_cast<uint32_t>(device), made->communicator, &own, &failed);
     memcpy(handle, &own, sizeof(own));
-    made->begun.note(own.cookie, sender != nullptr || !error.empty());
-    if (!error.empty()) {
+    made->begun.note(own.cookie, sender != nullptr || failed);
+    if (failed) {
       made->engine->give_up(own.cookie);  // NCCL has nothing that it could close
-      return report(made->engine.get(), error, abi::kRemoteError);
+      return abi::kRemoteError;
     }
     if (!sender) return abi::kSuccess;
     auto* comm = new SendComm;

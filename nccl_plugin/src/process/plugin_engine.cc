@@ -229,34 +229,35 @@ void PluginEngine::close_listener(const std::shared_ptr<Listener>& listener) {
 }
 
 std::shared_ptr<SendConnection> PluginEngine::connect(uint32_t device, uint64_t communicator, Handle* handle,
-                                                      std::string* error) {
+                                                      bool* failed) {
   size_t each = handle->v4 ? 4 : 16;
   if (handle->magic != kHandleMagic || handle->count == 0 || handle->device >= handle->count ||
       handle->count * each > sizeof(handle->addresses)) {
-    *error = "the handle does not come from this plugin; all hosts must use the same version of it";
+    warn("the handle does not come from this plugin; all hosts must use the same version of it");
+    *failed = true;
     return nullptr;
   }
-  if (handle->cookie == 0) return start_connection(device, communicator, handle, error);
+  if (handle->cookie == 0) {
+    *failed = !start_connection(device, communicator, handle);
+    return nullptr;
+  }
   auto sender =
       std::dynamic_pointer_cast<SendConnection>(connections_.find(handle->cookie, Direction::kSend));
   if (!sender) {
-    *error = "the connection that this handle began is gone";
+    warn("the connection that this handle began is gone");
+    *failed = true;
     return nullptr;
   }
   ConnectionLock locked(sender.get());
   sender->asked();
-  if (sender->broken(now())) {
-    *error = sender->lost_reason();
-    return nullptr;
-  }
-  if (!sender->ready(now())) return nullptr;
+  *failed = sender->broken(now());  // which has told the log
+  if (*failed || !sender->ready(now())) return nullptr;
   sender->hand_over();
   return sender;
 }
 
-// Always nullptr: the connection has no lane yet.
-std::shared_ptr<SendConnection> PluginEngine::start_connection(uint32_t device, uint64_t communicator,
-                                                               Handle* handle, std::string* error) {
+// False: it cannot be; the log says why.
+bool PluginEngine::start_connection(uint32_t device, uint64_t communicator, Handle* handle) {
   size_t each = handle->v4 ? 4 : 16;
   uint32_t local = nic_count(), remote = handle->count;
   PeerRoute route;
@@ -273,8 +274,8 @@ std::shared_ptr<SendConnection> PluginEngine::start_connection(uint32_t device, 
       plan_lanes({local, remote, device, handle->device, config_.max_lanes, config_.paths},
                  [&](NicPair pair) { return nics_.reaches(pair, route.nics); });
   if (lanes.empty()) {
-    *error = "no NIC of this host has an address of the same family as the peer's";
-    return nullptr;
+    warn("no NIC of this host has an address of the same family as the peer's");
+    return false;
   }
   uint64_t id = 0;
   while (id == 0) random_bytes(&id, sizeof(id));
@@ -283,7 +284,7 @@ std::shared_ptr<SendConnection> PluginEngine::start_connection(uint32_t device, 
   connections_.add(sender, std::move(route));
   handle->cookie = id;
   wake();
-  return nullptr;
+  return true;
 }
 
 void PluginEngine::close(const std::shared_ptr<Connection>& connection) {

@@ -78,9 +78,10 @@ class PluginEngine final : public ControlledPlugin, private ServiceWork {
   std::shared_ptr<RecvConnection> accept(const std::shared_ptr<Listener>& listener) {
     return connections_.accept(listener.get());
   }
-  // First call with a handle starts the connection, later ones ask for it. nullptr and no error: not yet.
+  // First call with a handle starts the connection, later ones ask for it. nullptr: not yet, or never if `failed` is
+  // set; the log then says why.
   std::shared_ptr<SendConnection> connect(uint32_t device, uint64_t communicator, Handle* handle,
-                                          std::string* error);
+                                          bool* failed);
   void close(const std::shared_ptr<Connection>& connection);
   // NCCL will not ask any more for the connection that a handle with this cookie began.
   void give_up(uint64_t cookie);
@@ -129,8 +130,7 @@ class PluginEngine final : public ControlledPlugin, private ServiceWork {
   PluginEngine(LogFunction log, const Config& config);
   bool start(std::string* error);
   bool open_listeners(std::string* error);
-  std::shared_ptr<SendConnection> start_connection(uint32_t device, uint64_t communicator, Handle* handle,
-                                                   std::string* error);
+  bool start_connection(uint32_t device, uint64_t communicator, Handle* handle);
   void publish(uint64_t now);
 
   // ---- ServiceWork ----

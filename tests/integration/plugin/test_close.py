@@ -79,6 +79,14 @@ def test_a_connection_that_is_given_up_before_it_is_there_leaves_nothing(lab: La
     assert (tmp_path / "result").read_text() == "1 0 1 0 0"
 
 
+def test_why_a_connection_never_comes_about_is_logged_once(lab: Lab, tmp_path: Path) -> None:
+    """The peer is killed before connect() has given its connection to NCCL. It was logged when it was found, and again
+    when connect() returned the error."""
+    process = play(lab, 0, "killed", tmp_path)
+    assert process.wait(30) == 0
+    assert (tmp_path / "result").read_text() == "6 1"  # ncclRemoteError
+
+
 def test_a_child_keeps_no_socket(lab: Lab, tmp_path: Path) -> None:
     """fork() without exec, as PyTorch's DataLoader does: with its parent's lanes a child would hide that a rank is
     dead. The parent's lanes work on."""
