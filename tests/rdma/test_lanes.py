@@ -38,6 +38,7 @@ pytestmark = [pytest.mark.rdma, pytest.mark.timeout(1200)]
 MIB = 1 << 20
 # The guest is slow, and slower on a busy machine: what is asserted is that it happens, not when.
 PATIENCE_S = 120.0
+RING_ARGUMENTS = ["--bytes", "1M", "--slice", "256K", "--channels", "1"]
 
 
 def connected(fleet: RdmaFleet, rail: int, **options: Any) -> Any:
@@ -168,10 +169,11 @@ def test_the_audit_sees_what_a_path_carries_by_rdma(fleet: RdmaFleet) -> None:
 
 @pytest.fixture(scope="module")
 def ring(fleet: RdmaFleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RingPair]:
-    """A ring over both rails. At its end no rank has seen an error, or a byte that is not what was sent."""
+    """A ring over both rails, and TCP over another network as the last resort. At its end no rank has seen an error, or
+    a byte that is not what was sent."""
     assert fleet.rails == 2
     with RingPair(
-        tmp_path_factory.mktemp("ring"), ["--bytes", "1M", "--slice", "256K", "--channels", "1"]
+        tmp_path_factory.mktemp("ring"), RING_ARGUMENTS, {"FABRICPULSE_LAST_RESORT": "ctl"}
     ) as pair:
         pair.until_moved(1, PATIENCE_S)
         yield pair
@@ -287,15 +289,19 @@ def test_queue_pairs_that_pass_nothing_get_no_chunk(ring: RingPair, fleet: RdmaF
 
 
 @pytest.mark.slow
-def test_a_total_outage_ends_with_the_fault(ring: RingPair, fleet: RdmaFleet) -> None:
+def test_a_total_outage_ends_with_the_fault(fleet: RdmaFleet, tmp_path: Path) -> None:
     """Both rails dead until neither rank has a lane in either direction: no error, and the job goes on."""
-    ring.until(lambda: ring.up(0) and ring.up(1), PATIENCE_S)
-    with both_rails_dead(fleet):
-        ring.until(
-            lambda: all(lane["state"] not in UP for way in ("send", "receive") for lane in ring.lanes(way)),
-            PATIENCE_S,
-        )
-    ring.until_moved(2 * MIB, PATIENCE_S)
+    with RingPair(tmp_path, RING_ARGUMENTS, port=7002) as ring:
+        ring.until(lambda: ring.up(0) and ring.up(1), PATIENCE_S)
+        with both_rails_dead(fleet):
+            ring.until(
+                lambda: all(
+                    lane["state"] not in UP for way in ("send", "receive") for lane in ring.lanes(way)
+                ),
+                PATIENCE_S,
+            )
+        ring.until_moved(2 * MIB, PATIENCE_S)
+        ring.finish(PATIENCE_S)
 
 
 @pytest.mark.slow
@@ -307,31 +313,22 @@ def test_an_address_that_goes_and_comes_has_another_gid_index(ring: RingPair, fl
     ring.until(lambda: ring.up(1), PATIENCE_S)
 
 
-def test_a_tcp_lane_is_the_last_resort(fleet: RdmaFleet, tmp_path: Path) -> None:
+def test_a_tcp_lane_is_the_last_resort(ring: RingPair, fleet: RdmaFleet) -> None:
     """Both rails dead and TCP over another network left: the job goes on there, says so, and comes back."""
-    with RingPair(
-        tmp_path,
-        ["--bytes", "64K", "--slice", "64K", "--channels", "1"],
-        {"FABRICPULSE_LAST_RESORT": "ctl"},
-        port=7002,
-    ) as ring:
-        ring.until_moved(1, PATIENCE_S)
-        ring.until(lambda: ring.up(0) and ring.up(1), PATIENCE_S)
-        ring.until(
-            lambda: {lane["state"] for lane in ring.lanes() if lane["device"] == "ctl"} == {"spare"},
-            PATIENCE_S,
-        )
-        with both_rails_dead(fleet):
-            ring.until(ring.on_last_resort, PATIENCE_S)
-            ring.until_moved(MIB // 4, PATIENCE_S)
-            lanes = ring.lanes()
-        carries = [lane for lane in lanes if lane["state"] == "last_resort"]
-        assert {(lane["device"], lane["transport"]) for lane in carries} == {("ctl", "tcp")}
-        assert not [lane for lane in lanes if lane["device"] != "ctl" and lane["state"] == "up"]
-        ring.until(lambda: not ring.on_last_resort() and ring.up(0), PATIENCE_S)
+    ring.until(lambda: ring.up(0) and ring.up(1), PATIENCE_S)
+    ring.until(
+        lambda: {lane["state"] for lane in ring.lanes() if lane["device"] == "ctl"} == {"spare"}, PATIENCE_S
+    )
+    with both_rails_dead(fleet):
+        ring.until(ring.on_last_resort, PATIENCE_S)
         ring.until_moved(MIB // 4, PATIENCE_S)
-        assert "FABRICPULSE_LAST_RESORT" in ring.said()
-        ring.finish(PATIENCE_S)
+        lanes = ring.lanes()
+    carries = [lane for lane in lanes if lane["state"] == "last_resort"]
+    assert {(lane["device"], lane["transport"]) for lane in carries} == {("ctl", "tcp")}
+    assert not [lane for lane in lanes if lane["device"] != "ctl" and lane["state"] == "up"]
+    ring.until(lambda: not ring.on_last_resort() and ring.up(0), PATIENCE_S)
+    ring.until_moved(MIB // 4, PATIENCE_S)
+    assert "FABRICPULSE_LAST_RESORT" in ring.said()
 
 
 @pytest.mark.slow

@@ -73,7 +73,8 @@ def play(
     whole_rail: int | None = None,
     going: Callable[[], bool] | None = None,
 ) -> list[str]:
-    """Plays `count` random faults, several at a time; returns what was done. All are healed at the end.
+    """Plays `count` random faults, several at a time; returns what was done, and when (CLOCK_MONOTONIC). In the
+    end all are healed.
 
     Kinds: link down, administratively down, one-way and two-way black hole, 30 % loss, throttle, MTU black hole, an
     address that is gone, a firewall that rejects, all NICs of one host at once, one NIC twice in a row, a stopped peer,
@@ -128,9 +129,9 @@ def play(
             time.sleep(0.01)  # all may be busy for a while
             undo(time.monotonic())
             continue  # has a fault already: another one is drawn in its place
-        story.append(f"{kind} {nic!r}")
         # The lengths of faults and pauses are drawn, not waited for: what meets what is the test.
         lasts_s = dice.uniform(0.05, min(LONGEST_S.get(kind, 1.0), longest_s))
+        story.append(f"{time.monotonic():.3f} {kind} {nic!r} for {lasts_s:.2f} s")  # as the hosts' logs
         if kind == "stop":
             rank.process.suspend()
             time.sleep(lasts_s)

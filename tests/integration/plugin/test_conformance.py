@@ -1,6 +1,6 @@
 """The plugin through every version of the interface, by numbered messages of random sizes and content.
 
-All pairs of values of two factors occur; FABRICPULSE_CONFORMANCE=full runs all 6,636 combinations instead, and
+All pairs of values of two factors occur; FABRICPULSE_CONFORMANCE=full runs all 5,880 combinations instead, and
 FABRICPULSE_CONFORMANCE=random:COUNT:SEED that many of them.
 """
 
@@ -37,8 +37,8 @@ class Case:
         return int(self.sizes.split("-")[1])
 
     def fits(self) -> bool:
-        """Whether the buffers of one rank stay within 512 MiB (NCCL has no more under way either)."""
-        return 2 * self.channels * self.depth * self.most <= 512 * MIB
+        """Whether the buffers of one rank stay within 128 MiB: to fill and to compare them is most of the work."""
+        return 2 * self.channels * self.depth * self.most <= 128 * MIB
 
     def arguments(self) -> list[str]:
         """Of fabricpulse-ring, some 16 MiB in all, but at least two messages a channel."""
@@ -56,7 +56,7 @@ FACTORS: dict[str, list[object]] = {
     "abi": ["v6", "v7", "v8", "v9", "v10", "v11", "v12"],
     "nics": [1, 2, 3, 8],
     "channels": [1, 2, 5, 16],
-    "sizes": ["0-0", "0-64", "1-16385", f"65535-{MIB + 1}", f"0-{4 * MIB}", f"{64 * MIB}-{64 * MIB}"],
+    "sizes": ["0-0", "0-64", "1-16385", f"65535-{MIB + 1}", f"0-{4 * MIB}", f"{16 * MIB}-{16 * MIB}"],
     "depth": [1, 4, 8, 32],
     "order": ["turns", "one-by-one", "backwards"],
 }
@@ -132,8 +132,13 @@ def test_all_pairs_are_covered() -> None:
     assert {field.name for field in fields(Case)} == set(FACTORS)
 
 
-@pytest.mark.parametrize("sizes", ["0-64", f"{MIB}-{MIB}", f"{4 * MIB}-{4 * MIB}"])
-@pytest.mark.parametrize("abi", FACTORS["abi"])
+@pytest.mark.parametrize(
+    ("abi", "sizes"),
+    [
+        *itertools.product(("v6", "v12"), ("0-64", f"{4 * MIB}-{4 * MIB}")),
+        *((abi, f"{MIB}-{MIB}") for abi in FACTORS["abi"]),
+    ],
+)
 def test_abort_mid_flight(conformance_lab: Lab, abi: str, sizes: str) -> None:
     """All connections closed with messages under way: no call fails, nothing hangs, nothing wrong was delivered."""
     arguments = ["--abi", abi, "--channels", "4", "--depth", "4", "--stream", sizes, "--abort-ms", "100"]
