@@ -16,6 +16,8 @@ from fabricpulse.rules.perses_parts import (
 
 # What an override says of an axis; a table has none.
 _OF_AXES = ("min", "custom.scaleDistribution")
+# The schema of 0.54 refuses a range without a lower end.
+_ANY = 1e300
 
 
 def table(panel: Json, where: str) -> Drawn:
@@ -227,7 +229,7 @@ def _levels(thresholds: Json, unit: str, where: str) -> list[Json]:
         for value, color in reversed(steps)
     ]
     least = steps[0][0]
-    condition = {"kind": "Range", "spec": {"max": least}}
+    condition = {"kind": "Range", "spec": {"min": -_ANY, "max": least}}
     return [*above, {"condition": condition, "text": f"< {least:g}{sign}", "backgroundColor": beneath}]
 
 

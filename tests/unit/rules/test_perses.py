@@ -134,6 +134,9 @@ def test_forms_are_those_of_perses(file: str) -> None:
             assert value in UNITS
         if name == "url":
             assert "__value" not in value
+        if name == "condition" and value["kind"] == "Range":
+            # The schema compares both ends, so that one without the lower is refused.
+            assert "min" in value["spec"]
     for panel in drawn(file):
         assert panel["plugin"]["kind"] in ("TimeSeriesChart", "StatChart", "StatusHistoryChart", "Table")
         assert {query["spec"]["plugin"]["kind"] for query in panel["queries"]} == {
@@ -221,7 +224,7 @@ def test_levels() -> None:
         ("NO DATA", COLORS["purple"], {"value": "NaN"}),
         ("≥ 0.001 s", COLORS["red"], {"min": 0.001}),
         ("≥ 0.0002 s", COLORS["yellow"], {"min": 0.0002}),
-        ("< 0.0002 s", COLORS["green"], {"max": 0.0002}),
+        ("< 0.0002 s", COLORS["green"], {"min": -1e300, "max": 0.0002}),
     ]
 
 
