@@ -27,7 +27,8 @@ from tests.bench.rows import cpu_seconds
 from tests.bench.rules_fleet import PaperFleet
 from tests.fixtures.ports import reserved_port
 from tests.fixtures.waiting import wait_for
-from tests.unit.rules.mutation import name_of, seconds
+from tests.unit.rules.mutation import seconds
+from tests.unit.rules.needed_rules import name_of
 
 SCRAPE_S = 15
 # A chunk of the head has 120 samples, which are read from its beginning: half of one is what a query meets on average.

@@ -8,7 +8,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from tests.unit.rules.mutation import Mutant, Rule, Trial, groups, mutants, name_of
+from tests.unit.rules.mutation import Mutant, Trial, groups, mutants
+from tests.unit.rules.needed_rules import Rule, name_of
 from tests.unit.rules.test_promtool import PROMTOOLS
 
 ROOT = Path(__file__).parents[3]
