@@ -34,7 +34,7 @@ from fabricpulse.diagnosis.messages import (
     pack_delays,
 )
 from fabricpulse.mesh.command import command
-from fabricpulse.placement.places import PlacesFile, directory, places
+from fabricpulse.placement.places import PlacesFile, declarations, places
 
 HOSTS = 18
 
@@ -171,7 +171,7 @@ def test_from_no_data_to_the_tree_and_back(url: str, tmp_path: Path) -> None:
             assert ElementTree.fromstring(show(url, form)).tag.endswith(form)  # noqa: S314 - our own
         file = tmp_path / "places.yaml"
         file.write_text(show(url, "places"))
-        found = places(directory(load_config(file, PlacesFile)), [], 8)
+        found = places(declarations(load_config(file, PlacesFile)), [], 8)
         assert hosts.groups({place.host: place.leaves[0] for place in found}) == hosts.true
 
         hosts.silent = True

@@ -4,7 +4,6 @@ import concurrent.futures
 import os
 import random
 import signal
-import subprocess
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -14,7 +13,7 @@ import psycopg
 import pytest
 from tests.fixtures.ports import reserved_port
 from tests.fixtures.postgres import postgres_server
-from tests.fixtures.remediation_stack import Stack, alert, request, webhook
+from tests.fixtures.remediation_stack import Process, Stack, alert, request, webhook
 from tests.fixtures.waiting import wait_for
 
 from fabricpulse.core.errors import UserError
@@ -157,7 +156,7 @@ class Pair:
     def __init__(self, stack: Stack, url: str, lease_s: float) -> None:
         self.stack = stack
         self.ports = [stack.receiver_port, reserved_port()]
-        self.processes: list[subprocess.Popen[bytes]] = []
+        self.processes: list[Process] = []
         self._config = {"journal": url, "lease_s": lease_s}
         for index in (0, 1):
             self.processes.append(self._start(index))
@@ -165,7 +164,7 @@ class Pair:
         stack.start_plugin()
         stack.start_agent(config={"receiver": ",".join(f"http://127.0.0.1:{port}" for port in self.ports)})
 
-    def _start(self, index: int) -> subprocess.Popen[bytes]:
+    def _start(self, index: int) -> Process:
         self.stack.receiver_port = self.ports[index]
         self.stack.start_receiver(self._config)
         assert self.stack.receiver is not None
