@@ -13,6 +13,16 @@ def test_a_recorded_wire_is_followed_at_every_load() -> None:
     assert follower.outside == 0
 
 
+def test_one_measurement_far_aside_at_load_is_no_change_of_the_rate() -> None:
+    """90/40, 10 ns stamps: two wires on which fast packets that were slow have once turned the rate by some 100 ppb."""
+    errors = []
+    for seed in (5, 9):
+        follower = Follower()
+        errors += [follower.errors(this) for this in simulated(seed, (0.9, 0.4))][10:]
+        assert follower.outside == 0
+    assert np.sqrt(np.mean(np.concatenate(errors) ** 2)) <= 30
+
+
 def test_the_bound_holds_where_the_rate_drifts_faster_than_a_line_can_follow() -> None:
     """1 ppm/s on a path so short that no line lies between the packets of a window: 8 fits of 31 once broke it. The
     filter follows from the third round on; its first step once went the wrong way.

@@ -38,8 +38,9 @@ from fabricpulse.clocksync.edge.line_state import LineState, Measured
 # A measurement that contradicts the filter by so many standard deviations, and ns, means that a clock has changed.
 _GATE_SIGMAS, _GATE_NS = 8.0, 20_000.0
 # A measurement off by so many standard deviations, the filter's error taken as at least so many ns, counts as one off
-# by that much only; several in a row on one side tell that the rate has changed.
-_ASIDE_SIGMAS, _ASIDE_NS, _ASIDE = 3.0, 20.0, 2
+# by that much only; so many in a row on one side tell that the rate has changed. One that is off by twice as much
+# counts for two, and no more: what load does to a single one has no limit.
+_ASIDE_SIGMAS, _ASIDE_NS, _ASIDE, _MOST_ASIDE = 3.0, 20.0, 3, 2
 # How much less offset, rate and drift are then known, in squares of what the measurement is off by. A rate, or drift,
 # that changed so many seconds ago has moved the offset, or both, since: they are off together. Were they taken for
 # independent, a measurement before the end of the round would turn the rate the wrong way.
@@ -165,8 +166,7 @@ class EdgeFilter:
         spread = math.sqrt(variance)
         if abs(innovation) > _GATE_SIGMAS * spread + _GATE_NS:
             return True
-        # A measurement that is off by twice as much counts for two.
-        by = int(abs(innovation) / (_ASIDE_SIGMAS * math.hypot(spread, _ASIDE_NS)))
+        by = min(int(abs(innovation) / (_ASIDE_SIGMAS * math.hypot(spread, _ASIDE_NS))), _MOST_ASIDE)
         side = by if innovation > 0 else -by
         self._aside = side if self._aside * side <= 0 else self._aside + side
         if abs(self._aside) >= _ASIDE:
