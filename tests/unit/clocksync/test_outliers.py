@@ -144,6 +144,17 @@ def test_a_host_behind_a_long_queue_is_not_named(queue_ns: float) -> None:
     assert faulty_hosts(12, i, j, residual_ns, unsaid_ns) == [3]
 
 
+def test_a_host_with_one_edge_that_hides_nothing_has_no_queue() -> None:
+    """Its stamps are late by 20 us on one edge, by 40 us on another, and right on the third. Each edge that is off
+    hides as much as it is off by, as behind a queue; but that would be before all of them.
+    """
+    i, j = np.array([0, 0, 0, 1, 1, 2]), np.array([1, 2, 3, 2, 3, 3])
+    late_ns = np.array([0.0, 1e4, 0.0, 0.0, 0.0, 2e4])
+    noise_ns = np.array([0.0, 10.0, 20.0, 40.0, 5.0, 30.0])
+    limits_ns = outlier_limits_ns(4, i, j, late_ns + noise_ns, 1_700 + late_ns + noise_ns)
+    assert faulty_hosts(4, i, j, late_ns + noise_ns, limits_ns) == [2]
+
+
 def test_typical_size_errors_are_those_of_most_edges_or_of_those_that_agree() -> None:
     """Of normal errors the median; where more than half are far off, what is typical_size of the others."""
     rng = np.random.default_rng(1)

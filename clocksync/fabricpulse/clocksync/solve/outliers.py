@@ -20,6 +20,9 @@ HOLD_S = 60.0
 _JUMP_NS = 50_000.0
 # An edge that is off by more than this many times the usual residual, and this many ns, does not fit.
 _OUTLIER_SCALE, _OUTLIER_NS = 6.0, 300.0
+# Of the queues that all packets of one direction wait in, before one host, the longest is at most so many times the
+# shortest, as the fastest packets tell them.
+_UNEVEN_QUEUES = 4.0
 # With two hosts the faulty one cannot be identified.
 _FEWEST_HOSTS = 3
 # A host is judged by at least so many edges, and named when more than this share does not fit.
@@ -45,14 +48,16 @@ def outlier_limits_ns(
     """Of each edge: one with a larger residual does not fit; others as in faulty_hosts. bound_ns : what each can hide.
 
     A queue that all packets of one direction wait in makes that larger than others', and the residual, too: stamps are
-    right. Where all edges of a host have such queues, it may have been placed wrong by the least of them.
+    right. Where all edges of a host have such queues, it may have been placed wrong by the least of them. A host one of
+    whose edges hides nothing has no such queue: what makes others hide more is on their ways, or its stamps are late.
     """
     limit_ns = max(_OUTLIER_NS, _OUTLIER_SCALE * typical_size(np.abs(residual_ns)))
     queue_ns: Floats = np.maximum(bound_ns - np.median(bound_ns), 0.0)
-    misplaced_ns = np.full(hosts, np.inf)
+    least_ns = np.full(hosts, np.inf)
     for ends in i, j:
-        np.minimum.at(misplaced_ns, ends, queue_ns)
-    limits_ns: Floats = limit_ns + queue_ns + misplaced_ns[i] + misplaced_ns[j]
+        np.minimum.at(least_ns, ends, queue_ns)
+    misplaced_ns: Floats = least_ns[i] + least_ns[j]
+    limits_ns: Floats = limit_ns + misplaced_ns + np.minimum(queue_ns, _UNEVEN_QUEUES * misplaced_ns)
     return limits_ns
 
 
