@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.unit.clocksync.reporting_fleet import ReportingFleet
 
 from fabricpulse.clocksync.clock.cross_timestamp import CrossTimestamp
 from fabricpulse.clocksync.clock.fleet_clock import FleetClock, FleetClockParameters
@@ -173,3 +174,14 @@ def test_utc_of_an_old_report_is_as_unsure_as_its_rate() -> None:
     reported = RoundInput.from_reports(rows, 2.0, 0.0, utc.rate_ppb, utc.off_ppb)
     hosts = reported.hosts(reported.host_ns + 3 * S, 250.0)
     assert hosts.anchor_bound_ns[0] == pytest.approx(1_000 + 150_000)
+
+
+def test_a_report_that_is_used_again_takes_nothing_from_what_was_known() -> None:
+    """Three anchors are not heard for two rounds: UTC goes on at the rate that their reports have told."""
+    fleet = ReportingFleet(anchors=dict.fromkeys(("h02", "h03", "h04"), (0, 100)))
+    fleet.run(8)
+    before = fleet.bound_ns("h00")
+    fleet.silent = set(fleet.anchors)
+    for second in (1, 2):
+        fleet.run()
+        assert fleet.bound_ns("h00") <= before + 500 * second

@@ -81,8 +81,9 @@ def _limits(
     mean = (rows["anchor_ns"] - columns["anchor_ref_ns"][slots]).astype(np.float64) / span * 1e9
     half = np.where(np.isfinite(span), off / span * 1e9, np.inf)
     low, high = np.maximum(low, mean - half), np.minimum(high, mean + half)
-    # Where no rate fits, the anchor has lied once, or does now.
-    begins = ~follows | (low > high)
+    # Where no rate fits, the anchor has lied once, or does now. One that is heard too soon, or was not heard again,
+    # says nothing of what was known.
+    begins = (told & ~follows) | ~rows["anchored"] | (low > high)
     low, high = np.where(begins, -FREE_PPB, low), np.where(begins, FREE_PPB, high)
     columns["anchor_low_ppb"][slots], columns["anchor_high_ppb"][slots] = low, high
     surer = _SURER * bound < columns["anchor_ref_bound_ns"][slots]

@@ -89,6 +89,7 @@ class Columns:
         self.at[slot] = np.zeros((), COLUMNS)
         self.held_out[slot] = 0.0
         self.at["bound_ns"][slot] = self.at["anchor_rate_ppb"][slot] = np.nan
+        self.at["anchor_low_ppb"][slot], self.at["anchor_high_ppb"][slot] = -np.inf, np.inf
         for name in ("placed_s", "stepped_s", "jumped_s", "outlying_s", "utc_s"):
             self.at[name][slot] = -np.inf
         self.at["info"][slot] = self.at["told"][slot] = -1
