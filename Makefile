@@ -12,7 +12,7 @@ NAME ?=
 
 NATIVE := CMakeLists.txt $(shell find cmake core exporters nccl_plugin verbs_interposer clocksync -name CMakeLists.txt -o -name '*.cmake' -o -name '*.cc' -o -name '*.h' -o -name '*.c')
 
-.PHONY: help build demo test test-slow test-all test-again quickcheck lint format rules docs bench wheel wheel-test clean
+.PHONY: help build demo test test-slow test-all test-again quickcheck lint format rules docs pictures bench wheel wheel-test clean
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -82,6 +82,9 @@ docs: $(STAMP) ## Render docs/metrics.md, docs/configuration.md, docs/checks, do
 	$(BIN)/python -m fabricpulse.core.reference docs
 	$(BIN)/python -m fabricpulse.audit.reference docs/checks
 	$(BIN)/python -m fabricpulse.why.pages docs/causes
+
+pictures: $(STAMP) ## Draw the dashboards by the Grafana at GRAFANA_URL, with the data of PROMETHEUS_URL
+	$(BIN)/python -m tests.pictures.dashboards $(ARGS)
 
 bench: $(STAMP) ## Run a benchmark, NAME=mesh; one JSON object a line
 	@test -n "$(NAME)" || { echo "make bench: say which, NAME=one of:" $$(cd tests/bench && ls bench_*.py | sed 's/bench_//; s/\.py//'); exit 2; }

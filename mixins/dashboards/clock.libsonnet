@@ -53,11 +53,11 @@ local signals = import '../signals.libsonnet';
             g.query('sum by (status) (%s)' % host.series('fabricpulse_clock_status'), '{{status}}'),
           ]),
         ]),
-        g.row('What spoils it', [
+        g.row('Causes of lost accuracy', [
           g.timeseries('Steps of host clocks', 'Per five minutes. Fleet time does not notice them; whatever else uses CLOCK_REALTIME does.', 'short', [
             g.query(events('host_steps_total', 'instance'), '{{instance}}'),
           ]),
-          g.timeseries('Fleet time found wrong', 'How often it was set anew, by what told; per five minutes.', 'short', [
+          g.timeseries('Fleet time found wrong', 'How often it was set anew, by what detected it; per five minutes.', 'short', [
             g.query(events('contradictions_total', 'instance, source'), '{{instance}} {{source}}'),
           ]),
           g.timeseries('Edges by quality', 'Of the fits of the last round, over all hosts.', 'short', [

@@ -45,9 +45,9 @@ local signals = import '../signals.libsonnet';
         ]),
         g.row('NICs', [
           g.stateTimeline(
-            'NICs that were not well',
+            'NICs with faults',
             'The thirty NICs that were disconnected or flapping most within the time range. Green: connected. Orange: connected, and lost the fabric within the last minute. Red: disconnected.',
-            [g.query(
+            g.query(
               // 0 disconnected, 1 connected, 2 connected after a disconnect in the last minute.
               '(%s + (%s > bool 0) * %s) %s' % [
                 s.series('fabricpulse_nic_connected'),
@@ -56,7 +56,8 @@ local signals = import '../signals.libsonnet';
                 g.troubled(config, s, 30),
               ],
               '{{instance}} {{device}}'
-            )],
+            ),
+            s.series('fabricpulse_nic_connected'),
             {
               '0': { text: 'disconnected', color: 'red' },
               '1': { text: 'connected', color: 'green' },

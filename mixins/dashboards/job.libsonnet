@@ -32,14 +32,15 @@ local signals = import '../signals.libsonnet';
           g.stateTimeline(
             'Lanes that were out of service',
             'Whether the job uses a NIC; the twenty NICs that it did not use for longest in the range. Red: taken out or down, the others carry its share.',
-            [g.query(
+            g.query(
               '%(state)s and on (%(c)s, %(nic)s) bottomk(20, min by (%(c)s, %(nic)s) (avg_over_time(%(state)s[$__range] @ end())) < 1)' % {
                 state: s.series('fabricpulse_lane_state'),
                 c: config.clusterLabel,
                 nic: nic,
               },
               '{{workload}} {{instance}} {{device}}'
-            )],
+            ),
+            s.series('fabricpulse_lane_state'),
             { '0': { text: 'out of service', color: 'red' }, '1': { text: 'in service', color: 'green' } }
           ),
           g.timeseries('Failovers', 'How often traffic was moved away from a NIC, per five minutes; the twenty NICs with most in the range.', 'short', [

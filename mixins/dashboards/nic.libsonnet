@@ -33,12 +33,13 @@ local signals = import '../signals.libsonnet';
           g.stat('Ports down', 'Ports that are not active.', 'short', [
             g.query('count(%(port)s == 0) or 0 * count(%(port)s)' % { port: port }, instant=true),
           ], [{ color: 'green', value: 0 }, { color: 'red', value: 1 }]),
-          g.stateTimeline('Ports that were down', 'The twenty ports that were not active for longest in the range. Red: not active.', [
+          g.stateTimeline(
+            'Ports that were down',
+            'The twenty ports that were not active for longest in the range. Red: not active.',
             g.query('%(port)s and on (%(c)s, instance, device, port) bottomk(20, avg_over_time(%(port)s[$__range] @ end()) < 1)' % { port: port, c: config.clusterLabel }, legend + ' {{port}}'),
-          ], {
-            '0': { text: 'down', color: 'red' },
-            '1': { text: 'active', color: 'green' },
-          }),
+            port,
+            { '0': { text: 'down', color: 'red' }, '1': { text: 'active', color: 'green' } }
+          ),
           g.timeseries('Link drops', 'How often a link went down, per five minutes; exact, from the kernel; the twenty that did most often in the range.', 'short', [
             g.query(g.rising(config, s.linkDowns('5m'), s.series('fabricpulse_nic_port_down_transitions_total'), 'instance, device'), legend + ' {{port}}'),
           ]),

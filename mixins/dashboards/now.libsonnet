@@ -42,7 +42,7 @@ local signals = import '../signals.libsonnet';
           g.stat('NICs flapping', 'NICs that lost the fabric %d times or more within %s.' % [config.flapThreshold, config.flapWindow], 'short', [
             g.query(counted(flapping, s.nicConnected), instant=true),
           ], bad),
-          g.stat('Networks with slow delay', 'Networks with a NIC whose 99th percentile of one-way delay is above %g s.' % config.sloOwdSeconds, 'short', [
+          g.stat('Slow networks', 'Networks with a NIC whose 99th percentile of one-way delay is above %g s.' % config.sloOwdSeconds, 'short', [
             g.query(counted('max by (network) (%s) > %g' % [owd, config.sloOwdSeconds], owd), instant=true),
           ], bad),
           g.stat('Flows contended', 'Flows of jobs that are held up in a queue while their siblings are not.', 'short', [
@@ -64,7 +64,7 @@ local signals = import '../signals.libsonnet';
             config.runbookURLPattern
           ),
           g.matrix(
-            'Hosts with trouble by network',
+            'NICs of hosts with faults',
             'Only hosts with a NIC that is disconnected or flapping.',
             'none',
             g.query('max by (instance, network) (%(state)s) and on (instance) max by (instance) (%(state)s) != 1' % { state: state } +
@@ -74,12 +74,13 @@ local signals = import '../signals.libsonnet';
             states=states
           ) { width:: 12, height:: 8 },
           g.stateTimeline(
-            'NICs that were not well',
+            'NICs with faults',
             'Green: connected. Orange: flapping. Red: disconnected. The fifteen NICs that flapped most or were disconnected for longest within the time range.',
-            [g.query(
+            g.query(
               '%s %s' % [state, g.troubled(config, s, 15)],
               '{{instance}} {{device}}'
-            )],
+            ),
+            s.series('fabricpulse_nic_connected'),
             states
           ) { width:: 12, height:: 8 },
           g.matrix(

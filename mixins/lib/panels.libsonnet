@@ -51,7 +51,8 @@
 
   // A number. thresholds: [{ color, value }]; below the first, and without data, there is no colour of a state.
   stat(title, description, unit, queries, thresholds)::
-    panel('stat', title, description, unit, queries) {
+    // A count is shown as it is: `short` would make 1.02 K of 1,024 NICs.
+    panel('stat', title, description, if unit == 'short' then 'none' else unit, queries) {
       width:: 4,
       height:: 4,
       fieldConfig+: { defaults+: {
@@ -67,9 +68,12 @@
       },
     },
 
-  // States over time, one line a series, as long as they last. states: { '0': { text, color } }.
-  stateTimeline(title, description, queries, states)::
-    panel('state-timeline', title, description, 'none', queries) {
+  // States over time, one line a series, as long as they last. states: { '0': { text, color } }, 1 being the good one.
+  // query: what had a fault. measured: the series that it chooses from. Where it chooses none, a line says so, if anything
+  // was measured; Grafana would say of an answer without series that "data does not have a time field".
+  stateTimeline(title, description, query, measured, states)::
+    local none = $.query('0 * count(%s) + 1 unless on () (%s)' % [measured, query.expr], 'no fault');
+    panel('state-timeline', title, description, 'none', [query, none]) {
       width:: 24,
       height:: 10,
       // More points than pixels make Grafana refuse the panel.
@@ -147,7 +151,7 @@
           matcher: { id: 'byRegexp', options: corner },
           properties: [
             { id: 'custom.cellOptions', value: { type: 'auto' } },
-            { id: 'displayName', value: row },
+            { id: 'displayName', value: if row == 'instance' then 'host' else row },
           ],
         }],
       },
@@ -174,7 +178,7 @@
           {
             matcher: { id: 'byName', options: 'severity' },
             properties: [
-              { id: 'custom.width', value: 80 },
+              { id: 'custom.width', value: 100 },
               { id: 'custom.cellOptions', value: { type: 'color-background' } },
               {
                 id: 'mappings',

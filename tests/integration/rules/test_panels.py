@@ -275,8 +275,15 @@ def queries_of_perses() -> Iterator[Any]:
 @pytest.mark.prometheus
 @pytest.mark.parametrize(("expression", "legend"), list(queries()))
 def test_panel(prometheus: Prometheus, expression: str, legend: str) -> None:
-    """The panel's query brings series, and they have the labels that its legend names."""
+    """The panel's query brings series, and they have the labels that its legend names. One that says that nothing has a
+    fault brings none here, where something has, and would if nothing had.
+    """
     result = prometheus.query(interpolated(expression))
+    if legend == "no fault":
+        assert not result
+        measured, _, faults = expression.partition(" unless on () ")
+        assert prometheus.query(interpolated(faults))
+        result = prometheus.query(interpolated(measured))
 
     assert result
     for label in re.findall(r"{{(\w+)}}", legend):
