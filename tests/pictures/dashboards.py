@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -165,6 +166,7 @@ async def browser(session: aiohttp.ClientSession) -> AsyncIterator[Tab]:
             f"--user-data-dir={folder}",
             "about:blank",
             stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
         )
         try:
             assert process.stderr is not None
@@ -180,7 +182,8 @@ async def browser(session: aiohttp.ClientSession) -> AsyncIterator[Tab]:
             async with session.ws_connect(target["webSocketDebuggerUrl"], max_msg_size=0) as socket:
                 yield Tab(socket)
         finally:
-            process.kill()
+            # Its children hold the pipe open as long as they live.
+            os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
 
 
