@@ -292,6 +292,7 @@ def test_queue_pairs_that_pass_nothing_get_no_chunk(ring: RingPair, fleet: RdmaF
 def test_a_total_outage_ends_with_the_fault(fleet: RdmaFleet, tmp_path: Path) -> None:
     """Both rails dead until neither rank has a lane in either direction: no error, and the job goes on."""
     with RingPair(tmp_path, RING_ARGUMENTS, port=7002) as ring:
+        ring.until_moved(1, PATIENCE_S)
         ring.until(lambda: ring.up(0) and ring.up(1), PATIENCE_S)
         with both_rails_dead(fleet):
             ring.until(
