@@ -36,7 +36,7 @@ def judge_ports(done: Iterable[Transferred]) -> list[Measurement]:
         way = tries[0].way
         ends = (way.network, *way.source, *way.target)
         for kind, (value, ok, ports) in (("ecmp_loss", _loss(tries)), ("ecmp_delay", _delay(tries))):
-            found.append(Measurement(kind, *ends, value, ok, len(tries), detail=_told(ports)))  # type: ignore[arg-type]
+            found.append(Measurement(kind, *ends, value, ok, len(tries), detail=_describe(ports)))  # type: ignore[arg-type]
     return sorted(found)
 
 
@@ -109,7 +109,7 @@ def _delay(tries: Sequence[Transferred]) -> PortResult:
     return max(excess.values()) + (LATE_S if bad else 0.0), not bad, bad
 
 
-def _told(ports: Sequence[tuple[int, int]]) -> str:
+def _describe(ports: Sequence[tuple[int, int]]) -> str:
     if not ports:
         return ""
     return clip(", ".join(str(port) for port, _ in ports) + f" to {ports[0][1]}")

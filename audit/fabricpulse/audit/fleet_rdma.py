@@ -56,7 +56,7 @@ class RdmaTests:
                 break
             await self._all("RDMA writes again", sorted(further))
         found, self.notes = judge_rdma(self._done, rate)
-        self._tell_unfinished(found)
+        self._report_unfinished(found)
         return found
 
     async def _all(self, what: str, ways: Sequence[Ends]) -> None:
@@ -105,7 +105,7 @@ class RdmaTests:
         ask = self._fleet.ask
         return await ask(self._client, source[0], RDMA_SEND_PATH, request, RdmaResult, patience_s)
 
-    def _tell_unfinished(self, found: Iterable[Measurement]) -> None:
+    def _report_unfinished(self, found: Iterable[Measurement]) -> None:
         """A NIC of which nothing is known by RDMA is untested; of one that has other tests it is a note."""
         known = {nic for m in found for nic in ends_of(m)}
         rest = []

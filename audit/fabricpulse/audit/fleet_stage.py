@@ -23,7 +23,7 @@ from fabricpulse.core.web.client_config import HttpClientConfig
 
 # An agent that has not answered so often in succession is given up.
 MOST_SILENT = 2
-# How often who is waited for is told, and from when on a test is, seconds.
+# Interval at which the hosts still waited for are printed, and from when on a test is, seconds.
 TELL_S, SLOW_S = 1.0, 4.0
 # An agent may wait for the transfer before it to be over, and looks for a job, before it agrees to receive.
 RECEIVE_S = 15.0

@@ -102,7 +102,7 @@ class FleetTransfers:
             found, notes = judge(self._done, wanted.rate_bps, fleet.leaves)
             found += self._of_ports(before)
             self.notes += notes
-            self._tell_unfinished(found)
+            self._report_unfinished(found)
             self._checkpoint(found)
             if wanted.duplex:
                 duplex = DuplexTests(client, fleet, wanted)
@@ -150,7 +150,7 @@ class FleetTransfers:
         now = time.monotonic()
         self._next_checkpoint = now + max(CHECKPOINT_S, 20 * (now - begun))
 
-    def _tell_unfinished(self, found: Iterable[Measurement]) -> None:
+    def _report_unfinished(self, found: Iterable[Measurement]) -> None:
         """A NIC of which nothing is known is untested; of one that has other tests it is a note."""
         known = {nic for m in found for nic in ends_of(m)}
         rest = []

@@ -40,9 +40,11 @@ def node_labels(run: Run) -> list[NodeLabel]:
         errors = [f for f in own if f.severity == "error" and f.check not in NOT_KNOWN and not f.suspects]
         doubts = [f for f in own if f.check in NOT_KNOWN or (f.suspects and f.severity == "error")]
         if errors:
-            found.append(NodeLabel(host, "failed", _told(errors)))
+            found.append(NodeLabel(host, "failed", _describe(errors)))
         elif doubts or host not in heard:
-            found.append(NodeLabel(host, "unknown", _told(doubts) if doubts else "the host did not answer"))
+            found.append(
+                NodeLabel(host, "unknown", _describe(doubts) if doubts else "the host did not answer")
+            )
         elif run.cancelled:
             found.append(NodeLabel(host, "unknown", "the run was cancelled"))
         else:
@@ -59,7 +61,7 @@ def kubectl_lines(run: Run, labels: list[NodeLabel]) -> Iterator[str]:
         yield f"kubectl annotate --overwrite node {node} {shlex.quote(f'{RUN}={run.id}')} {reason}"
 
 
-def _told(findings: list[Finding]) -> str:
+def _describe(findings: list[Finding]) -> str:
     first = findings[0]
     more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
     return clip(f"{first.check} {first.subject}".strip() + f": {first.summary}{more}", 200)

@@ -65,11 +65,11 @@ def wiring_findings(planned: Mapping[Nic, Place], heard: LldpReports) -> list[Fi
         if neighbour is None:
             why = heard.reasons.get(nic, "no LLDP frame was received")
             text = clip(f"where its cable goes is not known: {why}")
-            found.append(_finding("wiring-unknown", "warning", nic, text, {"planned": _told(place)}))
+            found.append(_finding("wiring-unknown", "warning", nic, text, {"planned": _describe(place)}))
         elif not is_at(place, neighbour):
             own = Place(neighbour.switch, neighbour.port)
-            text = f"hangs on {_told(own)}, planned is {_told(place)}"
-            evidence = {"planned": _told(place), "found": _told(own)}
+            text = f"hangs on {_describe(own)}, planned is {_describe(place)}"
+            evidence = {"planned": _describe(place), "found": _describe(own)}
             rightful = [
                 other for other in owners.get((_short(own.switch), own.port), ()) if own.port and other != nic
             ]
@@ -93,7 +93,7 @@ def _short(name: str) -> str:
     return name.lower().partition(".")[0]
 
 
-def _told(place: Place) -> str:
+def _describe(place: Place) -> str:
     return f"{place.switch} {place.port}".strip()
 
 

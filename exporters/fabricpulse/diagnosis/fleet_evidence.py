@@ -110,7 +110,7 @@ class FleetEvidence:
         if report.edges is not None or host is None:
             host = self._announced(report, report.edges or (), host, now_s)
         if report.paths:
-            self._tell_paths(host, report.paths, now_s)
+            self._send_paths(host, report.paths, now_s)
         self.reports += 1
         host.heard_s = now_s
         host.slow, host.cut = suffering(flows, ports) if len(flows) else (NO_FLOWS, NO_FLOWS)
@@ -119,7 +119,7 @@ class FleetEvidence:
             self._log.add(now_s, host.epoch, numbers(lost, ports), lost["sent"], lost["lost"])
         return False
 
-    def _tell_paths(self, host: Reporter, paths: tuple[FlowPath, ...], now_s: float) -> None:
+    def _send_paths(self, host: Reporter, paths: tuple[FlowPath, ...], now_s: float) -> None:
         number, switch_of = self._switches.of, self.switch_of
         rows = []
         for path in paths:
@@ -200,9 +200,9 @@ class FleetEvidence:
             if silent and key not in self._seen and suspect.kind in _WHOLE:
                 since = min([since, *self._silent_since(what, suspect)])
             self._seen[key] = since, now_s, replace(suspect, silent=silent, leaf=leaf)
-        return self._told(flows_of, now_s)
+        return self._persistent(flows_of, now_s)
 
-    def _told(self, flows_of: Mapping[Key, Flows], now_s: float) -> tuple[Suspect, ...]:
+    def _persistent(self, flows_of: Mapping[Key, Flows], now_s: float) -> tuple[Suspect, ...]:
         """What has been seen for long enough. flows_of : of what is seen now."""
         held = {key for key in self._seen if self._held(key)}
         explained: dict[str, Flows] = {}

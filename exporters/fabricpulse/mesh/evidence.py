@@ -159,14 +159,14 @@ class EvidenceReporter:
         self._config = config
         self._state = state
         self._paths = paths
-        self._told_paths: dict[tuple[int, int], Hops] = {}
+        self._sent_paths: dict[tuple[int, int], Hops] = {}
         self._rates = Rates.of(config)
         self._window = EvidenceWindow(self._rates)
         self._delays = LeastDelays(config.evidence.delays_s, config.latency.window_s)
         self._temporary = temporary if config.evidence.delays_s else None
         self._virtual = is_virtual_machine()
         self._connections: dict[str, tuple[int, int]] = {}
-        self._told: FleetView | None = None
+        self._sent: FleetView | None = None
         self._revision = 0
         self._reached = True
 
@@ -182,15 +182,15 @@ class EvidenceReporter:
                     await self._temporary.tick(now_s)
                 flows, stalled = self._window.since_taken(snapshot, now_s)
                 self._delays.add(snapshot, now_s)
-                delays = self._delays.due(now_s) if view is self._told else []
-                if view is not self._told:
-                    self._told_paths = {}
-                healthy = not flows and view is self._told
+                delays = self._delays.due(now_s) if view is self._sent else []
+                if view is not self._sent:
+                    self._sent_paths = {}
+                healthy = not flows and view is self._sent
                 more = self._more(view, snapshot, now_s)
                 told = bool(delays or more.moved or more.temporary)
                 if healthy and not told and now_s - last_s < _HEALTHY_ROUND_S:
                     continue
-                paths = new_paths(self._told_paths, self._paths())
+                paths = new_paths(self._sent_paths, self._paths())
                 if await self._send(client, view, flows, stalled, paths, delays, more):
                     self._connections = more.connections
                     if self._temporary is not None and more.temporary:
@@ -198,7 +198,7 @@ class EvidenceReporter:
                     self._window.taken(snapshot, now_s)
                     if delays:
                         self._delays.taken(now_s)
-                    self._told_paths.update(((path.edge, path.port), path.hops) for path in paths)
+                    self._sent_paths.update(((path.edge, path.port), path.hops) for path in paths)
                     last_s = now_s
 
     def _more(self, view: FleetView, snapshot: Snapshot, now_s: float) -> _More:
@@ -220,7 +220,7 @@ class EvidenceReporter:
         more: _More,
     ) -> bool:
         edges = facts = None
-        if view is not self._told:
+        if view is not self._sent:
             self._revision += 1
             edges = tuple(EdgeName(view.nics[p.nic].device, p.host, p.device) for p in view.peers)
             facts = HostFacts(
@@ -266,5 +266,5 @@ class EvidenceReporter:
         if self._temporary is not None:
             self._temporary.offered(reply, time.monotonic())
         # A coordinator that was restarted asks for the edges.
-        self._told = None if reply.needs_edges else view
+        self._sent = None if reply.needs_edges else view
         return not reply.needs_edges

@@ -169,7 +169,7 @@ class Runner:
         self._read_timeout_s = read_timeout_s
         self._worker = _Worker()
         self._stuck: dict[tuple[str, str], _Worker] = {}
-        self._told: dict[tuple[str, str], str] = {}
+        self._logged_failing: dict[tuple[str, str], str] = {}
 
     def run(self, tasks: Sequence[Task], context: Context, plan: Plan | None = None) -> Outcome:
         """Runs the tasks, then those that `plan` makes after the first; blocks until each is done or given up."""
@@ -261,18 +261,18 @@ class Runner:
             outcome.success[collector.name] = False
             outcome.failed_targets.append((collector.name, target))
             failing[(collector.name, target)] = message
-        self._tell(failing, job.tasks)
+        self._log_transition(failing, job.tasks)
 
-    def _tell(self, failing: dict[tuple[str, str], str], tasks: Iterable[Task]) -> None:
+    def _log_transition(self, failing: dict[tuple[str, str], str], tasks: Iterable[Task]) -> None:
         """Logs a target when it begins to fail and when it has recovered, not on each scrape between."""
         for collector, target in tasks:
             key = (collector.name, target)
             message = failing.get(key)
             if message is None:
-                if self._told.pop(key, None) is not None:
+                if self._logged_failing.pop(key, None) is not None:
                     log.info("device is readable again", collector=key[0], target=key[1])
-            elif self._told.get(key) != message:
-                self._told[key] = message
+            elif self._logged_failing.get(key) != message:
+                self._logged_failing[key] = message
                 log.warning("device cannot be read in full", collector=key[0], target=key[1], error=message)
 
     def close(self, clean_up: Callable[[], None] = lambda: None) -> None:

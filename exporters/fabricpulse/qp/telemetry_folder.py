@@ -73,7 +73,7 @@ class Folder(Generic[S]):
         self._proc = proc
         self._readers: dict[Path, _Reader[S]] = {}
         self._dead_since: dict[Path, float] = {}
-        self._told: set[Path] = set()
+        self._logged: set[Path] = set()
         self._torn: set[Path] = set()
         self._crowded: set[int] = set()
         self.errors = 0
@@ -93,7 +93,7 @@ class Folder(Generic[S]):
         paths = self._paths()
         for path in self._readers.keys() - paths:
             self._close(path)
-        self._told &= paths
+        self._logged &= paths
         self._torn &= paths
         patience_ends = time.monotonic() + POLL_PATIENCE_S
         for path in sorted(paths):
@@ -159,14 +159,14 @@ class Folder(Generic[S]):
             self._close(path)
             self._failed(path, str(error))
             return None
-        self._told.discard(path)
+        self._logged.discard(path)
         self._torn.discard(path)
         return snapshot
 
     def _failed(self, path: Path, reason: str) -> None:
         self.errors += 1
-        if path not in self._told:
-            self._told.add(path)
+        if path not in self._logged:
+            self._logged.add(path)
             log.warning("telemetry cannot be read", path=str(path), reason=reason)
 
     def _remove(self, path: Path, owner: int) -> None:

@@ -108,7 +108,7 @@ class RdmaListener:
             self._pair.connect(peer)
             before = host_counts(request.device)
             send_document(control, self._pair.own)
-            _until_told(control, stop, time.monotonic() + request.seconds + _LAST_S + PATIENCE_S)
+            _wait_for_end(control, stop, time.monotonic() + request.seconds + _LAST_S + PATIENCE_S)
             own = since(request.device, before)
             send_document(control, Hindered(own.starved_s, own.stolen_s))
 
@@ -117,7 +117,7 @@ class RdmaListener:
         self._stack.close()
 
 
-def _until_told(control: socket.socket, stop: threading.Event, deadline: float) -> None:
+def _wait_for_end(control: socket.socket, stop: threading.Event, deadline: float) -> None:
     """Until the writer says that it has ended."""
     control.settimeout(TICK_S)
     while True:
@@ -198,7 +198,7 @@ class _Writes:
                 first = now, self._ended
             if now - looked >= TICK_S:
                 looked = now
-                self._look(end + 1)
+                self._poll(end + 1)
             due = (now - begin) * self._bytes_per_s / self._size + 1
             while self._begun < due and self._begun - self._ended < self._most:
                 self._pair.write(self._size)
@@ -208,7 +208,7 @@ class _Writes:
         last = time.monotonic(), self._ended
         # A write that has not come through yet may be late, or lost for good: that is known soon.
         while self._ended == 0 and not self._failed and time.monotonic() < end + _LAST_S:
-            self._look(end + _LAST_S + 1)
+            self._poll(end + _LAST_S + 1)
             if not self._reap():
                 time.sleep(TICK_S / 10)
         if self._failed:
@@ -220,7 +220,7 @@ class _Writes:
             raise TransferError("this host was too busy to write")
         return RdmaResult(self._ended, (last[1] - first[1]) * self._size * 8 / (last[0] - first[0]))
 
-    def _look(self, deadline: float) -> None:
+    def _poll(self, deadline: float) -> None:
         check(self._stop, deadline)
         if has_gone(self._control):
             raise TransferError("the receiver has gone")

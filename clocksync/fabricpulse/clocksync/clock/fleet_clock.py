@@ -161,7 +161,7 @@ class FleetClock:
             return self.page
         self.inherited = False
         target = self._line(correction)
-        # Of hosts that are not the fleet nobody knows better than before how fast that runs.
+        # A partition without a quorum has no better estimate of the rate of the fleet than before.
         least_ppb = self.unsure_ppb if correction.no_quorum else 0
         self.unsure_ppb = max(correction.drift_ppb, least_ppb)
         drift_ppb = self.parameters.drift_ppb + self.unsure_ppb

@@ -154,9 +154,9 @@ class Coordinator:
                 reason=str(error),
             )
             return
-        asyncio.get_running_loop().add_reader(self._channels.intake.event_fd, self._hear)
+        asyncio.get_running_loop().add_reader(self._channels.intake.event_fd, self._receive_reports)
 
-    def _hear(self) -> None:
+    def _receive_reports(self) -> None:
         if self._channels is not None:
             os.eventfd_read(self._channels.intake.event_fd)
         self._arrived.set()

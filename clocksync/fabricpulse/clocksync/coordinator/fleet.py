@@ -28,7 +28,7 @@ from fabricpulse.clocksync.wire.report_table import Records, ReportTable, name_h
 
 # Outliers that are named.
 _NAMED = 20
-# Of the edges, that are within what is told.
+# Quantiles over the edges.
 _SHARES = (0.5, 0.99)
 # Later coordinators of a list wait no longer than this one.
 _MOST_RANK = 3

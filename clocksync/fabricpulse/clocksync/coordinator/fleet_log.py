@@ -25,7 +25,7 @@ class FleetLog:
     def round_solved(self, now_s: float) -> None:
         """To be called after each round of the fleet, with the same time."""
         self._log_awaited()
-        self._log_gone()
+        self._log_expired()
         self._log_quorum(now_s)
         self._log_suspects()
 
@@ -43,7 +43,7 @@ class FleetLog:
                 waited_s=self._fleet.anchor_wait_s,
             )
 
-    def _log_gone(self) -> None:
+    def _log_expired(self) -> None:
         """Says who has not reported for so long that it is no member any more."""
         gone = self._fleet.gone
         if gone:

@@ -11,8 +11,8 @@ from fabricpulse.clocksync.coordinator.estimated_error import CLASSES, Counts
 from fabricpulse.clocksync.wire.messages import HostInfo, Line
 from fabricpulse.clocksync.wire.suspicions import SUSPICIONS
 
-# told : generation of the fleet in which the host was last told where its neighbours are; moved : in which the host
-# itself last said that its neighbours find it somewhere else. info : generation of its HostInfo, -1 without. name : its
+# told : generation of the fleet in which the host was last sent the addresses of its neighbours; moved : in which the
+# host itself last reported other addresses. info : generation of its HostInfo, -1 without. name : its
 # name_hash. rested : the last solve that spoke for the fleet rested on it, among others. jump_ns : how far its stamps
 # have jumped though its clock has not, by the correction (fleet minus host). placed_s, stepped_s : when a solve last
 # placed it, and first after a step of its clock. doubt_ns : how far it may be off though edges need not contradict it
@@ -170,7 +170,7 @@ class Member:
 
     @property
     def told(self) -> int:
-        """Generation of the fleet in which it was last told where its neighbours are."""
+        """Generation of the fleet in which it was last sent the addresses of its neighbours."""
         return int(self._columns.at["told"][self.slot])
 
     @told.setter

@@ -194,7 +194,7 @@ class EdgeFilter:
         rate_sigma = math.sqrt(max(state.covariance[3], 1e-4))
         if fit.t_last_ns - self._begun_ns < _SETTLED_NS:
             # Where all packets of the first windows waited, they tell less of the rate than they scatter. What
-            # causality leaves is told only: to weigh by it makes the line worse.
+            # causality leaves is reported only: to weigh by it makes the line worse.
             rate = state.rate_ppb
             rate_sigma = max(rate_sigma, max(fit.rate_high_ppb - rate, rate - fit.rate_low_ppb) / RATE_SIGMAS)
         unsure = max(0.0, RATE_SIGMAS * rate_sigma - self.parameters.drift_ppb) * _NEXT_FIT_S

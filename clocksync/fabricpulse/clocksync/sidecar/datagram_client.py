@@ -41,7 +41,7 @@ class DatagramClient(asyncio.DatagramProtocol):
         self._quorum: Quorum | None = None
         self._opened_s = 0.0
         self._life_s = 0.0
-        self._heard = self._news = False
+        self._last_reply = self._new_neighbours = False
         self._fruitless = 0
         self._paused_until_s = 0.0
         self.lost = False
@@ -55,7 +55,7 @@ class DatagramClient(asyncio.DatagramProtocol):
         """Whether `report` should go this way."""
         if self._channel is None or not fits(report):
             return False
-        return time.monotonic() - self._opened_s < self._life_s and not self._news
+        return time.monotonic() - self._opened_s < self._life_s and not self._new_neighbours
 
     async def open(self, reply: RoundReply) -> None:
         """Takes the channel of a reply by HTTP, if it has one; the previous one has ended in any case."""
@@ -77,7 +77,7 @@ class DatagramClient(asyncio.DatagramProtocol):
         self._channel, self._root, self._quorum = reply.channel, reply.root, reply.quorum
         self._opened_s = time.monotonic()
         self._life_s = _spread(_LIFE_S)
-        self._heard = self._news = False
+        self._last_reply = self._new_neighbours = False
 
     def close(self) -> None:
         """Ends the channel here; the coordinator's end goes with the next report by HTTP, or with the lease."""
@@ -96,19 +96,19 @@ class DatagramClient(asyncio.DatagramProtocol):
             self._transport.sendto(part)
         try:
             async with asyncio.timeout(timeout_s):
-                reply, self._news = await self._answer
+                reply, self._new_neighbours = await self._answer
         except (TimeoutError, OSError, Reset):
             self.lost = True
             self._missed()
             return None
         finally:
             self._answer = None
-        self._heard, self._fruitless = True, 0
+        self._last_reply, self._fruitless = True, 0
         self._root, self._quorum = reply.root, reply.quorum
         return reply
 
     def _missed(self) -> None:
-        heard = self._heard
+        heard = self._last_reply
         self.close()
         if heard:
             return

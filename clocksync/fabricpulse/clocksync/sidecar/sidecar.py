@@ -74,7 +74,7 @@ class Sidecar:
         # Two sidecars would take turns with the clock page: fleet time would run backward.
         self._lock = RunLock(run_dir, "clocksync sidecar")
         self._edges = HostEdges(probe_ring_path(), self._config.estimator.parameters(), self._config.host)
-        self._edges_told = -1
+        self._edges_reported = -1
         self._clock = PublishedClock(self._config.clock_parameters(), self._config.outputs, self._edges.clear)
         self._epoch_reported = False
         self._epoch = time.time_ns() & 0x7FFFFFFFFFFFFFFF
@@ -215,8 +215,8 @@ class Sidecar:
     async def _round(self, client: HttpClient) -> None:
         self._edges.read()
         self._clock.follow_epoch(self._edges.stamp_epoch_ns, reported=self._epoch_reported)
-        if self._edges.generation != self._edges_told:
-            self._edges_told = self._edges.generation
+        if self._edges.generation != self._edges_reported:
+            self._edges_reported = self._edges.generation
             self._change_info()
         began = time.thread_time()
         # Half of the edges are fitted by their other ends. At the start, after a clock step, and with nobody

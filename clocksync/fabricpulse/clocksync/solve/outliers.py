@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
-# How long a suspicion outlives what it rests on. Alerts ask for more than this (clockSuspectFor of the mixin): what
-# was seen once calls nobody, what is seen again within this time does.
+# How long a suspicion outlives what it rests on. Alerts ask for more than this (clockSuspectFor of the mixin): a single
+# occurrence raises none, one that is repeated within this time does.
 HOLD_S = 60.0
 # A host that moved by more than this between two solves, beyond its bound, while it saw no step of its own clock, is
 # faulty.

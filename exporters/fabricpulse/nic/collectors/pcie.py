@@ -159,7 +159,7 @@ class PcieCollector(Collector):
         self._functions: dict[str, _Function] = {}
         self._gpus: tuple[GpuPlace, ...] = ()
         self._gpus_identity: tuple[int, int, frozenset[str]] | None = None
-        self._gone: dict[str, str] = {}
+        self._removed: dict[str, str] = {}
 
     def targets(self, context: Context) -> Sequence[str]:
         wanted: dict[str, tuple[str, str]] = {}
@@ -174,17 +174,17 @@ class PcieCollector(Collector):
                 function.directory.close()
                 del self._functions[address]
                 if address not in wanted and function.is_physical:
-                    self._gone[address] = function.device
+                    self._removed[address] = function.device
         for address, (name, path) in wanted.items():
             if address not in self._functions:
                 names = frozenset({*_AER, *_LINK, "numa_node", "sriov_numvfs"})
                 directory = CachedDirectory(path, name, self._budget, names)
                 prefixes = {file: sample_prefix(spec, (name, address)) for file, spec in _LINK.items()}
                 self._functions[address] = _Function(name, address, path, directory, prefixes, {})
-        for address in self._gone.keys() & wanted.keys():
-            del self._gone[address]
-        for address in list(self._gone)[:-GONE_MAX]:
-            del self._gone[address]
+        for address in self._removed.keys() & wanted.keys():
+            del self._removed[address]
+        for address in list(self._removed)[:-GONE_MAX]:
+            del self._removed[address]
         self._find_gpus(context)
         return [*self._functions, HOST]
 
@@ -239,7 +239,7 @@ class PcieCollector(Collector):
     def _presence(self, context: Context) -> None:
         # Virtual functions come and go on purpose.
         present = {f.address: f.device for f in self._functions.values() if f.is_physical}
-        for devices, value in ((present, 1), (self._gone, 0)):
+        for devices, value in ((present, 1), (self._removed, 0)):
             for address, device in devices.items():
                 context.sink.add(PRESENT, (device, address), value)
 

@@ -207,7 +207,7 @@ class Stack:
         path.write_text(content, encoding="utf-8")
         return path
 
-    # What each is told.
+    # Settings of each daemon.
 
     def _coordinator_config(self) -> dict[str, Any]:
         config: dict[str, Any] = {"membership": str(self._membership)}

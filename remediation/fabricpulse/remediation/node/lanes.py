@@ -32,7 +32,7 @@ _LEAST_S = 0.2
 # Polls of what is under way: so often, but for this part of a processor at most.
 _POLL_S = 0.1
 _POLL_SHARE = 0.03
-# Of fewer polls no part of the time is told.
+# Fewer polls give no share of the time.
 _FEWEST_POLLS = 5
 
 _Key = tuple[str, str, int]

@@ -13,7 +13,7 @@ _MAX_NICS = 64
 _MAX_HOST_NICS = 128
 _MAX_NAME = 31
 _MAX_WORKLOAD = 128
-# What the plugin says where nobody has named the job.
+# What the plugin reports for a job without a name.
 _NO_WORKLOAD = "unknown"
 _MAX_COUNT = 2**63 - 1
 

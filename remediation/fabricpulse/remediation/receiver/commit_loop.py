@@ -29,7 +29,7 @@ Change = Callable[[Transaction, float], None]
 T = TypeVar("T")
 
 _MAX_BATCH = 256
-# Orders of a batch: where nobody is asked who he is, a flood of them must leave room for deliveries.
+# Commands in a batch: without authentication a flood of them must leave room for deliveries.
 _MAX_ORDERS = 64
 # Alerts of a batch; one event that has more is a batch of its own.
 _MAX_ALERTS = 2_000

@@ -220,7 +220,7 @@ class Drains:
             elif not reason:
                 self._hand_off(transaction, drain, now)
         elif drain.phase == "leaving" and now - drain.changed_at >= self._drain.grace_s:
-            # Paused within the grace: the command waits. Jobs were told already, which harms nobody.
+            # Paused within the grace: the command waits. Jobs were already notified, which has no side effect.
             if guards.people(drain.host):
                 return
             self._move(transaction, drain, "draining" if self._drain.command else "drained", now)

@@ -45,8 +45,8 @@ class LineLimit:
         self._bucket = Bucket(burst_bytes, 0.0)
         self._telling = Bucket(TOLD_BURST, 0.0)
         self.left_out = 0
-        self._told = 0
-        self._told_at = float("-inf")
+        self._logged = 0
+        self._logged_at = float("-inf")
 
     def limited(self, lines: list[Transition], now: float) -> list[Transition]:
         """The lines that are written, in their order; once a minute with one that says how many were not."""
@@ -64,9 +64,9 @@ class LineLimit:
             telling -= told
             kept.append(line)
         self._bucket, self._telling = Bucket(tokens, now), Bucket(telling, now)
-        if self.left_out > self._told and not 0 <= now - self._told_at < _TOLD_EVERY_S:
-            kept.append(Transition("fleet", "lines_left_out", {"lines": self.left_out - self._told}))
-            self._told, self._told_at = self.left_out, now
+        if self.left_out > self._logged and not 0 <= now - self._logged_at < _TOLD_EVERY_S:
+            kept.append(Transition("fleet", "lines_left_out", {"lines": self.left_out - self._logged}))
+            self._logged, self._logged_at = self.left_out, now
         return kept
 
 

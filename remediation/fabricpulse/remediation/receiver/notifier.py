@@ -65,7 +65,7 @@ class Notifier:
         """Sends the next lines; True when there may be more."""
         done = self._loop.state.notified.get(self._config.name)
         if done is None:
-            # A destination that is new is not told the past.
+            # A new destination does not get earlier events.
             await self._note(self._store.seal().length)
             return True
         lines = await asyncio.to_thread(self._store.transitions, done, _PAGE)

@@ -38,7 +38,9 @@ class ObservedState:
         self._nics = nics
         self._rules = {rule.alert: rule for rule in config.rules}
         self._cause_labels = {entry.alert: entry.label for entry in config.cause_alerts}
-        self._told = frozenset(r.alert for r in config.rules if r.action == "notify" and r.mode == "auto")
+        self._published = frozenset(
+            r.alert for r in config.rules if r.action == "notify" and r.mode == "auto"
+        )
 
     def target_of(self, alert: Alert) -> Target | str | None:
         """The target of an alert; None when no rule asks for it; why it has no target, if a rule does."""
@@ -176,8 +178,8 @@ class ObservedState:
                     transaction.log(
                         _subject(episode.target), "episode_expired", fingerprint=episode.fingerprint
                     )
-                    if episode.alert in self._told:
-                        _tell_end(transaction, episode)
+                    if episode.alert in self._published:
+                        _publish_end(transaction, episode)
                     target = transaction.targets.get(episode.target.key)
                     if target is not None and keeps_out(self._rules, episode.alert):
                         transaction.put_target(with_changes(target, needs_probe=True))
@@ -201,7 +203,7 @@ class ObservedState:
         # An alert on what NICs share is about none of them: its episode counts for the guards alone.
         # So does that of an alert that is only notified: it keeps no NIC out.
         name = alert.name
-        tell = name in self._told
+        tell = name in self._published
         target = NO_TARGET if tell or (name in self._cause_labels and self.shared_by_nics(alert)) else named
         known = before
         if known is not None and known.alert != name:
@@ -249,14 +251,14 @@ class ObservedState:
                 starts_at=alert.starts_at,
             )
             if tell:
-                _tell(transaction, about, alert, "firing")
+                _publish(transaction, about, alert, "firing")
         elif known is not None and known.status == "firing":
             transaction.put_episode(with_changes(known, status="resolved", last_seen=now, ended_at=now))
             transaction.log(
                 _subject(target), "episode_resolved", alert=alert.name, fingerprint=alert.fingerprint
             )
             if tell:
-                _tell(transaction, about, alert, "resolved")
+                _publish(transaction, about, alert, "resolved")
             current = transaction.targets.get(target.key)
             if current is not None and current.needs_probe and keeps_out(self._rules, alert.name):
                 transaction.put_target(with_changes(current, needs_probe=False))
@@ -270,7 +272,7 @@ class ObservedState:
             with_changes(agent, seen_at=now, first_seen=known.first_seen if known is not None else now)
         )
         self._adopt(transaction, agent, now)
-        blind = self._blind(transaction, now)
+        blind = self._absence_unreliable(transaction, now)
         for device in agent.health.keys() | agent.held.keys():
             out = transaction.targets.get(f"{agent.host}/{device}")
             if out is not None and out.desired == "avoid" and out.workloads != agent.workloads:
@@ -281,7 +283,7 @@ class ObservedState:
                 self._observe(transaction, out, observation, now)
 
     def _adopt(self, transaction: Transaction, agent: AgentState, now: float) -> None:
-        """What the agent was told by a receiver whose journal is lost: the state that the jobs are in counts.
+        """What a receiver whose journal is lost has commanded the agent: the state that the jobs are in counts.
 
         Of NICs that the host can have: who speaks for it must not fill the memory with such that he makes up.
         """
@@ -319,7 +321,7 @@ class ObservedState:
         devices = self._nics.get(target.host, frozenset())
         return is_name(target.device) and (not self._nics or target.device in devices)
 
-    def _blind(self, transaction: Transaction, now: float) -> Observation | None:
+    def _absence_unreliable(self, transaction: Transaction, now: float) -> Observation | None:
         """Why the absence of an alert says nothing, None if it does say something."""
         if not self._config.alertmanagers:
             return None
@@ -345,7 +347,7 @@ class ObservedState:
             transaction.log(target.target.key, "hold_resumed", hold_s=hold_s, counted_s=counted_s)
 
 
-def _tell(transaction: Transaction, about: Target, alert: Alert, status: str) -> None:
+def _publish(transaction: Transaction, about: Target, alert: Alert, status: str) -> None:
     labels = {
         name[:_MOST_TEXT]: value[:_MOST_TEXT] for name, value in list(alert.labels.items())[:_MOST_LABELS]
     }
@@ -353,7 +355,7 @@ def _tell(transaction: Transaction, about: Target, alert: Alert, status: str) ->
     transaction.log(_subject(about), "notify", **told)
 
 
-def _tell_end(transaction: Transaction, episode: Episode) -> None:
+def _publish_end(transaction: Transaction, episode: Episode) -> None:
     """Of one that vanished; only its fingerprint says which it was."""
     told = {"alert": episode.alert, "status": episode.status, "fingerprint": episode.fingerprint}
     transaction.log("fleet", "notify", **told)

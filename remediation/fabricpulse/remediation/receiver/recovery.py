@@ -47,10 +47,10 @@ class RecoveryJudge:
             self._traffic.keep(transaction.agents)
         for action in list(transaction.actions.values()):
             waits = action.outcome == "succeeded" and action.action == "nic.avoid" and not action.recovery
-            if waits and (recovery := self._judge(transaction, action, now)):
+            if waits and (recovery := self._outcome(transaction, action, now)):
                 self._note(transaction, action, *recovery)
 
-    def _judge(self, transaction: Transaction, action: Action, now: float) -> tuple[Recovery, float] | None:
+    def _outcome(self, transaction: Transaction, action: Action, now: float) -> tuple[Recovery, float] | None:
         """What came of it, and bytes per second afterwards; None while it is too early to tell."""
         since = action.verified_at + _SETTLE_S
         until = since + self._limits.recovery_window_s

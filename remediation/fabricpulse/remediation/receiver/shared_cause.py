@@ -165,11 +165,11 @@ class _Group:
             self._read = self._oldest = self._marked = 0
             self._shared, self._in_window = set(), {}
         for newest in range(self._read, len(ordered)):
-            self._look_at(ordered, newest, limit, window_s)
+            self._evaluate(ordered, newest, limit, window_s)
         self._read = len(ordered)
         return self._shared
 
-    def _look_at(self, ordered: list[Episode], newest: int, limit: int, window_s: float) -> None:
+    def _evaluate(self, ordered: list[Episode], newest: int, limit: int, window_s: float) -> None:
         first_seen, host = ordered[newest].first_seen, ordered[newest].target.host
         hosts = self._in_window
         hosts[host] = hosts.get(host, 0) + 1

@@ -81,7 +81,7 @@ class PassingFaultScenario(OnePageScenario):
     def over(self) -> tuple[Milestone, ...]:
         """What must be seen when it has been mended."""
         return (
-            Milestone("ring_goes_on", "the ring goes on, without an error", self._goes_on, 30),
+            Milestone("ring_goes_on", "the ring goes on, without an error", self._keeps_running, 30),
             Milestone("alert_resolved", f"{self.alert} resolved", self._resolved, 60),
         )
 
@@ -97,7 +97,7 @@ class PassingFaultScenario(OnePageScenario):
     def _watched(self, seen: Observed) -> str | None:
         return f"pages: {len(seen.pages)}" if "fault_over" in seen.marks else None
 
-    def _goes_on(self, seen: Observed) -> str | None:
+    def _keeps_running(self, seen: Observed) -> str | None:
         mended = seen.marks.get("mended")
         rounds = None if mended is None else seen.workload.rounds_at(mended)
         if rounds is None or seen.workload.rounds < rounds + 3:
