@@ -47,16 +47,14 @@ local signals = import '../signals.libsonnet';
           g.stateTimeline(
             'NICs with faults',
             'The thirty NICs that were disconnected or flapping most within the time range. Green: connected. Orange: connected, and lost the fabric within the last minute. Red: disconnected.',
-            g.query(
-              // 0 disconnected, 1 connected, 2 connected after a disconnect in the last minute.
-              '(%s + (%s > bool 0) * %s) %s' % [
-                s.series('fabricpulse_nic_connected'),
-                s.nicDisconnects('1m'),
-                s.series('fabricpulse_nic_connected'),
-                g.troubled(config, s, 30),
-              ],
-              '{{instance}} {{device}}'
-            ),
+            // 0 disconnected, 1 connected, 2 connected after a disconnect in the last minute.
+            '(%s + (%s > bool 0) * %s)' % [
+              s.series('fabricpulse_nic_connected'),
+              s.nicDisconnects('1m'),
+              s.series('fabricpulse_nic_connected'),
+            ],
+            g.troubled(config, s, 30),
+            '{{instance}} {{device}}',
             s.series('fabricpulse_nic_connected'),
             {
               '0': { text: 'disconnected', color: 'red' },

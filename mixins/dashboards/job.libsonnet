@@ -32,14 +32,12 @@ local signals = import '../signals.libsonnet';
           g.stateTimeline(
             'Lanes that were out of service',
             'Whether the job uses a NIC; the twenty NICs that it did not use for longest in the range. Red: taken out or down, the others carry its share.',
-            g.query(
-              '%(state)s and on (%(c)s, %(nic)s) bottomk(20, min by (%(c)s, %(nic)s) (avg_over_time(%(state)s[$__range] @ end())) < 1)' % {
-                state: s.series('fabricpulse_lane_state'),
-                c: config.clusterLabel,
-                nic: nic,
-              },
-              '{{workload}} {{instance}} {{device}}'
-            ),
+            s.series('fabricpulse_lane_state'),
+            {
+              on: '%s, %s' % [config.clusterLabel, nic],
+              series: 'bottomk(20, min by (%s, %s) (avg_over_time(%s[$__range] @ end())) < 1)' % [config.clusterLabel, nic, s.series('fabricpulse_lane_state')],
+            },
+            '{{workload}} {{instance}} {{device}}',
             s.series('fabricpulse_lane_state'),
             { '0': { text: 'out of service', color: 'red' }, '1': { text: 'in service', color: 'green' } }
           ),

@@ -36,7 +36,12 @@ local signals = import '../signals.libsonnet';
           g.stateTimeline(
             'Ports that were down',
             'The twenty ports that were not active for longest in the range. Red: not active.',
-            g.query('%(port)s and on (%(c)s, instance, device, port) bottomk(20, avg_over_time(%(port)s[$__range] @ end()) < 1)' % { port: port, c: config.clusterLabel }, legend + ' {{port}}'),
+            port,
+            {
+              on: '%s, instance, device, port' % config.clusterLabel,
+              series: 'bottomk(20, avg_over_time(%s[$__range] @ end()) < 1)' % port,
+            },
+            legend + ' {{port}}',
             port,
             { '0': { text: 'down', color: 'red' }, '1': { text: 'active', color: 'green' } }
           ),

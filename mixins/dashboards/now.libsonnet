@@ -76,10 +76,9 @@ local signals = import '../signals.libsonnet';
           g.stateTimeline(
             'NICs with faults',
             'Green: connected. Orange: flapping. Red: disconnected. The fifteen NICs that flapped most or were disconnected for longest within the time range.',
-            g.query(
-              '%s %s' % [state, g.troubled(config, s, 15)],
-              '{{instance}} {{device}}'
-            ),
+            state,
+            g.troubled(config, s, 15),
+            '{{instance}} {{device}}',
             s.series('fabricpulse_nic_connected'),
             states
           ) { width:: 12, height:: 8 },

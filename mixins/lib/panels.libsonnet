@@ -69,11 +69,16 @@
     },
 
   // States over time, one line a series, as long as they last. states: { '0': { text, color } }, 1 being the good one.
-  // query: what had a fault. measured: the series that it chooses from. Where it chooses none, a line says so, if anything
-  // was measured; Grafana would say of an answer without series that "data does not have a time field".
-  stateTimeline(title, description, query, measured, states)::
-    local none = $.query('0 * count(%s) + 1 unless on () (%s)' % [measured, query.expr], 'no fault');
-    panel('state-timeline', title, description, 'none', [query, none]) {
+  // chosen: { on, series }: what had a fault in the range. measured: the series that it is chosen from. Where nothing is
+  // chosen a line says so (Grafana would say that "data does not have a time field"), as long as all that was measured at
+  // any time of the range is: of what has fallen silent nobody can say that it has no fault.
+  stateTimeline(title, description, state, chosen, legend, measured, states)::
+    local faults = $.query('%s and on (%s) %s' % [state, chosen.on, chosen.series], legend);
+    local none = $.query(
+      '0 * count(%(m)s) + 1 unless on () (%(faults)s) unless on () (count(last_over_time(%(m)s[$__range] @ end())) > count(%(m)s))' % { m: measured, faults: chosen.series },
+      'no fault'
+    );
+    panel('state-timeline', title, description, 'none', [faults, none]) {
       width:: 24,
       height:: 10,
       // More points than pixels make Grafana refuse the panel.
@@ -269,13 +274,15 @@
     local by = '%s, %s' % [config.clusterLabel, labels];
     '%s and on (%s) topk(%d, sum by (%s) (increase(%s[$__range] @ end())) > 0)' % [rates, by, count, by, counter],
   // NICs that were not well in the range: those that flapped most, then those that were away for longest.
-  troubled(config, s, count=20)::
-    'and on (%(c)s, instance, device) topk(%(count)d, sum by (%(c)s, instance, device) (1 - avg_over_time(%(connected)s[$__range] @ end()) + (increase(%(disconnects)s[$__range] @ end()) or 0 * avg_over_time(%(connected)s[$__range] @ end()))) > 0)' % {
+  troubled(config, s, count=20):: {
+    on: '%s, instance, device' % config.clusterLabel,
+    series: 'topk(%(count)d, sum by (%(c)s, instance, device) (1 - avg_over_time(%(connected)s[$__range] @ end()) + (increase(%(disconnects)s[$__range] @ end()) or 0 * avg_over_time(%(connected)s[$__range] @ end()))) > 0)' % {
       c: config.clusterLabel,
       count: count,
       connected: s.series('fabricpulse_nic_connected'),
       disconnects: s.series('fabricpulse_nic_disconnects_total'),
     },
+  },
 
   // What each selector of a dashboard has: the fleet that was chosen, within the fleet that the mixin is for.
   clusterMatcher(config)::

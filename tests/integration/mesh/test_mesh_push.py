@@ -119,7 +119,7 @@ def test_push_and_rule_end_as_one_alert(fleet, tools):
         over = time.monotonic() + 2 * disagree_s + 1
         while time.monotonic() < over:
             seen.append(firing())
-            time.sleep(0.05)  # two looks an evaluation; that nothing happens has no event
+            time.sleep(0.05)  # two polls an evaluation; that nothing happens has no event
         changes = [count for count, before in zip(seen, [None, *seen], strict=False) if count != before]
         assert changes == [1, 0]
     prometheus.stop()

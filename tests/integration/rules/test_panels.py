@@ -281,7 +281,7 @@ def test_panel(prometheus: Prometheus, expression: str, legend: str) -> None:
     result = prometheus.query(interpolated(expression))
     if legend == "no fault":
         assert not result
-        measured, _, faults = expression.partition(" unless on () ")
+        measured, faults, _ = expression.split(" unless on () ")
         assert prometheus.query(interpolated(faults))
         result = prometheus.query(interpolated(measured))
 
