@@ -7,6 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 from hypothesis import settings
+from tests.fixtures.long_modules import place_of
 from tests.fixtures.memory_files import memory_folder, memory_path
 
 from fabricpulse.core.errors import UserError
@@ -24,6 +25,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long modules first; all else stays in its order."""
+    items.sort(key=lambda item: place_of(item.nodeid))
 
 
 @pytest.hookimpl(wrapper=True)
