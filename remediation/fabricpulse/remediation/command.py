@@ -169,7 +169,7 @@ def journal(client: Any, output: OutputFormat, limit: int, after: int | None) ->
 @_client_options
 @output_option
 def verify(client: Any, output: OutputFormat) -> None:
-    """Check the journal's hash chain and seal; exit code 1 if a line or the state was changed by somebody else."""
+    """Check the journal's hash chain and seal; exit code 1 if a line or the state was changed by another program."""
     from fabricpulse.core.output import printable
 
     found = client.get("/api/v1/verify")
@@ -254,7 +254,8 @@ def check(config: Path, output: OutputFormat) -> None:
 def replay(output: OutputFormat, config: Path, export_file: Any) -> None:
     """Show what another configuration would have decided about the deliveries of the past.
 
-    EXPORT is what `export --deliveries` writes; - is standard input. Hosts are assumed to be well and to obey.
+    EXPORT is what `export --deliveries` writes; - is standard input. Hosts are assumed to be healthy and to
+    carry out all commands.
     """
     from fabricpulse.remediation.receiver.policy import load_policy
     from fabricpulse.remediation.receiver.replay import Replay, past_of
@@ -338,10 +339,10 @@ def token_command(host: str, key_file: Path) -> None:
 @click.argument("private", type=click.Path(path_type=Path))
 @click.argument("public", type=click.Path(path_type=Path))
 def keygen(private: Path, public: Path) -> None:
-    """Make a key that signs what agents are told: PRIVATE for the receiver, PUBLIC (appended to) for the hosts.
+    """Make a key that signs messages to agents: PRIVATE for the receiver, PUBLIC (appended to) for the hosts.
 
     To rotate: keygen with the same PUBLIC, bring that to the hosts (receiver_keys), then put the new PRIVATE in the
-    place of the receiver's signing_key_file; nobody has to restart. Take the old block out of PUBLIC at last.
+    place of the receiver's signing_key_file; no restart is needed. Take the old block out of PUBLIC at last.
     """
     from fabricpulse.remediation.signing import make_key_pair
 

@@ -37,8 +37,8 @@ UNAUTHORIZED = MetricSpec(
 REPORTS_REFUSED = MetricSpec(
     "fabricpulse_remediation_reports_refused_total",
     "counter",
-    "Agents' reports that were refused: no room for another host (room), more news than a host or address can have "
-    "(lines).",
+    "Agents' reports that were refused: no room for another host (room), more journal lines than one may "
+    "cause (lines).",
     ("reason",),
 )
 NOTIFICATIONS = MetricSpec(
@@ -171,7 +171,7 @@ JOURNAL_SEAL = MetricSpec(
 JOURNAL_SEAL_AT_START = MetricSpec(
     "fabricpulse_remediation_journal_seal_at_start",
     "gauge",
-    "The seal that the journal had when it was opened; not the last one before that if somebody has edited the file. "
+    "The seal that the journal had when it was opened; not the last one before that if a program edited the file. "
     "Not exposed where several receivers share a journal.",
 )
 JOURNAL_WRITABLE = MetricSpec(

@@ -6,7 +6,7 @@ host, not a list of commands: after a partition the newest state counts, not the
 `Envelope`, signed where the receiver has a key, names the host that it is for, and is void after `not_after`: neither
 another host's answer nor one that was recorded can be played to an agent.
 
-Every number and every text has a bound, which decoding checks: one forged report must harm nobody, neither now nor when
+Every number and every text has a bound, which decoding checks: one forged report must do no harm, neither now nor when
 it is read from a journal again.
 """
 
@@ -65,7 +65,7 @@ class LaneOrder(msgspec.Struct, frozen=True):
     """One operation on a lane of a job, by the process' control socket (docs/control-protocol.md).
 
     process : name of the socket. value : of `lane.repath` the source port, of `lane.weight` the weight; None lets the
-    plugin choose. Carried out once: a plugin that is told again answers `duplicate`.
+    plugin choose. Carried out once: to a repetition a plugin answers `duplicate`.
     """
 
     process: ProcessName
@@ -82,7 +82,7 @@ class DesiredState(msgspec.Struct, frozen=True):
     """All NICs of `host` about which anything was ever decided. epoch : grows with each start of the receiver; agents
     refuse an older one than they have seen. version : changes when nics or epoch do. not_after : seconds since 1970;
     what has not been accepted by then must not be. lanes : operations without a result so far. report_lanes : whether
-    the receiver wants to know what the jobs' lanes do."""
+    the receiver needs what the jobs' lanes do."""
 
     host: str
     epoch: Annotated[int, Meta(ge=0, le=MAX_EPOCH)]
@@ -110,7 +110,7 @@ class Result(msgspec.Struct, frozen=True):
 
 
 class HeldNic(msgspec.Struct, frozen=True):
-    """What the agent was last told of a NIC."""
+    """The newest desired state of a NIC that the agent has."""
 
     desired: Literal["in_service", "avoid"]
     generation: Annotated[int, Meta(ge=0, le=MAX_HELD_GENERATION)]

@@ -1,7 +1,7 @@
 """Signed messages from the receiver to node agents: Ed25519 (RFC 8032) over the bytes as they are sent.
 
-The payload travels as a string inside the envelope, so that sender and verifier hash the same bytes and nobody has to
-agree on a canonical JSON. Both key files are read again when they change: keys rotate without a restart.
+The payload travels as a string inside the envelope, so that sender and verifier hash the same bytes and no canonical
+JSON is needed. Both key files are read again when they change: keys rotate without a restart.
 """
 
 import base64
@@ -35,7 +35,7 @@ _MAX_KEYS = 16
 
 
 class SignatureError(Exception):
-    """A message is not signed by a key that this host knows; the text says which."""
+    """A message is not signed by a key of this host; the text says by which."""
 
 
 def key_id(key: Ed25519PublicKey) -> str:

@@ -119,7 +119,7 @@ def replay_tables(document: dict[str, Any]) -> None:
 
 
 def _gain(action: dict[str, Any], name: str) -> str:
-    """Of a receiver that tells it."""
+    """Of a receiver that reports it."""
     return f"{action[name]:.2f} times" if action.get(name) else ""
 
 

@@ -49,7 +49,7 @@ def test_one_loop(loop):
 
 
 def test_a_job_that_starts_later_stays_off_the_nic(loop):
-    """A process that comes while the NIC is out of service is told at once; one that comes afterwards is not."""
+    """A process that comes while the NIC is out of service gets it at once; one that comes afterwards is not."""
     loop.post(webhook(alert()))
     loop.wait_phase("avoided")
     loop.start_plugin()
@@ -92,7 +92,7 @@ def test_a_hung_process_does_not_hold_up_the_others_and_follows_when_it_wakes(lo
 
 
 def test_fail_static(loop):
-    """With the receiver dead the agent keeps what it was told, also for jobs that start, and across its own death."""
+    """With the receiver dead the agent keeps its desired state, also for jobs that start, and across its own death."""
     loop.post(webhook(alert()))
     loop.wait_phase("avoided")
     kill(loop.receiver)

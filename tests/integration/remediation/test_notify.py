@@ -1,4 +1,4 @@
-"""Whoever is to be told is told: in order, until accepted, across restarts of either side."""
+"""Notifications: in order, until accepted, across restarts of either side."""
 
 import json
 import threading
@@ -55,7 +55,7 @@ def listener() -> Iterator[Listener]:
     made.server.server_close()
 
 
-def test_told_in_order_until_accepted(stack, listener):
+def test_notified_in_order_until_accepted(stack, listener):
     """It answers 503 at first, and the receiver is killed: nothing is lost, a repeat has the same id."""
     listener.status = 503
     notify = [
@@ -73,10 +73,10 @@ def test_told_in_order_until_accepted(stack, listener):
     listener.status = 200
     stack.post(webhook(alert(status="resolved")))
     expected = ["nic.avoid", "succeeded", "nic.restore", "succeeded"]
-    wait_for(lambda: listener.events()[-4:] == expected, 60, "all is told")
-    told = {body["id"]: body for path, body in listener.accepted if path == "/hook"}
-    assert [body["event"] for _, body in sorted(told.items())] == expected
-    first = told[min(told)]
+    wait_for(lambda: listener.events()[-4:] == expected, 60, "all is notified")
+    accepted = {body["id"]: body for path, body in listener.accepted if path == "/hook"}
+    assert [body["event"] for _, body in sorted(accepted.items())] == expected
+    first = accepted[min(accepted)]
     assert (first["host"], first["device"]) == ("h0", "rail0")
     (annotation,) = {body["text"] for path, body in listener.accepted if path == "/api/annotations"}
     assert annotation == "h0/rail0 nic.avoid: FabricNicFlapping is firing"
@@ -84,7 +84,7 @@ def test_told_in_order_until_accepted(stack, listener):
 
 @pytest.mark.slow
 def test_dies_after_telling(stack, listener):
-    """Killed between the destination's answer and its own note of it: told again under the same id."""
+    """Killed between the destination's answer and its own note of it: sent again under the same id."""
     events = ["nic.avoid", "succeeded"]
     stack.start_receiver(
         {"notify": [{"name": "hook", "url": f"{listener.url}/hook", "events": events}]},
@@ -98,7 +98,7 @@ def test_dies_after_telling(stack, listener):
     assert stack.receiver.wait(60) == -9
     assert listener.events() == ["nic.avoid"]
     stack.start_receiver()
-    wait_for(lambda: listener.events() == ["nic.avoid", *events], 60, "all is told")
+    wait_for(lambda: listener.events() == ["nic.avoid", *events], 60, "all is notified")
     first, again, _ = (body["id"] for _, body in listener.accepted)
     assert first == again
 
@@ -106,8 +106,8 @@ def test_dies_after_telling(stack, listener):
 @pytest.mark.slow
 @pytest.mark.parametrize("failpoint", ["", "receiver.after_drain_command:1"])
 def test_a_host_is_left(stack, listener, failpoint):
-    """Trainers are told, then the scheduler's command runs, also when the receiver is killed while it does or once it
-    has ended; nothing is done twice but said again; an operator brings the host back."""
+    """Trainers are notified, then the scheduler's command runs, also when the receiver is killed while it does
+    or once it has ended; nothing is done twice but sent again; an operator brings the host back."""
     calls, go = stack.folder / "calls", stack.folder / "go"
     program = stack.folder / "scontrol"
     program.write_text(
@@ -145,7 +145,7 @@ def test_a_host_is_left(stack, listener, failpoint):
     wait_for(lambda: [d["phase"] for d in stack.get("/api/v1/drains")] == ["drained"], 30, "drained")
     drain = "update|NodeName=h0|State=DRAIN|Reason=fabricpulse: FabricNicFlapping is firing|"
     assert calls.read_text().splitlines() == [drain, drain]
-    wait_for(lambda: set(listener.events()) == {"hand_off", "drain_drained"}, 30, "all is told")
+    wait_for(lambda: set(listener.events()) == {"hand_off", "drain_drained"}, 30, "all is notified")
     assert {body["host"] for _, body in listener.accepted} == {"h0"}
     assert stack.effects() == [], "no NIC was touched"
     assert stack.metric("fabricpulse_remediation_hosts_out") == 1

@@ -29,7 +29,7 @@ def blocked(stack: Stack, device: str) -> list[str]:
 
 def test_a_running_job_leaves_a_nic_and_comes_back(ring, stack: Stack):
     """Out at once, data still moving over the other rail, back after the hold; nothing is asked twice. What the job
-    carries then is what one NIC of two allows, which is told."""
+    carries then is what one NIC of two allows, which is reported."""
     guards = {"settle_s": 0, "cooldown_s": 0, "recovery_window_s": 5}
     stack.start_receiver({"guards": guards, "hold": {"initial_s": 1, "jitter": 0}})
     stack.start_agent(run_dir=ring.lab.host("h0").run_dir)

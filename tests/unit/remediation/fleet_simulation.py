@@ -1,4 +1,4 @@
-"""A fleet in memory with faults of its own, and the reconciler that is told of them late, twice, wrongly, or never.
+"""A fleet in memory with faults of its own, and the reconciler that learns of them late, twice, wrongly, or never.
 
 Links fail, one or a whole leaf's at once; Prometheus, Alertmanagers, mesh exporters and agents stop and come back;
 agents refuse, fail and report late; the receiver starts again on a clock that was set; operators pause, resume and
@@ -7,7 +7,7 @@ release. What must hold is counted here from what is true and from the journal, 
   capacity    at most a quarter of a host's NICs is out, and none leaves that is the last one that works
   job         at most two NICs of a job of six hosts with four NICs
   budget      one action at a time, twenty a minute, three hosts within five minutes until a resume
-  leaf        of a leaf that has failed no NIC leaves once four of its hosts have told
+  leaf        of a leaf that has failed no NIC leaves once four of its hosts have an alert
   people      nothing is decided while paused or while the breaker of that direction is tripped
   blind       nothing is decided about a host whose agent is silent
   hold        a NIC comes back after so many seconds in which it was seen healthy, the last of them without a gap
@@ -68,15 +68,15 @@ class Nic:
         self.key = f"{self.host}/{self.device}"
         self.leaf = f"rail{rail}-leaf{host // LEAF_HOSTS}"
         self.bad_until = 0.0
-        # What its processes do; what its agent was told last, and by which operation.
+        # What its processes do; what its agent was ordered last, and by which operation.
         self.avoided = self.wanted_out = False
         self.generation = 0
         self.op_id = ""
         self.failed = False
         # Of the alert that fires about it, at its Prometheus; 0 for none.
         self.fires_since = 0.0
-        # When the receiver was told that it began, as far as it knows.
-        self.told_at = -1e9
+        # When the receiver got the alert.
+        self.reported_at = -1e9
         # Seconds seen healthy since it was last seen otherwise, or fired; the last of them without a gap.
         self.seen_s = self.without_gap_s = 0.0
         self.seen_at = -1e9
@@ -140,7 +140,7 @@ class FleetSimulation:
             if self.events and self.events[0][0] <= self.at:
                 heapq.heappop(self.events)[2]()
             elif self.chance.random() < 0.12 and not self.healing:
-                self._trouble()
+                self._inject_fault()
             else:
                 self._tick()
 
@@ -167,7 +167,7 @@ class FleetSimulation:
 
     # --- what happens ------------------------------------------------------------------------------------------------
 
-    def _trouble(self) -> None:
+    def _inject_fault(self) -> None:
         chance = self.chance
         what = chance.choices(
             [
@@ -219,13 +219,13 @@ class FleetSimulation:
 
     def _deliver(self, nic: Nic, alert: Alert) -> None:
         if alert.firing:
-            self._told(nic)
+            self._reported(nic)
         self._decide(lambda t: self.reconciler.observed.on_alerts(t, [alert], self.now))
 
-    def _told(self, nic: Nic) -> None:
+    def _reported(self, nic: Nic) -> None:
         episode = self.state.episodes.get(nic.key)
         if episode is None or episode.status != "firing":
-            nic.told_at = self.at
+            nic.reported_at = self.at
         nic.seen_s = nic.without_gap_s = 0.0
         nic.seen_at = -1e9
 
@@ -372,15 +372,15 @@ class FleetSimulation:
         else:
             firing = [nic for nic in self.nics.values() if nic.fires_since]
             for nic in firing:
-                self._told_by_poll(nic)
+                self._reported_by_poll(nic)
             active = [WATCHDOG, *(nic.alert() for nic in firing)]
             answers = [active, None if self.chance.random() < 0.1 else active]
         self._decide(lambda t: self.reconciler.observed.on_poll(t, answers, self.now))
 
-    def _told_by_poll(self, nic: Nic) -> None:
+    def _reported_by_poll(self, nic: Nic) -> None:
         episode = self.state.episodes.get(nic.key)
         if episode is None or episode.status != "firing":
-            self._told(nic)
+            self._reported(nic)
 
     def _carry_out(self, op_id: str, nic: Nic, desired: Desired, generation: int) -> None:
         """The newest decision counts. No process refuses to have its NIC back."""
@@ -455,9 +455,9 @@ class FleetSimulation:
         others = [d for d, usable in agent.devices.items() if usable and d != nic.device]
         if not others:
             raise ViolationError("capacity", f"{line.subject} is the last NIC that works")
-        told = [n for n in self.nics.values() if n.leaf == nic.leaf and n.fires_since]
+        alerted = [n for n in self.nics.values() if n.leaf == nic.leaf and n.fires_since]
         if self.leaf_down.get(nic.leaf, 0.0) > self.at:
-            near = {n.host for n in told if abs(n.told_at - nic.told_at) <= TOGETHER_S / 2}
+            near = {n.host for n in alerted if abs(n.reported_at - nic.reported_at) <= TOGETHER_S / 2}
             if len(near) >= TOGETHER_HOSTS and nic.host in near:
                 raise ViolationError("leaf", f"{line.subject} leaves, {nic.leaf} is down for {sorted(near)}")
         self.avoids = [entry for entry in self.avoids if self.now - entry[0] <= BREAKER_WINDOW_S]

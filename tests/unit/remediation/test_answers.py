@@ -109,7 +109,7 @@ def test_scrapes_take_a_share_of_the_time_only():
 
 
 def test_targets_of_a_host_follow_what_is_committed():
-    """What a host is told, and how many NICs it may hold, is looked up by host: what a search finds, always."""
+    """The desired state of a host, and how many NICs it may hold, is looked up by host: what a search finds, always."""
     world = World(hosts=3)
 
     def found(host: str) -> set[str]:

@@ -87,8 +87,8 @@ class Fleet:
 
     def deliver(self, body: bytes) -> None:
         self.sent.append(body)
-        told = parse_notification(body).alerts
-        self.change(lambda t: self.reconciler.observed.on_alerts(t, told, self.now))
+        alerts = parse_notification(body).alerts
+        self.change(lambda t: self.reconciler.observed.on_alerts(t, alerts, self.now))
 
     def alert(self, host: str, device: str, **more: str) -> dict[str, Any]:
         chance = self.chance

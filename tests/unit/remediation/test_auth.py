@@ -215,7 +215,7 @@ def test_owner_comes_from_authentication(principal, owner):
     ],
 )
 def test_configuration(text, sentence):
-    """Mistakes are told at the start."""
+    """Mistakes are reported at the start."""
     with pytest.raises(ConfigError) as caught:
         parse_config(text, ReceiverConfig, "test")
     assert sentence in str(caught.value)

@@ -64,7 +64,7 @@ def test_the_alert_of_a_rail_is_enough_and_that_of_a_link_says_nothing_of_nics()
 
 
 def test_a_cause_may_notify_and_do_nothing_else():
-    """An alert cannot be about a NIC, and about none; people may be told of it."""
+    """An alert cannot be about a NIC, and about none; it may be notified."""
     with pytest.raises(ConfigError, match="FabricNetworkDown is in cause_alerts, so it may only notify"):
         config("rules: [{alert: FabricNetworkDown}]")
     rules = "{alert: FabricNicFlapping, mode: auto}, {alert: FabricFaultLocated, action: notify}"

@@ -10,7 +10,7 @@ from fabricpulse.remediation.command import command
 from fabricpulse.remediation.receiver.payload import PayloadError, parse_alerts
 
 
-def told(*arguments: str) -> str:
+def output_of(*arguments: str) -> str:
     result = CliRunner().invoke(command, arguments)
     assert isinstance(result.exception, UserError), result.output
     return str(result.exception)
@@ -18,7 +18,7 @@ def told(*arguments: str) -> str:
 
 def test_explain_of_a_file_that_is_not_there():
     """One argument is a file; who meant a host learns that a NIC belongs to it."""
-    assert told("explain", "gpu-001") == (
+    assert output_of("explain", "gpu-001") == (
         "cannot read gpu-001: No such file or directory; give a host and a NIC, or a file with an alert"
     )
 
@@ -26,7 +26,7 @@ def test_explain_of_a_file_that_is_not_there():
 def test_explain_of_something_else(tmp_path: Path):
     """JSON, but no alert."""
     (tmp_path / "a.json").write_text("[1,")
-    assert "a.json is not JSON" in told("explain", str(tmp_path / "a.json"))
+    assert "a.json is not JSON" in output_of("explain", str(tmp_path / "a.json"))
     with pytest.raises(PayloadError, match="an alert without labels"):
         parse_alerts(b'{"x": 1}')
 
@@ -38,5 +38,5 @@ def test_replay_of_an_export_without_deliveries(tmp_path: Path):
         '{"kind": "transition", "id": 1, "at": 1.0, "subject": "fleet", "event": "started", "detail": {}}\n'
     )
     (tmp_path / "export").write_text(line)
-    text = told("replay", "--config", str(tmp_path / "r.yml"), str(tmp_path / "export"))
+    text = output_of("replay", "--config", str(tmp_path / "r.yml"), str(tmp_path / "export"))
     assert "has no deliveries; write it with `export --deliveries`" in text

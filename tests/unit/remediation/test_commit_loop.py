@@ -111,13 +111,13 @@ async def test_alerts_without_room_in_the_journal_are_believed_all_the_same(tmp_
     loop, reconciler = CommitLoop(store, lambda _transaction, _now: None, lambda: 50.0), Reconciler(config())
     loop.lines = LineLimit(burst_bytes=4_000, bytes_per_s=0)
 
-    def told(host: str, transaction: Transaction, now: float) -> None:
+    def note(host: str, transaction: Transaction, now: float) -> None:
         reconciler.observed.on_alerts(transaction, [alert(host)], now)
 
     await loop.start(lambda transaction, _: transaction.log("fleet", "started"))
     running = asyncio.create_task(loop.run())
     for number in range(30):
-        await loop.submit(partial(told, f"h{number}"))
+        await loop.submit(partial(note, f"h{number}"))
     await loop.order(lambda transaction, _: transaction.log("fleet", "paused"))
     assert len(loop.state.episodes) == 30
     events = [line["event"] for line in store.transitions(0, 100)]

@@ -1,4 +1,4 @@
-"""Leaving a host: people first, few at a time, told before it is done, and never undone by itself."""
+"""Leaving a host: people first, few at a time, notified before it is done, and never undone by itself."""
 
 import asyncio
 import sys
@@ -96,7 +96,7 @@ def test_from_alert_to_return():
 
 
 def test_by_default_people_approve():
-    """Without a mode nothing is told or done before the plan is approved by its hash."""
+    """Without a mode nothing is notified or done before the plan is approved by its hash."""
     world = Hosts(mode="")
     world.fire()
     world.tick(10)
@@ -186,7 +186,7 @@ def test_a_leaf_is_no_host():
 
 
 def test_it_ends_within_the_grace():
-    """The alert ends before the command: the host stays, and those who were told are told that."""
+    """The alert ends before the command: the host stays, and whoever was notified is notified of that."""
     world = Hosts()
     world.fire()
     world.tick(10)
@@ -233,7 +233,7 @@ def test_a_command_that_fails_is_tried_again_and_given_up():
     assert world.orders()[0].arguments[-1] == "State=RESUME"
 
 
-def test_without_a_command_it_is_told_and_nothing_else():
+def test_without_a_command_it_is_notified_and_nothing_else():
     """For trainers that leave by themselves: hand_off, then it counts as left."""
     world = World(
         config("rules: [{alert: FabricHostFaulty, action: host.drain, mode: auto}]\nguards: {settle_s: 0}\n")

@@ -80,12 +80,14 @@ def test_followed_step_by_step(seed):
         world.now += chance.choice((0.0, 0.5, 4.0, 40.0))
         host, device = f"h{chance.randrange(9)}", f"rail{chance.randrange(2)}"
         name = chance.choice(ALERTS)
-        told = alert(host, device, firing=chance.random() < 0.7, starts_at=world.now, name=name)
+        reported = alert(host, device, firing=chance.random() < 0.7, starts_at=world.now, name=name)
         if chance.random() < 0.05:
-            told = about_a_leaf(alert(f"x{step}", name="FabricFaultLocated", firing=chance.random() < 0.5))
+            reported = about_a_leaf(
+                alert(f"x{step}", name="FabricFaultLocated", firing=chance.random() < 0.5)
+            )
         transaction = Transaction(world.state)
         mark = transaction.mark()
-        world.reconciler.observed.on_alerts(transaction, [told], world.now)
+        world.reconciler.observed.on_alerts(transaction, [reported], world.now)
         if chance.random() < 0.1:
             transaction.rollback(mark)
         if chance.random() < 0.1:
@@ -112,9 +114,9 @@ def test_followed_step_by_step(seed):
             assert found == shared_by_definition(world, observed), step
 
 
-def about_a_leaf(told: Alert) -> Alert:
+def about_a_leaf(one: Alert) -> Alert:
     """The same alert, about a leaf."""
-    return dataclasses.replace(told, labels={"alertname": told.name, "leaf": "l"})
+    return dataclasses.replace(one, labels={"alertname": one.name, "leaf": "l"})
 
 
 def test_one_more_costs_what_one_costs():
@@ -138,7 +140,7 @@ def test_one_more_costs_what_one_costs():
 
 
 def test_changes_are_bounded():
-    """Old ones are forgotten, and whoever asks for them is told so."""
+    """Old ones are forgotten, and a query for them gets None."""
     changes = EpisodeChanges()
     for version in range(1, 40_000):
         changes.note(version, [f"f{version}"])

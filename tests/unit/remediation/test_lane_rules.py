@@ -178,7 +178,7 @@ def test_it_is_no_alert_about_a_nic():
     assert [action.action for action in world.pending()] == ["nic.restore"]
 
 
-def test_labels_that_name_no_lane_are_told():
+def test_labels_that_name_no_lane_are_reported():
     """A dead letter says why."""
     observed = ObservedState(parse_config(rule(), ReceiverConfig, "test"), {})
     assert observed.target_of(contended(lane="-1")) == "label lane is not the number of a lane"

@@ -4,8 +4,8 @@ from fabricpulse.remediation.receiver.line_limit import (
     BOUNDED,
     BURST_BYTES,
     BYTES_PER_S,
-    TOLD_BURST,
-    TOLD_PER_S,
+    NOTIFY_BURST,
+    NOTIFY_PER_S,
     LineLimit,
 )
 from fabricpulse.remediation.receiver.model import OUTCOMES
@@ -18,7 +18,7 @@ DECIDED = [
 ]
 
 
-def told(lines: list[Transition]) -> list[int]:
+def left_out(lines: list[Transition]) -> list[int]:
     return [line.detail["lines"] for line in lines if line.event == "lines_left_out"]
 
 
@@ -30,17 +30,17 @@ def test_a_storm_of_the_largest_fleet_is_written_whole():
 
 
 def test_what_was_decided_is_written_when_there_is_no_room():
-    """In the order in which it came; how many lines there was no room for is told once a minute, all of them."""
+    """In the order in which it came; how many lines there was no room for is logged once a minute, all of them."""
     limit = LineLimit(burst_bytes=800, bytes_per_s=0)
     lines = limit.limited([*DECIDED, *FLAP, *DECIDED], START)
     assert [line.event for line in lines if line.event != "lines_left_out"] == [
         line.event for line in [*DECIDED, *FLAP[:2], *DECIDED]
     ]
-    assert told(lines) == [1]
-    assert told(limit.limited(FLAP, START + 30)) == []
+    assert left_out(lines) == [1]
+    assert left_out(limit.limited(FLAP, START + 30)) == []
     assert limit.limited(DECIDED, START + 59) == DECIDED
-    assert told(limit.limited([], START + 61)) == [3]
-    assert (limit.left_out, told(limit.limited([], START + 600))) == (4, [])
+    assert left_out(limit.limited([], START + 61)) == [3]
+    assert (limit.left_out, left_out(limit.limited([], START + 600))) == (4, [])
 
 
 def test_what_alerts_fill_is_bounded():
@@ -55,17 +55,17 @@ def test_what_alerts_fill_is_bounded():
 
 
 def test_long_labels_are_worth_many_lines():
-    """People are told the labels of an alert: 32 of them, as long as a label may be."""
+    """A notification has the labels of an alert: 32 of them, as long as a label may be."""
     labels = {f"{i:02d}{'n' * 198}": "v" * 200 for i in range(32)}
     notify = Transition("fleet", "notify", {"alert": "A", "labels": labels})
     limit = LineLimit(burst_bytes=100_000, bytes_per_s=0)
     assert len(limit.limited([notify] * 100, START)) == 1 + 1
 
 
-def test_people_are_told_of_so_many_alerts():
+def test_so_many_alerts_are_notified():
     """Else what was decided waits behind two hundred thousand lines in the queue of each destination."""
     limit, line = LineLimit(), Transition("fleet", "notify", {"alert": "A", "labels": {}})
-    assert len(limit.limited([line] * 3_000, START)) == TOLD_BURST + 1
-    assert limit.left_out == 3_000 - TOLD_BURST
-    assert len(limit.limited([line] * 3_000 + DECIDED, START + 30)) == 30 * TOLD_PER_S + len(DECIDED)
+    assert len(limit.limited([line] * 3_000, START)) == NOTIFY_BURST + 1
+    assert limit.left_out == 3_000 - NOTIFY_BURST
+    assert len(limit.limited([line] * 3_000 + DECIDED, START + 30)) == 30 * NOTIFY_PER_S + len(DECIDED)
     assert len(limit.limited(FLAP, START + 31)) == len(FLAP), "the journal has room for others"

@@ -54,7 +54,7 @@ def test_apply_and_verify(plugins, server):
 
 
 def test_a_nic_that_somebody_puts_back_leaves_again(plugins, server):
-    """A process carries an operation out but once: told the same one again it would keep the NIC for ever."""
+    """A process carries an operation out but once: with the same one again it would keep the NIC for ever."""
     plugins.apply(AVOID)
     server.answer(by_hand("nic.restore", 10))
     (name,) = plugins.survey().divergent_processes(AVOID)
@@ -106,7 +106,7 @@ def test_a_promise_that_is_not_kept_is_a_failure(plugins, server, monkeypatch):
     assert (result.outcome, "not shown within" in result.message) == ("failed", True)
 
 
-async def test_a_return_that_is_shown_late_is_told(tmp_path, monkeypatch):
+async def test_a_return_that_is_shown_late_is_reported(tmp_path, monkeypatch):
     """It has failed, as nobody showed it in time; without a word afterwards the receiver would count the NIC as out."""
     monkeypatch.setenv("FABRICPULSE_RUN_DIR", str(tmp_path))
     text = f"{{host: h0, journal: {tmp_path / 'node.db'}, verify_timeout_s: 0.1}}"
@@ -119,7 +119,7 @@ async def test_a_return_that_is_shown_late_is_told(tmp_path, monkeypatch):
         with monkeypatch.context() as late:
             out = {"device": "rail0", "link": "up", "avoided": True}
             late.setattr(server, "_status", lambda request: status(request) | {"devices": [out]})
-            # The processes that do not follow are told again, in vain.
+            # The processes that do not follow get it again, in vain.
             await agent._reconcile()
         assert agent._results[RESTORE.op_id].outcome == "failed"
         agent._surveyed_at = 0.0  # the next survey is due
@@ -192,7 +192,7 @@ def squatter(directory: Path, uid: int) -> Iterator[None]:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be another user")
 def test_sockets_of_users_without_jobs_are_passed_over(tmp_path):
-    """With job_users, a socket of any other user is neither asked nor heard."""
+    """With job_users, a socket of any other user is neither asked nor read."""
     with squatter(tmp_path, uid=12345):
         assert set(Plugins(tmp_path, 0.3, 0.3).present()) == {"1"}
         assert Plugins(tmp_path, 0.3, 0.3, frozenset({1000})).present() == {}

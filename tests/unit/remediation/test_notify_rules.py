@@ -13,11 +13,11 @@ from fabricpulse.remediation.receiver.policy import advice, policy_of
 RULES = "rules: [{alert: FabricNicFlapping, mode: auto}, {alert: FabricNicSlow, action: notify}]\n"
 
 
-def told(world: World) -> list[tuple[str, str]]:
+def notified(world: World) -> list[tuple[str, str]]:
     return [(line.subject, line.detail["status"]) for line in world.lines if line.event == "notify"]
 
 
-def test_told_once_at_the_beginning_and_once_at_the_end():
+def test_notified_once_at_the_beginning_and_once_at_the_end():
     """Repeats add nothing; by default every destination of `notify` takes the line."""
     world = World(config(RULES))
     slow = alert(name="FabricNicSlow")
@@ -25,17 +25,17 @@ def test_told_once_at_the_beginning_and_once_at_the_end():
         world.deliver(slow)
     world.deliver(replace(slow, firing=False))
     world.deliver(replace(slow, firing=False))
-    assert told(world) == [("h0/rail0", "firing"), ("h0/rail0", "resolved")]
+    assert notified(world) == [("h0/rail0", "firing"), ("h0/rail0", "resolved")]
     assert world.lines[-1].detail["labels"]["device"] == "rail0"
     assert "notify" in NotifyConfig(name="chat", url="http://chat/").events
 
 
-def test_an_alert_without_a_nic_is_told_of():
+def test_an_alert_without_a_nic_is_notified():
     """A switch has no host: the line is about the fleet, and its labels are cut."""
     world = World(config(RULES))
     switch = replace(alert(name="FabricNicSlow"), labels={"alertname": "FabricNicSlow", "faulty": "s" * 4096})
     world.deliver(switch)
-    assert told(world) == [("fleet", "firing")]
+    assert notified(world) == [("fleet", "firing")]
     assert world.lines[-1].detail["labels"]["faulty"] == "s" * 200
 
 
@@ -53,21 +53,21 @@ def test_it_changes_nothing():
     assert [a.action for a in world.pending()] == ["nic.restore"]
 
 
-def test_one_that_vanished_is_told_of():
+def test_one_that_vanished_is_notified():
     """No Alertmanager has it any more: an end, though not a resolved one."""
     world = World(config(RULES + "alertmanagers: [http://a]\nexpire_s: 60"))
     watchdog = alert(name="FabricWatchdog")
     world.poll([alert(name="FabricNicSlow"), watchdog])
     world.now += 61
     world.poll([watchdog])
-    assert told(world) == [("h0/rail0", "firing"), ("fleet", "expired")]
+    assert notified(world) == [("h0/rail0", "firing"), ("fleet", "expired")]
 
 
 def test_observe_writes_down_and_tells_nobody():
     """As with any rule."""
     world = World(config("rules: [{alert: FabricNicSlow, action: notify, mode: observe}]"))
     world.deliver(alert(name="FabricNicSlow"))
-    assert told(world) == []
+    assert notified(world) == []
     assert "episode_firing" in world.events()
 
 
@@ -88,4 +88,4 @@ def test_explain_says_so():
     """What the alert would come to."""
     world = World(config(RULES))
     said = explain_alert(world.config, {}, world.state, alert(name="FabricNicSlow"), world.now)
-    assert said["next"] == "those in `notify` are told"
+    assert said["next"] == "the destinations of `notify` get an event"

@@ -126,7 +126,7 @@ def test_without_auto_nothing_is_changed(mode):
     assert outcomes == ([] if mode == "observe" else [(True, "dry_run")])
 
 
-def test_dry_run_is_what_a_rule_does_unless_told_otherwise():
+def test_dry_run_is_what_a_rule_does_unless_configured_otherwise():
     """Acting has to be asked for."""
     world = World(config("rules: [{alert: FabricNicFlapping}]"))
     world.deliver(alert())

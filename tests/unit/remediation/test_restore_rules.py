@@ -217,7 +217,7 @@ def test_explain_and_advice_and_replay():
     alone = policy_of(config(f"rules: [{{alert: {TESTED}, action: nic.restore, mode: auto}}]"))
     assert any(line.startswith("a rule restores NICs, and none takes any out") for line in advice(alone))
     past = Replay(config(rules()), {})
-    for at, told in ((0, alert()), (20, alert(firing=False)), (30, well())):
-        past.deliver(1e9 + at, [told])
+    for at, reported in ((0, alert()), (20, alert(firing=False)), (30, well())):
+        past.deliver(1e9 + at, [reported])
     past.advance(1e9 + 300)
     assert [line.event for line in past.lines] == ["nic.avoid", "nic.restore"]

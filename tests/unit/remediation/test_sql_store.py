@@ -312,7 +312,7 @@ def test_only_the_owner_may_read_the_journal(path):
 
 
 def test_one_process_at_a_time(path):
-    """The second opener is told."""
+    """The second opener gets an error."""
     store = open_store(path)
     with pytest.raises(UserError, match="in use by another receiver"):
         open_store(path)

@@ -77,10 +77,10 @@ class Remediation(RuleBasedStateMachine):
     def nobody_observes(self, seconds: float, health: str) -> None:
         world = self.world
         since = world.now
-        told = {} if health == "unknown" else dict.fromkeys(world.devices, health)
+        reported = {} if health == "unknown" else dict.fromkeys(world.devices, health)
         while world.now < since + seconds:
             world.now += 2
-            world.report(health=told)
+            world.report(health=reported)
             self._watch(world.reconcile)
 
     @rule(seconds=st.sampled_from([20.0, 130.0]))

@@ -15,7 +15,7 @@ from fabricpulse.remediation.protocol import DesiredNic, DesiredState, LaneOrder
 EPOCH = 1_700_000_000
 
 
-def told(epoch: int, desired: Literal["in_service", "avoid"], generation: int) -> DesiredState:
+def desired_state(epoch: int, desired: Literal["in_service", "avoid"], generation: int) -> DesiredState:
     nic = DesiredNic("rail0", desired, generation, f"h0/rail0#{generation}")
     order = LaneOrder(
         "1", "0" * 16, 0, "rail1", "lane.repath", None, generation, f"lane-{epoch}-{generation}"
@@ -28,10 +28,10 @@ def test_an_agent_obeys_the_one_that_started_last(tmp_path: Path) -> None:
     config = parse_config(f"{{host: h0, journal: {tmp_path / 'node.db'}}}", NodeConfig, "test")
     agent = NodeAgent(config, Lifetime())
     try:
-        assert agent._accept(told(EPOCH, "avoid", 5))
-        assert agent._accept(told(EPOCH + 60, "in_service", 9))
+        assert agent._accept(desired_state(EPOCH, "avoid", 5))
+        assert agent._accept(desired_state(EPOCH + 60, "in_service", 9))
         for generation in (6, 20):
-            assert not agent._accept(told(EPOCH, "avoid", generation))
+            assert not agent._accept(desired_state(EPOCH, "avoid", generation))
         assert (agent._desired["rail0"].desired, list(agent._orders)) == (
             "in_service",
             [f"lane-{EPOCH + 60}-9"],
@@ -40,8 +40,8 @@ def test_an_agent_obeys_the_one_that_started_last(tmp_path: Path) -> None:
         agent._journal.close()
     again = NodeAgent(config, Lifetime())
     try:
-        assert not again._accept(told(EPOCH, "avoid", 30))
-        assert again._accept(told(EPOCH + 60, "avoid", 31))
+        assert not again._accept(desired_state(EPOCH, "avoid", 30))
+        assert again._accept(desired_state(EPOCH + 60, "avoid", 31))
     finally:
         again._journal.close()
 

@@ -113,7 +113,7 @@ def test_an_alertmanager_that_answers_with_nonsense_fills_no_memory():
 
 
 def test_names_of_labels_are_bounded_like_their_values():
-    """They are told to people and stay in the journal: one of 64 MiB did."""
+    """They are notified and stay in the journal: one of 64 MiB did."""
     alert_ = {
         "status": "firing",
         "labels": {"alertname": "A", "n" * 4097: ""},

@@ -41,7 +41,7 @@ def alert(
 
 
 class World:
-    """One reconciler and its clock; agents report and answer as told."""
+    """One reconciler and its clock; agents report and answer as set."""
 
     def __init__(self, configuration: ReceiverConfig | None = None, hosts: int = 2, nics: int = 2) -> None:
         self.config = configuration or config()
@@ -90,12 +90,12 @@ class World:
                 for t in self.state.targets.values()
                 if t.target.host == host and t.phase in ("avoided", "manual")
             }
-            told: dict[str, Any] = {
+            report: dict[str, Any] = {
                 "devices": {d: d not in out for d in self.devices},
                 "health": dict.fromkeys(self.devices, "healthy"),
                 "processes": 1,
             }
-            agent = AgentState(host=host, seen_at=self.now, **(told | fields))
+            agent = AgentState(host=host, seen_at=self.now, **(report | fields))
             self.run(partial(self._on_agent, agent))
 
     def _on_agent(self, agent: AgentState, transaction: Transaction) -> None:

@@ -95,7 +95,7 @@ class NodeAgent:
         self._reconcile_now = asyncio.Event()
 
     async def run(self, options: DaemonOptions) -> None:
-        """Works until told to stop. What it has applied stays applied."""
+        """Works until the daemon stops. What it has applied stays applied."""
         try:
             await self._work(options)
         finally:
@@ -214,7 +214,7 @@ class NodeAgent:
             await wait_with_timeout(self._report_now, wait_s)
 
     async def _sample_lanes(self) -> None:
-        """While the receiver wants to know what lanes do."""
+        """While the receiver asks for reports of lanes."""
         while True:
             wait_s = self._config.report_interval_s
             if self._report_lanes:
@@ -278,7 +278,7 @@ class NodeAgent:
                     self._record(Result(nic.op_id, "applied", count, message))
 
     def _has_returned_late(self, nic: DesiredNic) -> bool:
-        """Whether a return that has failed is done by now: the receiver counts the NIC as out until it is told."""
+        """Whether a return that has failed is done by now: until this is reported the NIC counts as out."""
         known = self._results.get(nic.op_id)
         if nic.desired != "in_service" or known is None or known.outcome != "failed":
             return False
@@ -287,7 +287,7 @@ class NodeAgent:
         return bool(self._survey.following_processes(nic)) or not self._seen
 
     def _refusal(self, nic: DesiredNic) -> str:
-        """Why this host does not take the NIC out, or "". The receiver has checked as well, on older knowledge."""
+        """Why this host does not take the NIC out, or "". The receiver has checked as well, with older data."""
         if nic.desired != "avoid":
             return ""
         if self._config.pause_file and Path(self._config.pause_file).exists():
@@ -296,8 +296,8 @@ class NodeAgent:
             return "it has expired before it was carried out"
         # Without jobs it is the mesh that says how many NICs there are.
         nics = self._survey.devices().keys() | self._mesh.connected.keys()
-        if said := self._limits.refusal(nic, self._desired, nics, time.monotonic()):
-            return said
+        if reason := self._limits.refusal(nic, self._desired, nics, time.monotonic()):
+            return reason
         return self._survey.refusal(nic.device, self._config.min_fraction_in_service)
 
     def _check(self, nic: DesiredNic) -> Result:
@@ -340,13 +340,13 @@ class NodeAgent:
         return self._limits.lane_refusal(order, time.monotonic())
 
     async def _correct(self, nic: DesiredNic) -> Result:
-        """A process that started after the decision, was away when it was carried out, or was set by somebody else."""
+        """A process that started after the decision, did not answer then, or was changed by another program."""
         known = self._results.get(nic.op_id)
         if known is not None and known.outcome == "refused":
             return known  # the receiver will take it back
         result = await asyncio.to_thread(self._plugins.apply, nic, self._survey.divergent_processes(nic))
         if result.outcome == "applied":
-            log.info("process brought in line", device=nic.device, desired=nic.desired, op_id=nic.op_id)
+            log.info("process corrected", device=nic.device, desired=nic.desired, op_id=nic.op_id)
             return known if known is not None and known.outcome == "applied" else result
         if nic.op_id not in self._warned:
             self._warned = {nic.op_id}

@@ -15,8 +15,8 @@ import msgspec
 
 from fabricpulse.plugin_ipc.control import MAX_MESSAGE
 
-# gone: nobody listens there any more. silent: it did not answer, or not as a plugin does. squatted: it is served by
-# somebody who does not own the socket.
+# gone: connection refused, or no socket. silent: no answer in time, or not a plugin's. squatted: served by a process
+# that does not own the socket.
 FailureKind = Literal["gone", "silent", "squatted"]
 
 _CREDENTIALS = struct.Struct("3i")

@@ -1,4 +1,4 @@
-"""Which receivers an agent obeys: none that is older than one it has seen."""
+"""Which receivers an agent follows: none with a lower epoch than one it has seen."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ _SANE_AHEAD_S = 86_400.0
 
 
 class EpochFence:
-    """The highest sane epoch that was accepted. One from far in the future fences nobody: it would do so for ever."""
+    """The highest sane epoch that was accepted. One from far in the future is not kept: it would fence for ever."""
 
     def __init__(self, epoch: int, clock: Callable[[], float]) -> None:
         """epoch : as the journal has it. clock : seconds since 1970."""
@@ -20,7 +20,7 @@ class EpochFence:
         self.epoch = epoch if self._is_sane(epoch) else 0
 
     def admits(self, epoch: int) -> bool:
-        """Whether to obey a receiver of this epoch; if so, and if it is sane, none with an older one from now on."""
+        """Whether to follow a receiver of this epoch; if so, and if it is sane, none with a lower one from now on."""
         if epoch < self.epoch:
             log.error(
                 "receiver has an older epoch than one seen before, ignored", epoch=epoch, seen=self.epoch

@@ -1,7 +1,8 @@
 """What the sending lanes of this host's jobs do, from the plugin's telemetry files. Blocking.
 
-The folder is everybody's: a file may be anything. It costs its own lanes, and only files of those who count as users of
-jobs are read. What a file says of itself can only lead to operations on the control socket of the same name.
+Every user can write to the folder: a file may hold anything. It costs its own lanes, and only files of those who count
+as users of jobs are read. What a file says of itself can only lead to operations on the control socket of the same
+name.
 """
 
 import threading
@@ -199,7 +200,7 @@ def _sample(
     before: _Counts,
     after: _Counts,
 ) -> LaneSample:
-    """Differences, 0 where a counter has gone back: a file may say anything."""
+    """Differences, 0 where a counter has decreased: a file may hold anything."""
     span_s = after.at_s - before.at_s
     chunks = after.delays - before.delays
     delay_s = (after.delay_ns - before.delay_ns) * 1e-9 / chunks if chunks > 0 else -1.0

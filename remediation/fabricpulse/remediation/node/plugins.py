@@ -142,8 +142,8 @@ class Plugins:
         return answers
 
     def _order_again(self, nic: DesiredNic, answers: _Answers) -> None:
-        """Processes that took the NIC out once and have it back: somebody did that by their sockets, and who wants it
-        back tells the receiver. A new operation, as a process carries out each but once.
+        """Processes that took the NIC out once and have it back: another program did that by their sockets; a NIC is
+        released at the receiver. A new operation, as a process carries out each but once.
 
         The other way round nothing is done again: a NIC that a person has taken out by hand stays out.
         """

@@ -67,7 +67,7 @@ class ControlSockets:
             if of_user[uid] <= MAX_OF_USER and len(kept) < MAX_SOCKETS:
                 kept[name] = identity
         if len(kept) < len(found) and not self._limited:
-            log.warning("more control sockets than are asked", sockets=len(found), asked=len(kept))
+            log.warning("more control sockets than are queried", sockets=len(found), asked=len(kept))
         self._limited = len(kept) < len(found)
         known = set(kept.values())
         self._answered &= known

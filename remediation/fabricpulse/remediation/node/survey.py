@@ -88,7 +88,7 @@ class Survey:
         """Why the processes cannot do without this NIC, "" if they can: one would have no usable one left, or less than
         this part of its own; one of two or more may leave.
 
-        By what each says of itself: NICs that another process makes up help nobody.
+        By what each reports of itself: NICs that another process invents do not count.
         """
         for name, status in self.processes.items():
             nics = nics_of(status)

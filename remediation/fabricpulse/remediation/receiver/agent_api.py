@@ -41,7 +41,7 @@ log = get_logger(__name__)
 
 MAX_WAIT_S = 30.0
 _MAX_VERSION = 500
-# Hosts of which it is logged that they have too much news.
+# Hosts of which it is logged that they cause too many journal lines.
 _MOST_WARNED = 100
 _COUNTED_S = 5.0
 
@@ -104,7 +104,7 @@ class AgentApi:
         return host
 
     def _source(self, request: web.Request, host: str) -> str:
-        """The address that speaks for a host; "" where nobody else can, or the host is known to be there."""
+        """The address that reports for a host; "" where no other can, or the host is known to exist."""
         principal: Principal = request["principal"]
         if host in self._reconciler.inventory or principal.host or self._reconciler.config.agent_certificates:
             return ""
@@ -112,7 +112,7 @@ class AgentApi:
         return network_of(request.remote) if request.remote else "local"
 
     def _counted(self, now: float) -> Collection[str]:
-        """Hosts whose lanes are believed: forged ones of others made plans that cannot help, after some of which there
+        """Hosts whose lanes count: forged ones of others made plans that cannot help, after some of which there
         is none any more. Some seconds old."""
         if not 0 <= now - self._counted_at < _COUNTED_S:
             agents = counted_hosts(self._loop.state.agents.values(), self._reconciler.inventory)
@@ -244,8 +244,8 @@ class AgentApi:
             self.refused["lines"] += 1
             if host not in self._warned and len(self._warned) < _MOST_WARNED:
                 self._warned.add(host)
-                log.warning("reports with more news than a host can have are refused", host=host)
-            raise web.HTTPTooManyRequests(text="more news than a host can have: the journal is not for it\n")
+                log.warning("reports that cause too many journal lines are refused", host=host)
+            raise web.HTTPTooManyRequests(text="too many journal lines from this host: try again later\n")
         return web.Response(text="noted\n")
 
 

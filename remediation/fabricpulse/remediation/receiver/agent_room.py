@@ -1,4 +1,4 @@
-"""How much of the agents' reports is kept: who speaks for agents must not fill the memory with hosts he makes up."""
+"""How much of the agents' reports is kept: invented hosts must not fill the memory."""
 
 from collections import Counter
 from collections.abc import Collection
@@ -15,7 +15,7 @@ class AgentRoom:
     """Counts what is kept of each host.
 
     While there is room everybody gets it. Then an address that has less than the one that has most gets room of that
-    one's newest hosts: who makes up hosts takes it from himself. Hosts that have proven who they are lose none.
+    one's newest hosts: an address with invented hosts loses its own. Hosts that have proven who they are lose none.
     """
 
     def __init__(self, max_hosts: int = MAX_HOSTS, max_entries: int = MAX_ENTRIES) -> None:

@@ -1,4 +1,4 @@
-"""Answers that are long where a fleet is, or somebody makes it so.
+"""Answers that are long in a large fleet, or under attack.
 
 Who may read asks as often as he likes, on as many connections as he likes, and need not take what he asked for. So a
 long document is made once for all who ask at that time, it goes out in parts that wait until they are taken, and all
@@ -32,7 +32,7 @@ class _Body:
 
 
 class Answers:
-    """Sends long answers. held : bytes of those that somebody has not taken yet."""
+    """Sends long answers. held : bytes of those that are not sent yet."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self.held = 0
@@ -57,7 +57,7 @@ class Answers:
         return await self._send(request, body)
 
     async def content(self, request: web.Request, content: bytes) -> web.StreamResponse:
-        """JSON that nobody else asks for. Raises HTTPServiceUnavailable."""
+        """JSON for one request. Raises HTTPServiceUnavailable."""
         if len(content) <= _SMALL:
             return web.Response(body=content, content_type="application/json")
         self._check()
@@ -65,7 +65,7 @@ class Answers:
 
     def _check(self) -> None:
         if self.held >= self._max_bytes:
-            text = "answers that nobody has taken yet fill the memory for them; try again later\n"
+            text = "answers that are not sent yet fill the memory for them; try again later\n"
             raise web.HTTPServiceUnavailable(text=text, headers={"Retry-After": "1"})
 
     async def _send(self, request: web.Request, body: _Body) -> web.StreamResponse:

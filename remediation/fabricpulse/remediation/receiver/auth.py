@@ -66,7 +66,7 @@ class Access:
         self._certificates = {entry.certificate: entry for entry in entries if entry.certificate}
 
     def identify(self, authorization: str, user: str, names: frozenset[str], host: str) -> Principal | None:
-        """Who shows this; None for nobody.
+        """Who shows this; None without a valid secret.
 
         user : whose password was checked, "" for none. names : of the client certificate that was checked. host : that
         the path of an agent names.
@@ -150,7 +150,7 @@ class AccessControl:
         return None
 
     def _unknown(self, request: web.Request, route: str) -> str:
-        """Why a change is refused of somebody who has shown nothing, though nobody has to."""
+        """Why a change is refused where no authentication is configured, "" if it is not."""
         if "Origin" in request.headers:
             # Its name may lead to this machine in one browser only, so that the page's origin and this server are one.
             return "without access control no web page may ask this"

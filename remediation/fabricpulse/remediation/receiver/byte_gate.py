@@ -15,13 +15,13 @@ class ByteGate:
     def __init__(self, most: int) -> None:
         self.held = 0
         self._most = most
-        self._turn = asyncio.Lock()
+        self._next = asyncio.Lock()
         self._left = asyncio.Event()
 
     @asynccontextmanager
     async def hold(self, size: int) -> AsyncIterator[None]:
         """Waits until there is room for `size` bytes, and keeps it."""
-        async with self._turn:
+        async with self._next:
             while self.held and self.held + size > self._most:
                 self._left.clear()
                 await self._left.wait()

@@ -2,7 +2,7 @@
 
 Everything that can change the state - deliveries, agents' reports, operators, time - is an event in one queue. The loop
 applies the queued events to one transaction, reconciles, commits state and journal together, and only then answers the
-senders and hands new desired states to agents. A failed commit changes nothing: the senders are told and try again.
+senders and hands new desired states to agents. A failed commit changes nothing: the senders get an error and try again.
 While one commit waits for the disk the next batch gathers, so the rate does not depend on the disk. What operators
 order comes first, and no batch has more than so many alerts: the kill switch does not wait for a storm.
 """
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 _MAX_BATCH = 256
 # Commands in a batch: without authentication a flood of them must leave room for deliveries.
-_MAX_ORDERS = 64
+_MAX_COMMANDS = 64
 # Alerts of a batch; one event that has more is a batch of its own.
 _MAX_ALERTS = 2_000
 TICK_S = 0.25
@@ -158,7 +158,7 @@ class CommitLoop:
             return []
         events: list[_Event] = []
         alerts = 0
-        for queue, most in ((self._orders, _MAX_ORDERS), (self._queue, _MAX_BATCH)):
+        for queue, most in ((self._orders, _MAX_COMMANDS), (self._queue, _MAX_BATCH)):
             while queue and len(events) < most:
                 alerts += queue[0].alerts
                 if events and alerts > _MAX_ALERTS:

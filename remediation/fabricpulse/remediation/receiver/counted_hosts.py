@@ -1,7 +1,7 @@
-"""Which hosts count where a limit is a part of the fleet: names cost nothing, so who makes up hosts must move no limit.
+"""Which hosts count where a limit is a part of the fleet: names cost nothing, so invented hosts must move no limit.
 
-Where agents share one token, or none is asked for, whoever has it speaks for hosts by thousands. A host counts if
-nobody else can speak for it: it is in the membership file, or has shown a token or certificate of its own. Of the
+Where agents share one token, or none is asked for, whoever has it can report for thousands of hosts. A host counts if
+no other sender can report for it: it is in the membership file, or has shown a token or certificate of its own. Of the
 others one counts for each address that they report from, the one that came first.
 """
 

@@ -164,7 +164,7 @@ class Decisions:
                 if current.plan is not None and not keeps_out(self._rules, current.plan.alert):
                     current = self._drop_plan(transaction, current, "no alert asks for it any more")
                 if is_over(current):
-                    # The rule that took it out was told to change nothing: an operator releases it.
+                    # The rule that took it out is in dry-run mode by now: an operator releases it.
                     self._block(transaction, current, "not_acting")
                 return
             rule = self._rules[asked.alert]

@@ -18,7 +18,7 @@ from fabricpulse.remediation.receiver.transaction import Transaction
 
 log = get_logger(__name__)
 
-# Nothing tells it that a retry is due.
+# No event says that a retry is due.
 _POLL_S = 5.0
 _OUTPUT = 500
 _ENDED_S = 5.0
@@ -63,7 +63,7 @@ class DrainHooks:
 
 
 async def run_command(arguments: tuple[str, ...], timeout_s: float) -> str:
-    """ "" when it exits with 0 in time; else why not, with the end of what it said. It is no shell, and gets no input.
+    """ "" when it exits with 0 in time; else why not, with the end of its output. It is no shell, and gets no input.
 
     Whatever it has started in its process group is killed when the time is over or the caller is cancelled.
     """
@@ -86,18 +86,18 @@ async def run_command(arguments: tuple[str, ...], timeout_s: float) -> str:
         raise
     except (OSError, ValueError) as error:
         return f"cannot run {arguments[0]}: {error}"[:_OUTPUT]
-    said = bytearray()
+    output = bytearray()
     try:
         async with asyncio.timeout(timeout_s):
             while process.stdout is not None and (piece := await process.stdout.read(4096)):
-                said += piece
-                del said[:-_OUTPUT]
+                output += piece
+                del output[:-_OUTPUT]
             code = await process.wait()
     except TimeoutError:
         return f"no end after {timeout_s:g} s"
     finally:
         await _end(process)
-    text = printable(said.decode("utf-8", "replace").strip())
+    text = printable(output.decode("utf-8", "replace").strip())
     return "" if code == 0 else f"exit code {code}: {text}"[:_OUTPUT]
 
 

@@ -1,4 +1,4 @@
-"""Leaving a host: jobs are told (hand-off), then the scheduler's command drains it. Pure.
+"""Leaving a host: jobs are notified (hand-off), then the scheduler's command drains it. Pure.
 
     awaiting_approval -> leaving -> draining -> drained -> returning -> returned
             |               |           |                      |
@@ -6,7 +6,7 @@
          dropped         dropped      failed                 failed
 
 A host that was drained comes back only when an operator releases it: nothing here can tell that it was repaired. The
-commands are told again after a restart, so they must say what shall be (`State=DRAIN`), not toggle.
+commands run again after a restart, so they must set a state (`State=DRAIN`), not toggle one.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from fabricpulse.remediation.receiver.plans import APPROVAL_VALID_S
 from fabricpulse.remediation.receiver.shared_cause import SharedCauses
 from fabricpulse.remediation.receiver.transaction import Transaction, with_changes
 
-# These hosts count as out: of a command that failed nobody knows what it has done.
+# These hosts count as out: the effect of a command that failed is unknown.
 OUT: tuple[DrainPhase, ...] = ("leaving", "draining", "drained", "returning", "failed")
 _OPEN: tuple[DrainPhase, ...] = ("awaiting_approval", "leaving", "draining", "returning")
 _ENDED_KEPT = 200

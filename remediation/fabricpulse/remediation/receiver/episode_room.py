@@ -8,7 +8,7 @@ MAX_EPISODES = 200_000
 
 
 class EpisodeRoom:
-    """Room for new episodes in one event: who sends alerts must not fill the memory with NICs that he makes up."""
+    """Room for new episodes in one event: alerts about invented NICs must not fill the memory."""
 
     def __init__(self, transaction: Transaction) -> None:
         self._transaction = transaction
@@ -24,6 +24,6 @@ class EpisodeRoom:
         return self._left >= 0
 
     def close(self) -> None:
-        """Tells how many were left out."""
+        """Logs how many were left out."""
         if self._left_out:
             self._transaction.log("fleet", "alerts_left_out", alerts=self._left_out, remembered=MAX_EPISODES)

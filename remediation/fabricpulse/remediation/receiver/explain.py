@@ -51,7 +51,7 @@ def explain_alert(
             why = f"no target: {target}" if target else "nothing: no rule names this alert"
         return about | {"target": None, "next": why}
     if any(rule.alert == alert.name and rule.action == "notify" for rule in config.rules):
-        return about | {"target": target, "next": "those in `notify` are told"}
+        return about | {"target": target, "next": "the destinations of `notify` get an event"}
     transaction = Transaction(state)
     observed.on_alerts(transaction, [alert], now)
     after = explain(config, inventory, transaction.state, target, now)

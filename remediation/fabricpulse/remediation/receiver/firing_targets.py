@@ -20,7 +20,7 @@ class FiringTargets:
         self.asked_back: dict[str, str] = {}
         self._order: dict[str, str] = {}
         # By target key, of those that fire: all fingerprints, since one that ends leaves the others. Of one target
-        # there may be thousands that somebody made up.
+        # there may be thousands of forged ones.
         self._firing: dict[str, dict[str, None]] = {}
         self._asking: dict[str, dict[str, None]] = {}
         # fingerprint -> where it is kept.

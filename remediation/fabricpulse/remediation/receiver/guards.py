@@ -248,7 +248,7 @@ class Guards:
 
     @cached_property
     def _shared(self) -> SharedCauses:
-        # Nobody asks for it in most cycles.
+        # Not needed in most cycles.
         shared = self._shared_causes or SharedCauses(self._limits)
         return shared.follow(self._state, self._observed_hosts, self._now)
 
@@ -288,7 +288,7 @@ class Guards:
     def _capacity(self, target: Target) -> str:
         """Never the last NIC, and never below the fraction; checked again by the agent and by the plugin."""
         agent = self._state.agents[target.host]
-        # What processes and agents say of NICs that membership does not have counts for nothing.
+        # What processes and agents report of NICs outside membership does not count.
         known: set[str] = set(self._nics.get(target.host) or agent.devices.keys() | agent.connected.keys())
         known |= {target.device}
         out = self._out[target.host]

@@ -1,7 +1,7 @@
 """How much of the journal the reports of a host, and of an address that speaks for hosts, may fill. Pure.
 
-Lines are kept for ever. A host whose agent lies can have a new one with each report: it holds NICs that nobody gave it,
-it is well and ill by turns. Who speaks for hosts that he makes up has such a host for each name.
+Lines are kept for ever. A host whose agent lies can have a new one with each report: it holds NICs that no receiver
+took out, it is healthy and unhealthy by turns. Who reports for invented hosts has one for each name.
 """
 
 from fabricpulse.remediation.receiver.model import Bucket

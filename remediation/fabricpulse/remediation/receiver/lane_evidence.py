@@ -19,7 +19,7 @@ _MAX_LANES = 100_000
 _MAX_OF_HOST = 2 * MAX_LANES
 _MAX_SAMPLES = 2_000_000
 _FEWEST = 20
-# Agents report every two seconds: what comes faster tells nothing more.
+# Agents report every two seconds: faster ones add nothing.
 _LEAST_APART_S = 0.1
 _FIELDS = 9
 _AT, _GOODPUT, _CAPACITY, _DELAY, _TROUBLES, _IS_BUSY, _REPATHS = range(7)
@@ -197,18 +197,18 @@ def _summary(lane: _Lane, first: int, last: int) -> LaneSummary | None:
     total = times[-1] - times[0]
     if total <= 0:
         return None
-    told, count = first + 1, last - first
-    goodput = sum(map(mul, lane.column(_GOODPUT, told, last), weights)) / total
-    capacity = sum(map(mul, lane.column(_CAPACITY, told, last), weights)) / total
-    queued = sum(map((2 * lane.floor_s).__lt__, lane.column(_DELAY, told, last)))
-    busy = _mean_busy(lane.column(_IS_BUSY, told, last), weights, total)
+    reported, count = first + 1, last - first
+    goodput = sum(map(mul, lane.column(_GOODPUT, reported, last), weights)) / total
+    capacity = sum(map(mul, lane.column(_CAPACITY, reported, last), weights)) / total
+    queued = sum(map((2 * lane.floor_s).__lt__, lane.column(_DELAY, reported, last)))
+    busy = _mean_busy(lane.column(_IS_BUSY, reported, last), weights, total)
     return LaneSummary(
         host=lane.host,
         last=lane.sample(last),
         goodput=goodput,
         capacity=capacity,
         congested=queued * 2 >= count
-        or any(lane.column(_TROUBLES, told, last))
+        or any(lane.column(_TROUBLES, reported, last))
         or goodput >= _BACKLOGGED * capacity
         or busy >= _BUSY,
         repathed=lane.has_moved(first, last),

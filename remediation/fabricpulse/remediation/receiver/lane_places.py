@@ -16,7 +16,7 @@ Jobs = dict[str, list[LaneSummary]]
 
 def groups(jobs: Jobs, leaves: Leaves) -> list[Jobs]:
     """The jobs by the leaves that their congested lanes leave from: first those that have one in common, directly or
-    through others; then all that share none with anybody, which may still meet above the leaves.
+    through others; then all that share none with another job, which may still meet above the leaves.
 
     All together where the leaf of one lane is not known.
     """

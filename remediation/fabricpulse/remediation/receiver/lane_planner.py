@@ -4,7 +4,7 @@ The fabric's hash is not known, so collisions are inferred. *Shared*: nearly all
 one rail at once, below a common leaf where that is known; then the job with the fewest such lanes moves. That its lanes
 deliver unequal parts says nothing then: flows that share a link are seldom fair to each other. *Unequal*: lanes of one
 job deliver much less than its good lanes do, which have room. A job whose lanes the plugin has just re-pathed, or has
-tried several paths for lately, is left alone: it is at work already, and knows more.
+tried several paths for lately, is left alone: the plugin searches already, with better data.
 """
 
 from collections import defaultdict
@@ -43,7 +43,7 @@ NO_LEAVES: Leaves = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Proposal:
-    """A plan that nobody has decided on. scope : jobs that are to gain. predicted : their goodput afterwards by now."""
+    """A plan before any decision. scope : jobs that are to gain. predicted : their goodput afterwards by now."""
 
     workload: str
     scope: tuple[str, ...]

@@ -54,7 +54,7 @@ def lane_requests(transaction: Transaction, rules: Mapping[str, RuleConfig]) -> 
 
 
 def is_lane_rule(rule: RuleConfig) -> bool:
-    """Whether the rule wants to know what lanes do."""
+    """Whether the rule needs what lanes do."""
     return rule.action in LANE_ACTIONS and rule.mode != "observe"
 
 
@@ -70,7 +70,7 @@ def selector_of(device: str, labels: Mapping[str, str]) -> LaneSelector | str:
 
 
 def is_answered(request: LaneRequest, plans: Collection[Rebalance]) -> bool:
-    """Whether a dry run has said already what it would do about this episode."""
+    """Whether a dry run has logged already what it would do about this episode."""
     return any(plan.phase == "dry_run" and plan.episode == request.key for plan in plans)
 
 

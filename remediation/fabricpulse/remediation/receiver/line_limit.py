@@ -1,7 +1,7 @@
 """How much of the journal alerts may fill. Pure.
 
-Lines are kept for ever, and who may send alerts makes some with each: it begins, it is blocked, it ends, people are
-told. Nothing that was decided, done or ordered is ever left out.
+Lines are kept for ever, and each alert causes some: it begins, is blocked, ends, is notified. No line about a decision,
+an action or a command is ever left out.
 """
 
 from fabricpulse.remediation.receiver.model import Bucket
@@ -29,12 +29,12 @@ BOUNDED = frozenset(
 # Three lines of each of 200,000 alerts at once; from then on 350 MB a day.
 BURST_BYTES = 256e6
 BYTES_PER_S = 4e3
-# Lines that are sent as notifications: what a storm has too much is behind it in the queue of each destination.
-TOLD_BURST = 2_000
-TOLD_PER_S = 1.0
+# Lines that are sent as notifications: they queue up at each destination.
+NOTIFY_BURST = 2_000
+NOTIFY_PER_S = 1.0
 # Of a line with its hash and its row.
 _LINE_BYTES = 400
-_TOLD_EVERY_S = 60.0
+_LOG_EVERY_S = 60.0
 
 
 class LineLimit:
@@ -43,7 +43,7 @@ class LineLimit:
     def __init__(self, burst_bytes: float = BURST_BYTES, bytes_per_s: float = BYTES_PER_S) -> None:
         self._burst, self._bytes_per_s = burst_bytes, bytes_per_s
         self._bucket = Bucket(burst_bytes, 0.0)
-        self._telling = Bucket(TOLD_BURST, 0.0)
+        self._notify_bucket = Bucket(NOTIFY_BURST, 0.0)
         self.left_out = 0
         self._logged = 0
         self._logged_at = float("-inf")
@@ -52,19 +52,20 @@ class LineLimit:
         """The lines that are written, in their order; once a minute with one that says how many were not."""
         refill = max(0.0, now - self._bucket.at) * self._bytes_per_s
         tokens = min(self._burst, self._bucket.tokens + refill)
-        telling = min(TOLD_BURST, self._telling.tokens + max(0.0, now - self._telling.at) * TOLD_PER_S)
+        notify_refill = max(0.0, now - self._notify_bucket.at) * NOTIFY_PER_S
+        notify_tokens = min(NOTIFY_BURST, self._notify_bucket.tokens + notify_refill)
         kept = []
         for line in lines:
             size = _size(line) if line.event in BOUNDED else 0
-            told = line.event == "notify"
-            if size > tokens or told > telling:
+            notified = line.event == "notify"
+            if size > tokens or notified > notify_tokens:
                 self.left_out += 1
                 continue
             tokens -= size
-            telling -= told
+            notify_tokens -= notified
             kept.append(line)
-        self._bucket, self._telling = Bucket(tokens, now), Bucket(telling, now)
-        if self.left_out > self._logged and not 0 <= now - self._logged_at < _TOLD_EVERY_S:
+        self._bucket, self._notify_bucket = Bucket(tokens, now), Bucket(notify_tokens, now)
+        if self.left_out > self._logged and not 0 <= now - self._logged_at < _LOG_EVERY_S:
             kept.append(Transition("fleet", "lines_left_out", {"lines": self.left_out - self._logged}))
             self._logged, self._logged_at = self.left_out, now
         return kept

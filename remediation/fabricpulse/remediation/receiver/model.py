@@ -293,8 +293,8 @@ class AgentState(msgspec.Struct, frozen=True, kw_only=True):
     """The last report of an agent.
 
     devices : NICs that its jobs use -> usable (link up, not avoided). connected : whether the mesh's probes get
-    through, where it is asked. health : NICs that it has observed. held : NICs about which the agent was
-    ever told something. workloads : jobs that run there. source : address that reports for a host for which others
+    through, where it is asked. health : NICs that it has observed. held : NICs that were ever given a
+    desired state. workloads : jobs that run there. source : address that reports for a host for which others
     could as well, see counted_hosts.py; "" for one that has proven who it is.
     """
 
@@ -338,11 +338,11 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """All of it. The dictionaries belong to the commit loop, which alone changes them.
 
     epoch : grows with each start of the receiver (fencing: agents refuse an older one). polled_at : when the
-    Alertmanagers were last asked with success what is active. contact_at : when any of them was last heard of.
+    Alertmanagers were last asked with success what is active. contact_at : when any of them was last in contact.
     watchdog : whether the alert that always fires was ever seen, and whether it is there. recent : (when, direction,
     target key) of the last actions. resumed_at : when an operator last resumed. episodes_version : another
     number, never used before in this process, whenever an episode begins, ends or goes. notified : how far in
-    the journal each destination of `notify` has been told. drains_blocked : host -> episode and guard for which it was
+    the journal each destination of `notify` has received. drains_blocked : host -> episode and guard for which it was
     last written that the host is not drained. lanes_blocked : fingerprint -> episode and reasons for which it was
     written that lanes stay as they are. wall_ahead_s : how far people's clock is ahead of the receiver's, which does
     not follow when it is set. targets_of_host : follows `targets`. episode_changes : what episodes_version was raised

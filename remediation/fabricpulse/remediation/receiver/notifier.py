@@ -27,7 +27,7 @@ log = get_logger(__name__)
 _PAGE = 500
 _FIRST_RETRY_S = 1.0
 _LAST_RETRY_S = 60.0
-# Nobody wakes it for the lines that it has not read yet because the page was full, or the store busy.
+# No event wakes it for the lines that it has not read yet because the page was full, or the store busy.
 _POLL_S = 30.0
 _TEXT = 500
 

@@ -25,7 +25,7 @@ from fabricpulse.remediation.receiver.rebase import rebase
 from fabricpulse.remediation.receiver.rule_config import LANE_ACTIONS, RuleConfig, keeps_out
 from fabricpulse.remediation.receiver.transaction import Transaction, with_changes
 
-# What a line that tells of an alert says at most.
+# Most labels, and characters of each, in a `notify` line.
 _MOST_LABELS = 32
 _MOST_TEXT = 200
 
@@ -146,7 +146,7 @@ class ObservedState:
 
         Repairs lost notifications both ways: an alert without a notification begins an episode; a firing episode that
         no Alertmanager has any more has expired, which is quiet, but not the same as healthy. One that ended is only
-        believed to fire again from the same start when all of them have it.
+        taken to fire again from the same start when all of them have it.
         """
         given = [answer for answer in answers if answer is not None]
         if not given:
@@ -163,8 +163,8 @@ class ObservedState:
             known = transaction.episodes.get(alert.fingerprint)
             # Silenced or inhibited, it begins nothing, but what it began goes on.
             wanted = not alert.suppressed or (known is not None and known.status == "firing")
-            believed = alert.fingerprint in everywhere or not is_suspect(known, alert)
-            if wanted and believed and room.admits(alert, known is not None):
+            plausible = alert.fingerprint in everywhere or not is_suspect(known, alert)
+            if wanted and plausible and room.admits(alert, known is not None):
                 self._on_alert(transaction, alert, self.target_of(alert), known, now)
         room.close()
         if complete:
@@ -203,13 +203,13 @@ class ObservedState:
         # An alert on what NICs share is about none of them: its episode counts for the guards alone.
         # So does that of an alert that is only notified: it keeps no NIC out.
         name = alert.name
-        tell = name in self._published
-        target = NO_TARGET if tell or (name in self._cause_labels and self.shared_by_nics(alert)) else named
+        publishes = name in self._published
+        target = (
+            NO_TARGET if publishes or (name in self._cause_labels and self.shared_by_nics(alert)) else named
+        )
         known = before
         if known is not None and known.alert != name:
-            known = (
-                None  # a fingerprint that somebody made up: nothing of the other alert goes over to this one
-            )
+            known = None  # a forged fingerprint: nothing of the other alert goes over to this one
         if not isinstance(target, Target):
             if alert.firing or known is None:
                 return
@@ -250,21 +250,21 @@ class ObservedState:
                 fingerprint=alert.fingerprint,
                 starts_at=alert.starts_at,
             )
-            if tell:
+            if publishes:
                 _publish(transaction, about, alert, "firing")
         elif known is not None and known.status == "firing":
             transaction.put_episode(with_changes(known, status="resolved", last_seen=now, ended_at=now))
             transaction.log(
                 _subject(target), "episode_resolved", alert=alert.name, fingerprint=alert.fingerprint
             )
-            if tell:
+            if publishes:
                 _publish(transaction, about, alert, "resolved")
             current = transaction.targets.get(target.key)
             if current is not None and current.needs_probe and keeps_out(self._rules, alert.name):
                 transaction.put_target(with_changes(current, needs_probe=False))
 
     def on_agent(self, transaction: Transaction, agent: AgentState, now: float) -> None:
-        """A report of an agent: alive, what its host looks like, and what it was last told."""
+        """A report of an agent: alive, the state of its host, and the newest desired state that it has."""
         if agent.host not in transaction.agents:
             transaction.log(agent.host, "agent_joined", processes=agent.processes)
         known = transaction.agents.get(agent.host)
@@ -272,20 +272,20 @@ class ObservedState:
             with_changes(agent, seen_at=now, first_seen=known.first_seen if known is not None else now)
         )
         self._adopt(transaction, agent, now)
-        blind = self._absence_unreliable(transaction, now)
+        unreliable = self._absence_unreliable(transaction, now)
         for device in agent.health.keys() | agent.held.keys():
             out = transaction.targets.get(f"{agent.host}/{device}")
             if out is not None and out.desired == "avoid" and out.workloads != agent.workloads:
                 out = with_changes(out, workloads=agent.workloads)
                 transaction.put_target(out)
             if out is not None and out.quiet_since:
-                observation: Observation = blind or agent.health.get(device) or "not_observed"
+                observation: Observation = unreliable or agent.health.get(device) or "not_observed"
                 self._observe(transaction, out, observation, now)
 
     def _adopt(self, transaction: Transaction, agent: AgentState, now: float) -> None:
         """What a receiver whose journal is lost has commanded the agent: the state that the jobs are in counts.
 
-        Of NICs that the host can have: who speaks for it must not fill the memory with such that he makes up.
+        Of NICs that the host can have: its agent must not fill the memory with NICs that do not exist.
         """
         newer = {}
         for device, held in agent.held.items():
@@ -351,14 +351,14 @@ def _publish(transaction: Transaction, about: Target, alert: Alert, status: str)
     labels = {
         name[:_MOST_TEXT]: value[:_MOST_TEXT] for name, value in list(alert.labels.items())[:_MOST_LABELS]
     }
-    told = {"alert": alert.name, "status": status, "fingerprint": alert.fingerprint, "labels": labels}
-    transaction.log(_subject(about), "notify", **told)
+    detail = {"alert": alert.name, "status": status, "fingerprint": alert.fingerprint, "labels": labels}
+    transaction.log(_subject(about), "notify", **detail)
 
 
 def _publish_end(transaction: Transaction, episode: Episode) -> None:
-    """Of one that vanished; only its fingerprint says which it was."""
-    told = {"alert": episode.alert, "status": episode.status, "fingerprint": episode.fingerprint}
-    transaction.log("fleet", "notify", **told)
+    """Of an alert that has expired; only its fingerprint identifies it."""
+    detail = {"alert": episode.alert, "status": episode.status, "fingerprint": episode.fingerprint}
+    transaction.log("fleet", "notify", **detail)
 
 
 def _subject(target: Target) -> str:

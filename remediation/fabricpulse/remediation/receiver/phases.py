@@ -22,7 +22,7 @@ TRANSITIONS: dict[tuple[Phase, Trigger], Phase] = {
     # failed over too often: only an operator releases it
     ("avoided", "failover_limit"): "manual",
     ("manual", "nic.restore"): "restoring",
-    # the agent was commanded by a receiver whose journal is lost
+    # set by a receiver whose journal is lost
     **{
         (phase, "adopt_avoid"): "avoided"
         for phase in ("in_service", "avoiding", "avoided", "restoring", "manual")

@@ -80,7 +80,7 @@ class PostgresDatabase:
     # --- the lease -----------------------------------------------------------------------------------------------
 
     def take_lease(self) -> str:
-        """Takes the lease if nobody holds it: "" then, else who does. Raises StoreError."""
+        """Takes the lease if it is free: "" then, else who holds it. Raises StoreError."""
         begun = time.monotonic()
         with self._leasing, self._errors():
             connection = self._lease_connection()
@@ -240,7 +240,7 @@ class _Reader:
         return cursor.execute(_translated(statement), parameters or None)
 
     def close(self) -> None:
-        """Ends the queries. A connection that is gone has ended them already."""
+        """Ends the queries. A closed connection has ended them already."""
         for cursor in self._cursors:
             with suppress(psycopg.Error):
                 cursor.close()

@@ -24,7 +24,7 @@ def resting(
     and took new paths, only a weight may be tried after it.
     """
     found: dict[str, Literal["cooldown", "no_new_path"]] = {}
-    # What an alert's dry run would do keeps nobody else from doing something.
+    # What an alert's dry run would do delays no other plan.
     known = [p for p in transaction.rebalances.values() if not (p.phase == "dry_run" and p.alert)]
     for workload in {plan.workload for plan in known}:
         plans = sorted((p for p in known if p.workload == workload), key=lambda p: p.created_at)

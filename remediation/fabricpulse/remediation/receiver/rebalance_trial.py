@@ -101,7 +101,7 @@ class Trial:
         lanes = self._evidence.summaries(since, until)
         seen = [move for move in plan.moves if move.key in lanes]
         if not seen:
-            # Reports may be late; without any the jobs have ended, or nobody sees them: then nothing is proven.
+            # Reports may be late; without any the jobs have ended, or no agent sees them: then nothing is proven.
             if now - until > self._config.guards.intent_ttl_s:
                 self._roll_back(transaction, plan, "nothing could be measured", now)
             return

@@ -7,7 +7,7 @@
                                       v
                                   rolling_back -> rolled_back
 
-One plan at a time in the whole fleet: two at once could not be told apart by what they change. This file decides which
+One plan at a time in the whole fleet: the effects of two at once could not be separated. This file decides which
 plan is begun and takes what agents and operators say; `rebalance_trial` carries it out.
 """
 
@@ -77,7 +77,7 @@ class Rebalancer:
 
     @property
     def is_on(self) -> bool:
-        """Whether it wants to know what lanes do."""
+        """Whether it needs what lanes do."""
         return self._rebalance.mode != "observe" or any(map(is_lane_rule, self._config.rules))
 
     def reconcile(self, transaction: Transaction, now: float) -> None:

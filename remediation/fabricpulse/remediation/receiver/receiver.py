@@ -89,7 +89,7 @@ class Receiver:
             transaction.log("fleet", "journal_edited", reason=self._store.edited)
 
     async def run(self, options: DaemonOptions) -> None:
-        """Serves until told to stop."""
+        """Serves until it is stopped."""
         try:
             await self._serve(options)
         finally:

@@ -1,7 +1,7 @@
 """Replay: what a policy would have decided about deliveries of the past. Pure: no clock, no network.
 
 Deliveries come at their own times. What the journal does not hold is assumed to be well: every host has an agent that
-carries out what it is told, and a NIC is observed healthy while no alert about it fires. So a replay shows what rules,
+carries out every command, and a NIC is observed healthy while no alert about it fires. So a replay shows what rules,
 guards, windows and holds make of the alerts, not what a host would have refused.
 """
 
@@ -165,7 +165,7 @@ def past_of(document: Iterable[str]) -> tuple[list[Line], list[tuple[float, tupl
         except (msgspec.DecodeError, KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"line {number} is not one of an export: {error!r}") from error
     deliveries.sort(key=lambda delivery: delivery[0])
-    # Lines are kept for ever, deliveries for some days: only what both tell of can be compared.
+    # Lines are kept for ever, deliveries for some days: only what both cover can be compared.
     begin = deliveries[0][0] if deliveries else float("inf")
     return [line for line in decided if line.at >= begin], deliveries
 

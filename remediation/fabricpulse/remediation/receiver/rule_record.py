@@ -21,7 +21,7 @@ def stops_of(alert: str, actions: Iterable[Action], limits: GuardConfig, resumed
     resumed does not count.
 
     A failover on a host without traffic proves nothing either way, nor does one that nobody could measure. The fleet is
-    judged by what several hosts have told: a job that lies about its traffic must not stop the rule for all others.
+    judged by reports of several hosts: a job with false counters of its traffic must not stop the rule for all others.
     """
     tried = sorted(
         (a for a in actions if a.alert == alert and a.desired == "avoid" and a.created_at > resumed_at),

@@ -1,6 +1,6 @@
 """Which episodes share a rail, leaf or switch that is at fault: their cause is not a NIC, and no NIC is taken out.
 
-An alert on the leaf itself says so, however few NICs have told yet. Without one it shows when many began together.
+An alert on the leaf itself says so, however few NICs have an alert yet. Without one it shows when many began together.
 
 Moving the traffic of every host off its NIC does not mend a switch. What counts is how close together the episodes
 began, not how old they are: a blocked group stays blocked while it fires, and for a time after most of it has ended.

@@ -121,7 +121,7 @@ class SqlStore:
                 )
             elif found["schema"] != str(SCHEMA_VERSION):
                 raise UserError(
-                    f"the journal {self._database.name} has schema {found['schema']}, this fabricpulse knows "
+                    f"the journal {self._database.name} has schema {found['schema']}, this fabricpulse reads "
                     f"{SCHEMA_VERSION}; use the version that wrote it or move it away"
                 )
             self.kept_bytes = {table: _bytes_in(connection, table) for table in _RECEIVED}
@@ -297,9 +297,9 @@ class SqlStore:
             if (count, head) != (seal.length, seal.head):
                 raise StoreError(f"journal {name}: {count} lines, {seal.length} were written")
             if sum_rows(_state_rows(connection)) != seal.state:
-                raise StoreError(f"journal {name}: the state was changed by somebody else")
+                raise StoreError(f"journal {name}: the state was changed by another program")
         if written.get("seal", seal.digest) != seal.digest:
-            raise StoreError(f"journal {name}: the seal was changed by somebody else")
+            raise StoreError(f"journal {name}: the seal was changed by another program")
         if self.edited:
             raise StoreError(f"journal {name}: found at the start: {self.edited}")
         return count

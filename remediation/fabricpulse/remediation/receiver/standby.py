@@ -30,7 +30,7 @@ class Standby:
         self._waits_for = "it asks for the lease"
 
     async def lead(self, options: DaemonOptions) -> bool:
-        """True once the lease is ours, False when told to stop before. Raises UserError when the port is taken, or the
+        """True once the lease is ours, False when stopped before. Raises UserError when the port is taken, or the
         database cannot be used at the start."""
         if await self._ask(first=True):
             return True

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable
 
 
 class TargetsOfHost:
-    """Host -> keys of its targets; made when somebody first asks, kept from then on by `follow`."""
+    """Host -> keys of its targets; made at the first query, kept from then on by `follow`."""
 
     def __init__(self) -> None:
         self._keys: dict[str, set[str]] | None = None
