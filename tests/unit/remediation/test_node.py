@@ -1,5 +1,6 @@
 """The agent's side of the control sockets."""
 
+import asyncio
 import os
 import socket
 import sqlite3
@@ -19,7 +20,7 @@ from fabricpulse.core.daemon import Lifetime
 from fabricpulse.remediation.node.agent import NodeAgent
 from fabricpulse.remediation.node.config import NodeConfig
 from fabricpulse.remediation.node.control_calls import Failure, call_all
-from fabricpulse.remediation.node.journal import NodeJournal
+from fabricpulse.remediation.node.journal import JournalError, NodeJournal
 from fabricpulse.remediation.node.mesh import MeshNics, parse_mesh
 from fabricpulse.remediation.node.plugins import Plugins
 from fabricpulse.remediation.node.sockets import ControlSockets
@@ -104,6 +105,70 @@ def test_a_promise_that_is_not_kept_is_a_failure(plugins, server, monkeypatch):
     monkeypatch.setattr(server, "_change", lambda request: {"ok": True, "op_id": request["op_id"]})
     result = plugins.apply(AVOID)
     assert (result.outcome, "not shown within" in result.message) == ("failed", True)
+
+
+def full(journal: NodeJournal, *, is_full: bool) -> None:
+    """As when the disk is, by SQLite itself."""
+    (pages,) = journal._db.execute("PRAGMA page_count").fetchone()
+    journal._db.execute(f"PRAGMA max_page_count = {pages if is_full else 2**30}")
+
+
+def many(generation: int) -> list[DesiredNic]:
+    """More than fits into the pages that are there."""
+    return [DesiredNic(f"rail{i}", "avoid", generation, "x" * 200 + str(i)) for i in range(64)]
+
+
+def test_a_full_disk_costs_no_promise(tmp_path):
+    """What was not written was not accepted; the journal works again when there is room."""
+    journal = NodeJournal(tmp_path / "node.db")
+    journal.accept(1, [AVOID], 4e9)
+    full(journal, is_full=True)
+    for _ in range(2):
+        with pytest.raises(JournalError, match=r"node.db cannot be written: database or disk is full"):
+            journal.accept(2, many(20), 4e9)
+    assert (journal.epoch(), journal.desired(), journal.waiting()) == (1, {"rail0": AVOID}, {"op-10": 4e9})
+    full(journal, is_full=False)
+    journal.accept(2, many(20), 4e9)
+    assert (journal.epoch(), len(journal.desired())) == (2, 64)
+    journal.close()
+
+
+async def test_an_agent_outlives_a_full_disk(tmp_path, monkeypatch):
+    """It ended at the next desired state, and at each start after that: jobs that began then used every NIC. Now it is
+    not ready, keeps what it has, and goes on when there is room."""
+    monkeypatch.setenv("FABRICPULSE_RUN_DIR", str(tmp_path))
+    monkeypatch.setattr("fabricpulse.remediation.node.agent._RETRY_S", 0.001)
+    agent = NodeAgent(
+        parse_config(f"{{host: h0, journal: {tmp_path / 'node.db'}}}", NodeConfig, "t"), Lifetime()
+    )
+    asked = 0
+
+    class Receiver:
+        async def fetch_desired(self, version: str) -> DesiredState:
+            nonlocal asked
+            asked += 1
+            if asked == 3:
+                assert "disk is full" in agent._journal_problem
+                full(agent._journal, is_full=False)
+            if asked == 6:
+                raise asyncio.CancelledError
+            return DesiredState("h0", 7, "1", many(20), 4e9)
+
+    agent._receiver = Receiver()  # type: ignore[assignment]
+    full(agent._journal, is_full=True)
+    with pytest.raises(asyncio.CancelledError):
+        await agent._fetch_forever()
+    assert (len(agent._journal.desired()), agent._journal_problem) == (64, "")
+    # Also what was carried out meanwhile is noted once there is room.
+    agent._done.append(many(20)[0].op_id)
+    with monkeypatch.context() as broken:
+        broken.setattr(agent._journal, "carried_out", lambda _: (_ for _ in ()).throw(JournalError("full")))
+        agent._note_done()
+    assert (len(agent._done), agent._journal_problem) == (1, "full")
+    agent._note_done()
+    assert (agent._done, agent._journal_problem, len(agent._journal.waiting())) == ([], "", 63)
+    agent._journal.close()
+    agent._lanes.close()
 
 
 async def test_a_return_that_is_shown_late_is_reported(tmp_path, monkeypatch):
@@ -354,6 +419,21 @@ async def test_a_host_without_jobs_has_its_limits_as_well(tmp_path, monkeypatch)
             agent._accept(DesiredState("h0", 1, "1", [AVOID], 4e9))
             await agent._reconcile()
             assert agent._results[AVOID.op_id].outcome == "refused"
+
+
+async def test_a_pause_file_that_cannot_be_asked_for_is_a_pause(tmp_path, monkeypatch):
+    """On a file system that is away, say. It ended the agent; a return is carried out all the same."""
+    monkeypatch.setenv("FABRICPULSE_RUN_DIR", str(tmp_path))
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for number, name in enumerate(("x" * 300, "loop/file")):
+        (folder := tmp_path / f"a{number}").mkdir()
+        with agent_of(folder, f"pause_file: {tmp_path / name}") as agent:
+            agent._accept(DesiredState("h0", 1, "1", [AVOID], 4e9))
+            await agent._reconcile()
+            assert "cannot tell whether" in agent._results[AVOID.op_id].message
+            agent._accept(DesiredState("h0", 1, "2", [RESTORE], 4e9))
+            await agent._reconcile()
+            assert agent._results[RESTORE.op_id].outcome == "applied"
 
 
 async def test_the_mesh_says_how_many_nics_a_host_without_jobs_has(tmp_path, monkeypatch):

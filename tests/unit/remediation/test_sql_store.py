@@ -330,6 +330,30 @@ def test_a_damaged_file_is_refused_with_a_sentence(path, content):
         open_store(path)
 
 
+@pytest.mark.parametrize("name", ["journal.db", "journal.db.lock"])
+@pytest.mark.parametrize("by", ["", "another file"])
+def test_a_file_that_was_removed_or_replaced_takes_no_commit(path, name, by):
+    """What was acknowledged went to a file without a name, and was lost at the next restart; without its lock a second
+    receiver could write as well. Moved back, it works again; readers make no empty file meanwhile."""
+    store = open_store(path)
+    store.load()
+    store.commit(batch())
+    file, aside = path.with_name(name), path.with_name("aside")
+    file.rename(aside)
+    if by:
+        file.write_text(by)
+    with pytest.raises(StoreError, match=r"No such file|was replaced while in use"):
+        store.commit(batch())
+    if file == path and not by:
+        with pytest.raises(StoreError):
+            store.transitions(0, 10)
+    assert file.exists() == bool(by)
+    aside.replace(file)
+    store.commit(batch())
+    assert len(store.transitions(0, 10)) == 2
+    store.close()
+
+
 def test_a_row_that_makes_no_sense_is_refused(path):
     """Malformed is not empty."""
     store = open_store(path)

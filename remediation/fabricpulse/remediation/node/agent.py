@@ -25,7 +25,7 @@ from fabricpulse.remediation import failpoints, metrics
 from fabricpulse.remediation.node.carried import CarriedBytes
 from fabricpulse.remediation.node.config import NodeConfig, users_of
 from fabricpulse.remediation.node.epoch_fence import EpochFence
-from fabricpulse.remediation.node.journal import NodeJournal
+from fabricpulse.remediation.node.journal import JournalError, NodeJournal
 from fabricpulse.remediation.node.lanes import LaneSampler
 from fabricpulse.remediation.node.limits import LocalLimits
 from fabricpulse.remediation.node.mesh import MeshNics, scrape_mesh
@@ -66,6 +66,9 @@ class NodeAgent:
         )
         self._desired = self._journal.desired()
         self._waiting = self._journal.waiting()
+        self._journal_problem = ""
+        # Operations that are carried out, which the journal does not say yet.
+        self._done: list[str] = []
         self._fence = EpochFence(self._journal.epoch(), time.time)
         self._epoch = self._fence.epoch
         self._version = ""
@@ -113,7 +116,7 @@ class NodeAgent:
                 self._life,
                 self._metrics,
                 options.web,
-                not_ready=lambda: self._receiver.problem,
+                not_ready=lambda: self._journal_problem or self._receiver.problem,
             )
             await server.start()
             resources.push_async_callback(server.stop)
@@ -137,10 +140,36 @@ class NodeAgent:
             except ReceiverError:
                 await asyncio.sleep(_RETRY_S)
                 continue
-            if self._accept(desired):
+            try:
+                accepted = self._accept(desired)
+            except JournalError as error:
+                self._journal_failed(error)
+                accepted = False
+            if accepted:
                 self._reconcile_now.set()
             else:
                 await asyncio.sleep(_RETRY_S)
+
+    def _journal_failed(self, error: JournalError) -> None:
+        """Nothing new is taken over before it is in the journal; what was goes on."""
+        if not self._journal_problem:
+            log.error("journal cannot be written, jobs are kept as they are", error=str(error))
+        self._journal_problem = str(error)
+
+    def _journal_works(self) -> None:
+        if self._journal_problem:
+            log.info("journal takes writes again")
+        self._journal_problem = ""
+
+    def _note_done(self) -> None:
+        """In the journal, now or as soon as that can be written."""
+        try:
+            for op_id in list(self._done):
+                self._journal.carried_out(op_id)
+                self._done.remove(op_id)
+                self._journal_works()
+        except JournalError as error:
+            self._journal_failed(error)
 
     def _accept(self, desired: DesiredState) -> bool:
         """Takes over the desired state, journal first. False for a receiver with an older epoch."""
@@ -154,8 +183,9 @@ class NodeAgent:
             and (nic.device not in self._desired or nic.generation > self._desired[nic.device].generation)
         ]
         failpoints.reach("agent.before_journal")
-        if new or newer:
+        if new or newer or self._journal_problem:
             self._journal.accept(self._fence.epoch, new, desired.not_after)
+            self._journal_works()
         failpoints.reach("agent.after_journal")
         if newer:
             # A receiver that has restarted may have missed the last results.
@@ -237,6 +267,7 @@ class NodeAgent:
     async def _reconcile_forever(self) -> None:
         while True:
             self._reconcile_now.clear()
+            self._note_done()
             await self._reconcile()
             await wait_with_timeout(self._reconcile_now, self._config.scan_interval_s)
 
@@ -290,8 +321,8 @@ class NodeAgent:
         """Why this host does not take the NIC out, or "". The receiver has checked as well, with older data."""
         if nic.desired != "avoid":
             return ""
-        if self._config.pause_file and Path(self._config.pause_file).exists():
-            return f"paused on this host by {self._config.pause_file}"
+        if paused := self._paused_here():
+            return paused
         if time.time() > self._waiting.get(nic.op_id, float("inf")):
             return "it has expired before it was carried out"
         # Without jobs it is the mesh that says how many NICs there are.
@@ -317,7 +348,8 @@ class NodeAgent:
         result = await asyncio.to_thread(self._plugins.apply, nic)
         failpoints.reach("agent.before_done")
         if self._waiting.pop(nic.op_id, None) is not None:
-            self._journal.carried_out(nic.op_id)
+            self._done.append(nic.op_id)
+            self._note_done()
         failpoints.reach("agent.after_done")
         if result.outcome == "applied" and nic.desired == "avoid" and result.processes:
             if (watching := self._watching.pop(nic.device, None)) is not None:
@@ -332,9 +364,21 @@ class NodeAgent:
             return Result(order.op_id, "refused", 0, refusal)
         return await asyncio.to_thread(self._plugins.change_lane, order)
 
+    def _paused_here(self) -> str:
+        """Why nothing is done on this host, or "". A file of which it is not known whether it is there counts."""
+        if not self._config.pause_file:
+            return ""
+        try:
+            Path(self._config.pause_file).stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return ""
+        except OSError as error:
+            return f"paused on this host: cannot tell whether {self._config.pause_file} exists: {error.strerror}"
+        return f"paused on this host by {self._config.pause_file}"
+
     def _lane_refusal(self, order: LaneOrder) -> str:
-        if self._config.pause_file and Path(self._config.pause_file).exists():
-            return f"paused on this host by {self._config.pause_file}"
+        if paused := self._paused_here():
+            return paused
         if time.time() > self._orders_end:
             return "it has expired before it was carried out"
         return self._limits.lane_refusal(order, time.monotonic())

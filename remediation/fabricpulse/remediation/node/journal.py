@@ -5,6 +5,8 @@ start meanwhile, and refuses a receiver that has come back from the past.
 """
 
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from fabricpulse.core.errors import UserError
@@ -12,12 +14,17 @@ from fabricpulse.remediation.private_file import make_database_private
 from fabricpulse.remediation.protocol import DesiredNic
 
 
+class JournalError(Exception):
+    """The journal cannot be written now (disk full, read-only): nothing of it was, and it may work later."""
+
+
 class NodeJournal:
-    """One SQLite file, mode 0600; every write is durable when the method returns."""
+    """One SQLite file, mode 0600; every write is durable when the method returns, or raises JournalError."""
 
     def __init__(self, path: Path) -> None:
         """Raises UserError when the file cannot be opened or is no journal."""
         db = None
+        self._path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             make_database_private(path)
@@ -56,12 +63,12 @@ class NodeJournal:
 
     def carried_out(self, op_id: str) -> None:
         """The operation is done: from now on it only has to be kept up."""
-        self._db.execute("DELETE FROM waiting WHERE op_id = ?", (op_id,))
+        with self._writing():
+            self._db.execute("DELETE FROM waiting WHERE op_id = ?", (op_id,))
 
     def accept(self, epoch: int, nics: list[DesiredNic], not_after: float) -> None:
         """Writes down what was asked, before anything is done about it. not_after : see DesiredState."""
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
+        with self._writing():
             self._db.execute("DELETE FROM fence")
             self._db.execute("INSERT INTO fence VALUES (?)", (epoch,))
             self._db.executemany(
@@ -73,10 +80,20 @@ class NodeJournal:
                 "INSERT OR IGNORE INTO waiting VALUES (?, ?)", [(nic.op_id, not_after) for nic in nics]
             )
             self._db.execute("DELETE FROM waiting WHERE op_id NOT IN (SELECT op_id FROM desired)")
-        except BaseException:
-            self._db.execute("ROLLBACK")
-            raise
-        self._db.execute("COMMIT")
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:  # SQLite has ended it itself after some errors
+                    self._db.execute("ROLLBACK")
+                raise
+        except sqlite3.Error as error:
+            raise JournalError(f"the journal {self._path} cannot be written: {error}") from error
 
     def close(self) -> None:
         """Closes the file."""

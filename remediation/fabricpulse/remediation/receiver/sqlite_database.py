@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
+from urllib.parse import quote
 
 from fabricpulse.core.errors import UserError
 from fabricpulse.remediation.private_file import make_database_private, open_private
@@ -33,9 +34,10 @@ class SqliteDatabase:
         """Opens or creates `path`. Raises UserError when it is in use, damaged, remote, or cannot be written."""
         self.name = str(path)
         self._path = path
+        lock = path.with_name(path.name + ".lock")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._lock = open_private(path.with_name(path.name + ".lock"))
+            self._lock = open_private(lock)
         except OSError as error:
             raise UserError(
                 f"cannot open the journal {path}: {error.strerror}; set journal to a writable path"
@@ -50,7 +52,8 @@ class SqliteDatabase:
         self._writing = threading.Lock()
         try:
             self._writer = self._open()
-        except UserError:
+            self._identities = {each: _identity(each) for each in (path, lock)}
+        except (UserError, OSError):
             self._lock.close()
             raise
 
@@ -79,9 +82,21 @@ class SqliteDatabase:
         return connection
 
     def _connect(self) -> sqlite3.Connection:
+        # Never made here: a file that was removed must not come back as an empty one.
         return sqlite3.connect(
-            self._path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
+            f"file:{quote(str(self._path.absolute()))}?mode=rw",
+            uri=True,
+            timeout=_BUSY_TIMEOUT_S,
+            isolation_level=None,
+            check_same_thread=False,
         )
+
+    def _check_files(self) -> None:
+        """Raises OSError when journal or lock is no longer the file that was opened: what is written goes nowhere then,
+        or another receiver may write as well."""
+        for path, identity in self._identities.items():
+            if _identity(path) != identity:
+                raise OSError(f"{path.name} was replaced while in use: put it back, or restart the receiver")
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
@@ -91,6 +106,7 @@ class SqliteDatabase:
                 self._writer.execute("BEGIN IMMEDIATE")
                 try:
                     yield cast(Connection, self._writer)
+                    self._check_files()
                     self._writer.execute("COMMIT")
                 except BaseException:
                     if self._writer.in_transaction:
@@ -130,6 +146,11 @@ class SqliteDatabase:
         with self._writing:
             self._writer.close()
         self._lock.close()
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_dev, status.st_ino
 
 
 def _remote_kind(folder: Path) -> str:
