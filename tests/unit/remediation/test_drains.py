@@ -255,7 +255,9 @@ def test_a_nic_rule_does_not_act_on_it():
     assert world.state.actions == world.state.targets == {}
 
 
-@pytest.mark.parametrize("host", ["-x", "a b", "../h", "h;reboot\n", ""])
+@pytest.mark.parametrize(
+    "host", ["-x", "a b", "../h", "h;reboot\n", "", "h[0-99]", "h0,h1", "ALL", "all", "h*", "h0{1}"]
+)
 def test_hosts_that_are_no_names(host):
     """They never become an argument of a command."""
     world = Hosts()

@@ -373,7 +373,9 @@ class NodeAgent:
         except (FileNotFoundError, NotADirectoryError):
             return ""
         except OSError as error:
-            return f"paused on this host: cannot tell whether {self._config.pause_file} exists: {error.strerror}"
+            return (
+                f"paused on this host: cannot tell whether {self._config.pause_file} exists: {error.strerror}"
+            )
         return f"paused on this host by {self._config.pause_file}"
 
     def _lane_refusal(self, order: LaneOrder) -> str:

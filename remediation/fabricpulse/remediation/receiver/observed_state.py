@@ -4,6 +4,7 @@ Alertmanager delivers at least once, late, out of order, and loses. So a message
 observed state, and `decisions` compares that with the desired state.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 
 from fabricpulse.remediation.protocol import MAX_NICS
@@ -25,6 +26,9 @@ from fabricpulse.remediation.receiver.rebase import rebase
 from fabricpulse.remediation.receiver.rule_config import LANE_ACTIONS, RuleConfig, keeps_out
 from fabricpulse.remediation.receiver.transaction import Transaction, with_changes
 
+# It becomes an argument of the scheduler's command, where `h[0-99]`, `h0,h1` and `ALL` would be many hosts, and `-x` an
+# option.
+_ONE_HOST = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9_])?")
 # Most labels, and characters of each, in a `notify` line.
 _MOST_LABELS = 32
 _MOST_TEXT = 200
@@ -83,9 +87,8 @@ class ObservedState:
     def _host(self, rule: RuleConfig, host: str) -> Target | str:
         if not host:
             return f"label {rule.host_label} is missing"
-        # It becomes an argument of a command.
-        if not is_name(host) or host.startswith("-"):
-            return "a label is not the name of a host"
+        if not _ONE_HOST.fullmatch(host) or host.lower() == "all":
+            return "a label is not the name of one host"
         if self._nics and host not in self._nics:
             return "membership does not have this host"
         return Target(host, "")
