@@ -24,7 +24,7 @@ from tests.fixtures.why_blocks import create_blocks, write_openmetrics
 from tests.fixtures.why_causes import CAUSES, PAIRS, healthy
 from tests.fixtures.why_fleet import PATTERNS, Stand
 from tests.fixtures.why_server import prometheus_over, prometheus_process
-from tests.fixtures.why_truth import Said, Truth, top1, top2
+from tests.fixtures.why_truth import Reported, Truth, top1, top2
 from tests.fixtures.why_world import TOPOLOGIES, World, new_world
 from tests.unit.why.test_hang import hang, mesh, ring, tree, wait
 
@@ -221,7 +221,7 @@ def again(seeds: int) -> None:
     report_live("recorded", found)
 
 
-def report_live(case: str, found: list[tuple[str, list[Truth], Said]]) -> None:
+def report_live(case: str, found: list[tuple[str, list[Truth], Reported]]) -> None:
     """The rows of causes really played."""
     played = [(play, truth, said) for play, truth, said in found if truth]
     one = [top1(truth, said) for _, truth, said in played]

@@ -120,7 +120,7 @@ def _case(rows: Rows, case: str, fabric: Fabric, silent: float) -> Survey:
     survey = LiveSurvey(fabric, silent)
     standing = 100 * survey.all_pairs()
     wrongly = 0
-    while survey.rounds < _MOST_ROUNDS and survey.dealt.number:
+    while survey.rounds < _MOST_ROUNDS and survey.assigned.number:
         survey.play_round()
         wrongly = max(wrongly, len(survey.told_wrongly()))
     degree = round(2 * len(survey.tree.delays) / len(fabric.nics), 1)

@@ -183,7 +183,7 @@ def _host_values(host: HostReader) -> Iterator[tuple[str, str | None]]:
         yield "swap_gib", str(round(int(memory["SwapTotal"]) / _GIB_KIB))
     yield "transparent_hugepages", _chosen(host.text("/sys/kernel/mm/transparent_hugepage/enabled") or "")
     yield "clock_source", host.text("/sys/devices/system/clocksource/clocksource0/current_clocksource")
-    # Where others have some, none is a value; where nothing can be listed nothing is told.
+    # Where others have some, none is a value; where nothing can be listed there is no value.
     on_pci = "none" if host.names("/sys/bus/pci/devices") else None
     yield "gpus", _counted([f"{gpu.vendor} {gpu.device}" for gpu in host.gpus]) or on_pci
     yield "gpu_driver", _gpu_driver(host)

@@ -6,7 +6,7 @@ direction; for both, wholly; a host all of whose NICs (two at least) are blamed,
 order of how many failed tests they explain, and what one explains counts against no other: so partners of a dead NIC
 are not blamed with it. A failed test that no NIC explains while both ends have passed in that direction is a fault of
 that path, unless all such tests, with several partners, have one NIC in common: it may fail at times, or what these
-paths share beyond it may, and that is not decided. So is what is left: it is told as such, and `retests` says which
+paths share beyond it may, and that is not decided. So is what is left: it is reported as such, and `retests` says which
 tests would decide it.
 """
 

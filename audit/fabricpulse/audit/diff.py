@@ -32,8 +32,8 @@ def diff_runs(before: Run, after: Run) -> RunDiff:
     text may differ. One is gone only where the later run has looked at the same and found nothing."""
     old = {_key(finding): finding for finding in before.findings}
     now = {_key(finding): finding for finding in after.findings}
-    heard = {report.host: report for report in after.hosts}
-    missing = {key: _has_looked(after, heard, finding) for key, finding in old.items() if key not in now}
+    answered = {report.host: report for report in after.hosts}
+    missing = {key: _has_looked(after, answered, finding) for key, finding in old.items() if key not in now}
     return RunDiff(
         tuple(finding for key, finding in now.items() if key not in old),
         tuple(old[key] for key, looked in missing.items() if looked),
@@ -44,10 +44,10 @@ def diff_runs(before: Run, after: Run) -> RunDiff:
     )
 
 
-def _has_looked(after: Run, heard: Mapping[str, HostReport], finding: Finding) -> bool:
+def _has_looked(after: Run, answered: Mapping[str, HostReport], finding: Finding) -> bool:
     """Whether the run would have the finding if it were still true."""
     hosts = finding.suspects or ((finding.host,) if finding.host else ())
-    if not all(host in heard for host in hosts):
+    if not all(host in answered for host in hosts):
         return False
     check, attribute = finding.check, finding.evidence.get("attribute")
     if check.startswith(("profile", "sla-")) and not after.profile:
@@ -66,7 +66,7 @@ def _has_looked(after: Run, heard: Mapping[str, HostReport], finding: Finding) -
             return {host for host, _ in ends} >= set(hosts) and bool(ends)
         return any(h == finding.host and (not finding.subject or d == finding.subject) for h, d in ends)
     if attribute is not None:
-        reports = [heard[host] for host in hosts] if hosts else list(heard.values())
+        reports = [answered[host] for host in hosts] if hosts else list(answered.values())
         return any(
             value.attribute == attribute and finding.subject in (value.subject, attribute)
             for report in reports
@@ -74,7 +74,7 @@ def _has_looked(after: Run, heard: Mapping[str, HostReport], finding: Finding) -
         )
     if finding.category == "fleet" or check.startswith("wiring") or not finding.host:
         return True
-    own = [r.outcome for r in heard[finding.host].results if r.check == check]
+    own = [r.outcome for r in answered[finding.host].results if r.check == check]
     named = [outcome for outcome in own if outcome.subject == finding.subject] or own
     return bool(own) and all(outcome.status is not Status.UNKNOWN for outcome in named)
 

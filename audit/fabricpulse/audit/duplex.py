@@ -53,7 +53,7 @@ class _Pair:
     attempts: int
 
 
-def judge_both(
+def evaluate_both(
     done: Iterable[BothWays], rates: Mapping[Ends, float], spoilt: Collection[Ends] = ()
 ) -> tuple[list[Measurement], list[str]]:
     """Two measurements a pair, one a way, with the pair's ratio, and notes about what could not be judged.

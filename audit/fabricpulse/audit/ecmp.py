@@ -21,10 +21,10 @@ LEAST_PORTS, LEAST_EACH = 4, 30
 # By so many standard deviations of chance must ports lose differently: a lossy cable hits some more than others.
 DEVIATIONS = 6.0
 # Directions of one network that are reported each.
-MOST_TOLD = 8
+MOST_REPORTED = 8
 
 
-def judge_ports(done: Iterable[Transferred]) -> list[Measurement]:
+def evaluate_ports(done: Iterable[Transferred]) -> list[Measurement]:
     """Of each way and kind: the share that is lost on the ports that lose, and by how much, in seconds, the
     latest port is later than others. `ok` is None where ports cannot be compared."""
     by_way: dict[tuple[Nic, Nic], list[Transferred]] = defaultdict(list)
@@ -123,7 +123,7 @@ def ecmp_findings(measured: Iterable[Measurement]) -> list[Finding]:
             by_network[m.kind, m.network].append(m)
     found = []
     for (kind, _), bad in sorted(by_network.items()):
-        for m in sorted(bad, key=lambda m: (-m.value, m))[:MOST_TOLD]:
+        for m in sorted(bad, key=lambda m: (-m.value, m))[:MOST_REPORTED]:
             value = f"{100 * m.value:.2g} %" if kind == "ecmp_loss" else f"{1e6 * m.value:.0f} µs or more"
             what = "loses" if kind == "ecmp_loss" else "is late by"
             target = f"{m.target_host} {m.target_device}"

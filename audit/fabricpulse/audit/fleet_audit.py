@@ -12,7 +12,15 @@ from fabricpulse.audit.findings import of_host
 from fabricpulse.audit.fleet_measure import Measured, measure
 from fabricpulse.audit.fleet_plan import FleetOptions, load_leaves, plan_of, refuse
 from fabricpulse.audit.fleet_progress import few, showing
-from fabricpulse.audit.fleet_run import AT_A_TIME, AgentError, Target, cancelling, collect, tell, until
+from fabricpulse.audit.fleet_run import (
+    AT_A_TIME,
+    AgentError,
+    Target,
+    cancelling,
+    collect,
+    post_document,
+    until,
+)
 from fabricpulse.audit.host_list import chosen
 from fabricpulse.audit.model import Finding, HostReport, Measurement, Run, clip
 from fabricpulse.audit.node.wire import FINDINGS_PATH
@@ -35,9 +43,9 @@ MOST_RESUME_S = 6 * 3600.0
 
 
 def run_fleet(options: FleetOptions, checkpoint: Callable[[Run], None] = lambda _run: None) -> Run:
-    """Asks the hosts, has paths tested, judges, and tells the agents. Ctrl-C ends the requests and makes a run of what
-    has come. checkpoint : is given what there is so far, now and then, as a run that was cancelled and has no findings.
-    Raises UserError.
+    """Asks the hosts, has paths tested, evaluates, and posts the result to the agents. Ctrl-C ends the requests and
+    makes a run of what has come. checkpoint : is given what there is so far, now and then, as a run that was cancelled
+    and has no findings. Raises UserError.
     """
     pinned = load_profile(options.profile) if options.profile else None
     of_coordinator = options.coordinator_client or ClientOptions(ca_file=options.client.ca_file)
@@ -81,10 +89,10 @@ class _Run:
         self.cancelled = False
 
     def collect(self, wanted: Sequence[Target], config: HttpClientConfig) -> None:
-        """Asks all hosts that an interrupted run had not heard."""
+        """Asks all hosts that an interrupted run had no answer of."""
         before = self._earlier.hosts if self._earlier else ()
-        heard = {report.host for report in before}
-        to_ask = [target for target in wanted if target.host not in heard]
+        answered = {report.host for report in before}
+        to_ask = [target for target in wanted if target.host not in answered]
         self._reports, self._silent, self.cancelled = asyncio.run(
             _collect(to_ask, config, self._options.host_timeout_s)
         )
@@ -100,9 +108,9 @@ class _Run:
         config: HttpClientConfig,
     ) -> None:
         """Has the agents test what was asked for, once people agree. leaves : of hosts. Raises UserError."""
-        heard = {report.host for report in self._reports}
+        answered = {report.host for report in self._reports}
         order = [target.host for target in wanted]
-        plan = plan_of(self._options, fleet, leaves, heard, order, self._measured.measurements)
+        plan = plan_of(self._options, fleet, leaves, answered, order, self._measured.measurements)
         self._measured = asyncio.run(measure(plan, wanted, config, self._reports, self._keep))
         self.cancelled = self._measured.cancelled
 
@@ -156,7 +164,7 @@ class _Run:
 
 
 def _published(wanted: Sequence[Target], config: HttpClientConfig, run: Run) -> Run:
-    """The run, told to its agents, with a note of those that did not take it."""
+    """The run, posted to its agents, with a note of those that did not take it."""
     not_published = asyncio.run(_publish(wanted, config, run))
     if not not_published:
         return run
@@ -168,7 +176,7 @@ def _published(wanted: Sequence[Target], config: HttpClientConfig, run: Run) -> 
 
 async def _publish(wanted: Sequence[Target], config: HttpClientConfig, run: Run) -> list[str]:
     """Tells each host that has answered what was found about it; those that did not take it, with why."""
-    heard = {report.host for report in run.hosts}
+    answered = {report.host for report in run.hosts}
     not_published: list[str] = []
     slots = asyncio.Semaphore(AT_A_TIME)
     cancelled = asyncio.Event()
@@ -178,11 +186,11 @@ async def _publish(wanted: Sequence[Target], config: HttpClientConfig, run: Run)
             async def one(target: Target) -> None:
                 async with slots:
                     try:
-                        await tell(client, target.url + FINDINGS_PATH, of_host(run, target.host))
+                        await post_document(client, target.url + FINDINGS_PATH, of_host(run, target.host))
                     except AgentError as error:
                         not_published.append(f"{target.host}: {error}")
 
-            await until(cancelled, (one(target) for target in wanted if target.host in heard))
+            await until(cancelled, (one(target) for target in wanted if target.host in answered))
     return sorted(not_published)
 
 
@@ -214,13 +222,13 @@ async def _collect(
     cancelled = asyncio.Event()
     with cancelling(cancelled), showing("auditing") as shown:
         waits = dict.fromkeys(target.host for target in wanted)
-        unheard = 0
+        unanswered = 0
 
         def progress(host: str, ok: bool) -> None:
-            nonlocal unheard
+            nonlocal unanswered
             waits.pop(host, None)
-            unheard += not ok
-            shown.silent = unheard
+            unanswered += not ok
+            shown.silent = unanswered
             shown.update("hosts", len(wanted) - len(waits), len(wanted), few(waits))
 
         reports, silent = await collect(

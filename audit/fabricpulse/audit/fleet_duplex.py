@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from fabricpulse.audit.blame import Nic, retests
-from fabricpulse.audit.duplex import BothWays, Ends, alone, judge_both
+from fabricpulse.audit.duplex import BothWays, Ends, alone, evaluate_both
 from fabricpulse.audit.fleet_run import AgentError
 from fabricpulse.audit.fleet_stage import RECEIVE_S, Fleet, stage, stage_seconds
 from fabricpulse.audit.model import Measurement, clip
@@ -51,18 +51,18 @@ class DuplexTests:
         ]
         await self._all("both ways at once", [p for p in pairs if frozenset(p) not in tested])
         for _ in range(MOST_ATTEMPTS - 1):
-            found, _ = judge_both(self._done, rates, spoilt)
+            found, _ = evaluate_both(self._done, rates, spoilt)
             further = {*again(found), *retests(path_tests(found, "duplex"))} & set(pairs)
             if not further or self._fleet.cancelled.is_set():
                 break
             await self._all("both ways again", sorted(further))
-        found, self.notes = judge_both(self._done, rates, spoilt)
+        found, self.notes = evaluate_both(self._done, rates, spoilt)
         if self._unfinished:
-            told = "; ".join(
+            reasons = "; ".join(
                 f"{' '.join(a)} and {' '.join(b)} ({why})" for (a, b), why in self._unfinished.items()
             )
             self.notes.append(
-                clip(f"{len(self._unfinished)} pairs were not tested both ways at once: {told}")
+                clip(f"{len(self._unfinished)} pairs were not tested both ways at once: {reasons}")
             )
         return found
 

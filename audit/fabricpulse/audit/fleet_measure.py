@@ -122,7 +122,7 @@ async def _neighbours(
     plan: Plan, wanted: Sequence[Target], config: HttpClientConfig, stop: asyncio.Event
 ) -> LldpReports:
     """What all hosts hear at the same time."""
-    heard: dict[Nic, Neighbour] = {}
+    neighbours: dict[Nic, Neighbour] = {}
     reasons: dict[Nic, str] = {}
     devices: dict[str, list[str]] = {}
     for host, device in sorted(plan.places):
@@ -138,8 +138,8 @@ async def _neighbours(
             except AgentError as error:
                 reasons.update({(target.host, device): str(error) for device in own})
                 return
-            heard.update({(target.host, device): who for device, who in answer.heard.items()})
+            neighbours.update({(target.host, device): who for device, who in answer.heard.items()})
             reasons.update({(target.host, device): why for device, why in answer.unreadable.items()})
 
         await until(stop, (one(target) for target in wanted if target.host in devices))
-    return LldpReports(heard, reasons)
+    return LldpReports(neighbours, reasons)

@@ -64,7 +64,7 @@ class Echoes:
         asked = {host: ways for host, ways in by_host.items() if ways}
         waits = dict.fromkeys(asked)
 
-        def tell() -> None:
+        def show() -> None:
             self._fleet.progress(what, len(asked) - len(waits), len(asked), few(waits))
 
         config = msgspec.structs.replace(self._fleet.config, timeout_s=patience)
@@ -78,15 +78,15 @@ class Echoes:
                         results = await send_echoes(client, self._fleet.agents[host], echo_tests)
                     except AgentError as error:
                         if not error.answered:
-                            self._fleet.silence.unheard(host)
+                            self._fleet.silence.unanswered(host)
                         for way in part:
                             self.untested[way.source] = f"its agent did not send echoes: {error}"
                         break
                     found.extend(measurements(part, results))
                 waits.pop(host, None)
-                tell()
+                show()
 
-            tell()
+            show()
             await until(self._fleet.cancelled, (one(host, ways) for host, ways in asked.items()))
         return found
 

@@ -97,20 +97,20 @@ def plan_of(
     options: FleetOptions,
     fleet: Membership,
     leaves: Mapping[str, str],
-    heard: Collection[str],
+    answered: Collection[str],
     order: Sequence[str],
     before: Sequence[Measurement],
 ) -> Plan:
-    """What is measured, once people agree to the traffic. leaves : of hosts, before those of the membership. heard :
+    """What is measured, once people agree to the traffic. leaves : of hosts, before those of the membership. answered :
     hosts that have answered. order : of hosts, for rings. before : what an interrupted run has measured. Raises
     UserError.
     """
     plan = Plan(listen_s=options.wiring_wait_s, before=before)
     if options.tests_paths:
-        plan = _with_paths(plan, options, fleet, leaves, heard, order)
+        plan = _with_paths(plan, options, fleet, leaves, answered, order)
     if options.asks_wiring:
         wiring = load_config(options.wiring_file, Wiring) if options.wiring_file else None
-        places = {nic: place for nic, place in planned_places(wiring, fleet).items() if nic[0] in heard}
+        places = {nic: place for nic, place in planned_places(wiring, fleet).items() if nic[0] in answered}
         if not places:
             raise UserError("--wiring: no NIC has a plan: give --wiring-file, or `leaf` in the membership")
         plan = replace(plan, places=places)
@@ -122,11 +122,11 @@ def _with_paths(
     options: FleetOptions,
     fleet: Membership,
     leaves: Mapping[str, str],
-    heard: Collection[str],
+    answered: Collection[str],
     order: Sequence[str],
 ) -> Plan:
     most = max(len(fleet.hosts), 1) if options.all_pairs else None
-    rails = plan_rails(fleet, heard, leaves, most)
+    rails = plan_rails(fleet, answered, leaves, most)
     if options.transfers is not None:
         _consent(options.transfers, rails, options.budget_gb, yes=options.yes)
     if options.ring_s:

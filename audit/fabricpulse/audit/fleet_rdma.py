@@ -16,7 +16,7 @@ from fabricpulse.audit.node.rdma_wire import (
     RdmaSendRequest,
 )
 from fabricpulse.audit.path_tests import ends_of, path_tests
-from fabricpulse.audit.rdma_tests import Written, judge_rdma, recalled
+from fabricpulse.audit.rdma_tests import Written, evaluate_rdma, recalled
 from fabricpulse.audit.schedule import Ends
 from fabricpulse.audit.transfer_tests import MOST_ATTEMPTS, Transfers, again
 from fabricpulse.core.web.client import HttpClient
@@ -46,7 +46,7 @@ class RdmaTests:
         await self._all("RDMA writes", [way for way in order if way not in tested])
         rate = self._wanted.rate_bps
         for _ in range(MOST_ATTEMPTS - 1):
-            found, _ = judge_rdma(self._done, rate)
+            found, _ = evaluate_rdma(self._done, rate)
             tries: Counter[Ends] = Counter()
             for one in self._done:
                 tries[one.way.source, one.way.target] += one.attempts
@@ -55,7 +55,7 @@ class RdmaTests:
             if not further or self._fleet.cancelled.is_set():
                 break
             await self._all("RDMA writes again", sorted(further))
-        found, self.notes = judge_rdma(self._done, rate)
+        found, self.notes = evaluate_rdma(self._done, rate)
         self._report_unfinished(found)
         return found
 

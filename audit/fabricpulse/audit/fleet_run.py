@@ -61,7 +61,7 @@ async def collect(
 ) -> tuple[list[HostReport], dict[str, str]]:
     """The reports of the hosts that answered, and why the others did not, by host.
 
-    progress : is told each host and whether it has answered. cancelled : once set, requests under way end and what
+    progress : gets each host and whether it has answered. cancelled : once set, requests under way end and what
     there is is returned; hosts that were not asked are not in the result. Raises ConfigError for credentials that
     cannot be used.
     """
@@ -139,7 +139,7 @@ async def send_echoes(
     return answer.results
 
 
-async def tell(client: HttpClient, url: str, document: msgspec.Struct) -> None:
+async def post_document(client: HttpClient, url: str, document: msgspec.Struct) -> None:
     """Gives an agent a document. Raises AgentError when it does not take it."""
     await _post(client, url, document)
 

@@ -24,7 +24,7 @@ from fabricpulse.core.web.client_config import HttpClientConfig
 # An agent that has not answered so often in succession is given up.
 MOST_SILENT = 2
 # Interval at which the hosts still waited for are printed, and from when on a test is, seconds.
-TELL_S, SLOW_S = 1.0, 4.0
+SHOW_S, SLOW_S = 1.0, 4.0
 # An agent may wait for the transfer before it to be over, and looks for a job, before it agrees to receive.
 RECEIVE_S = 15.0
 OVER = "the time of the tests was over"
@@ -39,11 +39,11 @@ class Silence:
 
     _counts: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
-    def heard(self, host: str) -> None:
+    def answered(self, host: str) -> None:
         """It has answered."""
         self._counts.pop(host, None)
 
-    def unheard(self, host: str) -> None:
+    def unanswered(self, host: str) -> None:
         """It has not."""
         self._counts[host] += 1
 
@@ -54,7 +54,7 @@ class Silence:
 
 @dataclass(frozen=True)
 class Fleet:
-    """What all tests between NICs of one run share. progress : is told what is under way."""
+    """What all tests between NICs of one run share. progress : gets what is under way."""
 
     agents: Mapping[str, Target]
     config: HttpClientConfig
@@ -77,9 +77,9 @@ class Fleet:
         try:
             answer = await ask(client, self.agents[host].url + path, document, kind, patience_s)
         except AgentError as error:
-            (self.silence.heard if error.answered else self.silence.unheard)(host)
+            (self.silence.answered if error.answered else self.silence.unanswered)(host)
             raise
-        self.silence.heard(host)
+        self.silence.answered(host)
         return answer
 
 
@@ -128,7 +128,7 @@ async def stage(
                 break
             fleet.progress(what, of - len(turns.left) - len(under_way), of, waits(under_way.values()))
             await asyncio.wait(
-                {*under_way, cancelled}, timeout=min(TELL_S, left), return_when=asyncio.FIRST_COMPLETED
+                {*under_way, cancelled}, timeout=min(SHOW_S, left), return_when=asyncio.FIRST_COMPLETED
             )
             for task in [task for task in under_way if task.done()]:
                 way, _ = under_way.pop(task)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import msgspec
 
 from fabricpulse.audit.blame import Nic, retests
-from fabricpulse.audit.ecmp import judge_ports
+from fabricpulse.audit.ecmp import evaluate_ports
 from fabricpulse.audit.fleet_duplex import DuplexTests
 from fabricpulse.audit.fleet_paths import MOST_AGAIN
 from fabricpulse.audit.fleet_rdma import RdmaTests
@@ -35,7 +35,7 @@ from fabricpulse.audit.transfer_tests import (
     Transferred,
     Transfers,
     again,
-    judge,
+    evaluate,
 )
 from fabricpulse.core.web.client import HttpClient
 
@@ -99,7 +99,7 @@ class FleetTransfers:
                 self._unfinished.update(
                     await stage(fleet, "transfers again", further, one, seconds, done=keep)
                 )
-            found, notes = judge(self._done, wanted.rate_bps, fleet.leaves)
+            found, notes = evaluate(self._done, wanted.rate_bps, fleet.leaves)
             found += self._of_ports(before)
             self.notes += notes
             self._report_unfinished(found)
@@ -123,8 +123,8 @@ class FleetTransfers:
     def _further(self, without: Collection[Ends], *, unfinished: bool) -> list[Ends]:
         """Ways to test once more, or for the first time, by what is known so far. unfinished : also those whose test
         did not come to its end."""
-        found, _ = judge(self._done, self._wanted.rate_bps, self._fleet.leaves)
-        failed = set(again([*found, *judge_ports(self._done)]))
+        found, _ = evaluate(self._done, self._wanted.rate_bps, self._fleet.leaves)
+        failed = set(again([*found, *evaluate_ports(self._done)]))
         kinds = ("loss", "bandwidth", "owd")
         failed |= {way for kind in kinds for way in retests(path_tests(found, kind))}
         if unfinished:
@@ -136,7 +136,7 @@ class FleetTransfers:
 
     def _of_ports(self, before: Sequence[Measurement]) -> list[Measurement]:
         """Of all ways. before : of an interrupted run, counts for ways that were not tested since."""
-        found = judge_ports(self._done)
+        found = evaluate_ports(self._done)
         made = {ends_of(m) for m in found}
         return found + [m for m in before if m.kind.startswith("ecmp_") and ends_of(m) not in made]
 
@@ -145,7 +145,7 @@ class FleetTransfers:
         begun = time.monotonic()
         if begun < self._next_checkpoint:
             return
-        found, _ = judge(self._done, self._wanted.rate_bps, self._fleet.leaves)
+        found, _ = evaluate(self._done, self._wanted.rate_bps, self._fleet.leaves)
         self._checkpoint([*found, *self._of_ports(before)])
         now = time.monotonic()
         self._next_checkpoint = now + max(CHECKPOINT_S, 20 * (now - begun))

@@ -69,9 +69,9 @@ def gate(
     else:
         said = [f for f in fleet.findings if f.severity in bad and f.check not in ignore]
         said.sort(key=lambda finding: bad.index(finding.severity))
-        told = [(f, f"{f.check} {f.subject}".strip() + f": {f.summary}") for f in said]
-        reasons += [line for f, line in told if not f.suspects]
-        doubts = [line for f, line in told if f.suspects]
+        lines = [(f, f"{f.check} {f.subject}".strip() + f": {f.summary}") for f in said]
+        reasons += [line for f, line in lines if not f.suspects]
+        doubts = [line for f, line in lines if f.suspects]
     if not reasons and doubts:
         return Answer(None, tuple(doubts), tuple(unknown))
     unknown += doubts

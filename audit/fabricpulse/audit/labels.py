@@ -29,7 +29,7 @@ def node_labels(run: Run) -> list[NodeLabel]:
     """Of all hosts that were asked, in their order. failed : an error was found; else unknown : it did not answer,
     something of it was not tested, it is one of those that may have a fault, or the run was cancelled; passed only what
     neither is."""
-    heard = {report.host for report in run.hosts}
+    answered = {report.host for report in run.hosts}
     by_host: dict[str, list[Finding]] = {}
     for finding in run.findings:
         for host in finding.suspects or (finding.host,):
@@ -41,7 +41,7 @@ def node_labels(run: Run) -> list[NodeLabel]:
         doubts = [f for f in own if f.check in NOT_KNOWN or (f.suspects and f.severity == "error")]
         if errors:
             found.append(NodeLabel(host, "failed", _describe(errors)))
-        elif doubts or host not in heard:
+        elif doubts or host not in answered:
             found.append(
                 NodeLabel(host, "unknown", _describe(doubts) if doubts else "the host did not answer")
             )

@@ -37,7 +37,7 @@ def audit_host(
 ) -> HostReport:
     """The report of a host, whatever state it is in: raises nothing.
 
-    A check that breaks or does not come back is unknown and costs no other. progress : is told the identifier of each
+    A check that breaks or does not come back is unknown and costs no other. progress : gets the identifier of each
     check before it is made.
     """
     started_at, begun = clock(), time.monotonic()

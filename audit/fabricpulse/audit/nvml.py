@@ -38,7 +38,7 @@ class NvmlGpu(msgspec.Struct, frozen=True):
 
 class NvmlAnswer(msgspec.Struct, frozen=True):
     """gpus : None where NVML could not be asked; `reason` says why then. refused : how many GPUs this user may not ask,
-    which ones is not told."""
+    which ones is not reported."""
 
     gpus: tuple[NvmlGpu, ...] | None = None
     reason: str = ""

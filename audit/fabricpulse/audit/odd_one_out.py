@@ -5,7 +5,7 @@ than half have; a host with another one is odd. Without such a majority it is no
 the group is reported as divided, with all values: nothing is left out, and no host is named by a guess. Groups below
 LEAST are compared with a profile only: of two values one is as odd as the other.
 
-A host's role is told by its GPUs. One that has lost all of them is compared with those of the same machine all the
+A host's role follows from its GPUs. One that has lost all of them is compared with those of the same machine all the
 same: the same board, CPUs, memory and RDMA devices, if most of these have GPUs.
 """
 
@@ -19,13 +19,13 @@ LEAST = 3
 # What tells a machine, and the end of the roles of hosts with GPUs.
 _MACHINE = ("board", "cpu_model", "cpus", "memory_gib", "rdma_devices")
 _WITH_GPUS = " GPU host"
-# Memory is told in steps of 4 GiB; what the kernel takes may put like hosts on both sides of a step. No module of
+# Memory is reported in steps of 4 GiB; what the kernel takes may put like hosts on both sides of a step. No module of
 # memory of a host with more than this is as small as a step.
 _STEP_GIB, _LEAST_GIB = 4, 100
 
 
 def alike(attribute: str, one: str, other: str) -> bool:
-    """Whether two values of an attribute are the same for all that can be told."""
+    """Whether two values of an attribute are the same as far as is known."""
     if one == other:
         return True
     if attribute != "memory_gib" or not (one.isdecimal() and other.isdecimal()):

@@ -207,7 +207,7 @@ def path_findings(measured: Sequence[Measurement]) -> list[Finding]:
 
 
 def _finding(kind: str, entry: Blame, worst: Mapping[Nic, Sequence[Measurement]]) -> Finding:
-    told = WORDING[kind]
+    wording = WORDING[kind]
     host, device = entry.nic
     evidence = {"blame": entry.kind, "failed_tests": str(entry.failed)}
     own = [m for nic, found in worst.items() if nic[0] == host and device in ("", nic[1]) for m in found]
@@ -215,7 +215,7 @@ def _finding(kind: str, entry: Blame, worst: Mapping[Nic, Sequence[Measurement]]
         own = [m for m in own if (m.target_host, m.target_device) == entry.target]
         target = " ".join(entry.target)
         evidence["target"] = target
-        text = f"{told.what} {told.path} {target}"
+        text = f"{wording.what} {wording.path} {target}"
     else:
         ends = {(m.source_host, m.source_device) for m in own} | {
             (m.target_host, m.target_device) for m in own
@@ -224,15 +224,17 @@ def _finding(kind: str, entry: Blame, worst: Mapping[Nic, Sequence[Measurement]]
         if peers:
             evidence["peers"] = clip(", ".join(peers[:12]))
         side = {"sends": "that it sends", "receives": "that it is sent", "both": "between it and its peers"}
-        text = f"{told.what} {side[entry.side]} {told.nic}"
+        text = f"{wording.what} {side[entry.side]} {wording.nic}"
     values = [m.value for m in own if m.value or kind == "rdma"]
-    if told.unit and values:
+    if wording.unit and values:
         worst_value = min(values) if kind in ("bandwidth", "duplex", "rdma") else max(values)
-        evidence["worst"] = told.unit(worst_value)
+        evidence["worst"] = wording.unit(worst_value)
         text += f" (worst {evidence['worst']})"
     if entry.kind == "undecided":
-        return undecided(Finding(told.check, "back-end", told.severity, host, device, text, evidence), entry)
-    return Finding(told.check, "back-end", told.severity, host, device, clip(text), evidence)
+        return undecided(
+            Finding(wording.check, "back-end", wording.severity, host, device, text, evidence), entry
+        )
+    return Finding(wording.check, "back-end", wording.severity, host, device, clip(text), evidence)
 
 
 def undecided(of_source: Finding, entry: Blame) -> Finding:

@@ -17,7 +17,7 @@ from fabricpulse.audit.transfer_tests import (
     BUSY,
     NOISY,
     Speed,
-    judge_speeds,
+    evaluate_speeds,
     measured,
     unhindered,
 )
@@ -29,14 +29,14 @@ MOST_STARVED = 0.3
 
 @dataclass(frozen=True)
 class Written:
-    """A way and what its test has told. attempts : tests that this is the result of."""
+    """A way and what its test has measured. attempts : tests that this is the result of."""
 
     way: PathDirection
     result: RdmaResult
     attempts: int = 1
 
 
-def judge_rdma(done: Iterable[Written], rate_bps: float) -> tuple[list[Measurement], list[str]]:
+def evaluate_rdma(done: Iterable[Written], rate_bps: float) -> tuple[list[Measurement], list[str]]:
     """A measurement a way, its best test, and notes about what could not be judged. Tests that did not come to an end
     say nothing."""
     by_way: dict[tuple[Nic, Nic], list[Written]] = defaultdict(list)
@@ -56,11 +56,11 @@ def judge_rdma(done: Iterable[Written], rate_bps: float) -> tuple[list[Measureme
         busy = any(max(one.result.starved, one.result.stolen) >= MOST_STARVED for one in tries)
         found.append(measured("rdma", way, 0.0, None if busy else False, count, detail=BUSY if busy else ""))
     for network, ways in sorted(speeds.items()):
-        found += judge_speeds("rdma", network, ways, rate_bps, notes)
-    for why, told in ((BUSY, "a host was too busy"), (NOISY, "good ones differ as much from one another")):
+        found += evaluate_speeds("rdma", network, ways, rate_bps, notes)
+    for why, reason in ((BUSY, "a host was too busy"), (NOISY, "good ones differ as much from one another")):
         if ways_of := sorted({f"{m.source_host} to {m.target_host}" for m in found if m.detail == why}):
             notes.append(
-                clip(f"{len(ways_of)} ways are not judged by RDMA, {told}: {', '.join(ways_of[:6])}")
+                clip(f"{len(ways_of)} ways are not judged by RDMA, {reason}: {', '.join(ways_of[:6])}")
             )
     return sorted(found), notes
 

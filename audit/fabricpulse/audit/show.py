@@ -82,12 +82,12 @@ def _add_check(
     unknown = counts[Status.UNKNOWN]
     if not findings and not unknown and not every:
         return
-    told = ", ".join(
+    summary = ", ".join(
         f"{counts[status]} {status.value.replace('_', ' ')}" for status in Status if counts[status]
     )
     style = _STYLE[findings[0].severity] if findings else ("magenta" if unknown else "green")
     node = branch.add(
-        Text.assemble((printable(name), style), (f"  {told}" if told else f"  {len(findings)}", "dim"))
+        Text.assemble((printable(name), style), (f"  {summary}" if summary else f"  {len(findings)}", "dim"))
     )
     most = len(findings) if every else MOST_LINES
     for finding in findings[:most]:

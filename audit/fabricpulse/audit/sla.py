@@ -24,16 +24,18 @@ def unproven(
     right."""
     found = []
     for host, own in sorted(values.items()):
-        told: dict[str, set[str]] = defaultdict(set)
+        reported: dict[str, set[str]] = defaultdict(set)
         for value in own:
-            told[value.role].add(value.attribute)
-        everything = set().union(*told.values()) if told else set()
-        if "*" not in roles and not told.keys() & roles.keys():
-            text = f"the profile has none of its roles: {', '.join(sorted(told)) or 'it has told none'}"
+            reported[value.role].add(value.attribute)
+        everything = set().union(*reported.values()) if reported else set()
+        if "*" not in roles and not reported.keys() & roles.keys():
+            text = (
+                f"the profile has none of its roles: {', '.join(sorted(reported)) or 'it has reported none'}"
+            )
             found.append(_finding("fleet", host, text))
             continue
-        for role in sorted(told.keys() & roles.keys()):
-            if missing := sorted(roles[role].keys() - told[role]):
+        for role in sorted(reported.keys() & roles.keys()):
+            if missing := sorted(roles[role].keys() - reported[role]):
                 text = f"the profile pins {', '.join(missing)} of {role}, the host does not report"
                 found.append(_finding("fleet", host, text))
         if missing := sorted(roles.get("*", {}).keys() - everything):

@@ -106,7 +106,7 @@ class Transfers:
 
 @dataclass(frozen=True)
 class Transferred:
-    """A way and what its transfer has told. attempts : transfers that this is the result of, more than one if it is
+    """A way and what its transfer has measured. attempts : transfers that this is the result of, more than one if it is
     from an interrupted run. udp_port : that the datagrams were sent to."""
 
     way: PathDirection
@@ -115,7 +115,7 @@ class Transferred:
     udp_port: int = 0
 
 
-def judge(
+def evaluate(
     done: Iterable[Transferred], rate_bps: float, leaves: Mapping[Nic, str]
 ) -> tuple[list[Measurement], list[str]]:
     """Measurements of all transfers, those of one way together, and notes about what could not be judged.
@@ -144,14 +144,14 @@ def judge(
             kind = "" if "" in sides else ("within a leaf" if sides[0] == sides[1] else "between leaves")
             delays[way.network, kind].append((way, (best.owd_ns or 0) / 1e9, best.owd_bound_ns / 1e9, count))
     for network, ways in sorted(speeds.items()):
-        found += judge_speeds("bandwidth", network, ways, rate_bps, notes)
+        found += evaluate_speeds("bandwidth", network, ways, rate_bps, notes)
     for _, group in sorted(delays.items()):
         found += _delay(group)
     if by_way and not delays:
         notes.append("delay: not measured, the hosts have no fleet time (clocksync sidecar)")
-    for why, told in ((BUSY, "a host was too busy"), (NOISY, "good ones differ as much from one another")):
+    for why, reason in ((BUSY, "a host was too busy"), (NOISY, "good ones differ as much from one another")):
         if ways_of := sorted({f"{m.source_host} to {m.target_host}" for m in found if m.detail == why}):
-            notes.append(clip(f"{len(ways_of)} ways are not judged, {told}: {', '.join(ways_of[:6])}"))
+            notes.append(clip(f"{len(ways_of)} ways are not judged, {reason}: {', '.join(ways_of[:6])}"))
     return sorted(found), notes
 
 
@@ -194,7 +194,7 @@ def measured(
 
 
 def on_the_way(one: Transferred) -> tuple[int, int, int]:
-    """Of the datagrams of a transfer that the receiver told of: sent, without those that its socket had no room for;
+    """Of the datagrams of a transfer that the receiver reported: sent, without those that its socket had no room for;
     missing; and how many of the missing the hosts themselves may have dropped."""
     received = one.result.received
     if received is None:
@@ -225,7 +225,7 @@ def _loses(sent: int, lost: int) -> bool:
     return lost >= LEAST_LOST and lost / sent > MOST_LOSS
 
 
-def judge_speeds(
+def evaluate_speeds(
     kind: Literal["bandwidth", "rdma"],
     network: str,
     ways: Sequence[Speed],

@@ -37,7 +37,7 @@ class Wiring(Section, frozen=True):
 
 @dataclass(frozen=True)
 class LldpReports:
-    """What the hosts heard. neighbours : of the NICs that heard one. reasons : of those that could not listen."""
+    """What the hosts received. neighbours : of the NICs that received one. reasons : of those that could not listen."""
 
     neighbours: Mapping[Nic, Neighbour]
     reasons: Mapping[Nic, str]
@@ -54,16 +54,16 @@ def planned_places(wiring: Wiring | None, membership: Membership) -> dict[Nic, P
     return found
 
 
-def wiring_findings(planned: Mapping[Nic, Place], heard: LldpReports) -> list[Finding]:
+def wiring_findings(planned: Mapping[Nic, Place], lldp: LldpReports) -> list[Finding]:
     """NICs that hang elsewhere, with whose place theirs is, and those of which nothing is known."""
     found = []
     owners: dict[tuple[str, str], list[Nic]] = defaultdict(list)
     for nic, place in planned.items():
         owners[_short(place.switch), place.port].append(nic)
     for nic, place in sorted(planned.items()):
-        neighbour = heard.neighbours.get(nic)
+        neighbour = lldp.neighbours.get(nic)
         if neighbour is None:
-            why = heard.reasons.get(nic, "no LLDP frame was received")
+            why = lldp.reasons.get(nic, "no LLDP frame was received")
             text = clip(f"where its cable goes is not known: {why}")
             found.append(_finding("wiring-unknown", "warning", nic, text, {"planned": _describe(place)}))
         elif not is_at(place, neighbour):
@@ -75,7 +75,7 @@ def wiring_findings(planned: Mapping[Nic, Place], heard: LldpReports) -> list[Fi
             ]
             if rightful:
                 evidence["place_of"] = " ".join(rightful[0])
-                other = heard.neighbours.get(rightful[0])
+                other = lldp.neighbours.get(rightful[0])
                 if other is not None and is_at(place, other):
                     text += f": swapped with {' '.join(rightful[0])}"
             found.append(_finding("wiring", "error", nic, clip(text), evidence))

@@ -19,7 +19,7 @@ class Parameters:
 
     background : share of packets that a healthy fabric loses. dispersion : by how much losses come together: the three
     packets of a train are often lost as one. threshold : nats that a component must explain beyond its prior
-    probability. alternatives : nats within which another component is told beside it. most : components named at most.
+    probability. alternatives : nats within which another component is named beside it. most : components named at most.
     """
 
     background: float = 2e-5

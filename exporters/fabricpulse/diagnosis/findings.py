@@ -25,7 +25,7 @@ class KeptPair(NamedTuple):
     level_b: float
 
 
-class Dealt(msgspec.Struct, frozen=True):
+class AssignedPeers(msgspec.Struct, frozen=True):
     """A round as it is sent to the exporters. number : 0 for none. until_s : monotonic. edges : by host, msgpack of a
     tuple of EdgeName.
     """
@@ -38,13 +38,13 @@ class Dealt(msgspec.Struct, frozen=True):
 
 class Findings(msgspec.Struct, frozen=True):
     """Of one computation, for `learned`. round : that had ended, 0 for none. gained : pairs that it has measured.
-    gone : pairs that count no more. wanted : pairs that would tell more. terms_ns : by NIC, where the next computation
-    begins its search.
+    removed : pairs that count no more. wanted : pairs that would tell more. terms_ns : by NIC, where the next
+    computation begins its search.
     """
 
     round: int = 0
     gained: tuple[KeptPair, ...] = ()
-    gone: tuple[tuple[str, str], ...] = ()
+    removed: tuple[tuple[str, str], ...] = ()
     wanted: tuple[tuple[str, str], ...] = ()
     terms_ns: dict[str, float] = {}
 

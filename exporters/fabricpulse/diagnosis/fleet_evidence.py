@@ -13,10 +13,10 @@ from fabricpulse.diagnosis.flow_table import Floats, Flows
 from fabricpulse.diagnosis.layout import FABRIC, NO_FLOWS, Layout, Reporter, laid_out, renumbered
 from fabricpulse.diagnosis.locate import Finding, locate
 from fabricpulse.diagnosis.loss_log import MANY, LossLog, LossTable
-from fabricpulse.diagnosis.mended import has_ended
 from fabricpulse.diagnosis.messages import EdgeName, EvidenceReport, FlowPath, check_edges
 from fabricpulse.diagnosis.names import Names
 from fabricpulse.diagnosis.presence import Absences, vouched
+from fabricpulse.diagnosis.recovered import has_ended
 from fabricpulse.diagnosis.succession import KEPT_S, Key, Succession
 from fabricpulse.diagnosis.suspect import Suspect
 from fabricpulse.diagnosis.suspect_names import suspect_of, without_fabric
@@ -34,18 +34,18 @@ _WHOLE = ("host", "nic")
 # Hosts report at different moments: for a second the evidence is that of some of them. A switch waits for the second
 # report of all: only then it is known whether it is dead.
 _USUAL_HOLD_S, _SWITCH_HOLD_S = 1.2, 3.0
-# What hosts may have caused that have not been heard since: until they are no longer counted upon, and somewhat more.
+# What hosts may have caused that have not reported since: until they are no longer counted upon, and somewhat more.
 _AWAY_HOLD_S = LEASE_S + 5.0
-# A suspect is kept for as long after the last evidence; for less where what is told now explains what it suffered:
+# A suspect is kept for as long after the last evidence; for less where what is found now explains what it suffered:
 # then the evidence has no gap, a better explanation has replaced it.
 _LINGER_S, _REPLACED_S = 5.0, 1.2
 # How long paths that have become known may wait to be used: longer in a large fleet, whose sums take seconds.
 _PATHS_WAIT_S, _FLOWS_A_SECOND = 5.0, 100_000
 # The same of hosts that come and go, which make evidence of their flows wait.
 _LAID_OUT_A_SECOND = 400_000
-# While paths become known, what is on those that are not yet is not told: it will have a name in a moment.
+# While paths become known, what is on those that are not yet is not reported: it will have a name in a moment.
 _PATHS_QUIET_S = 5.0
-# How long the paths that a host has told count after it has got other peers or was restarted: it traces them again.
+# How long the paths that a host has reported count after it has got other peers or was restarted: it traces them again.
 _PATHS_KEPT_S = 300.0
 _FLOWS_OF_A_HOST = 1 << 20
 
@@ -85,7 +85,7 @@ class FleetEvidence:
     @property
     def paths(self) -> int:
         """Flows whose switches are known."""
-        return sum(host.paths.told for host in self._hosts.values())
+        return sum(host.paths.reported for host in self._hosts.values())
 
     @property
     def hosts(self) -> int:
@@ -106,13 +106,13 @@ class FleetEvidence:
         for path in report.paths:
             path.check(edges, ports)
         if host is not None and (report.stalled or report.edges is not None):
-            self._absences.returned(report.host, host.heard_s, now_s)
+            self._absences.returned(report.host, host.last_report_s, now_s)
         if report.edges is not None or host is None:
             host = self._announced(report, report.edges or (), host, now_s)
         if report.paths:
             self._send_paths(host, report.paths, now_s)
         self.reports += 1
-        host.heard_s = now_s
+        host.last_report_s = now_s
         host.slow, host.cut = suffering(flows, ports) if len(flows) else (NO_FLOWS, NO_FLOWS)
         if not report.stalled and len(flows):
             lost = flows[flows["lost"] > 0]
@@ -126,14 +126,14 @@ class FleetEvidence:
             switches = [switch_of.get(hop, hop) for hop in path.hops]
             rows.append([number(switch) if switch else SILENT_HOP for switch in switches])
         flows = [path.edge * host.ports + path.port for path in paths]
-        if host.paths.tell(flows, rows, host.flows):
+        if host.paths.update(flows, rows, host.flows):
             self._paths_grew_s = now_s
         self._paths_changed = True
 
     def _announced(
         self, report: EvidenceReport, edges: tuple[EdgeName, ...], old: Reporter | None, now_s: float
     ) -> Reporter:
-        """A host with its edges. What it has told of flows that are still there stays with them."""
+        """A host with its edges. What it has reported of flows that are still there stays with them."""
         names = self._names
         near = [names.nic(report.host, edge.device) for edge in edges]
         far = [names.nic(edge.peer, edge.peer_device) for edge in edges]
@@ -164,7 +164,7 @@ class FleetEvidence:
     def suspects(self, now_s: float) -> tuple[Suspect, ...]:
         """What is faulty now, the surest first. To be called about once a second."""
         self._forget(now_s)
-        self._log.drop_mended(now_s)
+        self._log.drop_recovered(now_s)
         layout = self._laid_out(now_s)
         self._absences.excuse(self._log, layout, self._names, now_s)
         losses, history = self._tables(layout)
@@ -184,7 +184,7 @@ class FleetEvidence:
                 sure = vouched(losses, *self._sources(layout, finding), now_s)
                 (self._unvouched.discard if sure else self._unvouched.add)(key)
             since, _, before = self._seen.get(key, (now_s, now_s, suspect))
-            # Once silent it remains so: the packets that arrive as it is mended are no other fault.
+            # Once silent it remains so: the packets that arrive as it recovers are no other fault.
             silent = before.silent or (
                 what == "loss"
                 and (
@@ -226,7 +226,7 @@ class FleetEvidence:
         return tuple(sorted(found, key=lambda suspect: (-suspect.confidence, suspect.since_s)))
 
     def _held(self, key: Key) -> bool:
-        """Whether it was found for long enough to be told."""
+        """Whether it was found for long enough to be reported."""
         since, last, suspect = self._seen[key]
         hold_s = max(_hold_s(suspect), KEPT_S if key in self._remains else 0.0)
         # Of a silent host or NIC it is the same question, and has been waited for.
@@ -245,15 +245,15 @@ class FleetEvidence:
         ]
 
     def _sources(self, layout: Layout, finding: Finding) -> tuple[Flows, Nodes, Floats]:
-        """The flows of a finding, the host that sends on each, and when it was last heard; of one that never reports it
+        """The flows of a finding, the host that sends on each, and when it last reported; of one that never reports it
         is not known that it is away.
         """
-        heard_s = np.full(len(self._names) + 1, math.inf)  # the last for no host
+        last_report_s = np.full(len(self._names) + 1, math.inf)  # the last for no host
         for host in self._hosts.values():
-            heard_s[host.node] = host.heard_s
+            last_report_s[host.node] = host.last_report_s
         flows = np.array(finding.flows, np.int64)
         source = self._names.host_of()[layout.table.ends_of(flows)[0]]
-        return flows, source, heard_s[source]
+        return flows, source, last_report_s[source]
 
     @staticmethod
     def _stable(layout: Layout, finding: Finding) -> Flows:
@@ -263,9 +263,9 @@ class FleetEvidence:
 
     def _forget(self, now_s: float) -> None:
         self._log.forget(now_s)
-        for name in [n for n, host in self._hosts.items() if now_s - host.heard_s > WINDOWS_S[-1]]:
+        for name in [n for n, host in self._hosts.items() if now_s - host.last_report_s > WINDOWS_S[-1]]:
             del self._hosts[name]
-        live = frozenset(name for name, host in self._hosts.items() if now_s - host.heard_s <= LEASE_S)
+        live = frozenset(name for name, host in self._hosts.items() if now_s - host.last_report_s <= LEASE_S)
         if live != self._live:
             self._live, self._fleet_changed = live, True
         for host in self._hosts.values():
@@ -286,7 +286,7 @@ class FleetEvidence:
             if not len(observed[0]):
                 continue
             newest = window_s == WINDOWS_S[0]
-            # What lost packets only long ago has been mended.
+            # What lost packets only long ago has recovered.
             recent = losses.flows_since(now_s - (window_s if newest else window_s / 5))
             others: set[int] = set()
             located = locate(layout.table, layout.totals, *observed, window_s).findings
@@ -294,7 +294,7 @@ class FleetEvidence:
                 if newest and finding.score < _SURE_AT_ONCE:
                     continue
                 explained.add(finding.component)
-                # Flows that cross what explains more say nothing of this one: a fault that has been mended must not
+                # Flows that cross what explains more say nothing of this one: a fault that has ended must not
                 # come back because another one hits some of its flows.
                 lost_s = history.moments(layout.table, now_s - window_s, finding.component, others)
                 own = set(finding.flows) - others
@@ -333,8 +333,8 @@ class FleetEvidence:
             losses["sent"] >= MANY,
             losses["reports"].copy(),
         )
-        mended = losses["mended"]
-        return every.only(~mended) if mended.any() else every, every
+        recovered = losses["recovered"]
+        return every.only(~recovered) if recovered.any() else every, every
 
     @property
     def _paths_wait_s(self) -> float:

@@ -22,9 +22,9 @@ class FlowTable:
     port.
 
     source, destination : NICs of each edge, as nodes. host_of : the host of each NIC, as a node; -1 for a host that has
-    only one NIC, which cannot be told from it. main, swept : by edge, packets a second on the first and on each other
-    flow when all is well, 0 where nothing is sent. first : the first flow of each edge, and at the end how many flows
-    there are. hops : by flow, switches counted from 0; those that do not answer have got numbers too:
+    only one NIC, which cannot be distinguished from it. main, swept : by edge, packets a second on the first and on
+    each other flow when all is well, 0 where nothing is sent. first : the first flow of each edge, and at the end how
+    many flows there are. hops : by flow, switches counted from 0; those that do not answer have got numbers too:
     `silent_hops.named`. first_switch : node of switch 0, behind all hosts and NICs. first_unnamed : of the first that
     does not answer. may_be : of each of those, the others one of which it is, as nodes, where it is not known which.
     """

@@ -1,6 +1,6 @@
 """Where the flows of one host go, as it has traced them: a row of switches for each flow. Pure.
 
-A fleet tells millions of paths. As tuples of names each would be hundreds of bytes; numbers in rows take two a hop.
+A fleet reports millions of paths. As tuples of names each would be hundreds of bytes; numbers in rows take two a hop.
 """
 
 from collections.abc import Sequence
@@ -11,29 +11,29 @@ from numpy.typing import NDArray
 from fabricpulse.diagnosis.components import NO_HOP, Nodes
 from fabricpulse.diagnosis.hop_rows import Hops, grown
 
-_UNKNOWN, _BEFORE, _TOLD = 0, 1, 2
+_UNKNOWN, _BEFORE, _REPORTED = 0, 1, 2
 _NO_ROWS = np.zeros((0, 0), np.int16)
 _NO_STATES = np.zeros(0, np.uint8)
 
 
 class KnownPaths:
-    """Of the flows of one host, by number. A path is told, or was before the host got other peers or was restarted.
-    Switches are numbers of a `Names` that has no others.
+    """Of the flows of one host, by number. A path is reported, or was so before the host got other peers or was
+    restarted. Switches are numbers of a `Names` that has no others.
     """
 
-    __slots__ = ("_hops", "_state", "told")
+    __slots__ = ("_hops", "_state", "reported")
 
     def __init__(self) -> None:
         self._hops: Hops = _NO_ROWS
         self._state = _NO_STATES
-        self.told = 0
+        self.reported = 0
 
     @property
     def hops(self) -> Hops:
         """By flow the switches in order; NO_HOP where no path is known, no rows if none is."""
         return self._hops
 
-    def tell(self, flows: Sequence[int], paths: Sequence[Sequence[int]], count: int) -> bool:
+    def update(self, flows: Sequence[int], paths: Sequence[Sequence[int]], count: int) -> bool:
         """Paths of some flows, of `count` that the host has. Returns whether any was not known at all."""
         longest, most = max(1, *map(len, paths)), max(map(max, filter(None, paths)), default=0)
         if len(self._state) < count or longest > self._hops.shape[1] or most > np.iinfo(self._hops.dtype).max:
@@ -42,8 +42,8 @@ class KnownPaths:
         new = bool((self._state[at] == _UNKNOWN).any())
         width = self._hops.shape[1]
         self._hops[at] = [(*path, *(width - len(path)) * (NO_HOP,)) for path in paths]
-        self._state[at] = _TOLD
-        self.told = int(np.count_nonzero(self._state == _TOLD))
+        self._state[at] = _REPORTED
+        self.reported = int(np.count_nonzero(self._state == _REPORTED))
         return new
 
     def _grow(self, count: int, width: int, most: int) -> None:
@@ -53,9 +53,9 @@ class KnownPaths:
         self._state = state
 
     def begin_anew(self) -> None:
-        """All that is told is from before, from now on."""
+        """All that is reported is from before, from now on."""
         self._state = np.minimum(self._state, _BEFORE)
-        self.told = 0
+        self.reported = 0
 
     def moved(self, flows: NDArray[np.int64], count: int) -> "KnownPaths":
         """The same of a host that numbers its `count` flows anew, all from before. flows : new number by old one, -1

@@ -1,4 +1,4 @@
-"""From what hosts have told of their edges and paths to the table of all flows of the fleet. Pure."""
+"""From what hosts have reported of their edges and paths to the table of all flows of the fleet. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ NO_FLOWS = np.zeros(0, np.int32)
 
 @dataclass(slots=True)
 class Reporter:
-    """A host, as it has last told. A flow is a number: that of its edge times ports, plus its port.
+    """A host, as it has last reported. A flow is a number: that of its edge times ports, plus its port.
 
     ends : in rows the NICs of each edge, its own and the far one, as numbers of `Names`. rates : packets a second on
     the first and on each other port. epoch : of the numbers of its flows. slow, cut : flows that suffer so now.
@@ -32,7 +32,7 @@ class Reporter:
     ends: Nodes
     ports: int
     rates: tuple[float, float]
-    heard_s: float
+    last_report_s: float
     epoch: int
     paths: KnownPaths = field(default_factory=KnownPaths)
     before_until_s: float = 0.0
@@ -205,7 +205,7 @@ def _hops(hosts: Sequence[Reporter], edges: _Edges, leaf: Nodes, switches: int) 
     # Column by column: all that reads it does. The last one is hardly ever needed, and then not touched.
     rows = empty_rows(int(edges.ports.sum()), longest + 1, switches, "F")
     rows[:, :longest] = NO_HOP
-    for flow, hops in _told(hosts, edges):
+    for flow, hops in _reported(hosts, edges):
         rows[flow, : hops.shape[1]] = hops
     if declared:
         for start in range(0, len(rows), _ROWS):
@@ -215,8 +215,8 @@ def _hops(hosts: Sequence[Reporter], edges: _Edges, leaf: Nodes, switches: int) 
     return rows[:, :longest]
 
 
-def _told(hosts: Sequence[Reporter], edges: _Edges) -> Iterator[tuple[Flows, Hops]]:
-    """Flows of the table and their hops, as those told that send on them, some hosts at once."""
+def _reported(hosts: Sequence[Reporter], edges: _Edges) -> Iterator[tuple[Flows, Hops]]:
+    """Flows of the table and their hops, as those reported that send on them, some hosts at once."""
     for start in range(0, len(hosts), _HOSTS):
         some = [n for n in range(start, min(start + _HOSTS, len(hosts))) if len(hosts[n].paths.hops)]
         if not some:

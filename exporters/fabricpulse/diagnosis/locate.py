@@ -37,8 +37,8 @@ class Finding:
 
     share : of its packets that suffer, 0 to 1. score : nats by which it is more probable than that nothing is wrong.
     confidence : probability that it is this component, given that one of the candidates for this evidence is.
-    alternatives : others that explain it about as well, best first; with any, the component cannot be told apart from
-    them. runner_up : the best other candidate, None if there is none. flows : those that suffer and cross it.
+    alternatives : others that explain it about as well, best first; with any, the component cannot be distinguished
+    from them. runner_up : the best other candidate, None if there is none. flows : those that suffer and cross it.
     """
 
     component: int
@@ -115,8 +115,8 @@ def locate(
 
 def _excused(evidence: Evidence, chosen: _Chosen) -> Floats:
     """The loss of each row for what is still to be explained. Hosts do not report at one moment, so a flow may lose
-    somewhat more than what explains it. What stands for several switches that cannot be told apart loses more on some
-    flows than on others, and they ask for no further explanation.
+    somewhat more than what explains it. What stands for several switches that cannot be distinguished loses more on
+    some flows than on others, and they ask for no further explanation.
     """
     least = chosen.loss
     observed = np.minimum(evidence.lost / evidence.sent, 0.9999)
@@ -260,7 +260,7 @@ def _greedy(
 
 
 def _improved(evidence: Evidence, chosen: _Chosen, p: Parameters) -> _Chosen:
-    """Without each choice in turn: a switch that was named first may be some of its links, better told alone."""
+    """Without each choice in turn: a switch that was named first may be some of its links, better named alone."""
     score = _score(evidence, chosen, p)
     for component in chosen.components[:_MOST_DOUBTS]:
         if component not in chosen.components:

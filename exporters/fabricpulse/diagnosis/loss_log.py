@@ -1,8 +1,8 @@
-"""What flows have lost in the last minutes, as their hosts told it, in columns. Pure.
+"""What flows have lost in the last minutes, as their hosts reported it, in columns. Pure.
 
 A flow goes by an epoch and its number at its host, edge times ports plus port: the table of all flows is made anew
-whenever the fleet changes. A host that gets other peers numbers its flows anew, too, in another epoch; what was told
-before goes with the flow, not with the number.
+whenever the fleet changes. A host that gets other peers numbers its flows anew, too, in another epoch; what was
+reported before goes with the flow, not with the number.
 """
 
 import math
@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from fabricpulse.diagnosis.components import Nodes
 from fabricpulse.diagnosis.flow_table import Floats, Flows, FlowTable
 
-# A flow that has lost packets in so many reports has been mended after some seconds, and some gaps, without a loss.
-_OFTEN, _MENDED_S = 3, 4.0
+# A flow that has lost packets in so many reports has recovered after some seconds, and some gaps, without a loss.
+_OFTEN, _RECOVERED_S = 3, 4.0
 # Losses that are kept, the newest: more than a dead leaf of 50,000 hosts makes. Half of a fabric that is dead is seen
 # in seconds. A round takes some 100 bytes for each.
 MOST_LOSSES = 1_000_000
@@ -31,10 +31,10 @@ _FLOW_BITS, _SLOT_BITS = 20, 8
 LOSS_DTYPE = np.dtype(
     [
         *(("at_s", "f8"), ("epoch", "i4"), ("flow", "i4"), ("sent", "u4"), ("lost", "u4")),
-        *(("reports", "u1"), ("mended", "?")),
+        *(("reports", "u1"), ("recovered", "?")),
     ]
 )
-"""Packets of one flow in one report, or in several, of which at_s is the last. epoch : of the numbering. mended : it
+"""Packets of one flow in one report, or in several, of which at_s is the last. epoch : of the numbering. recovered : it
 counts for nothing any more.
 """
 Losses = NDArray[np.void]
@@ -48,7 +48,7 @@ class LossLog:
         self._rows = np.zeros(_FEWEST_ROWS, LOSS_DTYPE)
         self._begin = self._end = 0
         self._merged = -math.inf  # up to this slot of ten seconds
-        # By epoch: the one after it, and what the flows are called there, -1 for those that are gone.
+        # By epoch: the one after it, and what the flows are called there, -1 for those that are no more.
         self._moved: dict[int, tuple[int, Flows]] = {}
 
     def __len__(self) -> int:
@@ -56,14 +56,14 @@ class LossLog:
 
     @property
     def history(self) -> Losses:
-        """All, those of mended flows too, in order of time."""
+        """All, those of recovered flows too, in order of time."""
         return self._rows[self._begin : self._end]
 
     @property
     def losses(self) -> Losses:
         """Those that count."""
         rows = self.history
-        return rows[~rows["mended"]] if rows["mended"].any() else rows
+        return rows[~rows["recovered"]] if rows["recovered"].any() else rows
 
     def add(
         self, at_s: float, epoch: int, flow: Flows | Nodes, sent: NDArray[np.uint32], lost: NDArray[np.uint32]
@@ -75,7 +75,7 @@ class LossLog:
         self._make_room(count)
         rows = self._rows[self._end : self._end + count]
         rows["at_s"], rows["epoch"], rows["flow"] = at_s, epoch, flow
-        rows["sent"], rows["lost"], rows["reports"], rows["mended"] = sent, lost, 1, False
+        rows["sent"], rows["lost"], rows["reports"], rows["recovered"] = sent, lost, 1, False
         self._end += count
 
     def _make_room(self, count: int) -> None:
@@ -120,7 +120,7 @@ class LossLog:
             return
         key = old["epoch"].astype(np.int64) << _FLOW_BITS | old["flow"]
         slot = (old["at_s"] // _MERGED_S).astype(np.int64)
-        key = (key << 1 | old["mended"]) << _SLOT_BITS | (slot - slot[0])
+        key = (key << 1 | old["recovered"]) << _SLOT_BITS | (slot - slot[0])
         # In order of time: the last of each, and the sums.
         _, last, number = np.unique(key[::-1], return_index=True, return_inverse=True)
         merged = old[::-1][last]
@@ -135,24 +135,24 @@ class LossLog:
         rows = self.history
         order = np.argsort(rows["epoch"], kind="stable")
         epochs, first = np.unique(rows["epoch"][order], return_index=True)
-        gone = np.zeros(len(rows), bool)
+        removed = np.zeros(len(rows), bool)
         for epoch, these in zip(epochs.tolist(), np.split(order, first[1:]), strict=True):
             flow, now = rows["flow"][these], epoch
             while now in self._moved:  # perhaps again and again since the last time
                 now, flows = self._moved[now]
                 flow = np.where(flow >= 0, flows[np.maximum(flow, 0)], -1)
             rows["flow"][these], rows["epoch"][these] = flow, now
-            gone[these] = flow < 0
-        if gone.any():
-            self._replace(rows[~gone])
+            removed[these] = flow < 0
+        if removed.any():
+            self._replace(rows[~removed])
 
-    def drop_mended(self, now_s: float) -> None:
+    def drop_recovered(self, now_s: float) -> None:
         """Losses of flows that used to lose often and have not for long: what they say is over."""
         rows = self.history
         key = rows["epoch"].astype(np.int64) << _FLOW_BITS | rows["flow"]
-        # What lost packets just now has not been mended: while a switch is dead that is nearly all.
-        recent = np.unique(key[np.searchsorted(rows["at_s"], now_s - _MENDED_S) :])
-        old = ~rows["mended"]
+        # What lost packets just now has not recovered: while a switch is dead that is nearly all.
+        recent = np.unique(key[np.searchsorted(rows["at_s"], now_s - _RECOVERED_S) :])
+        old = ~rows["recovered"]
         if len(recent):
             old &= recent[np.minimum(np.searchsorted(recent, key), len(recent) - 1)] != key
         these = np.flatnonzero(old)
@@ -163,8 +163,8 @@ class LossLog:
         # In order of time: of several the last one stands.
         first[flow[::-1]], last[flow] = at_s[::-1], at_s
         usual_s = (last - first) / np.maximum(count - 1, 1)
-        over = (count >= _OFTEN) & (now_s - last > _MENDED_S + 5 * usual_s)
-        rows["mended"][these[over[flow]]] = True
+        over = (count >= _OFTEN) & (now_s - last > _RECOVERED_S + 5 * usual_s)
+        rows["recovered"][these[over[flow]]] = True
 
 
 @dataclass(frozen=True)
@@ -193,9 +193,9 @@ class LossTable:
         start = self._since(now_s - window_s)
         flows, number = np.unique(self.flow[start:], return_inverse=True)
         lost = np.bincount(number, self.lost[start:], len(flows)).astype(float)
-        told = np.bincount(number, self.sent[start:], len(flows))
+        sent = np.bincount(number, self.sent[start:], len(flows))
         # Reports without a loss do not say what was sent; the rate does.
-        return flows.astype(np.int64), lost, np.maximum(told, table.rate_of(flows) * window_s).astype(float)
+        return flows.astype(np.int64), lost, np.maximum(sent, table.rate_of(flows) * window_s).astype(float)
 
     def flows_since(self, at_s: float) -> set[int]:
         """That have lost packets."""
@@ -212,7 +212,7 @@ class LossTable:
         return np.repeat(self.at_s[start:][crosses], self.reports[start:][crosses])
 
     def dead(self, at_s: float) -> frozenset[int]:
-        """Flows of which nothing arrived in the last report that told of a loss, since then."""
+        """Flows of which nothing arrived in the last report that reported a loss, since then."""
         start = self._since(at_s)
         flows, last = np.unique(self.flow[start:][::-1], return_index=True)
         newest = len(self.flow) - 1 - last

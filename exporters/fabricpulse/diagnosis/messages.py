@@ -14,7 +14,7 @@ EVIDENCE_PATH = "/api/v1/evidence"
 MOST_EDGES, MOST_PORTS = 4096, 16
 MOST_HOPS = 8
 _LONGEST_ADDRESS = 45  # INET6_ADDRSTRLEN without its end
-# Of one report: the largest host with all of its flows in trouble.
+# Of one report: the largest host with all of its flows suffering.
 MOST_BYTES = 2 << 20
 _FLOW = struct.Struct("<HBBII")
 # Bits of a flow's flags.
@@ -91,8 +91,8 @@ class EvidenceReport(msgspec.Struct, frozen=True, array_like=True):
     ports : source ports of an edge. main_rate, swept_rate : packets a second on the first and on each other port.
     flows : `pack_flows`. stalled : the host has stalled, or its clock has jumped: what it missed proves nothing.
     paths : that have become known or changed since the last report. delays : `pack_delays`, now and then. facts : come
-    with the edges. temporary, temporary_delays : the same of temporary peers, whose edges are told each time. moved :
-    devices that have been disconnected since the last report that was taken, at the start all: their cables may have
+    with the edges. temporary, temporary_delays : the same of temporary peers, whose edges are reported each time. moved
+    : devices that have been disconnected since the last report that was taken, at the start all: their cables may have
     been unplugged.
     """
 
@@ -130,7 +130,7 @@ def check_edges(report: EvidenceReport) -> None:
 class EvidenceReply(msgspec.Struct, frozen=True, array_like=True):
     """needs_edges : send the edges with the next report, at once. temporary : msgpack of a tuple of EdgeName, edges to
     be probed for lease_s from now on, b"" for none; another reply replaces it. round : another number for other edges.
-    period_s : how often their least delays are to be told.
+    period_s : how often their least delays are to be reported.
     """
 
     needs_edges: bool

@@ -21,19 +21,19 @@ def suspects_page(document: Mapping[str, Any]) -> str:
     suspects = document["suspects"]
     rows = "".join(_row(suspect) for suspect in suspects[:_MOST_ROWS])
     if not document["hosts"]:
-        told = "No host reports: whether anything is faulty is not known."
+        summary = "No host reports: whether anything is faulty is not known."
     elif not suspects:
-        told = "No component is suspect."
+        summary = "No component is suspect."
     else:
-        told = f"{len(suspects)} suspects" if len(suspects) != 1 else "One suspect"
-        told += f", the surest {_MOST_ROWS} of them:" if len(suspects) > _MOST_ROWS else ":"
+        summary = f"{len(suspects)} suspects" if len(suspects) != 1 else "One suspect"
+        summary += f", the surest {_MOST_ROWS} of them:" if len(suspects) > _MOST_ROWS else ":"
     head = "".join(f"<th>{name}</th>" for name in _COLUMNS)
     table = f"<table><tr>{head}</tr>{rows}</table>" if rows else ""
     return (
         '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="refresh" content="{REFRESH_S}">'
         '<meta name="viewport" content="width=device-width"><title>fabricpulse: suspects</title>'
-        f"<style>{_STYLE}</style></head><body><h1>Suspects</h1><p>{told}</p>{table}"
+        f"<style>{_STYLE}</style></head><body><h1>Suspects</h1><p>{summary}</p>{table}"
         f"<p>{document['hosts']} hosts report {document['flows']} flows; the switches of {document['paths']} are known."
         '</p><p><a href="api/v1/suspects">JSON</a></p></body></html>'
     )

@@ -1,8 +1,8 @@
 """Whether those that should have sent were there to send. Pure.
 
-An exporter that is restarted or stopped sends nothing, and its peers tell that all is lost. Several of them below one
-leaf, as in a rolling restart, look like its uplinks. The coordinator hears of it: a host that reports was there, and
-one that comes back says that it was away.
+An exporter that is restarted or stopped sends nothing, and its peers report that all is lost. Several of them below one
+leaf, as in a rolling restart, look like its uplinks. The coordinator learns of it: a host that reports was there, and
+one that comes back reports that it was away.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ from fabricpulse.diagnosis.names import Names
 
 # Reports of a host that suffers are a second apart; a shorter absence loses hardly a packet.
 SHORTEST_S = 1.5
-# Peers tell of what they missed for so long after a host has said that it is back.
+# Peers report what they missed for so long after a host has said that it is back.
 _LATE_S = 2.0
 # Seconds of losses that are looked at, more than from one report of a healthy host to the next, and the share of them
 # that somebody must stand for.
@@ -24,7 +24,7 @@ _LOOKED_AT_S, _ENOUGH = 8.0, 0.9
 _ROUND_S, _NEXT_S = 1.2, 1.7
 
 Absence = tuple[float, float]
-"""When a host was last heard, and when it came back."""
+"""When a host last reported, and when it came back."""
 
 
 class Absences:
@@ -33,10 +33,10 @@ class Absences:
     def __init__(self) -> None:
         self._absent: dict[str, Absence] = {}
 
-    def returned(self, host: str, gone_s: float, now_s: float) -> None:
+    def returned(self, host: str, absent_since_s: float, now_s: float) -> None:
         """A host has been restarted or stopped for some time, and is back."""
-        if now_s - gone_s > SHORTEST_S:
-            self._absent[host] = gone_s, now_s
+        if now_s - absent_since_s > SHORTEST_S:
+            self._absent[host] = absent_since_s, now_s
 
     def excuse(self, log: LossLog, layout: Layout, names: Names, now_s: float) -> None:
         """What was lost of flows from a host that was away counts for nothing, unless they had lost before."""
@@ -44,31 +44,33 @@ class Absences:
         absent = sorted((names.find(host), *times) for host, times in self._absent.items())
         if not absent or not len(layout.table):
             return
-        node, gone_s, back_s = (np.array(column) for column in zip(*absent, strict=True))
+        node, absent_since_s, back_s = (np.array(column) for column in zip(*absent, strict=True))
         history = log.history
-        start = int(np.searchsorted(history["at_s"], gone_s.min() - _NEXT_S))
+        start = int(np.searchsorted(history["at_s"], absent_since_s.min() - _NEXT_S))
         losses = history[start:]
         flow = layout.rows(losses["epoch"], losses["flow"])
         host = names.host_of()[layout.table.ends_of(flow)[0]]
         at = np.minimum(np.searchsorted(node, host), len(node) - 1)
         these = np.flatnonzero((flow >= 0) & (node[at] == host))
         flow, at_s, at = flow[these], losses["at_s"][these], at[these]
-        away = (at_s > gone_s[at]) & (at_s <= back_s[at] + _LATE_S)
+        away = (at_s > absent_since_s[at]) & (at_s <= back_s[at] + _LATE_S)
         # By flow, and each in order of time: one that lost before, and went on, did not do so because of this.
         order = np.argsort(flow, kind="stable")
         flow, at_s = flow[order], at_s[order]
         unbroken = (np.diff(flow, prepend=-1) == 0) & (np.diff(at_s, prepend=0.0) <= _NEXT_S)
         run = np.cumsum(~unbroken)
-        gone_s, away = gone_s[at[order]], away[order]
-        went_on = np.bincount(run, at_s <= gone_s) * np.bincount(run, at_s > gone_s + _ROUND_S) > 0
+        absent_since_s, away = absent_since_s[at[order]], away[order]
+        went_on = (
+            np.bincount(run, at_s <= absent_since_s) * np.bincount(run, at_s > absent_since_s + _ROUND_S) > 0
+        )
         away &= ~np.isin(flow, flow[went_on[run]])
         these = these[order]
-        losses["mended"][these[away]] = True
+        losses["recovered"][these[away]] = True
 
 
-def vouched(losses: LossTable, flows: Flows, source: Nodes, heard_s: Floats, now_s: float) -> bool:
-    """Whether nearly all that these flows (ascending) have lost was surely sent: the source has been heard since it
-    began, or some packets of a flow of it arrive, report after report. source, heard_s : of each flow.
+def vouched(losses: LossTable, flows: Flows, source: Nodes, last_report_s: Floats, now_s: float) -> bool:
+    """Whether nearly all that these flows (ascending) have lost was surely sent: the source has reported since it
+    began, or some packets of a flow of it arrive, report after report. source, last_report_s : of each flow.
     """
     start = int(np.searchsorted(losses.at_s, now_s - _LOOKED_AT_S))
     flow = losses.flow[start:]
@@ -84,5 +86,5 @@ def vouched(losses: LossTable, flows: Flows, source: Nodes, heard_s: Floats, now
     run = np.cumsum(~goes_on) - 1
     some = lost < 0.9 * sent
     arrives = source[at[1:]][goes_on[1:] & some[1:] & some[:-1]]
-    sure = (heard_s[at] >= at_s)[~goes_on][run] | np.isin(source[at], arrives)
+    sure = (last_report_s[at] >= at_s)[~goes_on][run] | np.isin(source[at], arrives)
     return float(lost[sure].sum()) >= _ENOUGH * float(lost.sum())

@@ -60,7 +60,7 @@ class DiagnosisProcess:
             except (OSError, msgspec.MsgspecError) as error:
                 # Without memory or processes left the daemon has more important work to go on with.
                 log.error("the diagnosis cannot be run, and is tried again", error=str(error))
-            self._told(Answer())
+            self._publish(Answer())
             await asyncio.sleep(_AGAIN_S)
 
     async def _served(self) -> int:
@@ -87,9 +87,9 @@ class DiagnosisProcess:
         decoder = msgspec.msgpack.Decoder(Answer)
         while data := await pipe.read(1 << 16):
             for body in frames.feed(data):
-                self._told(decoder.decode(body))
+                self._publish(decoder.decode(body))
 
-    def _told(self, answer: Answer) -> None:
+    def _publish(self, answer: Answer) -> None:
         self.answer = answer
         self._on_answer(answer)
 

@@ -19,7 +19,7 @@ from fabricpulse.core.web.urls import redact
 from fabricpulse.diagnosis import metrics as m
 from fabricpulse.diagnosis.alerts import FaultAlerting, FaultPusher
 from fabricpulse.diagnosis.delay_records import unpack_delays
-from fabricpulse.diagnosis.findings import LEASE_S, Dealt
+from fabricpulse.diagnosis.findings import LEASE_S, AssignedPeers
 from fabricpulse.diagnosis.flow_records import unpack_flows
 from fabricpulse.diagnosis.messages import (
     EVIDENCE_PATH,
@@ -53,7 +53,7 @@ class _Known:
     revision: int
     edges: int
     ports: int
-    heard_s: float
+    last_report_s: float
 
 
 class DiagnosisService:
@@ -80,7 +80,7 @@ class DiagnosisService:
         self._surveyed: Surveyed | None = None
         self._surveyed_by = 0  # the worker that it is from
         self._keep_s = declared.keep_s
-        self._dealt, self._dealt_by = Dealt(), 0  # and the worker that it is from
+        self._assigned, self._assigned_by = AssignedPeers(), 0  # and the worker that it is from
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
         """Where exporters report and people look."""
@@ -108,25 +108,25 @@ class DiagnosisService:
 
     def reply(self, host: str, needs_edges: bool, now_s: float) -> EvidenceReply:
         """With the temporary peers of a host. They end with their round also if the worker says nothing any more."""
-        dealt = self._dealt if self._dealt_by == self.process.starts else Dealt()
-        lease_s = min(LEASE_S, dealt.until_s - now_s)
-        edges = dealt.edges.get(host, b"")
+        assigned = self._assigned if self._assigned_by == self.process.starts else AssignedPeers()
+        lease_s = min(LEASE_S, assigned.until_s - now_s)
+        edges = assigned.edges.get(host, b"")
         if needs_edges or not edges or lease_s <= 0:
             return EvidenceReply(needs_edges)
-        return EvidenceReply(False, edges, lease_s, dealt.number, dealt.period_s)
+        return EvidenceReply(False, edges, lease_s, assigned.number, assigned.period_s)
 
     def take(self, report: EvidenceReport, now_s: float) -> bool:
         """Hands a report over. Returns whether the host has to send it again, with its edges. Raises ValueError."""
         if self._worker != self.process.starts:
             self._known, self._worker = {}, self.process.starts
         if now_s - self._pruned_s > _FORGET_S:
-            self._known = {n: k for n, k in self._known.items() if now_s - k.heard_s <= _FORGET_S}
+            self._known = {n: k for n, k in self._known.items() if now_s - k.last_report_s <= _FORGET_S}
             self._pruned_s = now_s
         check_edges(report)
         known = self._known.get(report.host)
         if report.edges is not None:
             known = _Known(report.revision, len(report.edges), report.ports, now_s)
-        elif known is None or known.revision != report.revision or now_s - known.heard_s > _FORGET_S:
+        elif known is None or known.revision != report.revision or now_s - known.last_report_s > _FORGET_S:
             self.process.want()
             return True
         unpack_flows(report.flows, known.edges, known.ports)
@@ -136,7 +136,7 @@ class DiagnosisService:
         unpack_delays(report.temporary_delays, len(report.temporary))
         if not self.process.put(Report(now_s, report)):
             return True
-        self._known[report.host] = replace(known, heard_s=now_s)
+        self._known[report.host] = replace(known, last_report_s=now_s)
         return False
 
     async def serve_suspects(self, _: web.Request) -> web.Response:
@@ -191,13 +191,13 @@ class DiagnosisService:
             await self.pusher.close()
 
     def _answered(self, answer: Answer) -> None:
-        self._tell(answer.suspects)
+        self._publish(answer.suspects)
         if answer.surveyed is not None:
             self._surveyed, self._surveyed_by = answer.surveyed, self.process.starts
-        if answer.dealt is not None:
-            self._dealt, self._dealt_by = answer.dealt, self.process.starts
+        if answer.assigned is not None:
+            self._assigned, self._assigned_by = answer.assigned, self.process.starts
 
-    def _tell(self, found: tuple[Suspect, ...]) -> None:
+    def _publish(self, found: tuple[Suspect, ...]) -> None:
         def names(suspects: tuple[Suspect, ...]) -> dict[tuple[str, str, str, str], Suspect]:
             return {(s.what, s.kind, s.component, s.peer): s for s in suspects}
 

@@ -1,4 +1,4 @@
-"""Switches that do not answer to probes with a limited time to live: told apart by what is beside them.
+"""Switches that do not answer to probes with a limited time to live: identified by what is beside them.
 
 The tier of a hop is its distance from the nearer end of its path: 0 for a leaf, 1 for a spine, 2 for a core switch, on
 the way up and down alike. What is known of a silent hop is the groups of the switches beside it: switches of one tier
@@ -30,7 +30,7 @@ _UNKNOWN = -1
 
 @dataclass(frozen=True)
 class SilentSwitch:
-    """One switch, or several that cannot be told apart. beside : named switches around it, as nodes. may_be : the
+    """One switch, or several that cannot be distinguished. beside : named switches around it, as nodes. may_be : the
     silent switches, as nodes, one of which some hops of this one are, when it is not known which; a switch of its own
     if there are none.
     """

@@ -33,7 +33,7 @@ class Succession:
         self._named: dict[Key, _Named] = {}
 
     def name(self, key: Key, flows: Flows, now_s: float) -> None:
-        """The component is told now, and suffers on these flows."""
+        """The component is reported now, and suffers on these flows."""
         self._named[key] = _Named(now_s, flows)
 
     def forget(self, now_s: float) -> None:

@@ -1,9 +1,9 @@
 """The tree of the fabric, computed now and then beside the diagnosis: a forked process a computation.
 
 The sums over a large fleet take tens of seconds; what is being diagnosed meanwhile must not wait. A fork has all that
-was told without a copy, and its memory is gone when it ends. It runs at low priority, and with pauses of nineteen times
-as long as it takes: at most a twentieth of a core. Only where a tree would become older than its delays count, the
-pauses are shorter.
+was reported without a copy, and its memory is gone when it ends. It runs at low priority, and with pauses of nineteen
+times as long as it takes: at most a twentieth of a core. Only where a tree would become older than its delays count,
+the pauses are shorter.
 """
 
 import gc
@@ -16,7 +16,7 @@ import msgspec
 
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.rfc3339 import rfc3339
-from fabricpulse.diagnosis.findings import NOTHING, Dealt
+from fabricpulse.diagnosis.findings import NOTHING, AssignedPeers
 from fabricpulse.diagnosis.messages import EvidenceReport
 from fabricpulse.diagnosis.surveyed import Surveyed, surveyed
 from fabricpulse.diagnosis.tree.learner import TreeLearner
@@ -45,9 +45,9 @@ class TreeSurvey:
         """Takes in what a checked report says of delays."""
         self._learner.report(report, now_s)
 
-    def dealt(self, now_s: float) -> Dealt | None:
+    def assigned(self, now_s: float) -> AssignedPeers | None:
         """As that of the learner."""
-        return self._learner.dealt(now_s)
+        return self._learner.assigned(now_s)
 
     @property
     def pipes(self) -> list[int]:

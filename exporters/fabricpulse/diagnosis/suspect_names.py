@@ -32,7 +32,7 @@ def without_fabric(layout: Layout, findings: Sequence[Finding]) -> list[Finding]
         """Whether some flow is known to go from one switch to the other."""
         return bool(layout.totals.of(np.array([code(Kind.LINK, a, b)]))[1][0] > 0)
 
-    def told(finding: Finding) -> bool:
+    def covered(finding: Finding) -> bool:
         kind, a, b = parts(finding.component)
         if kind is Kind.SWITCH and a >= first:
             return bool(switches or links)
@@ -43,7 +43,7 @@ def without_fabric(layout: Layout, findings: Sequence[Finding]) -> list[Finding]
             return a in near or any(cabled(a, switch) for switch in switches)
         return b in far or any(cabled(switch, b) for switch in switches)
 
-    return [finding for finding in findings if not told(finding)]
+    return [finding for finding in findings if not covered(finding)]
 
 
 def suspect_of(layout: Layout, what: str, finding: Finding) -> Suspect:

@@ -10,14 +10,14 @@ from fabricpulse.diagnosis.surveyed import Surveyed
 from fabricpulse.diagnosis.tree.missing import NOT_YET, nothing_learned, too_old
 
 
-def believed(last: Surveyed | None, keep_s: float, now_s: float) -> bool:
-    """Whether a tree may still be told. now_s : monotonic, as its at_s."""
+def is_current(last: Surveyed | None, keep_s: float, now_s: float) -> bool:
+    """Whether a tree is recent enough to be served. now_s : monotonic, as its at_s."""
     return last is not None and now_s - last.at_s <= keep_s
 
 
 def topology_json(last: Surveyed | None, keep_s: float, now_s: float) -> bytes:
     """The answer of `/api/v1/topology`. last : that was computed. keep_s : how long a delay counts."""
-    if last is not None and believed(last, keep_s, now_s):
+    if last is not None and is_current(last, keep_s, now_s):
         # The document may be large: its age is put before its last brace.
         return last.document[:-1] + b',"age_s":%.1f}' % (now_s - last.at_s)
     return msgspec.json.encode(
@@ -27,7 +27,7 @@ def topology_json(last: Surveyed | None, keep_s: float, now_s: float) -> bytes:
 
 def expose_topology(out: Exposition, last: Surveyed | None, keep_s: float, now_s: float) -> None:
     """Adds what is known of the tree. Figures of an expired one are left out, but its age is reported."""
-    known = last is not None and believed(last, keep_s, now_s)
+    known = last is not None and is_current(last, keep_s, now_s)
     out.add(m.TOPOLOGY_KNOWN, (), int(known and last is not None and last.placed > 0))
     if last is None:
         return

@@ -69,7 +69,7 @@ def serve(source: int, sink: int) -> None:
         answer = Answer(evidence.hosts, evidence.flows, evidence.paths, evidence.reports, took_s, found)
         if survey is not None:
             answer = msgspec.structs.replace(
-                answer, surveyed=survey.advance(time.monotonic()), dealt=survey.dealt(time.monotonic())
+                answer, surveyed=survey.advance(time.monotonic()), assigned=survey.assigned(time.monotonic())
             )
         _write(sink, frame(answer))
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from fabricpulse.diagnosis.findings import Dealt
+from fabricpulse.diagnosis.findings import AssignedPeers
 from fabricpulse.diagnosis.messages import EvidenceReport
 from fabricpulse.diagnosis.surveyed import Surveyed
 from fabricpulse.diagnosis.suspect import Suspect
@@ -36,7 +36,8 @@ class Report(msgspec.Struct, frozen=True, array_like=True):
 
 class Answer(msgspec.Struct, frozen=True):
     """What a round has found. hosts, flows, paths, reports : as in FleetEvidence. took_s : of the round. surveyed : the
-    fabric's tree, once each time that it has been computed. dealt : temporary peers, once each time that they change.
+    fabric's tree, once each time that it has been computed. assigned : temporary peers, once each time that they
+    change.
     """
 
     hosts: int = 0
@@ -46,7 +47,7 @@ class Answer(msgspec.Struct, frozen=True):
     took_s: float = 0.0
     suspects: tuple[Suspect, ...] = ()
     surveyed: Surveyed | None = None
-    dealt: Dealt | None = None
+    assigned: AssignedPeers | None = None
 
 
 def frame(message: msgspec.Struct) -> bytes:

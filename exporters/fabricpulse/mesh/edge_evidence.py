@@ -51,14 +51,14 @@ def evidence_of(edges: Sequence[EdgeView]) -> list[Evidence | None]:
         if edge.nic_state == HealthState.UP and edge.state != HealthState.UNKNOWN:
             host_edges[edge.peer].append(edge)
 
-    def heard(view: EdgeView) -> bool:
+    def received(view: EdgeView) -> bool:
         return view.state != HealthState.DOWN or view.inbound == HealthState.UP
 
     def silence(edge: EdgeView) -> Evidence:
         views = host_edges[edge.peer]
-        if any(heard(view) for view in views if view.peer_device == edge.peer_device):
+        if any(received(view) for view in views if view.peer_device == edge.peer_device):
             return "pair_silent"
-        if any(heard(view) for view in views):
+        if any(received(view) for view in views):
             return "peer_nic_silent"
         return "peer_host_silent" if len({view.peer_device for view in views}) > 1 else "peer_silent"
 

@@ -124,10 +124,10 @@ class EvidenceWindow:
 
 
 def new_paths(
-    told: Mapping[tuple[int, int], Hops], known: Mapping[tuple[int, int], Hops]
+    sent: Mapping[tuple[int, int], Hops], known: Mapping[tuple[int, int], Hops]
 ) -> tuple[FlowPath, ...]:
     """The paths in a report: those that differ from what was reported, some hundred at a time."""
-    changed = (FlowPath(*key, hops) for key, hops in known.items() if told.get(key) != hops)
+    changed = (FlowPath(*key, hops) for key, hops in known.items() if sent.get(key) != hops)
     return tuple(islice(changed, _MOST_PATHS))
 
 
@@ -187,8 +187,8 @@ class EvidenceReporter:
                     self._sent_paths = {}
                 healthy = not flows and view is self._sent
                 more = self._more(view, snapshot, now_s)
-                told = bool(delays or more.moved or more.temporary)
-                if healthy and not told and now_s - last_s < _HEALTHY_ROUND_S:
+                has_news = bool(delays or more.moved or more.temporary)
+                if healthy and not has_news and now_s - last_s < _HEALTHY_ROUND_S:
                     continue
                 paths = new_paths(self._sent_paths, self._paths())
                 if await self._send(client, view, flows, stalled, paths, delays, more):

@@ -93,8 +93,8 @@ class FrontEndWatch:
     ) -> None:
         """interval_s : between two rounds, and the time limit of each."""
         self.health = FrontEndHealth()
-        # What each target last said; None = it answers.
-        self.answers: dict[tuple[str, int], str | None] = dict.fromkeys(targets, "not tried yet")
+        # What the last try of each target gave; None = it answers.
+        self.results: dict[tuple[str, int], str | None] = dict.fromkeys(targets, "not tried yet")
         self._interval_s = interval_s
         self._changed = changed
         self._addresses: dict[str, str] = {}
@@ -102,7 +102,7 @@ class FrontEndWatch:
 
     async def run(self) -> None:
         """Rounds until cancelled; returns at once when there are no servers."""
-        targets = list(self.answers)
+        targets = list(self.results)
         # Another server each round, and each host begins elsewhere: N hosts do not all ask all servers all the time.
         first = random.randrange(len(targets)) if targets else 0  # noqa: S311 - no secret
         while targets:
@@ -110,10 +110,10 @@ class FrontEndWatch:
             first = (first + 1) % len(targets)
             if await self._ask([targets[first]]):
                 await self._ask([target for target in targets if target != targets[first]])
-            answers = self.answers.values()
+            results = self.results.values()
             now = time.monotonic()
             silent_s = self.health.silent_s(now)
-            if self.health.update(None in answers, now - began < 1.5 * self._interval_s, now):
+            if self.health.update(None in results, now - began < 1.5 * self._interval_s, now):
                 connected = self.health.state == HealthState.UP
                 if connected:
                     log.info("front-end network connected", outage_s=round(silent_s, 3))
@@ -123,16 +123,16 @@ class FrontEndWatch:
             await asyncio.sleep(max(began + self._interval_s - now, 0))
 
     async def _ask(self, targets: Sequence[tuple[str, int]]) -> bool:
-        """Notes what the targets say. Returns whether none of them answers."""
-        said = await asyncio.gather(*(self._try(host, port) for host, port in targets))
-        self.answers.update(zip(targets, said, strict=True))
-        return None not in said
+        """Tries the targets. Returns whether none of them answers."""
+        outcomes = await asyncio.gather(*(self._try(host, port) for host, port in targets))
+        self.results.update(zip(targets, outcomes, strict=True))
+        return None not in outcomes
 
     def described(self) -> dict[str, str | None]:
-        """What each target said in the last round, None = it answers."""
+        """What each target gave in the last round, None = it answers."""
         return {
             f"[{host}]:{port}" if ":" in host else f"{host}:{port}": answer
-            for (host, port), answer in self.answers.items()
+            for (host, port), answer in self.results.items()
         }
 
     async def _try(self, host: str, port: int) -> str | None:

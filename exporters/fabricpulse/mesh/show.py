@@ -142,10 +142,10 @@ def print_tables(document: dict[str, Any], everything: bool, console: Console | 
 def print_suspects(document: dict[str, Any], console: Console | None = None) -> None:
     """The components of the fleet that suffer, the surest first."""
     console = console or Console()
-    told = f"{document.get('hosts', 0)} hosts report {document.get('flows', 0)} flows"
-    told += f", the switches of {document.get('paths', 0)} are known"
+    summary = f"{document.get('hosts', 0)} hosts report {document.get('flows', 0)} flows"
+    summary += f", the switches of {document.get('paths', 0)} are known"
     if not document["suspects"]:
-        console.print(f"{told}; no component is suspect")
+        console.print(f"{summary}; no component is suspect")
         return
     table = Table(box=SIMPLE_HEAD)
     for column in ("what", "component", "affected", "confidence", "for", "or else"):
@@ -159,7 +159,7 @@ def print_suspects(document: dict[str, Any], console: Console | None = None) -> 
             )
         )
     console.print(table)
-    console.print(told)
+    console.print(summary)
 
 
 def component(suspect: dict[str, Any]) -> str:

@@ -30,7 +30,7 @@ WINDOW_S = 2.0
 
 @dataclass(frozen=True)
 class Lease:
-    """What is dealt to this host. period_s : between two reports of delays. until_s : monotonic."""
+    """What is assigned to this host. period_s : between two reports of delays. until_s : monotonic."""
 
     round: int = 0
     edges: tuple[EdgeName, ...] = ()
@@ -39,7 +39,7 @@ class Lease:
 
 
 class TemporaryLease:
-    """Which edges are dealt now. Pure."""
+    """Which edges are assigned now. Pure."""
 
     def __init__(self) -> None:
         self.lease = Lease()
@@ -127,7 +127,7 @@ class TemporaryPeers:
         self._lease.cancel()
 
     async def tick(self, now_s: float) -> None:
-        """Probes what is dealt now. To be called each second."""
+        """Probes what is assigned now. To be called each second."""
         lease = self._lease.at(now_s)
         if (lease.round, lease.edges) != (self._probed.round, self._probed.edges):
             await self.stop()
@@ -170,7 +170,7 @@ class TemporaryPeers:
             return
         self._engine, self._edges = engine, tuple(edges)
         self._delays = LeastDelays(lease.period_s, WINDOW_S)
-        log.info("temporary peers", round=lease.round, edges=len(edges), dealt=len(lease.edges))
+        log.info("temporary peers", round=lease.round, edges=len(edges), assigned=len(lease.edges))
 
     async def stop(self) -> None:
         """Probes no temporary peer."""

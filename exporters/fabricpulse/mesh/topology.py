@@ -78,11 +78,11 @@ def print_topology(document: dict[str, Any], console: Console | None = None) -> 
             table.add_row(*cells(one["nic"], what, one["leaf"], one["expected"], one["swapped_with"] or ""))
         console.print(table)
     kinds = Counter(group["kind"] for group in document["groups"])
-    told = f"{document['placed']} of {len(document['nics'])} NICs are below one of {kinds['leaf']} leaves"
-    told += f" ({kinds['pod']} pods, {kinds['machine']} machines with several hosts)"
-    told += f"; {document['pairs']} of {document['edges']} edges, computed {document['computed']}"
+    summary = f"{document['placed']} of {len(document['nics'])} NICs are below one of {kinds['leaf']} leaves"
+    summary += f" ({kinds['pod']} pods, {kinds['machine']} machines with several hosts)"
+    summary += f"; {document['pairs']} of {document['edges']} edges, computed {document['computed']}"
     if document.get("age_s") is not None:
-        told += f", from delays {document['age_s']:.0f} s ago"
-    console.print(*cells(told))
+        summary += f", from delays {document['age_s']:.0f} s ago"
+    console.print(*cells(summary))
     for sentence in document["missing"]:
         console.print(*cells(f"missing: {sentence}"))

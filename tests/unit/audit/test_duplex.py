@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fabricpulse.audit.blame import Nic
-from fabricpulse.audit.duplex import BothWays, Ends, alone, judge_both
+from fabricpulse.audit.duplex import BothWays, Ends, alone, evaluate_both
 from fabricpulse.audit.fleet_duplex import recalled, sound
 from fabricpulse.audit.model import Measurement
 from fabricpulse.audit.pairing import plan_rounds
@@ -30,7 +30,7 @@ def both(a: Nic, b: Nic, ratio: float, attempts: int = 1) -> BothWays:
 
 
 def told(done: list[BothWays], rates: dict[Ends, float]) -> set[tuple[str, str, str, str]]:
-    measured, _ = judge_both(done, rates)
+    measured, _ = evaluate_both(done, rates)
     return {(f.check, f.evidence["blame"], f.host, f.subject) for f in path_findings(measured)}
 
 
@@ -64,7 +64,7 @@ def test_what_each_carries_at_another_time_is_no_pass() -> None:
         else one
         for one in done
     ]
-    measured, notes = judge_both(by_turns, singles(fleet))
+    measured, notes = evaluate_both(by_turns, singles(fleet))
     assert {m.ok for m in measured if {m.source_host, m.target_host} == {bad[0], busy[0]}} == {None}
     assert any("a host was too busy: h1 and h2" in note for note in notes)
     assert told(by_turns, singles(fleet)) == {("path-duplex", "nic", *bad)}
@@ -78,20 +78,20 @@ def test_a_way_that_was_spoilt_alone_is_no_measure() -> None:
     for way in ((bad, busy), (busy, bad)):
         rates[way] = RATE / 2
     done = [both(a, b, 0.5 if bad in (a, b) else 1.0) for a, b in itertools.combinations(fleet, 2)]
-    measured, _ = judge_both(done, rates, {(bad, busy)})
+    measured, _ = evaluate_both(done, rates, {(bad, busy)})
     assert {f.evidence["blame"] for f in path_findings(measured)} == {"nic"}
     worse = [
         replace(one, bps=one.bps / 2, reached=one.reached / 2) if one.way.source == bad else one
         for one in done
     ]
-    measured, _ = judge_both(worse, rates, {(bad, busy)})
+    measured, _ = evaluate_both(worse, rates, {(bad, busy)})
     assert {m.ok for m in measured if {m.source_host, m.target_host} == {bad[0], busy[0]}} == {False}
 
 
 def test_too_few_pairs_decide_nothing() -> None:
     """One pair at half: the hosts may be what is slow."""
     a, b = nics(2)
-    measured, notes = judge_both([both(a, b, 0.5)], singles([a, b]))
+    measured, notes = evaluate_both([both(a, b, 0.5)], singles([a, b]))
     assert [m.ok for m in measured] == [None, None]
     assert "too few pairs" in notes[0]
 
@@ -99,7 +99,7 @@ def test_too_few_pairs_decide_nothing() -> None:
 def test_without_both_single_directions_nothing_is_said() -> None:
     """A ratio needs what it is a ratio to."""
     a, b = nics(2)
-    assert judge_both([both(a, b, 0.5)], {(a, b): RATE}) == ([], [])
+    assert evaluate_both([both(a, b, 0.5)], {(a, b): RATE}) == ([], [])
 
 
 def test_the_better_of_two_tests_counts_and_is_recalled() -> None:
@@ -108,10 +108,10 @@ def test_the_better_of_two_tests_counts_and_is_recalled() -> None:
     rates = singles(fleet)
     done = [both(a, b, 1.0) for a, b in itertools.combinations(fleet, 2)]
     done.append(both(fleet[1], fleet[0], 0.4))
-    measured, _ = judge_both(done, rates)
+    measured, _ = evaluate_both(done, rates)
     assert {m.ok for m in measured} == {True}
     rail = Rail(tuple((nic, f"10.0.0.{i}") for i, nic in enumerate(fleet)), plan_rounds([""] * 4))
-    assert judge_both(recalled(measured, rates, PathDirections({"rail0": rail}, [])), rates)[0] == measured
+    assert evaluate_both(recalled(measured, rates, PathDirections({"rail0": rail}, [])), rates)[0] == measured
     assert {m.attempts for m in measured} == {1, 2}
 
 

@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fabricpulse.audit.ecmp import MOST_TOLD, ecmp_findings, judge_ports
+from fabricpulse.audit.ecmp import MOST_REPORTED, ecmp_findings, evaluate_ports
 from fabricpulse.audit.model import Measurement
 from fabricpulse.audit.node.wire import PortCount, Received, TransferResult
 from fabricpulse.audit.path_tests import PathDirection
@@ -35,7 +35,7 @@ def swept(
 
 
 def judged(*tries: Transferred) -> dict[str, tuple[bool | None, str]]:
-    return {m.kind: (m.ok, m.detail) for m in judge_ports(tries)}
+    return {m.kind: (m.ok, m.detail) for m in evaluate_ports(tries)}
 
 
 @settings(deadline=None)
@@ -97,7 +97,7 @@ def test_a_port_that_is_late_once_is_not_late() -> None:
 
 def test_a_transfer_of_an_older_agent_says_nothing() -> None:
     """It has no counts by port."""
-    assert judge_ports([Transferred(WAY, TransferResult(2000, Received(2000), 1e9))]) == []
+    assert evaluate_ports([Transferred(WAY, TransferResult(2000, Received(2000), 1e9))]) == []
 
 
 def test_findings_are_bounded_and_say_how_many() -> None:
@@ -107,5 +107,5 @@ def test_findings_are_bounded_and_say_how_many() -> None:
         for i in range(100)
     ]
     found = ecmp_findings([*many, Measurement("ecmp_loss", "r", "y", "e", "x", "e", 0, True)])
-    assert [f.host for f in found] == [f"h{i}" for i in range(99, 99 - MOST_TOLD, -1)]
+    assert [f.host for f in found] == [f"h{i}" for i in range(99, 99 - MOST_REPORTED, -1)]
     assert all("100 ways" in f.summary and "49152" in f.summary for f in found)

@@ -40,7 +40,7 @@ from fabricpulse.audit.node.rdma_wire import (
 from fabricpulse.audit.node.transfer import TransferError
 from fabricpulse.audit.pairing import plan_rounds
 from fabricpulse.audit.path_tests import PathDirection, PathDirections, Rail, path_findings
-from fabricpulse.audit.rdma_tests import Written, judge_rdma, recalled
+from fabricpulse.audit.rdma_tests import Written, evaluate_rdma, recalled
 from fabricpulse.audit.transfer_tests import BUSY, Transfers
 from fabricpulse.core.web.client_config import HttpClientConfig
 
@@ -75,7 +75,7 @@ def test_who_is_slow_or_passes_nothing_is_named_and_nobody_else(hosts: int, data
         written(a, b, usual * noise.uniform(0.96, 1.0) * (share if bad in (a, b) else 1))
         for a, b in itertools.permutations(fleet, 2)
     ]
-    measured, _ = judge_rdma(done, RATE)
+    measured, _ = evaluate_rdma(done, RATE)
     assert told(measured) == ({("path-rdma", "nic", *bad)} if bad else set())
     if not share:
         assert all(finding.evidence["worst"] == "0 Mb/s" for finding in path_findings(measured))
@@ -83,7 +83,7 @@ def test_who_is_slow_or_passes_nothing_is_named_and_nobody_else(hosts: int, data
 
 def test_where_nothing_passes_anywhere_nobody_looks_good() -> None:
     """TCP alone passes: there is nobody to compare with, and no need to."""
-    measured, _ = judge_rdma([written(a, b, 0.0) for a, b in itertools.permutations(nics(4), 2)], RATE)
+    measured, _ = evaluate_rdma([written(a, b, 0.0) for a, b in itertools.permutations(nics(4), 2)], RATE)
     assert {m.ok for m in measured} == {False}
 
 
@@ -93,12 +93,12 @@ def test_a_host_that_is_late_is_not_accused() -> None:
     fleet = nics(4)
     good = [written(a, b, 1.0) for a, b in itertools.permutations(fleet, 2)][2:]
     late = [written(fleet[0], fleet[1], 0.0, 0.3), written(fleet[0], fleet[2], 0.5, 0.5)]
-    assert [m.ok for m in judge_rdma([written(fleet[0], fleet[1], 0.0, 0.1)], RATE)[0]] == [False]
+    assert [m.ok for m in evaluate_rdma([written(fleet[0], fleet[1], 0.0, 0.1)], RATE)[0]] == [False]
     ended = Written(good[0].way, RdmaResult(error="in use: a job runs here (process 7)"))
-    measured, notes = judge_rdma([*late, *good, ended], RATE)
+    measured, notes = evaluate_rdma([*late, *good, ended], RATE)
     assert [(m.ok, m.detail) for m in measured if m.ok is not True] == [(None, BUSY)] * 2
     assert any("not judged by RDMA" in note for note in notes)
-    again, _ = judge_rdma([*late, *good, written(fleet[0], fleet[1], 1.0), late[1]], RATE)
+    again, _ = evaluate_rdma([*late, *good, written(fleet[0], fleet[1], 1.0), late[1]], RATE)
     assert {m.ok for m in again} == {True, None}
 
 
@@ -111,9 +111,9 @@ def test_an_interrupted_run_is_judged_as_it_was() -> None:
         written(a, b, next(shares), 0.4 if a == fleet[3] else 0.0)
         for a, b in itertools.permutations(fleet, 2)
     ]
-    first, _ = judge_rdma(done, RATE)
+    first, _ = evaluate_rdma(done, RATE)
     assert {m.detail for m in first} == {"", BUSY}
-    assert judge_rdma(recalled(first, ways), RATE)[0] == first
+    assert evaluate_rdma(recalled(first, ways), RATE)[0] == first
 
 
 def test_a_job_on_a_nic_that_we_write_to_is_seen(tmp_path: Path) -> None:

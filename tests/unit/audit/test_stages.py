@@ -87,7 +87,7 @@ def test_an_agent_that_does_not_answer_is_given_up() -> None:
         async def one(source: Nic, target: Nic) -> None:
             made.append((source, target))
             for host in (source[0], target[0]):
-                (fleet.silence.unheard if host == "h3" else fleet.silence.heard)(host)
+                (fleet.silence.unanswered if host == "h3" else fleet.silence.answered)(host)
 
         return await stage(fleet, "x", ways, one, 60), ways
 

@@ -30,7 +30,7 @@ from fabricpulse.audit.node.transfer import DATAGRAM, PATIENCE_S, TransferError,
 from fabricpulse.audit.node.wire import Hindered, Received, ReceiveRequest, SendRequest, TransferResult
 from fabricpulse.audit.pairing import plan_rounds
 from fabricpulse.audit.path_tests import PathDirection, PathDirections, Rail, path_findings
-from fabricpulse.audit.transfer_tests import Transferred, Transfers, again, judge
+from fabricpulse.audit.transfer_tests import Transferred, Transfers, again, evaluate
 from fabricpulse.core.shm.clock_page import ClockStatus, FleetTime
 
 RATE = 10e9
@@ -61,7 +61,7 @@ def transferred(
 
 
 def told(done: list[Transferred], rate: float = RATE) -> set[tuple[str, str, Nic, str]]:
-    measured, _ = judge(done, rate, {})
+    measured, _ = evaluate(done, rate, {})
     return {
         (f.check, f.evidence["blame"], (f.host, f.subject), f.summary.split(" (")[0])
         for f in path_findings(measured)
@@ -105,7 +105,7 @@ def test_a_slow_lossy_or_late_nic_is_named_and_nobody_else(hosts: int, data: st.
 def test_a_fleet_that_is_slower_than_asked_is_compared_with_itself() -> None:
     """All reach 40 of 100 Gb/s: nobody is slow, and the note says what was reached."""
     done = [transferred(a, b, bps=4e10) for a, b in itertools.permutations(nics(4), 2)]
-    measured, notes = judge(done, 1e11, {})
+    measured, notes = evaluate(done, 1e11, {})
     assert all(m.ok for m in measured if m.kind == "bandwidth")
     assert any("40 of 100 Gb/s" in note for note in notes)
 
@@ -116,7 +116,7 @@ def test_what_differs_by_chance_blames_nobody() -> None:
     fleet = nics(6)
     noise = random.Random(1)
     done = [transferred(a, b, bps=noise.uniform(2e9, 4e9)) for a, b in itertools.permutations(fleet, 2)]
-    measured, notes = judge(done, RATE, {})
+    measured, notes = evaluate(done, RATE, {})
     assert {m.ok for m in measured if m.kind == "bandwidth"} == {True, None}
     assert again(measured) == []
     assert any("good ones differ" in note for note in notes)
@@ -138,7 +138,7 @@ def test_a_short_test_that_exceeds_its_rate_hides_no_slow_nic() -> None:
 def test_too_few_pairs_decide_nothing() -> None:
     """Two NICs at half of the rate: nobody can say that it is not the fleet's usual one. Loss needs no comparison."""
     a, b = nics(2)
-    measured, notes = judge([transferred(a, b, bps=5e9, lost=100), transferred(b, a, bps=5e9)], RATE, {})
+    measured, notes = evaluate([transferred(a, b, bps=5e9, lost=100), transferred(b, a, bps=5e9)], RATE, {})
     assert {m.ok for m in measured if m.kind in ("bandwidth", "owd")} == {None}
     assert [m.ok for m in measured if m.kind == "loss"] == [False, True]
     assert any("too few" in note for note in notes)
@@ -147,7 +147,7 @@ def test_too_few_pairs_decide_nothing() -> None:
 def test_what_the_receiver_had_no_room_for_is_not_lost() -> None:
     """500 of 2,000 dropped by its own socket."""
     a, b = nics(2)
-    measured, _ = judge([transferred(a, b, overflowed=500)], RATE, {})
+    measured, _ = evaluate([transferred(a, b, overflowed=500)], RATE, {})
     [loss] = [m for m in measured if m.kind == "loss"]
     assert (loss.value, loss.ok) == (0, True)
 
@@ -157,7 +157,7 @@ def test_a_second_test_decides() -> None:
     fleet = nics(4)
     done = [transferred(a, b) for a, b in itertools.permutations(fleet, 2)]
     first = [transferred(fleet[0], fleet[1], bps=1e9, lost=4), *done[1:]]
-    assert again(judge(first, RATE, {})[0]) == [(fleet[0], fleet[1])]
+    assert again(evaluate(first, RATE, {})[0]) == [(fleet[0], fleet[1])]
     assert told([*first, transferred(fleet[0], fleet[1], lost=0)]) == set()
 
 
@@ -167,14 +167,14 @@ def test_delay_gives_clocks_the_benefit_of_their_bounds() -> None:
     done = [transferred(a, b) for a, b in itertools.permutations(fleet, 2)]
     doubtful = [*done[1:], transferred(fleet[0], fleet[1], owd_ns=310_000, bound_ns=400_000)]
     assert told(doubtful) == set()
-    wrong = judge([*done[1:], transferred(fleet[0], fleet[1], owd_ns=-500_000)], RATE, {})[0]
+    wrong = evaluate([*done[1:], transferred(fleet[0], fleet[1], owd_ns=-500_000)], RATE, {})[0]
     assert [m.ok for m in wrong if m.kind == "owd" and m.value < 0] == [None]
 
 
 def test_no_fleet_time_is_said() -> None:
     """Delay without clocks is unknown, never 0."""
     a, b = nics(2)
-    measured, notes = judge([transferred(a, b, owd_ns=None)], RATE, {})
+    measured, notes = evaluate([transferred(a, b, owd_ns=None)], RATE, {})
     assert not [m for m in measured if m.kind == "owd"]
     assert any("no fleet time" in note for note in notes)
 
@@ -204,7 +204,7 @@ def test_an_interrupted_run_is_recalled() -> None:
         transferred(a, b, bps=RATE / 2 if fleet[2] in (a, b) else RATE, lost=7 * (a == fleet[1]))
         for a, b in itertools.permutations(fleet, 2)
     ]
-    measured, _ = judge(done, RATE, {})
+    measured, _ = evaluate(done, RATE, {})
     half = [m for m in measured if m.source_host in ("h0", "h1")]
     rest = [one for one in done if one.way.source[0] not in ("h0", "h1")]
     gone = [Measurement("loss", "rail0", "h9", "eth0", "h0", "eth0", 0, True)]
@@ -219,9 +219,9 @@ def test_what_was_tested_twice_is_recalled_as_such(lost: tuple[int, int], ok: bo
     no way is tested a third time."""
     fleet = nics(2)
     rail = Rail(tuple((nic, f"10.0.0.{i}") for i, nic in enumerate(fleet)), plan_rounds([""] * 2))
-    measured, _ = judge([transferred(*fleet, lost=n) for n in lost], RATE, {})
+    measured, _ = evaluate([transferred(*fleet, lost=n) for n in lost], RATE, {})
     back = recalled(measured, PathDirections({"rail0": rail}, []), Transfers())
-    for found in (measured, judge(back, RATE, {})[0]):
+    for found in (measured, evaluate(back, RATE, {})[0]):
         [loss] = [m for m in found if m.kind == "loss"]
         assert (loss.value, loss.ok, loss.attempts) == (sum(lost) / 4000, ok, 2)
         assert again([loss]) == []
@@ -246,12 +246,12 @@ def test_what_a_busy_host_has_spoilt_is_not_known() -> None:
         (set(), {"stolen": 0.5, "bps": RATE / 2}),
     ):
         bad = transferred(fleet[0], fleet[1], **changes)
-        measured, notes = judge([bad, *good], RATE, {})
+        measured, notes = evaluate([bad, *good], RATE, {})
         assert {f.check for f in path_findings(measured)} == found
         assert again(measured) == [(fleet[0], fleet[1])]
         assert any("h0 to h1" in note for note in notes) == (not found)
         back = recalled(measured, PathDirections({"rail0": rail}, []), Transfers())
-        again_measured, _ = judge(back, RATE, {})
+        again_measured, _ = evaluate(back, RATE, {})
         assert [(m.kind, m.ok, m.attempts) for m in again_measured] == [
             (m.kind, m.ok, m.attempts) for m in measured
         ]
@@ -264,7 +264,7 @@ def test_a_path_is_good_that_was_seen_to_carry_enough() -> None:
     done = [transferred(a, b) for a, b in itertools.permutations(fleet, 2)][1:]
     for starved, ok, value in ((0.5, True, RATE), (0.0, False, RATE / 3)):
         slow = transferred(fleet[0], fleet[1], bps=RATE / 3, path_bps=RATE, starved=starved)
-        measured, _ = judge([slow, *done], RATE, {})
+        measured, _ = evaluate([slow, *done], RATE, {})
         m = next(m for m in measured if (m.kind, m.source_host, m.target_host) == ("bandwidth", "h0", "h1"))
         assert (m.ok, m.value) == (ok, value)
 

@@ -40,15 +40,19 @@ REPLACED: dict[str, tuple[str, str | tuple[str, ...]]] = {
     r"\b[Tt]old apart\b": ("distinguished, separated, identified", PAGES),
     r"\b[Tt]old (?:by|as)\b": ("identified by", ("docs/causes/", "why/fabricpulse/why/causes/")),
     r"\btakes? orders\b|\bobeys? nobody\b": ("takes commands", PAGES),
-    r"\b_?(?:told|retold|heard|mended|trouble)\b": (
+    # `heard` of `NeighboursAnswer` is a name of the protocol between agents and `audit run`.
+    r"(?<!answer\.)\b_?(?:told|retold|heard|mended|trouble)\b(?!: Annotated)": (
         "reported, sent, logged, received, corrected, error",
         (
+            "audit/",
             "core/fabricpulse/core/alerting/",
             "core/fabricpulse/core/fleet/",
             "core/fabricpulse/core/metrics/",
             "core/fabricpulse/core/web/",
             "core/fabricpulse/hostinfo/",
             "deploy/fabricpulse/",
+            "exporters/fabricpulse/diagnosis/",
+            "exporters/fabricpulse/mesh/",
             "placement/",
             "remediation/",
             "scripts/",
@@ -59,6 +63,7 @@ REPLACED: dict[str, tuple[str, str | tuple[str, ...]]] = {
             "tests/unit/placement/",
             "tests/unit/remediation/",
             "verbs_interposer/fabricpulse/",
+            "why/",
         ),
     ),
 }

@@ -49,7 +49,7 @@ def test_both_of_two_pods_are_told(plan: Plan) -> None:
     told wrongly.
     """
     survey = LiveSurvey(Fabric(plan, 1))
-    while survey.dealt.number and survey.rounds < 20:
+    while survey.assigned.number and survey.rounds < 20:
         survey.play_round()
         assert survey.never_told_wrongly(Kind.POD) or not survey.document["placed"]
         assert not survey.told_wrongly()

@@ -24,9 +24,9 @@ HOSTS = 60
 def test_a_large_number_makes_room_for_itself() -> None:
     """Paths that were told before keep their switches, also where the host then gets other peers."""
     paths = KnownPaths()
-    paths.tell([0, 2], [(7, 32_767), (1,)], 3)
+    paths.update([0, 2], [(7, 32_767), (1,)], 3)
     assert paths.hops.dtype == np.int16
-    assert paths.tell([1], [(40_000, 2, 3)], 3)
+    assert paths.update([1], [(40_000, 2, 3)], 3)
     wanted = [[7, 32_767, NO_HOP], [40_000, 2, 3], [1, NO_HOP, NO_HOP]]
     assert paths.hops.tolist() == wanted
     moved = paths.moved(np.array([2, 0, 1]), 3)

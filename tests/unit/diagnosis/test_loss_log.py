@@ -55,13 +55,13 @@ def test_what_has_been_mended_counts_no_more() -> None:
     log = LossLog(100.0)
     for second in range(5):
         add(log, second, 1, 4, *([8] if second in (0, 4) else []))
-    log.drop_mended(8.0)
+    log.drop_recovered(8.0)
     assert len(log.losses) == 7
-    log.drop_mended(14.0)
+    log.drop_recovered(14.0)
     assert told(log) == [(0.0, 1, 8), (4.0, 1, 8)]
     assert len(log.history) == 7
     add(log, 15.0, 1, 4)
-    log.drop_mended(15.0)
+    log.drop_recovered(15.0)
     assert (15.0, 1, 4) in told(log)
 
 
@@ -74,7 +74,7 @@ def test_old_losses_of_many_flows_are_summed_up(monkeypatch: pytest.MonkeyPatch)
         for one in (log, plain):
             add(one, second + 0.5, 1, *flows)
             if second == 110:
-                one.history["mended"][one.history["flow"] == 5] = True
+                one.history["recovered"][one.history["flow"] == 5] = True
         log.forget(second + 0.9)
         assert (np.diff(log.history["at_s"]) >= 0).all()
         # Forty to fifty seconds one by one, and eight or nine rows of ten seconds.
@@ -88,7 +88,7 @@ def test_old_losses_of_many_flows_are_summed_up(monkeypatch: pytest.MonkeyPatch)
         assert sums[0] == sums[1]
         (own,) = (log.history[log.history["flow"] == flow],)
         assert own["reports"].sum(dtype=int) == own["lost"].sum(dtype=int)
-        assert (own["mended"].any(), own["mended"].all()) == (flow == 5, False)
+        assert (own["recovered"].any(), own["recovered"].all()) == (flow == 5, False)
     assert plain.history["at_s"][-1] == log.history["at_s"][-1] == 199.5
 
 
@@ -101,5 +101,5 @@ def test_a_mended_flow_is_known_by_its_sums(monkeypatch: pytest.MonkeyPatch) -> 
     log.forget(55.0)
     assert log.history[["at_s", "reports", "lost"]].tolist() == [(8.0, 8, 8)]
     add(log, 60.0, 1, 9)
-    log.drop_mended(60.0)
+    log.drop_recovered(60.0)
     assert told(log) == [(60.0, 1, 9)]

@@ -43,12 +43,14 @@ class Fleet:
         out = np.round(two_way * self.rng.uniform(0.3, 0.7, len(two_way))).astype(np.int64)
         back = np.round(two_way).astype(np.int64) - out
         for number_of, nic in enumerate(self.fabric.nics):
-            told = []
+            delays = []
             for edge, (peer, pair) in enumerate(self.edges[number_of]):
                 way = out if self.a[pair] == peer else back
-                told.append(LeastDelay(edge, 3000, int(way[pair] + self.clock[number_of] - self.clock[peer])))
-            records = unpack_delays(pack_delays(told), len(told))
-            self.minima.told(nic.host, records, (number + float(self.rng.uniform(0.01, 0.99))) * SLOT_S)
+                delays.append(
+                    LeastDelay(edge, 3000, int(way[pair] + self.clock[number_of] - self.clock[peer]))
+                )
+            records = unpack_delays(pack_delays(delays), len(delays))
+            self.minima.add_delays(nic.host, records, (number + float(self.rng.uniform(0.01, 0.99))) * SLOT_S)
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +160,7 @@ def test_machines_of_their_own():
         assert [nic.virtual for nic in minima.delays({}, 1.0)[0]] == [virtual]
 
 
-def told(*rows: tuple[int, int, int]):
+def records(*rows: tuple[int, int, int]):
     return unpack_delays(pack_delays(LeastDelay(*row) for row in rows), 2)
 
 
@@ -167,17 +169,17 @@ def test_what_is_missing_is_named():
     minima = TwoWayMinima(KEEP_S)
     assert "no mesh exporter reports here" in missing(minima.delays({}, 0.0)[2], 0, SLOT_S)[0]
     pair(minima, "a", "b", "c")
-    minima.told("a", told((0, 900, 5000), (1, 900, 6000)), 1.0)
-    minima.told("b", told((0, 900, 5500)), 1.0)
+    minima.add_delays("a", records((0, 900, 5000), (1, 900, 6000)), 1.0)
+    minima.add_delays("b", records((0, 900, 5500)), 1.0)
     nics, delays, coverage = minima.delays({}, 2.0)
     assert (len(nics), len(delays)) == (3, 0)
-    assert coverage == Coverage(hosts=3, silent=1, pairs=3, unheard=1, one_way=1, young=1)
+    assert coverage == Coverage(hosts=3, silent=1, pairs=3, without_delays=1, one_way=1, young=1)
     document = topology_document(tree_of(nics, delays), coverage, SLOT_S)
     assert document["placed"] == 0
     assert [entry["leaf"] for entry in document["nics"]] == [None] * 3
     text = " ".join(document["missing"])
-    assert "1 of 3 hosts tell no one-way delays" in text
-    assert "of 1 of 3 edges no end tells a delay" in text
+    assert "1 of 3 hosts report no one-way delays" in text
+    assert "of 1 of 3 edges no end reports a delay" in text
     assert "of 1 of 3 edges one end alone" in text
     assert "less than 180 s" in text
 
@@ -189,11 +191,11 @@ def test_what_is_gone_is_missing():
     for slot in range(3 * SLOTS):
         for host in "abc":
             if slot < SLOTS:
-                minima.told(host, told((0, 900, 5000), (1, 900, 5000)), slot * SLOT_S)
-            minima.heard(host, slot * SLOT_S)
+                minima.add_delays(host, records((0, 900, 5000), (1, 900, 5000)), slot * SLOT_S)
+            minima.seen(host, slot * SLOT_S)
         nics, delays, coverage = minima.delays({}, slot * SLOT_S)
         assert len(delays) == 3 or missing(coverage, len(nics), SLOT_S)
-    assert coverage == Coverage(hosts=3, silent=3, pairs=3, unheard=3)
+    assert coverage == Coverage(hosts=3, silent=3, pairs=3, without_delays=3)
 
 
 def test_before_anything_was_computed():
@@ -209,9 +211,9 @@ def test_few_samples_and_negative_sums_are_not_known():
     minima = TwoWayMinima(KEEP_S)
     pair(minima, "a", "b", "c")
     for slot in range(5):
-        minima.told("a", told((0, 30, 5000), (1, 900, -9000)), slot * SLOT_S)
-        minima.told("b", told((0, 900, 5000)), slot * SLOT_S)
-        minima.told("c", told((0, 900, 8000)), slot * SLOT_S)
+        minima.add_delays("a", records((0, 30, 5000), (1, 900, -9000)), slot * SLOT_S)
+        minima.add_delays("b", records((0, 900, 5000)), slot * SLOT_S)
+        minima.add_delays("c", records((0, 900, 8000)), slot * SLOT_S)
     _, delays, coverage = minima.delays({}, 4 * SLOT_S)
     assert not len(delays)
     assert coverage.young == 2
@@ -224,14 +226,16 @@ def test_who_is_silent_is_forgotten():
     for slot in range(2 * SLOTS):
         for host, others in (("a", (0, 1)), ("b", (0, 1)), ("c", (0, 1))):
             if host != "c" or slot < 4:
-                minima.told(host, told(*((edge, 900, 5000 + edge) for edge in others)), slot * SLOT_S)
+                minima.add_delays(
+                    host, records(*((edge, 900, 5000 + edge) for edge in others)), slot * SLOT_S
+                )
     nics, delays, coverage = minima.delays({"a/e": "leaf"}, 2 * KEEP_S)
     assert {nic.name for nic in nics} == {"a/e", "b/e"}
     assert [nic.leaf for nic in nics if nic.host == "a"] == ["leaf"]
     assert delays.two_way_ns.tolist() == [10_000.0]
     assert coverage.hosts == 2
     pair(minima, "c")
-    minima.told("c", told((0, 900, 5000)), 2 * KEEP_S)
+    minima.add_delays("c", records((0, 900, 5000)), 2 * KEEP_S)
     assert minima.delays({}, 2 * KEEP_S)[2].hosts == 3
 
 
@@ -240,8 +244,8 @@ def test_new_edges_keep_what_was_told():
     minima = TwoWayMinima(KEEP_S)
     pair(minima, "a", "b", "c")
     for slot in range(4):
-        minima.told("a", told((0, 900, 5000)), slot * SLOT_S)
-        minima.told("b", told((0, 900, 5000)), slot * SLOT_S)
+        minima.add_delays("a", records((0, 900, 5000)), slot * SLOT_S)
+        minima.add_delays("b", records((0, 900, 5000)), slot * SLOT_S)
     for host, peer in (("a", "b"), ("b", "a")):
         minima.edges(host, (EdgeName("e", "z", "e"), EdgeName("e", peer, "e")), None, 4 * SLOT_S)
     assert minima.delays({}, 4 * SLOT_S)[1].two_way_ns.tolist() == [10_000.0]
@@ -260,8 +264,8 @@ def test_nonsense_is_refused_or_left_out(monkeypatch):
     minima = TwoWayMinima(KEEP_S)
     for edge in (EdgeName("e/f", "b", "e"), EdgeName("e", "a", "f"), EdgeName("e", "b" * 999, "e")):
         minima.edges("a", (edge,), None, 0.0)
-        minima.told("a", told((0, 900, 5000)), 1.0)
-    minima.told("nobody", told((0, 900, 5000)), 1.0)
+        minima.add_delays("a", records((0, 900, 5000)), 1.0)
+    minima.add_delays("nobody", records((0, 900, 5000)), 1.0)
     assert minima.delays({}, 1.0)[2].pairs == 0
     assert MOST_PAIRS < 1_000_000
     monkeypatch.setattr("fabricpulse.diagnosis.tree.minima.MOST_PAIRS", 2)
@@ -280,9 +284,9 @@ def test_a_fleet_whose_hosts_change_is_never_full(monkeypatch):
         a, b = f"a{slot // 3}", f"b{slot // 3}"
         minima.edges(a, (EdgeName("e", b, "e"),), None, slot * SLOT_S)
         minima.edges(b, (EdgeName("e", a, "e"),), None, slot * SLOT_S)
-        minima.told(a, told((0, 900, 5000)), slot * SLOT_S)
-        minima.told(b, told((0, 900, 7000)), slot * SLOT_S)
-        assert not minima.knows("a0") or slot <= 2 + SLOTS
+        minima.add_delays(a, records((0, 900, 5000)), slot * SLOT_S)
+        minima.add_delays(b, records((0, 900, 7000)), slot * SLOT_S)
+        assert not minima.has_edges_of("a0") or slot <= 2 + SLOTS
     _, delays, coverage = minima.delays({}, slot * SLOT_S)
     assert (coverage.refused, coverage.hosts) == (0, 2 * coverage.pairs)
     assert delays.two_way_ns.tolist() == [12_000.0] * 3  # those of three slots at least

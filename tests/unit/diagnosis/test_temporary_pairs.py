@@ -1,4 +1,4 @@
-"""Temporary peers: what is dealt, for how long, and how long what they have told is believed."""
+"""Temporary peers: what is assigned, for how long, and how long what they have told is believed."""
 
 import copy
 import math
@@ -12,11 +12,11 @@ from tests.fixtures.distant_nics import Fabric, Plan
 from tests.fixtures.live_tree import LiveSurvey
 
 from fabricpulse.diagnosis.delay_records import unpack_delays
-from fabricpulse.diagnosis.findings import LEASE_S, Dealt, KeptPair
+from fabricpulse.diagnosis.findings import LEASE_S, AssignedPeers, KeptPair
 from fabricpulse.diagnosis.messages import EdgeName, LeastDelay, pack_delays
 from fabricpulse.diagnosis.service import DiagnosisService
+from fabricpulse.diagnosis.tree.assignment import MOST_PEERS, Assigner
 from fabricpulse.diagnosis.tree.coverage import Coverage
-from fabricpulse.diagnosis.tree.dealing import MOST_PEERS, Dealer
 from fabricpulse.diagnosis.tree.fabric_tree import tree_of
 from fabricpulse.diagnosis.tree.kept_pairs import LONGEST_S, KeptPairs, levels_of
 from fabricpulse.diagnosis.tree.learned import topology_document
@@ -45,17 +45,17 @@ def survey(learned: LiveSurvey) -> LiveSurvey:
 def test_a_tree_is_learned_that_standing_peers_do_not_tell(seed: int) -> None:
     """In a fabric of pods ten peers a NIC tell no leaf. With rounds of temporary peers, one pair in twenty of which
     never answers, all pairs of NICs are told right; no NIC has more than four at once, no leaf is told wrongly on the
-    way, and when nothing is left to find out nothing is dealt.
+    way, and when nothing is left to find out nothing is assigned.
     """
     survey = LiveSurvey(Fabric(PODS, seed), deaf=0.05)
     assert survey.document["placed"] < 256
-    while survey.dealt.number and survey.rounds < 30:
+    while survey.assigned.number and survey.rounds < 30:
         survey.play_round()
         assert not survey.told_wrongly()
     assert survey.all_pairs() > 0.998
     assert not survey.told_wrongly()
     assert 0 < survey.most_at_once <= MOST_PEERS
-    assert survey.dealt == Dealt()
+    assert survey.assigned == AssignedPeers()
     assert survey.document["temporary_pairs"] == survey.learner.kept > 0
     assert survey.document["wanted_pairs"] == 0
 
@@ -100,57 +100,57 @@ def delays(ns: int):
     return unpack_delays(pack_delays([LeastDelay(0, 900, ns)]), 1)
 
 
-def play(dealer: Dealer, now_s: float, hosts: str = "ab") -> float:
+def play(assigner: Assigner, now_s: float, hosts: str = "ab") -> float:
     """A round of one pair, of which these hosts tell. Returns when it is over."""
-    assert dealer.current is not None
-    until_s = dealer.current.until_s
+    assert assigner.current is not None
+    until_s = assigner.current.until_s
     while now_s < until_s:
         for host in hosts:
-            dealer.told(host, [edge("b" if host == "a" else "a")], delays(4000), now_s)
-        assert not dealer.advance(now_s)
-        now_s += dealer.period_s
-    assert dealer.advance(until_s)
+            assigner.add_delays(host, [edge("b" if host == "a" else "a")], delays(4000), now_s)
+        assert not assigner.advance(now_s)
+        now_s += assigner.period_s
+    assert assigner.advance(until_s)
     return until_s
 
 
 def test_a_round_measures_what_was_dealt() -> None:
     """Both ends tell: the pair is known. It ends by itself, another cannot begin meanwhile, and edges that were not
-    dealt are not taken.
+    assigned are not taken.
     """
-    dealer = Dealer(60.0)
-    dealer.begin([("a/e", "b/e")], 100.0)
-    dealer.begin([("a/e", "c/e")], 101.0)
-    assert dealer.number == 1
+    assigner = Assigner(60.0)
+    assigner.begin([("a/e", "b/e")], 100.0)
+    assigner.begin([("a/e", "c/e")], 101.0)
+    assert assigner.number == 1
     for _ in range(9):
-        dealer.told("a", [edge("c")], delays(1), 101.0)
-    until_s = play(dealer, 102.0)
-    ended, measured = dealer.measured()
+        assigner.add_delays("a", [edge("c")], delays(1), 101.0)
+    until_s = play(assigner, 102.0)
+    ended, measured = assigner.measured()
     assert ended is not None
     assert (ended.number, measured) == (1, [(("a/e", "b/e"), 8000.0, measured[0][2])])
-    dealer.settle(1, frozenset({("a/e", "b/e")}), until_s)
-    assert dealer.measured() == (None, [])
-    assert dealer.wants(until_s)
+    assigner.settle(1, frozenset({("a/e", "b/e")}), until_s)
+    assert assigner.measured() == (None, [])
+    assert assigner.wants(until_s)
 
 
 def test_who_does_not_answer_is_left_alone() -> None:
     """One end alone tells nothing. After two such rounds the pair is given up for an hour; rounds without any answer
     are farther and farther apart, up to an hour.
     """
-    dealer, now_s, pauses = Dealer(60.0), 0.0, []
+    assigner, now_s, pauses = Assigner(60.0), 0.0, []
     for _ in range(7):
-        dealer.begin([("a/e", "b/e")], now_s)
-        now_s = play(dealer, now_s, "a")
-        ended, measured = dealer.measured()
+        assigner.begin([("a/e", "b/e")], now_s)
+        now_s = play(assigner, now_s, "a")
+        ended, measured = assigner.measured()
         assert ended is not None
         assert measured == []
-        dealer.settle(ended.number, frozenset(), now_s)
+        assigner.settle(ended.number, frozenset(), now_s)
         begin_s = now_s
-        while not dealer.wants(now_s):
+        while not assigner.wants(now_s):
             now_s += 10
         pauses.append(now_s - begin_s)
     assert pauses == [300, 600, 1200, 2400, 3600, 3600, 3600]
-    assert dealer.given_up(begin_s) == {("a/e", "b/e")}
-    assert dealer.given_up(begin_s + 3601) == set()
+    assert assigner.given_up(begin_s) == {("a/e", "b/e")}
+    assert assigner.given_up(begin_s + 3601) == set()
 
 
 LEVELS = {"a/e": 5000.0, "b/e": 6000.0}
@@ -167,20 +167,20 @@ def test_a_pair_is_believed_as_long_as_it_may_be_true() -> None:
     """Not after six hours, after one of its NICs was disconnected, or when the standing pairs of one are shorter or
     longer; what is not known now is neither believed nor forgotten.
     """
-    assert kept().judged(LEVELS, 200.0) == ([PAIR], [])
+    assert kept().settled(LEVELS, 200.0) == ([PAIR], [])
     gone: tuple[list[KeptPair], list[tuple[str, str]]] = ([], [("a/e", "b/e")])
-    assert kept().judged(LEVELS, 101.0 + LONGEST_S) == gone
+    assert kept().settled(LEVELS, 101.0 + LONGEST_S) == gone
     for nic, level in LEVELS.items():
         moved = kept()
         moved.moved([nic], 150.0)
-        assert moved.judged(LEVELS, 200.0) == gone
+        assert moved.settled(LEVELS, 200.0) == gone
         # What was measured since then counts.
-        assert moved.judged(LEVELS, 200.0, [PAIR._replace(at_s=160.0)]) == ([PAIR._replace(at_s=160.0)], [])
+        assert moved.settled(LEVELS, 200.0, [PAIR._replace(at_s=160.0)]) == ([PAIR._replace(at_s=160.0)], [])
         for shift in (-301.0, 301.0):
-            assert kept().judged(LEVELS | {nic: level + shift}, 200.0) == gone
-        assert kept().judged(LEVELS | {nic: level + 299.0}, 200.0) == ([PAIR], [])
-        assert kept().judged(LEVELS | {nic: math.nan}, 200.0) == ([], [])
-        assert kept().judged({k: v for k, v in LEVELS.items() if k != nic}, 200.0) == ([], [])
+            assert kept().settled(LEVELS | {nic: level + shift}, 200.0) == gone
+        assert kept().settled(LEVELS | {nic: level + 299.0}, 200.0) == ([PAIR], [])
+        assert kept().settled(LEVELS | {nic: math.nan}, 200.0) == ([], [])
+        assert kept().settled({k: v for k, v in LEVELS.items() if k != nic}, 200.0) == ([], [])
 
 
 def test_levels() -> None:
@@ -227,11 +227,11 @@ def test_a_stack_that_has_changed_makes_no_neighbours(survey: LiveSurvey, change
 
 
 def test_what_the_tree_stands_on_is_measured_anew_in_time(survey: LiveSurvey) -> None:
-    """Hours later, when pairs are half as old as they may become, they are dealt again, and none is lost."""
+    """Hours later, when pairs are half as old as they may become, they are assigned again, and none is lost."""
     before = survey.learner.kept
     survey.now_s += LONGEST_S / 2 + 3600
     survey.compute()
-    assert survey.dealt.number
+    assert survey.assigned.number
     survey.learn(survey.rounds + 20)
     survey.now_s += LONGEST_S / 2 - 3600
     survey.compute()
@@ -268,7 +268,7 @@ def test_a_single_pair_places_nobody() -> None:
 def test_hosts_that_take_none_are_asked_for_none() -> None:
     """An exporter of an older version, or one that was told to take none."""
     survey = LiveSurvey(Fabric(PODS, 3), capacity=0)
-    assert survey.dealt == Dealt()
+    assert survey.assigned == AssignedPeers()
 
 
 def test_exporters_of_an_older_version_have_no_place_and_spoil_none() -> None:
@@ -278,22 +278,22 @@ def test_exporters_of_an_older_version_have_no_place_and_spoil_none() -> None:
     fabric = Fabric(Plan(hosts=64, per_leaf=16, leaves_per_pod=0), 3)
     old = {nic.host for nic in fabric.nics[::8]}
     survey = LiveSurvey(fabric, old=old)
-    while survey.dealt.number and survey.rounds < 20:
-        assert not old & survey.dealt.edges.keys()
+    while survey.assigned.number and survey.rounds < 20:
+        assert not old & survey.assigned.edges.keys()
         survey.play_round()
         assert not survey.told_wrongly()
     told = {entry["nic"].partition("/")[0] for entry in survey.document["nics"] if entry["leaf"] is not None}
     assert told == {nic.host for nic in fabric.nics} - old
-    assert "8 of 64 hosts tell no one-way delays" in " ".join(survey.document["missing"])
+    assert "8 of 64 hosts report no one-way delays" in " ".join(survey.document["missing"])
 
 
 def test_a_lease_ends_with_its_round() -> None:
     """A reply tells a host its edges for some seconds, never longer than the round: also if the worker is stopped. A
-    worker that was replaced has dealt nothing.
+    worker that was replaced has assigned nothing.
     """
     service, now_s = DiagnosisService(Declared({}, {}), lambda _: True), time.monotonic()
     assert service.reply("a", False, now_s).temporary == b""
-    service._answered(Answer(dealt=Dealt(7, 15.0, now_s + 60, {"a": b"x"})))
+    service._answered(Answer(assigned=AssignedPeers(7, 15.0, now_s + 60, {"a": b"x"})))
     reply = service.reply("a", False, now_s)
     assert (reply.temporary, reply.lease_s, reply.round, reply.period_s) == (b"x", LEASE_S, 7, 15.0)
     assert service.reply("a", False, now_s + 58).lease_s == pytest.approx(2)

@@ -16,7 +16,7 @@ DOCUMENT = {
     "sigma_ns": 100,
     "computed": "2026-01-01T00:00:00Z",
     "unseparated": 0,
-    "missing": ["of 1 of 6 edges one end alone tells a delay; both are needed"],
+    "missing": ["of 1 of 6 edges one end alone reports a delay; both are needed"],
     "nics": [
         {
             "nic": "a/e0",

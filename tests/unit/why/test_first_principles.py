@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.fixtures.why_facts import HOSTS, RAILS, healthy, slow, with_flows, with_nic
-from tests.fixtures.why_said import first, late, likely
+from tests.fixtures.why_findings import first, late, likely
 
 from fabricpulse.why.facts import Facts, Flow, Nic, NicId
 from fabricpulse.why.infer import LIKELY, infer
@@ -141,8 +141,8 @@ def test_a_dead_leaf_is_one_finding() -> None:
     facts = slow(healthy(tuple(f"h{i}" for i in range(8))))
     for i in range(4):
         facts = with_nic(facts, f"h{i}", "rail0", connected=False, disconnects=1, loss_in=1.0)
-    said = [w for c, w in likely(facts) if c == "nic_flap"]
-    assert said == ["rail0 of h0, rail0 of h1, rail0 of h2 and 1 more"]
+    places = [w for c, w in likely(facts) if c == "nic_flap"]
+    assert places == ["rail0 of h0, rail0 of h1, rail0 of h2 and 1 more"]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from tests.fixtures.why_facts import EXPORTERS, HOSTS, healthy, slow, with_flows, with_nic
-from tests.fixtures.why_said import first, late, likely
+from tests.fixtures.why_findings import first, late, likely
 
 from fabricpulse.why.facts import Collective, Facts, Gpu, Host, Process, Rank, Wait
 from fabricpulse.why.infer import infer
@@ -34,8 +34,8 @@ def test_a_late_rank_is_named_once_over_all_communicators() -> None:
         for n, h in enumerate(HOSTS)
     )
     facts = with_nic(slow(healthy()), "h0", "rail1", speed=1.25e10)
-    said = likely(replace(facts, ranks=(*inner, *outer)))
-    assert sorted(said) == [("slow_link", "rail1 of h0"), ("straggler_rank", "rank 5 on h2")]
+    found = likely(replace(facts, ranks=(*inner, *outer)))
+    assert sorted(found) == [("slow_link", "rail1 of h0"), ("straggler_rank", "rank 5 on h2")]
 
 
 def test_of_two_ranks_the_one_whose_time_has_not_grown_is_late() -> None:
@@ -123,7 +123,9 @@ def test_nobody_is_said_to_wait_for_nobody_who_is_not_heard() -> None:
     assert told.confidence < sure.confidence
     assert not any("waits for nobody" in e.text for e in told.evidence)
     sent = replace(deaf, waits=(*waits, Wait("h0", 0, "h1", 1, "delivery", 31.0)))
-    assert any("nothing is heard of the job on h1" in e.text for e in infer(sent).causes[0].finding.evidence)
+    assert any(
+        "nothing is received of the job on h1" in e.text for e in infer(sent).causes[0].finding.evidence
+    )
 
 
 def hangs_for(facts: Facts, number: int) -> Facts:

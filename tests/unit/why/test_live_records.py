@@ -13,5 +13,5 @@ RECORDS = read()
 def test_the_first_cause_is_right(number: int) -> None:
     record: Record = RECORDS[number]
     causes = infer(record.facts).causes
-    said = [(c.finding.cause, c.finding.where, round(c.finding.confidence, 2)) for c in causes]
-    assert top1(record.truth, said), (record.play, record.truth, said)
+    reported = [(c.finding.cause, c.finding.where, round(c.finding.confidence, 2)) for c in causes]
+    assert top1(record.truth, reported), (record.play, record.truth, reported)

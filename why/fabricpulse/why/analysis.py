@@ -105,10 +105,10 @@ class Analysis:
 
     @cached_property
     def slow(self) -> bool | None:
-        """Slower than itself before, or far slower than other jobs; None when neither can be told."""
+        """Slower than itself before, or far slower than other jobs; None when neither is known."""
         if self.stalled:
             return True
-        told = [
+        known_answers = [
             known
             for known in (
                 None if self.pace is None else self.pace < 1 / SLOWER,
@@ -117,7 +117,7 @@ class Analysis:
             )
             if known is not None
         ]
-        return any(told) if told else None
+        return any(known_answers) if known_answers else None
 
     @cached_property
     def stalled(self) -> bool | None:
@@ -196,11 +196,11 @@ class Analysis:
             return True
         if f.marked is not None or f.retransmits is not None:
             return False
-        told_to_slow = (source.slowed or 0.0) > 1.0
+        asked_to_slow = (source.slowed or 0.0) > 1.0
         # Where the receiver counts marks, and none arrive there, another flow of the sender was meant.
-        if told_to_slow and target is not None and target.marked is not None:
-            told_to_slow = target.marked > 1.0
-        return told_to_slow or (source.resent or 0.0) > 1.0
+        if asked_to_slow and target is not None and target.marked is not None:
+            asked_to_slow = target.marked > 1.0
+        return asked_to_slow or (source.resent or 0.0) > 1.0
 
     def signs_known(self, f: Flow) -> bool:
         """Whether a queue on its way would be seen."""

@@ -71,7 +71,7 @@ class Job:
     timeout_s: float
 
     @property
-    def speaks(self) -> bool:
+    def has_other_source(self) -> bool:
         """Whether there is an answer without Prometheus."""
         return bool(self.dumps.found) or self.log is not None or self.ras_address is not None
 
@@ -298,12 +298,12 @@ async def _report(
     async with PromQl(url, config, tenant) as prom:
         resolved = await name.resolve(Directory(prom, times.at_s, scope.window_s, scope.extra))
         scope = replace(scope, workload=resolved.workload, only=resolved.hosts)
-        told_by_ras, failed = None, None
+        from_ras, failed = None, None
         try:
             async with asyncio.TaskGroup() as tasks:
                 asking = tasks.create_task(job.ask_ras())
-                gathering = tasks.create_task(_gather(prom, scope, times, alone=not job.speaks))
-            told_by_ras, (facts, queries) = asking.result(), gathering.result()
+                gathering = tasks.create_task(_gather(prom, scope, times, alone=not job.has_other_source))
+            from_ras, (facts, queries) = asking.result(), gathering.result()
         except* UserError as errors:
             failed = _first(errors)
         if failed is not None:
@@ -313,22 +313,22 @@ async def _report(
         facts = replace(facts, ranks=ranked, mismatches=mismatches(found), limits=limits)
     if job.log is not None:
         facts = inspector.add(facts, job.log, facts.window_s)
-    if told_by_ras is not None:
-        facts = ras.add(facts, told_by_ras)
-    journal, trouble = None, ""
+    if from_ras is not None:
+        facts = ras.add(facts, from_ras)
+    journal, problem = None, ""
     if receiver is not None:
-        journal, trouble = await read_journal(
+        journal, problem = await read_journal(
             receiver.url, receiver.config, facts, times.at_s - times.history_s
         )
     answer = infer(facts)
     timelines: list[HostTimeline] = []
-    untold: tuple[str, ...] = (trouble,) if trouble else ()
+    missing: tuple[str, ...] = (problem,) if problem else ()
     if exporters is not None:
         exporters = replace(exporters, workload=facts.workload)
         timelines, silent = await read_timelines(exporters, (h.name for h in facts.hosts))
-        untold = (*untold, *silent)
-    if untold:
-        answer = replace(answer, unknown=(*answer.unknown, *untold))
+        missing = (*missing, *silent)
+    if missing:
+        answer = replace(answer, unknown=(*answer.unknown, *missing))
     links = (strip_credentials(url), strip_credentials(grafana))
     return Report(answer, queries, facts.bandwidth_history, *links, journal), timelines
 

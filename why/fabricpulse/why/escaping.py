@@ -1,4 +1,4 @@
-"""Foreign text in a page: names are what strangers have chosen."""
+"""Foreign text in a page: names are chosen by others."""
 
 import html
 

@@ -158,7 +158,7 @@ class Process:
 
 @dataclass(frozen=True)
 class MissingRank:
-    """A rank of which NCCL's RAS has heard nothing. dead : RAS has given it up; else it did not answer in time."""
+    """A rank of which NCCL's RAS has received nothing. dead : RAS has given it up; else it did not answer in time."""
 
     communicator: str
     rank: int

@@ -100,11 +100,11 @@ async def _put_all(
     got.queries |= questions
     if len(questions) > 1:
         try:
-            told = split(await prom.instant(union(questions), at_s), questions)
+            parts = split(await prom.instant(union(questions), at_s), questions)
         except RefusedError:
-            told = None
-        if told is not None:
-            answers |= told
+            parts = None
+        if parts is not None:
+            answers |= parts
             return
     for name, text in questions.items():
         try:

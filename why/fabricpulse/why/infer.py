@@ -40,7 +40,7 @@ class Answer:
     """state : one of STATES. headline : one sentence. origins : what the scheduler calls the job,
     whose it is. comparisons : the job with itself, its siblings, its links.
     since_s : when it became slow, if the history shows it. missing : exporter -> hosts on which it did not answer.
-    flows : worst first. waits : lines of the wait-for graph. unknown : what could not be told, and why."""
+    flows : worst first. waits : lines of the wait-for graph. unknown : what is not known, and why."""
 
     workload: str
     at_s: float
@@ -224,7 +224,7 @@ def _comparisons(a: Analysis) -> tuple[str, ...]:
 
 
 def _unknown(a: Analysis, missing: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """What could not be told, in sentences that name the exporter to start."""
+    """What is not known, in sentences that name the exporter to start."""
     facts = a.facts
     lines = [
         f"{component} did not answer on {len(hosts)} of {len(facts.hosts)} hosts ({', '.join(hosts[:3])}"

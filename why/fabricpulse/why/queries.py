@@ -211,7 +211,7 @@ class Scope:
     def fill(self, text: str) -> str:
         """A query as Prometheus takes it."""
         plain = self._plain
-        # In one pass: names are what strangers have chosen, and may look like placeholders.
+        # In one pass: names are chosen by others, and may look like placeholders.
         # `{{job}}` brings its own braces, `{job}` stands among others.
         return re.sub(
             r"\{\{(\w+)\}\}|\{(\w+)\}",

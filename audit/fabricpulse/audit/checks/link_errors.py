@@ -30,17 +30,17 @@ def run(host: HostReader) -> Iterator[Outcome]:
     for netdev in host.backend:
         counts = {"rx_crc_errors": host.number(f"/sys/class/net/{netdev.name}/statistics/rx_crc_errors")}
         counts["rx_pcs_symbol_err_phy"] = (host.statistics(netdev.name) or {}).get("rx_pcs_symbol_err_phy")
-        yield judge(netdev.name, counts)
+        yield evaluate(netdev.name, counts)
     for port in host.ports:
         if port.link_layer == "InfiniBand":
             base = f"{port.device.path}/ports/{port.number}/counters"
-            yield judge(
+            yield evaluate(
                 port.subject,
                 {name: host.number(Path(f"{base}/{name}")) for name in ("symbol_error", "port_rcv_errors")},
             )
 
 
-def judge(subject: str, counts: Mapping[str, int | None]) -> Outcome:
+def evaluate(subject: str, counts: Mapping[str, int | None]) -> Outcome:
     """Fails above FEW: a link that was plugged in counts some while it trains."""
     known = {name: count for name, count in counts.items() if count is not None}
     wrong = {name: count for name, count in known.items() if count > FEW}

@@ -31,18 +31,18 @@ def run(host: HostReader) -> Iterator[Outcome]:
         count = host.number(f"/sys/class/net/{netdev.name}/carrier_down_count")
         if count is not None:
             judged = True
-            yield judge(netdev.name, count)
+            yield evaluate(netdev.name, count)
     for port in host.ports:
         if port.link_layer == "InfiniBand":
             count = host.number(Path(f"{port.device.path}/ports/{port.number}/counters/link_downed"))
             if count is not None:
                 judged = True
-                yield judge(port.subject, count)
+                yield evaluate(port.subject, count)
     if not judged:
         yield not_applicable("no back-end NIC that counts them")
 
 
-def judge(subject: str, count: int) -> Outcome:
+def evaluate(subject: str, count: int) -> Outcome:
     """Fails above MOST."""
     if count > MOST:
         return failed(f"down {count} times", subject, count=count)

@@ -47,14 +47,14 @@ def gate_command(
 
     last = state / "last.json"
     report = read(last, HostReport) if last.exists() else None
-    told = state / "fleet.json"
+    kept = state / "fleet.json"
     answer = gate(
         report,
         time.time(),
         max_age_h * 3600,
         fail_on=fail_on,
         ignore=ignore,
-        fleet=read(told, FleetFindings) if told.exists() else None,
+        fleet=read(kept, FleetFindings) if kept.exists() else None,
         strict=strict,
         host=socket.gethostname(),
         boot=_boot(),

@@ -25,7 +25,7 @@ from fabricpulse.audit.node.config import NodeConfig
 from fabricpulse.audit.node.echo import ECHO_TESTS_AT_A_TIME, echo
 from fabricpulse.audit.node.jobs import JobWatch, PluginJobWatch, QueuePairWatch, in_use
 from fabricpulse.audit.node.listener import TransferListener
-from fabricpulse.audit.node.neighbours import hear
+from fabricpulse.audit.node.neighbours import receive_lldp
 from fabricpulse.audit.node.rdma_service import RdmaService
 from fabricpulse.audit.node.ring import run_ring
 from fabricpulse.audit.node.sender import send
@@ -181,9 +181,9 @@ class Agent:
         return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
 
     async def _serve_findings(self, request: web.Request) -> web.Response:
-        told = await self.decoded(request, FleetFindings)
+        findings = await self.decoded(request, FleetFindings)
         try:
-            await asyncio.to_thread(keep_fleet, self._state, told)
+            await asyncio.to_thread(keep_fleet, self._state, findings)
         except UserError as error:
             log.error("the findings of the fleet cannot be kept", error=str(error))
             raise web.HTTPInsufficientStorage(text="the findings cannot be kept\n") from error
@@ -196,10 +196,11 @@ class Agent:
             raise web.HTTPConflict(text="another request listens already; try again later\n")
         async with self._listening:
             stop = threading.Event()
-            work = asyncio.to_thread(hear, wanted.devices, wanted.seconds, stop)
-            (heard, unreadable), _ = await self.watched(work, stop, request)
+            work = asyncio.to_thread(receive_lldp, wanted.devices, wanted.seconds, stop)
+            (neighbours, unreadable), _ = await self.watched(work, stop, request)
         return web.Response(
-            body=msgspec.json.encode(NeighboursAnswer(heard, unreadable)), content_type="application/json"
+            body=msgspec.json.encode(NeighboursAnswer(neighbours, unreadable)),
+            content_type="application/json",
         )
 
     async def _serve_receive(self, request: web.Request) -> web.Response:
@@ -257,7 +258,7 @@ class Agent:
                 claims.append((device, await self.claim(device, "sent", duplex=False)))  # noqa: PERF401
             self.made["sent"] += 1
             work = asyncio.to_thread(run_ring, wanted, stop)
-            # Its own queue pairs and traffic are on the NICs: only a process with the plugin is told from it.
+            # Its own queue pairs and traffic are on the NICs: only a process with the plugin is distinguished from it.
             answer, why = await self.watched(work, stop, request, PluginJobWatch(plugin_dir()))
             if why:
                 answer = msgspec.structs.replace(answer, error=why)
@@ -278,7 +279,7 @@ class Agent:
                 )
 
     def reader(self) -> HostReader:
-        """Of this host, with the rails that were told last."""
+        """Of this host, with the rails that were sent last."""
         return self._make_reader(dict(self._rails or {}))
 
     def bounded(self, rate_bps: int) -> int:

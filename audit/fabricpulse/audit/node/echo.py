@@ -36,7 +36,7 @@ async def echo(test: EchoTest, *, count: int = COUNT, patience_s: float = PATIEN
     header = 20 if address.version == 4 else 40
     payload = os.urandom(8) + bytes(max(0, test.size - header - 8 - 8))
     sent = answered = 0
-    trouble, best = "", 0.0
+    error_name, best = "", 0.0
     try:
         loop = asyncio.get_running_loop()
         for number in range(count):
@@ -55,7 +55,7 @@ async def echo(test: EchoTest, *, count: int = COUNT, patience_s: float = PATIEN
             except TimeoutError:
                 continue
             except OSError as error:
-                trouble = _name(error)
+                error_name = _name(error)
                 if error.errno == errno.EMSGSIZE:
                     break
                 await asyncio.sleep(0)
@@ -65,7 +65,7 @@ async def echo(test: EchoTest, *, count: int = COUNT, patience_s: float = PATIEN
             best = min(best or elapsed, elapsed)
     finally:
         link.close()
-    return EchoResult(sent, answered, trouble, best)
+    return EchoResult(sent, answered, error_name, best)
 
 
 def _socket(version: int, device: str) -> socket.socket:

@@ -236,7 +236,7 @@ class _Counted:
                     self._best = owd, fleet.bound_ns + bound_ns
 
     def result(self, overflowed: int, host_dropped: int) -> Received:
-        """What is told of them."""
+        """What is reported of them."""
         by_port = tuple(PortCount(port, *counted) for port, counted in sorted(self._ports.items()))
         owd_ns, bound_ns = self._best or (None, 0)
         return Received(len(self._seen), overflowed, owd_ns, bound_ns, by_port, host_dropped)

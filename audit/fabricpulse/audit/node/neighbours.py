@@ -1,4 +1,4 @@
-"""Hears what switches say of themselves on the NICs of this host (LLDP). Linux; needs CAP_NET_RAW."""
+"""Receives what switches announce of themselves on the NICs of this host (LLDP). Linux; needs CAP_NET_RAW."""
 
 import errno
 import selectors
@@ -17,12 +17,13 @@ _PACKET_OUTGOING = 4
 _MOST_FRAMES = 10_000
 
 
-def hear(
+def receive_lldp(
     devices: Sequence[str], seconds: float, stop: threading.Event
 ) -> tuple[dict[str, Neighbour], dict[str, str]]:
-    """The neighbours that are heard on `devices`, and why nothing can be heard on others; a device in neither was
-    silent. Ends after `seconds`, or when all were heard."""
-    heard: dict[str, Neighbour] = {}
+    """The neighbours whose frames arrive on `devices`, and why nothing can be received on others; a device in neither
+    was silent. Ends after `seconds`, or when all were received.
+    """
+    neighbours: dict[str, Neighbour] = {}
     unreadable: dict[str, str] = {}
     with ExitStack() as stack:
         ready = stack.enter_context(selectors.DefaultSelector())
@@ -49,12 +50,12 @@ def hear(
                     unreadable[key.data] = str(error)
                     ready.unregister(link)
                     continue
-                # An lldpd of this host speaks on the same NIC.
+                # An lldpd of this host sends on the same NIC.
                 neighbour = None if address[2] == _PACKET_OUTGOING else parse(frame)
                 if neighbour is not None:
-                    heard[key.data] = neighbour
+                    neighbours[key.data] = neighbour
                     ready.unregister(link)
-    return heard, unreadable
+    return neighbours, unreadable
 
 
 def _listen(device: str) -> socket.socket:

@@ -83,7 +83,7 @@ def run_ring(request: RingRequest, stop: threading.Event, path: Path | None = No
 
 
 def _wait(process: "subprocess.Popen[bytes]", stop: threading.Event, patience_s: float) -> str:
-    """Until it has ended, and why it was told to, "" if it was not."""
+    """Until it has ended, and why it was stopped, "" if it was not."""
     deadline = time.monotonic() + patience_s
     why = ""
     while process.poll() is None:

@@ -37,14 +37,14 @@ _SO_MAX_PACING_RATE = 47
 # Of the time of TCP that does not count: a window that has yet to open is no property of a path.
 _WARM_UP = 0.2
 _TCP_NOTSENT_LOWAT, _LEAST_UNSENT = 25, 128 << 10
-# Without it a datagram that this host's own queue drops is told as sent (ip(7), udp(7)).
+# Without it a datagram that this host's own queue drops is reported as sent (ip(7), udp(7)).
 _RECVERR = {4: (socket.IPPROTO_IP, 11), 6: (socket.IPPROTO_IPV6, 25)}
 # How far behind its pace a sender catches up, seconds.
 _MOST_LATE_S = 0.002
 # Queues of this host that are full.
 _OWN = (errno.ENOBUFS, errno.EAGAIN)
 # What routers have said of an earlier datagram: the network's loss.
-_TOLD = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EPROTO)
+_ICMP_ERRORS = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EPROTO)
 
 
 def send(
@@ -135,7 +135,7 @@ def _send_datagrams(
             except OSError as error:
                 if error.errno in _OWN:
                     continue
-                if error.errno not in _TOLD:
+                if error.errno not in _ICMP_ERRORS:
                     raise
             sent[port] = sent.get(port, 0) + 1
             moved.bytes += size

@@ -18,7 +18,7 @@ from ctypes import (
     c_void_p,
 )
 
-# enum ibv_wc_status: what is told by name; others by their number.
+# enum ibv_wc_status: what is reported by name; others by their number.
 STATUS_NAMES = {
     1: "local length error", 2: "local queue pair error", 4: "local protection error", 5: "flushed",
     8: "local access error", 9: "remote invalid request", 10: "remote access error", 11: "remote operation error",

@@ -52,7 +52,7 @@ class EchoTestsRequest(Struct, frozen=True, forbid_unknown_fields=True):
 
 class EchoResult(Struct, frozen=True):
     """Of one echo test. sent, answered : echoes. error : of the kernel, "" if there was none; EMSGSIZE says that a hop
-    has told its MTU. rtt_s : the smallest, 0 without an answer."""
+    has reported its MTU. rtt_s : the smallest, 0 without an answer."""
 
     sent: Count
     answered: Count

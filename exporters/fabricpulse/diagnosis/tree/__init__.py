@@ -1,1 +1,1 @@
-"""Which NICs share a machine, a leaf, a pod: told from minimum two-way delays alone. Pure."""
+"""Which NICs share a machine, a leaf, a pod: found from minimum two-way delays alone. Pure."""

@@ -1,7 +1,7 @@
 """NICs whose cable goes to another leaf than it should. Pure.
 
 Where a NIC belongs is declared, or follows from the other NICs of its host: the hosts that they share leaves with have
-NICs of its rail, too, and those share a leaf. Nothing is told of a NIC whose own place is not sure.
+NICs of its rail, too, and those share a leaf. Nothing is said of a NIC whose own place is not sure.
 """
 
 from collections import Counter, defaultdict

@@ -1,10 +1,12 @@
-"""The part of a tree that is told: places that more than one pair holds, and leaves that are no more than one. Pure.
+"""The part of a tree that is published: places that more than one pair holds, and leaves that are no more than one.
+Pure.
 
 A single pair may be wrong for a reason that nobody thought of. So two are asked for, and both must be with NICs that
-are told there themselves: of a leaf of three of which two pairs are known nothing is told, as each is a single one.
+are published there themselves: of a leaf of three of which two pairs are known nothing is published, as each is a
+single one.
 
-The smallest groups that pairs show need not be leaves: those of a pod may not have been told apart yet, or be nearer to
-one another than what a pair can show. Then what is told is a group.
+The smallest groups that pairs show need not be leaves: those of a pod may not have been distinguished yet, or be nearer
+to one another than what a pair can show. Then what is published is a group.
 """
 
 import math
@@ -37,8 +39,8 @@ _NEXT_LEVEL_NS = 1000.0
 
 def confirmed(tree: FabricTree) -> FabricTree:
     """The tree without the places that a single pair tells: those NICs are in the whole. On a machine of two hosts no
-    two pairs can be: such a NIC is told below its leaf, where two pairs fit that, and on its machine where others are
-    alike (machine_pairs.py). A group may end without any NIC. What may be several leaves is of kind GROUP.
+    two pairs can be: such a NIC is published below its leaf, where two pairs fit that, and on its machine where others
+    are alike (machine_pairs.py). A group may end without any NIC. What may be several leaves is of kind GROUP.
     """
     group_of = tree.group_of.copy()
     machine = np.array([group.kind is Kind.MACHINE and group.parent > 0 for group in tree.groups])
@@ -66,7 +68,7 @@ def undivided(tree: FabricTree) -> NDArray[np.bool_]:
     fit = np.abs(tree.residuals()) < tree.margin_ns
     both, x, y = (column[fit] for column in parts_of(tree))
     pairs = np.unique(np.stack([both, np.minimum(x, y), np.maximum(x, y)]), axis=1)
-    told = np.bincount(pairs[0], minlength=n)
+    measured = np.bincount(pairs[0], minlength=n)
     found = np.zeros(n, bool)
     parts = np.bincount(tree.group_of, minlength=n)
     for group in tree.groups[1:]:
@@ -78,7 +80,7 @@ def undivided(tree: FabricTree) -> NDArray[np.bool_]:
             # NICs of one host are no pair.
             several = Counter(tree.nics[nic].host for nic in group.nics).values()
             possible -= sum(count * (count - 1) // 2 for count in several)
-        found[number] = told[number] >= min(UNDIVIDED * size, math.ceil(_SMALL_SHARE * possible))
+        found[number] = measured[number] >= min(UNDIVIDED * size, math.ceil(_SMALL_SHARE * possible))
     return found
 
 

@@ -10,15 +10,15 @@ MOST_PAIRS = 500_000
 
 @dataclass(frozen=True)
 class Coverage:
-    """What there is. hosts : that have told of their edges lately; silent : of these, without any delay lately. pairs :
-    of NICs, their edges. unheard : of these, of which no end tells a delay; one_way : one end alone does; young : of
-    fewer slots or samples than needed; known : the rest. refused : edges beyond MOST_PAIRS.
+    """What there is. hosts : that have reported their edges lately; silent : of these, without any delay lately. pairs
+    : of NICs, their edges. without_delays : of these, of which no end reports a delay; one_way : one end alone does;
+    young : of fewer slots or samples than needed; known : the rest. refused : edges beyond MOST_PAIRS.
     """
 
     hosts: int = 0
     silent: int = 0
     pairs: int = 0
-    unheard: int = 0
+    without_delays: int = 0
     one_way: int = 0
     young: int = 0
     known: int = 0

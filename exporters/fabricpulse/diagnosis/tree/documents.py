@@ -34,7 +34,7 @@ def names_of(tree: FabricTree) -> list[str]:
 
 
 def document_of(tree: FabricTree) -> dict[str, Any]:
-    """What `/api/v1/topology` answers. pod, leaf, machine : None where they cannot be told."""
+    """What `/api/v1/topology` answers. pod, leaf, machine : None where they are not known."""
     names = names_of(tree)
     confidence = tree.confidence()
     columns = {kind: tree.of_kind(kind).tolist() for kind in (Kind.POD, Kind.LEAF, Kind.MACHINE)}
@@ -167,11 +167,11 @@ def svg_of(document: dict[str, Any]) -> str:
             parts.append(_text(x + 6, y + 20 + _LINE, leaf, "b"))
             shown = sorted(nics, key=lambda nic: (nic not in wrong, by_name(nic)))
             for line, nic in enumerate(shown[:_MOST_LINES]):
-                told = f"{nic}: {wrong[nic]['what'].replace('_', ' ')}" if nic in wrong else nic
+                label = f"{nic}: {wrong[nic]['what'].replace('_', ' ')}" if nic in wrong else nic
                 last = line == _MOST_LINES - 1 and len(nics) > _MOST_LINES
-                told = f"and {len(nics) - line} more" if last else told
+                label = f"and {len(nics) - line} more" if last else label
                 style = "w" if nic in wrong and not last else ""
-                parts.append(_text(x + 6, y + 20 + _LINE * (line + 2), told, style))
+                parts.append(_text(x + 6, y + 20 + _LINE * (line + 2), label, style))
         y += 20 + (tall + 2) * _LINE
     style = "text{font:12px sans-serif}.b{font-weight:bold}.w{fill:#c00}rect{fill:none;stroke:#888}"
     head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{y}"><style>{style}</style>'

@@ -74,7 +74,7 @@ class FabricTree:
         return found
 
     def of_kind(self, kind: Kind) -> Ints:
-        """Of each NIC the number of its group of this kind, -1 where it cannot be told."""
+        """Of each NIC the number of its group of this kind, -1 where it is not known."""
         by_group = np.full(len(self.groups), -1, np.int64)
         for number, group in enumerate(self.groups):
             if group.kind is kind:
@@ -104,7 +104,7 @@ class FabricTree:
 
     @property
     def margin_ns(self) -> float:
-        """Between two classes that are told apart."""
+        """Between two classes that are distinguished."""
         return max(_MARGIN * self.sigma_ns, _LEAST_NS)
 
     def without_terms(self) -> Floats:
@@ -122,7 +122,7 @@ class FabricTree:
 
     def limits_ns(self) -> Floats:
         """Of each group: what the fabric adds at most to a pair that is of this group and not of the one above, by half
-        of what lies between the two, and by what is told apart.
+        of what lies between the two, and by what is distinguished.
         """
         offset = np.array([group.offset_ns for group in self.groups])
         above = offset[[max(group.parent, 0) for group in self.groups]]

@@ -27,14 +27,14 @@ def grouped(n: int, a: Ints, b: Ints, score: Floats) -> Ints:
     Of pairs that speak alike those come first whose NICs have many neighbours in common, and those last that might be
     the only bridge between two groups. A pair that other pairs of its NICs deny is left out, and all is done again.
     """
-    heard = score + _TIE * _in_common(n, a, b, score)
+    evidence = score + _TIE * _in_common(n, a, b, score)
     groups = np.zeros(0, np.int64)
     for _ in range(_PASSES):
-        groups = settled(joined(n, a, b, heard), a, b, score)
-        denied = (heard > 0) & _denied(groups, a, b, score)
+        groups = settled(joined(n, a, b, evidence), a, b, score)
+        denied = (evidence > 0) & _denied(groups, a, b, score)
         if not denied.any():
             break
-        heard = np.where(denied, 0.0, heard)
+        evidence = np.where(denied, 0.0, evidence)
     return groups
 
 

@@ -1,4 +1,5 @@
-"""What temporary peers have told: two-way minima of pairs that are no edges, kept as long as they may be true. Pure.
+"""What temporary peers have measured: two-way minima of pairs that are no edges, kept as long as they may be true.
+Pure.
 
 A pair is measured for a minute and counts for hours. It is forgotten when a NIC of it may have been plugged in
 elsewhere since, and when the standing pairs of one have become longer or shorter: its stack term is another one then.
@@ -90,22 +91,22 @@ class KeptPairs:
         """Forgets what moved so long ago that nothing from before is kept."""
         self._moved_s = {nic: at for nic, at in self._moved_s.items() if now_s - at <= LONGEST_S}
 
-    def judged(
+    def settled(
         self, level_of: Mapping[str, float], now_s: float, more: Iterable[KeptPair] = ()
     ) -> tuple[list[KeptPair], list[tuple[str, str]]]:
         """Those that count now, `more` among them, and the keys of those that never will again. level_of : by NIC, the
         level now; of a NIC without one nothing counts, and nothing is forgotten.
         """
         good: list[KeptPair] = []
-        gone: list[tuple[str, str]] = []
+        removed: list[tuple[str, str]] = []
         fresh = {(pair.a, pair.b): pair for pair in more}
         for key, pair in [*((k, p) for k, p in self._pairs.items() if k not in fresh), *fresh.items()]:
             counts = self._counts(pair, level_of, now_s)
             if counts:
                 good.append(pair)
             elif counts is False:
-                gone.append(key)
-        return good, gone
+                removed.append(key)
+        return good, removed
 
 
 def together(nics: Sequence[NicFacts], standing: Delays, kept: Iterable[KeptPair]) -> Delays:

@@ -18,7 +18,7 @@ from fabricpulse.diagnosis.tree.missing import LEAST_NICS, missing
 # fabrics with ten peers a NIC seven had a leaf with a NIC of another one; all of them placed 55 % at most.
 _LEAST_PLACED = 0.6
 # Of the pairs that are nearer than the tree says, where it is still believed. Of random simulated fabrics
-# (`make bench NAME=map ARGS="--only tree_random"`) those that were told wrongly without this had 6.5 % at least.
+# (`make bench NAME=map ARGS="--only tree_random"`) those that were placed wrongly without this had 6.5 % at least.
 _MOST_CONTRADICTIONS = 0.05
 
 
@@ -34,23 +34,23 @@ def topology_document(
     slot_s : of the minima. standing : edges whose delay is known, all pairs of the tree by default. kept : pairs that
     temporary peers have measured. wanted : pairs that they are to measure next.
     """
-    # Of the whole tree: a NIC that is not told yet contradicts nothing that its pairs fit.
+    # Of the whole tree: a NIC that is not placed yet contradicts nothing that its pairs fit.
     wrong = tree.contradictions()
     found, tree = tree, confirmed(tree)
     nics, delays = tree.nics, tree.delays
     paired = len(np.unique(np.concatenate([delays.a, delays.b])))
     placed = int(np.count_nonzero((tree.of_kind(Kind.LEAF) >= 0) | (tree.of_kind(Kind.GROUP) >= 0)))
-    told = missing(coverage, len(nics), slot_s)
+    sentences = missing(coverage, len(nics), slot_s)
     sigma_ns = round(tree.sigma_ns)
     if len(delays) and len(nics) >= LEAST_NICS and placed < _LEAST_PLACED * paired:
         found = tree = tree_of(nics, Delays.of((), nics))
-        told.append(
+        sentences.append(
             f"of {paired} NICs the delays place {placed}, too few to be believed: all may be below one leaf, a NIC has "
             f"too few peers below its own, or levels differ by less than the stamps' noise ({sigma_ns} ns)"
         )
     if wrong > _MOST_CONTRADICTIONS:
         found = tree = tree_of(nics, Delays.of((), nics))
-        told.append(
+        sentences.append(
             f"{wrong:.0%} of the pairs are nearer than the tree that fits best says: it is not believed; more pairs, "
             "or some minutes, will tell"
         )
@@ -60,25 +60,27 @@ def topology_document(
         if now.kind is Kind.GROUP and now.nics
     ]
     if either := kinds.count(Kind.GROUP):
-        told.append(
+        sentences.append(
             f"{either} groups may be leaves or machines, as all hosts of theirs are virtual: if each host has a "
             "machine of its own, set hosts_share_machines: false of the coordinator"
         )
     if several := len(kinds) - either:
-        told.append(
+        sentences.append(
             f"{several} groups may be several leaves: too few pairs within them are known, or a leaf may be nearer to "
             f"the next one than the stamps' noise ({sigma_ns} ns) shows"
         )
     parts = unseparated(tree)
     if parts:
-        told.append(f"{parts} leaves may be parts of others: too few NICs of theirs are peers of one another")
+        sentences.append(
+            f"{parts} leaves may be parts of others: too few NICs of theirs are peers of one another"
+        )
     return {
         "hosts": coverage.hosts,
         "edges": coverage.pairs,
         "unseparated": parts,
-        "missing": told,
+        "missing": sentences,
         **document_of(tree),
-        # Of what was measured, also where no tree is told from it.
+        # Of what was measured, also where no tree is found from it.
         "pairs": len(delays) if standing is None else standing,
         "temporary_pairs": kept,
         "wanted_pairs": wanted,

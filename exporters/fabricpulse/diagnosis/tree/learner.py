@@ -12,9 +12,9 @@ import msgspec
 import numpy as np
 
 from fabricpulse.diagnosis.delay_records import unpack_delays
-from fabricpulse.diagnosis.findings import Dealt, Findings, KeptPair
+from fabricpulse.diagnosis.findings import AssignedPeers, Findings, KeptPair
 from fabricpulse.diagnosis.messages import MOST_EDGES, MOST_TEMPORARY, EdgeName, EvidenceReport
-from fabricpulse.diagnosis.tree.dealing import MOST_PEERS, MOST_ROUND, Dealer, pair_of
+from fabricpulse.diagnosis.tree.assignment import MOST_PEERS, MOST_ROUND, Assigner, pair_of
 from fabricpulse.diagnosis.tree.fabric_tree import FabricTree, tree_of
 from fabricpulse.diagnosis.tree.kept_pairs import LONGEST_S, KeptPairs, levels_of, together
 from fabricpulse.diagnosis.tree.learned import topology_document
@@ -29,10 +29,10 @@ class TreeLearner:
         self.minima = TwoWayMinima(keep_s, share_machines)
         self._leaf_of = leaf_of
         self._kept = KeptPairs()
-        self._dealer = Dealer(self.minima.slot_s)
+        self._assigner = Assigner(self.minima.slot_s)
         self._capacity: dict[str, int] = {}
         self._terms: dict[str, float] = {}
-        self._told = 0  # the round that `dealt` has returned
+        self._published = 0  # the round that `assigned` has returned
 
     @property
     def kept(self) -> int:
@@ -49,12 +49,12 @@ class TreeLearner:
         if report.moved:
             self._kept.moved((f"{host}/{device}" for device in report.moved), now_s)
         if report.delays:
-            self.minima.told(host, unpack_delays(report.delays, MOST_EDGES), now_s)
+            self.minima.add_delays(host, unpack_delays(report.delays, MOST_EDGES), now_s)
         else:
-            self.minima.heard(host, now_s)
+            self.minima.seen(host, now_s)
         if report.temporary:
             found = unpack_delays(report.temporary_delays, MOST_TEMPORARY)
-            self._dealer.told(host, report.temporary, found, now_s)
+            self._assigner.add_delays(host, report.temporary, found, now_s)
 
     def compute(self, now_s: float) -> tuple[FabricTree, dict[str, Any], Findings]:
         """The tree, the part of it that is certain enough to publish, and the findings that `learned` takes."""
@@ -62,7 +62,7 @@ class TreeLearner:
         names = [nic.name for nic in nics]
         levels = levels_of(nics, standing).tolist()
         level_of = {name: ns for name, ns in zip(names, levels, strict=True) if not math.isnan(ns)}
-        ended, measured = self._dealer.measured()
+        ended, measured = self._assigner.measured()
         gained = (
             tuple(
                 KeptPair(*pair, ns, count, ended.began_s, level_of[pair[0]], level_of[pair[1]])
@@ -73,19 +73,19 @@ class TreeLearner:
             else ()
         )
         gained = tuple(self._kept.merged(gained, level_of, now_s))
-        good, gone = self._kept.judged(level_of, now_s, gained)
+        good, removed = self._kept.settled(level_of, now_s, gained)
         terms = np.array([self._terms.get(name, math.nan) for name in names])
         tree = tree_of(nics, together(nics, standing, good), terms)
         wanted: list[tuple[str, str]] = []
-        if self._dealer.wants(now_s) or ended is not None:
+        if self._assigner.wants(now_s) or ended is not None:
             wanted = self._wanted(tree, names, good, level_of, now_s)
         document = topology_document(
             tree, coverage, self.minima.slot_s, len(standing), len(good), len(wanted)
         )
         number = ended.number if ended is not None else 0
-        # Also of a tree that is not believed: it is one start of several.
+        # Also of a tree that is not used: it is one start of several.
         kept = dict(zip(names, tree.terms_ns.tolist(), strict=True))
-        return tree, document, Findings(number, gained, tuple(gone), tuple(wanted), kept)
+        return tree, document, Findings(number, gained, tuple(removed), tuple(wanted), kept)
 
     def _wanted(
         self,
@@ -95,8 +95,8 @@ class TreeLearner:
         level_of: Mapping[str, float],
         now_s: float,
     ) -> list[tuple[str, str]]:
-        lately = self.minima.heard_lately(now_s)
-        # What is measured of a NIC without standing pairs would not be believed.
+        lately = self.minima.recent_hosts(now_s)
+        # What is measured of a NIC without standing pairs would not be used.
         stands = set(level_of)
         room = [
             self._capacity.get(nic.host, 0) if nic.host in lately and nic.name in stands else 0
@@ -105,10 +105,10 @@ class TreeLearner:
         number = {name: at for at, name in enumerate(names)}
         silent = {
             (min(number[a], number[b]), max(number[a], number[b]))
-            for a, b in self._dealer.given_up(now_s)
+            for a, b in self._assigner.given_up(now_s)
             if a in number and b in number
         }
-        chosen = temporary_peers(tree, room, self._dealer.number, silent)
+        chosen = temporary_peers(tree, room, self._assigner.number, silent)
         if chosen:
             return [pair_of(names[a], names[b]) for a, b in chosen[:MOST_ROUND]]
         # The tree stands: what it stands on is measured anew before it is too old.
@@ -128,35 +128,37 @@ class TreeLearner:
         return found
 
     def learned(self, findings: Findings, now_s: float) -> None:
-        """Takes what `compute` has found, and deals."""
-        self._kept.drop(findings.gone)
+        """Takes what `compute` has found, and begins the next round."""
+        self._kept.drop(findings.removed)
         self._kept.add(findings.gained)
         self._kept.prune(now_s)
         self._terms = findings.terms_ns
-        self._capacity = {host: most for host, most in self._capacity.items() if self.minima.knows(host)}
+        self._capacity = {
+            host: most for host, most in self._capacity.items() if self.minima.has_edges_of(host)
+        }
         if findings.round:
             answered = frozenset((pair.a, pair.b) for pair in findings.gained)
-            self._dealer.settle(findings.round, answered, now_s)
-        if self._dealer.wants(now_s):
-            self._dealer.begin(findings.wanted, now_s)
+            self._assigner.settle(findings.round, answered, now_s)
+        if self._assigner.wants(now_s):
+            self._assigner.begin(findings.wanted, now_s)
 
-    def dealt(self, now_s: float) -> Dealt | None:
-        """What is dealt, when it has changed since the last call."""
-        self._dealer.advance(now_s)
-        current = self._dealer.current
-        if (current.number if current is not None else 0) == self._told:
+    def assigned(self, now_s: float) -> AssignedPeers | None:
+        """What is assigned, when it has changed since the last call."""
+        self._assigner.advance(now_s)
+        current = self._assigner.current
+        if (current.number if current is not None else 0) == self._published:
             return None
         if current is None:
-            self._told = 0
-            return Dealt()
-        self._told = current.number
+            self._published = 0
+            return AssignedPeers()
+        self._published = current.number
         edges: dict[str, list[EdgeName]] = defaultdict(list)
         for pair in sorted(current.pairs):
             for near, far in (pair, pair[::-1]):
                 host, _, device = near.partition("/")
                 edges[host].append(EdgeName(device, *_parts(far)))
         packed = {host: msgspec.msgpack.encode(tuple(several)) for host, several in edges.items()}
-        return Dealt(current.number, current.period_s, current.until_s, packed)
+        return AssignedPeers(current.number, current.period_s, current.until_s, packed)
 
 
 def _parts(name: str) -> tuple[str, str]:

@@ -49,7 +49,7 @@ def kinds_of(
             kinds[number] = Kind.MACHINE
         elif able[number]:
             # Beside larger leaves it is one; where most groups are so small it may be either. One larger group
-            # among them may be several machines that have not been told apart.
+            # among them may be several machines that have not been distinguished.
             beside = children[parents[number]]
             small = sum(len(members[other]) for other in beside if able[other])
             either = 2 * small >= sum(len(members[other]) for other in beside)

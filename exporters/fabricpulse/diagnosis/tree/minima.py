@@ -1,4 +1,4 @@
-"""Minimum two-way delays of a fleet, from the one-way minima that each host tells. Pure: reports and moments come in.
+"""Minimum two-way delays of a fleet, from the one-way minima that each host reports. Pure: reports and moments come in.
 
 Both directions of a pair are added within one slot of time, so that the clocks of the two hosts have the same error in
 both, and it cancels. A slot in which a clock moved, as after a pause, may sum up to less than any packet took: the
@@ -31,15 +31,15 @@ _BLOCK = 1 << 14
 
 @dataclass(slots=True)
 class _Host:
-    """edges : in rows the NICs of each edge by number, its own and the far one, and the pair, -1 for none. told_s :
-    when it last told a delay.
+    """edges : in rows the NICs of each edge by number, its own and the far one, and the pair, -1 for none. delays_at_s
+    : when it last reported a delay.
     """
 
     edges: Nodes
     facts: HostFacts
-    heard_s: float
+    last_report_s: float
     refused: int = 0
-    told_s: float = -math.inf
+    delays_at_s: float = -math.inf
 
     @property
     def near(self) -> Nodes:
@@ -82,7 +82,7 @@ class TwoWayMinima:
         self._names = Names()
         self._facts_of: dict[HostFacts, HostFacts] = {}
         self._pairs = 0
-        # By pair: its NICs; what its ends, the NIC of the smaller number first, have told in each slot.
+        # By pair: its NICs; what its ends, the NIC of the smaller number first, have reported in each slot.
         self._ends = np.zeros((0, 2), np.int32)
         self._least = np.full((0, SLOTS, 2), _NONE, np.int32)
         self._samples = np.zeros((0, SLOTS, 2), np.uint16)
@@ -94,7 +94,7 @@ class TwoWayMinima:
         return self.keep_s / SLOTS
 
     def edges(self, host: str, edges: tuple[EdgeName, ...], facts: HostFacts | None, now_s: float) -> None:
-        """The edges of a host are these from now on. What was told of pairs that remain is kept."""
+        """The edges of a host are these from now on. What was reported of pairs that remain is kept."""
         before = self._hosts.get(host)
         mine = before.pairs() if before is not None else {}
         near, far, row = [], [], []
@@ -121,11 +121,11 @@ class TwoWayMinima:
             near.append(pair[0])
             far.append(pair[1])
             row.append(mine[pair])
-        told_s = before.told_s if before is not None else -math.inf
-        # Nearly all hosts say the same of themselves: one copy is kept.
+        delays_at_s = before.delays_at_s if before is not None else -math.inf
+        # Nearly all hosts report the same of themselves: one copy is kept.
         facts = self._facts_of.setdefault(facts or _NO_FACTS, facts or _NO_FACTS)
         columns = np.array([near, far, row], np.int32)
-        self._hosts[host] = _Host(columns, facts, now_s, refused, told_s)
+        self._hosts[host] = _Host(columns, facts, now_s, refused, delays_at_s)
 
     def _new_pair(self, ends: tuple[int, int]) -> int:
         """Its number, -1 if there is no room."""
@@ -137,37 +137,37 @@ class TwoWayMinima:
         self._pairs += 1
         return self._pairs - 1
 
-    def told(self, host: str, delays: NDArray[np.void], now_s: float) -> None:
+    def add_delays(self, host: str, delays: NDArray[np.void], now_s: float) -> None:
         """Records of DELAY_DTYPE of the edges of a host; of one whose edges are not known nothing is taken."""
         self._advance(now_s)
         known = self._hosts.get(host)
         if known is None:
             return
-        known.heard_s = now_s
+        known.last_report_s = now_s
         delays = delays[(delays["edge"] < len(known.row)) & (delays["samples"] > 0)]
         row = known.row[delays["edge"]]
         side = (known.near > known.far)[delays["edge"]].astype(np.int64)
         use = row >= 0
         if not use.any():
             return
-        known.told_s = now_s
+        known.delays_at_s = now_s
         at = row[use], self._newest % SLOTS, side[use]
         np.minimum.at(self._least, at, delays["least_ns"][use])
         sums = self._samples[at].astype(np.int64) + delays["samples"][use]
         self._samples[at] = np.minimum(sums, np.iinfo(np.uint16).max).astype(np.uint16)
 
-    def heard(self, host: str, now_s: float) -> None:
-        """A host is there, with nothing to tell."""
+    def seen(self, host: str, now_s: float) -> None:
+        """A host has reported, without delays."""
         if (known := self._hosts.get(host)) is not None:
-            known.heard_s = now_s
+            known.last_report_s = now_s
 
-    def knows(self, host: str) -> bool:
-        """Whether it has told of its edges lately."""
+    def has_edges_of(self, host: str) -> bool:
+        """Whether it has reported its edges lately."""
         return host in self._hosts
 
-    def heard_lately(self, now_s: float) -> set[str]:
+    def recent_hosts(self, now_s: float) -> set[str]:
         """Hosts that have reported within two slots."""
-        return {name for name, host in self._hosts.items() if now_s - host.heard_s <= 2 * self.slot_s}
+        return {name for name, host in self._hosts.items() if now_s - host.last_report_s <= 2 * self.slot_s}
 
     def delays(self, leaf_of: Mapping[str, str], now_s: float) -> tuple[list[NicFacts], Delays, Coverage]:
         """All NICs, the pairs of them that are known, and what is missing. leaf_of : declared, by host/device."""
@@ -175,7 +175,7 @@ class TwoWayMinima:
         self._forget(now_s)
         now_ns, slots, count = self._now()
         enough = (slots >= LEAST_SLOTS) & (count >= LEAST_SAMPLES)
-        heard = (self._least[: self._pairs] != _NONE).any(axis=1)
+        has_delay = (self._least[: self._pairs] != _NONE).any(axis=1)
         rows = np.flatnonzero(enough)
         number: dict[str, int] = {}
         for host, known in self._hosts.items():
@@ -188,13 +188,13 @@ class TwoWayMinima:
         ends = place[self._ends[rows]]
         nics = self._facts(number, leaf_of)
         found = Delays.from_arrays(ends[:, 0], ends[:, 1], now_ns[rows], count[rows], nics)
-        both = heard.all(axis=1)
+        both = has_delay.all(axis=1)
         coverage = Coverage(
             hosts=len(self._hosts),
-            silent=sum(now_s - host.told_s > self.keep_s for host in self._hosts.values()),
+            silent=sum(now_s - host.delays_at_s > self.keep_s for host in self._hosts.values()),
             pairs=self._pairs,
-            unheard=int(np.count_nonzero(~heard.any(axis=1))),
-            one_way=int(np.count_nonzero(heard.any(axis=1) & ~both)),
+            without_delays=int(np.count_nonzero(~has_delay.any(axis=1))),
+            one_way=int(np.count_nonzero(has_delay.any(axis=1) & ~both)),
             young=int(np.count_nonzero(both & ~enough)),
             known=len(found),
             refused=sum(host.refused for host in self._hosts.values()),
@@ -245,7 +245,7 @@ class TwoWayMinima:
 
     def _forget(self, now_s: float) -> None:
         """Hosts that are silent, and pairs and names that no host has any more."""
-        self._hosts = {n: h for n, h in self._hosts.items() if now_s - h.heard_s <= self.keep_s}
+        self._hosts = {n: h for n, h in self._hosts.items() if now_s - h.last_report_s <= self.keep_s}
         live = np.zeros(self._pairs, bool)
         for host in self._hosts.values():
             live[host.row[host.row >= 0]] = True

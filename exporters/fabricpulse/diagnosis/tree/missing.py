@@ -12,20 +12,20 @@ NOT_YET = "nothing has been computed yet: that takes a minute from the first rep
 
 
 def too_old(age_s: float, keep_s: float) -> str:
-    """Why a tree is told no more that was computed once. keep_s : how long a delay counts."""
+    """Why a tree that was computed is served no more. keep_s : how long a delay counts."""
     return (
         f"the last tree is of delays {age_s:.0f} s ago, and delays count for {keep_s:g} s: the coordinator's diagnosis "
         "process is stopped, or has no time"
     )
 
 
-def nothing_learned(told: str = NOT_YET) -> dict[str, Any]:
-    """As topology_document, where there is no tree. told : why."""
+def nothing_learned(reason: str = NOT_YET) -> dict[str, Any]:
+    """As topology_document, where there is no tree. reason : why."""
     lists: dict[str, Any] = {"nics": [], "groups": [], "miscabled": []}
     numbers = dict.fromkeys(
         ("hosts", "edges", "unseparated", "pairs", "temporary_pairs", "wanted_pairs", "sigma_ns", "placed"), 0
     )
-    return {**numbers, "missing": [told], **lists, "computed": None, "age_s": None}
+    return {**numbers, "missing": [reason], **lists, "computed": None, "age_s": None}
 
 
 def missing(coverage: Coverage, nics: int, slot_s: float) -> list[str]:
@@ -39,13 +39,13 @@ def missing(coverage: Coverage, nics: int, slot_s: float) -> list[str]:
         found.append(f"{nics} NICs have no tree; {LEAST_NICS} are needed")
     if c.silent:
         found.append(
-            f"{c.silent} of {c.hosts} hosts tell no one-way delays: they need a mesh exporter of this version, and "
+            f"{c.silent} of {c.hosts} hosts report no one-way delays: they need a mesh exporter of this version, and "
             "fleet time from a clocksync sidecar"
         )
-    if c.unheard:
-        found.append(f"of {c.unheard} of {c.pairs} edges no end tells a delay any more, or yet")
+    if c.without_delays:
+        found.append(f"of {c.without_delays} of {c.pairs} edges no end reports a delay any more, or yet")
     if c.one_way:
-        found.append(f"of {c.one_way} of {c.pairs} edges one end alone tells a delay; both are needed")
+        found.append(f"of {c.one_way} of {c.pairs} edges one end alone reports a delay; both are needed")
     if c.young:
         found.append(
             f"{c.young} of {c.pairs} edges have been measured for less than {LEAST_SLOTS * slot_s:g} s, with pauses, "

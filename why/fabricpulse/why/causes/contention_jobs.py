@@ -10,7 +10,7 @@ sends much beside this job which it did not send in the baseline: storage, or a 
 from collections.abc import Iterator
 
 from fabricpulse.why.analysis import Analysis, nic_subject
-from fabricpulse.why.causes.contention_self import OLD_QUEUES, contenders, strangers
+from fabricpulse.why.causes.contention_self import OLD_QUEUES, competing_nics, contenders
 from fabricpulse.why.finding import Evidence, Finding, as_hint, finding, grows
 
 TITLE = "contention with another job"
@@ -24,7 +24,7 @@ def find(a: Analysis) -> Iterator[Finding]:
     """One finding for the job, with the other jobs' names."""
     queued, others = a.queues_between, contenders(a)
     if queued and not others:
-        yield from _strangers(a)
+        yield from _competing(a)
     if not queued or not others:
         return
     worst = max(queued, key=a.score)
@@ -52,8 +52,8 @@ def find(a: Analysis) -> Iterator[Finding]:
     yield as_hint(found, OLD_QUEUES) if a.queues_are_old else found
 
 
-def _strangers(a: Analysis) -> Iterator[Finding]:
-    found = strangers(a)
+def _competing(a: Analysis) -> Iterator[Finding]:
+    found = competing_nics(a)
     if not found:
         return
     nic, rate = max(found.items(), key=lambda item: item[1])

@@ -35,7 +35,7 @@ def contenders(a: Analysis) -> dict[str, tuple[Flow, ...]]:
     }
 
 
-def strangers(a: Analysis) -> dict[NicId, float]:
+def competing_nics(a: Analysis) -> dict[NicId, float]:
     """NICs that queued flows leave by and that send much more, beside this job, than in the baseline: bytes per second
     of that. Storage, or a job that is not measured."""
     found = {}
@@ -55,7 +55,7 @@ def strangers(a: Analysis) -> dict[NicId, float]:
 def find(a: Analysis) -> Iterator[Finding]:
     """One finding for the job."""
     queued = a.queues_between
-    if not queued or contenders(a) or strangers(a):
+    if not queued or contenders(a) or competing_nics(a):
         return
     worst = max(queued, key=a.score)
     # With whom is not known where nobody records the flows of other jobs: then this is half of the answer.

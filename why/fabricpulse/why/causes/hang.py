@@ -32,7 +32,7 @@ def find(a: Analysis) -> Iterator[Finding]:
         0.85,
         "rank_operations",
     )
-    reported = [Evidence(told, 0.3) for told in a.facts.rank_errors[:1]]
+    reported = [Evidence(error, 0.3) for error in a.facts.rank_errors[:1]]
     heads = heads_of(a)
     if a.facts.mismatches:
         evidence = [still, Evidence(f"ranks are in different collectives: {a.facts.mismatches[0]}", 0.9)]
@@ -41,17 +41,19 @@ def find(a: Analysis) -> Iterator[Finding]:
     if not heads:
         yield finding("hang", "head of the chain unknown", [still], [("job",)], "qp")
         return
-    heard = {p.host for p in a.facts.processes}
+    reporting = {p.host for p in a.facts.processes}
     for head in heads:
-        told = Evidence(head.reason, 0.8 if head.network is not None else 0.5, "waiting")
-        unheard = [h for h in (head.host, head.peer_host) if heard and h in a.hosts and h not in heard]
-        if unheard and head.network is False:
-            waited = f"ranks wait for {head.where}; for whom it waits is not known: nothing is heard of its processes"
-            told = Evidence(waited, 0.5, "waiting")
-        evidence = [still, *reported, told]
-        if unheard and head.network:
+        waiting = Evidence(head.reason, 0.8 if head.network is not None else 0.5, "waiting")
+        silent = [h for h in (head.host, head.peer_host) if reporting and h in a.hosts and h not in reporting]
+        if silent and head.network is False:
+            waited = (
+                f"ranks wait for {head.where}; for whom it waits is not known: its processes report nothing"
+            )
+            waiting = Evidence(waited, 0.5, "waiting")
+        evidence = [still, *reported, waiting]
+        if silent and head.network:
             silence = (
-                f"nothing is heard of the job on {unheard[0]}: its host, process or exporter may be down"
+                f"nothing is received of the job on {silent[0]}: its host, process or exporter may be down"
             )
             evidence.append(Evidence(silence, 0.0, "heartbeat"))
         # The host that is named; a NIC of another one does not explain it.

@@ -90,5 +90,5 @@ def _missing(a: Analysis) -> Iterator[Finding]:
         place = f"rank {m.rank} on {m.host} (process {m.pid}) of communicator {m.communicator}"
         said = "NCCL's RAS holds it for dead" if m.dead else "it did not answer NCCL's RAS in time"
         evidence = [Evidence(f"{place}: {said}", 0.9 if m.dead else 0.6)]
-        evidence += [Evidence(f"{told}", 0.3) for told in a.facts.rank_errors[:1]]
+        evidence += [Evidence(f"{error}", 0.3) for error in a.facts.rank_errors[:1]]
         yield finding("rank_dead", f"rank {m.rank} on {m.host}", evidence, [("host", m.host), ("job",)])

@@ -29,7 +29,7 @@ _MOST_NUMBER = 1 << 62
 _SUFFIXES = {".log", ".json", ".jsonl"}
 # Records of one function and size that each rank must have for their durations to be compared.
 _LEAST_RECORDS = 5
-_MOST_TOLD = 3
+_MOST_NAMED = 3
 
 
 class _Header(msgspec.Struct):
@@ -235,17 +235,18 @@ def _limits(log: Log, ranks: tuple[Rank, ...]) -> tuple[str, ...]:
     lines = ["NCCL's Inspector tells of collectives that have ended: a hang is not seen in its files"]
     partly = [f"{seen[c]} of {size[c]} ranks of {c}" for c in sorted(seen) if seen[c] < size[c]]
     if partly:
-        more = f", … ({len(partly)} communicators in all)" if len(partly) > _MOST_TOLD else ""
-        lines.append(f"Inspector's files are of {', '.join(partly[:_MOST_TOLD])}{more}")
+        more = f", … ({len(partly)} communicators in all)" if len(partly) > _MOST_NAMED else ""
+        lines.append(f"Inspector's files are of {', '.join(partly[:_MOST_NAMED])}{more}")
     silent = {r.communicator for r in ranks} - {r.communicator for r in ranks if r.duration_s is not None}
     if silent:
         lines.append(
-            f"of {len(silent)} communicators no collective is told {_LEAST_RECORDS} times by each rank: late ranks of "
+            f"of {len(silent)} communicators no collective is recorded {_LEAST_RECORDS} times by each rank: "
+            "late ranks of "
             "them are not found"
         )
     if log.foreign:
-        more = f" … ({len(log.foreign)} in all)" if len(log.foreign) > _MOST_TOLD else ""
-        lines.append(f"passed over: {'; '.join(log.foreign[:_MOST_TOLD])}{more}")
+        more = f" … ({len(log.foreign)} in all)" if len(log.foreign) > _MOST_NAMED else ""
+        lines.append(f"passed over: {'; '.join(log.foreign[:_MOST_NAMED])}{more}")
     if log.torn:
         lines.append(f"{log.torn} lines of Inspector's files are cut off or no records")
     return tuple(lines)

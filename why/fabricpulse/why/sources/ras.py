@@ -152,20 +152,22 @@ async def ask(address: str, between_s: float, timeout_s: float) -> RasFacts:
     return facts_of(first, await _snapshot(address, timeout_s))
 
 
-def add(facts: Facts, told: RasFacts) -> Facts:
-    """What RAS says beside what is known; ranks whose progress an exporter or a dump tells are not told again. Pure."""
-    says_nothing = not facts.ranks and not told.missing and not any(r.in_progress for r in told.ranks)
+def add(facts: Facts, reported: RasFacts) -> Facts:
+    """What RAS says beside what is known; ranks whose progress an exporter or a dump tells are not reported again.
+    Pure.
+    """
+    says_nothing = not facts.ranks and not reported.missing and not any(r.in_progress for r in reported.ranks)
     silence = (
         "NCCL's RAS knows what ranks have launched, not what has ended: with all of them in the same collective it "
         "cannot tell a hang from a job that computes",
     )
     return replace(
         facts,
-        window_s=facts.window_s if facts.ranks else told.between_s,
-        ranks=facts.ranks or told.ranks,
-        mismatches=(*facts.mismatches, *told.mismatches),
-        missing=told.missing,
-        rank_errors=told.errors,
+        window_s=facts.window_s if facts.ranks else reported.between_s,
+        ranks=facts.ranks or reported.ranks,
+        mismatches=(*facts.mismatches, *reported.mismatches),
+        missing=reported.missing,
+        rank_errors=reported.errors,
         limits=(*facts.limits, *(silence if says_nothing else ())),
     )
 
@@ -222,11 +224,11 @@ def _mismatch(communicator: _Communicator) -> Iterable[str]:
     for r in communicator.ranks:
         kinds[_launched(r.collective_counts)].append(r.rank)
     if len(kinds) > 1:
-        told = "; ".join(
+        counts_text = "; ".join(
             f"ranks {', '.join(map(str, who[:4]))}: {', '.join(f'{count} {name}' for name, count in kind)}"
             for kind, who in sorted(kinds.items())[:3]
         )
-        yield f"communicator {communicator.hash} has launched different collectives ({told})"
+        yield f"communicator {communicator.hash} has launched different collectives ({counts_text})"
 
 
 def _launched(counts: Mapping[str, int]) -> tuple[tuple[str, int], ...]:

@@ -49,7 +49,7 @@ async def read_timelines(
         nonlocal received
         async with places:
             if received > MOST_BYTES:
-                silent[host] = f"not asked: the others have told {MOST_BYTES >> 20} MB"
+                silent[host] = f"not asked: the others have sent {MOST_BYTES >> 20} MB"
                 return
             try:
                 query = urlencode({"workload": exporters.workload, "seconds": exporters.seconds})
@@ -71,9 +71,9 @@ async def read_timelines(
         named = sorted(set(hosts))
         silent |= {host: "no host name" for host in named if not _HOST_NAME.fullmatch(host)}
         await asyncio.gather(*(ask(client, host) for host in named if _HOST_NAME.fullmatch(host)))
-    trouble = [f"{host} ({reason})" for host, reason in sorted(silent.items())]
-    told = [f"cut at the newest entries: {t.host}" for t in found if t.cut]
-    if trouble:
-        more = f", … ({len(trouble)} in all)" if len(trouble) > _MOST_SHOWN else ""
-        told.append(f"no timeline of {', '.join(trouble[:_MOST_SHOWN])}{more}")
-    return sorted(found, key=lambda t: t.host), tuple(told)
+    problems = [f"{host} ({reason})" for host, reason in sorted(silent.items())]
+    notes = [f"cut at the newest entries: {t.host}" for t in found if t.cut]
+    if problems:
+        more = f", … ({len(problems)} in all)" if len(problems) > _MOST_SHOWN else ""
+        notes.append(f"no timeline of {', '.join(problems[:_MOST_SHOWN])}{more}")
+    return sorted(found, key=lambda t: t.host), tuple(notes)

@@ -1,6 +1,6 @@
 """Whether a fault has ended that some flows still seem to suffer from. Pure.
 
-What a fault has lost stays in the windows of evidence for a while after it was mended. When another fault begins that
+What a fault has lost stays in the windows of evidence for a while after it has ended. When another fault begins that
 some of its flows cross, the old one would explain their losses, too.
 """
 

@@ -1,7 +1,7 @@
 """Rounds of temporary peers: which pairs are measured now, for how long, and what came of it. Pure.
 
-A round is dealt at once and ends by itself. Both ends of a pair tell the least delays of each period, as they do of
-their standing edges, a few times within a round.
+A round is assigned at once and ends by itself. Both ends of a pair report the least delays of each period, as they do
+of their standing edges, a few times within a round.
 """
 
 import math
@@ -42,7 +42,7 @@ class Round:
     period_s: float
 
 
-class Dealer:
+class Assigner:
     """slot_s : that of the standing minima; a period of a round is a quarter of it, two seconds at least."""
 
     def __init__(self, slot_s: float) -> None:
@@ -51,7 +51,7 @@ class Dealer:
         self.number = 0
         self._minima = self._fresh()
         self._ended: Round | None = None
-        self._silent: dict[Pair, tuple[int, float]] = {}
+        self._unanswered: dict[Pair, tuple[int, float]] = {}
         self._pause_s = 0.0
         self._next_s = -math.inf
 
@@ -63,28 +63,30 @@ class Dealer:
         return self.current is None and now_s >= self._next_s
 
     def begin(self, pairs: Iterable[Pair], now_s: float) -> None:
-        """Deals these, if there are any and no round is under way. What the last one has measured is gone."""
-        dealt = frozenset(pairs)
-        if self.current is not None or not dealt:
+        """Assigns these, if there are any and no round is under way. What the last one has measured is dropped."""
+        assigned = frozenset(pairs)
+        if self.current is not None or not assigned:
             return
         self.number += 1
         self.current = Round(
-            self.number, dealt, now_s, now_s + _START_S + (_PERIODS + 0.5) * self.period_s, self.period_s
+            self.number, assigned, now_s, now_s + _START_S + (_PERIODS + 0.5) * self.period_s, self.period_s
         )
         self._minima, self._ended = self._fresh(), None
 
-    def told(self, host: str, edges: Sequence[EdgeName], delays: NDArray[np.void], now_s: float) -> None:
-        """Delays of messages.DELAY_DTYPE of edges of a host. Of pairs that are not dealt nothing is taken."""
+    def add_delays(
+        self, host: str, edges: Sequence[EdgeName], delays: NDArray[np.void], now_s: float
+    ) -> None:
+        """Delays of messages.DELAY_DTYPE of edges of a host. Of pairs that are not assigned nothing is taken."""
         if self.current is None:
             return
-        dealt = tuple(
+        assigned = tuple(
             edge
             for edge in edges
             if pair_of(f"{host}/{edge.device}", f"{edge.peer}/{edge.peer_device}") in self.current.pairs
         )
-        if len(dealt) == len(edges) and dealt:
-            self._minima.edges(host, dealt, None, now_s)
-            self._minima.told(host, delays, now_s)
+        if len(assigned) == len(edges) and assigned:
+            self._minima.edges(host, assigned, None, now_s)
+            self._minima.add_delays(host, delays, now_s)
 
     def advance(self, now_s: float) -> bool:
         """Ends a round whose time is over. Returns whether it has."""
@@ -116,9 +118,9 @@ class Dealer:
         self._ended = None
         for pair in ended.pairs:
             if pair in answered:
-                self._silent.pop(pair, None)
+                self._unanswered.pop(pair, None)
             else:
-                self._silent[pair] = (self._silent.get(pair, (0, 0.0))[0] + 1, now_s)
+                self._unanswered[pair] = (self._unanswered.get(pair, (0, 0.0))[0] + 1, now_s)
         if answered:
             self._pause_s = 0.0
         else:
@@ -127,8 +129,10 @@ class Dealer:
 
     def given_up(self, now_s: float) -> set[Pair]:
         """Pairs that have not answered twice, lately."""
-        self._silent = {pair: seen for pair, seen in self._silent.items() if now_s - seen[1] <= _LEAVE_S}
-        return {pair for pair, (times, _) in self._silent.items() if times > 1}
+        self._unanswered = {
+            pair: seen for pair, seen in self._unanswered.items() if now_s - seen[1] <= _LEAVE_S
+        }
+        return {pair for pair, (times, _) in self._unanswered.items() if times > 1}
 
 
 def pair_of(a: str, b: str) -> Pair:
