@@ -92,6 +92,14 @@ class FleetEvidence:
         """Hosts whose evidence counts."""
         return len(self._live)
 
+    def abandon(self) -> None:
+        """For a fork that needs none of it: gives its large arrays back, or it would keep what its parent replaces.
+        Nothing else may be called afterwards. Small objects stay: to free them is to copy the pages that they are on.
+        """
+        if self._layout is not None:
+            self._layout.table.abandon()
+        self._log = LossLog(WINDOWS_S[-1])
+
     def report(self, report: EvidenceReport, now_s: float) -> bool:
         """Takes one in. Returns whether the host has to send its edges. Raises ValueError for nonsense."""
         host = self._hosts.get(report.host)

@@ -1,7 +1,7 @@
 """Every flow of the fleet, and the components that it crosses. A flow is one source port of a directed pair of NICs."""
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +50,12 @@ class FlowTable:
 
     def __len__(self) -> int:
         return int(self.first[-1])
+
+    def abandon(self) -> None:
+        """Drops all columns, of a table that nobody uses any more."""
+        for column in fields(self):
+            if isinstance(array := getattr(self, column.name), np.ndarray):
+                object.__setattr__(self, column.name, np.zeros(0, array.dtype))
 
     def edge_of(self, flows: Flows | Nodes) -> Flows:
         """The number of each flow's edge."""

@@ -11,6 +11,7 @@ import os
 import select
 import signal
 import time
+from collections.abc import Callable
 
 import msgspec
 
@@ -30,10 +31,12 @@ _NICE = 10
 
 
 class TreeSurvey:
-    """Of one single-threaded process. learner : what is known."""
+    """Of one single-threaded process. learner : what is known. abandon : called in a fork, where it gives back what
+    only the parent uses.
+    """
 
-    def __init__(self, learner: TreeLearner) -> None:
-        self._learner = learner
+    def __init__(self, learner: TreeLearner, abandon: Callable[[], None] = lambda: None) -> None:
+        self._learner, self._abandon = learner, abandon
         self._slot_s, self._keep_s = learner.minima.slot_s, learner.minima.keep_s
         self._child = self._pipe = -1
         self._data = bytearray()
@@ -87,6 +90,7 @@ class TreeSurvey:
             os.nice(_NICE)
             # A collection would write to every object of the parent's, and so copy all of them.
             gc.freeze()
+            self._abandon()
             _, document, findings = self._learner.compute(now_s)
             document["computed"] = rfc3339(time.time_ns(), 0)
             view = memoryview(msgspec.msgpack.encode(surveyed(document, now_s, findings)))

@@ -45,7 +45,8 @@ def serve(source: int, sink: int) -> None:
                     declared = msgspec.msgpack.decode(body, type=Declared)
                     evidence = FleetEvidence(declared.leaf_of, declared.switch_of)
                     survey = TreeSurvey(
-                        TreeLearner(declared.keep_s, declared.leaf_of, declared.share_machines)
+                        TreeLearner(declared.keep_s, declared.leaf_of, declared.share_machines),
+                        evidence.abandon,
                     )
                     continue
                 message = decoder.decode(body)

@@ -2,10 +2,13 @@
 
 import tracemalloc
 
+import msgspec
+import numpy as np
 import pytest
 from tests.unit.diagnosis.test_fleet_evidence import EDGES, HOSTS, LEAF, PORTS, play
 
 from fabricpulse.diagnosis import fleet_evidence, layout
+from fabricpulse.diagnosis.delay_records import unpack_delays
 from fabricpulse.diagnosis.fleet_evidence import FleetEvidence
 from fabricpulse.diagnosis.messages import (
     PROTOCOL,
@@ -13,8 +16,14 @@ from fabricpulse.diagnosis.messages import (
     EvidenceReport,
     FlowEvidence,
     FlowPath,
+    HostFacts,
+    LeastDelay,
+    pack_delays,
     pack_flows,
 )
+from fabricpulse.diagnosis.tree.coverage import LEAST_SLOTS
+from fabricpulse.diagnosis.tree.learner import TreeLearner
+from fabricpulse.diagnosis.tree.minima import SLOTS, TwoWayMinima
 
 STEPS = (1, -1, 7, -7, 31, -31, 101, -101, 131, -131)
 HOPS = 5
@@ -62,6 +71,17 @@ def test_a_path_takes_few_bytes() -> None:
     assert evidence.paths == evidence.flows == 80 * hosts
     assert told <= (2 * HOPS + 24) * evidence.paths
     assert whole <= (4 * HOPS + 30) * evidence.paths
+
+
+def test_a_fork_gives_large_columns_back() -> None:
+    """What is on their pages would be its own as soon as its parent replaces them."""
+    evidence = FleetEvidence(LEAF)
+    play(evidence, lossy, 5)
+    assert evidence._layout is not None
+    evidence.abandon()
+    columns = vars(evidence._layout.table).values()
+    assert all(column.size == 0 for column in columns if isinstance(column, np.ndarray))
+    assert len(evidence._log) == 0
 
 
 def lossy(far: str, near: str, _: int) -> float:
@@ -134,3 +154,47 @@ def test_slow_flows_are_those_of_the_table() -> None:
             evidence.report(slow, float(second))
         found = evidence.suspects(second + 0.5)
     assert [(s.what, s.kind, s.component) for s in found] == [("delay", "nic_tx", "h3/r1")]
+
+
+@pytest.mark.thorough
+def test_a_tree_takes_few_bytes() -> None:
+    """What the fork that computes it adds at its peak, a NIC: each of its pages is the fork's own."""
+    hosts, learner = 1200, TreeLearner(100.0, {}, share_machines=False)
+    facts = HostFacts((("eth1", "rail1"),), False)
+    for slot in range(LEAST_SLOTS + 1):
+        for host in range(hosts):
+            whole = msgspec.structs.replace(report(host, hosts), paths=(), facts=facts)
+            leaf = host // 16
+            delays = pack_delays(
+                LeastDelay(edge, 3000, 2000 if (host + step) % hosts // 16 == leaf else 5000)
+                for edge, step in enumerate(STEPS)
+            )
+            edges = whole.edges if slot == 0 else None
+            learner.report(msgspec.structs.replace(whole, edges=edges, delays=delays), 10.0 * slot)
+    now_s = 10.0 * (LEAST_SLOTS + 1)
+    learner.compute(now_s)  # what is loaded once
+    tracemalloc.start()
+    try:
+        tree, document, _ = learner.compute(now_s)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (len(tree.nics), len(tree.delays)) == (hosts, hosts * len(STEPS) // 2)
+    assert document["hosts"] == hosts
+    assert peak <= 2600 * hosts
+
+
+def test_a_report_of_delays_writes_to_one_slot() -> None:
+    """A page that its parent writes to is no longer shared with the fork that computes the tree."""
+    minima = TwoWayMinima(100.0)
+    for host, peer in (("a", "b"), ("b", "a")):
+        minima.edges(host, (EdgeName("eth1", peer, "eth1"),), None, 0.0)
+    before: dict[int, np.ndarray] = {}
+    for now_s in (1.0, 11.0, 21.0):
+        minima.add_delays("a", unpack_delays(pack_delays([LeastDelay(0, 3000, 5000)]), 1), now_s)
+        after = {
+            n: page.copy()
+            for n, page in enumerate(np.split(np.frombuffer(minima._least.tobytes(), np.int32), SLOTS))
+        }
+        assert before == {} or sum((before[n] != after[n]).any() for n in after) == 1
+        before = after

@@ -93,7 +93,8 @@ class Learner(TreeLearner):
         return super().compute(now_s)
 
 learner = Learner(10.0, {})
-made = survey.TreeSurvey(learner)
+alive, abandoned = os.pipe(), []
+made = survey.TreeSurvey(learner, lambda: (abandoned.append(1), os.write(alive[1], b".")))
 now, told = 0.0, []
 made.advance(now)
 for fault in ("raises", "dies", "", ""):
@@ -106,6 +107,8 @@ for fault in ("raises", "dies", "", ""):
     told.append(made.advance(now))
 assert told[:2] == [None, None], told
 assert [json.loads(one.document)["hosts"] for one in told[2:]] == [0, 0], told
+# Each fork gives back what its parent alone uses; the parent goes on with it.
+assert (os.read(alive[0], 99), abandoned) == (b"....", [])
 print("done")
 """
 

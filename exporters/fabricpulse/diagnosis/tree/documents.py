@@ -39,17 +39,23 @@ def document_of(tree: FabricTree) -> dict[str, Any]:
     confidence = tree.confidence()
     columns = {kind: tree.of_kind(kind).tolist() for kind in (Kind.POD, Kind.LEAF, Kind.MACHINE)}
     nics = []
+    texts = [nic.name for nic in tree.nics]
     for number, nic in enumerate(tree.nics):
         place = {kind.value: names[of[number]] if of[number] >= 0 else None for kind, of in columns.items()}
         nics.append(
-            {"nic": nic.name, "rail": nic.rail, **place, "confidence": round(float(confidence[number]), 4)}
+            {
+                "nic": texts[number],
+                "rail": nic.rail,
+                **place,
+                "confidence": round(float(confidence[number]), 4),
+            }
         )
     groups = [
         {
             "name": names[number],
             "kind": group.kind.value,
             "above": names[group.parent] if group.parent >= 0 else None,
-            "nics": [tree.nics[nic].name for nic in group.nics],
+            "nics": [texts[nic] for nic in group.nics],
         }
         for number, group in enumerate(tree.groups)
         if number > 0 and group.nics

@@ -159,8 +159,18 @@ def tree_of(nics: Sequence[NicFacts], delays: Delays, terms: Floats | None = Non
     starts = [first_terms(pairs, delays.two_way_ns, side) for side in FAR_SIDES]
     if terms is not None and np.isfinite(terms).any():
         starts.append(np.where(np.isfinite(terms), terms, np.nanmedian(terms)))
-    found = [_Search(tuple(nics), delays, pairs, start).run() for start in starts]
-    return min(found, key=_cost)
+
+    def search(start: Floats) -> FabricTree:
+        return _Search(tuple(nics), delays, pairs, start).run()
+
+    # One after the other: of a large fleet each tree is megabytes.
+    best = search(starts[0])
+    least = _cost(best)
+    for start in starts[1:]:
+        found = search(start)
+        if (cost := _cost(found)) < least:
+            best, least = found, cost
+    return best
 
 
 def _cost(tree: FabricTree) -> float:

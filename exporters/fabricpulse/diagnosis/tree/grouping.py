@@ -18,6 +18,8 @@ from fabricpulse.diagnosis.tree.measured import Floats, Ints
 ENOUGH = 6.0
 _PASSES = 4
 _TIE = 0.01
+# Pairs whose common neighbours are counted at once: bounds memory.
+_AT_ONCE = 1 << 14
 
 
 def grouped(n: int, a: Ints, b: Ints, score: Floats) -> Ints:
@@ -40,12 +42,13 @@ def grouped(n: int, a: Ints, b: Ints, score: Floats) -> Ints:
 
 def _in_common(n: int, a: Ints, b: Ints, score: Floats) -> Floats:
     """Of each pair that speaks for being together the number of NICs that are near to both, 0 of the others."""
-    near = score > 0
+    near = np.flatnonzero(score > 0)
     ends = np.concatenate([a[near], b[near]]), np.concatenate([b[near], a[near]])
-    graph = csr_array((np.ones(len(ends[0])), ends), shape=(n, n))
-    shared = (graph @ graph).multiply(graph).tocsr()
+    graph = csr_array((np.ones(len(ends[0]), np.int32), ends), shape=(n, n))
     count = np.zeros(len(a))
-    count[near] = np.asarray(shared[a[near], b[near]]).ravel()
+    for start in range(0, len(near), _AT_ONCE):
+        rows = near[start : start + _AT_ONCE]
+        count[rows] = graph[a[rows]].multiply(graph[b[rows]]).sum(axis=1)
     return count
 
 
@@ -61,14 +64,19 @@ def _denied(groups: Ints, a: Ints, b: Ints, score: Floats) -> NDArray[np.bool_]:
 
 def joined(n: int, a: Ints, b: Ints, score: Floats) -> Ints:
     """The group of each of n NICs, by number of one of its NICs. score : of each pair, nats for being together."""
-    use = (score != 0) & _connected(n, a, b, score)
+    use = np.flatnonzero((score != 0) & _connected(n, a, b, score))
     between: list[dict[int, float]] = [{} for _ in range(n)]
-    for x, y, nats in zip(a[use].tolist(), b[use].tolist(), score[use].tolist(), strict=True):
-        between[x][y] = between[x].get(y, 0.0) + nats
-        between[y][x] = between[y].get(x, 0.0) + nats
-    heap = [(-nats, x, y) for x in range(n) for y, nats in between[x].items() if x < y and nats >= ENOUGH]
-    heapq.heapify(heap)
     parent = list(range(n))
+    numbers = (
+        parent.copy()
+    )  # the same objects: another one as the key of each pair would be most of the memory
+    for start in range(0, len(use), _AT_ONCE):
+        rows = use[start : start + _AT_ONCE]
+        for one, other, nats in zip(a[rows].tolist(), b[rows].tolist(), score[rows].tolist(), strict=True):
+            x, y = numbers[one], numbers[other]
+            between[x][y] = between[y][x] = between[x].get(y, 0.0) + nats
+    heap = [(-nats, x, y) for x in numbers for y, nats in between[x].items() if x < y and nats >= ENOUGH]
+    heapq.heapify(heap)
     while heap:
         negative, x, y = heapq.heappop(heap)
         if parent[x] != x or parent[y] != y or between[x].get(y) != -negative:

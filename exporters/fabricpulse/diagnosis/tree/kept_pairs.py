@@ -6,7 +6,7 @@ elsewhere since, and when the standing pairs of one have become longer or shorte
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -31,6 +31,25 @@ def levels_of(nics: Sequence[NicFacts], standing: Delays) -> Floats:
     middle = np.cumsum(count) - count + (np.maximum(count, 1) - 1) // 2
     found[has] = value[order][middle[has]]
     return found
+
+
+class Levels(Mapping[str, float]):
+    """By NIC the level of those that have one. place : number by NIC. levels : by number, NaN for none."""
+
+    def __init__(self, place: Mapping[str, int], levels: Floats) -> None:
+        self._place, self._levels = place, levels
+
+    def __getitem__(self, nic: str) -> float:
+        level = float(self._levels[self._place[nic]])
+        if math.isnan(level):
+            raise KeyError(nic)
+        return level
+
+    def __iter__(self) -> Iterator[str]:
+        return (nic for nic in self._place if nic in self)
+
+    def __len__(self) -> int:
+        return int(np.isfinite(self._levels).sum())
 
 
 class KeptPairs:
@@ -117,6 +136,8 @@ def together(nics: Sequence[NicFacts], standing: Delays, kept: Iterable[KeptPair
         for pair in kept
         if pair.a in number and pair.b in number
     ]
+    if not rows:
+        return standing
     more = Delays.of(rows, nics)
     return Delays.from_arrays(
         np.concatenate([standing.a, more.a]),

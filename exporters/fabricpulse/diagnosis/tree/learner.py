@@ -16,7 +16,7 @@ from fabricpulse.diagnosis.findings import AssignedPeers, Findings, KeptPair
 from fabricpulse.diagnosis.messages import MOST_EDGES, MOST_TEMPORARY, EdgeName, EvidenceReport
 from fabricpulse.diagnosis.tree.assignment import MOST_PEERS, MOST_ROUND, Assigner, pair_of
 from fabricpulse.diagnosis.tree.fabric_tree import FabricTree, tree_of
-from fabricpulse.diagnosis.tree.kept_pairs import LONGEST_S, KeptPairs, levels_of, together
+from fabricpulse.diagnosis.tree.kept_pairs import LONGEST_S, KeptPairs, Levels, levels_of, together
 from fabricpulse.diagnosis.tree.learned import topology_document
 from fabricpulse.diagnosis.tree.minima import TwoWayMinima
 from fabricpulse.diagnosis.tree.temporary_peers import temporary_peers
@@ -59,9 +59,8 @@ class TreeLearner:
     def compute(self, now_s: float) -> tuple[FabricTree, dict[str, Any], Findings]:
         """The tree, the part of it that is certain enough to publish, and the findings that `learned` takes."""
         nics, standing, coverage = self.minima.delays(self._leaf_of, now_s)
-        names = [nic.name for nic in nics]
-        levels = levels_of(nics, standing).tolist()
-        level_of = {name: ns for name, ns in zip(names, levels, strict=True) if not math.isnan(ns)}
+        place = {nic.name: at for at, nic in enumerate(nics)}
+        level_of = Levels(place, levels_of(nics, standing))
         ended, measured = self._assigner.measured()
         gained = (
             tuple(
@@ -74,43 +73,42 @@ class TreeLearner:
         )
         gained = tuple(self._kept.merged(gained, level_of, now_s))
         good, removed = self._kept.settled(level_of, now_s, gained)
-        terms = np.array([self._terms.get(name, math.nan) for name in names])
+        terms = np.array([self._terms.get(name, math.nan) for name in place])
         tree = tree_of(nics, together(nics, standing, good), terms)
         wanted: list[tuple[str, str]] = []
         if self._assigner.wants(now_s) or ended is not None:
-            wanted = self._wanted(tree, names, good, level_of, now_s)
+            wanted = self._wanted(tree, place, good, level_of, now_s)
         document = topology_document(
             tree, coverage, self.minima.slot_s, len(standing), len(good), len(wanted)
         )
         number = ended.number if ended is not None else 0
         # Also of a tree that is not used: it is one start of several.
-        kept = dict(zip(names, tree.terms_ns.tolist(), strict=True))
+        kept = dict(zip(place, tree.terms_ns.tolist(), strict=True))
         return tree, document, Findings(number, gained, tuple(removed), tuple(wanted), kept)
 
     def _wanted(
         self,
         tree: FabricTree,
-        names: list[str],
+        place: Mapping[str, int],
         good: list[KeptPair],
         level_of: Mapping[str, float],
         now_s: float,
     ) -> list[tuple[str, str]]:
         lately = self.minima.recent_hosts(now_s)
         # What is measured of a NIC without standing pairs would not be used.
-        stands = set(level_of)
         room = [
-            self._capacity.get(nic.host, 0) if nic.host in lately and nic.name in stands else 0
-            for nic in tree.nics
+            self._capacity.get(nic.host, 0) if nic.host in lately and name in level_of else 0
+            for name, nic in zip(place, tree.nics, strict=True)
         ]
-        number = {name: at for at, name in enumerate(names)}
         silent = {
-            (min(number[a], number[b]), max(number[a], number[b]))
+            (min(place[a], place[b]), max(place[a], place[b]))
             for a, b in self._assigner.given_up(now_s)
-            if a in number and b in number
+            if a in place and b in place
         }
         chosen = temporary_peers(tree, room, self._assigner.number, silent)
         if chosen:
-            return [pair_of(names[a], names[b]) for a, b in chosen[:MOST_ROUND]]
+            names = tree.nics
+            return [pair_of(names[a].name, names[b].name) for a, b in chosen[:MOST_ROUND]]
         # The tree stands: what it stands on is measured anew before it is too old.
         old = sorted(pair.at_s for pair in good)
         due = old[0] + LONGEST_S / 2 if old else now_s
@@ -118,7 +116,7 @@ class TreeLearner:
             return []
         found: list[tuple[str, str]] = []
         for pair in sorted(good, key=lambda one: one.at_s):
-            a, b = number[pair.a], number[pair.b]
+            a, b = place[pair.a], place[pair.b]
             if pair.at_s > now_s - LONGEST_S / 2 or len(found) >= MOST_ROUND:
                 break
             if room[a] > 0 and room[b] > 0:

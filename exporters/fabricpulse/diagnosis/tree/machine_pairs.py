@@ -20,9 +20,8 @@ def with_machine_pairs(tree: FabricTree, group_of: Ints) -> Ints:
     places that two pairs tell, or more; both NICs must have their leaf by that.
     """
     ns = tree.without_terms()
-    pair_of = {
-        pair: row for row, pair in enumerate(zip(tree.delays.a.tolist(), tree.delays.b.tolist(), strict=True))
-    }
+    key = tree.delays.a * len(tree.nics) + tree.delays.b
+    order = np.argsort(key)
     nearer: list[float] = []
     single: list[tuple[int, tuple[int, ...], float]] = []
     for number, group in enumerate(tree.groups):
@@ -32,9 +31,12 @@ def with_machine_pairs(tree: FabricTree, group_of: Ints) -> Ints:
         nics = tuple(sorted(group.nics))
         if any(group_of[nic] == number for nic in nics):
             nearer.append(group.offset_ns - leaf)
-        elif len(nics) == 2 and nics in pair_of and all(group_of[nic] == group.parent for nic in nics):
-            single.append((number, nics, float(ns[pair_of[nics]]) - leaf))
-            nearer.append(single[-1][2])
+        elif len(nics) == 2 and all(group_of[nic] == group.parent for nic in nics):
+            wanted = nics[0] * len(tree.nics) + nics[1]
+            at = int(np.searchsorted(key, wanted, sorter=order))
+            if at < len(key) and key[order[at]] == wanted:
+                single.append((number, nics, float(ns[order[at]]) - leaf))
+                nearer.append(single[-1][2])
     if not single:
         return group_of
     usual = float(np.median(nearer))

@@ -82,11 +82,13 @@ class TwoWayMinima:
         self._names = Names()
         self._facts_of: dict[HostFacts, HostFacts] = {}
         self._pairs = 0
-        # By pair: its NICs; what its ends, the NIC of the smaller number first, have reported in each slot.
+        # By pair: its NICs; in each slot what its ends, the NIC of the smaller number first, have reported.
         self._ends = np.zeros((0, 2), np.int32)
-        self._least = np.full((0, SLOTS, 2), _NONE, np.int32)
-        self._samples = np.zeros((0, SLOTS, 2), np.uint16)
+        # Slot by slot: while a fork computes the tree only the newest is written to, and the rest stays shared with it.
+        self._least = np.full((SLOTS, 0, 2), _NONE, np.int32)
+        self._samples = np.zeros((SLOTS, 0, 2), np.uint16)
         self._newest = 0  # slot
+        self._edges_changed = False  # since the last time that pairs were forgotten
 
     @property
     def slot_s(self) -> float:
@@ -126,6 +128,7 @@ class TwoWayMinima:
         facts = self._facts_of.setdefault(facts or _NO_FACTS, facts or _NO_FACTS)
         columns = np.array([near, far, row], np.int32)
         self._hosts[host] = _Host(columns, facts, now_s, refused, delays_at_s)
+        self._edges_changed = True
 
     def _new_pair(self, ends: tuple[int, int]) -> int:
         """Its number, -1 if there is no room."""
@@ -151,7 +154,7 @@ class TwoWayMinima:
         if not use.any():
             return
         known.delays_at_s = now_s
-        at = row[use], self._newest % SLOTS, side[use]
+        at = self._newest % SLOTS, row[use], side[use]
         np.minimum.at(self._least, at, delays["least_ns"][use])
         sums = self._samples[at].astype(np.int64) + delays["samples"][use]
         self._samples[at] = np.minimum(sums, np.iinfo(np.uint16).max).astype(np.uint16)
@@ -173,20 +176,11 @@ class TwoWayMinima:
         """All NICs, the pairs of them that are known, and what is missing. leaf_of : declared, by host/device."""
         self._advance(now_s)
         self._forget(now_s)
-        now_ns, slots, count = self._now()
+        now_ns, slots, count, has_delay = self._now()
         enough = (slots >= LEAST_SLOTS) & (count >= LEAST_SAMPLES)
-        has_delay = (self._least[: self._pairs] != _NONE).any(axis=1)
         rows = np.flatnonzero(enough)
-        number: dict[str, int] = {}
-        for host, known in self._hosts.items():
-            for device, _ in known.facts.nics:
-                number.setdefault(f"{host}/{device}", len(number))
-        texts = self._names.texts()
-        place = np.zeros(len(texts), np.int64)
-        for nic in np.unique(self._ends[rows]).tolist():
-            place[nic] = number.setdefault(texts[nic], len(number))
+        nics, place = self._facts(np.unique(self._ends[rows]), leaf_of)
         ends = place[self._ends[rows]]
-        nics = self._facts(number, leaf_of)
         found = Delays.from_arrays(ends[:, 0], ends[:, 1], now_ns[rows], count[rows], nics)
         both = has_delay.all(axis=1)
         coverage = Coverage(
@@ -201,58 +195,87 @@ class TwoWayMinima:
         )
         return nics, found, coverage
 
-    def _facts(self, names: Mapping[str, int], leaf_of: Mapping[str, str]) -> list[NicFacts]:
-        networks = {f"{h}/{d}": net for h, known in self._hosts.items() for d, net in known.facts.nics}
-        found = []
-        for name in names:
-            host, _, device = name.partition("/")
-            known = self._hosts.get(host)
-            virtual = known.facts.virtual if known is not None else None
-            virtual = virtual if self._share_machines else False
-            found.append(NicFacts(host, device, networks.get(name, ""), leaf_of.get(name, ""), virtual))
-        return found
+    def _facts(self, ends: Nodes, leaf_of: Mapping[str, str]) -> tuple[list[NicFacts], Ints]:
+        """The NICs of all hosts, and those of `ends` that no host says are its own; and by name the number of each."""
+        found: list[NicFacts] = []
+        place = np.full(len(self._names), -1, np.int64)
+        for host, known in self._hosts.items():
+            virtual = known.facts.virtual if self._share_machines else False
+            # No copy of a name is kept: a fork that makes one for each NIC has its own of all that is on their pages.
+            for device, network in dict(known.facts.nics).items():
+                name = f"{host}/{device}"
+                if name.count("/") > 1:
+                    continue  # as in `edges`
+                if (at := self._names.find(name)) >= 0:
+                    place[at] = len(found)
+                found.append(NicFacts(host, device, network, leaf_of.get(name, ""), virtual))
+        if len(rest := ends[place[ends] < 0]):
+            texts = self._names.texts()
+            for at in rest.tolist():
+                host, _, device = texts[at].partition("/")
+                known_host = self._hosts.get(host)
+                virtual = known_host.facts.virtual if known_host is not None else None
+                place[at] = len(found)
+                found.append(
+                    NicFacts(
+                        *(host, device, "", leaf_of.get(texts[at], "")),
+                        virtual if self._share_machines else False,
+                    )
+                )
+        return found, place
 
-    def _now(self) -> tuple[Floats, Ints, Ints]:
-        """By pair what it is now, ns, of one that enough slots know; how many slots know it; samples of both ends."""
+    def _now(self) -> tuple[Floats, Ints, Ints, NDArray[np.bool_]]:
+        """By pair what it is now, ns, of one that enough slots know; how many slots know it; samples of both ends; and
+        of each end whether it has reported a delay.
+        """
         now_ns = np.full(self._pairs, np.inf)
+        has_delay = np.zeros((self._pairs, 2), bool)
         slots, count = np.zeros((2, self._pairs), np.int64)
         order = np.arange(self._newest - SLOTS + 1, self._newest + 1) % SLOTS
         for begin in range(0, self._pairs, _BLOCK):
             rows = slice(begin, min(begin + _BLOCK, self._pairs))
-            least = self._least[rows][:, order]
-            both = (least != _NONE).all(axis=2)
-            two_way = np.where(both, least.sum(axis=2, dtype=np.float64), np.inf)
+            least = self._least[order, rows]
+            there = least != _NONE
+            has_delay[rows] = there.any(axis=0)
+            both = there.all(axis=2).T
+            two_way = np.where(both, least.sum(axis=2, dtype=np.float64).T, np.inf)
             # No packet is faster than light: clocks have moved.
             two_way[two_way <= 0] = np.inf
             finite = np.isfinite(two_way)
             slots[rows] = finite.sum(axis=1)
-            fewest = self._samples[rows][:, order].min(axis=2)
+            fewest = self._samples[order, rows].min(axis=2).T
             count[rows] = np.where(finite, fewest, 0).sum(axis=1, dtype=np.int64)
             known = slots[rows] >= LEAST_SLOTS
             now_ns[rows][known] = lasting(two_way[known])
-        return now_ns, slots, count
+        return now_ns, slots, count, has_delay
 
     def _advance(self, now_s: float) -> None:
         slot = int(now_s // self.slot_s)
         if slot <= self._newest:
             return
         for passed in range(max(self._newest + 1, slot - SLOTS + 1), slot + 1):
-            self._least[:, passed % SLOTS] = _NONE
-            self._samples[:, passed % SLOTS] = 0
+            self._least[passed % SLOTS] = _NONE
+            self._samples[passed % SLOTS] = 0
         self._newest = slot
         # Here and not only where a tree is computed: that is done by a fork, which forgets for itself.
         self._forget(now_s)
 
     def _forget(self, now_s: float) -> None:
         """Hosts that are silent, and pairs and names that no host has any more."""
-        self._hosts = {n: h for n, h in self._hosts.items() if now_s - h.last_report_s <= self.keep_s}
+        silent = [n for n, h in self._hosts.items() if now_s - h.last_report_s > self.keep_s]
+        if not silent and not self._edges_changed:
+            return
+        self._edges_changed = False
+        for host_name in silent:
+            del self._hosts[host_name]
         live = np.zeros(self._pairs, bool)
         for host in self._hosts.values():
             live[host.row[host.row >= 0]] = True
         if not live.all():
             self._pairs = int(np.count_nonzero(live))
             moved = np.append(np.where(live, np.cumsum(live) - 1, -1), -1).astype(np.int32)  # the last for -1
-            for kept, nothing in ((self._ends, 0), (self._least, _NONE), (self._samples, 0)):
+            slots = [(one, _NONE) for one in self._least] + [(one, 0) for one in self._samples]
+            for kept, nothing in ((self._ends, 0), *slots):
                 kept[: self._pairs] = kept[: len(live)][live]
                 kept[self._pairs : len(live)] = nothing
             for host in self._hosts.values():
@@ -273,8 +296,8 @@ class TwoWayMinima:
 
     def _make_room(self, more: int) -> None:
         self._ends = np.concatenate([self._ends, np.zeros((more, 2), np.int32)])
-        self._least = np.concatenate([self._least, np.full((more, SLOTS, 2), _NONE, np.int32)])
-        self._samples = np.concatenate([self._samples, np.zeros((more, SLOTS, 2), np.uint16)])
+        self._least = np.concatenate([self._least, np.full((SLOTS, more, 2), _NONE, np.int32)], axis=1)
+        self._samples = np.concatenate([self._samples, np.zeros((SLOTS, more, 2), np.uint16)], axis=1)
 
 
 def lasting(two_way: Floats) -> Floats:

@@ -20,6 +20,8 @@ _MOST_PRODUCTS = 60
 # Of a place where the pairs of a NIC agree, against the place where most do.
 _MODE_SHARE = 0.4
 _TOLERANCE = 1e-5
+# NICs whose pairs are looked at together: bounds memory.
+_AT_ONCE = 4096
 # Holds a NIC of a part of the graph without odd cycles, where the terms are not determined.
 _RIDGE = 1e-4
 
@@ -58,6 +60,12 @@ class Pairs:
             p = z + (rho / before) * p
         return x
 
+    def at_ends(self, value: Floats, first: int, last: int) -> tuple[Ints, Floats]:
+        """The values of the pairs of some NICs: of which NIC, ascending, and what. value : by pair."""
+        starts = self._starts[first : last + 1]
+        rows = self._order[starts[0] : starts[-1]]
+        return np.repeat(np.arange(first, last), np.diff(starts)), value[rows % max(len(value), 1)]
+
     def _at_ends(self, value: Floats) -> Floats:
         return np.asarray(np.bincount(self.a, value, self.n) + np.bincount(self.b, value, self.n), float)
 
@@ -78,29 +86,39 @@ def moved_to_mode(pairs: Pairs, y: Floats, terms: Floats, sigma: float) -> Float
     """Terms after those of NICs of which many pairs agree upon a longer one have been raised to it: the fit stays where
     it began, with pairs of the wrong class.
     """
-    nic = np.concatenate([pairs.a, pairs.b])
     r = y - terms[pairs.a] - terms[pairs.b]
-    value = np.concatenate([r, r])
+    span = float(np.ptp(r)) + 100 * sigma if len(r) else 1.0
+    moved = terms.copy()
+    for first in range(0, pairs.n, _AT_ONCE):
+        last = min(first + _AT_ONCE, pairs.n)
+        nic, value = pairs.at_ends(r, first, last)
+        if len(nic):
+            moved[first:last] += _to_mode(nic - first, value, last - first, span, 3 * sigma)
+    return moved
+
+
+def _to_mode(nic: Ints, value: Floats, n: int, span: float, width: float) -> Floats:
+    """By how much the terms of n NICs are raised. value : of pairs, those of one NIC together. span : more than they
+    differ by.
+    """
     order = np.lexsort((value, nic))
     nic, value = nic[order], value[order]
     # One line of all NICs, each far from the next.
-    low, span = float(value.min(initial=0.0)), float(np.ptp(value)) + 100 * sigma if len(value) else 1.0
-    line = np.asarray(nic * span + (value - low), float)
-    width = 3 * sigma
+    line = np.asarray(nic * span + (value - float(value.min())), float)
     count = np.searchsorted(line, line + width, side="right") - np.arange(len(line))
-    densest = np.zeros(pairs.n, np.int64)
+    densest = np.zeros(n, np.int64)
     np.maximum.at(densest, nic, count)
     dense = count >= np.maximum(_MODE_SHARE * densest[nic], 3)
     at = np.flatnonzero(dense)
-    last = np.full(pairs.n, -1)
+    last = np.full(n, -1)
     last[nic[at]] = at  # the highest of each, as the line ascends
     has = np.flatnonzero(last >= 0)
     middle = last[has] + count[last[has]] // 2
     shift = value[np.minimum(middle, len(value) - 1)]
-    moved = terms.copy()
+    found = np.zeros(n)
     up = np.abs(shift) > width
-    moved[has[up]] += shift[up]
-    return moved
+    found[has[up]] = shift[up]
+    return found
 
 
 def refined(pairs: Pairs, y: Floats, terms: Floats, sigma: float, rounds: int = 4) -> Floats:

@@ -6,6 +6,9 @@ another rail, are tried first. Such a guess only says where to look: what is mea
 """
 
 import random
+import re
+from array import array
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 
@@ -15,7 +18,6 @@ from fabricpulse.diagnosis.tree.confirmed import UNDIVIDED, confirmed, parts_of
 from fabricpulse.diagnosis.tree.fabric_tree import FabricTree
 from fabricpulse.diagnosis.tree.grouping import ENOUGH
 from fabricpulse.diagnosis.tree.levels import Kind
-from fabricpulse.diagnosis.tree.measured import by_name
 
 _NEIGHBOURS = 4
 # Nats that a NIC's own pairs should have for its place: two pairs.
@@ -47,8 +49,8 @@ class _Choice:
         self._found: list[tuple[int, int]] = []
         # One number a pair: of a large fleet there are too many for tuples. Those of the delays are in order.
         self._measured = tree.delays.a * len(tree.nics) + tree.delays.b
-        self._tried = set(self._measured.tolist())
-        self._tried.update(self._number(a, b) for a, b in tried)
+        self._sorted = array("q", self._measured.tobytes())
+        self._tried = {self._number(a, b) for a, b in tried}  # and those of this choice
         self._parents = [group.parent for group in tree.groups]
         self._near = _Neighbours(tree)
 
@@ -197,16 +199,20 @@ class _Choice:
 
     def _again(self, a: int, b: int) -> bool:
         """The same pair once more: its queues may be empty now."""
-        at = int(np.searchsorted(self._measured, key := self._number(a, b)))
-        known = at < len(self._measured) and self._measured[at] == key
-        return bool(known and self._tree.delays.samples[at] < _GIVEN_UP) and self._pair(a, b, again=True)
+        at = self._row(self._number(a, b))
+        return at >= 0 and bool(self._tree.delays.samples[at] < _GIVEN_UP) and self._pair(a, b, again=True)
+
+    def _row(self, number: int) -> int:
+        """Of a pair that has been measured, -1 of another."""
+        at = bisect_left(self._sorted, number)
+        return at if at < len(self._sorted) and self._sorted[at] == number else -1
 
     def _pair(self, a: int, b: int, again: bool = False) -> bool:
         nics = self._tree.nics
         if self._left[a] <= 0 or self._left[b] <= 0 or nics[a].host == nics[b].host:
             return False
         key = self._number(a, b)
-        if key in self._tried and not again:
+        if not again and (key in self._tried or self._row(key) >= 0):
             return False
         self._tried.add(key)
         self._left[a] -= 1
@@ -219,6 +225,11 @@ class _Choice:
         return min(a, b) * len(self._tree.nics) + max(a, b)
 
 
+def _order(name: str) -> str:
+    """As by_name, for numbers that are not longer: one short text a name, as thousands are compared."""
+    return re.sub("[0-9]+", lambda number: "\0" + number[0].zfill(12), name)
+
+
 class _Neighbours:
     """Where to look first."""
 
@@ -228,21 +239,30 @@ class _Neighbours:
         for number, nic in enumerate(tree.nics):
             rails[nic.rail].append(number)
         self._line = {
-            rail: sorted(several, key=lambda n: by_name(tree.nics[n].name)) for rail, several in rails.items()
+            rail: array("i", sorted(several, key=lambda n: _order(tree.nics[n].name)))
+            for rail, several in rails.items()
         }
-        self._place = {nic: at for line in self._line.values() for at, nic in enumerate(line)}
-        self._of_host: dict[str, dict[str, int]] = defaultdict(dict)
-        for number, nic in enumerate(tree.nics):
-            self._of_host[nic.host].setdefault(nic.rail, number)
+        self._place = array("i", bytes(4 * len(tree.nics)))
+        for line in self._line.values():
+            for at, number in enumerate(line):
+                self._place[number] = at
+        self._of_host: dict[str, tuple[int, ...]] = {}
+        for number, facts in enumerate(tree.nics):
+            self._of_host[facts.host] = (*self._of_host.get(facts.host, ()), number)
+
+    def _on(self, host: str, rail: str) -> int | None:
+        """The first NIC of a host on a rail."""
+        return next((nic for nic in self._of_host[host] if self._tree.nics[nic].rail == rail), None)
 
     def of(self, nic: int) -> Iterable[int]:
         """NICs of the same rail, the likeliest first."""
         facts = self._tree.nics[nic]
-        for rail, other in self._of_host[facts.host].items():
-            group = int(self._tree.group_of[other])
+        for rail in dict.fromkeys(self._tree.nics[other].rail for other in self._of_host[facts.host]):
+            other = self._on(facts.host, rail)
+            group = int(self._tree.group_of[other]) if other is not None else 0
             if rail != facts.rail and group > 0:
                 for mate in self._tree.groups[group].nics[:_NEIGHBOURS]:
-                    same = self._of_host[self._tree.nics[mate].host].get(facts.rail)
+                    same = self._on(self._tree.nics[mate].host, facts.rail)
                     if same is not None and same != nic:
                         yield same
         line, at = self._line[facts.rail], self._place[nic]
