@@ -69,13 +69,18 @@ class DiskSpace:
     free: int
 
 
+# Runtimes name the cgroup of a container by its number: docker-ID.scope, cri-containerd-ID.scope, kubepods/podID/ID.
+_CONTAINER = re.compile(r"[/-]([0-9a-f]{64})(?:\.scope)?(?:/|$)", re.MULTILINE)
+
+
 @dataclass(frozen=True)
 class ProcessLimit:
-    """A limit of a process that starts jobs. value : None for unlimited."""
+    """A limit of a process. value : the soft one, most : the hard one; None for unlimited."""
 
     process: str
     pid: int
     value: int | None
+    most: int | None = None
 
 
 def disk_space(path: Path) -> DiskSpace | None:
@@ -328,13 +333,27 @@ class HostReader:
         return any(name == "kthreadd" for _, name in self.processes)
 
     def limits(self, processes: Sequence[str], limit: str) -> list[ProcessLimit]:
-        """The soft limit called `limit` ("Max locked memory") of each running process with one of these names."""
-        found = []
-        pattern = re.compile(rf"^{re.escape(limit)}\s+(unlimited|[0-9]{{1,20}})\s", re.MULTILINE)
+        """The limit called `limit` ("Max locked memory") of each running process with one of these names."""
+        found = (self._limit(pid, name, limit) for pid, name in self.processes if name in processes)
+        return [one for one in found if one is not None]
+
+    def container_limits(self, limit: str) -> list[ProcessLimit]:
+        """The same of the first process of each container that runs, which is known by its cgroup."""
+        found: dict[str, ProcessLimit] = {}
         for pid, name in self.processes:
-            if name in processes and (hit := pattern.search(self.text(f"/proc/{pid}/limits") or "")):
-                found.append(ProcessLimit(name, pid, None if hit[1] == "unlimited" else int(hit[1])))
-        return found
+            hit = _CONTAINER.search(self.text(f"/proc/{pid}/cgroup") or "")
+            if hit and hit[1] not in found and (one := self._limit(pid, name, limit)):
+                found[hit[1]] = one
+        return list(found.values())
+
+    def _limit(self, pid: int, name: str, limit: str) -> ProcessLimit | None:
+        number = "(unlimited|[0-9]{1,20})"
+        text = self.text(f"/proc/{pid}/limits") or ""
+        hit = re.search(rf"^{re.escape(limit)}\s+{number}\s+{number}\s", text, re.MULTILINE)
+        if hit is None:
+            return None
+        soft, hard = (None if value == "unlimited" else int(value) for value in hit.groups())
+        return ProcessLimit(name, pid, soft, hard)
 
     @cached_property
     def modules(self) -> frozenset[str]:
