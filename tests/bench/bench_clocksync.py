@@ -79,7 +79,7 @@ def bench_wire(seconds: float) -> None:
         p99 = round(of(case, "clocksync 50/s").quantile(0.99), 1)
         report(case, "err_ns_p99", p99, "ns", f"<= {most}", contestant="clocksync 50/s")
     for case in results:
-        # Ours is read at any moment, through reports, the coordinator and the page; the filter, which is told the true
+        # Ours is read at any moment, through reports, the coordinator and the page; the filter, which is given the true
         # rate, when its newest packet has come.
         peer = of(case, "minimum filter").quantile(0.95)
         sparse, dense = (of(case, f"clocksync {rate}/s").quantile(0.95) for rate in (16, 100))

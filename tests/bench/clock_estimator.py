@@ -6,7 +6,7 @@ namespaces, 200 Mbit/s shaped each way, kernel stamps, clocks that wander by 2 p
 compiling meanwhile. `--record FILE` as root records another one.
 
 The error is that of the edge's line whenever one looks, twenty times a second up to a second after each fit. The peer
-is the minimum filter that is told the true rate: the middle of the fastest packets of 4 s.
+is the minimum filter that is given the true rate: the middle of the fastest packets of 4 s.
 """
 
 import argparse
@@ -197,8 +197,8 @@ class Follower:
         return error
 
 
-def told_the_rate(rounds: list[Round]) -> Floats:
-    """Errors of the minimum filter over _WINDOW rounds that is told the true rate, ns, one a round."""
+def given_the_rate(rounds: list[Round]) -> Floats:
+    """Errors of the minimum filter over _WINDOW rounds that is given the true rate, ns, one a round."""
     errors = []
     for k in range(_WINDOW, len(rounds)):
         last = rounds[k - _WINDOW + 1 : k + 1]
@@ -262,7 +262,7 @@ def bench_estimator(report: Callable[..., None], seeds: int = 10) -> None:
         sim = [simulated(seed, (0.3, 0.1), ramp_ppb_s=ramp) for seed in range(min(seeds, 5))]
         _simulated_rows(report, f"simulated ramp of {ramp:g} ppb/s for 10 s, 30/10, 50/s", sim, None)
     for rate, parts in wires.items():
-        peer = {name: float(np.quantile(np.abs(told_the_rate(rounds)), 0.95)) for name, rounds in parts}
+        peer = {name: float(np.quantile(np.abs(given_the_rate(rounds)), 0.95)) for name, rounds in parts}
         for ablation, without in ABLATIONS.items():
             with without():
                 follower = Follower()
@@ -270,7 +270,7 @@ def bench_estimator(report: Callable[..., None], seeds: int = 10) -> None:
                     errors = [follower.errors(this) for this in rounds]
                     there = np.abs(np.concatenate(errors[4:]))
                     report(f"recorded {name}, {rate}/s", "edge_err_ns_p95", float(np.quantile(there, 0.95)), "ns",
-                           stages=ablation, peer="minimum filter, told the rate", peer_value=round(peer[name], 1),
+                           stages=ablation, peer="minimum filter, given the rate", peer_value=round(peer[name], 1),
                            ratio=round(float(np.quantile(there, 0.95)) / peer[name], 2))  # fmt: skip
 
 

@@ -42,7 +42,7 @@ def intake_child(n: int, edges: int = 10, steps: int = 5, port: int = 29_615) ->
         info = HostInfo(1, "", (), tuple(EdgeName("rail0", names[p], "rail0") for p in row), "none")
         report = RoundReport(PROTOCOL, name, 1, 1, now_ns, b"", line, None, "", 0, info)
         member = fleet.report(report, time.monotonic(), again=False)
-        member.told = fleet.roster.generation
+        member.neighbours_sent = fleet.roster.generation
         given.append(channels.open(member))
     fleet.solve_round(time.monotonic(), channels.take())
     ready, go = os.pipe(), os.pipe()
@@ -93,7 +93,7 @@ def intake_child(n: int, edges: int = 10, steps: int = 5, port: int = 29_615) ->
 def _send_steps(
     names: list[str], channels: list[Channel], port: int, edges: int, steps: int, ready: int, go: int
 ) -> None:
-    """All hosts' datagrams of each round, when told to; a tenth of the edges is wrong by microseconds."""
+    """All hosts' datagrams of each round, when asked to; a tenth of the edges is wrong by microseconds."""
     rng = np.random.default_rng(2)
     where = ("127.0.0.1", port)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:

@@ -41,7 +41,7 @@ class Anchor:
 
 @dataclass
 class SimHost:
-    """A host and its fleet clock. root : of the last solve that it has heard of."""
+    """A host and its fleet clock. root : of the last solve that it has received."""
 
     name: str
     fleet_clock: FleetClock | None = None

@@ -254,7 +254,7 @@ class Wire:
 
     def _naive(self, window: EdgeWindow, readings: list[tuple[int, int]]) -> dict[str, float]:
         """What the same packets say to simpler estimators over the same 4 s: four-stamp mean, minimum filter. They are
-        told the true rate in this time, by `readings` at both clocks, and are asked when the newest trains have come.
+        given the true rate in this time, by `readings` at both clocks, and are asked when the newest trains have come.
         """
         kernel_raw = raw_now_ns()
         now = self.instances[50].stamp_ns(self.a, kernel_raw)

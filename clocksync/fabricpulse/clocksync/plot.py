@@ -18,7 +18,7 @@ _BAND = {"synchronized": "#cfe8cf", "holdover": "#f6dfb0", "disrupted": "#f2c4c4
 
 class HistoryPoint(msgspec.Struct, frozen=True):
     """One round of a sidecar. age_s : before now. correction_ns : fleet time as published, minus what the new
-    correction asked for: what it changed, not how wrong fleet time was, which nobody can know.
+    correction asked for: what it changed, not how wrong fleet time was, which cannot be known.
     """
 
     age_s: float

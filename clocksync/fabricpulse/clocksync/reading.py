@@ -56,7 +56,7 @@ def wait_past(moment_ns: int, now: Callable[[], FleetTime], sleep: Callable[[flo
     """Waits until fleet time is past `moment_ns` on every host that is within its bound; returns it then.
 
     With the latest that the time of an event can have been, this is the commit-wait of Spanner (Corbett et al., OSDI
-    2012): whoever stamps an event after it, on any host, stamps it later. Raises UserError as `usable`.
+    2012): an event after it, on any host, has a later stamp. Raises UserError as `usable`.
     """
     while (shown := usable(now())).earliest_ns <= moment_ns:
         # Fleet time is slewed by 500 ppm at most: the next reading is not late by more than that.

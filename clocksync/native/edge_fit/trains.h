@@ -37,7 +37,7 @@ struct EarlyTrains {
 // a clock that was stepped by 1 ms, would turn its line by hundreds of us.
 inline constexpr std::size_t kStepTrains = 3;
 
-// A part of what a window has; copies and parts share the trains, which nobody changes.
+// A part of what a window has; copies and parts share the trains, which are never changed.
 class Trains {
  public:
   Trains() : Trains(std::vector<Train>()) {}

@@ -97,7 +97,7 @@ struct Source {
 class ChannelTable {
  public:
   // salt : added to the number of a channel on the wire, another at each start: one of an earlier coordinator
-  // is then seen to be unknown. secret : so that nobody can choose sources that share a place.
+  // is then seen to be unknown. secret : so that a sender cannot choose sources that share a place.
   ChannelTable(std::uint32_t salt, const SipKey& secret);
 
   // The number of a new channel. A report on it is waited for from the next take() on.

@@ -10,7 +10,7 @@
 // see time run backward. Until the line begins, both say the same; after that, while the sequence is odd, fleet time
 // is FP_CLOCK_UNKNOWN. Only a writer that was stopped between two stores leaves readers there.
 //
-// Fleet time is a chain of straight lines over CLOCK_MONOTONIC_RAW, which nobody can step or slew. The page
+// Fleet time is a chain of straight lines over CLOCK_MONOTONIC_RAW, which cannot be stepped or slewed. The page
 // holds the line that is valid now and the one before it.
 //
 //   fleet_ns = to_ns + (raw_ns - from_ns) * (1 + rate_ppt / 10^12)
@@ -346,7 +346,7 @@ static inline int fp_fleet_clock_open(struct fp_fleet_clock* clock, const char* 
 }
 
 // 1 when `path` names another page than the one that is open: close and open again. A sidecar that starts
-// anew goes on with the page, so this happens only where somebody removed it, or after an update to another
+// anew goes on with the page, so this happens only where it was removed, or after an update to another
 // layout. Check it once a second, or when the status is FP_CLOCK_UNKNOWN: it is a system call.
 static inline int fp_fleet_clock_stale(const struct fp_fleet_clock* clock, const char* path) {
   struct stat st;

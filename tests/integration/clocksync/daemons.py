@@ -48,7 +48,7 @@ def _both_of_one_number() -> tuple[int, socket.socket, socket.socket]:
 
 class Relay:
     """A way to `port` by TCP and UDP that can be cut: connections end, new ones are reset, and datagrams are lost
-    until it is mended.
+    until it is healed.
     """
 
     def __init__(self, port: int) -> None:
@@ -67,7 +67,7 @@ class Relay:
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
 
-    def mend(self) -> None:
+    def heal(self) -> None:
         self.up = True
 
     def close(self) -> None:
@@ -328,7 +328,7 @@ def all_have(fleet: SyntheticFleet, hosts: list[str], status: ClockStatus) -> bo
 
 
 class Watch:
-    """Looks at fleet time until told otherwise: bounds hold, it never runs backward on any host, and never jumps."""
+    """Reads fleet time until stopped: bounds hold, it never runs backward on any host, and never jumps."""
 
     def __init__(self, fleet: SyntheticFleet, hosts: list[str] | None = None) -> None:
         self._fleet, self._hosts = fleet, hosts or fleet.hosts

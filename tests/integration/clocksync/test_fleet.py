@@ -112,7 +112,7 @@ def datagrams(daemons: Daemons, outcome: str) -> float:
 def test_reports_go_as_datagrams_and_come_back_after_a_restart(
     fleet: SyntheticFleet, daemons: Daemons
 ) -> None:
-    """All of them are taken and answered; one whose sidecar is told not to stays with HTTP, in the same fleet. A new
+    """All of them are taken and answered; one whose sidecar is set not to stays with HTTP, in the same fleet. A new
     coordinator is joined by HTTP, and then gets datagrams too."""
     daemons.coordinator()
     daemons.sidecar("h3", settings=["datagrams: false"])

@@ -116,7 +116,7 @@ def test_a_reader_outlives_the_sidecar_and_the_file(fleet: SyntheticFleet, synch
     relay.cut()
     synchronized.sidecar("h3", relay)
     watch.until(lambda: reader.now().status == ClockStatus.HOLDOVER, 10, "the next sidecar goes on")
-    relay.mend()
+    relay.heal()
     watch.until(lambda: reader.now().status == ClockStatus.SYNCHRONIZED, 20, "and synchronizes")
     assert not reader.stale()
     reader.close()

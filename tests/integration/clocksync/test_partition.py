@@ -1,4 +1,4 @@
-"""Both networks are cut in two, that of the probes and that of the coordinators, and mended: real daemons."""
+"""Both networks are cut in two, that of the probes and that of the coordinators, and healed: real daemons."""
 
 import json
 from functools import partial
@@ -42,11 +42,11 @@ class Divided:
         for relay in self.across:
             relay.cut()
 
-    def mend(self) -> None:
+    def heal(self) -> None:
         for link in self.links:
             link.up = True
         for relay in self.across:
-            relay.mend()
+            relay.heal()
 
     def _has(self, name: str, metric: str, value: float) -> bool:
         return self.daemons.metrics(name)[metric] >= value
@@ -99,7 +99,7 @@ def test_the_part_that_is_not_the_fleet_is_in_holdover(
         assert "this partition has no quorum" in daemons.get(
             f"http://127.0.0.1:{daemons.ports[host]}/api/v1/clocksync/status"
         )
-    divided.mend()
+    divided.heal()
     watch.until(lambda: all_have(fleet, HOSTS, ClockStatus.SYNCHRONIZED), 20, "all synchronized again")
     watch.until(lambda: disagreement(fleet, HOSTS)[0] < 1_000, 10, "all agree again")
     # Their fits hold samples of both parts for a while: a little more is open than in a fleet that was never divided.

@@ -22,7 +22,7 @@ from fabricpulse.clocksync.wire.messages import (
     report_encoder,
 )
 
-# As systemd does it: the sockets begin at descriptor 3, and the process is told that they are for it.
+# As systemd does it: the sockets begin at descriptor 3, and LISTEN_PID says that they are for the process.
 ACTIVATE = """
 import os, sys
 os.dup2(int(sys.argv[1]), 3)

@@ -1,4 +1,4 @@
-"""How a sidecar starts, is told something wrong, and ends."""
+"""How a sidecar starts, gets a wrong setting, and ends."""
 
 import signal
 from pathlib import Path
@@ -30,7 +30,7 @@ def test_a_sidecar_that_ends_leaves_holdover_and_the_next_goes_on(
     wait_for(lambda: "did you mean 'coordinators'" in daemons.log("h1"), 10, "the reload is refused")
     config.write_text(good)
     daemons.signal("h1", signal.SIGHUP)
-    wait_for(lambda: "event=reloaded" in daemons.log("h1"), 10, "the mended file is taken")
+    wait_for(lambda: "event=reloaded" in daemons.log("h1"), 10, "the corrected file is taken")
 
     daemons.sidecar("h1")  # the same host and address again
     assert daemons.running["h1"].wait(60) == 1

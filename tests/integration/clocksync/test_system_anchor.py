@@ -159,7 +159,7 @@ def test_chronyd_steers_the_anchor_and_the_fleet_shows_utc(
     assert anchor_bound_ns(daemons) <= steered.maxerror_ns()
     errors_ns(fleet, HOSTS)
 
-    # Nine hours later it is 16 s, and the kernel says so. Not to wait for them, it is told that they are over.
+    # Nine hours later it is 16 s, and the kernel says so. Not to wait for them, the kernel is set as if they were over.
     said = log(ANCHOR).count("no anchor: the kernel says")
     steered.python(f"t[0], t[3] = {ADJ_MAXERROR}, 16_000_000; assert c.adjtimex(t) == 5")
     watch.until(lambda: log(ANCHOR).count("no anchor: the kernel says") > said, 10, "the anchor is dropped")

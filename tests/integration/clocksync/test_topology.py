@@ -130,14 +130,14 @@ def document(url: str) -> dict[str, Any]:
     return found
 
 
-def complete(told: dict[str, Any]) -> dict[str, Any]:
+def complete(answer: dict[str, Any]) -> dict[str, Any]:
     """The document if all is known, else {}."""
-    return told if (told["placed"], told["pairs"]) == (HOSTS, HOSTS * (HOSTS - 1) // 2) else {}
+    return answer if (answer["placed"], answer["pairs"]) == (HOSTS, HOSTS * (HOSTS - 1) // 2) else {}
 
 
-def lost(told: dict[str, Any]) -> dict[str, Any]:
+def lost(answer: dict[str, Any]) -> dict[str, Any]:
     """The document if no leaf is known, else {}."""
-    return told if told["placed"] == 0 else {}
+    return answer if answer["placed"] == 0 else {}
 
 
 def show(url: str, output: str = "text") -> str:
@@ -150,20 +150,25 @@ def show(url: str, output: str = "text") -> str:
 
 
 def test_from_no_data_to_the_tree_and_back(url: str, tmp_path: Path) -> None:
-    """Without reports the answer says what is missing; then every leaf is told, in each format, and as a file that the
+    """Without reports the answer says what is missing; then every leaf is named, in each format, and as a file that the
     placement reads; when the hosts tell no more delays it is unknown again.
     """
     assert document(url)["computed"] is None
     with pytest.raises(UserError, match="no leaf of the fabric is known yet: nothing has been computed yet"):
         show(url)
     with Reporters(url) as hosts:
-        told = wait_for(lambda: complete(document(url)), 60, "all NICs are placed, by all pairs")
+        answer = wait_for(lambda: complete(document(url)), 60, "all NICs are placed, by all pairs")
         assert (
-            hosts.groups({entry["nic"].partition("/")[0]: entry["leaf"] for entry in told["nics"]})
+            hosts.groups({entry["nic"].partition("/")[0]: entry["leaf"] for entry in answer["nics"]})
             == hosts.true
         )
-        assert (told["hosts"], told["edges"], told["unseparated"], told["miscabled"]) == (18, 153, 0, [])
-        assert min(entry["confidence"] for entry in told["nics"]) > 0.9
+        assert (answer["hosts"], answer["edges"], answer["unseparated"], answer["miscabled"]) == (
+            18,
+            153,
+            0,
+            [],
+        )
+        assert min(entry["confidence"] for entry in answer["nics"]) > 0.9
 
         assert "18 of 18 NICs are below one of 3 leaves" in show(url)
         assert json.loads(show(url, "json"))["placed"] == HOSTS
@@ -175,8 +180,8 @@ def test_from_no_data_to_the_tree_and_back(url: str, tmp_path: Path) -> None:
         assert hosts.groups({place.host: place.leaves[0] for place in found}) == hosts.true
 
         hosts.silent = True
-        told = wait_for(lambda: lost(document(url)), 60, "nothing is known any more")
-        assert told["missing"]
+        answer = wait_for(lambda: lost(document(url)), 60, "nothing is known any more")
+        assert answer["missing"]
 
 
 def test_nonsense_is_refused(url: str) -> None:

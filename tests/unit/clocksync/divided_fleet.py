@@ -82,7 +82,7 @@ class Host:
 
 
 class DividedFleet:
-    """hears[host] : coordinators that it reaches. deaf[host] : those of them whose replies do not reach it.
+    """reaches[host] : coordinators that it reaches. deaf[host] : those of them whose replies do not reach it.
     near[host] : hosts that it exchanges probes with. lost : chance that a reply does not arrive.
     """
 
@@ -96,13 +96,13 @@ class DividedFleet:
             for name in names
         }
         self.t_s = 1.0
-        self.mend()
+        self.heal()
         for host in self.hosts.values():
             host.begin(host.cross_timestamp(self.t_s))
 
-    def mend(self) -> None:
+    def heal(self) -> None:
         """Everybody reaches everybody."""
-        self.hears = {name: set(range(len(self.coordinators))) for name in self.hosts}
+        self.reaches = {name: set(range(len(self.coordinators))) for name in self.hosts}
         self.deaf: dict[str, set[int]] = {name: set() for name in self.hosts}
         self.near = {name: set(self.hosts) - {name} for name in self.hosts}
 
@@ -112,7 +112,7 @@ class DividedFleet:
         for name in self.hosts:
             side = part if name in part else rest
             self.near[name] &= side
-            self.hears[name] &= (
+            self.reaches[name] &= (
                 coordinators if name in part else set(range(len(self.coordinators))) - coordinators
             )
 
@@ -155,7 +155,7 @@ class DividedFleet:
         self.random.shuffle(order)
         for host in order:
             at_s = self.t_s + self.random.uniform(0.0, 0.03)
-            for index in sorted(self.hears[host.name]):
+            for index in sorted(self.reaches[host.name]):
                 coordinator = self.coordinators[index]
                 if coordinator is not None:
                     with suppress(NameHeldError):  # it was restarted just now

@@ -97,7 +97,7 @@ class ReportingFleet:
         return Line(line.ref_host_ns, line.correction_ns, line.rate_ppt, line.bound_ns + left)
 
     def run(self, seconds: int = 1) -> None:
-        """Reports, solves, and hosts that do as they are told."""
+        """Reports, solves, and hosts that apply the replies."""
         for _ in range(seconds):
             self.second += 1
             reporting = [host for host in self.hosts if host not in self.silent]
@@ -137,7 +137,7 @@ class ReportingFleet:
         return self.lines[host].correction_ns + self.clock_ns.get(host, 0)
 
     def bound_ns(self, host: str) -> int:
-        """As it was last told."""
+        """As by the last reply."""
         return self.lines[host].bound_ns
 
     def suspects(self) -> dict[str, str]:

@@ -28,7 +28,7 @@ S = 10**9
 HOSTS = ["h0", "h1", "h2"]
 ANCHOR = "h0"
 START_NS = 1_700_000_000 * S
-# What the kernel adds to the error that chronyd has told it, ns a second.
+# What the kernel adds to the error that chronyd has set, ns a second.
 KERNEL_PPB = 500_000
 _HEARD_S = 20
 
@@ -95,7 +95,7 @@ class Anchored:
 
     def outside(self, seconds: int) -> Iterator[tuple[float, str, int, int]]:
         """Moments, hosts, errors and bounds where the truth is not within the bound."""
-        # How fast the anchor's stamp clock goes away from UTC is known the better the longer the anchor was heard.
+        # How fast the anchor's stamp clock goes away from UTC is known the better the longer the anchor has reported.
         for second in range(-_HEARD_S, seconds):
             self.play_round(float(second))
             for quarter in range(1, 5):
@@ -121,14 +121,14 @@ def test_bounds_hold_as_in_holdover(turn_ppb: int) -> None:
 
 @pytest.mark.parametrize("slew_ppb", [-60_000, 60_000])
 def test_the_daemon_of_the_anchor_died_amid_a_slew(slew_ppb: int) -> None:
-    """The kernel goes on with the slew, and says that it may. How fast UTC runs is told by what it has said, not by its
+    """The kernel goes on with the slew, and says that it may. How fast UTC runs follows from its reports, not from its
     clock.
     """
     assert list(Anchored(0, slew_ppb=slew_ppb).outside(40)) == []
 
 
 @pytest.mark.parametrize("slew_ppb", [-10_000, 10_000])
-def test_the_anchor_was_slewed_as_long_as_it_was_heard(slew_ppb: int) -> None:
+def test_the_anchor_was_slewed_as_long_as_it_reported(slew_ppb: int) -> None:
     """It is gone then, and nobody knows that the fleet runs by 10 ppm too fast; but that it may."""
     assert list(Anchored(0, slew_ppb=slew_ppb, sure_ns=300_000, lost=True).outside(60)) == []
 
@@ -177,7 +177,7 @@ def test_utc_of_an_old_report_is_as_unsure_as_its_rate() -> None:
 
 
 def test_a_report_that_is_used_again_takes_nothing_from_what_was_known() -> None:
-    """Three anchors are not heard for two rounds: UTC goes on at the rate that their reports have told."""
+    """Three anchors do not report for two rounds: UTC goes on at the rate of their former reports."""
     fleet = ReportingFleet(anchors=dict.fromkeys(("h02", "h03", "h04"), (0, 100)))
     fleet.run(8)
     before = fleet.bound_ns("h00")

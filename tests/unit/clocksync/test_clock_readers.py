@@ -264,7 +264,7 @@ def convert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_stamps_of_a_host_clock_that_moved_unseen_are_not_false(
     tmp_path: Path, convert: Path, monkeypatch: pytest.MonkeyPatch, step_ns: int, language: str
 ) -> None:
-    """The sidecar is stopped when the host clock moves: the bound of a converted stamp holds, and a step is told.
+    """The sidecar is stopped when the host clock moves: the bound of a converted stamp holds, and a step is reported.
 
     Fleet time by the raw clock is the truth here.
     """

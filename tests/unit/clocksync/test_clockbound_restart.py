@@ -51,7 +51,7 @@ def test_a_client_goes_on_with_the_segment_of_the_next_writer(tmp_path: Path) ->
     assert client.generation == before + 2
 
 
-def test_a_writer_that_died_in_the_middle_is_mended(tmp_path: Path) -> None:
+def test_a_writer_that_died_in_the_middle_is_repaired(tmp_path: Path) -> None:
     """The odd generation that it left becomes even when the segment is whole again."""
     path = tmp_path / "shm0"
     ClockBoundWriter(path).write(data(100))

@@ -24,11 +24,11 @@ def second_of(
         )
         queued = queue_ns * rng.uniform(0.7, 1.0, (20, 1)) * (rng.random((20, 1)) > 1 / 30)
         queued *= direction == congested
-        heard = sent + np.rint(1_500 + np.abs(rng.normal(0, 15, (20, 3))) + queued).astype(np.int64)
+        arrived = sent + np.rint(1_500 + np.abs(rng.normal(0, 15, (20, 3))) + queued).astype(np.int64)
         block = np.zeros(20, SAMPLE_DTYPE)
         block["direction"], block["flags"] = direction, MAIN_PATH
         block["tx_valid"] = block["rx_valid"] = 7
-        ours, theirs = (sent, heard) if direction == OUTBOUND else (heard, sent)
+        ours, theirs = (sent, arrived) if direction == OUTBOUND else (arrived, sent)
         theirs = theirs + OFFSET_NS + step_ns
         block["tx_ns"], block["rx_ns"] = (ours, theirs) if direction == OUTBOUND else (theirs, ours)
         blocks.append(block)

@@ -132,11 +132,11 @@ def test_where_nothing_contradicts_the_bound_is_the_shortest_way() -> None:
     i, j = np.array([0, 1]), np.array([1, 2])
     hides, residual = np.array([500.0, 700.0]), np.array([500.0, -100.0])
     paths = ShortestPaths(graph_of(4, i, j), hides + np.abs(residual))
-    told, doubted, nearest = bounds(paths, hides, residual, np.array([0.0, *[np.inf] * 3]))
-    assert told[1:3] == pytest.approx([1_000, 1_800])
-    assert np.isinf(told[3])
+    found, doubted, nearest = bounds(paths, hides, residual, np.array([0.0, *[np.inf] * 3]))
+    assert found[1:3] == pytest.approx([1_000, 1_800])
+    assert np.isinf(found[3])
     assert not doubted.any()
-    assert (nearest == told).all()
+    assert (nearest == found).all()
 
 
 def test_who_contradicts_most_is_found_without_looking_at_everybody() -> None:
@@ -159,7 +159,7 @@ def test_who_contradicts_most_is_found_without_looking_at_everybody() -> None:
             bad = int((np.abs(wanted - at) > hides[its] + hides[middle]).sum())
             expected.append(len(its) >= 3 and bad > 0.6 * len(its))
         doubts = graph_of(n, i, j).degrees(np.abs(residual) > hides)
-        told = contradict_most(graph_of(n, i, j), doubts, residual, hides)
-        assert told.tolist() == expected
+        named = contradict_most(graph_of(n, i, j), doubts, residual, hides)
+        assert named.tolist() == expected
         found += sum(expected)
     assert found > 100

@@ -27,10 +27,10 @@ from fabricpulse.core.web.token_file import TokenFile
 @pytest.mark.parametrize(("edges", "asks"), [(132, True), (133, False)])
 async def test_a_channel_is_asked_for_where_reports_fit_datagrams(edges: int, asks: bool) -> None:
     """A host with more edges than that: a channel would be opened at each round, and not used."""
-    heard: list[RoundReport] = []
+    received: list[RoundReport] = []
 
     async def serve_round(request: web.Request) -> web.Response:
-        heard.append(report_decoder.decode(await request.read()))
+        received.append(report_decoder.decode(await request.read()))
         reply = RoundReply(1, None, "a", False, b"", "", None, 1)
         return web.Response(body=msgspec.msgpack.encode(reply))
 
@@ -47,16 +47,16 @@ async def test_a_channel_is_asked_for_where_reports_fit_datagrams(edges: int, as
             url = str(server.make_url(""))
             await client.report(http, [url], report, lambda *_: None, wait_s=10.0, follow_s=2.0)
         await client.close()
-    assert [said.datagrams for said in heard] == [asks, asks]
-    assert [said.info is not None for said in heard] == [True, False]
+    assert [report.datagrams for report in received] == [asks, asks]
+    assert [report.info is not None for report in received] == [True, False]
 
 
 async def test_after_a_lost_datagram_the_report_by_http_says_who_the_host_is() -> None:
     """A coordinator that was restarted meanwhile then need not ask for it."""
-    heard: list[RoundReport] = []
+    received: list[RoundReport] = []
 
     async def serve_round(request: web.Request) -> web.Response:
-        heard.append(report_decoder.decode(await request.read()))
+        received.append(report_decoder.decode(await request.read()))
         reply = RoundReply(1, None, "a", False, b"", "", None, 1, channel=Channel(1, bytes(16)))
         return web.Response(body=msgspec.msgpack.encode(reply))
 
@@ -72,7 +72,7 @@ async def test_after_a_lost_datagram_the_report_by_http_says_who_the_host_is() -
         for _ in range(2):  # on the port of the second's datagram nobody listens
             await client.report(http, [url], report, lambda *_: None, wait_s=10.0, follow_s=2.0)
         await client.close()
-    assert [said.info is not None for said in heard] == [True, True]
+    assert [report.info is not None for report in received] == [True, True]
 
 
 async def test_a_fault_in_a_report_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -84,7 +84,7 @@ class Coordinator:
             self.fleet.report(report_of(host, info=True), self.now_s, again=False)
         self.channel = {host: self.channels.open(self.fleet.roster.members[host]) for host in HOSTS}
         for host in HOSTS:
-            self.fleet.roster.members[host].told = self.fleet.roster.generation
+            self.fleet.roster.members[host].neighbours_sent = self.fleet.roster.generation
         self.solve()
 
     def solve(self) -> int:
@@ -376,13 +376,13 @@ def test_the_event_descriptor_says_when_all_are_there(
 def test_news_of_neighbours_are_fetched_by_http(
     coordinator: Coordinator, sidecars: dict[str, Sidecar]
 ) -> None:
-    """A host whose neighbour has moved is told to ask; one that has been told, or has other neighbours, is not."""
+    """A host whose neighbour has moved is asked to fetch the list; one that has it, or has other neighbours, is not."""
     fleet = coordinator.fleet
     joined = fleet.roster.members["b"].info
     assert joined is not None
     info = msgspec.structs.replace(joined, generation=2, url="http://elsewhere:9613")
     fleet.report(msgspec.structs.replace(report_of("b"), info=info, generation=2), coordinator.now_s)
-    fleet.roster.members["c"].told = fleet.roster.generation
+    fleet.roster.members["c"].neighbours_sent = fleet.roster.generation
     for host in "ac":
         sidecars[host].socket.send(packed(sidecars[host].channel, 1, report_of(host)))
     coordinator.wait_for(taken=2)

@@ -30,7 +30,7 @@ def change_rate(fleet: DividedFleet, part: set[str], by_ppb: float) -> None:
 @pytest.mark.parametrize("seed", seeds(40, quick=5))
 def test_after_any_cut_bounds_hold(seed: int) -> None:
     """Hosts and coordinators are divided at random, some of either die or start again, replies are lost; the clocks of
-    one part turn. Then all is mended, and they are one fleet again.
+    one part turn. Then the network heals, and they are one fleet again.
     """
     fleet = running(2 + seed % 5, 1 + seed % 3, seed, lost=(seed % 2) * 0.05)
     random, names = fleet.random, sorted(fleet.hosts)
@@ -48,7 +48,7 @@ def test_after_any_cut_bounds_hold(seed: int) -> None:
             if second == 20 and dead is not None:
                 fleet.coordinators[dead] = Fleet()
             fleet.play_round()
-        fleet.mend()
+        fleet.heal()
         change_rate(fleet, part, -_TURN_PPB - _MORE_PPB)
         for _ in range(20):
             fleet.play_round()
@@ -76,13 +76,13 @@ def test_some_reach_only_one_of_the_coordinators(seed: int) -> None:
     names = sorted(fleet.hosts)
     fleet.random.shuffle(names)
     for name in names[1:]:
-        fleet.hears[name] = fleet.random.choice([{0}, {1}, {0, 1}])
+        fleet.reaches[name] = fleet.random.choice([{0}, {1}, {0, 1}])
     for _ in range(15):
         fleet.play_round()
     for _ in range(60):
         fleet.play_round()
         assert fleet.spread_ns() < 1_000
-    # Some may hear a coordinator only that hears too few.
+    # Some may hear a coordinator only that reaches too few.
     assert 2 * len(fleet.synchronized()) >= len(names)
 
 
@@ -101,7 +101,7 @@ def test_bounds_hold_while_coordinators_are_cut_off_otherwise_than_probes(seed: 
             fleet.cut(part, set())
         for name in names:
             some = set(random.sample(sorted(everywhere), random.choice((0, 1, 1, 2))))
-            fleet.hears[name], fleet.deaf[name] = (everywhere, some) if seed % 2 else (some, set())
+            fleet.reaches[name], fleet.deaf[name] = (everywhere, some) if seed % 2 else (some, set())
         turn_ppb = random.choice((-_TURN_PPB, _TURN_PPB))
         more_ppb = 3 * turn_ppb if probes_cut else 0
         change_rate(fleet, part, turn_ppb)
@@ -110,7 +110,7 @@ def test_bounds_hold_while_coordinators_are_cut_off_otherwise_than_probes(seed: 
                 change_rate(fleet, part, more_ppb)
             fleet.play_round()
         change_rate(fleet, part, -turn_ppb - more_ppb)
-        fleet.mend()
+        fleet.heal()
         for _ in range(20):
             fleet.play_round()
         assert fleet.synchronized() == set(names)
@@ -130,7 +130,7 @@ def test_the_smaller_part_has_the_root_and_reaches_the_coordinators(seed: int, t
     others = [name for name in names if name != root]
     part = {root, *fleet.random.sample(others, (len(names) - 1) // 2 - 1)}
     fleet.cut(part, set())
-    fleet.hears = {name: set(range(len(fleet.coordinators))) for name in names}
+    fleet.reaches = {name: set(range(len(fleet.coordinators))) for name in names}
     change_rate(fleet, part, turn_ppb)
     for second in range(30):
         if second == 12:
@@ -138,7 +138,7 @@ def test_the_smaller_part_has_the_root_and_reaches_the_coordinators(seed: int, t
         fleet.play_round()
     assert fleet.synchronized() == set(names) - part
     assert coordinator.root not in part
-    fleet.mend()
+    fleet.heal()
     change_rate(fleet, part, -4 * turn_ppb)
     for _ in range(20):
         fleet.play_round()

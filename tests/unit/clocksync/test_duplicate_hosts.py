@@ -26,7 +26,7 @@ def fleet() -> Fleet:
 
 
 def test_a_second_host_of_a_name_never_gets_the_place_of_the_first(fleet: Fleet) -> None:
-    """Neither is a member once both have been heard; the others go on, and the name is suspect."""
+    """Neither is a member once both have reported; the others go on, and the name is suspect."""
     with pytest.raises(NameHeldError):
         fleet.report(other("h2"), 0.3)
     for host in HOSTS:

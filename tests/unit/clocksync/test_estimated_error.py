@@ -27,11 +27,11 @@ def test_the_estimate_is_the_quantile_of_what_was_seen_and_no_less() -> None:
     sigma_ns = np.array([30.0, 300.0])
     for rounds, factor in ((400, 1.0), (600, 0.2), (600, 3.0)):
         for _ in range(rounds):
-            told = remember(counts, slots, rng.normal(0, factor * sigma_ns[slots]))
+            found = remember(counts, slots, rng.normal(0, factor * sigma_ns[slots]))
         quantile = 2.576 * factor * sigma_ns
-        assert (told[:2] >= 0.9 * quantile).all()
-        assert (told[:2] <= 1.4 * quantile).all()
-    assert told[2] == 0
+        assert (found[:2] >= 0.9 * quantile).all()
+        assert (found[:2] <= 1.4 * quantile).all()
+    assert found[2] == 0
 
 
 def test_little_or_nothing_known_is_no_estimate() -> None:
@@ -40,9 +40,9 @@ def test_little_or_nothing_known_is_no_estimate() -> None:
     slots = np.zeros(10, np.intp)
     for _ in range(200):
         assert remember(counts, slots, np.full(10, np.nan)) == 0
-    told = [remember(counts, slots, np.full(10, 40.0))[0] for _ in range(8)]
-    assert told[:4] == [0] * 4
-    assert told[-1] == pytest.approx(40, rel=0.25)
+    found = [remember(counts, slots, np.full(10, 40.0))[0] for _ in range(8)]
+    assert found[:4] == [0] * 4
+    assert found[-1] == pytest.approx(40, rel=0.25)
     for _ in range(400):
         remember(counts, slots, np.full(10, 1e9))
     assert remember(counts, slots, np.full(10, 1e9)) == 0

@@ -169,7 +169,7 @@ def test_a_new_sidecar_is_not_blamed_for_the_old_one(fleet: ReportingFleet) -> N
 
 
 def test_a_lost_reply_is_no_second_jump(fleet: ReportingFleet) -> None:
-    """A host that does not hear what it is told jumps once, and comes back once."""
+    """A host that does not receive its replies jumps once, and comes back once."""
     before = fleet.bound_ns("h02")
     fleet.unheard = {"h02"}
     fleet.lies_ns["h02"] = _MS
@@ -291,7 +291,7 @@ def test_the_alert_fits_what_is_shown_for_how_long(tmp_path: Path) -> None:
 def test_a_host_that_missed_the_round_in_which_the_root_moved(
     fleet: ReportingFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its bound, once it is told one again, holds against the root, and so do those of hosts that rest on it."""
+    """Its bound, once it gets one again, holds against the root, and so do those of hosts that rest on it."""
     root = fleet.fleet.root
     missing = next(host for host in fleet.hosts if host != root)
     monkeypatch.setattr(reporting_fleet, "EDGE_BOUND_NS", 200_000)

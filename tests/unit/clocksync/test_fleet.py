@@ -31,7 +31,7 @@ def report(
 
 
 def placed(fleet: Fleet) -> list[str]:
-    """Hosts that have been told how their clocks fit."""
+    """Hosts that have received how their clocks fit."""
     return [name for name, member in fleet.roster.members.items() if member.line is not None]
 
 

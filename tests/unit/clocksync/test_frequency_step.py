@@ -29,11 +29,11 @@ def second_of(rng: np.random.Generator, begin_s: int, step_ppm: float) -> Sample
             T0_NS + np.sort(rng.integers(begin_s * S, (begin_s + 1) * S, 50))[:, None] + np.arange(3) * 20_000
         )
         queued = np.where(rng.random((50, 1)) < 0.3, rng.exponential(50_000, (50, 3)), 0.0)
-        heard = sent + np.rint(1_500 + np.abs(rng.normal(0, 15, (50, 3))) + queued).astype(np.int64)
+        arrived = sent + np.rint(1_500 + np.abs(rng.normal(0, 15, (50, 3))) + queued).astype(np.int64)
         block = np.zeros(50, SAMPLE_DTYPE)
         block["direction"], block["flags"] = direction, MAIN_PATH
         block["tx_valid"] = block["rx_valid"] = 7
-        ours, theirs = (sent, heard) if direction == OUTBOUND else (heard, sent)
+        ours, theirs = (sent, arrived) if direction == OUTBOUND else (arrived, sent)
         theirs = peer_ns(theirs, step_ppm)
         block["tx_ns"], block["rx_ns"] = (ours, theirs) if direction == OUTBOUND else (theirs, ours)
         blocks.append(block)

@@ -230,7 +230,7 @@ def test_most_paths_of_a_host_become_longer_one_way(seed: int, longer_ns: float,
 
 @pytest.mark.parametrize("root", [0, 1])
 def test_two_halves_that_meet_do_not_meet_in_the_middle(root: int) -> None:
-    """Two hosts of four come back with lines that are wrong in time and rate. Those that have not heard of the solve
+    """Two hosts of four come back with lines that are wrong in time and rate. Those that have not received the solve
     yet are where they were, the root among them, whose bound is next to nothing.
     """
     clock, rate = np.array([0, 7_000, -30_000, 500]), np.array([100.0, -2_000.0, 900.0, 0.0])
@@ -283,13 +283,13 @@ def test_a_host_that_missed_the_round_in_which_the_root_moved(seed: int, wrong_n
     before = known(-clock, -rate)
     first = solve(before, edges, undisputed(n, root), PARAMETERS)
     assert first.root_moved_ns > abs(wrong_ns) / 2
-    heard = np.arange(n) != missing
+    replied = np.arange(n) != missing
     hosts = replace(
         before,
-        correction_ns=np.where(heard, first.correction_ns, before.correction_ns),
-        rate_ppb=np.where(heard, first.rate_ppb, before.rate_ppb),
-        bound_ns=np.where(heard, first.bound_ns, before.bound_ns),
-        missed_ns=np.where(heard, 0.0, first.root_moved_ns),
+        correction_ns=np.where(replied, first.correction_ns, before.correction_ns),
+        rate_ppb=np.where(replied, first.rate_ppb, before.rate_ppb),
+        bound_ns=np.where(replied, first.bound_ns, before.bound_ns),
+        missed_ns=np.where(replied, 0.0, first.root_moved_ns),
     )
     second = solve(hosts, edges, undisputed(n, root), PARAMETERS)
     error = spread(second.correction_ns, clock)

@@ -76,17 +76,17 @@ def test_of_many_hosts_it_is_an_estimate() -> None:
 
 def test_it_is_above_the_error_of_the_solution() -> None:
     """Its 99th percentile, of 40 fleets with noise of their own on each edge, against the pair errors of neighbours."""
-    told, true = [], []
+    found, true = [], []
     for seed in range(40):
         rng, i, j = random_fleet(seed, 24, 8)
         sigma = rng.uniform(10, 40, len(i))
         m = rng.normal(0, sigma)
         x = least_squares(24, i, j, m, sigma**-2.0)
         graph = graph_of(24, i, j)
-        told.append(held_out(graph, sigma**-2.0, m - (x[i] - x[j]), graph.components()))
+        found.append(held_out(graph, sigma**-2.0, m - (x[i] - x[j]), graph.components()))
         true.append(x[i] - x[j])
-    p99_told, p99_true = np.nanquantile(np.abs(told), 0.99), np.quantile(np.abs(true), 0.99)
-    assert p99_true < p99_told < 3 * p99_true
+    p99_found, p99_true = np.nanquantile(np.abs(found), 0.99), np.quantile(np.abs(true), 0.99)
+    assert p99_true < p99_found < 3 * p99_true
 
 
 def test_the_fleet_tells_what_most_edges_are_within() -> None:
@@ -95,9 +95,9 @@ def test_the_fleet_tells_what_most_edges_are_within() -> None:
     fleet = ReportingFleet(count=6)
     assert fleet.fleet.held_out_ns == {}
     fleet.run(3)
-    told = fleet.fleet.held_out_ns
-    assert list(told) == [0.5, 0.99]
-    assert 0 <= told[0.5] <= told[0.99] < 5
+    found = fleet.fleet.held_out_ns
+    assert list(found) == [0.5, 0.99]
+    assert 0 <= found[0.5] <= found[0.99] < 5
     fleet.lies_ns["h03"] = 300
     fleet.run(3)
     assert fleet.fleet.held_out_ns[0.99] < 5

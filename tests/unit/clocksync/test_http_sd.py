@@ -1,4 +1,4 @@
-"""What Prometheus is told to scrape."""
+"""The targets that Prometheus gets."""
 
 import json
 

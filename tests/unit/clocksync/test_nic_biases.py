@@ -89,13 +89,13 @@ class _NicFleet:
         apart: NDArray[np.float64] = np.abs(error[:, np.newaxis] - error)[np.triu_indices(self.hosts, 1)]
         return apart
 
-    def told(self) -> NDArray[np.float64]:
+    def reported(self) -> NDArray[np.float64]:
         """What is known of the biases, as `bias`; it has no mean."""
-        told = np.zeros((self.hosts, self.nics))
+        reported = np.zeros((self.hosts, self.nics))
         for host in range(self.hosts):
             for device, bias_ns in self.fleet.nic_bias_ns(self.fleet.roster.members[f"h{host:02d}"]).items():
-                told[host, int(device.removeprefix("rail"))] = bias_ns
-        return told
+                reported[host, int(device.removeprefix("rail"))] = bias_ns
+        return reported
 
 
 def test_two_edges_a_nic_are_as_good_as_ten() -> None:
@@ -113,12 +113,12 @@ def test_two_edges_a_nic_are_as_good_as_ten() -> None:
     assert error < 0.85 * np.median(plain.error_ns())
     assert error < 1.15 * np.median(many.error_ns())
     true = few.bias - mean[:, np.newaxis]
-    assert np.sqrt(np.mean(np.square(few.told() - true))) < 100
-    assert not plain.told().any()
+    assert np.sqrt(np.mean(np.square(few.reported() - true))) < 100
+    assert not plain.reported().any()
     worst = few.fleet.worst_nics()
     sizes = [abs(bias_ns) for _, _, bias_ns in worst]
     assert len(worst) == 20
-    assert sizes[0] == pytest.approx(np.abs(few.told()).max())
+    assert sizes[0] == pytest.approx(np.abs(few.reported()).max())
     assert sizes == sorted(sizes, reverse=True)
 
 
@@ -145,7 +145,7 @@ def test_bounds_and_residuals_are_of_what_was_measured(nics: int) -> None:
     assert (nics == 1) == (fleet.fleet.nic_biases.numbers is None)
     fleet.bias[2, 0] += 30_000
     fleet.run(20)
-    assert np.abs(fleet.told()).max() <= 2_000
+    assert np.abs(fleet.reported()).max() <= 2_000
     if nics == 2:
         assert fleet.fleet.roster.members["h02"].outliers >= 3
         assert fleet.lines[2].bound_ns > 10_000

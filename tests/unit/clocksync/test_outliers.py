@@ -41,8 +41,8 @@ class Judged:
 def judge(seed: int, hosts: int, degree: int, count: int) -> Judged:
     """Stamps of up to `count` hosts of a running fleet are off by about a millisecond, on each edge by another one.
 
-    No more than a fifth of the hosts. Faulty hosts that hardly have edges to others than faulty hosts cannot be told
-    from them, and are not among those drawn.
+    No more than a fifth of the hosts. Faulty hosts with hardly an edge to honest ones cannot be
+    separated from them, and are not among those drawn.
     """
     rng = np.random.default_rng(seed)
     i, j = pairs(rng, hosts, degree)

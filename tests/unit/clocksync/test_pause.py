@@ -1,4 +1,4 @@
-"""What tells a host that its machine was paused."""
+"""How a host finds that its machine was paused."""
 
 import struct
 from pathlib import Path
@@ -19,12 +19,12 @@ def vmclock(path: Path, marker: int, magic: int = 0x4B4C4356, version: int = 1) 
 
 
 @pytest.mark.parametrize(
-    ("step_peers", "fitted_peers", "told"),
+    ("step_peers", "fitted_peers", "jumped"),
     [(0, 0, False), (0, 9, False), (1, 1, False), (1, 9, False), (2, 4, False), (2, 3, True), (9, 9, True)],
 )
-def test_most_peers_tell_whose_clocks_jumped(step_peers: int, fitted_peers: int, told: bool) -> None:
+def test_most_peers_show_whose_clocks_jumped(step_peers: int, fitted_peers: int, jumped: bool) -> None:
     """One peer alone, or a half of them, may have jumped themselves."""
-    assert majority_stepped(step_peers, fitted_peers) == told
+    assert majority_stepped(step_peers, fitted_peers) == jumped
 
 
 def test_a_marker_that_changes_is_told_once(tmp_path: Path) -> None:

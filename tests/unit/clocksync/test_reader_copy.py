@@ -20,14 +20,14 @@ def test_now_follows_each_update_and_unpacks_none_twice(
     writer = ClockPageWriter(tmp_path / "clock")
     reader = ClockPageReader(tmp_path / "clock")
     copies = 0
-    take = ClockPageReader._take
+    take = ClockPageReader._copy_page
 
     def counted(self: ClockPageReader, sequence: bytes) -> bool:
         nonlocal copies
         copies += 1
         return take(self, sequence)
 
-    monkeypatch.setattr(ClockPageReader, "_take", counted)
+    monkeypatch.setattr(ClockPageReader, "_copy_page", counted)
     assert reader.now().status == ClockStatus.UNKNOWN
     for update in range(1, 4):
         writer.write(fleet.correct(clock.cross_timestamp(), Correction(now.host_ns, 0, 0.0, 1_000 * update)))

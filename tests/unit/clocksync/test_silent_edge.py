@@ -30,11 +30,11 @@ def trains(rng: np.random.Generator, begin_ns: int, end_ns: int) -> Samples:
     count = max(1, (end_ns - begin_ns) * 20 // S)
     for direction in (OUTBOUND, INBOUND):
         sent = np.sort(rng.integers(begin_ns, end_ns, count))[:, None] + np.arange(3) * 20_000
-        heard = sent + np.rint(1_500 + np.abs(rng.normal(0, 15, sent.shape))).astype(np.int64)
+        arrived = sent + np.rint(1_500 + np.abs(rng.normal(0, 15, sent.shape))).astype(np.int64)
         block = np.zeros(count, SAMPLE_DTYPE)
         block["direction"], block["flags"] = direction, MAIN_PATH
         block["tx_valid"] = block["rx_valid"] = 7
-        ours, theirs = (sent, heard) if direction == OUTBOUND else (heard, sent)
+        ours, theirs = (sent, arrived) if direction == OUTBOUND else (arrived, sent)
         theirs = theirs + np.rint(offset_ns(theirs)).astype(np.int64)
         block["tx_ns"], block["rx_ns"] = (
             (T0_NS + ours, T0_NS + theirs) if direction == OUTBOUND else (T0_NS + theirs, T0_NS + ours)

@@ -29,6 +29,6 @@ except PermissionError as error:
     platform.machine() != "x86_64", reason="the filter has the numbers of x86-64's system calls"
 )
 def test_a_filter_of_system_calls_is_no_lack_of_synchronization() -> None:
-    """Who forbids adjtimex is told so, instead of being sent to look for chronyd."""
+    """Where adjtimex is forbidden the log says so, instead of naming chronyd."""
     out = subprocess.run([sys.executable, "-c", CHILD], capture_output=True, text=True, check=False)
     assert (out.returncode, out.stdout) == (0, "Operation not permitted\n"), out.stderr

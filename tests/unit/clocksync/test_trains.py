@@ -41,14 +41,14 @@ def test_other_paths_and_other_clocks_are_left_out(flags: int) -> None:
 
 
 def test_a_direction_has_its_own() -> None:
-    """An inbound train is told by when it came."""
+    """An inbound train is identified by when it came."""
     both = samples(10), samples(20, direction=INBOUND)
     assert joined(*both).t_ns.tolist() == [10]
     assert joined(*both, direction=INBOUND).t_ns.tolist() == [1_020]
 
 
 def test_packets_count_where_both_stamps_are_there() -> None:
-    """A train without one is none; one whose first stamp is missing is told by the next."""
+    """A train without one is none; one whose first stamp is missing is identified by the next."""
     block = samples(10, 20)
     block["tx_valid"], block["rx_valid"] = [0b110, 0b001], [0b101, 0b010]
     trains = joined(block)

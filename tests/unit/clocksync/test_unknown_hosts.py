@@ -56,7 +56,7 @@ def _after(case: _Case, lies: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDA
             correction, np.zeros(n), np.ones(n, np.bool_), bound, nothing, inf, doubt_ns=doubt
         )  # fmt: skip
         solution = solve(hosts, edges, undisputed(n, solution.root), SolveParameters())
-        # Who is not told goes on as it was.
+        # A host without a reply goes on as it was.
         correction = np.where(solution.reached, solution.correction_ns, correction)
         bound = np.where(solution.reached, solution.bound_ns, bound + 1_000)
         doubt = np.maximum(doubt, solution.doubt_ns)

@@ -27,8 +27,8 @@ PARAMETERS = FleetClockParameters()
 def waiting(rng: np.random.Generator, sign: int) -> Trains:
     """Half a second of trains of one direction between two equal clocks; each packet waits behind 50 us of others."""
     sent = np.sort(rng.integers(S, S + S // 2, 25))[:, None] + np.arange(3) * 20_000
-    heard = sent + 1_500 + np.rint(rng.exponential(50_000, sent.shape)).astype(np.int64)
-    return Trains((sent if sign > 0 else heard)[:, 0], sent, heard, np.ones(sent.shape, np.bool_))
+    arrived = sent + 1_500 + np.rint(rng.exponential(50_000, sent.shape)).astype(np.int64)
+    return Trains((sent if sign > 0 else arrived)[:, 0], sent, arrived, np.ones(sent.shape, np.bool_))
 
 
 def test_a_first_window_says_how_far_its_rate_may_be_off() -> None:

@@ -31,7 +31,7 @@ def test_parts_that_meet_again(seed: int) -> None:
     if random_.random() < 0.6:
         theirs = set(random_.sample(range(coordinators), random_.randint(0, coordinators)))
         everywhere = set(range(coordinators))
-        fleet.hears = {name: theirs if name in part else everywhere - theirs for name in names}
+        fleet.reaches = {name: theirs if name in part else everywhere - theirs for name in names}
     fleet.near = lambda a, b: (a in part) == (b in part)
     together = random_.random() < 0.7
 
@@ -45,7 +45,7 @@ def test_parts_that_meet_again(seed: int) -> None:
         fleet.run_until(fleet.t_s + min(6.0, silent_s / 2))
         turn(_MORE_PPB)
     fleet.run_until(back_s)
-    fleet.hears = {name: set(range(coordinators)) for name in names}
+    fleet.reaches = {name: set(range(coordinators)) for name in names}
     fleet.near = lambda a, b: True
     fleet.run_until(back_s + 12)
     assert fleet.outside == []

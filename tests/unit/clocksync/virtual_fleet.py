@@ -1,7 +1,7 @@
 """A whole fleet in virtual time, event by event, with known clocks: probes, edge fits, reports, solves, pages.
 
 The estimators, the messages, the coordinators' fleets, the choice of a coordinator, neighbour averaging and the fleet
-clocks are those of the daemons. What a daemon does when (rounds, gathering, who is asked) is told here once more,
+clocks are those of the daemons. What a daemon does when (rounds, gathering, who is asked) is written here once more,
 without sockets; the probe engine and its watch over causality are not there.
 """
 
@@ -54,7 +54,7 @@ class _Coordinator:
 class VirtualFleet:
     """`hosts` hosts, each connected with each, and coordinators. t_s : true time.
 
-    hears[host] : coordinators that it reaches. near : whether sidecars of two hosts reach each other. outside :
+    reaches[host] : coordinators that it reaches. near : whether sidecars of two hosts reach each other. outside :
     whenever fleet times of two hosts were further apart than their bounds, or one from UTC, and what they were.
     edges_outside : the same of edge fits.
     """
@@ -79,7 +79,7 @@ class VirtualFleet:
             oscillator = Oscillator(self.random.uniform(-50e3, 50e3))
             epoch_ns = UTC_NS + self.random.randint(-5000, 5000) * (1 << 20)
             self.hosts[name] = Host(self, name, oscillator, epoch_ns)
-        self.hears = {name: set(range(coordinators)) for name in self.hosts}
+        self.reaches = {name: set(range(coordinators)) for name in self.hosts}
         self.near: Callable[[str, str], bool] = lambda a, b: True
         self.links = {
             pair: Link(waits, self.t_s, waiting={name: [] for name in pair})
@@ -92,7 +92,7 @@ class VirtualFleet:
         self.at(self.t_s + 1, self._look)
 
     def at(self, t_s: float, then: Callable[[float], None]) -> None:
-        """`then` happens at `t_s`, which it is told."""
+        """`then` is called at `t_s`, with it."""
         heapq.heappush(self._events, (t_s, next(self._sequence), then))
 
     def run_until(self, t_s: float) -> None:
@@ -158,8 +158,8 @@ class VirtualFleet:
         return 0.0002 + self.random.expovariate(1_000)
 
     def _answer(self, t_s: float, number: int, host: Host, run: int, reply: RoundReply | None) -> None:
-        heard = number in self.hears[host.name]
-        self.at(t_s, lambda t: host.take(t, number, reply if heard else None) if host.run == run else None)
+        reached = number in self.reaches[host.name]
+        self.at(t_s, lambda t: host.take(t, number, reply if reached else None) if host.run == run else None)
 
     def _arrive(self, t_s: float, number: int, host: Host, run: int, report: RoundReport) -> None:
         coordinator = self.coordinators[number]
@@ -169,8 +169,8 @@ class VirtualFleet:
         try:
             fleet.report(report, t_s)
         except NameHeldError:  # its sidecar was started just now
-            told = fleet.roster.generation, fleet.quorum, fleet.no_quorum
-            reply = RoundReply(fleet.solves, None, fleet.root, True, b"", "", None, *told)
+            rest = fleet.roster.generation, fleet.quorum, fleet.no_quorum
+            reply = RoundReply(fleet.solves, None, fleet.root, True, b"", "", None, *rest)
             return self._answer(t_s + self._network_s(), number, host, run, reply)
         coordinator.waiting.append((host, run))
         coordinator.last_s = t_s

@@ -106,7 +106,7 @@ class Host:
         self.clock.epoch_ns = self.epoch_ns
         self.shown = self.clock.page
         self.peers = [CoordinatorHealth() for _ in fleet.coordinators]
-        self.busy, self.told = [False] * len(self.peers), [False] * len(self.peers)
+        self.busy, self.info_sent = [False] * len(self.peers), [False] * len(self.peers)
         self.quorum: Quorum | None = None
         self.doubt: NeighbourDoubt | None = None
         self.placed, self.root, self.suspect = False, "", ""
@@ -170,8 +170,8 @@ class Host:
         for number, peer in enumerate(self.peers):
             if self.busy[number]:
                 continue
-            if self.fleet.coordinators[number] is None or number not in self.fleet.hears[self.name]:
-                peer.up = self.told[number] = False
+            if self.fleet.coordinators[number] is None or number not in self.fleet.reaches[self.name]:
+                peer.up = self.info_sent[number] = False
                 continue
             self.busy[number] = True
             self.pending += 1
@@ -200,10 +200,10 @@ class Host:
             for peer, fit in self.fits.items()
         ]  # fmt: skip
         info = None
-        if not self.told[rank]:
+        if not self.info_sent[rank]:
             kind = "none" if self.utc_off_ns is None else "system"
             info = HostInfo(1, "", (), tuple(EdgeName("rail0", peer, "rail0") for peer in names), kind)
-            self.told[rank] = True
+            self.info_sent[rank] = True
         now, bound_ns = self.instant(t_s), self.anchor(t_s)
         anchor = None if bound_ns is None else (now.host_ns - now.raw_ns - self.epoch_ns, bound_ns)
         return RoundReport(
@@ -216,10 +216,10 @@ class Host:
         self.busy[number] = False
         peer = self.peers[number]
         if reply is None:
-            peer.up = self.told[number] = False
+            peer.up = self.info_sent[number] = False
         else:
             peer.answered(reply, t_s)
-            self.told[number] &= not reply.resend_info
+            self.info_sent[number] &= not reply.resend_info
             leader = select_coordinator(self.peers, t_s, _ALONE_S, placed=self.placed)
             follow = leader is None or leader is peer
             self.quorum = last_quorum(self.peers) or self.quorum

@@ -243,12 +243,12 @@ def test_a_page_that_is_not_ours_is_replaced(tmp_path: Path, what: str) -> None:
     if what == "other version":
         path.unlink()
         path.write_bytes(before[:8] + b"\1" + before[9:])
-    assert first.gone() == (what not in ("hard link", "symbolic link"))
+    assert first.removed() == (what not in ("hard link", "symbolic link"))
 
     ClockPageWriter(path)
 
     assert reader.stale()
-    assert first.gone()
+    assert first.removed()
     assert reader.read() == page_of(1)
     assert not path.is_symlink()
     assert ClockPageReader(path).read().status == ClockStatus.UNKNOWN

@@ -44,7 +44,7 @@ def test_a_page_that_others_may_write_is_not_mapped(tmp_path: Path, mode: int, m
         assert [access for access in mapped(page) if access not in own] == maps
     finally:
         engine.stop()
-    assert not writer.gone()
+    assert not writer.removed()
 
 
 def test_a_symbolic_link_is_not_followed(tmp_path: Path) -> None:

@@ -4,8 +4,9 @@ Guarantees, in this order: fleet time never runs backward and never jumps once i
 differs from the rate that the corrections ask for by at most `max_slew_ppm`; and the true fleet time lies
 within the bound, which grows while no correction comes.
 
-Fleet time is laid over CLOCK_MONOTONIC_RAW, which nobody steps or slews; corrections are of the stamp clock, which is
-that clock plus a constant. What is done to the host clock matters only to stamps of it in logs (host_clock_model.py).
+Fleet time is laid over CLOCK_MONOTONIC_RAW, which is neither stepped nor slewed; corrections are of the stamp clock,
+which is that clock plus a constant. What is done to the host clock matters only to stamps of it in logs
+(host_clock_model.py).
 
 Pure: readings of the clocks are passed in, the page to publish comes out.
 """
@@ -26,7 +27,7 @@ class Correction:
     """fleet = stamp clock + correction_ns at stamp time ref_ns, with the rate rate_ppb; true within bound_ns
     there. free : of hosts that follow only each other, or an anchor, so that all may drift away from the fleet, or from
     UTC, together. no_quorum : and they know that they are not the fleet. estimated_error_ns : what it is likely off by,
-    0 where nobody knows. drift_ppb : how far rate_ppb may be off, beside what clocks may drift.
+    0 where unknown. drift_ppb : how far rate_ppb may be off, beside what clocks may drift.
     """
 
     ref_ns: int
@@ -62,7 +63,7 @@ class FleetClock:
     """The state. `page` is what to publish; `target` the line over the raw clock that the last correction asked for.
 
     epoch_ns : stamp clock minus raw clock. corrected_raw_ns : when the last correction came. no_quorum : it was.
-    suspected_raw_ns : since when something contradicts fleet time as this host has it, None while nothing does.
+    disrupted_raw_ns : since when something contradicts fleet time as this host has it, None while nothing does.
     hidden_jump_ns : by how much the raw clock may have jumped unseen, beyond the bound of `page`.
     inherited : nothing has been measured since the page of a previous sidecar was taken over.
     corrected_error_ns, unsure_ppb : what the last correction is likely off by, 0 = not known; how far its rate may be.
@@ -75,7 +76,7 @@ class FleetClock:
     epoch_ns: int
     corrected_raw_ns: int = 0
     no_quorum: bool = False
-    suspected_raw_ns: int | None = None
+    disrupted_raw_ns: int | None = None
     hidden_jump_ns: int = 0
     corrected_error_ns: int = 0
     unsure_ppb: int = 0
@@ -85,7 +86,7 @@ class FleetClock:
     def start(
         cls, parameters: FleetClockParameters, now: CrossTimestamp, old: ClockPage | None = None
     ) -> "FleetClock":
-        """A clock that knows nothing, or that goes on with the page of a sidecar that was here before.
+        """A clock without fleet time, or one that goes on with the page of a sidecar that was here before.
 
         `old` is taken over only if it is still valid. The epoch of the stamp clock is what both clocks show now.
         """
@@ -119,7 +120,7 @@ class FleetClock:
 
     @property
     def holdover_ppb(self) -> int:
-        """By which fleet time may drift away while nobody corrects it."""
+        """By which fleet time may drift away while it is not corrected."""
         return self.parameters.holdover_drift_ppb + self.unsure_ppb
 
     @property
@@ -140,7 +141,7 @@ class FleetClock:
         """Whether the machine was paused while no sidecar watched it: the first correction after that excludes what the
         previous sidecar has left. Of later ones peers and delays would have shown it.
         """
-        if not self.inherited or self.suspected_raw_ns is not None:
+        if not self.inherited or self.disrupted_raw_ns is not None:
             return False
         shown = self.page.at(now.raw_ns)
         age_ns = abs(now.raw_ns + self.epoch_ns - correction.ref_ns)
@@ -157,7 +158,7 @@ class FleetClock:
     def correct(self, now: CrossTimestamp, correction: Correction) -> ClockPage:
         """Takes a correction. The first one sets the clock, later ones slew it."""
         self.tick(now)
-        if self.suspected_raw_ns is not None:
+        if self.disrupted_raw_ns is not None:
             return self.page
         self.inherited = False
         target = self._line(correction)
@@ -197,8 +198,8 @@ class FleetClock:
         self._watch_host_clock(now)
         if not self.known:
             return self.page
-        if self.suspected_raw_ns is not None:
-            return self._tick_suspected(now, self.suspected_raw_ns)
+        if self.disrupted_raw_ns is not None:
+            return self._tick_disrupted(now, self.disrupted_raw_ns)
         self._slew(now)
         page = self.page
         synchronized = page.status == ClockStatus.SYNCHRONIZED
@@ -222,30 +223,30 @@ class FleetClock:
         """Something contradicts fleet time as this host has it: the machine was paused, its raw clock has lost time.
 
         The page says disrupted until whatever was measured before is too old to influence a correction, then unknown;
-        the next correction sets the clock anew. It may then run backward once, or jump: nobody slews for an hour while
-        it says synchronized. Nothing to do while fleet time is unknown.
+        the next correction sets the clock anew. It may then run backward once, or jump: it never slews for an hour
+        while it says synchronized. Nothing to do while fleet time is unknown.
         """
         self.tick(now)
         if not self.known:
             return self.page
-        if self.suspected_raw_ns is None:
+        if self.disrupted_raw_ns is None:
             self.page = replace(self.page, disruptions=self.page.disruptions + 1)
-        self.suspected_raw_ns = now.raw_ns
+        self.disrupted_raw_ns = now.raw_ns
         self.page = self._rebound(now, ClockStatus.DISRUPTED, self.holdover_ppb)
         return self.page
 
-    def _tick_suspected(self, now: CrossTimestamp, since_raw_ns: int) -> ClockPage:
+    def _tick_disrupted(self, now: CrossTimestamp, since_raw_ns: int) -> ClockPage:
         self.page = replace(self.page, valid_until_raw_ns=now.raw_ns + self.parameters.validity_ns)
         if now.raw_ns - since_raw_ns > self.parameters.lookback_ns:
-            self.suspected_raw_ns = None
+            self.disrupted_raw_ns = None
             self.page = replace(self.page, status=ClockStatus.UNKNOWN)
         return self.page
 
     def hold(self, now: CrossTimestamp) -> ClockPage:
-        """From now on nobody corrects: the page says holdover, and its bound grows as fast as that needs."""
+        """No more corrections come: the page says holdover, and its bound grows as fast as that needs."""
         page = self.tick(now)
-        if self.suspected_raw_ns is not None:
-            self.suspected_raw_ns = None
+        if self.disrupted_raw_ns is not None:
+            self.disrupted_raw_ns = None
             self.page = page = replace(page, status=ClockStatus.UNKNOWN)
         if page.status in (ClockStatus.SYNCHRONIZED, ClockStatus.DISRUPTED):
             drift_ppb = self.holdover_ppb + self._slew_ppb(page.current)
@@ -253,7 +254,9 @@ class FleetClock:
         return self.page
 
     def published(self, now: CrossTimestamp) -> ClockPage:
-        """The page for readers: from now on its bound grows as in holdover, as nobody may come to say that it must."""
+        """The page for readers: from now on its bound grows as in holdover, as no later write may come to say that it
+        must.
+        """
         drift_ppb = self.holdover_ppb + self._slew_ppb(self.page.current)
         if not self.known or drift_ppb <= self.page.drift_ppb:
             page = self.shown
@@ -275,7 +278,7 @@ class FleetClock:
 
     @property
     def shown(self) -> ClockPage:
-        """`page` with the bound that it has for whoever reads it: nothing shows a jump of the raw clock while every
+        """`page` with the bound that it has for readers: nothing shows a jump of the raw clock while every
         packet waits in a queue. What is kept is `page`: the jump shows, or that there was none, once the queues drain.
         """
         return self._widened(self.page)

@@ -2,7 +2,7 @@
 
 The clock of an anchor is steered, and may be slewed by 100 ppm and more for a while: chronyd corrects an error, or has
 died amid that. What each report says of UTC is true within its bound, so two of them limit the rate of UTC; the slews
-between them do not. The longer the anchor is heard, the tighter the limits.
+between them do not. The longer the anchor reports, the tighter the limits.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from fabricpulse.clocksync.wire.report_table import Records
 
 Floats = NDArray[np.float64]
 
-# An anchor's rate is told by reports this far apart; no steered clock is further from its oscillator than the other.
+# An anchor's rate follows from reports this far apart; no steered clock is further from its oscillator than the other.
 _RATE_SPAN_NS, _MOST_RATE_PPB = 2e8, 500_000.0
 # How fast UTC and a stamp clock part at most: the worst oscillator.
 FREE_PPB = 100_000.0
@@ -48,25 +48,25 @@ def anchor_rates(known: Columns, rows: Records) -> AnchorRates:
     columns, slots = known.at, rows["slot"]
     elapsed = (rows["host_ns"] - columns["anchor_host_ns"][slots]).astype(np.float64)
     rates: Floats = columns["anchor_rate_ppb"][slots]
-    told = rows["anchored"] & (np.abs(elapsed) >= _RATE_SPAN_NS)
+    reports = rows["anchored"] & (np.abs(elapsed) >= _RATE_SPAN_NS)
     moved = (rows["anchor_ns"] - columns["anchor_ns"][slots]).astype(np.float64)
-    measured = moved / np.where(told, elapsed, 1.0) * 1e9
+    measured = moved / np.where(reports, elapsed, 1.0) * 1e9
     # Else it has just become an anchor, or its clock was stepped.
-    follows = told & (elapsed < 10e9) & (elapsed > 0) & (np.abs(measured) <= _MOST_RATE_PPB)
-    low, high = _limits(columns, rows, told, follows, elapsed)
+    follows = reports & (elapsed < 10e9) & (elapsed > 0) & (np.abs(measured) <= _MOST_RATE_PPB)
+    low, high = _limits(columns, rows, reports, follows, elapsed)
     rates = np.where(follows, np.where(np.isnan(rates), measured, rates + (measured - rates) / 3), rates)
     rates = np.clip(rates, low, high)
     columns["anchor_rate_ppb"][slots] = rates
     for name in ("anchor_ns", "host_ns"):
         column = name if name == "anchor_ns" else "anchor_host_ns"
-        columns[column][slots[told]] = rows[name][told]
+        columns[column][slots[reports]] = rows[name][reports]
     return AnchorRates(np.where(rows["anchored"], rates, np.nan), low, high)
 
 
 def _limits(
     columns: Records,
     rows: Records,
-    told: NDArray[np.bool_],
+    reports: NDArray[np.bool_],
     follows: NDArray[np.bool_],
     elapsed: Floats,
 ) -> tuple[Floats, Floats]:
@@ -81,13 +81,13 @@ def _limits(
     mean = (rows["anchor_ns"] - columns["anchor_ref_ns"][slots]).astype(np.float64) / span * 1e9
     half = np.where(np.isfinite(span), off / span * 1e9, np.inf)
     low, high = np.maximum(low, mean - half), np.minimum(high, mean + half)
-    # Where no rate fits, the anchor has lied once, or does now. One that is heard too soon, or was not heard again,
-    # says nothing of what was known.
-    begins = (told & ~follows) | ~rows["anchored"] | (low > high)
+    # Where no rate fits, a report of the anchor was false, or is now. One that came too soon, or was not repeated,
+    # changes nothing of what was known.
+    begins = (reports & ~follows) | ~rows["anchored"] | (low > high)
     low, high = np.where(begins, -FREE_PPB, low), np.where(begins, FREE_PPB, high)
     columns["anchor_low_ppb"][slots], columns["anchor_high_ppb"][slots] = low, high
     surer = _SURER * bound < columns["anchor_ref_bound_ns"][slots]
-    replaced = slots[told & (begins | surer | (since > _OLDEST_REF_NS))]
+    replaced = slots[reports & (begins | surer | (since > _OLDEST_REF_NS))]
     which = np.isin(slots, replaced)
     for column, name in (
         ("anchor_ref_host_ns", "host_ns"),
@@ -100,7 +100,7 @@ def _limits(
 
 @dataclass
 class UtcRate:
-    """unsure_ppb : how far the fleet's rate may be from UTC's; inf while no anchor was heard."""
+    """unsure_ppb : how far the fleet's rate may be from UTC's; inf before the first anchor reports."""
 
     unsure_ppb: float = np.inf
     _solved_s: float = 0.0
@@ -126,9 +126,9 @@ class UtcRate:
         changed = np.abs(np.median((solution.rate_ppb - last_ppb)[kept])) if kept.any() else np.inf
         self.unsure_ppb += float(changed) + _FORGET_PPB_S * max(now_s - self._solved_s, 0.0)
         self._solved_s = now_s
-        heard = np.isfinite(hosts.anchor_ns) & solution.placed & ~solution.falsetickers
-        if heard.any():
-            off = np.maximum(solution.rate_ppb - utc.low_ppb, utc.high_ppb - solution.rate_ppb)[heard]
-            # One that does not know is no reason to believe another one less; one that lies is not to be believed.
+        reporting = np.isfinite(hosts.anchor_ns) & solution.placed & ~solution.falsetickers
+        if reporting.any():
+            off = np.maximum(solution.rate_ppb - utc.low_ppb, utc.high_ppb - solution.rate_ppb)[reporting]
+            # An anchor with wide limits does not widen another's; a falseticker does not count.
             self.unsure_ppb = min(self.unsure_ppb, float(np.sort(off)[len(off) // 2]))
         return min(self.unsure_ppb, 2 * FREE_PPB)

@@ -17,10 +17,10 @@ class CoordinatorConfig(Section, frozen=True):
     membership : hosts that belong to the fleet even before their sidecars come (a membership file); others join by
     lease. token_file : file with a bearer token that sidecars must show to report; read again when it changes. It
     guards reports only: passwords and certificates for everything, also scrapes, membership, http_sd, status pages and
-    what sidecars tell their neighbours, are the web configuration's (--web.config.file of each daemon). round_s : the
-    longest time between two solves, seconds, 2 at most. anchor_wait_s : how long a fleet that has no fleet time yet
-    waits for the first of the hosts whose sidecars are configured as anchors; begun without UTC, it would take hours
-    to slew there.
+    what sidecars report to their neighbours, are the web configuration's (--web.config.file of each daemon). round_s :
+    the longest time between two solves, seconds, 2 at most. anchor_wait_s : how long a fleet that has no fleet time yet
+    waits for the first of the hosts whose sidecars are configured as anchors; begun without UTC, it would take hours to
+    slew there.
     """
 
     membership: str = ""
@@ -51,6 +51,6 @@ class CoordinatorConfig(Section, frozen=True):
     def validate(self) -> None:
         if not 0.1 <= self.round_s <= min(self.lease_s / 2, MAX_ROUND_S):
             raise ValueError(
-                f"0.1 <= round_s <= lease_s / 2 and round_s <= {MAX_ROUND_S:g} are needed; who is silent longer counts "
-                "as lost"
+                f"0.1 <= round_s <= lease_s / 2 and round_s <= {MAX_ROUND_S:g} are needed; a host silent for longer "
+                "counts as lost"
             )

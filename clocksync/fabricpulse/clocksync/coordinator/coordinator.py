@@ -45,8 +45,8 @@ log = get_logger(__name__)
 _reply_encoder = msgspec.msgpack.Encoder()
 # How long reports are gathered at least.
 _GATHER_S = 0.02
-# Of a round: how long a solve waits for the next report of many that are missing, and of few. In a large fleet somebody
-# is always late or lost, and must not cost the others half of their round each time.
+# Of a round: how long a solve waits for the next report of many that are missing, and of few. In a large fleet some
+# host is always late or lost, and must not cost the others half of their round each time.
 _PATIENCE, _PATIENCE_WITH_FEW, _FEW = 0.5, 0.1, 0.02
 
 
@@ -198,7 +198,8 @@ class Coordinator:
             await self._arrived.wait()
         first = time.monotonic()
         deadline = first + self._config.round_s
-        # Newcomers come one by one, and nobody is expected yet: solves for each of them may take half of our time.
+        # Newcomers come one by one, and no other host is expected yet: solves for each of them may take half of our
+        # time.
         await asyncio.sleep(max(_GATHER_S, self._solve_s))
         while True:
             waiting, missing = self._outstanding()
@@ -246,22 +247,22 @@ class Coordinator:
         self._arrived.set()
         await solved.wait()
         if self.fleet.roster.members.get(member.name) is not member:
-            # Of two hosts with one name: what the columns of its slot say is about the other, or nobody.
+            # Of two hosts with one name: the columns of its slot are of the other, or of none.
             return _packed(self._unplaced())
         return _packed(self._reply(member, by_datagram))
 
     def _unplaced(self) -> RoundReply:
         """To a host that is no member."""
         fleet = self.fleet
-        told = fleet.roster.generation, fleet.quorum, fleet.no_quorum
-        return RoundReply(fleet.solves, None, fleet.root, True, b"", "", None, *told)
+        rest = fleet.roster.generation, fleet.quorum, fleet.no_quorum
+        return RoundReply(fleet.solves, None, fleet.root, True, b"", "", None, *rest)
 
     def _reply(self, member: Member, by_datagram: bool) -> RoundReply:
         neighbours = None
         info = member.info
-        # New hosts learn quickly where the others are; who knows it is not told again.
-        if info is not None and member.told != self.fleet.roster.generation:
-            member.told = self.fleet.roster.generation
+        # New hosts learn quickly where the others are; an unchanged list is not sent again.
+        if info is not None and member.neighbours_sent != self.fleet.roster.generation:
+            member.neighbours_sent = self.fleet.roster.generation
             neighbours = {
                 name: other.info.url
                 for name in {edge.peer for edge in info.edges}

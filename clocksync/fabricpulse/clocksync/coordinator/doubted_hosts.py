@@ -2,8 +2,8 @@
 
 A host in doubt has witnesses: the hosts at the other ends of those of its edges that further edges check. The present
 measurements of the edges replace the earlier ones as soon as all witnesses have been there for a while: the error is
-over then, or is as large as it seems. A witness that is gone is waited for during ten minutes; after that the others
-decide, if any of them could contradict. With two hosts none can, and the doubt stays. It ends with the lease of
+over then, or is as large as it seems. A witness that no longer reports is waited for during ten minutes; after that the
+others decide, if any of them could contradict. With two hosts none can, and the doubt stays. It ends with the lease of
 the host and with its sidecar; a coordinator that was just started has none.
 """
 
@@ -19,7 +19,7 @@ Bools = NDArray[np.bool_]
 _WHOLE_S = 3.0
 # For so long a witness is missed.
 _MISSED_S = 600.0
-# A fit whose last train is older than this says nothing of now.
+# A fit whose last train is older than this is of no use now.
 _FRESH_S = 2.0
 # Any odd number; names are hashes already.
 _MIX = np.uint64(0x9E3779B97F4A7C15)
@@ -36,7 +36,7 @@ class DoubtedHosts:
         self._seen_s = np.zeros(0)
 
     def watch(self, slots: NDArray[np.intp], edges: Edges, solution: Solution, now_s: float) -> None:
-        """Enters what a solve of the hosts in `slots` said."""
+        """Enters what a solve of the hosts in `slots` found."""
         columns, now_ns = self._columns.at, solution.doubt_ns
         doubted = columns["joined"] & (columns["doubt_ns"] > 0)
         if not doubted.any() and not now_ns.any():
@@ -58,8 +58,8 @@ class DoubtedHosts:
         self._pair = np.concatenate([self._pair, pair[new]])
         self._seen_s = np.concatenate([self._seen_s, np.full(int(new.sum()), now_s)])
         missed = np.isin(name, self._owner[self._seen_s < now_s])
-        whole = its & ~missed & np.isin(name, name[begin])
-        since_s = np.where(whole & (now_ns < was_ns), columns["whole_s"][slots], now_s)
+        confirmed = its & ~missed & np.isin(name, name[begin])
+        since_s = np.where(confirmed & (now_ns < was_ns), columns["whole_s"][slots], now_s)
         over = now_s - since_s >= _WHOLE_S
         columns["doubt_ns"][slots] = np.where(over, now_ns, np.maximum(was_ns, now_ns))
         columns["whole_s"][slots] = np.where(over, now_s, since_s)

@@ -49,7 +49,9 @@ class DuplicateHostDetector:
         return tuple(sorted(self._duplicates))
 
     def check(self, name: str, epoch: int, now_s: float, lease_s: float) -> None:
-        """A report under a name that nobody has. Raises NameTakenError while two have been heard in the last lease."""
+        """A report under a name that no member has. Raises NameTakenError while two hosts have used it in the last
+        lease.
+        """
         duplicate = self._duplicates.get(name)
         if duplicate is None or now_s > duplicate.until_s:
             self._duplicates.pop(name, None)
@@ -58,8 +60,8 @@ class DuplicateHostDetector:
             duplicate.epoch, duplicate.until_s = epoch, now_s + lease_s
         raise NameTakenError(_taken(name))
 
-    def replace(self, name: str, epoch: int, heard_s: float, now_s: float, lease_s: float) -> None:
-        """A report of another sidecar than the member of this name, which was last heard at `heard_s`.
+    def replace(self, name: str, epoch: int, received_s: float, now_s: float, lease_s: float) -> None:
+        """A report of another sidecar than the member of this name, whose last report came at `received_s`.
 
         Raises NameHeldError while it may still live, NameTakenError when it does.
         """
@@ -67,11 +69,11 @@ class DuplicateHostDetector:
         if newcomer is None or now_s - newcomer.last_s > lease_s:
             newcomer = self._newcomers[name] = _Newcomer(now_s, now_s)
         newcomer.last_s = now_s
-        if heard_s > newcomer.first_s + _LATE_S:
+        if received_s > newcomer.first_s + _LATE_S:
             self._duplicates[name] = _Duplicate(epoch, now_s + lease_s)
             del self._newcomers[name]
             raise NameTakenError(_taken(name))
-        if now_s - heard_s <= _SILENT_S:
+        if now_s - received_s <= _SILENT_S:
             raise NameHeldError(f"the sidecar that reported as {name!r} until now may still live")
         del self._newcomers[name]
 

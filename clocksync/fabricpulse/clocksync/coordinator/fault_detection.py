@@ -55,13 +55,13 @@ class FaultDetector:
         columns["jumped_s"][slots[stepped]] = -np.inf
         columns["stepped_s"][slots[stepped]] = now_s
         columns["clock_steps"][slots[placed]] = rows["clock_steps"][placed]
-        # What it was told counts, as a reply may be lost, or refused. At a step only the host knows its line, which it
-        # carried over the step; from then on the sum of what solves moved it by is how far it is from there.
-        told = (now_s - columns["placed_s"][slots] <= self._stale_s) & ~stepped
+        # The line it was sent counts, as a reply may be lost, or refused. At a step only the host knows its line, which
+        # it carried over the step; from then on the sum of what solves moved it by is how far it is from there.
+        sent = (now_s - columns["placed_s"][slots] <= self._stale_s) & ~stepped
         columns["placed_s"][slots[placed]] = now_s
-        since_ns = np.where(told, host_now - columns["ref_ns"][slots], 0).astype(np.float64)
+        since_ns = np.where(sent, host_now - columns["ref_ns"][slots], 0).astype(np.float64)
         turned = np.rint(since_ns * columns["rate_ppt"][slots] * 1e-12).astype(np.int64)
-        expected = np.where(told, columns["correction_ns"][slots] + turned, hosts.correction_ns)
+        expected = np.where(sent, columns["correction_ns"][slots] + turned, hosts.correction_ns)
         moved = (solution.correction_ns - expected).astype(np.float64)
         jump, jumped = unexplained_jumps(
             columns["jump_ns"][slots], moved, hosts.bound_ns, solution.bound_ns, placed & hosts.known

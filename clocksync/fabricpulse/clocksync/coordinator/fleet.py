@@ -42,14 +42,15 @@ class Fleet:
     """The fleet of one coordinator.
 
     waiting, missing : members whose report by HTTP waits for a solve; members that were in the last one and have not
-    reported since. begin_s : how long a fleet of which nobody has fleet time yet waits for hosts that others have edges
+    reported since. begin_s : how long a fleet without fleet time waits for hosts that others have edges
     to. Two halves that begin apart are two timelines, and clocks that never run backward take hours to become one
     again. anchor_wait_s : the same for the first of the hosts that are to carry UTC, which chronyd may still be setting
     right; a fleet that begins beside UTC takes hours to get there. holdover_drift_ppb : what the clocks of one part of
-    a fleet, or all that follow an anchor, may do together while nobody sees it. awaited : those that are waited for
+    a fleet, or all that follow an anchor, may do together unseen. awaited : those that are waited for
     now. held_out_ns : share of the edges -> what their Solution.held_out_ns is within; empty where none has others
-    beside it. gone : whose leases had run out at the last round. on_gone : called with each member that is no longer
-    one. quorum : the latest known; no_quorum : the last solve had none, so that its timeline may not be the fleet's.
+    beside it. expired : whose leases had run out at the last round. on_expired : called with each member that is no
+    longer one. quorum : the latest known; no_quorum : the last solve had none, so that its timeline may not be the
+    fleet's.
     """
 
     lease_s: float = 10.0
@@ -59,7 +60,7 @@ class Fleet:
     holdover_drift_ppb: float = 1_000.0
     parameters: SolveParameters = field(default_factory=SolveParameters)
     roster: Roster = field(default_factory=Roster)
-    on_gone: Callable[[Member], None] = lambda _: None
+    on_expired: Callable[[Member], None] = lambda _: None
     solves: int = 0
     root: str = ""
     outliers: int = 0
@@ -72,7 +73,7 @@ class Fleet:
     no_quorum: bool = False
     root_moves: RootMoves = field(default_factory=RootMoves)
     awaited: tuple[str, ...] = ()
-    gone: tuple[str, ...] = ()
+    expired: tuple[str, ...] = ()
     nic_biases: NicBiases = field(default_factory=NicBiases)
     utc_rate: UtcRate = field(default_factory=UtcRate)
     _table: ReportTable = field(default_factory=ReportTable)
@@ -80,12 +81,12 @@ class Fleet:
     _fresh: dict[int, bool] = field(default_factory=dict)
     _expected: set[int] = field(default_factory=set)
     _first_s: float = 0.0
-    # When the root was last part of the fleet, or might have been: nobody knows of what was before the first solve.
+    # When the root was last part of the fleet, or might have been: unknown before the first solve.
     _root_s: float | None = None
 
     def __post_init__(self) -> None:
         self._faults = FaultDetector(self.roster.columns, self.stale_s)
-        self.roster.on_gone = self._left
+        self.roster.on_expired = self._left
 
     @property
     def waiting(self) -> int:
@@ -130,7 +131,7 @@ class Fleet:
             self.missing -= slot in self._expected
         self._fresh.pop(slot, None)
         self._expected.discard(slot)
-        self.on_gone(member)
+        self.on_expired(member)
 
     def needs_info(self, member: Member) -> bool:
         """True while the names of the host's edges are not known here."""
@@ -138,14 +139,14 @@ class Fleet:
 
     def expire(self, now_s: float) -> list[str]:
         """Drops members whose lease has run out and returns their names."""
-        gone = self.roster.expire(now_s, self.lease_s)
-        if gone and self.roster.crowded:
+        expired = self.roster.expire(now_s, self.lease_s)
+        if expired and self.roster.crowded:
             self._table.settle(self.roster.slots)
             moved = self.roster.renumber()
             self._fresh = {int(moved[slot]): again for slot, again in self._fresh.items()}
             self._expected = {int(moved[slot]) for slot in self._expected}
             self._table.renumber(moved)
-        return gone
+        return expired
 
     def solve_round(self, now_s: float, arrived: tuple[Records, Records] | None = None) -> Solution | None:
         """Solves with what is there. Each member's `line` then holds at `ref_host_ns`, about its host time now.
@@ -159,7 +160,7 @@ class Fleet:
             for name in ("received_s", "generation"):
                 self.roster.columns.at[name][slots] = arrived[0][name]
             self.roster.columns.at["expires_s"][slots] = arrived[0]["received_s"] + self.lease_s
-        self.gone = tuple(self.expire(now_s))
+        self.expired = tuple(self.expire(now_s))
         columns = self.roster.columns.at
         rows = self._table.rows
         self._table.keep((now_s - rows["received_s"] <= self.stale_s) & columns["joined"][rows["slot"]])
@@ -168,7 +169,7 @@ class Fleet:
         self._expected = {slot for slot, again in self._fresh.items() if again}
         self._fresh = {}
         self.missing = len(self._expected)
-        # What the last solve said is no measurement of now.
+        # The last solve is no measurement of now.
         placed = columns["placed"].copy()
         columns["placed"] = False
         columns["estimated_error_ns"] = 0
@@ -188,7 +189,7 @@ class Fleet:
         host_now = reported.simultaneous()
         drift_ppb = self.parameters.drift_ppb
         if rows["anchored"].any():
-            # All follow an anchor, whose clock may be free by now: chronyd has died, or hears no server.
+            # All follow an anchor, whose clock may be free by now: chronyd has died, or reaches no server.
             drift_ppb = max(drift_ppb, self.holdover_drift_ppb)
         # Beside what its line says itself until its report: since then it runs at a rate that may be off.
         drift_ppb = drift_ppb + columns["drift_ppb"][rows["slot"]].astype(np.float64)
@@ -216,7 +217,7 @@ class Fleet:
         if not solution.root_lost:
             self._root_s = now_s
         self.nic_biases.learn(places, edges, solution)
-        # By what the last solve said, of which hosts may not have heard.
+        # By the last solve, whose replies hosts may not have received.
         last_ppb = np.where(placed[slots], columns["rate_ppt"][slots] * 1e-3, hosts.rate_ppb)
         anchored = self.quorum is not None and self.quorum.anchored
         unsure_ppb = self.utc_rate.take(last_ppb, hosts, solution, utc, now_s, anchored=anchored)
@@ -224,8 +225,8 @@ class Fleet:
         self._assess(rows, records["edge"], edges, solution, now_s)
         return solution
 
-    def heard(self, now_s: float) -> int:
-        """Members that have reported lately enough to vote (Election.of)."""
+    def voting_members(self, now_s: float) -> int:
+        """Members whose last report is recent enough to vote (Election.of)."""
         columns = self.roster.columns.at
         return int((columns["joined"] & (now_s - columns["received_s"] <= self.stale_s / 2)).sum())
 
@@ -239,7 +240,7 @@ class Fleet:
             self.quorum,
             self._name,
             rested=self.roster.columns.at["rested"][rows["slot"]],
-            heard=now_s - rows["received_s"] <= self.stale_s / 2,
+            reporting=now_s - rows["received_s"] <= self.stale_s / 2,
             away_s=self.lease_s,
             fleet_s=None if fleet_ns is None else fleet_ns // 10**9,
             first=self.root,
@@ -250,7 +251,7 @@ class Fleet:
         return election
 
     def _name(self, hashed: int) -> str:
-        """The host whose name has this hash; "" when none is known here, so that it is nobody's root."""
+        """The host whose name has this hash; "" when none is known here, so that it is the root of no host."""
         if self.quorum is not None and hashed == name_hash(self.quorum.root):
             return self.quorum.root
         return self.roster.name(hashed)
@@ -277,9 +278,9 @@ class Fleet:
         silent = [self.roster.at(slot) for slot in rows["slot"][~rows["anchored"]].tolist()]
         to_come = [m.name for m in silent if m.info is not None and m.info.anchor != "none"]
         utc = bool(rows["anchored"].any())
-        # Where we are not the first choice, others who may know more begin, and their timeline comes with the reports.
+        # Where we are not the first choice, others with more reports begin; their timeline comes with later reports.
         later = 1 + min(int(rows["rank"].max()), _MOST_RANK)
-        # Of one anchor nobody knows whether it is right: others are worth as long a wait as any host.
+        # With one anchor its error cannot be detected: others are worth as long a wait as any host.
         anchor_wait_s = self.begin_s if utc else max(self.begin_s, self.anchor_wait_s)
         if to_come and waited_s < anchor_wait_s * later:
             self.awaited = tuple(sorted(to_come))
@@ -320,7 +321,7 @@ class Fleet:
 
     def _deliver(self, rows: Records, host_now: Ints, solution: Solution, unsure_ppb: float) -> None:
         # A host that no edge ties to the timeline is in holdover, whatever it still knows: only then does its bound
-        # grow as fast as it may be wrong, and only then do people hear of it.
+        # grow as fast as it may be wrong, and only then is it alerted.
         placed = solution.placed
         columns = self.roster.columns.at
         slots = rows["slot"][placed]
@@ -356,12 +357,14 @@ class Fleet:
         self.residual_p50_ns = float(np.median(size))
         columns, slots = self.roster.columns, rows["slot"].astype(np.intp)
         ends = np.concatenate([slots[edges.i], slots[edges.j]])
-        # Most of the room of a small fleet is empty, and all of it is gone through.
+        # Most of the room of a small fleet is empty, and all of it is traversed.
         likely_ns = remember(columns.held_out[: self.roster.slots], ends, np.tile(solution.held_out_ns, 2))
         placed = slots[solution.placed]
         columns.at["estimated_error_ns"][placed] = likely_ns[placed]
-        told = np.abs(solution.held_out_ns[np.isfinite(solution.held_out_ns)])
-        self.held_out_ns = {share: float(np.quantile(told, share)) for share in _SHARES} if len(told) else {}
+        known = np.abs(solution.held_out_ns[np.isfinite(solution.held_out_ns)])
+        self.held_out_ns = (
+            {share: float(np.quantile(known, share)) for share in _SHARES} if len(known) else {}
+        )
         self.outliers = int(outlier.sum())
         worst = np.flatnonzero(outlier)
         worst = worst[np.argsort(-size[worst])][:_NAMED]

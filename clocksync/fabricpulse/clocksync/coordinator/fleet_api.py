@@ -175,6 +175,6 @@ def _target(member: Member, port: int, own_port: bool) -> str:
     """
     try:
         host, listens = host_and_port(member.info.url if member.info is not None else "")
-    except ValueError:  # it did not say where it is reached, or an older one said what is no URL
+    except ValueError:  # its address is missing, or is no URL (older sidecars)
         return join_host_port(member.name, port)
     return join_host_port(host, listens if own_port else port)

@@ -8,7 +8,7 @@ log = get_logger(__name__)
 # Hosts that one solve makes suspect are named up to this many.
 _SUSPECTS = 20
 # And of those whose leases ran out.
-_GONE = 5
+_EXPIRED = 5
 
 
 class FleetLog:
@@ -30,7 +30,7 @@ class FleetLog:
         self._log_suspects()
 
     def _log_awaited(self) -> None:
-        """Says whom a fleet without fleet time waits for, and when it gives up."""
+        """Logs whom a fleet without fleet time waits for, and when it gives up."""
         awaited, before = self._fleet.awaited, self._awaited
         self._awaited = awaited
         if awaited and not before:
@@ -44,19 +44,19 @@ class FleetLog:
             )
 
     def _log_expired(self) -> None:
-        """Says who has not reported for so long that it is no member any more."""
-        gone = self._fleet.gone
-        if gone:
+        """Logs who has not reported for so long that it is no member any more."""
+        expired = self._fleet.expired
+        if expired:
             log.warning(
                 "hosts no longer report: is their sidecar running, and does it reach this coordinator?",
-                hosts=len(gone),
-                first=gone[:_GONE],
+                hosts=len(expired),
+                first=expired[:_EXPIRED],
                 silent_s=self._fleet.lease_s,
                 left=len(self._fleet.roster.members),
             )
 
     def _log_quorum(self, now_s: float) -> None:
-        """Says when what reports here can no longer speak for the fleet, and when it can again."""
+        """Logs when what reports here can no longer speak for the fleet, and when it can again."""
         fleet = self._fleet
         if self._first_s is None:
             self._first_s = now_s
@@ -76,23 +76,23 @@ class FleetLog:
             self._lost_s = now_s
             log.warning(
                 "quorum lost: most of the fleet, or every anchor, is unreachable; the hosts of this partition are in "
-                "holdover. If the others are gone for good, restart all sidecars of this partition, then its "
+                "holdover. If the others will not return, restart all sidecars of this partition, then its "
                 "coordinators",
-                hosts=fleet.heard(now_s),
+                hosts=fleet.voting_members(now_s),
                 were=fleet.quorum.hosts,
                 carried_utc=fleet.quorum.anchored,
                 root=fleet.quorum.root,
             )
 
     def _log_suspects(self) -> None:
-        """Says once who is suspect, why, and when that is over."""
+        """Logs once who is suspect, why, and when that is over."""
         suspects, before = self._fleet.suspects(), self._suspects
         self._suspects = suspects
-        news = [name for name, reason in suspects.items() if before.get(name) != reason]
+        changed = [name for name, reason in suspects.items() if before.get(name) != reason]
         over = [name for name in before if name not in suspects and name in self._fleet.roster.members]
-        for name in news[:_SUSPECTS]:
+        for name in changed[:_SUSPECTS]:
             log.warning("host suspected of being faulty", member=name, reason=suspects[name])
         for name in over[:_SUSPECTS]:
             log.info("host no longer suspected", member=name)
-        if (more := max(len(news), len(over)) - _SUSPECTS) > 0:
+        if (more := max(len(changed), len(over)) - _SUSPECTS) > 0:
             log.warning("more hosts changed: see `fabricpulse clocksync status`", hosts=more)

@@ -1,4 +1,4 @@
-"""Hosts with a lease, as the coordinator knows them: names and edges as objects, what changes each round as columns.
+"""Hosts with a lease: names and edges as objects, what changes each round as columns.
 
 A host has a slot, a number that it keeps; edges name their peers by slot. At 50,000 hosts an attribute of an object a
 host would cost a round more than the solve.
@@ -11,13 +11,13 @@ from fabricpulse.clocksync.coordinator.estimated_error import CLASSES, Counts
 from fabricpulse.clocksync.wire.messages import HostInfo, Line
 from fabricpulse.clocksync.wire.suspicions import SUSPICIONS
 
-# told : generation of the fleet in which the host was last sent the addresses of its neighbours; moved : in which the
-# host itself last reported other addresses. info : generation of its HostInfo, -1 without. name : its
+# neighbours_sent : generation of the fleet in which the host was last sent the addresses of its neighbours; moved : in
+# which the host itself last reported other addresses. info : generation of its HostInfo, -1 without. name : its
 # name_hash. rested : the last solve that spoke for the fleet rested on it, among others. jump_ns : how far its stamps
 # have jumped though its clock has not, by the correction (fleet minus host). placed_s, stepped_s : when a solve last
 # placed it, and first after a step of its clock. doubt_ns : how far it may be off though edges need not contradict it
-# now, whole_s : since when all who could are. jumped_s, outlying_s, utc_s : when each suspicion last had a reason;
-# utc : which of the two of anchors it was.
+# now, whole_s : since when all who could are. jumped_s, outlying_s, utc_s : when each suspicion last had a reason; utc
+# : which of the two of anchors it was.
 COLUMNS = np.dtype(
     [
         ("expires_s", "f8"),
@@ -41,7 +41,7 @@ COLUMNS = np.dtype(
         ("clock_steps", "i8"),
         ("info", "i8"),
         ("generation", "i8"),
-        ("told", "i8"),
+        ("neighbours_sent", "i8"),
         ("moved", "i8"),
         ("name", "u8"),
         ("residuals", "u4", (2,)),
@@ -85,14 +85,14 @@ class Columns:
             self.held_out = counts
 
     def clear(self, slot: int) -> None:
-        """As of a host that has said nothing yet."""
+        """As of a host that has not reported yet."""
         self.at[slot] = np.zeros((), COLUMNS)
         self.held_out[slot] = 0.0
         self.at["bound_ns"][slot] = self.at["anchor_rate_ppb"][slot] = np.nan
         self.at["anchor_low_ppb"][slot], self.at["anchor_high_ppb"][slot] = -np.inf, np.inf
         for name in ("placed_s", "stepped_s", "jumped_s", "outlying_s", "utc_s"):
             self.at[name][slot] = -np.inf
-        self.at["info"][slot] = self.at["told"][slot] = -1
+        self.at["info"][slot] = self.at["neighbours_sent"][slot] = -1
 
 
 class Member:
@@ -169,10 +169,10 @@ class Member:
         return int(self._columns.at["moved"][self.slot])
 
     @property
-    def told(self) -> int:
+    def neighbours_sent(self) -> int:
         """Generation of the fleet in which it was last sent the addresses of its neighbours."""
-        return int(self._columns.at["told"][self.slot])
+        return int(self._columns.at["neighbours_sent"][self.slot])
 
-    @told.setter
-    def told(self, generation: int) -> None:
-        self._columns.at["told"][self.slot] = generation
+    @neighbours_sent.setter
+    def neighbours_sent(self, generation: int) -> None:
+        self._columns.at["neighbours_sent"][self.slot] = generation

@@ -18,7 +18,7 @@ from fabricpulse.clocksync.wire.datagram import (
     ARRIVAL_DTYPE,
     HAS_LINE,
     HAS_QUORUM,
-    NEWS,
+    NEW_NEIGHBOURS,
     NO_QUORUM,
     QUORUM_ANCHORED,
     REPLY_DTYPE,
@@ -31,9 +31,9 @@ from fabricpulse.clocksync.wire.report_table import Records
 # Room for reports of thousands of hosts in the time that the thread may have to wait for a core. The kernel gives what
 # net.core.rmem_max allows to a process without CAP_NET_ADMIN.
 _RECEIVE_BUFFER = 16 << 20
-# Hosts that are told in one round to fetch news of their neighbours by HTTP: where a whole fleet comes up there is news
-# for all of them, again and again.
-_NEWS_A_ROUND = 256
+# Hosts that are asked in one round to fetch a new neighbour list by HTTP: where a whole fleet comes up the lists of all
+# of them change again and again.
+_FETCHES_A_ROUND = 256
 
 
 class ReportChannels:
@@ -45,7 +45,7 @@ class ReportChannels:
         self.intake = ReportIntake(list(dict.fromkeys(addresses)), _RECEIVE_BUFFER)
         self._members: dict[int, Member] = {}
         self._heads: Records = np.empty(0, np.void)
-        fleet.on_gone = self.close
+        fleet.on_expired = self.close
 
     def open(self, member: Member) -> Channel:
         """A new channel for `member`; the one that it had ends."""
@@ -63,7 +63,7 @@ class ReportChannels:
             member.channel = -1
 
     def close_all(self) -> None:
-        """Ends all channels: their hosts are told so at their next report, which they then make by HTTP."""
+        """Ends all channels: the next report of their hosts is answered by a reset, and made by HTTP."""
         for member in list(self._members.values()):
             self.close(member)
 
@@ -80,7 +80,7 @@ class ReportChannels:
         heads, self._heads = self._heads, self._heads[:0]
         if not len(heads):
             return 0
-        # Of several reports of one host the last is answered; and a member may have gone in the meantime.
+        # Of several reports of one host the last is answered; and a member's lease may have run out in the meantime.
         last: NDArray[np.intp] = np.full(int(heads["channel"].max()) + 1, -1, np.intp)
         np.maximum.at(last, heads["channel"], np.arange(len(heads)))
         for number in np.flatnonzero(last >= 0).tolist():
@@ -104,7 +104,9 @@ class ReportChannels:
         replies["suspect"] = at["suspect"]
         replies["estimated_error_ns"], replies["drift_ppb"] = at["estimated_error_ns"], at["drift_ppb"]
         ignorant = (at["info"] < 0) | (at["info"] != at["generation"])
-        replies["flags"] = HAS_LINE * at["placed"] + RESEND_INFO * ignorant + NEWS * self._news(slots)
+        replies["flags"] = (
+            HAS_LINE * at["placed"] + RESEND_INFO * ignorant + NEW_NEIGHBOURS * self._due_for_fetch(slots)
+        )
         replies["flags"] += NO_QUORUM * self._fleet.no_quorum
         quorum = self._fleet.quorum
         if quorum is not None and quorum.root:
@@ -117,15 +119,15 @@ class ReportChannels:
             self._fleet.root,
         )
 
-    def _news(self, slots: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Which of `slots` should fetch news of their neighbours now; the others follow in later rounds."""
-        untold = np.flatnonzero(self._fleet.roster.untold(slots))
+    def _due_for_fetch(self, slots: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Which of `slots` should fetch a new neighbour list now; the others follow in later rounds."""
+        due = np.flatnonzero(self._fleet.roster.neighbours_due(slots))
         quorum = self._fleet.quorum
         if quorum is not None and not quorum.root:
             # By datagram came only the hash of a name that is not known here; by HTTP comes the name.
-            untold = np.arange(len(slots))
+            due = np.arange(len(slots))
         chosen = np.zeros(len(slots), np.bool_)
-        chosen[np.roll(untold, -self._fleet.solves * _NEWS_A_ROUND)[:_NEWS_A_ROUND]] = True
+        chosen[np.roll(due, -self._fleet.solves * _FETCHES_A_ROUND)[:_FETCHES_A_ROUND]] = True
         return chosen
 
     def stop(self) -> None:

@@ -15,7 +15,7 @@ _REMEMBERED = 256
 
 @dataclass
 class RootMoves:
-    """moves : moments of the last quorums, and by how much the root moved then, ns; of earlier ones nobody knows."""
+    """moves : moments of the last quorums, and by how much the root moved then, ns; earlier ones are unknown."""
 
     moves: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
 

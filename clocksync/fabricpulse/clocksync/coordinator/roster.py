@@ -1,4 +1,4 @@
-"""Who is in the fleet: hosts with a lease, their slots, what they said of themselves and of their neighbours. Pure.
+"""Who is in the fleet: hosts with a lease, their slots, what they reported of themselves and of their neighbours. Pure.
 
 A host has a slot, a number that it keeps; the edges of a host name its peers by slot, so that a round of the whole
 fleet is arithmetic on arrays.
@@ -31,18 +31,18 @@ def _devices(info: HostInfo | None, *, every: bool = False) -> NDArray[np.uint64
 
 
 def _nothing(_: Member) -> None:
-    """Nobody wants to know."""
+    """Default of Roster.on_expired."""
 
 
 @dataclass
 class Roster:
-    """Members by name. generation : counts changes of membership. on_gone : called with each member that is no longer
-    one.
+    """Members by name. generation : counts changes of membership. on_expired : called with each member that is no
+    longer one.
     """
 
     members: dict[str, Member] = field(default_factory=dict)
     columns: Columns = field(default_factory=Columns)
-    on_gone: Callable[[Member], None] = _nothing
+    on_expired: Callable[[Member], None] = _nothing
     generation: int = 0
     _duplicate_hosts: DuplicateHostDetector = field(default_factory=DuplicateHostDetector)
     _slots: dict[str, int] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class Roster:
         return self._join(name, epoch)
 
     def take_info(self, member: Member, info: HostInfo) -> None:
-        """What a host says of itself."""
+        """What a host reports of itself."""
         if info == member.info:
             return
         if member.info is None or (info.nics, info.url) != (member.info.nics, member.info.url):
@@ -98,10 +98,10 @@ class Roster:
         self._peers = None
 
     def _replace(self, member: Member, epoch: int, now_s: float, lease_s: float) -> None:
-        """Makes room for the next sidecar of its name, if it has gone."""
-        heard_s = float(self.columns.at["received_s"][member.slot])
+        """Makes room for the next sidecar of its name, once the previous one has ended."""
+        received_s = float(self.columns.at["received_s"][member.slot])
         try:
-            self._duplicate_hosts.replace(member.name, epoch, heard_s, now_s, lease_s)
+            self._duplicate_hosts.replace(member.name, epoch, received_s, now_s, lease_s)
         except NameTakenError:
             self._forget(self.members.pop(member.name))
             self.generation += 1
@@ -132,27 +132,27 @@ class Roster:
         self._by_slot.pop(member.slot)
         self.columns.clear(member.slot)
         self._peers = None
-        self.on_gone(member)
+        self.on_expired(member)
 
     def expire(self, now_s: float, lease_s: float) -> list[str]:
         """Drops members whose lease has run out and returns their names."""
         self._duplicate_hosts.expire(now_s, lease_s)
         columns = self.columns.at
         slots = np.flatnonzero(columns["joined"] & (columns["expires_s"] < now_s)).tolist()
-        gone = [self._by_slot[slot].name for slot in slots]
-        for name in gone:
+        expired = [self._by_slot[slot].name for slot in slots]
+        for name in expired:
             self._forget(self.members.pop(name))
-        if gone:
+        if expired:
             self.generation += 1
-        return gone
+        return expired
 
     @property
     def crowded(self) -> bool:
-        """Most slots are of hosts that are long gone."""
+        """Most slots are of hosts whose leases ran out long ago."""
         return len(self._slots) > 1024 + 4 * len(self.members)
 
     def renumber(self) -> NDArray[np.int32]:
-        """Gives up the slots of hosts that are gone. The new slot of each old one, -1 for none."""
+        """Gives up the slots of hosts whose leases have run out. The new slot of each old one, -1 for none."""
         columns, held_out = self.columns.at, self.columns.held_out
         moved = np.full(len(self._slots), -1, np.int32)
         self._slots.clear()
@@ -207,13 +207,13 @@ class Roster:
             name[owner] * _MIX + device[0], name[flat] * _MIX + device[1], owner, flat.astype(np.intp)
         )
 
-    def untold(self, slots: NDArray[np.intp]) -> NDArray[np.bool_]:
-        """Which of `slots` have a neighbour of whom they have not been told where it is now."""
+    def neighbours_due(self, slots: NDArray[np.intp]) -> NDArray[np.bool_]:
+        """Which of `slots` have a neighbour whose present address they have not been sent."""
         flat, begin = self.peers()
         columns = self.columns.at
         owner = np.repeat(np.arange(len(begin) - 1), np.diff(begin))
-        news = columns["moved"][flat] > columns["told"][owner]
-        return (np.bincount(owner[news], minlength=len(begin) - 1) > 0)[slots]
+        due = columns["moved"][flat] > columns["neighbours_sent"][owner]
+        return (np.bincount(owner[due], minlength=len(begin) - 1) > 0)[slots]
 
     @property
     def duplicates(self) -> tuple[str, ...]:

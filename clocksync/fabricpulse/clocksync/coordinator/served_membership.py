@@ -2,7 +2,7 @@
 
 Every mesh of the fleet reads it and refuses a document that contradicts itself, so what one host says must not make it
 one: a host that was renamed is there twice with the same addresses, until the lease of its old name is over, or
-somebody takes that out of the file.
+that is taken out of the file.
 """
 
 from collections.abc import Iterable, Mapping
@@ -49,7 +49,7 @@ def served_membership(
 
 
 def _fault(host: Host) -> str:
-    """What is wrong with a host that came with a report, which nobody has checked; "" if nothing is."""
+    """What is wrong with a host that came with a report, and is unchecked; "" if nothing is."""
     try:
         for nic in host.nics:
             nic.validate()

@@ -8,7 +8,7 @@ import enum
 from dataclasses import dataclass
 from typing import NamedTuple
 
-# Of what has come since the last fit, the packets that these shares of it are faster than: the filter knows which of
+# Of what has come since the last fit, the packets that these shares of it are faster than: the filter chooses among
 # them scatters least on this edge.
 RANKS = (0.0, 1 / 32, 1 / 16, 1 / 8)
 # A rate is off by so many of its standard deviations at most.

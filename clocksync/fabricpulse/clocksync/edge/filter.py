@@ -5,15 +5,15 @@ measure it, so what earlier windows said still counts. What is measured at each 
 of both directions that have come since the last round. The fastest ones are right where stamps are: queues only add to
 a delay. Where stamps are late by chance (a busy machine), the fastest packet is the one whose stamp is worst, and the
 more packets, the worse; then the one that a thirty-second or an eighth of them are faster than says more. Which of them
-does is told by the gap, half of the round trip of both: no clock enters it, and what moves it moves the middle as much.
+does shows in the gap, half of the round trip of both: no clock enters it, and what moves it moves the middle as much.
 So of all ranks that one is taken whose gap has changed least from round to round, and is not wider than usual now.
 
-How far to trust it is told by the gap, too. If it is wider than usual by 2 e, packets of either direction, or of both,
+How far to trust it shows in the gap, too. If it is wider than usual by 2 e, packets of either direction, or of both,
 were slow by 2 e together, and the middle is wrong by up to e. The same holds the other way round: a gap narrower than
-usual tells of late transmit stamps. What was tried beside this is in docs/decisions/0016. The error bound does not
+usual shows late transmit stamps. What was tried beside this is in docs/decisions/0016. The error bound does not
 depend on the filter; it follows from causality alone.
 
-A rate that drifts (a temperature ramp) is a third state. While nothing tells of a ramp it is taken for small and
+A rate that drifts (a temperature ramp) is a third state. Without signs of a ramp it is taken for small and
 steady, so that it adds no noise; measurements that leave to one side open it.
 """
 
@@ -38,7 +38,7 @@ from fabricpulse.clocksync.edge.line_state import LineState, Measured
 # A measurement that contradicts the filter by so many standard deviations, and ns, means that a clock has changed.
 _GATE_SIGMAS, _GATE_NS = 8.0, 20_000.0
 # A measurement off by so many standard deviations, the filter's error taken as at least so many ns, counts as one off
-# by that much only; so many in a row on one side tell that the rate has changed. One that is off by twice as much
+# by that much only; so many in a row on one side show that the rate has changed. One that is off by twice as much
 # counts for two, and no more: what load does to a single one has no limit.
 _ASIDE_SIGMAS, _ASIDE_NS, _ASIDE, _MOST_ASIDE = 3.0, 20.0, 3, 2
 # How much less offset, rate and drift are then known, in squares of what the measurement is off by. A rate, or drift,
@@ -46,18 +46,18 @@ _ASIDE_SIGMAS, _ASIDE_NS, _ASIDE, _MOST_ASIDE = 3.0, 20.0, 3, 2
 # independent, a measurement before the end of the round would turn the rate the wrong way.
 _OPEN = (0.1, 0.25, 0.25)
 _CHANGED_S = 2.0
-# A gap that is wider than usual by 2 e tells of an error from -e to e: of its variance, this share of e squared, and
+# A gap that is wider than usual by 2 e means an error from -e to e: of its variance, this share of e squared, and
 # a little more, as slow packets are more often those of one direction.
 _GAP_SHARE = 0.5
-# Stamps are late by so many ns at most; gaps that are narrower by more tell of a wrong rate, not of a bad measurement.
+# Stamps are late by so many ns at most; gaps that are narrower by more mean a wrong rate, not of a bad measurement.
 _LATE_NS = 60.0
 # A rate that is known no better than drift_ppb makes the bound wider for as long as it takes to the next fit, s.
 _NEXT_FIT_S = 1.5
-# So long after its beginning the filter knows how well it knows the rate.
+# So long after its beginning the error of the rate is known to the filter.
 _SETTLED_NS = 4_000_000_000
 # The usual gap: where this share of the gaps of so many rounds is densest.
 _USUAL, _GAPS = 0.25, 60
-# Standard deviation of the drift while nothing tells of one, ppb/s, and of its change over 1 s.
+# Standard deviation of the drift while nothing shows one, ppb/s, and of its change over 1 s.
 _DRIFT_PPB_S, _DRIFT_CHANGE = 0.2, 0.1
 # The same after a clock has changed.
 _CHANGED_PPB_S = 300.0
@@ -109,7 +109,7 @@ class EdgeFilter:
         if not self.windows:
             self.t_ns, self.base_ns = fit.t_last_ns, fit.offset_ns
             rate_variance = min(fit.rate_sigma_ppb, WIDEST_RATE_PPB) ** 2
-            # The line may be wrong by its whole gap: what it says is judged by the gaps that follow.
+            # The line may be wrong by its whole gap: it is tested by the gaps that follow.
             variance = fit.sigma_ns**2 + max(fit.half_gap_ns / 4, 0.0) ** 2 + behind * behind * rate_variance
             covariance = (variance, behind * rate_variance, 0.0, rate_variance, 0.0, self._drift_ppb_s**2)
             self.state = LineState(fit.rate_ppb * behind, fit.rate_ppb, 0.0, covariance)
@@ -193,7 +193,7 @@ class EdgeFilter:
         more = fit.bound_ns - max(fit.above_ns, fit.below_ns, 0.0)
         rate_sigma = math.sqrt(max(state.covariance[3], 1e-4))
         if fit.t_last_ns - self._begun_ns < _SETTLED_NS:
-            # Where all packets of the first windows waited, they tell less of the rate than they scatter. What
+            # Where all packets of the first windows waited, they constrain the rate less than they scatter. What
             # causality leaves is reported only: to weigh by it makes the line worse.
             rate = state.rate_ppb
             rate_sigma = max(rate_sigma, max(fit.rate_high_ppb - rate, rate - fit.rate_low_ppb) / RATE_SIGMAS)

@@ -9,7 +9,7 @@ words, as its clients compare them; the byte order that the page prints is the o
 
 Clock disruption support is for a daemon that reads the hypervisor's VMClock (/dev/vmclock0) and repeats its marker: a
 client that sees the flag opens that device itself, fails where there is none, and trusts nothing while the two markers
-differ. Nobody here reads the device, so the flag stays off. Steps of the clock are told by the status.
+differ. Nothing here reads the device, so the flag stays off. Steps of the clock show in the status.
 """
 
 import struct
@@ -98,8 +98,8 @@ class ClockBoundWriter:
         generation = self._map[GENERATION_OFFSET : GENERATION_OFFSET + 2]
         self._generation = int.from_bytes(generation, "little")
 
-    def gone(self) -> bool:
-        """True when the path names our segment no more: somebody has removed it, and new clients find none."""
+    def removed(self) -> bool:
+        """True when the path no longer names our segment: it was removed, and new clients find none."""
         return file_identity(self.path) != self._identity
 
     def publish(self, page: ClockPage, now: CrossTimestamp, holdover_drift_ppb: int) -> None:

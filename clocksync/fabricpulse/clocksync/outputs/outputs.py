@@ -44,12 +44,12 @@ class Outputs:
     def publish(self, page: ClockPage, now: CrossTimestamp, holdover_drift_ppb: int) -> None:
         """Restates the ClockBound segment. holdover_drift_ppb : of the fleet clock."""
         if self.clockbound is not None:
-            if self.clockbound.gone():
+            if self.clockbound.removed():
                 self._renew_segment(self.clockbound.path)
             self.clockbound.publish(page, now, holdover_drift_ppb)
 
     def _renew_segment(self, path: Path) -> None:
-        """Makes the segment again that somebody has removed; where that cannot be, the next call tries again."""
+        """Makes the segment again that was removed; where that cannot be, the next call tries again."""
         try:
             self.clockbound = ClockBoundWriter(path)
         except OSError as error:

@@ -62,13 +62,13 @@ def average(
         mean = (1 - damping) * mean
         rate = (1 - damping) * rate + damping * own_rate_ppb
     correction = base + round(mean)
-    told = [view.bound_ns + abs(view.correction_ns - correction) for view in views]
+    wide = [view.bound_ns + abs(view.correction_ns - correction) for view in views]
     agreed = agree(correction, views)
     if own_correction_ns is None:
-        bound = max(min(told), doubt_ns) if agreed else max(*told, doubt_ns)
+        bound = max(min(wide), doubt_ns) if agreed else max(*wide, doubt_ns)
     else:
         kept = own_bound_ns + abs(correction - own_correction_ns)
-        bound = min(kept, max(min(told), doubt_ns)) if agreed else kept
+        bound = min(kept, max(min(wide), doubt_ns)) if agreed else kept
     return Correction(ref_ns, correction, rate, int(bound) + 1)
 
 
@@ -87,7 +87,7 @@ def contradiction_ns(
     if not claims or max(at - bound for at, bound in claims) <= min(at + bound for at, bound in claims):
         return 0.0
     low, high = min(at for at, _ in claims), max(at for at, _ in claims)
-    # Wherever the average puts us, somebody says that we are at the other end.
+    # Wherever the average puts us, some view has us at the other end.
     return high - low + max(bound for _, bound in claims)
 
 

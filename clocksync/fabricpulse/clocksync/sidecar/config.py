@@ -102,7 +102,7 @@ class SidecarConfig(Section, frozen=True):
     def validate(self) -> None:
         if not 0.1 <= self.start_round_s <= self.round_s <= MAX_ROUND_S:
             raise ValueError(
-                f"0.1 <= start_round_s <= round_s <= {MAX_ROUND_S:g} is needed; who is silent longer counts as lost"
+                f"0.1 <= start_round_s <= round_s <= {MAX_ROUND_S:g} is needed; a host silent for longer counts as lost"
             )
         if self.clock.holdover_after_s < 2 * self.round_s:
             raise ValueError(

@@ -147,10 +147,10 @@ class CoordinatorClient:
             return
         known = {peer.url: peer for peer in self._peers}
         self._peers = [known.pop(url) if url in known else _Peer(url) for url in dict.fromkeys(urls)]
-        for gone in known.values():
-            if gone.task is not None:
-                gone.task.cancel()
-            gone.datagrams.close()
+        for removed in known.values():
+            if removed.task is not None:
+                removed.task.cancel()
+            removed.datagrams.close()
 
     async def _report_safely(
         self,
@@ -159,7 +159,7 @@ class CoordinatorClient:
         report: Callable[[bool], RoundReport],
         take: Callable[[RoundReply, bool], None],
     ) -> None:
-        """A fault in what is said to one coordinator is logged, and keeps nobody from the others or the neighbours."""
+        """A fault with one coordinator is logged; it does not keep reports from the others or the neighbours."""
         try:
             await self._report(client, peer, report, take)
         except Exception:

@@ -66,7 +66,7 @@ class DatagramClient(asyncio.DatagramProtocol):
         try:
             loop = asyncio.get_running_loop()
             found = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_DGRAM)
-            # A name may have addresses on which nobody listens; without a connection nothing says which.
+            # A name may have addresses on which no server listens; without a connection nothing says which.
             family, _, _, _, address = found[self._fruitless % len(found)]
             self._transport, _ = await loop.create_datagram_endpoint(
                 lambda: self, family=family, remote_addr=(str(address[0]), self._port)
@@ -108,9 +108,9 @@ class DatagramClient(asyncio.DatagramProtocol):
         return reply
 
     def _missed(self) -> None:
-        heard = self._last_reply
+        replied = self._last_reply
         self.close()
-        if heard:
+        if replied:
             return
         self._fruitless += 1
         if self._fruitless >= _FRUITLESS:

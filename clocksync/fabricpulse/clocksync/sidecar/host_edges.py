@@ -102,7 +102,7 @@ class HostEdges:
 
     def _read(self) -> None:
         if self._ring is not None and self._ring.stale():
-            # Not closed: a thread may be at it (`watch`). It goes with whoever is the last to know it.
+            # Not closed: a thread may be at it (`watch`). It is unmapped with its last reference.
             self._ring = None
         if self._ring is None:
             try:
@@ -124,7 +124,7 @@ class HostEdges:
                 )
         ring = self._ring
         if not self._take_table(ring):
-            # Nobody knows yet whose the samples are; they wait in the ring.
+            # It is not known yet whose the samples are; they wait in the ring.
             return
         lost = ring.lost
         samples = ring.read()

@@ -3,7 +3,7 @@
 A contradiction is seen only while those who contradict are there and have not been averaged away: a host whose last
 edge is wrong soon agrees with it. So how far it may be off is remembered, until all witnesses have been there and have
 agreed for some seconds, by what edges can hide: bounds soon are so wide that nothing contradicts. A witness that is
-gone is missed for ten minutes. One neighbour alone confirms nothing. As coordinator.doubted_hosts does for a fleet.
+silent is missed for ten minutes. One neighbour alone confirms nothing. As coordinator.doubted_hosts does for a fleet.
 Pure: time is passed in.
 """
 

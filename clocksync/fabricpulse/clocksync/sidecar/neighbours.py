@@ -104,7 +104,7 @@ def consensus(
     """One round of averaging on `host`, whose clock shows `now_ns`, and what it remembers. own : its line. fits :
     (peer, fit). doubt : of the last round. Pure.
 
-    Where nobody has a fleet time, the host with the lowest name makes its own clock the beginning of it.
+    Where no host has fleet time, the host with the lowest name makes its own clock the beginning of it.
     """
     fits = list(fits)
     if own is None and not any(reply.line is not None for reply in lines.values()):

@@ -1,4 +1,4 @@
-"""The file of the clock page: taken over from the previous sidecar, and recreated when somebody deletes it."""
+"""The file of the clock page: taken over from the previous sidecar, and recreated when it was deleted."""
 
 from pathlib import Path
 
@@ -30,11 +30,11 @@ class PageFile:
         self.shown = page
 
     def write(self, page: ClockPage) -> bool:
-        """Publishes `page`, also to programs that have opened the file before somebody removed it.
+        """Publishes `page`, also to programs that have opened the file before it was removed.
 
         False when its line has begun before it could be published: readers go on with `shown`.
         """
-        if self._writer.gone():
+        if self._writer.removed():
             self._renew()
         begins_ns = page.current.from_ns if self._continues(page) else None
         if not self._writer.write(page, begins_ns):

@@ -11,15 +11,15 @@ from fabricpulse.core.pauses import SUSPEND_NS, VmClock, marker_of, open_vmclock
 
 
 def majority_stepped(step_peers: int, fitted_peers: int) -> bool:
-    """Whether edges tell that it is this host's clocks that jumped, and not a peer's.
+    """Whether edges show that it is this host's clocks that jumped, and not a peer's.
 
-    More than half of the peers, two at least: with one peer nobody can tell whose clocks it were.
+    More than half of the peers, two at least: with one peer it is unknown whose clocks it were.
     """
     return step_peers >= 2 and 2 * step_peers > fitted_peers
 
 
 class PauseWatch:
-    """Asks what the host itself knows of pauses, and says up to which of them `poll` has reported: suspended_ns and
+    """Reads what the host itself records of pauses, and up to which of them `poll` has reported: suspended_ns and
     vmclock_marker, as the clock page has them. vmclock : None where the hypervisor offers none.
     """
 

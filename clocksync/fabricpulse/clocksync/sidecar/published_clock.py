@@ -72,7 +72,7 @@ class PublishedClock:
         self._publish_outputs()
 
     def leave(self) -> None:
-        """What the page says when nobody keeps it up any more: holdover, for as long as a page holds."""
+        """What the page says once it is written no more: holdover, for as long as a page holds."""
         self.fleet.hold(now := self.host.cross_timestamp())
         self._publish(now)
         self._publish_outputs()
@@ -96,7 +96,7 @@ class PublishedClock:
 
     def requested_line(self) -> Line | None:
         """The line that the last correction asked for, with what it is good for now."""
-        if not self.fleet.known or self.fleet.suspected_raw_ns is not None:
+        if not self.fleet.known or self.fleet.disrupted_raw_ns is not None:
             return None
         now = self.host.cross_timestamp()
         asked = self.fleet.requested(now)
@@ -108,7 +108,7 @@ class PublishedClock:
         known = self.fleet.known
         now = self.host.cross_timestamp()
         self.fleet.suspect(now)
-        # Until the next tick readers would believe it for a quarter of a second more.
+        # Until the next tick readers would take it as valid for a quarter of a second more.
         self._publish(now)
         # What was measured before is of another clock.
         self._contradicted_s = time.monotonic()

@@ -199,7 +199,7 @@ class Sidecar:
                 log.exception("round failed", reason=str(error))
 
     def _until_next_round(self) -> float:
-        """Seconds to the next round. All hosts begin it at the same fleet time, so that a solve waits for nobody."""
+        """Seconds to the next round. All hosts begin it at the same fleet time, so that no solve has to wait."""
         round_s = self._config.round_s if self._settled() else self._config.start_round_s
         now, clock = self._clock.host.cross_timestamp(), self._clock.fleet
         fleet = clock.page.at(now.raw_ns).fleet_ns if clock.known else now.host_ns
@@ -219,7 +219,7 @@ class Sidecar:
             self._edges_reported = self._edges.generation
             self._change_info()
         began = time.thread_time()
-        # Half of the edges are fitted by their other ends. At the start, after a clock step, and with nobody
+        # Half of the edges are fitted by their other ends. At the start, after a clock step, and without
         # to report to, everything that can be known at once is worth its cost.
         everything = not self._settled() or self._coordinator.unplaced_s() > self._alone_s()
         self._edges.fit(self._clock.stamp_now_ns(), self._window_ns(), everything=everything)
@@ -243,8 +243,8 @@ class Sidecar:
             log.exception("reports to the coordinators failed")
         # One that answers but knows no edge of ours that it could use is as good as none. One that does not believe
         # our edges is right not to: neighbours would say the same as they do.
-        believed = not self._suspect or self._coordinator.silent_s() > self._alone_s()
-        if believed and self._coordinator.unplaced_s() > self._alone_s():
+        trusted = not self._suspect or self._coordinator.silent_s() > self._alone_s()
+        if trusted and self._coordinator.unplaced_s() > self._alone_s():
             await self._ask_neighbours(client)
         clock = self._clock.fleet
         if clock.page.status == ClockStatus.HOLDOVER:
@@ -277,7 +277,7 @@ class Sidecar:
         self._info = HostInfo(self._generation, self._url(), nics, names, self._config.anchor.kind)
 
     def _url(self) -> str:
-        """Where neighbours reach us; empty when that cannot be told from the settings."""
+        """Where neighbours reach us; empty when the settings do not say."""
         web = self._options.web
         # Names are kept as they were given: a certificate is for a name.
         addresses = self.server.addresses if web.systemd_socket else [parse_address(a) for a in web.listen]

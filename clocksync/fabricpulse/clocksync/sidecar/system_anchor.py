@@ -70,7 +70,7 @@ class SystemAnchor:
         utc_ns = now.host_ns - now.raw_ns - epoch_ns
         anchor = None if bound_ns is None else (utc_ns, bound_ns)
         if abs(now.host_ns - before.host_ns - (now.raw_ns - before.raw_ns)) > STEP_NS:
-            anchor = None  # stepped between the two; the next round knows better
+            anchor = None  # stepped between the two; the next round reads it again
         anchors = anchor is not None
         if config.kind == "system" and anchors != self._anchors:
             if anchor is not None:

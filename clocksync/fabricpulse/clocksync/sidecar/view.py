@@ -108,7 +108,7 @@ class SidecarView:
         """Why fleet time is not synchronised, "" when it is: the first thing to look at."""
         if self.clock.page.status == ClockStatus.SYNCHRONIZED:
             return ""
-        if self.clock.suspected_raw_ns is not None:
+        if self.clock.disrupted_raw_ns is not None:
             return "fleet time of this host contradicts the fleet's (was the machine paused?): soon it is set anew"
         if self.edges.refused:
             return f"no probe samples: {self.edges.refused}"
@@ -119,7 +119,7 @@ class SidecarView:
         if self.clock.no_quorum and self.coordinator.up:
             return (
                 "this partition has no quorum (most of the fleet, or every anchor, is unreachable): holdover until the "
-                "rest of the fleet is reachable; if that is gone for good, restart all sidecars of this partition, "
+                "rest of the fleet is reachable; if that will not return, restart all sidecars of this partition, "
                 "then its coordinators"
             )
         if not self.edges.fits():
@@ -132,7 +132,7 @@ class SidecarView:
             return "no coordinator answers, and no neighbour has a fleet time"
         if self.suspect:
             return f"the coordinator accepts none of this host's edges: {self.suspect}"
-        return "the coordinator knows no edge that ties this host to the fleet: do the peers' sidecars report to it?"
+        return "the coordinator has no edge that ties this host to the fleet: do the peers' sidecars report to it?"
 
     def metrics(self, text_format: TextFormat) -> bytes:
         """The exposition."""
@@ -172,9 +172,9 @@ class SidecarView:
         qualities = [_quality(edge) for edge in self.edges]
         for quality in (*(q.name.lower() for q in Quality), "peer", "none"):
             out.add(metrics.EDGES, (quality,), qualities.count(quality))
-        judged = [(edge, edge.residual) for edge in self.edges if edge.fit and edge.residual]
-        judged.sort(key=lambda pair: -abs(pair[1].residual_ns))
-        for edge, residual in judged[:_WORST_EDGES]:
+        tested = [(edge, edge.residual) for edge in self.edges if edge.fit and edge.residual]
+        tested.sort(key=lambda pair: -abs(pair[1].residual_ns))
+        for edge, residual in tested[:_WORST_EDGES]:
             name = (edge.name.device, edge.name.peer, edge.name.peer_device)
             out.add(metrics.EDGE_RESIDUAL, name, residual.residual_ns * 1e-9)
 

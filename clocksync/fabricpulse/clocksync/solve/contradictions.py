@@ -25,7 +25,7 @@ _FEWEST_EDGES, _MOST_CONTRADICTING = 3, 0.6
 def bounds(
     paths: ShortestPaths, hides_ns: Floats, residual_ns: Floats, source_ns: Floats
 ) -> tuple[Floats, Bools, Floats]:
-    """The bound of each host, inf where nothing leads to one that knows something, or most of its edges contradict each
+    """The bound of each host, inf where no path leads to one with fleet time, or most of its edges contradict each
     other; who is in doubt by its edges; and the bounds if no edge contradicted.
 
     paths : each edge as long as it hides and its residual. hides_ns : what its offset may be wrong by. residual_ns :
@@ -36,7 +36,7 @@ def bounds(
     if not contradicting.any():
         return bound, np.zeros(len(bound), np.bool_), bound
     wide = _doubted(paths, contradicting, hides_ns, residual_ns, bound)
-    # Whoever is reached by way of a host in doubt is in as much doubt; but not if that host knows by itself, as the
+    # A host that is reached by way of one in doubt is in as much doubt; but not if that host knows by itself, as the
     # root does: then others are right about fleet time, and it is the host that may not be.
     more = np.zeros_like(bound)
     np.subtract(wide, bound, out=more, where=np.isfinite(bound) & (bound < source_ns))
@@ -76,7 +76,7 @@ def _doubted(
     """`bound`, wider where a contradicting edge may be right.
 
     A host of whose edges no more than half are beyond doubt may have been moved by those that are not, and its
-    neighbours with it: in a ring nobody can tell where the wrong edge is.
+    neighbours with it: in a ring the wrong edge cannot be identified.
     """
     graph, way = paths.graph, hides_ns + np.abs(residual_ns)
     edges = graph.degrees()
@@ -87,8 +87,8 @@ def _doubted(
     wrong = np.flatnonzero(in_doubt)
     # Each edge in both directions: if `begin` is right, `end` is wrong.
     for begin, end in _directions(graph, wrong):
-        told = ~alone[begin] | alone[end]
-        np.maximum.at(wide, end[told], (bound[begin] + way[wrong])[told])
+        reached = ~alone[begin] | alone[end]
+        np.maximum.at(wide, end[reached], (bound[begin] + way[wrong])[reached])
     spread = np.zeros(graph.n, np.bool_)
     while True:
         now = (wide > bound) & (2 * doubts >= edges) & ~spread & ~alone
@@ -98,8 +98,8 @@ def _doubted(
             break
         before = wide.copy()
         for begin, end in _directions(graph, more):
-            told = now[begin]
-            np.maximum.at(wide, end[told], (before[begin] + way[more])[told])
+            reached = now[begin]
+            np.maximum.at(wide, end[reached], (before[begin] + way[more])[reached])
         in_doubt[more] = True
         doubts = graph.degrees(in_doubt)
     # The wrong edge was shared out among those of its ring, or of its part of it.

@@ -2,8 +2,8 @@
 
 What edges hide is seen only while others contradict them (`contradictions`). Where the host dies whose edges proved it,
 all that is left fits, and is as wrong as before. So how far each host may be off is remembered from solve to solve, by
-whoever calls this (coordinator.doubted_hosts), and its bound is as wide as that unless its edges still say it. Who was
-unknown stays unknown: all of its edges may have lied. Pure.
+the caller (coordinator.doubted_hosts), and its bound is as wide as that unless its edges still say it. Who was
+unknown stays unknown: all of its edges may have been false. Pure.
 """
 
 import numpy as np
@@ -38,14 +38,14 @@ def bounds(
     np.subtract(remembered_ns, doubt, out=more, where=np.greater(remembered_ns, doubt))
     if not more.any():
         return bound, doubt
-    # As in contradictions.bounds: whoever is reached by way of a host in doubt is in as much doubt, but not if that
+    # As in contradictions.bounds: a host that is reached by way of one in doubt is in as much doubt, but not if that
     # host knows by itself. Half of it is paid on the way in, half on the way out.
     passing = np.where(nearest < source_ns, more, 0.0)
     through = paths.through(passing).from_nearest(source_ns) if passing.any() else nearest
     unknown = np.isinf(more)
     rest = np.where(unknown, 0.0, more) - np.where(unknown, 0.0, passing) / 2
-    told = np.minimum(kept_ns, through + rest)
-    return np.where(unknown, np.inf, np.maximum(bound, told)), doubt
+    kept = np.minimum(kept_ns, through + rest)
+    return np.where(unknown, np.inf, np.maximum(bound, kept)), doubt
 
 
 def _largest(graph: Graph, residual_ns: Floats, which: NDArray[np.bool_]) -> Floats:

@@ -21,7 +21,8 @@ def _keepers(hosts: Hosts, members: NDArray[np.intp], keeps: NDArray[np.bool_]) 
 def _middle(moved: Floats, keepers: NDArray[np.intp], root: int) -> float:
     """By how much most of `keepers` go on as they were: the median of what they have `moved` by, per host. Of an even
     number it is any value between two, and the one that moves the `root` least is taken: two halves that meet again
-    would else meet in the middle, and whoever has not heard of it yet would be further from there than its bound.
+    would else meet in the middle, and a host that has not received the reply yet would be further from there than its
+    bound.
     """
     ordered = np.sort(moved[keepers])
     low, high = float(ordered[(len(ordered) - 1) // 2]), float(ordered[len(ordered) // 2])

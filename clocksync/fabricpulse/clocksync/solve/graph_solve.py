@@ -125,7 +125,7 @@ def solve(hosts: Hosts, edges: Edges, election: Election, parameters: SolveParam
     sigma = np.hypot(sigma, changed_ns)
     delta, huber = robust_least_squares(graph, m, sigma, tail=tail_of(edges.bound_ns))
     unbiased = m - (delta[edges.i] - delta[edges.j])
-    # Bounds and suspicions are told by what was measured.
+    # Bounds and suspicions follow from what was measured.
     residual = unbiased + edges.bias_ns
 
     main = _main_component(hosts, component, election)
@@ -143,7 +143,7 @@ def solve(hosts: Hosts, edges: Edges, election: Election, parameters: SolveParam
     has_quorum = election.has_quorum(in_main, bool((in_main & np.isfinite(hosts.anchor_ns)).any()))
     begins = not (hosts.known & in_main).any()
     # Anchors say themselves what they know; without them the root of the fleet is right, and that of a part is not.
-    # Those that the root has left with still say that they are synchronized, and are not told: had the others a root of
+    # Those that the root has left with still say that they are synchronized, and get no reply: had the others a root of
     # their own now, their bounds would be of another time than those.
     root_lost = election.followed and election.root is not None and component[election.root] != main
     right = chosen if (has_quorum or begins) and not root_lost else None
@@ -154,7 +154,7 @@ def solve(hosts: Hosts, edges: Edges, election: Election, parameters: SolveParam
         hosts, change, root_moved_ns = _against_root(hosts, change, right, election.root)
     source = _sources(hosts, change, right, anchors)
     if right is not None and source[right] == 0.0:
-        # A root that nobody has measured lately may have gone anywhere: its NIC is dead, its management network is not.
+        # A root without a recent measurement may be off by any amount: its NIC is dead, its management network is not.
         at_root = edges.bound_age_s[(edges.i == right) | (edges.j == right)]
         source[right] = _aged(at_root.min(initial=np.inf), parameters) if len(at_root) else 0.0
     kept = np.where(hosts.known, hosts.bound_ns + np.abs(change), np.inf)
@@ -245,7 +245,7 @@ def _main_component(hosts: Hosts, component: NDArray[np.int32], election: Electi
 
 
 def _choose_root(component: NDArray[np.int32], edges: Edges, main: int, order: NDArray[np.uint64]) -> int:
-    """The best connected host, and the same at each coordinator that hears the same."""
+    """The best connected host, and the same at each coordinator with the same reports."""
     degree = np.bincount(edges.i, minlength=len(component)) + np.bincount(edges.j, minlength=len(component))
     degree = np.where(component == main, degree, -1)
     best = np.flatnonzero(degree == degree.max())
@@ -256,8 +256,8 @@ def _against_root(hosts: Hosts, change: Floats, root: int, last: int | None) -> 
     """Bounds that still hold once the root is right by definition, changes against it, and how far it has moved.
 
     What hosts knew, they knew of the root as it was. Where it moves against them (most edges of it say so, perhaps
-    wrongly), they are as far from it as it has moved; who missed the round, by that more. last : the root of the last
-    solve; another one was as wrong as its bound said.
+    wrongly), they are as far from it as it has moved; hosts that missed the round, by that more. last : the root of the
+    last solve; another one was as wrong as its bound said.
     """
     bound_ns = hosts.bound_ns + hosts.missed_ns
     another_ns = float(bound_ns[root]) if root != last else 0.0

@@ -1,4 +1,4 @@
-"""What the solve is worth, told by what it has not seen: each edge against all others.
+"""What the solve is worth, judged by what it has not seen: each edge against all others.
 
 A residual flatters, as the edge that it is of has pulled the solution its way; at a host with few edges by most of it.
 Without the edge it would be 1 / (1 - h) times as large, where h, its leverage, is its weight times the effective
@@ -37,8 +37,8 @@ def held_out(graph: Graph, weight: Floats, residual: Floats, component: NDArray[
         sign = np.where(graph.i[some] == low[some], 1.0, -1.0)
         mean = residual.copy()
         mean[some] = sign * (np.bincount(pair, weight[some] * residual[some] * sign) / total)[pair]
-    told = h < _MOST
-    return np.where(told, residual - mean + mean / np.where(told, 1.0 - h, 1.0), np.nan)
+    known = h < _MOST
+    return np.where(known, residual - mean + mean / np.where(known, 1.0 - h, 1.0), np.nan)
 
 
 def _parallel(pair: NDArray[np.int64]) -> tuple[Nodes, Nodes]:

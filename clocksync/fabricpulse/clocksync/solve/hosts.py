@@ -1,4 +1,4 @@
-"""What a solve knows of the hosts before it. Pure."""
+"""The hosts as they are before a solve. Pure."""
 
 from dataclasses import dataclass
 
@@ -17,9 +17,9 @@ class Hosts:
     correction_ns, rate_ppb : by the line that the host keeps. known : it has such a line. bound_ns : its
     error bound. anchor_ns : correction by a time source of its own, NaN without one. anchor_bound_ns : that
     source's error bound. anchor_rate_ppb : rate of that source minus the host's. unnoticed_ns : how far fleet time may
-    have gone away from the host's while nobody noticed that its part of the fleet was cut off. missed_ns : how far the
-    root may have moved in rounds whose replies the host has not had, infinite where nobody knows. doubt_ns : what
-    former solutions said, and still counts.
+    have drifted away from the host's before it was noticed that its part of the fleet was cut off. missed_ns : how far
+    the root may have moved in rounds whose replies the host has not had, infinite where unknown. doubt_ns : what former
+    solutions said, and still counts.
     """
 
     correction_ns: Ints

@@ -21,13 +21,13 @@ _JUMP_NS = 50_000.0
 # An edge that is off by more than this many times the usual residual, and this many ns, does not fit.
 _OUTLIER_SCALE, _OUTLIER_NS = 6.0, 300.0
 # Of the queues that all packets of one direction wait in, before one host, the longest is at most so many times the
-# shortest, as the fastest packets tell them.
+# shortest, by the fastest packets.
 _UNEVEN_QUEUES = 4.0
 # With two hosts the faulty one cannot be identified.
 _FEWEST_HOSTS = 3
-# A host is judged by at least so many edges, and named when more than this share does not fit.
+# A host is tested by at least so many edges, and named when more than this share does not fit.
 _FEWEST_EDGES, _MOST_OUTLIERS = 3, 0.6
-# Of more hosts than this share nobody can tell who is right.
+# Among more hosts than this share the faulty ones cannot be identified.
 _MOST_NAMED = 1 / 3
 
 
@@ -69,14 +69,14 @@ def faulty_hosts(
 
     One by one: an edge between a faulty host and another says nothing of the other, so the edges of a host that has
     been named are left out before the next is looked for. A host that the others have pulled away, more than half of
-    whose edges then agree with each other, is not faulty: its edges are judged from where they put it.
+    whose edges then agree with each other, is not faulty: its edges are tested from where they put it.
     """
     outlier = np.abs(residual_ns) > limit_ns
     bad = np.bincount(i[outlier], minlength=hosts) + np.bincount(j[outlier], minlength=hosts)
     if bad.max(initial=0) <= _MOST_OUTLIERS * _FEWEST_EDGES:
         return []
     total = np.bincount(i, minlength=hosts) + np.bincount(j, minlength=hosts)
-    # Outliers only become fewer as hosts are named: nobody else can be, and only edges of these are tested.
+    # Outliers only become fewer as hosts are named: no other host can be, and only edges of these are tested.
     possible = bad > _MOST_OUTLIERS * _FEWEST_EDGES
     near = np.flatnonzero(possible[i] | possible[j])
     ends = np.concatenate([i[near], j[near]])
@@ -90,10 +90,10 @@ def faulty_hosts(
     begin = np.searchsorted(ends[order], np.arange(hosts + 1))
     named: list[int] = []
     candidates = np.flatnonzero(possible)
-    gone = np.zeros(hosts, np.bool_)
+    excluded = np.zeros(hosts, np.bool_)
     while len(named) < max(1, _MOST_NAMED * hosts):
         n, b = total[candidates], bad[candidates]
-        share = np.where((n >= _FEWEST_EDGES) & ~gone[candidates], b / np.maximum(n, 1), 0.0)
+        share = np.where((n >= _FEWEST_EDGES) & ~excluded[candidates], b / np.maximum(n, 1), 0.0)
         # Of equals the one with more edges.
         worst = int((share + 1e-6 * b).argmax())
         if share[worst] <= _MOST_OUTLIERS:
@@ -103,7 +103,7 @@ def faulty_hosts(
         peers, of_those = others[its], outlier[edge[its]]
         if not seen[host]:
             seen[host] = True
-            left = ~gone[peers]
+            left = ~excluded[peers]
             # Of each edge, where the host would have to be for it to fit.
             wanted = place_ns[peers] + sign[its] * residual_ns[edge[its]]
             limits = limit_ns[edge[its]]
@@ -116,7 +116,7 @@ def faulty_hosts(
                 np.add.at(bad, peers, now.astype(np.intp) - of_those)
                 continue
         named.append(host)
-        gone[host] = True
+        excluded[host] = True
         np.subtract.at(total, peers, 1)
         np.subtract.at(bad, peers[of_those], 1)
     return named
@@ -131,23 +131,23 @@ def _majority(values: Floats, limit_ns: float) -> float | None:
 
 
 def unexplained_jumps(
-    jump_ns: Floats, moved_ns: Floats, bound_ns: Floats, solved_ns: Floats, judged: Bools
+    jump_ns: Floats, moved_ns: Floats, bound_ns: Floats, solved_ns: Floats, tested: Bools
 ) -> tuple[Floats, Bools]:
     """The net jump of each host's correction that nothing explains, after a solve; and which hosts jumped in it.
 
     jump_ns : before it, 0 for none; it ends when the correction comes back to within what is no jump. moved_ns : what
     the solve moved each host by. bound_ns : of each before it, with what it was widened by for its jump, and whatever
-    the host knows of itself: a slew of its clock is in it. solved_ns : bound by the solve. judged : of the others
+    the host knows of itself: a slew of its clock is in it. solved_ns : bound by the solve. tested : of the others
     nothing is known, or their clocks were stepped; they keep theirs.
 
     Where most are moved together, an anchor moves the fleet, which is no jump of theirs.
     """
-    if np.count_nonzero(judged) < _FEWEST_HOSTS:
+    if np.count_nonzero(tested) < _FEWEST_HOSTS:
         return jump_ns, np.zeros(len(jump_ns), np.bool_)
-    moved = moved_ns - np.median(moved_ns[judged])
-    jumped = judged & (np.abs(moved) > _JUMP_NS + np.maximum(bound_ns - np.abs(jump_ns), 0.0))
+    moved = moved_ns - np.median(moved_ns[tested])
+    jumped = tested & (np.abs(moved) > _JUMP_NS + np.maximum(bound_ns - np.abs(jump_ns), 0.0))
     # Who has begun is followed closely: the fits of its edges follow one after the other.
-    net = jump_ns + np.where(jumped | (judged & (jump_ns != 0)), moved, 0.0)
-    # Not by the host's own bound, which also tells how far it still has to be slewed after the jump.
-    back = judged & (np.abs(net) <= _JUMP_NS + solved_ns)
+    net = jump_ns + np.where(jumped | (tested & (jump_ns != 0)), moved, 0.0)
+    # Not by the host's own bound, which also contains how far it still has to be slewed after the jump.
+    back = tested & (np.abs(net) <= _JUMP_NS + solved_ns)
     return np.where(back, 0.0, net), jumped

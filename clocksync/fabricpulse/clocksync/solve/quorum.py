@@ -45,7 +45,7 @@ class Election:
         name_of: Callable[[int], str],
         *,
         rested: NDArray[np.bool_],
-        heard: NDArray[np.bool_],
+        reporting: NDArray[np.bool_],
         away_s: float,
         fleet_s: int | None,
         first: str = "",
@@ -54,9 +54,9 @@ class Election:
         """From `rows`. order : name_hash of each row's host. remembered : counts when no row knows of any.
 
         name_of : the host with a name_hash, "" if none is known. fleet_s : fleet time; nothing that a row says to be
-        from later is believed. first : root to take where there was no quorum. away_s : a host that was part of a
+        from later counts. first : root to take where there was no quorum. away_s : a host that was part of a
         quorum so much older than the last does not vote: it was away, or in another part; unless it is one of those
-        that `rested` in what is remembered (the reply was lost). heard : rows of hosts that have reported just now;
+        that `rested` in what is remembered (the reply was lost). reporting : rows of hosts that have reported just now;
         others do not vote. Who has lost the others must know it before they, who have lost the root, take another.
         """
         spoken = rows["quorum_s"] >= 0
@@ -65,8 +65,8 @@ class Election:
         if not spoken.any():
             named = name_hash(remembered.root if remembered is not None else first)
             root = _row_of(order, named)
-            decides = root is not None and bool(heard[root])
-            return cls(remembered, heard, np.ones(len(rows), np.bool_), root, decides, order, followed)
+            decides = root is not None and bool(reporting[root])
+            return cls(remembered, reporting, np.ones(len(rows), np.bool_), root, decides, order, followed)
         latest = int(rows["quorum_s"][spoken].max())
         same = rows[spoken & (rows["quorum_s"] >= latest - SAME_ROUND_S)]
         # Nearly all rows say the same.
@@ -82,8 +82,8 @@ class Election:
         if remembered is not None and remembered.moment_s >= latest:
             part |= rested
         root = present[0] if present else None
-        decides = root is not None and bool(heard[root]) and int(order[root]) == int(roots[0])
-        return cls(quorum, heard & (part | ~spoken), part, root, decides, order, followed)
+        decides = root is not None and bool(reporting[root]) and int(order[root]) == int(roots[0])
+        return cls(quorum, reporting & (part | ~spoken), part, root, decides, order, followed)
 
     def has_quorum(self, part: NDArray[np.bool_], anchored: bool) -> bool:
         """Whether the rows in `part` speak for the fleet. anchored : one of them is an anchor, so that UTC is right."""

@@ -1,4 +1,4 @@
-"""How far the rates of hosts may be off, beside what clocks may drift: what a line that nobody corrects any more needs.
+"""How far the rates of hosts may be off, beside what clocks may drift: what a line without corrections needs.
 
 A first window under load knows the rate of an edge to some ppm. Whoever is cut off just then goes on with it for as
 long as it is in holdover. Pure.

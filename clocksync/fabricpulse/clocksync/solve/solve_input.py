@@ -53,7 +53,7 @@ class RoundInput:
         anchor_rate_ppb: NDArray[np.float64],
         anchor_unsure_ppb: NDArray[np.float64],
     ) -> "RoundInput":
-        """From `rows` at `now_s`. unnoticed_ns : what clocks may have done together while nobody saw it.
+        """From `rows` at `now_s`. unnoticed_ns : what clocks may have done together unseen.
         anchor_rate_ppb, anchor_unsure_ppb : UTC's rate minus the clock's by each anchor, NaN while it is not known,
         and how far that may be off.
         """
@@ -80,7 +80,7 @@ class RoundInput:
         return self.correction_ns + (whole * self.rate_ppt + rest * self.rate_ppt // 10**6) // 10**6
 
     def fleet_ns(self) -> int | None:
-        """Fleet time about now, by most of the hosts that have it; None while nobody does."""
+        """Fleet time about now, by most of the hosts that have it; None while none does."""
         if not self.placed.any():
             return None
         shown = np.sort((self.arrived_ns + self._correction_at(self.arrived_ns))[self.placed])
@@ -110,8 +110,8 @@ class RoundInput:
     def hosts(self, host_now: Ints, drift_ppb: NDArray[np.float64] | float) -> Hosts:
         """What the hosts know of themselves when their clocks show `host_now`. drift_ppb : by which that ages."""
         elapsed_s = np.abs((host_now - self.ref_ns).astype(np.float64)) * 1e-9
-        # An anchor reports UTC as of its report; since then its stamp clock has gone away from it. While nobody knows
-        # how fast, neither does the fleet, which runs at a wrong rate until the next round.
+        # An anchor reports UTC as of its report; since then its stamp clock has drifted away from it. While it is
+        # unknown how fast, neither does the fleet, which runs at a wrong rate until the next round.
         since_s = (host_now - self.host_ns).astype(np.float64) * 1e-9
         rate_known = np.isfinite(self.anchor_rate_ppb)
         turned_ns = np.where(rate_known, self.anchor_rate_ppb * since_s, 0.0)

@@ -3,7 +3,7 @@
 A datagram is a head, records of 40 bytes an edge (requests) or 8 bytes an edge (replies), padding or the root's name,
 and a tag: SipHash-2-4 of all of it under the channel's key, which came by HTTP. The heads are those of channel_table.h.
 A report of more edges than one holds goes as several, its parts, each with the whole head and its share of the edges;
-one reply answers them. Nothing here is secret, and nothing is believed whose tag is wrong.
+one reply answers them. Nothing here is secret, and a datagram with a wrong tag is ignored.
 """
 
 import struct
@@ -52,9 +52,9 @@ _REQUEST = struct.Struct("<IIQqqqqqqqIIBBBBIQQ")
 _REPLY = struct.Struct("<IIQQqqqqIHBBIIII")
 _RESET = struct.Struct("<IIQ8x")
 _TAG = struct.Struct("<Q")
-# Flags. HAS_ANCHOR : of a request only. RESEND_INFO, NEWS : of a reply only: the next report should come by HTTP, with
-# HostInfo, or for news of neighbours.
-HAS_LINE, HAS_ANCHOR, RESEND_INFO, NEWS, NO_QUORUM, HAS_QUORUM, QUORUM_ANCHORED = (
+# Flags. HAS_ANCHOR : of a request only. RESEND_INFO, NEW_NEIGHBOURS : of a reply only: the next report should come by
+# HTTP, with HostInfo, or for a new neighbour list.
+HAS_LINE, HAS_ANCHOR, RESEND_INFO, NEW_NEIGHBOURS, NO_QUORUM, HAS_QUORUM, QUORUM_ANCHORED = (
     1 << bit for bit in range(7)
 )
 _NS_LIMIT, _SMALL_LIMIT = 2**61, 2**40
@@ -155,7 +155,7 @@ def unpack_reply(
         estimated_error_ns=estimated_error_ns,
         drift_ppb=drift_ppb,
     )
-    return reply, bool(flags & NEWS or (flags & HAS_QUORUM and not name))
+    return reply, bool(flags & NEW_NEIGHBOURS or (flags & HAS_QUORUM and not name))
 
 
 def rows_of(arrivals: bytes, edges: bytes, slot_of: NDArray[np.int32]) -> tuple[Records, Records, Records]:

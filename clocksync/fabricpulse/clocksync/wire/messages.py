@@ -92,8 +92,8 @@ class RoundReport(msgspec.Struct, frozen=True, array_like=True):
 
     line : None while it has none. anchor : UTC minus stamp clock by a time source of its own, and its bound. root : of
     the last solve it has seen. clock_steps : how often its stamp clock has jumped, as it has noticed itself: pauses.
-    rank : of the coordinator in the host's list; 0 is the one that it asks first. quorum, no_quorum : as it was last
-    told. datagrams : it wants a channel for the reports that follow.
+    rank : of the coordinator in the host's list; 0 is the one that it asks first. quorum, no_quorum : by the last
+    reply. datagrams : it wants a channel for the reports that follow.
     """
 
     protocol: int

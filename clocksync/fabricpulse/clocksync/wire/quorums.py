@@ -1,4 +1,4 @@
-"""The quorums that several coordinators tell a host, as one."""
+"""The quorums in the replies of several coordinators, as one."""
 
 from collections.abc import Iterable
 

@@ -103,6 +103,6 @@ class ReportTable:
             self.rows = self.rows[which]
 
     def renumber(self, slot_of: NDArray[np.int32]) -> None:
-        """Hosts have new slots: slot_of[old], -1 for those that are gone."""
+        """Hosts have new slots: slot_of[old], -1 for those whose leases have run out."""
         self.rows["slot"] = slot_of[self.rows["slot"]]
         self.keep(self.rows["slot"] >= 0)

@@ -1,4 +1,4 @@
-"""Why a host is suspected of being faulty: the codes in replies, and the words for people."""
+"""Why a host is suspected of being faulty: the codes in replies, and their texts."""
 
 SUSPICIONS = (
     "",

@@ -49,7 +49,7 @@ class ClockStatus(enum.IntEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> "ClockStatus":
-        """What is none of these says nothing."""
+        """Any other value is UNKNOWN."""
         return cls.UNKNOWN
 
 
@@ -66,8 +66,8 @@ class ClockLine:
         elapsed = ns - self.from_ns
         scaled = elapsed * self.rate_ppt
         # Truncated towards zero, as in C.
-        whole = scaled // 1_000_000_000_000 if scaled >= 0 else -(-scaled // 1_000_000_000_000)
-        return self.to_ns + elapsed + whole
+        gained_ns = scaled // 1_000_000_000_000 if scaled >= 0 else -(-scaled // 1_000_000_000_000)
+        return self.to_ns + elapsed + gained_ns
 
 
 class FleetTime(NamedTuple):
@@ -141,7 +141,7 @@ class ClockPage:
         return time_then._replace(bound_ns=time_then.bound_ns + self.host_bound_ns)
 
     def paused(self, suspended_ns: int, vmclock_marker: int) -> bool:
-        """Whether the machine was paused since fleet time was set, by what it says of that now (core.pauses).
+        """Whether the machine was paused since fleet time was set, by what it reports of that now (core.pauses).
 
         vmclock_marker : plus one, 0 where there is no VMClock.
         """
@@ -151,8 +151,8 @@ class ClockPage:
 
     def disrupted(self) -> "ClockPage":
         """The page, which something contradicts."""
-        told = self.status in (ClockStatus.SYNCHRONIZED, ClockStatus.HOLDOVER)
-        return replace(self, status=ClockStatus.DISRUPTED) if told else self
+        valid = self.status in (ClockStatus.SYNCHRONIZED, ClockStatus.HOLDOVER)
+        return replace(self, status=ClockStatus.DISRUPTED) if valid else self
 
     def checked(self, raw_before_ns: int, host_ns: int, raw_after_ns: int) -> "ClockPage":
         """The page with what the host clock has done since the sidecar sampled it, by a later reading of both clocks.
@@ -173,7 +173,7 @@ _virtual_clock_of_process = functools.cache(open_virtual_clock)
 _NO_LINE = ClockLine(0, 0, 0)
 _NO_PAGE = ClockPage(ClockStatus.UNKNOWN, _NO_LINE, _NO_LINE, 0, 0, 0, 0, _NO_LINE, _NO_LINE, 0, 0, 0)
 _SEQUENCE_END = SEQUENCE_OFFSET + 4
-# What `now` needs of a page: its line, bound_ref_raw_ns, bound_ns, drift_ppb, until when it says what it says, status,
+# What `now` needs of a page: its line, bound_ref_raw_ns, bound_ns, drift_ppb, until when that holds, status,
 # estimated_error_ns; the most that the machine may have been suspended.
 _Plain = tuple[int, int, int, int, int, int, int, ClockStatus, int, int]
 _fleet_time = tuple.__new__
@@ -246,13 +246,13 @@ class ClockPageReader:
             # As `at`, for a quarter of its cost: this is called in loops.
             elapsed = raw_ns - from_ns
             scaled = elapsed * rate_ppt
-            whole = scaled // 1_000_000_000_000 if scaled >= 0 else -(-scaled // 1_000_000_000_000)
+            gained_ns = scaled // 1_000_000_000_000 if scaled >= 0 else -(-scaled // 1_000_000_000_000)
             bound_ns += (raw_ns - ref_ns) * drift_ppb // 1_000_000_000
-            return _fleet_time(FleetTime, (to_ns + elapsed + whole, bound_ns, status, likely_ns))
+            return _fleet_time(FleetTime, (to_ns + elapsed + gained_ns, bound_ns, status, likely_ns))
         shown = self._unless_paused(self._copy).at(raw_ns)
         # Timestamp in the future: the page is from a previous boot.
-        strange = raw_ns < ref_ns or status == ClockStatus.UNKNOWN
-        return shown._replace(status=ClockStatus.UNKNOWN, estimated_error_ns=0) if strange else shown
+        invalid = raw_ns < ref_ns or status == ClockStatus.UNKNOWN
+        return shown._replace(status=ClockStatus.UNKNOWN, estimated_error_ns=0) if invalid else shown
 
     def _follow(self) -> int:
         """Makes `_copy` the page in force, and returns what the raw clock showed while it was.
@@ -260,31 +260,31 @@ class ClockPageReader:
         A reader preempted between the copy and the clock would follow a line that has been replaced, and then see
         time run backward. Without a page, see clock_page.h, the copy is UNKNOWN.
         """
-        words, virtual_clock = self._file.map, self._virtual_clock
+        memory, virtual_clock = self._file.map, self._virtual_clock
         raw_ns = 0
         for _ in range(_COPY_TRIES):
-            sequence = words[SEQUENCE_OFFSET:_SEQUENCE_END]
+            sequence = memory[SEQUENCE_OFFSET:_SEQUENCE_END]
             fence()
             # Between two updates, which are some a second, the last copy is the page.
-            if sequence != self._copied and not self._take(sequence):
+            if sequence != self._copied and not self._copy_page(sequence):
                 continue
             raw_ns = raw_now_ns(virtual_clock)
             fence()
-            if words[SEQUENCE_OFFSET:_SEQUENCE_END] == sequence and raw_ns < self._decided_ns:
+            if memory[SEQUENCE_OFFSET:_SEQUENCE_END] == sequence and raw_ns < self._decided_ns:
                 return raw_ns
             time.sleep(0)
         self._copied, self._copy = b"", replace(self._copy, status=ClockStatus.UNKNOWN)
         self._plain = self._plain_of(self._copy)
         return raw_ns
 
-    def _take(self, sequence: bytes) -> bool:
+    def _copy_page(self, sequence: bytes) -> bool:
         """Copies the page that is in force. False when it was replaced meanwhile."""
-        words = self._file.map
+        memory = self._file.map
         in_force = sequence[0] >> 1 & 1
-        data = words[_PLACES[in_force]]
-        (next_from_ns,) = _FROM_NS.unpack_from(words, _PLACES[1 - in_force].start + _FROM_OFFSET)
+        data = memory[_PLACES[in_force]]
+        (next_from_ns,) = _FROM_NS.unpack_from(memory, _PLACES[1 - in_force].start + _FROM_OFFSET)
         fence()
-        if words[SEQUENCE_OFFSET:_SEQUENCE_END] != sequence:
+        if memory[SEQUENCE_OFFSET:_SEQUENCE_END] != sequence:
             return False
         self._copied, self._copy = sequence, _unpacked(data)
         self._decided_ns = next_from_ns if sequence[0] & 1 else _NEVER_NS
@@ -322,8 +322,8 @@ class ClockPageReader:
             if not number or reading[2] - reading[0] < after - before:
                 before, host, after = reading
         shown = page.checked(before, host, after).convert(host_ns)
-        strange = after < page.bound_ref_raw_ns or not self._same_namespace(page)
-        return shown._replace(status=ClockStatus.UNKNOWN, estimated_error_ns=0) if strange else shown
+        invalid = after < page.bound_ref_raw_ns or not self._same_namespace(page)
+        return shown._replace(status=ClockStatus.UNKNOWN, estimated_error_ns=0) if invalid else shown
 
     def read(self) -> ClockPage:
         """The page that is in force; UNKNOWN while its writer is stopped where no page is."""
@@ -345,7 +345,7 @@ class ClockPageWriter:
         self._time_namespace = time_namespace()
         self._sequence = int.from_bytes(self._map[SEQUENCE_OFFSET:_SEQUENCE_END], "little")
         if self._sequence & 1:
-            # The writer before us died while it decided. Readers have followed the page in force, or have been told
+            # The writer before us died while it decided. Readers have followed the page in force, or have found
             # that there is none; where its successor's line has begun is not ours to say.
             self._set_sequence(self._sequence + 3)
 
@@ -360,7 +360,7 @@ class ClockPageWriter:
             return page
         return replace(page, status=ClockStatus.UNKNOWN)
 
-    def gone(self) -> bool:
+    def removed(self) -> bool:
         """True when the path no longer names our page: it was removed, and new readers find none."""
         return file_identity(self._path) != self._identity
 
@@ -373,14 +373,14 @@ class ClockPageWriter:
         body = PAGE.pack(
             page.status,
             page.estimated_error_ns,
-            *_words(page.current),
-            *_words(page.previous),
+            *_line_fields(page.current),
+            *_line_fields(page.previous),
             page.bound_ref_raw_ns,
             page.bound_ns,
             page.drift_ppb,
             page.valid_until_raw_ns,
-            *_words(page.host),
-            *_words(page.host_previous),
+            *_line_fields(page.host),
+            *_line_fields(page.host_previous),
             page.host_since_ns,
             page.host_bound_ns,
             page.disruptions,
@@ -425,5 +425,5 @@ def _same_clock(writer: int, reader: int) -> bool:
     return 0 in (writer, reader) or writer == reader
 
 
-def _words(line: ClockLine) -> tuple[int, int, int]:
+def _line_fields(line: ClockLine) -> tuple[int, int, int]:
     return line.from_ns, line.to_ns, line.rate_ppt

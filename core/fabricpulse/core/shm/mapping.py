@@ -21,7 +21,7 @@ def create_mapping(path: Path, size: int, mode: int = 0o644, initial: bytes = b"
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.unlink(missing_ok=True)
-    # O_EXCL: whatever stands there now, a symbolic link for example, was put there by somebody else.
+    # O_EXCL: whatever stands there now, a symbolic link for example, was not put there by us.
     descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         os.fchmod(descriptor, mode)
@@ -41,7 +41,7 @@ def create_mapping(path: Path, size: int, mode: int = 0o644, initial: bytes = b"
 def reopen_mapping(path: Path, size: int, head: bytes) -> mmap.mmap | None:
     """The file that an earlier writer left at `path`, to go on with; None if there is none that begins with `head`.
 
-    Only a regular file of ours: a symbolic link, or another user's file, was put there by somebody else.
+    Only a regular file of ours: a symbolic link, or another user's file, was not put there by us.
     """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
