@@ -1,13 +1,17 @@
 """The wires of the estimator's benchmark: a recorded one, and a ramp that once left the bound."""
 
 import numpy as np
+import pytest
 from tests.bench.clock_estimator import Follower, recorded, simulated
 
 
-def test_a_recorded_wire_is_followed_at_every_load() -> None:
-    """50 trains a second of the lab's wire, one load after the other: 95 % within 60 ns, all within the bound."""
+@pytest.mark.parametrize("rate", [50, 100])
+def test_a_recorded_wire_is_followed_at_every_load(rate: int) -> None:
+    """The lab's wire, one load after the other, with seconds of silence between them: 95 % within 60 ns, all within the
+    bound.
+    """
     follower = Follower()
-    for load, rounds in recorded()[50]:
+    for load, rounds in recorded()[rate]:
         errors = [follower.errors(this) for this in rounds]
         assert np.quantile(np.abs(np.concatenate(errors[4:])), 0.95) <= 60, load
     assert follower.outside == 0
@@ -21,6 +25,16 @@ def test_one_measurement_far_aside_at_load_is_no_change_of_the_rate() -> None:
         errors += [follower.errors(this) for this in simulated(seed, (0.9, 0.4))][10:]
         assert follower.outside == 0
     assert np.sqrt(np.mean(np.concatenate(errors) ** 2)) <= 30
+
+
+def test_no_rank_is_taken_that_queues_have_moved() -> None:
+    """90/90, 10 ns stamps: a wire on which the second fastest packets waited 1 us each way, and were taken for the
+    better ones: the line was off by 150 ns rms, up to 430.
+    """
+    follower = Follower()
+    errors = np.concatenate([follower.errors(this) for this in simulated(4, (0.9, 0.9))][10:])
+    assert follower.outside == 0
+    assert np.sqrt(np.mean(errors**2)) <= 40
 
 
 def test_the_bound_holds_where_the_rate_drifts_faster_than_a_line_can_follow() -> None:

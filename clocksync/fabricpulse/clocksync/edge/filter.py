@@ -6,7 +6,9 @@ of both directions that have come since the last round. The fastest ones are rig
 a delay. Where stamps are late by chance (a busy machine), the fastest packet is the one whose stamp is worst, and the
 more packets, the worse; then the one that a thirty-second or an eighth of them are faster than says more. Which of them
 does shows in the gap, half of the round trip of both: no clock enters it, and what moves it moves the middle as much.
-So of all ranks that one is taken whose gap has changed least from round to round, and is not wider than usual now.
+So of all ranks that one is taken whose gap has changed least from round to round, and is not wider than usual now. Not
+those whose usual gap is wider than the fastest packets' by more than late stamps can make it: there all packets but a
+few wait in queues, one direction more than the other.
 
 How far to trust it shows in the gap, too. If it is wider than usual by 2 e, packets of either direction, or of both,
 were slow by 2 e together, and the middle is wrong by up to e. The same holds the other way round: a gap narrower than
@@ -51,6 +53,8 @@ _CHANGED_S = 2.0
 _GAP_SHARE = 0.5
 # Stamps are late by so many ns at most; gaps that are narrower by more mean a wrong rate, not of a bad measurement.
 _LATE_NS = 60.0
+# Stamps that are late by chance make the usual gap of a rank wider than the fastest packets' by so many ns at most.
+_STAMPS_APART_NS = 400.0
 # A rate that is known no better than drift_ppb makes the bound wider for as long as it takes to the next fit, s.
 _NEXT_FIT_S = 1.5
 # So long after its beginning the error of the rate is known to the filter.
@@ -82,10 +86,12 @@ class EdgeFilter:
     _begun_ns: int = 0
     _drift_ppb_s: float = _DRIFT_PPB_S
 
-    def clear(self) -> None:
-        """Forgets everything but the counter. What comes then may be another clock, or one whose rate drifts."""
+    def clear(self, *, changed: bool) -> None:
+        """Forgets everything but the counter. changed : a clock's rate has, and may go on to; else there was nothing to
+        measure for a while.
+        """
         self.windows = self._aside = 0
-        self._drift_ppb_s = _CHANGED_PPB_S
+        self._drift_ppb_s = _CHANGED_PPB_S if changed else _DRIFT_PPB_S
         for gaps in self._gaps:
             gaps.clear()
         self._extremes.clear()
@@ -138,16 +144,20 @@ class EdgeFilter:
                 self.state = self.state.measured(seen, _ASIDE_SIGMAS * math.sqrt(spread + _ASIDE_NS**2))
         if contradicted:
             self.resets += 1
-            self.clear()
+            self.clear(changed=True)
 
     def _best(self, floors: tuple[Floor, ...]) -> tuple[Floor, float]:
         """The one that is expected to be wrong by least, and the variance of what it says."""
-        ways = []
+        ways: list[tuple[float, float, Floor]] = []
+        fastest = math.inf
         for at, gaps in zip(floors, self._gaps, strict=True):
             if len(gaps) == _GAPS:
                 gaps.pop(0)
             gaps.append(gap := self._gap(at))
             usual, scatter = usual_gap(gaps, _USUAL)
+            fastest = min(fastest, usual)
+            if usual > fastest + _STAMPS_APART_NS:
+                continue
             wrong = _GAP_SHARE * max(gap - usual, -_LATE_NS) ** 2
             ways.append((wrong + gap_change(gaps) ** 2, wrong + scatter**2, at))
         _, variance, at = min(ways, key=itemgetter(0))

@@ -64,14 +64,14 @@ class EdgeWindow:
         self._kept = dict.fromkeys(_DIRECTIONS, Trains())
         self._broken.clear()
         self.fit = None
-        self.filter.clear()
+        self.filter.clear(changed=True)
 
     def idle(self, now_ns: int) -> None:
         """Keeps the trains of the window that ends at our host time `now_ns`, without a fit: the other end fits."""
         self._keep(now_ns)
         if self.fit is not None:
             self.fit = None
-            self.filter.clear()
+            self.filter.clear(changed=False)
 
     def advance(self, now_ns: int) -> EdgeFit | None:
         """Fits the trains of the window that ends at our host time `now_ns`; None when there is nothing to say."""
@@ -90,7 +90,7 @@ class EdgeWindow:
         if len(outbound) and len(inbound) and self.filter.windows:
             begun_ns = max(outbound.begin_ns, inbound.begin_ns)
             if begun_ns - self.filter.t_ns > _SILENT_NS:
-                self.filter.clear()
+                self.filter.clear(changed=False)
         fit = fit_edge(outbound, inbound, self.parameters, self.filter.prior(now_ns))
         if fit is not None:
             cut = self._route_time(outbound, inbound, fit)
@@ -132,7 +132,7 @@ class EdgeWindow:
         self._not_before_ns = at_ns
         self._broken.clear()
         self.fit = None
-        self.filter.clear()
+        self.filter.clear(changed=True)
 
     def _keep(self, now_ns: int) -> int:
         """Takes up what is new, and drops what is older than the window that ends at `now_ns`; when that begins."""
