@@ -50,6 +50,18 @@ def test_unknown_until_the_first_correction() -> None:
     assert abs(page.at(at(101).raw_ns).fleet_ns - 101 * S) <= 2
 
 
+def test_a_correction_amid_the_slew_of_another_is_followed_at_once() -> None:
+    """Not after the next tick: the end of the last slew and this correction came at the same moment."""
+    clock = synced()
+    clock.correct(at(6), truth(6, at(6), error_ns=1_000))
+
+    page = clock.correct(at(6.3), truth(6.3, at(6.3), error_ns=-3_000))
+
+    assert page.current.rate_ppt < clock.target.rate_ppt
+    over = 6.3 + (PARAMETERS.lead_ns + PARAMETERS.slew_time_ns) / S
+    assert abs(page.at(at(over).raw_ns).fleet_ns - over * S + 3_000) <= 20
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     errors=st.lists(st.integers(-3 * MS, 3 * MS), min_size=5, max_size=30),

@@ -157,9 +157,9 @@ class FleetClock:
 
     def correct(self, now: CrossTimestamp, correction: Correction) -> ClockPage:
         """Takes a correction. The first one sets the clock, later ones slew it."""
-        self.tick(now)
+        self._watch_host_clock(now)
         if self.disrupted_raw_ns is not None:
-            return self.page
+            return self._tick_disrupted(now, self.disrupted_raw_ns)
         self.inherited = False
         target = self._line(correction)
         # A partition without a quorum has no better estimate of the rate of the fleet than before.
@@ -258,13 +258,12 @@ class FleetClock:
         must.
         """
         drift_ppb = self.holdover_ppb + self._slew_ppb(self.page.current)
-        if not self.known or drift_ppb <= self.page.drift_ppb:
-            page = self.shown
-        else:
-            page = self._widened(self._rebound(now, self.page.status, drift_ppb))
+        page = self.page
+        if self.known and drift_ppb > page.drift_ppb:
+            page = self._rebound(now, page.status, drift_ppb)
         # Nor that it is no longer synchronized.
         return replace(
-            page,
+            self._widened(page),
             estimated_error_ns=self.estimated_error_ns(now),
             synchronized_until_raw_ns=self.corrected_raw_ns + self.parameters.holdover_after_ns,
         )
@@ -284,7 +283,9 @@ class FleetClock:
         return self._widened(self.page)
 
     def _widened(self, page: ClockPage) -> ClockPage:
-        return replace(page, bound_ns=page.bound_ns + self.hidden_jump_ns) if self.known else page
+        if not (self.known and self.hidden_jump_ns):
+            return page
+        return replace(page, bound_ns=page.bound_ns + self.hidden_jump_ns)
 
     def postpone(self, now: CrossTimestamp, shown: ClockPage) -> ClockPage:
         """The line of `page` has begun before readers could see it: they still follow `shown`. Another one is laid."""

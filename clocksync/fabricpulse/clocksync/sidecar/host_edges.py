@@ -21,7 +21,7 @@ log = get_logger(__name__)
 # Samples that are already in the ring when we start are used: a restart then costs no window.
 _BACKLOG = 1 << 14
 # How often the thread that watches a ring asks whether there is another, or it is to end, which is waited for.
-_OTHER_RING_S = 0.1
+_OTHER_RING_S = 0.25
 
 
 @dataclass

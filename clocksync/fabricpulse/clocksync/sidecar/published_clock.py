@@ -18,7 +18,6 @@ from fabricpulse.clocksync.sidecar.pause import pause_watch
 from fabricpulse.clocksync.wire.messages import Line
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.run_dir import clock_page_path
-from fabricpulse.core.shm.clock_page import ClockPage
 
 log = get_logger(__name__)
 
@@ -30,7 +29,7 @@ _EPOCH_NS = 1 << 20
 
 class PublishedClock:
     """host : the clocks of this host. fleet : fleet time, for reading. contradictions : how often each source has
-    contradicted it.
+    contradicted it. sampled_s : when the clocks were read last, by a tick or a correction, on time.monotonic.
 
     forget_samples : called while samples come in that were measured by a clock that has been contradicted.
     """
@@ -46,11 +45,14 @@ class PublishedClock:
         self.fleet = FleetClock.start(parameters, self.host.cross_timestamp(), self._page_file.shown)
         # Until the engine says: the same as it would choose.
         self.fleet.epoch_ns &= -_EPOCH_NS
-        self._page_file.begin(self._signed(self.fleet.page))
+        self._sign()
+        self._page_file.begin(self.fleet.page)
         self.outputs = Outputs(outputs)
         self.contradictions = dict.fromkeys(("causality", "edges", "epoch", "suspend", "vmclock"), 0)
         self._forget_samples = forget_samples
         self._contradicted_s: float | None = None
+        self.sampled_s = 0.0
+        self._steps = 0
 
     def stamp_now_ns(self) -> int:
         """The stamp clock now."""
@@ -58,16 +60,26 @@ class PublishedClock:
 
     def tick(self) -> None:
         """Samples the clocks and keeps the page alive; some times a second."""
-        steps = self.fleet.host.steps
-        now = self.host.cross_timestamp()
+        now = self._sample()
         self.fleet.tick(now)
+        self._show(now)
+
+    def _sample(self) -> CrossTimestamp:
+        """What the clocks show, after a look for pauses of the machine."""
         if source := self._pauses.poll():
+            self._sign()
             self.contradict(source)
-        elif self.fleet.host.steps != steps:
-            log.warning("the system clock was stepped; fleet time goes on", steps=self.fleet.host.steps)
+            self._steps = self.fleet.host.steps  # a suspend steps the host clock, too
         # Trains that were on their way come in a little later, with stamps of both clocks.
         if self.contradicted_within(_LATE_TRAINS_S):
             self._forget_samples()
+        self.sampled_s = time.monotonic()
+        return self.host.cross_timestamp()
+
+    def _show(self, now: CrossTimestamp) -> None:
+        if self.fleet.host.steps != self._steps:
+            self._steps = self.fleet.host.steps
+            log.warning("the system clock was stepped; fleet time goes on", steps=self._steps)
         self._publish(now)
         self._publish_outputs()
 
@@ -79,18 +91,19 @@ class PublishedClock:
 
     def correct(self, correction: Correction) -> int:
         """Takes a correction. Returns what was published minus what the correction asks for, ns; 0 at the first."""
-        now = self.host.cross_timestamp()
-        self.tick()
+        now = self._sample()
         if self.fleet.contradicted_by(now, correction):
             self.contradict("edges")
         known = self.fleet.known
         shown = self.fleet.page.at(now.raw_ns).fleet_ns
         self.fleet.correct(now, correction)
-        self._publish(now)
+        self._show(now)
         return shown - self.fleet.target.at(now.raw_ns) if known else 0
 
     def feed_outputs(self) -> None:
         """Gives daemons of this host a sample of fleet time, which is synchronized."""
+        if not self.outputs.refclocks:
+            return
         kernel_ns = time.time_ns()
         self.outputs.feed(self.fleet.shown, kernel_ns, self.host.from_kernel(kernel_ns))
 
@@ -141,15 +154,17 @@ class PublishedClock:
             self.contradict("epoch")
 
     def _publish(self, now: CrossTimestamp) -> None:
-        while not self._page_file.write(self._signed(self.fleet.published(now))):
+        while not self._page_file.write(self.fleet.published(now)):
             # This process had no core for longer than the lead of the new line.
             now = self.host.cross_timestamp()
             self.fleet.postpone(now, self._page_file.shown)
 
-    def _signed(self, page: ClockPage) -> ClockPage:
-        """With the pauses that are known of: a later one contradicts it, as readers see themselves."""
-        return replace(
-            page, suspended_ns=self._pauses.suspended_ns, vmclock_marker=self._pauses.vmclock_marker
+    def _sign(self) -> None:
+        """Enters the pauses that are known of in the page: a later one contradicts it, as readers see themselves."""
+        self.fleet.page = replace(
+            self.fleet.page,
+            suspended_ns=self._pauses.suspended_ns,
+            vmclock_marker=self._pauses.vmclock_marker,
         )
 
     def _publish_outputs(self) -> None:

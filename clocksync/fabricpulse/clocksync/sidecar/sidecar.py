@@ -1,6 +1,6 @@
 """`fabricpulse clocksync sidecar`: samples in, fleet time out.
 
-Four tasks: `_tick_forever` (4 a second) has `PublishedClock` sample the host clock and keep the page alive;
+Four tasks: `_tick_forever` has `PublishedClock` sample the host clock and keep the page alive, as each correction does;
 `_watch_causality` has a thread that sees when delays contradict the page; `_rounds` fits the edges, reports and applies
 what comes back; the web server answers scrapes, people and neighbours. All thinking is in pure modules.
 """
@@ -55,7 +55,8 @@ from fabricpulse.core.web.token_file import TokenFile
 log = get_logger(__name__)
 
 _NS = 1_000_000_000
-_TICK_S = 0.25
+# A little more than a quarter of the usual round, so that three ticks lie between two corrections and none just before.
+_TICK_S = 0.27
 # Seconds without an answer from any coordinator after which neighbours are asked; with long rounds, rounds.
 _ALONE_S, _ALONE_ROUNDS = 2.0, 1.5
 
@@ -164,8 +165,12 @@ class Sidecar:
 
     async def _tick_forever(self) -> None:
         while True:
-            self._clock.tick()
-            await asyncio.sleep(_TICK_S)
+            # A correction does what a tick does.
+            left_s = self._clock.sampled_s + _TICK_S - time.monotonic()
+            if left_s <= 0:
+                self._clock.tick()
+                left_s = _TICK_S
+            await asyncio.sleep(left_s)
 
     async def _watch_causality(self) -> None:
         loop, noticed, stopped = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
@@ -201,9 +206,9 @@ class Sidecar:
     def _until_next_round(self) -> float:
         """Seconds to the next round. All hosts begin it at the same fleet time, so that no solve has to wait."""
         round_s = self._config.round_s if self._settled() else self._config.start_round_s
-        now, clock = self._clock.host.cross_timestamp(), self._clock.fleet
-        fleet = clock.page.at(now.raw_ns).fleet_ns if clock.known else now.host_ns
-        return round_s - (fleet / _NS) % round_s
+        clock, raw_ns = self._clock.fleet, self._clock.host.raw_now_ns()
+        fleet_ns = clock.page.at(raw_ns).fleet_ns if clock.known else raw_ns + clock.epoch_ns
+        return round_s - (fleet_ns / _NS) % round_s
 
     def _settled(self) -> bool:
         """Past the start, when rounds and windows are short."""
@@ -248,7 +253,7 @@ class Sidecar:
             await self._ask_neighbours(client)
         clock = self._clock.fleet
         if clock.page.status == ClockStatus.HOLDOVER:
-            self._history.add(clock, self._clock.host.cross_timestamp(), 0)
+            self._history.add(clock, self._clock.host.raw_now_ns(), 0)
         if clock.page.status == ClockStatus.SYNCHRONIZED:
             self._clock.feed_outputs()
             if self._synced_since_s is None:
@@ -327,7 +332,7 @@ class Sidecar:
 
     def _apply(self, correction: Correction) -> None:
         correction_ns = self._clock.correct(correction)
-        self._history.add(self._clock.fleet, self._clock.host.cross_timestamp(), correction_ns)
+        self._history.add(self._clock.fleet, self._clock.host.raw_now_ns(), correction_ns)
 
     async def _ask_neighbours(self, client: HttpClient) -> None:
         urls = self._neighbours.urls_of(

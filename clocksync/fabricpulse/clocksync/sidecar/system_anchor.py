@@ -28,12 +28,10 @@ class _Timex(ctypes.Structure):
 
 
 def anchor_bound(config: AnchorConfig) -> int | None:
-    """How far this host's clock may be from UTC, ns, or None when it is no anchor now.
+    """How far this host's clock may be from UTC, ns, or None when it is no anchor now. config : not of kind "none".
 
     Raises OSError where this process may not ask the kernel.
     """
-    if config.kind == "none":
-        return None
     if config.kind == "reference":
         return config.uncertainty_ns
     timex = _Timex()
@@ -59,6 +57,9 @@ class SystemAnchor:
 
         epoch_ns : stamp clock minus raw clock.
         """
+        if config.kind == "none":
+            self._anchors = self.bound_ns = None
+            return None
         bound_ns: int | None = None
         refused = ""
         before = self._clock.cross_timestamp()

@@ -37,10 +37,10 @@ class SidecarHistory:
 
     _points: deque[_Point] = field(default_factory=lambda: deque(maxlen=_HISTORY))
 
-    def add(self, clock: FleetClock, now: CrossTimestamp, correction_ns: int) -> None:
+    def add(self, clock: FleetClock, raw_ns: int, correction_ns: int) -> None:
         """Remembers a round. correction_ns : what was published minus what the new correction asks for."""
         page = clock.shown
-        bound_ns = page.at(now.raw_ns).bound_ns
+        bound_ns = page.at(raw_ns).bound_ns
         rate_ppb = clock.rate_ppt * 1e-3
         self._points.append(
             _Point(time.monotonic(), correction_ns, bound_ns, rate_ppb, page.status.name.lower())
