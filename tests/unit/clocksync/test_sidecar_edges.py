@@ -12,7 +12,7 @@ import pytest
 from tests.integration.clocksync.synthetic_fleet import RingWriter
 
 from fabricpulse.clocksync.edge.estimator import EstimatorParameters
-from fabricpulse.clocksync.edge.samples import SampleReader, Samples
+from fabricpulse.clocksync.edge.samples import SAMPLE_DTYPE, SampleReader, Samples
 from fabricpulse.clocksync.sidecar.host_edges import HostEdges
 from fabricpulse.clocksync.wire.messages import EdgeResidual
 from fabricpulse.core._atomic import wait_changed
@@ -73,8 +73,10 @@ def test_a_window_that_is_not_fitted_does_not_grow(probes: Probes, tmp_path: Pat
         edges.fit(now, 4 * NS, everything=False)
     for edge in edges:
         if not edge.ours:
-            kept = sum(len(trains) for trains in edge.window._kept.values())
-            assert 2 * 4 * 50 <= kept <= 2 * 6 * 50
+            window = edge.window
+            kept = sum(len(trains) for trains in window._kept.values())
+            new = sum(len(block) for block in window._new) // SAMPLE_DTYPE.itemsize
+            assert 2 * 4 * 50 <= kept + new <= 2 * 8 * 50
     edges.fit(now, 4 * NS, everything=True)
     assert len(edges.fits()) == len(PEERS)
 

@@ -27,6 +27,8 @@ MISSED = 0.3
 # After an edge was silent for longer no earlier packet counts: clocks may have changed their rates then by more than
 # drift_ppb, and a line that begins with the old rate is wrong by some ppm until the second round.
 _SILENT_NS = 2 * _NS
+# What an edge that the other end fits has measured is taken up once in so many rounds, and when it is needed here.
+_IDLE_ROUNDS = 4
 # A window that is cut shorter after a frequency step is none.
 SHORTEST_NS = 100_000_000
 
@@ -67,8 +69,11 @@ class EdgeWindow:
         self.filter.clear(changed=True)
 
     def idle(self, now_ns: int) -> None:
-        """Keeps the trains of the window that ends at our host time `now_ns`, without a fit: the other end fits."""
-        self._keep(now_ns)
+        """Keeps the trains of the window that ends at our host time `now_ns`, and older ones of some rounds, without a
+        fit: the other end fits.
+        """
+        if len(self._new) >= _IDLE_ROUNDS:
+            self._keep(now_ns)
         if self.fit is not None:
             self.fit = None
             self.filter.clear(changed=False)
