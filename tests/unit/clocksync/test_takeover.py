@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from fabricpulse.clocksync.clock.cross_timestamp import CrossTimestamp
 from fabricpulse.clocksync.clock.fleet_clock import Correction, FleetClock, FleetClockParameters
 from fabricpulse.clocksync.outputs.config import OutputsConfig
 from fabricpulse.clocksync.sidecar.host_clock import HostClock
@@ -50,6 +51,36 @@ def test_what_contradicts_the_page_is_on_it_at_once(tmp_path: Path, monkeypatch:
     clock.contradict("causality")
 
     assert reader.now().status == ClockStatus.DISRUPTED
+
+
+def test_a_page_that_holds_is_not_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two corrections nothing has changed. A step of the host clock and the end of a slew are written at once,
+    and once a second that there still is a sidecar.
+    """
+    monkeypatch.setenv("FABRICPULSE_RUN_DIR", str(tmp_path))
+    clock = PublishedClock(FleetClockParameters(), OutputsConfig(clockbound="off"), lambda: None)
+    clock.correct(Correction(clock.stamp_now_ns(), 3_600_000_000_000, 0.0, 1_000))
+    elapsed_ns, stepped_ns, read = 0, 0, clock.host.cross_timestamp()
+    monkeypatch.setattr(
+        clock.host,
+        "cross_timestamp",
+        lambda: CrossTimestamp(read.host_ns + elapsed_ns + stepped_ns, read.raw_ns + elapsed_ns),
+    )
+
+    def tick(after_ns: int) -> bool:
+        """Whether the page was written."""
+        nonlocal elapsed_ns
+        elapsed_ns += after_ns
+        before = (tmp_path / "clock").read_bytes()
+        clock.tick()
+        return (tmp_path / "clock").read_bytes() != before
+
+    assert [tick(270_000_000) for _ in range(5)] == [False, False, False, True, False]
+    stepped_ns = 1_000_000
+    assert [tick(1_000_000) for _ in range(2)] == [True, False]
+    reference_ns = read.raw_ns + elapsed_ns + clock.fleet.epoch_ns
+    clock.correct(Correction(reference_ns, 3_600_000_001_000, 0.0, 1_000))
+    assert tick(400_000_000), "a slew has ended"
 
 
 def test_a_page_from_before_a_suspend_is_not_taken_over(

@@ -23,6 +23,9 @@ log = get_logger(__name__)
 
 # Stamps of a train are together so long after it was sent, at the lowest rates.
 _LATE_TRAINS_S = 0.4
+# A page that holds for seconds is renewed at least so often; and when the host clock is so far from where it says.
+_RENEWED_NS = 900_000_000
+_HOST_LINE_NS = 200
 # Epochs of stamp clocks are multiples of it (exporters/probe_engine/tick_clock.cc).
 _EPOCH_NS = 1 << 20
 
@@ -53,6 +56,7 @@ class PublishedClock:
         self._contradicted_s: float | None = None
         self.sampled_s = 0.0
         self._steps = 0
+        self._shown_state = self._state()
 
     def stamp_now_ns(self) -> int:
         """The stamp clock now."""
@@ -62,7 +66,8 @@ class PublishedClock:
         """Samples the clocks and keeps the page alive; some times a second."""
         now = self._sample()
         self.fleet.tick(now)
-        self._show(now)
+        if self._outdated(now):
+            self._show(now)
 
     def _sample(self) -> CrossTimestamp:
         """What the clocks show, after a look for pauses of the machine."""
@@ -75,6 +80,20 @@ class PublishedClock:
             self._forget_samples()
         self.sampled_s = time.monotonic()
         return self.host.cross_timestamp()
+
+    def _outdated(self, now: CrossTimestamp) -> bool:
+        """Whether readers need another page: the line or the bound has changed, the host clock has left its line, or
+        the page would end soon.
+        """
+        shown = self._page_file.shown
+        if not self.fleet.known or self._state() != self._shown_state:
+            return True
+        aged_ns = now.raw_ns + self.fleet.parameters.validity_ns - shown.valid_until_raw_ns
+        return aged_ns > _RENEWED_NS or abs(shown.raw_ns(now.host_ns) - now.raw_ns) > _HOST_LINE_NS
+
+    def _state(self) -> tuple[object, ...]:
+        page, hidden_ns = self.fleet.page, self.fleet.hidden_jump_ns
+        return page.status, page.current, page.bound_ref_raw_ns, page.bound_ns, page.drift_ppb, hidden_ns
 
     def _show(self, now: CrossTimestamp) -> None:
         if self.fleet.host.steps != self._steps:
@@ -158,6 +177,7 @@ class PublishedClock:
             # This process had no core for longer than the lead of the new line.
             now = self.host.cross_timestamp()
             self.fleet.postpone(now, self._page_file.shown)
+        self._shown_state = self._state()
 
     def _sign(self) -> None:
         """Enters the pauses that are known of in the page: a later one contradicts it, as readers see themselves."""
