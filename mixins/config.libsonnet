@@ -192,7 +192,7 @@
     exporterEmptyFor: '5m',
     // An exporter that is too old for the rules: longer than a rolling upgrade takes.
     exporterOldFor: '1h',
-    // None: a host must be known to be down before a job that waits for it is told as stalled, which takes five seconds.
+    // None: a host must be known to be down before a job that waits for it is reported as stalled, which takes five seconds.
     hostDownFor: '0s',
     // Share of the NICs of a network that must be disconnected for the network, not the NICs, to be the news.
     networkDownShare: 0.3,

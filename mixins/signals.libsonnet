@@ -36,7 +36,7 @@ function(config, matchers='') {
       scrapes: config.exporterFailedScrapes,
     },
 
-  // How much counters of trouble of a NIC have grown lately, as the NIC exporter tells it, of those that have: over two
+  // How much error and congestion counters of a NIC have grown lately, as the NIC exporter exposes it, of those that have: over two
   // minutes a second, over a quarter of an hour. Rules that read the counters of each NIC themselves take seconds of a
   // thousand hosts.
   recentRate(counters):: $.last('fabricpulse_nic_recent_rate', 'counter=~"%s"' % std.join('|', counters)),

@@ -77,7 +77,7 @@ local signals = import '../signals.libsonnet';
         ' or ' +
         byNic('sum', 'rate(%s[2m])' % s.series('fabricpulse_qp_ecn_marked_total')) + ' > %g' % config.cnpPerSecond,
         'Switches mark the traffic of a NIC as congested.',
-        'NIC {{ $labels.device }} of {{ $labels.instance }} receives packets with the congestion mark, or is told to slow down (CNPs), at {{ $value | printf "%.3g" }} (share of packets, or packets a second).',
+        'NIC {{ $labels.device }} of {{ $labels.instance }} receives packets with the congestion mark, or is asked to slow down (CNPs), at {{ $value | printf "%.3g" }} (share of packets, or packets a second).',
         { 'for': config.congestionFor, slow: true }
       ),
       lib.alert(

@@ -44,7 +44,7 @@ local signals = import '../signals.libsonnet';
           ['fec_uncorrectable_blocks', 'code words'],
           ['phy_pcs_symbol_errors', 'symbols'],
         ], ' > 0'),
-        'A link has errors that forward error correction cannot mend.',
+        'A link has errors that forward error correction cannot correct.',
         'The link of {{ $labels.device }} of {{ $labels.instance }} lost {{ $value | printf "%.0f" }} {{ $labels.kind }} within ' + window + ': cable, module or port.',
         { slow: true }
       ),
@@ -148,7 +148,7 @@ local signals = import '../signals.libsonnet';
           nic,
           s.last('fabricpulse_nic_recent_increase', 'counter="kernel_messages", kind=~"transmit_timeout|insufficient_power|high_temperature|module_unplugged|module_error|command_timeout|health"'),
         ],
-        'The kernel log tells of a NIC in trouble.',
+        'The kernel log reports a fault of a NIC.',
         'The kernel of {{ $labels.instance }} logged {{ $value | printf "%.0f" }} lines about {{ $labels.device }} of kind {{ $labels.kind }}.',
         { slow: true }
       ),

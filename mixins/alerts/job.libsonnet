@@ -31,13 +31,13 @@ local signals = import '../signals.libsonnet';
         'warning',
         'plugin',
         // Not where the job runs over a NIC that has its own alert: lanes of other hosts to it fail with it.
-        '%(failovers)s >= %(threshold)d unless on (%(job)s) group by (%(job)s) (%(lanes)s and on (%(nic)s) last_over_time(%(told)s[%(window)s]))' % {
+        '%(failovers)s >= %(threshold)d unless on (%(job)s) group by (%(job)s) (%(lanes)s and on (%(nic)s) last_over_time(%(firing)s[%(window)s]))' % {
           failovers: s.laneFailoversPerLane(config.laneFailoverWindow),
           threshold: config.laneFailoverThreshold,
           job: '%s, workload' % config.clusterLabel,
           nic: '%s, instance, device' % config.clusterLabel,
           lanes: s.last('fabricpulse_lane_state'),
-          told: s.series('ALERTS', 'alertname=~"FabricNicDisconnected|FabricNicFlapping|FabricNicLossy|FabricNicSlow", alertstate="firing"'),
+          firing: s.series('ALERTS', 'alertname=~"FabricNicDisconnected|FabricNicFlapping|FabricNicLossy|FabricNicSlow", alertstate="firing"'),
           window: config.laneFailoverWindow,
         },
         'A job moves its traffic between NICs again and again.',
@@ -55,14 +55,14 @@ local signals = import '../signals.libsonnet';
         local host = '%s, instance, workload' % config.clusterLabel;
         local onTcp = 'sum by (%s) (%s) > 0' % [host, s.series('fabricpulse_lanes', 'state="last_resort"')];
         local cutOff = '(%s unless on (%s) %s > 0)' % [onTcp, host, s.series('fabricpulse_lane_state')];
-        '(%(cutOff)s or %(onTcp)s unless on (%(job)s) %(cutOff)s) unless on (%(job)s) (%(lanes)s unless on (%(host)s) (%(lanes)s unless on (%(nic)s) %(told)s))' % {
+        '(%(cutOff)s or %(onTcp)s unless on (%(job)s) %(cutOff)s) unless on (%(job)s) (%(lanes)s unless on (%(host)s) (%(lanes)s unless on (%(nic)s) %(firing)s))' % {
           cutOff: cutOff,
           onTcp: onTcp,
           job: job,
           host: host,
           nic: '%s, instance, device' % config.clusterLabel,
           lanes: s.last('fabricpulse_lane_state'),
-          told: s.series('ALERTS', 'alertname=~"FabricNicDisconnected|FabricNicGone|FabricNicFlapping|FabricNicLossy|FabricMtuBlackHole", alertstate="firing"'),
+          firing: s.series('ALERTS', 'alertname=~"FabricNicDisconnected|FabricNicGone|FabricNicFlapping|FabricNicLossy|FabricMtuBlackHole", alertstate="firing"'),
         },
         'A job has no queue pair left and goes on over TCP.',
         'Workload {{ $labels.workload }} on {{ $labels.instance }} goes on over TCP, slowly ({{ $value | printf "%.0f" }} lanes of last resort): none of its queue pairs to a peer is up.',

@@ -154,7 +154,7 @@ local signals = import '../signals.libsonnet';
         'mesh',
         'increase(%s[5m]) > 0' % s.series('fabricpulse_alert_push_failures_total'),
         'A daemon cannot push alerts.',
-        '{{ $labels.alertmanager }} did not take {{ $value | printf "%.0f" }} pushes of {{ $labels.instance }}: what it pushes is told by the rules only, later.',
+        '{{ $labels.alertmanager }} did not take {{ $value | printf "%.0f" }} pushes of {{ $labels.instance }}: only the rules raise its alerts, later.',
         { 'for': config.pushFailingFor }
       ),
       lib.alert(

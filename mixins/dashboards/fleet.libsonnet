@@ -53,7 +53,7 @@ local signals = import '../signals.libsonnet';
               s.nicDisconnects('1m'),
               s.series('fabricpulse_nic_connected'),
             ],
-            g.troubled(config, s, 30),
+            g.faultyNics(config, s, 30),
             '{{instance}} {{device}}',
             s.series('fabricpulse_nic_connected'),
             {

@@ -100,7 +100,7 @@ local signals = import '../signals.libsonnet';
             g.query(busiest('link_receive_drops_total', 10), legend + ' received'),
             g.query(busiest('link_transmit_drops_total', 10), legend + ' sent'),
           ]),
-          g.timeseries('Corrected bits', 'What forward error correction has mended; the twenty largest of the range.', 'short', [
+          g.timeseries('Corrected bits', 'What forward error correction has corrected; the twenty largest of the range.', 'short', [
             g.query(busiest('fec_corrected_bits_total'), legend),
           ]),
         ]),

@@ -77,7 +77,7 @@ local signals = import '../signals.libsonnet';
             'NICs with faults',
             'Green: connected. Orange: flapping. Red: disconnected. The fifteen NICs that flapped most or were disconnected for longest within the time range.',
             state,
-            g.troubled(config, s, 15),
+            g.faultyNics(config, s, 15),
             '{{instance}} {{device}}',
             s.series('fabricpulse_nic_connected'),
             states

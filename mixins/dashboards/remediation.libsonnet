@@ -52,7 +52,7 @@ local signals = import '../signals.libsonnet';
           ]),
           // Without a judged action there is no row: it would be 0/0. Instant, as a range of a month at each step of a
           // graph is more than Prometheus takes.
-          g.table('Hit rate of each rule', 'Share of the actions of 30 days after which jobs recovered, of those for which that could be told; the smallest first. Rules without such an action are not listed.', 'percentunit', [
+          g.table('Hit rate of each rule', 'Share of the actions of 30 days after which jobs recovered, of those for which that is known; the smallest first. Rules without such an action are not listed.', 'percentunit', [
             g.query('sort(sum by (rule) (increase(%s[30d])) / (sum by (rule) (increase(%s[30d])) > 0))' % [
               s.series('fabricpulse_remediation_judged_actions_total', 'recovery="recovered"'),
               s.series('fabricpulse_remediation_judged_actions_total', 'recovery=~"recovered|not_recovered"'),

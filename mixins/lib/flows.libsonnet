@@ -74,7 +74,7 @@ function(config) {
   // Jobs that run over a NIC that has an alert of its own: it is the news, and what it does to flows is not. Where a whole
   // network is slow its NICs are not the cause.
   local alerting(names, state='alertstate="firing"') = 'last_over_time(%s[%s])' % [s.series('ALERTS', 'alertname=~"%s", %s' % [names, state]), config.lastValueWindow],
-  local troubled = 'group by (%(job)s) (%(lanes)s and on (%(nic)s) (%(nics)s or %(slow)s unless on (%(network)s) %(networks)s))' % {
+  local faulty = 'group by (%(job)s) (%(lanes)s and on (%(nic)s) (%(nics)s or %(slow)s unless on (%(network)s) %(networks)s))' % {
     job: job,
     lanes: s.last('fabricpulse_lane_state'),
     nic: nic,
@@ -84,10 +84,10 @@ function(config) {
     networks: alerting('FabricNetworkSlow', 'alertstate=~"pending|firing"'),
   },
   // Flows that are contended on the way that probes take as well, and not for a NIC.
-  contendedOnPath:: '%(contended)s unless on (%(job)s) %(troubled)s unless on (%(flow)s) %(offPath)s == 1' % {
+  contendedOnPath:: '%(contended)s unless on (%(job)s) %(faulty)s unless on (%(flow)s) %(offPath)s == 1' % {
     contended: $.contended,
     job: job,
-    troubled: troubled,
+    faulty: faulty,
     flow: flow,
     offPath: slowerThanProbes,
   },

@@ -274,7 +274,7 @@
     local by = '%s, %s' % [config.clusterLabel, labels];
     '%s and on (%s) topk(%d, sum by (%s) (increase(%s[$__range] @ end())) > 0)' % [rates, by, count, by, counter],
   // NICs that were not well in the range: those that flapped most, then those that were away for longest.
-  troubled(config, s, count=20):: {
+  faultyNics(config, s, count=20):: {
     on: '%s, instance, device' % config.clusterLabel,
     series: 'topk(%(count)d, sum by (%(c)s, instance, device) (1 - avg_over_time(%(connected)s[$__range] @ end()) + (increase(%(disconnects)s[$__range] @ end()) or 0 * avg_over_time(%(connected)s[$__range] @ end()))) > 0)' % {
       c: config.clusterLabel,

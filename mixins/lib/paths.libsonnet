@@ -14,7 +14,7 @@ function(config) {
   lost:: 'edge:fabricpulse_edge_probes_lost:increase' + s.braces,
   lossy:: 'edge:fabricpulse_edge_probes_lost:lossy_ratio' + s.braces,
   elevated:: 'edge:fabricpulse_edge_latency_elevated:max' + s.braces,
-  // Lossy without being slow. What a queue drops waits in it first: that is congestion or a link that is slow, and told so.
+  // Lossy without being slow. What a queue drops waits in it first: that is congestion or a slow link, which has its own alert.
   lossyAlone:: 'edge:fabricpulse_edge_probes_lost:lossy_alone_ratio' + s.braces,
   slowDelay:: 'edge:fabricpulse_edge_owd_seconds:slow' + s.braces,
 

@@ -170,7 +170,7 @@ def _any_fault(
         "loss": lambda: fleet.netem(host, rail, "loss", f"{dice.uniform(1, 5):.1f}%"),
         "duplicates": lambda: fleet.netem(host, rail, "duplicate", f"{dice.uniform(1, 5):.1f}%"),
         "corruption": lambda: fleet.netem(host, rail, "corrupt", f"{dice.uniform(1, 3):.1f}%"),
-        "address gone": lambda: fleet.address_gone(host, rail),
+        "address gone": lambda: fleet.without_address(host, rail),
     }
     kinds: dict[str, Fault] = {
         **single,

@@ -34,7 +34,7 @@ FLAPPING = {"alertname": "FabricNicFlapping", "instance": "gpu-002", "device": "
 _BLOCK = re.compile(r"<!-- on: ([\w-]+) -->\n```\n(.*?)^```$", re.S | re.M)
 
 SYSTEMCTL = r"""#!/bin/bash
-# Stands in for systemd: starts the units that it is told to, and starts again what ends, as they say.
+# Stands in for systemd: starts the units that it is asked to, and starts again what ends, as they say.
 set -eu
 start() {
   local unit=/etc/systemd/system/$1.service

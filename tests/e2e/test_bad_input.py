@@ -57,7 +57,7 @@ def test_demo_port_in_use(tmp_path: Path, behind: int) -> None:
 
 
 def test_demo_result_file_that_cannot_be_written(tmp_path: Path) -> None:
-    """Said at once, not after the story."""
+    """Said at once, not after the run."""
     done = run([*FABRICPULSE, "demo", "--headless", "--json", tmp_path / "absent" / "x.json"], tmp_path)
     assert "absent" in the_sentence(done)
 

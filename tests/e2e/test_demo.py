@@ -1,4 +1,4 @@
-"""`fabricpulse demo --headless --json`: the whole story on real daemons, and what it promises."""
+"""`fabricpulse demo --headless --json`: a whole run on real daemons, and its checks."""
 
 import json
 import os

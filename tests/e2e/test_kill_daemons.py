@@ -42,7 +42,9 @@ class Fleet:
         """Returns once `check` is true. Fails naming `what`."""
         patience = Patience(seconds)
         while not check():
-            assert patience.left(), f"not seen within {seconds} s: {what}; troubles: {self.seen.troubles}"
+            assert patience.left(), (
+                f"not seen within {seconds} s: {what}; read errors: {self.seen.read_errors}"
+            )
             self.changed.clear()
             await wait_with_timeout(self.changed, 0.5)
 
@@ -172,7 +174,7 @@ async def sidecar(fleet: Fleet, daemon: Daemon) -> None:
             assert fleet.seen.hosts[other].clock.synchronized
         # Those who watch find out at their own pace.
         await fleet.wait_for(
-            "the sidecar's end", lambda: f"sidecar of {HOST}" in " ".join(fleet.seen.troubles)
+            "the sidecar's end", lambda: f"sidecar of {HOST}" in " ".join(fleet.seen.read_errors)
         )
     clock = lambda: fleet.seen.hosts[HOST].clock  # noqa: E731
     await fleet.wait_for(

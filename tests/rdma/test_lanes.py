@@ -309,7 +309,7 @@ def test_a_total_outage_ends_with_the_fault(fleet: RdmaFleet, tmp_path: Path) ->
 def test_an_address_that_goes_and_comes_has_another_gid_index(ring: RingPair, fleet: RdmaFleet) -> None:
     """The GID is found by its address: lanes come back although its place in the table has changed."""
     ring.until(lambda: ring.up(1), PATIENCE_S)
-    with fleet.address_gone("h0", 1):
+    with fleet.without_address("h0", 1):
         ring.until_moved(2 * MIB, PATIENCE_S)
     ring.until(lambda: ring.up(1), PATIENCE_S)
 

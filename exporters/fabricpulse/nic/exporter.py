@@ -22,9 +22,9 @@ from fabricpulse.nic.config import NicConfig
 from fabricpulse.nic.flap_service import FlapService
 from fabricpulse.nic.gid_changes import GidChanges
 from fabricpulse.nic.metrics import METRICS
+from fabricpulse.nic.recent_errors import RecentErrors
 from fabricpulse.nic.registry import registered
 from fabricpulse.nic.runner import Outcome, Plan, Runner, Task
-from fabricpulse.nic.trouble import RecentTrouble
 
 log = get_logger(__name__)
 
@@ -69,7 +69,7 @@ class NicExporter:
         self._rescan: asyncio.Task[None] | None = None
         self._spawn: Spawn = asyncio.create_task
         self._gid_changes = GidChanges()
-        self._trouble = RecentTrouble()
+        self._recent_errors = RecentErrors()
         enabled = enabled_collectors(config)
         self._counts_flaps = "flaps" in enabled
         wanted = DeviceFilter(config.device.include, config.device.exclude)
@@ -194,8 +194,8 @@ class NicExporter:
             # Copies: a thread that was given up may still be writing.
             for family, more in list(sink.lines.items()):
                 lines.setdefault(family, []).extend(more[:])
-        self._trouble.take(time.monotonic(), lines)
-        for family, line in self._trouble.lines():
+        self._recent_errors.take(time.monotonic(), lines)
+        for family, line in self._recent_errors.lines():
             lines.setdefault(family, []).append(line)
         names = ["inventory", *(collector.name for collector in self.collectors)]
         for name in names:

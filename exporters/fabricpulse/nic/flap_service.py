@@ -131,7 +131,7 @@ class FlapService:
             self._take(Observation(name, 0, up, None, None, "event"))
 
     def port_states(self, states: Mapping[tuple[str, int], bool]) -> None:
-        """How the ports without a netdev are now: what the verbs events have not told is counted from it."""
+        """How the ports without a netdev are now: what the verbs events have not reported is counted from it."""
         self._ports = {port_link(*key): (key[0], key[0], str(key[1])) for key in states}
         for (device, port), up in states.items():
             name = port_link(device, port)
@@ -197,7 +197,7 @@ class FlapService:
     def _take(self, seen: Observation, **fields: object) -> None:
         now_s = self._clock()
         found = self.tracker.observe(seen, now_s)
-        # What the inventory does not have may be excluded by the name of its RDMA device: counted, not told.
+        # What the inventory does not have may be excluded by the name of its RDMA device: counted, not reported.
         if seen.link in self._netdevs or seen.link in self._ports:
             for transition in found:
                 self._write(transition, fields)

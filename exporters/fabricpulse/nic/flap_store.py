@@ -88,7 +88,7 @@ def save_links(path: Path, links: dict[str, LinkState]) -> None:
 
 
 def boot_id(procfs: Path = Path("/proc")) -> str:
-    """Changes with each boot of this kernel; empty if it does not tell."""
+    """Changes with each boot of this kernel; empty if it has none."""
     try:
         return (procfs / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:

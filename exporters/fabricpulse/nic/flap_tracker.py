@@ -11,7 +11,7 @@ before the exporter started.
 
 Two tables decide. `FlapTracker._change` says what an observation is about its link: the first of it, its removal, a
 netdev made anew under its name, an old message, nothing new, or changed counts. `COUNT_CHANGES` says what these
-tell: which transitions there are, and what becomes of the begin of the outage.
+mean: which transitions there are, and what becomes of the begin of the outage.
 
 Pure: no I/O, no clock. Times are seconds on the host's clock.
 """
@@ -89,16 +89,16 @@ class Outage(enum.Enum):
 class CountChange:
     """What changed counts mean.
 
-    told : the transition that was seen, if any. is_timed : whether it is one of the downs counted, so that its time is
-    known; the others are `missed`.
+    reported : the transition that was seen, if any. is_timed : whether it is one of the downs counted, so that its
+    time is known; the others are `missed`.
     """
 
-    told: Literal["down", "up"] | None
+    reported: Literal["down", "up"] | None
     outage: Outage
     is_timed: bool = False
 
 
-# (seen as it happened, carrier now, downs counted, ups counted) -> what it tells. Only the last of the changes is the
+# (seen as it happened, carrier now, downs counted, ups counted) -> what it means. Only the last of the changes is the
 # one that was seen: a down if the link is down now, else an up, which ends an outage that was seen to begin only if
 # nothing went down in between.
 COUNT_CHANGES: dict[tuple[bool, bool, bool, bool], CountChange] = {
@@ -171,7 +171,7 @@ class FlapTracker:
         return {name: state for name, state in list(self.links.items()) if state.present}
 
     def observe(self, seen: Observation, now_s: float) -> list[Transition]:
-        """Takes one observation in; returns what it tells, oldest first."""
+        """Takes one observation in; returns the transitions, oldest first."""
         state = self.links.get(seen.link)
         if state is None and not seen.removed:
             state = self._renamed(seen)
@@ -231,8 +231,8 @@ class FlapTracker:
             state.flap_seconds += length
         if change.outage is not Outage.KEPT:
             state.down_since_s = now_s if change.outage is Outage.BEGINS else None
-        if change.told is not None:
-            found.append(Transition(seen.link, change.told, now_s, seen.source, down_s=length))
+        if change.reported is not None:
+            found.append(Transition(seen.link, change.reported, now_s, seen.source, down_s=length))
         return found
 
     def _removed(self, state: LinkState, seen: Observation, now_s: float) -> list[Transition]:
@@ -288,7 +288,7 @@ class FlapTracker:
 
     @staticmethod
     def _counts(state: LinkState, seen: Observation) -> tuple[int, int]:
-        """The counts; of a kernel or a port that does not tell them, those that follow from the carrier."""
+        """The counts; of a kernel or a port that does not report them, those that follow from the carrier."""
         if seen.up_count is not None and seen.down_count is not None:
             return seen.up_count, seen.down_count
         went_up, went_down = seen.carrier and not state.carrier, state.carrier and not seen.carrier

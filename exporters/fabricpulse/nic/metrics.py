@@ -2,8 +2,8 @@
 
 from fabricpulse.core.metrics.catalogue import MetricSpec
 from fabricpulse.nic import scrape_metrics
+from fabricpulse.nic.recent_errors import RECENT_INCREASE, RECENT_RATE
 from fabricpulse.nic.registry import registered
-from fabricpulse.nic.trouble import RECENT_INCREASE, RECENT_RATE
 
 METRICS: tuple[MetricSpec, ...] = (
     *(spec for spec in vars(scrape_metrics).values() if isinstance(spec, MetricSpec)),

@@ -1,10 +1,10 @@
-"""How much the counters of trouble have grown lately.
+"""How much the error and congestion counters have grown lately.
 
 Rules ask of each NIC of a fleet whether one of two dozen counters has moved within some minutes. Nearly always none
-has: read by Prometheus, that is a good part of what the rules cost. So the exporter tells it itself, and only of
-counters that have moved: a rule then reads as many series as there is trouble.
+has: read by Prometheus, that is a good part of what the rules cost. So the exporter exposes the growth itself, and
+only of counters that have moved: a rule then reads series only of NICs with errors.
 
-What is told is exact, other than PromQL's `rate` and `increase`, which extrapolate. Growth is known between two
+The growth is exact, unlike PromQL's `rate` and `increase`, which extrapolate. Growth is known between two
 scrapes; a window begins at the last scrape that is at least as old as it is long. What was before the first one counts
 as none.
 
@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 
 RATE_S = 120.0
 INCREASE_S = 900.0
-# For how long what has grown is told, as 0 once it no longer grows: longer than a window and what rules look back for
-# the last value when scrapes fail.
-TOLD_S = 1200.0
+# For how long growth is exposed, as 0 once the counter no longer grows: longer than a window and what rules look back
+# for the last value when scrapes fail.
+KEPT_S = 1200.0
 # Scrapes that are closer together are one: bounds what is kept, whoever scrapes.
 RESOLUTION_S = 5.0
 
@@ -55,7 +55,7 @@ class RecentGrowth:
         self._counters: dict[Key, _Counter] = {}
 
     def take(self, now: float, values: Mapping[Key, float] | Iterable[tuple[Key, float]]) -> None:
-        """All counters of one scrape. One that is not among them (its device hangs) is not told until it is back."""
+        """All counters of one scrape. One that is not among them (its device hangs) is left out until it is back."""
         if self._scrapes and now - self._scrapes[-1] < RESOLUTION_S:
             return
         for key, value in dict(values).items():
@@ -68,15 +68,15 @@ class RecentGrowth:
                 counter.added.append(value - counter.value if value > counter.value else value)
                 counter.value = value
             counter.seen = now
-            old = bisect_left(counter.times, now - TOLD_S)
+            old = bisect_left(counter.times, now - KEPT_S)
             del counter.times[:old], counter.added[:old]
-        for key in [key for key, counter in self._counters.items() if now - counter.seen > TOLD_S]:
+        for key in [key for key, counter in self._counters.items() if now - counter.seen > KEPT_S]:
             del self._counters[key]
         self._scrapes.append(now)
-        del self._scrapes[: max(0, bisect_right(self._scrapes, now - TOLD_S) - 1)]
+        del self._scrapes[: max(0, bisect_right(self._scrapes, now - KEPT_S) - 1)]
 
-    def told(self) -> dict[Key, Growth]:
-        """Of the counters that have grown within TOLD_S, as of the last scrape that was taken in."""
+    def recent(self) -> dict[Key, Growth]:
+        """Of the counters that have grown within KEPT_S, as of the last scrape that was taken in."""
         if not self._scrapes:
             return {}
         now = self._scrapes[-1]

@@ -217,7 +217,7 @@ class Aggregator:
                 sum_ns[0] += int(record["delay"]["sum_ns"])
                 source = int(record["delay_source"])
                 if source != DelaySource.NONE:
-                    # A living lane knows better than what closed ones have left behind.
+                    # The figures of a living lane are newer than what closed ones have left behind.
                     known = fleet.get(pair, True) if table is Table.LANES and pair in fleet else True
                     fleet[pair] = known and source == DelaySource.FLEET
         for pair, (counters, buckets, sum_ns) in sums.items():
@@ -329,8 +329,8 @@ class Aggregator:
         return result
 
     def _forget(self, now_s: float) -> None:
-        gone = {w for w, seen in self._last_seen.items() if now_s - seen > self._forget_after_s}
-        for workload in gone:
+        ended = {w for w, seen in self._last_seen.items() if now_s - seen > self._forget_after_s}
+        for workload in ended:
             del self._last_seen[workload]
         # A job that was dead when the exporter started has never been seen alive.
         known = self._last_seen.keys()

@@ -32,7 +32,7 @@ class StallAlerting(Alerting, frozen=True):
     labels : labels that the rule's alert has beside its own, so that both are one alert: the cluster label, external
     labels of Prometheus. stalled_s : a collective is stalled when for so long, in seconds, nothing has moved on a
     connection with an unfinished request; the rule's knob stalledSeconds. resolve_hold_s : how long after the
-    collective goes on the alert is resolved, seconds; a little more than scrape interval and evaluation interval of
+    collective has resumed the alert is resolved, seconds; a little more than scrape interval and evaluation interval of
     Prometheus together; at most three times resend_s. peer_url : URL of the qp exporter of another host, which is
     asked what a rank there waits for; {host} is what the plugin calls the host. peer_client : TLS, client certificate,
     password or token for that. A password or token is for https alone: names of peers come from the jobs.

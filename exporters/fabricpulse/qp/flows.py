@@ -1,6 +1,6 @@
 """What connections carry: collective, algorithm, protocol and the GPU pair, as the plugin's telemetry says. Pure.
 
-The plugin asks NCCL's profiler for it at detail 2 only, and seldom; a connection keeps what was said last.
+The plugin asks NCCL's profiler for it at detail 2 only, and seldom; a connection keeps the last answer.
 """
 
 from dataclasses import dataclass

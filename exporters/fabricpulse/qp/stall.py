@@ -1,6 +1,6 @@
 """Collectives that do not end, as FabricCollectiveStalled finds them, by the host on which a rank waits. Pure.
 
-The rule looks at all hosts at once. One host knows its own ranks; of the rank that one of them waits for it asks that
+The rule looks at all hosts at once. One host sees its own ranks; of the rank that one of them waits for it asks that
 rank's host, one hop and no further: the head of the wait-for chain is next to a rank that waits for it.
 What the peer's host does not say is unknown, and left to the rule.
 """
@@ -25,7 +25,7 @@ class HostRanks(msgspec.Struct, frozen=True):
     waiting: tuple[Waiting, ...] = ()
     heartbeats: tuple[Heartbeat, ...] = ()
 
-    def knows(self, workload: str, rank: str) -> bool:
+    def has_rank(self, workload: str, rank: str) -> bool:
         """Whether a process of this rank is seen."""
         return any((h.workload, h.rank) == (workload, rank) for h in self.heartbeats)
 
@@ -56,21 +56,21 @@ def stuck(waiting: Iterable[Waiting], stalled_s: float) -> list[Waiting]:
 
 
 def find_stalls(
-    waiting: Iterable[Waiting], answers: Mapping[str, HostRanks], stalled_s: float
+    waiting: Iterable[Waiting], ranks_of: Mapping[str, HostRanks], stalled_s: float
 ) -> dict[Stall, float]:
     """Heads of chains and for how long each has been waited for, s.
 
-    waiting : of this host. answers : by host, of those that have answered; this host's own as well.
+    waiting : of this host. ranks_of : by host, of those that have answered; this host's own as well.
     """
     found: dict[Stall, float] = {}
     for w in stuck(waiting, stalled_s):
-        peer = answers.get(w.peer)
-        if peer is None or not peer.knows(w.workload, w.peer_rank):
+        peer = ranks_of.get(w.peer)
+        if peer is None or not peer.has_rank(w.workload, w.peer_rank):
             continue
         silent_s = peer.silent_s(w.workload, w.peer_rank)
         if silent_s > stalled_s:
             stall, age_s = Stall(w.workload, "process", w.peer_rank, w.peer), silent_s
-        elif any(answer.silent_s(w.workload, w.rank) > stalled_s for answer in answers.values()):
+        elif any(answer.silent_s(w.workload, w.rank) > stalled_s for answer in ranks_of.values()):
             continue  # what a stopped process waited for was long there
         elif w.waits_for in _NETWORK:
             stall, age_s = Stall(w.workload, "network", w.rank, w.peer, w.peer_rank), w.age_s

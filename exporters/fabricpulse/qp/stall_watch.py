@@ -64,17 +64,17 @@ class StallWatch:
         """One interval: fires and ends what has changed."""
         config, own = self._config, self._ranks()
         peers = {w.peer for w in stuck(own.waiting, config.stalled_s)} - {self._host}
-        # Who the peer is says the job: a name, not a piece of a URL.
+        # The name of the peer comes from the job: a name, not a piece of a URL.
         asked = sorted(filter(_HOST_NAME.fullmatch, peers))[:_MOST_ASKED]
-        heard = zip(asked, await asyncio.gather(*map(self._ask, asked)), strict=True)
-        answers = {self._host: own} | {host: ranks for host, ranks in heard if ranks is not None}
-        stalls = find_stalls(own.waiting, answers, config.stalled_s)
+        ranks_of_asked = zip(asked, await asyncio.gather(*map(self._ask, asked)), strict=True)
+        ranks_of = {self._host: own} | {host: ranks for host, ranks in ranks_of_asked if ranks is not None}
+        stalls = find_stalls(own.waiting, ranks_of, config.stalled_s)
         firing = self.pusher.firing()
         for stall in [s for s in firing if s not in stalls]:
-            # Without an answer of the peer it goes on for as long as the request is stuck.
-            if not self._unknown(stall, own, answers):
+            # Without an answer of the peer the alert stays for as long as the request is stuck.
+            if not self._unknown(stall, own, ranks_of):
                 self.pusher.set_resolved(stall)
-                log.info("collective goes on", workload=stall.workload, rank=stall.rank)
+                log.info("collective resumed", workload=stall.workload, rank=stall.rank)
         for stall, age_s in stalls.items():
             if stall not in firing:
                 log.warning(
@@ -87,9 +87,9 @@ class StallWatch:
                 )
             self.pusher.set_firing(stall, content(config, stall, age_s))
 
-    def _unknown(self, stall: Stall, own: HostRanks, answers: dict[str, HostRanks]) -> bool:
+    def _unknown(self, stall: Stall, own: HostRanks, ranks_of: dict[str, HostRanks]) -> bool:
         still = stuck(own.waiting, self._config.stalled_s)
-        return stall.peer not in answers and any(w.peer == stall.peer for w in still)
+        return stall.peer not in ranks_of and any(w.peer == stall.peer for w in still)
 
     async def _ask(self, host: str) -> HostRanks | None:
         assert self._client is not None  # noqa: S101 - open() made it

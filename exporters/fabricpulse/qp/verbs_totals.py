@@ -163,15 +163,17 @@ class VerbsTotals:
         """Drops what jobs have counted that have had no process here for a while."""
         for _, pair in self._counted:
             self._last_seen.setdefault(pair[0], now_s)
-        gone = {workload for workload, seen in self._last_seen.items() if now_s - seen > self._forget_after_s}
-        if not gone:
+        ended = {
+            workload for workload, seen in self._last_seen.items() if now_s - seen > self._forget_after_s
+        }
+        if not ended:
             return
-        for key in [key for key in self._counted if key[1][0] in gone]:
+        for key in [key for key in self._counted if key[1][0] in ended]:
             del self._counted[key]
             self._kept[key[0][0]] -= 1
-        for unseen in [key for key in self._unseen if key[1] in gone]:
+        for unseen in [key for key in self._unseen if key[1] in ended]:
             del self._unseen[unseen]
-        for workload in gone:
+        for workload in ended:
             del self._last_seen[workload]
 
 

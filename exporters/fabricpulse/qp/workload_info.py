@@ -2,7 +2,7 @@
 
 Job, pod, user and start are the kernel's word where it has one (`process_facts`). What only the environment of the job
 says, its account, number of nodes and pod's name, is taken where it does not contradict the kernel's; where the kernel
-knows of no job, the environment's word stands, and `source` says so.
+knows of no job, what the environment declares is taken, and `source` says so.
 """
 
 import re
@@ -68,24 +68,24 @@ def claim(snapshot: TelemetrySnapshot) -> Claim:
     return Claim()
 
 
-def info(workload: str, said: Claim, known: ProcessFacts) -> WorkloadInfo:
+def info(workload: str, declared: Claim, known: ProcessFacts) -> WorkloadInfo:
     """The labels of one process' workload. What the environment says of another job than the kernel's is left out."""
     member = known.member_of
     if member is None:
-        slurm, pod, source = said.slurm_job, said.pod_uid, "environment"
+        slurm, pod, source = declared.slurm_job, declared.pod_uid, "environment"
     else:
         slurm, pod, source = member.slurm_job, member.pod_uid, "cgroup"
-    of_job = member is None or (slurm != "" and said.slurm_job in ("", slurm))
-    of_pod = member is None or (pod != "" and said.pod_uid in ("", pod))
+    of_job = member is None or (slurm != "" and declared.slurm_job in ("", slurm))
+    of_pod = member is None or (pod != "" and declared.pod_uid in ("", pod))
     return WorkloadInfo(
         workload,
         slurm,
-        said.pod_namespace if of_pod else "",
-        said.pod_name if of_pod else "",
+        declared.pod_namespace if of_pod else "",
+        declared.pod_name if of_pod else "",
         pod,
         known.user,
-        said.account if of_job else "",
-        said.nodes if of_job else "",
+        declared.account if of_job else "",
+        declared.nodes if of_job else "",
         source,
     )
 
@@ -100,11 +100,11 @@ def workload_infos(
     by_owner: dict[int, set[WorkloadInfo]] = {}
     started: dict[str, float] = {}
 
-    def take(workload: str, process: ProcessId, said: Claim) -> None:
+    def take(workload: str, process: ProcessId, declared: Claim) -> None:
         known = facts.get(process)
         if known is None:
             return
-        by_owner.setdefault(process[0], set()).add(info(workload, said, known))
+        by_owner.setdefault(process[0], set()).add(info(workload, declared, known))
         if known.start_s is not None:
             started[workload] = min(known.start_s, started.get(workload, known.start_s))
 

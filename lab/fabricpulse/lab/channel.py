@@ -102,7 +102,7 @@ class Channel:
             if failed is not None:
                 del self._waiting[number]
         if isinstance(failed, BrokenPipeError | ConnectionResetError):
-            # The kernel tells a writer of the end before the thread that reads has seen why.
+            # The kernel signals a writer of the end before the thread that reads has seen why.
             if threading.current_thread() is not self._thread:
                 self._thread.join(REQUEST_TIMEOUT_S)
             raise self._gone() from failed

@@ -89,7 +89,7 @@ def open_tun(device: str) -> int:
 
 
 class DelayLine:
-    """Packets that are held for a fixed time. Pure: it is told the time. A packet beyond `_HELD` is dropped."""
+    """Packets that are held for a fixed time. Pure: the time is passed in. A packet beyond `_HELD` is dropped."""
 
     def __init__(self, delay_s: float) -> None:
         self._delay_s = delay_s

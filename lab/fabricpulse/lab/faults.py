@@ -32,7 +32,7 @@ _CORRUPT_AT = (34, 40, 60, 200, 1000)
 
 
 class Fault:
-    """Something broken on purpose. `undo()` mends it; twice does no harm."""
+    """Something broken on purpose. `undo()` repairs it; twice does no harm."""
 
     def __init__(self, lab: LabRuntime, what: str, undo: Callable[[], None]) -> None:
         self.what = what

@@ -89,7 +89,7 @@ def choose_ports(flows: int, path: tuple[str, Callable[[int], str]] | None) -> l
 
 
 class Pacer:
-    """How many packets are due, at a steady rate. Pure: it is told the time.
+    """How many packets are due, at a steady rate. Pure: the time is passed in.
 
     After a stall at most CATCH_UP_S of traffic is made good; the rest is given up, not sent as one burst.
     """

@@ -26,7 +26,7 @@ _NOT_INHERITED = {"NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", RUN_DIR_ENV, CLOC
 
 
 class Undoable(Protocol):
-    """A fault in force, as the runtime knows it."""
+    """A fault in force, as the runtime keeps it."""
 
     def undo(self) -> None:
         """Mends it."""

@@ -27,7 +27,7 @@ HOST_SYSCTLS = {
     # with the address of the NIC that it asks on.
     "net/ipv4/conf/all/arp_ignore": "1",
     "net/ipv4/conf/all/arp_announce": "2",
-    # Which NIC a packet may use is said by the policy rules, not guessed from the reverse path.
+    # Which NIC a packet may use follows from the policy rules, not from the reverse path.
     "net/ipv4/conf/all/rp_filter": "0",
     "net/ipv4/conf/default/rp_filter": "0",
     "net/ipv4/conf/all/accept_redirects": "0",
@@ -64,7 +64,7 @@ ROUTER_SYSCTLS = {
     "net/ipv6/conf/default/keep_addr_on_down": "1",
     "net/ipv6/conf/all/accept_dad": "0",
     "net/ipv6/conf/default/accept_dad": "0",
-    # A fabric forwards what it is told to; it has no reason to hold back ICMP errors.
+    # A fabric forwards what it is given; it has no reason to hold back ICMP errors.
     "net/ipv4/icmp_ratelimit": "0",
     # A switch does not take its frames through iptables, which Linux does where anybody has loaded br_netfilter.
     "net/bridge/bridge-nf-call-iptables": "0",

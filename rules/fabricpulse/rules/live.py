@@ -64,7 +64,7 @@ class Found:
         )
 
     def quiet(self) -> list[str]:
-        """Selectors without a series because nothing is wrong, sorted: alerts that fire, and metrics of trouble of
+        """Selectors without a series because nothing is wrong, sorted: alerts that fire, and error metrics of
         daemons of which some are there and none is too old to give them.
         """
         return sorted(

@@ -33,8 +33,8 @@ daemon = lab.popen("h1", ["setsid", "sleep", "1000"]); daemon.wait(60)  # its ch
 stopped = lab.popen("h1", ["sleep", "1000"]); stopped.suspend()
 lab.forward("h0", 80)
 lab.host("h0").nic("rail0").flap(20)
-told = {"inside": stubborn.outer_pid, "supervisor": lab.supervisor_pid, "directory": str(lab.directory)}
-print(json.dumps(told), flush=True)
+started = {"inside": stubborn.outer_pid, "supervisor": lab.supervisor_pid, "directory": str(lab.directory)}
+print(json.dumps(started), flush=True)
 %s
 """
 
@@ -53,12 +53,12 @@ def parent_of_a_lab(end: str = "time.sleep(1000)") -> Iterator[tuple[subprocess.
                 if os.environ.get("CI") or "UserError: the lab needs" not in error:
                     pytest.fail(error)
                 pytest.skip(error.strip().splitlines()[-1])
-            told = json.loads(line)
-            inside = namespace(told["inside"], "pid")
-            pids = [told["supervisor"], *(pid for pid in all_pids() if namespace(pid, "pid") == inside)]
+            started = json.loads(line)
+            inside = namespace(started["inside"], "pid")
+            pids = [started["supervisor"], *(pid for pid in all_pids() if namespace(pid, "pid") == inside)]
             # Supervisor and process 1, the stubborn shell and its sleep, the daemon, the stopped one.
             assert len(pids) >= 6
-            yield parent, pids, Path(told["directory"])
+            yield parent, pids, Path(started["directory"])
         finally:
             parent.kill()
 
@@ -168,7 +168,9 @@ def test_kill_of_the_supervisor_ends_everything_and_is_reported() -> None:
         assert process.wait(60) == -signal.SIGKILL
 
 
-def test_the_end_of_the_supervisor_is_told_to_who_noticed_it_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_the_supervisor_is_reported_to_who_noticed_it_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A request that fails before the reading thread has seen the end still says why."""
     ended, refused = threading.Event(), threading.Event()
     send = channel.Channel._send

@@ -43,15 +43,15 @@ def test_flaps_of_a_rail_with_their_times(make_lab):
     assert other and other[0] in body.splitlines()
 
     log = [json.loads(line) for line in (host.run_dir / "nic-events.jsonl").read_text().splitlines()]
-    told = [
+    reported = [
         event for event in log if event["device"] == "rail0" and event["event"] in ("link_down", "link_up")
     ]
-    assert [event["event"] for event in told] == ["link_down", "link_up"] * 3
-    for event, done in zip(told, flap.events, strict=True):
+    assert [event["event"] for event in reported] == ["link_down", "link_up"] * 3
+    for event, done in zip(reported, flap.events, strict=True):
         at = datetime.fromisoformat(event["time"]).timestamp()
         # Not before the kernel was asked; how long after is the machine's load, the benchmark measures it.
         assert done.before_ns / 1e9 - 0.001 <= at < done.after_ns / 1e9 + 2
-    for down, up in zip(told[::2], told[1::2], strict=True):
+    for down, up in zip(reported[::2], reported[1::2], strict=True):
         span = (
             datetime.fromisoformat(up["time"]).timestamp() - datetime.fromisoformat(down["time"]).timestamp()
         )

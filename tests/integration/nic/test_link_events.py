@@ -104,17 +104,17 @@ def test_flaps_are_counted_while_running_and_while_not(namespace, tmp_path):
     try:
         base = exporter.value(DOWNS)
         assert base >= 1
-        # Each change is told before the next one is made: on a busy machine the exporter would find two at a time.
+        # Each change is reported before the next one is made: on a busy machine the exporter would find two at a time.
         log = tmp_path / "nic-events.jsonl"
 
-        def told(event: str) -> int:
+        def reported(event: str) -> int:
             return log.read_text().count(f'"event":"{event}"') if log.exists() else 0
 
         for number in range(10):
             ip("link", "set", "vethpeer0", "down")
-            until(lambda wanted=number + 1: told("link_down") == wanted)
+            until(lambda wanted=number + 1: reported("link_down") == wanted)
             ip("link", "set", "vethpeer0", "up")
-            until(lambda wanted=number + 1: told("link_up") == wanted)
+            until(lambda wanted=number + 1: reported("link_up") == wanted)
         assert exporter.value(DOWNS) == base + 10
         assert exporter.value("fabricpulse_nic_port_down_transitions_unobserved_total") == base
         assert exporter.value("fabricpulse_nic_flap_duration_seconds_count") == 10
@@ -158,7 +158,7 @@ def test_the_event_log_tells_each_change(namespace, tmp_path):
     assert down["time"] < up["time"]
 
 
-def test_changes_that_others_ask_for_are_told(namespace, tmp_path):
+def test_changes_that_others_ask_for_are_reported(namespace, tmp_path):
     """`ip link set rail0 down`: the message carries the number of ip's request, and is an event all the same."""
     exporter = Exporter(tmp_path)
     log = tmp_path / "nic-events.jsonl"

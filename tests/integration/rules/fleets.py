@@ -60,16 +60,16 @@ class Fleet:
 
     def _edge(self, host: str, device: str, peer: str, up: bool) -> Iterator[str]:
         edge = (host, device, peer)
-        heard = up and self._up(peer, device)
-        counts = self.received if heard else self.lost
+        received = up and self._up(peer, device)
+        counts = self.received if received else self.lost
         counts[edge] = counts.get(edge, 0) + 50
         labels = f'device="{device}",peer="{peer}",peer_device="{device}"'
         yield f"fabricpulse_edge_probes_received_total{{{labels}}} {self.received.get(edge, 0)}"
         yield f"fabricpulse_edge_probes_lost_total{{{labels}}} {self.lost.get(edge, 0)}"
         yield f"fabricpulse_edge_latency_elevated{{{labels}}} 0"
-        if heard and {(host, device), (peer, device)} & self.small_mtus:
+        if received and {(host, device), (peer, device)} & self.small_mtus:
             yield f"fabricpulse_edge_mtu_black_hole_bytes{{{labels}}} 1500"
-        if not heard:
+        if not received:
             silent = "peer_host_silent" if peer in self.dead_hosts else "peer_silent"
             evidence = silent if up else "own_nic_disconnected"
             yield f'fabricpulse_edge_evidence{{{labels},evidence="{evidence}"}} 1'

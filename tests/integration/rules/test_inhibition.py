@@ -1,6 +1,6 @@
 """One fault, one page: a real Alertmanager with the shipped inhibitions and all alerts that a fault raises.
 
-Each fault is in a cluster of its own, beside one alert of the same kind elsewhere in it, which must still be told. What
+Each fault is in a cluster of its own, beside one alert of the same kind elsewhere in it, which must still notify. What
 raises these alerts is in the cases of promtool, and for some of the faults in test_pages.py.
 """
 
@@ -45,7 +45,7 @@ def nic(name: str, host: str, device: str = "rail0", **labels: str) -> Labels:
     return alert(name, instance=host, device=device, network=device, **labels)
 
 
-# Of each fault: what is told, and what is not.
+# Of each fault: what notifies, and what does not.
 FAULTS: dict[str, tuple[list[Labels], list[Labels]]] = {
     "two jobs on one link": (
         [flow("h1", "h2"), flow("h3", "h4", workload="2")],
@@ -171,7 +171,7 @@ FAULTS: dict[str, tuple[list[Labels], list[Labels]]] = {
 
 @pytest.fixture(scope="module")
 def alertmanager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Address of an Alertmanager with deploy/alertmanager.yml, of whose receivers nobody is told."""
+    """Address of an Alertmanager with deploy/alertmanager.yml, whose receivers notify nobody."""
     place = find_tool("alertmanager")
     if place is None:
         pytest.skip("alertmanager is not installed; scripts/fetch_tools.sh gets it")
@@ -209,12 +209,12 @@ def alertmanager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         process.wait(60)
 
 
-def test_one_alert_of_each_fault_is_told(alertmanager: str) -> None:
+def test_one_alert_of_each_fault_notifies(alertmanager: str) -> None:
     """Of all alerts that a fault raises only those that name it are not muted, and none elsewhere is."""
     posted = [
         {"labels": labels | {"cluster": fault}}
-        for fault, (told, muted) in FAULTS.items()
-        for labels in (*told, *muted)
+        for fault, (notified, muted) in FAULTS.items()
+        for labels in (*notified, *muted)
     ]
     # The same alerts in a fleet in which nothing else is wrong.
     alone = flow("h1", "h9", network="rail5")
@@ -226,7 +226,7 @@ def test_one_alert_of_each_fault_is_told(alertmanager: str) -> None:
     )
     urllib.request.urlopen(request, timeout=60).close()  # noqa: S310 - http of ours
 
-    def told() -> dict[str, list[Labels]]:
+    def active() -> dict[str, list[Labels]]:
         with urllib.request.urlopen(f"http://{alertmanager}/api/v2/alerts", timeout=60) as answer:
             alerts: list[dict[str, Any]] = json.load(answer)
         assert len(alerts) == len(posted)
@@ -237,12 +237,12 @@ def test_one_alert_of_each_fault_is_told(alertmanager: str) -> None:
                 found.setdefault(labels.pop("cluster"), []).append(labels)
         return {fault: sorted(labels, key=_ordered) for fault, labels in found.items()}
 
-    expected = {fault: sorted(_filled(told), key=_ordered) for fault, (told, _) in FAULTS.items()}
+    expected = {fault: sorted(_filled(notified), key=_ordered) for fault, (notified, _) in FAULTS.items()}
     expected["another fleet"] = _filled([alone])
     # What mutes is known a moment after it has been posted.
     with suppress(AssertionError):
-        wait_for(lambda: told() == expected, 20, "only what names a fault is told")
-    assert told() == expected
+        wait_for(lambda: active() == expected, 20, "only what names a fault notifies")
+    assert active() == expected
 
 
 def _filled(alerts: list[Labels]) -> list[Labels]:

@@ -67,7 +67,7 @@ def find(name: str) -> list[str]:
 
 
 class OnCall(LoopbackServer):
-    """What on-call is told: a webhook that keeps all notifications."""
+    """What on-call gets: a webhook that keeps all notifications."""
 
     def __init__(self) -> None:
         super().__init__(lambda _: Reply())
@@ -77,7 +77,7 @@ class OnCall(LoopbackServer):
         return [json.loads(request.body) for request in list(self.requests)]
 
     def pages(self, cluster: str | None) -> list[dict[str, str]]:
-        """Labels of the critical alerts of a fleet that were told as firing, one entry a telling."""
+        """Labels of the critical alerts of a fleet that were notified as firing, one entry a notification."""
         return [
             alert["labels"]
             for notification in self.notifications
@@ -184,7 +184,7 @@ def break_things(fleets: dict[str, Fleet]) -> None:
 @pytest.mark.root
 @pytest.mark.prometheus
 def test_one_page_per_fault(tmp_path: Path) -> None:
-    """A dead host, coordinator, leaf (of unknown and of known name), rail and NIC are one critical alert each, told
+    """A dead host, coordinator, leaf (of unknown and of known name), rail and NIC are one critical alert each, notified
     once, and none in a fleet that is well; a NIC that drops large packets is one warning. What else Alertmanager holds
     of a fleet is muted. Pushed and ruled alert are one.
     """
@@ -247,20 +247,20 @@ def test_one_page_per_fault(tmp_path: Path) -> None:
             if fleet.dead_leaf:
                 push_fault(alertmanager, fleet, now)
         wait_for(lambda: all(on_call.pages(name) for name in PAGES), 90, "a page of each fault")
-        # As long again as the group's interval: whatever else becomes of the fault has been told by then.
+        # As long again as the group's interval: whatever else becomes of the fault has been notified by then.
         done = time.time()
         wait_for(lambda: time.time() > done + 40, 400, "the next notification of each group")
 
         for name in (*fleets, None):
-            told = [
+            notified = [
                 (page["alertname"], page.get("instance"), page.get("device")) for page in on_call.pages(name)
             ]
-            assert set(told) == PAGES.get(name or "", set()), name
+            assert set(notified) == PAGES.get(name or "", set()), name
         shown = get(f"{alertmanager}/api/v2/alerts?active=true&inhibited=false&silenced=false")
         tickets = [alert["labels"] for alert in shown if alert["labels"]["severity"] in {"warning", "info"}]
         assert sorted(
             (t.get("cluster"), (t["alertname"], t.get("instance"), t.get("device"))) for t in tickets
-        ) == [(name, ticket) for name, told in TICKETS.items() for ticket in told]
+        ) == [(name, ticket) for name, notified in TICKETS.items() for ticket in notified]
         # The job that waits for the dead host stands still; the host's page is that of both.
         stalled = get(f"{alertmanager}/api/v2/alerts?filter=alertname=FabricCollectiveStalled")
         assert [(alert["labels"]["peer"], alert["status"]["state"]) for alert in stalled] == [

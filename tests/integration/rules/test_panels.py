@@ -32,7 +32,7 @@ from fabricpulse.core.metrics.catalogue import MetricSpec, load_catalogue
 from fabricpulse.core.metrics.common import BUILD_INFO, METRICS_VERSION
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.core.metrics.formats import TextFormat
-from fabricpulse.nic.trouble import COUNTERS
+from fabricpulse.nic.recent_errors import COUNTERS
 from fabricpulse.rules.command import command
 from fabricpulse.rules.mixin import compile_mixin
 from fabricpulse.rules.perses import perses_dashboards, queries_of

@@ -1,4 +1,4 @@
-"""The scenario of a dead host: the host is told, the stall of its job is known and is not told."""
+"""The scenario of a dead host: on-call is notified of the host, not of the stall of its job."""
 
 import pytest
 from click.testing import CliRunner
@@ -16,7 +16,7 @@ STALLED = PageSeen(STALL, (("peer", "h2"), ("workload", "demo-ring")), "other")
 
 
 def play(*pages: PageSeen, stall: bool = True) -> tuple[World, list[str]]:
-    """The story, in which on-call gets `pages`; without `stall` nobody ever sees that the job stands still."""
+    """The run, in which on-call gets `pages`; without `stall` nobody ever sees that the job stands still."""
     world = World(DeadHost, FLEET)
     observed = world.observed
     world.healthy()
@@ -40,7 +40,7 @@ def test_one_page() -> None:
     world, seen = play(RIGHT)
     result = world.result()
 
-    assert sorted(seen) == sorted(milestone.milestone.name for milestone in world.story.results)
+    assert sorted(seen) == sorted(milestone.milestone.name for milestone in world.scenario_run.results)
     assert isinstance(result.outcome, DeadHostOutcome)
     assert result.outcome.alert_s == pytest.approx(2.0, abs=0.11)
     assert result.outcome.page_s == pytest.approx(12.0, abs=0.11)
@@ -52,8 +52,8 @@ def test_the_stall_told_as_well_fails_the_demo() -> None:
     world, _ = play(RIGHT, STALLED)
     result = world.result()
 
-    [promise] = [promise for promise in result.promises if promise.name == "other_pages"]
-    assert promise.judgement is Judgement.BROKEN
+    [check] = [check for check in result.checks if check.name == "other_pages"]
+    assert check.judgement is Judgement.BROKEN
     assert not result.success
 
 

@@ -6,10 +6,10 @@ import pytest
 
 from fabricpulse.lab.demo.observed import ActionSeen, AlertSeen, ClockSeen, Observed, new_observed
 from fabricpulse.lab.demo.result import Result
+from fabricpulse.lab.demo.scenario_run import ScenarioRun
 from fabricpulse.lab.demo.scenarios import SCENARIOS
 from fabricpulse.lab.demo.scenarios.base import Fleet, Judgement, Scenario
 from fabricpulse.lab.demo.scenarios.flap import ALERT, Flap, FlapOutcome
-from fabricpulse.lab.demo.story import Story
 
 FLEET = Fleet(("h0", "h1"), ("rail0", "rail1"), ("leaf0", "leaf1"))
 
@@ -20,7 +20,7 @@ class World:
     def __init__(self, scenario: type[Scenario] = Flap, fleet: Fleet = FLEET) -> None:
         self.observed: Observed = new_observed(dict.fromkeys(fleet.hosts, fleet.devices))
         self.scenario: Any = scenario(fleet)
-        self.story = Story(self.scenario.phases())
+        self.scenario_run = ScenarioRun(self.scenario.phases())
         self.now = 100.0
         self.bytes: dict[tuple[str, str], float] = {}
         self.busy = {(host, device) for host in fleet.hosts for device in fleet.devices}
@@ -41,7 +41,7 @@ class World:
             workload.round_history.add(self.now, workload.rounds)
             workload.bandwidth.add(self.now, self.bandwidth)
             workload.longest_gap.add(self.now, 12.0)
-            events = self.story.advance(self.observed, self.now)
+            events = self.scenario_run.advance(self.observed, self.now)
             seen += [event.result.milestone.name for event in events if event.kind == "seen" and event.result]
         return seen
 
@@ -58,12 +58,12 @@ class World:
         return self.observed.nic(self.scenario.host, self.scenario.device)
 
     def result(self) -> Result:
-        outcome = self.scenario.outcome(self.story, self.observed)
-        return Result(self.scenario.name, 100.0, self.story.results, outcome, outcome.promises())
+        outcome = self.scenario.outcome(self.scenario_run, self.observed)
+        return Result(self.scenario.name, 100.0, self.scenario_run.results, outcome, outcome.checks())
 
 
 def play(world: World) -> list[str]:
-    """The whole story as it goes when everything works."""
+    """The whole run as it goes when everything works."""
     scenario, observed = world.scenario, world.observed
     world.healthy()
     seen = world.run(8)
@@ -99,7 +99,7 @@ def test_the_story_is_seen_in_full_and_measured() -> None:
     world = World()
     seen = play(world)
     result = world.result()
-    assert sorted(seen) == sorted(milestone.milestone.name for milestone in world.story.results)
+    assert sorted(seen) == sorted(milestone.milestone.name for milestone in world.scenario_run.results)
     assert result.success, result.failures()
     assert isinstance(result.outcome, FlapOutcome)
     assert result.outcome.detect_s == pytest.approx(0.5, abs=0.11)
@@ -118,7 +118,7 @@ def test_the_story_is_seen_in_full_and_measured() -> None:
     "spoil",
     ["corrupt", "errors", "exited", "stall"],
 )
-def test_a_broken_promise_fails_the_demo(spoil: str) -> None:
+def test_a_broken_check_fails_the_demo(spoil: str) -> None:
     """Every milestone may be seen: one corrupt byte, one error, one dead rank or one long stall is a failure."""
     world = World()
     play(world)
@@ -162,7 +162,7 @@ def test_a_stall_is_broken_only_where_the_machine_does_not_explain_it(
     late_ring(world, waits_ms, world.now)
     world.observed.workload.longest_gap.add(world.now, stall_ms)
     result = world.result()
-    [stall] = [promise for promise in result.promises if promise.name == "stall_ms"]
+    [stall] = [check for check in result.checks if check.name == "stall_ms"]
     assert stall.judgement is judgement
     assert result.success is (judgement is not Judgement.BROKEN)
     assert len(result.failures()) == (judgement is Judgement.BROKEN)
@@ -171,7 +171,7 @@ def test_a_stall_is_broken_only_where_the_machine_does_not_explain_it(
 
 
 def test_lateness_of_another_time_excuses_nothing() -> None:
-    """Ranks that waited long before the stall, and were on time in it, leave it a broken promise."""
+    """Ranks that waited long before the stall, and were on time in it, leave it a broken check."""
     world = World()
     play(world)
     late_ring(world, {"h0": 900.0}, world.now - 3.0)
@@ -182,29 +182,29 @@ def test_lateness_of_another_time_excuses_nothing() -> None:
 
 
 def test_milestones_wait_longer_on_a_late_machine_and_not_for_ever() -> None:
-    """Time for which a process waited for a CPU counts against no milestone; ten times its limit ends the story."""
+    """Time for which a process waited for a CPU counts against no milestone; ten times its limit ends the run."""
     world = World()
-    limit = world.story.results[0].milestone.within_s
+    limit = world.scenario_run.results[0].milestone.within_s
     world.run(limit - 1)
     world.observed.lateness.add_waits("mesh on h0", world.now - limit, {1: 0})
     world.observed.lateness.add_waits("mesh on h0", world.now, {1: 30_000_000_000})
     world.run(20)
-    assert not world.story.ended
+    assert not world.scenario_run.ended
     world.run(15)
-    assert world.story.ended
-    assert "host late 30.0 s" in world.story.results[0].evidence
+    assert world.scenario_run.ended
+    assert "host late 30.0 s" in world.scenario_run.results[0].evidence
 
     hopeless = World()
     hopeless.observed.lateness.add_waits("mesh on h0", hopeless.now, {1: 0})
     for milestone in range(1, 50):
         hopeless.observed.lateness.add_waits("mesh on h0", hopeless.now, {1: milestone * 10_000_000_000})
         hopeless.run(10)
-        if hopeless.story.ended:
+        if hopeless.scenario_run.ended:
             break
     assert limit * 10 - 10 <= hopeless.now - 100.0 <= limit * 10 + 20
 
 
-def test_an_unmeasured_promise_fails_the_demo() -> None:
+def test_an_unmeasured_check_fails_the_demo() -> None:
     """A stall that nobody measured does not pass for no stall."""
     world = World()
     play(world)
@@ -213,7 +213,7 @@ def test_an_unmeasured_promise_fails_the_demo() -> None:
 
 
 def test_clocks_are_in_sync_only_when_all_say_so_within_the_bound() -> None:
-    """One unsynchronised sidecar, one wide bound, or a truth that cannot be told withholds the milestone."""
+    """One unsynchronised sidecar, one wide bound, or an unknown truth withholds the milestone."""
     world = World()
     for spoilt in (
         ClockSeen(synchronized=False, bound_s=1e-6, true_error_s=0.0),
@@ -253,4 +253,4 @@ def test_each_scenario_has_milestones_and_a_summary() -> None:
     for name, scenario in SCENARIOS.items():
         assert scenario.name == name
         assert scenario.summary
-        assert Story(scenario(FLEET).phases()).results
+        assert ScenarioRun(scenario(FLEET).phases()).results

@@ -16,7 +16,7 @@ RIGHT = PageSeen(ALERT, NIC, "group")
 
 
 def play(world: World, *pages: PageSeen, disconnected: bool = False) -> list[str]:
-    """The story, in which on-call gets `pages`."""
+    """The run, in which on-call gets `pages`."""
     observed, alert = world.observed, world.scenario.alert
     world.healthy()
     seen = world.run(8)
@@ -33,7 +33,7 @@ def play(world: World, *pages: PageSeen, disconnected: bool = False) -> list[str
     seen += world.run(world.scenario.fault_s - 14)
     observed.marks["fault_over"] = world.now
     seen += world.run(1)
-    observed.marks["mended"] = world.now
+    observed.marks["repaired"] = world.now
     world.bandwidth = 50e6
     seen += world.run(3)
     observed.firing = observed.notified = ()
@@ -47,7 +47,7 @@ def test_one_page(scenario: type[GrayFaultScenario]) -> None:
     seen = play(world, PageSeen(scenario.alert, world.scenario._about, "group"))
     result = world.result()
 
-    assert sorted(seen) == sorted(milestone.milestone.name for milestone in world.story.results)
+    assert sorted(seen) == sorted(milestone.milestone.name for milestone in world.scenario_run.results)
     assert isinstance(result.outcome, GrayFaultOutcome)
     assert result.outcome.alert_s == pytest.approx(3.1, abs=0.11)
     assert result.outcome.page_s == pytest.approx(13.0, abs=0.11)
@@ -71,8 +71,8 @@ def test_another_page_fails_the_demo(other: PageSeen) -> None:
     play(world, RIGHT, other)
     result = world.result()
 
-    [promise] = [promise for promise in result.promises if promise.name == "other_pages"]
-    assert promise.judgement is Judgement.BROKEN
+    [check] = [check for check in result.checks if check.name == "other_pages"]
+    assert check.judgement is Judgement.BROKEN
     assert not result.success
     assert any("other pages" in line for line in result.failures())
 

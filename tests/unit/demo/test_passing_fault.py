@@ -1,4 +1,4 @@
-"""Scenarios of a fault of a process or a clock that passes: it is told, once, and the ring goes on afterwards."""
+"""Scenarios of a fault of a process or a clock that passes: on-call is notified once, and the ring continues."""
 
 import asyncio
 from typing import Any, cast
@@ -48,7 +48,7 @@ def play(
     clock: ClockSeen | None = None,
     fleet: Fleet = FLEET,
 ) -> tuple[World, list[str]]:
-    """The story, in which on-call gets `pages`, the ring ends with so many errors, and a host with `clock`."""
+    """The run, in which on-call gets `pages`, the ring ends with so many errors, and a host with `clock`."""
     world = World(scenario, fleet)
     observed = world.observed
     world.healthy()
@@ -66,7 +66,7 @@ def play(
     observed.marks["fault_over"] = world.now
     seen += world.run(1)
     observed.workload.errors = errors
-    observed.marks["mended"] = world.now
+    observed.marks["repaired"] = world.now
     seen += world.run(3)
     observed.firing = observed.notified = ()
     return world, seen + world.run(2)
@@ -82,7 +82,7 @@ def test_one_page(scenario: type[PassingFaultScenario]) -> None:
     world, seen = play(scenario, right(scenario))
     result = world.result()
 
-    assert sorted(seen) == sorted(milestone.milestone.name for milestone in world.story.results)
+    assert sorted(seen) == sorted(milestone.milestone.name for milestone in world.scenario_run.results)
     assert isinstance(result.outcome, PassingFaultOutcome)
     assert result.outcome.alert_s == pytest.approx(6.0, abs=0.11)
     assert result.outcome.page_s == pytest.approx(16.0, abs=0.11)
@@ -96,8 +96,8 @@ def test_the_wrong_place_is_another_page(scenario: type[PassingFaultScenario]) -
     world, seen = play(scenario, right(scenario), wrong)
 
     assert "paged" in seen
-    [promise] = [promise for promise in world.result().promises if promise.name == "other_pages"]
-    assert promise.judgement is Judgement.BROKEN
+    [check] = [check for check in world.result().checks if check.name == "other_pages"]
+    assert check.judgement is Judgement.BROKEN
     assert "paged" not in play(scenario, wrong)[1]
 
 
@@ -143,13 +143,13 @@ class Wires:
 @pytest.mark.parametrize("hosts", [4, 5, 6])
 @pytest.mark.parametrize("scenario", [Contention, Misrouted])
 def test_the_fault_is_on_the_way_between_the_pods(scenario: type[SharedPathScenario], hosts: int) -> None:
-    """The flow that is told crosses the spine; what is in its way comes from and goes to other hosts; it ends."""
+    """The flow of the alert crosses the spine; what is in its way comes from and goes to other hosts; it ends."""
     names = tuple(f"h{number}" for number in range(hosts))
     played = scenario(Fleet(names, ("rail0", "rail1")))
     fabric = Fabric(hosts, 2, spines=scenario.setting.spines, pods=scenario.setting.pods)
     wires = Wires()
     asyncio.run(played.hold(cast(Any, wires)))
-    asyncio.run(played.mend(cast(Any, wires)))
+    asyncio.run(played.repair(cast(Any, wires)))
 
     (what, source, destination, much), (_, slept), (_, *after) = wires.asked
     assert (what, much > 0, slept) == ("load" if scenario is Contention else "detour", True, played.fault_s)

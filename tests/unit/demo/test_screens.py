@@ -10,7 +10,7 @@ from tests.unit.demo.test_flap import World, play
 from fabricpulse.lab.demo.lines import Lines
 from fabricpulse.lab.demo.observed import ActionSeen, AlertSeen, new_observed
 from fabricpulse.lab.demo.result import Result
-from fabricpulse.lab.demo.scenarios.base import Promise
+from fabricpulse.lab.demo.scenarios.base import Check
 from fabricpulse.lab.demo.scenarios.flap import FlapOutcome
 from fabricpulse.lab.demo.screens import LineScreen
 from fabricpulse.lab.demo.view import View, sparkline
@@ -27,7 +27,9 @@ def drawn(view: View, width: int, height: int) -> str:
 def test_the_view_draws_at_any_size(width: int, height: int) -> None:
     """Nothing known yet, everything known: both are drawn without an error and within the terminal."""
     world = World()
-    view = View(world.observed, world.story, [("Prometheus", "http://127.0.0.1:9090")], time.monotonic())
+    view = View(
+        world.observed, world.scenario_run, [("Prometheus", "http://127.0.0.1:9090")], time.monotonic()
+    )
     drawn(view, width, height)
     play(world)
     view.sample()
@@ -37,9 +39,11 @@ def test_the_view_draws_at_any_size(width: int, height: int) -> None:
 
 
 def test_the_view_shows_state_rates_clocks_alerts_and_steps() -> None:
-    """The grid has a row a host; what is lost or taken out of service is told apart."""
+    """The grid has a row a host; what is lost or taken out of service is distinguished."""
     world = World()
-    view = View(world.observed, world.story, [("Prometheus", "http://127.0.0.1:9090")], time.monotonic())
+    view = View(
+        world.observed, world.scenario_run, [("Prometheus", "http://127.0.0.1:9090")], time.monotonic()
+    )
     world.healthy()
     world.run(8)
     world.observed.firing = (AlertSeen("FabricNicFlapping", "h1", "rail0", "firing"),)
@@ -84,7 +88,7 @@ def test_sparkline() -> None:
 
 
 def test_lines_tell_alerts_and_actions_once_each() -> None:
-    """An alert is told when it comes and when it is over, an action at each change of its state."""
+    """An alert is printed when it comes and when it is over, an action at each change of its state."""
     observed = new_observed({"h1": ["rail0"]})
     written: list[str] = []
     lines = Lines(written.append, 0.0)
@@ -109,11 +113,11 @@ def test_the_table_names_what_failed() -> None:
     world.healthy()
     world.run(8)
     outcome = FlapOutcome(1.5, None, None, None, 0, 0, 50e6, None, None)
-    promises = [
-        Promise("detect_s", "detection", 1.5, 1.0, "s"),
-        Promise("stall_ms", "stall", None, 300, "ms"),
+    checks = [
+        Check("detect_s", "detection", 1.5, 1.0, "s"),
+        Check("stall_ms", "stall", None, 300, "ms"),
     ]
-    result = Result("flap", 100.0, world.story.results, outcome, promises)
+    result = Result("flap", 100.0, world.scenario_run.results, outcome, checks)
     console = Console(file=io.StringIO(), width=140, force_terminal=False)
     LineScreen(console).end(result)
     text = console.file.getvalue()  # type: ignore[attr-defined]

@@ -8,7 +8,7 @@ from typing import Any, cast
 from fabricpulse.core.fleet.daemons import DAEMONS
 from fabricpulse.lab.demo.stack import Stack, StackOptions
 
-# The daemon of the audit waits for somebody who asks for one, and nobody in the story does.
+# The daemon of the audit waits for somebody who asks for one, and no scenario does.
 NOT_STARTED = {"audit-node"}
 
 

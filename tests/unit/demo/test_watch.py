@@ -43,7 +43,7 @@ async def test_a_host_that_does_not_answer_is_not_green(monkeypatch: pytest.Monk
         try:
             await until(lambda: state(observed) == ("green", 1, 1))
             watch.dead = True
-            await until(lambda: watch.name in observed.troubles)
+            await until(lambda: watch.name in observed.read_errors)
             assert state(observed) == ("green", 1, 1)
             await until(lambda: state(observed) == ("gray", 0, 0))
             watch.dead = False

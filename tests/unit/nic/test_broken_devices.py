@@ -111,19 +111,19 @@ def test_broken_file_costs_only_its_own_series(tree, scrape):
 
 
 def test_the_log_says_which_file_and_why(tree, scrape, caplog):
-    """A person is told the path and the reason, once, and not again while nothing changes."""
+    """The log has the path and the reason, once, and not again while nothing changes."""
     tree.mlx5_roce(0)
     path = tree.port("mlx5_0") / "counters/symbol_error"
     tree.write(path, "garbage")
     with caplog.at_level(logging.WARNING):
         scrape()
         scrape()
-    (told,) = [record for record in caplog.records if "cannot be read" in record.getMessage()]
-    assert told.fields["target"] == "mlx5_0"
-    assert told.fields["error"].endswith("ports/1/counters/symbol_error: unparsable")
+    (logged,) = [record for record in caplog.records if "cannot be read" in record.getMessage()]
+    assert logged.fields["target"] == "mlx5_0"
+    assert logged.fields["error"].endswith("ports/1/counters/symbol_error: unparsable")
 
 
-def test_a_nic_without_statistics_is_told(tree, scrape):
+def test_a_nic_without_statistics_is_reported(tree, scrape):
     """What else there is of the link is exported, and the missing directory is an error with a reason of its own."""
     tree.mlx5_roce(0)
     shutil.rmtree(tree.net("eth0np0") / "statistics")

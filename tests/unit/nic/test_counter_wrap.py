@@ -24,7 +24,7 @@ def run(values: list[int]) -> list[int]:
     ids=["grows", "wraps", "wraps twice", "reset from a small value", "reset from half of the range"],
 )
 def test_wrap_or_reset(values, expected):
-    """A counter of 32 bits that falls from near its end has wrapped; from lower it was reset, and is told as it is."""
+    """A counter of 32 bits that falls from near its end has wrapped; from lower it was reset, and is exported so."""
     assert run(values) == expected
 
 

@@ -70,7 +70,7 @@ def test_bnxt_statistics(tree, collect):
 
 
 def test_one_netdev_without_ethtool_costs_no_other(tree, collect):
-    """A driver that fails for one link: that link's samples are missing, and it is told."""
+    """A driver that fails for one link: that link's samples are missing, and the failure is logged."""
     tree.mlx5_roce(0, gid_slots=4)
     tree.mlx5_roce(1, gid_slots=4)
 

@@ -56,11 +56,11 @@ def test_a_flap_has_a_time_and_a_length():
 
 
 def test_every_change_of_the_counts_has_its_line_in_the_table():
-    """All that can be seen, and what must hold for each: a down or an up is told as the carrier is now."""
+    """All that can be seen, and what must hold for each: a down or an up is reported as the carrier is now."""
     possible = {key for key in itertools.product((False, True), repeat=4) if key[2] or key[3]}
     assert COUNT_CHANGES.keys() == possible
     for (timely, carrier, downs, _), change in COUNT_CHANGES.items():
-        assert change.told in (None, "up" if carrier else "down")
+        assert change.reported in (None, "up" if carrier else "down")
         # Only a down that was seen as it happened has a time, and begins an outage.
         assert change.is_timed == (timely and not carrier and downs)
         assert (change.outage is Outage.BEGINS) == change.is_timed

@@ -104,7 +104,7 @@ def test_the_table_as_exported(tree, scrape):
 
 
 def test_a_gid_that_is_not_what_it_should_be_shows(tree, scrape):
-    """A job that is told RoCE v1, or a port without an address: the odd one out by its labels."""
+    """A job that is given RoCE v1, or a port without an address: the odd one out by its labels."""
     tree.mlx5_roce(0)
     got = scrape(NicConfig(nccl=NcclSection(roce_version=1)))
     assert got.labels("fabricpulse_nic_nccl_gid_info")[0]["gid_type"] == "IB/RoCE v1"
@@ -118,7 +118,7 @@ def test_a_gid_that_is_not_what_it_should_be_shows(tree, scrape):
     )
 
 
-def test_an_index_that_differs_is_told(tree, scrape):
+def test_an_index_that_differs_is_reported(tree, scrape):
     """One NIC of two with its address elsewhere: NCCL would connect with the wrong GID."""
     tree.mlx5_roce(0)
     tree.mlx5_roce(1, gid_offset=2)

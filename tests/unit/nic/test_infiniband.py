@@ -124,8 +124,8 @@ def test_counters_of_64_bits_beside_those_that_stop(tree, scrape):
     assert got.get_one("fabricpulse_nic_symbol_errors_total", **MLX5) is not None
 
 
-def test_counters_that_have_moved_are_told(tree, scrape, monkeypatch):
-    """Since the scrape before: of all counters of trouble only the one that has grown."""
+def test_counters_that_have_moved_are_exposed(tree, scrape, monkeypatch):
+    """Since the scrape before: of all error counters only the one that has grown."""
     monkeypatch.setattr("fabricpulse.nic.recent_growth.RESOLUTION_S", 0.0)
     tree.mlx5_roce(0)
     assert scrape().labels("fabricpulse_nic_recent_increase") == []

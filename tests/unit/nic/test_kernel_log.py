@@ -104,7 +104,7 @@ def test_kernel_records():
 
 
 async def test_kernel_log_counts_only_known_nics(tree, tmp_path):
-    """Records as /dev/kmsg gives them, one a read: counted by device and kind, and told in the event log."""
+    """Records as /dev/kmsg gives them, one a read: counted by device and kind, and written to the event log."""
     tree.mlx5_roce(0, gid_slots=4)
     exporter = NicExporter(NicConfig(), HostSources(tree.root, link_events=False), run_dir=tmp_path)
     await exporter.start()
@@ -149,6 +149,6 @@ async def test_the_real_kernel_log():
         await until(lambda: any(b"fabricpulse test: after" in record for record in records))
     finally:
         reader.stop()
-    told = [record for record in records if b"fabricpulse test" in record]
-    assert not any(b"before" in record for record in told)
-    assert {parse_record(record) for record in told} == {None}
+    written = [record for record in records if b"fabricpulse test" in record]
+    assert not any(b"before" in record for record in written)
+    assert {parse_record(record) for record in written} == {None}

@@ -47,7 +47,7 @@ def test_virtual_links_are_left_out(tree, scrape):
 
 
 def test_a_bond_and_its_slaves(tree, scrape):
-    """The RDMA port's netdev is the bond; the slaves belong to the port, and are told apart."""
+    """The RDMA port's netdev is the bond; the slaves belong to the port, and are distinguished."""
     tree.bond()
     tree.write(tree.net("eno2np1") / "bonding_slave/mii_status", "down")
     tree.write(tree.net("eno2np1") / "bonding_slave/link_failure_count", 7)
@@ -102,7 +102,7 @@ def test_pcie_link_and_errors(tree, scrape):
 
 
 def test_what_slot_and_card_both_can(tree, scrape):
-    """A card in a slot of half its width cannot do better: that is no fault, and must be told from one."""
+    """A card in a slot of half its width cannot do better: that is no fault, and must be distinguished from one."""
     tree.mlx5_roce(0)
     tree.mlx5_roce(1)
     slot = tree.ib("mlx5_0").parents[1].resolve().parent
@@ -118,7 +118,7 @@ def test_what_slot_and_card_both_can(tree, scrape):
 
 
 def test_a_nic_that_is_gone_from_the_bus(tree, scrape):
-    """Its series are gone; that it was there is told for as long as the exporter runs, and until it is back."""
+    """Its series are gone; that it was there is exposed for as long as the exporter runs, and until it is back."""
     tree.mlx5_roce(0)
     tree.mlx5_roce(1)
     (tree.ib("mlx5_1").parents[1] / "sriov_numvfs").write_text("0")

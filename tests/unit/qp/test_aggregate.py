@@ -48,7 +48,7 @@ def test_lanes_pairs_and_processes_sum_to_one_series(tmp_path: Path, aggregator:
     assert totals["train-7", "rail1", "h1", "rail1"].counters["sent_bytes"] == 1000
 
 
-def test_delays_of_the_last_minutes_are_told(tmp_path: Path, aggregator: Aggregator) -> None:
+def test_delays_of_the_last_minutes_are_exposed(tmp_path: Path, aggregator: Aggregator) -> None:
     """Median and quick tenth of the chunks since the scrape before; nothing of what was counted before the first."""
     file = TelemetryFile(tmp_path, 100)
     delays = RecentDelays[Pair](DELAY_BUCKETS_S, RECENT_QUANTILES)
@@ -69,15 +69,15 @@ def test_delays_of_the_last_minutes_are_told(tmp_path: Path, aggregator: Aggrega
         assert float(line.split()[1]) == pytest.approx(value)
 
 
-def test_silent_processes_are_told(tmp_path: Path, aggregator: Aggregator) -> None:
+def test_silent_processes_are_exposed(tmp_path: Path, aggregator: Aggregator) -> None:
     """Beside the age of every heartbeat, those that are old: rules read these alone."""
     file = TelemetryFile(tmp_path, 100)
     beat_s = read(file).heartbeat_mono_ns * 1e-9
-    for age_s, told in ((1.0, False), (7.5, True)):
+    for age_s, exposed in ((1.0, False), (7.5, True)):
         aggregator.take([read(file)], [], beat_s + age_s, interval=True)
         text = rendered(aggregator)
         assert "fabricpulse_plugin_heartbeat_age_seconds{" in text
-        assert ("fabricpulse_plugin_silent_seconds{" in text) == told
+        assert ("fabricpulse_plugin_silent_seconds{" in text) == exposed
 
 
 def test_queue_pairs_lack_what_only_sockets_count(tmp_path: Path, aggregator: Aggregator) -> None:

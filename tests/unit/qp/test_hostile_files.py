@@ -60,7 +60,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 @pytest.mark.parametrize(
     "kind", ["fifo", "symlink", "directory", "socket", "two names", "sparse giant", "empty"]
 )
-def test_what_is_no_telemetry_file_is_told_and_not_waited_for(tmp_path: Path, kind: str) -> None:
+def test_what_is_no_telemetry_file_is_logged_and_not_waited_for(tmp_path: Path, kind: str) -> None:
     """A FIFO would be waited for, a link would lead elsewhere: an error each poll, and the good file is read."""
     good_file(tmp_path)
     path = tmp_path / "bad.telemetry"

@@ -1,4 +1,4 @@
-"""A collective that does not end is told by the host that waits, after one question to the host that it waits for."""
+"""A collective that does not end is reported by the waiting host, after one question to the host that it waits for."""
 
 import asyncio
 import json
@@ -54,7 +54,7 @@ def host(rank: int, *waiting: Waiting, silent_s: float = 0.2) -> HostRanks:
     ],
 )
 def test_head_of_the_chain(own: Waiting, peer: HostRanks, found: Stall | None) -> None:
-    """Network, process and rank are told apart by what the peer's host says."""
+    """Network, process and rank are distinguished by what the peer's host says."""
     assert list(find_stalls([own], {"h1": peer}, STALLED_S)) == ([found] if found else [])
 
 
@@ -111,7 +111,7 @@ class Fleet:
     def asked(self) -> set[str]:
         return {r.path.split("/")[1] for r in self.server.requests if r.path.endswith("/api/v1/ranks")}
 
-    def told(self) -> list[tuple[str, bool]]:
+    def pushed(self) -> list[tuple[str, bool]]:
         """(rank, whether it is over) of all pushes."""
         bodies = [json.loads(r.body) for r in list(self.server.requests) if r.path == "/api/v2/alerts"]
         return [(a["labels"]["rank"], a["endsAt"] <= a["startsAt"]) for body in bodies for a in body]
@@ -138,7 +138,7 @@ async def test_pushed_and_ended() -> None:
         await watch.poll()
         await watch.poll()
         assert fleet.asked() == {"h1"}
-        await asyncio.to_thread(wait_for, lambda: fleet.told() == [("1", False)], 10, "one push")
+        await asyncio.to_thread(wait_for, lambda: fleet.pushed() == [("1", False)], 10, "one push")
         # The peer falls silent while the request is still stuck: what was known stays.
         del fleet.hosts["h1"]
         await watch.poll()
@@ -147,7 +147,7 @@ async def test_pushed_and_ended() -> None:
         fleet.own = host(0)
         await watch.poll()
         assert dict(watch.pusher.firing()) == {}
-        await asyncio.to_thread(wait_for, lambda: len(fleet.told()) == 2, 10, "the end")
+        await asyncio.to_thread(wait_for, lambda: len(fleet.pushed()) == 2, 10, "the end")
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         await watch.close()
@@ -180,7 +180,7 @@ async def test_a_broken_answer_is_none(body: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("peer_url: http://h0:9612", "{host}"),
         ("peer_client: {token_file: /t}", "https"),
@@ -188,7 +188,7 @@ async def test_a_broken_answer_is_none(body: bytes) -> None:
         ("{resend_s: 1, resolve_hold_s: 4}", "resolve_hold_s"),
     ],
 )
-def test_settings_that_cannot_be_meant(text: str, told: str) -> None:
+def test_settings_that_cannot_be_meant(text: str, message: str) -> None:
     """A template without a host, a token without TLS, labels of the alert's own: refused."""
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=message):
         parse_config(f"alerting: {text}" if text[0] == "{" else f"alerting:\n  {text}\n", QpConfig, "qp.yaml")

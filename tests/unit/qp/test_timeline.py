@@ -16,7 +16,7 @@ from fabricpulse.qp.timeline import host_timeline
 T0 = 1_700_000_000_000_000_000
 
 
-def told(folder: Path, since_ns: int = 0) -> HostTimeline:
+def timeline_of(folder: Path, since_ns: int = 0) -> HostTimeline:
     files = TelemetryFolder(folder, 60)
     files.poll(monotonic_s())
     return host_timeline("h0", files.rings("train-7"), since_ns)
@@ -47,7 +47,7 @@ def test_entries_of_a_process(tmp_path: Path) -> None:
         value=5,
     )
     file.enter(Table.EVENTS, 1, kind=99, reason=98, device=2**32 - 1, host_ns=T0 + 1)
-    (process,) = told(tmp_path).processes
+    (process,) = timeline_of(tmp_path).processes
     assert (process.workload, process.rank, process.pid) == ("train-7", 3, file.pid)
     assert process.operations == [
         Operation("ab", 0, "AllReduce", 3, T0, -1, 10, 64),
@@ -65,11 +65,11 @@ def test_a_ring_that_has_gone_round(tmp_path: Path) -> None:
     capacity = CAPACITY[Table.OPERATIONS]
     for index in range(capacity + 2):
         ended(file, index)
-    numbers = [o.number for o in told(tmp_path).processes[0].operations]
+    numbers = [o.number for o in timeline_of(tmp_path).processes[0].operations]
     assert numbers == list(range(2, capacity + 2))
     file.tables[Table.OPERATIONS]["commit"][3] += 1
-    assert [o.number for o in told(tmp_path).processes[0].operations] == [2, *range(4, capacity + 2)]
-    assert [o.number for o in told(tmp_path, T0 + 5).processes[0].operations] == [5]
+    assert [o.number for o in timeline_of(tmp_path).processes[0].operations] == [2, *range(4, capacity + 2)]
+    assert [o.number for o in timeline_of(tmp_path, T0 + 5).processes[0].operations] == [5]
 
 
 def test_an_answer_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +79,7 @@ def test_an_answer_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     for index in range(4):
         ended(file, index)
         file.enter(Table.EVENTS, index, kind=1, host_ns=T0)
-    found = told(tmp_path)
+    found = timeline_of(tmp_path)
     assert found.cut
     assert [o.number for o in found.processes[0].operations] == [1, 2, 3]
     assert found.processes[0].changes == []
@@ -97,7 +97,7 @@ def test_a_hostile_ring(tmp_path: Path, field: str, value: int) -> None:
     file.header["tables"][field][0][Table.OPERATIONS] = value
     with pytest.raises(LayoutError, match="OPERATIONS does not fit"):
         PluginTelemetryReader(file.path).ring(Table.OPERATIONS)
-    assert [p.pid for p in told(tmp_path).processes] == [4_000_000]
+    assert [p.pid for p in timeline_of(tmp_path).processes] == [4_000_000]
 
 
 def test_a_ring_of_garbage(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_ring_of_garbage(tmp_path: Path) -> None:
             records = file.tables[table]
             records[:] = np.frombuffer(rng.bytes(records.nbytes), records.dtype)
             records["commit"] &= ~np.uint64(1)
-        assert len(told(tmp_path).processes) == 1
+        assert len(timeline_of(tmp_path).processes) == 1
 
 
 def test_an_older_plugin(tmp_path: Path) -> None:
@@ -117,5 +117,5 @@ def test_an_older_plugin(tmp_path: Path) -> None:
     file = TelemetryFile(tmp_path)
     for table in (Table.EVENTS, Table.OPERATIONS):
         file.header["tables"][0][table] = (0, 0, 0)
-    (process,) = told(tmp_path).processes
+    (process,) = timeline_of(tmp_path).processes
     assert (process.operations, process.changes) == ([], [])

@@ -275,7 +275,7 @@ def test_an_environment_that_agrees() -> None:
 
 
 def test_an_environment_that_contradicts() -> None:
-    """A process that says that it is another's job: the kernel's word stands, and nothing else of the story."""
+    """A process that claims another job: what the kernel says is taken, and nothing of the environment."""
     other = info("w", SAID, ProcessFacts("mallory", CgroupMembership(slurm_job="9999"), 1.0))
     assert other == WorkloadInfo("w", "9999", user="mallory", source="cgroup")
     other = info("w", SAID, ProcessFacts("mallory", CgroupMembership(pod_uid=STATIC), 1.0))

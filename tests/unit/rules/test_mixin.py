@@ -358,7 +358,7 @@ def test_what_bounds_lines(expression: str, bounded: bool) -> None:
 
 @pytest.mark.parametrize("file", MIXIN.dashboards)
 def test_a_panel_over_time_draws_few_lines(file: str) -> None:
-    """With 256 NICs, or all of them in trouble, a panel draws those that matter most: chosen over the whole range, for
+    """With 256 NICs, or all of them with faults, a panel draws those that matter most: chosen over the whole range, for
     topk at each moment draws whatever was among the first for once.
     """
     for panel in panels(MIXIN.dashboards[file]):
@@ -510,9 +510,9 @@ def test_a_slow_network_is_told_once_its_flow_can_be_named(flows: str | None) ->
 
     route = next(route for route in shipped["route"]["routes"] if matches(route))
     known = knobs(mixin_dir())
-    told = seconds(known["rateWindow"]) + seconds(known["contentionFor"])
+    alerted = seconds(known["rateWindow"]) + seconds(known["contentionFor"])
     if flows:
-        assert seconds(route["group_wait"]) >= told
+        assert seconds(route["group_wait"]) >= alerted
         assert route["group_by"] == ["alertname", "cluster", "network"]
     else:
         assert "group_wait" not in route

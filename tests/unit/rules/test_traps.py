@@ -56,7 +56,7 @@ TRAPS: dict[str, list[tuple[str, str]]] = {
     ],
     "a watcher that has died or is blind": [
         ("pipeline", "agents without any receiver alert"),
-        ("pipeline", "a receiver that has not heard of Alertmanager"),
+        ("pipeline", "a receiver without news of Alertmanager"),
         ("pipeline", "pushes that fail for two minutes alert"),
         ("pipeline", "deliveries that are refused for two minutes alert"),
         ("pipeline", "a kill switch that stays set for four hours is forgotten"),

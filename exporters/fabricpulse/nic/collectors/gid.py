@@ -57,8 +57,8 @@ NCCL_CONSISTENT = gauge(
     (),
 )
 
-# How often tables are read while no events tell of changes, seconds.
-UNTOLD_REFRESH_S = 30.0
+# How often tables are read while no events report changes, seconds.
+REFRESH_WITHOUT_EVENTS_S = 30.0
 
 
 @dataclass
@@ -81,8 +81,8 @@ class _Table:
 class GidCollector(Collector):
     """One target a device, and one for the comparison of all of them.
 
-    refresh_s : seconds after which a table is read without a reason. told : whether link and address events arrive;
-    while they do not, tables are read every UNTOLD_REFRESH_S.
+    refresh_s : seconds after which a table is read without a reason. has_events : whether link and address events arrive;
+    while they do not, tables are read every REFRESH_WITHOUT_EVENTS_S.
     """
 
     name = "gid"
@@ -104,9 +104,9 @@ class GidCollector(Collector):
         refresh_s: float,
         max_info: int,
         changes: GidChanges,
-        told: Callable[[], bool] = lambda: True,
+        has_events: Callable[[], bool] = lambda: True,
     ) -> None:
-        self._told = told
+        self._has_events = has_events
         self._changes = changes
         self._rules = rules
         self._refresh_s = refresh_s
@@ -126,7 +126,7 @@ class GidCollector(Collector):
             return
         device = self._devices[target]
         is_unsettled = self._changes.is_unsettled(target, context.now)
-        refresh_s = self._refresh_s if self._told() else min(self._refresh_s, UNTOLD_REFRESH_S)
+        refresh_s = self._refresh_s if self._has_events() else min(self._refresh_s, REFRESH_WITHOUT_EVENTS_S)
         position = list(self._devices).index(target) / max(1, len(self._devices))
         for port in device.ports:
             table = self._tables.setdefault((target, port), _Table())

@@ -107,7 +107,7 @@ class _Port:
             given |= counters.families()
 
     def is_up(self) -> bool | None:
-        """Whether an InfiniBand port without a netdev is active; None for other ports, whose links tell it."""
+        """Whether an InfiniBand port without a netdev is active; None for other ports, whose links show it."""
         if not self.is_infiniband or self._has_netdev or not self._last_state:
             return None
         return self._last_state.startswith(b"4:")

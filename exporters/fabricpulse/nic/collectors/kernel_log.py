@@ -15,7 +15,7 @@ from fabricpulse.nic.metric_spec import counter
 
 KERNEL_MESSAGES = counter(
     "kernel_messages",
-    "Kernel log lines about the device since the exporter started, by kind of trouble (/dev/kmsg).",
+    "Kernel log lines about the device since the exporter started, by kind of fault (/dev/kmsg).",
     ("device", "kind"),
 )
 

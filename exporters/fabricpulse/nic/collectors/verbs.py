@@ -90,13 +90,13 @@ class VerbsCollector(Collector):
         if self._verbs is None or self._loop is None:
             return []
         self._devices = {device.name: device for device in context.inventory.rdma}
-        for gone in [
+        for removed in [
             name for name, device in self._open.items() if name not in self._devices or not device.is_open
         ]:
-            del self._open[gone]
-            self._ports_next_at.pop(gone, None)
-        for gone in [name for name in self._retry_at if name not in self._devices]:
-            del self._retry_at[gone]
+            del self._open[removed]
+            self._ports_next_at.pop(removed, None)
+        for removed in [name for name in self._retry_at if name not in self._devices]:
+            del self._retry_at[removed]
         return list(self._devices)
 
     def collect(self, target: str, context: Context) -> None:

@@ -27,11 +27,11 @@ INTERRUPTED_EXIT_CODE = 130
     show_default=True,
     help="What happens.",
 )
-@click.option("--headless", is_flag=True, help="Print the story as lines instead of drawing a live view.")
+@click.option("--headless", is_flag=True, help="Print the run as lines instead of drawing a live view.")
 @click.option(
     "--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="Write the result to FILE."
 )
-@click.option("--keep", is_flag=True, help="Stay up after the story until Ctrl-C.")
+@click.option("--keep", is_flag=True, help="Stay up after the run until Ctrl-C.")
 @click.option("--hosts", type=click.IntRange(2, 6), default=4, show_default=True, help="GPU hosts.")
 @click.option("--rails", type=click.IntRange(2, 4), default=2, show_default=True, help="NICs of each host.")
 @click.option(

@@ -11,7 +11,7 @@ import aiohttp
 from fabricpulse.core.errors import UserError
 from fabricpulse.lab import Lab, LabProcess
 from fabricpulse.lab.demo.lateness import longest_wait_s, run_queue_waits
-from fabricpulse.lab.demo.story import PATIENCE
+from fabricpulse.lab.demo.scenario_run import PATIENCE
 
 READY_TIMEOUT_S = 60.0
 

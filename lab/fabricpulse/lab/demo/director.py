@@ -1,4 +1,4 @@
-"""Plays a scenario: runs the observers, feeds the story, does to the lab what a phase says, gives the result."""
+"""Plays a scenario: runs the observers, advances the run, does to the lab what a phase says, gives the result."""
 
 import asyncio
 import time
@@ -8,8 +8,8 @@ from fabricpulse.core.waiting import wait_with_timeout
 from fabricpulse.lab.demo.nic_faults import NicFaults
 from fabricpulse.lab.demo.observed import Observed
 from fabricpulse.lab.demo.result import Result
+from fabricpulse.lab.demo.scenario_run import Event, ScenarioRun
 from fabricpulse.lab.demo.scenarios.base import Scenario
-from fabricpulse.lab.demo.story import Event, Story
 from fabricpulse.lab.demo.watch import Watch
 
 Listener = Callable[[Event], None]
@@ -28,7 +28,7 @@ class Director:
         on_event: Listener,
         on_update: OnUpdate,
     ) -> None:
-        self.story = Story(scenario.phases())
+        self.run = ScenarioRun(scenario.phases())
         self._scenario = scenario
         self._observed = observed
         self._watches = watches
@@ -38,14 +38,14 @@ class Director:
         self._changed = asyncio.Event()
 
     async def play(self) -> Result:
-        """Plays the story to its end. Watches and acts are over when it returns or is cancelled."""
+        """Plays the scenario to its end. Watches and acts are over when it returns or is cancelled."""
         started = time.monotonic()
         acts: list[asyncio.Task[None]] = []
         tasks = [asyncio.create_task(watch.run(self._observed, self._changed)) for watch in self._watches]
         try:
-            while not self.story.ended:
+            while not self.run.ended:
                 now = time.monotonic()
-                for event in self.story.advance(self._observed, now):
+                for event in self.run.advance(self._observed, now):
                     if event.phase is not None and event.kind == "phase" and event.phase.act is not None:
                         acts.append(asyncio.create_task(self._act(event, acts[-1] if acts else None)))
                     self._on_event(event)
@@ -59,8 +59,8 @@ class Director:
             for task in (*tasks, *acts):
                 task.cancel()
             await asyncio.gather(*tasks, *acts, return_exceptions=True)
-        outcome = self._scenario.outcome(self.story, self._observed)
-        return Result(self._scenario.name, started, self.story.results, outcome, outcome.promises())
+        outcome = self._scenario.outcome(self.run, self._observed)
+        return Result(self._scenario.name, started, self.run.results, outcome, outcome.checks())
 
     async def _act(self, event: Event, previous: asyncio.Task[None] | None) -> None:
         """The act of a phase, after that of the phase before: a link is not pulled both ways at once."""
@@ -108,7 +108,7 @@ class Director:
         await asyncio.to_thread(self._faults.suspend_rank, host, suspended)
 
     async def load(self, source: str, destination: str, mbit: float) -> None:
-        """Sends so many Mbit/s from one NIC to another, which no daemon knows of; 0 ends it."""
+        """Sends so many Mbit/s from one NIC to another, which no daemon sees; 0 ends it."""
         await asyncio.to_thread(self._faults.load, source, destination, mbit)
 
     async def detour(self, source: str, destination: str, delay_ms: float) -> None:
@@ -125,5 +125,5 @@ class Director:
         self._changed.set()
 
     def seen(self, milestone: str) -> bool:
-        """True once the story has seen a milestone."""
-        return self.story.result(milestone).seen_at is not None
+        """True once the run has seen a milestone."""
+        return self.run.result(milestone).seen_at is not None

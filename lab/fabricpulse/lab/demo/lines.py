@@ -1,14 +1,14 @@
-"""The story as lines with times, for logs and for terminals that cannot be drawn on."""
+"""A scenario run as lines with times, for logs and for terminals that cannot be drawn on."""
 
 import time
 from collections.abc import Callable
 
 from fabricpulse.lab.demo.observed import AlertSeen, Observed
-from fabricpulse.lab.demo.story import Event
+from fabricpulse.lab.demo.scenario_run import Event
 
 
 class Lines:
-    """Prints story events, alerts and actions as they come. Times are seconds since the demo was started."""
+    """Prints events of the run, alerts and actions as they come. Times are seconds since the demo was started."""
 
     def __init__(self, write: Callable[[str], None], started: float) -> None:
         self._write = write
@@ -24,7 +24,7 @@ class Lines:
         self._write(f"{now - self._started:7.2f}s  {kind:<9} {text}")
 
     def event(self, event: Event) -> None:
-        """A phase begins, a milestone was seen or missed, the story ends."""
+        """A phase begins, a milestone was seen or missed, the run ends."""
         if event.kind == "phase":
             self.line("PHASE", event.text, event.at)
         elif event.kind in ("seen", "missed") and event.result is not None:

@@ -35,7 +35,7 @@ class NicFaults:
         self._put("mtu", host, device, (lambda: nic.mtu(size)) if size else None)
 
     def load(self, source: str, destination: str, mbit: float) -> None:
-        """Sends so many Mbit/s from "h0-rail0" to "h3-rail0", which no daemon knows of; 0 ends it."""
+        """Sends so many Mbit/s from "h0-rail0" to "h3-rail0", which no daemon sees; 0 ends it."""
         begin = (lambda: self._lab.load(source, destination, mbit)) if mbit > 0 else None
         self._put("load", source, destination, begin)
 

@@ -111,7 +111,7 @@ class NicSeen:
 
 @dataclass
 class ClockSeen:
-    """One host's clock: what its sidecar claims, and the truth, which only the lab knows."""
+    """One host's clock: what its sidecar claims, and the truth, which only the lab has."""
 
     synchronized: bool | None = None
     bound_s: float | None = None
@@ -219,7 +219,7 @@ class Observed:
     actions: dict[str, ActionSeen] = field(default_factory=dict)
     hold_downs: frozenset[tuple[str, str]] = frozenset()
     marks: dict[str, float] = field(default_factory=dict)
-    troubles: dict[str, str] = field(default_factory=dict)
+    read_errors: dict[str, str] = field(default_factory=dict)
 
     def nic(self, host: str, device: str) -> NicSeen:
         """The NIC `device` of `host`."""

@@ -1,4 +1,4 @@
-"""One performance of the demo: lab, stack, workload, story, result; and everything gone again at the end."""
+"""One performance of the demo: lab, stack, workload, run, result; and everything gone again at the end."""
 
 import asyncio
 import json
@@ -20,10 +20,10 @@ from fabricpulse.lab.demo.nic_faults import NicFaults
 from fabricpulse.lab.demo.observed import Observed, new_observed
 from fabricpulse.lab.demo.on_call import OnCall
 from fabricpulse.lab.demo.result import Result
+from fabricpulse.lab.demo.scenario_run import Event, ScenarioRun
 from fabricpulse.lab.demo.scenarios import SCENARIOS
 from fabricpulse.lab.demo.scenarios.base import Fleet, Setting
 from fabricpulse.lab.demo.stack import Stack, StackOptions, require_free_ports
-from fabricpulse.lab.demo.story import Event, Story
 from fabricpulse.lab.demo.watch import (
     AlertmanagerWatch,
     ClockWatch,
@@ -44,7 +44,7 @@ NIC_MBIT = 125.0
 
 PLAIN = Setting()
 
-# How often what evaluates each second is asked: more often would tell nothing, and takes time from the same cores.
+# How often what evaluates each second is asked: more often would show nothing, and takes time from the same cores.
 ANSWER_S = 0.25
 
 # The clocks of the hosts: seconds apart and drifting, worse than in a real fleet.
@@ -55,20 +55,20 @@ DRIFTS_PPM = (0.0, 48.0, -50.0, 21.0, -33.0, 12.0)
 class Screen(Protocol):
     """Where a performance is shown."""
 
-    def begin(self, observed: Observed, story: Story, urls: list[tuple[str, str]]) -> None:
-        """The story begins."""
+    def begin(self, observed: Observed, run: ScenarioRun, urls: list[tuple[str, str]]) -> None:
+        """The run begins."""
 
     def progress(self, text: str) -> None:
         """Something is being prepared."""
 
     def event(self, event: Event) -> None:
-        """Something happened in the story."""
+        """Something happened in the run."""
 
     def update(self, observed: Observed, now: float) -> None:
         """Something new has been observed."""
 
     def end(self, result: Result) -> None:
-        """The story is over."""
+        """The run is over."""
 
     def staying(self, urls: list[tuple[str, str]]) -> None:
         """The lab stays up until interrupted."""
@@ -102,7 +102,7 @@ class Staged:
 async def perform(options: Options, screen: Screen, finished: Callable[[Result], None]) -> None:
     """Plays the scenario and takes the lab down again. Raises UserError.
 
-    finished : called with the result as soon as the story is over, which with `keep` is long before the lab is gone.
+    finished : called with the result as soon as the run is over, which with `keep` is long before the lab is gone.
     """
     size = (options.hosts, options.rails)
     played = SCENARIOS[options.scenario]
@@ -118,7 +118,7 @@ async def perform(options: Options, screen: Screen, finished: Callable[[Result],
         scenario = played(stage.fleet)
         faults = NicFaults(stage.lab)
         director = Director(scenario, stage.observed, stage.watches, faults, screen.event, screen.update)
-        screen.begin(stage.observed, director.story, stage.stack.urls())
+        screen.begin(stage.observed, director.run, stage.stack.urls())
         result = await director.play()
         finished(result)
         if options.json_file is not None:

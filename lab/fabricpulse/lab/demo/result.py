@@ -8,31 +8,31 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fabricpulse.lab.demo.scenarios.base import Judgement, Outcome, Promise, Row
-from fabricpulse.lab.demo.story import MilestoneResult
+from fabricpulse.lab.demo.scenario_run import MilestoneResult
+from fabricpulse.lab.demo.scenarios.base import Check, Judgement, Outcome, Row
 
 _STYLES = {Judgement.KEPT: "green", Judgement.BROKEN: "bold red", Judgement.NOT_JUDGED: "yellow"}
 
 
 @dataclass(frozen=True)
 class Result:
-    """What happened. started : monotonic seconds at which the story began."""
+    """What happened. started : monotonic seconds at which the run began."""
 
     scenario: str
     started: float
     milestones: Sequence[MilestoneResult]
     outcome: Outcome
-    promises: Sequence[Promise]
+    checks: Sequence[Check]
 
     @property
     def success(self) -> bool:
-        """True when every milestone was seen and no promise is broken. One not judged is told, and no failure."""
+        """True when every milestone was seen and no check is broken. One not judged is printed, and no failure."""
         return all(milestone.seen_at is not None for milestone in self.milestones) and not any(
-            promise.judgement is Judgement.BROKEN for promise in self.promises
+            check.judgement is Judgement.BROKEN for check in self.checks
         )
 
     def as_json(self) -> dict[str, Any]:
-        """`scenario`, `milestones` (name, seen, t_s), `promises` (kept, broken, not judged) and the figures.
+        """`scenario`, `milestones` (name, seen, t_s), `promises` (checks: kept, broken, not judged) and the figures.
 
         null where something was not measured.
         """
@@ -48,7 +48,7 @@ class Result:
                 }
                 for milestone in self.milestones
             ],
-            "promises": {promise.name: promise.judgement.value for promise in self.promises},
+            "promises": {check.name: check.judgement.value for check in self.checks},
             **{name: _rounded(value) for name, value in asdict(self.outcome).items()},
         }
 
@@ -59,20 +59,20 @@ class Result:
             for s in self.milestones
             if s.seen_at is None
         ]
-        for promise in self.promises:
-            if promise.value is None:
-                lines.append(f"not measured: {promise.text}")
-            elif promise.judgement is Judgement.BROKEN:
-                late = f"; host late {_late(promise)}" if promise.late else ""
-                lines.append(f"broken: {_beyond(promise)}{late}")
+        for check in self.checks:
+            if check.value is None:
+                lines.append(f"not measured: {check.text}")
+            elif check.judgement is Judgement.BROKEN:
+                late = f"; host late {_late(check)}" if check.late else ""
+                lines.append(f"broken: {_beyond(check)}{late}")
         return lines
 
     def not_judged(self) -> list[str]:
-        """One line for each promise that this machine was too late to judge."""
+        """One line for each check that this machine was too late to judge."""
         return [
-            f"not judged: {_beyond(promise)}, and host late {_late(promise)}"
-            for promise in self.promises
-            if promise.judgement is Judgement.NOT_JUDGED
+            f"not judged: {_beyond(check)}, and host late {_late(check)}"
+            for check in self.checks
+            if check.judgement is Judgement.NOT_JUDGED
         ]
 
     def table(self) -> RenderableType:
@@ -84,12 +84,12 @@ class Result:
         table.add_column("measured", justify="right")
         table.add_column("must", justify="right", style="dim")
         table.add_column("host late", justify="right", style="dim")
-        limits = {promise.name: promise for promise in self.promises}
+        limits = {check.name: check for check in self.checks}
         for name, text, value in self._rows():
-            promise = limits.get(name)
-            must = f"≤ {promise.limit:g} {promise.unit}".strip() if promise else ""
-            style = "" if promise is None else _STYLES[promise.judgement]
-            late = _late(promise) if promise and promise.unit else ""
+            check = limits.get(name)
+            must = f"≤ {check.limit:g} {check.unit}".strip() if check else ""
+            style = "" if check is None else _STYLES[check.judgement]
+            late = _late(check) if check and check.unit else ""
             table.add_row(text, Text(value, style=style), must, late)
         lines: list[RenderableType] = [table]
         lines += [Text(line, style="bold red") for line in self.failures()]
@@ -109,14 +109,14 @@ class Result:
         return [("", "milestones seen", f"{seen} of {len(self.milestones)}"), *self.outcome.rows()]
 
 
-def _beyond(promise: Promise) -> str:
-    return f"{promise.text} is {promise.value:.4g} {promise.unit}, more than {promise.limit:g} {promise.unit}"
+def _beyond(check: Check) -> str:
+    return f"{check.text} is {check.value:.4g} {check.unit}, more than {check.limit:g} {check.unit}"
 
 
-def _late(promise: Promise) -> str:
+def _late(check: Check) -> str:
     """Two digits, never an exponent."""
-    digits = 0 if promise.late >= 10 else 1 if promise.late >= 1 else 2
-    return f"{promise.late:.{digits}f} {promise.unit}"
+    digits = 0 if check.late >= 10 else 1 if check.late >= 1 else 2
+    return f"{check.late:.{digits}f} {check.unit}"
 
 
 def _rounded(value: float | None) -> float | None:

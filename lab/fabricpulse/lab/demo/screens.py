@@ -8,7 +8,7 @@ from rich.live import Live
 from fabricpulse.lab.demo.lines import Lines
 from fabricpulse.lab.demo.observed import Observed
 from fabricpulse.lab.demo.result import Result
-from fabricpulse.lab.demo.story import Event, Story
+from fabricpulse.lab.demo.scenario_run import Event, ScenarioRun
 from fabricpulse.lab.demo.view import View
 
 _SAMPLE_S = 0.5
@@ -25,11 +25,11 @@ class LineScreen:
     def _write(self, line: str) -> None:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    def begin(self, observed: Observed, story: Story, urls: list[tuple[str, str]]) -> None:
-        """Prints the URLs and begins the story's clock."""
+    def begin(self, observed: Observed, run: ScenarioRun, urls: list[tuple[str, str]]) -> None:
+        """Prints the URLs and starts its clock."""
         for name, url in urls:
             self._lines.line("look", f"{name}: {url}")
-        self._lines.line("start", f"the story begins: {len(story.results)} milestones must be seen")
+        self._lines.line("start", f"the run begins: {len(run.results)} milestones must be seen")
 
     def progress(self, text: str) -> None:
         """One line."""
@@ -67,9 +67,9 @@ class LiveScreen:
         self._lines: Lines | None = None
         self._sampled = 0.0
 
-    def begin(self, observed: Observed, story: Story, urls: list[tuple[str, str]]) -> None:
+    def begin(self, observed: Observed, run: ScenarioRun, urls: list[tuple[str, str]]) -> None:
         """Takes over the terminal."""
-        self._view = View(observed, story, urls, self._started)
+        self._view = View(observed, run, urls, self._started)
         self._lines = Lines(self._log, self._started)
         self._live = Live(self._view, console=self._console, refresh_per_second=_REFRESH_PER_S, screen=True)
         self._live.start()

@@ -41,7 +41,7 @@ _COMMANDS = {
     AGENT: ("remediation", "node"),
 }
 
-# Knobs of the mixin for a story of a minute: three losses within 15 s flap, and the alert ends as fast as they age.
+# Knobs of the mixin for a scenario of a minute: three losses within 15 s flap, and the alert ends as fast as they age.
 # What a fleet evaluates seldom is shown at once.
 RULE_SETTINGS = {
     "flapWindow": "15s",

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fabricpulse.lab.demo.observed import NicSeen, Observed
-from fabricpulse.lab.demo.story import Story
+from fabricpulse.lab.demo.scenario_run import ScenarioRun
 
 _STYLES = {"green": "green", "yellow": "yellow", "red": "bold red", "gray": "bright_black"}
 _BARS = "▁▂▃▄▅▆▇█"
@@ -21,9 +21,11 @@ _HISTORY_CELLS = 24
 class View:
     """Draws what has been observed. `log` takes the same lines that `--headless` prints."""
 
-    def __init__(self, observed: Observed, story: Story, urls: list[tuple[str, str]], started: float) -> None:
+    def __init__(
+        self, observed: Observed, run: ScenarioRun, urls: list[tuple[str, str]], started: float
+    ) -> None:
         self._observed = observed
-        self._story = story
+        self._run = run
         self._urls = urls
         self._started = started
         self._log: deque[str] = deque(maxlen=200)
@@ -118,11 +120,11 @@ class View:
         table.add_column(width=2)
         table.add_column(ratio=1)
         table.add_column(justify="right", width=8)
-        phase = self._story.phase
-        for result in self._story.results:
+        phase = self._run.phase
+        for result in self._run.results:
             if result.seen_at is not None:
                 mark, style, at = "✓", "green", f"{result.seen_at - self._started:.2f} s"
-            elif self._story.ended:
+            elif self._run.ended:
                 mark, style, at = "✗", "bold red", ""
             elif phase is not None and phase.name == result.phase:
                 mark, style, at = "…", "bold", ""
@@ -131,7 +133,7 @@ class View:
             table.add_row(
                 Text(mark, style=style), Text(result.milestone.title, style=style), Text(at, style="dim")
             )
-        return Panel(table, title="Story")
+        return Panel(table, title="Scenario")
 
     def _events(self) -> RenderableType:
         return Panel(Columns([Text("\n".join(list(self._log)[-18:]), no_wrap=True)]), title="Events")

@@ -23,7 +23,7 @@ KNOWN_S = 5.0
 
 
 class Watch(ABC):
-    """Reads one output every `interval_s`. A failed reading is remembered as a trouble and tried again."""
+    """Reads one output every `interval_s`. A failed reading is kept as a read error and tried again."""
 
     name: str
     interval_s: float
@@ -42,7 +42,7 @@ class Watch(ABC):
             started = time.monotonic()
             try:
                 await self.poll(observed)
-                observed.troubles.pop(self.name, None)
+                observed.read_errors.pop(self.name, None)
                 read_at = time.monotonic()
             except (
                 OSError,
@@ -52,7 +52,7 @@ class Watch(ABC):
                 ControlError,
                 ValueError,
             ) as error:
-                observed.troubles[self.name] = f"{type(error).__name__}: {error}"
+                observed.read_errors[self.name] = f"{type(error).__name__}: {error}"
                 if time.monotonic() - read_at >= KNOWN_S:
                     self.forget(observed)
             changed.set()
@@ -264,7 +264,7 @@ def _statuses(folder: Path) -> list[dict[str, Any]]:
 def in_service(answers: Sequence[dict[str, Any]], device: str) -> bool | None:
     """Whether the jobs of a host use a NIC.
 
-    False when every process has been told to avoid it and no lane over it is up, True when none avoids it, None
+    False when every process has been asked to avoid it and no lane over it is up, True when none avoids it, None
     without a process or when it is neither.
     """
     found = [nic for answer in answers for nic in answer.get("devices", ()) if nic["device"] == device]

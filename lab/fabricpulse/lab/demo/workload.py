@@ -11,7 +11,7 @@ from fabricpulse.core.errors import UserError
 from fabricpulse.lab import Lab, LabProcess
 from fabricpulse.lab.demo.lateness import longest_wait_s, run_queue_waits
 from fabricpulse.lab.demo.observed import REPORT_S, Observed
-from fabricpulse.lab.demo.story import PATIENCE
+from fabricpulse.lab.demo.scenario_run import PATIENCE
 from fabricpulse.lab.demo.watch import Watch
 from fabricpulse.plugin.locate import library, ring
 

@@ -3,7 +3,7 @@
     h0:rail<i> --- sw:p0-<i> [bridge b0-<i>] sw:u0-<i> --- sw:u1-<i> [bridge b1-<i>] sw:p1-<i> --- h1:rail<i>
 
 Each host has one RoCE v2 device a rail, `rxe0-<i>` and `rxe1-<i>` (RDMA devices of all hosts share one name space).
-Rails are 10.9.<i>.1 and .2; a control network 10.8.0.1 and .2 (`ctl`) knows no fault. Needs a kernel in which rdma_rxe
+Rails are 10.9.<i>.1 and .2; a control network 10.8.0.1 and .2 (`ctl`) has no faults. Needs a kernel in which rdma_rxe
 works in a network namespace (7.2 does, 6.12 does not).
 
 Neighbours are learnt, never permanent: with permanent ones packets reach a port without carrier, and rxe takes the
@@ -17,13 +17,13 @@ from dataclasses import dataclass
 
 HOSTS = ("h0", "h1")
 SWITCH = "sw"
-# The kernel asks again after this long, and does not give up: a path works again soon after it is mended.
+# The kernel asks again after this long, and does not give up: a path works again soon after it is repaired.
 _NEIGHBOUR_RETRY_MS = 20
 
 
 @dataclass(frozen=True)
 class RdmaFleet:
-    """A fleet that is up. Faults are context managers: what they break is mended at their end."""
+    """A fleet that is up. Faults are context managers: what they break is repaired at their end."""
 
     rails: int
 
@@ -51,7 +51,7 @@ class RdmaFleet:
             run("ip", "-n", host, "link", "set", f"rail{rail}", "up")
 
     @contextmanager
-    def address_gone(self, host: str, rail: int) -> Iterator[None]:
+    def without_address(self, host: str, rail: int) -> Iterator[None]:
         """The rail's address is taken from the host, and put back: its GID then often has another index."""
         address = f"{self.address(host, rail)}/24"
         run("ip", "-n", host, "address", "del", address, "dev", f"rail{rail}")

@@ -1,4 +1,4 @@
-"""The scenarios that `fabricpulse demo --scenario NAME` knows.
+"""The scenarios of `fabricpulse demo --scenario NAME`.
 
 To add one: write a subclass of `Scenario` in a file of its own and name it in `SCENARIOS`.
 """

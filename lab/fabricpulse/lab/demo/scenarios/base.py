@@ -1,4 +1,4 @@
-"""What a scenario is: phases of a story, and the promises that hold at its end."""
+"""What a scenario is: the phases of a fault, and the checks at its end."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any, ClassVar, Protocol
 
 from fabricpulse.lab.demo.observed import Observed
-from fabricpulse.lab.demo.story import Phase, Story
+from fabricpulse.lab.demo.scenario_run import Phase, ScenarioRun
 from fabricpulse.lab.demo.workload import Job
 
 
@@ -42,7 +42,7 @@ class Stage(Protocol):
         """Stops the ring's process of a host where it is, and lets it go on."""
 
     async def load(self, source: str, destination: str, mbit: float) -> None:
-        """Sends so many Mbit/s from "h0-rail0" to "h3-rail0", which no daemon knows of; 0 ends it."""
+        """Sends so many Mbit/s from "h0-rail0" to "h3-rail0", which no daemon sees; 0 ends it."""
 
     async def detour(self, source: str, destination: str, delay_ms: float) -> None:
         """Sends TCP from "h1-rail0" to "h2-rail0" over a way that is so much longer; 0 ends it."""
@@ -54,7 +54,7 @@ class Stage(Protocol):
         """Remembers the time of something that the scenario did, the first time that it does it."""
 
     def seen(self, milestone: str) -> bool:
-        """True once the story has seen a milestone."""
+        """True once the run has seen a milestone."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Setting:
 
 
 class Judgement(Enum):
-    """What a promise has come to."""
+    """What came of a check."""
 
     KEPT = "kept"
     BROKEN = "broken"
@@ -92,7 +92,7 @@ class Judgement(Enum):
 
 
 @dataclass(frozen=True)
-class Promise:
+class Check:
     """Something measured that must hold at the end. value : None if it could not be measured, which breaks it.
 
     late : by how much this machine can have delayed it, in the unit of the value; with it the limit is not moved, but
@@ -129,12 +129,12 @@ class Outcome(ABC):
         """The closing table."""
 
     @abstractmethod
-    def promises(self) -> Sequence[Promise]:
+    def checks(self) -> Sequence[Check]:
         """What must hold of the figures; the demo fails when one does not."""
 
 
 class Scenario(ABC):
-    """One story on one fleet.
+    """One fault on one fleet.
 
     least_hosts : how many the fleet must have for it. diagnosis : whether the coordinator must know the topology.
     """
@@ -150,10 +150,10 @@ class Scenario(ABC):
 
     @abstractmethod
     def phases(self) -> Sequence[Phase]:
-        """The story."""
+        """The phases, in order."""
 
     @abstractmethod
-    def outcome(self, story: Story, observed: Observed) -> Outcome:
+    def outcome(self, run: ScenarioRun, observed: Observed) -> Outcome:
         """The figures, from the times at which milestones were seen and what the workload printed."""
 
 

@@ -1,15 +1,15 @@
 """Both clocks of a host lose a millisecond, as in a pause of its machine: fleet time there is wrong until it is set."""
 
 from fabricpulse.lab.demo.observed import Observed
+from fabricpulse.lab.demo.scenario_run import Milestone
 from fabricpulse.lab.demo.scenarios.base import Fleet, Stage
 from fabricpulse.lab.demo.scenarios.passing_fault import PassingFaultScenario
-from fabricpulse.lab.demo.story import Milestone
 
 LOST_NS = 1_000_000
 
 
 class ClockStep(PassingFaultScenario):
-    """A host loses time once; nobody mends it: its sidecar sets fleet time anew."""
+    """A host loses time once; nobody repairs it: its sidecar sets fleet time anew."""
 
     name = "clock-step"
     summary = "a host is paused for a millisecond, and its clocks do not know"
@@ -17,7 +17,7 @@ class ClockStep(PassingFaultScenario):
     least_hosts = 3
     alert = "FabricClockContradicted"
     fault = "the clocks of {host} lose a millisecond"
-    mended = "fleet time of {host} has been set anew by itself"
+    repaired = "fleet time of {host} has been set anew by itself"
     fault_s = 60.0
     # A warning: Alertmanager waits half a minute for others of its group.
     paged_s = 70.0
@@ -30,7 +30,7 @@ class ClockStep(PassingFaultScenario):
         await stage.lose_time(self.host, LOST_NS)
         await stage.sleep(self.fault_s)
 
-    async def mend(self, stage: Stage) -> None:
+    async def repair(self, stage: Stage) -> None:
         """Nothing is to be done."""
 
     def over(self) -> tuple[Milestone, ...]:

@@ -15,7 +15,7 @@ class Contention(SharedPathScenario):
     summary = "another job fills a cable to the spine: a flow of the ring waits in its queue"
     alert = "FabricPathContended"
     fault = f"another job sends {OTHER_JOB_MBIT:.0f} Mbit/s over a cable that {{host}} needs"
-    mended = "the other job has ended"
+    repaired = "the other job has ended"
     network = True
     setting = Setting(pods=PODS, spines=1, uplink_mbit=UPLINK_MBIT, job=QUIET_JOB, rules=QUICK_RULES)
 
@@ -27,5 +27,5 @@ class Contention(SharedPathScenario):
         await stage.load(*self._other, OTHER_JOB_MBIT)
         await stage.sleep(self.fault_s)
 
-    async def mend(self, stage: Stage) -> None:
+    async def repair(self, stage: Stage) -> None:
         await stage.load(*self._other, 0.0)

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fabricpulse.lab.demo.observed import Observed, find_alert
-from fabricpulse.lab.demo.scenarios.base import Fleet, Outcome, Promise, Row, Stage, shown
+from fabricpulse.lab.demo.scenario_run import Milestone, Phase, ScenarioRun
+from fabricpulse.lab.demo.scenarios.base import Check, Fleet, Outcome, Row, Stage, shown
 from fabricpulse.lab.demo.scenarios.one_page import OnePageScenario
-from fabricpulse.lab.demo.story import Milestone, Phase, Story
 
 STALL = "FabricCollectiveStalled"
-# What follows from it, the job's stall before all, has been told by then: twice the stall and Alertmanager's wait.
+# What follows from it, the job's stall before all, is firing by then: twice the stall and Alertmanager's wait.
 WATCHED_S = 60.0
 
 
@@ -34,10 +34,10 @@ class DeadHostOutcome(Outcome):
             ("corrupt_bytes", "corrupt bytes", str(self.corrupt_bytes)),
         )
 
-    def promises(self) -> Sequence[Promise]:
+    def checks(self) -> Sequence[Check]:
         return (
-            Promise("other_pages", "other pages", self.other_pages, 0, ""),
-            Promise("corrupt_bytes", "corrupt bytes", self.corrupt_bytes, 0, ""),
+            Check("other_pages", "other pages", self.other_pages, 0, ""),
+            Check("corrupt_bytes", "corrupt bytes", self.corrupt_bytes, 0, ""),
         )
 
 
@@ -61,7 +61,7 @@ class DeadHost(OnePageScenario):
                 "fault",
                 f"fault: {self.host} is powered off",
                 (
-                    *self.told(30, 50),
+                    *self.notified(30, 50),
                     Milestone("stall_known", f"{STALL} of the job is known", self._stalled, 50),
                     Milestone("watched", f"{WATCHED_S:.0f} s have passed", self._watched, 90),
                 ),
@@ -82,9 +82,9 @@ class DeadHost(OnePageScenario):
     def _watched(self, seen: Observed) -> str | None:
         return f"pages: {len(seen.pages)}" if "fault_over" in seen.marks else None
 
-    def outcome(self, story: Story, observed: Observed) -> DeadHostOutcome:
+    def outcome(self, run: ScenarioRun, observed: Observed) -> DeadHostOutcome:
         fault = observed.marks.get("fault")
-        alert, page = story.result("alert_notified").seen_at, self.page(observed)
+        alert, page = run.result("alert_notified").seen_at, self.page(observed)
         return DeadHostOutcome(
             alert_s=None if alert is None or fault is None else alert - fault,
             page_s=None if page is None or fault is None else page - fault,

@@ -5,7 +5,7 @@ from fabricpulse.lab.demo.scenarios.passing_fault import PassingFaultScenario
 
 
 class DeadLeaf(PassingFaultScenario):
-    """Every cable of the leaf of the first rail goes dark for a while; the ring goes on over the other rails."""
+    """Every cable of the leaf of the first rail goes dark for a while; the ring continues over the other rails."""
 
     name = "dead-leaf"
     summary = "the leaf of a rail loses its power while a job runs over it"
@@ -14,7 +14,7 @@ class DeadLeaf(PassingFaultScenario):
     diagnosis = True
     alert = "FabricFaultLocated"
     fault = "{host} loses its power"
-    mended = "{host} is back"
+    repaired = "{host} is back"
     firing_s = 30.0
 
     def __init__(self, fleet: Fleet) -> None:
@@ -25,5 +25,5 @@ class DeadLeaf(PassingFaultScenario):
         await stage.power_leaf(self.host, on=False)
         await stage.sleep(self.fault_s)
 
-    async def mend(self, stage: Stage) -> None:
+    async def repair(self, stage: Stage) -> None:
         await stage.power_leaf(self.host, on=True)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from fabricpulse.lab.demo.names import DEMO, MESH
 from fabricpulse.lab.demo.observed import Observed, find_alert
-from fabricpulse.lab.demo.scenarios.base import Fleet, Outcome, Promise, Row, Stage, mean, shown
+from fabricpulse.lab.demo.scenario_run import Milestone, Phase, ScenarioRun
+from fabricpulse.lab.demo.scenarios.base import Check, Fleet, Outcome, Row, Stage, mean, shown
 from fabricpulse.lab.demo.scenarios.ring import IDLE_BYTES_PER_S, RingScenario
-from fabricpulse.lab.demo.story import Milestone, Phase, Story
 
 ALERT = "FabricNicFlapping"
 
@@ -15,7 +15,7 @@ ALERT = "FabricNicFlapping"
 # second), short enough for three of them to fit into the alert's window several times over.
 DOWN_S = 1.2
 UP_S = 1.3
-# The flap goes on until the NIC has been taken out of service, at least and at most this often.
+# The flap continues until the NIC has been taken out of service, at least and at most this often.
 FLAPS_MIN = 4
 FLAPS_MAX = 16
 
@@ -65,14 +65,14 @@ class FlapOutcome(Outcome):
             ("bandwidth_after", "… after its return", shown(self.bandwidth_after, 1e-6, "MB/s", 1)),
         )
 
-    def promises(self) -> Sequence[Promise]:
+    def checks(self) -> Sequence[Check]:
         detected = "fault to nic_connected 0 in the exporter"
         stalled = "longest gap between completed chunks"
         return (
-            Promise("detect_s", detected, self.detect_s, 1.0, "s", self.detect_late_s),
-            Promise("stall_ms", stalled, self.stall_ms, 300.0, "ms", self.stall_late_ms),
-            Promise("errors", "errors returned to the workload", self.errors, 0, ""),
-            Promise("corrupt_bytes", "corrupt bytes", self.corrupt_bytes, 0, ""),
+            Check("detect_s", detected, self.detect_s, 1.0, "s", self.detect_late_s),
+            Check("stall_ms", stalled, self.stall_ms, 300.0, "ms", self.stall_late_ms),
+            Check("errors", "errors returned to the workload", self.errors, 0, ""),
+            Check("corrupt_bytes", "corrupt bytes", self.corrupt_bytes, 0, ""),
         )
 
 
@@ -98,7 +98,7 @@ class Flap(RingScenario):
                         "nic_disconnected", "the mesh exporter shows nic_connected 0", self._disconnected, 10
                     ),
                     Milestone(
-                        "workload_survived", "the ring goes on over the other rail", self._survived, 10
+                        "workload_survived", "the ring continues over the other rail", self._survived, 10
                     ),
                     Milestone("alert_firing", f"{ALERT} firing in Prometheus", self._firing, 40),
                     Milestone("alert_notified", f"{ALERT} active in Alertmanager", self._notified, 45),
@@ -278,16 +278,16 @@ class Flap(RingScenario):
         rate = seen.nic(self.host, self.device).bytes_per_s
         return float("inf") if rate is None else rate
 
-    def outcome(self, story: Story, observed: Observed) -> FlapOutcome:
+    def outcome(self, run: ScenarioRun, observed: Observed) -> FlapOutcome:
         fault = observed.marks.get("fault")
 
         def since_fault(milestone: str) -> float | None:
-            at = story.result(milestone).seen_at
+            at = run.result(milestone).seen_at
             return at - fault if at is not None and fault is not None else None
 
         last = observed.workload.last_line_at
         stall = observed.workload.stall(fault, last) if fault is not None and last is not None else None
-        detected_at = story.result("nic_disconnected").seen_at
+        detected_at = run.result("nic_disconnected").seen_at
         lateness = observed.lateness
         detect_late_s = stall_late_s = 0.0
         if fault is not None and detected_at is not None:

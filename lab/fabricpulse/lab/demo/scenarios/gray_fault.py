@@ -1,4 +1,4 @@
-"""A NIC does worse, its link stays up, and what looks at links sees nothing; then it is mended."""
+"""A NIC does worse, its link stays up, and what looks at links sees nothing; then it is repaired."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fabricpulse.lab.demo.observed import Observed
-from fabricpulse.lab.demo.scenarios.base import Fleet, Outcome, Promise, Row, Stage, mean, shown
+from fabricpulse.lab.demo.scenario_run import Milestone, Phase, ScenarioRun
+from fabricpulse.lab.demo.scenarios.base import Check, Fleet, Outcome, Row, Stage, mean, shown
 from fabricpulse.lab.demo.scenarios.one_page import OnePageScenario
-from fabricpulse.lab.demo.story import Milestone, Phase, Story
 
 # How long the fault lasts: what follows from it, on other NICs and hosts, has shown by then.
 FAULT_S = 60.0
@@ -46,14 +46,14 @@ class GrayFaultOutcome(Outcome):
                 shown(self.bandwidth_before, 1e-6, "MB/s", 1),
             ),
             ("bandwidth_during", "… while it was at fault", shown(self.bandwidth_during, 1e-6, "MB/s", 1)),
-            ("bandwidth_after", "… after it was mended", shown(self.bandwidth_after, 1e-6, "MB/s", 1)),
+            ("bandwidth_after", "… after the repair", shown(self.bandwidth_after, 1e-6, "MB/s", 1)),
         )
 
-    def promises(self) -> Sequence[Promise]:
+    def checks(self) -> Sequence[Check]:
         return (
-            Promise("other_pages", "other pages", self.other_pages, 0, ""),
-            Promise("errors", "errors returned to the workload", self.errors, 0, ""),
-            Promise("corrupt_bytes", "corrupt bytes", self.corrupt_bytes, 0, ""),
+            Check("other_pages", "other pages", self.other_pages, 0, ""),
+            Check("errors", "errors returned to the workload", self.errors, 0, ""),
+            Check("corrupt_bytes", "corrupt bytes", self.corrupt_bytes, 0, ""),
         )
 
 
@@ -64,7 +64,7 @@ class GrayFaultScenario(OnePageScenario):
     """
 
     fault: ClassVar[str]
-    mended: ClassVar[str]
+    repaired: ClassVar[str]
     fault_s: ClassVar[float] = FAULT_S
     firing_s: ClassVar[float]
     paged_s: ClassVar[float]
@@ -82,7 +82,7 @@ class GrayFaultScenario(OnePageScenario):
         """Begins the fault."""
 
     @abstractmethod
-    async def mend_nic(self, stage: Stage) -> None:
+    async def repair_nic(self, stage: Stage) -> None:
         """Ends it."""
 
     def phases(self) -> Sequence[Phase]:
@@ -93,8 +93,8 @@ class GrayFaultScenario(OnePageScenario):
                 "fault",
                 f"fault: {nic} {self.fault}",
                 (
-                    *self.told(self.firing_s, self.paged_s),
-                    Milestone("workload_survived", "the ring goes on", self._survived, 60),
+                    *self.notified(self.firing_s, self.paged_s),
+                    Milestone("workload_survived", "the ring continues", self._survived, 60),
                     Milestone(
                         "link_stayed_up",
                         "the NIC stayed connected all the while",
@@ -105,13 +105,13 @@ class GrayFaultScenario(OnePageScenario):
                 act=self._break,
             ),
             Phase(
-                "mended",
-                f"mended: {nic} {self.mended}",
+                "repaired",
+                f"repaired: {nic} {self.repaired}",
                 (
                     Milestone("bandwidth_recovered", "bandwidth as before the fault", self._recovered, 120),
                     Milestone("alert_resolved", f"{self.alert} resolved", self._resolved, 120),
                 ),
-                act=self._mend,
+                act=self._repair,
             ),
         )
 
@@ -121,9 +121,9 @@ class GrayFaultScenario(OnePageScenario):
         await stage.sleep(self.fault_s)
         stage.mark("fault_over")
 
-    async def _mend(self, stage: Stage) -> None:
-        await self.mend_nic(stage)
-        stage.mark("mended")
+    async def _repair(self, stage: Stage) -> None:
+        await self.repair_nic(stage)
+        stage.mark("repaired")
 
     def _survived(self, seen: Observed) -> str | None:
         fault = seen.marks.get("fault")
@@ -143,9 +143,9 @@ class GrayFaultScenario(OnePageScenario):
         return f"fabricpulse_nic_connected 1 for {self.fault_s:.0f} s"
 
     def _recovered(self, seen: Observed) -> str | None:
-        mended, before = seen.marks.get("mended"), seen.marks.get("baseline_mean")
+        repaired_at, before = seen.marks.get("repaired"), seen.marks.get("baseline_mean")
         now = seen.workload.last_line_at
-        if mended is None or before is None or now is None or now - mended < AFTER_S:
+        if repaired_at is None or before is None or now is None or now - repaired_at < AFTER_S:
             return None
         after = mean(seen.workload.bandwidth.between(now - AFTER_S, now))
         if after is None or after < RECOVERED_SHARE * before:
@@ -155,14 +155,14 @@ class GrayFaultScenario(OnePageScenario):
         return f"bus bandwidth {after / 1e6:.0f} MB/s, {100 * after / before:.0f} % of the bandwidth before"
 
     def _resolved(self, seen: Observed) -> str | None:
-        if not (seen.prometheus_answers and seen.alertmanager_answers) or "mended" not in seen.marks:
+        if not (seen.prometheus_answers and seen.alertmanager_answers) or "repaired" not in seen.marks:
             return None
-        named = self.heard_of(seen)
+        named = self.active_alert(seen)
         return None if named else f"no {self.alert} for {self.host} {self.device} any more"
 
-    def outcome(self, story: Story, observed: Observed) -> GrayFaultOutcome:
+    def outcome(self, run: ScenarioRun, observed: Observed) -> GrayFaultOutcome:
         fault, over = observed.marks.get("fault"), observed.marks.get("fault_over")
-        alert, page = story.result("alert_notified").seen_at, self.page(observed)
+        alert, page = run.result("alert_notified").seen_at, self.page(observed)
         return GrayFaultOutcome(
             alert_s=None if alert is None or fault is None else alert - fault,
             page_s=None if page is None or fault is None else page - fault,

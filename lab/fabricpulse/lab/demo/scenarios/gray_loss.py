@@ -13,12 +13,12 @@ class GrayLoss(GrayFaultScenario):
     summary = "a NIC loses a fifth of its packets while its link stays up"
     alert = "FabricNicLossy"
     fault = f"loses {LOSS_PERCENT:.0f} % of the packets that are sent to it"
-    mended = "gets every packet"
+    repaired = "gets every packet"
     firing_s = 30.0
     paged_s = 50.0
 
     async def break_nic(self, stage: Stage) -> None:
         await stage.lose(self.host, self.device, LOSS_PERCENT)
 
-    async def mend_nic(self, stage: Stage) -> None:
+    async def repair_nic(self, stage: Stage) -> None:
         await stage.lose(self.host, self.device, 0.0)

@@ -6,13 +6,13 @@ from fabricpulse.lab.demo.workload import WORKLOAD
 
 
 class Hang(PassingFaultScenario):
-    """The process of one rank is stopped for a while, then goes on."""
+    """The process of one rank is stopped for a while, then continues."""
 
     name = "hang"
     summary = "a rank of the job stops, and the others wait for it"
     alert = "FabricCollectiveStalled"
     fault = "the process of the rank on {host} is stopped"
-    mended = "the process goes on"
+    repaired = "the process continues"
 
     def __init__(self, fleet: Fleet) -> None:
         host = fleet.hosts[len(fleet.hosts) // 2]
@@ -22,5 +22,5 @@ class Hang(PassingFaultScenario):
         await stage.suspend_rank(self.host, suspended=True)
         await stage.sleep(self.fault_s)
 
-    async def mend(self, stage: Stage) -> None:
+    async def repair(self, stage: Stage) -> None:
         await stage.suspend_rank(self.host, suspended=False)

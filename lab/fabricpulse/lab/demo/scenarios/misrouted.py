@@ -13,7 +13,7 @@ class Misrouted(SharedPathScenario):
     summary = "a leaf sends the packets of a job, and not the probes, a way that is longer"
     alert = "FabricInBandSlower"
     fault = f"what the job sends from {{host}} over the spine takes a way that is {DETOUR_MS:.0f} ms longer"
-    mended = "it goes the usual way"
+    repaired = "it goes the usual way"
     network = False
     setting = Setting(pods=PODS, spines=1, job=QUIET_JOB, rules=QUICK_RULES)
     # One minute for the rule, and until the fastest tenth of the chunks in its window went the longer way.
@@ -25,5 +25,5 @@ class Misrouted(SharedPathScenario):
         await stage.detour(self.sender, self.receiver, DETOUR_MS)
         await stage.sleep(self.fault_s)
 
-    async def mend(self, stage: Stage) -> None:
+    async def repair(self, stage: Stage) -> None:
         await stage.detour(self.sender, self.receiver, 0.0)

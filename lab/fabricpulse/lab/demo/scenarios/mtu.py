@@ -16,7 +16,7 @@ class SmallMtu(GrayFaultScenario):
     least_hosts = 4
     alert = "FabricMtuBlackHole"
     fault = f"has an MTU of {MTU_BYTES:,} bytes"
-    mended = "has the MTU of its peers again"
+    repaired = "has the MTU of its peers again"
     firing_s = 40.0
     # A warning: Alertmanager waits half a minute for others of its group.
     paged_s = 80.0
@@ -24,5 +24,5 @@ class SmallMtu(GrayFaultScenario):
     async def break_nic(self, stage: Stage) -> None:
         await stage.shrink_mtu(self.host, self.device, MTU_BYTES)
 
-    async def mend_nic(self, stage: Stage) -> None:
+    async def repair_nic(self, stage: Stage) -> None:
         await stage.shrink_mtu(self.host, self.device, 0)

@@ -3,9 +3,9 @@
 from typing import ClassVar
 
 from fabricpulse.lab.demo.observed import Observed, PageSeen, find_alert
+from fabricpulse.lab.demo.scenario_run import Milestone
 from fabricpulse.lab.demo.scenarios.base import Fleet
 from fabricpulse.lab.demo.scenarios.ring import RingScenario
-from fabricpulse.lab.demo.story import Milestone
 
 
 class OnePageScenario(RingScenario):
@@ -24,7 +24,7 @@ class OnePageScenario(RingScenario):
         self._about = tuple(sorted(about.items()))
         self._named = f"{self.alert} for {self.host} {device}".rstrip()
 
-    def told(self, firing_s: float, paged_s: float) -> tuple[Milestone, ...]:
+    def notified(self, firing_s: float, paged_s: float) -> tuple[Milestone, ...]:
         """From the rule to the page; how many seconds after the phase began these must have come."""
         return (
             Milestone("alert_firing", f"{self.alert} firing in Prometheus", self._firing, firing_s),
@@ -32,7 +32,7 @@ class OnePageScenario(RingScenario):
             Milestone("paged", "on-call is notified of the fault", self._paged, paged_s),
         )
 
-    def heard_of(self, seen: Observed) -> str | None:
+    def active_alert(self, seen: Observed) -> str | None:
         """The alert in Prometheus or Alertmanager, None if it is in neither."""
         found = find_alert((*seen.firing, *seen.notified), self.alert, self._instance, self.device)
         return None if found is None else self._named

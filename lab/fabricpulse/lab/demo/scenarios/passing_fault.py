@@ -1,4 +1,4 @@
-"""A fault of a process or of a clock that passes: on-call is notified once, and the ring goes on."""
+"""A fault of a process or of a clock that passes: on-call is notified once, and the ring continues."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fabricpulse.lab.demo.observed import Observed
-from fabricpulse.lab.demo.scenarios.base import Outcome, Promise, Row, Stage, shown
+from fabricpulse.lab.demo.scenario_run import Milestone, Phase, ScenarioRun
+from fabricpulse.lab.demo.scenarios.base import Check, Outcome, Row, Stage, shown
 from fabricpulse.lab.demo.scenarios.one_page import OnePageScenario
-from fabricpulse.lab.demo.story import Milestone, Phase, Story
 
 
 @dataclass(frozen=True)
@@ -30,22 +30,22 @@ class PassingFaultOutcome(Outcome):
             ("corrupt_bytes", "corrupt bytes", str(self.corrupt_bytes)),
         )
 
-    def promises(self) -> Sequence[Promise]:
+    def checks(self) -> Sequence[Check]:
         return (
-            Promise("other_pages", "other pages", self.other_pages, 0, ""),
-            Promise("errors", "errors returned to the workload", self.errors, 0, ""),
-            Promise("corrupt_bytes", "corrupt bytes", self.corrupt_bytes, 0, ""),
+            Check("other_pages", "other pages", self.other_pages, 0, ""),
+            Check("errors", "errors returned to the workload", self.errors, 0, ""),
+            Check("corrupt_bytes", "corrupt bytes", self.corrupt_bytes, 0, ""),
         )
 
 
 class PassingFaultScenario(OnePageScenario):
     """A fault at `self.host` for FAULT_S, then none.
 
-    fault, mended : in words. firing_s, paged_s : how long the rule and the page may take.
+    fault, repaired : texts. firing_s, paged_s : how long the rule and the page may take.
     """
 
     fault: ClassVar[str]
-    mended: ClassVar[str]
+    repaired: ClassVar[str]
     fault_s: ClassVar[float] = 40.0
     firing_s: ClassVar[float] = 20.0
     paged_s: ClassVar[float] = 35.0
@@ -55,7 +55,7 @@ class PassingFaultScenario(OnePageScenario):
         """Begins the fault; returns when it has lasted for `fault_s`."""
 
     @abstractmethod
-    async def mend(self, stage: Stage) -> None:
+    async def repair(self, stage: Stage) -> None:
         """Ends it."""
 
     def phases(self) -> Sequence[Phase]:
@@ -65,7 +65,7 @@ class PassingFaultScenario(OnePageScenario):
                 "fault",
                 f"fault: {self.fault.format(host=self.host)}",
                 (
-                    *self.told(self.firing_s, self.paged_s),
+                    *self.notified(self.firing_s, self.paged_s),
                     Milestone(
                         "watched",
                         f"{self.fault_s:.0f} s have passed",
@@ -75,13 +75,15 @@ class PassingFaultScenario(OnePageScenario):
                 ),
                 act=self._break,
             ),
-            Phase("mended", f"mended: {self.mended.format(host=self.host)}", self.over(), act=self._mend),
+            Phase(
+                "repaired", f"repaired: {self.repaired.format(host=self.host)}", self.over(), act=self._repair
+            ),
         )
 
     def over(self) -> tuple[Milestone, ...]:
-        """What must be seen when it has been mended."""
+        """What must be seen when it has been repaired."""
         return (
-            Milestone("ring_goes_on", "the ring goes on, without an error", self._keeps_running, 30),
+            Milestone("ring_goes_on", "the ring continues, without an error", self._keeps_running, 30),
             Milestone("alert_resolved", f"{self.alert} resolved", self._resolved, 60),
         )
 
@@ -90,16 +92,16 @@ class PassingFaultScenario(OnePageScenario):
         await self.hold(stage)
         stage.mark("fault_over")
 
-    async def _mend(self, stage: Stage) -> None:
-        await self.mend(stage)
-        stage.mark("mended")
+    async def _repair(self, stage: Stage) -> None:
+        await self.repair(stage)
+        stage.mark("repaired")
 
     def _watched(self, seen: Observed) -> str | None:
         return f"pages: {len(seen.pages)}" if "fault_over" in seen.marks else None
 
     def _keeps_running(self, seen: Observed) -> str | None:
-        mended = seen.marks.get("mended")
-        rounds = None if mended is None else seen.workload.rounds_at(mended)
+        repaired_at = seen.marks.get("repaired")
+        rounds = None if repaired_at is None else seen.workload.rounds_at(repaired_at)
         if rounds is None or seen.workload.rounds < rounds + 3:
             return None
         if seen.workload.errors or seen.workload.corrupt_bytes or seen.workload.exited:
@@ -107,13 +109,13 @@ class PassingFaultScenario(OnePageScenario):
         return f"{seen.workload.rounds - rounds} rounds completed since, no error"
 
     def _resolved(self, seen: Observed) -> str | None:
-        if not (seen.prometheus_answers and seen.alertmanager_answers) or "mended" not in seen.marks:
+        if not (seen.prometheus_answers and seen.alertmanager_answers) or "repaired" not in seen.marks:
             return None
-        return None if self.heard_of(seen) else f"no {self.alert} any more"
+        return None if self.active_alert(seen) else f"no {self.alert} any more"
 
-    def outcome(self, story: Story, observed: Observed) -> PassingFaultOutcome:
+    def outcome(self, run: ScenarioRun, observed: Observed) -> PassingFaultOutcome:
         fault = observed.marks.get("fault")
-        alert, page = story.result("alert_notified").seen_at, self.page(observed)
+        alert, page = run.result("alert_notified").seen_at, self.page(observed)
         return PassingFaultOutcome(
             alert_s=None if alert is None or fault is None else alert - fault,
             page_s=None if page is None or fault is None else page - fault,

@@ -1,8 +1,8 @@
 """Scenarios about the ring: all begin with a fleet that is well, and compare the ring's bandwidth with what it was."""
 
 from fabricpulse.lab.demo.observed import Observed
+from fabricpulse.lab.demo.scenario_run import Milestone, Phase
 from fabricpulse.lab.demo.scenarios.base import Scenario, mean
-from fabricpulse.lab.demo.story import Milestone, Phase
 
 CLOCK_BOUND_S = 0.001
 BASELINE_S = 4.0

@@ -16,7 +16,7 @@ class SlowPath(GrayFaultScenario):
     least_hosts = 4
     alert = "FabricNicSlow"
     fault = f"gets no more than {SLOW_MBIT:.0f} Mbit/s"
-    mended = "gets all that its link can carry"
+    repaired = "gets all that its link can carry"
     fault_s = 110.0
     firing_s = 60.0
     # A warning: Alertmanager waits half a minute for others of its group.
@@ -28,5 +28,5 @@ class SlowPath(GrayFaultScenario):
     async def break_nic(self, stage: Stage) -> None:
         await stage.slow(self.host, self.device, SLOW_MBIT)
 
-    async def mend_nic(self, stage: Stage) -> None:
+    async def repair_nic(self, stage: Stage) -> None:
         await stage.slow(self.host, self.device, 0.0)

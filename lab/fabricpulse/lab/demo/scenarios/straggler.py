@@ -14,7 +14,7 @@ class Straggler(PassingFaultScenario):
     least_hosts = 3
     alert = "FabricStraggler"
     fault = "the rank on {host} enters each round two seconds late"
-    mended = "the rank is as quick as the others"
+    repaired = "the rank is as quick as the others"
     fault_s = 80.0
     firing_s = 60.0
     # A warning: Alertmanager waits half a minute for others of its group.
@@ -28,5 +28,5 @@ class Straggler(PassingFaultScenario):
         await stage.straggle(self.host)
         await stage.sleep(self.fault_s)
 
-    async def mend(self, stage: Stage) -> None:
+    async def repair(self, stage: Stage) -> None:
         await stage.straggle(self.host)

@@ -1,8 +1,8 @@
-"""The story of a scenario as a pure state machine: phases, and in each phase milestones that must really be seen.
+"""One run of a scenario as a pure state machine: phases, and in each phase milestones that must really be seen.
 
 A milestone is seen when its check finds its evidence in what has been observed; time alone never marks one. Those of
 a phase are watched side by side, because the speeds of data path, push and rules overlap. A phase ends when all its
-milestones have been seen, and the story fails when one was not seen within its time.
+milestones have been seen, and the run fails when one was not seen within its time.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -11,7 +11,7 @@ from typing import Any
 
 from fabricpulse.lab.demo.observed import Observed
 
-# So a machine on which nothing moves ends the story too.
+# So a machine on which nothing moves ends the run too.
 PATIENCE = 10
 
 Check = Callable[[Observed], str | None]
@@ -23,7 +23,7 @@ class Milestone:
     """One thing that must be seen.
 
     name : identifier in the JSON result. title : what a person reads. check : evidence in words, or None as long as
-    there is none. within_s : seconds from the start of the phase after which the story fails.
+    there is none. within_s : seconds from the start of the phase after which the run fails.
     """
 
     name: str
@@ -54,7 +54,7 @@ class MilestoneResult:
 
 @dataclass(frozen=True)
 class Event:
-    """Something that the story reports: kind is "phase", "seen", "missed" or "end"."""
+    """Something that the run reports: kind is "phase", "seen", "missed" or "end"."""
 
     kind: str
     at: float
@@ -64,7 +64,7 @@ class Event:
 
 
 @dataclass
-class Story:
+class ScenarioRun:
     """Goes through the phases; `advance` is called with each new observation."""
 
     phases: Sequence[Phase]
@@ -79,7 +79,7 @@ class Story:
         ]
         names = [result.milestone.name for result in self.results]
         if len(set(names)) != len(names):
-            raise ValueError("two milestones of a story have one name")
+            raise ValueError("two milestones of a scenario have one name")
 
     @property
     def complete(self) -> bool:
@@ -99,7 +99,7 @@ class Story:
         raise KeyError(name)
 
     def advance(self, observed: Observed, now: float) -> list[Event]:
-        """Takes in what has been observed by `now`; returns what happened in the story, in order."""
+        """Takes in what has been observed by `now`; returns what happened in the run, in order."""
         if self.ended:
             return []
         events: list[Event] = []
@@ -122,7 +122,7 @@ class Story:
         if any(event.kind == "missed" for event in events):
             self.ended = True
             events.append(
-                Event("end", now, f"the story ends in phase {current.name!r}: a milestone was not seen")
+                Event("end", now, f"the run ends in phase {current.name!r}: a milestone was not seen")
             )
         elif all(r.seen_at is not None for r in self.results if r.phase == current.name):
             if self._index + 1 < len(self.phases):

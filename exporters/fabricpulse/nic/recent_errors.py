@@ -10,14 +10,15 @@ from fabricpulse.nic.recent_growth import Key, RecentGrowth
 _LABELS = (*PORT, "priority", "kind")
 RECENT_INCREASE = gauge(
     "recent_increase",
-    "By how much a counter of trouble (fabricpulse_nic_COUNTER_total) has grown within the last 15 minutes, since the "
-    "exporter started at most. A series exists only while it has grown within 20. Its other labels are the counter's.",
+    "By how much an error or congestion counter (fabricpulse_nic_COUNTER_total) has grown within the last 15 minutes, "
+    "since the exporter started at most. A series exists only while it has grown within 20. Its other labels are the "
+    "counter's.",
     (*_LABELS, "counter"),
 )
 RECENT_RATE = gauge(
     "recent_rate",
-    "How much a counter of trouble has grown a second, over the last 2 minutes. Where fabricpulse_nic_recent_increase "
-    "has a series; of received_packets where ecn_marked_packets_received has one.",
+    "How much an error or congestion counter has grown a second, over the last 2 minutes. Where "
+    "fabricpulse_nic_recent_increase has a series; of received_packets where ecn_marked_packets_received has one.",
     (*_LABELS, "counter"),
 )
 
@@ -48,7 +49,7 @@ COUNTERS = (
     "gid_index_moves",
     "kernel_messages",
 )
-# Grows always: told beside the counter of which it is the whole.
+# Always grows: exposed beside the counter of which it is the whole.
 _WHOLE = {"received_packets": "ecn_marked_packets_received"}
 _FAMILIES = {f"fabricpulse_nic_{name}_total": name for name in (*COUNTERS, *_WHOLE)}
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -56,7 +57,7 @@ _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 Line = tuple[str, str]
 
 
-class RecentTrouble:
+class RecentErrors:
     """Takes in what the exporter is about to export."""
 
     def __init__(self) -> None:
@@ -68,9 +69,9 @@ class RecentTrouble:
 
     def lines(self) -> Iterator[Line]:
         """Family and line of each sample."""
-        told = self._growth.told()
-        marked = {(_WHOLE_OF.get(key[-1]), key[0]) for key in told}
-        for key, growth in told.items():
+        grown = self._growth.recent()
+        marked = {(_WHOLE_OF.get(key[-1]), key[0]) for key in grown}
+        for key, growth in grown.items():
             counter, device = key[-1], key[0]
             if counter in _WHOLE:
                 if (counter, device) in marked:
