@@ -153,7 +153,7 @@ class NetOf final : public Net {
     }
   }
 
-  // More receives in one request than maxRecvs says are an error, and leave the connection as it was.
+  // More receives in one request than maxRecvs are an error, and leave the connection as it was.
   void refuses_two(void* comm) {
     char bytes[2];
     void *data[2] = {bytes, bytes + 1}, *memory[2] = {}, *request = nullptr;

@@ -41,7 +41,7 @@ constexpr const char* kUsage =
     "  --order ORDER        of connect and accept: turns, one-by-one or backwards (default turns)\n"
     "  --abort-ms MS        close all connections MS after every rank has received a message, whatever is\n"
     "                       under way (with --stream of MAX >= 32)\n"
-    "  --profile            tell the plugin's profiler of each all-reduce, as NCCL does\n"
+    "  --profile            call the plugin's profiler for each all-reduce, as NCCL does\n"
     "  --json               one JSON object a line on standard output\n"
     "  --busy               never give up the processor while waiting\n"
     "  --poll-us US         how long to sleep while nothing moves (default 50)\n"

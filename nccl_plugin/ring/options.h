@@ -31,7 +31,7 @@ struct Options {
   bool stream = false;                 // numbered messages instead of the all-reduce
   uint64_t least = 0, most = 1 << 20;  // bytes of a message of the stream
   uint32_t abort_ms = 0;               // after all have received something, close everything; 0: never
-  bool profile = false;                // tell the plugin's profiler of each all-reduce
+  bool profile = false;                // call the plugin's profiler for each all-reduce
   bool json = false, busy = false;
   uint32_t poll_us = 50;  // sleep of a progress thread for which nothing moves, microseconds
   uint64_t seed = 1;

@@ -7,7 +7,7 @@
 namespace fabricpulse::ring {
 namespace {
 
-// What the profiler has to say the net part says as well.
+// The profiler's counters equal those of the net part.
 void log_nothing(int, unsigned long, const char*, int, const char*, ...) {}
 
 }  // namespace
@@ -37,13 +37,13 @@ void Profile::begin(uint64_t sequence, size_t bytes) {
   collective.collective.protocol = "SIMPLE";
   void* operation = nullptr;
   table_->start_event(context_, &operation, &collective);
-  if (operation == nullptr) return;  // nobody asks for it
+  if (operation == nullptr) return;  // not enabled
   D channel{};
   channel.type = abi::kEventKernelChannel;
   channel.parent = operation;
   channel.rank = static_cast<int>(rank_);
   table_->start_event(context_, &channel_, &channel);
-  table_->stop_event(operation);  // enqueued, as NCCL says it; it ends with its channel
+  table_->stop_event(operation);  // enqueued, as NCCL reports it; it ends with its channel
 }
 
 void Profile::end() {

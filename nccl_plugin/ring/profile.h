@@ -1,4 +1,4 @@
-// The plugin's profiler, told of the all-reduces as NCCL tells it.
+// The plugin's profiler, called for all-reduces as NCCL calls it.
 #ifndef FABRICPULSE_RING_PROFILE_H_
 #define FABRICPULSE_RING_PROFILE_H_
 

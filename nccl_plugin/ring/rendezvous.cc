@@ -107,7 +107,7 @@ void Rendezvous::write_all(int fd, const void* data, size_t size) {
   while (size > 0) {
     ssize_t sent = send(fd, at, size, MSG_NOSIGNAL);
     if (sent < 0 && errno == EINTR) continue;
-    if (sent <= 0) throw std::runtime_error("rendezvous: a rank has gone");
+    if (sent <= 0) throw std::runtime_error("rendezvous: a rank has ended");
     at += sent;
     size -= static_cast<size_t>(sent);
   }
@@ -119,7 +119,7 @@ void Rendezvous::read_all(int fd, void* data, size_t size) {
     // A call with a time limit ends with EINTR, or short, when the process was stopped and goes on.
     ssize_t got = recv(fd, at, size, MSG_WAITALL);
     if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) throw std::runtime_error("rendezvous: a rank has gone");
+    if (got <= 0) throw std::runtime_error("rendezvous: a rank has ended");
     at += got;
     size -= static_cast<size_t>(got);
   }

@@ -162,7 +162,7 @@ void Ring::run(std::atomic<bool>* stop) {
         stop->load() || (options_.rounds > 0 && number + 1 >= options_.rounds) ||
         (options_.seconds > 0 && static_cast<double>(now_ns() - started) * 1e-9 >= options_.seconds);
     round(number, enough);
-    if (buffer_[0] != 0) return;  // the sum of everybody's wish: all ranks stop after the same round
+    if (buffer_[0] != 0) return;  // the sum over all ranks, which stop after the same round
     if (options_.compute_ms > 0) usleep(options_.compute_ms * 1000);
     if (counters_->straggles) usleep(options_.late_ms * 1000);
   }

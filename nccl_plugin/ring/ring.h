@@ -55,7 +55,7 @@ class Ring final : public Workload {
   Rendezvous* rendezvous_;
   Counters* counters_;
   std::vector<Link> links_;
-  std::unique_ptr<Profile> profile_;  // null: the profiler is not told
+  std::unique_ptr<Profile> profile_;  // null: the profiler is not called
   std::vector<Channel> channels_;
   std::vector<uint32_t> pattern_, buffer_;
   size_t slice_elements_ = 0;

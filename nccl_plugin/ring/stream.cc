@@ -87,7 +87,7 @@ void Stream::fill(uint32_t channel, uint64_t number, bool last, uint8_t* to, uin
   }
   size_t body = *size - kHead, from = mix(number ^ channel) % (random_.size() - body + 1);
   memcpy(to + kHead, random_.data() + from, body);
-  Head head{number, *size, 0, last ? 1u : 0u, heard_};
+  Head head{number, *size, 0, last ? 1u : 0u, acknowledged_};
   head.checksum = checksum(to + kHead, body, start_of(head));
   memcpy(to, &head, kHead);
 }
@@ -111,7 +111,7 @@ void Stream::verify(uint32_t channel, uint64_t number, const uint8_t* data, uint
     counters_->corrupt_bytes += size;
     return;
   }
-  heard_ = std::max(heard_, std::min(head.heard, options_.size - 1) + 1);
+  acknowledged_ = std::max(acknowledged_, std::min(head.acknowledged, options_.size - 1) + 1);
 }
 
 void Stream::wake(Channel* channel, uint64_t number) {
@@ -180,20 +180,20 @@ bool Stream::progress(uint32_t c, bool stop) {
 }
 
 void Stream::run(std::atomic<bool>* stop) {
-  uint64_t started = now_ns(), heard_all_ns = 0;
+  uint64_t started = now_ns(), acknowledged_all_ns = 0;
   Pause pause(options_.busy, options_.poll_us);
   counters_->last_progress_ns = started;
   for (;;) {
     uint64_t now = now_ns();
     double ran = static_cast<double>(now - started) * 1e-9;
-    if (heard_all_ns == 0 && heard_ >= options_.size) heard_all_ns = now;
-    if (options_.abort_ms > 0 && heard_all_ns != 0 &&
-        now - heard_all_ns >= uint64_t{options_.abort_ms} * 1'000'000)
+    if (acknowledged_all_ns == 0 && acknowledged_ >= options_.size) acknowledged_all_ns = now;
+    if (options_.abort_ms > 0 && acknowledged_all_ns != 0 &&
+        now - acknowledged_all_ns >= uint64_t{options_.abort_ms} * 1'000'000)
       return;
     bool ends = stop->load() || (options_.seconds > 0 && ran >= options_.seconds);
     bool moved = false, finished = true;
     try {
-      // Whoever is told that the neighbour has ended ends too.
+      // A rank whose neighbour has ended ends too.
       for (const Channel& channel : channels_) ends |= options_.rounds == 0 && channel.last_received;
       for (uint32_t c = 0; c < options_.channels; ++c) {
         moved |= progress(c, ends);
@@ -201,7 +201,7 @@ void Stream::run(std::atomic<bool>* stop) {
         finished &= channel.last_received && channel.last_sent && channel.send_done == channel.sent;
       }
     } catch (const std::exception&) {
-      // The neighbour has given up a moment earlier, as it was told to.
+      // The neighbour has given up a moment earlier, on request.
       if (options_.abort_ms > 0) return;
       throw;
     }

@@ -1,7 +1,7 @@
 // Numbered messages from each rank to the next, of sizes and content drawn from the seed.
 //
-// A message of at least kHead bytes says its number, its size and the checksum of the random bytes that
-// follow; of a smaller one every byte is known. The receiver tells a message that came twice, or never, from
+// A message of at least kHead bytes carries its number, its size and the checksum of the random bytes that
+// follow; of a smaller one every byte is known. The receiver distinguishes a message that came twice, or never, from
 // one with wrong bytes. A receive buffer is overwritten when its message has been verified and rests for `depth`
 // messages: nothing may write into it once its receive is done, not even the same bytes again.
 #ifndef FABRICPULSE_RING_STREAM_H_
@@ -30,7 +30,7 @@ class Stream final : public Workload {
   struct Head {
     uint64_t number, size, checksum;
     uint32_t last;
-    uint32_t heard;  // see heard_
+    uint32_t acknowledged;  // see acknowledged_
   };
   static_assert(sizeof(Head) == kHead);
   struct Channel {
@@ -43,7 +43,7 @@ class Stream final : public Workload {
   };
 
   // What the checksum of a message starts with, so that it covers the head too.
-  static uint64_t start_of(const Head& head) { return head.number ^ (uint64_t{head.heard} << 40); }
+  static uint64_t start_of(const Head& head) { return head.number ^ (uint64_t{head.acknowledged} << 40); }
   uint64_t size_of(uint32_t from, uint32_t channel, uint64_t number) const;
   void fill(uint32_t channel, uint64_t number, bool last, uint8_t* to, uint64_t* size) const;
   // Counts what is not message `number` as it was sent.
@@ -67,7 +67,7 @@ class Stream final : public Workload {
   std::vector<uint8_t> random_;
   // Ranks, this one and those before it, of which each has received a message: at `size` all have. Each message tells
   // the next rank.
-  uint32_t heard_ = 0;
+  uint32_t acknowledged_ = 0;
 };
 
 }  // namespace fabricpulse::ring

@@ -18,7 +18,7 @@ inline uint64_t mix(uint64_t x) {  // splitmix64
 
 struct Counters {
   std::atomic<uint64_t> rounds{0}, bytes{0}, corrupt_bytes{0}, errors{0};
-  std::atomic<uint64_t> double_or_lost{0};  // messages; only a stream can tell
+  std::atomic<uint64_t> double_or_lost{0};  // messages; only a stream counts them
   std::atomic<uint64_t> late_writes{0};   // buffers written into after their receive was done; only a stream
   std::atomic<uint64_t> stall_ns_max{0};  // longest gap between two completed receives within a round
   std::atomic<uint64_t> stall_ns_interval{0};  // the same since the reader has set it to 0

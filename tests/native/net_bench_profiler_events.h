@@ -1,4 +1,4 @@
-// What NCCL's proxy tells a profiler plugin, told by the net benchmark in the same order.
+// The events that NCCL's proxy gives a profiler plugin, given by the net benchmark in the same order.
 #pragma once
 #include <dlfcn.h>
 #include <stdlib.h>

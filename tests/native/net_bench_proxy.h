@@ -209,7 +209,7 @@ class Communicator {
     while (more) {
       double before = now_s();
       if (!receives) more = before - start < seconds;
-      // The one side sends first, the other answers with what it was told: go on, or that was the last.
+      // The one side sends first, the other answers with what it got: go on, or that was the last.
       auto until = [&](Op* op, uint64_t count, uint64_t may_send) {
         while (op->done() < count) {
           bool moved = out_.pass(may_send, !more);

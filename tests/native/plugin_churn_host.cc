@@ -88,15 +88,15 @@ void log_line(int level, unsigned long, const char*, int, const char* format, ..
   va_end(arguments);
 }
 
-// Handles that the peer has told of, by channel and life.
-struct Told {
+// Handles that the peer has published, by channel and life.
+struct Handle {
   uint64_t channel, life;
   char handle[kHandleBytes];
 };
-std::mutex told_lock;
-std::map<std::pair<uint64_t, uint64_t>, Told> told;
+std::mutex handles_lock;
+std::map<std::pair<uint64_t, uint64_t>, Handle> handles;
 
-void tell(const Told& what) {
+void publish(const Handle& what) {
   static std::mutex lock;
   std::lock_guard<std::mutex> held(lock);
   (void)send(control, &what, sizeof(what), MSG_NOSIGNAL);  // it may have gone
@@ -105,12 +105,12 @@ bool peer_gone() { return peer_gone_s.load() != 0; }
 
 constexpr uint64_t kNoMore = UINT64_MAX;  // a channel of its own: it has ended all lives
 void listen_to_peer() {
-  Told heard{};
-  while (recv(control, &heard, sizeof(heard), MSG_WAITALL) == static_cast<ssize_t>(sizeof(heard))) {
-    std::lock_guard<std::mutex> held(told_lock);
-    told[{heard.channel, heard.life}] = heard;
+  Handle received{};
+  while (recv(control, &received, sizeof(received), MSG_WAITALL) == static_cast<ssize_t>(sizeof(received))) {
+    std::lock_guard<std::mutex> held(handles_lock);
+    handles[{received.channel, received.life}] = received;
   }
-  if (heard.channel != kNoMore) peer_gone_s = now_s();
+  if (received.channel != kNoMore) peer_gone_s = now_s();
 }
 
 uint8_t byte_of(uint64_t key, size_t at) { return static_cast<uint8_t>(key * 31 + at * 7 + (at >> 9)); }
@@ -214,7 +214,7 @@ class Life {
   }
 
   bool accept() {
-    Told mine{channel_, number_, {}};
+    Handle mine{channel_, number_, {}};
     int devices = 0;
     if (net->devices(&devices) != kSuccess) fail("devices");
     if (net->listen(context_, static_cast<int>(plan_.device % static_cast<uint64_t>(devices)), mine.handle,
@@ -242,17 +242,17 @@ class Life {
 
   bool connect() {
     const double since = now_s();
-    Told peer;
+    Handle peer;
     for (;; nap(200)) {
-      std::lock_guard<std::mutex> held(told_lock);
-      auto found = told.find({channel_, number_});
-      if (found != told.end()) {
+      std::lock_guard<std::mutex> held(handles_lock);
+      auto found = handles.find({channel_, number_});
+      if (found != handles.end()) {
         peer = found->second;
-        told.erase(found);
+        handles.erase(found);
         break;
       }
       if (peer_gone()) return false;
-      if (now_s() > since + 2 * kPatienceS) fail("the peer has told no handle");
+      if (now_s() > since + 2 * kPatienceS) fail("the peer has published no handle");
     }
     void* context = context_;
     Config config{-1};
@@ -419,7 +419,7 @@ void meet(const char* path) {
 }
 
 // A child without exec, at any moment in what the others do.
-void fork_when_told(sigset_t signals) {
+void fork_on_signal(sigset_t signals) {
   for (int signal = 0; sigwait(&signals, &signal) == 0;) {
     if (fork() != 0) continue;
     usleep(500'000);
@@ -453,7 +453,7 @@ int main(int argc, char** argv) {
   meet(argv[3]);
   std::thread ear(listen_to_peer);
   signal(SIGCHLD, SIG_IGN);
-  std::thread(fork_when_told, forks).detach();
+  std::thread(fork_on_signal, forks).detach();
   std::vector<std::thread> threads;
   threads.reserve(channels);
   for (uint64_t channel = 0; channel < channels; ++channel)
@@ -462,11 +462,11 @@ int main(int argc, char** argv) {
       if (peer_gone()) longest(&gone_ms, peer_gone_s);
     });
   for (std::thread& thread : threads) thread.join();
-  // Who ended now would be gone for a peer that has not heard its last words.
+  // A peer that has not received the last frames would find this process ended.
   tell({kNoMore, 0, {}});
   for (bool over = false; !over; usleep(1000)) {
-    std::lock_guard<std::mutex> held(told_lock);
-    over = peer_gone() || told.count({kNoMore, 0}) > 0;
+    std::lock_guard<std::mutex> held(handles_lock);
+    over = peer_gone() || handles.count({kNoMore, 0}) > 0;
   }
   if (net->finalize(context) != kSuccess) broken("finalize");
   shutdown(control, SHUT_WR);

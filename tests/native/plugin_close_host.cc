@@ -1,4 +1,4 @@
-// Two processes with one connection, told by files in a folder what to do:
+// Two processes with one connection, driven by files in a folder:
 //
 //   plugin_close_host LIBRARY receive FOLDER   writes `handle`, accepts, writes `accepted`, receives one
 //                                              message, closes, writes `closed`, and lives until `end` is

@@ -65,7 +65,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     require(answer.back() == '}' && answer.size() < 256 * 1024, "no object, or too long", answer);
     for (char raw : answer) require(static_cast<uint8_t>(raw) >= 0x20, "a bare control character", answer);
     require(valid_utf8(answer.data(), answer.size()), "not UTF-8", answer);
-    require(read || !well, "told somebody who may not read", answer);
+    require(read || !well, "answered a user who may not read", answer);
   }
   require(change || engine->detail() == detail, "changed by somebody who may not", message);
   engine->set_detail(detail);

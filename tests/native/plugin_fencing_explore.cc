@@ -71,7 +71,7 @@ struct Model {
   Dial dials[2];
   uint8_t faults_left = 0;
   uint8_t delivered[8] = {};  // on_held calls by chunk
-  bool told = true;           // the receiver has told its newest state
+  bool reported = true;       // the receiver has reported its newest state
   std::string violation;
 };
 
@@ -94,7 +94,8 @@ void digest_in_order(const Model& m, const std::array<uint32_t, 2>& order, Words
       if (order[i] == l) return i;
     return 0xff;
   };
-  put(out, m.sender.base() | m.sender.next() << 16 | uint64_t{m.faults_left} << 32 | uint64_t{m.told} << 40);
+  put(out,
+      m.sender.base() | m.sender.next() << 16 | uint64_t{m.faults_left} << 32 | uint64_t{m.reported} << 40);
   for (uint64_t c = 0; c < m.sender.next(); ++c)
     put(out, place(m.sender.lane_of(c)) | uint64_t{m.sender.acknowledged(c)} << 8 |
                  uint64_t{m.delivered[c]} << 16 | uint64_t{m.receiver.held().contains(c)} << 24);
@@ -195,7 +196,7 @@ void say_fenced(Model* m, uint32_t lane, uint32_t epoch) {
   Word word{Word::kFenced, static_cast<uint8_t>(lane), epoch, 0, held_now(*m)};
   for (uint32_t l = 0; l < lanes; ++l)
     if (m->receiver.open(l)) send_back(m, l, word);
-  m->told = false;
+  m->reported = false;
 }
 
 // The receiver closes a incarnation of a lane, for whatever reason.
@@ -362,7 +363,7 @@ void successors(const Model& from, std::vector<Step>* out) {
                   now->forward.erase(now->forward.begin());
                   --now->landed;
                   m->receiver.complete(l);
-                  m->told = false;
+                  m->reported = false;
                 }
                 break;
               case ReceiverFencing::Arrival::kDiscard:
@@ -379,7 +380,7 @@ void successors(const Model& from, std::vector<Step>* out) {
             now->writing = false;
             now->forward.erase(now->forward.begin());
             m->receiver.complete(l);
-            m->told = false;
+            m->reported = false;
           });
         } else {
           step(label("fence arrives", word.lane, l), [&](Model* m) {
@@ -466,7 +467,7 @@ void successors(const Model& from, std::vector<Step>* out) {
           incarnation.sender_open =
               true;  // the socket is there; the sender will use it once it has the reply
           m->incarnations[l].push_back(incarnation);
-          m->told = false;
+          m->reported = false;
         }
       });
       if (from.faults_left > 0)
@@ -502,13 +503,13 @@ void successors(const Model& from, std::vector<Step>* out) {
         !word_under_way(from, Word::kFenced, l) && !everything)
       step(label("fence again", l), [&](Model* m) { say_fence(m, l); });
   }
-  if (!from.told)
+  if (!from.reported)
     for (uint32_t l = 0; l < lanes; ++l)
       // Words are repeated freely; one under way at a time says all there is to say, and keeps the number of
       // states down.
       if (from.receiver.open(l) && !state_under_way(from, l))
         step(label("tell", l), [&](Model* m) {
-          m->told = true;
+          m->reported = true;
           send_back(m, l, {Word::kState, 0, 0, 0, held_now(*m)});
         });
 }

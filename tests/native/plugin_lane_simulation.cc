@@ -112,7 +112,7 @@ class Socket {
     frames_.push_back(frame);
     push();
   }
-  // What the handshake has told.
+  // What the handshake has reported.
   void round_trip(uint64_t ns) {
     rtt_ = least_rtt_ = ns;
     deviation_ = ns / 2;
@@ -254,7 +254,7 @@ class StreamLane final : public LaneTransport {
   }
   uint32_t chunks_taken() const override { return static_cast<uint32_t>(posted_ - chunks_.size()); }
   bool backlog() const override { return !chunks_.empty() || !states_.empty(); }
-  bool words_wait() const override { return true; }
+  bool state_frames_wait() const override { return true; }
   void note_way_back(uint64_t ns) override { budget_.way_back(static_cast<double>(ns) * 1e-9); }
   LaneStatus flush() override {
     if (socket_->ended) return LaneStatus::kFailed;

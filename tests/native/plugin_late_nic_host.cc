@@ -1,4 +1,4 @@
-// A job that makes a connection, of the process to itself, only when it is told to: what of the NICs that
+// A job that makes a connection, of the process to itself, only on request: what of the NICs that
 // have come since it asked for the devices? Usage: plugin_late_nic_host LIBRARY. Prints `devices N`, waits
 // for SIGUSR1, connects, moves a message, prints `connected N` (the devices, asked again) and waits for
 // SIGUSR1.

@@ -44,7 +44,7 @@ int main() {
       std::cin >> was_up >> first >> now;
       if (!std::cin) return 2;
       peer.refused(was_up != 0, first != 0, now);
-      printf("%d\n", peer.gone());
+      printf("%d\n", peer.has_ended());
     } else {
       return 2;
     }

@@ -15,7 +15,7 @@ using namespace fabricpulse;
 
 int main() {
   StallTimer timer;
-  std::map<std::string, uint64_t> fields{{"least_ms", 25},  {"word_ms", 1'000'000}, {"path_ms", 1'000'000},
+  std::map<std::string, uint64_t> fields{{"least_ms", 25},  {"peer_ms", 1'000'000}, {"path_ms", 1'000'000},
                                          {"passed_ms", 10}, {"window", 1},          {"chunk", UINT64_MAX}};
   std::string line;
   for (bool first = true; std::getline(std::cin, line); first = false) {
@@ -45,8 +45,8 @@ int main() {
     sample.rtt_deviation_ns = fields["deviation_ms"] * 1'000'000;
     StallTimer::Surroundings around;
     around.least_ns = fields["least_ms"] * 1'000'000;
-    around.word_ago_ns = fields["word_ms"] * 1'000'000;
-    around.path_heard_ago_ns = fields["path_ms"] * 1'000'000;
+    around.peer_answered_ago_ns = fields["peer_ms"] * 1'000'000;
+    around.path_answered_ago_ns = fields["path_ms"] * 1'000'000;
     around.answer_due = fields["answer_due"] != 0;
     around.path_failed = fields["path_failed"] != 0;
     around.answered_in_ns = fields["answered_in_ms"] * 1'000'000;

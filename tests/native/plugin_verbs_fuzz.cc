@@ -73,7 +73,7 @@ class Peer {
     (void)pair_->pair()->context->ops.post_send(pair_->pair(), &request, &bad);
     ++under_way_;
   }
-  void tell(uint32_t immediate) { write(0, nullptr, 0, &immediate); }
+  void write_immediate(uint32_t immediate) { write(0, nullptr, 0, &immediate); }
   uint64_t chunk_slot(uint32_t index) const {
     return pair_->peer().chunks + uint64_t{index % kChunkWindow} * kChunkSlotBytes;
   }
@@ -107,8 +107,8 @@ class Peer {
   uint32_t under_way_ = 0;
 };
 
-uint32_t immediate_of(Told told, uint32_t value) {
-  return static_cast<uint32_t>(told) << kToldShift | (value & kToldMask);
+uint32_t immediate_of(Immediate kind, uint32_t value) {
+  return static_cast<uint32_t>(kind) << kImmediateShift | (value & kImmediateMask);
 }
 
 // A control slot with a state frame, and receives behind it; counts of those as they like to be.
@@ -137,7 +137,7 @@ void write_control(FuzzInput* input, Peer* peer) {
     memcpy(out + i * receive_bytes(1) + sizeof(head), &key, sizeof(key));
   }
   uint32_t index = input->byte();
-  uint32_t immediate = immediate_of(Told::kControl, index % kControlSlots);
+  uint32_t immediate = immediate_of(Immediate::kControl, index % kControlSlots);
   peer->write(peer->control_slot(index), bytes, kControlSlotBytes, &immediate);
 }
 
@@ -151,7 +151,8 @@ void write_chunk(FuzzInput* input, Peer* peer) {
   slot.header.flags = input->byte();
   slot.header.stamp = static_cast<int64_t>(input->number());
   slot.place = static_cast<Place>(input->byte() % 6);
-  uint32_t immediate = immediate_of(Told::kChunk, static_cast<uint32_t>(slot.header.chunk) % kChunkWindow);
+  uint32_t immediate =
+      immediate_of(Immediate::kChunk, static_cast<uint32_t>(slot.header.chunk) % kChunkWindow);
   peer->write(peer->chunk_slot(static_cast<uint32_t>(slot.header.chunk)), &slot, sizeof(slot), &immediate);
 }
 
@@ -160,7 +161,7 @@ void write_raw(FuzzInput* input, Peer* peer) {
   const uint8_t size = input->byte();
   input->fill(bytes, size);
   const uint32_t index = input->byte();
-  uint32_t immediate = immediate_of(static_cast<Told>(input->byte() % 5), index);
+  uint32_t immediate = immediate_of(static_cast<Immediate>(input->byte() % 5), index);
   peer->write(index % 2 != 0 ? peer->chunk_slot(index / 2) : peer->control_slot(index / 2), bytes, size,
               &immediate);
 }
@@ -203,7 +204,7 @@ bool common(uint8_t step, FuzzInput* input, Peer* peer) {
     default: {
       uint32_t raw;
       input->fill(&raw, sizeof(raw));
-      peer->tell(raw);
+      peer->write_immediate(raw);
     }
   }
   return true;

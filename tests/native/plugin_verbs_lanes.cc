@@ -1,5 +1,5 @@
 // Both ends of a connection over queue pairs of the stand-in (verbs_stand_in.h), under random faults: lanes that
-// either end fails, paths that are cut and mended, packets that arrive late or twice, set-ups that go stale.
+// either end fails, paths that are cut and restored, packets that arrive late or twice, set-ups that go stale.
 //
 // Holds: every message arrives once, in order, with its bytes; no byte is written into a buffer after test() has
 // said that its receive is done; the connection is never lost; no lane's end waits for the driver to destroy its queue
@@ -281,7 +281,7 @@ class Simulation {
 
   // In the middle, and without other faults: an outage until TCP has carried messages, then none until it has been left
   // and queue pairs carry them again.
-  enum class Play : uint8_t { kBefore, kOutage, kMended, kOver };
+  enum class Play : uint8_t { kBefore, kOutage, kRestored, kOver };
   void play() {
     const Lane& spare = sender_->lanes().back();
     uint64_t by_tcp = spare.record != nullptr ? spare.record->sent_chunks : 0, all = 0;
@@ -294,11 +294,11 @@ class Simulation {
       for (uint32_t device = 0; device < 2; ++device) fabric_.cut(device, true);
       chunks_then_ = by_tcp;
     } else if (play_ == Play::kOutage && by_tcp > chunks_then_ + 20) {
-      play_ = Play::kMended;
+      play_ = Play::kRestored;
       outage_until_ns_ = 0;
       for (uint32_t device = 0; device < 2; ++device) fabric_.cut(device, false);
       relieved_then_ = relieved_;
-    } else if (play_ == Play::kMended) {
+    } else if (play_ == Play::kRestored) {
       const bool left =
           relieved_ > relieved_then_ && !sender_->on_last_resort() && !receiver_->on_last_resort();
       if (!left) chunks_then_ = all - by_tcp;
@@ -307,7 +307,7 @@ class Simulation {
         faults_left_ = faults_kept_;
       }
     }
-    if (play_ == Play::kOutage || play_ == Play::kMended) messages_ = std::max(messages_, received_ + 50);
+    if (play_ == Play::kOutage || play_ == Play::kRestored) messages_ = std::max(messages_, received_ + 50);
   }
 
   static void read_telemetry(Connection& connection) {
@@ -348,7 +348,7 @@ class Simulation {
 
   void application(uint64_t now) {
     // Until a lane that has flapped is tried again TCP would carry thousands.
-    const bool slow = play_ == Play::kMended && sender_->on_last_resort() && any(100) != 0;
+    const bool slow = play_ == Play::kRestored && sender_->on_last_resort() && any(100) != 0;
     if (!slow && posted_ < messages_ && posted_ - received_ < kUnderWay && any(3) == 0) {
       Buffer& buffer = in_[posted_ % kUnderWay];
       memset(buffer.bytes.data(), 0xee, buffer.bytes.size());
@@ -476,8 +476,8 @@ class Simulation {
       here = make_tcp_lane(sockets_.first, false);
       receiver_->attach(plan.lane, plan.epoch, make_tcp_lane(sockets_.second, false), now);
     }
-    bool heard = accepted && !reply_lost;
-    sender_->dialled(plan.lane, plan.epoch, heard ? std::move(here) : nullptr,
+    bool answered = accepted && !reply_lost;
+    sender_->dialled(plan.lane, plan.epoch, answered ? std::move(here) : nullptr,
                      hello_lost || reply_lost ? nullptr : &reply, now);
   }
 

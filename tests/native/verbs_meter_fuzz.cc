@@ -1,6 +1,6 @@
 // libFuzzer harness of the meter of a queue pair: any sequence of posts, completions (right, wrong, of either kind),
 // resets. The input is steps of one byte and arguments. Whatever a provider or a program does, the meter stays within
-// its memory, counts what it was told exactly, and never has less than nothing outstanding.
+// its memory, counts its calls exactly, and never has less than nothing outstanding.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -79,13 +79,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
             record->oldest_post_raw_ns <= now);
   }
   const fp_verbs_counters& counters = record->counters;
-  uint64_t told = 0, told_bytes = 0, told_errors = 0;
+  uint64_t counted = 0, counted_bytes = 0, counted_errors = 0;
   for (int i = 0; i < FP_VERBS_OPCODES; ++i) {
-    told += counters.posts[i];
-    told_bytes += counters.bytes[i];
+    counted += counters.posts[i];
+    counted_bytes += counters.bytes[i];
   }
-  for (uint64_t count : counters.errors) told_errors += count;
-  REQUIRE(told == posts && told_bytes == bytes && told_errors == errors &&
+  for (uint64_t count : counters.errors) counted_errors += count;
+  REQUIRE(counted == posts && counted_bytes == bytes && counted_errors == errors &&
           counters.messages_sent == messages);
   REQUIRE(counters.errors[0] == 0 && counters.receives + counters.completions >= good);
   meter.close();

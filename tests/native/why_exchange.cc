@@ -138,7 +138,7 @@ class Exchange {
     bool ends = stop;
     ends |= move(number, false, nobody, below);
     ends |= move(number, ends, up, nobody);
-    if (options_.rank != 0) ends = move(number, false, nobody, up);  // rank 0 has heard of all
+    if (options_.rank != 0) ends = move(number, false, nobody, up);  // rank 0 has received from all
     move(number, ends, below, nobody);
     return ends;
   }

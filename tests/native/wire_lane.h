@@ -1,4 +1,4 @@
-// Lanes over wires that a script cuts, in virtual time: what is written while a wire is dead arrives when it is mended.
+// Lanes over wires that a script cuts, in virtual time: what is written while a wire is dead arrives when it is restored.
 #ifndef FABRICPULSE_TESTS_NATIVE_WIRE_LANE_H_
 #define FABRICPULSE_TESTS_NATIVE_WIRE_LANE_H_
 
@@ -33,7 +33,7 @@ struct Wire {
   }
 };
 
-// One end; 0 is the sender's. As a queue pair it has proven nothing until its first words are acknowledged.
+// One end; 0 is the sender's. As a queue pair it has proven nothing until its first frames are acknowledged.
 class WireLane final : public LaneTransport {
  public:
   WireLane(std::shared_ptr<Wire> wire, int end, bool tcp) : wire_(std::move(wire)), end_(end), tcp_(tcp) {
@@ -63,7 +63,7 @@ class WireLane final : public LaneTransport {
       const Wire::Frame frame = inbox.front();
       inbox.pop_front();
       status = LaneStatus::kProgress;
-      heard_ = true;
+      received_ = true;
       bool fatal = false;
       if (frame.header.type != FrameType::kChunk) {
         if (!sink->state_frame(lane, frame.header, frame.body)) return LaneStatus::kProtocol;
@@ -83,7 +83,7 @@ class WireLane final : public LaneTransport {
     sample.rtt_deviation_ns = 9'000'000;
     return sample;
   }
-  bool proven() const override { return tcp_ || (end_ == 0 ? wire_->arrived[1] > 0 : heard_); }
+  bool proven() const override { return tcp_ || (end_ == 0 ? wire_->arrived[1] > 0 : received_); }
   int wait_fd() const override { return -1; }
   uint64_t queue_pair() const override { return 1; }
   uint32_t entropy() const override { return 1; }
@@ -98,7 +98,7 @@ class WireLane final : public LaneTransport {
   const int end_;
   const bool tcp_;
   uint32_t posted_ = 0;
-  bool closed_ = false, heard_ = false;
+  bool closed_ = false, received_ = false;
 };
 
 }  // namespace fabricpulse

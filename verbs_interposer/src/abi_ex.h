@@ -22,7 +22,7 @@ struct DataBuffer {
   size_t length;
 };
 
-// What lies before an ibv_context that is "extended"; it grows downwards, so size says what is there.
+// What lies before an ibv_context that is "extended"; it grows downwards, so size shows what is there.
 struct ContextExtension {
   CompletionQueueEx* (*create_cq_ex)(Context*, void* attributes);
   void* between1[6];
@@ -71,7 +71,7 @@ struct QueuePairEx {
   void (*start)(QueuePairEx*);
   int (*complete)(QueuePairEx*);
   void (*abort)(QueuePairEx*);
-  // atomic_write came later: whether it is there, `present` does not say.
+  // atomic_write came later: `present` does not show whether it is there.
 };
 
 struct CompletionQueueEx {

@@ -1,4 +1,4 @@
-// What a program posts and polls: passed on to the provider, and told to the meter of its queue pair.
+// What a program posts and polls: passed on to the provider, and reported to the meter of its queue pair.
 #include <cstring>
 #include <mutex>
 
@@ -138,7 +138,7 @@ void Interposer::account(ContextEntry& context, ib::CompletionQueue* queue, uint
     return;
   }
   std::lock_guard<std::mutex> own(entry->lock);
-  if (entry->key != key_of(context, number)) return;  // has gone meanwhile
+  if (entry->key != key_of(context, number)) return;  // was destroyed meanwhile
   const CompletionQueueKind kind = queue != entry->send_cq            ? CompletionQueueKind::kReceives
                                    : entry->send_cq == entry->recv_cq ? CompletionQueueKind::kBoth
                                                                       : CompletionQueueKind::kSends;

@@ -49,7 +49,7 @@ ib::Context* opened(ib::Context* context) {
   return context;
 }
 
-// Calls what ends an object, and forgets the object if that went well.
+// Calls what ends an object, and drops the object if that went well.
 template <typename Object>
 int end(int (*call)(Object*), Object* object) {
   if (call == nullptr) return ENOSYS;

@@ -90,7 +90,7 @@ void Interposer::adopt(ib::Context* context) {
   if (!published_) {
     std::string complaint;
     const Settings settings = Settings::from_environment(&complaint);
-    // To people, as libibverbs does: there is no log to say it in. Once, not again in each child of fork().
+    // To people, as libibverbs does: there is no log. Once, not again in each child of fork().
     if (!complaint.empty() && !complained_) fprintf(stderr, "fabricpulse verbs: %s\n", complaint.c_str());
     complained_ = true;
     file_.publish(settings, suffix_);

@@ -2,7 +2,7 @@
 //
 // A program calls post_send, post_recv and poll_cq through pointers in its context, and the extended calls through
 // pointers in the queue pair or completion queue. They are replaced when the object is made; the hooks find the
-// object in a table without a lock, call what was there before, and then tell the object's meter under its lock.
+// object in a table without a lock, call what was there before, and then call the object's meter under its lock.
 // Nothing that the provider returns is changed, and errno is left as it was.
 #ifndef FABRICPULSE_INTERPOSER_INTERPOSER_H_
 #define FABRICPULSE_INTERPOSER_INTERPOSER_H_
@@ -35,7 +35,7 @@ struct RealLibrary {
 
 struct ContextEntry {
   std::atomic<ib::Context*> context{nullptr};  // nullptr: not in use
-  uint64_t number = 0;  // tells queue pairs of several contexts apart; never used again
+  uint64_t number = 0;  // distinguishes queue pairs of several contexts; never used again
   uint32_t device = UINT32_MAX;
   decltype(ib::ContextOps::poll_cq) poll_cq = nullptr;
   decltype(ib::ContextOps::post_send) post_send = nullptr;
@@ -87,7 +87,7 @@ class Interposer {
   // Whether a device has been opened.
   static bool started() { return started_.load(std::memory_order_relaxed); }
 
-  // library : what to call. suffix : of the name of the file, which tells two copies in one process apart. Before the
+  // library : what to call. suffix : of the name of the file, which distinguishes two copies in one process. Before the
   // first adopt().
   void start(const RealLibrary& library, const char* suffix);
   const RealLibrary& library() const { return library_; }

@@ -126,7 +126,7 @@ Message Meter::completed(const Completion& completion, CompletionQueueKind kind,
     return {record_->receive_index++, completion.bytes};
   }
   ++counters.errors[capped(completion.status, FP_VERBS_STATUSES)];
-  // The opcode of a completion with error says nothing. Where one completion queue takes both kinds, it is a send's
+  // The opcode of a completion with error is undefined. Where one completion queue takes both kinds, it is a send's
   // if a send with this id is outstanding.
   uint64_t number = 0;
   if (kind != CompletionQueueKind::kReceives && find_send(completion.id, &number)) {

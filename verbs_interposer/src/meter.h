@@ -1,8 +1,8 @@
 // What one queue pair does, from the calls that the program makes. Pure: takes calls and the time, does no I/O,
-// reads no clock, allocates nothing after open(). Whoever calls holds the lock of the queue pair.
+// reads no clock, allocates nothing after open(). The caller holds the lock of the queue pair.
 //
 // Completions are matched with posts by the rules of a send queue: work completes in the order of posting; work
-// that is not signaled is done when a later completion says so, or has a completion of its own if it fails.
+// that is not signaled is done when a later one completes, or has a completion of its own if it fails.
 #ifndef FABRICPULSE_INTERPOSER_METER_H_
 #define FABRICPULSE_INTERPOSER_METER_H_
 

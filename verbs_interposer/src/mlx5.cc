@@ -1,4 +1,4 @@
-// Calls of libmlx5 by which a program goes around libibverbs: seen and said, and passed on. A queue pair of
+// Calls of libmlx5 by which a program goes around libibverbs: counted and reported, and passed on. A queue pair of
 // mlx5dv_create_qp is posted to by ibv_wr_*, which is seen as any other. Only with LD_PRELOAD: a program that looks
 // these functions up by itself does not find them here.
 #include <dlfcn.h>

@@ -22,7 +22,7 @@ namespace {
 // A file is kept this long after its writer's end, for who has not read the last counts.
 constexpr time_t kKeptSeconds = 120;
 
-// Files of this user whose writer is gone: nobody holds their lock.
+// Files of this user whose writer has ended: their lock is free.
 void remove_leftovers(const std::string& directory) {
   DIR* dir = opendir(directory.c_str());
   if (dir == nullptr) return;

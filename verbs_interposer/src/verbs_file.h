@@ -32,7 +32,7 @@ class VerbsFile {
   VerbsFile(const VerbsFile&) = delete;
   VerbsFile& operator=(const VerbsFile&) = delete;
 
-  // Puts a file below the records. Where none can be made nobody sees them; no caller minds.
+  // Puts a file below the records. Where none can be made they are not published; the caller is not affected.
   void publish(const Settings& settings, const char* suffix);
   // In a child of fork(): records become the child's own, and empty. Async-signal-safe.
   void leave_to_parent();

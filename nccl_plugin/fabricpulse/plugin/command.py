@@ -1,4 +1,4 @@
-"""`fabricpulse plugin`: find the library, set up a job's environment, look into running jobs, tell them what to do."""
+"""`fabricpulse plugin`: find the library, set up a job's environment, read and control running jobs."""
 
 import json
 import os
@@ -67,7 +67,7 @@ def env(
     """Print the variables that make NCCL load the plugin: eval "$(fabricpulse plugin env)".
 
     Standard output has the variables and nothing else. A job is never moved from RDMA to TCP unasked: on a host with
-    RDMA devices NCCL keeps its own transport and the plugin only observes, which standard error says.
+    RDMA devices NCCL keeps its own transport and the plugin only observes, as standard error shows.
     """
     version = environment.parse_version(nccl_version) if nccl_version else None
     devices = environment.rdma_devices() if transport == environment.Transport.AUTO else []
@@ -121,7 +121,7 @@ def link(folder: Path, default: bool, output: OutputFormat) -> None:
 def status(pid: str | None, output: OutputFormat, watch: bool, interval: float) -> None:
     """Show the lanes of all jobs of this host, or of process PID.
 
-    PID is that of the job in its own container. Where several containers have it, say the name of its control socket
+    PID is that of the job in its own container. Where several containers have it, give the name of its control socket
     without .sock. With --output json the answers of the jobs are printed, one object a line. Exits with 1 if a job
     did not answer.
     """
@@ -204,12 +204,12 @@ def _operands(
     if everywhere:
         rest = (*((operation,) if operation is not None else ()), *arguments)
         if target is None:
-            raise UserError("say what to do: an operation is missing after --all")
+            raise UserError("an operation is missing after --all")
         return None, target, rest
     if target is None or parse_name(target) is None:
-        raise UserError("say which job: a process id, or --all")
+        raise UserError("no job is given: a process id, or --all")
     if operation is None:
-        raise UserError("say what to do: an operation is missing after the process id")
+        raise UserError("an operation is missing after the process id")
     return target, operation, arguments
 
 

@@ -1,7 +1,7 @@
 """The environment variables that make NCCL load the plugin, and a check of those that are set.
 
 What each NCCL release looks for is from its loader (src/plugin/net.cc and src/plugin/profiler.cc of each release): it
-tries the symbols of its own version first and then the older ones that it still knows.
+tries the symbols of its own version first and then the older ones that it still supports.
 """
 
 import ctypes
@@ -167,7 +167,7 @@ def check(wanted: JobEnvironment, environment: Mapping[str, str]) -> list[str]:
     problems = []
     if wanted.net == 0 and environment.get("NCCL_NET", "").lower() == NET_NAME:
         problems.append(
-            f"NCCL_NET={NET_NAME} moves the job to the plugin's lanes; unset it, or say --transport verbs or tcp"
+            f"NCCL_NET={NET_NAME} moves the job to the plugin's lanes; unset it, or give --transport verbs or tcp"
         )
     for setting in wanted.settings:
         if (

@@ -12,7 +12,7 @@ from uuid import uuid4
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.run_dir import plugin_dir
 from fabricpulse.plugin_ipc.control import ControlClient, ControlError
-from fabricpulse.plugin_ipc.process import is_gone, parse_name, refuses
+from fabricpulse.plugin_ipc.process import is_stale, parse_name, refuses
 
 # Operations that change nothing; all others carry an operation id and a generation.
 READS = ("hello", "status", "events")
@@ -27,7 +27,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """`4711-effffffc`: tells it from a process with the same pid in another PID namespace."""
+        """`4711-effffffc`: distinguishes it from a process with the same pid in another PID namespace."""
         return self.socket.stem
 
     def call(self, message: dict[str, Any], timeout_s: float = 2.0) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def find_jobs(folder: Path | None = None) -> list[Job]:
     jobs = []
     for path in (folder or plugin_dir()).glob("*.sock"):
         process = parse_name(path.stem)
-        if process is not None and not is_gone(path) and not refuses(path):
+        if process is not None and not is_stale(path) and not refuses(path):
             jobs.append(Job(process.pid, path))
     return sorted(jobs, key=lambda job: (job.pid, job.name))
 
@@ -78,7 +78,7 @@ def select(which: str | None) -> list[Job]:
             )
         if len(jobs) > 1:
             names = ", ".join(job.name for job in jobs)
-            raise UserError(f"several containers have a process {which}; say which: {names}")
+            raise UserError(f"several containers have a process {which}; give the name of one: {names}")
     elif not jobs:
         raise UserError(
             f"no process with the plugin found in {plugin_dir()}; set FABRICPULSE_RUN_DIR if it is another"

@@ -14,13 +14,13 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class PluginProcess:
-    """pid : in its own PID namespace. namespace : that namespace's inode, None when the name does not say it."""
+    """pid : in its own PID namespace. namespace : that namespace's inode, None when the name has none."""
 
     pid: int
     namespace: int | None
 
     def is_foreign(self) -> bool:
-        """Whether it lives in another PID namespace than this process, so that the process table says nothing of it."""
+        """Whether it lives in another PID namespace than this process, so that it is not in this process table."""
         return self.namespace is not None and self.namespace != own_namespace()
 
 
@@ -40,7 +40,7 @@ def own_namespace() -> int | None:
         return None
 
 
-def is_gone(control_socket: Path) -> bool:
+def is_stale(control_socket: Path) -> bool:
     """Whether the process of a control socket has ended and left it behind.
 
     By the process table; in another PID namespace, by whether anybody listens on the socket.

@@ -49,7 +49,7 @@ class TableFile:
 
     The directory is everybody's (mode 1777), so a file may be anything and change in any way while it is read: it is
     copied, not mapped, its tables are those that were checked when it was opened, and waiting is bounded by the caller.
-    A file costs whoever wrote it, and nobody else.
+    A bad file affects its own process only.
     """
 
     def __init__(self, path: Path, kind: TableFileKind) -> None:
@@ -108,7 +108,7 @@ class TableFile:
         return self._file.size
 
     def place(self, table: int) -> np.void:
-        """Where a table lies, as the header said when the file was opened; unchecked for those not in the kind."""
+        """Where a table lies, from the header when the file was opened; unchecked for those not in the kind."""
         place: np.void = self._places[table]
         return place
 
@@ -149,7 +149,7 @@ class TableFile:
     def _table(self, table: int, deadline: float) -> tuple[Records, NDArray[np.intp]]:
         """The records in use and their slots.
 
-        A seqlock over many records at a time: copies of the used part, of which the first and the last say whether the
+        A seqlock over many records at a time: copies of the used part, of which the first and the last show whether the
         one between is at rest; what is not is taken again record by record.
         """
         info, layout = self._places[table], self._kind.tables[table]
@@ -175,7 +175,7 @@ class TableFile:
         return records[taken], used[taken]
 
     def _records(self, start: int, size: int, count: int, layout: Layout) -> Records:
-        """A copy of `count` records of `size` bytes each, as many bytes of each as the layout knows."""
+        """A copy of `count` records of `size` bytes each, as many bytes of each as the layout has."""
         data = self._file.read(start, size * count)
         return np.ndarray((count,), layout, data, 0, (size,))
 

@@ -218,7 +218,7 @@ class TelemetrySnapshot:
     def process(self) -> tuple[int, int, int, int]:
         """Tells the writer from all others of this machine: in containers, pid and start may be the same.
 
-        All but the owner is what the file says of itself: with it nobody can speak for a process of another user.
+        All but the owner is the file's own content: the owner keeps a user from posing as a process of another one.
         """
         return self.owner, self.pid, self.pid_start_ticks, self.start_host_ns
 

@@ -54,7 +54,7 @@ class ProcessTimeline(msgspec.Struct, frozen=True):
 
 
 class HostTimeline(msgspec.Struct, frozen=True):
-    """`/api/v1/timeline` of one host. cut : it had more than it tells."""
+    """`/api/v1/timeline` of one host. cut : it had more than it returned."""
 
     host: str
     processes: list[ProcessTimeline] = []

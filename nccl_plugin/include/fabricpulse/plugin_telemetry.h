@@ -5,7 +5,7 @@
 // One writer process (the job), any number of readers that only map and read. Nothing here is a command:
 // those go to <run>/plugin/<name>.sock (docs/control-protocol.md).
 //
-// The file is a header, then tables of fixed-size records. The header says where each table starts, how large
+// The file is a header, then tables of fixed-size records. The header has where each table starts, how large
 // a record is and how many there are; a reader uses those numbers, not its own sizeof, so that a record may
 // grow at its end within a version.
 //
@@ -15,7 +15,7 @@
 //   pairs        what closed lanes have left behind, by (local NIC, peer host, peer NIC, transport)
 //   collectives  what the profiler has seen, by (communicator, collective, algorithm, protocol)
 //   events       ring of state changes
-//   job          one record: what the environment says of the job
+//   job          one record: the job's settings from its environment
 //   operations   ring of collectives that have ended
 //
 // Consistency. Every record starts with a seqlock `sequence`: odd while the writer works; a reader copies the
@@ -28,7 +28,7 @@
 // connection is born or dies): read it before and after a pass over lanes and pairs, and take the pass again
 // if it changed.
 //
-// Liveness. The writer removes the file at exit. After a kill -9 it stays: the job is gone when no process
+// Liveness. The writer removes the file at exit. After a kill -9 it stays: the job has ended when no process
 // has `pid`, or when that process's start time (field 22 of /proc/<pid>/stat) is not `pid_start_ticks`. Who
 // finds such a file may remove it, and so does the plugin when the next job starts, but not while
 // `heartbeat_mono_ns` is fresh (less than 5 s old; refreshed at least once a second): the process may live in
@@ -69,7 +69,7 @@ enum fp_lane_state {
   FP_LANE_CONNECTING = 1,  // not up yet; in the table once FP_REASON_UNREACHABLE holds
   FP_LANE_UP = 2,          // carries traffic, or could at once
   FP_LANE_SLOW_START = 3,  // back after a fault, share still growing
-  FP_LANE_FENCING = 4,     // failed; waiting for the peer's word about what it holds
+  FP_LANE_FENCING = 4,     // failed; waiting for the peer's state frame
   FP_LANE_DOWN = 5,        // failed; being probed with back-off
   FP_LANE_DAMPED = 6,      // path works again but has flapped: kept out until quiet
   FP_LANE_DISABLED = 7,    // taken out by command (lane.disable, nic.avoid), here or at the peer
@@ -182,7 +182,7 @@ struct fp_plugin_connection {
   uint32_t net_operations;    // setNetAttr (v11+): bit mask of ncclFunc; UINT32_MAX = unknown
   uint32_t net_algorithms;    // bit mask
   uint32_t net_protocols;     // bit mask
-  // What it carries, as NCCL's profiler last said (detail 2, v10+); UINT32_MAX = unknown.
+  // What it carries, as NCCL's profiler last reported (detail 2, v10+); UINT32_MAX = unknown.
   uint32_t flow_collective;  // index into collectives: function, algorithm, protocol
   uint32_t flow_rank;        // of this end, in that record's communicator: with flow_peer the GPU pair
   uint32_t flow_peer;        // of the other end
@@ -275,7 +275,7 @@ struct fp_plugin_collective {
 enum fp_event_kind {
   FP_EVENT_LANE_UP = 1,      // value: ns since the lane had left service (0: first time)
   FP_EVENT_LANE_DOWN = 2,    // reason: enum fp_lane_reason; value: of a stall or a missed deadline, ns waited
-  FP_EVENT_LANE_FENCED = 3,  // value: ns from fault detection to the peer's word
+  FP_EVENT_LANE_FENCED = 3,  // value: ns from fault detection to the peer's state frame
   FP_EVENT_CHUNKS_MOVED = 4,  // value: chunks sent again on other lanes
   FP_EVENT_LINK_DOWN = 5,     // lane: UINT32_MAX
   FP_EVENT_LINK_UP = 6,
@@ -308,7 +308,7 @@ struct fp_plugin_event {
 };
 
 // A collective, send or receive that has ended, as the profiler saw it. Slot protocol of fp_plugin_event;
-// `commit` alone says which slots are in use, and in which order they were written.
+// `commit` alone shows which slots are in use, and in which order they were written.
 struct fp_plugin_operation {
   uint64_t commit;
   uint64_t communicator;
@@ -325,7 +325,7 @@ struct fp_plugin_operation {
   char protocol[16];
 };
 
-// What the job's environment says: the word of the job's user, whom nobody has checked. Empty or 0: unknown.
+// From the job's environment: as set by the job's user, not verified. Empty or 0: unknown.
 struct fp_plugin_job {
   uint32_t sequence;
   uint32_t state;  // 0 free, 1 in use

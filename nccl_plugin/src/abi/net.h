@@ -1,6 +1,6 @@
 // NCCL's net plugin ABI, versions 6 to 12, as far as this plugin takes part in it.
 //
-// Declared here in our own words: the released packages carry no such header. Every layout is fixed by
+// Declared here independently: the released packages carry no such header. Every layout is fixed by
 // assertions. A version is a table of functions under the symbol ncclNetPlugin_v<N>; what changes between
 // versions is noted there.
 #ifndef FABRICPULSE_ABI_NET_H_

@@ -1,4 +1,4 @@
-// NCCL's profiler ABI, versions 4 to 7, in our own words (see net.h). The symbol is ncclProfiler_v<N>.
+// NCCL's profiler ABI, versions 4 to 7, independently (see net.h). The symbol is ncclProfiler_v<N>.
 #ifndef FABRICPULSE_ABI_PROFILER_H_
 #define FABRICPULSE_ABI_PROFILER_H_
 

@@ -45,7 +45,7 @@ class Parser {
     ++at_;
     return true;
   }
-  bool word(const char* text) {
+  bool literal(const char* text) {
     const char* p = at_;
     while (*text) {
       if (p == end_ || *p != *text) return false;
@@ -62,8 +62,8 @@ class Parser {
       out->kind = JsonValue::Kind::kString;
       return string(&out->text);
     }
-    if (word("null")) return true;
-    if (word("true") || word("false")) {
+    if (literal("null")) return true;
+    if (literal("true") || literal("false")) {
       out->kind = JsonValue::Kind::kBool;
       out->boolean = at_[-1] == 'e' && at_[-2] == 'u';
       return true;

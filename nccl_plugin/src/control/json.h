@@ -28,7 +28,7 @@ inline const JsonValue* member(const JsonObject& object, const char* name, JsonV
 // Whether it is UTF-8 (RFC 3629: no surrogates, nothing longer than needed). What is not may not be echoed.
 bool valid_utf8(const char* text, size_t size);
 
-// False if `text` is not exactly one flat object; `why` says where it went wrong.
+// False if `text` is not exactly one flat object; `why` names the place.
 bool parse_json_object(const char* text, size_t size, JsonObject* out, std::string* why);
 
 // Builds an answer; commas are put where they belong.

@@ -71,7 +71,7 @@ std::string ControlRequests::answer(const char* text, size_t size, bool may_read
   if (!parse_json_object(text, size, &request, &why))
     return error("", {"bad_request", "not a request: " + why});
   const JsonValue* op = member(request, "op", JsonValue::Kind::kString);
-  if (op == nullptr) return error("", {"bad_request", "\"op\" is missing; it says what to do"});
+  if (op == nullptr) return error("", {"bad_request", "\"op\" (the operation) is missing"});
   const JsonValue* op_id = member(request, "op_id", JsonValue::Kind::kString);
   std::string id = op_id ? op_id->text : "";
   if (!may_read) return error(id, {"denied", "only the job's user and root may talk to this socket"});
@@ -281,7 +281,7 @@ std::string ControlRequests::change(const std::string& op, const JsonObject& req
   }
   std::string text = done_text(done, "applied");
   if (applied) {
-    // A lane that is gone will not be asked about again; the table must not grow with the job's age.
+    // A lane that no longer exists will not be asked about again; the table must not grow with the job's age.
     if (generations_.size() >= 4 * kRemembered) {
       for (auto it = generations_.begin(); it != generations_.end();)
         it = it->first.compare(0, 5, "lane ") == 0 ? generations_.erase(it) : std::next(it);

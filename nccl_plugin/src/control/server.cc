@@ -200,7 +200,7 @@ void ControlServer::accept_client(uint64_t now) {
   socklen_t size = sizeof(credentials);
   Client client;
   client.fd = fd;
-  client.heard_ns = now;
+  client.received_ns = now;
   if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &size) == 0) {
     client.may_change = credentials.uid == geteuid() || credentials.uid == 0;
     client.may_read =
@@ -224,7 +224,7 @@ void ControlServer::make_room() {
   bool from_proven = unproven <= kMaxClients / 2;
   auto least = std::min_element(clients_.begin(), clients_.end(), [&](const auto& a, const auto& b) {
     if (a.second.proven != b.second.proven) return a.second.proven == from_proven;
-    return a.second.heard_ns < b.second.heard_ns;
+    return a.second.received_ns < b.second.received_ns;
   });
   drop(least->first);
 }
@@ -240,7 +240,7 @@ void ControlServer::drop_idle(uint64_t now) {
   for (auto it = clients_.begin(); it != clients_.end();) {
     uint64_t limit = it->second.proven ? kIdleNs : kUnprovenNs;
     uint64_t id = it->first;
-    bool late = elapsed(now, it->second.heard_ns) >= limit;
+    bool late = elapsed(now, it->second.received_ns) >= limit;
     ++it;
     if (late) drop(id);
   }
@@ -272,7 +272,7 @@ void ControlServer::serve(uint64_t id, uint64_t now) {
     text = requests_.answer(buffer_.data(), static_cast<size_t>(got), client.may_read, client.may_change);
   }
   bool sense = text.compare(0, 10, "{\"ok\":true") == 0;
-  client.heard_ns = now;
+  client.received_ns = now;
   client.proven |= sense;
   client.invalid_requests = sense ? 0 : client.invalid_requests + 1;
   ssize_t sent = send(client.fd, text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL);

@@ -31,7 +31,7 @@ class ControlServer {
   ControlServer(const ControlServer&) = delete;
   ControlServer& operator=(const ControlServer&) = delete;
 
-  // Without a socket the job runs on; `complaint` says why.
+  // Without a socket the job runs on; `complaint` has the reason.
   void open(std::string* complaint);
   const std::string& path() const { return path_; }
 
@@ -42,7 +42,7 @@ class ControlServer {
     bool known = false;   // has sent a message
     bool proven = false;  // has asked something that makes sense
     uint32_t invalid_requests = 0;
-    uint64_t heard_ns = 0;
+    uint64_t received_ns = 0;
   };
 
   void run();
@@ -58,7 +58,7 @@ class ControlServer {
 
   ControlledPlugin* const engine_;
   ControlRequests requests_;
-  // Sets for epoll: clients that have not said anything yet, and the others.
+  // Sets for epoll: clients without a request so far, and the others.
   int fd_ = -1, new_ = -1, known_ = -1, stop_ = -1;
   std::string path_;
   gid_t group_ = static_cast<gid_t>(-1);

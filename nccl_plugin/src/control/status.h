@@ -17,7 +17,7 @@ struct StatusQuery {
   uint32_t limit = UINT32_MAX;
 };
 
-// What an answer says of the whole job. To read it takes longer than a page does: a client that asks for one page after
+// The status of the whole job. To read it takes longer than a page does: a client that asks for one page after
 // the other gets it once, see kSumsNs.
 struct StatusSums {
   struct Nic {
@@ -34,7 +34,7 @@ constexpr uint64_t kSumsNs = 10'000'000'000;
 // A page of the list ends before an answer would be longer than this; it fits into a socket's default buffer.
 constexpr size_t kStatusPage = 64 * 1024;
 
-// Reads the telemetry's records, so that it waits for nobody who moves data. sums: of the last answer.
+// Reads the telemetry's records, so that it never waits for a thread that moves data. sums: of the last answer.
 std::string render_status(ControlledPlugin* engine, const StatusQuery& query, StatusSums* sums);
 
 }  // namespace fabricpulse

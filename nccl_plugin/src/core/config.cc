@@ -19,7 +19,7 @@ JobNames job_names() {
   for (const char* name : {"SLURM_JOB_NUM_NODES", "SLURM_NNODES"}) {
     const char* v = environment_text(name);
     if (v == nullptr) continue;
-    // Not ours, and nothing hangs on it: what is no number says nothing, without a complaint.
+    // Not ours, and it affects nothing: what is no number is ignored, without a warning.
     char* end = nullptr;
     unsigned long nodes = strtoul(v, &end, 10);
     if (*end == '\0' && v[0] != '-' && nodes < UINT32_MAX) job.nodes = static_cast<uint32_t>(nodes);

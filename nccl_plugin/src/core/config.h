@@ -1,4 +1,4 @@
-// What the environment says. Read once, when the plugin is first initialised.
+// Settings from the environment. Read once, when the plugin is first initialised.
 #ifndef FABRICPULSE_CORE_CONFIG_H_
 #define FABRICPULSE_CORE_CONFIG_H_
 
@@ -9,7 +9,7 @@
 
 namespace fabricpulse {
 
-// What the scheduler has put into the environment of a job; empty: not said.
+// What the scheduler has put into the environment of a job; empty: not set.
 struct JobNames {
   std::string slurm_job;      // SLURM_JOB_ID
   std::string account;        // SLURM_JOB_ACCOUNT
@@ -22,7 +22,7 @@ struct JobNames {
 struct Config : ProcessSettings {
   std::string nics;            // FABRICPULSE_NICS: names or patterns, comma separated; empty: all
   std::string nics_exclude;    // FABRICPULSE_NICS_EXCLUDE
-  std::string lanes = "auto";  // FABRICPULSE_LANES: auto, or a type that transport/choose_transport.h knows
+  std::string lanes = "auto";  // FABRICPULSE_LANES: auto, or a type of transport/choose_transport.h
   // FABRICPULSE_LAST_RESORT: names or patterns of NICs over which a connection has TCP lanes while none of its queue
   // pairs is up; empty: none
   std::string last_resort;

@@ -13,7 +13,7 @@ constexpr uint64_t kPublishNs = 100'000'000;    // telemetry that costs a system
 constexpr uint64_t kDriveIfIdleNs = 8'000'000;  // NCCL has not called for so long: the service thread drives
 constexpr uint64_t kAskNs = 8'000'000;  // while a lane is silent the others on its path are asked this often
 constexpr uint64_t kPeerFoundNs = 10'000'000;
-constexpr uint64_t kRecentNs = 100'000'000;  // what is said of a path holds so long
+constexpr uint64_t kRecentNs = 100'000'000;  // reported path state holds so long
 
 fp_lane_reason reason_of(LaneStatus status) {
   if (status == LaneStatus::kProtocol) return FP_REASON_PROTOCOL;
@@ -103,10 +103,10 @@ void Connection::ping(Lane* lane, uint64_t now) {
   flush_lane(lane, now);
 }
 
-uint64_t Connection::last_word_beside(const Lane& lane) const {
+uint64_t Connection::last_received_beside(const Lane& lane) const {
   uint64_t at = 0;
   for (const Lane& other : lanes_)
-    if (other.up && other.index != lane.index) at = std::max(at, other.last_heard_ns);
+    if (other.up && other.index != lane.index) at = std::max(at, other.last_received_ns);
   return at;
 }
 
@@ -120,12 +120,12 @@ void Connection::progress_made(uint64_t now) { last_progress_ns_ = now; }
 
 bool Connection::state_frame(uint32_t index, const FrameHeader& header, const HeldState& body) {
   Lane* lane = &lanes_[index];
-  lane->last_heard_ns = now_ns_;
+  lane->last_received_ns = now_ns_;
   switch (header.type) {
     case FrameType::kPing: {
       lane->pong_due = true;
       lane->pong_stamp = header.stamp;
-      // The pinging end's wishes about lanes.
+      // Which lanes the pinging end wants out of service.
       bool changed = false;
       for (Lane& l : lanes_) {
         bool disabled = (header.chunk >> l.index) & 1;
@@ -204,25 +204,25 @@ void Connection::tick(uint64_t now, uint64_t since_last) {
     PathSample sample = lane.transport->sample();
     if (!sample.valid) continue;
     if (sample.rtt_ns > 0) lane.rtt_ns = sample.rtt_ns;
-    lane.troubles = sample.retransmits + sample.ecn_marked;
+    lane.congested_segments = sample.retransmits + sample.ecn_marked;
     if (sample.acknowledged != lane.last_acknowledged) lane.acknowledged_at_ns = now;
     lane.last_acknowledged = sample.acknowledged;
     PathTable::Path* path = path_of(lane, now);
     StallTimer::Surroundings around;
     around.least_ns = runtime_->config().stall_ns;
-    around.word_ago_ns = elapsed(now, last_word_beside(lane));
-    around.answer_due = lane.asked_ns != 0 && last_word_beside(lane) > lane.asked_ns;
+    around.peer_answered_ago_ns = elapsed(now, last_received_beside(lane));
+    around.answer_due = lane.asked_ns != 0 && last_received_beside(lane) > lane.asked_ns;
     for (const Lane& other : lanes_)
       if (other.up) around.answered_in_ns = std::max(around.answered_in_ns, other.answered_in_ns);
     if (path != nullptr) {
       // Frames of the peer prove nothing here: they use the other direction, which may be the only one that works.
-      path->heard_ns = std::max(path->heard_ns, lane.acknowledged_at_ns);
-      around.path_heard_ago_ns = elapsed(now, path->heard_ns);
+      path->answered_ns = std::max(path->answered_ns, lane.acknowledged_at_ns);
+      around.path_answered_ago_ns = elapsed(now, path->answered_ns);
       around.path_failed = path->failed_ns != 0 && elapsed(now, path->failed_ns) < kRecentNs;
       // What the peer has found counts once nothing was acknowledged here since.
       const uint64_t since = elapsed(now, path->peer_failed_ns);
       around.path_failed |=
-          path->peer_failed_ns > path->heard_ns && since >= kPeerFoundNs && since < kRecentNs;
+          path->peer_failed_ns > path->answered_ns && since >= kPeerFoundNs && since < kRecentNs;
     }
     lane.doubtful = path != nullptr && path->doubtful(now);
     around.chunk = chunks[lane.index];
@@ -259,7 +259,7 @@ void Connection::tick(uint64_t now, uint64_t since_last) {
   for (Lane& lane : lanes_)
     if (const PathTable::Path* path = path_failed && lane.up ? path_of(lane, now) : nullptr)
       lane.doubtful = path->doubtful(now);
-  // What its siblings say decides whether a silent lane is dead, or the peer slow.
+  // The state of the other lanes of the connection decides whether a silent lane is dead, or the peer slow.
   for (Lane& lane : lanes_) {
     if (!suspects_ || !lane.up || elapsed(now, lane.last_ping_ns) < kAskNs) continue;
     if (!lane.timer.suspect() || lane.asked_ns == 0) ping(&lane, now);
@@ -317,15 +317,15 @@ void Connection::peer_lost(const std::string& why, uint64_t now) {
 }
 
 bool Connection::broken(uint64_t now) {
-  if (!lost_ && !memory_gone_ && bye_received_ && !complete())
+  if (!lost_ && !memory_returned_ && bye_received_ && !complete())
     peer_lost("the peer ended it with requests under way", now);
-  return lost_ || memory_gone_;
+  return lost_ || memory_returned_;
 }
 
 void Connection::memory_returned(const RegisteredMemory* memory, uint64_t now) {
   if (closed_ || memory == nullptr || !uses(memory)) return;
   close(now);
-  memory_gone_ = true;
+  memory_returned_ = true;
   lost_reason_ = describe() + ": memory of a request under way was deregistered";
   runtime_->info(lost_reason_);
 }
@@ -343,10 +343,10 @@ void Connection::close(uint64_t now) {
     bye.length = with_state ? sizeof(last) : 0;
     lane.transport->post_state(bye, with_state ? &last : nullptr);
     lane.transport->flush();
-    // An orderly end only if nothing is left to say: a chunk cut in the middle must not look like the end of
+    // An orderly end only if nothing is left to send: a chunk cut in the middle must not look like the end of
     // a stream.
     lane.transport->close(!lane.transport->backlog());
-    // What the application has not been told to be complete it takes back all the same.
+    // What was not reported complete to the application it takes back all the same.
     if (!complete() && lane.transport->lands_after_close()) lane.transport->quiesce();
     lane.up = false;
   }

@@ -58,12 +58,13 @@ struct Lane {
   uint64_t last_acknowledged = 0, acknowledged_at_ns = 0;
   uint64_t retransmits_base = 0, ecn_base = 0;  // of earlier incarnations
   uint64_t rtt_ns = 0;
-  uint64_t troubles = 0;  // segments sent again and marked ones of this incarnation, as last sampled
+  uint64_t congested_segments =
+      0;  // segments sent again and marked ones of this incarnation, as last sampled
 
   uint64_t last_ping_ns = 0;
   uint64_t asked_ns = 0;        // when the oldest unanswered ping was sent; 0: none is outstanding
   uint64_t answered_in_ns = 0;  // what the last answer to a ping took
-  uint64_t last_heard_ns = 0;
+  uint64_t last_received_ns = 0;
   bool pong_due = false;
   int64_t pong_stamp = 0;
 
@@ -86,11 +87,11 @@ class Connection : public LaneSink {
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
-  // NCCL's threads: false when the service thread has or wants the lock; the caller says "not yet" to NCCL,
-  // which comes again.
+  // NCCL's threads: false when the service thread holds the lock or waits for it; the caller returns done = 0
+  // to NCCL, which comes again.
   bool try_lock() { return service_waits_.load(std::memory_order_relaxed) == 0 && lock_.try_lock(); }
   void unlock() { lock_.unlock(); }
-  // The service thread, and whoever may wait.
+  // The service thread, and any caller that may wait.
   void lock() {
     service_waits_.fetch_add(1, std::memory_order_relaxed);
     lock_.lock();
@@ -123,7 +124,7 @@ class Connection : public LaneSink {
   std::vector<Lane>& lanes() { return lanes_; }
   const std::vector<WireNic>& peer_nics() const { return peer_nics_; }
   uint32_t lanes_up() const;
-  // Lanes in service that nobody wants out of service; spare ones are not among them.
+  // Lanes in service that neither end wants out of service; spare ones are not among them.
   uint32_t lanes_healthy() const;
   // A spare lane is up.
   bool on_last_resort() const;
@@ -147,15 +148,15 @@ class Connection : public LaneSink {
   void fail_nic(uint32_t nic, fp_lane_reason reason, uint64_t now);
   // lane.disable and lane.enable; desired_changed() acts on it.
   void set_disabled(uint32_t lane, bool disabled);
-  // A wish about lanes has changed (command, nic.avoid): act on it.
+  // The desired state of lanes has changed (command, nic.avoid): act on it.
   void desired_changed(uint64_t now);
 
-  // The peer is gone for good. From now on every call of NCCL on this connection is an error.
+  // The peer's process has ended. From now on every call of NCCL on this connection is an error.
   void peer_lost(const std::string& why, uint64_t now);
   bool lost() const { return lost_; }
   bool closed_by_peer() const { return bye_received_; }
   // NCCL takes registered memory back, as it does without waiting for its requests when it aborts. If one of them needs
-  // it the connection ends here, as with close(), and its next call is an error: from here on nobody reads or writes
+  // it the connection ends here, as with close(), and its next call is an error: from here on nothing reads or writes
   // that memory. May block as close() does.
   void memory_returned(const RegisteredMemory* memory, uint64_t now);
   // Whether NCCL's next call is an error. The log then has the reason and the peer's name, once.
@@ -168,12 +169,12 @@ class Connection : public LaneSink {
   bool probing = false;
   uint32_t probes = 0;         // which pair of NICs the next one takes
   uint64_t next_watch_ns = 0;  // when its peer's process is to be watched, if it is not
-  // RecvConnection: how many of our NICs the sender has been told of.
+  // RecvConnection: how many of our NICs were reported to the sender.
   uint32_t announced_nics = 0;
 
   // BYE, and the end of all lanes.
   void close(uint64_t now);
-  // Receiver: what it holds, for a sender that did not hear its BYE. False: this end has nothing to say.
+  // Receiver: what it holds, for a sender that did not receive its BYE. False: this end has nothing to report.
   bool held_at_close(HeldState* state) const { return final_state(state); }
   bool closed() const { return closed_; }
 
@@ -183,7 +184,7 @@ class Connection : public LaneSink {
   virtual uint32_t lane_epoch(uint32_t lane) const = 0;
   virtual uint64_t lane_in_flight(uint32_t) const { return 0; }
   void set_attributes(uint32_t operations, uint32_t algorithms, uint32_t protocols);
-  // What it carries now, as the profiler says.
+  // What it carries now, as the profiler reports.
   void set_flow(uint32_t collective, uint32_t rank, uint32_t peer, uint32_t channel);
   // Whether the profiler should be asked again what this connection carries.
   bool flow_due(uint64_t now);
@@ -203,7 +204,7 @@ class Connection : public LaneSink {
   virtual uint64_t oldest_request_ns() const = 0;
   // The oldest chunk of each lane that is not held (UINT64_MAX: none), and how long it should take; tick().
   virtual void oldest_chunks(uint64_t*, uint64_t*) const {}
-  // Goes with the farewell. False: this end has none.
+  // Goes with the BYE. False: this end has none.
   virtual bool final_state(HeldState*) const { return false; }
 
   // At most kMaxLanes.
@@ -217,12 +218,12 @@ class Connection : public LaneSink {
   void take_peer_findings(uint64_t now);
   // May take chunks from spare lanes: a queue pair on which the peer has answered since it is up.
   static bool relieves(const Lane& lane) { return lane.up && !lane.spare && lane.transport->proven(); }
-  void tell_last_resort(const Lane& lane, uint64_t now);
+  void report_last_resort(const Lane& lane, uint64_t now);
   void progress_made(uint64_t now);
   void flush_lane(Lane* lane, uint64_t now);
   void ping(Lane* lane, uint64_t now);
-  // When the peer's process was last heard on another lane than this one.
-  uint64_t last_word_beside(const Lane& lane) const;
+  // When a frame of the peer's process was last received on another lane than this one.
+  uint64_t last_received_beside(const Lane& lane) const;
   const uint8_t* remote_address(const Lane& lane) const {
     return lane.remote_nic < peer_nics_.size() ? peer_nics_[lane.remote_nic].address : nullptr;
   }
@@ -256,7 +257,7 @@ class Connection : public LaneSink {
 
   bool suspects_ = false;
   bool closed_ = false, lost_ = false, bye_received_ = false;
-  bool memory_gone_ = false;  // of a request that was under way
+  bool memory_returned_ = false;  // of a request that was under way
   std::string lost_reason_;
   uint64_t no_lane_since_ns_ = 0;
   uint64_t last_progress_ns_ = 0;

@@ -128,7 +128,7 @@ class SenderFencing {
     return true;
   }
 
-  // The lane is not to be used any more; its chunks stay where they are until the receiver has spoken.
+  // The lane is not to be used any more; its chunks stay where they are until the receiver has reported.
   // True if it was up.
   bool fail(uint32_t l) {
     if (lanes_[l].phase != Phase::kUp) return false;

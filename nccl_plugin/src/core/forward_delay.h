@@ -12,7 +12,7 @@ namespace fabricpulse {
 
 class ForwardDelay {
  public:
-  // `delay_ns`: offset of the clocks included. `clocks`: which ones; of others nothing that was said before holds.
+  // `delay_ns`: offset of the clocks included. `clocks`: which ones; earlier values of others are invalid.
   void measured(int64_t delay_ns, uint32_t clocks, uint64_t now) {
     if (!known_ || clocks != clocks_) {
       *this = ForwardDelay{};
@@ -28,7 +28,7 @@ class ForwardDelay {
       since_ns_ = now;
     }
     least_ = std::min(least_, delay_ns);
-    // The peer may say anything: unsigned, and bounded.
+    // Untrusted input of the peer: unsigned, and bounded.
     const uint64_t waited =
         std::min(static_cast<uint64_t>(delay_ns) - static_cast<uint64_t>(std::min(least_, least_before_)),
                  kMostWaitNs);

@@ -26,7 +26,7 @@ inline uint32_t reply_crc(const HelloReply& reply) {
   uint32_t crc = crc32c(0, &reply, offsetof(HelloReply, crc));
   return crc32c(crc, reinterpret_cast<const uint8_t*>(&reply) + kAfter, sizeof(reply) - kAfter);
 }
-// Of another version nothing is known but its number, and a reply of one can only say that.
+// Of another version nothing is known but its number, and a reply of one carries only that.
 inline bool hello_intact(const Hello& hello) { return hello.crc == hello_crc(hello); }
 inline bool reply_intact(const HelloReply& reply) {
   if (reply.version != kWireVersion) return reply.status == HelloStatus::kVersion;

@@ -27,7 +27,7 @@ struct PostedReceive {
   const RegisteredMemory* memory = nullptr;
 };
 
-// The same as the sender knows it.
+// The same at the sender.
 struct PeerReceive {
   uint32_t message = 0;          // low 32 bits of its number
   uint32_t capacity = 0;         // bytes
@@ -41,7 +41,7 @@ class LaneSink {
   // First byte of a chunk. Returns where its payload goes, or nullptr to throw it away. `fatal` set: fail the
   // lane.
   virtual uint8_t* chunk_begins(uint32_t lane, const FrameHeader& header, bool* fatal) = 0;
-  // The whole payload lies where chunk_begins said (not called for chunks thrown away).
+  // The whole payload lies where chunk_begins returned (not called for chunks thrown away).
   virtual void chunk_ends(uint32_t lane, const FrameHeader& header) = 0;
   // Another frame. False: fail the lane.
   virtual bool state_frame(uint32_t lane, const FrameHeader& header, const HeldState& body) = 0;
@@ -71,7 +71,7 @@ inline const char* lanes_over(fp_lane_transport kind) {
   return kind == FP_LANE_VERBS ? "queue pairs" : "TCP";
 }
 
-// What the transport itself knows about its path.
+// The transport's own sample of its path.
 struct PathSample {
   bool valid = false;
   uint32_t unacknowledged = 0;  // units under way that the peer's transport has not acknowledged
@@ -82,8 +82,7 @@ struct PathSample {
   bool window_open = true;    // the peer's transport would take more
   uint32_t probes = 0;        // unanswered probes of a closed window
   uint64_t sent = 0;          // segments sent, first and again, cumulative
-  uint64_t answers =
-      0;  // segments of the peer's that only acknowledge, cumulative, those that say nothing new too
+  uint64_t answers = 0;       // segments of the peer's that only acknowledge, cumulative, duplicate ones too
   uint64_t rtt_ns = 0, rtt_deviation_ns = 0;
   uint64_t retransmits = 0;
   uint64_t ecn_marked = 0;
@@ -99,7 +98,7 @@ class LaneTransport {
   // Queues a chunk. `payload`, within `memory`, stays valid until the chunk is acknowledged or the transport
   // is closed. False when the queue is full.
   virtual bool post_chunk(const FrameHeader& header, const void* payload, const RegisteredMemory* memory) = 0;
-  // Queues a state frame behind what is queued. False when there is no room (say it again later).
+  // Queues a state frame behind what is queued. False when there is no room (queue it again later).
   virtual bool post_state(const FrameHeader& header, const HeldState* body) = 0;
   // How many chunks of those that were posted the transport has taken whole: this process does not read their payload
   // again. A device that was given one may, until its peer has acknowledged it, but only from registered memory, and
@@ -109,7 +108,7 @@ class LaneTransport {
   virtual bool backlog() const = 0;
   // Whether state frames queue behind the data of the other direction; and their delay, ns. The window then covers
   // that too.
-  virtual bool words_wait() const { return false; }
+  virtual bool state_frames_wait() const { return false; }
   virtual void note_way_back(uint64_t) {}
   // Pushes the queue into the transport as far as it goes.
   virtual LaneStatus flush() = 0;
@@ -130,7 +129,7 @@ class LaneTransport {
   // may still go out (a farewell); otherwise nothing more goes out either.
   virtual void close(bool orderly) = 0;
   // Closed, but the peer may still write into this host's memory until quiesce(), which may block for some
-  // milliseconds: not on NCCL's progress thread. The peer must not be told before that the lane is closed.
+  // milliseconds: not on NCCL's progress thread. Only then may the peer learn that the lane is closed.
   virtual bool lands_after_close() const { return false; }
   virtual void quiesce() {}
 };

@@ -98,7 +98,7 @@ void Connection::lane_joined(Lane* lane, std::unique_ptr<LaneTransport> transpor
   lane->timer.reset();
   lane->last_acknowledged = 0;
   lane->acknowledged_at_ns = now;  // the handshake went there and back
-  lane->last_ping_ns = lane->last_heard_ns = now;
+  lane->last_ping_ns = lane->last_received_ns = now;
   lane->asked_ns = lane->answered_in_ns = 0;
   lane->pong_due = false;
   lane->last_data_ns = 0;
@@ -115,21 +115,21 @@ void Connection::lane_joined(Lane* lane, std::unique_ptr<LaneTransport> transpor
   lane->down_since_ns = 0;
   no_lane_since_ns_ = 0;
   liveness.lane_up();
-  if (lane->spare) tell_last_resort(*lane, now);
+  if (lane->spare) report_last_resort(*lane, now);
 }
 
 // In the log: each connection for who reads all, the first over a path in a while as a warning.
-void Connection::tell_last_resort(const Lane& lane, uint64_t now) {
+void Connection::report_last_resort(const Lane& lane, uint64_t now) {
   const std::string text = describe() + ": none of its lanes over " + lanes_over(runtime_->lane_kind(false)) +
                            " is up; " + lanes_over(lane.transport->kind()) + " from " +
                            runtime_->nic_name(lane.nic) + " to " + lane.peer_device +
                            " carries it until one is (FABRICPULSE_LAST_RESORT)";
   const uint8_t* address = remote_address(lane);
   PathTable::Path* path = address != nullptr ? runtime_->path(lane.nic, address, now) : nullptr;
-  const bool said =
+  const bool logged =
       path != nullptr && path->last_resort_ns != 0 && elapsed(now, path->last_resort_ns) < kSaidNs;
-  if (path != nullptr && !said) path->last_resort_ns = now;
-  if (said) {
+  if (path != nullptr && !logged) path->last_resort_ns = now;
+  if (logged) {
     runtime_->info(text);
   } else {
     runtime_->warn(text);
@@ -226,7 +226,7 @@ void Connection::desired_changed(uint64_t now) {
     } else if (lanes_healthy() > 0 && !lane.spare) {
       fail_lane(lane.index, FP_REASON_COMMAND, now);
     } else {
-      lane.last_resort = true;  // the wish waits until another lane works
+      lane.last_resort = true;  // it leaves service once another lane works
     }
   }
   runtime_->wake();

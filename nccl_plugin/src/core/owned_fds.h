@@ -1,6 +1,6 @@
 // Descriptors that a child made by fork() must not keep. A PyTorch DataLoader forks without exec: with the
 // sockets of its parent it would keep a dead rank's lanes and listeners open for as long as it lives, and
-// nobody would see that the rank is gone.
+// no peer would see that the rank has ended.
 #ifndef FABRICPULSE_CORE_OWNED_FDS_H_
 #define FABRICPULSE_CORE_OWNED_FDS_H_
 

@@ -12,8 +12,8 @@
 //  damping  After a new path that did not help, the pause to the lane's next move doubles, up to about an
 //           hour: a slow NIC stays slow on every path. Helped means, for a bad lane, that it keeps up with
 //           its siblings now, and for a search that all lanes together carry more; that a lane does better
-//           than in the bad moment for which it was moved says nothing. Help does not end the damping, only a
-//           long time without a wish to move.
+//           than in the bad moment for which it was moved proves nothing. Help does not end the damping, only a
+//           long time without a reason to move.
 #ifndef FABRICPULSE_CORE_PATH_SELECTOR_H_
 #define FABRICPULSE_CORE_PATH_SELECTOR_H_
 
@@ -40,11 +40,11 @@ class PathSelector {
 
   struct Sample {
     bool up = false;
-    bool movable = false;    // may get a new path: wanted, automatic, and not on its way already
-    bool busy = false;       // bytes are in flight
-    uint64_t delivered = 0;  // bytes, cumulative
-    uint64_t speed = 0;      // of its NIC, bytes per second
-    uint64_t troubles = 0;   // segments sent again or marked by ECN, cumulative
+    bool movable = false;             // may get a new path: wanted, automatic, and not on its way already
+    bool busy = false;                // bytes are in flight
+    uint64_t delivered = 0;           // bytes, cumulative
+    uint64_t speed = 0;               // of its NIC, bytes per second
+    uint64_t congested_segments = 0;  // segments sent again or marked by ECN, cumulative
     uint64_t rtt_ns = 0;
   };
 
@@ -54,10 +54,10 @@ class PathSelector {
     if (!sample.up || !lane.latest.up) {  // a new incarnation begins with a clean window
       lane.window_ns = lane.busy_ns = 0;
       lane.bad = 0;
-      lane.rate_at_ns = lane.troubled_at_ns = 0;
+      lane.rate_at_ns = lane.congested_at_ns = 0;
       lane.windows = 0;
       lane.delivered_then = sample.delivered;
-      lane.troubles_then = sample.troubles;
+      lane.congested_then = sample.congested_segments;
       lane.rtt_floor_ns = 0;
       lane.queue = false;
     } else {
@@ -117,9 +117,9 @@ class PathSelector {
     Sample latest;
     uint64_t window_ns = 0, busy_ns = 0;
     uint64_t delivered_then = 0;  // bytes, cumulative, when the window began
-    uint64_t troubles_then = 0;   // the same of troubles
+    uint64_t congested_then = 0;  // the same of congested segments
     uint64_t rtt_floor_ns = 0;
-    uint64_t troubled_at_ns = 0;  // the last window with signs of trouble
+    uint64_t congested_at_ns = 0;  // the last window with signs of congestion
     // What it delivered in the last windows in which it worked, bytes a second.
     double rates[kMeanWindows] = {};
     uint64_t rate_at_ns = 0;
@@ -131,18 +131,19 @@ class PathSelector {
     uint32_t windows = 0;     // in `rates` so far, on this path
     uint32_t bad = 0;         // windows on end
     bool queue = false;       // its round trip has grown in this window
-    bool troubled = false;    // the last window: a queue, loss or marks on its path
+    bool congested = false;   // the last window: a queue, loss or marks on its path
     bool worked = false;      // it was busy for most of the last window
     bool search = false;      // why it was moved
     bool evaluating = false;  // whether that has helped
   };
 
   void end_window(View* lane, uint64_t now) {
-    uint64_t troubles = lane->latest.troubles - std::min(lane->latest.troubles, lane->troubles_then);
+    uint64_t congested_segments =
+        lane->latest.congested_segments - std::min(lane->latest.congested_segments, lane->congested_then);
     auto carried = static_cast<double>(lane->latest.delivered - lane->delivered_then);
     lane->worked = lane->latest.up && lane->window_ns > 0 && lane->busy_ns * 10 >= lane->window_ns * 7;
-    lane->troubled = troubles > 0 || lane->queue;
-    if (lane->troubled) lane->troubled_at_ns = now;
+    lane->congested = congested_segments > 0 || lane->queue;
+    if (lane->congested) lane->congested_at_ns = now;
     bool settles = lane->evaluating && now - lane->moved_ns < kSettleNs;
     if (lane->worked && !settles) {
       if (now - lane->rate_at_ns > kRecentNs) lane->windows = 0;
@@ -150,7 +151,7 @@ class PathSelector {
       lane->rate_at_ns = now;
     }
     lane->delivered_then = lane->latest.delivered;
-    lane->troubles_then = lane->latest.troubles;
+    lane->congested_then = lane->latest.congested_segments;
     lane->window_ns = lane->busy_ns = 0;
     lane->queue = false;
   }
@@ -215,9 +216,9 @@ class PathSelector {
     for (uint32_t i = 0; i < count; ++i) {
       View& lane = lanes_[i];
       double best = best_sibling(i, count, now), own = share(lane);
-      bool troubled = lane.troubled_at_ns != 0 && now - lane.troubled_at_ns < kBadWindows * kWindowNs;
+      bool congested = lane.congested_at_ns != 0 && now - lane.congested_at_ns < kBadWindows * kWindowNs;
       bool full = lane.windows >= kMeanWindows;
-      if (!lane.worked || !troubled || best <= 0 || own >= kGoodShare * best) {
+      if (!lane.worked || !congested || best <= 0 || own >= kGoodShare * best) {
         lane.bad = 0;
       } else if (full && own < kBadShare * best) {
         ++lane.bad;
@@ -235,8 +236,8 @@ class PathSelector {
       const View& lane = lanes_[i];
       if (!lane.latest.up) continue;
       ++up;
-      // One that is idle although all windows are full has just come up; it is not known to be in trouble.
-      all &= lane.worked && lane.troubled && !lane.evaluating;
+      // One that is idle although all windows are full has just come up; it is not known to be congested.
+      all &= lane.worked && lane.congested && !lane.evaluating;
       if (found == kNobody || mean(lane) < mean(lanes_[found])) found = i;
     }
     searched_ = all && up > 1 ? searched_ + 1 : 0;

@@ -15,22 +15,22 @@ class PathTable {
   struct Path {
     uint32_t nic = 0;
     uint8_t address[16] = {};
-    uint64_t heard_ns = 0;        // acknowledged something, on any lane over it
+    uint64_t answered_ns = 0;     // acknowledged something, on any lane over it
     uint64_t suspected_ns = 0;    // a lane over it was silent: the others are to ask the peer
     uint64_t failed_ns = 0;       // a lane over it was given up for silence
     uint64_t peer_failed_ns = 0;  // the peer has given up one for silence
     uint64_t used_ns = 0;
     uint64_t tried_ns = 0;  // a lane over it was up and proved nothing: when one was last tried; 0: it works
-    uint64_t due_ns = UINT64_MAX;   // of the lanes that wait for a try since then, the one due first
-    uint64_t last_resort_ns = 0;    // when the log had it last that a spare lane carries a connection over it
-    bool unreachable_said = false;  // in the log
+    uint64_t due_ns = UINT64_MAX;  // of the lanes that wait for a try since then, the one due first
+    uint64_t last_resort_ns = 0;   // when the log had it last that a spare lane carries a connection over it
+    bool unreachable_logged = false;  // in the log
 
     // Lanes over a dead path fail one by one, each when it has had something under way for long enough. What one of
-    // them loses would wait for the next one if it were sent there. Until the path is heard, or an idle lane over it has
+    // them loses would wait for the next one if it were sent there. Until something is acknowledged on the path, or an idle lane over it has
     // been found silent, too.
     bool doubtful(uint64_t now) const {
       const uint64_t failed = failed_ns > peer_failed_ns ? failed_ns : peer_failed_ns;
-      return failed > heard_ns && now - failed < kDoubtNs;
+      return failed > answered_ns && now - failed < kDoubtNs;
     }
   };
 

@@ -10,8 +10,8 @@
 // All connections to a process share that its kernel has ended a lane in order: a lane with unread data the kernel
 // resets, as a plugin does that gives it up. An idle connection to it is ended in order in any case
 // (transport/tcp/process_watches.h).
-// Any other answer of the peer's process forgets them, and so does a connection that is taken, whether or not the
-// process says anything on it in time: it may be slow, or stopped.
+// Any other answer of the peer's process clears them, and so does a connection that is taken, whether or not the
+// process sends anything on it in time: it may be slow, or stopped.
 //
 // Nor does one answer prove that the peer runs another version of the plugin: a damaged hello gets the same one, and
 // has no checksum that both versions know. Several in a row do, but not after a lane has been up.
@@ -28,7 +28,7 @@
 
 namespace fabricpulse {
 
-// Whether the kernel of a peer's process has ended a lane in order, and that process has not been heard since.
+// Whether the kernel of a peer's process has ended a lane in order, and no frame of that process has come since.
 using PeerEnded = std::shared_ptr<std::atomic<bool>>;
 
 // By process; each as long as somebody holds it. One thread.
@@ -70,7 +70,7 @@ class PeerLiveness {
     refusals_ = 0;
     *ended_ = false;
   }
-  // A hello was answered by a process that runs another version, or so it says.
+  // A hello was answered by a process that runs another version, by its own claim.
   void other_version() {
     refusals_ = 0;
     if (!ever_up_) ++other_versions_;
@@ -98,8 +98,8 @@ class PeerLiveness {
     ++refusals_;
     last_ns_ = now;
   }
-  // Whether the process is gone, as far as can be known. Ask while no lane is up.
-  bool gone() const {
+  // Whether the process has ended, as far as can be known. Ask while no lane is up.
+  bool has_ended() const {
     return refusals_ >= kRefusals && last_ns_ - first_ns_ >= (*ended_ ? kRefusedNs : kRefusedLongNs);
   }
   bool runs_other_version() const { return other_versions_ >= kOtherVersions; }

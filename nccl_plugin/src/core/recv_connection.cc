@@ -99,7 +99,7 @@ uint64_t RecvConnection::message_number(uint32_t low) const {
 
 uint8_t* RecvConnection::chunk_begins(uint32_t index, const FrameHeader& header, bool* fatal) {
   Lane& lane = lanes_[index];
-  lane.last_data_ns = lane.last_heard_ns = now_ns_;
+  lane.last_data_ns = lane.last_received_ns = now_ns_;
   switch (fencing_.begin(index, header.chunk)) {
     case ReceiverFencing::Arrival::kTake:
       break;
@@ -213,8 +213,8 @@ void RecvConnection::state(HeldState* out) const {
   out->disabled = disabled_mask();
 }
 
-// The lane by which the last chunk came, unless what is said there may be lost.
-Lane* RecvConnection::speaks_on() {
+// The lane by which the last chunk came, unless what is sent there may be lost.
+Lane* RecvConnection::report_lane() {
   auto trust = [](const Lane& lane) {
     return !lane.transport->proven() ? 1 : lane.doubtful || lane.timer.suspect() ? 2 : 3;
   };
@@ -225,7 +225,7 @@ Lane* RecvConnection::speaks_on() {
 }
 
 void RecvConnection::report(uint64_t now) {
-  Lane* lane = speaks_on();
+  Lane* lane = report_lane();
   if (lane == nullptr) return;
   FrameHeader header;
   header.type = FrameType::kState;
@@ -236,13 +236,13 @@ void RecvConnection::report(uint64_t now) {
   HeldState body;
   state(&body);
   if (!lane->transport->post_state(header, &body)) return;
-  told_lane_ = lane->index;
+  reported_lane_ = lane->index;
   delay_of_ = kDelayNone;
   unreported_chunks_ = 0;
   reported_posted_ = posted_;
   reported_disabled_ = body.disabled;
   flush_lane(lane, now);
-  if (!lane->up) ++unreported_chunks_;  // it went down with the lane: say it again on another
+  if (!lane->up) ++unreported_chunks_;  // it went down with the lane: report again on another
 }
 
 void RecvConnection::after_poll(uint64_t now, bool progress) {
@@ -277,22 +277,22 @@ void RecvConnection::send_fenced(uint32_t index, uint32_t epoch, fp_lane_reason 
 // Said again for a while: the lanes that carried it first may have been about to fail, and a sender that does
 // not know of the fault does not ask.
 void RecvConnection::repeat_fenced(uint64_t now) {
-  if (lost_ || closed_ || elapsed(now, fenced_said_ns_) < kFencedAgainNs) return;
+  if (lost_ || closed_ || elapsed(now, fenced_sent_ns_) < kFencedAgainNs) return;
   for (Lane& lane : lanes_) {
     if (lane.up || lane.draining || lane.down_since_ns == 0 ||
         elapsed(now, lane.down_since_ns) > kFencedForNs)
       continue;
     send_fenced(lane.index, fencing_.epoch(lane.index), lane.reason, now);
-    fenced_said_ns_ = now;
+    fenced_sent_ns_ = now;
   }
 }
 
 void RecvConnection::on_lane_failed(Lane* lane, fp_lane_reason reason, uint64_t now) {
   landing_[lane->index] = nullptr;
   fencing_.close(lane->index, fencing_.epoch(lane->index));
-  ++unreported_chunks_;  // what was told on that lane may be lost
+  ++unreported_chunks_;  // what was reported on that lane may be lost
   if (lane->draining) fencing_.drains(lane->index);
-  if (lane->draining) return;  // on_tick() says it once nothing lands any more
+  if (lane->draining) return;  // on_tick() reports it once nothing lands any more
   if (!lost_ && !closed_) send_fenced(lane->index, fencing_.epoch(lane->index), reason, now);
 }
 
@@ -330,9 +330,10 @@ void RecvConnection::on_tick(uint64_t now) {
       set_state(&lane, FP_LANE_DOWN, lane.reason, now);
   }
   repeat_fenced(now);
-  // The sender may wait for what was said last, about a receive that is posted perhaps: not until the lane is given up.
-  const Lane* better = lanes_[told_lane_].up ? speaks_on() : nullptr;
-  if (lanes_[told_lane_].timer.suspect() && better != nullptr && better->index != told_lane_) report(now);
+  // The sender may wait for the last report, about a receive that is posted perhaps: not until the lane is given up.
+  const Lane* better = lanes_[reported_lane_].up ? report_lane() : nullptr;
+  if (lanes_[reported_lane_].timer.suspect() && better != nullptr && better->index != reported_lane_)
+    report(now);
   if (unreported_chunks_ > 0 || reported_posted_ != posted_ || reported_disabled_ != disabled_mask())
     report(now);
   for (Lane& lane : lanes_) flush_lane(&lane, now);

@@ -89,7 +89,7 @@ class RecvConnection final : public Connection, public std::enable_shared_from_t
   void finish(ReceiveMessage* message);
   void truncate(ReceiveMessage* message);
   void state(HeldState* out) const;
-  Lane* speaks_on();
+  Lane* report_lane();
   void report(uint64_t now);
   // How long a chunk took, for the telemetry and for the sender.
   void note_delay(const FrameHeader& header, Lane* lane);
@@ -106,14 +106,14 @@ class RecvConnection final : public Connection, public std::enable_shared_from_t
   bool lands_early_[kMaxLanes] = {};               // the chunk arriving on a lane goes to its slot
   const ReceiveMessage* landing_[kMaxLanes] = {};  // or into this one's memory; nullptr: neither
   uint32_t last_lane_ = 0;                         // on which data came last
-  uint32_t told_lane_ = 0;                         // on which the last state frame went
-  uint32_t unreported_chunks_ = 0;                 // arrived since the sender was told
-  uint64_t reported_posted_ = 0;                   // value of posted_ when it was told
+  uint32_t reported_lane_ = 0;                     // on which the last state frame went
+  uint32_t unreported_chunks_ = 0;                 // arrived since the last report
+  uint64_t reported_posted_ = 0;                   // value of posted_ in it
   bool large_ = false;  // messages too large to be sent early: the sender waits for our state frame
   uint64_t reported_disabled_ = 0;
-  uint64_t fenced_said_ns_ = 0;
+  uint64_t fenced_sent_ns_ = 0;
   bool truncated_ =
-      false;  // a message was larger than its receive: the connection is over, and the sender told so
+      false;  // a message was larger than its receive: the connection is over, which the sender learns
 };
 
 }  // namespace fabricpulse

@@ -99,7 +99,7 @@ Lane* SendConnection::choose(uint32_t bytes, uint64_t now) {
     if (draining(lane, now) || !lane.transport->proven() || (sure && lane.doubtful)) continue;
     const uint32_t alone = stretch(lane);
     uint64_t size = std::min<uint64_t>(bytes, flow.chunk_bytes(alone));
-    // Nothing to balance with, and nobody that could take over what is under way.
+    // Nothing to balance with, and no lane that could take over what is under way.
     const uint64_t window = alone > 1 ? LaneFlow::kMaxWindow : flow.window;
     if (flow.in_flight > 0 && flow.in_flight + size > window) continue;
     if (fixed) {
@@ -206,7 +206,7 @@ void SendConnection::pump(uint64_t now) {
   for (Lane& lane : lanes_) flush_lane(&lane, now);
 }
 
-// Its lane is gone; the oldest first.
+// Its lane has failed; the oldest first.
 void SendConnection::await_lane(uint64_t number) {
   chunks_[number % kChunkWindow].moved = true;
   uint32_t at = moved_count_++;
@@ -229,7 +229,7 @@ void SendConnection::held(uint64_t number, uint8_t lane_index, uint64_t now) {
       // The window covers the reverse delay of acknowledgements, which queue behind the data of the other
       // direction: without that one direction starves the other, whose windows shrink with its rate.
       flow.note_took(took);
-      const uint64_t back_ns = lane.transport->words_wait() ? flow.forward.way_back(flow.took_ns) : 0;
+      const uint64_t back_ns = lane.transport->state_frames_wait() ? flow.forward.way_back(flow.took_ns) : 0;
       lane.transport->note_way_back(back_ns);
       if (flow.widen(chunk.length, back_ns, measured)) set_state(&lane, FP_LANE_UP, FP_REASON_NONE, now);
     }
@@ -319,7 +319,8 @@ bool SendConnection::forgotten(uint64_t since_last) {
   if (handed_over()) return false;
   unasked_ns_ += std::min(since_last, kMostUnaskedNs);
   if (unasked_ns_ < runtime_->config().peer_timeout_ns) return false;
-  runtime_->info(describe() + ": nobody has asked for it in a long time; it is given up before it was used");
+  runtime_->info(describe() +
+                 ": NCCL has not asked for it in a long time; it is given up before it was used");
   return true;
 }
 

@@ -1,9 +1,9 @@
 // The sending end of a connection.
 //
 // isend() only notes the message; pump() cuts it into chunks and gives each chunk to the lane that will
-// deliver it first. A message may go once its receive is posted (the receiver says so in HeldState.posted); a
+// deliver it first. A message may go once its receive is posted (HeldState.posted); a
 // small one may go earlier, into memory that the receiver keeps for that. So nothing on a lane ever waits for
-// the application, and a lane that does not move is a lane in trouble.
+// the application, and a lane that does not move has failed.
 #ifndef FABRICPULSE_CORE_SEND_CONNECTION_H_
 #define FABRICPULSE_CORE_SEND_CONNECTION_H_
 
@@ -55,7 +55,7 @@ class SendConnection final : public Connection {
                  const std::vector<NicPair>& lanes);
 
   // ---- NCCL, with the lock held ----
-  // nullptr: no free request now. The buffer belongs to us until test() says done.
+  // nullptr: no free request now. The buffer belongs to us until test() returns done.
   SendMessage* send(const void* data, uint32_t size, uint32_t tag, const RegisteredMemory* memory,
                     uint64_t now);
   // True when the peer holds all of it; the request is free then.
@@ -89,7 +89,7 @@ class SendConnection final : public Connection {
                const HelloReply* reply, uint64_t now);
   // The receiver has closed the connection in good order, holding this; its BYE was lost.
   void peer_closed(const HeldState& state, uint64_t now);
-  // One end has no descriptor for this lane now: that says nothing of its path.
+  // One end has no descriptor for this lane now: that is no fault of its path.
   void dial_put_off(uint32_t lane) { flow_[lane].first_dial_ns = 0; }
   // Something has changed that makes a new attempt worthwhile (link up).
   void dial_soon(uint32_t nic, uint64_t now);

@@ -1,4 +1,4 @@
-// What the receiver says to its sender, and what a lane that has failed means to it: chunks that are held, receives
+// What the receiver reports to its sender, and what a lane that has failed means to it: chunks that are held, receives
 // that are posted, lanes that are closed there, and the fences that ask for it.
 #include <algorithm>
 
@@ -61,7 +61,7 @@ bool SendConnection::on_state_frame(uint32_t index, const FrameHeader& header, c
       bool command = header.type == FrameType::kFenced && header.message_bytes == FP_REASON_COMMAND;
       if (header.type == FrameType::kFenced && header.message_bytes == FP_REASON_STALL &&
           header.offset < lanes_.size() &&
-          lane_epoch(header.offset) <= header.message)  // it may be said late
+          lane_epoch(header.offset) <= header.message)  // the frame may be late
         lanes_[header.offset].peer_found_silent = lanes_[header.offset].up;
       note_closed(body, command ? FP_REASON_COMMAND : FP_REASON_PEER, now);
       fail_early(now);
@@ -110,7 +110,7 @@ void SendConnection::on_lane_failed(Lane* lane, fp_lane_reason reason, uint64_t 
   flow.in_vain = !lane->proven;
   if (reason == FP_REASON_REPATH) flow.next_dial_ns = now;
   if (reason != FP_REASON_REPATH) flow.repath = false;
-  // Out of lanes: nobody can carry the fence, so every lane is dialled at once; the hello fences too.
+  // Out of lanes: no lane can carry the fence, so every lane is dialled at once; the hello fences too.
   if (lanes_up() == 0)
     for (Flow& other : flow_) other.next_dial_ns = std::min(other.next_dial_ns, now + 1'000'000);
   if (!lost_ && !closed_) send_fences(now, false);

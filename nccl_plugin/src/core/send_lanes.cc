@@ -14,7 +14,7 @@ constexpr uint64_t kMaxBackoffNs = 150'000'000;
 constexpr uint64_t kUnreachableBackoffNs =
     1'000'000'000;                    // each dial costs both hosts; other lanes carry the job
 constexpr uint32_t kPatientDial = 4;  // each such one waits long, one of a connection at a time
-// A path whose lanes come up and pass nothing, while others carry the job; the lane whose turn it is may be gone.
+// A path whose lanes come up and pass nothing, while others carry the job; the lane whose turn it is may no longer exist.
 constexpr uint64_t kTryEveryNs = 500'000'000, kTurnNs = 100'000'000;
 constexpr uint64_t kFirstLaneNs =
     1'000'000'000;  // a connection without lanes tries its first one for so long alone
@@ -22,8 +22,8 @@ constexpr uint64_t kLastResortNs =
     20'000'000;                             // without any lane for so long: lanes out of service are used too
 constexpr uint64_t kSpareNs = 100'000'000;  // no answer on any queue pair for so long: by TCP
 constexpr uint64_t kUnreachableNs =
-    5'000'000'000;                          // a lane that was never up after so long is not to be reached
-constexpr uint64_t kSpokenNs = 50'000'000;  // a peer that takes what is sent says so this often
+    5'000'000'000;                            // a lane that was never up after so long is not to be reached
+constexpr uint64_t kAnsweredNs = 50'000'000;  // a peer that takes what is sent acknowledges this often
 constexpr uint64_t kDrainNs =
     300'000'000;  // a lane that gets another path takes nothing new for so long at most
 
@@ -125,7 +125,7 @@ bool SendConnection::want_dial(uint64_t now, DialPlan* plan) {
     if (lane.up) {
       if (!flow.repath || draining(lane, now)) continue;
       flow.dialling = lane.replacing = true;
-      flow.repath = false;  // a wish that comes from now on is for the incarnation after the next
+      flow.repath = false;  // a request that comes from now on is for the incarnation after the next
       flow.moved_by_command = flow.by_command;
       *plan = {lane.index, fencing_.take_epoch(lane.index), flow.source_port, kHelloRepath, 1, true};
       flow.source_port = 0;
@@ -222,7 +222,7 @@ void SendConnection::dialled(uint32_t index, uint32_t epoch, std::unique_ptr<Lan
     }
     event(FP_EVENT_REPATH, &lane, flow.moved_by_command ? FP_REASON_COMMAND : FP_REASON_REPATH,
           lane.transport->entropy(), now);
-    for (const Lane& other : lanes_)  // the old path's rate says nothing about this one
+    for (const Lane& other : lanes_)  // the old path's rate is none of this one
       if (other.up) flow.rate = std::max(flow.rate, flow_[other.index].rate);
     flow.rate_at_ns = now;
     paths_.moved(index, now);
@@ -241,8 +241,8 @@ void SendConnection::dial_soon(uint32_t nic, uint64_t now) {
   }
 }
 
-// A path that no packet takes as planned looks like a lane that is about to come up: said once, or a job would have
-// half of its lanes for good and nobody would know.
+// A path that no packet takes as planned looks like a lane that is about to come up: logged once, or a job would have
+// half of its lanes for good without a sign.
 void SendConnection::note_unreachable(Lane* lane, uint32_t epoch, uint64_t now) {
   const uint64_t since = flow_[lane->index].first_dial_ns;
   if (lane->ever_up || lane->reason == FP_REASON_UNREACHABLE || lanes_up() == 0 || !wanted(*lane)) return;
@@ -252,7 +252,7 @@ void SendConnection::note_unreachable(Lane* lane, uint32_t epoch, uint64_t now) 
   event(FP_EVENT_LANE_UNREACHABLE, lane, FP_REASON_UNREACHABLE, elapsed(now, since), now);
   const uint8_t* address = remote_address(*lane);
   PathTable::Path* path = address != nullptr ? runtime_->path(lane->nic, address, now) : nullptr;
-  if (path != nullptr && std::exchange(path->unreachable_said, true)) return;
+  if (path != nullptr && std::exchange(path->unreachable_logged, true)) return;
   runtime_->warn(
       std::string("no lane from ") + runtime_->nic_name(lane->nic) + " to " + lane->peer_device + " of " +
       peer_.host +
@@ -287,19 +287,19 @@ void SendConnection::select_paths(uint64_t now) {
   if (!runtime_->config().repath || lost_ || closed_) return;
   bool moving = false;
   // While the peer's process is silent, the throughput of its lanes proves nothing about their paths.
-  uint64_t word = 0;
-  for (const Lane& lane : lanes_) word = lane.up ? std::max(word, lane.last_heard_ns) : word;
-  const bool spoken = elapsed(now, word) < kSpokenNs;
+  uint64_t received = 0;
+  for (const Lane& lane : lanes_) received = lane.up ? std::max(received, lane.last_received_ns) : received;
+  const bool answered = elapsed(now, received) < kAnsweredNs;
   for (const Lane& lane : lanes_) {
     const Flow& flow = flow_[lane.index];
     moving |= flow.repath || lane.replacing;
     PathSelector::Sample sample;
     sample.up = lane.up;
     sample.movable = lane.up && wanted(lane) && !lane.spare && !flow.slow_start && lane.fixed_weight < 0;
-    sample.busy = flow.in_flight > 0 && spoken;
+    sample.busy = flow.in_flight > 0 && answered;
     sample.delivered = flow.delivered;
     sample.speed = runtime_->nic_bytes_per_second(lane.nic);
-    sample.troubles = lane.troubles;
+    sample.congested_segments = lane.congested_segments;
     sample.rtt_ns = lane.rtt_ns;
     paths_.sample(lane.index, sample, now);
   }

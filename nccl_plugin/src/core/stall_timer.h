@@ -27,14 +27,14 @@ class StallTimer {
  public:
   enum class Finding : uint8_t { kWell, kSilent, kBehind, kLate };
 
-  // What the connection knows beside the transport's own sample.
+  // The connection's own observations beside the transport's sample.
   struct Surroundings {
     uint64_t least_ns = 25'000'000;  // FABRICPULSE_STALL_MS
     // Since the last frame of the peer's process on another lane of the connection. Its kernel's acknowledgements
     // prove less: while the process is stopped, Linux delays them on some lanes and not on others.
-    uint64_t word_ago_ns = UINT64_MAX;
+    uint64_t peer_answered_ago_ns = UINT64_MAX;
     // Since the peer last acknowledged something on any lane of this process over the same path.
-    uint64_t path_heard_ago_ns = UINT64_MAX;
+    uint64_t path_answered_ago_ns = UINT64_MAX;
     // The peer was pinged on this lane, and has answered on another one since.
     bool answer_due = false;
     bool path_failed = false;  // another connection of this process has just given up this path
@@ -54,7 +54,7 @@ class StallTimer {
     own_late_ns_ = std::max(own_late_ns_, passed - credit);
     if (sample.answers != answers_ || sample.acknowledged != acknowledged_) answered_ = sample.sent;
     answers_ = sample.answers;
-    // Out of room, and not asked again since it said so.
+    // Out of room, and not probed again since then.
     const bool full = !sample.window_open && sample.sent == answered_;
     const bool waits = (sample.unacknowledged > 0 && !full) || stuck(sample) || sample.probes >= kProbesDead;
     const bool due = waits && (!put_off(sample) || around.answer_due);
@@ -68,13 +68,13 @@ class StallTimer {
     due_ = due;
     acknowledged_ = sample.acknowledged;
     // The kernel sends on this path but not from this socket: it is behind with its own work.
-    const bool kernel_late = stuck(sample) && around.path_heard_ago_ns < silent_ns_ / 2;
+    const bool kernel_late = stuck(sample) && around.path_answered_ago_ns < silent_ns_ / 2;
     if (around.chunk == UINT64_MAX || around.chunk != chunk_) {
       oldest_ns_ = late_ns_ = 0;
     } else if (!kernel_late) {
       oldest_ns_ += credit;
       // A peer that was stopped has had no chance to deliver.
-      late_ns_ = around.word_ago_ns < kWordNs ? late_ns_ + credit : 0;
+      late_ns_ = around.peer_answered_ago_ns < kAnswerNs ? late_ns_ + credit : 0;
     }
     chunk_ = around.chunk;
     if (silent_ns_ == 0 && oldest_ns_ == 0) own_late_ns_ = 0;
@@ -83,9 +83,9 @@ class StallTimer {
     if (silent_ns_ >= alone(sample, around) && !kernel_late) return Finding::kSilent;
     if (sample.probes >= kProbesDead && silent_ns_ > 0) return Finding::kSilent;
     auto alive_but_here = [&](uint64_t silence) {
-      return around.path_heard_ago_ns >= silence / 2 && around.word_ago_ns < silence / 2;
+      return around.path_answered_ago_ns >= silence / 2 && around.peer_answered_ago_ns < silence / 2;
     };
-    if (around.path_failed && overdue_ns_ >= kSecondOpinion && around.path_heard_ago_ns >= overdue_ns_ / 2)
+    if (around.path_failed && overdue_ns_ >= kSecondOpinion && around.path_answered_ago_ns >= overdue_ns_ / 2)
       return Finding::kBehind;
     if (overdue_ns_ >= beside(sample, around) && alive_but_here(overdue_ns_)) return Finding::kBehind;
     if (silent_ns_ >= put_off_limit(sample, around) && alive_but_here(silent_ns_)) return Finding::kBehind;
@@ -95,14 +95,14 @@ class StallTimer {
 
   // How long bytes have waited for an acknowledgement.
   uint64_t silent_ns() const { return silent_ns_; }
-  // How long the oldest chunk has been the oldest while the peer's process was heard elsewhere.
+  // How long the oldest chunk has been the oldest while the peer's process answered elsewhere.
   uint64_t late_ns() const { return late_ns_; }
   // Suspected: the peer is asked about it over another lane.
   bool suspect() const { return silent_ns_ >= suspect_ns_ || oldest_ns_ >= 4 * suspect_ns_; }
 
   // Why a lane is given up, for the log: the finding and what it was made of.
   std::string explain(Finding finding, const PathSample& sample, const Surroundings& around) const {
-    static constexpr const char* kFindings[] = {"nothing", "silence", "silence beside lanes that are heard",
+    static constexpr const char* kFindings[] = {"nothing", "silence", "silence beside lanes that answer",
                                                 "a chunk that does not arrive"};
     auto ms = [](uint64_t ns) {
       return ns == UINT64_MAX ? std::string("never") : std::to_string(ns / 1'000'000);
@@ -114,8 +114,9 @@ class StallTimer {
            " unsent=" + std::to_string(sample.unsent) +
            " window=" + (sample.window_open ? "open" : "closed") +
            " probes=" + std::to_string(sample.probes) + " retransmits=" + std::to_string(sample.retransmits) +
-           " rtt_us=" + std::to_string(sample.rtt_ns / 1000) + " word_ms=" + ms(around.word_ago_ns) +
-           " path_ms=" + ms(around.path_heard_ago_ns) + " path_failed=" + std::to_string(around.path_failed) +
+           " rtt_us=" + std::to_string(sample.rtt_ns / 1000) + " peer_ms=" + ms(around.peer_answered_ago_ns) +
+           " path_ms=" + ms(around.path_answered_ago_ns) +
+           " path_failed=" + std::to_string(around.path_failed) +
            " answer_due=" + std::to_string(around.answer_due) +
            " peer_answered_in_ms=" + ms(around.answered_in_ns) + " own_late_ms=" + ms(own_late_ns_) + ")";
   }
@@ -129,14 +130,14 @@ class StallTimer {
       1'000'000'000;                                   // the round trip lengthens the timer to this at most
   static constexpr uint64_t kDelayedAck = 50'000'000;  // Linux delays one for 40 ms at most
   static constexpr uint32_t kFewPackets = 2;           // an acknowledgement of so few may be delayed
-  static constexpr uint64_t kWordNs = 40'000'000;      // a peer that speaks is heard this often
+  static constexpr uint64_t kAnswerNs = 40'000'000;    // a running peer answers this often
   // However long the round trips are: a path on which they have become long is better left alone (simulated: a NIC at
   // a 25th of its speed cost its job half of the other one when this was 10 ms beyond the round trip).
   static constexpr uint64_t kSecondOpinion = 10'000'000;
   static constexpr uint64_t kMaxDeadlineNs = 200'000'000;  // with siblings there is no reason to wait longer
   static constexpr uint32_t kProbesDead = 3;               // unanswered probes of a closed window
 
-  // Bytes that the kernel has, may send and does not: its address or its route is gone.
+  // Bytes that the kernel has, may send and does not: its address or its route was removed.
   static bool stuck(const PathSample& sample) {
     return sample.unsent > 0 && sample.unacknowledged == 0 && sample.window_open;
   }
@@ -170,7 +171,7 @@ class StallTimer {
   uint64_t silent_ns_ = 0;   // since something waits for an acknowledgement, or the last one
   uint64_t overdue_ns_ = 0;  // the same, as long as it should come at once
   uint64_t chunk_ = UINT64_MAX;
-  uint64_t oldest_ns_ = 0, late_ns_ = 0;  // of chunk_; of that, while the peer was heard
+  uint64_t oldest_ns_ = 0, late_ns_ = 0;  // of chunk_; of that, while the peer answered
   uint64_t own_late_ns_ = 0;  // the most that one look came too late and was not counted, since then
 };
 

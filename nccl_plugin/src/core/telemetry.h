@@ -1,6 +1,6 @@
 // Writer of <run>/plugin/<name>.telemetry (layout: fabricpulse/plugin_telemetry.h).
 //
-// Records are written in place by whoever holds the lock of the object they describe. An object that finds
+// Records are written in place by the holder of the lock of the object they describe. An object that finds
 // its table full, or a process without a file (no permission, telemetry off), writes to a private record: no
 // branch on the way.
 #ifndef FABRICPULSE_CORE_TELEMETRY_H_
@@ -45,7 +45,7 @@ class Telemetry {
   Telemetry(const Telemetry&) = delete;
   Telemetry& operator=(const Telemetry&) = delete;
 
-  // Makes the file. Without it (no permission, no space) everything works on private memory; `complaint` says
+  // Makes the file. Without it (no permission, no space) everything works on private memory; `complaint` tells
   // why.
   void open(const Config& config, const std::string& version, std::string* complaint);
   // Removes the file.
@@ -71,7 +71,7 @@ class Telemetry {
   }
 
   void event(const EventFields& fields, const EventTime& time);
-  // Copies event `index`. False if it is gone or not there yet.
+  // Copies event `index`. False if it was overwritten or is not there yet.
   bool read_event(uint64_t index, fp_plugin_event* out) const;
   uint64_t events_next() const { return __atomic_load_n(&header_->events_next, __ATOMIC_ACQUIRE); }
 

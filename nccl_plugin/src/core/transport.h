@@ -1,7 +1,7 @@
 // What a lane type is: its NICs, how its lanes are dialled and accepted, what memory it can send from. What a
 // lane does once it is there is in core/lane.h. TCP is transport/tcp, queue pairs are transport/verbs.
 //
-// One instance a process. All calls come from the service thread, but where said otherwise; none blocks.
+// One instance a process. All calls come from the service thread, but where stated otherwise; none blocks.
 //
 // Where queue pairs put what TCP does not have:
 //  - A NIC's protection domain, completion queue and registrations belong to the Transport, by NIC number. A
@@ -10,7 +10,7 @@
 //  - register_memory() registers with every NIC; the handle comes back with post_chunk(), which picks its
 //    NIC's key.
 //
-//  - WRITE_WITH_IMM tells of a chunk: FrameHeader is what the immediate data leads to at the receiver.
+//  - WRITE_WITH_IMM announces a chunk: FrameHeader is what the immediate data leads to at the receiver.
 //
 //  - What the ends of a queue pair have to know of one another (QP number, PSN, GID, MTU) is `setup` of Hello
 //    and HelloReply; a third message of the handshake is the transport's own, between PendingLane::reply() and
@@ -59,15 +59,15 @@ class PendingLane {
 // Who decides about lanes (process/handshakes.h).
 class TransportEvents {
  public:
-  // A plausible hello has arrived on this NIC. Whoever does not reply refuses in silence.
+  // A plausible hello has arrived on this NIC. No reply refuses it silently.
   virtual void hello_received(const Hello& hello, uint32_t nic, PendingLane* pending, uint64_t now) = 0;
-  // The kernel of the peer's host has taken the connection of dial `id`: somebody listens there. Not always said.
+  // The kernel of the peer's host has taken the connection of dial `id`: a socket listens there. Not always reported.
   virtual void dial_connected(uint64_t id) = 0;
   // The end of dial `id`. error: errno; 0: `reply` holds the answer, and `lane` is there if it was kOk to a
   // kLane.
   virtual void dial_ended(uint64_t id, int error, const HelloReply* reply,
                           std::unique_ptr<LaneTransport> lane, uint64_t now) = 0;
-  // A process that is watched has ended, as far as its host's kernel says.
+  // A process that is watched has ended, as far as its host's kernel reports.
   virtual void process_ended(const uint64_t (&process)[2]) = 0;
   // This process has no descriptor left.
   virtual void descriptors_exhausted(uint64_t now) = 0;
@@ -131,7 +131,7 @@ class Transport {
   virtual void tick(uint64_t now) = 0;
 
   // ---- memory; NCCL's threads ----
-  // nullptr: it cannot be; `why` says what for.
+  // nullptr: it cannot be; `why` has the reason.
   virtual RegisteredMemory* register_memory(void* data, size_t size, int kind, std::string* why) = 0;
   virtual void deregister_memory(RegisteredMemory* memory) = 0;
 };

@@ -34,7 +34,7 @@ constexpr uint32_t kEagerSlots = 16;         // that many of them at a time
 enum class FrameType : uint8_t {
   kChunk = 1,   // payload: `length` bytes of a message
   kState = 2,   // receiver -> sender: HeldState
-  kFence = 3,   // sender -> receiver: lane `lane` up to `epoch` is dead, say what you hold
+  kFence = 3,   // sender -> receiver: lane `lane` up to `epoch` is dead, report what you hold
   kFenced = 4,  // receiver -> sender: HeldState after lane `lane` up to `epoch` was closed
   kPing = 5,    // both ways: answer with `stamp`
   kPong = 6,
@@ -47,7 +47,7 @@ enum FrameFlags : uint8_t {
   kFlagEarly = 4,       // kChunk: sent before its receive was known to be posted
 };
 
-// What the receiver says in a kState of the last chunk that has arrived: how long it took, from the sender's stamp to
+// What the receiver reports in a kState of the last chunk that has arrived: how long it took, from the sender's stamp to
 // the receiver's clock. Between two hosts' own clocks only changes of it mean something.
 enum DelayOf : uint32_t { kDelayNone = 0, kDelayFleet = 1, kDelayOwnClocks = 2 };
 
@@ -67,7 +67,7 @@ struct FrameHeader {
 };
 static_assert(sizeof(FrameHeader) == 48, "wire format");
 
-// What a receiver holds and allows. Everything in it only grows (but `disabled`, which is a wish).
+// What a receiver holds and allows. Everything in it only grows (but `disabled`, which is desired state).
 struct HeldState {
   uint64_t base = 0;                        // all chunks below are held
   uint64_t bitmap[kChunkWindow / 64] = {};  // bit i: chunk base + i is held
@@ -133,7 +133,7 @@ struct WireNic {
   uint8_t address[16] = {};  // IPv6, or IPv4 mapped
 };
 
-// What the ends of a lane tell each other besides: queue pair number, addresses, keys. Lane types say what it is.
+// What the ends of a lane exchange besides: queue pair number, addresses, keys. Lane types define it.
 constexpr size_t kSetupBytes = 128;
 
 struct ProcessIdentity {

@@ -15,7 +15,7 @@
 
 namespace fabricpulse::net {
 
-// What NCCL has last said by setNetAttr about a communicator's traffic. Connections take it over when they
+// NCCL's last setNetAttr about a communicator's traffic. Connections take it over when they
 // are used: it changes with the kind of transfer.
 struct Attributes {
   std::atomic<uint32_t> operations{UINT32_MAX}, algorithms{UINT32_MAX}, protocols{UINT32_MAX};
@@ -56,7 +56,7 @@ struct ListenComm {
   abi::ProfilerCallback profiler = nullptr;
 };
 
-// What a connection tells of the traffic on it, besides moving it.
+// What a connection reports of its traffic, besides moving it.
 struct Composition {
   std::shared_ptr<Attributes> attributes;
   uint32_t seen = 0;

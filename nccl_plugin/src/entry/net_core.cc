@@ -320,12 +320,12 @@ Result set_attributes(void* context, abi::NetAttributes* attributes) {
   return abi::kSuccess;
 }
 
-Result describe(int device, const std::function<void(const Nic&)>& tell) {
+Result describe(int device, const std::function<void(const Nic&)>& use) {
   return guarded([&]() -> Result {
     auto engine = running();
     if (!engine || device < 0 || static_cast<uint32_t>(device) >= engine->device_count())
       return abi::kInvalidArgument;
-    tell(engine->nic(static_cast<uint32_t>(device)));
+    use(engine->nic(static_cast<uint32_t>(device)));
     return abi::kSuccess;
   });
 }

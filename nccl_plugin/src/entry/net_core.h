@@ -17,13 +17,13 @@ namespace fabricpulse::net {
 abi::Result init(void** context, uint64_t communicator, abi::Logger log, abi::ProfilerCallback profiler,
                  const char* version);
 abi::Result finalize(void* context);
-// The one context of net v10 and older, which have none and never say goodbye.
+// The one context of net v10 and older, which have none and never finalize it.
 abi::Result process_init(abi::Logger log, abi::ProfilerCallback profiler, const char* version);
 void* process();
 
 abi::Result devices(int* count);
-// Calls `tell` with the NIC that NCCL knows by this number.
-abi::Result describe(int device, const std::function<void(const Nic&)>& tell);
+// Calls `use` with the NIC that has this number for NCCL.
+abi::Result describe(int device, const std::function<void(const Nic&)>& use);
 
 abi::Result listen(void* context, int device, void* handle, void** listen_comm);
 abi::Result connect(void* context, int device, void* handle, void** send_comm);

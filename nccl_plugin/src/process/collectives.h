@@ -1,4 +1,4 @@
-// What NCCL tells of its collectives, summed up for the telemetry.
+// NCCL's profiler events of its collectives, summed up for the telemetry.
 //
 // A collective's event ends when it is enqueued; it has run when the last of its children (kernel channels,
 // proxy operations) has ended. So an event object lives until itself and all children have ended, and its

@@ -111,7 +111,7 @@ std::shared_ptr<RecvConnection> ConnectionTable::accept(Listener* listener) {
   std::lock_guard<std::mutex> lock(lock_);
   auto ready = [](const std::shared_ptr<RecvConnection>& receiver) {
     ConnectionLock locked(receiver.get());
-    // One whose peer has said goodbye may hold messages still; one whose peer is lost has an error to report.
+    // One whose peer has sent its BYE may hold messages still; one whose peer is lost has an error to report.
     return receiver->lanes_up() > 0 || receiver->closed_by_peer() || receiver->lost();
   };
   auto found = std::find_if(listener->waiting.begin(), listener->waiting.end(), ready);

@@ -41,12 +41,12 @@ class ConnectionTable {
   void clear();
 
   // Remembers for a while what a receiver held when it closed in good order. Its BYE may be lost with the
-  // lanes; the sender dials again and is told.
+  // lanes; the sender dials again and learns it.
   void remember_closed(const Connection& connection, const HeldState& held, uint64_t now);
   bool find_closed(const Hello& hello, HeldState* held, uint64_t now) const;
 
   bool find_route(const Connection& connection, PeerRoute* route) const;
-  // The peer's NICs as it has just said. Their numbers are the peer's own: a longer list replaces a shorter
+  // The peer's NICs as just reported. Their numbers are the peer's own: a longer list replaces a shorter
   // one that it continues.
   void refresh_route(const Connection& connection, const WireNic* nics, uint32_t count);
 

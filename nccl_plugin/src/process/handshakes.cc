@@ -48,7 +48,7 @@ std::shared_ptr<RecvConnection> Handshakes::receiver_for(const Hello& hello) {
   });
 }
 
-// The sender of a connection has been told, by a probe of its receiver, which NICs the peer has.
+// A probe of its receiver has reported to the sender of a connection which NICs the peer has.
 void Handshakes::learn_nics(const Hello& hello) {
   auto connection = connections_->find(hello.connection, Direction::kSend);
   if (!connection) return;
@@ -197,11 +197,11 @@ void Handshakes::start_probe(const std::shared_ptr<RecvConnection>& receiver, ui
   transport_->dial(nics_->info(request.nic), request, now);
 }
 
-void Handshakes::probe_ended(const Dial& dial, int error, bool gone, uint64_t now) {
+void Handshakes::probe_ended(const Dial& dial, int error, bool ended, uint64_t now) {
   Connection* connection = dial.connection.get();
   connection->probing = false;
-  if (error == 0 && !gone) connection->announced_nics = std::max(connection->announced_nics, dial.announced);
-  if (gone && connection->lanes_up() == 0)
+  if (error == 0 && !ended) connection->announced_nics = std::max(connection->announced_nics, dial.announced);
+  if (ended && connection->lanes_up() == 0)
     connection->peer_lost("the peer process has closed this connection", now);
 }
 
@@ -226,24 +226,24 @@ void Handshakes::dial_ended(uint64_t id, int error, const HelloReply* reply,
     if (watch != watches_.end()) watch->second.dialling = false;
     return;
   }
-  bool gone = error == 0 && reply->status == HelloStatus::kUnknown;
+  bool ended = error == 0 && reply->status == HelloStatus::kUnknown;
   if (error == ECONNREFUSED)
     connection->liveness.refused(connection->was_up(dial.nic, dial.remote_nic), !dial.probe && dial.lane == 0,
                                  now);
   bool other_version = error == 0 && reply->status == HelloStatus::kVersion;
   if (other_version) {
     connection->liveness.other_version();
-  } else if (error == 0 && !gone) {
+  } else if (error == 0 && !ended) {
     connection->liveness.answered();
   }
   if (dial.probe) {
-    probe_ended(dial, error, gone, now);
+    probe_ended(dial, error, ended, now);
     return;
   }
   auto* sender = static_cast<SendConnection*>(connection);
   const bool scarce =
       error == EMFILE || error == ENFILE || (error == 0 && reply->status == HelloStatus::kBusy);
-  if (gone) {
+  if (ended) {
     reply = nullptr;
     if (sender->lanes_up() == 0)
       sender->peer_lost("the peer process has closed this connection or its listener", now);
@@ -327,7 +327,7 @@ void Handshakes::descriptors_exhausted(uint64_t now) {
       "LimitNOFILE=)");
 }
 
-// The sender plans the lanes: tell it of a NIC that has come here.
+// The sender plans the lanes: report a NIC that has come here.
 void Handshakes::announce_nics(const std::shared_ptr<Connection>& connection, uint64_t now) {
   if (connection->direction() != Direction::kReceive) return;
   {
@@ -350,8 +350,9 @@ void Handshakes::check_peer(const std::shared_ptr<Connection>& connection, uint6
       return;
     uint64_t since = connection->no_lane_since();
     if (since == 0) return;
-    if (connection->liveness.gone()) {
-      connection->peer_lost("the peer process is gone (its host answers, nobody listens on its port)", now);
+    if (connection->liveness.has_ended()) {
+      connection->peer_lost("the peer process has ended (its host answers, no socket listens on its port)",
+                            now);
       return;
     }
     if (elapsed(now, since) >= runtime_->config().peer_timeout_ns) {

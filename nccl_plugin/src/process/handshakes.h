@@ -1,4 +1,4 @@
-// Which lanes are dialled, what a hello is answered, and whether a peer without lanes is gone.
+// Which lanes are dialled, what a hello is answered, and whether a peer without lanes has ended.
 //
 // Dials go out for the lanes that senders want, and as probes of a receiver that has lost all its lanes and
 // wants to know whether its peer still lives, or has another NIC to offer. Service thread only. How a lane is
@@ -34,11 +34,11 @@ class Handshakes final : public TransportEvents {
   void tick(uint64_t now);
   // Dials the lanes that the connection wants now.
   void start_dials(const std::shared_ptr<Connection>& connection, uint64_t now);
-  // Tells the sender of a connection which NICs have come here since it heard of them.
+  // Reports to the sender of a connection which NICs have come here since the last report.
   void announce_nics(const std::shared_ptr<Connection>& connection, uint64_t now);
-  // Keeps a connection to the peer's process that tells when it ends, as long as this is called for one to it.
+  // Keeps a connection to the peer's process that shows when it ends, as long as this is called for one to it.
   void watch_process(const std::shared_ptr<Connection>& connection, uint64_t now);
-  // Without any lane: is the peer unreachable for now, or gone?
+  // Without any lane: is the peer unreachable for now, or has it ended?
   void check_peer(const std::shared_ptr<Connection>& connection, uint64_t now);
   // The receiving end that a hello is for, see ConnectionTable.
   std::shared_ptr<RecvConnection> receiver_for(const Hello& hello);
@@ -69,7 +69,7 @@ class Handshakes final : public TransportEvents {
   void extend_lanes(SendConnection* sender, const PeerRoute& route, uint64_t now);
   void learn_nics(const Hello& hello);
   void start_probe(const std::shared_ptr<RecvConnection>& receiver, uint64_t now);
-  void probe_ended(const Dial& dial, int error, bool gone, uint64_t now);
+  void probe_ended(const Dial& dial, int error, bool ended, uint64_t now);
 
   Runtime* const runtime_;
   const ProcessIdentity& identity_;

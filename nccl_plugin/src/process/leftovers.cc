@@ -45,9 +45,9 @@ bool listens(const std::string& path) {
   return !refused;
 }
 
-// Whether the process that left `name` is gone. In another PID namespace our process table knows nothing of
+// Whether the process that left `name` has ended. In another PID namespace our process table knows nothing of
 // it, but a process that is stopped, and so does not beat, has its control socket still.
-bool is_gone(const std::string& directory, const std::string& name, uint32_t pid, bool foreign) {
+bool is_stale(const std::string& directory, const std::string& name, uint32_t pid, bool foreign) {
   std::string path = directory + "/" + name;
   if (beats(path + ".telemetry")) return false;
   return foreign ? !listens(path + ".sock") : process_start_ticks(pid) == 0;
@@ -67,7 +67,7 @@ void remove_leftovers(const std::string& directory) {
     bool foreign = *end == '-' && strtoull(end + 1, &end, 16) != pid_namespace();
     if (!hidden && strcmp(end, ".telemetry") != 0 && strcmp(end, ".sock") != 0) continue;
     std::string name(text, static_cast<size_t>(end - text));
-    if (is_gone(directory, name, static_cast<uint32_t>(pid), foreign))
+    if (is_stale(directory, name, static_cast<uint32_t>(pid), foreign))
       unlink((directory + "/" + entry->d_name).c_str());
   }
   closedir(dir);

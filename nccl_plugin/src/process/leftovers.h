@@ -6,7 +6,7 @@
 
 namespace fabricpulse {
 
-// Removes the telemetry files and control sockets of processes that are gone. directory : of the plugin's files; nothing
+// Removes the telemetry files and control sockets of processes that have ended. directory : of the plugin's files; nothing
 // happens if it is not there.
 void remove_leftovers(const std::string& directory);
 

@@ -1,4 +1,4 @@
-// What rtnetlink tells of links and addresses.
+// Link and address events of rtnetlink.
 #ifndef FABRICPULSE_PROCESS_LINK_EVENTS_H_
 #define FABRICPULSE_PROCESS_LINK_EVENTS_H_
 
@@ -7,14 +7,14 @@
 
 namespace fabricpulse {
 
-// One link or address that has changed. name: of the interface, "" if the message does not say it.
+// One link or address that has changed. name: of the interface, "" if the message has none.
 struct LinkEvent {
   enum class Kind { kLink, kLinkGone, kAddress, kAddressGone } kind;
   unsigned ifindex;
   const char* name;
 };
 
-// Non-blocking socket that tells of links and addresses; -1 if the kernel refuses.
+// Non-blocking socket for link and address events; -1 if the kernel refuses.
 int open_link_events();
 
 // The events of a buffer that was read from such a socket, in their order. What is cut or of another kind is

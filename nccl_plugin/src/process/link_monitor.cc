@@ -11,7 +11,7 @@
 namespace fabricpulse {
 namespace {
 
-constexpr uint64_t kPollNs = 1'000'000'000;         // where the kernel tells nothing
+constexpr uint64_t kPollNs = 1'000'000'000;         // where the kernel sends no events
 constexpr uint64_t kPollDespiteNs = 5'000'000'000;  // where it does
 constexpr uint64_t kScanEveryNs = 200'000'000;      // for NICs that have come
 

@@ -27,14 +27,14 @@ class LinkMonitor {
   LinkMonitor(const LinkMonitor&) = delete;
   LinkMonitor& operator=(const LinkMonitor&) = delete;
 
-  // Descriptor that is readable when something has happened; -1 if the kernel tells nothing, then all is
+  // Descriptor that is readable when something has happened; -1 if the kernel sends no events, then all is
   // polled.
   int open();
   // The same with a descriptor of the caller's, from which datagrams of rtnetlink are read; it ends with this.
   int watch(int fd) { return fd_ = fd; }
   // It is readable. What concerns other interfaces of the host costs next to nothing: containers come and go.
   void events(uint64_t now);
-  // A transport says that something has changed.
+  // A transport reports a change.
   void transport_changed(uint64_t now) { poll(now); }
   // Polls, if the last time is long ago.
   void tick(uint64_t now);
@@ -58,7 +58,7 @@ class LinkMonitor {
   int fd_ = -1;
   uint64_t polled_ns_ = 0, scanned_ns_ = 0;
   bool scan_due_ = false;  // a NIC may have come
-  bool full_ = false;      // has been said
+  bool full_ = false;      // has been logged
 };
 
 }  // namespace fabricpulse

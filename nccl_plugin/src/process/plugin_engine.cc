@@ -120,7 +120,7 @@ PluginEngine::~PluginEngine() {
   connections_.clear();
 }
 
-// One port on all NICs, so that a handle needs to say it once. Only when NCCL wants the net plugin: the
+// One port on all NICs, so that a handle carries it once. Only when NCCL wants the net plugin: the
 // profiler beside NCCL's own transport listens nowhere.
 bool PluginEngine::open_listeners(std::string* error) {
   std::lock_guard<std::mutex> lock(nics_lock_);
@@ -244,19 +244,19 @@ std::shared_ptr<SendConnection> PluginEngine::connect(uint32_t device, uint64_t 
   auto sender =
       std::dynamic_pointer_cast<SendConnection>(connections_.find(handle->cookie, Direction::kSend));
   if (!sender) {
-    warn("the connection that this handle began is gone");
+    warn("the connection that this handle began has ended");
     *failed = true;
     return nullptr;
   }
   ConnectionLock locked(sender.get());
   sender->asked();
-  *failed = sender->broken(now());  // which has told the log
+  *failed = sender->broken(now());  // which has logged it
   if (*failed || !sender->ready(now())) return nullptr;
   sender->hand_over();
   return sender;
 }
 
-// False: it cannot be; the log says why.
+// False: it cannot be; the log has the reason.
 bool PluginEngine::start_connection(uint32_t device, uint64_t communicator, Handle* handle) {
   size_t each = handle->v4 ? 4 : 16;
   uint32_t local = nic_count(), remote = handle->count;

@@ -54,7 +54,7 @@ constexpr uint64_t kHandleMagic = UINT64_C(0x314c444e48505046);  // "FPPHNDL1"
 
 class PluginEngine final : public ControlledPlugin, private ServiceWork {
  public:
-  // The engine of this process, started if need be. nullptr: `error` says why.
+  // The engine of this process, started if need be. nullptr: `error` has the reason.
   // For the profiler alone no NIC is needed and none is listened on.
   enum class Purpose { kProfiler, kNet };
   static std::shared_ptr<PluginEngine> acquire(LogFunction log, Purpose purpose, std::string* error);
@@ -74,12 +74,12 @@ class PluginEngine final : public ControlledPlugin, private ServiceWork {
 
   std::shared_ptr<Listener> listen(uint32_t device, uint64_t communicator, Handle* handle);
   void close_listener(const std::shared_ptr<Listener>& listener);
-  // nullptr: nobody has connected yet.
+  // nullptr: no peer has connected yet.
   std::shared_ptr<RecvConnection> accept(const std::shared_ptr<Listener>& listener) {
     return connections_.accept(listener.get());
   }
   // First call with a handle starts the connection, later ones ask for it. nullptr: not yet, or never if `failed` is
-  // set; the log then says why.
+  // set; the log then has the reason.
   std::shared_ptr<SendConnection> connect(uint32_t device, uint64_t communicator, Handle* handle,
                                           bool* failed);
   void close(const std::shared_ptr<Connection>& connection);
@@ -143,8 +143,8 @@ class PluginEngine final : public ControlledPlugin, private ServiceWork {
   Telemetry telemetry_;
   std::atomic<LogFunction> log_;
   ProcessIdentity identity_;
-  std::atomic<uint16_t> port_{0};  // 0: nobody listens
-  std::mutex nics_lock_;           // held by whoever adds one, or makes the listeners of all
+  std::atomic<uint16_t> port_{0};  // 0: no listener
+  std::mutex nics_lock_;           // held to add one, or to make the listeners of all
   NicTable nics_;
   std::atomic<uint32_t> device_count_{0};
   const fp_virtual_clock* virtual_clock_ = nullptr;

@@ -33,7 +33,7 @@ def test_a_receiver_that_closes_in_order_is_no_error_when_its_words_are_lost(
     lab: Lab, tmp_path: Path
 ) -> None:
     """The message is there and the receiver has closed; what it said about that is lost with all lanes. The sender
-    dials again, is told, and its send is done."""
+    dials again, learns so, and its send is done."""
     receiver, sender = play(lab, 0, "receive", tmp_path), play(lab, 1, "send", tmp_path)
     for name in ("accepted", "connected"):
         wait_for((tmp_path / name).exists, 20, name)
@@ -49,7 +49,7 @@ def test_a_receiver_that_closes_in_order_is_no_error_when_its_words_are_lost(
     assert (sender.wait(20), receiver.wait(20)) == (0, 0)
 
 
-def test_the_sender_of_a_message_too_large_is_told(lab: Lab, tmp_path: Path) -> None:
+def test_the_sender_of_a_message_too_large_fails_too(lab: Lab, tmp_path: Path) -> None:
     """The receive has room for half: both ends fail at once, and the sender does not wait until the receiver closes."""
     receiver, sender = play(lab, 0, "truncate", tmp_path), play(lab, 1, "send", tmp_path)
     for name in ("accepted", "connected"):
@@ -63,7 +63,7 @@ def test_the_sender_of_a_message_too_large_is_told(lab: Lab, tmp_path: Path) -> 
     assert (sender.wait(20), receiver.wait(20)) == (0, 0)
 
 
-def test_a_peer_that_has_left_before_connect_is_done_is_told(lab: Lab, tmp_path: Path) -> None:
+def test_a_peer_that_has_left_before_connect_is_done_is_an_error(lab: Lab, tmp_path: Path) -> None:
     """The receiving end is closed in order before NCCL asks again for the sending one: connect() comes to an end, and a
     message on it is an error. It was asked for ever."""
     process = play(lab, 0, "leave", tmp_path)

@@ -193,7 +193,7 @@ def flatten(lab: Lab) -> None:
 
 
 @pytest.mark.slow
-def test_lanes_that_arp_leads_elsewhere_are_told() -> None:
+def test_lanes_that_arp_leads_elsewhere_are_logged() -> None:
     """Two NICs of a host in one subnet that answer ARP for each other: some pairs of NICs cannot meet. The job runs
     over the others, and the rest is in the log, in the events and in the status with its reason."""
     with Lab(hosts=2, rails=2, nic_mbit=400) as lab:
@@ -201,7 +201,7 @@ def test_lanes_that_arp_leads_elsewhere_are_told() -> None:
         ring = Ring(lab, 2, ["--bytes", "1M", "--channels", "1"])
         ring.wait_running()
 
-        def told(host: str) -> bool:
+        def logged(host: str) -> bool:
             sends = [c for c in ring.control(host, op="status")["connections"] if c["direction"] == "send"]
             lanes = [lane for connection in sends for lane in connection["lanes"]]
             dark = [lane for lane in lanes if lane["state"] == "connecting"]
@@ -209,7 +209,7 @@ def test_lanes_that_arp_leads_elsewhere_are_told() -> None:
             return bool(dark) and all(lane["reason"] == "unreachable" for lane in dark)
 
         for host in ("h0", "h1"):
-            ring.until(lambda host=host: told(host), 20.0)  # type: ignore[misc]
+            ring.until(lambda host=host: logged(host), 20.0)  # type: ignore[misc]
             events = ring.control(host, op="events")["events"]
             assert {"lane_unreachable"} <= {event["kind"] for event in events}
         assert "no lane from rail" in ring.said()

@@ -85,7 +85,7 @@ def test_a_stranger_learns_nothing(ring: Ring, kind: int) -> None:
 
 
 @pytest.mark.parametrize("version", [1, VERSION + 1])
-def test_another_version_is_told_so(ring: Ring, version: int) -> None:
+def test_another_version_gets_an_answer(ring: Ring, version: int) -> None:
     """However long its hello is, with the host's name, for the error at the other end; not with the token."""
     assert say(ring, LANE, version) == Answer(OTHER_VERSION, bytes(16), b"h0", b"")
 

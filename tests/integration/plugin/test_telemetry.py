@@ -51,8 +51,8 @@ def give_fleet_time(lab: Lab, offsets_ns: dict[str, int]) -> list[ClockPageWrite
     return pages
 
 
-def rounds_told(ring: Ring, host: str) -> int:
-    """The all-reduces that the profiler has been told of."""
+def rounds_profiled(ring: Ring, host: str) -> int:
+    """The all-reduces that the profiler was called for."""
     (path,) = (ring.lab.host(host).run_dir / "plugin").glob("*.telemetry")
     reader = PluginTelemetryReader(path)
     found = reader.read().tables[Table.COLLECTIVES]
@@ -63,7 +63,7 @@ def rounds_told(ring: Ring, host: str) -> int:
 def test_without_fleet_time_delays_are_marked_as_halved_round_trips(lab: Lab) -> None:
     ring = Ring(lab, 2, (*ARGUMENTS, "--profile"))
     ring.wait_running()
-    ring.until(lambda: min(rounds_told(ring, host) for host in ("h0", "h1")) > 3)
+    ring.until(lambda: min(rounds_profiled(ring, host) for host in ("h0", "h1")) > 3)
     for host in ("h0", "h1"):
         sending, receiving = lanes(ring, host, SEND), lanes(ring, host, RECEIVE)
         assert set(sending["delay_source"]) == {DelaySource.HALF_RTT}

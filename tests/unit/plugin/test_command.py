@@ -179,7 +179,7 @@ def test_a_refusal_is_printed_and_fails(job: Job) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "say which job"),
+        ((), "no job is given"),
         (("--all",), "operation is missing"),
         (("7",), "operation is missing"),
         (("--all", "nic.avoid", "rail0"), "key=value"),
@@ -206,7 +206,7 @@ def test_a_job_that_is_gone_is_not_asked(job: Job, tmp_path: Path) -> None:
 
 
 def test_two_containers_with_the_same_pid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both are shown, and neither is told what was meant for the other."""
+    """Both are shown, and neither gets what was meant for the other."""
     monkeypatch.setenv("FABRICPULSE_RUN_DIR", str(tmp_path))
     first, second = (Job(tmp_path / "plugin", name) for name in ("1-f0000001", "1-f0000002"))
     output = invoke("status").output
@@ -242,7 +242,7 @@ def test_a_silent_job_is_an_error_not_a_hang(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_silent_job_keeps_no_other_from_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All jobs are told, those before and behind the silent ones too; the silent ones cost one time-out together."""
+    """All jobs get it, those before and behind the silent ones too; the silent ones cost one time-out together."""
     monkeypatch.setenv("FABRICPULSE_RUN_DIR", str(tmp_path))
     jobs = [Job(tmp_path / "plugin", name) for name in ("1-f0000001", "9-f0000001")]
     with ExitStack() as stack:

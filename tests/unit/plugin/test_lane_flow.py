@@ -79,7 +79,7 @@ def test_slow_start_doubles_each_round_trip_and_ends_at_the_rate() -> None:
     steps = [f"widen {FIRST_WINDOW // 4} 0 0"] * 4
     assert ask("join", *measured(400_000_000), *steps)[-1].window == 2 * FIRST_WINDOW
     done = ask("join", *measured(rate), *[f"widen {FIRST_WINDOW} 0 1"] * 8)[-8:]
-    assert [row.result for row in done].count(1) == 1, "the end of slow start is told once"
+    assert [row.result for row in done].count(1) == 1, "the end of slow start is reported once"
     assert not done[-1].slow_start
     assert done[-1].window == pytest.approx(0.025 * rate, rel=0.02)
 

@@ -35,7 +35,7 @@ def test_neither_direction_of_a_nic_starves_the_other(mbit: int, least: float, s
 @pytest.mark.parametrize("seed", range(6))
 def test_a_slow_link_that_fills_at_once_loses_no_lane(seed: int) -> None:
     """50 Mbit/s: what the lanes of a NIC may send before anything is known of it waits for 80 ms, and nothing is lost.
-    With seed 2 sixteen were given up, beside those of the other NIC that were heard."""
+    With seed 2 sixteen were given up, beside those of the other NIC that answered."""
     found = simulate(
         mbit=50,
         bytes=1 << 20,
@@ -50,7 +50,7 @@ def test_a_slow_link_that_fills_at_once_loses_no_lane(seed: int) -> None:
 
 
 @pytest.mark.parametrize(("cut", "lanes", "warnings"), [(1, 4, 1), (99, 0, 0)])
-def test_a_lane_that_never_comes_up_is_told(cut: int, lanes: int, warnings: int) -> None:
+def test_a_lane_that_never_comes_up_is_logged(cut: int, lanes: int, warnings: int) -> None:
     """The lanes of two connections over a NIC that reaches nobody: in the telemetry and in the log after five seconds,
     in the log once. Nothing is said when all are up."""
     found = simulate(
@@ -76,7 +76,7 @@ def test_the_survivor_takes_the_load_of_both(fault: str) -> None:
 def test_a_dead_path_is_found_once_and_not_lane_by_lane(mbit: int) -> None:
     """One direction of a NIC is dead, or both. What the first lane loses is not sent on the next one over the same
     path, nor does a connection that was quiet on it begin to use it, and the receiver's last words are said again on
-    another path as soon as nobody acknowledges them. A peer that is heard elsewhere and does not answer on a
+    another path as soon as nobody acknowledges them. A peer that answers elsewhere and does not answer on a
     lane is not waited for as long as its kernel may put off an acknowledgement. The longest of these gaps was 107 ms,
     half were above 48."""
     gaps = [

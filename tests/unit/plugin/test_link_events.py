@@ -41,7 +41,7 @@ def parsed(data: bytes, variant: str = "plain") -> list[str]:
     return done.stdout.decode(errors="replace").splitlines()
 
 
-def test_links_and_addresses_are_told_apart() -> None:
+def test_links_and_addresses_are_distinguished() -> None:
     """Each with its index, links with their name; messages of other kinds are left out."""
     data = link(NEWLINK, 7, b"rail0\0") + address(NEWADDR, 7) + message(NEWROUTE, b"\0" * 12)
     data += address(DELADDR, 8) + link(DELLINK, 9, b"veth1\0")

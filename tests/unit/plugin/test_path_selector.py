@@ -33,7 +33,7 @@ class Lane:
 
 
 class Selector:
-    """The selector, with lanes that do what they are told."""
+    """The selector, with lanes that obey it."""
 
     def __init__(self, program: Path, *lanes: Lane) -> None:
         self.lanes = list(lanes)
@@ -42,7 +42,7 @@ class Selector:
         self.random = random.Random(5)
         self.noise = [0.0] * len(lanes)
         self.delivered = [0.0] * len(lanes)
-        self.troubles = [0] * len(lanes)
+        self.congested = [0] * len(lanes)
         self.moves: list[tuple[int, int]] = []  # (ms, lane)
         self.on_move: Callable[[int], None] = lambda _lane: None
         self.process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -75,11 +75,11 @@ class Selector:
                 if lane.busy and lane.up:
                     rate = lane.share * (1 + lane.noise * self.noise[index]) * SPEED
                     self.delivered[index] += rate * TICK_MS / 1000
-                    self.troubles[index] += lane.lossy
+                    self.congested[index] += lane.lossy
                 rtt = 20_000_000 if lane.queue else 100_000
                 self.say(
                     *("s", index, lane.up, lane.movable, lane.busy),
-                    *(int(self.delivered[index]), SPEED, self.troubles[index], rtt, now),
+                    *(int(self.delivered[index]), SPEED, self.congested[index], rtt, now),
                 )
             self.say("v", len(self.lanes), self.waiting, now)
             self.asked += 1
@@ -148,7 +148,7 @@ def test_a_lane_that_is_not_bad_stays(selector: Callable[..., Selector], lane: L
     assert it.run(10_000) == []
 
 
-def test_a_short_trouble_moves_nothing(selector: Callable[..., Selector]) -> None:
+def test_a_short_congestion_moves_nothing(selector: Callable[..., Selector]) -> None:
     """Two bad windows, then a good one, again and again."""
     it = selector(Lane(), Lane())
     for _ in range(20):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fabricpulse.plugin_ipc.process import PluginProcess, is_gone, own_namespace, parse_name
+from fabricpulse.plugin_ipc.process import PluginProcess, is_stale, own_namespace, parse_name
 
 NOBODY = 999_999_999  # no process has it
 
@@ -37,17 +37,17 @@ def test_here_the_process_table_knows(tmp_path: Path, suffix: str) -> None:
     for pid, gone in ((os.getpid(), False), (NOBODY, True), (4_000_000_000, True)):
         path = tmp_path / f"{pid}{suffix}.sock"
         path.touch()
-        assert is_gone(path) is gone
+        assert is_stale(path) is gone
 
 
 def test_elsewhere_the_socket_knows(tmp_path: Path) -> None:
     """In another PID namespace the same number is another process: what counts is who listens."""
     path = tmp_path / f"{os.getpid()}-1234.sock"
-    assert is_gone(path)
+    assert is_stale(path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         server.bind(str(path))
-        assert is_gone(path)
+        assert is_stale(path)
         server.listen(0)
         for _ in range(3):  # also one whose queue is full
-            assert not is_gone(path)
-    assert is_gone(path)
+            assert not is_stale(path)
+    assert is_stale(path)

@@ -1,4 +1,4 @@
-"""What ThreadSanitizer is told of socket I/O (nccl_plugin/src/transport/tcp/socket_memory.h)."""
+"""The annotations of socket I/O for ThreadSanitizer (nccl_plugin/src/transport/tcp/socket_memory.h)."""
 
 import subprocess
 
@@ -27,5 +27,5 @@ def test_an_answer_comes_after_what_it_answers() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_buffer_that_is_sent_from_without_an_order_is_reported() -> None:
-    """As by a lane that still reads a message that is done: what the sanitizer is told hides no defect."""
+    """As by a lane that still reads a message that is done: the annotations hide no defect."""
     assert _reports("late") > 0

@@ -43,7 +43,7 @@ def looks_until(lines: list[str], finding: str, most: int = 300) -> int:
 
 def test_a_silent_lane_beside_lanes_that_are_answered_fails_soon() -> None:
     """25 ms, in looks of 10 ms."""
-    assert looks_until([f"{SILENT} word_ms=3"], "behind") == 3
+    assert looks_until([f"{SILENT} peer_ms=3"], "behind") == 3
 
 
 @pytest.mark.parametrize(("rtt_ms", "after"), [(0, 1), (4, 1), (5, 1), (10, 2), (15, 3), (500, 4)])
@@ -60,7 +60,7 @@ def test_a_silent_lane_alone_gets_more_time() -> None:
 
 def test_the_least_is_what_was_asked_for() -> None:
     """FABRICPULSE_STALL_MS is a lower bound of both timers."""
-    assert looks_until([f"{SILENT} word_ms=3 least_ms=70"], "behind") == 7
+    assert looks_until([f"{SILENT} peer_ms=3 least_ms=70"], "behind") == 7
     assert looks_until([f"{SILENT} least_ms=500"], "silent") == 50
 
 
@@ -72,44 +72,44 @@ def test_an_answer_that_is_due_is_waited_for_as_an_acknowledgement(
     lane too, has spoken elsewhere, it would have come with the answer; not if the path carries others, or the process
     is silent."""
     little = f"unacknowledged=1 few=1 acknowledged=7 {chunk}"
-    assert looks_until([f"{little} word_ms=3"], finding) == unasked
-    assert looks_until([f"{little} word_ms=3 answer_due=1"], "behind") == 3
-    assert looks_until([f"{little} word_ms=3 answer_due=1 path_ms=3"], "silent") == 8
-    assert looks_until([f"{little} word_ms=1000 answer_due=1"], "silent") == 8
+    assert looks_until([f"{little} peer_ms=3"], finding) == unasked
+    assert looks_until([f"{little} peer_ms=3 answer_due=1"], "behind") == 3
+    assert looks_until([f"{little} peer_ms=3 answer_due=1 path_ms=3"], "silent") == 8
+    assert looks_until([f"{little} peer_ms=1000 answer_due=1"], "silent") == 8
 
 
 def test_a_lane_whose_path_carries_others_has_lost_packets() -> None:
     """What TCP mends by itself; only the long timer holds."""
-    assert looks_until([f"{SILENT} word_ms=3 path_ms=3"], "silent") == 8
+    assert looks_until([f"{SILENT} peer_ms=3 path_ms=3"], "silent") == 8
 
 
-def test_what_was_heard_before_the_silence_says_nothing() -> None:
+def test_an_answer_before_the_silence_proves_nothing() -> None:
     """A sibling that fell silent with the lane is no evidence against it."""
-    assert "behind" not in looks([f"{SILENT} word_ms={10 * n}" for n in range(1, 8)])
+    assert "behind" not in looks([f"{SILENT} peer_ms={10 * n}" for n in range(1, 8)])
 
 
 def test_acknowledgements_start_it_anew() -> None:
     """A lane of which something is acknowledged now and then is never silent, though some is always under way."""
-    assert set(looks(f"unacknowledged=40 word_ms=3 acknowledged={n // 3}" for n in range(60))) == {"well"}
+    assert set(looks(f"unacknowledged=40 peer_ms=3 acknowledged={n // 3}" for n in range(60))) == {"well"}
 
 
 def test_a_stopped_peer_whose_kernel_acknowledges_here_and_there_is_no_fault() -> None:
     """It says nothing on any lane, so only the long timer holds."""
-    assert looks_until([f"{SILENT} word_ms=1000"], "silent") == 8
+    assert looks_until([f"{SILENT} peer_ms=1000"], "silent") == 8
 
 
 def test_nothing_under_way_is_no_silence() -> None:
-    assert set(looks(["acknowledged=7 word_ms=3"] * 60)) == {"well"}
+    assert set(looks(["acknowledged=7 peer_ms=3"] * 60)) == {"well"}
 
 
 def test_an_acknowledgement_that_may_be_delayed_is_waited_for() -> None:
     """Linux delays that of a single packet by 40 ms."""
-    assert looks_until(["unacknowledged=1 acknowledged=7 word_ms=3 chunk=5"], "behind") == 5
+    assert looks_until(["unacknowledged=1 acknowledged=7 peer_ms=3 chunk=5"], "behind") == 5
 
 
 def test_an_idle_lane_gets_the_long_timer() -> None:
     """Only a word of ours is under way on it: the peer looks at it seldom, and nobody waits."""
-    assert looks_until(["unacknowledged=1 acknowledged=7 word_ms=3"], "silent") == 8
+    assert looks_until(["unacknowledged=1 acknowledged=7 peer_ms=3"], "silent") == 8
 
 
 @pytest.mark.parametrize("idle", ["unacknowledged=1", "unacknowledged=5 few=1"])
@@ -117,7 +117,7 @@ def test_a_silence_that_may_be_a_delayed_acknowledgement_is_none_of_the_chunks_t
     """A ping was under way for 32 ms when a peer that had stood still went on and chunks were posted behind it, as
     recorded: the lane was given up at once. The short timer starts with the chunks. Small words do not become more by
     being in many segments: Linux goes by their bytes."""
-    ping = f"{idle} acknowledged=806889 sent=1838 answers=349 word_ms=3"
+    ping = f"{idle} acknowledged=806889 sent=1838 answers=349 peer_ms=3"
     chunks = "unacknowledged=8 few=0 unsent=2948 sent=1845 chunk=1569 chunk_ms=4"
     assert set(looks([ping, "", "", "", chunks])) == {"well"}
     assert looks_until([ping, "", chunks], "behind") == 3
@@ -125,45 +125,45 @@ def test_a_silence_that_may_be_a_delayed_acknowledgement_is_none_of_the_chunks_t
 
 def test_a_delayed_acknowledgement_is_no_evidence_for_a_path_given_up_by_another_connection() -> None:
     """What one connection took for a dead path must not take the idle lanes of all others with it."""
-    assert looks_until(["unacknowledged=1 acknowledged=7 word_ms=3 path_failed=1"], "silent") == 8
+    assert looks_until(["unacknowledged=1 acknowledged=7 peer_ms=3 path_failed=1"], "silent") == 8
 
 
 def test_a_slow_round_trip_lengthens_both() -> None:
     """Beside siblings to two of them, or one and four times its deviation, as TCP's own timer."""
-    assert looks_until([f"{SILENT} word_ms=3 rtt_ms=25"], "behind") == 5
-    assert looks_until([f"{SILENT} word_ms=3 rtt_ms=25 deviation_ms=10"], "behind") == 7
+    assert looks_until([f"{SILENT} peer_ms=3 rtt_ms=25"], "behind") == 5
+    assert looks_until([f"{SILENT} peer_ms=3 rtt_ms=25 deviation_ms=10"], "behind") == 7
     assert looks_until([f"{SILENT} rtt_ms=50"], "silent") == 20
 
 
 def test_the_round_trip_of_a_handshake_is_not_that_of_a_full_path() -> None:
     """Nothing of the incarnation was acknowledged yet: what all lanes of a slow path send first waits longer than
     25 ms. A ring that began on 50 Mbit/s lost all lanes of one NIC in a chain."""
-    assert looks_until([f"{SILENT} word_ms=3 fresh=1"], "silent") == 8
-    assert looks_until([f"{SILENT} word_ms=3 fresh=1", "acknowledged=8"], "behind") == 3
+    assert looks_until([f"{SILENT} peer_ms=3 fresh=1"], "silent") == 8
+    assert looks_until([f"{SILENT} peer_ms=3 fresh=1", "acknowledged=8"], "behind") == 3
 
 
 def test_what_this_process_slept_through_does_not_count() -> None:
     """A second between two samples counts as 10 ms."""
-    assert looks_until([f"{SILENT} word_ms=3 passed_ms=1000"], "behind") == 3
+    assert looks_until([f"{SILENT} peer_ms=3 passed_ms=1000"], "behind") == 3
 
 
 def test_bytes_that_the_kernel_cannot_send_count() -> None:
     """The address of the NIC is gone: nothing is under way, nothing leaves, the peer would take more."""
-    assert looks_until(["unsent=90000 word_ms=3"], "behind") == 3
+    assert looks_until(["unsent=90000 peer_ms=3"], "behind") == 3
     assert looks_until(["unsent=90000"], "silent") == 8
 
 
 def test_a_kernel_that_is_late_with_one_socket_is_no_fault_of_its_path() -> None:
     """On a host with too little processor time, as recorded: 48 KiB wait in a socket, nothing is under way, and another
     lane on the path was acknowledged 8 ms ago. Neither the long timer nor a chunk's deadline counts that."""
-    waiting = "unsent=49152 word_ms=3 path_ms=3 chunk=5 chunk_ms=9"
+    waiting = "unsent=49152 peer_ms=3 path_ms=3 chunk=5 chunk_ms=9"
     assert set(looks([waiting] * 60)) == {"well"}
     assert looks_until([*[waiting] * 20, "path_ms=200"], "silent") <= 2
 
 
 def test_a_peer_that_takes_nothing_is_no_fault() -> None:
     """Its window is closed and its kernel answers the probes: it is stopped, or computes."""
-    assert set(looks(["unsent=90000 window=0 word_ms=3 probes=1"] * 100)) == {"well"}
+    assert set(looks(["unsent=90000 window=0 peer_ms=3 probes=1"] * 100)) == {"well"}
 
 
 def stopped_receiver(seconds: float, *, answers: bool) -> list[str]:
@@ -176,10 +176,10 @@ def stopped_receiver(seconds: float, *, answers: bool) -> list[str]:
     lines = []
     for n in range(round(seconds * 100)):
         times = sum(look <= n for look in asked)
-        heard = 1 + times if answers else 1
+        received = 1 + times if answers else 1
         lines.append(
-            f"unacknowledged=9 window=0 acknowledged={min(n, 5)} sent={100 + times} answers={60 + min(n, 5) + heard} "
-            f"word_ms={10 * n} rtt_ms=1"
+            f"unacknowledged=9 window=0 acknowledged={min(n, 5)} sent={100 + times} answers={60 + min(n, 5) + received} "
+            f"peer_ms={10 * n} rtt_ms=1"
         )
     return lines
 
@@ -198,7 +198,7 @@ def test_a_full_receiver_that_does_not_answer_when_asked_is_a_dead_path() -> Non
 def test_a_stopped_receiver_beside_lanes_that_have_room_goes_on_when_it_does() -> None:
     """Its process goes on and speaks on the other lanes first: this one has all the time of a lane with room."""
     lines = stopped_receiver(2, answers=True)
-    resumed = "window=1 sent=120 answers=90 acknowledged=900 word_ms=1"
+    resumed = "window=1 sent=120 answers=90 acknowledged=900 peer_ms=1"
     assert set(looks([*lines, resumed, "", ""])) == {"well"}
     assert looks_until([*lines, resumed], "behind") == 3
 
@@ -214,23 +214,23 @@ def test_another_connection_has_found_out() -> None:
 
 def test_a_chunk_that_does_not_arrive_while_acknowledgements_trickle() -> None:
     """Four times the least stall timer, or four times what it should take, 200 ms at most."""
-    trickle = [f"unacknowledged=40 acknowledged={n} word_ms=3 chunk=5" for n in range(60)]
+    trickle = [f"unacknowledged=40 acknowledged={n} peer_ms=3 chunk=5" for n in range(60)]
     assert looks(trickle).index("late") == 10
-    slow = [f"unacknowledged=40 acknowledged={n} word_ms=3 chunk=5 chunk_ms=40" for n in range(60)]
+    slow = [f"unacknowledged=40 acknowledged={n} peer_ms=3 chunk=5 chunk_ms=40" for n in range(60)]
     assert looks(slow).index("late") == 16
-    slower = [f"unacknowledged=40 acknowledged={n} word_ms=3 chunk=5 chunk_ms=900" for n in range(60)]
+    slower = [f"unacknowledged=40 acknowledged={n} peer_ms=3 chunk=5 chunk_ms=900" for n in range(60)]
     assert looks(slower).index("late") == 20
 
 
 def test_a_stopped_peer_delivers_nothing_and_is_no_fault() -> None:
     """Its kernel acknowledges on all lanes; it says nothing on any."""
-    stopped = [f"unacknowledged=40 acknowledged={n} word_ms={10 * n} chunk=5" for n in range(100)]
-    resumed = [f"unacknowledged=40 acknowledged={n} word_ms=1 chunk=5" for n in range(100, 109)]
+    stopped = [f"unacknowledged=40 acknowledged={n} peer_ms={10 * n} chunk=5" for n in range(100)]
+    resumed = [f"unacknowledged=40 acknowledged={n} peer_ms=1 chunk=5" for n in range(100, 109)]
     assert "late" not in looks(stopped + resumed)
 
 
 def test_a_lane_that_delivers_is_never_late() -> None:
-    assert set(looks(f"unacknowledged=40 acknowledged={n} word_ms=3 chunk={n // 9}" for n in range(90))) == {
+    assert set(looks(f"unacknowledged=40 acknowledged={n} peer_ms=3 chunk={n // 9}" for n in range(90))) == {
         "well"
     }
 
@@ -239,15 +239,15 @@ def test_the_log_says_what_the_finding_was_made_of() -> None:
     """For those who ask why a lane was given up: what was silent and for how long, and how late this process and the
     peer's were meanwhile."""
     lines = [
-        f"{SILENT} word_ms=3 rtt_ms=2 retransmits=5 answered_in_ms=9 chunk=4",
+        f"{SILENT} peer_ms=3 rtt_ms=2 retransmits=5 answered_in_ms=9 chunk=4",
         "passed_ms=35",
         "passed_ms=12",
         "",
     ]
     last = _said(lines)[-1]
     assert last.endswith(
-        "silence beside lanes that are heard (silent_ms=30 overdue_ms=30 late_ms=30 chunk_ms=30 deadline_ms=100 "
-        "unacknowledged=40 unsent=0 window=open probes=0 retransmits=5 rtt_us=2000 word_ms=3 path_ms=1000000 "
+        "silence beside lanes that answer (silent_ms=30 overdue_ms=30 late_ms=30 chunk_ms=30 deadline_ms=100 "
+        "unacknowledged=40 unsent=0 window=open probes=0 retransmits=5 rtt_us=2000 peer_ms=3 path_ms=1000000 "
         "path_failed=0 answer_due=0 peer_answered_in_ms=9 own_late_ms=25)"
     )
 

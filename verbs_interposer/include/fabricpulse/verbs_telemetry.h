@@ -8,7 +8,7 @@
 //
 //   devices      one an RDMA device that the process has opened
 //   queue_pairs  one a queue pair that it has now
-//   totals       what queue pairs that are gone have counted, by (device, port, netdev, peer GID or LID)
+//   totals       what queue pairs that were destroyed have counted, by (device, port, netdev, peer GID or LID)
 //   samples      ring of messages that were sampled, at the sender when posted, at the receiver when polled
 //
 // Messages. A message is what the receiver gets a completion for: it ends with SEND, SEND_WITH_IMM, SEND_WITH_INV
@@ -75,7 +75,7 @@ struct fp_verbs_header {
   uint64_t sample_every;        // messages whose index is a multiple of it are sampled
   uint64_t dropped_records;     // contexts and queue pairs that found their table full: not counted
   uint64_t unseen_posts;        // calls for queue pairs that were not seen created
-  uint64_t unseen_completions;  // completions of such, or of a CQ that does not tell the queue pair
+  uint64_t unseen_completions;  // completions of such, or of a CQ that does not name the queue pair
   uint64_t bypass;              // enum fp_verbs_bypass, bits
   char host[96];
   char workload[128];

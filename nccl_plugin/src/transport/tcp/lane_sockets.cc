@@ -63,7 +63,7 @@ int dial_socket(const NicInfo& from, const DialRequest& request, uint16_t source
   }
   bind_to_device(fd, from.name);
   no_delay(fd);
-  // Without a wish the port is chosen at connect(), so that a busy host does not run out of them.
+  // Where none is asked for, the port is chosen at connect(), so that a busy host does not run out of them.
   int late = source_port == 0;
   (void)!setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &late, sizeof(late));
   if (bind(fd, reinterpret_cast<sockaddr*>(&source), source_size) == 0 &&

@@ -23,7 +23,7 @@ inline bool out_of_descriptors(int error) { return error == EMFILE || error == E
 // them does not arrive, and its lane stays down instead of failing under the first chunk, again and again.
 uint32_t full_packets(int fd);
 bool is_ready(int fd, short events);  // of poll(2)
-// A socket on its way to the peer; -1: errno says why not. source_port: 0: any.
+// A socket on its way to the peer; -1: see errno. source_port: 0: any.
 int dial_socket(const NicInfo& from, const DialRequest& request, uint16_t source_port);
 // Ends a socket that was owned (core/owned_fds.h) with a reset: a FIN would look like the end of this process
 // (core/peer_liveness.h).

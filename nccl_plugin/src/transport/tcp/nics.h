@@ -25,7 +25,7 @@ bool nic_wanted(const Config& config, const std::string& name);
 // False if there is no such NIC or it has no address yet.
 bool look_up_nic(NicInfo* nic);
 
-// IFF_UP and IFF_RUNNING. False too when the NIC is gone.
+// IFF_UP and IFF_RUNNING. False too when the NIC no longer exists.
 bool nic_link_up(const std::string& name);
 
 // "rail*,eth[01]" against a name.

@@ -1,4 +1,4 @@
-// Connections that carry nothing and stay: one tells that its peer's process has ended.
+// Connections that carry nothing and stay: the end of one shows that its peer's process has ended.
 //
 // When a process is killed its kernel ends each of its sockets, in order if all that had arrived was read, else with a
 // reset, which is also what a firewall sends, or a plugin that gives up a lane. Lanes of a busy process, or of one that
@@ -34,7 +34,7 @@ class ProcessWatches {
   bool room() const { return theirs_.size() < kMost; }
   bool has_mine(const Process& process) const { return mine_.count(process) > 0; }
   void drop_mine(const Process& process);
-  // The socket of that id can be read: what it says of `process`.
+  // The socket of that id can be read: what it shows of `process`.
   End serve(uint64_t id, Process* process);
 
  private:

@@ -82,7 +82,7 @@ class TcpLane final : public LaneTransport {
   uint32_t chunks_taken() const override { return head_; }
   bool backlog() const override { return head_ != tail_ || state_sent_ != state_size_; }
 
-  bool words_wait() const override { return true; }
+  bool state_frames_wait() const override { return true; }
   void note_way_back(uint64_t ns) override { budget_.way_back(static_cast<double>(ns) * 1e-9); }
 
   LaneStatus flush() override {
@@ -115,7 +115,7 @@ class TcpLane final : public LaneTransport {
       message.msg_iovlen = static_cast<size_t>(count);
       ssize_t sent = send_from(fd_, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
       if (sent < 0) {
-        // EPIPE: reset only after the peer's end was closed in order. poll() reads what it said last, then that end.
+        // EPIPE: reset only after the peer's end was closed in order. poll() reads what it sent last, then that end.
         if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR || errno == ENOBUFS || errno == EPIPE)
           return status;
         return LaneStatus::kFailed;

@@ -21,7 +21,7 @@
 namespace fabricpulse {
 namespace {
 
-// Who connects has said hello by then. On a busy host that makes queue pairs it takes longer than it should.
+// A peer that connects has sent its hello by then. On a busy host that makes queue pairs it takes longer than it should.
 constexpr uint64_t kHelloNs = 3'000'000'000;
 constexpr size_t kMaxIncoming = 1024;
 constexpr uint64_t kPauseNs = 100'000'000;  // of a listener for which there is no descriptor
@@ -61,8 +61,8 @@ class TcpTransport::Answer final : public PendingLane {
     if (fd_ >= 0) close_owned(fd_);
   }
   bool scarce() const override { return descriptors_scarce(fd_); }
-  std::unique_ptr<LaneTransport> reply(const HelloReply& said) override {
-    HelloReply reply = said;
+  std::unique_ptr<LaneTransport> reply(const HelloReply& given) override {
+    HelloReply reply = given;
     std::unique_ptr<LaneSetup> setup;
     bool lane = reply.status == HelloStatus::kOk && hello_.kind == HelloKind::kLane;
     bool watch = reply.status == HelloStatus::kOk && hello_.kind == HelloKind::kWatch;
@@ -211,7 +211,7 @@ void TcpTransport::serve_incoming(uint64_t id, uint64_t now) {
   if (found == incoming_.end()) return;
   Incoming* incoming = found->second.get();
   Hello& hello = incoming->hello;
-  static uint8_t padding[16 * 1024];  // one thread; nobody reads it
+  static uint8_t padding[16 * 1024];  // one thread; never read
   bool more = true, other_version = false, plausible = false;
   while (more) {
     size_t have = incoming->received;
@@ -264,7 +264,7 @@ void TcpTransport::dial(const NicInfo& from, const DialRequest& request, uint64_
 }
 
 // The peer's host has taken the connection. What a lane of this type needs is made only now: most dials of a path
-// that is refused or dead would make it for nothing. False: errno says why no lane can be made.
+// that is refused or dead would make it for nothing. False: see errno: no lane can be made.
 bool TcpTransport::connected(Dial* dial, uint64_t id, uint64_t now) {
   dial->connected = true;
   dial->deadline_ns = now + dial->answer_ns;
@@ -277,7 +277,7 @@ bool TcpTransport::connected(Dial* dial, uint64_t id, uint64_t now) {
   return true;
 }
 
-// Sends what the socket takes of the hello and its padding. False: errno says why not.
+// Sends what the socket takes of the hello and its padding. False: see errno.
 bool TcpTransport::say_hello(Dial* dial) const {
   static const uint8_t kZeros[16 * 1024] = {};
   const size_t whole = sizeof(Hello) + dial->hello.padding;
@@ -289,7 +289,7 @@ bool TcpTransport::say_hello(Dial* dial) const {
     if (sent < 0) return errno == EAGAIN || errno == EINTR;
     dial->sent += static_cast<size_t>(sent);
   }
-  dial->said = true;
+  dial->hello_sent = true;
   return true;
 }
 
@@ -297,7 +297,7 @@ void TcpTransport::serve_dial(uint64_t id, uint64_t now) {
   auto found = dials_.find(id);
   if (found == dials_.end()) return;
   Dial* dial = found->second.get();
-  if (!dial->said) {
+  if (!dial->hello_sent) {
     int error = 0;
     socklen_t size = sizeof(error);
     getsockopt(dial->fd, SOL_SOCKET, SO_ERROR, &error, &size);
@@ -305,7 +305,7 @@ void TcpTransport::serve_dial(uint64_t id, uint64_t now) {
     if (error == 0 && !say_hello(dial)) error = errno;
     if (error != 0) {
       end_dial(id, error, now);
-    } else if (dial->said) {
+    } else if (dial->hello_sent) {
       poller_->watch(dial->fd, (kDial << kKindShift) | id, EPOLLIN);
     }
     return;
@@ -353,7 +353,7 @@ void TcpTransport::tick(uint64_t now) {
     // What came in time is not lost because this thread is late.
     auto found = dials_.find(id);
     if (found == dials_.end()) continue;
-    if (is_ready(found->second->fd, found->second->said ? POLLIN : POLLOUT)) serve_dial(id, now);
+    if (is_ready(found->second->fd, found->second->hello_sent ? POLLIN : POLLOUT)) serve_dial(id, now);
     found = dials_.find(id);
     if (found != dials_.end() && now >= found->second->deadline_ns) end_dial(id, ETIMEDOUT, now);
   }

@@ -66,7 +66,7 @@ class TcpTransport : public Transport {
     NicAddress from{};
     uint16_t source_port = 0;
     uint64_t deadline_ns = 0, answer_ns = 0;
-    bool connected = false, said = false;
+    bool connected = false, hello_sent = false;
     bool payload_crc = false;
     Hello hello;
     size_t sent = 0;  // of the hello and its padding

@@ -15,7 +15,7 @@ constexpr uint8_t kMostPorts = 4;
 constexpr size_t kMostGids = 1024;
 constexpr int kMostGidsWithoutTable = 64;
 
-// Where the library is too old to say it.
+// Where the library is too old to report it.
 bool roce_v2_by_sysfs(const std::string& device, uint8_t port, int index) {
   std::string path = "/sys/class/infiniband/" + device + "/ports/" + std::to_string(port) +
                      "/gid_attrs/types/" + std::to_string(index);

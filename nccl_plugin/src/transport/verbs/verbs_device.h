@@ -16,7 +16,7 @@
 
 namespace fabricpulse {
 
-// An open device: its protection domain, and what it has said about its ports.
+// An open device: its protection domain, and the last events of its ports.
 struct VerbsDevice {
   std::string name;
   ib::Context* context = nullptr;
@@ -38,7 +38,7 @@ struct VerbsMemory : RegisteredMemory {
   uint32_t users = 0;
 };
 
-// The RDMA devices of this host. Thread-safe where said.
+// The RDMA devices of this host. Thread-safe where stated.
 class VerbsDevices {
  public:
   explicit VerbsDevices(const VerbsLibrary* library) : library_(*library) {}
@@ -56,7 +56,7 @@ class VerbsDevices {
   // The port with a RoCE v2 GID of this address. Asked anew each time: its index changes when the address goes
   // and comes. Any thread. False: there is none now.
   bool find(const NicAddress& address, VerbsPort* out);
-  // ACTIVE, as the port says. True if it cannot be asked.
+  // The port is ACTIVE. True if it cannot be asked.
   bool port_active(const VerbsPort& port) const;
   uint32_t mtu(const VerbsPort& port) const;
   // Makes a device ready for lanes: a protection domain, and all registered memory in it. Service thread.

@@ -16,8 +16,8 @@ namespace {
 
 constexpr uint32_t kQueue = kChunkWindow;  // chunks that wait
 constexpr uint32_t kMostPolled = 256;      // completions of one poll
-constexpr uint32_t kCreditsAt = 8;         // control frames taken in before the peer is told
-// Busy hosts acknowledge late: a silence of less than 36 ms says nothing, whatever the round trip was before.
+constexpr uint32_t kCreditsAt = 8;         // control frames taken in before the peer gets credits
+// Busy hosts acknowledge late: a silence of less than 36 ms proves nothing, whatever the round trip was before.
 constexpr uint64_t kLeastDeviationNs = 9'000'000;
 // Chunks of up to 20 ms: well below what the stall timer takes for silence on a lone lane.
 constexpr uint32_t kStretchAlone = 5;
@@ -35,7 +35,7 @@ class VerbsLane final : public LaneTransport {
         sender_(pair_->which() == VerbsPair::End::kSender),
         ids_((uint64_t{pair_->setup().number} << 24) | pair_->peer().number),
         entropy_(kPortBase | pair_->setup().flow_label) {
-    // The end that was dialled may send once it has heard this queue pair: only then is it known to listen.
+    // The end that was dialled may send once this queue pair's first frame is here: only then is it known to listen.
     ready_ = credit_due_ = sender_;
   }
   ~VerbsLane() override {
@@ -105,7 +105,7 @@ class VerbsLane final : public LaneTransport {
         ++taken;
         ready_ = true;
         status = LaneStatus::kProgress;
-        if (!told(lane, sink, ntohl(found[i].immediate))) return LaneStatus::kProtocol;
+        if (!on_immediate(lane, sink, ntohl(found[i].immediate))) return LaneStatus::kProtocol;
         if (closed_) return status;
       }
     }
@@ -168,8 +168,8 @@ class VerbsLane final : public LaneTransport {
   }
 
   // ---- sending ----
-  static uint32_t immediate(Told told, uint32_t value) {
-    return htonl((static_cast<uint32_t>(told) << kToldShift) | (value & kToldMask));
+  static uint32_t immediate(Immediate kind, uint32_t value) {
+    return htonl((static_cast<uint32_t>(kind) << kImmediateShift) | (value & kImmediateMask));
   }
 
   void tell_credit() {
@@ -177,7 +177,7 @@ class VerbsLane final : public LaneTransport {
     credited_ = control_taken_;
     const VerbsSetup& peer = pair_->peer();
     requests_.add(ib::kWriteWithImmediate, peer.control, peer.key)->immediate =
-        immediate(Told::kCredit, control_taken_);
+        immediate(Immediate::kCredit, control_taken_);
   }
 
   void tell_control() {
@@ -185,7 +185,7 @@ class VerbsLane final : public LaneTransport {
     const VerbsSetup& peer = pair_->peer();
     ib::SendRequest* request =
         requests_.add(ib::kWriteWithImmediate, peer.control + index * kControlSlotBytes, peer.key);
-    request->immediate = immediate(Told::kControl, index);
+    request->immediate = immediate(Immediate::kControl, index);
     requests_.set_bytes(request, pair_->control_out(index), control_bytes_[index], pair_->local_key());
   }
 
@@ -199,11 +199,11 @@ class VerbsLane final : public LaneTransport {
     // The one-way delay counts from here: what a chunk waits for the device or for its receive is not the path's.
     if (header.flags & kFlagFleetStamp)
       slot->header.stamp += static_cast<int64_t>(monotonic_ns() - out.queued_ns);
-    uint32_t told_bytes = kSlotHead;
+    uint32_t slot_bytes = kSlotHead;
     if (header.length <= kMostInSlot) {
       slot->place = Place::kInSlot;
       if (header.length > 0) memcpy(slot->payload, out.payload, header.length);
-      told_bytes += header.length;
+      slot_bytes += header.length;
     } else {
       uint64_t address = 0;
       uint32_t key = 0;
@@ -234,23 +234,23 @@ class VerbsLane final : public LaneTransport {
     uint32_t index = header.chunk % kChunkWindow;
     ib::SendRequest* request =
         requests_.add(ib::kWriteWithImmediate, peer.chunks + index * kChunkSlotBytes, peer.key);
-    request->immediate = immediate(Told::kChunk, index);
-    requests_.set_bytes(request, slot, told_bytes, pair_->local_key());
+    request->immediate = immediate(Immediate::kChunk, index);
+    requests_.set_bytes(request, slot, slot_bytes, pair_->local_key());
     ++head_;
     return true;
   }
 
   // ---- receiving ----
   // False: not our protocol.
-  bool told(uint32_t lane, LaneSink* sink, uint32_t immediate) {
-    uint32_t value = immediate & kToldMask;
-    switch (static_cast<Told>(immediate >> kToldShift)) {
-      case Told::kChunk:
+  bool on_immediate(uint32_t lane, LaneSink* sink, uint32_t immediate) {
+    uint32_t value = immediate & kImmediateMask;
+    switch (static_cast<Immediate>(immediate >> kImmediateShift)) {
+      case Immediate::kChunk:
         return !sender_ && value < kChunkWindow && take_chunk(lane, sink, value);
-      case Told::kControl:
+      case Immediate::kControl:
         return value < kControlSlots && take_control(lane, sink, value);
-      case Told::kCredit: {
-        uint32_t more = (value - control_acknowledged_) & kToldMask;
+      case Immediate::kCredit: {
+        uint32_t more = (value - control_acknowledged_) & kImmediateMask;
         if (more > control_sent_ - control_acknowledged_) return false;
         control_acknowledged_ += more;
         return true;
@@ -323,7 +323,7 @@ class VerbsLane final : public LaneTransport {
     return true;
   }
 
-  // The kernel ends the socket of a process that ends; nothing is ever said on it.
+  // The kernel ends the socket of a process that ends; nothing is ever sent on it.
   void check_socket() const {
     if (fd_ < 0 || ended_) return;
     uint8_t byte;
@@ -359,7 +359,7 @@ class VerbsLane final : public LaneTransport {
 std::unique_ptr<LaneTransport> make_verbs_lane(std::unique_ptr<VerbsPair> pair, int fd, uint32_t peer_nic,
                                                const NicDevices* nics, std::shared_ptr<VerbsReaper> reaper) {
   auto lane = std::make_unique<VerbsLane>(std::move(pair), fd, peer_nic, nics, std::move(reaper));
-  (void)lane->flush();  // the peer may send once it hears this queue pair
+  (void)lane->flush();  // the peer may send once a frame of this queue pair is there
   return lane;
 }
 

@@ -11,7 +11,7 @@
 //  1. A chunk's buffer goes back to the application when all chunks of its message are held. A write to it that
 //     is still under way can only be one of a chunk that was posted twice, on two incarnations (on one of them, a
 //     repeated packet is a duplicate, which the responder acknowledges and does not execute: IBTA vol. 1, 9.7.5).
-//  2. A chunk is posted again only after the receiver has said that the old incarnation is closed (rule 1 there).
+//  2. A chunk is posted again only after the receiver has reported that the old incarnation is closed (rule 1 there).
 //  3. The receiver reports it after VerbsPair::end(): the queue pair has gone to ERROR, and a receive of it has come
 //     back flushed, or it is destroyed. A responder in ERROR drops what arrives, and flushes behind what it has
 //     written, so no write of that incarnation lands later. In between the lane is `draining`: it is not reported as

@@ -10,7 +10,7 @@
 
 namespace fabricpulse {
 
-// Its functions. Those that may be nullptr are said to be.
+// Its functions. Those that may be nullptr are marked.
 struct VerbsLibrary {
   ib::Device** (*get_device_list)(int* count) = nullptr;
   void (*free_device_list)(ib::Device** list) = nullptr;
@@ -36,7 +36,7 @@ struct VerbsLibrary {
   void (*ack_async_event)(ib::AsyncEvent* event) = nullptr;
   int (*fork_init)() = nullptr;
 
-  // Opens `name`, or where that is empty libibverbs.so.1. It stays open. False: `error` says what is missing.
+  // Opens `name`, or where that is empty libibverbs.so.1. It stays open. False: `error` names what is missing.
   bool open(const std::string& name, std::string* error);
 };
 

@@ -129,7 +129,7 @@ bool VerbsPair::connect(const VerbsSetup& peer) {
   return error == 0;
 }
 
-// Messages are told by immediate data: a receive needs no memory of its own.
+// Messages are announced by immediate data: a receive needs no memory of its own.
 bool VerbsPair::post_receives(uint32_t count) {
   ib::RecvRequest requests[32];
   while (count > 0) {

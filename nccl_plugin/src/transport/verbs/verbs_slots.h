@@ -1,5 +1,5 @@
 // Wire format of queue pair lanes: what the ends write into one another's slots (chunk headers, state frames), and the
-// immediate data that tells of it.
+// immediate data that announces it.
 #ifndef FABRICPULSE_TRANSPORT_VERBS_VERBS_SLOTS_H_
 #define FABRICPULSE_TRANSPORT_VERBS_VERBS_SLOTS_H_
 
@@ -14,9 +14,9 @@
 namespace fabricpulse {
 
 // Immediate data: what was written, and where.
-enum class Told : uint32_t { kChunk = 1, kControl = 2, kCredit = 3 };
-constexpr int kToldShift = 28;
-constexpr uint32_t kToldMask = (1u << kToldShift) - 1;
+enum class Immediate : uint32_t { kChunk = 1, kControl = 2, kCredit = 3 };
+constexpr int kImmediateShift = 28;
+constexpr uint32_t kImmediateMask = (1u << kImmediateShift) - 1;
 
 // Where the payload of a chunk is.
 enum class Place : uint8_t { kDirect = 1, kInSlot = 2, kEarly = 3, kTooLarge = 4 };

@@ -1,5 +1,5 @@
 // Lanes over queue pairs. The ends meet over a TCP connection of the same two NICs, which carries hello and reply
-// with what each queue pair has to know of the other; it stays open, since its end tells of the end of the peer's
+// with the set-up of both queue pairs; it stays open, since its end shows the end of the peer's
 // process at once. A spare lane (kHelloSpare) is that connection, and no queue pair: see core/spare_lanes.h.
 //
 //   dials: queue pair (INIT), hello with its setup    ->
@@ -24,12 +24,12 @@ namespace fabricpulse {
 
 class VerbsTransport final : public TcpTransport {
  public:
-  // ports_changed: called by serve() when a device has said something about a port or its addresses.
+  // ports_changed: called by serve() when a device has reported a change of a port or its addresses.
   VerbsTransport(const Config& config, Poller* poller, TransportEvents* events,
                  std::function<void(uint64_t now)> ports_changed);
   ~VerbsTransport() override;
 
-  // Loads libibverbs and opens the devices. False: `error` says what is missing.
+  // Loads libibverbs and opens the devices. False: `error` names what is missing.
   bool open(std::string* error);
 
   fp_lane_transport kind() const override { return FP_LANE_VERBS; }
@@ -63,7 +63,7 @@ class VerbsTransport final : public TcpTransport {
   const std::function<void(uint64_t)> ports_changed_;
   std::array<NicAddress, kMaxNics> addresses_{};    // by NIC
   mutable std::mutex ports_lock_;                   // of both below
-  std::set<VerbsDevice*> watched_;                  // whose events are heard
+  std::set<VerbsDevice*> watched_;                  // whose events are read
   mutable std::map<std::string, VerbsPort> ports_;  // by NIC name
 };
 
