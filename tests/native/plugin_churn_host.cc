@@ -220,7 +220,7 @@ class Life {
     if (net->listen(context_, static_cast<int>(plan_.device % static_cast<uint64_t>(devices)), mine.handle,
                     &listener_) != kSuccess)
       fail("listen");
-    tell(mine);
+    publish(mine);
     const double since = now_s();
     if (plan_.ending == kDeaf) {
       nap(any(4) == 0 ? any(100'000) : any(2000));
@@ -463,7 +463,7 @@ int main(int argc, char** argv) {
     });
   for (std::thread& thread : threads) thread.join();
   // A peer that has not received the last frames would find this process ended.
-  tell({kNoMore, 0, {}});
+  publish({kNoMore, 0, {}});
   for (bool over = false; !over; usleep(1000)) {
     std::lock_guard<std::mutex> held(handles_lock);
     over = peer_gone() || handles.count({kNoMore, 0}) > 0;

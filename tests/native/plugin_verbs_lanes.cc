@@ -23,8 +23,6 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <deque>
 #include <memory>
 #include <random>
 #include <set>
@@ -38,25 +36,12 @@
 #include "test_runtime.h"
 #include "transport/tcp/tcp_lane.h"
 #include "transport/verbs/verbs_lane.h"
+#include "verbs_message_stream.h"
 #include "verbs_stand_in.h"
 
 using namespace fabricpulse;
 
 namespace {
-
-[[noreturn]] void broken(const std::string& what) {
-  fprintf(stderr, "%s\n", what.c_str());
-  exit(1);
-}
-
-struct Buffer {
-  std::vector<uint8_t> bytes;
-  VerbsMemory* memory = nullptr;
-};
-
-uint8_t byte_of(uint64_t message, size_t at) {
-  return static_cast<uint8_t>(message * 31 + at * 7 + (at >> 8));
-}
 
 constexpr uint32_t kTcpNic = 2;
 
@@ -93,7 +78,6 @@ class Simulation {
         abort_(modes.count("abort") > 0),
         last_resort_(modes.count("last-resort") > 0),
         dead_rail_(modes.count("dead-rail") > 0),
-        messages_(messages),
         faults_left_(faults),
         fabric_(seed + 1),
         library_(fabric_.library()) {
@@ -110,10 +94,7 @@ class Simulation {
     sender_->set_peer({}, nics_, 3);
     receiver_->set_peer({}, nics_, 3);
     if (last_resort_) sender_->add_spares({{kTcpNic, kTcpNic}}, host_.now_ns);
-    for (uint64_t i = 0; i < kUnderWay; ++i) {
-      out_.push_back(make_buffer());
-      in_.push_back(make_buffer());
-    }
+    stream_ = std::make_unique<MessageStream>(&random_, &devices_, messages, one_nic_);
   }
 
   void run() {
@@ -140,15 +121,15 @@ class Simulation {
       });
     }
     uint64_t idle = 0;
-    while (received_ < messages_ || acknowledged_ < messages_) {
-      if (abort_ && received_ > messages_ / 2 && received_ < posted_ && acknowledged_ < sent_) {
+    while (!stream_->done()) {
+      if (abort_ && stream_->past_middle() && stream_->both_under_way()) {
         take_memory_back();
         break;
       }
-      uint64_t before = received_ + acknowledged_;
+      uint64_t before = stream_->moved();
       one_round();
-      idle = received_ + acknowledged_ == before ? idle + 1 : 0;
-      if (idle > 400'000) broken("nothing moves: " + std::to_string(received_) + " received");
+      idle = stream_->moved() == before ? idle + 1 : 0;
+      if (idle > 400'000) broken("nothing moves: " + std::to_string(stream_->received()) + " received");
       if (sender_->lost() || receiver_->lost()) broken("the connection is lost: " + host_.warned);
     }
     over = true;
@@ -162,19 +143,17 @@ class Simulation {
     receiver_->close(host_.now_ns);
     while (fabric_.step() && ++idle < 1000) {
     }
-    check_returned();
+    stream_->check_returned();
     sender_.reset();
     receiver_.reset();
     reaper_->end_all();
-    for (auto* buffers : {&out_, &in_})
-      for (Buffer& buffer : *buffers)
-        if (!abort_) devices_.deregister_memory(buffer.memory);
+    stream_->deregister();
     if (fabric_.pairs() != 0 || fabric_.regions() != 0) broken("queue pairs or memory are left over");
     printf(
         "{\"messages\": %llu, \"dials\": %llu, \"failed\": %llu, \"dropped\": %llu, "
         "\"chunks\": %llu, \"tcp_chunks\": %llu, \"outages\": %llu, \"relieved\": %llu, \"rejoined\": %llu, "
         "\"on_dead\": %llu}\n",
-        static_cast<unsigned long long>(received_), static_cast<unsigned long long>(dials_),
+        static_cast<unsigned long long>(stream_->received()), static_cast<unsigned long long>(dials_),
         static_cast<unsigned long long>(failed_), static_cast<unsigned long long>(fabric_.dropped),
         static_cast<unsigned long long>(chunks), static_cast<unsigned long long>(tcp_chunks),
         static_cast<unsigned long long>(outages_), static_cast<unsigned long long>(relieved_),
@@ -182,32 +161,11 @@ class Simulation {
   }
 
  private:
-  static constexpr uint64_t kUnderWay = 6;
-  static constexpr size_t kMost = 300'000;
-
   uint64_t any(uint64_t count) { return std::uniform_int_distribution<uint64_t>(0, count - 1)(random_); }
-
-  Buffer make_buffer() {
-    Buffer buffer;
-    buffer.bytes.assign(kMost, 0xee);
-    std::string why;
-    buffer.memory = devices_.register_memory(buffer.bytes.data(), buffer.bytes.size(), &why);
-    if (buffer.memory == nullptr) broken(why);
-    return buffer;
-  }
 
   // As an abort: what is under way is never done.
   void take_memory_back() {
-    for (Buffer& buffer : in_) {
-      receiver_->memory_returned(buffer.memory, host_.now_ns);
-      devices_.deregister_memory(buffer.memory);
-      memset(buffer.bytes.data(), 0xaa, buffer.bytes.size());
-    }
-    for (Buffer& buffer : out_) {
-      sender_->memory_returned(buffer.memory, host_.now_ns);
-      devices_.deregister_memory(buffer.memory);
-      std::vector<uint8_t>().swap(buffer.bytes);
-    }
+    stream_->take_memory_back(sender_.get(), receiver_.get(), host_.now_ns);
     for (int i = 0; i < 2000; ++i) {
       host_.now_ns += 1'000'000;
       for (uint64_t n = any(40); n > 0; --n) fabric_.step();
@@ -216,31 +174,16 @@ class Simulation {
     }
     if (!receiver_->broken(host_.now_ns) || !sender_->broken(host_.now_ns))
       broken("what can never be done is no error");
-    for (const Buffer& buffer : in_)
-      for (uint8_t byte : buffer.bytes)
-        if (byte != 0xaa) broken("a write landed in memory that was taken back");
-  }
-
-  size_t size_of(uint64_t message) const {
-    if (one_nic_) return kMost;
-    std::mt19937 own(static_cast<uint32_t>(message * 2654435761u + 1));
-    switch (own() % 5) {
-      case 0:
-        return own() % 200;
-      case 1:
-        return own() % 16'384;
-      case 2:
-        return 16'380 + own() % 10;
-      default:
-        return own() % kMost;
-    }
+    stream_->check_taken_back();
   }
 
   void one_round() {
     host_.now_ns += one_nic_ ? 15'000'000 : 20'000 + any(200'000);
     uint64_t now = host_.now_ns;
     for (uint64_t n = any(40); n > 0; --n) fabric_.step();
-    application(now);
+    // Until a lane that has flapped is tried again TCP would carry thousands.
+    const bool slow = play_ == Play::kRestored && sender_->on_last_resort() && any(100) != 0;
+    stream_->step(sender_.get(), receiver_.get(), !slow, now);
     fabric_.busy = true;
     if (any(4) == 0) {
       sender_->tick(now, 2'000'000);
@@ -258,7 +201,7 @@ class Simulation {
     if (dead_rail_) kill_rail();
     if (any(50) == 0 && now >= outage_until_ns_ && !rail_dead_)
       fabric_.cut(static_cast<uint32_t>(any(2)), false);
-    check_returned();
+    stream_->check_returned();
     if (last_resort_) check_last_resort();
     if (last_resort_) play();
   }
@@ -287,7 +230,7 @@ class Simulation {
     uint64_t by_tcp = spare.record != nullptr ? spare.record->sent_chunks : 0, all = 0;
     for (const Lane& lane : sender_->lanes())
       if (lane.record != nullptr) all += lane.record->sent_chunks;
-    if (play_ == Play::kBefore && received_ > messages_ / 2) {
+    if (play_ == Play::kBefore && stream_->past_middle()) {
       play_ = Play::kOutage;
       faults_kept_ = std::exchange(faults_left_, 0);
       outage_until_ns_ = UINT64_MAX;
@@ -307,7 +250,7 @@ class Simulation {
         faults_left_ = faults_kept_;
       }
     }
-    if (play_ == Play::kOutage || play_ == Play::kRestored) messages_ = std::max(messages_, received_ + 50);
+    if (play_ == Play::kOutage || play_ == Play::kRestored) stream_->go_on();
   }
 
   static void read_telemetry(Connection& connection) {
@@ -329,7 +272,7 @@ class Simulation {
 
   // From the middle on device 0 passes nothing.
   void kill_rail() {
-    if (!rail_dead_ && received_ > messages_ / 2) {
+    if (!rail_dead_ && stream_->past_middle()) {
       rail_dead_ = true;
       fabric_.cut(1, false);
       fabric_.cut(0, true);
@@ -343,55 +286,7 @@ class Simulation {
     if (!settled_ && !up && !fencing) settled_ = true, on_dead_then_ = on_rail_0();
     if (settled_ && up && !was_up_) ++rejoined_;
     was_up_ = up;
-    if (rejoined_ < 3) messages_ = std::max(messages_, received_ + 50);
-  }
-
-  void application(uint64_t now) {
-    // Until a lane that has flapped is tried again TCP would carry thousands.
-    const bool slow = play_ == Play::kRestored && sender_->on_last_resort() && any(100) != 0;
-    if (!slow && posted_ < messages_ && posted_ - received_ < kUnderWay && any(3) == 0) {
-      Buffer& buffer = in_[posted_ % kUnderWay];
-      memset(buffer.bytes.data(), 0xee, buffer.bytes.size());
-      size_t size = size_of(posted_);
-      receives_[posted_ % kUnderWay] = receiver_->receive(buffer.bytes.data(), size, buffer.memory, now);
-      if (receives_[posted_ % kUnderWay] == nullptr) broken("no receive");
-      ++posted_;
-    }
-    if (!slow && sent_ < messages_ && sent_ - acknowledged_ < kUnderWay && any(3) == 0) {
-      Buffer& buffer = out_[sent_ % kUnderWay];
-      size_t size = size_of(sent_);
-      for (size_t i = 0; i < size; ++i) buffer.bytes[i] = byte_of(sent_, i);
-      sends_[sent_ % kUnderWay] =
-          sender_->send(buffer.bytes.data(), static_cast<uint32_t>(size), 0, buffer.memory, now);
-      if (sends_[sent_ % kUnderWay] == nullptr) broken("no send");
-      ++sent_;
-    }
-    uint32_t size = 0;
-    bool truncated = false;
-    if (received_ < posted_ && receiver_->test(receives_[received_ % kUnderWay], &size, &truncated, now)) {
-      if (truncated || size != size_of(received_)) broken("message of another size");
-      Buffer& buffer = in_[received_ % kUnderWay];
-      for (size_t i = 0; i < size; ++i)
-        if (buffer.bytes[i] != byte_of(received_, i))
-          broken("wrong byte in message " + std::to_string(received_));
-      // The application's own from here on.
-      memset(buffer.bytes.data(), 0xaa, buffer.bytes.size());
-      ++received_;
-    }
-    if (acknowledged_ < sent_ && sender_->test(sends_[acknowledged_ % kUnderWay], &size, now)) {
-      memset(out_[acknowledged_ % kUnderWay].bytes.data(), 0xbb, kMost);  // reused at once
-      ++acknowledged_;
-    }
-  }
-
-  // Buffers that were given back hold what the application has put there.
-  void check_returned() {
-    for (uint64_t m = received_ > kUnderWay ? received_ - kUnderWay : 0; m < received_; ++m) {
-      if (m + kUnderWay < posted_) continue;
-      const Buffer& buffer = in_[m % kUnderWay];
-      for (size_t i = any(97); i < buffer.bytes.size(); i += 97)
-        if (buffer.bytes[i] != 0xaa) broken("a write landed in memory that was given back");
-    }
+    if (rejoined_ < 3) stream_->go_on();
   }
 
   void fault(uint64_t now) {
@@ -490,7 +385,6 @@ class Simulation {
   Play play_ = Play::kBefore;
   bool was_spare_ = false;
   std::pair<int, int> sockets_{-1, -1};
-  uint64_t messages_;
   uint64_t faults_left_;
   stand_in::Fabric fabric_;
   VerbsLibrary library_;
@@ -501,10 +395,8 @@ class Simulation {
   WireNic nics_[3];
   std::unique_ptr<SendConnection> sender_;
   std::shared_ptr<RecvConnection> receiver_;
-  std::vector<Buffer> out_, in_;
-  SendMessage* sends_[kUnderWay] = {};
-  ReceiveMessage* receives_[kUnderWay] = {};
-  uint64_t sent_ = 0, acknowledged_ = 0, posted_ = 0, received_ = 0, dials_ = 0, failed_ = 0;
+  std::unique_ptr<MessageStream> stream_;
+  uint64_t dials_ = 0, failed_ = 0;
 };
 
 }  // namespace
