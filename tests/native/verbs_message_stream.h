@@ -39,7 +39,6 @@ class MessageStream {
   uint64_t moved() const { return received_ + acknowledged_; }
   bool done() const { return received_ >= messages_ && acknowledged_ >= messages_; }
   bool past_middle() const { return received_ > messages_ / 2; }
-  bool both_under_way() const { return received_ < posted_ && acknowledged_ < sent_; }
   // There are some messages more to come.
   void go_on() { messages_ = std::max(messages_, received_ + 50); }
 
