@@ -176,9 +176,9 @@ def stopped_receiver(seconds: float, *, answers: bool) -> list[str]:
     lines = []
     for n in range(round(seconds * 100)):
         times = sum(look <= n for look in asked)
-        received = 1 + times if answers else 1
+        pongs = 1 + times if answers else 1
         lines.append(
-            f"unacknowledged=9 window=0 acknowledged={min(n, 5)} sent={100 + times} answers={60 + min(n, 5) + received} "
+            f"unacknowledged=9 window=0 acknowledged={min(n, 5)} sent={100 + times} answers={60 + min(n, 5) + pongs} "
             f"peer_ms={10 * n} rtt_ms=1"
         )
     return lines
