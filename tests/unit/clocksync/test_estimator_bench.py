@@ -7,13 +7,13 @@ from tests.bench.clock_estimator import Follower, recorded, simulated
 
 @pytest.mark.parametrize("rate", [50, 100])
 def test_a_recorded_wire_is_followed_at_every_load(rate: int) -> None:
-    """The lab's wire, one load after the other, with seconds of silence between them: 95 % within 60 ns, all within the
+    """The lab's wire, one load after the other, with seconds of silence between them: 95 % within 45 ns, all within the
     bound.
     """
     follower = Follower()
     for load, rounds in recorded()[rate]:
         errors = [follower.errors(this) for this in rounds]
-        assert np.quantile(np.abs(np.concatenate(errors[4:])), 0.95) <= 60, load
+        assert np.quantile(np.abs(np.concatenate(errors[4:])), 0.95) <= 45, load
     assert follower.outside == 0
 
 

@@ -61,6 +61,8 @@ _NEXT_FIT_S = 1.5
 _SETTLED_NS = 4_000_000_000
 # The usual gap: where this share of the gaps of so many rounds is densest.
 _USUAL, _GAPS = 0.25, 60
+# Of them, those that stay after a silence: with more, another path there is taken for queues, for as many rounds.
+_KEPT_GAPS = 3
 # Standard deviation of the drift while nothing shows one, ppb/s, and of its change over 1 s.
 _DRIFT_PPB_S, _DRIFT_CHANGE = 0.2, 0.1
 # The same after a clock has changed.
@@ -88,12 +90,12 @@ class EdgeFilter:
 
     def clear(self, *, changed: bool) -> None:
         """Forgets everything but the counter. changed : a clock's rate has, and may go on to; else there was nothing to
-        measure for a while.
+        measure for a while, and the last gaps are most likely still the usual ones.
         """
         self.windows = self._aside = 0
         self._drift_ppb_s = _CHANGED_PPB_S if changed else _DRIFT_PPB_S
         for gaps in self._gaps:
-            gaps.clear()
+            del gaps[: None if changed else -_KEPT_GAPS]
         self._extremes.clear()
 
     def prior(self, t_ns: int) -> Prior | None:
