@@ -13,6 +13,10 @@ flock 9
 
 scripts/system_packages.sh
 
+# It waits for downloads, as pip does.
+scripts/fetch_tools.sh &
+tools=$!
+
 "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
   echo "bootstrap: $("$PYTHON" --version) is too old, Python 3.11 or newer is needed; set PYTHON=" >&2
   exit 1
@@ -27,4 +31,4 @@ echo "bootstrap: installing Python packages"
 echo "bootstrap: building"
 # Without build isolation the build directory stays valid between runs, and only what changed is compiled.
 CMAKE_GENERATOR=Ninja PATH="$PWD/$VENV/bin:$PATH" "$VENV/bin/pip" install --quiet --no-build-isolation --editable .
-scripts/fetch_tools.sh
+wait "$tools"
