@@ -26,7 +26,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
-#include <unordered_set>
 #include <vector>
 
 #include "core/fencing.h"
@@ -75,9 +74,26 @@ struct Model {
   std::string violation;
 };
 
-using Words = std::vector<uint64_t>;
+// Written for each state anew.
+class Words {
+ public:
+  void clear() { count_ = 0; }
+  void add(uint64_t value) {
+    if (count_ == words_.size()) abort();  // with so few lanes, chunks and faults there are not so many
+    words_[count_++] = value;
+  }
+  const uint64_t* begin() const { return words_.data(); }
+  const uint64_t* end() const { return words_.data() + count_; }
+  bool operator<(const Words& other) const {
+    return std::lexicographical_compare(begin(), end(), other.begin(), other.end());
+  }
 
-void put(Words* out, uint64_t value) { out->push_back(value); }
+ private:
+  std::array<uint64_t, 4096> words_;
+  size_t count_ = 0;
+};
+
+void put(Words* out, uint64_t value) { out->add(value); }
 
 void put_held(Words* out, const HeldState& held, const std::array<uint32_t, 2>& order) {
   put(out, held.base);
@@ -134,20 +150,51 @@ struct Key {
   uint64_t low, high;
   bool operator==(const Key& other) const { return low == other.low && high == other.high; }
 };
-struct KeyHash {
-  size_t operator()(const Key& key) const { return key.low; }
+
+// The keys seen. Open addressing, at most half full: millions are asked for at random, and each costs one cache miss.
+class Known {
+ public:
+  // True if the key is new.
+  bool insert(const Key& key) {
+    if (2 * (size_ + 1) > slots_.size()) grow();
+    if (!place(key)) return false;
+    ++size_;
+    return true;
+  }
+  size_t size() const { return size_; }
+
+ private:
+  static constexpr Key kEmpty{0, 0};
+
+  bool place(const Key& key) {
+    size_t at = key.low & (slots_.size() - 1);
+    for (; !(slots_[at] == kEmpty); at = (at + 1) & (slots_.size() - 1))
+      if (slots_[at] == key) return false;
+    slots_[at] = key;
+    return true;
+  }
+  void grow() {
+    std::vector<Key> old(std::max<size_t>(2 * slots_.size(), size_t{1} << 16), kEmpty);
+    old.swap(slots_);
+    for (const Key& key : old)
+      if (!(key == kEmpty)) place(key);
+  }
+
+  std::vector<Key> slots_;
+  size_t size_ = 0;
 };
 
 Key digest(const Model& m) {
   static Words text, mirror;
   constexpr std::array<uint32_t, 2> kForward{0, 1}, kMirror{1, 0};
+  const Words* found = &text;
   digest_in_order(m, kForward, &text);
   if (lanes == 2) {
     digest_in_order(m, kMirror, &mirror);
-    if (mirror < text) text.swap(mirror);
+    if (mirror < text) found = &mirror;
   }
   uint64_t low = UINT64_C(0x9e3779b97f4a7c15), high = UINT64_C(0xc2b2ae3d27d4eb4f);
-  for (uint64_t word : text) {
+  for (uint64_t word : *found) {
     low = (low ^ word) * UINT64_C(0xff51afd7ed558ccd);
     low ^= low >> 32;
     high = (high + word) * UINT64_C(0xc4ceb9fe1a85ec53);
@@ -548,7 +595,7 @@ int main(int argc, char** argv) {
     std::vector<Step> next;
     size_t at = 0;
   };
-  std::unordered_set<Key, KeyHash> known;
+  Known known;
   std::vector<Frame> stack;
   uint64_t transitions = 0, ends = 0;
   auto trace = [&] {
@@ -582,7 +629,7 @@ int main(int argc, char** argv) {
     if (!model.violation.empty()) {
       fprintf(stderr, "violation: %s\n", model.violation.c_str());
       fine = false;
-    } else if (known.insert(digest(model)).second) {
+    } else if (known.insert(digest(model))) {
       fine = enter(model);
     }
   }
