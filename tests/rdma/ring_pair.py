@@ -35,6 +35,7 @@ class RingPair:
         # all of it again at each look.
         self._read = [0] * len(HOSTS)
         self._entries: list[list[dict[str, Any]]] = [[] for _ in HOSTS]
+        self._moved = [0] * len(HOSTS)
         self._processes: list[subprocess.Popen[bytes]] = []
         for number, host in enumerate(HOSTS):
             output = folder / f"ring-{host}.out"
@@ -97,13 +98,18 @@ class RingPair:
 
     def lines(self, rank: int, kind: str) -> list[dict[str, Any]]:
         """A rank's JSON lines of one type so far."""
+        self._take_in(rank)
+        return [entry for entry in self._entries[rank] if entry["type"] == kind]
+
+    def _take_in(self, rank: int) -> None:
         with self._outputs[rank].open("rb") as stream:
             stream.seek(self._read[rank])
             fresh = stream.read()
         fresh = fresh[: fresh.rfind(b"\n") + 1]
         self._read[rank] += len(fresh)
-        self._entries[rank] += [json.loads(line) for line in fresh.splitlines() if line.startswith(b"{")]
-        return [entry for entry in self._entries[rank] if entry["type"] == kind]
+        entries = [json.loads(line) for line in fresh.splitlines() if line.startswith(b"{")]
+        self._moved[rank] += sum(entry["bytes"] for entry in entries if entry["type"] == "interval")
+        self._entries[rank] += entries
 
     def said(self) -> str:
         """What the ranks wrote that is not JSON."""
@@ -116,7 +122,9 @@ class RingPair:
 
     def moved(self) -> list[int]:
         """Bytes that each rank has received so far."""
-        return [sum(line["bytes"] for line in self.lines(rank, "interval")) for rank in range(len(HOSTS))]
+        for rank in range(len(HOSTS)):
+            self._take_in(rank)
+        return list(self._moved)
 
     def until(self, condition: Callable[[], bool], seconds: float = 60.0) -> None:
         """Waits for a condition. Fails with what the ranks said when a rank has ended or the time is over."""
@@ -125,7 +133,7 @@ class RingPair:
             ended = [process.poll() for process in self._processes]
             assert ended == [None] * len(ended), f"a rank has ended: {ended}\n{self.said()}"
             assert time.monotonic() < deadline, f"{self.moved()} bytes have moved\n{self.said()}"
-            time.sleep(0.05)
+            time.sleep(0.1)
 
     def until_moved(self, more: int, seconds: float = 60.0) -> None:
         """Until every rank has received so many bytes more."""

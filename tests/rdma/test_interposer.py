@@ -1,4 +1,4 @@
-"""The verbs interposer on a kernel's verbs: exact counts of a program that knows nothing of it, messages that match."""
+"""What the verbs interposer counts of a program that knows nothing of it, on a kernel's verbs."""
 
 import json
 import os
@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 import numpy as np
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.fixtures.verbs_samples import read_samples
 
@@ -19,22 +18,19 @@ from fabricpulse.qp import metrics
 from fabricpulse.qp.verbs_totals import VerbsTotals
 from fabricpulse.verbs.locate import preload_library
 
-# Slow: a guest of its own. The first test of a module waits for it and for all tests of the module.
-pytestmark = [pytest.mark.rdma, pytest.mark.slow, pytest.mark.timeout(1200)]
-
 MESSAGES = 40
 SENT, RECEIVED = 1, 2
 
 
-def test_a_program_is_counted_exactly_and_its_messages_match(fleet: RdmaFleet, tmp_path: Path) -> None:
-    """Posts, bytes, messages; the n-th message sent is the n-th received, later; series name device and port."""
+def check_counts(fleet: RdmaFleet, folder: Path) -> None:
+    """Runs the program. AssertionError where a count is not exact, or the series do not name what they are of."""
     ends = [fleet.device("h0", 0), fleet.address("h0", 0), fleet.device("h1", 0), fleet.address("h1", 0)]
     done = subprocess.run(
         [sys.executable, "-m", "tests.rdma.interposed_pair", *ends, str(MESSAGES)],
         env={
             **os.environ,
             "LD_PRELOAD": str(preload_library()),
-            "FABRICPULSE_RUN_DIR": str(tmp_path),
+            "FABRICPULSE_RUN_DIR": str(folder),
             "FABRICPULSE_VERBS_SAMPLE": "1",
         },
         capture_output=True,
@@ -43,7 +39,7 @@ def test_a_program_is_counted_exactly_and_its_messages_match(fleet: RdmaFleet, t
     )
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
-    (path,) = (tmp_path / "plugin").glob("*.verbs")
+    (path,) = (folder / "plugin").glob("*.verbs")
     reader = VerbsTelemetryReader(path)
     snapshot = reader.read()
     counters = np.concatenate([snapshot.queue_pairs["counters"], snapshot.totals["counters"]])

@@ -1,4 +1,4 @@
-"""Real verbs on the RDMA lab, then lanes over them: a verified ring goes on through the faults of its network.
+"""Real verbs on the RDMA lab and the interposer on them; then lanes: a ring goes on through faults of its network.
 
 One module, as each module boots a guest of its own.
 """
@@ -29,8 +29,6 @@ from fabricpulse.audit.transfer_tests import LEAST_STARVED
 from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.lab import syscalls
 from fabricpulse.lab.rdma.fleet import RdmaFleet, run
-from fabricpulse.qp.config import QpConfig
-from fabricpulse.qp.service import Exporter
 
 # The first test of a module waits for the guest and for all tests of the module.
 pytestmark = [pytest.mark.rdma, pytest.mark.timeout(1200)]
@@ -38,7 +36,9 @@ pytestmark = [pytest.mark.rdma, pytest.mark.timeout(1200)]
 MIB = 1 << 20
 # The guest is slow, and slower on a busy machine: what is asserted is that it happens, not when.
 PATIENCE_S = 120.0
-RING_ARGUMENTS = ["--bytes", "1M", "--slice", "256K", "--channels", "1"]
+# Both ranks, the emulated machine and the tests share one core: a rank that looks more often takes it from them.
+POLL = ["--poll-us", "1000"]
+RING_ARGUMENTS = ["--bytes", "1M", "--slice", "256K", "--channels", "1", *POLL]
 
 
 def connected(fleet: RdmaFleet, rail: int, **options: Any) -> Any:
@@ -167,6 +167,16 @@ def test_the_audit_sees_what_a_path_carries_by_rdma(fleet: RdmaFleet) -> None:
     assert not user_pairs() - before
 
 
+@pytest.mark.slow
+def test_a_program_is_counted_exactly_and_its_messages_match(fleet: RdmaFleet, tmp_path: Path) -> None:
+    """By the interposer: posts, bytes, messages; the n-th message sent is the n-th received, later; series name device
+    and port."""
+    # Imports of tens of megabytes take seconds in the guest: not for those that are not asked for.
+    from tests.rdma.interposed_counts import check_counts
+
+    check_counts(fleet, tmp_path)
+
+
 @pytest.fixture(scope="module")
 def ring(fleet: RdmaFleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RingPair]:
     """A ring over both rails, and TCP over another network as the last resort. At its end no rank has seen an error, or
@@ -196,6 +206,9 @@ def test_lanes_are_queue_pairs_of_both_rails(ring: RingPair) -> None:
 @pytest.mark.slow
 def test_the_qp_exporter_tells_of_queue_pairs(ring: RingPair, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes by NIC and peer NIC, and what each NIC's lanes are; retransmits only where the transport counts them."""
+    from fabricpulse.qp.config import QpConfig
+    from fabricpulse.qp.service import Exporter
+
     monkeypatch.setenv("FABRICPULSE_RUN_DIR", str(ring.run_dir(0)))
     ring.until(lambda: ring.up(0) and ring.up(1), PATIENCE_S)
 
@@ -338,7 +351,7 @@ def test_tcp_of_a_nic_is_the_last_resort_of_its_queue_pairs(fleet: RdmaFleet, tm
     meet over TCP; the job goes on by TCP all the same, and back."""
     with RingPair(
         tmp_path,
-        ["--bytes", "64K", "--slice", "64K", "--channels", "1"],
+        ["--bytes", "64K", "--slice", "64K", "--channels", "1", *POLL],
         {"FABRICPULSE_LAST_RESORT": "rail*"},
         port=7003,
     ) as ring:
