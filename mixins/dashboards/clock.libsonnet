@@ -14,6 +14,7 @@ local signals = import '../signals.libsonnet';
       local counter = host.series('fabricpulse_clock_' + name);
       g.rising(config, 'sum by (%s, %s) (%s)' % [config.clusterLabel, by, over % counter], counter, by),
     local events(name, by) = rising(name, by, 'increase(%s[5m])'),
+    local unchanged(name) = g.unchanged([host.series('fabricpulse_clock_' + name)]),
     local worst(name, what='') = [g.query(g.worst(config, host.series('fabricpulse_clock_' + name), 'instance'), '{{instance}}' + what)],
 
     'fabricpulse-clock.json': g.dashboard(
@@ -56,9 +57,11 @@ local signals = import '../signals.libsonnet';
         g.row('Causes of lost accuracy', [
           g.timeseries('Steps of host clocks', 'Per five minutes. Fleet time does not notice them; whatever else uses CLOCK_REALTIME does.', 'short', [
             g.query(events('host_steps_total', 'instance'), '{{instance}}'),
+            unchanged('host_steps_total'),
           ]),
           g.timeseries('Fleet time found wrong', 'How often it was set anew, by what detected it; per five minutes.', 'short', [
             g.query(events('contradictions_total', 'instance, source'), '{{instance}} {{source}}'),
+            unchanged('contradictions_total'),
           ]),
           g.timeseries('Edges by quality', 'Of the fits of the last round, over all hosts.', 'short', [
             g.query('sum by (quality) (%s)' % host.series('fabricpulse_clock_edges'), '{{quality}}'),
@@ -69,6 +72,7 @@ local signals = import '../signals.libsonnet';
           ]),
           g.timeseries('Samples lost', 'Probe samples that were overwritten before the sidecar read them.', 'short', [
             g.query(rising('samples_lost_total', 'instance', 'rate(%s[$__rate_interval])'), '{{instance}}'),
+            unchanged('samples_lost_total'),
           ]),
           g.timeseries('Reports that failed', 'By reason, over all hosts.', 'reqps', [
             g.query('sum by (reason) (rate(%s[$__rate_interval]))' % host.series('fabricpulse_clock_report_errors_total'), '{{reason}}'),

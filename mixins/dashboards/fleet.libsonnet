@@ -64,6 +64,7 @@ local signals = import '../signals.libsonnet';
           ),
           g.timeseries('Disconnects', 'How often a NIC lost the fabric, per five minutes; the twenty NICs that did most often in the range.', 'short', [
             g.query(g.rising(config, s.nicDisconnects('5m'), s.series('fabricpulse_nic_disconnects_total'), 'instance, device'), '{{instance}} {{device}}'),
+            g.unchanged([s.series('fabricpulse_nic_disconnects_total')]),
           ]),
           g.timeseriesLeast('Connected share of each network', 'NICs of a network that reach a peer, of all its NICs.', 'percentunit', [
             g.query('network:fabricpulse_nic_connected:ratio{%s, network=~"$network"}' % fleet, '{{network}}'),

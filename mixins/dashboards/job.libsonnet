@@ -43,8 +43,9 @@ local signals = import '../signals.libsonnet';
           ),
           g.timeseries('Failovers', 'How often traffic was moved away from a NIC, per five minutes; the twenty NICs with most in the range.', 'short', [
             g.query(g.rising(config, s.laneFailovers('5m'), s.series('fabricpulse_lane_failovers_total'), nic), '{{instance}} {{device}}'),
+            g.unchanged([s.series('fabricpulse_lane_failovers_total')]),
           ]),
-          g.timeseries('Retransmits', 'Retransmitted packets of the lanes; the twenty NICs with most in the range.', 'pps', [
+          g.timeseries('Retransmits, packets/s', 'Retransmitted packets of the lanes; the twenty NICs with most in the range.', 'short', [
             g.query(
               g.rising(
                 config,
@@ -54,6 +55,7 @@ local signals = import '../signals.libsonnet';
               ),
               '{{instance}} {{device}}'
             ),
+            g.unchanged([s.series('fabricpulse_qp_retransmits_total')]),
           ]),
         ]),
         g.row('Flows', [

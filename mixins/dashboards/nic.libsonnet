@@ -11,12 +11,13 @@ local signals = import '../signals.libsonnet';
     // The busiest over the range.
     local busiest(name, count=20) = g.rising(config, rate(name), s.series('fabricpulse_nic_' + name), 'instance, device', count),
     local legend = '{{instance}} {{device}}',
+    local unchanged(names) = g.unchanged([s.series('fabricpulse_nic_' + n) for n in names]),
     // Of each the busiest, twenty lines together.
     local perSecond(title, description, unit, names) =
       g.timeseries(title, description, unit, [
         g.query(busiest(n, 20 / std.length(names)), legend + ' ' + std.strReplace(n, '_total', ''))
         for n in names
-      ]),
+      ] + [unchanged(names)]),
 
     'fabricpulse-nic.json': g.dashboard(
       config,
@@ -47,6 +48,7 @@ local signals = import '../signals.libsonnet';
           ),
           g.timeseries('Link drops', 'How often a link went down, per five minutes; exact, from the kernel; the twenty that did most often in the range.', 'short', [
             g.query(g.rising(config, s.linkDowns('5m'), s.series('fabricpulse_nic_port_down_transitions_total'), 'instance, device'), legend + ' {{port}}'),
+            unchanged(['port_down_transitions_total']),
           ]),
           g.timeseries('Outages, p99', 'How long a link was down, 99th percentile of an hour; the twenty that were down most often in the range.', 's', [
             g.query(
@@ -58,6 +60,7 @@ local signals = import '../signals.libsonnet';
               ),
               legend + ' {{port}}'
             ),
+            unchanged(['flap_duration_seconds_count']),
           ]),
         ]),
         g.row('Traffic', [
@@ -65,12 +68,12 @@ local signals = import '../signals.libsonnet';
           g.timeseries('Transmitted', 'RDMA traffic transmitted; the twenty busiest NICs of the range.', 'Bps', [g.query(busiest('transmitted_bytes_total'), legend)]),
         ]),
         g.row('Congestion', [
-          perSecond('Congestion marks', 'Packets received with the congestion mark, and notifications sent and handled.', 'pps', [
+          perSecond('Congestion marks, packets/s', 'Packets received with the congestion mark, and notifications sent and handled.', 'short', [
             'ecn_marked_packets_received_total',
             'cnp_packets_sent_total',
             'cnp_packets_handled_total',
           ]),
-          perSecond('Loss on the way', 'Packets out of sequence, sequence errors and expired acknowledgement timers: what was lost came again.', 'pps', [
+          perSecond('Loss on the way, packets/s', 'Packets out of sequence, sequence errors and expired acknowledgement timers: what was lost came again.', 'short', [
             'out_of_sequence_packets_received_total',
             'packet_sequence_errors_total',
             'ack_timeouts_total',
@@ -96,12 +99,14 @@ local signals = import '../signals.libsonnet';
           g.timeseriesLeast('Received light', 'Optical power by lane; the twenty darkest lanes of the range.', 'watt', [
             g.query(g.least(config, s.series('fabricpulse_nic_module_received_power_watts'), 'instance, device, lane'), legend + ' {{lane}}'),
           ]),
-          g.timeseries('Packets dropped by the host', 'Of the netdev, received and sent; the ten devices that drop most of each.', 'pps', [
+          g.timeseries('Packets dropped by the host, packets/s', 'Of the netdev, received and sent; the ten devices that drop most of each.', 'short', [
             g.query(busiest('link_receive_drops_total', 10), legend + ' received'),
             g.query(busiest('link_transmit_drops_total', 10), legend + ' sent'),
+            unchanged(['link_receive_drops_total', 'link_transmit_drops_total']),
           ]),
           g.timeseries('Corrected bits', 'What forward error correction has corrected; the twenty largest of the range.', 'short', [
             g.query(busiest('fec_corrected_bits_total'), legend),
+            unchanged(['fec_corrected_bits_total']),
           ]),
         ]),
         g.row('Host', [

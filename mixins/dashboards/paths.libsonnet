@@ -10,10 +10,12 @@ local signals = import '../signals.libsonnet';
     local edge = signals(config, chosen + ', instance=~"$instance", peer=~"$peer"'),
     local worst(series, labels, among='') = g.worst(config, series, labels, among=among),
     local received(quantile) = signals(config, chosen + ', instance=~"$instance", network=~"$network"').series('fabricpulse_probe_recent_owd_seconds', 'quantile="%s"' % quantile),
-    // Series of edges do not say which network they are in; the state of their NIC does, also while it is unknown.
-    local inNetwork = 'and on (%(c)s, instance, device) group by (%(c)s, instance, device) (%(nics)s)' % {
+    local nics = signals(config, chosen + ', instance=~"$instance"').series('fabricpulse_nic_state', 'network=~"$network"'),
+    // Series of edges do not say which network they are in; the state of their NIC does, also while it is unknown. At one
+    // moment for the whole panel: at each it would be most of what the page costs.
+    local inNetwork = 'and on (%(c)s, instance, device) last_over_time(%(nics)s[$__range] @ end())' % {
       c: config.clusterLabel,
-      nics: signals(config, chosen + ', instance=~"$instance"').series('fabricpulse_nic_state', 'network=~"$network"'),
+      nics: nics,
     },
     local delay = [
       { color: 'green', value: null },
@@ -61,6 +63,11 @@ local signals = import '../signals.libsonnet';
         g.row('Loss', [
           g.timeseries('Lossy edges', "Share of the sender's probes that did not arrive within %s, by the sender's own numbering; only edges that lose more than %g %% and are not silent altogether; the twenty that were worst in the range." % [config.pathLossWindow, 100 * config.pathLossRatio], 'percentunit', [
             g.query(worst('edge:fabricpulse_edge_probes_lost:lossy_ratio{%s, instance=~"$instance", peer=~"$peer"}' % cluster, 'instance, device, peer, peer_device', inNetwork), '{{peer}} {{peer_device}} → {{instance}} {{device}}'),
+            // Only where all NICs that were measured in the range still are.
+            g.query(
+              '0 * count(network:fabricpulse_edge_probes_lost:slo_ratio{%(c)s, network=~"$network"} @ end()) unless on () count(last_over_time(edge:fabricpulse_edge_probes_lost:lossy_ratio{%(c)s, instance=~"$instance", peer=~"$peer"}[$__range] @ end())) unless on () (last_over_time(%(nics)s[$__range] @ end()) unless %(nics)s @ end())' % { c: cluster, nics: nics },
+              'none in the range'
+            ),
           ]),
           g.timeseriesLeast('Edges within the objective on loss', 'Share of the edges of a network that lose less than %g %% now.' % (100 * config.sloLossRatio), 'percentunit', [
             g.query('network:fabricpulse_edge_probes_lost:slo_ratio{%s, network=~"$network"}' % cluster, '{{network}}'),

@@ -11,6 +11,7 @@ local signals = import '../signals.libsonnet';
     local counted(bad, all) = 'count(%s) or 0 * count(%s)' % [bad, all],
     local unwell(name, is) = [g.query(counted('%s == %d' % [s.last(name), is], s.last(name)), instant=true)],
     // The twenty that rose most in the range.
+    local unchanged(names) = g.unchanged([s.series('fabricpulse_' + n) for n in names]),
     local rising(name, by) =
       g.rising(config, 'sum by (%s, %s) (rate(%s[$__rate_interval]))' % [config.clusterLabel, by, s.series(name)], s.series(name), by),
 
@@ -44,6 +45,7 @@ local signals = import '../signals.libsonnet';
         g.row('Probes', [
           g.timeseries('Engine stalled', "Share of time that counts as nobody's silence, because the host held the engine up; only hosts that did.", 'percentunit', [
             g.query(rising('fabricpulse_probe_stalled_seconds_total', 'instance'), '{{instance}}'),
+            unchanged(['probe_stalled_seconds_total']),
           ]),
           g.timeseries('Engine late, p99', 'How late the engine woke for its ticks, over all hosts; faults are found as much later.', 's', [
             g.query('histogram_quantile(0.99, sum by (le) (rate(%s[$__rate_interval])))' % s.series('fabricpulse_probe_lateness_seconds_bucket'), 'late'),
@@ -51,13 +53,15 @@ local signals = import '../signals.libsonnet';
           g.timeseries('Engine CPU', 'CPU time a second; the twenty largest of the range.', 'percentunit', [
             g.query('rate(%(cpu)s[$__rate_interval]) and on (%(c)s, instance) topk(20, increase(%(cpu)s[$__range] @ end()))' % { cpu: s.series('fabricpulse_probe_cpu_seconds_total'), c: config.clusterLabel }, '{{instance}}'),
           ]),
-          g.timeseries('Probes not taken', 'Packets that arrived and were thrown away, by reason; overflows of the receive queue.', 'pps', [
+          g.timeseries('Probes not taken, packets/s', 'Packets that arrived and were thrown away, by reason; overflows of the receive queue.', 'short', [
             g.query(rising('fabricpulse_probes_dropped_total', 'reason'), '{{reason}}'),
             g.query(rising('fabricpulse_probe_receive_overflows_total', 'instance'), 'overflow {{instance}}'),
+            unchanged(['probes_dropped_total', 'probe_receive_overflows_total']),
           ]),
-          g.timeseries('Probes not sent', 'Refused by the kernel, and transmit stamps that never came.', 'pps', [
+          g.timeseries('Probes not sent, packets/s', 'Refused by the kernel, and transmit stamps that never came.', 'short', [
             g.query(rising('fabricpulse_probe_send_errors_total', 'instance'), 'refused {{instance}}'),
             g.query(rising('fabricpulse_probe_tx_stamps_lost_total', 'instance'), 'no stamp {{instance}}'),
+            unchanged(['probe_send_errors_total', 'probe_tx_stamps_lost_total']),
           ]),
           g.timeseries('Members known', 'Smallest and largest membership of any host: they should be one line.', 'short', [
             g.query('min(%s)' % s.series('fabricpulse_mesh_members'), 'least'),
@@ -70,9 +74,11 @@ local signals = import '../signals.libsonnet';
           ]),
           g.timeseries('Pushes not taken', 'By reason.', 'reqps', [
             g.query(rising('fabricpulse_alert_push_failures_total', 'alertmanager, reason'), '{{alertmanager}} {{reason}}'),
+            unchanged(['alert_push_failures_total']),
           ]),
           g.timeseries('Events lost', 'Events of the mesh that came faster than they could be taken.', 'short', [
             g.query(rising('fabricpulse_mesh_events_dropped_total', 'instance'), '{{instance}}'),
+            unchanged(['mesh_events_dropped_total']),
           ]),
           g.timeseries('Diagnosis', 'How long the last diagnosis took.', 's', [
             g.query(s.series('fabricpulse_diagnosis_duration_seconds'), '{{instance}}'),
@@ -84,6 +90,7 @@ local signals = import '../signals.libsonnet';
           ]),
           g.timeseries('Connections ended or refused', 'By reason: who was late, or had to make room.', 'short', [
             g.query(rising('fabricpulse_http_connections_closed_total', 'reason'), '{{reason}}'),
+            unchanged(['http_connections_closed_total']),
           ]),
           g.timeseries('Collectors', 'How long they take; the ten slowest of the range.', 's', [
             g.query(g.worst(config, s.series('fabricpulse_scrape_collector_duration_seconds'), 'job, instance, collector', 10), '{{job}} {{instance}} {{collector}}'),

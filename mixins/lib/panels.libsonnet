@@ -273,6 +273,18 @@
   rising(config, rates, counter, labels, count=20)::
     local by = '%s, %s' % [config.clusterLabel, labels];
     '%s and on (%s) topk(%d, sum by (%s) (increase(%s[$__range] @ end())) > 0)' % [rates, by, count, by, counter],
+  // A line at 0 where none of these counters has risen in the range, and all that was measured in it still is: an empty
+  // panel does not say whether nothing has happened or nothing was measured.
+  unchanged(counters)::
+    local any(form) = std.join(' or ', [form % { counter: counter } for counter in counters]);
+    $.query(
+      '0 * (%s) unless on () (%s) unless on () (%s)' % [
+        any('count(%(counter)s @ end())'),
+        any('sum(increase(%(counter)s[$__range] @ end())) > 0'),
+        any('(last_over_time(%(counter)s[$__range] @ end()) unless %(counter)s @ end())'),
+      ],
+      'none in the range'
+    ),
   // NICs that were not well in the range: those that flapped most, then those that were away for longest.
   faultyNics(config, s, count=20):: {
     on: '%s, instance, device' % config.clusterLabel,

@@ -1,8 +1,11 @@
-"""The line "no fault" of a state timeline stands only where all that was measured in the range still is."""
+"""A line says that nothing has happened only where all that was measured in the range still is: "no fault" of state
+timelines, "none in the range" beside counters.
+"""
 
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -13,13 +16,13 @@ from fabricpulse.rules.mixin import compile_mixin
 pytestmark = pytest.mark.prometheus
 
 
-def lines() -> dict[str, str]:
+def lines(legend: str) -> dict[str, str]:
     """Panel -> query of its line, with a range of fifteen minutes over everything."""
     found = {}
     for name, dashboard in compile_mixin().dashboards.items():
         for panel in dashboard["panels"]:
             for query in panel.get("targets", ()):
-                if query["legendFormat"] == "no fault":
+                if query["legendFormat"] == legend:
                     asked = query["expr"].replace("$__range", "15m")
                     found[f"{name}: {panel['title']}"] = re.sub(r"\$\w+", ".*", asked)
     return found
@@ -27,9 +30,7 @@ def lines() -> dict[str, str]:
 
 def test_no_fault_is_said_of_what_is_measured(tmp_path: Path) -> None:
     """Healthy: said. A fault anywhere in the range, a NIC whose exporter fell silent, or no data: not said."""
-    if PROMTOOLS[0] is None:
-        pytest.skip("promtool is not installed; scripts/fetch_tools.sh gets it")
-    queries = lines()
+    queries = lines("no fault")
     assert len(queries) == 4
     well, silent, bad = "1+0x80", "1+0x30", "1+0x40 0 1+0x39"
     cases = {
@@ -69,7 +70,60 @@ def test_no_fault_is_said_of_what_is_measured(tmp_path: Path) -> None:
         }
         for panel, query in queries.items()
     ]
-    file = tmp_path / "tests.yaml"
+    run(tests, tmp_path)
+
+
+def test_nothing_has_risen_is_said_of_what_is_measured(tmp_path: Path) -> None:
+    """Each counter of a panel stands still: said. One of them rises, or falls silent, or there is no data: not said."""
+    queries = lines("none in the range")
+    assert len(queries) > 15
+    tests = []
+    for panel, query in queries.items():
+        counters = re.findall(r"sum\(increase\((\w+)", query) or [
+            "network:fabricpulse_edge_probes_lost:slo_ratio",
+            "fabricpulse_nic_state",
+        ]
+        cases = {"still": ("7x80", 1), "silent": ("7x30", 0), "risen": ("7x40 9x40", 0)}
+        if "fabricpulse_nic_state" in counters:
+            del cases["risen"]
+        tests += [
+            {
+                "name": f"{panel}: {counter} {case}",
+                "interval": "15s",
+                "input_series": [
+                    {
+                        "series": f'{name}{{instance="{host}", network="r", state="up"}}',
+                        "values": values if (name, host) == (counter, "h1") else "7x80",
+                    }
+                    for name in counters
+                    for host in ("h0", "h1")
+                ],
+                "promql_expr_test": [
+                    {
+                        "expr": query,
+                        "eval_time": "15m",
+                        "exp_samples": [{"labels": "{}", "value": 0}] if said else [],
+                    }
+                ],
+            }
+            for counter in counters
+            for case, (values, said) in cases.items()
+            if not (counter.startswith("network:") and case == "silent")
+        ]
+        tests.append(
+            {
+                "name": f"{panel}: no data",
+                "promql_expr_test": [{"expr": query, "eval_time": "15m", "exp_samples": []}],
+            }
+        )
+    run(tests, tmp_path)
+
+
+def run(tests: list[dict[str, Any]], folder: Path) -> None:
+    """All tests in one process of promtool."""
+    if PROMTOOLS[0] is None:
+        pytest.skip("promtool is not installed; scripts/fetch_tools.sh gets it")
+    file = folder / "tests.yaml"
     file.write_text(yaml.safe_dump({"rule_files": [], "evaluation_interval": "15s", "tests": tests}))
     done = subprocess.run([PROMTOOLS[0], "test", "rules", file], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
