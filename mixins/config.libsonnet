@@ -38,7 +38,7 @@
     // and alerts whose `for` or window is of minutes. They come later by no more than this. At most two minutes:
     // Prometheus finds a recorded value for five, and an evaluation may be missed.
     slowInterval: '1m',
-    // The same of what tells of ten minutes or an hour, or only dashboards read, and reads many series of each NIC.
+    // The same of what tells of ten minutes or an hour, waits for minutes anyway, or only dashboards read, and reads many series of each NIC.
     seldomInterval: '2m',
     // Flows of jobs and slow edges: half of contentionFor and pathSlowFor and more, and a scrape interval at least.
     flowInterval: '30s',

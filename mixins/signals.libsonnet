@@ -27,14 +27,10 @@ function(config, matchers='') {
     },
 
   // Without a good scrape: see exporterDownFor.
-  down::
-    local up = $.series('up', config.jobSelector);
-    '(max_over_time(%(up)s[%(time)s]) == 0 and count_over_time(%(up)s[%(window)s]) - sum_over_time(%(up)s[%(window)s]) >= %(scrapes)d)' % {
-      up: up,
-      time: config.exporterDownFor,
-      window: config.exporterFailedWindow,
-      scrapes: config.exporterFailedScrapes,
-    },
+  failedScrapes::
+    local up = '%s[%s]' % [$.series('up', config.jobSelector), config.exporterFailedWindow];
+    'count_over_time(%s) - sum_over_time(%s) >= %d' % [up, up, config.exporterFailedScrapes],
+  down:: '(max_over_time(%s[%s]) == 0 and %s)' % [$.series('up', config.jobSelector), config.exporterDownFor, $.failedScrapes],
 
   // How much error and congestion counters of a NIC have grown lately, as the NIC exporter exposes it, of those that have: over two
   // minutes a second, over a quarter of an hour. Rules that read the counters of each NIC themselves take seconds of a

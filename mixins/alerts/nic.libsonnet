@@ -45,7 +45,7 @@ local signals = import '../signals.libsonnet';
         ],
         'A NIC loses the fabric now and then, for hours.',
         'NIC {{ $labels.device }} of {{ $labels.instance }} on network {{ $labels.network }} was disconnected {{ $value | printf "%.0f" }} times within ' + config.slowFlapWindow + '.',
-        { keep_firing_for: config.slowFlapKeepFiringFor, slow: true }
+        { keep_firing_for: config.slowFlapKeepFiringFor, rare: true }
       ),
       lib.alert(
         config,
@@ -81,7 +81,7 @@ local signals = import '../signals.libsonnet';
         s.linkFlaps(config.flapWindow, config.flapThreshold),
         'A link keeps going down and coming up.',
         'The link of {{ $labels.device }}{{ with $labels.port }} port {{ . }}{{ end }} on {{ $labels.instance }} went down {{ $value | printf "%.0f" }} times within ' + config.flapWindow + '.',
-        { keep_firing_for: config.flapKeepFiringFor, slow: true }
+        { keep_firing_for: config.flapKeepFiringFor, rare: true }
       ),
       lib.alert(
         config,

@@ -35,7 +35,7 @@ local signals = import '../signals.libsonnet';
         'FabricEdgeSlow',
         'warning',
         'mesh',
-        p.placedEdges(p.single(p.elevated)),
+        p.placedEdges('edge:fabricpulse_edge_latency_elevated:single' + s.braces),
         'The delay from one NIC to another has grown.',
         'The one-way delay from {{ $labels.peer_device }} of {{ $labels.peer }} to {{ $labels.device }} of {{ $labels.instance }} is far above its own baseline.',
         { 'for': config.pathSlowFor, paced: true }

@@ -14,7 +14,8 @@ local signals = import '../signals.libsonnet';
         'exporter',
         s.down,
         'A fabricpulse daemon does not answer Prometheus.',
-        '{{ $labels.job }} of {{ $labels.instance }} has not answered a scrape for ' + config.exporterDownFor + '; what it watches is not watched.'
+        '{{ $labels.job }} of {{ $labels.instance }} has not answered a scrape for ' + config.exporterDownFor + '; what it watches is not watched.',
+        { paced: true }
       ),
       // Says also that `selector` or `jobSelector` fits nothing, which silences every other alert.
       lib.alert(

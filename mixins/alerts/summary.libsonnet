@@ -15,9 +15,9 @@ local signals = import '../signals.libsonnet';
         'exporter',
         // The second way does not wait for more scrapes: other hosts hear none of its NICs, either. `peer` is what jobs call
         // the host: by it Alertmanager mutes the stall of a job that waits for this host.
-        'label_replace((count by (%(c)s, instance) (%(down)s) >= 2 unless on (%(c)s, instance) max_over_time(%(up)s[%(time)s]) == 1) or (count by (%(c)s, instance) (%(up)s == 0) >= 2 unless on (%(c)s, instance) %(up)s == 1 and on (%(c)s, instance) label_replace(count by (%(c)s, peer) (group by (%(c)s, instance, peer) (%(silent)s == 1)) >= 2, "instance", "$1", "peer", "(.*)")), "peer", "$1", "instance", "(.+)")' % {
+        'label_replace((count by (%(c)s, instance) (%(failed)s) >= 2 and on (%(c)s, instance) max by (%(c)s, instance) (max_over_time(%(up)s[%(time)s])) == 0) or (count by (%(c)s, instance) (%(up)s == 0) >= 2 unless on (%(c)s, instance) %(up)s == 1 and on (%(c)s, instance) label_replace(count by (%(c)s, peer) (group by (%(c)s, instance, peer) (%(silent)s == 1)) >= 2, "instance", "$1", "peer", "(.*)")), "peer", "$1", "instance", "(.+)")' % {
           c: c,
-          down: s.down,
+          failed: s.failedScrapes,
           up: s.series('up', config.jobSelector),
           time: config.exporterDownFor,
           silent: s.series('fabricpulse_edge_evidence', 'evidence="peer_host_silent"'),

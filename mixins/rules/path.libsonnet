@@ -85,6 +85,8 @@ local signals = import '../signals.libsonnet';
             record: 'edge:fabricpulse_edge_owd_seconds:slow',
             expr: 'min by (%s) (%s and on (%s) %s)' % [edge, s.series('fabricpulse_edge_owd_seconds', 'quantile="0.5"'), edge, p.elevated],
           },
+          // With the leaf and without, FabricEdgeSlow would look for them twice.
+          { record: 'edge:fabricpulse_edge_latency_elevated:single', expr: p.single(p.elevated) },
           { record: 'device:fabricpulse_edge_owd_seconds:slow_min', expr: p.nics(p.slowDelay, 'min') },
           { record: 'device:fabricpulse_edge_latency_elevated:shared', expr: p.nics(p.elevated, 'count') },
           {
