@@ -29,6 +29,9 @@ _FUNCTIONS = {
     "max_over_time": "min_over_time",
     "avg_over_time": "max_over_time",
 }
+# A value may hold braces and parentheses: they end neither the matchers nor a call.
+_QUOTED = r'"(?:[^"\\]|\\.)*"'
+_MATCHERS = rf'\{{(?:[^{{}}"]|{_QUOTED})*\}}'
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -77,7 +80,7 @@ def _changes(text: str) -> Iterator[tuple[str, str]]:
         other = _AGGREGATIONS[name]
         yield f"{head} -> {other}", re.sub(rf"\b{re.escape(head)}", f"{other} {rest}", text)
     for name, other in _FUNCTIONS.items():
-        for inner in sorted(set(re.findall(rf"\b{name}\(([^()]+)\)", text))):
+        for inner in sorted(set(re.findall(rf"\b{name}\(((?:[^()\"]|{_QUOTED})+)\)", text))):
             yield f"{name}({inner}) -> {other}", text.replace(f"{name}({inner})", f"{other}({inner})")
     yield from _branches(text)
 
@@ -107,7 +110,7 @@ def _other_numbers(number: float) -> list[float]:
 
 
 def _windows(text: str) -> Iterator[tuple[str, str]]:
-    for selector in sorted(set(re.findall(r"[a-z_:0-9]+(?:\{[^}]*\})?\[\w+\](?: offset \w+)?", text))):
+    for selector in sorted(set(re.findall(rf"[a-z_:0-9]+(?:{_MATCHERS})?\[\w+\](?: offset \w+)?", text))):
         for duration in re.findall(r"\[(\w+)\]|offset (\w+)", selector):
             old = duration[0] or duration[1]
             for new in _other_durations(old):

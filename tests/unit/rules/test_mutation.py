@@ -85,3 +85,15 @@ def test_listed_mutants_exist() -> None:
     assert sorted(SURVIVING - {told(mutant) for mutant in every_mutant()}) == [], (
         "gone: take them off the list"
     )
+
+
+def test_windows_behind_any_matcher_are_changed() -> None:
+    """A matcher's value may hold braces and parentheses."""
+    found = {
+        mutant.what
+        for mutant in mutants(
+            {"record": "a:b:c", "expr": 'increase(b_total{code!~"[45][0-9]{2}|(x)"}[5m]) > 0'}
+        )
+    }
+    selector = 'b_total{code!~"[45][0-9]{2}|(x)"}[5m]'
+    assert {f"{selector} -> 600s", f"{selector} -> 150s", f"increase({selector}) -> delta"} <= found
