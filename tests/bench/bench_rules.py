@@ -21,7 +21,8 @@ import yaml
 from tests.bench.rows import Rows
 from tests.bench.rules_evaluation import SCRAPE_S, evaluate
 from tests.bench.rules_fleet import RAILS, Faults, PaperFleet
-from tests.unit.rules.mutation import Trial, groups, mutants, seconds
+from tests.unit.rules.mutant_trial import Trial
+from tests.unit.rules.mutation import groups, mutants, seconds
 from tests.unit.rules.needed_rules import name_of
 
 from fabricpulse.lab.tools import command_line, find_tool
