@@ -8,10 +8,10 @@ trap 'rm -rf "$work"' EXIT
 
 echo "wheel-test: building"
 VENV=$BIN/.. scripts/wheel.sh "$work/dist" >/dev/null
-"$BIN/python" -m venv "$work/venv"
+"$BIN/python" -m venv --without-pip "$work/venv"
 echo "wheel-test: installing"
 # Most of what is installed is imported never or once: to compile it all would take longer than the tests.
-"$work/venv/bin/pip" install --quiet --no-compile "$work"/dist/fabricpulse-*.whl pytest
+"$BIN/pip" --python "$work/venv/bin/python" install --quiet --no-compile "$work"/dist/fabricpulse-*.whl pytest
 cp -r tests/wheel "$work/tests"
 cp pyproject.toml "$work"
 cd "$work"

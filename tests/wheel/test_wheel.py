@@ -13,7 +13,10 @@ from pathlib import Path
 from shutil import which
 from zipfile import ZipFile
 
+import click
 import pytest
+
+from fabricpulse.core.cli import cli
 
 COMMAND = Path(sys.executable).with_name("fabricpulse")
 COMMANDS = sorted(entry_points(group="fabricpulse.commands"), key=lambda entry: entry.name)
@@ -80,10 +83,29 @@ def check_help(*path: str, **environment: str) -> None:
                 check_help(*path, line.split()[0], **environment)
 
 
+def check_help_below(command: click.Command, *path: str, parent: click.Context) -> None:
+    """Of a command and those below it, in this process: one for each of them would take seconds of imports."""
+    context = click.Context(command, info_name=path[-1], parent=parent)
+    assert f"Usage: fabricpulse {' '.join(path)} " in command.get_help(context)
+    if not isinstance(command, click.Group):
+        return
+    for name in command.list_commands(context):
+        below = command.get_command(context, name)
+        assert below is not None
+        check_help_below(below, *path, name, parent=context)
+
+
 @pytest.mark.parametrize("name", [entry.name for entry in COMMANDS if entry.name not in OF_THE_LAB])
 def test_help(name: str) -> None:
     """Every command and every command below it can be loaded and explains itself."""
-    check_help(name)
+    result = fabricpulse(name, "--help")
+    assert result.returncode == 0, result.stderr
+    assert f"Usage: fabricpulse {name} " in result.stdout
+    assert isinstance(cli, click.Group)
+    root = click.Context(cli, info_name="fabricpulse")
+    command = cli.get_command(root, name)
+    assert command is not None
+    check_help_below(command, name, parent=root)
 
 
 @pytest.mark.parametrize("name", OF_THE_LAB)
