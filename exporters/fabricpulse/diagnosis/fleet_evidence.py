@@ -15,7 +15,7 @@ from fabricpulse.diagnosis.locate import Finding, locate
 from fabricpulse.diagnosis.loss_log import MANY, LossLog, LossTable
 from fabricpulse.diagnosis.messages import EdgeName, EvidenceReport, FlowPath, check_edges
 from fabricpulse.diagnosis.names import Names
-from fabricpulse.diagnosis.presence import Absences, vouched
+from fabricpulse.diagnosis.presence import SHORTEST_S, Absences, vouched
 from fabricpulse.diagnosis.recovered import has_ended
 from fabricpulse.diagnosis.succession import KEPT_S, Key, Succession
 from fabricpulse.diagnosis.suspect import Suspect
@@ -47,7 +47,6 @@ _LAID_OUT_A_SECOND = 400_000
 _PATHS_QUIET_S = 5.0
 # How long the paths that a host has reported count after it has got other peers or was restarted: it traces them again.
 _PATHS_KEPT_S = 300.0
-_FLOWS_OF_A_HOST = 1 << 20
 
 
 @dataclass
@@ -75,6 +74,7 @@ class FleetEvidence:
         self._absences = Absences()
         self._unvouched: set[Key] = set()  # of those that are seen, what hosts that are away may have caused
         self._rates = (0.0, 0.0)
+        self._began_s = math.inf
         self.reports = 0
 
     @property
@@ -93,8 +93,8 @@ class FleetEvidence:
         return len(self._live)
 
     def abandon(self) -> None:
-        """For a fork that needs none of it: gives its large arrays back, or it would keep what its parent replaces.
-        Nothing else may be called afterwards. Small objects stay: to free them is to copy the pages that they are on.
+        """For a fork that needs none of it: gives large arrays back, or it would keep what its parent replaces. To free
+        small objects, too, would be to copy the pages that they are on.
         """
         if self._layout is not None:
             self._layout.table.abandon()
@@ -113,8 +113,11 @@ class FleetEvidence:
         flows = unpack_flows(report.flows, edges, ports)
         for path in report.paths:
             path.check(edges, ports)
-        if host is not None and (report.stalled or report.edges is not None):
-            self._absences.returned(report.host, host.last_report_s, now_s)
+        self._began_s = min(self._began_s, now_s)
+        if report.stalled or report.edges is not None:
+            # What the first report tells was lost before anybody was there to know who was away.
+            before_s = host.last_report_s if host else self._began_s - SHORTEST_S
+            self._absences.returned(report.host, before_s, now_s, report.edges is not None)
         if report.edges is not None or host is None:
             host = self._announced(report, report.edges or (), host, now_s)
         if report.paths:
@@ -185,11 +188,11 @@ class FleetEvidence:
             key = (what, suspect.kind, suspect.component, suspect.peer)
             if unsettled and FABRIC in key and key not in self._seen:
                 continue
-            flows_of[key] = self._stable(layout, finding)
+            flows_of[key] = layout.stable(np.array(finding.flows, np.int64))
             if key not in self._seen and self._succession.remains(key, flows_of[key]):
                 self._remains.add(key)
             if what == "loss" and not (key in self._seen and self._held(key)):
-                sure = vouched(losses, *self._sources(layout, finding), now_s)
+                sure = vouched(losses, *self._sources(layout, finding, now_s), now_s)
                 (self._unvouched.discard if sure else self._unvouched.add)(key)
             since, _, before = self._seen.get(key, (now_s, now_s, suspect))
             # Once silent it remains so: the packets that arrive as it recovers are no other fault.
@@ -252,22 +255,18 @@ class FleetEvidence:
             if of == what and kind in _HOLD_S and before.silent and component.partition("/")[0] == host
         ]
 
-    def _sources(self, layout: Layout, finding: Finding) -> tuple[Flows, Nodes, Floats]:
-        """The flows of a finding, the host that sends on each, and when it last reported; of one that never reports it
-        is not known that it is away.
+    def _sources(self, layout: Layout, finding: Finding, now_s: float) -> tuple[Flows, Nodes, Floats]:
+        """The flows of a finding, the host that sends on each, and when it last reported. One that has not reported yet
+        may be away, and comes back within some seconds; of one that never reports that is not known.
         """
-        last_report_s = np.full(len(self._names) + 1, math.inf)  # the last for no host
+        known = now_s - self._began_s > _AWAY_HOLD_S
+        last_report_s = np.full(len(self._names) + 1, math.inf if known else -math.inf)
+        last_report_s[-1] = math.inf  # no host
         for host in self._hosts.values():
             last_report_s[host.node] = host.last_report_s
         flows = np.array(finding.flows, np.int64)
         source = self._names.host_of()[layout.table.ends_of(flows)[0]]
         return flows, source, last_report_s[source]
-
-    @staticmethod
-    def _stable(layout: Layout, finding: Finding) -> Flows:
-        """Numbers that stand for the same flows when the fleet has changed."""
-        epoch, flow = layout.hosts(np.array(finding.flows, np.int64))
-        return epoch * _FLOWS_OF_A_HOST + flow
 
     def _forget(self, now_s: float) -> None:
         self._log.forget(now_s)

@@ -17,6 +17,7 @@ FABRIC = "fabric"
 # Hosts, and rows of the table, that are worked on at once: bounds memory.
 _HOSTS, _ROWS = 1000, 65_536
 NO_FLOWS = np.zeros(0, np.int32)
+_FLOWS_OF_A_HOST = 1 << 20
 
 
 @dataclass(slots=True)
@@ -105,6 +106,11 @@ class Layout:
         """Of flows of the table the epoch, and the number at the host: the inverse of `rows`."""
         host = np.searchsorted(self.first, rows, side="right") - 1
         return self.epoch[host], rows - self.first[host]
+
+    def stable(self, rows: Flows) -> Flows:
+        """Numbers that stand for the same flows of the table when the fleet has changed."""
+        epoch, flow = self.hosts(rows)
+        return epoch * _FLOWS_OF_A_HOST + flow
 
 
 class _Edges:

@@ -23,8 +23,8 @@ _LOOKED_AT_S, _ENOUGH = 8.0, 0.9
 # From one report of a host that suffers to the next, usually and at most.
 _ROUND_S, _NEXT_S = 1.2, 1.7
 
-Absence = tuple[float, float]
-"""When a host last reported, and when it came back."""
+Absence = tuple[float, float, bool]
+"""When a host last reported, when it came back, and whether as another process."""
 
 
 class Absences:
@@ -33,10 +33,10 @@ class Absences:
     def __init__(self) -> None:
         self._absent: dict[str, Absence] = {}
 
-    def returned(self, host: str, absent_since_s: float, now_s: float) -> None:
-        """A host has been restarted or stopped for some time, and is back."""
+    def returned(self, host: str, absent_since_s: float, now_s: float, anew: bool) -> None:
+        """A host has been stopped for some time, or was restarted (anew), and is back."""
         if now_s - absent_since_s > SHORTEST_S:
-            self._absent[host] = absent_since_s, now_s
+            self._absent[host] = absent_since_s, now_s, anew
 
     def excuse(self, log: LossLog, layout: Layout, names: Names, now_s: float) -> None:
         """What was lost of flows from a host that was away counts for nothing, unless they had lost before."""
@@ -44,7 +44,7 @@ class Absences:
         absent = sorted((names.find(host), *times) for host, times in self._absent.items())
         if not absent or not len(layout.table):
             return
-        node, absent_since_s, back_s = (np.array(column) for column in zip(*absent, strict=True))
+        node, absent_since_s, back_s, anew = (np.array(column) for column in zip(*absent, strict=True))
         history = log.history
         start = int(np.searchsorted(history["at_s"], absent_since_s.min() - _NEXT_S))
         losses = history[start:]
@@ -52,6 +52,8 @@ class Absences:
         host = names.host_of()[layout.table.ends_of(flow)[0]]
         at = np.minimum(np.searchsorted(node, host), len(node) - 1)
         these = np.flatnonzero((flow >= 0) & (node[at] == host))
+        if not len(these):
+            return
         flow, at_s, at = flow[these], losses["at_s"][these], at[these]
         away = (at_s > absent_since_s[at]) & (at_s <= back_s[at] + _LATE_S)
         # By flow, and each in order of time: one that lost before, and went on, did not do so because of this.
@@ -60,9 +62,10 @@ class Absences:
         unbroken = (np.diff(flow, prepend=-1) == 0) & (np.diff(at_s, prepend=0.0) <= _NEXT_S)
         run = np.cumsum(~unbroken)
         absent_since_s, away = absent_since_s[at[order]], away[order]
-        went_on = (
-            np.bincount(run, at_s <= absent_since_s) * np.bincount(run, at_s > absent_since_s + _ROUND_S) > 0
-        )
+        # A process that is started again and again was away before, too; one that stalls has lost what it lost before.
+        excused = losses["recovered"][these[order]] & anew[at[order]]
+        before = (at_s <= absent_since_s) & ~excused
+        went_on = np.bincount(run, before) * np.bincount(run, at_s > absent_since_s + _ROUND_S) > 0
         away &= ~np.isin(flow, flow[went_on[run]])
         these = these[order]
         losses["recovered"][these[away]] = True

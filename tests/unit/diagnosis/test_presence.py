@@ -114,3 +114,21 @@ def test_nobody_stands_for_another_host() -> None:
     some = [(9.0, 3, 90, 50), (9.0, 5, 90, 90), (10.0, 3, 90, 50), (10.0, 5, 90, 90)]
     assert not vouched(losses(*some), flows, source, heard - 1, 10.5)
     assert vouched(losses(*some), flows, np.array([1, 1]), heard - 1, 10.5)
+
+
+def test_a_rack_that_is_away_as_the_coordinator_starts_is_no_fault() -> None:
+    """It has never reported there: that it is away is known only once it comes back."""
+    fleet = VirtualFleet(5, 9, 1, 3, 2)
+    for number, nic in enumerate(fleet.below("leaf2-r0")):
+        fleet.restart(nic.partition("/")[0], 12.1 + 0.2 * number, 18.6 + number)
+    fleet.play(14)
+    fleet.restart_coordinator()
+    assert names(fleet.play(20)) == set()
+
+
+def test_a_process_that_is_started_again_and_again_is_no_fault() -> None:
+    """What it lost as it was away was no loss before: each time it is there for a second."""
+    fleet = VirtualFleet(4, 6, 1, 3, 2)
+    for number in range(4):
+        fleet.restart("h2", 12.0 + 4 * number, 15.0 + 4 * number)
+    assert names(fleet.play(34)) == set()
