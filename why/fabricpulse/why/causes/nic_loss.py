@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from math import fsum
 
 from fabricpulse.why.analysis import SLOW_DELAY_S, SLOW_SCORE, Analysis, lower_quarter, nic_subject
+from fabricpulse.why.causes.slow_link import queues_of_flows
 from fabricpulse.why.facts import Nic
 from fabricpulse.why.finding import Evidence, Finding, as_hint, finding, grows
 
@@ -78,7 +79,7 @@ def find(a: Analysis) -> Iterator[Finding]:
             found = as_hint(found, "the job does not use this network")
         elif contradiction := _contradiction(a, nic):
             found = as_hint(found, contradiction)
-        elif _waits(a, nic):
+        elif _waits(a, nic) or queues_of_flows(a, nic):
             found = as_hint(found, "what is lost waits in a queue as well: one that is full loses")
         yield found
 

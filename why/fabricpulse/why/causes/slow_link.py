@@ -6,11 +6,13 @@ less than they could; that is an effect.
 
 A link that is slower than its reported speed (a shaped port, a degraded link) has a queue before it: all flows from and
 to the NIC are slow, and probes on the same path as well, unlike with a misrouted flow. That queue is full at times and
-drops packets.
+drops packets. Where each flow has a queue of its own, probes do not wait: then even the quickest chunks of all flows
+from and to the NIC take several times as long as those of other hosts, and it carries far less than before, both ways.
 """
 
 from collections import defaultdict
 from collections.abc import Iterator
+from math import fsum
 from statistics import median
 
 from fabricpulse.why.analysis import SLOW_DELAY_S, SLOW_SCORE, Analysis, nic_subject
@@ -18,6 +20,10 @@ from fabricpulse.why.facts import Nic
 from fabricpulse.why.finding import Evidence, Finding, as_hint, finding, grows
 
 TITLE = "slow link"
+# Quickest chunks of all flows of a NIC, in times of what others' are, and what it carries then, of what it did.
+_QUICKEST, _CARRIES = 2.5, 0.6
+# Of its probes, from where on they are lost, and of how many edges.
+_LOSS, _EDGES = 0.005, 2
 DO = (
     "Compare the speed of NIC and switch port (`ethtool`); replace cable or transceiver; look for lanes without light.",
     "Until then keep the job off this NIC: on few NICs at full speed it is quicker than on all at the slowest one's.",
@@ -33,7 +39,7 @@ def find(a: Analysis) -> Iterator[Finding]:
     for nic in a.facts.nics:
         if nic.connected is False:
             continue
-        if waiting := _queue_before(a, nic):
+        if waiting := _queue_before(a, nic) or queues_of_flows(a, nic):
             yield finding("slow_link", str(nic.id), waiting, [nic_subject(nic.id)], "qp", "mesh")
             continue
         if not nic.speed:
@@ -106,6 +112,45 @@ def _queue_before(a: Analysis, nic: Nic) -> list[Evidence]:
             "delay",
         ),
         Evidence(f"probes on their way take {probe_s * 1e6:.0f} us or more", 0.6, "probe_delay"),
+    ]
+
+
+def quickest(a: Analysis, nic: Nic) -> float:
+    """How many times as long as those of other hosts the quickest chunks of each flow from and to a NIC take, where it
+    carries far less than before both ways; 0 where it does not, or that is not known.
+    """
+    flows = [f for f in a.flows_of(nic.id) if f.floor_s]
+    out, into = [f for f in flows if f.source == nic.id], [f for f in flows if f.target == nic.id]
+    others = [
+        f.floor_s for f in a.facts.flows if f.floor_s and nic.id.host not in (f.source.host, f.target.host)
+    ]
+    for way in (out, into):
+        before = fsum(f.sent_before or 0.0 for f in way)
+        if before <= 0 or fsum(f.sent or 0.0 for f in way) > _CARRIES * before:
+            return 0.0
+    usual_s = median(others) if len(others) > 1 else 0.0
+    return min(f.floor_s or 0.0 for f in flows) / usual_s if usual_s > 0 else 0.0
+
+
+def queues_of_flows(a: Analysis, nic: Nic) -> list[Evidence]:
+    """Only where its probes are lost as well, and not by a host that does not take them."""
+    lost = max(nic.loss_in or 0.0, nic.loss_out or 0.0)
+    times = quickest(a, nic)
+    if (
+        times < _QUICKEST
+        or not lost > _LOSS
+        or (nic.lossy_edges or 0) < _EDGES
+        or (nic.pcie_share or 1.0) < 1.0
+    ):
+        return []
+    return [
+        Evidence(
+            f"even the quickest chunks of all flows from and to {nic.id} take {times:.0f} times as long as those of "
+            "other hosts, and it carries far less than before",
+            grows(times, _QUICKEST, 10, 0.75, 0.85),
+            "floor",
+        ),
+        Evidence(f"a full queue drops: {lost:.1%} of its probes are lost", 0.3, "loss_out"),
     ]
 
 
