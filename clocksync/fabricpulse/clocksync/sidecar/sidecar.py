@@ -206,8 +206,11 @@ class Sidecar:
     def _until_next_round(self) -> float:
         """Seconds to the next round. All hosts begin it at the same fleet time, so that no solve has to wait."""
         round_s = self._config.round_s if self._settled() else self._config.start_round_s
-        clock, raw_ns = self._clock.fleet, self._clock.host.raw_now_ns()
-        fleet_ns = clock.page.at(raw_ns).fleet_ns if clock.known else raw_ns + clock.epoch_ns
+        clock, host = self._clock.fleet, self._clock.host
+        # Before there is fleet time, at the same time by NTP: stamp clocks go apart for as long as hosts are up.
+        fleet_ns = (
+            clock.page.at(host.raw_now_ns()).fleet_ns if clock.known else host.from_kernel(time.time_ns())
+        )
         return round_s - (fleet_ns / _NS) % round_s
 
     def _settled(self) -> bool:
