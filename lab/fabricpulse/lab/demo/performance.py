@@ -44,7 +44,8 @@ NIC_MBIT = 125.0
 
 PLAIN = Setting()
 
-# How often what evaluates each second is asked: more often would show nothing, and takes time from the same cores.
+# How often at most what evaluates each second is asked: more often would show nothing, and takes time from the same
+# cores.
 ANSWER_S = 0.25
 
 # The clocks of the hosts: seconds apart and drifting, worse than in a real fleet.
@@ -170,8 +171,8 @@ async def staged(
                 fleet,
                 observed,
                 [
-                    *_watches(lab, stack, session),
-                    *_lateness_watches(lab, stack, workload),
+                    *_watches(lab, stack, session, setting.poll_s),
+                    *_lateness_watches(lab, stack, workload, setting.poll_s / 2),
                     workload,
                     on_call,
                 ],
@@ -188,24 +189,25 @@ def set_clocks(lab: Lab) -> None:
         host.clock.set(offset_ns=round(offset_s * 1e9), drift_ppm=drift_ppm, wander_ppb=10.0, seed=index)
 
 
-def _watches(lab: Lab, stack: Stack, session: aiohttp.ClientSession) -> list[Watch]:
+def _watches(lab: Lab, stack: Stack, session: aiohttp.ClientSession, poll_s: float) -> list[Watch]:
+    answer_s = max(ANSWER_S, poll_s / 2)
     truth = FleetTruth({host.name: (host.run_dir / "clock", host.clock.path) for host in lab.hosts})
     watches: list[Watch] = [
-        PrometheusWatch(session, "Prometheus", stack.daemon(PROMETHEUS).url, ANSWER_S),
-        AlertmanagerWatch(session, "Alertmanager", stack.daemon(ALERTMANAGER).url, ANSWER_S),
-        RemediationWatch(session, "remediation receiver", stack.daemon(RECEIVER).url, ANSWER_S),
+        PrometheusWatch(session, "Prometheus", stack.daemon(PROMETHEUS).url, answer_s),
+        AlertmanagerWatch(session, "Alertmanager", stack.daemon(ALERTMANAGER).url, answer_s),
+        RemediationWatch(session, "remediation receiver", stack.daemon(RECEIVER).url, answer_s),
     ]
     for host in lab.fabric.host_names:
         watches += [
-            MeshWatch(session, host, stack.daemon(MESH, host).url, 0.2),
+            MeshWatch(session, host, stack.daemon(MESH, host).url, poll_s),
             QpWatch(session, host, stack.daemon(QP, host).url, 1.0),
             ClockWatch(session, host, stack.daemon(SIDECAR, host).url, 1.0, truth),
-            PluginWatch(host, lab.host(host).run_dir / "plugin", ANSWER_S),
+            PluginWatch(host, lab.host(host).run_dir / "plugin", answer_s),
         ]
     return watches
 
 
-def _lateness_watches(lab: Lab, stack: Stack, workload: Workload) -> list[Watch]:
+def _lateness_watches(lab: Lab, stack: Stack, workload: Workload, poll_s: float) -> list[Watch]:
     """The processes that the figures depend on closely, the others now and then."""
     beat = lab.mgmt.popen([sys.executable, "-P", "-m", "fabricpulse.lab.heartbeat"], name="heartbeat")
     others = {daemon.name for daemon in stack.daemons} - {MESH}
@@ -213,7 +215,7 @@ def _lateness_watches(lab: Lab, stack: Stack, workload: Workload) -> list[Watch]
         RunQueueWatch(
             "waits for a CPU",
             lambda: {**workload.pids(), **stack.pids(MESH), DEMO: os.getpid()},
-            0.1,
+            poll_s,
         ),
         RunQueueWatch("waits for a CPU of the others", lambda: stack.pids(*others), 1.0),
         HeartbeatWatch(beat),

@@ -3,6 +3,7 @@
 from fabricpulse.lab.demo.observed import Observed
 from fabricpulse.lab.demo.scenario_run import Milestone
 from fabricpulse.lab.demo.scenarios.base import Fleet, Stage
+from fabricpulse.lab.demo.scenarios.one_page import COMPUTING
 from fabricpulse.lab.demo.scenarios.passing_fault import PassingFaultScenario
 
 LOST_NS = 1_000_000
@@ -16,6 +17,7 @@ class ClockStep(PassingFaultScenario):
     # With two hosts it cannot be known which one lost time.
     least_hosts = 3
     alert = "FabricClockContradicted"
+    setting = COMPUTING
     fault = "the clocks of {host} lose a millisecond"
     repaired = "fleet time of {host} has been set anew by itself"
     fault_s = 60.0

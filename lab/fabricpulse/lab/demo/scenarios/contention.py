@@ -1,6 +1,7 @@
 """Another job fills the cable between a leaf and the spine: on-call must get the flow and the job that wait there."""
 
 from fabricpulse.lab.demo.scenarios.base import Fleet, Setting, Stage
+from fabricpulse.lab.demo.scenarios.one_page import POLL_S
 from fabricpulse.lab.demo.scenarios.shared_path import PODS, QUICK_RULES, QUIET_JOB, SharedPathScenario
 
 # Less than a NIC has: what a host sends over the spine leaves room for what it sends to its neighbour.
@@ -17,7 +18,9 @@ class Contention(SharedPathScenario):
     fault = f"another job sends {OTHER_JOB_MBIT:.0f} Mbit/s over a cable that {{host}} needs"
     repaired = "the other job has ended"
     network = True
-    setting = Setting(pods=PODS, spines=1, uplink_mbit=UPLINK_MBIT, job=QUIET_JOB, rules=QUICK_RULES)
+    setting = Setting(
+        pods=PODS, spines=1, uplink_mbit=UPLINK_MBIT, job=QUIET_JOB, rules=QUICK_RULES, poll_s=POLL_S
+    )
 
     def __init__(self, fleet: Fleet) -> None:
         super().__init__(fleet)

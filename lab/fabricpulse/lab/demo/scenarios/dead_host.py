@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fabricpulse.lab.demo.observed import Observed, find_alert
 from fabricpulse.lab.demo.scenario_run import Milestone, Phase, ScenarioRun
 from fabricpulse.lab.demo.scenarios.base import Check, Fleet, Outcome, Row, Stage, shown
-from fabricpulse.lab.demo.scenarios.one_page import OnePageScenario
+from fabricpulse.lab.demo.scenarios.one_page import COMPUTING, OnePageScenario
 
 STALL = "FabricCollectiveStalled"
 # What follows from it, the job's stall before all, is firing by then: twice the stall and Alertmanager's wait.
@@ -49,6 +49,7 @@ class DeadHost(OnePageScenario):
     # Two hosts must miss it: then the rule does not wait for more scrapes.
     least_hosts = 3
     alert = "FabricHostDown"
+    setting = COMPUTING
 
     def __init__(self, fleet: Fleet) -> None:
         host = fleet.hosts[len(fleet.hosts) // 2]

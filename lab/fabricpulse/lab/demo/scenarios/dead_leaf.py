@@ -1,6 +1,7 @@
 """A leaf loses power: on-call must be notified of the switch, not of the NICs below it, nor of its rail."""
 
 from fabricpulse.lab.demo.scenarios.base import Fleet, Stage
+from fabricpulse.lab.demo.scenarios.one_page import COMPUTING
 from fabricpulse.lab.demo.scenarios.passing_fault import PassingFaultScenario
 
 
@@ -12,6 +13,7 @@ class DeadLeaf(PassingFaultScenario):
     # Fewer NICs below a leaf may each have failed.
     least_hosts = 4
     diagnosis = True
+    setting = COMPUTING
     alert = "FabricFaultLocated"
     fault = "{host} loses its power"
     repaired = "{host} is back"

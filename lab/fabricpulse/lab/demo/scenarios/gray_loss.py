@@ -11,6 +11,8 @@ class GrayLoss(GrayFaultScenario):
 
     name = "gray-loss"
     summary = "a NIC loses a fifth of its packets while its link stays up"
+    # The alert names a NIC when three edges share it.
+    least_hosts = 4
     alert = "FabricNicLossy"
     fault = f"loses {LOSS_PERCENT:.0f} % of the packets that are sent to it"
     repaired = "gets every packet"

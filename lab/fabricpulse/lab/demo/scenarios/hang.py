@@ -1,6 +1,7 @@
 """One rank of a job stops: on-call must be notified of its process, and of no fault of the network."""
 
 from fabricpulse.lab.demo.scenarios.base import Fleet, Stage
+from fabricpulse.lab.demo.scenarios.one_page import COMPUTING
 from fabricpulse.lab.demo.scenarios.passing_fault import PassingFaultScenario
 from fabricpulse.lab.demo.workload import WORKLOAD
 
@@ -11,6 +12,7 @@ class Hang(PassingFaultScenario):
     name = "hang"
     summary = "a rank of the job stops, and the others wait for it"
     alert = "FabricCollectiveStalled"
+    setting = COMPUTING
     fault = "the process of the rank on {host} is stopped"
     repaired = "the process continues"
 

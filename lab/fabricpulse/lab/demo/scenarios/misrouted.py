@@ -1,6 +1,7 @@
 """A route sends a job's packets over a longer path, probes not: on-call must be notified that the paths differ."""
 
 from fabricpulse.lab.demo.scenarios.base import Setting, Stage
+from fabricpulse.lab.demo.scenarios.one_page import POLL_S
 from fabricpulse.lab.demo.scenarios.shared_path import PODS, QUICK_RULES, QUIET_JOB, SharedPathScenario
 
 DETOUR_MS = 12.0
@@ -15,7 +16,7 @@ class Misrouted(SharedPathScenario):
     fault = f"what the job sends from {{host}} over the spine takes a way that is {DETOUR_MS:.0f} ms longer"
     repaired = "it goes the usual way"
     network = False
-    setting = Setting(pods=PODS, spines=1, job=QUIET_JOB, rules=QUICK_RULES)
+    setting = Setting(pods=PODS, spines=1, job=QUIET_JOB, rules=QUICK_RULES, poll_s=POLL_S)
     # One minute for the rule, and until the fastest tenth of the chunks in its window went the longer way.
     fault_s = 150.0
     firing_s = 110.0

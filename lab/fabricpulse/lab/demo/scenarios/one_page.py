@@ -4,8 +4,15 @@ from typing import ClassVar
 
 from fabricpulse.lab.demo.observed import Observed, PageSeen, find_alert
 from fabricpulse.lab.demo.scenario_run import Milestone
-from fabricpulse.lab.demo.scenarios.base import Fleet
+from fabricpulse.lab.demo.scenarios.base import Fleet, Setting
 from fabricpulse.lab.demo.scenarios.ring import RingScenario
+from fabricpulse.lab.demo.workload import Job
+
+# Alerts and pages take seconds, and no figure here is in milliseconds.
+POLL_S = 1.0
+# A job that computes for most of the time, where its bandwidth is not measured: the bytes of a ring that sends without
+# a pause are a third of a fleet's processor time.
+COMPUTING = Setting(job=Job(compute_ms=500), poll_s=POLL_S)
 
 
 class OnePageScenario(RingScenario):

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from fabricpulse.lab.demo.observed import Observed
 from fabricpulse.lab.demo.scenario_run import Milestone, Phase, ScenarioRun
-from fabricpulse.lab.demo.scenarios.base import Check, Outcome, Row, Stage, shown
-from fabricpulse.lab.demo.scenarios.one_page import OnePageScenario
+from fabricpulse.lab.demo.scenarios.base import Check, Outcome, Row, Setting, Stage, shown
+from fabricpulse.lab.demo.scenarios.one_page import POLL_S, OnePageScenario
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ class PassingFaultScenario(OnePageScenario):
     fault, repaired : texts. firing_s, paged_s : how long the rule and the page may take.
     """
 
+    setting: ClassVar[Setting] = Setting(poll_s=POLL_S)
     fault: ClassVar[str]
     repaired: ClassVar[str]
     fault_s: ClassVar[float] = 40.0
