@@ -49,6 +49,7 @@ class World:
         for host in self.observed.hosts.values():
             host.clock = ClockSeen(synchronized=True, bound_s=50e-6, true_error_s=3e-6)
             host.edges = host.edges_up = 2
+            host.collective_bytes_per_s = 40e6
         for _, nic in self.observed.nics():
             nic.connected = nic.in_service = True
         self.observed.prometheus_answers = self.observed.alertmanager_answers = True
@@ -94,7 +95,7 @@ def play(world: World) -> list[str]:
     return seen + world.run(8)
 
 
-def test_the_story_is_seen_in_full_and_measured() -> None:
+def test_the_run_is_seen_in_full_and_measured() -> None:
     """With all evidence all milestones are seen; latencies count from the fault, bandwidths are as printed."""
     world = World()
     seen = play(world)

@@ -8,7 +8,7 @@ from tests.fixtures.waiting import until
 
 from fabricpulse.lab.demo import watch as module
 from fabricpulse.lab.demo.observed import Observed, new_observed
-from fabricpulse.lab.demo.watch import MeshWatch
+from fabricpulse.lab.demo.watch import MeshWatch, QpWatch
 
 EXPOSITION = """fabricpulse_nic_connected{device="rail0"} 1
 fabricpulse_nic_disconnects_total{device="rail0"} 0
@@ -51,3 +51,22 @@ async def test_a_host_that_does_not_answer_is_not_green(monkeypatch: pytest.Monk
         finally:
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_the_bandwidth_of_collectives_is_read_where_there_is_one() -> None:
+    """A ring without the profiler has none: the page of the job would be empty."""
+    name = "fabricpulse_collective_bandwidth_bytes_per_second"
+    text = f'{name}{{workload="demo-ring",collective="AllReduce"}} 4e+07\n'
+
+    class Qp(QpWatch):
+        async def get_text(self, path: str) -> str:
+            return text
+
+    observed = new_observed({"h0": ["rail0"]})
+    async with aiohttp.ClientSession() as session:
+        watch = Qp(session, "h0", "http://h0", 1.0)
+        await watch.poll(observed)
+        assert observed.hosts["h0"].collective_bytes_per_s == 40e6
+        text = ""
+        await watch.poll(observed)
+        assert observed.hosts["h0"].collective_bytes_per_s is None

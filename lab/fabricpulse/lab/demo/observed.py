@@ -120,13 +120,14 @@ class ClockSeen:
 
 @dataclass
 class HostSeen:
-    """One host."""
+    """One host. collective_bytes_per_s : bandwidth of the ring's all-reduce as the plugin's profiler measures it."""
 
     name: str
     nics: dict[str, NicSeen]
     clock: ClockSeen = field(default_factory=ClockSeen)
     edges_up: int = 0
     edges: int = 0
+    collective_bytes_per_s: float | None = None
 
 
 @dataclass(frozen=True)

@@ -124,9 +124,15 @@ def _median(values: list[float]) -> float | None:
 
 
 class QpWatch(HttpWatch):
-    """`/metrics` of the qp exporter of one host: what the workload moves through each NIC."""
+    """`/metrics` of the qp exporter of one host: what the workload moves through each NIC, and how fast its collectives
+    are.
+    """
 
-    NAMES = ("fabricpulse_qp_sent_bytes_total", "fabricpulse_qp_received_bytes_total")
+    NAMES = (
+        "fabricpulse_qp_sent_bytes_total",
+        "fabricpulse_qp_received_bytes_total",
+        "fabricpulse_collective_bandwidth_bytes_per_second",
+    )
 
     def __init__(self, session: aiohttp.ClientSession, host: str, url: str, interval_s: float) -> None:
         super().__init__(session, f"qp exporter of {host}", url, interval_s)
@@ -138,6 +144,7 @@ class QpWatch(HttpWatch):
         for device, nic in observed.hosts[self._host].nics.items():
             nic.sent.add(now, _total(samples, self.NAMES[0], device))
             nic.received.add(now, _total(samples, self.NAMES[1], device))
+        observed.hosts[self._host].collective_bytes_per_s = samples.one(self.NAMES[2])
 
 
 def _total(samples: Samples, name: str, device: str) -> float:

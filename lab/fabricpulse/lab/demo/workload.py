@@ -84,6 +84,7 @@ class Workload(Watch):
                     str(round(REPORT_S * 1e3)),
                     "--poll-us",
                     str(POLL_US),
+                    "--profile",  # without it the job has no collectives
                 ),
             ]
             env = {

@@ -30,6 +30,12 @@ class RingScenario(Scenario):
                     60,
                 ),
                 Milestone(
+                    "collectives_measured",
+                    "every qp exporter has the bandwidth of the ring's all-reduce",
+                    self._collectives,
+                    60,
+                ),
+                Milestone(
                     "baseline_measured", "bandwidth of the healthy fabric measured", self._baseline, 60
                 ),
             ),
@@ -60,6 +66,13 @@ class RingScenario(Scenario):
             return None
         rates = [nic.bytes_per_s or 0.0 for _, nic in seen.nics()]
         return f"{seen.workload.rounds} rounds done, a NIC moves {min(rates) / 1e6:.0f} to {max(rates) / 1e6:.0f} MB/s"
+
+    def _collectives(self, seen: Observed) -> str | None:
+        rates = [host.collective_bytes_per_s for host in seen.hosts.values()]
+        known = [rate for rate in rates if rate]
+        if len(known) < len(rates):
+            return None
+        return f"an all-reduce moves {min(known) / 1e6:.0f} to {max(known) / 1e6:.0f} MB/s a rank"
 
     def _baseline(self, seen: Observed) -> str | None:
         if self._traffic(seen) is None or self._mesh(seen) is None or self._clocks(seen) is None:
