@@ -7,6 +7,7 @@ operations, in a random order. What must hold is counted here from the journal a
 import json
 import os
 import random
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from itertools import pairwise
 from typing import Any
@@ -229,12 +230,12 @@ class Fleet:
 
     # --- what must hold --------------------------------------------------------------------------------------------
 
+    def lately(self, within_s: float) -> list[tuple[float, Transition]]:
+        """What happened in the last seconds: of a long story a small part."""
+        return self.lines[bisect_left(self.lines, self.now - within_s, key=lambda line: line[0]) :]
+
     def avoids(self, within_s: float) -> list[tuple[float, str]]:
-        return [
-            (at, line.subject)
-            for at, line in self.lines
-            if line.event == "nic.avoid" and self.now - at <= within_s
-        ]
+        return [(at, line.subject) for at, line in self.lately(within_s) if line.event == "nic.avoid"]
 
     def check(self) -> None:
         out = defaultdict(set)
@@ -263,8 +264,8 @@ class Fleet:
             assert out.keys() <= self.hosts.keys()
         drains = [drain for drain in self.state.drains.values() if drain.phase in OUT]
         assert len(drains) <= 1
-        hour = [line for at, line in self.lines if line.event == "lane.repath" and self.now - at <= 3600.0]
-        undone = sum(line.event in BACK for at, line in self.lines if self.now - at <= 3600.0)
+        hour = [line for _, line in self.lately(3600.0) if line.event == "lane.repath"]
+        undone = sum(line.event in BACK for _, line in self.lately(3600.0))
         # Rolling back is not counted against the limit: at most one operation a lane of a plan.
         assert len(hour) <= LANE_OPERATIONS * (1 + undone), len(hour)
 
