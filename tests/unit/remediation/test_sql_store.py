@@ -354,6 +354,23 @@ def test_a_file_that_was_removed_or_replaced_takes_no_commit(path, name, by):
     store.close()
 
 
+def test_another_name_is_the_same_journal(path):
+    """By a link to it two receivers wrote one journal, each with a lock of its own."""
+    link, loop = path.with_name("link.db"), path.with_name("loop.db")
+    link.symlink_to(path)
+    loop.symlink_to(loop)
+    store = open_store(link)
+    with pytest.raises(UserError, match="in use by another receiver"):
+        open_store(path)
+    store.close()
+    store = open_store(path)
+    with pytest.raises(UserError, match="in use by another receiver"):
+        open_store(link)
+    store.close()
+    with pytest.raises(UserError, match="links lead nowhere"):
+        open_store(loop)
+
+
 def test_a_row_that_makes_no_sense_is_refused(path):
     """Malformed is not empty."""
     store = open_store(path)

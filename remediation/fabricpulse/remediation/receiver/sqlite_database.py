@@ -33,6 +33,11 @@ class SqliteDatabase:
     def __init__(self, path: Path) -> None:
         """Opens or creates `path`. Raises UserError when it is in use, damaged, remote, or cannot be written."""
         self.name = str(path)
+        try:
+            # By whatever name: the lock lies beside the file itself, or two receivers could hold one each.
+            path = path.resolve()
+        except (OSError, RuntimeError) as error:
+            raise UserError(f"cannot open the journal {path}: its links lead nowhere ({error})") from error
         self._path = path
         lock = path.with_name(path.name + ".lock")
         try:
