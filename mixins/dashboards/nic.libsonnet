@@ -113,7 +113,7 @@ local signals = import '../signals.libsonnet';
           g.table('PCIe, the slowest', 'Lanes times speed, of what card and slot can do; the twenty lowest.', 'percentunit', [
             g.query('bottomk(20, max by (%s, instance, device) (%s))' % [config.clusterLabel, s.pcieShare()]),
           ], [['instance', 'host'], ['device', 'device'], ['Value', 'share']], [config.clusterLabel]),
-          g.table('GID index that NCCL would use', 'How many ports have which; NCCL takes one index for all ports of a host. More than one line: FabricNicOddOneOut names the odd ones.', 'short', [
+          g.table('GID index that NCCL would use', 'How many ports have which; NCCL takes one index for all ports of a host. More than one line: FabricNicOddOneOut names the odd ones.', 'none', [
             g.query('count_values("index", %s)' % s.series('fabricpulse_nic_nccl_gid_index')),
           ], [['index', 'GID index'], ['Value', 'ports']]),
         ]),
