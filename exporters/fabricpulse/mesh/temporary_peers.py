@@ -119,7 +119,7 @@ class TemporaryPeers:
         try:
             self._lease.offered(reply, now_s)
         except (ValueError, msgspec.MsgspecError) as error:
-            log.error("the coordinator deals temporary peers that cannot be", error=str(error))
+            log.error("the coordinator assigns temporary peers that cannot be", error=str(error))
             self._lease.cancel()
 
     def cancel(self) -> None:

@@ -44,7 +44,7 @@ def test_every_edge_becomes_known() -> None:
 
 @pytest.mark.timeout(900)  # a minute and a half on an idle machine, four beside load
 def test_temporary_peers_tell_what_standing_ones_do_not() -> None:
-    """Nine hosts with two standing peers each: at first no leaf can be found. The coordinator deals temporary peers,
+    """Nine hosts with two standing peers each: at first no leaf can be found. The coordinator assigns temporary peers,
     and all three leaves are found; the standing edges stay the same, and none is down. When the coordinator dies in a
     round, the temporary peers are no longer probed.
     """
