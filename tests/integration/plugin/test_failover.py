@@ -90,17 +90,17 @@ def test_both_rails_dead_is_waited_for(ring: Ring, ring_lab: Lab) -> None:
 
 
 def test_a_dead_peer_is_an_error_that_names_it(ring: Ring) -> None:
-    """When a rank is killed all fail within seconds; the first to notice says who is gone, and each says why.
+    """When a rank is killed all fail within seconds; the first to notice names the process that has ended, and each says why.
 
     The other neighbour may fail by the end of the ring, which the first one's end goes around, before h2's silence.
     """
     ring.ranks[2].process.kill()
     neighbours = (ring.ranks[1], ring.ranks[3])
     assert [rank.process.wait(60) for rank in neighbours] == [1, 1]
-    assert any("h2 (pid" in rank.text() and "is gone" in rank.text() for rank in neighbours)
+    assert any("h2 (pid" in rank.text() and "has ended" in rank.text() for rank in neighbours)
     for rank in (*neighbours, ring.ranks[0]):
         rank.process.wait(60)
-        assert re.search(r"(to|from) h\d \(pid \d+.*\): .*(is gone|the peer ended it)", rank.text()), (
+        assert re.search(r"(to|from) h\d \(pid \d+.*\): .*(has ended|the peer ended it)", rank.text()), (
             rank.text()
         )
 

@@ -78,7 +78,7 @@ def test_the_end_of_a_process_is_known_although_its_kernel_resets_all_lanes(ring
     time.sleep(1.5)  # a control frame a second on each lane, which the stopped process leaves unread
     ring.ranks[1].process.kill()
     assert ring.ranks[0].process.wait(8) == 1
-    assert "is gone" in ring.ranks[0].text()
+    assert "has ended" in ring.ranks[0].text()
 
 
 @pytest.mark.slow
