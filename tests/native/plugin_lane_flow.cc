@@ -1,7 +1,7 @@
 // What a sender gives to one lane (nccl_plugin/src/core/lane_flow.h), asked by lines on standard input;
 // tests/unit/plugin/test_lane_flow.py asks.
 //
-// A line is a call and its numbers: "join", "sent BYTES", "settled BYTES", "measure BYTES AHEAD TOOK MOST NOW",
+// A line is a call and its numbers: "join", "cautious" (a join after one that was given up), "sent BYTES", "settled BYTES", "measure BYTES AHEAD TOOK MOST NOW",
 // "widen BYTES BACK_NS MEASURED", "fade CEILING NOW", "stale NOW", "took NS", "chunk STRETCH". After each, what it
 // returned (0 for nothing) and the fields in_flight, rate, window, slow_start, posted, delivered, took_ns are printed.
 #include <cinttypes>
@@ -22,7 +22,8 @@ int main() {
     words >> call;
     for (uint64_t& value : number) words >> value;
     const auto bytes = static_cast<uint32_t>(number[0]);
-    if (call == "join") {
+    if (call == "join" || call == "cautious") {
+      flow.cautious = call == "cautious";
       flow.join();
     } else if (call == "sent") {
       result = flow.sent(bytes);

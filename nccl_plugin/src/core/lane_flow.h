@@ -20,6 +20,7 @@ struct LaneFlow {
   static constexpr uint64_t kMaxWindow = 8 * 1024 * 1024;
   static constexpr uint64_t kSlowStartWindow = 128 * 1024;
   static constexpr double kFirstRate = 64e6;  // until measured; little is at stake on a path that may be slow
+  static constexpr double kCautiousRate = 16e6;  // most after an incarnation that was given up
 
   uint64_t in_flight = 0;              // bytes
   double rate = 0;                     // bytes per second, smoothed
@@ -27,6 +28,7 @@ struct LaneFlow {
   ForwardDelay forward;
   uint64_t took_ns = 0;     // from a chunk's posting to its acknowledgement, smoothed
   bool slow_start = false;  // the window doubles each round trip
+  bool cautious = false;    // the last incarnation was given up: the path may be slow
   uint64_t rate_at_ns = 0;  // when the rate was last measured
   uint64_t sent_since = 0;  // bytes since the weights were last published
   uint32_t weight = 0;      // share then, parts per 1000
@@ -34,12 +36,15 @@ struct LaneFlow {
   uint64_t delivered = 0;   // bytes, cumulative
   uint32_t posted = 0;      // chunks of the lane's present incarnation
 
-  // A new incarnation. Slow start, the first one too: what a slow path takes at first, all messages wait for.
+  // A new incarnation. Slow start, the first one too: what a slow path takes at first, all messages wait for. After one
+  // that was given up, with little under way and a low rate: the path may have become slow.
   void join() {
     in_flight = 0;
     posted = 0;
     slow_start = true;
-    window = kSlowStartWindow;
+    window = cautious ? kMinChunk : kSlowStartWindow;
+    if (cautious) rate = std::min(rate, kCautiousRate);
+    cautious = false;
     weighed = 0;
   }
 

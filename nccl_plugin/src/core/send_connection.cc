@@ -76,19 +76,26 @@ uint32_t SendConnection::stretch(const Lane& lane) const {
 }
 
 // The lane that will have delivered `bytes` more first; nullptr if all windows are full.
-Lane* SendConnection::choose(uint32_t bytes, uint64_t now) {
+Lane* SendConnection::choose(uint32_t bytes, uint8_t failed_on, uint64_t now) {
   Lane* best = nullptr;
   double best_cost = 0;
   // A weight of 0 keeps a lane free as long as another one that may carry is up.
-  bool fixed = false, others = false, sure = false;
+  bool fixed = false, others = false, sure = false, elsewhere = false;
   const bool last_resort = on_last_resort();
   const bool relieved = last_resort && std::any_of(lanes_.begin(), lanes_.end(), relieves);
+  // A path that has lost or delayed a chunk for long is not tried again with the same one: a message would wait for each
+  // of its lanes in turn.
+  auto failed = [&](const Lane& lane) {
+    return failed_on != SenderFencing::kNoLane && share_nic(lane, lanes_[failed_on]);
+  };
   auto barred = [&](const Lane& lane) { return last_resort && (relieved ? !relieves(lane) : !lane.spare); };
   for (const Lane& lane : lanes_) {
     fixed |= lane.up && lane.fixed_weight >= 0;
     const bool other = lane.up && lane.fixed_weight != 0 && wanted(lane) && lane.transport->proven();
     others |= other;
-    sure |= other && !lane.doubtful && !barred(lane) && !draining(lane, now);
+    const bool trusted = other && !lane.doubtful && !barred(lane) && !draining(lane, now);
+    sure |= trusted;
+    elsewhere |= trusted && !failed(lane);
   }
   bool primary_nic_up = false;
   for (Lane& lane : lanes_) {
@@ -97,6 +104,7 @@ Lane* SendConnection::choose(uint32_t bytes, uint64_t now) {
     Flow& flow = flow_[lane.index];
     if (lane.index == 0) primary_nic_up = true;
     if (draining(lane, now) || !lane.transport->proven() || (sure && lane.doubtful)) continue;
+    if (elsewhere && failed(lane)) continue;
     const uint32_t alone = stretch(lane);
     uint64_t size = std::min<uint64_t>(bytes, flow.chunk_bytes(alone));
     // Nothing to balance with, and no lane that could take over what is under way.
@@ -172,7 +180,7 @@ void SendConnection::pump(uint64_t now) {
   full_ = false;
   while (moved_count_ > 0) {
     Chunk& chunk = chunks_[moved_[0] % kChunkWindow];
-    Lane* lane = choose(chunk.length, now);
+    Lane* lane = choose(chunk.length, chunk.failed_on, now);
     if (lane == nullptr) full_ = true;
     if (lane == nullptr) break;
     uint64_t number = moved_[0];
@@ -184,7 +192,7 @@ void SendConnection::pump(uint64_t now) {
     SendMessage& message = messages_[cut_message_ % kMaxRequests];
     if (!sendable(message)) break;
     uint32_t left = message.size - message.cut;
-    Lane* lane = choose(left, now);
+    Lane* lane = choose(left, SenderFencing::kNoLane, now);
     if (lane == nullptr) full_ = true;
     if (lane == nullptr) break;
     uint32_t length = std::min(left, flow_[lane->index].chunk_bytes(stretch(*lane)));
@@ -207,8 +215,11 @@ void SendConnection::pump(uint64_t now) {
 }
 
 // Its lane has failed; the oldest first.
-void SendConnection::await_lane(uint64_t number) {
-  chunks_[number % kChunkWindow].moved = true;
+void SendConnection::await_lane(uint64_t number, const Lane& from) {
+  Chunk& chunk = chunks_[number % kChunkWindow];
+  chunk.moved = true;
+  if (from.reason != FP_REASON_REPATH && from.reason != FP_REASON_COMMAND)
+    chunk.failed_on = static_cast<uint8_t>(from.index);
   uint32_t at = moved_count_++;
   while (at > 0 && moved_[at - 1] > number) moved_[at] = moved_[at - 1], --at;
   moved_[at] = number;

@@ -121,6 +121,8 @@ class SendConnection final : public Connection {
     uint64_t ahead = 0;  // bytes in flight on the lane when it was sent, itself included
     uint32_t place = 0;  // among all that were posted on its lane, from 0
     bool moved = false;
+    uint8_t failed_on =
+        SenderFencing::kNoLane;  // the lane that it was last taken from because that had failed
   };
   struct Flow : LaneFlow {  // of one lane
     // Dialling.
@@ -165,14 +167,15 @@ class SendConnection final : public Connection {
   void review_spares(uint64_t now);
   bool draining(const Lane& lane, uint64_t now) const;
   bool sendable(const SendMessage& message) const;
-  Lane* choose(uint32_t bytes, uint64_t now);
+  // failed_on : see Chunk.
+  Lane* choose(uint32_t bytes, uint8_t failed_on, uint64_t now);
   // Lanes over one NIC are ways of one link: a reserve, nothing to balance with.
   static bool share_nic(const Lane& a, const Lane& b) {
     return a.nic == b.nic || a.remote_nic == b.remote_nic;
   }
   uint32_t stretch(const Lane& lane) const;
   bool put(uint64_t chunk, Lane* lane, uint64_t now);
-  void await_lane(uint64_t chunk);
+  void await_lane(uint64_t chunk, const Lane& from);
   void held(uint64_t chunk, uint8_t lane, uint64_t now);
   void fail_early(uint64_t now);
   void send_fences(uint64_t now, bool again);

@@ -80,7 +80,7 @@ void SendConnection::note_closed(const HeldState& state, fp_lane_reason reason, 
     if (!fencing_.closed_there(l, state)) continue;
     fail_lane(l, reason, now);
     uint32_t moved = 0;
-    auto on_move = [&](uint64_t chunk) { await_lane(chunk), ++moved; };
+    auto on_move = [&](uint64_t chunk) { await_lane(chunk, lane), ++moved; };
     if (!fencing_.fenced(l, state.closed[l], state, on_held, on_move)) continue;
     event(FP_EVENT_LANE_FENCED, &lane, lane.reason, elapsed(now, flow_[l].failed_ns), now);
     set_state(&lane, wanted(lane) ? FP_LANE_DOWN : FP_LANE_DISABLED, lane.reason, now);
@@ -108,6 +108,7 @@ void SendConnection::on_lane_failed(Lane* lane, fp_lane_reason reason, uint64_t 
   flow.fence_sent_ns = 0;
   flow.next_dial_ns = now + flow.backoff_ns;
   flow.in_vain = !lane->proven;
+  flow.cautious = reason == FP_REASON_STALL || reason == FP_REASON_DEADLINE || reason == FP_REASON_PEER;
   if (reason == FP_REASON_REPATH) flow.next_dial_ns = now;
   if (reason != FP_REASON_REPATH) flow.repath = false;
   // Out of lanes: no lane can carry the fence, so every lane is dialled at once; the hello fences too.

@@ -192,7 +192,7 @@ void SendConnection::dialled(uint32_t index, uint32_t epoch, std::unique_ptr<Lan
   uint32_t moved = 0;
   bool was_fencing = fencing_.lane(index).phase == SenderFencing::Phase::kFencing;
   auto on_held = [&](uint64_t chunk, uint8_t l) { held(chunk, l, now); };
-  auto on_move = [&](uint64_t chunk) { await_lane(chunk), ++moved; };
+  auto on_move = [&](uint64_t chunk) { await_lane(chunk, lane), ++moved; };
   const bool joined = !lost_ && !closed_ && fencing_.joined(index, epoch, reply->held, on_held, on_move);
   fail_early(now);
   if (!joined) {

@@ -90,7 +90,7 @@ def test_both_rails_dead_is_waited_for(ring: Ring, ring_lab: Lab) -> None:
 
 
 def test_a_dead_peer_is_an_error_that_names_it(ring: Ring) -> None:
-    """When a rank is killed all fail within seconds; the first to notice names the process that has ended, and each says why.
+    """When a rank is killed all fail within seconds; the first to notice names the ended process, and each says why.
 
     The other neighbour may fail by the end of the ring, which the first one's end goes around, before h2's silence.
     """

@@ -58,6 +58,13 @@ def test_a_new_incarnation_starts_with_nothing_in_flight_and_a_small_window() ->
     assert after[-1]._replace(rate=0, delivered=0) == After(0, 0, 0, FIRST_WINDOW, True, 0, 0, 0)
 
 
+def test_after_an_incarnation_that_was_given_up_little_is_at_stake() -> None:
+    """Once: the path may have become slow, and the rate measured before is none of it."""
+    fast = measured(1_000_000_000)
+    assert ask(*fast, "cautious")[-1][2:4] == (16_000_000, LEAST_CHUNK)
+    assert ask(*fast, "cautious", *fast, "join")[-1].window == FIRST_WINDOW
+
+
 def test_a_chunk_takes_some_milliseconds_within_its_limits() -> None:
     """Whole pages; the least before anything is known, and the largest on a lane as fast as memory."""
     assert ask("chunk 1")[0].result == LEAST_CHUNK
