@@ -92,13 +92,13 @@ class _Job:
         if (collector.name, target) in self._stuck:
             return "does not answer", "hung"
         before = self.context.errors.now.total()
-        before = len(self.context.errors.found)
+        found_before = len(self.context.errors.found)
         try:
             collector.collect(target, self.context)
         except Exception as error:  # one target must not cost another, whatever its driver does
             return f"{type(error).__name__}: {error}", "error"
         count = self.context.errors.now.total() - before
-        return (_described(self.context.errors.found[before:], count), "") if count else None
+        return (_described(self.context.errors.found[found_before:], count), "") if count else None
 
     def _go_on(
         self, task: Task, failure: tuple[str, str] | None, seconds: float, more: Sequence[Task]

@@ -86,7 +86,7 @@ def test_kills_at_random_moments(stack):
     """A flapping NIC, receiver and agent killed again and again: what was accepted counts, nothing twice."""
     stack.start_all()
     chance = random.Random(20261121)
-    stop, accepted = threading.Event(), threading.Event()
+    stop, one_more = threading.Event(), threading.Event()
     accepted = []
 
     def flap() -> None:
@@ -97,7 +97,7 @@ def test_kills_at_random_moments(stack):
             try:
                 if stack.post(webhook(alert(status=status, starts_at=start)))[0] == 200:
                     accepted.append((status, start))
-                    accepted.set()
+                    one_more.set()
                     turn += 1
             except OSError:
                 pass
@@ -107,8 +107,8 @@ def test_kills_at_random_moments(stack):
     sender.start()
     try:
         for _ in range(6):
-            accepted.clear()
-            assert accepted.wait(60), "no delivery was accepted"
+            one_more.clear()
+            assert one_more.wait(60), "no delivery was accepted"
             time.sleep(chance.uniform(0, 0.5))
             if chance.random() < 0.5:
                 kill(stack.receiver)

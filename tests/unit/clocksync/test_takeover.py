@@ -58,14 +58,15 @@ def test_a_page_that_holds_is_not_written_again(tmp_path: Path, monkeypatch: pyt
     and once a second that there still is a sidecar.
     """
     monkeypatch.setenv("FABRICPULSE_RUN_DIR", str(tmp_path))
-    clock = PublishedClock(FleetClockParameters(), OutputsConfig(clockbound="off"), lambda: None)
-    clock.correct(Correction(clock.stamp_now_ns(), 3_600_000_000_000, 0.0, 1_000))
-    elapsed_ns, stepped_ns, read = 0, 0, clock.host.cross_timestamp()
+    elapsed_ns, stepped_ns, read = 0, 0, HostClock().cross_timestamp()
+    # No clock but this one: of two reads beside each other the rate is not known.
     monkeypatch.setattr(
-        clock.host,
+        HostClock,
         "cross_timestamp",
-        lambda: CrossTimestamp(read.host_ns + elapsed_ns + stepped_ns, read.raw_ns + elapsed_ns),
+        lambda _: CrossTimestamp(read.host_ns + elapsed_ns + stepped_ns, read.raw_ns + elapsed_ns),
     )
+    clock = PublishedClock(FleetClockParameters(), OutputsConfig(clockbound="off"), lambda: None)
+    clock.correct(Correction(read.raw_ns + clock.fleet.epoch_ns, 3_600_000_000_000, 0.0, 1_000))
 
     def tick(after_ns: int) -> bool:
         """Whether the page was written."""

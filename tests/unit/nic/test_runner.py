@@ -65,6 +65,18 @@ def test_a_target_that_raises_costs_itself(runner):
     assert errors.now["b"] == 1
 
 
+def test_what_one_target_cannot_read_is_no_fault_of_the_next(runner):
+    """Also where more files could not be read than are kept for the log."""
+
+    class Unreadable(Fake):
+        def collect(self, target: str, context: Context) -> None:
+            for _ in range(ReadErrors.FOUND_MAX):
+                context.errors.add(target, "/sys/file", "io_error")
+
+    _, success, _ = run(runner, Unreadable("x"), Fake("y"))
+    assert success == {"x": False, "y": True}
+
+
 def test_a_target_that_hangs_costs_itself_and_comes_back(runner):
     """A hung read is left behind, not tried again while it hangs, and collected again when it has returned."""
     hanging = Fake("x", hanging=("b",))

@@ -27,12 +27,12 @@ def remember(counts: Counts, slots: NDArray[np.intp], held_out_ns: Floats) -> Fl
     counts : CLASSES for each slot; changed. slots : at the one ends of all edges, then at the others, each with
     held_out_ns of its edge, NaN where nothing is known. Sizes beyond the last class (1.3 ms) are no estimate.
     """
-    known = np.isfinite(held_out_ns)
-    size = np.maximum(np.abs(held_out_ns[known]), 1.0)
+    finite = np.isfinite(held_out_ns)
+    size = np.maximum(np.abs(held_out_ns[finite]), 1.0)
     number = np.minimum(np.ceil(np.log(size) / np.log(_RATIO)), CLASSES - 1).astype(np.intp)
     counts *= np.float32(1.0 - 1.0 / _REMEMBERED)
     flat = counts.reshape(-1)
-    flat += np.bincount(slots[known] * CLASSES + number, minlength=len(flat)).astype(np.float32)
+    flat += np.bincount(slots[finite] * CLASSES + number, minlength=len(flat)).astype(np.float32)
     below = np.cumsum(counts, axis=1)
     # Not of sums that float32 has rounded differently.
     within = np.minimum((below < _SHARE * below[:, -1:]).sum(axis=1), CLASSES - 1)
