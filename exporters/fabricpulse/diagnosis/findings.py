@@ -38,15 +38,15 @@ class AssignedPeers(msgspec.Struct, frozen=True):
 
 class Findings(msgspec.Struct, frozen=True):
     """Of one computation, for `learned`. round : that had ended, 0 for none. gained : pairs that it has measured.
-    removed : pairs that count no more. wanted : pairs that would tell more. terms_ns : by NIC, where the next
-    computation begins its search.
+    removed : pairs that count no more. wanted : pairs that would tell more. terms : by NIC ns, where the next
+    computation begins its search; packed, as only that one reads them.
     """
 
     round: int = 0
     gained: tuple[KeptPair, ...] = ()
     removed: tuple[tuple[str, str], ...] = ()
     wanted: tuple[tuple[str, str], ...] = ()
-    terms_ns: dict[str, float] = {}
+    terms: bytes = b""
 
 
 NOTHING = Findings()

@@ -97,7 +97,7 @@ class FleetEvidence:
         small objects, too, would be to copy the pages that they are on.
         """
         if self._layout is not None:
-            self._layout.table.abandon()
+            self._layout.abandon()
         self._log = LossLog(WINDOWS_S[-1])
 
     def report(self, report: EvidenceReport, now_s: float) -> bool:

@@ -86,6 +86,11 @@ class Layout:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_by_epoch", np.argsort(self.epoch))
 
+    def abandon(self) -> None:
+        """Drops large columns, of one that nobody uses any more."""
+        self.table.abandon()
+        object.__setattr__(self, "totals", Totals(np.zeros(0, np.int64), np.zeros(0), np.zeros(0)))
+
     def rows(self, epoch: Flows, flow: Flows) -> Flows:
         """Flows of hosts as flows of the table, -1 for those that are not in it or on which nothing is sent."""
         if not len(self.table):

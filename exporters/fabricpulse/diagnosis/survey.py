@@ -70,9 +70,12 @@ class TreeSurvey:
         self._began_s = now_s
         self._next_s = now_s + self._slot_s
         read_end, write_end = os.pipe()
+        # A collection writes to every object, and so to pages that both have: it is to leave them alone in either.
+        gc.freeze()
         try:
             child = os.fork()
         except OSError as error:
+            gc.unfreeze()
             os.close(read_end)
             os.close(write_end)
             log.error("the tree of the fabric cannot be computed, and is tried again", error=str(error))
@@ -88,10 +91,8 @@ class TreeSurvey:
         try:
             signal.alarm(_LONGEST_S)
             os.nice(_NICE)
-            # A collection would write to every object of the parent's, and so copy all of them.
-            gc.freeze()
             self._abandon()
-            _, document, findings = self._learner.compute(now_s)
+            _, document, findings = self._learner.compute(now_s, last=True)
             document["computed"] = rfc3339(time.time_ns(), 0)
             view = memoryview(msgspec.msgpack.encode(surveyed(document, now_s, findings)))
             while view:
@@ -115,12 +116,14 @@ class TreeSurvey:
     def _ended(self, now_s: float) -> None:
         os.close(self._pipe)
         _, status = os.waitpid(self._child, 0)
+        gc.unfreeze()
         self._child = self._pipe = -1
         took_s = now_s - self._began_s
         pause_s = min((1 + _PAUSE) * took_s, self._keep_s / 2)
         self._next_s = self._began_s + max(self._slot_s, pause_s)
         if status == 0:
             found = msgspec.msgpack.decode(self._data, type=Surveyed)
+            self._data = bytearray()  # megabytes
             self._learner.learned(found.findings, now_s)
             # They are for the learner alone.
             self._found = msgspec.structs.replace(found, findings=NOTHING)

@@ -4,6 +4,7 @@ The sums over a large fleet take seconds and hold the interpreter's lock; the da
 fleet's time in its event loop. It ends with its input.
 """
 
+import math
 import os
 import select
 import signal
@@ -22,6 +23,22 @@ from fabricpulse.diagnosis.worker_messages import Answer, Declared, Frames, Repo
 log = get_logger(__name__)
 
 _ROUND_S = 0.4
+_AT_ONCE_S = 0.01
+
+
+class Moments:
+    """Reports that come within a hundredth of a second have one moment, and one object: those of thousands of hosts,
+    replaced one by one, lie on pages that the fork of the survey has, too, and each page would be copied.
+    """
+
+    def __init__(self) -> None:
+        self._at_s = -math.inf
+
+    def of(self, at_s: float) -> float:
+        """The moment of a report that came at this one."""
+        if not 0 <= at_s - self._at_s < _AT_ONCE_S:
+            self._at_s = at_s
+        return self._at_s
 
 
 def serve(source: int, sink: int) -> None:
@@ -31,6 +48,7 @@ def serve(source: int, sink: int) -> None:
     decoder = msgspec.msgpack.Decoder(Report)
     survey: TreeSurvey | None = None
     next_s = time.monotonic() + _ROUND_S
+    moments = Moments()
     while True:
         pipes = survey.pipes if survey is not None else []
         ready = select.select([source, *pipes], [], [], max(next_s - time.monotonic(), 0.0))[0]
@@ -50,9 +68,10 @@ def serve(source: int, sink: int) -> None:
                     )
                     continue
                 message = decoder.decode(body)
-                evidence.report(message.report, message.at_s)
+                at_s = moments.of(message.at_s)
+                evidence.report(message.report, at_s)
                 if survey is not None:
-                    survey.report(message.report, message.at_s)
+                    survey.report(message.report, at_s)
         now_s = time.monotonic()
         if evidence is None or now_s < next_s:
             continue

@@ -80,17 +80,17 @@ def test_places_leave_out_hosts_of_which_a_leaf_is_not_known():
 
 
 _SCRIPT = """
-import json, os, select, signal
+import gc, json, os, select, signal
 from fabricpulse.diagnosis import survey
 from fabricpulse.diagnosis.tree.learner import TreeLearner
 
 class Learner(TreeLearner):
-    def compute(self, now_s):
+    def compute(self, now_s, last):
         if self.fault == "raises":
             raise RuntimeError("of a test")
         if self.fault == "dies":
             os.kill(os.getpid(), signal.SIGKILL)
-        return super().compute(now_s)
+        return super().compute(now_s, last)
 
 learner = Learner(10.0, {})
 alive, abandoned = os.pipe(), []
@@ -101,9 +101,12 @@ for fault in ("raises", "dies", "", ""):
     learner.fault = fault
     now += 100
     made.advance(now)
+    # A collection meanwhile would copy the pages of all objects.
+    frozen = gc.get_freeze_count()
     while made.pipes:
         select.select(made.pipes, [], [])
         made.collect(now)
+    assert frozen > 1000 > gc.get_freeze_count(), frozen
     told.append(made.advance(now))
 assert told[:2] == [None, None], told
 assert [json.loads(one.document)["hosts"] for one in told[2:]] == [0, 0], told

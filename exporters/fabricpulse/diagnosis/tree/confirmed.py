@@ -121,7 +121,7 @@ def _held(tree: FabricTree, group_of: Ints) -> NDArray[np.bool_]:
     ns, limit = tree.without_terms(), tree.limits_ns()
     fits = np.array([group.offset_ns for group in tree.groups]) + tree.margin_ns
     levels, depth = _levels(tree.groups, group_of)
-    both = common(tree.groups, group_of[ends[0]], group_of[ends[1]])
+    both = common(tree.groups, group_of, tree.delays)
     count, rivals = np.zeros(n, np.int64), np.zeros(n, np.int64)
     for near, far in (ends, ends[::-1]):
         np.add.at(count, near[(both > 0) & (both == group_of[near]) & (ns < limit[both])], 1)

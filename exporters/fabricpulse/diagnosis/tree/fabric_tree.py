@@ -33,6 +33,8 @@ _MOST_NATS = 8.0
 # Of a pair that is further than its class: its queue may never have been empty. Then it tells nothing.
 _CONGESTED = 4.0
 _MOST_LEVELS = 5
+# Pairs that are looked at together: bounds memory.
+_AT_ONCE = 1 << 14
 # Standard deviation by which trees are compared.
 _USUAL_NS = 200.0
 
@@ -110,14 +112,14 @@ class FabricTree:
     def without_terms(self) -> Floats:
         """Of each pair what the fabric adds, ns: of a pair that fits the offset of its group."""
         d = self.delays
-        found: Floats = d.two_way_ns - self.terms_ns[d.a] - self.terms_ns[d.b]
+        found: Floats = d.two_way_ns - self.terms_ns[d.a]
+        found -= self.terms_ns[d.b]
         return found
 
     def residuals(self) -> Floats:
         """Of each pair, ns, against the terms of both NICs and the class of the group that holds both."""
-        found: Floats = (
-            self.without_terms() - np.array([group.offset_ns for group in self.groups])[self.separate()]
-        )
+        found = self.without_terms()
+        found -= np.array([group.offset_ns for group in self.groups])[self.separate()]
         return found
 
     def limits_ns(self) -> Floats:
@@ -131,22 +133,26 @@ class FabricTree:
 
     def separate(self) -> Ints:
         """Of each pair that was measured the number of the smallest group that both are in."""
-        return common(self.groups, self.group_of[self.delays.a], self.group_of[self.delays.b])
+        return common(self.groups, self.group_of, self.delays)
 
 
-def common(groups: Sequence[Group], x: Ints, y: Ints) -> Ints:
-    """The smallest group above both, pair by pair."""
+def common(groups: Sequence[Group], group_of: Ints, delays: Delays) -> Ints:
+    """The smallest group above both, pair by pair. group_of : each NIC's."""
     parent = np.array([group.parent for group in groups])
     depth = np.zeros(len(groups), np.int64)
     for number, up in enumerate(parent.tolist()):
         depth[number] = depth[up] + 1 if up >= 0 else 0
-    x, y = x.copy(), y.copy()
-    for _ in range(2 * _MOST_LEVELS + 2):
-        deeper = (x != y) & (depth[x] >= depth[y])
-        other = (x != y) & ~deeper
-        x[deeper] = parent[x[deeper]]
-        y[other] = parent[y[other]]
-    return x
+    found = np.empty(len(delays), np.int64)
+    for start in range(0, len(found), _AT_ONCE):
+        rows = slice(start, start + _AT_ONCE)
+        x, y = group_of[delays.a[rows]], group_of[delays.b[rows]]
+        for _ in range(2 * _MOST_LEVELS + 2):
+            deeper = (x != y) & (depth[x] >= depth[y])
+            other = (x != y) & ~deeper
+            x[deeper] = parent[x[deeper]]
+            y[other] = parent[y[other]]
+        found[rows] = x
+    return found
 
 
 def tree_of(nics: Sequence[NicFacts], delays: Delays, terms: Floats | None = None) -> FabricTree:
@@ -175,10 +181,11 @@ def tree_of(nics: Sequence[NicFacts], delays: Delays, terms: Floats | None = Non
 
 def _cost(tree: FabricTree) -> float:
     """Nats that a tree leaves unexplained, and those that its groups have to earn."""
-    d = tree.delays
-    offset = np.array([group.offset_ns for group in tree.groups])[tree.separate()]
-    r = (d.two_way_ns - tree.terms_ns[d.a] - tree.terms_ns[d.b] - offset) / _USUAL_NS
-    return float(np.minimum(np.square(r) / 2, _MOST_NATS).sum()) + ENOUGH * len(tree.groups)
+    r = tree.residuals()
+    r /= _USUAL_NS
+    np.square(r, out=r)
+    r /= 2
+    return float(np.minimum(r, _MOST_NATS, out=r).sum()) + ENOUGH * len(tree.groups)
 
 
 class _Search:
@@ -228,10 +235,8 @@ class _Search:
         return kinds_of(self._parents, self._offsets, members, self._nics), members
 
     def _residuals(self) -> Floats:
-        d = self._delays
-        r: Floats = (
-            d.two_way_ns - self._terms[d.a] - self._terms[d.b] - np.array(self._offsets)[self._of_pair]
-        )
+        r = self._pairs.without(self._delays.two_way_ns, self._terms)
+        r -= np.array(self._offsets)[self._of_pair]
         return r
 
     def _fit(self, fresh: list[int]) -> None:
@@ -244,11 +249,12 @@ class _Search:
                 mine = r[order[starts[number] : starts[number + 1]]]
                 if len(mine):
                     self._offsets[number] += highest_mode(mine)
-            offsets = np.array(self._offsets)[self._of_pair]
+            del r, order
             r = self._residuals()
             self._sigma = width_of(r[np.abs(r) < 4000])
+            del r
             # What is nearer than its group may be of a group that is not known yet.
-            y = self._delays.two_way_ns - offsets
+            y = self._delays.two_way_ns - np.array(self._offsets)[self._of_pair]
             self._terms = refined(self._pairs, y, self._terms, self._sigma)
             moved = moved_to_mode(self._pairs, y, self._terms, self._sigma)
             self._terms = refined(self._pairs, y, moved, self._sigma)

@@ -33,10 +33,11 @@ def grouped(n: int, a: Ints, b: Ints, score: Floats) -> Ints:
     groups = np.zeros(0, np.int64)
     for _ in range(_PASSES):
         groups = settled(joined(n, a, b, evidence), a, b, score)
-        denied = (evidence > 0) & _denied(groups, a, b, score)
-        if not denied.any():
+        near = np.flatnonzero(evidence > 0)
+        denied = near[_denied(groups, a, b, score, near)]
+        if not len(denied):
             break
-        evidence = np.where(denied, 0.0, evidence)
+        evidence[denied] = 0.0
     return groups
 
 
@@ -52,13 +53,25 @@ def _in_common(n: int, a: Ints, b: Ints, score: Floats) -> Floats:
     return count
 
 
-def _denied(groups: Ints, a: Ints, b: Ints, score: Floats) -> NDArray[np.bool_]:
-    """Pairs one of whose NICs has more pairs against the other one's group than for it."""
+def _denied(groups: Ints, a: Ints, b: Ints, score: Floats, these: Ints) -> NDArray[np.bool_]:
+    """Which of these pairs have a NIC that has more pairs against the other one's group than for it."""
     _, group = np.unique(groups, return_inverse=True)
-    near, far = np.concatenate([a, b]), np.concatenate([group[b], group[a]])
-    _, which = np.unique(near * (int(group.max(initial=0)) + 1) + far, return_inverse=True)
-    total = np.bincount(which, np.concatenate([score, score]))[which]
-    found: NDArray[np.bool_] = (total[: len(a)] < 0) | (total[len(a) :] < 0)
+    several = int(group.max(initial=0)) + 1
+    ends = (a, b), (b, a)
+    asked, which = np.unique(
+        np.concatenate([near[these] * several + group[far[these]] for near, far in ends]), return_inverse=True
+    )
+    # Few of a large fleet's pairs are of a NIC and a group that are asked for.
+    places, nats = [], []
+    for near, far in ends:
+        key = near * several
+        key += group[far]
+        at = np.searchsorted(asked, key)
+        there = np.flatnonzero(asked[np.minimum(at, len(asked) - 1)] == key) if len(asked) else these
+        places.append(at[there])
+        nats.append(score[there])
+    total = np.bincount(np.concatenate(places), np.concatenate(nats), len(asked))[which]
+    found: NDArray[np.bool_] = (total[: len(these)] < 0) | (total[len(these) :] < 0)
     return found
 
 

@@ -5,7 +5,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -18,6 +18,7 @@ from fabricpulse.diagnosis.tree.assignment import MOST_PEERS, MOST_ROUND, Assign
 from fabricpulse.diagnosis.tree.fabric_tree import FabricTree, tree_of
 from fabricpulse.diagnosis.tree.kept_pairs import LONGEST_S, KeptPairs, Levels, levels_of, together
 from fabricpulse.diagnosis.tree.learned import topology_document
+from fabricpulse.diagnosis.tree.measured import Floats
 from fabricpulse.diagnosis.tree.minima import TwoWayMinima
 from fabricpulse.diagnosis.tree.temporary_peers import temporary_peers
 
@@ -31,7 +32,7 @@ class TreeLearner:
         self._kept = KeptPairs()
         self._assigner = Assigner(self.minima.slot_s)
         self._capacity: dict[str, int] = {}
-        self._terms: dict[str, float] = {}
+        self._terms = b""  # of Findings
         self._published = 0  # the round that `assigned` has returned
 
     @property
@@ -56,9 +57,13 @@ class TreeLearner:
             found = unpack_delays(report.temporary_delays, MOST_TEMPORARY)
             self._assigner.add_delays(host, report.temporary, found, now_s)
 
-    def compute(self, now_s: float) -> tuple[FabricTree, dict[str, Any], Findings]:
-        """The tree, the part of it that is certain enough to publish, and the findings that `learned` takes."""
+    def compute(self, now_s: float, last: bool = False) -> tuple[FabricTree, dict[str, Any], Findings]:
+        """The tree, the part of it that is certain enough to publish, and the findings that `learned` takes. last : in
+        a fork, which takes no reports afterwards: gives back what it has read, or would keep what its parent replaces.
+        """
         nics, standing, coverage = self.minima.delays(self._leaf_of, now_s)
+        if last:
+            self.minima.abandon()
         place = {nic.name: at for at, nic in enumerate(nics)}
         level_of = Levels(place, levels_of(nics, standing))
         ended, measured = self._assigner.measured()
@@ -73,7 +78,7 @@ class TreeLearner:
         )
         gained = tuple(self._kept.merged(gained, level_of, now_s))
         good, removed = self._kept.settled(level_of, now_s, gained)
-        terms = np.array([self._terms.get(name, math.nan) for name in place])
+        terms = _unpacked(self._terms, place)
         tree = tree_of(nics, together(nics, standing, good), terms)
         wanted: list[tuple[str, str]] = []
         if self._assigner.wants(now_s) or ended is not None:
@@ -83,7 +88,7 @@ class TreeLearner:
         )
         number = ended.number if ended is not None else 0
         # Also of a tree that is not used: it is one start of several.
-        kept = dict(zip(place, tree.terms_ns.tolist(), strict=True))
+        kept = msgspec.msgpack.encode(dict(zip(place, tree.terms_ns.tolist(), strict=True)))
         return tree, document, Findings(number, gained, tuple(removed), tuple(wanted), kept)
 
     def _wanted(
@@ -130,7 +135,7 @@ class TreeLearner:
         self._kept.drop(findings.removed)
         self._kept.add(findings.gained)
         self._kept.prune(now_s)
-        self._terms = findings.terms_ns
+        self._terms = findings.terms
         self._capacity = {
             host: most for host, most in self._capacity.items() if self.minima.has_edges_of(host)
         }
@@ -157,6 +162,12 @@ class TreeLearner:
                 edges[host].append(EdgeName(device, *_parts(far)))
         packed = {host: msgspec.msgpack.encode(tuple(several)) for host, several in edges.items()}
         return AssignedPeers(current.number, current.period_s, current.until_s, packed)
+
+
+def _unpacked(terms: bytes, place: Iterable[str]) -> Floats:
+    """Terms of Findings, in the order of these NICs; NaN of one that had none."""
+    known = msgspec.msgpack.decode(terms, type=dict[str, float]) if terms else {}
+    return np.array([known.get(name, math.nan) for name in place])
 
 
 def _parts(name: str) -> tuple[str, str]:

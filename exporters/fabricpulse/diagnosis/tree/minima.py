@@ -26,7 +26,7 @@ _LONGEST_NAME = 300
 _NONE = np.iinfo(np.int32).max
 _NO_FACTS = HostFacts(())
 # Pairs that are looked at together: of a large fleet all slots of all pairs as numbers are hundreds of megabytes.
-_BLOCK = 1 << 14
+_BLOCK = 1 << 12
 
 
 @dataclass(slots=True)
@@ -163,6 +163,11 @@ class TwoWayMinima:
         """A host has reported, without delays."""
         if (known := self._hosts.get(host)) is not None:
             known.last_report_s = now_s
+
+    def abandon(self) -> None:
+        """For a fork that has read the delays: gives them back. They cannot be asked for afterwards."""
+        self._least, self._samples = self._least[:, :0].copy(), self._samples[:, :0].copy()
+        self._ends, self._pairs = self._ends[:0].copy(), 0
 
     def has_edges_of(self, host: str) -> bool:
         """Whether it has reported its edges lately."""

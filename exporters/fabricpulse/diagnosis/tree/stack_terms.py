@@ -32,20 +32,28 @@ class Pairs:
     def __init__(self, n: int, a: Ints, b: Ints) -> None:
         self.n, self.a, self.b = n, a, b
         rows = np.concatenate([a, b])
-        self._order = np.argsort(rows, kind="stable")
-        self._columns = np.concatenate([b, a])[self._order].astype(np.int32)
+        order = np.argsort(rows, kind="stable")
+        self._columns = np.concatenate([b, a])[order].astype(np.int32)
+        # By NIC its pairs, one NIC after the other.
+        self._rows = order
+        self._rows[order >= len(a)] -= len(a)
         self._starts = np.zeros(n + 1, np.int32)
         np.cumsum(np.bincount(rows, minlength=n), out=self._starts[1:])
 
     def solve(self, y: Floats, weight: Floats, start: Floats) -> Floats:
-        """Least squares of start_a + start_b against y: conjugate gradients from `start`."""
-        w = weight / max(float(weight.max(initial=0.0)), 1e-300)
-        data = np.concatenate([w, w])[self._order]
-        matrix = csr_array((data, self._columns, self._starts), shape=(self.n, self.n))
+        """Least squares of start_a + start_b against y: conjugate gradients from `start`. Writes to `weight`."""
+        w = weight
+        w /= max(float(w.max(initial=0.0)), 1e-300)
         diagonal = self._at_ends(w) + _RIDGE
         x = start.copy()
-        residual = self._at_ends(w * (y - x[self.a] - x[self.b]))
-        enough = _TOLERANCE * float(np.sqrt(np.sum(np.square(self._at_ends(w * np.abs(y)))))) or 1.0
+        r = self.without(y, x)
+        r *= w
+        residual = self._at_ends(r)
+        np.abs(y, out=r)
+        r *= w
+        enough = _TOLERANCE * float(np.sqrt(np.sum(np.square(self._at_ends(r))))) or 1.0
+        del r
+        matrix = csr_array((w[self._rows], self._columns, self._starts), shape=(self.n, self.n))
         z = residual / diagonal
         p, rho = z.copy(), float(residual @ z)
         for _ in range(_MOST_PRODUCTS):
@@ -63,8 +71,14 @@ class Pairs:
     def at_ends(self, value: Floats, first: int, last: int) -> tuple[Ints, Floats]:
         """The values of the pairs of some NICs: of which NIC, ascending, and what. value : by pair."""
         starts = self._starts[first : last + 1]
-        rows = self._order[starts[0] : starts[-1]]
-        return np.repeat(np.arange(first, last), np.diff(starts)), value[rows % max(len(value), 1)]
+        rows = self._rows[starts[0] : starts[-1]]
+        return np.repeat(np.arange(first, last), np.diff(starts)), value[rows]
+
+    def without(self, y: Floats, terms: Floats) -> Floats:
+        """y of each pair without the terms of both NICs. Of a large fleet a column is megabytes: there are few."""
+        found: Floats = y - terms[self.a]
+        found -= terms[self.b]
+        return found
 
     def _at_ends(self, value: Floats) -> Floats:
         return np.asarray(np.bincount(self.a, value, self.n) + np.bincount(self.b, value, self.n), float)
@@ -76,8 +90,11 @@ def first_terms(pairs: Pairs, y: Floats, far_side: float) -> Floats:
     """
     terms = np.full(pairs.n, float(np.median(y)) / 2 if len(y) else 0.0)
     for width in _WIDTHS_NS:
-        r = y - terms[pairs.a] - terms[pairs.b]
-        weight = np.where(r > 0, far_side, 1 - far_side) / np.maximum(np.abs(r), width)
+        r = pairs.without(y, terms)
+        weight = np.where(r > 0, far_side, 1 - far_side)
+        np.abs(r, out=r)
+        weight /= np.maximum(r, width, out=r)
+        del r
         terms = pairs.solve(y, weight, terms)
     return terms
 
@@ -86,7 +103,7 @@ def moved_to_mode(pairs: Pairs, y: Floats, terms: Floats, sigma: float) -> Float
     """Terms after those of NICs of which many pairs agree upon a longer one have been raised to it: the fit stays where
     it began, with pairs of the wrong class.
     """
-    r = y - terms[pairs.a] - terms[pairs.b]
+    r = pairs.without(y, terms)
     span = float(np.ptp(r)) + 100 * sigma if len(r) else 1.0
     moved = terms.copy()
     for first in range(0, pairs.n, _AT_ONCE):
@@ -126,10 +143,17 @@ def refined(pairs: Pairs, y: Floats, terms: Floats, sigma: float, rounds: int = 
     as one whose queue never empties, have no say, and those that are nearer little.
     """
     for _ in range(rounds):
-        r = (y - terms[pairs.a] - terms[pairs.b]) / sigma
-        far = np.square(np.maximum(1 - np.square(r / 5), 0.0)) * (np.abs(r) < 5)
+        r = pairs.without(y, terms)
+        r /= sigma
+        weight = np.square(r / 5)
+        np.subtract(1, weight, out=weight)
+        np.square(np.maximum(weight, 0.0, out=weight), out=weight)
+        np.abs(r, out=r)
+        weight *= r < 5
         # One of whose pairs none fits keeps a way back.
-        terms = pairs.solve(y, far + 0.02 / np.maximum(np.abs(r), 1.0), terms)
+        weight += np.divide(0.02, np.maximum(r, 1.0, out=r), out=r)
+        del r
+        terms = pairs.solve(y, weight, terms)
     return terms
 
 
