@@ -69,8 +69,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   require(change || engine->detail() == detail, "changed by somebody who may not", message);
   engine->set_detail(detail);
-  require(change || !engine->searches_deferred(engine->now()), "deferred by somebody who may not", message);
-  engine->defer_searches(0);
   for (uint32_t nic = 0; nic < engine->nic_count(); ++nic) {
     require(change || !engine->nic_avoided(nic), "avoided by somebody who may not", message);
     engine->set_avoided(nic, false);

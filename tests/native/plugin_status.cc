@@ -63,7 +63,6 @@ class Plugin final : public ControlledPlugin {
   std::vector<std::shared_ptr<Connection>> connections() const override { return all; }
   uint32_t detail() const override { return 0; }
   void set_detail(uint32_t) override {}
-  void defer_searches(uint64_t) override {}
 
  private:
   Config config_;

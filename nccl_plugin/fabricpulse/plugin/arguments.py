@@ -19,7 +19,6 @@ _ARGUMENTS: dict[str, dict[str, Any]] = {
     "lane.weight": {**_LANE, "weight": int | None},
     "lane.repath": {**_LANE, "entropy": int | None},
     "detail": {"level": int},
-    "search.defer": {"seconds": int},
 }
 _EXPECTED = {int: "an integer", bool: "true or false", int | None: "an integer or null"}
 

@@ -25,8 +25,6 @@ class ControlledPlugin : public Runtime {
   // How much the profiler asks of NCCL: 0 nothing, 1 collectives, 2 and proxy steps.
   virtual uint32_t detail() const = 0;
   virtual void set_detail(uint32_t level) = 0;
-  // Leaves searches for better paths to a controller until then (of now()).
-  virtual void defer_searches(uint64_t until_ns) = 0;
 };
 
 }  // namespace fabricpulse

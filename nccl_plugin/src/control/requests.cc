@@ -15,10 +15,8 @@ namespace {
 
 constexpr size_t kRemembered = 1024;
 constexpr uint64_t kMaxEvents = 256;
-constexpr int64_t kMaxDeferredS = 600;
-constexpr const char* kOps[] = {"hello",       "status",       "events",      "nic.avoid",
-                                "nic.restore", "lane.disable", "lane.enable", "lane.weight",
-                                "lane.repath", "detail",       "search.defer"};
+constexpr const char* kOps[] = {"hello",        "status",      "events",      "nic.avoid",   "nic.restore",
+                                "lane.disable", "lane.enable", "lane.weight", "lane.repath", "detail"};
 
 bool connection_id(const std::string& text, uint64_t* id) {
   if (text.size() != 16 || text.find_first_not_of("0123456789abcdef") != std::string::npos) return false;
@@ -90,18 +88,7 @@ std::string ControlRequests::answer(const char* text, size_t size, bool may_read
     return error(id,
                  {"unknown_op", "operation \"" + op->text + "\" is not known; hello lists those that are"});
   if (!may_change) return error(id, {"denied", "only the job's user and root may change something"});
-  return op->text == "search.defer" ? defer(request, id) : change(op->text, request);
-}
-
-// Renewed every few seconds by whoever is there, so there is nothing to remember, and nothing to be late for.
-std::string ControlRequests::defer(const JsonObject& request, const std::string& id) {
-  const JsonValue* seconds = member(request, "seconds", JsonValue::Kind::kInteger);
-  if (seconds == nullptr || seconds->integer < 0 || seconds->integer > kMaxDeferredS)
-    return error(id, {"bad_request", "search.defer needs \"seconds\", 0 to 600"});
-  engine_->defer_searches(engine_->now() + static_cast<uint64_t>(seconds->integer) * 1'000'000'000);
-  JsonWriter out;
-  out.open('{').field("ok", true).field("seconds", static_cast<uint64_t>(seconds->integer));
-  return out.close('}').text();
+  return change(op->text, request);
 }
 
 std::string ControlRequests::hello() {

@@ -41,7 +41,6 @@ class ControlRequests {
   std::string status_of(const std::string& op_id);
   static bool status_query(const JsonObject& request, StatusQuery* query, CommandFailure* failure);
   std::string events(const JsonObject& request);
-  std::string defer(const JsonObject& request, const std::string& id);
   std::string change(const std::string& op, const JsonObject& request);
   static std::string done_text(const Done& done, const char* result);
 

@@ -9,13 +9,6 @@
 //           of its NIC's speed than its best sibling, for some windows in a row. It gets a new path.
 //  search   All lanes are busy and show such signs while more waits to be sent: perhaps they share one link
 //           of the fabric. The lane that carries least gets a new path; little is at stake.
-//  trial    What all lanes together carry in the second before and after a move is compared. A move that has
-//           brought less is undone, the lane gets its former path back: two jobs that share two links would
-//           else chase one another over them, and neither would keep what it has found.
-//  deferral While a controller of the fleet says that it is there (search.defer), which sees all jobs, a search
-//           begins only after a minute in which nothing has moved, and is undone unless it has clearly gained;
-//           and only a lane that does much worse than its siblings is bad: flows that share a link are seldom
-//           fair to each other, and what they lose by that no other path gives back.
 //  damping  After a new path that did not help, the pause to the lane's next move doubles, up to about an
 //           hour: a slow NIC stays slow on every path. Helped means, for a bad lane, that it keeps up with
 //           its siblings now, and for a search that all lanes together carry more; that a lane does better
@@ -26,7 +19,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <utility>
 
 #include "core/wire.h"
 
@@ -41,14 +33,8 @@ class PathSelector {
   // Of what the best sibling does: below the first a window counts as bad, from the second on it ends the
   // count.
   static constexpr double kBadShare = 0.6, kGoodShare = 0.75;
-  static constexpr double kDeferredBadShare = 0.25;
-  static constexpr double kBetter = 1.2;  // all lanes together, after a search that has helped
-  // What all lanes carry after a move, by before, below which it is undone: of any, of a search while deferred.
-  static constexpr double kNoWorse = 0.95, kGained = 1.1;
-  static constexpr uint32_t kTrialWindows = 10, kDeferredWindows = 600;
-  static constexpr uint64_t kLongestTrialNs = 10'000'000'000;
-  static constexpr uint64_t kDeferredPauseNs = 600'000'000'000;  // after a search in vain while deferred
-  static constexpr uint64_t kSettleNs = 300'000'000;             // of a new path that does not count yet
+  static constexpr double kBetter = 1.2;              // all lanes together, after a search that has helped
+  static constexpr uint64_t kSettleNs = 300'000'000;  // of a new path that does not count yet
   static constexpr uint64_t kFirstHoldNs = 500'000'000, kMaxHoldNs = 4096'000'000'000;
   static constexpr uint64_t kForgiveNs = 120'000'000'000;
 
@@ -86,26 +72,18 @@ class PathSelector {
     lane.latest = sample;
   }
 
-  // `waiting`: there is more to send than all lanes take now. `deferred`: searches are left to a controller.
-  // Returns the lane to re-path, or kNobody.
-  uint32_t select(uint32_t count, bool waiting, bool deferred, uint64_t now) {
-    returns_ = false;
+  // `waiting`: there is more to send than all lanes take now. Returns the lane to re-path, or kNobody.
+  uint32_t select(uint32_t count, bool waiting, uint64_t now) {
     uint64_t passed = sampled_ns_ != 0 && now > sampled_ns_ ? now - sampled_ns_ : 0;
     sampled_ns_ = now;
     window_ns_ += passed;
     if (waiting) waiting_ns_ += passed;
     if (window_ns_ < kWindowNs) return kNobody;
     bool pressed = waiting_ns_ * 2 >= window_ns_;
-    double carried = 0;
-    for (uint32_t i = 0; i < count; ++i) carried += end_window(&lanes_[i], now);
-    carried = carried * 1e9 / static_cast<double>(window_ns_);
     window_ns_ = waiting_ns_ = 0;
+    for (uint32_t i = 0; i < count; ++i) end_window(&lanes_[i], now);
     evaluate_moves(count, now);
-    uint32_t chosen = end_trial(carried, deferred, now);
-    returns_ = chosen != kNobody;
-    if (returns_) return chosen;
-    chosen = worst(count, deferred ? kDeferredBadShare : kBadShare, now);
-    uint32_t searching = least(count, pressed, deferred, now);
+    uint32_t chosen = worst(count, now), searching = least(count, pressed, now);
     if (chosen != kNobody) {
       lanes_[chosen].search = false;
     } else if (searching != kNobody) {
@@ -115,13 +93,9 @@ class PathSelector {
     if (chosen != kNobody) {
       searched_ = 0;
       lanes_[chosen].total_before = total(count, now);
-      trial_ = Trial{chosen, lanes_[chosen].search, mean_carried()};
     }
     return chosen;
   }
-
-  // Whether the lane that select() has returned is to have its former path again.
-  bool returns() const { return returns_; }
 
   // The lane has its new path.
   void moved(uint32_t index, uint64_t now) {
@@ -133,12 +107,6 @@ class PathSelector {
     lane.next_ns = now + lane.hold_ns;
     lane.bad = lane.windows = 0;
     lane.rtt_floor_ns = 0;
-    searched_ = 0;
-    if (trial_.lane == index && trial_.moved_ns == 0) {
-      trial_.moved_ns = now;
-    } else {  // by command, or back: what is carried now says nothing of the selector's choice
-      trial_ = Trial{};
-    }
   }
 
  private:
@@ -169,39 +137,7 @@ class PathSelector {
     bool evaluating = false;  // whether that has helped
   };
 
-  // The last move that the selector has chosen.
-  struct Trial {
-    uint32_t lane = kNobody;
-    bool search = false;
-    double before = 0;      // carried by all lanes, bytes a second
-    uint64_t moved_ns = 0;  // 0: not yet
-    double sum = 0;
-    uint32_t windows = 0;  // in it
-  };
-
-  // What all lanes have carried lately, bytes a second.
-  double mean_carried() const {
-    double sum = 0;
-    for (double each : carried_) sum += each;
-    return sum / std::max(1U, std::min(windows_, kTrialWindows));
-  }
-
-  // The lane whose move has brought less, or kNobody. carried : by all lanes in the window that ends.
-  uint32_t end_trial(double carried, bool deferred, uint64_t now) {
-    if (carried > 0) carried_[windows_++ % kTrialWindows] = carried;
-    if (trial_.moved_ns == 0 || now - trial_.moved_ns < kSettleNs || carried <= 0) return kNobody;
-    trial_.sum += carried;
-    if (++trial_.windows < kTrialWindows) return kNobody;
-    const Trial trial = std::exchange(trial_, Trial{});
-    const Sample& lane = lanes_[trial.lane].latest;
-    const double least = deferred && trial.search ? kGained : kNoWorse;
-    if (trial.sum / trial.windows >= least * trial.before) return kNobody;
-    if (deferred) next_search_ns_ = now + kDeferredPauseNs;
-    return lane.up && lane.movable ? trial.lane : kNobody;
-  }
-
-  // Bytes that the lane has delivered in it.
-  double end_window(View* lane, uint64_t now) {
+  void end_window(View* lane, uint64_t now) {
     uint64_t congested_segments =
         lane->latest.congested_segments - std::min(lane->latest.congested_segments, lane->congested_then);
     auto carried = static_cast<double>(lane->latest.delivered - lane->delivered_then);
@@ -218,7 +154,6 @@ class PathSelector {
     lane->congested_then = lane->latest.congested_segments;
     lane->window_ns = lane->busy_ns = 0;
     lane->queue = false;
-    return carried;
   }
 
   // Bytes a second.
@@ -276,7 +211,7 @@ class PathSelector {
     return lane.latest.up && lane.latest.movable && now >= lane.next_ns && !lane.evaluating;
   }
 
-  uint32_t worst(uint32_t count, double bad_share, uint64_t now) {
+  uint32_t worst(uint32_t count, uint64_t now) {
     uint32_t found = kNobody;
     for (uint32_t i = 0; i < count; ++i) {
       View& lane = lanes_[i];
@@ -285,7 +220,7 @@ class PathSelector {
       bool full = lane.windows >= kMeanWindows;
       if (!lane.worked || !congested || best <= 0 || own >= kGoodShare * best) {
         lane.bad = 0;
-      } else if (full && own < bad_share * best) {
+      } else if (full && own < kBadShare * best) {
         ++lane.bad;
       }
       if (lane.bad >= kBadWindows && may_move(lane, now) && (found == kNobody || own < share(lanes_[found])))
@@ -294,7 +229,7 @@ class PathSelector {
     return found;
   }
 
-  uint32_t least(uint32_t count, bool pressed, bool deferred, uint64_t now) {
+  uint32_t least(uint32_t count, bool pressed, uint64_t now) {
     uint32_t found = kNobody, up = 0;
     bool all = pressed;
     for (uint32_t i = 0; i < count; ++i) {
@@ -306,20 +241,13 @@ class PathSelector {
       if (found == kNobody || mean(lane) < mean(lanes_[found])) found = i;
     }
     searched_ = all && up > 1 ? searched_ + 1 : 0;
-    if (searched_ < (deferred ? kDeferredWindows : kSearchWindows) || now < next_search_ns_) return kNobody;
-    if (trial_.moved_ns != 0 && now - trial_.moved_ns < kLongestTrialNs) return kNobody;
-    if (found == kNobody || !may_move(lanes_[found], now)) return kNobody;
+    if (searched_ < kSearchWindows || found == kNobody || !may_move(lanes_[found], now)) return kNobody;
     return found;
   }
 
   View lanes_[kMaxLanes];
   uint64_t sampled_ns_ = 0, window_ns_ = 0, waiting_ns_ = 0;
   uint32_t searched_ = 0;
-  double carried_[kTrialWindows] = {};  // by all lanes in the last windows with anything, bytes a second
-  uint32_t windows_ = 0;
-  Trial trial_;
-  bool returns_ = false;
-  uint64_t next_search_ns_ = 0;
 };
 
 }  // namespace fabricpulse

@@ -40,8 +40,6 @@ class Runtime {
   virtual SpareUse nic_spare_use(uint32_t /*nic*/) const { return SpareUse::kNone; }
   // What its transport makes lanes of, or spare lanes.
   virtual fp_lane_transport lane_kind(bool /*spare*/) const { return FP_LANE_TCP; }
-  // Whether searches for better paths are left to a controller of the fleet (core/path_selector.h).
-  virtual bool searches_deferred(uint64_t /*now*/) const { return false; }
   // Service thread: the shared state of a path, of all connections. nullptr: none is kept.
   virtual PathTable::Path* path(uint32_t /*nic*/, const uint8_t* /*address*/, uint64_t /*now*/) {
     return nullptr;

@@ -94,7 +94,6 @@ class PluginEngine final : public ControlledPlugin, private ServiceWork {
   void set_avoided(uint32_t nic, bool avoided) override;
   uint32_t detail() const override { return detail_.load(); }
   void set_detail(uint32_t level) override;
-  void defer_searches(uint64_t until_ns) override { deferred_until_ns_.store(until_ns); }
   void add_profiler(Profiler* profiler);
   void remove_profiler(Profiler* profiler);
   std::shared_ptr<RecvConnection> receiver_for(const Hello& hello) { return handshakes_.receiver_for(hello); }
@@ -116,7 +115,6 @@ class PluginEngine final : public ControlledPlugin, private ServiceWork {
     return uint64_t{nics_.at(nic).speed_mbps} * 125'000;
   }
   SpareUse nic_spare_use(uint32_t nic) const override { return nics_.at(nic).spare_use; }
-  bool searches_deferred(uint64_t now) const override { return now < deferred_until_ns_.load(); }
   PathTable::Path* path(uint32_t nic, const uint8_t* address, uint64_t now) override {
     return paths_.at(nic, address, now);
   }
@@ -165,7 +163,6 @@ class PluginEngine final : public ControlledPlugin, private ServiceWork {
   PeerEnds peer_ends_;
   uint64_t published_ns_ = 0;
   std::atomic<uint32_t> detail_{0};
-  std::atomic<uint64_t> deferred_until_ns_{0};
   std::mutex profilers_lock_;
   std::vector<Profiler*> profilers_;
 };

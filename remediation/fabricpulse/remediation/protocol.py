@@ -82,8 +82,7 @@ class DesiredState(msgspec.Struct, frozen=True):
     """All NICs of `host` about which anything was ever decided. epoch : grows with each start of the receiver; agents
     refuse an older one than they have seen. version : changes when nics or epoch do. not_after : seconds since 1970;
     what has not been accepted by then must not be. lanes : operations without a result so far. report_lanes : whether
-    the receiver needs what the jobs' lanes do. defer_searches : whether it looks for better paths itself, so
-    that jobs are to leave that to it."""
+    the receiver needs what the jobs' lanes do."""
 
     host: str
     epoch: Annotated[int, Meta(ge=0, le=MAX_EPOCH)]
@@ -92,7 +91,6 @@ class DesiredState(msgspec.Struct, frozen=True):
     not_after: float
     lanes: Annotated[list[LaneOrder], Meta(max_length=MAX_LANE_ORDERS)] = []
     report_lanes: bool = False
-    defer_searches: bool = False
 
 
 class Result(msgspec.Struct, frozen=True):

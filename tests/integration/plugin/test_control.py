@@ -137,8 +137,6 @@ def test_disable_and_enable_a_lane(ring: Ring) -> None:
             "unknown_lane",
         ),
         ({"op": "detail", "op_id": "d-5", "generation": 1, "level": 9}, "bad_request"),
-        ({"op": "search.defer"}, "bad_request"),
-        ({"op": "search.defer", "seconds": 601}, "bad_request"),
     ],
 )
 def test_bad_requests_are_answered(ring: Ring, request_fields: dict[str, object], code: str) -> None:
@@ -169,7 +167,6 @@ def test_all_that_is_said_is_of_the_schema(ring: Ring) -> None:
         ("change", {"op": "detail", "op_id": "s-9", "generation": 50, "level": 2}),
         ("change", {"op": "detail", "op_id": "s-9", "generation": 50, "level": 2}),
         ("error", {"op": "detail", "op_id": "s-10", "generation": 49, "level": 0}),
-        ("defer", {"op": "search.defer", "seconds": 1}),
         ("status_of_operation", {"op": "status", "op_id": "s-1"}),
         ("status_of_operation", {"op": "status", "op_id": "s-2"}),
         ("status_of_operation", {"op": "status", "op_id": "s-none"}),

@@ -109,7 +109,6 @@ def test_no_client_breaks_the_control_socket(tmp_path: Path) -> None:
         {"op": "lane.weight", "weight": 500, **lane},
         {"op": "lane.repath", **lane},
         {"op": "detail", "level": 2, **change},
-        {"op": "search.defer", "seconds": 30},
         {"op": '\u00fc\n"\\', "op_id": "\u0000\ud83d\ude00"},
     ]
     corpus = {

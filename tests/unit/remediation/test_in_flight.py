@@ -11,7 +11,7 @@ from tests.unit.remediation.world import World, alert, config
 from fabricpulse.core.config import parse_config
 from fabricpulse.remediation.receiver.config import ReceiverConfig
 from fabricpulse.remediation.receiver.in_flight import withheld
-from fabricpulse.remediation.receiver.model import Pause, Rebalance, Target
+from fabricpulse.remediation.receiver.model import Pause, Target
 from fabricpulse.remediation.receiver.transaction import with_changes
 
 RULES = "rules: [{{alert: FabricNicFlapping, mode: {mode}}}]\nhold: {{initial_s: 10, jitter: 0}}\n"
@@ -60,34 +60,6 @@ def test_what_is_undone_is_handed_out_whatever_the_rule_is():
     world.release(Target("h0", "rail0"), "ada")
     assert len(world.pending()) == 1
     assert held_back(world) == []
-
-
-def test_jobs_defer_to_a_controller_that_acts():
-    """Not to one that is paused, has stopped after plans that did not help, or may only watch or ask."""
-    fabric = collided()
-    defers = fabric.reconciler.rebalancer.defers_searches
-    assert defers(fabric.state, fabric.now)
-    pause = Pause(reason="r", owner="ada", since=fabric.now)
-    assert not defers(with_changes(fabric.state, pause=pause), fabric.now)
-    plan = Rebalance(
-        id="p",
-        workload="w",
-        scope=("w",),
-        moves=(),
-        before={},
-        predicted=2,
-        reason="",
-        phase="rolled_back",
-        created_at=fabric.now,
-        changed_at=fabric.now,
-        hash="",
-    )
-    plans = {str(number): with_changes(plan, id=str(number)) for number in range(5)}
-    assert defers(with_changes(fabric.state, rebalances=dict(list(plans.items())[:4])), fabric.now)
-    assert not defers(with_changes(fabric.state, rebalances=plans), fabric.now)
-    for mode in ("observe", "dry_run", "approve"):
-        other = collided(text=f"rules: []\nrebalance: {{mode: {mode}}}\n")
-        assert not other.reconciler.rebalancer.defers_searches(other.state, other.now)
 
 
 def test_lanes_stay_as_they_are_while_paused():

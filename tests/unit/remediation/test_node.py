@@ -54,24 +54,6 @@ def test_apply_and_verify(plugins, server):
     assert plugins.calls["duplicate"] == 2
 
 
-def test_jobs_leave_searches_to_the_receiver(plugins, server, monkeypatch):
-    """Once, again before that ends, and a process that comes later at once; one that hangs is not waited for again."""
-    now = 1000.0
-    monkeypatch.setattr("fabricpulse.remediation.node.plugins.time.monotonic", lambda: now)
-    for _ in range(3):
-        plugins.defer_searches()
-    assert [r for r in server.requests if r["op"] == "search.defer"] == [
-        {"op": "search.defer", "seconds": 30}
-    ]
-    now += 11
-    plugins.defer_searches()
-    assert len(server.requests) == 2
-    later = ControlServer(server.path.parent, ["rail0"], name="4711")
-    plugins.defer_searches()
-    assert (len(server.requests), len(later.requests)) == (2, 1)
-    later.close()
-
-
 def test_a_nic_that_somebody_puts_back_leaves_again(plugins, server):
     """A process carries an operation out but once: with the same one again it would keep the NIC for ever."""
     plugins.apply(AVOID)

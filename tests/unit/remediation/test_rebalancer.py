@@ -64,7 +64,7 @@ def test_a_plan_that_has_less_than_was_predicted_goes_on():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("landings", [[0, 1, *[0] * 5], [0, 1, *[0] * 8]])
+@pytest.mark.parametrize("landings", [[0, 1, *[0] * 5], [0, 1, *[0] * 11]])
 def test_a_plan_that_fell_short_is_not_the_last_one(landings):
     """Chance gave every path of it but one to the crowded link: it helped, by less than was predicted. One more plan
     is tried for these jobs, and whatever that has brought is what can be had."""
@@ -88,8 +88,7 @@ def test_a_worse_try_goes_back_to_the_best_one():
         lane.entropy = next(p for p in range(1024, 65535) if fabric.link_of(lane, p) == link)
     fabric.landings = [0, 1, 2]
     before = fabric.goodput()
-    while "rebalance_kept" not in fabric.events():
-        fabric.run(1)
+    fabric.run(100)
     plan = fabric.plans()[0]
     assert "rebalance_returns" in fabric.events()
     assert (plan.phase, plan.tries, plan.returning) == ("kept", 3, True)
@@ -164,22 +163,26 @@ def test_a_weight_where_no_path_helped():
 
 
 def test_the_plugin_at_work_is_left_alone():
-    """A job of which the plugin has just re-pathed a lane is not moved; and, where the plugin does not leave the search
-    for paths to this controller, for a quarter of an hour not one for which it has tried several: a plan that assumes
-    that all its lanes share a link would undo what it has found."""
-    for mode, long in (("approve", True), ("auto", False)):
-        fabric = collided(text=f"rules: []\nrebalance: {{mode: {mode}, cooldown_s: 60}}\n")
-        fabric.run(5)
-        for _ in range(2):
-            fabric.lanes[0].repaths += 1
-            fabric.lanes[1].repaths += 1
-            fabric.run(15)
-        assert fabric.plans() == []
-        if long:
-            fabric.run(860)
-            assert fabric.plans() == []
-        fabric.run(60)
-        assert len(fabric.plans()) == 1
+    """A job of which the plugin has just re-pathed a lane is not moved, and for a quarter of an hour not one for which
+    it has tried several paths: a plan that assumes that all its lanes share a link would undo what it has found."""
+    fabric = collided()
+    fabric.run(5)
+    for _ in range(2):
+        fabric.lanes[0].repaths += 1
+        fabric.lanes[1].repaths += 1
+        fabric.run(15)
+    assert fabric.plans() == []
+    fabric.run(860)
+    assert fabric.plans() == []
+    fabric.run(60)
+    assert len(fabric.plans()) == 1
+    fabric = collided()
+    fabric.run(5)
+    fabric.lanes[0].repaths += 1
+    fabric.run(20)
+    assert fabric.plans() == []
+    fabric.run(60)
+    assert len(fabric.plans()) == 1
 
 
 def begun(landings: list[int]) -> tuple[Fabric, Lane]:

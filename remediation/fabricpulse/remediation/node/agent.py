@@ -81,7 +81,7 @@ class NodeAgent:
         self._unreported: dict[str, Result] = {}
         self._dry_runs: dict[str, DesiredNic] = {}
         self._lanes = LaneSampler(plugin_dir(), users_of(config.job_users))
-        self._report_lanes = self._defer_searches = False
+        self._report_lanes = False
         # Operations on lanes that were ordered, and the time by which they must have been begun (seconds since 1970).
         self._orders: dict[str, LaneOrder] = {}
         self._orders_end = 0.0
@@ -197,7 +197,7 @@ class NodeAgent:
             self._desired[nic.device] = nic
             self._waiting[nic.op_id] = desired.not_after
         self._dry_runs = {nic.op_id: nic for nic in desired.nics if nic.dry_run}
-        self._report_lanes, self._defer_searches = desired.report_lanes, desired.defer_searches
+        self._report_lanes = desired.report_lanes
         self._orders = {order.op_id: order for order in desired.lanes}
         self._orders_end = desired.not_after
         current = {nic.op_id for nic in self._desired.values()} | self._dry_runs.keys() | self._orders.keys()
@@ -269,9 +269,6 @@ class NodeAgent:
             self._reconcile_now.clear()
             self._note_done()
             await self._reconcile()
-            if self._defer_searches and time.time() < self._orders_end and not self._paused_here():
-                async with self._in_plugins:
-                    await asyncio.to_thread(self._plugins.defer_searches)
             await wait_with_timeout(self._reconcile_now, self._config.scan_interval_s)
 
     async def _reconcile(self) -> None:

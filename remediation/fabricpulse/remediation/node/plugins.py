@@ -14,8 +14,6 @@ from fabricpulse.remediation.node.survey import Survey, nics_of
 from fabricpulse.remediation.protocol import DesiredNic, LaneOrder, Result
 
 _POLL_S = 0.02
-# For so long a job leaves searches to the receiver: its agent, or the receiver, may die.
-_DEFER_S = 30
 # Without its connections: those of a large job do not fit into one message.
 _STATUS = {"op": "status", "connections": False}
 
@@ -46,8 +44,6 @@ class Plugins:
         self._verify_timeout_s = verify_timeout_s
         self._sockets = ControlSockets(directory, call_timeout_s, users)
         self.calls: Counter[str] = Counter()
-        # When a process was last asked to defer.
-        self._deferred: dict[Identity, float] = {}
 
     def present(self) -> dict[str, Identity]:
         """See ControlSockets.present."""
@@ -82,15 +78,6 @@ class Plugins:
             return Result(nic.op_id, "failed", shown, (late + silent)[:500])
         message = f"no answer: {silent}"[:500] if answers.silent else ""
         return Result(nic.op_id, "applied", shown, message)
-
-    def defer_searches(self) -> None:
-        """Has jobs leave searches for better paths to the receiver, for a while: called again and again, it renews that
-        in time. A plugin that does not know of it goes on as ever."""
-        present, now = self.present(), time.monotonic()
-        self._deferred = {known: at for known, at in self._deferred.items() if known in present.values()}
-        due = [n for n in present if now - self._deferred.get(present[n], -_DEFER_S) > _DEFER_S / 3]
-        for name in self._ask(self._sockets.answering(due), {"op": "search.defer", "seconds": _DEFER_S}):
-            self._deferred[present[name]] = now
 
     def change_lane(self, order: LaneOrder) -> Result:
         """Carries out one operation on a lane of one process.

@@ -187,11 +187,10 @@ class AgentApi:
         rebalancer = self._reconciler.rebalancer
         lanes = rebalancer.orders(state, host, now)[:MAX_LANE_ORDERS]
         stamp = ",".join([*(nic.op_id for nic in nics), *(order.op_id for order in lanes)])
-        defers = rebalancer.defers_searches(state, now) and host in self._counted(now)
-        version = f"{state.epoch};{stamp};{int(rebalancer.is_on)}{int(defers)}"
+        version = f"{state.epoch};{stamp};{int(rebalancer.is_on)}"
         if len(version) > _MAX_VERSION:  # it comes back in the address of the next request
             version = f"{state.epoch};{hashlib.sha256(version.encode()).hexdigest()}"
-        return DesiredState(host, state.epoch, version, nics, 0.0, lanes, rebalancer.is_on, defers)
+        return DesiredState(host, state.epoch, version, nics, 0.0, lanes, rebalancer.is_on)
 
     @body_limit(MAX_REPORT_BYTES)
     async def _report(self, request: web.Request) -> web.Response:

@@ -2,11 +2,9 @@
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import accumulate
 from operator import mul, sub
-from typing import NamedTuple
 
 import msgspec
 
@@ -52,14 +50,6 @@ class LaneSummary:
     def key(self) -> str:
         """As LaneMove.key."""
         return f"{self.host}/{self.last.process}/{self.last.connection}/{self.last.lane}"
-
-
-class LaneSpan(NamedTuple):
-    """What a lane did in a short span; see LaneSummary. congested : never idle, or by what it could deliver."""
-
-    goodput: float
-    busy: float
-    congested: bool
 
 
 class _Lane:
@@ -135,28 +125,6 @@ class _Lane:
             weight=int(weight),
         )
 
-    def spans(self, length_s: float, now: float) -> list[LaneSpan | None]:
-        """See LaneEvidence.spans; None for a span of which too little is known."""
-        last = len(self) - 1
-        times = self.numbers[::_FIELDS]
-        widths = array("d", map(sub, times[1:], times))
-        # Without its busy part a lane counts as always busy.
-        busy = (b if b >= 0 else 1.0 for b in self.column(_IS_BUSY, 1, last))
-        sums = [
-            list(accumulate(map(mul, column, widths), initial=0.0))
-            for column in (self.column(_GOODPUT, 1, last), self.column(_CAPACITY, 1, last), busy)
-        ]
-        found: list[LaneSpan | None] = []
-        until = now
-        while until - length_s >= times[0] - length_s / 3:
-            inside, until = self.known(until - length_s, until), until - length_s / 2
-            span = None
-            if inside is not None and (total := times[inside[1]] - times[inside[0]]) > 0:
-                goodput, capacity, part = ((each[inside[1]] - each[inside[0]]) / total for each in sums)
-                span = LaneSpan(goodput, min(1.0, part), part >= _BUSY or goodput >= _BACKLOGGED * capacity)
-            found.append(span)
-        return found
-
 
 class LaneEvidence:
     """Samples of all lanes."""
@@ -207,16 +175,6 @@ class LaneEvidence:
             if (inside := lane.known(since, until)) and (summary := _summary(lane, *inside)) is not None:
                 found[key] = summary
         return found
-
-    def spans(self, keys: Sequence[str], length_s: float, now: float) -> Iterator[list[LaneSpan]]:
-        """What these lanes did in spans of this length, the newest first, each half over the one before; spans in which
-        one of them is not known are left out."""
-        lanes = [self._lanes[key].spans(length_s, now) for key in keys if key in self._lanes]
-        if len(lanes) == len(keys):
-            for found in zip(*lanes, strict=False):
-                span = [each for each in found if each is not None]
-                if len(span) == len(keys):
-                    yield span
 
     def moves(self) -> dict[str, int]:
         """New paths that each lane got in the time that is remembered, whoever ordered them."""

@@ -1,27 +1,25 @@
 """Which lanes to put on other paths, and what that should win. Pure.
 
 The fabric's hash is not known, so collisions are inferred. *Shared*: nearly all lanes of several jobs are congested on
-one rail at once, below a common leaf where that is known; then the job with the fewest such lanes moves. Jobs that fill
-a link each look the same, so the prediction is bounded by what all of them together carried at least while congested:
-one link carries no more. That lanes deliver unequal parts says nothing then: flows that share a link are seldom fair to
-each other. *Unequal*: lanes of one job deliver much less than its good lanes do, which have room. A job whose lanes
-the plugin has just re-pathed, or has tried several paths for lately, is left alone: the plugin searches already, with
-better data.
+one rail at once, below a common leaf where that is known; then the job with the fewest such lanes moves. That its lanes
+deliver unequal parts says nothing then: flows that share a link are seldom fair to each other. *Unequal*: lanes of one
+job deliver much less than its good lanes do, which have room. A job whose lanes the plugin has just re-pathed, or has
+tried several paths for lately, is left alone: the plugin searches already, with better data.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from math import prod
 from statistics import median
 from types import MappingProxyType
 from typing import Literal
 
 from fabricpulse.remediation.receiver.config import RebalanceConfig
-from fabricpulse.remediation.receiver.lane_evidence import LaneSpan, LaneSummary, goodput_by_workload
+from fabricpulse.remediation.receiver.lane_evidence import LaneSummary, goodput_by_workload
 from fabricpulse.remediation.receiver.lane_places import Jobs, Leaves, groups
 from fabricpulse.remediation.receiver.lane_requests import LaneRequest
-from fabricpulse.remediation.receiver.lane_sharing import Sender, capacity_of, gain_apart, gain_of_rate
+from fabricpulse.remediation.receiver.lane_sharing import Sender, gain_apart, gain_of_rate
 from fabricpulse.remediation.receiver.model import LaneMove
 
 # A lane that moves less than this is idle, and says nothing.
@@ -38,32 +36,9 @@ _REACHED = 0.92
 _NEARLY_ALL = 0.75
 # Slow lanes that carry less than this part of what is theirs of a connection: the job sends by what lanes deliver.
 _ADAPTS = 0.8
-# Lanes that stand for all that seem to share a link.
-_SHARING_LANES = 32
-# Jobs that could gain less than this part of what one link for all of them would mean do not share one.
-_ONE_LINK = 0.75
 # Of what a plan has reached before.
-_AS_GOOD = 0.9
+_AS_GOOD = 0.75
 NO_LEAVES: Leaves = MappingProxyType({})
-
-
-@dataclass(frozen=True)
-class Sharing:
-    """Jobs that seem to share a link. lanes : some of each, all of their NICs. mover, limit : see gain_apart. slow : if
-    they do not all share one: a job, and lanes of it that deliver less than its others."""
-
-    lanes: tuple[tuple[LaneSummary, ...], ...]
-    mover: int
-    limit: float
-    slow: tuple[str, tuple[LaneMove, ...]] | None = None
-
-    def gain(self, most: float = float("inf")) -> float:
-        """Goodput of the jobs afterwards by now, at most. most : see gain_apart."""
-        return min(_MAX_GAIN, gain_apart([_sender(own) for own in self.lanes], self.mover, self.limit, most))
-
-    def predicted(self, most: float = float("inf")) -> float:
-        """What comes of that as a rule, once the mover is apart."""
-        return min(_MAX_GAIN, _REACHED * self.gain(most))
 
 
 @dataclass(frozen=True)
@@ -76,7 +51,6 @@ class Proposal:
     before: dict[str, float]
     predicted: float
     reason: str
-    sharing: Sharing | None = None
 
 
 def propose(
@@ -91,7 +65,7 @@ def propose(
 
     resting : jobs that are not to be moved now, or for which new paths did not help: lanes of those may get a weight.
     reached : goodput of jobs together (bytes per second) after a plan that helped them: while they still have about
-    that, nothing is to be won for them or some of them. leaves : where NICs are plugged in, as far as that is known.
+    that, nothing is to be won. leaves : where NICs are plugged in, as far as that is known.
     """
     before = goodput_by_workload(lanes)
     busy: dict[str, list[LaneSummary]] = defaultdict(list)
@@ -102,7 +76,7 @@ def propose(
     slow_of = {workload: found for workload, own in busy.items() if (found := slow_lanes(config, own))}
     shared = []
     if request is None or request.rule.action == "lane.repath":
-        shared = _shared(busy, slow_of, before, resting, config.max_lanes, request, leaves)
+        shared = _shared(busy, slow_of.keys(), before, resting, config.max_lanes, request, leaves)
     together = {workload for proposal in shared for workload in proposal.scope}
     proposals = []
     for workload, slow in sorted(slow_of.items()):
@@ -124,45 +98,11 @@ def propose(
             proposals.append(
                 Proposal(workload, (workload,), tuple(moves[: config.max_lanes]), before, gain, reason)
             )
-    good = [set(scope) for scope, best in (reached or {}).items() if _sum(before, scope) >= _AS_GOOD * best]
-    proposals += [each for each in shared if not any(scope.issuperset(each.scope) for scope in good)]
+    for proposal in shared:
+        best = (reached or {}).get(proposal.scope)
+        if best is None or _sum(before, proposal.scope) < _AS_GOOD * best:
+            proposals.append(proposal)
     return sorted(proposals, key=lambda p: (-p.predicted, len(p.moves), p.workload))
-
-
-def bounded(proposal: Proposal, most: float) -> Proposal:
-    """With no more predicted than a link of this capacity, bytes per second, allows. Jobs that carry more than it do
-    not all share one: then their slow lanes may still share one, which moving these alone would show."""
-    sharing = proposal.sharing
-    if sharing is None:
-        return proposal
-    if sharing.predicted(most) >= _ONE_LINK * proposal.predicted:
-        return proposal
-    if sharing.slow is None:
-        return replace(proposal, predicted=1.0)
-    workload, moves = sharing.slow
-    reason = f"{proposal.reason}, on more than one link"
-    return replace(proposal, workload=workload, moves=moves, predicted=sharing.gain(most), reason=reason)
-
-
-def least_carried(sharing: Sharing, spans: Iterable[list[LaneSpan]]) -> float:
-    """The most that one link carries, bytes per second: what the lanes of `sharing` carried together in the span in
-    which that was least and at least half of it came over congested lanes. A link was full then, by what they sent."""
-    least = float("inf")
-    for span in spans:
-        total = sum(lane.goodput for lane in span)
-        if total < _IDLE_BYTES_S or 2 * sum(lane.goodput for lane in span if lane.congested) < total:
-            continue
-        found = iter(span)
-        jobs = [
-            [
-                replace(lane, goodput=seen.goodput, busy=seen.busy)
-                for lane, seen in zip(own, found, strict=False)
-            ]
-            for own in sharing.lanes
-        ]
-        if all(any(lane.goodput > 0 for lane in own) for own in jobs):
-            least = min(least, capacity_of([_sender(own) for own in jobs]))
-    return least
 
 
 def slow_lanes(config: RebalanceConfig, own: list[LaneSummary]) -> list[LaneSummary]:
@@ -206,7 +146,7 @@ def _faster(own: list[LaneSummary], slow: list[LaneSummary], weigh: bool = False
     return max(1.0, min(then) / min(now))
 
 
-def _busy(own: Iterable[LaneSummary]) -> float:
+def _busy(own: list[LaneSummary]) -> float:
     """Part of the time in which a job waits for some lane of it, 1 if that is not known.
 
     That a NIC is idle while another one of the job sends is no time that the network does not take: its ranks wait for
@@ -220,7 +160,7 @@ def _busy(own: Iterable[LaneSummary]) -> float:
     return 1.0 - prod(1.0 - busy for busy in nics.values())
 
 
-def _sender(own: Collection[LaneSummary]) -> Sender:
+def _sender(own: list[LaneSummary]) -> Sender:
     """A job on the link that its lanes share: what one of its NICs sends."""
     nics = {(lane.host, lane.last.device) for lane in own}
     return Sender(sum(lane.goodput for lane in own) / len(nics), _busy(own))
@@ -228,7 +168,7 @@ def _sender(own: Collection[LaneSummary]) -> Sender:
 
 def _shared(
     busy: Mapping[str, list[LaneSummary]],
-    slow: Mapping[str, list[LaneSummary]],
+    unequal: Collection[str],
     before: dict[str, float],
     resting: Mapping[str, str],
     max_lanes: int,
@@ -253,12 +193,11 @@ def _shared(
         on_rail = {
             workload: lanes
             for workload, lanes in congested.items()
-            if workload not in slow
+            if workload not in unequal
             or sum(lane.goodput for lane in lanes) >= _NEARLY_ALL * carried[rail, workload]
         }
         proposals += [
-            _taken_apart(rail, jobs, slow, before, resting, max_lanes, request)
-            for jobs in groups(on_rail, leaves)
+            _taken_apart(rail, jobs, before, resting, max_lanes, request) for jobs in groups(on_rail, leaves)
         ]
     return [proposal for proposal in proposals if proposal is not None]
 
@@ -266,7 +205,6 @@ def _shared(
 def _taken_apart(
     rail: str,
     jobs: Jobs,
-    slow: Mapping[str, list[LaneSummary]],
     before: dict[str, float],
     resting: Mapping[str, str],
     max_lanes: int,
@@ -288,33 +226,8 @@ def _taken_apart(
     moves = tuple(_move(lane) for lane in free[mover][:max_lanes])
     reason = f"{len(jobs)} jobs are congested on {rail} at once"
     speed = free[mover][0].last.nic_speed or float("inf")
-    most = max(1, _SHARING_LANES // len(scope))
-    lanes = tuple(_some(jobs[w], most) for w in scope)
-    sharing = Sharing(lanes, scope.index(mover), speed, _slow_of(free, slow, resting, max_lanes))
-    return Proposal(mover, scope, moves, before, sharing.predicted(), reason, sharing)
-
-
-def _slow_of(
-    free: Jobs, slow: Mapping[str, list[LaneSummary]], resting: Mapping[str, str], max_lanes: int
-) -> tuple[str, tuple[LaneMove, ...]] | None:
-    """Slow lanes of the job of which fewest are, first of those for which new paths were not in vain."""
-    found = [(w in resting, len(slow[w]), w) for w in free if w in slow]
-    if not found:
-        return None
-    workload = min(found)[2]
-    return workload, tuple(_move(lane) for lane in slow[workload][:max_lanes])
-
-
-def _some(own: list[LaneSummary], most: int) -> tuple[LaneSummary, ...]:
-    """About so many lanes: those of as many NICs, one at least."""
-    nics: dict[tuple[str, str], list[LaneSummary]] = defaultdict(list)
-    for lane in own:
-        nics[lane.host, lane.last.device].append(lane)
-    found: list[LaneSummary] = []
-    for lanes in nics.values():
-        if not found or len(found) + len(lanes) <= most:
-            found += lanes
-    return tuple(found)
+    gain = gain_apart([_sender(jobs[w]) for w in scope], scope.index(mover), speed)
+    return Proposal(mover, scope, moves, before, min(_MAX_GAIN, _REACHED * gain), reason)
 
 
 def _sum(values: Mapping[str, float], names: tuple[str, ...]) -> float:

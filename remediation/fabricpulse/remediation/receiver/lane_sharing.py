@@ -63,17 +63,13 @@ def goodputs(senders: Sequence[Sender], capacity: float) -> list[float]:
     return found
 
 
-def gain_apart(
-    senders: Sequence[Sender], mover: int, limit: float = float("inf"), most: float = float("inf")
-) -> float:
+def gain_apart(senders: Sequence[Sender], mover: int, limit: float = float("inf")) -> float:
     """Goodput of all afterwards by now, when `mover` gets a link like this one for itself.
 
-    limit : what it can send at most whatever the link, such as its NIC. most : a link that they share carries no more
-    than this, so if they get more now, they share none. At least 1.
+    limit : what it can send at most whatever the link, such as its NIC. At least 1.
     """
     capacity = capacity_of(senders)
     before = sum(goodputs(senders, capacity))
-    capacity = min(capacity, most)
     others = [sender for i, sender in enumerate(senders) if i != mover]
     after = goodputs(others, capacity) + goodputs([senders[mover]], min(capacity, limit))
     return max(1.0, sum(after) / before)

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from fabricpulse.remediation.receiver.model import Rebalance, State
+from fabricpulse.remediation.receiver.model import Rebalance
 from fabricpulse.remediation.receiver.transaction import Transaction
 
 _DAY_S = 86_400.0
@@ -41,12 +41,14 @@ def resting(
     return found
 
 
-def unhelpful(transaction: Transaction | State) -> int:
+def unhelpful(transaction: Transaction) -> int:
     """Plans in a row, the last ones since an operator resumed, that did not help."""
-    plans = transaction.rebalances.values()
-    since = max((p.changed_at for p in plans if p.phase == "kept"), default=0.0)
-    since = max(since, transaction.resumed_at)
-    return sum(p.phase == "rolled_back" and p.changed_at > since for p in plans)
+    count = 0
+    for plan in sorted(transaction.rebalances.values(), key=lambda p: p.changed_at, reverse=True):
+        if plan.phase == "kept" or plan.changed_at <= transaction.resumed_at:
+            break
+        count += plan.phase == "rolled_back"
+    return count
 
 
 def operations(transaction: Transaction, now: float) -> int:

@@ -33,7 +33,6 @@ from fabricpulse.remediation.receiver.lane_requests import (
     lane_requests,
     why_not,
 )
-from fabricpulse.remediation.receiver.link_bounds import LinkBounds
 from fabricpulse.remediation.receiver.model import Rebalance, RebalancePhase
 from fabricpulse.remediation.receiver.rebalance_history import (
     new_paths,
@@ -72,7 +71,6 @@ class Rebalancer:
         self._evidence = evidence
         self._leaves = leaves
         self._trial = Trial(config, evidence)
-        self._bounds = LinkBounds(config.rebalance, evidence)
         self._rules = {rule.alert: rule for rule in config.rules}
         self._searched_at = 0.0
         self._next = 0
@@ -81,13 +79,6 @@ class Rebalancer:
     def is_on(self) -> bool:
         """Whether it needs what lanes do."""
         return self._rebalance.mode != "observe" or any(map(is_lane_rule, self._config.rules))
-
-    def defers_searches(self, state: Any, now: float) -> bool:
-        """Whether jobs are to leave searches for better paths to this controller: several jobs that search at once
-        undo what each other has found. state : or a transaction."""
-        if self._rebalance.mode != "auto" or is_paused(state.pause, now):
-            return False
-        return unhelpful(state) < self._rebalance.max_unhelpful
 
     def reconcile(self, transaction: Transaction, now: float) -> None:
         """Goes on with the plan under way, or makes one."""
@@ -169,7 +160,6 @@ class Rebalancer:
         if 0 <= now - self._searched_at < _SEARCH_INTERVAL_S:
             return
         self._searched_at = now
-        self._bounds.begin(now)
         self._forget_blocked(transaction, requests)
         if config.mode == "observe" and not requests:
             return
@@ -177,7 +167,7 @@ class Rebalancer:
         lanes = self._evidence.summaries(now - config.window_s, now)
         repathed = self._evidence.repathed(now - max(config.quiet_s, config.window_s), now)
         lanes = {key: lane for key, lane in lanes.items() if key in repathed}
-        searched = self._searched(transaction, lanes, now)
+        searched = self._searched(transaction, lanes)
         for key, lane in lanes.items():
             if repathed[key] or lane.last.workload in searched:
                 lanes[key] = replace(lane, repathed=True)
@@ -191,24 +181,21 @@ class Rebalancer:
             proposals = propose(config, lanes, rests, best, request, self._leaves)
             reason = "unhelpful" if stopped else why_not(request, lanes, rests)
             for proposal in [] if stopped else proposals:
-                reason, bounded = self._refusal(transaction, guards, proposal, now)
-                if bounded is not None:
-                    self._start(transaction, bounded, now, request)
+                reason = self._refusal(transaction, guards, proposal, now)
+                if not reason:
+                    self._start(transaction, proposal, now, request)
                     return
             self._block(transaction, request, reason)
         if stopped or config.mode == "observe":
             return
         for proposal in propose(config, lanes, rests, best, leaves=self._leaves):
-            _, bounded = self._refusal(transaction, guards, proposal, now)
-            if bounded is not None:
-                self._start(transaction, bounded, now)
+            if not self._refusal(transaction, guards, proposal, now):
+                self._start(transaction, proposal, now)
                 return
 
-    def _searched(self, transaction: Transaction, lanes: Mapping[str, LaneSummary], now: float) -> set[str]:
+    def _searched(self, transaction: Transaction, lanes: Mapping[str, LaneSummary]) -> set[str]:
         """Jobs for whose lanes the plugin has tried several paths by itself lately: they did not all stay on one link,
-        and what the plugin has found a plan would undo. None where it leaves that to this controller."""
-        if self.defers_searches(transaction, now):
-            return set()
+        and what the plugin has found a plan would undo."""
         moves, ordered = self._evidence.moves(), new_paths(transaction)
         own: Counter[str] = Counter()
         count: Counter[str] = Counter()
@@ -217,21 +204,13 @@ class Rebalancer:
             count[lane.last.workload] += 1
         return {workload for workload, tried in own.items() if tried >= _SEARCHED * count[workload]}
 
-    def _refusal(
-        self, transaction: Transaction, guards: Guards, proposal: Proposal, now: float
-    ) -> tuple[str, Proposal | None]:
-        """Why the proposal is not tried, or the proposal with what may be promised."""
+    def _refusal(self, transaction: Transaction, guards: Guards, proposal: Proposal, now: float) -> str:
+        """Why the proposal is not tried, "" if it may be."""
         if proposal.predicted < self._rebalance.min_gain:
-            return "no_gain", None
-        bounded = self._bounds.bounded(proposal, now)
-        if bounded is None:
-            return SETTLING, None
-        if bounded.predicted < self._rebalance.min_gain:
-            return "no_gain", None
+            return "no_gain"
         # The operations of the last hour count, and those of a whole plan must still be free.
         left = self._rebalance.operations_per_hour - operations(transaction, now)
-        reason = "rate" if left < len(bounded.moves) else forbidden(guards, bounded.moves)
-        return reason, None if reason else bounded
+        return "rate" if left < len(proposal.moves) else forbidden(guards, proposal.moves)
 
     def _start(
         self, transaction: Transaction, proposal: Proposal, now: float, request: LaneRequest | None = None
