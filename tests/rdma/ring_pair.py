@@ -133,7 +133,7 @@ class RingPair:
             ended = [process.poll() for process in self._processes]
             assert ended == [None] * len(ended), f"a rank has ended: {ended}\n{self.said()}"
             assert time.monotonic() < deadline, f"{self.moved()} bytes have moved\n{self.said()}"
-            time.sleep(0.1)
+            time.sleep(0.1)  # ranks write files: there is no event to wait for
 
     def until_moved(self, more: int, seconds: float = 60.0) -> None:
         """Until every rank has received so many bytes more."""

@@ -70,7 +70,7 @@ class PublishedClock:
             self._show(now)
 
     def _sample(self) -> CrossTimestamp:
-        """What the clocks show, after a look for pauses of the machine."""
+        """What the clocks show, after a check for pauses of the machine."""
         if source := self._pauses.poll():
             self._sign()
             self.contradict(source)
