@@ -227,6 +227,16 @@ class HostReader:
         return tuple(netdev for netdev in self.inventory.netdevs if netdev.name in names)
 
     @cached_property
+    def boards(self) -> dict[str, str]:
+        """Kind of board of each RDMA port of the back end, by its subject and by its netdev; without RDMA devices
+        that are told apart by it, the driver of the NIC."""
+        found = {netdev.name: netdev.driver for netdev in self.backend}
+        for port in self.ports:
+            board = f"{port.link_layer} {port.device.board or port.device.hca or port.device.driver}"
+            found[port.subject] = found[port.netdev] = board
+        return found
+
+    @cached_property
     def physical(self) -> tuple[Netdev, ...]:
         """Netdevs that a cable belongs to: those with a PCI function."""
         return tuple(

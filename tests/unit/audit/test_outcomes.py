@@ -8,6 +8,8 @@ from tests.fixtures.host_tree import GpuHost
 
 from fabricpulse.audit.checks.cpu_offline import cpus
 from fabricpulse.audit.checks.pcie_acs import acs_control
+from fabricpulse.audit.findings import failures
+from fabricpulse.audit.local import audit_host
 from fabricpulse.audit.registry import host_checks
 
 RUN = {entry.check.id: entry.run for entry in host_checks()}
@@ -70,3 +72,20 @@ def test_a_log_that_has_lost_its_beginning_is_told(check: str, tmp_path: Path) -
     [cut] = RUN[check](reader)
     assert (whole.status, whole.summary) == (P, "none")
     assert (cut.status, cut.summary) == (P, "none in what the kernel still has of its log")
+
+
+def test_nics_for_storage_are_not_compared_with_those_of_jobs(tmp_path: Path) -> None:
+    """Two of another board, slower, of another MTU and without PFC, are as they are meant; a NIC that differs from its
+    own board is found."""
+    host = GpuHost(tmp_path, nics=4)
+    host.storage_nics()
+    report = audit_host("h", host.reader(), patience_s=120, check_patience_s=60)
+    assert failures(report) == []
+    host.net("eth9np0", "mtu", 9000)
+    host.net("eth2np0", "mtu", 4200)
+    report = audit_host("h", host.reader(), patience_s=120, check_patience_s=60)
+    assert {(f.check, f.subject) for f in failures(report)} == {
+        ("nic-mtu-same", "eth2np0"),
+        ("nic-mtu-same", "eth8np0"),
+        ("nic-mtu-same", "eth9np0"),
+    }

@@ -12,7 +12,7 @@ CHECK = Check(
     category="back-end",
     severity="error",
     title="Traffic classes on all NICs",
-    proves="All RoCE NICs put priorities into the same traffic classes with the same shares.",
+    proves="All RoCE NICs of one board put priorities into the same traffic classes with the same shares.",
     how="The ETS part of the DCB configuration by rtnetlink (`dcb ets show`).",
     fix="`dcb ets set dev DEVICE …` (or `mlnx_qos --prio_tc --tcbw`) as on the other NICs.",
 )
@@ -33,4 +33,4 @@ def run(host: HostReader) -> Iterator[Outcome]:
     if roce and not any(values.values()):
         yield unknown("neither the drivers nor the kernel report them")
         return
-    yield from same_on_all(values, "traffic classes", "no RoCE port")
+    yield from same_on_all(values, "traffic classes", "no RoCE port", host.boards)

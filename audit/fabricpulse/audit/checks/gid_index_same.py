@@ -12,7 +12,7 @@ CHECK = Check(
     category="back-end",
     severity="error",
     title="GID index on all NICs",
-    proves="NCCL takes the same GID index on all RoCE ports: NCCL_IB_GID_INDEX is one number for all.",
+    proves="NCCL takes the same GID index on all RoCE ports of one board: NCCL_IB_GID_INDEX is one number for all.",
     how="NCCL's choice by the GID table of each port.",
     fix=(
         "Give all NICs addresses in the same way (same order, same families); remove old addresses, then "
@@ -24,4 +24,4 @@ CHECK = Check(
 def run(host: HostReader) -> Iterator[Outcome]:
     """Outcomes of the subjects."""
     values = {port.subject: host.gid_index(port) for port in host.ports if port.link_layer == "Ethernet"}
-    yield from same_on_all(values, "GID index", "no RoCE port")
+    yield from same_on_all(values, "GID index", "no RoCE port", host.boards)

@@ -14,7 +14,7 @@ CHECK = Check(
     category="back-end",
     severity="error",
     title="InfiniBand partitions",
-    proves="All InfiniBand ports of the host are full members of the same partitions.",
+    proves="All InfiniBand ports of one board are full members of the same partitions.",
     how="pkeys of the port; a key with the highest bit is full membership.",
     fix="Correct the partition of the port's GUID in the subnet manager.",
 )
@@ -35,6 +35,6 @@ def run(host: HostReader) -> Iterator[Outcome]:
             else:
                 values[port.subject] = " ".join(full)
     if values:
-        yield from same_on_all(values, "partitions", "")
+        yield from same_on_all(values, "partitions", "", host.boards)
     elif not any(port.link_layer == "InfiniBand" for port in host.ports):
         yield not_applicable("no InfiniBand port")

@@ -12,7 +12,7 @@ CHECK = Check(
     category="back-end",
     severity="error",
     title="MTU on all NICs",
-    proves="All NICs of the back end have the same MTU.",
+    proves="All NICs of the back end that are of one board have the same MTU.",
     how="mtu of /sys/class/net.",
     fix="Set the MTU in the network configuration of the NIC named, and on its switch port.",
 )
@@ -21,4 +21,4 @@ CHECK = Check(
 def run(host: HostReader) -> Iterator[Outcome]:
     """Outcomes of the subjects."""
     values = {netdev.name: host.netdev_text(netdev, "mtu") for netdev in host.backend}
-    yield from same_on_all(values, "MTU", "no back-end NIC")
+    yield from same_on_all(values, "MTU", "no back-end NIC", host.boards)

@@ -12,7 +12,9 @@ CHECK = Check(
     category="back-end",
     severity="error",
     title="Speed on all NICs",
-    proves="All NICs of the back end that are up have the same speed: a NIC at half rate halves the job.",
+    proves=(
+        "All NICs of the back end that are up and of one board have the same speed: a NIC at half rate halves the job."
+    ),
     how="speed of /sys/class/net for Ethernet, rate of the port for InfiniBand.",
     fix=(
         "Check the cable or module (a breakout cable, a module of another kind) and the speed of the "
@@ -24,7 +26,7 @@ CHECK = Check(
 def run(host: HostReader) -> Iterator[Outcome]:
     """Outcomes of the subjects."""
     values = speeds(host)
-    yield from same_on_all(values, "speed", "no back-end NIC that is up")
+    yield from same_on_all(values, "speed", "no back-end NIC that is up", host.boards)
 
 
 def speeds(host: HostReader) -> dict[str, str | None]:

@@ -13,7 +13,7 @@ CHECK = Check(
     severity="error",
     title="PFC on all NICs",
     proves=(
-        "Priority flow control is on for the same priorities on all RoCE NICs: one NIC without loses "
+        "Priority flow control is on for the same priorities on all RoCE NICs of one board: one NIC without loses "
         "packets where the others pause."
     ),
     how="DCB configuration by rtnetlink (`dcb pfc show`).",
@@ -34,4 +34,4 @@ def run(host: HostReader) -> Iterator[Outcome]:
     if roce and not any(values.values()):
         yield unknown("neither the drivers nor the kernel report it")
         return
-    yield from same_on_all(values, "PFC", "no RoCE port")
+    yield from same_on_all(values, "PFC", "no RoCE port", host.boards)

@@ -13,7 +13,7 @@ CHECK = Check(
     severity="error",
     title="Trust and DSCP map on all NICs",
     proves=(
-        "All RoCE NICs trust the same field, DSCP or the VLAN's priority, and map DSCP to the same "
+        "All RoCE NICs of one board trust the same field, DSCP or the VLAN's priority, and map DSCP to the same "
         "priorities."
     ),
     how="The DSCP entries of the DCB application table by rtnetlink (`dcb app show`).",
@@ -36,4 +36,4 @@ def run(host: HostReader) -> Iterator[Outcome]:
     if roce and not any(values.values()):
         yield unknown("neither the drivers nor the kernel report it")
         return
-    yield from same_on_all(values, "trust", "no RoCE port")
+    yield from same_on_all(values, "trust", "no RoCE port", host.boards)
