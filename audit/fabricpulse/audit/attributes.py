@@ -15,7 +15,7 @@ from fabricpulse.audit.model import Severity, Value, clip
 
 _GIB_KIB = 1 << 20
 _LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/local/lib")
-# Services that belong to a GPU host; /proc has 15 bytes of a name.
+# Services that belong to a GPU host; /proc has 15 bytes of a name. A subnet manager is meant to run on few hosts.
 SERVICES = (
     "slurmd",
     "kubelet",
@@ -26,7 +26,6 @@ SERVICES = (
     "chronyd",
     "ptp4l",
     "irqbalance",
-    "opensm",
     "lldpd",
 )
 SYSCTLS = (
@@ -63,6 +62,40 @@ class Attribute:
     about: str
     severity: Severity = "warning"
     metric: str = ""
+
+    @property
+    def of_machine(self) -> bool:
+        """Whether it follows from the hardware, so that another machine may well have another value."""
+        return self.name in _OF_MACHINES
+
+
+# Of the settings those that the kernel takes from the memory and the CPUs.
+_OF_MACHINES = frozenset(
+    (
+        "kernel_parameters",
+        "bios",
+        "board",
+        "cpu_model",
+        "cpus",
+        "smt",
+        "numa_nodes",
+        "memory_gib",
+        "clock_source",
+        "gpus",
+        "rdma_devices",
+        "sysctl kernel.pid_max",
+        "sysctl fs.file-max",
+        "sysctl net.ipv4.tcp_rmem",
+        "sysctl net.ipv4.tcp_wmem",
+        "firmware",
+        "driver",
+        "speed",
+        "pcie",
+        "numa_node",
+        "pci_address",
+        "queue_length",
+    )
+)
 
 
 def _host(name: str, about: str, severity: Severity = "warning") -> Attribute:

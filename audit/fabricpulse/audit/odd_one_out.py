@@ -2,17 +2,23 @@
 
 Theory of operation. Values are grouped by attribute and role. Within a group, the usual value is the one that more
 than half have; a host with another one is odd. Without such a majority it is not known which value is right, and
-the group is reported as divided, with all values: nothing is left out, and no host is named by a guess. Groups below
-LEAST are compared with a profile only: of two values one is as odd as the other.
+the group is reported as divided, with all values: nothing is left out, and no host is named by a guess. Of two values
+one is as odd as the other: in a group below LEAST no host is named either, and it is divided only where both are the
+same machine with GPUs or RDMA devices; two hosts of no such kind need not be alike.
 
 A host's role follows from its GPUs. One that has lost all of them is compared with those of the same machine all the
 same: the same board, CPUs, memory and RDMA devices, if most of these have GPUs.
+
+What follows from hardware is compared among hosts of the same machine (`machines.py`), what is configured among all of
+the role; what is configured of a NIC whose network is not known, among NICs of one name of the same machine.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from fabricpulse.audit.attributes import BY_NAME
+from fabricpulse.audit.machines import MOST_FREQUENT, OTHER, PARTS, machines_of
 from fabricpulse.audit.model import Value
 
 LEAST = 3
@@ -62,16 +68,17 @@ class Comparison:
 
 
 def compare(values: Mapping[str, Iterable[Value]], least: int = LEAST) -> Comparison:
-    """Compares the values of hosts. values : host -> its values. least : size of a group that is compared."""
+    """Compares the values of hosts. values : host -> its values. least : size of a group in which a host is named."""
     odd: list[OddValue] = []
     divided: list[Divided] = []
-    for (attribute, role), members in sorted(_groups(values).items()):
+    for group in _groups(values):
+        attribute, role, members = group.attribute, group.role, group.members
         known_as = _known_as(attribute, members)
         counts = Counter(known_as[value.value] for _, value in members)
-        if len(members) < least or len(counts) < 2:
+        if len(counts) < 2 or (len(members) < least and not group.one_machine):
             continue
         usual, have = counts.most_common(1)[0]
-        if 2 * have > len(members):
+        if 2 * have > len(members) >= least:
             odd += [
                 OddValue(host, value, usual, have, len(members))
                 for host, value in members
@@ -86,15 +93,21 @@ def compare(values: Mapping[str, Iterable[Value]], least: int = LEAST) -> Compar
     return Comparison(tuple(odd), tuple(divided))
 
 
-def usual_values(values: Mapping[str, Iterable[Value]]) -> dict[str, dict[str, str]]:
-    """role -> attribute -> the value that more than half of the group have; groups without one are left out."""
-    found: dict[str, dict[str, str]] = defaultdict(dict)
-    for (attribute, role), members in sorted(_groups(values).items()):
-        known_as = _known_as(attribute, members)
-        usual, have = Counter(known_as[value.value] for _, value in members).most_common(1)[0]
-        if 2 * have > len(members):
-            found[role][attribute] = usual
-    return dict(found)
+def usual_values(values: Mapping[str, Iterable[Value]]) -> dict[str, dict[str, str | list[str]]]:
+    """role -> attribute -> the value that more than half of the group have, or those of several machines; groups
+    without one are left out."""
+    found: dict[str, dict[str, list[str]]] = defaultdict(dict)
+    for group in _groups(values):
+        known_as = _known_as(group.attribute, group.members)
+        usual, have = Counter(known_as[value.value] for _, value in group.members).most_common(1)[0]
+        if 2 * have > len(group.members):
+            of_machines = found[group.role].setdefault(group.attribute, [])
+            if usual not in of_machines:
+                of_machines.append(usual)
+    return {
+        role: {name: usual if len(usual) > 1 else usual[0] for name, usual in own.items()}
+        for role, own in found.items()
+    }
 
 
 def against(
@@ -118,12 +131,45 @@ def against(
     return found
 
 
-def _groups(values: Mapping[str, Iterable[Value]]) -> dict[tuple[str, str], list[tuple[str, Value]]]:
-    groups: dict[tuple[str, str], list[tuple[str, Value]]] = defaultdict(list)
-    for host, own in sorted(_of_machines(values).items()):
+@dataclass(frozen=True)
+class _Group:
+    """What is compared with one another. one_machine : all members are known to be the same one, with GPUs or RDMA."""
+
+    attribute: str
+    role: str
+    members: tuple[tuple[str, Value], ...]
+    one_machine: bool
+
+
+def _groups(values: Mapping[str, Iterable[Value]]) -> list[_Group]:
+    in_roles = _of_machines(values)
+    machines = machines_of(in_roles)
+    found: dict[tuple[str, str, str], list[tuple[str, Value]]] = defaultdict(list)
+    for host, own in sorted(in_roles.items()):
         for value in sorted(own):
-            groups[value.attribute, value.role].append((host, value))
-    return groups
+            compared_in = _compared_in(value, machines[host])
+            if compared_in is not None:
+                found[value.attribute, value.role, compared_in].append((host, value))
+    return [
+        _Group(attribute, role, tuple(members), _are_one(role, {machines[host] for host, _ in members}))
+        for (attribute, role, _), members in sorted(found.items())
+    ]
+
+
+def _compared_in(value: Value, machine: str) -> str | None:
+    """Machine among which a value is compared, "" for all of the role; None where nothing is like it."""
+    known = BY_NAME.get(value.attribute)
+    unknown_network = value.subject and value.role.endswith(f": {value.subject}")
+    if not unknown_network and not (known and known.of_machine):
+        return ""
+    if machine != OTHER:
+        return machine
+    # Another machine is odd in what makes a machine, and in no more.
+    return MOST_FREQUENT if value.attribute in PARTS else None
+
+
+def _are_one(role: str, machines: set[str]) -> bool:
+    return role.partition(":")[0] != "host" and len(machines) == 1 and machines.isdisjoint(("", OTHER))
 
 
 def _known_as(attribute: str, members: Iterable[tuple[str, Value]]) -> dict[str, str]:

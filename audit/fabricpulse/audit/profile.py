@@ -11,7 +11,6 @@
 their own.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -62,7 +61,5 @@ def load_profile(path: Path) -> Profile:
 
 def learn(run: Run) -> str:
     """The profile file of a run: what most have of each attribute in each role."""
-    roles: Mapping[str, Mapping[str, str]] = usual_values(
-        {report.host: report.values for report in run.hosts}
-    )
+    roles = usual_values({report.host: report.values for report in run.hosts})
     return str(yaml.safe_dump({"roles": dict(roles)}, sort_keys=True, allow_unicode=True, width=110))
