@@ -1,15 +1,22 @@
 """Whether probes get through to this host's NICs, from /metrics of its mesh exporter."""
 
+import asyncio
 from dataclasses import dataclass, field
+from itertools import islice
 
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
-from fabricpulse.core.web.client import HttpClient
+from fabricpulse.core.web.client import HttpClient, read_body
 from fabricpulse.remediation.protocol import MAX_NICS
 
 _CONNECTED = "fabricpulse_nic_connected"
 _DISCONNECTS = "fabricpulse_nic_disconnects_total"
+# Any local user can have the port of an exporter that does not run. Bytes of an exposition; of its lines about NICs so
+# many are parsed, with so many characters each.
+_MOST_BODY = 64 << 20
+_MOST_LINES = 8 * MAX_NICS
+_MOST_LINE = 4096
 
 
 @dataclass(frozen=True)
@@ -24,18 +31,20 @@ async def scrape_mesh(client: HttpClient, url: str) -> MeshNics:
     """The NICs of this host; none when the exporter does not answer. Not measured is not listed."""
     try:
         async with client.get(url) as response:
-            text = await response.text() if response.status == 200 else ""
+            body = await read_body(response, _MOST_BODY) if response.status == 200 else b""
     except (aiohttp.ClientError, OSError, ValueError):
         return MeshNics()
-    return parse_mesh(text)
+    # Not by the charset that the answer claims: there are codecs that make no text.
+    return await asyncio.to_thread(lambda: parse_mesh(body.decode("utf-8", "replace")))
 
 
 def parse_mesh(text: str) -> MeshNics:
     """The NICs in an exposition; none when the text is not one."""
-    lines = "\n".join(line for line in text.splitlines() if _CONNECTED in line or _DISCONNECTS in line) + "\n"
+    own = (line for line in text.splitlines() if _CONNECTED in line or _DISCONNECTS in line)
+    lines = [line for line in islice(own, _MOST_LINES) if len(line) <= _MOST_LINE]
     found = MeshNics()
     try:
-        for family in text_string_to_metric_families(lines):
+        for family in text_string_to_metric_families("\n".join(lines) + "\n"):
             for sample in family.samples:
                 device = sample.labels.get("device", "")
                 if not 0 < len(device) <= 64 or len(found.connected) >= MAX_NICS:

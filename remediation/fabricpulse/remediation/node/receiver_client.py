@@ -7,10 +7,10 @@ import aiohttp
 import msgspec
 
 from fabricpulse.core.log import get_logger
-from fabricpulse.core.web.client import HttpClient, describe
+from fabricpulse.core.web.client import HttpClient, describe, read_body
 from fabricpulse.core.web.urls import redact
 from fabricpulse.remediation.node.config import NodeConfig
-from fabricpulse.remediation.protocol import DesiredState, Envelope, Report
+from fabricpulse.remediation.protocol import MAX_DESIRED_BYTES, DesiredState, Envelope, Report
 
 log = get_logger(__name__)
 
@@ -18,6 +18,8 @@ POLL_WAIT_S = 20
 # An hour is the longest that a receiver may be set to (intent_valid_s); the rest is for clocks that differ.
 MAX_VALID_S = 3600.0 + 300.0
 _CONNECT_TIMEOUT_S = 3.0
+# Of an answer: the payload is text in JSON, where quotes take two bytes each.
+_MOST_ANSWER = 2 * MAX_DESIRED_BYTES + 4096
 
 
 class ReceiverError(Exception):
@@ -70,7 +72,7 @@ class ReceiverClient:
         try:
             async with self._http.get(f"{self._base}/desired", params=params, timeout=timeout) as response:
                 await _check(response)
-                desired = self._decode(await response.read())
+                desired = self._decode(await read_body(response, _MOST_ANSWER))
         except (aiohttp.ClientError, OSError, msgspec.DecodeError, ReceiverError, ValueError) as error:
             raise self._failed("desired", error) from error
         self._succeeded("desired")

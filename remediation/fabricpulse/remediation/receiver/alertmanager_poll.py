@@ -5,12 +5,14 @@ import asyncio
 import aiohttp
 
 from fabricpulse.core.log import get_logger
-from fabricpulse.core.web.client import HttpClient, describe
+from fabricpulse.core.web.client import HttpClient, describe, read_body
 from fabricpulse.core.web.urls import redact
 from fabricpulse.remediation.receiver.payload import Alert, PayloadError, parse_polled
 
 log = get_logger(__name__)
 
+# Three times what 200,000 alerts take.
+_MOST_BODY = 256 << 20
 _QUERY = {"active": "true", "silenced": "true", "inhibited": "true", "unprocessed": "true"}
 
 
@@ -28,7 +30,7 @@ async def _poll(client: HttpClient, url: str) -> tuple[Alert, ...] | None:
                     "Alertmanager did not answer the poll", url=redact(target), status=response.status
                 )
                 return None
-            body = await response.read()
+            body = await read_body(response, _MOST_BODY)
         return await asyncio.to_thread(parse_polled, body)
     except (aiohttp.ClientError, OSError, PayloadError) as error:
         log.warning("Alertmanager did not answer the poll", url=redact(target), error=describe(error))
