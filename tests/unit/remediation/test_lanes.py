@@ -125,3 +125,51 @@ def test_local_limits_of_lanes():
     assert [limits.lane_refusal(ORDER, at) for at in (0.0, 1.0)] == ["", ""]
     assert "operations on lanes" in limits.lane_refusal(ORDER, 2.0)
     assert limits.lane_refusal(ORDER, 10.5) == ""
+
+
+def owned(path: Path, user: int) -> None:
+    """Gives the file to a user."""
+    os.chown(path, user, -1)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another user")
+def test_a_flood_of_files_of_one_user_keeps_out_no_other_user(tmp_path, clock):
+    """By number, by lanes and by time: names that come first, a full report, and files that are never at rest."""
+    for pid in range(1, 41):
+        flood = TelemetryFile(tmp_path, pid)
+        flood.put(Table.CONNECTIONS, 0, state=1, id=pid, direction=1)
+        for slot in range(32):
+            flood.lane(slot, 0, "h1", connection=0, index=slot, direction=1)
+        owned(flood.path, 12345)
+    for pid in range(41, 300):
+        (tmp_path / f"{pid}.telemetry").write_bytes(b"x" * 5000)
+        owned(tmp_path / f"{pid}.telemetry", 12345)
+    name = "9999999"
+    file_with_lanes(tmp_path).path.rename(tmp_path / f"{name}.telemetry")
+    sampler = LaneSampler(tmp_path)
+    sampler.sample()
+    for _ in range(6):
+        sampler.poll()
+    clock[0] += 2
+    samples = sampler.sample()
+    assert len(samples) == 1024
+    own = [sample for sample in samples if sample.process == name]
+    assert [(sample.lane, sample.busy) for sample in own] == [(0, 0.0)]
+    sampler.close()
+
+
+def test_files_that_are_never_at_rest_use_up_their_own_time(tmp_path, monkeypatch):
+    """What is left to the files of another user is half of it."""
+    waited: dict[str, float] = {}
+    now = [0.0]
+    monkeypatch.setattr("fabricpulse.remediation.node.lanes.time.monotonic", lambda: now[0])
+    sampler = LaneSampler(tmp_path)
+    monkeypatch.setattr(sampler, "_chosen", lambda: {Path("1"): 7, Path("2"): 7, Path("3"): 8})
+
+    def read(path: Path, patience_s: float) -> None:
+        waited[path.name] = patience_s
+        now[0] += patience_s
+
+    monkeypatch.setattr(sampler, "_read", read)
+    sampler.poll()
+    assert waited == pytest.approx({"1": 0.025, "2": 0.0, "3": 0.025})

@@ -1,12 +1,15 @@
 """What the sending lanes of this host's jobs do, from the plugin's telemetry files. Blocking.
 
 Every user can write to the folder: a file may hold anything. It costs its own lanes, and only files of those who count
-as users of jobs are read. What a file says of itself can only lead to operations on the control socket of the same
-name.
+as users of jobs are read. Where there are more files or lanes than are read, those of the user with most are left out:
+nobody keeps the lanes of another user's job from the receiver. What a file says of itself can only lead to operations
+on the control socket of the same name.
 """
 
+import os
 import threading
 import time
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,15 +90,40 @@ class LaneSampler:
         return max(_POLL_S, (time.thread_time() - begun) / _POLL_SHARE)
 
     def _snapshots(self) -> list[tuple[str, TelemetrySnapshot]]:
-        paths = set()
-        with suppress(OSError):
-            found = (p for p in self._directory.glob("*.telemetry") if parse_name(p.stem) is not None)
-            paths = set(sorted(found)[:_MAX_FILES])
-        for path in self._readers.keys() - paths:
+        """The files' contents, those of users with few lanes first."""
+        paths = self._chosen()
+        for path in self._readers.keys() - paths.keys():
             self._readers.pop(path).close()
-        deadline = time.monotonic() + _PATIENCE_S
-        read = ((path, self._read(path, max(0.0, deadline - time.monotonic()))) for path in sorted(paths))
-        return [(path.stem, snapshot) for path, snapshot in read if snapshot is not None]
+        # Of each user: one whose files are never at rest must not use up the time for those of others.
+        patience = dict.fromkeys(paths.values(), _PATIENCE_S / max(1, len(set(paths.values()))))
+        found = []
+        for path, user in paths.items():
+            begun = time.monotonic()
+            snapshot = self._read(path, max(0.0, patience[user]))
+            patience[user] -= time.monotonic() - begun
+            if snapshot is not None:
+                found.append((path.stem, snapshot))
+        lanes = Counter[int]()
+        for _, snapshot in found:
+            lanes[snapshot.owner] += len(snapshot.tables[Table.LANES])
+        return sorted(found, key=lambda each: (lanes[each[1].owner], each[1].owner, each[0]))
+
+    def _chosen(self) -> dict[Path, int]:
+        """The files to read, with their users: the oldest of each user, then the second of each, and so on."""
+        of_user: dict[int, list[tuple[int, Path]]] = {}
+        with suppress(OSError):
+            for path in self._directory.glob("*.telemetry"):
+                if parse_name(path.stem) is None:
+                    continue
+                with suppress(OSError):
+                    status = os.lstat(path)
+                    of_user.setdefault(status.st_uid, []).append((status.st_ctime_ns, path))
+        ranked = sorted(
+            (rank, changed_ns, path, user)
+            for user, files in of_user.items()
+            for rank, (changed_ns, path) in enumerate(sorted(files))
+        )
+        return {path: user for _, _, path, user in ranked[:_MAX_FILES]}
 
     def _count_busy(self, process: str, snapshot: TelemetrySnapshot) -> None:
         connections = _connections(snapshot)
