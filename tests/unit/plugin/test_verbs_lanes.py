@@ -79,6 +79,17 @@ def test_a_port_is_found_while_memory_is_registered() -> None:
 
 
 @pytest.mark.build
+@pytest.mark.timeout(900)
+def test_the_end_of_a_queue_pair_after_a_pause() -> None:
+    """A thread that a busy host leaves without a processor drains what the device has flushed, and destroys nothing: a
+    driver may make it wait for long. What is not flushed is destroyed all the same."""
+    done = subprocess.run(
+        [str(native("plugin_verbs_pair", "address"))], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.build
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("seed", "more"), [(0, ()), (1, ("last-resort",)), (2, ("last-resort",))])

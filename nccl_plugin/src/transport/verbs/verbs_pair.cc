@@ -7,8 +7,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/monotonic.h"
-
 namespace fabricpulse {
 namespace {
 
@@ -147,7 +145,7 @@ bool VerbsPair::post_receives(uint32_t count) {
   return true;
 }
 
-void VerbsPair::end() {
+void VerbsPair::end(uint64_t (*clock)()) {
   if (pair_ == nullptr || ended_) return;
   ended_ = true;
   const VerbsLibrary& library = devices_->library();
@@ -157,11 +155,11 @@ void VerbsPair::end() {
     // A flushed receive comes behind all that has landed: who flushes it is who would have written, and drops what
     // comes later. That is the end of the queue pair for its peer; destroying it may take long (rdma_rxe waits up to
     // 50 s for packets of it that wait for a neighbour) and is left to the reaper.
-    const uint64_t started = monotonic_ns();
+    const uint64_t started = clock();
     ib::WorkCompletion found[16];
     bool flushed = false;
     // Also where this thread did not run meanwhile: what is there is drained.
-    for (int polls = 0; polls < kLeastPolls || monotonic_ns() - started < kDrainNs; ++polls) {
+    for (int polls = 0; polls < kLeastPolls || clock() - started < kDrainNs; ++polls) {
       int count = pair_->context->ops.poll_cq(completions_, 16, found);
       if (count < 0) break;
       if (count == 0 && flushed) return;

@@ -6,6 +6,7 @@
 
 #include <memory>
 
+#include "core/monotonic.h"
 #include "core/wire.h"
 #include "transport/verbs/verbs_device.h"
 
@@ -55,8 +56,9 @@ class VerbsPair {
   // INIT to RTS, receives posted. False: errno.
   bool connect(const VerbsSetup& peer);
   // To ERROR, completions drained: nothing that the peer has sent lands in this host's memory after it. A device that
-  // does not flush receives within 50 ms has its queue pair destroyed here, which may take seconds.
-  void end();
+  // does not flush receives within 50 ms has its queue pair destroyed here, which may take seconds. clock: nanoseconds
+  // that never go back.
+  void end(uint64_t (*clock)() = monotonic_ns);
 
   bool post_receives(uint32_t count);
 

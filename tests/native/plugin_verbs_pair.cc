@@ -1,0 +1,86 @@
+// The end of a queue pair: what the device flushes is drained, and destroying it is left to the reaper, also where the
+// thread that ends it has no processor for longer than draining may take. A device that flushes nothing gets its queue
+// pair destroyed after a bounded number of polls.
+//
+// Usage: plugin_verbs_pair; exit 1 with a line of what broke.
+#include <cstdio>
+#include <memory>
+#include <utility>
+
+#include "transport/verbs/verbs_device.h"
+#include "transport/verbs/verbs_pair.h"
+#include "verbs_stand_in.h"
+
+using namespace fabricpulse;
+
+namespace {
+
+constexpr uint64_t kPauseNs = 60'000'000;  // more than draining may take
+
+uint64_t paused_ns = 0, steady_ns = 0, polls = 0;
+decltype(ib::ContextOps::poll_cq) poll_fabric;
+decltype(VerbsLibrary::modify_qp) modify_in_fabric;
+
+// Of a thread that waits for a processor before each look at it.
+uint64_t paused_clock() { return paused_ns += kPauseNs; }
+uint64_t steady_clock() { return steady_ns += 1000; }
+
+int counted_poll(ib::CompletionQueue* queue, int most, ib::WorkCompletion* out) {
+  ++polls;
+  return poll_fabric(queue, most, out);
+}
+
+bool right(bool what, const char* text) {
+  if (!what) fprintf(stderr, "%s\n", text);
+  return what;
+}
+
+std::unique_ptr<VerbsPair> connected(VerbsDevices* devices) {
+  VerbsPort port{devices->all()[0].get(), 1, 1};
+  auto here = VerbsPair::make(devices, port, {}, VerbsPair::End::kSender, 5);
+  auto there = VerbsPair::make(devices, port, {}, VerbsPair::End::kReceiver, 5);
+  if (!here || !there || !there->connect(here->setup())) return nullptr;
+  return there;
+}
+
+bool drains_after_a_pause(stand_in::Fabric* fabric, VerbsDevices* devices) {
+  auto pair = connected(devices);
+  if (!right(pair != nullptr, "no queue pair")) return false;
+  ib::Context* context = devices->all()[0]->context;
+  poll_fabric = std::exchange(context->ops.poll_cq, counted_poll);
+  polls = 0;
+  pair->end(paused_clock);
+  ib::WorkCompletion left;
+  bool good = right(fabric->pairs() == 1, "the thread that ends a queue pair after a pause destroys it");
+  good &= right(polls > 2, "what was flushed took no more than two polls: nothing is tested");
+  good &= right(poll_fabric(pair->completions(), 1, &left) == 0, "not all that was flushed is drained");
+  context->ops.poll_cq = poll_fabric;
+  pair.reset();
+  return good & right(fabric->pairs() == 0, "a queue pair is left over");
+}
+
+bool gives_up(stand_in::Fabric* fabric, VerbsDevices* devices, VerbsLibrary* library, uint64_t (*clock)()) {
+  auto pair = connected(devices);
+  if (!right(pair != nullptr, "no queue pair")) return false;
+  modify_in_fabric = library->modify_qp;
+  library->modify_qp = [](ib::QueuePair* base, ib::QueuePairAttributes* attributes, int mask) {
+    return attributes->state == ib::kErrorState ? 0 : modify_in_fabric(base, attributes, mask);
+  };
+  pair->end(clock);
+  library->modify_qp = modify_in_fabric;
+  return right(fabric->pairs() == 0, "a queue pair that is not flushed stays: its peer may still write");
+}
+
+}  // namespace
+
+int main() {
+  stand_in::Fabric fabric(1);
+  VerbsLibrary library = fabric.library();
+  VerbsDevices devices(&library);
+  devices.refresh();
+  if (!devices.use(devices.all()[0].get())) return 1;
+  const bool good = drains_after_a_pause(&fabric, &devices) &&
+                    gives_up(&fabric, &devices, &library, paused_clock) &&
+                    gives_up(&fabric, &devices, &library, steady_clock);
+  return good ? 0 : 1;
+}
