@@ -228,8 +228,8 @@ class HostReader:
 
     @cached_property
     def boards(self) -> dict[str, str]:
-        """Kind of board of each RDMA port of the back end, by its subject and by its netdev; without RDMA devices
-        that are told apart by it, the driver of the NIC."""
+        """Kind of board of each RDMA port of the back end, by its subject and by its netdev; of a NIC
+        without RDMA, its driver."""
         found = {netdev.name: netdev.driver for netdev in self.backend}
         for port in self.ports:
             board = f"{port.link_layer} {port.device.board or port.device.hca or port.device.driver}"

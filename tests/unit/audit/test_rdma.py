@@ -205,6 +205,26 @@ def test_a_test_over_the_loopback(bps: float, least: float, most: float) -> None
     assert sender.closed
 
 
+class Stalled(StandInPair):
+    """A host that leaves its thread without a processor at the beginning."""
+
+    def completed(self) -> list[int]:
+        if not self.stalled:
+            self.stalled = True
+            time.sleep(0.3)
+        return super().completed()
+
+    stalled = False
+
+
+def test_a_host_that_was_late_does_not_exceed_the_rate() -> None:
+    """What it was too late for is not made up, which would look like a path faster than asked for."""
+    result, said = over_loopback(lambda *_: Stalled(), seconds=1.0)
+    assert (result.error, said) == ("", "")
+    assert result.bps is not None
+    assert result.bps < 1.15 * 100_000_000
+
+
 def test_writes_that_fail() -> None:
     """Without an answer of the other NIC: failed. By an error of a host: the test was not made. Without RDMA here the
     receiver is free at once."""
