@@ -143,6 +143,9 @@ ATTRIBUTES: tuple[Attribute, ...] = (
         metric="fabricpulse_nic_trust_dscp",
     ),
     _nic("traffic_classes", "class of each priority, and shares of the classes"),
+    _nic("ecn", "priorities whose congestion marks are answered (np) and obeyed (rp)"),
+    _nic("buffers", "receive buffer of each priority, and sizes of the buffers"),
+    _nic("pfc_watchdog", "how long the NIC may send pause frames without receiving", "warning"),
     _nic("pcie", "width and speed of the PCIe link", metric="fabricpulse_nic_pcie_link_width_lanes"),
     _nic("numa_node", "NUMA node"),
     _nic("pci_address", "slot", "warning"),
@@ -356,6 +359,34 @@ def _classes(host: HostReader, port: RdmaPort) -> str | None:
     return f"{classes} / {' '.join(map(str, state.bandwidth_percent))}"
 
 
+def _ecn(host: HostReader, port: RdmaPort) -> str | None:
+    base = f"/sys/class/net/{port.netdev}/ecn"
+    sides = []
+    for side in ("np", "rp"):
+        states = (
+            {p: host.number(f"{base}/roce_{side}/enable/{p}") for p in map(str, range(8))}
+            if port.netdev
+            else {}
+        )
+        if None in states.values() or not states:
+            return None
+        sides.append(f"{side} {' '.join(p for p, on in states.items() if on) or 'none'}")
+    return ", ".join(sides)
+
+
+def _buffers(host: HostReader, port: RdmaPort) -> str | None:
+    state = host.dcb(port.netdev) if port.netdev else None
+    if state is None or not state.priority_to_buffer:
+        return None
+    buffers = " ".join(f"{priority}:{number}" for priority, number in enumerate(state.priority_to_buffer))
+    return f"{buffers} / {' '.join(map(str, state.buffer_bytes))} bytes"
+
+
+def _pfc_watchdog(host: HostReader, port: RdmaPort) -> str | None:
+    found = host.pfc_watchdog_ms(port.netdev) if port.netdev else None
+    return None if found is None else {0: "off", 0xFFFF: "by itself"}.get(found, f"{found} ms")
+
+
 def _pcie(host: HostReader, port: RdmaPort) -> str | None:
     if not port.device.pci_path:
         return None
@@ -388,6 +419,9 @@ _NIC_VALUES: Mapping[str, Callable[[HostReader, RdmaPort], object]] = {
     "pfc": _pfc,
     "trust": _trust,
     "traffic_classes": _classes,
+    "ecn": _ecn,
+    "buffers": _buffers,
+    "pfc_watchdog": _pfc_watchdog,
     "pcie": _pcie,
     "numa_node": _numa,
     "pci_address": lambda _, port: port.device.pci_address,

@@ -287,6 +287,19 @@ class HostReader:
             return dict(zip(found.names, found.values, strict=False))
         return None
 
+    def pfc_watchdog_ms(self, netdev: str) -> int | None:
+        """How long a NIC may send pause frames without receiving, milliseconds (`EthtoolSource.pfc_watchdog_ms`); None
+        if its driver does not say."""
+        if self.sources.ethtool is None:
+            return None
+        with suppress(OSError):
+            source = self.sources.ethtool()
+            try:
+                return source.pfc_watchdog_ms(netdev)
+            finally:
+                source.close()
+        return None
+
     # -- the rest of the host ------------------------------------------------------------------------------------
 
     @cached_property

@@ -3,8 +3,11 @@
 import errno
 import struct
 
+import numpy as np
 import pytest
+from tests.fixtures.c_layout import compiled_layout, mirrored_layout
 
+from fabricpulse.hostinfo.netlink import dcb, ethtool
 from fabricpulse.hostinfo.netlink.attributes import attribute
 from fabricpulse.hostinfo.netlink.dcb import DcbState, KernelDcb, parse_dcb
 
@@ -38,7 +41,8 @@ def dcb_answer() -> bytes:
     ets = bytes([0, 8, 0]) + bytes([0, 0, 0, 50, 0, 50, 0, 0]) + bytes(8) + bytes([0, 0, 0, 2, 0, 2, 0, 0])
     ets += bytes([0, 1, 2, 3, 4, 5, 6, 7]) + bytes(24)
     table = attribute(1, struct.pack("=BBH", 5, 3, 26)) + attribute(1, struct.pack("=BBH", 1, 6, 0x8906))
-    ieee = attribute(1, ets) + attribute(2, pfc) + attribute(3, table)
+    buffers = struct.pack("=8B8II", 0, 0, 0, 1, 0, 0, 0, 0, 4096, 8192, 0, 0, 0, 0, 0, 0, 12288)
+    ieee = attribute(1, ets) + attribute(2, pfc) + attribute(3, table) + attribute(10, buffers)
     return struct.pack("=BBH", 0, 21, 0) + attribute(1, b"eth0np0\0") + attribute(13, ieee)
 
 
@@ -52,6 +56,42 @@ def test_dcb_answers():
     assert state.bandwidth_percent[3] == 50
     assert state.is_ets == (False, False, False, True, False, True, False, False)
     assert state.dscp_to_priority == {26: 3}
+    assert state.priority_to_buffer == (0, 0, 0, 1, 0, 0, 0, 0)
+    assert state.buffer_bytes[:3] == (4096, 8192, 0)
+
+
+def test_numbers_are_those_of_the_kernels_headers(tmp_path):
+    """The place and the layout of receive buffers, and the request for the watchdog of PFC."""
+    (tmp_path / "all.h").write_text("#include <linux/dcbnl.h>\n#include <linux/ethtool.h>\n")
+    layout = np.dtype([("prio2buffer", "u1", 8), ("buffer_size", "<u4", 8), ("total_size", "<u4")])
+    numbers = {
+        "attribute": "DCB_ATTR_DCB_BUFFER",
+        "command": "ETHTOOL_GTUNABLE",
+        "tunable": "ETHTOOL_PFC_PREVENTION_TOUT",
+        "kind": "ETHTOOL_TUNABLE_U16",
+        "header": "sizeof(struct ethtool_tunable)",
+    }
+    found = compiled_layout(tmp_path, str(tmp_path / "all.h"), {"dcbnl_buffer": layout}, numbers, ())
+    assert found.pop("dcbnl_buffer") == mirrored_layout(layout)
+    assert layout.itemsize == dcb._BUFFER.size
+    assert found == {
+        "attribute": dcb._IEEE_BUFFER,
+        "command": ethtool._GTUNABLE,
+        "tunable": ethtool._PFC_PREVENTION,
+        "kind": ethtool._TUNABLE_U16,
+        "header": ethtool._TUNABLE.size - 4,
+    }
+
+
+def test_watchdog_of_this_kernel():
+    """The kernel takes our request for a question about a tunable: it answers that loopback has none."""
+    source = ethtool.KernelEthtool()
+    try:
+        with pytest.raises(OSError) as caught:
+            source.pfc_watchdog_ms("lo")
+        assert caught.value.errno == errno.EOPNOTSUPP
+    finally:
+        source.close()
 
 
 @pytest.mark.parametrize("cut", range(0, len(dcb_answer()), 7))

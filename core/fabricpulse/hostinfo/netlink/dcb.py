@@ -1,4 +1,4 @@
-"""Data Center Bridging configuration by rtnetlink: PFC, ETS, and how DSCP maps to priority (linux/dcbnl.h)."""
+"""Data Center Bridging configuration by rtnetlink: PFC, ETS, buffers, and how DSCP maps to priority (linux/dcbnl.h)."""
 
 import struct
 from collections.abc import Mapping
@@ -11,12 +11,14 @@ from fabricpulse.hostinfo.netlink.request import NETLINK_ROUTE, NetlinkClient
 _RTM_GETDCB = 78
 _CMD_IEEE_GET = 21
 _ATTR_IFNAME, _ATTR_IEEE, _ATTR_DCBX = 1, 13, 14
-_IEEE_ETS, _IEEE_PFC, _IEEE_APP_TABLE = 1, 2, 3
+_IEEE_ETS, _IEEE_PFC, _IEEE_APP_TABLE, _IEEE_BUFFER = 1, 2, 3, 10
 _APP = 1
 _SELECTOR_DSCP = 5
 # struct ieee_pfc: pfc_cap, pfc_en, mbc, padding, delay, then requests and indications per class, aligned to 8.
 _PFC = struct.Struct("=BBBxH2x8Q8Q")
 _APP_ENTRY = struct.Struct("=BBH")
+# struct dcbnl_buffer: prio2buffer, buffer_size, total_size.
+_BUFFER = struct.Struct("=8B8II")
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,8 @@ class DcbState:
     pfc_enabled : per priority 0-7. pfc_capability : how many classes can have PFC. pfc_delay : allowance for the cable,
     bits. requests, indications : PFC frames sent and received per priority. priority_to_class : per priority.
     bandwidth_percent, is_ets : per class. dscp_to_priority : application table; with an entry the NIC trusts DSCP,
-    without one the VLAN priority.
+    without one the VLAN priority. priority_to_buffer : per priority, () where the driver has no
+    receive buffers to set. buffer_bytes : of each.
     """
 
     pfc_enabled: tuple[bool, ...] | None = None
@@ -38,6 +41,8 @@ class DcbState:
     bandwidth_percent: tuple[int, ...] = ()
     is_ets: tuple[bool, ...] = ()
     dscp_to_priority: Mapping[int, int] = field(default_factory=dict)
+    priority_to_buffer: tuple[int, ...] = ()
+    buffer_bytes: tuple[int, ...] = ()
 
 
 class DcbSource(Protocol):
@@ -86,6 +91,10 @@ def parse_dcb(answer: bytes) -> DcbState:
             "is_ets": tuple(algorithm == 2 for algorithm in ets[19:27]),
             "priority_to_class": tuple(ets[27:35]),
         }
+    buffers = parts.get(_IEEE_BUFFER, b"")
+    if len(buffers) >= _BUFFER.size:
+        numbers = _BUFFER.unpack_from(buffers)
+        fields |= {"priority_to_buffer": numbers[:8], "buffer_bytes": numbers[8:16]}
     dscp = {}
     for kind, payload in attributes(parts.get(_IEEE_APP_TABLE, b"")):
         if kind == _APP and len(payload) >= _APP_ENTRY.size:

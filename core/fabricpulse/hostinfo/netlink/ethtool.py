@@ -17,7 +17,10 @@ from fabricpulse.hostinfo.netlink.attributes import NESTED, attribute, attribute
 from fabricpulse.hostinfo.netlink.request import NETLINK_GENERIC, NetlinkClient
 
 _SIOCETHTOOL = 0x8946
-_GSTRINGS, _GSTATS, _GSSET_INFO = 0x1B, 0x1D, 0x37
+_GSTRINGS, _GSTATS, _GSSET_INFO, _GTUNABLE = 0x1B, 0x1D, 0x37, 0x48
+# struct ethtool_tunable: cmd, id, type_id, len, and the value; this one is a u16.
+_TUNABLE = struct.Struct("=IIIIH2x")
+_PFC_PREVENTION, _TUNABLE_U16 = 3, 2
 _SS_STATS = 1
 _STRING_LENGTH = 32
 _MSG_PAUSE_GET, _MSG_FEC_GET, _MSG_MODULE_EEPROM_GET = 21, 29, 31
@@ -48,6 +51,10 @@ class EthtoolSource(Protocol):
 
     def pause(self, netdev: str) -> Mapping[str, int]:
         """Of received, transmitted: frames of link-level pause, as far as the driver counts them."""
+
+    def pfc_watchdog_ms(self, netdev: str) -> int:
+        """How long the NIC may be kept from receiving before it stops sending pause frames: 0 for ever, 65535 as the
+        driver likes (ETHTOOL_PFC_PREVENTION_TOUT)."""
 
     def module(self, netdev: str, page: int, offset: int, length: int, address: int) -> bytes:
         """A part of the module's EEPROM behind a two-wire address: offsets 0-127, or 128-255 of an upper page."""
@@ -124,6 +131,11 @@ class KernelEthtool:
             if name and len(payload) == 8 and (value := struct.unpack("=Q", payload)[0]) != _NOT_SET:
                 counts[name] = value
         return counts
+
+    def pfc_watchdog_ms(self, netdev: str) -> int:
+        buffer = array.array("B", _TUNABLE.pack(_GTUNABLE, _PFC_PREVENTION, _TUNABLE_U16, 2, 0))
+        self._ioctl(netdev, buffer)
+        return int(_TUNABLE.unpack(buffer)[4])
 
     def module(self, netdev: str, page: int, offset: int, length: int, address: int) -> bytes:
         extra = attribute(2, struct.pack("=I", offset)) + attribute(3, struct.pack("=I", length))
