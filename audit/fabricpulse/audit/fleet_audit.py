@@ -8,6 +8,7 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
+from fabricpulse.audit.clocks import ClockOffset, clock_findings
 from fabricpulse.audit.findings import of_host
 from fabricpulse.audit.fleet_measure import Measured, measure
 from fabricpulse.audit.fleet_plan import FleetOptions, load_leaves, plan_of, refuse
@@ -86,6 +87,7 @@ class _Run:
         of_earlier = self._earlier.measurements if self._earlier else ()
         own = [m for m in of_earlier if {m.source_host, m.target_host} <= set(asked)]
         self._measured = Measured(own)
+        self._clocks: dict[str, ClockOffset] = {}
         self.cancelled = False
 
     def collect(self, wanted: Sequence[Target], config: HttpClientConfig) -> None:
@@ -94,7 +96,7 @@ class _Run:
         answered = {report.host for report in before}
         to_ask = [target for target in wanted if target.host not in answered]
         self._reports, self._silent, self.cancelled = asyncio.run(
-            _collect(to_ask, config, self._options.host_timeout_s)
+            _collect(to_ask, config, self._options.host_timeout_s, self._clocks)
         )
         self._reports += [report for report in before if report.host in self._asked]
         if not self.cancelled:
@@ -117,7 +119,9 @@ class _Run:
     def judged(self, fleet: Membership | None) -> Run:
         """The run with its findings."""
         found = self._measured
-        more, notes = list(found.findings), list(found.notes)
+        more, notes = clock_findings(self._clocks)
+        more += found.findings
+        notes += found.notes
         if not self.cancelled:
             if self._pinned is not None:
                 datagrams = self._options.transfers.datagrams if self._options.transfers else 0
@@ -217,7 +221,10 @@ def _without_nics(fleet: Membership, reports: Sequence[HostReport]) -> list[Find
 
 
 async def _collect(
-    wanted: Sequence[Target], config: HttpClientConfig, host_timeout_s: float
+    wanted: Sequence[Target],
+    config: HttpClientConfig,
+    host_timeout_s: float,
+    clocks: dict[str, ClockOffset],
 ) -> tuple[list[HostReport], dict[str, str], bool]:
     cancelled = asyncio.Event()
     with cancelling(cancelled), showing("auditing") as shown:
@@ -232,7 +239,12 @@ async def _collect(
             shown.update("hosts", len(wanted) - len(waits), len(wanted), few(waits))
 
         reports, silent = await collect(
-            wanted, config, host_timeout_s=host_timeout_s, progress=progress, cancelled=cancelled
+            wanted,
+            config,
+            host_timeout_s=host_timeout_s,
+            progress=progress,
+            cancelled=cancelled,
+            clocks=clocks,
         )
     return reports, silent, cancelled.is_set()
 

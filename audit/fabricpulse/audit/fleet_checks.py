@@ -46,6 +46,18 @@ FLEET_CHECKS: tuple[Check, ...] = (
         "in the profile.",
     ),
     Check(
+        "clock-offset",
+        "fleet",
+        "error",
+        "Clocks beside one another",
+        "The clock of no host is more than two seconds off those of most hosts.",
+        "When each host says that its audit began, by its own clock, between the request and the answer by the clock "
+        "of `audit run`: an interval as long as the audit takes. The difference that more than half of the hosts allow "
+        "is the fleet's.",
+        "Start the time service of the host named (`chronyc tracking`), step its clock, and see that its name servers "
+        "and time servers are reachable. `clock-synchronized` shows what fleet time needs, which is far less.",
+    ),
+    Check(
         "sla-path",
         "back-end",
         "error",

@@ -6,6 +6,7 @@ each request is whole, and ends with its connection.
 
 import asyncio
 import signal
+import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,10 +15,12 @@ from typing import Any, TypeVar
 import aiohttp
 import msgspec
 
+from fabricpulse.audit.clocks import ClockOffset, offset_of
 from fabricpulse.audit.model import HostReport
 from fabricpulse.audit.node.wire import (
     AUDIT_PATH,
     ECHO_TESTS_PATH,
+    FRESH_S,
     AuditRequest,
     EchoResult,
     EchoTest,
@@ -58,11 +61,13 @@ async def collect(
     host_timeout_s: float = 30.0,
     progress: Callable[[str, bool], None] = lambda _host, _ok: None,
     cancelled: asyncio.Event | None = None,
+    clocks: dict[str, ClockOffset] | None = None,
 ) -> tuple[list[HostReport], dict[str, str]]:
     """The reports of the hosts that answered, and why the others did not, by host.
 
     progress : gets each host and whether it has answered. cancelled : once set, requests under way end and what
-    there is is returned; hosts that were not asked are not in the result. Raises ConfigError for credentials that
+    there is is returned; hosts that were not asked are not in the result. clocks : is given that of each host that
+    answered. Raises ConfigError for credentials that
     cannot be used.
     """
     reports: list[HostReport] = []
@@ -75,6 +80,7 @@ async def collect(
 
         async def one(target: Target) -> None:
             async with slots:
+                asked_at = time.time()
                 try:
                     report = await _audit(client, target)
                 except AgentError as error:
@@ -82,6 +88,8 @@ async def collect(
                     progress(target.host, False)
                 else:
                     reports.append(report)
+                    if clocks is not None:
+                        clocks[target.host] = offset_of(report, asked_at, time.time(), FRESH_S)
                     progress(target.host, True)
 
         await until(cancelled or asyncio.Event(), (one(target) for target in targets))

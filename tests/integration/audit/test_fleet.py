@@ -26,7 +26,9 @@ from tests.fixtures.waiting import wait_for
 from fabricpulse.audit.command import command
 from fabricpulse.audit.commands.output import FOUND, GOOD, NOT_KNOWN
 from fabricpulse.audit.host_reader import HostReader
-from fabricpulse.audit.model import Run
+from fabricpulse.audit.local import audit_host
+from fabricpulse.audit.model import HostReport, Run
+from fabricpulse.audit.node import agent as agent_module
 from fabricpulse.audit.node import rdma_service
 from fabricpulse.audit.node.agent import Agent
 from fabricpulse.audit.node.config import NodeConfig
@@ -188,6 +190,22 @@ def test_a_good_fleet_passes_and_one_odd_host_is_named(fleet: Fleet) -> None:
         (odd, "odd-one-out", "eth1np0"),
         (odd, "nic-mtu-same", "eth1np0"),
     }
+
+
+def test_a_host_whose_clock_is_off_is_named(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the times of its answers, without any time service."""
+    bad = next(iter(fleet.ports))
+
+    def audit_with_own_clock(name: str, reader: HostReader) -> HostReport:
+        report = audit_host(name, reader)
+        is_bad = reader.root == fleet.hosts[bad].root
+        return msgspec.structs.replace(report, collected_at=report.collected_at + 40 * is_bad)
+
+    monkeypatch.setattr(agent_module, "audit_host", audit_with_own_clock)
+    code, run, output = fleet.run()
+    assert run is not None, output
+    assert (code, {(f.check, f.host) for f in run.findings}) == (FOUND, {("clock-offset", bad)})
+    assert run.findings[0].evidence["direction"] == "ahead"
 
 
 def test_a_host_that_does_not_answer_is_a_finding(fleet: Fleet) -> None:

@@ -34,6 +34,7 @@ from fabricpulse.audit.node.wire import (
     AUDIT_PATH,
     ECHO_TESTS_PATH,
     FINDINGS_PATH,
+    FRESH_S,
     NEIGHBOURS_PATH,
     RECEIVE_PATH,
     RING_PATH,
@@ -64,8 +65,6 @@ from fabricpulse.core.web.token_file import TokenFile
 log = get_logger(__name__)
 T = TypeVar("T", bound=msgspec.Struct)
 
-# A request that comes sooner gets the previous report.
-FRESH_S = 1.0
 # How often a transfer under way looks for a job.
 WATCH_S = 0.2
 # How long a request waits for the transfer before it: a receiver whose sender does not come has PATIENCE_S.

@@ -14,6 +14,8 @@ NEIGHBOURS_PATH = "/api/v1/audit/neighbours"
 RECEIVE_PATH = "/api/v1/audit/receive"
 RING_PATH = "/api/v1/audit/ring"
 SEND_PATH = "/api/v1/audit/send"
+# A request that comes sooner after the audit before it gets the report of that one, seconds.
+FRESH_S = 1.0
 # Of one request: rails of a host, NICs to test.
 MOST_RAILS = 64
 MOST_ECHO_TESTS = 4096
