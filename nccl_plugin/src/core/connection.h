@@ -14,6 +14,7 @@
 
 #include "core/fencing.h"
 #include "core/lane.h"
+#include "core/owned_fds.h"
 #include "core/peer_liveness.h"
 #include "core/runtime.h"
 #include "core/stall_timer.h"
@@ -105,6 +106,8 @@ class Connection : public LaneSink {
   bool peer_known() const { return peer_known_; }
 
   // ---- without the lock, from any thread ----
+  // This process is a child, made by fork(), of the one whose connection it is.
+  bool inherited() const { return forks_ != fork_count(); }
   fp_plugin_connection* record() { return record_; }
   uint32_t lane_count() const { return lane_count_.load(std::memory_order_acquire); }  // may grow
   // nullptr: the lane has not been up yet.
@@ -244,6 +247,7 @@ class Connection : public LaneSink {
   const Direction direction_;
   const uint64_t id_;
   const uint32_t device_;
+  const uint32_t forks_ = fork_count();
   std::mutex lock_;
   std::atomic<uint32_t> service_waits_{
       0};                    // a progress thread that polls without a pause would keep the lock

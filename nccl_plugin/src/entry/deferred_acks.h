@@ -26,7 +26,7 @@ class DeferredAcks {
   void flush() {
     if (count_ == 0) return;
     for (size_t i = 0; i < count_; ++i) {
-      if (auto receiver = receivers_[i].lock(); receiver && receiver->try_lock()) {
+      if (auto receiver = receivers_[i].lock(); receiver && !receiver->inherited() && receiver->try_lock()) {
         receiver->flush_ack(receiver->clock());
         receiver->unlock();
       }

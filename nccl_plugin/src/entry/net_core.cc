@@ -34,6 +34,14 @@ Result guarded(F&& body) noexcept {
 
 thread_local DeferredAcks deferred_acks;
 
+// What is to be closed; nullptr in a child made by fork(): there it stays as it is, with locks that a thread of the
+// parent may hold for ever, and what it has in the telemetry is the parent's.
+template <typename T>
+T* own(void* comm) {
+  auto* made = static_cast<T*>(comm);
+  return made == nullptr || made->engine->inherited() ? nullptr : made;
+}
+
 }  // namespace
 
 Result init(void** context, uint64_t communicator, abi::Logger log, abi::ProfilerCallback profiler,
@@ -62,7 +70,7 @@ Result init(void** context, uint64_t communicator, abi::Logger log, abi::Profile
 Result finalize(void* context) {
   return guarded([&]() -> Result {
     auto* made = static_cast<Context*>(context);
-    if (made == nullptr) return abi::kSuccess;
+    if (made == nullptr || made->engine->inherited()) return abi::kSuccess;
     for (uint64_t cookie : made->begun.cookies()) made->engine->give_up(cookie);
     made->engine->add_communicator(-1);
     delete made;
@@ -72,7 +80,7 @@ Result finalize(void* context) {
 
 Result process_init(abi::Logger log, abi::ProfilerCallback profiler, const char* version) {
   std::lock_guard<std::mutex> lock(process_lock);
-  if (process_context != nullptr) return abi::kSuccess;
+  if (process_context != nullptr && !process_context->engine->inherited()) return abi::kSuccess;
   void* context = nullptr;
   Result result = init(&context, 0, log, profiler, version);
   if (result == abi::kSuccess) process_context = static_cast<Context*>(context);
@@ -99,6 +107,7 @@ Result devices(int* count) {
 Result listen(void* context, int device, void* handle, void** listen_comm) {
   return guarded([&]() -> Result {
     auto* made = static_cast<Context*>(context);
+    if (made->engine->inherited()) return abi::kInvalidUsage;
     if (device < 0 || static_cast<uint32_t>(device) >= made->engine->device_count())
       return abi::kInvalidArgument;
     auto* comm = new ListenComm;
@@ -118,6 +127,7 @@ Result connect(void* context, int device, void* handle, void** send_comm) {
   return guarded([&]() -> Result {
     auto* made = static_cast<Context*>(context);
     *send_comm = nullptr;
+    if (made->engine->inherited()) return abi::kInvalidUsage;
     if (device < 0 || static_cast<uint32_t>(device) >= made->engine->device_count())
       return abi::kInvalidArgument;
     bool failed = false;
@@ -146,6 +156,7 @@ Result accept(void* listen_comm, void** recv_comm) {
   return guarded([&]() -> Result {
     auto* listen = static_cast<ListenComm*>(listen_comm);
     *recv_comm = nullptr;
+    if (listen->engine->inherited()) return abi::kInvalidUsage;
     auto receiver = listen->engine->accept(listen->listener);
     if (!receiver) return abi::kSuccess;
     auto* comm = new RecvComm;
@@ -167,6 +178,7 @@ int memory_kinds() {
 Result reg_mr(void* comm, void* data, size_t size, int type, void** memory) {
   return guarded([&]() -> Result {
     auto* made = static_cast<Comm*>(comm);
+    if (made->engine->inherited()) return abi::kInvalidUsage;
     std::string why;
     RegisteredMemory* registered = made->engine->transport()->register_memory(data, size, type, &why);
     *memory = registered;
@@ -186,6 +198,7 @@ Result dereg_mr(void* comm, void* memory) {
   return guarded([&]() -> Result {
     auto* made = static_cast<Comm*>(comm);
     auto* registered = static_cast<RegisteredMemory*>(memory);
+    if (made->engine->inherited()) return abi::kSuccess;
     if (made->deregisters(registered)) {
       ConnectionLock locked(made->connection);
       made->connection->memory_returned(registered, made->engine->now());
@@ -200,6 +213,7 @@ Result isend(void* send_comm, void* data, size_t size, int tag, void* memory, vo
     auto* comm = static_cast<SendComm*>(send_comm);
     SendConnection* sender = comm->sender.get();
     *request = nullptr;
+    if (sender->inherited()) return abi::kInvalidUsage;
     if (size > (size_t{1} << 30)) return abi::kInvalidArgument;
     if (!sender->try_lock()) return abi::kSuccess;
     Result result = abi::kSuccess;
@@ -222,6 +236,7 @@ Result irecv(void* recv_comm, int n, void** data, const size_t* sizes, void** me
     auto* comm = static_cast<RecvComm*>(recv_comm);
     RecvConnection* receiver = comm->receiver.get();
     *request = nullptr;
+    if (receiver->inherited()) return abi::kInvalidUsage;
     if (n != 1) return abi::kInvalidArgument;
     if (!receiver->try_lock()) return abi::kSuccess;
     Result result = abi::kSuccess;
@@ -249,10 +264,12 @@ Result test(void* request, int* done, int* sizes) {
     *done = 0;
     uint32_t size = 0;
     bool truncated = false, finished = false, broken = false;
+    if (request == nullptr) return abi::kInternalError;  // as NCCL's own transports
     auto* kind = static_cast<RequestKind*>(request);
     if (*kind == RequestKind::kSend) {
       auto* message = static_cast<SendMessage*>(request);
       SendConnection* sender = message->owner;
+      if (sender->inherited()) return abi::kInvalidUsage;
       if (!sender->try_lock()) return abi::kSuccess;
       finished = sender->test(message, &size, sender->clock());
       broken = !finished && sender->broken(sender->clock());
@@ -260,6 +277,7 @@ Result test(void* request, int* done, int* sizes) {
     } else {
       auto* message = static_cast<ReceiveMessage*>(request);
       RecvConnection* receiver = message->owner;
+      if (receiver->inherited()) return abi::kInvalidUsage;
       if (!receiver->try_lock()) return abi::kSuccess;
       finished = receiver->test(message, &size, &truncated, receiver->clock());
       broken = !finished && receiver->broken(receiver->clock());
@@ -280,7 +298,7 @@ Result test(void* request, int* done, int* sizes) {
 
 Result close_send(void* send_comm) {
   return guarded([&]() -> Result {
-    std::unique_ptr<SendComm> comm(static_cast<SendComm*>(send_comm));
+    std::unique_ptr<SendComm> comm(own<SendComm>(send_comm));
     if (!comm) return abi::kSuccess;
     comm->engine->close(comm->sender);
     comm->sender.reset();
@@ -291,7 +309,7 @@ Result close_send(void* send_comm) {
 
 Result close_recv(void* recv_comm) {
   return guarded([&]() -> Result {
-    std::unique_ptr<RecvComm> comm(static_cast<RecvComm*>(recv_comm));
+    std::unique_ptr<RecvComm> comm(own<RecvComm>(recv_comm));
     if (!comm) return abi::kSuccess;
     comm->engine->close(comm->receiver);
     comm->receiver.reset();
@@ -302,7 +320,7 @@ Result close_recv(void* recv_comm) {
 
 Result close_listen(void* listen_comm) {
   return guarded([&]() -> Result {
-    std::unique_ptr<ListenComm> comm(static_cast<ListenComm*>(listen_comm));
+    std::unique_ptr<ListenComm> comm(own<ListenComm>(listen_comm));
     if (comm) comm->engine->close_listener(comm->listener);
     if (comm) comm->listener.reset();
     return abi::kSuccess;

@@ -43,7 +43,7 @@ template <typename D>
 Result start_event(void* context, void** handle, D* descriptor) noexcept {
   auto* profiler = static_cast<Profiler*>(context);
   *handle = nullptr;
-  if (profiler == nullptr) return abi::kSuccess;
+  if (profiler == nullptr || profiler->inherited()) return abi::kSuccess;
   Event* event = nullptr;
   auto* parent = static_cast<Event*>(descriptor->parent);
   try {
@@ -102,7 +102,8 @@ Result record_state(void* handle, int state, void*) {
 }
 
 Result finalize(void* context) {
-  delete static_cast<Profiler*>(context);
+  auto* profiler = static_cast<Profiler*>(context);
+  if (profiler != nullptr && !profiler->inherited()) delete profiler;
   return abi::kSuccess;
 }
 

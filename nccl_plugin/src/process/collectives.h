@@ -60,6 +60,7 @@ class Profiler {
   void name_flow(const Event* step, Connection* connection);
   // Whether an event of this process, by the number it had when the communicator was made: getpid() asks the kernel.
   bool here(int pid) const { return pid == pid_; }
+  bool inherited() const { return engine_->inherited(); }
   bool owns(const Event* event) const { return event >= pool_.get() && event < pool_.get() + kPool; }
   void set_level(uint32_t level);
 

@@ -49,7 +49,7 @@ __attribute__((destructor)) void at_exit() {
 
 std::shared_ptr<PluginEngine> PluginEngine::acquire(LogFunction log, Purpose purpose, std::string* error) {
   std::lock_guard<std::mutex> lock(instance_lock);
-  if (auto engine = instance.lock()) {
+  if (auto engine = instance.lock(); engine && !engine->inherited()) {
     if (log != nullptr) engine->log_.store(log);
     if (purpose == Purpose::kNet && !engine->open_listeners(error)) return nullptr;
     keep_devices(*engine);
@@ -57,7 +57,10 @@ std::shared_ptr<PluginEngine> PluginEngine::acquire(LogFunction log, Purpose pur
   }
   std::string complaint;
   Config config = Config::from_environment(&complaint);
-  std::shared_ptr<PluginEngine> engine(new PluginEngine(log, config));
+  // A child that ends its parent's communicators takes down neither its files nor its telemetry.
+  std::shared_ptr<PluginEngine> engine(new PluginEngine(log, config), [](PluginEngine* last) {
+    if (!last->inherited()) delete last;
+  });
   if (!complaint.empty()) engine->warn(complaint);
   if (!engine->start(error)) return nullptr;
   if (purpose == Purpose::kNet && !engine->open_listeners(error)) return nullptr;

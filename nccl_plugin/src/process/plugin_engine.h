@@ -18,6 +18,7 @@
 
 #include "control/controlled_plugin.h"
 #include "core/log.h"
+#include "core/owned_fds.h"
 #include "core/runtime.h"
 #include "core/telemetry.h"
 #include "core/transport.h"
@@ -58,6 +59,8 @@ class PluginEngine final : public ControlledPlugin, private ServiceWork {
   // For the profiler alone no NIC is needed and none is listened on.
   enum class Purpose { kProfiler, kNet };
   static std::shared_ptr<PluginEngine> acquire(LogFunction log, Purpose purpose, std::string* error);
+  // This process is a child, made by fork(), of the one whose engine it is.
+  bool inherited() const { return forks_ != fork_count(); }
   ~PluginEngine() override;
 
   // ---- NCCL's threads ----
@@ -139,6 +142,7 @@ class PluginEngine final : public ControlledPlugin, private ServiceWork {
   int tick(uint64_t now, uint64_t since_last) override;
   void failed(const std::exception& error) override;
 
+  const uint32_t forks_ = fork_count();
   Config config_;
   Telemetry telemetry_;
   std::atomic<LogFunction> log_;

@@ -1,5 +1,6 @@
 """How connections end, and what a job's children and its limits leave of them (tests/native/plugin_close_host.cc)."""
 
+import signal
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -13,6 +14,7 @@ from tests.integration.plugin.ring import Ring
 from fabricpulse.lab import Lab
 from fabricpulse.lab.process import LabProcess
 from fabricpulse.plugin.locate import library
+from fabricpulse.plugin_ipc.control import ControlClient
 
 pytestmark = pytest.mark.root
 
@@ -96,6 +98,24 @@ def test_a_child_keeps_no_socket(lab: Lab, tmp_path: Path) -> None:
     assert before > 4
     assert child == 0
     assert (tmp_path / "result").read_text() == "0"
+
+
+def test_a_child_ends_nothing_of_its_parent(tmp_path: Path) -> None:
+    """fork() without exec, and then what exit handlers may do: messages on the parent's connections are refused, to end
+    them and their communicator is without effect. It closed files of the child that had the numbers of the plugin's
+    sockets, and took the parent's telemetry and control socket away. The child can begin communicators of its own."""
+    with Lab(hosts=1, rails=1) as lab:
+        host = lab.host(0)
+        process = host.popen(
+            [str(native("plugin_fork_host")), str(library())], env={"FABRICPULSE_NICS": "rail*"}
+        )
+        process.wait_for_output("forked", 60)
+        assert list((host.run_dir / "plugin").glob("*.telemetry"))
+        (path,) = (host.run_dir / "plugin").glob("*.sock")
+        with ControlClient(path) as client:
+            assert len(client.call({"op": "status"})["connections"]) == 2
+        process.send_signal(signal.SIGUSR1)
+        assert process.wait(30) == 0, process.tail()
 
 
 def test_at_the_limit_of_descriptors_every_connection_has_a_lane(lab: Lab, tmp_path: Path) -> None:
