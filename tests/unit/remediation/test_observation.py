@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from fabricpulse.remediation.node.kernel_nics import kernel_nics
 from fabricpulse.remediation.node.observation import LinkObserver, ProbeObserver
 from fabricpulse.remediation.node.survey import Survey
 
@@ -51,3 +52,11 @@ def test_probes():
     assert observer.observe({"a": True}, {"a": 4}) == {"a": "unhealthy"}
     assert observer.observe({"a": True}, {"a": 0}) == {"a": "healthy"}  # the exporter has restarted
     assert observer.observe({}, {}) == {}
+
+
+def test_nics_of_the_kernel(tmp_path):
+    """Hardware first, as a host with containers has many interfaces of software; without sysfs there is none."""
+    for name in ("net/eth0/device", "net/veth0", "infiniband/mlx5_0/device"):
+        (tmp_path / name).mkdir(parents=True)
+    assert kernel_nics(tmp_path) == {"eth0": 0, "veth0": 1, "mlx5_0": 0}
+    assert kernel_nics(tmp_path / "none") == {}

@@ -80,6 +80,12 @@ def test_what_a_process_claims_is_cut():
     assert len(nics_of(flood)) == 64
     many = Survey({str(i): {"devices": [{"device": f"d{i}-{j}"} for j in range(60)]} for i in range(100)})
     assert len(many.devices()) == len(many.links()) == 128
+    own = {"devices": [{"device": "rail0"}, {"device": "veth0"}]}
+    claimed = Survey({**many.processes, "job": own}, {"veth0": 1, "rail0": 0})
+    assert list(claimed.devices())[:2] == ["rail0", "veth0"], (
+        "invented NICs push out none that the kernel has"
+    )
+    assert len(claimed.devices()) == len(claimed.links()) == 128
     for name in (LONG, "", "a/b", "a\nb", 7, None, "\x1b[2J"):
         assert nics_of({"devices": [{"device": name}]}) == {}
     for count in (10**30, -1, 1.5, "9", None, True):

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 from fabricpulse.remediation import failpoints
 from fabricpulse.remediation.node.control_calls import Answer, Failure, call_all
+from fabricpulse.remediation.node.kernel_nics import kernel_nics
 from fabricpulse.remediation.node.sockets import ControlSockets, Identity
 from fabricpulse.remediation.node.survey import Survey, nics_of
 from fabricpulse.remediation.protocol import DesiredNic, LaneOrder, Result
@@ -53,7 +54,8 @@ class Plugins:
         """Asks the processes for their state; one that does not answer is left out, and asked again later."""
         self._sockets.present()
         answers = self._ask(self._sockets.due(), _STATUS)
-        return Survey({name: answer for name, answer in answers.items() if isinstance(answer, dict)})
+        found = {name: answer for name, answer in answers.items() if isinstance(answer, dict)}
+        return Survey(found, kernel_nics())
 
     def apply(self, nic: DesiredNic, names: Iterable[str] | None = None) -> Result:
         """Brings processes (all of them by default) to the desired state of one NIC and checks that they show it.

@@ -42,27 +42,32 @@ def _is_device(name: Any) -> bool:
 
 @dataclass(frozen=True)
 class Survey:
-    """All processes that answered, by name (the pid)."""
+    """All processes that answered, by name (the pid). ranks : see kernel_nics; what it does not name comes last."""
 
     processes: Mapping[str, Status] = field(default_factory=dict)
+    ranks: Mapping[str, int] = field(default_factory=dict, compare=False)
 
     def devices(self) -> dict[str, bool]:
         """NIC -> whether any process could use it now."""
-        usable: dict[str, bool] = {}
-        for status in self.processes.values():
-            for device, nic in nics_of(status).items():
-                if device in usable or len(usable) < _MAX_HOST_NICS:
-                    usable[device] = usable.get(device, False) or (nic.link_up and not nic.avoided)
-        return usable
+        return {
+            device: any(nic.link_up and not nic.avoided for nic in seen)
+            for device, seen in self._nics().items()
+        }
 
     def links(self) -> dict[str, bool]:
         """NIC -> whether its link is up for every process that uses it."""
-        links: dict[str, bool] = {}
+        return {device: all(nic.link_up for nic in seen) for device, seen in self._nics().items()}
+
+    def _nics(self) -> dict[str, list[Nic]]:
+        """The NICs as each process sees them; of more than a host has, those that a process may have invented are left
+        out first."""
+        found: dict[str, list[Nic]] = {}
         for status in self.processes.values():
             for device, nic in nics_of(status).items():
-                if device in links or len(links) < _MAX_HOST_NICS:
-                    links[device] = links.get(device, True) and nic.link_up
-        return links
+                found.setdefault(device, []).append(nic)
+        last = 1 + max(self.ranks.values(), default=0)
+        kept = sorted(found, key=lambda device: self.ranks.get(device, last))[:_MAX_HOST_NICS]
+        return {device: found[device] for device in kept}
 
     def workloads(self) -> list[str]:
         """Jobs that have a name."""

@@ -1,0 +1,19 @@
+"""The NICs of this host by the kernel, which no job can invent."""
+
+from contextlib import suppress
+from pathlib import Path
+
+_SYS_CLASS = Path("/sys/class")
+
+
+def kernel_nics(sys_class: Path = _SYS_CLASS) -> dict[str, int]:
+    """Name of a network interface or RDMA device of the agent's network namespace -> its rank.
+
+    0 for hardware, 1 for what software has made: a host with many containers has many virtual interfaces.
+    """
+    ranks: dict[str, int] = {}
+    for kind in ("net", "infiniband"):
+        with suppress(OSError):
+            for path in (sys_class / kind).iterdir():
+                ranks[path.name] = 0 if (path / "device").exists() else 1
+    return ranks
