@@ -30,12 +30,12 @@ from tests.fixtures.audit_runs import large_run
 from tests.fixtures.browser import open_page
 from tests.fixtures.host_tree import GpuHost
 
-from fabricpulse.audit.blame import Nic, PathTest, blame, retests
-from fabricpulse.audit.findings import fleet_findings
+from fabricpulse.audit.compare.findings import fleet_findings
 from fabricpulse.audit.local import audit_host
 from fabricpulse.audit.model import Finding, HostReport
-from fabricpulse.audit.page import page
-from fabricpulse.audit.pairing import directions, most_rounds, plan_rounds
+from fabricpulse.audit.pair_tests.blame import Nic, PathTest, blame, retests
+from fabricpulse.audit.pair_tests.pairing import directions, most_rounds, plan_rounds
+from fabricpulse.audit.report.page import page
 from fabricpulse.audit.storage import encode, keep, stamp_name
 from fabricpulse.core.log import configure_logging
 

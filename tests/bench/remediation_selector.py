@@ -22,9 +22,9 @@ from tests.unit.remediation.world import START
 from fabricpulse.core.config import parse_config
 from fabricpulse.remediation.protocol import LaneSample, Result
 from fabricpulse.remediation.receiver.config import ReceiverConfig
-from fabricpulse.remediation.receiver.model import AgentState, State
 from fabricpulse.remediation.receiver.reconciler import Reconciler
-from fabricpulse.remediation.receiver.transaction import Transaction
+from fabricpulse.remediation.receiver.state.model import AgentState, State
+from fabricpulse.remediation.receiver.state.transaction import Transaction
 
 JOBS, LANES, SPINES, LINK = 2, 2, 2, 25e6  # bytes per second
 _TICK_MS = 20

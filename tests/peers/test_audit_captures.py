@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from tests.fixtures.ttar import unpack
 
-from fabricpulse.audit.findings import fleet_findings
-from fabricpulse.audit.host_reader import HostReader
+from fabricpulse.audit.compare.findings import fleet_findings
+from fabricpulse.audit.host.host_reader import HostReader
 from fabricpulse.audit.local import audit_host
 from fabricpulse.audit.model import HostReport, Status
 from fabricpulse.hostinfo.sources import host_sources

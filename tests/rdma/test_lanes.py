@@ -25,7 +25,7 @@ from fabricpulse.audit.node.rdma_wire import (
     RdmaResult,
     RdmaSendRequest,
 )
-from fabricpulse.audit.transfer_tests import LEAST_STARVED
+from fabricpulse.audit.pair_tests.transfer_tests import LEAST_STARVED
 from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.lab import syscalls
 from fabricpulse.lab.rdma.fleet import RdmaFleet, run

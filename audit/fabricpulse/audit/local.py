@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import TypeVar
 
-from fabricpulse.audit.attributes import values_of
-from fabricpulse.audit.check import HostCheck
-from fabricpulse.audit.host_reader import HostReader
+from fabricpulse.audit.host.attributes import values_of
+from fabricpulse.audit.host.check import HostCheck
+from fabricpulse.audit.host.host_reader import HostReader
 from fabricpulse.audit.model import HostReport, Outcome, Result, Value, clip, unknown
 from fabricpulse.audit.registry import host_checks
 from fabricpulse.core.log import get_logger

@@ -5,7 +5,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from fabricpulse.audit import checks as checks_package
-from fabricpulse.audit.check import Check, HostCheck
+from fabricpulse.audit.host.check import Check, HostCheck
 
 
 @cache

@@ -330,7 +330,7 @@ def release(client: Any, host: str, device: str) -> None:
 def token_command(host: str, key_file: Path) -> None:
     """Print the bearer token of one host's agent."""
     from fabricpulse.core.web.token_file import SecretFile
-    from fabricpulse.remediation.receiver.auth import agent_token
+    from fabricpulse.remediation.receiver.web.auth import agent_token
 
     click.echo(agent_token(SecretFile("--key-file", str(key_file)).value, host))
 

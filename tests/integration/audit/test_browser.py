@@ -7,7 +7,7 @@ from tests.fixtures.audit_runs import large_run
 from tests.fixtures.browser import open_page
 
 from fabricpulse.audit.model import Finding, HostReport, Measurement, Outcome, Result, Run, Status
-from fabricpulse.audit.page import page
+from fabricpulse.audit.report.page import page
 
 NASTY = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">"
 

@@ -25,7 +25,7 @@ from tests.fixtures.waiting import wait_for
 
 from fabricpulse.audit.command import command
 from fabricpulse.audit.commands.output import FOUND, GOOD, NOT_KNOWN
-from fabricpulse.audit.host_reader import HostReader
+from fabricpulse.audit.host.host_reader import HostReader
 from fabricpulse.audit.local import audit_host
 from fabricpulse.audit.model import HostReport, Run
 from fabricpulse.audit.node import agent as agent_module

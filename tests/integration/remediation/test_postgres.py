@@ -17,12 +17,12 @@ from tests.fixtures.remediation_stack import Process, Stack, alert, request, web
 from tests.fixtures.waiting import wait_for
 
 from fabricpulse.core.errors import UserError
-from fabricpulse.remediation.receiver.model import Pause
 from fabricpulse.remediation.receiver.payload import DeadLetter
-from fabricpulse.remediation.receiver.postgres_database import PostgresDatabase
-from fabricpulse.remediation.receiver.sql_store import SqlStore
-from fabricpulse.remediation.receiver.store import Batch, Delivery, StoreError
-from fabricpulse.remediation.receiver.transaction import Transaction
+from fabricpulse.remediation.receiver.state.model import Pause
+from fabricpulse.remediation.receiver.state.transaction import Transaction
+from fabricpulse.remediation.receiver.store.postgres_database import PostgresDatabase
+from fabricpulse.remediation.receiver.store.sql_store import SqlStore
+from fabricpulse.remediation.receiver.store.store import Batch, Delivery, StoreError
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from fabricpulse.audit.attributes import ATTRIBUTES
+from fabricpulse.audit.host.attributes import ATTRIBUTES
 
 ROOT = Path(__file__).parents[3]
 

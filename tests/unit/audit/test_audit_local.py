@@ -11,16 +11,16 @@ from click.testing import CliRunner
 from tests.fixtures.audit_faults import ROCE_FAULTS
 from tests.fixtures.host_tree import GpuHost
 
-from fabricpulse.audit.check import Check, HostCheck
 from fabricpulse.audit.checks.pcie_acs import acs_control
 from fabricpulse.audit.command import command
 from fabricpulse.audit.commands.output import FOUND, GOOD
-from fabricpulse.audit.findings import fleet_findings
-from fabricpulse.audit.host_reader import HostReader
-from fabricpulse.audit.junit import junit
+from fabricpulse.audit.compare.findings import fleet_findings
+from fabricpulse.audit.host.check import Check, HostCheck
+from fabricpulse.audit.host.host_reader import HostReader
+from fabricpulse.audit.host.same import same_on_all
 from fabricpulse.audit.local import audit_host
 from fabricpulse.audit.model import Finding, HostReport, Outcome, Result, Status, passed
-from fabricpulse.audit.same import same_on_all
+from fabricpulse.audit.report.junit import junit
 from fabricpulse.hostinfo.sources import HostSources
 
 

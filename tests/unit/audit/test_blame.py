@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fabricpulse.audit.blame import Nic, PathTest, blame, retests
+from fabricpulse.audit.pair_tests.blame import Nic, PathTest, blame, retests
 
 
 def results_of(nics: list[Nic], broken: set[tuple[Nic, Nic]]) -> list[PathTest]:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fabricpulse.audit.clocks import MOST_OFF_S, ClockOffset, clock_findings, offset_of
+from fabricpulse.audit.compare.clocks import MOST_OFF_S, ClockOffset, clock_findings, offset_of
 from fabricpulse.audit.model import HostReport
 
 SECONDS = st.floats(0, 8)

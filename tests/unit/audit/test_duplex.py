@@ -6,12 +6,12 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fabricpulse.audit.blame import Nic
-from fabricpulse.audit.duplex import BothWays, Ends, alone, evaluate_both
-from fabricpulse.audit.fleet_duplex import recalled, sound
+from fabricpulse.audit.fleet.duplex import recalled, sound
 from fabricpulse.audit.model import Measurement
-from fabricpulse.audit.pairing import plan_rounds
-from fabricpulse.audit.path_tests import PathDirection, PathDirections, Rail, path_findings
+from fabricpulse.audit.pair_tests.blame import Nic
+from fabricpulse.audit.pair_tests.duplex import BothWays, Ends, alone, evaluate_both
+from fabricpulse.audit.pair_tests.pairing import plan_rounds
+from fabricpulse.audit.pair_tests.path_tests import PathDirection, PathDirections, Rail, path_findings
 
 RATE = 10e9
 

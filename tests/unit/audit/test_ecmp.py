@@ -6,11 +6,11 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fabricpulse.audit.ecmp import MOST_REPORTED, ecmp_findings, evaluate_ports
 from fabricpulse.audit.model import Measurement
 from fabricpulse.audit.node.wire import PortCount, Received, TransferResult
-from fabricpulse.audit.path_tests import PathDirection
-from fabricpulse.audit.transfer_tests import Transferred
+from fabricpulse.audit.pair_tests.ecmp import MOST_REPORTED, ecmp_findings, evaluate_ports
+from fabricpulse.audit.pair_tests.path_tests import PathDirection
+from fabricpulse.audit.pair_tests.transfer_tests import Transferred
 
 WAY = PathDirection(("h0", "e"), ("h1", "e"), "10.0.0.2", 9000, "rail0", "10.0.0.1")
 FIRST, EACH = 49152, 125

@@ -16,14 +16,13 @@ from click.testing import CliRunner
 from rich.console import Console
 from tests.fixtures.host_tree import GpuHost
 
-from fabricpulse.audit.attributes import values_of
 from fabricpulse.audit.command import command
-from fabricpulse.audit.diff import diff_runs
-from fabricpulse.audit.findings import failures, fleet_findings
-from fabricpulse.audit.fleet_audit import _Run
-from fabricpulse.audit.fleet_run import Target, collect
-from fabricpulse.audit.gate import gate
-from fabricpulse.audit.labels import node_labels
+from fabricpulse.audit.compare.diff import diff_runs
+from fabricpulse.audit.compare.findings import failures, fleet_findings
+from fabricpulse.audit.compare.odd_one_out import against, compare
+from fabricpulse.audit.fleet.fleet_audit import _Run
+from fabricpulse.audit.fleet.run import Target, collect
+from fabricpulse.audit.host.attributes import values_of
 from fabricpulse.audit.local import audit_host
 from fabricpulse.audit.model import (
     Finding,
@@ -38,9 +37,10 @@ from fabricpulse.audit.model import (
     Value,
 )
 from fabricpulse.audit.node.wire import EchoResult, Received, RingAnswer, TransferResult
-from fabricpulse.audit.odd_one_out import against, compare
-from fabricpulse.audit.path_tests import plan_rails
-from fabricpulse.audit.show import show
+from fabricpulse.audit.pair_tests.path_tests import plan_rails
+from fabricpulse.audit.report.gate import gate
+from fabricpulse.audit.report.labels import node_labels
+from fabricpulse.audit.report.show import show
 from fabricpulse.audit.storage import encode
 from fabricpulse.core.config import parse_config
 from fabricpulse.core.fleet.membership import Membership

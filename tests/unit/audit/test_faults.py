@@ -6,7 +6,7 @@ import pytest
 from tests.fixtures.audit_faults import FAULTS, Fault, expected
 from tests.fixtures.host_tree import GpuHost
 
-from fabricpulse.audit.findings import fleet_findings
+from fabricpulse.audit.compare.findings import fleet_findings
 from fabricpulse.audit.local import audit_host
 from fabricpulse.audit.model import Finding, HostReport, Status
 from fabricpulse.audit.registry import host_checks

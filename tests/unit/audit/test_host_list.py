@@ -2,7 +2,7 @@
 
 import pytest
 
-from fabricpulse.audit.host_list import chosen
+from fabricpulse.audit.fleet.host_list import chosen
 from fabricpulse.core.errors import UserError
 
 

@@ -10,8 +10,8 @@ import msgspec
 from click.testing import CliRunner
 
 from fabricpulse.audit.command import command
-from fabricpulse.audit.labels import kubectl_lines, node_labels
 from fabricpulse.audit.model import Finding, HostReport, Run
+from fabricpulse.audit.report.labels import kubectl_lines, node_labels
 from fabricpulse.audit.storage import encode
 
 NASTY = "x'; reboot; echo $(id) `id` \n"
@@ -103,6 +103,13 @@ def test_the_gate_imports_nothing_that_it_does_not_need(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-Ic", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.splitlines()[-1].split())
-    assert "fabricpulse.audit.gate" in loaded
-    heavy = {"yaml", "rich", "aiohttp", "asyncio", "fabricpulse.audit.attributes", "fabricpulse.core.config"}
+    assert "fabricpulse.audit.report.gate" in loaded
+    heavy = {
+        "yaml",
+        "rich",
+        "aiohttp",
+        "asyncio",
+        "fabricpulse.audit.host.attributes",
+        "fabricpulse.core.config",
+    }
     assert loaded & heavy == set()

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fabricpulse.audit.blame import Nic
-from fabricpulse.audit.fleet_run import Target
-from fabricpulse.audit.fleet_stage import Fleet
-from fabricpulse.audit.fleet_transfers import FleetTransfers
+from fabricpulse.audit.fleet.run import Target
+from fabricpulse.audit.fleet.stage import Fleet
+from fabricpulse.audit.fleet.transfers import FleetTransfers
 from fabricpulse.audit.model import Finding, Measurement
 from fabricpulse.audit.node.tcp_progress import LEAST_SHARE
 from fabricpulse.audit.node.wire import Received, TransferResult
-from fabricpulse.audit.pairing import plan_rounds
-from fabricpulse.audit.path_tests import PathDirections, Rail, path_findings
-from fabricpulse.audit.transfer_tests import Transferred, Transfers
+from fabricpulse.audit.pair_tests.blame import Nic
+from fabricpulse.audit.pair_tests.pairing import plan_rounds
+from fabricpulse.audit.pair_tests.path_tests import PathDirections, Rail, path_findings
+from fabricpulse.audit.pair_tests.transfer_tests import Transferred, Transfers
 from fabricpulse.core.web.client import HttpClient
 from fabricpulse.core.web.client_config import HttpClientConfig
 

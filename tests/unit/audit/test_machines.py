@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fabricpulse.audit.attributes import ATTRIBUTES
-from fabricpulse.audit.machines import MOST_FREQUENT, OTHER, PARTS, machines_of
+from fabricpulse.audit.compare.machines import MOST_FREQUENT, OTHER, PARTS, machines_of
+from fabricpulse.audit.compare.odd_one_out import against, compare, usual_values
+from fabricpulse.audit.host.attributes import ATTRIBUTES
 from fabricpulse.audit.model import Value
-from fabricpulse.audit.odd_one_out import against, compare, usual_values
 
 ROLE = "nvidia GPU host"
 NEW = {

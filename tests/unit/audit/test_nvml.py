@@ -10,8 +10,8 @@ import pytest
 from tests.fixtures.host_tree import GpuHost
 
 from fabricpulse.audit.checks import gpu_memory
+from fabricpulse.audit.host.nvml import MOST_GPUS, NvmlGpu, ask, read
 from fabricpulse.audit.model import Status
-from fabricpulse.audit.nvml import MOST_GPUS, NvmlGpu, ask, read
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fabricpulse.audit.compare.odd_one_out import LEAST, Comparison, against, compare, usual_values
 from fabricpulse.audit.model import Value
-from fabricpulse.audit.odd_one_out import LEAST, Comparison, against, compare, usual_values
 
 FLEETS = st.dictionaries(
     st.text("abc", min_size=1, max_size=3),

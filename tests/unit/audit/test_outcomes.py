@@ -8,7 +8,7 @@ from tests.fixtures.host_tree import GpuHost
 
 from fabricpulse.audit.checks.cpu_offline import cpus
 from fabricpulse.audit.checks.pcie_acs import acs_control
-from fabricpulse.audit.findings import failures
+from fabricpulse.audit.compare.findings import failures
 from fabricpulse.audit.local import audit_host
 from fabricpulse.audit.registry import host_checks
 

@@ -8,9 +8,8 @@ import msgspec
 import pytest
 from tests.fixtures.audit_runs import large_run
 
+from fabricpulse.audit.compare.findings import of_host
 from fabricpulse.audit.expose import expose
-from fabricpulse.audit.findings import of_host
-from fabricpulse.audit.gate import gate
 from fabricpulse.audit.model import (
     Finding,
     FleetFindings,
@@ -21,7 +20,8 @@ from fabricpulse.audit.model import (
     Run,
     Status,
 )
-from fabricpulse.audit.page import page
+from fabricpulse.audit.report.gate import gate
+from fabricpulse.audit.report.page import page
 from fabricpulse.core.metrics.exposition import Exposition
 
 NASTY = '</script><script>alert(1)</script><!--data--><img src=x onerror=alert(1)>"&'

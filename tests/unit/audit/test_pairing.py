@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fabricpulse.audit.pairing import PairingPlan, most_rounds, plan_rounds
+from fabricpulse.audit.pair_tests.pairing import PairingPlan, most_rounds, plan_rounds
 
 
 def check(leaves: list[str], plan: PairingPlan, most: int) -> None:

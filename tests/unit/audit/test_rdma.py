@@ -19,12 +19,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fixtures.audit_rdma import StandInPair
 
-from fabricpulse.audit.blame import Nic
 from fabricpulse.audit.command import command
-from fabricpulse.audit.fleet_rdma import RdmaTests
-from fabricpulse.audit.fleet_run import Target
-from fabricpulse.audit.fleet_stage import Fleet
-from fabricpulse.audit.host_reader import HostReader
+from fabricpulse.audit.fleet.rdma import RdmaTests
+from fabricpulse.audit.fleet.run import Target
+from fabricpulse.audit.fleet.stage import Fleet
+from fabricpulse.audit.host.host_reader import HostReader
 from fabricpulse.audit.model import Measurement
 from fabricpulse.audit.node import verbs_abi as abi
 from fabricpulse.audit.node.jobs import QueuePairWatch
@@ -38,10 +37,11 @@ from fabricpulse.audit.node.rdma_wire import (
     RdmaSendRequest,
 )
 from fabricpulse.audit.node.transfer import TransferError
-from fabricpulse.audit.pairing import plan_rounds
-from fabricpulse.audit.path_tests import PathDirection, PathDirections, Rail, path_findings
-from fabricpulse.audit.rdma_tests import Written, evaluate_rdma, recalled
-from fabricpulse.audit.transfer_tests import BUSY, Transfers
+from fabricpulse.audit.pair_tests.blame import Nic
+from fabricpulse.audit.pair_tests.pairing import plan_rounds
+from fabricpulse.audit.pair_tests.path_tests import PathDirection, PathDirections, Rail, path_findings
+from fabricpulse.audit.pair_tests.rdma_tests import Written, evaluate_rdma, recalled
+from fabricpulse.audit.pair_tests.transfer_tests import BUSY, Transfers
 from fabricpulse.core.web.client_config import HttpClientConfig
 
 RATE = 10_000_000_000

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fabricpulse.audit.check import Check
+from fabricpulse.audit.host.check import Check
 from fabricpulse.audit.reference import pages
 
 FOLDER = Path(__file__).parents[3] / "docs/checks"

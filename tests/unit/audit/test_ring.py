@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from fabricpulse.audit.fleet_ring import ring_hosts
+from fabricpulse.audit.fleet.ring import ring_hosts
 from fabricpulse.audit.model import Measurement, Ring
 from fabricpulse.audit.node.ring import run_ring
 from fabricpulse.audit.node.wire import RingAnswer, RingRequest
-from fabricpulse.audit.pairing import plan_rounds
-from fabricpulse.audit.path_tests import Rail
-from fabricpulse.audit.ring_tests import (
+from fabricpulse.audit.pair_tests.pairing import plan_rounds
+from fabricpulse.audit.pair_tests.path_tests import Rail
+from fabricpulse.audit.pair_tests.ring_tests import (
     BY_LEAF,
     GIVEN,
     RingHost,

@@ -5,11 +5,11 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fabricpulse.audit.attributes import ATTRIBUTES
+from fabricpulse.audit.compare.profile import PathLimits
+from fabricpulse.audit.compare.sla import limit_findings, unproven
+from fabricpulse.audit.host.attributes import ATTRIBUTES
 from fabricpulse.audit.model import Measurement, MeasurementKind, Value
-from fabricpulse.audit.profile import PathLimits
-from fabricpulse.audit.sla import limit_findings, unproven
-from fabricpulse.audit.transfer_tests import BUSY
+from fabricpulse.audit.pair_tests.transfer_tests import BUSY
 
 HOSTS = ["n0", "n1", "n2", "n3"]
 LIMITS = PathLimits(least_gbps=90, most_loss=2e-3, most_delay_us=40)

@@ -9,13 +9,13 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fabricpulse.audit.blame import Nic, PathTest, blame, retests
-from fabricpulse.audit.fleet_run import Target
-from fabricpulse.audit.fleet_stage import MOST_SILENT, OVER, Fleet, stage, stage_seconds, waits
-from fabricpulse.audit.fleet_transfers import planned
-from fabricpulse.audit.pairing import plan_rounds
-from fabricpulse.audit.path_tests import PathDirections, Rail
-from fabricpulse.audit.schedule import Ends, PairSchedule
+from fabricpulse.audit.fleet.run import Target
+from fabricpulse.audit.fleet.stage import MOST_SILENT, OVER, Fleet, stage, stage_seconds, waits
+from fabricpulse.audit.fleet.transfers import planned
+from fabricpulse.audit.pair_tests.blame import Nic, PathTest, blame, retests
+from fabricpulse.audit.pair_tests.pairing import plan_rounds
+from fabricpulse.audit.pair_tests.path_tests import PathDirections, Rail
+from fabricpulse.audit.pair_tests.schedule import Ends, PairSchedule
 from fabricpulse.core.web.client_config import HttpClientConfig
 
 NICS: list[Nic] = [(f"h{host}", f"e{rail}") for host in range(5) for rail in range(2)]

@@ -16,10 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fixtures.host_tree import GpuHost
 
-from fabricpulse.audit.blame import Nic
 from fabricpulse.audit.command import command
-from fabricpulse.audit.fleet_paths import merge, unreachable
-from fabricpulse.audit.fleet_transfers import recalled
+from fabricpulse.audit.fleet.paths import merge, unreachable
+from fabricpulse.audit.fleet.transfers import recalled
 from fabricpulse.audit.model import Measurement
 from fabricpulse.audit.node.host_losses import HostCounts, HostLosses, host_counts, since
 from fabricpulse.audit.node.jobs import JobWatch, in_use, job_on, traffic_on
@@ -28,9 +27,10 @@ from fabricpulse.audit.node.sender import send
 from fabricpulse.audit.node.tcp_progress import TcpProgress, rates
 from fabricpulse.audit.node.transfer import DATAGRAM, PATIENCE_S, TransferError, read_document
 from fabricpulse.audit.node.wire import Hindered, Received, ReceiveRequest, SendRequest, TransferResult
-from fabricpulse.audit.pairing import plan_rounds
-from fabricpulse.audit.path_tests import PathDirection, PathDirections, Rail, path_findings
-from fabricpulse.audit.transfer_tests import Transferred, Transfers, again, evaluate
+from fabricpulse.audit.pair_tests.blame import Nic
+from fabricpulse.audit.pair_tests.pairing import plan_rounds
+from fabricpulse.audit.pair_tests.path_tests import PathDirection, PathDirections, Rail, path_findings
+from fabricpulse.audit.pair_tests.transfer_tests import Transferred, Transfers, again, evaluate
 from fabricpulse.core.shm.clock_page import ClockStatus, FleetTime
 
 RATE = 10e9

@@ -5,9 +5,9 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fabricpulse.audit.lldp import Neighbour, parse
+from fabricpulse.audit.compare.wiring import LldpReports, Place, Wiring, planned_places, wiring_findings
+from fabricpulse.audit.host.lldp import Neighbour, parse
 from fabricpulse.audit.model import Finding
-from fabricpulse.audit.wiring import LldpReports, Place, Wiring, planned_places, wiring_findings
 from fabricpulse.core.fleet.membership import Host, Membership, Nic
 
 

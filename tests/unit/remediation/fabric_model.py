@@ -16,9 +16,9 @@ from tests.unit.remediation.world import START
 from fabricpulse.core.config import parse_config
 from fabricpulse.remediation.protocol import LaneOrder, LaneSample, Result
 from fabricpulse.remediation.receiver.config import ReceiverConfig
-from fabricpulse.remediation.receiver.model import AgentState, Rebalance, State
 from fabricpulse.remediation.receiver.reconciler import Reconciler
-from fabricpulse.remediation.receiver.transaction import Transaction, Transition
+from fabricpulse.remediation.receiver.state.model import AgentState, Rebalance, State
+from fabricpulse.remediation.receiver.state.transaction import Transaction, Transition
 
 LINK = 25e6  # bytes per second
 REPORT_S = 2.0

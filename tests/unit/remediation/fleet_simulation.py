@@ -26,10 +26,10 @@ from tests.unit.remediation.world import START
 from fabricpulse.core.config import parse_config
 from fabricpulse.remediation.protocol import Health, Result, Traffic
 from fabricpulse.remediation.receiver.config import ReceiverConfig
-from fabricpulse.remediation.receiver.model import AgentState, Desired, Held, State, Target
 from fabricpulse.remediation.receiver.payload import Alert
 from fabricpulse.remediation.receiver.reconciler import Reconciler
-from fabricpulse.remediation.receiver.transaction import Transaction, Transition
+from fabricpulse.remediation.receiver.state.model import AgentState, Desired, Held, State, Target
+from fabricpulse.remediation.receiver.state.transaction import Transaction, Transition
 from fabricpulse.remediation.receiver.wall_clock import MonotonicWallClock
 
 HOSTS, NICS, LEAF_HOSTS = 12, 4, 6

@@ -16,14 +16,14 @@ from tests.unit.remediation.world import START, config
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.web.connections import network_of
 from fabricpulse.remediation.protocol import DesiredState, Envelope
-from fabricpulse.remediation.receiver import agent_api as agent_api_module
-from fabricpulse.remediation.receiver.agent_api import AgentApi
-from fabricpulse.remediation.receiver.agent_room import AgentRoom
-from fabricpulse.remediation.receiver.auth import Principal
 from fabricpulse.remediation.receiver.commit_loop import CommitLoop
 from fabricpulse.remediation.receiver.reconciler import Reconciler
-from fabricpulse.remediation.receiver.sql_store import SqlStore
-from fabricpulse.remediation.receiver.sqlite_database import SqliteDatabase
+from fabricpulse.remediation.receiver.store.sql_store import SqlStore
+from fabricpulse.remediation.receiver.store.sqlite_database import SqliteDatabase
+from fabricpulse.remediation.receiver.web import agent_api as agent_api_module
+from fabricpulse.remediation.receiver.web.agent_api import AgentApi
+from fabricpulse.remediation.receiver.web.agent_room import AgentRoom
+from fabricpulse.remediation.receiver.web.auth import Principal
 
 # As in the product: a key of its type is newer than the oldest aiohttp that we take.
 pytestmark = pytest.mark.filterwarnings("ignore:It is recommended to use web.RequestKey")

@@ -1,7 +1,7 @@
 """Hosts that somebody makes up fill no memory."""
 
 from fabricpulse.remediation.protocol import Report
-from fabricpulse.remediation.receiver.agent_room import AgentRoom
+from fabricpulse.remediation.receiver.web.agent_room import AgentRoom
 
 
 def nics(count: int) -> Report:

@@ -12,11 +12,11 @@ from aiohttp.test_utils import TestClient, TestServer
 from tests.unit.remediation.world import World, alert
 
 from fabricpulse.core.metrics.formats import TextFormat
-from fabricpulse.remediation.receiver import answers as answers_module
-from fabricpulse.remediation.receiver.answers import Answers
 from fabricpulse.remediation.receiver.exposition import Scrapes
-from fabricpulse.remediation.receiver.model import Held, State, Target, TargetState
-from fabricpulse.remediation.receiver.transaction import Transaction
+from fabricpulse.remediation.receiver.state.model import Held, State, Target, TargetState
+from fabricpulse.remediation.receiver.state.transaction import Transaction
+from fabricpulse.remediation.receiver.web import answers as answers_module
+from fabricpulse.remediation.receiver.web.answers import Answers
 
 LONG = 8 << 20
 

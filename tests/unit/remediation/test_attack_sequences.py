@@ -19,10 +19,10 @@ from fabricpulse.core.config import parse_config
 from fabricpulse.remediation.protocol import Health, LaneSample, Result
 from fabricpulse.remediation.receiver.config import ReceiverConfig
 from fabricpulse.remediation.receiver.drains import OUT
-from fabricpulse.remediation.receiver.model import AgentState, State
 from fabricpulse.remediation.receiver.payload import parse_notification
 from fabricpulse.remediation.receiver.reconciler import Reconciler
-from fabricpulse.remediation.receiver.transaction import Transaction, Transition
+from fabricpulse.remediation.receiver.state.model import AgentState, State
+from fabricpulse.remediation.receiver.state.transaction import Transaction, Transition
 
 HOSTS, NICS = 24, 4
 POLICY = """

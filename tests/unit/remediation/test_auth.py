@@ -10,9 +10,9 @@ from click.testing import CliRunner
 from fabricpulse.core.config import parse_config
 from fabricpulse.core.errors import ConfigError
 from fabricpulse.remediation.command import command
-from fabricpulse.remediation.receiver.auth import Access, AccessControl, Principal, agent_token, owner_of
 from fabricpulse.remediation.receiver.config import ReceiverConfig
-from fabricpulse.remediation.receiver.origin import addresses_of
+from fabricpulse.remediation.receiver.web.auth import Access, AccessControl, Principal, agent_token, owner_of
+from fabricpulse.remediation.receiver.web.origin import addresses_of
 
 KEY = "a key of thirty-two characters!!"
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from fabricpulse.remediation.receiver.byte_gate import ByteGate
+from fabricpulse.remediation.receiver.web.byte_gate import ByteGate
 
 
 async def test_in_the_order_in_which_they_came() -> None:

@@ -9,7 +9,7 @@ from fabricpulse.core.web.token_file import TokenFile
 from fabricpulse.remediation.command import command
 from fabricpulse.remediation.node.config import NodeConfig
 from fabricpulse.remediation.receiver.config import ReceiverConfig
-from fabricpulse.remediation.receiver.damping import hold_seconds, is_sticky
+from fabricpulse.remediation.receiver.failover.damping import hold_seconds, is_sticky
 from fabricpulse.remediation.receiver.rule_config import HoldConfig
 
 

@@ -1,7 +1,7 @@
 """Who counts, where a limit is a part of the fleet."""
 
-from fabricpulse.remediation.receiver.counted_hosts import counted_hosts
-from fabricpulse.remediation.receiver.model import AgentState
+from fabricpulse.remediation.receiver.state.counted_hosts import counted_hosts
+from fabricpulse.remediation.receiver.state.model import AgentState
 
 
 def agents(*named: str) -> list[AgentState]:

@@ -14,11 +14,11 @@ from fabricpulse.core.errors import ConfigError
 from fabricpulse.remediation.receiver.config import ReceiverConfig
 from fabricpulse.remediation.receiver.drain_hooks import run_command
 from fabricpulse.remediation.receiver.drains import Order, arguments_of
-from fabricpulse.remediation.receiver.model import Drain
-from fabricpulse.remediation.receiver.sql_store import SqlStore
-from fabricpulse.remediation.receiver.sqlite_database import SqliteDatabase
-from fabricpulse.remediation.receiver.store import Batch
-from fabricpulse.remediation.receiver.transaction import Transaction
+from fabricpulse.remediation.receiver.state.model import Drain
+from fabricpulse.remediation.receiver.state.transaction import Transaction
+from fabricpulse.remediation.receiver.store.sql_store import SqlStore
+from fabricpulse.remediation.receiver.store.sqlite_database import SqliteDatabase
+from fabricpulse.remediation.receiver.store.store import Batch
 
 TEXT = """
 rules: [{{alert: FabricHostFaulty, action: host.drain{mode}}}]

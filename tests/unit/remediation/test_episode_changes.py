@@ -8,11 +8,11 @@ import pytest
 from msgspec.structs import replace
 from tests.unit.remediation.world import World, alert, config
 
-from fabricpulse.remediation.receiver.episode_changes import EpisodeChanges
-from fabricpulse.remediation.receiver.model import Episode, Target
+from fabricpulse.remediation.receiver.guards.shared_cause import SharedCauses, limit_of
 from fabricpulse.remediation.receiver.payload import Alert
-from fabricpulse.remediation.receiver.shared_cause import SharedCauses, limit_of
-from fabricpulse.remediation.receiver.transaction import Transaction
+from fabricpulse.remediation.receiver.state.episode_changes import EpisodeChanges
+from fabricpulse.remediation.receiver.state.model import Episode, Target
+from fabricpulse.remediation.receiver.state.transaction import Transaction
 
 RULES = """
 rules:

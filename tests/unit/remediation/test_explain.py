@@ -3,7 +3,7 @@
 from tests.unit.remediation.world import World, alert, config
 
 from fabricpulse.remediation.receiver.explain import explain
-from fabricpulse.remediation.receiver.model import Target
+from fabricpulse.remediation.receiver.state.model import Target
 
 RULES = "rules: [{alert: FabricNicFlapping, mode: auto}]\nhold: {initial_s: 10, jitter: 0}\n"
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from tests.unit.remediation.fleet_simulation import FleetSimulation, ViolationError, simulate
 
-from fabricpulse.remediation.receiver import decisions
-from fabricpulse.remediation.receiver.guards import Guards
-from fabricpulse.remediation.receiver.model import Direction, Target
-from fabricpulse.remediation.receiver.shared_cause import SharedCauses
+from fabricpulse.remediation.receiver.failover import decisions
+from fabricpulse.remediation.receiver.guards.guards import Guards
+from fabricpulse.remediation.receiver.guards.shared_cause import SharedCauses
+from fabricpulse.remediation.receiver.state.model import Direction, Target
 
 STEPS = int(os.environ.get("FABRICPULSE_TEST_SIMULATED_STEPS", "20000"))
 FLEETS = int(os.environ.get("FABRICPULSE_TEST_SIMULATED_FLEETS", "5"))

@@ -6,10 +6,10 @@ from functools import partial
 import pytest
 from tests.unit.remediation.world import RULES_AUTO, World, alert, config
 
-from fabricpulse.remediation.receiver.guard_words import WORDS
-from fabricpulse.remediation.receiver.guards import REASONS
+from fabricpulse.remediation.receiver.guards.guard_words import WORDS
+from fabricpulse.remediation.receiver.guards.guards import REASONS
 from fabricpulse.remediation.receiver.health import problems
-from fabricpulse.remediation.receiver.model import AgentState, Held, Target
+from fabricpulse.remediation.receiver.state.model import AgentState, Held, Target
 
 RULES = "rules: [{alert: FabricNicFlapping, mode: auto}]\nhold: {initial_s: 10, jitter: 0}\n"
 

@@ -10,9 +10,9 @@ from tests.unit.remediation.world import World, alert, config
 
 from fabricpulse.core.config import parse_config
 from fabricpulse.remediation.receiver.config import ReceiverConfig
-from fabricpulse.remediation.receiver.in_flight import withheld
-from fabricpulse.remediation.receiver.model import Pause, Target
-from fabricpulse.remediation.receiver.transaction import with_changes
+from fabricpulse.remediation.receiver.state.in_flight import withheld
+from fabricpulse.remediation.receiver.state.model import Pause, Target
+from fabricpulse.remediation.receiver.state.transaction import with_changes
 
 RULES = "rules: [{{alert: FabricNicFlapping, mode: {mode}}}]\nhold: {{initial_s: 10, jitter: 0}}\n"
 

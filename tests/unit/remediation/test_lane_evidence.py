@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from fabricpulse.remediation.protocol import LaneSample
-from fabricpulse.remediation.receiver.lane_evidence import LaneEvidence
+from fabricpulse.remediation.receiver.rebalance.lane_evidence import LaneEvidence
 
 START = 1.7e9
 

@@ -8,10 +8,10 @@ from tests.unit.remediation.fabric_model import LINK, Fabric
 
 from fabricpulse.remediation.protocol import LaneSample
 from fabricpulse.remediation.receiver.config import RebalanceConfig
-from fabricpulse.remediation.receiver.lane_evidence import LaneSummary
-from fabricpulse.remediation.receiver.lane_places import groups
-from fabricpulse.remediation.receiver.lane_planner import propose
 from fabricpulse.remediation.receiver.policy import load_policy
+from fabricpulse.remediation.receiver.rebalance.lane_evidence import LaneSummary
+from fabricpulse.remediation.receiver.rebalance.lane_places import groups
+from fabricpulse.remediation.receiver.rebalance.lane_planner import propose
 
 
 def summaries(jobs: int) -> dict[str, LaneSummary]:

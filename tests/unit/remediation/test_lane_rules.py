@@ -13,13 +13,13 @@ from fabricpulse.core.config import parse_config
 from fabricpulse.remediation.protocol import LaneOrder, LaneSample, Result
 from fabricpulse.remediation.receiver.config import RebalanceConfig, ReceiverConfig
 from fabricpulse.remediation.receiver.explain import explain_alert
-from fabricpulse.remediation.receiver.lane_evidence import LaneEvidence
-from fabricpulse.remediation.receiver.lane_planner import propose
-from fabricpulse.remediation.receiver.model import AgentState, Pause, State
 from fabricpulse.remediation.receiver.observed_state import ObservedState
 from fabricpulse.remediation.receiver.payload import Alert
+from fabricpulse.remediation.receiver.rebalance.lane_evidence import LaneEvidence
+from fabricpulse.remediation.receiver.rebalance.lane_planner import propose
 from fabricpulse.remediation.receiver.reconciler import Reconciler
-from fabricpulse.remediation.receiver.transaction import Transaction
+from fabricpulse.remediation.receiver.state.model import AgentState, Pause, State
+from fabricpulse.remediation.receiver.state.transaction import Transaction
 
 NAME = "FabricPathContended"
 
@@ -150,7 +150,7 @@ def test_a_storm_of_alerts_costs_no_more_than_a_few(monkeypatch):
         asked.append(fabric.now)
         return propose(*arguments)
 
-    monkeypatch.setattr("fabricpulse.remediation.receiver.rebalancer.propose", counted)
+    monkeypatch.setattr("fabricpulse.remediation.receiver.rebalance.rebalancer.propose", counted)
     forged = [contended(f"h{number}-0", workload=f"job{number}") for number in range(2, 300)]
     fabric = collided(rule(more="cooldown_s: 60, operations_per_hour: 4"), *forged, contended())
     fabric.run(120)

@@ -8,9 +8,9 @@ import pytest
 
 from fabricpulse.remediation.protocol import LaneSample
 from fabricpulse.remediation.receiver.config import RebalanceConfig
-from fabricpulse.remediation.receiver.lane_evidence import LaneSummary
-from fabricpulse.remediation.receiver.lane_planner import propose
-from fabricpulse.remediation.receiver.lane_sharing import (
+from fabricpulse.remediation.receiver.rebalance.lane_evidence import LaneSummary
+from fabricpulse.remediation.receiver.rebalance.lane_planner import propose
+from fabricpulse.remediation.receiver.rebalance.lane_sharing import (
     Sender,
     capacity_of,
     gain_apart,

@@ -8,8 +8,8 @@ from fabricpulse.remediation.receiver.line_limit import (
     NOTIFY_PER_S,
     LineLimit,
 )
-from fabricpulse.remediation.receiver.model import OUTCOMES
-from fabricpulse.remediation.receiver.transaction import Transition
+from fabricpulse.remediation.receiver.state.model import OUTCOMES
+from fabricpulse.remediation.receiver.state.transaction import Transition
 
 START = 1_700_000_000.0
 FLAP = [Transition("h0/rail0", event, {}) for event in ("episode_firing", "blocked", "episode_resolved")]

@@ -4,8 +4,8 @@ import pytest
 from tests.unit.remediation.world import START, World, alert, config
 
 from fabricpulse.remediation.receiver.config import MaintenanceConfig
-from fabricpulse.remediation.receiver.maintenance import in_maintenance
-from fabricpulse.remediation.receiver.model import Target
+from fabricpulse.remediation.receiver.guards.maintenance import in_maintenance
+from fabricpulse.remediation.receiver.state.model import Target
 from fabricpulse.remediation.receiver.times import moment
 from fabricpulse.remediation.receiver.wall_clock import follow_wall
 

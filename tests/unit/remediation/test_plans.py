@@ -4,7 +4,7 @@ import pytest
 from tests.unit.remediation.world import World, alert, config
 
 from fabricpulse.remediation.receiver.explain import explain
-from fabricpulse.remediation.receiver.plans import APPROVAL_VALID_S
+from fabricpulse.remediation.receiver.state.plans import APPROVAL_VALID_S
 
 RULES = "rules: [{alert: FabricNicFlapping, mode: approve}]\nhold: {initial_s: 10, jitter: 0}\n"
 

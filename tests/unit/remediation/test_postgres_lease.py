@@ -5,7 +5,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from fabricpulse.remediation.receiver.postgres_database import PostgresDatabase
+from fabricpulse.remediation.receiver.store.postgres_database import PostgresDatabase
 
 
 class Server:

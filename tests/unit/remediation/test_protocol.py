@@ -13,7 +13,7 @@ from fabricpulse.remediation.protocol import (
     DesiredState,
     Report,
 )
-from fabricpulse.remediation.receiver.model import Held
+from fabricpulse.remediation.receiver.state.model import Held
 
 LONG = "x" * 5000
 

@@ -11,13 +11,13 @@ from tests.unit.remediation.fabric_model import AUTO, LINK, Fabric, Lane
 
 from fabricpulse.core.config import parse_config
 from fabricpulse.remediation.receiver.config import RebalanceConfig, ReceiverConfig
-from fabricpulse.remediation.receiver.lane_evidence import LaneEvidence, LaneSummary
-from fabricpulse.remediation.receiver.lane_planner import propose
-from fabricpulse.remediation.receiver.model import LaneMove, Rebalance
-from fabricpulse.remediation.receiver.sql_store import SqlStore
-from fabricpulse.remediation.receiver.sqlite_database import SqliteDatabase
-from fabricpulse.remediation.receiver.store import Batch
-from fabricpulse.remediation.receiver.transaction import Transaction
+from fabricpulse.remediation.receiver.rebalance.lane_evidence import LaneEvidence, LaneSummary
+from fabricpulse.remediation.receiver.rebalance.lane_planner import propose
+from fabricpulse.remediation.receiver.state.model import LaneMove, Rebalance
+from fabricpulse.remediation.receiver.state.transaction import Transaction
+from fabricpulse.remediation.receiver.store.sql_store import SqlStore
+from fabricpulse.remediation.receiver.store.sqlite_database import SqliteDatabase
+from fabricpulse.remediation.receiver.store.store import Batch
 
 
 def collided(jobs: int = 2, spines: int = 2, lanes: int = 1, text: str = AUTO, **fields: float) -> Fabric:

@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 from tests.unit.remediation.world import START, World, alert, config
 
-from fabricpulse.remediation.receiver import episode_room, health
-from fabricpulse.remediation.receiver.model import Held, Target
+from fabricpulse.remediation.receiver import health
+from fabricpulse.remediation.receiver.state import episode_room
+from fabricpulse.remediation.receiver.state.model import Held, Target
 
 SPECIAL = "rules: [{{alert: FabricNicFlapping, mode: auto}}]\nhold: {{initial_s: 10, jitter: 0}}\n{}"
 

@@ -11,12 +11,12 @@ from tests.unit.remediation.world import START, World, alert, config
 from fabricpulse.remediation.node.carried import CarriedBytes
 from fabricpulse.remediation.node.survey import Survey
 from fabricpulse.remediation.receiver.commit_loop import CommitLoop
+from fabricpulse.remediation.receiver.failover.host_traffic import SPACING_S, HostTraffic
 from fabricpulse.remediation.receiver.health import problems
-from fabricpulse.remediation.receiver.host_traffic import SPACING_S, HostTraffic
-from fabricpulse.remediation.receiver.model import Action, Target
-from fabricpulse.remediation.receiver.sql_store import SqlStore
-from fabricpulse.remediation.receiver.sqlite_database import SqliteDatabase
-from fabricpulse.remediation.receiver.transaction import Transaction, Transition
+from fabricpulse.remediation.receiver.state.model import Action, Target
+from fabricpulse.remediation.receiver.state.transaction import Transaction, Transition
+from fabricpulse.remediation.receiver.store.sql_store import SqlStore
+from fabricpulse.remediation.receiver.store.sqlite_database import SqliteDatabase
 
 LIMITS = "settle_s: 0, breaker_hosts: 99, cooldown_s: 0, shared_cause_count: 99, max_unproven: 2"
 RULE = (

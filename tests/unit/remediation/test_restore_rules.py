@@ -6,10 +6,10 @@ import pytest
 from tests.unit.remediation.world import World, alert, config
 
 from fabricpulse.remediation.receiver.explain import explain
-from fabricpulse.remediation.receiver.model import Target
 from fabricpulse.remediation.receiver.payload import Alert
 from fabricpulse.remediation.receiver.policy import advice, policy_of
 from fabricpulse.remediation.receiver.replay import Replay
+from fabricpulse.remediation.receiver.state.model import Target
 
 TESTED = "NicTested"
 SOON = "guards: {cooldown_s: 0, settle_s: 0}\n"

@@ -14,12 +14,12 @@ from tests.unit.remediation.world import World, alert
 
 from fabricpulse.core.errors import UserError
 from fabricpulse.remediation.receiver.commit_loop import CommitLoop
-from fabricpulse.remediation.receiver.model import Bucket, Pause, State, Target, TargetState
 from fabricpulse.remediation.receiver.payload import DeadLetter
-from fabricpulse.remediation.receiver.sql_store import SqlStore
-from fabricpulse.remediation.receiver.sqlite_database import SqliteDatabase
-from fabricpulse.remediation.receiver.store import Batch, Delivery, StoreError
-from fabricpulse.remediation.receiver.transaction import COLLECTIONS, Transaction, Transition
+from fabricpulse.remediation.receiver.state.model import Bucket, Pause, State, Target, TargetState
+from fabricpulse.remediation.receiver.state.transaction import COLLECTIONS, Transaction, Transition
+from fabricpulse.remediation.receiver.store.sql_store import SqlStore
+from fabricpulse.remediation.receiver.store.sqlite_database import SqliteDatabase
+from fabricpulse.remediation.receiver.store.store import Batch, Delivery, StoreError
 
 
 def line(number: int) -> Transition:

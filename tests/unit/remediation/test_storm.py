@@ -2,8 +2,8 @@
 
 from tests.unit.remediation.world import START, World, alert, config
 
-from fabricpulse.remediation.receiver import decisions
-from fabricpulse.remediation.receiver.transaction import Transaction
+from fabricpulse.remediation.receiver.failover import decisions
+from fabricpulse.remediation.receiver.state.transaction import Transaction
 
 STORM = "rules: [{alert: FabricNicFlapping, mode: auto}]\nhold: {initial_s: 10, jitter: 0}\n"
 

@@ -2,14 +2,14 @@
 
 import pytest
 
-from fabricpulse.remediation.receiver.model import Phase, State, Target, TargetState
-from fabricpulse.remediation.receiver.phases import (
+from fabricpulse.remediation.receiver.state.model import Phase, State, Target, TargetState
+from fabricpulse.remediation.receiver.state.phases import (
     DESIRED,
     TRANSITIONS,
     IllegalTransitionError,
     next_phase,
 )
-from fabricpulse.remediation.receiver.transaction import Transaction
+from fabricpulse.remediation.receiver.state.transaction import Transaction
 
 
 def target(device: str, generation: int = 1) -> TargetState:

@@ -9,13 +9,13 @@ import pytest
 from tests.unit.remediation.world import START, World, alert, config
 
 from fabricpulse.remediation.protocol import MAX_LANES, MAX_NICS, LaneSample, Report
-from fabricpulse.remediation.receiver.agent_api import _with_printable_names
-from fabricpulse.remediation.receiver.host_lines import BURST, HostLines
-from fabricpulse.remediation.receiver.lane_evidence import LaneEvidence
-from fabricpulse.remediation.receiver.model import Held
-from fabricpulse.remediation.receiver.operator_api import OperatorApi
 from fabricpulse.remediation.receiver.payload import Alert, PayloadError, parse_notification, parse_polled
+from fabricpulse.remediation.receiver.rebalance.lane_evidence import LaneEvidence
 from fabricpulse.remediation.receiver.reconciler import Reconciler
+from fabricpulse.remediation.receiver.state.model import Held
+from fabricpulse.remediation.receiver.web.agent_api import _with_printable_names
+from fabricpulse.remediation.receiver.web.host_lines import BURST, HostLines
+from fabricpulse.remediation.receiver.web.operator_api import OperatorApi
 
 
 def test_made_up_nics_that_a_host_holds_are_bounded():

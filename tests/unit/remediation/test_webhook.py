@@ -13,13 +13,13 @@ from aiohttp.test_utils import TestClient, TestServer
 from tests.fixtures.remediation_stack import alert, webhook
 from tests.unit.remediation.world import config
 
-from fabricpulse.remediation.receiver import webhook as webhook_module
 from fabricpulse.remediation.receiver.commit_loop import CommitLoop
 from fabricpulse.remediation.receiver.reconciler import Reconciler
-from fabricpulse.remediation.receiver.sql_store import SqlStore
-from fabricpulse.remediation.receiver.sqlite_database import SqliteDatabase
-from fabricpulse.remediation.receiver.store import Batch, StoreError
-from fabricpulse.remediation.receiver.webhook import PATH, Webhook
+from fabricpulse.remediation.receiver.store.sql_store import SqlStore
+from fabricpulse.remediation.receiver.store.sqlite_database import SqliteDatabase
+from fabricpulse.remediation.receiver.store.store import Batch, StoreError
+from fabricpulse.remediation.receiver.web import webhook as webhook_module
+from fabricpulse.remediation.receiver.web.webhook import PATH, Webhook
 
 PART = 10
 

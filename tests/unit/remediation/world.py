@@ -9,10 +9,10 @@ from msgspec.structs import replace
 from fabricpulse.core.config import parse_config
 from fabricpulse.remediation.protocol import Result
 from fabricpulse.remediation.receiver.config import ReceiverConfig
-from fabricpulse.remediation.receiver.model import Action, AgentState, State, Target
 from fabricpulse.remediation.receiver.payload import Alert
 from fabricpulse.remediation.receiver.reconciler import Reconciler
-from fabricpulse.remediation.receiver.transaction import Transaction, Transition
+from fabricpulse.remediation.receiver.state.model import Action, AgentState, State, Target
+from fabricpulse.remediation.receiver.state.transaction import Transaction, Transition
 
 RULES_AUTO = "rules: [{alert: FabricNicFlapping, mode: auto}]\nhold: {initial_s: 10, jitter: 0}\n"
 START = 1_700_000_000.0

@@ -3,10 +3,10 @@
 import re
 from collections.abc import Iterator
 
-from fabricpulse.audit.check import Check
-from fabricpulse.audit.host_reader import HostReader
+from fabricpulse.audit.host.check import Check
+from fabricpulse.audit.host.host_reader import HostReader
+from fabricpulse.audit.host.routes import default_devices6, default_routes
 from fabricpulse.audit.model import Outcome, failed, passed, unknown
-from fabricpulse.audit.routes import default_devices6, default_routes
 
 CHECK = Check(
     id="default-gateway",

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from fabricpulse.audit.check import Check
-from fabricpulse.audit.host_reader import HostReader
+from fabricpulse.audit.host.check import Check
+from fabricpulse.audit.host.host_reader import HostReader
+from fabricpulse.audit.host.nvml import LOST, error_text
 from fabricpulse.audit.model import Outcome, failed, not_applicable, passed, unknown
-from fabricpulse.audit.nvml import LOST, error_text
 
 CHECK = Check(
     id="gpu-memory",

@@ -4,10 +4,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from fabricpulse.audit.check import Check
-from fabricpulse.audit.host_reader import HostReader
+from fabricpulse.audit.host.check import Check
+from fabricpulse.audit.host.host_reader import HostReader
+from fabricpulse.audit.host.same import same_on_all
 from fabricpulse.audit.model import Outcome, failed, not_applicable, unknown
-from fabricpulse.audit.same import same_on_all
 
 CHECK = Check(
     id="ib-pkey-same",

@@ -3,10 +3,10 @@
 import os
 from collections.abc import Iterator
 
-from fabricpulse.audit.check import Check
-from fabricpulse.audit.host_reader import HostReader
+from fabricpulse.audit.host.check import Check
+from fabricpulse.audit.host.host_reader import HostReader
+from fabricpulse.audit.host.routes import bond_members
 from fabricpulse.audit.model import Outcome, failed, not_applicable, passed
-from fabricpulse.audit.routes import bond_members
 
 CHECK = Check(
     id="nic-driver",

@@ -6,8 +6,8 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from fabricpulse.audit.check import Check
-from fabricpulse.audit.host_reader import HostReader
+from fabricpulse.audit.host.check import Check
+from fabricpulse.audit.host.host_reader import HostReader
 from fabricpulse.audit.model import Outcome, failed, not_applicable, passed, unknown
 
 PCI = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from fabricpulse.audit.check import Check
-from fabricpulse.audit.host_reader import HostReader
+from fabricpulse.audit.host.check import Check
+from fabricpulse.audit.host.host_reader import HostReader
+from fabricpulse.audit.host.same import same_on_all
 from fabricpulse.audit.model import Outcome, unknown
-from fabricpulse.audit.same import same_on_all
 
 CHECK = Check(
     id="pfc-same",

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from fabricpulse.audit.check import Check
-from fabricpulse.audit.host_reader import HostReader
+from fabricpulse.audit.host.check import Check
+from fabricpulse.audit.host.host_reader import HostReader
 from fabricpulse.audit.model import Outcome, failed, not_applicable, passed, unknown
 
 CHECK = Check(

@@ -43,7 +43,7 @@ def gate_command(
     Exit code 0: yes; 10: no, an error was found; 11: not known, there is no audit, it is too old, or an error may be
     another host's.
     """
-    from fabricpulse.audit.gate import gate
+    from fabricpulse.audit.report.gate import gate
 
     last = state / "last.json"
     report = read(last, HostReport) if last.exists() else None

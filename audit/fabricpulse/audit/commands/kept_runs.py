@@ -6,8 +6,8 @@ import click
 import msgspec
 
 from fabricpulse.audit.commands.output import FOUND, GOOD, all_option, run_output_option, write, write_page
+from fabricpulse.audit.compare.profile import learn
 from fabricpulse.audit.model import Run
-from fabricpulse.audit.profile import learn
 from fabricpulse.audit.storage import read
 from fabricpulse.core.output import OutputFormat, output_option, print_json, printable
 
@@ -43,7 +43,7 @@ def diff_command(ctx: click.Context, before: Path, after: Path, output: OutputFo
 
     +: new; -: gone; ?: found before, and the later run has not looked.
     """
-    from fabricpulse.audit.diff import diff_runs
+    from fabricpulse.audit.compare.diff import diff_runs
 
     found = diff_runs(read(before, Run), read(after, Run))
     if output == "json":
@@ -67,7 +67,7 @@ def diff_command(ctx: click.Context, before: Path, after: Path, output: OutputFo
 @output_option
 def labels_command(run: Path, output: OutputFormat) -> None:
     """Print the commands that label Kubernetes nodes by RUN: passed, failed or unknown. Pipe them into sh."""
-    from fabricpulse.audit.labels import kubectl_lines, node_labels
+    from fabricpulse.audit.report.labels import kubectl_lines, node_labels
 
     found = read(run, Run)
     labels = node_labels(found)

@@ -16,10 +16,10 @@ from fabricpulse.audit.commands.output import (
     write_page,
 )
 from fabricpulse.audit.commands.own_host import own_name, own_reader
+from fabricpulse.audit.compare.profile import load_profile
+from fabricpulse.audit.compare.runs import run_of
 from fabricpulse.audit.local import audit_host
 from fabricpulse.audit.model import HostReport
-from fabricpulse.audit.profile import load_profile
-from fabricpulse.audit.runs import run_of
 from fabricpulse.audit.storage import encode, keep, stamp_name
 from fabricpulse.core.output import write_file
 

@@ -50,7 +50,7 @@ def write_page(run: "Run", path: Path | None) -> None:
     """The HTML page, if there is a path. Raises UserError."""
     if path is None:
         return
-    from fabricpulse.audit.page import page
+    from fabricpulse.audit.report.page import page
 
     write_file(path, page(run).encode("utf-8", "replace"))
 
@@ -62,13 +62,13 @@ def write(run: "Run", output: str, *, every: bool = False) -> None:
 
         click.echo(encode(run).decode())
     elif output == "junit":
-        from fabricpulse.audit.junit import junit
+        from fabricpulse.audit.report.junit import junit
 
         click.echo(junit(run.hosts, run.findings), nl=False)
     else:
         from rich.console import Console
 
-        from fabricpulse.audit.show import show_run
+        from fabricpulse.audit.report.show import show_run
 
         show_run(run, Console(), every=every)
 

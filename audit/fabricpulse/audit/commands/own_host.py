@@ -4,8 +4,8 @@ import re
 import socket
 from pathlib import Path
 
-from fabricpulse.audit.host_reader import HostReader
-from fabricpulse.audit.nvml import ask as ask_nvml
+from fabricpulse.audit.host.host_reader import HostReader
+from fabricpulse.audit.host.nvml import ask as ask_nvml
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.run_dir import clock_page_path
 from fabricpulse.hostinfo.gid_rules import NcclRules

@@ -161,8 +161,8 @@ MOST_LIST = 10 << 20
 @click.pass_context
 def run_command(ctx: click.Context, /, **flags: Any) -> None:
     """Audit a fleet through the agents of its hosts, and compare the hosts with one another."""
-    from fabricpulse.audit.fleet_audit import run_fleet
-    from fabricpulse.audit.fleet_plan import FleetOptions
+    from fabricpulse.audit.fleet.fleet_audit import run_fleet
+    from fabricpulse.audit.fleet.plan import FleetOptions
 
     if flags["hosts"] == "-":
         flags["hosts"] = _standard_input()
@@ -170,7 +170,7 @@ def run_command(ctx: click.Context, /, **flags: Any) -> None:
     if flags["rdma"] and not flags["transfers"]:
         raise click.UsageError("--rdma needs --transfers")
     if flags["transfers"]:
-        from fabricpulse.audit.transfer_tests import LEAST_BYTES, Transfers
+        from fabricpulse.audit.pair_tests.transfer_tests import LEAST_BYTES, Transfers
 
         transfers = Transfers(
             flags["rate_mbps"] * 1_000_000,

@@ -17,7 +17,7 @@ import msgspec
 from aiohttp import web
 
 from fabricpulse.audit.expose import expose
-from fabricpulse.audit.host_reader import HostReader
+from fabricpulse.audit.host.host_reader import HostReader
 from fabricpulse.audit.local import audit_host
 from fabricpulse.audit.metrics import METRICS, REFUSED, RUNS, TRANSFERS
 from fabricpulse.audit.model import FleetFindings, HostReport

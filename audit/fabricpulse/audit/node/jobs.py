@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from fabricpulse.audit.host_reader import HostReader
+from fabricpulse.audit.host.host_reader import HostReader
 from fabricpulse.plugin_ipc.process import parse_name, process_exists
 from fabricpulse.plugin_ipc.verbs import is_locked
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from fabricpulse.audit.lldp import ETHERTYPE, MULTICAST, Neighbour, parse
+from fabricpulse.audit.host.lldp import ETHERTYPE, MULTICAST, Neighbour, parse
 
 _SOL_PACKET, _ADD_MEMBERSHIP, _MR_MULTICAST = 263, 1, 0
 _PACKET_OUTGOING = 4

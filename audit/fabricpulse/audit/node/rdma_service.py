@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 from aiohttp import web
 
-from fabricpulse.audit.host_reader import HostReader
+from fabricpulse.audit.host.host_reader import HostReader
 from fabricpulse.audit.model import clip
 from fabricpulse.audit.node.jobs import QueuePairWatch
 from fabricpulse.audit.node.queue_pair import NoRdmaError

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from fabricpulse.audit.lldp import Neighbour
+from fabricpulse.audit.host.lldp import Neighbour
 from fabricpulse.audit.model import Name, Seconds, Text
 
 AUDIT_PATH = "/api/v1/audit"

@@ -18,10 +18,10 @@ from fabricpulse.core.log import get_logger
 from fabricpulse.core.threads import DaemonThreads
 from fabricpulse.remediation import failpoints
 from fabricpulse.remediation.receiver.line_limit import LineLimit
-from fabricpulse.remediation.receiver.model import OUTCOMES, State
 from fabricpulse.remediation.receiver.payload import DeadLetter
-from fabricpulse.remediation.receiver.store import Batch, Delivery, Store, StoreError, Unsaved
-from fabricpulse.remediation.receiver.transaction import Transaction, Transition
+from fabricpulse.remediation.receiver.state.model import OUTCOMES, State
+from fabricpulse.remediation.receiver.state.transaction import Transaction, Transition
+from fabricpulse.remediation.receiver.store.store import Batch, Delivery, Store, StoreError, Unsaved
 
 log = get_logger(__name__)
 

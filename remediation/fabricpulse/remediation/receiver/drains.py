@@ -16,12 +16,12 @@ from typing import Literal
 import msgspec
 
 from fabricpulse.remediation.receiver.config import ReceiverConfig
-from fabricpulse.remediation.receiver.guards import SETTLING, Guards
-from fabricpulse.remediation.receiver.in_flight import ACTING, is_paused
-from fabricpulse.remediation.receiver.model import Drain, DrainPhase, Episode
-from fabricpulse.remediation.receiver.plans import APPROVAL_VALID_S
-from fabricpulse.remediation.receiver.shared_cause import SharedCauses
-from fabricpulse.remediation.receiver.transaction import Transaction, with_changes
+from fabricpulse.remediation.receiver.guards.guards import SETTLING, Guards
+from fabricpulse.remediation.receiver.guards.shared_cause import SharedCauses
+from fabricpulse.remediation.receiver.state.in_flight import ACTING, is_paused
+from fabricpulse.remediation.receiver.state.model import Drain, DrainPhase, Episode
+from fabricpulse.remediation.receiver.state.plans import APPROVAL_VALID_S
+from fabricpulse.remediation.receiver.state.transaction import Transaction, with_changes
 
 # These hosts count as out: the effect of a command that failed is unknown.
 OUT: tuple[DrainPhase, ...] = ("leaving", "draining", "drained", "returning", "failed")

@@ -3,15 +3,15 @@
 from typing import Any
 
 from fabricpulse.remediation.receiver.config import ReceiverConfig
-from fabricpulse.remediation.receiver.guard_words import guard
-from fabricpulse.remediation.receiver.guards import SETTLING, Guards
-from fabricpulse.remediation.receiver.hold import is_over, is_proven
-from fabricpulse.remediation.receiver.model import Episode, Plan, State, Target, TargetState
+from fabricpulse.remediation.receiver.guards.guard_words import guard
+from fabricpulse.remediation.receiver.guards.guards import SETTLING, Guards
 from fabricpulse.remediation.receiver.observed_state import ObservedState
 from fabricpulse.remediation.receiver.payload import Alert
 from fabricpulse.remediation.receiver.reconciler import Inventory
 from fabricpulse.remediation.receiver.rule_config import LANE_ACTIONS, MODES, RuleConfig
-from fabricpulse.remediation.receiver.transaction import Transaction
+from fabricpulse.remediation.receiver.state.hold import is_over, is_proven
+from fabricpulse.remediation.receiver.state.model import Episode, Plan, State, Target, TargetState
+from fabricpulse.remediation.receiver.state.transaction import Transaction
 
 
 def explain(

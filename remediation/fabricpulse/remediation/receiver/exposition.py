@@ -8,17 +8,17 @@ from fabricpulse.core.metrics.common import RELOAD_SUCCESSFUL, RELOAD_TIME
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.remediation import metrics
-from fabricpulse.remediation.receiver.auth import ROUTES
 from fabricpulse.remediation.receiver.commit_loop import OWN_PLANS, CommitLoop
 from fabricpulse.remediation.receiver.drains import OUT
-from fabricpulse.remediation.receiver.guards import REASONS, bucket_level
-from fabricpulse.remediation.receiver.model import OUTCOMES, RECOVERIES
+from fabricpulse.remediation.receiver.guards.guards import REASONS, bucket_level
+from fabricpulse.remediation.receiver.guards.rule_record import stopped_rules
 from fabricpulse.remediation.receiver.policy import Policy, ReloadStatus
 from fabricpulse.remediation.receiver.rule_config import LANE_ACTIONS
-from fabricpulse.remediation.receiver.rule_record import stopped_rules
-from fabricpulse.remediation.receiver.store import Store
+from fabricpulse.remediation.receiver.state.model import OUTCOMES, RECOVERIES
+from fabricpulse.remediation.receiver.store.store import Store
 from fabricpulse.remediation.receiver.wall_clock import MonotonicWallClock
-from fabricpulse.remediation.receiver.webhook import IngestStatistics
+from fabricpulse.remediation.receiver.web.auth import ROUTES
+from fabricpulse.remediation.receiver.web.webhook import IngestStatistics
 
 # A scrape that took longer is given out for so many times as long.
 _LONG_S = 0.01

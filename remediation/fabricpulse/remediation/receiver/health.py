@@ -3,9 +3,9 @@
 import msgspec
 
 from fabricpulse.remediation.receiver.config import ReceiverConfig
-from fabricpulse.remediation.receiver.episode_room import MAX_EPISODES
-from fabricpulse.remediation.receiver.model import State
-from fabricpulse.remediation.receiver.rule_record import FLEET, stopped_rules
+from fabricpulse.remediation.receiver.guards.rule_record import FLEET, stopped_rules
+from fabricpulse.remediation.receiver.state.episode_room import MAX_EPISODES
+from fabricpulse.remediation.receiver.state.model import State
 
 
 class Problem(msgspec.Struct, frozen=True):

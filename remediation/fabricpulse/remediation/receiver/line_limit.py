@@ -4,8 +4,8 @@ Lines are kept for ever, and each alert causes some: it begins, is blocked, ends
 an action or a command is ever left out.
 """
 
-from fabricpulse.remediation.receiver.model import Bucket
-from fabricpulse.remediation.receiver.transaction import Transition
+from fabricpulse.remediation.receiver.state.model import Bucket
+from fabricpulse.remediation.receiver.state.transaction import Transition
 
 # What alerts alone bring about, as often as they come and go.
 BOUNDED = frozenset(

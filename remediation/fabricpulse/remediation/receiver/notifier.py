@@ -19,8 +19,8 @@ from fabricpulse.core.web.urls import redact
 from fabricpulse.remediation import failpoints
 from fabricpulse.remediation.receiver.commit_loop import CommitLoop
 from fabricpulse.remediation.receiver.config import NotifyConfig
-from fabricpulse.remediation.receiver.store import Store, StoreError
-from fabricpulse.remediation.receiver.transaction import Transaction
+from fabricpulse.remediation.receiver.state.transaction import Transaction
+from fabricpulse.remediation.receiver.store.store import Store, StoreError
 
 log = get_logger(__name__)
 

@@ -9,10 +9,12 @@ from collections.abc import Iterable, Sequence
 
 from fabricpulse.remediation.protocol import MAX_NICS
 from fabricpulse.remediation.receiver.config import ReceiverConfig
-from fabricpulse.remediation.receiver.episode_room import EpisodeRoom
-from fabricpulse.remediation.receiver.hold import STOPPED, Observation, observe
-from fabricpulse.remediation.receiver.lane_requests import selector_of
-from fabricpulse.remediation.receiver.model import (
+from fabricpulse.remediation.receiver.payload import Alert
+from fabricpulse.remediation.receiver.rebalance.lane_requests import selector_of
+from fabricpulse.remediation.receiver.rule_config import LANE_ACTIONS, RuleConfig, keeps_out
+from fabricpulse.remediation.receiver.state.episode_room import EpisodeRoom
+from fabricpulse.remediation.receiver.state.hold import STOPPED, Observation, observe
+from fabricpulse.remediation.receiver.state.model import (
     NO_TARGET,
     AgentState,
     Episode,
@@ -20,11 +22,9 @@ from fabricpulse.remediation.receiver.model import (
     Target,
     TargetState,
 )
-from fabricpulse.remediation.receiver.payload import Alert
-from fabricpulse.remediation.receiver.phases import next_phase
-from fabricpulse.remediation.receiver.rebase import rebase
-from fabricpulse.remediation.receiver.rule_config import LANE_ACTIONS, RuleConfig, keeps_out
-from fabricpulse.remediation.receiver.transaction import Transaction, with_changes
+from fabricpulse.remediation.receiver.state.phases import next_phase
+from fabricpulse.remediation.receiver.state.rebase import rebase
+from fabricpulse.remediation.receiver.state.transaction import Transaction, with_changes
 
 # It becomes an argument of the scheduler's command, where `h[0-99]`, `h0,h1` and `ALL` would be many hosts, and `-x` an
 # option.

@@ -1,10 +1,10 @@
 """What operators order: pause (the kill switch), resume, approve, release, forget."""
 
-from fabricpulse.remediation.receiver.decisions import Decisions
 from fabricpulse.remediation.receiver.drains import Drains
-from fabricpulse.remediation.receiver.model import Pause, Target
-from fabricpulse.remediation.receiver.rebalancer import Rebalancer
-from fabricpulse.remediation.receiver.transaction import Transaction, with_changes
+from fabricpulse.remediation.receiver.failover.decisions import Decisions
+from fabricpulse.remediation.receiver.rebalance.rebalancer import Rebalancer
+from fabricpulse.remediation.receiver.state.model import Pause, Target
+from fabricpulse.remediation.receiver.state.transaction import Transaction, with_changes
 
 
 class OperatorCommands:

@@ -11,10 +11,10 @@ from fabricpulse.core.config import load_config
 from fabricpulse.core.errors import ConfigError, UserError
 from fabricpulse.core.fleet.membership import load_membership
 from fabricpulse.remediation.protocol import Envelope
-from fabricpulse.remediation.receiver.auth import Access
 from fabricpulse.remediation.receiver.config import ReceiverConfig
-from fabricpulse.remediation.receiver.lane_places import Leaves
+from fabricpulse.remediation.receiver.rebalance.lane_places import Leaves
 from fabricpulse.remediation.receiver.reconciler import Inventory
+from fabricpulse.remediation.receiver.web.auth import Access
 
 # Settings that only a restart changes.
 _FIXED = ("journal", "keep_deliveries_bytes", "lease_s", "notify")

@@ -17,26 +17,26 @@ from fabricpulse.core.waiting import wait_with_timeout
 from fabricpulse.core.web.client import HttpClient
 from fabricpulse.core.web.server import WebServer
 from fabricpulse.core.web.toolkit import WebConfig
-from fabricpulse.remediation.receiver.agent_api import AgentApi
 from fabricpulse.remediation.receiver.alertmanager_poll import poll_alertmanagers
-from fabricpulse.remediation.receiver.auth import AccessControl
 from fabricpulse.remediation.receiver.commit_loop import CommitLoop
 from fabricpulse.remediation.receiver.config import ReceiverConfig, is_postgres
-from fabricpulse.remediation.receiver.database import Database
 from fabricpulse.remediation.receiver.drain_hooks import DrainHooks
 from fabricpulse.remediation.receiver.exposition import Scrapes, expose
 from fabricpulse.remediation.receiver.notifier import Notifier
-from fabricpulse.remediation.receiver.operator_api import OperatorApi
-from fabricpulse.remediation.receiver.origin import addresses_of
 from fabricpulse.remediation.receiver.payload import Alert
 from fabricpulse.remediation.receiver.policy import Policy, ReloadStatus, changes, reload_policy
 from fabricpulse.remediation.receiver.reconciler import Reconciler
-from fabricpulse.remediation.receiver.sql_store import SqlStore
-from fabricpulse.remediation.receiver.sqlite_database import SqliteDatabase
-from fabricpulse.remediation.receiver.store import StoreError
-from fabricpulse.remediation.receiver.transaction import Transaction, Transition
+from fabricpulse.remediation.receiver.state.transaction import Transaction, Transition
+from fabricpulse.remediation.receiver.store.database import Database
+from fabricpulse.remediation.receiver.store.sql_store import SqlStore
+from fabricpulse.remediation.receiver.store.sqlite_database import SqliteDatabase
+from fabricpulse.remediation.receiver.store.store import StoreError
 from fabricpulse.remediation.receiver.wall_clock import MonotonicWallClock, follow_wall
-from fabricpulse.remediation.receiver.webhook import Webhook
+from fabricpulse.remediation.receiver.web.agent_api import AgentApi
+from fabricpulse.remediation.receiver.web.auth import AccessControl
+from fabricpulse.remediation.receiver.web.operator_api import OperatorApi
+from fabricpulse.remediation.receiver.web.origin import addresses_of
+from fabricpulse.remediation.receiver.web.webhook import Webhook
 
 log = get_logger(__name__)
 
@@ -263,8 +263,8 @@ async def run_receiver(policy: Policy, life: Lifetime, options: DaemonOptions) -
         await Receiver(policy, life, SqliteDatabase(Path(policy.config.journal))).run(options)
         return
     try:
-        from fabricpulse.remediation.receiver.postgres_database import PostgresDatabase
         from fabricpulse.remediation.receiver.standby import Standby
+        from fabricpulse.remediation.receiver.store.postgres_database import PostgresDatabase
     except ImportError as error:
         raise UserError(
             f"journal is a PostgreSQL URL, and its driver is missing ({error}): pip install 'fabricpulse[postgres]'"

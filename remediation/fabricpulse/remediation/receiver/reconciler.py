@@ -7,17 +7,17 @@ batch of events, before the commit.
 """
 
 from fabricpulse.remediation.receiver.config import ReceiverConfig
-from fabricpulse.remediation.receiver.decisions import Decisions
 from fabricpulse.remediation.receiver.drains import Drains
-from fabricpulse.remediation.receiver.host_traffic import HostTraffic
-from fabricpulse.remediation.receiver.lane_evidence import LaneEvidence
-from fabricpulse.remediation.receiver.lane_places import Leaves
-from fabricpulse.remediation.receiver.lane_planner import NO_LEAVES
+from fabricpulse.remediation.receiver.failover.decisions import Decisions
+from fabricpulse.remediation.receiver.failover.host_traffic import HostTraffic
+from fabricpulse.remediation.receiver.failover.recovery import RecoveryJudge
+from fabricpulse.remediation.receiver.failover.results import OperationResults
 from fabricpulse.remediation.receiver.observed_state import ObservedState
 from fabricpulse.remediation.receiver.operator_commands import OperatorCommands
-from fabricpulse.remediation.receiver.rebalancer import Rebalancer
-from fabricpulse.remediation.receiver.recovery import RecoveryJudge
-from fabricpulse.remediation.receiver.results import OperationResults
+from fabricpulse.remediation.receiver.rebalance.lane_evidence import LaneEvidence
+from fabricpulse.remediation.receiver.rebalance.lane_places import Leaves
+from fabricpulse.remediation.receiver.rebalance.lane_planner import NO_LEAVES
+from fabricpulse.remediation.receiver.rebalance.rebalancer import Rebalancer
 
 # Host -> its devices.
 Inventory = dict[str, frozenset[str]]

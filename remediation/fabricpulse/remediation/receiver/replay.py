@@ -14,11 +14,11 @@ from msgspec.structs import replace
 
 from fabricpulse.remediation.protocol import Result
 from fabricpulse.remediation.receiver.config import ReceiverConfig
-from fabricpulse.remediation.receiver.model import AgentState, State
 from fabricpulse.remediation.receiver.payload import Alert, PayloadError, parse_notification
 from fabricpulse.remediation.receiver.reconciler import Inventory, Reconciler
 from fabricpulse.remediation.receiver.rule_config import keeps_out
-from fabricpulse.remediation.receiver.transaction import Transaction, Transition
+from fabricpulse.remediation.receiver.state.model import AgentState, State
+from fabricpulse.remediation.receiver.state.transaction import Transaction, Transition
 
 # Between two deliveries time passes in steps: short ones while an alert is young or an action under way.
 _SHORT_S = 1.0

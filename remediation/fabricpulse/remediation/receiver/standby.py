@@ -13,8 +13,8 @@ from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.core.options import DaemonOptions
 from fabricpulse.core.web.server import WebServer
 from fabricpulse.remediation import metrics
-from fabricpulse.remediation.receiver.postgres_database import PostgresDatabase
-from fabricpulse.remediation.receiver.store import StoreError
+from fabricpulse.remediation.receiver.store.postgres_database import PostgresDatabase
+from fabricpulse.remediation.receiver.store.store import StoreError
 
 log = get_logger(__name__)
 

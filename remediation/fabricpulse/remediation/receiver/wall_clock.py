@@ -3,7 +3,7 @@
 import time
 
 from fabricpulse.core.log import get_logger
-from fabricpulse.remediation.receiver.transaction import Transaction
+from fabricpulse.remediation.receiver.state.transaction import Transaction
 
 log = get_logger(__name__)
 

@@ -1,0 +1,1 @@
+"""Comparing: the fleet with itself, with a profile, with a wiring plan, and a run with another."""

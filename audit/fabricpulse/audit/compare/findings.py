@@ -1,0 +1,112 @@
+"""From reports to findings: what failed on hosts, who is odd, who is silent. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from fabricpulse.audit.compare.odd_one_out import Comparison, against, compare
+from fabricpulse.audit.compare.profile import Profile
+from fabricpulse.audit.compare.sla import unproven
+from fabricpulse.audit.host.attributes import BY_NAME
+from fabricpulse.audit.model import (
+    SEVERITIES,
+    Finding,
+    FleetFindings,
+    HostReport,
+    Run,
+    Severity,
+    Status,
+    clip,
+)
+
+ODD, DIVIDED, PROFILE, SILENT = "odd-one-out", "fleet-divided", "profile", "host-silent"
+
+
+def failures(report: HostReport) -> list[Finding]:
+    """What the host's own checks have found."""
+    return [
+        Finding(
+            result.check,
+            result.category,
+            result.severity,
+            report.host,
+            result.outcome.subject,
+            result.outcome.summary,
+            result.outcome.evidence,
+        )
+        for result in report.results
+        if result.outcome.status is Status.FAILED
+    ]
+
+
+def fleet_findings(
+    reports: Sequence[HostReport],
+    silent: Mapping[str, str],
+    profile: Profile | None = None,
+    more: Iterable[Finding] = (),
+) -> tuple[Finding, ...]:
+    """All findings of a run, worst first, then by host.
+
+    silent : hosts that did not answer, with why. profile : pins values; without one the fleet is compared with itself
+    alone. more : findings of tests between hosts.
+    """
+    values = {report.host: report.values for report in reports}
+    found = [finding for report in reports for finding in failures(report)]
+    found += [*more, *_odd(compare(values))]
+    if profile is not None:
+        for host, value, wanted in against(values, profile.roles):
+            text = clip(f"{value.attribute} is {value.value}, the profile wants {wanted}")
+            evidence = {"attribute": value.attribute, "role": value.role}
+            found.append(_fleet(PROFILE, _severity(value.attribute), host, value.subject, text, evidence))
+        found += unproven(values, profile.roles)
+    for host, reason in silent.items():
+        found.append(_fleet(SILENT, "error", host, "", clip(f"no answer: {reason}"), {}))
+    return worst_first(found)
+
+
+def of_host(run: Run, host: str) -> FleetFindings:
+    """What the run says of a host and the host does not itself, worst first; with what it may be at fault for."""
+    report = next((report for report in run.hosts if report.host == host), None)
+    own = set() if report is None else {(f.check, f.subject) for f in failures(report)}
+    found = [
+        f for f in run.findings if host in f.suspects or (f.host == host and (f.check, f.subject) not in own)
+    ]
+    return FleetFindings(run.id, run.started_at + run.duration_s, tuple(found[:1000]))
+
+
+def worst_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """In order of severity, check, host and subject."""
+    order = {severity: rank for rank, severity in enumerate(SEVERITIES)}
+    return tuple(sorted(findings, key=lambda f: (order[f.severity], f.check, f.host, f.subject, f.summary)))
+
+
+def _odd(comparison: Comparison) -> list[Finding]:
+    found = []
+    for odd in comparison.odd:
+        value = odd.value
+        text = clip(f"{value.attribute} is {value.value}; {odd.have} of {odd.size} have {odd.usual}")
+        evidence = {
+            "attribute": value.attribute,
+            "value": value.value,
+            "usual": odd.usual,
+            "role": value.role,
+        }
+        found.append(_fleet(ODD, _severity(value.attribute), odd.host, value.subject, text, evidence))
+    for divided in comparison.divided:
+        parts = [f"{len(who)} have {value}" for value, who in divided.values.items()]
+        text = clip(f"{divided.attribute}: {'; '.join(parts[:8])}")
+        evidence = {"attribute": divided.attribute, "role": divided.role}
+        for text_value, who in list(divided.values.items())[:16]:
+            names = sorted({host for host, _ in who})
+            more = f" and {len(names) - 20} more" if len(names) > 20 else ""
+            evidence[clip(text_value, 100)] = clip(", ".join(names[:20]) + more, 1000)
+        found.append(_fleet(DIVIDED, "warning", "", divided.attribute, text, evidence))
+    return found
+
+
+def _severity(attribute: str) -> Severity:
+    return BY_NAME[attribute].severity if attribute in BY_NAME else "warning"
+
+
+def _fleet(
+    check: str, severity: Severity, host: str, subject: str, summary: str, evidence: dict[str, str]
+) -> Finding:
+    return Finding(check, "fleet", severity, host, subject, summary, evidence)

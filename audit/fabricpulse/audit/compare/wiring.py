@@ -1,0 +1,101 @@
+"""Does each NIC hang on the switch that the plan says? Pure.
+
+    wiring:
+      gpu-001:
+        eth1: {switch: leaf-1, port: Ethernet1}
+        eth2: {switch: leaf-2}
+
+`leaf` of a NIC in the membership is its switch where the file says nothing.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fabricpulse.audit.host.lldp import Neighbour
+from fabricpulse.audit.model import Finding, clip
+from fabricpulse.audit.pair_tests.blame import Nic
+from fabricpulse.core.config import Section
+from fabricpulse.core.fleet.membership import Membership
+
+
+class Place(Section, frozen=True):
+    """Where a cable goes. switch : its system name, short or fully qualified. port : as LLDP calls it; "" for any."""
+
+    switch: str
+    port: str = ""
+
+
+class Wiring(Section, frozen=True):
+    """Where the cable of each NIC goes: the file of `--wiring-file`.
+
+    wiring : host -> netdev -> place.
+    """
+
+    wiring: dict[str, dict[str, Place]]
+
+
+@dataclass(frozen=True)
+class LldpReports:
+    """What the hosts received. neighbours : of the NICs that received one. reasons : of those that could not listen."""
+
+    neighbours: Mapping[Nic, Neighbour]
+    reasons: Mapping[Nic, str]
+
+
+def planned_places(wiring: Wiring | None, membership: Membership) -> dict[Nic, Place]:
+    """NIC -> its place, of all that are planned."""
+    found = {
+        (host.name, nic.device): Place(nic.leaf) for host in membership.hosts for nic in host.nics if nic.leaf
+    }
+    for name, nics in (wiring.wiring if wiring else {}).items():
+        host = membership.host(name)
+        found |= {((host.name if host else name), device): place for device, place in nics.items()}
+    return found
+
+
+def wiring_findings(planned: Mapping[Nic, Place], lldp: LldpReports) -> list[Finding]:
+    """NICs that hang elsewhere, with whose place theirs is, and those of which nothing is known."""
+    found = []
+    owners: dict[tuple[str, str], list[Nic]] = defaultdict(list)
+    for nic, place in planned.items():
+        owners[_short(place.switch), place.port].append(nic)
+    for nic, place in sorted(planned.items()):
+        neighbour = lldp.neighbours.get(nic)
+        if neighbour is None:
+            why = lldp.reasons.get(nic, "no LLDP frame was received")
+            text = clip(f"where its cable goes is not known: {why}")
+            found.append(_finding("wiring-unknown", "warning", nic, text, {"planned": _describe(place)}))
+        elif not is_at(place, neighbour):
+            own = Place(neighbour.switch, neighbour.port)
+            text = f"hangs on {_describe(own)}, planned is {_describe(place)}"
+            evidence = {"planned": _describe(place), "found": _describe(own)}
+            rightful = [
+                other for other in owners.get((_short(own.switch), own.port), ()) if own.port and other != nic
+            ]
+            if rightful:
+                evidence["place_of"] = " ".join(rightful[0])
+                other = lldp.neighbours.get(rightful[0])
+                if other is not None and is_at(place, other):
+                    text += f": swapped with {' '.join(rightful[0])}"
+            found.append(_finding("wiring", "error", nic, clip(text), evidence))
+    return found
+
+
+def is_at(place: Place, neighbour: Neighbour) -> bool:
+    """Whether a neighbour is the planned place. Switches may say their name short or qualified, in any case."""
+    if _short(place.switch) != _short(neighbour.switch):
+        return False
+    return place.port in ("", neighbour.port, neighbour.description)
+
+
+def _short(name: str) -> str:
+    return name.lower().partition(".")[0]
+
+
+def _describe(place: Place) -> str:
+    return f"{place.switch} {place.port}".strip()
+
+
+def _finding(check: str, severity: str, nic: Nic, text: str, evidence: dict[str, str]) -> Finding:
+    return Finding(check, "back-end", severity, *nic, text, {k: clip(v, 128) for k, v in evidence.items()})  # type: ignore[arg-type]

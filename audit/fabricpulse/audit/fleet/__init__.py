@@ -1,0 +1,1 @@
+"""The audit of a fleet over its agents: asking, testing, telling how far it is."""

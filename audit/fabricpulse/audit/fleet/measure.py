@@ -1,0 +1,145 @@
+"""What a run of a fleet measures between NICs: echoes, transfers, and beside them what switches say of themselves."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+import msgspec
+
+from fabricpulse.audit.compare.wiring import LldpReports, Place, wiring_findings
+from fabricpulse.audit.fleet.paths import ECHO_KINDS, Echoes, unreachable
+from fabricpulse.audit.fleet.progress import showing
+from fabricpulse.audit.fleet.ring import ring_hosts, run_rings
+from fabricpulse.audit.fleet.run import AgentError, Target, ask, cancelling, until
+from fabricpulse.audit.fleet.stage import Fleet
+from fabricpulse.audit.fleet.transfers import FleetTransfers
+from fabricpulse.audit.host.lldp import Neighbour
+from fabricpulse.audit.model import Finding, HostReport, Measurement, Ring
+from fabricpulse.audit.node.wire import NEIGHBOURS_PATH, NeighboursAnswer, NeighboursRequest
+from fabricpulse.audit.pair_tests.blame import Nic
+from fabricpulse.audit.pair_tests.ecmp import ecmp_findings
+from fabricpulse.audit.pair_tests.path_tests import PathDirections, Rail, coverage_note, path_findings
+from fabricpulse.audit.pair_tests.ring_tests import ring_findings, ring_notes
+from fabricpulse.audit.pair_tests.transfer_tests import Transfers, untested_findings
+from fabricpulse.core.web.client import HttpClient
+from fabricpulse.core.web.client_config import HttpClientConfig
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be measured. rails : None for no test of paths. leaves : of NICs, as far as known. transfers : None
+    for none. places : where cables should go, {} not to ask. listen_s : how long hosts listen for that. before : what
+    an interrupted run has measured. ring_s : of each ring of the NCCL plugin, 0 for none. order : of its hosts."""
+
+    rails: Mapping[str, Rail] | None = None
+    leaves: Mapping[Nic, str] = field(default_factory=dict)
+    transfers: Transfers | None = None
+    places: Mapping[Nic, Place] = field(default_factory=dict)
+    listen_s: float = 35.0
+    before: Sequence[Measurement] = ()
+    ring_s: float = 0.0
+    order: Sequence[str] = ()
+
+
+@dataclass
+class Measured:
+    """What has come of it. notes : lines for people. cancelled : not all of it was waited for."""
+
+    measurements: list[Measurement] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    cancelled: bool = False
+    rings: list[Ring] = field(default_factory=list)
+
+
+async def measure(
+    plan: Plan,
+    wanted: Sequence[Target],
+    config: HttpClientConfig,
+    reports: Sequence[HostReport],
+    keep: Callable[[Sequence[Measurement]], None],
+) -> Measured:
+    """Measures; Ctrl-C ends it with what there is. An agent that does not answer costs its own tests. keep : is given
+    all measurements so far, now and then."""
+    found = Measured(list(plan.before))
+    stop = asyncio.Event()
+    with ExitStack() as stack:
+        stack.enter_context(cancelling(stop))
+        # Hosts listen while they test: what they hear comes by itself.
+        listening = asyncio.create_task(_neighbours(plan, wanted, config, stop))
+        try:
+            if plan.rails is not None:
+                await _test(plan, plan.rails, wanted, config, reports, keep, stop, found)
+            if plan.places and not stop.is_set():
+                with showing("wiring") as shown:
+                    shown.update("listening", 0, 1, "")
+                    found.findings += wiring_findings(plan.places, await listening)
+        finally:
+            found.cancelled = stop.is_set()
+            stop.set()
+            await listening
+    return found
+
+
+async def _test(
+    plan: Plan,
+    rails: Mapping[str, Rail],
+    wanted: Sequence[Target],
+    config: HttpClientConfig,
+    reports: Sequence[HostReport],
+    keep: Callable[[Sequence[Measurement]], None],
+    stop: asyncio.Event,
+    found: Measured,
+) -> None:
+    with showing("testing") as shown:
+        agents = {target.host: target for target in wanted}
+        fleet = Fleet(agents, config, PathDirections(rails, reports), plan.leaves, stop, shown.update)
+        echoes = Echoes(fleet)
+        passed = await echoes.run(rails, plan.before)
+        keep(passed)
+        found.notes += [coverage_note(rails), *echoes.notes]
+        untested = dict(echoes.untested)
+        if plan.transfers is not None and not stop.is_set():
+            tests = FleetTransfers(fleet, plan.transfers, lambda more: keep([*passed, *more]))
+            # Between NICs that do not reach one another there is nothing to measure, and much to wait for.
+            more = await tests.run(rails, plan.before, unreachable(passed))
+            untested |= tests.untested
+            found.notes += tests.notes
+        else:
+            more = [m for m in plan.before if m.kind not in ECHO_KINDS]
+        if plan.ring_s and not stop.is_set():
+            hosts = ring_hosts(rails, plan.leaves, plan.order)
+            found.rings = await run_rings(fleet, hosts, plan.ring_s, more)
+    found.measurements = [*passed, *more]
+    found.findings += path_findings(found.measurements)
+    found.findings += ecmp_findings(found.measurements) + untested_findings(untested)
+    found.findings += ring_findings(found.rings)
+    found.notes += ring_notes(found.rings)
+
+
+async def _neighbours(
+    plan: Plan, wanted: Sequence[Target], config: HttpClientConfig, stop: asyncio.Event
+) -> LldpReports:
+    """What all hosts hear at the same time."""
+    neighbours: dict[Nic, Neighbour] = {}
+    reasons: dict[Nic, str] = {}
+    devices: dict[str, list[str]] = {}
+    for host, device in sorted(plan.places):
+        devices.setdefault(host, []).append(device)
+    patient = msgspec.structs.replace(config, timeout_s=plan.listen_s + 30)
+    async with HttpClient(patient, connections=100_000) as client:
+
+        async def one(target: Target) -> None:
+            own = devices[target.host]
+            request = NeighboursRequest(tuple(own), plan.listen_s)
+            try:
+                answer = await ask(client, target.url + NEIGHBOURS_PATH, request, NeighboursAnswer)
+            except AgentError as error:
+                reasons.update({(target.host, device): str(error) for device in own})
+                return
+            neighbours.update({(target.host, device): who for device, who in answer.heard.items()})
+            reasons.update({(target.host, device): why for device, why in answer.unreadable.items()})
+
+        await until(stop, (one(target) for target in wanted if target.host in devices))
+    return LldpReports(neighbours, reasons)

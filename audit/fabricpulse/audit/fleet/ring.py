@@ -1,0 +1,96 @@
+"""Rings over the fleet: each agent runs a rank of `fabricpulse-ring`, with 1, 2, 4 and 8 lanes a connection."""
+
+import asyncio
+import random
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from fabricpulse.audit.fleet.run import AgentError, until
+from fabricpulse.audit.fleet.stage import RECEIVE_S, Fleet
+from fabricpulse.audit.model import Measurement, Ring, clip
+from fabricpulse.audit.node.ring import CONNECT_S
+from fabricpulse.audit.node.wire import RING_PATH, RingAnswer, RingRequest
+from fabricpulse.audit.pair_tests.blame import Nic
+from fabricpulse.audit.pair_tests.path_tests import Rail
+from fabricpulse.audit.pair_tests.ring_tests import LANES, MOST_HOSTS, RingHost, expected, orders
+from fabricpulse.core.web.client import HttpClient
+
+# Where rank 0 listens for the others: below the ports that kernels hand out by themselves.
+_PORTS = range(20_000, 30_000)
+
+
+def ring_hosts(rails: Mapping[str, Rail], leaves: Mapping[Nic, str], order: Sequence[str]) -> list[RingHost]:
+    """The hosts that have a NIC in a rail, in this order, MOST_HOSTS at most."""
+    nics: dict[str, dict[str, tuple[str, str]]] = {}
+    leaf: dict[str, str] = {}
+    for network, rail in rails.items():
+        for nic, address in rail.nics:
+            nics.setdefault(nic[0], {})[network] = nic[1], address
+            leaf.setdefault(nic[0], leaves.get(nic, ""))
+    return [RingHost(host, nics[host], leaf[host]) for host in order if host in nics][:MOST_HOSTS]
+
+
+async def run_rings(
+    fleet: Fleet, hosts: Sequence[RingHost], seconds: float, measured: Sequence[Measurement]
+) -> list[Ring]:
+    """One ring after the other, each in every order that is worth it. measured : of pairs, to compare with."""
+    rings: list[Ring] = []
+    plan = [(name, own, lanes) for name, own in orders(hosts).items() for lanes in LANES]
+    patience_s = RECEIVE_S + 3 * CONNECT_S + seconds
+    config = msgspec.structs.replace(fleet.config, timeout_s=patience_s)
+    async with HttpClient(config, connections=MOST_HOSTS) as client:
+        for number, (name, own, lanes) in enumerate(plan):
+            if fleet.cancelled.is_set() or len(own) < 2:
+                break
+            fleet.progress(f"NCCL ring, {lanes} lanes", number, len(plan), "")
+            rings.append(await _ring(client, fleet, name, own, lanes, seconds, patience_s, measured))
+    return rings
+
+
+async def _ring(
+    client: HttpClient,
+    fleet: Fleet,
+    name: str,
+    hosts: Sequence[RingHost],
+    lanes: int,
+    seconds: float,
+    patience_s: float,
+    measured: Sequence[Measurement],
+) -> Ring:
+    _, address = next(iter(hosts[0].nics.values()))
+    port = random.choice(_PORTS)  # noqa: S311 - no secret
+    place = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+    answers: dict[str, RingAnswer] = {}
+    refused: dict[str, str] = {}
+    failed = asyncio.Event()
+
+    async def one(rank: int, host: RingHost) -> None:
+        devices = tuple(device for device, _ in host.nics.values())
+        request = RingRequest(rank, len(hosts), place, devices, lanes, seconds)
+        try:
+            answers[host.host] = await fleet.ask(
+                client, host.host, RING_PATH, request, RingAnswer, patience_s
+            )
+        except AgentError as error:
+            refused[host.host] = str(error)
+            # Without one of them the others would wait for it.
+            failed.set()
+
+    async def stop_with_run() -> None:
+        await fleet.cancelled.wait()
+        failed.set()
+
+    watch = asyncio.create_task(stop_with_run())
+    try:
+        await until(failed, (one(rank, host) for rank, host in enumerate(hosts)))
+    finally:
+        watch.cancel()
+    names = tuple(host.host for host in hosts)
+    errors = refused or {host: answer.error for host, answer in answers.items() if answer.error}
+    corrupt = sum(answer.corrupt_bytes for answer in answers.values())
+    if errors or len(answers) < len(hosts):
+        why = "; ".join(f"{host}: {error}" for host, error in sorted(errors.items())[:3])
+        return Ring(name, lanes, names, None, None, corrupt, clip(why or "it was cancelled"))
+    bps = min(answer.bps for answer in answers.values())
+    return Ring(name, lanes, names, bps, expected(hosts, lanes, measured), corrupt)

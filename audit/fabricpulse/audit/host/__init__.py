@@ -1,0 +1,1 @@
+"""What is read of one host, and what it means."""

@@ -1,0 +1,264 @@
+"""Tests between the NICs of a fleet: who tests whom, what echoes mean, and what failed tests say of whom. Pure.
+
+Each pair of a plan is tested in both directions, small and at the full MTU of the sender's NIC. The echo of a packet
+comes back along the way back, so an exchange fails with either direction: the request is sent whole ("do not
+fragment"), while the kernel that answers may fragment its answer. A full-size failure of one direction alone is thus
+the MTU of that direction; a failure of small packets is connectivity.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from fabricpulse.audit.model import Finding, HostReport, Measurement, Severity, clip
+from fabricpulse.audit.node.wire import EchoResult, EchoTest
+from fabricpulse.audit.pair_tests.blame import Blame, Nic, PathTest, blame
+from fabricpulse.audit.pair_tests.pairing import PairingPlan, directions, plan_rounds
+from fabricpulse.core.fleet.membership import Membership
+
+SMALL = 128
+
+
+@dataclass(frozen=True)
+class Wording:
+    """The text of findings of a kind of test. what … nic : of a NIC; what … path : of a path. unit : of its values."""
+
+    check: str
+    severity: Severity
+    what: str
+    nic: str
+    path: str
+    unit: Callable[[float], str] | None = None
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.2g} %"
+
+
+def _bits(value: float) -> str:
+    return f"{value / 1e9:.3g} Gb/s" if value >= 1e9 else f"{value / 1e6:.3g} Mb/s"
+
+
+def _microseconds(value: float) -> str:
+    return f"{1e6 * value:.0f} µs"
+
+
+WORDING: Mapping[str, Wording] = {
+    "connectivity": Wording("path-connectivity", "error", "packets", "do not pass", "do not pass to"),
+    "mtu": Wording("path-mtu", "error", "packets of the full MTU", "do not pass", "do not pass to"),
+    "loss": Wording("path-loss", "error", "datagrams", "are lost", "are lost on the way to", _percent),
+    "bandwidth": Wording("path-bandwidth", "error", "TCP", "is slow", "is slow to", _bits),
+    "rdma": Wording("path-rdma", "error", "RDMA writes", "are slow or fail", "are slow or fail to", _bits),
+    "duplex": Wording(
+        "path-duplex",
+        "error",
+        "both directions at once",
+        "reach less than one after the other",
+        "reach less than one after the other to",
+        _percent,
+    ),
+    "owd": Wording(
+        "path-delay", "warning", "packets", "take longer than others'", "take long to", _microseconds
+    ),
+}
+
+
+@dataclass(frozen=True)
+class PathDirection:
+    """One direction between two NICs of a rail. size : 0 where the MTU of the sender's NIC is not known. own : address
+    of the source, address : of the target."""
+
+    source: Nic
+    target: Nic
+    address: str
+    size: int
+    network: str = ""
+    own: str = ""
+
+    def echo_tests(self) -> list[EchoTest]:
+        """Small, then whole."""
+        sizes = [SMALL, *([self.size] if self.size > SMALL else [])]
+        return [EchoTest(self.source[1], self.address, size) for size in sizes]
+
+
+@dataclass(frozen=True)
+class Rail:
+    """The NICs of one network that take part, with their addresses, and who meets whom."""
+
+    nics: tuple[tuple[Nic, str], ...]
+    plan: PairingPlan
+
+
+def plan_rails(
+    membership: Membership, hosts: Collection[str], leaves: Mapping[str, str], most: int | None = None
+) -> dict[str, Rail]:
+    """network -> its rail. hosts : those that take part. leaves : host -> leaf, as far as known; the membership's leaf
+    of a NIC where it is not. most : rounds, 2·log2 n if None."""
+    rails: dict[str, list[tuple[Nic, str, str]]] = defaultdict(list)
+    for host in membership.hosts:
+        for nic in host.nics:
+            if host.name in hosts:
+                leaf = leaves.get(host.name, nic.leaf)
+                rails[nic.network].append(((host.name, nic.device), nic.address, leaf))
+    return {
+        network: Rail(
+            tuple((nic, address) for nic, address, _ in nics),
+            _between_hosts(
+                plan_rounds([leaf for *_, leaf in nics], most), [(nic[0], leaf) for nic, _, leaf in nics]
+            ),
+        )
+        for network, nics in sorted(rails.items())
+    }
+
+
+def _between_hosts(plan: PairingPlan, ends: Sequence[tuple[str, str]]) -> PairingPlan:
+    """Without pairs of two NICs of one host: the kernel drops what comes to it from its own address. ends : host and
+    leaf of each."""
+    rounds = tuple(
+        kept for pairs in plan.rounds if (kept := tuple((a, b) for a, b in pairs if ends[a][0] != ends[b][0]))
+    )
+    # Where leaves are not known each NIC counts as one.
+    unknown = Counter(host for host, leaf in ends if not leaf)
+    own = sum(count * (count - 1) // 2 for count in unknown.values())
+    left_out = sum(
+        ends[a][0] == ends[b][0] and not ends[a][1] and not ends[b][1]
+        for pairs in plan.rounds
+        for a, b in pairs
+    )
+    return PairingPlan(rounds, plan.leaf_pairs - own, plan.covered - left_out)
+
+
+class PathDirections:
+    """Makes ways between NICs of the fleet. reports : the MTU of their NICs is from there."""
+
+    def __init__(self, rails: Mapping[str, Rail], reports: Sequence[HostReport]) -> None:
+        self._mtus = {(r.host, v.subject): v.value for r in reports for v in r.values if v.attribute == "mtu"}
+        self._places = {
+            nic: (address, network) for network, rail in rails.items() for nic, address in rail.nics
+        }
+
+    def way(self, source: Nic, target: Nic) -> PathDirection:
+        """From one NIC of the rails to another."""
+        mtu = self._mtus.get(source, "")
+        own, network = self._places[source]
+        size = int(mtu) if mtu.isdigit() else 0
+        return PathDirection(source, target, self._places[target][0], size, network, own)
+
+    def knows(self, source: Nic, target: Nic) -> bool:
+        """Whether both NICs are in the rails."""
+        return source in self._places and target in self._places
+
+
+def plan_ways(rails: Mapping[str, Rail], ways: PathDirections) -> dict[str, list[PathDirection]]:
+    """What each host tests: both directions of all pairs."""
+    by_host: dict[str, list[PathDirection]] = defaultdict(list)
+    for rail in rails.values():
+        for a, b in directions(pair for pairs in rail.plan.rounds for pair in pairs):
+            source = rail.nics[a][0]
+            by_host[source[0]].append(ways.way(source, rail.nics[b][0]))
+    return dict(by_host)
+
+
+def measurements(ways: Sequence[PathDirection], results: Sequence[EchoResult]) -> list[Measurement]:
+    """Of the echoes of one host. results : of the echo tests of all ways, in order.
+
+    MTU is judged only where small packets pass: without connectivity nothing is known of it.
+    """
+    found = []
+    rest = iter(results)
+    for way in ways:
+        answers = [next(rest) for _ in way.echo_tests()]
+        ends = (way.network, *way.source, *way.target)
+        small = answers[0].answered > 0
+        found.append(Measurement("connectivity", *ends, answers[0].rtt_s, small))
+        if small and len(answers) > 1:
+            found.append(Measurement("mtu", *ends, answers[1].rtt_s, answers[1].answered > 0))
+    return found
+
+
+def ends_of(m: Measurement) -> tuple[Nic, Nic]:
+    """The NICs of a measurement: source, target."""
+    return (m.source_host, m.source_device), (m.target_host, m.target_device)
+
+
+def path_tests(measured: Iterable[Measurement], kind: str) -> list[PathTest]:
+    """The decided tests of one kind."""
+    return [
+        PathTest((m.source_host, m.source_device), (m.target_host, m.target_device), m.ok)
+        for m in measured
+        if m.kind == kind and m.ok is not None
+    ]
+
+
+def path_findings(measured: Sequence[Measurement]) -> list[Finding]:
+    """What the tests of all hosts say, by whom is to blame."""
+    found = []
+    for kind in WORDING:
+        own = path_tests(measured, kind)
+        worst: dict[Nic, list[Measurement]] = defaultdict(list)
+        for m in measured:
+            if m.kind == kind and m.ok is False:
+                worst[m.source_host, m.source_device].append(m)
+                worst[m.target_host, m.target_device].append(m)
+        found += [_finding(kind, entry, worst) for entry in blame(own)]
+    return found
+
+
+def _finding(kind: str, entry: Blame, worst: Mapping[Nic, Sequence[Measurement]]) -> Finding:
+    wording = WORDING[kind]
+    host, device = entry.nic
+    evidence = {"blame": entry.kind, "failed_tests": str(entry.failed)}
+    own = [m for nic, found in worst.items() if nic[0] == host and device in ("", nic[1]) for m in found]
+    if entry.target is not None:
+        own = [m for m in own if (m.target_host, m.target_device) == entry.target]
+        target = " ".join(entry.target)
+        evidence["target"] = target
+        text = f"{wording.what} {wording.path} {target}"
+    else:
+        ends = {(m.source_host, m.source_device) for m in own} | {
+            (m.target_host, m.target_device) for m in own
+        }
+        peers = sorted({" ".join(nic) for nic in ends if nic[0] != host})
+        if peers:
+            evidence["peers"] = clip(", ".join(peers[:12]))
+        side = {"sends": "that it sends", "receives": "that it is sent", "both": "between it and its peers"}
+        text = f"{wording.what} {side[entry.side]} {wording.nic}"
+    values = [m.value for m in own if m.value or kind == "rdma"]
+    if wording.unit and values:
+        worst_value = min(values) if kind in ("bandwidth", "duplex", "rdma") else max(values)
+        evidence["worst"] = wording.unit(worst_value)
+        text += f" (worst {evidence['worst']})"
+    if entry.kind == "undecided":
+        return undecided(
+            Finding(wording.check, "back-end", wording.severity, host, device, text, evidence), entry
+        )
+    return Finding(wording.check, "back-end", wording.severity, host, device, clip(text), evidence)
+
+
+def undecided(of_source: Finding, entry: Blame) -> Finding:
+    """A finding that names the source of what is undecided, as one that names no culprit."""
+    suspects = [" ".join(nic) for nic in entry.suspects]
+    source = " ".join(entry.nic)
+    evidence = {**of_source.evidence, "source": clip(source), "suspects": clip(", ".join(suspects))}
+    return msgspec.structs.replace(
+        of_source,
+        host="",
+        subject=clip(f"{source} > {' '.join(entry.target or ())}", 128),
+        summary=clip(
+            f"{of_source.summary} from {source}: {' or '.join([*suspects, 'the path'])}, not decided"
+        ),
+        evidence=evidence,
+        suspects=tuple(dict.fromkeys(host for host, _ in entry.suspects)),
+    )
+
+
+def coverage_note(rails: Mapping[str, Rail]) -> str:
+    """One line of how much was tested."""
+    parts = [
+        f"{network}: {len(rail.plan.rounds)} rounds, {sum(map(len, rail.plan.rounds))} pairs, "
+        f"{rail.plan.covered} of {rail.plan.leaf_pairs} pairs of leaves"
+        for network, rail in rails.items()
+    ]
+    return "paths: " + "; ".join(parts) if parts else "paths: no network with two NICs"

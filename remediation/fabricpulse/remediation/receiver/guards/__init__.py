@@ -1,0 +1,1 @@
+"""Guards: what may stop an action. Pure."""

@@ -1,0 +1,67 @@
+"""What the failovers of a rule have come to, and whether it goes on acting. Pure."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from fabricpulse.remediation.receiver.config import GuardConfig
+from fabricpulse.remediation.receiver.state.model import Action, State
+
+_MEASURED = ("recovered", "not_recovered")
+_CAME_TO_NOTHING = ("failed", "rolled_back")
+
+
+# What has come to nothing on one host only says nothing about the others.
+_FEWEST_HOSTS = 2
+FLEET = ""
+
+
+def stops_of(alert: str, actions: Iterable[Action], limits: GuardConfig, resumed_at: float) -> dict[str, str]:
+    """Host, or FLEET for all of them -> why the rule of this alert only observes there: `harmful` when jobs stalled
+    after its last failovers, `unhelpful` when none of more of them has a proven recovery. What was before an operator
+    resumed does not count.
+
+    A failover on a host without traffic proves nothing either way, nor does one that nobody could measure. The fleet is
+    judged by reports of several hosts: a job with false counters of its traffic must not stop the rule for all others.
+    """
+    tried = sorted(
+        (a for a in actions if a.alert == alert and a.desired == "avoid" and a.created_at > resumed_at),
+        key=lambda action: action.created_at,
+    )
+    by_host: defaultdict[str, list[Action]] = defaultdict(list)
+    for action in tried:
+        by_host[action.target.host].append(action)
+    found = {host: why for host, own in by_host.items() if (why := _stop(own, limits, 1))}
+    if why := _stop(tried, limits, _FEWEST_HOSTS):
+        found[FLEET] = why
+    return found
+
+
+def _stop(tried: list[Action], limits: GuardConfig, fewest_hosts: int) -> str:
+    stalled = [(a, a.traffic == "stalled") for a in tried if a.traffic in ("moved", "stalled")]
+    if _all(stalled[-limits.max_harmful :], limits.max_harmful, fewest_hosts):
+        return "harmful"
+    unproven = [
+        (a, a.recovery != "recovered")
+        for a in tried
+        if a.recovery in _MEASURED or a.outcome in _CAME_TO_NOTHING
+    ]
+    if _all(unproven[-limits.max_unproven :], limits.max_unproven, fewest_hosts):
+        return "unhelpful"
+    return ""
+
+
+def _all(last: list[tuple[Action, bool]], count: int, fewest_hosts: int) -> bool:
+    """Whether so many are there, all of them bad, and of so many hosts."""
+    hosts = {action.target.host for action, _ in last}
+    return len(last) >= count and all(bad for _, bad in last) and len(hosts) >= min(count, fewest_hosts)
+
+
+def stopped_rules(alerts: Iterable[str], state: State, limits: GuardConfig) -> dict[str, dict[str, str]]:
+    """Rules that only observe somewhere, by the name of their alert; see `stops_of`."""
+    acted = {action.alert for action in state.actions.values()}
+    found = {
+        alert: stops_of(alert, state.actions.values(), limits, state.resumed_at)
+        for alert in alerts
+        if alert in acted
+    }
+    return {alert: stops for alert, stops in found.items() if stops}

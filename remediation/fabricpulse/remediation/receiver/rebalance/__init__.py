@@ -1,0 +1,1 @@
+"""Rebalancing: plans for lanes and paths, tried, measured, kept or rolled back. Pure."""

@@ -1,0 +1,268 @@
+"""Which lanes to put on other paths, and what that should win. Pure.
+
+The fabric's hash is not known, so collisions are inferred. *Shared*: nearly all lanes of several jobs are congested on
+one rail at once, below a common leaf where that is known; then the job with the fewest such lanes moves. That its lanes
+deliver unequal parts says nothing then: flows that share a link are seldom fair to each other. *Unequal*: lanes of one
+job deliver much less than its good lanes do, which have room. A job whose lanes the plugin has just re-pathed, or has
+tried several paths for lately, is left alone: the plugin searches already, with better data.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from math import prod
+from statistics import median
+from types import MappingProxyType
+from typing import Literal
+
+from fabricpulse.remediation.receiver.config import RebalanceConfig
+from fabricpulse.remediation.receiver.rebalance.lane_evidence import LaneSummary, goodput_by_workload
+from fabricpulse.remediation.receiver.rebalance.lane_places import Jobs, Leaves, groups
+from fabricpulse.remediation.receiver.rebalance.lane_requests import LaneRequest
+from fabricpulse.remediation.receiver.rebalance.lane_sharing import Sender, gain_apart, gain_of_rate
+from fabricpulse.remediation.receiver.state.model import LaneMove
+
+# A lane that moves less than this is idle, and says nothing.
+_IDLE_BYTES_S = 1e5
+# A NIC that carries so much of its speed is what bounds its lanes, not the fabric.
+_FULL_NIC = 0.8
+# No plan promises more: most collisions are of two.
+_MAX_GAIN = 2.0
+# What jobs reach of the gain that the model says: on a link of its own the few flows of one job fill it less well than
+# those of two did. 0.82 to 1.09 of it in seven fleets of the lab (two rings of TCP lanes, 200 and 1000 Mbit/s,
+# messages of 256 KiB to 32 MiB).
+_REACHED = 0.92
+# Of what a job sends on a rail so much goes by congested lanes when nearly all of them cross a crowded link.
+_NEARLY_ALL = 0.75
+# Slow lanes that carry less than this part of what is theirs of a connection: the job sends by what lanes deliver.
+_ADAPTS = 0.8
+# Of what a plan has reached before.
+_AS_GOOD = 0.75
+NO_LEAVES: Leaves = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A plan before any decision. scope : jobs that are to gain. predicted : their goodput afterwards by now."""
+
+    workload: str
+    scope: tuple[str, ...]
+    moves: tuple[LaneMove, ...]
+    before: dict[str, float]
+    predicted: float
+    reason: str
+
+
+def propose(
+    config: RebalanceConfig,
+    lanes: Mapping[str, LaneSummary],
+    resting: Mapping[str, Literal["cooldown", "no_new_path"]],
+    reached: Mapping[tuple[str, ...], float] | None = None,
+    request: LaneRequest | None = None,
+    leaves: Leaves = NO_LEAVES,
+) -> list[Proposal]:
+    """Proposals, best first; with a request, only for lanes that it names, and with its operation.
+
+    resting : jobs that are not to be moved now, or for which new paths did not help: lanes of those may get a weight.
+    reached : goodput of jobs together (bytes per second) after a plan that helped them: while they still have about
+    that, nothing is to be won. leaves : where NICs are plugged in, as far as that is known.
+    """
+    before = goodput_by_workload(lanes)
+    busy: dict[str, list[LaneSummary]] = defaultdict(list)
+    at_work = {lane.last.workload for lane in lanes.values() if lane.repathed}
+    for lane in lanes.values():
+        if lane.goodput >= _IDLE_BYTES_S and lane.capacity > 0 and lane.last.workload not in at_work:
+            busy[lane.last.workload].append(lane)
+    slow_of = {workload: found for workload, own in busy.items() if (found := slow_lanes(config, own))}
+    shared = []
+    if request is None or request.rule.action == "lane.repath":
+        shared = _shared(busy, slow_of.keys(), before, resting, config.max_lanes, request, leaves)
+    together = {workload for proposal in shared for workload in proposal.scope}
+    proposals = []
+    for workload, slow in sorted(slow_of.items()):
+        own, rests = busy[workload], resting.get(workload)
+        if rests == "cooldown" or (workload in together and rests is None):
+            continue
+        weigh = rests == "no_new_path" if request is None else request.rule.action == "lane.weight"
+        if request is not None:
+            if rests == "no_new_path" and not weigh:
+                continue
+            slow = [lane for lane in slow if request.names(lane)]  # noqa: PLW2901
+        if weigh:
+            moves = [move for lane in slow if (move := _weighed(lane, own)) is not None]
+        else:
+            moves = [_move(lane) for lane in slow]
+        gain = min(_MAX_GAIN, _REACHED * gain_of_rate(_busy(own), _faster(own, slow, weigh)))
+        if moves:
+            reason = f"{len(slow)} of {len(own)} lanes deliver less than {config.slow_share:g} of the others"
+            proposals.append(
+                Proposal(workload, (workload,), tuple(moves[: config.max_lanes]), before, gain, reason)
+            )
+    for proposal in shared:
+        best = (reached or {}).get(proposal.scope)
+        if best is None or _sum(before, proposal.scope) < _AS_GOOD * best:
+            proposals.append(proposal)
+    return sorted(proposals, key=lambda p: (-p.predicted, len(p.moves), p.workload))
+
+
+def slow_lanes(config: RebalanceConfig, own: list[LaneSummary]) -> list[LaneSummary]:
+    """Congested lanes that deliver much less than the good ones of their job.
+
+    The good ones are at least a quarter: half of the lanes may share a link.
+    """
+    limit = config.slow_share * _good(own)
+    return [lane for lane in own if lane.congested and lane.capacity < limit]
+
+
+def _good(own: list[LaneSummary]) -> float:
+    capacities = sorted((lane.capacity for lane in own), reverse=True)
+    return median(capacities[: max(1, (len(capacities) + 1) // 2)])
+
+
+def _faster(own: list[LaneSummary], slow: list[LaneSummary], weigh: bool = False) -> float:
+    """How many times as fast a job could send if its slow lanes delivered what the good ones do.
+
+    Its slowest connection bounds it, of what each has to carry. Where a connection sends by what its lanes deliver,
+    their sum counts, else the slowest lane of what it carries. weigh : if instead each lane carried by what it
+    delivers, which a connection that sends so already gains nothing by.
+    """
+    good, moved = _good(own), {lane.key for lane in slow}
+    connections: dict[tuple[str, str, str], list[LaneSummary]] = defaultdict(list)
+    for lane in own:
+        connections[lane.host, lane.last.process, lane.last.connection].append(lane)
+    now, then = [], []
+    for lanes in connections.values():
+        carried = sum(lane.goodput for lane in lanes)
+        after = [good if lane.key in moved and not weigh else lane.capacity for lane in lanes]
+        fair = carried / len(lanes)
+        if any(lane.key in moved and lane.goodput < _ADAPTS * fair for lane in lanes):
+            now.append(sum(lane.capacity for lane in lanes) / carried)
+            then.append(sum(after) / carried)
+        else:
+            now.append(min(lane.capacity / lane.goodput for lane in lanes))
+            weighed = weigh and any(lane.key in moved for lane in lanes)
+            slowest = min(rate / lane.goodput for rate, lane in zip(after, lanes, strict=True))
+            then.append(sum(after) / carried if weighed else slowest)
+    return max(1.0, min(then) / min(now))
+
+
+def _busy(own: list[LaneSummary]) -> float:
+    """Part of the time in which a job waits for some lane of it, 1 if that is not known.
+
+    That a NIC is idle while another one of the job sends is no time that the network does not take: its ranks wait for
+    each other.
+    """
+    nics: dict[tuple[str, str], float] = defaultdict(float)
+    for lane in own:
+        if lane.busy < 0:
+            return 1.0
+        nics[lane.host, lane.last.device] = max(nics[lane.host, lane.last.device], lane.busy)
+    return 1.0 - prod(1.0 - busy for busy in nics.values())
+
+
+def _sender(own: list[LaneSummary]) -> Sender:
+    """A job on the link that its lanes share: what one of its NICs sends."""
+    nics = {(lane.host, lane.last.device) for lane in own}
+    return Sender(sum(lane.goodput for lane in own) / len(nics), _busy(own))
+
+
+def _shared(
+    busy: Mapping[str, list[LaneSummary]],
+    unequal: Collection[str],
+    before: dict[str, float],
+    resting: Mapping[str, str],
+    max_lanes: int,
+    request: LaneRequest | None,
+    leaves: Leaves,
+) -> list[Proposal]:
+    rails: dict[str, dict[str, list[LaneSummary]]] = defaultdict(lambda: defaultdict(list))
+    nics: dict[tuple[str, str], float] = defaultdict(float)
+    for lane in (lane for own in busy.values() for lane in own):
+        nics[lane.host, lane.last.device] += lane.goodput
+    carried: dict[tuple[str, str], float] = defaultdict(float)
+    for workload, own in busy.items():
+        for lane in own:
+            full = (
+                lane.last.nic_speed and nics[lane.host, lane.last.device] >= _FULL_NIC * lane.last.nic_speed
+            )
+            carried[lane.last.device, workload] += lane.goodput
+            if lane.congested and not full:
+                rails[lane.last.device][workload].append(lane)
+    proposals: list[Proposal | None] = []
+    for rail, congested in sorted(rails.items()):
+        on_rail = {
+            workload: lanes
+            for workload, lanes in congested.items()
+            if workload not in unequal
+            or sum(lane.goodput for lane in lanes) >= _NEARLY_ALL * carried[rail, workload]
+        }
+        proposals += [
+            _taken_apart(rail, jobs, before, resting, max_lanes, request) for jobs in groups(on_rail, leaves)
+        ]
+    return [proposal for proposal in proposals if proposal is not None]
+
+
+def _taken_apart(
+    rail: str,
+    jobs: Jobs,
+    before: dict[str, float],
+    resting: Mapping[str, str],
+    max_lanes: int,
+    request: LaneRequest | None,
+) -> Proposal | None:
+    free = {w: found for w, found in jobs.items() if resting.get(w) != "cooldown"}
+    if request is not None:
+        # The whole job moves on this rail: one lane of a ring that moves alone leaves it as slow as it was.
+        free = {
+            w: found
+            for w, found in free.items()
+            if resting.get(w) is None and any(request.names(lane) for lane in found)
+        }
+    if len(jobs) < 2 or not free:
+        return None
+    mover = min(free, key=lambda w: (len(free[w]), w))
+    # One link carries all of them; then the mover has another one like it.
+    scope = tuple(sorted(jobs))
+    moves = tuple(_move(lane) for lane in free[mover][:max_lanes])
+    reason = f"{len(jobs)} jobs are congested on {rail} at once"
+    speed = free[mover][0].last.nic_speed or float("inf")
+    gain = gain_apart([_sender(jobs[w]) for w in scope], scope.index(mover), speed)
+    return Proposal(mover, scope, moves, before, min(_MAX_GAIN, _REACHED * gain), reason)
+
+
+def _sum(values: Mapping[str, float], names: tuple[str, ...]) -> float:
+    return sum(values.get(name, 0.0) for name in names)
+
+
+def _move(lane: LaneSummary) -> LaneMove:
+    last = lane.last
+    return LaneMove(
+        host=lane.host,
+        process=last.process,
+        connection=last.connection,
+        lane=last.lane,
+        device=last.device,
+        entropy_before=last.entropy,
+        capacity_before=lane.capacity,
+        repaths=last.repaths,
+    )
+
+
+def _weighed(lane: LaneSummary, own: list[LaneSummary]) -> LaneMove | None:
+    """A weight by what the lane delivers, None for one without siblings in its connection."""
+    last = lane.last
+    siblings = [
+        other
+        for other in own
+        if other.host == lane.host
+        and (other.last.process, other.last.connection) == (last.process, last.connection)
+    ]
+    if len(siblings) < 2:
+        return None
+    best = max(other.capacity for other in siblings)
+    value = max(1, min(1000, round(1000 / len(siblings) * lane.capacity / best)))
+    move = _move(lane)
+    return LaneMove(
+        **{name: getattr(move, name) for name in move.__struct_fields__}
+        | {"operation": "lane.weight", "value": value}
+    )

@@ -1,0 +1,315 @@
+"""The rebalancing plan under way: moved, measured, tried again, kept or rolled back. Pure.
+
+What a plan has to show is goodput of the jobs in its scope, over a window after the last operation settled; the agents'
+reports may come late, so a window begins when the result of the last operation was reported, and ends with samples of
+its last third.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from fabricpulse.remediation.receiver.config import ReceiverConfig
+from fabricpulse.remediation.receiver.guards.guards import Guards
+from fabricpulse.remediation.receiver.rebalance.history import DONE, operations, unhelpful
+from fabricpulse.remediation.receiver.rebalance.lane_evidence import (
+    LaneEvidence,
+    LaneSummary,
+    goodput_by_workload,
+)
+from fabricpulse.remediation.receiver.rebalance.lane_planner import slow_lanes
+from fabricpulse.remediation.receiver.state.model import LaneMove, Rebalance, RebalancePhase, Target
+from fabricpulse.remediation.receiver.state.plans import APPROVAL_VALID_S
+from fabricpulse.remediation.receiver.state.transaction import Transaction, with_changes
+
+# Measurements of one plan that begin anew because the plugin has re-pathed lanes of it.
+_MOST_DISTURBED = 3
+
+
+class Trial:
+    """Carries a plan out, for one configuration. The plan itself is all its state."""
+
+    def __init__(self, config: ReceiverConfig, evidence: LaneEvidence) -> None:
+        self._config = config
+        self._rebalance = config.rebalance
+        self._evidence = evidence
+
+    def advance(self, transaction: Transaction, guards: Guards, plan: Rebalance, now: float) -> None:
+        """Goes on with the plan."""
+        reason = forbidden(guards, plan.moves)
+        if plan.phase == "awaiting_approval":
+            self._await(transaction, plan, reason, now)
+            return
+        if reason in ("paused", "maintenance", "breaker", "frozen"):
+            # Nothing is decided; afterwards it is judged by what is measured then.
+            if reason != plan.blocked:
+                transaction.put_rebalance(with_changes(plan, blocked=reason, changed_at=now))
+                transaction.log(plan.workload, "blocked", reason=reason)
+            return
+        if plan.blocked:
+            plan = with_changes(plan, blocked="", changed_at=now)
+            transaction.put_rebalance(plan)
+        if plan.phase == "measuring":
+            self._measure(transaction, plan, now)
+            return
+        limits = self._config.guards
+        if any(move.outcome == "pending" for move in plan.moves):
+            if now - plan.changed_at <= limits.intent_ttl_s:
+                return
+            moves = tuple(
+                with_changes(move, outcome="failed") if move.outcome == "pending" else move
+                for move in plan.moves
+            )
+            plan = with_changes(plan, moves=moves, changed_at=now)
+            transaction.log(
+                plan.workload, "expired", plan=plan.hash, reason="an agent did not answer in time"
+            )
+        if plan.phase == "rolling_back":
+            self._end(transaction, plan, "rolled_back", plan.reason, now)
+        elif not any(move.outcome == "applied" for move in plan.moves):
+            self._end(transaction, plan, "dropped", "no lane could be moved", now)
+        else:
+            transaction.put_rebalance(with_changes(plan, phase="measuring", changed_at=now))
+
+    def drop(self, transaction: Transaction, plan: Rebalance, reason: str, now: float) -> None:
+        """Ends a plan that has moved nothing."""
+        self._end(transaction, plan, "dropped", reason, now)
+
+    def withdraw(self, transaction: Transaction, plan: Rebalance, reason: str, now: float) -> None:
+        """Ends a plan that must not go on: what it has moved, or may have, goes back."""
+        if plan.phase == "awaiting_approval":
+            self.drop(transaction, plan, reason, now)
+        else:
+            self._roll_back(transaction, plan, reason, now)
+
+    def _await(self, transaction: Transaction, plan: Rebalance, refusal: str, now: float) -> None:
+        waited = now - (plan.approved_at or plan.created_at)
+        if waited > APPROVAL_VALID_S:
+            self._end(transaction, plan, "dropped", "not approved in time", now)
+        elif plan.approved_at and not refusal:
+            # What it is measured against is what is now, not what was when it was proposed.
+            lanes = self._evidence.summaries(now - self._rebalance.window_s, now)
+            moves = tuple(_as_now(move, lanes[move.key]) for move in plan.moves if move.key in lanes)
+            if not moves:
+                return
+            plan = with_changes(plan, moves=moves, before=goodput_by_workload(lanes), changed_at=now)
+            transaction.log(plan.workload, "rebalance", plan=plan.hash, owner=plan.approved_by)
+            self.order(transaction, plan, now, {move.key for move in plan.moves})
+
+    def _measure(self, transaction: Transaction, plan: Rebalance, now: float) -> None:
+        config = self._rebalance
+        since = plan.changed_at + config.settle_s
+        until = since + config.window_s
+        if now < until:
+            return
+        lanes = self._evidence.summaries(since, until)
+        seen = [move for move in plan.moves if move.key in lanes]
+        if not seen:
+            # Reports may be late; without any the jobs have ended, or no agent sees them: then nothing is proven.
+            if now - until > self._config.guards.intent_ttl_s:
+                self._roll_back(transaction, plan, "nothing could be measured", now)
+            return
+        if plan.disturbed < _MOST_DISTURBED and any(_is_moved_on(move, lanes) for move in plan.moves):
+            self._measure_anew(transaction, plan, lanes, now)
+            return
+        after = goodput_by_workload(lanes)
+        gain = _ratio(plan.before, after, plan.scope)
+        plan = with_changes(plan, measured=gain)
+        lost = [w for w in plan.before if w in after and after[w] < (1 - config.max_loss) * plan.before[w]]
+        if not lost and gain > plan.best:
+            plan = _as_best(plan, lanes, gain)
+        slow = {lane.key for lane in slow_lanes(config, [lanes[move.key] for move in seen])}
+        enough = plan.returning or gain >= DONE * plan.predicted or not slow
+        last = plan.tries >= config.max_tries or plan.moves[0].operation == "lane.weight"
+        if not lost and gain >= config.min_gain and (enough or (last and gain >= plan.best)):
+            self._end(transaction, plan, "kept", "goodput has risen", now)
+        elif not last and not lost and not plan.returning:
+            self._try_again(transaction, plan, lanes, slow, now)
+        else:
+            self._give_up(
+                transaction, plan, f"{lost[0]} lost goodput" if lost else "goodput has not risen", now
+            )
+
+    @staticmethod
+    def _measure_anew(
+        transaction: Transaction, plan: Rebalance, lanes: Mapping[str, LaneSummary], now: float
+    ) -> None:
+        """The plugin has re-pathed lanes of the plan by itself: they are left to it, where they are, and what all of
+        that has come to is measured. To undo the rest at once would undo what it may have gained by that."""
+        moves = tuple(
+            with_changes(move, outcome="left") if _is_moved_on(move, lanes) else move for move in plan.moves
+        )
+        transaction.put_rebalance(
+            with_changes(plan, moves=moves, disturbed=plan.disturbed + 1, changed_at=now)
+        )
+        count = sum(move.outcome == "left" for move in moves)
+        transaction.log(plan.workload, "rebalance_disturbed", plan=plan.hash, lanes_left=count)
+
+    def _give_up(self, transaction: Transaction, plan: Rebalance, reason: str, now: float) -> None:
+        """Back to where the lanes had the best gain, if it was one; else to where they were before."""
+        away = {
+            move.key
+            for move in plan.moves
+            if move.outcome == "applied" and move.entropy_best and move.operation == "lane.repath"
+        }
+        nameable = all(_port(move.entropy_best) for move in plan.moves if move.key in away)
+        if plan.returning or plan.best < self._rebalance.min_gain or not away or not nameable:
+            self._roll_back(transaction, plan, reason, now)
+            return
+        moves = tuple(
+            msgspec.structs.replace(move, value=_port(move.entropy_best)) if move.key in away else move
+            for move in plan.moves
+        )
+        transaction.log(
+            plan.workload, "rebalance_returns", plan=plan.hash, reason=reason, best=round(plan.best, 3)
+        )
+        self.order(transaction, with_changes(plan, moves=moves, returning=True), now, away)
+
+    def _try_again(
+        self,
+        transaction: Transaction,
+        plan: Rebalance,
+        lanes: Mapping[str, LaneSummary],
+        slow: set[str],
+        now: float,
+    ) -> None:
+        """Another path for the lanes that have not gained or are slow; the others stay where they are."""
+        gained = self._rebalance.min_gain
+        moves = tuple(
+            with_changes(
+                move,
+                kept=move.key in lanes
+                and move.key not in slow
+                and lanes[move.key].capacity >= gained * move.capacity_before,
+            )
+            for move in plan.moves
+        )
+        again = {move.key for move in moves if not move.kept and move.outcome == "applied"}
+        # All of them have room now and the job has not gained: it is bounded by something else, or by how they fell.
+        again = again or {move.key for move in moves if move.outcome == "applied"}
+        if not again:
+            self._give_up(transaction, plan, "the plugin re-paths its lanes by itself", now)
+            return
+        if operations(transaction, now) + len(again) > self._rebalance.operations_per_hour:
+            self._give_up(transaction, plan, "no operations left in this hour", now)
+            return
+        self.order(transaction, with_changes(plan, moves=moves), now, again)
+
+    def order(self, transaction: Transaction, plan: Rebalance, now: float, keys: set[str]) -> None:
+        """Has the agents carry out the moves with these keys."""
+        number = max(int(now * 1000), *(move.generation + 1 for move in plan.moves))
+        moves = tuple(
+            with_changes(
+                move,
+                generation=number,
+                op_id=f"lane-{number}-{index}",
+                outcome="pending",
+                tries=move.tries + (move.operation == "lane.repath"),
+            )
+            if move.key in keys
+            else move
+            for index, move in enumerate(plan.moves)
+        )
+        transaction.put_rebalance(
+            with_changes(
+                plan,
+                moves=moves,
+                phase="moving",
+                tries=plan.tries + 1,
+                operations=plan.operations + len(keys),
+                changed_at=now,
+            )
+        )
+        self._log_orders(transaction, plan.hash, moves, number)
+
+    @staticmethod
+    def _log_orders(transaction: Transaction, plan: str, moves: tuple[LaneMove, ...], number: int) -> None:
+        """A line for each operation; its subject wakes the agent of the host."""
+        for move in moves:
+            if move.generation == number:
+                transaction.log(
+                    move.key, move.operation, op_id=move.op_id, generation=number, plan=plan, value=move.value
+                )
+
+    def _roll_back(self, transaction: Transaction, plan: Rebalance, reason: str, now: float) -> None:
+        number = max(int(now * 1000), *(move.generation + 1 for move in plan.moves))
+        moves = tuple(
+            msgspec.structs.replace(
+                move,
+                generation=number,
+                op_id=f"lane-{number}-{index}",
+                outcome="pending",
+                # A port below 1024, or a flow label, cannot be named again.
+                value=_port(move.entropy_before) if move.operation == "lane.repath" else None,
+            )
+            if move.outcome in ("applied", "pending")
+            else move
+            for index, move in enumerate(plan.moves)
+        )
+        transaction.put_rebalance(
+            with_changes(plan, moves=moves, phase="rolling_back", reason=reason, changed_at=now)
+        )
+        transaction.log(
+            plan.workload, "rebalance_undone", plan=plan.hash, reason=reason, measured=round(plan.measured, 3)
+        )
+        self._log_orders(transaction, plan.hash, moves, number)
+
+    def _end(
+        self, transaction: Transaction, plan: Rebalance, phase: RebalancePhase, reason: str, now: float
+    ) -> None:
+        transaction.put_rebalance(with_changes(plan, phase=phase, reason=reason, changed_at=now))
+        transaction.log(
+            plan.workload,
+            f"rebalance_{phase}",
+            plan=plan.hash,
+            reason=reason,
+            predicted=round(plan.predicted, 3),
+            measured=round(plan.measured, 3),
+            **({"alert": plan.alert} if plan.alert else {}),
+        )
+
+        if phase == "rolled_back" and unhelpful(transaction) >= self._rebalance.max_unhelpful:
+            transaction.log("fleet", "blocked", reason="unhelpful")
+
+
+def forbidden(guards: Guards, moves: tuple[LaneMove, ...]) -> str:
+    """The reason why a guard refuses one of the moves; "" when none does."""
+    for host, device in sorted({(move.host, move.device) for move in moves}):
+        if reason := guards.lane(Target(host, device)):
+            return reason
+    return ""
+
+
+def _is_moved_on(move: LaneMove, lanes: Mapping[str, LaneSummary]) -> bool:
+    """Whether the plugin has re-pathed the lane by itself since the plan was made."""
+    lane = lanes.get(move.key)
+    return lane is not None and move.outcome != "left" and lane.last.repaths > move.repaths + move.tries
+
+
+def _as_best(plan: Rebalance, lanes: Mapping[str, LaneSummary], gain: float) -> Rebalance:
+    """The plan, with where its lanes are now as the best that was measured."""
+    moves = tuple(
+        with_changes(move, entropy_best=lanes[move.key].last.entropy if move.key in lanes else 0)
+        for move in plan.moves
+    )
+    best: Rebalance = with_changes(plan, moves=moves, best=gain)
+    return best
+
+
+def _as_now(move: LaneMove, lane: LaneSummary) -> LaneMove:
+    last = lane.last
+    now: LaneMove = with_changes(
+        move, entropy_before=last.entropy, capacity_before=lane.capacity, repaths=last.repaths
+    )
+    return now
+
+
+def _port(entropy: int) -> int | None:
+    return entropy if 1024 <= entropy <= 65535 else None
+
+
+def _ratio(before: Mapping[str, float], after: Mapping[str, float], scope: tuple[str, ...]) -> float:
+    """Goodput of the jobs of the scope that are still there, afterwards by before."""
+    there = [w for w in scope if w in before and w in after]
+    total = sum(before[w] for w in there)
+    return sum(after[w] for w in there) / total if total > 0 else 0.0

@@ -1,0 +1,1 @@
+"""The journal and the state beside it in SQLite or PostgreSQL."""

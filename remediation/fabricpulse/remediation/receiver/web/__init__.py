@@ -1,0 +1,1 @@
+"""The receiver's HTTP interfaces: webhook, agents, operators; who asks, and how much is taken of whom."""
