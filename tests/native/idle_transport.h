@@ -15,8 +15,8 @@ class IdleTransport : public Transport {
   int memory_kinds() const override { return kMemoryHost; }
   std::vector<NicInfo> discover(const std::vector<std::string>&) const override { return {}; }
   bool wants(const std::string&) const override { return false; }
-  bool look_up(NicInfo*) const override { return true; }
-  bool link_up(const std::string&) const override { return true; }
+  std::optional<bool> look_up(NicInfo*) const override { return true; }
+  std::optional<bool> link_up(const std::string&) const override { return true; }
   uint16_t listen(uint32_t, const NicInfo&, uint16_t) override { return 1; }
   bool listens(uint32_t) const override { return true; }
   void stop_listening(uint32_t) override {}

@@ -27,7 +27,7 @@ struct Counts final : IdleTransport {
     return {};
   }
   bool wants(const std::string& name) const override { return name.compare(0, 4, "rail") == 0; }
-  bool look_up(NicInfo* nic) const override {
+  std::optional<bool> look_up(NicInfo* nic) const override {
     ++looks[nic->ifindex & 1];
     return true;
   }

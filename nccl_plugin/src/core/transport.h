@@ -21,6 +21,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -105,9 +106,10 @@ class Transport {
   virtual std::vector<NicInfo> discover(const std::vector<std::string>& known) const = 0;
   // Whether discover() would take a NIC of that name if it were up and had an address.
   virtual bool wants(const std::string& name) const = 0;
-  // What there is now of a NIC of that name: index and address. False: it is away, or has no address now.
-  virtual bool look_up(NicInfo* nic) const = 0;
-  virtual bool link_up(const std::string& name) const = 0;
+  // What there is now of a NIC of that name: index and address. False: it is away, or has no address now. No value,
+  // here and below: the kernel cannot be asked, since this process has no descriptor left perhaps.
+  virtual std::optional<bool> look_up(NicInfo* nic) const = 0;
+  virtual std::optional<bool> link_up(const std::string& name) const = 0;
 
   // ---- accepting ----
   // Listens on a NIC, on `port` or, if that is 0, on one that is free. Returns the port, 0 if that fails

@@ -73,7 +73,7 @@ void LinkMonitor::poll(uint64_t now) {
 // Its listener is made by PluginEngine::open_listeners() or check_nic().
 void LinkMonitor::add_nic(const NicInfo& info) {
   fp_plugin_device* record = runtime_->telemetry()->device(nics_->count());
-  const Nic& nic = nics_->add(info, transport_->link_up(info.name));
+  const Nic& nic = nics_->add(info, transport_->link_up(info.name).value_or(true));
   RecordChange<fp_plugin_device> change(record);
   record->state = nic.link_up ? 1 : 2;
   snprintf(record->name, sizeof(record->name), "%s", nic.name.c_str());
@@ -103,7 +103,9 @@ void LinkMonitor::check_nic(uint32_t index, uint64_t now) {
   Nic& nic = nics_->mutable_at(index);
   NicInfo found = nics_->info(index);
   NicAddress before = found.address;
-  if (!transport_->look_up(&found)) {  // away, or without an address
+  const std::optional<bool> there = transport_->look_up(&found);
+  if (!there) return;  // its lanes show how it is, until it can be asked
+  if (!*there) {       // away, or without an address
     if (!nic.addressed.exchange(false)) return;
     runtime_->warn("NIC " + nic.name + " has lost its address; its lanes wait until it has one again");
     fail_nic(index, now);
@@ -129,7 +131,9 @@ void LinkMonitor::check_nic(uint32_t index, uint64_t now) {
 
 void LinkMonitor::check_link(uint32_t index, uint64_t now) {
   Nic& nic = nics_->mutable_at(index);
-  bool up = transport_->link_up(nic.name);
+  const std::optional<bool> asked = transport_->link_up(nic.name);
+  if (!asked) return;
+  const bool up = *asked;
   if (nic.link_up.exchange(up) == up) return;
   if (!up) ++nic.link_downs;
   EventFields fields{up ? FP_EVENT_LINK_UP : FP_EVENT_LINK_DOWN};

@@ -1,5 +1,6 @@
 """How connections end, and what a job's children and its limits leave of them (tests/native/plugin_close_host.cc)."""
 
+import resource
 import signal
 import time
 from collections.abc import Iterator, Mapping
@@ -133,6 +134,27 @@ def test_at_the_limit_of_descriptors_every_connection_has_a_lane(lab: Lab, tmp_p
         for rank in ring.ranks:
             rank.process.kill()
             rank.process.wait(10)
+
+
+def test_a_process_without_descriptors_keeps_its_lanes(lab: Lab) -> None:
+    """The application has used up all descriptors while the job runs. The kernel cannot be asked about NICs then, which
+    was taken for NICs that have lost their addresses: all lanes of all NICs ended, and none could be dialled again."""
+    ring = Ring(lab, 2, ["--bytes", "64K"])
+    ring.wait_running()
+    rank = ring.ranks[0]
+    (path,) = (lab.host(0).run_dir / "plugin").glob("*.sock")
+    with ControlClient(path) as client:
+        before = client.call({"op": "events"})["next"]
+        resource.prlimit(rank.process.outer_pid, resource.RLIMIT_NOFILE, (8, 8))
+        looked = lab.host(0).nics[0].device
+        # The plugin looks at the NIC each time, and has done so when it answers the next request.
+        for change in ("add", "del"):
+            lab.host(0).run(["ip", "addr", change, "10.99.0.1/32", "dev", looked])
+            client.call({"op": "status"})
+        time.sleep(0.3)  # a tick, in which lanes of a NIC that is away would be given up
+        events = client.call({"op": "events", "since": before})["events"]
+    assert [event for event in events if event["kind"] == "lane_down"] == []
+    ring.stop()
 
 
 def test_the_soft_limit_is_raised_before_lanes_are_given_up(lab: Lab, tmp_path: Path) -> None:

@@ -151,10 +151,11 @@ std::vector<NicInfo> scan_nics(const Config& config, const std::vector<std::stri
   return nics;
 }
 
-bool look_up_nic(NicInfo* nic) {
+std::optional<bool> look_up_nic(NicInfo* nic) {
   unsigned ifindex = if_nametoindex(nic->name.c_str());
+  if (ifindex == 0 && errno == ENODEV) return false;
   ifaddrs* list = nullptr;
-  if (ifindex == 0 || getifaddrs(&list) != 0) return false;
+  if (ifindex == 0 || getifaddrs(&list) != 0) return std::nullopt;
   bool wants_v4 = is_mapped_v4(nic->address.data()), found = false;
   NicAddress best{};
   for (ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
@@ -176,9 +177,9 @@ bool look_up_nic(NicInfo* nic) {
   return true;
 }
 
-bool nic_link_up(const std::string& name) {
+std::optional<bool> nic_link_up(const std::string& name) {
   int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return true;
+  if (fd < 0) return std::nullopt;
   ifreq request{};
   strncpy(request.ifr_name, name.c_str(), IFNAMSIZ - 1);
   bool up = ioctl(fd, SIOCGIFFLAGS, &request) == 0 && (request.ifr_flags & IFF_UP) &&

@@ -111,8 +111,8 @@ std::vector<NicInfo> TcpTransport::discover(const std::vector<std::string>& know
   return scan_nics(config_, known);
 }
 bool TcpTransport::wants(const std::string& name) const { return nic_wanted(config_, name); }
-bool TcpTransport::look_up(NicInfo* nic) const { return look_up_nic(nic); }
-bool TcpTransport::link_up(const std::string& name) const { return nic_link_up(name); }
+std::optional<bool> TcpTransport::look_up(NicInfo* nic) const { return look_up_nic(nic); }
+std::optional<bool> TcpTransport::link_up(const std::string& name) const { return nic_link_up(name); }
 
 uint16_t TcpTransport::listen(uint32_t nic, const NicInfo& info, uint16_t port) {
   stop_listening(nic);

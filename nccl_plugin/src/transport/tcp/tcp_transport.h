@@ -27,8 +27,8 @@ class TcpTransport : public Transport {
   int memory_kinds() const override { return kMemoryHost; }
   std::vector<NicInfo> discover(const std::vector<std::string>& known) const override;
   bool wants(const std::string& name) const override;
-  bool look_up(NicInfo* nic) const override;
-  bool link_up(const std::string& name) const override;
+  std::optional<bool> look_up(NicInfo* nic) const override;
+  std::optional<bool> link_up(const std::string& name) const override;
   uint16_t listen(uint32_t nic, const NicInfo& info, uint16_t port) override;
   bool listens(uint32_t nic) const override { return listeners_[nic] >= 0; }
   void stop_listening(uint32_t nic) override;

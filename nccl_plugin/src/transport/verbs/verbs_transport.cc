@@ -99,11 +99,12 @@ bool VerbsTransport::wants(const std::string& name) const {
   return TcpTransport::wants(name) || matches_any(config().last_resort, name);
 }
 
-bool VerbsTransport::link_up(const std::string& name) const {
-  if (!TcpTransport::link_up(name)) return false;
+std::optional<bool> VerbsTransport::link_up(const std::string& name) const {
+  const std::optional<bool> link = TcpTransport::link_up(name);
   std::lock_guard<std::mutex> held(ports_lock_);
   auto found = ports_.find(name);
-  return found == ports_.end() || devices_.port_active(found->second);
+  if (found != ports_.end() && !devices_.port_active(found->second)) return false;
+  return link;
 }
 
 uint16_t VerbsTransport::listen(uint32_t nic, const NicInfo& info, uint16_t port) {

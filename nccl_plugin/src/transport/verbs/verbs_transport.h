@@ -37,7 +37,7 @@ class VerbsTransport final : public TcpTransport {
   // With FABRICPULSE_LAST_RESORT those NICs too that have no RDMA device (SpareUse::kOnly), behind all others.
   std::vector<NicInfo> discover(const std::vector<std::string>& known) const override;
   bool wants(const std::string& name) const override;
-  bool link_up(const std::string& name) const override;
+  std::optional<bool> link_up(const std::string& name) const override;
   uint16_t listen(uint32_t nic, const NicInfo& info, uint16_t port) override;
   void serve(uint64_t id, uint64_t now) override;
   RegisteredMemory* register_memory(void* data, size_t size, int kind, std::string* why) override;
