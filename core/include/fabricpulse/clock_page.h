@@ -24,16 +24,18 @@
 // Stamps in logs are of the host's CLOCK_REALTIME, which chronyd, ntpd and people steer. Two more lines say when
 // on the raw clock such a stamp was: `host` for stamps from `host_since_ns` on, `host_previous` for older ones.
 // What the host clock was seen to do in the last second, steps too, is in `host_bound_ns`, which a converted
-// stamp has on top of its bound. What it did since the sidecar last sampled it (4 times a second, or not at all
+// stamp has on top of its bound. What it did since the sidecar last sampled it (3 times a second, or not at all
 // if the sidecar is stopped) no page can know: a reader has to compare the clocks itself before it converts.
 // fp_fleet_clock_read() does: it leaves the deviation in `host_bound_ns` of the copy, and says
 // FP_CLOCK_DISRUPTED after a step. Fleet time itself rests on the raw clock alone.
 //
-// A page whose writer is stopped or dead knows of nothing that came later. So a reader looks itself: past
-// `synchronized_until_raw_ns` no correction has come, and FP_CLOCK_SYNCHRONIZED means FP_CLOCK_HOLDOVER; and a machine
-// that was suspended, or whose hypervisor says by its VMClock (/dev/vmclock0) that clocks were disrupted, has other
-// counts of that than the page: FP_CLOCK_DISRUPTED. What neither shows, as a virtual machine that was stopped where there
-// is no VMClock, makes a page false for as long as it is valid without a writer.
+// A page whose writer is stopped or dead knows of nothing that came later. So a reader looks itself. Past
+// `synchronized_until_raw_ns` no correction has come, past `watched_until_raw_ns` there is no writer that would take
+// notice of what contradicts the page: FP_CLOCK_SYNCHRONIZED means FP_CLOCK_HOLDOVER then. The writer renews the latter
+// some 33 times a second, each time for two probe intervals (100 ms where it has no real-time priority). A machine that
+// was suspended, or whose hypervisor says by its VMClock (/dev/vmclock0) that clocks were disrupted, has other counts of
+// that than the page: FP_CLOCK_DISRUPTED. What neither shows, as a virtual machine that was stopped where there is no
+// VMClock, makes a page that says holdover false for as long as it is valid without a writer.
 //
 // CLOCK_MONOTONIC_RAW differs between time namespaces. A reader in another one than the sidecar's has no
 // fleet time: fp_fleet_clock_open() refuses it.
@@ -55,7 +57,7 @@ extern "C" {
 #endif
 
 #define FP_CLOCK_PAGE_MAGIC UINT64_C(0x314b434f4c435046)  // "FPCLOCK1", little endian
-#define FP_CLOCK_PAGE_VERSION 5u
+#define FP_CLOCK_PAGE_VERSION 6u
 // A host clock this far from where the page has it was stepped.
 #define FP_CLOCK_STEP_NS INT64_C(20000)
 // Saturation of bounds: 36 years say as much as any more.
@@ -106,9 +108,10 @@ struct fp_clock_page {
 struct fp_clock_file {
   uint64_t magic;
   uint32_t version;
-  uint32_t size;      // bytes of this struct
-  uint32_t sequence;  // see above
-  uint32_t reserved;  // 0
+  uint32_t size;                 // bytes of this struct
+  uint32_t sequence;             // see above
+  uint32_t reserved;             // 0
+  int64_t watched_until_raw_ns;  // see above; 0: for ever
   struct fp_clock_page pages[2];
 };
 
@@ -268,7 +271,7 @@ static inline void fp_clock_page_check(struct fp_clock_page* copy, const struct 
 
 // Copies the page that is in force into `copy`, and reads the raw clock while it is. Returns that reading. Where the
 // writer was stopped while it decided, or was changing pages at each of some hundred attempts, the copy's status is
-// FP_CLOCK_UNKNOWN. Takes some 0.1 ms then, some ns else.
+// FP_CLOCK_UNKNOWN. Takes some 0.1 ms then, some ns else. The copy is synchronized no longer than it is watched.
 static inline int64_t fp_clock_file_copy(const struct fp_clock_file* file, struct fp_clock_page* copy) {
   int64_t raw_ns = 0;
   for (int tries = 0; tries < FP_CLOCK_TRIES; ++tries) {
@@ -281,7 +284,12 @@ static inline int64_t fp_clock_file_copy(const struct fp_clock_file* file, struc
     raw_ns = fp_raw_clock_now();
     __atomic_thread_fence(__ATOMIC_ACQUIRE);
     if (__atomic_load_n(&file->sequence, __ATOMIC_RELAXED) != sequence) continue;
-    if ((sequence & 1u) == 0 || raw_ns < next_from_ns) return raw_ns;
+    if ((sequence & 1u) != 0 && raw_ns >= next_from_ns) continue;
+    const int64_t watched_ns = __atomic_load_n(&file->watched_until_raw_ns, __ATOMIC_RELAXED);
+    if (watched_ns != 0 && watched_ns < copy->synchronized_until_raw_ns) {
+      copy->synchronized_until_raw_ns = watched_ns;
+    }
+    return raw_ns;
   }
   copy->status = (uint32_t)FP_CLOCK_UNKNOWN;
   return raw_ns;

@@ -1,17 +1,23 @@
 """A sidecar goes on with the page of one that was killed, whatever that one was doing; and takes it back at once."""
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from fabricpulse.clocksync._heartbeat import Heartbeat
 from fabricpulse.clocksync.clock.cross_timestamp import CrossTimestamp
 from fabricpulse.clocksync.clock.fleet_clock import Correction, FleetClock, FleetClockParameters
 from fabricpulse.clocksync.outputs.config import OutputsConfig
 from fabricpulse.clocksync.sidecar.host_clock import HostClock
 from fabricpulse.clocksync.sidecar.published_clock import PublishedClock
+from fabricpulse.core._layouts import clock_at
 from fabricpulse.core.pauses import suspended_ns
 from fabricpulse.core.shm import clock_page
-from fabricpulse.core.shm.clock_page import ClockPageReader, ClockPageWriter, ClockStatus
+from fabricpulse.core.shm.clock_page import ClockPageReader, ClockPageWriter, ClockStatus, raw_now_ns
 
 
 @pytest.mark.parametrize("killed", ["between updates", "while it decides"])
@@ -72,9 +78,9 @@ def test_a_page_that_holds_is_not_written_again(tmp_path: Path, monkeypatch: pyt
         """Whether the page was written."""
         nonlocal elapsed_ns
         elapsed_ns += after_ns
-        before = (tmp_path / "clock").read_bytes()
+        before = (tmp_path / "clock").read_bytes()[clock_page.PAGES_OFFSET :]
         clock.tick()
-        return (tmp_path / "clock").read_bytes() != before
+        return (tmp_path / "clock").read_bytes()[clock_page.PAGES_OFFSET :] != before
 
     assert [tick(270_000_000) for _ in range(5)] == [False, False, False, True, False]
     stepped_ns = 1_000_000
@@ -113,3 +119,73 @@ def test_a_pause_that_no_clock_shows_is_in_the_first_correction(
 
     assert ClockPageReader(tmp_path / "clock").now().status == ClockStatus.DISRUPTED
     assert heir.contradictions["edges"] == 1
+
+
+_SIDECAR = """
+import time
+from fabricpulse.clocksync.clock.fleet_clock import Correction, FleetClockParameters
+from fabricpulse.clocksync.outputs.config import OutputsConfig
+from fabricpulse.clocksync.sidecar.published_clock import PublishedClock
+
+clock = PublishedClock(FleetClockParameters(), OutputsConfig(clockbound="off"), lambda: None)
+clock.correct(Correction(clock.stamp_now_ns(), 3_600_000_000_000, 0.0, 1_000))
+print("synchronized", flush=True)
+while True:
+    time.sleep(0.1)
+    clock.tick()
+"""
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_page_is_synchronized_no_longer_than_somebody_watches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: signal.Signals
+) -> None:
+    """A pause of the machine, a frequency step: with a sidecar that is dead or stopped nobody would notice."""
+    monkeypatch.setenv("FABRICPULSE_RUN_DIR", str(tmp_path))
+    sidecar = subprocess.Popen([sys.executable, "-c", _SIDECAR], stdout=subprocess.PIPE)
+    try:
+        assert sidecar.stdout is not None and sidecar.stdout.readline() == b"synchronized\n"
+        reader = ClockPageReader(tmp_path / "clock")
+        sidecar.send_signal(end)
+        os.waitpid(sidecar.pid, os.WUNTRACED)
+        late = raw_now_ns() + 100_000_001
+        page, file = reader.read(), (tmp_path / "clock").read_bytes()
+        assert page.at(page.bound_ref_raw_ns).status == ClockStatus.SYNCHRONIZED
+        assert page.at(late).status == ClockStatus.HOLDOVER
+        assert clock_at(file, page.bound_ref_raw_ns)[2] == ClockStatus.SYNCHRONIZED
+        assert clock_at(file, late)[2] == ClockStatus.HOLDOVER
+        monkeypatch.setattr(clock_page, "raw_now_ns", lambda *_: late)
+        assert reader.now().status == ClockStatus.HOLDOVER
+    finally:
+        sidecar.kill()
+        sidecar.communicate()
+
+
+def test_a_heartbeat_ends_with_the_loop_that_it_stands_for() -> None:
+    """The process lives, but nothing of it takes notice of anything."""
+    word = memoryview(bytearray(8)).cast("q")
+    heartbeat = Heartbeat(word)
+    heartbeat.go_on_until(ends := raw_now_ns() + 20_000_000)
+    while raw_now_ns() < ends + 100_000_000:
+        assert (until := word[0]) <= min(ends, raw_now_ns() + 100_000_000), until
+    assert word[0] == ends
+    heartbeat.stop()
+
+
+def test_after_a_stall_there_is_no_synchronized_time_until_edges_show_what_happened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process was stopped, or its loop hung, for more than a second: corrections may be of before."""
+    monkeypatch.setenv("FABRICPULSE_RUN_DIR", str(tmp_path))
+    clock = PublishedClock(FleetClockParameters(), OutputsConfig(clockbound="off"), lambda: None)
+    watched: list[int] = []
+    monkeypatch.setattr(clock._page_file, "watch_until", watched.append)
+    clock.correct(Correction(clock.stamp_now_ns(), 3_600_000_000_000, 0.0, 1_000))
+    assert len(watched) == 1
+    clock._sampled_s -= 1.5
+    clock.tick()
+    clock.correct(Correction(clock.stamp_now_ns(), 3_600_000_000_000, 0.0, 1_000))
+    assert len(watched) == 1
+    monkeypatch.setattr(clock, "_unmeasured_until_s", clock._sampled_s)
+    clock.tick()
+    assert len(watched) == 2

@@ -59,6 +59,7 @@ def test_sizes(name: str, size: int) -> None:
         ("virtual_clock", "count", virtual_clock.COUNT_OFFSET),
         ("virtual_clock", "segments", virtual_clock.HEADER.size),
         ("clock_file", "sequence", clock_page.SEQUENCE_OFFSET),
+        ("clock_file", "watched_until_raw_ns", clock_page.WATCHED_OFFSET),
         ("clock_file", "pages", clock_page.PAGES_OFFSET),
         ("clock_page", "status", 0),
         ("clock_page", "current", prefix(clock_page.PAGE, 2)),

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from fabricpulse.clocksync._heartbeat import Heartbeat
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.run_dir import write_refused
 from fabricpulse.core.shm.clock_page import ClockPage, ClockPageWriter, ClockStatus
@@ -23,6 +24,16 @@ class PageFile:
             raise write_refused("the clock page", path, error) from error
         self._refused = ""
         self.shown = self._writer.in_force
+        self._heartbeat, self._watched_until_ns = Heartbeat(self._writer.watched_until_ns), 1
+
+    def watch_until(self, raw_ns: int) -> None:
+        """Until then, and while this process lives, the page may be synchronized."""
+        self._watched_until_ns = raw_ns
+        self._heartbeat.go_on_until(raw_ns)
+
+    def leave(self) -> None:
+        """The page is kept no more."""
+        self._heartbeat.stop()
 
     def begin(self, page: ClockPage) -> None:
         """Publishes the first page of this sidecar, whose line begins at once: it goes on with the one shown."""
@@ -61,4 +72,7 @@ class PageFile:
                 )
         else:
             self._refused = ""
+            self._heartbeat.stop()
+            self._heartbeat = Heartbeat(self._writer.watched_until_ns)
+            self._heartbeat.go_on_until(self._watched_until_ns)
             log.warning("clock page was deleted; recreated", path=str(self._path))

@@ -21,18 +21,24 @@ from fabricpulse.core.run_dir import clock_page_path
 
 log = get_logger(__name__)
 
+_NS = 1_000_000_000
 # Stamps of a train are together so long after it was sent, at the lowest rates.
 _LATE_TRAINS_S = 0.4
+# From a correction to the tick that ends its slew, and from one tick to the next: two between usual rounds, and none
+# just before a correction.
+_SLEWED_S, _TICK_S = 0.27, 0.46
 # A page that holds for seconds is renewed at least so often; and when the host clock is so far from where it says.
 _RENEWED_NS = 900_000_000
 _HOST_LINE_NS = 200
+# A loop that does not come back for so long notices nothing; edges show within so long what happened meanwhile.
+_WATCHED_S, _MEASURED_S = 1.0, 2.5
 # Epochs of stamp clocks are multiples of it (exporters/probe_engine/tick_clock.cc).
 _EPOCH_NS = 1 << 20
 
 
 class PublishedClock:
     """host : the clocks of this host. fleet : fleet time, for reading. contradictions : how often each source has
-    contradicted it. sampled_s : when the clocks were read last, by a tick or a correction, on time.monotonic.
+    contradicted it. due_s : of the next tick, on time.monotonic.
 
     forget_samples : called while samples come in that were measured by a clock that has been contradicted.
     """
@@ -54,7 +60,7 @@ class PublishedClock:
         self.contradictions = dict.fromkeys(("causality", "edges", "epoch", "suspend", "vmclock"), 0)
         self._forget_samples = forget_samples
         self._contradicted_s: float | None = None
-        self.sampled_s = 0.0
+        self.due_s = self._sampled_s = self._unmeasured_until_s = 0.0
         self._steps = 0
         self._shown_state = self._state()
 
@@ -63,8 +69,9 @@ class PublishedClock:
         return self.host.raw_now_ns() + self.fleet.epoch_ns
 
     def tick(self) -> None:
-        """Samples the clocks and keeps the page alive; some times a second."""
+        """Samples the clocks and keeps the page alive."""
         now = self._sample()
+        self.due_s = self._sampled_s + _TICK_S
         self.fleet.tick(now)
         if self._outdated(now):
             self._show(now)
@@ -78,8 +85,12 @@ class PublishedClock:
         # Trains that were on their way come in a little later, with stamps of both clocks.
         if self.contradicted_within(_LATE_TRAINS_S):
             self._forget_samples()
-        self.sampled_s = time.monotonic()
-        return self.host.cross_timestamp()
+        now, before_s, self._sampled_s = self.host.cross_timestamp(), self._sampled_s, time.monotonic()
+        if before_s and self._sampled_s - before_s > _WATCHED_S:
+            self._unmeasured_until_s = self._sampled_s + _MEASURED_S
+        if self._sampled_s >= self._unmeasured_until_s:
+            self._page_file.watch_until(now.raw_ns + round(_WATCHED_S * _NS))
+        return now
 
     def _outdated(self, now: CrossTimestamp) -> bool:
         """Whether readers need another page: the line or the bound has changed, the host clock has left its line, or
@@ -107,10 +118,12 @@ class PublishedClock:
         self.fleet.hold(now := self.host.cross_timestamp())
         self._publish(now)
         self._publish_outputs()
+        self._page_file.leave()
 
     def correct(self, correction: Correction) -> int:
         """Takes a correction. Returns what was published minus what the correction asks for, ns; 0 at the first."""
         now = self._sample()
+        self.due_s = self._sampled_s + _SLEWED_S
         if self.fleet.contradicted_by(now, correction):
             self.contradict("edges")
         known = self.fleet.known
@@ -140,7 +153,7 @@ class PublishedClock:
         known = self.fleet.known
         now = self.host.cross_timestamp()
         self.fleet.suspect(now)
-        # Until the next tick readers would take it as valid for a quarter of a second more.
+        # Until the next tick readers would take it as valid for half a second more.
         self._publish(now)
         # What was measured before is of another clock.
         self._contradicted_s = time.monotonic()

@@ -55,8 +55,6 @@ from fabricpulse.core.web.token_file import TokenFile
 log = get_logger(__name__)
 
 _NS = 1_000_000_000
-# A little more than a quarter of the usual round, so that three ticks lie between two corrections and none just before.
-_TICK_S = 0.27
 # Seconds without an answer from any coordinator after which neighbours are asked; with long rounds, rounds.
 _ALONE_S, _ALONE_ROUNDS = 2.0, 1.5
 
@@ -166,11 +164,13 @@ class Sidecar:
     async def _tick_forever(self) -> None:
         while True:
             # A correction does what a tick does.
-            left_s = self._clock.sampled_s + _TICK_S - time.monotonic()
+            left_s = self._clock.due_s - time.monotonic()
             if left_s <= 0:
+                # Before the page goes on: this process may have been stopped.
+                self._heed_delays()
                 self._clock.tick()
-                left_s = _TICK_S
-            await asyncio.sleep(left_s)
+            else:
+                await asyncio.sleep(left_s)
 
     async def _watch_causality(self) -> None:
         loop, noticed, stopped = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
@@ -187,13 +187,16 @@ class Sidecar:
             while True:
                 await noticed.wait()
                 noticed.clear()
-                if self._edges.contradicted():
-                    self._clock.contradict("causality")
-                self._clock.doubt(self._edges.hidden_jump_ns())
+                self._heed_delays()
         finally:
             # A thread that comes back from C while the interpreter ends would abort the process.
             stopped.set()
             thread.join()
+
+    def _heed_delays(self) -> None:
+        if self._edges.contradicted():
+            self._clock.contradict("causality")
+        self._clock.doubt(self._edges.hidden_jump_ns())
 
     async def _rounds(self, client: HttpClient) -> None:
         while True:

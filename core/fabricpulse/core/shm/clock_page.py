@@ -20,14 +20,15 @@ from fabricpulse.core.shm.mapping import (
 from fabricpulse.core.shm.virtual_clock import VirtualClock, host_now_ns, open_virtual_clock
 
 MAGIC = 0x314B434F4C435046
-VERSION = 5
+VERSION = 6
 PAGE = struct.Struct("<II qqq qqq qqqq qqq qqq qqQQ qqQ")
 SEQUENCE_OFFSET = 16
-PAGES_OFFSET = 24
+WATCHED_OFFSET = 24
+PAGES_OFFSET = 32
 FILE_SIZE = PAGES_OFFSET + 2 * PAGE.size
 _PLACES = slice(PAGES_OFFSET, PAGES_OFFSET + PAGE.size), slice(PAGES_OFFSET + PAGE.size, FILE_SIZE)
 _HEAD = struct.pack("<QII", MAGIC, VERSION, FILE_SIZE)
-_FROM_NS = struct.Struct("<q")
+_FROM_NS = _WATCHED_NS = struct.Struct("<q")
 _FROM_OFFSET = 8  # of current.from_ns in a page
 # A host clock this far from where the page has it was stepped.
 STEP_NS = 20_000
@@ -239,7 +240,7 @@ class ClockPageReader:
         )
         if (
             from_ns <= raw_ns <= until_ns
-            and raw_ns >= ref_ns
+            and ref_ns <= raw_ns <= self._watched_until_ns()
             and suspended_ns() <= slept_ns
             and not self._vmclock
         ):
@@ -249,7 +250,7 @@ class ClockPageReader:
             gained_ns = scaled // 1_000_000_000_000 if scaled >= 0 else -(-scaled // 1_000_000_000_000)
             bound_ns += (raw_ns - ref_ns) * drift_ppb // 1_000_000_000
             return _fleet_time(FleetTime, (to_ns + elapsed + gained_ns, bound_ns, status, likely_ns))
-        shown = self._unless_paused(self._copy).at(raw_ns)
+        shown = self._as_seen(self._copy).at(raw_ns)
         # Timestamp in the future: the page is from a previous boot.
         invalid = raw_ns < ref_ns or status == ClockStatus.UNKNOWN
         return shown._replace(status=ClockStatus.UNKNOWN, estimated_error_ns=0) if invalid else shown
@@ -305,7 +306,14 @@ class ClockPageReader:
             page.suspended_ns + SUSPEND_NS if page.suspended_ns >= 0 else _NEVER_NS,
         )
 
-    def _unless_paused(self, page: ClockPage) -> ClockPage:
+    def _watched_until_ns(self) -> int:
+        (until_ns,) = _WATCHED_NS.unpack_from(self._file.map, WATCHED_OFFSET)
+        return until_ns or _NEVER_NS
+
+    def _as_seen(self, page: ClockPage) -> ClockPage:
+        """The page with what its writer cannot have entered: that it is gone, that the machine was paused."""
+        until_ns = min(page.synchronized_until_raw_ns, self._watched_until_ns())
+        page = replace(page, synchronized_until_raw_ns=until_ns)
         return page.disrupted() if page.paused(suspended_ns(), marker_of(self._vmclock)) else page
 
     def convert(self, host_ns: int) -> FleetTime:
@@ -328,7 +336,7 @@ class ClockPageReader:
     def read(self) -> ClockPage:
         """The page that is in force; UNKNOWN while its writer is stopped where no page is."""
         self._follow()
-        return self._unless_paused(self._copy)
+        return self._as_seen(self._copy)
 
 
 class ClockPageWriter:
@@ -359,6 +367,11 @@ class ClockPageWriter:
         if not paused and _same_clock(page.time_namespace, self._time_namespace):
             return page
         return replace(page, status=ClockStatus.UNKNOWN)
+
+    @property
+    def watched_until_ns(self) -> memoryview:
+        """The word that says how long the page may be taken as synchronized: CLOCK_MONOTONIC_RAW, 0 = for ever."""
+        return memoryview(self._map)[WATCHED_OFFSET:PAGES_OFFSET].cast("q")
 
     def removed(self) -> bool:
         """True when the path no longer names our page: it was removed, and new readers find none."""
