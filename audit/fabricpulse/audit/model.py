@@ -72,9 +72,18 @@ class Value(Struct, frozen=True, order=True):
     value: Text
 
 
+class FrontEnd(Struct, frozen=True):
+    """Where an agent was reached. device : that has the address; mtu : of it, bytes."""
+
+    device: Name
+    address: Annotated[str, Meta(max_length=45)]
+    mtu: Annotated[int, Meta(ge=0, le=1 << 20)]
+
+
 class HostReport(Struct, frozen=True):
     """All that one host has said. collected_at : host time, Unix seconds. duration_s : that it took. boot : the
-    kernel's own name of the time since it started (boot_id), "" where it cannot be read."""
+    kernel's own name of the time since it started (boot_id), "" where it cannot be read. front_end : where `audit run`
+    has reached its agent."""
 
     host: Name
     collected_at: Seconds
@@ -84,6 +93,7 @@ class HostReport(Struct, frozen=True):
     version: Name = ""
     schema: Literal[1] = 1
     boot: Name = ""
+    front_end: FrontEnd | None = None
 
 
 class Finding(Struct, frozen=True):

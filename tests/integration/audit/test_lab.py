@@ -28,7 +28,8 @@ def test_a_good_lab(run: LabAudits) -> None:
     odd: list[Finding] = [f for f in found.findings if f.category == "fleet"]
     assert odd == []
     [note] = found.notes
-    assert note.count("6 of 6 pairs of leaves") == 2
+    assert note.count("6 of 6 pairs of leaves") == 3
+    assert "front-end: " in note
 
 
 def test_a_nic_that_is_cut_off_is_named(shared_lab: Lab, run: LabAudits) -> None:
@@ -42,6 +43,19 @@ def test_a_small_mtu_on_the_way_is_named(shared_lab: Lab, run: LabAudits) -> Non
     """The switch port of one NIC: small packets pass, whole ones do not."""
     with shared_lab.host("h2").nic("rail0").mtu(1280):
         assert of_paths(run()) == {("path-mtu", "nic", "h2", "rail0")}
+
+
+def test_a_small_mtu_of_the_front_end_is_named(shared_lab: Lab, run: LabAudits) -> None:
+    """Of one host: it sends what passes, and is sent what does not."""
+    host = shared_lab.host("h1")
+    host.run(["ip", "link", "set", "fe0", "mtu", "1400"])
+    try:
+        found = run()
+    finally:
+        host.run(["ip", "link", "set", "fe0", "mtu", "1500"])
+    assert of_paths(found) == {("path-mtu", "nic", "h1", "fe0")}
+    [finding] = [f for f in found.findings if f.check == "path-mtu"]
+    assert (finding.category, "that it is sent" in finding.summary) == ("front-end", True)
 
 
 @pytest.mark.slow

@@ -74,7 +74,8 @@ FLEET_CHECKS: tuple[Check, ...] = (
         "Connectivity of pairs",
         "Packets pass between the NICs of each network, both ways, on all pairs that were tested.",
         "Echo requests from the audit agents (`audit run --paths`), in at most 2 log2 n rounds of disjoint pairs; the "
-        "run says which share of the pairs of leaves that is. Failed tests are put down to a host, a NIC or a path.",
+        "run says which share of the pairs of leaves that is. Failed tests are put down to a host, a NIC or a path. "
+        "The addresses at which agents were reached are tested in the same way, as the network `front-end`.",
         "Look at the link, the address and the routes of the NIC named; a path that fails between two good NICs is the "
         "fabric's: follow it hop by hop.",
     ),

@@ -14,9 +14,9 @@ from fabricpulse.audit.node.wire import (
     ReceiveRequest,
     TransferResult,
 )
-from fabricpulse.audit.pair_tests.blame import Nic, retests
+from fabricpulse.audit.pair_tests.blame import Nic
 from fabricpulse.audit.pair_tests.duplex import BothWays, Ends, alone, evaluate_both
-from fabricpulse.audit.pair_tests.path_tests import PathDirection, PathDirections, ends_of, path_tests
+from fabricpulse.audit.pair_tests.path_tests import PathDirection, PathDirections, ends_of, further_tests
 from fabricpulse.audit.pair_tests.transfer_tests import (
     BUSY,
     MOST_ATTEMPTS,
@@ -59,7 +59,7 @@ class DuplexTests:
         await self._all("both ways at once", [p for p in pairs if frozenset(p) not in tested])
         for _ in range(MOST_ATTEMPTS - 1):
             found, _ = evaluate_both(self._done, rates, spoilt)
-            further = {*again(found), *retests(path_tests(found, "duplex"))} & set(pairs)
+            further = {*again(found), *further_tests(found, "duplex")} & set(pairs)
             if not further or self._fleet.cancelled.is_set():
                 break
             await self._all("both ways again", sorted(further))

@@ -19,7 +19,14 @@ from fabricpulse.audit.model import Finding, HostReport, Measurement, Ring
 from fabricpulse.audit.node.wire import NEIGHBOURS_PATH, NeighboursAnswer, NeighboursRequest
 from fabricpulse.audit.pair_tests.blame import Nic
 from fabricpulse.audit.pair_tests.ecmp import ecmp_findings
-from fabricpulse.audit.pair_tests.path_tests import PathDirections, Rail, coverage_note, path_findings
+from fabricpulse.audit.pair_tests.front_end import front_end_rail, judged
+from fabricpulse.audit.pair_tests.path_tests import (
+    FRONT_END,
+    PathDirections,
+    Rail,
+    coverage_note,
+    path_findings,
+)
 from fabricpulse.audit.pair_tests.ring_tests import ring_findings, ring_notes
 from fabricpulse.audit.pair_tests.transfer_tests import Transfers, untested_findings
 from fabricpulse.core.web.client import HttpClient
@@ -30,7 +37,8 @@ from fabricpulse.core.web.client_config import HttpClientConfig
 class Plan:
     """What is to be measured. rails : None for no test of paths. leaves : of NICs, as far as known. transfers : None
     for none. places : where cables should go, {} not to ask. listen_s : how long hosts listen for that. before : what
-    an interrupted run has measured. ring_s : of each ring of the NCCL plugin, 0 for none. order : of its hosts."""
+    an interrupted run has measured. ring_s : of each ring of the NCCL plugin, 0 for none. order : of its hosts.
+    most_rounds : of pairs of the front end, 2·log2 n if None."""
 
     rails: Mapping[str, Rail] | None = None
     leaves: Mapping[Nic, str] = field(default_factory=dict)
@@ -40,6 +48,7 @@ class Plan:
     before: Sequence[Measurement] = ()
     ring_s: float = 0.0
     order: Sequence[str] = ()
+    most_rounds: int | None = None
 
 
 @dataclass
@@ -94,11 +103,13 @@ async def _test(
 ) -> None:
     with showing("testing") as shown:
         agents = {target.host: target for target in wanted}
-        fleet = Fleet(agents, config, PathDirections(rails, reports), plan.leaves, stop, shown.update)
+        front = front_end_rail(reports, rails, plan.most_rounds)
+        echoed = {**rails, FRONT_END: front} if front else rails
+        fleet = Fleet(agents, config, PathDirections(echoed, reports), plan.leaves, stop, shown.update)
         echoes = Echoes(fleet)
-        passed = await echoes.run(rails, plan.before)
+        passed, notes = judged(await echoes.run(echoed, plan.before))
         keep(passed)
-        found.notes += [coverage_note(rails), *echoes.notes]
+        found.notes += [coverage_note(echoed), *echoes.notes, *notes]
         untested = dict(echoes.untested)
         if plan.transfers is not None and not stop.is_set():
             tests = FleetTransfers(fleet, plan.transfers, lambda more: keep([*passed, *more]))

@@ -13,13 +13,13 @@ from fabricpulse.audit.fleet.stage import Fleet
 from fabricpulse.audit.model import Measurement, clip
 from fabricpulse.audit.node.echo import COUNT, ECHO_TESTS_AT_A_TIME, PATIENCE_S
 from fabricpulse.audit.node.wire import MOST_ECHO_TESTS
-from fabricpulse.audit.pair_tests.blame import Nic, retests
+from fabricpulse.audit.pair_tests.blame import Nic
 from fabricpulse.audit.pair_tests.path_tests import (
     PathDirection,
     Rail,
     ends_of,
+    further_tests,
     measurements,
-    path_tests,
     plan_ways,
 )
 from fabricpulse.audit.pair_tests.schedule import Ends
@@ -53,7 +53,7 @@ class Echoes:
         if self._fleet.cancelled.is_set():
             return found
         failed = set(again(found))
-        further = failed | {way for kind in ECHO_KINDS for way in retests(path_tests(found, kind))}
+        further = failed | {way for kind in ECHO_KINDS for way in further_tests(found, kind)}
         by_host: dict[str, list[PathDirection]] = defaultdict(list)
         for source, target in sorted(further)[:MOST_AGAIN]:
             by_host[source[0]].append(self._fleet.ways.way(source, target))

@@ -142,6 +142,7 @@ def _with_paths(
         transfers=options.transfers,
         ring_s=options.ring_s,
         order=order,
+        most_rounds=most,
     )
 
 

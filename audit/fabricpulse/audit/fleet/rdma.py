@@ -14,8 +14,8 @@ from fabricpulse.audit.node.rdma_wire import (
     RdmaResult,
     RdmaSendRequest,
 )
-from fabricpulse.audit.pair_tests.blame import Nic, retests
-from fabricpulse.audit.pair_tests.path_tests import ends_of, path_tests
+from fabricpulse.audit.pair_tests.blame import Nic
+from fabricpulse.audit.pair_tests.path_tests import ends_of, further_tests
 from fabricpulse.audit.pair_tests.rdma_tests import Written, evaluate_rdma, recalled
 from fabricpulse.audit.pair_tests.schedule import Ends
 from fabricpulse.audit.pair_tests.transfer_tests import MOST_ATTEMPTS, Transfers, again
@@ -50,7 +50,7 @@ class RdmaTests:
             tries: Counter[Ends] = Counter()
             for one in self._done:
                 tries[one.way.source, one.way.target] += one.attempts
-            further = {*again(found), *retests(path_tests(found, "rdma"))}
+            further = {*again(found), *further_tests(found, "rdma")}
             further = {way for way in further if tries[way] < MOST_ATTEMPTS and not self._unable.keys() & way}
             if not further or self._fleet.cancelled.is_set():
                 break

@@ -23,9 +23,9 @@ from fabricpulse.audit.node.wire import (
     ReceiveRequest,
     TransferResult,
 )
-from fabricpulse.audit.pair_tests.blame import Nic, retests
+from fabricpulse.audit.pair_tests.blame import Nic
 from fabricpulse.audit.pair_tests.ecmp import evaluate_ports
-from fabricpulse.audit.pair_tests.path_tests import PathDirections, Rail, ends_of, path_tests
+from fabricpulse.audit.pair_tests.path_tests import PathDirections, Rail, ends_of, further_tests
 from fabricpulse.audit.pair_tests.schedule import Ends
 from fabricpulse.audit.pair_tests.transfer_tests import (
     BUSY,
@@ -126,7 +126,7 @@ class FleetTransfers:
         found, _ = evaluate(self._done, self._wanted.rate_bps, self._fleet.leaves)
         failed = set(again([*found, *evaluate_ports(self._done)]))
         kinds = ("loss", "bandwidth", "owd")
-        failed |= {way for kind in kinds for way in retests(path_tests(found, kind))}
+        failed |= {way for kind in kinds for way in further_tests(found, kind)}
         if unfinished:
             failed |= {way for way, (_, why) in self._unfinished.items() if why != OVER}
         tries: dict[Ends, int] = defaultdict(int)

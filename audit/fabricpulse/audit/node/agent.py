@@ -23,6 +23,7 @@ from fabricpulse.audit.metrics import METRICS, REFUSED, RUNS, TRANSFERS
 from fabricpulse.audit.model import FleetFindings, HostReport
 from fabricpulse.audit.node.config import NodeConfig
 from fabricpulse.audit.node.echo import ECHO_TESTS_AT_A_TIME, echo
+from fabricpulse.audit.node.front_end import front_end_of
 from fabricpulse.audit.node.jobs import JobWatch, PluginJobWatch, QueuePairWatch, in_use
 from fabricpulse.audit.node.listener import TransferListener
 from fabricpulse.audit.node.neighbours import receive_lldp
@@ -150,7 +151,10 @@ class Agent:
                 self._runs += 1
                 await asyncio.to_thread(self._keep, self._report)
             assert self._report is not None  # noqa: S101 - set above
-            return web.Response(body=encode(self._report), content_type="application/json")
+            local = request.transport.get_extra_info("sockname") if request.transport else None
+            reached_at = await asyncio.to_thread(front_end_of, local[0]) if local else None
+            report = msgspec.structs.replace(self._report, front_end=reached_at)
+            return web.Response(body=encode(report), content_type="application/json")
 
     def _keep(self, report: HostReport) -> None:
         try:

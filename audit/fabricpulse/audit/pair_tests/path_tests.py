@@ -12,13 +12,15 @@ from dataclasses import dataclass
 
 import msgspec
 
-from fabricpulse.audit.model import Finding, HostReport, Measurement, Severity, clip
+from fabricpulse.audit.model import Category, Finding, HostReport, Measurement, Severity, clip
 from fabricpulse.audit.node.wire import EchoResult, EchoTest
-from fabricpulse.audit.pair_tests.blame import Blame, Nic, PathTest, blame
+from fabricpulse.audit.pair_tests.blame import Blame, Nic, PathTest, blame, retests
 from fabricpulse.audit.pair_tests.pairing import PairingPlan, directions, plan_rounds
 from fabricpulse.core.fleet.membership import Membership
 
 SMALL = 128
+# The network of the addresses at which hosts were reached.
+FRONT_END = "front-end"
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,7 @@ class PathDirections:
 
     def __init__(self, rails: Mapping[str, Rail], reports: Sequence[HostReport]) -> None:
         self._mtus = {(r.host, v.subject): v.value for r in reports for v in r.values if v.attribute == "mtu"}
+        self._mtus |= {(r.host, r.front_end.device): str(r.front_end.mtu) for r in reports if r.front_end}
         self._places = {
             nic: (address, network) for network, rail in rails.items() for nic, address in rail.nics
         }
@@ -192,8 +195,23 @@ def path_tests(measured: Iterable[Measurement], kind: str) -> list[PathTest]:
     ]
 
 
+def further_tests(measured: Iterable[Measurement], kind: str) -> set[tuple[Nic, Nic]]:
+    """As `retests`, of each network by itself: machines of two kinds may call NICs of one network differently."""
+    networks: dict[str, list[Measurement]] = defaultdict(list)
+    for m in measured:
+        networks[m.network].append(m)
+    return {way for own in networks.values() for way in retests(path_tests(own, kind))}
+
+
 def path_findings(measured: Sequence[Measurement]) -> list[Finding]:
-    """What the tests of all hosts say, by whom is to blame."""
+    """What the tests of all hosts say, by whom is to blame. A host's front end is judged by itself: it answers while
+    all rails of the host are dead."""
+    front = [m for m in measured if m.network == FRONT_END]
+    back = [m for m in measured if m.network != FRONT_END]
+    return _path_findings(back, "back-end") + _path_findings(front, "front-end")
+
+
+def _path_findings(measured: Sequence[Measurement], category: Category) -> list[Finding]:
     found = []
     for kind in WORDING:
         own = path_tests(measured, kind)
@@ -202,7 +220,9 @@ def path_findings(measured: Sequence[Measurement]) -> list[Finding]:
             if m.kind == kind and m.ok is False:
                 worst[m.source_host, m.source_device].append(m)
                 worst[m.target_host, m.target_device].append(m)
-        found += [_finding(kind, entry, worst) for entry in blame(own)]
+        found += [
+            msgspec.structs.replace(_finding(kind, entry, worst), category=category) for entry in blame(own)
+        ]
     return found
 
 

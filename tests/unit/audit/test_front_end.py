@@ -1,0 +1,85 @@
+"""The front-end network: the addresses at which hosts were reached."""
+
+from fabricpulse.audit.model import FrontEnd, HostReport, Measurement
+from fabricpulse.audit.node.front_end import front_end_of
+from fabricpulse.audit.pair_tests.front_end import front_end_rail, judged
+from fabricpulse.audit.pair_tests.pairing import plan_rounds
+from fabricpulse.audit.pair_tests.path_tests import (
+    FRONT_END,
+    PathDirections,
+    Rail,
+    further_tests,
+    path_findings,
+)
+
+
+def report(host: str, address: str = "", mtu: int = 1500) -> HostReport:
+    return HostReport(host, 1, 1, (), (), front_end=FrontEnd("bond0", address, mtu) if address else None)
+
+
+def test_who_takes_part() -> None:
+    """Hosts with an address of their own; one of a rail is tested as such, and hosts behind one address are not told
+    apart."""
+    rails = {"r": Rail(((("d", "eth0"), "10.0.0.4"),), plan_rounds([""]))}
+    reports = [
+        report("b", "10.1.0.2"),
+        report("a", "10.1.0.1", 9000),
+        report("c"),
+        report("d", "10.0.0.4"),
+        report("e", "10.1.0.9"),
+        report("f", "10.1.0.9"),
+    ]
+    rail = front_end_rail(reports, rails, None)
+    assert rail is not None
+    assert [nic for nic, _ in rail.nics] == [("a", "bond0"), ("b", "bond0")]
+    way = PathDirections({FRONT_END: rail}, reports).way(*(nic for nic, _ in rail.nics))
+    assert (way.address, way.size, way.network) == ("10.1.0.2", 9000, FRONT_END)
+    assert front_end_rail(reports[:1], rails, None) is None
+    assert front_end_rail(reports, {FRONT_END: rail}, None) is None
+
+
+def echo(network: str, a: str, b: str, ok: bool) -> Measurement:
+    device = "bond0" if network == FRONT_END else "eth0"
+    return Measurement("connectivity", network, a, device, b, device, 0.0, ok)
+
+
+def test_a_network_that_answers_nobody_accuses_nobody() -> None:
+    """Its devices drop echoes; one answer is enough to know better."""
+    rail = [echo("r", "a", "b", True)]
+    dead = [echo(FRONT_END, a, b, False) for a, b in ("ab", "ba", "ac", "ca")]
+    assert judged([*rail, *dead]) == (
+        rail,
+        ["front-end: no echo of any host was answered, so nothing is known: is ICMP dropped there?"],
+    )
+    alive = [*rail, *dead, echo(FRONT_END, "b", "c", True)]
+    assert judged(alive) == (alive, [])
+
+
+def test_a_host_without_rails_is_named_though_its_front_end_answers() -> None:
+    """And a dead front end is a finding of its own category."""
+    hosts = "abcd"
+    ways = [(a, b) for a in hosts for b in hosts if a != b]
+    rails = [echo(r, a, b, "a" not in (a, b)) for r in ("r0", "r1") for a, b in ways]
+    front = [echo(FRONT_END, a, b, "b" not in (a, b)) for a, b in ways]
+    named = {(f.category, f.host, f.subject) for f in path_findings([*rails, *front])}
+    assert named == {("back-end", "a", "eth0"), ("front-end", "b", "bond0")}
+
+
+def test_partners_of_further_tests_are_of_the_same_network() -> None:
+    """Device names say nothing of networks: machines of another kind call them otherwise."""
+    tests = [("r0", "h0", "e1", "h1", "e2", False), ("r0", "h2", "e1", "h3", "e1", True)]
+    tests += [("r1", "h2", "e2", "h3", "e2", True), ("r1", "h4", "e2", "h5", "e2", True)]
+    measured = [Measurement("mtu", *test[:5], 0.0, test[5]) for test in tests]
+    further = further_tests(measured, "mtu")
+    assert {nic for way in further for nic in way} == {
+        ("h0", "e1"),
+        ("h1", "e2"),
+        ("h2", "e1"),
+        ("h3", "e1"),
+    }
+
+
+def test_what_has_an_address() -> None:
+    """The loopback and foreign addresses are no front end."""
+    for address in ("127.0.0.1", "::1", "::ffff:127.0.0.1", "203.0.113.9", "2001:db8::9", "", "x"):
+        assert front_end_of(address) is None
