@@ -6,6 +6,7 @@ import random
 import socket
 import threading
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,13 @@ from fabricpulse.audit.node.transfer import DATAGRAM, PATIENCE_S, TransferError,
 from fabricpulse.audit.node.wire import Hindered, Received, ReceiveRequest, SendRequest, TransferResult
 from fabricpulse.audit.pair_tests.blame import Nic
 from fabricpulse.audit.pair_tests.pairing import plan_rounds
-from fabricpulse.audit.pair_tests.path_tests import PathDirection, PathDirections, Rail, path_findings
+from fabricpulse.audit.pair_tests.path_tests import (
+    PathDirection,
+    PathDirections,
+    Rail,
+    further_tests,
+    path_findings,
+)
 from fabricpulse.audit.pair_tests.transfer_tests import Transferred, Transfers, again, evaluate
 from fabricpulse.core.shm.clock_page import ClockStatus, FleetTime
 
@@ -100,6 +107,30 @@ def test_a_slow_lossy_or_late_nic_is_named_and_nobody_else(hosts: int, data: st.
     assert {(check, blamed, nic) for check, blamed, nic, _ in found} == {(kind, "nic", bad)}
     words = {"sends": "that it sends", "receives": "that it is sent", "both": "between"}
     assert all(words[side] in text for *_, text in found)
+
+
+@given(st.integers(4, 8).flatmap(lambda good: st.tuples(st.just(good), st.integers(1, good))), st.randoms())
+@settings(deadline=None, max_examples=15)
+def test_half_of_a_fleet_may_be_slow(counts: tuple[int, int], noise: random.Random) -> None:
+    """The others show what the network carries. One that has met no good NIC is not told from those that it met."""
+    good, slow = counts
+    fleet = nics(good + slow)
+    bad = set(noise.sample(fleet, slow))
+    rounds = plan_rounds([""] * len(fleet)).rounds
+    pairs = [(fleet[a], fleet[b]) for one in rounds for a, b in one]
+    pairs += itertools.combinations([nic for nic in fleet if nic not in bad], 2)
+
+    def measured(ways: Iterable[tuple[Nic, Nic]]) -> list[Transferred]:
+        return [
+            transferred(a, b, bps=RATE * noise.uniform(0.9, 1.0) * (0.5 if {a, b} & bad else 1.0))
+            for a, b in ways
+        ]
+
+    done = measured(way for pair in dict.fromkeys(pairs) for way in (pair, pair[::-1]))
+    done += measured(further_tests(evaluate(done, RATE, {})[0], "bandwidth"))
+    assert {(blamed, nic) for _, blamed, nic, _ in told(done)} == {
+        ("nic", nic) for nic in bad if any(nic in pair and set(pair) - bad for pair in pairs)
+    }
 
 
 def test_a_fleet_that_is_slower_than_asked_is_compared_with_itself() -> None:

@@ -148,20 +148,24 @@ def _side(sides: Iterable[str]) -> Side:
 
 def retests(tests: Sequence[PathTest], most_each: int = 3) -> tuple[tuple[Nic, Nic], ...]:
     """Further tests that would decide what is undecided: both ends of each such test with others whose tests all
-    passed, of the same rail as the other end by device name where there are any. Partners take turns: tests of one NIC
-    are made one after the other."""
-    undecided = [entry for entry in blame(tests) if entry.kind == "undecided" and entry.target]
+    passed, or else that have passed in both directions and are not blamed; of the same rail as the other end by device
+    name where there are any. Partners take turns: tests of one NIC are made one after the other."""
+    found_so_far = blame(tests)
+    undecided = [entry for entry in found_so_far if entry.kind == "undecided" and entry.target]
     bad = {nic for test in tests if not test.ok for nic in (test.source, test.target)}
-    healthy = sorted({nic for test in tests for nic in (test.source, test.target)} - bad)
+    accused = {entry.nic for entry in found_so_far} | {entry.target for entry in undecided}
+    both = {test.source for test in tests if test.ok} & {test.target for test in tests if test.ok}
+    both = {nic for nic in both if nic not in accused and (nic[0], "") not in accused}
+    healthy = both | ({nic for test in tests for nic in (test.source, test.target)} - bad)
     done = {(test.source, test.target) for test in tests}
     found: dict[tuple[Nic, Nic], None] = {}
     used: dict[Nic, int] = defaultdict(int)
     for entry in undecided:
         assert entry.target is not None  # noqa: S101 - of the filter above
         for nic, other in ((entry.nic, entry.target), (entry.target, entry.nic)):
-            fit = [h for h in healthy if h[0] not in (nic[0], other[0])]
+            fit = [h for h in sorted(healthy) if h[0] not in (nic[0], other[0])]
             same = [h for h in fit if h[1] == other[1]] or fit
-            for partner in sorted(same, key=lambda one: (used[one], one))[:most_each]:
+            for partner in sorted(same, key=lambda one: (one in bad, used[one], one))[:most_each]:
                 used[partner] += 1
                 for way in ((nic, partner), (partner, nic)):
                     if way not in done:
