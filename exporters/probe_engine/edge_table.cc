@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "clock_ns.h"
+#include "clocks/clock_ns.h"
 
 namespace fabricpulse {
 

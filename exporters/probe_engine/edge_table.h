@@ -9,14 +9,14 @@
 #include <unordered_map>
 #include <vector>
 
-#include "causality.h"
-#include "edge_delays.h"
-#include "edge_trains.h"
-#include "health.h"
-#include "nic_health.h"
+#include "evidence/causality.h"
+#include "evidence/edge_delays.h"
+#include "evidence/edge_trains.h"
+#include "health/health.h"
+#include "health/nic_health.h"
 #include "nic_sockets.h"
-#include "rate_limit.h"
-#include "session.h"
+#include "packets/rate_limit.h"
+#include "packets/session.h"
 #include "settings.h"
 #include "snapshot.h"
 

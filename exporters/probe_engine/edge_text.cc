@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "health.h"
+#include "health/health.h"
 
 namespace fabricpulse {
 namespace {

@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "clocks/tick_clock.h"
 #include "edge_table.h"
 #include "event_queue.h"
-#include "tick_clock.h"
 
 namespace fabricpulse {
 

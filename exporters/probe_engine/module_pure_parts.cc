@@ -8,7 +8,7 @@
 #include <optional>
 #include <tuple>
 
-#include "causality.h"
+#include "evidence/causality.h"
 #include "probe_engine.h"
 #include "python_module.h"
 

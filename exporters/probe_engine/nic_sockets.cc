@@ -10,7 +10,7 @@
 #include <system_error>
 #include <utility>
 
-#include "size_probes.h"
+#include "evidence/size_probes.h"
 
 namespace fabricpulse {
 namespace {

@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <system_error>
 
-#include "clock_ns.h"
+#include "clocks/clock_ns.h"
 
 namespace fabricpulse {
 namespace {

@@ -35,9 +35,10 @@
 #include <string>
 #include <vector>
 
+#include "clocks/fleet_clock_reader.h"
+#include "clocks/tick_clock.h"
 #include "edge_table.h"
 #include "event_queue.h"
-#include "fleet_clock_reader.h"
 #include "health_monitor.h"
 #include "path_tracer.h"
 #include "priority_mutex.h"
@@ -46,7 +47,6 @@
 #include "send_path.h"
 #include "settings.h"
 #include "snapshot.h"
-#include "tick_clock.h"
 
 namespace fabricpulse {
 

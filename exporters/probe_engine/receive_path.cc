@@ -4,8 +4,8 @@
 #include <climits>
 #include <cstring>
 
+#include "packets/size_packet.h"
 #include "path_tracer.h"
-#include "size_packet.h"
 
 namespace fabricpulse {
 namespace {

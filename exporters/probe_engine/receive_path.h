@@ -6,12 +6,12 @@
 #include <cstdint>
 #include <vector>
 
-#include "causality.h"
+#include "clocks/fleet_clock_reader.h"
+#include "clocks/tick_clock.h"
 #include "edge_table.h"
-#include "fleet_clock_reader.h"
+#include "evidence/causality.h"
+#include "packets/wire.h"
 #include "ring_writer.h"
-#include "tick_clock.h"
-#include "wire.h"
 
 namespace fabricpulse {
 

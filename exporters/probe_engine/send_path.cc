@@ -4,9 +4,9 @@
 #include <cerrno>
 #include <utility>
 
-#include "clock_ns.h"
-#include "size_packet.h"
-#include "size_probes.h"
+#include "clocks/clock_ns.h"
+#include "evidence/size_probes.h"
+#include "packets/size_packet.h"
 
 namespace fabricpulse {
 namespace {

@@ -6,10 +6,10 @@
 #include <random>
 #include <vector>
 
+#include "clocks/fleet_clock_reader.h"
+#include "clocks/tick_clock.h"
 #include "edge_table.h"
-#include "fleet_clock_reader.h"
-#include "tick_clock.h"
-#include "wire.h"
+#include "packets/wire.h"
 
 namespace fabricpulse {
 

@@ -2,7 +2,7 @@
 
 #include <stdexcept>
 
-#include "wire.h"
+#include "packets/wire.h"
 
 namespace fabricpulse {
 

@@ -6,7 +6,7 @@
 #include <array>
 #include <cstdint>
 
-#include "wire.h"
+#include "packets/wire.h"
 
 namespace fabricpulse {
 

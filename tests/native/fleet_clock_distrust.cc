@@ -2,7 +2,7 @@
 // once and nine seconds later; eleven seconds later.
 #include <cstdio>
 
-#include "fleet_clock_reader.h"
+#include "clocks/fleet_clock_reader.h"
 
 int main(int, char** argv) {
   constexpr std::int64_t kSecond = 1'000'000'000;

@@ -16,11 +16,11 @@
 #include <cstring>
 #include <vector>
 
-#include "edge_trains.h"
+#include "evidence/edge_trains.h"
 #include "fuzz_standalone.h"
-#include "session.h"
-#include "size_packet.h"
-#include "wire.h"
+#include "packets/session.h"
+#include "packets/size_packet.h"
+#include "packets/wire.h"
 
 using namespace fabricpulse;
 

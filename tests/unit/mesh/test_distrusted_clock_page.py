@@ -17,7 +17,7 @@ def test_a_page_is_not_distrusted_for_ever(tmp_path: Path) -> None:
     folders = [f"-I{ROOT / folder}" for folder in ("core/include", "exporters/probe_engine")]
     sources = [
         ROOT / "tests/native/fleet_clock_distrust.cc",
-        ROOT / "exporters/probe_engine/fleet_clock_reader.cc",
+        ROOT / "exporters/probe_engine/clocks/fleet_clock_reader.cc",
     ]
     subprocess.run(["c++", "-std=c++17", "-O1", *folders, *sources, "-o", program], check=True)
     now = raw_now_ns()

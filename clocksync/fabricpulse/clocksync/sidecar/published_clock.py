@@ -32,7 +32,7 @@ _RENEWED_NS = 900_000_000
 _HOST_LINE_NS = 200
 # A loop that does not come back for so long notices nothing; edges show within so long what happened meanwhile.
 _WATCHED_S, _MEASURED_S = 1.0, 2.5
-# Epochs of stamp clocks are multiples of it (exporters/probe_engine/tick_clock.cc).
+# Epochs of stamp clocks are multiples of it (exporters/probe_engine/clocks/tick_clock.cc).
 _EPOCH_NS = 1 << 20
 
 

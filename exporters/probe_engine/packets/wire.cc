@@ -1,8 +1,6 @@
-#include "wire.h"
+#include "packets/wire.h"
 
 #include <limits>
-
-#include "size_probes.h"
 
 namespace fabricpulse {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "health.h"
+#include "health/health.h"
 
 namespace fabricpulse {
 

@@ -1,10 +1,10 @@
-#include "tick_clock.h"
+#include "clocks/tick_clock.h"
 
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
 
-#include "clock_ns.h"
+#include "clocks/clock_ns.h"
 
 namespace fabricpulse {
 namespace {

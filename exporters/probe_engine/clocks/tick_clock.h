@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
+#include "clocks/stamp_clock.h"
+#include "clocks/unstalled_clock.h"
 #include "fabricpulse/clock_page.h"
-#include "stamp_clock.h"
-#include "unstalled_clock.h"
 
 namespace fabricpulse {
 

@@ -12,7 +12,7 @@
 
 #include <cstdint>
 
-#include "wire.h"
+#include "packets/wire.h"
 
 namespace fabricpulse {
 

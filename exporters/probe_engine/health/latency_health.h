@@ -13,7 +13,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "health.h"
+#include "health/health.h"
 
 namespace fabricpulse {
 

@@ -24,7 +24,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "delay_floor.h"
+#include "evidence/delay_floor.h"
 
 namespace fabricpulse {
 

@@ -32,6 +32,8 @@
 
 namespace fabricpulse {
 
+// A larger MTU, that of the loopback device, is not probed in full.
+constexpr std::uint16_t kMostMtu = 16'384;
 constexpr std::uint32_t kWireMagic = 0x314d5046;  // "FPM1"
 constexpr std::uint8_t kWireVersion = 1;
 constexpr std::size_t kPacketSize = 120;

@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "latency_health.h"
-#include "owd_window.h"
-#include "round_trip.h"
-#include "wire.h"
+#include "evidence/owd_window.h"
+#include "evidence/round_trip.h"
+#include "health/latency_health.h"
+#include "packets/wire.h"
 
 namespace fabricpulse {
 

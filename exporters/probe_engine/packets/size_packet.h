@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "wire.h"
+#include "packets/wire.h"
 
 namespace fabricpulse {
 

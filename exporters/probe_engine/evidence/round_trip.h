@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "wire.h"
+#include "packets/wire.h"
 
 namespace fabricpulse {
 

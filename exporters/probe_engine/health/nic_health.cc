@@ -1,4 +1,4 @@
-#include "nic_health.h"
+#include "health/nic_health.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "fleet_clock_reader.h"
+#include "clocks/fleet_clock_reader.h"
 
 namespace fabricpulse {
 

@@ -1,4 +1,4 @@
-#include "size_packet.h"
+#include "packets/size_packet.h"
 
 #include <cstring>
 

@@ -1,4 +1,4 @@
-#include "edge_trains.h"
+#include "evidence/edge_trains.h"
 
 #include <algorithm>
 

@@ -13,10 +13,10 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "packets/wire.h"
+
 namespace fabricpulse {
 
-// A larger MTU, that of the loopback device, is not probed in full.
-constexpr std::uint16_t kMostMtu = 16'384;
 // The path MTUs of RoCE with their headers (2,108 and 4,156), rounded up, and that of Ethernet without jumbo frames.
 constexpr std::array<std::uint16_t, 3> kCommonSizes = {1'500, 2'200, 4'200};
 constexpr std::size_t kMostSizes = kCommonSizes.size() + 1;

@@ -8,10 +8,10 @@
 
 #include <cstdint>
 
-#include "health.h"
-#include "loss.h"
-#include "size_probes.h"
-#include "wire.h"
+#include "evidence/loss.h"
+#include "evidence/size_probes.h"
+#include "health/health.h"
+#include "packets/wire.h"
 
 namespace fabricpulse {
 
