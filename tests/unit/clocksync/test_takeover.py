@@ -175,7 +175,7 @@ def test_a_heartbeat_ends_with_the_loop_that_it_stands_for() -> None:
 def test_after_a_stall_there_is_no_synchronized_time_until_edges_show_what_happened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process was stopped, or its loop hung, for more than a second: corrections may be of before."""
+    """The process was stopped, or its loop hung, for more than a second: corrections may be older than that."""
     monkeypatch.setenv("FABRICPULSE_RUN_DIR", str(tmp_path))
     clock = PublishedClock(FleetClockParameters(), OutputsConfig(clockbound="off"), lambda: None)
     watched: list[int] = []
