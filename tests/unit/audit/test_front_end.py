@@ -18,8 +18,8 @@ def report(host: str, address: str = "", mtu: int = 1500) -> HostReport:
 
 
 def test_who_takes_part() -> None:
-    """Hosts with an address of their own; one of a rail is tested as such, and hosts behind one address are not told
-    apart."""
+    """Hosts with an address of their own; one of a rail is tested as such, and one that several hosts share shows
+    nothing."""
     rails = {"r": Rail(((("d", "eth0"), "10.0.0.4"),), plan_rounds([""]))}
     reports = [
         report("b", "10.1.0.2"),

@@ -14,7 +14,7 @@ def front_end_rail(reports: Sequence[HostReport], rails: Mapping[str, Rail], mos
     if FRONT_END in rails:
         return None
     taken = {address for rail in rails.values() for _, address in rail.nics}
-    # Hosts behind one address are not told apart by it.
+    # Hosts behind one address share what it says.
     times = Counter(report.front_end.address for report in reports if report.front_end)
     nics = tuple(
         ((report.host, report.front_end.device), report.front_end.address)
