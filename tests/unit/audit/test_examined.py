@@ -20,6 +20,7 @@ from fabricpulse.audit.command import command
 from fabricpulse.audit.compare.diff import diff_runs
 from fabricpulse.audit.compare.findings import failures, fleet_findings
 from fabricpulse.audit.compare.odd_one_out import against, compare
+from fabricpulse.audit.fleet import fleet_audit
 from fabricpulse.audit.fleet.fleet_audit import _Run
 from fabricpulse.audit.fleet.run import Target, collect
 from fabricpulse.audit.host.attributes import values_of
@@ -43,6 +44,7 @@ from fabricpulse.audit.report.labels import node_labels
 from fabricpulse.audit.report.show import show
 from fabricpulse.audit.storage import encode
 from fabricpulse.core.config import parse_config
+from fabricpulse.core.errors import UserError
 from fabricpulse.core.fleet.membership import Membership
 from fabricpulse.core.web.client_config import HttpClientConfig
 
@@ -284,6 +286,27 @@ def test_a_report_says_in_which_start(tmp_path: Path) -> None:
     host = GpuHost(tmp_path, nics=1)
     host.write("proc/sys/kernel/random/boot_id", "a7b0")
     assert audit_host("h", host.reader(), checks=[]).boot == "a7b0"
+
+
+@pytest.mark.parametrize(
+    ("flag", "text"),
+    [
+        ("--html", "cannot write {path}"),
+        ("--save", "cannot write {path}"),
+        ("--wiring-file", "{path}"),
+    ],
+)
+def test_files_that_are_no_use_are_refused_before_hosts_are_asked(
+    flag: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not after minutes of tests, whose results would be lost."""
+    monkeypatch.setattr(fleet_audit, "_collect", lambda *_: pytest.fail("a host was asked"))
+    membership = tmp_path / "fleet.yaml"
+    membership.write_text("hosts: [{name: h}]")
+    path = tmp_path / "none" / "x"
+    result = CliRunner().invoke(command, ["run", "--membership", str(membership), flag, str(path)])
+    assert isinstance(result.exception, UserError)
+    assert text.format(path=path) in str(result.exception)
 
 
 def test_a_name_that_cannot_be_looked_up_is_one_silent_host() -> None:

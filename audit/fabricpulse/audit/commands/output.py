@@ -1,11 +1,13 @@
 """What the subcommands share: exit codes, output formats, pages and files."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from fabricpulse.core.errors import UserError
 from fabricpulse.core.output import write_file
 
 if TYPE_CHECKING:
@@ -44,6 +46,13 @@ def fail_on_option(effect: str) -> Decorator:
         show_default=True,
         help=f"Least severity of a finding that {effect}.",
     )
+
+
+def require_writable(*paths: Path | None) -> None:
+    """Of files that are written in the end: said before anything is done for it. Raises UserError."""
+    for path in paths:
+        if path is not None and (path.is_dir() or not os.access(path.parent, os.W_OK)):
+            raise UserError(f"cannot write {path}: choose a file in a folder that exists and is writable")
 
 
 def write_page(run: "Run", path: Path | None) -> None:

@@ -11,6 +11,7 @@ from fabricpulse.audit.commands.output import (
     exit_code,
     fail_on_option,
     html_option,
+    require_writable,
     run_output_option,
     write,
     write_page,
@@ -164,6 +165,7 @@ def run_command(ctx: click.Context, /, **flags: Any) -> None:
     from fabricpulse.audit.fleet.fleet_audit import run_fleet
     from fabricpulse.audit.fleet.plan import FleetOptions
 
+    require_writable(flags["save"], flags["html"])
     if flags["hosts"] == "-":
         flags["hosts"] = _standard_input()
     transfers = None

@@ -73,6 +73,8 @@ class FleetOptions:
 
 def refuse(options: FleetOptions, fleet: Membership | None, pinned: Profile | None) -> None:
     """Raises UserError for what cannot be had: before hosts are asked for nothing."""
+    if options.wiring_file is not None:
+        load_config(options.wiring_file, Wiring)
     if options.tests_paths and fleet is None:
         raise UserError("tests of paths need the addresses of NICs: give --coordinator or --membership")
     if options.asks_wiring and fleet is None:
