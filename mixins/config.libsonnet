@@ -35,11 +35,13 @@
     rateWindow: '2m',
 
     // How often groups are evaluated that need it less often than Prometheus evaluates rules: what dashboards alone read,
-    // and alerts whose `for` or window is of minutes. They come later by no more than this. At most two minutes:
-    // Prometheus finds a recorded value for five, and an evaluation may be missed.
+    // and alerts whose `for` or window is of minutes. They come later by no more than this. What is recorded at most each four minutes:
+    // Prometheus finds a recorded value for five.
     slowInterval: '1m',
     // The same of what tells of ten minutes or an hour, waits for minutes anyway, or only dashboards read, and reads many series of each NIC.
     seldomInterval: '2m',
+    // The same of what waits for five minutes and more, or averages over an hour. At most four minutes, see slowInterval.
+    rareInterval: '4m',
     // Flows of jobs and slow edges: half of contentionFor and pathSlowFor and more, and a scrape interval at least.
     flowInterval: '30s',
 

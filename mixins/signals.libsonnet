@@ -1,6 +1,10 @@
 // Each expression that more than one rule or panel needs, once. `signals(config, matchers)` returns functions and
 // strings; `matchers` are the label matchers of a panel ('device=~"$device"'), '' in rules.
 function(config, matchers='') {
+  // Of a window of one unit: '90s', '5m', '1h'.
+  local seconds(window) =
+    local last = std.length(window) - 1;
+    std.parseInt(std.substr(window, 0, last)) * { s: 1, m: 60, h: 3600 }[window[last]],
   local join(parts) = std.join(',', [part for part in parts if part != '']),
   local all(more='') = '{' + join([config.selector, matchers, more]) + '}',
 
@@ -39,10 +43,11 @@ function(config, matchers='') {
   recentIncrease(counters):: $.last('fabricpulse_nic_recent_increase', 'counter=~"%s"' % std.join('|', counters)),
 
   nicConnected:: $.last('fabricpulse_nic_connected'),
-  // A NIC once, whichever pod speaks of it: the one that is there before one that has been replaced.
-  nicConnectedNow::
+  // A NIC once, whichever pod speaks of it: the one that is there before one that has been replaced. Mesh exporters say it
+  // of NICs that are or were disconnected: to ask each NIC of a fleet at each evaluation takes long.
+  nicDisconnected::
     local nic = '%s, job, instance, device, network, leaf' % config.clusterLabel;
-    '(min by (%s) (%s) or min by (%s) (%s))' % [nic, $.series('fabricpulse_nic_connected'), nic, $.nicConnected],
+    '(max by (%s) (%s) or max by (%s) (%s))' % [nic, $.series('fabricpulse_nic_disconnected'), nic, $.last('fabricpulse_nic_disconnected')],
 
   // At least so many events of a counter within a window. `increase` sees those between two samples of the window; those
   // before its first sample only the difference tells.
@@ -57,7 +62,16 @@ function(config, matchers='') {
       threshold: threshold,
     },
   nicDisconnects(window):: 'increase(%s[%s])' % [$.series('fabricpulse_nic_disconnects_total'), window],
-  nicFlaps(window, threshold):: $.events('fabricpulse_nic_disconnects_total', 'job, instance, device, network, leaf', window, threshold),
+  // Mesh exporters say when: the last twenty times within two hours, which bounds window and threshold. What a pod saw before
+  // it was replaced counts for as long as the window.
+  nicFlaps(window, threshold)::
+    'count by (%s, job, instance, device, network, leaf) (last_over_time(%s[%s]) < %d) >= %d' % [
+      config.clusterLabel,
+      $.series('fabricpulse_nic_recent_disconnect_age_seconds'),
+      window,
+      seconds(window),
+      threshold,
+    ],
   linkDowns(window):: 'increase(%s[%s])' % [$.series('fabricpulse_nic_port_down_transitions_total'), window],
   linkFlaps(window, threshold):: $.events('fabricpulse_nic_port_down_transitions_total', 'job, instance, device, rdma_device, port', window, threshold),
   // Lanes times speed, of what card and slot can both do; of what the card can do where the slot is not known.

@@ -6,6 +6,7 @@ local signals = import '../signals.libsonnet';
     local config = $._config,
     local s = signals(config),
     groups+: [
+      // They wait for two minutes and more, or tell of a quarter of an hour.
       lib.group(config, 'clock', [
         lib.alert(
           config,
@@ -68,7 +69,7 @@ local signals = import '../signals.libsonnet';
           'Fleet time of a host was wrong, and has been set anew.',
           'Fleet time of {{ $labels.instance }} contradicted that of its peers: the machine was paused, migrated or suspended, or its oscillator jumped. Stamps of the seconds around it are in doubt; its log says when.'
         ),
-      ]),
+      ]) { interval: config.slowInterval },
     ],
   },
 }

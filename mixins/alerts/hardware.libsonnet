@@ -94,7 +94,7 @@ local signals = import '../signals.libsonnet';
         s.last('fabricpulse_nic_present') + ' == 0',
         'A NIC has gone from its host.',
         'NIC {{ $labels.device }} of {{ $labels.instance }} ({{ $labels.pci_address }}) is not on the PCIe bus any more, or has lost its driver ({{ $value }}).',
-        { 'for': config.nicGoneFor }
+        { 'for': config.nicGoneFor, slow: true }
       ),
       lib.alert(
         config,
@@ -104,7 +104,7 @@ local signals = import '../signals.libsonnet';
         '%s < %s' % [s.last('fabricpulse_nic_expected_ports_up'), s.last('fabricpulse_nic_expected_ports')],
         'A host has fewer ports at full speed than it should have.',
         'Only {{ $value | printf "%.0f" }} of the ports that {{ $labels.instance }} should have are active at the expected rate.',
-        { 'for': config.nicGoneFor }
+        { 'for': config.nicGoneFor, slow: true }
       ),
       lib.alert(
         config,

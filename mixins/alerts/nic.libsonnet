@@ -13,11 +13,11 @@ local signals = import '../signals.libsonnet';
         'FabricNicDisconnected',
         'critical',
         'mesh',
-        s.nicConnectedNow + ' == 0',
+        s.nicDisconnected + ' == 1',
         'A NIC has lost the fabric.',
         'NIC {{ $labels.device }} of {{ $labels.instance }} reaches none of its peers on network {{ $labels.network }}.'
       ),
-      // On the counter, because a gauge that is scraped misses what happens between two scrapes.
+      // By the times of the disconnects, because a gauge that is scraped misses what happens between two scrapes.
       lib.alert(
         config,
         'FabricNicFlapping',
@@ -35,12 +35,12 @@ local signals = import '../signals.libsonnet';
         'mesh',
         // Nor of one that has not come back: Alertmanager mutes the single disconnects of a NIC that flaps.
         local nic = config.clusterLabel + ', instance, device';
-        '%s unless %s unless on (%s) max by (%s) (max_over_time(%s[%s])) == 0' % [
+        '%s unless %s unless on (%s) min by (%s) (min_over_time(%s[%s])) == 1' % [
           s.nicFlaps(config.slowFlapWindow, config.slowFlapThreshold),
           s.nicFlaps(config.flapWindow, config.flapThreshold),
           nic,
           nic,
-          s.series('fabricpulse_nic_connected'),
+          s.series('fabricpulse_nic_disconnected'),
           config.flapWindow,
         ],
         'A NIC loses the fabric now and then, for hours.',

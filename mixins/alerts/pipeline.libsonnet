@@ -132,7 +132,7 @@ local signals = import '../signals.libsonnet';
         // METRICS_VERSION (core/fabricpulse/core/metrics/common.py) or more is new enough; older exporters have no such label.
         'group by (%s, job, instance, daemon, version) (%s)' % [
           config.clusterLabel,
-          s.last('fabricpulse_build_info', 'daemon=~"mesh|nic|qp", metrics_version!~"[2-9]|[0-9][0-9]+"'),
+          s.last('fabricpulse_build_info', 'daemon=~"mesh|nic|qp", metrics_version!~"[3-9]|[0-9][0-9]+"'),
         ],
         'An exporter is too old for these rules.',
         'The {{ $labels.daemon }} exporter of {{ $labels.instance }} (version {{ $labels.version }}) does not give all that these rules read ({{ $value }}): alerts on what only newer ones report are silent about it, as if all were well.',
@@ -146,7 +146,7 @@ local signals = import '../signals.libsonnet';
         s.last('fabricpulse_mesh_member') + ' == 0',
         'A host is not in its own membership.',
         'The membership that {{ $labels.instance }} has read does not name it ({{ $value }}): it probes nothing, and peers call its NICs dead.',
-        { 'for': config.notMemberFor }
+        { 'for': config.notMemberFor, slow: true }
       ),
       lib.alert(
         config,
@@ -156,7 +156,7 @@ local signals = import '../signals.libsonnet';
         'increase(%s[5m]) > 0' % s.series('fabricpulse_alert_push_failures_total'),
         'A daemon cannot push alerts.',
         '{{ $labels.alertmanager }} did not take {{ $value | printf "%.0f" }} pushes of {{ $labels.instance }}: only the rules raise its alerts, later.',
-        { 'for': config.pushFailingFor }
+        { 'for': config.pushFailingFor, slow: true }
       ),
       lib.alert(
         config,
@@ -181,7 +181,7 @@ local signals = import '../signals.libsonnet';
         s.again('fabricpulse_remediation_agent_connected', 0),
         'A remediation agent reaches no receiver.',
         'The agent of {{ $labels.instance }} reaches no receiver, or loses it again and again: nothing can be done for jobs on this host.',
-        { 'for': config.agentLostFor }
+        { 'for': config.agentLostFor, slow: true }
       ),
       lib.alert(
         config,

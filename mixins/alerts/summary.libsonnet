@@ -31,11 +31,11 @@ local signals = import '../signals.libsonnet';
         'FabricNetworkDown',
         'critical',
         'mesh',
-        local connected = 'max by (%s, instance, device, network) (%s)' % [c, s.nicConnected];
-        'count by (%(c)s, network) (%(connected)s == 0) >= %(least)d >= on (%(c)s, network) (%(share)g * network:fabricpulse_nic_connected:count%(braces)s)' % {
+        local disconnected = 'min by (%s, instance, device, network) (%s)' % [c, s.last('fabricpulse_nic_disconnected')];
+        'sum by (%(c)s, network) (%(disconnected)s == 1) >= %(least)d >= on (%(c)s, network) (%(share)g * network:fabricpulse_nic_connected:count%(braces)s)' % {
           c: c,
           braces: s.braces,
-          connected: connected,
+          disconnected: disconnected,
           least: config.networkDownLeastNics,
           share: config.networkDownShare,
         },
@@ -72,7 +72,7 @@ local signals = import '../signals.libsonnet';
         'FabricClockCoordinatorLost',
         'critical',
         'clocksync',
-        'count by (%(c)s) (%(down)s) > 1 and on (%(c)s) count by (%(c)s) (%(down)s) > 0.5 * count by (%(c)s) (%(up)s)' % {
+        'count by (%(c)s) (%(down)s) > 1 > 0.5 * count by (%(c)s) (%(up)s)' % {
           c: c,
           down: s.again('fabricpulse_clock_coordinator_up', 0),
           up: s.last('fabricpulse_clock_coordinator_up'),

@@ -31,7 +31,7 @@ local dashboard(config, component) =
         $.group(config, name, [alert for alert in alerts if !alert.slow && !alert.paced && !alert.rare]),
         $.group(config, name + '-paced', [alert for alert in alerts if alert.paced]) { interval: config.flowInterval },
         $.group(config, name + '-slow', [alert for alert in alerts if alert.slow]) { interval: config.slowInterval },
-        $.group(config, name + '-rare', [alert for alert in alerts if alert.rare]) { interval: config.seldomInterval },
+        $.group(config, name + '-rare', [alert for alert in alerts if alert.rare]) { interval: config.rareInterval },
       ]
       if group.rules != []
     ],

@@ -9,6 +9,7 @@ function(config) {
   local leaves = 'device:fabricpulse_nic_leaf:info' + s.braces,
   edge:: edge,
   own:: own,
+  peer:: peer,
 
   // What is recorded (rules/path.libsonnet).
   lost:: 'edge:fabricpulse_edge_probes_lost:increase' + s.braces,
@@ -17,6 +18,8 @@ function(config) {
   // Lossy without being slow. What a queue drops waits in it first: that is congestion or a slow link, which has its own alert.
   lossyAlone:: 'edge:fabricpulse_edge_probes_lost:lossy_alone_ratio' + s.braces,
   slowDelay:: 'edge:fabricpulse_edge_owd_seconds:slow' + s.braces,
+  receiving:: 'device:fabricpulse_edge_latency_elevated:receiving' + s.braces,
+  sending:: 'peer:fabricpulse_edge_latency_elevated:sending' + s.braces,
 
   // Not recorded: what is recorded comes an evaluation later, which this alert does not wait for.
   blackHoles:: 'min by (%s) (%s)' % [edge, s.last('fabricpulse_edge_mtu_black_hole_bytes')],
@@ -47,6 +50,15 @@ function(config) {
     '%s by (%s) (label_replace(label_replace(%s, "instance", "$1", "peer", "(.*)"), "device", "$1", "peer_device", "(.*)"))' % [if worst == 'count' then 'max' else worst, own, shared],
   nics(edges, worst)::
     'label_replace(%s, "direction", "receive", "", "") or label_replace(%s, "direction", "transmit", "", "")' % [receiving(edges, worst), sending(edges, worst)],
+  // How many of the edges, each 1, a NIC has, where it has at least sharedEdges of them: on the receiving side, and on the other.
+  local many(nic, edges) = 'sum by (%s) (%s) >= %d' % [nic, edges, config.sharedEdges],
+  receivers(edges):: many(own, edges),
+  senders(edges):: many(peer, edges),
+  // Those of both sides under one name of the NIC.
+  directed(received, sent)::
+    local label(expr, name, value, from='') = 'label_replace(%s, "%s", "%s", "%s", "%s")' % [expr, name, value, from, if from == '' then '' else '(.*)'];
+    local named = label(label(sent, 'instance', '$1', 'peer'), 'device', '$1', 'peer_device');
+    '%s or %s' % [label(received, 'direction', 'receive'), label(label(label(named, 'peer', ''), 'peer_device', ''), 'direction', 'transmit')],
   // The same, whichever the direction.
   shared(edges, worst):: '%s by (%s) (%s)' % [worst, own, $.nics(edges, worst)],
   // The edges that share no NIC with so many others.

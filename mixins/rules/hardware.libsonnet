@@ -15,7 +15,7 @@ local signals = import '../signals.libsonnet';
     groups+: [
       {
         name: 'fabricpulse-hardware.rules',
-        interval: $._config.seldomInterval,
+        interval: $._config.rareInterval,
         rules: [
           {
             record: 'device:fabricpulse_nic_attribute:by_network',

@@ -8,7 +8,7 @@ local signals = import '../signals.libsonnet';
     groups+: [
       {
         name: 'fabricpulse-job.rules',
-        interval: $._config.seldomInterval,
+        interval: $._config.rareInterval,
         rules: [
           {
             record: 'device:fabricpulse_qp_sent_bytes:rate2m',

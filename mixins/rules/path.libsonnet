@@ -85,10 +85,20 @@ local signals = import '../signals.libsonnet';
             record: 'edge:fabricpulse_edge_owd_seconds:slow',
             expr: 'min by (%s) (%s and on (%s) %s)' % [edge, s.series('fabricpulse_edge_owd_seconds', 'quantile="0.5"'), edge, p.elevated],
           },
+          // NICs that many slow edges have in common. Where a network is slow these edges are most of what the rules read:
+          // each pass over them counts.
+          { record: 'device:fabricpulse_edge_latency_elevated:receiving', expr: p.receivers(p.elevated) },
+          { record: 'peer:fabricpulse_edge_latency_elevated:sending', expr: p.senders(p.elevated) },
           // With the leaf and without, FabricEdgeSlow would look for them twice.
-          { record: 'edge:fabricpulse_edge_latency_elevated:single', expr: p.single(p.elevated) },
-          { record: 'device:fabricpulse_edge_owd_seconds:slow_min', expr: p.nics(p.slowDelay, 'min') },
-          { record: 'device:fabricpulse_edge_latency_elevated:shared', expr: p.nics(p.elevated, 'count') },
+          { record: 'edge:fabricpulse_edge_latency_elevated:single', expr: '%s unless on (%s) %s unless on (%s) %s' % [p.elevated, p.own, p.receiving, p.peer, p.sending] },
+          {
+            record: 'device:fabricpulse_edge_owd_seconds:slow_min',
+            expr: p.directed(
+              'min by (%s) (%s) and on (%s) %s' % [p.own, p.slowDelay, p.own, p.receiving],
+              'min by (%s) (%s) and on (%s) %s' % [p.peer, p.slowDelay, p.peer, p.sending],
+            ),
+          },
+          { record: 'device:fabricpulse_edge_latency_elevated:shared', expr: p.directed(p.receiving, p.sending) },
           {
             record: 'device:fabricpulse_edge_latency_elevated:count',
             expr: named('device:fabricpulse_edge_latency_elevated:shared' + s.braces),

@@ -23,7 +23,7 @@ local signals = import '../signals.libsonnet';
       {
         // Averaged over an hour.
         name: 'fabricpulse-slo.rules',
-        interval: config.seldomInterval,
+        interval: config.rareInterval,
         rules: [
           {
             // Those whose delay is known: a NIC of a host without fleet time measures none.

@@ -117,6 +117,10 @@ class PaperFleet:
             nic = f'device="rail{rail}",network="rail{rail}",leaf="leaf-{host // 32}-{rail}"'
             yield f"fabricpulse_nic_connected{{{nic}}} {int(not gone)}"
             yield f"fabricpulse_nic_disconnects_total{{{nic}}} {'@0.0167@' if flapping else int(gone)}"
+            if gone:  # of the others there is nothing to say
+                yield f"fabricpulse_nic_disconnected{{{nic}}} 1"
+            for nth in range(1, 6 if flapping else 2 if gone else 1):
+                yield f'fabricpulse_nic_recent_disconnect_age_seconds{{{nic},nth="{nth}"}} {60 * nth - 30}'
             for state in ("up", "down", "unknown"):
                 yield f'fabricpulse_nic_state{{{nic},state="{state}"}} {int(state == ("down" if gone else "up"))}'
             for quantile, delay in (("0.5", 5e-3 if slow else 5e-5), ("0.99", 7e-3 if slow else 7e-5)):

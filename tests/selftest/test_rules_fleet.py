@@ -49,6 +49,6 @@ def test_what_is_read_of_an_hour_is_there() -> None:
     """Where a rule looks back further than the usual quarter of an hour the series goes back so far, within an hour."""
     history = history_s(RULES)
 
-    assert history["fabricpulse_nic_disconnects_total"] == 3500
+    assert history["fabricpulse_nic_recent_disconnect_age_seconds"] == 3500
     assert history["flow:fabricpulse_qp_received_bytes:rate2m"] == 3500
     assert "fabricpulse_nic_connected" not in history

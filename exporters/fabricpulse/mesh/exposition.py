@@ -1,5 +1,6 @@
 """The mesh exporter's /metrics: from a snapshot to text. The samples of edges, most of all, are rendered natively."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -14,6 +15,7 @@ from fabricpulse.mesh.config import PerEdge
 from fabricpulse.mesh.edge_evidence import EdgeView, Evidence, evidence_of
 from fabricpulse.mesh.fleet_view import FleetView
 from fabricpulse.mesh.front_end import FrontEndHealth
+from fabricpulse.mesh.recent_disconnects import RecentDisconnects
 from fabricpulse.mesh.snapshot import (
     DROP_REASONS,
     Cause,
@@ -105,7 +107,9 @@ def recent_delays() -> RecentDelays[Nic]:
 
 
 class MeshExposition:
-    """Writes the samples of one membership. per_edge : which edges, as in MeshConfig. delays : see recent_delays."""
+    """Writes the samples of one membership. per_edge : which edges, as in MeshConfig. delays : see recent_delays.
+    disconnects : of the NICs, lately.
+    """
 
     def __init__(
         self,
@@ -113,7 +117,9 @@ class MeshExposition:
         port: int,
         per_edge: PerEdge = "auto",
         delays: RecentDelays[Nic] | None = None,
+        disconnects: RecentDisconnects | None = None,
     ) -> None:
+        self._disconnects = RecentDisconnects(-math.inf) if disconnects is None else disconnects
         self._delays = recent_delays() if delays is None else delays
         if per_edge == "auto":
             per_edge = "all" if view.members <= MOST_HOSTS_WITH_ALL_EDGES else "worst"
@@ -137,6 +143,7 @@ class MeshExposition:
         nic_edges, troubled = self._edge_text.summarize(raw, len(self._nic_values))
         snapshot = parse_snapshot(raw, edges_too=troubled)
         self._write_nics(out, snapshot, nic_edges)
+        self._write_disconnects(out, snapshot, now_s)
         self._write_recent_delays(out, snapshot, now_s)
         self._write_engine(out, snapshot, counters)
         if self._per_edge != "none":
@@ -171,6 +178,14 @@ class MeshExposition:
             out.add(m.SEND_ERRORS, values, counts[4])
             for what, count in zip(_PROBE_COUNTS, counts[5:], strict=True):
                 out.add(m.NIC_PROBES, (*values, what), count)
+
+    def _write_disconnects(self, out: Exposition, snapshot: Snapshot, now_s: float) -> None:
+        for values, leaf, nic in zip(self._nic_values, self._leaves, snapshot.nics, strict=True):
+            down = nic.state == HealthState.DOWN
+            if down or (nic.state == HealthState.UP and self._disconnects.is_recent(values, now_s)):
+                out.add(m.NIC_DISCONNECTED, (*values, leaf), int(down))
+            for nth, age_s in enumerate(self._disconnects.ages(values, now_s), 1):
+                out.add(m.NIC_DISCONNECT_AGE, (*values, leaf, str(nth)), age_s)
 
     def _write_recent_delays(self, out: Exposition, snapshot: Snapshot, now_s: float) -> None:
         counts = {values: nic.owd.counts for values, nic in zip(self._nic_values, snapshot.nics, strict=True)}

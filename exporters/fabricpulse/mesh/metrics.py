@@ -43,6 +43,20 @@ NIC_DISCONNECTS = MetricSpec(
     "How often the NIC has lost all of its peers for longer than probe.down_after_s.",
     _NIC_AND_LEAF,
 )
+NIC_DISCONNECTED = MetricSpec(
+    "fabricpulse_nic_disconnected",
+    "gauge",
+    "1 while the NIC is disconnected, and 0 for ten minutes after it was, and after the start: the opposite of "
+    "fabricpulse_nic_connected, only of NICs of which there is something to say.",
+    _NIC_AND_LEAF,
+)
+NIC_DISCONNECT_AGE = MetricSpec(
+    "fabricpulse_nic_recent_disconnect_age_seconds",
+    "gauge",
+    "How long ago the NIC was disconnected the last time (nth=1), the time before (nth=2) and so on, since this "
+    "exporter was started: the last twenty times within two hours.",
+    (*_NIC_AND_LEAF, "nth"),
+)
 NIC_RECONNECTS = MetricSpec(
     "fabricpulse_nic_reconnects_total",
     "counter",
@@ -339,6 +353,8 @@ METRICS = (
     NIC_STATE,
     NIC_CAUSE,
     NIC_DISCONNECTS,
+    NIC_DISCONNECTED,
+    NIC_DISCONNECT_AGE,
     NIC_RECONNECTS,
     NIC_CHANGED,
     NIC_OUTAGE,

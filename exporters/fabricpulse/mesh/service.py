@@ -34,6 +34,7 @@ from fabricpulse.mesh.fleet_view import FleetView, view_of
 from fabricpulse.mesh.front_end import FrontEndWatch, targets_of
 from fabricpulse.mesh.membership_watch import MembershipWatch
 from fabricpulse.mesh.path_tracing import PathTracing
+from fabricpulse.mesh.recent_disconnects import RecentDisconnects
 from fabricpulse.mesh.snapshot import Cause, EventKind, HealthState, Snapshot, parse_snapshot
 from fabricpulse.mesh.temporary_peers import TemporaryPeers
 
@@ -73,7 +74,8 @@ class MeshService:
         )
         self.generation = 0  # of the engine's configuration
         self._delays = recent_delays()
-        self._exposition = MeshExposition(self.view, config.probe.port, config.per_edge, self._delays)
+        self._disconnects = RecentDisconnects(time.monotonic())
+        self._exposition = self._exposition_of(self.view)
         self._engine: native.ProbeEngine | None = None
         self._engine_host = ""
         self._running = False
@@ -175,7 +177,7 @@ class MeshService:
         self.temporary.cancel()
         self.generation = self.snapshot().generation
         self.paths.configure(view)
-        self._exposition = MeshExposition(view, self.config.probe.port, self.config.per_edge, self._delays)
+        self._exposition = self._exposition_of(view)
         self.counters.membership_ok = True
         self.counters.membership_changed_s = time.time()
         self.counters.member = view.is_member
@@ -189,6 +191,11 @@ class MeshService:
         elif not view.nics:
             log.error("the membership lists this host without NICs: it probes nothing", host=view.host)
         log.info("membership loaded", hosts=view.members, nics=len(view.nics), edges=len(view.peers))
+
+    def _exposition_of(self, view: FleetView) -> MeshExposition:
+        return MeshExposition(
+            view, self.config.probe.port, self.config.per_edge, self._delays, self._disconnects
+        )
 
     def _load_keys(self) -> None:
         if self._keys_path is None:
@@ -279,11 +286,13 @@ class MeshService:
             if kind is EventKind.NIC_DISCONNECTED:
                 entry["cause"] = CAUSE_NAMES[Cause(event.cause)]
                 self.pusher.fire(event.device, event.network, self._leaf(event.device))
+                self._disconnects.disconnected((event.device, event.network), time.monotonic())
                 log.warning(
                     "NIC disconnected", device=event.device, network=event.network, cause=entry["cause"]
                 )
             elif kind is EventKind.NIC_CONNECTED:
                 self.pusher.resolve(event.device, event.network)
+                self._disconnects.connected((event.device, event.network), time.monotonic())
                 log.info("NIC connected", device=event.device, outage_s=round(event.duration_ns / 1e9, 3))
             elif kind in (EventKind.EDGE_DOWN, EventKind.EDGE_UP):
                 del entry["duration_ns"]
@@ -332,6 +341,8 @@ class MeshService:
         )
         self.counters.paths_known = len(self.paths.known)
         self.counters.temporary_peers = self.temporary.probed
+        if self._running:
+            self._take_events()  # the times of the disconnects that the snapshot has counted
         out = Exposition(self.config.sample_cap)
         self._exposition.write(out, self.engine.snapshot(), self.counters, time.monotonic())
         return out.render(text_format)

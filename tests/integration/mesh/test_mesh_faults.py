@@ -18,12 +18,15 @@ def test_link_down_is_one_disconnect(fleet):
     assert scrape.value(DISCONNECTS, device="rail1") == before + 1
     assert scrape.value("fabricpulse_nic_connected", device="rail0") == 1
     assert scrape.value("fabricpulse_nic_disconnect_cause", device="rail1", cause="link") == 1
+    assert scrape.value("fabricpulse_nic_disconnected", device="rail1") == 1
+    assert 0 <= scrape.value("fabricpulse_nic_recent_disconnect_age_seconds", device="rail1", nth="1") < 5
     others = fleet.scrape("h0")
     assert set(others.values("fabricpulse_nic_connected")) == {1.0}
     fault.undo()
     wait_for(lambda: fleet.connected("h2", "rail1") == 1, 5, "connected again")
     scrape = fleet.scrape("h2")
     assert scrape.value("fabricpulse_nic_reconnects_total", device="rail1") == before + 1
+    assert scrape.value("fabricpulse_nic_disconnected", device="rail1") == 0
     assert scrape.value("fabricpulse_nic_disconnect_duration_seconds_count", device="rail1") == before + 1
     events = fleet.get("h2", "/api/v1/events")["events"]
     assert [e["cause"] for e in events if e["event"] == "nic_disconnected"][-1] == "link"

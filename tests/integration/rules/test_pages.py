@@ -41,6 +41,7 @@ SETTINGS = {
     "laneDownFor": "5s",
     "slowInterval": "2s",
     "seldomInterval": "2s",
+    "rareInterval": "2s",
     "flowInterval": "2s",
     "agentLostFor": "5s",
 }

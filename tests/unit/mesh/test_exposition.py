@@ -1,6 +1,7 @@
 """/metrics of the mesh exporter: golden file, promtool, number of series, speed."""
 
 import dataclasses
+import math
 import os
 import subprocess
 import time
@@ -16,6 +17,7 @@ from fabricpulse.core.alerting.pusher import PushCounters
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.mesh.exposition import Counters, MeshExposition, recent_delays
 from fabricpulse.mesh.metrics import METRICS, PROBE_OWD, RECENT_OWD
+from fabricpulse.mesh.recent_disconnects import RecentDisconnects
 from fabricpulse.mesh.snapshot import (
     PATH_FIELDS,
     UNKNOWN_OWD,
@@ -45,7 +47,9 @@ def render(view, snapshot, cap=20_000):
         events={"nic_disconnected": 1, "nic_connected": 1},
     )
     counters.front_end.update(True, True, 1.0)
-    exposition = MeshExposition(view, 9620)
+    disconnects = RecentDisconnects(-math.inf)
+    disconnects.disconnected(("rail1", "rail1"), 5.0)
+    exposition = MeshExposition(view, 9620, disconnects=disconnects)
     none = [
         nic._replace(owd=nic.owd._replace(counts=(0,) * len(nic.owd.counts))) for nic in snapshot.nics
     ]  # a scrape before, for what has come since
@@ -124,6 +128,30 @@ def test_series_of_a_full_host():
     """8 NICs with 10 peers each: little more than 2,000 series."""
     lines = [line for line in render(*view_and_snapshot(8, 10)).splitlines() if not line.startswith(b"#")]
     assert len(lines) <= 2_100
+
+
+def test_of_nics_that_are_well_only_the_recent_are_said_to_be_connected():
+    """Rules read fabricpulse_nic_disconnected of each NIC that has it: of those that are well for long there is none,
+    and of those of unknown health neither.
+    """
+    view, snapshot = view_and_snapshot(2, 1)
+    disconnects = RecentDisconnects(0.0)
+    disconnects.disconnected(("rail1", "rail1"), 1000.0)
+    disconnects.connected(("rail1", "rail1"), 1100.0)
+    exposition = MeshExposition(view, 9620, disconnects=disconnects)
+
+    def text(now_s):
+        out = Exposition()
+        exposition.write(out, pack_snapshot(snapshot), Counters(), now_s)
+        return [line for line in out.render().decode().splitlines() if line.startswith("fabricpulse_nic_")]
+
+    zero = 'fabricpulse_nic_disconnected{device="rail1",network="rail1",leaf=""} 0'
+    assert [line for line in text(1699.0) if "_disconnected{" in line] == [zero]
+    assert not [line for line in text(1701.0) if "_disconnected{" in line]
+    age = 'fabricpulse_nic_recent_disconnect_age_seconds{device="rail1",network="rail1",leaf="",nth="1"} 701'
+    assert [line for line in text(1701.0) if "_age_" in line] == [age]
+    snapshot.nics[1] = nic_state(1, HealthState.UNKNOWN, Cause.PEER_GONE)
+    assert zero not in text(1699.0)
 
 
 def test_the_cap_cuts_edges_before_nics():

@@ -63,7 +63,7 @@ def test_settings_and_overrides(tmp_path: Path) -> None:
 
     text = invoke("render", "--config", overrides, "--set", "flapWindow=30s")
 
-    assert "(increase(fabricpulse_nic_disconnects_total[30s]) > 0) >= 5" in text
+    assert "(last_over_time(fabricpulse_nic_recent_disconnect_age_seconds[30s]) < 30) >= 5" in text
 
 
 @pytest.mark.parametrize(

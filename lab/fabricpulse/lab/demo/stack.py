@@ -52,6 +52,7 @@ RULE_SETTINGS = {
     "faultKeepFiring": "15s",
     "slowInterval": "1s",
     "seldomInterval": "1s",
+    "rareInterval": "1s",
     "flowInterval": "1s",
 }
 
