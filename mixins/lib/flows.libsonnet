@@ -57,17 +57,21 @@ function(config) {
   contentionScore:: '%(delay)s / on (%(job)s) group_left quantile by (%(job)s) (0.25, %(delay)s)' % { delay: delay, job: job },
   // 1 for a flow that is marked or resends.
   congestionSigns:: anySwapped('(%s > 0 or %s > 0)' % [s.flowRate('fabricpulse_qp_ecn_marked_total'), s.flowRate('fabricpulse_qp_retransmits_total')]),
-  // Bytes/s of a flow with less than the median of its job's flows that carry chunks, or than itself in the hour before.
-  starvedRate:: '%(rate)s < on (%(job)s) group_left () (0.9 * quantile by (%(job)s) (0.5, %(rate)s and on (%(flow)s) %(delay)s)) or %(rate)s < 0.9 * %(usual)s' % {
+  // Median of a job's flows that carry chunks, bytes/s.
+  medianRate:: 'quantile by (%s) (0.5, %s and on (%s) %s)' % [job, rate, flow, delay],
+  // Bytes/s of a slow flow with less than that, or than itself in the hour before.
+  starvedRate:: '(%(rate)s and on (%(flow)s) %(slow)s) < on (%(job)s) group_left () (0.9 * %(median)s) or (%(rate)s and on (%(flow)s) %(slow)s) < 0.9 * %(usual)s' % {
     flow: flow,
     job: job,
     rate: rate,
-    delay: delay,
+    slow: $.slow,
+    median: recorded('workload:fabricpulse_qp_received_bytes:median_rate'),
     usual: recorded('flow:fabricpulse_qp_received_bytes:usual_rate'),
   },
 
   // What alerts are made of.
-  slow:: '(%s > %g and on (%s) %s > %g)' % [score, config.contentionScore, flow, delay, config.contentionDelaySeconds],
+  slow:: recorded('flow:fabricpulse_qp_owd_seconds:slow'),
+  slowBesideOthers:: '%s > %g and on (%s) %s > %g' % [score, config.contentionScore, flow, delay, config.contentionDelaySeconds],
   slowAndCongested:: '%s and on (%s) (%s or %s)' % [$.slow, flow, congested, recorded('flow:fabricpulse_qp_received_bytes:starved_rate')],
   contended:: recorded('flow:fabricpulse_qp_owd_seconds:contended'),
 

@@ -22,7 +22,10 @@ local flows = import '../lib/flows.libsonnet';
           { record: 'nic:fabricpulse_qp_received_bytes:rate2m', expr: f.receivedRateOfNic },
           { record: 'flow:fabricpulse_qp_owd_seconds:p50_2m', expr: f.delayQuantile(0.5) },
           { record: 'flow:fabricpulse_qp_owd_seconds:contention_score', expr: f.contentionScore },
+          // Few: what follows is asked of these.
+          { record: 'flow:fabricpulse_qp_owd_seconds:slow', expr: f.slowBesideOthers },
           { record: 'flow:fabricpulse_qp:congestion_signs', expr: f.congestionSigns },
+          { record: 'workload:fabricpulse_qp_received_bytes:median_rate', expr: f.medianRate },
           { record: 'flow:fabricpulse_qp_received_bytes:starved_rate', expr: f.starvedRate },
           { record: 'flow:fabricpulse_qp_owd_seconds:contended', expr: f.slowAndCongested },
           { record: 'flow:fabricpulse_qp_owd_seconds:contended_paths', expr: f.contendedOnPath },
