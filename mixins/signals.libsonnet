@@ -30,6 +30,16 @@ function(config, matchers='') {
       share: if value == 0 then '< %g' % (1 - config.unsteadyShare) else '> %g' % config.unsteadyShare,
     },
 
+  // A target that answers only some of its scrapes: the value is how often that has changed.
+  scrapesFailing::
+    local up = $.series('up', config.jobSelector);
+    'changes(%(up)s[%(window)s]) >= %(changes)d and avg_over_time(%(up)s[%(window)s]) < %(share)g' % {
+      up: up,
+      window: config.unsteadyWindow,
+      changes: config.unsteadyChanges,
+      share: 1 - config.unsteadyShare,
+    },
+
   // Without a good scrape: see exporterDownFor.
   failedScrapes::
     local up = '%s[%s]' % [$.series('up', config.jobSelector), config.exporterFailedWindow];

@@ -17,6 +17,17 @@ local signals = import '../signals.libsonnet';
         '{{ $labels.job }} of {{ $labels.instance }} has not answered a scrape for ' + config.exporterDownFor + '; what it watches is not watched.',
         { paced: true }
       ),
+      // Each good scrape ends FabricExporterDown, and the last value bridges each failed one: what is scraped seldom looks well.
+      lib.alert(
+        config,
+        'FabricScrapesFailing',
+        'warning',
+        'exporter',
+        s.scrapesFailing,
+        'Scrapes of a fabricpulse daemon fail again and again.',
+        'Prometheus had an answer of {{ $labels.job }} of {{ $labels.instance }} now and then, and none in between ({{ $value | printf "%.0f" }} changes within ' + config.unsteadyWindow + '): its alerts come late, and its rates are wrong.',
+        { rare: true }
+      ),
       // Says also that `selector` or `jobSelector` fits nothing, which silences every other alert.
       lib.alert(
         config,
