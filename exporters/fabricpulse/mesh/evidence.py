@@ -11,7 +11,7 @@ import aiohttp
 import msgspec
 
 from fabricpulse.core.log import get_logger
-from fabricpulse.core.web.client import HttpClient, describe
+from fabricpulse.core.web.client import HttpClient, describe, read_body
 from fabricpulse.core.web.urls import redact
 from fabricpulse.diagnosis.messages import (
     EVIDENCE_PATH,
@@ -249,7 +249,7 @@ class EvidenceReporter:
             async with client.post(
                 self._url + EVIDENCE_PATH, data=msgspec.msgpack.encode(report)
             ) as response:
-                body = await response.read()
+                body = await read_body(response)
                 if response.status != 200:
                     raise aiohttp.ClientError(f"HTTP status {response.status}")
                 reply = msgspec.msgpack.decode(body, type=EvidenceReply)

@@ -11,7 +11,7 @@ from fabricpulse.core.config import parse_config
 from fabricpulse.core.errors import ConfigError, UserError
 from fabricpulse.core.files import FileStamp
 from fabricpulse.core.fleet.membership import Host, Membership, Nic, load_membership
-from fabricpulse.core.web.client import HttpClient, describe
+from fabricpulse.core.web.client import HttpClient, describe, read_body
 from fabricpulse.mesh.config import NO_MEMBERSHIP, MembershipSource
 
 _PATIENCE_S = 5.0  # with DNS
@@ -60,7 +60,7 @@ class MembershipReader:
                     return None
                 if response.status != 200:
                     raise UserError(f"cannot read the membership from {url}: HTTP status {response.status}")
-                body = await response.read()
+                body = await read_body(response)
                 etag = response.headers.get("ETag", "")
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise UserError(f"cannot read the membership from {url}: {describe(error)}") from error

@@ -10,11 +10,13 @@ import msgspec
 
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.output import printable
-from fabricpulse.core.web.client import HttpClient, describe
+from fabricpulse.core.web.client import HttpClient, describe, read_body
 from fabricpulse.core.web.client_options import ClientOptions
 from fabricpulse.core.web.urls import redact
 
 _TIMEOUT_S = 10.0
+# Of an answer that is not copied as it comes.
+_MOST_BODY = 256 << 20
 
 
 class OperatorClient:
@@ -45,7 +47,7 @@ class OperatorClient:
                 HttpClient(self._config) as client,
                 client.request(method, self._base + path, json=message) as response,
             ):
-                body: bytes = await response.read()
+                body = await read_body(response, _MOST_BODY)
                 self._check(response, body)
                 return body
         except (aiohttp.ClientError, OSError) as error:
@@ -55,7 +57,7 @@ class OperatorClient:
         try:
             async with HttpClient(self._config) as client, client.get(self._base + path) as response:
                 if response.status != 200:
-                    self._check(response, await response.read())
+                    self._check(response, await response.content.read(500))
                 async for block in response.content.iter_chunked(1 << 16):
                     sys.stdout.buffer.write(block)
         except BrokenPipeError:

@@ -1,6 +1,7 @@
 """Requests of our daemons: what they trust and show, while files change; and what is never logged."""
 
 import errno
+import re
 import socket
 import ssl
 from base64 import b64encode
@@ -18,6 +19,10 @@ from fabricpulse.core.web.client import BodyTooLargeError, Credentials, HttpClie
 from fabricpulse.core.web.client_config import HttpClientConfig, TlsClientConfig
 from fabricpulse.core.web.token_file import TokenFile
 from fabricpulse.core.web.urls import check_url, redact
+
+ROOT = Path(__file__).parents[3]
+# They ask servers that they have started themselves.
+_NOT_INSTALLED = ("lab", "tests")
 
 
 def config_of(text: str) -> HttpClientConfig:
@@ -213,3 +218,14 @@ async def test_an_answer_without_end() -> None:
                     await read_body(response, 1_000_000)
     finally:
         await runner.cleanup()
+
+
+def test_no_answer_of_a_server_is_read_without_a_bound() -> None:
+    """`read` of a response takes what comes until memory ends; `text` and `json` do so too, and raise for charsets
+    that make no text."""
+    unbounded = re.compile(r"await (?:response|answer)\.(?:read|text|json)\(")
+    product = (
+        p for p in ROOT.glob("*/fabricpulse/**/*.py") if p.relative_to(ROOT).parts[0] not in _NOT_INSTALLED
+    )
+    found = [str(path.relative_to(ROOT)) for path in product if unbounded.search(path.read_text())]
+    assert not found, "use read_body"

@@ -260,7 +260,7 @@ class Pusher(Generic[Key]):
                     return True
                 pushes.refused += 1
                 # From a proxy it may be no text at all, or claim an unknown charset.
-                text = (await response.read())[:200].decode(errors="replace")
+                text = (await response.content.read(200)).decode(errors="replace")
                 log.warning(
                     "Alertmanager refused an alert", url=redact(url), status=response.status, answer=text
                 )
