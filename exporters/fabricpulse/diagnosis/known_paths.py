@@ -3,6 +3,7 @@
 A fleet reports millions of paths. As tuples of names each would be hundreds of bytes; numbers in rows take two a hop.
 """
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,6 +15,14 @@ from fabricpulse.diagnosis.hop_rows import Hops, grown
 _UNKNOWN, _BEFORE, _REPORTED = 0, 1, 2
 _NO_ROWS = np.zeros((0, 0), np.int16)
 _NO_STATES = np.zeros(0, np.uint8)
+
+
+@functools.lru_cache(16)
+def _all_reported(count: int) -> NDArray[np.uint8]:
+    """The state of nearly all hosts of a fleet: one array, that nobody writes to."""
+    found = np.full(count, _REPORTED, np.uint8)
+    found.flags.writeable = False
+    return found
 
 
 class KnownPaths:
@@ -42,8 +51,10 @@ class KnownPaths:
         new = bool((self._state[at] == _UNKNOWN).any())
         width = self._hops.shape[1]
         self._hops[at] = [(*path, *(width - len(path)) * (NO_HOP,)) for path in paths]
-        self._state[at] = _REPORTED
-        self.reported = int(np.count_nonzero(self._state == _REPORTED))
+        state = self._state if self._state.flags.writeable else self._state.copy()
+        state[at] = _REPORTED
+        self.reported = int(np.count_nonzero(state == _REPORTED))
+        self._state = _all_reported(len(state)) if self.reported == len(state) else state
         return new
 
     def _grow(self, count: int, width: int, most: int) -> None:

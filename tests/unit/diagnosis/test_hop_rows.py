@@ -33,6 +33,23 @@ def test_a_large_number_makes_room_for_itself() -> None:
     assert moved.hops.tolist() == [wanted[1], wanted[2], wanted[0]]
 
 
+def test_hosts_that_have_reported_all_paths_share_their_state() -> None:
+    """A fleet has fifty thousand of them. What one of them reports later is its own."""
+    one, other = KnownPaths(), KnownPaths()
+    for paths in (one, other):
+        paths.update([0, 1, 2], [(7,), (8,), (9,)], 3)
+    assert one._state is other._state
+    one.begin_anew()
+    one.update([1], [(5,)], 3)
+    assert (one.reported, other.reported) == (1, 3)
+    assert one.forget_before()
+    assert one.hops.tolist() == [[NO_HOP], [5], [NO_HOP]]
+    other.update([2], [(6,)], 4)
+    assert other.reported == 3
+    assert not other.forget_before()
+    assert other.hops.tolist() == [[7], [8], [6], [NO_HOP]]
+
+
 def test_silent_switches_may_be_more_than_small_numbers() -> None:
     """Their numbers come after those of all others."""
     last = np.iinfo(np.int16).max
