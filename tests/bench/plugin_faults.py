@@ -279,7 +279,7 @@ def chaos_anywhere(faults: int, seed: int) -> None:
                 "count",
                 "== 0",
                 messages=messages,
-                kinds=Counter(each.split()[0] for each in story),
+                kinds=Counter(each.split()[1] for each in story),
             )
 
 
