@@ -173,3 +173,28 @@ def test_files_that_are_never_at_rest_use_up_their_own_time(tmp_path, monkeypatc
     monkeypatch.setattr(sampler, "_read", read)
     sampler.poll()
     assert waited == pytest.approx({"1": 0.025, "2": 0.0, "3": 0.025})
+
+
+@pytest.mark.parametrize(
+    ("most", "cpu_s", "read"), [(40, 0.0, [32, 8]), (4096, 0.2, [32, 32])], ids=["lanes", "time"]
+)
+def test_what_one_user_has_is_bounded(tmp_path, monkeypatch, most, cpu_s, read):
+    """A host's report has 1,024 lanes: 256 files of 16 MB must not be read, and held, for it."""
+    now = [0.0]
+
+    def thread_time() -> float:
+        now[0] += cpu_s
+        return now[0]
+
+    for pid in (1, 2, 3, 4):
+        file = TelemetryFile(tmp_path, pid)
+        file.put(Table.CONNECTIONS, 0, state=1, id=pid, direction=1)
+        for slot in range(32):
+            file.lane(slot, 0, "h1", connection=0, index=slot, direction=1)
+    monkeypatch.setattr("fabricpulse.remediation.node.lanes._MOST_OF_USER", most)
+    monkeypatch.setattr("fabricpulse.remediation.node.lanes.time.thread_time", thread_time)
+    sampler = LaneSampler(tmp_path)
+    found = [snapshot for _, snapshot in sampler._snapshots()]
+    assert [len(snapshot.tables[Table.LANES]) for snapshot in found] == read
+    assert all(Table.PAIRS not in snapshot.tables for snapshot in found)
+    sampler.close()

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +29,10 @@ from fabricpulse.remediation.protocol import MAX_LANES, LaneSample
 
 _SENDS = 1
 _MAX_FILES = 256
+# Of one user: lanes, both directions, that are looked at (a report has a fraction of them), and processor time of one
+# pass over the files. A file may have 16 MB.
+_MOST_OF_USER = 4 * MAX_LANES
+_MOST_CPU_S = 0.25
 _MOST_LANES = 16_384
 _PATIENCE_S = 0.05
 # Between two samples at least: a rate of less time is noise.
@@ -96,17 +100,21 @@ class LaneSampler:
             self._readers.pop(path).close()
         # Of each user: one whose files are never at rest must not use up the time for those of others.
         patience = dict.fromkeys(paths.values(), _PATIENCE_S / max(1, len(set(paths.values()))))
+        lanes, cpu_s = Counter[int](), dict.fromkeys(paths.values(), 0.0)
         found = []
         for path, user in paths.items():
-            begun = time.monotonic()
+            left = _MOST_OF_USER - lanes[user]
+            if left <= 0 or cpu_s[user] > _MOST_CPU_S:
+                continue
+            begun, begun_cpu = time.monotonic(), time.thread_time()
             snapshot = self._read(path, max(0.0, patience[user]))
             patience[user] -= time.monotonic() - begun
+            cpu_s[user] += time.thread_time() - begun_cpu
             if snapshot is not None:
-                found.append((path.stem, snapshot))
-        lanes = Counter[int]()
-        for _, snapshot in found:
-            lanes[snapshot.owner] += len(snapshot.tables[Table.LANES])
-        return sorted(found, key=lambda each: (lanes[each[1].owner], each[1].owner, each[0]))
+                found.append((user, path.stem, _with_lanes(snapshot, left)))
+                lanes[user] += min(left, len(snapshot.tables[Table.LANES]))
+        found.sort(key=lambda each: (lanes[each[0]], each[:2]))
+        return [(process, snapshot) for _, process, snapshot in found]
 
     def _chosen(self) -> dict[Path, int]:
         """The files to read, with their users: the oldest of each user, then the second of each, and so on."""
@@ -199,6 +207,15 @@ class LaneSampler:
                 part = busy / polls if polls >= _FEWEST_POLLS else -1.0
                 samples.append(_sample(key, snapshot.workload, device, speed, part, record, before, counts))
         return samples
+
+
+def _with_lanes(snapshot: TelemetrySnapshot, most: int) -> TelemetrySnapshot:
+    """With what is needed here alone, and so many lanes at most: all files are held at once."""
+    kept = (Table.DEVICES, Table.CONNECTIONS, Table.LANES)
+    tables = {table: snapshot.tables[table] for table in kept}
+    slots = {table: snapshot.slots[table] for table in kept}
+    tables[Table.LANES], slots[Table.LANES] = tables[Table.LANES][:most], slots[Table.LANES][:most]
+    return replace(snapshot, tables=tables, slots=slots)
 
 
 def _connections(snapshot: TelemetrySnapshot) -> dict[int, int]:
