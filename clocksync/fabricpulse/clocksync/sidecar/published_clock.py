@@ -24,14 +24,14 @@ log = get_logger(__name__)
 _NS = 1_000_000_000
 # Stamps of a train are together so long after it was sent, at the lowest rates.
 _LATE_TRAINS_S = 0.4
-# From a correction to the tick that ends its slew, and from one tick to the next: two between usual rounds, and none
-# just before a correction.
-_SLEWED_S, _TICK_S = 0.27, 0.46
+# From a correction to the tick whose line takes over as its slew ends, and from one tick to the next: with usual rounds
+# the next correction is sooner.
+_SLEWED_S, _TICK_S = 0.2, 0.9
 # A page that holds for seconds is renewed at least so often; and when the host clock is so far from where it says.
 _RENEWED_NS = 900_000_000
 _HOST_LINE_NS = 200
 # A loop that does not come back for so long notices nothing; edges show within so long what happened meanwhile.
-_WATCHED_S, _MEASURED_S = 1.0, 2.5
+_WATCHED_S, _MEASURED_S = 1.5, 2.5
 # Epochs of stamp clocks are multiples of it (exporters/probe_engine/clocks/tick_clock.cc).
 _EPOCH_NS = 1 << 20
 
@@ -153,7 +153,7 @@ class PublishedClock:
         known = self.fleet.known
         now = self.host.cross_timestamp()
         self.fleet.suspect(now)
-        # Until the next tick readers would take it as valid for half a second more.
+        # Until the next tick readers would take it as valid for a second more.
         self._publish(now)
         # What was measured before is of another clock.
         self._contradicted_s = time.monotonic()
