@@ -4,13 +4,15 @@ Prints one JSON object a line.
 
 Recall and precision: each kind of misconfiguration and fault of tests/fixtures/audit_faults.py, played on one host of a
 fleet with other hosts that are right, `--seeds` times with another host and NIC. A kind is found when all findings that
-it must have are there; every finding beyond them is false. Blame: made-up tests of a plan with a host, a NIC, a NIC in
-one direction or a path broken. Duration: 16 hosts with two NICs in namespaces of this machine, whose few processors
-carry all of them. Late: a lab with a slow NIC beside busy loops, `--loops` of them, `--runs`
-audits. Options: `--seeds N`, `--only recall,blame,planning,page,gate,duration,late`.
+it must have are there; every finding beyond them is false. Mixed: two kinds at once, in fleets of one or two kinds of
+machines. Blame: made-up tests of a plan with a host, a NIC, a NIC in one direction or a path broken. Duration: 16 hosts
+with two NICs in namespaces of this machine, whose few processors carry all of them. Late: a lab with a slow NIC beside
+busy loops, `--loops` of them, `--runs` audits.
+Options: `--seeds N`, `--only recall,mixed,blame,planning,page,gate,duration,late`.
 """
 
 import argparse
+import itertools
 import json
 import math
 import os
@@ -88,6 +90,67 @@ def bench_recall(seeds: int, hosts: int = 16) -> None:
     more = {"kinds": len(FAULTS), "seeds": seeds, "hosts": hosts}
     rows.report("played on fixtures", "recall", found / wanted, "ratio", "== 1", **more)
     rows.report("played on fixtures", "precision", true / told, "ratio", "== 1", findings=told, **more)
+
+
+def of_other_kind(host: GpuHost) -> GpuHost:
+    """Makes a good host one of another machine: board, CPU, GPUs, memory, firmware and speed of NICs are others."""
+    for name, text in (("product_name", "B4"), ("bios_version", "1.4")):
+        host.sys.write(host.sys.root / "class/dmi/id" / name, text)
+    host.write("proc/cpuinfo", "processor\t: 0\nmodel name\t: ACME 8358\n")
+    host.write("proc/cmdline", "BOOT_IMAGE=/vmlinuz-6.8.0 root=UUID=1 ro intel_iommu=on iommu=pt")
+    host.write("proc/meminfo", f"MemTotal: {1024 << 20} kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\n")
+    for index in range(host.nics):
+        host.function_file(host.gpu_address(index), "device", "0x20b2")
+        host.sys.write(host.sys.ib(f"mlx5_{index}") / "fw_ver", "20.41.1000")
+        if not host.infiniband:
+            host.net(f"eth{index}np0", "speed", 200_000)
+    return host
+
+
+def bench_mixed(seeds: int) -> None:
+    """Two faults at once, on one host or on two, in fleets of 4 to 16 hosts of one kind of machine or of two."""
+    found = wanted = true = told = 0
+    memory = Path("/dev/shm")  # noqa: S108
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
+        trees = (Path(folder) / str(number) for number in itertools.count())
+        good = {
+            (infiniband, other): report_of(of_other_kind(host) if other else host, "good")
+            for infiniband in (False, True)
+            for other in (False, True)
+            for host in [GpuHost(next(trees), infiniband=infiniband)]
+        }
+        for seed in range(seeds * 40):
+            rng = random.Random(seed)
+            first = rng.choice(FAULTS)
+            second = rng.choice([f for f in FAULTS if f.infiniband == first.infiniband and f is not first])
+            names = [f"gpu-{number:03}" for number in range(rng.choice([4, 5, 8, 16]))]
+            others = [f"old-{number:03}" for number in range(rng.choice([0, 3, 8]))]
+            hit = rng.sample(names, 2) if rng.random() < 0.5 else [rng.choice(names)] * 2
+            nics = rng.sample(range(4), 2)
+            must: set[tuple[str, ...]] = set()
+            hosts = {
+                name: GpuHost(next(trees), name, infiniband=first.infiniband) for name in dict.fromkeys(hit)
+            }
+            for name, fault, nic in zip(hit, (first, second), nics, strict=True):
+                fault.play(hosts[name], nic)
+                must |= {(name, *finding) for finding in expected(fault, hosts[name], nic)}
+            reports = [report_of(host, name) for name, host in hosts.items()]
+            for name in [*names, *others]:
+                base = good[first.infiniband, name in others]
+                if name not in hosts:
+                    reports.append(HostReport(name, 0, 0, base.results, base.values))
+            said = {(finding.host, *key(finding)) for finding in fleet_findings(reports, {})}
+            wanted += len(must)
+            found += len(must & said)
+            told += len(said)
+            true += len(said & must)
+            if said != must:
+                kinds = [first.name, second.name]
+                print(json.dumps({"kinds": kinds, "seed": seed, "missing": sorted(must - said),
+                                  "false": sorted(said - must)}), file=sys.stderr)  # fmt: skip
+    case = "two faults at once, one or two kinds of machines"
+    rows.report(case, "recall", found / wanted, "ratio", "== 1", cases=seeds * 40)
+    rows.report(case, "precision", true / told, "ratio", "== 1", findings=told)
 
 
 def bench_blame(seeds: int) -> None:
@@ -239,7 +302,9 @@ def bench_late(runs: int, loops: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--only", default="", help="comma separated: recall, blame, planning, page, gate, duration, late"
+        "--only",
+        default="",
+        help="comma separated: recall, mixed, blame, planning, page, gate, duration, late",
     )
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--runs", type=int, default=6)
@@ -248,6 +313,7 @@ def main() -> None:
     configure_logging("error")
     parts = {
         "recall": lambda: bench_recall(options.seeds),
+        "mixed": lambda: bench_mixed(options.seeds),
         "blame": lambda: bench_blame(options.seeds),
         "planning": bench_planning,
         "page": bench_page,
