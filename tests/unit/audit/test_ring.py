@@ -1,5 +1,6 @@
 """The NCCL plugin's ring in an audit: what it means, and one rank of it over the loopback."""
 
+import asyncio
 import sys
 import threading
 import time
@@ -7,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from fabricpulse.audit.fleet.ring import ring_hosts
+from fabricpulse.audit.fleet.ring import ring_hosts, run_rings
+from fabricpulse.audit.fleet.run import AgentError, Target
+from fabricpulse.audit.fleet.stage import Fleet
 from fabricpulse.audit.model import Measurement, Ring
 from fabricpulse.audit.node.ring import run_ring
 from fabricpulse.audit.node.wire import RingAnswer, RingRequest
 from fabricpulse.audit.pair_tests.pairing import plan_rounds
-from fabricpulse.audit.pair_tests.path_tests import Rail
+from fabricpulse.audit.pair_tests.path_tests import PathDirections, Rail
 from fabricpulse.audit.pair_tests.ring_tests import (
     BY_LEAF,
     GIVEN,
@@ -23,6 +26,7 @@ from fabricpulse.audit.pair_tests.ring_tests import (
     ring_findings,
     ring_notes,
 )
+from fabricpulse.core.web.client_config import HttpClientConfig
 
 
 def hosts(leaves: str, networks: int = 2) -> list[RingHost]:
@@ -137,3 +141,30 @@ def test_nothing_but_an_address_is_taken(place: str) -> None:
     data = {"rank": 0, "size": 2, "rendezvous": place, "devices": ["lo"]}
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(data, RingRequest)
+
+
+def test_a_host_that_does_not_answer_costs_one_ring(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others make the rings that follow; each would else wait a minute for it."""
+    hosts = [RingHost(f"h{n}", {"r": ("e0", f"10.0.0.{n}")}) for n in range(3)]
+    asked: list[str] = []
+
+    async def answer(_: object, url: str, *__: object) -> RingAnswer:
+        asked.append(url.partition("//")[2].partition("/")[0])
+        if asked[-1] == "h1":
+            raise AgentError("no answer in time")
+        return RingAnswer(1e9, 4)
+
+    monkeypatch.setattr("fabricpulse.audit.fleet.stage.ask", answer)
+
+    async def run() -> list[Ring]:
+        targets = {host.host: Target(host.host, f"http://{host.host}", {}) for host in hosts}
+        fleet = Fleet(targets, HttpClientConfig(), PathDirections({}, []), {}, asyncio.Event())
+        return await run_rings(fleet, hosts, 0.1, [])
+
+    rings = asyncio.run(run())
+    assert asked.count("h1") == 1
+    assert [ring.hosts for ring in rings] == [("h0", "h1", "h2"), *[("h0", "h2")] * 3]
+    assert [(ring.error, ring.bps is None) for ring in rings] == [
+        ("h1: no answer in time", True),
+        *[("", False)] * 3,
+    ]

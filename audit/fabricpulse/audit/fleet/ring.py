@@ -34,17 +34,19 @@ def ring_hosts(rails: Mapping[str, Rail], leaves: Mapping[Nic, str], order: Sequ
 async def run_rings(
     fleet: Fleet, hosts: Sequence[RingHost], seconds: float, measured: Sequence[Measurement]
 ) -> list[Ring]:
-    """One ring after the other, each in every order that is worth it. measured : of pairs, to compare with."""
+    """One ring after the other, each in every order that is worth it. measured : of pairs, to compare with. A host that
+    does not answer is left out of the rings that follow."""
     rings: list[Ring] = []
     plan = [(name, own, lanes) for name, own in orders(hosts).items() for lanes in LANES]
     patience_s = RECEIVE_S + 3 * CONNECT_S + seconds
     config = msgspec.structs.replace(fleet.config, timeout_s=patience_s)
     async with HttpClient(config, connections=MOST_HOSTS) as client:
         for number, (name, own, lanes) in enumerate(plan):
-            if fleet.cancelled.is_set() or len(own) < 2:
+            there = [host for host in own if not fleet.silence.silent(host.host)]
+            if fleet.cancelled.is_set() or len(there) < 2:
                 break
             fleet.progress(f"NCCL ring, {lanes} lanes", number, len(plan), "")
-            rings.append(await _ring(client, fleet, name, own, lanes, seconds, patience_s, measured))
+            rings.append(await _ring(client, fleet, name, there, lanes, seconds, patience_s, measured))
     return rings
 
 
@@ -74,6 +76,9 @@ async def _ring(
             )
         except AgentError as error:
             refused[host.host] = str(error)
+            if not error.answered:
+                # For the second time: the patience of a ring is a minute.
+                fleet.silence.unanswered(host.host)
             # Without one of them the others would wait for it.
             failed.set()
 
