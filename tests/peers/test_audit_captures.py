@@ -1,11 +1,15 @@
 """Audits of trees that procfs and node_exporter keep for their own tests, taken from real machines: no crash, no check
 that breaks, and values that are those in the files.
 
-Their data is not in this repository. PROCFS_SOURCE and NODE_EXPORTER_SOURCE name checkouts, bare ones too.
+Trees of hwloc's tests, too: some forty machines from one processor to 256, of seven architectures, with holes. Their
+data is not in this repository. PROCFS_SOURCE, NODE_EXPORTER_SOURCE and HWLOC_SOURCE name checkouts, bare ones too.
 """
 
+import io
 import os
+import re
 import subprocess
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -19,6 +23,8 @@ from fabricpulse.hostinfo.sources import host_sources
 
 PROCFS = os.environ.get("PROCFS_SOURCE", "")
 NODE_EXPORTER = os.environ.get("NODE_EXPORTER_SOURCE", "")
+HWLOC = os.environ.get("HWLOC_SOURCE", "")
+HWLOC_TREES = "tests/hwloc/linux"
 
 
 def of_checkout(source: str, path: str) -> str:
@@ -86,3 +92,34 @@ def test_node_exporter(tmp_path: Path) -> None:
             assert status is Status.UNKNOWN
         else:
             assert (status is Status.PASSED) == (states <= {"up"} and len(slaves) > 1)
+
+
+def hwloc_trees() -> list[str]:
+    """Names of the archives."""
+    if not HWLOC:
+        return []
+    listed = subprocess.run(
+        ["git", "-C", HWLOC, "ls-tree", "--name-only", "HEAD", f"{HWLOC_TREES}/"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return [name for name in listed.stdout.split() if name.endswith(".tar.bz2")]
+
+
+@pytest.mark.skipif(not HWLOC, reason="needs HWLOC_SOURCE, a checkout of open-mpi/hwloc")
+@pytest.mark.parametrize("name", hwloc_trees())
+def test_hwloc(name: str, tmp_path: Path) -> None:
+    """Processors, NUMA nodes and memory are those of the files; what a tree lacks is not reported."""
+    shown = subprocess.run(["git", "-C", HWLOC, "show", f"HEAD:{name}"], capture_output=True, check=True)
+    with tarfile.open(fileobj=io.BytesIO(shown.stdout)) as archive:
+        archive.extractall(tmp_path, filter="tar")
+    root = next((place for place, folders, _ in os.walk(tmp_path) if {"sys", "proc"} & set(folders)), None)
+    assert root is not None
+    _, values = audited(Path(root))
+    for attribute, path in (("cpus", "cpu/online"), ("numa_nodes", "node/online")):
+        file = Path(root) / "sys/devices/system" / path
+        assert values.get(attribute) == (file.read_text().strip("\n\0") or None if file.exists() else None)
+    meminfo = Path(root) / "proc/meminfo"
+    total = re.search(r"^MemTotal: +([0-9]+) kB$", meminfo.read_text(), re.M) if meminfo.exists() else None
+    assert values.get("memory_gib") == (str(round(int(total[1]) / (1 << 20) / 4) * 4) if total else None)

@@ -218,5 +218,5 @@ def _outcome(status: Status, summary: str, subject: str, evidence: dict[str, obj
 
 def clip(text: str, most: int = 400) -> str:
     """`text` as one printable line of at most `most` characters."""
-    line = "".join(c if c.isprintable() else " " for c in text.strip())
+    line = "".join(c if c.isprintable() else " " for c in text).strip()
     return line if len(line) <= most else f"{line[: most - 1]}…"
