@@ -96,10 +96,10 @@ function(config) {
     offPath: slowerThanProbes,
   },
   // With the network of the receiving NIC, where it is known.
-  contendedInNetwork:: '%(flows)s * on (%(nic)s) group_left (network) group by (%(nic)s, network) (%(connected)s) or on (%(flow)s) %(flows)s' % {
+  contendedInNetwork:: '%(flows)s * on (%(nic)s) group_left (network) %(networks)s or on (%(flow)s) %(flows)s' % {
     flows: recorded('flow:fabricpulse_qp_owd_seconds:contended_paths'),
     nic: nic,
-    connected: s.nicConnected,
+    networks: recorded('device:fabricpulse_nic_network:info'),
     flow: flow,
   },
   contendedPaths:: recorded('flow:fabricpulse_qp_owd_seconds:contended_in_network'),
@@ -117,17 +117,19 @@ function(config) {
   },
   // 1 for those of them that are far slower than the probes between the same NICs, on whichever source port, and 0 for
   // those that are not: on one of several equal paths there is a queue that only some probes meet. Of an edge that is well a
-  // large fleet exports the usual delay alone.
+  // large fleet exports the usual delay alone, which takes long to read of all: the slowest probes to the same NIC are more.
   local suspects = recorded('flow:fabricpulse_qp_owd_seconds:in_band_suspects'),
   local edge = '%s, instance, device, peer, peer_device' % c,
   local slowerThanProbes = recorded('flow:fabricpulse_qp_owd_seconds:slower_than_probes'),
-  slowerThanProbes:: '%(suspects)s > bool on (%(edge)s) group_left () (%(ratio)g * max by (%(edge)s) (%(probes)s and on (%(edge)s) %(suspects)s or %(paths)s and on (%(edge)s) %(suspects)s or %(usual)s and on (%(edge)s) %(suspects)s))' % {
-    usual: s.last('fabricpulse_edge_owd_baseline_seconds'),
+  slowerThanProbes:: '%(suspects)s > bool on (%(edge)s) group_left () (%(ratio)g * max by (%(edge)s) (%(probes)s and on (%(edge)s) %(suspects)s or %(paths)s and on (%(edge)s) %(suspects)s)) or on (%(flow)s) %(suspects)s > bool on (%(nic)s) group_left () (%(ratio)g * max by (%(nic)s) (%(slowest)s))' % {
     suspects: suspects,
     edge: edge,
+    flow: flow,
+    nic: nic,
     ratio: config.inBandRatio,
     probes: s.last('fabricpulse_edge_owd_seconds', 'quantile="0.5"'),
     paths: s.last('fabricpulse_edge_path_owd_seconds', 'path="worst"'),
+    slowest: s.last('fabricpulse_probe_recent_owd_seconds', 'quantile="0.99"'),
   },
   // By how much they are slower than their siblings.
   inBandSlower:: swapped('(%(suspects)s / on (%(job)s) group_left quantile by (%(job)s) (0.25, %(floor)s) and on (%(flow)s) %(compared)s == 1)' % {

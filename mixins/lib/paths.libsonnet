@@ -8,6 +8,8 @@ function(config) {
   local peer = '%s, peer, peer_device' % c,
   local leaves = 'device:fabricpulse_nic_leaf:info' + s.braces,
   edge:: edge,
+  // The network of each NIC. It does not change: found anew by all who need it, it is a good part of what they cost.
+  networks:: 'device:fabricpulse_nic_network:info' + s.braces,
   own:: own,
   peer:: peer,
 

@@ -7,7 +7,7 @@ local signals = import '../signals.libsonnet';
     groups+: [
       {
         name: 'fabricpulse-fabric.rules',
-        interval: $._config.flowInterval,
+        interval: $._config.slowInterval,
         rules: [
           {
             record: 'network:fabricpulse_nic_connected:ratio',

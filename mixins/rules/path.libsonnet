@@ -19,10 +19,10 @@ local signals = import '../signals.libsonnet';
     // Without the network label where nobody says which network a NIC is in.
     local named(nics) =
       local key = '%s, instance, device' % config.clusterLabel;
-      '(%(nics)s) * on (%(key)s) group_left (network) group by (%(key)s, network) (%(network)s) or on (%(key)s, direction) %(nics)s' % {
+      '(%(nics)s) * on (%(key)s) group_left (network) %(network)s or on (%(key)s, direction) %(nics)s' % {
         nics: nics,
         key: key,
-        network: s.nicConnected,
+        network: p.networks,
       },
     groups+: [
       {
@@ -36,6 +36,10 @@ local signals = import '../signals.libsonnet';
               own: p.own,
               nics: s.last('fabricpulse_nic_connected', 'leaf!=""'),
             },
+          },
+          {
+            record: 'device:fabricpulse_nic_network:info',
+            expr: 'group by (%s, network) (%s)' % [p.own, s.nicConnected],
           },
         ],
       },
