@@ -73,10 +73,13 @@ def _names(rule: Rule) -> set[str]:
 @dataclass
 class Evaluation:
     """What was measured. rule_ms : CPU time of each rule, the least of the rounds; group_ms : their sums. all_ms : of
-    all rules once, mean of the rounds, garbage collection included. series : in the head. failing : what has an error.
+    all rules once, mean of the rounds, garbage collection included. per_scrape_ms : of what is evaluated between two
+    scrapes, mean of the longest interval of a group, garbage collection included. series : in the head. failing : what
+    has an error.
     """
 
     all_ms: float = math.nan
+    per_scrape_ms: float = math.nan
     rule_ms: dict[str, float] = field(default_factory=dict)
     group_ms: dict[str, float] = field(default_factory=dict)
     series: int = 0
@@ -119,12 +122,32 @@ def evaluate(
                 _query(address, f"count({rule['expr']})", now)
                 taken.setdefault(id(rule), []).append(1e3 * (cpu_seconds(process.pid) - before))
         found.all_ms = 1e3 * (cpu_seconds(process.pid) - began) / rounds
+        found.per_scrape_ms = _per_scrape_ms(process.pid, address, groups, found.failing, now)
         for group in groups:
             costs = [(name_of(rule), min(taken[id(rule)])) for rule in group["rules"] if id(rule) in taken]
             found.group_ms[group["name"]] = sum(cost for _, cost in costs)
             for name, cost in costs:
                 found.rule_ms[name] = found.rule_ms.get(name, 0.0) + cost
         return found
+
+
+def interval_s(group: dict[str, Any]) -> int:
+    """How often Prometheus evaluates a group where it evaluates the others with each scrape."""
+    return int(seconds(group.get("interval", f"{SCRAPE_S}s")))
+
+
+def _per_scrape_ms(
+    pid: int, address: str, groups: Sequence[dict[str, Any]], failing: Sequence[str], now: int
+) -> float:
+    scrapes = max(interval_s(group) for group in groups) // SCRAPE_S
+    began = cpu_seconds(pid)
+    for scrape in range(scrapes):
+        for group in groups:
+            if scrape % (interval_s(group) // SCRAPE_S) == 0:
+                for rule in group["rules"]:
+                    if name_of(rule) not in failing:
+                        _query(address, f"count({rule['expr']})", now)
+    return 1e3 * (cpu_seconds(pid) - began) / scrapes
 
 
 @contextmanager
