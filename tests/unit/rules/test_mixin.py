@@ -130,6 +130,19 @@ def test_runbook(name: str) -> None:
     assert all(len(section.split()) >= 1 for section in sections.values())
 
 
+def test_a_runbook_shows_the_page_that_its_alert_opens() -> None:
+    """The search for the cause begins with a picture of the page to which `dashboard_url` leads."""
+    mixin = compile_mixin(settings={"grafanaURL": "https://grafana.example"})
+    pages = {page["uid"]: name.split("-", 1)[1].split(".")[0] for name, page in mixin.dashboards.items()}
+    for rule in (rule for group in mixin.alerts for rule in group["rules"]):
+        opened = re.search(r"/d/(\w+)", rule["annotations"]["dashboard_url"])
+        assert opened
+        text = (ROOT / "docs" / "runbooks" / f"{rule['alert']}.md").read_text()
+        shown = re.findall(r"\(\.\./(pictures/\w+\.webp)\)", text.partition("## How to find the cause\n")[2])
+        assert shown == [f"pictures/{pages[opened[1]]}.webp"], rule["alert"]
+        assert (ROOT / "docs" / shown[0]).is_file()
+
+
 def test_no_stray_runbook() -> None:
     """No page is left of an alert that is gone."""
     assert {path.stem for path in (ROOT / "docs" / "runbooks").glob("*.md")} - {"README"} == set(ALERTS)
