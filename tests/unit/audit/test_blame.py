@@ -150,3 +150,16 @@ def test_an_end_that_has_passed_is_no_suspect() -> None:
     a, b, c = ((name, "e") for name in "abc")
     [found] = blame([PathTest(a, b, False), PathTest(a, c, True)])
     assert (found.kind, found.nic, found.target, found.suspects) == ("undecided", a, b, (b,))
+
+
+def test_a_partner_may_have_failed_with_a_nic_that_is_blamed() -> None:
+    """Where a dead NIC has met all others none would be left for further tests; the dead one is no partner."""
+    dead, bad, other, *good = [(f"h{n}", "eth0") for n in range(5)]
+    tests = [PathTest(*way, False) for nic in (bad, other, *good) for way in ((dead, nic), (nic, dead))]
+    tests += [PathTest(bad, other, False), PathTest(other, bad, False)]
+    tests += [PathTest(good[0], good[1], True), PathTest(good[1], good[0], True)]
+    assert {entry.nic for entry in blame(tests) if entry.kind == "nic"} == {dead}
+    further = retests(tests)
+    assert {nic for way in further for nic in way} == {bad, other, *good}
+    tests += [PathTest(a, b, bad not in (a, b)) for a, b in further]
+    assert {entry.nic for entry in blame(tests)} == {dead, bad}
