@@ -5,11 +5,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.unit.remediation.world import START, World, alert, config
 
 from fabricpulse.remediation.node.carried import CarriedBytes
 from fabricpulse.remediation.node.survey import Survey
+from fabricpulse.remediation.protocol import Report
 from fabricpulse.remediation.receiver.commit_loop import CommitLoop
 from fabricpulse.remediation.receiver.failover.host_traffic import SPACING_S, HostTraffic
 from fabricpulse.remediation.receiver.health import problems
@@ -197,6 +199,26 @@ def test_bytes_of_processes_that_come_and_go():
     for number, (sent, total) in enumerate(steps):
         carried.count(survey(**sent), float(number))
         assert (carried.total, carried.at_s) == (total, number)
+
+
+def test_a_process_that_invents_bytes_does_not_silence_its_host():
+    """The sum stays within what a report may have, and the bytes of others remain to be seen in it."""
+
+    def survey(invented: int, sent: int) -> Survey:
+        forged = {"devices": [{"device": f"d{n}", "sent_bytes": invented} for n in range(64)]}
+        own = {"devices": [{"device": "rail0", "sent_bytes": sent}]}
+        return Survey({**{f"{n}": forged for n in range(100)}, "job": own})
+
+    carried = CarriedBytes()
+    for number in range(100):
+        carried.count(survey(number % 2 * (2**63 - 1), 0), 2.0 * number)
+    msgspec.convert({"carried_bytes": carried.total}, Report)
+    before = carried.total
+    carried.count(survey(0, 10**10), 200.0)
+    assert carried.total - before == pytest.approx(1e10, rel=0.01)
+    for hour in range(1, 10):
+        carried.count(survey(hour % 2 * (2**63 - 1), 10**10), 200.0 + 1e8 * hour)
+    msgspec.convert({"carried_bytes": carried.total}, Report)
 
 
 async def test_what_was_judged_is_counted_by_rule(tmp_path: Path) -> None:
