@@ -87,7 +87,16 @@ def test_a_page_that_holds_is_not_written_again(tmp_path: Path, monkeypatch: pyt
     assert [tick(1_000_000) for _ in range(2)] == [True, False]
     reference_ns = read.raw_ns + elapsed_ns + clock.fleet.epoch_ns
     clock.correct(Correction(reference_ns, 3_600_000_001_000, 0.0, 1_000))
-    assert tick(400_000_000), "a slew has ended"
+    slewed_s = clock.due_s - clock._sampled_s
+    assert tick(round(slewed_s * 1e9)), "a slew has ended"
+    assert (
+        abs(clock.fleet.page.current.at(now := read.raw_ns + elapsed_ns + 10**9) - clock.fleet.target.at(now))
+        <= 1
+    )
+    assert clock.due_s - clock._sampled_s > 2 * slewed_s
+    clock.correct(Correction(reference_ns, 3_600_000_002_000, 0.0, 1_000))
+    assert tick(400_000_000), "and overshot, as this process had no core"
+    assert clock.due_s - clock._sampled_s == pytest.approx(slewed_s)
 
 
 def test_a_page_from_before_a_suspend_is_not_taken_over(

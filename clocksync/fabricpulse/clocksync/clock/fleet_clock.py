@@ -129,6 +129,11 @@ class FleetClock:
         return self.page.status != ClockStatus.UNKNOWN
 
     @property
+    def slewing(self) -> bool:
+        """Whether fleet time, left alone, would be ten nanoseconds past its place in a second."""
+        return self.known and self._slew_ppb(self.page.current) > 10
+
+    @property
     def rate_ppt(self) -> int:
         """Rate of fleet time minus that of the host clock now, parts per 10^12."""
         return _chained(self.host.line.rate_ppt, self.page.current.rate_ppt)

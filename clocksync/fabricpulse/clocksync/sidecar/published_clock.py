@@ -24,9 +24,8 @@ log = get_logger(__name__)
 _NS = 1_000_000_000
 # Stamps of a train are together so long after it was sent, at the lowest rates.
 _LATE_TRAINS_S = 0.4
-# From a correction to the tick whose line takes over as its slew ends, and from one tick to the next: with usual rounds
-# the next correction is sooner.
-_SLEWED_S, _TICK_S = 0.2, 0.9
+# From one tick to the next while nothing is slewed: with usual rounds the next correction is sooner.
+_TICK_S = 0.9
 # A page that holds for seconds is renewed at least so often; and when the host clock is so far from where it says.
 _RENEWED_NS = 900_000_000
 _HOST_LINE_NS = 200
@@ -71,8 +70,8 @@ class PublishedClock:
     def tick(self) -> None:
         """Samples the clocks and keeps the page alive."""
         now = self._sample()
-        self.due_s = self._sampled_s + _TICK_S
         self.fleet.tick(now)
+        self._plan()
         if self._outdated(now):
             self._show(now)
 
@@ -91,6 +90,11 @@ class PublishedClock:
         if self._sampled_s >= self._unmeasured_until_s:
             self._page_file.watch_until(now.raw_ns + round(_WATCHED_S * _NS))
         return now
+
+    def _plan(self) -> None:
+        """A line that is laid as a slew ends takes over just then. One that is slewed for longer overshoots."""
+        slewed_s = self.fleet.parameters.slew_time_ns / _NS
+        self.due_s = self._sampled_s + (slewed_s if self.fleet.slewing else _TICK_S)
 
     def _outdated(self, now: CrossTimestamp) -> bool:
         """Whether readers need another page: the line or the bound has changed, the host clock has left its line, or
@@ -123,12 +127,12 @@ class PublishedClock:
     def correct(self, correction: Correction) -> int:
         """Takes a correction. Returns what was published minus what the correction asks for, ns; 0 at the first."""
         now = self._sample()
-        self.due_s = self._sampled_s + _SLEWED_S
         if self.fleet.contradicted_by(now, correction):
             self.contradict("edges")
         known = self.fleet.known
         shown = self.fleet.page.at(now.raw_ns).fleet_ns
         self.fleet.correct(now, correction)
+        self._plan()
         self._show(now)
         return shown - self.fleet.target.at(now.raw_ns) if known else 0
 
