@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.fixtures.control_server import ControlServer
 
@@ -25,7 +26,7 @@ from fabricpulse.remediation.node.mesh import MeshNics, parse_mesh
 from fabricpulse.remediation.node.plugins import Plugins
 from fabricpulse.remediation.node.sockets import ControlSockets
 from fabricpulse.remediation.node.survey import Survey, nics_of, traffic_outcome
-from fabricpulse.remediation.protocol import DesiredNic, DesiredState
+from fabricpulse.remediation.protocol import MAX_REPORT_BYTES, DesiredNic, DesiredState, LaneSample, Report
 
 AVOID = DesiredNic("rail0", "avoid", 10, "op-10")
 RESTORE = DesiredNic("rail0", "in_service", 11, "op-11")
@@ -519,3 +520,22 @@ def test_nics_of_the_mesh():
     assert parse_mesh("fabricpulse_nic_connected{{{") == MeshNics()
     flood = "\n".join(f'fabricpulse_nic_connected{{device="d{i}"}} 1' for i in range(10_000))
     assert len(parse_mesh(flood).connected) == 256
+
+
+async def test_lanes_of_a_hostile_file_do_not_make_a_report_too_large(tmp_path, monkeypatch):
+    """The receiver would refuse it, and each one after it."""
+    monkeypatch.setenv("FABRICPULSE_RUN_DIR", str(tmp_path))
+    text = "\x01" * 128
+    lane = LaneSample("1", "f" * 16, 1, text, text[:32], 1, 1, 1e15 / 3, 1e15 / 3, 1e6, 2**53, 2**53)
+
+    class Receiver:
+        async def report(self, report: Report) -> None:
+            assert len(msgspec.json.encode(report)) <= MAX_REPORT_BYTES
+            assert report.lanes
+            raise asyncio.CancelledError
+
+    with agent_of(tmp_path) as agent:
+        agent._report_lanes, agent._receiver = True, Receiver()
+        monkeypatch.setattr(agent._lanes, "sample", lambda: [lane] * 1024)
+        with pytest.raises(asyncio.CancelledError):
+            await agent._report_forever()

@@ -5,13 +5,17 @@ import pytest
 from tests.unit.remediation.world import World
 
 from fabricpulse.remediation.node.journal import NodeJournal
+from fabricpulse.remediation.node.report_size import fitting
 from fabricpulse.remediation.node.survey import Survey, bytes_elsewhere, nics_of
 from fabricpulse.remediation.protocol import (
     MAX_GENERATION,
     MAX_HELD_GENERATION,
+    MAX_REPORT_BYTES,
     DesiredNic,
     DesiredState,
+    LaneSample,
     Report,
+    Result,
 )
 from fabricpulse.remediation.receiver.state.model import Held
 
@@ -72,6 +76,23 @@ def test_the_greatest_generation_of_a_report_harms_nobody(tmp_path):
     journal.accept(1, [nic], 0.0)
     assert journal.desired() == {"rail0": nic}
     journal.close()
+
+
+def test_a_report_is_never_too_large_for_the_receiver():
+    """Names of control characters take six bytes each: a file of any user made each report of the host too large."""
+    text = "\x01" * 128
+    lane = LaneSample("1", "f" * 16, 1, text, text[:32], 2**32, 2**32, 1e15 / 3, 1e15 / 3, 1e6, 2**53, 2**53)
+    results = [Result(f"h/rail#{n}", "failed", 0, text * 4) for n in range(256)]
+    report = Report(processes=3, lanes=[lane] * 1024, results=results)
+    assert len(msgspec.json.encode(report)) > MAX_REPORT_BYTES
+    sent = fitting(report)
+    assert len(msgspec.json.encode(sent)) <= MAX_REPORT_BYTES
+    assert (sent.processes, sent.results, len(sent.lanes)) == (3, results, 128)
+    long = [msgspec.structs.replace(result, message=text * 15) for result in results]
+    bare = fitting(Report(results=long))
+    assert [result.op_id for result in bare.results] == [result.op_id for result in results]
+    assert len(msgspec.json.encode(bare)) <= MAX_REPORT_BYTES
+    assert fitting(Report(lanes=[lane])) == Report(lanes=[lane])
 
 
 def test_what_a_process_claims_is_cut():

@@ -32,6 +32,7 @@ from fabricpulse.remediation.node.mesh import MeshNics, scrape_mesh
 from fabricpulse.remediation.node.observation import LinkObserver, ProbeObserver
 from fabricpulse.remediation.node.plugins import CALL_RESULTS, Plugins
 from fabricpulse.remediation.node.receiver_client import ReceiverClient, ReceiverError
+from fabricpulse.remediation.node.report_size import fitting
 from fabricpulse.remediation.node.survey import Survey, traffic_outcome
 from fabricpulse.remediation.protocol import (
     MAX_HELD_GENERATION,
@@ -232,7 +233,7 @@ class NodeAgent:
             if report.results:
                 failpoints.reach("agent.before_report")
             try:
-                await self._receiver.report(report)
+                await self._receiver.report(fitting(report))
             except ReceiverError:
                 wait_s = _RETRY_S
             else:
