@@ -1,11 +1,17 @@
-"""Clocks of hosts by the times of their answers."""
+"""Clocks of hosts by the times of their answers, and fleet time of a host by its page."""
+
+import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.fixtures.host_tree import GpuHost
 
+from fabricpulse.audit.checks import clock_synchronized
 from fabricpulse.audit.compare.clocks import MOST_OFF_S, ClockOffset, clock_findings, offset_of
-from fabricpulse.audit.model import HostReport
+from fabricpulse.audit.model import HostReport, Status
+from fabricpulse.core.shm.clock_page import ClockLine, ClockPage, ClockPageWriter, ClockStatus, raw_now_ns
 
 SECONDS = st.floats(0, 8)
 
@@ -68,3 +74,37 @@ def test_texts() -> None:
     _, [note] = clock_findings(intervals(60, 60))
     assert note == "clocks: the clock here is 58.5 s behind those of most hosts"
     assert MOST_OFF_S == 2.0
+
+
+def clock_page(status: ClockStatus, valid_s: int = 60) -> ClockPage:
+    """Fleet time is this kernel's time."""
+    now, raw = time.clock_gettime_ns(time.CLOCK_REALTIME), raw_now_ns()
+    line, stamps = ClockLine(raw, now, 0), ClockLine(now, raw, 0)
+    return ClockPage(
+        *(status, line, line, raw, 1_000, 0, raw + valid_s * 10**9),
+        *(stamps, stamps, now, 0, 0),
+    )
+
+
+@pytest.mark.parametrize(
+    ("page", "status", "summary"),
+    [
+        (None, Status.NOT_APPLICABLE, "no clocksync sidecar on this host"),
+        (clock_page(ClockStatus.SYNCHRONIZED, 3600), Status.PASSED, "synchronized"),
+        (clock_page(ClockStatus.HOLDOVER, 3600), Status.FAILED, "holdover"),
+        (clock_page(ClockStatus.UNKNOWN, 3600), Status.FAILED, "unknown"),
+        (b"no page", Status.FAILED, "unknown"),
+    ],
+)
+def test_fleet_time_of_a_host(
+    page: ClockPage | bytes | None, status: Status, summary: str, tmp_path: Path
+) -> None:
+    """By the sidecar's page; one that is none is as bad as none in force, and no page is no fault."""
+    reader = GpuHost(tmp_path, nics=1).reader()
+    reader.clock_page = tmp_path / "clock"
+    if isinstance(page, bytes):
+        reader.clock_page.write_bytes(page)
+    elif page is not None:
+        ClockPageWriter(reader.clock_page).write(page)
+    [outcome] = clock_synchronized.run(reader)
+    assert (outcome.status, outcome.summary) == (status, summary)

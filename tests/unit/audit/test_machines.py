@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fabricpulse.audit.compare.findings import fleet_findings
 from fabricpulse.audit.compare.machines import MOST_FREQUENT, OTHER, PARTS, machines_of
 from fabricpulse.audit.compare.odd_one_out import against, compare, usual_values
 from fabricpulse.audit.host.attributes import ATTRIBUTES
-from fabricpulse.audit.model import Value
+from fabricpulse.audit.model import HostReport, Value
 
 ROLE = "nvidia GPU host"
 NEW = {
@@ -149,3 +150,19 @@ def test_machines_do_not_depend_on_order_or_numbers(hosts: list[tuple[str, ...]]
 def test_parts_are_attributes_of_machines() -> None:
     """Or else a machine would be compared with others in what makes it one."""
     assert set(PARTS) <= {attribute.name for attribute in ATTRIBUTES if attribute.of_machine}
+
+
+def test_a_divided_fleet_is_a_warning_that_names_who_has_what() -> None:
+    """And no host is at fault."""
+    old = {"nccl": "2.21"}
+    values = {f"h{n}": host(NEW | (old if n < 2 else {})) for n in range(4)}
+    reports = [HostReport(name, 1, 1, (), own) for name, own in values.items()]
+    [finding] = fleet_findings(reports, {})
+    assert (finding.check, finding.severity, finding.host, finding.subject) == (
+        "fleet-divided",
+        "warning",
+        "",
+        "nccl",
+    )
+    assert finding.summary == "nccl: 2 have 2.21; 2 have 2.27.3"
+    assert (finding.evidence["2.21"], finding.evidence["2.27.3"]) == ("h0, h1", "h2, h3")

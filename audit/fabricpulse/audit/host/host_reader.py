@@ -18,6 +18,7 @@ from fabricpulse.audit.host.kernel_messages import KernelMessages, kernel_messag
 from fabricpulse.audit.host.nvml import NvmlAnswer
 from fabricpulse.audit.host.routes import front_end
 from fabricpulse.core.shm.clock_page import ClockPageReader, ClockStatus
+from fabricpulse.core.shm.mapping import LayoutError
 from fabricpulse.hostinfo.device_filter import VIRTUAL, DeviceFilter
 from fabricpulse.hostinfo.gid_rules import Gid, NcclRules, nccl_index
 from fabricpulse.hostinfo.gid_table import read_table
@@ -396,11 +397,11 @@ class HostReader:
             return None
         try:
             reader = ClockPageReader(self.clock_page)
-        except (OSError, ValueError):
+        except (OSError, ValueError, LayoutError):
             return ClockStatus.UNKNOWN
         try:
             return reader.now().status
-        except (OSError, ValueError):
+        except (OSError, ValueError, LayoutError):
             return ClockStatus.UNKNOWN
         finally:
             reader.close()
