@@ -158,7 +158,9 @@ def test_a_flood_of_files_of_one_user_keeps_out_no_other_user(tmp_path, clock):
     sampler.close()
 
 
-def test_files_that_are_never_at_rest_use_up_their_own_time(tmp_path, monkeypatch):
+def test_files_that_are_never_at_rest_use_up_their_own_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is left to the files of another user is half of it."""
     waited: dict[str, float] = {}
     now = [0.0]
@@ -184,7 +186,7 @@ def test_what_one_user_has_is_bounded(tmp_path, monkeypatch, most, cpu_s, read):
 
     def thread_time() -> float:
         now[0] += cpu_s
-        return now[0]
+        return float(now[0])
 
     for pid in (1, 2, 3, 4):
         file = TelemetryFile(tmp_path, pid)
