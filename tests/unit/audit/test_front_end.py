@@ -35,6 +35,9 @@ def test_who_takes_part() -> None:
     way = PathDirections({FRONT_END: rail}, reports).way(*(nic for nic, _ in rail.nics))
     assert (way.address, way.size, way.network) == ("10.1.0.2", 9000, FRONT_END)
     assert front_end_rail(reports[:1], rails, None) is None
+    # Reached at another address of a NIC that is a rail's: its place among the rails stays.
+    same_nic = {"r": Rail(((("a", "bond0"), "10.9.0.1"), (("b", "eth0"), "10.9.0.2")), plan_rounds(["", ""]))}
+    assert front_end_rail(reports[:2], same_nic, None) is None
     assert front_end_rail(reports, {FRONT_END: rail}, None) is None
 
 

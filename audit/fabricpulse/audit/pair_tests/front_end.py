@@ -13,14 +13,16 @@ def front_end_rail(reports: Sequence[HostReport], rails: Mapping[str, Rail], mos
     2·log2 n if None."""
     if FRONT_END in rails:
         return None
-    taken = {address for rail in rails.values() for _, address in rail.nics}
+    # A NIC has one place: one that is a rail's under another address, of IPv6 say, is tested as such.
+    of_rails = {one for rail in rails.values() for nic in rail.nics for one in nic}
     # Hosts behind one address share what it says.
     times = Counter(report.front_end.address for report in reports if report.front_end)
-    nics = tuple(
+    own = [
         ((report.host, report.front_end.device), report.front_end.address)
         for report in sorted(reports, key=lambda report: report.host)
-        if report.front_end and report.front_end.address not in taken and times[report.front_end.address] == 1
-    )
+        if report.front_end and times[report.front_end.address] == 1
+    ]
+    nics = tuple(nic for nic in own if of_rails.isdisjoint(nic))
     return Rail(nics, plan_rounds([""] * len(nics), most)) if len(nics) > 1 else None
 
 
