@@ -31,6 +31,8 @@ _ONLY_TROUBLE = {
     "fabricpulse_edge_evidence": "mesh",
     "fabricpulse_edge_mtu_black_hole_bytes": "mesh",
     "fabricpulse_edge_worst_path_loss_ratio": "mesh",
+    "fabricpulse_nic_disconnected": "mesh",
+    "fabricpulse_nic_recent_disconnect_age_seconds": "mesh",
     "fabricpulse_nic_recent_increase": "nic",
     "fabricpulse_nic_recent_rate": "nic",
     "fabricpulse_plugin_silent_seconds": "qp",

@@ -22,6 +22,13 @@ def test_metrics_of_trouble_are_quiet_where_nothing_is_wrong() -> None:
     assert (both.empty(), both.quiet()) == ([LANES], [FIRING, RATE, SILENT])
 
 
+def test_nics_that_were_never_disconnected_are_no_empty_selector() -> None:
+    """What mesh exporters say of disconnected NICs alone, and what they say of each."""
+    names = ("fabricpulse_nic_disconnected", "fabricpulse_nic_recent_disconnect_age_seconds")
+    of_mesh = Found({**dict.fromkeys(names, 0), "fabricpulse_nic_connected": 0}, [], {"mesh": Exporters(3)})
+    assert (of_mesh.empty(), of_mesh.quiet()) == (["fabricpulse_nic_connected"], list(names))
+
+
 def test_one_exporter_that_is_too_old_makes_it_unknown() -> None:
     """Nobody knows whether something is wrong there; what the other daemons report is known."""
     assert found(nic=Exporters(3, outdated=1), qp=Exporters(3)).empty() == [LANES, RATE]
