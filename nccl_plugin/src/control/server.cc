@@ -95,7 +95,7 @@ void ControlServer::open(std::string* complaint) {
   path_ = path;
   new_ = own_fd(epoll_create1(EPOLL_CLOEXEC));
   known_ = own_fd(epoll_create1(EPOLL_CLOEXEC));
-  stop_ = eventfd(0, EFD_CLOEXEC);
+  stop_ = own_fd(eventfd(0, EFD_CLOEXEC));
   if (new_ < 0 || known_ < 0 || stop_ < 0) {
     *complaint += std::string("no control socket: cannot make its descriptors: ") + strerror(errno);
     return;

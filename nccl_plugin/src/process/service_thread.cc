@@ -24,7 +24,7 @@ ServiceThread::~ServiceThread() {
 
 bool ServiceThread::open(std::string* error) {
   epoll_ = own_fd(epoll_create1(EPOLL_CLOEXEC));
-  wake_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  wake_ = own_fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (epoll_ < 0 || wake_ < 0) {
     *error = std::string("cannot make the service thread's descriptors: ") + strerror(errno);
     return false;
