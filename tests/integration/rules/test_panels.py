@@ -44,12 +44,15 @@ DEVICES = ("rail0", "rail1")
 STEP_S = 0.5
 # Series of what is suspected only: rightly empty here, where nothing is. promtool's cases hold them.
 SUSPECTS = {
+    "flow:fabricpulse_qp_owd_seconds:slow",
     "flow:fabricpulse_qp_received_bytes:starved_rate",
     "flow:fabricpulse_qp_owd_seconds:contended",
     "flow:fabricpulse_qp_owd_seconds:contended_paths",
     "flow:fabricpulse_qp_owd_seconds:contended_in_network",
     "flow:fabricpulse_qp_owd_seconds:in_band_suspects",
     "flow:fabricpulse_qp_owd_seconds:slower_than_probes",
+    "device:fabricpulse_edge_latency_elevated:receiving",
+    "peer:fabricpulse_edge_latency_elevated:sending",
     "device:fabricpulse_edge_latency_elevated:shared",
     "device:fabricpulse_edge_latency_elevated:count",
     "device:fabricpulse_edge_latency_elevated:full_rate",
@@ -75,6 +78,7 @@ def label_values(spec: MetricSpec, device: str, counter: str) -> list[str]:
         "peer_device": device,
         "direction": device,
         "counter": counter,
+        "nth": counter,
     }
     known = {
         "peer": "h1",
@@ -100,6 +104,8 @@ def exposition(scrapes: int) -> bytes:
             continue
         seen = set()
         counters = [*COUNTERS, "received_packets"] if "counter" in spec.labels else [""]
+        if "nth" in spec.labels:
+            counters = ["1", "2", "3"]
         for (number, device), counter in itertools.product(enumerate(DEVICES), counters):
             values = label_values(spec, device, counter)
             if tuple(values) in seen:
