@@ -102,6 +102,8 @@ class PeerLiveness {
   bool has_ended() const {
     return refusals_ >= kRefusals && last_ns_ - first_ns_ >= (*ended_ ? kRefusedNs : kRefusedLongNs);
   }
+  // Whether that rests on a connection that its kernel closed in order, and not on refusals for long alone.
+  bool ended_in_order() const { return *ended_; }
   bool runs_other_version() const { return other_versions_ >= kOtherVersions; }
 
  private:

@@ -351,8 +351,12 @@ void Handshakes::check_peer(const std::shared_ptr<Connection>& connection, uint6
     uint64_t since = connection->no_lane_since();
     if (since == 0) return;
     if (connection->liveness.has_ended()) {
-      connection->peer_lost("the peer process has ended (its host answers, no socket listens on its port)",
-                            now);
+      connection->peer_lost(
+          connection->liveness.ended_in_order()
+              ? "the peer process has ended (its kernel closed its connections, no socket listens on its "
+                "port)"
+              : "the peer process has ended (its host has refused connections for ten seconds)",
+          now);
       return;
     }
     if (elapsed(now, since) >= runtime_->config().peer_timeout_ns) {

@@ -35,7 +35,7 @@ def test_a_running_job_leaves_a_nic_and_comes_back(ring, stack: Stack):
     stack.start_agent(run_dir=ring.lab.host("h0").run_dir)
     stack.wait_receiver()
     stack.wait_agent()
-    time.sleep(8)  # what the job carries is known then
+    time.sleep(12)  # what the job carries is known then: three reports, some 3 s apart
     (agent,) = stack.get("/api/v1/status")["agents"]
     assert agent["devices"] == {"rail0": True, "rail1": True}
     stack.post(webhook(alert()))

@@ -67,13 +67,18 @@ def test_queued_work_is_done_or_cancelled() -> None:
 
 def test_shutdown_does_not_wait_for_threads_that_hang() -> None:
     """asyncio closes its loop after EXIT_WAIT_S though a thread hangs."""
-    leave = threading.Event()
+    leave, hangs = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        hangs.set()
+        leave.wait()
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
         loop.set_default_executor(DaemonThreads())
-        hung = loop.run_in_executor(None, leave.wait)
-        await loop.run_in_executor(None, int)
+        hung = loop.run_in_executor(None, hang)
+        # One that has not begun yet would be cancelled, and is not waited for.
+        assert await loop.run_in_executor(None, hangs.wait, 60)
         hung.cancel()
 
     began = time.monotonic()

@@ -36,6 +36,8 @@ class SqliteDatabase:
         try:
             # By whatever name: the lock lies beside the file itself, or two receivers could hold one each.
             path = path.resolve()
+            if path.is_symlink():  # a circle, which Python 3.13 leaves as it is
+                path.stat()
         except (OSError, RuntimeError) as error:
             raise UserError(f"cannot open the journal {path}: its links lead nowhere ({error})") from error
         self._path = path
