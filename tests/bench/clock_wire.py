@@ -258,7 +258,7 @@ class Wire:
         """
         kernel_raw = raw_now_ns()
         now = self.instances[50].stamp_ns(self.a, kernel_raw)
-        begin = now - 4_000_000_000
+        begin = window._keep(now)
         out = window._trains(OUTBOUND, begin, now)
         into = window._trains(INBOUND, begin, now)
         if not len(out) or not len(into):
