@@ -28,6 +28,7 @@ _KNOBS = [
     "clockSuspectFor=1s",
     "clockBoundWideFor=1s",
     "clockBoundSeconds=0.00002",
+    "slowInterval=1s",
 ]
 
 
