@@ -2,6 +2,7 @@
 // tests/unit/plugin/test_path_selector.py writes it. One command a line on standard input:
 //   s <lane> <up> <movable> <busy> <delivered> <speed> <congested_segments> <rtt_ns> <now_ns>
 //   v <lanes> <waiting> <now_ns>     prints the lane to move, or -1
+//   r                                prints whether that lane is to have its former path again
 //   m <lane> <now_ns>                the lane has its new path
 #include <cstdio>
 #include <iostream>
@@ -29,6 +30,8 @@ int main() {
       if (!std::cin) return 2;
       uint32_t chosen = selector.select(lanes, waiting, now);
       printf("%d\n", chosen == fabricpulse::PathSelector::kNobody ? -1 : static_cast<int>(chosen));
+    } else if (command == "r") {
+      printf("%d\n", selector.returns());
     } else if (command == "m") {
       uint32_t lane;
       uint64_t now;

@@ -290,12 +290,13 @@ void SendConnection::select_paths(uint64_t now) {
   uint64_t received = 0;
   for (const Lane& lane : lanes_) received = lane.up ? std::max(received, lane.last_received_ns) : received;
   const bool answered = elapsed(now, received) < kAnsweredNs;
+  for (const Lane& lane : lanes_) moving |= flow_[lane.index].repath || lane.replacing;
   for (const Lane& lane : lanes_) {
     const Flow& flow = flow_[lane.index];
-    moving |= flow.repath || lane.replacing;
     PathSelector::Sample sample;
     sample.up = lane.up;
-    sample.movable = lane.up && wanted(lane) && !lane.spare && !flow.slow_start && lane.fixed_weight < 0;
+    sample.movable = lane.up && wanted(lane) && !lane.spare && !flow.slow_start && lane.fixed_weight < 0 &&
+                     !moving;  // one at a time
     sample.busy = flow.in_flight > 0 && answered;
     sample.delivered = flow.delivered;
     sample.speed = runtime_->nic_bytes_per_second(lane.nic);
@@ -304,7 +305,12 @@ void SendConnection::select_paths(uint64_t now) {
     paths_.sample(lane.index, sample, now);
   }
   uint32_t chosen = paths_.select(static_cast<uint32_t>(lanes_.size()), full_, now);
-  if (chosen != PathSelector::kNobody && !moving) repath(chosen, 0, false, now);  // one at a time
+  if (chosen == PathSelector::kNobody) return;
+  Flow& flow = flow_[chosen];
+  const uint16_t port = paths_.returns() ? flow.port_before : 0;
+  const uint32_t entropy = lanes_[chosen].transport ? lanes_[chosen].transport->entropy() : 0;
+  flow.port_before = entropy >= 1024 && entropy <= UINT16_MAX ? static_cast<uint16_t>(entropy) : 0;
+  repath(chosen, port, false, now);
 }
 
 }  // namespace fabricpulse

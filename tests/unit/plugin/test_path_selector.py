@@ -44,6 +44,7 @@ class Selector:
         self.delivered = [0.0] * len(lanes)
         self.congested = [0] * len(lanes)
         self.moves: list[tuple[int, int]] = []  # (ms, lane)
+        self.returns: list[bool] = []  # of each move: back to the former path
         self.on_move: Callable[[int], None] = lambda _lane: None
         self.process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.lines: list[str] = []
@@ -82,12 +83,14 @@ class Selector:
                     *(int(self.delivered[index]), SPEED, self.congested[index], rtt, now),
                 )
             self.say("v", len(self.lanes), self.waiting, now)
-            self.asked += 1
+            self.say("r")
+            self.asked += 2
             if self.now_ms % WINDOW_MS != TICK_MS and self.now_ms < end_ms:
                 continue
-            *earlier, move = self.answers()
-            assert set(earlier) <= {-1}
+            *earlier, move, back = self.answers()
+            assert set(earlier[::2]) <= {-1}
             if move >= 0:
+                self.returns.append(bool(back))
                 self.moves.append((self.now_ms, move))
                 self.say("m", move, now)
                 self.on_move(move)
@@ -231,6 +234,56 @@ def test_a_search_that_finds_nothing_ends(selector: Callable[..., Selector]) -> 
     it.waiting = True
     assert len(it.run(300_000)) <= 20
     assert len(it.run(300_000)) <= 4
+
+
+HALF = [Lane(share=0.5, lossy=True, noise=0.2), Lane(share=0.45, lossy=True, noise=0.2)]
+QUARTER = [Lane(share=0.25, lossy=True, noise=0.2), Lane(share=0.25, lossy=True, noise=0.2)]
+
+
+def in_one_queue(it: Selector, elsewhere: list[Lane]) -> list[int]:
+    """All lanes are congested; elsewhere they deliver that. When moves to elsewhere began, ms."""
+    it.waiting, it.lanes[:] = True, HALF
+    it.on_move = lambda _lane: it.lanes.__setitem__(slice(None), HALF if it.returns[-1] else elsewhere)
+    moves = it.run(120_000)
+    return [ms for (ms, _), back in zip(moves, it.returns, strict=True) if not back]
+
+
+@pytest.mark.simulation
+@pytest.mark.parametrize("elsewhere", [QUARTER, HALF], ids=["less", "as much"])
+def test_searches_in_vain_become_ever_rarer(selector: Callable[..., Selector], elsewhere: list[Lane]) -> None:
+    """Of the connection, not of each lane: while one is tried, the job may carry less."""
+    away = in_one_queue(selector(Lane(), Lane()), elsewhere)
+    assert 4 <= len(away) <= 10
+    assert all(b >= 1.4 * a for a, b in itertools.pairwise(b - a for a, b in itertools.pairwise(away)))
+
+
+@pytest.mark.simulation
+def test_a_move_after_which_less_is_carried_is_undone(selector: Callable[..., Selector]) -> None:
+    """The lane has its former path again within two seconds; one that changes nothing stays."""
+    it = selector(Lane(), Lane())
+    away = in_one_queue(it, QUARTER)
+    back = [ms for (ms, _), back in zip(it.moves, it.returns, strict=True) if back]
+    assert len(away) - len(back) in (0, 1)
+    assert all(0 < b - a <= 2000 for a, b in zip(away, back, strict=False))
+    it = selector(Lane(), Lane())
+    in_one_queue(it, HALF)
+    assert 4 * it.returns.count(True) <= it.returns.count(False)
+
+
+@pytest.mark.simulation
+def test_a_lane_that_is_bad_beside_full_paths_stays(selector: Callable[..., Selector]) -> None:
+    """Flows that share a link are seldom fair to each other; with room on a sibling's path it is another matter."""
+    it = selector(Lane(), Lane())
+    it.lanes[:] = [Lane(share=0.2, lossy=True, noise=0.3), Lane(share=0.8, lossy=True, noise=0.3)]
+    assert it.run(60_000) == []
+    it.on_move = lambda lane: it.lanes.__setitem__(lane, Lane(noise=0.3))
+    for _ in range(5):  # a queue now and then is no full path
+        it.lanes[1] = Lane(share=0.8, noise=0.3)
+        it.run(500)
+        if not it.moves:
+            it.lanes[1] = Lane(share=0.8, lossy=True, noise=0.3)
+            it.run(300)
+    assert [lane for _, lane in it.moves] == [0]
 
 
 @pytest.mark.parametrize("waiting", [True, False])
