@@ -11,7 +11,8 @@
 
     // A NIC is flapping when the mesh saw it lose the fabric this often within the window. Three is more than a
     // reboot and a re-seated cable give. The window must be at least four scrape intervals; raise it when cables of
-    // yours fail more slowly, lower it only for tests. Mesh exporters say of the last twenty disconnects, of two hours.
+    // yours fail more slowly, lower it only for tests. Mesh exporters say of the last twenty disconnects, of two
+    // hours, at once; beyond that, and of exporters that do not say it, the counter tells, read each slowInterval.
     flapThreshold: 3,
     flapWindow: '5m',
     // How long the alert stays after the window has emptied. It replaces `for`, which a flap resets on each pause.

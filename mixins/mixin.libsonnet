@@ -16,6 +16,7 @@
 (import 'rules/slo.libsonnet') +
 (import 'rules/path.libsonnet') +
 (import 'rules/hardware.libsonnet') +
+(import 'rules/nic.libsonnet') +
 (import 'rules/daemon.libsonnet') +
 (import 'dashboards/now.libsonnet') +
 (import 'dashboards/fleet.libsonnet') +

@@ -54,10 +54,21 @@ function(config, matchers='') {
 
   nicConnected:: $.last('fabricpulse_nic_connected'),
   // A NIC once, whichever pod speaks of it: the one that is there before one that has been replaced. Mesh exporters say it
-  // of NICs that are or were disconnected: to ask each NIC of a fleet at each evaluation takes long.
+  // of NICs that are or were disconnected: to ask each NIC of a fleet at each evaluation takes long. Where nobody says so
+  // (an older exporter, a list of metrics to keep) the gauge of all NICs tells, filtered before it is put together: of a
+  // fleet that is well nothing is left. That a replaced pod is no longer right is recorded (rules/nic.libsonnet): to look
+  // for the NICs that are there takes as long again.
+  local nic = '%s, job, instance, device, network, leaf' % config.clusterLabel,
   nicDisconnected::
-    local nic = '%s, job, instance, device, network, leaf' % config.clusterLabel;
-    '(max by (%s) (%s) or max by (%s) (%s))' % [nic, $.series('fabricpulse_nic_disconnected'), nic, $.last('fabricpulse_nic_disconnected')],
+    '(max by (%(nic)s) (%(now)s) or max by (%(nic)s) (%(last)s) or group by (%(nic)s) (%(connected)s == 0) unless on (%(nic)s) %(outdated)s)' % {
+      nic: nic,
+      now: $.series('fabricpulse_nic_disconnected'),
+      last: $.last('fabricpulse_nic_disconnected'),
+      connected: $.nicConnected,
+      outdated: 'device:fabricpulse_nic_connected:outdated_zero' + $.braces,
+    },
+  // NICs that a pod that is gone called disconnected last, and that those that are there call connected.
+  nicOutdatedZero:: 'min by (%s) (%s) == 1 and on (%s) %s == 0' % [nic, $.series('fabricpulse_nic_connected'), nic, $.nicConnected],
 
   // At least so many events of a counter within a window. `increase` sees those between two samples of the window; those
   // before its first sample only the difference tells.
@@ -72,16 +83,21 @@ function(config, matchers='') {
       threshold: threshold,
     },
   nicDisconnects(window):: 'increase(%s[%s])' % [$.series('fabricpulse_nic_disconnects_total'), window],
-  // Mesh exporters say when: the last twenty times within two hours, which bounds window and threshold. What a pod saw before
-  // it was replaced counts for as long as the window.
-  nicFlaps(window, threshold)::
-    'count by (%s, job, instance, device, network, leaf) (last_over_time(%s[%s]) < %d) >= %d' % [
-      config.clusterLabel,
+  // Mesh exporters say when: the last twenty times within two hours. What a pod saw before it was replaced counts for as long
+  // as the window. The counter tells of more, and of exporters that do not say when; `recorded` (rules/nic.libsonnet), since it
+  // has to be read of each NIC. Both have the same labels: a flap is one alert.
+  nicFlaps(window, threshold, recorded)::
+    '(count by (%s) (last_over_time(%s[%s]) < %d) >= %d or %s)' % [
+      nic,
       $.series('fabricpulse_nic_recent_disconnect_age_seconds'),
       window,
       seconds(window),
       threshold,
+      recorded + $.braces,
     ],
+  flapping:: $.nicFlaps(config.flapWindow, config.flapThreshold, 'device:fabricpulse_nic_disconnects:flaps'),
+  flappingSlowly:: $.nicFlaps(config.slowFlapWindow, config.slowFlapThreshold, 'device:fabricpulse_nic_disconnects:slow_flaps'),
+  countedFlaps(window, threshold):: $.events('fabricpulse_nic_disconnects_total', 'job, instance, device, network, leaf', window, threshold),
   linkDowns(window):: 'increase(%s[%s])' % [$.series('fabricpulse_nic_port_down_transitions_total'), window],
   linkFlaps(window, threshold):: $.events('fabricpulse_nic_port_down_transitions_total', 'job, instance, device, rdma_device, port', window, threshold),
   // Lanes times speed, of what card and slot can both do; of what the card can do where the slot is not known.

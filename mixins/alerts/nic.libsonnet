@@ -23,7 +23,7 @@ local signals = import '../signals.libsonnet';
         'FabricNicFlapping',
         'warning',
         'mesh',
-        s.nicFlaps(config.flapWindow, config.flapThreshold),
+        s.flapping,
         'A NIC keeps losing the fabric and coming back.',
         'NIC {{ $labels.device }} of {{ $labels.instance }} on network {{ $labels.network }} was disconnected {{ $value | printf "%.0f" }} times within ' + config.flapWindow + '.',
         { keep_firing_for: config.flapKeepFiringFor, labels: { remediate: 'nccl' } }
@@ -35,14 +35,14 @@ local signals = import '../signals.libsonnet';
         'mesh',
         // Nor of one that has not come back: Alertmanager mutes the single disconnects of a NIC that flaps.
         local nic = config.clusterLabel + ', instance, device';
-        '%s unless %s unless on (%s) min by (%s) (min_over_time(%s[%s])) == 1' % [
-          s.nicFlaps(config.slowFlapWindow, config.slowFlapThreshold),
-          s.nicFlaps(config.flapWindow, config.flapThreshold),
-          nic,
-          nic,
-          s.series('fabricpulse_nic_disconnected'),
-          config.flapWindow,
-        ],
+        '%(slow)s unless %(fast)s unless on (%(nic)s) (min by (%(nic)s) (min_over_time(%(disconnected)s[%(window)s])) == 1 or max by (%(nic)s) (max_over_time(%(connected)s[%(window)s])) == 0)' % {
+          slow: s.flappingSlowly,
+          fast: s.flapping,
+          nic: nic,
+          disconnected: s.series('fabricpulse_nic_disconnected'),
+          connected: s.series('fabricpulse_nic_connected'),
+          window: config.flapWindow,
+        },
         'A NIC loses the fabric now and then, for hours.',
         'NIC {{ $labels.device }} of {{ $labels.instance }} on network {{ $labels.network }} was disconnected {{ $value | printf "%.0f" }} times within ' + config.slowFlapWindow + '.',
         { keep_firing_for: config.slowFlapKeepFiringFor, rare: true }

@@ -31,8 +31,11 @@ local signals = import '../signals.libsonnet';
         'FabricNetworkDown',
         'critical',
         'mesh',
-        local disconnected = 'min by (%s, instance, device, network) (%s)' % [c, s.last('fabricpulse_nic_disconnected')];
-        'sum by (%(c)s, network) (%(disconnected)s == 1) >= %(least)d >= on (%(c)s, network) (%(share)g * network:fabricpulse_nic_connected:count%(braces)s)' % {
+        // As FabricNicDisconnected, but of a NIC that no pod calls connected. Where exporters say it of disconnected NICs alone,
+        // the gauge of all NICs adds nothing.
+        local nic = '%s, instance, device, network' % c;
+        local disconnected = 'min by (%s) (%s) == 1 or max by (%s) (%s) == 0' % [nic, s.last('fabricpulse_nic_disconnected'), nic, s.nicConnected];
+        'count by (%(c)s, network) (%(disconnected)s) >= %(least)d >= on (%(c)s, network) (%(share)g * network:fabricpulse_nic_connected:count%(braces)s)' % {
           c: c,
           braces: s.braces,
           disconnected: disconnected,

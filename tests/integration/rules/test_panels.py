@@ -60,6 +60,9 @@ SUSPECTS = {
     "device:fabricpulse_edge_paths_down:count",
     "device:fabricpulse_nic_attribute:different",
     "device:fabricpulse_nic_bytes:slow_rate",
+    "device:fabricpulse_nic_connected:outdated_zero",
+    "device:fabricpulse_nic_disconnects:flaps",
+    "device:fabricpulse_nic_disconnects:slow_flaps",
 }
 
 
