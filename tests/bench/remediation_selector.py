@@ -217,7 +217,7 @@ class Play:
         lane = self._lanes[number * LANES + k]
         lane.port = port or self._chance.randrange(1024, 65535)
         lane.repaths += 1
-        self._selectors[number].say("m", k, self._ms * 1_000_000)
+        self._selectors[number].say("m", k, False, self._ms * 1_000_000)
 
     # --- the receiver --------------------------------------------------------------------------------------------
 

@@ -3,7 +3,8 @@
 //   s <lane> <up> <movable> <busy> <delivered> <speed> <congested_segments> <rtt_ns> <now_ns>
 //   v <lanes> <waiting> <now_ns>     prints the lane to move, or -1
 //   r                                prints whether that lane is to have its former path again
-//   m <lane> <now_ns>                the lane has its new path
+//   m <lane> <by_command> <now_ns>   the lane has its new path
+//   k <lane>                         the lane keeps its path
 #include <cstdio>
 #include <iostream>
 #include <string>
@@ -34,10 +35,16 @@ int main() {
       printf("%d\n", selector.returns());
     } else if (command == "m") {
       uint32_t lane;
+      bool by_command;
       uint64_t now;
-      std::cin >> lane >> now;
+      std::cin >> lane >> by_command >> now;
       if (!std::cin || lane >= fabricpulse::kMaxLanes) return 2;
-      selector.moved(lane, now);
+      selector.moved(lane, by_command, now);
+    } else if (command == "k") {
+      uint32_t lane;
+      std::cin >> lane;
+      if (!std::cin || lane >= fabricpulse::kMaxLanes) return 2;
+      selector.stayed(lane);
     } else {
       return 2;
     }

@@ -96,8 +96,15 @@ class PathSelector {
     if (window_ns_ < kWindowNs) return kNobody;
     bool pressed = waiting_ns_ * 2 >= window_ns_;
     double carried = 0;
-    for (uint32_t i = 0; i < count; ++i) carried += end_window(&lanes_[i], now);
-    carried = carried * 1e9 / static_cast<double>(window_ns_);
+    bool worked = false;
+    up_ = 0;
+    for (uint32_t i = 0; i < count; ++i) {
+      carried += end_window(&lanes_[i], now);
+      worked |= lanes_[i].worked;
+      up_ |= static_cast<uint64_t>(lanes_[i].latest.up) << i;
+    }
+    // One that was idle for most of it says what there was to send, and not what the paths carry.
+    carried = worked ? carried * 1e9 / static_cast<double>(window_ns_) : 0;
     window_ns_ = waiting_ns_ = 0;
     evaluate_moves(count, now);
     uint32_t chosen = end_trial(carried, now);
@@ -122,8 +129,8 @@ class PathSelector {
   // Whether the lane that select() has returned is to have its former path again.
   bool returns() const { return returns_; }
 
-  // The lane has its new path.
-  void moved(uint32_t index, uint64_t now) {
+  // The lane has its new path. by_command : somebody else has chosen it.
+  void moved(uint32_t index, bool by_command, uint64_t now) {
     View& lane = lanes_[index];
     if (now - lane.moved_ns > std::max(kForgiveNs, 2 * lane.hold_ns)) lane.hold_ns = kFirstHoldNs;
     lane.moved_ns = now;
@@ -133,11 +140,17 @@ class PathSelector {
     lane.bad = lane.windows = 0;
     lane.rtt_floor_ns = 0;
     searched_ = 0;
-    if (trial_.lane == index && trial_.moved_ns == 0) {
+    if (!by_command && trial_.lane == index && trial_.moved_ns == 0) {
       trial_.moved_ns = now;
+      trial_.up = up_;
     } else {  // by command, or back: what is carried now says nothing of the selector's choice
       trial_ = Trial{};
     }
+  }
+
+  // It has kept its path: no other was to be had.
+  void stayed(uint32_t index) {
+    if (trial_.lane == index && trial_.moved_ns == 0) trial_ = Trial{};
   }
 
  private:
@@ -174,6 +187,7 @@ class PathSelector {
     bool search = false;
     double before = 0;      // carried by all lanes, bytes a second
     uint64_t moved_ns = 0;  // 0: not yet
+    uint64_t up = 0;        // which lanes were up then, a bit each
     double sum = 0;
     uint32_t windows = 0;  // in it
   };
@@ -181,13 +195,21 @@ class PathSelector {
   // What all lanes have carried lately, bytes a second.
   double mean_carried() const {
     double sum = 0;
-    for (double each : carried_) sum += each;
-    return sum / std::max(1U, std::min(windows_, kTrialWindows));
+    const uint32_t count = std::min(windows_, kTrialWindows);
+    for (uint32_t i = 0; i < count; ++i) sum += carried_[i];
+    return sum / std::max(1U, count);
   }
 
   // The lane whose move has brought less, or kNobody. carried : by all lanes in the window that ends.
   uint32_t end_trial(double carried, uint64_t now) {
-    if (carried > 0) carried_[windows_++ % kTrialWindows] = carried;
+    if (carried > 0) {
+      if (now - carried_at_ns_ > kRecentNs) windows_ = 0;  // of another phase of the job
+      carried_[windows_++ % kTrialWindows] = carried;
+      carried_at_ns_ = now;
+    }
+    if (trial_.moved_ns == 0) return kNobody;
+    // It lasts too long, or a sibling has come or gone: that is what the difference would say.
+    if (now - trial_.moved_ns > kLongestTrialNs || trial_.up != up_) trial_ = Trial{};
     if (trial_.moved_ns == 0 || now - trial_.moved_ns < kSettleNs || carried <= 0) return kNobody;
     trial_.sum += carried;
     if (++trial_.windows < kTrialWindows) return kNobody;
@@ -285,8 +307,11 @@ class PathSelector {
     }
   }
 
-  bool may_move(const View& lane, uint64_t now) const {
-    return lane.latest.up && lane.latest.movable && now >= lane.next_ns && !lane.evaluating;
+  // Not while its last move is on trial, whose outcome nobody would know.
+  bool may_move(uint32_t index, uint64_t now) const {
+    const View& lane = lanes_[index];
+    return lane.latest.up && lane.latest.movable && now >= lane.next_ns && !lane.evaluating &&
+           (trial_.lane != index || trial_.moved_ns == 0);
   }
 
   uint32_t worst(uint32_t count, uint64_t now) {
@@ -301,7 +326,7 @@ class PathSelector {
       } else if (full && own < kBadShare * with_room) {
         ++lane.bad;
       }
-      if (lane.bad >= kBadWindows && may_move(lane, now) && (found == kNobody || own < share(lanes_[found])))
+      if (lane.bad >= kBadWindows && may_move(i, now) && (found == kNobody || own < share(lanes_[found])))
         found = i;
     }
     return found;
@@ -320,8 +345,8 @@ class PathSelector {
     }
     searched_ = all && up > 1 ? searched_ + 1 : 0;
     if (searched_ < kSearchWindows || now - searched_ns_ < search_hold_ns_) return kNobody;
-    if (trial_.moved_ns != 0 && now - trial_.moved_ns < kLongestTrialNs) return kNobody;
-    if (found == kNobody || !may_move(lanes_[found], now)) return kNobody;
+    if (trial_.moved_ns != 0) return kNobody;
+    if (found == kNobody || !may_move(found, now)) return kNobody;
     return found;
   }
 
@@ -330,6 +355,8 @@ class PathSelector {
   uint32_t searched_ = 0;
   double carried_[kTrialWindows] = {};  // by all lanes in the last windows with anything, bytes a second
   uint32_t windows_ = 0;
+  uint64_t carried_at_ns_ = 0;
+  uint64_t up_ = 0;  // which lanes were up in the last window, a bit each
   Trial trial_;
   bool returns_ = false;
   uint64_t searched_ns_ = 0, search_hold_ns_ = 0;  // when the last search ended, and the pause after it

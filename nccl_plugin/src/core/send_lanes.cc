@@ -178,7 +178,10 @@ void SendConnection::dialled(uint32_t index, uint32_t epoch, std::unique_ptr<Lan
   }
   bool replacing = lane.replacing;
   lane.replacing = false;
-  if (transport == nullptr && lane.up) return;  // the old path stays
+  if (transport == nullptr && lane.up) {  // the old path stays
+    paths_.stayed(index);
+    return;
+  }
   if (transport == nullptr) {
     flow.next_dial_ns = now + flow.backoff_ns;
     flow.backoff_ns = std::min(flow.backoff_ns * 2, on_last_resort() ? kUnreachableBackoffNs : kMaxBackoffNs);
@@ -225,7 +228,7 @@ void SendConnection::dialled(uint32_t index, uint32_t epoch, std::unique_ptr<Lan
     for (const Lane& other : lanes_)  // the old path's rate is none of this one
       if (other.up) flow.rate = std::max(flow.rate, flow_[other.index].rate);
     flow.rate_at_ns = now;
-    paths_.moved(index, now);
+    paths_.moved(index, flow.moved_by_command, now);
   }
   pump(now);
   retired_transports_.clear();
