@@ -89,13 +89,14 @@ Result start_event(void* context, void** handle, D* descriptor) noexcept {
 
 Result stop_event(void* handle) {
   auto* event = static_cast<Event*>(handle);
-  if (event != nullptr && event->owner != nullptr) event->owner->stop(event);
+  if (event != nullptr && event->owner != nullptr && !event->owner->inherited()) event->owner->stop(event);
   return abi::kSuccess;
 }
 
 Result record_state(void* handle, int state, void*) {
   auto* event = static_cast<Event*>(handle);
-  if (event == nullptr || event->owner == nullptr || event->kind != Profiler::Kind::kStep)
+  if (event == nullptr || event->owner == nullptr || event->owner->inherited() ||
+      event->kind != Profiler::Kind::kStep)
     return abi::kSuccess;
   event->owner->step_waits(event, state == abi::kStepSendWait || state == abi::kStepRecvWait);
   return abi::kSuccess;
