@@ -36,12 +36,15 @@
     rateWindow: '2m',
 
     // How often groups are evaluated that need it less often than Prometheus evaluates rules: what dashboards alone read,
-    // and alerts whose `for` or window is of minutes. They come later by no more than this. What is recorded at most each four minutes:
-    // Prometheus finds a recorded value for five.
+    // and alerts whose `for` or window is of minutes. An alert without `for` comes later by up to one interval, one with `for` by up to
+    // nearly two: the first evaluation that finds it, and the first after `for` has passed. What it reads of recorded series adds
+    // the interval of these. An alert that counts events sees for certain those that lie within its window less the interval, so that the
+    // interval is at most a quarter of the window. What is recorded at most each four minutes: Prometheus finds a recorded value for five.
     slowInterval: '1m',
-    // The same of what tells of ten minutes or an hour, waits for minutes anyway, or only dashboards read, and reads many series of each NIC.
+    // The same of what is recorded of an hour of each flow, and of paths of jobs that stay for as long as the job.
     seldomInterval: '2m',
-    // The same of what waits for five minutes and more, or averages over an hour. At most four minutes, see slowInterval.
+    // The same of what waits for ten minutes and more, looks back over an hour, or is recorded and changes over minutes. At most four
+    // minutes, see slowInterval; and at most half of what its alerts wait for, or they come later by more than that.
     rareInterval: '4m',
     // Flows of jobs and slow edges: half of contentionFor and pathSlowFor and more, and a scrape interval at least.
     flowInterval: '30s',

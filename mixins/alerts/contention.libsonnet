@@ -122,7 +122,7 @@ local signals = import '../signals.libsonnet';
         },
         'A job uses the NICs of a host unevenly.',
         'The least used NIC of workload {{ $labels.workload }} on {{ $labels.instance }} sends {{ $value | humanizePercentage }} less than the most used one.',
-        { 'for': config.imbalanceFor, rare: true }
+        { 'for': config.imbalanceFor, slow: true }
       ),
       lib.alert(
         config,

@@ -137,7 +137,7 @@ local signals = import '../signals.libsonnet';
         },
         'NCCL would use a GID of RoCE v1.',
         'The GID at index {{ $labels.index }} of {{ $labels.rdma_device }} ({{ $labels.device }}) of {{ $labels.instance }}, which NCCL takes, is of type {{ $labels.gid_type }} ({{ $value }}): its packets are not routed and take other paths than RoCE v2.',
-        { 'for': config.gidInconsistentFor, rare: true }
+        { 'for': config.gidInconsistentFor, slow: true }
       ),
       lib.alert(
         config,

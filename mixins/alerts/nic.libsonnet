@@ -81,7 +81,7 @@ local signals = import '../signals.libsonnet';
         s.linkFlaps(config.flapWindow, config.flapThreshold),
         'A link keeps going down and coming up.',
         'The link of {{ $labels.device }}{{ with $labels.port }} port {{ . }}{{ end }} on {{ $labels.instance }} went down {{ $value | printf "%.0f" }} times within ' + config.flapWindow + '.',
-        { keep_firing_for: config.flapKeepFiringFor, rare: true }
+        { keep_firing_for: config.flapKeepFiringFor, slow: true }
       ),
       lib.alert(
         config,

@@ -26,7 +26,7 @@ local signals = import '../signals.libsonnet';
         s.scrapesFailing,
         'Scrapes of a fabricpulse daemon fail again and again.',
         'Prometheus had an answer of {{ $labels.job }} of {{ $labels.instance }} now and then, and none in between ({{ $value | printf "%.0f" }} changes within ' + config.unsteadyWindow + '): its alerts come late, and its rates are wrong.',
-        { rare: true }
+        { slow: true }
       ),
       // Says also that `selector` or `jobSelector` fits nothing, which silences every other alert.
       lib.alert(

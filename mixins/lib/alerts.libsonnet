@@ -23,7 +23,7 @@ local dashboard(config, component) =
     { name: 'fabricpulse-' + name, rules: [alert for alert in alerts if !std.member(config.disabledAlerts, alert.alert)] },
   // The same, and more groups for alerts that need no evaluation with each scrape. `slow` in their `extra`: they tell of
   // minutes or an hour, and read a series of each NIC or flow. `paced`: they tell of flows, which are recorded as seldom, or
-  // of delays, and wait for half a minute anyway. `rare`: they wait for five minutes and more, or look back over as long.
+  // of delays, and wait for half a minute anyway. `rare`: they wait for ten minutes and more, or look back over an hour.
   groups(config, name, alerts)::
     [
       group

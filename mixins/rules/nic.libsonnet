@@ -1,5 +1,6 @@
-// Recorded for the alerts on NICs (alerts/nic.libsonnet): what the gauge and the counter of disconnects tell where a mesh
-// exporter does not give the sparse metrics. Each reads a series of each NIC several times, too dear for each evaluation.
+// Recorded for the alerts on NICs (alerts/nic.libsonnet): what the gauge and the counter of disconnects tell where a mesh exporter
+// does not give fabricpulse_nic_disconnected and fabricpulse_nic_recent_disconnect_age_seconds, which exist only of NICs that are
+// or were disconnected. Each reads a series of each NIC several times, too dear for each evaluation.
 local signals = import '../signals.libsonnet';
 {
   prometheusRules+:: {
