@@ -93,7 +93,8 @@ def bench_recall(seeds: int, hosts: int = 16) -> None:
 
 
 def of_other_kind(host: GpuHost) -> GpuHost:
-    """Makes a good host one of another machine: board, CPU, GPUs, memory, firmware and speed of NICs are others."""
+    """Makes a good host one of another machine: board, CPU, GPUs, memory, and firmware, speed and buffers of NICs are
+    others."""
     for name, text in (("product_name", "B4"), ("bios_version", "1.4")):
         host.sys.write(host.sys.root / "class/dmi/id" / name, text)
     host.write("proc/cpuinfo", "processor\t: 0\nmodel name\t: ACME 8358\n")
@@ -104,6 +105,7 @@ def of_other_kind(host: GpuHost) -> GpuHost:
         host.sys.write(host.sys.ib(f"mlx5_{index}") / "fw_ver", "20.41.1000")
         if not host.infiniband:
             host.net(f"eth{index}np0", "speed", 200_000)
+            host.set_dcb(f"eth{index}np0", buffer_bytes=(130_944, 130_944, 0, 0, 0, 0, 0, 0))
     return host
 
 

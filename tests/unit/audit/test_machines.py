@@ -46,7 +46,7 @@ def host(values: dict[str, str], speed: str = "400000 Mb/s", mtu: str = "9000") 
         *(
             Value(name, role, "eth0", value)
             for role in (RAIL, ALONE)
-            for name, value in (("mtu", mtu), ("speed", speed))
+            for name, value in (("mtu", mtu), ("speed", speed), ("buffers", f"of {speed}"))
         ),
     )
 

@@ -90,6 +90,8 @@ _OF_MACHINES = frozenset(
         "firmware",
         "driver",
         "speed",
+        # Sizes follow from the memory of the NIC.
+        "buffers",
         "pcie",
         "numa_node",
         "pci_address",
