@@ -14,6 +14,7 @@ from fabricpulse.audit.model import Measurement, clip
 from fabricpulse.audit.node.echo import COUNT, ECHO_TESTS_AT_A_TIME, PATIENCE_S
 from fabricpulse.audit.node.wire import MOST_ECHO_TESTS
 from fabricpulse.audit.pair_tests.blame import Nic
+from fabricpulse.audit.pair_tests.front_end import judged
 from fabricpulse.audit.pair_tests.path_tests import (
     PathDirection,
     Rail,
@@ -52,8 +53,10 @@ class Echoes:
         found = done + await self._echo("echoes", left)
         if self._fleet.cancelled.is_set():
             return found
-        failed = set(again(found))
-        further = failed | {way for kind in ECHO_KINDS for way in further_tests(found, kind)}
+        # Of a front end that drops all echoes nothing is tested again: its ways would push out those of the rails.
+        known, _ = judged(found)
+        failed = set(again(known))
+        further = failed | {way for kind in ECHO_KINDS for way in further_tests(known, kind)}
         by_host: dict[str, list[PathDirection]] = defaultdict(list)
         for source, target in sorted(further)[:MOST_AGAIN]:
             by_host[source[0]].append(self._fleet.ways.way(source, target))
