@@ -2,6 +2,7 @@
 did not look again."""
 
 import asyncio
+import errno
 import io
 import os
 import time
@@ -17,6 +18,8 @@ from rich.console import Console
 from tests.fixtures.host_tree import GpuHost
 
 from fabricpulse.audit.command import command
+from fabricpulse.audit.commands.output import require_writable
+from fabricpulse.audit.compare.clocks import ClockOffset
 from fabricpulse.audit.compare.diff import diff_runs
 from fabricpulse.audit.compare.findings import failures, fleet_findings
 from fabricpulse.audit.compare.odd_one_out import against, compare
@@ -315,3 +318,19 @@ def test_a_name_that_cannot_be_looked_up_is_one_silent_host() -> None:
     targets = [Target(name, f"http://{name}:9617", {}) for name in names]
     reports, silent = asyncio.run(collect(targets, HttpClientConfig()))
     assert (reports, set(silent)) == ([], set(names))
+def test_a_file_in_a_folder_that_may_not_be_searched_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a traceback; as the kernel answers who is not root."""
+    path, stat = tmp_path / "closed" / "x", os.stat
+
+    def refusing(file: Any, **options: Any) -> os.stat_result:
+        if Path(file) == path:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return stat(file, **options)
+
+    monkeypatch.setattr(os, "stat", refusing)
+    with pytest.raises(UserError, match="cannot write"):
+        require_writable(path)
+
+

@@ -51,7 +51,8 @@ def fail_on_option(effect: str) -> Decorator:
 def require_writable(*paths: Path | None) -> None:
     """Of files that are written in the end: said before anything is done for it. Raises UserError."""
     for path in paths:
-        if path is not None and (path.is_dir() or not os.access(path.parent, os.W_OK)):
+        # Path.is_dir raises PermissionError below a folder that may not be searched.
+        if path is not None and (os.path.isdir(path) or not os.access(path.parent, os.W_OK)):  # noqa: PTH112
             raise UserError(f"cannot write {path}: choose a file in a folder that exists and is writable")
 
 
