@@ -64,6 +64,27 @@ def test_the_majority_is_right(middles: tuple[float, ...], named: set[str], note
     assert ({f.host for f in found}, bool(notes)) == (named, note)
 
 
+@pytest.mark.parametrize(
+    ("middles", "named", "note"),
+    [
+        # Asked from the host that is off, h1: of two clocks nobody knows which is right.
+        ((-60, 0), set(), True),
+        ((0, 60), set(), True),
+        ((-60, 0, -60), {"h1"}, True),
+        ((0, 0, 60), {"h2"}, False),
+        ((0, 0), set(), False),
+    ],
+)
+def test_who_asks_from_one_of_the_hosts_has_no_second_vote(
+    middles: tuple[float, ...], named: set[str], note: bool
+) -> None:
+    """It is one clock; that of a host that has not answered votes as that of who asks."""
+    found, notes = clock_findings(intervals(*middles), "h1")
+    assert ({f.host for f in found}, bool(notes)) == (named, note)
+    found, _ = clock_findings(intervals(0, 60), "another")
+    assert {f.host for f in found} == {"h1"}
+
+
 def test_texts() -> None:
     """Which way, and by how much at least."""
     found, _ = clock_findings(intervals(0, 0, 0, 61, -601))

@@ -250,6 +250,37 @@ def test_a_run_that_goes_on_tells_of_its_own_hosts(tmp_path: Path) -> None:
     assert found.measurements == before[:1]
 
 
+def test_a_run_that_goes_on_says_whose_clocks_it_has_not_compared(tmp_path: Path) -> None:
+    """What is known of a clock is when a host answers; the interrupted run has kept no such times."""
+    before = run_of(started_at=time.time(), hosts=(HostReport("h", 1, 1, (), ()),))
+    (tmp_path / "run").write_bytes(encode(before))
+    options: Any = SimpleNamespace(resume=tmp_path / "run", profile=None, tests_paths=False, transfers=None)
+    note = "clocks: those of the 1 hosts were not compared"
+    assert note in _Run(options, None, ("h", "i"), lambda _: None).judged(None).notes
+    assert note not in _Run(options, None, ("i",), lambda _: None).judged(None).notes
+
+
+def test_the_clock_of_the_host_that_asks_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two hosts, asked from the one that is off, the other is not named; a container is known by its kernel."""
+    reports = [HostReport("bad", 1, 1, (), (), boot="b"), HostReport("good", 1, 1, (), (), boot="c")]
+
+    async def collect_from_bad(*arguments: Any) -> tuple[list[HostReport], dict[str, str], bool]:
+        arguments[-1].update(bad=ClockOffset(-1, 1), good=ClockOffset(-61, -59))
+        return reports, {}, False
+
+    monkeypatch.setattr(fleet_audit, "_collect", collect_from_bad)
+    options: Any = SimpleNamespace(
+        resume=None, profile=None, tests_paths=False, transfers=None, host_timeout_s=1
+    )
+    named = {}
+    for boot in ("b", "elsewhere", ""):
+        monkeypatch.setattr(fleet_audit, "own_boot", lambda boot=boot: boot)
+        run = _Run(options, None, ("bad", "good"), lambda _: None)
+        run.collect([], HttpClientConfig())
+        named[boot] = [f.host for f in run.judged(None).findings if f.check == "clock-offset"]
+    assert named == {"b": [], "elsewhere": ["good"], "": ["good"]}
+
+
 def test_a_host_that_proves_nothing_is_not_labelled_as_passed() -> None:
     """A profile pins what it does not tell."""
     run = run_of(Finding("profile-unproven", "fleet", "warning", "h", "", "s"), **heard())
@@ -291,6 +322,22 @@ def test_a_report_says_in_which_start(tmp_path: Path) -> None:
     assert audit_host("h", host.reader(), checks=[]).boot == "a7b0"
 
 
+def test_a_file_in_a_folder_that_may_not_be_searched_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a traceback; as the kernel answers who is not root."""
+    path, stat = tmp_path / "closed" / "x", os.stat
+
+    def refusing(file: Any, **options: Any) -> os.stat_result:
+        if Path(file) == path:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return stat(file, **options)
+
+    monkeypatch.setattr(os, "stat", refusing)
+    with pytest.raises(UserError, match="cannot write"):
+        require_writable(path)
+
+
 @pytest.mark.parametrize(
     ("flag", "text"),
     [
@@ -318,19 +365,3 @@ def test_a_name_that_cannot_be_looked_up_is_one_silent_host() -> None:
     targets = [Target(name, f"http://{name}:9617", {}) for name in names]
     reports, silent = asyncio.run(collect(targets, HttpClientConfig()))
     assert (reports, set(silent)) == ([], set(names))
-def test_a_file_in_a_folder_that_may_not_be_searched_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without a traceback; as the kernel answers who is not root."""
-    path, stat = tmp_path / "closed" / "x", os.stat
-
-    def refusing(file: Any, **options: Any) -> os.stat_result:
-        if Path(file) == path:
-            raise PermissionError(errno.EACCES, "Permission denied", str(path))
-        return stat(file, **options)
-
-    monkeypatch.setattr(os, "stat", refusing)
-    with pytest.raises(UserError, match="cannot write"):
-        require_writable(path)
-
-

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from fabricpulse.audit.boot import own_boot
 from fabricpulse.audit.commands.output import FOUND, GOOD, NOT_KNOWN, fail_on_option, state_option
 from fabricpulse.audit.model import FleetFindings, HostReport
 from fabricpulse.audit.storage import read
@@ -57,7 +58,7 @@ def gate_command(
         fleet=read(kept, FleetFindings) if kept.exists() else None,
         strict=strict,
         host=socket.gethostname(),
-        boot=_boot(),
+        boot=own_boot(),
     )
     if output == "json":
         print_json({"open": answer.open, "reasons": answer.reasons, "unknown": answer.unknown})
@@ -68,11 +69,3 @@ def gate_command(
         for line in answer.unknown:
             click.echo(printable(f"  unknown: {line}"))
     ctx.exit({True: GOOD, False: FOUND, None: NOT_KNOWN}[answer.open])
-
-
-def _boot() -> str:
-    """As a report has it; "" where it cannot be read."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError):
-        return ""

@@ -2,10 +2,11 @@
 
 Theory of operation. A report says when it was begun by its host's clock, and how long it took; it was begun after it
 was asked for, and ended before its answer came, by the clock of who asked. So the difference of the two clocks is known
-within an interval as long as the waiting. All hosts and who asks have one vote each: the difference that most of the
-intervals contain, if these are more than half, is that of the fleet (Marzullo, *Maintaining the Time in a Distributed
-System*, 1984); a clock whose interval is away from it by more than what matters is off. Where no half agrees nobody is
-named.
+within an interval as long as the waiting. All hosts and who asks have one vote each, and who asks from one of these
+hosts has none beside it: a clock that votes twice outvotes another. The difference that most of the intervals contain,
+if these are more than half, is that of the fleet (Marzullo, *Maintaining the Time in a Distributed System*, 1984); a
+clock whose interval is away from it by more than what matters is off. Where no half agrees, as of two clocks that
+differ, nobody is named.
 """
 
 from collections.abc import Mapping
@@ -40,10 +41,10 @@ def offset_of(report: HostReport, asked_at: float, answered_at: float, fresh_s: 
     )
 
 
-def agreed(offsets: Mapping[str, ClockOffset]) -> ClockOffset | None:
-    """What most intervals contain, with that of who asks as one of them, and what lies between where that is in several
-    parts; None where most are not more than half."""
-    voters = [OWN, *offsets.values()]
+def agreed(offsets: Mapping[str, ClockOffset], asker: str = "") -> ClockOffset | None:
+    """What most intervals contain, with that of who asks as one of them unless it is the host `asker` of `offsets`, and
+    what lies between where that is in several parts; None where most are not more than half."""
+    voters = [*([] if asker in offsets else [OWN]), *offsets.values()]
     around = _SCATTER_S / 2
     edges = sorted(
         edge for voter in voters for edge in ((voter.least - around, -1), (voter.most + around, 1))
@@ -58,9 +59,9 @@ def agreed(offsets: Mapping[str, ClockOffset]) -> ClockOffset | None:
     return ClockOffset(found[0].least, found[-1].most) if 2 * best > len(voters) else None
 
 
-def clock_findings(offsets: Mapping[str, ClockOffset]) -> tuple[list[Finding], list[str]]:
-    """Hosts whose clock is off, and notes for people."""
-    usual = agreed(offsets)
+def clock_findings(offsets: Mapping[str, ClockOffset], asker: str = "") -> tuple[list[Finding], list[str]]:
+    """Hosts whose clock is off, and notes for people. asker : the host that asks, "" if it is none of these."""
+    usual = agreed(offsets, asker)
     if usual is None:
         apart = any(o.most < -MOST_OFF_S or o.least > MOST_OFF_S for o in offsets.values())
         return [], ["clocks: no half of the hosts agrees, so none is named"] if apart else []

@@ -8,6 +8,7 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
+from fabricpulse.audit.boot import own_boot
 from fabricpulse.audit.compare.clocks import ClockOffset, clock_findings
 from fabricpulse.audit.compare.findings import of_host
 from fabricpulse.audit.compare.profile import Profile, load_profile
@@ -119,7 +120,7 @@ class _Run:
     def judged(self, fleet: Membership | None) -> Run:
         """The run with its findings."""
         found = self._measured
-        more, notes = clock_findings(self._clocks)
+        more, notes = clock_findings(self._clocks, _asker(self._reports))
         more += found.findings
         notes += found.notes
         if not self.cancelled:
@@ -132,6 +133,8 @@ class _Run:
         if self._earlier is not None:
             again = {report.host for report in self._earlier.hosts} & set(self._asked)
             notes.append(f"resumed from {self._earlier.id}: {len(again)} hosts were not asked again")
+            if again:
+                notes.append(f"clocks: those of the {len(again)} hosts were not compared")
         run = run_of(
             self._reports,
             self._silent,
@@ -165,6 +168,12 @@ class _Run:
 
     def _duration_s(self) -> float:
         return round(time.monotonic() - self._begun, 3)
+
+
+def _asker(reports: Sequence[HostReport]) -> str:
+    """The host among them that this process runs on, "" if none: theirs is the same kernel, and so the same clock."""
+    boot = own_boot()
+    return next((report.host for report in reports if boot and report.boot == boot), "")
 
 
 def _published(wanted: Sequence[Target], config: HttpClientConfig, run: Run) -> Run:
