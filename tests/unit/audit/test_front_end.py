@@ -1,6 +1,12 @@
 """The front-end network: the addresses at which hosts were reached."""
 
+import ipaddress
+from pathlib import Path
+
+import pytest
+
 from fabricpulse.audit.model import FrontEnd, HostReport, Measurement
+from fabricpulse.audit.node import front_end as node_front_end
 from fabricpulse.audit.node.front_end import front_end_of
 from fabricpulse.audit.pair_tests.front_end import front_end_rail, judged
 from fabricpulse.audit.pair_tests.pairing import plan_rounds
@@ -86,3 +92,26 @@ def test_what_has_an_address() -> None:
     """The loopback and foreign addresses are no front end."""
     for address in ("127.0.0.1", "::1", "::ffff:127.0.0.1", "203.0.113.9", "2001:db8::9", "", "x"):
         assert front_end_of(address) is None
+@pytest.mark.parametrize(
+    ("device", "flags", "is_one"),
+    [
+        ("lo", 0x9, False),
+        ("dummy0", 0xC3, False),
+        ("bond0", 0x1443, True),
+        ("wg0", 0xD1, True),
+    ],
+)
+def test_a_device_that_sends_nothing_is_no_front_end(
+    device: str, flags: int, is_one: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hosts that speak BGP have their address on one; echoes bound to it never leave."""
+    folder = tmp_path / "class/net" / device
+    folder.mkdir(parents=True)
+    (folder / "mtu").write_text("1500\n")
+    (folder / "flags").write_text(f"{flags:#x}\n")
+    address = ipaddress.IPv4Address("10.1.0.1")
+    monkeypatch.setattr(node_front_end, "_addresses4", lambda: iter([(device, address)]))
+    found = front_end_of(str(address), tmp_path)
+    assert found == (FrontEnd(device, str(address), 1500) if is_one else None)
+
+

@@ -11,10 +11,13 @@ from pathlib import Path
 from fabricpulse.audit.model import FrontEnd
 
 _SIOCGIFADDR = 0x8915
+# Of net_device.flags.
+_LOOPBACK, _POINT_TO_POINT, _NO_ARP = 0x8, 0x10, 0x80
 
 
-def front_end_of(address: str) -> FrontEnd | None:
-    """Of this address of the host; None for the loopback, and where no NIC is known to have it."""
+def front_end_of(address: str, sysfs: Path = Path("/sys")) -> FrontEnd | None:
+    """Of this address of the host; None for the loopback, where no NIC is known to have it, and where a device has it
+    that sends nothing: hosts that speak BGP have their address on `lo` or on a dummy device."""
     try:
         wanted = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -26,7 +29,12 @@ def front_end_of(address: str) -> FrontEnd | None:
     for device, own in _addresses6() if wanted.version == 6 else _addresses4():
         if own == wanted:
             with suppress(OSError, ValueError):
-                mtu = int(Path(f"/sys/class/net/{device}/mtu").read_text(encoding="ascii"))
+                folder = sysfs / "class/net" / device
+                mtu = int((folder / "mtu").read_text(encoding="ascii"))
+                flags = int((folder / "flags").read_text(encoding="ascii"), 16)
+                # Tunnels, too, have no neighbours, and do send.
+                if flags & _LOOPBACK or flags & (_NO_ARP | _POINT_TO_POINT) == _NO_ARP:
+                    return None
                 return FrontEnd(device, str(wanted), mtu)
     return None
 
