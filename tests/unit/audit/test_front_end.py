@@ -8,14 +8,16 @@ import pytest
 from fabricpulse.audit.model import FrontEnd, HostReport, Measurement
 from fabricpulse.audit.node import front_end as node_front_end
 from fabricpulse.audit.node.front_end import front_end_of
-from fabricpulse.audit.pair_tests.front_end import front_end_rail, judged
+from fabricpulse.audit.pair_tests.front_end import front_end_rails, judged
 from fabricpulse.audit.pair_tests.pairing import plan_rounds
 from fabricpulse.audit.pair_tests.path_tests import (
     FRONT_END,
+    FRONT_END_6,
     PathDirections,
     Rail,
     further_tests,
     path_findings,
+    plan_ways,
 )
 
 
@@ -35,16 +37,47 @@ def test_who_takes_part() -> None:
         report("e", "10.1.0.9"),
         report("f", "10.1.0.9"),
     ]
-    rail = front_end_rail(reports, rails, None)
-    assert rail is not None
+    fronts = front_end_rails(reports, rails, None)
+    assert list(fronts) == [FRONT_END]
+    rail = fronts[FRONT_END]
     assert [nic for nic, _ in rail.nics] == [("a", "bond0"), ("b", "bond0")]
     way = PathDirections({FRONT_END: rail}, reports).way(*(nic for nic, _ in rail.nics))
-    assert (way.address, way.size, way.network) == ("10.1.0.2", 9000, FRONT_END)
-    assert front_end_rail(reports[:1], rails, None) is None
+    assert (way.address, way.network) == ("10.1.0.2", FRONT_END)
+    assert front_end_rails(reports[:1], rails, None) == {}
     # Reached at another address of a NIC that is a rail's: its place among the rails stays.
     same_nic = {"r": Rail(((("a", "bond0"), "10.9.0.1"), (("b", "eth0"), "10.9.0.2")), plan_rounds(["", ""]))}
-    assert front_end_rail(reports[:2], same_nic, None) is None
-    assert front_end_rail(reports, {FRONT_END: rail}, None) is None
+    assert front_end_rails(reports[:2], same_nic, None) == {}
+    assert front_end_rails(reports, {FRONT_END: rail}, None) == {}
+
+
+def test_hosts_reached_by_ipv6_and_by_ipv4_are_two_networks() -> None:
+    """There is no way from one to the other, as there is none to the only one of its kind."""
+    six = [report(host, f"2001:db8::{n}") for n, host in enumerate("abc")]
+    four = [report(host, f"10.1.0.{n}") for n, host in enumerate("de")]
+    fronts = front_end_rails([*six, *four], {}, None)
+    assert {network: [nic[0] for nic, _ in rail.nics] for network, rail in fronts.items()} == {
+        FRONT_END: ["d", "e"],
+        FRONT_END_6: ["a", "b", "c"],
+    }
+    assert all(":" not in address for _, address in fronts[FRONT_END].nics)
+    ways = plan_ways(fronts, PathDirections(fronts, [*six, *four]))
+    assert all((":" in way.address) == (":" in way.own) for own in ways.values() for way in own)
+    assert list(front_end_rails([*six, four[0]], {}, None)) == [FRONT_END_6]
+    [finding] = path_findings(
+        [Measurement("connectivity", FRONT_END_6, "a", "bond0", to, "bond0", 0.0, to == "b") for to in "bc"]
+    )
+    assert finding.category == "front-end"
+
+
+def test_what_a_router_tells_who_sends_is_no_fault() -> None:
+    """Echoes of a front end are as large as both ends take; those of a rail as the sender's MTU."""
+    reports = [report("a", "10.1.0.1", 9000), report("b", "10.1.0.2", 1500)]
+    fronts = front_end_rails(reports, {}, None)
+    sizes = {way.size for own in plan_ways(fronts, PathDirections(fronts, reports)).values() for way in own}
+    assert sizes == {1500}
+    rails = {"r": fronts[FRONT_END]}
+    sizes = {way.size for own in plan_ways(rails, PathDirections(rails, reports)).values() for way in own}
+    assert sizes == {1500, 9000}
 
 
 def echo(network: str, a: str, b: str, ok: bool) -> Measurement:
@@ -62,6 +95,9 @@ def test_a_network_that_answers_nobody_accuses_nobody() -> None:
     )
     alive = [*rail, *dead, echo(FRONT_END, "b", "c", True)]
     assert judged(alive) == (alive, [])
+    # What one family of addresses says is nothing about the other.
+    dead_6 = [Measurement("connectivity", FRONT_END_6, "f", "bond0", "g", "bond0", 0.0, False)]
+    assert judged([*alive, *dead_6])[0] == alive
 
 
 def test_a_host_without_rails_is_named_though_its_front_end_answers() -> None:
@@ -88,10 +124,6 @@ def test_partners_of_further_tests_are_of_the_same_network() -> None:
     }
 
 
-def test_what_has_an_address() -> None:
-    """The loopback and foreign addresses are no front end."""
-    for address in ("127.0.0.1", "::1", "::ffff:127.0.0.1", "203.0.113.9", "2001:db8::9", "", "x"):
-        assert front_end_of(address) is None
 @pytest.mark.parametrize(
     ("device", "flags", "is_one"),
     [
@@ -115,3 +147,7 @@ def test_a_device_that_sends_nothing_is_no_front_end(
     assert found == (FrontEnd(device, str(address), 1500) if is_one else None)
 
 
+def test_what_has_an_address() -> None:
+    """The loopback and foreign addresses are no front end."""
+    for address in ("127.0.0.1", "::1", "::ffff:127.0.0.1", "203.0.113.9", "2001:db8::9", "", "x"):
+        assert front_end_of(address) is None

@@ -12,6 +12,7 @@ from fabricpulse.audit.fleet.stage import Fleet
 from fabricpulse.audit.node.wire import EchoResult, EchoTest
 from fabricpulse.audit.pair_tests.pairing import plan_rounds
 from fabricpulse.audit.pair_tests.path_tests import FRONT_END, PathDirections, Rail
+from fabricpulse.audit.pair_tests.transfer_tests import untested_findings
 from fabricpulse.core.web.client_config import HttpClientConfig
 
 HOSTS = tuple("abcd")
@@ -58,3 +59,20 @@ def test_a_front_end_that_drops_all_echoes_takes_no_turn_of_a_rail(monkeypatch: 
     again = [test.device for tests in asked[len(HOSTS) :] for test in tests]
     assert again == [NIC] * 3
     assert {m.attempts for m in found if m.network == FRONT_END} == {1}
+
+
+@pytest.mark.parametrize("error", ["ENETUNREACH", "EHOSTUNREACH"])
+def test_a_host_without_a_route_by_its_front_end_is_not_tested_there(
+    error: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its kernel says so: no host has failed to answer. On a rail it is a failure, as an answer that does not come."""
+    good, refused = EchoResult(2, 2, rtt_s=1e-4), EchoResult(3, 0, error)
+    echoes, found, _ = echoed(monkeypatch, lambda host, _: refused if host == "a" else good)
+    assert set(echoes.untested) == {("a", FRONT)}
+    assert {(m.source_host, m.network) for m in found if not m.ok} == {("a", "rail0")}
+    [finding] = untested_findings(echoes.untested, [("a", FRONT)])
+    assert (finding.category, finding.check) == ("front-end", "path-untested")
+    # A silent host is one that fails.
+    echoes, found, _ = echoed(monkeypatch, lambda host, _: EchoResult(3, 0) if host == "a" else good)
+    assert echoes.untested == {}
+    assert ("a", FRONT_END) in {(m.source_host, m.network) for m in found if not m.ok}

@@ -19,9 +19,8 @@ from fabricpulse.audit.model import Finding, HostReport, Measurement, Ring
 from fabricpulse.audit.node.wire import NEIGHBOURS_PATH, NeighboursAnswer, NeighboursRequest
 from fabricpulse.audit.pair_tests.blame import Nic
 from fabricpulse.audit.pair_tests.ecmp import ecmp_findings
-from fabricpulse.audit.pair_tests.front_end import front_end_rail, judged
+from fabricpulse.audit.pair_tests.front_end import front_end_rails, judged
 from fabricpulse.audit.pair_tests.path_tests import (
-    FRONT_END,
     PathDirections,
     Rail,
     coverage_note,
@@ -103,8 +102,8 @@ async def _test(
 ) -> None:
     with showing("testing") as shown:
         agents = {target.host: target for target in wanted}
-        front = front_end_rail(reports, rails, plan.most_rounds)
-        echoed = {**rails, FRONT_END: front} if front else rails
+        fronts = front_end_rails(reports, rails, plan.most_rounds)
+        echoed = {**rails, **fronts}
         fleet = Fleet(agents, config, PathDirections(echoed, reports), plan.leaves, stop, shown.update)
         echoes = Echoes(fleet)
         passed, notes = judged(await echoes.run(echoed, plan.before))
@@ -124,7 +123,8 @@ async def _test(
             found.rings = await run_rings(fleet, hosts, plan.ring_s, more)
     found.measurements = [*passed, *more]
     found.findings += path_findings(found.measurements)
-    found.findings += ecmp_findings(found.measurements) + untested_findings(untested)
+    of_fronts = {nic for front in fronts.values() for nic, _ in front.nics}
+    found.findings += ecmp_findings(found.measurements) + untested_findings(untested, of_fronts)
     found.findings += ring_findings(found.rings)
     found.notes += ring_notes(found.rings)
 

@@ -7,7 +7,7 @@ the MTU of that direction; a failure of small packets is connectivity.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -19,8 +19,11 @@ from fabricpulse.audit.pair_tests.pairing import PairingPlan, directions, plan_r
 from fabricpulse.core.fleet.membership import Membership
 
 SMALL = 128
-# The network of the addresses at which hosts were reached.
-FRONT_END = "front-end"
+# The networks of the addresses at which hosts were reached, of IPv4 and of IPv6: there is no way between them.
+FRONT_END, FRONT_END_6 = "front-end", "front-end IPv6"
+FRONT_ENDS = (FRONT_END, FRONT_END_6)
+# Of the kernel that sends, not of a host that does not answer.
+_NO_ROUTE = ("ENETUNREACH", "EHOSTUNREACH")
 
 
 @dataclass(frozen=True)
@@ -69,8 +72,8 @@ WORDING: Mapping[str, Wording] = {
 
 @dataclass(frozen=True)
 class PathDirection:
-    """One direction between two NICs of a rail. size : 0 where the MTU of the sender's NIC is not known. own : address
-    of the source, address : of the target."""
+    """One direction between two NICs of a rail. size : MTU of the sender's NIC, of a front end the smaller one of both;
+    0 where it is not known. own : address of the source, address : of the target."""
 
     source: Nic
     target: Nic
@@ -144,9 +147,12 @@ class PathDirections:
 
     def way(self, source: Nic, target: Nic) -> PathDirection:
         """From one NIC of the rails to another."""
-        mtu = self._mtus.get(source, "")
         own, network = self._places[source]
-        size = int(mtu) if mtu.isdigit() else 0
+        # Routers lie between hosts of a front end, and tell who sends what the path takes: what one end takes is no
+        # fault of the other.
+        ends = (source, target) if network in FRONT_ENDS else (source,)
+        mtus = [self._mtus.get(nic, "") for nic in ends]
+        size = min(map(int, mtus)) if all(mtu.isdigit() for mtu in mtus) else 0
         return PathDirection(source, target, self._places[target][0], size, network, own)
 
     def knows(self, source: Nic, target: Nic) -> bool:
@@ -167,18 +173,37 @@ def plan_ways(rails: Mapping[str, Rail], ways: PathDirections) -> dict[str, list
 def measurements(ways: Sequence[PathDirection], results: Sequence[EchoResult]) -> list[Measurement]:
     """Of the echoes of one host. results : of the echo tests of all ways, in order.
 
-    MTU is judged only where small packets pass: without connectivity nothing is known of it.
+    MTU is judged only where small packets pass: without connectivity nothing is known of it. Ways of `without_route`
+    are left out.
     """
     found = []
-    rest = iter(results)
-    for way in ways:
-        answers = [next(rest) for _ in way.echo_tests()]
+    for way, answers in _answers(ways, results):
+        if _has_no_route(way, answers):
+            continue
         ends = (way.network, *way.source, *way.target)
         small = answers[0].answered > 0
         found.append(Measurement("connectivity", *ends, answers[0].rtt_s, small))
         if small and len(answers) > 1:
             found.append(Measurement("mtu", *ends, answers[1].rtt_s, answers[1].answered > 0))
     return found
+
+
+def without_route(ways: Sequence[PathDirection], results: Sequence[EchoResult]) -> list[PathDirection]:
+    """Ways of a front end that the host has no route for by the NIC at which it was reached: it answers by another one,
+    and nothing is known of that NIC."""
+    return [way for way, answers in _answers(ways, results) if _has_no_route(way, answers)]
+
+
+def _answers(
+    ways: Sequence[PathDirection], results: Sequence[EchoResult]
+) -> Iterator[tuple[PathDirection, list[EchoResult]]]:
+    rest = iter(results)
+    for way in ways:
+        yield way, [next(rest) for _ in way.echo_tests()]
+
+
+def _has_no_route(way: PathDirection, answers: Sequence[EchoResult]) -> bool:
+    return way.network in FRONT_ENDS and not answers[0].answered and answers[0].error in _NO_ROUTE
 
 
 def ends_of(m: Measurement) -> tuple[Nic, Nic]:
@@ -206,8 +231,8 @@ def further_tests(measured: Iterable[Measurement], kind: str) -> set[tuple[Nic, 
 def path_findings(measured: Sequence[Measurement]) -> list[Finding]:
     """What the tests of all hosts say, by whom is to blame. A host's front end is judged by itself: it answers while
     all rails of the host are dead."""
-    front = [m for m in measured if m.network == FRONT_END]
-    back = [m for m in measured if m.network != FRONT_END]
+    front = [m for m in measured if m.network in FRONT_ENDS]
+    back = [m for m in measured if m.network not in FRONT_ENDS]
     return _path_findings(back, "back-end") + _path_findings(front, "front-end")
 
 

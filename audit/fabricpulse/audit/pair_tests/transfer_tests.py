@@ -7,7 +7,7 @@ tests are slow.
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -311,12 +311,12 @@ def again(found: Iterable[Measurement]) -> list[tuple[Nic, Nic]]:
     )
 
 
-def untested_findings(reasons: Mapping[Nic, str]) -> list[Finding]:
-    """NICs of which nothing is known, with why."""
+def untested_findings(reasons: Mapping[Nic, str], front_end: Collection[Nic] = ()) -> list[Finding]:
+    """NICs of which nothing is known, with why. front_end : those of front ends."""
     return [
         Finding(
             "path-untested",
-            "back-end",
+            "front-end" if (host, device) in front_end else "back-end",
             "warning",
             host,
             device,
