@@ -89,3 +89,30 @@ def test_nics_for_storage_are_not_compared_with_those_of_jobs(tmp_path: Path) ->
         ("nic-mtu-same", "eth8np0"),
         ("nic-mtu-same", "eth9np0"),
     }
+
+
+@pytest.mark.parametrize(
+    ("changed", "speed", "checks"),
+    [
+        ({3}, 400_000, {("nic-mtu-same", 3), ("pfc-same", 3)}),
+        # For storage: slower, or several.
+        ({3}, 200_000, set()),
+        ({2, 3}, 400_000, set()),
+        # It is not known what a NIC is whose link is down.
+        ({3}, -1, set()),
+    ],
+)
+def test_a_nic_that_was_replaced_is_compared_with_its_like(
+    changed: set[int], speed: int, checks: set[tuple[str, int]], tmp_path: Path
+) -> None:
+    """One of the same model and speed with another board ID is set as the others are, or a fault."""
+    host = GpuHost(tmp_path, nics=4)
+    for n in changed:
+        host.sys.write(host.sys.ib(f"mlx5_{n}") / "board_id", "MT_0000000839")
+        host.net(f"eth{n}np0", "speed", speed)
+        host.net(f"eth{n}np0", "mtu", 1500)
+        host.set_dcb(f"eth{n}np0", pfc_enabled=(False,) * 8)
+    same = ("nic-mtu-same", "pfc-same", "nic-speed-same", "nic-firmware-same")
+    reader = host.reader()
+    found = {(name, int(o.subject[3])) for name in same for o in RUN[name](reader) if o.status not in (P, N)}
+    assert found == checks

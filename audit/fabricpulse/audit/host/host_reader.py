@@ -8,6 +8,7 @@ threads at a time, but for what is read once (`functools.cached_property`): the 
 import os
 import re
 import stat
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -229,13 +230,32 @@ class HostReader:
 
     @cached_property
     def boards(self) -> dict[str, str]:
-        """Kind of board of each RDMA port of the back end, by its subject and by its netdev; of a NIC
-        without RDMA, its driver."""
+        """Kind of board of each RDMA port of the back end, by its subject and by its netdev; of a NIC without RDMA, its
+        driver. A port whose board no other port has counts for the board that most ports of its model and speed have, if
+        two or more have it: a NIC may have been replaced by one of another board ID."""
         found = {netdev.name: netdev.driver for netdev in self.backend}
-        for port in self.ports:
-            board = f"{port.link_layer} {port.device.board or port.device.hca or port.device.driver}"
-            found[port.subject] = found[port.netdev] = board
+        own = {
+            port: f"{port.link_layer} {port.device.board or port.device.hca or port.device.driver}"
+            for port in self.ports
+        }
+        ports_of = Counter(own.values())
+        of_model: dict[tuple[str, str, str], Counter[str]] = defaultdict(Counter)
+        for port, board in own.items():
+            if ports_of[board] > 1:
+                of_model[self._model(port)][board] += 1
+        for port, board in own.items():
+            like = of_model.get(self._model(port)) if ports_of[board] == 1 else None
+            found[port.subject] = found[port.netdev] = like.most_common(1)[0][0] if like else board
         return found
+
+    def _model(self, port: RdmaPort) -> tuple[str, str, str]:
+        """Link layer, model of the chip and speed of the link; the port itself where one of these is not known."""
+        is_ethernet = port.link_layer == "Ethernet"
+        speed = self.netdev_text(port.netdev, "speed") if is_ethernet else self.port_text(port, "rate")
+        # Of a link that is down the speed is -1.
+        if not port.device.hca or not speed or speed.startswith("-"):
+            return port.link_layer, port.device.name, str(port.number)
+        return port.link_layer, port.device.hca, speed
 
     @cached_property
     def physical(self) -> tuple[Netdev, ...]:

@@ -11,8 +11,8 @@ def same_on_all(
 ) -> Iterator[Outcome]:
     """Outcomes of the subjects that have a value.
 
-    boards : of NICs; each is compared with those of its own board, for a host may have slower NICs for storage. None :
-    all are compared with one another.
+    boards : of NICs (`HostReader.boards`); each is compared with those of its own board, for a host may have slower
+    NICs for storage. None : all are compared with one another.
 
     values : subject -> value, None for one that is not known. With a majority, those with another value fail; without
     one, all do: which of them is right is not known. nothing : why it does not apply without any subject.
