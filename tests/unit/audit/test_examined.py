@@ -255,7 +255,7 @@ def test_a_run_that_goes_on_says_whose_clocks_it_has_not_compared(tmp_path: Path
     before = run_of(started_at=time.time(), hosts=(HostReport("h", 1, 1, (), ()),))
     (tmp_path / "run").write_bytes(encode(before))
     options: Any = SimpleNamespace(resume=tmp_path / "run", profile=None, tests_paths=False, transfers=None)
-    note = "clocks: those of the 1 hosts were not compared"
+    note = "clocks: not compared of hosts that were not asked again (1)"
     assert note in _Run(options, None, ("h", "i"), lambda _: None).judged(None).notes
     assert note not in _Run(options, None, ("i",), lambda _: None).judged(None).notes
 

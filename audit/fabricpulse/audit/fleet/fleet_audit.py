@@ -134,7 +134,7 @@ class _Run:
             again = {report.host for report in self._earlier.hosts} & set(self._asked)
             notes.append(f"resumed from {self._earlier.id}: {len(again)} hosts were not asked again")
             if again:
-                notes.append(f"clocks: those of the {len(again)} hosts were not compared")
+                notes.append(f"clocks: not compared of hosts that were not asked again ({len(again)})")
         run = run_of(
             self._reports,
             self._silent,
