@@ -12,7 +12,7 @@ CHECK = Check(
     category="back-end",
     severity="error",
     title="Traffic classes on all NICs",
-    proves="All RoCE NICs of one board put priorities into the same traffic classes with the same shares.",
+    proves="All RoCE NICs of one model (board ID) put priorities into the same traffic classes with the same shares.",
     how="The ETS part of the DCB configuration by rtnetlink (`dcb ets show`).",
     fix="`dcb ets set dev DEVICE …` (or `mlnx_qos --prio_tc --tcbw`) as on the other NICs.",
 )

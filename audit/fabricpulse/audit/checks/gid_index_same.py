@@ -12,7 +12,10 @@ CHECK = Check(
     category="back-end",
     severity="error",
     title="GID index on all NICs",
-    proves="NCCL takes the same GID index on all RoCE ports of one board: NCCL_IB_GID_INDEX is one number for all.",
+    proves=(
+        "NCCL takes the same GID index on all RoCE NICs of one model (board ID): NCCL_IB_GID_INDEX is one number for "
+        "all."
+    ),
     how="NCCL's choice by the GID table of each port.",
     fix=(
         "Give all NICs addresses in the same way (same order, same families); remove old addresses, then "

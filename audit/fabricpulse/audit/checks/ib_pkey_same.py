@@ -14,7 +14,7 @@ CHECK = Check(
     category="back-end",
     severity="error",
     title="InfiniBand partitions",
-    proves="All InfiniBand ports of one board are full members of the same partitions.",
+    proves="All InfiniBand NICs of one model (board ID) are full members of the same partitions.",
     how="pkeys of the port; a key with the highest bit is full membership.",
     fix="Correct the partition of the port's GUID in the subnet manager.",
 )

@@ -12,7 +12,7 @@ CHECK = Check(
     category="back-end",
     severity="warning",
     title="Firmware of RDMA NICs",
-    proves="RDMA NICs of one board have the same firmware.",
+    proves="RDMA NICs of one model (board ID) have the same firmware.",
     how="fw_ver and board_id of /sys/class/infiniband.",
     fix="Update the NIC named (`mlxfwmanager`, `fwupdmgr`) and reset it.",
 )

@@ -12,7 +12,7 @@ CHECK = Check(
     category="back-end",
     severity="error",
     title="MTU on all NICs",
-    proves="All NICs of the back end that are of one board have the same MTU.",
+    proves="All NICs of the back end that are of one model (board ID) have the same MTU.",
     how="mtu of /sys/class/net.",
     fix="Set the MTU in the network configuration of the NIC named, and on its switch port.",
 )

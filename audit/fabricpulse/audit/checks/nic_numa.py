@@ -14,8 +14,8 @@ CHECK = Check(
     severity="warning",
     title="NUMA place of RDMA NICs",
     proves=(
-        "The NUMA node of each RDMA NIC is known and has a GPU: NCCL pairs NICs and GPUs by it. NICs of a board of "
-        "which none is beside a GPU, as for storage, are not meant for it where another board is."
+        "The NUMA node of each RDMA NIC is known and has a GPU: NCCL pairs NICs and GPUs by it. NICs of a model "
+        "(board ID) of which none is beside a GPU, as for storage, are not meant for it where another model is."
     ),
     how="numa_node of NICs and GPUs in /sys/bus/pci/devices, on hosts with several NUMA nodes.",
     fix="Switch NUMA on in the firmware; compare the slots with those of a host without this finding.",
@@ -46,7 +46,9 @@ def run(host: HostReader) -> Iterator[Outcome]:
                 "the firmware does not report the NUMA nodes of all GPUs", port.subject, numa_node=numa
             )
         elif numa not in with_gpu and beside and host.boards[port.subject] not in beside:
-            yield not_applicable("of a board that is not beside GPUs, as for storage", port.subject)
+            yield not_applicable(
+                "of a model (board ID) that is not beside GPUs, as for storage", port.subject
+            )
         elif numa not in with_gpu:
             yield failed(f"NUMA node {numa} has no GPU", port.subject, numa_node=numa)
         else:

@@ -13,7 +13,8 @@ CHECK = Check(
     severity="error",
     title="Speed on all NICs",
     proves=(
-        "All NICs of the back end that are up and of one board have the same speed: a NIC at half rate halves the job."
+        "All NICs of the back end that are up and of one model (board ID) have the same speed: a NIC at half rate "
+        "halves the job."
     ),
     how="speed of /sys/class/net for Ethernet, rate of the port for InfiniBand.",
     fix=(

@@ -13,8 +13,8 @@ CHECK = Check(
     severity="error",
     title="PFC on all NICs",
     proves=(
-        "Priority flow control is on for the same priorities on all RoCE NICs of one board: one NIC without loses "
-        "packets where the others pause."
+        "Priority flow control is on for the same priorities on all RoCE NICs of one model (board ID): one NIC without "
+        "loses packets where the others pause."
     ),
     how="DCB configuration by rtnetlink (`dcb pfc show`).",
     fix="`dcb pfc set dev DEVICE prio-pfc 3:on` (or `mlnx_qos --pfc`), and the same on the switch port.",

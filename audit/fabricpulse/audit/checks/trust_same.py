@@ -13,8 +13,8 @@ CHECK = Check(
     severity="error",
     title="Trust and DSCP map on all NICs",
     proves=(
-        "All RoCE NICs of one board trust the same field, DSCP or the VLAN's priority, and map DSCP to the same "
-        "priorities."
+        "All RoCE NICs of one model (board ID) trust the same field, DSCP or the VLAN's priority, and map DSCP to "
+        "the same priorities."
     ),
     how="The DSCP entries of the DCB application table by rtnetlink (`dcb app show`).",
     fix="`mlnx_qos -i DEVICE --trust dscp`, or `dcb app replace dev DEVICE dscp-prio …`.",

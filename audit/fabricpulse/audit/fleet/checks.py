@@ -13,7 +13,8 @@ FLEET_CHECKS: tuple[Check, ...] = (
         "error",
         "Odd one out",
         "No host and no NIC has a value that differs from what more than half of its like have.",
-        "Attributes of hosts and NICs, compared by role and network; groups below three are not compared.",
+        "Attributes of hosts and NICs: what follows from hardware is compared among like machines, what is configured "
+        "among hosts of a role and NICs of a network. In groups below three none is odd (`fleet-divided`).",
         "Bring the host named to the usual value, or pin both values in a profile where the difference is meant. The "
         "severity is the attribute's.",
     ),
@@ -22,8 +23,9 @@ FLEET_CHECKS: tuple[Check, ...] = (
         "fleet",
         "warning",
         "Fleet divided",
-        "In each role one value of each attribute has a majority.",
-        "As `odd-one-out`; without a majority it is not known which value is right, so no host is named.",
+        "In each group of like hosts or NICs one value of each attribute has a majority.",
+        "In the groups of `odd-one-out`; without a majority it is not known which value is right, so no host is named. "
+        "Two hosts are compared where they are the same machine, with GPUs or RDMA devices.",
         "Decide which value is right, and pin it in a profile.",
     ),
     Check(
@@ -52,8 +54,8 @@ FLEET_CHECKS: tuple[Check, ...] = (
         "Clocks beside one another",
         "The clock of no host is more than two seconds off those of most hosts.",
         "When each host says that its audit began, by its own clock, between the request and the answer by the clock "
-        "of `audit run`: an interval as long as the audit takes. The difference that more than half of the hosts allow "
-        "is the fleet's.",
+        "of `audit run`: an interval as long as the audit takes. The difference that more than half of the clocks "
+        "allow, with that of `audit run` unless a host has the same, is the fleet's; of two that differ none is named.",
         "Start the time service of the host named (`chronyc tracking`), step its clock, and see that its name servers "
         "and time servers are reachable. `clock-synchronized` shows what fleet time needs, which is far less.",
     ),
@@ -75,7 +77,8 @@ FLEET_CHECKS: tuple[Check, ...] = (
         "Packets pass between the NICs of each network, both ways, on all pairs that were tested.",
         "Echo requests from the audit agents (`audit run --paths`), in at most 2 log2 n rounds of disjoint pairs; the "
         "run says which share of the pairs of leaves that is. Failed tests are put down to a host, a NIC or a path. "
-        "The addresses at which agents were reached are tested in the same way, as the network `front-end`.",
+        "The addresses at which agents were reached are tested in the same way, as the networks `front-end` and "
+        "`front-end IPv6`; findings of these have the category front-end.",
         "Look at the link, the address and the routes of the NIC named; a path that fails between two good NICs is the "
         "fabric's: follow it hop by hop.",
     ),
@@ -85,7 +88,9 @@ FLEET_CHECKS: tuple[Check, ...] = (
         "error",
         "MTU end to end",
         "Packets as large as the sender's MTU pass whole, both ways, on all pairs that were tested.",
-        "Echo requests of the size of the NIC's MTU that may not be fragmented, where small ones pass.",
+        "Echo requests of the size of the NIC's MTU that may not be fragmented, where small ones pass. Between the "
+        "addresses at which agents were reached: of the smaller MTU of both ends; findings of these have the category "
+        "front-end.",
         "Set the MTU of the switch ports on the way (9216 or what they can do), or lower that of the NICs.",
     ),
     Check(
@@ -185,7 +190,8 @@ FLEET_CHECKS: tuple[Check, ...] = (
         "warning",
         "NICs that were not tested",
         "Every NIC that tests were planned for has taken part.",
-        "What agents answer: a NIC that carries a job is not tested with traffic, and says so.",
+        "What agents answer: a NIC that carries a job is not tested with traffic, and says so. A host without a "
+        "route by the NIC at which it was reached is a finding of the category front-end.",
         "Run the tests again when no job runs on the host named; look at its agent if it has not answered.",
     ),
     Check(

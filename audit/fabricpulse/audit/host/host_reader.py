@@ -231,8 +231,8 @@ class HostReader:
     @cached_property
     def boards(self) -> dict[str, str]:
         """Kind of board of each RDMA port of the back end, by its subject and by its netdev; of a NIC without RDMA, its
-        driver. A port whose board no other port has counts for the board that most ports of its model and speed have, if
-        two or more have it: a NIC may have been replaced by one of another board ID."""
+        driver. A port whose board no other port has is given the board of most ports of its model and speed, if two or
+        more have it: a NIC may have been replaced by one of another board ID."""
         found = {netdev.name: netdev.driver for netdev in self.backend}
         own = {
             port: f"{port.link_layer} {port.device.board or port.device.hca or port.device.driver}"

@@ -154,9 +154,9 @@ def retests(tests: Sequence[PathTest], most_each: int = 3) -> tuple[tuple[Nic, N
     undecided = [entry for entry in found_so_far if entry.kind == "undecided" and entry.target]
     bad = {nic for test in tests if not test.ok for nic in (test.source, test.target)}
     accused = {entry.nic for entry in found_so_far} | {entry.target for entry in undecided}
-    both = {test.source for test in tests if test.ok} & {test.target for test in tests if test.ok}
-    both = {nic for nic in both if nic not in accused and (nic[0], "") not in accused}
-    healthy = both | ({nic for test in tests for nic in (test.source, test.target)} - bad)
+    passed_both_ways = {test.source for test in tests if test.ok} & {test.target for test in tests if test.ok}
+    passed_both_ways = {nic for nic in passed_both_ways if nic not in accused and (nic[0], "") not in accused}
+    healthy = passed_both_ways | ({nic for test in tests for nic in (test.source, test.target)} - bad)
     done = {(test.source, test.target) for test in tests}
     found: dict[tuple[Nic, Nic], None] = {}
     used: dict[Nic, int] = defaultdict(int)
