@@ -190,8 +190,8 @@ FLEET_CHECKS: tuple[Check, ...] = (
         "warning",
         "NICs that were not tested",
         "Every NIC that tests were planned for has taken part.",
-        "What agents answer: a NIC that carries a job is not tested with traffic, and says so. A host without a "
-        "route by the NIC at which it was reached is a finding of the category front-end.",
+        "What agents answer: a NIC that carries a job is not tested with traffic, and says so. That the kernel "
+        "finds no route by the NIC at which a host was reached (IPv6) is a finding of the category front-end.",
         "Run the tests again when no job runs on the host named; look at its agent if it has not answered.",
     ),
     Check(

@@ -22,7 +22,8 @@ SMALL = 128
 # The networks of the addresses at which hosts were reached, of IPv4 and of IPv6: there is no way between them.
 FRONT_END, FRONT_END_6 = "front-end", "front-end IPv6"
 FRONT_ENDS = (FRONT_END, FRONT_END_6)
-# Of the kernel that sends, not of a host that does not answer.
+# Of the kernel that sends, not of a host that does not answer. Without a route by the device that a socket is bound to
+# Linux says so of IPv6; of IPv4 it takes all addresses for those of neighbours, and such echoes are lost.
 _NO_ROUTE = ("ENETUNREACH", "EHOSTUNREACH")
 
 
