@@ -23,8 +23,8 @@
 //
 // Stamps in logs are of the host's CLOCK_REALTIME, which chronyd, ntpd and people steer. Two more lines say when
 // on the raw clock such a stamp was: `host` for stamps from `host_since_ns` on, `host_previous` for older ones.
-// What the host clock was seen to do in the last two seconds, steps too, is in `host_bound_ns`, which a converted
-// stamp has on top of its bound. What it did since the sidecar last sampled it (twice a second, or not at all
+// What the host clock was seen to do in the last second, steps too, is in `host_bound_ns`, which a converted
+// stamp has on top of its bound. What it did since the sidecar last sampled it (3 times a second, or not at all
 // if the sidecar is stopped) no page can know: a reader has to compare the clocks itself before it converts.
 // fp_fleet_clock_read() does: it leaves the deviation in `host_bound_ns` of the copy, and says
 // FP_CLOCK_DISRUPTED after a step. Fleet time itself rests on the raw clock alone.

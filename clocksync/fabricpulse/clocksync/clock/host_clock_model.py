@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from fabricpulse.clocksync.clock.cross_timestamp import CrossTimestamp
 from fabricpulse.core.shm.clock_page import STEP_NS, WIDEST_NS, ClockLine
 
-# Readings that tell of the rate, some 4 s of them, and those whose deviations tell of the bound, some 2 s.
+# Readings that tell of the rate, some 2 s of them, and those whose deviations tell of the bound, some 1 s.
 _READINGS, _DEVIATIONS = 8, 4
 
 

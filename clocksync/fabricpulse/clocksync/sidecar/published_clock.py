@@ -24,13 +24,14 @@ log = get_logger(__name__)
 _NS = 1_000_000_000
 # Stamps of a train are together so long after it was sent, at the lowest rates.
 _LATE_TRAINS_S = 0.4
-# From one tick to the next while nothing is slewed: with usual rounds the next correction is sooner.
-_TICK_S = 0.9
+# From one tick to the next while nothing is slewed: two between usual rounds. In twice that a clock that chronyd
+# corrects by 40 ppm would leave its line by more than a step (STEP_NS).
+_TICK_S = 0.46
 # A page that holds for seconds is renewed at least so often; and when the host clock is so far from where it says.
-_RENEWED_NS = 900_000_000
+_RENEWED_NS = 950_000_000
 _HOST_LINE_NS = 200
 # A loop that does not come back for so long notices nothing; edges show within so long what happened meanwhile.
-_WATCHED_S, _MEASURED_S = 1.5, 2.5
+_WATCHED_S, _MEASURED_S = 1.0, 2.5
 # Epochs of stamp clocks are multiples of it (exporters/probe_engine/clocks/tick_clock.cc).
 _EPOCH_NS = 1 << 20
 
@@ -157,7 +158,7 @@ class PublishedClock:
         known = self.fleet.known
         now = self.host.cross_timestamp()
         self.fleet.suspect(now)
-        # Until the next tick readers would take it as valid for a second more.
+        # Until the next tick readers would take it as valid for half a second more.
         self._publish(now)
         # What was measured before is of another clock.
         self._contradicted_s = time.monotonic()
