@@ -12,12 +12,14 @@ from aiohttp.test_utils import TestServer
 from tests.fixtures.waiting import until
 from tests.integration.clocksync.synthetic_fleet import RingWriter
 
+from fabricpulse.clocksync.clock.fleet_clock import Correction
 from fabricpulse.clocksync.sidecar.sidecar import Sidecar
 from fabricpulse.clocksync.wire.messages import ROUND_PATH
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.errors import ConfigError
 from fabricpulse.core.options import DaemonOptions
 from fabricpulse.core.run_dir import RUN_DIR_ENV, probe_ring_path
+from fabricpulse.core.shm.clock_page import ClockStatus
 from fabricpulse.core.shm.probe_ring import EDGES_SEQUENCE_OFFSET, VERSION
 from fabricpulse.core.web.client import HttpClient
 from fabricpulse.core.web.client_config import HttpClientConfig
@@ -67,6 +69,22 @@ async def test_what_contradicts_the_page_reaches_the_clock(
     watch.cancel()
     await asyncio.wait([watch])
     assert "causality" not in {thread.name for thread in threading.enumerate()}
+    sidecar._leave()
+
+
+async def test_what_contradicts_the_page_is_heeded_before_a_correction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that was stopped may have the correction before the notice: the page would go on as synchronized."""
+    monkeypatch.setenv(RUN_DIR_ENV, str(tmp_path))
+    ring = RingWriter(probe_ring_path(), "h0", [("rail0", "h1", "rail0")])
+    sidecar = Sidecar(DaemonOptions(None, WebOptions(("127.0.0.1:0",)), "info", "logfmt"), Lifetime())
+    sidecar._edges.read()
+    sidecar._apply(Correction(sidecar._clock.stamp_now_ns(), 3_600_000_000_000, 0.0, 1_000))
+    ring.map[EDGES_SEQUENCE_OFFSET + 16 : EDGES_SEQUENCE_OFFSET + 24] = (1).to_bytes(8, "little")
+    sidecar._apply(Correction(sidecar._clock.stamp_now_ns(), 3_600_000_000_000, 0.0, 1_000))
+    assert sidecar._clock.contradictions["causality"] == 1
+    assert sidecar._clock.fleet.page.status == ClockStatus.DISRUPTED
     sidecar._leave()
 
 

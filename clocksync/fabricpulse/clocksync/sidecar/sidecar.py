@@ -337,6 +337,8 @@ class Sidecar:
             self._apply(correction_of(reply, reply.line))
 
     def _apply(self, correction: Correction) -> None:
+        # As before a tick: it keeps the page synchronized.
+        self._heed_delays()
         correction_ns = self._clock.correct(correction)
         self._history.add(self._clock.fleet, self._clock.host.raw_now_ns(), correction_ns)
 
