@@ -12,7 +12,8 @@ from aiohttp.test_utils import TestServer
 from tests.fixtures.waiting import until
 from tests.integration.clocksync.synthetic_fleet import RingWriter
 
-from fabricpulse.clocksync.clock.fleet_clock import Correction
+from fabricpulse.clocksync.clock.fleet_clock import Correction, FleetClockParameters
+from fabricpulse.clocksync.sidecar import published_clock
 from fabricpulse.clocksync.sidecar.sidecar import Sidecar
 from fabricpulse.clocksync.wire.messages import ROUND_PATH
 from fabricpulse.core.daemon import Lifetime
@@ -85,6 +86,32 @@ async def test_what_contradicts_the_page_is_heeded_before_a_correction(
     sidecar._apply(Correction(sidecar._clock.stamp_now_ns(), 3_600_000_000_000, 0.0, 1_000))
     assert sidecar._clock.contradictions["causality"] == 1
     assert sidecar._clock.fleet.page.status == ClockStatus.DISRUPTED
+    sidecar._leave()
+
+
+async def test_a_slew_ends_in_time_though_the_tick_was_to_come_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A correction that slews comes while the tick task sleeps: it would wake long after the slew's end."""
+    monkeypatch.setenv(RUN_DIR_ENV, str(tmp_path))
+    monkeypatch.setattr(published_clock, "_TICK_S", 3_600.0)
+    sidecar = Sidecar(DaemonOptions(None, WebOptions(("127.0.0.1:0",)), "info", "logfmt"), Lifetime())
+    clock = sidecar._clock
+    clock.fleet.parameters = FleetClockParameters(slew_time_ns=1_000_000)
+    clock.correct(Correction(clock.stamp_now_ns(), 3_600_000_000_000, 0.0, 1_000))
+    ticks = asyncio.create_task(sidecar._tick_forever())
+    await asyncio.sleep(0)  # it waits for the end of the hour
+    ticked, tick = asyncio.Event(), clock.tick
+
+    def tick_and_say() -> None:
+        tick()
+        ticked.set()
+
+    monkeypatch.setattr(clock, "tick", tick_and_say)
+    clock.correct(Correction(clock.stamp_now_ns(), 3_600_000_001_000, 0.0, 1_000))
+    await asyncio.wait_for(ticked.wait(), 5.0)
+    ticks.cancel()
+    await asyncio.wait([ticks])
     sidecar._leave()
 
 

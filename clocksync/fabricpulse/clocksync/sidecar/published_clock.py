@@ -4,6 +4,7 @@ when something contradicts it.
 The arithmetic is `clock.fleet_clock`; here are the clocks, the page and the outputs that it needs.
 """
 
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -38,7 +39,7 @@ _EPOCH_NS = 1 << 20
 
 class PublishedClock:
     """host : the clocks of this host. fleet : fleet time, for reading. contradictions : how often each source has
-    contradicted it. due_s : of the next tick, on time.monotonic.
+    contradicted it. due_s : of the next tick, on time.monotonic. due_sooner : set when it has become an earlier one.
 
     forget_samples : called while samples come in that were measured by a clock that has been contradicted.
     """
@@ -61,6 +62,7 @@ class PublishedClock:
         self._forget_samples = forget_samples
         self._contradicted_s: float | None = None
         self.due_s = self._sampled_s = self._unmeasured_until_s = 0.0
+        self.due_sooner = asyncio.Event()
         self._steps = 0
         self._shown_state = self._state()
 
@@ -95,7 +97,9 @@ class PublishedClock:
     def _plan(self) -> None:
         """A line that is laid as a slew ends takes over just then. One that is slewed for longer overshoots."""
         slewed_s = self.fleet.parameters.slew_time_ns / _NS
-        self.due_s = self._sampled_s + (slewed_s if self.fleet.slewing else _TICK_S)
+        before_s, self.due_s = self.due_s, self._sampled_s + (slewed_s if self.fleet.slewing else _TICK_S)
+        if self.due_s < before_s:
+            self.due_sooner.set()
 
     def _outdated(self, now: CrossTimestamp) -> bool:
         """Whether readers need another page: the line or the bound has changed, the host clock has left its line, or

@@ -170,7 +170,10 @@ class Sidecar:
                 self._heed_delays()
                 self._clock.tick()
             else:
-                await asyncio.sleep(left_s)
+                self._clock.due_sooner.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(left_s):
+                        await self._clock.due_sooner.wait()
 
     async def _watch_causality(self) -> None:
         loop, noticed, stopped = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
