@@ -1,5 +1,6 @@
 """The least one-way delay of each edge over a minute: what the coordinator learns the fabric's tree from. Pure."""
 
+from fabricpulse.core.shm.clock_page import ClockStatus
 from fabricpulse.diagnosis.messages import LeastDelay
 from fabricpulse.mesh.snapshot import Snapshot
 
@@ -52,5 +53,7 @@ class LeastDelays:
         self._least.clear()
 
 
-def _timeline(snapshot: Snapshot) -> tuple[int, int, int]:
-    return snapshot.generation, snapshot.clock_steps, snapshot.clock_status
+def _timeline(snapshot: Snapshot) -> tuple[int, int, bool]:
+    # In holdover it goes on: a sidecar that had no core for a moment makes every window shorter otherwise.
+    known = snapshot.clock_status in (ClockStatus.SYNCHRONIZED, ClockStatus.HOLDOVER)
+    return snapshot.generation, snapshot.clock_steps, known

@@ -3,6 +3,7 @@
 import pytest
 from tests.unit.mesh.synthetic import view_and_snapshot
 
+from fabricpulse.core.shm.clock_page import ClockStatus
 from fabricpulse.diagnosis.messages import LeastDelay, pack_delays
 from fabricpulse.hostinfo.virtual_machine import is_virtual_machine
 from fabricpulse.mesh.least_delays import LeastDelays
@@ -52,7 +53,9 @@ def test_an_edge_without_delays_is_not_told(delays):
     assert delays.due(100.0) == []
 
 
-@pytest.mark.parametrize("changed", [{"clock_steps": 77}, {"generation": 77}, {"clock_status": 77}])
+@pytest.mark.parametrize(
+    "changed", [{"clock_steps": 77}, {"generation": 77}, {"clock_status": ClockStatus.UNKNOWN}]
+)
 def test_another_timeline_begins_anew(delays, changed):
     """Delays from before a step, of other edges, or from before fleet time was lost, are not told, nor those that the
     windows still hold.
@@ -63,6 +66,17 @@ def test_another_timeline_begins_anew(delays, changed):
     delays.add(at(1800, 4000, **changed), 61.0 + 2 * WINDOW_S + 1)
     assert delays.due(150.0) == []
     assert delays.due(152.0) == [LeastDelay(0, 200, 4000)]
+
+
+def test_fleet_time_in_holdover_is_the_same_timeline(delays):
+    """The sidecar had no core for a moment, or is restarted: the minute goes on."""
+    for second, status in [
+        (40, ClockStatus.SYNCHRONIZED),
+        (50, ClockStatus.HOLDOVER),
+        (60, ClockStatus.SYNCHRONIZED),
+    ]:
+        delays.add(at(1000 + 10 * second, 4000 + second, clock_status=status), float(second))
+    assert delays.due(90.0) == [LeastDelay(0, 600, 4040)]
 
 
 def test_nothing_is_gathered_when_switched_off():
