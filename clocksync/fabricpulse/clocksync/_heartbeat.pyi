@@ -5,7 +5,9 @@ class Heartbeat:
     40 ms at most, by 100 ms where no real-time priority is permitted.
     """
 
-    def __init__(self, word: memoryview) -> None: ...
+    def __init__(self, word: memoryview) -> None:
+        """Raises OSError when there can be no other thread."""
+
     def go_on_until(self, raw_ns: int) -> None:
         """And no further than this; nowhere at first."""
 

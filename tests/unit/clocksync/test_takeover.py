@@ -1,5 +1,6 @@
 """A sidecar goes on with the page of one that was killed, whatever that one was doing; and takes it back at once."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from fabricpulse.clocksync.clock.cross_timestamp import CrossTimestamp
 from fabricpulse.clocksync.clock.fleet_clock import Correction, FleetClock, FleetClockParameters
 from fabricpulse.clocksync.outputs.config import OutputsConfig
 from fabricpulse.clocksync.sidecar.host_clock import HostClock
+from fabricpulse.clocksync.sidecar.page_file import PageFile
 from fabricpulse.clocksync.sidecar.published_clock import PublishedClock
 from fabricpulse.core._layouts import clock_at
 from fabricpulse.core.pauses import suspended_ns
@@ -206,6 +208,54 @@ def test_a_heartbeat_ends_with_the_loop_that_it_stands_for() -> None:
         assert (until := word[0]) <= min(ends, raw_now_ns() + 100_000_000), until
     assert word[0] == ends
     heartbeat.stop()
+
+
+_NO_THREAD = """
+import resource, signal
+from pathlib import Path
+from fabricpulse.clocksync._heartbeat import Heartbeat
+
+word = memoryview(bytearray(8)).cast("q")
+mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+# Less than the stack of a thread.
+resource.setrlimit(resource.RLIMIT_AS, (mapped + (1 << 20), -1))
+try:
+    Heartbeat(word)
+except OSError as error:
+    print(error.errno, len(signal.pthread_sigmask(signal.SIG_BLOCK, [])))
+"""
+
+
+def test_where_no_thread_can_be_made_signals_still_come() -> None:
+    """A sidecar that goes on without could not be stopped by SIGTERM."""
+    said = subprocess.run([sys.executable, "-c", _NO_THREAD], stdout=subprocess.PIPE, check=True, timeout=60)
+    assert said.stdout.split() == [str(errno.EAGAIN).encode(), b"0"]
+
+
+def test_a_page_keeps_its_heartbeat_until_there_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file was removed, and no thread can be made for the new one: programs that have it open go on."""
+    page_file = PageFile(tmp_path / "clock")
+    clock = FleetClock.start(FleetClockParameters(), HostClock().cross_timestamp())
+    page_file.begin(clock.page)
+    page_file.watch_until(raw_now_ns() + 3_600 * 10**9)
+    word = page_file._writer.watched_until_ns
+    (tmp_path / "clock").unlink()
+
+    def refuse(_: memoryview) -> Heartbeat:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    with monkeypatch.context() as refused:
+        refused.setattr("fabricpulse.clocksync.sidecar.page_file.Heartbeat", refuse)
+        assert page_file.write(clock.page)
+    before = word[0]
+    while word[0] == before and raw_now_ns() < before + 10**9:
+        time.sleep(0.005)  # the thread beats 33 times a second
+    assert word[0] > before
+    assert page_file.write(clock.page)
+    assert not page_file._writer.removed()
+    page_file.leave()
 
 
 def test_after_a_stall_there_is_no_synchronized_time_until_edges_show_what_happened(

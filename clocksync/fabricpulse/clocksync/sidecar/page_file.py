@@ -60,7 +60,8 @@ class PageFile:
     def _renew(self) -> None:
         """Makes the file again; where that cannot be, the next write tries again."""
         try:
-            self._writer = ClockPageWriter(self._path)
+            writer = ClockPageWriter(self._path)
+            heartbeat = Heartbeat(writer.watched_until_ns)
         except OSError as error:
             if self._refused != (reason := error.strerror or str(error)):
                 self._refused = reason
@@ -73,6 +74,6 @@ class PageFile:
         else:
             self._refused = ""
             self._heartbeat.stop()
-            self._heartbeat = Heartbeat(self._writer.watched_until_ns)
+            self._writer, self._heartbeat = writer, heartbeat
             self._heartbeat.go_on_until(self._watched_until_ns)
             log.warning("clock page was deleted; recreated", path=str(self._path))
