@@ -70,7 +70,10 @@ local signals = import '../signals.libsonnet';
           },
           {
             record: 'edge:fabricpulse_edge_probes_lost:lossy_alone_ratio',
-            expr: '%s unless on (%s) %s' % [p.lossy, edge, p.elevated],
+            // Nor at a NIC that many slow edges share, or a moment after: its queue comes and goes with the traffic, and drops
+            // what comes by its other edges before their delay is known to have grown.
+            local lately(slow) = 'last_over_time(%s[%s])' % [slow, config.pathLossWindow],
+            expr: '%s unless on (%s) %s unless on (%s) %s unless on (%s) %s' % [p.lossy, edge, lately(p.elevated), p.own, lately(p.receiving), p.peer, lately(p.sending)],
           },
           {
             // Edges of a NIC on which some paths are dead. FabricPathDown, with the leaf and without, would count them twice.
