@@ -69,17 +69,6 @@ def test_hosts_reached_by_ipv6_and_by_ipv4_are_two_networks() -> None:
     assert finding.category == "front-end"
 
 
-def test_what_a_router_tells_who_sends_is_no_fault() -> None:
-    """Echoes of a front end are as large as both ends take; those of a rail as the sender's MTU."""
-    reports = [report("a", "10.1.0.1", 9000), report("b", "10.1.0.2", 1500)]
-    fronts = front_end_rails(reports, {}, None)
-    sizes = {way.size for own in plan_ways(fronts, PathDirections(fronts, reports)).values() for way in own}
-    assert sizes == {1500}
-    rails = {"r": fronts[FRONT_END]}
-    sizes = {way.size for own in plan_ways(rails, PathDirections(rails, reports)).values() for way in own}
-    assert sizes == {1500, 9000}
-
-
 def echo(network: str, a: str, b: str, ok: bool) -> Measurement:
     device = "bond0" if network == FRONT_END else "eth0"
     return Measurement("connectivity", network, a, device, b, device, 0.0, ok)

@@ -73,8 +73,8 @@ WORDING: Mapping[str, Wording] = {
 
 @dataclass(frozen=True)
 class PathDirection:
-    """One direction between two NICs of a rail. size : MTU of the sender's NIC, of a front end the smaller one of both;
-    0 where it is not known. own : address of the source, address : of the target."""
+    """One direction between two NICs of a rail. size : 0 where the MTU of the sender's NIC is not known. own : address
+    of the source, address : of the target."""
 
     source: Nic
     target: Nic
@@ -148,12 +148,9 @@ class PathDirections:
 
     def way(self, source: Nic, target: Nic) -> PathDirection:
         """From one NIC of the rails to another."""
+        mtu = self._mtus.get(source, "")
         own, network = self._places[source]
-        # Routers lie between hosts of a front end, and tell who sends what the path takes: what one end takes is no
-        # fault of the other.
-        ends = (source, target) if network in FRONT_ENDS else (source,)
-        mtus = [self._mtus.get(nic, "") for nic in ends]
-        size = min(map(int, mtus)) if all(mtu.isdigit() for mtu in mtus) else 0
+        size = int(mtu) if mtu.isdigit() else 0
         return PathDirection(source, target, self._places[target][0], size, network, own)
 
     def knows(self, source: Nic, target: Nic) -> bool:
