@@ -30,7 +30,7 @@ def bench_unwatched(report: Callable[..., None], runs: int = 30) -> None:
     """Each event `runs` times, half of them with a sidecar that was killed."""
     with Lab(hosts=5, rails=1) as lab:
         fleet = _Fleet(lab)
-        time.sleep(SETTLE_S)
+        time.sleep(SETTLE_S)  # fleet time has its usual bound then
         for name, happen in (("pauses of 20 us to 2 s", _pause), ("frequency steps of 5 to 500 ppm", _turn)):
             false, judged = 0, 0
             for run in range(runs):
@@ -93,14 +93,14 @@ class _Fleet:
                 return
             if time.monotonic() > until:
                 raise TimeoutError("no fleet time")
-            time.sleep(0.02)
+            time.sleep(0.02)  # the page is memory: it tells nobody that it has changed
 
     def play(self, happen: Callable[[Host, float], int], size: float, *, kill: bool) -> tuple[int, int]:
         """(violations, reads of all hosts) of one event."""
         sidecar = self._sidecars[self._victim.name]
-        time.sleep(self._random.uniform(0.0, 1.0))
+        time.sleep(self._random.uniform(0.0, 1.0))  # anywhere between two rounds
         os.kill(sidecar.outer_pid, signal.SIGKILL if kill else signal.SIGSTOP)
-        time.sleep(self._random.uniform(0.0, 0.33))
+        time.sleep(self._random.uniform(0.0, 0.33))  # the event comes soon or late after it
         since_ns = happen(self._victim, size) + 2 * _PROBE_INTERVAL_NS
         false = reads = 0
         back_s = time.monotonic() + self._random.uniform(0.2, 4.0)
@@ -119,6 +119,6 @@ class _Fleet:
                     abs(a.fleet_ns - b.fleet_ns) > a.bound_ns + b.bound_ns for a, b in combinations(times, 2)
                 ):
                     false += 1
-            time.sleep(0.001)
+            time.sleep(0.001)  # a thousand reads a second
         self._wait_synchronized()
         return false, reads

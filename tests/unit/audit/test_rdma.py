@@ -211,7 +211,7 @@ class Stalled(StandInPair):
     def completed(self) -> list[int]:
         if not self.stalled:
             self.stalled = True
-            time.sleep(0.3)
+            time.sleep(0.3)  # how long the stall lasts
         return super().completed()
 
     stalled = False

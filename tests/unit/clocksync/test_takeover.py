@@ -169,7 +169,7 @@ clock = PublishedClock(FleetClockParameters(), OutputsConfig(clockbound="off"), 
 clock.correct(Correction(clock.stamp_now_ns(), 3_600_000_000_000, 0.0, 1_000))
 print("synchronized", flush=True)
 while True:
-    time.sleep(0.1)
+    time.sleep(0.1)  # between two ticks
     clock.tick()
 """
 
