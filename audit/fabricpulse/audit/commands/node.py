@@ -13,7 +13,7 @@ DEFAULT_LISTEN = DAEMONS["audit-node"].listen
 @output_option
 def checks_command(output: OutputFormat) -> None:
     """List the checks."""
-    from fabricpulse.audit.fleet.checks import all_checks
+    from fabricpulse.audit.registry import all_checks
 
     if output == "json":
         print_json(

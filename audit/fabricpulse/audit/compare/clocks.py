@@ -12,13 +12,13 @@ differ, nobody is named.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fabricpulse.audit.model import Finding, HostReport, clip
+from fabricpulse.audit.checks.fleet import clock_offset
+from fabricpulse.audit.model import Finding, HostReport
 
 # Seconds: far below what certificates and tickets allow, above what an audit of a busy host can hide.
 MOST_OFF_S = 2.0
 # By which clocks that agree may differ.
 _SCATTER_S = 1.0
-CHECK = "clock-offset"
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def clock_findings(offsets: Mapping[str, ClockOffset], asker: str = "") -> tuple
         way = "ahead of" if own.least > usual.most else "behind"
         text = f"its clock is {_text(least)} {way} most others', at least"
         evidence = {"least_s": f"{least:.3f}", "direction": way.removesuffix(" of")}
-        found.append(Finding(CHECK, "fleet", "error", host, "", clip(text), evidence))
+        found.append(clock_offset.CHECK.finding(host, "", text, evidence))
     here = max(usual.least, -usual.most)
     if here > MOST_OFF_S:
         way = "behind" if usual.least > 0 else "ahead of"

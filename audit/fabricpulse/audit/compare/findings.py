@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from fabricpulse.audit.checks.fleet import fleet_divided, host_silent, odd_one_out
+from fabricpulse.audit.checks.fleet import profile as profile_check
 from fabricpulse.audit.compare.odd_one_out import Comparison, against, compare
 from fabricpulse.audit.compare.profile import Profile
 from fabricpulse.audit.compare.sla import unproven
@@ -16,8 +18,6 @@ from fabricpulse.audit.model import (
     Status,
     clip,
 )
-
-ODD, DIVIDED, PROFILE, SILENT = "odd-one-out", "fleet-divided", "profile", "host-silent"
 
 
 def failures(report: HostReport) -> list[Finding]:
@@ -53,12 +53,13 @@ def fleet_findings(
     found += [*more, *_odd(compare(values))]
     if profile is not None:
         for host, value, wanted in against(values, profile.roles):
-            text = clip(f"{value.attribute} is {value.value}, the profile wants {wanted}")
+            text = f"{value.attribute} is {value.value}, the profile wants {wanted}"
             evidence = {"attribute": value.attribute, "role": value.role}
-            found.append(_fleet(PROFILE, _severity(value.attribute), host, value.subject, text, evidence))
+            severity = _severity(value.attribute)
+            found.append(profile_check.CHECK.finding(host, value.subject, text, evidence, severity=severity))
         found += unproven(values, profile.roles)
     for host, reason in silent.items():
-        found.append(_fleet(SILENT, "error", host, "", clip(f"no answer: {reason}"), {}))
+        found.append(host_silent.CHECK.finding(host, "", f"no answer: {reason}"))
     return worst_first(found)
 
 
@@ -82,31 +83,26 @@ def _odd(comparison: Comparison) -> list[Finding]:
     found = []
     for odd in comparison.odd:
         value = odd.value
-        text = clip(f"{value.attribute} is {value.value}; {odd.have} of {odd.size} have {odd.usual}")
+        text = f"{value.attribute} is {value.value}; {odd.have} of {odd.size} have {odd.usual}"
         evidence = {
             "attribute": value.attribute,
             "value": value.value,
             "usual": odd.usual,
             "role": value.role,
         }
-        found.append(_fleet(ODD, _severity(value.attribute), odd.host, value.subject, text, evidence))
+        severity = _severity(value.attribute)
+        found.append(odd_one_out.CHECK.finding(odd.host, value.subject, text, evidence, severity=severity))
     for divided in comparison.divided:
         parts = [f"{len(who)} have {value}" for value, who in divided.values.items()]
-        text = clip(f"{divided.attribute}: {'; '.join(parts[:8])}")
+        text = f"{divided.attribute}: {'; '.join(parts[:8])}"
         evidence = {"attribute": divided.attribute, "role": divided.role}
         for text_value, who in list(divided.values.items())[:16]:
             names = sorted({host for host, _ in who})
             more = f" and {len(names) - 20} more" if len(names) > 20 else ""
             evidence[clip(text_value, 100)] = clip(", ".join(names[:20]) + more, 1000)
-        found.append(_fleet(DIVIDED, "warning", "", divided.attribute, text, evidence))
+        found.append(fleet_divided.CHECK.finding("", divided.attribute, text, evidence))
     return found
 
 
 def _severity(attribute: str) -> Severity:
     return BY_NAME[attribute].severity if attribute in BY_NAME else "warning"
-
-
-def _fleet(
-    check: str, severity: Severity, host: str, subject: str, summary: str, evidence: dict[str, str]
-) -> Finding:
-    return Finding(check, "fleet", severity, host, subject, summary, evidence)

@@ -4,8 +4,9 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
+from fabricpulse.audit.checks.fleet import profile_unproven, sla_path
 from fabricpulse.audit.compare.profile import PathLimits
-from fabricpulse.audit.model import Category, Finding, Measurement, MeasurementKind, Value, clip
+from fabricpulse.audit.model import Category, Finding, Measurement, MeasurementKind, Value
 from fabricpulse.audit.pair_tests.blame import PathTest, blame
 from fabricpulse.audit.pair_tests.path_tests import ends_of, undecided
 from fabricpulse.audit.pair_tests.transfer_tests import BUSY, LEAST_LOST
@@ -62,7 +63,7 @@ def limit_findings(
             what = "path" if entry.kind == "undecided" else entry.kind
             text = f"{kind} of the {what}{target}: {name} {limit:g} is not kept"
             evidence = {"blame": entry.kind, "limit": f"{name} {limit:g}", "failed_tests": str(entry.failed)}
-            finding = Finding("sla-path", "back-end", "error", *entry.nic, clip(text), evidence)
+            finding = sla_path.CHECK.finding(*entry.nic, text, evidence)
             found.append(undecided(finding, entry) if entry.kind == "undecided" else finding)
         known = {nic[0] for m, _ in own for nic in ends_of(m)}
         for host in hosts:
@@ -95,4 +96,4 @@ def _within(m: Measurement, limit: float, datagrams: int) -> bool | None:
 
 
 def _finding(category: Category, host: str, text: str) -> Finding:
-    return Finding("profile-unproven", category, "warning", host, "", clip(text))
+    return profile_unproven.CHECK.finding(host, "", text, category=category)

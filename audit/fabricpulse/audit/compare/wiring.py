@@ -12,6 +12,9 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fabricpulse.audit.checks.fleet import wiring as wiring_check
+from fabricpulse.audit.checks.fleet import wiring_unknown
+from fabricpulse.audit.host.check import Check
 from fabricpulse.audit.host.lldp import Neighbour
 from fabricpulse.audit.model import Finding, clip
 from fabricpulse.audit.pair_tests.blame import Nic
@@ -64,8 +67,8 @@ def wiring_findings(planned: Mapping[Nic, Place], lldp: LldpReports) -> list[Fin
         neighbour = lldp.neighbours.get(nic)
         if neighbour is None:
             why = lldp.reasons.get(nic, "no LLDP frame was received")
-            text = clip(f"where its cable goes is not known: {why}")
-            found.append(_finding("wiring-unknown", "warning", nic, text, {"planned": _describe(place)}))
+            text = f"where its cable goes is not known: {why}"
+            found.append(_finding(wiring_unknown.CHECK, nic, text, {"planned": _describe(place)}))
         elif not is_at(place, neighbour):
             own = Place(neighbour.switch, neighbour.port)
             text = f"hangs on {_describe(own)}, planned is {_describe(place)}"
@@ -78,7 +81,7 @@ def wiring_findings(planned: Mapping[Nic, Place], lldp: LldpReports) -> list[Fin
                 other = lldp.neighbours.get(rightful[0])
                 if other is not None and is_at(place, other):
                     text += f": swapped with {' '.join(rightful[0])}"
-            found.append(_finding("wiring", "error", nic, clip(text), evidence))
+            found.append(_finding(wiring_check.CHECK, nic, text, evidence))
     return found
 
 
@@ -97,5 +100,5 @@ def _describe(place: Place) -> str:
     return f"{place.switch} {place.port}".strip()
 
 
-def _finding(check: str, severity: str, nic: Nic, text: str, evidence: dict[str, str]) -> Finding:
-    return Finding(check, "back-end", severity, *nic, text, {k: clip(v, 128) for k, v in evidence.items()})  # type: ignore[arg-type]
+def _finding(check: Check, nic: Nic, text: str, evidence: dict[str, str]) -> Finding:
+    return check.finding(*nic, text, {k: clip(v, 128) for k, v in evidence.items()})

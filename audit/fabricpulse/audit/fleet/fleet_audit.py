@@ -9,6 +9,7 @@ import aiohttp
 import msgspec
 
 from fabricpulse.audit.boot import own_boot
+from fabricpulse.audit.checks.fleet import path_untested
 from fabricpulse.audit.compare.clocks import ClockOffset, clock_findings
 from fabricpulse.audit.compare.findings import of_host
 from fabricpulse.audit.compare.profile import Profile, load_profile
@@ -224,7 +225,7 @@ def _without_nics(fleet: Membership, reports: Sequence[HostReport]) -> list[Find
     why = "the membership lists no NIC of it, so no path was tested"
     unknown = [r.host for r in reports if (member := fleet.host(r.host)) is None or not member.nics]
     return [
-        Finding("path-untested", "back-end", "warning", host, "", f"not tested: {why}", {"reason": why})
+        path_untested.CHECK.finding(host, "", f"not tested: {why}", {"reason": why})
         for host in sorted(unknown)
     ]
 

@@ -1,11 +1,11 @@
 """What a check is."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from fabricpulse.audit.host.host_reader import HostReader
-from fabricpulse.audit.model import Category, Outcome, Severity
+from fabricpulse.audit.model import Category, Finding, Outcome, Severity, clip
 
 _ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
@@ -32,6 +32,24 @@ class Check:
         for text in (self.proves, self.how, self.fix):
             if not text.endswith("."):
                 raise ValueError(f"{self.id}: {text!r} must end with a full stop")
+
+    def finding(
+        self,
+        host: str,
+        subject: str,
+        summary: str,
+        evidence: Mapping[str, str] | None = None,
+        *,
+        severity: Severity | None = None,
+        category: Category | None = None,
+    ) -> Finding:
+        """That it has failed, of a host ("" for the whole fleet) and a device of it ("" for the host itself).
+
+        summary : one line for a person. severity, category : where they are not the check's own, as of an attribute
+        that has one itself.
+        """
+        where = host, subject, clip(summary), dict(evidence or {})
+        return Finding(self.id, category or self.category, severity or self.severity, *where)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
+from fabricpulse.audit.checks.fleet import path_ecmp
 from fabricpulse.audit.model import Finding, Measurement, clip
 from fabricpulse.audit.pair_tests.blame import Nic
 from fabricpulse.audit.pair_tests.transfer_tests import LEAST_LOST, MOST_LOSS, Transferred, on_the_way
@@ -130,9 +131,5 @@ def ecmp_findings(measured: Iterable[Measurement]) -> list[Finding]:
             more = f"; {len(bad)} ways of {m.network} in all" if len(bad) > 1 else ""
             text = f"one of several paths to {target} {what} {value} (UDP source ports {m.detail}{more})"
             evidence = {"target": target, "ports": m.detail, "worst": value, "ways": str(len(bad))}
-            found.append(
-                Finding(
-                    "path-ecmp", "back-end", "error", m.source_host, m.source_device, clip(text), evidence
-                )
-            )
+            found.append(path_ecmp.CHECK.finding(m.source_host, m.source_device, text, evidence))
     return found

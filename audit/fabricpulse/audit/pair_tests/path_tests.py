@@ -12,7 +12,17 @@ from dataclasses import dataclass
 
 import msgspec
 
-from fabricpulse.audit.model import Category, Finding, HostReport, Measurement, Severity, clip
+from fabricpulse.audit.checks.fleet import (
+    path_bandwidth,
+    path_connectivity,
+    path_delay,
+    path_duplex,
+    path_loss,
+    path_mtu,
+    path_rdma,
+)
+from fabricpulse.audit.host.check import Check
+from fabricpulse.audit.model import Category, Finding, HostReport, Measurement, clip
 from fabricpulse.audit.node.wire import EchoResult, EchoTest
 from fabricpulse.audit.pair_tests.blame import Blame, Nic, PathTest, blame, retests
 from fabricpulse.audit.pair_tests.pairing import PairingPlan, directions, plan_rounds
@@ -31,8 +41,7 @@ _NO_ROUTE = ("ENETUNREACH", "EHOSTUNREACH")
 class Wording:
     """The text of findings of a kind of test. what … nic : of a NIC; what … path : of a path. unit : of its values."""
 
-    check: str
-    severity: Severity
+    check: Check
     what: str
     nic: str
     path: str
@@ -52,22 +61,19 @@ def _microseconds(value: float) -> str:
 
 
 WORDING: Mapping[str, Wording] = {
-    "connectivity": Wording("path-connectivity", "error", "packets", "do not pass", "do not pass to"),
-    "mtu": Wording("path-mtu", "error", "packets of the full MTU", "do not pass", "do not pass to"),
-    "loss": Wording("path-loss", "error", "datagrams", "are lost", "are lost on the way to", _percent),
-    "bandwidth": Wording("path-bandwidth", "error", "TCP", "is slow", "is slow to", _bits),
-    "rdma": Wording("path-rdma", "error", "RDMA writes", "are slow or fail", "are slow or fail to", _bits),
+    "connectivity": Wording(path_connectivity.CHECK, "packets", "do not pass", "do not pass to"),
+    "mtu": Wording(path_mtu.CHECK, "packets of the full MTU", "do not pass", "do not pass to"),
+    "loss": Wording(path_loss.CHECK, "datagrams", "are lost", "are lost on the way to", _percent),
+    "bandwidth": Wording(path_bandwidth.CHECK, "TCP", "is slow", "is slow to", _bits),
+    "rdma": Wording(path_rdma.CHECK, "RDMA writes", "are slow or fail", "are slow or fail to", _bits),
     "duplex": Wording(
-        "path-duplex",
-        "error",
+        path_duplex.CHECK,
         "both directions at once",
         "reach less than one after the other",
         "reach less than one after the other to",
         _percent,
     ),
-    "owd": Wording(
-        "path-delay", "warning", "packets", "take longer than others'", "take long to", _microseconds
-    ),
+    "owd": Wording(path_delay.CHECK, "packets", "take longer than others'", "take long to", _microseconds),
 }
 
 
@@ -274,10 +280,8 @@ def _finding(kind: str, entry: Blame, worst: Mapping[Nic, Sequence[Measurement]]
         evidence["worst"] = wording.unit(worst_value)
         text += f" (worst {evidence['worst']})"
     if entry.kind == "undecided":
-        return undecided(
-            Finding(wording.check, "back-end", wording.severity, host, device, text, evidence), entry
-        )
-    return Finding(wording.check, "back-end", wording.severity, host, device, clip(text), evidence)
+        return undecided(wording.check.finding(host, device, text, evidence), entry)
+    return wording.check.finding(host, device, text, evidence)
 
 
 def undecided(of_source: Finding, entry: Blame) -> Finding:

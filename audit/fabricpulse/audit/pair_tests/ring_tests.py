@@ -9,6 +9,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from fabricpulse.audit.checks.fleet import nccl_data, nccl_ring
 from fabricpulse.audit.model import Finding, Measurement, Ring, clip
 
 LANES = (1, 2, 4, 8)
@@ -90,7 +91,7 @@ def ring_findings(rings: Sequence[Ring]) -> list[Finding]:
     corrupt = sum(ring.corrupt_bytes for ring in rings)
     if corrupt:
         text = f"{corrupt} bytes of a verified all-reduce over {len(rings[0].hosts)} hosts were wrong"
-        found.append(Finding("nccl-data", "back-end", "error", "", "", text, {"bytes": str(corrupt)}))
+        found.append(nccl_data.CHECK.finding("", "", text, {"bytes": str(corrupt)}))
     best: dict[str, Ring] = {}
     for ring in rings:
         if ring.bps is not None and (ring.order not in best or ring.bps > (best[ring.order].bps or 0)):
@@ -114,4 +115,4 @@ def ring_findings(rings: Sequence[Ring]) -> list[Finding]:
 
 def _finding(text: str, ring: Ring) -> Finding:
     evidence = {"order": ring.order, "lanes": str(ring.lanes), "hosts": clip(",".join(ring.hosts))}
-    return Finding("nccl-ring", "back-end", "warning", "", "", clip(text), evidence)
+    return nccl_ring.CHECK.finding("", "", text, evidence)

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from fabricpulse.audit.checks.fleet import path_untested
 from fabricpulse.audit.model import Finding, Measurement, MeasurementKind, clip
 from fabricpulse.audit.node.transfer import MOST_DATAGRAM_S, PATIENCE_S
 from fabricpulse.audit.node.wire import SendRequest, TransferResult
@@ -314,14 +315,12 @@ def again(found: Iterable[Measurement]) -> list[tuple[Nic, Nic]]:
 def untested_findings(reasons: Mapping[Nic, str], front_end: Collection[Nic] = ()) -> list[Finding]:
     """NICs of which nothing is known, with why. front_end : those of front ends."""
     return [
-        Finding(
-            "path-untested",
-            "front-end" if (host, device) in front_end else "back-end",
-            "warning",
+        path_untested.CHECK.finding(
             host,
             device,
-            clip(f"not tested: {why}"),
+            f"not tested: {why}",
             {"reason": clip(why)},
+            category="front-end" if (host, device) in front_end else None,
         )
         for (host, device), why in sorted(reasons.items())
     ]

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 
-from fabricpulse.audit.fleet.checks import all_checks
 from fabricpulse.audit.model import SEVERITIES, Finding, Measurement, Run, Status
+from fabricpulse.audit.registry import all_checks
 
 # Of findings that are in the markup itself.
 FIRST = 50

@@ -7,8 +7,8 @@ from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
-from fabricpulse.audit.fleet.checks import all_checks
 from fabricpulse.audit.model import CATEGORIES, SEVERITIES, Finding, HostReport, Run, Status
+from fabricpulse.audit.registry import all_checks
 from fabricpulse.core.output import printable
 
 _STYLE = {"error": "bold red", "warning": "yellow", "info": "cyan"}
