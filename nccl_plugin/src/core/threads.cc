@@ -35,14 +35,20 @@ void ask_for_short_slices() {
 }  // namespace
 
 std::thread quiet_thread(const char* name, std::function<void()> body) {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  // The caller is a thread of NCCL's: it gets its signals back, also when no thread can be made.
+  struct Blocked {
+    Blocked() {
+      sigset_t all;
+      sigfillset(&all);
+      pthread_sigmask(SIG_SETMASK, &all, &before);
+    }
+    ~Blocked() { pthread_sigmask(SIG_SETMASK, &before, nullptr); }
+    sigset_t before;
+  } blocked;
   std::thread thread([body = std::move(body)] {
     ask_for_short_slices();
     body();
   });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
   pthread_setname_np(thread.native_handle(), name);
   return thread;
 }

@@ -5,6 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <utility>
+
 #include "core/owned_fds.h"
 #include "process/link_events.h"
 
@@ -14,6 +16,7 @@ namespace {
 constexpr uint64_t kPollNs = 1'000'000'000;         // where the kernel sends no events
 constexpr uint64_t kPollDespiteNs = 5'000'000'000;  // where it does
 constexpr uint64_t kScanEveryNs = 200'000'000;      // for NICs that have come
+constexpr uint64_t kAskAgainNs = 100'000'000;       // those about which the kernel did not answer
 
 }  // namespace
 
@@ -44,30 +47,45 @@ void LinkMonitor::events(uint64_t now) {
   });
   if (!whole) {
     poll(now);
-    return;
-  }
-  for (uint32_t i = 0; i < nics_->count(); ++i) {
-    if (((touched >> i) & 1) == 0) continue;
-    check_nic(i, now);
-    check_link(i, now);
+  } else {
+    check(touched, false, now);
   }
 }
 
 void LinkMonitor::tick(uint64_t now) {
+  take_answers(now);
   if (elapsed(now, polled_ns_) >= (fd_ >= 0 ? kPollDespiteNs : kPollNs)) {
     poll(now);
   } else if (scan_due_ && elapsed(now, scanned_ns_) >= kScanEveryNs) {
-    add_new_nics(now);
+    check(0, true, now);
+  }
+  if (unasked_ != 0 && elapsed(now, asked_again_ns_) >= kAskAgainNs) {
+    asked_again_ns_ = now;
+    check(std::exchange(unasked_, 0), false, now);
   }
 }
 
 void LinkMonitor::poll(uint64_t now) {
   polled_ns_ = now;
-  add_new_nics(now);
-  for (uint32_t i = 0; i < nics_->count(); ++i) {
-    check_nic(i, now);
-    check_link(i, now);
+  check(UINT32_MAX, true, now);
+}
+
+// nics : a bit each. A link is asked for here, which waits for nothing.
+void LinkMonitor::check(uint32_t nics, bool scan, uint64_t now) {
+  for (uint32_t i = 0; i < nics_->count(); ++i)
+    if (((nics >> i) & 1) != 0) check_link(i, now);
+  if (scan) {
+    scanned_ns_ = now;
+    scan_due_ = false;
   }
+  lookup_.ask(nics, scan);
+  take_answers(now);
+}
+
+void LinkMonitor::take_answers(uint64_t now) {
+  NicLookup::Answers answers = lookup_.take();
+  for (NicLookup::Answer& answer : answers.nics) check_nic(std::move(answer), now);
+  for (const NicInfo& other : answers.others) add_new_nic(other, now);
 }
 
 // Its listener is made by PluginEngine::open_listeners() or check_nic().
@@ -99,19 +117,22 @@ void LinkMonitor::fail_nic(uint32_t nic, uint64_t now) {
 // that anybody would miss. So its lanes end at once.
 // A NIC may be taken away and come back under its name as another one: a driver that was loaded anew, a
 // virtual function, a reset. Sockets bound to the old one are dead, also the listening one.
-void LinkMonitor::check_nic(uint32_t index, uint64_t now) {
+void LinkMonitor::check_nic(NicLookup::Answer answer, uint64_t now) {
+  const uint32_t index = answer.nic;
   Nic& nic = nics_->mutable_at(index);
-  NicInfo found = nics_->info(index);
-  NicAddress before = found.address;
-  const std::optional<bool> there = transport_->look_up(&found);
-  if (!there) return;  // its lanes show how it is, until it can be asked
-  if (!*there) {       // away, or without an address
+  const NicInfo& found = answer.found;
+  const std::optional<bool>& there = answer.there;
+  if (!there) {
+    unasked_ |= 1u << index;  // its lanes show how it is, until it can be asked
+    return;
+  }
+  if (!*there) {  // away, or without an address
     if (!nic.addressed.exchange(false)) return;
     runtime_->warn("NIC " + nic.name + " has lost its address; its lanes wait until it has one again");
     fail_nic(index, now);
     return;
   }
-  bool other = found.ifindex != nic.ifindex || found.address != before;
+  bool other = found.ifindex != nic.ifindex || found.address != nics_->info(index).address;
   bool back = !nic.addressed.exchange(true);
   if (back && !other) dial_soon(index, now);
   if (!other && (transport_->listens(index) || *port_ == 0)) return;
@@ -121,8 +142,9 @@ void LinkMonitor::check_nic(uint32_t index, uint64_t now) {
   }
   if (*port_ == 0) return;
   if (transport_->listen(index, found, *port_) == 0) {
-    // Asked again with the next event, or in a second.
-    if (other) runtime_->warn("cannot listen on " + nic.name + ", which has come back: " + strerror(errno));
+    const int error = errno;
+    if (error == EMFILE || error == ENFILE) unasked_ |= 1u << index;  // else with the next event or poll
+    if (other) runtime_->warn("cannot listen on " + nic.name + ", which has come back: " + strerror(error));
     return;
   }
   runtime_->info("NIC " + nic.name + (other ? " is back as another one" : " listens now"));
@@ -132,7 +154,10 @@ void LinkMonitor::check_nic(uint32_t index, uint64_t now) {
 void LinkMonitor::check_link(uint32_t index, uint64_t now) {
   Nic& nic = nics_->mutable_at(index);
   const std::optional<bool> asked = transport_->link_up(nic.name);
-  if (!asked) return;
+  if (!asked) {
+    unasked_ |= 1u << index;
+    return;
+  }
   const bool up = *asked;
   if (nic.link_up.exchange(up) == up) return;
   if (!up) ++nic.link_downs;
@@ -156,24 +181,22 @@ void LinkMonitor::check_link(uint32_t index, uint64_t now) {
 // second rail that comes up late. NCCL has counted its devices already and places no connection on it, but
 // every connection may have lanes over it: new ones from the start, present ones by
 // Handshakes::extend_lanes().
-void LinkMonitor::add_new_nics(uint64_t now) {
-  scanned_ns_ = now;
-  scan_due_ = false;
-  for (const NicInfo& found : transport_->discover(nics_->names())) {
-    if (nics_->count() == kMaxNics) {
-      if (!full_)
-        runtime_->warn("NIC " + found.name + " has come, but " + std::to_string(kMaxNics) + " are the most");
-      full_ = true;
-      return;
-    }
-    std::lock_guard<std::mutex> lock(*nics_lock_);
-    add_nic(found);
-    EventFields fields{FP_EVENT_LINK_UP};
-    fields.device = nics_->count() - 1;
-    runtime_->telemetry()->event(fields, runtime_->event_time(now));
-    runtime_->info("NIC " + found.name +
-                   " has come: it carries lanes; NCCL keeps the devices that it counted at the start");
+void LinkMonitor::add_new_nic(const NicInfo& found, uint64_t now) {
+  uint32_t index = 0;
+  if (nics_->find(found.name, &index) != nullptr) return;  // two scans have found it
+  if (nics_->count() == kMaxNics) {
+    if (!full_)
+      runtime_->warn("NIC " + found.name + " has come, but " + std::to_string(kMaxNics) + " are the most");
+    full_ = true;
+    return;
   }
+  std::lock_guard<std::mutex> lock(*nics_lock_);
+  add_nic(found);
+  EventFields fields{FP_EVENT_LINK_UP};
+  fields.device = nics_->count() - 1;
+  runtime_->telemetry()->event(fields, runtime_->event_time(now));
+  runtime_->info("NIC " + found.name +
+                 " has come: it carries lanes; NCCL keeps the devices that it counted at the start");
 }
 
 }  // namespace fabricpulse

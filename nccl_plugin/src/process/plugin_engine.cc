@@ -107,6 +107,7 @@ bool PluginEngine::start(std::string* error) {
   control_->open(&complaint);
   if (!complaint.empty()) warn(complaint);
   telemetry_.header()->clock_status = fleet_time_.refresh(now());
+  links_->start();
   service_.start();
   std::string names;
   for (const NicInfo& nic : first_scan) names += (names.empty() ? "" : ", ") + nic.name;
@@ -118,6 +119,7 @@ bool PluginEngine::start(std::string* error) {
 
 PluginEngine::~PluginEngine() {
   service_.stop();
+  if (links_) links_->stop();
   if (exit_engine == this) exit_engine = nullptr;
   control_.reset();
   connections_.clear();

@@ -89,6 +89,31 @@ def test_nics_that_come_are_looked_for_at_most_five_times_a_second() -> None:
     assert looks(*(link(NEWLINK, 50 + at, b"rail%d\0" % (9 + at)) for at in range(450))) == (0, 0, 3)
 
 
+def monitored(*arguments: str, variant: str = "plain") -> str:
+    """What tests/native/plugin_link_monitor.cc prints."""
+    program = native("plugin_link_monitor", variant)
+    return subprocess.run(
+        [program, *arguments], capture_output=True, check=True, text=True, timeout=60
+    ).stdout
+
+
+def test_a_nic_that_could_not_be_asked_is_asked_again() -> None:
+    """The process had no descriptor left when the link came back, and no event comes a second time: it was taken for up
+    with the next poll, up to 5 s later."""
+    assert int(monitored("unasked", "1234")) <= 100
+
+
+def test_a_kernel_that_answers_late_keeps_the_service_thread_from_nothing() -> None:
+    """Others hold the lock of the network configuration, for which reading addresses waits: a lost link is acted on at
+    once, and the address once the kernel has answered."""
+    assert monitored("held") == "0 1\n0 0\n"
+
+
+def test_where_no_thread_can_be_made_addresses_are_read_all_the_same() -> None:
+    """In place, and NCCL's thread keeps its signals: it was left with all of them blocked."""
+    assert monitored("threadless") == "0 0\n"
+
+
 @pytest.mark.build
 @pytest.mark.slow  # it builds the plugin with the sanitizer
 @pytest.mark.timeout(900)
