@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "all_to_all.h"
 #include "net_driver.h"
 #include "options.h"
 #include "rendezvous.h"
@@ -21,7 +22,7 @@ namespace {
 
 using namespace fabricpulse::ring;
 
-std::atomic<bool> stop{false}, fork_wanted{false}, straggle_wanted{false};
+std::atomic<bool> stop{false}, fork_wanted{false}, straggle_wanted{false}, skew_wanted{false};
 constexpr unsigned kChildSeconds = 3;
 
 uint64_t clock_ns(clockid_t clock) {
@@ -65,6 +66,8 @@ int main(int argc, char** argv) {
   signal(SIGPIPE, SIG_IGN);
   action.sa_handler = [](int) { straggle_wanted = !straggle_wanted; };
   sigaction(SIGUSR1, &action, nullptr);
+  action.sa_handler = [](int) { skew_wanted = !skew_wanted; };
+  sigaction(SIGRTMIN, &action, nullptr);
   action.sa_handler = [](int) { fork_wanted = true; };
   sigaction(SIGUSR2, &action, nullptr);
   signal(SIGCHLD, SIG_IGN);  // the kernel buries them
@@ -84,6 +87,8 @@ int main(int argc, char** argv) {
       std::unique_ptr<Workload> workload;
       if (options.stream) {
         workload = std::make_unique<Stream>(options, net.get(), &rendezvous, &counters);
+      } else if (options.pattern == Pattern::kAllToAll) {
+        workload = std::make_unique<AllToAll>(options, net.get(), &rendezvous, &counters);
       } else {
         workload = std::make_unique<Ring>(options, net.get(), &rendezvous, &counters);
       }
@@ -127,6 +132,7 @@ int main(int argc, char** argv) {
   while (!ended) {
     ended_signal.wait_for(guard, std::chrono::milliseconds(options.interval_ms));
     counters.straggles = straggle_wanted.load();
+    counters.skewed = skew_wanted.load();
     if (fork_wanted.exchange(false) && fork() == 0) {  // without exec, as a data loader
       sleep(kChildSeconds);
       _exit(0);

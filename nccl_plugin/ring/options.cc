@@ -13,18 +13,21 @@ namespace fabricpulse::ring {
 namespace {
 
 constexpr uint32_t kMostPollUs = 100'000;
+constexpr uint32_t kMostSkew = 64;
 
 constexpr const char* kUsage =
     "Usage: fabricpulse-ring --rank R --size N --rendezvous HOST:PORT [options]\n"
     "\n"
-    "A verified ring all-reduce (or stream) over N processes that drives a NCCL net plugin as NCCL does.\n"
+    "A verified ring all-reduce (or all-to-all, tree, stream) over N processes that drives a NCCL net "
+    "plugin\n"
+    "as NCCL does.\n"
     "\n"
     "  --rank R             number of this process, 0 to N-1\n"
     "  --size N             number of processes, 2 or more\n"
     "  --rendezvous H:P     where rank 0 listens for the exchange of handles (front-end network)\n"
     "  --plugin FILE        the plugin (default: the one installed beside this program)\n"
     "  --abi vN             symbol to use, v6 to v12 (default v12)\n"
-    "  --bytes B            size of the all-reduce (default 16M); K, M, G are powers of 1024\n"
+    "  --bytes B            size of the collective (default 16M); K, M, G are powers of 1024\n"
     "  --slice B            size of one send (default 512K)\n"
     "  --channels C         connections to each neighbour, spread over the NICs (default 2)\n"
     "  --depth D            sends and receives under way on a channel (default 8)\n"
@@ -34,14 +37,19 @@ constexpr const char* kUsage =
     "  --interval-ms MS     time between lines of output (default 1000)\n"
     "  --connect-seconds S  how long to wait for the other ranks at the start (default 60)\n"
     "  --compute-ms MS      pause between rounds, as a training step has (default 0)\n"
-    "  --late-ms MS         how much later a straggler enters each round of the all-reduce (default 2000)\n"
+    "  --late-ms MS         how much later a straggler enters each round (default 2000)\n"
+    "  --pattern PATTERN    ring, tree (both an all-reduce) or all-to-all (default ring); --slice, --depth "
+    "and\n"
+    "                       --order are of the ring\n"
+    "  --hot R              rank of an all-to-all to which a skewed rank sends more than to others\n"
+    "  --skew K             how many times as much (default 5)\n"
     "  --stream MIN-MAX     numbered messages of MIN to MAX bytes to the next rank instead of the "
     "all-reduce;\n"
     "                       --rounds counts messages of a channel\n"
     "  --order ORDER        of connect and accept: turns, one-by-one or backwards (default turns)\n"
     "  --abort-ms MS        close all connections MS after every rank has received a message, whatever is\n"
     "                       under way (with --stream of MAX >= 32)\n"
-    "  --profile            call the plugin's profiler for each all-reduce, as NCCL does\n"
+    "  --profile            call the plugin's profiler for each collective, as NCCL does\n"
     "  --json               one JSON object a line on standard output\n"
     "  --busy               never give up the processor while waiting\n"
     "  --poll-us US         how long to sleep while nothing moves (default 50)\n"
@@ -49,7 +57,8 @@ constexpr const char* kUsage =
     "\n"
     "SIGTERM or SIGINT on any rank: all ranks finish the round, print their summary and exit with 0.\n"
     "SIGUSR1: the rank is a straggler from then on; at the next one no more.\n"
-    "SIGUSR2: the rank forks a child that lives for 3 s and runs no other program, as a data loader does.\n";
+    "SIGUSR2: the rank forks a child that lives for 3 s and runs no other program, as a data loader does.\n"
+    "SIGRTMIN: the rank is skewed from then on; at the next one no more.\n";
 
 bool parse_size(const char* text, uint64_t* out) {
   char* end = nullptr;
@@ -125,6 +134,9 @@ bool parse_options(int argc, char** argv, Options* options, std::string* message
     kOrder,
     kAbort,
     kProfile,
+    kPattern,
+    kHot,
+    kSkew,
     kHelp
   };
   static const option kLong[] = {{"rank", 1, nullptr, kRank},
@@ -151,6 +163,9 @@ bool parse_options(int argc, char** argv, Options* options, std::string* message
                                  {"order", 1, nullptr, kOrder},
                                  {"abort-ms", 1, nullptr, kAbort},
                                  {"profile", 0, nullptr, kProfile},
+                                 {"pattern", 1, nullptr, kPattern},
+                                 {"hot", 1, nullptr, kHot},
+                                 {"skew", 1, nullptr, kSkew},
                                  {"help", 0, nullptr, kHelp},
                                  {nullptr, 0, nullptr, 0}};
   *status = 2;
@@ -163,7 +178,7 @@ bool parse_options(int argc, char** argv, Options* options, std::string* message
     uint64_t number = 0;
     bool numeric = which != kRendezvous && which != kPlugin && which != kAbi && which != kForever &&
                    which != kJson && which != kBusy && which != kHelp && which != '?' && which != kSeconds &&
-                   which != kStream && which != kOrder && which != kProfile;
+                   which != kStream && which != kOrder && which != kProfile && which != kPattern;
     if (numeric && !parse_size(optarg, &number)) {
       *message =
           std::string("fabricpulse-ring: --") + kLong[index].name + " " + optarg + " is not a number\n";
@@ -266,6 +281,23 @@ bool parse_options(int argc, char** argv, Options* options, std::string* message
       case kAbort:
         options->abort_ms = static_cast<uint32_t>(number);
         break;
+      case kPattern:
+        if (strcmp(optarg, "ring") == 0) {
+          options->pattern = Pattern::kRing;
+        } else if (strcmp(optarg, "all-to-all") == 0) {
+          options->pattern = Pattern::kAllToAll;
+        } else {
+          *message = std::string("fabricpulse-ring: --pattern ") + optarg + ": ring or all-to-all\n";
+          return false;
+        }
+        break;
+      case kHot:
+        options->hot = static_cast<uint32_t>(std::min<uint64_t>(number, UINT32_MAX));
+        options->has_hot = true;
+        break;
+      case kSkew:
+        options->skew = static_cast<uint32_t>(std::min<uint64_t>(number, kMostSkew + 1));
+        break;
       case kProfile:
         options->profile = true;
         break;
@@ -298,6 +330,11 @@ bool parse_options(int argc, char** argv, Options* options, std::string* message
   if (options->abort_ms > 0 && !options->stream) return complain("--abort-ms needs --stream");
   if (options->abort_ms > 0 && options->most < 32)
     return complain("--abort-ms needs --stream MIN-MAX with MAX >= 32");
+  if (options->pattern != Pattern::kRing && options->stream)
+    return complain("--pattern is about collectives, not --stream");
+  if (options->has_hot && (options->pattern != Pattern::kAllToAll || options->hot >= options->size))
+    return complain("--hot R needs --pattern all-to-all, and R < N");
+  if (options->skew < 1 || options->skew > kMostSkew) return complain("--skew must be 1 to 64");
   if (options->bytes < 4) return complain("--bytes must be 4 or more");
   if (options->plugin.empty()) options->plugin = default_plugin();
   return true;

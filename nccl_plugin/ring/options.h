@@ -13,6 +13,8 @@ enum class Order {
   kBackwards  // the same, and accepts start with the last listener
 };
 
+enum class Pattern { kRing, kAllToAll };
+
 struct Options {
   std::string plugin;  // path of the library
   std::string abi = "v12";
@@ -28,6 +30,10 @@ struct Options {
   uint32_t compute_ms = 0;  // pause between rounds, as a training step has
   uint32_t late_ms = 2000;  // how much later than the others a straggler enters a round
   Order order = Order::kInTurn;
+  Pattern pattern = Pattern::kRing;
+  bool has_hot = false;
+  uint32_t hot = 0;                    // rank of an all-to-all to which a skewed rank sends more
+  uint32_t skew = 5;                   // how many times as much
   bool stream = false;                 // numbered messages instead of the all-reduce
   uint64_t least = 0, most = 1 << 20;  // bytes of a message of the stream
   uint32_t abort_ms = 0;               // after all have received something, close everything; 0: never

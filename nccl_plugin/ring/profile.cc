@@ -12,8 +12,9 @@ void log_nothing(int, unsigned long, const char*, int, const char*, ...) {}
 
 }  // namespace
 
-Profile::Profile(const std::string& library, uint64_t communicator, uint32_t ranks, uint32_t rank)
-    : rank_(rank) {
+Profile::Profile(const std::string& library, uint64_t communicator, uint32_t ranks, uint32_t rank,
+                 Collective collective)
+    : rank_(rank), collective_(collective) {
   void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) throw std::runtime_error(std::string("cannot load the plugin: ") + dlerror());
   table_ = static_cast<const abi::ProfilerV5<D>*>(dlsym(handle, "ncclProfiler_v5"));
@@ -30,10 +31,10 @@ void Profile::begin(uint64_t sequence, size_t bytes) {
   collective.type = abi::kEventCollective;
   collective.rank = static_cast<int>(rank_);
   collective.collective.sequence = sequence;
-  collective.collective.function = "AllReduce";
+  collective.collective.function = collective_.function;
   collective.collective.count = bytes / 4;
   collective.collective.type = "ncclFloat32";
-  collective.collective.algorithm = "RING";
+  collective.collective.algorithm = collective_.algorithm;
   collective.collective.protocol = "SIMPLE";
   void* operation = nullptr;
   table_->start_event(context_, &operation, &collective);

@@ -27,7 +27,8 @@ Ring::Ring(const Options& options, Net* net, Rendezvous* rendezvous, Counters* c
 void Ring::connect(std::atomic<bool>* stop) {
   links_ = connect_links(options_, net_, rendezvous_, stop);
   if (options_.profile)
-    profile_ = std::make_unique<Profile>(options_.plugin, options_.seed, options_.size, options_.rank);
+    profile_ = std::make_unique<Profile>(options_.plugin, options_.seed, options_.size, options_.rank,
+                                         Profile::kAllReduce);
   for (uint32_t c = 0; c < options_.channels; ++c) {
     Channel& channel = channels_[c];
     channel.temp.resize(slice_elements_ * options_.depth);

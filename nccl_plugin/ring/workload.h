@@ -24,6 +24,7 @@ struct Counters {
   std::atomic<uint64_t> stall_ns_interval{0};  // the same since the reader has set it to 0
   std::atomic<uint64_t> last_progress_ns{0};   // 0: between rounds
   std::atomic<bool> straggles{false};          // asked for: enters each round later than the others
+  std::atomic<bool> skewed{false};             // asked for: sends the hot rank more than the others
 
   // A receive of `size` bytes has completed.
   void arrived(uint64_t size) {

@@ -7,6 +7,8 @@ FABRICPULSE_CONFORMANCE=random:COUNT:SEED that many of them.
 import itertools
 import os
 import random
+import signal
+import subprocess
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass, fields
 
@@ -146,3 +148,57 @@ def test_abort_mid_flight(conformance_lab: Lab, abi: str, sizes: str) -> None:
     for summary in ring.summaries(20):
         assert summary["double_or_lost"] == 0
         assert summary["bytes"] > 0
+
+
+@pytest.mark.parametrize(("rounds", "depth"), [(37, 4), (3, 8)])
+def test_an_all_to_all_ends_after_its_rounds(conformance_lab: Lab, rounds: int, depth: int) -> None:
+    """Also when more rounds may be under way than there are; every word is compared."""
+    arguments = ["--pattern", "all-to-all", "--bytes", "256K", "--rounds", str(rounds), "--depth", str(depth)]
+    ring = Ring(conformance_lab, 2, arguments, env={"FABRICPULSE_NICS": names(2)})
+    for summary in ring.summaries(30):
+        assert (summary["rounds"], summary["bytes"]) == (rounds, rounds * 256 * 1024)
+
+
+def test_a_skewed_rank_sends_the_hot_one_more(conformance_lab: Lab) -> None:
+    """And nobody else; both ranks end after the same round, of which only one has the signal."""
+    arguments = ["--pattern", "all-to-all", "--bytes", "64K", "--hot", "1", "--skew", "4"]
+    ring = Ring(conformance_lab, 2, arguments, env={"FABRICPULSE_NICS": names(2)})
+    ring.wait_running()
+
+    def blocks(rank: int) -> float:
+        """What it received in a round lately, in blocks."""
+        *_, first, _, _, last = ring.ranks[rank].lines("interval")
+        received = sum(entry["bytes"] for entry in ring.ranks[rank].lines("interval")[-3:])
+        return float(received / (64 * 1024) / max(last["rounds"] - first["rounds"], 1))
+
+    ring.until(lambda: all(len(rank.lines("interval")) > 4 for rank in ring.ranks))
+    assert blocks(1) < 1.5
+    ring.ranks[0].process.send_signal(signal.SIGRTMIN)
+    ring.until(lambda: blocks(1) > 3)
+    assert blocks(0) < 1.5
+    ring.ranks[0].process.send_signal(signal.SIGRTMIN)
+    ring.until(lambda: blocks(1) < 1.5)
+    ring.ranks[1].process.terminate()
+    first, second = ring.summaries()
+    assert first["rounds"] == second["rounds"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--pattern", "star"), "--pattern star: ring or all-to-all"),
+        (("--hot", "1"), "--hot R needs --pattern all-to-all, and R < N"),
+        (("--pattern", "all-to-all", "--hot", "2"), "--hot R needs --pattern all-to-all, and R < N"),
+        (("--pattern", "all-to-all", "--stream", "0-64"), "--pattern is about collectives, not --stream"),
+        (("--skew", "65"), "--skew must be 1 to 64"),
+    ],
+)
+def test_patterns_that_do_not_exist(arguments: tuple[str, ...], message: str) -> None:
+    done = subprocess.run(
+        ["fabricpulse-ring", "--rank", "0", "--size", "2", "--rendezvous", "127.0.0.1:1", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (2, f"fabricpulse-ring: {message}\n")
