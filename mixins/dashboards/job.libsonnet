@@ -58,15 +58,16 @@ local signals = import '../signals.libsonnet';
             g.unchanged([s.series('fabricpulse_qp_retransmits_total')]),
           ]),
         ]),
-        g.row('Flows', [
-          g.scatter(
-            'Throughput against one-way delay',
-            'One dot a flow (NIC pair). A healthy flow lies lower right; a slow one stands alone, upper left.',
-            g.query('flow:fabricpulse_qp_received_bytes:rate2m' + panel),
-            g.query('flow:fabricpulse_qp_owd_seconds:p50_2m' + panel),
-            ['throughput', 'delay'],
-            ['Bps', 's']
-          ),
+        g.row('Flows', g.countedScatter(
+          'Throughput against one-way delay',
+          'One dot a flow (NIC pair). A healthy flow lies lower right; a slow one stands alone, upper left.',
+          'flow:fabricpulse_qp_received_bytes:rate2m' + panel,
+          'flow:fabricpulse_qp_owd_seconds:p50_2m' + panel,
+          '%s, workload, %s' % [config.clusterLabel, flow],
+          ['throughput', 'delay'],
+          ['Bps', 's'],
+          'the delay of no flow is known, as without fleet time'
+        ) + [
           g.timeseries('Contention score', "By how much a flow is slower than the quick quarter of its job's flows; above %g the flow counts as slow. The worst of the range." % config.contentionScore, 'none', [
             g.query(g.worst(config, 'flow:fabricpulse_qp_owd_seconds:contention_score' + panel, flow), '{{peer}} {{peer_device}} → {{instance}} {{device}}'),
           ]),

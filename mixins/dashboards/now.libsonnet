@@ -96,15 +96,16 @@ local signals = import '../signals.libsonnet';
           g.timeseries('Collective bandwidth, with what happened', 'Payload of one rank by duration, mean of the ranks.', 'Bps', [
             g.query('workload:fabricpulse_collective_bandwidth_bytes_per_second:avg{%s, workload=~"$workload"}' % fleet, '{{workload}} {{collective}}'),
           ]),
-          g.scatter(
-            'Flows: throughput against one-way delay',
-            'One dot a flow (NIC pair). A healthy flow lies lower right; a slow one stands alone, upper left.',
-            g.query('flow:fabricpulse_qp_received_bytes:rate2m{%s, workload=~"$workload"}' % fleet),
-            g.query('flow:fabricpulse_qp_owd_seconds:p50_2m{%s, workload=~"$workload"}' % fleet),
-            ['throughput', 'delay'],
-            ['Bps', 's']
-          ),
-        ]),
+        ] + g.countedScatter(
+          'Flows: throughput against one-way delay',
+          'One dot a flow (NIC pair). A healthy flow lies lower right; a slow one stands alone, upper left.',
+          'flow:fabricpulse_qp_received_bytes:rate2m{%s, workload=~"$workload"}' % fleet,
+          'flow:fabricpulse_qp_owd_seconds:p50_2m{%s, workload=~"$workload"}' % fleet,
+          '%s, instance, workload, device, peer, peer_device' % config.clusterLabel,
+          ['throughput', 'delay'],
+          ['Bps', 's'],
+          'the delay of no flow is known, as without fleet time'
+        )),
       ]
     ),
   },

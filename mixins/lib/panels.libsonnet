@@ -254,6 +254,17 @@
       ],
     },
 
+  // A scatter plot, and beside it how many dots it has: without any Grafana draws nothing at all, no text either, whether
+  // nothing is measured or one of the two alone. key: labels of a dot. without: what 0 means.
+  countedScatter(title, description, x, y, key, names, units, without)::
+    local counted = 'count(%(x)s and on (%(key)s) %(y)s) or 0 * count(%(x)s)' % { x: x, y: y, key: key };
+    [
+      $.scatter(title, description, $.query(x), $.query(y), names, units) { width:: 9 },
+      $.stat('Dots', 'How many dots the plot beside has. NO DATA: nothing of it is measured. 0: %s.' % without, 'short', [
+        $.query(counted, instant=true),
+      ], [{ color: 'orange', value: 0 }, { color: 'blue', value: 1 }]) { width:: 3, height:: 8 },
+    ],
+
   // Those series that were largest over the whole range, not others at each moment; `least` for the smallest. among: what
   // they are chosen from, 'and on (…) …'.
   local overRange(rank, over) = function(config, series, labels, count=20, among='')

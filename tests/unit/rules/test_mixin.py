@@ -318,6 +318,23 @@ def test_what_grafana_needs_to_draw_a_panel(file: str) -> None:
         assert panel["type"] != "status-history"  # grid lines between equal states; a timeline merges them
 
 
+@pytest.mark.parametrize("file", MIXIN.dashboards)
+def test_a_blank_scatter_plot_has_its_reason_beside_it(file: str) -> None:
+    """Without a dot Grafana draws no axes and no text: a number says whether nothing, or one of two alone, is known."""
+    drawn = list(panels(MIXIN.dashboards[file]))
+    for panel in drawn:
+        if panel["type"] != "xychart":
+            continue
+        place = panel["gridPos"]
+        beside = {"x": place["x"] + place["w"], "y": place["y"], "h": place["h"]}
+        (count,) = [other for other in drawn if beside.items() <= other["gridPos"].items()]
+        assert (count["type"], count["fieldConfig"]["defaults"]["noValue"]) == ("stat", "NO DATA")
+        x, y = (target["expr"] for target in panel["targets"])
+        (target,) = count["targets"]
+        assert target["expr"].startswith(f"count({x} and on (cluster, ")
+        assert target["expr"].endswith(f"{y}) or 0 * count({x})")
+
+
 # Labels of which a fleet has so many values that a line for each cannot be read.
 MANY = {"instance", "device", "peer", "peer_device", "rdma_device", "port", "lane", "rank", "collector"}
 # One process a fleet: a line for each of its series is a line.
