@@ -6,7 +6,9 @@ sum until its job is gone from this host: the sum of a living job never falls, w
 restart.
 
 Delays. The histogram of a lane counts one-way delays while both ends have fleet time and half round trips while they
-have not. What has been added since the last poll belongs to the source that holds now.
+have not. What has been added since the last poll belongs to the source that holds now. Where two NICs send to
+one another the lanes of a pair have both: those that receive one-way delays, and those that send, for good, the half
+round trips of a moment without fleet time. What closed lanes have left behind is of one source for all of a pair.
 """
 
 from collections import Counter, defaultdict
@@ -62,13 +64,24 @@ class PairTotals:
     half_rtt: Histogram = field(default_factory=Histogram)
 
 
+# Rows of _Delays: lanes on fleet time, other lanes, closed lanes.
+_FLEET, _OTHER, _CLOSED = range(3)
+
+
+@dataclass
+class _Delays:
+    """The histograms of one process for one pair, a row each, and their sums in nanoseconds."""
+
+    buckets: np.ndarray
+    sums_ns: list[int] = field(default_factory=lambda: [0, 0, 0])
+
+
 @dataclass
 class _ProcessPair:
     """What one process had counted for one pair when it was last seen."""
 
     counters: Counter[str]
-    buckets: np.ndarray
-    sum_ns: int
+    delays: _Delays
     owd: Histogram = field(default_factory=Histogram)
     half_rtt: Histogram = field(default_factory=Histogram)
 
@@ -198,7 +211,8 @@ class Aggregator:
     def _count(self, snapshot: TelemetrySnapshot) -> None:
         process = snapshot.process
         devices = snapshot.device_names()
-        sums: dict[Pair, tuple[Counter[str], np.ndarray, list[int]]] = {}
+        shape = (3, len(snapshot.delay_bounds_ns) + 1)
+        sums: dict[Pair, tuple[Counter[str], _Delays]] = {}
         fleet: dict[Pair, bool] = {}
         for table in (Table.PAIRS, Table.LANES):
             for record in snapshot.tables[table]:
@@ -206,32 +220,39 @@ class Aggregator:
                 if device is None:
                     continue
                 pair = (snapshot.workload, device, text(record["peer"]), text(record["peer_device"]))
-                counters, buckets, sum_ns = sums.setdefault(
-                    pair, (Counter(), np.zeros(len(snapshot.delay_bounds_ns) + 1, np.uint64), [0])
-                )
+                counters, delays = sums.setdefault(pair, (Counter(), _Delays(np.zeros(shape, np.uint64))))
                 of_sockets = int(record["transport"]) != _VERBS
                 for name in COUNTERS:
                     if of_sockets or name not in SOCKET_COUNTERS:
                         counters[name] += int(record[name])
-                buckets += record["delay"]["buckets"]
-                sum_ns[0] += int(record["delay"]["sum_ns"])
                 source = int(record["delay_source"])
+                row = _CLOSED if table is Table.PAIRS else _FLEET if source == DelaySource.FLEET else _OTHER
+                delays.buckets[row] += record["delay"]["buckets"]
+                delays.sums_ns[row] += int(record["delay"]["sum_ns"])
                 if source != DelaySource.NONE:
                     # The figures of a living lane are newer than what closed ones have left behind.
                     known = fleet.get(pair, True) if table is Table.LANES and pair in fleet else True
                     fleet[pair] = known and source == DelaySource.FLEET
-        for pair, (counters, buckets, sum_ns) in sums.items():
+        for pair, (counters, delays) in sums.items():
             known_pair = self._pairs.get((process, pair))
             if known_pair is None and not self._has_room(snapshot.owner):
                 continue
-            old_buckets = known_pair.buckets if known_pair else np.zeros_like(buckets)
-            old_sum = known_pair.sum_ns if known_pair else 0
-            entry = known_pair or _ProcessPair(Counter(), buckets, 0)
-            added = buckets.astype(np.int64) - old_buckets.astype(np.int64)
-            if (added > 0).any():
+            entry = known_pair or _ProcessPair(Counter(), _Delays(np.zeros(shape, np.uint64)))
+            added = delays.buckets.astype(np.int64) - entry.delays.buckets.astype(np.int64)
+            sums_ns = [new - old for new, old in zip(delays.sums_ns, entry.delays.sums_ns, strict=True)]
+            if (added[_CLOSED] != 0).any() or (added < 0).any():
+                # Lanes have closed, or a lane has another source than before: what was added is of no row.
                 histogram = entry.owd if fleet.get(pair, False) else entry.half_rtt
-                histogram.add(rebucketed(np.maximum(added, 0), snapshot.delay_bounds_ns, sum_ns[0] - old_sum))
-            entry.counters, entry.buckets, entry.sum_ns = counters, buckets, sum_ns[0]
+                whole = [(histogram, added.sum(axis=0), sum(sums_ns))]
+            else:
+                whole = [
+                    (entry.owd, added[_FLEET], sums_ns[_FLEET]),
+                    (entry.half_rtt, added[_OTHER], sums_ns[_OTHER]),
+                ]
+            for histogram, counts, sum_ns in whole:
+                if (counts > 0).any():
+                    histogram.add(rebucketed(np.maximum(counts, 0), snapshot.delay_bounds_ns, sum_ns))
+            entry.counters, entry.delays = counters, delays
             self._pairs[process, pair] = entry
 
     def _has_room(self, owner: int) -> bool:

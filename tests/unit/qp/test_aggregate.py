@@ -159,6 +159,22 @@ def test_delays_count_for_the_source_that_holds(tmp_path: Path, aggregator: Aggr
     assert total.owd.counts[2] == 3
 
 
+def test_a_lane_without_fleet_time_hides_no_delay_of_another(tmp_path: Path, aggregator: Aggregator) -> None:
+    """In an all-to-all two NICs send to one another. What a moment without fleet time has left in the sending lane
+    stays there; the receiving lane has one-way delays before and after.
+    """
+    file = TelemetryFile(tmp_path, 100)
+    file.lane(0, 0, "h1", {4: 5}, delay_source=1)
+    file.lane(1, 0, "h1", {2: 1}, delay_source=2)
+    aggregator.take([read(file)], [], 0.0, interval=True)
+    file.lane(0, 0, "h1", {4: 8}, delay_source=1)
+    aggregator.take([read(file)], [], 1.0, interval=True)
+    total = aggregator.pairs()[PAIR]
+    assert (sum(total.owd.counts), sum(total.half_rtt.counts)) == (8, 1)
+    assert total.owd.sum_s == pytest.approx(8 * BOUNDS_NS[4] * 1e-9)
+    assert total.half_rtt.sum_s == pytest.approx(BOUNDS_NS[2] * 1e-9)
+
+
 def test_closing_a_lane_moves_its_delays_and_counts_none_twice(
     tmp_path: Path, aggregator: Aggregator
 ) -> None:
