@@ -73,7 +73,8 @@ class Probe(Section, frozen=True):
     unknown. retrace_s : how long a traced path counts as known, seconds.
     """
 
-    down_after_s: Annotated[float, Meta(ge=0.2, le=60)] = 1.0
+    # With the push to Alertmanager less than a second.
+    down_after_s: Annotated[float, Meta(ge=0.2, le=60)] = 0.9
     grace_s: Positive = 10.0
     peers: Annotated[int, Meta(ge=1, le=64)] = 10
     cross_peers: Annotated[int, Meta(ge=0, le=64)] = 2
