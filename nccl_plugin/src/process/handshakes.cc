@@ -1,6 +1,7 @@
 #include "process/handshakes.h"
 
 #include <errno.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cstring>
@@ -16,7 +17,7 @@ constexpr uint32_t kMostPatience = 2;
 // The kernel sends a lost SYN again after a second: a new dial is sooner there. Now and then one that waits,
 // for paths on which an answer takes longer.
 constexpr uint64_t kConnectNs = 150'000'000;
-constexpr uint64_t kExhaustedEveryNs = 60'000'000'000;
+constexpr uint64_t kExhaustedForNs = 1'000'000'000, kExhaustedEveryNs = 60'000'000'000;
 constexpr uint64_t kProbeAfterNs = 300'000'000, kProbeEveryNs = 200'000'000;
 constexpr uint64_t kWatchReviewNs = 1'000'000'000, kWatchAgainNs = 2'000'000'000;
 constexpr uint64_t kAnnounceEveryNs = 1'000'000'000;
@@ -307,6 +308,7 @@ void Handshakes::watch_process(const std::shared_ptr<Connection>& connection, ui
 }
 
 void Handshakes::tick(uint64_t now) {
+  report_exhaustion(now);
   if (elapsed(now, watches_reviewed_ns_) < kWatchReviewNs) return;
   watches_reviewed_ns_ = now;
   for (auto at = watches_.begin(); at != watches_.end();) {
@@ -320,11 +322,32 @@ void Handshakes::tick(uint64_t now) {
 }
 
 void Handshakes::descriptors_exhausted(uint64_t now) {
+  if (exhausted_ns_ == 0) exhausted_ns_ = now;
+}
+
+// A little later: by then it is known which connections lack lanes.
+void Handshakes::report_exhaustion(uint64_t now) {
+  if (exhausted_ns_ == 0 || elapsed(now, exhausted_ns_) < kExhaustedForNs) return;
   if (exhausted_said_ns_ != 0 && elapsed(now, exhausted_said_ns_) < kExhaustedEveryNs) return;
+  exhausted_ns_ = 0;
+  uint32_t all = 0, without = 0, missing = 0;
+  for (auto& connection : connections_->all()) {
+    ConnectionLock locked(connection.get());
+    if (connection->lost() || connection->closed()) continue;
+    const uint32_t up = connection->lanes_up();
+    ++all;
+    without += up == 0;
+    missing += connection->lane_count() - up;
+  }
+  if (missing == 0) return;
   exhausted_said_ns_ = now;
-  runtime_->warn(
-      "this process has no file descriptor left, so that lanes cannot be made; raise its limit (ulimit -n, "
-      "LimitNOFILE=)");
+  rlimit limit{};
+  (void)getrlimit(RLIMIT_NOFILE, &limit);
+  runtime_->warn("of its " + std::to_string(limit.rlim_cur) +
+                 " file descriptors this process has too few left for lanes: " + std::to_string(without) +
+                 " of " + std::to_string(all) + " connections have none" +
+                 (without > 0 ? " and carry nothing" : "") + "; all lanes take " + std::to_string(missing) +
+                 " descriptors more. Raise the limit (ulimit -n, LimitNOFILE=)");
 }
 
 // The sender plans the lanes: report a NIC that has come here.

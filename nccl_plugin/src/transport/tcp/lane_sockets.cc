@@ -13,6 +13,12 @@
 #include "transport/tcp/nics.h"
 
 namespace fabricpulse {
+namespace {
+
+// Left to first lanes of connections, of which there may be one for each channel and direction, and to the application.
+constexpr rlim_t kReserved = 64;
+
+}  // namespace
 
 void bind_to_device(int fd, const std::string& name) {
   (void)!setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, name.c_str(), static_cast<socklen_t>(name.size() + 1));
@@ -26,7 +32,10 @@ void no_delay(int fd) {
 bool descriptors_scarce(int fd) {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return false;
-  auto high = [&] { return static_cast<rlim_t>(fd) >= limit.rlim_cur / 4 * 3; };
+  auto high = [&] {
+    const rlim_t number = static_cast<rlim_t>(fd);
+    return number >= limit.rlim_cur / 4 * 3 || number + kReserved >= limit.rlim_cur;
+  };
   if (!high()) return false;
   if (limit.rlim_cur < limit.rlim_max) {
     limit.rlim_cur = limit.rlim_max;
