@@ -45,29 +45,9 @@ local signals = import '../signals.libsonnet';
         'FabricNicSlow',
         'warning',
         'mesh',
-        // Of several NICs of a host the slowest, and those that are about as slow; none that moves more than another slow
-        // one: what a job no longer gets over one it sends over the others, whose queues grow. Nor one that receives as much
-        // as it ever does: it is full (FabricIncast, FabricPathContended).
-        local delay = 'device:fabricpulse_edge_owd_seconds:slow_min' + s.braces;
-        local rate = 'device:fabricpulse_nic_bytes:slow_rate' + s.braces;
-        local host = config.clusterLabel + ', instance';
-        local quicker = '%(factor)g * %(delay)s < on (%(host)s, direction) group_left () max by (%(host)s, direction) (%(delay)s)' % {
-          factor: config.slowestNicFactor,
-          delay: delay,
-          host: host,
-        };
-        local busier = '%(rate)s > on (%(host)s) group_left () (%(factor)g * min by (%(host)s) (%(rate)s))' % {
-          factor: config.busiestNicFactor,
-          rate: rate,
-          host: host,
-        };
-        p.placedNics('%(count)s unless on (%(nic)s, direction) (%(quicker)s) unless on (%(nic)s) (%(busier)s) unless on (%(nic)s, direction) %(full)s' % {
-          full: 'device:fabricpulse_edge_latency_elevated:full_rate' + s.braces,
-          count: 'device:fabricpulse_edge_latency_elevated:count' + s.braces,
-          nic: own,
-          quicker: quicker,
-          busier: busier,
-        }),
+        // Of several NICs of a host those that explain the others, none that receives as much as it ever does: it is full
+        // (FabricIncast, FabricPathContended). See rules/path.libsonnet.
+        p.placedNics('device:fabricpulse_edge_latency_elevated:slowest' + s.braces),
         'Many edges of a NIC have become slower.',
         '{{ $value | printf "%.0f" }} edges of NIC {{ $labels.device }} of {{ $labels.instance }}{{ with $labels.network }} on network {{ . }}{{ end }} ({{ $labels.direction }} direction) are far above their baseline.',
         { 'for': config.pathSlowFor, paced: true }

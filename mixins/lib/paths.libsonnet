@@ -52,10 +52,6 @@ function(config) {
     '%s by (%s) (label_replace(label_replace(%s, "instance", "$1", "peer", "(.*)"), "device", "$1", "peer_device", "(.*)"))' % [if worst == 'count' then 'max' else worst, own, shared],
   nics(edges, worst)::
     'label_replace(%s, "direction", "receive", "", "") or label_replace(%s, "direction", "transmit", "", "")' % [receiving(edges, worst), sending(edges, worst)],
-  // How many of the edges, each 1, a NIC has, where it has at least sharedEdges of them: on the receiving side, and on the other.
-  local many(nic, edges) = 'sum by (%s) (%s) >= %d' % [nic, edges, config.sharedEdges],
-  receivers(edges):: many(own, edges),
-  senders(edges):: many(peer, edges),
   // Those of both sides under one name of the NIC.
   directed(received, sent)::
     local label(expr, name, value, from='') = 'label_replace(%s, "%s", "%s", "%s", "%s")' % [expr, name, value, from, if from == '' then '' else '(.*)'];

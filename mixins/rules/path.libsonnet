@@ -8,8 +8,15 @@ local signals = import '../signals.libsonnet';
     local s = signals(config),
     local p = paths(config),
     local edge = p.edge,
+    local host = config.clusterLabel + ', instance',
     local increase(name) = 'increase(%s[%s])' % [s.series(name), config.pathLossWindow],
     local lost = p.lost,
+    // A queue that comes and goes with the rounds of a job meets the probes of some peers for some seconds and those of
+    // others not: what many slow edges have shared is shared for as long as one of them is slow, if it was seen twice.
+    local receivingEdges = 'device:fabricpulse_edge_latency_elevated:receiving_edges' + s.braces,
+    local sendingEdges = 'peer:fabricpulse_edge_latency_elevated:sending_edges' + s.braces,
+    local many(edges) = '%s >= %d' % [edges, config.sharedEdges],
+    local manyOrLately(nic, edges, record) = '%s or %s and on (%s) count_over_time(%s[%s]) >= 2' % [many(edges), edges, nic, record + s.braces, config.pathLossWindow],
     local recentlySlow = 'last_over_time(device:fabricpulse_edge_latency_elevated:count%s[%s])' % [s.braces, config.pathLossWindow],
     // What RDMA moves is not in the counters of the netdev.
     local moved = [
@@ -94,8 +101,13 @@ local signals = import '../signals.libsonnet';
           },
           // NICs that many slow edges have in common. Where a network is slow these edges are most of what the rules read:
           // each pass over them counts.
-          { record: 'device:fabricpulse_edge_latency_elevated:receiving', expr: p.receivers(p.elevated) },
-          { record: 'peer:fabricpulse_edge_latency_elevated:sending', expr: p.senders(p.elevated) },
+          // How many slow edges each has.
+          { record: 'device:fabricpulse_edge_latency_elevated:receiving_edges', expr: 'sum by (%s) (%s)' % [p.own, p.elevated] },
+          { record: 'peer:fabricpulse_edge_latency_elevated:sending_edges', expr: 'sum by (%s) (%s)' % [p.peer, p.elevated] },
+          { record: 'device:fabricpulse_edge_latency_elevated:receiving_many', expr: many(receivingEdges) },
+          { record: 'peer:fabricpulse_edge_latency_elevated:sending_many', expr: many(sendingEdges) },
+          { record: 'device:fabricpulse_edge_latency_elevated:receiving', expr: manyOrLately(p.own, receivingEdges, 'device:fabricpulse_edge_latency_elevated:receiving_many') },
+          { record: 'peer:fabricpulse_edge_latency_elevated:sending', expr: manyOrLately(p.peer, sendingEdges, 'peer:fabricpulse_edge_latency_elevated:sending_many') },
           // With the leaf and without, FabricEdgeSlow would look for them twice.
           { record: 'edge:fabricpulse_edge_latency_elevated:single', expr: '%s unless on (%s) %s unless on (%s) %s' % [p.elevated, p.own, p.receiving, p.peer, p.sending] },
           {
@@ -114,6 +126,30 @@ local signals = import '../signals.libsonnet';
             // NICs that receive as much as they usually can, bytes/s: what waits there waits for a full link, not a slow one.
             record: 'device:fabricpulse_edge_latency_elevated:full_rate',
             expr: 'label_replace(%s, "direction", "receive", "", "")' % flows(config).full(s.series('device:fabricpulse_edge_latency_elevated:count', 'direction="receive"')),
+          },
+          {
+            // NICs that may be what is slow. Of those of a host none that moves more than another slow one: what a job no longer
+            // gets over one it sends over the others, whose queues grow, and may grow longer.
+            record: 'device:fabricpulse_edge_latency_elevated:suspects',
+            expr: '%(count)s unless on (%(nic)s) (%(rate)s > on (%(host)s) group_left () (%(factor)g * min by (%(host)s) (%(rate)s))) unless on (%(nic)s, direction) %(full)s' % {
+              count: 'device:fabricpulse_edge_latency_elevated:count' + s.braces,
+              full: 'device:fabricpulse_edge_latency_elevated:full_rate' + s.braces,
+              rate: 'device:fabricpulse_nic_bytes:slow_rate' + s.braces,
+              factor: config.busiestNicFactor,
+              nic: p.own,
+              host: host,
+            },
+          },
+          {
+            // Of these of a host the slowest, and those that are about as slow.
+            record: 'device:fabricpulse_edge_latency_elevated:slowest',
+            expr: '%(suspects)s unless on (%(nic)s, direction) (%(factor)g * %(delay)s < on (%(host)s, direction) group_left () max by (%(host)s, direction) (%(delay)s and on (%(nic)s, direction) %(suspects)s))' % {
+              suspects: 'device:fabricpulse_edge_latency_elevated:suspects' + s.braces,
+              delay: 'device:fabricpulse_edge_owd_seconds:slow_min' + s.braces,
+              factor: config.slowestNicFactor,
+              nic: p.own,
+              host: host,
+            },
           },
         ],
       },
