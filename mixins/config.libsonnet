@@ -76,6 +76,8 @@
     // Failovers of one NIC of one job within the window, per lane: the plugin survives them, each costs a stall.
     laneFailoverThreshold: 5,
     laneFailoverWindow: '10m',
+    // Above what it takes until a slow NIC is known, which is the cause: a scrape, flowInterval twice.
+    laneFailoverFor: '1m',
     // A job that goes on over TCP. Above what it takes until the alert of a dead NIC is known, which is the cause: a scrape
     // and an evaluation. It stays through failed scrapes: the job's TCP may fill the network by which these come.
     lastResortFor: '2m',

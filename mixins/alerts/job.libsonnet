@@ -30,19 +30,21 @@ local signals = import '../signals.libsonnet';
         'FabricLaneFailovers',
         'warning',
         'plugin',
-        // Not where the job runs over a NIC that has its own alert: lanes of other hosts to it fail with it.
-        '%(failovers)s >= %(threshold)d unless on (%(job)s) group by (%(job)s) (%(lanes)s and on (%(nic)s) last_over_time(%(firing)s[%(window)s]))' % {
+        // Not where the job runs over a NIC that has its own alert: lanes of other hosts to it fail with it. That a NIC is slow is
+        // known later than that its lanes fail, and as soon as its alert waits to fire it is the news.
+        '%(failovers)s >= %(threshold)d unless on (%(job)s) group by (%(job)s) (%(lanes)s and on (%(nic)s) (last_over_time(%(firing)s[%(window)s]) or %(pending)s))' % {
           failovers: s.laneFailoversPerLane(config.laneFailoverWindow),
           threshold: config.laneFailoverThreshold,
           job: '%s, workload' % config.clusterLabel,
           nic: '%s, instance, device' % config.clusterLabel,
           lanes: s.last('fabricpulse_lane_state'),
           firing: s.series('ALERTS', 'alertname=~"FabricNicDisconnected|FabricNicFlapping|FabricNicLossy|FabricNicSlow", alertstate="firing"'),
+          pending: s.series('ALERTS', 'alertname="FabricNicSlow", alertstate="pending"'),
           window: config.laneFailoverWindow,
         },
         'A job moves its traffic between NICs again and again.',
         'Traffic of workload {{ $labels.workload }} on {{ $labels.instance }} was moved away from NIC {{ $labels.device }} {{ $value | printf "%.0f" }} times within ' + config.laneFailoverWindow + '.',
-        { slow: true }
+        { 'for': config.laneFailoverFor, slow: true }
       ),
       // Of the hosts of a job those that no NIC carries, the peers of which are on last resort for them, too; all that are,
       // where there is none such: then it is a path. Instant values: a job that goes on for some seconds by TCP and ends
