@@ -1,5 +1,8 @@
 """Types of the native module built from clocksync/native/heartbeat."""
 
+import numpy as np
+from numpy.typing import NDArray
+
 class Heartbeat:
     """Keeps `word` of a clock page (ClockPageWriter.watched_until_ns) ahead of CLOCK_MONOTONIC_RAW, from a thread: by
     40 ms at most, by 100 ms where no real-time priority is permitted.
@@ -10,6 +13,14 @@ class Heartbeat:
 
     def go_on_until(self, raw_ns: int) -> None:
         """And no further than this; nowhere at first."""
+
+    def follow(self, samples: NDArray[np.uint64], interval_ns: int) -> None:
+        """And only while `samples`, one number, counts up: that of an engine whose trains on one edge are `interval_ns`
+        apart. It may stand still for three of these, for 70 ms at least (130 ms without priority).
+        """
+
+    def longest_silence_ns(self) -> int:
+        """For how long `samples` stood still, at most, since the last call; 0: no longer than it may."""
 
     def stop(self) -> None:
         """Leaves the word as it is."""

@@ -2,7 +2,8 @@
 //
 // A thread of its own, which never waits for the interpreter: it has to come in time, 33 times a second, and its wake-ups
 // are to cost next to nothing. It lives with the process, and goes on only for as long as the event loop says, so that
-// neither a sidecar that is stopped or dead nor one that hangs keeps a page synchronized.
+// neither a sidecar that is stopped or dead nor one that hangs keeps a page synchronized; and only while the probe engine
+// measures, without which nothing shows a pause of the machine.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <pthread.h>
@@ -16,6 +17,7 @@
 #include <cstdint>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -31,10 +33,13 @@ constexpr std::chrono::milliseconds kEvery{30};
 // like others is late on a busy host, which then would read holdover now and then, each time until the next tick. That
 // is not woken up for it: an engine that was stopped, too, has yet to see the packets that show what happened.
 constexpr std::int64_t kWatchedNs = 40'000'000, kWatchedUnprivilegedNs = 100'000'000;
+// Of the trains of one edge so many intervals may pass without one.
+constexpr std::int64_t kIntervals = 3;
 
 class Heartbeat {
  public:
   using Word = nb::ndarray<std::int64_t, nb::shape<1>, nb::device::cpu>;
+  using Count = nb::ndarray<const std::uint64_t, nb::shape<1>, nb::device::cpu>;
 
   explicit Heartbeat(Word word) : word_(std::move(word)), word_ns_(word_.data()) {
     start();
@@ -50,6 +55,24 @@ class Heartbeat {
     const std::lock_guard lock(mutex_);
     until_ns_ = raw_ns;
     beat();
+  }
+
+  void follow(Count samples, std::int64_t interval_ns) {
+    std::optional<Count> old(std::move(samples));  // its mapping goes once the lock has
+    const std::lock_guard lock(mutex_);
+    const std::int64_t now_ns = elapsed_ns();
+    if (samples_) longest_silence_ns_ = std::max(longest_silence_ns_, now_ns - measured_ns_);
+    samples_.swap(old);
+    interval_ns_ = interval_ns;
+    counted_ = __atomic_load_n(samples_->data(), __ATOMIC_RELAXED);
+    measured_ns_ = since_ns_ = now_ns;
+  }
+
+  std::int64_t longest_silence_ns() {
+    const std::lock_guard lock(mutex_);
+    const std::int64_t silent_ns = samples_ ? elapsed_ns() - measured_ns_ : 0;
+    const std::int64_t longest_ns = std::max(std::exchange(longest_silence_ns_, 0), silent_ns);
+    return longest_ns > silence_ns() ? longest_ns : 0;
   }
 
   void stop() {
@@ -83,14 +106,39 @@ class Heartbeat {
       // A process that was stopped, or had no core, has to look first at what happened meanwhile: with the next tick.
       const std::int64_t shown_ns = __atomic_load_n(word_ns_, __ATOMIC_RELAXED);
       if (fp_raw_clock_now() > shown_ns) until_ns_ = std::max<std::int64_t>(shown_ns, 1);
+      count();
       beat();
     } while (!wake_.wait_for(lock, kEvery, [this] { return stopped_; }));
   }
 
-  // Under the lock.
+  // Under the lock, as all that follows. Notices that the engine has measured something.
+  void count() {
+    if (!samples_) return;
+    const std::uint64_t counted = __atomic_load_n(samples_->data(), __ATOMIC_RELAXED);
+    if (counted == std::exchange(counted_, counted)) return;
+    const std::int64_t now_ns = elapsed_ns(), silent_ns = now_ns - std::exchange(measured_ns_, now_ns);
+    longest_silence_ns_ = std::max(longest_silence_ns_, silent_ns);
+    if (silent_ns > silence_ns()) since_ns_ = now_ns;
+  }
+
   void beat() {
-    const std::int64_t ahead_ns = fp_raw_clock_now() + watched_ns_;
-    __atomic_store_n(word_ns_, std::min(ahead_ns, until_ns_), __ATOMIC_RELAXED);
+    std::int64_t ahead_ns = watched_ns_;
+    if (samples_) {
+      // After a silence the engine needs trains of both directions to see what happened meanwhile.
+      const bool anew = measured_ns_ - since_ns_ < silence_ns();
+      ahead_ns = anew ? -1 : std::min(ahead_ns, measured_ns_ + silence_ns() - elapsed_ns());
+    }
+    __atomic_store_n(word_ns_, std::min(fp_raw_clock_now() + ahead_ns, until_ns_), __ATOMIC_RELAXED);
+  }
+
+  // Not by the raw clock, of which a pause is to be noticed.
+  static std::int64_t elapsed_ns() {
+    return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
+  }
+
+  std::int64_t silence_ns() const {
+    const std::int64_t every_ns = std::chrono::nanoseconds(kEvery).count();
+    return std::max(watched_ns_ + every_ns, kIntervals * interval_ns_);
   }
 
   const Word word_;  // keeps the mapping
@@ -98,6 +146,10 @@ class Heartbeat {
   std::atomic<std::int64_t> watched_ns_{kWatchedUnprivilegedNs};
   std::mutex mutex_;
   std::int64_t until_ns_ = 1;
+  std::optional<Count> samples_;
+  std::uint64_t counted_ = 0;  // of samples_, when measured_ns_ was
+  std::int64_t interval_ns_ = 0, measured_ns_ = 0, longest_silence_ns_ = 0;
+  std::int64_t since_ns_ = 0;  // the engine has measured without a silence
   std::condition_variable wake_;
   bool stopped_ = false;
   std::thread thread_;
@@ -121,5 +173,10 @@ NB_MODULE(_heartbeat, m) {
       .def(nb::init<Heartbeat::Word>(), nb::arg("word"))
       .def("go_on_until", &Heartbeat::go_on_until, nb::arg("raw_ns"),
            "And no further than this; nowhere at first.")
+      .def("follow", &Heartbeat::follow, nb::arg("samples"), nb::arg("interval_ns"),
+           "And only while `samples` counts up, of an engine whose trains on one edge are `interval_ns` apart: it may "
+           "stand still for three of these, for 70 ms at least (130 ms without priority).")
+      .def("longest_silence_ns", &Heartbeat::longest_silence_ns,
+           "For how long `samples` stood still, at most, since the last call; 0: no longer than it may.")
       .def("stop", &Heartbeat::stop, "Leaves the word as it is.");
 }

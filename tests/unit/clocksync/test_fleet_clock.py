@@ -332,8 +332,50 @@ def test_what_a_previous_sidecar_left_before_a_pause_is_not_slewed_away(pause_ns
     heir = FleetClock.start(PARAMETERS, now, page)
     assert heir.page.status == ClockStatus.HOLDOVER
     assert heir.contradicted_by(now, truth(9, now))
+    heir.suspect(now)
     heir.correct(now, truth(9, now))
     assert not heir.contradicted_by(now, truth(9, now))
+
+
+def test_a_correction_that_excludes_nothing_is_not_slewed_to_after_a_time_without_a_watch() -> None:
+    """Of a fleet whose edges still rest on both sides of a pause: one that is no more in doubt says what was right, or
+    none comes within the time for which that can last.
+    """
+    heir = FleetClock.start(PARAMETERS, at(8), synced(5.0).published(at(5)))
+    kept = heir.page.current
+    now = at(8.5 - 2.0)
+    for doubtful_s in 8.5, 10.0:
+        doubtful = truth(doubtful_s, now := at(doubtful_s - 2.0), bound_ns=3 * S)
+        assert not heir.contradicted_by(now, doubtful)
+        page = heir.correct(now, doubtful)
+        assert (page.status, page.current) == (ClockStatus.HOLDOVER, kept)
+    assert heir.contradicted_by(now, truth(10, now))
+    assert not heir.contradicted_by(now, truth(8, now, bound_ns=3 * S))
+    late = at(18.0)
+    assert heir.contradicted_by(late, truth(20, late, bound_ns=3 * S))
+
+
+def test_one_that_was_never_unwatched_slews_to_any_correction() -> None:
+    """It was true within the bound of either: as of an anchor that comes late."""
+    clock = synced(5.0)
+    assert not clock.contradicted_by(at(6), truth(6, at(6), error_ns=S, bound_ns=2 * S))
+    assert clock.correct(at(6), truth(6, at(6), error_ns=S, bound_ns=2 * S)).current != clock.page.previous
+    clock = synced(5.0)
+    clock.unwatched(at(6))
+    assert clock.contradicted_by(at(6), truth(6, at(6), error_ns=S))
+
+
+def test_fleet_time_that_is_set_anew_is_set_by_the_first_correction() -> None:
+    """Delays have shown a pause while this host was still not watched again."""
+    clock = synced(5.0)
+    clock.unwatched(at(6))
+    clock.suspect(at(6))
+    clock.unwatched(at(6.5))
+    clock.tick(at(15))
+    assert clock.page.status == ClockStatus.UNKNOWN
+    correction = truth(15, at(15), error_ns=S)
+    assert not clock.contradicted_by(at(15), correction)
+    assert clock.correct(at(15), correction).status == ClockStatus.SYNCHRONIZED
 
 
 def test_what_a_previous_sidecar_left_is_gone_on_with() -> None:

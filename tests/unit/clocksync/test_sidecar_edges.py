@@ -9,6 +9,7 @@ from queue import SimpleQueue
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from tests.integration.clocksync.synthetic_fleet import RingWriter
 
 from fabricpulse.clocksync.edge.estimator import EstimatorParameters
@@ -245,3 +246,27 @@ def test_a_writer_wakes_who_waits(tmp_path: Path) -> None:
         libc.syscall(FUTEX, ctypes.byref(first), 1, 1, None, None, 0)
         thread.join(0.01)
     assert woken == [True]
+
+
+def test_a_ring_is_followed_once_its_trains_say_how_far_apart_they_are(
+    probes: Probes, tmp_path: Path
+) -> None:
+    """From one train of each edge that is not known; another engine has its own."""
+    followed: list[tuple[int, int]] = []
+
+    def follow(samples: NDArray[np.uint64], interval_ns: int) -> None:
+        followed.append((int(samples[0]), interval_ns))
+
+    edges = HostEdges(tmp_path / "probes", EstimatorParameters())
+    edges.follow = follow
+    probes.write(0, 0.02)
+    edges.read()
+    assert not followed
+    for begin_s in 0.02, 0.1:
+        probes.write(begin_s, begin_s + 0.08)
+        edges.read()
+    assert followed == [(12 * 5, 20_000_000)]
+    (tmp_path / "probes").unlink()
+    Probes(tmp_path / "probes").write(1, 2)
+    edges.read()
+    assert followed[1:] == [(12 * 50, 20_000_000)]

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fabricpulse.clocksync._heartbeat import Heartbeat
@@ -210,6 +211,31 @@ def test_a_heartbeat_ends_with_the_loop_that_it_stands_for() -> None:
     heartbeat.stop()
 
 
+def test_a_heartbeat_ends_with_the_engine_whose_samples_it_counts() -> None:
+    """Its trains are what shows a pause of the machine. When it goes on, the loop has to look first."""
+    word, samples = memoryview(bytearray(8)).cast("q"), np.zeros(1, np.uint64)
+    heartbeat = Heartbeat(word)
+    heartbeat.follow(samples, 20_000_000)
+
+    def measures_until_watched() -> None:
+        until_ns = raw_now_ns() + 20 * 10**9
+        heartbeat.go_on_until(until_ns)
+        while word[0] <= raw_now_ns():
+            samples[0] += 1
+            heartbeat.go_on_until(until_ns)
+            assert raw_now_ns() < until_ns
+
+    measures_until_watched()
+    silent_ns = raw_now_ns()
+    while raw_now_ns() < silent_ns + 300_000_000:
+        assert word[0] < silent_ns + 300_000_000  # three intervals, and with which it is ahead
+    heartbeat.go_on_until(raw_now_ns() + 10**9)
+    assert word[0] <= raw_now_ns()
+    assert 250_000_000 <= heartbeat.longest_silence_ns() < 3 * 10**9
+    measures_until_watched()
+    heartbeat.stop()
+
+
 _NO_THREAD = """
 import resource, signal
 from pathlib import Path
@@ -275,3 +301,25 @@ def test_after_a_stall_there_is_no_synchronized_time_until_edges_show_what_happe
     monkeypatch.setattr(clock, "_unmeasured_until_s", clock._sampled_s)
     clock.tick()
     assert len(watched) == 2
+
+
+def test_without_an_engine_that_measures_there_is_no_synchronized_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a second, and of another engine, what happened meanwhile shows in edges alone."""
+    monkeypatch.setenv("FABRICPULSE_RUN_DIR", str(tmp_path))
+    clock = PublishedClock(FleetClockParameters(), OutputsConfig(clockbound="off"), lambda: None)
+    granted: list[int] = []
+    monkeypatch.setattr(clock._page_file, "watch_until", granted.append)
+    silences = iter([0, 1_500_000_000, 0, 0, 0])
+    monkeypatch.setattr(clock._page_file, "longest_silence_ns", lambda: next(silences))
+    clock.follow(np.zeros(1, np.uint64), 20_000_000)
+    for grants in 1, 1, 1:
+        clock.tick()
+        assert len(granted) == grants
+    clock._unmeasured_until_s = 0.0
+    clock.tick()
+    assert len(granted) == 2
+    clock.follow(np.zeros(1, np.uint64), 20_000_000)
+    clock.tick()
+    assert len(granted) == 2

@@ -53,6 +53,30 @@ def test_parts_that_meet_again(seed: int) -> None:
     assert fleet.synchronized()
 
 
+@pytest.mark.parametrize(("hosts", "paused"), [(2, "h1"), (3, "h0"), (3, "h2")])
+def test_a_machine_that_is_paused_without_a_sidecar_is_set_right(hosts: int, paused: str) -> None:
+    """Also the root of the timeline, unless it is one of two, which the other follows by definition. All are
+    synchronized again, within what edges hide, as soon as what was measured before the pause is forgotten: none slews
+    for an hour, and the others follow no line from before it.
+    """
+    fleet = VirtualFleet(hosts, 1, seed=hosts)
+    fleet.run_until(12)
+    assert fleet.synchronized()
+    host = fleet.hosts[paused]
+    host.kill()
+    host.oscillator.pause(fleet.t_s, 0.8)
+    fleet.run_until(fleet.t_s + 1.5)
+    host.start(fleet.t_s)
+    fleet.run_until(fleet.t_s + 16)
+    times = fleet._times(fleet.t_s)
+    assert len(times) == hosts
+    assert fleet.synchronized()
+    assert max(shown.bound_ns for shown in times.values()) < 10_000
+    fleet.outside.clear()  # of the page that the dead sidecar left, which nothing could tell
+    fleet.run_until(fleet.t_s + 4)
+    assert fleet.outside == []
+
+
 @pytest.mark.parametrize("seed", seeds(12, quick=2))
 def test_all_are_left_alone_as_soon_as_they_are_synchronized(seed: int) -> None:
     """Nearly each packet waits, so that nobody knows rates well. Then there is no coordinator, and no probe."""

@@ -60,6 +60,12 @@ class Oscillator:
         self._since_s.append(t_s)
         self._rate_ppb.append(self._rate_ppb[-1] + by_ppb)
 
+    def pause(self, t_s: float, lost_s: float) -> None:
+        """The machine is paused, and it loses `lost_s`; in the order of time."""
+        self._gained_ns.append(float(self(t_s)) - lost_s * NS)
+        self._since_s.append(t_s)
+        self._rate_ppb.append(self._rate_ppb[-1])
+
     def __call__(self, t_s: NDArray[np.float64] | float) -> NDArray[np.float64]:
         since = np.array(self._since_s)
         k = np.maximum(np.searchsorted(since, t_s, side="right") - 1, 0)
@@ -182,7 +188,7 @@ class Host:
     def line(self, t_s: float) -> Line | None:
         """What its last correction asked for."""
         clock = self._known_clock
-        if not clock.known:
+        if not clock.known or clock.disrupted_raw_ns is not None:
             return None
         now = self.instant(t_s)
         asked = clock.requested(now)
@@ -208,7 +214,8 @@ class Host:
         anchor = None if bound_ns is None else (now.host_ns - now.raw_ns - self.epoch_ns, bound_ns)
         return RoundReport(
             PROTOCOL, self.name, self.run, 1, now.raw_ns + self.epoch_ns, pack_edges(edges), self.line(t_s), anchor,
-            self.root, 0, info, rank, self.quorum, self._known_clock.no_quorum,
+            self.root, self._known_clock.page.disruptions, info, rank, self.quorum, self._known_clock.no_quorum,
+            unverified=self._known_clock.unverified_raw_ns is not None,
         )  # fmt: skip
 
     def take(self, t_s: float, number: int, reply: RoundReply | None) -> None:
@@ -234,7 +241,11 @@ class Host:
 
     def _apply(self, t_s: float, correction: Correction) -> None:
         self._tick(t_s)
-        self._known_clock.correct(self.instant(t_s), correction)
+        if self._known_clock.contradicted_by(now := self.instant(t_s), correction):
+            self._known_clock.suspect(now)
+            for window in self.windows.values():
+                window.clear()
+        self._known_clock.correct(now, correction)
         self._publish(t_s)
 
     def _finish(self, t_s: float, began_s: float) -> None:

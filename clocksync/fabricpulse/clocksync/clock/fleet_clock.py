@@ -65,7 +65,8 @@ class FleetClock:
     epoch_ns : stamp clock minus raw clock. corrected_raw_ns : when the last correction came. no_quorum : it was.
     disrupted_raw_ns : since when something contradicts fleet time as this host has it, None while nothing does.
     hidden_jump_ns : by how much the raw clock may have jumped unseen, beyond the bound of `page`.
-    inherited : nothing has been measured since the page of a previous sidecar was taken over.
+    unverified_raw_ns : since when no correction has confirmed that the machine was not paused while nobody would have
+    noticed: the page of a previous sidecar was taken over, or nothing was measured; None: one has.
     corrected_error_ns, unsure_ppb : what the last correction is likely off by, 0 = not known; how far its rate may be.
     """
 
@@ -80,7 +81,7 @@ class FleetClock:
     hidden_jump_ns: int = 0
     corrected_error_ns: int = 0
     unsure_ppb: int = 0
-    inherited: bool = False
+    unverified_raw_ns: int | None = None
 
     @classmethod
     def start(
@@ -116,7 +117,9 @@ class FleetClock:
             disruptions=old.disruptions,
         )
         unsure_ppb = page.drift_ppb - parameters.holdover_drift_ppb
-        return cls(parameters, page, line, host, epoch_ns, unsure_ppb=unsure_ppb, inherited=True)
+        return cls(
+            parameters, page, line, host, epoch_ns, unsure_ppb=unsure_ppb, unverified_raw_ns=now.raw_ns
+        )
 
     @property
     def holdover_ppb(self) -> int:
@@ -142,18 +145,42 @@ class FleetClock:
         """What the last correction asked for, as a line over the stamp clock that begins at `now`."""
         return ClockLine(now.raw_ns + self.epoch_ns, self.target.at(now.raw_ns), self.target.rate_ppt)
 
+    def unwatched(self, now: CrossTimestamp) -> None:
+        """Until `now` nobody would have noticed a pause of the machine. Void while fleet time is to be set anew."""
+        if self.known and self.disrupted_raw_ns is None:
+            self.unverified_raw_ns = now.raw_ns
+
     def contradicted_by(self, now: CrossTimestamp, correction: Correction) -> bool:
-        """Whether the machine was paused while no sidecar watched it: the first correction after that excludes what the
-        previous sidecar has left. Of later ones peers and delays would have shown it.
+        """Whether the machine was paused while nobody watched it: the first correction after that excludes what this
+        host has kept, or is still too far from it to be slewed to when what was measured before is forgotten. Of later
+        ones peers and delays would have shown it.
         """
-        if not self.inherited or self.disrupted_raw_ns is not None:
+        if self.unverified_raw_ns is None or self.disrupted_raw_ns is not None:
             return False
+        off_ns, kept_ns, corrected_ns = self._against(now, correction)
+        waited_ns = now.raw_ns - self.unverified_raw_ns
+        late = waited_ns > self.parameters.lookback_ns and self._undecided(now, correction)
+        return off_ns > kept_ns + corrected_ns or late
+
+    def _undecided(self, now: CrossTimestamp, correction: Correction) -> bool:
+        """Whether the machine may have been paused while nobody watched it, by more than can be slewed in a short time.
+
+        While edges rest on stamps of both sides of a pause they contradict each other, and corrections are too wide to
+        exclude anything.
+        """
+        if self.unverified_raw_ns is None:
+            return False
+        off_ns, kept_ns, _ = self._against(now, correction)
+        slewed_ns = self.parameters.holdover_after_ns * self.parameters.max_slew_ppm * 1e-6
+        return off_ns > kept_ns + slewed_ns
+
+    def _against(self, now: CrossTimestamp, correction: Correction) -> tuple[int, int, int]:
+        """How far the correction is from the page, and the bounds of both, ns."""
         shown = self.page.at(now.raw_ns)
         age_ns = abs(now.raw_ns + self.epoch_ns - correction.ref_ns)
-        bound_ns = (
-            shown.bound_ns + correction.bound_ns + age_ns * (self.holdover_ppb + correction.drift_ppb) // _NS
-        )
-        return abs(self._line(correction).at(now.raw_ns) - shown.fleet_ns) > bound_ns + 1
+        corrected_ns = correction.bound_ns + age_ns * (self.holdover_ppb + correction.drift_ppb) // _NS
+        off_ns = abs(self._line(correction).at(now.raw_ns) - shown.fleet_ns)
+        return off_ns, shown.bound_ns + 1, corrected_ns
 
     def _line(self, correction: Correction) -> ClockLine:
         rate_ppt = round(correction.rate_ppb * 1000)
@@ -161,11 +188,16 @@ class FleetClock:
         return ClockLine(correction.ref_ns - self.epoch_ns, at_ns, rate_ppt)
 
     def correct(self, now: CrossTimestamp, correction: Correction) -> ClockPage:
-        """Takes a correction. The first one sets the clock, later ones slew it."""
+        """Takes a correction. The first one sets the clock, later ones slew it. One that cannot be slewed to in a short
+        time is not taken while it is not known that nobody missed a pause (contradicted_by).
+        """
         self._watch_host_clock(now)
         if self.disrupted_raw_ns is not None:
             return self._tick_disrupted(now, self.disrupted_raw_ns)
-        self.inherited = False
+        if self._undecided(now, correction):
+            # Slewing to it would take an hour; left alone it is confirmed or contradicted soon.
+            return self.tick(now)
+        self.unverified_raw_ns = None
         target = self._line(correction)
         # A partition without a quorum has no better estimate of the rate of the fleet than before.
         least_ppb = self.unsure_ppb if correction.no_quorum else 0
@@ -236,7 +268,7 @@ class FleetClock:
             return self.page
         if self.disrupted_raw_ns is None:
             self.page = replace(self.page, disruptions=self.page.disruptions + 1)
-        self.disrupted_raw_ns = now.raw_ns
+        self.disrupted_raw_ns, self.unverified_raw_ns = now.raw_ns, None
         self.page = self._rebound(now, ClockStatus.DISRUPTED, self.holdover_ppb)
         return self.page
 

@@ -17,6 +17,7 @@ from fabricpulse.core.shm.probe_ring import (
     EDGES_SEQUENCE_OFFSET,
     HEADER,
     MAGIC,
+    OUTBOUND,
     SAMPLE,
     TRAIN,
     VERSION,
@@ -41,6 +42,8 @@ Samples = NDArray[np.void]  # of SAMPLE_DTYPE
 # As plain bytes samples are copied in a twentieth of the time; numpy goes through their fields otherwise.
 RAW = np.dtype((np.void, SAMPLE_DTYPE.itemsize))
 
+# Of so many trains one arrives, where numbers of trains are believed.
+_MOST_LOST = 100
 # Attempts at the edge table, which a configuration changes edge by edge.
 _READ_TRIES = 100
 
@@ -61,6 +64,8 @@ class SampleReader:
         self.lost = 0
         self._words = np.frombuffer(self._file.map, np.uint64, 5, EDGES_SEQUENCE_OFFSET)
         self._notices = self._words[2::2]  # contradictions, hidden_jump_ns
+        # Samples that were ever written: memory that the engine counts up in.
+        self.written = self._words[1:2]
         self._noticed = np.zeros(2, np.uint64)
         self._slots = np.frombuffer(self._file.map, RAW, self._capacity, samples_offset)
         newest = int(self._words[1])
@@ -76,6 +81,7 @@ class SampleReader:
         del (
             self._words,
             self._notices,
+            self.written,
             self._slots,
         )  # numpy holds the buffer; the map cannot be closed under it
         self._file.close()
@@ -137,6 +143,18 @@ class SampleReader:
             self.lost += int(len(good) - good.sum())
             block = block[good]
         return block
+
+
+def train_interval_ns(samples: Samples) -> int:
+    """How far apart the engine that wrote `samples` sends two trains on one edge, ns; 0 where they do not show it."""
+    own = samples[samples["direction"] == OUTBOUND]
+    own = own[own["edge"] == own["edge"][:1]] if len(own) else own
+    own = own[(own["tx_valid"] & 2 != 0) & (own["epoch"] == own["epoch"][-1:])] if len(own) else own
+    if len(own) < 2:
+        return 0
+    trains = (int(own["train"][-1]) - int(own["train"][0])) & 0xFFFFFFFF
+    passed_ns = int(own["tx_ns"][-1, 1]) - int(own["tx_ns"][0, 1])
+    return passed_ns // trains if 0 < trains < len(own) * _MOST_LOST and passed_ns > 0 else 0
 
 
 def _text(raw: bytes) -> str:

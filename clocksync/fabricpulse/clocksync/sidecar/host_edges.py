@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fabricpulse.clocksync.edge.estimator import EdgeFit, EstimatorParameters
 from fabricpulse.clocksync.edge.ownership import is_ours
-from fabricpulse.clocksync.edge.samples import RAW, SAMPLE_DTYPE, SampleReader
+from fabricpulse.clocksync.edge.samples import RAW, SAMPLE_DTYPE, SampleReader, train_interval_ns
 from fabricpulse.clocksync.edge.window import EdgeWindow
 from fabricpulse.clocksync.wire.messages import EdgeName, EdgeReport, EdgeResidual
 from fabricpulse.core.log import get_logger
@@ -40,12 +41,15 @@ class HostEdges:
     """Follows the probe ring at `path`, and a new one when the engine starts anew.
 
     samples, lost : counters. step_peers, fitted_peers : hosts to which the last round saw a clock step, and all of
-    them. generation : counts changes of the edges. refused : why the ring that is there cannot be read, and what to do,
+    them. follow : called for each ring with its count of samples and ns between two trains of an edge, once known.
+    generation : counts changes of the edges. refused : why the ring that is there cannot be read, and what to do,
     "" while it can.
     """
 
     def __init__(self, path: Path, parameters: EstimatorParameters, host: str = "") -> None:
         """host : this host's name, until there is a ring to say it."""
+        self.follow: Callable[[NDArray[np.uint64], int], None] = lambda *_: None
+        self._followed = False
         self._path = path
         self._parameters = parameters
         self._name = host
@@ -112,7 +116,7 @@ class HostEdges:
             self._ring_host = self._ring.host
             self._contradictions = self._ring.contradictions
             self.stamp_epoch_ns = self._ring.stamp_epoch_ns
-            self._edges_sequence = -1
+            self._edges_sequence, self._followed = -1, False
             self._replace({})
             log.info("reading probe samples", host=self._ring.host, epoch=self._ring.epoch)
             if self._name not in ("", self._ring.host):
@@ -133,6 +137,9 @@ class HostEdges:
             return
         self.samples += len(samples)
         self.lost += ring.lost - lost
+        if not self._followed and (interval_ns := train_interval_ns(samples)):
+            self._followed = True
+            self.follow(ring.written, interval_ns)
         # Sorted once and cut, instead of searched for each edge.
         order = np.argsort(samples["edge"], kind="stable")
         numbers, ordered = samples["edge"][order], samples.view(RAW)[order].view(SAMPLE_DTYPE)

@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fabricpulse.clocksync._heartbeat import Heartbeat
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.run_dir import write_refused
@@ -25,11 +28,21 @@ class PageFile:
         self._refused = ""
         self.shown = self._writer.in_force
         self._heartbeat, self._watched_until_ns = Heartbeat(self._writer.watched_until_ns), 1
+        self._followed: tuple[NDArray[np.uint64], int] | None = None
 
     def watch_until(self, raw_ns: int) -> None:
         """Until then, and while this process lives, the page may be synchronized."""
         self._watched_until_ns = raw_ns
         self._heartbeat.go_on_until(raw_ns)
+
+    def follow(self, samples: NDArray[np.uint64], interval_ns: int) -> None:
+        """And only while `samples` counts up (Heartbeat.follow)."""
+        self._followed = samples, interval_ns
+        self._heartbeat.follow(samples, interval_ns)
+
+    def longest_silence_ns(self) -> int:
+        """For how long what is followed stood still, at most, since the last call; 0: no longer than it may."""
+        return self._heartbeat.longest_silence_ns()
 
     def leave(self) -> None:
         """The page is kept no more."""
@@ -75,5 +88,7 @@ class PageFile:
             self._refused = ""
             self._heartbeat.stop()
             self._writer, self._heartbeat = writer, heartbeat
+            if self._followed is not None:
+                heartbeat.follow(*self._followed)
             self._heartbeat.go_on_until(self._watched_until_ns)
             log.warning("clock page was deleted; recreated", path=str(self._path))

@@ -9,6 +9,9 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fabricpulse.clocksync.clock.cross_timestamp import CrossTimestamp
 from fabricpulse.clocksync.clock.fleet_clock import Correction, FleetClock, FleetClockParameters
 from fabricpulse.clocksync.outputs.config import OutputsConfig
@@ -63,6 +66,7 @@ class PublishedClock:
         self._contradicted_s: float | None = None
         self.due_s = self._sampled_s = self._unmeasured_until_s = 0.0
         self.due_sooner = asyncio.Event()
+        self._followed = False
         self._steps = 0
         self._shown_state = self._state()
 
@@ -88,9 +92,12 @@ class PublishedClock:
         if self.contradicted_within(_LATE_TRAINS_S):
             self._forget_samples()
         now, before_s, self._sampled_s = self.host.cross_timestamp(), self._sampled_s, time.monotonic()
-        if before_s and self._sampled_s - before_s > _WATCHED_S:
+        silent_s = self._page_file.longest_silence_ns() / _NS
+        if before_s and max(self._sampled_s - before_s, silent_s) > _WATCHED_S:
             self._unmeasured_until_s = self._sampled_s + _MEASURED_S
-        if self._sampled_s >= self._unmeasured_until_s:
+        if self._sampled_s < self._unmeasured_until_s:
+            self.fleet.unwatched(now)
+        else:
             self._page_file.watch_until(now.raw_ns + round(_WATCHED_S * _NS))
         return now
 
@@ -183,6 +190,16 @@ class PublishedClock:
     def contradicted_within(self, seconds: float) -> bool:
         """Whether the last contradiction is no older."""
         return self._contradicted_s is not None and time.monotonic() - self._contradicted_s < seconds
+
+    def follow(self, samples: NDArray[np.uint64], interval_ns: int) -> None:
+        """The probe engine counts its `samples` there, of trains that are `interval_ns` apart: while it does not,
+        nothing would show a pause of the machine, and the page is not synchronized.
+        """
+        if self._followed:
+            # Another engine, whose edges begin anew.
+            self._unmeasured_until_s = time.monotonic() + _MEASURED_S
+        self._followed = True
+        self._page_file.follow(samples, interval_ns)
 
     def follow_epoch(self, epoch_ns: int | None, *, reported: bool) -> None:
         """Takes up the epoch of the probe ring. Another one than before belongs to an engine that has forgotten the old

@@ -73,8 +73,9 @@ class Sidecar:
         # Two sidecars would take turns with the clock page: fleet time would run backward.
         self._lock = RunLock(run_dir, "clocksync sidecar")
         self._edges = HostEdges(probe_ring_path(), self._config.estimator.parameters(), self._config.host)
-        self._edges_reported = -1
         self._clock = PublishedClock(self._config.clock_parameters(), self._config.outputs, self._edges.clear)
+        self._edges.follow = self._clock.follow
+        self._edges_reported = -1
         self._epoch_reported = False
         self._epoch = time.time_ns() & 0x7FFFFFFFFFFFFFFF
         self._generation = 0
@@ -313,6 +314,7 @@ class Sidecar:
             info=self._info if with_info else None,
             quorum=self._coordinator.quorum,
             no_quorum=self._clock.fleet.no_quorum,
+            unverified=self._clock.fleet.unverified_raw_ns is not None,
         )
 
     def _take_reply(self, reply: RoundReply, follow: bool) -> None:

@@ -25,8 +25,8 @@ class RoundInput:
     """What the reports of one round say of their hosts, as arrays.
 
     A host's clock is its stamp clock. host_ns : what it showed when the report left, arrived_ns : about now, by when
-    the report came in. known : it has a line. anchor_ns : UTC minus clock when the report left. missed_ns : as in
-    Hosts.
+    the report came in. known : it has a line that counts. anchor_ns : UTC minus clock when the report left.
+    missed_ns : as in Hosts.
     """
 
     host_ns: Ints
@@ -58,6 +58,10 @@ class RoundInput:
         and how far that may be off.
         """
         known, anchored = rows["known"].copy(), rows["anchored"]
+        # A line from before a pause that nobody noticed contradicts right ones. It counts only where there is no other,
+        # as after a restart of all sidecars.
+        if (known & ~rows["unverified"]).any():
+            known &= ~rows["unverified"]
         return cls(
             rows["host_ns"].copy(),
             rows["host_ns"] + np.rint((now_s - rows["received_s"]) * 1e9).astype(np.int64),

@@ -52,10 +52,10 @@ _REQUEST = struct.Struct("<IIQqqqqqqqIIBBBBIQQ")
 _REPLY = struct.Struct("<IIQQqqqqIHBBIIII")
 _RESET = struct.Struct("<IIQ8x")
 _TAG = struct.Struct("<Q")
-# Flags. HAS_ANCHOR : of a request only. RESEND_INFO, NEW_NEIGHBOURS : of a reply only: the next report should come by
-# HTTP, with HostInfo, or for a new neighbour list.
-HAS_LINE, HAS_ANCHOR, RESEND_INFO, NEW_NEIGHBOURS, NO_QUORUM, HAS_QUORUM, QUORUM_ANCHORED = (
-    1 << bit for bit in range(7)
+# Flags. HAS_ANCHOR, UNVERIFIED : of a request only. RESEND_INFO, NEW_NEIGHBOURS : of a reply only: the next report
+# should come by HTTP, with HostInfo, or for a new neighbour list.
+HAS_LINE, HAS_ANCHOR, RESEND_INFO, NEW_NEIGHBOURS, NO_QUORUM, HAS_QUORUM, QUORUM_ANCHORED, UNVERIFIED = (
+    1 << bit for bit in range(8)
 )
 _NS_LIMIT, _SMALL_LIMIT = 2**61, 2**40
 # Edges that one datagram holds, and that a report by datagram can have.
@@ -89,7 +89,8 @@ def _pack_part(channel: Channel, sequence: int, report: RoundReport, share: byte
     head = _REQUEST.pack(
         REQUEST_MAGIC, channel.number, sequence, report.host_ns, *((line.ref_host_ns, line.correction_ns, line.rate_ppt,
         line.bound_ns) if line else (0, 0, 0, 0)), *(anchor or (0, 0)), report.clock_steps, report.generation, HAS_LINE
-        * (line is not None) | HAS_ANCHOR * (anchor is not None) | NO_QUORUM * report.no_quorum | _flags(quorum),
+        * (line is not None) | HAS_ANCHOR * (anchor is not None) | NO_QUORUM * report.no_quorum |
+        UNVERIFIED * report.unverified | _flags(quorum),
         report.rank, len(share) // EDGE.size, part, *((quorum.hosts, quorum.moment_s, name_hash(quorum.root)) if quorum
         else (0, 0, 0)),
     )  # fmt: skip
@@ -172,6 +173,7 @@ def rows_of(arrivals: bytes, edges: bytes, slot_of: NDArray[np.int32]) -> tuple[
     rows["known"] = heads["flags"] & HAS_LINE != 0
     rows["anchored"] = heads["flags"] & HAS_ANCHOR != 0
     rows["no_quorum"] = heads["flags"] & NO_QUORUM != 0
+    rows["unverified"] = heads["flags"] & UNVERIFIED != 0
     rows["quorum_anchored"] = heads["flags"] & QUORUM_ANCHORED != 0
     has_quorum = heads["flags"] & HAS_QUORUM != 0
     rows["quorum_s"] = np.where(has_quorum, heads["quorum_s"].astype(np.int64), -1)

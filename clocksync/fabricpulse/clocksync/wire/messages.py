@@ -93,7 +93,8 @@ class RoundReport(msgspec.Struct, frozen=True, array_like=True):
     line : None while it has none. anchor : UTC minus stamp clock by a time source of its own, and its bound. root : of
     the last solve it has seen. clock_steps : how often its stamp clock has jumped, as it has noticed itself: pauses.
     rank : of the coordinator in the host's list; 0 is the one that it asks first. quorum, no_quorum : by the last
-    reply. datagrams : it wants a channel for the reports that follow.
+    reply. datagrams : it wants a channel for the reports that follow. unverified : a time in which nobody would have
+    noticed a pause of the machine has passed since `line` was last confirmed.
     """
 
     protocol: int
@@ -111,6 +112,7 @@ class RoundReport(msgspec.Struct, frozen=True, array_like=True):
     quorum: Quorum | None = None
     no_quorum: bool = False
     datagrams: bool = False
+    unverified: bool = False
 
 
 class EdgeResidual(NamedTuple):

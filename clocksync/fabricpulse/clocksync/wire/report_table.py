@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from fabricpulse.clocksync.wire.messages import EDGE, EDGE_DTYPE, RoundReport
 from fabricpulse.core._siphash import siphash24
 
-# slot : number of the host in the fleet. known : it has a line. anchored : it has a time source of its own. quorum_s :
-# moment of its Quorum, -1 for none. quorum_root : name_hash of its root.
+# slot : number of the host in the fleet. known : it has a line. unverified : as in RoundReport. anchored : it has a
+# time source of its own. quorum_s : moment of its Quorum, -1 for none. quorum_root : name_hash of its root.
 ROW_DTYPE = np.dtype(
     [
         ("received_s", "f8"),
@@ -34,6 +34,7 @@ ROW_DTYPE = np.dtype(
         ("anchored", "?"),
         ("quorum_anchored", "?"),
         ("no_quorum", "?"),
+        ("unverified", "?"),
     ]
 )
 Records = NDArray[np.void]
@@ -73,6 +74,7 @@ class ReportTable:
                 anchor is not None,
                 quorum is not None and quorum.anchored,
                 report.no_quorum,
+                report.unverified,
             )
         )
         self._blocks.append(report.edges)
