@@ -240,9 +240,21 @@ class FleetEvidence:
         """Whether it was found for long enough to be reported."""
         since, last, suspect = self._seen[key]
         hold_s = max(_hold_s(suspect), KEPT_S if key in self._remains else 0.0)
+        if suspect.kind == "pair" and suspect.silent and self._ends_may_be_away(key):
+            hold_s = max(hold_s, _HOLD_S["nic"])
         # Of a silent host or NIC it is the same question, and has been waited for.
         away = key in self._unvouched and not (suspect.silent and suspect.kind in _HOLD_S)
         return last - since >= max(hold_s, _AWAY_HOLD_S if away else 0.0)
+
+    def _ends_may_be_away(self, pair: Key) -> bool:
+        """Whether it is not decided yet that a host or NIC at its ends is silent, which would explain the pair: while
+        others are restarted that is found for some of its flows only.
+        """
+        ends = {name for end in pair[2:] for name in (end, end.partition("/")[0])}
+        return any(
+            of == pair[0] and kind in _HOLD_S and component in ends and suspect.silent
+            for (of, kind, component, _), (_, _, suspect) in self._seen.items()
+        )
 
     def _silent_since(self, what: str, suspect: Suspect) -> list[float]:
         """Of a host or NIC, since when a part of that host is silent: one direction is found first, the whole once its

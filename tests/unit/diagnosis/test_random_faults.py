@@ -158,3 +158,17 @@ def test_a_leaf_that_flaps_is_one_alert() -> None:
     fleet.faults = [steady("loss", 1.0, ("link", *way), ("link", *way[::-1])), flap]
     told = [suspect for _, found in fleet.play(QUIET_S + 18) for suspect in found]
     assert {suspect.leaf for suspect in told if suspect.component == leaf[1]} == {leaf[1]}
+
+
+def test_dead_nics_amid_a_rolling_restart_are_no_bundles_of_pairs() -> None:
+    """Until it is sure that a NIC is not one of a host that is restarted, some of its flows are explained by hosts that
+    are, and those that are left look like pairs.
+    """
+    fleet = VirtualFleet(2, 9, 2, 4, 3)
+    for number, nic in enumerate(("h3/r1", "h8/r1")):
+        begins_s = QUIET_S + 3 * number
+        fleet.faults.append(steady("loss", 1.0, ("nic_tx", nic), ("nic_rx", nic), begins_s=begins_s))
+    for number, host in enumerate(fleet.hosts):
+        begins_s = QUIET_S - 1 + 2.5 * number
+        fleet.restart(host, begins_s, begins_s + 3.5)
+    assert names(fleet.play(60)) == {("nic", "h3/r1", ""), ("nic", "h8/r1", "")}
