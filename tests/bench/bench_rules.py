@@ -9,11 +9,15 @@ on fleets on paper (tests/bench/rules_fleet.py), eight NICs a host, scraped each
 time of Prometheus for one evaluation of every group (`rule_eval_ms`), and for what is evaluated each 15 s, as some
 groups are evaluated less often (`rule_eval_ms_per_scrape`): both with the garbage collection that it causes, which is
 about half of it, and the latter also without most of it. What that time is, and what it is not:
-tests/bench/rules_evaluation.py. A thousand hosts take about 5 GB of memory.
+tests/bench/rules_evaluation.py. A thousand hosts take about 5 GB of memory. pages : from a NIC's fault until
+Alertmanager has the alert, and until on-call has the page (tests/bench/rules_pages.py); the longest of three rounds of
+three faults. Needs root. A machine with other work delays all of it: each row has the load.
 """
 
 import argparse
 import math
+import os
+import random
 import sys
 import tempfile
 from pathlib import Path
@@ -22,6 +26,7 @@ import yaml
 from tests.bench.rows import Rows
 from tests.bench.rules_evaluation import SCRAPE_S, evaluate, interval_s
 from tests.bench.rules_fleet import RAILS, Faults, PaperFleet
+from tests.bench.rules_pages import VICTIMS, Times, stand
 from tests.unit.rules.mutant_trial import Trial
 from tests.unit.rules.mutation import groups, mutants
 from tests.unit.rules.needed_rules import name_of
@@ -105,16 +110,44 @@ def _evaluation_ms(hosts: int) -> float:
     return found.all_ms
 
 
+def bench_pages(rounds: int) -> None:
+    """From a fault to Alertmanager and to on-call: by rules at two scrape intervals, and by push."""
+    rng = random.Random(1)
+    for scrape_s, push, to_alertmanager, to_page in (
+        (1.0, False, "<= 4", None),
+        (15.0, False, "<= 35", None),
+        (15.0, True, "<= 1", "<= 12"),
+    ):
+        times = Times()
+        with stand(scrape_s, push=push) as fleet:
+            flaps = [] if push else [fleet.flap(nic) for nic in VICTIMS[0]]
+            for victims in VICTIMS[:rounds]:
+                fleet.disconnect(victims, rng, scrape_s, times, pages=push)
+        way = "by push" if push else f"by rules, scraped each {scrape_s:g} s"
+        for case, metric, values, must in (
+            (f"disconnect {way}", "fault_to_alertmanager_s", times.notified, to_alertmanager),
+            (f"disconnect {way}", "fault_to_page_s", times.paged, to_page),
+            (f"flap {way}", "fault_to_alertmanager_s", flaps, to_alertmanager),
+        ):
+            if values:
+                each = [round(value, 2) for value in values]
+                rows.report(
+                    case, metric, max(values), "s", must, each=each, load=round(os.getloadavg()[0], 1)
+                )
+
+
 def main() -> None:
     """Runs the parts asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="comma separated parts; default: all")
     parser.add_argument("--hosts", default="100,300,1000", help="sizes of the fleets of `evaluation`")
+    parser.add_argument("--rounds", type=int, default=len(VICTIMS), help="rounds of three faults of `pages`")
     options = parser.parse_args()
     all_parts = {
         "coverage": bench_coverage,
         "mutations": bench_mutations,
         "evaluation": lambda: bench_evaluation([int(size) for size in options.hosts.split(",")]),
+        "pages": lambda: bench_pages(options.rounds),
     }
     wanted = set(filter(None, options.only.split(","))) or set(all_parts)
     if unknown := wanted - set(all_parts):
