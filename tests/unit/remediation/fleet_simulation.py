@@ -21,6 +21,23 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any, Literal
 
+from tests.unit.remediation.simulated_nic import Nic
+from tests.unit.remediation.simulated_policy import (
+    A_MINUTE,
+    AGENT_TIMEOUT_S,
+    BREAKER_HOSTS,
+    BREAKER_WINDOW_S,
+    HOLD_S,
+    HOSTS,
+    IN_FLIGHT,
+    JOB_NICS,
+    NICS,
+    POLICY,
+    REVALIDATE_S,
+    TICK_S,
+    TOGETHER_HOSTS,
+    TOGETHER_S,
+)
 from tests.unit.remediation.world import START
 
 from fabricpulse.core.config import parse_config
@@ -32,20 +49,6 @@ from fabricpulse.remediation.receiver.state.model import AgentState, Desired, He
 from fabricpulse.remediation.receiver.state.transaction import Transaction, Transition
 from fabricpulse.remediation.receiver.wall_clock import MonotonicWallClock
 
-HOSTS, NICS, LEAF_HOSTS = 12, 4, 6
-TICK_S = 2.0
-HOLD_S = 60.0
-POLICY = f"""
-rules: [{{alert: FabricNicFlapping, mode: auto}}]
-hold: {{initial_s: {HOLD_S}, jitter: 0, sticky_count: 4}}
-alertmanagers: [http://a, http://b]
-alertmanager_poll_s: 10
-guards: {{max_in_flight: 1}}
-"""
-# What the policy allows, by its defaults for the most part, written down once more.
-AGENT_TIMEOUT_S, REVALIDATE_S = 15.0, 60.0
-IN_FLIGHT, A_MINUTE, BREAKER_HOSTS, BREAKER_WINDOW_S, JOB_NICS = 1, 20, 3, 300.0, 2
-TOGETHER_HOSTS, TOGETHER_S = 4, 60.0
 Outcome = Literal["applied", "refused", "failed"]
 OUTCOMES: tuple[Outcome, ...] = ("applied", "refused", "failed")
 UNDONE = ("rolled back", "no agent fetched", "released by")
@@ -58,35 +61,6 @@ class ViolationError(AssertionError):
     def __init__(self, name: str, text: str) -> None:
         super().__init__(f"{name}: {text}")
         self.name = name
-
-
-class Nic:
-    """One NIC: what is true of it, and what its agent holds."""
-
-    def __init__(self, host: int, rail: int) -> None:
-        self.host, self.device = f"h{host}", f"rail{rail}"
-        self.key = f"{self.host}/{self.device}"
-        self.leaf = f"rail{rail}-leaf{host // LEAF_HOSTS}"
-        self.bad_until = 0.0
-        # What its processes do; what its agent was ordered last, and by which operation.
-        self.avoided = self.wanted_out = False
-        self.generation = 0
-        self.op_id = ""
-        self.failed = False
-        # Of the alert that fires about it, at its Prometheus; 0 for none.
-        self.fires_since = 0.0
-        # When the receiver got the alert.
-        self.reported_at = -1e9
-        # Seconds seen healthy since it was last seen otherwise, or fired; the last of them without a gap.
-        self.seen_s = self.without_gap_s = 0.0
-        self.seen_at = -1e9
-
-    def alert(self, firing: bool = True) -> Alert:
-        labels = {
-            "alertname": "FabricNicFlapping", "instance": f"{self.host}:9610", "device": self.device,
-            "network": self.device, "leaf": self.leaf,
-        }  # fmt: skip
-        return Alert(firing, self.key, self.fires_since, labels)
 
 
 class FleetSimulation:

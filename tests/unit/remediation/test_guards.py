@@ -1,21 +1,12 @@
 """Each guard rail, alone."""
 
-from dataclasses import replace
-from functools import partial
-
 import pytest
-from tests.unit.remediation.world import RULES_AUTO, World, alert, config
+from tests.unit.remediation.world import RULES_AUTO, World, alert, config, fleet, world_with
 
 from fabricpulse.remediation.receiver.guards.guard_words import WORDS
 from fabricpulse.remediation.receiver.guards.guards import REASONS
 from fabricpulse.remediation.receiver.health import problems
 from fabricpulse.remediation.receiver.state.model import AgentState, Held, Target
-
-RULES = "rules: [{alert: FabricNicFlapping, mode: auto}]\nhold: {initial_s: 10, jitter: 0}\n"
-
-
-def world_with(limits: str = "", hosts: int = 2, nics: int = 2) -> World:
-    return World(config(f"{RULES}guards: {{{limits}}}\n"), hosts, nics)
 
 
 def test_pause_stops_decisions_and_resume_decides_on_what_is_then():
@@ -196,206 +187,6 @@ def test_failover_breaker_does_not_stop_failback():
     assert [a.action for a in world.pending()] == ["nic.restore"]
 
 
-def test_shared_cause_is_not_a_nic():
-    """One rail of many hosts at once is a switch: moving every host's traffic would not mend it."""
-    world = world_with("shared_cause_count: 3, max_in_flight: 9", hosts=6)
-    world.deliver(*(alert(host, "rail1") for host in world.hosts[:5]), alert("h5", "rail0"))
-    assert [a.target.key for a in world.pending()] == ["h5/rail0"]
-    assert world.blocked("h0/rail1") == "shared_cause"
-
-
-def fleet(hosts: int, limits: str = "") -> World:
-    """Hosts that have reported for longer than it takes to count in relative limits."""
-    world = World(config(f"{RULES}guards: {{settle_s: 5, {limits}}}\n"), hosts)
-    world.now += 601
-    world.report()
-    return world
-
-
-@pytest.mark.simulation
-def test_a_leaf_of_a_large_fleet_takes_out_nothing():
-    """32 ports of 400 hosts flap at once: all 32 were taken out after 60 s. Now none, however long it lasts."""
-    world = fleet(400)
-    world.deliver(*(alert(host, "rail3") for host in world.hosts[:32]))
-    for seconds in (1, 5, 55, 60, 300):
-        world.tick(seconds)
-        assert world.pending() == []
-    assert {world.blocked(f"{host}/rail3") for host in world.hosts[:32]} == {"shared_cause"}
-    assert world.state.breakers == {}
-    # One after the other ends; the last ones are no NICs of their own for that.
-    for host in world.hosts[:31]:
-        world.deliver(alert(host, "rail3", firing=False))
-        world.tick(10)
-        assert world.pending() == []
-
-
-def test_six_hosts_with_defaults():
-    """All hosts of a small fleet on one rail: three NICs were taken out at 60.1 s."""
-    world = fleet(6)
-    world.deliver(*(alert(host) for host in world.hosts))
-    world.tick(600)
-    assert world.pending() == []
-
-
-def test_alerts_that_come_one_by_one_are_seen_together():
-    """The settle window: four hosts within four seconds, each in a notification of its own."""
-    world = fleet(100)
-    for host in world.hosts[:4]:
-        world.deliver(alert(host))
-        assert world.pending() == []
-        world.tick(1)
-    world.tick(100)
-    assert world.pending() == []
-
-
-def test_one_nic_leaves_after_the_settle_window():
-    """A single fault is acted on after five seconds, and not before; waiting is no line in the journal."""
-    world = fleet(100)
-    world.deliver(alert())
-    world.tick(4.9)
-    assert (world.pending(), world.blocked()) == ([], "")
-    world.tick(0.2)
-    assert [a.target.key for a in world.pending()] == ["h0/rail0"]
-    assert "blocked" not in world.events()
-
-
-def test_causes_come_from_labels():
-    """Hosts behind one leaf share it on whatever rail; hosts of one rail behind different leaves share the rail."""
-    world = fleet(100)
-    plain = [alert(f"h{i}", f"rail{i}") for i in range(4)]
-    leaf = [replace(a, labels=a.labels | {"leaf": "l7"}) for a in plain]
-    world.deliver(*leaf)
-    world.tick(6)
-    assert world.pending() == []
-    assert {episode.causes for episode in world.state.episodes.values()} == {
-        (f"network=rail{i}", "leaf=l7") for i in range(4)
-    }
-
-
-def test_fake_agents_do_not_raise_the_limits():
-    """3,000 registered hosts raised the breaker from 3 to 300 hosts; only hosts that were observed count, up to 10."""
-    world = fleet(
-        4, "breaker_window_s: 100000, cooldown_s: 0, max_in_flight: 99, burst: 99, shared_cause_count: 99"
-    )
-    for i in range(3000):
-        fake = AgentState(host=f"fake{i}", seen_at=world.now, health={"rail0": "healthy"})
-        world.run(lambda t, a=fake: world.reconciler.observed.on_agent(t, a, world.now))
-    world.deliver(*(alert(f"fake{i}", f"nic{i}") for i in range(20)))
-    world.now += 6
-    world.reconcile()
-    assert len(world.pending()) == 3
-    assert set(world.state.breakers) == {"failover"}
-
-
-def test_fake_agents_do_not_raise_the_limit_of_a_job():
-    """3,000 registered hosts that claim a job raised what it may lose from 2 NICs to 8."""
-    world = fleet(
-        6, "breaker_hosts: 99, burst: 99, max_in_flight: 99, shared_cause_count: 99, shared_cause_fraction: 1"
-    )
-    world.report(workloads=("a",))
-    for i in range(3000):
-        fake = AgentState(host=f"fake{i}", seen_at=world.now, devices={"rail0": True}, workloads=("a",))
-        world.run(lambda t, a=fake: world.reconciler.observed.on_agent(t, a, world.now))
-    world.deliver(*(alert(host, f"rail{i % 2}") for i, host in enumerate(world.hosts)))
-    world.now += 6
-    world.reconcile()
-    assert len(world.pending()) == 2
-    assert {t.blocked for t in world.state.targets.values()} == {"", "workload"}
-
-
-def test_fake_agents_do_not_hide_that_many_are_lost():
-    """Half of the fleet's agents lost is half, whoever else has registered meanwhile."""
-    world = fleet(10)
-    world.now += 20
-    world.report(world.hosts[:5])
-    for i in range(3000):
-        fake = AgentState(host=f"fake{i}", seen_at=world.now, health={"rail0": "healthy"})
-        world.run(lambda t, a=fake: world.reconciler.observed.on_agent(t, a, world.now))
-    world.deliver(alert())
-    world.now += 6
-    world.reconcile()
-    assert (world.pending(), world.blocked()) == ([], "frozen")
-
-
-def joined(world: World, count: int, source: str) -> None:
-    """Hosts that `source` speaks for: they report as often as others do, all of them well."""
-    health = {f"rail{i}": "healthy" for i in range(8)}
-    for i in range(count):
-        host, devices = f"made-up{i}", dict.fromkeys(health, True)
-        agent = AgentState(
-            host=host,
-            seen_at=world.now,
-            health=health,  # type: ignore[arg-type]
-            devices=devices,
-            workloads=("a",),
-            source=source,
-        )
-        world.run(partial(world._on_agent, agent))
-
-
-@pytest.mark.parametrize("age_s", [0, 601])
-def test_made_up_hosts_that_leave_do_not_freeze_the_fleet(age_s):
-    """Who has the token that all agents share: three thousand names, then silence, and for an hour nothing was done."""
-    world = fleet(6)
-    joined(world, 3000, "10.0.0.66")
-    world.now += age_s
-    joined(world, 3000, "10.0.0.66")
-    world.now += 16
-    world.report()
-    world.deliver(alert())
-    world.now += 6
-    world.reconcile()
-    assert [action.target.host for action in world.pending()] == ["h0"]
-
-
-def test_addresses_that_fall_silent_together_do():
-    """Hosts without tokens of their own are as good as their addresses: three of six, one address each, are lost."""
-    world = fleet(0)
-    hosts = [f"h{i}" for i in range(6)]
-    for host in hosts:
-        world.report([host], source=f"10.0.0.{host}")
-    world.now += 16
-    for host in hosts[:3]:
-        world.report([host], source=f"10.0.0.{host}")
-    world.deliver(alert())
-    world.now += 6
-    world.reconcile()
-    assert (world.pending(), world.blocked()) == ([], "frozen")
-
-
-def test_hosts_behind_a_proxy_all_count():
-    """One address, or two, speak for all: half of them lost is half of the fleet."""
-    world = fleet(0)
-    hosts = [f"h{i}" for i in range(8)]
-    for number, host in enumerate(hosts):
-        world.report([host], source=f"10.0.0.{number % 2}")
-    world.now += 16
-    for number, host in enumerate(hosts[:4]):
-        world.report([host], source=f"10.0.0.{number % 2}")
-    world.deliver(alert())
-    world.now += 6
-    world.reconcile()
-    assert (world.pending(), world.blocked()) == ([], "frozen")
-
-
-def test_made_up_hosts_that_stay_raise_no_limit():
-    """Once they had reported for ten minutes they counted: ten hosts in place of three, eight NICs of a job in place
-    of two. Of each address one counts, so that it may be one more."""
-    for limits, allowed in (("breaker_hosts: 3", 3), ("breaker_hosts: 99", 3)):
-        world = fleet(
-            12, f"{limits}, burst: 99, max_in_flight: 99, shared_cause_count: 99, shared_cause_fraction: 1"
-        )
-        jobs = ("a",) if limits == "breaker_hosts: 99" else ()
-        for seconds in (0, 601):
-            world.now += seconds
-            joined(world, 300, "10.0.0.66")
-            world.report(workloads=jobs)
-        world.deliver(*(alert(host, f"nic{i}") for i, host in enumerate(world.hosts)))
-        world.now += 6
-        world.reconcile()
-        assert len(world.pending()) == allowed
-
-
 @pytest.mark.simulation
 def test_the_breaker_has_a_bound_of_its_own():
     """A tenth of a large fleet is no noise: at most breaker_max_hosts."""
@@ -504,7 +295,7 @@ def test_a_rule_that_stops_acting_brings_nothing_back():
     world = world_with()
     world.deliver(alert())
     world.settle()
-    world.reconciler.set_policy(config(f"{RULES.replace('auto', 'dry_run')}"), {})
+    world.reconciler.set_policy(config(f"{RULES_AUTO.replace('auto', 'dry_run')}"), {})
     world.deliver(alert(firing=False))
     world.tick(60)
     assert (world.pending(), world.blocked()) == ([], "not_acting")
@@ -550,7 +341,7 @@ def test_forget_drops_everything_of_a_host_and_nothing_else():
 @pytest.mark.parametrize("second", [None, []])
 def test_one_alertmanager_of_two_is_enough_when_it_is_fed(second):
     """A NIC never came back while one of two Alertmanagers was down; the watchdog alert shows that the other is fed."""
-    settings = f"{RULES}alertmanagers: [http://a, http://b]\n"
+    settings = f"{RULES_AUTO}alertmanagers: [http://a, http://b]\n"
     world = World(config(settings))
     watchdog = alert(name="FabricWatchdog")
     world.poll([alert(), watchdog], [alert(), watchdog])
@@ -565,7 +356,7 @@ def test_one_alertmanager_of_two_is_enough_when_it_is_fed(second):
 
 def test_one_alertmanager_without_the_watchdog_is_not_enough():
     """One that has just started, or that nobody feeds, knows of no alert."""
-    world = World(config(f"{RULES}alertmanagers: [http://a, http://b]\n"))
+    world = World(config(f"{RULES_AUTO}alertmanagers: [http://a, http://b]\n"))
     watchdog = alert(name="FabricWatchdog")
     world.poll([alert(), watchdog], [alert(), watchdog])
     world.settle()

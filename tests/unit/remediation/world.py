@@ -166,3 +166,16 @@ class World:
     def events(self) -> list[str]:
         """Events of the journal so far."""
         return [line.event for line in self.lines]
+
+
+def world_with(limits: str = "", hosts: int = 2, nics: int = 2) -> World:
+    """A world whose guards have these limits (YAML) beside the defaults."""
+    return World(config(f"{RULES_AUTO}guards: {{{limits}}}\n"), hosts, nics)
+
+
+def fleet(hosts: int, limits: str = "") -> World:
+    """Hosts that have reported for longer than it takes to count in relative limits."""
+    world = World(config(f"{RULES_AUTO}guards: {{settle_s: 5, {limits}}}\n"), hosts)
+    world.now += 601
+    world.report()
+    return world
