@@ -87,9 +87,9 @@ pictures: $(STAMP) ## Draw the dashboards by the Grafana at GRAFANA_URL, with th
 	$(BIN)/python -m tests.pictures.dashboards $(ARGS)
 
 bench: $(STAMP) ## Run a benchmark, NAME=mesh; one JSON object a line
-	@test -n "$(NAME)" || { echo "make bench: say which, NAME=one of:" $$(cd tests/bench && ls bench_*.py | sed 's/bench_//; s/\.py//'); exit 2; }
+	@test -n "$(NAME)" || { echo "make bench: say which, NAME=one of:" $$(cd tests/bench && ls -d */__main__.py *.py | sed 's,/.*,,; s/\.py//' | grep -v '^rows$$'); exit 2; }
 	@scripts/system_packages.sh bench
-	@$(BIN)/python -m tests.bench.bench_$(NAME) $(ARGS)
+	@$(BIN)/python -m tests.bench.$(NAME) $(ARGS)
 
 clean: ## Remove what the targets have made
 	rm -rf $(VENV) build dist .tools .mypy_cache .pytest_cache .ruff_cache

@@ -1,7 +1,7 @@
 """The benchmark's defaults are the sizes that the gates were set for."""
 
-from tests.bench.bench_mesh import parser, parts_of
-from tests.bench.mesh_faults import shares
+from tests.bench.mesh.__main__ import parser, parts_of
+from tests.bench.mesh.faults import shares
 
 
 def test_defaults_are_the_sizes_of_the_gates():

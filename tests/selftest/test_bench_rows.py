@@ -4,7 +4,7 @@ import json
 import math
 
 import pytest
-from tests.bench.plugin_speed import Pairs, control_s, profiler_s
+from tests.bench.plugin.speed import Pairs, control_s, profiler_s
 from tests.bench.rows import Rows, quantile
 
 
@@ -37,7 +37,7 @@ def test_a_row_without_a_gate_is_not_judged(capsys):
 
 
 def end(cpu: float, profiler: float = 0.0, **threads: float) -> dict[str, object]:
-    """One end of a run as tests/native/plugin_net_bench.cc tells it, seconds for a GB."""
+    """One end of a run as tests/native/net_bench/net_bench.cc tells it, seconds for a GB."""
     names = {"main": "fabricpulse", "control": "fabricpulse-ctl"}
     by_thread = {names[name]: seconds for name, seconds in threads.items()}
     return {

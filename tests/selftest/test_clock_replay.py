@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.bench.clock_replay import Recording, replay, rows
+from tests.bench.clocksync.replay import Recording, replay, rows
 
 from fabricpulse.clocksync.edge.samples import SAMPLE_DTYPE
 from fabricpulse.core.shm.probe_ring import INBOUND, MAIN_PATH, OUTBOUND

@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 import yaml
-from tests.bench.rules_evaluation import history_s, in_order
-from tests.bench.rules_fleet import Faults, PaperFleet
+from tests.bench.rules.evaluation import history_s, in_order
+from tests.bench.rules.fleet import Faults, PaperFleet
 
 ROOT = Path(__file__).parents[2]
 RULES = [

@@ -1,6 +1,6 @@
 // Exactly once, over lanes that fail in any order: the two state machines of a connection.
 //
-// Pure: no clock, no I/O, no allocation. tests/native/plugin_fencing_explore.cc walks through every
+// Pure: no clock, no I/O, no allocation. tests/native/plugin/fencing_explore.cc walks through every
 // interleaving.
 //
 // Rules.

@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from tests.bench.clock_peers import ChronyTracking, build_preload
+from tests.bench.clocksync.peers import ChronyTracking, build_preload
 from tests.fixtures.debian_tool import debian_tool
 from tests.fixtures.waiting import wait_for
 from tests.integration.clocksync.daemons import Daemons, all_have, read

@@ -1,11 +1,11 @@
-"""chronyd in the lab is given one transmit stamp a packet, the first: tests/native/first_tx_stamp.c."""
+"""chronyd in the lab is given one transmit stamp a packet, the first: tests/native/clocks/first_tx_stamp.c."""
 
 import os
 import sys
 from pathlib import Path
 
 import pytest
-from tests.bench.clock_peers import build_preload
+from tests.bench.clocksync.peers import build_preload
 
 from fabricpulse.lab import Lab
 

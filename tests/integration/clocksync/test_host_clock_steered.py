@@ -42,7 +42,7 @@ def reader(tmp_path: Path) -> Path:
     if shutil.which("cc") is None:
         pytest.skip("no C compiler")
     target = tmp_path / "clock_watch"
-    source = ROOT / "tests" / "native" / "clock_watch.c"
+    source = ROOT / "tests" / "native" / "clocks" / "clock_watch.c"
     include = f"-I{ROOT / 'core' / 'include'}"
     command = [
         "cc",

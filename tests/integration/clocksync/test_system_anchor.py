@@ -2,7 +2,7 @@
 
 chronyd runs as installations have it, without -x and with rtcsync, on the virtual clock of its host, which is seconds
 off and drifts. Its server shows the kernel's time, the truth. Neither may set the clock of the machine: they have no
-CAP_SYS_TIME, and the calls are replaced (tests/native/virtual_timex_preload.c).
+CAP_SYS_TIME, and the calls are replaced (tests/native/clocks/virtual_timex_preload.c).
 """
 
 import ctypes
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from tests.bench.clock_peers import build_preload
+from tests.bench.clocksync.peers import build_preload
 from tests.fixtures.debian_tool import debian_tool
 from tests.fixtures.ports import reserved_port
 from tests.fixtures.waiting import wait_for

@@ -33,7 +33,7 @@ def page(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("seconds", [5, -5])
 def test_a_reader_in_another_time_namespace_is_refused(page: Path, tmp_path: Path, seconds: int) -> None:
     """Not 5 s ahead within 7 us: refused, in C and in Python, with a reason; the same programs read it outside."""
-    source, include = ROOT / "tests" / "native" / "clock_convert.c", ROOT / "core" / "include"
+    source, include = ROOT / "tests" / "native" / "clocks" / "clock_convert.c", ROOT / "core" / "include"
     subprocess.run(["cc", "-std=gnu11", f"-I{include}", source, "-o", tmp_path / "reader"], check=True)
     unshare = ["unshare", "--time", "--monotonic", str(seconds), "--fork"]
     readers: list[tuple[list[str | Path], str]] = [

@@ -18,7 +18,7 @@ STEPS = "fabricpulse_probe_clock_steps_total"
 def system_clock(tmp_path_factory):
     """The library that makes the clock of a lab host the system's clock."""
     target = tmp_path_factory.mktemp("preload") / "system_clock.so"
-    source = ROOT / "tests" / "native" / "virtual_clock_preload.c"
+    source = ROOT / "tests" / "native" / "clocks" / "virtual_clock_preload.c"
     options = ["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-DAS_SYSTEM_CLOCK"]
     include = f"-I{ROOT / 'core' / 'include'}"
     subprocess.run(["gcc", *options, include, source, "-ldl", "-o", target], check=True)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.root
 
 TRAIN_PERIOD_NS = 20_000_000
 STAMPS_LOST = "fabricpulse_probe_tx_stamps_lost_total"
-SOURCE = Path(__file__).parents[2] / "native" / "lost_stamps_preload.c"
+SOURCE = Path(__file__).parents[2] / "native" / "clocks" / "lost_stamps_preload.c"
 
 
 @pytest.fixture(scope="module")

@@ -213,7 +213,7 @@ def test_a_storm_that_overruns_the_socket_is_counted_exactly(namespace, tmp_path
         base = exporter.value(DOWNS)
         exporter.process.send_signal(signal.SIGSTOP)
         script = (
-            "from tests.bench.nic_flaps import Links\n"
+            "from tests.bench.nic.flaps import Links\n"
             "links = Links()\n"
             f"for _ in range({flaps}): links.set('vethpeer0', False); links.set('vethpeer0', True)\n"
         )

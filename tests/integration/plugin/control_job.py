@@ -11,7 +11,7 @@ from fabricpulse.plugin.locate import library
 
 @contextmanager
 def control_job(program: Path, plugin: Path | None = None, **env: str) -> Iterator[Path]:
-    """Runs tests/native/plugin_profiler_host.cc with the plugin (default: the installed one); its control socket."""
+    """Runs tests/native/hosts/profiler.cc with the plugin (default: the installed one); its control socket."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)  # as /run/fabricpulse; pytest's own folders are for its user alone
         process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Connections that are made and ended over and over, in odd ways (tests/native/plugin_churn_host.cc)."""
+"""Connections that are made and ended over and over, in odd ways (tests/native/hosts/churn.cc)."""
 
 import json
 import time

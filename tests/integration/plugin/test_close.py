@@ -1,4 +1,4 @@
-"""How connections end, and what a job's children and its limits leave of them (tests/native/plugin_close_host.cc)."""
+"""How connections end, and what a job's children and its limits leave of them (tests/native/hosts/close.cc)."""
 
 import resource
 import signal

@@ -1,5 +1,5 @@
 """The real NCCL's own loader picks the plugin by the environment, and the newest version of each interface
-(tests/native/plugin_loader_host.cc). No GPU is needed for that."""
+(tests/native/hosts/loader.cc). No GPU is needed for that."""
 
 import os
 import shlex

@@ -1,4 +1,4 @@
-"""The profiler symbols, driven as NCCL drives them (tests/native/plugin_profiler_host.cc)."""
+"""The profiler symbols, driven as NCCL drives them (tests/native/hosts/profiler.cc)."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Several communicators, threads, and loads of the library in one process (tests/native/plugin_reload_host.cc)."""
+"""Several communicators, threads, and loads of the library in one process (tests/native/hosts/reload.cc)."""
 
 import re
 from collections.abc import Iterator

@@ -37,7 +37,9 @@ def build(source: str, target: Path, *flags: str) -> Path:
         pytest.skip("no C compiler")
     include = f"-I{ROOT / 'core' / 'include'}"
     command = ["cc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", *flags, include]
-    subprocess.run([*command, str(ROOT / "tests" / "native" / source), "-o", str(target)], check=True)
+    subprocess.run(
+        [*command, str(ROOT / "tests" / "native" / "clocks" / source), "-o", str(target)], check=True
+    )
     return target
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from tests.bench.clock_simulator import Clock, Edge, Path, Queue, loaded_path
+from tests.bench.clocksync.simulator import Clock, Edge, Path, Queue, loaded_path
 
 from fabricpulse.clocksync._edge_fit import Trains
 from fabricpulse.clocksync.edge.estimator import EstimatorParameters, Quality

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tests.bench.clock_estimator import Follower, recorded, simulated
+from tests.bench.clocksync.estimator import Follower, recorded, simulated
 
 
 @pytest.mark.parametrize("rate", [50, 100])

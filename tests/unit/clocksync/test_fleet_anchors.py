@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from tests.bench.clock_fleet import SimFleet
-from tests.bench.clock_timeline import NS, UTC_NS, Anchor
+from tests.bench.clocksync.fleet import SimFleet
+from tests.bench.clocksync.timeline import NS, UTC_NS, Anchor
 
 pytestmark = pytest.mark.simulation
 

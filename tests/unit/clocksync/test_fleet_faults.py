@@ -5,7 +5,7 @@ import dataclasses
 import itertools
 
 import pytest
-from tests.bench.clock_fleet import SimFleet
+from tests.bench.clocksync.fleet import SimFleet
 
 from fabricpulse.clocksync.coordinator.fleet import Fleet
 from fabricpulse.core.shm.clock_page import ClockStatus

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 import pytest
-from tests.bench.clock_fleet import SimFleet
-from tests.bench.clock_violations import EVENTS, violations
+from tests.bench.clocksync.fleet import SimFleet
+from tests.bench.clocksync.violations import EVENTS, violations
 
 
 @pytest.mark.slow

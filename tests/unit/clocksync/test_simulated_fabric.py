@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from tests.bench.clock_clos import ClosFleet
-from tests.bench.clock_fabric import NO_LINK, Clos, Crystals, probe, traces_of
-from tests.bench.clock_simulator import Queue
+from tests.bench.clocksync.clos import ClosFleet
+from tests.bench.clocksync.fabric import NO_LINK, Clos, Crystals, probe, traces_of
+from tests.bench.clocksync.simulator import Queue
 
 pytestmark = pytest.mark.simulation
 

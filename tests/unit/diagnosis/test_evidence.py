@@ -4,7 +4,7 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
-from tests.bench.map_fabric import Clos, Simulation
+from tests.bench.map.fabric import Clos, Simulation
 
 from fabricpulse.diagnosis import locate as search
 from fabricpulse.diagnosis.components import LOG_PRIOR, Kind, code, codes, nodes, parts

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tests.bench.map_fabric import Clos, Simulation
+from tests.bench.map.fabric import Clos, Simulation
 
 from fabricpulse.diagnosis.components import Kind, code, parts
 from fabricpulse.diagnosis.evidence import Parameters

@@ -3,7 +3,7 @@
 import itertools
 
 import numpy as np
-from tests.bench.map_fabric import Clos, Simulation
+from tests.bench.map.fabric import Clos, Simulation
 
 from fabricpulse.diagnosis.components import NO_HOP, SILENT_HOP, Kind, Nodes, code
 from fabricpulse.diagnosis.flow_table import totals

@@ -16,7 +16,7 @@ def test_a_page_is_not_distrusted_for_ever(tmp_path: Path) -> None:
     program = tmp_path / "distrust"
     folders = [f"-I{ROOT / folder}" for folder in ("core/include", "exporters/probe_engine")]
     sources = [
-        ROOT / "tests/native/fleet_clock_distrust.cc",
+        ROOT / "tests/native/probes/fleet_clock_distrust.cc",
         ROOT / "exporters/probe_engine/clocks/fleet_clock_reader.cc",
     ]
     subprocess.run(["c++", "-std=c++17", "-O1", *folders, *sources, "-o", program], check=True)

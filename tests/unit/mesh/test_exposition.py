@@ -163,7 +163,7 @@ def test_the_cap_cuts_edges_before_nics():
 
 
 def test_ten_thousand_series_are_quick():
-    """A scrape of 10,000 series takes some milliseconds of a core (the gate is in bench_mesh; this one is generous)."""
+    """A scrape of 10,000 series takes some milliseconds of a core (a benchmark has the gate, this is generous)."""
     view, snapshot = view_and_snapshot(8, 65)
     exposition = MeshExposition(view, 9620, "all")
     raw = pack_snapshot(snapshot)

@@ -1,4 +1,4 @@
-"""CRC-32C as RFC 3720 defines it, by every way that this processor has (tests/native/plugin_crc32c.cc)."""
+"""CRC-32C as RFC 3720 defines it, by every way that this processor has (tests/native/plugin/crc32c.cc)."""
 
 import random
 import subprocess

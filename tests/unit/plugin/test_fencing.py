@@ -1,4 +1,4 @@
-"""The fencing state machines under every interleaving (tests/native/plugin_fencing_explore.cc)."""
+"""The fencing state machines under every interleaving (tests/native/plugin/fencing_explore.cc)."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""How soon lanes are back when a fault ends, and what looking for that costs (tests/native/plugin_lane_return.cc): the
+"""How soon lanes are back when a fault ends, and what looking for that costs (tests/native/plugin/lane_return.cc): the
 plugin's connections and handshakes at both ends, in virtual time."""
 
 import json

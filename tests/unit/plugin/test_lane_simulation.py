@@ -1,4 +1,4 @@
-"""Connections whose lanes are streams on simulated links, in virtual time (tests/native/plugin_lane_simulation.cc)."""
+"""Connections whose lanes are streams on simulated links, in virtual time (tests/native/plugin/lane_simulation.cc)."""
 
 import json
 import subprocess

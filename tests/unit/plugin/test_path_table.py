@@ -8,7 +8,7 @@ from tests.fixtures.native import native
 
 
 def play(lines: list[str]) -> list[int]:
-    """What the table answers to each line (tests/native/plugin_path_table.cc)."""
+    """What the table answers to each line (tests/native/plugin/path_table.cc)."""
     program = native("plugin_path_table", "address")
     said = subprocess.run([program], input="\n".join(lines), capture_output=True, text=True, check=True)
     return list(map(int, said.stdout.split()))

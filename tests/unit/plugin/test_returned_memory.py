@@ -1,4 +1,4 @@
-"""Memory that the application has back is not read or written (tests/native/plugin_returned_memory.cc)."""
+"""Memory that the application has back is not read or written (tests/native/plugin/returned_memory.cc)."""
 
 import json
 import subprocess

@@ -43,7 +43,7 @@ def test_no_record_is_torn_while_the_writer_works(tmp_path: Path) -> None:
     file.lane(0, 0, "h1")
     program = tmp_path / "writer"
     includes = [f"-I{ROOT / part / 'include'}" for part in ("core", "nccl_plugin")]
-    source = ROOT / "tests" / "native" / "telemetry_writer.cc"
+    source = ROOT / "tests" / "native" / "job" / "telemetry_writer.cc"
     subprocess.run(["c++", "-std=c++17", "-O2", *includes, source, "-o", program], check=True)
     reader = PluginTelemetryReader(file.path)
     with subprocess.Popen([program, file.path]) as writer:

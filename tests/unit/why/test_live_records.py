@@ -1,7 +1,7 @@
 """What the command knew in live runs of the lab, and what was broken: fixes of the model were made for these."""
 
 import pytest
-from tests.bench.why_recorded import Record, read
+from tests.bench.why.recorded import Record, read
 from tests.fixtures.why_truth import top1
 
 from fabricpulse.why.infer import infer

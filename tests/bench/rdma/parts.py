@@ -1,0 +1,182 @@
+"""What `make bench NAME=rdma` measures inside the guest."""
+
+import json
+import os
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from tests.bench.rdma import faults as fault_runs
+from tests.bench.rdma import interposer, owd
+from tests.bench.rows import Rows
+from tests.rdma.ring_pair import RingPair
+
+from fabricpulse.lab.rdma.fleet import HOSTS, RdmaFleet, build
+from fabricpulse.plugin.locate import library
+
+PARTS = ("throughput", "latency", "interposer", "two_rails", "owd", "failover", "last_resort", "chaos")
+SIZES = {"64 KiB": 1 << 16, "1 MiB": 1 << 20, "4 MiB": 1 << 22}
+PATIENCE_S = 240.0
+# Far below what the guest can do on a busy machine, in both directions of both rails at once.
+TWO_RAILS_MBIT = 8
+# Payload of a packet of path MTU 4096 by what tbf counts of it: Ethernet, IP, UDP, BTH, ICRC.
+ON_WIRE = 4096 / (4096 + 14 + 20 + 8 + 12 + 4)
+
+rows = Rows("rdma")
+
+
+def run(
+    parts: list[str],
+    rounds: int,
+    seconds: float,
+    faults: int,
+    chaos: int,
+    seed: int,
+    program: Path,
+    peer: list[str] | None,
+) -> int:
+    """Builds the fleet in this guest, measures, prints the rows. Returns the exit code."""
+    fleet = build(rails=2)
+    nets = _nets(peer)
+    if "throughput" in parts:
+        _throughput(program, nets, rounds, seconds)
+    if "latency" in parts:
+        _latency(program, nets, rounds, seconds)
+    if "interposer" in parts and "nccl_ib" in nets:
+        arguments, environment = nets["nccl_ib"]
+        interposer.interposer(
+            fleet,
+            rows,
+            lambda env, mode, size, span: _measure(program, arguments, env, mode, size, span),
+            environment,
+            rounds,
+            seconds,
+        )
+    if "two_rails" in parts:
+        _two_rails(fleet, rounds, seconds)
+    if "owd" in parts:
+        owd.owd(fleet, rows, rounds, seconds)
+    if "failover" in parts:
+        fault_runs.failover(fleet, rows, faults)
+    if "last_resort" in parts:
+        fault_runs.last_resort(fleet, rows, faults)
+    if "chaos" in parts:
+        fault_runs.chaos(fleet, rows, chaos, seed)
+    return rows.exit_code()
+
+
+def _nets(peer: list[str] | None) -> dict[str, tuple[list[str], Callable[[int], dict[str, str]]]]:
+    """By name: arguments of the measuring program, and the environment of a host."""
+    ours = [str(library()), "ncclNetPlugin_v12"]
+    nets: dict[str, tuple[list[str], Callable[[int], dict[str, str]]]] = {
+        "verbs": (ours, lambda host: {"FABRICPULSE_NICS": "rail0", "FABRICPULSE_LANES": "verbs"}),
+        "tcp": (ours, lambda host: {"FABRICPULSE_NICS": "rail0", "FABRICPULSE_LANES": "tcp"}),
+    }
+    if peer:
+        # Without a limit of retries Soft-RoCE never gives up.
+        settings = {"NCCL_SOCKET_IFNAME": "ctl", "NCCL_IB_RETRY_CNT": "6", "NCCL_IB_TIMEOUT": "14"}
+        nets["nccl_ib"] = (peer, lambda host: {**settings, "NCCL_IB_HCA": f"=rxe{host}-0"})
+    return nets
+
+
+def _measure(
+    program: Path,
+    arguments: list[str],
+    environment: Callable[[int], dict[str, str]],
+    mode: str,
+    size: int,
+    seconds: float,
+) -> dict[str, dict[str, Any]]:
+    """One run between the two hosts: what the receiver and the sender have measured. Fails if a byte was wrong."""
+    running = []
+    with tempfile.TemporaryDirectory() as run_dir:
+        for number, role in enumerate(("receive", "send")):
+            command = [
+                *("ip", "netns", "exec", HOSTS[number], str(program), role, "10.8.0.1:7100", mode),
+                *(str(size), str(seconds), *arguments),
+            ]
+            env = {**os.environ, "FABRICPULSE_RUN_DIR": run_dir, **environment(number)}
+            process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            running.append((role, process))
+        results = {}
+        for role, process in running:
+            said = process.communicate(timeout=PATIENCE_S)[0].decode(errors="replace")
+            assert process.returncode == 0, f"{role}: {process.returncode}: {said[-800:]}"
+            results[role] = json.loads([line for line in said.splitlines() if line.startswith("{")][-1])
+    return results
+
+
+def _throughput(program: Path, nets: dict[str, Any], rounds: int, seconds: float) -> None:
+    for case, size in SIZES.items():
+        speeds: dict[str, list[float]] = {name: [] for name in nets}
+        costs: dict[str, list[float]] = {name: [] for name in nets}
+        for _ in range(rounds):
+            for name, (arguments, environment) in nets.items():
+                found = _measure(program, arguments, environment, "bandwidth", size, seconds)
+                speeds[name].append(found["receive"]["gb_per_s"])
+                costs[name].append(sum(end["cpu_s_per_gb"] for end in found.values()))
+        for name in nets:
+            rows.report(case, f"throughput_{name}", statistics.median(speeds[name]), "GB/s", rounds=rounds)
+        for peer, gate in (("nccl_ib", ">= 1.0"), ("tcp", None)):
+            if peer in nets:
+                ratio = statistics.median(
+                    ours / theirs for ours, theirs in zip(speeds["verbs"], speeds[peer], strict=True)
+                )
+                cost = statistics.median(
+                    ours / theirs for ours, theirs in zip(costs["verbs"], costs[peer], strict=True)
+                )
+                cheap = "<= 1.0" if gate else None
+                rows.report(case, f"throughput_ratio_{peer}", ratio, "ratio", gate, peer=peer)
+                rows.report(case, f"cpu_per_gb_ratio_{peer}", cost, "ratio", cheap, peer=peer)
+
+
+def _latency(program: Path, nets: dict[str, Any], rounds: int, seconds: float) -> None:
+    halves: dict[str, list[float]] = {name: [] for name in nets}
+    for _ in range(rounds):
+        for name, (arguments, environment) in nets.items():
+            found = _measure(program, arguments, environment, "latency", 8, seconds)
+            halves[name].append(found["send"]["half_round_trip_us"])
+    for name in nets:
+        rows.report("8 B", f"latency_{name}", statistics.median(halves[name]), "us", rounds=rounds)
+    if "nccl_ib" in nets:
+        ratio = statistics.median(
+            ours / theirs for ours, theirs in zip(halves["verbs"], halves["nccl_ib"], strict=True)
+        )
+        rows.report("8 B", "latency_ratio_nccl_ib", ratio, "ratio", "<= 1.1", peer="nccl_ib")
+
+
+def _two_rails(fleet: RdmaFleet, rounds: int, seconds: float) -> None:
+    """Both rails shaped to the same rate: what a connection carries over both, beside their sum."""
+    rate_bytes = TWO_RAILS_MBIT * 1e6 / 8
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        for rail in range(fleet.rails):
+            stack.enter_context(fleet.shaped(rail, f"{TWO_RAILS_MBIT}mbit"))
+        # Both ranks send: each direction of each rail is full.
+        options = ["--stream", "256K-256K", "--channels", "1"]
+        ring = stack.enter_context(RingPair(Path(folder), options))
+        ring.until_moved(1, PATIENCE_S)
+        ring.until(lambda: ring.up(0) and ring.up(1), PATIENCE_S)
+        ring.until_moved(4 << 20, PATIENCE_S)
+        shares = []
+        for _ in range(rounds):
+            before, began = ring.moved(), time.monotonic()
+            time.sleep(max(seconds, 5.0))
+            after, took = ring.moved(), time.monotonic() - began
+            shares += [
+                (now - old) / took / (fleet.rails * rate_bytes) / ON_WIRE
+                for now, old in zip(after, before, strict=True)
+            ]
+        ring.finish(PATIENCE_S)
+    rows.report(
+        f"2 x {TWO_RAILS_MBIT} Mbit/s",
+        "two_rails_ratio",
+        statistics.median(shares),
+        "ratio",
+        ">= 0.92",
+        rounds=rounds,
+    )

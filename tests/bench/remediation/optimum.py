@@ -1,0 +1,129 @@
+"""Jobs that share spines while the plugin balances and re-paths by itself and the receiver may move lanes as well: what
+they carry in the end, to what they carry in the best assignment of lanes to spines, measured on the same lab.
+
+With two spines of the same speed and jobs that are all alike the best assignment puts half of them on each.
+"""
+
+import signal
+import time
+from typing import Any
+
+import yaml
+from tests.bench.remediation.rebalance import (
+    CONFIG,
+    PORT,
+    STATIC,
+    UPLINK_MBIT,
+    plans_of,
+    start_agent,
+    start_daemon,
+)
+from tests.bench.rows import Rows
+from tests.integration.plugin.paths import put_on, sending, two_spines
+from tests.integration.plugin.ring import Ring
+
+from fabricpulse.lab import Lab
+from fabricpulse.plugin_ipc.control import ControlClient
+
+TWO_RINGS = (("h0", "h2"), ("h1", "h3"))
+# What of an exchange of all with all crosses the spines. Each host is once rank 0 and once rank 1: ranks write to files
+# by their number.
+ALL_TO_ALL = (("h0", "h2"), ("h1", "h3"), ("h3", "h0"), ("h2", "h1"))
+_SPAN_S = 6.0
+_LONGEST_S = 75.0
+_GOAL = 0.97
+
+
+class _Ring(Ring):
+    """One of several rings on the same hosts."""
+
+    def control(self, host: str, **message: Any) -> dict[str, Any]:
+        """See Ring.control."""
+        (pid,) = (rank.process.pid for rank in self.ranks if rank.host == host)
+        sockets = (self.lab.host(host).run_dir / "plugin").glob("*.sock")
+        (path,) = (path for path in sockets if path.stem.partition("-")[0] == str(pid))
+        with ControlClient(path) as client:
+            return client.call(message)
+
+
+def _run(lab: Lab, pairs: tuple[tuple[str, str], ...], env: dict[str, str], spines: list[str]) -> list[Ring]:
+    """Rings of these pairs, running, with all lanes of the nth on the nth of `spines`."""
+    rings: list[Ring] = [
+        _Ring(
+            lab,
+            2,
+            ["--bytes", "8M", "--channels", "1"],
+            env={"FABRICPULSE_WORKLOAD": f"ring{at}", **env},
+            hosts=pair,
+            port=7000 + at,
+        )
+        for at, pair in enumerate(pairs)
+    ]
+    for ring in rings:
+        ring.wait_running(60.0)
+    for ring, (a, b), spine in zip(rings, pairs, spines, strict=True):
+        put_on(ring, a, b, spine)
+        put_on(ring, b, a, spine)
+    return rings
+
+
+def _carried(rings: list[Ring]) -> float:
+    """Bytes per second of all of them over the next seconds."""
+    since = time.time()
+    time.sleep(_SPAN_S)  # the measurement itself
+    for ring in rings:
+        ring.wait_printed(since + _SPAN_S)
+    return sum(ring.bandwidth(since, since + _SPAN_S) for ring in rings)
+
+
+def _repaths(rings: list[Ring]) -> int:
+    hosts = [(ring, rank.host) for ring in rings for rank in ring.ranks]
+    return sum(lane["repaths"] for ring, host in hosts for c in sending(ring, host) for lane in c["lanes"])
+
+
+def to_optimum(rows: Rows, rounds: int) -> None:
+    """Best assignment first; then all lanes on one spine, and what becomes of that."""
+    for number in range(rounds):
+        for name, pairs in (("two_rings", TWO_RINGS), ("all_to_all", ALL_TO_ALL)):
+            with two_spines(UPLINK_MBIT) as lab:
+                _one(rows, f"{name}_{UPLINK_MBIT}mbit_spines_round{number}", lab, pairs)
+
+
+def _one(rows: Rows, case: str, lab: Lab, pairs: tuple[tuple[str, str], ...]) -> None:
+    base: dict[str, Any] = {"rules": [], "watchdog": "", "rebalance": CONFIG | {"mode": "observe"}}
+    base["journal"] = str(lab.mgmt.directory / "remediation.db")
+    daemons = [start_daemon(lab, "mgmt", "receiver", base, f"0.0.0.0:{PORT}")]
+    daemons += [start_agent(lab, host) for host in lab.fabric.host_names]
+    # With the daemons there, too: they take CPU time from the jobs. They move nothing yet.
+    rings = _run(lab, pairs, STATIC, [f"spine{at % 2}" for at in range(len(pairs))])
+    time.sleep(2)  # lanes that have just moved start slowly
+    optimum = _carried(rings)
+    for ring in rings:
+        ring.stop()
+    (lab.mgmt.directory / "receiver.yaml").write_text(yaml.safe_dump(base | {"rebalance": CONFIG}))
+    daemons[0].send_signal(signal.SIGHUP)
+    rings = _run(lab, pairs, {}, ["spine0"] * len(pairs))
+    begun = time.monotonic()
+    carried = [_carried(rings)]
+    while carried[-1] < _GOAL * optimum and time.monotonic() - begun < _LONGEST_S:
+        carried.append(_carried(rings))
+    took, moved = time.monotonic() - begun, _repaths(rings)
+    after = _carried(rings)
+    later = _repaths(rings) - moved
+    plans = plans_of(lab)
+    for ring in rings:
+        ring.stop()
+    for daemon in daemons:
+        daemon.terminate()
+        daemon.wait(30)
+    rows.report(
+        case,
+        "rebalance_to_optimum",
+        after / optimum,
+        "ratio",
+        ">= 0.95",
+        optimum_mb_s=round(optimum / 1e6, 1),
+        carried_mb_s=[round(each / 1e6, 1) for each in carried],
+    )
+    phases = [plan["phase"] for plan in plans]
+    rows.report(case, "rebalance_s", took, "s", repaths=moved, repaths_while_measured=later, plans=phases)

@@ -1,0 +1,162 @@
+"""`make bench NAME=rules`: what the rules hold, and what they cost a real Prometheus.
+
+Prints one JSON object a line and exits with 1 if a gate is missed. `ARGS="--only evaluation"` chooses parts. Needs
+Prometheus and promtool (scripts/fetch_tools.sh).
+
+coverage : shares of alerts that have a promtool case that fires and a runbook. mutations : share of changes to rules
+that a case notices (tests/unit/rules/surviving_mutants.txt has the others). evaluation : time that all rule groups take
+on fleets on paper (tests/bench/rules/fleet.py), eight NICs a host, scraped each 15 s; `--hosts 100,300,1000`. The CPU
+time of Prometheus for one evaluation of every group (`rule_eval_ms`), and for what is evaluated each 15 s, as some
+groups are evaluated less often (`rule_eval_ms_per_scrape`): both with the garbage collection that it causes, which is
+about half of it, and the latter also without most of it. What that time is, and what it is not:
+tests/bench/rules/evaluation.py. A thousand hosts take about 5 GB of memory. pages : from a NIC's fault until
+Alertmanager has the alert, and until on-call has the page (tests/bench/rules/pages.py); the longest of three rounds of
+three faults. Needs root. A machine with other work delays all of it: each row has the load.
+"""
+
+import argparse
+import math
+import os
+import random
+import sys
+import tempfile
+from pathlib import Path
+
+import yaml
+from tests.bench.rows import Rows
+from tests.bench.rules.evaluation import SCRAPE_S, evaluate, interval_s
+from tests.bench.rules.fleet import RAILS, Faults, PaperFleet
+from tests.bench.rules.pages import VICTIMS, Times, stand
+from tests.unit.rules.mutant_trial import Trial
+from tests.unit.rules.mutation import groups, mutants
+from tests.unit.rules.needed_rules import name_of
+
+from fabricpulse.lab.tools import command_line, find_tool
+
+ROOT = Path(__file__).parents[3]
+rows = Rows("rules")
+
+
+def _tool(name: str) -> list[str]:
+    place = find_tool(name)
+    if place is None:
+        sys.exit(f"bench rules: {name} is not installed; scripts/fetch_tools.sh gets it")
+    return [str(part) for part in command_line(place)]
+
+
+def bench_coverage() -> None:
+    """Alerts with a case that fires, and with a runbook."""
+    alerts = {rule["alert"] for group in groups() for rule in group["rules"] if "alert" in rule}
+    tested = set()
+    for path in (ROOT / "rules" / "tests").rglob("*.yaml"):
+        for test in yaml.safe_load(path.read_text())["tests"]:
+            tested |= {
+                case["alertname"] for case in test.get("alert_rule_test", []) if case.get("exp_alerts")
+            }
+    runbooks = {path.stem for path in (ROOT / "docs" / "runbooks").glob("*.md")}
+    case = f"{len(alerts)} alerts"
+    for metric, having in (("alerts_with_tests_percent", tested), ("alerts_with_runbook_percent", runbooks)):
+        missing = sorted(alerts - having)
+        rows.report(case, metric, 100 * (1 - len(missing) / len(alerts)), "%", "== 100", missing=missing)
+
+
+def bench_mutations() -> None:
+    """Changes to rules that a case notices."""
+    rules = [rule for group in groups() for rule in group["rules"] if name_of(rule) != "FabricWatchdog"]
+    changed = [mutant for rule in rules for mutant in mutants(rule)]
+    with tempfile.TemporaryDirectory() as folder:
+        trial = Trial(_tool("promtool")[0], groups(), ROOT / "rules" / "tests", Path(folder))
+        surviving = len(trial.survivors(changed))
+    caught = 100 * (1 - surviving / len(changed))
+    case = f"{len(changed)} changes to {len(rules)} rules"
+    rows.report(case, "mutations_caught_percent", caught, "%", "== 100", surviving=surviving)
+
+
+def bench_evaluation(sizes: list[int]) -> None:
+    """The CPU time of all groups on growing fleets, and how it grows."""
+    taken = [(hosts, _evaluation_ms(hosts)) for hosts in sizes]
+    (fewest, least), (most, longest) = taken[0], taken[-1]
+    if most > fewest:
+        slope = math.log(longest / least) / math.log(most / fewest)
+        rows.report(f"{fewest} to {most} hosts", "rule_eval_slope", slope, "exponent", "<= 1.2")
+
+
+def _evaluation_ms(hosts: int) -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        found = evaluate(_tool("prometheus"), PaperFleet(hosts, Faults()), groups(), Path(folder))
+    case = f"{hosts} hosts x {RAILS} NICs"
+    dearest = sorted(found.rule_ms, key=lambda name: found.rule_ms[name], reverse=True)[:12]
+    rows.report(
+        case,
+        "rule_eval_ms",
+        found.all_ms,
+        "ms",
+        "<= 1000" if hosts <= 1000 else None,
+        series=found.series,
+        rules={name: round(found.rule_ms[name], 1) for name in dearest},
+        groups={name: round(cost, 1) for name, cost in found.group_ms.items()},
+        failing=found.failing,
+    )
+    intervals = {group["name"]: interval_s(group) for group in groups()}
+    share = sum(cost * SCRAPE_S / intervals[name] for name, cost in found.group_ms.items())
+    rows.report(
+        case,
+        "rule_eval_ms_per_scrape",
+        found.per_scrape_ms,
+        "ms",
+        scrape_s=SCRAPE_S,
+        without_collection_ms=round(share, 1),
+    )
+    return found.all_ms
+
+
+def bench_pages(rounds: int) -> None:
+    """From a fault to Alertmanager and to on-call: by rules at two scrape intervals, and by push."""
+    rng = random.Random(1)
+    for scrape_s, push, to_alertmanager, to_page in (
+        (1.0, False, "<= 4", None),
+        (15.0, False, "<= 35", None),
+        (15.0, True, "<= 1", "<= 12"),
+    ):
+        times = Times()
+        with stand(scrape_s, push=push) as fleet:
+            flaps = [] if push else [fleet.flap(nic) for nic in VICTIMS[0]]
+            for victims in VICTIMS[:rounds]:
+                fleet.disconnect(victims, rng, scrape_s, times, pages=push)
+        way = "by push" if push else f"by rules, scraped each {scrape_s:g} s"
+        for case, metric, values, must in (
+            (f"disconnect {way}", "fault_to_alertmanager_s", times.notified, to_alertmanager),
+            (f"disconnect {way}", "fault_to_page_s", times.paged, to_page),
+            (f"flap {way}", "fault_to_alertmanager_s", flaps, to_alertmanager),
+        ):
+            if values:
+                each = [round(value, 2) for value in values]
+                rows.report(
+                    case, metric, max(values), "s", must, each=each, load=round(os.getloadavg()[0], 1)
+                )
+
+
+def main() -> None:
+    """Runs the parts asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="comma separated parts; default: all")
+    parser.add_argument("--hosts", default="100,300,1000", help="sizes of the fleets of `evaluation`")
+    parser.add_argument("--rounds", type=int, default=len(VICTIMS), help="rounds of three faults of `pages`")
+    options = parser.parse_args()
+    all_parts = {
+        "coverage": bench_coverage,
+        "mutations": bench_mutations,
+        "evaluation": lambda: bench_evaluation([int(size) for size in options.hosts.split(",")]),
+        "pages": lambda: bench_pages(options.rounds),
+    }
+    wanted = set(filter(None, options.only.split(","))) or set(all_parts)
+    if unknown := wanted - set(all_parts):
+        parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(all_parts)}")
+    for name, part in all_parts.items():
+        if name in wanted:
+            part()
+    sys.exit(rows.exit_code())
+
+
+if __name__ == "__main__":
+    main()
