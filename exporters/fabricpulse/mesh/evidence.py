@@ -13,7 +13,7 @@ import msgspec
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.web.client import HttpClient, describe, read_body
 from fabricpulse.core.web.urls import redact
-from fabricpulse.diagnosis.messages import (
+from fabricpulse.diagnosis.wire.messages import (
     EVIDENCE_PATH,
     PROTOCOL,
     EdgeName,

@@ -1,7 +1,7 @@
 """The least one-way delay of each edge over a minute: what the coordinator learns the fabric's tree from. Pure."""
 
 from fabricpulse.core.shm.clock_page import ClockStatus
-from fabricpulse.diagnosis.messages import LeastDelay
+from fabricpulse.diagnosis.wire.messages import LeastDelay
 from fabricpulse.mesh.snapshot import Snapshot
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from fabricpulse.core.fleet.membership import Membership
 from fabricpulse.core.log import get_logger
-from fabricpulse.diagnosis.messages import EdgeName, EvidenceReply, LeastDelay
+from fabricpulse.diagnosis.wire.messages import EdgeName, EvidenceReply, LeastDelay
 from fabricpulse.mesh import _probe_engine as native
 from fabricpulse.mesh.config import MeshConfig
 from fabricpulse.mesh.engine_settings import temporary_settings

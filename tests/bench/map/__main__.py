@@ -31,13 +31,13 @@ from tests.bench.map.memory import bench_memory
 from tests.bench.map.tree import bench_tree, bench_tree_lab, bench_tree_random
 from tests.bench.rows import Rows, quantile
 
-from fabricpulse.diagnosis.components import Kind, parts
-from fabricpulse.diagnosis.fleet_evidence import FleetEvidence
-from fabricpulse.diagnosis.flow_table import totals
-from fabricpulse.diagnosis.locate import locate
-from fabricpulse.diagnosis.messages import PROTOCOL, EdgeName, EvidenceReport
-from fabricpulse.diagnosis.process import DiagnosisProcess
-from fabricpulse.diagnosis.worker_messages import Declared, Report
+from fabricpulse.diagnosis.daemon.process import DiagnosisProcess
+from fabricpulse.diagnosis.daemon.worker_messages import Declared, Report
+from fabricpulse.diagnosis.evidence.fleet_evidence import FleetEvidence
+from fabricpulse.diagnosis.flows.components import Kind, parts
+from fabricpulse.diagnosis.flows.flow_table import totals
+from fabricpulse.diagnosis.search.locate import locate
+from fabricpulse.diagnosis.wire.messages import PROTOCOL, EdgeName, EvidenceReport
 
 rows = Rows("map")
 _WINDOW_S = 30.0

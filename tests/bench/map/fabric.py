@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fabricpulse.diagnosis.components import NO_HOP, SILENT_HOP, Kind, Nodes, code, parts
-from fabricpulse.diagnosis.flow_table import Floats, Flows, FlowTable
-from fabricpulse.diagnosis.silent_hops import named
+from fabricpulse.diagnosis.flows.components import NO_HOP, SILENT_HOP, Kind, Nodes, code, parts
+from fabricpulse.diagnosis.flows.flow_table import Floats, Flows, FlowTable
+from fabricpulse.diagnosis.flows.silent_hops import named
 
 # The mesh's defaults: 50 trains of three packets a second, every tenth of which leaves the main path.
 PORTS, TRAINS, PACKETS, SWEEP = 8, 50, 3, 10

@@ -14,8 +14,10 @@ import numpy as np
 from tests.bench.map.fabric import MAIN_RATE, PORTS, SWEEP_RATE, Clos
 from tests.bench.rows import Rows, cpu_seconds
 
-from fabricpulse.diagnosis.components import NO_HOP
-from fabricpulse.diagnosis.messages import (
+from fabricpulse.diagnosis.daemon.process import ENVIRONMENT
+from fabricpulse.diagnosis.daemon.worker_messages import Answer, Declared, Frames, Report, frame
+from fabricpulse.diagnosis.flows.components import NO_HOP
+from fabricpulse.diagnosis.wire.messages import (
     PROTOCOL,
     EdgeName,
     EvidenceReport,
@@ -26,8 +28,6 @@ from fabricpulse.diagnosis.messages import (
     pack_delays,
     pack_flows,
 )
-from fabricpulse.diagnosis.process import ENVIRONMENT
-from fabricpulse.diagnosis.worker_messages import Answer, Declared, Frames, Report, frame
 
 _LOSSES_S, _WATCHED_S, _LATE_S = 115, 25, 60
 _ROUND_S = 8.0
@@ -131,7 +131,7 @@ class _Worker:
     def started(cls, declared: Declared) -> "_Worker":
         worker = cls(
             subprocess.Popen(
-                [sys.executable, "-I", "-m", "fabricpulse.diagnosis.worker"],
+                [sys.executable, "-I", "-m", "fabricpulse.diagnosis.daemon.worker"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env={**os.environ, **ENVIRONMENT},

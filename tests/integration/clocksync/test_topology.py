@@ -23,7 +23,7 @@ from tests.fixtures.waiting import wait_for
 
 from fabricpulse.core.config import load_config
 from fabricpulse.core.errors import UserError
-from fabricpulse.diagnosis.messages import (
+from fabricpulse.diagnosis.wire.messages import (
     EVIDENCE_PATH,
     PROTOCOL,
     EdgeName,

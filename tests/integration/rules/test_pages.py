@@ -21,8 +21,8 @@ from tests.fixtures.waiting import wait_for
 from tests.integration.rules.fleets import RAILS, Fleet, fleet_server
 
 from fabricpulse.core.alerting.pusher import AlertContent, PushedAlert
-from fabricpulse.diagnosis.alerts import FaultAlerting, fault_alert
-from fabricpulse.diagnosis.suspect import Suspect
+from fabricpulse.diagnosis.daemon.alerts import FaultAlerting, fault_alert
+from fabricpulse.diagnosis.search.suspect import Suspect
 from fabricpulse.lab.tools import command_line, find_tool
 from fabricpulse.mesh.alerts import nic_alert
 from fabricpulse.mesh.config import NicAlerting

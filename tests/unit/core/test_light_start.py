@@ -52,7 +52,7 @@ asyncio.run(main())
 """
 
 _ARRAYS = {"numpy"}
-_NEVER = {"rich", "psycopg", "matplotlib", "pygments", "pydoc", "fabricpulse.diagnosis.locate"}
+_NEVER = {"rich", "psycopg", "matplotlib", "pygments", "pydoc", "fabricpulse.diagnosis.search.locate"}
 
 
 async def python(code: str, *arguments: str, **environment: str) -> str:

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from tests.bench.map.fabric import Clos, Simulation
 
-from fabricpulse.diagnosis import locate as search
-from fabricpulse.diagnosis.components import LOG_PRIOR, Kind, code, codes, nodes, parts
-from fabricpulse.diagnosis.evidence import Evidence, Parameters, evidence_of
-from fabricpulse.diagnosis.flow_table import Floats, Flows, FlowTable, Totals, totals
-from fabricpulse.diagnosis.locate import Diagnosis, locate
+from fabricpulse.diagnosis.flows.components import LOG_PRIOR, Kind, code, codes, nodes, parts
+from fabricpulse.diagnosis.flows.flow_table import Floats, Flows, FlowTable, Totals, totals
+from fabricpulse.diagnosis.search import locate as search
+from fabricpulse.diagnosis.search.locate import Diagnosis, locate
+from fabricpulse.diagnosis.search.losses import Evidence, Parameters, evidence_of
 
 WINDOW_S = 30.0
 P = Parameters()

@@ -8,8 +8,8 @@ import yaml
 
 from fabricpulse.core.config import parse_config
 from fabricpulse.core.errors import ConfigError
-from fabricpulse.diagnosis.alerts import FaultAlerting, FaultPusher, fault_alert
-from fabricpulse.diagnosis.suspect import Suspect
+from fabricpulse.diagnosis.daemon.alerts import FaultAlerting, FaultPusher, fault_alert
+from fabricpulse.diagnosis.search.suspect import Suspect
 
 LINK = Suspect("loss", "link", "leaf1", "spine2", 0.2, 0.99, 7, 0.0, (), "")
 LEAF = Suspect(

@@ -4,17 +4,17 @@ from collections.abc import Callable
 
 import pytest
 
-from fabricpulse.diagnosis.fleet_evidence import FleetEvidence
-from fabricpulse.diagnosis.flow_records import unpack_flows
-from fabricpulse.diagnosis.layout import FABRIC
-from fabricpulse.diagnosis.messages import (
+from fabricpulse.diagnosis.evidence.fleet_evidence import FleetEvidence
+from fabricpulse.diagnosis.flows.layout import FABRIC
+from fabricpulse.diagnosis.search.suspect import Suspect
+from fabricpulse.diagnosis.wire.flow_records import unpack_flows
+from fabricpulse.diagnosis.wire.messages import (
     PROTOCOL,
     EdgeName,
     EvidenceReport,
     FlowEvidence,
     pack_flows,
 )
-from fabricpulse.diagnosis.suspect import Suspect
 
 PORTS = 4
 HOSTS = [f"h{i}" for i in range(9)]

@@ -7,10 +7,15 @@ import numpy as np
 import pytest
 from tests.unit.diagnosis.test_fleet_evidence import EDGES, HOSTS, LEAF, PORTS, play
 
-from fabricpulse.diagnosis import fleet_evidence, layout
-from fabricpulse.diagnosis.delay_records import unpack_delays
-from fabricpulse.diagnosis.fleet_evidence import FleetEvidence
-from fabricpulse.diagnosis.messages import (
+from fabricpulse.diagnosis.daemon.worker import Moments
+from fabricpulse.diagnosis.evidence import fleet_evidence
+from fabricpulse.diagnosis.evidence.fleet_evidence import FleetEvidence
+from fabricpulse.diagnosis.flows import layout
+from fabricpulse.diagnosis.tree.coverage import LEAST_SLOTS
+from fabricpulse.diagnosis.tree.learner import TreeLearner
+from fabricpulse.diagnosis.tree.minima import SLOTS, TwoWayMinima
+from fabricpulse.diagnosis.wire.delay_records import unpack_delays
+from fabricpulse.diagnosis.wire.messages import (
     PROTOCOL,
     EdgeName,
     EvidenceReport,
@@ -21,10 +26,6 @@ from fabricpulse.diagnosis.messages import (
     pack_delays,
     pack_flows,
 )
-from fabricpulse.diagnosis.tree.coverage import LEAST_SLOTS
-from fabricpulse.diagnosis.tree.learner import TreeLearner
-from fabricpulse.diagnosis.tree.minima import SLOTS, TwoWayMinima
-from fabricpulse.diagnosis.worker import Moments
 
 STEPS = (1, -1, 7, -7, 31, -31, 101, -101, 131, -131)
 HOPS = 5
@@ -121,7 +122,7 @@ def test_an_exporter_that_is_restarted_costs_nothing(layouts: list[int]) -> None
 @pytest.mark.thorough
 def test_hosts_of_all_names_leave_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hosts come and go under ever new names: numbers of those that are gone are used again, and mean the new ones."""
-    monkeypatch.setattr("fabricpulse.diagnosis.names._SPARE", 20)
+    monkeypatch.setattr("fabricpulse.diagnosis.flows.names._SPARE", 20)
     evidence = FleetEvidence(LEAF)
     (before,) = play(evidence, lossy, 25)
     for second in range(25, 425, 5):

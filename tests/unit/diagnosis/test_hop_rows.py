@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 from tests.unit.diagnosis.test_silent_hops import FREE, without
 
-from fabricpulse.diagnosis import hop_rows
-from fabricpulse.diagnosis.components import NO_HOP
-from fabricpulse.diagnosis.fleet_evidence import FleetEvidence
-from fabricpulse.diagnosis.known_paths import KnownPaths
-from fabricpulse.diagnosis.messages import (
+from fabricpulse.diagnosis.evidence.fleet_evidence import FleetEvidence
+from fabricpulse.diagnosis.flows import hop_rows
+from fabricpulse.diagnosis.flows.components import NO_HOP
+from fabricpulse.diagnosis.flows.known_paths import KnownPaths
+from fabricpulse.diagnosis.flows.silent_hops import named
+from fabricpulse.diagnosis.wire.messages import (
     PROTOCOL,
     EdgeName,
     EvidenceReport,
@@ -16,7 +17,6 @@ from fabricpulse.diagnosis.messages import (
     FlowPath,
     pack_flows,
 )
-from fabricpulse.diagnosis.silent_hops import named
 
 HOSTS = 60
 
@@ -64,7 +64,7 @@ def test_silent_switches_may_be_more_than_small_numbers() -> None:
 def test_a_fleet_of_more_switches_than_small_numbers(small: type, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each host has a leaf of its own, half of the hosts trace half of their ports: a spine that loses is named."""
     monkeypatch.setattr(hop_rows, "_SMALL", small)
-    monkeypatch.setattr("fabricpulse.diagnosis.known_paths._NO_ROWS", np.zeros((0, 0), small))
+    monkeypatch.setattr("fabricpulse.diagnosis.flows.known_paths._NO_ROWS", np.zeros((0, 0), small))
     evidence = FleetEvidence()
     for second in range(8):
         for number in range(HOSTS):

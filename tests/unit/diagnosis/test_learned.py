@@ -81,7 +81,7 @@ def test_places_leave_out_hosts_of_which_a_leaf_is_not_known():
 
 _SCRIPT = """
 import gc, json, os, select, signal
-from fabricpulse.diagnosis import survey
+from fabricpulse.diagnosis.daemon import survey
 from fabricpulse.diagnosis.tree.learner import TreeLearner
 
 class Learner(TreeLearner):

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from tests.bench.map.fabric import Clos, Simulation
 
-from fabricpulse.diagnosis.components import Kind, code, parts
-from fabricpulse.diagnosis.evidence import Parameters
-from fabricpulse.diagnosis.flow_table import FlowTable, totals
-from fabricpulse.diagnosis.locate import _levels, locate
+from fabricpulse.diagnosis.flows.components import Kind, code, parts
+from fabricpulse.diagnosis.flows.flow_table import FlowTable, totals
+from fabricpulse.diagnosis.search.locate import _levels, locate
+from fabricpulse.diagnosis.search.losses import Parameters
 
 SMALL = Clos(hosts=96, leaves=12, pods=3, spines=4, cores=2)
 WINDOW_S = 30.0

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from fabricpulse.diagnosis import loss_log
-from fabricpulse.diagnosis.loss_log import LOSS_DTYPE, LossLog
+from fabricpulse.diagnosis.evidence import loss_log
+from fabricpulse.diagnosis.evidence.loss_log import LOSS_DTYPE, LossLog
 
 
 def add(log: LossLog, at_s: float, epoch: int, *flows: int) -> None:

@@ -4,8 +4,6 @@ import numpy as np
 import pytest
 from tests.fixtures.distant_nics import Fabric, Plan, mesh_pairs
 
-from fabricpulse.diagnosis.delay_records import unpack_delays
-from fabricpulse.diagnosis.messages import EdgeName, HostFacts, LeastDelay, pack_delays
 from fabricpulse.diagnosis.tree.coverage import MOST_PAIRS, Coverage
 from fabricpulse.diagnosis.tree.fabric_tree import tree_of
 from fabricpulse.diagnosis.tree.learned import topology_document
@@ -13,6 +11,8 @@ from fabricpulse.diagnosis.tree.levels import Kind
 from fabricpulse.diagnosis.tree.measured import Delays
 from fabricpulse.diagnosis.tree.minima import SLOTS, TwoWayMinima, lasting
 from fabricpulse.diagnosis.tree.missing import missing, nothing_learned
+from fabricpulse.diagnosis.wire.delay_records import unpack_delays
+from fabricpulse.diagnosis.wire.messages import EdgeName, HostFacts, LeastDelay, pack_delays
 
 KEEP_S = 600.0
 SLOT_S = KEEP_S / SLOTS
@@ -278,7 +278,7 @@ def test_nonsense_is_refused_or_left_out(monkeypatch):
 def test_a_fleet_whose_hosts_change_is_never_full(monkeypatch):
     """Hosts that are gone make room, also where nobody asks for delays: a fork does that, which forgets for itself."""
     monkeypatch.setattr("fabricpulse.diagnosis.tree.minima.MOST_PAIRS", 6)
-    monkeypatch.setattr("fabricpulse.diagnosis.names._SPARE", 10)
+    monkeypatch.setattr("fabricpulse.diagnosis.flows.names._SPARE", 10)
     minima = TwoWayMinima(KEEP_S)
     for slot in range(10 * SLOTS):
         a, b = f"a{slot // 3}", f"b{slot // 3}"

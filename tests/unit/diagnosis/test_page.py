@@ -3,7 +3,7 @@
 from html.parser import HTMLParser
 from typing import Any
 
-from fabricpulse.diagnosis.page import suspects_page
+from fabricpulse.diagnosis.daemon.page import suspects_page
 
 SUSPECT = {
     "what": "loss",

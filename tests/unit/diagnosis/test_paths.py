@@ -7,9 +7,9 @@ from tests.unit.diagnosis.test_fleet_evidence import EDGES, HOSTS, LEAF, PORTS, 
 
 from fabricpulse.core.config import load_config
 from fabricpulse.core.errors import ConfigError
-from fabricpulse.diagnosis.fleet_evidence import FleetEvidence
-from fabricpulse.diagnosis.messages import PROTOCOL, EdgeName, EvidenceReport, FlowPath
-from fabricpulse.diagnosis.topology import Topology
+from fabricpulse.diagnosis.evidence.fleet_evidence import FleetEvidence
+from fabricpulse.diagnosis.flows.topology import Topology
+from fabricpulse.diagnosis.wire.messages import PROTOCOL, EdgeName, EvidenceReport, FlowPath
 
 SWITCHES = {f"10.9.{s}.{leaf}": f"spine{s}" for s in range(3) for leaf in range(6)}
 LEAVES = sorted(set(LEAF.values()))

@@ -7,8 +7,8 @@ import pytest
 from tests.unit.diagnosis.test_random_faults import names, steady
 from tests.unit.diagnosis.virtual_fleet import VirtualFleet
 
-from fabricpulse.diagnosis.loss_log import LossTable
-from fabricpulse.diagnosis.presence import vouched
+from fabricpulse.diagnosis.evidence.loss_log import LossTable
+from fabricpulse.diagnosis.evidence.presence import vouched
 
 pytestmark = pytest.mark.simulation
 

@@ -9,11 +9,11 @@ import pytest
 from tests.fixtures.waiting import until
 from tests.unit.diagnosis.test_fleet_evidence import EDGES, LEAF, PORTS
 
-from fabricpulse.diagnosis.alerts import FaultAlerting
-from fabricpulse.diagnosis.messages import PROTOCOL, EdgeName, EvidenceReport, FlowEvidence, pack_flows
-from fabricpulse.diagnosis.process import DiagnosisProcess
-from fabricpulse.diagnosis.service import DiagnosisService
-from fabricpulse.diagnosis.worker_messages import Answer, Declared, Frames, Report, frame
+from fabricpulse.diagnosis.daemon.alerts import FaultAlerting
+from fabricpulse.diagnosis.daemon.process import DiagnosisProcess
+from fabricpulse.diagnosis.daemon.service import DiagnosisService
+from fabricpulse.diagnosis.daemon.worker_messages import Answer, Declared, Frames, Report, frame
+from fabricpulse.diagnosis.wire.messages import PROTOCOL, EdgeName, EvidenceReport, FlowEvidence, pack_flows
 
 FIRST = EvidenceReport(PROTOCOL, "h0", 1, PORTS, 90.0, 20.0, b"", False, EDGES["h0"])
 LATER = EvidenceReport(PROTOCOL, "h0", 1, PORTS, 90.0, 20.0, pack_flows([FlowEvidence(0, 1, False, 9, 2)]))

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 import pytest
 from tests.unit.diagnosis.virtual_fleet import Fault, Name, Part, VirtualFleet, name_of, random_fault
 
-from fabricpulse.diagnosis.layout import FABRIC
-from fabricpulse.diagnosis.suspect import Suspect
+from fabricpulse.diagnosis.flows.layout import FABRIC
+from fabricpulse.diagnosis.search.suspect import Suspect
 
 pytestmark = pytest.mark.simulation
 

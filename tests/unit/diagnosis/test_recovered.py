@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fabricpulse.diagnosis.recovered import has_ended
+from fabricpulse.diagnosis.search.recovered import has_ended
 
 
 @pytest.mark.parametrize("rate", [2.0, 8.0, 40.0])

@@ -5,11 +5,11 @@ import itertools
 import numpy as np
 from tests.bench.map.fabric import Clos, Simulation
 
-from fabricpulse.diagnosis.components import NO_HOP, SILENT_HOP, Kind, Nodes, code
-from fabricpulse.diagnosis.flow_table import totals
-from fabricpulse.diagnosis.hop_rows import Hops
-from fabricpulse.diagnosis.locate import locate
-from fabricpulse.diagnosis.silent_hops import named
+from fabricpulse.diagnosis.flows.components import NO_HOP, SILENT_HOP, Kind, Nodes, code
+from fabricpulse.diagnosis.flows.flow_table import totals
+from fabricpulse.diagnosis.flows.hop_rows import Hops
+from fabricpulse.diagnosis.flows.silent_hops import named
+from fabricpulse.diagnosis.search.locate import locate
 
 # Two pods of two leaves and three spines; spine s of each pod is cabled to the cores of plane s, two of each.
 SPINES = {0: (10, 11, 12), 1: (13, 14, 15)}

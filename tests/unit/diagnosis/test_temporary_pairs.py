@@ -11,18 +11,18 @@ import pytest
 from tests.fixtures.distant_nics import Fabric, Plan
 from tests.fixtures.live_tree import LiveSurvey
 
-from fabricpulse.diagnosis.delay_records import unpack_delays
-from fabricpulse.diagnosis.findings import LEASE_S, AssignedPeers, KeptPair
-from fabricpulse.diagnosis.messages import EdgeName, LeastDelay, pack_delays
-from fabricpulse.diagnosis.service import DiagnosisService
+from fabricpulse.diagnosis.daemon.service import DiagnosisService
+from fabricpulse.diagnosis.daemon.worker_messages import Answer, Declared
 from fabricpulse.diagnosis.tree.assignment import MOST_PEERS, Assigner
 from fabricpulse.diagnosis.tree.coverage import Coverage
 from fabricpulse.diagnosis.tree.fabric_tree import tree_of
+from fabricpulse.diagnosis.tree.findings import LEASE_S, AssignedPeers, KeptPair
 from fabricpulse.diagnosis.tree.kept_pairs import LONGEST_S, KeptPairs, levels_of
 from fabricpulse.diagnosis.tree.learned import topology_document
 from fabricpulse.diagnosis.tree.measured import Delays
 from fabricpulse.diagnosis.tree.temporary_peers import temporary_peers
-from fabricpulse.diagnosis.worker_messages import Answer, Declared
+from fabricpulse.diagnosis.wire.delay_records import unpack_delays
+from fabricpulse.diagnosis.wire.messages import EdgeName, LeastDelay, pack_delays
 
 pytestmark = pytest.mark.simulation
 

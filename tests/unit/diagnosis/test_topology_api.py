@@ -6,10 +6,10 @@ import time
 
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.core.metrics.formats import TextFormat
-from fabricpulse.diagnosis.service import DiagnosisService
-from fabricpulse.diagnosis.surveyed import MOST_MISCABLED, Surveyed, surveyed
-from fabricpulse.diagnosis.topology_api import expose_topology, topology_json
-from fabricpulse.diagnosis.worker_messages import Answer, Declared
+from fabricpulse.diagnosis.daemon.service import DiagnosisService
+from fabricpulse.diagnosis.daemon.topology_api import expose_topology, topology_json
+from fabricpulse.diagnosis.daemon.worker_messages import Answer, Declared
+from fabricpulse.diagnosis.tree.surveyed import MOST_MISCABLED, Surveyed, surveyed
 
 KEEP_S = 600.0
 WRONG = {

@@ -8,9 +8,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from fabricpulse.diagnosis.fleet_evidence import FleetEvidence
-from fabricpulse.diagnosis.layout import FABRIC
-from fabricpulse.diagnosis.messages import (
+from fabricpulse.diagnosis.evidence.fleet_evidence import FleetEvidence
+from fabricpulse.diagnosis.flows.layout import FABRIC
+from fabricpulse.diagnosis.search.suspect import Suspect
+from fabricpulse.diagnosis.wire.messages import (
     PROTOCOL,
     EdgeName,
     EvidenceReport,
@@ -18,7 +19,6 @@ from fabricpulse.diagnosis.messages import (
     FlowPath,
     pack_flows,
 )
-from fabricpulse.diagnosis.suspect import Suspect
 
 PORTS = 4
 # Packets a second of a healthy flow: the first source port, the others. Three make a train.

@@ -6,7 +6,7 @@ import yaml
 
 from fabricpulse.core.config import load_config
 from fabricpulse.core.fleet.membership import load_membership
-from fabricpulse.diagnosis.topology import Topology
+from fabricpulse.diagnosis.flows.topology import Topology
 from fabricpulse.lab import Lab
 
 

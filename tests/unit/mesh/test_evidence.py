@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from tests.unit.mesh.synthetic import view_and_snapshot
 
-from fabricpulse.diagnosis.messages import PROTOCOL, EvidenceReport, FlowEvidence, pack_flows
+from fabricpulse.diagnosis.wire.messages import PROTOCOL, EvidenceReport, FlowEvidence, pack_flows
 from fabricpulse.mesh import evidence
 from fabricpulse.mesh.config import Evidence, MembershipSource, MeshConfig
 from fabricpulse.mesh.evidence import EvidenceWindow, Rates, connections, url_of

@@ -4,7 +4,7 @@ import pytest
 from tests.unit.mesh.synthetic import view_and_snapshot
 
 from fabricpulse.core.shm.clock_page import ClockStatus
-from fabricpulse.diagnosis.messages import LeastDelay, pack_delays
+from fabricpulse.diagnosis.wire.messages import LeastDelay, pack_delays
 from fabricpulse.hostinfo.virtual_machine import is_virtual_machine
 from fabricpulse.mesh.least_delays import LeastDelays
 

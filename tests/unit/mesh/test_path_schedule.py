@@ -3,7 +3,7 @@
 import pytest
 
 from fabricpulse.core.fleet.membership import Nic
-from fabricpulse.diagnosis.messages import FlowPath
+from fabricpulse.diagnosis.wire.messages import FlowPath
 from fabricpulse.mesh.config import Probe
 from fabricpulse.mesh.evidence import new_paths
 from fabricpulse.mesh.fleet_view import FleetView, Peer

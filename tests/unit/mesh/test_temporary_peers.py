@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from fabricpulse.core.fleet.membership import Host, Membership, Nic
-from fabricpulse.diagnosis.messages import EdgeName, EvidenceReply
+from fabricpulse.diagnosis.wire.messages import EdgeName, EvidenceReply
 from fabricpulse.mesh.fleet_view import view_of
 from fabricpulse.mesh.temporary_peers import Lease, TemporaryLease, peers_of_lease
 

@@ -6,7 +6,7 @@ from msgspec import Meta
 
 from fabricpulse.clocksync.wire.limits import MAX_ROUND_S, DriftPpb, HoldoverDriftPpb
 from fabricpulse.core.config import Section
-from fabricpulse.diagnosis.alerts import FaultAlerting
+from fabricpulse.diagnosis.daemon.alerts import FaultAlerting
 
 _DAY_S = 86_400
 

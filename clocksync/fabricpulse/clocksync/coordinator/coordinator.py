@@ -36,9 +36,9 @@ from fabricpulse.core.waiting import wait_with_timeout
 from fabricpulse.core.web.body_limit import body_limit
 from fabricpulse.core.web.server import WebServer
 from fabricpulse.core.web.token_file import TokenFile
-from fabricpulse.diagnosis.service import PAGE_PATH, TOPOLOGY_PATH, DiagnosisService
-from fabricpulse.diagnosis.topology import Topology
-from fabricpulse.diagnosis.worker_messages import Declared
+from fabricpulse.diagnosis.daemon.service import PAGE_PATH, TOPOLOGY_PATH, DiagnosisService
+from fabricpulse.diagnosis.daemon.worker_messages import Declared
+from fabricpulse.diagnosis.flows.topology import Topology
 
 log = get_logger(__name__)
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fabricpulse.diagnosis.messages import EdgeName
 from fabricpulse.diagnosis.tree.coverage import LEAST_SLOTS
 from fabricpulse.diagnosis.tree.minima import SLOTS, TwoWayMinima
+from fabricpulse.diagnosis.wire.messages import EdgeName
 
 # Temporary peers of a NIC at once, at most, and pairs of a round: what their names cost to send.
 MOST_PEERS = 4

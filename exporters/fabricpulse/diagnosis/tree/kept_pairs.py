@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from fabricpulse.diagnosis.findings import KeptPair
+from fabricpulse.diagnosis.tree.findings import KeptPair
 from fabricpulse.diagnosis.tree.measured import Delays, Floats, NicFacts
 
 # 80,000 NICs with eight each; 250 bytes a pair.

@@ -11,16 +11,16 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from fabricpulse.diagnosis.delay_records import unpack_delays
-from fabricpulse.diagnosis.findings import AssignedPeers, Findings, KeptPair
-from fabricpulse.diagnosis.messages import MOST_EDGES, MOST_TEMPORARY, EdgeName, EvidenceReport
 from fabricpulse.diagnosis.tree.assignment import MOST_PEERS, MOST_ROUND, Assigner, pair_of
 from fabricpulse.diagnosis.tree.fabric_tree import FabricTree, tree_of
+from fabricpulse.diagnosis.tree.findings import AssignedPeers, Findings, KeptPair
 from fabricpulse.diagnosis.tree.kept_pairs import LONGEST_S, KeptPairs, Levels, levels_of, together
 from fabricpulse.diagnosis.tree.learned import topology_document
 from fabricpulse.diagnosis.tree.measured import Floats
 from fabricpulse.diagnosis.tree.minima import TwoWayMinima
 from fabricpulse.diagnosis.tree.temporary_peers import temporary_peers
+from fabricpulse.diagnosis.wire.delay_records import unpack_delays
+from fabricpulse.diagnosis.wire.messages import MOST_EDGES, MOST_TEMPORARY, EdgeName, EvidenceReport
 
 
 class TreeLearner:

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fabricpulse.diagnosis.components import Nodes
-from fabricpulse.diagnosis.messages import EdgeName, HostFacts
-from fabricpulse.diagnosis.names import Names
+from fabricpulse.diagnosis.flows.components import Nodes
+from fabricpulse.diagnosis.flows.names import Names
 from fabricpulse.diagnosis.tree.coverage import LEAST_SLOTS, MOST_PAIRS, Coverage
 from fabricpulse.diagnosis.tree.measured import LEAST_SAMPLES, Delays, Floats, Ints, NicFacts
+from fabricpulse.diagnosis.wire.messages import EdgeName, HostFacts
 
 SLOTS = 10
 _LONGER_NS = 1000.0

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fabricpulse.diagnosis.components import NO_HOP, Nodes
-from fabricpulse.diagnosis.hop_rows import Hops, grown
+from fabricpulse.diagnosis.flows.components import NO_HOP, Nodes
+from fabricpulse.diagnosis.flows.hop_rows import Hops, grown
 
 _UNKNOWN, _BEFORE, _REPORTED = 0, 1, 2
 _NO_ROWS = np.zeros((0, 0), np.int16)

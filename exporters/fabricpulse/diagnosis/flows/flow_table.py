@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from fabricpulse.diagnosis.components import Codes, Kind, Nodes, code, codes, parts
-from fabricpulse.diagnosis.hop_rows import Hops
+from fabricpulse.diagnosis.flows.components import Codes, Kind, Nodes, code, codes, parts
+from fabricpulse.diagnosis.flows.hop_rows import Hops
 
 Floats = NDArray[np.float64]
 Flows = NDArray[np.int64]

@@ -7,11 +7,11 @@ one that comes back reports that it was away.
 
 import numpy as np
 
-from fabricpulse.diagnosis.components import Nodes
-from fabricpulse.diagnosis.flow_table import Floats, Flows
-from fabricpulse.diagnosis.layout import Layout
-from fabricpulse.diagnosis.loss_log import LossLog, LossTable
-from fabricpulse.diagnosis.names import Names
+from fabricpulse.diagnosis.evidence.loss_log import LossLog, LossTable
+from fabricpulse.diagnosis.flows.components import Nodes
+from fabricpulse.diagnosis.flows.flow_table import Floats, Flows
+from fabricpulse.diagnosis.flows.layout import Layout
+from fabricpulse.diagnosis.flows.names import Names
 
 # Reports of a host that suffers are a second apart; a shorter absence loses hardly a packet.
 SHORTEST_S = 1.5

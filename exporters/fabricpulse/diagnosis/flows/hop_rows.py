@@ -6,7 +6,7 @@ A fleet has millions of paths and some thousand switches: two bytes a hop, until
 import numpy as np
 from numpy.typing import NDArray
 
-from fabricpulse.diagnosis.components import NO_HOP
+from fabricpulse.diagnosis.flows.components import NO_HOP
 
 Hops = NDArray[np.int16] | NDArray[np.int32]
 """Two-dimensional: a row a path, switches in order; SILENT_HOP, and NO_HOP behind the last."""

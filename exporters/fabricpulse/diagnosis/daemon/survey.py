@@ -17,10 +17,10 @@ import msgspec
 
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.rfc3339 import rfc3339
-from fabricpulse.diagnosis.findings import NOTHING, AssignedPeers
-from fabricpulse.diagnosis.messages import EvidenceReport
-from fabricpulse.diagnosis.surveyed import Surveyed, surveyed
+from fabricpulse.diagnosis.tree.findings import NOTHING, AssignedPeers
 from fabricpulse.diagnosis.tree.learner import TreeLearner
+from fabricpulse.diagnosis.tree.surveyed import Surveyed, surveyed
+from fabricpulse.diagnosis.wire.messages import EvidenceReport
 
 log = get_logger(__name__)
 

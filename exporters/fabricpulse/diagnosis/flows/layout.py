@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from fabricpulse.diagnosis.components import NO_HOP, SILENT_HOP, Nodes
-from fabricpulse.diagnosis.flow_table import Floats, Flows, FlowTable, Totals, totals
-from fabricpulse.diagnosis.hop_rows import Hops, empty_rows
-from fabricpulse.diagnosis.known_paths import KnownPaths
-from fabricpulse.diagnosis.names import Names
-from fabricpulse.diagnosis.silent_hops import named
+from fabricpulse.diagnosis.flows.components import NO_HOP, SILENT_HOP, Nodes
+from fabricpulse.diagnosis.flows.flow_table import Floats, Flows, FlowTable, Totals, totals
+from fabricpulse.diagnosis.flows.hop_rows import Hops, empty_rows
+from fabricpulse.diagnosis.flows.known_paths import KnownPaths
+from fabricpulse.diagnosis.flows.names import Names
+from fabricpulse.diagnosis.flows.silent_hops import named
 
 FABRIC = "fabric"
 # Hosts, and rows of the table, that are worked on at once: bounds memory.

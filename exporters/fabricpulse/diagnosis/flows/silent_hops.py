@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
-from fabricpulse.diagnosis.components import NO_HOP, SILENT_HOP, Nodes
-from fabricpulse.diagnosis.hop_rows import Hops, with_room
+from fabricpulse.diagnosis.flows.components import NO_HOP, SILENT_HOP, Nodes
+from fabricpulse.diagnosis.flows.hop_rows import Hops, with_room
 
 Numbers = NDArray[np.int64]
 # By (tier, its neighbour's): neighbours, ascending, and the group of each.

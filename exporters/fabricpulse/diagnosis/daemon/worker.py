@@ -1,4 +1,4 @@
-"""The diagnosis in a process of its own: `python -m fabricpulse.diagnosis.worker`, reports in, suspects out.
+"""The diagnosis in a process of its own: `python -m fabricpulse.diagnosis.daemon.worker`, reports in, suspects out.
 
 The sums over a large fleet take seconds and hold the interpreter's lock; the daemon that takes the reports keeps the
 fleet's time in its event loop. It ends with its input.
@@ -14,11 +14,11 @@ import time
 import msgspec
 
 from fabricpulse.core.log import get_logger
-from fabricpulse.diagnosis.fleet_evidence import FleetEvidence
-from fabricpulse.diagnosis.survey import TreeSurvey
-from fabricpulse.diagnosis.suspect import Suspect
+from fabricpulse.diagnosis.daemon.survey import TreeSurvey
+from fabricpulse.diagnosis.daemon.worker_messages import Answer, Declared, Frames, Report, frame
+from fabricpulse.diagnosis.evidence.fleet_evidence import FleetEvidence
+from fabricpulse.diagnosis.search.suspect import Suspect
 from fabricpulse.diagnosis.tree.learner import TreeLearner
-from fabricpulse.diagnosis.worker_messages import Answer, Declared, Frames, Report, frame
 
 log = get_logger(__name__)
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from fabricpulse.diagnosis.findings import NOTHING, Findings
+from fabricpulse.diagnosis.tree.findings import NOTHING, Findings
 from fabricpulse.diagnosis.tree.levels import Kind
 
 # NICs at a wrong leaf that the metrics name, at most; all are in the document.

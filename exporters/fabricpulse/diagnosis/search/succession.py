@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fabricpulse.diagnosis.flow_table import Flows
+from fabricpulse.diagnosis.flows.flow_table import Flows
 
 # What suffers from a named component for so long after it was last found is no evidence of another one before that.
 KEPT_S = 15.0

@@ -7,19 +7,19 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fabricpulse.diagnosis.components import SILENT_HOP, Kind, Nodes, parts
-from fabricpulse.diagnosis.flow_records import numbers, suffering, unpack_flows
-from fabricpulse.diagnosis.flow_table import Floats, Flows
-from fabricpulse.diagnosis.layout import FABRIC, NO_FLOWS, Layout, Reporter, laid_out, renumbered
-from fabricpulse.diagnosis.locate import Finding, locate
-from fabricpulse.diagnosis.loss_log import MANY, LossLog, LossTable
-from fabricpulse.diagnosis.messages import EdgeName, EvidenceReport, FlowPath, check_edges
-from fabricpulse.diagnosis.names import Names
-from fabricpulse.diagnosis.presence import SHORTEST_S, Absences, vouched
-from fabricpulse.diagnosis.recovered import has_ended
-from fabricpulse.diagnosis.succession import KEPT_S, Key, Succession
-from fabricpulse.diagnosis.suspect import Suspect
-from fabricpulse.diagnosis.suspect_names import suspect_of, without_fabric
+from fabricpulse.diagnosis.evidence.loss_log import MANY, LossLog, LossTable
+from fabricpulse.diagnosis.evidence.presence import SHORTEST_S, Absences, vouched
+from fabricpulse.diagnosis.flows.components import SILENT_HOP, Kind, Nodes, parts
+from fabricpulse.diagnosis.flows.flow_table import Floats, Flows
+from fabricpulse.diagnosis.flows.layout import FABRIC, NO_FLOWS, Layout, Reporter, laid_out, renumbered
+from fabricpulse.diagnosis.flows.names import Names
+from fabricpulse.diagnosis.search.locate import Finding, locate
+from fabricpulse.diagnosis.search.recovered import has_ended
+from fabricpulse.diagnosis.search.succession import KEPT_S, Key, Succession
+from fabricpulse.diagnosis.search.suspect import Suspect
+from fabricpulse.diagnosis.search.suspect_names import suspect_of, without_fabric
+from fabricpulse.diagnosis.wire.flow_records import numbers, suffering, unpack_flows
+from fabricpulse.diagnosis.wire.messages import EdgeName, EvidenceReport, FlowPath, check_edges
 
 # Seconds of evidence that are used: each for what is too slight to show in those before. What shows in the first is
 # new, and must be beyond doubt (nats): evidence of few seconds is that of few flows.

@@ -5,7 +5,7 @@ from array import array
 import numpy as np
 from numpy.typing import NDArray
 
-from fabricpulse.diagnosis.components import Nodes
+from fabricpulse.diagnosis.flows.components import Nodes
 
 # Beside names that are in use others are kept that nobody tells any more, until they are more than the used ones.
 _SPARE = 10_000

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from fabricpulse.diagnosis.messages import DELAY, LONGEST_NS
+from fabricpulse.diagnosis.wire.messages import DELAY, LONGEST_NS
 
 DELAY_DTYPE = np.dtype([("edge", "<u2"), ("samples", "<u2"), ("least_ns", "<i4")])
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import msgspec
 
 from fabricpulse.core.log import get_logger
-from fabricpulse.diagnosis.worker_messages import Answer, Declared, Frames, Report, frame
+from fabricpulse.diagnosis.daemon.worker_messages import Answer, Declared, Frames, Report, frame
 
 log = get_logger(__name__)
 
@@ -65,7 +65,7 @@ class DiagnosisProcess:
 
     async def _served(self) -> int:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-m", "fabricpulse.diagnosis.worker"),
+            *(sys.executable, "-I", "-m", "fabricpulse.diagnosis.daemon.worker"),
             stdin=PIPE,
             stdout=PIPE,
             env={**os.environ, **ENVIRONMENT},

@@ -16,12 +16,18 @@ from fabricpulse.core.log import get_logger
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.core.web.body_limit import body_limit
 from fabricpulse.core.web.urls import redact
-from fabricpulse.diagnosis import metrics as m
-from fabricpulse.diagnosis.alerts import FaultAlerting, FaultPusher
-from fabricpulse.diagnosis.delay_records import unpack_delays
-from fabricpulse.diagnosis.findings import LEASE_S, AssignedPeers
-from fabricpulse.diagnosis.flow_records import unpack_flows
-from fabricpulse.diagnosis.messages import (
+from fabricpulse.diagnosis.daemon import metrics as m
+from fabricpulse.diagnosis.daemon.alerts import FaultAlerting, FaultPusher
+from fabricpulse.diagnosis.daemon.page import POLICY, suspects_page
+from fabricpulse.diagnosis.daemon.process import DiagnosisProcess
+from fabricpulse.diagnosis.daemon.topology_api import expose_topology, topology_json
+from fabricpulse.diagnosis.daemon.worker_messages import Answer, Declared, Report
+from fabricpulse.diagnosis.search.suspect import Suspect
+from fabricpulse.diagnosis.tree.findings import LEASE_S, AssignedPeers
+from fabricpulse.diagnosis.tree.surveyed import Surveyed
+from fabricpulse.diagnosis.wire.delay_records import unpack_delays
+from fabricpulse.diagnosis.wire.flow_records import unpack_flows
+from fabricpulse.diagnosis.wire.messages import (
     EVIDENCE_PATH,
     MOST_BYTES,
     PROTOCOL,
@@ -29,12 +35,6 @@ from fabricpulse.diagnosis.messages import (
     EvidenceReport,
     check_edges,
 )
-from fabricpulse.diagnosis.page import POLICY, suspects_page
-from fabricpulse.diagnosis.process import DiagnosisProcess
-from fabricpulse.diagnosis.surveyed import Surveyed
-from fabricpulse.diagnosis.suspect import Suspect
-from fabricpulse.diagnosis.topology_api import expose_topology, topology_json
-from fabricpulse.diagnosis.worker_messages import Answer, Declared, Report
 
 log = get_logger(__name__)
 

@@ -5,9 +5,9 @@ be. Pure.
 import msgspec
 
 from fabricpulse.core.metrics.exposition import Exposition
-from fabricpulse.diagnosis import metrics as m
-from fabricpulse.diagnosis.surveyed import Surveyed
+from fabricpulse.diagnosis.daemon import metrics as m
 from fabricpulse.diagnosis.tree.missing import NOT_YET, nothing_learned, too_old
+from fabricpulse.diagnosis.tree.surveyed import Surveyed
 
 
 def is_current(last: Surveyed | None, keep_s: float, now_s: float) -> bool:

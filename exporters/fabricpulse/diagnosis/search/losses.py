@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from fabricpulse.diagnosis.components import LOG_PRIOR, Codes, Kind, Nodes, code, codes, kinds, nodes
-from fabricpulse.diagnosis.flow_table import Floats, Flows, FlowTable, Totals
+from fabricpulse.diagnosis.flows.components import LOG_PRIOR, Codes, Kind, Nodes, code, codes, kinds, nodes
+from fabricpulse.diagnosis.flows.flow_table import Floats, Flows, FlowTable, Totals
 
 # Packets a second and flows of components, while all is well.
 _Loads = Callable[[Codes, Flows], tuple[Floats, Floats]]

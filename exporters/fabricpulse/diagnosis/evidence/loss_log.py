@@ -12,8 +12,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from fabricpulse.diagnosis.components import Nodes
-from fabricpulse.diagnosis.flow_table import Floats, Flows, FlowTable
+from fabricpulse.diagnosis.flows.components import Nodes
+from fabricpulse.diagnosis.flows.flow_table import Floats, Flows, FlowTable
 
 # A flow that has lost packets in so many reports has recovered after some seconds, and some gaps, without a loss.
 _OFTEN, _RECOVERED_S = 3, 4.0

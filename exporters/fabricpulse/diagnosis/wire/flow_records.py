@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from fabricpulse.diagnosis.messages import CUT, SLOW
+from fabricpulse.diagnosis.wire.messages import CUT, SLOW
 
 FLOW_DTYPE = np.dtype([("edge", "<u2"), ("port", "u1"), ("flags", "u1"), ("sent", "<u4"), ("lost", "<u4")])
 _NONE = np.zeros(0, FLOW_DTYPE)

@@ -6,7 +6,7 @@ some of its flows cross, the old one would explain their losses, too.
 
 from scipy.special import pdtr
 
-from fabricpulse.diagnosis.flow_table import Floats
+from fabricpulse.diagnosis.flows.flow_table import Floats
 
 # What counts as recent: the shortest time, and one in which so many losses would come at the previous rate.
 _RECENT_S, _LONGEST_S, _ENOUGH = 4.0, 15.0, 30.0

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fabricpulse.diagnosis.components import Kind, code, parts
-from fabricpulse.diagnosis.layout import Layout
-from fabricpulse.diagnosis.locate import Finding
-from fabricpulse.diagnosis.suspect import Suspect
+from fabricpulse.diagnosis.flows.components import Kind, code, parts
+from fabricpulse.diagnosis.flows.layout import Layout
+from fabricpulse.diagnosis.search.locate import Finding
+from fabricpulse.diagnosis.search.suspect import Suspect
 
 # Pairs of NICs that are named with a suspect.
 _MOST_SUFFERERS = 8

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fabricpulse.diagnosis.components import Kind, kinds
-from fabricpulse.diagnosis.evidence import Evidence, Parameters, alone, evidence_of
-from fabricpulse.diagnosis.flow_table import Floats, Flows, FlowTable, Totals
+from fabricpulse.diagnosis.flows.components import Kind, kinds
+from fabricpulse.diagnosis.flows.flow_table import Floats, Flows, FlowTable, Totals
+from fabricpulse.diagnosis.search.losses import Evidence, Parameters, alone, evidence_of
 
 _GRID = np.concatenate([np.geomspace(1e-4, 0.5, 36), [0.6, 0.7, 0.8, 0.9, 0.96, 0.99, 0.9999]])
 # Candidates of a kind that are examined closely at once, the best ones by themselves: bounds time and memory. Under a

@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from fabricpulse.core.alerting.config import Alerting, Positive
 from fabricpulse.core.alerting.pusher import AlertContent, Pusher
-from fabricpulse.diagnosis.suspect import Suspect
+from fabricpulse.diagnosis.search.suspect import Suspect
 
 ALERT_NAME = "FabricFaultLocated"
 RUNBOOK_URL = f"https://github.com/fabricpulse/fabricpulse/blob/main/docs/runbooks/{ALERT_NAME}.md"

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import msgspec
 
-from fabricpulse.diagnosis.findings import AssignedPeers
-from fabricpulse.diagnosis.messages import EvidenceReport
-from fabricpulse.diagnosis.surveyed import Surveyed
-from fabricpulse.diagnosis.suspect import Suspect
+from fabricpulse.diagnosis.search.suspect import Suspect
+from fabricpulse.diagnosis.tree.findings import AssignedPeers
+from fabricpulse.diagnosis.tree.surveyed import Surveyed
+from fabricpulse.diagnosis.wire.messages import EvidenceReport
 
 _LENGTH = 4
 

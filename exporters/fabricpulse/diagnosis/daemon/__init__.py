@@ -1,0 +1,1 @@
+"""The coordinator's part of the diagnosis: routes, alerts, metrics, and the process that computes."""

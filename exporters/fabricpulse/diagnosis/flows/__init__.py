@@ -1,0 +1,1 @@
+"""The flows of a fleet, and the components that each crosses. Pure."""

@@ -1,0 +1,1 @@
+"""What mesh exporters tell the coordinator of their flows. Pure."""
