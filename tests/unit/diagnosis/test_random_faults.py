@@ -169,6 +169,6 @@ def test_dead_nics_amid_a_rolling_restart_are_no_bundles_of_pairs() -> None:
         begins_s = QUIET_S + 3 * number
         fleet.faults.append(steady("loss", 1.0, ("nic_tx", nic), ("nic_rx", nic), begins_s=begins_s))
     for number, host in enumerate(fleet.hosts):
-        begins_s = QUIET_S - 1 + 2.5 * number
-        fleet.restart(host, begins_s, begins_s + 3.5)
+        stops_s = QUIET_S - 1 + 2.5 * number
+        fleet.restart(host, stops_s, stops_s + 3.5)
     assert names(fleet.play(60)) == {("nic", "h3/r1", ""), ("nic", "h8/r1", "")}

@@ -19,7 +19,7 @@ pytestmark = [
 
 
 def fuzz(directory: Path, target: str, corpus: dict[str, bytes], runs: int = RUNS) -> None:
-    """Gives tests/native/plugin_<target>_fuzz.cc `runs` inputs that come from the corpus."""
+    """Gives tests/native/plugin/<target>_fuzz.cc `runs` inputs that come from the corpus."""
     run_dir = directory / "run"
     run_dir.mkdir()
     binary = native(f"plugin_{target}_fuzz", "fuzz")

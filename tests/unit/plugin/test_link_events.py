@@ -90,7 +90,7 @@ def test_nics_that_come_are_looked_for_at_most_five_times_a_second() -> None:
 
 
 def monitored(*arguments: str, variant: str = "plain") -> str:
-    """What tests/native/plugin_link_monitor.cc prints."""
+    """What tests/native/plugin/link_monitor.cc prints."""
     program = native("plugin_link_monitor", variant)
     return subprocess.run(
         [program, *arguments], capture_output=True, check=True, text=True, timeout=60
