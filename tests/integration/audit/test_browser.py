@@ -27,13 +27,13 @@ def test_large_run(tmp_path: Path) -> None:
         const some = rows(), first = document.querySelector('#rows tr');
         first.dispatchEvent(new KeyboardEvent('keydown', {key: 'Enter', bubbles: true}));
         const evidence = document.querySelector('#rows tr.open').textContent;
-        const grid = document.getElementById('grid');
+        const grid = document.getElementById('grid'), before = grid.dataset.painted;
         grid.focus();
         grid.dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowDown'}));
         const pixels = grid.getContext('2d').getImageData(150, 130, 200, 200).data;
         const colours = new Set();
         for (let i = 0; i < pixels.length; i += 4) if (pixels[i + 3]) colours.add(pixels.slice(i, i + 3).join());
-        return {all, some, focused, evidence, colours: colours.size, cell: document.getElementById('cell').textContent,
+        return {all, some, focused, evidence, unpainted: before === undefined, colours: colours.size, cell: document.getElementById('cell').textContent,
                 groups: document.querySelectorAll('#tree details').length};
         """,
     )
@@ -45,6 +45,8 @@ def test_large_run(tmp_path: Path) -> None:
     assert found["focused"] is True
     assert found["evidence"].startswith("value1500usual9000")
     assert found["cell"].startswith("gpu-00001.cluster.example, ")
+    # Its 14 million pixels, far below, cost nothing until somebody comes near.
+    assert found["unpainted"] is True
     assert found["colours"] >= 2
     assert found["groups"] == len({f.check for f in run.findings})
 
