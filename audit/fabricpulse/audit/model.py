@@ -140,12 +140,31 @@ class Measurement(Struct, frozen=True, array_like=True, order=True):
     detail: Text = ""
 
 
+class InBandDelay(Struct, frozen=True, array_like=True, order=True):
+    """One-way delay inside a ring beside that of probes between the same NICs, seconds.
+
+    least, most : between which the smallest of the ring lies. probe : smallest of what `of` names; bound : of the error
+    of both. late : None where that decides nothing.
+    """
+
+    source_host: Name
+    source_device: Name
+    target_host: Name
+    target_device: Name
+    least: float
+    most: float
+    probe: float
+    bound: float
+    of: Text
+    late: bool | None
+
+
 class Ring(Struct, frozen=True):
     """One ring of the NCCL plugin over hosts.
 
     order : "given", or "by leaf". lanes : most of a connection. bps : bus bandwidth of the slowest rank, bits per
     second, None where it was not finished; error says why. expected : of its slowest pair by the tests of pairs, None
-    where they do not say. corrupt_bytes : of the verified result.
+    where they do not say. corrupt_bytes : of the verified result. delays : beside those of probes.
     """
 
     order: Name
@@ -155,6 +174,7 @@ class Ring(Struct, frozen=True):
     expected: float | None = None
     corrupt_bytes: int = 0
     error: Text = ""
+    delays: tuple[InBandDelay, ...] = ()
 
 
 class Run(Struct, frozen=True):
@@ -162,7 +182,8 @@ class Run(Struct, frozen=True):
 
     id : of its beginning, in UTC. asked : the hosts that were to be audited. hosts : reports of those that answered.
     findings : worst first. cancelled : not all hosts were waited for. measurements : of the tests between NICs.
-    rings : of the NCCL plugin.
+    rings : of the NCCL plugin. not_asked : hosts whose report is from the run that this one goes on with. wired : where
+    cables go was asked for.
     """
 
     id: Name
@@ -177,6 +198,8 @@ class Run(Struct, frozen=True):
     measurements: tuple[Measurement, ...] = ()
     schema: Literal[1] = 1
     rings: tuple[Ring, ...] = ()
+    not_asked: tuple[Name, ...] = ()
+    wired: bool = False
 
 
 class FleetFindings(Struct, frozen=True):

@@ -8,6 +8,7 @@ import pytest
 
 from fabricpulse.audit.model import Run
 from fabricpulse.lab import Lab
+from fabricpulse.lab.node import Host
 from fabricpulse.lab.process import LabProcess
 
 CLI = (sys.executable, "-Im", "fabricpulse.core.cli", "audit")
@@ -23,23 +24,32 @@ class LabAudits:
         (folder / "token").write_text("0123456789abcdef")
         self.temporary = folder / "tmp"
         self.temporary.mkdir()
-        daemons = []
         for host in lab.hosts:
             settings = folder / f"{host.name}.yaml"
             settings.write_text(f"token_file: {folder}/token\nstate: {folder}/{host.name}\n")
             # As systemd sets it.
             host.run(["sysctl", "-qw", "net.ipv4.ping_group_range=0 2147483647"])
-            arguments = [*CLI, "node", "--config", str(settings)]
-            daemons.append(host.popen(arguments, name="audit", env={"TMPDIR": str(self.temporary)}))
-        for daemon in daemons:
-            daemon.wait_for_output("listening")
+        self.agents = {host.name: self.start_agent(host) for host in lab.hosts}
+        for agent in self.agents.values():
+            agent.wait_for_output("listening")
         self._membership = lab.write_membership()
         self.saved = folder / "run.json"
+
+    def start_agent(self, host: Host, name: str = "audit") -> LabProcess:
+        """The agent of a host, which is yet to listen. name : of its log."""
+        arguments = [*CLI, "node", "--config", str(self._folder / f"{host.name}.yaml")]
+        return host.popen(arguments, name=name, env={"TMPDIR": str(self.temporary)})
+
+    def published(self, host: str) -> bytes:
+        """What the agent of a host holds as the findings of the last whole run, b"" for nothing."""
+        kept = self._folder / host / "fleet.json"
+        return kept.read_bytes() if kept.exists() else b""
 
     def start(self, host_timeout_s: int = 30, *more: str) -> LabProcess:
         """`audit run`, which writes `saved`."""
         self.saved.unlink(missing_ok=True)
-        arguments = ["--membership", str(self._membership), "--token-file", str(self._folder / "token")]
+        fleet = [] if "--coordinator" in more else ["--membership", str(self._membership)]
+        arguments = [*fleet, "--token-file", str(self._folder / "token")]
         arguments += [*FULL_MESH, "--host-timeout", str(host_timeout_s), *more, "--save", str(self.saved)]
         return self._lab.mgmt.popen([*CLI, "run", *arguments], name="run")
 

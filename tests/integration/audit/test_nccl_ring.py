@@ -4,8 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.fixtures.waiting import wait_for
 from tests.integration.audit.conftest import LabAudits
+from tests.integration.mesh.mesh_fleet import MeshFleet
 
+from fabricpulse.audit.pair_tests.in_band import MESH
 from fabricpulse.lab import Lab
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
@@ -55,3 +58,31 @@ def test_a_ring_runs_through_the_agents(make_lab: Callable[..., Lab], tmp_path: 
     assert {one.bps for one in refused.rings} == {None}
     assert all("h1" in one.error and "a job runs here" in one.error for one in refused.rings)
     assert [f for f in refused.findings if f.check.startswith("nccl")] == []
+
+
+def test_a_transport_that_goes_another_way_is_late(make_lab: Callable[..., Lab], tmp_path: Path) -> None:
+    """On a good lab the ring is as fast as the probes of the mesh exporters, on all ways; TCP from one NIC that takes
+    a longer way is named, and nobody else, while probes, which are not TCP, see nothing."""
+    lab = make_lab(hosts=2, rails=1, pods=2)
+    mesh = MeshFleet(lab, {"trace_s": 0}, latency={"window_s": 1})
+    mesh.true_clock()
+    mesh.start()
+    audits = LabAudits(lab, tmp_path)
+    ring = ("--nccl", "--yes", "--ring-seconds", "1")
+
+    def probed() -> bool:
+        mesh.true_clock()
+        edges = mesh.get("h1", "/api/v1/edges")["edges"]
+        return any(edge["owd_ns"] is not None for edge in edges)
+
+    wait_for(probed, 60, "probes of the edges")
+    good = audits(30, *ring)
+    ways = {(d.source_host, d.target_host) for one in good.rings for d in one.delays}
+    assert ways == {("h0", "h1"), ("h1", "h0")}
+    assert {d.of for one in good.rings for d in one.delays} == {MESH}
+    assert [f for f in good.findings if f.check.startswith("nccl")] == []
+    assert any("delay of 2 ways compared" in note for note in good.notes)
+    with lab.detour("h0-rail0", "h1-rail0", 20):
+        found = audits(30, *ring)
+    late = [f for f in found.findings if f.check == "nccl-delay"]
+    assert [(f.host, f.subject, f.evidence["target"]) for f in late] == [("h0", "rail0", "h1 rail0")]

@@ -3,6 +3,7 @@
 import re
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,10 @@ pytestmark = [pytest.mark.root, pytest.mark.slow]
 TRANSFERS = ("--transfers", "--yes", "--rate", "100", "--seconds", "0.2", "--datagrams", "200")
 
 
-def counted(lab: Lab, series: str) -> list[float]:
-    """A counter of the agents, by host."""
-    texts = [lab.http_get("mgmt", f"http://{host.name}:9617/metrics") for host in lab.hosts]
+def counted(lab: Lab, series: str, hosts: Sequence[str] = ()) -> list[float]:
+    """A counter of the agents, by host. hosts : all if empty."""
+    names = hosts or [host.name for host in lab.hosts]
+    texts = [lab.http_get("mgmt", f"http://{name}:9617/metrics") for name in names]
     found = [re.search(rf"^{re.escape(series)} (\S+)", text, re.MULTILINE) for text in texts]
     return [float(hit[1]) for hit in found if hit]
 

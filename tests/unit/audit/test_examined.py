@@ -32,6 +32,7 @@ from fabricpulse.audit.model import (
     Finding,
     FleetFindings,
     HostReport,
+    InBandDelay,
     Measurement,
     Outcome,
     Result,
@@ -195,6 +196,11 @@ def own(check: str, **evidence: str) -> Finding:
     return Finding(check, "node", "error", "h", "e0", "s", evidence)
 
 
+def delayed(late: bool | None) -> Ring:
+    one = InBandDelay("h", "e0", "i", "e0", 1e-6, 2e-6, 1e-6, 0.0, "datagrams", late)
+    return Ring("given", 1, ("h", "i"), 1.0, delays=(one,))
+
+
 ODD = own("odd-one-out", attribute="mtu")
 SUSPECTED = Finding("path-mtu", "back-end", "error", "", "h e0 > i e0", "s", suspects=("h", "i"))
 
@@ -215,6 +221,13 @@ SUSPECTED = Finding("path-mtu", "back-end", "error", "", "h e0 > i e0", "s", sus
         (SUSPECTED, heard(), False),
         (own("nccl-ring"), heard(), False),
         (own("nccl-ring"), {**heard(), "rings": (Ring("given", 1, ("h",), 1.0),)}, True),
+        (own("nccl-delay"), {**heard(), "rings": (Ring("given", 1, ("h",), 1.0),)}, False),
+        (own("nccl-delay"), {**heard(), "rings": (delayed(None),)}, False),
+        (own("nccl-delay"), {**heard(), "rings": (delayed(False),)}, True),
+        (own("clock-offset"), heard(), True),
+        (own("clock-offset"), {**heard(), "not_asked": ("h",)}, False),
+        (own("wiring"), heard(), False),
+        (own("wiring"), {**heard(), "wired": True}, True),
         (ODD, heard(told=(Value("mtu", "r", "e0", "9000"),)), True),
         (ODD, heard(told=(Value("speed", "r", "e0", "1"),)), False),
         (own("profile", attribute="mtu"), heard(told=(Value("mtu", "r", "e0", "9000"),)), False),
@@ -256,7 +269,9 @@ def test_a_run_that_goes_on_says_whose_clocks_it_has_not_compared(tmp_path: Path
     (tmp_path / "run").write_bytes(encode(before))
     options: Any = SimpleNamespace(resume=tmp_path / "run", profile=None, tests_paths=False, transfers=None)
     note = "clocks: not compared of hosts that were not asked again (1)"
-    assert note in _Run(options, None, ("h", "i"), lambda _: None).judged(None).notes
+    goes_on = _Run(options, None, ("h", "i"), lambda _: None).judged(None)
+    assert note in goes_on.notes
+    assert goes_on.not_asked == ("h",)
     assert note not in _Run(options, None, ("i",), lambda _: None).judged(None).notes
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
+import msgspec
 import pytest
 
 from fabricpulse.audit.compare.clocks import ClockOffset, clock_findings
@@ -10,8 +11,17 @@ from fabricpulse.audit.compare.profile import PathLimits, Profile
 from fabricpulse.audit.compare.sla import limit_findings
 from fabricpulse.audit.compare.wiring import LldpReports, Place, wiring_findings
 from fabricpulse.audit.host.lldp import Neighbour
-from fabricpulse.audit.model import Finding, HostReport, Measurement, MeasurementKind, Ring, Value
+from fabricpulse.audit.model import (
+    Finding,
+    HostReport,
+    InBandDelay,
+    Measurement,
+    MeasurementKind,
+    Ring,
+    Value,
+)
 from fabricpulse.audit.pair_tests.ecmp import ecmp_findings
+from fabricpulse.audit.pair_tests.in_band import MESH, in_band_findings
 from fabricpulse.audit.pair_tests.path_tests import path_findings
 from fabricpulse.audit.pair_tests.ring_tests import ring_findings
 from fabricpulse.audit.pair_tests.transfer_tests import untested_findings
@@ -49,6 +59,11 @@ def ring(*, slow: bool = False, corrupt: int = 0) -> list[Ring]:
     return [Ring("given", 8, ("h0", "h1"), 1e9 if slow else 9e9, 1e10, corrupt)]
 
 
+def delayed(late: bool) -> list[Ring]:
+    delay = InBandDelay("h0", "eth0", *NIC, 1e-4 if late else 5e-6, 2e-4, 4e-6, 1e-6, MESH, late)
+    return [msgspec.structs.replace(one, delays=(delay,)) for one in ring() * 2]
+
+
 PLAN = {NIC: Place("leaf-1", "Ethernet1")}
 
 CASES: dict[str, Play] = {
@@ -78,6 +93,7 @@ CASES: dict[str, Play] = {
     "path-ecmp": lambda wrong: ecmp_findings(pairs("ecmp_loss", 0.0, 0.1 if wrong else None)),
     "path-untested": lambda wrong: untested_findings({NIC: "in use: a job runs here"} if wrong else {}),
     "nccl-ring": lambda wrong: ring_findings(ring(slow=wrong)),
+    "nccl-delay": lambda wrong: in_band_findings(delayed(wrong)),
     "nccl-data": lambda wrong: ring_findings(ring(corrupt=wrong)),
     "wiring": lambda wrong: wiring_findings(
         PLAN, LldpReports({NIC: Neighbour("leaf-1", "Ethernet2" if wrong else "Ethernet1", "")}, {})

@@ -1,18 +1,22 @@
 """The NCCL plugin's ring in an audit: what it means, and one rank of it over the loopback."""
 
 import asyncio
+import os
+import select
+import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
+from tests.fixtures.waiting import wait_for
 
 from fabricpulse.audit.fleet.ring import ring_hosts, run_rings
 from fabricpulse.audit.fleet.run import AgentError, Target
 from fabricpulse.audit.fleet.stage import Fleet
 from fabricpulse.audit.model import Measurement, Ring
-from fabricpulse.audit.node.ring import run_ring
+from fabricpulse.audit.node.ring import remove_left_behind, run_ring
 from fabricpulse.audit.node.wire import RingAnswer, RingRequest
 from fabricpulse.audit.pair_tests.pairing import plan_rounds
 from fabricpulse.audit.pair_tests.path_tests import PathDirections, Rail
@@ -131,6 +135,39 @@ def test_a_rank_that_is_stopped_ends(tmp_path: Path) -> None:
     begun = time.monotonic()
     assert run_ring(request(1), stop, program(tmp_path, body)).error == "stopped"
     assert time.monotonic() - begun < 30
+
+
+AGENT = """
+import sys, threading
+from pathlib import Path
+from fabricpulse.audit.node.ring import remove_left_behind, run_ring
+from fabricpulse.audit.node.wire import RingRequest
+run_ring(RingRequest(0, 2, "127.0.0.1:28471", ("lo",)), threading.Event(), Path(sys.argv[1]))
+"""
+
+
+def test_a_rank_goes_with_its_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent that is killed cannot stop it; what is left of its files goes with the next agent, and no other's."""
+    mark = tmp_path / "pid"
+    body = f"open({str(mark)!r}, 'w').write(str(os.getpid()) + '\\n')\ntime.sleep(3600)"
+    agent = subprocess.Popen(
+        [sys.executable, "-Ic", AGENT, str(program(tmp_path, body))],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    wait_for(lambda: mark.exists() and mark.read_text().endswith("\n"), 60, "the rank")
+    rank = os.pidfd_open(int(mark.read_text()))
+    try:
+        agent.kill()
+        agent.wait()
+        assert select.select([rank], [], [], 60)[0]
+    finally:
+        os.close(rank)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    own = tmp_path / f"fabricpulse-ring-{os.getpid()}-x"
+    own.mkdir()
+    assert len([*tmp_path.glob("fabricpulse-ring-*")]) == 2
+    remove_left_behind()
+    assert [*tmp_path.glob("fabricpulse-ring-*")] == [own]
 
 
 @pytest.mark.parametrize("place", ["host:1", "10.0.0.1:1 --plugin=/x", "10.0.0.1", "[::1];x:1"])

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fabricpulse.audit.checks.fleet import clock_offset, nccl_delay
 from fabricpulse.audit.model import Finding, HostReport, Run, Status
 
 # Of each check of paths, what a run must have measured to find it again.
@@ -52,8 +53,18 @@ def _has_looked(after: Run, answered: Mapping[str, HostReport], finding: Finding
     check, attribute = finding.check, finding.evidence.get("attribute")
     if check.startswith(("profile", "sla-")) and not after.profile:
         return False
+    if check == nccl_delay.CHECK.id:
+        judged = {
+            (d.source_host, d.source_device) for r in after.rings for d in r.delays if d.late is not None
+        }
+        return (finding.host, finding.subject) in judged
     if check.startswith("nccl-"):
         return bool(after.rings)
+    if check == clock_offset.CHECK.id:
+        # Clocks are known by when hosts answer, and these have answered to another run.
+        return finding.host not in after.not_asked
+    if check.startswith("wiring"):
+        return after.wired
     if check.startswith(("path-", "sla-")):
         kinds = _MEASURED.get(check, (check.removeprefix("path-"),))
         ends = [
@@ -72,7 +83,7 @@ def _has_looked(after: Run, answered: Mapping[str, HostReport], finding: Finding
             for report in reports
             for value in report.values
         )
-    if finding.category == "fleet" or check.startswith("wiring") or not finding.host:
+    if finding.category == "fleet" or not finding.host:
         return True
     own = [r.outcome for r in answered[finding.host].results if r.check == check]
     named = [outcome for outcome in own if outcome.subject == finding.subject] or own

@@ -131,6 +131,7 @@ class _Run:
                 more += limit_findings(self._pinned.paths, hosts, found.measurements, datagrams)
             if self._options.tests_paths and fleet is not None:
                 more += _without_nics(fleet, self._reports)
+        again: set[str] = set()
         if self._earlier is not None:
             again = {report.host for report in self._earlier.hosts} & set(self._asked)
             notes.append(f"resumed from {self._earlier.id}: {len(again)} hosts were not asked again")
@@ -149,7 +150,9 @@ class _Run:
             tuple(notes),
             found.measurements,
         )
-        return msgspec.structs.replace(run, rings=tuple(found.rings))
+        return msgspec.structs.replace(
+            run, rings=tuple(found.rings), not_asked=tuple(sorted(again)), wired=found.wired
+        )
 
     def _keep(self, measured: Sequence[Measurement]) -> None:
         self._checkpoint(

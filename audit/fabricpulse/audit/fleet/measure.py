@@ -20,6 +20,7 @@ from fabricpulse.audit.node.wire import NEIGHBOURS_PATH, NeighboursAnswer, Neigh
 from fabricpulse.audit.pair_tests.blame import Nic
 from fabricpulse.audit.pair_tests.ecmp import ecmp_findings
 from fabricpulse.audit.pair_tests.front_end import front_end_rails, judged
+from fabricpulse.audit.pair_tests.in_band import in_band_findings, in_band_note
 from fabricpulse.audit.pair_tests.path_tests import (
     PathDirections,
     Rail,
@@ -52,13 +53,15 @@ class Plan:
 
 @dataclass
 class Measured:
-    """What has come of it. notes : lines for people. cancelled : not all of it was waited for."""
+    """What has come of it. notes : lines for people. cancelled : not all of it was waited for. wired : all NICs of the
+    plan were asked where their cables go."""
 
     measurements: list[Measurement] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     cancelled: bool = False
     rings: list[Ring] = field(default_factory=list)
+    wired: bool = False
 
 
 async def measure(
@@ -83,6 +86,7 @@ async def measure(
                 with showing("wiring") as shown:
                     shown.update("listening", 0, 1, "")
                     found.findings += wiring_findings(plan.places, await listening)
+                    found.wired = not stop.is_set()
         finally:
             found.cancelled = stop.is_set()
             stop.set()
@@ -125,8 +129,8 @@ async def _test(
     found.findings += path_findings(found.measurements)
     of_fronts = {nic for front in fronts.values() for nic, _ in front.nics}
     found.findings += ecmp_findings(found.measurements) + untested_findings(untested, of_fronts)
-    found.findings += ring_findings(found.rings)
-    found.notes += ring_notes(found.rings)
+    found.findings += ring_findings(found.rings) + in_band_findings(found.rings)
+    found.notes += ring_notes(found.rings) + in_band_note(found.rings)
 
 
 async def _neighbours(

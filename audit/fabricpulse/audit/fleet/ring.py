@@ -12,6 +12,7 @@ from fabricpulse.audit.model import Measurement, Ring, clip
 from fabricpulse.audit.node.ring import CONNECT_S
 from fabricpulse.audit.node.wire import RING_PATH, RingAnswer, RingRequest
 from fabricpulse.audit.pair_tests.blame import Nic
+from fabricpulse.audit.pair_tests.in_band import in_band_delays
 from fabricpulse.audit.pair_tests.path_tests import Rail
 from fabricpulse.audit.pair_tests.ring_tests import LANES, MOST_HOSTS, RingHost, expected, orders
 from fabricpulse.core.web.client import HttpClient
@@ -69,7 +70,8 @@ async def _ring(
 
     async def one(rank: int, host: RingHost) -> None:
         devices = tuple(device for device, _ in host.nics.values())
-        request = RingRequest(rank, len(hosts), place, devices, lanes, seconds)
+        before = hosts[rank - 1].host
+        request = RingRequest(rank, len(hosts), place, devices, lanes, seconds, before)
         try:
             answers[host.host] = await fleet.ask(
                 client, host.host, RING_PATH, request, RingAnswer, patience_s
@@ -98,4 +100,5 @@ async def _ring(
         why = "; ".join(f"{host}: {error}" for host, error in sorted(errors.items())[:3])
         return Ring(name, lanes, names, None, None, corrupt, clip(why or "it was cancelled"))
     bps = min(answer.bps for answer in answers.values())
-    return Ring(name, lanes, names, bps, expected(hosts, lanes, measured), corrupt)
+    delays = in_band_delays(names, answers, measured)
+    return Ring(name, lanes, names, bps, expected(hosts, lanes, measured), corrupt, "", delays)

@@ -28,7 +28,7 @@ from fabricpulse.audit.node.jobs import JobWatch, PluginJobWatch, QueuePairWatch
 from fabricpulse.audit.node.listener import TransferListener
 from fabricpulse.audit.node.neighbours import receive_lldp
 from fabricpulse.audit.node.rdma_service import RdmaService
-from fabricpulse.audit.node.ring import run_ring
+from fabricpulse.audit.node.ring import remove_left_behind, run_ring
 from fabricpulse.audit.node.sender import send
 from fabricpulse.audit.node.transfer import PATIENCE_S, Moved, TransferError
 from fabricpulse.audit.node.wire import (
@@ -130,6 +130,7 @@ class Agent:
     async def run(self) -> None:
         """Serves until stopped. Raises UserError when the address cannot be bound."""
         await self.server.start()
+        await asyncio.to_thread(remove_left_behind)
         try:
             self._life.ready()
             await self._life.stopped()
@@ -260,7 +261,7 @@ class Agent:
                 # Each by itself: what was claimed before one that is refused is given back.
                 claims.append((device, await self.claim(device, "sent", duplex=False)))  # noqa: PERF401
             self.made["sent"] += 1
-            work = asyncio.to_thread(run_ring, wanted, stop)
+            work = asyncio.to_thread(run_ring, wanted, stop, None, self._config.mesh_url)
             # Its own queue pairs and traffic are on the NICs: only a process with the plugin is distinguished from it.
             answer, why = await self.watched(work, stop, request, PluginJobWatch(plugin_dir()))
             if why:

@@ -6,6 +6,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from fabricpulse.core.config import Section
+from fabricpulse.core.fleet.daemons import DAEMONS
 
 
 class NodeConfig(Section, frozen=True):
@@ -16,7 +17,8 @@ class NodeConfig(Section, frozen=True):
     empty. state : folder in which reports are kept. keep_runs : how many reports are kept. nccl_gid_index : what jobs
     set NCCL_IB_GID_INDEX to, -1 if they do not. transfers : whether this host takes part in tests of bandwidth and
     loss; never on a NIC that carries a job. transfer_mbit_s : most that one NIC of this host is asked to send, megabits
-    per second.
+    per second. mesh_url : of the mesh exporter of this host, whose delays are compared with those of the NCCL plugin's
+    ring; "" for none.
     """
 
     token_file: str = "/etc/fabricpulse/audit.token"  # noqa: S105 - a path
@@ -26,6 +28,7 @@ class NodeConfig(Section, frozen=True):
     nccl_gid_index: Annotated[int, Meta(ge=-1, le=65_535)] = -1
     transfers: bool = True
     transfer_mbit_s: Annotated[int, Meta(ge=1, le=10_000_000)] = 400_000
+    mesh_url: str = f"http://localhost:{DAEMONS['mesh'].port}"
 
     def validate(self) -> None:
         if not self.token_file:

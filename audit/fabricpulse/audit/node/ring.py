@@ -5,18 +5,23 @@ it receives is checked: the agent starts no other program.
 """
 
 import os
+import shutil
 import subprocess
+import sys
 import sysconfig
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from fabricpulse.audit.model import clip
-from fabricpulse.audit.node.wire import RingAnswer, RingRequest
-from fabricpulse.core.run_dir import RUN_DIR_ENV
+from fabricpulse.audit.node.ring_delays import ClockCopy, least_delays, with_mesh
+from fabricpulse.audit.node.wire import RingAnswer, RingDelay, RingRequest
+from fabricpulse.core.run_dir import RUN_DIR_ENV, clock_page_path
+from fabricpulse.plugin_ipc.process import process_exists
 
 PROGRAM = "fabricpulse-ring"
 # All ranks must be there within this; after the time of the ring, a round and the close have as long.
@@ -24,6 +29,16 @@ CONNECT_S = 15
 _TICK_S = 0.05
 # Beyond its own end, before it is killed.
 _KILL_S = 2.0
+# Ticks between two readings of its telemetry, which costs some milliseconds and is gone when it ends.
+_READ_TICKS = 5
+_PREFIX = "fabricpulse-ring-"
+# Has the kernel kill the rank when the agent is gone (PR_SET_PDEATHSIG, which outlasts execve): without its stop it
+# would send on. The first argument is the agent, which may be gone already.
+_WITH_AGENT = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)
+os.execv(sys.argv[2], sys.argv[2:]) if os.getppid() == int(sys.argv[1]) else sys.exit("the agent is gone")
+"""
 
 
 class _Summary(msgspec.Struct):
@@ -42,8 +57,20 @@ def program() -> Path:
     return Path(sysconfig.get_path("scripts")) / PROGRAM
 
 
-def run_ring(request: RingRequest, stop: threading.Event, path: Path | None = None) -> RingAnswer:
-    """Runs one rank to its end. Blocks; raises nothing: why it failed is in the answer."""
+def remove_left_behind() -> None:
+    """Removes the folders of ranks whose agent was killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
+        pid = folder.name.removeprefix(_PREFIX).partition("-")[0]
+        if pid.isdecimal() and not process_exists(int(pid)):
+            # Those of other users stay.
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def run_ring(
+    request: RingRequest, stop: threading.Event, path: Path | None = None, mesh_url: str = ""
+) -> RingAnswer:
+    """Runs one rank to its end. mesh_url : of this host's mesh exporter, "" for none. Blocks; raises nothing: why it
+    failed is in the answer."""
     path = path or program()
     if not path.is_file():
         return RingAnswer(
@@ -52,12 +79,25 @@ def run_ring(request: RingRequest, stop: threading.Event, path: Path | None = No
     if request.rank >= request.size:
         return RingAnswer(error=f"rank {request.rank} of {request.size}")
     arguments = [
+        *(sys.executable, "-Ic", _WITH_AGENT, str(os.getpid())),
         *(str(path), "--rank", str(request.rank), "--size", str(request.size), "--json", "--channels", "1"),
         *("--rendezvous", request.rendezvous, "--connect-seconds", str(CONNECT_S)),
         *("--seconds", f"{request.seconds:g}", "--interval-ms", "60000", "--bytes", str(request.size << 20)),
     ]
-    with tempfile.TemporaryDirectory(prefix="fabricpulse-ring-") as folder:
+    # Ignored: it may be removed by who takes its agent for dead, in another PID namespace.
+    with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-", ignore_cleanup_errors=True) as folder:
         output = Path(folder) / "output"
+        clock = ClockCopy(clock_page_path(), Path(folder))
+        delays: tuple[RingDelay, ...] = ()
+        ticks = 0
+
+        def tick() -> None:
+            nonlocal delays, ticks
+            clock.renew()
+            ticks += 1
+            if clock.bound_ns is not None and ticks % _READ_TICKS == 0:
+                delays = least_delays(Path(folder) / "plugin") or delays
+
         env = {
             "PATH": os.environ.get("PATH", os.defpath),
             RUN_DIR_ENV: folder,
@@ -72,18 +112,25 @@ def run_ring(request: RingRequest, stop: threading.Event, path: Path | None = No
         except OSError as error:
             return RingAnswer(error=clip(f"{PROGRAM}: {error}"))
         try:
-            stopped = _wait(process, stop, 2 * CONNECT_S + request.seconds)
+            stopped = _wait(process, stop, 2 * CONNECT_S + request.seconds, tick)
         finally:
             if process.poll() is None:
                 process.kill()
             process.wait()
+            clock.close()
         with output.open("rb") as said:
             text = said.read(1 << 16)
-    return _answer(text, stopped)
+    answer = _answer(text, stopped)
+    if answer.error:
+        return answer
+    seen = with_mesh(delays, request.peer, mesh_url)
+    return msgspec.structs.replace(answer, delays=seen, clock_bound_ns=clock.bound_ns)
 
 
-def _wait(process: "subprocess.Popen[bytes]", stop: threading.Event, patience_s: float) -> str:
-    """Until it has ended, and why it was stopped, "" if it was not."""
+def _wait(
+    process: "subprocess.Popen[bytes]", stop: threading.Event, patience_s: float, tick: Callable[[], None]
+) -> str:
+    """Until it has ended, and why it was stopped, "" if it was not. tick : called some times a second."""
     deadline = time.monotonic() + patience_s
     why = ""
     while process.poll() is None:
@@ -93,6 +140,7 @@ def _wait(process: "subprocess.Popen[bytes]", stop: threading.Event, patience_s:
             deadline = time.monotonic() + _KILL_S
         elif why and time.monotonic() > deadline:
             process.kill()
+        tick()
         time.sleep(_TICK_S)
     return why
 

@@ -171,9 +171,10 @@ class TransferResult(Struct, frozen=True):
     path_bps: BitsPerSecond | None = None
 
 
-class RingRequest(Struct, frozen=True, forbid_unknown_fields=True):
+class RingRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Be one rank of a ring. rendezvous : address and port of a NIC of rank 0. devices : NICs to use. lanes : most of a
-    connection. seconds : of the ring, once all are there."""
+    connection. seconds : of the ring, once all are there. peer : the host of the rank before it, which it receives
+    from."""
 
     rank: Annotated[int, Meta(ge=0, le=4095)]
     size: Annotated[int, Meta(ge=2, le=4096)]
@@ -181,13 +182,32 @@ class RingRequest(Struct, frozen=True, forbid_unknown_fields=True):
     devices: Annotated[tuple[Name, ...], Meta(min_length=1, max_length=MOST_RAILS)]
     lanes: Annotated[int, Meta(ge=1, le=16)] = 8
     seconds: Annotated[float, Meta(gt=0, le=MOST_SECONDS)] = 1.0
+    peer: Name = ""
+
+
+class RingDelay(Struct, frozen=True):
+    """Smallest one-way delay of what a rank has received from a NIC of the rank before it over one of its own, on fleet
+    time: at least `least_ns`, at most `most_ns`. chunks : that were timed. rdma : over queue pairs, not TCP. mesh_ns :
+    smallest of the mesh exporter's probes on that edge, None where it has none; mesh_bound_ns : of its error."""
+
+    device: Name
+    peer_device: Name
+    least_ns: Count
+    most_ns: Count
+    chunks: Count = 0
+    rdma: bool = False
+    mesh_ns: Nanoseconds | None = None
+    mesh_bound_ns: Count = 0
 
 
 class RingAnswer(Struct, frozen=True):
     """Of one rank. bps : bus bandwidth, bits per second. corrupt_bytes : of the verified result. error : why it was not
-    finished, "" if it was."""
+    finished, "" if it was. delays : of what it has received. clock_bound_ns : error of this host's clock against fleet
+    time, None where it has none."""
 
     bps: BitsPerSecond = 0.0
     rounds: Count = 0
     corrupt_bytes: Count = 0
     error: Text = ""
+    delays: Annotated[tuple[RingDelay, ...], Meta(max_length=MOST_RAILS)] = ()
+    clock_bound_ns: Count | None = None
