@@ -58,6 +58,57 @@ def test_a_small_mtu_of_the_front_end_is_named(shared_lab: Lab, run: LabAudits) 
     assert (finding.category, "that it is sent" in finding.summary) == ("front-end", True)
 
 
+# Of a host that is not on the link: what it sends comes by the router alone.
+FAR = """
+table ip far {{
+  chain in {{ type filter hook input priority 0; ether saddr {} drop; }}
+}}
+"""
+# An echo from the NIC, without an address of its own.
+BY_LINK = """
+import asyncio
+from fabricpulse.audit.node.echo import echo
+from fabricpulse.audit.node.wire import EchoTest
+print("answered", asyncio.run(echo(EchoTest("fe0", "{}", 128))).answered)
+"""
+
+
+@pytest.mark.slow
+def test_a_front_end_by_policy_routes_is_not_blamed(shared_lab: Lab, run: LabAudits, tmp_path: Path) -> None:
+    """Of one host all from its own address goes by a router, and nothing else reaches the others: echoes leave from
+    that address, as answers of its agent do."""
+    host, router = shared_lab.host("h1"), shared_lab.resolve("mgmt")
+    others = [other for other in shared_lab.hosts if other is not host]
+    (tmp_path / "far.nft").write_text(
+        FAR.format(host.run(["cat", "/sys/class/net/fe0/address"]).stdout.strip())
+    )
+    settings = [
+        "net.ipv4.ip_forward=1",
+        "net.ipv4.conf.all.send_redirects=0",
+        "net.ipv4.conf.fe0.send_redirects=0",
+    ]
+    shared_lab.mgmt.run(["sysctl", "-qw", *settings])
+    rule = ["from", str(host.front_end), "lookup", "4000"]
+    host.run(["ip", "route", "add", "default", "via", router, "dev", "fe0", "table", "4000"])
+    host.run(["ip", "rule", "add", *rule])
+    for other in others:
+        other.run(["nft", "-f", str(tmp_path / "far.nft")])
+    try:
+        found = run()
+        # The way by the link itself is cut off indeed.
+        by_link = host.run([sys.executable, "-Ic", BY_LINK.format(shared_lab.host("h0").front_end)])
+    finally:
+        for other in others:
+            other.run(["nft", "delete", "table", "ip", "far"])
+        host.run(["ip", "rule", "del", *rule])
+        host.run(["ip", "route", "flush", "table", "4000"])
+        shared_lab.mgmt.run(["sysctl", "-qw", "net.ipv4.ip_forward=0"])
+    assert "answered 0" in by_link.stdout
+    assert of_paths(found) == set()
+    assert [f for f in found.findings if f.check == "path-untested"] == []
+    assert any(m.network == "front-end" and m.source_host == "h1" and m.ok for m in found.measurements)
+
+
 @pytest.mark.slow
 def test_a_host_that_is_frozen_is_silent(shared_lab: Lab, run: LabAudits) -> None:
     """It is a finding, and its NICs still answer: the kernel is alive."""
@@ -98,6 +149,21 @@ def test_transfers_of_a_lab(shared_lab: Lab, run: LabAudits) -> None:
     # Where a busy machine leaves one of its ways unmeasured, those that are slow for their loss are named as ways.
     others = {(host, what) for _, _, host, what in found} - {("h1", "rail1"), ("h2", "rail0")}
     assert {way for way in others if way[0] or not way[1].startswith("h1 rail1 > ")} == set()
+
+
+@pytest.mark.slow
+def test_loss_at_the_whole_rate(shared_lab: Lab, run: LabAudits) -> None:
+    """A cable that loses 0.5 %: of a hundred datagrams that is chance, of thousands at all of the rate it is found, in
+    the NIC that has it; a rate that all links carry loses nothing."""
+    few = ("--transfers", "--yes", "--rate", "50", "--seconds", "0.3", "--datagrams", "100", "--no-duplex")
+    good = run(30, *few, "--loss-seconds", "1")
+    assert of_transfers(good) == set()
+    assert any(note.startswith("loss: measured at") for note in good.notes)
+    # Links of a lab carry pieces of many; a real one carries packets, and loses them one by one.
+    shared_lab.host("h1").run(["ip", "link", "set", "dev", "rail1", "gso_max_segs", "1"])
+    with shared_lab.host("h1").nic("rail1").loss(0.5, way="tx"):
+        found = of_transfers(run(30, *few, "--loss-seconds", "1"))
+    assert {one for one in found if one[0] == "path-loss"} == {("path-loss", "nic", "h1", "rail1")}
 
 
 # What a link that runs half duplex does to TCP: both directions share 41 Mb/s. A limit of nftables saves up what it

@@ -1,5 +1,6 @@
 """The front-end network: the addresses at which hosts were reached."""
 
+import asyncio
 import ipaddress
 from pathlib import Path
 
@@ -7,7 +8,10 @@ import pytest
 
 from fabricpulse.audit.model import FrontEnd, HostReport, Measurement
 from fabricpulse.audit.node import front_end as node_front_end
+from fabricpulse.audit.node.echo import echo as send_echo
 from fabricpulse.audit.node.front_end import front_end_of
+from fabricpulse.audit.node.own_route import route_error
+from fabricpulse.audit.node.wire import EchoTest
 from fabricpulse.audit.pair_tests.front_end import front_end_rails, judged
 from fabricpulse.audit.pair_tests.pairing import plan_rounds
 from fabricpulse.audit.pair_tests.path_tests import (
@@ -43,6 +47,10 @@ def test_who_takes_part() -> None:
     assert [nic for nic, _ in rail.nics] == [("a", "bond0"), ("b", "bond0")]
     way = PathDirections({FRONT_END: rail}, reports).way(*(nic for nic, _ in rail.nics))
     assert (way.address, way.network) == ("10.1.0.2", FRONT_END)
+    # From where the host was reached: policy rules may have a route for that alone. Rails are tested as jobs use them.
+    assert {test.source for test in way.echo_tests()} == {"10.1.0.1"}
+    rail_way = PathDirections({"r": rail}, reports).way(*(nic for nic, _ in rail.nics))
+    assert {test.source for test in rail_way.echo_tests()} == {""}
     assert front_end_rails(reports[:1], rails, None) == {}
     # Reached at another address of a NIC that is a rail's: its place among the rails stays.
     same_nic = {"r": Rail(((("a", "bond0"), "10.9.0.1"), (("b", "eth0"), "10.9.0.2")), plan_rounds(["", ""]))}
@@ -140,3 +148,19 @@ def test_what_has_an_address() -> None:
     """The loopback and foreign addresses are no front end."""
     for address in ("127.0.0.1", "::1", "::ffff:127.0.0.1", "203.0.113.9", "2001:db8::9", "", "x"):
         assert front_end_of(address) is None
+
+
+def test_the_kernel_says_whether_it_has_a_route() -> None:
+    """By the tables, from an address, by a NIC: by the loopback to all of its own and to nobody else, where a socket
+    that is bound to it takes any address for a neighbour's. What cannot be asked is left to the echoes."""
+    assert [route_error("lo", "127.0.0.1", to) for to in ("127.0.0.1", "127.9.9.9")] == ["", ""]
+    assert route_error("lo", "127.0.0.1", "192.0.2.77") in ("EHOSTUNREACH", "ENETUNREACH")
+    assert route_error("nosuch0", "127.0.0.1", "127.0.0.1") == ""
+    assert route_error("lo", "::1", "::1") == ""
+
+
+def test_no_echo_is_sent_without_a_route() -> None:
+    """It would be lost, and the other end be blamed; one that has a route leaves from the address named."""
+    assert asyncio.run(send_echo(EchoTest("lo", "192.0.2.77", 128, "127.0.0.1"))).sent == 0
+    answered = asyncio.run(send_echo(EchoTest("lo", "127.0.0.9", 128, "127.0.0.1")))
+    assert (answered.error, answered.answered) in (("", 2), ("EPERM", 0), ("EACCES", 0))

@@ -13,6 +13,7 @@ import socket
 import struct
 import time
 
+from fabricpulse.audit.node.own_route import route_error
 from fabricpulse.audit.node.wire import EchoResult, EchoTest
 
 _IP_MTU_DISCOVER, _IPV6_MTU_DISCOVER, _PMTUDISC_PROBE = 10, 23, 3
@@ -28,9 +29,11 @@ async def echo(test: EchoTest, *, count: int = COUNT, patience_s: float = PATIEN
 
     Two answers are proof enough; the third is sent when one was lost.
     """
+    if test.source and (error_name := route_error(test.device, test.source, test.address)):
+        return EchoResult(0, 0, error_name)
     try:
         address = ipaddress.ip_address(test.address)
-        link = _socket(address.version, test.device)
+        link = _socket(address.version, test.device, test.source)
     except (OSError, ValueError) as error:
         return EchoResult(0, 0, _name(error))
     header = 20 if address.version == 4 else 40
@@ -68,7 +71,7 @@ async def echo(test: EchoTest, *, count: int = COUNT, patience_s: float = PATIEN
     return EchoResult(sent, answered, error_name, best)
 
 
-def _socket(version: int, device: str) -> socket.socket:
+def _socket(version: int, device: str, source: str) -> socket.socket:
     family = socket.AF_INET if version == 4 else socket.AF_INET6
     protocol = socket.IPPROTO_ICMP if version == 4 else socket.IPPROTO_ICMPV6
     try:
@@ -78,6 +81,9 @@ def _socket(version: int, device: str) -> socket.socket:
     try:
         link.setblocking(False)
         link.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, device.encode() + b"\0")
+        if source:
+            # Policy rules choose the table by it.
+            link.bind((source, 0))
         if version == 4:
             link.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _PMTUDISC_PROBE)
         else:

@@ -38,12 +38,14 @@ class AuditRequest(Struct, frozen=True, forbid_unknown_fields=True):
     rails: Annotated[dict[Name, Name], Meta(max_length=MOST_RAILS)] = {}
 
 
-class EchoTest(Struct, frozen=True, forbid_unknown_fields=True):
-    """Echo requests from a NIC to an address. size : of the whole IP packet, bytes, not to be fragmented."""
+class EchoTest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Echo requests from a NIC to an address. size : of the whole IP packet, bytes, not to be fragmented. source : from
+    this address of the NIC, and only if the host has a route from it; "" for whatever the kernel takes."""
 
     device: Name
     address: Address
     size: Annotated[int, Meta(ge=64, le=65_535)]
+    source: Address = ""
 
 
 class EchoTestsRequest(Struct, frozen=True, forbid_unknown_fields=True):

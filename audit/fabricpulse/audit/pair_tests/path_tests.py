@@ -33,7 +33,7 @@ SMALL = 128
 FRONT_END, FRONT_END_6 = "front-end", "front-end IPv6"
 FRONT_ENDS = (FRONT_END, FRONT_END_6)
 # Of the kernel that sends, not of a host that does not answer. Without a route by the device that a socket is bound to
-# Linux says so of IPv6; of IPv4 it takes all addresses for those of neighbours, and such echoes are lost.
+# Linux says so of IPv6; of IPv4 it takes all addresses for those of neighbours, so that agents ask it first.
 _NO_ROUTE = ("ENETUNREACH", "EHOSTUNREACH")
 
 
@@ -92,7 +92,9 @@ class PathDirection:
     def echo_tests(self) -> list[EchoTest]:
         """Small, then whole."""
         sizes = [SMALL, *([self.size] if self.size > SMALL else [])]
-        return [EchoTest(self.source[1], self.address, size) for size in sizes]
+        # Where a host was reached it may be by policy routes from that address alone.
+        source = self.own if self.network in FRONT_ENDS else ""
+        return [EchoTest(self.source[1], self.address, size, source) for size in sizes]
 
 
 @dataclass(frozen=True)
