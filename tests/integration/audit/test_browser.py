@@ -33,7 +33,8 @@ def test_large_run(tmp_path: Path) -> None:
         const pixels = grid.getContext('2d').getImageData(150, 130, 200, 200).data;
         const colours = new Set();
         for (let i = 0; i < pixels.length; i += 4) if (pixels[i + 3]) colours.add(pixels.slice(i, i + 3).join());
-        return {all, some, focused, evidence, unpainted: before === undefined, colours: colours.size, cell: document.getElementById('cell').textContent,
+        return {all, some, focused, evidence, unpainted: before === undefined, colours: colours.size,
+                cell: document.getElementById('cell').textContent,
                 groups: document.querySelectorAll('#tree details').length};
         """,
     )

@@ -428,6 +428,39 @@ def test_a_receiver_does_not_wait_for_what_comes_no_more(goes: bool) -> None:
     assert raised == (["the sender has gone"] if goes else [])
 
 
+def test_datagrams_at_the_whole_rate() -> None:
+    """Many in a call, each counted once at both ends, with its own number and source port; no more of them, and no
+    faster, than was asked for. What the receiver had no room for it says."""
+    result = over_loopback(threading.Event(), loss_seconds=0.5, rate_bps=100_000_000, source_ports=4)
+    assert result.error == ""
+    assert result.received is not None
+    assert (
+        result.received.datagrams + result.received.overflowed + result.received.host_dropped >= result.sent
+    )
+    # What leaves in bursts of a port is not compared by ports.
+    assert (
+        sum(count.datagrams for count in result.received.by_port) <= 200 == sum(result.sent_by_port.values())
+    )
+    # 1,538 bytes on the wire: 4,063 in half a second at the whole rate, calls of 42.
+    assert 200 + 42 <= result.sent <= 200 + 4063 + 2 * 42
+    assert result.loss_bps is not None
+    # Half of a call more fits into the last moment, and what is late by 2 ms may be made up for.
+    assert result.loss_bps <= 1.05 * 100_000_000
+    assert result.received.owd_ns is not None
+    assert len(result.sent_by_port) == 4
+
+
+def test_what_a_socket_has_no_room_for_is_counted_by_the_datagram(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel counts pieces of many: a receiver that is too slow must not make a path look lossy."""
+    monkeypatch.setattr("fabricpulse.audit.node.listener._BUFFER", 1 << 16)
+    result = over_loopback(threading.Event(), loss_seconds=0.3, rate_bps=4_000_000_000)
+    assert result.received is not None
+    assert result.received.overflowed > 0
+    way = PathDirection(("a", "e0"), ("b", "e0"), "127.0.0.1", 1500)
+    [loss] = [m for m in evaluate([Transferred(way, result)], 4e9, {})[0] if m.kind == "loss"]
+    assert loss.ok is not False
+
+
 def test_what_a_host_drops_itself_is_counted(tmp_path: Path) -> None:
     """Of all processors, in hexadecimal, and of the NIC; what begins anew or cannot be read excuses nothing."""
     statistics = tmp_path / "sys/class/net/e0/statistics"

@@ -93,6 +93,13 @@ MOST_LIST = 10 << 20
     help="With --transfers: that loss is measured by, each way of a pair.",
 )
 @click.option(
+    "--loss-seconds",
+    type=click.FloatRange(0, 10),
+    default=0.0,
+    show_default=True,
+    help="With --transfers: of more datagrams, at all of --rate, each way of a pair.",
+)
+@click.option(
     "--duplex/--no-duplex",
     default=True,
     show_default=True,
@@ -180,6 +187,7 @@ def run_command(ctx: click.Context, /, **flags: Any) -> None:
             datagrams=flags["datagrams"],
             duplex=flags["duplex"],
             rdma=flags["rdma"],
+            loss_s=flags["loss_seconds"],
         )
         if not transfers.enough:
             raise click.UsageError(

@@ -160,9 +160,11 @@ def _consent(transfers: Transfers, rails: Mapping[str, Rail], budget_gb: float, 
         )
     what = (
         f"{ways} transfers in {rounds} rounds, up to {transfers.rate_bps / 1e9:g} Gb/s a NIC and {cost_gb:.3g} GB "
-        "altogether; NICs that carry a job are left alone"
+        "altogether"
     )
-    _ask("--transfers", what, yes=yes)
+    if transfers.loss_s:
+        what += f", {transfers.loss_s:g} s of each as datagrams, as fast as that"
+    _ask("--transfers", f"{what}; NICs that carry a job are left alone", yes=yes)
 
 
 def _ask(flag: str, what: str, *, yes: bool) -> None:

@@ -36,6 +36,7 @@ from fabricpulse.audit.pair_tests.transfer_tests import (
     Transfers,
     again,
     evaluate,
+    loss_rate_note,
 )
 from fabricpulse.core.web.client import HttpClient
 
@@ -101,7 +102,7 @@ class FleetTransfers:
                 )
             found, notes = evaluate(self._done, wanted.rate_bps, fleet.leaves)
             found += self._of_ports(before)
-            self.notes += notes
+            self.notes += notes + loss_rate_note(self._done)
             self._report_unfinished(found)
             self._checkpoint(found)
             if wanted.duplex:

@@ -9,15 +9,17 @@ import os
 import selectors
 import socket
 import struct
+import sys
 import threading
 import time
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from fabricpulse.audit.node.host_losses import host_counts, since
 from fabricpulse.audit.node.transfer import (
     DATAGRAM,
     MOST_DATAGRAM_S,
+    MOST_NUMBERS,
     PATIENCE_S,
     PIECE,
     SYNCHRONIZED,
@@ -49,18 +51,20 @@ _BATCH = 64
 _MOST_DATAGRAM = 9000
 _BUFFER = 8 << 20
 _SO_TIMESTAMPNS, _SO_RCVBUFFORCE, _SO_MEMINFO, _DROPS = 35, 33, 55, 8
+_UDP_GRO = 104
 _STAMP = struct.Struct("=qq")
 # A stamp that is older was made before the clock was set.
 _MOST_AGE_NS = 2_000_000_000
 
 
-@dataclass(frozen=True)
-class _Arrived:
-    """A datagram, its source port, and the host's real time when the kernel took it, 0 where it did not say."""
+class _Arrived(NamedTuple):
+    """The head of a datagram, its source port, the host's real time when the kernel took it, 0 where it did not say,
+    and whether that is its own time: of those that came in one piece it is the first one's."""
 
     data: bytes
     port: int
     real_ns: int
+    timed: bool
 
 
 class TransferListener:
@@ -87,6 +91,8 @@ class TransferListener:
                 self._datagrams.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
             with suppress(OSError):
                 self._datagrams.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+                # What came together is read together (Linux 5.0).
+                self._datagrams.setsockopt(socket.IPPROTO_UDP, _UDP_GRO, 1)
         except BaseException:
             self._stack.close()
             raise
@@ -123,6 +129,7 @@ class TransferListener:
         counted = _Counted(self._key, self._clock)
         deadline = time.monotonic() + MOST_DATAGRAM_S + PATIENCE_S
         before = host_counts(self._request.device)
+        buffer = bytearray(1 << 16)
         # Since when the socket was found empty, once the sender has ended; None before.
         quiet_since: float | None = None
         self._datagrams.setblocking(False)
@@ -134,7 +141,7 @@ class TransferListener:
                 check(stop, deadline)
                 events = [key.fileobj for key, _ in ready.select(0.01 if quiet_since is not None else TICK_S)]
                 if self._datagrams in events:
-                    arrived = _arrived(self._datagrams)
+                    arrived = _arrived(self._datagrams, buffer)
                     counted.take(arrived)
                     self._moved.bytes += len(arrived) * _MOST_DATAGRAM
                     if quiet_since is not None:
@@ -197,8 +204,12 @@ class _Counted:
     def __init__(self, key: bytes, clock: Clock) -> None:
         self._key = key
         self._clock = clock
-        self._seen: set[int] = set()
+        # A byte a number: there may be millions.
+        self._seen = bytearray()
+        self._count = 0
         self._last = -1
+        # Datagrams of the largest piece: what has no room in the socket is counted by the piece.
+        self._most = 1
         # Smallest one-way delay and the bound of its error, fleet time.
         self._best: tuple[int, int] | None = None
         # source port -> datagrams, smallest difference of raw clocks
@@ -207,55 +218,68 @@ class _Counted:
     @property
     def gapless(self) -> bool:
         """Whether no number is missing up to the last that came, and any came."""
-        return bool(self._seen) and len(self._seen) == self._last + 1
+        return 0 < self._count == self._last + 1
 
     def take(self, arrived: list[_Arrived]) -> None:
         """Counts them, as they are read just now."""
         real_ns = time.clock_gettime_ns(time.CLOCK_REALTIME)
         now_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)
         fleet = self._clock()
+        piece = 0
         for one in arrived:
+            piece = 1 if one.timed else piece + 1
+            self._most = max(self._most, piece)
             if len(one.data) < DATAGRAM.size:
                 continue
             shown, number, status, sent_ns, bound_ns, raw_ns = DATAGRAM.unpack_from(one.data)
-            if number in self._seen or not hmac.compare_digest(shown, self._key):
+            if number >= MOST_NUMBERS or not hmac.compare_digest(shown, self._key):
                 continue
-            self._seen.add(number)
+            if number >= len(self._seen):
+                self._seen.extend(bytes(max(4096, number + 1 - len(self._seen))))
+            if self._seen[number]:
+                continue
+            self._seen[number] = 1
+            self._count += 1
             self._last = max(self._last, number)
             # How long it has waited to be read.
             age_ns = real_ns - one.real_ns if one.real_ns else 0
             age_ns = age_ns if 0 <= age_ns <= _MOST_AGE_NS else 0
-            if one.port in self._ports or len(self._ports) < MOST_PORTS:
-                delay = now_ns - age_ns - raw_ns if raw_ns else None
+            # Those without a stamp are sent at the whole rate, in bursts of one port: ports cannot be compared by them.
+            if raw_ns and (one.port in self._ports or len(self._ports) < MOST_PORTS):
+                delay = now_ns - age_ns - raw_ns if one.timed else None
                 count, least = self._ports.get(one.port, (0, None))
                 known = [d for d in (delay, least) if d is not None]
                 self._ports[one.port] = count + 1, min(known, default=None)
-            if fleet is not None and fleet.status in SYNCHRONIZED and status:
+            if fleet is not None and fleet.status in SYNCHRONIZED and status and one.timed:
                 owd = fleet.fleet_ns - age_ns - sent_ns
                 if self._best is None or owd < self._best[0]:
                     self._best = owd, fleet.bound_ns + bound_ns
 
     def result(self, overflowed: int, host_dropped: int) -> Received:
-        """What is reported of them."""
+        """What is reported of them. overflowed : pieces."""
         by_port = tuple(PortCount(port, *counted) for port, counted in sorted(self._ports.items()))
         owd_ns, bound_ns = self._best or (None, 0)
-        return Received(len(self._seen), overflowed, owd_ns, bound_ns, by_port, host_dropped)
+        return Received(self._count, overflowed * self._most, owd_ns, bound_ns, by_port, host_dropped)
 
 
-def _arrived(link: socket.socket) -> list[_Arrived]:
-    """Some of those that wait."""
+def _arrived(link: socket.socket, buffer: bytearray) -> list[_Arrived]:
+    """Some of those that wait. buffer : for the largest piece."""
     found = []
     for _ in range(_BATCH):
         try:
-            data, more, _, address = link.recvmsg(DATAGRAM.size, 64)
+            size, more, _, address = link.recvmsg_into([buffer], 128)
         except BlockingIOError:
             break
-        real_ns = 0
+        real_ns, each = 0, size
         for level, kind, value in more:
             if level == socket.SOL_SOCKET and kind == _SO_TIMESTAMPNS and len(value) >= _STAMP.size:
                 seconds, nanoseconds = _STAMP.unpack_from(value)
                 real_ns = seconds * 1_000_000_000 + nanoseconds
-        found.append(_Arrived(data, address[1], real_ns))
+            elif level == socket.IPPROTO_UDP and kind == _UDP_GRO and len(value) >= 4:
+                each = int.from_bytes(value[:4], sys.byteorder) or size
+        for start in range(0, size, max(each, 1)):
+            head = bytes(buffer[start : min(start + DATAGRAM.size, start + each, size)])
+            found.append(_Arrived(head, address[1], real_ns, start == 0))
     return found
 
 

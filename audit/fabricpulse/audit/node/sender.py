@@ -1,4 +1,7 @@
-"""The end of a transfer that sends: paced datagrams, then TCP for a moment. Linux."""
+"""The end of a transfer that sends: paced datagrams, some of them as fast as the NIC is, then TCP for a moment. Linux.
+
+At the whole rate the kernel cuts a call's buffer into datagrams (UDP_SEGMENT): one call a datagram is too slow for it.
+"""
 
 import errno
 import ipaddress
@@ -8,6 +11,7 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 
 import msgspec
@@ -18,6 +22,8 @@ from fabricpulse.audit.node.transfer import (
     DATAGRAM,
     FIRST_SOURCE_PORT,
     MOST_DATAGRAM_S,
+    MOST_NUMBERS,
+    MOST_SEGMENTS,
     PATIENCE_S,
     PIECE,
     SYNCHRONIZED,
@@ -39,6 +45,8 @@ _WARM_UP = 0.2
 _TCP_NOTSENT_LOWAT, _LEAST_UNSENT = 25, 128 << 10
 # Without it a datagram that this host's own queue drops is reported as sent (ip(7), udp(7)).
 _RECVERR = {4: (socket.IPPROTO_IP, 11), 6: (socket.IPPROTO_IPV6, 25)}
+# udp(7). Segments of a call, and its bytes; of Ethernet: preamble, header, checksum and gap.
+_UDP_SEGMENT, _MOST_CALL, _ETHERNET = 103, 64_000, 38
 # How far behind its pace a sender catches up, seconds.
 _MOST_LATE_S = 0.002
 # Queues of this host that are full.
@@ -64,8 +72,9 @@ def send(
         with ExitStack() as stack:
             control = stack.enter_context(_connect(request))
             before = host_counts(request.device)
-            by_port = _send_datagrams(request, clock, stop, moved)
-            result = msgspec.structs.replace(result, sent=sum(by_port.values()), sent_by_port=by_port)
+            by_port, more, loss_bps = _send_datagrams(request, clock, stop, moved)
+            sent = sum(by_port.values()) + more
+            result = msgspec.structs.replace(result, sent=sent, sent_by_port=by_port, loss_bps=loss_bps)
             control.sendall(b".")
             received = read_document(control, Received, stop, PATIENCE_S)
             dropped = since(request.device, before).dropped
@@ -95,8 +104,10 @@ def send(
 
 def _send_datagrams(
     request: SendRequest, clock: Clock, stop: threading.Event, moved: Moved
-) -> dict[int, int]:
-    """Paced at a quarter of the rate, from all source ports in turn; how many the kernel took of each port."""
+) -> tuple[dict[int, int], int, float | None]:
+    """Paced at a quarter of the rate, then at all of it, from all source ports in turn; how many the kernel took of
+    each port; how many of the latter, which leave in bursts of one port and say nothing of it, and their rate on the
+    wire, bits per second, None if there were none."""
     version = ipaddress.ip_address(request.peer).version
     key = bytes.fromhex(request.key)
     size = max(DATAGRAM.size, request.datagram_bytes - _UDP_HEADERS[version])
@@ -139,7 +150,64 @@ def _send_datagrams(
                     raise
             sent[port] = sent.get(port, 0) + 1
             moved.bytes += size
-    return sent
+        if not request.loss_seconds:
+            return sent, 0, None
+        return sent, *_send_at_whole_rate(request, key, size, [link for link, _ in links], stop, moved)
+
+
+def _send_at_whole_rate(
+    request: SendRequest,
+    key: bytes,
+    size: int,
+    links: Sequence[socket.socket],
+    stop: threading.Event,
+    moved: Moved,
+) -> tuple[int, float]:
+    """Datagrams of `size` bytes of payload without stamps, numbered after those before. How many the kernel took, and
+    their rate on the wire, bits per second: no more than was asked for, less where this host cannot."""
+    on_wire = size + _UDP_HEADERS[ipaddress.ip_address(request.peer).version] + _ETHERNET
+    each = max(1, min(MOST_SEGMENTS, _MOST_CALL // size))
+    if not all(_segments(link, size) for link in links):
+        each = 1
+    batch = bytearray(each * size)
+    interval = each * on_wire * 8 / request.rate_bps
+    number, count = request.datagrams, 0
+    begun = due = time.monotonic()
+    end = begun + request.loss_seconds
+    turn = 0
+    while (now := time.monotonic()) < end and number + each <= MOST_NUMBERS:
+        if due - now > 0.0005:
+            time.sleep(min(due - now, end - now))
+            continue
+        due = max(due, now - _MOST_LATE_S) + interval
+        if turn % 16 == 0:
+            check(stop, end + 1)
+        link = links[turn % len(links)]
+        turn += 1
+        for index in range(each):
+            DATAGRAM.pack_into(batch, index * size, key, number + index, 0, 0, 0, 0)
+        number += each
+        try:
+            link.send(batch)
+        except ConnectionRefusedError as error:
+            raise TransferError("the receiver does not listen any more") from error
+        except OSError as error:
+            if error.errno in _OWN:
+                continue
+            if error.errno not in _ICMP_ERRORS:
+                raise
+        count += each
+        moved.bytes += each * size
+    return count, count * on_wire * 8 / max(time.monotonic() - begun, 1e-3)
+
+
+def _segments(link: socket.socket, size: int) -> bool:
+    """Has the kernel cut what is sent into datagrams of this size; False where it cannot (before Linux 4.18)."""
+    try:
+        link.setsockopt(socket.IPPROTO_UDP, _UDP_SEGMENT, size)
+    except OSError:
+        return False
+    return True
 
 
 def _push(

@@ -27,6 +27,10 @@ from fabricpulse.core.shm.clock_page import ClockStatus, FleetTime
 PATIENCE_S = 8.0
 # Of the datagrams of one transfer.
 MOST_DATAGRAM_S = 60.0
+# Of the datagrams of one transfer: ten seconds of 20 Gb/s in packets of 1,500 bytes.
+MOST_NUMBERS = 1 << 24
+# Of a call that sends many of them (UDP_SEGMENT).
+MOST_SEGMENTS = 64
 TICK_S = 0.1
 DATAGRAM = struct.Struct("!16sIIqqq")
 # Switches hash ports: the same ports take the same path when a way is tested again.

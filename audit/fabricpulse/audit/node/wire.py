@@ -105,9 +105,10 @@ class ReceiveAnswer(Struct, frozen=True):
 
 
 class SendRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Make one transfer: `datagrams` of `datagram_bytes` (of the whole IP packet) at a quarter of the rate, then
-    `streams` of TCP for `seconds` at `rate_bps`, bits per second, all together. duplex : beside a transfer that the
-    NIC receives, which it must await. source_ports : that the datagrams leave from in turn."""
+    """Make one transfer: `datagrams` of `datagram_bytes` (of the whole IP packet) at a quarter of the rate, more of
+    them for `loss_seconds` at the whole rate, then `streams` of TCP for `seconds` at `rate_bps`, bits per second, all
+    together. duplex : beside a transfer that the NIC receives, which it must await. source_ports : that the datagrams
+    leave from in turn."""
 
     device: Name
     address: Address
@@ -122,6 +123,7 @@ class SendRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     datagram_bytes: Annotated[int, Meta(ge=128, le=65_000)] = 1500
     duplex: bool = False
     source_ports: Annotated[int, Meta(ge=1, le=MOST_PORTS)] = 16
+    loss_seconds: Annotated[float, Meta(ge=0, le=MOST_SECONDS)] = 0.0
 
 
 class PortCount(Struct, frozen=True):
@@ -160,7 +162,8 @@ class TransferResult(Struct, frozen=True):
     if that was too short. error : why it was not finished, "" if it was; what came before counts. sent_by_port : source
     port -> datagrams. host_dropped : packets that the sending host dropped itself while datagrams were under way.
     starved : share of the time of TCP in which threads of the busier end had no processor; stolen : in which a virtual
-    machine of them was not given one."""
+    machine of them was not given one. loss_bps : on the wire, of the datagrams that were sent at the whole rate, None
+    if none were."""
 
     sent: Count = 0
     received: Received | None = None
@@ -171,6 +174,7 @@ class TransferResult(Struct, frozen=True):
     starved: Annotated[float, Meta(ge=0, le=1)] = 0.0
     stolen: Annotated[float, Meta(ge=0, le=1)] = 0.0
     path_bps: BitsPerSecond | None = None
+    loss_bps: BitsPerSecond | None = None
 
 
 class RingRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

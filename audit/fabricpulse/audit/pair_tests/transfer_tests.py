@@ -13,7 +13,7 @@ from typing import Literal
 
 from fabricpulse.audit.checks.fleet import path_untested
 from fabricpulse.audit.model import Finding, Measurement, MeasurementKind, clip
-from fabricpulse.audit.node.transfer import MOST_DATAGRAM_S, PATIENCE_S
+from fabricpulse.audit.node.transfer import MOST_DATAGRAM_S, MOST_SEGMENTS, PATIENCE_S
 from fabricpulse.audit.node.wire import SendRequest, TransferResult
 from fabricpulse.audit.pair_tests.blame import Nic
 from fabricpulse.audit.pair_tests.path_tests import PathDirection
@@ -45,7 +45,7 @@ SPREAD = 6.0
 class Transfers:
     """What `audit run --transfers` sends. rate_bps : most of a NIC, bits per second. seconds : of TCP a direction.
     most_streams : of TCP. duplex : whether both directions at once follow. rdma : whether each direction follows by
-    RDMA WRITE."""
+    RDMA WRITE. loss_s : seconds of datagrams at the whole rate a direction, 0 for those at a quarter of it alone."""
 
     rate_bps: int = 10_000_000_000
     seconds: float = 0.5
@@ -53,10 +53,12 @@ class Transfers:
     datagrams: int = 2000
     duplex: bool = True
     rdma: bool = False
+    loss_s: float = 0.0
 
     def cost(self, ways: int, datagram_bytes: int = 9000) -> int:
         """Most bytes that so many ways send."""
         each = round(self.rate_bps * self.seconds / 8) * (1 + self.duplex + self.rdma)
+        each += round(self.rate_bps * self.loss_s / 8)
         return ways * (each + self.datagrams * datagram_bytes)
 
     @property
@@ -81,8 +83,9 @@ class Transfers:
 
     @property
     def _datagrams_s(self) -> float:
-        """Of the largest, at a quarter of the rate; no host sends more than 20,000 a second."""
-        return min(self.datagrams * max(9000 * 8 / (self.rate_bps / 4), 5e-5), MOST_DATAGRAM_S)
+        """Of the largest, at a quarter of the rate, no more than 20,000 a second; then those at all of it."""
+        slow_s = min(self.datagrams * max(9000 * 8 / (self.rate_bps / 4), 5e-5), MOST_DATAGRAM_S)
+        return slow_s + self.loss_s
 
     def request(
         self, way: PathDirection, tcp_port: int, udp_port: int, key: str, *, duplex: bool = False
@@ -102,6 +105,7 @@ class Transfers:
             1 if duplex else self.datagrams,
             size,
             duplex,
+            loss_seconds=0.0 if duplex else self.loss_s,
         )
 
 
@@ -156,6 +160,15 @@ def evaluate(
     return sorted(found), notes
 
 
+def loss_rate_note(done: Iterable[Transferred]) -> list[str]:
+    """At what rates datagrams were sent that were to be sent at the whole rate; none if none were."""
+    rates = sorted(one.result.loss_bps for one in done if one.result.loss_bps is not None)
+    if not rates:
+        return []
+    least, most = rates[0] / 1e9, rates[-1] / 1e9
+    return [f"loss: measured at {least:.3g} to {most:.3g} Gb/s on the wire, of {len(rates)} transfers"]
+
+
 @dataclass(frozen=True)
 class Speed:
     """Bandwidth of a way, bits per second: the best that the path was seen to carry, and that would have been seen if
@@ -203,7 +216,9 @@ def on_the_way(one: Transferred) -> tuple[int, int, int]:
     # What the receiver's own socket had no room for was not lost on the way, nor did it arrive: not counted at all.
     sent = max(0, one.result.sent - received.overflowed)
     missing = max(0, sent - received.datagrams)
-    return sent, missing, min(missing, received.host_dropped + one.result.host_dropped)
+    # At the whole rate hosts without a NIC of hardware hand on, and drop, many in one piece.
+    piece = MOST_SEGMENTS if one.result.loss_bps is not None else 1
+    return sent, missing, min(missing, (received.host_dropped + one.result.host_dropped) * piece)
 
 
 def _loss(way: PathDirection, tries: Sequence[Transferred], count: int) -> list[Measurement]:

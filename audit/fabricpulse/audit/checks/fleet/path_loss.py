@@ -8,11 +8,13 @@ CHECK = Check(
     severity="error",
     title="Loss of pairs",
     proves=(
-        "Datagrams of the full MTU, sent at a quarter of `--rate`, arrive: less than 0.1 % of them are lost."
+        "Datagrams of the full MTU, sent at a quarter of `--rate` (with `--loss-seconds` at all of it), arrive: "
+        "less than 0.1 % of them are lost."
     ),
     how=(
-        "2,000 numbered datagrams each way of each tested pair (`audit run --transfers`); what the receiver's "
-        "own socket had no room for is not counted. Ways that lose are tested again."
+        "2,000 numbered datagrams each way of each tested pair (`audit run --transfers`), and as many as "
+        "`--loss-seconds` have room for; what the receiver's own socket had no room for is not counted. Ways that "
+        "lose are tested again."
     ),
     fix=(
         "Clean or change the cable and the module of the NIC named; look at errors and discards of its switch "
