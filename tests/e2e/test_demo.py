@@ -82,13 +82,14 @@ def test_flap_is_detected_alerted_acted_on_and_survived(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "scenario",
     [
-        "gray-loss", "slow-path", "contention", "misrouted", "mtu", "dead-host", "dead-leaf", "hang", "straggler",
-        "clock-step",
+        "gray-loss", "slow-path", "contention", "incast", "misrouted", "mtu", "dead-host", "dead-leaf", "hang",
+        "straggler", "clock-step",
     ],
 )  # fmt: skip
 def test_one_page(scenario: str, tmp_path: Path) -> None:
     """A NIC that loses packets or large ones or is slow, a host that dies or loses time, a rank that stops or is late,
-    a flow that meets another job or takes a longer path: on-call is notified of it, and of nothing that follows.
+    a flow that meets another job or takes a longer path, senders that meet at a NIC: on-call is notified of it, and of
+    nothing that follows.
     """
     result_file = tmp_path / "result.json"
     done = subprocess.run(

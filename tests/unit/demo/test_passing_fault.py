@@ -12,6 +12,7 @@ from fabricpulse.lab.demo.scenarios.clock_step import ClockStep
 from fabricpulse.lab.demo.scenarios.contention import Contention
 from fabricpulse.lab.demo.scenarios.dead_leaf import DeadLeaf
 from fabricpulse.lab.demo.scenarios.hang import Hang
+from fabricpulse.lab.demo.scenarios.incast import KNOWN_S, Incast
 from fabricpulse.lab.demo.scenarios.misrouted import Misrouted
 from fabricpulse.lab.demo.scenarios.passing_fault import PassingFaultOutcome, PassingFaultScenario
 from fabricpulse.lab.demo.scenarios.shared_path import SharedPathScenario
@@ -24,6 +25,7 @@ BACK = (("device", "rail0"), ("instance", "h1"))
 ACROSS = (("peer", "h1"), ("peer_device", "rail0"), ("workload", "demo-ring"))
 ABOUT = {
     Contention: (*FLOW, ("network", "rail0"), *ACROSS),
+    Incast: (*BACK, *ACROSS),
     Misrouted: (*FLOW, *ACROSS),
     Hang: JOB,
     Straggler: JOB,
@@ -32,6 +34,7 @@ ABOUT = {
 }
 OTHER = {
     Contention: (*BACK, ("network", "rail0"), *ACROSS),
+    Incast: (("device", "rail1"), ("instance", "h1"), ("peer", "h1"), ("peer_device", "rail1"), JOB[1]),
     Misrouted: (*BACK, *ACROSS),
     Hang: (("peer", "h0"), ("workload", "demo-ring")),
     Straggler: (("peer", "h0"), ("workload", "demo-ring")),
@@ -52,7 +55,7 @@ def play(
     world = World(scenario, fleet)
     observed = world.observed
     world.healthy()
-    seen = world.run(8)
+    seen = world.run(KNOWN_S + 8 if scenario is Incast else 8)
     observed.marks["fault"] = world.now
     seen += world.run(6)
     at = (world.scenario._instance, world.scenario.device)
@@ -133,6 +136,9 @@ class Wires:
     async def load(self, *order: Any) -> None:
         self.asked.append(("load", *order))
 
+    async def skew(self, *order: Any) -> None:
+        self.asked.append(("skew", *order))
+
     async def detour(self, *order: Any) -> None:
         self.asked.append(("detour", *order))
 
@@ -162,3 +168,25 @@ def test_the_fault_is_on_the_way_between_the_pods(scenario: type[SharedPathScena
         assert not set(ends) & set(flow)
     else:
         assert ends == flow
+
+
+def test_all_but_the_hot_rank_send_it_more() -> None:
+    """And no more at the end; they are as many as the alert asks for."""
+    played = Incast(Fleet(("h0", "h1", "h2", "h3"), ("rail0", "rail1")))
+    wires = Wires()
+    asyncio.run(played.hold(cast(Any, wires)))
+    asyncio.run(played.repair(cast(Any, wires)))
+
+    senders = [("skew", host) for host in ("h0", "h2", "h3")]
+    assert wires.asked == [*senders, ("sleep", played.fault_s), *senders]
+    assert played.setting.job.hot == played.fleet.hosts.index(played.host)
+
+
+def test_an_incast_waits_until_the_rules_know_what_a_nic_receives() -> None:
+    """A NIC of which they do not is slow, for all that they know. One rail that is idle is no fault."""
+    world = World(Incast)
+    world.healthy()
+    world.busy = {nic for nic in world.busy if nic[1] == "rail0"}
+
+    assert {"traffic_on_all_rails", "baseline_measured"} <= set(world.run(KNOWN_S - 1))
+    assert "peak_known" in world.run(8)

@@ -103,6 +103,10 @@ class Director:
         """Makes the rank of a host enter each round of the ring late, or no more if it does."""
         await asyncio.to_thread(self._faults.straggle, host)
 
+    async def skew(self, host: str) -> None:
+        """Makes the rank of a host send more to the hot rank than to others, or no more if it does."""
+        await asyncio.to_thread(self._faults.skew, host)
+
     async def suspend_rank(self, host: str, suspended: bool) -> None:
         """Stops the ring's process of a host where it is, and lets it go on."""
         await asyncio.to_thread(self._faults.suspend_rank, host, suspended)

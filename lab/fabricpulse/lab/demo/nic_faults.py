@@ -67,6 +67,12 @@ class NicFaults:
             if process.name == RING:
                 process.send_signal(signal.SIGUSR1)
 
+    def skew(self, host: str) -> None:
+        """Makes the rank of a host send more to the hot rank than to others, or no more if it does."""
+        for process in self._lab.host(host).processes():
+            if process.name == RING:
+                process.send_signal(signal.SIGRTMIN)
+
     def suspend_rank(self, host: str, suspended: bool) -> None:
         """Stops the ring's process of a host where it is, and lets it go on."""
         for process in self._lab.host(host).processes():

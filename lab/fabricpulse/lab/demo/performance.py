@@ -162,7 +162,7 @@ async def staged(
         # Pages that are read many times a second are not compressed: that would cost both sides more than it saves.
         async with aiohttp.ClientSession(headers={"Accept-Encoding": "identity"}) as session:
             await stack.start(session, progress)
-            progress(f"starting the ring all-reduce over {len(fleet.hosts)} hosts")
+            progress(f"starting the {setting.job.name} over {len(fleet.hosts)} hosts")
             await workload.start()
             yield Staged(
                 lab,

@@ -28,20 +28,31 @@ _RENDEZVOUS_PORT = 29500
 
 @dataclass(frozen=True)
 class Job:
-    """What the ring does. compute_ms : pause between rounds.
+    """What the job does. compute_ms : pause between rounds.
 
+    pattern : of `fabricpulse-ring`. hot : index of the host to which a skewed all-to-all sends `skew` times as much as
+    to the others; None = none. rails : how many of each host's NICs the job uses; None = all.
     round_bytes : size of a round; None = a third of a second of one NIC, so that the ring fills all NICs. slice_bytes :
     of one send; None = a 64th of the round. depth : sends that are under way at once.
     """
 
     compute_ms: int = 0
+    pattern: str = "ring"
+    hot: int | None = None
+    skew: int = 1
+    rails: int | None = None
     round_bytes: int | None = None
     slice_bytes: int | None = None
     depth: int = 8
 
+    @property
+    def name(self) -> str:
+        """What a person reads."""
+        return "ring all-reduce" if self.pattern == "ring" else self.pattern
+
 
 class Workload(Watch):
-    """A verified ring all-reduce over all hosts, for ever. As a watch it reads what the ranks print."""
+    """A verified collective over all hosts, for ever. As a watch it reads what the ranks print."""
 
     name = "ring"
     interval_s = 0.1
@@ -66,7 +77,8 @@ class Workload(Watch):
     async def start(self) -> None:
         """Starts all ranks; returns when each has printed its first result. Raises UserError with its last words."""
         hosts = self._lab.fabric.host_names
-        nics = ",".join(self._lab.fabric.rail_names)
+        rails = self._lab.fabric.rail_names[: self._job.rails]
+        hot = () if self._job.hot is None else ("--hot", str(self._job.hot), "--skew", str(self._job.skew))
         for rank, host in enumerate(hosts):
             argv: list[str | Path] = [
                 *(self._program, "--rank", str(rank), "--size", str(len(hosts))),
@@ -74,7 +86,7 @@ class Workload(Watch):
                 *("--plugin", self._library, "--bytes", str(self._bytes), "--slice", str(self._slice)),
                 *(
                     "--channels",
-                    str(len(self._lab.fabric.rail_names)),
+                    str(len(rails)),
                     "--json",
                     "--compute-ms",
                     str(self._job.compute_ms),
@@ -85,10 +97,13 @@ class Workload(Watch):
                     "--poll-us",
                     str(POLL_US),
                     "--profile",  # without it the job has no collectives
+                    "--pattern",
+                    self._job.pattern,
                 ),
+                *hot,
             ]
             env = {
-                "FABRICPULSE_NICS": nics,
+                "FABRICPULSE_NICS": ",".join(rails),
                 "FABRICPULSE_HOST": host,
                 "FABRICPULSE_WORKLOAD": WORKLOAD,
                 "FABRICPULSE_RANK": str(

@@ -11,6 +11,7 @@ from fabricpulse.lab.demo.scenarios.dead_leaf import DeadLeaf
 from fabricpulse.lab.demo.scenarios.flap import Flap
 from fabricpulse.lab.demo.scenarios.gray_loss import GrayLoss
 from fabricpulse.lab.demo.scenarios.hang import Hang
+from fabricpulse.lab.demo.scenarios.incast import Incast
 from fabricpulse.lab.demo.scenarios.misrouted import Misrouted
 from fabricpulse.lab.demo.scenarios.mtu import SmallMtu
 from fabricpulse.lab.demo.scenarios.slow_path import SlowPath
@@ -23,6 +24,7 @@ SCENARIOS: dict[str, type[Scenario]] = {
         GrayLoss,
         SlowPath,
         Contention,
+        Incast,
         Misrouted,
         SmallMtu,
         DeadHost,

@@ -38,6 +38,9 @@ class Stage(Protocol):
     async def straggle(self, host: str) -> None:
         """Makes the rank of a host enter each round of the ring late, or no more if it does."""
 
+    async def skew(self, host: str) -> None:
+        """Makes the rank of a host send more to the hot rank than to others, or no more if it does."""
+
     async def suspend_rank(self, host: str, suspended: bool) -> None:
         """Stops the ring's process of a host where it is, and lets it go on."""
 

@@ -19,19 +19,19 @@ class RingScenario(Scenario):
         """The first phase. It leaves the marks `baseline` and `baseline_mean` (bytes per second)."""
         return Phase(
             "healthy",
-            "healthy: clocks agree, every NIC is connected, the ring uses all rails",
+            f"healthy: clocks agree, every NIC is connected, the job uses {self._rails()}",
             (
                 Milestone("clocks_in_sync", "all clocks in sync on fleet time", self._clocks, 45),
                 Milestone("mesh_green", "every NIC connected in the probe mesh", self._mesh, 45),
                 Milestone(
                     "traffic_on_all_rails",
-                    "the ring runs over all rails of every host",
+                    f"the job runs over {self._rails()} of every host",
                     self._traffic,
                     60,
                 ),
                 Milestone(
                     "collectives_measured",
-                    "every qp exporter has the bandwidth of the ring's all-reduce",
+                    "every qp exporter has the bandwidth of the job's collective",
                     self._collectives,
                     60,
                 ),
@@ -40,6 +40,9 @@ class RingScenario(Scenario):
                 ),
             ),
         )
+
+    def _rails(self) -> str:
+        return "all rails" if self.setting.job.rails is None else f"{self.setting.job.rails} of the rails"
 
     def _clocks(self, seen: Observed) -> str | None:
         clocks = [host.clock for host in seen.hosts.values()]
@@ -60,11 +63,13 @@ class RingScenario(Scenario):
         return f"{len(nics)} NICs connected, {edges_up} of {edges} edges up"
 
     def _traffic(self, seen: Observed) -> str | None:
+        used = self.fleet.devices[: self.setting.job.rails]
+        nics = [(host, nic) for host, nic in seen.nics() if nic.device in used]
         if seen.workload.rounds == 0 or not all(
-            self.carries(seen, host.name, nic.device) for host, nic in seen.nics()
+            self.carries(seen, host.name, nic.device) for host, nic in nics
         ):
             return None
-        rates = [nic.bytes_per_s or 0.0 for _, nic in seen.nics()]
+        rates = [nic.bytes_per_s or 0.0 for _, nic in nics]
         return f"{seen.workload.rounds} rounds done, a NIC moves {min(rates) / 1e6:.0f} to {max(rates) / 1e6:.0f} MB/s"
 
     def _collectives(self, seen: Observed) -> str | None:
@@ -72,7 +77,7 @@ class RingScenario(Scenario):
         known = [rate for rate in rates if rate]
         if len(known) < len(rates):
             return None
-        return f"an all-reduce moves {min(known) / 1e6:.0f} to {max(known) / 1e6:.0f} MB/s a rank"
+        return f"a collective moves {min(known) / 1e6:.0f} to {max(known) / 1e6:.0f} MB/s a rank"
 
     def _baseline(self, seen: Observed) -> str | None:
         if self._traffic(seen) is None or self._mesh(seen) is None or self._clocks(seen) is None:
