@@ -16,7 +16,7 @@ class Heartbeat:
 
     def follow(self, samples: NDArray[np.uint64], interval_ns: int) -> None:
         """And only while `samples`, one number, counts up: that of an engine whose trains on one edge are `interval_ns`
-        apart. It may stand still for three of these, for 70 ms at least (130 ms without priority).
+        apart. It may stand still for ten of these.
         """
 
     def longest_silence_ns(self) -> int:

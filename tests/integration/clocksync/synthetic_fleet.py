@@ -6,6 +6,7 @@ real time, the trains that the hosts exchange: kernel time plus a base delay plu
 virtual clocks of both ends. Links can be cut, made asymmetric or loaded, hosts stepped or made to stamp too late.
 """
 
+import contextlib
 import os
 import random
 import threading
@@ -191,6 +192,9 @@ class SyntheticFleet:
             self._thread.join()
 
     def _run(self) -> None:
+        # As the thread of the engine: a host whose probes stop for 0.2 s is in holdover.
+        with contextlib.suppress(PermissionError):
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
         done = raw_kernel_ns()
         due = {id(link): done + self.random.randint(0, int(1e9 / self.rate)) for link in self.links}
         while not self._stop.wait(0.02):
