@@ -132,6 +132,13 @@ def test_probes_of_the_mesh_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert with_mesh(bare, "h0", "http://odd:1") == bare
     assert with_mesh(bare, "h0", "") == bare
 
+    for odd in (
+        '{"edges": [' + "[" * 100_000,
+        json.dumps({"edges": [{**edge, "owd_ns": {"min": 10**30, "error_bound": 0}}]}),
+    ):
+        monkeypatch.setattr(ring_delays, "fetch", lambda _, odd=odd, **__: (200, odd.encode()))
+        assert with_mesh(bare, "h0", "http://own:1") == bare
+
     def refuses(_: str, **__: object) -> None:
         raise ConnectionRefusedError
 
@@ -156,4 +163,8 @@ def test_the_clock_of_the_host_is_copied_as_long_as_it_holds(tmp_path: Path) -> 
     assert copy.bound_ns is None
     copy.close()
     assert ClockCopy(tmp_path / "nosuch", own).bound_ns is None
+    # No room for the copy: the ring goes on without a clock.
+    without = ClockCopy(tmp_path / "clock", tmp_path / "nosuch")
+    without.renew()
+    assert without.bound_ns is None
     assert least_delays(tmp_path / "nosuch") == ()

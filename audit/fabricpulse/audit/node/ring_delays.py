@@ -26,6 +26,8 @@ _VERBS = 2
 _MESH_PATIENCE_S = 3.0
 # Names as documents carry them, and pairs of NICs of one rank: what a telemetry file may say is bounded.
 _MOST_NAME, _MOST_PAIRS = 128, 64
+# Some days.
+_MOST_NS = 10**15
 
 
 class ClockCopy:
@@ -36,8 +38,9 @@ class ClockCopy:
         self.bound_ns: int | None = None
         self._reader: ClockPageReader | None = None
         with suppress(OSError, LayoutError):
-            self._reader = ClockPageReader(page)
+            reader = ClockPageReader(page)
             self._writer = ClockPageWriter(folder / page.name)
+            self._reader = reader
             self.renew()
 
     def renew(self) -> None:
@@ -46,7 +49,7 @@ class ClockCopy:
             return
         try:
             now, page = self._reader.now(), self._reader.read()
-        except (OSError, ValueError):
+        except (OSError, ValueError, LayoutError):
             return
         known = now.status in SYNCHRONIZED
         self.bound_ns = now.bound_ns if known else None
@@ -98,7 +101,8 @@ def with_mesh(delays: tuple[RingDelay, ...], peer: str, url: str) -> tuple[RingD
     if not delays or not peer or not url:
         return delays
     known: dict[tuple[str, str], tuple[int, int]] = {}
-    with suppress(aiohttp.ClientError, TimeoutError, OSError, ValueError):
+    # Any user of the host may listen there while no exporter does.
+    with suppress(aiohttp.ClientError, TimeoutError, OSError, ValueError, RecursionError):
         timeout = aiohttp.ClientTimeout(total=_MESH_PATIENCE_S)
         status, body = fetch(url.rstrip("/") + "/api/v1/edges", timeout=timeout)
         if status == 200:
@@ -120,5 +124,5 @@ def _edges(document: Any, peer: str) -> Iterator[tuple[tuple[str, str], tuple[in
         if not isinstance(owd, dict) or edge.get("peer") != peer:
             continue
         least, bound = owd.get("min"), owd.get("error_bound")
-        if isinstance(least, int) and isinstance(bound, int):
+        if isinstance(least, int) and isinstance(bound, int) and abs(least) <= _MOST_NS and bound <= _MOST_NS:
             yield (str(edge.get("device")), str(edge.get("peer_device"))), (least, max(0, bound))

@@ -47,6 +47,8 @@ _TCP_NOTSENT_LOWAT, _LEAST_UNSENT = 25, 128 << 10
 _RECVERR = {4: (socket.IPPROTO_IP, 11), 6: (socket.IPPROTO_IPV6, 25)}
 # udp(7). Segments of a call, and its bytes; of Ethernet: preamble, header, checksum and gap.
 _UDP_SEGMENT, _MOST_CALL, _ETHERNET = 103, 64_000, 38
+# Of a call at the rate that was asked for: queues that are good enough for it hold that much, seconds.
+_MOST_BURST_S = 0.001
 # How far behind its pace a sender catches up, seconds.
 _MOST_LATE_S = 0.002
 # Queues of this host that are full.
@@ -166,7 +168,8 @@ def _send_at_whole_rate(
     """Datagrams of `size` bytes of payload without stamps, numbered after those before. How many the kernel took, and
     their rate on the wire, bits per second: no more than was asked for, less where this host cannot."""
     on_wire = size + _UDP_HEADERS[ipaddress.ip_address(request.peer).version] + _ETHERNET
-    each = max(1, min(MOST_SEGMENTS, _MOST_CALL // size))
+    most = min(MOST_SEGMENTS, _MOST_CALL // size, int(_MOST_BURST_S * request.rate_bps / 8 / on_wire))
+    each = max(1, most)
     if not all(_segments(link, size) for link in links):
         each = 1
     batch = bytearray(each * size)
