@@ -19,9 +19,9 @@ from fabricpulse.clocksync.wire.messages import ROUND_PATH
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.errors import ConfigError
 from fabricpulse.core.options import DaemonOptions
-from fabricpulse.core.run_dir import RUN_DIR_ENV, probe_ring_path
-from fabricpulse.core.shm.clock_page import ClockStatus
-from fabricpulse.core.shm.probe_ring import EDGES_SEQUENCE_OFFSET, VERSION
+from fabricpulse.core.run_dir import RUN_DIR_ENV, clock_page_path, probe_ring_path
+from fabricpulse.core.shm.clock_page import ClockPageReader, ClockStatus
+from fabricpulse.core.shm.probe_ring import EDGES_SEQUENCE_OFFSET, OUTBOUND, VERSION
 from fabricpulse.core.web.client import HttpClient
 from fabricpulse.core.web.client_config import HttpClientConfig
 from fabricpulse.core.web.options import WebOptions
@@ -52,6 +52,34 @@ async def test_neighbours_are_asked_after_a_report_that_failed(
 
     assert asked == [client]
     assert "reports to the coordinators failed" in [r.getMessage() for r in caplog.records]
+
+
+async def test_a_sidecar_follows_the_engine_and_says_so_of_a_time_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its trains are 10 ms apart, and no more come: readers see no synchronized time, and what is reported afterwards
+    says that the line is unverified.
+    """
+    monkeypatch.setenv(RUN_DIR_ENV, str(tmp_path))
+    ring = RingWriter(probe_ring_path(), "h0", [("rail0", "h1", "rail0")])
+    sidecar = Sidecar(DaemonOptions(None, WebOptions(("127.0.0.1:0",)), "info", "logfmt"), Lifetime())
+    sidecar._clock.correct(Correction(sidecar._clock.stamp_now_ns(), 0, 0.0, 1_000))
+    reader = ClockPageReader(clock_page_path())
+    assert reader.now().status == ClockStatus.SYNCHRONIZED
+    for train in range(4):
+        stamps = [10_000_000 * train + 1_000 * packet for packet in range(3)]
+        ring.write(0, train + 1, OUTBOUND, stamps, [stamp + 1_500 for stamp in stamps])
+    sidecar._edges.read()
+    assert not sidecar._report(with_info=False).unverified
+
+    def unwatched() -> bool:
+        sidecar._clock.tick()
+        return sidecar._clock.fleet.unverified_raw_ns is not None
+
+    await until(unwatched)
+    assert reader.now().status == ClockStatus.HOLDOVER
+    assert sidecar._report(with_info=False).unverified
+    sidecar._leave()
 
 
 async def test_what_contradicts_the_page_reaches_the_clock(
