@@ -42,7 +42,7 @@ def test_a_ring_runs_through_the_agents(make_lab: Callable[..., Lab], tmp_path: 
     assert {one.error for one in found.rings} == {""}
     assert all(one.bps is not None and 1e6 < one.bps < 4e8 for one in found.rings)
     assert sum(one.corrupt_bytes for one in found.rings) == 0
-    assert sum(note.startswith("NCCL ring") for note in found.notes) == 8
+    assert sum(note.startswith("NCCL ring, ") for note in found.notes) == 8
     assert [*audits.temporary.iterdir()] == []
 
     job = lab.host("h1").popen(["sleep", "1000"], name="job")
