@@ -57,7 +57,8 @@ class MembershipSource(Section, frozen=True):
 class Probe(Section, frozen=True):
     """How the fabric is probed; alike on all hosts of a fleet.
 
-    down_after_s : silence after which a NIC or an edge is down, seconds. grace_s : how long a NIC that was never
+    down_after_s : silence after which a NIC or an edge is down, seconds; by default a push of that is in Alertmanager
+    within a second of the fault. grace_s : how long a NIC that was never
     connected stays unknown after the start, seconds. peers : number of NICs that each NIC exchanges probes with.
     cross_peers : how many of a NIC's peers are on other networks. trains_per_s : trains of three packets to each
     peer. paths : number of source ports that the sweep cycles through. sweep : every sweep-th train leaves the main
@@ -73,7 +74,6 @@ class Probe(Section, frozen=True):
     unknown. retrace_s : how long a traced path counts as known, seconds.
     """
 
-    # With the push to Alertmanager less than a second.
     down_after_s: Annotated[float, Meta(ge=0.2, le=60)] = 0.9
     grace_s: Positive = 10.0
     peers: Annotated[int, Meta(ge=1, le=64)] = 10
