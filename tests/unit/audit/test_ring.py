@@ -170,6 +170,28 @@ def test_a_rank_goes_with_its_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert [*tmp_path.glob("fabricpulse-ring-*")] == [own]
 
 
+def test_another_user_cannot_keep_an_agent_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What others have made stays, as root too; a folder deeper than the interpreter's stack ends nothing."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "fabricpulse-ring-2147483646-a").mkdir()
+    (tmp_path / "fabricpulse-ring-2147483646-b").symlink_to(tmp_path / "nosuch")
+    with monkeypatch.context() as other:
+        other.setattr("os.geteuid", lambda: os.getuid() + 1)
+        remove_left_behind()
+    assert len([*tmp_path.iterdir()]) == 2
+
+    def too_deep(*_: object, **__: object) -> None:
+        raise RecursionError
+
+    with monkeypatch.context() as deep:
+        deep.setattr("shutil.rmtree", too_deep)
+        remove_left_behind()
+    remove_left_behind()
+    assert [path.name for path in tmp_path.iterdir()] == ["fabricpulse-ring-2147483646-b"]
+
+
 @pytest.mark.parametrize("place", ["host:1", "10.0.0.1:1 --plugin=/x", "10.0.0.1", "[::1];x:1"])
 def test_nothing_but_an_address_is_taken(place: str) -> None:
     """What the agent puts on a command line."""

@@ -130,10 +130,12 @@ class Agent:
     async def run(self) -> None:
         """Serves until stopped. Raises UserError when the address cannot be bound."""
         await self.server.start()
-        await asyncio.to_thread(remove_left_behind)
         try:
             self._life.ready()
+            # Who starts the agent does not wait for it: the folder is one that all users may fill.
+            removed = asyncio.create_task(asyncio.to_thread(remove_left_behind))
             await self._life.stopped()
+            await removed
         finally:
             for stop in self._transfers.values():
                 stop.set()

@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -58,12 +59,14 @@ def program() -> Path:
 
 
 def remove_left_behind() -> None:
-    """Removes the folders of ranks whose agent was killed."""
+    """Removes the folders of ranks whose agent was killed. Raises nothing: anybody may make folders there."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
         pid = folder.name.removeprefix(_PREFIX).partition("-")[0]
-        if pid.isdecimal() and not process_exists(int(pid)):
-            # Those of other users stay.
-            shutil.rmtree(folder, ignore_errors=True)
+        # Of a folder that is deeper than the interpreter's stack the rest stays.
+        with suppress(OSError, OverflowError, RecursionError):
+            # Those of other users stay, whatever this one may do.
+            if folder.lstat().st_uid == os.geteuid() and pid.isdecimal() and not process_exists(int(pid)):
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def run_ring(
