@@ -259,7 +259,8 @@ class _Counted:
         """What is reported of them. overflowed : pieces."""
         by_port = tuple(PortCount(port, *counted) for port, counted in sorted(self._ports.items()))
         owd_ns, bound_ns = self._best or (None, 0)
-        return Received(self._count, overflowed * self._most, owd_ns, bound_ns, by_port, host_dropped)
+        most = overflowed * self._most
+        return Received(self._count, most, owd_ns, bound_ns, by_port, host_dropped, overflowed)
 
 
 def _arrived(link: socket.socket, buffer: bytearray) -> list[_Arrived]:

@@ -136,8 +136,9 @@ class PortCount(Struct, frozen=True):
 
 
 class Received(Struct, frozen=True):
-    """What the receiver has seen of the datagrams. overflowed : those that its own socket had no room for, which no
-    network has lost. owd_ns : smallest one-way delay on fleet time, None where either end has none; owd_bound_ns : of
+    """What the receiver has seen of the datagrams. overflowed : at most so many its own socket had no room for, which
+    no network has lost; pieces : and at least so many, as the kernel counts what came together as one, None where the
+    other is exact. owd_ns : smallest one-way delay on fleet time, None where either end has none; owd_bound_ns : of
     its error. host_dropped : packets that the receiving host dropped before any socket, of any sender."""
 
     datagrams: Count
@@ -146,6 +147,7 @@ class Received(Struct, frozen=True):
     owd_bound_ns: Nanoseconds = 0
     by_port: Annotated[tuple[PortCount, ...], Meta(max_length=MOST_PORTS)] = ()
     host_dropped: Count = 0
+    pieces: Count | None = None
 
 
 class Hindered(Struct, frozen=True):

@@ -208,17 +208,19 @@ def measured(
 
 
 def on_the_way(one: Transferred) -> tuple[int, int, int]:
-    """Of the datagrams of a transfer that the receiver reported: sent, without those that its socket had no room for;
-    missing; and how many of the missing the hosts themselves may have dropped."""
+    """Of the datagrams of a transfer that the receiver reported: sent, without those that its socket certainly had no
+    room for; missing; and how many of the missing the hosts themselves, or that socket, may have dropped."""
     received = one.result.received
     if received is None:
         return 0, 0, 0
     # What the receiver's own socket had no room for was not lost on the way, nor did it arrive: not counted at all.
-    sent = max(0, one.result.sent - received.overflowed)
+    least = received.overflowed if received.pieces is None else min(received.pieces, received.overflowed)
+    sent = max(0, one.result.sent - least)
     missing = max(0, sent - received.datagrams)
     # At the whole rate hosts without a NIC of hardware hand on, and drop, many in one piece.
     piece = MOST_SEGMENTS if one.result.loss_bps is not None else 1
-    return sent, missing, min(missing, (received.host_dropped + one.result.host_dropped) * piece)
+    dropped = (received.host_dropped + one.result.host_dropped) * piece
+    return sent, missing, min(missing, dropped + received.overflowed - least)
 
 
 def _loss(way: PathDirection, tries: Sequence[Transferred], count: int) -> list[Measurement]:
@@ -227,7 +229,9 @@ def _loss(way: PathDirection, tries: Sequence[Transferred], count: int) -> list[
     known = [counts for one in tries if (counts := on_the_way(one))[0]]
     sent = sum(n for n, _, _ in known)
     if not sent:
-        return []
+        # Of some that were sent, and of which the receiver's socket had room for none, nothing is known.
+        full = any(one.result.sent and one.result.received for one in tries)
+        return [measured("loss", way, 0.0, None, count, detail=BUSY)] if full else []
     lost = sum(missing - excused for _, missing, excused in known)
     each = all(missing > excused for _, missing, excused in known)
     if _loses(sent, lost) and each:

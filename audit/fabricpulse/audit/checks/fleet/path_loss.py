@@ -13,8 +13,8 @@ CHECK = Check(
     ),
     how=(
         "2,000 numbered datagrams each way of each tested pair (`audit run --transfers`), and as many as "
-        "`--loss-seconds` have room for; what the receiver's own socket had no room for is not counted. Ways that "
-        "lose are tested again."
+        "`--loss-seconds` have room for; what the receiver's own socket had no room for is not counted, and a way is "
+        "not judged where the kernel does not say closely enough how many those were. Ways that lose are tested again."
     ),
     fix=(
         "Clean or change the cable and the module of the NIC named; look at errors and discards of its switch "
