@@ -68,7 +68,8 @@ def test_a_transport_that_goes_another_way_is_late(make_lab: Callable[..., Lab],
     mesh.true_clock()
     mesh.start()
     audits = LabAudits(lab, tmp_path)
-    ring = ("--nccl", "--yes", "--ring-seconds", "1")
+    # What links carry: a step of the ring needs a millisecond there.
+    ring = ("--nccl", "--transfers", "--yes", "--ring-seconds", "1")
 
     def probed() -> bool:
         mesh.true_clock()

@@ -39,12 +39,15 @@ def delay(least_us: float, **more: Any) -> RingDelay:
 
 
 def found(
-    to_h1: RingDelay, measured: tuple[Measurement, ...] = (), bound_ns: int | None = 500
+    to_h1: RingDelay,
+    measured: tuple[Measurement, ...] = (),
+    bound_ns: int | None = 500,
+    bps: float = 4e11,
 ) -> list[InBandDelay]:
     """Of a ring of two hosts in which h0 has received nothing that was timed."""
     answers = {
-        "h0": RingAnswer(1e9, clock_bound_ns=500),
-        "h1": RingAnswer(1e9, delays=(to_h1,), clock_bound_ns=bound_ns),
+        "h0": RingAnswer(bps, clock_bound_ns=500),
+        "h1": RingAnswer(bps, delays=(to_h1,), clock_bound_ns=bound_ns),
     }
     return [*in_band_delays(HOSTS, answers, measured)]
 
@@ -58,6 +61,33 @@ def test_a_transport_that_goes_another_way_is_late() -> None:
     assert [d.late for d in found(delay(94, rdma=False))] == [False]
     assert [d.late for d in found(delay(1000, rdma=False))] == [True]
     assert [d.late for d in found(delay(5))] == [False]
+
+
+@pytest.mark.parametrize("gbit", [1, 10, 25, 40, 100])
+@pytest.mark.parametrize("chunk", [1 << 15, 1 << 17, 1 << 20])
+@pytest.mark.parametrize("rdma", [False, True])
+def test_a_slow_link_is_no_other_way(gbit: int, chunk: int, rdma: bool) -> None:
+    """A chunk takes as long as its bytes need, up to all of a step; the ring reaches nine tenths of the link, a test of
+    the pair what it was asked for. What is late beyond that is late."""
+    needs_us = 8 * chunk / gbit / 1e3
+    step_us = 8 * (1 << 20) / gbit / 1e3
+    own = delay(4 + needs_us, rdma=rdma)
+    known = None if needs_us > (60 if rdma else 510) else False
+    seen = Measurement("bandwidth", "rail0", "h0", "e0", "h1", "e0", 0.95e9 * gbit, True)
+    assert [d.late for d in found(own, bps=0.9e9 * gbit)] == [known]
+    assert [d.late for d in found(own, (seen,), bps=0)] == [known]
+    far = delay(1000 + 2.2 * step_us, rdma=rdma)
+    assert [d.late for d in found(far, (seen,), bps=0)] == [True]
+    assert [d.late for d in found(far, bps=0.9e9 * gbit)] == [True]
+    # A pair alone may be slow as it goes another way; a link that is slower than others explains it.
+    back = Measurement("bandwidth", "rail0", "h1", "e0", "h0", "e0", 0.95e9 * gbit, True)
+    for ok, late in ((None, True), (False, None)):
+        slow = Measurement("bandwidth", "rail0", "h0", "e0", "h1", "e0", 1e8, ok)
+        assert [d.late for d in found(far, (slow, back), bps=0)] == [late]
+    # Both directions at once may share the pair's rate; of one that nobody knows nothing is said.
+    [shared] = found(delay(4 + 2 * step_us, rdma=rdma), (seen,), bps=0)
+    assert shared.late is not True
+    assert [d.late for d in found(far, bps=0)] == [None]
 
 
 def test_what_is_not_known_is_not_judged() -> None:
@@ -107,7 +137,9 @@ def test_the_note_says_what_was_compared() -> None:
     """Nothing without a ring; the largest difference, or that nothing was."""
     assert in_band_note([Ring("given", 1, HOSTS, None)]) == []
     [none] = in_band_note([Ring("given", 1, HOSTS, 1e9)])
-    assert "not compared" in none
+    assert "not compared" in none and "no fleet time" in none
+    [unknown] = in_band_note([ring(None), ring(None)])
+    assert "not compared" in unknown and "slow link" in unknown
     [some] = in_band_note([ring(False), ring(False)])
     assert "delay of 1 ways" in some and "h0 e0 to h1 e0" in some
 

@@ -20,7 +20,7 @@ import msgspec
 
 from fabricpulse.audit.model import clip
 from fabricpulse.audit.node.ring_delays import ClockCopy, least_delays, with_mesh
-from fabricpulse.audit.node.wire import RingAnswer, RingDelay, RingRequest
+from fabricpulse.audit.node.wire import RING_STEP_BYTES, RingAnswer, RingDelay, RingRequest
 from fabricpulse.core.run_dir import RUN_DIR_ENV, clock_page_path
 from fabricpulse.plugin_ipc.process import process_exists
 
@@ -85,7 +85,14 @@ def run_ring(
         *(sys.executable, "-Ic", _WITH_AGENT, str(os.getpid())),
         *(str(path), "--rank", str(request.rank), "--size", str(request.size), "--json", "--channels", "1"),
         *("--rendezvous", request.rendezvous, "--connect-seconds", str(CONNECT_S)),
-        *("--seconds", f"{request.seconds:g}", "--interval-ms", "60000", "--bytes", str(request.size << 20)),
+        *(
+            "--seconds",
+            f"{request.seconds:g}",
+            "--interval-ms",
+            "60000",
+            "--bytes",
+            str(request.size * RING_STEP_BYTES),
+        ),
     ]
     # Ignored: it may be removed by who takes its agent for dead, in another PID namespace.
     with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-", ignore_cleanup_errors=True) as folder:

@@ -24,6 +24,8 @@ MOST_SECONDS = 10.0
 MOST_STREAMS = 16
 MOST_DATAGRAMS = 200_000
 MOST_PORTS = 64
+# What a rank of a ring sends in a step.
+RING_STEP_BYTES = 1 << 20
 
 Address = Annotated[str, Meta(max_length=45)]
 # What an agent may say: beyond all that there is, so that what is made of it is a number.

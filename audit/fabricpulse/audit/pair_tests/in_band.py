@@ -3,15 +3,23 @@
 The smallest delay of a connection is that of its way: queues add to others. Probes and the ring are timed by the same
 two clocks, moments apart. A transport that is marked, encapsulated or routed differently goes another way, and is late
 with each number of lanes; a lane that meets a queue, or a rank that had no processor, is late once.
+
+A chunk is timed to its last byte, a probe is one packet: what a slow link needs for the bytes is no other way. In the
+first step of a round a NIC has nothing else to send than that step, so the smallest delay has no more of it than one
+step needs: later by more is late, by less is not known. One step needs no longer than the mean of all, nor than at half
+of the rate that tests of both NICs have seen, as a ring sends both ways at once. The speed of a link is no such rate:
+those of virtual functions and machines are shaped below it. Nor is a test of the pair alone: TCP on a longer way is
+slower itself.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fabricpulse.audit.checks.fleet import nccl_delay
 from fabricpulse.audit.model import Finding, InBandDelay, Measurement, Ring, clip
-from fabricpulse.audit.node.wire import RingAnswer
+from fabricpulse.audit.node.wire import RING_STEP_BYTES, RingAnswer
 from fabricpulse.audit.pair_tests.blame import Nic
 from fabricpulse.audit.pair_tests.path_tests import ends_of
 
@@ -28,7 +36,9 @@ def in_band_delays(
 ) -> tuple[InBandDelay, ...]:
     """Of each pair of NICs of a ring that has fleet time and probes. hosts : in the order of ranks; each receives from
     the one before it. measured : of `--transfers`, for pairs that the mesh does not probe."""
+    measured = tuple(measured)
     owds = {ends_of(m): m for m in measured if m.kind == "owd"}
+    step = _Step(min((answer.bps for answer in answers.values()), default=0.0), measured)
     found = []
     for number, host in enumerate(hosts):
         source = hosts[number - 1]
@@ -46,7 +56,10 @@ def in_band_delays(
                 continue
             more = LATE_RDMA_S if delay.rdma else LATE_TCP_S
             least = delay.least_ns / 1e9
-            late = least - own_bound > LATE * max(0.0, probe + bound) + more
+            sent_s = step.seconds(ends)
+            excess = least - own_bound - LATE * max(0.0, probe + bound) - more
+            # Between both it may be the bytes or another way.
+            late = True if excess > sent_s else None if excess > 0 else False
             # Negative beyond its bound: a clock is wrong, and nothing that it times is known.
             judged = delay.chunks >= LEAST_CHUNKS and probe + bound >= 0
             found.append(
@@ -58,6 +71,28 @@ def in_band_delays(
     return tuple(
         sorted(found, key=lambda one: (one.source_host, one.source_device, one.target_device, one.least))
     )
+
+
+class _Step:
+    """What the NICs of a ring need for the bytes of one step. bps : of its slowest rank."""
+
+    def __init__(self, bps: float, measured: Iterable[Measurement]) -> None:
+        self._bps = bps
+        # The most that a test of a NIC has seen; what ways have that are slower than others.
+        self._seen: dict[Nic, float] = defaultdict(float)
+        self._slow: dict[tuple[Nic, Nic], float] = {}
+        for m in measured:
+            if m.kind in ("bandwidth", "rdma"):
+                if m.ok is False:
+                    self._slow[ends_of(m)] = m.value
+                for nic in ends_of(m):
+                    self._seen[nic] = max(m.value, self._seen[nic])
+
+    def seconds(self, ends: tuple[Nic, Nic]) -> float:
+        """Most, of one pair; infinite where nothing is known of its rate."""
+        seen = self._slow.get(ends, min(self._seen[nic] for nic in ends))
+        rate = max(self._bps, seen / 2)
+        return 8 * RING_STEP_BYTES / rate if rate > 0 else math.inf
 
 
 @dataclass(frozen=True)
@@ -114,9 +149,10 @@ def in_band_note(rings: Sequence[Ring]) -> list[str]:
     ways = _ways(made)
     judged = [way.best for way in ways.values() if way.judged >= LEAST_RINGS]
     if not judged:
-        return [
-            "NCCL ring: its delay is not compared with that of probes: no fleet time, or no probes of its pairs"
-        ]
+        why = "no fleet time, or no probes of its pairs"
+        if ways:
+            why = "too few chunks, or all that is late may be the time that a slow link needs for them"
+        return [f"NCCL ring: its delay is not compared with that of probes: {why}"]
     worst = max(judged, key=lambda one: one.least - one.probe)
     ends = f"{worst.source_host} {worst.source_device} to {worst.target_host} {worst.target_device}"
     return [
