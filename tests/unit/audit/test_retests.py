@@ -1,15 +1,18 @@
 """Which echo tests are made again."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from fabricpulse.audit.fleet import paths
 from fabricpulse.audit.fleet.paths import Echoes
-from fabricpulse.audit.fleet.run import Target
+from fabricpulse.audit.fleet.run import AgentError, Target, ask
 from fabricpulse.audit.fleet.stage import Fleet
-from fabricpulse.audit.node.wire import EchoResult, EchoTest
+from fabricpulse.audit.node.wire import EchoResult, EchoTest, EchoTestsRequest
 from fabricpulse.audit.pair_tests.pairing import plan_rounds
 from fabricpulse.audit.pair_tests.path_tests import FRONT_END, PathDirections, Rail
 from fabricpulse.audit.pair_tests.transfer_tests import untested_findings
@@ -76,3 +79,39 @@ def test_a_host_without_a_route_by_its_front_end_is_not_tested_there(
     echoes, found, _ = echoed(monkeypatch, lambda host, _: EchoResult(3, 0) if host == "a" else good)
     assert echoes.untested == {}
     assert ("a", FRONT_END) in {(m.source_host, m.network) for m in found if not m.ok}
+
+
+def test_an_agent_of_an_older_release_tests_its_rails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It refuses a request of which it lacks a field: what needs the field is not tested, all else is."""
+
+    def answers(host: str, test: EchoTest) -> EchoResult:
+        if host == "a" and test.source:
+            raise AgentError("unknown field `source`", answered=True, unknown=True)
+        return EchoResult(2, 2, rtt_s=1e-4)
+
+    echoes, found, _ = echoed(monkeypatch, answers)
+    assert set(echoes.untested) == {("a", FRONT)}
+    assert "older release" in echoes.untested["a", FRONT]
+    assert all(m.ok for m in found)
+    assert {m.source_host for m in found if m.network == "rail0"} == set(HOSTS)
+    assert {m.source_host for m in found if m.network == FRONT_END} == set(HOSTS) - {"a"}
+
+
+@pytest.mark.parametrize(("status", "unknown"), [(400, True), (409, False), (500, False)])
+def test_what_an_agent_does_not_understand(
+    status: int, unknown: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its HTTP status says so; one that is busy or broken understands."""
+
+    class Client:
+        @asynccontextmanager
+        async def post(self, *_: Any, **__: Any) -> AsyncIterator[SimpleNamespace]:
+            yield SimpleNamespace(status=status)
+
+    async def body(*_: Any) -> bytes:
+        return b"unknown field `source`"
+
+    monkeypatch.setattr("fabricpulse.audit.fleet.run.read_body", body)
+    with pytest.raises(AgentError, match="unknown field") as error:
+        asyncio.run(ask(Client(), "http://x", EchoTestsRequest(()), EchoResult))  # type: ignore[arg-type]
+    assert error.value.unknown is unknown

@@ -227,3 +227,26 @@ def test_a_host_that_does_not_answer_costs_one_ring(monkeypatch: pytest.MonkeyPa
         ("h1: no answer in time", True),
         *[("", False)] * 3,
     ]
+
+
+def test_an_agent_of_an_older_release_is_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It refuses a request of which it lacks a field, and takes one without; who refuses that, too, has its reason."""
+    hosts = [RingHost(f"h{n}", {"r": ("e0", f"10.0.0.{n}")}) for n in range(2)]
+    asked: list[str] = []
+
+    async def answer(_: object, url: str, request: RingRequest, *__: object) -> RingAnswer:
+        asked.append(url.partition("//")[2].partition("/")[0])
+        if "h1" in url and (request.peer or request.lanes == 8):
+            raise AgentError("unknown field `peer`", answered=True, unknown=True)
+        return RingAnswer(1e9, 4)
+
+    monkeypatch.setattr("fabricpulse.audit.fleet.stage.ask", answer)
+
+    async def run() -> list[Ring]:
+        targets = {host.host: Target(host.host, f"http://{host.host}", {}) for host in hosts}
+        fleet = Fleet(targets, HttpClientConfig(), PathDirections({}, []), {}, asyncio.Event())
+        return await run_rings(fleet, hosts, 0.1, [])
+
+    rings = asyncio.run(run())
+    assert [ring.error for ring in rings] == ["", "", "", "h1: unknown field `peer`"]
+    assert (asked.count("h0"), asked.count("h1")) == (4, 8)

@@ -12,7 +12,7 @@ from fabricpulse.audit.fleet.run import AT_A_TIME, AgentError, send_echoes, unti
 from fabricpulse.audit.fleet.stage import Fleet
 from fabricpulse.audit.model import Measurement, clip
 from fabricpulse.audit.node.echo import COUNT, ECHO_TESTS_AT_A_TIME, PATIENCE_S
-from fabricpulse.audit.node.wire import MOST_ECHO_TESTS
+from fabricpulse.audit.node.wire import MOST_ECHO_TESTS, EchoResult
 from fabricpulse.audit.pair_tests.blame import Nic
 from fabricpulse.audit.pair_tests.front_end import judged
 from fabricpulse.audit.pair_tests.path_tests import (
@@ -87,9 +87,8 @@ class Echoes:
             async def one(host: str, ways: Sequence[PathDirection]) -> None:
                 for start in range(0, len(ways), MOST_ECHO_TESTS // 2):
                     part = ways[start : start + MOST_ECHO_TESTS // 2]
-                    echo_tests = [p for way in part for p in way.echo_tests()]
                     try:
-                        results = await send_echoes(client, self._fleet.agents[host], echo_tests)
+                        part, results = await self._results(client, host, part)
                     except AgentError as error:
                         if not error.answered:
                             self._fleet.silence.unanswered(host)
@@ -104,6 +103,25 @@ class Echoes:
             show()
             await until(self._fleet.cancelled, (one(host, ways) for host, ways in asked.items()))
         return found
+
+    async def _results(
+        self, client: HttpClient, host: str, ways: Sequence[PathDirection]
+    ) -> tuple[Sequence[PathDirection], Sequence[EchoResult]]:
+        """Of those of the ways that the agent can test, which are all but where it is of an older release. Raises
+        AgentError."""
+        echo_tests = [test for way in ways for test in way.echo_tests()]
+        if not echo_tests:
+            return ways, ()
+        try:
+            return ways, await send_echoes(client, self._fleet.agents[host], echo_tests)
+        except AgentError as error:
+            plain = [way for way in ways if not way.from_address]
+            if not error.unknown or len(plain) == len(ways):
+                raise
+            for way in ways:
+                if way.from_address:
+                    self.untested[way.source] = "its agent is of an older release, and tests no front end"
+            return await self._results(client, host, plain)
 
 
 def merge(

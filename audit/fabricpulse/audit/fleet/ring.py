@@ -51,6 +51,20 @@ async def run_rings(
     return rings
 
 
+async def _rank(
+    client: HttpClient, fleet: Fleet, host: str, request: RingRequest, patience_s: float
+) -> RingAnswer:
+    """Of one host. Raises AgentError."""
+    try:
+        return await fleet.ask(client, host, RING_PATH, request, RingAnswer, patience_s)
+    except AgentError as error:
+        if not error.unknown:
+            raise
+    # An agent of an older release compares no delays.
+    request = msgspec.structs.replace(request, peer="")
+    return await fleet.ask(client, host, RING_PATH, request, RingAnswer, patience_s)
+
+
 async def _ring(
     client: HttpClient,
     fleet: Fleet,
@@ -73,9 +87,7 @@ async def _ring(
         before = hosts[rank - 1].host
         request = RingRequest(rank, len(hosts), place, devices, lanes, seconds, before)
         try:
-            answers[host.host] = await fleet.ask(
-                client, host.host, RING_PATH, request, RingAnswer, patience_s
-            )
+            answers[host.host] = await _rank(client, fleet, host.host, request, patience_s)
         except AgentError as error:
             refused[host.host] = str(error)
             if not error.answered:

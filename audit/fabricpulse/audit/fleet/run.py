@@ -47,11 +47,13 @@ class Target:
 
 
 class AgentError(Exception):
-    """An agent has not given what was asked for; the text says why. answered : whether it has said anything at all."""
+    """An agent has not given what was asked for; the text says why. answered : whether it has said anything at all.
+    unknown : it does not understand the request; one of an older release refuses all that has a field it lacks."""
 
-    def __init__(self, text: str, *, answered: bool = False) -> None:
+    def __init__(self, text: str, *, answered: bool = False, unknown: bool = False) -> None:
         super().__init__(text)
         self.answered = answered
+        self.unknown = unknown
 
 
 async def collect(
@@ -174,7 +176,9 @@ async def _post(client: HttpClient, url: str, document: msgspec.Struct) -> bytes
             body = await read_body(response, MOST_ANSWER)
             if response.status != 200:
                 text = body[:200].decode("utf-8", "replace").strip()
-                raise AgentError(f"HTTP {response.status}: {text}", answered=True)
+                raise AgentError(
+                    f"HTTP {response.status}: {text}", answered=True, unknown=response.status == 400
+                )
             return body
     except TimeoutError as error:
         raise AgentError("no answer in time") from error

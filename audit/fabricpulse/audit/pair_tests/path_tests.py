@@ -89,11 +89,16 @@ class PathDirection:
     network: str = ""
     own: str = ""
 
+    @property
+    def from_address(self) -> bool:
+        """Whether it is tested from its own address: where a host was reached it may be by policy routes from that
+        address alone."""
+        return self.network in FRONT_ENDS
+
     def echo_tests(self) -> list[EchoTest]:
         """Small, then whole."""
         sizes = [SMALL, *([self.size] if self.size > SMALL else [])]
-        # Where a host was reached it may be by policy routes from that address alone.
-        source = self.own if self.network in FRONT_ENDS else ""
+        source = self.own if self.from_address else ""
         return [EchoTest(self.source[1], self.address, size, source) for size in sizes]
 
 
