@@ -222,7 +222,8 @@ def bench_planning() -> None:
 
 
 def bench_page() -> None:
-    """1,000 hosts with 60 checks, one outcome in 50 failed; until all is drawn in headless Chromium, from disk."""
+    """1,000 hosts with 60 checks, one outcome in 50 failed, in headless Chromium, from disk: until what is seen first
+    is drawn, and until the grid is, too, which is drawn once somebody is near it."""
     run = large_run(1000, 60)
     begun = time.process_time()
     text = page(run).encode()
@@ -232,21 +233,36 @@ def bench_page() -> None:
     )
     rows.report("1,000 hosts x 60 checks", "html_cpu_s", seconds, "s")
     if shutil.which("chromium-headless-shell") is None:
-        rows.report("1,000 hosts x 60 checks", "drawn_s", math.nan, "s", "<= 1", why="no headless Chromium")
+        for row in ("first_drawn_s", "grid_drawn_s"):
+            rows.report("1,000 hosts x 60 checks", row, math.nan, "s", "<= 1", why="no headless Chromium")
         return
-    drawn, opened = [], []
+    # The browser's own clock; what is read of the canvas is there once it is painted.
+    script = """
+        const first = performance.now(), grid = document.getElementById("grid"), before = grid.dataset.painted;
+        grid.focus();
+        grid.dispatchEvent(new KeyboardEvent("keydown", {key: "ArrowDown"}));
+        const pixels = grid.getContext("2d").getImageData(150, 130, 200, 200).data;
+        return [first, performance.now(), before === undefined, grid.dataset.painted === "1" && pixels.some(x => x)];
+    """
+    first, whole, opened = [], [], []
     for _ in range(5):
         with tempfile.TemporaryDirectory() as folder:
             begun = time.monotonic()
-            drawn.append(open_page(text.decode(), Path(folder), "return performance.now();")["result"] / 1000)
+            first_ms, whole_ms, was_not, painted = open_page(text.decode(), Path(folder), script)["result"]
             opened.append(time.monotonic() - begun)
-    # The browser's own clock until the scripts have drawn findings, tree and grid; and the whole life of a new browser.
-    rows.report(
-        "1,000 hosts x 60 checks", "drawn_s", quantile(drawn, 0.5), "s", "<= 1", worst_s=round(max(drawn), 3)
-    )
-    rows.report(
-        "1,000 hosts x 60 checks", "browser_wall_s", quantile(opened, 0.5), "s", worst_s=round(max(opened), 3)
-    )
+            first.append(first_ms / 1000)
+            whole.append(whole_ms / 1000)
+            if not (was_not and painted):
+                rows.missed.append("page: the grid was painted too early, or not at all")
+    # Findings and the tree; with the grid; and the whole life of a new browser.
+    for row, seen, must in (
+        ("first_drawn_s", first, "<= 1"),
+        ("grid_drawn_s", whole, "<= 1"),
+        ("browser_wall_s", opened, None),
+    ):
+        rows.report(
+            "1,000 hosts x 60 checks", row, quantile(seen, 0.5), "s", must, worst_s=round(max(seen), 3)
+        )
 
 
 def bench_gate() -> None:
