@@ -14,6 +14,7 @@ AllToAll::AllToAll(const Options& options, Net* net, Rendezvous* rendezvous, Cou
     : options_(options), net_(net), rendezvous_(rendezvous), counters_(counters) {
   depth_ = options_.rounds > 0 ? std::min<uint64_t>(options_.depth, options_.rounds) : options_.depth;
   uint64_t shares = uint64_t{options_.channels} * (options_.size - 1);
+  if (options_.rounds > 0) stop_from_ = options_.rounds - depth_, final_ = options_.rounds - 1;
   block_ = std::max<size_t>(options_.bytes / shares / 4, 4);
   slot_ = block_ * (options_.has_hot ? options_.skew : 1);
   random_.resize(slot_);
@@ -86,21 +87,20 @@ size_t AllToAll::size_for(uint32_t peer) const {
   return (more ? slot_ : block_) * 4;
 }
 
-bool AllToAll::says_stop(uint64_t number, bool enough) {
-  if (stop_from_ == UINT64_MAX && (enough || (options_.rounds > 0 && number + depth_ >= options_.rounds))) {
-    stop_from_ = number;
-    final_ = std::min(final_, number + depth_ - 1);
-  }
-  return number >= stop_from_;
+void AllToAll::end_soon() {
+  uint64_t unsent = 0;
+  for (const Connection& one : connections_) unsent = std::max(unsent, one.send_posted);
+  stop_from_ = std::min(stop_from_, unsent);
+  final_ = std::min(final_, stop_from_ + depth_ - 1);
 }
 
-size_t AllToAll::fill(Connection* one, uint64_t number, bool stop) {
+size_t AllToAll::fill(Connection* one, uint64_t number) {
   uint64_t words = key(options_.rank, one->peer, number);
   auto factor = static_cast<uint32_t>(words), offset = static_cast<uint32_t>(words >> 32);
   uint32_t* to = one->out.data() + slot_ * (number % depth_);
   size_t bytes = size_for(one->peer);
   for (size_t i = 1; i < bytes / 4; ++i) to[i] = random_[i] * factor + offset;
-  to[0] = stop ? 1 : 0;
+  to[0] = number >= stop_from_ ? 1 : 0;
   return bytes;
 }
 
@@ -119,7 +119,7 @@ void AllToAll::verify(const Connection& one, uint64_t number, size_t bytes) {
   if (in[0] == 1) final_ = std::min(final_, number + depth_ - 1);
 }
 
-bool AllToAll::progress(Connection* one, bool enough) {
+bool AllToAll::progress(Connection* one) {
   auto tag = static_cast<int>(one->channel);
   bool moved = false;
   size_t bytes = 0;
@@ -139,7 +139,7 @@ bool AllToAll::progress(Connection* one, bool enough) {
   }
   while (one->send_posted - one->send_done < depth_ && open(one->send_posted)) {
     uint64_t number = one->send_posted;
-    size_t size = fill(one, number, says_stop(number, enough));
+    size_t size = fill(one, number);
     uint32_t* from = one->out.data() + slot_ * (number % depth_);
     void* request = net_->isend(one->send, from, size, tag, one->send_memory);
     if (request == nullptr) break;
@@ -170,10 +170,11 @@ void AllToAll::run(std::atomic<bool>* stop) {
   };
   begin();
   for (;;) {
-    bool enough = stop->load() || (options_.seconds > 0 &&
-                                   static_cast<double>(now_ns() - started) * 1e-9 >= options_.seconds);
+    if (stop->load() ||
+        (options_.seconds > 0 && static_cast<double>(now_ns() - started) * 1e-9 >= options_.seconds))
+      end_soon();
     bool moved = false;
-    for (Connection& one : connections_) moved |= progress(&one, enough);
+    for (Connection& one : connections_) moved |= progress(&one);
     while (completed_ < done()) {
       ++completed_;
       ++counters_->rounds;

@@ -44,10 +44,10 @@ class AllToAll final : public Workload {
   size_t size_for(uint32_t peer) const;
   // Whether a round may be under way: not too far ahead, and not after the last one.
   bool open(uint64_t number) const { return number < completed_ + depth_ && number <= final_; }
-  // This rank says in this round, and in those after it, that it has enough.
-  bool says_stop(uint64_t number, bool enough);
-  bool progress(Connection* one, bool enough);
-  size_t fill(Connection* one, uint64_t number, bool stop);
+  // This rank has enough: it says so from the first round on that it has sent on no connection.
+  void end_soon();
+  bool progress(Connection* one);
+  size_t fill(Connection* one, uint64_t number);
   void verify(const Connection& one, uint64_t number, size_t bytes);
   // Rounds that all connections have done.
   uint64_t done() const;
@@ -62,7 +62,8 @@ class AllToAll final : public Workload {
   std::vector<Connection> connections_;
   std::unique_ptr<Profile> profile_;  // null: the profiler is not called
   uint64_t completed_ = 0;            // rounds
-  // All ranks end after the same round: no rank is so far that it would not know of `depth_` rounds before it.
+  // All ranks end after the same round: a rank says from one round on, on all its connections, that it has enough, and
+  // no other is so far that it would not know of `depth_` rounds before the last one.
   uint64_t stop_from_ = UINT64_MAX, final_ = UINT64_MAX;
 };
 
