@@ -18,6 +18,7 @@ constexpr uint32_t kMostPatience = 2;
 // for paths on which an answer takes longer.
 constexpr uint64_t kConnectNs = 150'000'000;
 constexpr uint64_t kExhaustedForNs = 1'000'000'000, kExhaustedEveryNs = 60'000'000'000;
+constexpr uint64_t kExhaustedOverNs = 3'000'000'000;  // lanes that are refused are dialled more often
 constexpr uint64_t kProbeAfterNs = 300'000'000, kProbeEveryNs = 200'000'000;
 constexpr uint64_t kWatchReviewNs = 1'000'000'000, kWatchAgainNs = 2'000'000'000;
 constexpr uint64_t kAnnounceEveryNs = 1'000'000'000;
@@ -323,24 +324,44 @@ void Handshakes::tick(uint64_t now) {
 
 void Handshakes::descriptors_exhausted(uint64_t now) {
   if (exhausted_ns_ == 0) exhausted_ns_ = now;
+  last_exhausted_ns_ = now;
 }
 
-// A little later: by then it is known which connections lack lanes.
+// How many lanes are down that a descriptor would bring up: none that is out of service for another reason, and none
+// that is spare. A receiver learns with a lane's first hello which one it is; `spares`: some of those may be spare.
+uint32_t Handshakes::lanes_missing(Connection* connection, bool spares) const {
+  const bool none = connection->lanes_up() == 0;
+  uint32_t missing = 0;
+  for (const Lane& lane : connection->lanes()) {
+    if (lane.up || lane.spare) continue;
+    if (lane.named ? nics_->usable(lane.nic) && connection->wanted(lane) : none || !spares) ++missing;
+  }
+  return missing;
+}
+
+// A little later: by then it is known which connections lack lanes. Once all have one, at once.
 void Handshakes::report_exhaustion(uint64_t now) {
   if (exhausted_ns_ == 0 || elapsed(now, exhausted_ns_) < kExhaustedForNs) return;
-  if (exhausted_said_ns_ != 0 && elapsed(now, exhausted_said_ns_) < kExhaustedEveryNs) return;
+  if (elapsed(now, last_exhausted_ns_) >= kExhaustedOverNs) {  // what is down now is so for another reason
+    exhausted_ns_ = 0;
+    return;
+  }
+  const bool paused = exhausted_said_ns_ != 0 && elapsed(now, exhausted_said_ns_) < kExhaustedEveryNs;
+  if (paused && !said_without_) return;
   exhausted_ns_ = 0;
+  const bool spares = !runtime_->config().last_resort.empty();
   uint32_t all = 0, without = 0, missing = 0;
   for (auto& connection : connections_->all()) {
     ConnectionLock locked(connection.get());
     if (connection->lost() || connection->closed()) continue;
-    const uint32_t up = connection->lanes_up();
+    const uint32_t lacks = lanes_missing(connection.get(), spares);
     ++all;
-    without += up == 0;
-    missing += connection->lane_count() - up;
+    without += lacks > 0 && connection->lanes_up() == 0;
+    missing += lacks;
   }
-  if (missing == 0) return;
+  if (missing == 0 || (paused && without > 0)) return;
   exhausted_said_ns_ = now;
+  said_without_ = without > 0;
   rlimit limit{};
   (void)getrlimit(RLIMIT_NOFILE, &limit);
   runtime_->warn("of its " + std::to_string(limit.rlim_cur) +

@@ -68,6 +68,7 @@ class Handshakes final : public TransportEvents {
   Hello make_hello(const Connection& connection) const;
   void extend_lanes(SendConnection* sender, const PeerRoute& route, uint64_t now);
   void learn_nics(const Hello& hello);
+  uint32_t lanes_missing(Connection* connection, bool spares) const;
   void report_exhaustion(uint64_t now);
   void start_probe(const std::shared_ptr<RecvConnection>& receiver, uint64_t now);
   void probe_ended(const Dial& dial, int error, bool ended, uint64_t now);
@@ -82,7 +83,8 @@ class Handshakes final : public TransportEvents {
   std::map<std::pair<uint64_t, uint64_t>, Watch> watches_;  // by process
   uint64_t watches_reviewed_ns_ = 0;
   uint64_t next_id_ = 1;
-  uint64_t exhausted_ns_ = 0, exhausted_said_ns_ = 0;
+  uint64_t exhausted_ns_ = 0, last_exhausted_ns_ = 0, exhausted_said_ns_ = 0;
+  bool said_without_ = false;  // the last warning named connections without a lane
 };
 
 }  // namespace fabricpulse
