@@ -70,7 +70,8 @@ void LinkMonitor::poll(uint64_t now) {
   check(UINT32_MAX, true, now);
 }
 
-// nics : a bit each. A link is asked for here, which waits for nothing.
+// nics : a bit each. A link is asked for here: that waits for nothing with TCP. With queue pairs ibv_query_port() of a
+// software device (rxe, siw) may wait for RTNL in the kernel.
 void LinkMonitor::check(uint32_t nics, bool scan, uint64_t now) {
   for (uint32_t i = 0; i < nics_->count(); ++i)
     if (((nics >> i) & 1) != 0) check_link(i, now);
@@ -197,6 +198,7 @@ void LinkMonitor::add_new_nic(const NicInfo& found, uint64_t now) {
   runtime_->telemetry()->event(fields, runtime_->event_time(now));
   runtime_->info("NIC " + found.name +
                  " has come: it carries lanes; NCCL keeps the devices that it counted at the start");
+  unasked_ |= 1u << fields.device;  // it shall listen, and not with the next poll only
 }
 
 }  // namespace fabricpulse

@@ -65,7 +65,7 @@ class LinkMonitor {
   NicLookup lookup_;
   int fd_ = -1;
   uint64_t polled_ns_ = 0, scanned_ns_ = 0, asked_again_ns_ = 0;
-  uint32_t unasked_ = 0;   // NICs, a bit each, that could not be asked: no event will come for it again
+  uint32_t unasked_ = 0;   // NICs, a bit each, that are to be asked soon: no event will come for it again
   bool scan_due_ = false;  // a NIC may have come
   bool full_ = false;      // has been logged
 };

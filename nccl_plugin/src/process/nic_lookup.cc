@@ -74,14 +74,14 @@ void NicLookup::run() {
     const uint32_t nics = std::exchange(wanted_, 0);
     const bool scan = std::exchange(scan_, false);
     held.unlock();
-    Answers answers;
     try {
-      answers = look(nics, scan);
+      Answers answers = look(nics, scan);
+      held.lock();
+      keep(std::move(answers));
+      held.unlock();
     } catch (const std::exception&) {  // out of memory: the next poll asks again
+      if (held.owns_lock()) held.unlock();
     }
-    held.lock();
-    keep(std::move(answers));
-    held.unlock();
     answered_();
     held.lock();
   }

@@ -9,6 +9,11 @@
 // of link 0 and address 1 meanwhile, and after the answer.
 // `threadless`: no thread can be made, and rail1 loses its address. Prints what is known of address 1, and whether the
 // caller still gets signals.
+// `came`: the poll finds a NIC that has come. Prints how many milliseconds later it listens.
+// `memory`: the thread that asks the kernel has no memory left, while rail1 loses its address. Prints what is known of
+// address 1 then, and after the next poll.
+#include "process/link_monitor.h"
+
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>
 #include <signal.h>
@@ -23,15 +28,29 @@
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <new>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "idle_transport.h"
-#include "process/link_monitor.h"
 #include "test_runtime.h"
 
 using namespace fabricpulse;
+
+namespace {
+
+thread_local bool out_of_memory = false;
+
+}  // namespace
+
+void* operator new(size_t size) {
+  void* made = out_of_memory ? nullptr : malloc(size);
+  if (made == nullptr) throw std::bad_alloc();
+  return made;
+}
+void operator delete(void* memory) noexcept { free(memory); }
+void operator delete(void* memory, size_t) noexcept { free(memory); }
 
 namespace {
 
@@ -85,6 +104,25 @@ struct Watched {
   int pair[2];
 };
 
+// The service thread is woken when there are answers.
+struct WokenRuntime : SteppedRuntime {
+  void wake() override {
+    out_of_memory = false;
+    std::lock_guard<std::mutex> held(mutex);
+    woken = true;
+    changed.notify_one();
+  }
+  bool wait() {
+    std::unique_lock<std::mutex> held(mutex);
+    const bool came = changed.wait_for(held, std::chrono::seconds(20), [&] { return woken; });
+    woken = false;
+    return came;
+  }
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool woken = false;
+};
+
 int unasked(uint64_t for_ms) {
   struct Kernel final : IdleTransport {
     std::optional<bool> link_up(const std::string& name) const override {
@@ -124,16 +162,7 @@ int held() {
     mutable std::mutex mutex;
     mutable std::condition_variable changed;
   } kernel;
-  struct : SteppedRuntime {
-    void wake() override {
-      std::lock_guard<std::mutex> lock(mutex);
-      woken = true;
-      changed.notify_one();
-    }
-    std::mutex mutex;
-    std::condition_variable changed;
-    bool woken = false;
-  } runtime;
+  WokenRuntime runtime;
   Watched watched(&runtime, &kernel);
   auto print = [&] {
     printf("%d %d\n", watched.nics.at(0).link_up.load(), watched.nics.at(1).addressed.load());
@@ -149,13 +178,7 @@ int held() {
     kernel.busy = false;
   }
   kernel.changed.notify_one();
-  while (watched.nics.at(1).addressed) {
-    std::unique_lock<std::mutex> lock(runtime.mutex);
-    if (!runtime.changed.wait_for(lock, std::chrono::seconds(20), [&] { return runtime.woken; })) break;
-    runtime.woken = false;
-    lock.unlock();
-    watched.monitor.tick(runtime.now_ns);
-  }
+  while (watched.nics.at(1).addressed && runtime.wait()) watched.monitor.tick(runtime.now_ns);
   print();
   watched.monitor.stop();
   return 0;
@@ -177,6 +200,59 @@ int threadless() {
   return 0;
 }
 
+int came() {
+  struct Kernel final : IdleTransport {
+    std::vector<NicInfo> discover(const std::vector<std::string>& known) const override {
+      NicInfo other;
+      other.name = "rail2";
+      other.ifindex = 4;
+      return known.size() == 2 ? std::vector<NicInfo>{other} : std::vector<NicInfo>{};
+    }
+    bool listens(uint32_t nic) const override { return nic != 2 || listened; }
+    uint16_t listen(uint32_t nic, const NicInfo&, uint16_t port) override {
+      listened |= nic == 2;
+      return port;
+    }
+    bool listened = false;
+  } kernel;
+  SteppedRuntime runtime;
+  Watched watched(&runtime, &kernel);
+  while (watched.nics.count() == 2) {
+    runtime.now_ns += 1'000'000;
+    watched.monitor.tick(runtime.now_ns);
+  }
+  int listens_ms = 0;
+  for (; !kernel.listened && listens_ms < 60'000; ++listens_ms) {
+    runtime.now_ns += 1'000'000;
+    watched.monitor.tick(runtime.now_ns);
+  }
+  printf("%d\n", listens_ms);
+  return 0;
+}
+
+int memory() {
+  struct Kernel final : IdleTransport {
+    std::vector<NicInfo> discover(const std::vector<std::string>&) const override {
+      out_of_memory = scans++ == 0;
+      return {};
+    }
+    std::optional<bool> look_up(NicInfo* nic) const override { return nic->name != "rail1"; }
+    mutable int scans = 0;
+  } kernel;
+  WokenRuntime runtime;
+  Watched watched(&runtime, &kernel);
+  watched.monitor.start();
+  for (int poll = 0; poll < 2; ++poll) {
+    runtime.now_ns += 6'000'000'000;
+    watched.monitor.tick(runtime.now_ns);
+    if (!runtime.wait()) return 1;
+    watched.monitor.tick(runtime.now_ns);
+    printf("%d\n", watched.nics.at(1).addressed.load());
+  }
+  watched.monitor.stop();
+  return 0;
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
@@ -184,6 +260,8 @@ int main(int count, char** arguments) {
   if (what == "unasked") return unasked(strtoull(arguments[2], nullptr, 10));
   if (what == "held") return held();
   if (what == "threadless") return threadless();
+  if (what == "came") return came();
+  if (what == "memory") return memory();
   SteppedRuntime runtime;
   Counts transport;
   Watched watched(&runtime, &transport);

@@ -103,6 +103,16 @@ def test_a_nic_that_could_not_be_asked_is_asked_again() -> None:
     assert int(monitored("unasked", "1234")) <= 100
 
 
+def test_a_nic_that_the_poll_finds_listens_soon() -> None:
+    """It listened with the next poll only, 5 s later: no peer could dial it until then."""
+    assert int(monitored("came")) <= 100
+
+
+def test_a_lookup_without_memory_is_asked_again() -> None:
+    """It ended the job."""
+    assert monitored("memory") == "1\n0\n"
+
+
 def test_a_kernel_that_answers_late_keeps_the_service_thread_from_nothing() -> None:
     """Others hold the lock of the network configuration, for which reading addresses waits: a lost link is acted on at
     once, and the address once the kernel has answered."""
