@@ -13,7 +13,6 @@
 //   plugin_returned_memory deregister                    the application takes memory back before its requests are done
 // Exit 1 with a line of what broke.
 #include <errno.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -29,17 +28,14 @@
 #include "core/frame_check.h"
 #include "core/recv_connection.h"
 #include "core/send_connection.h"
+#include "pages.h"
+#include "strangers.h"
 #include "test_runtime.h"
 #include "transport/tcp/tcp_lane.h"
 
 using namespace fabricpulse;
 
 namespace {
-
-[[noreturn]] void broken(const std::string& what) {
-  fprintf(stderr, "%s\n", what.c_str());
-  exit(1);
-}
 
 ssize_t no_fault(long result, const char* call) {
   if (result < 0 && errno == EFAULT) broken(std::string(call) + " touched memory that was given back");
@@ -57,36 +53,6 @@ extern "C" ssize_t recvmsg(int fd, msghdr* message, int flags) {
 }
 
 namespace {
-
-constexpr size_t kMost = 300'000;
-
-// Pages that are the application's or the plugin's.
-class Pages {
- public:
-  Pages() {
-    void* made = mmap(nullptr, kMost, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (made == MAP_FAILED) broken("no memory");
-    data_ = static_cast<uint8_t*>(made);
-    memory_ = {data_, kMost};
-  }
-  ~Pages() { munmap(data_, kMost); }
-  Pages(const Pages&) = delete;
-  Pages& operator=(const Pages&) = delete;
-
-  uint8_t* open() {
-    if (mprotect(data_, kMost, PROT_READ | PROT_WRITE) != 0) broken("mprotect");
-    return data_;
-  }
-  void give_back() {
-    if (mprotect(data_, kMost, PROT_NONE) != 0) broken("mprotect");
-  }
-  uint8_t* data() { return data_; }
-  const RegisteredMemory* memory() const { return &memory_; }
-
- private:
-  uint8_t* data_ = nullptr;
-  RegisteredMemory memory_;
-};
 
 uint8_t byte_of(uint64_t message, size_t at) {
   return static_cast<uint8_t>(message * 31 + at * 7 + (at >> 8));
@@ -312,52 +278,6 @@ class Simulation {
   uint64_t sent_ = 0, acknowledged_ = 0, posted_ = 0, received_ = 0, dials_ = 0, failed_ = 0;
 };
 
-// A receiver with two lanes whose peer is the test.
-class ReceiverOfAStranger {
- public:
-  ReceiverOfAStranger() : receiver(&host, 7, 0, 1, 2) {
-    for (uint32_t lane = 0; lane < 2; ++lane) {
-      int pair[2];
-      if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) != 0) broken("socketpair");
-      peer[lane] = pair[1];
-      Hello hello;
-      hello.lane = lane;
-      hello.lanes = 2;
-      hello.epoch = 1;
-      HeldState state;
-      if (receiver.hello(hello, lane, &state, host.now_ns) != HelloStatus::kOk) broken("hello");
-      receiver.attach(lane, 1, make_tcp_lane(pair[0], false), host.now_ns);
-    }
-  }
-  ~ReceiverOfAStranger() {
-    for (int fd : peer) close(fd);
-  }
-  // A chunk of message 0, of which only `sent` bytes are sent.
-  void chunk(uint32_t lane, uint64_t number, uint32_t message_bytes, uint32_t offset, uint32_t length,
-             uint32_t sent) {
-    FrameHeader header;
-    header.chunk = number;
-    header.message_bytes = message_bytes;
-    header.offset = offset;
-    header.length = length;
-    seal_frame(&header, nullptr);
-    if (write(peer[lane], &header, sizeof(header)) != sizeof(header)) broken("write");
-    bytes(lane, sent);
-  }
-  void bytes(uint32_t lane, uint32_t count) {
-    const std::vector<uint8_t> data(count, 0x55);
-    if (send(peer[lane], data.data(), count, MSG_NOSIGNAL) < 0 && errno != EPIPE) broken("write");
-  }
-  void drive() {
-    host.now_ns += 300'000;
-    receiver.drive(host.now_ns);
-  }
-
-  SteppedRuntime host;
-  RecvConnection receiver;
-  int peer[2];
-};
-
 // Two chunks of the same bytes: with the second whole, the message is complete while the first still arrives.
 void overlap() {
   ReceiverOfAStranger world;
@@ -404,38 +324,6 @@ void truncate_while_it_arrives() {
   }
   printf("{\"given_back\": true}\n");
 }
-
-// A sender whose peer is the test; its lanes' sockets hold little.
-class SenderToAStranger {
- public:
-  SenderToAStranger() : sender(&host, 7, 0, 1, {{0, 0}, {1, 1}}) {}
-  ~SenderToAStranger() {
-    for (int fd : peer)
-      if (fd >= 0) close(fd);
-  }
-  void dial(bool payload_crc) {
-    DialPlan plan;
-    while (sender.want_dial(host.now_ns, &plan)) {
-      int pair[2];
-      const int room = 20'000;
-      if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair) != 0) broken("socketpair");
-      setsockopt(pair[0], SOL_SOCKET, SO_SNDBUF, &room, sizeof(room));
-      if (peer[plan.lane] >= 0) close(peer[plan.lane]);
-      peer[plan.lane] = pair[1];
-      HelloReply reply;
-      reply.held.posted = 1000;
-      sender.dialled(plan.lane, plan.epoch, make_tcp_lane(pair[0], payload_crc), &reply, host.now_ns);
-    }
-  }
-  void read(int lane, size_t most) {
-    std::vector<uint8_t> sink(most);
-    (void)!recv(peer[lane], sink.data(), most, MSG_DONTWAIT);
-  }
-
-  SteppedRuntime host;
-  SendConnection sender;
-  int peer[2] = {-1, -1};
-};
 
 // The peer says that it holds what waits in a lane that is full.
 void claims(uint32_t seed) {
