@@ -30,7 +30,8 @@ class ReportingFleet:
 
     anchors : host -> error of its UTC and how large it says that it may be. unheard : hosts that do not get the reply.
     silent : hosts that do not report. edge_errors_ns : (host, other) -> what the stamps of `host` are off by on the NIC
-    that it has for that edge.
+    that it has for that edge. part : hosts without edges to the others. hides_ns : host -> what each of its edges can
+    hide, where that is more than usual. unverified : hosts that say so of their lines.
     """
 
     count: int = 8
@@ -44,6 +45,9 @@ class ReportingFleet:
     unheard: set[str] = field(default_factory=set)
     silent: set[str] = field(default_factory=set)
     edge_errors_ns: dict[tuple[str, str], int] = field(default_factory=dict)
+    part: set[str] = field(default_factory=set)
+    hides_ns: dict[str, int] = field(default_factory=dict)
+    unverified: set[str] = field(default_factory=set)
     fleet: Fleet = field(default_factory=Fleet)
     quorums: dict[str, Quorum | None] = field(default_factory=dict)
     second: int = 0
@@ -64,9 +68,13 @@ class ReportingFleet:
             lie_ns = self.lies_ns.get(name, 0) + self.edge_errors_ns.get((name, other), 0)
             return self.clock_ns.get(name, 0) + lie_ns
 
+        def hides_ns(peer: str) -> int:
+            return max(EDGE_BOUND_NS, self.hides_ns.get(host, 0), self.hides_ns.get(peer, 0))
+
         edges = [
-            EdgeReport(now, stamped(peer, host) - stamped(host, peer), 0, 0, 20, 1_000, EDGE_BOUND_NS, k, 0)
+            EdgeReport(now, stamped(peer, host) - stamped(host, peer), 0, 0, 20, 1_000, hides_ns(peer), k, 0)
             for k, peer in enumerate(peers)
+            if (peer in self.part) == (host in self.part)
         ]
         anchor = None
         if host in self.anchors:
@@ -87,6 +95,7 @@ class ReportingFleet:
             self.steps.get(host, 0),
             info,
             quorum=self.quorums.get(host, self.fleet.quorum),
+            unverified=host in self.unverified,
         )
 
     def _own_line(self, host: str) -> Line | None:

@@ -66,6 +66,11 @@ class FaultDetector:
         jump, jumped = unexplained_jumps(
             columns["jump_ns"][slots], moved, hosts.bound_ns, solution.bound_ns, placed & hosts.known
         )
+        # A pause that nobody noticed explains it, which the host sees soon by corrections whose bounds have no jump in
+        # them. But a fleet whose anchor it is must not follow it meanwhile.
+        if hosts.verified is not None:
+            paused = ~hosts.verified & ~rows["anchored"]
+            jump[paused], jumped = columns["jump_ns"][slots[paused]], jumped & ~paused
         columns["jump_ns"][slots] = jump
         # Edges that still rest on pre-step samples widen the bound, but do not make the host a suspect.
         settled = now_s - columns["stepped_s"][slots] > _SETTLING_S

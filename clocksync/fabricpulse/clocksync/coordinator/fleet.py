@@ -201,7 +201,7 @@ class Fleet:
         reported.missed_ns = self.root_moves.missed_ns(rows, election.quorum)
         hosts = self._faults.trusted(reported.hosts(host_now, drift_ppb), slots)
         solution = solve(hosts, edges, election, parameters)
-        if not hosts.known.all():
+        if not reported.placed.all():
             # Newcomers were only placed by when their report came in; now it is known what their clocks show.
             reported.place(solution, host_now)
             host_now = reported.simultaneous()

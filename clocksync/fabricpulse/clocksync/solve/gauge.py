@@ -11,9 +11,11 @@ from fabricpulse.clocksync.solve.hosts import Hosts, Ints
 from fabricpulse.clocksync.solve.shortest_paths import ShortestPaths
 
 
-def _keepers(hosts: Hosts, members: NDArray[np.intp], keeps: NDArray[np.bool_]) -> NDArray[np.intp]:
+def _keepers(
+    counts: NDArray[np.bool_], members: NDArray[np.intp], keeps: NDArray[np.bool_]
+) -> NDArray[np.intp]:
     """Those of `members` whose lines say what the timeline is."""
-    known = members[hosts.known[members]]
+    known = members[counts[members]]
     keepers = known[keeps[known]]
     return keepers if len(keepers) else known
 
@@ -59,18 +61,19 @@ def gauge(
     component: NDArray[np.int32],
     predicted: Ints,
     delta: Floats,
+    counts: NDArray[np.bool_],
     keeps: NDArray[np.bool_],
     root: int,
     paths: ShortestPaths,
     anchors: Anchors,
 ) -> Floats:
-    """Fixes the constant of each component. anchors : gets the selections."""
+    """Fixes the constant of each component. counts : Hosts.counting. anchors : gets the selections."""
     out = delta.copy()
     moved = (hosts.correction_ns - predicted) - delta
     for label in np.unique(component):
         members = np.flatnonzero(component == label)
         anchored = members[np.isfinite(hosts.anchor_ns[members])]
-        known = _keepers(hosts, members, keeps)
+        known = _keepers(counts, members, keeps)
         goes_on = None
         if len(known):
             goes_on = _middle(moved, known, root)
@@ -93,6 +96,7 @@ def gauge_rate(
     component: NDArray[np.int32],
     rate: Floats,
     pull_ppb: float,
+    counts: NDArray[np.bool_],
     keeps: NDArray[np.bool_],
     root: int,
     survivors: NDArray[np.bool_],
@@ -105,7 +109,7 @@ def gauge_rate(
     for label in np.unique(component):
         members = np.flatnonzero(component == label)
         anchored = members[survivors[members]]
-        known = _keepers(hosts, members, keeps)
+        known = _keepers(counts, members, keeps)
         if len(anchored):
             wanted = np.broadcast_to(hosts.anchor_rate_ppb, len(rate))
             out[members] += np.median(wanted[anchored] - rate[anchored])

@@ -110,7 +110,8 @@ def solve(hosts: Hosts, edges: Edges, election: Election, parameters: SolveParam
     n = len(hosts)
     graph = graph_of(n, edges.i, edges.j)
     component = graph.components()
-    predicted = _predict(hosts, edges, graph, component)
+    counts = hosts.counting(component, election.votes)
+    predicted = _predict(replace(hosts, known=counts), edges, graph, component)
 
     start = np.where(hosts.known, hosts.rate_ppb, 0.0)
     changed_ns, changed_ppb = _changed_since(edges.bound_age_s, parameters)
@@ -135,8 +136,10 @@ def solve(hosts: Hosts, edges: Edges, election: Election, parameters: SolveParam
     hides = edges.bound_ns + _aged(np.maximum(edges.bound_age_s, 0.0), parameters)
     paths = ShortestPaths(graph, hides + np.abs(residual))
     anchors = Anchors.of(n)
-    correction_f = gauge(hosts, component, predicted, delta, election.keeps, chosen, paths, anchors)
-    rate = gauge_rate(hosts, component, rate, parameters.pull_ppb, election.keeps, chosen, anchors.survivors)
+    correction_f = gauge(hosts, component, predicted, delta, counts, election.keeps, chosen, paths, anchors)
+    rate = gauge_rate(
+        hosts, component, rate, parameters.pull_ppb, counts, election.keeps, chosen, anchors.survivors
+    )
     correction = predicted + np.rint(correction_f).astype(np.int64)
     change = (correction - hosts.correction_ns).astype(np.float64)
     in_main = component == main
@@ -152,6 +155,7 @@ def solve(hosts: Hosts, edges: Edges, election: Election, parameters: SolveParam
     root_moved_ns = 0.0
     if right is not None and hosts.known[right] and not np.isfinite(hosts.anchor_ns).any():
         hosts, change, root_moved_ns = _against_root(hosts, change, right, election.root)
+    hosts = replace(hosts, bound_ns=np.where(counts, hosts.bound_ns, np.inf))
     source = _sources(hosts, change, right, anchors)
     if right is not None and source[right] == 0.0:
         # A root without a recent measurement may be off by any amount: its NIC is dead, its management network is not.

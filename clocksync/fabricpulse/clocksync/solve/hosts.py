@@ -19,7 +19,8 @@ class Hosts:
     source's error bound. anchor_rate_ppb : rate of that source minus the host's. unnoticed_ns : how far fleet time may
     have drifted away from the host's before it was noticed that its part of the fleet was cut off. missed_ns : how far
     the root may have moved in rounds whose replies the host has not had, infinite where unknown. doubt_ns : what former
-    solutions said, and still counts.
+    solutions said, and still counts. verified : the host's line is from no time in which nobody would have noticed a
+    pause of it (RoundReport.unverified); None: of all.
     """
 
     correction_ns: Ints
@@ -32,6 +33,19 @@ class Hosts:
     anchor_rate_ppb: Floats | float = 0.0
     missed_ns: Floats | float = 0.0
     doubt_ns: Floats | float = 0.0
+    verified: NDArray[np.bool_] | None = None
 
     def __len__(self) -> int:
         return len(self.correction_ns)
+
+    def counting(self, component: NDArray[np.int32], votes: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Whose lines say where fleet time goes on, and how well it is known. Where those of most hosts that vote are
+        verified, the others of their component may be from before a pause, and would contradict right ones.
+        """
+        if self.verified is None or self.verified.all():
+            return self.known
+        known, verified = (
+            np.bincount(component, of & votes, int(component.max()) + 1)
+            for of in (self.known, self.known & self.verified)
+        )
+        return self.known & (self.verified | (2 * verified <= known)[component])

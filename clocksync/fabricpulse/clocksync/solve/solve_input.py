@@ -21,20 +21,35 @@ Ints = NDArray[np.int64]
 
 
 @dataclass
+class Lines:
+    """Of each host, as in wire.messages.Line."""
+
+    ref_ns: Ints
+    correction_ns: Ints
+    rate_ppt: Ints
+
+    def at(self, host_ns: Ints) -> Ints:
+        """Corrections when the hosts' clocks show `host_ns`."""
+        # In two parts: the product of some seconds in ns and a rate in 10^-12 does not fit 64 bits.
+        whole, rest = np.divmod(host_ns - self.ref_ns, 10**6)
+        return self.correction_ns + (whole * self.rate_ppt + rest * self.rate_ppt // 10**6) // 10**6
+
+
+@dataclass
 class RoundInput:
     """What the reports of one round say of their hosts, as arrays.
 
     A host's clock is its stamp clock. host_ns : what it showed when the report left, arrived_ns : about now, by when
-    the report came in. known : it has a line that counts. anchor_ns : UTC minus clock when the report left.
-    missed_ns : as in Hosts.
+    the report came in. known : it has a line. anchor_ns : UTC minus clock when the report left. verified, missed_ns :
+    as in Hosts. moment : lines by which it is known which moment is meant, of the hosts in `placed`.
     """
 
     host_ns: Ints
     arrived_ns: Ints
     known: NDArray[np.bool_]
-    ref_ns: Ints
-    correction_ns: Ints
-    rate_ppt: Ints
+    verified: NDArray[np.bool_]
+    line: Lines
+    moment: Lines
     bound_ns: NDArray[np.float64]
     anchor_ns: NDArray[np.float64]
     anchor_bound_ns: NDArray[np.float64]
@@ -58,36 +73,32 @@ class RoundInput:
         and how far that may be off.
         """
         known, anchored = rows["known"].copy(), rows["anchored"]
-        # A line from before a pause that nobody noticed contradicts right ones. It counts only where there is no other,
-        # as after a restart of all sidecars.
-        if (known & ~rows["unverified"]).any():
-            known &= ~rows["unverified"]
+        verified = known & ~rows["unverified"]
+        # A line from before a pause that nobody noticed is of another moment.
+        placed = verified if 2 * verified.sum() > known.sum() else known
+        fields = [rows[name] for name in ("ref_ns", "correction_ns", "rate_ppt")]
+        line, moment = (Lines(*(field.copy() for field in fields)) for _ in range(2))
         return cls(
             rows["host_ns"].copy(),
             rows["host_ns"] + np.rint((now_s - rows["received_s"]) * 1e9).astype(np.int64),
             known,
-            rows["ref_ns"].copy(),
-            rows["correction_ns"].copy(),
-            rows["rate_ppt"].copy(),
+            verified,
+            line,
+            moment,
             rows["bound_ns"].astype(np.float64),
             np.where(anchored, rows["anchor_ns"].astype(np.float64), np.nan),
             np.where(anchored, rows["anchor_bound_ns"].astype(np.float64), np.inf),
             np.where(rows["no_quorum"], 0.0, unnoticed_ns),
             anchor_rate_ppb,
             anchor_unsure_ppb,
-            known.copy(),
+            placed.copy(),
         )
-
-    def _correction_at(self, host_ns: Ints) -> Ints:
-        # In two parts: the product of some seconds in ns and a rate in 10^-12 does not fit 64 bits.
-        whole, rest = np.divmod(host_ns - self.ref_ns, 10**6)
-        return self.correction_ns + (whole * self.rate_ppt + rest * self.rate_ppt // 10**6) // 10**6
 
     def fleet_ns(self) -> int | None:
         """Fleet time about now, by most of the hosts that have it; None while none does."""
         if not self.placed.any():
             return None
-        shown = np.sort((self.arrived_ns + self._correction_at(self.arrived_ns))[self.placed])
+        shown = np.sort((self.arrived_ns + self.moment.at(self.arrived_ns))[self.placed])
         return int(shown[len(shown) // 2])
 
     def simultaneous(self) -> Ints:
@@ -100,20 +111,20 @@ class RoundInput:
         moment = self.fleet_ns()
         if moment is None:
             return self.arrived_ns
-        fleet = self.arrived_ns + self._correction_at(self.arrived_ns)
+        fleet = self.arrived_ns + self.moment.at(self.arrived_ns)
         return np.where(self.placed, self.arrived_ns + (moment - fleet), self.arrived_ns)
 
     def place(self, solution: Solution, host_now: Ints) -> None:
         """Gives newcomers the lines that a first solve found for them, only to say which moment is meant."""
         new = ~self.placed & solution.reached
-        self.ref_ns[new] = host_now[new]
-        self.correction_ns[new] = solution.correction_ns[new]
-        self.rate_ppt[new] = np.rint(solution.rate_ppb[new] * 1000).astype(np.int64)
+        self.moment.ref_ns[new] = host_now[new]
+        self.moment.correction_ns[new] = solution.correction_ns[new]
+        self.moment.rate_ppt[new] = np.rint(solution.rate_ppb[new] * 1000).astype(np.int64)
         self.placed |= new
 
     def hosts(self, host_now: Ints, drift_ppb: NDArray[np.float64] | float) -> Hosts:
         """What the hosts know of themselves when their clocks show `host_now`. drift_ppb : by which that ages."""
-        elapsed_s = np.abs((host_now - self.ref_ns).astype(np.float64)) * 1e-9
+        elapsed_s = np.abs((host_now - self.line.ref_ns).astype(np.float64)) * 1e-9
         # An anchor reports UTC as of its report; since then its stamp clock has drifted away from it. While it is
         # unknown how fast, neither does the fleet, which runs at a wrong rate until the next round.
         since_s = (host_now - self.host_ns).astype(np.float64) * 1e-9
@@ -124,8 +135,8 @@ class RoundInput:
             rate_known, self.anchor_unsure_ppb * np.abs(since_s), _FREE_PPB * (np.abs(since_s) + MAX_ROUND_S)
         )
         return Hosts(
-            np.where(self.known, self._correction_at(host_now), 0),
-            np.where(self.known, self.rate_ppt * 1e-3, 0.0),
+            np.where(self.known, self.line.at(host_now), 0),
+            np.where(self.known, self.line.rate_ppt * 1e-3, 0.0),
             self.known,
             np.where(self.known, self.bound_ns + drift_ppb * elapsed_s, np.inf),
             self.anchor_ns + turned_ns,
@@ -133,6 +144,7 @@ class RoundInput:
             self.unnoticed_ns,
             np.where(rate_known, self.anchor_rate_ppb, 0.0),
             self.missed_ns,
+            verified=self.verified,
         )
 
 
