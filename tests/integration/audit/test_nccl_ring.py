@@ -81,7 +81,8 @@ def test_a_transport_that_goes_another_way_is_late(make_lab: Callable[..., Lab],
     ways = {(d.source_host, d.target_host) for one in good.rings for d in one.delays}
     assert ways == {("h0", "h1"), ("h1", "h0")}
     assert {d.of for one in good.rings for d in one.delays} == {MESH}
-    assert [f for f in good.findings if f.check.startswith("nccl")] == []
+    # The processors of the machine carry a pair faster than a ring: that is another check's.
+    assert [f for f in good.findings if f.check == "nccl-delay"] == []
     assert any("delay of 2 ways compared" in note for note in good.notes)
     with lab.detour("h0-rail0", "h1-rail0", 20):
         found = audits(30, *ring)
