@@ -76,8 +76,12 @@
     // Failovers of one NIC of one job within the window, per lane: the plugin survives them, each costs a stall.
     laneFailoverThreshold: 5,
     laneFailoverWindow: '10m',
-    // Above what it takes until a slow NIC is known, which is the cause: a scrape, flowInterval twice.
-    laneFailoverFor: '1m',
+    // Above what it takes until a slow NIC is known, which is the cause: its probes must be slow for some seconds, then a scrape,
+    // an evaluation of what is recorded with each scrape, and flowInterval twice.
+    laneFailoverFor: '2m',
+    // For how long after these failovers a NIC that may be slow holds their alert back. Above laneFailoverFor and pathSlowFor,
+    // each later by an interval; much below laneFailoverWindow, or in a large job there is always such a NIC and never an alert.
+    laneFailoverHold: '4m',
     // A job that goes on over TCP. Above what it takes until the alert of a dead NIC is known, which is the cause: a scrape
     // and an evaluation. It stays through failed scrapes: the job's TCP may fill the network by which these come.
     lastResortFor: '2m',

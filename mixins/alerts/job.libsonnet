@@ -31,16 +31,25 @@ local signals = import '../signals.libsonnet';
         'warning',
         'plugin',
         // Not where the job runs over a NIC that has its own alert: lanes of other hosts to it fail with it. That a NIC is slow is
-        // known later than that its lanes fail, and as soon as its alert waits to fire it is the news.
-        '%(failovers)s >= %(threshold)d unless on (%(job)s) group by (%(job)s) (%(lanes)s and on (%(nic)s) (last_over_time(%(firing)s[%(window)s]) or %(pending)s))' % {
+        // known later than that its lanes fail: while its alert waits to fire this one waits, too, but does not end, and not for long.
+        local lane = '%s, job, instance, workload, device' % config.clusterLabel;
+        local lanes = 'sum by (%s) (%s)' % [lane, s.last('fabricpulse_lanes')];
+        local over(nics) = 'group by (%(job)s) (%(lanes)s and on (%(nic)s) %(nics)s)' % {
+          job: job,
+          lanes: s.last('fabricpulse_lane_state'),
+          nic: '%s, instance, device' % config.clusterLabel,
+          nics: nics,
+        };
+        '%(failovers)s >= %(threshold)d unless on (%(job)s) %(named)s unless on (%(lane)s) (%(lanes)s and on (%(job)s) %(maybe)s unless on (%(lane)s) %(fires)s unless on (%(lane)s) %(before)s / on (%(lane)s) %(lanes)s >= %(threshold)d)' % {
           failovers: s.laneFailoversPerLane(config.laneFailoverWindow),
           threshold: config.laneFailoverThreshold,
-          job: '%s, workload' % config.clusterLabel,
-          nic: '%s, instance, device' % config.clusterLabel,
-          lanes: s.last('fabricpulse_lane_state'),
-          firing: s.series('ALERTS', 'alertname=~"FabricNicDisconnected|FabricNicFlapping|FabricNicLossy|FabricNicSlow", alertstate="firing"'),
-          pending: s.series('ALERTS', 'alertname="FabricNicSlow", alertstate="pending"'),
-          window: config.laneFailoverWindow,
+          job: job,
+          lane: lane,
+          lanes: lanes,
+          named: over('last_over_time(%s[%s])' % [s.series('ALERTS', 'alertname=~"FabricNicDisconnected|FabricNicFlapping|FabricNicLossy|FabricNicSlow", alertstate="firing"'), config.laneFailoverWindow]),
+          maybe: over(s.series('ALERTS', 'alertname="FabricNicSlow", alertstate="pending"')),
+          fires: s.series('ALERTS', 'alertname="FabricLaneFailovers", alertstate="firing"'),
+          before: 'sum by (%s) (increase(%s[%s] offset %s))' % [lane, s.series('fabricpulse_lane_failovers_total'), config.laneFailoverWindow, config.laneFailoverHold],
         },
         'A job moves its traffic between NICs again and again.',
         'Traffic of workload {{ $labels.workload }} on {{ $labels.instance }} was moved away from NIC {{ $labels.device }} {{ $value | printf "%.0f" }} times within ' + config.laneFailoverWindow + '.',

@@ -63,7 +63,7 @@ local signals = import '../signals.libsonnet';
           'One dot a flow (NIC pair). A healthy flow lies lower right; a slow one stands alone, upper left.',
           'flow:fabricpulse_qp_received_bytes:rate2m' + panel,
           'flow:fabricpulse_qp_owd_seconds:p50_2m' + panel,
-          '%s, workload, %s' % [config.clusterLabel, flow],
+          '%s, %s' % [config.clusterLabel, flow],
           ['throughput', 'delay'],
           ['Bps', 's'],
           'the delay of no flow is known, as without fleet time'
