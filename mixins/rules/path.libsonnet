@@ -16,7 +16,10 @@ local signals = import '../signals.libsonnet';
     local receivingEdges = 'device:fabricpulse_edge_latency_elevated:receiving_edges' + s.braces,
     local sendingEdges = 'peer:fabricpulse_edge_latency_elevated:sending_edges' + s.braces,
     local many(edges) = '%s >= %d' % [edges, config.sharedEdges],
-    local manyOrLately(nic, edges, record) = '%s or %s and on (%s) count_over_time(%s[%s]) >= 2' % [many(edges), edges, nic, record + s.braces, config.pathLossWindow],
+    local receivingMany = 'device:fabricpulse_edge_latency_elevated:receiving_many' + s.braces,
+    local sendingMany = 'peer:fabricpulse_edge_latency_elevated:sending_many' + s.braces,
+    // Not one whose other end has many now: that is why it is slow.
+    local manyOrLately(nic, edges, record, otherNic, others) = '%s or sum by (%s) (%s unless on (%s) %s) and on (%s) count_over_time(%s[%s]) >= 2' % [many(edges), nic, p.elevated, otherNic, others, nic, record, config.pathLossWindow],
     local recentlySlow = 'last_over_time(device:fabricpulse_edge_latency_elevated:count%s[%s])' % [s.braces, config.pathLossWindow],
     // What RDMA moves is not in the counters of the netdev.
     local moved = [
@@ -106,8 +109,8 @@ local signals = import '../signals.libsonnet';
           { record: 'peer:fabricpulse_edge_latency_elevated:sending_edges', expr: 'sum by (%s) (%s)' % [p.peer, p.elevated] },
           { record: 'device:fabricpulse_edge_latency_elevated:receiving_many', expr: many(receivingEdges) },
           { record: 'peer:fabricpulse_edge_latency_elevated:sending_many', expr: many(sendingEdges) },
-          { record: 'device:fabricpulse_edge_latency_elevated:receiving', expr: manyOrLately(p.own, receivingEdges, 'device:fabricpulse_edge_latency_elevated:receiving_many') },
-          { record: 'peer:fabricpulse_edge_latency_elevated:sending', expr: manyOrLately(p.peer, sendingEdges, 'peer:fabricpulse_edge_latency_elevated:sending_many') },
+          { record: 'device:fabricpulse_edge_latency_elevated:receiving', expr: manyOrLately(p.own, receivingEdges, receivingMany, p.peer, sendingMany) },
+          { record: 'peer:fabricpulse_edge_latency_elevated:sending', expr: manyOrLately(p.peer, sendingEdges, sendingMany, p.own, receivingMany) },
           // With the leaf and without, FabricEdgeSlow would look for them twice.
           { record: 'edge:fabricpulse_edge_latency_elevated:single', expr: '%s unless on (%s) %s unless on (%s) %s' % [p.elevated, p.own, p.receiving, p.peer, p.sending] },
           {
@@ -129,9 +132,13 @@ local signals = import '../signals.libsonnet';
           },
           {
             // NICs that may be what is slow. Of those of a host none that moves more than another slow one: what a job no longer
-            // gets over one it sends over the others, whose queues grow, and may grow longer.
+            // gets over one it sends over the others, whose queues grow, and may grow longer. Where many edges were slow a moment ago,
+            // as many had to be while it was such a NIC: what is left of a full link's queue is no sign of a slow one.
             record: 'device:fabricpulse_edge_latency_elevated:suspects',
-            expr: '%(count)s unless on (%(nic)s) (%(rate)s > on (%(host)s) group_left () (%(factor)g * min by (%(host)s) (%(rate)s))) unless on (%(nic)s, direction) %(full)s' % {
+            expr: '(%(count)s and on (%(nic)s, direction) (%(many)s) or %(count)s and on (%(nic)s, direction) count_over_time(device:fabricpulse_edge_latency_elevated:suspects%(braces)s[%(window)s]) >= 2) unless on (%(nic)s) (%(rate)s > on (%(host)s) group_left () (%(factor)g * min by (%(host)s) (%(rate)s))) unless on (%(nic)s, direction) %(full)s' % {
+              braces: s.braces,
+              window: config.pathLossWindow,
+              many: p.directed(receivingMany, sendingMany),
               count: 'device:fabricpulse_edge_latency_elevated:count' + s.braces,
               full: 'device:fabricpulse_edge_latency_elevated:full_rate' + s.braces,
               rate: 'device:fabricpulse_nic_bytes:slow_rate' + s.braces,
