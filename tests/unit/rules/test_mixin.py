@@ -1,15 +1,14 @@
-"""The mixin and what it renders to: one source, both engines, the house rules of alerts and dashboards."""
+"""The mixin and what it renders to: one source, both engines, the house rules of alerts."""
 
 import json
 import re
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import promql_parser
 import pytest
 import yaml
+from tests.unit.rules.compiled import ALERTS, MIXIN, RECORDS, dashboard_queries, selectors
 from tests.unit.rules.mutation import seconds
 
 from fabricpulse.core.metrics.catalogue import load_catalogue
@@ -20,9 +19,6 @@ from fabricpulse.rules.formats import Placement, prometheus_rule
 from fabricpulse.rules.mixin import Mixin, compile_mixin, knobs, mixin_dir
 
 ROOT = Path(__file__).parents[3]
-MIXIN = compile_mixin()
-ALERTS = {rule["alert"]: rule for group in MIXIN.alerts for rule in group["rules"]}
-RECORDS = {rule["record"]: rule for group in MIXIN.rules for rule in group["rules"]}
 # Series of Prometheus itself.
 FOREIGN = {"up", "ALERTS", "ALERTS_FOR_STATE"}
 # libyaml's: ten times as fast.
@@ -161,54 +157,6 @@ def test_alerts_are_tested() -> None:
     assert never_quiet == ["FabricWatchdog"], "no test in which it does not fire"
 
 
-def panels(dashboard: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for panel in dashboard["panels"]:
-        yield from panels(panel) if panel["type"] == "row" and panel["panels"] else [panel]
-
-
-def dashboard_queries(dashboard: dict[str, Any]) -> Iterator[str]:
-    for panel in panels(dashboard):
-        for target in panel.get("targets", []):
-            yield re.sub(r"\$__\w+", "1m", target["expr"])
-    for variable in dashboard["templating"]["list"]:
-        if variable["type"] == "query":
-            match = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"]["query"])
-            assert match
-            yield match[1]
-    for annotation in dashboard["annotations"]["list"]:
-        yield annotation["expr"]
-
-
-def selectors(expression: str) -> list[tuple[str, list[str]]]:
-    """(metric, labels matched) of each selector in the expression, which must be valid PromQL."""
-    found: list[tuple[str, list[str]]] = []
-
-    def visit(node: Any) -> None:
-        if isinstance(node, promql_parser.VectorSelector):
-            found.append((node.name or "", [matcher.name for matcher in node.matchers.matchers]))
-        elif isinstance(node, promql_parser.MatrixSelector):
-            visit(node.vector_selector)
-        elif isinstance(
-            node,
-            (
-                promql_parser.AggregateExpr,
-                promql_parser.ParenExpr,
-                promql_parser.SubqueryExpr,
-                promql_parser.UnaryExpr,
-            ),
-        ):
-            visit(node.expr)
-        elif isinstance(node, promql_parser.BinaryExpr):
-            visit(node.lhs)
-            visit(node.rhs)
-        elif isinstance(node, promql_parser.Call):
-            for argument in node.args:
-                visit(argument)
-
-    visit(promql_parser.parse(expression))
-    return found
-
-
 EXPRESSIONS = [
     *((name, rule["expr"]) for name, rule in (ALERTS | RECORDS).items()),
     *((file, query) for file, d in MIXIN.dashboards.items() for query in dashboard_queries(d)),
@@ -265,216 +213,6 @@ def test_pushed_alert_is_the_rules_alert() -> None:
     assert rule["labels"] | {"alertname": rule["alert"]} == {
         k: v for k, v in pushed.items() if k not in target
     }
-
-
-@pytest.mark.parametrize("file", MIXIN.dashboards)
-def test_dashboard_style(file: str) -> None:
-    """Each dashboard takes its data source from a variable, each panel tells what it shows and in which unit."""
-    dashboard = MIXIN.dashboards[file]
-
-    assert dashboard["templating"]["list"][0]["name"] == "datasource"
-    assert dashboard["editable"] is False
-    seen_ids = [panel["id"] for panel in panels(dashboard)]
-    assert len(set(seen_ids)) == len(seen_ids)
-    cells: set[tuple[int, int]] = set()
-    for panel in panels(dashboard):
-        if panel["type"] == "row":
-            continue
-        assert panel["title"]
-        assert panel["description"].endswith(".")
-        assert panel["fieldConfig"]["defaults"]["unit"]
-        assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
-        assert [target["refId"] for target in panel["targets"]] == list("ABCDEFGH"[: len(panel["targets"])])
-        place = panel["gridPos"]
-        assert place["x"] + place["w"] <= 24
-        area = {
-            (x, y)
-            for x in range(place["x"], place["x"] + place["w"])
-            for y in range(place["y"], place["y"] + place["h"])
-        }
-        if panel in dashboard["panels"]:
-            assert not area & cells, f"{panel['title']} lies on another panel"
-            cells |= area
-
-
-@pytest.mark.parametrize("file", MIXIN.dashboards)
-def test_what_grafana_needs_to_draw_a_panel(file: str) -> None:
-    """What Grafana 12 was seen to draw wrongly without a word: scatter plots, legends of states, units of labels."""
-    for panel in panels(MIXIN.dashboards[file]):
-        if panel["type"] == "xychart":
-            # Options without a version are read as those of Grafana < 11.1: the panel says "Err".
-            assert panel["pluginVersion"] == "11.1.0"
-            # Rows merge by all fields in common, and both frames have a __name__, each its own.
-            steps = [step["id"] for step in panel["transformations"]]
-            assert steps.index("filterFieldsByName") < steps.index("merge")
-        elif panel["type"] == "state-timeline":
-            # By default the legend shows thresholds, and nobody set any.
-            assert panel["fieldConfig"]["defaults"]["color"]["mode"] == "palette-classic"
-        elif panel["type"] == "timeseries":
-            assert panel["options"]["legend"]["sortBy"] in ("Max", "Mean")
-        elif panel["type"] == "table" and "groupingToMatrix" not in str(panel["transformations"]):
-            # The default unit is put on labels, too: "rank 3" became "3 s".
-            assert panel["fieldConfig"]["defaults"]["unit"] == "none"
-        assert panel["type"] != "status-history"  # grid lines between equal states; a timeline merges them
-
-
-@pytest.mark.parametrize("file", MIXIN.dashboards)
-def test_a_blank_scatter_plot_has_its_reason_beside_it(file: str) -> None:
-    """Without a dot Grafana draws no axes and no text: a number says whether nothing, or one of two alone, is known."""
-    drawn = list(panels(MIXIN.dashboards[file]))
-    for panel in drawn:
-        if panel["type"] != "xychart":
-            continue
-        place = panel["gridPos"]
-        beside = {"x": place["x"] + place["w"], "y": place["y"], "h": place["h"]}
-        (count,) = [other for other in drawn if beside.items() <= other["gridPos"].items()]
-        assert (count["type"], count["fieldConfig"]["defaults"]["noValue"]) == ("stat", "NO DATA")
-        x, y = (target["expr"] for target in panel["targets"])
-        (target,) = count["targets"]
-        assert target["expr"].startswith(f"count({x} and on (cluster, ")
-        assert target["expr"].endswith(f"{y}) or 0 * count({x})")
-
-
-# Labels of which a fleet has so many values that a line for each cannot be read.
-MANY = {"instance", "device", "peer", "peer_device", "rdma_device", "port", "lane", "rank", "collector"}
-# One process a fleet: a line for each of its series is a line.
-SINGLE = re.compile(r"fabricpulse_(clocksync|diagnosis|remediation(?!_agent_))_?")
-
-
-def lines_are_bounded(node: Any) -> bool:
-    """Whether an expression yields few series, however many NICs the fleet has."""
-    match node:
-        case promql_parser.AggregateExpr() if str(node.op) in ("topk", "bottomk"):
-            return True
-        case promql_parser.AggregateExpr():
-            kept = set(node.modifier.labels) if node.modifier else set()
-            return not kept & MANY or lines_are_bounded(node.expr)
-        case promql_parser.BinaryExpr() if str(node.op) == "or":
-            return lines_are_bounded(node.lhs) and lines_are_bounded(node.rhs)
-        case promql_parser.BinaryExpr() if str(node.op) == "unless":
-            return lines_are_bounded(node.lhs)
-        case promql_parser.BinaryExpr():
-            return any(
-                lines_are_bounded(side)
-                for side in (node.lhs, node.rhs)
-                if not isinstance(side, promql_parser.NumberLiteral)
-            )
-        case promql_parser.Call():
-            return any(
-                lines_are_bounded(argument)
-                for argument in node.args
-                if not isinstance(argument, promql_parser.NumberLiteral)
-            )
-        case promql_parser.ParenExpr() | promql_parser.SubqueryExpr() | promql_parser.UnaryExpr():
-            return lines_are_bounded(node.expr)
-        case promql_parser.MatrixSelector():
-            return lines_are_bounded(node.vector_selector)
-        case promql_parser.VectorSelector():
-            name = node.name or ""
-            return bool(SINGLE.match(name)) or name.startswith(("network:", "workload:"))
-    raise AssertionError(f"unknown node {node!r}")
-
-
-@pytest.mark.parametrize(
-    ("expression", "bounded"),
-    [
-        ("rate(fabricpulse_lanes[5m]) > 0", False),
-        ("sum by (instance) (fabricpulse_lanes)", False),
-        ("sum by (reason) (fabricpulse_lanes)", True),
-        ("fabricpulse_lanes and on (instance) topk(20, fabricpulse_lanes)", True),
-        ("fabricpulse_lanes unless on (instance) topk(20, fabricpulse_lanes)", False),
-        ("topk(20, fabricpulse_lanes) or fabricpulse_lanes", False),
-        ("fabricpulse_remediation_paused", True),
-        ("fabricpulse_remediation_agent_avoided", False),
-    ],
-)
-def test_what_bounds_lines(expression: str, bounded: bool) -> None:
-    """The check below tells a filter that keeps few series from one that may keep all."""
-    assert lines_are_bounded(promql_parser.parse(expression)) is bounded
-
-
-@pytest.mark.parametrize("file", MIXIN.dashboards)
-def test_a_panel_over_time_draws_few_lines(file: str) -> None:
-    """With 256 NICs, or all of them with faults, a panel draws those that matter most: chosen over the whole range, for
-    topk at each moment draws whatever was among the first for once.
-    """
-    for panel in panels(MIXIN.dashboards[file]):
-        if panel["type"] not in ("timeseries", "state-timeline"):
-            continue
-        for target in panel["targets"]:
-            expression = re.sub(r"\$__\w+", "1m", target["expr"])
-            assert lines_are_bounded(promql_parser.parse(expression)), f"{panel['title']}: {expression}"
-            if re.search(r"\b(topk|bottomk)\(", expression):
-                assert "@ end()" in expression, f"{panel['title']}: {expression}"
-
-
-def test_the_network_chosen_reaches_every_path() -> None:
-    """Series of pairs have no network label, so that the variable changed nothing there."""
-    for panel in panels(MIXIN.dashboards["fabricpulse-paths.json"]):
-        if panel["type"] != "row" and panel["title"] != "Clock error bound":
-            assert all('network=~"$network"' in target["expr"] for target in panel["targets"]), panel["title"]
-
-
-def test_the_estimated_error_is_beside_the_bound_and_not_taken_for_it() -> None:
-    """One of them is a guarantee: each line says which it is, and no rule reads the other."""
-    by_title = {panel["title"]: panel for panel in panels(MIXIN.dashboards["fabricpulse-clock.json"])}
-    bound, estimate = by_title["Error bound"], by_title["Estimated error"]
-
-    for panel, name, what in (
-        (bound, "error_bound", "hard bound"),
-        (estimate, "estimated_error", "estimated error"),
-    ):
-        (target,) = panel["targets"]
-        assert {metric for metric, _ in selectors(re.sub(r"\$__\w+", "1m", target["expr"]))} == {
-            f"fabricpulse_clock_{name}_seconds"
-        }
-        assert target["legendFormat"] == f"{{{{instance}}}} {what}"
-        assert panel["fieldConfig"]["defaults"]["unit"] == "s"
-    assert bound["gridPos"]["y"] == estimate["gridPos"]["y"]
-    assert not any("estimated_error" in rule["expr"] for rule in (ALERTS | RECORDS).values())
-
-
-def shown_without_data(panel: dict[str, Any], what: str) -> str:
-    """The colour that Grafana gives to a value of a panel that is null or NaN: `what`."""
-    defaults = panel["fieldConfig"]["defaults"]
-    for mapping in defaults.get("mappings", []):
-        if mapping["type"] == "special" and what in mapping["options"]["match"].split("+"):
-            return str(mapping["options"]["result"]["color"])
-    steps = defaults.get("thresholds", {"steps": [{"color": "green"}]})["steps"]
-    return str(steps[0]["color"])
-
-
-@pytest.mark.parametrize("file", MIXIN.dashboards)
-def test_nothing_is_green_without_data(file: str) -> None:
-    """No panel that colours by thresholds gives a value that is missing, or not a number, the colour of one that is
-    well: Grafana takes the lowest step for it. A number counts nothing as 0 where nothing is known.
-    """
-    coloured = [
-        panel
-        for panel in panels(MIXIN.dashboards[file])
-        if panel["type"] == "stat"
-        or panel.get("fieldConfig", {})
-        .get("defaults", {})
-        .get("custom", {})
-        .get("cellOptions", {})
-        .get("type")
-        == "color-background"
-    ]
-    for panel in coloured:
-        for what in ("null", "nan"):
-            assert shown_without_data(panel, what) in {"purple", "transparent"}, (panel["title"], what)
-        if panel["type"] == "stat":
-            assert panel["fieldConfig"]["defaults"]["noValue"] == "NO DATA", panel["title"]
-    for query in dashboard_queries(MIXIN.dashboards[file]):
-        assert not re.search(r"vector\(|absent\(", query), query
-
-
-def test_dashboard_uids() -> None:
-    """Uids are distinct and do not change: links and bookmarks hold on to them."""
-    uids = {file: dashboard["uid"] for file, dashboard in MIXIN.dashboards.items()}
-
-    assert len(set(uids.values())) == len(uids)
-    assert uids["fabricpulse-fleet.json"] == "d84f966aa1ca711210688f293cc21e2e"
 
 
 @pytest.fixture(scope="module")
