@@ -69,6 +69,20 @@ def test_dead_nic_is_told_once() -> None:
     assert suspect.confidence > 0.99
 
 
+def test_a_pair_that_was_named_stays_while_a_nic_at_its_end_is_in_question() -> None:
+    """The NIC that dies after it waits for 20 s; a pair would, too, that was not named before."""
+    evidence = FleetEvidence(LEAF)
+    pair = {"h0/r1", "h3/r1"}
+    named = play(evidence, lambda far, near, _: float({far, near} == pair), 6)
+    assert {(suspect.kind, suspect.silent) for suspect in named} == {("pair", True)}
+    for second in range(6, 10):
+        found = play(
+            evidence, lambda far, near, _: float("h3/r1" in (far, near)), 1, second, edges_known=second > 0
+        )
+        assert {(s.component, s.peer) for s in found} == {(s.component, s.peer) for s in named}
+    assert any(kind == "nic" for _, kind, *_ in evidence._seen)
+
+
 def test_dead_leaf_is_one_suspect() -> None:
     """All that a leaf carries is lost: the leaf, not its NICs."""
     evidence = FleetEvidence(LEAF)

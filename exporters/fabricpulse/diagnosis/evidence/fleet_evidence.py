@@ -70,6 +70,7 @@ class FleetEvidence:
         self._fleet_changed = self._paths_changed = False
         self._live: frozenset[str] = frozenset()
         self._seen: dict[Key, tuple[float, float, Suspect]] = {}
+        self._named: set[Key] = set()  # of those that are seen, what was reported the last time
         self._remains: set[Key] = set()  # of those that are seen, what may be the rest of something else
         self._absences = Absences()
         self._unvouched: set[Key] = set()  # of those that are seen, what hosts that are away may have caused
@@ -215,7 +216,7 @@ class FleetEvidence:
 
     def _persistent(self, flows_of: Mapping[Key, Flows], now_s: float) -> tuple[Suspect, ...]:
         """What has been seen for long enough. flows_of : of what is seen now."""
-        held = {key for key in self._seen if self._held(key)}
+        held = self._named = {key for key in self._seen if self._held(key)}
         explained: dict[str, Flows] = {}
         for key in held & flows_of.keys():
             explained[key[0]] = np.concatenate([explained.get(key[0], np.empty(0, np.int64)), flows_of[key]])
@@ -240,15 +241,17 @@ class FleetEvidence:
         """Whether it was found for long enough to be reported."""
         since, last, suspect = self._seen[key]
         hold_s = max(_hold_s(suspect), KEPT_S if key in self._remains else 0.0)
-        if suspect.kind == "pair" and suspect.silent and self._ends_may_be_away(key):
+        # What has been named does not become doubtful as such an end is found.
+        waits = suspect.kind == "pair" and suspect.silent and key not in self._named
+        if waits and self._ends_may_be_away(key):
             hold_s = max(hold_s, _HOLD_S["nic"])
         # Of a silent host or NIC it is the same question, and has been waited for.
         away = key in self._unvouched and not (suspect.silent and suspect.kind in _HOLD_S)
         return last - since >= max(hold_s, _AWAY_HOLD_S if away else 0.0)
 
     def _ends_may_be_away(self, pair: Key) -> bool:
-        """Whether it is not decided yet that a host or NIC at its ends is silent, which would explain the pair: while
-        others are restarted that is found for some of its flows only.
+        """Whether a host or NIC at its ends is suspected to be silent, which would explain the pair: while others are
+        restarted that is found for some of its flows only.
         """
         ends = {name for end in pair[2:] for name in (end, end.partition("/")[0])}
         return any(
