@@ -7,6 +7,8 @@ import pytest
 from tests.fixtures.sweep import seeds
 from tests.unit.clocksync.virtual_fleet import VirtualFleet
 
+from fabricpulse.core.shm.clock_page import ClockStatus
+
 pytestmark = pytest.mark.simulation
 
 # By so much clocks of one part gain on the others': within what edges allow for, and later within holdover.
@@ -53,28 +55,50 @@ def test_parts_that_meet_again(seed: int) -> None:
     assert fleet.synchronized()
 
 
-@pytest.mark.parametrize(("hosts", "paused"), [(2, "h1"), (3, "h0"), (3, "h2")])
-def test_a_machine_that_is_paused_without_a_sidecar_is_set_right(hosts: int, paused: str) -> None:
-    """Also the root of the timeline, unless it is one of two, which the other follows by definition. All are
-    synchronized again, within what edges hide, as soon as what was measured before the pause is forgotten: none slews
-    for an hour, and the others follow no line from before it.
+@pytest.mark.parametrize(
+    ("hosts", "paused", "without"),
+    [
+        (2, "h1", "sidecar"),
+        (3, "h0", "sidecar"),
+        (3, "h2", "sidecar"),
+        (3, "h0", "engine"),
+        (3, "h2", "engine"),
+    ],
+)
+def test_a_machine_that_is_paused_without_either_daemon_is_set_right(
+    hosts: int, paused: str, without: str
+) -> None:
+    """Its sidecar is dead, or its probe engine stopped. Also the root of the timeline, unless it is one of two, which
+    the other follows by definition. All are synchronized again, within what edges hide, as soon as what was measured
+    before the pause is forgotten: none slews for an hour, and the others follow no line from before it.
     """
     fleet = VirtualFleet(hosts, 1, seed=hosts)
     fleet.run_until(12)
     assert fleet.synchronized()
     host = fleet.hosts[paused]
-    host.kill()
+    back_s = fleet.t_s + 2
+    if without == "sidecar":
+        host.kill()
+    else:
+        host.stop_engine(fleet.t_s, back_s)
+    fleet.run_until(fleet.t_s + 1)
     host.oscillator.pause(fleet.t_s, 0.8)
-    fleet.run_until(fleet.t_s + 1.5)
-    host.start(fleet.t_s)
+    fleet.run_until(back_s)
+    if without == "sidecar":
+        host.start(fleet.t_s)
     fleet.run_until(fleet.t_s + 16)
     times = fleet._times(fleet.t_s)
     assert len(times) == hosts
     assert fleet.synchronized()
     assert max(shown.bound_ns for shown in times.values()) < 10_000
-    fleet.outside.clear()  # of the page that the dead sidecar left, which nothing could tell
     fleet.run_until(fleet.t_s + 4)
-    assert fleet.outside == []
+    # Nothing could tell of the page that a dead sidecar has left; what it says later, before its first corrections, is
+    # holdover.
+    since_s = back_s if without == "sidecar" else 0.0
+    says = ClockStatus.SYNCHRONIZED
+    false = [o for o in fleet.outside if o[4] is not None and o[2].status == o[4].status == says]
+    assert [o for o in false if o[0] > since_s] == []
+    assert [o for o in fleet.outside if o[0] > back_s + 10] == []
 
 
 @pytest.mark.parametrize("seed", seeds(12, quick=2))

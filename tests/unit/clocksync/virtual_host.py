@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 NS = 10**9
 # Of the sidecar and of the coordinator.
 _TICK_S, ROUND_S, _START_ROUND_S, _WINDOW_S, _START_WINDOW_S, _ALONE_S = 0.25, 1.0, 0.25, 4.0, 0.5, 2.0
+# Of the sidecar's heartbeat: how long no samples may come, and after how much longer all is to be measured anew.
+_SILENT_S, _WATCHED_S, _MEASURED_S = 0.2, 1.0, 2.5
 UTC_NS = 1_800_000_000 * NS
 
 
@@ -86,6 +88,7 @@ class Host:
         self.utc_off_ns: Callable[[float], float] | None = None
         self.clock: FleetClock | None = None
         self.shown: ClockPage | None = None
+        self._engine_silent_s = math.inf, math.inf
         self.run = 0  # of sidecars; what an earlier one has begun does not count
 
     def raw_ns(self, t_s: float) -> int:
@@ -127,6 +130,11 @@ class Host:
         """The sidecar is gone; its page stays."""
         self.run, self.clock = self.run + 1, None
 
+    def stop_engine(self, t_s: float, until_s: float) -> None:
+        """Its probe engine measures nothing until then."""
+        self.fleet.divide({self.name}, until_s)
+        self._engine_silent_s = t_s, until_s
+
     def _later(self, at_s: float, then: Callable[[float], None]) -> None:
         run = self.run
         self.fleet.at(at_s, lambda t_s: then(t_s) if self.run == run else None)
@@ -141,11 +149,17 @@ class Host:
         self._later(t_s + _TICK_S + self.fleet.late_s(), self._tick_and_again)
 
     def _tick(self, t_s: float) -> None:
+        begin_s, end_s = self._engine_silent_s
+        if begin_s + _WATCHED_S < t_s < end_s + _MEASURED_S:
+            self._known_clock.unwatched(self.instant(t_s))
         self._known_clock.tick(self.instant(t_s))
         self._publish(t_s)
 
     def _publish(self, t_s: float) -> None:
         self.shown = self._known_clock.published(self.instant(t_s))
+        begin_s, end_s = self._engine_silent_s
+        if begin_s + _SILENT_S < t_s < end_s + _MEASURED_S and self.shown.status == ClockStatus.SYNCHRONIZED:
+            self.shown = replace(self.shown, status=ClockStatus.HOLDOVER)  # for its heartbeat is held back
 
     def _settled(self, t_s: float) -> bool:
         return t_s - self.synchronized_s > _WINDOW_S
