@@ -16,8 +16,11 @@ class Heartbeat:
 
     def follow(self, samples: NDArray[np.uint64], interval_ns: int) -> None:
         """And only while `samples`, one number, counts up: that of an engine whose trains on one edge are `interval_ns`
-        apart. It may stand still for ten of these.
+        apart. It may stand still for `silence_ns`.
         """
+
+    def silence_ns(self) -> int:
+        """Ten intervals between trains of what is followed; no more than a second, or three intervals."""
 
     def longest_silence_ns(self) -> int:
         """For how long `samples` stood still, at most, since the last call; 0: no longer than it may."""

@@ -34,8 +34,9 @@ constexpr std::chrono::milliseconds kEvery{30};
 // is not woken up for it: an engine that was stopped, too, has yet to see the packets that show what happened.
 constexpr std::int64_t kWatchedNs = 40'000'000, kWatchedUnprivilegedNs = 100'000'000;
 // Of the trains of one edge so many intervals may pass without one: 0.2 s at the usual rate. An engine without real-time
-// priority is late by as much on a busy host, whose page would else be holdover for half a second now and then.
-constexpr std::int64_t kIntervals = 10;
+// priority is late by as much on a busy host, whose page would else be holdover for half a second now and then. At low
+// rates no more than a second, after which what the host has kept is to be confirmed, or fewer intervals.
+constexpr std::int64_t kIntervals = 10, kFewestIntervals = 3, kMostSilentNs = 1'000'000'000;
 
 class Heartbeat {
  public:
@@ -74,6 +75,13 @@ class Heartbeat {
     const std::int64_t silent_ns = samples_ ? elapsed_ns() - measured_ns_ : 0;
     const std::int64_t longest_ns = std::max(std::exchange(longest_silence_ns_, 0), silent_ns);
     return longest_ns > silence_ns() ? longest_ns : 0;
+  }
+
+  // How long the samples that are followed may stand still.
+  std::int64_t silence_ns() const {
+    const std::int64_t every_ns = std::chrono::nanoseconds(kEvery).count();
+    const std::int64_t most_ns = std::max(kFewestIntervals * interval_ns_, kMostSilentNs);
+    return std::clamp(kIntervals * interval_ns_, 2 * every_ns, most_ns);
   }
 
   void stop() {
@@ -137,11 +145,6 @@ class Heartbeat {
     return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
   }
 
-  std::int64_t silence_ns() const {
-    const std::int64_t every_ns = std::chrono::nanoseconds(kEvery).count();
-    return std::max(2 * every_ns, kIntervals * interval_ns_);
-  }
-
   const Word word_;  // keeps the mapping
   std::int64_t* const word_ns_;
   std::atomic<std::int64_t> watched_ns_{kWatchedUnprivilegedNs};
@@ -176,7 +179,9 @@ NB_MODULE(_heartbeat, m) {
            "And no further than this; nowhere at first.")
       .def("follow", &Heartbeat::follow, nb::arg("samples"), nb::arg("interval_ns"),
            "And only while `samples` counts up, of an engine whose trains on one edge are `interval_ns` apart: it may "
-           "stand still for ten of these.")
+           "stand still for `silence_ns`.")
+      .def("silence_ns", &Heartbeat::silence_ns,
+           "Ten intervals between trains of what is followed; no more than a second, or three intervals.")
       .def("longest_silence_ns", &Heartbeat::longest_silence_ns,
            "For how long `samples` stood still, at most, since the last call; 0: no longer than it may.")
       .def("stop", &Heartbeat::stop, "Leaves the word as it is.");
