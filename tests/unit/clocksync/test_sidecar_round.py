@@ -3,6 +3,7 @@
 import asyncio
 import ssl
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,15 +13,17 @@ from aiohttp.test_utils import TestServer
 from tests.fixtures.waiting import until
 from tests.integration.clocksync.synthetic_fleet import RingWriter
 
+from fabricpulse.clocksync.clock.cross_timestamp import CrossTimestamp
 from fabricpulse.clocksync.clock.fleet_clock import Correction, FleetClockParameters
 from fabricpulse.clocksync.sidecar import published_clock
 from fabricpulse.clocksync.sidecar.sidecar import Sidecar
 from fabricpulse.clocksync.wire.messages import ROUND_PATH
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.errors import ConfigError
+from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.core.options import DaemonOptions
 from fabricpulse.core.run_dir import RUN_DIR_ENV, clock_page_path, probe_ring_path
-from fabricpulse.core.shm.clock_page import ClockPageReader, ClockStatus
+from fabricpulse.core.shm.clock_page import ClockPage, ClockPageReader, ClockStatus
 from fabricpulse.core.shm.probe_ring import EDGES_SEQUENCE_OFFSET, OUTBOUND, VERSION
 from fabricpulse.core.web.client import HttpClient
 from fabricpulse.core.web.client_config import HttpClientConfig
@@ -63,9 +66,22 @@ async def test_a_sidecar_follows_the_engine_and_says_so_of_a_time_without(
     monkeypatch.setenv(RUN_DIR_ENV, str(tmp_path))
     ring = RingWriter(probe_ring_path(), "h0", [("rail0", "h1", "rail0")])
     sidecar = Sidecar(DaemonOptions(None, WebOptions(("127.0.0.1:0",)), "info", "logfmt"), Lifetime())
+    fleet, published = sidecar._clock.fleet, list[ClockStatus]()
+    fleet.parameters = replace(fleet.parameters, holdover_after_ns=3_600 * 10**9)
+
+    def publish(page: ClockPage, now: CrossTimestamp, _: int) -> None:
+        if (status := page.at(now.raw_ns).status) not in published[-1:]:
+            published.append(status)
+
+    monkeypatch.setattr(sidecar._clock.outputs, "publish", publish)
     sidecar._clock.correct(Correction(sidecar._clock.stamp_now_ns(), 0, 0.0, 1_000))
     reader = ClockPageReader(clock_page_path())
-    assert reader.now().status == ClockStatus.SYNCHRONIZED
+
+    def synchronized() -> bool:
+        sidecar._clock.tick()  # after which this process must have a core again within 40 ms
+        return reader.now().status == ClockStatus.SYNCHRONIZED
+
+    await until(synchronized)
     for train in range(4):
         stamps = [10_000_000 * train + 1_000 * packet for packet in range(3)]
         ring.write(0, train + 1, OUTBOUND, stamps, [stamp + 1_500 for stamp in stamps])
@@ -79,6 +95,12 @@ async def test_a_sidecar_follows_the_engine_and_says_so_of_a_time_without(
     await until(unwatched)
     assert reader.now().status == ClockStatus.HOLDOVER
     assert sidecar._report(with_info=False).unverified
+    # The clock would be synchronized for seconds yet: what others get of it is not.
+    assert sidecar._clock.fleet.page.status == ClockStatus.SYNCHRONIZED
+    assert sidecar._view().status()["status"] == "holdover"
+    assert "no new probe samples" in sidecar._view().status()["why"]
+    assert b"fabricpulse_clock_synchronized 0" in await sidecar._metrics(TextFormat.PLAIN)
+    assert published == [ClockStatus.SYNCHRONIZED, ClockStatus.HOLDOVER]
     sidecar._leave()
 
 

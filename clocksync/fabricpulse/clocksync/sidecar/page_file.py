@@ -40,6 +40,10 @@ class PageFile:
         self._followed = samples, interval_ns
         self._heartbeat.follow(samples, interval_ns)
 
+    def watched(self, raw_ns: int) -> bool:
+        """Whether readers see a page at `raw_ns` that is not ahead of its heartbeat."""
+        return self._writer.watched_until_ns[0] > raw_ns
+
     def longest_silence_ns(self) -> int:
         """For how long what is followed stood still, at most, since the last call; 0: no longer than it may."""
         return self._heartbeat.longest_silence_ns()

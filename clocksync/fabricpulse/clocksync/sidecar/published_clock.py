@@ -22,6 +22,7 @@ from fabricpulse.clocksync.sidecar.pause import pause_watch
 from fabricpulse.clocksync.wire.messages import Line
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.run_dir import clock_page_path
+from fabricpulse.core.shm.clock_page import ClockPage, ClockStatus
 
 log = get_logger(__name__)
 
@@ -43,6 +44,7 @@ _EPOCH_NS = 1 << 20
 class PublishedClock:
     """host : the clocks of this host. fleet : fleet time, for reading. contradictions : how often each source has
     contradicted it. due_s : of the next tick, on time.monotonic. due_sooner : set when it has become an earlier one.
+    watched : at the last tick, or correction, a pause of the machine would have been noticed.
 
     forget_samples : called while samples come in that were measured by a clock that has been contradicted.
     """
@@ -67,12 +69,20 @@ class PublishedClock:
         self.due_s = self._sampled_s = self._unmeasured_until_s = 0.0
         self.due_sooner = asyncio.Event()
         self._followed = False
+        self.watched = True
         self._steps = 0
         self._shown_state = self._state()
 
     def stamp_now_ns(self) -> int:
         """The stamp clock now."""
         return self.host.raw_now_ns() + self.fleet.epoch_ns
+
+    @property
+    def shown(self) -> ClockPage:
+        """The page as readers see it: in holdover while the heartbeat is held back."""
+        page = self.fleet.shown
+        unwatched = page.status == ClockStatus.SYNCHRONIZED and not self.watched
+        return replace(page, status=ClockStatus.HOLDOVER) if unwatched else page
 
     def tick(self) -> None:
         """Samples the clocks and keeps the page alive."""
@@ -95,10 +105,13 @@ class PublishedClock:
         silent_s = self._page_file.longest_silence_ns() / _NS
         if before_s and max(self._sampled_s - before_s, silent_s) > _WATCHED_S:
             self._unmeasured_until_s = self._sampled_s + _MEASURED_S
+        shown_ns = self.host.raw_now_ns()
         if self._sampled_s < self._unmeasured_until_s:
             self.fleet.unwatched(now)
         else:
             self._page_file.watch_until(now.raw_ns + round(_WATCHED_S * _NS))
+        # The heartbeat is ahead just after that, unless the engine measures nothing.
+        self.watched = self._page_file.watched(shown_ns)
         return now
 
     def _plan(self) -> None:
@@ -120,7 +133,10 @@ class PublishedClock:
 
     def _state(self) -> tuple[object, ...]:
         page, hidden_ns = self.fleet.page, self.fleet.hidden_jump_ns
-        return page.status, page.current, page.bound_ref_raw_ns, page.bound_ns, page.drift_ppb, hidden_ns
+        return (
+            *(page.status, page.current, page.bound_ref_raw_ns, page.bound_ns, page.drift_ppb),
+            *(hidden_ns, self.watched),
+        )
 
     def _show(self, now: CrossTimestamp) -> None:
         if self.fleet.host.steps != self._steps:
@@ -153,7 +169,7 @@ class PublishedClock:
         if not self.outputs.refclocks:
             return
         kernel_ns = time.time_ns()
-        self.outputs.feed(self.fleet.shown, kernel_ns, self.host.from_kernel(kernel_ns))
+        self.outputs.feed(self.shown, kernel_ns, self.host.from_kernel(kernel_ns))
 
     def requested_line(self) -> Line | None:
         """The line that the last correction asked for, with what it is good for now."""
@@ -227,4 +243,4 @@ class PublishedClock:
         )
 
     def _publish_outputs(self) -> None:
-        self.outputs.publish(self.fleet.shown, self.host.cross_timestamp(), self.fleet.holdover_ppb)
+        self.outputs.publish(self.shown, self.host.cross_timestamp(), self.fleet.holdover_ppb)

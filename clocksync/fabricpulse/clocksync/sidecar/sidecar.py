@@ -263,9 +263,10 @@ class Sidecar:
             await self._ask_neighbours(client)
         clock = self._clock.fleet
         if clock.page.status == ClockStatus.HOLDOVER:
-            self._history.add(clock, self._clock.host.raw_now_ns(), 0)
-        if clock.page.status == ClockStatus.SYNCHRONIZED:
+            self._history.add(clock, self._clock.shown, self._clock.host.raw_now_ns(), 0)
+        if self._clock.shown.status == ClockStatus.SYNCHRONIZED:
             self._clock.feed_outputs()
+        if clock.page.status == ClockStatus.SYNCHRONIZED:
             if self._synced_since_s is None:
                 self._synced_since_s = time.monotonic()
                 log.info("synchronized", after_s=round(time.monotonic() - self._started_s, 2))
@@ -345,7 +346,7 @@ class Sidecar:
         # As before a tick: it keeps the page synchronized.
         self._heed_delays()
         correction_ns = self._clock.correct(correction)
-        self._history.add(self._clock.fleet, self._clock.host.raw_now_ns(), correction_ns)
+        self._history.add(self._clock.fleet, self._clock.shown, self._clock.host.raw_now_ns(), correction_ns)
 
     async def _ask_neighbours(self, client: HttpClient) -> None:
         urls = self._neighbours.urls_of(
@@ -377,12 +378,11 @@ class Sidecar:
     # What others ask
 
     async def _serve_line(self, _: web.Request) -> web.Response:
-        page = self._clock.fleet.page
         reply = LineReply(
             self.host,
             self._clock.stamp_now_ns(),
             self._clock.requested_line(),
-            page.status == ClockStatus.SYNCHRONIZED,
+            self._clock.shown.status == ClockStatus.SYNCHRONIZED,
         )
         return web.Response(body=_line_encoder.encode(reply), content_type="application/msgpack")
 
@@ -391,6 +391,7 @@ class Sidecar:
             self.host,
             self._clock.host.cross_timestamp(),
             self._clock.fleet,
+            self._clock.shown,
             self._edges,
             self._coordinator,
             self._clock.outputs,

@@ -15,7 +15,7 @@ from fabricpulse.clocksync.sidecar.coordinator_client import CoordinatorClient
 from fabricpulse.clocksync.sidecar.host_edges import HostEdge, HostEdges
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.core.metrics.formats import TextFormat
-from fabricpulse.core.shm.clock_page import ClockStatus
+from fabricpulse.core.shm.clock_page import ClockPage, ClockStatus
 
 _WORST_EDGES = 5
 # Rounds that `clocksync status --plot` can look back: an hour.
@@ -37,9 +37,10 @@ class SidecarHistory:
 
     _points: deque[_Point] = field(default_factory=lambda: deque(maxlen=_HISTORY))
 
-    def add(self, clock: FleetClock, raw_ns: int, correction_ns: int) -> None:
-        """Remembers a round. correction_ns : what was published minus what the new correction asks for."""
-        page = clock.shown
+    def add(self, clock: FleetClock, page: ClockPage, raw_ns: int, correction_ns: int) -> None:
+        """Remembers a round. page : as readers see it. correction_ns : what was published minus what the new correction
+        asks for.
+        """
         bound_ns = page.at(raw_ns).bound_ns
         rate_ppb = clock.rate_ppt * 1e-3
         self._points.append(
@@ -63,7 +64,9 @@ class SidecarHistory:
 
 @dataclass(frozen=True)
 class SidecarView:
-    """What there is to see `now`. root, suspect : as the coordinator last said.
+    """What there is to see `now`. shown : the page of `clock` as readers see it.
+
+    root, suspect : as the coordinator last said.
 
     anchor_bound_ns : how far from UTC the host's own clock may be, None while it is no anchor. contradictions : by
     source.
@@ -72,6 +75,7 @@ class SidecarView:
     host: str
     now: CrossTimestamp
     clock: FleetClock
+    shown: ClockPage
     edges: HostEdges
     coordinator: CoordinatorClient
     outputs: Outputs
@@ -83,7 +87,7 @@ class SidecarView:
 
     def status(self) -> dict[str, Any]:
         """The document of `/api/v1/clocksync/status`."""
-        page, known = self.clock.shown, self.clock.known
+        page, known = self.shown, self.clock.known
         fleet = page.at(self.now.raw_ns)
         return {
             "host": self.host,
@@ -92,7 +96,7 @@ class SidecarView:
             "host_ns": self.now.host_ns,
             "fleet_ns": fleet.fleet_ns if known else None,
             "bound_ns": fleet.bound_ns if known else None,
-            "estimated_error_ns": self.clock.estimated_error_ns(self.now) or None,
+            "estimated_error_ns": self._likely_ns() or None,
             "offset_ns": fleet.fleet_ns - self.now.host_ns if known else None,
             "rate_ppb": self.clock.rate_ppt * 1e-3,
             "coordinator_up": self.coordinator.up,
@@ -104,10 +108,19 @@ class SidecarView:
             "edges": [_edge_document(edge) for edge in self.edges],
         }
 
+    def _likely_ns(self) -> int:
+        synchronized = self.shown.status == ClockStatus.SYNCHRONIZED
+        return self.clock.estimated_error_ns(self.now) if synchronized else 0
+
     def _why(self) -> str:
         """Why fleet time is not synchronised, "" when it is: the first thing to look at."""
-        if self.clock.page.status == ClockStatus.SYNCHRONIZED:
+        if self.shown.status == ClockStatus.SYNCHRONIZED:
             return ""
+        if self.clock.page.status == ClockStatus.SYNCHRONIZED:
+            return (
+                "no new probe samples, or none until just now, so that a pause of the machine would not be noticed: "
+                "does fabricpulse mesh run, and do the peers?"
+            )
         if self.clock.disrupted_raw_ns is not None:
             return "fleet time of this host contradicts the fleet's (was the machine paused?): soon it is set anew"
         if self.edges.refused:
@@ -137,10 +150,10 @@ class SidecarView:
     def metrics(self, text_format: TextFormat) -> bytes:
         """The exposition."""
         out = Exposition()
-        page, known = self.clock.shown, self.clock.known
+        page, known = self.shown, self.clock.known
         time_now = page.at(self.now.raw_ns)
         out.add(metrics.BOUND, (), time_now.bound_ns * 1e-9 if known else float("inf"))
-        if likely_ns := self.clock.estimated_error_ns(self.now):
+        if likely_ns := self._likely_ns():
             out.add(metrics.ESTIMATED_ERROR, (), likely_ns * 1e-9)
         if known:
             out.add(metrics.OFFSET, (), (time_now.fleet_ns - self.now.host_ns) * 1e-9)
