@@ -80,3 +80,15 @@ def test_a_root_that_moves_is_charged_for_it_though_its_line_is_unverified() -> 
         fleet.run()
         assert abs(fleet.error_ns(root)) > 4_000
         assert _holds(fleet)
+
+
+def test_of_two_hosts_the_verified_one_goes_on() -> None:
+    """The root of the timeline was paused: the other does not follow it."""
+    fleet = ReportingFleet(count=2)
+    fleet.run(10)
+    root = fleet.fleet.root
+    fleet.clock_ns[root] = -_PAUSE_NS
+    fleet.unverified = {root}
+    fleet.run()
+    assert all(abs(fleet.error_ns(host)) <= 1_000 for host in fleet.hosts)
+    assert _holds(fleet)

@@ -39,7 +39,7 @@ class Hosts:
         return len(self.correction_ns)
 
     def counting(self, component: NDArray[np.int32], votes: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Whose lines say where fleet time goes on, and how well it is known. Where those of most hosts that vote are
+        """Whose lines say where fleet time goes on, and how well it is known. Where half of those of voting hosts are
         verified, the others of their component may be from before a pause, and would contradict right ones.
         """
         if self.verified is None or self.verified.all():
@@ -48,4 +48,4 @@ class Hosts:
             np.bincount(component, of & votes, int(component.max()) + 1)
             for of in (self.known, self.known & self.verified)
         )
-        return self.known & (self.verified | (2 * verified <= known)[component])
+        return self.known & (self.verified | (2 * verified < known)[component])

@@ -75,7 +75,7 @@ class RoundInput:
         known, anchored = rows["known"].copy(), rows["anchored"]
         verified = known & ~rows["unverified"]
         # A line from before a pause that nobody noticed is of another moment.
-        placed = verified if 2 * verified.sum() > known.sum() else known
+        placed = verified if 2 * verified.sum() >= known.sum() else known
         fields = [rows[name] for name in ("ref_ns", "correction_ns", "rate_ppt")]
         line, moment = (Lines(*(field.copy() for field in fields)) for _ in range(2))
         return cls(
