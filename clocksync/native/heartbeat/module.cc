@@ -178,7 +178,8 @@ NB_MODULE(_heartbeat, m) {
       .def("go_on_until", &Heartbeat::go_on_until, nb::arg("raw_ns"),
            "And no further than this; nowhere at first.")
       .def("follow", &Heartbeat::follow, nb::arg("samples"), nb::arg("interval_ns"),
-           "And only while `samples` counts up, of an engine whose trains on one edge are `interval_ns` apart: it may "
+           "And only while `samples` counts up, of an engine whose trains on one edge are `interval_ns` "
+           "apart: it may "
            "stand still for `silence_ns`.")
       .def("silence_ns", &Heartbeat::silence_ns,
            "Ten intervals between trains of what is followed; no more than a second, or three intervals.")

@@ -1,6 +1,8 @@
 // Plays the part of NCCL towards the profiler: one communicator, `count` all-reduces of 1 MiB with one kernel
 // channel and one proxy operation with one step each. Usage: plugin_profiler_host LIBRARY VERSION COUNT
 // [HOLD_SECONDS]
+#include "abi/profiler.h"
+
 #include <dlfcn.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -9,8 +11,6 @@
 #include <unistd.h>
 
 #include <initializer_list>
-
-#include "abi/profiler.h"
 
 using namespace fabricpulse::abi;
 

@@ -1,8 +1,8 @@
 // What the libraries that jobs load read in the environment (core/native/job/environment.h), as JSON, and a number of
 // 10 to 20 called NUMBER, times 1000.
-#include <cstdio>
-
 #include "job/environment.h"
+
+#include <cstdio>
 
 using namespace fabricpulse;
 

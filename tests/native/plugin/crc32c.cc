@@ -1,6 +1,8 @@
 // Every way to compute CRC-32C that this processor can run. Without arguments: reads lines "SEED SIZE SPLIT",
 // prints the checksum by each way of SIZE bytes of a generator, computed in two parts and from an odd address.
 // With "speed": GB/s of each way over 256 KiB, which stay in the cache as a chunk does between NIC and buffer.
+#include "core/crc32c.h"
+
 #include <time.h>
 
 #include <algorithm>
@@ -8,8 +10,6 @@
 #include <cstring>
 #include <iostream>
 #include <vector>
-
-#include "core/crc32c.h"
 
 using namespace fabricpulse;
 

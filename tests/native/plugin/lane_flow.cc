@@ -4,13 +4,13 @@
 // A line is a call and its numbers: "join", "cautious" (a join after one that was given up), "sent BYTES", "settled BYTES", "measure BYTES AHEAD TOOK MOST NOW",
 // "widen BYTES BACK_NS MEASURED", "fade CEILING NOW", "stale NOW", "took NS", "chunk STRETCH". After each, what it
 // returned (0 for nothing) and the fields in_flight, rate, window, slow_start, posted, delivered, took_ns are printed.
+#include "core/lane_flow.h"
+
 #include <cinttypes>
 #include <cstdio>
 #include <iostream>
 #include <sstream>
 #include <string>
-
-#include "core/lane_flow.h"
 
 int main() {
   fabricpulse::LaneFlow flow;

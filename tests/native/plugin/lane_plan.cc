@@ -4,11 +4,12 @@
 // Usage: plugin_lane_plan LOCAL REMOTE DEVICE PEER_DEVICE MOST PATHS [PRESENT...]
 //        plugin_lane_plan spares HERE THERE, a digit (SpareUse) a NIC: core/spare_lanes.h
 // Pairs are written LOCAL-REMOTE. With PRESENT (of another plan): what is added to them.
+#include "core/lane_plan.h"
+
 #include <cstdio>
 #include <cstdlib>
 #include <string>
 
-#include "core/lane_plan.h"
 #include "core/spare_lanes.h"
 
 namespace {

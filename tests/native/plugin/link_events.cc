@@ -1,13 +1,13 @@
 // Prints the events in the rtnetlink messages on standard input (nccl_plugin/src/process/link_events.h), one
 // a line: kind, index, name. tests/unit/plugin/test_link_events.py writes them.
+#include "process/link_events.h"
+
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstring>
 #include <memory>
 #include <vector>
-
-#include "process/link_events.h"
 
 int main() {
   std::vector<char> read_so_far(1 << 20);

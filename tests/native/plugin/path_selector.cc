@@ -3,11 +3,11 @@
 //   s <lane> <up> <movable> <busy> <delivered> <speed> <congested_segments> <rtt_ns> <now_ns>
 //   v <lanes> <waiting> <now_ns>     prints the lane to move, or -1
 //   m <lane> <now_ns>                the lane has its new path
+#include "core/path_selector.h"
+
 #include <cstdio>
 #include <iostream>
 #include <string>
-
-#include "core/path_selector.h"
 
 int main() {
   fabricpulse::PathSelector selector;

@@ -2,11 +2,11 @@
 //   s NIC ADDRESS NOW VALUE   the path's failed_ns becomes VALUE
 //   g NIC ADDRESS NOW         its failed_ns: 0 if nothing is known of it
 // ADDRESS is a number: the last eight bytes, big endian, of an IPv6 address.
+#include "core/path_table.h"
+
 #include <iostream>
 #include <memory>
 #include <string>
-
-#include "core/path_table.h"
 
 int main() {
   auto table = std::make_unique<fabricpulse::PathTable>();

@@ -8,11 +8,11 @@
 //   e                        a lane was ended in order by the peer's host, without a BYE
 //   c                        a connection was taken, and nothing said on it yet
 //   r <was_up 0|1> <first 0|1> <now_ns>  a connection was refused; prints 1 if the process is gone, else 0
+#include "core/peer_liveness.h"
+
 #include <cstdio>
 #include <iostream>
 #include <string>
-
-#include "core/peer_liveness.h"
 
 int main() {
   fabricpulse::PeerLiveness connections[2];

@@ -4,6 +4,8 @@
 //
 // Usage: plugin_socket_memory answer|late. With `late` the first thread sends from the buffer again, ordered by nothing:
 // a defect that has to be reported.
+#include "transport/tcp/socket_memory.h"
+
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -12,8 +14,6 @@
 #include <cstring>
 #include <string>
 #include <thread>
-
-#include "transport/tcp/socket_memory.h"
 
 namespace {
 

@@ -1,6 +1,8 @@
 // The stall timer of a lane, asked by lines on standard input: "field=value ..." sets what stays until it is set
 // again, then one look is taken and its finding printed. "fresh=1" in the first one: nothing was acknowledged on the lane
 // before. See tests/unit/plugin/test_stall_timer.py.
+#include "core/stall_timer.h"
+
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
@@ -8,8 +10,6 @@
 #include <map>
 #include <sstream>
 #include <string>
-
-#include "core/stall_timer.h"
 
 using namespace fabricpulse;
 

@@ -3,6 +3,8 @@
 // Usage: plugin_status CONNECTIONS LANES; asks for all pages as a client does. Prints the pages, the connections in them,
 // the sums of NIC 0 in each page, and processor time in microseconds: of all pages, and of the same pages of jobs that
 // have the connections of one page only, whose other connections cost nothing.
+#include "control/status.h"
+
 #include <time.h>
 
 #include <cstdio>
@@ -13,7 +15,6 @@
 #include <vector>
 
 #include "control/controlled_plugin.h"
-#include "control/status.h"
 #include "core/send_connection.h"
 #include "test_runtime.h"
 

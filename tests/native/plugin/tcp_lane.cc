@@ -10,6 +10,8 @@
 // a process is killed: in order, or, with `reset`, with words unread. This end writes twice, the second time after the
 // kernel's answer to the first, and then reads. Prints the outcome of both writes, of the read, and how many frames it
 // has read: LaneStatus as numbers.
+#include "transport/tcp/tcp_lane.h"
+
 #include <fcntl.h>
 #include <net/if.h>
 #include <netinet/in.h>
@@ -25,8 +27,6 @@
 #include <cstring>
 #include <initializer_list>
 #include <memory>
-
-#include "transport/tcp/tcp_lane.h"
 
 using namespace fabricpulse;
 

@@ -6,12 +6,12 @@
 //   c <count>    takes so many, a decimal number
 //   g            takes all that there are
 //   e            empties it
+#include "control/token_bucket.h"
+
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
 #include <string>
-
-#include "control/token_bucket.h"
 
 int main(int argc, char** argv) {
   if (argc != 3) return 2;

@@ -3,12 +3,13 @@
 // pair destroyed after a bounded number of polls.
 //
 // Usage: plugin_verbs_pair; exit 1 with a line of what broke.
+#include "transport/verbs/verbs_pair.h"
+
 #include <cstdio>
 #include <memory>
 #include <utility>
 
 #include "transport/verbs/verbs_device.h"
-#include "transport/verbs/verbs_pair.h"
 #include "verbs_stand_in.h"
 
 using namespace fabricpulse;

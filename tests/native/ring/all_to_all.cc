@@ -41,13 +41,13 @@ class RefusingNet final : public Net {
       : random_(seed), stop_(stop), stop_at_(stop_at) {}
   int devices() override { return 1; }
   void* listen(int, void* handle) override {
-    auto* made = new Pipe;
-    memcpy(handle, &made, sizeof(made));
+    void* made = new Pipe;
+    memcpy(handle, &made, sizeof(void*));
     return made;
   }
   void* connect(int, void* handle) override {
-    Pipe* pipe = nullptr;
-    memcpy(&pipe, handle, sizeof(pipe));
+    void* pipe = nullptr;
+    memcpy(&pipe, handle, sizeof(void*));
     return pipe;
   }
   void* accept(void* listener) override { return listener; }
@@ -154,7 +154,7 @@ bool Rendezvous::barrier(int) {
 
 }  // namespace fabricpulse::ring
 
-int main(int count, char** arguments) {
+int main(int count, char** arguments) try {
   if (count != 4) return 2;
   std::mt19937 random(static_cast<uint32_t>(strtoul(arguments[2], nullptr, 10)));
   for (uint64_t game = 0; game < strtoull(arguments[3], nullptr, 10); ++game) {
@@ -162,4 +162,7 @@ int main(int count, char** arguments) {
     play(static_cast<uint32_t>(strtoul(arguments[1], nullptr, 10)), &random);
   }
   return 0;
+} catch (const std::exception& error) {
+  fprintf(stderr, "%s\n", error.what());
+  return 1;
 }

@@ -87,7 +87,8 @@ class Exchange {
       one.send_memory = net_->reg(one.send, one.out.data(), one.out.size());
       one.recv_memory = net_->reg(one.recv, one.in.data(), one.in.size());
     }
-    profile_ = std::make_unique<Profile>(options_.plugin, options_.seed, n, options_.rank);
+    profile_ =
+        std::make_unique<Profile>(options_.plugin, options_.seed, n, options_.rank, Profile::kAllReduce);
   }
 
   void run() {
