@@ -47,9 +47,13 @@ def the_sentence(done: subprocess.CompletedProcess[str]) -> str:
 @pytest.mark.parametrize("behind", [0, 3])
 def test_demo_port_in_use(tmp_path: Path, behind: int) -> None:
     """The demo says which of its ports is taken, before it builds anything."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        done = run([*FABRICPULSE, "demo", "--headless", "--port", str(port - behind)], tmp_path)
+    ports = [reserved_port()]
+    while len(ports) <= behind:
+        port = reserved_port()
+        ports = [*ports, port] if port == ports[-1] + 1 else [port]
+    port = ports[-1]
+    with socket.create_server(("127.0.0.1", port)):
+        done = run([*FABRICPULSE, "demo", "--headless", "--port", str(ports[0])], tmp_path)
     sentence = the_sentence(done)
     assert f":{port}" in sentence
     assert "building" not in done.stdout

@@ -52,7 +52,13 @@ SUSPECTS = {
     "flow:fabricpulse_qp_owd_seconds:in_band_suspects",
     "flow:fabricpulse_qp_owd_seconds:slower_than_probes",
     "device:fabricpulse_edge_latency_elevated:receiving",
+    "device:fabricpulse_edge_latency_elevated:receiving_edges",
+    "device:fabricpulse_edge_latency_elevated:receiving_many",
     "peer:fabricpulse_edge_latency_elevated:sending",
+    "peer:fabricpulse_edge_latency_elevated:sending_edges",
+    "peer:fabricpulse_edge_latency_elevated:sending_many",
+    "device:fabricpulse_edge_latency_elevated:slowest",
+    "device:fabricpulse_edge_latency_elevated:suspects",
     "device:fabricpulse_edge_latency_elevated:shared",
     "device:fabricpulse_edge_latency_elevated:count",
     "device:fabricpulse_edge_latency_elevated:full_rate",
@@ -247,13 +253,14 @@ def write_rules(folder: Path) -> list[str]:
 
 
 def warmed_up(server: Prometheus) -> bool:
-    """Whether all recording rules have had the samples that they need."""
-    try:
-        records = {rule["record"] for group in MIXIN.rules for rule in group["rules"]} - SUSPECTS
-        scrapes = server.query("min(count_over_time(fabricpulse_nic_disconnects_total[1m]))")
-        return bool(scrapes) and float(scrapes[0]["value"][1]) >= 5 and all(map(server.query, records))
-    except OSError:
+    """Whether all recording rules have had the samples that they need. ValueError that names those that have not."""
+    records = {rule["record"] for group in MIXIN.rules for rule in group["rules"]} - SUSPECTS
+    scrapes = server.query("min(count_over_time(fabricpulse_nic_disconnects_total[1m]))")
+    if not scrapes or float(scrapes[0]["value"][1]) < 5:
         return False
+    if missing := sorted(record for record in records if not server.query(record)):
+        raise ValueError(f"no samples of {', '.join(missing)}")
+    return True
 
 
 def interpolated(expression: str) -> str:
