@@ -166,7 +166,7 @@ class Stand:
             lost = time.monotonic()
             self.link(nic, up=False)
             if number < FLAPS - 1:
-                time.sleep(FLAP_S)
+                time.sleep(FLAP_S)  # a flap is a time without link, and one with
                 self.link(nic, up=True)
                 time.sleep(FLAP_S)
         self.wait(lambda: nic in self.active(FLAPPING), FLAPPING)

@@ -97,7 +97,7 @@ def test_a_receiver_that_is_late_counts_and_times_what_has_come() -> None:
         numbers = [n for n in range(500) if n != 250]
         for number in numbers:
             link.send(DATAGRAM.pack(key, number, 0, 0, 0, time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW)))
-        time.sleep(0.3)
+        time.sleep(0.3)  # the datagrams wait in the socket, as behind a reader that has no processor
         control.connect(("127.0.0.1", answer.tcp_port))
         control.sendall(key + b".")
 
@@ -107,7 +107,7 @@ def test_a_receiver_that_is_late_counts_and_times_what_has_come() -> None:
 
         thread = threading.Thread(target=take)
         thread.start()
-        time.sleep(0.1)
+        time.sleep(0.1)  # the one that is late comes while the receiver still waits for it
         link.send(DATAGRAM.pack(key, 250, 0, 0, 0, 1))
         received = read_document(control, Received, stop, 30)
     stop.set()
