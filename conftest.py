@@ -66,7 +66,9 @@ def pytest_xdist_auto_num_workers() -> int:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes(config: pytest.Config) -> None:
     """Before there are several processes."""
-    from tests.fixtures.compiled_tests import compile_tests  # what runs without xdist has no use for it
+    from tests.fixtures.native.compiled_tests import (
+        compile_tests,  # what runs without xdist has no use for it
+    )
 
     compile_tests(config.rootpath, len(os.sched_getaffinity(0)))
 
@@ -74,6 +76,6 @@ def pytest_xdist_setupnodes(config: pytest.Config) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     """One whose run ends when a worker crashes."""
-    from tests.fixtures import crashed_workers  # needs xdist
+    from tests.fixtures.suite import crashed_workers  # needs xdist
 
     return crashed_workers.pytest_xdist_make_scheduler(config, log)

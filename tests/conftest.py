@@ -7,8 +7,8 @@ from contextlib import ExitStack
 
 import pytest
 from hypothesis import settings
-from tests.fixtures.long_modules import place_of
-from tests.fixtures.memory_files import memory_folder, memory_path
+from tests.fixtures.suite.long_modules import place_of
+from tests.fixtures.suite.memory_files import memory_folder, memory_path
 
 from fabricpulse.core.errors import UserError
 from fabricpulse.lab import Lab, LabUnavailableError

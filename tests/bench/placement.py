@@ -16,10 +16,10 @@ import time
 
 import numpy as np
 from tests.bench.rows import Rows, quantile
-from tests.fixtures.distant_nics import Fabric as Simulated
-from tests.fixtures.distant_nics import Plan
-from tests.fixtures.live_tree import LiveSurvey
-from tests.fixtures.placement_cases import fabric_of_size, optimum, small_problem
+from tests.fixtures.hostinfo.live_tree import LiveSurvey
+from tests.fixtures.mesh.distant_nics import Fabric as Simulated
+from tests.fixtures.mesh.distant_nics import Plan
+from tests.fixtures.placement.cases import fabric_of_size, optimum, small_problem
 
 from fabricpulse.diagnosis.tree.documents import places_file_of
 from fabricpulse.placement.cost import Weights, tier_bytes

@@ -13,7 +13,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from tests.fixtures.ttar import unpack
+from tests.fixtures.hostinfo.ttar import unpack
 
 from fabricpulse.audit.compare.findings import fleet_findings
 from fabricpulse.audit.host.host_reader import HostReader

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.unit.clocksync.test_clock_readers import page
+from tests.unit.clocksync.clock.test_clock_readers import page
 
 from fabricpulse.clocksync.outputs.clockbound import ClockBoundWriter
 from fabricpulse.clocksync.sidecar.host_clock import HostClock

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.bench.nic.parity import SAME_AS
-from tests.fixtures.ttar import unpack
+from tests.fixtures.hostinfo.ttar import unpack
 
 from fabricpulse.hostinfo.sources import host_sources
 from fabricpulse.nic.config import NicConfig

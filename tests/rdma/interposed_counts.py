@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
-from tests.fixtures.verbs_samples import read_samples
+from tests.fixtures.plugin.verbs_samples import read_samples
 
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.lab.rdma.fleet import RdmaFleet

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from tests.fixtures import compiled_tests
-from tests.fixtures.compiled_tests import compile_tests, not_compiled
+from tests.fixtures.native import compiled_tests
+from tests.fixtures.native.compiled_tests import compile_tests, not_compiled
 
 
 def test_each_is_compiled_once_and_again_when_it_has_changed(

@@ -41,7 +41,7 @@ def test_a_crash_is_one_failure(tmp_path: Path, first: str, others: int) -> None
         (tmp_path / f"test_b{number}.py").write_text(OTHER)
 
     options = ["-c", os.devnull, "--rootdir", str(tmp_path), "-n", "2", "--dist", "loadscope", "-q"]
-    plugins = ["-p", "xdist", "-p", "tests.fixtures.crashed_workers", "-p", "no:cacheprovider"]
+    plugins = ["-p", "xdist", "-p", "tests.fixtures.suite.crashed_workers", "-p", "no:cacheprovider"]
     result = subprocess.run(
         [sys.executable, "-m", "pytest", *options, "--no-loadscope-reorder", *plugins, str(tmp_path)],
         capture_output=True,

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.fixtures.long_modules import LONG, place_of
+from tests.fixtures.suite.long_modules import LONG, place_of
 
 ROOT = Path(__file__).parents[2]
 

@@ -2,7 +2,7 @@
 
 Prints one JSON object a line.
 
-Recall and precision: each kind of misconfiguration and fault of tests/fixtures/audit_faults.py, played on one host of a
+Recall and precision: each kind of misconfiguration and fault of tests/fixtures/audit/faults.py, played on one host of a
 fleet with other hosts that are right, `--seeds` times with another host and NIC. A kind is found when all findings that
 it must have are there; every finding beyond them is false. Mixed: two kinds at once, in fleets of one or two kinds of
 machines. Blame: made-up tests of a plan with a host, a NIC, a NIC in one direction or a path broken. Duration: 16 hosts
@@ -27,10 +27,10 @@ from pathlib import Path
 from tests.bench.audit import late
 from tests.bench.audit.duration import measure
 from tests.bench.rows import Rows, quantile
-from tests.fixtures.audit_faults import FAULTS, Expected, expected
-from tests.fixtures.audit_runs import large_run
-from tests.fixtures.browser import open_page
-from tests.fixtures.host_tree import GpuHost
+from tests.fixtures.audit.faults import FAULTS, Expected, expected
+from tests.fixtures.audit.runs import large_run
+from tests.fixtures.hostinfo.host_tree import GpuHost
+from tests.fixtures.web.browser import open_page
 
 from fabricpulse.audit.compare.findings import fleet_findings
 from fabricpulse.audit.local import audit_host

@@ -34,7 +34,7 @@ from tests.bench.clocksync.unwatched import bench_unwatched
 from tests.bench.clocksync.violations import bench_violations
 from tests.bench.clocksync.wire import Measured, run_wire
 from tests.bench.rows import Rows
-from tests.fixtures.clock_election import undisputed
+from tests.fixtures.clocksync.election import undisputed
 
 from fabricpulse.clocksync.edge.estimator import EstimatorParameters
 from fabricpulse.clocksync.edge.filter import EdgeFilter

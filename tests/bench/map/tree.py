@@ -9,8 +9,8 @@ from functools import partial
 
 import numpy as np
 from tests.bench.rows import Rows
-from tests.fixtures.distant_nics import Fabric, Plan, Survey, some_pairs
-from tests.fixtures.live_tree import LiveSurvey
+from tests.fixtures.hostinfo.live_tree import LiveSurvey
+from tests.fixtures.mesh.distant_nics import Fabric, Plan, Survey, some_pairs
 from tests.fixtures.waiting import wait_for
 from tests.integration.mesh.tree_fleet import TreeFleet
 

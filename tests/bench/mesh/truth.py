@@ -9,10 +9,10 @@ from pathlib import Path
 from tests.bench.mesh.faults import fleet_of_four
 from tests.bench.mesh.rows import report
 from tests.bench.rows import quantile
-from tests.fixtures import native as programs
-from tests.fixtures.fuzzing import CrashError, run_target
-from tests.fixtures.probe_fuzz import LONGEST, seeds
-from tests.fixtures.probe_samples import read_samples
+from tests.fixtures.mesh.probe_fuzz import LONGEST, seeds
+from tests.fixtures.mesh.probe_samples import read_samples
+from tests.fixtures.native import programs
+from tests.fixtures.native.fuzzing import CrashError, run_target
 
 from fabricpulse.clocksync.edge.samples import SampleReader
 from fabricpulse.core.shm.probe_ring import FLEET_VALID, INBOUND

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench.nic.daemons import NODE_PORT, node_command, parse, rows, running
-from tests.fixtures.broken_nic import VICTIM, WAYS, permission_denied
-from tests.fixtures.sys_tree import SysTree
+from tests.fixtures.hostinfo.sys_tree import SysTree
+from tests.fixtures.nic.broken_nic import VICTIM, WAYS, permission_denied
 
 from fabricpulse.hostinfo.sources import host_sources
 from fabricpulse.nic.config import NicConfig

@@ -19,7 +19,7 @@ from tests.bench.nic.daemons import (
     running,
 )
 from tests.bench.rows import quantile
-from tests.fixtures.sys_tree import SysTree
+from tests.fixtures.hostinfo.sys_tree import SysTree
 
 BLOCK = 30
 
@@ -35,7 +35,7 @@ def bench_cost(root: Path, binary: str | None, scrapes: int) -> None:
     pace_s = 0.03
     config = root.parent / "nic.yaml"
     config.write_text(f"gid: {{refresh_s: {20 * pace_s}}}\ncollectors: {{module: true, queue_pairs: true}}\n")
-    full = [sys.executable, "-m", "tests.fixtures.nic_daemon", str(root), str(NIC_PORT + 1), str(config)]
+    full = [sys.executable, "-m", "tests.fixtures.nic.daemon", str(root), str(NIC_PORT + 1), str(config)]
     with ExitStack() as stack:
         meters = [
             Meter(

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from tests.bench.nic.daemons import NIC_PORT, NODE_PORT, nic_command, node_command, parse, rows, running
-from tests.fixtures.sys_tree import SysTree
+from tests.fixtures.hostinfo.sys_tree import SysTree
 
 # Every metric of node_exporter's two collectors on this tree, and what ours is called. All counters have an entry, or
 # parity is missed. Gauges without one are settings that are the same on all links of a host from boot to shutdown

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from tests.bench.rows import Rows, quantile
-from tests.fixtures.verbs_samples import read_samples
+from tests.fixtures.plugin.verbs_samples import read_samples
 
 from fabricpulse.lab.rdma.fleet import HOSTS, RdmaFleet
 from fabricpulse.plugin_ipc.verbs import OPCODES, VerbsTelemetryReader

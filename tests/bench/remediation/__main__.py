@@ -23,16 +23,16 @@ from tests.bench.remediation.rebalance import rebalance
 from tests.bench.remediation.selector import selector
 from tests.bench.remediation.simulated import guards, lanes
 from tests.bench.rows import Rows, cpu_seconds, quantile
-from tests.fixtures.remediation_attacks import (
+from tests.fixtures.remediation.attacks import (
     ATTACKS,
     NETWORK_ATTACKS,
     TOKEN,
     start_with_credentials,
 )
-from tests.fixtures.remediation_fuzz import Responses, post_mutants
-from tests.fixtures.remediation_insiders import INSIDE_ATTACKS, READING_ATTACKS
-from tests.fixtures.remediation_kills import kill_again_and_again
-from tests.fixtures.remediation_stack import Stack, alert, kill, webhook
+from tests.fixtures.remediation.fuzz import Responses, post_mutants
+from tests.fixtures.remediation.insiders import INSIDE_ATTACKS, READING_ATTACKS
+from tests.fixtures.remediation.kills import kill_again_and_again
+from tests.fixtures.remediation.stack import Stack, alert, kill, webhook
 from tests.fixtures.waiting import wait_for
 from tests.integration.plugin.ring import Ring
 

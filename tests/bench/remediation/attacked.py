@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench.rows import Rows, thread_seconds
-from tests.fixtures.remediation_attacks import OPERATOR, TOKEN, Attack
-from tests.fixtures.remediation_stack import Stack, alert, request, webhook
+from tests.fixtures.remediation.attacks import OPERATOR, TOKEN, Attack
+from tests.fixtures.remediation.stack import Stack, alert, request, webhook
 from tests.fixtures.waiting import wait_for
 
 

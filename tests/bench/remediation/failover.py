@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 
 from tests.bench.rows import Rows
-from tests.fixtures.remediation_stack import Stack, alert, webhook
+from tests.fixtures.remediation.stack import Stack, alert, webhook
 from tests.fixtures.waiting import wait_for
 from tests.integration.plugin.ring import Ring
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import mean
 
 from tests.bench.rows import Rows
-from tests.fixtures.native import native
+from tests.fixtures.native.programs import native
 from tests.unit.remediation.world import START
 
 from fabricpulse.core.config import parse_config

@@ -1,6 +1,6 @@
 """Is the right cause named, how often, how sure; how long an answer takes over a large fleet; hangs over random graphs.
 
-Causes are played as the series that exporters would show (tests/fixtures/why_causes.py), put into a real Prometheus and
+Causes are played as the series that exporters would show (tests/fixtures/why/causes.py), put into a real Prometheus and
 asked about through its API, as the command does. What is simulated is the fabric and its sizes of effects, which are
 ours: a share of right answers says how `why` tells causes apart, not how often it would be right in a data centre.
 
@@ -20,12 +20,12 @@ from tests.bench.rows import Rows, cpu_seconds, quantile
 from tests.bench.why.live import Live, cpu_s, live_runs, recorded, trace_order
 from tests.bench.why.plays import PLAYS, SHARED, STALL_TOO
 from tests.bench.why.recorded import runs as recorded_runs
-from tests.fixtures.why_blocks import create_blocks, write_openmetrics
-from tests.fixtures.why_causes import CAUSES, PAIRS, healthy
-from tests.fixtures.why_fleet import PATTERNS, Stand
-from tests.fixtures.why_server import prometheus_over, prometheus_process
-from tests.fixtures.why_truth import Reported, Truth, top1, top2
-from tests.fixtures.why_world import TOPOLOGIES, World, new_world
+from tests.fixtures.why.blocks import create_blocks, write_openmetrics
+from tests.fixtures.why.causes import CAUSES, PAIRS, healthy
+from tests.fixtures.why.fleet import PATTERNS, Stand
+from tests.fixtures.why.server import prometheus_over, prometheus_process
+from tests.fixtures.why.truth import Reported, Truth, top1, top2
+from tests.fixtures.why.world import TOPOLOGIES, World, new_world
 from tests.unit.why.test_hang import hang, mesh, ring, tree, wait
 
 from fabricpulse.core.web.client_config import HttpClientConfig

@@ -17,9 +17,9 @@ from typing import Any
 
 from click.testing import CliRunner
 from tests.bench.why.plays import ONLY_ON, PLAYS, SHARED, STALLS, Play, healthy
-from tests.fixtures.why_fleet import PATTERNS, Job, Stand, fleet
-from tests.fixtures.why_trace import Order, order_of
-from tests.fixtures.why_truth import Truth, top1, top2
+from tests.fixtures.why.fleet import PATTERNS, Job, Stand, fleet
+from tests.fixtures.why.trace import Order, order_of
+from tests.fixtures.why.truth import Truth, top1, top2
 
 from fabricpulse.core.web.client_config import HttpClientConfig
 from fabricpulse.core.web.prometheus import PromQl

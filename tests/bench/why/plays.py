@@ -9,8 +9,8 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from tests.fixtures.why_fleet import ALL_TO_ALL, Job, Stand
-from tests.fixtures.why_truth import Truth
+from tests.fixtures.why.fleet import ALL_TO_ALL, Job, Stand
+from tests.fixtures.why.truth import Truth
 
 from fabricpulse.lab.faults import Fault
 

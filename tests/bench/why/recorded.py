@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from tests.fixtures.why_truth import Truth
+from tests.fixtures.why.truth import Truth
 
 from fabricpulse.why.facts import Facts, NicId
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from tests.fixtures.audit_runs import large_run
-from tests.fixtures.browser import open_page
+from tests.fixtures.audit.runs import large_run
+from tests.fixtures.web.browser import open_page
 
 from fabricpulse.audit.model import Finding, HostReport, Measurement, Outcome, Result, Run, Status
 from fabricpulse.audit.report.page import page

@@ -19,8 +19,8 @@ from typing import TypeVar
 import msgspec
 import pytest
 from click.testing import CliRunner
-from tests.fixtures.audit_rdma import StandInPair
-from tests.fixtures.host_tree import GpuHost
+from tests.fixtures.audit.rdma import StandInPair
+from tests.fixtures.hostinfo.host_tree import GpuHost
 from tests.fixtures.waiting import wait_for
 
 from fabricpulse.audit.command import command

@@ -60,7 +60,7 @@ class Divided:
         return max(t.bound_ns for host in hosts if (t := read(self.fleet, host)) is not None)
 
 
-# Which part is cut off is of no matter to the daemons: tests/unit/clocksync/test_divided_fleet.py has them all.
+# Which part is cut off is of no matter to the daemons: tests/unit/clocksync/fleet/test_divided_fleet.py has them all.
 @pytest.mark.parametrize(
     "small",
     [

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from tests.fixtures.distant_nics import Fabric, Plan
+from tests.fixtures.mesh.distant_nics import Fabric, Plan
 from tests.fixtures.ports import reserved_port
 from tests.fixtures.waiting import wait_for
 

@@ -18,8 +18,8 @@ import aiohttp
 import pytest
 import trustme
 from aiohttp import web
-from tests.fixtures.hostile_clients import IDLE, SLOW, hostile_clients
 from tests.fixtures.waiting import until
+from tests.fixtures.web.hostile_clients import IDLE, SLOW, hostile_clients
 
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.metrics.formats import TextFormat

@@ -4,7 +4,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.fixtures.probe_samples import read_samples
+from tests.fixtures.mesh.probe_samples import read_samples
 from tests.fixtures.waiting import wait_for
 from tests.integration.mesh.mesh_fleet import MeshFleet
 

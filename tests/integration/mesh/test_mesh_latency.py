@@ -1,7 +1,7 @@
 """Delay that comes and goes on a real link: told against the edge's own habit, and visible though nobody looked."""
 
 import pytest
-from tests.fixtures.probe_samples import read_samples
+from tests.fixtures.mesh.probe_samples import read_samples
 from tests.fixtures.waiting import wait_for
 from tests.integration.mesh.mesh_fleet import MeshFleet
 

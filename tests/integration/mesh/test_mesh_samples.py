@@ -1,7 +1,7 @@
 """What the engine measures: both directions, one-way delay on fleet time."""
 
 import pytest
-from tests.fixtures.probe_samples import read_samples
+from tests.fixtures.mesh.probe_samples import read_samples
 from tests.fixtures.waiting import wait_for
 
 from fabricpulse.clocksync.edge.samples import SampleReader

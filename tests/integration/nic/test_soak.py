@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.fixtures.sys_tree import SysTree
+from tests.fixtures.hostinfo.sys_tree import SysTree
 
 from fabricpulse.hostinfo.sources import HostSources
 from fabricpulse.nic.config import NicConfig

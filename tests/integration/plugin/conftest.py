@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tests.fixtures.native import native
+from tests.fixtures.native.programs import native
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from tests.fixtures.native import native
+from tests.fixtures.native.programs import native
 from tests.integration.plugin.chaos import connect_beside_a_stopped_peer, play
 from tests.integration.plugin.ring import Ring
 

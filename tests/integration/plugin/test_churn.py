@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.fixtures.native import native
+from tests.fixtures.native.programs import native
 from tests.fixtures.waiting import wait_for
 from tests.integration.plugin.chaos import play
 from tests.integration.plugin.ring import Rank

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 
 import pytest
-from tests.fixtures.control_schema import check_answer, check_request
+from tests.fixtures.plugin.control_schema import check_answer, check_request
 from tests.integration.plugin.ring import Ring
 
 from fabricpulse.lab import Lab

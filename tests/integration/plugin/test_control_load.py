@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from tests.fixtures.native import native
+from tests.fixtures.native.programs import native
 from tests.fixtures.waiting import wait_for
 from tests.integration.plugin.control_job import control_job
 

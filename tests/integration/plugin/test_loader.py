@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.fixtures.native import native
+from tests.fixtures.native.programs import native
 from tests.integration.plugin.real_nccl import NoNcclError, nccl_library, places
 
 from fabricpulse.plugin.locate import library

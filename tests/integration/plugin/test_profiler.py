@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.fixtures.native import native
-from tests.fixtures.telemetry_file import TelemetryFile
+from tests.fixtures.native.programs import native
+from tests.fixtures.plugin.telemetry_file import TelemetryFile
 from tests.fixtures.waiting import wait_for
 
 from fabricpulse.lab import Lab

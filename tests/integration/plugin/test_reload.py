@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.fixtures.native import native
+from tests.fixtures.native.programs import native
 
 from fabricpulse.lab import Lab
 from fabricpulse.plugin.locate import library

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.fixtures.crc32c import crc32c
+from tests.fixtures.native.crc32c import crc32c
 from tests.fixtures.waiting import wait_for
 from tests.integration.plugin.ring import Ring
 

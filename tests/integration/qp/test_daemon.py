@@ -14,7 +14,7 @@ from pathlib import Path
 import aiohttp
 import msgspec
 import pytest
-from tests.fixtures.telemetry_file import BOUNDS_NS, TelemetryFile
+from tests.fixtures.plugin.telemetry_file import BOUNDS_NS, TelemetryFile
 from tests.fixtures.waiting import Patience, wait_for
 
 from fabricpulse.lab.demo.scrape import Samples, parse_samples

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.fixtures.remediation_stack import Stack
+from tests.fixtures.remediation.stack import Stack
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.fixtures.ports import reserved_port
-from tests.fixtures.remediation_stack import Alertmanager, Stack, alert, kill, webhook
+from tests.fixtures.remediation.stack import Alertmanager, Stack, alert, kill, webhook
 from tests.fixtures.waiting import wait_for
 
 from fabricpulse.lab.tools import find_tool

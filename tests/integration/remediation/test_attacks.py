@@ -6,7 +6,7 @@ import urllib.request
 from collections.abc import Iterator
 
 import pytest
-from tests.fixtures.remediation_attacks import (
+from tests.fixtures.remediation.attacks import (
     ATTACKS,
     OPERATOR,
     TOKEN,
@@ -16,8 +16,8 @@ from tests.fixtures.remediation_attacks import (
     idle_claims,
     start_with_credentials,
 )
-from tests.fixtures.remediation_insiders import INSIDE_ATTACKS, many_agents, others_rights
-from tests.fixtures.remediation_stack import Stack, alert, request, webhook
+from tests.fixtures.remediation.insiders import INSIDE_ATTACKS, many_agents, others_rights
+from tests.fixtures.remediation.stack import Stack, alert, request, webhook
 from tests.fixtures.waiting import Patience
 
 

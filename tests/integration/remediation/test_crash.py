@@ -5,7 +5,7 @@ import threading
 import time
 
 import pytest
-from tests.fixtures.remediation_stack import Stack, alert, kill, webhook
+from tests.fixtures.remediation.stack import Stack, alert, kill, webhook
 from tests.fixtures.waiting import wait_for
 
 # (where, at which visit): the first commits are the start itself.

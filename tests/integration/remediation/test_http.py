@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.fixtures.remediation_stack import Stack, alert, kill, request, webhook
+from tests.fixtures.remediation.stack import Stack, alert, kill, request, webhook
 from tests.fixtures.waiting import Patience
 
 TOKEN = "s3cret"  # noqa: S105 - of this test

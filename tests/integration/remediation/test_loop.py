@@ -4,7 +4,7 @@ import json
 import signal
 
 import pytest
-from tests.fixtures.remediation_stack import Stack, alert, kill, request, webhook
+from tests.fixtures.remediation.stack import Stack, alert, kill, request, webhook
 from tests.fixtures.waiting import wait_for
 
 

@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from tests.fixtures.remediation_stack import alert, kill, request, webhook
+from tests.fixtures.remediation.stack import alert, kill, request, webhook
 from tests.fixtures.waiting import wait_for
 
 from fabricpulse.remediation.receiver.config import NotifyConfig

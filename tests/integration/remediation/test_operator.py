@@ -10,7 +10,7 @@ import pytest
 import trustme
 import yaml
 from tests.fixtures.in_process import command
-from tests.fixtures.remediation_stack import Stack, alert, kill, request, webhook
+from tests.fixtures.remediation.stack import Stack, alert, kill, request, webhook
 from tests.fixtures.waiting import wait_for
 
 

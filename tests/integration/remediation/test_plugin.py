@@ -4,8 +4,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from tests.fixtures.remediation_kills import kill_again_and_again
-from tests.fixtures.remediation_stack import Stack, alert, webhook
+from tests.fixtures.remediation.kills import kill_again_and_again
+from tests.fixtures.remediation.stack import Stack, alert, webhook
 from tests.fixtures.waiting import wait_for
 from tests.integration.plugin.ring import Ring
 

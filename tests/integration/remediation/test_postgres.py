@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from tests.fixtures.ports import reserved_port
 from tests.fixtures.postgres import postgres_server
-from tests.fixtures.remediation_stack import Process, Stack, alert, request, webhook
+from tests.fixtures.remediation.stack import Process, Stack, alert, request, webhook
 from tests.fixtures.waiting import wait_for
 
 from fabricpulse.core.errors import UserError

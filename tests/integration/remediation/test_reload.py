@@ -4,7 +4,7 @@ import signal
 
 import pytest
 import yaml
-from tests.fixtures.remediation_stack import Stack, alert, request, webhook
+from tests.fixtures.remediation.stack import Stack, alert, request, webhook
 from tests.fixtures.waiting import wait_for
 
 GAUGE = "fabricpulse_config_last_reload_successful "

@@ -7,7 +7,7 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from tests.fixtures.remediation_stack import Stack, alert, request, webhook
+from tests.fixtures.remediation.stack import Stack, alert, request, webhook
 from tests.fixtures.waiting import wait_for
 
 

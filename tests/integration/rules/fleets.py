@@ -7,7 +7,7 @@ not send. Series are those that the alerts read, with the labels that the export
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tests.fixtures.loopback_http import LoopbackServer, Reply, Request
+from tests.fixtures.web.loopback_http import LoopbackServer, Reply, Request
 
 DAEMONS = ("mesh", "qp", "clocksync", "remediation")
 RAILS = ("rail0", "rail1")

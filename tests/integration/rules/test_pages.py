@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.fixtures.loopback_http import LoopbackServer, Reply
 from tests.fixtures.ports import reserved_port
 from tests.fixtures.waiting import wait_for
+from tests.fixtures.web.loopback_http import LoopbackServer, Reply
 from tests.integration.rules.fleets import RAILS, Fleet, fleet_server
 
 from fabricpulse.core.alerting.pusher import AlertContent, PushedAlert

@@ -24,7 +24,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from tests.fixtures.ports import reserved_port
-from tests.fixtures.summaries import add_summary
+from tests.fixtures.rules.summaries import add_summary
 from tests.fixtures.waiting import wait_for
 
 from fabricpulse.core.errors import UserError

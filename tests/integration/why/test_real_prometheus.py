@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 from click.testing import CliRunner
-from tests.fixtures.why_blocks import create_blocks, write_openmetrics
-from tests.fixtures.why_causes import CAUSES
-from tests.fixtures.why_server import prometheus_over
-from tests.fixtures.why_world import World, new_world
+from tests.fixtures.why.blocks import create_blocks, write_openmetrics
+from tests.fixtures.why.causes import CAUSES
+from tests.fixtures.why.server import prometheus_over
+from tests.fixtures.why.world import World, new_world
 
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.web.client_config import HttpClientConfig

@@ -8,8 +8,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from click.testing import CliRunner
-from tests.fixtures.audit_faults import ROCE_FAULTS
-from tests.fixtures.host_tree import GpuHost
+from tests.fixtures.audit.faults import ROCE_FAULTS
+from tests.fixtures.hostinfo.host_tree import GpuHost
 
 from fabricpulse.audit.checks.pcie_acs import acs_control
 from fabricpulse.audit.command import command

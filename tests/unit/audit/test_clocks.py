@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.fixtures.host_tree import GpuHost
+from tests.fixtures.hostinfo.host_tree import GpuHost
 
 from fabricpulse.audit.checks import clock_synchronized
 from fabricpulse.audit.compare.clocks import MOST_OFF_S, ClockOffset, clock_findings, offset_of

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
-from tests.fixtures.host_tree import GpuHost
+from tests.fixtures.hostinfo.host_tree import GpuHost
 
 from fabricpulse.audit.command import command
 from fabricpulse.audit.commands.output import require_writable

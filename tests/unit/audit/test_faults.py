@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from tests.fixtures.audit_faults import FAULTS, Fault, expected
-from tests.fixtures.host_tree import GpuHost
+from tests.fixtures.audit.faults import FAULTS, Fault, expected
+from tests.fixtures.hostinfo.host_tree import GpuHost
 
 from fabricpulse.audit.compare.findings import fleet_findings
 from fabricpulse.audit.local import audit_host

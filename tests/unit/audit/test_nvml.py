@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.fixtures.host_tree import GpuHost
+from tests.fixtures.hostinfo.host_tree import GpuHost
 
 from fabricpulse.audit.checks import gpu_memory
 from fabricpulse.audit.host.nvml import MOST_GPUS, NvmlGpu, ask, read
@@ -16,7 +16,7 @@ from fabricpulse.audit.model import Status
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> str:
-    source = Path(__file__).parents[2] / "fixtures" / "fake_nvml.c"
+    source = Path(__file__).parents[2] / "fixtures/hostinfo/fake_nvml.c"
     built = tmp_path_factory.mktemp("nvml") / "libfake_nvml.so"
     compiler = shutil.which("cc")
     if compiler is None:

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from tests.fixtures.audit_hosts import CASES, Case, N, P, U, route, routes
-from tests.fixtures.host_tree import GpuHost
+from tests.fixtures.audit.hosts import CASES, Case, N, P, U, route, routes
+from tests.fixtures.hostinfo.host_tree import GpuHost
 
 from fabricpulse.audit.checks.cpu_offline import cpus
 from fabricpulse.audit.checks.pcie_acs import acs_control

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import msgspec
 import pytest
-from tests.fixtures.audit_runs import large_run
+from tests.fixtures.audit.runs import large_run
 
 from fabricpulse.audit.compare.findings import of_host
 from fabricpulse.audit.expose import expose

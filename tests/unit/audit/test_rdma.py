@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.fixtures.audit_rdma import StandInPair
+from tests.fixtures.audit.rdma import StandInPair
 
 from fabricpulse.audit.command import command
 from fabricpulse.audit.fleet.rdma import RdmaTests

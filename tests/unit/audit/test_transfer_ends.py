@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.fixtures.host_tree import GpuHost
+from tests.fixtures.hostinfo.host_tree import GpuHost
 
 from fabricpulse.audit.node.host_losses import HostCounts, HostLosses, host_counts, since
 from fabricpulse.audit.node.jobs import JobWatch, in_use, job_on, traffic_on

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
-from tests.fixtures.summaries import add_summary
+from tests.fixtures.rules.summaries import add_summary
 
 from fabricpulse.core.metrics import exposition as exposition_module
 from fabricpulse.core.metrics.catalogue import MetricSpec

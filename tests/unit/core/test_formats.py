@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
-from tests.fixtures.summaries import add_summary
+from tests.fixtures.rules.summaries import add_summary
 from tests.unit.core.test_exposition import GOLDEN, UP, filled
 
 from fabricpulse.core.metrics.catalogue import MetricSpec, load_catalogue

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from tests.fixtures.distant_nics import Fabric, Plan
-from tests.fixtures.live_tree import LiveSurvey
+from tests.fixtures.hostinfo.live_tree import LiveSurvey
+from tests.fixtures.mesh.distant_nics import Fabric, Plan
 
 from fabricpulse.diagnosis.tree.branches import other_end
 from fabricpulse.diagnosis.tree.levels import Kind

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.fixtures.distant_nics import Fabric, Plan, some_pairs
+from tests.fixtures.mesh.distant_nics import Fabric, Plan, some_pairs
 
 from fabricpulse.diagnosis.tree.confirmed import confirmed
 from fabricpulse.diagnosis.tree.coverage import Coverage

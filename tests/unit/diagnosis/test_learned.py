@@ -5,7 +5,7 @@ import sys
 from dataclasses import replace
 
 import numpy as np
-from tests.fixtures.distant_nics import Fabric, Plan, Survey
+from tests.fixtures.mesh.distant_nics import Fabric, Plan, Survey
 
 from fabricpulse.diagnosis.tree.coverage import Coverage
 from fabricpulse.diagnosis.tree.documents import places_file_of

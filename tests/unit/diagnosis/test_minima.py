@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tests.fixtures.distant_nics import Fabric, Plan, mesh_pairs
+from tests.fixtures.mesh.distant_nics import Fabric, Plan, mesh_pairs
 
 from fabricpulse.diagnosis.tree.coverage import MOST_PAIRS, Coverage
 from fabricpulse.diagnosis.tree.fabric_tree import tree_of

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.fixtures.distant_nics import Fabric, Plan
-from tests.fixtures.live_tree import LiveSurvey
+from tests.fixtures.hostinfo.live_tree import LiveSurvey
+from tests.fixtures.mesh.distant_nics import Fabric, Plan
 
 from fabricpulse.diagnosis.daemon.service import DiagnosisService
 from fabricpulse.diagnosis.daemon.worker_messages import Answer, Declared

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from tests.fixtures.distant_nics import Fabric, Plan, Survey, some_pairs
+from tests.fixtures.mesh.distant_nics import Fabric, Plan, Survey, some_pairs
 
 from fabricpulse.diagnosis.tree.cabling import miscabled
 from fabricpulse.diagnosis.tree.confirmed import confirmed

@@ -3,7 +3,7 @@
 import shutil
 
 import pytest
-from tests.fixtures.sys_tree import SysTree
+from tests.fixtures.hostinfo.sys_tree import SysTree
 
 from fabricpulse.hostinfo.device_filter import DeviceFilter
 from fabricpulse.hostinfo.inventory import Inventory, Scanner

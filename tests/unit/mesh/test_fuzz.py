@@ -1,10 +1,10 @@
 """The packet parser and the train tables under libFuzzer (or a mutator of our own), with AddressSanitizer and
-UndefinedBehaviorSanitizer; tests/fixtures/fuzzing.py says how to search for long."""
+UndefinedBehaviorSanitizer; tests/fixtures/native/fuzzing.py says how to search for long."""
 
 import pytest
-from tests.fixtures.fuzzing import SECONDS, run_target
-from tests.fixtures.native import native
-from tests.fixtures.probe_fuzz import LONGEST, seeds
+from tests.fixtures.mesh.probe_fuzz import LONGEST, seeds
+from tests.fixtures.native.fuzzing import SECONDS, run_target
+from tests.fixtures.native.programs import native
 
 RUNS = 6_000
 

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from tests.fixtures.sys_tree import SysTree
+from tests.fixtures.hostinfo.sys_tree import SysTree
 
 from fabricpulse.hostinfo.sources import HostSources, host_sources
 from fabricpulse.nic.config import NicConfig

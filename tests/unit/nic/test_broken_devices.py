@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.fixtures.broken_nic import VICTIM, WAYS, garbage, permission_denied
+from tests.fixtures.nic.broken_nic import VICTIM, WAYS, garbage, permission_denied
 
 from fabricpulse.nic.config import NicConfig
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from tests.fixtures.sys_tree import SysTree
+from tests.fixtures.hostinfo.sys_tree import SysTree
 
 from fabricpulse.core.errors import ConfigError, UserError
 from fabricpulse.hostinfo.device_filter import DeviceFilter
@@ -19,7 +19,7 @@ from fabricpulse.nic.command import command
 from fabricpulse.nic.metrics import METRICS
 from fabricpulse.nic.registry import registered
 
-GOLDEN = Path(__file__).parents[2] / "fixtures/nic_metrics.txt"
+GOLDEN = Path(__file__).parents[2] / "fixtures/nic/metrics.txt"
 PROMTOOL = shutil.which(
     "promtool", path=f"{os.environ['PATH']}:{Path(__file__).parents[3] / '.tools/usr/bin'}"
 )

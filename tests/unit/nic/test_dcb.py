@@ -5,7 +5,7 @@ import struct
 
 import numpy as np
 import pytest
-from tests.fixtures.c_layout import compiled_layout, mirrored_layout
+from tests.fixtures.native.c_layout import compiled_layout, mirrored_layout
 
 from fabricpulse.hostinfo.netlink import dcb, ethtool
 from fabricpulse.hostinfo.netlink.attributes import attribute

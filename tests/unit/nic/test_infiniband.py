@@ -1,7 +1,7 @@
 """RDMA devices: identity, state, units, names, what is absent."""
 
 import pytest
-from tests.fixtures.sys_tree import (
+from tests.fixtures.hostinfo.sys_tree import (
     BNXT_HW,
     EFA_HW,
     HNS_HW,

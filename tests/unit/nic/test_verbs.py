@@ -23,7 +23,7 @@ def verbs_library(tmp_path_factory):
     if compiler is None:
         pytest.skip("needs a C compiler")
     library = tmp_path_factory.mktemp("verbs") / "libibverbs-fake.so"
-    source = Path(__file__).parents[2] / "fixtures/fake_ibverbs.c"
+    source = Path(__file__).parents[2] / "fixtures/hostinfo/fake_ibverbs.c"
     subprocess.run(
         [compiler, "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-o", library, source], check=True
     )

@@ -6,7 +6,7 @@ import shlex
 
 import numpy as np
 import pytest
-from tests.fixtures.placement_cases import random_places
+from tests.fixtures.placement.cases import random_places
 
 from fabricpulse.core.errors import UserError
 from fabricpulse.placement.fabric import Place, fabric_of

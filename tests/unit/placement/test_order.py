@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.fixtures.placement_cases import (
+from tests.fixtures.placement.cases import (
     fabric_of_size,
     optimum,
     random_matrix,

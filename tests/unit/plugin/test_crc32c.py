@@ -4,8 +4,8 @@ import random
 import subprocess
 
 import pytest
-from tests.fixtures.crc32c import crc32c
-from tests.fixtures.native import native
+from tests.fixtures.native.crc32c import crc32c
+from tests.fixtures.native.programs import native
 
 
 def generated(seed: int, size: int) -> bytes:

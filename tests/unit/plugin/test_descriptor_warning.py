@@ -3,7 +3,7 @@
 import re
 import subprocess
 
-from tests.fixtures.native import native
+from tests.fixtures.native.programs import native
 
 
 def warnings(*steps: str) -> list[tuple[int, str, str]]:

@@ -1,13 +1,13 @@
 """Framing and control messages under libFuzzer (or a mutator of our own), with AddressSanitizer and
-UndefinedBehaviorSanitizer; tests/fixtures/fuzzing.py says how to search for long."""
+UndefinedBehaviorSanitizer; tests/fixtures/native/fuzzing.py says how to search for long."""
 
 import json
 import struct
 from pathlib import Path
 
 import pytest
-from tests.fixtures.fuzzing import SECONDS, found_before, run_target
-from tests.fixtures.native import native
+from tests.fixtures.native.fuzzing import SECONDS, found_before, run_target
+from tests.fixtures.native.programs import native
 
 RUNS = 3_000
 

@@ -6,7 +6,7 @@ import subprocess
 from typing import Any
 
 import pytest
-from tests.fixtures.native import native
+from tests.fixtures.native.programs import native
 
 UNKNOWN = -1
 

@@ -4,7 +4,7 @@ import stat
 import subprocess
 from pathlib import Path
 
-from tests.fixtures.native import native
+from tests.fixtures.native.programs import native
 
 
 def make(folder: Path, *commands: str) -> list[str]:

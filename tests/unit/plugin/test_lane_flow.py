@@ -4,7 +4,7 @@ import subprocess
 from typing import NamedTuple
 
 import pytest
-from tests.fixtures.native import native
+from tests.fixtures.native.programs import native
 
 pytestmark = pytest.mark.build
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.fixtures.native import native
+from tests.fixtures.native.programs import native
 
 ROOT = Path(__file__).parents[3]
 Plan = Callable[..., list[str]]

@@ -4,7 +4,7 @@ import random
 import subprocess
 
 import pytest
-from tests.fixtures.native import native
+from tests.fixtures.native.programs import native
 
 
 def play(lines: list[str]) -> list[int]:

@@ -4,7 +4,7 @@ import subprocess
 from collections.abc import Callable
 
 import pytest
-from tests.fixtures.native import native
+from tests.fixtures.native.programs import native
 
 MS = 1_000_000
 START_MS = 5_000

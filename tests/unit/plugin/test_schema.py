@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator, ValidationError
-from tests.fixtures.control_schema import PATH, SCHEMA, check_answer, check_request
+from tests.fixtures.plugin.control_schema import PATH, SCHEMA, check_answer, check_request
 
 
 def examples() -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 import subprocess
 
 import pytest
-from tests.fixtures.native import native
+from tests.fixtures.native.programs import native
 
 
 def _reports(mode: str) -> int:

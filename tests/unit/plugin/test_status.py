@@ -4,7 +4,7 @@ import json
 import subprocess
 
 import pytest
-from tests.fixtures.native import native
+from tests.fixtures.native.programs import native
 
 
 @pytest.mark.build

@@ -3,7 +3,7 @@
 import subprocess
 
 import pytest
-from tests.fixtures.native import native
+from tests.fixtures.native.programs import native
 
 pytestmark = pytest.mark.build
 

@@ -7,7 +7,7 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
-from tests.fixtures.native import native
+from tests.fixtures.native.programs import native
 
 ROOT = Path(__file__).parents[3]
 MS = 1_000_000

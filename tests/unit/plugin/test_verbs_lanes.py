@@ -4,7 +4,7 @@ import json
 import subprocess
 
 import pytest
-from tests.fixtures.native import native
+from tests.fixtures.native.programs import native
 
 
 def _simulate(seed: int, messages: int, faults: int, variant: str, *mode: str) -> dict[str, int]:

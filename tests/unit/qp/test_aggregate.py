@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.fixtures.telemetry_file import BOUNDS_NS, TelemetryFile
+from tests.fixtures.plugin.telemetry_file import BOUNDS_NS, TelemetryFile
 
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.core.metrics.recent_delays import RecentDelays

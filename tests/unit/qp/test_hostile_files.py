@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tests.fixtures import telemetry_file
-from tests.fixtures.telemetry_file import TelemetryFile
+from tests.fixtures.plugin import telemetry_file
+from tests.fixtures.plugin.telemetry_file import TelemetryFile
 
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.core.shm.mapping import ChangedFileError, LayoutError

@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.fixtures.c_layout import compiled_layout, mirrored_layout
+from tests.fixtures.native.c_layout import compiled_layout, mirrored_layout
 
 from fabricpulse.plugin_ipc import telemetry
 

@@ -3,7 +3,7 @@
 import dataclasses
 from pathlib import Path
 
-from tests.fixtures.telemetry_file import TelemetryFile
+from tests.fixtures.plugin.telemetry_file import TelemetryFile
 
 from fabricpulse.plugin_ipc.telemetry import PluginTelemetryReader, Table, TelemetrySnapshot
 from fabricpulse.qp.progress import MOST_PER_OWNER, heartbeats, rank_progress

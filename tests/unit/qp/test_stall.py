@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.fixtures.loopback_http import LoopbackServer, Reply, Request
 from tests.fixtures.waiting import wait_for
+from tests.fixtures.web.loopback_http import LoopbackServer, Reply, Request
 
 from fabricpulse.core.config import parse_config
 from fabricpulse.core.errors import ConfigError

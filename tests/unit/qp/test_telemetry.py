@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.fixtures.telemetry_file import TelemetryFile
+from tests.fixtures.plugin.telemetry_file import TelemetryFile
 from tests.fixtures.waiting import Patience
 
 from fabricpulse.core.shm.mapping import LayoutError

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.fixtures.telemetry_file import CAPACITY, TelemetryFile
+from tests.fixtures.plugin.telemetry_file import CAPACITY, TelemetryFile
 
 from fabricpulse.core.shm.mapping import LayoutError
 from fabricpulse.plugin_ipc.telemetry import PluginTelemetryReader, Table

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from tests.fixtures.verbs_file import VerbsFile
-from tests.fixtures.verbs_samples import read_samples
+from tests.fixtures.plugin.verbs_file import VerbsFile
+from tests.fixtures.plugin.verbs_samples import read_samples
 
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.plugin_ipc.verbs import VerbsTable, VerbsTelemetryReader

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.fixtures.telemetry_file import TelemetryFile
+from tests.fixtures.plugin.telemetry_file import TelemetryFile
 
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.plugin_ipc.telemetry import PluginTelemetryReader, Table

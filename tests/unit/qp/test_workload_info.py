@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.fixtures.telemetry_file import TelemetryFile
+from tests.fixtures.plugin.telemetry_file import TelemetryFile
 
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.plugin_ipc.telemetry import (

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.fixtures.control_server import ControlServer
+from tests.fixtures.plugin.control_server import ControlServer
 
 from fabricpulse.remediation.node.plugins import Plugins
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.fixtures.control_server import ControlServer
+from tests.fixtures.plugin.control_server import ControlServer
 
 from fabricpulse.remediation.node.control_calls import Failure, call_all
 from fabricpulse.remediation.node.plugins import Plugins

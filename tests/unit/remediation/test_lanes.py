@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.fixtures.telemetry_file import TelemetryFile
+from tests.fixtures.plugin.telemetry_file import TelemetryFile
 
 from fabricpulse.core.config import parse_config
 from fabricpulse.plugin_ipc.telemetry import Table

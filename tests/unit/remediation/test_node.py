@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.fixtures.control_server import ControlServer
+from tests.fixtures.plugin.control_server import ControlServer
 
 from fabricpulse.core.config import parse_config
 from fabricpulse.core.daemon import Lifetime

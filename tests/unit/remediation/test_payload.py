@@ -6,9 +6,9 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.fixtures.mutants import mutant
-from tests.fixtures.remediation_fuzz import named_nics, nic_of
-from tests.fixtures.remediation_stack import alert, webhook
+from tests.fixtures.remediation.fuzz import named_nics, nic_of
+from tests.fixtures.remediation.stack import alert, webhook
+from tests.fixtures.rules.mutants import mutant
 
 from fabricpulse.remediation.receiver.payload import (
     PayloadError,

@@ -3,8 +3,8 @@
 import json
 
 import pytest
-from tests.fixtures.remediation_stack import alert as document
-from tests.fixtures.remediation_stack import webhook
+from tests.fixtures.remediation.stack import alert as document
+from tests.fixtures.remediation.stack import webhook
 from tests.unit.remediation.world import START, alert, config
 
 from fabricpulse.remediation.receiver.replay import Replay, past_of

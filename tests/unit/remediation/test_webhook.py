@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
-from tests.fixtures.remediation_stack import alert, webhook
+from tests.fixtures.remediation.stack import alert, webhook
 from tests.unit.remediation.world import config
 
 from fabricpulse.remediation.receiver.commit_loop import CommitLoop

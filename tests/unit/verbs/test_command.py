@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from tests.fixtures.verbs_file import VerbsFile
+from tests.fixtures.plugin.verbs_file import VerbsFile
 
 from fabricpulse.core.environment import Format, render
 from fabricpulse.core.errors import UserError

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.fixtures.fuzzing import SECONDS, run_target
-from tests.fixtures.native import native
+from tests.fixtures.native.fuzzing import SECONDS, run_target
+from tests.fixtures.native.programs import native
 
 from fabricpulse.plugin_ipc.verbs import VerbsSnapshot, VerbsTelemetryReader
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from tests.fixtures.why_facts import EXPORTERS, HOSTS, RAILS, healthy, slow, with_flows, with_nic
+from tests.fixtures.why.facts import EXPORTERS, HOSTS, RAILS, healthy, slow, with_flows, with_nic
 
 from fabricpulse.core.web.prometheus import Sample
 from fabricpulse.why.assemble import Gathered, assemble

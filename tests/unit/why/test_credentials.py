@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from tests.fixtures.loopback_http import LoopbackServer, Reply, Request
+from tests.fixtures.web.loopback_http import LoopbackServer, Reply, Request
 
 from fabricpulse.core.errors import UserError
 from fabricpulse.why.command import command

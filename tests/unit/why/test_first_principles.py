@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.fixtures.why_facts import HOSTS, RAILS, healthy, slow, with_flows, with_nic
-from tests.fixtures.why_findings import first, late, likely
+from tests.fixtures.why.facts import HOSTS, RAILS, healthy, slow, with_flows, with_nic
+from tests.fixtures.why.findings import first, late, likely
 
 from fabricpulse.why.facts import Facts, Flow, Nic, NicId
 from fabricpulse.why.infer import LIKELY, infer

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from tests.fixtures.why_facts import EXPORTERS, HOSTS, healthy, slow, with_flows, with_nic
-from tests.fixtures.why_findings import first, late, likely
+from tests.fixtures.why.facts import EXPORTERS, HOSTS, healthy, slow, with_flows, with_nic
+from tests.fixtures.why.findings import first, late, likely
 
 from fabricpulse.why.facts import Collective, Facts, Gpu, Host, Process, Rank, Wait
 from fabricpulse.why.infer import infer

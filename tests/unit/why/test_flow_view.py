@@ -5,7 +5,7 @@ import random
 import time
 from dataclasses import replace
 
-from tests.fixtures.why_facts import healthy
+from tests.fixtures.why.facts import healthy
 from tests.unit.why.test_report import EVIL, Tags, report
 
 from fabricpulse.why.facts import Flow, NicId

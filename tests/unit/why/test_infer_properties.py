@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.fixtures.why_facts import healthy
+from tests.fixtures.why.facts import healthy
 
 from fabricpulse.why import facts as model
 from fabricpulse.why.catalogue import HARMLESS

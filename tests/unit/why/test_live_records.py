@@ -2,7 +2,7 @@
 
 import pytest
 from tests.bench.why.recorded import Record, read
-from tests.fixtures.why_truth import top1
+from tests.fixtures.why.truth import top1
 
 from fabricpulse.why.infer import infer
 

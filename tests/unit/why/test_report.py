@@ -5,7 +5,7 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 
-from tests.fixtures.why_facts import healthy, slow, with_nic
+from tests.fixtures.why.facts import healthy, slow, with_nic
 from tests.unit.why.test_causes import PLAYED
 
 from fabricpulse.why.facts import Wait

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from tests.fixtures.why_trace import order_of
+from tests.fixtures.why.trace import order_of
 
 
 def trace(error_us: float, bound_us: float = 10.0) -> dict[str, Any]:

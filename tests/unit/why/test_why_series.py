@@ -1,9 +1,9 @@
 """The series on which causes are played are those that the exporters export: else what is proved on them is nothing."""
 
 import pytest
-from tests.fixtures.why_causes import CAUSES
-from tests.fixtures.why_series import series
-from tests.fixtures.why_world import new_world
+from tests.fixtures.why.causes import CAUSES
+from tests.fixtures.why.series import series
+from tests.fixtures.why.world import new_world
 
 from fabricpulse.core.metrics.catalogue import load_catalogue
 
