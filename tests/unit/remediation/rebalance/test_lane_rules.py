@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace as changed
-from tests.unit.remediation.fabric_model import LINK, REPORT_S, Fabric
+from tests.unit.remediation.simulation.fabric_model import LINK, REPORT_S, Fabric
 from tests.unit.remediation.world import START, World, alert, config
 
 from fabricpulse.core.config import parse_config

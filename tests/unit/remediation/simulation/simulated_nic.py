@@ -1,6 +1,6 @@
 """A NIC of the simulated fleet."""
 
-from tests.unit.remediation.simulated_policy import LEAF_HOSTS
+from tests.unit.remediation.simulation.simulated_policy import LEAF_HOSTS
 
 from fabricpulse.remediation.receiver.payload import Alert
 

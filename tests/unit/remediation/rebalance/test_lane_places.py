@@ -4,7 +4,7 @@ from pathlib import Path
 
 import yaml
 from msgspec.structs import replace
-from tests.unit.remediation.fabric_model import LINK, Fabric
+from tests.unit.remediation.simulation.fabric_model import LINK, Fabric
 
 from fabricpulse.remediation.protocol import LaneSample
 from fabricpulse.remediation.receiver.config import RebalanceConfig

@@ -5,7 +5,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from tests.unit.remediation.fleet_simulation import FleetSimulation, ViolationError, simulate
+from tests.unit.remediation.simulation.fleet_simulation import FleetSimulation, ViolationError, simulate
 
 from fabricpulse.remediation.receiver.failover import decisions
 from fabricpulse.remediation.receiver.guards.guards import Guards

@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
-from tests.unit.remediation.fabric_model import AUTO
-from tests.unit.remediation.test_drains import TEXT, Hosts
-from tests.unit.remediation.test_rebalancer import collided
+from tests.unit.remediation.rebalance.test_rebalancer import collided
+from tests.unit.remediation.simulation.fabric_model import AUTO
+from tests.unit.remediation.state.test_drains import TEXT, Hosts
 from tests.unit.remediation.world import World, alert, config
 
 from fabricpulse.core.config import parse_config

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.unit.remediation.fabric_model import AUTO, LINK, Fabric, Lane
+from tests.unit.remediation.simulation.fabric_model import AUTO, LINK, Fabric, Lane
 
 from fabricpulse.core.config import parse_config
 from fabricpulse.remediation.receiver.config import RebalanceConfig, ReceiverConfig

@@ -21,8 +21,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any, Literal
 
-from tests.unit.remediation.simulated_nic import Nic
-from tests.unit.remediation.simulated_policy import (
+from tests.unit.remediation.simulation.simulated_nic import Nic
+from tests.unit.remediation.simulation.simulated_policy import (
     A_MINUTE,
     AGENT_TIMEOUT_S,
     BREAKER_HOSTS,

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from tests.unit.remediation.fabric_model import Fabric
+from tests.unit.remediation.simulation.fabric_model import Fabric
 
 from fabricpulse.core.config import parse_config
 from fabricpulse.core.daemon import Lifetime
