@@ -385,3 +385,13 @@ def test_a_full_queue_of_two_jobs_loses_a_little() -> None:
     resent = with_flows(queued, lambda f: f.source == ("h0", "rail0"), retransmits=900.0)
     more = infer(with_nic(resent, "h0", "rail0", loss_out=0.06)).causes
     assert {r.finding.cause for r in more if r.finding.confidence > 0.9} >= {"nic_loss"}
+
+
+def test_of_flows_that_are_as_slow_always_the_same_is_named() -> None:
+    """Whatever order the names of NICs have in a set, which is another one in each process."""
+    hosts = tuple(f"h{number:02d}" for number in range(12))
+    facts = slow(healthy(hosts))
+    chosen = [f for f in facts.flows if f.source.host in ("h00", "h03", "h06", "h09")]
+    facts = with_flows(facts, lambda f: f in chosen, delay_s=900e-6, floor_s=800e-6)
+    (told,) = [r.finding.where for r in infer(facts).causes if r.finding.cause == "misrouted_path"]
+    assert told == str(max(chosen, key=lambda f: (f.source, f.target)))

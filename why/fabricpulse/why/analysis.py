@@ -147,8 +147,12 @@ class Analysis:
     @cached_property
     def quick_s(self) -> float | None:
         """Delay of the quick quarter of the job's flows; None when no delay is known."""
-        delays = [f.delay_s for f in self.facts.flows if f.delay_s is not None]
-        return lower_quarter(delays) if delays else None
+        return lower_quarter(self._delays) if self._delays else None
+
+    @cached_property
+    def _delays(self) -> list[float]:
+        """Of all flows of which one is known, in order."""
+        return sorted(f.delay_s for f in self.facts.flows if f.delay_s is not None)
 
     @cached_property
     def slow_flows(self) -> tuple[Flow, ...]:
@@ -223,10 +227,9 @@ class Analysis:
     def out_of_band(self) -> frozenset[Flow]:
         """Slow flows whose quickest chunks are slow too while probes between the same NICs are quick, nothing says
         congestion and they carry no more than before: another route or encapsulation."""
-        floors = [f.floor_s for f in self.facts.flows if f.floor_s is not None]
-        if not floors:
+        if not self._floors:
             return frozenset()
-        quick = lower_quarter(floors)
+        quick = lower_quarter(self._floors)
         return frozenset(
             f
             for f in self.facts.flows
@@ -247,8 +250,9 @@ class Analysis:
         if f.delay_before_s is None:
             return False
         # On a busy fleet all chunks take long: then beside what is usual on every other flow, too.
-        usual = [other.delay_s for other in self.facts.flows if other != f and other.delay_s is not None]
-        alone = len(usual) >= _SIBLINGS and floor_s > max(usual)
+        delays = self._delays
+        others = len(delays) - (f.delay_s is not None)
+        alone = others >= _SIBLINGS and floor_s > delays[-2 if f.delay_s == delays[-1] else -1]
         return floor_s > (_ALONE_BEFORE if alone else _MEDIAN_BEFORE) * f.delay_before_s
 
     @cached_property
@@ -304,15 +308,20 @@ class Analysis:
 
     def probes_but(self, flows: Iterable[Flow]) -> list[float]:
         """Delays of probes beside all flows but these, in order."""
-        left = list(self._probes)
-        for f in flows:
-            if f.probe_s is not None:
-                del left[bisect_left(left, f.probe_s)]
-        return left
+        return _without(self._probes, (f.probe_s for f in flows))
 
     @cached_property
     def _probes(self) -> list[float]:
         return sorted(f.probe_s for f in self.facts.flows if f.probe_s is not None)
+
+    def floors_but(self, host: str) -> list[float]:
+        """Delays of the quickest chunks of all flows but those from and to a host, in order."""
+        own = {f for nic in self.nics_of(host) for f in self.flows_of(nic.id)}
+        return _without(self._floors, (f.floor_s for f in own))
+
+    @cached_property
+    def _floors(self) -> list[float]:
+        return sorted(f.floor_s for f in self.facts.flows if f.floor_s is not None)
 
     def flows_of(self, nic: NicId) -> list[Flow]:
         """Flows from or to a NIC."""
@@ -324,6 +333,17 @@ class Analysis:
         for f in self.facts.flows:
             for nic in {f.source, f.target}:
                 found[nic].append(f)
+        return dict(found)
+
+    def nics_of(self, host: str) -> list[Nic]:
+        """The NICs of a host."""
+        return self._nics_by_host.get(host, [])
+
+    @cached_property
+    def _nics_by_host(self) -> dict[str, list[Nic]]:
+        found: defaultdict[str, list[Nic]] = defaultdict(list)
+        for nic in self.facts.nics:
+            found[nic.id.host].append(nic)
         return dict(found)
 
     # Data.
@@ -370,6 +390,15 @@ def lower_quarter(values: Sequence[float]) -> float:
     low = int(place)
     high = min(low + 1, len(ordered) - 1)
     return ordered[low] + (place - low) * (ordered[high] - ordered[low])
+
+
+def _without(ordered: list[float], values: Iterable[float | None]) -> list[float]:
+    """An ordered list without one of each of these values, which are in it."""
+    left = list(ordered)
+    for value in values:
+        if value is not None:
+            del left[bisect_left(left, value)]
+    return left
 
 
 def _weighted(ratios: list[tuple[float, float]]) -> float | None:

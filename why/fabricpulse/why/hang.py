@@ -12,11 +12,13 @@ where the circle begins. A circle of the first kind only is a deadlock of the pr
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from fabricpulse.why.facts import Wait
 
+# Host and number; None where the number is not known.
+_Rank = tuple[str, int | None]
 NETWORK = frozenset({"delivery", "arrival", "lane"})
 
 
@@ -46,7 +48,7 @@ class Head:
         return f"between {here} and {there}"
 
 
-def find_heads(waits: Iterable[Wait], silent: Collection[tuple[str, int | None]] = ()) -> list[Head]:
+def find_heads(waits: Iterable[Wait], silent: Collection[_Rank] = ()) -> list[Head]:
     """The heads of all chains: silent processes, then where the network is, then ranks by how many wait for them,
     directly or not.
 
@@ -57,7 +59,10 @@ def find_heads(waits: Iterable[Wait], silent: Collection[tuple[str, int | None]]
     edges = [w for w in everything if _self(w) not in silent and _peer(w) not in silent]
     stopped = {peer for w in everything if (peer := _peer(w)) in silent}
     if stopped:
-        return [_silent_head(peer, everything) for peer in sorted(stopped, key=str)]
+        direct: defaultdict[_Rank, set[_Rank]] = defaultdict(set)
+        for w in everything:
+            direct[_peer(w)].add(_self(w))
+        return [_silent_head(peer, len(direct[peer])) for peer in sorted(stopped, key=str)]
     network = [w for w in edges if w.waits_for in NETWORK]
     sending = [w for w in network if w.waits_for != "arrival"]
     # A receiver of which a part has arrived sees the end of the same edge; the sender's word names both ends better.
@@ -67,17 +72,18 @@ def find_heads(waits: Iterable[Wait], silent: Collection[tuple[str, int | None]]
         for w in sorted(sending, key=lambda w: -w.age_s)
         + [w for w in network if w.waits_for == "arrival" and (_self(w), _peer(w)) not in known]
     }
-    graph: defaultdict[tuple[str, int | None], set[tuple[str, int | None]]] = defaultdict(set)
+    waiters: defaultdict[_Rank, set[_Rank]] = defaultdict(set)
+    oldest_s: dict[_Rank, float] = {}
     for w in edges:
+        oldest_s[_peer(w)] = max(w.age_s, oldest_s.get(_peer(w), 0.0))
         if w.waits_for not in NETWORK:
-            graph[_self(w)].add(_peer(w))
-    waiting = {_self(w) for w in edges}
-    waited = {peer for peers in graph.values() for peer in peers}
-    late = {peer: _followers(graph, peer) for peer in waited if not _is_waiting(peer, waiting)}
+            waiters[_peer(w)].add(_self(w))
+    waiting = _Waiting(map(_self, edges))
+    late = {peer: _followers(waiters, peer) for peer in waiters if peer not in waiting}
     for peer, followers in sorted(late.items(), key=lambda item: (-item[1], str(item[0]))):
         host, rank = peer
         name = f"rank {rank}" if rank is not None else f"a rank on {host}"
-        age_s = max(w.age_s for w in edges if _peer(w) == peer)
+        age_s = oldest_s[peer]
         heads[peer, peer] = Head(
             rank,
             host,
@@ -93,8 +99,8 @@ def find_heads(waits: Iterable[Wait], silent: Collection[tuple[str, int | None]]
             oldest.rank,
             oldest.host,
             network=None,
-            reason=f"{len(waiting)} ranks wait for one another in a circle, none with data under way: ranks are in "
-            "different collectives; the oldest request is this one's",
+            reason=f"{len(waiting.ranks)} ranks wait for one another in a circle, none with data under way: ranks "
+            "are in different collectives; the oldest request is this one's",
         )
     ]
 
@@ -117,11 +123,11 @@ _MEANING = {
 }
 
 
-def _self(w: Wait) -> tuple[str, int | None]:
+def _self(w: Wait) -> _Rank:
     return w.host, w.rank
 
 
-def _peer(w: Wait) -> tuple[str, int | None]:
+def _peer(w: Wait) -> _Rank:
     return w.peer, w.peer_rank
 
 
@@ -131,32 +137,31 @@ def _pair(w: Wait) -> tuple[object, object]:
     return ends[0], ends[1]
 
 
-def _is_waiting(peer: tuple[str, int | None], waiting: set[tuple[str, int | None]]) -> bool:
-    if peer in waiting:
-        return True
-    host, rank = peer
-    # One of the two did not know its rank: the same host is taken for the same rank.
-    return any(h == host and (rank is None or r is None) for h, r in waiting)
+class _Waiting:
+    """Ranks that wait. Where one of two records did not know the rank, the same host is taken for the same rank."""
+
+    def __init__(self, ranks: Iterable[_Rank]) -> None:
+        self.ranks = set(ranks)
+        self._hosts = {host for host, _ in self.ranks}
+        self._unknown = {host for host, rank in self.ranks if rank is None}
+
+    def __contains__(self, one: _Rank) -> bool:
+        host, rank = one
+        return one in self.ranks or host in (self._hosts if rank is None else self._unknown)
 
 
-def _followers(
-    graph: dict[tuple[str, int | None], set[tuple[str, int | None]]], head: tuple[str, int | None]
-) -> int:
-    back: defaultdict[tuple[str, int | None], set[tuple[str, int | None]]] = defaultdict(set)
-    for one, peers in graph.items():
-        for peer in peers:
-            back[peer].add(one)
+def _followers(waiters: Mapping[_Rank, Collection[_Rank]], head: _Rank) -> int:
+    """How many wait for it, directly or not."""
     seen, todo = {head}, [head]
     while todo:
-        for one in back.get(todo.pop(), ()):
+        for one in waiters.get(todo.pop(), ()):
             if one not in seen:
                 seen.add(one)
                 todo.append(one)
     return len(seen) - 1
 
 
-def _silent_head(peer: tuple[str, int | None], edges: list[Wait]) -> Head:
-    waiting = len({_self(w) for w in edges if _peer(w) == peer})
+def _silent_head(peer: _Rank, waiting: int) -> Head:
     return Head(
         peer[1],
         peer[0],

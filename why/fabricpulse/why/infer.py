@@ -5,6 +5,7 @@ a noisy OR. A cause that another one brings about is shown below that one. Confi
 did not answer everywhere, and nothing is said without data: *unknown* is an answer.
 """
 
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -106,23 +107,26 @@ def _rank(findings: list[Finding], state: str) -> list[Ranked]:
     slows it: what slows no job, or is over, is seen beside that, however sure it is."""
     order = list(CAUSES)
     left = sorted(findings, key=lambda f: (order.index(f.cause), -f.confidence, f.where))
-    explained: dict[int, int] = {}  # effect -> cause, as indexes
+    sure = [number for number, f in enumerate(left) if f.confidence >= LIKELY]
+    # Of a large job hundreds are found, and most are explained by none of the others.
+    may_explain = {
+        effect: [number for number in sure if effect in EXPLAINS.get(left[number].cause, ())]
+        for effect in {f.cause for f in left}
+    }
+    explained: set[int] = set()
+    effects: defaultdict[int, list[Finding]] = defaultdict(list)
     for number, effect in enumerate(left):
-        for other, cause in enumerate(left):
+        for other in may_explain[effect.cause]:
+            cause = left[other]
             if (
                 other != number
                 and other not in explained
-                and effect.cause in EXPLAINS.get(cause.cause, ())
-                and cause.confidence >= LIKELY
                 and (cause.cause in EVERYWHERE or _touches(cause, effect))
             ):
-                explained[number] = other
+                explained.add(number)
+                effects[other].append(effect)
                 break
-    ranked = [
-        Ranked(f, tuple(left[e] for e, cause in sorted(explained.items()) if cause == number))
-        for number, f in enumerate(left)
-        if number not in explained
-    ]
+    ranked = [Ranked(f, tuple(effects[number])) for number, f in enumerate(left) if number not in explained]
     ranked.sort(
         key=lambda r: (-round(r.finding.confidence, 2), order.index(r.finding.cause), r.finding.where)
     )

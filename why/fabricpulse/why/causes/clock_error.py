@@ -52,7 +52,7 @@ def _unsynchronized(a: Analysis, host: str) -> Evidence:
     """A host that no probe reaches, or that sends none, cannot be, whatever its clock is like."""
     if host in a.hosts and "mesh" not in a.hosts[host].exporters:
         return Evidence(f"{host} is not synchronized, as its mesh exporter is off", 0.3, "clock_synchronized")
-    nics = [nic for nic in a.facts.nics if nic.id.host == host]
+    nics = a.nics_of(host)
     if nics and all(nic.connected is False for nic in nics):
         return Evidence(f"{host} is not synchronized, as it is cut off", 0.3, "clock_synchronized")
     return Evidence(f"{host} is not synchronized", 0.9, "clock_synchronized")

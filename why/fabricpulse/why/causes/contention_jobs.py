@@ -56,7 +56,7 @@ def _competing(a: Analysis) -> Iterator[Finding]:
     found = competing_nics(a)
     if not found:
         return
-    nic, rate = max(found.items(), key=lambda item: item[1])
+    nic, rate = max(found.items(), key=lambda item: item[::-1])
     queued = a.queues_between
     worst = max(queued, key=a.score)
     evidence = [

@@ -7,9 +7,11 @@ not the network; data that was sent and is not acknowledged, or a connection wit
 the job on a host reports now, it is not known what that host waits for: it is named as such, with less confidence.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator
 
 from fabricpulse.why.analysis import STALLED_S, Analysis
+from fabricpulse.why.facts import Rank
 from fabricpulse.why.finding import Evidence, Finding, Subject, finding
 from fabricpulse.why.hang import Head, find_heads
 
@@ -74,9 +76,12 @@ def heads_of(a: Analysis) -> list[Head]:
 def _behind(a: Analysis) -> list[Head]:
     """Without waiting requests: ranks that have ended fewer collectives than the others of their communicator, or have
     not started the one that the others are in."""
+    communicators: defaultdict[str, list[Rank]] = defaultdict(list)
+    for r in a.facts.ranks:
+        if r.operations is not None:
+            communicators[r.communicator].append(r)
     heads = []
-    for communicator in {r.communicator for r in a.facts.ranks}:
-        ranks = [r for r in a.facts.ranks if r.communicator == communicator and r.operations is not None]
+    for ranks in communicators.values():
         started = {r: (r.operations or 0) + (r.in_progress or 0) for r in ranks}
         if len(ranks) < 2 or min(started.values()) == max(started.values()):
             continue

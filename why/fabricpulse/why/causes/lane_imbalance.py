@@ -6,7 +6,8 @@ half of the hosts. A NIC that flapped, is slow, or is kept out of service by rem
 that is the cause. Shares that were as unequal in the baseline are how the job is set up, and a hint.
 """
 
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from statistics import median
 
 from fabricpulse.why.analysis import Analysis, nic_subject
@@ -21,6 +22,7 @@ DO = (
 OLD_SHARES = "it carried as little in the baseline: how the job is set up"
 EVEN = 0.8
 UNEVEN = 0.6
+_ROUNDING = 1e-9
 
 
 def shares(
@@ -38,12 +40,16 @@ def shares(
         value = f.sent_before if before else f.sent
         if value is not None and end in a.nics:
             sent[end.host][end.device] += value
-    found = {}
-    for host, devices in sent.items():
-        mean = sum(devices.values()) / len(devices) if devices else 0.0
-        if len(devices) >= 2 and mean > 0:
-            found[host] = {device: value / mean for device, value in devices.items()}
-    return found
+    found = {host: _by_mean(devices) for host, devices in sent.items()}
+    return {host: devices for host, devices in found.items() if devices}
+
+
+def _by_mean(devices: Mapping[str, float]) -> dict[str, float]:
+    """{} for fewer than two devices, or where nothing is sent."""
+    mean = sum(devices.values()) / len(devices) if devices else 0.0
+    return (
+        {device: value / mean for device, value in devices.items()} if len(devices) >= 2 and mean > 0 else {}
+    )
 
 
 def idle_nics(a: Analysis) -> dict[NicId, float]:
@@ -57,22 +63,60 @@ def idle_nics(a: Analysis) -> dict[NicId, float]:
         for device, share in devices.items()
         if (worse := max(share, into.get(host, {}).get(device, 1.0))) <= UNEVEN
     }
-    alone = {
-        nic: share for nic, share in idle.items() if min(_shares_without(a, {nic.host}), default=0.0) >= EVEN
-    }
+    rest = _Rest(a)
+    alone = {nic: share for nic, share in idle.items() if rest.is_even_without(nic.host)}
     if alone and len(alone) * 2 < len(out):
         return alone
     hosts = {nic.host for nic in idle}
     if len(hosts) * 2 >= len(out):
         return {}
-    left = _shares_without(a, hosts)
+    others = [f for f in a.facts.flows if not {f.source.host, f.target.host} & hosts]
+    left = [min(devices.values()) for devices in shares(a, others).values()]
     return idle if left and median(left) >= EVEN else {}
 
 
-def _shares_without(a: Analysis, hosts: set[str]) -> list[float]:
-    """The least share of each host, of what goes neither from nor to these hosts."""
-    others = [f for f in a.facts.flows if not {f.source.host, f.target.host} & hosts]
-    return [min(devices.values()) for devices in shares(a, others).values()]
+class _Rest:
+    """What hosts send without one of them. Of a large job every host may have an idle NIC: only those that send to a
+    host are looked at for it."""
+
+    def __init__(self, a: Analysis) -> None:
+        self._sent: dict[str, dict[str, float]] = {nic.host: {} for nic in a.nics}
+        for nic in a.nics:
+            self._sent[nic.host][nic.device] = 0.0
+        self._into: defaultdict[str, defaultdict[str, dict[str, float]]] = defaultdict(
+            lambda: defaultdict(dict)
+        )
+        for f in a.facts.flows:
+            if f.sent is not None and f.source in a.nics:
+                host, device = f.source
+                self._sent[host][device] += f.sent
+                to = self._into[f.target.host][host]
+                to[device] = to.get(device, 0.0) + f.sent
+        least = {host: min(share.values()) for host, d in self._sent.items() if (share := _by_mean(d))}
+        self._even = {host for host, share in least.items() if share >= EVEN}
+        self._uneven = least.keys() - self._even
+
+    def is_even_without(self, host: str) -> bool:
+        """Whether the others use their NICs equally, but for what they send to this host; False where they send
+        nothing else."""
+        into: Mapping[str, Mapping[str, float]] = self._into.get(host, {})
+        if self._uneven - into.keys() - {host}:
+            return False
+        known = bool(self._even - into.keys() - {host})
+        for sender, to in into.items():
+            if sender == host:
+                continue
+            sent = self._sent[sender]
+            left = {device: value - to.get(device, 0.0) for device, value in sent.items()}
+            # What is left of a difference of equal sums is rounding.
+            left = {
+                device: value if value > _ROUNDING * sent[device] else 0.0 for device, value in left.items()
+            }
+            if share := _by_mean(left):
+                if min(share.values()) < EVEN:
+                    return False
+                known = True
+        return known
 
 
 def find(a: Analysis) -> Iterator[Finding]:

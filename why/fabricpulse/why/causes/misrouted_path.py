@@ -25,8 +25,9 @@ def find(a: Analysis) -> Iterator[Finding]:
     if not flows:
         return
     ends = Counter(nic for f in flows for nic in (f.source, f.target))
-    shared = [nic for nic, count in ends.items() if count == len(flows)] if len(flows) > 1 else []
-    worst = max(flows, key=lambda f: f.floor_s or 0.0)
+    shared = sorted(nic for nic, count in ends.items() if count == len(flows)) if len(flows) > 1 else []
+    # Of two that are as slow always the same one: a set has no order.
+    worst = max(flows, key=lambda f: (f.floor_s or 0.0, f.source, f.target))
     floor_s = worst.floor_s or 0.0
     # Without counts of marks, or of what is sent again, a queue that never empties looks alike.
     known = all(a.signs_known(f) for f in flows)

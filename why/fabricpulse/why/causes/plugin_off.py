@@ -21,16 +21,16 @@ def find(a: Analysis) -> Iterator[Finding]:
     carrying = {f.source.host for f in a.facts.flows if (f.sent or 0) > 0}
     if not carrying:
         return
+    connected = {f.source.host for f in a.facts.flows if f.sent is not None}
+    usual = sum(f.sent or 0 for f in a.facts.flows) / len(carrying)
     for host in a.facts.hosts:
         if host.name in carrying or "qp" not in host.exporters:
             continue
         # Connections of living processes that carry nothing are the plugin's as well: their peer may be gone. Exporters
         # keep what ended processes have counted.
-        if host.processes and any(f.source.host == host.name and f.sent is not None for f in a.facts.flows):
+        if host.processes and host.name in connected:
             continue
-        nics = [n for n in a.facts.nics if n.id.host == host.name]
-        sent = sum(n.transmitted or 0 for n in nics)
-        usual = sum(f.sent or 0 for f in a.facts.flows) / len(carrying)
+        sent = sum(n.transmitted or 0 for n in a.nics_of(host.name))
         if sent < 0.5 * usual:
             continue
         evidence = [

@@ -39,11 +39,7 @@ def find(a: Analysis) -> Iterator[Finding]:
         if not before or now >= before:
             continue
         # Traffic that goes on says that only the plugin is gone: causes.plugin_off.
-        nics = [
-            n
-            for n in a.facts.nics
-            if n.id.host == host.name and n.transmitted is not None and n.transmitted_before
-        ]
+        nics = [n for n in a.nics_of(host.name) if n.transmitted is not None and n.transmitted_before]
         if nics and sum(n.transmitted or 0 for n in nics) > 0.5 * sum(
             n.transmitted_before or 0 for n in nics
         ):

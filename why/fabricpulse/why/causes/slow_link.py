@@ -121,13 +121,11 @@ def quickest(a: Analysis, nic: Nic) -> float:
     """
     flows = [f for f in a.flows_of(nic.id) if f.floor_s]
     out, into = [f for f in flows if f.source == nic.id], [f for f in flows if f.target == nic.id]
-    others = [
-        f.floor_s for f in a.facts.flows if f.floor_s and nic.id.host not in (f.source.host, f.target.host)
-    ]
     for way in (out, into):
         before = fsum(f.sent_before or 0.0 for f in way)
         if before <= 0 or fsum(f.sent or 0.0 for f in way) > _CARRIES * before:
             return 0.0
+    others = a.floors_but(nic.id.host)
     usual_s = median(others) if len(others) > 1 else 0.0
     return min(f.floor_s or 0.0 for f in flows) / usual_s if usual_s > 0 else 0.0
 
@@ -135,13 +133,10 @@ def quickest(a: Analysis, nic: Nic) -> float:
 def queues_of_flows(a: Analysis, nic: Nic) -> list[Evidence]:
     """Only where its probes are lost as well, and not by a host that does not take them."""
     lost = max(nic.loss_in or 0.0, nic.loss_out or 0.0)
+    if lost <= _LOSS or (nic.lossy_edges or 0) < _EDGES or (nic.pcie_share or 1.0) < 1.0:
+        return []
     times = quickest(a, nic)
-    if (
-        times < _QUICKEST
-        or not lost > _LOSS
-        or (nic.lossy_edges or 0) < _EDGES
-        or (nic.pcie_share or 1.0) < 1.0
-    ):
+    if times < _QUICKEST:
         return []
     return [
         Evidence(
