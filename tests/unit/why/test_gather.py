@@ -1,13 +1,15 @@
 """Which questions are put, to a Prometheus that is a function."""
 
 import asyncio
+import gc
 import re
+from dataclasses import replace
 
 from fabricpulse.core.web.client_config import HttpClientConfig
 from fabricpulse.core.web.prometheus import PromQl, Sample
 from fabricpulse.why.facts import Facts
 from fabricpulse.why.gather import Times, gather
-from fabricpulse.why.queries import Scope
+from fabricpulse.why.queries import QUERIES, Scope
 
 HOSTS = tuple(f"h{number:03d}" for number in range(200))
 COMPONENTS = ("mesh", "nic", "qp", "clocksync-sidecar")
@@ -23,9 +25,11 @@ _ALONE = {
 class Server(PromQl):
     """Answers by the names of questions. asked : those of each request."""
 
-    def __init__(self, answers: dict[str, list[Sample]]) -> None:
+    def __init__(self, answers: dict[str, list[Sample]], scope: Scope) -> None:
         super().__init__("http://127.0.0.1:1", HttpClientConfig())
         self.answers = answers
+        hosts = tuple(sorted(s.labels["instance"] for s in answers["processes"]))
+        self.names = {replace(scope, hosts=hosts).fill(query.text): query.name for query in QUERIES}
         self.requests: list[tuple[str, ...]] = []
         self.texts: dict[str, str] = {}
 
@@ -34,7 +38,7 @@ class Server(PromQl):
         self.requests.append(names)
         self.texts |= dict.fromkeys(names, query)
         if not names:  # one question, as it is
-            alone = next(name for word, name in _ALONE.items() if word in query)
+            alone = self.names.get(query) or next(name for word, name in _ALONE.items() if word in query)
             return self.answers.get(alone, [])
         return [
             Sample(sample.labels | {"fabricpulse_question": name}, sample.value)
@@ -57,15 +61,16 @@ def sent(number: int) -> dict[str, str]:
 
 
 def ask(delays: dict[str, list[Sample]], window_s: int = 120) -> tuple[Facts, Server]:
+    scope = Scope("train-7", window_s=window_s)
     server = Server(
         {
             "processes": [Sample({"instance": host}, 1.0) for host in HOSTS],
             "sent": [Sample(sent(n), 1e9) for n in range(len(HOSTS))],
             "exporters_counted": [Sample({"daemon": name}, float(len(HOSTS))) for name in COMPONENTS],
             **delays,
-        }
+        },
+        scope,
     )
-    scope = Scope("train-7", window_s=window_s)
     facts, _ = asyncio.run(gather(server, scope, Times(1e6, 1e6 - 3600)))
     return facts, server
 
@@ -119,3 +124,22 @@ def test_exporters_are_listed_where_one_is_missing() -> None:
     answers = {"recorded_delay": all_flows(20e-6), "exporters_counted": counted, "exporters": there}
     facts, _ = ask(answers)
     assert [h.name for h in facts.hosts if "mesh" not in h.exporters] == ["h007"]
+
+
+def test_questions_about_a_large_job_are_put_alone() -> None:
+    """A union of their answers costs more than it saves; each answer is found all the same."""
+    many = [Sample({"instance": f"n{number:03d}"}, 1.0) for number in range(300)]
+    counted = [Sample({"daemon": name}, 300.0) for name in COMPONENTS]
+    answers = {"recorded_delay": all_flows(20e-6), "processes": many, "exporters_counted": counted}
+    facts, server = ask(answers)
+    _, small = ask({"recorded_delay": all_flows(20e-6)})
+    assert sum(len(names) > 1 for names in server.requests) <= 2  # the first round: not known yet how large
+    assert len(server.requests) > len(QUERIES) > len(small.requests)
+    assert len(facts.flows) == len(HOSTS)
+    assert {f.delay_s for f in facts.flows} == {20e-6}
+    assert all("mesh" in h.exporters for h in facts.hosts)
+
+
+def test_samples_cost_no_pass_of_the_garbage_collector() -> None:
+    """Of a large job there are 200,000 of them."""
+    assert not gc.is_tracked(Sample({"instance": "h0"}, 1.0))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import fabricpulse.why.causes
 from fabricpulse.core.metrics.catalogue import load_catalogue
 from fabricpulse.why.queries import (
+    EDGES,
     EXPORTERS,
     FLOOR,
     GONE,
@@ -35,6 +36,7 @@ ALL = (
     *QUERIES,
     RECORDED_DELAY,
     WORKLOADS,
+    EDGES,
     EXPORTERS,
     GONE,
     FLOOR,

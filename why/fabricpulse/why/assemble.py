@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -24,6 +24,21 @@ from fabricpulse.why.facts import (
 _THROTTLED_BITS = 0b1110_1000
 # From which share of lost probes on an edge is dead, or its other end sends none: no loss of the NIC at this end.
 _ALL_LOST = 0.98
+# Questions whose answers have one value for each NIC.
+_OF_NICS = (
+    *(
+        "connected",
+        "disconnects",
+        "link_downs",
+        "failovers",
+        "speed",
+        "transmitted",
+        "edges",
+        "drops",
+        "pause_sent",
+    ),
+    *("pause_received", "pcie_stalled", "pcie_share", "avoided", "nic_slowed", "nic_marked", "nic_resent"),
+)
 _EXPORTERS = ("mesh", "nic", "qp", "clocksync-sidecar")
 
 
@@ -115,19 +130,19 @@ def exporters_answer(got: Gathered) -> bool:
 
 
 def _nics(now: Answers, before: Answers, flows: Iterable[Flow]) -> tuple[Nic, ...]:
-    values = {name: _by_nic(samples) for name, samples in now.items()}
+    values = {name: _by_nic(now.get(name, ())) for name in _OF_NICS}
     speed_before, sent_before = _by_nic(before.get("speed", ())), _by_nic(before.get("transmitted", ()))
     networks = {
-        NicId(s.labels.get("instance", ""), s.labels.get("device", "")): s.labels.get("network", "")
+        (s.labels.get("instance", ""), s.labels.get("device", "")): s.labels.get("network", "")
         for s in now.get("connected", ())
     }
     loss, lossy = loss_of(now), _lossy_edges(now)
-    ids = set(networks) | {nic for nic in _by_nic(now.get("speed", ())) if not networks}
+    ids = set(networks) or set(values["speed"])
     # Of a host's NICs those that carry the job, and those of the fabric that the mesh knows.
     ids |= {f.source for f in flows}
 
-    def of(name: str, nic: NicId) -> float | None:
-        return values.get(name, {}).get(nic)
+    def of(name: str, nic: tuple[str, str]) -> float | None:
+        return values[name].get(nic)
 
     found = []
     for nic in sorted(ids):
@@ -135,7 +150,7 @@ def _nics(now: Answers, before: Answers, flows: Iterable[Flow]) -> tuple[Nic, ..
         loss_in, loss_out = loss.get(nic, (None, None))
         found.append(
             Nic(
-                nic,
+                NicId(*nic),
                 networks.get(nic, ""),
                 None if connected is None else connected > 0.5,
                 of("disconnects", nic),
@@ -163,7 +178,7 @@ def _nics(now: Answers, before: Answers, flows: Iterable[Flow]) -> tuple[Nic, ..
     return tuple(found)
 
 
-def loss_of(now: Answers) -> dict[NicId, tuple[float | None, float | None]]:
+def loss_of(now: Answers) -> Mapping[tuple[str, str], tuple[float | None, float | None]]:
     """Share of probes lost, in and out."""
     into, out = _by_nic(now.get("loss_in", ())), _by_nic(now.get("loss_out", ()))
     return {
@@ -173,31 +188,40 @@ def loss_of(now: Answers) -> dict[NicId, tuple[float | None, float | None]]:
     }
 
 
-def _lossy_edges(now: Answers) -> dict[NicId, float]:
+def _lossy_edges(now: Answers) -> Mapping[tuple[str, str], float]:
     """How many edges of a NIC lose packets, without those that are dead or lead to NICs that were gone."""
     gone = set(_by_nic(now.get("gone", ())))
-    found: dict[NicId, float] = {}
+    found: dict[tuple[str, str], float] = {}
     for s in now.get("lossy_edges", ()):
-        nic, peer = _flow_key(s)
+        nic, peer = _pair(s)
         # The edges of a NIC that was gone itself are its own.
         found[nic] = found.get(nic, 0.0) + (nic in gone or (peer not in gone and s.value < _ALL_LOST))
     return found
 
 
-def _flow_key(s: Sample) -> tuple[NicId, NicId]:
+# Host and device, and those of the peer.
+_Ends = tuple[str, str, str, str]
+
+
+def _ends(s: Sample) -> _Ends:
     get = s.labels.get
-    return NicId(get("instance", ""), get("device", "")), NicId(get("peer", ""), get("peer_device", ""))
+    return get("instance", ""), get("device", ""), get("peer", ""), get("peer_device", "")
+
+
+def _pair(s: Sample) -> tuple[NicId, NicId]:
+    ends = _ends(s)
+    return NicId(*ends[:2]), NicId(*ends[2:])
 
 
 def flows_of(now: Answers, before: Answers) -> tuple[Flow, ...]:
     """By source and target."""
 
-    def by(samples: Iterable[Sample]) -> dict[tuple[NicId, NicId], float]:
-        return {_flow_key(s): s.value for s in samples}
+    def by(samples: Iterable[Sample]) -> dict[_Ends, float]:
+        return {_ends(s): s.value for s in samples}
 
-    def by_receiver(samples: Iterable[Sample]) -> dict[tuple[NicId, NicId], float]:
+    def by_receiver(samples: Iterable[Sample]) -> dict[_Ends, float]:
         """Delay is measured where chunks arrive: there the peer is the source."""
-        return {_flow_key(s)[::-1]: s.value for s in samples}
+        return {(*ends[2:], *ends[:2]): s.value for s in samples for ends in [_ends(s)]}
 
     sent, sent_before = by(now.get("sent", ())), by(before.get("sent", ()))
     delay, delay_before = by_receiver(now.get("delay", ())), by_receiver(before.get("delay", ()))
@@ -207,26 +231,26 @@ def flows_of(now: Answers, before: Answers) -> tuple[Flow, ...]:
         by(now.get("retransmits", ())),
     )
     # Labels of an edge say peer -> device. The slower direction counts, as one end alone may know it.
-    probes: dict[tuple[NicId, NicId], float] = {}
-    for (here, there), value in by(now.get("probe_delay", ())).items():
-        for key in ((here, there), (there, here)):
+    probes: dict[_Ends, float] = {}
+    for ends, value in by(now.get("probe_delay", ())).items():
+        for key in (ends, (*ends[2:], *ends[:2])):
             probes[key] = max(probes.get(key, value), value)
     return tuple(
         Flow(
-            source,
-            target,
-            sent.get((source, target)),
-            sent_before.get((source, target)),
-            delay.get((source, target)),
-            delay_before.get((source, target)),
-            floor.get((source, target)),
-            probes.get((source, target)),
-            marked.get((source, target)),
-            resent.get((source, target)),
+            NicId(*ends[:2]),
+            NicId(*ends[2:]),
+            sent[ends],
+            sent_before.get(ends),
+            delay.get(ends),
+            delay_before.get(ends),
+            floor.get(ends),
+            probes.get(ends),
+            marked.get(ends),
+            resent.get(ends),
         )
         # A flow on which nothing is sent now or before is a connection of the other direction.
-        for source, target in sorted(sent)
-        if sent[source, target] > 0 or sent_before.get((source, target), 0) > 0
+        for ends in sorted(sent)
+        if sent[ends] > 0 or sent_before.get(ends, 0) > 0
     )
 
 
@@ -288,7 +312,7 @@ def _other_slow_flows(now: Answers) -> dict[str, tuple[Flow, ...]] | None:
         return None
     found: defaultdict[str, list[Flow]] = defaultdict(list)
     for s in now["other_slow_flows"]:
-        found[s.labels.get("workload", "")].append(Flow(*_flow_key(s)[::-1]))
+        found[s.labels.get("workload", "")].append(Flow(*_pair(s)[::-1]))
     return {workload: tuple(flows) for workload, flows in found.items()}
 
 
@@ -312,9 +336,8 @@ def _by_instance(samples: Iterable[Sample]) -> dict[str, float]:
     return {s.labels.get("instance", ""): s.value for s in samples}
 
 
-def _by_nic(samples: Iterable[Sample]) -> dict[NicId, float]:
+def _by_nic(samples: Iterable[Sample]) -> Mapping[tuple[str, str], float]:
+    """By what is equal to a NicId, and cheaper to make."""
     return {
-        NicId(s.labels.get("instance", ""), s.labels["device"]): s.value
-        for s in samples
-        if "device" in s.labels
+        (s.labels.get("instance", ""), s.labels["device"]): s.value for s in samples if "device" in s.labels
     }

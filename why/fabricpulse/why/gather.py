@@ -1,8 +1,8 @@
 """Puts the questions of `queries` to Prometheus; `assemble` makes facts of the answers.
 
 Three rounds: which hosts there are, all about them, then a few about the hosts and flows that stand out. The questions
-of a round are put as a few unions (`together`). Where a union is refused each of its questions is put by itself, so
-that one that a backend limits costs no other its answer.
+of a round are put as a few unions (`together`), those about a large job each by itself. Where a union is refused each
+of its questions is put by itself, so that one that a backend limits costs no other its answer.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from fabricpulse.why.analysis import SLOW_DELAY_S, Analysis
 from fabricpulse.why.assemble import Gathered, assemble, exporters_answer, flows_of, hosts_of, loss_of
 from fabricpulse.why.facts import Facts, Flow
 from fabricpulse.why.queries import (
+    EDGES,
     EXPORTERS,
     FLOOR,
     GONE,
@@ -37,6 +38,9 @@ _MOST_ODD_HOSTS, _LEAST_OTHERS = 48, 16
 _HISTORY_STEPS = 60
 _LOSS = 0.005
 _MOST_OF = 0.9
+# From so many on each question is put by itself: a union costs Prometheus a label for each sample and a set of all
+# samples for each `or`, a third of the whole answer, while what a request costs does not grow.
+_MANY_HOSTS = 256
 # Together as many as the client puts at a time.
 _UNIONS, _UNIONS_BEFORE = 6, 2
 
@@ -73,10 +77,11 @@ async def gather(prom: PromQl, scope: Scope, times: Times) -> tuple[Facts, dict[
                 answers["delay"] = recorded
                 got.queries["delay"] = first[RECORDED_DELAY.name]
                 del questions["delay"]
+        many = len(hosts) >= _MANY_HOSTS
         async with asyncio.TaskGroup() as tasks:
-            for some in groups(now, _UNIONS):
+            for some in groups(now, len(now) if many else _UNIONS):
                 tasks.create_task(_put_all(prom, some, times.at_s, got, got.now))
-            for some in groups(before, _UNIONS_BEFORE):
+            for some in groups(before, len(before) if many else _UNIONS_BEFORE):
                 tasks.create_task(_put_all(prom, some, times.before_s, got, got.before))
         await _second_round(prom, scope, times, got)
     else:
@@ -117,6 +122,7 @@ async def _second_round(prom: PromQl, scope: Scope, times: Times, got: Gathered)
     lossy = {host for (host, _), (i, o) in loss_of(got.now).items() if max(i or 0, o or 0) > _LOSS}
     odd = _odd_hosts(flows_of(got.now, got.before))
     questions = [
+        (EDGES, sorted(lossy)[:_MOST_LOSSY_HOSTS]),
         (LOSSY_EDGES, sorted(lossy)[:_MOST_LOSSY_HOSTS]),
         (GONE, sorted(lossy)[:_MOST_LOSSY_HOSTS]),
         (PROBE_DELAY, odd),
@@ -125,14 +131,18 @@ async def _second_round(prom: PromQl, scope: Scope, times: Times, got: Gathered)
     texts = {
         query.name: replace(scope, hosts=tuple(hosts)).fill(query.text) for query, hosts in questions if hosts
     }
+    # About all hosts: the answers of a large job are large.
+    whole = {}
     if not exporters_answer(got):
-        texts["exporters"] = scope.fill(EXPORTERS.text)
+        whole["exporters"] = scope.fill(EXPORTERS.text)
     recorded, sending = got.now.get("delay", ()), sum(s.value > 0 for s in got.now.get("sent", ()))
     if got.queries.get("delay") == scope.fill(RECORDED_DELAY.text) and len(recorded) < _MOST_OF * sending:
         # Recorded of a part of them: by rules of one cluster of several, or for a short time.
-        texts["delay"] = scope.fill(next(query.text for query in QUERIES if query.name == "delay"))
-    if texts:
-        await _put_all(prom, texts, times.at_s, got, got.now)
+        whole["delay"] = scope.fill(next(query.text for query in QUERIES if query.name == "delay"))
+    async with asyncio.TaskGroup() as tasks:
+        for some in (texts, *({name: text} for name, text in whole.items())):
+            if some:
+                tasks.create_task(_put_all(prom, some, times.at_s, got, got.now))
 
 
 def _odd_hosts(flows: tuple[Flow, ...]) -> list[str]:

@@ -39,7 +39,7 @@ def _share(lost: str, of: str) -> str:
     some, whole = (
         _rate("fabricpulse_nic_probes_total", f'{{hosts}}, what=~"{what}"', _NIC) for what in (lost, of)
     )
-    return f"{some} / {whole}"
+    return f"{some} / {whole} > {_LITTLE}"
 
 
 def _lost_share(lost: str, of: str) -> str:
@@ -80,6 +80,8 @@ _DROPS = (
     "fabricpulse_nic_pcie_outbound_buffer_overflows_total",
 )
 _PCIE = "fabricpulse_nic_pcie_link_"
+# Share of lost probes that says nothing of a NIC.
+_LITTLE = 0.001
 
 _EXPORTERS = "group by (instance, daemon) (last_over_time(fabricpulse_build_info{{hosts}}[{w}]))"
 
@@ -89,13 +91,15 @@ PROCESSES = Query("processes", _last("fabricpulse_qp_processes", "instance", "{j
 QUERIES = (
     Query("exporters_counted", f"count by (daemon) ({_EXPORTERS})"),
     Query("connected", _last("fabricpulse_nic_connected", _NIC + ", network", how="min")),
-    Query("disconnects", _increase("fabricpulse_nic_disconnects_total")),
+    # Where none and not known are the same, only what there is: of a large job each answer is a megabyte of zeros.
+    Query("disconnects", f"{_increase('fabricpulse_nic_disconnects_total')} > 0"),
     Query(
         "link_downs",
-        f"{_increase('fabricpulse_nic_port_down_transitions_total')} or {_increase('fabricpulse_nic_carrier_down_changes_total')}",
+        f"({_increase('fabricpulse_nic_port_down_transitions_total')} or "
+        f"{_increase('fabricpulse_nic_carrier_down_changes_total')}) > 0",
     ),
-    Query("failovers", _increase("fabricpulse_lane_failovers_total", "{job}")),
-    Query("avoided", _last("fabricpulse_lane_nic_avoided", _NIC, "{job}")),
+    Query("failovers", f"{_increase('fabricpulse_lane_failovers_total', '{job}')} > 0"),
+    Query("avoided", f"{_last('fabricpulse_lane_nic_avoided', _NIC, '{job}')} > 0"),
     Query(
         "speed",
         f"{_last('fabricpulse_nic_port_rate_bytes_per_second', _NIC)} or {_last('fabricpulse_nic_link_speed_bytes_per_second', _NIC)}",
@@ -110,7 +114,6 @@ QUERIES = (
     # Shares and no rates: of a large job these are most of what is sent and read.
     Query("loss_in", _share("inbound_lost", "received|inbound_lost")),
     Query("loss_out", _share("outbound_lost", "sent")),
-    Query("edges", _last("fabricpulse_nic_edges", _NIC, '{hosts}, state!="degraded"', "sum")),
     Query("drops", _summed(_DROPS)),
     Query("pause_sent", f"max by ({_NIC}) (rate(fabricpulse_nic_pfc_pause_transmitted_seconds_total{{{{hosts}}}}[{{w}}]))"),
     Query("pause_received", f"max by ({_NIC}) (rate(fabricpulse_nic_pfc_pause_received_seconds_total{{{{hosts}}}}[{{w}}]))"),
@@ -175,6 +178,7 @@ WORKLOADS = Query("workloads", "count by (workload) (last_over_time(fabricpulse_
 # Second round, about few hosts or only when needed.
 # Of a large job thousands, of which hardly ever one is missing.
 EXPORTERS = Query("exporters", _EXPORTERS)
+EDGES = Query("edges", _last("fabricpulse_nic_edges", _NIC, '{hosts}, state!="degraded"', "sum"))
 # In either direction: of a NIC that sends badly all its edges lose what it sends, of the peers of one that takes badly one.
 LOSSY_EDGES = Query(
     "lossy_edges",
