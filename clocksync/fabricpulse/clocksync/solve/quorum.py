@@ -26,6 +26,7 @@ class Election:
     there. decides : that row decides between two halves: it is the root that all agree on. order : by which a new root
     is chosen, the same number for a host wherever it reports; the least wins. followed : hosts that only the root is
     tied to may still say that they are synchronized with it, also where it is no longer part of the fleet.
+    led_elsewhere : the root does not report here, and another coordinator speaks for the fleet with it.
     """
 
     quorum: Quorum | None
@@ -35,6 +36,7 @@ class Election:
     decides: bool
     order: NDArray[np.uint64]
     followed: bool = False
+    led_elsewhere: bool = False
 
     @classmethod
     def of(
@@ -90,7 +92,7 @@ class Election:
         if self.quorum is None or anchored:
             return True
         votes = int((part & self.votes).sum())
-        if self.quorum.anchored:
+        if self.quorum.anchored or self.led_elsewhere:
             return False
         # A root that is here is not with the other half, whatever it was part of.
         decides = self.decides and self.root is not None and bool(part[self.root])

@@ -7,6 +7,7 @@ import pytest
 from tests.fixtures.sweep import seeds
 from tests.unit.clocksync.fleet.virtual_fleet import VirtualFleet
 
+from fabricpulse.clocksync.wire.report_table import name_hash
 from fabricpulse.core.shm.clock_page import ClockStatus
 
 pytestmark = pytest.mark.simulation
@@ -52,6 +53,35 @@ def test_parts_that_meet_again(seed: int) -> None:
     fleet.run_until(back_s + 12)
     assert fleet.outside == []
     assert fleet.edges_outside == []
+    assert fleet.synchronized()
+
+
+def test_they_come_back_to_a_coordinator_one_by_one() -> None:
+    """Two hosts that reached one coordinator, which nobody else did, have drifted away by 5 us in six seconds. The
+    first one that reaches it again reports to the other, too: the three are no fleet, and none of them is right by
+    definition.
+    """
+    fleet = VirtualFleet(5, 2, seed=1)
+    fleet.run_until(12)
+    assert fleet.synchronized()
+    first = fleet.coordinators[0]
+    assert first is not None
+    # Of equally well connected hosts the coordinator would take the first as root.
+    others = sorted(set(fleet.hosts) - {first.fleet.root}, key=name_hash)
+    away, next_one = set(others[:2]), others[2]
+    back_s = fleet.t_s + 6
+    fleet.divide(away, back_s)
+    fleet.near = lambda a, b: (a in away) == (b in away)
+    fleet.reaches = {name: {int(name in away)} for name in fleet.hosts}
+    for name in away:
+        fleet.hosts[name].oscillator.turn(fleet.t_s, _MORE_PPB)
+    fleet.run_until(back_s)
+    fleet.near = lambda a, b: True
+    fleet.reaches[next_one] = {0, 1}
+    fleet.run_until(fleet.t_s + 3)
+    fleet.reaches = {name: {0, 1} for name in fleet.hosts}
+    fleet.run_until(fleet.t_s + 9)
+    assert fleet.outside == []
     assert fleet.synchronized()
 
 
