@@ -113,6 +113,10 @@
     // Shorter than most jobs take to be noticed by people, longer than one burst. Alertmanager's route of FabricNetworkSlow
     // waits for rateWindow and this together (deploy/alertmanager.yml).
     contentionFor: '30s',
+    // A path that is shared is quiet now and then: what shares it pauses, or the job sends less over it. Above that, or each quiet
+    // moment ends one alert and begins another. That of an incast, which mutes those of its flows, ends after them.
+    contentionKeepFiring: '1m',
+    incastKeepFiring: '2m',
     // Slow flows into one NIC that make an incast.
     incastSenders: 3,
     // A NIC is full when it receives this share of the most that it usually does, as known so long ago, to the inverse.
@@ -151,6 +155,11 @@
     slowestNicFactor: 1.5,
     // Nor is one that moves more than another slow NIC of its host by this factor.
     busiestNicFactor: 1.5,
+    // NICs of several hosts of a network that are slow together share something: they are not named for so long, in which
+    // FabricPathContended comes if a job waits there (rateWindow, contentionFor and two intervals of each); and while that fires,
+    // for so long at most.
+    nicSlowWait: '4m',
+    nicSlowHold: '30m',
     // A switch or link is named from this probability on; the coordinator has waited some seconds by then.
     faultConfidence: 0.9,
     faultFor: '5s',

@@ -18,7 +18,7 @@ local signals = import '../signals.libsonnet';
         f.contendedBySender,
         'A flow of a job is held up in a queue while its siblings are not.',
         'Flow {{ $labels.device }} of {{ $labels.instance }} to {{ $labels.peer_device }} of {{ $labels.peer }} (workload {{ $labels.workload }}) has {{ $value | printf "%.1f" }} times the one-way delay of the job\'s quick flows, and loses bandwidth or is marked: its path is shared.',
-        { 'for': config.contentionFor, paced: true }
+        { 'for': config.contentionFor, keep_firing_for: config.contentionKeepFiring, paced: true }
       ),
       lib.alert(
         config,
@@ -46,7 +46,7 @@ local signals = import '../signals.libsonnet';
         },
         'Many senders of a job meet at one NIC.',
         '{{ $value | printf "%.0f" }} flows of workload {{ $labels.workload }} into NIC {{ $labels.peer_device }} of {{ $labels.peer }} are slow together while others of the job are not.',
-        { 'for': config.contentionFor, paced: true }
+        { 'for': config.contentionFor, keep_firing_for: config.incastKeepFiring, paced: true }
       ),
       // The receiver itself is slow: it drops, pauses its sender, or its PCIe does not take what arrives.
       lib.alert(

@@ -30,8 +30,9 @@ local signals = import '../signals.libsonnet';
         'FabricLaneFailovers',
         'warning',
         'plugin',
-        // Not where the job runs over a NIC that has its own alert: lanes of other hosts to it fail with it. That a NIC is slow is
-        // known later than that its lanes fail: while its alert waits to fire this one waits, too, but does not end, and not for long.
+        // Not where the job runs over a NIC that has its own alert: lanes of other hosts to it fail with it; nor where a flow of it
+        // is contended. That a NIC is slow is known later than that its lanes fail: while its alert waits to fire this one waits, too,
+        // but does not end, and not for long.
         local lane = '%s, job, instance, workload, device' % config.clusterLabel;
         local lanes = 'sum by (%s) (%s)' % [lane, s.last('fabricpulse_lanes')];
         local over(nics) = 'group by (%(job)s) (%(lanes)s and on (%(nic)s) %(nics)s)' % {
@@ -40,14 +41,15 @@ local signals = import '../signals.libsonnet';
           nic: '%s, instance, device' % config.clusterLabel,
           nics: nics,
         };
-        '%(failovers)s >= %(threshold)d unless on (%(job)s) %(named)s unless on (%(lane)s) (%(lanes)s and on (%(job)s) %(maybe)s unless on (%(lane)s) %(fires)s unless on (%(lane)s) %(before)s / on (%(lane)s) %(lanes)s >= %(threshold)d)' % {
+        '%(failovers)s >= %(threshold)d unless on (%(job)s) %(named)s unless on (%(job)s) %(contended)s unless on (%(lane)s) (%(lanes)s and on (%(job)s) %(maybe)s unless on (%(lane)s) %(fires)s unless on (%(lane)s) %(before)s / on (%(lane)s) %(lanes)s >= %(threshold)d)' % {
           failovers: s.laneFailoversPerLane(config.laneFailoverWindow),
           threshold: config.laneFailoverThreshold,
           job: job,
           lane: lane,
           lanes: lanes,
           named: over('last_over_time(%s[%s])' % [s.series('ALERTS', 'alertname=~"FabricNicDisconnected|FabricNicFlapping|FabricNicLossy|FabricNicSlow", alertstate="firing"'), config.laneFailoverWindow]),
-          maybe: over(s.series('ALERTS', 'alertname="FabricNicSlow", alertstate="pending"')),
+          contended: 'last_over_time(%s[%s])' % [s.series('ALERTS', 'alertname="FabricPathContended", alertstate="firing"'), config.laneFailoverWindow],
+          maybe: over('device:fabricpulse_edge_latency_elevated:slowest' + s.braces),
           fires: s.series('ALERTS', 'alertname="FabricLaneFailovers", alertstate="firing"'),
           before: 'sum by (%s) (increase(%s[%s] offset %s))' % [lane, s.series('fabricpulse_lane_failovers_total'), config.laneFailoverWindow, config.laneFailoverHold],
         },

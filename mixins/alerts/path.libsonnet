@@ -46,8 +46,8 @@ local signals = import '../signals.libsonnet';
         'warning',
         'mesh',
         // Of several NICs of a host those that explain the others, none that receives as much as it ever does: it is full
-        // (FabricIncast, FabricPathContended). See rules/path.libsonnet.
-        p.placedNics('device:fabricpulse_edge_latency_elevated:slowest' + s.braces),
+        // (FabricIncast, FabricPathContended). For a while none that is slow together with NICs of other hosts. See rules/path.libsonnet.
+        p.placedNics('device:fabricpulse_edge_latency_elevated:unshared' + s.braces),
         'Many edges of a NIC have become slower.',
         '{{ $value | printf "%.0f" }} edges of NIC {{ $labels.device }} of {{ $labels.instance }}{{ with $labels.network }} on network {{ . }}{{ end }} ({{ $labels.direction }} direction) are far above their baseline.',
         { 'for': config.pathSlowFor, paced: true }

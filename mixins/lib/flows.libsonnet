@@ -6,8 +6,10 @@
 // as `peer` and `peer_device`, like an edge. What only the sender knows (marks, what it sends again) is swapped, and so is
 // an alert, which names the sender first: there the flow can be put on another path.
 local signals = import '../signals.libsonnet';
+local paths = import 'paths.libsonnet';
 function(config) {
   local s = signals(config),
+  local p = paths(config),
   local c = config.clusterLabel,
   local flow = '%s, instance, workload, device, peer, peer_device' % c,
   local job = '%s, workload' % c,
@@ -76,9 +78,9 @@ function(config) {
   contended:: recorded('flow:fabricpulse_qp_owd_seconds:contended'),
 
   // Jobs that run over a NIC that has an alert of its own: it is the news, and what it does to flows is not. Where a whole
-  // network is slow its NICs are not the cause.
+  // network is slow, or NICs of several of its hosts, they are not the cause.
   local alerting(names, state='alertstate="firing"') = 'last_over_time(%s[%s])' % [s.series('ALERTS', 'alertname=~"%s", %s' % [names, state]), config.lastValueWindow],
-  local faulty = 'group by (%(job)s) (%(lanes)s and on (%(nic)s) (%(nics)s or %(slow)s unless on (%(network)s) %(networks)s))' % {
+  local faulty = 'group by (%(job)s) (%(lanes)s and on (%(nic)s) (%(nics)s or %(slow)s unless on (%(network)s) %(networks)s unless on (%(network)s) %(several)s))' % {
     job: job,
     lanes: s.last('fabricpulse_lane_state'),
     nic: nic,
@@ -86,10 +88,28 @@ function(config) {
     slow: alerting('FabricNicSlow'),
     network: '%s, network' % c,
     networks: alerting('FabricNetworkSlow', 'alertstate=~"pending|firing"'),
+    several: severalSlow,
+  },
+  local severalSlow = 'last_over_time(%s[%s])' % [p.slowHosts, config.pathLossWindow],
+  // Flows that were contended a moment ago, while NICs of several hosts of the network are slow, of these their sender or their
+  // receiver: where a job has moved to other paths its flow is quick, or moves nothing, and the path is as full as before.
+  local contendedLately = 'last_over_time(%s[%s])' % [recorded('flow:fabricpulse_qp_owd_seconds:contended_paths'), config.pathLossWindow],
+  local stillContended = '(%(lately)s and on (%(nic)s) %(receiving)s or %(lately)s and on (%(peer)s) %(sending)s) and on (%(flow)s) %(rate)s and on (%(nic)s) (%(networks)s and on (%(network)s) %(several)s)' % {
+    lately: contendedLately,
+    nic: nic,
+    receiving: p.receiving,
+    peer: p.peer,
+    sending: p.sending,
+    flow: flow,
+    rate: rate,
+    networks: p.networks,
+    network: '%s, network' % c,
+    several: severalSlow,
   },
   // Flows that are contended on the way that probes take as well, and not for a NIC.
-  contendedOnPath:: '%(contended)s unless on (%(job)s) %(faulty)s unless on (%(flow)s) %(offPath)s == 1' % {
+  contendedOnPath:: '(%(contended)s or on (%(flow)s) %(still)s) unless on (%(job)s) %(faulty)s unless on (%(flow)s) %(offPath)s == 1' % {
     contended: $.contended,
+    still: stillContended,
     job: job,
     faulty: faulty,
     flow: flow,

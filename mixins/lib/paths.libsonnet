@@ -23,6 +23,9 @@ function(config) {
   receiving:: 'device:fabricpulse_edge_latency_elevated:receiving' + s.braces,
   sending:: 'peer:fabricpulse_edge_latency_elevated:sending' + s.braces,
 
+  // Networks in which NICs of several hosts are slow together: how many hosts.
+  slowHosts:: 'network:fabricpulse_edge_latency_elevated:slow_hosts' + s.braces,
+
   // Not recorded: what is recorded comes an evaluation later, which this alert does not wait for.
   blackHoles:: 'min by (%s) (%s)' % [edge, s.last('fabricpulse_edge_mtu_black_hole_bytes')],
 

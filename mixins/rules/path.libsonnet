@@ -9,6 +9,8 @@ local signals = import '../signals.libsonnet';
     local p = paths(config),
     local edge = p.edge,
     local host = config.clusterLabel + ', instance',
+    local network = config.clusterLabel + ', network',
+    local slowest = 'device:fabricpulse_edge_latency_elevated:slowest' + s.braces,
     local increase(name) = 'increase(%s[%s])' % [s.series(name), config.pathLossWindow],
     local lost = p.lost,
     // A queue that comes and goes with the rounds of a job meets the probes of some peers for some seconds and those of
@@ -156,6 +158,31 @@ local signals = import '../signals.libsonnet';
               factor: config.slowestNicFactor,
               nic: p.own,
               host: host,
+            },
+          },
+          {
+            // Where no flow is measured nothing else would name what they share.
+            record: 'network:fabricpulse_edge_latency_elevated:slow_hosts',
+            expr: 'sum by (%(network)s) (group by (%(network)s, instance) (%(named)s)) >= 2 and on (%(network)s) (%(named)s and on (%(nic)s) flow:fabricpulse_qp_owd_seconds:p50_2m%(braces)s)' % {
+              network: network,
+              named: s.series('device:fabricpulse_edge_latency_elevated:slowest', 'network!=""'),
+              nic: p.own,
+              braces: s.braces,
+            },
+          },
+          {
+            // Those of the slowest that are slow by themselves: not while NICs of other hosts of their network are slow, too, until
+            // FabricPathContended can have come, and not while it fires; those that were slow so long ago in any case.
+            record: 'device:fabricpulse_edge_latency_elevated:unshared',
+            expr: '%(slowest)s unless on (%(network)s) %(lately)s unless on (%(network)s) (%(contended)s and on (%(network)s) %(before)s) or %(slowest)s unless on (%(network)s) %(contended)s and on (%(nic)s, direction) %(waited)s or %(slowest)s and on (%(nic)s, direction) %(held)s' % {
+              slowest: slowest,
+              network: network,
+              nic: p.own,
+              lately: 'last_over_time(%s[%s])' % [p.slowHosts, config.pathLossWindow],
+              before: 'last_over_time(%s[%s])' % [p.slowHosts, config.nicSlowHold],
+              contended: 'last_over_time(%s[%s])' % [s.series('ALERTS', 'alertname="FabricPathContended", alertstate="firing"'), config.pathLossWindow],
+              waited: 'last_over_time(%s[%s] offset %s)' % [slowest, config.pathLossWindow, config.nicSlowWait],
+              held: 'last_over_time(%s[%s] offset %s)' % [slowest, config.pathLossWindow, config.nicSlowHold],
             },
           },
         ],

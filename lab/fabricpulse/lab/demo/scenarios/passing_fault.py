@@ -85,7 +85,7 @@ class PassingFaultScenario(OnePageScenario):
         """What must be seen when it has been repaired."""
         return (
             Milestone("ring_goes_on", "the ring continues, without an error", self._keeps_running, 30),
-            Milestone("alert_resolved", f"{self.alert} resolved", self._resolved, 60),
+            Milestone("alert_resolved", f"{self.alert} resolved", self._resolved, 90),
         )
 
     async def _break(self, stage: Stage) -> None:

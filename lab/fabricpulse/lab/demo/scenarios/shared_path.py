@@ -12,7 +12,12 @@ PODS = 2
 QUIET_JOB = Job(compute_ms=40, round_bytes=1 << 20, slice_bytes=16 << 10, depth=2)
 # Delays are seen within seconds, in the demo's scrapes of a second; and a flow is slow when it is so beside what the
 # cores on which all of this runs make of it.
-QUICK_RULES = {"rateWindow": "15s", "contentionDelaySeconds": 0.004}
+QUICK_RULES = {
+    "rateWindow": "15s",
+    "contentionDelaySeconds": 0.004,
+    "contentionKeepFiring": "20s",
+    "incastKeepFiring": "30s",
+}
 
 
 class SharedPathScenario(PassingFaultScenario):
