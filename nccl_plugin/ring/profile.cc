@@ -36,6 +36,7 @@ void Profile::begin(uint64_t sequence, size_t bytes) {
   collective.collective.type = "ncclFloat32";
   collective.collective.algorithm = collective_.algorithm;
   collective.collective.protocol = "SIMPLE";
+  collective.collective.channels = 1;
   void* operation = nullptr;
   table_->start_event(context_, &operation, &collective);
   if (operation == nullptr) return;  // not enabled
@@ -43,8 +44,8 @@ void Profile::begin(uint64_t sequence, size_t bytes) {
   channel.type = abi::kEventKernelChannel;
   channel.parent = operation;
   channel.rank = static_cast<int>(rank_);
+  table_->stop_event(operation);  // enqueued, as NCCL reports it; its channel comes after that, and ends it
   table_->start_event(context_, &channel_, &channel);
-  table_->stop_event(operation);  // enqueued, as NCCL reports it; it ends with its channel
 }
 
 void Profile::end() {

@@ -51,12 +51,12 @@ Result start_event(void* context, void** handle, D* descriptor) noexcept {
       case abi::kEventCollective: {
         const auto& c = descriptor->collective;
         event = profiler->operation(c.function, c.algorithm, c.protocol, c.count * type_bytes(c.type),
-                                    c.sequence);
+                                    c.sequence, c.channels);
         break;
       }
       case abi::kEventP2p: {
         const auto& p = descriptor->p2p;
-        event = profiler->operation(p.function, "", "", p.count * type_bytes(p.type), 0);
+        event = profiler->operation(p.function, "", "", p.count * type_bytes(p.type), 0, p.channels);
         break;
       }
       case abi::kEventProxyOp:
@@ -64,7 +64,10 @@ Result start_event(void* context, void** handle, D* descriptor) noexcept {
         if (!profiler->here(descriptor->proxy_op.pid)) break;
         [[fallthrough]];
       case abi::kEventKernelChannel:
-        if (profiler->owns(parent)) event = profiler->child(parent, Profiler::Kind::kChild);
+        if (profiler->owns(parent))
+          event = profiler->child(parent, static_cast<uint64_t>(descriptor->type) == abi::kEventKernelChannel
+                                              ? Profiler::Kind::kKernel
+                                              : Profiler::Kind::kChild);
         if (event != nullptr && static_cast<uint64_t>(descriptor->type) == abi::kEventProxyOp)
           profiler->set_flow(event, descriptor->rank, descriptor->proxy_op.peer,
                              descriptor->proxy_op.channel);

@@ -34,16 +34,21 @@ Profiler::Profiler(std::shared_ptr<PluginEngine> engine, uint64_t communicator, 
       pid_(getpid()),
       mask_(mask),
       pool_(new Event[kPool]) {
-  for (uint32_t i = 0; i < kPool; ++i) {
-    pool_[i].next_free = free_;
-    free_ = &pool_[i];
-  }
+  for (uint32_t i = 0; i + 1 < kPool; ++i) pool_[i].next_free = &pool_[i + 1];
+  free_ = &pool_[0];
+  last_free_ = &pool_[kPool - 1];
   engine_->add_profiler(this);
 }
 
 Profiler::~Profiler() {
   engine_->remove_profiler(this);
   set_level(0);
+  // Of a communicator that was aborted: nothing of it runs on.
+  for (uint32_t i = 0; i < kPool; ++i) {
+    if (pool_[i].record == nullptr) continue;
+    RecordChange<fp_plugin_collective> change(pool_[i].record);
+    --pool_[i].record->in_progress;
+  }
 }
 
 void Profiler::set_level(uint32_t level) {
@@ -58,6 +63,7 @@ Profiler::Event* Profiler::take(Kind kind) {
   Event* event = free_;
   if (event == nullptr) return nullptr;
   free_ = event->next_free;
+  if (free_ == nullptr) last_free_ = nullptr;
   *event = Event{};
   event->kind = kind;
   event->owner = this;
@@ -77,7 +83,7 @@ fp_plugin_collective* Profiler::record_of(const char* function, const char* algo
 }
 
 Profiler::Event* Profiler::operation(const char* function, const char* algorithm, const char* protocol,
-                                     uint64_t bytes, uint64_t number) {
+                                     uint64_t bytes, uint64_t number, uint32_t channels) {
   std::lock_guard<std::mutex> guard(lock_);
   fp_plugin_collective* record =
       record_of(function ? function : "", algorithm ? algorithm : "", protocol ? protocol : "");
@@ -87,21 +93,60 @@ Profiler::Event* Profiler::operation(const char* function, const char* algorithm
   event->record = record;
   event->bytes = bytes;
   event->number = number;
-  event->started_ns = engine_->now();
+  event->serial = ++serial_;
+  event->kernels_left = channels;
+  if (channels > 0) await_kernels(event);
   RecordChange<fp_plugin_collective> change(record);
   ++record->in_progress;
   return event;
+}
+
+void Profiler::await_kernels(Event* operation) {
+  ++operation->open;
+  operation->earlier = last_awaited_;
+  (last_awaited_ != nullptr ? last_awaited_->later : first_awaited_) = operation;
+  last_awaited_ = operation;
+  if (++awaited_ <= kMostAwaited) return;
+  first_awaited_->measured = false;
+  await_no_more(first_awaited_);
+}
+
+void Profiler::kernel_ended(Event* operation) {
+  if (operation->kernels_left == 0 || --operation->kernels_left > 0) return;
+  const uint64_t serial = operation->serial;
+  await_no_more(operation);
+  while (first_awaited_ != nullptr && first_awaited_->serial + kGroup < serial) {
+    first_awaited_->measured = false;
+    await_no_more(first_awaited_);
+  }
+}
+
+void Profiler::await_no_more(Event* operation) {
+  operation->kernels_left = 0;
+  (operation->earlier != nullptr ? operation->earlier->later : first_awaited_) = operation->later;
+  (operation->later != nullptr ? operation->later->earlier : last_awaited_) = operation->earlier;
+  operation->earlier = operation->later = nullptr;
+  --awaited_;
+  release(operation);
 }
 
 Profiler::Event* Profiler::child(Event* parent, Kind kind) {
   std::lock_guard<std::mutex> guard(lock_);
   if (parent == nullptr || parent->open == 0) return nullptr;
   Event* event = take(kind);
-  if (event == nullptr) return nullptr;
+  if (event == nullptr) {
+    if (kind != Kind::kKernel) return nullptr;
+    parent->measured = false;
+    kernel_ended(parent);
+    return nullptr;
+  }
   event->parent = parent;
   ++parent->open;
-  for (Event* up = parent; up != nullptr; up = up->parent)
-    if (up->kind == Kind::kOperation && up->first_ns == 0) up->first_ns = engine_->now();
+  for (Event* up = parent; up != nullptr; up = up->parent) {
+    if (up->kind != Kind::kOperation) continue;
+    if (up->first_ns == 0) up->first_ns = engine_->now();
+    if (kind == Kind::kKernel && up->kernel_start_ns == 0) up->kernel_start_ns = engine_->now();
+  }
   return event;
 }
 
@@ -109,6 +154,10 @@ void Profiler::stop(Event* event) {
   std::lock_guard<std::mutex> guard(lock_);
   if (event->open == 0) return;
   if (event->waiting_since_ns != 0) end_wait(event, engine_->now());
+  if (event->kind == Kind::kKernel && event->parent != nullptr && event->parent->kind == Kind::kOperation) {
+    event->parent->kernel_end_ns = engine_->now();
+    kernel_ended(event->parent);
+  }
   release(event);
 }
 
@@ -160,27 +209,34 @@ void Profiler::release(Event* event) {
   while (event != nullptr && --event->open == 0) {
     if (event->record != nullptr) finish(*event, engine_->now());
     Event* parent = event->parent;
-    event->next_free = free_;
+    event->next_free = nullptr;
     event->parent = nullptr;
     event->record = nullptr;
-    free_ = event;
+    (last_free_ != nullptr ? last_free_->next_free : free_) = event;
+    last_free_ = event;
     event = parent;
   }
 }
 
 void Profiler::finish(const Event& operation, uint64_t now) {
-  uint64_t from = operation.first_ns != 0 ? operation.first_ns : operation.started_ns;
-  uint64_t took = std::max<uint64_t>(elapsed(now, from), 1);
+  const bool kernels = operation.kernel_end_ns != 0;
+  const uint64_t from = kernels ? operation.kernel_start_ns : operation.first_ns;
+  const uint64_t until = kernels ? operation.kernel_end_ns : now;
   fp_plugin_collective* record = operation.record;
-  engine_->telemetry()->operation(*record, operation.number, operation.bytes, took, engine_->event_time(now));
+  const bool measured = operation.measured && from != 0;
+  const uint64_t took = measured ? std::max<uint64_t>(elapsed(until, from), 1) : 0;
+  if (measured)
+    engine_->telemetry()->operation(*record, operation.number, operation.bytes, took,
+                                    engine_->event_time(until));
   RecordChange<fp_plugin_collective> change(record);
   ++record->operations;
   --record->in_progress;
   record->bytes += operation.bytes;
+  record->last_end_mono_ns = until;
+  if (!measured) return;
   record->busy_ns += took;
   record->last_bandwidth =
       static_cast<uint64_t>(static_cast<double>(operation.bytes) * 1e9 / static_cast<double>(took));
-  record->last_end_mono_ns = now;
 }
 
 }  // namespace fabricpulse

@@ -1,9 +1,12 @@
 // NCCL's profiler events of its collectives, summed up for the telemetry.
 //
 // A collective's event ends when it is enqueued; it has run when the last of its children (kernel channels,
-// proxy operations) has ended. So an event object lives until itself and all children have ended, and its
-// duration is from the first child's start to the last child's end. Objects come from a fixed pool; when it
-// is empty events are not followed, and counted.
+// proxy operations) has ended. NCCL starts those on its proxy's thread, mostly after the collective's own end
+// (seen with 2.28.9): so an operation stays open until as many kernel channels have ended as its descriptor
+// says. It lasts from the first kernel channel's start to the last one's end; without any, from the first
+// child's start to the last child's end; without children that is not known, and no time is counted. Objects
+// come from a fixed pool, the one that is free for longest first, since a late child may name its parent still;
+// when it is empty events are not followed, and counted.
 //
 // These calls come between messages, with cold caches, and NCCL waits for them: the clock is read only where a time is
 // kept, and a communicator remembers its few records in place of searching the table of all.
@@ -27,7 +30,7 @@ constexpr int64_t kNetEventId = INT64_C(0x46500001);
 
 class Profiler {
  public:
-  enum class Kind : uint8_t { kOperation, kChild, kStep };
+  enum class Kind : uint8_t { kOperation, kKernel, kChild, kStep };
 
   struct Event {
     Kind kind = Kind::kOperation;
@@ -36,9 +39,14 @@ class Profiler {
     Event* next_free = nullptr;
     fp_plugin_collective* record = nullptr;  // kOperation
     uint64_t bytes = 0;
-    uint64_t number = 0;                                                  // NCCL's, of a collective
-    uint64_t started_ns = 0, first_ns = 0;                                // kOperation
-    uint64_t waiting_since_ns = 0;                                        // kStep: in the network's hands
+    uint64_t number = 0;                              // NCCL's, of a collective
+    uint64_t first_ns = 0;                            // kOperation: first child
+    uint64_t kernel_start_ns = 0, kernel_end_ns = 0;  // kOperation: first, last
+    uint64_t serial = 0;                              // kOperation: as they come
+    uint32_t kernels_left = 0;                        // kOperation: not ended yet
+    bool measured = true;                             // kOperation: all children are known
+    Event *earlier = nullptr, *later = nullptr;       // kOperation: of those awaited
+    uint64_t waiting_since_ns = 0;                    // kStep: in the network's hands
     uint32_t rank = UINT32_MAX, peer = UINT32_MAX, channel = UINT32_MAX;  // proxy operation
     uint32_t open = 0;  // itself and its children that have not ended
   };
@@ -48,9 +56,9 @@ class Profiler {
            int* mask);
   ~Profiler();
 
-  // nullptr: not followed.
+  // channels: how many kernel channels will be reported; 0: not known. nullptr: not followed.
   Event* operation(const char* function, const char* algorithm, const char* protocol, uint64_t bytes,
-                   uint64_t number);
+                   uint64_t number, uint32_t channels);
   Event* child(Event* parent, Kind kind);
   void stop(Event* event);
   void step_waits(Event* event, bool waits);
@@ -66,7 +74,14 @@ class Profiler {
 
  private:
   static constexpr uint32_t kPool = 8192;
+  // Operations whose kernel channels are awaited: no more than these, and none that is so many older than one
+  // that has run. A communicator runs one after the other but for those of one group. NCCL has then left out
+  // some, as it may where its proxy ends.
+  static constexpr uint32_t kMostAwaited = 3072, kGroup = 2048;
   Event* take(Kind kind);
+  void await_kernels(Event* operation);
+  void kernel_ended(Event* operation);
+  void await_no_more(Event* operation);
   fp_plugin_collective* record_of(const char* function, const char* algorithm, const char* protocol);
   static void end_wait(Event* step, uint64_t now);
   void release(Event* event);
@@ -79,7 +94,10 @@ class Profiler {
   int* mask_;
   std::mutex lock_;
   std::unique_ptr<Event[]> pool_;
-  Event* free_ = nullptr;
+  Event *free_ = nullptr, *last_free_ = nullptr;
+  Event *first_awaited_ = nullptr, *last_awaited_ = nullptr;
+  uint32_t awaited_ = 0;
+  uint64_t serial_ = 0;
   std::vector<fp_plugin_collective*> records_;  // of this communicator
 };
 

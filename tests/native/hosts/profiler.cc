@@ -1,5 +1,6 @@
-// Plays the part of NCCL towards the profiler: one communicator, `count` all-reduces of 1 MiB with one kernel
-// channel and one proxy operation with one step each. Usage: plugin_profiler_host LIBRARY VERSION COUNT
+// Plays the part of NCCL towards the profiler: one communicator, `count` all-reduces of 1 MiB with two kernel
+// channels and one proxy operation with one step each, which begin after the all-reduce was enqueued, as NCCL's proxy
+// has them begin, and one kernel channel after the other has ended. Usage: plugin_profiler_host LIBRARY VERSION COUNT
 // [HOLD_SECONDS]
 #include "abi/profiler.h"
 
@@ -43,7 +44,7 @@ int play(void* symbol, int count, int hold) {
   fflush(stdout);
   for (int i = 0; i < count; ++i) {
     D d{};
-    void *coll = nullptr, *kernel = nullptr, *proxy = nullptr, *step = nullptr;
+    void *coll = nullptr, *kernel = nullptr, *second = nullptr, *proxy = nullptr, *step = nullptr;
     d.type = static_cast<decltype(d.type)>(kEventCollective);
     d.rank = 1;
     d.collective.function = "AllReduce";
@@ -51,8 +52,10 @@ int play(void* symbol, int count, int hold) {
     d.collective.type = "ncclFloat32";
     d.collective.algorithm = "RING";
     d.collective.protocol = "SIMPLE";
+    d.collective.channels = asked(kEventKernelChannel) ? 2 : 0;
     table->start_event(context, &coll, &d);
     if (coll == nullptr) return 4;
+    table->stop_event(coll);  // enqueued; runs on
     D k{};
     k.type = static_cast<decltype(k.type)>(kEventKernelChannel);
     k.parent = coll;
@@ -66,11 +69,12 @@ int play(void* symbol, int count, int hold) {
     s.type = static_cast<decltype(s.type)>(kEventProxyStep);
     s.parent = proxy;
     if (asked(kEventProxyStep) && proxy != nullptr) table->start_event(context, &step, &s);
-    table->stop_event(coll);  // enqueued; runs on
     if (step != nullptr) table->record_state(step, kStepSendWait, nullptr);
     usleep(1000);  // what the operation takes
     for (void* event : {step, proxy, kernel})
       if (event != nullptr) table->stop_event(event);
+    if (asked(kEventKernelChannel)) table->start_event(context, &second, &k);
+    if (second != nullptr) table->stop_event(second);
     // An operation of another process' proxy must not be taken for ours.
     D other{};
     other.type = static_cast<decltype(other.type)>(kEventProxyOp);
