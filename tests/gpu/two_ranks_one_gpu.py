@@ -1,36 +1,38 @@
-"""Two ranks on one GPU, an all-reduce through the plugin with torch's NCCL, and a lane taken out while it runs.
+"""Two ranks on one GPU: real NCCL, by torch, through the plugin, its profiler and its telemetry.
 
-    python tests/gpu/two_ranks_one_gpu.py [--seconds 10] [--elements 4194304]
+    python -m tests.gpu.two_ranks_one_gpu [--parts collectives,faults,…] [--out FOLDER] [--seconds 270]
 
 NCCL refuses two ranks of one host on one GPU; with different NCCL_HOSTID it takes them for two hosts and uses the net
-plugin between them. Every result is compared with the sum that the same generators give. A third into the run the lane
-that has carried most is taken out of service by `lane.disable` on the control socket, and put back after two thirds.
+plugin between them. Every result is compared with what the same generators give. Each rank has a network namespace with
+two NICs where the kernel permits (rails.py).
 
-Prints one JSON object and ends with 0 when the data were right and the lane left and came back, with 1 when not, and
-with 2 when this machine cannot run it (no torch, no GPU). A NIC besides the loopback is needed too. The script has not
-been run on this project's machines, which have no GPU.
+Prints a JSON object a part, and a last one; ends with 0 when all parts held, with 1 when not, and with 2 when this
+machine cannot run it (no torch, no GPU). Raw files go to FOLDER.
 """
 
 import argparse
 import json
 import os
-import select
 import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
+import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+from tests.gpu import rails as network
+from tests.gpu.job import Job, command, eventually
+
 from fabricpulse.core.errors import UserError
 from fabricpulse.plugin.environment import job_environment
-from fabricpulse.plugin.jobs import Job, change_message, find_jobs
 from fabricpulse.plugin.locate import library
 
-WORLD = 2
-START_S = 120.0  # torch and CUDA are slow to load
+NAMES = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv"]
+SIZES = [8, 1024, 65536, 1 << 20, 16 << 20, 256 << 20]
+LOADED = ("Plugin", "plugin", "PROFILER", "Profiler", "Using network", "via NET", "GDR", "Failed", "WARN")
 
 
 def cannot(why: str) -> NoReturn:
@@ -39,192 +41,379 @@ def cannot(why: str) -> NoReturn:
     sys.exit(2)
 
 
-def load_torch() -> Any:
-    """torch with a GPU."""
+def require_gpu() -> None:
+    """Ends the program where there is no torch with a GPU."""
     try:
         import torch  # type: ignore[import-not-found,unused-ignore]
     except ImportError:
         cannot("torch is not installed; install a CUDA build of it (pip install torch)")
     if not torch.cuda.is_available():
         cannot("torch sees no GPU; run this on a machine with an NVIDIA GPU and its driver")
-    return torch
 
 
-def work(rank: int, port: int, elements: int) -> None:
-    """One rank: all-reduces of random whole numbers until its standard input (of rank 0) says stop."""
-    torch = load_torch()
-    torch.cuda.set_device(0)
-    torch.distributed.init_process_group(
-        "nccl", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=WORLD
-    )
-    generators = [torch.Generator("cuda").manual_seed(seed) for seed in range(WORLD)]
-    rounds = wrong = 0
-    longest_s = 0.0
-    stop = torch.zeros(1, device="cuda")
-    while True:
-        parts = [
-            torch.randint(-1000, 1000, (elements,), device="cuda", generator=g).float() for g in generators
-        ]
-        expected = sum(parts)  # exact: whole numbers far below 2**24
-        torch.cuda.synchronize()
-        began = time.monotonic()
-        torch.distributed.all_reduce(parts[rank])
-        torch.cuda.synchronize()
-        longest_s = max(longest_s, time.monotonic() - began) if rounds else 0.0  # not the first: it connects
-        rounds += 1
-        wrong += int((parts[rank] != expected).sum())
-        if rounds == 1:
-            print(json.dumps({"ready": ".".join(map(str, torch.cuda.nccl.version()))}), flush=True)
-        if rank == 0 and select.select([sys.stdin], [], [], 0)[0]:
-            stop.fill_(1)
-        torch.distributed.all_reduce(stop)  # both ranks leave after the same round
-        if stop.item() > 0:
-            break
-    print(json.dumps({"rounds": rounds, "wrong_elements": wrong, "longest_round_s": longest_s}), flush=True)
-    torch.distributed.destroy_process_group()
+class Session:
+    """What the parts share. raw : folder for raw files. cpu : run the script itself without a GPU."""
 
+    def __init__(self, raw: Path, rails: network.Rails, cpu: str | None) -> None:
+        self.raw, self.rails, self.cpu = raw, rails, cpu
+        self._jobs = 0
 
-def start(rank: int, port: int, elements: int, run_dir: str) -> subprocess.Popen[str]:
-    """A rank with the variables that `fabricpulse plugin env` prints; its complaints go to <run_dir>/rank*.log."""
-    recommended = {setting.name: setting.value for setting in job_environment(library(), None).settings}
-    own = {
-        "NCCL_HOSTID": f"gpu-test-{rank}",
-        "NCCL_MNNVL_ENABLE": "0",
-        "NCCL_DEBUG": "INFO",
-        "NCCL_DEBUG_FILE": f"{run_dir}/rank{rank}.nccl.log",
-        "FABRICPULSE_RUN_DIR": run_dir,
-        "FABRICPULSE_RANK": str(rank),
-    }
-    command = [
-        sys.executable,
-        __file__,
-        "--rank",
-        str(rank),
-        "--port",
-        str(port),
-        "--elements",
-        str(elements),
-    ]
-    with Path(run_dir, f"rank{rank}.log").open("w") as log:
-        return subprocess.Popen(
-            command,
-            env={**os.environ, **recommended, **own},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
+    def job(
+        self,
+        *,
+        plugin: bool = True,
+        profiler: bool = True,
+        env: dict[str, str] | None = None,
+        eager: bool = False,
+    ) -> Job:
+        """Two ranks with the variables that `fabricpulse plugin env` prints, or with some of them."""
+        recommended = {setting.name: setting.value for setting in job_environment(library(), None).settings}
+        if not plugin:
+            recommended = {"NCCL_PROFILER_PLUGIN": recommended["NCCL_PROFILER_PLUGIN"], "NCCL_NET": "Socket"}
+        if not profiler:
+            del recommended["NCCL_PROFILER_PLUGIN"]
+        self._jobs += 1
+        options = ("--backend", "gloo", "--device", "cpu") if self.cpu else ("--eager",) if eager else ()
+        return Job(
+            self.raw / f"job{self._jobs}",
+            self.rails,
+            {**recommended, **(env or {})},
+            options,
+            self.cpu or sys.executable,
         )
 
 
-def say(process: subprocess.Popen[str], key: str, run_dir: str) -> dict[str, Any]:
-    """The next JSON line of a rank that has `key`; a rank that says nothing for START_S is killed."""
-    assert process.stdout is not None
-    watchdog = threading.Timer(START_S, process.kill)
-    watchdog.start()
-    try:
-        for line in process.stdout:
-            if line.startswith("{") and key in (answer := json.loads(line)):
-                return dict(answer)
-    finally:
-        watchdog.cancel()
-    logs = {path.name: path.read_text()[-2000:] for path in Path(run_dir).glob("rank*.log")}
-    raise UserError(f"a rank has ended, or said nothing for {START_S:.0f} s; their logs end with: {logs}")
+def right(*answers: dict[str, Any]) -> bool:
+    """Whether no rank has seen an error or a wrong element, at any depth."""
+    for answer in answers:
+        if "error" in answer or answer.get("wrong_elements", 0):
+            return False
+        if not all(right(value) for value in answer.values() if isinstance(value, dict)):
+            return False
+    return True
 
 
-def sending_lane(job: Job) -> tuple[str, int, dict[str, Any]]:
-    """The connection and lane of a rank that have sent most. Raises UserError when nothing went through the plugin."""
-    lanes = [
-        (connection["connection"], int(lane["lane"]), lane)
-        for connection in job.status()["connections"]
-        if connection["direction"] == "send"
-        for lane in connection["lanes"]
-    ]
-    if not lanes or max(lane["sent_bytes"] for _, _, lane in lanes) == 0:
-        raise UserError(f"nothing has been sent through the plugin in process {job.pid}")
-    return max(lanes, key=lambda entry: int(entry[2]["sent_bytes"]))
+def part_audit(session: Session) -> dict[str, Any]:
+    """The audit of this host, and NVML's answer beside that of nvidia-smi."""
+    from fabricpulse.audit.host.nvml import ask  # of this part alone
 
-
-def state(job: Job, connection: str, lane: int) -> tuple[str, int]:
-    """State of a lane and the bytes it has sent."""
-    (found,) = (
-        c for c in job.status()["connections"] if c["connection"] == connection and c["direction"] == "send"
+    code, text = command("audit", "local", "--output", "json")
+    (session.raw / "audit.json").write_text(text)
+    fields = (
+        "pci.bus_id,ecc.errors.uncorrected.volatile.total,ecc.mode.current,driver_version,"
+        "remapped_rows.pending,remapped_rows.failure,pcie.link.gen.current,pcie.link.gen.max,"
+        "pcie.link.width.current,pcie.link.width.max,clocks_event_reasons.active,power.draw,power.limit"
     )
-    return str(found["lanes"][lane]["state"]), int(found["lanes"][lane]["sent_bytes"])
-
-
-def change(job: Job, op: str, generation: int, connection: str, lane: int) -> dict[str, Any]:
-    """One command; its answer must be yes."""
-    answer = job.call(change_message(op, {"connection": connection, "lane": lane}, None, generation))
-    if not answer.get("ok"):
-        raise UserError(f"{op} was refused: {answer}")
-    return answer
-
-
-def measure(seconds: float, elements: int, run_dir: str) -> dict[str, Any]:
-    """Runs both ranks with a lane fault in the middle."""
-    # Ours from now until rank 0 listens, seconds later: nobody is given a port that is bound, and SO_REUSEADDR lets a
-    # server that sets it too, as torch's does, listen beside a socket that does not.
-    holder = socket.socket()
-    holder.bind(("127.0.0.1", 0))
-    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    port = holder.getsockname()[1]
-    ranks = [start(rank, port, elements, run_dir) for rank in range(WORLD)]
-    try:
-        versions = [say(rank, "ready", run_dir)["ready"] for rank in ranks]
-        job = next(job for job in find_jobs(Path(run_dir, "plugin")) if job.pid == ranks[0].pid)
-        time.sleep(seconds / 3)
-        connection, lane, _ = sending_lane(job)
-        change(job, "lane.disable", 1, connection, lane)
-        time.sleep(seconds / 3)
-        without = state(job, connection, lane)
-        change(job, "lane.enable", 2, connection, lane)
-        time.sleep(seconds / 3)
-        again = state(job, connection, lane)
-        abi = job.call({"op": "hello"})["abi"]
-        assert ranks[0].stdin is not None
-        ranks[0].stdin.write("stop\n")
-        ranks[0].stdin.flush()
-        results = [say(rank, "rounds", run_dir) for rank in ranks]
-        codes = [rank.wait(START_S) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
-        holder.close()
-    right = all(result["wrong_elements"] == 0 for result in results) and codes == [0] * WORLD
-    came_back = again[0] in ("up", "slow_start") and again[1] > without[1]
+    smi = subprocess.run(
+        ["nvidia-smi", f"--query-gpu={fields}", "--format=csv"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    answer = ask()
     return {
-        "ok": right and without[0] == "disabled" and came_back,
-        "nccl": versions[0],
-        "net_abi": abi,
-        "elements": elements,
-        "ranks": results,
-        "exit_codes": codes,
-        "lane": {"connection": connection, "lane": lane, "while_disabled": without[0], "after": again[0]},
-        "lane_bytes_after_enable": again[1] - without[1],
+        "ok": code in (0, 10),
+        "code": code,
+        "nvml": repr(answer),
+        "nvidia_smi": (smi.stdout + smi.stderr).splitlines(),
     }
+
+
+def part_collectives(session: Session) -> dict[str, Any]:
+    """All collectives in all sizes, a captured graph, communicators split from the first; what NCCL chose."""
+    with session.job(eager=True, env={"FABRICPULSE_DETAIL": "1"}) as job:
+        versions = job.ready()
+        sizes = SIZES[:4] if session.cpu else SIZES
+        verified = job.ask("verify", 120, names=NAMES, sizes=sizes, times=2)
+        graph = job.ask("graph", 40, size=4 << 20, replays=10)
+        split = job.ask("split", 60, size=1 << 20, rounds=10)
+        plugin: dict[str, Any] = {}
+        if not session.cpu:
+            plugin = {
+                "hello": job.process(0).call({"op": "hello"}),
+                "log": job.nccl_log(*LOADED),
+                "status": command("plugin", "status", env={"FABRICPULSE_RUN_DIR": str(job.run_dir)})[
+                    1
+                ].splitlines()[:60],
+                "metrics": scrape(session, job, "collectives"),
+                "events": [
+                    event
+                    for rank in (0, 1)
+                    for event in job.process(rank).call({"op": "events"})["events"]
+                    if event["kind"] != "lane_up"
+                ],
+            }
+        codes = job.quit()
+    return {
+        "ok": right(*verified, *graph, *split) and codes == [0, 0],
+        "versions": versions,
+        "verified": verified[0],
+        "graph": graph,
+        "split": split,
+        "exit_codes": codes,
+        **plugin,
+    }
+
+
+def scrape(session: Session, job: Job, name: str, seconds: float = 3.0) -> list[str]:
+    """What the qp exporter says of a job that runs: the whole into a file, the families of the job returned."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        port = holder.getsockname()[1]
+    run = [sys.executable, "-c", "from fabricpulse.core.cli import main; main()"]
+    exporter = subprocess.Popen(
+        [*run, "qp", "--web.listen-address", f"127.0.0.1:{port}"],
+        env={**os.environ, "FABRICPULSE_RUN_DIR": str(job.run_dir)},
+        stdout=subprocess.DEVNULL,
+        stderr=(session.raw / f"{name}.qp.log").open("w"),
+    )
+    texts: list[str] = []
+
+    def answers() -> bool:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as said:
+                texts.append(said.read().decode())
+        except OSError:
+            return False
+        return True
+
+    try:
+        eventually("the qp exporter answers", answers, 20)
+        time.sleep(seconds)  # rates need two readings some time apart
+        answers()
+    finally:
+        exporter.terminate()
+        exporter.wait(10)
+    (session.raw / f"{name}.metrics").write_text(texts[-1])
+    families = (
+        "fabricpulse_collective",
+        "fabricpulse_rank",
+        "fabricpulse_qp_sent",
+        "fabricpulse_qp_worst",
+        "fabricpulse_lane",
+        "fabricpulse_qp_recent",
+        "fabricpulse_qp_owd_seconds_count",
+        "fabricpulse_qp_owd_seconds_sum",
+        "fabricpulse_qp_processes",
+        "fabricpulse_request",
+        "fabricpulse_qp_telemetry",
+        "fabricpulse_workload",
+    )
+    return [line for line in texts[-1].splitlines() if line.startswith(families)]
+
+
+def part_faults(session: Session) -> dict[str, Any]:
+    """Verified all-reduces while the busiest lane is taken out and put back, and a NIC goes down and comes."""
+    found: dict[str, Any] = {}
+    with session.job(env={"FABRICPULSE_DETAIL": "1"}) as job:
+        job.ready()
+        job.begin("loop", size=4 << 20)
+        time.sleep(3)
+        connection, lane = max(job.lanes(0), key=lambda entry: int(entry[1]["sent_bytes"]))
+        number = int(lane["lane"])
+
+        def now() -> dict[str, Any]:
+            return next(
+                own for name, own in job.lanes(0) if name == connection and int(own["lane"]) == number
+            )
+
+        found["metrics"] = scrape(session, job, "loop")
+        job.change(0, "lane.disable", 1, connection, number)
+        time.sleep(2)
+        without = now()
+        job.change(0, "lane.enable", 2, connection, number)
+        time.sleep(3)
+        after = now()
+        found["lane"] = {
+            "connection": connection,
+            "lane": number,
+            "while_disabled": without["state"],
+            "after": after["state"],
+            "bytes_after_enable": int(after["sent_bytes"]) - int(without["sent_bytes"]),
+        }
+        held = without["state"] == "disabled" and after["state"] in ("up", "slow_start")
+        if session.rails.spaces:
+            device = session.rails.devices[0]
+            session.rails.link(1, device, "down")
+            time.sleep(2)
+            found["nic_down"] = [f"{own['state']} {own['sent_bytes']}" for _, own in job.lanes(0)]
+            session.rails.link(1, device, "up")
+            time.sleep(3)
+            found["nic_up"] = [f"{own['state']} {own['sent_bytes']}" for _, own in job.lanes(0)]
+        found["events"] = job.process(0).call({"op": "events"})
+        job.tell(0, "stop")
+        job.tell(1, "stop")
+        loops = job.answers("answer", 60)
+        codes = job.quit()
+        found["log"] = job.nccl_log("fabricpulse", "WARN", most=60)
+    return {"ok": held and right(*loops) and codes == [0, 0], "loops": loops, "exit_codes": codes, **found}
+
+
+def part_compare(session: Session, env: dict[str, str] | None = None) -> dict[str, Any]:
+    """Throughput, latency and processor time beside NCCL's own socket transport, turn by turn in one process."""
+    own = {"NCCL_NET": "", "NCCL_SOCKET_IFNAME": "=" + ",".join(session.rails.devices), **(env or {})}
+    with session.job(profiler=False, env=own) as job:
+        for rank in job.ranks:
+            assert rank.poll() is None
+        job.ready()
+        rows, _ = job.ask(
+            "compare",
+            100,
+            nets=["fabricpulse", "Socket"],
+            sizes=[8, 65536, 1 << 20, 16 << 20, 128 << 20],
+            rounds=5,
+            seconds=0.4,
+        )
+        log = job.nccl_log("Using network", "via NET", "Channel")
+        codes = job.quit()
+    summary: dict[str, Any] = {}
+    for row in rows.get("rows", []):
+        summary.setdefault(str(row["bytes"]), {}).setdefault(row["net"], []).append(
+            (round(row["gbytes_per_s"], 3), round(row["p50_us"]), round(row["cpu_s_per_gb"], 3))
+        )
+    (session.raw / f"compare{session._jobs}.json").write_text(json.dumps(rows))
+    return {
+        "ok": "error" not in rows and codes == [0, 0],
+        "gbytes_p50us_cpu": summary,
+        "error": rows.get("error"),
+        "threads": rows.get("rows", [{}])[-1].get("threads"),
+        "log": log[:12],
+    }
+
+
+def part_mps(session: Session) -> dict[str, Any]:
+    """`compare` with the ranks' kernels side by side on the GPU, by a daemon of CUDA MPS of this part alone."""
+    pipes = session.raw / "mps"
+    pipes.mkdir()
+    env = {"CUDA_MPS_PIPE_DIRECTORY": str(pipes), "CUDA_MPS_LOG_DIRECTORY": str(pipes)}
+    daemon = subprocess.Popen(
+        ["nvidia-cuda-mps-control", "-f"], env={**os.environ, **env}, stdout=subprocess.DEVNULL
+    )
+    try:
+        eventually("MPS is there", (pipes / "control").exists, 10)
+        return part_compare(session, env)
+    finally:
+        subprocess.run(
+            ["nvidia-cuda-mps-control"],
+            env={**os.environ, **env},
+            input=b"quit\n",
+            timeout=15,
+            check=False,
+        )
+        daemon.terminate()
+        daemon.wait(10)
+
+
+def part_observe(session: Session) -> dict[str, Any]:
+    """NCCL's own socket transport with the profiler alone."""
+    with session.job(plugin=False, env={"FABRICPULSE_DETAIL": "2"}) as job:
+        job.ready()
+        verified = job.ask("verify", 60, names=NAMES, sizes=SIZES[:5], times=2)
+        metrics = scrape(session, job, "observe")
+        log = job.nccl_log(*LOADED)
+        codes = job.quit()
+    seen = any(line.startswith("fabricpulse_collective_operations_total") for line in metrics)
+    return {
+        "ok": right(*verified) and codes == [0, 0] and seen,
+        "metrics": metrics,
+        "log": log,
+        "exit_codes": codes,
+    }
+
+
+def part_killed(session: Session) -> dict[str, Any]:
+    """Rank 1 is killed amid all-reduces: how long until torch has NCCL's error; it ends much later, by itself."""
+    with session.job() as job:
+        job.ready()
+        job.begin("loop", size=4 << 20)
+        time.sleep(2)
+        job.ranks[1].kill()
+
+        def noticed() -> bool:
+            return "failure detected by watchdog" in (job.folder / "rank0.log").read_text(errors="replace")
+
+        took = eventually("torch has an error of NCCL", noticed, 15)
+        said = (job.folder / "rank0.log").read_text(errors="replace")[:1500]
+        log = job.nccl_log("the peer process has ended")
+    return {"ok": took < 2 and bool(log), "seconds": took, "log": log[:1], "said": said}
+
+
+def part_hang(session: Session) -> dict[str, Any]:
+    """Rank 1 leaves out an all-reduce: what Flight Recorder's dumps tell `fabricpulse why`, and the exporter."""
+    folder = session.raw / "flight"
+    folder.mkdir()
+    more = {"TORCH_NCCL_TRACE_BUFFER_SIZE": "2000", "TORCH_FR_BUFFER_SIZE": "2000"}
+    with session.job(env={**more, "FABRICPULSE_DETAIL": "1"}) as job:
+        job.ready()
+        job.ask("verify", 60, names=["all_reduce", "all_gather"], sizes=[1 << 20], times=3)
+        job.ask("skip", 20, size=1 << 20)
+        time.sleep(3)
+        dumps = job.ask("flight_recorder", 20, path=str(folder / "trace_{rank}"))
+        env = {"FABRICPULSE_PROMETHEUS": "http://127.0.0.1:1"}  # nobody answers there, and nobody has to
+        why = command("why", "gpu-test", "--flight-recorder", str(folder), env=env)
+        metrics = [line for line in scrape(session, job, "hang", 6) if "waiting" in line or "rank_" in line]
+    return {"ok": right(*dumps), "dumps": dumps, "why": why, "metrics": metrics}
+
+
+PARTS: dict[str, Callable[[Session], dict[str, Any]]] = {
+    "audit": part_audit,
+    "collectives": part_collectives,
+    "faults": part_faults,
+    "compare": part_compare,
+    "observe": part_observe,
+    "hang": part_hang,
+    "killed": part_killed,
+    "mps": part_mps,
+}
+
+
+def run(session: Session, parts: list[str], seconds: float) -> bool:
+    """Each part, until the time is up; whether all held."""
+    began, held = time.monotonic(), True
+    for name in parts:
+        start = time.monotonic()
+        if start - began > seconds:
+            result: dict[str, Any] = {"ok": False, "error": "no time is left"}
+        else:
+            try:
+                result = PARTS[name](session)
+            except (
+                UserError,
+                OSError,
+                ValueError,
+                KeyError,
+                AssertionError,
+                subprocess.SubprocessError,
+            ) as error:
+                result = {"ok": False, "error": f"{type(error).__name__}: {error}"}
+        held = held and bool(result["ok"])
+        print(json.dumps({"part": name, "took_s": round(time.monotonic() - start, 1), **result}), flush=True)
+    return held
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--elements", type=int, default=4 << 20, help="float32 numbers in one all-reduce")
-    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--parts", default=",".join(PARTS), help="some of " + ", ".join(PARTS))
+    parser.add_argument("--out", type=Path, help="folder for raw files; default: none are kept")
+    parser.add_argument("--seconds", type=float, default=270.0, help="no part begins after this")
+    parser.add_argument("--cpu", metavar="PYTHON", help=argparse.SUPPRESS)  # a torch without a GPU: gloo
     options = parser.parse_args()
-    if options.rank is not None:
-        work(options.rank, options.port, options.elements)
-        return
-    load_torch()
-    with tempfile.TemporaryDirectory() as run_dir:
+    if not options.cpu:
+        require_gpu()
+    with tempfile.TemporaryDirectory() as scratch:
+        raw = options.out or Path(scratch)
+        raw.mkdir(parents=True, exist_ok=True)
+        rails = network.make()
+        print(json.dumps({"part": "rails", "kind": rails.kind, "errors": rails.errors}), flush=True)
         try:
-            result = measure(options.seconds, options.elements, run_dir)
-        except UserError as error:
-            result = {"ok": False, "error": str(error)}
-    print(json.dumps(result))
-    sys.exit(0 if result["ok"] else 1)
+            held = run(Session(raw, rails, options.cpu), options.parts.split(","), options.seconds)
+        finally:
+            rails.close()
+    print(json.dumps({"ok": held}))
+    sys.exit(0 if held else 1)
 
 
 if __name__ == "__main__":

@@ -7,12 +7,17 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[1] / "gpu/two_ranks_one_gpu.py"
+ROOT = Path(__file__).parents[2]
 
 
-def run(*options: str) -> subprocess.CompletedProcess[str]:
+def run() -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *options, SCRIPT], capture_output=True, text=True, timeout=100, check=False
+        [sys.executable, "-m", "tests.gpu.two_ranks_one_gpu"],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        cwd=ROOT,
     )
 
 
