@@ -9,6 +9,8 @@ import pytest
 from tests.fixtures.waiting import until
 from tests.unit.diagnosis.test_fleet_evidence import EDGES, LEAF, PORTS
 
+from fabricpulse.core.daemon import Lifetime
+from fabricpulse.core.supervision import TaskFailedError, supervised
 from fabricpulse.diagnosis.daemon.alerts import FaultAlerting
 from fabricpulse.diagnosis.daemon.process import DiagnosisProcess
 from fabricpulse.diagnosis.daemon.service import DiagnosisService
@@ -115,10 +117,10 @@ def test_nonsense_never_reaches_the_worker(service, report) -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "named"), [("process", "the diagnosis"), ("pusher", "alerts for http://127.0.0.1:9")]
+    ("part", "named"), [("process", "diagnosis"), ("pusher", "alerts for http://127.0.0.1:9")]
 )
-async def test_a_part_that_ends_by_itself_ends_the_diagnosis(monkeypatch, part, named) -> None:
-    """It is supervised by the daemon: what returns in silence would leave a coordinator that finds nothing for ever."""
+async def test_a_part_that_ends_by_itself_ends_the_daemon(monkeypatch, part, named) -> None:
+    """What returns in silence would leave a coordinator that finds nothing for ever."""
     service = DiagnosisService(
         Declared({}, {}), lambda _: True, FaultAlerting(alertmanagers=("http://127.0.0.1:9",))
     )
@@ -131,5 +133,14 @@ async def test_a_part_that_ends_by_itself_ends_the_diagnosis(monkeypatch, part, 
 
     monkeypatch.setattr(service.process, "run", ends if part == "process" else goes_on)
     monkeypatch.setattr(service.pusher, "serve", ends if part == "pusher" else goes_on)
-    with pytest.raises(RuntimeError, match=f"{named} ended by itself"):
-        await asyncio.wait_for(service.run(), 30)
+
+    async def serve() -> None:
+        async with supervised(Lifetime()) as tasks:
+            await service.start(tasks)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await service.stop()
+
+    with pytest.raises(TaskFailedError, match=f"{named} of this daemon ended by itself"):
+        await asyncio.wait_for(serve(), 30)

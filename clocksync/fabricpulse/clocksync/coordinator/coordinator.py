@@ -125,8 +125,8 @@ class Coordinator:
         self.fleet.parameters = SolveParameters(drift_ppb=config.drift_ppb)
 
     async def run(self) -> None:
-        """Serves until stopped. Raises UserError when the address cannot be bound, TaskFailedError when the solver
-        has ended.
+        """Serves until stopped. Raises UserError when the address cannot be bound or a file of the alerting cannot
+        be used, TaskFailedError when a task has ended.
         """
         await self.server.start()
         if self._config.datagrams:
@@ -134,9 +134,12 @@ class Coordinator:
         try:
             async with supervised(self._life) as tasks:
                 tasks.start("solver", self._solve_forever())
-                tasks.start("diagnosis", self.diagnosis.run())
-                self._life.ready()
-                await self._life.stopped()
+                await self.diagnosis.start(tasks)
+                try:
+                    self._life.ready()
+                    await self._life.stopped()
+                finally:
+                    await self.diagnosis.stop()
         finally:
             self._solved.set()
             await self.server.stop()

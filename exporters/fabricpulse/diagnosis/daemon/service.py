@@ -2,7 +2,6 @@
 with metrics and JSON, pushes what is located to Alertmanager.
 """
 
-import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -14,6 +13,7 @@ from aiohttp import web
 from fabricpulse.core.alerting.metrics import expose_pushes
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.metrics.exposition import Exposition
+from fabricpulse.core.supervision import SupervisedTasks
 from fabricpulse.core.web.body_limit import body_limit
 from fabricpulse.core.web.urls import redact
 from fabricpulse.diagnosis.daemon import metrics as m
@@ -167,28 +167,20 @@ class DiagnosisService:
         ]
         return {"hosts": answer.hosts, "flows": answer.flows, "paths": answer.paths, "suspects": suspects}
 
-    async def run(self) -> None:
-        """Diagnoses until cancelled, several times a second; less often where that takes long. Raises ConfigError when
-        a file of alerting.http_client cannot be used, RuntimeError when a part has ended by itself.
+    async def start(self, tasks: SupervisedTasks) -> None:
+        """Diagnoses from now on, several times a second; less often where that takes long. Raises ConfigError when a
+        file of alerting.http_client cannot be used.
         """
         await self.pusher.open()
-        tasks = [
-            asyncio.create_task(self.pusher.serve(url), name=f"alerts for {redact(url)}")
-            for url in self._alertmanagers
-        ]
-        tasks.append(asyncio.create_task(self.process.run(), name="the diagnosis"))
-        try:
-            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in ended:
-                task.result()
-            raise RuntimeError(" and ".join(task.get_name() for task in ended) + " ended by itself")
-        finally:
-            if self._alertmanagers:
-                await self.pusher.flush()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await self.pusher.close()
+        for url in self._alertmanagers:
+            tasks.start(f"alerts for {redact(url)}", self.pusher.serve(url))
+        tasks.start("diagnosis", self.process.run())
+
+    async def stop(self) -> None:
+        """Sends the alerts that are due still, while the tasks run."""
+        if self._alertmanagers:
+            await self.pusher.flush()
+        await self.pusher.close()
 
     def _answered(self, answer: Answer) -> None:
         self._publish(answer.suspects)
