@@ -66,9 +66,8 @@ def pytest_xdist_auto_num_workers() -> int:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes(config: pytest.Config) -> None:
     """Before there are several processes."""
-    from tests.fixtures.native.compiled_tests import (
-        compile_tests,  # what runs without xdist has no use for it
-    )
+    # What runs without xdist has no use for it.
+    from tests.fixtures.native.compiled_tests import compile_tests
 
     compile_tests(config.rootpath, len(os.sched_getaffinity(0)))
 

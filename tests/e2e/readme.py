@@ -18,6 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tests.fixtures.waiting import Patience
+
 from fabricpulse.core.errors import UserError
 from fabricpulse.lab import Lab
 from fabricpulse.lab.tools import Tools, command_line, find_tools
@@ -216,9 +218,9 @@ def decided(journal: Callable[[], str]) -> bool:
 
 def wait_for(what: str, check: Callable[[], bool], clock: Clock, seconds: float = 120.0) -> float:
     """Waits until `check`; returns when it was. Raises UserError."""
-    deadline = time.monotonic() + seconds
+    patience = Patience(seconds)
     while not check():
-        if time.monotonic() > deadline:
+        if not patience.left():
             raise UserError(f"not seen within {seconds:g} s: {what}")
         time.sleep(0.1)
     return clock.say(what)

@@ -9,7 +9,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from tests.fixtures.waiting import Patience
+from tests.fixtures.waiting import Patience, until_answer
 
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.waiting import wait_with_timeout
@@ -111,9 +111,9 @@ async def flap_until_out_of_service(fleet: Fleet) -> None:
         if fleet.seen.nic(HOST, DEVICE).in_service is False:
             break
         await asyncio.to_thread(port.set_up, False)
-        await asyncio.sleep(1.2)
+        await asyncio.sleep(1.2)  # the flap itself: down for longer than a NIC may be silent
         await asyncio.to_thread(port.set_up, True)
-        await asyncio.sleep(1.3)
+        await asyncio.sleep(1.3)  # and up for as long
     await fleet.wait_for("the NIC out of service", lambda: fleet.seen.nic(HOST, DEVICE).in_service is False)
 
 
@@ -191,10 +191,11 @@ async def coordinator(fleet: Fleet, daemon: Daemon) -> None:
         for host in fleet.seen.hosts.values():
             assert host.clock.bound_s is not None
             assert host.clock.bound_s < 0.001
-    patience = Patience(30)
-    while f"fabricpulse_clocksync_members {len(fleet.seen.hosts)}" not in await fleet.text(daemon):
-        assert patience.left()
-        await asyncio.sleep(0.2)
+
+    async def all_are_members() -> bool:
+        return f"fabricpulse_clocksync_members {len(fleet.seen.hosts)}" in await fleet.text(daemon)
+
+    await until_answer(all_are_members, 30, "all hosts members again")
     clocks = lambda: [host.clock for host in fleet.seen.hosts.values()]  # noqa: E731
     await fleet.wait_for("clocks in sync again", lambda: all(clock.synchronized for clock in clocks()))
 
@@ -219,15 +220,13 @@ async def agent(fleet: Fleet, daemon: Daemon) -> None:
         assert fleet.seen.nic(HOST, DEVICE).in_service is False
     receiver_daemon = fleet.stage.stack.daemon(names.RECEIVER)
     now = time.time()
-    patience = Patience(20)
-    while True:
-        agents = {
-            agent["host"]: agent for agent in (await fleet.json(receiver_daemon, "/api/v1/status"))["agents"]
-        }
-        if agents[HOST]["seen_at"] > now and agents[HOST]["processes"] == 1:
-            break
-        assert patience.left()
-        await asyncio.sleep(0.2)
+
+    async def is_back() -> bool:
+        status = await fleet.json(receiver_daemon, "/api/v1/status")
+        (agent,) = (agent for agent in status["agents"] if agent["host"] == HOST)
+        return bool(agent["seen_at"] > now and agent["processes"] == 1)
+
+    await until_answer(is_back, 20, "the new agent and its job in the receiver's status")
     assert fleet.seen.nic(HOST, DEVICE).in_service is False
 
 
@@ -249,13 +248,12 @@ async def prometheus(fleet: Fleet, daemon: Daemon) -> None:
     """It scrapes everything again, and its history is still there."""
     async with fleet.killed(daemon):
         pass
-    patience = Patience(20)
-    while True:
+
+    async def all_are_up() -> bool:
         targets = (await fleet.json(daemon, "/api/v1/targets"))["data"]["activeTargets"]
-        if all(target["health"] == "up" for target in targets):
-            break
-        assert patience.left(), [t["lastError"] for t in targets if t["health"] != "up"]
-        await asyncio.sleep(0.3)
+        return all(target["health"] == "up" for target in targets)
+
+    await until_answer(all_are_up, 20, "all targets up again")
     query = "/api/v1/query?query=max_over_time(fabricpulse_nic_disconnects_total[10m])"
     history = (await fleet.json(daemon, query))["data"]["result"]
     worst = max(float(series["value"][1]) for series in history if series["metric"]["instance"] == HOST)

@@ -100,7 +100,7 @@ class End:
         self.pair.post_send(order)
 
     def completion(self, seconds: float = 60.0) -> Any:
-        """The next completion. Fails after `seconds`."""
+        """The next completion. Fails after `seconds`, many times what it takes: a guest sees no load of its machine."""
         deadline = time.monotonic() + seconds
         while True:
             count, found = self._completions.poll(1)

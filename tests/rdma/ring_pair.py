@@ -127,7 +127,9 @@ class RingPair:
         return list(self._moved)
 
     def until(self, condition: Callable[[], bool], seconds: float = 60.0) -> None:
-        """Waits for a condition. Fails with what the ranks said when a rank has ended or the time is over."""
+        """Waits for a condition. Fails with what the ranks said when a rank has ended or the time is over. The
+        guest cannot see how busy its machine is, so that the time is a hundred times what it takes on an idle one.
+        """
         deadline = time.monotonic() + seconds
         while not condition():
             ended = [process.poll() for process in self._processes]

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.fixtures.audit.paths import path_findings_of
 from tests.fixtures.waiting import wait_for
 from tests.integration.audit.conftest import LabAudits
 
@@ -126,24 +127,16 @@ def test_a_host_that_is_frozen_is_silent(shared_lab: Lab, run: LabAudits) -> Non
 TRANSFERS = ("--transfers", "--yes", "--rate", "100", "--seconds", "0.3", "--datagrams", "200")
 
 
-def of_transfers(run: Run) -> set[tuple[str, str, str, str]]:
-    return {
-        (f.check, f.evidence.get("blame", ""), f.host, f.subject)
-        for f in run.findings
-        if f.check.startswith("path-")
-    }
-
-
 @pytest.mark.slow
 def test_transfers_of_a_lab(shared_lab: Lab, run: LabAudits) -> None:
     """On a good lab nothing is found and all ways have loss and bandwidth; a lossy cable and a slow NIC are named, each
     by its own check, with host, NIC and direction, and nobody else is."""
     good = run(30, *TRANSFERS)
-    assert of_transfers(good) == set()
+    assert path_findings_of(good) == set()
     kinds = {kind: sum(m.kind == kind for m in good.measurements) for kind in ("loss", "bandwidth", "duplex")}
     assert kinds == {"loss": 24, "bandwidth": 24, "duplex": 24}
     with shared_lab.host("h1").nic("rail1").loss(10, way="tx"), shared_lab.host("h2").nic("rail0").limit(40):
-        found = of_transfers(run(30, *TRANSFERS))
+        found = path_findings_of(run(30, *TRANSFERS))
     assert ("path-loss", "nic", "h1", "rail1") in found
     assert ("path-bandwidth", "nic", "h2", "rail0") in found
     # Where a busy machine leaves one of its ways unmeasured, those that are slow for their loss are named as ways.
@@ -157,12 +150,12 @@ def test_loss_at_the_whole_rate(shared_lab: Lab, run: LabAudits) -> None:
     the NIC that has it; a rate that all links carry loses nothing."""
     few = ("--transfers", "--yes", "--rate", "50", "--seconds", "0.3", "--datagrams", "100", "--no-duplex")
     good = run(30, *few, "--loss-seconds", "1")
-    assert of_transfers(good) == set()
+    assert path_findings_of(good) == set()
     assert any(note.startswith("loss: measured at") for note in good.notes)
     # Links of a lab carry pieces of many; a real one carries packets, and loses them one by one.
     shared_lab.host("h1").run(["ip", "link", "set", "dev", "rail1", "gso_max_segs", "1"])
     with shared_lab.host("h1").nic("rail1").loss(2, way="tx"):
-        found = of_transfers(run(30, *few, "--loss-seconds", "1"))
+        found = path_findings_of(run(30, *few, "--loss-seconds", "1"))
     assert {one for one in found if one[0] == "path-loss"} == {("path-loss", "nic", "h1", "rail1")}
 
 
@@ -186,7 +179,7 @@ def test_a_nic_that_runs_half_duplex_is_named(shared_lab: Lab, run: LabAudits, t
         found = run(30, "--transfers", "--yes", "--rate", "45", "--seconds", "2", "--datagrams", "200")
     finally:
         shared_lab.host("h1").run(["nft", "delete", "table", "inet", "half"])
-    assert of_transfers(found) == {("path-duplex", "nic", "h1", "rail1")}
+    assert path_findings_of(found) == {("path-duplex", "nic", "h1", "rail1")}
 
 
 @pytest.mark.slow
@@ -229,7 +222,7 @@ print("speaking", flush=True)
 while True:
     for link, frame in links:
         link.send(frame)
-    time.sleep(0.2)
+    time.sleep(0.2)  # a switch sends every 30 s; a test has less time
 """
 
 

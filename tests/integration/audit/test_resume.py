@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from tests.fixtures.audit.paths import path_findings_of
 from tests.fixtures.waiting import wait_for
 from tests.integration.audit.conftest import LabAudits
 
@@ -24,15 +25,6 @@ def counted(lab: Lab, series: str, hosts: Sequence[str] = ()) -> list[float]:
     texts = [lab.http_get("mgmt", f"http://{name}:9617/metrics") for name in names]
     found = [re.search(rf"^{re.escape(series)} (\S+)", text, re.MULTILINE) for text in texts]
     return [float(hit[1]) for hit in found if hit]
-
-
-def told(run: Run) -> set[tuple[str, str, str, str]]:
-    """What was found of paths."""
-    return {
-        (f.check, f.evidence.get("blame", ""), f.host, f.subject)
-        for f in run.findings
-        if f.check.startswith("path-")
-    }
 
 
 def transfers(run: Run) -> dict[tuple[str, ...], Measurement]:
@@ -55,7 +47,7 @@ def test_a_run_that_was_killed_is_gone_on_with(shared_lab: Lab, run: LabAudits, 
     sent, audited = 'fabricpulse_audit_transfers_total{direction="sent"}', "fabricpulse_audit_runs_total"
     with shared_lab.host("h2").nic("rail0").limit(40):
         whole = run(30, *TRANSFERS)
-        assert told(whole) == {("path-bandwidth", "nic", "h2", "rail0")}
+        assert path_findings_of(whole) == {("path-bandwidth", "nic", "h2", "rail0")}
         assert len(transfers(whole)) == 24
         for number in (signal.SIGINT, signal.SIGKILL):
             before, hosts = sum(counted(shared_lab, sent)), counted(shared_lab, audited)
@@ -79,7 +71,7 @@ def test_a_run_that_was_killed_is_gone_on_with(shared_lab: Lab, run: LabAudits, 
             resumed = run(30, *TRANSFERS, "--resume", str(kept))
 
             assert not resumed.cancelled
-            assert told(resumed) == told(whole)
+            assert path_findings_of(resumed) == path_findings_of(whole)
             assert transfers(resumed).keys() == transfers(whole).keys()
             assert any("4 hosts were not asked again" in note for note in resumed.notes)
             assert counted(shared_lab, audited) == [count + 1 for count in hosts]

@@ -1,6 +1,5 @@
 """What a person gets wrong is one sentence and a non-zero exit, whichever daemon it is."""
 
-import logging
 import os
 import socket
 import subprocess
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from tests.fixtures.root_logger import kept_root_logger
 
 from fabricpulse.core.cli import cli
 from fabricpulse.core.errors import UserError
@@ -41,11 +41,9 @@ def run_dir(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def keep_logging() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:], root.level = handlers, level
+def root_logger() -> Iterator[None]:
+    with kept_root_logger():
+        yield
 
 
 def arguments(daemon: str, config: str, run_dir: Path, *options: str) -> list[str]:

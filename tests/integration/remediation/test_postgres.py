@@ -110,10 +110,12 @@ def test_one_writes_at_a_time(url):
 
 def test_a_transaction_that_hangs_does_not_keep_the_lease(url):
     """A leader stopped within a commit: the server ends its session, another takes over, nothing is committed."""
-    first, second = PostgresDatabase(url, 1), PostgresDatabase(url, 600)
+    # A lease that a busy machine cannot outlast between taking it and the begin of a transaction.
+    first, second = PostgresDatabase(url, 4), PostgresDatabase(url, 600)
     assert first.take_lease() == ""
     store = SqlStore(first)
     commit(store, "first")
+    first.renew_lease()
 
     def taken() -> bool:
         try:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.fixtures.audit.paths import nics
 
 from fabricpulse.audit.fleet.duplex import recalled, sound
 from fabricpulse.audit.model import Measurement
@@ -14,10 +15,6 @@ from fabricpulse.audit.pair_tests.pairing import plan_rounds
 from fabricpulse.audit.pair_tests.path_tests import PathDirection, PathDirections, Rail, path_findings
 
 RATE = 10e9
-
-
-def nics(hosts: int) -> list[Nic]:
-    return [(f"h{host}", "eth0") for host in range(hosts)]
 
 
 def singles(fleet: list[Nic]) -> dict[Ends, float]:

@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.fixtures.audit.paths import nics
 from tests.fixtures.audit.rdma import StandInPair
 
 from fabricpulse.audit.command import command
@@ -45,10 +46,6 @@ from fabricpulse.audit.pair_tests.transfer_tests import BUSY, Transfers
 from fabricpulse.core.web.client_config import HttpClientConfig
 
 RATE = 10_000_000_000
-
-
-def nics(hosts: int) -> list[Nic]:
-    return [(f"h{host}", "eth0") for host in range(hosts)]
 
 
 def written(a: Nic, b: Nic, share: float, starved: float = 0.0) -> Written:

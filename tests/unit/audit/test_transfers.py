@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.fixtures.audit.paths import nics
 
 from fabricpulse.audit.command import command
 from fabricpulse.audit.fleet.paths import merge, unreachable
@@ -27,10 +28,6 @@ from fabricpulse.audit.pair_tests.path_tests import (
 from fabricpulse.audit.pair_tests.transfer_tests import Transferred, Transfers, again, evaluate
 
 RATE = 10e9
-
-
-def nics(hosts: int) -> list[Nic]:
-    return [(f"h{host}", "eth0") for host in range(hosts)]
 
 
 def transferred(

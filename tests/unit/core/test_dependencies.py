@@ -68,6 +68,24 @@ def test_what_development_needs_is_named() -> None:
     assert {name for name in short if name not in text} == set()
 
 
+def debian_packages() -> set[str]:
+    """What scripts/system_packages.sh installs."""
+    script = (ROOT / "scripts" / "system_packages.sh").read_text()
+    by_tool = re.findall(r"\[\S+?\]=([a-z][a-z0-9+.-]*)", script)
+    others = [
+        name for group in re.findall(r"missing\+=\(([a-z0-9 +.-]+)\)", script) for name in group.split()
+    ]
+    return {*by_tool, *others}
+
+
+def test_debian_packages_are_explained() -> None:
+    """Each that is installed stands in a row of docs/dependencies.md."""
+    rows = [line for line in (ROOT / "docs" / "dependencies.md").read_text().splitlines() if line[:1] == "|"]
+    named = {name for line in rows for name in line.split("|")[1].strip().split(", ")}
+    assert len(debian_packages()) > 20
+    assert debian_packages() - named == set()
+
+
 @pytest.mark.parametrize("name", sorted(required().values()))
 def test_each_is_explained(name: str) -> None:
     """docs/dependencies.md says what it is for."""

@@ -5,16 +5,15 @@ import logging
 from collections.abc import Iterator
 
 import pytest
+from tests.fixtures.root_logger import kept_root_logger
 
 from fabricpulse.core.log import configure_logging, get_logger
 
 
 @pytest.fixture(autouse=True)
-def keep_root_logger() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers[:], root.level = handlers, level
+def root_logger() -> Iterator[None]:
+    with kept_root_logger():
+        yield
 
 
 def test_logfmt(capsys: pytest.CaptureFixture[str]) -> None:

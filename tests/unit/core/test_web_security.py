@@ -10,10 +10,10 @@ import aiohttp
 import pytest
 import trustme
 from aiohttp import web
+from tests.fixtures.web.credentials import basic
 from tests.unit.core.web_serving import (
     BODY,
     LOCAL,
-    basic,
     client_context,
     get_with,
     hash_of,

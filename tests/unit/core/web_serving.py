@@ -1,6 +1,5 @@
 """A daemon's HTTP server for tests, and clients that show certificates and passwords."""
 
-import base64
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -64,10 +63,6 @@ async def get_with(address: str, context: ssl.SSLContext) -> int:
         session.get(f"https://{address}/metrics", ssl=context) as response,
     ):
         return response.status
-
-
-def basic(user: str, password: str) -> str:
-    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
 def hash_of(password: str) -> str:

@@ -87,7 +87,7 @@ def test_a_bad_variable_is_reported_once(tmp_path: Path, monkeypatch: pytest.Mon
     assert [file.rank for file in files.values()] == [None, None]
 
 
-def test_any_sequence_of_calls_leaves_the_meter_sound(tmp_path: Path) -> None:
+def test_fuzz_of_calls_leaves_the_meter_sound(tmp_path: Path) -> None:
     """A fuzz of posts and completions in any order, with wrong ids, statuses and opcodes."""
     source = random.Random(5)
     corpus = {f"seed{n}": source.randbytes(200) for n in range(8)}

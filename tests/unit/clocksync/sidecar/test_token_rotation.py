@@ -4,21 +4,16 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from tests.unit.clocksync.sidecar.reports import empty_report
 
 from fabricpulse.clocksync.coordinator.coordinator import Coordinator
 from fabricpulse.clocksync.sidecar.coordinator_client import CoordinatorClient
-from fabricpulse.clocksync.wire.messages import PROTOCOL, HostInfo, RoundReport
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.options import DaemonOptions
 from fabricpulse.core.web.client import HttpClient
 from fabricpulse.core.web.client_config import HttpClientConfig
 from fabricpulse.core.web.options import WebOptions
 from fabricpulse.core.web.token_file import TokenFile
-
-
-def _report(with_info: bool) -> RoundReport:
-    info = HostInfo(1, "", (), (), "none") if with_info else None
-    return RoundReport(PROTOCOL, "a", 1, 1, 0, b"", None, None, "", 0, info)
 
 
 async def test_a_channel_ends_with_the_token_that_opened_it(
@@ -45,7 +40,7 @@ async def test_a_channel_ends_with_the_token_that_opened_it(
 
         async def ask() -> int:
             """Reports; returns how many refusals there have been."""
-            await client.report(http, [url], _report, lambda *_: None, wait_s=60.0, follow_s=2.0)
+            await client.report(http, [url], empty_report, lambda *_: None, wait_s=60.0, follow_s=2.0)
             return client.errors["status"]
 
         for _ in range(3):

@@ -1,10 +1,10 @@
 """A coordinator and sidecars that exchange datagrams in one process, for tests of the wire."""
 
-import select
 import socket
 
 import msgspec
 from tests.fixtures.ports import reserved_port
+from tests.fixtures.waiting import wait_for
 
 from fabricpulse.clocksync.coordinator.fleet import Fleet
 from fabricpulse.clocksync.coordinator.report_channels import ReportChannels
@@ -86,12 +86,12 @@ class Coordinator:
 
     def wait_for(self, **counts: int) -> None:
         """Until the intake has counted so many; it works in a thread of its own."""
-        for _ in range(2_000):
+
+        def counted() -> bool:
             now = self.counts()
-            if all(now[name] >= value for name, value in counts.items()):
-                return
-            select.select([], [], [], 0.005)
-        raise AssertionError(f"{counts} were expected, there are {self.counts()}")
+            return all(now[name] >= value for name, value in counts.items())
+
+        wait_for(counted, 10, f"{counts} in the intake", poll_s=0.005)
 
 
 class Sidecar:
