@@ -32,7 +32,8 @@ class _Unlearned(NicBiases):
 @dataclass
 class _NicFleet:
     """`hosts` with perfect clocks and `nics` NICs each, whose stamps are ahead by biases of 300 ns; on each rail every
-    NIC reports `edges` edges to others. dead : NICs without edges.
+    NIC reports `edges` edges to others. dead : NICs without edges. queue_ns : what the packets to a NIC wait at most,
+    and for most of which all do. clock_ns : what the clock of a host is ahead.
     """
 
     hosts: int = 24
@@ -42,6 +43,8 @@ class _NicFleet:
     learns: bool = True
     second: int = 0
     dead: set[tuple[int, int]] = field(default_factory=set)
+    queue_ns: dict[tuple[int, int], float] = field(default_factory=dict)
+    clock_ns: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.rng = rng = np.random.default_rng(self.seed)
@@ -65,13 +68,10 @@ class _NicFleet:
             for host, peers in enumerate(self.peers):
                 names = tuple(EdgeName(f"rail{nic}", f"h{peer:02d}", f"rail{nic}") for nic, peer in peers)
                 fits = [
-                    EdgeReport(
-                        now, round(self.bias[peer, nic] - self.bias[host, nic] + self.rng.normal(0, _NOISE_NS)),
-                        0, 0, 20, 1_000, _HIDES_NS, number, 0,
-                    )
+                    self._fit(now, host, nic, peer, number)
                     for number, (nic, peer) in enumerate(peers)
                     if (host, nic) not in self.dead and (peer, nic) not in self.dead
-                ]  # fmt: skip
+                ]
                 info = HostInfo(1, "", (), names, "none")
                 report = RoundReport(
                     PROTOCOL, f"h{host:02d}", 1, 1, now, pack_edges(fits), self.lines.get(host), None, "", 0, info
@@ -82,6 +82,20 @@ class _NicFleet:
                 line = self.fleet.roster.members[f"h{host:02d}"].line
                 assert line is not None
                 self.lines[host] = line
+
+    def _fit(self, now: int, host: int, nic: int, peer: int, number: int) -> EdgeReport:
+        # Half of what packets one way wait more than the other way.
+        most = np.array([self.queue_ns.get((end, nic), 0.0) / 2 for end in (peer, host)])
+        waited = most * self.rng.uniform(0.6, 1.0, 2)
+        off = (
+            self.bias[peer, nic]
+            - self.bias[host, nic]
+            + self.clock_ns.get(peer, 0)
+            - self.clock_ns.get(host, 0)
+        )
+        off += self.rng.normal(0, _NOISE_NS) + waited[0] - waited[1]
+        sigma, hides = round(20 + most.sum() / 50), round(_HIDES_NS + most.sum())
+        return EdgeReport(now, round(off), 0, 0, sigma, 1_000, hides, number, 0)
 
     def error_ns(self) -> NDArray[np.float64]:
         """Pair errors of all hosts."""
@@ -149,3 +163,22 @@ def test_bounds_and_residuals_are_of_what_was_measured(nics: int) -> None:
     if nics == 2:
         assert fleet.fleet.roster.members["h02"].outliers >= 3
         assert fleet.lines[2].bound_ns > 10_000
+
+
+def test_an_incast_makes_no_clock_suspect_and_moves_nobody() -> None:
+    """All packets to one NIC of a host wait for milliseconds. That is no bias of its stamps, which would have all
+    other edges of its host contradict the fleet. A clock that is stepped meanwhile is still named.
+    """
+    fleet = _NicFleet(hosts=4, nics=2, edges=3)
+    fleet.run(40)
+    biases, before = fleet.reported(), [line.correction_ns for line in fleet.lines.values()]
+    fleet.queue_ns[2, 0] = 8e6
+    for _ in range(100):
+        fleet.run(1)
+        assert fleet.fleet.suspects() == {}
+    moved = np.array([line.correction_ns for line in fleet.lines.values()]) - before
+    assert np.ptp(moved) < 500
+    assert np.abs(fleet.reported() - biases).max() < 200
+    fleet.clock_ns[2] = 20_000_000
+    fleet.run(5)
+    assert set(fleet.fleet.suspects()) == {"h02"}
