@@ -3,7 +3,6 @@
 import shutil
 import subprocess
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -112,7 +111,7 @@ def test_a_reader_outlives_the_sidecar_and_the_file(fleet: SyntheticFleet, synch
     synchronized.kill("h3")
     # As if it had been killed the moment before the next one reads what it left, however long that takes to start.
     left = reader.read()
-    ClockPageWriter(page).write(replace(left, valid_until_raw_ns=left.valid_until_raw_ns + 300 * 10**9))
+    ClockPageWriter(page).write(left._replace(valid_until_raw_ns=left.valid_until_raw_ns + 300 * 10**9))
     # Nobody answers: until then it has what the page says, and nothing else.
     (fleet.directory / "h3" / "clocksync-neighbours.json").unlink()
     relay = synchronized.relay()

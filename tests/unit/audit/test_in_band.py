@@ -1,7 +1,6 @@
 """One-way delay inside the NCCL plugin's ring beside that of probes: what is late, and what is not judged."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -189,7 +188,7 @@ def test_the_clock_of_the_host_is_copied_as_long_as_it_holds(tmp_path: Path) -> 
     reader = ClockPageReader(own / "clock")
     assert reader.now().status is ClockStatus.SYNCHRONIZED
     assert copy.bound_ns == 500
-    page.write(replace(good, status=ClockStatus.UNKNOWN))
+    page.write(good._replace(status=ClockStatus.UNKNOWN))
     copy.renew()
     assert reader.now().status is ClockStatus.UNKNOWN
     assert copy.bound_ns is None

@@ -7,7 +7,6 @@ import random
 import signal
 import struct
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -123,13 +122,13 @@ def test_a_writer_that_dies_anywhere_leaves_a_page(
         begins_ns = None if begins_in_s is None else raw_now_ns() + begins_in_s * 10**9
         line = ClockLine(begins_ns or 0, 7, 7)
         if not write_and_die(
-            writer, replace(page_of(9), current=line, previous=last.current), begins_ns, stores
+            writer, page_of(9)._replace(current=line, previous=last.current), begins_ns, stores
         ):
             break
         for each in reader, ClockPageReader(path):
             # A line that has begun, or not: only the dead writer knew.
             unsure = begins_in_s == -1 and stores == 2
-            assert each.read() == (replace(last, status=ClockStatus.UNKNOWN) if unsure else last)
+            assert each.read() == (last._replace(status=ClockStatus.UNKNOWN) if unsure else last)
         heir = ClockPageWriter(path)
         assert heir.in_force == last
         assert reader.read() == last
@@ -147,13 +146,13 @@ def test_a_writer_stopped_between_sequences_blocks_no_reader(tmp_path: Path) -> 
     writer = ClockPageWriter(path)
     now = raw_now_ns()
     line = ClockLine(now, 10**18, 0)
-    first = replace(
-        page_of(1), current=line, previous=line, bound_ref_raw_ns=now, valid_until_raw_ns=now + 60 * 10**9
+    first = page_of(1)._replace(
+        current=line, previous=line, bound_ref_raw_ns=now, valid_until_raw_ns=now + 60 * 10**9
     )
     writer.write(first)
     reader = ClockPageReader(path)
     begins_ns = now + 200_000_000
-    later = replace(first, current=ClockLine(begins_ns, line.at(begins_ns), 5), previous=line)
+    later = first._replace(current=ClockLine(begins_ns, line.at(begins_ns), 5), previous=line)
     file = writer._map
     assert write_and_die(writer, later, begins_ns, stores=2)
     writer._map = file
@@ -170,7 +169,7 @@ def test_a_writer_stopped_between_sequences_blocks_no_reader(tmp_path: Path) -> 
 
     writer._set_sequence(writer._sequence)
 
-    assert reader.read() == replace(later, time_namespace=time_namespace())
+    assert reader.read() == later._replace(time_namespace=time_namespace())
     assert reader.now().status == ClockStatus.SYNCHRONIZED
 
 
@@ -200,7 +199,7 @@ def test_writers_killed_and_stopped_while_they_write(tmp_path: Path) -> None:
             # Stopped as it decides which page is in force: there may be none, and readers say so.
             deciding = bool(path.read_bytes()[SEQUENCE_OFFSET] & 1)
             none = deciding and page.status == ClockStatus.UNKNOWN
-            assert page == reader.read() == (replace(whole, status=page.status) if none else whole)
+            assert page == reader.read() == (whole._replace(status=page.status) if none else whole)
         finally:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)

@@ -7,7 +7,6 @@ so the page of the host is copied there as long as the ring lasts.
 import json
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +52,7 @@ class ClockCopy:
             return
         known = now.status in SYNCHRONIZED
         self.bound_ns = now.bound_ns if known else None
-        self._writer.write(page if known else replace(page, status=ClockStatus.UNKNOWN))
+        self._writer.write(page if known else page._replace(status=ClockStatus.UNKNOWN))
 
     def close(self) -> None:
         """Unmaps the page of the host."""

@@ -11,7 +11,7 @@ which is that clock plus a constant. What is done to the host clock matters only
 Pure: readings of the clocks are passed in, the page to publish comes out.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from fabricpulse.clocksync.clock.cross_timestamp import CrossTimestamp
 from fabricpulse.clocksync.clock.host_clock_model import HostClockModel
@@ -104,8 +104,7 @@ class FleetClock:
             return cls(parameters, page, zero, host, epoch_ns)
         shown = old.at(now.raw_ns)
         line = ClockLine(now.raw_ns, shown.fleet_ns, old.current.rate_ppt)
-        page = replace(
-            page,
+        page = page._replace(
             status=ClockStatus.HOLDOVER,
             current=line,
             previous=old.current,
@@ -214,14 +213,13 @@ class FleetClock:
         self.target = target
         if not self.known:
             line = ClockLine(now.raw_ns, target.at(now.raw_ns), target.rate_ppt)
-            self.page = replace(self.page, current=line, previous=line)
+            self.page = self.page._replace(current=line, previous=line)
         else:
             self._slew(now)
         ahead = abs(target.at(now.raw_ns) - self.page.at(now.raw_ns).fleet_ns)
         # The last slew goes on until the new line begins.
         ahead += self._slew_ppb(self.page.previous) * self.parameters.lead_ns // _NS + 1
-        self.page = replace(
-            self.page,
+        self.page = self.page._replace(
             status=ClockStatus.SYNCHRONIZED if held else ClockStatus.HOLDOVER,
             bound_ref_raw_ns=now.raw_ns,
             bound_ns=bound + ahead + 1,
@@ -253,7 +251,7 @@ class FleetClock:
         if page.status != ClockStatus.HOLDOVER and uncorrected_ns > self.parameters.holdover_after_ns:
             drift_ppb = max(drift_ppb, self.holdover_ppb)
             page = self._rebound(now, ClockStatus.HOLDOVER, drift_ppb, self._uncorrected_ns(now))
-        self.page = replace(page, valid_until_raw_ns=now.raw_ns + self.parameters.validity_ns)
+        self.page = page._replace(valid_until_raw_ns=now.raw_ns + self.parameters.validity_ns)
         return self.page
 
     def suspect(self, now: CrossTimestamp) -> ClockPage:
@@ -267,16 +265,16 @@ class FleetClock:
         if not self.known:
             return self.page
         if self.disrupted_raw_ns is None:
-            self.page = replace(self.page, disruptions=self.page.disruptions + 1)
+            self.page = self.page._replace(disruptions=self.page.disruptions + 1)
         self.disrupted_raw_ns, self.unverified_raw_ns = now.raw_ns, None
         self.page = self._rebound(now, ClockStatus.DISRUPTED, self.holdover_ppb)
         return self.page
 
     def _tick_disrupted(self, now: CrossTimestamp, since_raw_ns: int) -> ClockPage:
-        self.page = replace(self.page, valid_until_raw_ns=now.raw_ns + self.parameters.validity_ns)
+        self.page = self.page._replace(valid_until_raw_ns=now.raw_ns + self.parameters.validity_ns)
         if now.raw_ns - since_raw_ns > self.parameters.lookback_ns:
             self.disrupted_raw_ns = None
-            self.page = replace(self.page, status=ClockStatus.UNKNOWN)
+            self.page = self.page._replace(status=ClockStatus.UNKNOWN)
         return self.page
 
     def hold(self, now: CrossTimestamp) -> ClockPage:
@@ -284,7 +282,7 @@ class FleetClock:
         page = self.tick(now)
         if self.disrupted_raw_ns is not None:
             self.disrupted_raw_ns = None
-            self.page = page = replace(page, status=ClockStatus.UNKNOWN)
+            self.page = page = page._replace(status=ClockStatus.UNKNOWN)
         if page.status in (ClockStatus.SYNCHRONIZED, ClockStatus.DISRUPTED):
             drift_ppb = self.holdover_ppb + self._slew_ppb(page.current)
             self.page = self._rebound(now, ClockStatus.HOLDOVER, drift_ppb, self._uncorrected_ns(now))
@@ -299,8 +297,7 @@ class FleetClock:
         if self.known and drift_ppb > page.drift_ppb:
             page = self._rebound(now, page.status, drift_ppb)
         # Nor that it is no longer synchronized.
-        return replace(
-            self._widened(page),
+        return self._widened(page)._replace(
             estimated_error_ns=self.estimated_error_ns(now),
             synchronized_until_raw_ns=self.corrected_raw_ns + self.parameters.holdover_after_ns,
         )
@@ -322,7 +319,7 @@ class FleetClock:
     def _widened(self, page: ClockPage) -> ClockPage:
         if not (self.known and self.hidden_jump_ns):
             return page
-        return replace(page, bound_ns=page.bound_ns + self.hidden_jump_ns)
+        return page._replace(bound_ns=page.bound_ns + self.hidden_jump_ns)
 
     def postpone(self, now: CrossTimestamp, shown: ClockPage) -> ClockPage:
         """The line of `page` has begun before readers could see it: they still follow `shown`. Another one is laid."""
@@ -331,7 +328,7 @@ class FleetClock:
         late_ns = max(0, now.raw_ns - passed.from_ns) + 2 * self.parameters.lead_ns
         extra_ns = self._slew_ppb(shown.current) * late_ns // _NS + 1
         drift_ppb = self.page.drift_ppb - self._slew_ppb(passed)
-        self.page = replace(self.page, current=shown.current, previous=shown.previous)
+        self.page = self.page._replace(current=shown.current, previous=shown.previous)
         self._slew(now)
         drift_ppb += self._slew_ppb(self.page.current)
         self.page = self._rebound(now, self.page.status, drift_ppb, extra_ns)
@@ -350,8 +347,7 @@ class FleetClock:
         self, now: CrossTimestamp, status: ClockStatus, drift_ppb: int, extra_ns: int = 0
     ) -> ClockPage:
         """The page with its bound restated at `now`, `extra_ns` wider."""
-        return replace(
-            self.page,
+        return self.page._replace(
             status=status,
             bound_ref_raw_ns=now.raw_ns,
             bound_ns=self.page.at(now.raw_ns).bound_ns + extra_ns,
@@ -381,13 +377,12 @@ class FleetClock:
         slew = max(-limit, min(limit, ahead * 10**12 // self.parameters.slew_time_ns))
         line = ClockLine(begin, here, self.target.rate_ppt + slew)
         if line.rate_ppt != old.rate_ppt:
-            self.page = replace(self.page, current=line, previous=old)
+            self.page = self.page._replace(current=line, previous=old)
 
     def _watch_host_clock(self, now: CrossTimestamp) -> None:
         host = self.host
         host.observe(now)
-        self.page = replace(
-            self.page,
+        self.page = self.page._replace(
             host=host.line,
             host_previous=host.previous,
             host_since_ns=host.since_ns,

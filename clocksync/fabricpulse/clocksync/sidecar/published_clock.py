@@ -7,7 +7,6 @@ The arithmetic is `clock.fleet_clock`; here are the clocks, the page and the out
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,7 +81,7 @@ class PublishedClock:
         """The page as readers see it: in holdover while the heartbeat is held back."""
         page = self.fleet.shown
         unwatched = page.status == ClockStatus.SYNCHRONIZED and not self.watched
-        return replace(page, status=ClockStatus.HOLDOVER) if unwatched else page
+        return page._replace(status=ClockStatus.HOLDOVER) if unwatched else page
 
     def tick(self) -> None:
         """Samples the clocks and keeps the page alive."""
@@ -236,8 +235,7 @@ class PublishedClock:
 
     def _sign(self) -> None:
         """Enters the pauses that are known of in the page: a later one contradicts it, as readers see themselves."""
-        self.fleet.page = replace(
-            self.fleet.page,
+        self.fleet.page = self.fleet.page._replace(
             suspended_ns=self._pauses.suspended_ns,
             vmclock_marker=self._pauses.vmclock_marker,
         )

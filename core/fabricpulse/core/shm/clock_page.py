@@ -4,7 +4,6 @@ import enum
 import functools
 import struct
 import time
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -54,8 +53,7 @@ class ClockStatus(enum.IntEnum):
         return cls.UNKNOWN
 
 
-@dataclass(frozen=True)
-class ClockLine:
+class ClockLine(NamedTuple):
     """One clock over another: to = to_ns + (from - from_ns) * (1 + rate_ppt / 10^12), all in ns."""
 
     from_ns: int
@@ -93,8 +91,7 @@ class FleetTime(NamedTuple):
         return self.fleet_ns + self.bound_ns
 
 
-@dataclass(frozen=True)
-class ClockPage:
+class ClockPage(NamedTuple):
     """One consistent copy of the page; fields as in struct fp_clock_page."""
 
     status: ClockStatus
@@ -153,7 +150,7 @@ class ClockPage:
     def disrupted(self) -> "ClockPage":
         """The page, which something contradicts."""
         valid = self.status in (ClockStatus.SYNCHRONIZED, ClockStatus.HOLDOVER)
-        return replace(self, status=ClockStatus.DISRUPTED) if valid else self
+        return self._replace(status=ClockStatus.DISRUPTED) if valid else self
 
     def checked(self, raw_before_ns: int, host_ns: int, raw_after_ns: int) -> "ClockPage":
         """The page with what the host clock has done since the sidecar sampled it, by a later reading of both clocks.
@@ -165,7 +162,7 @@ class ClockPage:
         apart = abs(expected_ns - raw_before_ns), abs(expected_ns - raw_after_ns)
         stepped = not raw_before_ns <= expected_ns <= raw_after_ns and min(apart) > STEP_NS
         page = self.disrupted() if stepped else self
-        return replace(page, host_bound_ns=min(self.host_bound_ns + max(apart), WIDEST_NS))
+        return page._replace(host_bound_ns=min(self.host_bound_ns + max(apart), WIDEST_NS))
 
 
 _virtual_clock_of_process = functools.cache(open_virtual_clock)
@@ -274,7 +271,7 @@ class ClockPageReader:
             if memory[SEQUENCE_OFFSET:_SEQUENCE_END] == sequence and raw_ns < self._decided_ns:
                 return raw_ns
             time.sleep(0)
-        self._copied, self._copy = b"", replace(self._copy, status=ClockStatus.UNKNOWN)
+        self._copied, self._copy = b"", self._copy._replace(status=ClockStatus.UNKNOWN)
         self._plain = self._plain_of(self._copy)
         return raw_ns
 
@@ -313,7 +310,7 @@ class ClockPageReader:
     def _as_seen(self, page: ClockPage) -> ClockPage:
         """The page with what its writer cannot have entered: that it is gone, that the machine was paused."""
         until_ns = min(page.synchronized_until_raw_ns, self._watched_until_ns())
-        page = replace(page, synchronized_until_raw_ns=until_ns)
+        page = page._replace(synchronized_until_raw_ns=until_ns)
         return page.disrupted() if page.paused(suspended_ns(), marker_of(self._vmclock)) else page
 
     def convert(self, host_ns: int) -> FleetTime:
@@ -366,7 +363,7 @@ class ClockPageWriter:
         paused = page.paused(suspended_ns(), marker_of(open_vmclock()))
         if not paused and _same_clock(page.time_namespace, self._time_namespace):
             return page
-        return replace(page, status=ClockStatus.UNKNOWN)
+        return page._replace(status=ClockStatus.UNKNOWN)
 
     @property
     def watched_until_ns(self) -> memoryview:

@@ -6,7 +6,6 @@ import struct
 import subprocess
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -64,8 +63,8 @@ def test_c_reader_never_fails_or_runs_backward_beside_a_writer(
     now = raw_now_ns()
     writer = ClockPageWriter(tmp_path / "clock")
     line = ClockLine(now, time.time_ns(), 0)
-    first = replace(
-        page(HostClock().cross_timestamp()), current=line, previous=line, valid_until_raw_ns=now + 60 * S
+    first = page(HostClock().cross_timestamp())._replace(
+        current=line, previous=line, valid_until_raw_ns=now + 60 * S
     )
     writer.write(first)
     stop = threading.Event()
@@ -79,7 +78,7 @@ def test_c_reader_never_fails_or_runs_backward_beside_a_writer(
             rate = -rate
             current, old = ClockLine(here, current.at(here), rate), current
             until = here + 60 * S
-            writer.write(replace(first, current=current, previous=old, valid_until_raw_ns=until))
+            writer.write(first._replace(current=current, previous=old, valid_until_raw_ns=until))
             # It had no core for 50 ms: readers have gone beyond where the new line begins.
             late += raw_now_ns() >= here
             while raw_now_ns() < here and not stop.is_set():  # a page holds no third line
@@ -113,12 +112,12 @@ def test_python_reader_follows_a_line_that_came_while_it_had_no_core(
     now = raw_now_ns()
     writer = ClockPageWriter(tmp_path / "clock")
     line = ClockLine(now, time.time_ns(), 500_000_000)
-    first = replace(
-        page(HostClock().cross_timestamp()), current=line, previous=line, valid_until_raw_ns=now + 60 * S
+    first = page(HostClock().cross_timestamp())._replace(
+        current=line, previous=line, valid_until_raw_ns=now + 60 * S
     )
     writer.write(first)
     slower = ClockLine(now + S, line.at(now + S), 0)
-    second = replace(first, current=slower, previous=line)
+    second = first._replace(current=slower, previous=line)
 
     def sleep(*_: object) -> int:
         writer.write(second)
@@ -137,11 +136,11 @@ def test_a_line_that_has_begun_is_not_published(tmp_path: Path) -> None:
     writer, first = ClockPageWriter(tmp_path / "clock"), page(now)
     writer.write(first)
     reader = ClockPageReader(tmp_path / "clock")
-    late = replace(first, current=ClockLine(now.raw_ns + 1, now.host_ns, 0), previous=first.current)
+    late = first._replace(current=ClockLine(now.raw_ns + 1, now.host_ns, 0), previous=first.current)
     assert not writer.write(late, begins_ns=late.current.from_ns)
     assert reader.read().current == first.current
     assert reader.now().status == ClockStatus.SYNCHRONIZED
-    ahead = replace(late, current=ClockLine(now.raw_ns + 600 * S, now.host_ns, 0))
+    ahead = late._replace(current=ClockLine(now.raw_ns + 600 * S, now.host_ns, 0))
     assert writer.write(ahead, begins_ns=ahead.current.from_ns)
     assert reader.read().current == ahead.current
     reader.close()
@@ -327,8 +326,7 @@ def test_readers_see_what_happened_while_the_sidecar_was_stopped(
     monkeypatch.setattr(pauses, "VMCLOCK", vmclock)
     marker = marker_of(VmClock(vmclock))
     now = HostClock().cross_timestamp()
-    written = replace(
-        page(now),
+    written = page(now)._replace(
         synchronized_until_raw_ns=now.raw_ns + (0 if paused == "no correction" else 10 * S),
         suspended_ns=max(suspended_ns(), 0),
         vmclock_marker=marker + 1 if paused == "vmclock" else marker,

@@ -1,6 +1,5 @@
 """What fleet time of a host is likely off by: from edges that are held out to the page."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -98,7 +97,7 @@ def test_the_page_says_it_while_it_is_synchronized(tmp_path: Path) -> None:
     writer.write(page)
     reader = ClockPageReader(tmp_path / "clock")
     assert (reader.now().status, reader.now().estimated_error_ns) == (ClockStatus.SYNCHRONIZED, 90)
-    assert reader.read() == replace(page, time_namespace=reader.read().time_namespace)
+    assert reader.read() == page._replace(time_namespace=reader.read().time_namespace)
     assert page.at(page.valid_until_raw_ns + 1).estimated_error_ns == 0
 
     clock.correct(now, Correction(now.raw_ns, 500, 0.0, 1_000, estimated_error_ns=90))

@@ -1,7 +1,6 @@
 """A simulated fleet, with the daemons' own estimator, solve and clock, in which things go wrong."""
 
 import copy
-import dataclasses
 import itertools
 
 import pytest
@@ -170,8 +169,8 @@ def test_pairs_outside_their_bounds_are_counted(fleet: SimFleet) -> None:
     assert host is not None
     for by in (0, 1_700, 10**7):
         line = host.page.current
-        line = dataclasses.replace(line, to_ns=line.to_ns + by)
-        host.page = dataclasses.replace(host.page, current=line, previous=line)
+        line = line._replace(to_ns=line.to_ns + by)
+        host.page = host.page._replace(current=line, previous=line)
         times = [t for t in fleet.times() if t is not None]
         outside = [
             abs(a.fleet_ns - b.fleet_ns) > a.bound_ns + b.bound_ns

@@ -159,7 +159,7 @@ class Host:
         self.shown = self._known_clock.published(self.instant(t_s))
         begin_s, end_s = self._engine_silent_s
         if begin_s + _SILENT_S < t_s < end_s + _MEASURED_S and self.shown.status == ClockStatus.SYNCHRONIZED:
-            self.shown = replace(self.shown, status=ClockStatus.HOLDOVER)  # for its heartbeat is held back
+            self.shown = self.shown._replace(status=ClockStatus.HOLDOVER)  # for its heartbeat is held back
 
     def _settled(self, t_s: float) -> bool:
         return t_s - self.synchronized_s > _WINDOW_S
