@@ -14,6 +14,7 @@ from fabricpulse.core.errors import ConfigError
 from fabricpulse.core.metrics.exposition import DEFAULT_SAMPLE_CAP
 from fabricpulse.core.web.client_config import HttpClientConfig
 from fabricpulse.core.web.urls import check_base_url, check_url
+from fabricpulse.mesh.recent_disconnects import KEPT_S, MOST
 
 Positive = Annotated[float, Meta(gt=0)]
 _SHORTEST_KEY = 16
@@ -115,17 +116,25 @@ class Latency(Section, frozen=True):
 
 
 class NicAlerting(Alerting, frozen=True):
-    """Where a lost NIC is pushed to at once.
+    """Where a lost NIC, and one that flaps, is pushed to at once.
 
     labels : labels of the rule's alert, so that both are one alert: instance (default: this host's name), job
     (default: fabricpulse-mesh), external labels of Prometheus if it has some, and what the rule was rendered with.
     alertname, device and network are set by the exporter. resolve_hold_s : how long after the NIC is back the alert is
     resolved, seconds; a little more than scrape interval and evaluation interval of Prometheus together, so that
     its copy of the alert has ended by then; 0 where Prometheus has no such rule. At most three times resend_s, or the
-    alert would expire before.
+    alert would expire before. flap_threshold : a NIC flaps when it was disconnected so often within flap_window_s; 0 =
+    that alert is not pushed. flap_window_s : the rule's flapWindow, seconds. flap_keep_firing_s : how long the alert
+    stays after that, the rule's flapKeepFiringFor, seconds. flap_severity : the severity of FabricNicFlapping. Where
+    these differ from what the rule was rendered with, there are two alerts, or one where the rule has none.
     """
 
     OWN_LABELS = ("alertname", "device", "network", "leaf", "severity")
+
+    flap_threshold: Annotated[int, Meta(ge=0, le=MOST)] = 3
+    flap_window_s: Annotated[float, Meta(gt=0, le=KEPT_S)] = 300.0
+    flap_keep_firing_s: Annotated[float, Meta(ge=0)] = 300.0
+    flap_severity: Annotated[str, Meta(min_length=1)] = "warning"
 
 
 class FrontEnd(Section, frozen=True):

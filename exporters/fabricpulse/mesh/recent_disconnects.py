@@ -7,6 +7,7 @@ NICs that were disconnected lately alone.
 Pure: no I/O, no clock. Times are seconds of one clock.
 """
 
+import math
 from collections import deque
 
 # For how long a state is said after it has changed: longer than rules look back for the last value when scrapes fail
@@ -43,3 +44,11 @@ class RecentDisconnects:
     def ages(self, nic: Nic, now_s: float) -> list[float]:
         """How long ago it was disconnected, s, the last time first."""
         return [now_s - time_s for time_s in self._disconnected_s.get(nic, ()) if now_s - time_s < KEPT_S]
+
+    def flapping_until(self, nic: Nic, window_s: float, threshold: int) -> float:
+        """Until when `threshold` disconnects lie within `window_s` before; minus infinity of a NIC that had fewer.
+
+        As the rule of FabricNicFlapping counts them. threshold : 1 to MOST. window_s : at most KEPT_S.
+        """
+        times_s = self._disconnected_s.get(nic, ())
+        return times_s[threshold - 1] + window_s if len(times_s) >= threshold else -math.inf

@@ -24,7 +24,7 @@ from fabricpulse.core.supervision import supervised
 from fabricpulse.core.web.request_guard import query_int
 from fabricpulse.core.web.server import WebServer
 from fabricpulse.mesh import _probe_engine as native
-from fabricpulse.mesh.alerts import AlertPusher
+from fabricpulse.mesh.alerts import AlertPusher, Nic
 from fabricpulse.mesh.api import edges_document
 from fabricpulse.mesh.config import MOST_EVENTS, MeshConfig, changed_settings, load_keys
 from fabricpulse.mesh.engine_settings import engine_settings
@@ -75,6 +75,7 @@ class MeshService:
         self.generation = 0  # of the engine's configuration
         self._delays = recent_delays()
         self._disconnects = RecentDisconnects(time.monotonic())
+        self._flap_ends: dict[tuple[str, str], asyncio.TimerHandle] = {}  # by device and network
         self._exposition = self._exposition_of(self.view)
         self._engine: native.ProbeEngine | None = None
         self._engine_host = ""
@@ -140,6 +141,8 @@ class MeshService:
         await self.temporary.stop()
         if self._running:
             await self._stop_engine()
+        for timer in self._flap_ends.values():
+            timer.cancel()
         await self.pusher.close()
         self.events.close()
         if self._lock is not None:
@@ -169,7 +172,7 @@ class MeshService:
             [(p.nic, p.host, p.device, p.network, p.address) for p in view.peers],
         )
         probed = {(view.nics[peer.nic].device, view.nics[peer.nic].network) for peer in view.peers}
-        for device, network in list(self.pusher.firing()):
+        for device, network in self.pusher.disconnected():
             # Not ours any more, or no peer is left who could tell: unknown.
             if (device, network) not in probed:
                 self.pusher.resolve(device, network)
@@ -287,6 +290,7 @@ class MeshService:
                 entry["cause"] = CAUSE_NAMES[Cause(event.cause)]
                 self.pusher.fire(event.device, event.network, self._leaf(event.device))
                 self._disconnects.disconnected((event.device, event.network), time.monotonic())
+                self._check_flapping(Nic(event.device, event.network, self._leaf(event.device)))
                 log.warning(
                     "NIC disconnected", device=event.device, network=event.network, cause=entry["cause"]
                 )
@@ -306,6 +310,25 @@ class MeshService:
                     "evidence": seen.get((event.device, event.peer, event.peer_device)),
                 }
             self.events.append(event.host_ns, kind.name.lower(), **entry)
+
+    def _check_flapping(self, nic: Nic) -> None:
+        """A NIC has just been disconnected. Its alert ends as the rule's does, also where the NIC is no longer ours:
+        the rule remembers it as long.
+        """
+        alerting, key, now_s = self.config.alerting, (nic.device, nic.network), time.monotonic()
+        if not alerting.flap_threshold:
+            return
+        window_s = alerting.flap_window_s
+        until_s = self._disconnects.flapping_until(key, window_s, alerting.flap_threshold)
+        if until_s <= now_s:
+            return
+        times = sum(age_s < window_s for age_s in self._disconnects.ages(key, now_s))
+        self.pusher.fire_flapping(nic, times)
+        if (timer := self._flap_ends.get(key)) is not None:
+            timer.cancel()
+        self._flap_ends[key] = asyncio.get_running_loop().call_later(
+            until_s + alerting.flap_keep_firing_s - now_s, self.pusher.resolve_flapping, *key
+        )
 
     def _front_end_changed(self, connected: bool, silent_s: float) -> None:
         kind = FRONT_END_EVENTS[connected]

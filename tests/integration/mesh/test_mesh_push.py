@@ -13,6 +13,7 @@ from tests.integration.mesh.mesh_fleet import MeshFleet
 
 from fabricpulse.lab import Lab
 from fabricpulse.lab.servers import start_alertmanager, start_prometheus
+from fabricpulse.mesh.alerts import FLAPPING
 
 pytestmark = [pytest.mark.root, pytest.mark.usefixtures("green_again")]
 
@@ -122,6 +123,25 @@ def test_push_and_rule_end_as_one_alert(fleet, tools):
             time.sleep(0.05)  # two polls an evaluation; that nothing happens has no event
         changes = [count for count, before in zip(seen, [None, *seen], strict=False) if count != before]
         assert changes == [1, 0]
+    # The third time within flapWindow: the NIC flaps.
+    expected = {"alertname": FLAPPING, "device": "rail0", "network": "rail0", "instance": "h2"}
+    with lab.host("h2").nic("rail0").down():
+        pushed = wait_for(lambda: alertmanager.alerts(f'alertname="{FLAPPING}"'), 5, "the pushed alert")
+        assert pushed[0]["labels"].items() >= expected.items()
+        wait_for(
+            lambda: [a for a in prometheus.alerts() if a["labels"]["alertname"] == FLAPPING],
+            10,
+            "the rule's alert",
+        )
+        began = pushed[0]["updatedAt"]
+
+        def updated():
+            """What Alertmanager has of it, once it has been sent again: by the rule, at each of its evaluations."""
+            found = alertmanager.alerts(f'alertname="{FLAPPING}"')
+            return found if any(alert["updatedAt"] > began for alert in found) else []
+
+        both = wait_for(updated, 10, "the rule's alert in Alertmanager")
+    assert [alert["fingerprint"] for alert in both] == [pushed[0]["fingerprint"]]
     prometheus.stop()
     alertmanager.stop()
     fleet.config.pop("alerting")

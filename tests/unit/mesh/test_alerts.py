@@ -6,15 +6,17 @@ import time
 from contextlib import asynccontextmanager
 from datetime import datetime
 from email.utils import formatdate
+from pathlib import Path
 
 import pytest
+import yaml
 from aiohttp import web
 from tests.fixtures.waiting import until
 
 from fabricpulse.core.config import parse_config
 from fabricpulse.core.errors import ConfigError
 from fabricpulse.core.rfc3339 import rfc3339
-from fabricpulse.mesh.alerts import AlertPusher, nic_alert
+from fabricpulse.mesh.alerts import DISCONNECTED, FLAPPING, AlertPusher, Nic, flap_alert, nic_alert
 from fabricpulse.mesh.config import NicAlerting
 
 NOW = 1_700_000_000.0
@@ -106,6 +108,48 @@ async def test_labels_are_those_of_the_rule():
     }
     assert NOW - 1 < seconds(alert["startsAt"]) <= NOW
     assert alert["endsAt"] == rfc3339(round((NOW + 4 * 30) * 1e9), 6)  # four repeats of 30 s
+
+
+def test_what_is_pushed_is_what_the_rules_say():
+    """Labels, texts and knobs of both alerts; a label that is configured replaces one of the rule."""
+    file = Path(__file__).parents[3] / "rules" / "alerts" / "nic.yaml"
+    rules = {
+        rule["alert"]: rule
+        for group in yaml.safe_load(file.read_text())["groups"]
+        for rule in group["rules"]
+        if "alert" in rule
+    }
+    config, nic = NicAlerting(), Nic("rail0", "a", "leaf-7")
+    pushed = (nic_alert(config, "h0", *nic), flap_alert(config, "h0", nic, 3))
+    for name, content in zip((DISCONNECTED, FLAPPING), pushed, strict=True):
+        about = {"device": "rail0", "network": "a", "leaf": "leaf-7", "instance": "h0"}
+        own = {"alertname": name, "job": "fabricpulse-mesh", **rules[name]["labels"]}
+        assert content.labels == about | own
+        for text in ("summary", "runbook_url"):
+            assert content.annotations[text] == rules[name]["annotations"][text]
+    assert f"[5m]) < {config.flap_window_s:g}) >= {config.flap_threshold}" in rules[FLAPPING]["expr"]
+    assert rules[FLAPPING]["keep_firing_for"] == f"{config.flap_keep_firing_s / 60:g}m"
+    other = NicAlerting(labels={"remediate": "later"}, severity="page", flap_severity="ticket")
+    assert (
+        flap_alert(other, "h0", nic, 3).labels.items() >= {"remediate": "later", "severity": "ticket"}.items()
+    )
+    assert nic_alert(other, "h0", "rail0", "a").labels["severity"] == "page"
+
+
+async def test_a_nic_that_flaps_and_is_lost_has_two_alerts():
+    """Each ends by itself."""
+    fake = FakeAlertmanager()
+    async with fake.running() as url, pushing(url) as pusher:
+        pusher.fire("rail0", "a")
+        pusher.fire_flapping(Nic("rail0", "a"), 3)
+        await fake.wait(lambda: fake.bodies)
+        pusher.resolve("rail0", "a")
+        assert [name for name, *_ in pusher.firing()] == [FLAPPING]
+        assert pusher.disconnected() == []
+        pusher.fire("rail0", "a")
+        pusher.resolve_flapping("rail0", "a")
+        assert [name for name, *_ in pusher.firing()] == [DISCONNECTED]
+        assert pusher.disconnected() == [("rail0", "a")]
 
 
 def test_the_leaf_is_a_label_where_it_is_known():
@@ -280,7 +324,7 @@ async def test_fires_again_after_the_end():
         await fake.wait(lambda: len(fake.bodies) == 2)
         pusher.fire("rail0", "a")
         await fake.wait(lambda: len(fake.bodies) == 3)
-        assert list(pusher.firing()) == [("rail0", "a")]
+        assert pusher.disconnected() == [("rail0", "a")]
 
 
 async def test_the_end_is_held_until_the_rule_can_have_ended():

@@ -1,5 +1,7 @@
 """When NICs were disconnected lately, as the exposition says it."""
 
+import math
+
 from fabricpulse.mesh.recent_disconnects import KEPT_S, MOST, STATE_KEPT_S, RecentDisconnects
 
 NIC = ("rail0", "rail0")
@@ -37,3 +39,17 @@ def test_a_state_is_recent_after_each_change_and_after_the_start() -> None:
     assert recent.is_recent(NIC, 90_000.0 + STATE_KEPT_S - 1)
     assert not recent.is_recent(NIC, 90_000.0 + STATE_KEPT_S)
     assert not recent.is_recent(OTHER, 90_000.0)
+
+
+def test_a_nic_flaps_until_too_few_times_are_within_the_window() -> None:
+    """The third last time counts, of each NIC its own; fewer never flap."""
+    recent = RecentDisconnects(0.0)
+    for time_s in (100.0, 200.0, 450.0):
+        assert recent.flapping_until(NIC, 300.0, 3) == -math.inf
+        recent.disconnected(NIC, time_s)
+
+    assert recent.flapping_until(NIC, 300.0, 3) == 400.0
+    assert recent.flapping_until(NIC, 300.0, 2) == 500.0
+    recent.disconnected(NIC, 460.0)
+    assert recent.flapping_until(NIC, 300.0, 3) == 500.0
+    assert recent.flapping_until(OTHER, 300.0, 1) == -math.inf

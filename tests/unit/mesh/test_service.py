@@ -1,12 +1,15 @@
 """The daemon as a whole, on the loopback device."""
 
 import asyncio
+import time
+from types import SimpleNamespace
 from urllib.parse import quote
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 from tests.fixtures.ports import reserved_port
+from tests.fixtures.waiting import until
 
 from fabricpulse.core.config import parse_config
 from fabricpulse.core.daemon import Lifetime
@@ -15,10 +18,11 @@ from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.core.options import DaemonOptions
 from fabricpulse.core.supervision import TaskFailedError
 from fabricpulse.core.web.options import WebOptions
-from fabricpulse.mesh.alerts import AlertPusher
+from fabricpulse.mesh.alerts import DISCONNECTED, FLAPPING, AlertPusher, Nic
 from fabricpulse.mesh.config import MeshConfig
 from fabricpulse.mesh.front_end import FrontEndWatch
 from fabricpulse.mesh.service import MeshService, run
+from fabricpulse.mesh.snapshot import Cause, EventKind
 
 OPTIONS = DaemonOptions(None, WebOptions(("127.0.0.1:0",)), "info", "logfmt")
 
@@ -54,6 +58,56 @@ async def test_a_task_that_dies_ends_the_daemon(config, monkeypatch, kind, metho
     async with asyncio.timeout(60):
         with pytest.raises(TaskFailedError, match="a defect"):
             await run(Lifetime(), made, OPTIONS)
+
+
+class _Lost:
+    """An engine of which one NIC is disconnected once."""
+
+    def take_events(self):
+        return [
+            SimpleNamespace(
+                kind=EventKind.NIC_DISCONNECTED,
+                host_ns=1,
+                duration_ns=0,
+                device="lo",
+                network="a",
+                cause=Cause.SILENT,
+            )
+        ]
+
+
+async def test_a_nic_that_flaps_is_pushed_until_it_has_not_for_a_while(config):
+    """At the disconnect that makes it one, and once; the end is that of the rule. Not where it is switched off."""
+    flapping = (FLAPPING, "lo", "a")
+    urls = "alertmanagers: ['http://127.0.0.1:1']"
+    made, _ = config(f"alerting: {{{urls}, flap_window_s: 300, flap_keep_firing_s: 0}}\n")
+    service = MeshService(made)
+    service._engine = _Lost()
+    service._disconnects.disconnected(("lo", "a"), time.monotonic() - 298)
+    service._take_events()
+    assert flapping not in service.pusher.firing()
+    service._take_events()
+    alert = service.pusher.firing()[flapping]
+    assert " disconnected 3 times within 300 s" in alert.content.annotations["description"]
+    (end,) = service._flap_ends.values()
+    service._take_events()  # which moves the end to 300 s from the first of those that were seen here
+    assert end.cancelled()
+    assert service.pusher.firing()[flapping] is alert
+    (end,) = service._flap_ends.values()
+    assert 290 < end.when() - asyncio.get_running_loop().time() <= 300
+    service._disconnects.disconnected(("lo", "b"), time.monotonic() - 300 + 0.5)
+    for _ in range(2):
+        service._disconnects.disconnected(("lo", "b"), time.monotonic())
+    service._check_flapping(Nic("lo", "b"))
+    await until(lambda: (FLAPPING, "lo", "b") not in service.pusher.firing())
+    assert flapping in service.pusher.firing()
+
+    made, _ = config("alerting: {flap_threshold: 0}\n")
+    service = MeshService(made)
+    service._engine = _Lost()
+    for _ in range(5):
+        service._take_events()
+    assert [name for name, *_ in service.pusher.firing()] == [DISCONNECTED]
 
 
 async def test_a_stop_is_no_failure(config):

@@ -237,6 +237,9 @@ class Stack:
                 "labels": {"instance": host, "job": f"fabricpulse-{MESH}"},
                 # Prometheus scrapes and evaluates each second.
                 "resolve_hold_s": 2.5,
+                # flapWindow and flapKeepFiringFor above.
+                "flap_window_s": 15,
+                "flap_keep_firing_s": 1,
             },
         }
 
