@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.fixtures.waiting import wait_for
-from tests.integration.clocksync.daemons import Daemons, Watch, all_have, disagreement
+from tests.integration.clocksync.daemons import Daemons, Watch, all_have, all_publish, disagreement
 from tests.integration.clocksync.synthetic_fleet import SyntheticFleet
 
 from fabricpulse.core.shm.clock_page import ClockStatus
@@ -50,7 +50,7 @@ def test_the_others_keep_their_bounds(twelve: SyntheticFleet, tmp_path: Path) ->
         began = time.monotonic()
 
         def beyond_leases() -> bool:
-            assert all_have(twelve, LEFT, ClockStatus.SYNCHRONIZED)
+            assert all_publish(twelve, LEFT, ClockStatus.SYNCHRONIZED)
             spread, _, times = disagreement(twelve, LEFT)
             assert spread < 5_000
             assert max(shown.bound_ns for shown in times) < 50_000
