@@ -115,8 +115,11 @@ class TcpLane final : public LaneTransport {
       message.msg_iovlen = static_cast<size_t>(count);
       ssize_t sent = send_from(fd_, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
       if (sent < 0) {
-        // EPIPE: reset only after the peer's end was closed in order. poll() reads what it sent last, then that end.
-        if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR || errno == ENOBUFS || errno == EPIPE)
+        // The peer's end is closed: in order (EPIPE), or with words unread, which its kernel answers with a reset.
+        // poll() reads what it sent last, a farewell perhaps, then that end.
+        if (errno == ECONNRESET) reset_ = true;
+        if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR || errno == ENOBUFS || errno == EPIPE ||
+            errno == ECONNRESET)
           return status;
         return LaneStatus::kFailed;
       }
@@ -148,7 +151,8 @@ class TcpLane final : public LaneTransport {
         if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return status;
         return LaneStatus::kFailed;
       }
-      if (got == 0) return LaneStatus::kEnded;
+      // After an error that a write has been given the kernel reports an end in order; it was none.
+      if (got == 0) return reset_ ? LaneStatus::kFailed : LaneStatus::kEnded;
       status = LaneStatus::kProgress;
       size_t size = static_cast<size_t>(got);
       total += size;
@@ -374,6 +378,7 @@ class TcpLane final : public LaneTransport {
   }
 
   int fd_;
+  bool reset_ = false;
   const bool payload_crc_;
   uint64_t ports_ = 0;
 
