@@ -356,6 +356,110 @@ def part_hang(session: Session) -> dict[str, Any]:
     return {"ok": right(*dumps), "dumps": dumps, "why": why, "metrics": metrics}
 
 
+def part_nccl_audit(session: Session) -> dict[str, Any]:
+    """`audit run --nccl` over two agents, one in each namespace: the plugin's rings, and NCCL itself by torch."""
+    folder = session.raw / "nccl_audit"
+    folder.mkdir()
+    (folder / "token").write_text("0123456789abcdef")
+    names = [f"gpu-test-{rank}" for rank in range(2)]
+    # What `ip netns exec` shows as /etc/hosts there.
+    known = "127.0.0.1 localhost\n" + "".join(
+        f"10.97.2.{rank + 1} {name}\n" for rank, name in enumerate(names)
+    )
+    fleet = []
+    for rank, name in enumerate(names):
+        hosts = Path("/etc/netns", session.rails.spaces[rank], "hosts")
+        hosts.parent.mkdir(parents=True, exist_ok=True)
+        hosts.write_text(known)
+        nics = [
+            {"device": device, "address": f"10.97.{number}.{rank + 1}", "network": device}
+            for number, device in enumerate(session.rails.devices)
+        ]
+        fleet.append({"name": name, "nics": nics})
+        (folder / f"{name}.yaml").write_text(
+            f"host: {name}\ntoken_file: {folder}/token\nstate: {folder}/{name}\n"
+        )
+    (folder / "fleet.yaml").write_text(json.dumps({"hosts": fleet}))
+    run = [sys.executable, "-c", "from fabricpulse.core.cli import main; main()", "audit"]
+    agents = []
+    try:
+        for rank, name in enumerate(names):
+            env = {
+                **os.environ,
+                "NCCL_HOSTID": name,
+                "NCCL_MNNVL_ENABLE": "0",
+                "NCCL_DEBUG": "INFO",
+                "NCCL_DEBUG_FILE": str(folder / f"{name}.nccl.log"),
+                "FABRICPULSE_RUN_DIR": str(folder / name),
+            }
+            with (folder / f"{name}.log").open("w") as log:
+                agents.append(
+                    subprocess.Popen(
+                        [
+                            *session.rails.command(rank),
+                            *run,
+                            "node",
+                            "--config",
+                            str(folder / f"{name}.yaml"),
+                        ],
+                        env=env,
+                        stdout=log,
+                        stderr=log,
+                    )
+                )
+        for name in names:
+            eventually(
+                f"the agent of {name}",
+                lambda own=name: "listening" in (folder / f"{own}.log").read_text(),
+                20,
+            )
+        done = subprocess.run(
+            [
+                *session.rails.command(0),
+                *run,
+                "run",
+                *("--membership", str(folder / "fleet.yaml"), "--token-file", str(folder / "token")),
+                *(
+                    "--transfers",
+                    "--rate",
+                    "20000",
+                    "--nccl",
+                    "--yes",
+                    "--ring-seconds",
+                    "2",
+                    "--output",
+                    "json",
+                ),
+                *("--save", str(folder / "run.json")),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        left = [
+            path.name
+            for agent in agents
+            for path in Path(tempfile.gettempdir()).glob(f"fabricpulse-ring-{agent.pid}-*")
+        ]
+    finally:
+        for agent in agents:
+            agent.terminate()
+            agent.wait(20)
+    found = json.loads((folder / "run.json").read_text()) if (folder / "run.json").exists() else {}
+    rings = found.get("rings", [])
+    itself = [ring for ring in rings if ring.get("torch")]
+    return {
+        "ok": len(itself) == 1 and itself[0]["bps"] is not None and not left,
+        "code": done.returncode,
+        "said": done.stderr[-1500:],
+        "rings": [{k: ring.get(k) for k in ("lanes", "bps", "expected", "error", "torch")} for ring in rings],
+        "notes": [note for note in found.get("notes", []) if "NCCL" in note],
+        "findings": [f["summary"] for f in found.get("findings", [])],
+        "left": left,
+    }
+
+
 PARTS: dict[str, Callable[[Session], dict[str, Any]]] = {
     "audit": part_audit,
     "collectives": part_collectives,
@@ -365,6 +469,7 @@ PARTS: dict[str, Callable[[Session], dict[str, Any]]] = {
     "hang": part_hang,
     "killed": part_killed,
     "mps": part_mps,
+    "nccl_audit": part_nccl_audit,
 }
 
 

@@ -160,11 +160,12 @@ class InBandDelay(Struct, frozen=True, array_like=True, order=True):
 
 
 class Ring(Struct, frozen=True):
-    """One ring of the NCCL plugin over hosts.
+    """One ring of the NCCL plugin over hosts, or one all-reduce of NCCL itself.
 
     order : "given", or "by leaf". lanes : most of a connection. bps : bus bandwidth of the slowest rank, bits per
     second, None where it was not finished; error says why. expected : of its slowest pair by the tests of pairs, None
-    where they do not say. corrupt_bytes : of the verified result. delays : beside those of probes.
+    where they do not say. corrupt_bytes : of the verified result. delays : beside those of probes. torch : by NCCL
+    itself, on one GPU of each host; it has no number of lanes, 0.
     """
 
     order: Name
@@ -175,6 +176,7 @@ class Ring(Struct, frozen=True):
     corrupt_bytes: int = 0
     error: Text = ""
     delays: tuple[InBandDelay, ...] = ()
+    torch: bool = False
 
 
 class Run(Struct, frozen=True):

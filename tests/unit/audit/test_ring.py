@@ -70,23 +70,26 @@ def test_what_a_ring_should_reach() -> None:
     assert expected(own, 8, []) is None
 
 
-def ring(order: str, lanes: int, bps: float | None, want: float | None = 2e10, corrupt: int = 0) -> Ring:
+def ring(order: str, lanes: int, bps: float | None, want: float | None = 2e9, corrupt: int = 0) -> Ring:
     return Ring(order, lanes, ("h0", "h1"), bps, want, corrupt, "" if bps else "h1: in use")
 
 
 def test_what_rings_say() -> None:
     """The best number of lanes counts; a ring without anything to compare with, or that was not finished, says nothing
     but a note."""
-    good = [ring(GIVEN, 1, 5e9), ring(GIVEN, 8, 1.9e10)]
+    good = [ring(GIVEN, 1, 5e8), ring(GIVEN, 8, 1.9e9)]
     assert ring_findings(good) == []
-    assert ring_findings([ring(GIVEN, 1, 1e9, None), ring(GIVEN, 8, None)]) == []
-    [slow] = ring_findings([ring(GIVEN, 1, 5e9), ring(GIVEN, 8, 1e10)])
+    assert ring_findings([ring(GIVEN, 1, 1e8, None), ring(GIVEN, 8, None)]) == []
+    [slow] = ring_findings([ring(GIVEN, 1, 5e8), ring(GIVEN, 8, 1e9)])
     assert (slow.check, slow.evidence["lanes"]) == ("nccl-ring", "8")
     assert "share links" in slow.summary
-    [order] = ring_findings([ring(GIVEN, 8, 1.4e10), ring(BY_LEAF, 8, 1.9e10)])
+    [order] = ring_findings([ring(GIVEN, 8, 1.4e9), ring(BY_LEAF, 8, 1.9e9)])
     assert "sort ranks by leaf" in order.summary
-    [corrupt] = ring_findings([ring(GIVEN, 8, 1.9e10, corrupt=3)])
+    [corrupt] = ring_findings([ring(GIVEN, 8, 1.9e9, corrupt=3)])
     assert (corrupt.check, corrupt.severity) == ("nccl-data", "error")
+    fast = [ring(GIVEN, 8, 8.4e9, 3.9e10)]
+    assert ring_findings(fast) == []  # the ring's own program is the limit
+    assert len(ring_findings([ring(GIVEN, 8, 3e9, 3.9e10)])) == 1
     assert "in use" in ring_notes([ring(GIVEN, 8, None)])[0]
 
 

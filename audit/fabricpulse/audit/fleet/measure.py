@@ -10,7 +10,7 @@ import msgspec
 from fabricpulse.audit.compare.wiring import LldpReports, Place, wiring_findings
 from fabricpulse.audit.fleet.paths import ECHO_KINDS, Echoes, unreachable
 from fabricpulse.audit.fleet.progress import showing
-from fabricpulse.audit.fleet.ring import ring_hosts, run_rings
+from fabricpulse.audit.fleet.ring import gpu_hosts, ring_hosts, run_nccl, run_rings
 from fabricpulse.audit.fleet.run import AgentError, Target, ask, cancelling, until
 from fabricpulse.audit.fleet.stage import Fleet
 from fabricpulse.audit.fleet.transfers import FleetTransfers
@@ -125,6 +125,11 @@ async def _test(
         if plan.ring_s and not stop.is_set():
             hosts = ring_hosts(rails, plan.leaves, plan.order)
             found.rings = await run_rings(fleet, hosts, plan.ring_s, more)
+            itself = await run_nccl(fleet, hosts, gpu_hosts(reports), plan.ring_s, more)
+            if itself is not None:
+                found.rings.append(itself)
+            elif not stop.is_set():
+                found.notes.append("NCCL itself, by torch: not run, fewer than two hosts have an NVIDIA GPU")
     found.measurements = [*passed, *more]
     found.findings += path_findings(found.measurements)
     of_fronts = {nic for front in fronts.values() for nic, _ in front.nics}

@@ -17,7 +17,7 @@ LIBRARY = "libnvidia-ml.so.1"
 MOST_GPUS = 64
 _MOST_BYTES = 1 << 16
 _REAP_S = 1.0
-_SUCCESS, _NOT_SUPPORTED, NO_PERMISSION, LOST = 0, 3, 4, 15
+_SUCCESS, _NOT_SUPPORTED, NO_PERMISSION, _TOO_SMALL, LOST = 0, 3, 4, 7, 15
 _UNCORRECTED, _VOLATILE = 1, 0
 
 
@@ -26,7 +26,8 @@ class NvmlGpu(msgspec.Struct, frozen=True):
 
     address : as in /sys/bus/pci/devices. uncorrected : ECC errors that could not be corrected since the driver was
     loaded. remap_pending : rows of memory are replaced at the next reset. remap_failed : there is no spare row left.
-    error : of NVML, where something could not be read that the GPU may well have; 0 for none.
+    processes : that compute on it. error : of NVML, where something could not be read that the GPU may well have; 0 for
+    none.
     """
 
     address: str
@@ -34,6 +35,7 @@ class NvmlGpu(msgspec.Struct, frozen=True):
     remap_pending: bool | None = None
     remap_failed: bool | None = None
     error: int = 0
+    processes: int | None = None
 
 
 class NvmlAnswer(msgspec.Struct, frozen=True):
@@ -131,6 +133,9 @@ def _gpu(nvml: ctypes.CDLL, index: int) -> NvmlGpu | int:
     with suppress(AttributeError):  # before R450, and then for no GPU of Ampere or later
         places = [ctypes.byref(value) for value in (corrected, uncorrected, pending, failed)]
         remapped = int(nvml.nvmlDeviceGetRemappedRows(handle, *places))
+    processes, computing = ctypes.c_uint(), _NOT_SUPPORTED
+    with suppress(AttributeError):  # no room for any: it says how many there are
+        computing = int(nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle, ctypes.byref(processes), None))
     unread = [code for code in (counted, remapped) if code not in (_SUCCESS, _NOT_SUPPORTED)]
     return NvmlGpu(
         f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0",
@@ -138,6 +143,7 @@ def _gpu(nvml: ctypes.CDLL, index: int) -> NvmlGpu | int:
         bool(pending.value) if remapped == _SUCCESS else None,
         bool(failed.value) if remapped == _SUCCESS else None,
         unread[0] if unread else 0,
+        processes.value if computing in (_SUCCESS, _TOO_SMALL) else None,
     )
 
 

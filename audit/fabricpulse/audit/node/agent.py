@@ -30,6 +30,7 @@ from fabricpulse.audit.node.neighbours import receive_lldp
 from fabricpulse.audit.node.rdma_service import RdmaService
 from fabricpulse.audit.node.ring import remove_left_behind, run_ring
 from fabricpulse.audit.node.sender import send
+from fabricpulse.audit.node.torch_ring import run_torch, why_not
 from fabricpulse.audit.node.transfer import PATIENCE_S, Moved, TransferError
 from fabricpulse.audit.node.wire import (
     AUDIT_PATH,
@@ -48,6 +49,7 @@ from fabricpulse.audit.node.wire import (
     NeighboursAnswer,
     NeighboursRequest,
     ReceiveRequest,
+    RingAnswer,
     RingRequest,
     SendRequest,
 )
@@ -256,6 +258,15 @@ class Agent:
     async def _serve_ring(self, request: web.Request) -> web.Response:
         wanted = await self.decoded(request, RingRequest)
         self._refuse_unbounded(wanted.devices)
+        if wanted.torch:
+            reader = self.reader()
+            why = await asyncio.to_thread(
+                lambda: why_not([g.vendor for g in reader.gpus], reader.nvml_answer)
+            )
+            if why:
+                return web.Response(
+                    body=msgspec.json.encode(RingAnswer(error=why)), content_type="application/json"
+                )
         claims: list[tuple[str, threading.Event]] = []
         stop = threading.Event()
         try:
@@ -263,7 +274,10 @@ class Agent:
                 # Each by itself: what was claimed before one that is refused is given back.
                 claims.append((device, await self.claim(device, "sent", duplex=False)))  # noqa: PERF401
             self.made["sent"] += 1
-            work = asyncio.to_thread(run_ring, wanted, stop, None, self._config.mesh_url)
+            if wanted.torch:
+                work = asyncio.to_thread(run_torch, wanted, stop, self._config.torch_python)
+            else:
+                work = asyncio.to_thread(run_ring, wanted, stop, None, self._config.mesh_url)
             # Its own queue pairs and traffic are on the NICs: only a process with the plugin is distinguished from it.
             answer, why = await self.watched(work, stop, request, PluginJobWatch(plugin_dir()))
             if why:

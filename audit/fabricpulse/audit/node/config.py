@@ -18,7 +18,8 @@ class NodeConfig(Section, frozen=True):
     set NCCL_IB_GID_INDEX to, -1 if they do not. transfers : whether this host takes part in tests of bandwidth and
     loss; never on a NIC that carries a job. transfer_mbit_s : most that one NIC of this host is asked to send, megabits
     per second. mesh_url : of the mesh exporter of this host, whose delays are compared with those of the NCCL plugin's
-    ring; "" for none.
+    ring; "" for none. torch_python : Python interpreter that has torch, for an all-reduce by NCCL itself on hosts with
+    GPUs; the agent's own if empty.
     """
 
     token_file: str = "/etc/fabricpulse/audit.token"  # noqa: S105 - a path
@@ -28,6 +29,7 @@ class NodeConfig(Section, frozen=True):
     nccl_gid_index: Annotated[int, Meta(ge=-1, le=65_535)] = -1
     transfers: bool = True
     transfer_mbit_s: Annotated[int, Meta(ge=1, le=10_000_000)] = 400_000
+    torch_python: str = ""
     mesh_url: str = f"http://localhost:{DAEMONS['mesh'].port}"
 
     def validate(self) -> None:

@@ -12,7 +12,7 @@ import sysconfig
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -32,7 +32,7 @@ _TICK_S = 0.05
 _KILL_S = 2.0
 # Ticks between two readings of its telemetry, which costs some milliseconds and is gone when it ends.
 _READ_TICKS = 5
-_PREFIX = "fabricpulse-ring-"
+PREFIX = "fabricpulse-ring-"
 # Has the kernel kill the rank when the agent is gone (PR_SET_PDEATHSIG, which outlasts execve): without its stop it
 # would send on. The first argument is the agent, which may be gone already.
 _WITH_AGENT = """
@@ -60,8 +60,8 @@ def program() -> Path:
 
 def remove_left_behind() -> None:
     """Removes the folders of ranks whose agent was killed. Raises nothing: anybody may make folders there."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
-        pid = folder.name.removeprefix(_PREFIX).partition("-")[0]
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*-*"):
+        pid = folder.name.removeprefix(PREFIX).partition("-")[0]
         # Of a folder that is deeper than the interpreter's stack the rest stays.
         with suppress(OSError, OverflowError, RecursionError):
             # Those of other users stay, whatever this one may do.
@@ -82,7 +82,6 @@ def run_ring(
     if request.rank >= request.size:
         return RingAnswer(error=f"rank {request.rank} of {request.size}")
     arguments = [
-        *(sys.executable, "-Ic", _WITH_AGENT, str(os.getpid())),
         *(str(path), "--rank", str(request.rank), "--size", str(request.size), "--json", "--channels", "1"),
         *("--rendezvous", request.rendezvous, "--connect-seconds", str(CONNECT_S)),
         *(
@@ -95,8 +94,7 @@ def run_ring(
         ),
     ]
     # Ignored: it may be removed by who takes its agent for dead, in another PID namespace.
-    with tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-", ignore_cleanup_errors=True) as folder:
-        output = Path(folder) / "output"
+    with tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}-", ignore_cleanup_errors=True) as folder:
         clock = ClockCopy(clock_page_path(), Path(folder))
         delays: tuple[RingDelay, ...] = ()
         ticks = 0
@@ -115,26 +113,42 @@ def run_ring(
             "FABRICPULSE_MAX_LANES": str(request.lanes),
         }
         try:
-            with output.open("wb") as out:
-                process = subprocess.Popen(
-                    arguments, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env
-                )
-        except OSError as error:
-            return RingAnswer(error=clip(f"{PROGRAM}: {error}"))
-        try:
-            stopped = _wait(process, stop, 2 * CONNECT_S + request.seconds, tick)
+            answer = run_rank(arguments, env, Path(folder), stop, 2 * CONNECT_S + request.seconds, tick)
         finally:
-            if process.poll() is None:
-                process.kill()
-            process.wait()
             clock.close()
-        with output.open("rb") as said:
-            text = said.read(1 << 16)
-    answer = _answer(text, stopped)
     if answer.error:
         return answer
     seen = with_mesh(delays, request.peer, mesh_url)
     return msgspec.structs.replace(answer, delays=seen, clock_bound_ns=clock.bound_ns)
+
+
+def run_rank(
+    arguments: Sequence[str],
+    env: Mapping[str, str],
+    folder: Path,
+    stop: threading.Event,
+    patience_s: float,
+    tick: Callable[[], None] = lambda: None,
+) -> RingAnswer:
+    """A program that prints a summary, to its end, or until `stop` is set or the patience is over; it ends with the
+    agent, too. folder : for its output. tick : called some times a second. Raises nothing."""
+    output = folder / "output"
+    with_agent = [sys.executable, "-Ic", _WITH_AGENT, str(os.getpid())]
+    try:
+        with output.open("wb") as out:
+            process = subprocess.Popen(
+                [*with_agent, *arguments], stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env
+            )
+    except OSError as error:
+        return RingAnswer(error=clip(f"{PROGRAM}: {error}"))
+    try:
+        stopped = _wait(process, stop, patience_s, tick)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+    with output.open("rb") as said:
+        return _answer(said.read(1 << 16), stopped)
 
 
 def _wait(

@@ -184,7 +184,7 @@ class TransferResult(Struct, frozen=True):
 class RingRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Be one rank of a ring. rendezvous : address and port of a NIC of rank 0. devices : NICs to use. lanes : most of a
     connection. seconds : of the ring, once all are there. peer : the host of the rank before it, which it receives
-    from."""
+    from. torch : an all-reduce by NCCL itself, on the first GPU, in place of the plugin's ring."""
 
     rank: Annotated[int, Meta(ge=0, le=4095)]
     size: Annotated[int, Meta(ge=2, le=4096)]
@@ -193,6 +193,7 @@ class RingRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     lanes: Annotated[int, Meta(ge=1, le=16)] = 8
     seconds: Annotated[float, Meta(gt=0, le=MOST_SECONDS)] = 1.0
     peer: Name = ""
+    torch: bool = False
 
 
 class RingDelay(Struct, frozen=True):
