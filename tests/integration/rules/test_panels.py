@@ -59,6 +59,8 @@ SUSPECTS = {
     "peer:fabricpulse_edge_latency_elevated:sending_many",
     "device:fabricpulse_edge_latency_elevated:slowest",
     "device:fabricpulse_edge_latency_elevated:suspects",
+    "device:fabricpulse_edge_latency_elevated:unshared",
+    "network:fabricpulse_edge_latency_elevated:slow_hosts",
     "device:fabricpulse_edge_latency_elevated:shared",
     "device:fabricpulse_edge_latency_elevated:count",
     "device:fabricpulse_edge_latency_elevated:full_rate",
