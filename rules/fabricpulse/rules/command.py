@@ -87,6 +87,8 @@ def render(
     if output is None and check:
         raise OptionError("--check needs --output-dir: the folder to compare with")
     mixin = compile_mixin(settings=dict(map(parse_setting, settings)), overrides=overrides)
+    for warning in mixin.warnings:
+        click.echo(f"warning: {warning}", err=True)
     if output is None:
         click.echo(text_of(mixin, form, place), nl=False)
         return

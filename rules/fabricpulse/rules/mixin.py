@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fabricpulse.core.errors import OptionError, UserError
-from fabricpulse.rules.validation import problems_of_config, problems_of_rules
+from fabricpulse.rules.validation import problems_of_config, problems_of_rules, warnings_of_config
 
 _CONFIGURED = "local mixin = (import 'mixin.libsonnet') + %s + { _config+:: %s };\n"
 # `_config` first and on its own: with a value of the wrong kind the rest may not evaluate. Without overrides, which may
@@ -32,11 +32,14 @@ _ALERT_NAMES = """
 
 @dataclass(frozen=True)
 class Mixin:
-    """What the mixin compiles to. alerts, rules: Prometheus rule groups; dashboards: by file name."""
+    """What the mixin compiles to. alerts, rules: Prometheus rule groups; dashboards: by file name.
+    warnings: what of its configuration is hardly meant, as sentences.
+    """
 
     alerts: list[dict[str, Any]]
     rules: list[dict[str, Any]]
     dashboards: dict[str, dict[str, Any]]
+    warnings: tuple[str, ...] = ()
 
 
 def mixin_dir() -> Path:
@@ -73,12 +76,14 @@ def compile_mixin(
             raise OptionError(f"the mixin has no knob {name!r}; {hint}")
     added = f"(import {json.dumps(str(overrides.resolve()))})" if overrides else "{}"
     chosen = json.dumps(settings)
+    warnings: list[str] = []
     if settings or overrides:
         snippet = _CONFIG % (added, chosen) if overrides else _KNOBS_SET % chosen
         config = dict(_evaluate(snippet, source, foreign=overrides is not None))
         _refuse(problems_of_config(config, defaults, _evaluate(_ALERT_NAMES, source)))
+        warnings = warnings_of_config(config)
     value = _evaluate(_OUTPUT % (added, chosen), source, foreign=overrides is not None)
-    mixin = Mixin(value["alerts"]["groups"], value["rules"]["groups"], value["dashboards"])
+    mixin = Mixin(value["alerts"]["groups"], value["rules"]["groups"], value["dashboards"], tuple(warnings))
     _refuse(problems_of_rules(mixin.alerts + mixin.rules))
     return mixin
 

@@ -51,6 +51,19 @@ def problems_of_config(
     return found
 
 
+def warnings_of_config(config: Mapping[str, Any]) -> list[str]:
+    """One sentence for each window that no usual scrape interval fills: a rate needs two samples.
+
+    A warning, as the interval is another's setting: `rules check` asks the Prometheus that has it.
+    """
+    return [
+        f"{name}: {value!r} holds two samples only where scrapes are less than a second apart, else its alerts stay "
+        "silent; `fabricpulse rules check` says whether it does"
+        for name, value in sorted(config.items())
+        if name.endswith("Window") and isinstance(value, str) and is_duration(value) and _seconds(value) < 2
+    ]
+
+
 def problems_of_rules(groups: list[dict[str, Any]]) -> list[str]:
     """One sentence for each rule whose expression is not PromQL."""
     found = []
@@ -71,6 +84,13 @@ def _shortened(expression: str) -> str:
 def is_duration(text: str) -> bool:
     """Whether Prometheus takes this as a duration of more than nothing: `5m`, `1h30m`, `500ms`."""
     return bool(_DURATION.fullmatch(text)) and any(int(number) for number in re.findall(r"\d+", text))
+
+
+_UNIT_S = {"y": 31_536_000, "w": 604_800, "d": 86_400, "h": 3600, "m": 60, "s": 1, "ms": 1e-3}
+
+
+def _seconds(duration: str) -> float:
+    return sum(int(number) * _UNIT_S[unit] for number, unit in re.findall(r"(\d+)([a-z]+)", duration))
 
 
 Check = Callable[[Any, Context], str | None]
@@ -136,7 +156,30 @@ def _selector(value: Any, _context: Context) -> str | None:
     # `a="b"} or m{` parses too, as something else.
     if not isinstance(parsed, promql_parser.VectorSelector):
         return f"{value!r} is not a list of label matchers {example}"
+    return _contradiction(parsed.matchers.matchers)
+
+
+def _contradiction(matchers: Collection[promql_parser.Matcher]) -> str | None:
+    """Two matchers of a label that no value fits: Prometheus takes them, and every alert stays silent."""
+    for one in matchers:
+        if one.op != promql_parser.MatchOp.Equal:
+            continue
+        for other in matchers:
+            if other.name == one.name and not _fits(one.value, other):
+                return (
+                    f"no series can match: {one.name} cannot be {one.value!r} and fit {other.value!r} at once"
+                )
     return None
+
+
+def _fits(value: str, matcher: promql_parser.Matcher) -> bool:
+    op = promql_parser.MatchOp
+    if matcher.op in (op.Equal, op.NotEqual):
+        return bool((value == matcher.value) == (matcher.op == op.Equal))
+    try:
+        return bool(re.fullmatch(matcher.value, value)) == bool(matcher.op == op.Re)
+    except re.error:  # what RE2 has and Python has not
+        return True
 
 
 def _alert_names(value: Any, context: Context) -> str | None:

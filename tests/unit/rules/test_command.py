@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from fabricpulse.core.errors import UserError
 from fabricpulse.rules.command import command
-from fabricpulse.rules.validation import is_duration
+from fabricpulse.rules.validation import Context, _selector, is_duration
 
 
 def invoke(*arguments: str | Path) -> str:
@@ -153,6 +153,9 @@ def test_knobs() -> None:
     [
         ('selector=cluster="gpu-a', "selector: 'cluster=\"gpu-a' is not a list of label matchers"),
         ('selector=a="b"} or m{', "is not a list of label matchers"),
+        ('selector=a="b",a="c"', "selector: no series can match: a cannot be 'b' and fit 'c' at once"),
+        ('jobSelector=job="x",job!="x"', "jobSelector: no series can match"),
+        ('selector=a="b",a=~"c|bb"', "selector: no series can match"),
         ("flapWindow=5min", "flapWindow: '5min' is not a duration"),
         ("flapWindow=300", "flapWindow: 300 is not a duration"),
         ("flapWindow=0s", "flapWindow: '0s' is not a duration"),
@@ -230,3 +233,18 @@ def test_overrides_without_end(tmp_path: Path) -> None:
 
     with pytest.raises(UserError, match="does not evaluate: "):
         invoke("render", "--config", overrides)
+
+
+def test_selectors_that_fit_together() -> None:
+    """Several matchers of a label are no contradiction by themselves."""
+    for selector in ('a="b",a=~"b|c",a!="c",a!~"d.*"', 'a=~"b.*",a=~".*c"', 'a="b",b="c"'):
+        assert _selector(selector, Context("", ())) is None
+
+
+def test_a_window_that_holds_no_two_scrapes() -> None:
+    """A warning on standard error, not in the rules; a usual one is not."""
+    result = CliRunner().invoke(command, ["render", "--set", "rateWindow=1ms", "--set", "flapWindow=90s"])
+    assert result.exit_code == 0
+    assert result.stderr.startswith("warning: rateWindow: '1ms' holds two samples only where")
+    assert result.stderr.count("\n") == 1
+    assert "warning" not in result.stdout.partition("\n")[0]
