@@ -228,7 +228,7 @@ def write_once(exporter: NicExporter, output: Path | None) -> None:
             # Else the interpreter tries to flush it again at its end, and exits with a status of its own.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise UserError(
-                f"cannot write to standard output: {error.strerror}; free space or use --output"
+                f"cannot write to standard output: {error.strerror}; free space or use --output-file"
             ) from error
         return
     write_file(output, body)
