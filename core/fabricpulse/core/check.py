@@ -4,10 +4,12 @@ A file's kind is one of the entry-point group `fabricpulse.configs`. It follows 
 longest kind that it contains: /etc/fabricpulse/mesh.yaml), or by its keys (the one kind that knows most of them).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
+from pkgutil import resolve_name
 from textwrap import indent
 
 import click
@@ -16,6 +18,7 @@ import yaml
 
 from fabricpulse.core.config import MAX_CONFIG_BYTES, Section, load_config
 from fabricpulse.core.errors import ConfigError
+from fabricpulse.core.file_settings import file_roles, sections_of
 from fabricpulse.core.files import read_text_limited
 from fabricpulse.core.output import OutputFormat, output_option, print_json, printable
 from fabricpulse.core.reference import CONFIGS_GROUP
@@ -73,7 +76,11 @@ def kind_of(path: Path, known: dict[str, type[Section]]) -> str | None:
 
 
 def check_file(path: Path, kind: str | None = None) -> Finding:
-    """Checks one file; the error is that with which its daemon would refuse to start."""
+    """Checks one file and those that it names; the error is that with which its daemon would refuse to start.
+
+    A named file that cannot be read here is a warning: keys and tokens are on the daemon's machine, and the check is
+    run in a repository of configurations, too. One that is here and cannot be used is an error.
+    """
     known = kinds()
     try:
         name = kind or kind_of(path, known)
@@ -87,41 +94,65 @@ def check_file(path: Path, kind: str | None = None) -> Finding:
     except ConfigError as error:
         code = UNKNOWN if isinstance(error.__cause__, OSError) else INVALID
         return Finding(str(path), name, code, str(error), error.excerpt)
-    warnings = (*content.warnings(), *_unreadable(content, path.parent, ""))
-    return Finding(str(path), name, VALID, warnings=warnings)
+    warnings = content.warnings()
+    try:
+        warnings += _check_named_files(content, path)
+    except ConfigError as error:
+        return Finding(str(path), name, INVALID, f"{path}: {error}", error.excerpt)
+    return Finding(str(path), name, VALID, warnings=tuple(warnings))
 
 
-def _unreadable(value: object, folder: Path, path: str) -> Iterator[str]:
-    """Files that a configuration names and that cannot be read here: a warning, as here need not be where it is used.
+def _check_named_files(content: Section, path: Path) -> list[str]:
+    """What is odd about the files that a configuration names. Raises ConfigError for one that cannot be used."""
+    found: list[str] = []
+    read: dict[str, object] = {}
+    missing: list[str] = []
+    for where, section in sections_of(content):
+        prefix = f"{where}." if where else ""
+        for field in msgspec.structs.fields(type(section)):
+            role, value = file_roles(type(section)).get(field.name), getattr(section, field.name)
+            if role is None or role.use != "read" or not value:
+                continue
+            setting, file = f"{prefix}{field.encode_name}", (path.parent if role.beside else Path()) / value
+            try:
+                with file.open("rb"):
+                    pass
+            except OSError as error:
+                found.append(
+                    f"{setting}: cannot read {file}: {error.strerror}; its daemon does not start without it"
+                )
+                missing.append(setting)
+                continue
+            if role.reader:
+                read[setting] = _reading(setting, partial(resolve_name(role.reader), file))
+        if section.FILES_READER and not any(setting.startswith(prefix) for setting in missing):
+            _reading(where, partial(resolve_name(section.FILES_READER), path, section))
+        found += section.file_warnings(
+            {key.removeprefix(prefix): value for key, value in read.items() if key.startswith(prefix)}
+        )
+    return found
 
-    By the names of their settings: `..._file`.
-    """
-    if isinstance(value, Section):
-        for field in msgspec.structs.fields(value):
-            inner = getattr(value, field.name)
-            where = f"{path}.{field.encode_name}" if path else field.encode_name
-            if isinstance(inner, str) and inner and field.name.endswith("_file"):
-                try:
-                    with (folder / inner).open("rb"):
-                        pass
-                except OSError as error:
-                    yield f"{where}: cannot read {folder / inner}: {error.strerror}"
-            else:
-                yield from _unreadable(inner, folder, where)
-    elif isinstance(value, (list, tuple)):
-        for index, item in enumerate(value):
-            yield from _unreadable(item, folder, f"{path}[{index}]")
+
+def _reading(setting: str, read: Callable[[], object]) -> object:
+    try:
+        return read()
+    except ConfigError as error:
+        raise ConfigError(f"{setting}: {error}" if setting else str(error), error.excerpt) from error
 
 
 @click.command("check")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--kind", metavar="KIND", help="What the files are, instead of by their names and keys.")
+@click.option("--strict", is_flag=True, help="Fail on warnings too: for the machine that the files are for.")
 @output_option
 @click.pass_context
-def command(ctx: click.Context, files: tuple[Path, ...], kind: str | None, output: OutputFormat) -> None:
-    """Check configuration files without starting a daemon.
+def command(
+    ctx: click.Context, files: tuple[Path, ...], kind: str | None, output: OutputFormat, *, strict: bool
+) -> None:
+    """Check configuration files, and the files that they name, without starting a daemon.
 
-    Exit code 0: all are good; 1: one is not; 2: one cannot be read or its kind is not known.
+    A named file that is not on this machine, such as a key, is a warning. Exit code 0: all are good; 1: one is not, or
+    with --strict has a warning; 2: one cannot be read or its kind is not known.
     """
     known = kinds()
     if kind is not None and kind not in known:
@@ -132,14 +163,15 @@ def command(ctx: click.Context, files: tuple[Path, ...], kind: str | None, outpu
     else:
         for finding in findings:
             _show(finding)
-    ctx.exit(max(finding.exit_code for finding in findings))
+    warned = strict and any(finding.warnings for finding in findings)
+    ctx.exit(max(INVALID if warned else VALID, *(finding.exit_code for finding in findings)))
 
 
 def _show(finding: Finding) -> None:
     if finding.exit_code == VALID:
         click.echo(f"{finding.file}: good ({finding.kind})")
         for warning in finding.warnings:
-            click.echo(f"  warning: {warning}")
+            click.echo(f"  warning: {printable(warning)}")
         return
     click.echo(printable(finding.error))
     if finding.excerpt:

@@ -8,6 +8,7 @@ rail that is silently ignored is worse than a daemon that does not start.
 import difflib
 import math
 import re
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -16,6 +17,9 @@ import yaml
 
 from fabricpulse.core.errors import ConfigError
 from fabricpulse.core.files import read_text_limited
+from fabricpulse.core.log import get_logger
+
+log = get_logger(__name__)
 
 # A membership of 50,000 hosts with eight NICs each has about 40 MiB.
 MAX_CONFIG_BYTES = 128 << 20
@@ -28,6 +32,9 @@ class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     # A key without a value (`tls_server_config:`) stands for its default, as Go's YAML has it.
     NULL_IS_DEFAULT: ClassVar[bool] = False
+    # "module:name" of what reads, as the daemon does, the files that only together say whether they can be used: it is
+    # given the path of the configuration file and the section, and raises ConfigError.
+    FILES_READER: ClassVar[str] = ""
 
     def validate(self) -> None:
         """Checks that need more than one field; raises ValueError with one clause ("a must be below b")."""
@@ -35,6 +42,37 @@ class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     def warnings(self) -> list[str]:
         """Accepted settings that may not be intended, each as one sentence: for `fabricpulse check`."""
         return []
+
+    def file_warnings(self, contents: Mapping[str, object]) -> list[str]:
+        """As `warnings`, of the settings together with the files that they name.
+
+        contents : what the readers of the files returned, by setting ("membership.file"); of those that could be read.
+        """
+        return []
+
+
+def changed_settings(old: Section, new: Section, prefix: str = "") -> list[str]:
+    """The keys whose values differ, as in the file: probe.down_after_s."""
+    changed = []
+    for field in msgspec.structs.fields(old):
+        before, after = getattr(old, field.name), getattr(new, field.name)
+        path = prefix + field.encode_name
+        if isinstance(before, Section) and type(before) is type(after):
+            changed += changed_settings(before, after, f"{path}.")
+        elif before != after:
+            changed.append(path)
+    return changed
+
+
+def warn_of_restart(path: Path, old: Section, new: Section, applied: Collection[str] = ()) -> None:
+    """Logs which settings differ and come into force with a restart only.
+
+    applied : settings at the top whose changes are in force, sections with all that is in them. So a new setting is one
+    that needs a restart until it is listed, and no change is without effect and unsaid.
+    """
+    changed = [name for name in changed_settings(old, new) if name.partition(".")[0] not in applied]
+    if changed:
+        log.warning("changed settings need a restart", config=str(path), settings=", ".join(changed))
 
 
 def load_config(path: Path | None, kind: type[T]) -> T:
@@ -125,7 +163,8 @@ def _convert(
         config = msgspec.convert(data, kind, strict=True)
         _validate_tree(config, "")
     except msgspec.ValidationError as error:
-        raise _explained(str(error), kind, node, name, text) from error
+        names = error.names if isinstance(error, _SectionError) else ()
+        raise _explained(str(error), kind, node, name, text, names) from error
     return config
 
 
@@ -150,7 +189,7 @@ def _validate_tree(value: Any, path: str) -> None:
             if isinstance(error, msgspec.ValidationError):
                 raise
             where = f" - at `$.{path}`" if path else ""
-            raise msgspec.ValidationError(f"{error}{where}") from error
+            raise _SectionError(f"{error}{where}", _names_in(str(error), value)) from error
     elif isinstance(value, float) and not math.isfinite(value):
         # Most settings have a lower bound only, which infinity passes; and NaN passes what is compared by hand.
         raise msgspec.ValidationError(f"{value} is no number to work with - at `$.{path}`")
@@ -162,11 +201,27 @@ def _validate_tree(value: Any, path: str) -> None:
             _validate_tree(item, f"{path}.{key}" if path else str(key))
 
 
+class _SectionError(msgspec.ValidationError):
+    """What `validate` raised. names : settings of the section that the sentence names, in its order."""
+
+    def __init__(self, message: str, names: list[str]) -> None:
+        super().__init__(message)
+        self.names = names
+
+
+def _names_in(sentence: str, section: Section) -> list[str]:
+    known = {field.encode_name for field in msgspec.structs.fields(section)}
+    return [word for word in re.findall(r"\w+", sentence) if word in known]
+
+
 _AT = re.compile(r" - at `\$\.?(?P<path>.*)`$")
 _UNKNOWN = re.compile(r"^Object contains unknown field `(?P<key>.+)`$")
 
 
-def _explained(message: str, kind: type, node: yaml.Node | None, name: str | None, text: str) -> ConfigError:
+def _explained(
+    message: str, kind: type, node: yaml.Node | None, name: str | None, text: str, names: Sequence[str]
+) -> ConfigError:
+    """names : settings at the place of the message, of which the first that the file has is shown."""
     at = _AT.search(message)
     path = at.group("path") if at else ""
     what = _AT.sub("", message)
@@ -182,7 +237,8 @@ def _explained(message: str, kind: type, node: yaml.Node | None, name: str | Non
         what = f"{path}: {what[0].lower()}{what[1:]}"
         if choices := _choices_at(kind, path):
             what += f"; one of {', '.join(choices)}"
-    place = _place_of(node, path)
+    named = (_exact_place_of(node, f"{path}.{key}" if path else key) for key in names)
+    place = next((found for found in named if found is not None), None) or _place_of(node, path)
     line = f":{place.start_mark.line + 1}" if place is not None else ""
     length = len(place.value) if isinstance(place, yaml.ScalarNode) else 1
     excerpt = _excerpt(text, place.start_mark, length) if place is not None else ""
@@ -206,6 +262,12 @@ def _place_of(node: yaml.Node | None, path: str) -> yaml.Node | None:
         else:
             return place
     return place
+
+
+def _exact_place_of(node: yaml.Node | None, path: str) -> yaml.Node | None:
+    """The key at `path`, None where the file does not have it."""
+    place = _place_of(node, path)
+    return place if isinstance(place, yaml.ScalarNode) and place.value == path.rpartition(".")[2] else None
 
 
 def _type_at(kind: Any, path: str) -> Any:

@@ -2,6 +2,7 @@
 
 import hashlib
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -11,6 +12,8 @@ from msgspec import Meta
 from fabricpulse.core.alerting.config import Alerting
 from fabricpulse.core.config import Section
 from fabricpulse.core.errors import ConfigError
+from fabricpulse.core.file_settings import WRITTEN_FILE, read_file
+from fabricpulse.core.fleet.membership import Membership
 from fabricpulse.core.metrics.exposition import DEFAULT_SAMPLE_CAP
 from fabricpulse.core.web.client_config import HttpClientConfig
 from fabricpulse.core.web.urls import check_base_url, check_url
@@ -37,7 +40,7 @@ class MembershipSource(Section, frozen=True):
     or SIGHUP confirms it; 1 holds nothing back. shrink_hold_s : how long such a membership is held back, seconds.
     """
 
-    file: str = ""
+    file: Annotated[str, read_file("fabricpulse.core.fleet.membership:load_membership")] = ""
     url: str = ""
     dns: dict[str, str] = {}
     devices: dict[str, str] = {}
@@ -187,7 +190,7 @@ class EventLog(Section, frozen=True):
     bytes; one older file is kept. keep : number of events served by /api/v1/events.
     """
 
-    path: str = ""
+    path: Annotated[str, WRITTEN_FILE] = ""
     max_bytes: Annotated[int, Meta(ge=4096)] = 8 << 20
     keep: Annotated[int, Meta(ge=1, le=MOST_EVENTS)] = 4096
 
@@ -209,7 +212,7 @@ class MeshConfig(Section, frozen=True):
 
     host: str = ""
     membership: MembershipSource = MembershipSource()
-    key_file: str = ""
+    key_file: Annotated[str, read_file("fabricpulse.mesh.config:load_keys")] = ""
     probe: Probe = Probe()
     latency: Latency = Latency()
     alerting: NicAlerting = NicAlerting()
@@ -224,22 +227,20 @@ class MeshConfig(Section, frozen=True):
         if not (source.file or source.url or source.dns):
             raise ValueError(NO_MEMBERSHIP)
 
+    def file_warnings(self, contents: Mapping[str, object]) -> list[str]:
+        members = contents.get("membership.file")
+        if not isinstance(members, Membership) or members.host(self.host_name) is not None:
+            return []
+        known = "host" if self.host else "no host is configured, and this machine's name"
+        return [
+            f"{known} {self.host_name!r} is not in the membership {self.membership.file}: a mesh exporter of this name "
+            "probes nothing"
+        ]
+
     @property
     def host_name(self) -> str:
         """The configured name, or the system's."""
         return self.host or socket.gethostname()
-
-
-def changed_settings(old: Section, new: Section, prefix: str = "") -> list[str]:
-    """The keys whose values differ, as in the file: probe.down_after_s."""
-    changed = []
-    for name in old.__struct_fields__:
-        before, after = getattr(old, name), getattr(new, name)
-        if isinstance(before, Section):
-            changed += changed_settings(before, after, f"{prefix}{name}.")
-        elif before != after:
-            changed.append(prefix + name)
-    return changed
 
 
 def load_keys(path: Path) -> list[bytes]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from aiohttp import web
 
-from fabricpulse.core.config import load_config
+from fabricpulse.core.config import load_config, warn_of_restart
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.errors import ConfigError, UserError
 from fabricpulse.core.event_log import EventLog
@@ -26,7 +26,7 @@ from fabricpulse.core.web.server import WebServer
 from fabricpulse.mesh import _probe_engine as native
 from fabricpulse.mesh.alerts import AlertPusher, Nic
 from fabricpulse.mesh.api import edges_document
-from fabricpulse.mesh.config import MOST_EVENTS, MeshConfig, changed_settings, load_keys
+from fabricpulse.mesh.config import MOST_EVENTS, MeshConfig, load_keys
 from fabricpulse.mesh.engine_settings import engine_settings
 from fabricpulse.mesh.evidence import EvidenceReporter, url_of
 from fabricpulse.mesh.exposition import CAUSE_NAMES, Counters, MeshExposition, edge_evidence, recent_delays
@@ -271,9 +271,7 @@ class MeshService:
         await self.refresh()
         if path is None:
             return
-        changed = changed_settings(self.config, await asyncio.to_thread(load_config, path, MeshConfig))
-        if changed:
-            log.warning("changed settings need a restart", config=str(path), settings=", ".join(changed))
+        warn_of_restart(path, self.config, await asyncio.to_thread(load_config, path, MeshConfig))
 
     def _leaf(self, device: str) -> str:
         return next((nic.leaf for nic in self.view.nics if nic.device == device), "")

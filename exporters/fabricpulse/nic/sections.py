@@ -1,9 +1,10 @@
 """Parts of the configuration that collectors are made from."""
 
 import ipaddress
-from typing import Literal
+from typing import Annotated, Literal
 
 from fabricpulse.core.config import Section
+from fabricpulse.core.file_settings import WRITTEN_FILE
 from fabricpulse.hostinfo.gid_rules import NcclRules
 
 
@@ -80,7 +81,7 @@ class FlapSection(Section, frozen=True):
     counts are polled while the kernel holds link events back, seconds.
     """
 
-    event_log: str = ""
+    event_log: Annotated[str, WRITTEN_FILE] = ""
     event_log_max_bytes: int = 16 << 20
     holdoff_poll_s: float = 0.01
 

@@ -51,7 +51,7 @@ class Signer:
         """Raises ConfigError when the file holds no Ed25519 private key in PEM form."""
         self._path = Path(path)
         self._stamp = FileStamp.of(self._path)
-        self._key = _private_key(self._path)
+        self._key = private_key(self._path)
         self.key_id = key_id(self._key.public_key())
 
     def sign(self, payload: bytes) -> Envelope:
@@ -59,7 +59,7 @@ class Signer:
         if (stamp := FileStamp.of(self._path)) != self._stamp:
             self._stamp = stamp
             try:
-                self._key = _private_key(self._path)
+                self._key = private_key(self._path)
                 self.key_id = key_id(self._key.public_key())
                 log.info("signing key changed", key_id=self.key_id)
             except ConfigError as error:
@@ -164,7 +164,8 @@ def _blocks(text: str, path: Path) -> list[bytes]:
     return blocks
 
 
-def _private_key(path: Path) -> Ed25519PrivateKey:
+def private_key(path: Path) -> Ed25519PrivateKey:
+    """The private key of a file. Raises ConfigError."""
     try:
         key = load_pem_private_key(_read(path, "signing_key_file").encode(), None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:

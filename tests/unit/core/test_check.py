@@ -135,7 +135,7 @@ def test_kind(tmp_path: Path) -> None:
 def test_what_is_not_honoured_is_a_warning(tmp_path: Path) -> None:
     """A good file may still deserve a word."""
     path = tmp_path / "web.yaml"
-    path.write_text("tls_server_config: {cert: a, key: b, client_auth_type: RequestClientCert}\n")
+    path.write_text("tls_server_config: {cert_file: a, key_file: b, client_auth_type: RequestClientCert}\n")
     result = check(path)
     assert result.exit_code == 0
     assert "warning: client_auth_type RequestClientCert" in result.output
@@ -157,21 +157,6 @@ def test_an_agent_without_a_receiver_of_its_own(tmp_path: Path, text: str, warne
     result = check(path)
     assert result.exit_code == 0
     assert ("this host itself" in result.output) == warned
-
-
-def test_files_that_are_not_there(tmp_path: Path) -> None:
-    """A file that a setting names and that cannot be read is a warning: the machine need not be the one it is for."""
-    path = tmp_path / "mesh.yaml"
-    (tmp_path / "here").write_text("x")
-    path.write_text(
-        f"key_file: {tmp_path}/here\nmembership:\n  file: /x\n  http_client: {{token_file: /nonexistent}}\n"
-    )
-    result = check(path)
-    assert result.exit_code == 0
-    assert result.output == (
-        f"{path}: good (mesh)\n"
-        "  warning: membership.http_client.token_file: cannot read /nonexistent: No such file or directory\n"
-    )
 
 
 def test_control_characters_are_shown_as_such(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from fabricpulse.core.config import Section
+from fabricpulse.core.file_settings import TOKEN_FILE, WRITTEN_FILE
 from fabricpulse.core.fleet.daemons import DAEMONS
 
 
@@ -22,9 +23,9 @@ class NodeConfig(Section, frozen=True):
     GPUs; the agent's own if empty.
     """
 
-    token_file: str = "/etc/fabricpulse/audit.token"  # noqa: S105 - a path
+    token_file: Annotated[str, TOKEN_FILE] = "/etc/fabricpulse/audit.token"  # noqa: S105 - a path
     host: str = ""
-    state: str = "/var/lib/fabricpulse/audit"
+    state: Annotated[str, WRITTEN_FILE] = "/var/lib/fabricpulse/audit"
     keep_runs: Annotated[int, Meta(ge=1, le=10_000)] = 30
     nccl_gid_index: Annotated[int, Meta(ge=-1, le=65_535)] = -1
     transfers: bool = True

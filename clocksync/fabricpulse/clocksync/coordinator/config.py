@@ -6,6 +6,7 @@ from msgspec import Meta
 
 from fabricpulse.clocksync.wire.limits import MAX_ROUND_S, DriftPpb, HoldoverDriftPpb
 from fabricpulse.core.config import Section
+from fabricpulse.core.file_settings import TOKEN_FILE, read_file
 from fabricpulse.diagnosis.daemon.alerts import FaultAlerting
 
 _DAY_S = 86_400
@@ -23,9 +24,9 @@ class CoordinatorConfig(Section, frozen=True):
     slew there.
     """
 
-    membership: str = ""
+    membership: Annotated[str, read_file("fabricpulse.core.fleet.membership:load_membership")] = ""
     # A topology file, which declares the leaf of each NIC: faults are then located to a leaf.
-    topology: str = ""
+    topology: Annotated[str, read_file("fabricpulse.diagnosis.flows.topology:load_topology")] = ""
     # How long the least delay of a pair of NICs counts, seconds: the fabric's leaves and pods are inferred from them. A
     # NIC that has moved is reported at its new place within that time. Ten times the exporters' evidence.delays_s.
     delays_keep_s: Annotated[float, Meta(ge=10, le=_DAY_S)] = 600.0
@@ -34,7 +35,7 @@ class CoordinatorConfig(Section, frozen=True):
     hosts_share_machines: bool = True
     # FabricFaultLocated is pushed from here, ahead of the rule.
     alerting: FaultAlerting = FaultAlerting()
-    token_file: str = ""
+    token_file: Annotated[str, TOKEN_FILE] = ""
     # Take reports as datagrams too, on the UDP ports of the same numbers as --web.listen-address; they cost far less.
     datagrams: bool = True
     # A host that has not reported for so many seconds has left the fleet.

@@ -24,7 +24,7 @@ from fabricpulse.clocksync.coordinator.members import Member
 from fabricpulse.clocksync.coordinator.report_channels import ReportChannels
 from fabricpulse.clocksync.solve.graph_solve import SolveParameters
 from fabricpulse.clocksync.wire.messages import PROTOCOL, ROUND_PATH, RoundReply, report_decoder
-from fabricpulse.core.config import load_config
+from fabricpulse.core.config import load_config, warn_of_restart
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.fleet.membership import Membership, load_membership
 from fabricpulse.core.log import get_logger
@@ -38,7 +38,7 @@ from fabricpulse.core.web.server import WebServer
 from fabricpulse.core.web.token_file import TokenFile
 from fabricpulse.diagnosis.daemon.service import PAGE_PATH, TOPOLOGY_PATH, DiagnosisService
 from fabricpulse.diagnosis.daemon.worker_messages import Declared
-from fabricpulse.diagnosis.flows.topology import Topology
+from fabricpulse.diagnosis.flows.topology import Topology, load_topology
 
 log = get_logger(__name__)
 
@@ -49,13 +49,24 @@ _GATHER_S = 0.02
 # host is always late or lost, and must not cost the others half of their round each time.
 _PATIENCE, _PATIENCE_WITH_FEW, _FEW = 0.5, 0.1, 0.02
 
+# The settings that a reload applies.
+_RELOADED = (
+    "membership",
+    "token_file",
+    "lease_s",
+    "round_s",
+    "anchor_wait_s",
+    "drift_ppb",
+    "holdover_drift_ppb",
+)
+
 
 class Coordinator:
     """The daemon."""
 
     def __init__(self, options: DaemonOptions, life: Lifetime) -> None:
         self._path = options.config
-        self._config = load_config(options.config, CoordinatorConfig)
+        self._config = self._started = load_config(options.config, CoordinatorConfig)
         self._life = life
         self.fleet = Fleet(
             lease_s=self._config.lease_s,
@@ -116,9 +127,8 @@ class Coordinator:
         config = load_config(self._path, CoordinatorConfig)
         # All that can fail comes first: a reload that fails changes nothing.
         token, static = TokenFile(config.token_file), _membership_of(config)
-        for setting in ("datagrams", "topology", "alerting", "delays_keep_s"):
-            if getattr(config, setting) != getattr(self._config, setting):
-                log.warning("this setting changes with a restart only", setting=setting)
+        if self._path is not None:
+            warn_of_restart(self._path, self._started, config, _RELOADED)
         self._config, self._token, self._api.static = config, token, static
         self.fleet.lease_s, self.fleet.anchor_wait_s = config.lease_s, config.anchor_wait_s
         self.fleet.holdover_drift_ppb = config.holdover_drift_ppb
@@ -319,7 +329,7 @@ def _packed(reply: RoundReply) -> web.Response:
 
 
 def _topology_of(config: CoordinatorConfig) -> Topology:
-    return load_config(Path(config.topology), Topology) if config.topology else Topology()
+    return load_topology(Path(config.topology)) if config.topology else Topology()
 
 
 def _membership_of(config: CoordinatorConfig) -> Membership:

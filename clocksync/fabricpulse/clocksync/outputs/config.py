@@ -5,6 +5,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from fabricpulse.core.config import Section
+from fabricpulse.core.file_settings import WRITTEN_FILE
 
 
 class OutputsConfig(Section, frozen=True):
@@ -15,6 +16,6 @@ class OutputsConfig(Section, frozen=True):
     chronyd's or ntpd's `refclock SHM`, -1 = none.
     """
 
-    clockbound: str = ""
-    chrony_sock: str = ""
+    clockbound: Annotated[str, WRITTEN_FILE] = ""
+    chrony_sock: Annotated[str, WRITTEN_FILE] = ""
     ntp_shm_unit: Annotated[int, Meta(ge=-1, le=255)] = -1

@@ -10,6 +10,7 @@ from fabricpulse.clocksync.edge.estimator import EstimatorParameters
 from fabricpulse.clocksync.outputs.config import OutputsConfig
 from fabricpulse.clocksync.wire.limits import MAX_ROUND_S, DriftPpb, HoldoverDriftPpb
 from fabricpulse.core.config import Section
+from fabricpulse.core.file_settings import read_file
 from fabricpulse.core.web.client_config import HttpClientConfig
 from fabricpulse.core.web.urls import check_base_url
 
@@ -82,7 +83,7 @@ class SidecarConfig(Section, frozen=True):
 
     host: str = ""
     coordinators: tuple[str, ...] = ()
-    membership: str = ""
+    membership: Annotated[str, read_file("fabricpulse.core.fleet.membership:load_membership")] = ""
     advertise_url: str = ""
     # Reports go as datagrams where the coordinator offers it and they pass, else by HTTP. Datagrams are authenticated
     # and not encrypted; the key of each sidecar comes with a reply by HTTP.

@@ -37,7 +37,7 @@ from fabricpulse.clocksync.wire.messages import (
     pack_edges,
     unpack_residuals,
 )
-from fabricpulse.core.config import load_config
+from fabricpulse.core.config import load_config, warn_of_restart
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.fleet.membership import Membership, load_membership
 from fabricpulse.core.log import get_logger
@@ -60,6 +60,19 @@ _ALONE_S, _ALONE_ROUNDS = 2.0, 1.5
 
 _line_encoder = msgspec.msgpack.Encoder()
 
+# The settings that a reload applies.
+_RELOADED = (
+    "coordinators",
+    "membership",
+    "advertise_url",
+    "neighbour_port",
+    "round_s",
+    "start_round_s",
+    "clock",
+    "estimator",
+    "anchor",
+)
+
 
 class Sidecar:
     """The daemon."""
@@ -67,7 +80,7 @@ class Sidecar:
     def __init__(self, options: DaemonOptions, life: Lifetime) -> None:
         self._options = options
         self._life = life
-        self._config = load_config(options.config, SidecarConfig)
+        self._config = self._started = load_config(options.config, SidecarConfig)
         self._membership = self._load_membership(self._config)
         run_dir = ensure_run_dir()
         # Two sidecars would take turns with the clock page: fleet time would run backward.
@@ -116,9 +129,8 @@ class Sidecar:
     async def _reload(self) -> None:
         config = load_config(self._options.config, SidecarConfig)
         membership = self._load_membership(config)
-        for name in ("host", "outputs", "http_client", "datagrams"):
-            if getattr(config, name) != getattr(self._config, name):
-                log.warning("this setting changes with a restart only", setting=name)
+        if self._options.config is not None:
+            warn_of_restart(self._options.config, self._started, config, _RELOADED)
         # Its files are read again as they change; one that cannot be used makes this reload fail.
         Credentials(self._http_client)
         self._config, self._membership = config, membership

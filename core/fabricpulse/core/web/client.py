@@ -223,6 +223,11 @@ def _new_context(tls: TlsClientConfig) -> ssl.SSLContext:
     return context
 
 
+def check_tls(_path: Path, tls: TlsClientConfig) -> None:
+    """For `fabricpulse check`: raises ConfigError when certificates or authorities cannot be used."""
+    _new_context(tls)
+
+
 @cache
 def _system_context() -> ssl.SSLContext:
     """Trusts the certificate authorities of the system; not aiohttp's own, which has none in a daemon (core.start)."""

@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 from msgspec import Meta
 
 from fabricpulse.core.config import Section
+from fabricpulse.core.file_settings import READ_FILE, TOKEN_FILE
 
 
 class TlsClientConfig(Section, frozen=True):
@@ -17,9 +18,11 @@ class TlsClientConfig(Section, frozen=True):
     oldest version of TLS that is accepted.
     """
 
-    ca_file: str = ""
-    cert_file: str = ""
-    key_file: str = ""
+    FILES_READER = "fabricpulse.core.web.client:check_tls"
+
+    ca_file: Annotated[str, READ_FILE] = ""
+    cert_file: Annotated[str, READ_FILE] = ""
+    key_file: Annotated[str, READ_FILE] = ""
     server_name: str = ""
     insecure_skip_verify: bool = False
     min_version: Literal["TLS12", "TLS13"] = "TLS12"
@@ -37,7 +40,7 @@ class BasicAuth(Section, frozen=True):
     """
 
     username: str
-    password_file: str
+    password_file: Annotated[str, TOKEN_FILE]
 
     def validate(self) -> None:
         if not self.password_file:
@@ -55,7 +58,7 @@ class HttpClientConfig(Section, frozen=True):
 
     tls_config: TlsClientConfig | None = None
     basic_auth: BasicAuth | None = None
-    token_file: str = ""
+    token_file: Annotated[str, TOKEN_FILE] = ""
     timeout_s: Annotated[float, Meta(gt=0, le=3600)] = 3.0
 
     def validate(self) -> None:

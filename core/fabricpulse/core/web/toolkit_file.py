@@ -10,6 +10,7 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta
 
 from fabricpulse.core.config import Section
+from fabricpulse.core.file_settings import read_file
 
 TlsVersion = Literal["TLS10", "TLS11", "TLS12", "TLS13"]
 ClientAuth = Literal[
@@ -48,6 +49,8 @@ _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUES = {"X-Frame-Options": {"deny", "sameorigin", ""}, "X-Content-Type-Options": {"nosniff", ""}}
 
+_BESIDE = read_file(beside=True)
+
 
 class TlsServerConfig(Section, frozen=True):
     """`tls_server_config` of the exporter toolkit.
@@ -64,12 +67,12 @@ class TlsServerConfig(Section, frozen=True):
     enforced; of several, clients may choose any that OpenSSL has.
     """
 
-    cert_file: str = ""
-    key_file: str = ""
+    cert_file: Annotated[str, _BESIDE] = ""
+    key_file: Annotated[str, _BESIDE] = ""
     cert: str = ""
     key: str = ""
     client_auth_type: ClientAuth | Literal[""] = "NoClientCert"
-    client_ca_file: str = ""
+    client_ca_file: Annotated[str, _BESIDE] = ""
     client_ca: str = ""
     client_allowed_sans: tuple[str, ...] = ()
     min_version: TlsVersion = "TLS12"
@@ -213,6 +216,7 @@ class WebFile(Section, frozen=True):
     """
 
     NULL_IS_DEFAULT: ClassVar[bool] = True
+    FILES_READER = "fabricpulse.core.web.toolkit:WebConfig"
 
     tls_server_config: TlsServerConfig = TlsServerConfig()
     http_server_config: HttpServerConfig = HttpServerConfig()

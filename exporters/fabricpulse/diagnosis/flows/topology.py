@@ -7,8 +7,9 @@ switches:
 """
 
 import ipaddress
+from pathlib import Path
 
-from fabricpulse.core.config import Section
+from fabricpulse.core.config import Section, load_config
 
 
 class Topology(Section, frozen=True):
@@ -52,3 +53,8 @@ class Topology(Section, frozen=True):
             for switch, addresses in self.switches.items()
             for address in addresses
         }
+
+
+def load_topology(path: Path) -> Topology:
+    """Reads a topology file. Raises ConfigError."""
+    return load_config(path, Topology)

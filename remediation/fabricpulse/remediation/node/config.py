@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from fabricpulse.core.config import Section
 from fabricpulse.core.errors import ConfigError
+from fabricpulse.core.file_settings import MARKER_FILE, WRITTEN_FILE, read_file
 from fabricpulse.core.web.client_config import HttpClientConfig, check_credentials
 from fabricpulse.core.web.urls import check_base_url, check_url
 
@@ -37,12 +38,12 @@ class NodeConfig(Section, frozen=True):
 
     receiver: str = "http://localhost:9615"
     host: str = ""
-    journal: str = "/var/lib/fabricpulse/remediation-node.db"
+    journal: Annotated[str, WRITTEN_FILE] = "/var/lib/fabricpulse/remediation-node.db"
     http_client: HttpClientConfig = HttpClientConfig()
-    receiver_keys: str = ""
+    receiver_keys: Annotated[str, read_file("fabricpulse.remediation.signing:public_keys")] = ""
     mesh_url: str = ""
     mesh_client: HttpClientConfig = HttpClientConfig(timeout_s=2)
-    pause_file: str = ""
+    pause_file: Annotated[str, MARKER_FILE] = ""
     job_users: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
     min_fraction_in_service: Annotated[float, Meta(ge=0, le=1)] = 0.5

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from fabricpulse.core.config import Section
+from fabricpulse.core.file_settings import TOKEN_FILE, WRITTEN_FILE, read_file
 from fabricpulse.core.web.client_config import HttpClientConfig, check_credentials
 from fabricpulse.core.web.urls import check_base_url, check_url
 from fabricpulse.remediation.receiver.rule_config import MODES, HoldConfig, RuleConfig, Seconds
@@ -204,10 +205,10 @@ class AccessConfig(Section, frozen=True):
 
     name: Annotated[str, Meta(min_length=1, max_length=100)]
     role: Role
-    token_file: str = ""
+    token_file: Annotated[str, TOKEN_FILE] = ""
     user: str = ""
     certificate: str = ""
-    key_file: str = ""
+    key_file: Annotated[str, read_file("fabricpulse.remediation.receiver.web.auth:agent_key")] = ""
 
     def validate(self) -> None:
         if sum(map(bool, (self.token_file, self.user, self.certificate, self.key_file))) != 1:
@@ -293,7 +294,7 @@ class ReceiverConfig(Section, frozen=True):
     decided. notify : destinations of notifications.
     """
 
-    journal: str = "/var/lib/fabricpulse/remediation.db"
+    journal: Annotated[str, WRITTEN_FILE] = "/var/lib/fabricpulse/remediation.db"
     keep_deliveries_bytes: Annotated[int, Meta(ge=1 << 20)] = 1 << 30
     lease_s: Annotated[float, Meta(ge=1, le=60)] = 10
     alertmanagers: tuple[str, ...] = ()
@@ -301,11 +302,11 @@ class ReceiverConfig(Section, frozen=True):
     expire_s: Seconds = 300
     watchdog: str = "FabricWatchdog"
     http_client: HttpClientConfig = HttpClientConfig(timeout_s=5)
-    token_file: str = ""
+    token_file: Annotated[str, TOKEN_FILE] = ""
     access: tuple[AccessConfig, ...] = ()
-    membership: str = ""
+    membership: Annotated[str, read_file("fabricpulse.core.fleet.membership:load_membership")] = ""
     agent_certificates: bool = False
-    signing_key_file: str = ""
+    signing_key_file: Annotated[str, read_file("fabricpulse.remediation.signing:private_key")] = ""
     intent_valid_s: Annotated[float, Meta(ge=5, le=3600)] = 60
     rules: tuple[RuleConfig, ...] = (RuleConfig(alert="FabricNicFlapping"),)
     cause_alerts: tuple[CauseAlertConfig, ...] = (

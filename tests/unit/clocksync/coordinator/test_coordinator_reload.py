@@ -26,5 +26,11 @@ async def test_a_reload_takes_what_it_can_and_names_what_it_cannot(
     await life.reload()
     assert coordinator.fleet.lease_s == 30
     assert [(r.getMessage(), r.__dict__["fields"]) for r in caplog.records] == [
-        ("this setting changes with a restart only", {"setting": "datagrams"})
+        ("changed settings need a restart", {"config": str(config), "settings": "datagrams"})
+    ]
+    caplog.clear()
+    config.write_text("hosts_share_machines: false\nalerting: {severity: warning}\n")
+    await life.reload()
+    assert [r.__dict__["fields"]["settings"] for r in caplog.records] == [
+        "hosts_share_machines, alerting.severity"
     ]

@@ -60,7 +60,7 @@ class Access:
         self._shared = bool(config.token_file)
         self.is_open = not entries
         self._tokens = [(entry, TokenFile(entry.token_file)) for entry in entries if entry.token_file]
-        self._keys = [(entry, _key(entry)) for entry in entries if entry.key_file]
+        self._keys = [(entry, agent_key(entry.key_file)) for entry in entries if entry.key_file]
         self.has_tokens = bool(self._tokens or self._keys)
         self._users = {entry.user: entry for entry in entries if entry.user}
         self._certificates = {entry.certificate: entry for entry in entries if entry.certificate}
@@ -199,8 +199,9 @@ def _foreign(request: web.Request, route: str) -> str:
     return ""
 
 
-def _key(entry: AccessConfig) -> SecretFile:
-    key = SecretFile("key_file", entry.key_file)
+def agent_key(path: str) -> SecretFile:
+    """The key in a `key_file`. Raises ConfigError when the file cannot be used or the key is too short."""
+    key = SecretFile("key_file", path)
     if len(key.value) < _MIN_KEY:
-        raise ConfigError(f"key_file {entry.key_file} has fewer than {_MIN_KEY} characters in its first line")
+        raise ConfigError(f"key_file {path} has fewer than {_MIN_KEY} characters in its first line")
     return key
