@@ -76,7 +76,8 @@ def kind_of(path: Path, known: dict[str, type[Section]]) -> str | None:
 
 
 def check_file(path: Path, kind: str | None = None) -> Finding:
-    """Checks one file and those that it names; the error is that with which its daemon would refuse to start.
+    """Checks one file and those that it names; the error is that with which its daemon would refuse to start, or will
+    once the setting is used (a token for Alertmanagers of which there is none yet).
 
     A named file that cannot be read here is a warning: keys and tokens are on the daemon's machine, and the check is
     run in a repository of configurations, too. One that is here and cannot be used is an error.
@@ -119,7 +120,7 @@ def _check_named_files(content: Section, path: Path) -> list[str]:
                     pass
             except OSError as error:
                 found.append(
-                    f"{setting}: cannot read {file}: {error.strerror}; its daemon does not start without it"
+                    f"{setting}: cannot read {file}: {error.strerror}; a daemon that uses it does not start"
                 )
                 missing.append(setting)
                 continue
