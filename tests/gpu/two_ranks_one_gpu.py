@@ -316,6 +316,7 @@ def part_observe(session: Session) -> dict[str, Any]:
     seen = any(line.startswith("fabricpulse_collective_operations_total") for line in metrics)
     return {
         "ok": right(*verified) and codes == [0, 0] and seen,
+        "verified": verified,
         "metrics": metrics,
         "log": log,
         "exit_codes": codes,

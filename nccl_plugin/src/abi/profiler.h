@@ -25,6 +25,12 @@ enum ProxyStepState : int {
   kStepRecvFlushWait = 11,
   kStepRecvGpuWait = 12,
   kStepSendPeerWait = 20,
+  kKernelChannelStop = 22,  // a kernel channel, no step: with the GPU's time of its end
+};
+
+// What comes with kKernelChannelStop.
+struct KernelChannelStop {
+  uint64_t gpu_time;
 };
 
 struct CollectiveV4 {
@@ -67,6 +73,10 @@ struct ProxyOp {
 struct ProxyStep {
   int step;
 };
+struct KernelChannel {
+  uint8_t channel;
+  uint64_t gpu_time;  // of its start, ns; of NVIDIA's GPUs since 1970
+};
 struct NetPluginEvent {
   int64_t id;  // the net plugin's type of event and its version
   void* data;
@@ -82,6 +92,7 @@ struct Descriptor {
     P2pV4 p2p;  // newer versions only append
     ProxyOp proxy_op;
     ProxyStep proxy_step;
+    KernelChannel kernel_channel;
     NetPluginEvent net_plugin;
   };
 };

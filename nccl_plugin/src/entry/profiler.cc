@@ -68,6 +68,8 @@ Result start_event(void* context, void** handle, D* descriptor) noexcept {
           event = profiler->child(parent, static_cast<uint64_t>(descriptor->type) == abi::kEventKernelChannel
                                               ? Profiler::Kind::kKernel
                                               : Profiler::Kind::kChild);
+        if (event != nullptr && static_cast<uint64_t>(descriptor->type) == abi::kEventKernelChannel)
+          profiler->kernel_began(event, descriptor->kernel_channel.gpu_time);
         if (event != nullptr && static_cast<uint64_t>(descriptor->type) == abi::kEventProxyOp)
           profiler->set_flow(event, descriptor->rank, descriptor->proxy_op.peer,
                              descriptor->proxy_op.channel);
@@ -96,11 +98,12 @@ Result stop_event(void* handle) {
   return abi::kSuccess;
 }
 
-Result record_state(void* handle, int state, void*) {
+Result record_state(void* handle, int state, void* arguments) {
   auto* event = static_cast<Event*>(handle);
-  if (event == nullptr || event->owner == nullptr || event->owner->inherited() ||
-      event->kind != Profiler::Kind::kStep)
-    return abi::kSuccess;
+  if (event == nullptr || event->owner == nullptr || event->owner->inherited()) return abi::kSuccess;
+  if (event->kind == Profiler::Kind::kKernel && state == abi::kKernelChannelStop && arguments != nullptr)
+    event->owner->kernel_stopped(event, static_cast<abi::KernelChannelStop*>(arguments)->gpu_time);
+  if (event->kind != Profiler::Kind::kStep) return abi::kSuccess;
   event->owner->step_waits(event, state == abi::kStepSendWait || state == abi::kStepRecvWait);
   return abi::kSuccess;
 }

@@ -1,13 +1,21 @@
 #include "process/collectives.h"
 
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
 #include "abi/profiler.h"
 
 namespace fabricpulse {
+namespace {
+
+// How far a GPU's clock may be from the host's; the driver sets it when it starts.
+constexpr int64_t kGpuClockOffNs = INT64_C(86'400'000'000'000);
+
+}  // namespace
 
 uint32_t type_bytes(const char* type) {
   struct Size {
@@ -94,6 +102,7 @@ Profiler::Event* Profiler::operation(const char* function, const char* algorithm
   event->bytes = bytes;
   event->number = number;
   event->serial = ++serial_;
+  event->started_ns = engine_->now();
   event->kernels_left = channels;
   if (channels > 0) await_kernels(event);
   RecordChange<fp_plugin_collective> change(record);
@@ -155,10 +164,30 @@ void Profiler::stop(Event* event) {
   if (event->open == 0) return;
   if (event->waiting_since_ns != 0) end_wait(event, engine_->now());
   if (event->kind == Kind::kKernel && event->parent != nullptr && event->parent->kind == Kind::kOperation) {
-    event->parent->kernel_end_ns = engine_->now();
-    kernel_ended(event->parent);
+    Event* operation = event->parent;
+    const bool first = operation->kernel_end_ns == 0;
+    operation->kernel_end_ns = engine_->now();
+    if (event->gpu_start_ns == 0 || event->gpu_end_ns < event->gpu_start_ns) operation->gpu_known = false;
+    operation->gpu_start_ns =
+        first ? event->gpu_start_ns : std::min(operation->gpu_start_ns, event->gpu_start_ns);
+    operation->gpu_end_ns = std::max(operation->gpu_end_ns, event->gpu_end_ns);
+    kernel_ended(operation);
   }
   release(event);
+}
+
+void Profiler::kernel_began(Event* kernel, uint64_t gpu_ns) {
+  std::lock_guard<std::mutex> guard(lock_);
+  kernel->gpu_start_ns = gpu_ns;
+}
+
+void Profiler::kernel_stopped(Event* kernel, uint64_t gpu_ns) {
+  std::lock_guard<std::mutex> guard(lock_);
+  // Of other GPUs the clock may have another unit: only one that goes with the host's is one of nanoseconds.
+  timespec real{};
+  clock_gettime(CLOCK_REALTIME, &real);
+  const int64_t off = static_cast<int64_t>(gpu_ns) - (real.tv_sec * INT64_C(1'000'000'000) + real.tv_nsec);
+  if (std::abs(off) < kGpuClockOffNs) kernel->gpu_end_ns = gpu_ns;
 }
 
 void Profiler::step_waits(Event* event, bool waits) {
@@ -224,7 +253,10 @@ void Profiler::finish(const Event& operation, uint64_t now) {
   const uint64_t until = kernels ? operation.kernel_end_ns : now;
   fp_plugin_collective* record = operation.record;
   const bool measured = operation.measured && from != 0;
-  const uint64_t took = measured ? std::max<uint64_t>(elapsed(until, from), 1) : 0;
+  const uint64_t gpu_ns = operation.gpu_end_ns - operation.gpu_start_ns;
+  const bool by_gpu = kernels && operation.gpu_known && gpu_ns <= elapsed(until, operation.started_ns);
+  const uint64_t lasted = by_gpu ? gpu_ns : elapsed(until, from);
+  const uint64_t took = measured ? std::max<uint64_t>(lasted, 1) : 0;
   if (measured)
     engine_->telemetry()->operation(*record, operation.number, operation.bytes, took,
                                     engine_->event_time(until));

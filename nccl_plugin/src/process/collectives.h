@@ -3,8 +3,11 @@
 // A collective's event ends when it is enqueued; it has run when the last of its children (kernel channels,
 // proxy operations) has ended. NCCL starts those on its proxy's thread, mostly after the collective's own end
 // (seen with 2.28.9): so an operation stays open until as many kernel channels have ended as its descriptor
-// says. It lasts from the first kernel channel's start to the last one's end; without any, from the first
-// child's start to the last child's end; without children that is not known, and no time is counted. Objects
+// says. It lasts from the first kernel channel's start to the last one's end, by the GPU's own clock where the
+// events have its time: NCCL's proxy may see start and end at once, long after both. Of a captured graph they may
+// have that of an earlier replay: what would have begun before the operation is not believed. Without kernel channels it
+// lasts from the first child's start to the last child's end; without children that is not known, and no time is
+// counted. Objects
 // come from a fixed pool, the one that is free for longest first, since a late child may name its parent still;
 // when it is empty events are not followed, and counted.
 //
@@ -40,8 +43,11 @@ class Profiler {
     fp_plugin_collective* record = nullptr;  // kOperation
     uint64_t bytes = 0;
     uint64_t number = 0;                              // NCCL's, of a collective
+    uint64_t started_ns = 0;                          // kOperation
     uint64_t first_ns = 0;                            // kOperation: first child
     uint64_t kernel_start_ns = 0, kernel_end_ns = 0;  // kOperation: first, last
+    uint64_t gpu_start_ns = 0, gpu_end_ns = 0;        // kKernel; kOperation: first, last
+    bool gpu_known = true;                            // kOperation: of all of its kernel channels
     uint64_t serial = 0;                              // kOperation: as they come
     uint32_t kernels_left = 0;                        // kOperation: not ended yet
     bool measured = true;                             // kOperation: all children are known
@@ -62,6 +68,9 @@ class Profiler {
   Event* child(Event* parent, Kind kind);
   void stop(Event* event);
   void step_waits(Event* event, bool waits);
+  // The GPU's time at the start and at the end of a kernel channel, ns.
+  void kernel_began(Event* kernel, uint64_t gpu_ns);
+  void kernel_stopped(Event* kernel, uint64_t gpu_ns);
   // Whom a proxy operation connects: ranks of the communicator.
   void set_flow(Event* operation, int rank, int peer, uint32_t channel);
   // A step of a proxy operation goes over this connection, whose lock is held.

@@ -106,6 +106,39 @@ def test_collectives_are_counted(profiler_host: Path, tmp_path: Path, version: s
         process.stdout.close()
 
 
+@pytest.mark.parametrize(
+    ("version", "gpu_us", "believed"),
+    [("v4", 900, True), ("v5", 900, True), ("v7", 900, True), ("v5", 10**9, False)],
+)
+def test_kernels_are_timed_by_the_gpu(
+    profiler_host: Path, tmp_path: Path, version: str, gpu_us: int, believed: bool
+) -> None:
+    """NCCL's proxy sees their start and end at once, 1 ms after they were enqueued. A start before that, as of an
+    earlier replay of a graph, counts for nothing."""
+    with subprocess.Popen(
+        [profiler_host, library(), version, "20", "20", str(gpu_us)],
+        env={
+            "FABRICPULSE_RUN_DIR": str(tmp_path),
+            "FABRICPULSE_DETAIL": "1",
+            "FABRICPULSE_NICS": "none-such",
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert process.stdout.readline() == "played\n"
+        (path,) = (tmp_path / "plugin").glob("*.telemetry")
+        reader = PluginTelemetryReader(path)
+        (record,) = reader.read().tables[Table.COLLECTIVES]
+        assert (int(record["operations"]), int(record["in_progress"])) == (20, 0)
+        took_us = sorted(int(o["took_ns"]) / 1000 for o in reader.ring(Table.OPERATIONS))
+        assert took_us[0] >= 900 if believed else took_us[10] < 900
+        reader.close()
+        process.kill()
+
+
 def test_a_killed_jobs_files_go_with_the_next_job(profiler_host: Path, tmp_path: Path) -> None:
     """Files of a process that could not clean up are removed when another one starts; not those of a living one, nor
     of one in another PID namespace that still beats, or does not since it is stopped, but has its control socket. A

@@ -1,7 +1,8 @@
 // Plays the part of NCCL towards the profiler: one communicator, `count` all-reduces of 1 MiB with two kernel
 // channels and one proxy operation with one step each, which begin after the all-reduce was enqueued, as NCCL's proxy
 // has them begin, and one kernel channel after the other has ended. Usage: plugin_profiler_host LIBRARY VERSION COUNT
-// [HOLD_SECONDS]
+// [HOLD_SECONDS [GPU_US]]. GPU_US: the proxy sees start and end of a kernel channel at once; the GPU's own clock says
+// that so long lay between them.
 #include "abi/profiler.h"
 
 #include <dlfcn.h>
@@ -9,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <initializer_list>
@@ -25,8 +27,14 @@ void log_line(int, unsigned long, const char*, int, const char* format, ...) {
   fputc('\n', stderr);
 }
 
+uint64_t now_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
+}
+
 template <typename Table, typename D, bool kV4>
-int play(void* symbol, int count, int hold) {
+int play(void* symbol, int count, int hold, int gpu_us) {
   auto* table = static_cast<Table*>(symbol);
   void* context = nullptr;
   // The library writes it at any time, as with NCCL, from another thread (`detail` of the control socket).
@@ -59,7 +67,7 @@ int play(void* symbol, int count, int hold) {
     D k{};
     k.type = static_cast<decltype(k.type)>(kEventKernelChannel);
     k.parent = coll;
-    if (asked(kEventKernelChannel)) table->start_event(context, &kernel, &k);
+    if (asked(kEventKernelChannel) && gpu_us == 0) table->start_event(context, &kernel, &k);
     D p{};
     p.type = static_cast<decltype(p.type)>(kEventProxyOp);
     p.parent = coll;
@@ -71,9 +79,15 @@ int play(void* symbol, int count, int hold) {
     if (asked(kEventProxyStep) && proxy != nullptr) table->start_event(context, &step, &s);
     if (step != nullptr) table->record_state(step, kStepSendWait, nullptr);
     usleep(1000);  // what the operation takes
+    uint64_t gpu_ns = now_ns();
+    k.kernel_channel.gpu_time = gpu_us > 0 ? gpu_ns - static_cast<uint64_t>(gpu_us) * 1000 : 0;
+    if (asked(kEventKernelChannel) && gpu_us > 0) table->start_event(context, &kernel, &k);
+    if (gpu_us > 0 && kernel != nullptr) table->record_state(kernel, kKernelChannelStop, &gpu_ns);
     for (void* event : {step, proxy, kernel})
       if (event != nullptr) table->stop_event(event);
+    k.kernel_channel.gpu_time = gpu_us > 0 ? gpu_ns : 0;
     if (asked(kEventKernelChannel)) table->start_event(context, &second, &k);
+    if (gpu_us > 0 && second != nullptr) table->record_state(second, kKernelChannelStop, &gpu_ns);
     if (second != nullptr) table->stop_event(second);
     // An operation of another process' proxy must not be taken for ours.
     D other{};
@@ -106,8 +120,9 @@ int main(int argc, char** argv) {
   if (symbol == nullptr) return 2;
   int count = static_cast<int>(strtol(argv[3], nullptr, 10));
   int hold = argc > 4 ? static_cast<int>(strtol(argv[4], nullptr, 10)) : 0;
-  if (strcmp(argv[2], "v4") == 0) return play<ProfilerV4, DescriptorV4, true>(symbol, count, hold);
+  int gpu_us = argc > 5 ? static_cast<int>(strtol(argv[5], nullptr, 10)) : 0;
+  if (strcmp(argv[2], "v4") == 0) return play<ProfilerV4, DescriptorV4, true>(symbol, count, hold, gpu_us);
   if (strcmp(argv[2], "v7") == 0)
-    return play<ProfilerV5<DescriptorV7>, DescriptorV7, false>(symbol, count, hold);
-  return play<ProfilerV5<DescriptorV5>, DescriptorV5, false>(symbol, count, hold);
+    return play<ProfilerV5<DescriptorV7>, DescriptorV7, false>(symbol, count, hold, gpu_us);
+  return play<ProfilerV5<DescriptorV5>, DescriptorV5, false>(symbol, count, hold, gpu_us);
 }
