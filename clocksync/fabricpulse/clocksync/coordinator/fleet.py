@@ -5,7 +5,6 @@ there is one), the timeline from the lines that the sidecars send with every rep
 as seconds of any clock that does not jump. Who the hosts are is `roster`.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -25,7 +24,6 @@ from fabricpulse.clocksync.solve.hosts import Hosts
 from fabricpulse.clocksync.solve.quorum import Election
 from fabricpulse.clocksync.solve.solve_input import Ints, RoundInput, edge_input
 from fabricpulse.clocksync.wire.messages import EDGE, EdgeName, Quorum, RoundReport
-from fabricpulse.clocksync.wire.quorums import SAME_ROUND_S
 from fabricpulse.clocksync.wire.report_table import Records, ReportTable, name_hash
 
 # Outliers that are named.
@@ -85,9 +83,6 @@ class Fleet:
     _first_s: float = 0.0
     # When the root was last part of the fleet, or might have been: unknown before the first solve.
     _root_s: float | None = None
-    # Moment of the last quorum in a solve of its own; since when, and when last, it has learned of a later one.
-    _own_quorum_s: int = -1
-    _elsewhere_s: tuple[float, float] = (-math.inf, -math.inf)
 
     def __post_init__(self) -> None:
         self._faults = FaultDetector(self.roster.columns, self.stale_s)
@@ -219,7 +214,7 @@ class Fleet:
             hosts = self._faults.trusted(reported.hosts(host_now, drift_ppb), slots)
             solution = solve(hosts, edges, election, parameters)
         self._take_quorum(rows, hosts, host_now, solution, election.quorum)
-        if not solution.root_lost:
+        if not solution.root_lost and (election.root is not None or solution.has_quorum):
             self._root_s = now_s
         self.nic_biases.learn(places, edges, solution)
         # By the last solve, whose replies hosts may not have received.
@@ -249,26 +244,16 @@ class Fleet:
             away_s=self.lease_s,
             fleet_s=None if fleet_ns is None else fleet_ns // 10**9,
             first=self.root,
-            followed=now_s - self._root_s <= self.stale_s,
         )
         if election.quorum is None:
             return election
         self.root = election.quorum.root
-        return replace(
-            election, led_elsewhere=election.root is None and self._led_elsewhere(election.quorum, now_s)
-        )
-
-    def _led_elsewhere(self, quorum: Quorum, now_s: float) -> bool:
-        """Whether another coordinator speaks for the fleet, of which hosts come back to this one. After a cut they do
-        so one by one: the first of them would take a root of their own, perhaps the one that was away, while the others
-        go on with the old one. Some may never come back, so that this ends with a lease.
-        """
         known_s = -1 if self.quorum is None else self.quorum.moment_s
-        since_s, last_s = self._elsewhere_s
-        if quorum.moment_s > max(known_s, self._own_quorum_s + SAME_ROUND_S):
-            since_s, last_s = since_s if now_s - last_s <= self.stale_s else now_s, now_s
-            self._elsewhere_s = since_s, last_s
-        return now_s - last_s <= self.stale_s and now_s - since_s <= self.lease_s
+        if election.root is None and election.quorum.moment_s > known_s:
+            # Of another coordinator that has it: this one gives no moment without it. After a cut hosts come back one
+            # by one, and the first of them may be those that were away.
+            self._root_s = now_s
+        return replace(election, followed=now_s - self._root_s <= self.stale_s)
 
     def _name(self, hashed: int) -> str:
         """The host whose name has this hash; "" when none is known here, so that it is the root of no host."""
@@ -281,7 +266,7 @@ class Fleet:
     ) -> None:
         """Remembers what the timeline rests on now, if it is the fleet's."""
         self.quorum, self.no_quorum = latest, not solution.has_quorum
-        if self.no_quorum:
+        if self.no_quorum or solution.root_absent:
             return
         if not solution.root_lost:
             self.root = self.roster.at(int(rows["slot"][solution.root])).name
@@ -291,7 +276,6 @@ class Fleet:
         moment_s = int(host_now[solution.root] + solution.correction_ns[solution.root]) // 10**9
         anchored = bool((in_main & np.isfinite(hosts.anchor_ns)).any())
         self.quorum = Quorum(max(moment_s, 0), int(in_main.sum()), self.root, anchored)
-        self._own_quorum_s = self.quorum.moment_s
         self.root_moves.add(latest, self.quorum, solution.root_moved_ns)
 
     def _too_early(self, rows: Records, waited_s: float) -> bool:

@@ -51,7 +51,8 @@ class Solution:
     hosts of other components than `main` keep a timeline of their own. has_quorum : the main component speaks for the
     fleet. falsetickers : anchors whose UTC most others exclude; disputed : those whose UTC some others exclude, where
     no majority agrees. root_moved_ns : by how much what hosts knew of the root no longer holds. root_lost : the root
-    of the timeline is not in the main component, and hosts may still follow it: `root` does not replace it yet.
+    of the timeline is not in the main component, and hosts may still follow it: `root` does not replace it yet;
+    root_absent : for it is none of the hosts.
     doubt_ns : per host, how far it may be off that edges contradict, else 0 (solve.doubt). rate_doubt_ppb : per host,
     how far its rate may be off (solve.rate_doubt).
     """
@@ -71,6 +72,7 @@ class Solution:
     disputed: NDArray[np.bool_]
     root_moved_ns: float
     root_lost: bool
+    root_absent: bool
     doubt_ns: Floats
     rate_doubt_ppb: Floats
 
@@ -148,7 +150,10 @@ def solve(hosts: Hosts, edges: Edges, election: Election, parameters: SolveParam
     # Anchors say themselves what they know; without them the root of the fleet is right, and that of a part is not.
     # Those that the root has left with still say that they are synchronized, and get no reply: had the others a root of
     # their own now, their bounds would be of another time than those.
-    root_lost = election.followed and election.root is not None and component[election.root] != main
+    root_absent = election.followed and election.root is None and election.quorum is not None
+    root_absent &= not np.isfinite(hosts.anchor_ns).any()
+    apart = election.root is not None and bool(component[election.root] != main)
+    root_lost = root_absent or (election.followed and apart)
     right = chosen if (has_quorum or begins) and not root_lost else None
     if not has_quorum:
         hosts = replace(hosts, bound_ns=hosts.bound_ns + hosts.unnoticed_ns)
@@ -180,6 +185,7 @@ def solve(hosts: Hosts, edges: Edges, election: Election, parameters: SolveParam
         anchors.falsetickers & anchors.disputed,
         root_moved_ns,
         root_lost,
+        root_absent,
         doubt_ns,
         rate_doubt_ppb(graph, chosen, rate_sigma, rate_residual, parameters.drift_ppb),
     )

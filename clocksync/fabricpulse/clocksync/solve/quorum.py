@@ -24,9 +24,8 @@ class Election:
     votes : the row's host was part of it, or is new. keeps : its line is the fleet's; a host that was away brings its
     own, which must not move the others'. root : row of the root of the timeline, if one of those named is
     there. decides : that row decides between two halves: it is the root that all agree on. order : by which a new root
-    is chosen, the same number for a host wherever it reports; the least wins. followed : hosts that only the root is
-    tied to may still say that they are synchronized with it, also where it is no longer part of the fleet.
-    led_elsewhere : the root does not report here, and another coordinator speaks for the fleet with it.
+    is chosen, the same number for a host wherever it reports; the least wins. followed : hosts may still say that they
+    are synchronized with the root, also where it is no longer part of the fleet, or does not report here.
     """
 
     quorum: Quorum | None
@@ -36,7 +35,6 @@ class Election:
     decides: bool
     order: NDArray[np.uint64]
     followed: bool = False
-    led_elsewhere: bool = False
 
     @classmethod
     def of(
@@ -51,7 +49,6 @@ class Election:
         away_s: float,
         fleet_s: int | None,
         first: str = "",
-        followed: bool = False,
     ) -> "Election":
         """From `rows`. order : name_hash of each row's host. remembered : counts when no row knows of any.
 
@@ -68,12 +65,11 @@ class Election:
             named = name_hash(remembered.root if remembered is not None else first)
             root = _row_of(order, named)
             decides = root is not None and bool(reporting[root])
-            return cls(remembered, reporting, np.ones(len(rows), np.bool_), root, decides, order, followed)
+            return cls(remembered, reporting, np.ones(len(rows), np.bool_), root, decides, order)
         latest = int(rows["quorum_s"][spoken].max())
         same = rows[spoken & (rows["quorum_s"] >= latest - SAME_ROUND_S)]
         # Nearly all rows say the same.
         roots = np.unique(same["quorum_root"])
-        present = [row for named in roots.tolist() if (row := _row_of(order, named)) is not None]
         quorum = Quorum(
             latest,
             int(same["quorum_hosts"].max()),
@@ -83,16 +79,17 @@ class Election:
         part = spoken & (rows["quorum_s"] >= latest - away_s)
         if remembered is not None and remembered.moment_s >= latest:
             part |= rested
-        root = present[0] if present else None
-        decides = root is not None and bool(reporting[root]) and int(order[root]) == int(roots[0])
-        return cls(quorum, reporting & (part | ~spoken), part, root, decides, order, followed)
+        # Where two coordinators named one each in the same round, only the one that all choose goes on.
+        root = _row_of(order, int(roots[0]))
+        decides = root is not None and bool(reporting[root])
+        return cls(quorum, reporting & (part | ~spoken), part, root, decides, order)
 
     def has_quorum(self, part: NDArray[np.bool_], anchored: bool) -> bool:
         """Whether the rows in `part` speak for the fleet. anchored : one of them is an anchor, so that UTC is right."""
         if self.quorum is None or anchored:
             return True
         votes = int((part & self.votes).sum())
-        if self.quorum.anchored or self.led_elsewhere:
+        if self.quorum.anchored:
             return False
         # A root that is here is not with the other half, whatever it was part of.
         decides = self.decides and self.root is not None and bool(part[self.root])

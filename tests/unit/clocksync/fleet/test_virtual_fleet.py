@@ -56,20 +56,21 @@ def test_parts_that_meet_again(seed: int) -> None:
     assert fleet.synchronized()
 
 
-def test_they_come_back_to_a_coordinator_one_by_one() -> None:
-    """Two hosts that reached one coordinator, which nobody else did, have drifted away by 5 us in six seconds. The
-    first one that reaches it again reports to the other, too: the three are no fleet, and none of them is right by
-    definition.
+@pytest.mark.parametrize(("hosts", "away_hosts", "silent_s"), [(5, 2, 6.0), (6, 3, 2.55)])
+def test_they_come_back_to_a_coordinator_one_by_one(hosts: int, away_hosts: int, silent_s: float) -> None:
+    """Some that reached one coordinator, which nobody else did, have drifted away. The first one that reaches it again
+    reports to the other, too: they are no fleet together, and none of them is right by definition. Also where that
+    coordinator had a quorum just before.
     """
-    fleet = VirtualFleet(5, 2, seed=1)
+    fleet = VirtualFleet(hosts, 2, seed=1)
     fleet.run_until(12)
     assert fleet.synchronized()
     first = fleet.coordinators[0]
     assert first is not None
     # Of equally well connected hosts the coordinator would take the first as root.
     others = sorted(set(fleet.hosts) - {first.fleet.root}, key=name_hash)
-    away, next_one = set(others[:2]), others[2]
-    back_s = fleet.t_s + 6
+    away, next_one = set(others[:away_hosts]), others[away_hosts]
+    back_s = fleet.t_s + silent_s
     fleet.divide(away, back_s)
     fleet.near = lambda a, b: (a in away) == (b in away)
     fleet.reaches = {name: {int(name in away)} for name in fleet.hosts}
