@@ -33,8 +33,8 @@ struct Edge {
   Session session;
   Presence presence;
   EdgeHealth health;
-  std::int64_t heard_mono = 0, heard_by_mono = 0;  // for people; health uses `presence`
-  std::uint64_t next_due = 0, period_start = 0;    // number of a tick
+  std::int64_t received_mono = 0, received_by_peer_mono = 0;  // for people; health uses `presence`
+  std::uint64_t next_due = 0, period_start = 0;               // number of a tick
   EdgeTrains trains;
   std::uint64_t sent = 0, send_errors = 0, received = 0;
   std::uint32_t session_received = 0;
@@ -69,7 +69,7 @@ class EdgeTable {
  public:
   explicit EdgeTable(const Settings& settings);
 
-  // What `configure` tells of edges that come and go, and asks of a new one.
+  // What `configure` reports of edges that come and go, and asks of a new one.
   struct Hooks {
     std::function<void(std::uint32_t slot, Edge& edge)> added;
     std::function<void(std::uint32_t slot)> retired;

@@ -106,7 +106,7 @@ EdgeSummary summarize_edges(const std::vector<EdgeRecord>& edges, std::size_t ni
     nic.received += edge.received;
     nic.lost += edge.lost;
     nic.outbound_lost += edge.outbound_lost;
-    summary.troubled = summary.troubled || edge.state == kDown || paths.dead > 0;
+    summary.impaired = summary.impaired || edge.state == kDown || paths.dead > 0;
   }
   return summary;
 }

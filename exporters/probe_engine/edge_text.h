@@ -54,7 +54,7 @@ struct NicEdges {
 };
 struct EdgeSummary {
   std::vector<NicEdges> nics;
-  bool troubled = false;  // an edge is down, or a path of one is
+  bool impaired = false;  // an edge is down, or a path of one is
 };
 // Throws std::invalid_argument for an edge of a NIC that is not there.
 EdgeSummary summarize_edges(const std::vector<EdgeRecord>& edges, std::size_t nics);

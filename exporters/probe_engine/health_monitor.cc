@@ -10,7 +10,7 @@ constexpr std::int64_t kSecond = 1'000'000'000;
 
 }  // namespace
 
-// The edges of a NIC are heard for the last time within one period, and checked within one tick.
+// The edges of a NIC are received from for the last time within one period, and checked within one tick.
 HealthMonitor::HealthMonitor(const Settings& settings, EdgeTable& table, EventQueue& events)
     : settings_(settings),
       table_(table),
@@ -76,9 +76,9 @@ NicEvidence HealthMonitor::evidence_of(const Nic& nic, std::int64_t unstalled_ns
   e.cannot_probe = !nic.sockets.is_open();
   for (const auto& [id, slot] : nic.edges) {
     const Presence& presence = table_.edge(slot).presence;
-    e.heard = std::max(e.heard, presence.heard_at);
+    e.received = std::max(e.received, presence.received_at);
     e.both = std::max(e.both, presence.both(interval));
-    e.heard_by = std::max(e.heard_by, presence.heard_by_at);
+    e.received_by_peer = std::max(e.received_by_peer, presence.received_by_peer_at);
   }
   for (const Nic& other : table_.nics()) {
     if (&other != &nic && other.health.state() == HealthState::kUp) e.others_connected = true;
@@ -88,7 +88,7 @@ NicEvidence HealthMonitor::evidence_of(const Nic& nic, std::int64_t unstalled_ns
   for (const std::uint32_t slot : table_.slots()) {
     const Edge& edge = table_.edge(slot);
     (&table_.nics()[edge.nic] == &nic ? own : others)
-        .push_back({edge.peer_host, edge.presence.heard_at, edge.presence.both(interval)});
+        .push_back({edge.peer_host, edge.presence.received_at, edge.presence.both(interval)});
   }
   e.peers = peer_loss(own.data(), own.size(), others.data(), others.size(), unstalled_ns, interval);
   return e;
@@ -124,10 +124,10 @@ void HealthMonitor::update_nic(Nic& nic, const TickTime& now) {
   }
 }
 
-// Counts a lost NIC and tells of it. seen : it was connected before.
+// Counts and reports a lost NIC. seen : it was connected before.
 void HealthMonitor::disconnected(Nic& nic, bool seen, const TickTime& now) {
   const std::int64_t lost_at = nic.health.lost_at();
-  const std::int64_t silent = lost_at == kNeverHeard ? 0 : now.unstalled - lost_at;
+  const std::int64_t silent = lost_at == kNeverReceived ? 0 : now.unstalled - lost_at;
   nic.down_since = now.mono - silent;
   nic.down_counted = seen;
   if (seen) ++nic.record.disconnects;
@@ -156,7 +156,8 @@ void HealthMonitor::emit_nic(const Nic& nic, EventKind kind, std::int64_t durati
 }
 
 void HealthMonitor::update_edge(Edge& edge, const TickTime& now) {
-  if (edge.presence.heard_at != kNeverHeard) edge.trains.silence(now.unstalled - edge.presence.heard_at);
+  if (edge.presence.received_at != kNeverReceived)
+    edge.trains.silence(now.unstalled - edge.presence.received_at);
   const HealthState before = edge.health.states().edge;
   const EdgeStates& states = edge.health.update(edge.presence, now.unstalled, edge_interval_);
   if (states.edge == before) return;

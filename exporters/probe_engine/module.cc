@@ -56,7 +56,7 @@ NB_MODULE(_probe_engine, m) {
   m.attr("MAX_PATHS") = kMaxPaths;
   m.attr("PACKET_SIZE") = kPacketSize;
   m.attr("RECORD_SIZES") = nb::make_tuple(sizeof(SnapshotHeader), sizeof(NicRecord), sizeof(EdgeRecord));
-  m.attr("NEVER_HEARD") = kNeverHeard;
+  m.attr("NEVER_RECEIVED") = kNeverReceived;
 
   nb::class_<Settings>(m, "Settings")
       .def(nb::init<>())
@@ -152,7 +152,7 @@ NB_MODULE(_probe_engine, m) {
                nics_out.push_back({n.up, n.down, n.unknown, n.degraded, n.send_errors, n.sent, n.received,
                                    n.lost, n.outbound_lost});
              }
-             return std::make_tuple(nics_out, summary.troubled);
+             return std::make_tuple(nics_out, summary.impaired);
            })
       .def("render", [](const EdgeText& text, nb::bytes snapshot, bool only_suffering) {
         const std::vector<EdgeRecord> edges = edges_of(snapshot, text.edges());

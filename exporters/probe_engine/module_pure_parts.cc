@@ -41,10 +41,10 @@ void bind_pure_parts(nb::module_& m) {
       .def_prop_ro("now", &UnstalledClock::now);
   nb::class_<Presence>(m, "Presence")
       .def(nb::init<>())
-      .def("heard", &Presence::heard)
-      .def("heard_by", &Presence::heard_by)
-      .def_ro("heard_at", &Presence::heard_at)
-      .def_ro("heard_by_at", &Presence::heard_by_at)
+      .def("received", &Presence::received)
+      .def("received_by_peer", &Presence::received_by_peer)
+      .def_ro("received_at", &Presence::received_at)
+      .def_ro("received_by_peer_at", &Presence::received_by_peer_at)
       .def("both", &Presence::both, "interval"_a)
       .def("states", [](const Presence& presence, std::int64_t now, std::int64_t interval) {
         const EdgeStates s = edge_states(presence, now, interval);
@@ -61,22 +61,22 @@ void bind_pure_parts(nb::module_& m) {
       .def(nb::init<std::int64_t, std::int64_t, std::int64_t>(), "interval_ns"_a, "grace_ns"_a, "now"_a)
       .def(
           "update",
-          [](NicHealth& health, std::int64_t now, int edges, std::int64_t heard, std::int64_t both,
-             bool link_down, int peers, bool others_connected, std::optional<std::int64_t> heard_by,
+          [](NicHealth& health, std::int64_t now, int edges, std::int64_t received, std::int64_t both,
+             bool link_down, int peers, bool others_connected, std::optional<std::int64_t> received_by_peer,
              bool cannot_probe) {
             NicEvidence e;
             e.edges = edges;
-            e.heard = heard;
+            e.received = received;
             e.both = both;
-            e.heard_by = heard_by.value_or(both);
+            e.received_by_peer = received_by_peer.value_or(both);
             e.cannot_probe = cannot_probe;
             e.link_down = link_down;
             e.peers = static_cast<PeerLoss>(peers);
             e.others_connected = others_connected;
             return static_cast<int>(health.update(e, now));
           },
-          "now"_a, "edges"_a, "heard"_a, "both"_a, "link_down"_a = false, "peers"_a = 0,
-          "others_connected"_a = false, "heard_by"_a = nb::none(), "cannot_probe"_a = false)
+          "now"_a, "edges"_a, "received"_a, "both"_a, "link_down"_a = false, "peers"_a = 0,
+          "others_connected"_a = false, "received_by_peer"_a = nb::none(), "cannot_probe"_a = false)
       .def("exchanged", &NicHealth::exchanged, "both"_a)
       .def("restart", &NicHealth::restart, "now"_a)
       .def_prop_ro("lost_at", &NicHealth::lost_at)
@@ -105,7 +105,7 @@ void bind_pure_parts(nb::module_& m) {
          std::int64_t interval) {
         auto sightings = [](const std::vector<SightingTuple>& from) {
           std::vector<PeerSighting> made;
-          for (const auto& [host, heard, both] : from) made.push_back({host, heard, both});
+          for (const auto& [host, received, both] : from) made.push_back({host, received, both});
           return made;
         };
         const std::vector<PeerSighting> a = sightings(own), b = sightings(others);
@@ -114,7 +114,7 @@ void bind_pure_parts(nb::module_& m) {
       "own"_a, "others"_a, "now"_a, "interval"_a);
   nb::class_<PathHealth>(m, "PathHealth")
       .def(nb::init<>())
-      .def("heard", &PathHealth::heard)
+      .def("received", &PathHealth::received)
       .def("missed", &PathHealth::missed)
       .def("reset", &PathHealth::reset)
       .def_prop_ro("state", [](const PathHealth& h) { return static_cast<int>(h.state()); });
@@ -179,7 +179,7 @@ void bind_pure_parts(nb::module_& m) {
           "paths"_a, "sweep"_a)
       .def("finish", &EdgeTrains::finish, "sent"_a)
       .def(
-          "hear",
+          "receive",
           [](EdgeTrains& trains, std::uint32_t train, std::uint8_t position, std::uint8_t paths,
              std::uint8_t sweep, std::int64_t now) {
             Packet packet;
@@ -188,14 +188,14 @@ void bind_pure_parts(nb::module_& m) {
             packet.paths = paths;
             packet.sweep = sweep;
             packet.path = path_of_train(train, paths, sweep);
-            trains.hear(packet, now, false, now);
+            trains.receive(packet, now, false, now);
           },
           "train"_a, "position"_a, "paths"_a, "sweep"_a, "now"_a)
-      // What packet `position` of `trains` tells the other end, which has sent what was heard.
+      // What packet `position` of `trains` reports to the other end, which has sent what was received.
       .def(
-          "tell",
+          "report",
           [](const EdgeTrains& trains, int position, std::int64_t now, EdgeTrains& other,
-             std::uint32_t received) { other.confirm(trains.heard_report(position, now), received); },
+             std::uint32_t received) { other.confirm(trains.reception_report(position, now), received); },
           "position"_a, "now"_a, "other"_a, "received"_a)
       .def("silence", &EdgeTrains::silence, "silent_ns"_a)
       .def("restart", &EdgeTrains::restart)
@@ -242,10 +242,10 @@ void bind_pure_parts(nb::module_& m) {
           nb::arg("host_ns"), nb::arg("raw_ns"), nb::arg("width_ns"),
           "False when it shows that the host clock was steered since the last reading.")
       .def("from_host", &StampClock::from_host, nb::arg("host_ns"),
-           "A stamp of the host clock on the stamp clock; 0 where that cannot be told.");
+           "A stamp of the host clock on the stamp clock; 0 where that is not known.");
   nb::class_<HostCausality>(m, "HostCausality")
       .def(nb::init<>())
-      .def("heard", &HostCausality::heard, "peer"_a, "edge"_a, "now_ns"_a)
+      .def("received", &HostCausality::received, "peer"_a, "edge"_a, "now_ns"_a)
       .def("own_clock", &HostCausality::own_clock, "now_ns"_a)
       .def("clear", &HostCausality::clear);
   nb::class_<HiddenJump>(m, "HiddenJump")
@@ -293,21 +293,21 @@ void bind_pure_parts(nb::module_& m) {
       });
   m.def(
       "encode",
-      [](nb::bytes key, std::uint32_t epoch, std::uint32_t train, int position, std::uint32_t heard_epoch,
-         std::uint32_t heard_train, std::uint64_t sender, std::uint64_t receiver) {
+      [](nb::bytes key, std::uint32_t epoch, std::uint32_t train, int position, std::uint32_t rx_epoch,
+         std::uint32_t rx_train, std::uint64_t sender, std::uint64_t receiver) {
         Packet packet;
         packet.epoch = epoch;
         packet.sender = sender;
         packet.receiver = receiver;
         packet.train = train;
         packet.position = static_cast<std::uint8_t>(position);
-        packet.heard_epoch = heard_epoch;
-        packet.heard.train = heard_train;
+        packet.rx_epoch = rx_epoch;
+        packet.rx.train = rx_train;
         std::uint8_t out[kPacketSize];
         encode_packet(packet, make_fleet_key(to_key(key)), out);
         return nb::bytes(reinterpret_cast<const char*>(out), sizeof(out));
       },
-      "key"_a, "epoch"_a, "train"_a, "position"_a, "heard_epoch"_a = 0, "heard_train"_a = 0, "sender"_a = 1,
+      "key"_a, "epoch"_a, "train"_a, "position"_a, "rx_epoch"_a = 0, "rx_train"_a = 0, "sender"_a = 1,
       "receiver"_a = 2);
 }
 

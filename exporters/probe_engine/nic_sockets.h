@@ -58,7 +58,7 @@ class NicSockets {
   // Up to which size probes are sent, 0 = none are.
   std::uint16_t mtu() const { return mtu_; }
   unsigned interface_index() const { return interface_index_; }
-  // No carrier, or the device or its address is gone; not: our own trouble with the socket.
+  // No carrier, or the device or its address is gone; not: an error of our own socket.
   bool link_down() const { return !link_ || (!open_ && is_link_error(open_error_)); }
 
   // Sends from one source port, in order.

@@ -74,7 +74,7 @@ void PathTracer::tick(std::int64_t now_ns) {
                                     if (r.nic < table_.nics().size()) {
                                       NicSockets& sockets = table_.nics()[r.nic].sockets;
                                       if (sockets.has_port(r.trace.path)) {
-                                        sockets.port(r.trace.path).hear_errors(false);
+                                        sockets.port(r.trace.path).receive_errors(false);
                                       }
                                     }
                                     return true;
@@ -103,7 +103,7 @@ void PathTracer::send(Running& running, std::int64_t now_ns) {
     return;
   }
   ProbeSocket& socket = sockets.port(running.trace.path);
-  socket.hear_errors(true);
+  socket.receive_errors(true);
   running.until = now_ns + kPatienceNs;
   std::uint8_t data[kTraceSize] = {};
   std::memcpy(data, kMagic, sizeof(kMagic));
@@ -118,7 +118,7 @@ void PathTracer::finish(Running& running) {
   running.until = -1;
   NicSockets& sockets = table_.nics()[running.nic].sockets;
   if (!sockets.has_port(running.trace.path)) return;  // closed meanwhile: it proves nothing
-  sockets.port(running.trace.path).hear_errors(false);
+  sockets.port(running.trace.path).receive_errors(false);
   int last = kMostHops;
   while (last > 0 && running.hops[last - 1].empty()) --last;
   running.trace.hops.assign(running.hops, running.hops + last);

@@ -3,7 +3,7 @@
 //
 // An answer counts only if it quotes the 64 random bits of the packet that it answers, so that nobody beside
 // the path can forge one. A switch that quotes less is a silent one. Answers are waited for 250 ms, and only
-// then does the socket hear ICMP errors.
+// then does the socket receive ICMP errors.
 #ifndef FABRICPULSE_EXPORTERS_PATH_TRACER_H_
 #define FABRICPULSE_EXPORTERS_PATH_TRACER_H_
 

@@ -259,7 +259,7 @@ void ProbeSocket::restart_numbering() {
   uncertain_ = false;
 }
 
-void ProbeSocket::hear_errors(bool on) {
+void ProbeSocket::receive_errors(bool on) {
   const int value = on ? 1 : 0;
   sockaddr_storage local{};
   socklen_t size = sizeof(local);
@@ -309,7 +309,7 @@ int ProbeSocket::send_limited(const SocketAddress& to, std::uint8_t hops, const 
 
 int ProbeSocket::receive_packets() {
   if (hears_errors_) forget_error();
-  // MSG_TRUNC: the length of what is cut is told.
+  // MSG_TRUNC: the full length of a truncated message is returned.
   return packet_batch().receive(fd_, MSG_TRUNC);
 }
 

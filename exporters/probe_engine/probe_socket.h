@@ -101,7 +101,7 @@ class ProbeSocket {
   int send_limited(const SocketAddress& to, std::uint8_t hops, const std::uint8_t* data, std::size_t size);
   // Whether ICMP errors are kept for this socket (IP_RECVERR). The kernel then also fails one later call for
   // each error that comes: to be on for no longer than answers are waited for.
-  void hear_errors(bool on);
+  void receive_errors(bool on);
   bool hears_errors() const { return hears_errors_; }
 
   // Calls `take(const TxStamp&)` for each TX stamp that has come back, `answered(const HopAnswer&)` for each

@@ -14,7 +14,7 @@ constexpr int kPacketsPerTick = 8'192;  // of one NIC; what is above waits in th
 constexpr std::int64_t kPlausibleOwd = 10'000'000'000;  // ns; beyond it a clock is wrong, not a path slow
 
 fp_probe_sample sample_of(std::uint32_t slot, std::uint32_t epoch, std::uint8_t direction,
-                          const TrainStamps& sent, const TrainStamps& heard) {
+                          const TrainStamps& sent, const TrainStamps& received) {
   fp_probe_sample sample{};
   sample.edge = slot;
   sample.train = sent.train;
@@ -22,12 +22,12 @@ fp_probe_sample sample_of(std::uint32_t slot, std::uint32_t epoch, std::uint8_t 
   sample.path = sent.path;
   sample.direction = direction;
   sample.flags = static_cast<std::uint8_t>((sent.hardware ? FP_PROBE_TX_HARDWARE : 0) |
-                                           (heard.hardware ? FP_PROBE_RX_HARDWARE : 0) |
+                                           (received.hardware ? FP_PROBE_RX_HARDWARE : 0) |
                                            (sent.path == 0 ? FP_PROBE_MAIN_PATH : 0));
   sample.tx_valid = sent.valid;
-  sample.rx_valid = heard.valid;
+  sample.rx_valid = received.valid;
   std::memcpy(sample.tx_ns, sent.ns, sizeof(sample.tx_ns));
-  std::memcpy(sample.rx_ns, heard.ns, sizeof(sample.rx_ns));
+  std::memcpy(sample.rx_ns, received.ns, sizeof(sample.rx_ns));
   return sample;
 }
 
@@ -69,15 +69,15 @@ void ReceivePath::take_packet(Nic& nic, const Received& received, const std::vec
   take_presence(nic, *edge, received, packet);
   std::int64_t stamp_ns = received.kernel_ns;
   if (stamp_ns != 0 && !received.hardware) stamp_ns = clock_.stamp_ns(stamp_ns);
-  edge->trains.hear(packet, stamp_ns, received.hardware, clock_.time().mono);
+  edge->trains.receive(packet, stamp_ns, received.hardware, clock_.time().mono);
   take_sent_report(nic, slot, *edge, packet);
-  if (packet.heard_epoch != epoch_) return;
-  edge->trains.confirm(packet.heard, packet.received);
+  if (packet.rx_epoch != epoch_) return;
+  edge->trains.confirm(packet.rx, packet.received);
   take_reception_report(slot, *edge, packet);
 }
 
 // A size probe counts for nothing but its size: only those of the start of the peer that is talked to, of trains that
-// are near the last one heard.
+// are near the last one received.
 void ReceivePath::take_size(Nic& nic, const Received& received, const std::vector<FleetKey>& keys) {
   SizePacket packet;
   const bool v6 = received.from.any.sa_family == AF_INET6;
@@ -103,7 +103,7 @@ void ReceivePath::take_size(Nic& nic, const Received& received, const std::vecto
     ++nic.record.drops[kDropRate];
     return;
   }
-  edge.trains.hear_size(packet.path, packet.train, packet.size);
+  edge.trains.receive_size(packet.path, packet.train, packet.size);
 }
 
 // The edge that an authentic packet belongs to, if it is one of this NIC, fresh and not too many.
@@ -143,39 +143,39 @@ void ReceivePath::take_presence(Nic& nic, Edge& edge, const Received& received, 
     age = std::clamp<std::int64_t>(time.real - received.kernel_ns, 0, time.unstalled - time.unstalled_before);
   }
   const std::int64_t at = time.unstalled - age;
-  edge.presence.heard(at);
-  edge.heard_mono = time.mono - age;
-  if (packet.heard_epoch != epoch_ || packet.heard_ago_us == kNever) return;
-  const std::int64_t ago = static_cast<std::int64_t>(packet.heard_ago_us) * 1'000;
-  edge.presence.heard_by(std::max<std::int64_t>(at - ago, 0));
-  edge.heard_by_mono = std::max(edge.heard_by_mono, edge.heard_mono - ago);
+  edge.presence.received(at);
+  edge.received_mono = time.mono - age;
+  if (packet.rx_epoch != epoch_ || packet.rx_ago_us == kNever) return;
+  const std::int64_t ago = static_cast<std::int64_t>(packet.rx_ago_us) * 1'000;
+  edge.presence.received_by_peer(std::max<std::int64_t>(at - ago, 0));
+  edge.received_by_peer_mono = std::max(edge.received_by_peer_mono, edge.received_mono - ago);
   nic.health.exchanged(edge.presence.both(settings_.interval_ns));
 }
 
 void ReceivePath::take_sent_report(Nic& nic, std::uint32_t slot, Edge& edge, const Packet& packet) {
   const TrainStamps& sent = packet.sent;
-  const HeardTrain* found = edge.trains.match_sent(sent);
+  const ReceivedTrain* found = edge.trains.match_sent(sent);
   if (found == nullptr) return;
-  const HeardTrain& heard = *found;
-  fp_probe_sample sample = sample_of(slot, packet.epoch, FP_PROBE_INBOUND, sent, heard);
+  const ReceivedTrain& received = *found;
+  fp_probe_sample sample = sample_of(slot, packet.epoch, FP_PROBE_INBOUND, sent, received);
   std::int64_t back = 0;
-  if (sent.path == 0 && smallest_difference(sent, heard, &back) &&
-      edge.delays.round_trip().back(back, heard.ns[__builtin_ctz(heard.valid)])) {
+  if (sent.path == 0 && smallest_difference(sent, received, &back) &&
+      edge.delays.round_trip().back(back, received.ns[__builtin_ctz(received.valid)])) {
     edge.delays.add_round_trip();
   }
 
-  if (fleet_clock_.ok() && packet.correction_bound_ns != kNever && !sent.hardware && !heard.hardware) {
+  if (fleet_clock_.ok() && packet.correction_bound_ns != kNever && !sent.hardware && !received.hardware) {
     std::int64_t best = INT64_MAX, bound = 0, at = 0;
-    const auto both = static_cast<std::uint8_t>(sent.valid & heard.valid);
+    const auto both = static_cast<std::uint8_t>(sent.valid & received.valid);
     // The coded pair: the warm-up packet pays for cold caches on the way.
     for (int i = 1; i < kTrain; ++i) {
       if (!(both >> i & 1)) continue;
-      const fp_fleet_time rx = fleet_clock_.convert(heard.ns[i]);
+      const fp_fleet_time rx = fleet_clock_.convert(received.ns[i]);
       const auto tx = static_cast<std::int64_t>(static_cast<std::uint64_t>(sent.ns[i]) +
                                                 static_cast<std::uint64_t>(packet.correction_ns));
       std::int64_t owd;
       if (__builtin_sub_overflow(rx.fleet_ns, tx, &owd)) continue;
-      if (owd < best) best = owd, bound = rx.bound_ns + packet.correction_bound_ns, at = heard.ns[i];
+      if (owd < best) best = owd, bound = rx.bound_ns + packet.correction_bound_ns, at = received.ns[i];
     }
     if (best > -kPlausibleOwd && best < kPlausibleOwd) {
       sample.flags |= FP_PROBE_FLEET_VALID;
@@ -191,25 +191,26 @@ void ReceivePath::take_sent_report(Nic& nic, std::uint32_t slot, Edge& edge, con
 }
 
 void ReceivePath::take_reception_report(std::uint32_t slot, Edge& edge, const Packet& packet) {
-  const SentTrain* sent = edge.trains.match_heard(packet.heard);
+  const SentTrain* sent = edge.trains.match_reception(packet.rx);
   if (sent == nullptr) return;
   std::int64_t out = 0;
-  if (sent->path == 0 && smallest_difference(*sent, packet.heard, &out))
+  if (sent->path == 0 && smallest_difference(*sent, packet.rx, &out))
     edge.delays.round_trip().out(out, sent->ns[__builtin_ctz(sent->valid)]);
   check_outbound(edge, packet, *sent);
-  if (ring_ != nullptr) ring_->write(sample_of(slot, epoch_, FP_PROBE_OUTBOUND, *sent, packet.heard));
+  if (ring_ != nullptr) ring_->write(sample_of(slot, epoch_, FP_PROBE_OUTBOUND, *sent, packet.rx));
 }
 
-// The train that the peer heard, by its stamps and its correction of just now.
+// The train that the peer received, by its stamps and its correction of just now.
 void ReceivePath::check_outbound(Edge& edge, const Packet& packet, const SentTrain& sent) {
-  const TrainStamps& heard = packet.heard;
-  if (!fleet_clock_.ok() || packet.correction_bound_ns == kNever || sent.hardware || heard.hardware) return;
+  const TrainStamps& received = packet.rx;
+  if (!fleet_clock_.ok() || packet.correction_bound_ns == kNever || sent.hardware || received.hardware)
+    return;
   std::int64_t best = INT64_MAX, bound = 0, at = 0;
-  const auto both = static_cast<std::uint8_t>(sent.valid & heard.valid);
+  const auto both = static_cast<std::uint8_t>(sent.valid & received.valid);
   for (int i = 1; i < kTrain; ++i) {
     if (!(both >> i & 1)) continue;
     const fp_fleet_time tx = fleet_clock_.convert(sent.ns[i]);
-    const auto rx = static_cast<std::int64_t>(static_cast<std::uint64_t>(heard.ns[i]) +
+    const auto rx = static_cast<std::int64_t>(static_cast<std::uint64_t>(received.ns[i]) +
                                               static_cast<std::uint64_t>(packet.correction_ns));
     std::int64_t owd;
     if (__builtin_sub_overflow(rx, tx.fleet_ns, &owd)) continue;
@@ -223,7 +224,7 @@ void ReceivePath::check_outbound(Edge& edge, const Packet& packet, const SentTra
 void ReceivePath::check(Edge& edge, Direction direction, bool main_path, std::int64_t owd_ns,
                         std::int64_t bound_ns, std::int64_t at_ns) {
   if (edge.causality.add(direction, main_path, owd_ns, bound_ns, at_ns)) ++early_;
-  causality_.heard(edge.peer_host, edge.causality, clock_.time().mono);
+  causality_.received(edge.peer_host, edge.causality, clock_.time().mono);
 }
 
 bool ReceivePath::contradicted() {

@@ -24,7 +24,7 @@ class RingWriter {
   void set_edge(std::uint32_t index, const fp_probe_edge& edge);
   void retire_edge(std::uint32_t index);
   void write(const fp_probe_sample& sample);
-  // Tells readers that this host's clock page is wrong.
+  // Reports to readers that this host's clock page is wrong.
   void contradicted();
   // By how much it may be wrong beyond its bound, ns.
   void set_hidden_jump(std::int64_t ns);

@@ -161,22 +161,22 @@ void SendPath::fill_packet(Edge& edge, Packet* packet, int position) const {
       packet->correction_bound_ns = static_cast<std::uint32_t>(t.bound_ns);
     }
   }
-  packet->heard = TrainStamps{};
-  packet->heard_epoch = 0;
-  packet->heard_ago_us = kNever;
+  packet->rx = TrainStamps{};
+  packet->rx_epoch = 0;
+  packet->rx_ago_us = kNever;
   packet->received = edge.session_received;
   std::uint32_t candidate_epoch = 0, candidate_train = 0;
   const bool candidate = edge.session.candidate(edge.trains.last_sent(), &candidate_epoch, &candidate_train);
   if (candidate && (!edge.session.live() || position == 1)) {
-    packet->heard_epoch = candidate_epoch;
-    packet->heard.train = candidate_train;
+    packet->rx_epoch = candidate_epoch;
+    packet->rx.train = candidate_train;
     return;
   }
   if (!edge.session.live()) return;
-  packet->heard_epoch = edge.session.epoch();
-  const std::int64_t ago = std::max<std::int64_t>(now_mono - edge.heard_mono, 0) / 1'000;
-  packet->heard_ago_us = ago < kNever ? static_cast<std::uint32_t>(ago) : kNever - 1;
-  packet->heard = edge.trains.heard_report(position, now_mono);
+  packet->rx_epoch = edge.session.epoch();
+  const std::int64_t ago = std::max<std::int64_t>(now_mono - edge.received_mono, 0) / 1'000;
+  packet->rx_ago_us = ago < kNever ? static_cast<std::uint32_t>(ago) : kNever - 1;
+  packet->rx = edge.trains.reception_report(position, now_mono);
 }
 
 void SendPath::drain_stamps(Nic& nic) {

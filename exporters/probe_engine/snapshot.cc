@@ -39,8 +39,8 @@ EdgeRecord edge_record(std::uint32_t slot, const Edge& edge, std::int64_t now_ns
   record.send_errors = edge.send_errors;
   record.received = edge.received;
   record.lost = edge.trains.lost();
-  record.heard_age_ns = age(edge.heard_mono);
-  record.heard_by_age_ns = age(edge.heard_by_mono);
+  record.received_age_ns = age(edge.received_mono);
+  record.received_by_peer_age_ns = age(edge.received_by_peer_mono);
   record.owd_count = edge.delays.count();
   record.owd_sum_ns = edge.delays.sum_ns();
   record.window_count = window.count();

@@ -102,8 +102,8 @@ struct EdgeRecord {
   std::uint64_t send_errors;
   std::uint64_t received;
   std::uint64_t lost;
-  std::int64_t heard_age_ns;     // -1 = never
-  std::int64_t heard_by_age_ns;  // -1 = never
+  std::int64_t received_age_ns;          // -1 = never
+  std::int64_t received_by_peer_age_ns;  // -1 = never
   std::uint64_t owd_count;
   std::int64_t owd_sum_ns;
   std::uint32_t window_count;  // delays that the quantiles below stand on; 0: they do not hold

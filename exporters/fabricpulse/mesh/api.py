@@ -95,8 +95,10 @@ def _edge(edge: EdgeState, port: int) -> dict[str, Any]:
         "state": _EDGE_STATES[HealthState(edge.state)],
         "inbound": _EDGE_STATES[HealthState(edge.inbound)],
         "outbound": _EDGE_STATES[HealthState(edge.outbound)],
-        "heard_age_ns": edge.heard_age_ns if edge.heard_age_ns >= 0 else None,
-        "heard_by_age_ns": edge.heard_by_age_ns if edge.heard_by_age_ns >= 0 else None,
+        "received_age_ns": edge.received_age_ns if edge.received_age_ns >= 0 else None,
+        "received_by_peer_age_ns": edge.received_by_peer_age_ns
+        if edge.received_by_peer_age_ns >= 0
+        else None,
         "changed_host_ns": edge.changed_host_ns or None,
         "degraded_host_ns": edge.degraded_host_ns or None,
         "sent": edge.sent,

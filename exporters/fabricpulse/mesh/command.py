@@ -53,10 +53,10 @@ def show(url: str, fleet: str, client: ClientOptions, everything: bool, output: 
             print_json(suspects)
         else:
             view.print_suspects(suspects)
-        sys.exit(view.TROUBLE if suspects["suspects"] else view.FINE)
+        sys.exit(view.IMPAIRED if suspects["suspects"] else view.FINE)
     document = view.fetch_edges(url, client.config("--url", url))
     if output == "json":
-        print_json(document if everything else {**document, "edges": view.troubled(document)})
+        print_json(document if everything else {**document, "edges": view.impaired_edges(document)})
     else:
         view.print_tables(document, everything)
     sys.exit(view.exit_code(document))

@@ -1,4 +1,4 @@
-"""What a host sees of its troubled edges, each beside all others of this host: pure, from states to words.
+"""What a host sees of its impaired edges, each beside all others of this host: pure, from states to words.
 
 These are evidence, not causes: one host usually has a single edge to a peer, and then cannot distinguish a
 dead peer from a dead NIC, cable or path. The fault can only be located by the evidence of many hosts together.
@@ -16,7 +16,7 @@ Evidence = Literal[
     "peer_host_silent",
     "peer_nic_silent",
     "pair_silent",
-    "peer_does_not_hear",
+    "peer_receives_nothing",
     "paths_down",
 ]
 
@@ -42,7 +42,7 @@ def evidence_of(edges: Sequence[EdgeView]) -> list[Evidence | None]:
     peer_host_silent : several NICs of the peer's host have edges to connected NICs of ours, and all of them are silent.
     peer_nic_silent : this NIC of the peer is silent, another NIC of its host is not.
     pair_silent : this NIC of the peer is silent here, but not on another edge of ours.
-    peer_does_not_hear : probes of the peer arrive and report that ours do not arrive there.
+    peer_receives_nothing : probes of the peer arrive and report that ours do not arrive there.
     paths_down : the edge works, some source ports of the peer do not arrive.
     """
     host_edges: dict[str, list[EdgeView]] = defaultdict(list)
@@ -71,7 +71,7 @@ def evidence_of(edges: Sequence[EdgeView]) -> list[Evidence | None]:
             if edge.nic_state != HealthState.UP:
                 evidence = "own_nic_disconnected"
             elif edge.inbound == HealthState.UP:
-                evidence = "peer_does_not_hear"
+                evidence = "peer_receives_nothing"
             else:
                 evidence = silence(edge)
         found.append(evidence)

@@ -101,8 +101,8 @@ class EvidenceWindow:
         found = []
         for number, (old, new) in enumerate(zip(before.edges, snapshot.edges, strict=True)):
             silent_s = 0.0
-            if new.inbound == HealthState.DOWN and new.heard_age_ns >= 0:
-                silent_s = min(now_s - self._before_s, new.heard_age_ns / 1e9)
+            if new.inbound == HealthState.DOWN and new.received_age_ns >= 0:
+                silent_s = min(now_s - self._before_s, new.received_age_ns / 1e9)
             if not silent_s and old.lost == new.lost and not new.degraded_host_ns:
                 continue  # nearly all
             for port in range(new.paths):

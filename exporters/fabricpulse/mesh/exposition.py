@@ -140,15 +140,15 @@ class MeshExposition:
 
         Raises ValueError for a snapshot of another configuration.
         """
-        nic_edges, troubled = self._edge_text.summarize(raw, len(self._nic_values))
-        snapshot = parse_snapshot(raw, edges_too=troubled)
+        nic_edges, impaired = self._edge_text.summarize(raw, len(self._nic_values))
+        snapshot = parse_snapshot(raw, edges_too=impaired)
         self._write_nics(out, snapshot, nic_edges)
         self._write_disconnects(out, snapshot, now_s)
         self._write_recent_delays(out, snapshot, now_s)
         self._write_engine(out, snapshot, counters)
         if self._per_edge != "none":
             self._write_edges(out, raw)
-        if not troubled or self._per_edge == "none":
+        if not impaired or self._per_edge == "none":
             return  # nearly every scrape of a fleet's life
         for values, seen in zip(self._edge_values, edge_evidence(self._view, snapshot), strict=True):
             if seen is not None:

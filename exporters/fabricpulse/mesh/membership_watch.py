@@ -19,7 +19,7 @@ class MembershipWatch:
         self._source = source
         self._reader = MembershipReader(source)
         self._shrink_guard = ShrinkGuard(source.max_shrink, source.shrink_hold_s)
-        self._held: Membership | None = None  # read, and not yet believed
+        self._held: Membership | None = None  # read, and not yet accepted
         self._error = ""  # what was last logged
         self.current: Membership | None = None
 

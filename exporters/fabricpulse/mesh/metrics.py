@@ -251,7 +251,7 @@ EDGE_EVIDENCE = MetricSpec(
     "gauge",
     "1 while this host sees something wrong with the edge: own_nic_disconnected, peer_silent, peer_host_silent (no "
     "NIC of several), peer_nic_silent (another one sends), pair_silent (it sends on another edge), "
-    "peer_does_not_hear (our probes do not arrive), "
+    "peer_receives_nothing (our probes do not arrive), "
     "paths_down. An observation of this host, no diagnosis. No sample when healthy.",
     (*_EDGE, "evidence"),
 )

@@ -173,7 +173,7 @@ class MeshService:
         )
         probed = {(view.nics[peer.nic].device, view.nics[peer.nic].network) for peer in view.peers}
         for device, network in self.pusher.disconnected():
-            # Not ours any more, or no peer is left who could tell: unknown.
+            # Not ours any more, or no peer is left that could show it: unknown.
             if (device, network) not in probed:
                 self.pusher.resolve(device, network)
         self._membership.current, self.view = membership, view

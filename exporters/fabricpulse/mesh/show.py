@@ -16,7 +16,7 @@ from fabricpulse.core.web.client_config import HttpClientConfig
 from fabricpulse.core.web.document import fetch_document
 from fabricpulse.core.web.urls import redact
 
-FINE, TROUBLE = 0, 1
+FINE, IMPAIRED = 0, 1
 
 
 def fetch_edges(url: str, client: HttpClientConfig) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def fetch(
     return document
 
 
-def troubled(document: dict[str, Any]) -> list[dict[str, Any]]:
+def impaired_edges(document: dict[str, Any]) -> list[dict[str, Any]]:
     """The edges that suffer, those that are down first, then by what is lost, then by delay above the baseline."""
 
     def rank(edge: dict[str, Any]) -> tuple[bool, float, float]:
@@ -66,7 +66,7 @@ def _excess_ns(edge: dict[str, Any]) -> int:
 def exit_code(document: dict[str, Any]) -> int:
     """0 when all is well: every NIC connected, no edge suffers."""
     bad_nics = any(nic["state"] != "connected" for nic in document["nics"])
-    return TROUBLE if bad_nics or troubled(document) or not document["nics"] else FINE
+    return IMPAIRED if bad_nics or impaired_edges(document) or not document["nics"] else FINE
 
 
 def bad_paths(edge: dict[str, Any]) -> str:
@@ -106,7 +106,7 @@ def print_tables(document: dict[str, Any], everything: bool, console: Console | 
         head = (nic["device"], nic["network"], nic["state"], nic["cause"] or "")
         nics.add_row(*cells(*head, moment(nic["changed_host_ns"]), nic["disconnects"]))
     console.print(f"host {escape(printable(str(document['host'])))}", nics)
-    edges = document["edges"] if everything else troubled(document)
+    edges = document["edges"] if everything else impaired_edges(document)
     if not edges:
         console.print(f"all {len(document['edges'])} edges are well")
         return

@@ -110,8 +110,8 @@ class EdgeState(NamedTuple):
     send_errors: int
     received: int
     lost: int
-    heard_age_ns: int
-    heard_by_age_ns: int
+    received_age_ns: int
+    received_by_peer_age_ns: int
     owd_count: int
     owd_sum_ns: int
     window_count: int

@@ -33,7 +33,7 @@ class FleetClockReader {
 
  private:
   static constexpr std::int64_t kCheckNs = 250'000'000;
-  // A page is not valid for longer without a writer, and who writes it then may never have been told.
+  // A page is not valid for longer without a writer, and who writes it then may never have been notified.
   static constexpr std::int64_t kDistrustNs = 10'000'000'000;
 
   FollowedClockPage file_;

@@ -43,7 +43,7 @@ class TickClock {
   const TickTime& advance();
   const TickTime& time() const { return time_; }
   const HostClock& host() const { return host_; }
-  // A stamp of the kernel on the stamp clock; 0 where that cannot be told (StampClock).
+  // A stamp of the kernel on the stamp clock; 0 where that is not known (StampClock).
   std::int64_t stamp_ns(std::int64_t kernel_ns) const {
     return stamps_.from_host(host_.from_kernel(kernel_ns));
   }

@@ -33,7 +33,7 @@ enum class Direction : std::uint8_t { kInbound = 0, kOutbound = 1 };
 inline constexpr std::int64_t kLongAgo = std::numeric_limits<std::int64_t>::min() / 2;
 inline constexpr std::int64_t kUnlimited = std::numeric_limits<std::int64_t>::max() / 2;
 
-// What two trains of an edge tell: a clock of one of its two hosts has jumped, so that delays of `shorter` are shorter
+// What two trains of an edge show: a clock of one of its two hosts has jumped, so that delays of `shorter` are shorter
 // by least_ns to most_ns. since_ns : when the first of them had arrived.
 struct ClockJump {
   Direction shorter = Direction::kInbound;
@@ -69,7 +69,7 @@ class EdgeCausality {
     const std::int64_t limit = way.floor.limit_ns(bound_ns);
     const std::int64_t above = known ? owd_ns - way.floor.ns() : 0;
     if (early || above < -limit) {
-      if (way.shorter.trains > 0 && received - way.shorter.first_ns > kBelieved) way = Way{};
+      if (way.shorter.trains > 0 && received - way.shorter.first_ns > kTrusted) way = Way{};
       const std::int64_t by =
           std::max(known ? -above - limit : kLongAgo, early ? -owd_ns - bound_ns : kLongAgo);
       way.shorter.add(by, early, received);
@@ -104,10 +104,10 @@ class EdgeCausality {
   // A clock of one of the two hosts is wrong by more than its bound.
   bool violated() const {
     ClockJump jump;
-    return told(&jump);
+    return find_jump(&jump);
   }
-  // False while nothing tells of a jump.
-  bool told(ClockJump* jump) const {
+  // False while nothing shows a jump.
+  bool find_jump(ClockJump* jump) const {
     for (int i = 0; i < 2; ++i) {
       const Way &way = ways_[i], &other = ways_[1 - i];
       const auto direction = static_cast<Direction>(i);
@@ -128,7 +128,7 @@ class EdgeCausality {
     }
     return false;
   }
-  // When the last train was sent that contradicts `jump` (an edge of another NIC may have told of it).
+  // When the last train was sent that contradicts `jump` (an edge of another NIC may show it).
   std::int64_t refuted_ns(const ClockJump& jump) const {
     const int shorter = static_cast<int>(jump.shorter);
     const Way &way = ways_[shorter], &other = ways_[1 - shorter];
@@ -139,7 +139,7 @@ class EdgeCausality {
   }
   // By how much a clock may have jumped during the last seconds, and delays of `direction` become shorter, without
   // a train that shows it: by as much as all of them waited in queues, or where there is no floor, by all of the delay.
-  // 0 where it is what bounds allow; kUnlimited when nothing was heard, or a jump shows.
+  // 0 where it is what bounds allow; kUnlimited when nothing was received, or a jump shows.
   std::int64_t hidden_ns(Direction direction, std::int64_t now_ns) const {
     const Way& way = ways_[static_cast<int>(direction)];
     const std::int64_t least = way.recent.least(now_ns);
@@ -163,7 +163,7 @@ class EdgeCausality {
  private:
   static constexpr int kTrains = 2;
   static constexpr int kShorter = 8;  // refuted runs of trains below the floor: another route
-  static constexpr std::int64_t kBelieved = 10'000'000'000;  // so is a run that nobody has refuted
+  static constexpr std::int64_t kTrusted = 10'000'000'000;   // so is a run that nobody has refuted
   static constexpr std::int64_t kUndecided = 1'000'000'000;  // until the host whose clock it is should know
   static constexpr std::int64_t kScatterNs = 1'000;          // of stamps
 
@@ -239,41 +239,41 @@ class EdgeCausality {
 // All edges of this host, by the host at their other end.
 class HostCausality {
  public:
-  // A train came by an edge to `peer`, which tells what `edge` says now. now_ns : monotonic.
-  void heard(std::uint64_t peer, const EdgeCausality& edge, std::int64_t now_ns) {
+  // A train came by an edge to `peer`, and `edge` is what is known of it now. now_ns : monotonic.
+  void received(std::uint64_t peer, const EdgeCausality& edge, std::int64_t now_ns) {
     Peer& known = peers_[peer];
-    known.heard_ns = now_ns;
+    known.received_ns = now_ns;
     ClockJump jump;
-    if (!edge.told(&jump)) {
-      if (now_ns - known.jumped_ns <= kTold)
+    if (!edge.find_jump(&jump)) {
+      if (now_ns - known.jumped_ns <= kReported)
         known.refuted_ns = std::max(known.refuted_ns, edge.refuted_ns(known.jump));
       return;
     }
     known.jump = jump;
     known.jumped_ns = last_jump_ns_ = now_ns;
   }
-  // Whether it may be this host's clock: the edges to more than half of the peers heard lately tell of one jump, two
-  // at least, or that to the only peer that there has been for a minute. One of several that is left, while the
-  // others restart say, proves nothing.
+  // Whether it may be this host's clock: the edges to more than half of the peers that lately sent show one
+  // jump, two at least, or that to the only peer that there has been for a minute. One of several that is left,
+  // while the others restart say, proves nothing.
   bool own_clock(std::int64_t now_ns) {
-    if (now_ns - last_jump_ns_ > kTold) return false;
-    int heard = 0;
+    if (now_ns - last_jump_ns_ > kReported) return false;
+    int recent = 0;
     jumps_.clear();
     for (auto at = peers_.begin(); at != peers_.end();) {
       const Peer& peer = at->second;
-      if (now_ns - peer.heard_ns > kForget) {
+      if (now_ns - peer.received_ns > kForget) {
         at = peers_.erase(at);
         continue;
       }
       ++at;
-      if (now_ns - peer.heard_ns > kLately) continue;
-      ++heard;
+      if (now_ns - peer.received_ns > kLately) continue;
+      ++recent;
       // A train of any edge to that peer that was sent since then, and came at its floor, knows better.
-      if (now_ns - peer.jumped_ns <= kTold && peer.refuted_ns < peer.jump.since_ns)
+      if (now_ns - peer.jumped_ns <= kReported && peer.refuted_ns < peer.jump.since_ns)
         jumps_.push_back(peer.jump);
     }
     const int agreed = agreeing();
-    return 2 * agreed > heard && (agreed >= kFewest || (heard == 1 && peers_.size() == 1));
+    return 2 * agreed > recent && (agreed >= kFewest || (recent == 1 && peers_.size() == 1));
   }
   void clear() {
     peers_.clear();
@@ -283,11 +283,11 @@ class HostCausality {
  private:
   static constexpr int kFewest = 2;
   static constexpr std::int64_t kLately = 500'000'000, kForget = 60'000'000'000;
-  // Where most trains wait in queues, peers tell of the same jump one after the other.
-  static constexpr std::int64_t kTold = 5'000'000'000;
+  // Where most trains wait in queues, peers show the same jump one after the other.
+  static constexpr std::int64_t kReported = 5'000'000'000;
 
   struct Peer {
-    std::int64_t heard_ns = kLongAgo, jumped_ns = kLongAgo, refuted_ns = kLongAgo;
+    std::int64_t received_ns = kLongAgo, jumped_ns = kLongAgo, refuted_ns = kLongAgo;
     ClockJump jump;
   };
 
@@ -322,7 +322,7 @@ class HiddenJump {
     at->second.inbound = std::min(at->second.inbound, inbound_ns);
     at->second.outbound = std::min(at->second.outbound, outbound_ns);
   }
-  // 0 when nothing hides one, or nothing was heard of any peer.
+  // 0 when nothing hides one, or nothing was received of any peer.
   std::int64_t ns() { return std::max(of_most(&Both::inbound), of_most(&Both::outbound)); }
 
  private:

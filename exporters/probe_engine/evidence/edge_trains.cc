@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::int64_t kTrainSettled = 1'000'000;  // ns after which a train gets no more packets, normally
 constexpr std::int64_t kStampAge = 1'000'000'000;  // ns from the send to its TX stamp, at most
-// Trains; a longer gap says nothing about single paths. What is left of six dead paths of eight is heard more often.
+// Trains; a longer gap says nothing about single paths. What is left of six dead paths of eight is received more often.
 constexpr std::uint32_t kLongGap = 30;
 constexpr std::uint8_t kWhole = (1 << kTrain) - 1;
 
@@ -49,33 +49,33 @@ bool EdgeTrains::stamp_sent(std::uint32_t number, int position, std::int64_t ker
 }
 
 void EdgeTrains::restart() {
-  heard_ = resumed_ = 0;
+  newest_received_ = resumed_ = 0;
   main_retired_ = 0;
   lost_.restart();
   outbound_.restart();
   period_.restart();
-  for (HeardTrain& train : heard_trains_) train = HeardTrain{};
+  for (ReceivedTrain& train : received_trains_) train = ReceivedTrain{};
   for (PathTally& path : paths_) path.sizes.restart();
   size_loss_ = SizeLoss();
 }
 
-void EdgeTrains::hear(const Packet& packet, std::int64_t stamp_ns, bool hardware, std::int64_t now) {
-  if (packet.train > heard_) {
+void EdgeTrains::receive(const Packet& packet, std::int64_t stamp_ns, bool hardware, std::int64_t now) {
+  if (packet.train > newest_received_) {
     peer_paths_ = packet.paths;
     peer_sweep_ = packet.sweep;
-    if (heard_ == 0) {
-      first_heard_ = packet.train;
+    if (newest_received_ == 0) {
+      first_received_ = packet.train;
       retired_sweep_ = packet.sweep;
     } else {
       retire(packet.train);
     }
-    heard_ = packet.train;
-    period_.heard(heard_, now);
+    newest_received_ = packet.train;
+    period_.received(newest_received_, now);
   }
-  HeardTrain& train = heard_trains_[packet.train % kHeardTrains];
+  ReceivedTrain& train = received_trains_[packet.train % kReceivedTrains];
   if (train.train != packet.train) {
-    if (heard_ - packet.train >= kHeardTrains) return;  // retired, and counted as lost
-    train = HeardTrain{};
+    if (newest_received_ - packet.train >= kReceivedTrains) return;  // retired, and counted as lost
+    train = ReceivedTrain{};
     train.train = packet.train;
     train.path = packet.path;
     train.sweep = packet.sweep;
@@ -90,27 +90,27 @@ void EdgeTrains::hear(const Packet& packet, std::int64_t stamp_ns, bool hardware
 
 // Closes the books on the trains that leave the table when train `newest` comes in.
 void EdgeTrains::retire(std::uint32_t newest) {
-  std::uint32_t from = heard_ >= kHeardTrains ? heard_ - kHeardTrains + 1 : 1;
-  from = std::max(from, first_heard_);
-  const std::uint32_t to = newest >= kHeardTrains ? newest - kHeardTrains : 0;  // inclusive
+  std::uint32_t from = newest_received_ >= kReceivedTrains ? newest_received_ - kReceivedTrains + 1 : 1;
+  from = std::max(from, first_received_);
+  const std::uint32_t to = newest >= kReceivedTrains ? newest - kReceivedTrains : 0;  // inclusive
   if (to < from) return;
   std::uint32_t last = to;
   std::uint64_t lost = 0;
-  if (newest - heard_ > kLongGap) {
+  if (newest - newest_received_ > kLongGap) {
     // The edge was silent as a whole: its losses count, but say nothing of a single path.
-    last = heard_;
+    last = newest_received_;
     lost += static_cast<std::uint64_t>(to - std::min(to, last)) * kTrain;
     for (PathTally& path : paths_) path.health.reset();
     resumed_ = newest;
   }
-  auto heard = [this](std::uint32_t t) { return heard_trains_[t % kHeardTrains].train == t; };
+  auto arrived = [this](std::uint32_t t) { return received_trains_[t % kReceivedTrains].train == t; };
   for (std::uint32_t t = from; t <= std::min(to, last); ++t) {
-    const HeardTrain& train = heard_trains_[t % kHeardTrains];
-    const int got = heard(t) ? __builtin_popcount(train.got) : 0;
+    const ReceivedTrain& train = received_trains_[t % kReceivedTrains];
+    const int got = arrived(t) ? __builtin_popcount(train.got) : 0;
     const auto missing = static_cast<std::uint32_t>(kTrain - got);
     lost += missing;
-    const bool before = retired_heard_;
-    retired_heard_ = got > 0;
+    const bool before = retired_received_;
+    retired_received_ = got > 0;
     if (got > 0) {
       retired_sweep_ = train.sweep;
       if (train.path == 0) main_retired_ = t;
@@ -123,13 +123,13 @@ void EdgeTrains::retire(std::uint32_t newest) {
     path.lost += missing;
     path.window.train(kTrain, missing);
     if (got > 0) {
-      path.health.heard();
+      path.health.received();
       for (PathTally& other : paths_) other.witness = other.witness || &other != &path;
     } else {
       // A lost train speaks against its path only if the edge itself worked then: trains beside it arrived,
-      // which took the main path; or, if the main path is what is dead, another path was heard since the last
+      // which took the main path; or, if the main path is what is dead, another path was received since the last
       // loss.
-      const bool beside = index != 0 && (before || heard(t + 1));
+      const bool beside = index != 0 && (before || arrived(t + 1));
       const bool main_dead = index == 0 || paths_[0].health.state() == HealthState::kDown;
       if (beside || (main_dead && path.witness)) {
         path.health.missed();
@@ -145,8 +145,8 @@ void EdgeTrains::retire(std::uint32_t newest) {
 // ours arrives on its main path.
 int EdgeTrains::path_of_lost(std::uint32_t lost) const {
   std::uint8_t after = peer_sweep_;
-  for (std::uint32_t t = lost + 1; t <= heard_; ++t) {
-    const HeardTrain& train = heard_trains_[t % kHeardTrains];
+  for (std::uint32_t t = lost + 1; t <= newest_received_; ++t) {
+    const ReceivedTrain& train = received_trains_[t % kReceivedTrains];
     if (train.train != t) continue;
     after = train.sweep;
     break;
@@ -158,34 +158,34 @@ int EdgeTrains::path_of_lost(std::uint32_t lost) const {
 }
 
 void EdgeTrains::silence(std::int64_t silent_ns) {
-  if (heard_ == 0 || period_.ns() <= 0) return;
+  if (newest_received_ == 0 || period_.ns() <= 0) return;
   const std::int64_t trains = silent_ns / period_.ns() - kSilentTrains;
   if (trains > 0) lost_.presume(static_cast<std::uint64_t>(trains) * kTrain);
 }
 
-void EdgeTrains::confirm(const TrainStamps& heard, std::uint32_t received) {
-  const std::uint32_t train = heard.train;
+void EdgeTrains::confirm(const TrainStamps& reception, std::uint32_t received) {
+  const std::uint32_t train = reception.train;
   if (train == 0 || train > last_sent_) return;
-  if (heard.valid != 0 && heard.path == 0) main_confirmed_ = std::max(main_confirmed_, train);
-  // Two trains before: what the peer had heard then is in its count, however late the packets were.
+  if (reception.valid != 0 && reception.path == 0) main_confirmed_ = std::max(main_confirmed_, train);
+  // Two trains before: what the peer had received then is in its count, however late the packets were.
   if (train <= 2 || received == 0) return;
   const SentTrain& before = sent_trains_[(train - 2) % kSentTrains];
   if (before.train == train - 2 && before.sent_through > 0) outbound_.report(before.sent_through, received);
 }
 
-const HeardTrain* EdgeTrains::match_sent(const TrainStamps& sent) {
+const ReceivedTrain* EdgeTrains::match_sent(const TrainStamps& sent) {
   if (sent.train == 0 || sent.valid == 0) return nullptr;
-  HeardTrain& heard = heard_trains_[sent.train % kHeardTrains];
-  if (heard.train != sent.train || heard.emitted || heard.valid == 0 || heard.path != sent.path)
+  ReceivedTrain& received = received_trains_[sent.train % kReceivedTrains];
+  if (received.train != sent.train || received.emitted || received.valid == 0 || received.path != sent.path)
     return nullptr;
-  heard.emitted = true;
-  return &heard;
+  received.emitted = true;
+  return &received;
 }
 
-const SentTrain* EdgeTrains::match_heard(const TrainStamps& heard) {
-  if (heard.train == 0 || heard.valid == 0) return nullptr;
-  SentTrain& sent = sent_trains_[heard.train % kSentTrains];
-  if (sent.train != heard.train || sent.reported || sent.valid == 0 || sent.path != heard.path)
+const SentTrain* EdgeTrains::match_reception(const TrainStamps& reception) {
+  if (reception.train == 0 || reception.valid == 0) return nullptr;
+  SentTrain& sent = sent_trains_[reception.train % kSentTrains];
+  if (sent.train != reception.train || sent.reported || sent.valid == 0 || sent.path != reception.path)
     return nullptr;
   sent.reported = true;
   return &sent;
@@ -199,13 +199,13 @@ TrainStamps EdgeTrains::sent_report(int position) const {
   return {};
 }
 
-TrainStamps EdgeTrains::heard_report(int position, std::int64_t now) const {
-  std::uint32_t newest = heard_;
-  const HeardTrain& last = heard_trains_[newest % kHeardTrains];
+TrainStamps EdgeTrains::reception_report(int position, std::int64_t now) const {
+  std::uint32_t newest = newest_received_;
+  const ReceivedTrain& last = received_trains_[newest % kReceivedTrains];
   const bool settled = last.got == kWhole || now - last.taken_ns > kTrainSettled;
   if (!settled && newest > 1) --newest;
   if (position == 1 && newest > 1) --newest;
-  const HeardTrain& train = heard_trains_[newest % kHeardTrains];
+  const ReceivedTrain& train = received_trains_[newest % kReceivedTrains];
   if (train.train == newest) return train;
   TrainStamps none;
   none.train = newest;
@@ -214,7 +214,7 @@ TrainStamps EdgeTrains::heard_report(int position, std::int64_t now) const {
 
 void EdgeTrains::forget_stamps() {
   for (SentTrain& train : sent_trains_) train.valid = 0, train.reported = true;
-  for (HeardTrain& train : heard_trains_) train.valid = 0, train.emitted = true;
+  for (ReceivedTrain& train : received_trains_) train.valid = 0, train.emitted = true;
 }
 
 }  // namespace fabricpulse

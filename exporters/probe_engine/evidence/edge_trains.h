@@ -18,11 +18,11 @@ namespace fabricpulse {
 struct SentTrain : TrainStamps {
   std::int64_t before_kernel_ns = 0;  // CLOCK_REALTIME before the first packet went out
   std::uint64_t sent_through = 0;     // packets of ours that had been sent when it was over
-  bool reported = false;              // the peer has told its stamps
+  bool reported = false;              // the peer has reported its stamps
 };
 
-struct HeardTrain : TrainStamps {
-  bool emitted = false;  // the peer has told its stamps
+struct ReceivedTrain : TrainStamps {
+  bool emitted = false;  // the peer has reported its stamps
   std::uint8_t sweep = 0;
   std::uint8_t got = 0;       // bit i: packet i was accepted, stamped or not
   std::int64_t taken_ns = 0;  // monotonic
@@ -31,7 +31,7 @@ struct HeardTrain : TrainStamps {
 // What arrives from one source port of the peer.
 struct PathTally {
   PathHealth health;
-  bool witness = false;                  // another path was heard since this one's last loss
+  bool witness = false;                  // another path was received since this one's last loss
   std::uint64_t expected = 0, lost = 0;  // packets
   LossWindow window;
   PathSizes sizes;
@@ -43,7 +43,7 @@ struct PathTally {
 
 class EdgeTrains {
  public:
-  static constexpr std::uint32_t kSentTrains = 16, kHeardTrains = 8;
+  static constexpr std::uint32_t kSentTrains = 16, kReceivedTrains = 8;
 
   // -- ours
 
@@ -57,14 +57,14 @@ class EdgeTrains {
   // The newest train is out. sent : packets of ours on this edge so far.
   void finish(std::uint64_t sent) { sent_trains_[last_sent_ % kSentTrains].sent_through = sent; }
   // How many trains make one that leaves the main path: `configured`, or every second one while the peer does not
-  // confirm the main path. Then what still passes is heard often enough to keep the edge up. 0 stays 0.
+  // confirm the main path. Then what still passes is received often enough to keep the edge up. 0 stays 0.
   std::uint8_t sweep(std::uint8_t configured) const {
     const bool confirmed = last_sent_ - main_confirmed_ <= kUnconfirmed;
     return configured <= kUrgentSweep || confirmed ? configured : kUrgentSweep;
   }
-  // The peer reports the newest train of ours that it knows of, by its stamps if that very train was heard, and
+  // The peer reports the newest train of ours that it knows of, by its stamps if it received that very train, and
   // `received` packets in all.
-  void confirm(const TrainStamps& heard, std::uint32_t received);
+  void confirm(const TrainStamps& reception, std::uint32_t received);
   // A TX stamp has come back. kernel_ns : as the kernel gave it; stamp_ns : the same on the stamp clock. False
   // when it was not taken: the train is gone, or a software stamp is not from the second after the send.
   bool stamp_sent(std::uint32_t train, int position, std::int64_t kernel_ns, std::int64_t stamp_ns,
@@ -75,30 +75,30 @@ class EdgeTrains {
   // The peer's numbering begins anew.
   void restart();
   // Takes in an admitted packet. stamp_ns : its RX stamp on the stamp clock, 0 = none. now : monotonic ns.
-  void hear(const Packet& packet, std::int64_t stamp_ns, bool hardware, std::int64_t now);
+  void receive(const Packet& packet, std::int64_t stamp_ns, bool hardware, std::int64_t now);
   // Takes in a size probe that follows train `train`.
-  void hear_size(int path, std::uint32_t train, std::uint16_t size) {
+  void receive_size(int path, std::uint32_t train, std::uint16_t size) {
     paths_[path].sizes.arrived(train, size, paths_[path].small());
   }
-  // Nothing has been heard for `silent_ns` of unstalled time: what the peer has sent meanwhile is presumed lost.
+  // Nothing has been received for `silent_ns` of unstalled time: what the peer has sent meanwhile is presumed lost.
   void silence(std::int64_t silent_ns);
   // A bucket of the loss windows is over.
   void rotate_loss() {
     for (PathTally& path : paths_) path.window.rotate();
   }
-  // The train whose TX stamps the peer tells, the first time that it does; nullptr if there is nothing to
+  // The train whose TX stamps the peer reports, the first time that it does; nullptr if there is nothing to
   // match.
-  const HeardTrain* match_sent(const TrainStamps& sent);
-  // The train of ours whose RX stamps the peer tells, the first time that it does; nullptr likewise.
-  const SentTrain* match_heard(const TrainStamps& heard);
+  const ReceivedTrain* match_sent(const TrainStamps& sent);
+  // The train of ours whose RX stamps the peer reports, the first time that it does; nullptr likewise.
+  const SentTrain* match_reception(const TrainStamps& reception);
 
   // -- what goes into packet `position` of our newest train. Any packet may be lost, so the middle one
   // repeats the train before.
 
   // TX stamps of an earlier train of ours; valid == 0 if none are there.
   TrainStamps sent_report(int position) const;
-  // RX stamps of a train of the peer; valid == 0 still proves that we hear. now : monotonic ns.
-  TrainStamps heard_report(int position, std::int64_t now) const;
+  // RX stamps of a train of the peer; valid == 0 still proves that we receive. now : monotonic ns.
+  TrainStamps reception_report(int position, std::int64_t now) const;
 
   // The host clock was steered: how stamps were converted meanwhile is in doubt.
   void forget_stamps();
@@ -122,25 +122,25 @@ class EdgeTrains {
   static constexpr std::uint32_t kUnconfirmed = 5;  // trains; a report takes one or two
   static constexpr std::uint8_t kUrgentSweep = 2;
   static constexpr std::uint32_t kSureTrains = 3;  // behind one of the main path: its report takes one or two
-  static constexpr std::int64_t kSilentTrains = kHeardTrains + 2;  // sooner, numbering may still tell
+  static constexpr std::int64_t kSilentTrains = kReceivedTrains + 2;  // sooner, numbering may still show it
 
   void retire(std::uint32_t newest);
   int path_of_lost(std::uint32_t lost) const;
 
   std::uint32_t last_sent_ = 0;
-  std::uint32_t heard_ = 0;        // highest train of the peer, 0 = none in this epoch
-  std::uint32_t first_heard_ = 0;  // of the peer's epoch
-  std::uint32_t resumed_ = 0;      // the first train after the last gap of the whole edge, 0 = there was none
+  std::uint32_t newest_received_ = 0;  // highest train of the peer, 0 = none in this epoch
+  std::uint32_t first_received_ = 0;   // of the peer's epoch
+  std::uint32_t resumed_ = 0;  // the first train after the last gap of the whole edge, 0 = there was none
   std::uint8_t peer_paths_ = 1, peer_sweep_ = 0;
   std::uint8_t retired_sweep_ = 0;  // of the last train that had arrived and has left the table
   std::uint32_t main_retired_ = 0;  // the last train of the main path that had arrived and has left the table
-  bool retired_heard_ = false;      // the last train that left the table had arrived
+  bool retired_received_ = false;   // the last train that left the table had arrived
   LossCounter lost_;
   OutboundLoss outbound_;
   TrainPeriod period_;
-  std::uint32_t main_confirmed_ = 0;  // the newest train of the main path that the peer has heard
+  std::uint32_t main_confirmed_ = 0;  // the newest train of the main path that the peer has received
   SentTrain sent_trains_[kSentTrains];
-  HeardTrain heard_trains_[kHeardTrains];
+  ReceivedTrain received_trains_[kReceivedTrains];
   PathTally paths_[kMaxPaths];
   SizeLoss size_loss_;
 };

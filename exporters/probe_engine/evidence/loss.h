@@ -34,8 +34,8 @@ class LossCounter {
 // How long the peer takes from train to train, by its numbering.
 class TrainPeriod {
  public:
-  // Train `train` has been heard at `now_ns`, and none later.
-  void heard(std::uint32_t train, std::int64_t now_ns) {
+  // Train `train` has been received at `now_ns`, and none later.
+  void received(std::uint32_t train, std::int64_t now_ns) {
     if (train_ == 0 || train < train_) {
       train_ = train;
       at_ = now_ns;
@@ -97,10 +97,10 @@ class LossWindow {
 };
 
 // What the peer has not received of ours, from the count of packets that it reports. Needs no numbering of the
-// peer's: works as long as anything of it is heard.
+// peer's: works as long as anything of it is received.
 class OutboundLoss {
  public:
-  // sent : packets of ours up to a train that the peer reports as heard two trains ago or earlier. received :
+  // sent : packets of ours up to a train that the peer reports as received two trains ago or earlier. received :
   // those that it had accepted when it said so; wraps at 2^32.
   void report(std::uint64_t sent, std::uint32_t received) {
     // What is on its way makes this too small by a few packets, never too large: the largest holds.

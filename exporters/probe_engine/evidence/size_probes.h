@@ -71,15 +71,15 @@ struct SmallPackets {
 class SizeLoss {
  public:
   // Adds one source port's size: so many lost beyond that, with the variance that the loss of small packets gives it,
-  // and so many heard.
-  void add(std::size_t place, float beyond, float variance, float heard) {
+  // and so many received.
+  void add(std::size_t place, float beyond, float variance, float received) {
     beyond_[place] += beyond;
     variance_[place] += variance;
-    heard_[place] += heard;
+    received_[place] += received;
   }
   void add(const SizeLoss& other) {
     for (std::size_t i = 0; i < kMostSizes; ++i)
-      add(i, other.beyond_[i], other.variance_[i], other.heard_[i]);
+      add(i, other.beyond_[i], other.variance_[i], other.received_[i]);
   }
   // The share of packets that is lost for its size, of this size or of one above it, and no more but by bad luck: two
   // standard deviations above what was seen. 0 : none has been lost, or what has may well be the loss of small ones.
@@ -87,15 +87,16 @@ class SizeLoss {
     double most = 0;
     for (std::size_t i = place; i < kMostSizes; ++i) {
       if (beyond_[i] <= 3 * std::sqrt(variance_[i])) continue;
-      const double lost = beyond_[i], seen = lost + heard_[i];
-      const double sigma = std::sqrt(lost * heard_[i] / seen + variance_[i]);
+      const double lost = beyond_[i], seen = lost + received_[i];
+      const double sigma = std::sqrt(lost * received_[i] / seen + variance_[i]);
       most = std::max(most, (lost + 1 + 2 * sigma) / (seen + 1));
     }
     return std::min(most, 1.0);
   }
 
  private:
-  std::array<float, kMostSizes> beyond_{}, variance_{}, heard_{};  // packets; beyond_ is below 0 now and then
+  std::array<float, kMostSizes> beyond_{}, variance_{},
+      received_{};  // packets; beyond_ is below 0 now and then
 };
 
 // What one source port has lost of each size, and meanwhile of small packets.
@@ -104,16 +105,16 @@ class SizeTally {
   // One has arrived, behind so many that did not.
   void add(std::size_t place, int missing, SmallPackets meanwhile) {
     Counts& c = counts_[place];
-    c.heard += 1;
+    c.received += 1;
     // What ends so late was a black hole.
     if (missing < kNoLoss) {
       c.lost += static_cast<float>(missing);
       c.small += static_cast<float>(meanwhile.expected);
       c.small_lost += static_cast<float>(meanwhile.lost);
     }
-    if (c.lost + c.heard < kMemory) return;
+    if (c.lost + c.received < kMemory) return;
     const bool clean = c.lost < kForgotten && c.small_lost < kForgotten;
-    c = {clean ? 0 : c.lost / 2, c.heard / 2, clean ? 0 : c.small / 2, clean ? 0 : c.small_lost / 2};
+    c = {clean ? 0 : c.lost / 2, c.received / 2, clean ? 0 : c.small / 2, clean ? 0 : c.small_lost / 2};
   }
   // Without the sizes of which nothing is lost, nor of small packets meanwhile: where a NIC's ports are added up, those
   // do not cross what the others suffer from.
@@ -122,10 +123,10 @@ class SizeTally {
     for (std::size_t i = 0; i < kMostSizes; ++i) {
       const Counts& c = counts_[i];
       if (c.lost == 0 && c.small_lost == 0) continue;
-      const float all = c.lost + c.heard;
+      const float all = c.lost + c.received;
       const float share = c.small_lost == 0 ? 0 : std::min(c.small_lost / c.small, kMostShare);
       const float variance = share == 0 ? 0 : all * share * (1 - share) * (1 + all / c.small);
-      loss.add(i, c.lost - all * share, variance, c.heard);
+      loss.add(i, c.lost - all * share, variance, c.received);
     }
     return loss;
   }
@@ -136,7 +137,7 @@ class SizeTally {
   static constexpr int kNoLoss = 24;
 
   struct Counts {
-    float lost = 0, heard = 0, small = 0, small_lost = 0;
+    float lost = 0, received = 0, small = 0, small_lost = 0;
   };
   std::array<Counts, kMostSizes> counts_{};
 };

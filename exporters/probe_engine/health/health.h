@@ -8,44 +8,45 @@
 
 namespace fabricpulse {
 
-constexpr std::int64_t kNeverHeard = -1;
+constexpr std::int64_t kNeverReceived = -1;
 
 enum class HealthState : std::uint8_t { kUnknown = 0, kUp = 1, kDown = 2 };
 
 inline bool recent(std::int64_t at, std::int64_t now, std::int64_t interval) {
-  return at != kNeverHeard && now - at < interval;
+  return at != kNeverReceived && now - at < interval;
 }
 
-// When a peer was last heard, and when it last heard us (by its own report). Times never go backwards: a
+// When a peer was last received, and when it last received us (by its own report). Times never go backwards: a
 // report that is old because we were stalled does not undo what is known.
 struct Presence {
-  std::int64_t heard_at = kNeverHeard;     // ns, unstalled time
-  std::int64_t heard_by_at = kNeverHeard;  // ns, unstalled time
+  std::int64_t received_at = kNeverReceived;          // ns, unstalled time
+  std::int64_t received_by_peer_at = kNeverReceived;  // ns, unstalled time
 
-  void heard(std::int64_t at) { heard_at = std::max(heard_at, at); }
-  void heard_by(std::int64_t at) { heard_by_at = std::max(heard_by_at, at); }
+  void received(std::int64_t at) { received_at = std::max(received_at, at); }
+  void received_by_peer(std::int64_t at) { received_by_peer_at = std::max(received_by_peer_at, at); }
   // The last moment at which both directions were known to work. What a peer reports of us is as old as its
-  // last packet: a peer that has fallen silent has not thereby stopped to hear us, so its report is held
+  // last packet: a peer that has fallen silent has not thereby stopped receiving us, so its report is held
   // against that packet and not against now.
   std::int64_t both(std::int64_t interval) const {
-    if (heard_at == kNeverHeard || heard_by_at == kNeverHeard) return kNeverHeard;
-    return heard_at - heard_by_at < interval ? heard_at : heard_by_at;
+    if (received_at == kNeverReceived || received_by_peer_at == kNeverReceived) return kNeverReceived;
+    return received_at - received_by_peer_at < interval ? received_at : received_by_peer_at;
   }
 };
 
 struct EdgeStates {
   HealthState edge = HealthState::kUnknown;
-  HealthState inbound = HealthState::kUnknown;   // peer -> us
-  HealthState outbound = HealthState::kUnknown;  // us -> peer; unknown while nothing is heard that could tell
+  HealthState inbound = HealthState::kUnknown;  // peer -> us
+  HealthState outbound =
+      HealthState::kUnknown;  // us -> peer; unknown while nothing is received that could show it
 };
 
 inline EdgeStates edge_states(const Presence& p, std::int64_t now, std::int64_t interval) {
   auto up_if = [](bool up) { return up ? HealthState::kUp : HealthState::kDown; };
   EdgeStates s;
-  if (p.heard_at == kNeverHeard) return s;
-  s.inbound = up_if(recent(p.heard_at, now, interval));
-  if (p.heard_by_at == kNeverHeard) return s;
-  if (s.inbound == HealthState::kUp) s.outbound = up_if(p.heard_at - p.heard_by_at < interval);
+  if (p.received_at == kNeverReceived) return s;
+  s.inbound = up_if(recent(p.received_at, now, interval));
+  if (p.received_by_peer_at == kNeverReceived) return s;
+  if (s.inbound == HealthState::kUp) s.outbound = up_if(p.received_at - p.received_by_peer_at < interval);
   s.edge = up_if(recent(p.both(interval), now, interval));
   return s;
 }
@@ -57,7 +58,8 @@ class EdgeHealth {
  public:
   const EdgeStates& update(const Presence& p, std::int64_t now, std::int64_t interval) {
     EdgeStates next = edge_states(p, now, interval);
-    if (states_.edge == HealthState::kDown && next.edge == HealthState::kUp && p.heard_by_at < proof_from_) {
+    if (states_.edge == HealthState::kDown && next.edge == HealthState::kUp &&
+        p.received_by_peer_at < proof_from_) {
       next.edge = HealthState::kDown;
     } else if (states_.edge != HealthState::kDown && next.edge == HealthState::kDown) {
       proof_from_ = p.both(interval) + interval;
@@ -69,14 +71,14 @@ class EdgeHealth {
 
  private:
   EdgeStates states_;
-  std::int64_t proof_from_ = kNeverHeard;
+  std::int64_t proof_from_ = kNeverReceived;
 };
 
-// One source port of the sweep. Down when `kMissed` trains of it in a row were lost while the edge was heard.
+// One source port of the sweep. Down when `kMissed` trains of it in a row were lost while the edge was received.
 class PathHealth {
  public:
   static constexpr std::uint32_t kMissed = 3;
-  void heard() {
+  void received() {
     missed_ = 0;
     seen_ = true;
   }

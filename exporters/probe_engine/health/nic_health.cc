@@ -29,7 +29,7 @@ constexpr NicTransition still_down(Cause cause) {
 }
 
 // Rows: state before. Columns: NicObservation, in its order. What has been measured as down stays down until
-// probes pass again, or nobody is left to tell.
+// probes pass again, or no peer is left that could show it.
 // clang-format off
 constexpr NicTransition kTable[kNicRows][kNicObservations] = {
     // unknown
@@ -67,20 +67,20 @@ const NicTransition& nic_transition(NicRow row, NicObservation observation) {
 
 PeerLoss peer_loss(const PeerSighting* own, std::size_t own_count, const PeerSighting* others,
                    std::size_t others_count, std::int64_t now, std::int64_t interval) {
-  std::int64_t last = kNeverHeard;
+  std::int64_t last = kNeverReceived;
   for (std::size_t i = 0; i < own_count; ++i) last = std::max(last, own[i].both);
-  if (last == kNeverHeard) return PeerLoss::kSeveral;
+  if (last == kNeverReceived) return PeerLoss::kSeveral;
   const PeerSighting* only = nullptr;
   for (std::size_t i = 0; i < own_count; ++i) {
-    if (own[i].both == kNeverHeard || last - own[i].both >= interval) continue;
+    if (own[i].both == kNeverReceived || last - own[i].both >= interval) continue;
     if (only != nullptr && only->host != own[i].host) return PeerLoss::kSeveral;
     only = &own[i];
   }
   if (only == nullptr) return PeerLoss::kSeveral;
   bool seen_by_others = false;
   for (std::size_t i = 0; i < others_count; ++i) {
-    if (others[i].host != only->host || others[i].heard == kNeverHeard) continue;
-    if (recent(others[i].heard, now, interval / 2)) return PeerLoss::kHeardElsewhere;
+    if (others[i].host != only->host || others[i].received == kNeverReceived) continue;
+    if (recent(others[i].received, now, interval / 2)) return PeerLoss::kReceivedElsewhere;
     seen_by_others = true;
   }
   return seen_by_others ? PeerLoss::kPeerGone : PeerLoss::kOneWitness;
@@ -88,7 +88,7 @@ PeerLoss peer_loss(const PeerSighting* own, std::size_t own_count, const PeerSig
 
 void NicHealth::exchanged(std::int64_t both) {
   if (both <= exchanged_) return;
-  if (exchanged_ != kNeverHeard && both - std::max(exchanged_, excused_) >= interval_) {
+  if (exchanged_ != kNeverReceived && both - std::max(exchanged_, excused_) >= interval_) {
     silent_from_ = exchanged_;
   }
   exchanged_ = both;
@@ -96,16 +96,16 @@ void NicHealth::exchanged(std::int64_t both) {
 
 void NicHealth::restart(std::int64_t now) {
   started_ = now;
-  exchanged_ = silent_from_ = lost_at_ = kNeverHeard;
+  exchanged_ = silent_from_ = lost_at_ = kNeverReceived;
   if (state_ == State::kUp) state_ = State::kUnknown;
 }
 
 NicObservation NicHealth::observe(const NicEvidence& e, std::int64_t now) const {
   if (e.edges == 0) return NicObservation::kNoEdges;
-  // What was heard before a restart was heard from others.
-  const bool known = e.both != kNeverHeard && e.both >= started_;
+  // What was received before a restart was from other peers.
+  const bool known = e.both != kNeverReceived && e.both >= started_;
   if (known && recent(e.both, now, interval_)) {
-    const bool proven = lost_at_ == kNeverHeard || e.heard_by >= lost_at_ + interval_;
+    const bool proven = lost_at_ == kNeverReceived || e.received_by_peer >= lost_at_ + interval_;
     return proven ? NicObservation::kConnected : NicObservation::kUnproven;
   }
   if (e.cannot_probe && !e.link_down) return NicObservation::kNoSocket;
@@ -119,22 +119,22 @@ NicObservation NicHealth::observe(const NicEvidence& e, std::int64_t now) const 
     return e.others_connected ? NicObservation::kNeverSeen : NicObservation::kStarting;
   }
   if (e.link_down) return NicObservation::kLinkDown;
-  const bool heard = recent(e.heard, now, interval_);
-  if (!heard && e.peers == PeerLoss::kPeerGone) return NicObservation::kPeerGone;
-  if (!heard && e.peers == PeerLoss::kOneWitness) return NicObservation::kOnePeerOnly;
+  const bool received = recent(e.received, now, interval_);
+  if (!received && e.peers == PeerLoss::kPeerGone) return NicObservation::kPeerGone;
+  if (!received && e.peers == PeerLoss::kOneWitness) return NicObservation::kOnePeerOnly;
   if (recent(excused_, now, interval_)) return NicObservation::kExcused;
-  return heard ? NicObservation::kOneWay : NicObservation::kSilent;
+  return received ? NicObservation::kOneWay : NicObservation::kSilent;
 }
 
 NicEvent NicHealth::update(const NicEvidence& e, std::int64_t now) {
-  const bool interrupted = state_ == State::kUp && silent_from_ != kNeverHeard;
+  const bool interrupted = state_ == State::kUp && silent_from_ != kNeverReceived;
   if (interrupted) lost_at_ = silent_from_;
-  silent_from_ = kNeverHeard;
+  silent_from_ = kNeverReceived;
   const NicObservation observation = observe(e, now);
   const bool passes = observation == NicObservation::kConnected || observation == NicObservation::kUnproven;
   if (state_ == State::kUp && !passes) {
-    const bool known = e.both != kNeverHeard && e.both >= started_;
-    lost_at_ = known ? e.both : kNeverHeard;
+    const bool known = e.both != kNeverReceived && e.both >= started_;
+    lost_at_ = known ? e.both : kNeverReceived;
   }
   const NicRow row = interrupted              ? NicRow::kInterrupted
                      : state_ == State::kUp   ? NicRow::kUp

@@ -28,7 +28,7 @@ class Session {
       return Admitted::kFresh;
     }
     const bool echoes =
-        packet.heard_epoch == our_epoch && packet.heard.train > mark_ && packet.heard.train <= our_train;
+        packet.rx_epoch == our_epoch && packet.rx.train > mark_ && packet.rx.train <= our_train;
     if (!echoes) {
       // Echo it, so that it can prove itself. Keep the newest start that asks: epochs count up with wall
       // time.

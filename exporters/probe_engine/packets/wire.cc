@@ -25,11 +25,11 @@ enum Offset : std::size_t {
   kSentStamps = 48,
   kCorrection = 64,
   kCorrectionBound = 72,
-  kHeard = 76,
-  kHeardEpoch = 80,
-  kHeardPath = 84,
-  kHeardStamps = 88,
-  kHeardAgo = 104,
+  kRxTrain = 76,
+  kRxEpoch = 80,
+  kRxPath = 84,
+  kRxStamps = 88,
+  kRxAgo = 104,
   kReceived = 108,
   kMac = 112,
 };
@@ -112,18 +112,18 @@ void encode_packet(const Packet& packet, const FleetKey& key, std::uint8_t out[k
   put(out, kTrainNumber, packet.train);
   out[kSweep] = packet.sweep;
   out[kTxFlags] = packet.sent.hardware ? kHardware : 0;
-  out[kRxFlags] = packet.heard.hardware ? kHardware : 0;
+  out[kRxFlags] = packet.rx.hardware ? kHardware : 0;
   put(out, kSent, packet.sent.train);
   out[kSent + 4] = packet.sent.path;
   put_stamps(out, kSentStamps, kSent + 5, packet.sent);
   put(out, kMtu, packet.mtu);
   put(out, kCorrection, packet.correction_ns);
   put(out, kCorrectionBound, packet.correction_bound_ns);
-  put(out, kHeard, packet.heard.train);
-  put(out, kHeardEpoch, packet.heard_epoch);
-  out[kHeardPath] = packet.heard.path;
-  put_stamps(out, kHeardStamps, kHeardPath + 1, packet.heard);
-  put(out, kHeardAgo, packet.heard_ago_us);
+  put(out, kRxTrain, packet.rx.train);
+  put(out, kRxEpoch, packet.rx_epoch);
+  out[kRxPath] = packet.rx.path;
+  put_stamps(out, kRxStamps, kRxPath + 1, packet.rx);
+  put(out, kRxAgo, packet.rx_ago_us);
   put(out, kReceived, packet.received);
   put(out, kMac, siphash24(key.key, out, kMac));
 }
@@ -158,21 +158,21 @@ Decoded decode_packet(const std::uint8_t* data, std::size_t size, const std::vec
   p.sent.hardware = data[kTxFlags] & kHardware;
   p.correction_ns = get<std::int64_t>(data, kCorrection);
   p.correction_bound_ns = get<std::uint32_t>(data, kCorrectionBound);
-  p.heard.train = get<std::uint32_t>(data, kHeard);
-  p.heard_epoch = get<std::uint32_t>(data, kHeardEpoch);
-  p.heard.path = data[kHeardPath];
-  p.heard.valid = data[kHeardPath + 1];
-  p.heard.hardware = data[kRxFlags] & kHardware;
-  p.heard_ago_us = get<std::uint32_t>(data, kHeardAgo);
+  p.rx.train = get<std::uint32_t>(data, kRxTrain);
+  p.rx_epoch = get<std::uint32_t>(data, kRxEpoch);
+  p.rx.path = data[kRxPath];
+  p.rx.valid = data[kRxPath + 1];
+  p.rx.hardware = data[kRxFlags] & kHardware;
+  p.rx_ago_us = get<std::uint32_t>(data, kRxAgo);
   p.received = get<std::uint32_t>(data, kReceived);
   // A member of the fleet may run a broken build: its packets are authentic and still must fit our tables.
   if (p.position >= kTrain || p.train == 0 || p.paths == 0 || p.paths > kMaxPaths || p.path >= p.paths ||
-      p.sent.path >= kMaxPaths || p.heard.path >= kMaxPaths || p.sent.valid > kAllValid ||
-      p.heard.valid > kAllValid || p.path != path_of_train(p.train, p.paths, p.sweep) || p.mtu > kMostMtu) {
+      p.sent.path >= kMaxPaths || p.rx.path >= kMaxPaths || p.sent.valid > kAllValid ||
+      p.rx.valid > kAllValid || p.path != path_of_train(p.train, p.paths, p.sweep) || p.mtu > kMostMtu) {
     return Decoded::kMalformed;
   }
   get_stamps(data, kSentStamps, &p.sent);
-  get_stamps(data, kHeardStamps, &p.heard);
+  get_stamps(data, kRxStamps, &p.rx);
   *packet = p;
   return Decoded::kOk;
 }

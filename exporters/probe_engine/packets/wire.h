@@ -65,9 +65,9 @@ struct Packet {
   std::int64_t correction_ns = 0;
   std::uint32_t correction_bound_ns = kNever;
 
-  TrainStamps heard;  // RX stamps of a train of the receiver
-  std::uint32_t heard_epoch = 0;
-  std::uint32_t heard_ago_us = kNever;
+  TrainStamps rx;  // RX stamps of a train of the receiver
+  std::uint32_t rx_epoch = 0;
+  std::uint32_t rx_ago_us = kNever;
   std::uint32_t received = 0;
 };
 
@@ -82,14 +82,14 @@ struct FleetKey {
   SipKey key{};
 };
 
-// The id under which a key travels: tells keys and fleets apart without telling the key.
+// The id under which a key travels: identifies keys and fleets without revealing the key.
 FleetKey make_fleet_key(const SipKey& key);
 
 enum class Decoded { kOk, kMalformed, kWrongFleet, kBadMac };
 
 void encode_packet(const Packet& packet, const FleetKey& key, std::uint8_t out[kPacketSize]);
 
-// Reads any bytes; `packet` holds only after kOk. The MAC is checked before any field is believed.
+// Reads any bytes; `packet` holds only after kOk. The MAC is checked before any field is trusted.
 Decoded decode_packet(const std::uint8_t* data, std::size_t size, const std::vector<FleetKey>& keys,
                       Packet* packet);
 

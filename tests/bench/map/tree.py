@@ -78,7 +78,7 @@ def bench_tree_random(rows: Rows, fabrics: int, seed: int) -> None:
         placed += document["placed"] / len(fabric.nics)
         wrong += any(len(set(several)) > 1 for several in of_group)
     case = f"{fabrics} random fabrics, 9 to 256 NICs"
-    rows.report(case, "fabrics_told_wrongly", wrong, "fabrics", "== 0", told=told)
+    rows.report(case, "fabrics_reported_wrongly", wrong, "fabrics", "== 0", told=told)
     rows.report(case, "placed_percent", 100 * placed / fabrics, "%")
 
 
@@ -122,7 +122,7 @@ def _case(rows: Rows, case: str, fabric: Fabric, silent: float) -> Survey:
     wrongly = 0
     while survey.rounds < _MOST_ROUNDS and survey.assigned.number:
         survey.play_round()
-        wrongly = max(wrongly, len(survey.told_wrongly()))
+        wrongly = max(wrongly, len(survey.reported_wrongly()))
     degree = round(2 * len(survey.tree.delays) / len(fabric.nics), 1)
     more = {
         "standing_peers_alone": round(standing, 3),
@@ -132,7 +132,7 @@ def _case(rows: Rows, case: str, fabric: Fabric, silent: float) -> Survey:
         "most_at_once": survey.most_at_once,
     }
     rows.report(case, "tree_accuracy", 100 * survey.all_pairs(), "%", ">= 99", **more)
-    rows.report(case, "told_wrongly", wrongly, "NICs", "== 0")
+    rows.report(case, "reported_wrongly", wrongly, "NICs", "== 0")
     kinds = [Kind.LEAF] + [Kind.POD] * (fabric.plan.leaves_per_pod > 0)
     for kind in kinds:
         rows.report(case, f"same_{kind}_percent", 100 * survey.right(kind), "%", ">= 99")

@@ -52,7 +52,7 @@ def grown(before: Scrape, after: Scrape, name: str, **labels: str) -> float:
 
 
 def events(fleet: "MeshFleet", kind: str) -> dict[str, float | None]:
-    """How often each host has told `kind`."""
+    """How often each host has reported `kind`."""
     return {
         name: fleet.scrape(name).value("fabricpulse_mesh_events_total", kind=kind) for name in fleet.daemons
     }
@@ -145,7 +145,7 @@ class MeshFleet:
         return self.scrape(name).value("fabricpulse_nic_connected", device=device)
 
     def wait_probing(self, intervals: float = 1.2, timeout: float = 15.0) -> None:
-        """Returns once every host has probed on for some intervals: what would be an outage by now, has been told.
+        """Returns once every host has probed on for some intervals: what would be an outage by now, has been reported.
 
         Counted in probes and not in seconds, as health counts only the time in which the engine runs.
         """

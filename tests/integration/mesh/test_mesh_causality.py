@@ -17,7 +17,7 @@ BOUND_NS = 2_000
 
 
 def contradictions(fleet: MeshFleet, host: str) -> int:
-    """What the engine of a host tells its sidecar."""
+    """What the engine of a host reports to its sidecar."""
     with (fleet.lab.host(host).run_dir / "probes").open("rb") as file:
         return int(HEADER.unpack(file.read(HEADER.size))[14])
 

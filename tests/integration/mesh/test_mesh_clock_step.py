@@ -26,7 +26,7 @@ def system_clock(tmp_path_factory):
 
 
 def test_a_step_of_the_system_clock_is_counted_and_no_outage(make_lab, system_clock):
-    """An hour forwards, back, and another back: three steps, told with their size; no NIC and no edge is lost."""
+    """An hour forwards, back, and another back: three steps, reported with their size; no NIC and no edge is lost."""
     lab = make_lab(hosts=2, rails=2)
     fleet = MeshFleet(lab)
     fleet.environments["h1"] = {"LD_PRELOAD": str(system_clock)}
@@ -44,5 +44,5 @@ def test_a_step_of_the_system_clock_is_counted_and_no_outage(make_lab, system_cl
         assert set(scrape.values(DISCONNECTS)) == {0}
         assert scrape.value("fabricpulse_mesh_events_total", kind="edge_down") == 0
     events = fleet.get("h1", "/api/v1/events")["events"]
-    told = [event["duration_ns"] for event in events if event["event"] == "clock_step"]
-    assert told == [pytest.approx(step_ns, abs=50_000_000) for step_ns in steps]
+    reported = [event["duration_ns"] for event in events if event["event"] == "clock_step"]
+    assert reported == [pytest.approx(step_ns, abs=50_000_000) for step_ns in steps]

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.root
 
 @pytest.fixture(scope="module")
 def fleet():
-    """A fleet whose faults are mended after each test."""
+    """A fleet whose faults are repaired after each test."""
     with Lab(hosts=9, rails=1, spines=3, pods=3) as lab:
         yield DiagnosedFleet(lab)
 

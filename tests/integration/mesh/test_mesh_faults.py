@@ -49,17 +49,17 @@ def test_admin_down_and_back(fleet):
 
 
 def test_one_dead_direction_of_a_nic(fleet):
-    """The switch loses what the NIC sends: it hears all and nobody hears it. It is disconnected, cause one_way."""
+    """The switch loses what the NIC sends: it receives all, its peers nothing. It is disconnected, cause one_way."""
     with fleet.lab.host("h3").nic("rail0").black_hole("tx"):
         wait_for(lambda: fleet.connected("h3", "rail0") == 0, 5, "disconnected")
         scrape = fleet.scrape("h3")
         assert scrape.value("fabricpulse_nic_disconnect_cause", device="rail0", cause="one_way") == 1
         assert set(scrape.values("fabricpulse_edge_inbound_up", device="rail0")) == {1.0}
 
-        def told():  # edges are judged a little later than their NIC
+        def reported():  # edges are judged a little later than their NIC
             return set(fleet.scrape("h3").values("fabricpulse_edge_outbound_up", device="rail0")) == {0.0}
 
-        wait_for(told, 5, "outbound down")
+        wait_for(reported, 5, "outbound down")
 
 
 def test_a_dead_host_is_told_as_such(fleet):
@@ -68,11 +68,11 @@ def test_a_dead_host_is_told_as_such(fleet):
     fleet.lab.host("h3").crash()
     del fleet.daemons["h3"]
 
-    def told():
+    def reported():
         faults = fleet.scrape("h0").labels("fabricpulse_edge_evidence")
         return faults and {(f["peer"], f["evidence"]) for f in faults} == {("h3", "peer_host_silent")}
 
-    wait_for(told, 5, "peer_host_silent")
+    wait_for(reported, 5, "peer_host_silent")
     for name, count in counts.items():
         scrape = fleet.scrape(name)
         assert scrape.values(DISCONNECTS) == count
@@ -102,7 +102,7 @@ def test_a_dead_path_is_told_as_such(fleet):
                 scrape.value("fabricpulse_edge_path_owd_seconds", path=path, **labels)
                 for path in ("best", "median", "worst")
             ]
-            # Which path is dead is told without fleet time, too.
+            # Which path is dead is reported without fleet time, too.
             assert delays == [None] * 3 or delays == sorted(delays)
         for name in fleet.daemons:
             assert fleet.scrape(name).values(DISCONNECTS) == counts[name]
@@ -184,5 +184,5 @@ def test_a_dead_front_end_network_is_told_as_such(fleet):
     scrape = fleet.scrape("h1")
     assert scrape.value("fabricpulse_front_end_disconnects_total") == 1
     assert scrape.value("fabricpulse_front_end_disconnected_seconds_total") > 0.4
-    told = [e["event"] for e in fleet.get("h1", "/api/v1/events")["events"] if "front_end" in e["event"]]
-    assert told == ["front_end_disconnected", "front_end_connected"]
+    reported = [e["event"] for e in fleet.get("h1", "/api/v1/events")["events"] if "front_end" in e["event"]]
+    assert reported == ["front_end_disconnected", "front_end_connected"]

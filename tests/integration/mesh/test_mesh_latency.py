@@ -1,4 +1,4 @@
-"""Delay that comes and goes on a real link: told against the edge's own habit, and visible though nobody looked."""
+"""Delay that comes and goes on a real link: judged against the edge's own habit, and visible though nobody looked."""
 
 import pytest
 from tests.fixtures.mesh.probe_samples import read_samples

@@ -79,8 +79,8 @@ def test_a_stamp_in_three_is_lost(start):
     # Two packets in three: 400 stamps are expected to be 267, with a deviation of 9; none missing would be 400.
     assert 0.5 < sum(stamped) / (2 * len(stamped)) < 0.85
     # What h1 receives: of all three packets a third has no RX stamp.
-    heard = [bin(s.rx_valid).count("1") for s in inbound(fleet, "h1", 200)]
-    assert 0.5 < sum(heard) / (3 * len(heard)) < 0.85
+    received = [bin(s.rx_valid).count("1") for s in inbound(fleet, "h1", 200)]
+    assert 0.5 < sum(received) / (3 * len(received)) < 0.85
     for host in ("h0", "h1"):
         delays = [s.owd_ns for s in inbound(fleet, host, 200) if s.flags & FLEET_VALID]
         assert len(delays) > 50
@@ -90,7 +90,7 @@ def test_a_stamp_in_three_is_lost(start):
 
 
 def test_no_stamp_ever_comes(start):
-    """Without any stamp of h1 there is no delay between the two, and both are heard all the same."""
+    """Without any stamp of h1 there is no delay between the two, and both receive all the same."""
     fleet = start(100, 100)
     before = fleet.scrape("h1").value("fabricpulse_edge_probes_received_total")
     wait_for(

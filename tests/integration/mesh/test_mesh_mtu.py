@@ -32,7 +32,7 @@ def fleet(shared_lab):
 @pytest.mark.slow
 def test_packets_above_a_size_are_missed_and_the_size_is_named(fleet):
     """What h1 sends by IPv4 is dropped if it is large: its peers name the size, small packets and the other way are
-    well. What h2 sends and hears by IPv6 is, too: both ends name it. It is over when it is mended.
+    well. What h2 sends and receives by IPv6 is, too: both ends name it. It is over when it is repaired.
     """
     downs = events(fleet, "edge_down")
     before = fleet.scrape("h0")
@@ -59,5 +59,5 @@ def test_packets_above_a_size_are_missed_and_the_size_is_named(fleet):
     }
     for peer in ({"peer": "h1", "peer_device": "rail0"}, {"peer": "h2", "peer_device": "rail1"}):
         assert grown(before, after, LOST, **peer) < 0.02 * grown(before, after, RECEIVED, **peer)
-    wait_for(lambda: not any(fleet.scrape(name).values(BLACK_HOLE) for name in fleet.daemons), 60, "mended")
+    wait_for(lambda: not any(fleet.scrape(name).values(BLACK_HOLE) for name in fleet.daemons), 60, "repaired")
     assert events(fleet, "edge_down") == downs

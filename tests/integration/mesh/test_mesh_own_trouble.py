@@ -41,8 +41,8 @@ def test_a_paused_machine_is_no_outage(fleet):
     host = fleet.lab.host("h2")
     with host.nic("rail0").black_hole(), host.nic("rail1").black_hole(), host.freeze():
         time.sleep(1.5)  # the case itself: three intervals
-        told = fleet.scrape("h0").labels("fabricpulse_edge_evidence")
-        assert {(f["peer"], f["evidence"]) for f in told} == {("h2", "peer_host_silent")}
+        reported = fleet.scrape("h0").labels("fabricpulse_edge_evidence")
+        assert {(f["peer"], f["evidence"]) for f in reported} == {("h2", "peer_host_silent")}
     fleet.wait_green()
     assert {name: fleet.scrape(name).values(DISCONNECTS) for name in fleet.daemons} == counts
 
@@ -55,11 +55,11 @@ def test_a_port_in_use_is_no_dead_nic(fleet):
         squatter.bind((host.nic("rail0").address, 9620))
         fleet.start("h1")
 
-        def told():
+        def reported():
             scrape = fleet.scrape("h1")
             return scrape.value("fabricpulse_nic_disconnect_cause", device="rail0", cause="no_socket") == 1
 
-        wait_for(told, 5, "no_socket")
+        wait_for(reported, 5, "no_socket")
         assert fleet.connected("h1", "rail0") is None
         nics = {nic["device"]: nic for nic in fleet.get("h1", "/api/v1/edges")["nics"]}
         assert nics["rail0"]["open_error"] == "Address already in use"

@@ -89,7 +89,7 @@ def test_push_and_rule_end_as_one_alert(fleet, tools):
             },
         },
         tools=tools,
-        # Each evaluation tells its firing alerts again, as it else does each minute.
+        # Each evaluation sends its firing alerts again, as it else does each minute.
         flags=["--rules.alert.resend-delay=0s"],
     )
     disagree_s = (scrape_ms + evaluation_ms) / 1000
@@ -230,7 +230,7 @@ asyncio.run(main(sys.argv[1], float(sys.argv[2])))
 
 
 @pytest.mark.parametrize("ahead_s", [-600, 600])
-def test_a_host_whose_clock_is_off_is_heard_by_alertmanager(fleet, tools, ahead_s):
+def test_a_host_whose_clock_is_off_reaches_alertmanager(fleet, tools, ahead_s):
     """Its alert fires and ends: Alertmanager judges by its own clock."""
     lab = fleet.lab
     route = {"route": {"receiver": "none"}, "receivers": [{"name": "none"}]}

@@ -120,17 +120,17 @@ def test_two_hosts_cannot_tell_whose_nic_has_failed(make_lab):
         for name in ("h0", "h1"):
             cause = {"device": "rail0", "cause": "one_peer_only"}
 
-            def told(name=name, cause=cause):
+            def reported(name=name, cause=cause):
                 return fleet.scrape(name).value("fabricpulse_nic_disconnect_cause", **cause) == 1
 
-            wait_for(told, 5, f"unknown at {name}")
+            wait_for(reported, 5, f"unknown at {name}")
             assert fleet.connected(name, "rail0") is None
             wait_for(lambda name=name: fleet.scrape(name).value("fabricpulse_edge_up") == 0, 5, "edge down")
     fleet.wait_green()
     for name in ("h0", "h1"):
         assert fleet.connected(name, "rail0") == 1
         assert fleet.scrape(name).value(DISCONNECTS) == 0
-    with lab.host("h1").nic("rail0").down():  # its own carrier tells h1; h0 still cannot know
+    with lab.host("h1").nic("rail0").down():  # h1 knows it by its own carrier; h0 still cannot know
         wait_for(lambda: fleet.connected("h1", "rail0") == 0, 5, "disconnected")
         wait_for(lambda: fleet.connected("h0", "rail0") is None, 5, "unknown")
 

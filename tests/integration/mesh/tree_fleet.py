@@ -64,8 +64,8 @@ class TreeFleet:
 
     def placed(self, nics: int) -> dict[str, Any]:
         """The document once so many have a place, else {}."""
-        told = self.document()
-        return told if told["placed"] == nics else {}
+        reported = self.document()
+        return reported if reported["placed"] == nics else {}
 
     def temporary(self) -> float:
         """Temporary peers that all hosts probe now."""

@@ -74,24 +74,24 @@ class EdgeEnd {
 
     const std::int64_t settled = now_ + 1'000'000'000;
     const std::uint64_t lost = trains_.lost();
-    const TrainStamps newest = trains_.heard_report(0, settled);
-    trains_.hear(packet, stamped ? now_ : 0, hardware, now_);
+    const TrainStamps newest = trains_.reception_report(0, settled);
+    trains_.receive(packet, stamped ? now_ : 0, hardware, now_);
     require(trains_.lost() >= lost);
-    if (highest_ - packet.train >= EdgeTrains::kHeardTrains) {
+    if (highest_ - packet.train >= EdgeTrains::kReceivedTrains) {
       // Too late: it does not push a newer train out of the table.
-      const TrainStamps same = trains_.heard_report(0, settled);
+      const TrainStamps same = trains_.reception_report(0, settled);
       require(same.train == newest.train && same.valid == newest.valid);
     }
-    const HeardTrain* heard = trains_.match_sent(packet.sent);
-    if (heard != nullptr) {
-      require(heard->train == packet.sent.train && heard->path == packet.sent.path);
-      require((heard->valid & ~heard->got) == 0);
+    const ReceivedTrain* received = trains_.match_sent(packet.sent);
+    if (received != nullptr) {
+      require(received->train == packet.sent.train && received->path == packet.sent.path);
+      require((received->valid & ~received->got) == 0);
       require(trains_.match_sent(packet.sent) == nullptr);  // a sample is written once
     }
-    const SentTrain* sent = trains_.match_heard(packet.heard);
+    const SentTrain* sent = trains_.match_reception(packet.rx);
     if (sent != nullptr) {
-      require(sent->train == packet.heard.train && sent->train <= trains_.last_sent());
-      require(trains_.match_heard(packet.heard) == nullptr);
+      require(sent->train == packet.rx.train && sent->train <= trains_.last_sent());
+      require(trains_.match_reception(packet.rx) == nullptr);
     }
     for (int i = 0; i < kMaxPaths; ++i) require(trains_.path(i).lost <= trains_.path(i).expected);
   }
@@ -119,7 +119,7 @@ class EdgeEnd {
     std::uint8_t copy[kSizePacketHeader];
     encode_size_packet(packet, keys_[0], copy);
     require(std::memcmp(copy, bytes.data(), 36) == 0);
-    trains_.hear_size(packet.path, packet.train, packet.size);
+    trains_.receive_size(packet.path, packet.train, packet.size);
     SizeLoss sum;
     trains_.add_size_loss(&sum);
     trains_.set_size_loss(sum);
@@ -143,7 +143,7 @@ class EdgeEnd {
     for (int position = 0; position < kTrain; ++position) {
       packet.position = static_cast<std::uint8_t>(position);
       packet.sent = trains_.sent_report(position);
-      packet.heard = trains_.heard_report(position, now_);
+      packet.rx = trains_.reception_report(position, now_);
       require(packet.sent.train < packet.train);
       check_round_trip(packet);  // whatever the tables hold, the peer can read it
     }
@@ -163,10 +163,10 @@ class EdgeEnd {
   void step_clock() { trains_.forget_stamps(); }
 
  private:
-  // What is believed fits the tables that it indexes.
+  // What is accepted fits the tables that it indexes.
   static void check_fits(const Packet& packet) {
     require(packet.position < kTrain && packet.path < kMaxPaths && packet.sent.path < kMaxPaths &&
-            packet.heard.path < kMaxPaths && packet.paths <= kMaxPaths && packet.train != 0);
+            packet.rx.path < kMaxPaths && packet.paths <= kMaxPaths && packet.train != 0);
   }
 
   // Encoding and decoding changes nothing, but for stamps too far from the first of their train.
@@ -175,12 +175,12 @@ class EdgeEnd {
     encode_packet(packet, keys_[0], bytes);
     Packet copy;
     require(decode_packet(bytes, sizeof(bytes), keys_, &copy) == Decoded::kOk);
-    require(copy.train == packet.train && copy.epoch == packet.epoch &&
-            copy.heard_epoch == packet.heard_epoch && copy.correction_ns == packet.correction_ns);
-    require((copy.sent.valid & ~packet.sent.valid) == 0 && (copy.heard.valid & ~packet.heard.valid) == 0);
+    require(copy.train == packet.train && copy.epoch == packet.epoch && copy.rx_epoch == packet.rx_epoch &&
+            copy.correction_ns == packet.correction_ns);
+    require((copy.sent.valid & ~packet.sent.valid) == 0 && (copy.rx.valid & ~packet.rx.valid) == 0);
     for (int i = 0; i < kTrain; ++i) {
       require(!(copy.sent.valid >> i & 1) || copy.sent.ns[i] == packet.sent.ns[i]);
-      require(!(copy.heard.valid >> i & 1) || copy.heard.ns[i] == packet.heard.ns[i]);
+      require(!(copy.rx.valid >> i & 1) || copy.rx.ns[i] == packet.rx.ns[i]);
     }
   }
 

@@ -51,8 +51,8 @@ def test_both_of_two_pods_are_told(plan: Plan) -> None:
     survey = LiveSurvey(Fabric(plan, 1))
     while survey.assigned.number and survey.rounds < 20:
         survey.play_round()
-        assert survey.never_told_wrongly(Kind.POD) or not survey.document["placed"]
-        assert not survey.told_wrongly()
+        assert survey.never_reported_wrongly(Kind.POD) or not survey.document["placed"]
+        assert not survey.reported_wrongly()
     assert survey.document["placed"] >= 0.98 * plan.hosts
     kinds = [group["kind"] for group in survey.document["groups"]]
     assert (kinds.count("pod"), kinds.count("leaf"), kinds.count("group")) == (2, 8, 0)

@@ -81,7 +81,7 @@ def test_a_chain_of_single_pairs_holds_nobody(ring: bool, placed: int) -> None:
     assert sum(certain.group_of[6:] > 0) == 12
 
 
-def told_wrongly(fabric: Fabric, document: dict[str, Any]) -> list[list[int]]:
+def reported_wrongly(fabric: Fabric, document: dict[str, Any]) -> list[list[int]]:
     """Of each leaf that is told, and is several, the true leaves of its NICs."""
     number = {nic.name: at for at, nic in enumerate(fabric.nics)}
     leaves = [
@@ -116,7 +116,7 @@ def test_several_leaves_are_not_told_as_one(
     as_found = [tree.nics[nic].name for group in tree.groups if group.kind is Kind.LEAF for nic in group.nics]
     assert as_found
     document = told(tree)
-    assert told_wrongly(fabric, document) == []
+    assert reported_wrongly(fabric, document) == []
 
 
 @pytest.mark.parametrize("seed", range(40))

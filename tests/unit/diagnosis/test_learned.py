@@ -39,7 +39,7 @@ def test_too_few_placed_are_not_told():
     and each NIC is there.
     """
     survey = Survey.of(Fabric(Plan(hosts=256, per_leaf=16, leaves_per_pod=4), 1), rounds=0)
-    assert not survey.never_told_wrongly(Kind.LEAF)
+    assert not survey.never_reported_wrongly(Kind.LEAF)
     document = learned(survey)
     assert (document["placed"], document["groups"], len(document["nics"])) == (0, [], 256)
     assert document["pairs"] == len(survey.tree.delays) > 0

@@ -51,9 +51,9 @@ def test_a_tree_is_learned_that_standing_peers_do_not_tell(seed: int) -> None:
     assert survey.document["placed"] < 256
     while survey.assigned.number and survey.rounds < 30:
         survey.play_round()
-        assert not survey.told_wrongly()
+        assert not survey.reported_wrongly()
     assert survey.all_pairs() > 0.998
-    assert not survey.told_wrongly()
+    assert not survey.reported_wrongly()
     assert 0 < survey.most_at_once <= MOST_PEERS
     assert survey.assigned == AssignedPeers()
     assert survey.document["temporary_pairs"] == survey.learner.kept > 0
@@ -197,14 +197,14 @@ def test_a_nic_that_was_moved_is_not_told_at_its_old_leaf(survey: LiveSurvey) ->
     """Its host tells that it was disconnected: what temporary peers have measured of it counts no more, it is never
     told beside its old neighbours once its standing edges are known anew, and rounds find its new place.
     """
-    assert not survey.told_wrongly()
+    assert not survey.reported_wrongly()
     survey.fabric.move(5, int(survey.fabric.leaf[100]))
     survey.moved(5)
     survey.stand_anew()
     survey.compute()
-    assert not survey.told_wrongly()
+    assert not survey.reported_wrongly()
     survey.learn(survey.rounds + 20)
-    assert not survey.told_wrongly()
+    assert not survey.reported_wrongly()
     assert survey.all_pairs() > 0.999
 
 
@@ -219,10 +219,10 @@ def test_a_stack_that_has_changed_makes_no_neighbours(survey: LiveSurvey, change
     survey.fabric.term[5] += change_ns
     survey.stand_anew()
     survey.compute()
-    assert not survey.told_wrongly()
+    assert not survey.reported_wrongly()
     assert survey.learner.kept < before
     survey.learn(survey.rounds + 20)
-    assert not survey.told_wrongly()
+    assert not survey.reported_wrongly()
     assert survey.all_pairs() > 0.999
 
 
@@ -281,7 +281,7 @@ def test_exporters_of_an_older_version_have_no_place_and_spoil_none() -> None:
     while survey.assigned.number and survey.rounds < 20:
         assert not old & survey.assigned.edges.keys()
         survey.play_round()
-        assert not survey.told_wrongly()
+        assert not survey.reported_wrongly()
     told = {entry["nic"].partition("/")[0] for entry in survey.document["nics"] if entry["leaf"] is not None}
     assert told == {nic.host for nic in fabric.nics} - old
     assert "8 of 64 hosts report no one-way delays" in " ".join(survey.document["missing"])

@@ -67,8 +67,8 @@ def test_what_a_fabric_does_not_show_is_unknown(plan):
     """
     surveys = [Survey.of(Fabric(plan, seed), silent=0.05) for seed in range(2, 12)]
     for survey in surveys:
-        assert survey.never_told_wrongly(Kind.LEAF)
-        assert survey.never_told_wrongly(Kind.POD)
+        assert survey.never_reported_wrongly(Kind.LEAF)
+        assert survey.never_reported_wrongly(Kind.POD)
     shares = sorted(survey.all_pairs() for survey in surveys)
     assert shares[2] >= 0.99
     assert shares[0] >= 0.9
@@ -84,8 +84,8 @@ def test_virtual_machines_on_one_machine(seed):
     assert survey.right(Kind.MACHINE) == 1.0
     assert survey.right(Kind.LEAF) >= 0.99
     survey.tree = confirmed(survey.tree)
-    assert survey.never_told_wrongly(Kind.MACHINE)
-    assert np.mean(survey.told(Kind.MACHINE) >= 0) >= 0.9
+    assert survey.never_reported_wrongly(Kind.MACHINE)
+    assert np.mean(survey.reported(Kind.MACHINE) >= 0) >= 0.9
 
 
 @pytest.mark.parametrize(("per_leaf", "seed"), [(4, 7), (2, 8), (6, 9)])

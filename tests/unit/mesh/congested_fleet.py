@@ -138,7 +138,7 @@ class CongestedFleet:
         edge = host.edges[peer, rail]
         own_ns = round(at_s * S) if direction == INBOUND else round(at_s * S) - max(round(owd_ns), 0)
         edge.add(direction, True, round(owd_ns), host.shown_ns + other.shown_ns, own_ns)
-        host.causality.heard(peer, edge, round(now_s * S))
+        host.causality.received(peer, edge, round(now_s * S))
         if host.causality.own_clock(round(now_s * S)):
             host.contradicted_s.append(now_s)
             host.disrupted_s = now_s + DISRUPTED_S

@@ -302,7 +302,7 @@ async def test_a_dead_alertmanager_delays_none_of_the_others():
 
 
 async def test_resolved_before_anybody_was_told():
-    """A flap while the Alertmanager is down: when it is back, it is told of the end, and no alert is left firing."""
+    """A flap while the Alertmanager is down: when it is back it learns of the end, and no alert is left firing."""
     fake = FakeAlertmanager()
     fake.refuse = 2
     async with fake.running() as url, pushing(url, retry_s=0.01) as pusher:
@@ -340,11 +340,11 @@ async def test_the_end_is_held_until_the_rule_can_have_ended():
         assert time.monotonic() - began >= 0.3
     assert (
         NOW - 4 < seconds(fake.bodies[1][0]["endsAt"]) <= NOW - 0.3
-    )  # when it ended, not when that was told
+    )  # when it ended, not when that was reported
 
 
 async def test_lost_again_while_the_end_is_held():
-    """It fires on: the end that was held is never told."""
+    """It fires on: the end that was held is never reported."""
     fake = FakeAlertmanager()
     async with fake.running() as url, pushing(url, resend_s=0.2, resolve_hold_s=0.5) as pusher:
         pusher.fire("rail0", "a")
@@ -392,7 +392,7 @@ async def test_times_are_those_of_the_alertmanager(ahead_s):
             pusher.fire("rail0", "a")
             await fake.wait(lambda: fake.bodies)
             (fires,) = fake.bodies.pop()
-            assert not fake.bodies  # the time was known before: told once
+            assert not fake.bodies  # the time was known before: reported once
             assert abs(seconds(fires["startsAt"]) - NOW - ahead_s) < 2
             assert abs(seconds(fires["endsAt"]) - NOW - ahead_s - 120) < 2
             pusher.resolve("rail0", "a")
@@ -404,7 +404,7 @@ async def test_times_are_those_of_the_alertmanager(ahead_s):
 
 
 async def test_a_clock_that_has_changed_is_noticed_at_the_push():
-    """It is told again at once, once; also where each answer has another time, as behind a proxy."""
+    """It is reported again at once, once; also where each answer has another time, as behind a proxy."""
     fake = FakeAlertmanager()
     async with fake.running() as url, pushing(url) as pusher:
         pusher.fire("rail0", "a")
@@ -443,7 +443,7 @@ async def test_a_held_end_is_told_when_the_exporter_stops():
             pusher.fire("rail1", "b")
         ends = {a["labels"]["device"]: a["endsAt"] for a in fake.bodies[-1]}
     assert seconds(ends["rail0"]) <= NOW
-    assert seconds(ends["rail1"]) > NOW  # not mended: left to expire
+    assert seconds(ends["rail1"]) > NOW  # not ended: left to expire
 
 
 def test_a_hold_beyond_the_expiry_is_refused():

@@ -44,17 +44,17 @@ def documented():
 
 
 def test_each_field_is_documented_and_each_documented_field_is_there():
-    told = documented()
-    assert told.pop("edges[].owd_ns").strip() == "object"  # says when there is none of its fields
-    assert {path for path, _ in leaves(document())} == set(told)
+    reported = documented()
+    assert reported.pop("edges[].owd_ns").strip() == "object"  # says when there is none of its fields
+    assert {path for path, _ in leaves(document())} == set(reported)
 
 
 def test_values_are_of_the_kind_that_is_documented():
     """Counts and times are integers, words are text, for a NIC that is down and edges that are well."""
     kinds = {"text": str, "true, false": bool, "0 to 1": float}
-    told = documented()
+    reported = documented()
     for path, value in leaves(document()):
-        unit = told[path].strip()
+        unit = reported[path].strip()
         assert unit, f"{path} has no unit"
         if value is None:
             continue
@@ -67,8 +67,8 @@ def test_the_unknown_is_null():
     """What was never measured has no number."""
     first = document(
         window_count=0,
-        heard_age_ns=-1,
-        heard_by_age_ns=-1,
+        received_age_ns=-1,
+        received_by_peer_age_ns=-1,
         latency=HealthState.UNKNOWN,
         baseline_ns=0,
         rtt_ns=-(1 << 63),
@@ -76,7 +76,7 @@ def test_the_unknown_is_null():
     )["edges"][0]
     unknown = {path for path, value in leaves(first) if value is None}
     assert unknown == {
-        *("evidence", "owd_ns", "worst_port", "heard_age_ns", "heard_by_age_ns"),
+        *("evidence", "owd_ns", "worst_port", "received_age_ns", "received_by_peer_age_ns"),
         *("latency.elevated", "latency.baseline_ns", "paths[].owd_ns"),
         *("rtt_ns", "paths[].elevated", "degraded_host_ns", "mtu_black_hole_bytes"),
     }

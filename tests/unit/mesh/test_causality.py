@@ -1,4 +1,4 @@
-"""Delays that cannot be true: which of them tell of a wrong clock, and of whose."""
+"""Delays that cannot be true: which of them show a wrong clock, and whose."""
 
 from dataclasses import dataclass, field
 
@@ -23,7 +23,7 @@ class Watched:
     now_ns: int = 0
 
     def exchange(self, inbound_ns: float, outbound_ns: float) -> bool:
-        """A train each way takes so long. Returns whether the edge tells of a jump then."""
+        """A train each way takes so long. Returns whether the edge shows a jump then."""
         self.now_ns += INTERVAL_NS
         for direction, owd_ns, at_ns in (
             (OUTBOUND, outbound_ns, self.now_ns),
@@ -48,9 +48,9 @@ def test_a_clock_that_jumps_is_told_by_two_trains_each_way(lost_ns: int, sign: i
     """A machine was paused, or a fleet clock is ahead: delays one way are shorter by that, the other way longer."""
     for seed in range(5):
         watch = watched(np.random.default_rng(seed))
-        told = [watch.exchange(1_500 + sign * lost_ns, 1_500 - sign * lost_ns) for _ in range(3)]
-        assert told[0] is False
-        assert told[2]
+        reported = [watch.exchange(1_500 + sign * lost_ns, 1_500 - sign * lost_ns) for _ in range(3)]
+        assert reported[0] is False
+        assert reported[2]
 
 
 def test_one_broken_stamp_tells_nothing() -> None:
@@ -111,18 +111,18 @@ def edge_that_tells(jump_ns: int) -> EdgeCausality:
 
 @pytest.fixture(scope="module")
 def good() -> EdgeCausality:
-    """An edge that tells of nothing."""
+    """An edge that shows nothing."""
     return edge_that_tells(0)
 
 
 @pytest.fixture(scope="module")
 def jumped() -> EdgeCausality:
-    """An edge that tells of a jump."""
+    """An edge that shows a jump."""
     return edge_that_tells(MS)
 
 
 @pytest.mark.parametrize(
-    ("violated", "heard", "ours"),
+    ("violated", "received", "ours"),
     [
         (0, 10, False),
         (1, 10, False),
@@ -134,12 +134,12 @@ def jumped() -> EdgeCausality:
     ],
 )
 def test_most_peers_tell_that_it_is_our_clock(
-    violated: int, heard: int, ours: bool, good: EdgeCausality, jumped: EdgeCausality
+    violated: int, received: int, ours: bool, good: EdgeCausality, jumped: EdgeCausality
 ) -> None:
-    """One of several may be wrong itself; with one peer alone nobody can tell, and both ends doubt themselves."""
+    """One of several may be wrong itself; with one peer alone nobody can know, and both ends doubt themselves."""
     host = HostCausality()
-    for peer in range(heard):
-        host.heard(peer, jumped if peer < violated else good, 100 * MS)
+    for peer in range(received):
+        host.received(peer, jumped if peer < violated else good, 100 * MS)
     assert host.own_clock(101 * MS) == ours
     assert not host.own_clock(100 * MS + 600 * MS)
 
@@ -151,7 +151,7 @@ def test_jumps_that_are_not_one_are_not_ours(
     """Of four peers two have jumped, and a third by another size or the other way."""
     host = HostCausality()
     for peer, edge in enumerate((jumped, jumped, edge_that_tells(other_ns), good)):
-        host.heard(peer, edge, 100 * MS)
+        host.received(peer, edge, 100 * MS)
     assert not host.own_clock(101 * MS)
 
 
@@ -159,9 +159,9 @@ def test_peers_that_are_gone_have_no_vote(good: EdgeCausality, jumped: EdgeCausa
     """Of ten peers eight fell silent before the clock jumped."""
     host = HostCausality()
     for peer in range(10):
-        host.heard(peer, good, 0)
+        host.received(peer, good, 0)
     for peer in range(2):
-        host.heard(peer, jumped, 2 * S)
+        host.received(peer, jumped, 2 * S)
     assert host.own_clock(2 * S + MS)
 
 
@@ -169,8 +169,8 @@ def test_the_last_of_several_peers_proves_nothing(good: EdgeCausality, jumped: E
     """While the others restart one edge is left, and its peer's clock may have jumped."""
     host = HostCausality()
     for peer in range(2):
-        host.heard(peer, good, 0)
-    host.heard(0, jumped, 2 * S)
+        host.received(peer, good, 0)
+    host.received(0, jumped, 2 * S)
     assert not host.own_clock(2 * S + MS)
 
 
@@ -186,7 +186,7 @@ def test_a_fleet_in_which_some_clocks_jumped_together(
         for host in range(hosts):
             view = HostCausality()
             for peer in set(range(hosts)) - {host}:
-                view.heard(peer, jumped if (host < moved) != (peer < moved) else good, 100 * MS)
+                view.received(peer, jumped if (host < moved) != (peer < moved) else good, 100 * MS)
             if view.own_clock(101 * MS):
                 doubting.add(host)
         fewer = set(range(moved)) if 2 * moved < hosts else set(range(moved, hosts))

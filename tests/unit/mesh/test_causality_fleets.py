@@ -1,4 +1,4 @@
-"""Fleets in virtual time, with queues of every kind: jumps of clocks are told, queues are not taken for them."""
+"""Fleets in virtual time, with queues of every kind: jumps of clocks are reported, queues are not taken for them."""
 
 import numpy as np
 import pytest
@@ -41,8 +41,8 @@ def check_no_false_contradiction(seed: int) -> None:
 
 
 def check_jump(seed: int) -> None:
-    """One clock jumps, or two by the same in a fleet of five and more: they are told, and no other one; a page that is
-    wrong for longer than trains take to come at their floor says so by its bound.
+    """One clock jumps, or two by the same in a fleet of five and more: they are reported, and no other one; a page
+    that is wrong for longer than trains take to come at their floor says so by its bound.
     """
     fleet, rng = random_fleet(seed)
     jumped = [0, 1] if len(fleet.hosts) >= 5 and seed % 2 else [int(rng.integers(len(fleet.hosts)))]
@@ -77,7 +77,7 @@ def test_many_fleets() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_an_idle_fleet_tells_within_three_trains(seed: int) -> None:
-    """Two trains of each direction; what the peer has heard comes one later. 20 us to 10 ms."""
+    """Two trains of each direction; what the peer has received comes one later. 20 us to 10 ms."""
     rng = np.random.default_rng(seed)
     fleet = CongestedFleet(rng, int(rng.integers(3, 6)), 1, 0.1)
     host, by_ns = 1, float(rng.choice([-1, 1])) * 10 ** rng.uniform(4.31, 7)

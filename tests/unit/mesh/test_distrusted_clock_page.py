@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[3]
 
 def test_a_page_is_not_distrusted_for_ever(tmp_path: Path) -> None:
     """The sidecar was dead when delays contradicted the page. Its successor goes on with the same count of disruptions,
-    and was never told: after ten seconds the page is judged again.
+    and was never reported: after ten seconds the page is judged again.
     """
     program = tmp_path / "distrust"
     folders = [f"-I{ROOT / folder}" for folder in ("core/include", "exporters/probe_engine")]

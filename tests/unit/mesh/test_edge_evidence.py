@@ -18,7 +18,7 @@ def edge(device, peer, peer_device, state=UP, inbound=None, nic=UP, dead_paths=0
 
 
 def test_own_nic():
-    """Edges of a NIC that hears nobody tell of that NIC; those of the next rail tell nothing."""
+    """Edges of a NIC that receives nothing speak of that NIC; those of the next rail of none."""
     evidence = evidence_of(
         [edge("r0", "a", "r0", DOWN, nic=DOWN), edge("r0", "b", "r0", DOWN, nic=DOWN), edge("r1", "a", "r1")]
     )
@@ -47,10 +47,10 @@ def test_edges_to_one_nic_of_a_peer_blame_nothing(edges_to_it, others):
 
 
 def test_direction_and_path():
-    """An edge that hears and is not heard, and one of whose paths some are dead."""
+    """An edge that receives and is not received, and one of whose paths some are dead."""
     assert (
         evidence_of([edge("r0", "a", "r0", DOWN, inbound=UP), edge("r0", "b", "r0")])[0]
-        == "peer_does_not_hear"
+        == "peer_receives_nothing"
     )
     assert evidence_of([edge("r0", "a", "r0", dead_paths=2)]) == ["paths_down"]
 

@@ -23,7 +23,7 @@ class TwoEnds:
         self.received = [0, 0]  # by the end that receives
         self.lost = [0, 0]  # truly, by the end that receives
         self.by_path = [[0] * PATHS, [0] * PATHS]
-        self.heard_at = [0, 0]
+        self.received_at = [0, 0]
         self.between = [0, 0]  # the longest time between two packets, by the end that receives
 
     def play(self, trains):
@@ -40,14 +40,14 @@ class TwoEnds:
                         self.by_path[receiver][path] += 1
                         continue
                     self.received[receiver] += 1
-                    other.hear(train, position, PATHS, sweep, self.now)
-                    gap = self.now - self.heard_at[receiver]
+                    other.receive(train, position, PATHS, sweep, self.now)
+                    gap = self.now - self.received_at[receiver]
                     self.between[receiver] = max(self.between[receiver], gap)
-                    self.heard_at[receiver] = self.now
-                    end.tell(position, self.now, other, self.received[sender])
+                    self.received_at[receiver] = self.now
+                    end.report(position, self.now, other, self.received[sender])
                 end.finish(self.sent[sender])
             for receiver in (0, 1):
-                self.ends[receiver].silence(self.now - self.heard_at[receiver])
+                self.ends[receiver].silence(self.now - self.received_at[receiver])
 
 
 def losing(rate, seed):
@@ -99,17 +99,18 @@ def test_a_peer_that_stopped_sending_costs_no_later_loss():
     receiver.restart()
     for train in range(1, 200):
         if train % 10:
-            receiver.hear(train, 0, PATHS, 0, edge.now + train * PERIOD)
-            receiver.hear(train, 1, PATHS, 0, edge.now + train * PERIOD)
-            receiver.hear(train, 2, PATHS, 0, edge.now + train * PERIOD)
+            receiver.receive(train, 0, PATHS, 0, edge.now + train * PERIOD)
+            receiver.receive(train, 1, PATHS, 0, edge.now + train * PERIOD)
+            receiver.receive(train, 2, PATHS, 0, edge.now + train * PERIOD)
     assert receiver.lost - presumed == 3 * 19
 
 
 @given(st.sets(st.integers(0, PATHS - 1), min_size=1, max_size=PATHS - 2), st.integers(0, 1))
 @settings(max_examples=40, deadline=None)
-def test_dead_paths_are_found_and_the_edge_is_heard_all_the_same(dead, direction):
+def test_dead_paths_are_found_and_the_edge_receives_all_the_same(dead, direction):
     """Some source ports of one direction arrive nowhere, the main path among them or not: each is found, no other is
-    called dead, and the other end hears something at least each half second, so that an edge with that interval lives.
+    called dead, and the other end receives something at least each half second, so that an edge with that interval
+    lives.
     """
     edge = TwoEnds(lambda *_: True)
     edge.play(500)
@@ -128,11 +129,11 @@ def test_dead_paths_are_found_and_the_edge_is_heard_all_the_same(dead, direction
         assert edge.between[1 - direction] < 500_000_000
 
 
-def test_with_half_of_the_paths_gone_the_edge_is_heard_each_200_ms():
+def test_with_half_of_the_paths_gone_the_edge_receives_each_200_ms():
     """One spine of two is dead in both directions: every second source port, the main path too."""
     edge = TwoEnds(lambda sender, path, *_: path % 2 == 1)
-    edge.ends[0].hear(1, 0, PATHS, SWEEP, 0)
-    edge.ends[1].hear(1, 0, PATHS, SWEEP, 0)
+    edge.ends[0].receive(1, 0, PATHS, SWEEP, 0)
+    edge.ends[1].receive(1, 0, PATHS, SWEEP, 0)
     edge.play(20)
     edge.between = [0, 0]
     edge.play(2_000)
@@ -148,9 +149,9 @@ def test_loss_on_one_path_is_seen_on_that_path(rate, lossy, seed):
     for _ in range(12):  # a minute and a bit
         edge.play(250)
         edge.ends[1].rotate_loss()
-    told = [edge.ends[1].path(path) for path in range(PATHS)]
-    assert not any(path[3] or path[4] for index, path in enumerate(told) if index != lossy)
-    expected, lost, _, is_lossy, ppm = told[lossy]
+    reported = [edge.ends[1].path(path) for path in range(PATHS)]
+    assert not any(path[3] or path[4] for index, path in enumerate(reported) if index != lossy)
+    expected, lost, _, is_lossy, ppm = reported[lossy]
     if lost >= 12:
         assert is_lossy
         assert abs(ppm / 1e6 - rate) < 5 * (rate / (expected * 11 / 12)) ** 0.5 + 0.3 * rate

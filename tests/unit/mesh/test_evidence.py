@@ -37,7 +37,7 @@ def window():
 
 
 def test_healthy_flows_are_not_told(window):
-    """Packets come, none is lost: nothing to tell, and the report of a host with 8 NICs takes under 100 bytes."""
+    """Packets come, none is lost: nothing to report, and the report of a host with 8 NICs takes under 100 bytes."""
     snapshot = changed(view_and_snapshot()[1], 0, 0, expected=270)
 
     assert window.since_taken(snapshot, 102.0) == ([], False)
@@ -55,9 +55,9 @@ def test_lost_packets_are_told_with_their_port(window):
 
 
 def test_a_silent_peer_loses_on_every_port(window):
-    """Nothing comes and no numbering tells: as much as it would have sent since, at most since it was last heard."""
+    """Nothing comes and no numbering shows it: as much as it would have sent since, at most since it was last seen."""
     snapshot = changed(
-        view_and_snapshot()[1], 1, inbound=HealthState.DOWN, heard_age_ns=1_500_000_000, lost=999
+        view_and_snapshot()[1], 1, inbound=HealthState.DOWN, received_age_ns=1_500_000_000, lost=999
     )
     flows, stalled = window.since_taken(snapshot, 102.0)
 
@@ -98,12 +98,12 @@ def test_where_it_goes():
 
 
 def test_counts_that_do_not_fit_are_cut():
-    """A flow of a century is told as 2^32 - 1 packets."""
+    """A flow of a century is reported as 2^32 - 1 packets."""
     assert pack_flows([FlowEvidence(0, 0, False, 1 << 40, 1 << 40)])[4:] == b"\xff" * 8
 
 
 def test_a_flow_that_drops_large_packets_is_told(window):
-    """Nothing is lost of the trains; the flow is told with each report while it lasts."""
+    """Nothing is lost of the trains; the flow is reported with each report while it lasts."""
     before = view_and_snapshot()[1]
     raw = list(before.edges[2].raw_paths)
     raw[PATH_FIELDS * 3 + 6] = 1
@@ -116,7 +116,7 @@ def test_a_flow_that_drops_large_packets_is_told(window):
 
 def test_an_outage_that_no_probe_has_seen_is_told(tmp_path, monkeypatch):
     """The cable of a NIC may have gone elsewhere while its host stalled, so that no disconnect was counted: the kernel
-    has counted a lost carrier. Where it counts none, as of a device without a carrier, nothing is told.
+    has counted a lost carrier. Where it counts none, as of a device without a carrier, nothing is reported.
     """
     view, snapshot = view_and_snapshot(nics=2)
     first, second = (nic.device for nic in view.nics)

@@ -58,7 +58,7 @@ def render(view, snapshot, cap=20_000):
     return out.render()
 
 
-def troubled():
+def impaired():
     """Two NICs, one disconnected; an edge unknown, one elevated, one with a dead path."""
     view, snapshot = view_and_snapshot()
     snapshot.nics[1] = nic_state(1, HealthState.DOWN, Cause.LINK)
@@ -77,7 +77,7 @@ def troubled():
 
 def test_golden():
     """The whole text, byte for byte. `FABRICPULSE_UPDATE_GOLDEN=1` writes it anew."""
-    text = render(*troubled()).decode()
+    text = render(*impaired()).decode()
     if os.environ.get("FABRICPULSE_UPDATE_GOLDEN"):
         GOLDEN.write_text(text)
     assert text == GOLDEN.read_text()
@@ -85,7 +85,7 @@ def test_golden():
 
 def test_the_leaf_of_a_nic_is_a_label():
     """Alerts on NICs take it from here, so that the one on a dead leaf mutes them; empty where it is not known."""
-    view, snapshot = troubled()
+    view, snapshot = impaired()
     nics = (msgspec.structs.replace(view.nics[0], leaf="leaf-7"), view.nics[1])
     text = render(replace(view, nics=nics), snapshot).decode()
     for family in ("fabricpulse_nic_connected", "fabricpulse_nic_disconnects_total"):
@@ -96,14 +96,14 @@ def test_the_leaf_of_a_nic_is_a_label():
 def test_promtool_finds_nothing(tools):
     """`promtool check metrics` is content with names, help texts and types."""
     result = subprocess.run(
-        [tools.promtool, "check", "metrics"], input=render(*troubled()), capture_output=True, check=False
+        [tools.promtool, "check", "metrics"], input=render(*impaired()), capture_output=True, check=False
     )
     assert (result.returncode, result.stdout, result.stderr) == (0, b"", b"")
 
 
 def test_every_family_is_in_the_catalogue_and_parses():
     """A strict parser reads it; every metric of the catalogue occurs with its type."""
-    families = {f.name: f for f in text_string_to_metric_families(render(*troubled()).decode())}
+    families = {f.name: f for f in text_string_to_metric_families(render(*impaired()).decode())}
     for spec in METRICS:
         name = spec.name.removesuffix("_total")
         assert families[name].type == spec.type
@@ -112,7 +112,7 @@ def test_every_family_is_in_the_catalogue_and_parses():
 
 def test_unknown_is_not_down():
     """What was not measured has no sample."""
-    text = render(*troubled()).decode()
+    text = render(*impaired()).decode()
     unknown = 'device="rail0",peer="h1",peer_device="rail0"'
     for name in ("fabricpulse_edge_up", "fabricpulse_edge_inbound_up", "fabricpulse_edge_latency_elevated"):
         assert f"{name}{{{unknown}}}" not in text
@@ -197,7 +197,7 @@ def test_worst_path(dead):
 
 
 def test_a_dead_path_is_the_worst_without_fleet_time():
-    """Which source port is dead is told, by scrape and JSON alike, where no delay can be known."""
+    """Which source port is dead is reported, by scrape and JSON alike, where no delay can be known."""
     view, snapshot = view_and_snapshot()
     edge = edge_state(0, 0, paths=6)
     raw = list(edge.raw_paths)
@@ -264,7 +264,7 @@ def test_recent_delays_of_a_nic():
     view, snapshot = view_and_snapshot()
     delays = recent_delays()
 
-    def told(now_s, counts, view=view):
+    def reported(now_s, counts, view=view):
         owd = snapshot.nics[0].owd._replace(counts=tuple(counts))
         nics = [snapshot.nics[0]._replace(owd=owd), *snapshot.nics[1:]]
         out = Exposition()
@@ -275,7 +275,7 @@ def test_recent_delays_of_a_nic():
 
     counts = [0] * (len(PROBE_OWD.buckets) + 1)
     counts[4] = 1000
-    assert told(0.0, counts) == {}
+    assert reported(0.0, counts) == {}
     counts[3] += 100
     low, high = PROBE_OWD.buckets[2:4]
     expected = {
@@ -284,10 +284,10 @@ def test_recent_delays_of_a_nic():
         )
         for q in (0.5, 0.99)
     }
-    assert told(30.0, counts, dataclasses.replace(view)) == expected
+    assert reported(30.0, counts, dataclasses.replace(view)) == expected
     for now_s in range(60, 330, 30):
-        assert told(now_s, counts) == expected
-    assert told(330.0, counts) == {}
+        assert reported(now_s, counts) == expected
+    assert reported(330.0, counts) == {}
 
 
 def test_no_path_measured():
@@ -296,8 +296,8 @@ def test_no_path_measured():
 
 
 def test_snapshot_round_trip():
-    """A snapshot that the engine has packed is read as it was, with every trouble in it."""
-    _, snapshot = troubled()
+    """A snapshot that the engine has packed is read as it was, with every fault in it."""
+    _, snapshot = impaired()
     assert parse_snapshot(pack_snapshot(snapshot)) == snapshot
 
 
@@ -330,10 +330,10 @@ def test_summary_of_edges():
         (well._replace(state=HealthState.DOWN), [2, 1, 0, 0], True),
         (well._replace(state=HealthState.UNKNOWN), [2, 0, 1, 0], False),
     )
-    for edge, counts, troubled_now in cases:
+    for edge, counts, impaired_now in cases:
         snapshot.edges[2] = edge
-        summary, told = text.summarize(pack_snapshot(snapshot), nics)
-        assert (summary[0][:4], told) == (counts, troubled_now)
+        summary, reported = text.summarize(pack_snapshot(snapshot), nics)
+        assert (summary[0][:4], reported) == (counts, impaired_now)
         assert [nic[4:] for nic in summary] == [nic[4:] for nic in expected]
     with pytest.raises(ValueError, match="names a NIC"):
         text.summarize(pack_snapshot(snapshot), nics - 1)

@@ -17,9 +17,9 @@ from fabricpulse.mesh.snapshot import HealthState
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=60))
 def test_health_holds_for_any_history(rounds):
-    """Down exactly after three silent rounds on time in a row since an answer; each change is told once."""
+    """Down exactly after three silent rounds on time in a row since an answer; each change is reported once."""
     health = FrontEndHealth()
-    seen, run, told = False, 0, 0
+    seen, run, reported = False, 0, 0
     for now, (answered, on_time) in enumerate(rounds):
         before = health.state
         changed = health.update(answered, on_time, float(now))
@@ -34,8 +34,8 @@ def test_health_holds_for_any_history(rounds):
         else:
             assert health.state == HealthState.DOWN
         assert changed == ({before, health.state} == {HealthState.UP, HealthState.DOWN})
-        told += changed and health.state == HealthState.DOWN
-    assert health.disconnects == told
+        reported += changed and health.state == HealthState.DOWN
+    assert health.disconnects == reported
 
 
 def test_outage_is_from_answer_to_answer():
@@ -83,7 +83,7 @@ async def test_a_refusal_is_an_answer_and_silence_is_none(monkeypatch):
     watch = FrontEndWatch([("127.0.0.1", reserved_port())], 0.05, note)
     rounds = asyncio.create_task(watch.run())
     async with asyncio.timeout(60):
-        while watch.health.state != HealthState.UP:  # noqa: ASYNC110 - the watch tells losses and returns alone
+        while watch.health.state != HealthState.UP:  # noqa: ASYNC110 - the watch reports losses and returns alone
             await asyncio.sleep(0)
 
         real = asyncio.open_connection
@@ -116,7 +116,7 @@ async def test_a_name_that_hangs_takes_one_look_up(monkeypatch):
     watch = FrontEndWatch([("prometheus", 9090)], 0.02, lambda *_: None)
     rounds = asyncio.create_task(watch.run())
     async with asyncio.timeout(60):
-        while watch.health._missed < 5:  # noqa: ASYNC110 - the watch tells losses and returns alone
+        while watch.health._missed < 5:  # noqa: ASYNC110 - the watch reports losses and returns alone
             await asyncio.sleep(0.01)
     assert lookups == 1
     assert watch.health.state == HealthState.UNKNOWN

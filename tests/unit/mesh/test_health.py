@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fabricpulse.mesh._probe_engine import (
-    NEVER_HEARD,
+    NEVER_RECEIVED,
     EdgeHealth,
     NicHealth,
     OwdWindow,
@@ -23,7 +23,7 @@ MS = 1_000_000
 INTERVAL = 1000 * MS
 GRACE = 10_000 * MS
 NOTHING, DISCONNECTED, CONNECTED, INTERRUPTED = 0, 1, 2, 3
-SEVERAL, PEER_GONE, HEARD_ELSEWHERE, ONE_WITNESS = 0, 1, 2, 3  # enum PeerLoss
+SEVERAL, PEER_GONE, RECEIVED_ELSEWHERE, ONE_WITNESS = 0, 1, 2, 3  # enum PeerLoss
 
 
 @given(
@@ -54,17 +54,17 @@ def test_a_stalled_host_hears_nothing_and_says_nothing(length):
         now += 10 * MS
         unstalled, _ = clock.advance(now)
         assert health.update(unstalled, 5, unstalled, unstalled) == NOTHING
-    heard = unstalled
+    received = unstalled
     now += length
     unstalled, _ = clock.advance(now)
-    assert health.update(unstalled, 5, heard, heard) == NOTHING
+    assert health.update(unstalled, 5, received, received) == NOTHING
     assert health.state == HealthState.UP
 
 
 ticks = st.lists(
     st.tuples(
         st.integers(1 * MS, 30 * MS),  # unstalled time since the last tick
-        st.booleans(),  # heard in both directions in this tick
+        st.booleans(),  # received in both directions in this tick
         st.booleans(),  # carrier lost
         st.booleans(),  # the only witness is gone
     ),
@@ -76,21 +76,21 @@ ticks = st.lists(
 @given(ticks)
 @settings(max_examples=200)
 def test_nic_health_holds_for_any_history(history):
-    """Down only after a whole interval of silence, up only by being heard; events are exactly the changes of state."""
+    """Down only after a whole interval of silence, up only by packets; events are exactly the changes of state."""
     health = NicHealth(INTERVAL, GRACE, 0)
     now = 0
-    heard = NEVER_HEARD
+    received = NEVER_RECEIVED
     disconnects = connects = 0
-    for step, hears, link_down, witness_gone in history:
+    for step, receives, link_down, witness_gone in history:
         now += step
-        if hears:
-            heard = now
+        if receives:
+            received = now
         before = health.state
         event = health.update(
-            now, 3, heard, heard, link_down=link_down, peers=PEER_GONE if witness_gone else SEVERAL
+            now, 3, received, received, link_down=link_down, peers=PEER_GONE if witness_gone else SEVERAL
         )
         after = health.state
-        silent = heard == NEVER_HEARD or now - heard >= INTERVAL
+        silent = received == NEVER_RECEIVED or now - received >= INTERVAL
         assert (after == HealthState.UP) == (not silent)
         assert (event == DISCONNECTED) == (before != HealthState.DOWN and after == HealthState.DOWN)
         assert (event == CONNECTED) == (before == HealthState.DOWN and after == HealthState.UP)
@@ -109,24 +109,24 @@ def test_every_long_silence_is_one_disconnect():
         for _ in range(20):
             now += 10 * MS
             health.update(now, 3, now, now)
-        heard = now
+        received = now
         outage = INTERVAL + (flap % 7) * 100 * MS if flap % 2 else INTERVAL // 2
-        while now - heard < outage:
+        while now - received < outage:
             now += 10 * MS
-            disconnects += health.update(now, 3, heard, heard) == DISCONNECTED
+            disconnects += health.update(now, 3, received, received) == DISCONNECTED
     assert disconnects == 250
 
 
 class Link:
-    """A NIC with peers, packet by packet: when the link is up, each end hears the other once a period."""
+    """A NIC with peers, packet by packet: when the link is up, each end receives from the other once a period."""
 
     def __init__(self, peers, period, phases, interval, tick):
         self.presences = [Presence() for _ in range(peers)]
         self.period, self.interval, self.tick = period, interval, tick
         self.phases = phases
         self.health = NicHealth(interval, GRACE, 0)
-        self.peer_heard_us = [NEVER_HEARD] * peers
-        self.counted = []  # when a disconnect was told
+        self.peer_received_us = [NEVER_RECEIVED] * peers
+        self.counted = []  # when a disconnect was reported
         self.edges = [EdgeHealth() for _ in range(peers)]
         self.edge_state = [HealthState.UNKNOWN] * peers
         self.edge_downs = [[] for _ in range(peers)]
@@ -143,22 +143,24 @@ class Link:
         for now, what, peer in sorted(times):
             inbound, outbound = link_up(now)
             if what == 0 and outbound:
-                self.peer_heard_us[peer] = now
+                self.peer_received_us[peer] = now
             elif what == 1 and inbound:
                 presence = self.presences[peer]
-                presence.heard(now)
-                if self.peer_heard_us[peer] != NEVER_HEARD:
-                    presence.heard_by(self.peer_heard_us[peer])
+                presence.received(now)
+                if self.peer_received_us[peer] != NEVER_RECEIVED:
+                    presence.received_by_peer(self.peer_received_us[peer])
                     self.health.exchanged(presence.both(self.interval))
             elif what == 2:
                 self.judge(now)
         return self.counted
 
     def judge(self, now):
-        heard = max(p.heard_at for p in self.presences)
+        received = max(p.received_at for p in self.presences)
         both = max(p.both(self.interval) for p in self.presences)
-        heard_by = max(p.heard_by_at for p in self.presences)
-        event = self.health.update(now, len(self.presences), heard, both, heard_by=heard_by)
+        received_by_peer = max(p.received_by_peer_at for p in self.presences)
+        event = self.health.update(
+            now, len(self.presences), received, both, received_by_peer=received_by_peer
+        )
         if event in (DISCONNECTED, INTERRUPTED):
             self.counted.append(now)
         for peer, edge in enumerate(self.edges):
@@ -218,7 +220,7 @@ def test_a_flap_longer_than_the_interval_is_one_disconnect(case):
 
 
 def test_a_silence_that_ends_just_before_the_tick_counts():
-    """The interval passed between two ticks and a peer was heard before the second: no tick saw the silence."""
+    """The interval passed between two ticks and a packet of a peer came before the second: no tick saw the silence."""
     health = NicHealth(INTERVAL, GRACE, 0)
     health.exchanged(1_000 * MS)
     assert health.update(1_990 * MS, 3, 1_000 * MS, 1_000 * MS) == NOTHING
@@ -245,7 +247,7 @@ def test_a_socket_that_cannot_be_opened_is_no_fault_of_the_nic():
 
 
 def test_the_only_peer_comes_back_on_another_nic_first():
-    """A host that restarts is heard on one NIC before the other: the other has an interval of its own to follow."""
+    """A host that restarts sends on one NIC before the other: the other has an interval of its own to follow."""
     health = NicHealth(INTERVAL, GRACE, 0)
     health.update(MS, 3, MS, MS)
     now = 5 * INTERVAL
@@ -259,7 +261,7 @@ def test_the_only_peer_comes_back_on_another_nic_first():
 
 
 def test_the_only_peer_comes_back_on_another_nic_alone():
-    """It is heard on the other NIC and stays silent on this one: now this one is the fault."""
+    """Its packets come on the other NIC and it stays silent on this one: now this one is the fault."""
     health = NicHealth(INTERVAL, GRACE, 0)
     health.update(MS, 3, MS, MS)
     now = 5 * INTERVAL
@@ -269,13 +271,13 @@ def test_the_only_peer_comes_back_on_another_nic_alone():
 
 
 def test_new_peers_get_the_grace_of_a_start():
-    """The membership replaced all peers that were heard: silence of the new ones is unknown, then disconnected."""
+    """The membership replaced all peers that had sent: silence of the new ones is unknown, then disconnected."""
     health = NicHealth(INTERVAL, GRACE, 0)
     now = 20_000 * MS
     health.update(now, 3, now, now, others_connected=True)
     health.restart(now)
     for after in (16 * MS, 2 * INTERVAL, GRACE - MS):
-        assert health.update(now + after, 3, NEVER_HEARD, NEVER_HEARD, others_connected=True) == NOTHING
+        assert health.update(now + after, 3, NEVER_RECEIVED, NEVER_RECEIVED, others_connected=True) == NOTHING
         assert health.state == HealthState.UNKNOWN
         # an edge that was kept, silent for long: it was no witness before either
         assert health.update(now + after, 3, MS, MS, others_connected=True) == NOTHING
@@ -288,9 +290,9 @@ def test_a_nic_without_peers_is_unknown_and_starts_anew():
     now = 20_000 * MS
     health.update(now, 3, now, now, others_connected=True)
     now += 30_000 * MS
-    assert health.update(now, 0, NEVER_HEARD, NEVER_HEARD, others_connected=True) == NOTHING
+    assert health.update(now, 0, NEVER_RECEIVED, NEVER_RECEIVED, others_connected=True) == NOTHING
     assert health.state == HealthState.UNKNOWN
-    assert health.update(now + MS, 3, NEVER_HEARD, NEVER_HEARD, others_connected=True) == NOTHING
+    assert health.update(now + MS, 3, NEVER_RECEIVED, NEVER_RECEIVED, others_connected=True) == NOTHING
 
 
 def test_a_nic_that_is_down_and_then_has_no_peers_is_unknown():
@@ -300,9 +302,11 @@ def test_a_nic_that_is_down_and_then_has_no_peers_is_unknown():
     health.update(now, 3, now, now)
     now += 2 * INTERVAL
     assert health.update(now, 3, now - 2 * INTERVAL, now - 2 * INTERVAL) == DISCONNECTED
-    assert health.update(now, 0, NEVER_HEARD, NEVER_HEARD, link_down=True) == NOTHING
+    assert health.update(now, 0, NEVER_RECEIVED, NEVER_RECEIVED, link_down=True) == NOTHING
     assert (health.state, health.cause) == (HealthState.UNKNOWN, Cause.NONE)
-    assert health.update(now + GRACE - MS, 3, NEVER_HEARD, NEVER_HEARD, others_connected=True) == NOTHING
+    assert (
+        health.update(now + GRACE - MS, 3, NEVER_RECEIVED, NEVER_RECEIVED, others_connected=True) == NOTHING
+    )
     assert health.state == HealthState.UNKNOWN
     now += GRACE
     assert health.update(now, 3, now, now) == NOTHING
@@ -317,12 +321,14 @@ LONG_AGO, NOW = 5 * MS, 60 * INTERVAL
     ("own", "others", "loss"),
     [
         pytest.param([(A, 2, 2)], [(A, 2, 2)], PEER_GONE, id="the one peer is silent everywhere"),
-        pytest.param([(A, 2, 2)], [(A, NOW, NOW)], HEARD_ELSEWHERE, id="another NIC hears it"),
+        pytest.param([(A, 2, 2)], [(A, NOW, NOW)], RECEIVED_ELSEWHERE, id="another NIC receives from it"),
         pytest.param(
-            [(A, 2, 2)], [(A, NOW - INTERVAL // 2, 0)], PEER_GONE, id="another heard it half an interval ago"
+            [(A, 2, 2)], [(A, NOW - INTERVAL // 2, 0)], PEER_GONE, id="another received half an interval ago"
         ),
         pytest.param([(A, 2, 2)], [], ONE_WITNESS, id="nobody can be asked"),
-        pytest.param([(A, 2, 2)], [(A, NEVER_HEARD, NEVER_HEARD)], ONE_WITNESS, id="never heard elsewhere"),
+        pytest.param(
+            [(A, 2, 2)], [(A, NEVER_RECEIVED, NEVER_RECEIVED)], ONE_WITNESS, id="never received elsewhere"
+        ),
         pytest.param([(A, 2, 2)], [(B, 2, 2)], ONE_WITNESS, id="another host says nothing of this one"),
         pytest.param(
             [(A, 2, 2), (B, 2, 2)], [(A, 2, 2), (B, 2, 2)], SEVERAL, id="two hosts at once: it is us"
@@ -333,7 +339,9 @@ LONG_AGO, NOW = 5 * MS, 60 * INTERVAL
             PEER_GONE,
             id="the other host had died before",
         ),
-        pytest.param([(A, NEVER_HEARD, NEVER_HEARD)], [(A, 2, 2)], SEVERAL, id="nothing was ever heard"),
+        pytest.param(
+            [(A, NEVER_RECEIVED, NEVER_RECEIVED)], [(A, 2, 2)], SEVERAL, id="nothing was ever received"
+        ),
     ],
 )
 def test_what_other_nics_tell_of_the_lost_peers(own, others, loss):
@@ -344,7 +352,7 @@ def test_what_other_nics_tell_of_the_lost_peers(own, others, loss):
 def test_a_paused_machine_accuses_nobody(monotonic_stands, pause_ms, late_ms):
     """A VM pause, whether CLOCK_MONOTONIC stands still in it or goes on (as CLOCK_BOOTTIME does): no disconnect.
 
-    What peers say afterwards of how long they have not heard us is measured by their clocks and undoes nothing.
+    What peers say afterwards of how long they have not received us is measured by their clocks and undoes nothing.
     """
     clock = UnstalledClock(48 * MS)
     health = NicHealth(INTERVAL, GRACE, 0)
@@ -353,34 +361,34 @@ def test_a_paused_machine_accuses_nobody(monotonic_stands, pause_ms, late_ms):
     for _ in range(100):
         now += 16 * MS
         unstalled, _ = clock.advance(now)
-        presence.heard(unstalled)
-        presence.heard_by(unstalled - 5 * MS)
-        assert health.update(unstalled, 1, presence.heard_at, presence.both(INTERVAL)) == NOTHING
+        presence.received(unstalled)
+        presence.received_by_peer(unstalled - 5 * MS)
+        assert health.update(unstalled, 1, presence.received_at, presence.both(INTERVAL)) == NOTHING
     now += 16 * MS + (0 if monotonic_stands else pause_ms * MS)
     unstalled, stall = clock.advance(now)
     assert stall == max(now - 100 * 16 * MS - 48 * MS, 0)
-    presence.heard(unstalled)
-    presence.heard_by(unstalled - pause_ms * MS)  # the peer has not heard us all the while
+    presence.received(unstalled)
+    presence.received_by_peer(unstalled - pause_ms * MS)  # the peer has not received us all the while
     health.exchanged(presence.both(INTERVAL))
-    assert health.update(unstalled, 1, presence.heard_at, presence.both(INTERVAL)) == NOTHING
+    assert health.update(unstalled, 1, presence.received_at, presence.both(INTERVAL)) == NOTHING
     for _ in range(5):
         now += 16 * MS + late_ms * MS
         unstalled, _ = clock.advance(now)
-        presence.heard(unstalled)
-        presence.heard_by(unstalled - 5 * MS)
+        presence.received(unstalled)
+        presence.received_by_peer(unstalled - 5 * MS)
         health.exchanged(presence.both(INTERVAL))
-        assert health.update(unstalled, 1, presence.heard_at, presence.both(INTERVAL)) == NOTHING
+        assert health.update(unstalled, 1, presence.received_at, presence.both(INTERVAL)) == NOTHING
     assert health.state == HealthState.UP
 
 
 def test_a_nic_that_was_never_seen_is_unknown_until_something_else_speaks():
     """Nobody has started yet: unknown. The rest of the host works: disconnected, after the grace."""
     alone = NicHealth(INTERVAL, GRACE, 0)
-    assert alone.update(20_000 * MS, 3, NEVER_HEARD, NEVER_HEARD) == NOTHING
+    assert alone.update(20_000 * MS, 3, NEVER_RECEIVED, NEVER_RECEIVED) == NOTHING
     assert alone.state == HealthState.UNKNOWN
     beside = NicHealth(INTERVAL, GRACE, 0)
-    assert beside.update(GRACE - 1, 3, NEVER_HEARD, NEVER_HEARD, others_connected=True) == NOTHING
-    assert beside.update(GRACE, 3, NEVER_HEARD, NEVER_HEARD, others_connected=True) == DISCONNECTED
+    assert beside.update(GRACE - 1, 3, NEVER_RECEIVED, NEVER_RECEIVED, others_connected=True) == NOTHING
+    assert beside.update(GRACE, 3, NEVER_RECEIVED, NEVER_RECEIVED, others_connected=True) == DISCONNECTED
     assert (beside.state, beside.cause, beside.seen) == (HealthState.DOWN, Cause.NEVER_SEEN, False)
 
 
@@ -390,23 +398,24 @@ def test_causes():
     def cause(**evidence):
         health = NicHealth(INTERVAL, GRACE, 0)
         health.update(MS, 3, MS, MS)
-        heard = evidence.pop("heard", MS)
-        health.update(2 * INTERVAL, 3, heard, MS, **evidence)
+        received = evidence.pop("received", MS)
+        health.update(2 * INTERVAL, 3, received, MS, **evidence)
         return HealthState(health.state), Cause(health.cause)
 
     assert cause() == (HealthState.DOWN, Cause.SILENT)
     assert cause(link_down=True) == (HealthState.DOWN, Cause.LINK)
-    assert cause(heard=2 * INTERVAL - MS) == (HealthState.DOWN, Cause.ONE_WAY)
+    assert cause(received=2 * INTERVAL - MS) == (HealthState.DOWN, Cause.ONE_WAY)
     assert cause(peers=PEER_GONE) == (HealthState.UNKNOWN, Cause.PEER_GONE)
     assert cause(peers=PEER_GONE, link_down=True) == (HealthState.DOWN, Cause.LINK)
     assert cause(peers=ONE_WITNESS) == (HealthState.UNKNOWN, Cause.ONE_PEER_ONLY)
     assert cause(peers=ONE_WITNESS, link_down=True) == (HealthState.DOWN, Cause.LINK)
-    assert cause(peers=HEARD_ELSEWHERE) == (HealthState.DOWN, Cause.SILENT)
+    assert cause(peers=RECEIVED_ELSEWHERE) == (HealthState.DOWN, Cause.SILENT)
 
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from(["heard", "heard_by", "wait"]), st.integers(0, 400 * MS)), max_size=100
+        st.tuples(st.sampled_from(["received", "received_by_peer", "wait"]), st.integers(0, 400 * MS)),
+        max_size=100,
     )
 )
 def test_edge_states_are_consistent(history):
@@ -415,36 +424,36 @@ def test_edge_states_are_consistent(history):
     now = 0
     for what, step in history:
         now += step
-        if what == "heard":
-            presence.heard(now)
-        elif what == "heard_by" and presence.heard_at != NEVER_HEARD:
-            presence.heard_by(presence.heard_at)
+        if what == "received":
+            presence.received(now)
+        elif what == "received_by_peer" and presence.received_at != NEVER_RECEIVED:
+            presence.received_by_peer(presence.received_at)
         edge, inbound, outbound = presence.states(now, INTERVAL)
         if inbound != HealthState.UP:
             assert outbound == HealthState.UNKNOWN
         if HealthState.UNKNOWN not in (edge, inbound, outbound):
             assert (edge == HealthState.UP) == (inbound == outbound == HealthState.UP)
         if edge == HealthState.UNKNOWN:
-            assert NEVER_HEARD in (presence.heard_at, presence.heard_by_at)
+            assert NEVER_RECEIVED in (presence.received_at, presence.received_by_peer_at)
 
 
 def test_one_dead_direction():
-    """We hear the peer, the peer does not hear us: outbound is down, inbound is up."""
+    """We receive from the peer, the peer not from us: outbound is down, inbound is up."""
     presence = Presence()
-    presence.heard(0)
-    presence.heard_by(0)
+    presence.received(0)
+    presence.received_by_peer(0)
     for now in range(0, 3 * INTERVAL, 20 * MS):
-        presence.heard(now)
+        presence.received(now)
     assert presence.states(3 * INTERVAL, INTERVAL) == (HealthState.DOWN, HealthState.UP, HealthState.DOWN)
 
 
 def test_an_old_report_does_not_undo_what_is_known():
-    """After a stall of ours the peer's first report is old; it was heard by later than that."""
+    """After a stall of ours the peer's first report is old; it received us later than that."""
     presence = Presence()
-    presence.heard(5_000 * MS)
-    presence.heard_by(5_000 * MS)
-    presence.heard_by(3_000 * MS)
-    assert presence.heard_by_at == 5_000 * MS
+    presence.received(5_000 * MS)
+    presence.received_by_peer(5_000 * MS)
+    presence.received_by_peer(3_000 * MS)
+    assert presence.received_by_peer_at == 5_000 * MS
 
 
 @given(st.lists(st.booleans(), max_size=60))
@@ -453,7 +462,7 @@ def test_a_path_is_dead_after_three_misses_in_a_row(arrivals):
     run = 0
     for arrived in arrivals:
         if arrived:
-            path.heard()
+            path.received()
             run = 0
         else:
             path.missed()
@@ -464,7 +473,7 @@ def test_a_path_is_dead_after_three_misses_in_a_row(arrivals):
 
 
 def test_the_table_of_nic_health():
-    """Down is told once, when it begins; only probes that pass, or nobody left to ask, end it; unknown has a cause."""
+    """Down is reported once, when it begins; probes that pass, or nobody left to ask, end it; unknown has a cause."""
     unknown, up, interrupted, down = nic_transitions()
     for row in (unknown, up, interrupted):
         for state, cause, event in row:
@@ -475,7 +484,7 @@ def test_the_table_of_nic_health():
     for state, _, event in down:
         assert event != DISCONNECTED
         assert state == HealthState.DOWN or event == CONNECTED or state == HealthState.UNKNOWN
-    # What an update has not seen is told by the next one; else an interrupted NIC is like one that is up.
+    # What an update has not seen is reported by the next one; else an interrupted NIC is like one that is up.
     assert [cell for cell, same in zip(interrupted, up, strict=True) if cell != same] == [
         (HealthState.UP, Cause.NONE, INTERRUPTED),
         (HealthState.DOWN, Cause.ONE_WAY, DISCONNECTED),

@@ -67,7 +67,7 @@ def test_no_ramp_within_some_hours_is_slow_enough(exponent, floor_us):
     while health.state != HealthState.DOWN:
         delay *= growth
         health.update(round(delay))
-        # The last medians before it is told, and what hours let the lowest baseline follow.
+        # The last medians before it is reported, and what hours let the lowest baseline follow.
         limit = highest + max((DEFAULTS.factor - 1) * highest, slack)
         assert delay < limit * growth**5 * 1.1 + US
 

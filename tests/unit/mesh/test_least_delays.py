@@ -1,4 +1,4 @@
-"""The least delays that a host tells: which, of which time, and how little that costs."""
+"""The least delays that a host reports: which, of which time, and how little that costs."""
 
 import pytest
 from tests.unit.mesh.synthetic import view_and_snapshot
@@ -57,8 +57,8 @@ def test_an_edge_without_delays_is_not_told(delays):
     "changed", [{"clock_steps": 77}, {"generation": 77}, {"clock_status": ClockStatus.UNKNOWN}]
 )
 def test_another_timeline_begins_anew(delays, changed):
-    """Delays from before a step, of other edges, or from before fleet time was lost, are not told, nor those that the
-    windows still hold.
+    """Delays from before a step, of other edges, or from before fleet time was lost, are not reported, nor those that
+    the windows still hold.
     """
     delays.add(at(1500, 100), 60.0)
     delays.add(at(1600, 100, **changed), 61.0)
@@ -88,7 +88,7 @@ def test_nothing_is_gathered_when_switched_off():
 
 
 def test_the_delays_of_a_nic_cost_two_bytes_a_second():
-    """Ten peers, told once a minute."""
+    """Ten peers, reported once a minute."""
     assert len(pack_delays(LeastDelay(edge, 3000, 5000) for edge in range(10))) / 60 < 2
 
 

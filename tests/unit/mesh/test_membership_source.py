@@ -89,7 +89,7 @@ async def test_url_with_etag():
     ],
 )
 async def test_url_behind_tls_and_a_token(tmp_path, client, refusal):
-    """A coordinator with a private authority: what http_client trusts and shows is used, and a refusal is told."""
+    """A coordinator with a private authority: what http_client trusts and shows is used, and a refusal is reported."""
     authority = trustme.CA(key_type=trustme.KeyType.ECDSA)
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     (tmp_path / "token").write_text("s3cret\n")
@@ -125,7 +125,7 @@ async def test_url_behind_tls_and_a_token(tmp_path, client, refusal):
 
 @pytest.mark.parametrize("charset", ["utf-8", "no-such"])
 async def test_url_that_serves_no_text(charset):
-    """A picture, a proxy's page: an error to be told like any other, whatever its headers say of it."""
+    """A picture, a proxy's page: an error to be reported like any other, whatever its headers say of it."""
     app = web.Application()
     headers = {"Content-Type": f"text/html; charset={charset}"}
 

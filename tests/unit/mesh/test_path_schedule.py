@@ -59,7 +59,7 @@ def test_a_faulty_path_is_not_forgotten(before, after, merged):
 
 
 def test_less_known_is_no_change():
-    """While a spine is dead a trace ends at the leaf: nothing has changed, and nothing is told."""
+    """While a spine is dead a trace ends at the leaf: nothing has changed, and nothing is reported."""
     schedule = PathSchedule((0,), 1, 1.0, AGAIN_S)
     assert schedule.traced(0, 0, ("a", "b", "c"))
     assert not schedule.traced(0, 0, ("a",))
@@ -105,7 +105,7 @@ def test_paths_stay_known_when_the_membership_changes():
 
 def test_only_what_is_new_is_told():
     """A report has the paths that differ from what the coordinator knows."""
-    told = {(0, 0): ("a", "b"), (0, 1): ("a", "c")}
+    reported = {(0, 0): ("a", "b"), (0, 1): ("a", "c")}
     known = {(0, 0): ("a", "b"), (0, 1): ("a", "d"), (2, 0): ("x",)}
-    assert new_paths(told, known) == (FlowPath(0, 1, ("a", "d")), FlowPath(2, 0, ("x",)))
+    assert new_paths(reported, known) == (FlowPath(0, 1, ("a", "d")), FlowPath(2, 0, ("x",)))
     assert len(new_paths({}, {(edge, 0): ("a",) for edge in range(2000)})) == 500

@@ -123,7 +123,7 @@ def test_forged_answers_count_for_nothing(engine, peer, switch, answer):
 
 
 def test_traces_cost_no_probe(engine, peer, switch):
-    """ICMP errors that come while the socket hears them fail no probe."""
+    """ICMP errors that come while the socket receives them fail no probe."""
     for path in (0, 1, 0):
         traced(engine, peer, switch, path, bytes)
     (edge,) = parse_snapshot(engine.snapshot()).edges

@@ -148,7 +148,7 @@ async def test_more_edges_than_the_engine_has_room_for(config):
 
 
 async def test_a_host_that_is_no_member_says_so(config):
-    """Not in its own membership: told by the log's level, the metric and the readiness, and mended by the next file."""
+    """Not in its own membership: shown by the log's level, metric and readiness, and corrected by the next file."""
     made, fleet = config()
     good = fleet.read_text()
     fleet.write_text(good.replace("h0", "somebody"))

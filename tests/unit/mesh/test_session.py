@@ -17,7 +17,7 @@ def gate_in_session(epoch=1000):
     """A gate that has accepted train 1 of the peer."""
     gate = Gate([KEY], OURS)
     gate.our_train = 5
-    assert gate.take(encode(KEY, epoch, 1, 0, heard_epoch=OURS, heard_train=5)) == "accepted"
+    assert gate.take(encode(KEY, epoch, 1, 0, rx_epoch=OURS, rx_train=5)) == "accepted"
     return gate
 
 
@@ -71,19 +71,17 @@ def test_reordering_within_the_window_is_taken():
     assert gate.take(encode(KEY, 1000, 62, 0)) == "accepted"
     assert gate.take(encode(KEY, 1000, 2, 0)) == "accepted"
     assert gate.take(encode(KEY, 1000, 500, 0)) == "accepted"
-    assert gate.take(encode(KEY, 1000, 63, 0)) == "replay"  # too old to tell
+    assert gate.take(encode(KEY, 1000, 63, 0)) == "replay"  # too old to decide
 
 
 def test_a_restarted_peer_must_prove_that_it_hears_us():
     gate = gate_in_session()
     gate.our_train = 20
     assert gate.take(encode(KEY, 2000, 1, 0)) == "unconfirmed"
-    assert gate.take(encode(KEY, 2000, 2, 0, heard_epoch=OURS, heard_train=5)) == "unconfirmed"
-    assert gate.take(encode(KEY, 2000, 2, 0, heard_epoch=OURS - 1, heard_train=19)) == "unconfirmed"
-    assert (
-        gate.take(encode(KEY, 2000, 2, 0, heard_epoch=OURS, heard_train=21)) == "unconfirmed"
-    )  # not sent yet
-    assert gate.take(encode(KEY, 2000, 3, 0, heard_epoch=OURS, heard_train=20)) == "accepted"
+    assert gate.take(encode(KEY, 2000, 2, 0, rx_epoch=OURS, rx_train=5)) == "unconfirmed"
+    assert gate.take(encode(KEY, 2000, 2, 0, rx_epoch=OURS - 1, rx_train=19)) == "unconfirmed"
+    assert gate.take(encode(KEY, 2000, 2, 0, rx_epoch=OURS, rx_train=21)) == "unconfirmed"  # not sent yet
+    assert gate.take(encode(KEY, 2000, 3, 0, rx_epoch=OURS, rx_train=20)) == "accepted"
 
 
 def test_a_recording_opens_no_session():

@@ -11,7 +11,7 @@ from tests.unit.mesh.synthetic import edge_state, view_and_snapshot
 from fabricpulse.mesh.api import edges_document
 from fabricpulse.mesh.command import command
 from fabricpulse.mesh.front_end import FrontEndWatch
-from fabricpulse.mesh.show import bad_paths, exit_code, troubled
+from fabricpulse.mesh.show import bad_paths, exit_code, impaired_edges
 from fabricpulse.mesh.snapshot import PATH_FIELDS, HealthState
 
 
@@ -22,7 +22,7 @@ def document(change=lambda snapshot: None):
     return edges_document(view, snapshot, 9620, FrontEndWatch([], 1, lambda *_: None))
 
 
-def three_troubles(snapshot):
+def three_faults(snapshot):
     """One edge down, one with two bad source ports, one that is slow."""
     snapshot.edges[4] = edge_state(4, 1, HealthState.DOWN)
     raw = list(snapshot.edges[2].raw_paths)
@@ -36,7 +36,7 @@ def three_troubles(snapshot):
 
 def test_the_worst_comes_first():
     """Edges that are down before those that lose, those before slow ones; each with its bad paths."""
-    found = troubled(document(three_troubles))
+    found = impaired_edges(document(three_faults))
     assert [edge["slot"] for edge in found] == [4, 2, 0]
     assert bad_paths(found[1]) == "9625 loses 1.5 %, 9626 down"
 
@@ -44,7 +44,7 @@ def test_the_worst_comes_first():
 def test_the_exit_code_is_that_of_the_host():
     """0 only when every NIC is connected and no edge suffers; a host without NICs is not well."""
     assert exit_code(document()) == 0
-    assert exit_code(document(three_troubles)) == 1
+    assert exit_code(document(three_faults)) == 1
     nothing = {**document(), "nics": [], "edges": []}
     assert exit_code(nothing) == 1
 
@@ -78,7 +78,7 @@ def exporter():
 def test_a_table_for_people(exporter):
     """Who suffers since when, in UTC, and how many; exit code 1 then, 0 if all are well."""
     url, answer = exporter
-    answer["body"] = json.dumps(document(three_troubles)).encode()
+    answer["body"] = json.dumps(document(three_faults)).encode()
     result = CliRunner().invoke(command, ["show", "--url", url], env={"COLUMNS": "200"})
     assert result.exit_code == 1
     lines = result.output.splitlines()
@@ -92,9 +92,9 @@ def test_a_table_for_people(exporter):
 
 @pytest.mark.parametrize(("flags", "count"), [([], 3), (["--all"], 6)])
 def test_json_for_programs(exporter, flags, count):
-    """The edges that suffer, or with --all every one; the exit code tells the same."""
+    """The edges that suffer, or with --all every one; the exit code says the same."""
     url, answer = exporter
-    answer["body"] = json.dumps(document(three_troubles)).encode()
+    answer["body"] = json.dumps(document(three_faults)).encode()
     result = CliRunner().invoke(command, ["show", "--url", url, "--output", "json", *flags])
     assert result.exit_code == 1
     assert len(json.loads(result.output)["edges"]) == count

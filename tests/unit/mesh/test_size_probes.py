@@ -1,4 +1,4 @@
-"""An MTU black hole is told from loss: who drops large packets, of which size, and who merely loses some of all."""
+"""An MTU black hole is no loss: who drops large packets, of which size, and who merely loses some of all."""
 
 import random
 
@@ -98,7 +98,7 @@ def test_the_first_size_named_is_the_smallest(start):
     assert said == {0, 4200}
 
 
-def test_mended_one_is_forgotten():
+def test_a_black_hole_that_ended_is_forgotten():
     """The first large packet that arrives ends it."""
     port = PathSizes()
     for train in range(1, 9):

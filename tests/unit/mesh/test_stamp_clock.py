@@ -52,7 +52,7 @@ class Host:
         self.worst = max(self.worst, abs(stamp - EPOCH - raw))
 
     def run(self, ticks: int) -> int:
-        """How often a reading told that the clock was steered."""
+        """How often a reading showed that the clock was steered."""
         return sum(not self.tick() for _ in range(ticks))
 
 
