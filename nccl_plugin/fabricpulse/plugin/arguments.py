@@ -1,4 +1,4 @@
-"""Arguments of `fabricpulse plugin ctl` (`device=rail0 lane=3`), typed as the control protocol has them."""
+"""Arguments of `fabricpulse plugin ctl` (`device=eth1 lane=3`), typed as the control protocol has them."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ _EXPECTED = {int: "an integer", bool: "true or false", int | None: "an integer o
 
 
 def parse_arguments(operation: str, texts: tuple[str, ...]) -> dict[str, Any]:
-    """`("device=rail0", "lane=3", "weight=null")` as values. Text is taken as it is: a connection whose 16 digits
+    """`("device=eth1", "lane=3", "weight=null")` as values. Text is taken as it is: a connection whose 16 digits
     are all decimal stays text.
 
     Raises OptionError for an operation that is not known, an argument that it does not have, or a value of another

@@ -169,10 +169,10 @@ def ctl(
     op_id: str | None,
     generation: int | None,
 ) -> None:
-    """Tell one job (PID) or all jobs (--all) of this host what to do.
+    """Send a command to one job (PID) or to all jobs (--all) of this host.
 
     Operations: hello, status, events, lane.disable, lane.enable, lane.weight, lane.repath, nic.avoid, nic.restore,
-    detail. For example: fabricpulse plugin ctl --all nic.avoid device=rail0
+    detail. For example: fabricpulse plugin ctl --all nic.avoid device=eth1
 
     All jobs are asked at the same time; one that does not answer keeps none of the others from it. One JSON object a
     line and job is printed. Exits with 1 if a job refused or did not answer.

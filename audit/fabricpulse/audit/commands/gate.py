@@ -37,7 +37,7 @@ def gate_command(
     strict: bool,
     output: OutputFormat,
 ) -> None:
-    """Tell from the last audit whether this host may take a job.
+    """Decide by the last audit whether this host may take a job.
 
     Both the host's own audit and what the last run of the fleet said of it count; what is unknown is listed.
 
