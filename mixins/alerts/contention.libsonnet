@@ -108,15 +108,16 @@ local signals = import '../signals.libsonnet';
         'plugin',
         local rate = 'device:fabricpulse_qp_sent_bytes:rate2m' + s.braces;
         local group = '%s, instance, workload' % config.clusterLabel;
-        // Not while something else is the cause, which has an alert of its own: a contended flow of the job, a lane that
-        // is down or that remediation avoids, of whichever host: its neighbours send less to it, too.
-        '1 - min by (%(group)s) (%(rate)s) / (max by (%(group)s) (%(rate)s) > %(least)g) > %(ratio)g unless on (%(job)s) %(contended)s unless on (%(job)s) (%(down)s == 0 or %(avoided)s > 0)' % {
+        // Not while something else is the cause, which has an alert of its own: a contended flow of the job, or one whose
+        // path the job has left, a lane that is down or that remediation avoids, of whichever host: its neighbours send less to it, too.
+        '1 - min by (%(group)s) (%(rate)s) / (max by (%(group)s) (%(rate)s) > %(least)g) > %(ratio)g unless on (%(job)s) (%(contended)s or %(still)s) unless on (%(job)s) (%(down)s == 0 or %(avoided)s > 0)' % {
           group: group,
           job: '%s, workload' % config.clusterLabel,
           rate: rate,
           least: config.imbalanceLeastBytesPerSecond,
           ratio: config.imbalanceRatio,
           contended: f.contended,
+          still: f.contendedOnPaths,
           down: s.series('fabricpulse_lane_state'),
           avoided: s.series('fabricpulse_lane_nic_avoided'),
         },

@@ -93,7 +93,7 @@ function(config) {
   local severalSlow = 'last_over_time(%s[%s])' % [p.slowHosts, config.pathLossWindow],
   // Flows that were contended a moment ago, while NICs of several hosts of the network are slow, of these their sender or their
   // receiver: where a job has moved to other paths its flow is quick, or moves nothing, and the path is as full as before.
-  local contendedLately = 'last_over_time(%s[%s])' % [recorded('flow:fabricpulse_qp_owd_seconds:contended_paths'), config.pathLossWindow],
+  local contendedLately = 'last_over_time(%s[%s])' % [$.contendedOnPaths, config.pathLossWindow],
   local stillContended = '(%(lately)s and on (%(nic)s) %(receiving)s or %(lately)s and on (%(peer)s) %(sending)s) and on (%(flow)s) %(rate)s and on (%(nic)s) (%(networks)s and on (%(network)s) %(several)s)' % {
     lately: contendedLately,
     nic: nic,
@@ -115,9 +115,11 @@ function(config) {
     flow: flow,
     offPath: slowerThanProbes,
   },
+  // As recorded.
+  contendedOnPaths:: recorded('flow:fabricpulse_qp_owd_seconds:contended_paths'),
   // With the network of the receiving NIC, where it is known.
   contendedInNetwork:: '%(flows)s * on (%(nic)s) group_left (network) %(networks)s or on (%(flow)s) %(flows)s' % {
-    flows: recorded('flow:fabricpulse_qp_owd_seconds:contended_paths'),
+    flows: $.contendedOnPaths,
     nic: nic,
     networks: recorded('device:fabricpulse_nic_network:info'),
     flow: flow,
