@@ -248,14 +248,17 @@ void Profiler::release(Event* event) {
 }
 
 void Profiler::finish(const Event& operation, uint64_t now) {
-  const bool kernels = operation.kernel_end_ns != 0;
+  // A kernel that would have begun before its operation is another one's: then the other children say more.
+  const uint64_t gpu_ns = operation.gpu_end_ns - operation.gpu_start_ns;
+  const bool has_kernels = operation.kernel_end_ns != 0;
+  const bool by_gpu = has_kernels && operation.gpu_known && operation.gpu_end_ns != 0;
+  const bool foreign = by_gpu && gpu_ns > elapsed(operation.kernel_end_ns, operation.started_ns);
+  const bool kernels = has_kernels && !foreign;
   const uint64_t from = kernels ? operation.kernel_start_ns : operation.first_ns;
   const uint64_t until = kernels ? operation.kernel_end_ns : now;
   fp_plugin_collective* record = operation.record;
   const bool measured = operation.measured && from != 0;
-  const uint64_t gpu_ns = operation.gpu_end_ns - operation.gpu_start_ns;
-  const bool by_gpu = kernels && operation.gpu_known && gpu_ns <= elapsed(until, operation.started_ns);
-  const uint64_t lasted = by_gpu ? gpu_ns : elapsed(until, from);
+  const uint64_t lasted = by_gpu && !foreign ? gpu_ns : elapsed(until, from);
   const uint64_t took = measured ? std::max<uint64_t>(lasted, 1) : 0;
   if (measured)
     engine_->telemetry()->operation(*record, operation.number, operation.bytes, took,

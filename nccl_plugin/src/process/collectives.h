@@ -4,9 +4,10 @@
 // proxy operations) has ended. NCCL starts those on its proxy's thread, mostly after the collective's own end
 // (seen with 2.28.9): so an operation stays open until as many kernel channels have ended as its descriptor
 // says. It lasts from the first kernel channel's start to the last one's end, by the GPU's own clock where the
-// events have its time: NCCL's proxy may see start and end at once, long after both. Of a captured graph they may
-// have that of an earlier replay: what would have begun before the operation is not believed. Without kernel channels it
-// lasts from the first child's start to the last child's end; without children that is not known, and no time is
+// events have its time: NCCL's proxy may see start and end at once, long after both. Those events may be of an
+// earlier operation (of a captured graph, and after sends and receives over NCCL's own sockets, seen with 2.28.9):
+// where the GPU says that a kernel began before its operation, it lasts, as without kernel channels, from the first
+// child's start to the last child's end. Without children that is not known, and no time is
 // counted. Objects
 // come from a fixed pool, the one that is free for longest first, since a late child may name its parent still;
 // when it is empty events are not followed, and counted.
