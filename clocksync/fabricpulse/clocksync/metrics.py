@@ -5,7 +5,7 @@ from fabricpulse.core.metrics.catalogue import MetricSpec
 BOUND = MetricSpec(
     "fabricpulse_clock_error_bound_seconds",
     "gauge",
-    "Error bound of fleet time on this host: the truth is no farther away; grows in holdover; +Inf while unknown.",
+    "Error bound of fleet time on this host: true time is no farther away; grows in holdover; +Inf while unknown.",
 )
 ESTIMATED_ERROR = MetricSpec(
     "fabricpulse_clock_estimated_error_seconds",

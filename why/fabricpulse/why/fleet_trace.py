@@ -1,6 +1,6 @@
 """Collectives and state changes of all hosts as events of Chrome's trace format, on fleet time. Pure.
 
-An event is where its stamp says, and the truth is within `bound_us` of it. So two events of different hosts are in the
+An event is where its stamp says, and true time is within `bound_us` of it. So two events of different hosts are in the
 order in which they are drawn if they lie further apart than both bounds; `late_us` of a collective, by how much a rank
 entered it after the first of those that are seen, has its own bound beside it. Stamps of a host without fleet
 time are on that host's clock: they have tracks of their own, which say so, and no lateness.

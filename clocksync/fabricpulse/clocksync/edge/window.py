@@ -159,7 +159,7 @@ class EdgeWindow:
     def _route_time(self, outbound: Trains, inbound: Trains, fit: EdgeFit) -> int | None:
         """The middle of the window when by then the fastest way has become longer; None if it has not.
 
-        Told by the later half of the window: no packet is as fast as two fifths of the earlier half were. That
+        Known by the later half of the window: no packet is as fast as two fifths of the earlier half were. That
         shows for little more than a round; after a missed round the window of the last fit is compared instead. Where
         the other direction seems faster, it is the rate that changes. A way that became shorter needs no cut: its
         packets are the fastest from then on.

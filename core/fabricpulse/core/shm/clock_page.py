@@ -70,7 +70,7 @@ class ClockLine(NamedTuple):
 
 
 class FleetTime(NamedTuple):
-    """A stamp on fleet time: the truth lies in [earliest_ns, latest_ns]; ns since 1970.
+    """A stamp on fleet time: true time lies in [earliest_ns, latest_ns]; ns since 1970.
 
     estimated_error_ns : what fleet time is likely off by, which is no guarantee (clock_page.h); 0 = not known.
     """
@@ -82,12 +82,12 @@ class FleetTime(NamedTuple):
 
     @property
     def earliest_ns(self) -> int:
-        """The truth is not before this."""
+        """True time is not before this."""
         return self.fleet_ns - self.bound_ns
 
     @property
     def latest_ns(self) -> int:
-        """The truth is not after this."""
+        """True time is not after this."""
         return self.fleet_ns + self.bound_ns
 
 
