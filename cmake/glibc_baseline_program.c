@@ -1,6 +1,6 @@
 // The part of glibc_baseline.c that only programs have: how main is called (__libc_start_main, glibc 2.34).
 //
-// The old version runs the constructors of the program only if it is told how; the new library does so under its old
+// The old version runs the constructors of the program only if it is given how; the new library does so under its old
 // version, too.
 #if defined(__x86_64__)
 __asm__(".symver old_start_main,__libc_start_main@GLIBC_2.2.5");

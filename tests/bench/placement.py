@@ -122,7 +122,7 @@ def _optimum(rows: Rows, cases: int, first: int) -> None:
 
 
 def _learned(rows: Rows) -> None:
-    """The order that follows from a tree that the coordinator has learned from delays, told by its true tree."""
+    """The order that follows from a tree that the coordinator has learned from delays, judged by its true tree."""
     plan = Plan(hosts=256, per_leaf=16, leaves_per_pod=4, in_order=False)
     survey = LiveSurvey(Simulated(plan, 1)).learn()
     file, left_out = places_file_of(survey.document)

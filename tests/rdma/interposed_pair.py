@@ -9,7 +9,7 @@ import sys
 
 from tests.rdma.queue_pair import End
 
-WRITTEN, TOLD = 3000, 200
+WRITTEN, NOTIFIED = 3000, 200
 
 
 def main() -> None:
@@ -21,11 +21,11 @@ def main() -> None:
     for number in range(messages):
         there.post_receive()
         here.post_write(there, WRITTEN)
-        here.post_write(there, TOLD, immediate=number)
+        here.post_write(there, NOTIFIED, immediate=number)
         assert [here.completion().status, here.completion().status] == [0, 0]
         received = there.completion()
         assert (received.status, received.imm_data) == (0, number)
-    print(json.dumps({"posts": 2 * messages, "bytes": messages * (WRITTEN + TOLD), "messages": messages}))
+    print(json.dumps({"posts": 2 * messages, "bytes": messages * (WRITTEN + NOTIFIED), "messages": messages}))
 
 
 main()

@@ -157,12 +157,12 @@ def test_the_audit_sees_what_a_path_carries_by_rdma(fleet: RdmaFleet) -> None:
         there, back = [written(fleet, *way, 0) for way in ways]
     with fleet.rdma_dead(0):
         dead = written(fleet, "h0", "h1", 0)
-    told = [(one.bps, one.error, one.starved) for one in (good, there, back, dead)]
-    assert [one.error for one in (good, there, back, dead)] == [""] * 4, told
+    reported = [(one.bps, one.error, one.starved) for one in (good, there, back, dead)]
+    assert [one.error for one in (good, there, back, dead)] == [""] * 4, reported
     # One write more or less in half a second.
-    assert 0 < (there.bps or 0) < 2.6e6, told
+    assert 0 < (there.bps or 0) < 2.6e6, reported
     for one in (good, back):
-        assert (one.bps or 0) > 4e6 or one.starved >= LEAST_STARVED, told
+        assert (one.bps or 0) > 4e6 or one.starved >= LEAST_STARVED, reported
     assert (dead.failed, dead.bps, dead.writes) == (True, None, 0)
     assert not user_pairs() - before
 
@@ -265,7 +265,7 @@ def both_rails_dead(fleet: RdmaFleet) -> ExitStack:
 def test_the_other_rail_carries_on(
     ring: RingPair, fleet: RdmaFleet, fault: Callable[[RdmaFleet], Any]
 ) -> None:
-    """Data moves while the rail is broken, and over that rail again when it is mended."""
+    """Data moves while the rail is broken, and over that rail again when it is repaired."""
     ring.until(lambda: ring.up(0) and ring.up(1), PATIENCE_S)
     with fault(fleet):
         ring.until_moved(2 * MIB, PATIENCE_S)

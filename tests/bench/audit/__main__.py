@@ -56,7 +56,7 @@ def key(finding: Finding) -> Expected:
 
 def bench_recall(seeds: int, hosts: int = 16) -> None:
     """Every kind on every seed; the other hosts of the fleet are reports of one good tree."""
-    found = wanted = true = told = 0
+    found = wanted = true = reported = 0
     # Hundreds of thousands of small files: in memory where there is a place.
     memory = Path("/dev/shm")  # noqa: S108
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
@@ -82,14 +82,16 @@ def bench_recall(seeds: int, hosts: int = 16) -> None:
                 said = {(finding.host, *key(finding)) for finding in findings}
                 wanted += 1
                 found += must <= said
-                told += len(said)
+                reported += len(said)
                 true += len(said & must)
                 if said != must:
                     print(json.dumps({"kind": fault.name, "seed": seed, "missing": sorted(must - said),
                                       "false": sorted(said - must)}), file=sys.stderr)  # fmt: skip
     more = {"kinds": len(FAULTS), "seeds": seeds, "hosts": hosts}
     rows.report("played on fixtures", "recall", found / wanted, "ratio", "== 1", **more)
-    rows.report("played on fixtures", "precision", true / told, "ratio", "== 1", findings=told, **more)
+    rows.report(
+        "played on fixtures", "precision", true / reported, "ratio", "== 1", findings=reported, **more
+    )
 
 
 def of_other_kind(host: GpuHost) -> GpuHost:
@@ -111,7 +113,7 @@ def of_other_kind(host: GpuHost) -> GpuHost:
 
 def bench_mixed(seeds: int) -> None:
     """Two faults at once, on one host or on two, in fleets of 4 to 16 hosts of one kind of machine or of two."""
-    found = wanted = true = told = 0
+    found = wanted = true = reported = 0
     memory = Path("/dev/shm")  # noqa: S108
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
         trees = (Path(folder) / str(number) for number in itertools.count())
@@ -144,7 +146,7 @@ def bench_mixed(seeds: int) -> None:
             said = {(finding.host, *key(finding)) for finding in fleet_findings(reports, {})}
             wanted += len(must)
             found += len(must & said)
-            told += len(said)
+            reported += len(said)
             true += len(said & must)
             if said != must:
                 kinds = [first.name, second.name]
@@ -152,7 +154,7 @@ def bench_mixed(seeds: int) -> None:
                                   "false": sorted(said - must)}), file=sys.stderr)  # fmt: skip
     case = "two faults at once, one or two kinds of machines"
     rows.report(case, "recall", found / wanted, "ratio", "== 1", cases=seeds * 40)
-    rows.report(case, "precision", true / told, "ratio", "== 1", findings=told)
+    rows.report(case, "precision", true / reported, "ratio", "== 1", findings=reported)
 
 
 def bench_blame(seeds: int) -> None:

@@ -55,16 +55,16 @@ def measure(runs: int, loops: int) -> Late:
             with agents(lab, Path(folder)), lab.host("h2").nic("rail0").limit(40):
                 for number in range(runs):
                     run, seconds = timed_run(lab, Path(folder), *SHORT)
-                    told = [f for f in run.findings if f.check.startswith("path-")]
-                    others = [f for f in told if f.host and (f.host, f.subject) != ("h2", "rail0")]
-                    named = any(f.evidence.get("blame") == "nic" and f.host == "h2" for f in told)
+                    reported = [f for f in run.findings if f.check.startswith("path-")]
+                    others = [f for f in reported if f.host and (f.host, f.subject) != ("h2", "rail0")]
+                    named = any(f.evidence.get("blame") == "nic" and f.host == "h2" for f in reported)
                     right += named and not others
                     if not named or others:
                         found = [f"{f.check} {f.host} {f.subject}: {f.summary}" for f in run.findings]
                         more = {"run": number, "found": found, "notes": run.notes}
                         print(json.dumps(more), file=sys.stderr)
                     accused += len(others)
-                    undecided += sum(not f.host for f in told)
+                    undecided += sum(not f.host for f in reported)
                     own = [
                         m
                         for m in run.measurements

@@ -1,4 +1,4 @@
-"""`make bench NAME=map`: which component is faulty, told from the mesh's probes.
+"""`make bench NAME=map`: which component is faulty, found by the mesh's probes.
 
 Prints one JSON object a line and exits with 1 if a gate is missed. `ARGS="--only simulated,healthy"` chooses parts.
 Sizes: `--trials N`, `--seeds N`, `--windows N`, `--hosts N`; `--seed S` plays one seed again.
@@ -8,9 +8,9 @@ silent; ten seeds that are drawn as it starts. memory : the process that diagnos
 (`--fleet N`). loop : lateness of the event loop while a fleet is looked at.
 gray : loss on uplinks of a lab of nine hosts, needs root (`--losses 60,20,5,1.5,0.5 --times N`). dead : a leaf and a
 spine of it that drop everything. delay : delays that grow, simulated, on the engine's state machines. healthy : the
-fleet of simulated without faults, a window of 30 s after the other. tree : leaves, pods and machines told from delays
-alone, simulated, 128 to 10,000 hosts (`--largest N` leaves larger ones out). tree_random : what is told of random small
-fabrics (`--fabrics N`). tree_lab : the same in a lab of nine hosts, needs root. placement : all of
+fleet of simulated without faults, a window of 30 s after the other. tree : leaves, pods and machines found from delays
+alone, simulated, 128 to 10,000 hosts (`--largest N` leaves larger ones out). tree_random : what is reported of random
+small fabrics (`--fabrics N`). tree_lab : the same in a lab of nine hosts, needs root. placement : all of
 `make bench NAME=placement`.
 """
 

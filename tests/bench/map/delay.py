@@ -1,4 +1,4 @@
-"""Delays that grow, told from their own floor: the engine's own state machines on simulated delays of one edge."""
+"""Delays that grow, found by their own floor: the engine's own state machines on simulated delays of one edge."""
 
 import random
 from collections.abc import Callable
@@ -46,7 +46,7 @@ def bench_delay(rows: Rows, times: int) -> None:
     """ramp_s of each fault, so often."""
     for name, delay in FAULTS.items():
         slow = SLOW_PORTS if "ports" in name else frozenset(range(Probe().paths))
-        # A fault of all ports is told by the first that shows it: the main path.
+        # A fault of all ports is found by the first that shows it: the main path.
         played = [
             flagged_after_s(delay, seed, slow if slow == SLOW_PORTS else frozenset({0}))
             for seed in range(times)

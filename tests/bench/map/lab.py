@@ -25,10 +25,10 @@ _MUST = {60.0: (3, 100), 20.0: (5, 100), 5.0: (10, 100), 1.5: (30, 100), 0.5: (9
 _PATIENCE_S = {60.0: 30, 20.0: 30, 5.0: 60, 1.5: 120, 0.5: 240, 0.1: 300}
 _STAYS_S = 3.0
 _POLL_S = 0.05
-# As deployed for critical alerts: what is muted until then nobody is told.
+# As deployed for critical alerts: nobody is notified of what is muted until then.
 _GROUP_WAIT_S = 10.0
 _SPINES = 4
-_TOLD = ("alertname", "kind", "faulty", "peer", "instance")
+_REPORTED = ("alertname", "kind", "faulty", "peer", "instance")
 Name = tuple[str, ...]
 
 
@@ -51,7 +51,7 @@ class AlertedFleet(DiagnosedFleet):
     def alerts(self) -> set[Name]:
         """The alerts that fire now and that no other one mutes: name, and what they name."""
         return {
-            tuple(alert["labels"].get(name, "") for name in _TOLD)
+            tuple(alert["labels"].get(name, "") for name in _REPORTED)
             for alert in self.alertmanager.alerts()
             if not alert["status"]["inhibitedBy"]
         }
@@ -114,7 +114,7 @@ def bench_dead(rows: Rows, times: int) -> None:
             took += [seconds] if seconds is not None else []
             if found != {wanted}:
                 print(f"bench map: leaf {leaf} dead: {sorted(found)}", file=sys.stderr)
-        case = f"a leaf drops everything, {times} times, {_SPINES} spines, told after {_GROUP_WAIT_S:g} s"
+        case = f"a leaf drops everything, {times} times, {_SPINES} spines, reported after {_GROUP_WAIT_S:g} s"
         rows.report(case, "alerts_per_dead_leaf", most, "alerts", "== 1", alert_s=max(took, default=None))
         ups, downs, most = events(fleet.mesh, "edge_up"), events(fleet.mesh, "edge_down"), 0
         for number in range(times):

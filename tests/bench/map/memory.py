@@ -191,12 +191,12 @@ def _memory_mb(pid: int, what: str) -> float:
     return sum(int(line.split()[1]) for line in lines if line.startswith(what)) / 1024
 
 
-class _Told:
+class _Reporter:
     """A fleet that tells its worker that it is there, and of its delays, in time."""
 
     def __init__(self, fleet: _Fleet, worker: _Worker) -> None:
         self.fleet, self.worker = fleet, worker
-        self.hosts = 0  # that have told of their edges
+        self.hosts = 0  # that have reported their edges
         self.together_mb = self.survey_mb = 0.0
         self._next_s = time.monotonic() + _ROUND_S
 
@@ -234,22 +234,24 @@ class _Told:
 
 
 def bench_memory(rows: Rows, hosts: int, seed: int, limit_s: float = 600.0) -> None:
-    """Most memory of the worker of `hosts` hosts: as all is told, and amid a dead leaf."""
+    """Most memory of the worker of `hosts` hosts: as all is reported, and amid a dead leaf."""
     leaves = max(hosts * 1024 // 50_000, 8)
     fleet = _Fleet(Clos(hosts=hosts, leaves=leaves, pods=max(leaves // 32, 1)), seed)
-    case = f"{hosts:,} hosts, {len(fleet.source):,} flows, all paths and delays told"
+    case = f"{hosts:,} hosts, {len(fleet.source):,} flows, all paths and delays reported"
     worker = _Worker.started(fleet.declared)
-    told = _Told(fleet, worker)
-    told.until(lambda answer: answer is not _NOTHING, limit_s)
+    reporter = _Reporter(fleet, worker)
+    reporter.until(lambda answer: answer is not _NOTHING, limit_s)
     bare_mb = worker.peak_mb()
     began_s = cpu_seconds(worker.process.pid)
-    told.whole()
-    there = told.until(lambda answer: answer.flows == len(fleet.source) and answer.reports >= hosts, limit_s)
+    reporter.whole()
+    there = reporter.until(
+        lambda answer: answer.flows == len(fleet.source) and answer.reports >= hosts, limit_s
+    )
     spent_s = cpu_seconds(worker.process.pid) - began_s
     paths = worker.answer.paths
     # Until the paths are in the table, and three slots of delays in the tree.
-    told.until(lambda _: False, 15.0 + len(fleet.source) / 100_000 + 0.4 * _KEEP_S)
-    rows.report(case, "told", float(there), "yes", "== 1", paths=paths, spent_s=round(spent_s, 1))
+    reporter.until(lambda _: False, 15.0 + len(fleet.source) / 100_000 + 0.4 * _KEEP_S)
+    rows.report(case, "reported", float(there), "yes", "== 1", paths=paths, spent_s=round(spent_s, 1))
     rounds = [answer.took_s for answer in worker.answers]
     rows.report(case, "memory_mb", worker.peak_mb(), "MB", _MUST, of="the worker", bare=bare_mb)
     quiet = len(rounds)
@@ -265,10 +267,10 @@ def bench_memory(rows: Rows, hosts: int, seed: int, limit_s: float = 600.0) -> N
     while next_s < end_s or (next_s < end_s + _LATE_S and not named()):
         for host, flows in lost:
             worker.tell(fleet.report(host, flows), next_s)
-            # A host that was last heard when it lost these long ago would be taken for away.
+            # A host that was last received when it lost these long ago would be taken for away.
             worker.tell(fleet.report(host))
         next_s += 1.0
-        told.until(lambda _: False, next_s - time.monotonic())
+        reporter.until(lambda _: False, next_s - time.monotonic())
     found = named()
     case = f"the same, {_LOSSES_S} s of a dead leaf, {sum(len(f) // 12 for _, f in lost):,} flows lose all"
     rows.report(case, "named", float(found), "yes", "== 1", suspects=len(worker.answer.suspects))
@@ -276,5 +278,7 @@ def bench_memory(rows: Rows, hosts: int, seed: int, limit_s: float = 600.0) -> N
     took = [answer.took_s for answer in worker.answers[quiet:]]
     rows.report(case, "round_s", max(took), "s", first=round(max(rounds), 2), usual=round(rounds[-1], 3))
     of = "the worker and the fork that computes the tree, what they share once"
-    rows.report(case, "with_tree_mb", told.together_mb, "MB", _MUST, of=of, tree_alone=round(told.survey_mb))
+    rows.report(
+        case, "with_tree_mb", reporter.together_mb, "MB", _MUST, of=of, tree_alone=round(reporter.survey_mb)
+    )
     worker.end()

@@ -63,7 +63,7 @@ def bench_tree_random(rows: Rows, fabrics: int, seed: int) -> None:
     measured, are drawn. Wrong is a NIC in a leaf, a pod or on a machine of which most NICs are of another one.
     """
     rng = np.random.default_rng(seed)
-    told = placed = wrong = 0
+    reported = placed = wrong = 0
     for _ in range(fabrics):
         fabric, delays = _random(rng)
         document = topology_document(tree_of(fabric.nics, delays), Coverage(hosts=9), 60.0)
@@ -74,11 +74,11 @@ def bench_tree_random(rows: Rows, fabrics: int, seed: int) -> None:
             for group in document["groups"]
             if group["kind"] in true
         ]
-        told += bool(of_group)
+        reported += bool(of_group)
         placed += document["placed"] / len(fabric.nics)
         wrong += any(len(set(several)) > 1 for several in of_group)
     case = f"{fabrics} random fabrics, 9 to 256 NICs"
-    rows.report(case, "fabrics_reported_wrongly", wrong, "fabrics", "== 0", told=told)
+    rows.report(case, "fabrics_reported_wrongly", wrong, "fabrics", "== 0", reported=reported)
     rows.report(case, "placed_percent", 100 * placed / fabrics, "%")
 
 
@@ -106,12 +106,16 @@ def bench_tree_lab(rows: Rows) -> None:
     for peers in (10, 2):
         with Lab(hosts=9, rails=1, spines=3, pods=3) as lab:
             fleet = TreeFleet(lab, peers=peers)
-            told = wait_for(partial(fleet.placed, 9), 240, "all NICs are placed")
-        leaf = {entry["nic"]: entry["leaf"] for entry in told["nics"]}
+            reported = wait_for(partial(fleet.placed, 9), 240, "all NICs are placed")
+        leaf = {entry["nic"]: entry["leaf"] for entry in reported["nics"]}
         true = {nic: number for number, nics in enumerate(fleet.true) for nic in nics}
         pairs = list(itertools.combinations(sorted(leaf), 2))
         right = sum((leaf[a] == leaf[b]) == (true[a] == true[b]) for a, b in pairs)
-        more = {"standing": told["pairs"], "temporary": told["temporary_pairs"], "sigma_ns": told["sigma_ns"]}
+        more = {
+            "standing": reported["pairs"],
+            "temporary": reported["temporary_pairs"],
+            "sigma_ns": reported["sigma_ns"],
+        }
         case = f"lab, 9 hosts, 3 leaves, {peers} peers a NIC"
         rows.report(case, "tree_accuracy", 100 * right / len(pairs), "%", ">= 99", **more)
 
@@ -163,8 +167,13 @@ def _cables(rows: Rows, plan: Plan, seed: int) -> None:
     case = f"{plan.hosts} hosts, 4 rails, wrong cables, {_SILENT:.0%} of pairs silent"
     survey = _case(rows, case, fabric, _SILENT)
     true = set((fabric.leaf != right).nonzero()[0].tolist())
-    told = {one.nic for one in miscabled(survey.tree)}
+    reported = {one.nic for one in miscabled(survey.tree)}
     rows.report(
-        case, "wrong_cables_named_percent", 100 * len(true & told) / len(true), "%", ">= 100", nics=len(true)
+        case,
+        "wrong_cables_named_percent",
+        100 * len(true & reported) / len(true),
+        "%",
+        ">= 100",
+        nics=len(true),
     )
-    rows.report(case, "wrong_cables_false", len(told - true), "NICs", "== 0")
+    rows.report(case, "wrong_cables_false", len(reported - true), "NICs", "== 0")

@@ -11,9 +11,9 @@ into the receiver's socket, all on the sender's account. So the same engines are
   the place of a NIC's ring. Everything that the engine's own thread does is still on its account: system calls, route,
   UDP, queueing, driver, TX stamps, the steering itself. What its CPU still takes out of backlogs is counted
   (softnet_stat, `wire_per_s`), and the measurement fails unless the wire is gone from it. No gate: the other CPU is
-  told by an inter-processor interrupt, once a system call, where a NIC is told by a posted write to its doorbell. On a
-  virtual machine that interrupt is an exit to the hypervisor: 12 us where this was written, 8 % of all that the engine
-  used.
+  notified by an inter-processor interrupt, once a system call, where a NIC is notified by a posted write to its
+  doorbell. On a virtual machine that interrupt is an exit to the hypervisor: 12 us where this was written, 8 % of all
+  that the engine used.
 - the gated one: steered, and idle CPUs poll (PM QoS, /dev/cpu_dma_latency). A CPU that polls needs no interrupt
   (`wire_ipis_per_s` says how many came all the same), and no CPU sleeps deeply, as on a node that is tuned for latency.
   Where the kernel has no idle driver that can poll, this is the same as `..._steered`.

@@ -181,7 +181,7 @@ def inner_latency(changes: int) -> None:
         in_metric.append(metric * 1e3)
         in_log.append(logged * 1e3)
         links.set(name.replace("rail", "vethpeer"), True)
-        time.sleep(0.02)  # the link's return is told too, and is not what is timed
+        time.sleep(0.02)  # the link's return is reported too, and is not what is timed
     nic.stop()
     metric_p99, log_p99 = quantile(in_metric, 0.99), quantile(in_log, 0.99)
     rows.report(

@@ -119,7 +119,7 @@ class Pairs:
     need for a GB is the cost. An end that has nothing to do naps (`NAP`), so that its processor time is work: with
     nothing changed between the two, pairs on a machine with ten times its load differed by 0.82 to 1.44 (once 2.8)
     instead of 0.43 to 1.57. A hundredth is more than noise on an idle machine only. Where the thing has processor time
-    of its own that can be told apart, that is judged in place of the ratio.
+    of its own that can be distinguished, that is judged in place of the ratio.
     """
 
     def __init__(self) -> None:
@@ -191,7 +191,8 @@ def paired(
 
 def bench_telemetry(lab: Lab, program: Path, nets: dict[str, Net], rounds: int) -> None:
     """What watching costs: the plugin's telemetry, and the profiler beside NCCL's own transport.
-    Three times as many rounds as elsewhere, because a hundredth has to be told from the noise of single runs."""
+    Three times as many rounds as elsewhere, because a hundredth has to be distinguished from the noise of single
+    runs."""
     pairs = paired(lab, program, our_net(), our_net(FABRICPULSE_TELEMETRY="0"), rounds * 3)
     pairs.report("65536", "telemetry", "<= 1.02")
     if "nccl_socket" not in nets:

@@ -52,9 +52,9 @@ def failover(fleet: RdmaFleet, rows: Rows, count: int) -> None:
                     ring.until(lambda: not ring.up(0), PATIENCE_S)
                     ring.until_moved(MIB, PATIENCE_S)
                 stalls[kind].append(ring.stall_ms(began))
-                mended = time.monotonic()
+                repaired_at = time.monotonic()
                 ring.until(lambda: ring.up(0), PATIENCE_S)
-                back.append(time.monotonic() - mended)
+                back.append(time.monotonic() - repaired_at)
         ring.finish(PATIENCE_S)
     without = {
         "without_fault_median": statistics.median(quiet),
@@ -95,9 +95,9 @@ def last_resort(fleet: RdmaFleet, rows: Rows, count: int) -> None:
                     moved, since = sum(ring.moved()), time.monotonic()
                     ring.until_moved(4 * MIB, PATIENCE_S)
                     speeds.append((sum(ring.moved()) - moved) / 1e6 / (time.monotonic() - since))
-                mended = time.monotonic()
+                repaired_at = time.monotonic()
                 ring.until(lambda: not ring.on_last_resort(), PATIENCE_S)
-                back.append(time.monotonic() - mended)
+                back.append(time.monotonic() - repaired_at)
             ring.finish(PATIENCE_S)
         except AssertionError as failure:
             errors += 1

@@ -123,11 +123,11 @@ def _differences(
     send, receive = files["send"].read(), files["receive"].read()
     sent = np.concatenate([send.queue_pairs["counters"], send.totals["counters"]])
     received = np.concatenate([receive.queue_pairs["counters"], receive.totals["counters"]])
-    told = OPCODES.index("write_imm")
+    notifying = OPCODES.index("write_imm")
     messages = int(found["send"]["messages"])
     return [
         int(sent["messages_sent"].sum()) != messages,
-        int(sent["posts"][:, told].sum()) != messages,
+        int(sent["posts"][:, notifying].sum()) != messages,
         int(sent["bytes"].sum()) != messages * SIZE,
         int(received["messages_received"].sum()) != int(found["receive"]["messages"]),
         bool(send.unseen_posts or send.unseen_completions or send.dropped_records),

@@ -186,7 +186,7 @@ class PaperFleet:
             own = ",".join(filter(None, (alone, labels.format(rdma=f"mlx5_{rail}"))))
             for name in names:
                 yield f"fabricpulse_nic_{name}_total{{{own}}} 0"
-        if self._has("lossy", host, rail):  # counters that stand still are not told
+        if self._has("lossy", host, rail):  # counters that stand still are not reported
             yield f'fabricpulse_nic_recent_increase{{{alone},counter="link_crc_errors"}} 30'
             yield f'fabricpulse_nic_recent_rate{{{alone},counter="link_crc_errors"}} 0.03'
         yield f"fabricpulse_nic_nccl_gid_index{{{port}}} 3"

@@ -240,15 +240,15 @@ def report_live(case: str, found: list[tuple[str, list[Truth], Reported]]) -> No
     quiet = [said for _, truth, said in found if not truth]
     blamed = sum(not top1([], said) for said in quiet)
     rows.report(case, f"false_alarm_{case}", blamed, "runs", "== 0", runs=len(quiet))
-    told = [(said[0][2], ok) for (_, _, said), ok in zip(played, one, strict=True) if said]
-    sure = [ok for confidence, ok in told if confidence >= 0.9]
+    reported = [(said[0][2], ok) for (_, _, said), ok in zip(played, one, strict=True) if said]
+    sure = [ok for confidence, ok in reported if confidence >= 0.9]
     if played:
         rows.report(
             case, "calibration_right", sum(sure) / max(len(sure), 1), "ratio", ">= 0.9", runs=len(sure)
         )
         rows.report(case, "calibration_share", len(sure) / len(played), "ratio", ">= 0.7")
     for low, high in ((0.0, 0.5), (0.5, 0.8), (0.8, 0.9), (0.9, 0.95), (0.95, 1.0)):
-        within = [ok for confidence, ok in told if low <= confidence < high]
+        within = [ok for confidence, ok in reported if low <= confidence < high]
         if within:
             band = f"{case}, confidence {low:.2f} to {high:.2f}"
             rows.report(band, "right", sum(within) / len(within), "ratio", runs=len(within))

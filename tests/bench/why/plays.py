@@ -1,4 +1,4 @@
-"""Faults that are played on a job that really runs, each with what a person must be told first.
+"""Faults that are played on a job that really runs, each with what must be named first.
 
 A play breaks something real of the job's hosts, leaves the mending to the stack, and says the truth: one of the given
 causes, at a place that names the given text, is the right first answer; an empty truth says that nothing is wrong.

@@ -15,7 +15,7 @@ NASTY = "</script><script>document.title='owned'</script><img src=x onerror=\"do
 def test_large_run(tmp_path: Path) -> None:
     """1,000 hosts with 60 checks: no error, findings filtered and opened by keys, the grid painted."""
     run = large_run(1000, 60)
-    told = open_page(
+    reported = open_page(
         page(run),
         tmp_path,
         """
@@ -38,8 +38,8 @@ def test_large_run(tmp_path: Path) -> None:
                 groups: document.querySelectorAll('#tree details').length};
         """,
     )
-    assert told["errors"] == []
-    found = told["result"]
+    assert reported["errors"] == []
+    found = reported["result"]
     of_host = sum(f.host.startswith("gpu-00007") for f in run.findings)
     assert found["all"] == 300
     assert found["some"] == of_host
@@ -62,7 +62,7 @@ def test_matrices(tmp_path: Path) -> None:
         Measurement("loss", *ends, 0.012, False),
     )
     run = Run("x", 0, 1, ("h0", "h1"), (), (), measurements=measured)
-    told = open_page(
+    reported = open_page(
         page(run),
         tmp_path,
         """
@@ -77,8 +77,8 @@ def test_matrices(tmp_path: Path) -> None:
         return {there, back, red, loss: said(), options: select.options.length};
         """,
     )
-    assert told["errors"] == []
-    assert told["result"] == {
+    assert reported["errors"] == []
+    assert reported["result"] == {
         "there": "h0 eth0 to h1 eth0: 9.8 Gb/s",
         "back": "h1 eth0 to h0 eth0: 1 Gb/s, failed",
         "red": True,
@@ -90,14 +90,14 @@ def test_matrices(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dark", [False, True])
 def test_dark_and_light(tmp_path: Path, dark: bool) -> None:
     """The page follows the system: another background and legible text."""
-    told = open_page(
+    reported = open_page(
         page(large_run(3, 5)),
         tmp_path,
         "const s = getComputedStyle(document.body); return [s.backgroundColor, s.color];",
         dark=dark,
     )
-    assert told["errors"] == []
-    background, text = ([int(n) for n in colour[4:-1].split(",")] for colour in told["result"])
+    assert reported["errors"] == []
+    background, text = ([int(n) for n in colour[4:-1].split(",")] for colour in reported["result"])
     assert (sum(background) < 200) == dark
     assert abs(sum(background) - sum(text)) > 400
 
@@ -108,7 +108,7 @@ def test_what_a_host_says_runs_nowhere(tmp_path: Path) -> None:
     report = HostReport(NASTY, 0, 1, (Result("memlock", "node", "error", outcome),), ())
     finding = Finding("memlock", "node", "error", NASTY, NASTY, NASTY, {NASTY: NASTY})
     run = Run("x", 0, 1, (NASTY,), (report,), (finding,), notes=(NASTY,))
-    told = open_page(
+    reported = open_page(
         page(run),
         tmp_path,
         """
@@ -118,7 +118,7 @@ def test_what_a_host_says_runs_nowhere(tmp_path: Path) -> None:
         return {title: document.title, images: document.images.length, text};
         """,
     )
-    assert told["errors"] == []
-    assert told["result"]["title"] == "Fleet audit x"
-    assert told["result"]["images"] == 0
-    assert NASTY in told["result"]["text"]
+    assert reported["errors"] == []
+    assert reported["result"]["title"] == "Fleet audit x"
+    assert reported["result"]["images"] == 0
+    assert NASTY in reported["result"]["text"]

@@ -238,7 +238,7 @@ def test_hosts_from_standard_input(fleet: Fleet, monkeypatch: pytest.MonkeyPatch
             assert (sorted(run.asked), len(run.hosts)) == (hosts, 2)
 
 
-def test_a_wrong_token_is_refused_and_told(fleet: Fleet) -> None:
+def test_a_wrong_token_is_refused_and_reported(fleet: Fleet) -> None:
     """Every host is silent, with the reason; the agents count it."""
     fleet.token_file.with_name("other").write_text("wrong")
     code, run, _ = fleet.run("--token-file", str(fleet.token_file.with_name("other")))
@@ -313,7 +313,7 @@ def test_rdma_between_two_agents(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_probes_of_the_loopback(fleet: Fleet) -> None:
-    """Echoes are answered by the kernel up to the MTU of the loopback; no such device and no such size are told."""
+    """Echoes are answered by the kernel up to the MTU of the loopback; no such device and no such size are reported."""
     port = next(iter(fleet.ports))
     echo_tests = [
         {"device": "lo", "address": "127.0.0.1", "size": 128},
@@ -350,11 +350,11 @@ def test_reports_are_kept_bounded_and_the_gate_reads_them(fleet: Fleet, tmp_path
         if number == 1:
             host.write("proc/sys/kernel/osrelease", "5.15.0")
 
-    def told() -> bool:
+    def reported() -> bool:
         fleet.run("--fail-on", "warning")
         return "5.15.0" in runner.invoke(command, ["gate", "--state", str(tmp_path / "state1"), *WARN]).output
 
-    wait_for(told, 30, "the finding to reach its host", poll_s=0.5)
+    wait_for(reported, 30, "the finding to reach its host", poll_s=0.5)
     assert runner.invoke(command, ["gate", "--state", str(tmp_path / "state1"), *WARN]).exit_code == FOUND
     assert runner.invoke(command, ["gate", "--state", str(tmp_path / "state0"), *WARN]).exit_code == GOOD
     stale = runner.invoke(command, ["gate", "--state", str(tmp_path / "state0"), "--max-age", "0"])
@@ -363,7 +363,7 @@ def test_reports_are_kept_bounded_and_the_gate_reads_them(fleet: Fleet, tmp_path
 
 def test_ctrl_c_ends_the_run_and_leaves_nothing(tmp_path: Path) -> None:
     """An agent that never answers: SIGINT ends the requests at once, with what has come."""
-    heard = threading.Event()
+    received = threading.Event()
     loop = asyncio.new_event_loop()
     stop = asyncio.Event()
     port: list[int] = []
@@ -371,7 +371,7 @@ def test_ctrl_c_ends_the_run_and_leaves_nothing(tmp_path: Path) -> None:
 
     async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readline()
-        heard.set()
+        received.set()
         while await reader.read(1 << 16):
             pass
         closed.set()
@@ -394,7 +394,7 @@ def test_ctrl_c_ends_the_run_and_leaves_nothing(tmp_path: Path) -> None:
             stdout=subprocess.PIPE,
             env=dict(os.environ),
         )
-        assert heard.wait(60)
+        assert received.wait(60)
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=60)
         assert process.returncode == 1

@@ -43,14 +43,14 @@ def moved(lab: Lab, host: str) -> int:
     return sum(int(line) for line in lab.host(host).run(["cat", *files]).stdout.split())
 
 
-def told(run: Run) -> set[tuple[str, str]]:
+def reported(run: Run) -> set[tuple[str, str]]:
     """What was found of paths, but for NICs that were not tested."""
     return {(f.check, f.host) for f in run.findings if f.check.startswith("path-")}
 
 
 def test_a_job_that_starts_stops_the_transfers_of_its_host(shared_lab: Lab, run: LabAudits) -> None:
     """A process with the plugin: transfers of both NICs end, in both directions, and no further one begins; those of
-    other hosts are made. Nobody is accused, and the host's NICs are told as not tested, with the job."""
+    other hosts are made. Nobody is accused, and the host's NICs are reported as not tested, with the job."""
     sent = 'fabricpulse_audit_transfers_total{direction="sent"}'
     before = counted(shared_lab, sent)
     process = run.start(30, *LONG)
@@ -79,7 +79,7 @@ def test_a_job_that_starts_stops_the_transfers_of_its_host(shared_lab: Lab, run:
         job.kill()
     found = run.read()
     assert not found.cancelled
-    assert told(found) <= {("path-untested", "h1")}
+    assert reported(found) <= {("path-untested", "h1")}
     said = " ".join([*found.notes, *(f.summary for f in found.findings if f.check == "path-untested")])
     assert f"a job runs here (process {job.pid})" in said
     made = {(m.source_host, m.target_host) for m in found.measurements if m.kind == "bandwidth"}

@@ -192,11 +192,11 @@ def test_one_lossy_path_of_several_is_named(make_lab: Callable[..., Lab], tmp_pa
     source = lab.hosts[0].nics[0].leaf
     with lab.link(source, "spine1").loss(30):
         found = audits(30, *TRANSFERS, "--no-duplex", "--datagrams", "1000")
-    told = [m for m in found.measurements if m.kind == "ecmp_loss" and m.ok is False]
-    assert {(m.source_host, m.target_host) for m in told} == {
+    reported = [m for m in found.measurements if m.kind == "ecmp_loss" and m.ok is False]
+    assert {(m.source_host, m.target_host) for m in reported} == {
         (a, b) for a in far for b in far if far[a] != far[b]
     }
-    for m in told:
+    for m in reported:
         ports, _, port = m.detail.partition(" to ")
         named = {int(p) for p in ports.split(", ")}
         ways = {
@@ -204,7 +204,7 @@ def test_one_lossy_path_of_several_is_named(make_lab: Callable[..., Lab], tmp_pa
             for p in range(49152, 49168)
         }
         assert named == {p for p, spine in ways.items() if spine == "spine1"}
-    assert {f.host for f in found.findings if f.check == "path-ecmp"} == {m.source_host for m in told}
+    assert {f.host for f in found.findings if f.check == "path-ecmp"} == {m.source_host for m in reported}
 
 
 SPEAK = """

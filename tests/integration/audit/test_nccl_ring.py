@@ -16,7 +16,8 @@ pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 def test_a_ring_runs_through_the_agents(make_lab: Callable[..., Lab], tmp_path: Path) -> None:
     """Four hosts on two leaves, given in turns: every number of lanes in both orders has a rate and right data, and
-    nothing of it is left on a host. A host with a job refuses, the ring is told as not measured, and nobody waits."""
+    nothing of it is left on a host. A host with a job refuses, the ring is reported as not measured, and nobody
+    waits."""
     lab = make_lab(hosts=4, rails=1, pods=2, nic_mbit=200)
     audits = LabAudits(lab, tmp_path)
     leaf = {host.name: host.nics[0].leaf for host in lab.hosts}

@@ -30,7 +30,7 @@ def wait_contradicted(ring: Path) -> None:
 
 
 @pytest.mark.parametrize("pause_ns", [20_000, 1_000_000, 2_000_000_000])
-def test_the_paused_host_is_told_and_nobody_else(make_lab, pause_ns: int) -> None:
+def test_the_paused_host_is_reported_and_nobody_else(make_lab, pause_ns: int) -> None:
     """After two trains of most peers the host's own engine stops to believe the page, and says so in the ring; the
     others, each of which sees it on one edge, believe their own. Nothing of that happens before.
     """

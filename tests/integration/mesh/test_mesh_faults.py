@@ -62,7 +62,7 @@ def test_one_dead_direction_of_a_nic(fleet):
         wait_for(reported, 5, "outbound down")
 
 
-def test_a_dead_host_is_told_as_such(fleet):
+def test_a_dead_host_is_reported_as_such(fleet):
     """Every process of a host dies: no NIC of the others is disconnected, the edges to it say peer_host_silent."""
     counts = {name: fleet.scrape(name).values(DISCONNECTS) for name in ("h0", "h1", "h2")}
     fleet.lab.host("h3").crash()
@@ -82,7 +82,7 @@ def test_a_dead_host_is_told_as_such(fleet):
     assert not fleet.scrape("h0").labels("fabricpulse_edge_evidence")
 
 
-def test_a_dead_path_is_told_as_such(fleet):
+def test_a_dead_path_is_reported_as_such(fleet):
     """A spine swallows everything: some source ports of edges between rails are dead, no NIC is disconnected."""
     counts = {name: fleet.scrape(name).values(DISCONNECTS) for name in fleet.daemons}
     with fleet.lab.spine(0).black_hole():
@@ -108,7 +108,7 @@ def test_a_dead_path_is_told_as_such(fleet):
             assert fleet.scrape(name).values(DISCONNECTS) == counts[name]
 
 
-def test_one_dead_peer_nic_is_told_as_such(fleet):
+def test_one_dead_peer_nic_is_reported_as_such(fleet):
     """A NIC of h3 loses its cable: its own host says so, the others that this NIC of h3 is silent, not h3."""
 
     def faults(name):
@@ -159,7 +159,7 @@ def test_a_nic_that_vanishes_and_returns(fleet):
     wait_for(lambda: fleet.connected("h1", "rail1") == 1, 5, "connected again")
 
 
-def test_a_dead_front_end_network_is_told_as_such(fleet):
+def test_a_dead_front_end_network_is_reported_as_such(fleet):
     """The host lives, its rails work, nobody on the front-end network answers: that is what it says, and no NIC."""
     lab = fleet.lab
     fleet.config["front_end"] = {"targets": [f"{lab.resolve('mgmt')}:9", "127.0.0.1:1"], "interval_s": 0.2}

@@ -1,4 +1,4 @@
-"""Trouble of the host itself, which must accuse no NIC: stalls, clock steps, a port that another program has."""
+"""Faults of the host itself, which must accuse no NIC: stalls, clock steps, a port that another program has."""
 
 import socket
 import time

@@ -233,8 +233,8 @@ async def test_a_pod_by_its_uid() -> None:
 
 async def test_a_pod_without_kube_state_metrics() -> None:
     """By what its processes say of themselves; not where kube-state-metrics knows it and no cgroup has its uid."""
-    told = [info("train-7", "environment")]
-    assert await pod(Fleet(fabricpulse_workload_info=told)) == Resolved("train-7")
+    reported = [info("train-7", "environment")]
+    assert await pod(Fleet(fabricpulse_workload_info=reported)) == Resolved("train-7")
     fleet = Fleet(kube_pod_info=POD, fabricpulse_qp_processes=[{"workload": "b"}])
     assert await pod(fleet) == Resolved("b")
     assert not any("pod_name" in query for query in fleet.asked)
@@ -277,7 +277,7 @@ def test_claims_do_not_count_beside_proof() -> None:
 
 
 async def test_timelines_of_hosts() -> None:
-    """Each host's answer, by name; a host that fails, is silent, answers nonsense or has no host name is told of."""
+    """Each host's answer, by name; a host that fails, is silent, answers nonsense or has no host name is reported."""
 
     async def handle(request: web.Request) -> web.Response:
         host = request.match_info["host"]
@@ -303,6 +303,6 @@ async def test_timelines_of_hosts() -> None:
         found, silent = await read_timelines(exporters, ["h1", "h0", "h2", "h3", "h4", "../x"])
     assert [t.host for t in found] == ["h0", "h1"]
     assert found[0].processes[0].operations[0].end_ns == 9
-    (told,) = silent
+    (reported,) = silent
     for part in ("../x (no host name)", "h2 (status 404)", "h3 (", "h4 (what answers"):
-        assert part in told
+        assert part in reported

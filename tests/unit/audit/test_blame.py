@@ -63,7 +63,7 @@ def test_a_broken_path_is_no_fault_of_its_ends(nics: list[Nic], data: st.DataObj
 
 def test_slow_paths_that_share_a_nic_accuse_no_other() -> None:
     """Of a NIC's three partners two fail with it and one does not: it fails at times, or what the two paths share
-    beyond it does. That cannot be told apart, and its partners are well. Where another path fails too, it is paths.
+    beyond it does. That cannot be distinguished, and its partners are well. Where another path fails too, it is paths.
     """
     nics = fleet(4, 1)
     bad, partners = nics[1], (nics[0], nics[3])
@@ -131,8 +131,8 @@ def test_one_failed_test_alone_is_undecided_and_a_retest_decides_it() -> None:
 
 
 def test_names_do_not_decide() -> None:
-    """What one NIC sends or another receives fails, either of which explains as much: neither is blamed, both are told
-    as suspects, and a test of them with others decides."""
+    """What one NIC sends or another receives fails, either of which explains as much: neither is blamed, both are
+    reported as suspects, and a test of them with others decides."""
     a, b, c, d = ((name, "e") for name in "abcd")
     tests = [PathTest(a, b, False), PathTest(a, c, False), PathTest(d, b, False)]
     tests += [PathTest(one, other, True) for one, other in ((c, a), (d, c), (c, d), (b, c))]

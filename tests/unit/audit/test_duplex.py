@@ -26,7 +26,7 @@ def both(a: Nic, b: Nic, ratio: float, attempts: int = 1) -> BothWays:
     return BothWays(PathDirection(a, b, "10.0.0.2", 9000, "rail0", "10.0.0.1"), bps, bps, attempts)
 
 
-def told(done: list[BothWays], rates: dict[Ends, float]) -> set[tuple[str, str, str, str]]:
+def reported(done: list[BothWays], rates: dict[Ends, float]) -> set[tuple[str, str, str, str]]:
     measured, _ = evaluate_both(done, rates)
     return {(f.check, f.evidence["blame"], f.host, f.subject) for f in path_findings(measured)}
 
@@ -44,7 +44,7 @@ def test_who_shares_is_named_and_nobody_else(hosts: int, data: st.DataObject) ->
         for a, b in itertools.combinations(fleet, 2)
     ]
     named = {("path-duplex", "nic", *bad)} if bad else set()
-    assert told(done, singles(fleet)) == named
+    assert reported(done, singles(fleet)) == named
 
 
 def test_what_each_carries_at_another_time_is_no_pass() -> None:
@@ -64,7 +64,7 @@ def test_what_each_carries_at_another_time_is_no_pass() -> None:
     measured, notes = evaluate_both(by_turns, singles(fleet))
     assert {m.ok for m in measured if {m.source_host, m.target_host} == {bad[0], busy[0]}} == {None}
     assert any("a host was too busy: h1 and h2" in note for note in notes)
-    assert told(by_turns, singles(fleet)) == {("path-duplex", "nic", *bad)}
+    assert reported(by_turns, singles(fleet)) == {("path-duplex", "nic", *bad)}
 
 
 def test_a_way_that_was_spoilt_alone_is_no_measure() -> None:

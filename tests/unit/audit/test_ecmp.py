@@ -42,9 +42,9 @@ def judged(*tries: Transferred) -> dict[str, tuple[bool | None, str]]:
 @given(st.sets(st.integers(0, 15), min_size=1, max_size=8), st.integers(20, EACH))
 def test_the_ports_that_lose_are_named(bad: set[int], lost: int) -> None:
     """Any of them, up to half; the delay of what arrives is not touched."""
-    told = ", ".join(str(FIRST + p) for p in sorted(bad)) + " to 9617"
+    reported = ", ".join(str(FIRST + p) for p in sorted(bad)) + " to 9617"
     found = judged(swept(dict.fromkeys(bad, lost)))
-    assert found["ecmp_loss"] == (False, told)
+    assert found["ecmp_loss"] == (False, reported)
     assert found["ecmp_delay"] == (True, "")
 
 
@@ -72,7 +72,7 @@ def test_what_all_ports_lose_is_no_matter_of_paths() -> None:
 
 def test_what_was_lost_once_or_by_a_host_is_no_matter_of_paths() -> None:
     """A burst of one port that is not lost again; drops of the hosts themselves, of which each port has the benefit;
-    what a path loses beyond them, each time, is told."""
+    what a path loses beyond them, each time, is reported."""
     burst = swept({3: 40})
     assert judged(burst)["ecmp_loss"][0] is False
     assert judged(burst, swept({}))["ecmp_loss"] == (True, "")
@@ -101,7 +101,7 @@ def test_a_transfer_of_an_older_agent_says_nothing() -> None:
 
 
 def test_findings_are_bounded_and_say_how_many() -> None:
-    """A spine that loses is in hundreds of ways: the worst are told, and the number of all."""
+    """A spine that loses is in hundreds of ways: the worst are named, and the number of all."""
     many = [
         Measurement("ecmp_loss", "r", f"h{i}", "e", "x", "e", i / 1000, False, detail="49152 to 9617")
         for i in range(100)

@@ -107,17 +107,17 @@ def test_hosts_without_gpus_by_design(tmp_path: Path) -> None:
     assert odd({f"g{n}": gpu for n in range(2)} | {f"c{n}": none for n in range(5)}) == set()
 
 
-def told_memory(*gib: int) -> dict[str, tuple[Value, ...]]:
+def reported_memory(*gib: int) -> dict[str, tuple[Value, ...]]:
     return {f"h{n}": (Value("memory_gib", "GPU host", "", str(one)),) for n, one in enumerate(gib)}
 
 
 def test_memory_beside_a_step() -> None:
     """One step is what the kernel takes; a module less is found, and a step of a small host is no chance."""
-    assert odd(told_memory(1008, 1004, 1008, 1004, 1008)) == set()
-    assert odd(told_memory(1008, 1008, 1004, 976)) == {("h3", "memory_gib")}
-    assert odd(told_memory(16, 16, 16, 12)) == {("h3", "memory_gib")}
+    assert odd(reported_memory(1008, 1004, 1008, 1004, 1008)) == set()
+    assert odd(reported_memory(1008, 1008, 1004, 976)) == {("h3", "memory_gib")}
+    assert odd(reported_memory(16, 16, 16, 12)) == {("h3", "memory_gib")}
     pinned = {"GPU host": {"memory_gib": "1008"}}
-    assert [host for host, *_ in against(told_memory(1004, 1008, 992), pinned)] == ["h2"]
+    assert [host for host, *_ in against(reported_memory(1004, 1008, 992), pinned)] == ["h2"]
 
 
 def test_virtual_functions_are_not_compared(tmp_path: Path) -> None:
@@ -126,8 +126,8 @@ def test_virtual_functions_are_not_compared(tmp_path: Path) -> None:
     def lent(host: GpuHost) -> None:
         host.sys.link(Path(os.path.realpath(host.sys.ib("mlx5_1") / "device")) / "physfn", host.sys.root)
 
-    told = {value.attribute: value.value for value in values(tmp_path, lent)}
-    assert told["rdma_devices"] == "1 x MT4129"
+    reported = {value.attribute: value.value for value in values(tmp_path, lent)}
+    assert reported["rdma_devices"] == "1 x MT4129"
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_virtual_functions_are_not_compared(tmp_path: Path) -> None:
     ],
 )
 def test_answers_beyond_reason_are_refused(kind: Any, text: str) -> None:
-    """A number that overflows when it is told in another unit would leave a page that shows nothing."""
+    """A number that overflows when it is reported in another unit would leave a page that shows nothing."""
     with pytest.raises(msgspec.ValidationError):
         msgspec.json.decode(text, type=kind)
 
@@ -183,13 +183,13 @@ def run_of(*findings: Finding, **fields: Any) -> Run:
     return msgspec.structs.replace(Run("x", 1000.0, 1, ("h", "i"), (), findings), **fields)
 
 
-def heard(*outcomes: tuple[str, Outcome], told: tuple[Value, ...] = ()) -> dict[str, Any]:
+def report_of(*outcomes: tuple[str, Outcome], reported: tuple[Value, ...] = ()) -> dict[str, Any]:
     results = tuple(Result(check, "node", "error", outcome) for check, outcome in outcomes)
-    return {"hosts": (HostReport("h", 1, 1, results, told), HostReport("i", 1, 1, (), ()))}
+    return {"hosts": (HostReport("h", 1, 1, results, reported), HostReport("i", 1, 1, (), ()))}
 
 
 def measured(kind: Any, ok: bool | None = True) -> dict[str, Any]:
-    return {**heard(), "measurements": (Measurement(kind, "n", "h", "e0", "i", "e0", 1.0, ok),)}
+    return {**report_of(), "measurements": (Measurement(kind, "n", "h", "e0", "i", "e0", 1.0, ok),)}
 
 
 def own(check: str, **evidence: str) -> Finding:
@@ -208,32 +208,32 @@ SUSPECTED = Finding("path-mtu", "back-end", "error", "", "h e0 > i e0", "s", sus
 @pytest.mark.parametrize(
     ("finding", "later", "gone"),
     [
-        (own("memlock"), heard(("memlock", Outcome(Status.PASSED, "s", "e0"))), True),
-        (own("memlock"), heard(("memlock", Outcome(Status.NOT_APPLICABLE, "s"))), True),
-        (own("memlock"), heard(("memlock", Outcome(Status.UNKNOWN, "s"))), False),
-        (own("memlock"), heard(), False),
+        (own("memlock"), report_of(("memlock", Outcome(Status.PASSED, "s", "e0"))), True),
+        (own("memlock"), report_of(("memlock", Outcome(Status.NOT_APPLICABLE, "s"))), True),
+        (own("memlock"), report_of(("memlock", Outcome(Status.UNKNOWN, "s"))), False),
+        (own("memlock"), report_of(), False),
         (own("memlock"), {}, False),
         (own("path-loss"), measured("loss"), True),
         (own("path-loss"), measured("loss", None), False),
         (own("path-loss"), measured("bandwidth"), False),
-        (own("path-loss"), heard(), False),
+        (own("path-loss"), report_of(), False),
         (SUSPECTED, measured("mtu"), True),
-        (SUSPECTED, heard(), False),
-        (own("nccl-ring"), heard(), False),
-        (own("nccl-ring"), {**heard(), "rings": (Ring("given", 1, ("h",), 1.0),)}, True),
-        (own("nccl-delay"), {**heard(), "rings": (Ring("given", 1, ("h",), 1.0),)}, False),
-        (own("nccl-delay"), {**heard(), "rings": (delayed(None),)}, False),
-        (own("nccl-delay"), {**heard(), "rings": (delayed(False),)}, True),
-        (own("clock-offset"), heard(), True),
-        (own("clock-offset"), {**heard(), "not_asked": ("h",)}, False),
-        (own("wiring"), heard(), False),
-        (own("wiring"), {**heard(), "wired": True}, True),
-        (ODD, heard(told=(Value("mtu", "r", "e0", "9000"),)), True),
-        (ODD, heard(told=(Value("speed", "r", "e0", "1"),)), False),
-        (own("profile", attribute="mtu"), heard(told=(Value("mtu", "r", "e0", "9000"),)), False),
+        (SUSPECTED, report_of(), False),
+        (own("nccl-ring"), report_of(), False),
+        (own("nccl-ring"), {**report_of(), "rings": (Ring("given", 1, ("h",), 1.0),)}, True),
+        (own("nccl-delay"), {**report_of(), "rings": (Ring("given", 1, ("h",), 1.0),)}, False),
+        (own("nccl-delay"), {**report_of(), "rings": (delayed(None),)}, False),
+        (own("nccl-delay"), {**report_of(), "rings": (delayed(False),)}, True),
+        (own("clock-offset"), report_of(), True),
+        (own("clock-offset"), {**report_of(), "not_asked": ("h",)}, False),
+        (own("wiring"), report_of(), False),
+        (own("wiring"), {**report_of(), "wired": True}, True),
+        (ODD, report_of(reported=(Value("mtu", "r", "e0", "9000"),)), True),
+        (ODD, report_of(reported=(Value("speed", "r", "e0", "1"),)), False),
+        (own("profile", attribute="mtu"), report_of(reported=(Value("mtu", "r", "e0", "9000"),)), False),
         (
             own("profile", attribute="mtu"),
-            {**heard(told=(Value("mtu", "r", "e0", "9000"),)), "profile": "p"},
+            {**report_of(reported=(Value("mtu", "r", "e0", "9000"),)), "profile": "p"},
             True,
         ),
     ],
@@ -246,8 +246,8 @@ def test_gone_is_what_was_looked_for_again(finding: Finding, later: dict[str, An
 
 def test_two_pinned_values_of_one_host_are_two_findings() -> None:
     """Neither hides the other in a comparison of runs."""
-    told = (Value("kernel", "host", "", "5"), Value("nccl", "host", "", "2"))
-    report = HostReport("h", 1, 1, (), told)
+    reported = (Value("kernel", "host", "", "5"), Value("nccl", "host", "", "2"))
+    report = HostReport("h", 1, 1, (), reported)
     profile: Any = SimpleNamespace(roles={"host": {"kernel": "6", "nccl": "3"}})
     found = fleet_findings([report], {}, profile)
     assert len(diff_runs(run_of(), run_of(*found, hosts=(report,))).new) == 2
@@ -298,7 +298,7 @@ def test_the_clock_of_the_host_that_asks_counts_once(monkeypatch: pytest.MonkeyP
 
 def test_a_host_that_proves_nothing_is_not_labelled_as_passed() -> None:
     """A profile pins what it does not tell."""
-    run = run_of(Finding("profile-unproven", "fleet", "warning", "h", "", "s"), **heard())
+    run = run_of(Finding("profile-unproven", "fleet", "warning", "h", "", "s"), **report_of())
     assert [(one.host, one.state) for one in node_labels(run)] == [("h", "unknown"), ("i", "passed")]
 
 

@@ -22,9 +22,9 @@ def finding(check: str, host: str, severity: str = "error", summary: str = "s") 
 
 
 def run_of(*findings: Finding, cancelled: bool = False) -> Run:
-    heard = tuple(HostReport(host, 0, 1, (), ()) for host in ("good", "bad", "untested", "worn"))
+    reports = tuple(HostReport(host, 0, 1, (), ()) for host in ("good", "bad", "untested", "worn"))
     return Run(
-        "20261122T190000Z", 0, 1, ("good", "bad", "untested", "worn", "silent"), heard, findings, cancelled
+        "20261122T190000Z", 0, 1, ("good", "bad", "untested", "worn", "silent"), reports, findings, cancelled
     )
 
 
@@ -88,8 +88,8 @@ def test_command(tmp_path: Path) -> None:
     file.write_bytes(encode(run_of(*FOUND)))
     text = CliRunner().invoke(command, ["labels", str(file)])
     assert "kubectl label --overwrite node bad fabricpulse.io/audit=failed\n" in text.output
-    told = CliRunner().invoke(command, ["labels", str(file), "--output", "json"])
-    assert {one["node"]: one["audit"] for one in json.loads(told.output)}["silent"] == "unknown"
+    reported = CliRunner().invoke(command, ["labels", str(file), "--output", "json"])
+    assert {one["node"]: one["audit"] for one in json.loads(reported.output)}["silent"] == "unknown"
     assert msgspec.json.decode(file.read_bytes(), type=Run).asked[0] == "good"
 
 

@@ -44,17 +44,17 @@ def test_without_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "told"),
+    ("kind", "reported"),
     [("init", "error 9"), ("crash", f"signal {int(signal.SIGABRT)}"), ("hang", "within 1 s")],
 )
 def test_a_broken_one_costs_a_child(
-    library: str, kind: str, told: str, monkeypatch: pytest.MonkeyPatch
+    library: str, kind: str, reported: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A library that fails, crashes or hangs leaves this process as it was; the answer says what happened."""
     monkeypatch.setitem(os.environ, "FAKE_NVML", kind)
     answer = ask(library, 1 if kind == "hang" else 60)
     assert answer.gpus is None
-    assert told in answer.reason
+    assert reported in answer.reason
 
 
 @pytest.mark.parametrize(

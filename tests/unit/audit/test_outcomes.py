@@ -63,7 +63,7 @@ def test_cpu_lists(text: str | None, found: set[int] | None) -> None:
 
 
 @pytest.mark.parametrize("check", ["kernel-log-host", "kernel-log-nic", "gpu-xid"])
-def test_a_log_that_has_lost_its_beginning_is_told(check: str, tmp_path: Path) -> None:
+def test_a_log_that_has_lost_its_beginning_is_reported(check: str, tmp_path: Path) -> None:
     """None since the start is claimed only of a log that goes back to it."""
     host = GpuHost(tmp_path, nics=1)
     [whole] = RUN[check](host.reader())

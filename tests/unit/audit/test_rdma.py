@@ -54,7 +54,7 @@ def written(a: Nic, b: Nic, share: float, starved: float = 0.0) -> Written:
     return Written(PathDirection(a, b, "10.0.0.2", 9000, "rail0", "10.0.0.1"), result)
 
 
-def told(measured: list[Measurement]) -> set[tuple[str, str, str, str]]:
+def reported(measured: list[Measurement]) -> set[tuple[str, str, str, str]]:
     return {(f.check, f.evidence["blame"], f.host, f.subject) for f in path_findings(measured)}
 
 
@@ -73,7 +73,7 @@ def test_who_is_slow_or_passes_nothing_is_named_and_nobody_else(hosts: int, data
         for a, b in itertools.permutations(fleet, 2)
     ]
     measured, _ = evaluate_rdma(done, RATE)
-    assert told(measured) == ({("path-rdma", "nic", *bad)} if bad else set())
+    assert reported(measured) == ({("path-rdma", "nic", *bad)} if bad else set())
     if not share:
         assert all(finding.evidence["worst"] == "0 Mb/s" for finding in path_findings(measured))
 

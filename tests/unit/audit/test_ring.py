@@ -112,18 +112,18 @@ def program(folder: Path, body: str) -> Path:
     return path
 
 
-def test_a_rank_is_told_what_to_do_and_read(tmp_path: Path) -> None:
+def test_a_rank_is_sent_its_work_and_read(tmp_path: Path) -> None:
     """It has a run directory of its own, which is gone afterwards; its summary is the answer, else what it said."""
     body = (
         "print(json.dumps({'type': 'summary', 'bus_bytes_per_second': 125e6, 'rounds': 7, 'corrupt_bytes': 0,\n"
         " 'errors': 0, 'error': None}))\n"
-        f"open({str(tmp_path / 'told')!r}, 'w').write(' '.join([os.environ['FABRICPULSE_RUN_DIR'],\n"
+        f"open({str(tmp_path / 'reported')!r}, 'w').write(' '.join([os.environ['FABRICPULSE_RUN_DIR'],\n"
         " os.environ['FABRICPULSE_NICS'], os.environ['FABRICPULSE_MAX_LANES'], *sys.argv[1:]]))"
     )
     assert run_ring(request(1), threading.Event(), program(tmp_path, body)) == RingAnswer(1e9, 7)
-    told = (tmp_path / "told").read_text().split()
-    assert told[1:3] == ["lo", "2"]
-    assert not Path(told[0]).exists()
+    reported = (tmp_path / "reported").read_text().split()
+    assert reported[1:3] == ["lo", "2"]
+    assert not Path(reported[0]).exists()
     said = run_ring(request(1), threading.Event(), program(tmp_path, "sys.exit('no such plugin')"))
     assert said == RingAnswer(error="no such plugin")
     assert "not installed" in run_ring(request(1), threading.Event(), tmp_path / "nosuch").error

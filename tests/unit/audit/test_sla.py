@@ -35,8 +35,8 @@ def test_a_host_beyond_a_limit_is_named_whatever_others_reach() -> None:
         assert (found.check, found.host, found.subject, found.severity) == ("sla-path", "n2", "e", "error")
         assert kind in found.summary
     slow = [m for bad in HOSTS for m in measured(bad, "bandwidth", 5e10) if m.source_host == bad]
-    told = limit_findings(LIMITS, HOSTS, slow, SENT)
-    assert {host for f in told for host in f.suspects or (f.host,)} == set(HOSTS)
+    reported = limit_findings(LIMITS, HOSTS, slow, SENT)
+    assert {host for f in reported for host in f.suspects or (f.host,)} == set(HOSTS)
 
 
 def test_what_was_not_measured_is_not_proven() -> None:
@@ -64,13 +64,15 @@ NAMES = [attribute.name for attribute in ATTRIBUTES][:4]
 
 @settings(deadline=None)
 @given(st.sets(st.sampled_from(NAMES)), st.sets(st.sampled_from(NAMES), min_size=1), st.booleans())
-def test_what_is_pinned_and_not_told_is_named(told: set[str], pinned: set[str], any_role: bool) -> None:
-    """Exactly the attributes that are missing; a host of no role of the profile is told as such."""
-    values = {"n0": [Value("kernel", "other", "", "x"), *(Value(name, "gpu", "", "1") for name in told)]}
+def test_what_is_pinned_and_not_reported_is_named(
+    reported: set[str], pinned: set[str], any_role: bool
+) -> None:
+    """Exactly the attributes that are missing; a host of no role of the profile is reported as such."""
+    values = {"n0": [Value("kernel", "other", "", "x"), *(Value(name, "gpu", "", "1") for name in reported)]}
     role = "*" if any_role else "gpu"
     found = unproven(values, {role: dict.fromkeys(pinned, "1")})
-    seen = told | {"kernel"} if any_role else told
-    if not any_role and not told:
+    seen = reported | {"kernel"} if any_role else reported
+    if not any_role and not reported:
         assert ["none of its roles" in f.summary for f in found] == [True]
     else:
         missing = pinned - seen

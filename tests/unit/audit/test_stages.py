@@ -66,12 +66,12 @@ def test_tests_that_take_equally_long_are_the_rounds_of_all_networks_at_once() -
     assert steps == 16
 
 
-def fleet_of(hosts: int, cancelled: asyncio.Event, told: list[str]) -> Fleet:
+def fleet_of(hosts: int, cancelled: asyncio.Event, reported: list[str]) -> Fleet:
     agents = {f"h{host}": Target(f"h{host}", "", {}) for host in range(hosts)}
     ways = PathDirections({"r": rail(hosts, "r")}, [])
 
     def progress(what: str, done: int, of: int, who: str) -> None:
-        told.append(f"{what} {done}/{of} {who}")
+        reported.append(f"{what} {done}/{of} {who}")
 
     return Fleet(agents, HttpClientConfig(), ways, {}, cancelled, progress)
 
@@ -98,12 +98,12 @@ def test_an_agent_that_does_not_answer_is_given_up() -> None:
 
 
 def test_a_stage_ends_in_time_and_says_what_was_not_tested() -> None:
-    """One test never ends: it is ended, with what had to wait for it; who was waited for is told."""
-    told: list[str] = []
+    """One test never ends: it is ended, with what had to wait for it; who was waited for is named."""
+    reported: list[str] = []
     ended: list[Ends] = []
 
     async def run() -> dict[Ends, tuple[Nic, str]]:
-        fleet = fleet_of(4, asyncio.Event(), told)
+        fleet = fleet_of(4, asyncio.Event(), reported)
 
         async def one(source: Nic, target: Nic) -> None:
             try:
@@ -121,13 +121,13 @@ def test_a_stage_ends_in_time_and_says_what_was_not_tested() -> None:
     assert stuck in missed
     assert all(set(way) & set(stuck) for way in missed)
     assert sorted({*ended, *missed}) == sorted(planned({"r": rail(4, "r")}))
-    assert told[0] == "x 0/12 "
+    assert reported[0] == "x 0/12 "
     a, b = ("h1", "r"), ("h2", "r")
     assert waits([((a, b), time.monotonic() - 9), ((b, a), time.monotonic())]) == "h1 r to h2 r for 9 s"
 
 
 def test_a_stage_that_is_cancelled_leaves_nothing_running() -> None:
-    """Ctrl-C: tests under way are ended, and what was not tested is not told as a finding."""
+    """Ctrl-C: tests under way are ended, and what was not tested is not reported as a finding."""
 
     async def run() -> tuple[dict[Ends, tuple[Nic, str]], int]:
         cancelled = asyncio.Event()

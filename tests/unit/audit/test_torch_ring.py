@@ -111,7 +111,7 @@ def test_two_ranks_reduce_and_compare(python: str, tmp_path: Path, monkeypatch: 
     assert all(answer.corrupt_bytes >= 4 for answer in both(python))
 
 
-def test_what_is_missing_is_told(python: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_missing_is_reported(python: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """No torch, no GPU, no interpreter, an address that is not this host's."""
     monkeypatch.setenv("NCCL_NO_GPU", "1")
     assert run_torch(request(1), threading.Event(), python).error == "torch sees no GPU"

@@ -230,7 +230,7 @@ def test_a_transfer_that_is_stopped_ends() -> None:
 
 
 def test_a_job_keeps_tests_away(tmp_path: Path) -> None:
-    """A live process with the plugin, or a NIC that moves packets, is told; a file of a dead process is not."""
+    """A live process with the plugin, or a NIC that moves packets, is reported; a file of a dead process is not."""
     host = GpuHost(tmp_path / "host")
     reader = host.reader()
     plugin = tmp_path / "plugin"

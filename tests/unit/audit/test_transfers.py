@@ -53,7 +53,7 @@ def transferred(
     return Transferred(way, result)
 
 
-def told(done: list[Transferred], rate: float = RATE) -> set[tuple[str, str, Nic, str]]:
+def reported(done: list[Transferred], rate: float = RATE) -> set[tuple[str, str, Nic, str]]:
     measured, _ = evaluate(done, rate, {})
     return {
         (f.check, f.evidence["blame"], (f.host, f.subject), f.summary.split(" (")[0])
@@ -89,7 +89,7 @@ def test_a_slow_lossy_or_late_nic_is_named_and_nobody_else(hosts: int, data: st.
             "lost": noise.randrange(2),
         }
         done.append(transferred(a, b, **{**usual, **(change if hit else {})}))
-    found = told(done)
+    found = reported(done)
     assert {(check, blamed, nic) for check, blamed, nic, _ in found} == {(kind, "nic", bad)}
     words = {"sends": "that it sends", "receives": "that it is sent", "both": "between"}
     assert all(words[side] in text for *_, text in found)
@@ -98,7 +98,9 @@ def test_a_slow_lossy_or_late_nic_is_named_and_nobody_else(hosts: int, data: st.
 @given(st.integers(4, 8).flatmap(lambda good: st.tuples(st.just(good), st.integers(1, good))), st.randoms())
 @settings(deadline=None, max_examples=15)
 def test_half_of_a_fleet_may_be_slow(counts: tuple[int, int], noise: random.Random) -> None:
-    """The others show what the network carries. One that has met no good NIC is not told from those that it met."""
+    """The others show what the network carries. One that has met no good NIC is not distinguished from those that it
+    met.
+    """
     good, slow = counts
     fleet = nics(good + slow)
     bad = set(noise.sample(fleet, slow))
@@ -114,7 +116,7 @@ def test_half_of_a_fleet_may_be_slow(counts: tuple[int, int], noise: random.Rand
 
     done = measured(way for pair in dict.fromkeys(pairs) for way in (pair, pair[::-1]))
     done += measured(further_tests(evaluate(done, RATE, {})[0], "bandwidth"))
-    assert {(blamed, nic) for _, blamed, nic, _ in told(done)} == {
+    assert {(blamed, nic) for _, blamed, nic, _ in reported(done)} == {
         ("nic", nic) for nic in bad if any(nic in pair and set(pair) - bad for pair in pairs)
     }
 
@@ -137,7 +139,7 @@ def test_what_differs_by_chance_blames_nobody() -> None:
     assert {m.ok for m in measured if m.kind == "bandwidth"} == {True, None}
     assert again(measured) == []
     assert any("good ones differ" in note for note in notes)
-    assert told([*done[1:], transferred(fleet[0], fleet[1], bps=1e8)]) == {
+    assert reported([*done[1:], transferred(fleet[0], fleet[1], bps=1e8)]) == {
         ("path-bandwidth", "path", fleet[0], "TCP is slow to h1 eth0")
     }
 
@@ -149,7 +151,7 @@ def test_a_short_test_that_exceeds_its_rate_hides_no_slow_nic() -> None:
         transferred(a, b, bps=RATE * (0.4 if a == fleet[2] else 1.25 if b == fleet[0] else 0.95))
         for a, b in itertools.permutations(fleet, 2)
     ]
-    assert {(check, nic) for check, _, nic, _ in told(done)} == {("path-bandwidth", fleet[2])}
+    assert {(check, nic) for check, _, nic, _ in reported(done)} == {("path-bandwidth", fleet[2])}
 
 
 def test_too_few_pairs_decide_nothing() -> None:
@@ -203,7 +205,7 @@ def test_a_second_test_decides() -> None:
     done = [transferred(a, b) for a, b in itertools.permutations(fleet, 2)]
     first = [transferred(fleet[0], fleet[1], bps=1e9, lost=4), *done[1:]]
     assert again(evaluate(first, RATE, {})[0]) == [(fleet[0], fleet[1])]
-    assert told([*first, transferred(fleet[0], fleet[1], lost=0)]) == set()
+    assert reported([*first, transferred(fleet[0], fleet[1], lost=0)]) == set()
 
 
 def test_delay_gives_clocks_the_benefit_of_their_bounds() -> None:
@@ -211,7 +213,7 @@ def test_delay_gives_clocks_the_benefit_of_their_bounds() -> None:
     fleet = nics(4)
     done = [transferred(a, b) for a, b in itertools.permutations(fleet, 2)]
     doubtful = [*done[1:], transferred(fleet[0], fleet[1], owd_ns=310_000, bound_ns=400_000)]
-    assert told(doubtful) == set()
+    assert reported(doubtful) == set()
     wrong = evaluate([*done[1:], transferred(fleet[0], fleet[1], owd_ns=-500_000)], RATE, {})[0]
     assert [m.ok for m in wrong if m.kind == "owd" and m.value < 0] == [None]
 
@@ -225,7 +227,7 @@ def test_no_fleet_time_is_said() -> None:
 
 
 def test_echoes_that_pass_the_second_time() -> None:
-    """The way passes, and is told as one that had failed; one that fails again stays failed."""
+    """The way passes, and is reported as one that had failed; one that fails again stays failed."""
     first = [
         Measurement("connectivity", "r", "a", "e", "b", "e", 0, False),
         Measurement("connectivity", "r", "b", "e", "a", "e", 0, False),
@@ -253,7 +255,7 @@ def test_an_interrupted_run_is_recalled() -> None:
     half = [m for m in measured if m.source_host in ("h0", "h1")]
     rest = [one for one in done if one.way.source[0] not in ("h0", "h1")]
     gone = [Measurement("loss", "rail0", "h9", "eth0", "h0", "eth0", 0, True)]
-    assert told([*recalled([*half, *gone], ways, Transfers()), *rest]) == told(done)
+    assert reported([*recalled([*half, *gone], ways, Transfers()), *rest]) == reported(done)
 
 
 @pytest.mark.parametrize(

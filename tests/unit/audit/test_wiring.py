@@ -63,7 +63,7 @@ PLAN = {
 }
 
 
-def told(
+def reported(
     neighbours: dict[tuple[str, str], Neighbour], reasons: dict[tuple[str, str], str] | None = None
 ) -> list[Finding]:
     return wiring_findings(PLAN, LldpReports(neighbours, reasons or {}))
@@ -78,13 +78,13 @@ RIGHT = {
 
 def test_as_planned() -> None:
     """Names short or qualified; the port by identifier or description; any port where the plan has none."""
-    assert told(RIGHT) == []
+    assert reported(RIGHT) == []
 
 
 def test_swapped_cables_name_both() -> None:
     """Each of the two, with the other; nobody else."""
     swapped = RIGHT | {("h0", "eth1"): Neighbour("leaf-1", "p1"), ("h1", "eth1"): Neighbour("leaf-1", "p0")}
-    found = told(swapped)
+    found = reported(swapped)
     assert [(f.check, f.host, f.subject) for f in found] == [
         ("wiring", "h0", "eth1"),
         ("wiring", "h1", "eth1"),
@@ -95,14 +95,14 @@ def test_swapped_cables_name_both() -> None:
 
 def test_a_cable_in_another_switch() -> None:
     """What is planned, and what is there."""
-    [found] = told(RIGHT | {("h1", "eth2"): Neighbour("leaf-9", "p3")})
+    [found] = reported(RIGHT | {("h1", "eth2"): Neighbour("leaf-9", "p3")})
     assert (found.host, found.subject, found.severity) == ("h1", "eth2", "error")
     assert found.summary == "hangs on leaf-9 p3, planned is leaf-2"
 
 
 def test_silence_is_unknown() -> None:
-    """No frame, and no right to listen, are told as such and never pass."""
-    found = told({("h0", "eth1"): RIGHT["h0", "eth1"]}, {("h1", "eth2"): "the agent lacks CAP_NET_RAW"})
+    """No frame, and no right to listen, are reported as such and never pass."""
+    found = reported({("h0", "eth1"): RIGHT["h0", "eth1"]}, {("h1", "eth2"): "the agent lacks CAP_NET_RAW"})
     assert [(f.check, f.host, f.subject) for f in found] == [
         ("wiring-unknown", "h1", "eth1"),
         ("wiring-unknown", "h1", "eth2"),

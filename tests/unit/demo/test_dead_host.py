@@ -47,7 +47,7 @@ def test_one_page() -> None:
     assert result.success
 
 
-def test_the_stall_told_as_well_fails_the_demo() -> None:
+def test_the_stall_alerted_as_well_fails_the_demo() -> None:
     """Two pages for one fault."""
     world, _ = play(RIGHT, STALLED)
     result = world.result()

@@ -1,4 +1,4 @@
-"""Two pods are the two ends of one branch: both are told."""
+"""Two pods are the two ends of one branch: both are reported."""
 
 import numpy as np
 import pytest
@@ -43,10 +43,10 @@ def test_other_trees_stay(kinds: list[Kind]) -> None:
         pytest.param(Plan(hosts=256, on_machine=4, per_leaf=8, leaves_per_pod=4), id="virtual-machines"),
     ],
 )
-def test_both_of_two_pods_are_told(plan: Plan) -> None:
-    """One was told, and the leaves of the other one as if they were in none; virtual machines, four on each machine,
-    had no leaf, as the pairs of a few machines are fewer than what was asked for as many NICs. On the way nothing is
-    told wrongly.
+def test_both_of_two_pods_are_reported(plan: Plan) -> None:
+    """One was reported, and the leaves of the other one as if they were in none; virtual machines, four on each
+    machine, had no leaf, as the pairs of a few machines are fewer than what was asked for as many NICs. On the way
+    nothing is reported wrongly.
     """
     survey = LiveSurvey(Fabric(plan, 1))
     while survey.assigned.number and survey.rounds < 20:

@@ -1,4 +1,4 @@
-"""What is told of a tree: no leaf of one NIC, no place by one pair, and who is certain beside who is not."""
+"""What is reported of a tree: no leaf of one NIC, no place by one pair, and who is certain beside who is not."""
 
 import itertools
 from collections.abc import Collection
@@ -32,25 +32,25 @@ def tree_of_leaves(size: int, leaves: int, unknown: Collection[tuple[int, int]])
     return tree_of(nics, Delays.of(rows, nics))
 
 
-def told(tree: FabricTree) -> dict[str, Any]:
+def reported(tree: FabricTree) -> dict[str, Any]:
     return topology_document(tree, Coverage(hosts=9), 60.0)
 
 
 def groups(tree: FabricTree) -> list[set[int]]:
-    """The numbers of the NICs of each group that is told."""
-    return [{int(nic[1 : nic.index("/")]) for nic in group["nics"]} for group in told(tree)["groups"]]
+    """The numbers of the NICs of each group that is reported."""
+    return [{int(nic[1 : nic.index("/")]) for nic in group["nics"]} for group in reported(tree)["groups"]]
 
 
 def test_a_leaf_of_three_needs_its_three_pairs() -> None:
     """Without one of them each NIC of the leaf has a single pair to a NIC whose place is certain: none of the three is
-    told, above all not the middle one as a leaf of its own. The other leaves are told, and nothing is held against
-    them.
+    reported, above all not the middle one as a leaf of its own. The other leaves are reported, and nothing is held
+    against them.
     """
     whole = tree_of_leaves(3, 3, ())
     assert groups(whole) == [{0, 1, 2}, {3, 4, 5}, {6, 7, 8}]
     lacking = tree_of_leaves(3, 3, {(3, 5)})
     assert groups(lacking) == [{0, 1, 2}, {6, 7, 8}]
-    document = told(lacking)
+    document = reported(lacking)
     assert document["placed"] == 6
     assert [entry["nic"] for entry in document["nics"] if entry["leaf"] is None] == [
         "h3/rail0",
@@ -62,7 +62,7 @@ def test_a_leaf_of_three_needs_its_three_pairs() -> None:
 
 def test_a_nic_that_has_come_back_takes_no_other_leaf_along() -> None:
     """What temporary peers had measured of it is forgotten after an outage; it has its two standing pairs. Its own leaf
-    is not told for a while, the others stay.
+    is not reported for a while, the others stay.
     """
     standing = {(0, 2), (0, 6)}
     forgotten = {(0, other) for other in range(1, 9)} - standing
@@ -82,7 +82,7 @@ def test_a_chain_of_single_pairs_holds_nobody(ring: bool, placed: int) -> None:
 
 
 def reported_wrongly(fabric: Fabric, document: dict[str, Any]) -> list[list[int]]:
-    """Of each leaf that is told, and is several, the true leaves of its NICs."""
+    """Of each leaf that is reported, and is several, the true leaves of its NICs."""
     number = {nic.name: at for at, nic in enumerate(fabric.nics)}
     leaves = [
         sorted(set(fabric.leaf[[number[nic] for nic in group["nics"]]].tolist()))
@@ -105,17 +105,18 @@ REST = Plan(hosts=48, per_leaf=32, leaves_per_pod=4, rails=2, stamp_ns=50.0, loa
         pytest.param(REST, 603130361, 10, 4, 5000, id="far-pairs-between-two-leaves"),
     ],
 )
-def test_several_leaves_are_not_told_as_one(
+def test_several_leaves_are_not_reported_as_one(
     plan: Plan, seed: int, degree: int, neighbours: int, trains: int
 ) -> None:
-    """Where no pair has told the leaves of a pod apart, or could, and where all pairs between two are alike farther
-    than those within, which no congestion is: the smallest groups that are found are no leaves. All three were told.
+    """Where no pair has separated the leaves of a pod, or could, and where all pairs between two are alike farther
+    than those within, which no congestion is: the smallest groups that are found are no leaves. All three were
+    reported.
     """
     fabric = Fabric(plan, seed)
     tree = tree_of(fabric.nics, some_pairs(fabric, degree, neighbours, trains))
     as_found = [tree.nics[nic].name for group in tree.groups if group.kind is Kind.LEAF for nic in group.nics]
     assert as_found
-    document = told(tree)
+    document = reported(tree)
     assert reported_wrongly(fabric, document) == []
 
 

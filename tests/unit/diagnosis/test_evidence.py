@@ -115,8 +115,10 @@ def test_hopeless_trials_may_be_given_up(fabric: Simulation, monkeypatch: pytest
 
     monkeypatch.setattr(search, "_greedy", patient)
 
-    def told(diagnosis: Diagnosis) -> list[tuple[int, float]]:
+    def reported(diagnosis: Diagnosis) -> list[tuple[int, float]]:
         return [(finding.component, round(finding.share, 9)) for finding in diagnosis.findings]
 
-    assert [told(locate(table, summed, *observed, WINDOW_S)) for observed in played] == [*map(told, short)]
+    assert [reported(locate(table, summed, *observed, WINDOW_S)) for observed in played] == [
+        *map(reported, short)
+    ]
     assert any(given_up)

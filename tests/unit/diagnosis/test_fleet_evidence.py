@@ -56,7 +56,7 @@ def play(
     return found
 
 
-def test_dead_nic_is_told_once() -> None:
+def test_dead_nic_is_reported_once() -> None:
     """Every edge of a NIC is dead on eight other hosts: one suspect, the NIC, and not before it has lasted."""
     evidence = FleetEvidence(LEAF)
 
@@ -96,18 +96,20 @@ def test_dead_leaf_is_one_suspect() -> None:
 
 
 def test_a_dead_leaf_is_dead_from_the_first_to_the_last() -> None:
-    """The label that mutes the alerts of its NICs is there with the first word of it, and still while it is mended."""
+    """The label that mutes the alerts of its NICs is there from the first report of it, and still while it is
+    repaired.
+    """
     evidence = FleetEvidence(LEAF)
-    told = []
+    reported = []
     share = {0: 0.4, 20: 0.6}
     for second in range(40):
 
         def loses(far: str, near: str, _: int, loss: float = share.get(second, float(second < 20))) -> float:
             return loss * float("leaf1-r0" in (LEAF[far], LEAF[near]))
 
-        told += [(s.component, s.leaf) for s in play(evidence, loses, 1, second, edges_known=second > 0)]
-    assert set(told) == {("leaf1-r0", "leaf1-r0")}
-    assert len(told) > 10
+        reported += [(s.component, s.leaf) for s in play(evidence, loses, 1, second, edges_known=second > 0)]
+    assert set(reported) == {("leaf1-r0", "leaf1-r0")}
+    assert len(reported) > 10
 
 
 def test_what_a_better_explanation_has_replaced_leaves_with_its_first_word() -> None:
@@ -117,7 +119,7 @@ def test_what_a_better_explanation_has_replaced_leaves_with_its_first_word() -> 
     def way(far: str, near: str, port: int) -> float:
         return float(LEAF[far] == "leaf1-r0" != LEAF[near] and port == 2)
 
-    told = [{(s.kind, s.component) for s in play(evidence, way, 6)}]
+    reported = [{(s.kind, s.component) for s in play(evidence, way, 6)}]
     for second in range(6, 20):
         found = play(
             evidence,
@@ -126,10 +128,12 @@ def test_what_a_better_explanation_has_replaced_leaves_with_its_first_word() -> 
             second,
             edges_known=True,
         )
-        told.append({(s.kind, s.component) for s in found})
+        reported.append({(s.kind, s.component) for s in found})
     whole = ("switch", "leaf1-r0")
-    assert told[0] == {("link", "leaf1-r0")}
-    assert [names for names in told if whole in names] == [{whole}] * (len(told) - told.index({whole}))
+    assert reported[0] == {("link", "leaf1-r0")}
+    assert [names for names in reported if whole in names] == [{whole}] * (
+        len(reported) - reported.index({whole})
+    )
 
 
 def test_a_gap_in_the_evidence_ends_no_suspect() -> None:
@@ -164,15 +168,15 @@ def test_loss_out_of_a_leaf_on_one_port() -> None:
     assert [(s.kind, s.component, s.peer) for s in found] == [("link", "leaf2-r1", FABRIC)]
 
 
-def test_nothing_wrong_nothing_told() -> None:
-    """No loss, no suspect; and what was told ends some seconds after the last loss."""
+def test_nothing_wrong_nothing_reported() -> None:
+    """No loss, no suspect; and what was reported ends some seconds after the last loss."""
     evidence = FleetEvidence(LEAF)
     assert play(evidence, lambda *_: 0.0, 5) == ()
     assert play(evidence, lambda far, near, _: float("leaf1-r0" in (LEAF[far], LEAF[near])), 5, start=5) != ()
     assert play(evidence, lambda *_: 0.0, 30, start=10) == ()
 
 
-def test_a_mended_fault_does_not_come_back_with_another() -> None:
+def test_a_repaired_fault_does_not_come_back_with_another() -> None:
     """A NIC lost packets on one port and is well; then a leaf dies that some of its flows cross: only the leaf."""
     evidence = FleetEvidence(LEAF)
 

@@ -57,21 +57,21 @@ def report(host: int, hosts: int) -> EvidenceReport:
 
 @pytest.mark.thorough
 def test_a_path_takes_few_bytes() -> None:
-    """Told: two bytes a hop and little more; in the table of flows as much again, all else there is by edge. As names
-    in tuples a path took 130 bytes.
+    """Reported: two bytes a hop and little more; in the table of flows as much again, all else there is by edge. As
+    names in tuples a path took 130 bytes.
     """
     evidence, hosts = FleetEvidence(), 300
     tracemalloc.start()
     try:
         for host in range(hosts):
             evidence.report(report(host, hosts), 0.0)
-        told = tracemalloc.get_traced_memory()[0]
+        reported = tracemalloc.get_traced_memory()[0]
         evidence.suspects(1.0)
         whole = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
     assert evidence.paths == evidence.flows == 80 * hosts
-    assert told <= (2 * HOPS + 24) * evidence.paths
+    assert reported <= (2 * HOPS + 24) * evidence.paths
     assert whole <= (4 * HOPS + 30) * evidence.paths
 
 

@@ -22,7 +22,7 @@ HOSTS = 60
 
 
 def test_a_large_number_makes_room_for_itself() -> None:
-    """Paths that were told before keep their switches, also where the host then gets other peers."""
+    """Paths that were reported before keep their switches, also where the host then gets other peers."""
     paths = KnownPaths()
     paths.update([0, 2], [(7, 32_767), (1,)], 3)
     assert paths.hops.dtype == np.int16

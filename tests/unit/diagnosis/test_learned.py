@@ -1,4 +1,6 @@
-"""What the coordinator tells of the tree: parts of leaves are called that, and a tree that may be wrong is not told."""
+"""What the coordinator reports of the tree: parts of leaves are called that, and a tree that may be wrong is not
+reported.
+"""
 
 import subprocess
 import sys
@@ -19,8 +21,8 @@ def learned(survey: Survey):
 
 
 def test_a_group_is_no_leaf_before_it_may_not_be_several():
-    """With ten peers each, 64 hosts below four leaves are told in groups of the right ones, of which too few pairs are
-    known to call them leaves, and the answer says so; after more pairs have been measured they are leaves.
+    """With ten peers each, 64 hosts below four leaves are reported in groups of the right ones, of which too few
+    pairs are known to call them leaves, and the answer says so; after more pairs have been measured they are leaves.
     """
     plan = Plan(hosts=64, per_leaf=16, leaves_per_pod=0)
     few, whole = (
@@ -34,9 +36,9 @@ def test_a_group_is_no_leaf_before_it_may_not_be_several():
     assert (whole["placed"], len(whole["groups"]), whole["unseparated"], whole["missing"]) == (64, 4, 0, [])
 
 
-def test_too_few_placed_are_not_told():
-    """In a fabric of pods where few peers of a NIC are near, some leaves would be wrong: none is told, with the reason,
-    and each NIC is there.
+def test_too_few_placed_are_not_reported():
+    """In a fabric of pods where few peers of a NIC are near, some leaves would be wrong: none is reported, with the
+    reason, and each NIC is there.
     """
     survey = Survey.of(Fabric(Plan(hosts=256, per_leaf=16, leaves_per_pod=4), 1), rounds=0)
     assert not survey.never_reported_wrongly(Kind.LEAF)
@@ -95,7 +97,7 @@ class Learner(TreeLearner):
 learner = Learner(10.0, {})
 alive, abandoned = os.pipe(), []
 made = survey.TreeSurvey(learner, lambda: (abandoned.append(1), os.write(alive[1], b".")))
-now, told = 0.0, []
+now, reported = 0.0, []
 made.advance(now)
 for fault in ("raises", "dies", "", ""):
     learner.fault = fault
@@ -107,9 +109,9 @@ for fault in ("raises", "dies", "", ""):
         select.select(made.pipes, [], [])
         made.collect(now)
     assert frozen > 1000 > gc.get_freeze_count(), frozen
-    told.append(made.advance(now))
-assert told[:2] == [None, None], told
-assert [json.loads(one.document)["hosts"] for one in told[2:]] == [0, 0], told
+    reported.append(made.advance(now))
+assert reported[:2] == [None, None], reported
+assert [json.loads(one.document)["hosts"] for one in reported[2:]] == [0, 0], reported
 # Each fork gives back what its parent alone uses; the parent goes on with it.
 assert (os.read(alive[0], 99), abandoned) == (b"....", [])
 print("done")

@@ -76,7 +76,7 @@ def test_one_pair_is_nobody_elses_fault(fabric: Simulation) -> None:
 
 
 def test_alternatives_that_cross_the_same_flows() -> None:
-    """Where every flow of a link also is all that its switch has, both are told; the first alone would be a guess."""
+    """Where every flow of a link also is all that its switch has, both are named; the first alone would be a guess."""
     # Ten pairs; all of them cross switch 100 and then 101, nothing else does.
     source = np.arange(10, dtype=np.int32)
     destination = np.arange(10, 20, dtype=np.int32)
@@ -104,7 +104,7 @@ def test_slow_flows(fabric: Simulation) -> None:
 
 
 def test_silent_switch_is_named_by_its_neighbours() -> None:
-    """Of a link to a switch that does not answer the best finding, or what it cannot be told apart from, has the end
+    """Of a link to a switch that does not answer the best finding, or what it cannot be distinguished from, has the end
     that answers, and a number for the other.
     """
     fabric = Simulation(SMALL, silent=0.3, seed=5)

@@ -13,7 +13,7 @@ def add(log: LossLog, at_s: float, epoch: int, *flows: int) -> None:
     log.add(at_s, epoch, np.array(flows), 3 * ones, ones)
 
 
-def told(log: LossLog) -> list[tuple[float, int, int]]:
+def reported(log: LossLog) -> list[tuple[float, int, int]]:
     """Moment, epoch and flow of each loss that counts."""
     return [tuple(row) for row in log.losses[["at_s", "epoch", "flow"]].tolist()]
 
@@ -25,11 +25,13 @@ def test_the_oldest_leave() -> None:
         add(log, second, 1, *range(10))
         log.forget(second)
         assert len(log) == 10 * min(second + 1, 101)
-    assert told(log)[0] == (199, 1, 0)
+    assert reported(log)[0] == (199, 1, 0)
     for second in range(300, 310):
         add(log, second, 1, *range(1000))
         assert len(log) <= 5000
-    assert [at_s for at_s, _, _ in told(log)] == [second for second in range(305, 310) for _ in range(1000)]
+    assert [at_s for at_s, _, _ in reported(log)] == [
+        second for second in range(305, 310) for _ in range(1000)
+    ]
     log.forget(500)
     assert not len(log)
     assert LOSS_DTYPE.itemsize <= 28
@@ -44,13 +46,13 @@ def test_losses_go_with_their_flow() -> None:
     log.renumber(2, 3, np.array([5, -1]))
     add(log, 2.0, 3, 7)
     log.forget(3.0)
-    assert told(log) == [(1.0, 3, 5), (1.0, 9, 0), (1.0, 9, 1), (2.0, 3, 7)]
+    assert reported(log) == [(1.0, 3, 5), (1.0, 9, 0), (1.0, 9, 1), (2.0, 3, 7)]
     add(log, 3.0, 1, 1)  # of an epoch that is over
     log.forget(4.0)
-    assert (3.0, 1, 1) in told(log)
+    assert (3.0, 1, 1) in reported(log)
 
 
-def test_what_has_been_mended_counts_no_more() -> None:
+def test_what_has_ended_counts_no_more() -> None:
     """A flow that lost each second and has not for some counts no more; one that loses now and then does."""
     log = LossLog(100.0)
     for second in range(5):
@@ -58,11 +60,11 @@ def test_what_has_been_mended_counts_no_more() -> None:
     log.drop_recovered(8.0)
     assert len(log.losses) == 7
     log.drop_recovered(14.0)
-    assert told(log) == [(0.0, 1, 8), (4.0, 1, 8)]
+    assert reported(log) == [(0.0, 1, 8), (4.0, 1, 8)]
     assert len(log.history) == 7
     add(log, 15.0, 1, 4)
     log.drop_recovered(15.0)
-    assert (15.0, 1, 4) in told(log)
+    assert (15.0, 1, 4) in reported(log)
 
 
 def test_old_losses_of_many_flows_are_summed_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +94,7 @@ def test_old_losses_of_many_flows_are_summed_up(monkeypatch: pytest.MonkeyPatch)
     assert plain.history["at_s"][-1] == log.history["at_s"][-1] == 199.5
 
 
-def test_a_mended_flow_is_known_by_its_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repaired_flow_is_known_by_its_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     """It lost each second, long ago; one row is left of that."""
     monkeypatch.setattr(loss_log, "_MANY_ROWS", 4)
     log = LossLog(120.0)
@@ -102,4 +104,4 @@ def test_a_mended_flow_is_known_by_its_sums(monkeypatch: pytest.MonkeyPatch) -> 
     assert log.history[["at_s", "reports", "lost"]].tolist() == [(8.0, 8, 8)]
     add(log, 60.0, 1, 9)
     log.drop_recovered(60.0)
-    assert told(log) == [(60.0, 1, 9)]
+    assert reported(log) == [(60.0, 1, 9)]

@@ -55,7 +55,7 @@ class Fleet:
 
 @pytest.fixture(scope="module")
 def fleet():
-    """Forty-eight hosts below six leaves that have told for ten slots."""
+    """Forty-eight hosts below six leaves that have reported for ten slots."""
     made = Fleet(Fabric(Plan(hosts=48, per_leaf=8, leaves_per_pod=0, congested=0.0), 3))
     made.floor = made.fabric.floor(made.a, made.b)[0]
     for number in range(SLOTS):
@@ -79,16 +79,16 @@ def test_clocks_cancel(fleet):
     assert {nic.rail for nic in nics} == {"rail0"}
 
 
-def test_the_tree_is_told_from_reports(fleet):
-    """NICs that are told to share a leaf do, and nearly all NICs have one."""
+def test_the_tree_is_found_from_reports(fleet):
+    """NICs that are reported to share a leaf do, and nearly all NICs have one."""
     nics, delays, _ = fleet.minima.delays({"gpu-00000/eth0": "a1"}, (SLOTS - 0.001) * SLOT_S)
     order = {nic.name: at for at, nic in enumerate(fleet.fabric.nics)}
     place = np.array([order[nic.name] for nic in nics])
     tree = tree_of(nics, delays)
-    told = tree.of_kind(Kind.LEAF)
-    assert (told >= 0).mean() > 0.8
-    for leaf in set(told[told >= 0].tolist()):
-        assert len(set(fleet.fabric.leaf[place[told == leaf]].tolist())) == 1
+    reported = tree.of_kind(Kind.LEAF)
+    assert (reported >= 0).mean() > 0.8
+    for leaf in set(reported[reported >= 0].tolist()):
+        assert len(set(fleet.fabric.leaf[place[reported == leaf]].tolist())) == 1
 
 
 def slots(*values: float) -> np.ndarray:
@@ -138,11 +138,11 @@ def test_a_nic_that_has_moved_is_at_its_new_leaf_within_three_slots():
     nics, delays, _ = fleet.minima.delays({}, (SLOTS + 2.999) * SLOT_S)
     found = by_name(nics, delays)
     names = [nic.name for nic in fabric.nics]
-    told = [
+    reported = [
         found[frozenset((names[a], names[b]))]
         for a, b in zip(fleet.a.tolist(), fleet.b.tolist(), strict=True)
     ]
-    assert np.abs(np.array(told) - after).max() <= 1.0
+    assert np.abs(np.array(reported) - after).max() <= 1.0
     assert np.abs(after - before).max() > 500
 
 
@@ -220,7 +220,7 @@ def test_few_samples_and_negative_sums_are_not_known():
 
 
 def test_who_is_silent_is_forgotten():
-    """After keep_s a host, its NICs and its pairs are gone; the pairs of others keep what was told of them."""
+    """After keep_s a host, its NICs and its pairs are gone; the pairs of others keep what was reported of them."""
     minima = TwoWayMinima(KEEP_S)
     pair(minima, "a", "b", "c")
     for slot in range(2 * SLOTS):
@@ -239,7 +239,7 @@ def test_who_is_silent_is_forgotten():
     assert minima.delays({}, 2 * KEEP_S)[2].hosts == 3
 
 
-def test_new_edges_keep_what_was_told():
+def test_new_edges_keep_what_was_reported():
     """After a change of the membership the pairs that remain are known as before."""
     minima = TwoWayMinima(KEEP_S)
     pair(minima, "a", "b", "c")

@@ -68,7 +68,7 @@ def test_a_spine(evidence: FleetEvidence) -> None:
 
 
 def test_hosts_that_come_again_bring_their_paths(evidence: FleetEvidence) -> None:
-    """A new revision of the edges has no paths until they are told: numbers of edges may mean others now."""
+    """A new revision of the edges has no paths until they are reported: numbers of edges may mean others now."""
     everything = evidence.paths
     again = EvidenceReport(PROTOCOL, "h0", 2, PORTS, 90.0, 20.0, b"", False, EDGES["h0"])
     evidence.report(again, 1.0)
@@ -125,7 +125,7 @@ def play_known(evidence: FleetEvidence, loses, seconds: int):
 @pytest.mark.parametrize(
     ("old", "new"), [(0.6, 0.05), (0.05, 0.05), (0.05, 0.2), (0.2, 0.6), (0.02, 0.02), (0.015, 0.01)]
 )
-def test_a_mended_link_is_not_named_with_another(old: float, new: float) -> None:
+def test_a_repaired_link_is_not_named_with_another(old: float, new: float) -> None:
     """A link has lost packets for some seconds; ten seconds later another one does that some of its flows cross: only
     that is named then, whichever of them lost more.
     """

@@ -65,8 +65,10 @@ def test_a_dead_nic_beside_a_host_that_is_restarted_is_no_leaf() -> None:
     assert names(fleet.play(50)) == {(*nic, "")}
 
 
-def test_a_host_that_stays_away_is_told_after_twenty_seconds() -> None:
-    """Nobody can stand for it: its NIC is what is dead. It was told after 40 s, as one direction was found first."""
+def test_a_host_that_stays_away_is_reported_after_twenty_seconds() -> None:
+    """Nobody can stand for it: its NIC is what is dead. It was reported after 40 s, as one direction was found
+    first.
+    """
     fleet = VirtualFleet(6, 9, 1, 3, 3)
     fleet.restart("h3", 12.2, 99.0)
     assert names(fleet.play(32)) == set()
@@ -82,7 +84,7 @@ def losses(*rows: tuple[float, int, int, int]) -> LossTable:
 
 
 @pytest.mark.parametrize(
-    ("rows", "heard_s", "sure"),
+    ("rows", "last_report_s", "sure"),
     [
         (
             [(9.0, 3, 90, 90), (10.0, 3, 90, 90)],
@@ -99,21 +101,23 @@ def losses(*rows: tuple[float, int, int, int]) -> LossTable:
         ([(8.0, 3, 90, 90), (9.0, 3, 90, 90), (9.0, 5, 90, 90), (10.0, 5, 90, 90)], 8.5, False),  # half of it
     ],
 )
-def test_who_stands_for_a_loss(rows: list[tuple[float, int, int, int]], heard_s: float, sure: bool) -> None:
+def test_who_stands_for_a_loss(
+    rows: list[tuple[float, int, int, int]], last_report_s: float, sure: bool
+) -> None:
     """Of flows 3 and 5 of one host, at 10.5 s."""
-    flows, source, heard = np.array([3, 5]), np.array([1, 1]), np.array([heard_s, heard_s])
-    assert vouched(losses(*rows), flows, source, heard, 10.5) is sure
+    flows, source, reported_s = np.array([3, 5]), np.array([1, 1]), np.array([last_report_s, last_report_s])
+    assert vouched(losses(*rows), flows, source, reported_s, 10.5) is sure
 
 
 def test_nobody_stands_for_another_host() -> None:
-    """One of two has been heard since, or some of its packets arrive; the other may be away."""
-    flows, source, heard = np.array([3, 5]), np.array([1, 2]), np.array([9.5, 8.5])
+    """One of two has reported since, or some of its packets arrive; the other may be away."""
+    flows, source, reported_s = np.array([3, 5]), np.array([1, 2]), np.array([9.5, 8.5])
     silent = [(9.0, 3, 90, 90), (9.0, 5, 90, 90), (10.0, 3, 90, 90), (10.0, 5, 90, 90)]
-    assert not vouched(losses(*silent), flows, source, heard, 10.5)
-    assert vouched(losses(*silent), flows, source, heard + 1, 10.5)
+    assert not vouched(losses(*silent), flows, source, reported_s, 10.5)
+    assert vouched(losses(*silent), flows, source, reported_s + 1, 10.5)
     some = [(9.0, 3, 90, 50), (9.0, 5, 90, 90), (10.0, 3, 90, 50), (10.0, 5, 90, 90)]
-    assert not vouched(losses(*some), flows, source, heard - 1, 10.5)
-    assert vouched(losses(*some), flows, np.array([1, 1]), heard - 1, 10.5)
+    assert not vouched(losses(*some), flows, source, reported_s - 1, 10.5)
+    assert vouched(losses(*some), flows, np.array([1, 1]), reported_s - 1, 10.5)
 
 
 def test_a_rack_that_is_away_as_the_coordinator_starts_is_no_fault() -> None:

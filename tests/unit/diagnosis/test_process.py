@@ -32,7 +32,7 @@ def test_frames_may_be_cut_anywhere(size: int) -> None:
 
 
 def test_a_worker_that_dies_is_replaced() -> None:
-    """It answers with the flows that were told; killed, it is started again, knows nothing, and takes reports."""
+    """It answers with the flows that were reported; killed, it is started again, knows nothing, and takes reports."""
 
     async def play() -> None:
         process = DiagnosisProcess(Declared(LEAF, {}), lambda _: None)
@@ -77,7 +77,7 @@ def service(monkeypatch) -> DiagnosisService:
 
 
 def test_edges_are_asked_for(service) -> None:
-    """By who was never heard, has another revision, was not heard for long, or whose worker has died."""
+    """By who never reported, has another revision, has not reported for long, or whose worker has died."""
     assert service.take(LATER, 0.0)
     assert not service.take(FIRST, 1.0)
     assert not service.take(LATER, 2.0)

@@ -41,7 +41,7 @@ SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 30
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_fault_names_nothing_else(seed: int) -> None:
     """One fault of any kind, while nothing else happens, the coordinator starts anew, or a host leaves: nothing is
-    named before it; when it has settled, nothing but it; and nothing some seconds after it was mended.
+    named before it; when it has settled, nothing but it; and nothing some seconds after it ended.
     """
     fleet = fleet_of(seed)
     assert not any(found for _, found in fleet.play(QUIET_S))
@@ -101,7 +101,9 @@ def test_delay_that_ends_accuses_nobody_on_its_way() -> None:
 
 
 def test_a_coordinator_that_does_not_know_the_paths_yet_waits() -> None:
-    """Started amid a fault it does not name "the fabric", which has a name when the paths are told, seconds later."""
+    """Started amid a fault it does not name "the fabric", which has a name when the paths are reported, seconds
+    later.
+    """
     fleet = VirtualFleet(41, 12, 1, 4, 3)
     link = "link", "leaf2-r0", "spine1-r0"
     fleet.faults = [steady("loss", 1.0, link)]
@@ -148,7 +150,7 @@ def test_a_dead_cable_is_no_dead_leaf_where_no_paths_are_known() -> None:
 
 
 def test_a_leaf_that_flaps_is_one_alert() -> None:
-    """The label that mutes the alerts of its NICs is there with the first word of it, though of most flows the last
+    """The label that mutes the alerts of its NICs is there from the first report of it, though of most flows the last
     report tells of a part of the packets only. It came two seconds later, with another alert, when something else was
     at fault.
     """
@@ -156,8 +158,8 @@ def test_a_leaf_that_flaps_is_one_alert() -> None:
     leaf, way = ("switch", "leaf0-r1"), ("leaf1-r0", "spine3-r0")
     flap = Fault("loss", (leaf,), frozenset(), lambda _, since: float(since % 4.0 < 2.0), QUIET_S + 3, 1e9)
     fleet.faults = [steady("loss", 1.0, ("link", *way), ("link", *way[::-1])), flap]
-    told = [suspect for _, found in fleet.play(QUIET_S + 18) for suspect in found]
-    assert {suspect.leaf for suspect in told if suspect.component == leaf[1]} == {leaf[1]}
+    reported = [suspect for _, found in fleet.play(QUIET_S + 18) for suspect in found]
+    assert {suspect.leaf for suspect in reported if suspect.component == leaf[1]} == {leaf[1]}
 
 
 def test_dead_nics_amid_a_rolling_restart_are_no_bundles_of_pairs() -> None:

@@ -1,4 +1,4 @@
-"""Whether losses that still come are those of a fault that has been mended."""
+"""Whether losses that still come are those of a fault that has ended."""
 
 import numpy as np
 import pytest

@@ -50,8 +50,8 @@ def test_a_spine_is_one_switch_up_down_and_within_its_pod() -> None:
     assert (hops != FREE)[fabric() != 10].all()
 
 
-def test_two_spines_of_a_pod_are_told_apart_by_their_cores() -> None:
-    """Silent spines of one pod have cores of two planes above; within the pod it may be either, which is told."""
+def test_two_spines_of_a_pod_are_distinguished_by_their_cores() -> None:
+    """Silent spines of one pod have cores of two planes above; within the pod it may be either, which is reported."""
     hops, switches = named(without(13, 14), FREE)
 
     between_pods = hops[:, 3] != NO_HOP

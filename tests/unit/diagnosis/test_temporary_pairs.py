@@ -1,4 +1,4 @@
-"""Temporary peers: what is assigned, for how long, and how long what they have told is believed."""
+"""Temporary peers: what is assigned, for how long, and how long what they have reported is used."""
 
 import copy
 import math
@@ -44,8 +44,8 @@ def survey(learned: LiveSurvey) -> LiveSurvey:
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
 def test_a_tree_is_learned_that_standing_peers_do_not_tell(seed: int) -> None:
     """In a fabric of pods ten peers a NIC tell no leaf. With rounds of temporary peers, one pair in twenty of which
-    never answers, all pairs of NICs are told right; no NIC has more than four at once, no leaf is told wrongly on the
-    way, and when nothing is left to find out nothing is assigned.
+    never answers, all pairs of NICs are reported right; no NIC has more than four at once, no leaf is reported
+    wrongly on the way, and when nothing is left to find out nothing is assigned.
     """
     survey = LiveSurvey(Fabric(PODS, seed), deaf=0.05)
     assert survey.document["placed"] < 256
@@ -193,9 +193,9 @@ def test_levels() -> None:
     assert math.isnan(found[4])
 
 
-def test_a_nic_that_was_moved_is_not_told_at_its_old_leaf(survey: LiveSurvey) -> None:
+def test_a_nic_that_was_moved_is_not_reported_at_its_old_leaf(survey: LiveSurvey) -> None:
     """Its host tells that it was disconnected: what temporary peers have measured of it counts no more, it is never
-    told beside its old neighbours once its standing edges are known anew, and rounds find its new place.
+    reported beside its old neighbours once its standing edges are known anew, and rounds find its new place.
     """
     assert not survey.reported_wrongly()
     survey.fabric.move(5, int(survey.fabric.leaf[100]))
@@ -213,7 +213,7 @@ def test_a_nic_that_was_moved_is_not_told_at_its_old_leaf(survey: LiveSurvey) ->
 )
 def test_a_stack_that_has_changed_makes_no_neighbours(survey: LiveSurvey, change_ns: float) -> None:
     """The stack term of a NIC is another one, without a disconnect: its old pairs would seem nearer, or farther, than
-    they are. They are measured again, and nothing is told wrongly meanwhile.
+    they are. They are measured again, and nothing is reported wrongly meanwhile.
     """
     before = survey.learner.kept
     survey.fabric.term[5] += change_ns
@@ -239,19 +239,23 @@ def test_what_the_tree_stands_on_is_measured_anew_in_time(survey: LiveSurvey) ->
     assert survey.learner.kept >= before
 
 
-@pytest.mark.parametrize(("share", "told"), [(0.04, True), (0.2, False)])
-def test_a_tree_that_the_pairs_contradict_is_not_told(learned: LiveSurvey, share: float, told: bool) -> None:
-    """Where many pairs are nearer than the class that they should be of, which no queue makes them, nothing is told."""
+@pytest.mark.parametrize(("share", "reported"), [(0.04, True), (0.2, False)])
+def test_a_tree_that_the_pairs_contradict_is_not_reported(
+    learned: LiveSurvey, share: float, reported: bool
+) -> None:
+    """Where many pairs are nearer than the class that they should be of, which no queue makes them, nothing is
+    reported.
+    """
     tree = learned.tree
     near = np.random.default_rng(1).random(len(tree.delays)) < share
     delays = replace(tree.delays, two_way_ns=tree.delays.two_way_ns - 2000.0 * near)
     document = topology_document(replace(tree, delays=delays), Coverage(hosts=9), 60.0)
-    assert (document["placed"] > 150, bool(document["groups"])) == (told, told)
-    assert ("of the pairs are nearer than the tree" in " ".join(document["missing"])) != told
+    assert (document["placed"] > 150, bool(document["groups"])) == (reported, reported)
+    assert ("of the pairs are nearer than the tree" in " ".join(document["missing"])) != reported
 
 
 def test_a_single_pair_places_nobody() -> None:
-    """It may be wrong: what one pair alone holds together is not told, and what two do is."""
+    """It may be wrong: what one pair alone holds together is not reported, and what two do is."""
     fabric = Fabric(Plan(hosts=24, per_leaf=6, leaves_per_pod=0, congested=0.0), 1)
     a, b = np.triu_indices(24, 1)
     near = fabric.leaf[a] == fabric.leaf[b]
@@ -266,7 +270,7 @@ def test_a_single_pair_places_nobody() -> None:
 
 
 def test_hosts_that_take_none_are_asked_for_none() -> None:
-    """An exporter of an older version, or one that was told to take none."""
+    """An exporter of an older version, or one that was configured to take none."""
     survey = LiveSurvey(Fabric(PODS, 3), capacity=0)
     assert survey.assigned == AssignedPeers()
 
@@ -282,8 +286,10 @@ def test_exporters_of_an_older_version_have_no_place_and_spoil_none() -> None:
         assert not old & survey.assigned.edges.keys()
         survey.play_round()
         assert not survey.reported_wrongly()
-    told = {entry["nic"].partition("/")[0] for entry in survey.document["nics"] if entry["leaf"] is not None}
-    assert told == {nic.host for nic in fabric.nics} - old
+    reported = {
+        entry["nic"].partition("/")[0] for entry in survey.document["nics"] if entry["leaf"] is not None
+    }
+    assert reported == {nic.host for nic in fabric.nics} - old
     assert "8 of 64 hosts report no one-way delays" in " ".join(survey.document["missing"])
 
 

@@ -35,7 +35,7 @@ DOCUMENT = {
 LAST = surveyed(DOCUMENT, 1000.0)
 
 
-def told(last: Surveyed | None, now_s: float):
+def reported(last: Surveyed | None, now_s: float):
     return json.loads(topology_json(last, KEEP_S, now_s))
 
 
@@ -50,9 +50,9 @@ def metrics(last: Surveyed | None, now_s: float) -> dict[str, float]:
     }
 
 
-def test_a_tree_is_told_with_its_age() -> None:
+def test_a_tree_is_reported_with_its_age() -> None:
     """The document as it was computed, and the seconds since its delays were taken."""
-    assert told(LAST, 1012.34) == {**DOCUMENT, "age_s": 12.3}
+    assert reported(LAST, 1012.34) == {**DOCUMENT, "age_s": 12.3}
     assert metrics(LAST, 1060.0) == {
         "known": 1,
         "age_seconds": 60,
@@ -68,9 +68,11 @@ def test_a_tree_is_told_with_its_age() -> None:
 
 
 def test_an_old_tree_is_unknown() -> None:
-    """Once it is older than delays count nothing of it is told but its age: a process that is stopped tells nobody."""
-    assert told(LAST, 1000 + KEEP_S)["placed"] == 2
-    late = told(LAST, 1001 + KEEP_S)
+    """Once it is older than delays count nothing of it is reported but its age: a process that is stopped reports
+    nothing.
+    """
+    assert reported(LAST, 1000 + KEEP_S)["placed"] == 2
+    late = reported(LAST, 1001 + KEEP_S)
     assert (late["placed"], late["nics"], late["groups"], late["miscabled"]) == (0, [], [], [])
     assert (late["computed"], late["age_s"]) == (None, None)
     assert "delays 601 s ago, and delays count for 600 s" in late["missing"][0]
@@ -79,12 +81,12 @@ def test_an_old_tree_is_unknown() -> None:
 
 def test_before_the_first_tree() -> None:
     """Nothing is known, and no age is made up."""
-    assert "nothing has been computed yet" in told(None, 5.0)["missing"][0]
+    assert "nothing has been computed yet" in reported(None, 5.0)["missing"][0]
     assert metrics(None, 5.0) == {"known": 0}
 
 
 def test_a_tree_without_leaves_is_none() -> None:
-    """A computation that places no NIC is told with its figures, and is no known tree."""
+    """A computation that places no NIC is reported with its figures, and is no known tree."""
     none = surveyed({**DOCUMENT, "placed": 0, "groups": [], "miscabled": []}, 1000.0)
     found = metrics(none, 1001.0)
     assert (found["known"], found["leaves"], found['nics{place="unknown"}']) == (0, 0, 3)
@@ -96,10 +98,10 @@ def test_series_of_wrong_cables_are_bounded() -> None:
     found = metrics(many, 1001.0)
     assert found["wrong_cables"] == 1000
     assert sum(name.startswith("nic_miscabled") for name in found) == MOST_MISCABLED
-    assert len(told(many, 1001.0)["miscabled"]) == 1000
+    assert len(reported(many, 1001.0)["miscabled"]) == 1000
 
 
-def test_the_service_forgets_what_its_worker_told_last(monkeypatch) -> None:
+def test_the_service_forgets_what_its_worker_reported_last(monkeypatch) -> None:
     """Of a worker that answers no more, because it is stopped, the tree is served until it is too old; of one that has
     been replaced it is not served at all.
     """

@@ -21,7 +21,7 @@ _RAILS = Plan(hosts=48, rails=4, per_leaf=12, leaves_per_pod=0)
 
 
 def places_of(tree):
-    """NIC -> its pod and its leaf, None where it cannot be told."""
+    """NIC -> its pod and its leaf, None where it is not known."""
     return {nic["nic"]: (nic["pod"], nic["leaf"]) for nic in document_of(tree)["nics"]}
 
 
@@ -49,9 +49,9 @@ _PLANS = pytest.mark.parametrize(
 
 @pytest.mark.simulation
 @_PLANS
-def test_random_fabrics_are_told(plan):
-    """Of all pairs below one leaf or pod, true or told, 99 % are both: with stamps that are late by 1 us, 30 % load,
-    pairs that are always congested and 5 % that never answer.
+def test_random_fabrics_are_reported(plan):
+    """Of all pairs below one leaf or pod, true or reported, 99 % are both: with stamps that are late by 1 us, 30 %
+    load, pairs that are always congested and 5 % that never answer.
     """
     survey = Survey.of(Fabric(plan, 1), silent=0.05)
     assert survey.right(Kind.LEAF) >= 0.99
@@ -62,7 +62,7 @@ def test_random_fabrics_are_told(plan):
 @pytest.mark.slow
 @_PLANS
 def test_what_a_fabric_does_not_show_is_unknown(plan):
-    """Over ten more fabrics no two NICs are told to share a leaf or pod that do not. At most two
+    """Over ten more fabrics no two NICs are reported to share a leaf or pod that do not. At most two
     have NICs without a pod: of 24 fabrics with pods of four leaves two had 24 such NICs, and 94 % of all pairs right.
     """
     surveys = [Survey.of(Fabric(plan, seed), silent=0.05) for seed in range(2, 12)]
@@ -100,20 +100,20 @@ def test_small_leaves_of_virtual_machines_are_no_machines(per_leaf, seed):
     assert not any(group.kind is Kind.MACHINE for group in tree.groups)
 
 
-def test_a_machine_of_two_is_told_where_others_are_alike():
-    """Of a dozen that are told by one pair each, one that is nearer than all others is not; of three, none is."""
+def test_a_machine_of_two_is_reported_where_others_are_alike():
+    """Of a dozen that are placed by one pair each, one that is nearer than all others is not; of three, none is."""
     fabric = Fabric(
         Plan(hosts=24, on_machine=2, per_leaf=6, leaves_per_pod=0, congested=0.0, stamp_ns=50.0), 3
     )
     pairs = np.array(list(itertools.combinations(range(24), 2)))
     delays = fabric.measure(pairs[:, 0], pairs[:, 1], 5000)
-    told = confirmed(tree_of(fabric.nics, delays)).of_kind(Kind.MACHINE)
-    assert (told >= 0).all()
+    reported = confirmed(tree_of(fabric.nics, delays)).of_kind(Kind.MACHINE)
+    assert (reported >= 0).all()
     odd = np.flatnonzero((delays.a == 4) & (delays.b == 5))
     ns = delays.two_way_ns.copy()
     ns[odd] -= 2000.0
-    told = confirmed(tree_of(fabric.nics, replace(delays, two_way_ns=ns))).of_kind(Kind.MACHINE)
-    assert set(np.flatnonzero(told < 0).tolist()) == {4, 5}
+    reported = confirmed(tree_of(fabric.nics, replace(delays, two_way_ns=ns))).of_kind(Kind.MACHINE)
+    assert set(np.flatnonzero(reported < 0).tolist()) == {4, 5}
     few = np.ones(len(delays), bool)
     few[(fabric.machine[delays.a] == fabric.machine[delays.b]) & (delays.a > 6)] = False
     some = Delays(*(column[few] for column in (delays.a, delays.b, delays.two_way_ns, delays.samples)))
@@ -122,7 +122,7 @@ def test_a_machine_of_two_is_told_where_others_are_alike():
 
 @pytest.mark.simulation
 def test_hosts_that_are_machines_share_none():
-    """On bare metal no two hosts are told to be one machine."""
+    """On bare metal no two hosts are reported to be one machine."""
     survey = Survey.of(Fabric(Plan(hosts=32, per_leaf=4, leaves_per_pod=0), 3))
     assert not any(group.kind is Kind.MACHINE for group in survey.tree.groups)
 
@@ -150,8 +150,8 @@ def test_a_declared_leaf_that_is_not_true():
     assert places_of(survey.tree)["gpu-00005/eth0"] == (None, "leaf-2")
 
 
-def test_nothing_is_told_without_data():
-    """Without pairs, with too few samples, and where all NICs are equally far, no leaf is told."""
+def test_nothing_is_reported_without_data():
+    """Without pairs, with too few samples, and where all NICs are equally far, no leaf is reported."""
     nics = [NicFacts(f"gpu-{n}", "eth0", "rail0") for n in range(8)]
     rng = np.random.default_rng(1)
     rows = [(a, b, 9000 + rng.exponential(100), 1000) for a in range(8) for b in range(a)]
@@ -184,8 +184,8 @@ def test_long_terms_change_nothing():
     delays = Survey.of(fabric).tree.delays
     more = fabric.rng.uniform(0, 50_000, len(fabric.nics))
     slow = Delays(delays.a, delays.b, delays.two_way_ns + more[delays.a] + more[delays.b], delays.samples)
-    told = Survey(fabric, tree_of(fabric.nics, slow))
-    assert told.right(Kind.LEAF) >= 0.99
+    reported = Survey(fabric, tree_of(fabric.nics, slow))
+    assert reported.right(Kind.LEAF) >= 0.99
 
 
 @pytest.mark.parametrize("most", [2])

@@ -57,8 +57,8 @@ class _Exporter:
     edges: tuple[EdgeName, ...]
     revision: int
     at: float  # part of a second at which it reports
-    told: bool = False
-    told_paths: int = 0
+    reported: bool = False
+    reported_paths: int = 0
     last_s: float = -100.0
     slow_until: dict[tuple[int, int], float] = field(default_factory=dict)
 
@@ -189,26 +189,31 @@ class VirtualFleet:
         stalled = min(since_s, default=1.0) < 1.0
         if self._rebooting(host, now_s):
             # It comes back as another process.
-            exporter.told, exporter.told_paths, exporter.last_s, exporter.slow_until = False, 0, now_s, {}
+            exporter.reported, exporter.reported_paths, exporter.last_s, exporter.slow_until = (
+                False,
+                0,
+                now_s,
+                {},
+            )
             return
         flows = self._flows(host, exporter, now_s)
         if self._rebooting(host, now_s - 1.0):
             flows = []  # it has nothing to compare with yet
         if host in self.blind:
             return
-        if not flows and not stalled and exporter.told and now_s - exporter.last_s < 5:
+        if not flows and not stalled and exporter.reported and now_s - exporter.last_s < 5:
             return
-        paths = self._paths(host, exporter) if exporter.told else ()
+        paths = self._paths(host, exporter) if exporter.reported else ()
         report = EvidenceReport(
             *(PROTOCOL, host, exporter.revision, PORTS, MAIN, SWEPT, pack_flows(flows), stalled),
-            None if exporter.told else exporter.edges,
+            None if exporter.reported else exporter.edges,
             paths,
         )
         if self.evidence.report(report, now_s):
-            exporter.told, exporter.told_paths = False, 0
+            exporter.reported, exporter.reported_paths = False, 0
             return
-        exporter.told, exporter.last_s = True, now_s
-        exporter.told_paths += len(paths)
+        exporter.reported, exporter.last_s = True, now_s
+        exporter.reported_paths += len(paths)
 
     def _paths(self, host: str, exporter: _Exporter) -> tuple[FlowPath, ...]:
         found = []
@@ -217,7 +222,7 @@ class VirtualFleet:
                 way = self.way(f"{host}/{edge.device}", f"{edge.peer}/{edge.peer_device}", port)
                 if len(way) > 1 and self.traced:
                     found.append(FlowPath(number, port, way))
-        return tuple(found[exporter.told_paths : exporter.told_paths + _MOST_PATHS])
+        return tuple(found[exporter.reported_paths : exporter.reported_paths + _MOST_PATHS])
 
     def _flows(self, host: str, exporter: _Exporter, now_s: float) -> list[FlowEvidence]:
         """What it has to tell of the last second."""

@@ -301,7 +301,7 @@ async def test_a_dead_alertmanager_delays_none_of_the_others():
         assert under_way in {0, 1}
 
 
-async def test_resolved_before_anybody_was_told():
+async def test_resolved_before_anybody_was_notified():
     """A flap while the Alertmanager is down: when it is back it learns of the end, and no alert is left firing."""
     fake = FakeAlertmanager()
     fake.refuse = 2
@@ -356,7 +356,7 @@ async def test_lost_again_while_the_end_is_held():
 
 
 @pytest.mark.parametrize(("after_s", "contested"), [(0, True), (14 * 60, True), (17 * 60, False)])
-async def test_lost_again_soon_is_told_often_until_the_rule_can_have_fired(after_s, contested):
+async def test_lost_again_soon_is_reported_often_until_the_rule_can_have_fired(after_s, contested):
     """Prometheus repeats the end of the first outage for a quarter of an hour, and would end the second with it."""
     later = [0.0]
     fake = FakeAlertmanager()
@@ -433,7 +433,7 @@ async def test_another_alert_does_not_carry_the_held_one():
         assert [alert["labels"]["device"] for alert in fake.bodies[1]] == ["rail1"]
 
 
-async def test_a_held_end_is_told_when_the_exporter_stops():
+async def test_a_held_end_is_reported_when_the_exporter_stops():
     fake = FakeAlertmanager()
     async with fake.running() as url:
         async with pushing(url, resolve_hold_s=60) as pusher:

@@ -44,7 +44,7 @@ def watched(rng: np.random.Generator, seconds: int = 40, floor_ns: int = 1_500) 
 
 @pytest.mark.parametrize("lost_ns", [13_000, 20_000, MS, 2 * S])
 @pytest.mark.parametrize("sign", [-1, 1])
-def test_a_clock_that_jumps_is_told_by_two_trains_each_way(lost_ns: int, sign: int) -> None:
+def test_a_clock_that_jumps_is_shown_by_two_trains_each_way(lost_ns: int, sign: int) -> None:
     """A machine was paused, or a fleet clock is ahead: delays one way are shorter by that, the other way longer."""
     for seed in range(5):
         watch = watched(np.random.default_rng(seed))

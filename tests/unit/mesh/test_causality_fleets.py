@@ -61,7 +61,7 @@ def test_queues_are_no_jumps(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [2_000, 2_001, 4_016, 4_038])
-def test_jumps_beside_queues_are_told_or_covered(seed: int) -> None:
+def test_jumps_beside_queues_are_reported_or_covered(seed: int) -> None:
     """50 us to 10 ms."""
     check_jump(seed)
 

@@ -55,7 +55,7 @@ def test_direction_and_path():
     assert evidence_of([edge("r0", "a", "r0", dead_paths=2)]) == ["paths_down"]
 
 
-def test_two_failures_at_once_are_told_apart():
+def test_two_failures_at_once_are_distinguished():
     """Our rail 0 and the whole of host b fail together."""
     evidence = evidence_of(
         [

@@ -36,7 +36,7 @@ def window():
     return made
 
 
-def test_healthy_flows_are_not_told(window):
+def test_healthy_flows_are_not_reported(window):
     """Packets come, none is lost: nothing to report, and the report of a host with 8 NICs takes under 100 bytes."""
     snapshot = changed(view_and_snapshot()[1], 0, 0, expected=270)
 
@@ -45,7 +45,7 @@ def test_healthy_flows_are_not_told(window):
     assert len(msgspec.msgpack.encode(report)) < 100
 
 
-def test_lost_packets_are_told_with_their_port(window):
+def test_lost_packets_are_reported_with_their_port(window):
     """Loss since the last report that was taken, once."""
     snapshot = changed(view_and_snapshot()[1], 4, 3, expected=12, lost=2)
 
@@ -67,7 +67,7 @@ def test_a_silent_peer_loses_on_every_port(window):
     ]
 
 
-def test_slow_ports_are_told(window):
+def test_slow_ports_are_reported(window):
     """A port whose delay is elevated is evidence without any loss."""
     snapshot = changed(view_and_snapshot()[1], 2, 5, expected=6, latency=HealthState.DOWN, degraded_host_ns=1)
 
@@ -102,7 +102,7 @@ def test_counts_that_do_not_fit_are_cut():
     assert pack_flows([FlowEvidence(0, 0, False, 1 << 40, 1 << 40)])[4:] == b"\xff" * 8
 
 
-def test_a_flow_that_drops_large_packets_is_told(window):
+def test_a_flow_that_drops_large_packets_is_reported(window):
     """Nothing is lost of the trains; the flow is reported with each report while it lasts."""
     before = view_and_snapshot()[1]
     raw = list(before.edges[2].raw_paths)
@@ -114,7 +114,7 @@ def test_a_flow_that_drops_large_packets_is_told(window):
     assert window.since_taken(snapshot, 102.0) == ([FlowEvidence(2, 3, False, 0, 0, cut=True)], False)
 
 
-def test_an_outage_that_no_probe_has_seen_is_told(tmp_path, monkeypatch):
+def test_an_outage_that_no_probe_has_seen_is_reported(tmp_path, monkeypatch):
     """The cable of a NIC may have gone elsewhere while its host stalled, so that no disconnect was counted: the kernel
     has counted a lost carrier. Where it counts none, as of a device without a carrier, nothing is reported.
     """

@@ -339,7 +339,7 @@ def test_summary_of_edges():
         text.summarize(pack_snapshot(snapshot), nics - 1)
 
 
-def test_mtu_black_hole_is_told_with_its_size_and_port():
+def test_mtu_black_hole_is_reported_with_its_size_and_port():
     """The edge has a series only while it drops large packets; the port that does is the worst one, and degraded."""
     view, snapshot = view_and_snapshot(1, 1)
     assert b"\nfabricpulse_edge_mtu_black_hole_bytes{" not in render(view, snapshot)

@@ -39,7 +39,7 @@ def test_the_least_of_a_minute(delays):
     assert delays.due(150.0) == [LeastDelay(0, 500, 4300)]
 
 
-def test_untaken_delays_are_told_again(delays):
+def test_untaken_delays_are_reported_again(delays):
     """A coordinator that was not reached gets them with the next report."""
     delays.add(at(1500, 4000), 60.0)
     assert delays.due(95.0)
@@ -47,7 +47,7 @@ def test_untaken_delays_are_told_again(delays):
     assert delays.due(96.0) == [LeastDelay(0, 600, 3800)]
 
 
-def test_an_edge_without_delays_is_not_told(delays):
+def test_an_edge_without_delays_is_not_reported(delays):
     """No probe has come, or there is no fleet time: what its window holds is old."""
     delays.add(at(1000, 1), 60.0)
     assert delays.due(100.0) == []
@@ -102,7 +102,7 @@ def test_the_delays_of_a_nic_cost_two_bytes_a_second():
         (None, None),
     ],
 )
-def test_a_virtual_machine_is_told_by_its_processor(tmp_path, text, virtual):
+def test_a_virtual_machine_is_known_by_its_processor(tmp_path, text, virtual):
     """By the flag that hypervisors set; where there are no such flags nobody knows."""
     file = tmp_path / "cpuinfo"
     if text is not None:

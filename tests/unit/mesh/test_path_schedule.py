@@ -103,7 +103,7 @@ def test_paths_stay_known_when_the_membership_changes():
     assert set(tracing.known) == {(0, 0), (0, 1)}
 
 
-def test_only_what_is_new_is_told():
+def test_only_what_is_new_is_reported():
     """A report has the paths that differ from what the coordinator knows."""
     reported = {(0, 0): ("a", "b"), (0, 1): ("a", "c")}
     known = {(0, 0): ("a", "b"), (0, 1): ("a", "d"), (2, 0): ("x",)}

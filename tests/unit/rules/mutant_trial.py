@@ -213,12 +213,12 @@ class Trial:
                     continue
                 failed = _copies_in(text) if not run.alone else {0}
                 assert failed, text
-                told = [some[number] for number in failed]
+                reported = [some[number] for number in failed]
                 # The unchanged one comes first.
-                assert all(mutant.what != "as it is" for mutant in told), (
+                assert all(mutant.what != "as it is" for mutant in reported), (
                     f"{run.case.path.name}, {run.case.test.get('name')}: fails without a change\n{text}"
                 )
-                caught |= {id(mutant) for mutant in told}
+                caught |= {id(mutant) for mutant in reported}
                 # promtool ends a test in which a rule cannot be evaluated, and says nothing of the others.
                 rest = [mutant for mutant in some[1:] if id(mutant) not in caught]
                 if rest and re.search(r"^\s*rule: ", text, re.M):

@@ -264,7 +264,7 @@ def test_dashboard_urls(configured: Mixin) -> None:
 
 
 @pytest.mark.parametrize("flows", [None, "measured"])
-def test_a_slow_network_is_told_once_its_flow_can_be_named(flows: str | None) -> None:
+def test_a_slow_network_is_reported_once_its_flow_can_be_named(flows: str | None) -> None:
     """Its route waits for as long as FabricPathContended, which mutes it, may take; not where no flow is
     measured, of which that could come.
     """

@@ -35,7 +35,7 @@ def every_mutant() -> list[Mutant]:
     return [mutant for rule in rules() for mutant in mutants(rule)]
 
 
-def told(mutant: Mutant) -> str:
+def reported(mutant: Mutant) -> str:
     return f"{mutant.name}: {mutant.what}"
 
 
@@ -52,10 +52,12 @@ def trial(tmp_path: Path) -> Trial:
 def test_sample_of_mutants_is_caught(trial: Trial) -> None:
     """All changes of one rule in twenty-nine that are known to be noticed are."""
     names = {name_of(rule) for rule in rules()[3::SAMPLE]}
-    sample = [mutant for mutant in every_mutant() if mutant.name in names and told(mutant) not in SURVIVING]
+    sample = [
+        mutant for mutant in every_mutant() if mutant.name in names and reported(mutant) not in SURVIVING
+    ]
 
     assert len(sample) >= 20
-    assert [told(mutant) for mutant in trial.survivors(sample)] == []
+    assert [reported(mutant) for mutant in trial.survivors(sample)] == []
 
 
 @pytest.mark.slow
@@ -71,8 +73,8 @@ def test_no_new_mutant_survives(trial: Trial, part: int) -> None:
     names = set(sorted({name_of(rule) for rule in rules()})[part::PARTS])
     changed = [mutant for mutant in every_mutant() if mutant.name in names]
     # Two changes far to the right of an expression may have one name: they are judged together.
-    survivors = {told(mutant) for mutant in trial.survivors(changed, all_edges=True)}
-    listed = SURVIVING & {told(mutant) for mutant in changed}
+    survivors = {reported(mutant) for mutant in trial.survivors(changed, all_edges=True)}
+    listed = SURVIVING & {reported(mutant) for mutant in changed}
 
     assert sorted(survivors - SURVIVING) == []
     assert sorted(listed - survivors) == [], "caught now: take them off the list"
@@ -123,7 +125,7 @@ def test_mutants_that_are_tried_together_are_judged_apart(tmp_path: Path) -> Non
 
 def test_listed_mutants_exist() -> None:
     """Each line of the list is a change that is still tried."""
-    assert sorted(SURVIVING - {told(mutant) for mutant in every_mutant()}) == [], (
+    assert sorted(SURVIVING - {reported(mutant) for mutant in every_mutant()}) == [], (
         "gone: take them off the list"
     )
 

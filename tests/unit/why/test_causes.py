@@ -143,7 +143,7 @@ def test_nothing_wrong() -> None:
 
 @pytest.mark.parametrize("cause", ["straggler_rank", "straggler_gpu", "compute", "receiver_congestion"])
 def test_the_network_is_not_the_reason(cause: str) -> None:
-    """A slow job whose reason is elsewhere is told so in the first sentence."""
+    """A slow job whose reason is elsewhere is reported so in the first sentence."""
     assert "network is not the reason" in infer(PLAYED[cause][0]).headline
 
 
@@ -200,8 +200,8 @@ def test_a_plugin_that_is_gone_after_a_restart() -> None:
     facts, _ = PLAYED["plugin_off"]
     gone = tuple(replace(h, processes=0.0) if h.name == "h1" else h for h in facts.hosts)
     kept = tuple(replace(f, sent=0.0) for f in healthy().flows if f.source.host == "h1")
-    told = infer(replace(facts, hosts=gone, flows=(*facts.flows, *kept))).causes
-    assert [(r.finding.cause, r.finding.where) for r in told] == [("plugin_off", "h1")]
+    reported = infer(replace(facts, hosts=gone, flows=(*facts.flows, *kept))).causes
+    assert [(r.finding.cause, r.finding.where) for r in reported] == [("plugin_off", "h1")]
 
 
 def test_an_ended_job() -> None:
@@ -272,9 +272,9 @@ def test_queues_of_a_host_that_lost_a_nic_are_its_effect() -> None:
     lost = with_nic(
         replace(queued, other_slow_flows=elsewhere), "h1", "rail1", connected=False, disconnects=1
     )
-    (told,) = infer(lost).causes
-    assert told.finding.where == "rail1 of h1"
-    assert [f.cause for f in told.explains] == ["contention_jobs"]
+    (reported,) = infer(lost).causes
+    assert reported.finding.where == "rail1 of h1"
+    assert [f.cause for f in reported.explains] == ["contention_jobs"]
     far = with_nic(replace(queued, other_slow_flows=elsewhere), "h3", "rail1", connected=False, disconnects=1)
     assert {r.finding.cause for r in infer(far).causes} == {"nic_flap", "contention_jobs"}
 
@@ -284,7 +284,7 @@ def test_edges_to_a_nic_of_another_job_that_is_gone_are_no_loss() -> None:
     labels = {"instance": "h1", "device": "rail0"}
     peers = [("h9", "rail0"), ("h9", "rail1"), ("h2", "rail0")]
 
-    def told(lossy: list[tuple[str, str]]) -> list[str]:
+    def reported(lossy: list[tuple[str, str]]) -> list[str]:
         now = {
             "processes": [Sample({"instance": h}, 1.0) for h in HOSTS],
             "connected": [Sample(labels | {"network": "rail0"}, 1.0)],
@@ -295,8 +295,8 @@ def test_edges_to_a_nic_of_another_job_that_is_gone_are_no_loss() -> None:
         facts = assemble("train", 1e6, 30.0, Gathered(now, now))
         return [r.finding.where for r in infer(facts).causes if r.finding.confidence >= LIKELY]
 
-    assert told(peers[:2]) == []
-    assert told([*peers, ("h3", "rail0")]) == ["rail0 of h1"]
+    assert reported(peers[:2]) == []
+    assert reported([*peers, ("h3", "rail0")]) == ["rail0 of h1"]
 
 
 def test_an_idle_nic_is_no_uneven_rail_in_a_small_ring() -> None:
@@ -306,8 +306,8 @@ def test_an_idle_nic_is_no_uneven_rail_in_a_small_ring() -> None:
     idle = with_flows(
         idle, lambda f: "h1" in (f.source.host, f.target.host) and f.source.device == "rail1", sent=4e10
     )
-    (told,) = infer(idle).causes
-    assert (told.finding.cause, told.finding.where) == ("lane_imbalance", "rail0 of h1")
+    (reported,) = infer(idle).causes
+    assert (reported.finding.cause, reported.finding.where) == ("lane_imbalance", "rail0 of h1")
 
 
 def test_a_flow_that_took_over_the_load_of_another_nic_is_not_misrouted() -> None:
@@ -345,16 +345,16 @@ def test_who_was_killed_is_named_of_a_job_that_ended() -> None:
     """The others have ended as well, because of it, and closed what they had; it is the one that is counted longest."""
     gone = tuple(replace(h, processes=2.0 if h.name == "h2" else 0.0) for h in healthy().hosts)
     named = tuple(replace(h, dead=1.0 if h.name == "h2" else None) for h in gone)
-    told = infer(replace(healthy(), hosts=named, flows=())).causes
-    assert [(r.finding.cause, r.finding.where) for r in told] == [("rank_dead", "h2")]
+    reported = infer(replace(healthy(), hosts=named, flows=())).causes
+    assert [(r.finding.cause, r.finding.where) for r in reported] == [("rank_dead", "h2")]
     aborted = tuple(replace(h, dead=1.0) for h in gone)
     assert all(r.finding.confidence < LIKELY for r in infer(replace(healthy(), hosts=aborted)).causes)
 
 
-def test_a_worse_path_without_probes_beside_it_is_told_by_its_own_past() -> None:
+def test_a_worse_path_without_probes_beside_it_is_known_by_its_own_past() -> None:
     slower = {"floor_s": 300e-6, "delay_s": 500e-6, "probe_s": None}
-    told = infer(with_flows(healthy(), one_flow, **slower)).causes
-    assert told[0].finding.cause == "misrouted_path"
+    reported = infer(with_flows(healthy(), one_flow, **slower)).causes
+    assert reported[0].finding.cause == "misrouted_path"
     assert infer(with_flows(healthy(), one_flow, **slower | {"delay_before_s": 400e-6})).causes == ()
 
 
@@ -393,5 +393,5 @@ def test_of_flows_that_are_as_slow_always_the_same_is_named() -> None:
     facts = slow(healthy(hosts))
     chosen = [f for f in facts.flows if f.source.host in ("h00", "h03", "h06", "h09")]
     facts = with_flows(facts, lambda f: f in chosen, delay_s=900e-6, floor_s=800e-6)
-    (told,) = [r.finding.where for r in infer(facts).causes if r.finding.cause == "misrouted_path"]
-    assert told == str(max(chosen, key=lambda f: (f.source, f.target)))
+    (reported,) = [r.finding.where for r in infer(facts).causes if r.finding.cause == "misrouted_path"]
+    assert reported == str(max(chosen, key=lambda f: (f.source, f.target)))

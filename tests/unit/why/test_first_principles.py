@@ -63,7 +63,7 @@ def test_an_incast_under_all_to_all() -> None:
 
 @pytest.mark.parametrize("counted", [{"slowed": 500.0}, {"resent": 20.0}, {"pause_received": 0.3}])
 def test_a_queue_of_rdma_is_seen_in_what_ports_count(counted: dict[str, float]) -> None:
-    """The sender is told to slow down, sends again, or is paused."""
+    """The sender is asked to slow down, sends again, or is paused."""
     quiet = rdma(slow(healthy()), slowed=0.0, resent=0.0, marked=0.0)
     waiting = with_flows(quiet, lambda f: f.source == ("h1", "rail0"), **WAITS)
     assert (
@@ -81,11 +81,11 @@ def test_marks_of_another_flow_of_the_sender_are_no_sign() -> None:
     assert first(with_nic(facts, "h1", "rail0", slowed=500.0)) == "misrouted_path"
 
 
-def test_without_counters_a_queue_and_another_way_are_not_told_apart_with_confidence() -> None:
+def test_without_counters_a_queue_and_another_way_are_not_distinguished_with_confidence() -> None:
     """InfiniBand in a container: no driver's counters at all."""
     facts = with_flows(rdma(slow(healthy())), lambda f: f.source == ("h1", "rail0"), **WAITS)
-    (told,) = infer(facts).causes
-    assert told.finding.confidence < 0.7
+    (reported,) = infer(facts).causes
+    assert reported.finding.confidence < 0.7
 
 
 def test_a_senders_pause_is_part_of_an_incast() -> None:
@@ -122,12 +122,12 @@ def test_a_job_that_waited_before_as_well_is_not_whom_this_one_waits_with() -> N
 def test_with_whom_is_not_said_where_nobody_records_it() -> None:
     """Without the rules of fabricpulse contention is found, and its title is no certainty."""
     queued = with_flows(slow(healthy()), lambda f: f.source == ("h1", "rail0"), **WAITS, marked=900.0)
-    (told,) = infer(replace(queued, other_slow_flows=None)).causes
-    assert LIKELY <= told.finding.confidence < 0.9
+    (reported,) = infer(replace(queued, other_slow_flows=None)).causes
+    assert LIKELY <= reported.finding.confidence < 0.9
 
 
 def test_a_mesh_that_does_not_reach_a_nic_over_which_the_job_sends() -> None:
-    """Another key, or a firewall: the probes of a host are not heard, and its flows carry what they carried."""
+    """Another key, or a firewall: the probes of a host do not arrive, and its flows carry what they carried."""
     facts = healthy()
     for rail in RAILS:
         facts = with_nic(facts, "h1", rail, connected=False, loss_in=1.0, loss_out=1.0)

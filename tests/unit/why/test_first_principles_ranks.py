@@ -109,7 +109,7 @@ def test_a_job_that_goes_on_with_fewer_hosts_has_no_dead_rank() -> None:
     assert first(slow(facts, 0.1)) == "rank_dead"
 
 
-def test_nobody_is_said_to_wait_for_nobody_who_is_not_heard() -> None:
+def test_nobody_is_said_to_wait_for_nobody_who_does_not_report() -> None:
     """The exporter of h1 is down: that rank 1 has no waiting requests is not known."""
     waits = tuple(Wait(f"h{i}", i, f"h{i - 1}", i - 1, "peer_send", 30.0) for i in (2, 3))
     ranks = tuple(replace(r, rate=0.0) for r in healthy().ranks)
@@ -118,10 +118,10 @@ def test_nobody_is_said_to_wait_for_nobody_who_is_not_heard() -> None:
     sure = infer(facts).causes[0].finding
     assert (sure.where, "waits for nobody" in sure.evidence[1].text) == ("rank 1 on h1", True)
     deaf = replace(facts, processes=tuple(p for p in everybody if p.host != "h1"))
-    told = infer(deaf).causes[0].finding
-    assert told.where == "rank 1 on h1"
-    assert told.confidence < sure.confidence
-    assert not any("waits for nobody" in e.text for e in told.evidence)
+    reported = infer(deaf).causes[0].finding
+    assert reported.where == "rank 1 on h1"
+    assert reported.confidence < sure.confidence
+    assert not any("waits for nobody" in e.text for e in reported.evidence)
     sent = replace(deaf, waits=(*waits, Wait("h0", 0, "h1", 1, "delivery", 31.0)))
     assert any(
         "nothing is received of the job on h1" in e.text for e in infer(sent).causes[0].finding.evidence

@@ -98,7 +98,7 @@ def test_lateness_needs_two_ranks_of_one_collective() -> None:
 
 
 def test_the_file_is_valid() -> None:
-    """By the documented format, with hostile names and numbers; changes are instants; clocks are told."""
+    """By the documented format, with hostile names and numbers; changes are instants; clocks are named."""
     evil = '"\x1b</script>'
     changes = [
         Change("lane_down", "stall", T0, 900, "rail0", "h1", "rail1", 3),

@@ -76,8 +76,8 @@ def test_a_deadlock_is_the_program_s(tmp_path: Path) -> None:
     """Ranks in different collectives of one number."""
     write(tmp_path, 0, [entry(1), entry(2, "started")])
     write(tmp_path, 1, [entry(1), entry(2, "started", "nccl:all_gather")])
-    (told,) = mismatches(read_dumps([tmp_path]).found)
-    assert "collective 2: nccl:all_gather on ranks 1, nccl:all_reduce on ranks 0" in told
+    (reported,) = mismatches(read_dumps([tmp_path]).found)
+    assert "collective 2: nccl:all_gather on ranks 1, nccl:all_reduce on ranks 0" in reported
 
 
 def test_a_pickle_runs_nothing(tmp_path: Path) -> None:
@@ -120,9 +120,9 @@ def test_half_a_dump_costs_its_own_rank(tmp_path: Path) -> None:
     (tmp_path / "evil\x1b]0;x\x07_9").write_bytes(b"no dump")
     dumps = read_dumps([tmp_path])
     assert [d.rank for d in dumps.found] == [1, 2]
-    (told,) = dumps.limits
-    assert all(name in told for name in ("nccl_trace_rank_0", "core.4711", "evil"))
-    assert "\x1b" not in told
+    (reported,) = dumps.limits
+    assert all(name in reported for name in ("nccl_trace_rank_0", "core.4711", "evil"))
+    assert "\x1b" not in reported
     with pytest.raises(UserError, match="nccl_trace_rank_0"):
         read_dumps([tmp_path / "nccl_trace_rank_0"])
 
@@ -169,9 +169,9 @@ def test_dumps_of_a_job_that_runs_tell_of_no_hang(tmp_path: Path) -> None:
         command,
         ["job", "--prometheus", "http://127.0.0.1:1", "--flight-recorder", str(tmp_path), "--output", "json"],
     )
-    told = json.loads(result.stdout)
-    assert (told["state"], told["causes"]) == ("unknown", [])
-    assert any("tell of no hang" in line for line in told["unknown"])
+    reported = json.loads(result.stdout)
+    assert (reported["state"], reported["causes"]) == ("unknown", [])
+    assert any("tell of no hang" in line for line in reported["unknown"])
 
 
 @pytest.mark.parametrize("argument", [[""], ["--slurm", ""], ["--pod", ""]])

@@ -93,7 +93,7 @@ def test_silent_processes_first() -> None:
 
 
 def test_unknown_ranks() -> None:
-    """Without ranks, hosts are told apart."""
+    """Without ranks, hosts are distinguished."""
     waits = [Wait("h1", None, "h0", None, "peer_send", 9.0), Wait("h2", None, "h1", None, "peer_send", 9.0)]
     assert [h.where for h in find_heads(waits)] == ["a rank on h0"]
 

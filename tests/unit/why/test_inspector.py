@@ -105,7 +105,7 @@ def test_slower_than_before(tmp_path: Path) -> None:
 
 
 def test_only_like_is_compared(tmp_path: Path) -> None:
-    """A rank that tells of small collectives is not taken for a late one; that it cannot be told is said."""
+    """A rank that reports small collectives is not taken for a late one; that this is unknown is reported."""
     for rank in range(4):
         size = 1 << 10 if rank == 2 else 1 << 30
         lines = [
@@ -153,8 +153,8 @@ def test_what_is_no_file_of_inspector(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "bad.log").write_bytes(data)
     with pytest.raises(UserError, match=r"bad\.log is no file of NCCL's Inspector"):
         read_logs([tmp_path / "bad.log"])
-    (told,) = read_logs([tmp_path]).foreign
-    assert "bad.log" in told
+    (reported,) = read_logs([tmp_path]).foreign
+    assert "bad.log" in reported
     (tmp_path / "empty.log").unlink()
     with pytest.raises(UserError, match=r"bad\.log is no file of NCCL's Inspector"):
         read_logs([tmp_path])
@@ -174,8 +174,8 @@ def test_other_files_of_a_folder_are_passed_over(tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text("epoch 1\nepoch 2\n")
     log = read_logs([tmp_path])
     assert [len(records) for records in log.records] == [1]
-    told = add(Facts("job", 0.0), log, 90.0).limits
-    assert any("b.log" in text and "train.log" in text for text in told)
+    reported = add(Facts("job", 0.0), log, 90.0).limits
+    assert any("b.log" in text and "train.log" in text for text in reported)
     with pytest.raises(UserError, match=r"train\.log"):
         read_logs([tmp_path / "train.log"])
 

@@ -58,8 +58,8 @@ def facts(first: bytes, second: bytes) -> ras.RasFacts:
     return ras.facts_of(ras.parse(b"OK\nOK\n" + first, 0.0, "x"), ras.parse(second, 10.0, "x"))
 
 
-def analysis(told: ras.RasFacts) -> Analysis:
-    return Analysis(ras.add(Facts("job", 0.0), told))
+def analysis(reported: ras.RasFacts) -> Analysis:
+    return Analysis(ras.add(Facts("job", 0.0), reported))
 
 
 @given(st.integers(2, 9), st.data())
@@ -79,9 +79,9 @@ def test_a_job_that_moves_does_not_hang(launched: list[int], data: st.DataObject
     moves = data.draw(st.integers(0, len(launched) - 1))
     first = document([rank(n, count) for n, count in enumerate(launched)])
     second = document([rank(n, count + (n == moves)) for n, count in enumerate(launched)])
-    told = facts(first, second)
-    assert not analysis(told).stalled
-    assert not told.mismatches
+    reported = facts(first, second)
+    assert not analysis(reported).stalled
+    assert not reported.mismatches
 
 
 def test_all_in_the_same_collective_is_unknown() -> None:
@@ -107,18 +107,18 @@ def test_a_rank_that_ras_misses() -> None:
 def test_different_collectives_are_a_deadlock() -> None:
     """Ranks have launched as many, and not the same."""
     still = document([rank(0, 7), rank(1, 7, "AllGather")])
-    (told,) = facts(still, still).mismatches
-    assert "ranks 0: 7 AllReduce" in told
-    assert "ranks 1: 7 AllGather" in told
+    (reported,) = facts(still, still).mismatches
+    assert "ranks 0: 7 AllReduce" in reported
+    assert "ranks 1: 7 AllGather" in reported
 
 
 def test_progress_of_exporters_comes_first() -> None:
     """Where the exporters say what has ended, RAS adds who is missing, and nothing about progress."""
     still = document([rank(0, 7), rank(1, 6)], [])
     own = Rank("c", 0, "h0", operations=5.0, rate=1.0, in_progress=0.0)
-    told = ras.add(Facts("job", 0.0, ranks=(own,)), facts(still, still))
-    assert told.ranks == (own,)
-    assert told.window_s == 120.0
+    reported = ras.add(Facts("job", 0.0, ranks=(own,)), facts(still, still))
+    assert reported.ranks == (own,)
+    assert reported.window_s == 120.0
 
 
 @pytest.mark.parametrize(
@@ -199,9 +199,9 @@ def test_the_rank_behind_is_named_without_a_prometheus() -> None:
     still = document([rank(n, 6 if n == 2 else 7) for n in range(4)])
     with service(still, still) as (address, asked):
         result = why(address, "--output", "json")
-    told = json.loads(result.stdout)
-    assert told["state"] == "stalled"
-    assert [(c["cause"], c["where"]) for c in told["causes"]] == [("hang", "rank 2 on 10.0.0.2")]
+    reported = json.loads(result.stdout)
+    assert reported["state"] == "stalled"
+    assert [(c["cause"], c["where"]) for c in reported["causes"]] == [("hang", "rank 2 on 10.0.0.2")]
     assert asked == [b"TIMEOUT 5\nSET FORMAT json\nSTATUS\n"] * 2
 
 

@@ -33,8 +33,8 @@ def test_each_question_gets_its_own() -> None:
     def sample(question: str, value: float) -> Sample:
         return Sample({"instance": "h0", "fabricpulse_question": question}, value)
 
-    told = split([sample("a", 1.0), sample("b", 2.0), sample("a", 3.0)], ["a", "b", "c"])
-    assert told == {
+    reported = split([sample("a", 1.0), sample("b", 2.0), sample("a", 3.0)], ["a", "b", "c"])
+    assert reported == {
         "a": [Sample({"instance": "h0"}, 1.0), Sample({"instance": "h0"}, 3.0)],
         "b": [Sample({"instance": "h0"}, 2.0)],
         "c": [],

@@ -24,7 +24,7 @@ def trace(error_us: float, bound_us: float = 10.0) -> dict[str, Any]:
 
 @pytest.mark.parametrize("error_us", [-10.0, 0.0, 10.0, 14e3])
 def test_cause_before_effect(error_us: float) -> None:
-    """What an all-reduce has room for is no contradiction, and the room that is left is told."""
+    """What an all-reduce has room for is no contradiction, and the margin that is left is reported."""
     order = order_of(trace(error_us), 2)
     assert (order.collectives, order.wrong, order.alone) == (3, 0, 0)
     assert order.room_us == pytest.approx(min(15e3 - error_us, 20e3 + error_us, 15e3) + 20)

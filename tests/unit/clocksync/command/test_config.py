@@ -77,7 +77,7 @@ def test_what_can_be_reached_is_accepted(text: str) -> None:
     parse_config(text, SidecarConfig, "c.yaml")
 
 
-def test_a_wrong_kind_of_anchor_is_told_the_kinds() -> None:
+def test_a_wrong_kind_of_anchor_names_the_kinds() -> None:
     """What can be set is part of the sentence."""
     with pytest.raises(ConfigError, match=r"anchor\.kind: .*'gps'; one of 'none', 'reference', 'system'"):
         parse_config("anchor: {kind: gps}", SidecarConfig, "sidecar.yaml")

@@ -27,7 +27,7 @@ def _everything(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
 
 
-def test_quorum_and_leases_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_quorum_and_leases_are_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     """Five of twelve are left: quorum lost, with how many there were; then the leases; then all are back."""
     hosts = ReportingFleet(12)
     log = FleetLog(hosts.fleet)

@@ -27,7 +27,7 @@ def test_most_peers_show_whose_clocks_jumped(step_peers: int, fitted_peers: int,
     assert majority_stepped(step_peers, fitted_peers) == jumped
 
 
-def test_a_marker_that_changes_is_told_once(tmp_path: Path) -> None:
+def test_a_marker_that_changes_is_reported_once(tmp_path: Path) -> None:
     """A migration: the hypervisor changes the marker in the page that is mapped."""
     path = tmp_path / "vmclock0"
     vmclock(path, 7)
@@ -45,7 +45,7 @@ def test_what_is_no_vmclock_is_refused(tmp_path: Path, wrong: dict[str, int]) ->
         VmClock(tmp_path / "vmclock0")
 
 
-def test_a_suspend_is_told_once_and_a_slow_reading_is_none() -> None:
+def test_a_suspend_is_reported_once_and_a_slow_reading_is_none() -> None:
     """CLOCK_BOOTTIME goes on while the machine sleeps, the raw clock does not."""
     readings = iter([100, 3_000_000, 150, 90, 5 * S, 5 * S - 3_000_000, 9 * S])
     watch = PauseWatch(None, lambda: next(readings))

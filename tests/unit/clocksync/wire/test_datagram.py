@@ -209,7 +209,7 @@ def test_values_of_nonsense_are_left_out(coordinator: Coordinator, sidecars: dic
     assert len(records) == 2
 
 
-def test_a_channel_that_is_not_known_is_told_so(
+def test_a_channel_that_is_not_known_is_reported_so(
     coordinator: Coordinator, sidecars: dict[str, Sidecar]
 ) -> None:
     """After a restart and after the end of a lease; and a number that was closed is not given on at once."""
