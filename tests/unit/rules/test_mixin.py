@@ -12,7 +12,7 @@ from tests.unit.rules.compiled import ALERTS, MIXIN, RECORDS, dashboard_queries,
 from tests.unit.rules.mutation import seconds
 
 from fabricpulse.core.metrics.catalogue import load_catalogue
-from fabricpulse.mesh.alerts import ALERT_NAME, DEFAULT_LABELS
+from fabricpulse.mesh.alerts import DEFAULT_LABELS, DISCONNECTED
 from fabricpulse.mesh.config import NicAlerting
 from fabricpulse.rules.files import differences, rendered_files
 from fabricpulse.rules.formats import Placement, prometheus_rule
@@ -209,7 +209,7 @@ def test_pushed_alert_is_the_rules_alert() -> None:
     rule = ALERTS["FabricNicDisconnected"]
 
     target = {"job"}
-    pushed = {"alertname": ALERT_NAME, "severity": NicAlerting().severity, **DEFAULT_LABELS}
+    pushed = {"alertname": DISCONNECTED, "severity": NicAlerting().severity, **DEFAULT_LABELS}
     assert rule["labels"] | {"alertname": rule["alert"]} == {
         k: v for k, v in pushed.items() if k not in target
     }
