@@ -25,9 +25,9 @@ local signals = import '../signals.libsonnet';
           'warning',
           'clocksync',
           // Without the names of the leaves: those follow the NICs that are known, and another name would be another alert.
-          'max by (%s, peer, peer_device, what) (%s) > 0' % [config.clusterLabel, s.series('fabricpulse_topology_nic_miscabled')],
+          'max by (%s, peer, peer_device, reason) (%s) > 0' % [config.clusterLabel, s.series('fabricpulse_topology_nic_miscabled')],
           'The cable of a NIC leads to a wrong leaf.',
-          'The cable of {{ $labels.peer_device }} of {{ $labels.peer }} leads to {{ if eq $labels.what "wrong_rail" }}a leaf of another rail{{ else }}another leaf than the topology file or the other NICs of its host suggest{{ end }}; `fabricpulse mesh topology` names both.',
+          'The cable of {{ $labels.peer_device }} of {{ $labels.peer }} leads to {{ if eq $labels.reason "wrong_rail" }}a leaf of another rail{{ else }}another leaf than the topology file or the other NICs of its host suggest{{ end }}; `fabricpulse mesh topology` names both.',
           { 'for': config.miscabledFor, keep_firing_for: config.miscabledKeepFiring }
         ),
       ]),

@@ -150,7 +150,7 @@ def _reading(setting: str, read: Callable[[], object]) -> object:
 def command(
     ctx: click.Context, files: tuple[Path, ...], kind: str | None, output: OutputFormat, *, strict: bool
 ) -> None:
-    """Check configuration files, and the files that they name, without starting a daemon.
+    """Check configuration files and those that they name, without a daemon.
 
     A named file that is not on this machine, such as a key, is a warning. Exit code 0: all are good; 1: one is not, or
     with --strict has a warning; 2: one cannot be read or its kind is not known.

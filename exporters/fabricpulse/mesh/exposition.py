@@ -176,8 +176,8 @@ class MeshExposition:
             for edge_state, count in zip(_EDGE_COUNTS, counts[:4], strict=True):
                 out.add(m.NIC_EDGES, (*values, edge_state), count)
             out.add(m.SEND_ERRORS, values, counts[4])
-            for what, count in zip(_PROBE_COUNTS, counts[5:], strict=True):
-                out.add(m.NIC_PROBES, (*values, what), count)
+            for event, count in zip(_PROBE_COUNTS, counts[5:], strict=True):
+                out.add(m.NIC_PROBES, (*values, event), count)
 
     def _write_disconnects(self, out: Exposition, snapshot: Snapshot, now_s: float) -> None:
         for values, leaf, nic in zip(self._nic_values, self._leaves, snapshot.nics, strict=True):

@@ -126,7 +126,7 @@ NIC_PROBES = MetricSpec(
     "fabricpulse_nic_probes_total",
     "counter",
     "Probe packets of all edges of the NIC: sent, received, inbound_lost and outbound_lost.",
-    (*_NIC, "what"),
+    (*_NIC, "event"),
 )
 EDGE_UP = MetricSpec(
     "fabricpulse_edge_up",

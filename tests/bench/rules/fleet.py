@@ -290,7 +290,7 @@ def _coordinator() -> Iterator[str]:
     yield "fabricpulse_clocksync_quorum 1"
     fault = 'what="loss",kind="link",faulty="leaf-0-1",peer="spine-1",leaf="leaf-0-1",network="rail1"'
     yield f"fabricpulse_fault_component{{{fault}}} 0.5"
-    cable = 'peer="gpu-0001",peer_device="rail1",what="wrong_leaf",at="leaf-1-1",expected="leaf-0-1"'
+    cable = 'peer="gpu-0001",peer_device="rail1",reason="wrong_leaf",at="leaf-1-1",expected="leaf-0-1"'
     yield f"fabricpulse_topology_nic_miscabled{{{cable}}} 0"
 
 

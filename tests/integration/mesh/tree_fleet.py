@@ -55,11 +55,12 @@ class TreeFleet:
         return found
 
     def miscabled(self) -> set[tuple[str, ...]]:
-        """host/device, what, at, expected of each NIC of the metric that FabricNicMiscabled is made of."""
+        """host/device, reason, at, expected of each NIC of the metric that FabricNicMiscabled is made of."""
         scrape = Scrape(self.lab.http_get("mgmt", f"http://127.0.0.1:{PORT}/metrics"))
         named = scrape.labels("fabricpulse_topology_nic_miscabled")
         return {
-            (f"{one['peer']}/{one['peer_device']}", one["what"], one["at"], one["expected"]) for one in named
+            (f"{one['peer']}/{one['peer_device']}", one["reason"], one["at"], one["expected"])
+            for one in named
         }
 
     def placed(self, nics: int) -> dict[str, Any]:

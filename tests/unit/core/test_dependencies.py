@@ -18,6 +18,9 @@ MODULES = {
     "promql-parser": "promql_parser",
 }
 
+# Used where the host has them for its jobs; never installed by us.
+OF_THE_HOST = {"torch"}
+
 
 def required() -> dict[str, str]:
     """Module -> distribution, of the requirements and of all extras."""
@@ -43,7 +46,7 @@ def imported() -> frozenset[str]:
                 found |= {alias.name.partition(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module:
                 found.add(node.module.partition(".")[0])
-    return frozenset(found) - set(sys.stdlib_module_names) - {"fabricpulse", "__future__"}
+    return frozenset(found) - set(sys.stdlib_module_names) - {"fabricpulse", "__future__"} - OF_THE_HOST
 
 
 @pytest.mark.thorough

@@ -63,7 +63,7 @@ def test_a_tree_is_reported_with_its_age() -> None:
         'edges{delay="known"}': 36,
         'edges{delay="unknown"}': 4,
         "wrong_cables": 1,
-        'nic_miscabled{peer="h1",peer_device="rail0",what="wrong_rail",at="leaf(a)",expected="leaf(b)"}': 1,
+        'nic_miscabled{peer="h1",peer_device="rail0",reason="wrong_rail",at="leaf(a)",expected="leaf(b)"}': 1,
     }
 
 

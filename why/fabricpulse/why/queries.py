@@ -37,7 +37,7 @@ def _last(metric: str, by: str, matchers: str = "{hosts}", how: str = "max") -> 
 def _share(lost: str, of: str) -> str:
     """Of the probes of each NIC."""
     some, whole = (
-        _rate("fabricpulse_nic_probes_total", f'{{hosts}}, what=~"{what}"', _NIC) for what in (lost, of)
+        _rate("fabricpulse_nic_probes_total", f'{{hosts}}, event=~"{events}"', _NIC) for events in (lost, of)
     )
     return f"{some} / {whole} > {_LITTLE}"
 

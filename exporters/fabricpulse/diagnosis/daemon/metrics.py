@@ -76,9 +76,9 @@ TOPOLOGY_WRONG_CABLES = MetricSpec(
 TOPOLOGY_MISCABLED = MetricSpec(
     "fabricpulse_topology_nic_miscabled",
     "gauge",
-    "1 for a NIC at another leaf than it should be. what: wrong_rail, wrong_leaf. at: the leaf where it is; expected: "
-    "where it belongs. 256 NICs at most.",
-    ("peer", "peer_device", "what", "at", "expected"),
+    "1 for a NIC at another leaf than it should be. reason: wrong_rail, wrong_leaf. at: the leaf where it is; "
+    "expected: where it belongs. 256 NICs at most.",
+    ("peer", "peer_device", "reason", "at", "expected"),
 )
 
 METRICS = (
