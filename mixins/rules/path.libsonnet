@@ -172,9 +172,10 @@ local signals = import '../signals.libsonnet';
           },
           {
             // Those of the slowest that are slow by themselves: not while NICs of other hosts of their network are slow, too, until
-            // FabricPathContended can have come, and not while it fires; those that were slow so long ago in any case.
+            // FabricPathContended can have come, and not while it fires; those that were slow so long ago in any case, and those whose
+            // alert fires: NICs that become slow later would end it and page it again.
             record: 'device:fabricpulse_edge_latency_elevated:unshared',
-            expr: '%(slowest)s unless on (%(network)s) %(lately)s unless on (%(network)s) (%(contended)s and on (%(network)s) %(before)s) or %(slowest)s unless on (%(network)s) %(contended)s and on (%(nic)s, direction) %(waited)s or %(slowest)s and on (%(nic)s, direction) %(held)s' % {
+            expr: '%(slowest)s unless on (%(network)s) %(lately)s unless on (%(network)s) (%(contended)s and on (%(network)s) %(before)s) or %(slowest)s unless on (%(network)s) %(contended)s and on (%(nic)s, direction) %(waited)s or %(slowest)s and on (%(nic)s, direction) (%(held)s or %(fires)s)' % {
               slowest: slowest,
               network: network,
               nic: p.own,
@@ -183,6 +184,7 @@ local signals = import '../signals.libsonnet';
               contended: 'last_over_time(%s[%s])' % [s.series('ALERTS', 'alertname="FabricPathContended", alertstate="firing"'), config.pathLossWindow],
               waited: 'last_over_time(%s[%s] offset %s)' % [slowest, config.pathLossWindow, config.nicSlowWait],
               held: 'last_over_time(%s[%s] offset %s)' % [slowest, config.pathLossWindow, config.nicSlowHold],
+              fires: s.series('ALERTS', 'alertname="FabricNicSlow", alertstate="firing"'),
             },
           },
         ],
