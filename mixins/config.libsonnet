@@ -157,7 +157,7 @@
     busiestNicFactor: 1.5,
     // NICs of several hosts of a network that are slow together share something: they are not named for so long, in which
     // FabricPathContended comes if a job waits there (rateWindow, contentionFor and two intervals of each); and while that fires,
-    // for so long at most.
+    // for so long at most. Nor is a flow called contended for longer that was so and is no longer measured to be.
     nicSlowWait: '4m',
     nicSlowHold: '30m',
     // A switch or link is named from this probability on; the coordinator has waited some seconds by then.

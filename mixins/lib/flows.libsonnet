@@ -93,8 +93,9 @@ function(config) {
   local severalSlow = 'last_over_time(%s[%s])' % [p.slowHosts, config.pathLossWindow],
   // Flows that were contended a moment ago, while NICs of several hosts of the network are slow, of these their sender or their
   // receiver: where a job has moved to other paths its flow is quick, or moves nothing, and the path is as full as before.
+  // What is recorded as contended was so when it was last measured within nicSlowHold, after which these NICs are named in any case.
   local contendedLately = 'last_over_time(%s[%s])' % [$.contendedOnPaths, config.pathLossWindow],
-  local stillContended = '(%(lately)s and on (%(nic)s) %(receiving)s or %(lately)s and on (%(peer)s) %(sending)s) and on (%(flow)s) %(rate)s and on (%(nic)s) (%(networks)s and on (%(network)s) %(several)s)' % {
+  local stillContended = '(%(lately)s and on (%(nic)s) %(receiving)s or %(lately)s and on (%(peer)s) %(sending)s) and on (%(flow)s) %(rate)s and on (%(flow)s) %(measured)s and on (%(nic)s) (%(networks)s and on (%(network)s) %(several)s)' % {
     lately: contendedLately,
     nic: nic,
     receiving: p.receiving,
@@ -102,6 +103,7 @@ function(config) {
     sending: p.sending,
     flow: flow,
     rate: rate,
+    measured: 'last_over_time(%s[%s])' % [$.contended, config.nicSlowHold],
     networks: p.networks,
     network: '%s, network' % c,
     several: severalSlow,
