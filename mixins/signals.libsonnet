@@ -1,10 +1,15 @@
 // Each expression that more than one rule or panel needs, once. `signals(config, matchers)` returns functions and
 // strings; `matchers` are the label matchers of a panel ('device=~"$device"'), '' in rules.
 function(config, matchers='') {
-  // Of a window of one unit: '90s', '5m', '1h'.
-  local seconds(window) =
-    local last = std.length(window) - 1;
-    std.parseInt(std.substr(window, 0, last)) * { s: 1, m: 60, h: 3600 }[window[last]],
+  // Of a duration of Prometheus: '90s', '1m30s', '2h'.
+  local units = { ms: 0.001, s: 1, m: 60, h: 3600, d: 86400, w: 7 * 86400, y: 365 * 86400 },
+  local seconds(window, number='', unit='') =
+    local sum = if unit == '' then 0 else std.parseInt(number) * units[unit];
+    if window == '' then sum
+    else if std.member('0123456789', window[0]) then
+      if unit == '' then seconds(window[1:], number + window[0])
+      else sum + seconds(window[1:], window[0])
+    else seconds(window[1:], number, unit + window[0]),
   local join(parts) = std.join(',', [part for part in parts if part != '']),
   local all(more='') = '{' + join([config.selector, matchers, more]) + '}',
 
@@ -87,7 +92,7 @@ function(config, matchers='') {
   // as the window. The counter tells of more, and of exporters that do not say when; `recorded` (rules/nic.libsonnet), since it
   // has to be read of each NIC. Both have the same labels: a flap is one alert.
   nicFlaps(window, threshold, recorded)::
-    '(count by (%s) (last_over_time(%s[%s]) < %d) >= %d or %s)' % [
+    '(count by (%s) (last_over_time(%s[%s]) < %s) >= %d or %s)' % [
       nic,
       $.series('fabricpulse_nic_recent_disconnect_age_seconds'),
       window,

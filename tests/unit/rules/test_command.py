@@ -67,6 +67,18 @@ def test_settings_and_overrides(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("window", "seconds"), [("1m30s", "90"), ("1h1m1s500ms", "3661.5"), ("1d2h", "93600")]
+)
+def test_windows_of_several_units(window: str, seconds: str) -> None:
+    """A window that an expression compares with is converted to seconds, whatever its units."""
+    text = invoke("render", "--set", f"flapWindow={window}")
+
+    assert (
+        f"(last_over_time(fabricpulse_nic_recent_disconnect_age_seconds[{window}]) < {seconds}) >= 3" in text
+    )
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--set", "flapTreshold=3"], "the mixin has no knob 'flapTreshold'; did you mean 'flapThreshold'?"),
