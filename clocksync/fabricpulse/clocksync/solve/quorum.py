@@ -69,18 +69,18 @@ class Election:
         latest = int(rows["quorum_s"][spoken].max())
         same = rows[spoken & (rows["quorum_s"] >= latest - SAME_ROUND_S)]
         # Nearly all rows say the same.
-        roots = np.unique(same["quorum_root"])
+        named = _chosen(np.unique(same["quorum_root"]), order, name_of)
         quorum = Quorum(
             latest,
             int(same["quorum_hosts"].max()),
-            name_of(int(roots[0])),
+            name_of(named),
             bool(same["quorum_anchored"].any()),
         )
         part = spoken & (rows["quorum_s"] >= latest - away_s)
         if remembered is not None and remembered.moment_s >= latest:
             part |= rested
         # Where two coordinators named one each in the same round, only the one that all choose goes on.
-        root = _row_of(order, int(roots[0]))
+        root = _row_of(order, named)
         decides = root is not None and bool(reporting[root])
         return cls(quorum, reporting & (part | ~spoken), part, root, decides, order)
 
@@ -94,6 +94,18 @@ class Election:
         # A root that is here is not with the other half, whatever it was part of.
         decides = self.decides and self.root is not None and bool(part[self.root])
         return 2 * votes > self.quorum.hosts or (2 * votes == self.quorum.hosts and decides)
+
+
+def _chosen(roots: NDArray[np.uint64], order: NDArray[np.uint64], name_of: Callable[[int], str]) -> int:
+    """Of roots that are named in one round, the one that every coordinator chooses, here or not.
+
+    But not one that was never known here while another is here: a host that reports to coordinators of two fleets
+    brings the root of the other fleet, and would leave this one without.
+    """
+    first = int(roots[0])
+    if name_of(first):
+        return first
+    return next((int(root) for root in roots if _row_of(order, int(root)) is not None), first)
 
 
 def _row_of(order: NDArray[np.uint64], named: int) -> int | None:
