@@ -135,12 +135,12 @@ async def test_a_part_that_ends_by_itself_ends_the_daemon(monkeypatch, part, nam
     monkeypatch.setattr(service.pusher, "serve", ends if part == "pusher" else goes_on)
 
     async def serve() -> None:
-        async with supervised(Lifetime()) as tasks:
-            await service.start(tasks)
-            try:
+        try:
+            async with supervised(Lifetime()) as tasks:
+                await service.start(tasks)
                 await asyncio.Event().wait()
-            finally:
-                await service.stop()
+        finally:
+            await service.close()
 
     with pytest.raises(TaskFailedError, match=f"{named} of this daemon ended by itself"):
         await asyncio.wait_for(serve(), 30)

@@ -149,8 +149,9 @@ class Coordinator:
                     self._life.ready()
                     await self._life.stopped()
                 finally:
-                    await self.diagnosis.stop()
+                    await self.diagnosis.flush()
         finally:
+            await self.diagnosis.close()
             self._solved.set()
             await self.server.stop()
             if self._channels is not None:

@@ -176,10 +176,13 @@ class DiagnosisService:
             tasks.start(f"alerts for {redact(url)}", self.pusher.serve(url))
         tasks.start("diagnosis", self.process.run())
 
-    async def stop(self) -> None:
-        """Sends the alerts that are due still, while the tasks run."""
+    async def flush(self) -> None:
+        """Sends the alerts that are due still; while the tasks run."""
         if self._alertmanagers:
             await self.pusher.flush()
+
+    async def close(self) -> None:
+        """Disconnects from the Alertmanagers; once the tasks have ended, for a push under way needs its client."""
         await self.pusher.close()
 
     def _answered(self, answer: Answer) -> None:
