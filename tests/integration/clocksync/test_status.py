@@ -30,8 +30,8 @@ def guarded(fleet: SyntheticFleet, daemons: Daemons, tmp_path: Path) -> Status:
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     trustme.CA(key_type=trustme.KeyType.ECDSA).cert_pem.write_to_path(tmp_path / "other-ca.pem")
     for name in ("right", "wrong"):
-        (tmp_path / f"{name}.secret").write_text(f"{name}-0815\n")
-    hashed = bcrypt.hashpw(b"right-0815", bcrypt.gensalt(4)).decode()
+        (tmp_path / f"{name}.secret").write_text(f"{name}-not-the-password\n")
+    hashed = bcrypt.hashpw(b"right-not-the-password", bcrypt.gensalt(4)).decode()
     (tmp_path / "web.yml").write_text(
         "tls_server_config: {cert_file: cert.pem, key_file: cert.pem}\n"
         f"basic_auth_users: {{operator: '{hashed}'}}\n"
@@ -100,7 +100,7 @@ def test_a_refusal_is_one_sentence_that_says_what_to_do(
     )
     wrong = refused(guarded(url, config=client(tmp_path, who="wrong")))
     assert "does not accept the password" in wrong
-    assert "0815" not in wrong
+    assert "not-the-password" not in wrong
     assert "does it speak https?" in refused(guarded(url.replace("https", "http")))
     assert "is the daemon running" in refused(
         guarded(f"https://localhost:{reserved_port()}", config=client(tmp_path))
