@@ -212,9 +212,9 @@ def test_tls_and_who_may_report(fleet: SyntheticFleet, daemons: Daemons, tmp_pat
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     web = ["tls_server_config: {cert_file: cert.pem, key_file: cert.pem}"]
     for name in ("right", "wrong"):
-        (tmp_path / f"{name}.secret").write_text(f"{name}-0815\n")
+        (tmp_path / f"{name}.secret").write_text(f"{name}-not-the-password\n")
     if kind == "password":
-        hashed = bcrypt.hashpw(b"right-0815", bcrypt.gensalt(4)).decode()
+        hashed = bcrypt.hashpw(b"right-not-the-password", bcrypt.gensalt(4)).decode()
         web.append(f"basic_auth_users: {{sidecar: '{hashed}'}}")
     else:
         config = tmp_path / "coordinator.yaml"
@@ -246,5 +246,5 @@ def test_tls_and_who_may_report(fleet: SyntheticFleet, daemons: Daemons, tmp_pat
     log = daemons.log(HOSTS[3])
     assert "report not taken" in log
     assert "401" in log
-    assert "0815" not in log
+    assert "not-the-password" not in log
     assert "insecure" not in log
