@@ -153,8 +153,8 @@ Profiler::Event* Profiler::child(Event* parent, Kind kind) {
   ++parent->open;
   for (Event* up = parent; up != nullptr; up = up->parent) {
     if (up->kind != Kind::kOperation) continue;
-    if (up->first_ns == 0) up->first_ns = engine_->now();
-    if (kind == Kind::kKernel && up->kernel_start_ns == 0) up->kernel_start_ns = engine_->now();
+    uint64_t* began = kind == Kind::kKernel ? &up->kernel_start_ns : &up->first_ns;
+    if (*began == 0) *began = engine_->now();
   }
   return event;
 }
@@ -248,7 +248,8 @@ void Profiler::release(Event* event) {
 }
 
 void Profiler::finish(const Event& operation, uint64_t now) {
-  // A kernel that would have begun before its operation is another one's: then the other children say more.
+  // A kernel that ran for longer than its operation has existed may be another one's. One of its own may look so too, as
+  // NCCL starts the event after the launch: the other children are taken then, and without any the time is unknown.
   const uint64_t gpu_ns = operation.gpu_end_ns - operation.gpu_start_ns;
   const bool has_kernels = operation.kernel_end_ns != 0;
   const bool by_gpu = has_kernels && operation.gpu_known && operation.gpu_end_ns != 0;

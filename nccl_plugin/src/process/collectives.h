@@ -6,10 +6,11 @@
 // says. It lasts from the first kernel channel's start to the last one's end, by the GPU's own clock where the
 // events have its time: NCCL's proxy may see start and end at once, long after both. Those events may be of an
 // earlier operation (of a captured graph, and after sends and receives over NCCL's own sockets, seen with 2.28.9):
-// where the GPU says that a kernel began before its operation, it lasts, as without kernel channels, from the first
-// child's start to the last child's end. Without children that is not known, and no time is
-// counted. Objects
-// come from a fixed pool, the one that is free for longest first, since a late child may name its parent still;
+// where the GPU says that a kernel ran for longer than its operation has existed, it lasts, as without kernel channels,
+// from the first other child's start to the last child's end. Without such children that is not known, and no time is
+// counted. (Outside graphs NCCL starts an operation's event after the kernel's launch, so one of its own that began
+// before the event may be left out too.) Objects come from a fixed pool, the one that is free for longest first, since a
+// late child may name its parent still;
 // when it is empty events are not followed, and counted.
 //
 // These calls come between messages, with cold caches, and NCCL waits for them: the clock is read only where a time is
@@ -45,7 +46,7 @@ class Profiler {
     uint64_t bytes = 0;
     uint64_t number = 0;                              // NCCL's, of a collective
     uint64_t started_ns = 0;                          // kOperation
-    uint64_t first_ns = 0;                            // kOperation: first child
+    uint64_t first_ns = 0;                            // kOperation: first child but kernels
     uint64_t kernel_start_ns = 0, kernel_end_ns = 0;  // kOperation: first, last
     uint64_t gpu_start_ns = 0, gpu_end_ns = 0;        // kKernel; kOperation: first, last
     bool gpu_known = true;                            // kOperation: of all of its kernel channels

@@ -140,6 +140,33 @@ def test_kernels_are_timed_by_the_gpu(
         process.kill()
 
 
+def test_another_operations_kernels_alone_give_no_time(profiler_host: Path, tmp_path: Path) -> None:
+    """As of a captured graph inside one host, without proxy operations: the operations count, and how long they took
+    is unknown, not the few microseconds between their kernels' events."""
+    with subprocess.Popen(
+        [profiler_host, library(), "v5", "20", "20", str(10**9), "inside"],
+        env={
+            "FABRICPULSE_RUN_DIR": str(tmp_path),
+            "FABRICPULSE_DETAIL": "1",
+            "FABRICPULSE_NICS": "none-such",
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert process.stdout.readline() == "played\n"
+        (path,) = (tmp_path / "plugin").glob("*.telemetry")
+        reader = PluginTelemetryReader(path)
+        (record,) = reader.read().tables[Table.COLLECTIVES]
+        assert (int(record["operations"]), int(record["in_progress"])) == (20, 0)
+        assert (int(record["busy_ns"]), int(record["last_bandwidth"])) == (0, 0)
+        assert len(reader.ring(Table.OPERATIONS)) == 0
+        reader.close()
+        process.kill()
+
+
 def test_a_killed_jobs_files_go_with_the_next_job(profiler_host: Path, tmp_path: Path) -> None:
     """Files of a process that could not clean up are removed when another one starts; not those of a living one, nor
     of one in another PID namespace that still beats, or does not since it is stopped, but has its control socket. A

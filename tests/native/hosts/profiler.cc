@@ -1,8 +1,8 @@
 // Plays the part of NCCL towards the profiler: one communicator, `count` all-reduces of 1 MiB with two kernel
 // channels and one proxy operation with one step each, which begin after the all-reduce was enqueued, as NCCL's proxy
 // has them begin, and one kernel channel after the other has ended. Usage: plugin_profiler_host LIBRARY VERSION COUNT
-// [HOLD_SECONDS [GPU_US]]. GPU_US: the proxy sees start and end of a kernel channel at once; the GPU's own clock says
-// that so long lay between them.
+// [HOLD_SECONDS [GPU_US [inside]]]. GPU_US: the proxy sees start and end of a kernel channel at once; the GPU's own clock
+// says that so long lay between them. inside: of a communicator inside one host, which has no proxy operations.
 #include "abi/profiler.h"
 
 #include <dlfcn.h>
@@ -34,7 +34,7 @@ uint64_t now_ns() {
 }
 
 template <typename Table, typename D, bool kV4>
-int play(void* symbol, int count, int hold, int gpu_us) {
+int play(void* symbol, int count, int hold, int gpu_us, bool inside) {
   auto* table = static_cast<Table*>(symbol);
   void* context = nullptr;
   // The library writes it at any time, as with NCCL, from another thread (`detail` of the control socket).
@@ -72,7 +72,7 @@ int play(void* symbol, int count, int hold, int gpu_us) {
     p.type = static_cast<decltype(p.type)>(kEventProxyOp);
     p.parent = coll;
     p.proxy_op.pid = getpid();
-    if (asked(kEventProxyOp)) table->start_event(context, &proxy, &p);
+    if (asked(kEventProxyOp) && !inside) table->start_event(context, &proxy, &p);
     D s{};
     s.type = static_cast<decltype(s.type)>(kEventProxyStep);
     s.parent = proxy;
@@ -121,8 +121,10 @@ int main(int argc, char** argv) {
   int count = static_cast<int>(strtol(argv[3], nullptr, 10));
   int hold = argc > 4 ? static_cast<int>(strtol(argv[4], nullptr, 10)) : 0;
   int gpu_us = argc > 5 ? static_cast<int>(strtol(argv[5], nullptr, 10)) : 0;
-  if (strcmp(argv[2], "v4") == 0) return play<ProfilerV4, DescriptorV4, true>(symbol, count, hold, gpu_us);
+  const bool inside = argc > 6 && strcmp(argv[6], "inside") == 0;
+  if (strcmp(argv[2], "v4") == 0)
+    return play<ProfilerV4, DescriptorV4, true>(symbol, count, hold, gpu_us, inside);
   if (strcmp(argv[2], "v7") == 0)
-    return play<ProfilerV5<DescriptorV7>, DescriptorV7, false>(symbol, count, hold, gpu_us);
-  return play<ProfilerV5<DescriptorV5>, DescriptorV5, false>(symbol, count, hold, gpu_us);
+    return play<ProfilerV5<DescriptorV7>, DescriptorV7, false>(symbol, count, hold, gpu_us, inside);
+  return play<ProfilerV5<DescriptorV5>, DescriptorV5, false>(symbol, count, hold, gpu_us, inside);
 }
