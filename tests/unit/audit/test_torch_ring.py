@@ -141,6 +141,9 @@ def test_a_gpu_in_use_is_left_alone() -> None:
     assert why_not(["nvidia"], NvmlAnswer((free,))) == ""
     assert "2 processes compute on GPU 0000:02:00.0" in why_not(["nvidia"], NvmlAnswer((free, used)))
     assert "no libnvidia" in why_not(["nvidia"], NvmlAnswer(reason="there is no libnvidia-ml.so.1"))
+    unread = NvmlGpu("0000:03:00.0")
+    assert "not known whether GPU 0000:03:00.0 is in use" in why_not(["nvidia"], NvmlAnswer((free, unread)))
+    assert "no permission to ask 1" in why_not(["nvidia"], NvmlAnswer((free,), refused=1))
     assert why_not(["amd"], NvmlAnswer()) == "no NVIDIA GPU"
 
 

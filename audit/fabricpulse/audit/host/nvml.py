@@ -1,7 +1,8 @@
 """The GPUs of this host by NVIDIA's management library (NVML, libnvidia-ml.so.1).
 
 ABI: nvml.h of the driver, functions with the suffixes that have not changed since R450 (nvmlInit_v2,
-nvmlDeviceGetPciInfo_v3). The library is a stranger's: it is loaded by a process of its own, `ask`, which a driver that
+nvmlDeviceGetPciInfo_v3); nvmlDeviceGetComputeRunningProcesses_v3 is there since R510, before that it is unknown how
+many processes compute. The library is a stranger's: it is loaded by a process of its own, `ask`, which a driver that
 hangs or crashes takes with it, and not the agent.
 """
 
@@ -26,8 +27,8 @@ class NvmlGpu(msgspec.Struct, frozen=True):
 
     address : as in /sys/bus/pci/devices. uncorrected : ECC errors that could not be corrected since the driver was
     loaded. remap_pending : rows of memory are replaced at the next reset. remap_failed : there is no spare row left.
-    processes : that compute on it. error : of NVML, where something could not be read that the GPU may well have; 0 for
-    none.
+    processes : that compute on it, None where that cannot be read. error : of NVML, where something could not be read
+    that the GPU may well have; 0 for none.
     """
 
     address: str

@@ -28,7 +28,11 @@ def why_not(vendors: Iterable[str], nvml: NvmlAnswer) -> str:
         return "no NVIDIA GPU"
     if nvml.gpus is None:
         return f"not known whether the GPU is in use: {nvml.reason}"
+    if nvml.refused:
+        return f"not known whether a GPU is in use: no permission to ask {nvml.refused} of them"
     for gpu in nvml.gpus:
+        if gpu.processes is None:
+            return f"not known whether GPU {gpu.address} is in use: NVML does not say what computes on it"
         if gpu.processes:
             return f"in use: {gpu.processes} processes compute on GPU {gpu.address}"
     return ""
