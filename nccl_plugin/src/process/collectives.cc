@@ -248,8 +248,8 @@ void Profiler::release(Event* event) {
 }
 
 void Profiler::finish(const Event& operation, uint64_t now) {
-  // A kernel that ran for longer than its operation has existed may be another one's. One of its own may look so too, as
-  // NCCL starts the event after the launch: the other children are taken then, and without any the time is unknown.
+  // A kernel that ran for longer than its operation has existed may be another one's. One of its own may look so too,
+  // as NCCL starts the event after the launch. The other children are taken then; without any the time is unknown.
   const uint64_t gpu_ns = operation.gpu_end_ns - operation.gpu_start_ns;
   const bool has_kernels = operation.kernel_end_ns != 0;
   const bool by_gpu = has_kernels && operation.gpu_known && operation.gpu_end_ns != 0;

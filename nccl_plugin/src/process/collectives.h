@@ -6,12 +6,11 @@
 // says. It lasts from the first kernel channel's start to the last one's end, by the GPU's own clock where the
 // events have its time: NCCL's proxy may see start and end at once, long after both. Those events may be of an
 // earlier operation (of a captured graph, and after sends and receives over NCCL's own sockets, seen with 2.28.9):
-// where the GPU says that a kernel ran for longer than its operation has existed, it lasts, as without kernel channels,
-// from the first other child's start to the last child's end. Without such children that is not known, and no time is
+// where the GPU says that a kernel ran for longer than its operation has existed, it lasts, as without kernel
+// channels, from the first other child's start to the last child's end. Without such children that is not known, and no time is
 // counted. (Outside graphs NCCL starts an operation's event after the kernel's launch, so one of its own that began
-// before the event may be left out too.) Objects come from a fixed pool, the one that is free for longest first, since a
-// late child may name its parent still;
-// when it is empty events are not followed, and counted.
+// before the event may be left out too.) Objects come from a fixed pool, the one that is free for longest first, since
+// a late child may name its parent still; when it is empty events are not followed, and counted.
 //
 // These calls come between messages, with cold caches, and NCCL waits for them: the clock is read only where a time is
 // kept, and a communicator remembers its few records in place of searching the table of all.
