@@ -7,9 +7,9 @@
 // events have its time: NCCL's proxy may see start and end at once, long after both. Those events may be of an
 // earlier operation (of a captured graph, and after sends and receives over NCCL's own sockets, seen with 2.28.9):
 // where the GPU says that a kernel ran for longer than its operation has existed, it lasts, as without kernel
-// channels, from the first other child's start to the last child's end. Without such children that is not known, and no time is
-// counted. (Outside graphs NCCL starts an operation's event after the kernel's launch, so one of its own that began
-// before the event may be left out too.) Objects come from a fixed pool, the one that is free for longest first, since
+// channels, from the first other child's start to the last child's end. Without such children that is not known, and no
+// time is counted. (Outside graphs NCCL starts an operation's event after the kernel's launch, so one of its own that
+// began before the event may be left out too.) Objects come from a fixed pool, the one that is free for longest first, since
 // a late child may name its parent still; when it is empty events are not followed, and counted.
 //
 // These calls come between messages, with cold caches, and NCCL waits for them: the clock is read only where a time is
@@ -87,6 +87,8 @@ class Profiler {
   // Operations whose kernel channels are awaited: no more than these, and none that is so many older than one
   // that has run. A communicator runs one after the other but for those of one group. NCCL has then left out
   // some, as it may where its proxy ends.
+  // Known limit: a send or receive may have fewer kernel channels than its descriptor says (NVIDIA/nccl#2056: those
+  // without steps are never started). It is then in progress until it is that old, and its time is unknown.
   static constexpr uint32_t kMostAwaited = 3072, kGroup = 2048;
   Event* take(Kind kind);
   void await_kernels(Event* operation);
