@@ -210,7 +210,7 @@ def eventually(what: str, condition: Any, timeout_s: float) -> float:
     while not condition():
         if time.monotonic() - began > timeout_s:
             raise UserError(f"{what}: not within {timeout_s:.0f} s")
-        time.sleep(0.02)
+        time.sleep(0.02)  # the resolution of what is timed
     return time.monotonic() - began
 
 

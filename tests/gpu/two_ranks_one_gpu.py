@@ -209,7 +209,7 @@ def part_faults(session: Session) -> dict[str, Any]:
     with session.job(env={"FABRICPULSE_DETAIL": "1"}) as job:
         job.ready()
         job.begin("loop", size=4 << 20)
-        time.sleep(3)
+        time.sleep(3)  # until all lanes have sent
         connection, lane = max(job.lanes(0), key=lambda entry: int(entry[1]["sent_bytes"]))
         number = int(lane["lane"])
 
@@ -220,10 +220,10 @@ def part_faults(session: Session) -> dict[str, Any]:
 
         found["metrics"] = scrape(session, job, "loop")
         job.change(0, "lane.disable", 1, connection, number)
-        time.sleep(2)
+        time.sleep(2)  # long enough for a lane that is off to send, if it did
         without = now()
         job.change(0, "lane.enable", 2, connection, number)
-        time.sleep(3)
+        time.sleep(3)  # time to connect, and to slow-start
         after = now()
         found["lane"] = {
             "connection": connection,
@@ -236,10 +236,10 @@ def part_faults(session: Session) -> dict[str, Any]:
         if session.rails.spaces:
             device = session.rails.devices[0]
             session.rails.link(1, device, "down")
-            time.sleep(2)
+            time.sleep(2)  # longer than a lane takes to be given up
             found["nic_down"] = [f"{own['state']} {own['sent_bytes']}" for _, own in job.lanes(0)]
             session.rails.link(1, device, "up")
-            time.sleep(3)
+            time.sleep(3)  # time to connect, and to slow-start
             found["nic_up"] = [f"{own['state']} {own['sent_bytes']}" for _, own in job.lanes(0)]
         found["events"] = job.process(0).call({"op": "events"})
         job.tell(0, "stop")
@@ -328,7 +328,7 @@ def part_killed(session: Session) -> dict[str, Any]:
     with session.job() as job:
         job.ready()
         job.begin("loop", size=4 << 20)
-        time.sleep(2)
+        time.sleep(2)  # the loop is under way on both ranks
         job.ranks[1].kill()
 
         def noticed() -> bool:
@@ -349,7 +349,7 @@ def part_hang(session: Session) -> dict[str, Any]:
         job.ready()
         job.ask("verify", 60, names=["all_reduce", "all_gather"], sizes=[1 << 20], times=3)
         job.ask("skip", 20, size=1 << 20)
-        time.sleep(3)
+        time.sleep(3)  # rank 0 waits in the collective that rank 1 skips
         dumps = job.ask("flight_recorder", 20, path=str(folder / "trace_{rank}"))
         env = {"FABRICPULSE_PROMETHEUS": "http://127.0.0.1:1"}  # nobody answers there, and nobody has to
         why = command("why", "gpu-test", "--flight-recorder", str(folder), env=env)

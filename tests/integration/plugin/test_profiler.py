@@ -6,7 +6,8 @@ import shutil
 import socket
 import subprocess
 import time
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -106,6 +107,32 @@ def test_collectives_are_counted(profiler_host: Path, tmp_path: Path, version: s
         process.stdout.close()
 
 
+@contextmanager
+def played(profiler_host: Path, run_dir: Path, *arguments: str) -> Iterator[PluginTelemetryReader]:
+    """The telemetry of a host that has played what it is asked, and still lives."""
+    with subprocess.Popen(
+        [profiler_host, library(), *arguments],
+        env={
+            "FABRICPULSE_RUN_DIR": str(run_dir),
+            "FABRICPULSE_DETAIL": "1",
+            "FABRICPULSE_NICS": "none-such",
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert process.stdout.readline() == "played\n"
+        (path,) = (run_dir / "plugin").glob("*.telemetry")
+        reader = PluginTelemetryReader(path)
+        try:
+            yield reader
+        finally:
+            reader.close()
+            process.kill()
+
+
 @pytest.mark.parametrize(
     ("version", "gpu_us", "believed"),
     [("v4", 900, True), ("v5", 900, True), ("v7", 900, True), ("v5", 10**9, False)],
@@ -115,56 +142,22 @@ def test_kernels_are_timed_by_the_gpu(
 ) -> None:
     """NCCL's proxy sees their start and end at once, 1 ms after they were enqueued. A start before that, as of an
     earlier replay of a graph, counts for nothing: then the proxy operation does, which lasts as long."""
-    with subprocess.Popen(
-        [profiler_host, library(), version, "20", "20", str(gpu_us)],
-        env={
-            "FABRICPULSE_RUN_DIR": str(tmp_path),
-            "FABRICPULSE_DETAIL": "1",
-            "FABRICPULSE_NICS": "none-such",
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        assert process.stdout.readline() == "played\n"
-        (path,) = (tmp_path / "plugin").glob("*.telemetry")
-        reader = PluginTelemetryReader(path)
+    with played(profiler_host, tmp_path, version, "20", "20", str(gpu_us)) as reader:
         (record,) = reader.read().tables[Table.COLLECTIVES]
         assert (int(record["operations"]), int(record["in_progress"])) == (20, 0)
         took_us = sorted(int(o["took_ns"]) / 1000 for o in reader.ring(Table.OPERATIONS))
         assert took_us[0] >= 900
         assert believed or took_us[-1] < gpu_us
-        reader.close()
-        process.kill()
 
 
 def test_another_operations_kernels_alone_give_no_time(profiler_host: Path, tmp_path: Path) -> None:
     """As of a captured graph inside one host, without proxy operations: the operations count, and how long they took
     is unknown, not the few microseconds between their kernels' events."""
-    with subprocess.Popen(
-        [profiler_host, library(), "v5", "20", "20", str(10**9), "inside"],
-        env={
-            "FABRICPULSE_RUN_DIR": str(tmp_path),
-            "FABRICPULSE_DETAIL": "1",
-            "FABRICPULSE_NICS": "none-such",
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        assert process.stdout.readline() == "played\n"
-        (path,) = (tmp_path / "plugin").glob("*.telemetry")
-        reader = PluginTelemetryReader(path)
+    with played(profiler_host, tmp_path, "v5", "20", "20", str(10**9), "inside") as reader:
         (record,) = reader.read().tables[Table.COLLECTIVES]
         assert (int(record["operations"]), int(record["in_progress"])) == (20, 0)
         assert (int(record["busy_ns"]), int(record["last_bandwidth"])) == (0, 0)
         assert len(reader.ring(Table.OPERATIONS)) == 0
-        reader.close()
-        process.kill()
 
 
 def test_a_killed_jobs_files_go_with_the_next_job(profiler_host: Path, tmp_path: Path) -> None:
