@@ -1,6 +1,7 @@
 """`--output text|json` of commands that show something."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -38,6 +39,14 @@ def write_file(path: Path, content: bytes | str) -> None:
         raise UserError(
             f"cannot write {path}: {error.strerror}; choose a folder that exists and is writable"
         ) from error
+
+
+def require_writable(*paths: Path | None) -> None:
+    """Of files that are written in the end: said before anything is done for it. Raises UserError."""
+    for path in paths:
+        # Path.is_dir raises PermissionError below a folder that may not be searched.
+        if path is not None and (os.path.isdir(path) or not os.access(path.parent, os.W_OK)):  # noqa: PTH112
+            raise UserError(f"cannot write {path}: choose a file in a folder that exists and is writable")
 
 
 def printable(value: object) -> str:

@@ -18,7 +18,6 @@ from rich.console import Console
 from tests.fixtures.hostinfo.host_tree import GpuHost
 
 from fabricpulse.audit.command import command
-from fabricpulse.audit.commands.output import require_writable
 from fabricpulse.audit.compare.clocks import ClockOffset
 from fabricpulse.audit.compare.diff import diff_runs
 from fabricpulse.audit.compare.findings import failures, fleet_findings
@@ -50,6 +49,7 @@ from fabricpulse.audit.storage import encode
 from fabricpulse.core.config import parse_config
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.fleet.membership import Membership
+from fabricpulse.core.output import require_writable
 from fabricpulse.core.web.client_config import HttpClientConfig
 
 Change = Callable[[GpuHost], object]

@@ -16,10 +16,14 @@ from fabricpulse.audit.fleet.run import Target
 from fabricpulse.audit.fleet.stage import Fleet
 from fabricpulse.audit.host.nvml import NvmlAnswer, NvmlGpu
 from fabricpulse.audit.model import HostReport, Ring, Value
+from fabricpulse.audit.node.config import NodeConfig
 from fabricpulse.audit.node.torch_ring import run_torch, why_not
 from fabricpulse.audit.node.wire import RingAnswer, RingRequest
 from fabricpulse.audit.pair_tests.path_tests import PathDirections
 from fabricpulse.audit.pair_tests.ring_tests import GIVEN, RingHost, ring_findings, ring_notes
+from fabricpulse.core.check import Finding, check_file
+from fabricpulse.core.config import load_config
+from fabricpulse.core.errors import ConfigError
 from fabricpulse.core.web.client_config import HttpClientConfig
 
 # As much of torch as torch_rank.py uses, for two ranks: tensors are numpy's, and rank 0 adds for both.
@@ -121,6 +125,30 @@ def test_what_is_missing_is_reported(python: str, monkeypatch: pytest.MonkeyPatc
     assert "OSError" in run_torch(elsewhere, threading.Event(), python).error
     if importlib.util.find_spec("torch") is None:
         assert "torch is not installed for" in run_torch(request(0), threading.Event()).error
+
+
+def test_an_interpreter_is_absolute(tmp_path: Path) -> None:
+    """No PATH is searched for it: a bare name is refused at the start and by `check`, with the line. One that is not
+    there is a warning: hosts without GPUs may have the same file."""
+    file = tmp_path / "audit-node.yaml"
+
+    def checked(python: str) -> Finding:
+        file.write_text(f"host: h0\ntorch_python: {python}\n")
+        return check_file(file)
+
+    for python in ("python3", "venv/bin/python3", "~/venv/bin/python3"):
+        refused = checked(python)
+        assert refused.exit_code == 1
+        assert f"{file}:2" in refused.error
+        assert "torch_python must be an absolute path" in refused.error
+        assert f"got {python}" in refused.error
+        with pytest.raises(ConfigError, match="must be an absolute path"):
+            load_config(file, NodeConfig)
+    assert [w for w in checked("/nosuch/python3").warnings if "torch_python" in w] == [
+        "torch_python: /nosuch/python3 is no program here: NCCL itself is not tested on this host"
+    ]
+    assert [w for w in checked(str(tmp_path)).warnings if "is no program here" in w]
+    assert [w for w in checked(sys.executable).warnings if "torch_python" in w] == []
 
 
 def test_a_rank_that_waits_is_stopped(python: str, tmp_path: Path) -> None:

@@ -37,9 +37,12 @@ def node_command(options: DaemonOptions) -> None:
     from fabricpulse.audit.node.config import NodeConfig
     from fabricpulse.core.config import load_config
     from fabricpulse.core.daemon import Lifetime, run_daemon
+    from fabricpulse.core.log import get_logger
     from fabricpulse.hostinfo.gid_rules import NcclRules
 
     config = load_config(options.config, NodeConfig)
+    for warning in config.warnings():
+        get_logger(__name__).warning(warning)
     nccl = NcclRules(gid_index=config.nccl_gid_index)
 
     async def serve(life: Lifetime) -> None:

@@ -1,13 +1,11 @@
 """What the subcommands share: exit codes, output formats, pages and files."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from fabricpulse.core.errors import UserError
 from fabricpulse.core.output import write_file
 
 if TYPE_CHECKING:
@@ -46,14 +44,6 @@ def fail_on_option(effect: str) -> Decorator:
         show_default=True,
         help=f"Least severity of a finding that {effect}.",
     )
-
-
-def require_writable(*paths: Path | None) -> None:
-    """Of files that are written in the end: said before anything is done for it. Raises UserError."""
-    for path in paths:
-        # Path.is_dir raises PermissionError below a folder that may not be searched.
-        if path is not None and (os.path.isdir(path) or not os.access(path.parent, os.W_OK)):  # noqa: PTH112
-            raise UserError(f"cannot write {path}: choose a file in a folder that exists and is writable")
 
 
 def write_page(run: "Run", path: Path | None) -> None:

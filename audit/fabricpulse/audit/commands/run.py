@@ -11,7 +11,6 @@ from fabricpulse.audit.commands.output import (
     exit_code,
     fail_on_option,
     html_option,
-    require_writable,
     run_output_option,
     write,
     write_page,
@@ -19,7 +18,7 @@ from fabricpulse.audit.commands.output import (
 from fabricpulse.audit.model import Run
 from fabricpulse.audit.storage import encode
 from fabricpulse.core.errors import UserError
-from fabricpulse.core.output import write_file
+from fabricpulse.core.output import require_writable, write_file
 from fabricpulse.core.web.client_options import COORDINATOR, client_options
 
 # 100,000 names of 94 letters.

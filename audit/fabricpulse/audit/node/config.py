@@ -1,6 +1,8 @@
 """Configuration of the audit agent."""
 
+import os
 import socket
+from pathlib import Path
 from typing import Annotated
 
 from msgspec import Meta
@@ -19,8 +21,8 @@ class NodeConfig(Section, frozen=True):
     set NCCL_IB_GID_INDEX to, -1 if they do not. transfers : whether this host takes part in tests of bandwidth and
     loss; never on a NIC that carries a job. transfer_mbit_s : most that one NIC of this host is asked to send, megabits
     per second. mesh_url : of the mesh exporter of this host, whose delays are compared with those of the NCCL plugin's
-    ring; "" for none. torch_python : Python interpreter that has torch, for an all-reduce by NCCL itself on hosts with
-    GPUs; the agent's own if empty.
+    ring; "" for none. torch_python : Python interpreter that has torch, absolute
+    (/opt/torch/bin/python3), for an all-reduce by NCCL itself on hosts with GPUs; the agent's own if empty.
     """
 
     token_file: Annotated[str, TOKEN_FILE] = "/etc/fabricpulse/audit.token"  # noqa: S105 - a path
@@ -36,6 +38,22 @@ class NodeConfig(Section, frozen=True):
     def validate(self) -> None:
         if not self.token_file:
             raise ValueError("token_file is needed: an audit shows how the host is set up")
+        # Whose PATH would it be, and what could be put there? It runs with the agent's rights.
+        if self.torch_python and not self.torch_python.startswith("/"):
+            raise ValueError(
+                "torch_python must be an absolute path, such as /opt/torch/bin/python3, as no PATH is searched: got "
+                f"{self.torch_python}"
+            )
+
+    def warnings(self) -> list[str]:
+        """An interpreter that is not here, as on a host without GPUs of a fleet that shares its settings."""
+        if not self.torch_python or (
+            Path(self.torch_python).is_file() and os.access(self.torch_python, os.X_OK)
+        ):
+            return []
+        return [
+            f"torch_python: {self.torch_python} is no program here: NCCL itself is not tested on this host"
+        ]
 
     @property
     def host_name(self) -> str:
