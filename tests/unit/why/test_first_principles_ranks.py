@@ -155,3 +155,36 @@ def test_a_flap_that_is_over_comes_after_what_slows_the_job_now() -> None:
     assert first(damped) == "nic_flap"
     # Alone it is what is said.
     assert first(slow(with_nic(healthy(), "h3", "rail0", disconnects=2))) == "nic_flap"
+
+
+def text_of_hang(facts: Facts) -> str:
+    return infer(facts).causes[0].finding.evidence[0].text
+
+
+def test_how_long_nothing_has_ended_is_what_is_known() -> None:
+    """Not the window that was asked about, where a request, a dump or the age of the job says less."""
+    still = hangs_for(healthy(), 1)
+    assert "no collective has ended for 120 s" in text_of_hang(still)
+    assert "has ended for 20 s" in text_of_hang(replace(still, started_s=still.at_s - 20))
+    dumped = tuple(replace(r, still_s=3.0 + r.rank) for r in still.ranks)
+    assert "has ended for 3 s" in text_of_hang(replace(still, ranks=dumped))
+    unknown = tuple(replace(r, still_s=0.0) for r in still.ranks)
+    assert "no collective ends" in text_of_hang(replace(still, ranks=unknown))
+    moving = replace(
+        healthy(), waits=tuple(replace(w, age_s=6.0) for w in still.waits), processes=still.processes
+    )
+    assert "has ended for 6 s" in text_of_hang(moving)
+
+
+def test_more_than_before_is_no_share() -> None:
+    """253 % of the collectives is nothing that anybody says."""
+
+    def said(rate: float) -> str:
+        facts = healthy()
+        return " ".join(
+            infer(replace(facts, collectives=(replace(facts.collectives[0], rate=rate),))).comparisons
+        )
+
+    assert "with itself before: 2.53 times the collectives a second" in said(25.3)
+    assert "with itself before: 50% of the collectives a second" in said(5)
+    assert "with itself before: 100% of the collectives a second" in said(10)

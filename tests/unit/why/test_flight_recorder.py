@@ -72,6 +72,20 @@ def test_progress(tmp_path: Path) -> None:
     assert (rank.communicator, rank.rank, rank.operations, rank.in_progress) == ("0/default_pg", 0, 1, 2)
 
 
+def test_how_long_a_rank_stands_still(tmp_path: Path) -> None:
+    """From the last collective that ended to the writing of the dump, not the window of Prometheus' rates."""
+    done = entry(1)
+    write(tmp_path, 0, [done, entry(2, "started")])
+    written_s = done["time_discovered_completed_ns"] / 1e9 + 7
+    os.utime(tmp_path / "nccl_trace_rank_0", (written_s, written_s))
+    (rank,) = ranks(read_dumps([tmp_path]).found)
+    assert rank.still_s == pytest.approx(7)
+    write(tmp_path, 0, [entry(2, "started")])
+    os.utime(tmp_path / "nccl_trace_rank_0", (written_s, written_s))
+    (rank,) = ranks(read_dumps([tmp_path]).found)
+    assert rank.still_s == pytest.approx(written_s - entry(2)["time_created_ns"] / 1e9)
+
+
 def test_a_deadlock_is_the_program_s(tmp_path: Path) -> None:
     """Ranks in different collectives of one number."""
     write(tmp_path, 0, [entry(1), entry(2, "started")])

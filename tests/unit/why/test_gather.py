@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from fabricpulse.core.web.client_config import HttpClientConfig
 from fabricpulse.core.web.prometheus import PromQl, Sample
+from fabricpulse.why.analysis import Analysis
 from fabricpulse.why.facts import Facts
 from fabricpulse.why.gather import Times, gather
 from fabricpulse.why.queries import QUERIES, Scope
@@ -143,3 +144,25 @@ def test_questions_about_a_large_job_are_put_alone() -> None:
 def test_samples_cost_no_pass_of_the_garbage_collector() -> None:
     """Of a large job there are 200,000 of them."""
     assert not gc.is_tracked(Sample({"instance": "h0"}, 1.0))
+
+
+def test_a_job_that_began_within_a_window_is_not_compared_by_rates() -> None:
+    """Its counters did not grow in all of it: a rate over the window says that the job is quicker now than it was, or
+    slower. What is known of each collective is compared all the same."""
+    rates = {
+        name: [Sample({"collective": "AllReduce"}, value)]
+        for name, value in (("rate", 10.0), ("bytes", 2e10), ("busy", 0.5))
+    }
+    begun = {"recorded_delay": all_flows(20e-6), **rates}
+    for started_s, whole in (
+        (1e6 - 90_000, True),
+        (1e6 - 3600 - 119, True),
+        (1e6 - 3600 - 60, False),
+        (1e6 - 60, False),
+    ):
+        facts, _ = ask({**begun, "started": [Sample({}, started_s)]})
+        a = Analysis(facts)
+        assert (facts.whole, a.pace, a.duration) == (whole, 1.0 if whole else None, 1.0)
+        assert any("collectives a second are not compared" in line for line in facts.limits) != whole
+    facts, _ = ask(begun)
+    assert facts.whole

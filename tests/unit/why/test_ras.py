@@ -1,7 +1,9 @@
-"""NCCL's RAS service. Answers are made here after src/ras/client_support.cc of NCCL 2.30; none is from a job."""
+"""NCCL's RAS service. Answers are made here after src/ras/client_support.cc of NCCL 2.30; those of jobs are in
+tests/peers/test_why_captures.py."""
 
 import asyncio
 import json
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -91,6 +93,17 @@ def test_all_in_the_same_collective_is_unknown() -> None:
     assert not list(hang.find(known))
     assert known.slow is None
     assert "what ranks have launched" in known.facts.limits[0]
+
+
+def test_ranks_that_nccl_2_28_misses() -> None:
+    """It leaves out a comma where it tells of them (as 2.28.9 does; 2.29.1 does not): the answer is no JSON."""
+    whole = document([rank(0, 4)], [lost(1, dead=False)])
+    broken = re.sub(rb'("nvml_dev": 0),(\s+"status": \{\s+"unresponsive")', rb"\1\2", whole)
+    assert broken != whole
+    with pytest.raises(json.JSONDecodeError):
+        json.loads(broken)
+    assert facts(broken, broken) == facts(whole, whole)
+    assert [f.where for f in rank_dead.find(analysis(facts(broken, broken)))] == ["rank 1 on 10.0.0.1"]
 
 
 def test_a_rank_that_ras_misses() -> None:
@@ -220,11 +233,15 @@ def test_too_long_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
         asyncio.run(ras.ask(address, 0.0, 10.0))
 
 
+def nobody() -> str:
+    """An address at which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return f"127.0.0.1:{listener.getsockname()[1]}"
+
+
 def test_nobody_listens() -> None:
     """Where RAS listens is said."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    result = why(f"127.0.0.1:{port}")
+    result = why(nobody())
     assert "NCCL_RAS_ADDR" in str(result.exception)
 
 

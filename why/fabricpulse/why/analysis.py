@@ -57,6 +57,8 @@ class Analysis:
     @cached_property
     def pace(self) -> float | None:
         """Operations a second now by those before, over collectives whose size has not changed; None: not known."""
+        if not self.facts.whole:
+            return None
         ratios = [
             (c.rate / c.rate_before, c.busy_share or 0.01)
             for c in self.facts.collectives
@@ -85,6 +87,8 @@ class Analysis:
     def rest_share(self) -> float | None:
         """Of the time by which turns of collectives have grown, the share that ranks are outside of them; None where
         they have not grown, or it is not known."""
+        if not self.facts.whole:
+            return None
         grown = outside = 0.0
         for c in self.facts.collectives:
             if not (c.rate and c.rate_before and c.bandwidth and c.bandwidth_before):
@@ -138,6 +142,19 @@ class Analysis:
         if not sent:
             return None
         return bool(old) and all(s == 0 for s in sent)
+
+    @cached_property
+    def still_s(self) -> float:
+        """For how long at least no collective of a job that stands still has ended; 0: not known."""
+        facts = self.facts
+        window_s = facts.window_s
+        if facts.started_s is not None:
+            window_s = min(window_s, max(0.0, facts.at_s - facts.started_s))
+        known = [window_s if r.still_s is None else r.still_s for r in facts.ranks if r.rate == 0]
+        if known and len(known) == len(facts.ranks):
+            return min(known)
+        # Before a window has passed.
+        return max((w.age_s for w in facts.waits), default=0.0)
 
     def _same_size(self, c: Collective) -> bool:
         return not (c.size and c.size_before) or 0.8 < c.size / c.size_before < 1.25

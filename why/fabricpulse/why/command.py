@@ -9,11 +9,11 @@ import click
 import msgspec
 
 from fabricpulse.core.errors import OptionError, UserError
-from fabricpulse.core.output import print_json
+from fabricpulse.core.output import print_json, require_writable
 from fabricpulse.core.web.client_config import HttpClientConfig
 from fabricpulse.core.web.client_options import DAEMONS, PROMETHEUS, RECEIVER, ClientOptions, client_options
 from fabricpulse.core.web.prometheus import PromQl
-from fabricpulse.core.web.urls import strip_credentials
+from fabricpulse.core.web.urls import check_base_url, strip_credentials
 from fabricpulse.plugin_ipc.timeline import HostTimeline
 from fabricpulse.why.facts import Facts
 from fabricpulse.why.gather import Times, gather
@@ -51,6 +51,11 @@ class Name:
     slurm_job: str | None = None
     pod: str | None = None
 
+    @property
+    def typed(self) -> str:
+        """As it was typed."""
+        return self.workload or self.slurm_job or self.pod or ""
+
     async def resolve(self, directory: Directory) -> Resolved:
         """The workload, and where. Raises UserError."""
         if self.slurm_job is not None:
@@ -71,15 +76,18 @@ class Job:
     timeout_s: float
 
     @property
-    def has_other_source(self) -> bool:
-        """Whether there is an answer without Prometheus."""
-        return bool(self.dumps.found) or self.log is not None or self.ras_address is not None
+    def has_files(self) -> bool:
+        """Whether there is an answer although nobody else answers."""
+        return bool(self.dumps.found) or self.log is not None
 
-    async def ask_ras(self) -> ras.RasFacts | None:
-        """None: not requested."""
+    async def ask_ras(self) -> ras.RasFacts | UserError | None:
+        """None: not requested. What it raises is returned: what others know is worth saying without it."""
         if self.ras_address is None:
             return None
-        return await ras.ask(self.ras_address, self.ras_s, self.timeout_s)
+        try:
+            return await ras.ask(self.ras_address, self.ras_s, self.timeout_s)
+        except UserError as error:
+            return error
 
 
 @click.command("why")
@@ -224,7 +232,7 @@ def command(
 
     Causes come from what Prometheus has, the most likely one first.
     Without a WORKLOAD: lists the workloads that run.
-    Exits with 0 whatever the answer is; with 1 when Prometheus cannot be asked.
+    Exits with 0 whatever the answer is; with 1 when no source answers.
     """
     named = (workload is not None) + (slurm_job is not None) + (pod is not None)
     asks = recorded or inspected or ras_address is not None or trace_file is not None
@@ -236,10 +244,10 @@ def command(
     if now + (at is not None) + (between is not None) > 1:
         raise OptionError("--now, --at and --between exclude each other")
     clock_s = time.time()
-    at_s = parse_moment(at, clock_s) if at else clock_s
+    at_s = clock_s if at is None else parse_moment("--at", at, clock_s)
     events_s = max(_EVENTS_S, window_s)
     if between:
-        start_s, at_s = (parse_moment(moment, clock_s) for moment in between)
+        start_s, at_s = (parse_moment("--between", moment, clock_s) for moment in between)
         if at_s - start_s < 30:
             raise OptionError("--between: FROM must be at least 30 s before TO")
         window_s = events_s = round(at_s - start_s)
@@ -250,6 +258,11 @@ def command(
     if receiver:
         theirs = receiver_client.config("--receiver", receiver)
         asked = ReceiverAddress(receiver, msgspec.structs.replace(theirs, timeout_s=timeout_s))
+    if grafana:
+        try:
+            check_base_url("--grafana", grafana)
+        except ValueError as error:
+            raise OptionError(str(error)) from error
     scope = Scope("", (), selector.strip().strip("{}"), window_s, events_s)
     if lists:
         found = asyncio.run(_list(url, config, tenant, scope, at_s))
@@ -258,9 +271,12 @@ def command(
         else:
             click.echo(listing_text(found), nl=False)
         return
+    require_writable(trace_file)
     times = Times(at_s, at_s - baseline_s, max(3600.0, 2.0 * window_s))
-    if ras_address is not None and (at or between):
-        raise OptionError("--ras shows the present only; leave out --at and --between")
+    if ras_address is not None:
+        if at is not None or between:
+            raise OptionError("--ras shows the present only; leave out --at and --between")
+        ras.host_and_port(ras_address)
     dumps = read_dumps(recorded) if recorded else Dumps()
     job = Job(dumps, inspector.read_logs(inspected) if inspected else None, ras_address, ras_s, timeout_s)
     name = Name(workload, slurm_job, pod)
@@ -296,24 +312,20 @@ async def _report(
     exporters: Exporters | None,
 ) -> tuple[Report, list[HostTimeline]]:
     async with PromQl(url, config, tenant) as prom:
-        resolved = await name.resolve(Directory(prom, times.at_s, scope.window_s, scope.extra))
+        resolved, unresolved = await _resolved(
+            name, Directory(prom, times.at_s, scope.window_s, scope.extra), job
+        )
         scope = replace(scope, workload=resolved.workload, only=resolved.hosts)
-        from_ras, failed = None, None
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                asking = tasks.create_task(job.ask_ras())
-                gathering = tasks.create_task(_gather(prom, scope, times, alone=not job.has_other_source))
-            from_ras, (facts, queries) = asking.result(), gathering.result()
-        except* UserError as errors:
-            failed = _first(errors)
-        if failed is not None:
-            raise failed
+        from_ras, gathered = await asyncio.gather(job.ask_ras(), _gather(prom, scope, times))
+    facts, queries = _whole(gathered, from_ras, job, scope, times)
+    if unresolved and not isinstance(gathered, UserError):
+        facts = replace(facts, limits=(*facts.limits, unresolved))
     if found := job.dumps.found:
         ranked, limits = (*facts.ranks, *ranks(found)), (*facts.limits, *job.dumps.limits)
         facts = replace(facts, ranks=ranked, mismatches=mismatches(found), limits=limits)
     if job.log is not None:
         facts = inspector.add(facts, job.log, facts.window_s)
-    if from_ras is not None:
+    if isinstance(from_ras, ras.RasFacts):
         facts = ras.add(facts, from_ras)
     journal, problem = None, ""
     if receiver is not None:
@@ -350,15 +362,47 @@ async def _list(url: str, config: HttpClientConfig, tenant: str, scope: Scope, a
         return await list_workloads(Directory(prom, at_s, scope.window_s, scope.extra))
 
 
-async def _gather(prom: PromQl, scope: Scope, times: Times, alone: bool) -> tuple[Facts, dict[str, str]]:
-    """The facts of Prometheus. alone : there is no other source, so that it must answer."""
+async def _resolved(name: Name, directory: Directory, job: Job) -> tuple[Resolved, str]:
+    """The workload, and "" or why it is not known which one is meant, as far as there is another answer. Raises
+    UserError."""
+    try:
+        return await name.resolve(directory), ""
+    except UserError as error:
+        if not job.has_files and job.ras_address is None:
+            raise
+        return Resolved(name.typed), str(error)
+
+
+_Gathered = tuple[Facts, dict[str, str]]
+
+
+async def _gather(prom: PromQl, scope: Scope, times: Times) -> _Gathered | UserError:
+    """The facts of Prometheus with their queries, or why there are none."""
     try:
         return await gather(prom, scope, times)
     except* UserError as errors:
         error = _first(errors)
-    if alone:
-        raise error
-    return Facts(scope.workload, times.at_s, float(scope.window_s), unanswered=(str(error),)), {}
+    return error
+
+
+def _whole(
+    gathered: _Gathered | UserError,
+    from_ras: ras.RasFacts | UserError | None,
+    job: Job,
+    scope: Scope,
+    times: Times,
+) -> _Gathered:
+    """The facts with what did not answer among what is not known. Raises UserError where nobody has."""
+    failed = [one for one in (gathered, from_ras) if isinstance(one, UserError)]
+    if isinstance(gathered, UserError):
+        if not job.has_files and not isinstance(from_ras, ras.RasFacts):
+            raise failed[0] if len(failed) == 1 else UserError("; ".join(map(str, failed)))
+        facts = Facts(scope.workload, times.at_s, float(scope.window_s), unanswered=(str(gathered),))
+        gathered = facts, {}
+    facts, queries = gathered
+    if isinstance(from_ras, UserError):
+        facts = replace(facts, limits=(*facts.limits, str(from_ras)))
+    return facts, queries
 
 
 def _first(errors: BaseExceptionGroup[UserError]) -> UserError:

@@ -86,7 +86,8 @@ class Rank:
 
     operations : collectives that have ended since the start (a sequence number). rate : of those, per second.
     duration_s : mean time in a collective, over all collectives of the window, duration_before_s in the baseline.
-    in_progress : started, not ended.
+    in_progress : started, not ended. still_s : for how long nothing of it had ended when that was recorded, where it
+    is known better than by a rate of 0.
     """
 
     communicator: str
@@ -99,6 +100,7 @@ class Rank:
     duration_s: float | None = None
     in_progress: float | None = None
     duration_before_s: float | None = None
+    still_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -214,7 +216,8 @@ class Facts:
     nobody has recorded them. other_slow_before : workloads that had some in the baseline. mismatches : collectives of
     one number that ranks call by different names. missing : ranks that RAS does not hear; rank_errors : what ranks
     report to it, in sentences. limits : what a source that was asked cannot know, in sentences. started_s : of the
-    oldest process, since 1970. workloads : what there is instead, where no host runs this one.
+    oldest process, since 1970. whole : whether it ran during all of both windows, as far as is known: what is counted a
+    second is compared then alone. workloads : what there is instead, where no host runs this one.
     """
 
     workload: str
@@ -238,5 +241,6 @@ class Facts:
     limits: tuple[str, ...] = ()
     origins: tuple[Origin, ...] = ()
     started_s: float | None = None
+    whole: bool = True
     workloads: tuple[str, ...] = ()
     bandwidth_history: tuple[tuple[float, float], ...] = field(default=())

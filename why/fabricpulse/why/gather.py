@@ -38,6 +38,8 @@ _MOST_ODD_HOSTS, _LEAST_OTHERS = 48, 16
 _HISTORY_STEPS = 60
 _LOSS = 0.005
 _MOST_OF = 0.9
+# Of a window, the share in which the job ran, for a rate over it to be one of the job.
+_WHOLE = 0.95
 # From so many on each question is put by itself: a union costs Prometheus a label for each sample and a set of all
 # samples for each `or`, a third of the whole answer, while what a request costs does not grow.
 _MANY_HOSTS = 256
@@ -87,9 +89,26 @@ async def gather(prom: PromQl, scope: Scope, times: Times) -> tuple[Facts, dict[
     else:
         await _put(prom, WORKLOADS, scope, times.at_s, got, got.now)
     facts = assemble(scope.workload, times.at_s, float(scope.window_s), got)
+    if parts := _parts(got, times, scope.window_s):
+        facts = replace(facts, whole=False, limits=(*facts.limits, *parts))
     if hosts and Analysis(facts).slow:
         facts = replace(facts, bandwidth_history=await _history(prom, scope, times, got))
     return facts, got.queries
+
+
+def _parts(got: Gathered, times: Times, window_s: int) -> list[str]:
+    """Which windows begin before the oldest process of the job, in sentences. Over such a one a rate is too low."""
+    found = []
+    windows = (("the window", got.now, times.at_s), ("that of the baseline", got.before, times.before_s))
+    for name, answers, end_s in windows:
+        started_s = min(
+            (s.value for s in answers.get("started", ()) if s.value > 0), default=end_s - window_s
+        )
+        ran_s = end_s - started_s
+        if ran_s < _WHOLE * window_s:
+            ran = f"the job ran for {max(ran_s, 0.0):.0f} s of {name}, {window_s} s"
+            found.append(f"{ran}: collectives a second are not compared")
+    return found
 
 
 async def _put(

@@ -214,17 +214,22 @@ def _origins(facts: Facts) -> tuple[str, ...]:
 def _comparisons(a: Analysis) -> tuple[str, ...]:
     lines = []
     if a.pace is not None:
-        lines.append(f"with itself before: {a.pace:.0%} of the collectives a second")
+        lines.append(f"with itself before: {_times(a.pace)} the collectives a second")
     if a.duration is not None:
         lines.append(f"with itself before: each collective takes {a.duration:.2f} times as long")
     if a.siblings is not None:
-        lines.append(f"with other jobs: {a.siblings:.0%} of their median bandwidth")
+        lines.append(f"with other jobs: {_times(a.siblings)} their median bandwidth")
     used = [n.transmitted / n.speed for n in a.facts.nics if n.transmitted is not None and n.speed]
     if used:
         lines.append(
             f"with its links: the busiest sends at {max(used):.0%} of its speed, the median {median(used):.0%}"
         )
     return tuple(lines)
+
+
+def _times(ratio: float) -> str:
+    """A share of what was, or how many times as much."""
+    return f"{ratio:.0%} of" if ratio < 1.005 else f"{ratio:.2f} times"
 
 
 def _unknown(a: Analysis, missing: dict[str, tuple[str, ...]]) -> tuple[str, ...]:

@@ -4,21 +4,24 @@ import math
 import re
 from datetime import UTC, datetime
 
-from fabricpulse.core.errors import UserError
+from fabricpulse.core.errors import OptionError
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
-def parse_moment(text: str, now_s: float) -> float:
+def parse_moment(option: str, text: str, now_s: float) -> float:
     """Seconds since 1970 of RFC 3339 (without an offset: UTC), a number of seconds since 1970, or `-15m` before now.
 
-    Raises UserError for anything else, and for a moment in the future.
+    option : that it was given to, for the message. Raises OptionError for anything else, and for a moment in the
+    future.
     """
     moment = _parse(text.strip(), now_s)
     if moment is None or not math.isfinite(moment) or moment < 0:
-        raise UserError(f"{text!r} is no time: give 2026-11-22T10:00:00Z, seconds since 1970, or -15m")
+        raise OptionError(
+            f"{option}: {text!r} is no time: give 2026-11-22T10:00:00Z, seconds since 1970, or -15m"
+        )
     if moment > now_s + 60:
-        raise UserError(f"{text!r} is in the future")
+        raise OptionError(f"{option}: {text!r} is in the future")
     return moment
 
 

@@ -156,7 +156,11 @@ QUERIES = (
         "origins",
         "count by (slurm_job, user, account, nodes, source) (last_over_time(fabricpulse_workload_info{{job}}[{w}]))",
     ),
-    Query("started", "min(last_over_time(fabricpulse_workload_start_timestamp_seconds{{job}}[{w}]))"),
+    Query(
+        "started",
+        "min(last_over_time(fabricpulse_workload_start_timestamp_seconds{{job}}[{w}]))",
+        before=True,
+    ),
     Query("dead", "max by (instance) (max_over_time(fabricpulse_qp_dead_processes{{job}}[{w}]))"),
     Query("heartbeat", "fabricpulse_plugin_heartbeat_age_seconds{{job}}"),
     Query("gpu_clock", 'max by (Hostname, gpu) (last_over_time(DCGM_FI_DEV_SM_CLOCK{{gpu_hosts}}[{w}]))'),

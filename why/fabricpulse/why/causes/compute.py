@@ -52,9 +52,10 @@ def _none_at_all(a: Analysis) -> Iterator[Finding]:
     # Of a job that has ended exporters keep the counts for a while.
     if not any(h.processes for h in a.facts.hosts) or not ranks or any(r.in_progress != 0 for r in ranks):
         return
+    for_s = f" for {a.still_s:.0f} s" if a.still_s >= 1 else ""
     evidence = [
         Evidence(
-            f"no collective for {a.facts.window_s:.0f} s, and none of {len(ranks)} ranks is in one",
+            f"no collective{for_s}, and none of {len(ranks)} ranks is in one",
             0.85,
             "rate",
         )

@@ -17,7 +17,7 @@ import pickle
 import re
 import resource
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +63,16 @@ class Dump:
     rank: int
     entries: tuple[Entry, ...]
     written_s: float | None = None
+
+    def still_s(self, entries: Sequence[Entry]) -> float:
+        """For how long none of these had ended when it was written; 0: not known."""
+        # Where none has ended: since the first of them was enqueued.
+        since_ns = max((e.ended_ns for e in entries), default=0) or min(
+            (e.created_ns for e in entries if e.created_ns), default=0
+        )
+        if not since_ns or self.written_s is None:
+            return 0.0
+        return max(0.0, self.written_s - since_ns / 1e9)
 
     @property
     def is_still(self) -> bool:
@@ -156,6 +166,7 @@ def ranks(dumps: Iterable[Dump]) -> tuple[Rank, ...]:
                     operations=float(ended),
                     rate=0.0 if dump.is_still else None,
                     in_progress=float(enqueued - ended),
+                    still_s=dump.still_s(entries),
                 )
             )
     return tuple(facts)

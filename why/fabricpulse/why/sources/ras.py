@@ -10,6 +10,7 @@ equal counts say nothing.
 """
 
 import asyncio
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -17,11 +18,13 @@ from typing import Annotated
 
 import msgspec
 
-from fabricpulse.core.errors import UserError
+from fabricpulse.core.errors import OptionError, UserError
 from fabricpulse.why.facts import Facts, MissingRank, Rank
 
 PORT = 28028
 MOST_BYTES = 256 << 20
+# NCCL 2.28 writes no comma here for ranks that it misses, so that the answers that matter most are no JSON.
+_NO_COMMA = re.compile(rb'("nvml_dev": {0,4}-?[0-9]{1,10})(\s{1,64}"status")')
 _MOST_MISMATCHES = 5
 
 
@@ -89,8 +92,9 @@ def parse(text: bytes, at_s: float, address: str) -> Snapshot:
         raise UserError(
             f"{address}: the answer is not one of NCCL's RAS in JSON, which NCCL 2.28 and newer have: {said!r}"
         )
+    body = _NO_COMMA.sub(rb"\1,\2", text[start:])
     try:
-        return Snapshot(at_s, msgspec.json.decode(text[start:], type=_Document))
+        return Snapshot(at_s, msgspec.json.decode(body, type=_Document))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UserError(f"{address}: the answer is not in the form of NCCL's RAS: {error}") from error
 
@@ -173,7 +177,7 @@ def add(facts: Facts, reported: RasFacts) -> Facts:
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """`HOST`, `HOST:PORT`, `[V6]:PORT`. Raises UserError."""
+    """`HOST`, `HOST:PORT`, `[V6]:PORT`. Raises OptionError."""
     host, port = address, ""
     if address.startswith("["):
         host, _, port = address[1:].partition("]")
@@ -181,7 +185,7 @@ def host_and_port(address: str) -> tuple[str, int]:
     elif address.count(":") == 1:
         host, _, port = address.partition(":")
     if not host or (port and not (port.isascii() and port.isdecimal() and 0 < int(port) < 65_536)):
-        raise UserError(f"--ras {address}: give HOST or HOST:PORT; [ADDRESS]:PORT for IPv6")
+        raise OptionError(f"--ras {address}: give HOST or HOST:PORT; [ADDRESS]:PORT for IPv6")
     return host, int(port or PORT)
 
 
