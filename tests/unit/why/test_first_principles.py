@@ -9,7 +9,7 @@ from tests.fixtures.why.facts import HOSTS, RAILS, healthy, slow, with_flows, wi
 from tests.fixtures.why.findings import first, late, likely
 
 from fabricpulse.why.facts import Facts, Flow, Nic, NicId
-from fabricpulse.why.infer import LIKELY, infer
+from fabricpulse.why.infer import LIKELY, Ranked, infer
 
 # Of a queue that has grown: some hundred microseconds where there were twenty.
 WAITS = {"delay_s": 400e-6, "floor_s": 150e-6}
@@ -250,6 +250,15 @@ def test_loss_of_an_uplink_that_two_jobs_fill_is_no_bad_cable() -> None:
     other = Flow(NicId("h9", "rail0"), NicId("h5", "rail0"))
     facts = replace(facts, other_slow_flows={"other": (other,)})
     assert likely(facts)[0][0] == "contention_jobs"
+    # The mesh has no edge beside the flows: two NICs lose, and each of them would be called broken.
+    blind = with_flows(facts, lambda _: True, probe_s=None)
+    assert likely(blind)[0][0] == "contention_jobs"
+    assert "nic_loss" not in {cause for cause, _ in likely(blind)}
+    # One alone, or far more than a queue loses: a bad cable, whoever else waits.
+    for nic, loss in ((("h2", "rail0"), 0.0), (("h1", "rail0"), 0.2)):
+        assert ("nic_loss", "rail0 of h1") in likely(
+            with_nic(blind, *nic, loss_out=loss, lossy_edges=3.0 * (loss > 0))
+        )
 
 
 def test_a_host_that_takes_too_little_is_neither_a_bad_cable_nor_a_slow_link() -> None:
@@ -318,3 +327,30 @@ def test_a_dead_nic_makes_its_neighbours_in_a_ring_send_less_over_theirs() -> No
     facts = with_flows(healthy(hosts), lambda f: nic in (f.source, f.target), sent=0.0)
     facts = with_nic(late(slow(facts), 6), "h3", "rail1", connected=False, disconnects=1)
     assert sorted(likely(facts)) == [("nic_flap", "rail1 of h3"), ("straggler_rank", "rank 6 on h6")]
+
+
+def test_a_lane_that_hardly_carries_anything_says_nothing_of_its_nics() -> None:
+    """Beside a slow link lanes between other NICs stand in for lost ones, for some chunks: too few for any of them to
+    be sent again, or to wait as long as all others of the link."""
+    link = NicId("h1", "rail0")
+    facts = with_flows(
+        slow(all_to_all()),
+        lambda f: link in (f.source, f.target),
+        delay_s=400e-6,
+        floor_s=200e-6,
+        probe_s=None,
+        sent=1e9,
+        retransmits=30.0,
+    )
+    facts = with_nic(facts, *link, loss_in=0.006, loss_out=0.02, edges=5.0, lossy_edges=5.0)
+    spare = Flow(link, NicId("h5", "rail1"), 1e7, 0.0, 900e-6, None, 20e-6, 4e-6, 0.0, 0.4)
+    other = Flow(NicId("h6", "rail0"), link, 1e7, 0.0, 900e-6, None, 800e-6, 4e-6, 0.0, 0.4)
+    facts = replace(facts, flows=(*facts.flows, spare, other))
+    assert likely(facts) == [("slow_link", "rail0 of h1")]
+    # As much as others carry: a way of its own.
+    routed = tuple(replace(f, sent=3e9) if f == other else f for f in facts.flows)
+    assert "misrouted_path" in {c for r in infer(replace(facts, flows=routed)).causes for c in _all(r)}
+
+
+def _all(ranked: Ranked) -> list[str]:
+    return [ranked.finding.cause, *(e.cause for e in ranked.explains)]

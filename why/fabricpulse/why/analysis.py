@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
+from statistics import median
 
 from fabricpulse.why.facts import Clock, Collective, Facts, Flow, Host, Nic, NicId
 
@@ -21,6 +22,8 @@ _MEDIAN_BEFORE = 2.0
 _ALONE_BEFORE, _SIBLINGS = 1.25, 3
 # By how much a queue that is news has grown: chunks of a healthy job vary by less from hour to hour.
 _GROWN = 1.5
+# Of what the job's flows usually carry: on a flow with less, chunks and packets sent again are too few to tell of it.
+_MINOR = 0.05
 # Share of the time that a sender is paused by the other side (pausedRatio of the mixin).
 _PAUSED = 0.05
 # From how many senders into one NIC on it may be an incast; which share of those into it must wait, as they all pass
@@ -190,6 +193,14 @@ class Analysis:
         grown = f.delay_before_s is not None and f.delay_s > SLOW_SCORE * f.delay_before_s
         return f.delay_s > SLOW_SCORE * quick_s or grown
 
+    def minor(self, f: Flow) -> bool:
+        """Whether hardly anything of the job goes over it, as over a lane that stands in for another one."""
+        return f.sent is not None and f.sent < _MINOR * self._usual_sent
+
+    @cached_property
+    def _usual_sent(self) -> float:
+        return median([f.sent for f in self.facts.flows if f.sent] or [0.0])
+
     def score(self, f: Flow) -> float:
         """How many times as slow as the job's quick flows, or as itself before, whichever is more; 0: not known."""
         quick = self.quick_s
@@ -251,6 +262,7 @@ class Analysis:
             f
             for f in self.facts.flows
             if f.floor_s is not None
+            and not self.minor(f)
             and f.floor_s > SLOW_DELAY_S
             and f.floor_s > SLOW_SCORE * quick
             and self._beyond_probes(f, f.floor_s)

@@ -3,17 +3,18 @@
 Identified by probes (share lost in one direction, on how many of the NIC's edges) and by the job's retransmissions
 over this NIC. Loss that most edges share belongs to the NIC; loss of a part of several is a hint only: it may be the
 path, or the NIC at the other end. So is a little loss while flows of this and of another job wait in queues on the
-same rail: a full queue drops, too. Where the probes that arrive wait as well, or all senders wait and much more goes
-into the NIC than before, the loss is that of such a queue. Edges to a NIC that was gone lose everything, and prove
-nothing about the NIC at their other end. Loss of probes alone is a hint where the job sends so much over the NIC that
-it would have had to retransmit, and has not: probes may be of another traffic class, or the host too busy to receive
-them.
+same rail: a full queue drops, too, and two NICs of a network that lose in the same direction then share one. Where the
+probes that arrive wait as well, or all senders wait and much more goes into the NIC than before, the loss is that of
+such a queue. Edges to a NIC that was gone lose everything, and prove nothing about the NIC at their other end. Loss of
+probes alone is a hint where the job sends so much over the NIC that it would have had to retransmit, and has not:
+probes may be of another traffic class, or the host too busy to receive them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import fsum
 
 from fabricpulse.why.analysis import SLOW_DELAY_S, SLOW_SCORE, Analysis, lower_quarter, nic_subject
+from fabricpulse.why.causes.contention_self import contenders
 from fabricpulse.why.causes.slow_link import queues_of_flows
 from fabricpulse.why.facts import Nic
 from fabricpulse.why.finding import Evidence, Finding, as_hint, finding, grows
@@ -33,6 +34,8 @@ _EXPECTED = 10.0
 _MOST_EDGES = 0.5
 # What a full queue may lose of probes; a link that is broken may lose as little.
 _OF_A_QUEUE = 0.03
+# What two NICs may lose in the queue before a link that their hosts share, and on how many edges each.
+_OF_SHARED_QUEUE, _SHARED_EDGES = 0.06, 2
 # How many times as much as before goes into a NIC that more was put upon.
 _MORE = 1.5
 
@@ -58,7 +61,7 @@ def find(a: Analysis) -> Iterator[Finding]:
         # A bad NIC or cable is on the way of all of them; a part of them shares something further away.
         alone = nic.lossy_edges is not None and edges >= 3 and shared < max(2, _MOST_EDGES * edges)
         full = loss < _OF_A_QUEUE and (alone or shared < 2) and nic.network in crowded
-        way = "receives" if (nic.loss_in or 0) >= (nic.loss_out or 0) else "sends"
+        way = "receives" if _into(nic) else "sends"
         evidence = [
             Evidence(
                 f"{loss:.1%} of the probes that {nic.id} {way} are lost",
@@ -81,14 +84,41 @@ def find(a: Analysis) -> Iterator[Finding]:
             found = as_hint(found, contradiction)
         elif _waits(a, nic) or queues_of_flows(a, nic):
             found = as_hint(found, "what is lost waits in a queue as well: one that is full loses")
+        elif other := _same_queue(a, nic, lossy.values()):
+            found = as_hint(
+                found, f"{other.id} loses in the same way while another job's flows wait: a full queue"
+            )
         yield found
+
+
+def _same_queue(a: Analysis, nic: Nic, lossy: Iterable[Nic]) -> Nic | None:
+    """Another NIC of the network that loses on several edges in the same direction while flows of this one and of
+    another job wait: what both lose is lost further away, in a queue that both jobs fill."""
+    flows = a.flows_of(nic.id)
+    if not contenders(a) or _loss(nic) > _OF_SHARED_QUEUE or not any(f in a.queued_flows for f in flows):
+        return None
+    alike = (
+        other
+        for other in lossy
+        if other.id.host != nic.id.host
+        and (other.network or other.id.device) == (nic.network or nic.id.device)
+        and _into(other) == _into(nic)
+        and (other.lossy_edges or 0) >= _SHARED_EDGES
+        and _loss(other) <= _OF_SHARED_QUEUE
+    )
+    return next(alike, None) if (nic.lossy_edges or 0) >= _SHARED_EDGES else None
+
+
+def _into(nic: Nic) -> bool:
+    """Whether it loses more of what it is sent than of what it sends."""
+    return (nic.loss_in or 0) >= (nic.loss_out or 0)
 
 
 def _waits(a: Analysis, nic: Nic) -> bool:
     """Whether what it loses is lost in a queue: a broken cable delays nothing, and passes no more than before. Probes
     need not wait where the switch port has a queue for each flow.
     """
-    into = (nic.loss_in or 0) >= (nic.loss_out or 0)
+    into = _into(nic)
     flows = [f for f in a.flows_of(nic.id) if (f.target if into else f.source) == nic.id]
     slow = [f for f in flows if f in a.slow_set]
     probes, others = [f.probe_s for f in slow if f.probe_s is not None], a.probes_but(slow)
@@ -101,7 +131,7 @@ def _waits(a: Analysis, nic: Nic) -> bool:
 
 def _contradiction(a: Analysis, nic: Nic) -> str:
     """Empty where what the job sends again is not known, or does not contradict the loss of probes."""
-    into = (nic.loss_in or 0) >= (nic.loss_out or 0)
+    into = _into(nic)
     flows = [f for f in a.flows_of(nic.id) if (f.target if into else f.source) == nic.id and f.sent]
     if not flows or any(f.retransmits is None for f in flows):
         return ""

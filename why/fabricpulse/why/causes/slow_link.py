@@ -119,7 +119,7 @@ def quickest(a: Analysis, nic: Nic) -> float:
     """How many times as long as those of other hosts the quickest chunks of each flow from and to a NIC take, where it
     carries far less than before both ways; 0 where it does not, or that is not known.
     """
-    flows = [f for f in a.flows_of(nic.id) if f.floor_s]
+    flows = [f for f in a.flows_of(nic.id) if f.floor_s and not a.minor(f)]
     out, into = [f for f in flows if f.source == nic.id], [f for f in flows if f.target == nic.id]
     for way in (out, into):
         before = fsum(f.sent_before or 0.0 for f in way)
