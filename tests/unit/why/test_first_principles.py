@@ -308,6 +308,20 @@ def test_an_idle_nic_under_all_to_all() -> None:
     assert likely(facts) == [("lane_imbalance", "rail0 of h3")]
 
 
+def test_queues_at_the_nic_that_stands_in_for_an_idle_one_are_its_effect() -> None:
+    """A host that is kept off one of its NICs sends and receives everything over the other one, whose flows wait."""
+    idle, other = NicId("h5", "rail0"), NicId("h5", "rail1")
+    facts = with_flows(
+        slow(all_to_all(), 0.85), lambda f: idle in (f.source, f.target), sent=0.0, delay_s=None
+    )
+    facts = with_flows(facts, lambda f: f.source == other, sent=5e9, retransmits=20.0, **WAITS)
+    facts = with_flows(facts, lambda f: f.target == other, sent=5e9)
+    assert likely(facts) == [("lane_imbalance", "rail0 of h5")]
+    # Where others wait, too, they meet elsewhere.
+    crossing = with_flows(facts, lambda f: f.source == ("h1", "rail1"), retransmits=20.0, **WAITS)
+    assert likely(crossing)[0][0] == "contention_self"
+
+
 def test_storage_traffic_of_a_host_that_no_job_says_is_its_own() -> None:
     """Checkpoints leave by the same NIC: it sends three times what the job sends over it, and did not before."""
     queued = with_flows(

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
+from math import fsum
 from statistics import median
 
 from fabricpulse.why.facts import Clock, Collective, Facts, Flow, Host, Nic, NicId
@@ -351,6 +352,10 @@ class Analysis:
     @cached_property
     def _floors(self) -> list[float]:
         return sorted(f.floor_s for f in self.facts.flows if f.floor_s is not None)
+
+    def carried(self, nic: NicId, *, before: bool = False) -> float:
+        """Bytes a second of the job from and to a NIC, as far as known."""
+        return fsum((f.sent_before if before else f.sent) or 0.0 for f in self.flows_of(nic))
 
     def flows_of(self, nic: NicId) -> list[Flow]:
         """Flows from or to a NIC."""

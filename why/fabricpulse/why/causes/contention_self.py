@@ -2,12 +2,14 @@
 
 Identified like contention between jobs, but no other job has slow flows, and the slow flows go to different
 NICs: several that go into one NIC are an incast, unless flows of other senders into it are quick. With few queue pairs
-and static hashing two flows often get the same link while others stay empty.
+and static hashing two flows often get the same link while others stay empty. Where all of them begin or end at NICs
+that carry what an idle NIC of their host does not, that is why they wait.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from fabricpulse.why.analysis import Analysis
+from fabricpulse.why.analysis import SLOWER, Analysis
+from fabricpulse.why.causes.lane_imbalance import idle_nics
 from fabricpulse.why.facts import Flow, NicId
 from fabricpulse.why.finding import Evidence, Finding, as_hint, finding, grows
 
@@ -81,4 +83,22 @@ def find(a: Analysis) -> Iterator[Finding]:
         )
     subjects = [("nic", nic.host, nic.device) for f in queued for nic in (f.source, f.target)]
     found = finding("contention_self", f"{len(queued)} flows", evidence, [("job",), *subjects], "qp")
-    yield as_hint(found, OLD_QUEUES) if a.queues_are_old else found
+    if a.queues_are_old:
+        found = as_hint(found, OLD_QUEUES)
+    elif idle := _stood_in_for(a, queued):
+        found = as_hint(found, f"all of them are of NICs that carry what {idle} does not")
+    yield found
+
+
+def _stood_in_for(a: Analysis, queued: Iterable[Flow]) -> NicId | None:
+    """The idle NIC whose host's other NICs, which carry more than before, are ends of all these flows; None where there
+    is no such one."""
+    for idle in sorted(idle_nics(a)):
+        stand_ins = {
+            nic.id
+            for nic in a.nics_of(idle.host)
+            if nic.id != idle and a.carried(nic.id) > SLOWER * a.carried(nic.id, before=True)
+        }
+        if all(stand_ins & {f.source, f.target} for f in queued):
+            return idle
+    return None
