@@ -147,10 +147,10 @@ def hangs(count: int) -> None:
     rows.report("random graphs", "hang_named", named / count, "ratio", "== 1", runs=count, simulated=True)
 
 
-def answers(hosts: int, jobs: int, at_s: int) -> None:
+def answers(hosts: int, jobs: int, at_s: int, rails: int) -> None:
     """How long an answer takes over a fleet of so many jobs, asked about one that is slow, and what it costs."""
     tools = find_tools()
-    worlds = [new_world(f"job{i}", i, "ring", hosts // jobs) for i in range(jobs)]
+    worlds = [new_world(f"job{i}", i, "ring", hosts // jobs, rails) for i in range(jobs)]
     CAUSES["slow_link"](worlds[0])
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
@@ -166,7 +166,7 @@ def answers(hosts: int, jobs: int, at_s: int) -> None:
                 own.append(time.process_time() - used)
                 theirs.append(cpu_seconds(pid) - serving)
             named = float(right(worlds[0], answer, 0))
-    case = f"{hosts} hosts, {series} series, a job of {hosts // jobs}"
+    case = f"{hosts} hosts, {rails} NICs each, {series} series, a job of {hosts // jobs}"
     more = {"cpu_s": quantile(own, 0.5), "prometheus_cpu_s": quantile(theirs, 0.5), "worst": max(took)}
     rows.report(
         case, "answer_s", quantile(took, 0.5), "s", "<= 3", **{k: round(v, 3) for k, v in more.items()}
@@ -259,6 +259,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--healthy", type=int, default=200)
     parser.add_argument("--hosts", type=int, default=1000, help="of the large fleet; 0: without")
+    parser.add_argument("--rails", type=int, default=2, help="NICs of each host of the large fleet")
     parser.add_argument("--hangs", type=int, default=200)
     parser.add_argument(
         "--recorded", type=int, default=20, help="seeds by which each recorded live run is perturbed"
@@ -283,8 +284,8 @@ def main() -> int:
     if options.seeds:
         judge(answers_of(play(options.seeds, options.healthy), at_s))
     if options.hosts:
-        answers(options.hosts, 8, at_s)
-        answers(options.hosts, 1, at_s)
+        answers(options.hosts, 8, at_s, options.rails)
+        answers(options.hosts, 1, at_s, options.rails)
     if options.recorded:
         again(options.recorded)
     if options.live:
