@@ -19,6 +19,7 @@ from fabricpulse.core.web.client_options import RECEIVER, ClientOptions, client_
 
 # Exit code of `status` when remediation does not work as a whole, or waits for an operator.
 NEEDS_ATTENTION = 3
+_DRAIN_IS_OVER = ("returned", "dropped", "dry_run")
 
 
 def _client_options(function: Callable[..., None]) -> Callable[..., None]:
@@ -73,7 +74,7 @@ def node(options: DaemonOptions) -> None:
 @_client_options
 @output_option
 def status(client: Any, output: OutputFormat) -> None:
-    """Show problems, NICs with a decision, and agents.
+    """Show problems, NICs with a decision, hosts that are left, and agents.
 
     Exit code 0 when remediation can act, 3 when it cannot or waits for an operator (the problems say why), 1 when the
     receiver is not reached.
@@ -81,10 +82,11 @@ def status(client: Any, output: OutputFormat) -> None:
     from fabricpulse.remediation.tables import status_tables
 
     document, targets = client.get("/api/v1/status"), client.get("/api/v1/targets")
+    drains = [drain for drain in client.get("/api/v1/drains") if drain["phase"] not in _DRAIN_IS_OVER]
     if output == "json":
-        _print_json(document | {"targets": targets})
+        _print_json(document | {"targets": targets, "drains": drains})
     else:
-        status_tables(document, targets)
+        status_tables(document, targets, drains)
     if document["problems"]:
         raise SystemExit(NEEDS_ATTENTION)
 
@@ -95,22 +97,32 @@ def status(client: Any, output: OutputFormat) -> None:
 @click.argument("host", metavar="HOST|ALERT.json")
 @click.argument("device", default="")
 def explain(client: Any, output: OutputFormat, host: str, device: str) -> None:
-    """Show why a NIC is where it is, and what it waits for; or what an alert would come to.
+    """Show why a NIC, or a host that was left, is where it is, and what it waits for; or what an alert would come to.
 
     ALERT.json holds an alert, a list of them, or a webhook body, as Alertmanager gives them; - is standard input.
     """
     from urllib.parse import quote
 
     from fabricpulse.core.output import printable
-    from fabricpulse.remediation.tables import actions_table
+    from fabricpulse.remediation.tables import actions_table, drain_lines
 
     if not device:
         try:
             with click.open_file(host, "rb") as file:
                 document = file.read()
         except OSError as error:
-            hint = "give a host and a NIC, or a file with an alert"
-            raise UserError(f"cannot read {host}: {error.strerror}; {hint}") from error
+            is_file = "/" in host or host.endswith(".json")
+            all_drains = [] if is_file else client.get("/api/v1/drains")
+            drains = [drain for drain in all_drains if drain["host"] == host]
+            if not drains:
+                hint = "give a host and a NIC, a host that was left, or a file with an alert"
+                raise UserError(f"cannot read {host}: {error.strerror}; {hint}") from error
+            if output == "json":
+                _print_json(drains)
+            else:
+                for line in drain_lines(drains[-1]):
+                    click.echo(printable(line))
+            return
         answers = json.loads(client.post("/api/v1/explain", _json_document(document, host)))
         if output == "json":
             _print_json(answers)

@@ -12,9 +12,21 @@ from rich.text import Text
 
 from fabricpulse.core.output import printable
 
+# What a host that is being left, or was, waits for.
+_DRAIN_WAITS_FOR = {
+    "awaiting_approval": "fabricpulse remediation approve {hash}",
+    "leaving": "the end of grace_s, for jobs to move away",
+    "draining": "the drain command",
+    "drained": "fabricpulse remediation release {host}",
+    "failed": "the command failed; see to the host, then fabricpulse remediation release {host}",
+    "returning": "the undo command",
+}
 
-def status_tables(status: dict[str, Any], targets: list[dict[str, Any]]) -> None:
-    """Prints problems, targets and agents."""
+
+def status_tables(
+    status: dict[str, Any], targets: list[dict[str, Any]], drains: list[dict[str, Any]]
+) -> None:
+    """Prints problems, targets, hosts that are left, and agents. drains : those that are not over."""
     console = _console()
     for problem in status["problems"]:
         console.print(Text(printable(problem["message"]), style="bold red"))
@@ -30,12 +42,36 @@ def status_tables(status: dict[str, Any], targets: list[dict[str, Any]]) -> None
         ),
         "NICs with a decision",
     )  # fmt: skip
+    if drains:
+        _print(
+            console,
+            ("host", "phase", "changed", "alert", "waits for", "message"),
+            (
+                (d["host"], d["phase"], clock(d["changed_at"]), d["alert"], _drain_waits_for(d), d["message"])
+                for d in drains
+            ),
+            "Hosts that are left",
+        )
     _print(
         console,
         ("host", "last seen", "processes", "usable NICs", "unusable NICs"),
         ((a["host"], clock(a["seen_at"]), a["processes"], *_by_usability(a)) for a in status["agents"]),
         "Agents",
     )
+
+
+def drain_lines(drain: dict[str, Any]) -> tuple[str, str]:
+    """What became of leaving a host, and what it waits for."""
+    message = f", {drain['message']}" if drain["message"] else ""
+    return (
+        f"{drain['host']}: {drain['phase']} since {clock(drain['changed_at'])}, {drain['reason']}{message}",
+        f"next: {_drain_waits_for(drain) or 'nothing'}",
+    )
+
+
+def _drain_waits_for(drain: dict[str, Any]) -> str:
+    words = _DRAIN_WAITS_FOR.get(drain["phase"], "").format(**drain)
+    return f"{words}, stopped: {drain['blocked']}" if words and drain["blocked"] else words
 
 
 def actions_table(actions: list[dict[str, Any]]) -> None:

@@ -28,7 +28,7 @@ from fabricpulse.remediation.node.epoch_fence import EpochFence
 from fabricpulse.remediation.node.journal import JournalError, NodeJournal
 from fabricpulse.remediation.node.lanes import LaneSampler
 from fabricpulse.remediation.node.limits import LocalLimits
-from fabricpulse.remediation.node.mesh import MeshNics, scrape_mesh
+from fabricpulse.remediation.node.mesh import MeshNics, SquattedError, scrape_mesh
 from fabricpulse.remediation.node.observation import LinkObserver, ProbeObserver
 from fabricpulse.remediation.node.plugins import CALL_RESULTS, Plugins
 from fabricpulse.remediation.node.receiver_client import ReceiverClient, ReceiverError
@@ -63,7 +63,10 @@ class NodeAgent:
         self._life = life
         self._journal = NodeJournal(Path(config.journal))
         self._plugins = Plugins(
-            plugin_dir(), config.call_timeout_s, config.verify_timeout_s, users_of(config.job_users)
+            plugin_dir(),
+            config.call_timeout_s,
+            config.verify_timeout_s,
+            users_of("job_users", config.job_users),
         )
         self._desired = self._journal.desired()
         self._waiting = self._journal.waiting()
@@ -81,12 +84,15 @@ class NodeAgent:
         self._results: dict[str, Result] = {}
         self._unreported: dict[str, Result] = {}
         self._dry_runs: dict[str, DesiredNic] = {}
-        self._lanes = LaneSampler(plugin_dir(), users_of(config.job_users))
+        self._lanes = LaneSampler(plugin_dir(), users_of("job_users", config.job_users))
         self._report_lanes = False
         # Operations on lanes that were ordered, and the time by which they must have been begun (seconds since 1970).
         self._orders: dict[str, LaneOrder] = {}
         self._orders_end = 0.0
         self._mesh = MeshNics()
+        users = users_of("mesh_users", config.mesh_users)
+        self._mesh_users = users | {0} if users else users
+        self._mesh_problem = ""
         self._links = LinkObserver()
         self._limits = LocalLimits(config)
         self._probes = ProbeObserver()
@@ -117,7 +123,7 @@ class NodeAgent:
                 self._life,
                 self._metrics,
                 options.web,
-                not_ready=lambda: self._journal_problem or self._receiver.problem,
+                not_ready=lambda: self._journal_problem or self._receiver.problem or self._mesh_problem,
             )
             await server.start()
             resources.push_async_callback(server.stop)
@@ -260,7 +266,14 @@ class NodeAgent:
 
     async def _scrape_mesh_forever(self, client: HttpClient) -> None:
         while True:
-            self._mesh = await scrape_mesh(client, self._config.mesh_url)
+            try:
+                self._mesh = await scrape_mesh(client, self._config.mesh_url, self._mesh_users)
+                self._mesh_problem = ""
+            except SquattedError as error:
+                self._mesh = MeshNics()
+                if self._mesh_problem != str(error):
+                    log.warning("what answers for the mesh exporter is ignored", reason=str(error))
+                self._mesh_problem = str(error)
             await asyncio.sleep(self._config.report_interval_s)
 
     # --- the jobs ------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from fabricpulse.core.errors import ConfigError
 from fabricpulse.core.file_settings import MARKER_FILE, WRITTEN_FILE, read_file
 from fabricpulse.core.web.client_config import HttpClientConfig, check_credentials
 from fabricpulse.core.web.urls import check_base_url, check_url
+from fabricpulse.remediation.node.listeners import is_local
 
 
 class NodeConfig(Section, frozen=True):
@@ -23,11 +24,13 @@ class NodeConfig(Section, frozen=True):
     file of the desired state. http_client : TLS, password or token that the receiver asks for. receiver_keys : file of
     Ed25519 public keys (PEM), one of which must have signed what the receiver says; empty: signatures are not checked.
     mesh_url : URL of /metrics of this host's mesh exporter; with it the receiver learns whether probes get through
-    before a NIC goes back into service. mesh_client : TLS or password that the mesh exporter asks for. pause_file :
-    while this file exists, no NIC of this host is taken out; empty: no such file. job_users : users (names or numbers)
-    whose processes are jobs, root's always are; empty: every user's. Where others log in, it keeps their sockets from
-    refusing actions. devices : NICs that may be taken out; empty: any. min_fraction_in_service : part of this host's
-    NICs that stays in service; one of two or more may always leave. max_failovers : most NICs taken out within
+    before a NIC goes back into service. mesh_client : TLS or password that the mesh exporter asks for. mesh_users :
+    users (names or numbers) one of whom the mesh exporter runs as, besides root; empty: any. Where others log in, it
+    keeps one who listens on the exporter's port from saying that NICs are healthy. pause_file : while this file
+    exists, no NIC of this host is taken out; empty: no such file. job_users : users (names or numbers) whose processes
+    are jobs, root's always are; empty: every user's. Where others log in, it keeps their sockets from refusing
+    actions. devices : NICs that may be taken out; empty: any. min_fraction_in_service : part of this host's NICs that
+    stays in service; one of two or more may always leave. max_failovers : most NICs taken out within
     failovers_window_s, whatever the receiver says. failovers_window_s : the time that max_failovers and
     max_lane_operations count over, seconds. max_lane_operations : most new paths and weights of lanes within
     failovers_window_s. scan_interval_s : how often the agent looks for new processes, seconds. report_interval_s :
@@ -43,6 +46,7 @@ class NodeConfig(Section, frozen=True):
     receiver_keys: Annotated[str, read_file("fabricpulse.remediation.signing:public_keys")] = ""
     mesh_url: str = ""
     mesh_client: HttpClientConfig = HttpClientConfig(timeout_s=2)
+    mesh_users: tuple[str, ...] = ()
     pause_file: Annotated[str, MARKER_FILE] = ""
     job_users: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
@@ -63,6 +67,10 @@ class NodeConfig(Section, frozen=True):
         if self.mesh_url:
             check_url("mesh_url", self.mesh_url)
             check_credentials("mesh_url", self.mesh_url, self.mesh_client)
+            if self.mesh_users and not is_local(self.mesh_url):
+                raise ConfigError(
+                    "mesh_users: who serves mesh_url is known of localhost, 127.0.0.1 and ::1 only"
+                )
 
     def warnings(self) -> list[str]:
         here = [url for url in self.receivers if urlsplit(url).hostname in ("localhost", "127.0.0.1", "::1")]
@@ -82,12 +90,12 @@ class NodeConfig(Section, frozen=True):
         return self.host or socket.gethostname()
 
 
-def users_of(names: Iterable[str]) -> frozenset[int]:
-    """User ids of names or numbers. Raises ConfigError for a user that does not exist."""
+def users_of(setting: str, names: Iterable[str]) -> frozenset[int]:
+    """User ids of names or numbers of a setting. Raises ConfigError for a user that does not exist."""
     found = set()
     for name in names:
         try:
             found.add(int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid)
         except KeyError as error:
-            raise ConfigError(f"job_users: there is no user {name!r}") from error
+            raise ConfigError(f"{setting}: there is no user {name!r}") from error
     return frozenset(found)

@@ -1,6 +1,7 @@
 """Whether probes get through to this host's NICs, from /metrics of its mesh exporter."""
 
 import asyncio
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -8,6 +9,7 @@ import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
 from fabricpulse.core.web.client import HttpClient, read_body
+from fabricpulse.remediation.node.listeners import listeners
 from fabricpulse.remediation.protocol import MAX_NICS
 
 _CONNECTED = "fabricpulse_nic_connected"
@@ -27,15 +29,31 @@ class MeshNics:
     disconnects: dict[str, float] = field(default_factory=dict)
 
 
-async def scrape_mesh(client: HttpClient, url: str) -> MeshNics:
-    """The NICs of this host; none when the exporter does not answer. Not measured is not listed."""
+class SquattedError(Exception):
+    """Another user than those of the mesh exporter listens on its port."""
+
+
+async def scrape_mesh(client: HttpClient, url: str, users: AbstractSet[int] = frozenset()) -> MeshNics:
+    """The NICs of this host; none when the exporter does not answer. Not measured is not listed.
+
+    users : ids of the users one of whom the exporter runs as; any, if empty. Raises SquattedError when others listen on
+    its port, where `url` is_local.
+    """
+    _check_listeners(url, users)
     try:
         async with client.get(url) as response:
             body = await read_body(response, _MOST_BODY) if response.status == 200 else b""
     except (aiohttp.ClientError, OSError, ValueError):
         return MeshNics()
+    # Again: one that has gone since then may have answered.
+    _check_listeners(url, users)
     # Not by the charset that the answer claims: there are codecs that make no text.
     return await asyncio.to_thread(lambda: parse_mesh(body.decode("utf-8", "replace")))
+
+
+def _check_listeners(url: str, users: AbstractSet[int]) -> None:
+    if users and (others := listeners(url) - users):
+        raise SquattedError(f"user {min(others)} listens on the port of {url}, and is none of mesh_users")
 
 
 def parse_mesh(text: str) -> MeshNics:

@@ -125,7 +125,7 @@ def _next_by_rule(
         return f"{episode.alert}: the host is left, mode {rule.mode}"
     reason = guards.failover(current, episode)
     if reason == SETTLING:
-        return f"{episode.alert} is acted on once it is {config.guards.settle_s:g} s old"
+        return f"{episode.alert} is acted on once it is {config.guards.settle_s:g} s old, mode {rule.mode}"
     if reason:
         return f"{episode.alert} is not acted on: {guard(reason)}"
     if rule.mode == "approve":

@@ -81,7 +81,10 @@ def advice(policy: Policy) -> list[str]:
     rules = [rule for rule in config.rules if rule.action != "notify"]
     acting = [rule.alert for rule in rules if rule.mode in ("approve", "auto")]
     if acting and policy.access.is_open:
-        found.append("rules act, and access is not set: whoever reaches the port may trigger them")
+        found.append(
+            "rules act, and access is not set: alerts are taken from this machine and from alertmanagers only, and "
+            "whoever reaches the port may report as an agent"
+        )
     shared = [entry.name for entry in config.access if entry.role == "agent" and entry.token_file]
     if acting and shared and not config.agent_certificates:
         found.append(

@@ -17,9 +17,10 @@ def output_of(*arguments: str) -> str:
 
 
 def test_explain_of_a_file_that_is_not_there():
-    """One argument is a file; who meant a host learns that a NIC belongs to it."""
-    assert output_of("explain", "gpu-001") == (
-        "cannot read gpu-001: No such file or directory; give a host and a NIC, or a file with an alert"
+    """One argument is a file, or a host that was left; who meant a host learns that a NIC belongs to it."""
+    assert output_of("explain", "alert.json") == (
+        "cannot read alert.json: No such file or directory; give a host and a NIC, a host that was left, or a file "
+        "with an alert"
     )
 
 

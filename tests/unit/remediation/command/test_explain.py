@@ -18,7 +18,7 @@ def test_from_alert_to_return():
     world = World(config(f"{RULES}guards: {{settle_s: 5}}"))
     assert sentence(world) == "nothing: no alert fires"
     world.deliver(alert())
-    assert sentence(world) == "FabricNicFlapping is acted on once it is 5 s old"
+    assert sentence(world) == "FabricNicFlapping is acted on once it is 5 s old, mode auto"
     world.tick(5.1)
     assert sentence(world).startswith("the agent is carrying out h0/rail0#")
     world.settle()

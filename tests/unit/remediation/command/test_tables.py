@@ -41,9 +41,24 @@ def test_status(shown: io.StringIO) -> None:
         "hold_s": 1.0, "blocked": "",
     }  # fmt: skip
     problem = {"code": "paused", "message": f"paused by ada: {HOSTILE}"}
-    tables.status_tables({"problems": [problem], "agents": [agent]}, [target])
+    tables.status_tables({"problems": [problem], "agents": [agent]}, [target], [])
     assert_plain(shown.getvalue())
     assert shown.getvalue().count("[/x]") == 4
+
+
+def test_hosts_that_are_left(shown: io.StringIO) -> None:
+    """A drained host was in no table; what the drain command said is text from elsewhere."""
+    drain = {
+        "host": "h0", "phase": "drained", "changed_at": 1.0, "alert": "FabricHostDown", "reason": "r", "hash": "",
+        "blocked": "", "message": HOSTILE,
+    }  # fmt: skip
+    tables.status_tables({"problems": [], "agents": []}, [], [drain])
+    assert_plain(shown.getvalue())
+    assert "fabricpulse remediation release h0" in shown.getvalue()
+    assert tables.drain_lines(drain)[1] == "next: fabricpulse remediation release h0"
+    waiting = drain | {"phase": "awaiting_approval", "hash": "1d07", "blocked": "paused"}
+    assert tables.drain_lines(waiting)[1] == "next: fabricpulse remediation approve 1d07, stopped: paused"
+    assert tables.drain_lines(drain | {"phase": "returned"})[1] == "next: nothing"
 
 
 def test_actions_and_journal(shown: io.StringIO) -> None:

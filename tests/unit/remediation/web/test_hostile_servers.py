@@ -1,5 +1,6 @@
 """Whoever has the port of a server that a daemon asks can neither end it nor fill its memory."""
 
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -10,7 +11,7 @@ from fabricpulse.core.web.client import HttpClient
 from fabricpulse.core.web.client_config import HttpClientConfig
 from fabricpulse.remediation.node import mesh
 from fabricpulse.remediation.node.config import NodeConfig
-from fabricpulse.remediation.node.mesh import MeshNics, parse_mesh, scrape_mesh
+from fabricpulse.remediation.node.mesh import MeshNics, SquattedError, parse_mesh, scrape_mesh
 from fabricpulse.remediation.node.receiver_client import ReceiverClient, ReceiverError
 from fabricpulse.remediation.protocol import MAX_NICS
 from fabricpulse.remediation.receiver import alertmanager_poll
@@ -51,6 +52,33 @@ async def test_a_mesh_exporter_that_claims_a_charset(charset: str) -> None:
 
     async with served(claims) as url, HttpClient(HttpClientConfig(timeout_s=20)) as client:
         assert await scrape_mesh(client, url) == MeshNics({"rail0": True})
+
+
+async def test_a_mesh_exporter_of_another_user() -> None:
+    """Who has the port of one that does not run could say that a NIC is healthy, and so bring it back into service."""
+
+    async def claims(_request: web.Request) -> web.Response:
+        return web.Response(body=LINE.encode())
+
+    own = os.getuid()
+    async with served(claims) as url, HttpClient(HttpClientConfig(timeout_s=20)) as client:
+        assert await scrape_mesh(client, url, {own, own + 1}) == MeshNics({"rail0": True})
+        with pytest.raises(SquattedError, match=f"user {own} "):
+            await scrape_mesh(client, url, {own + 1})
+
+
+async def test_a_mesh_exporter_of_another_user_that_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where nobody listened before it was asked, or listens afterwards."""
+    seen: list[frozenset[int]] = []
+    monkeypatch.setattr(mesh, "listeners", lambda _url: seen.pop(0))
+
+    async def claims(_request: web.Request) -> web.Response:
+        return web.Response(body=LINE.encode())
+
+    async with served(claims) as url, HttpClient(HttpClientConfig(timeout_s=20)) as client:
+        for seen[:] in ([frozenset(), frozenset({7})], [frozenset({7}), frozenset()]):
+            with pytest.raises(SquattedError):
+                await scrape_mesh(client, url, {8})
 
 
 async def test_answers_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
