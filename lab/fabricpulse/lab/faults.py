@@ -15,6 +15,8 @@ from typing import Literal, Self
 
 from fabricpulse.core.errors import UserError
 from fabricpulse.lab.channel import LabClosedError
+from fabricpulse.lab.delay_line import MARK
+from fabricpulse.lab.delay_line import start as start_delay_line
 from fabricpulse.lab.fabric import BRIDGE, FRONT_END
 from fabricpulse.lab.runtime import LabRuntime
 
@@ -255,6 +257,37 @@ class Port:
                 self._lab.batch(self.node, "tc", [remaining])
 
         return Fault(self._lab, f"limit {mbit:g} Mbit/s {self}", undo)
+
+    def delay(self, delay_ms: float) -> Fault:
+        """Sends every UDP packet out of this port later by so much, in order. Raises UserError if it is not above 0."""
+        if delay_ms <= 0:
+            raise UserError(f"a delay of {delay_ms} ms is not possible: it must be above 0")
+        number = self._lab.next_number()
+        table, tap = f"fabricpulse_{number}", f"delay{number}"
+        order = {"device": self.device, "tap": tap, "delay_s": delay_ms / 1e3, "mtu": self._mtu}
+        process = start_delay_line(self._lab, self.node, tap, "fabricpulse.lab.delay_line", order)
+        hook = f'type filter hook egress device "{self.device}" priority 0 ;'
+        try:
+            self._lab.batch(self.node, "ip", [f"link set dev {tap} mtu {self._mtu} up"])
+            self._lab.batch(
+                self.node,
+                "nft",
+                [
+                    f"add table netdev {table}",
+                    f"add chain netdev {table} egress {{ {hook} }}",
+                    f'add rule netdev {table} egress meta mark != {MARK} meta l4proto udp fwd to "{tap}"',
+                ],
+            )
+        except BaseException:
+            process.kill()
+            raise
+
+        def undo() -> None:
+            self._lab.batch(self.node, "nft", [f"delete table netdev {table}"])
+            process.kill()
+            process.wait(10)
+
+        return Fault(self._lab, f"delay {delay_ms:g} ms {self}", undo)
 
     def mtu(self, size: int) -> Fault:
         """Takes no frame of more than `size` bytes (IP header included) from its cable, and says nothing about it."""

@@ -7,7 +7,8 @@ simulated : 1,024 leaves, 50,000 hosts, 1 to 5 faults at once of 0.1 to 5 % loss
 silent; ten seeds that are drawn as it starts. memory : the process that diagnoses, with all that 50,000 hosts tell
 (`--fleet N`). loop : lateness of the event loop while a fleet is looked at.
 gray : loss on uplinks of a lab of nine hosts, needs root (`--losses 60,20,5,1.5,0.5 --times N`). dead : a leaf and a
-spine of it that drop everything. delay : delays that grow, simulated, on the engine's state machines. healthy : the
+spine of it that drop everything. localised : random single faults on every kind of element of a lab of nine hosts,
+needs root (`--faults N`). delay : delays that grow, simulated, on the engine's state machines. healthy : the
 fleet of simulated without faults, a window of 30 s after the other. tree : leaves, pods and machines found from delays
 alone, simulated, 128 to 10,000 hosts (`--largest N` leaves larger ones out). tree_random : what is reported of random
 small fabrics (`--fabrics N`). tree_lab : the same in a lab of nine hosts, needs root. placement : all of
@@ -228,6 +229,12 @@ def _dead(times: int) -> None:
     bench_dead(rows, times)
 
 
+def _localised(faults: int, seed: int) -> None:
+    from tests.bench.map.localised import bench_localised
+
+    bench_localised(rows, faults, seed)
+
+
 def _placement() -> None:
     from tests.bench.placement import bench_placement
 
@@ -253,6 +260,7 @@ def main() -> None:
     )
     parser.add_argument("--losses", default="60,20,5,1.5,0.5", help="per cent, of the part gray")
     parser.add_argument("--times", type=int, default=3, help="each fault, of the parts gray and dead")
+    parser.add_argument("--faults", type=int, default=300, help="of the part localised")
     parser.add_argument("--hosts", type=int, default=5000, help="of the part loop")
     parser.add_argument("--fleet", type=int, default=50_000, help="hosts, of the part memory")
     parser.add_argument("--largest", type=int, default=10_000, help="hosts, of the part tree")
@@ -272,6 +280,7 @@ def main() -> None:
         "delay": lambda: bench_delay(rows, 20 * options.times),
         "gray": lambda: _gray(options.losses, options.times),
         "dead": lambda: _dead(options.times),
+        "localised": lambda: _localised(options.faults, seeds[0]),
         "placement": _placement,
     }
     wanted = set(filter(None, options.only.split(","))) or set(all_parts)

@@ -413,6 +413,27 @@ def test_a_detour_is_longer_for_tcp_one_way_and_for_nothing_else(shared_lab: Lab
     assert "detour" not in shared_lab.run("leaf0", ["ip", "rule"]).stdout
 
 
+def test_a_port_that_delays_does_so_to_datagrams_that_leave_by_it(shared_lab: Lab) -> None:
+    """Large ones too, in order, and none is lost; the other way nothing is later, and nothing after undo. Twice."""
+    port = shared_lab.host("h0").nic("rail0").switch_port
+    there, back = (("h1", "rail0"), ("h0", "rail0")), (("h0", "rail0"), ("h1", "rail0"))
+    for _ in range(2):
+        with port.delay(40.0) as fault:
+            assert shared_lab.faults == (fault,)
+            assert 0.04 <= pair_delay_floor(Pair(shared_lab, *there)) < 0.08
+            assert pair_delay_floor(Pair(shared_lab, *back)) < 0.02
+            with Pair(shared_lab, *there) as pair:
+                sent = [bytes([number]) * (8000 if number % 2 else 60) for number in range(20)]
+                for data in sent:
+                    pair.a.send(data)
+                pair.b.settimeout(5)
+                assert [pair.b.recv(9000) for _ in sent] == sent
+        assert pair_delay_floor(Pair(shared_lab, *there)) < 0.02
+    assert "delay" not in shared_lab.run(port.node, ["ip", "link"]).stdout
+    with pytest.raises(UserError, match="above 0"):
+        port.delay(0)
+
+
 def test_a_detour_that_cannot_be_is_refused(shared_lab: Lab) -> None:
     """Where no leaf routes, and without a delay."""
     with pytest.raises(UserError, match="share a leaf"):
