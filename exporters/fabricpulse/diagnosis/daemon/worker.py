@@ -26,18 +26,34 @@ _ROUND_S = 0.4
 _AT_ONCE_S = 0.01
 
 
-class Moments:
-    """Reports that come within a hundredth of a second have one moment, and one object: those of thousands of hosts,
-    replaced one by one, lie on pages that the fork of the survey has, too, and each page would be copied.
+class EvidenceClock:
+    """What the moment is for the diagnosis. A worker that has no processor for a while takes reports late: what has not
+    been taken yet was not sent seconds ago by a fleet that has fallen silent since. Pure.
     """
 
     def __init__(self) -> None:
-        self._at_s = -math.inf
+        self._now_s = -math.inf
+
+    def now_s(self, real_s: float, last_report_s: float, behind: bool) -> float:
+        """behind : there are reports that have not been taken. last_report_s : when that came which was taken last."""
+        self._now_s = max(self._now_s, last_report_s if behind else real_s)
+        return self._now_s
+
+
+class Moments:
+    """Reports that come within a hundredth of a second have one moment, and one object: those of thousands of hosts,
+    replaced one by one, lie on pages that the fork of the survey has, too, and each page would be copied. last_s : the
+    latest one.
+    """
+
+    def __init__(self) -> None:
+        self._at_s = self.last_s = -math.inf
 
     def of(self, at_s: float) -> float:
         """The moment of a report that came at this one."""
         if not 0 <= at_s - self._at_s < _AT_ONCE_S:
             self._at_s = at_s
+        self.last_s = max(self.last_s, self._at_s)
         return self._at_s
 
 
@@ -48,7 +64,7 @@ def serve(source: int, sink: int) -> None:
     decoder = msgspec.msgpack.Decoder(Report)
     survey: TreeSurvey | None = None
     next_s = time.monotonic() + _ROUND_S
-    moments = Moments()
+    moments, clock = Moments(), EvidenceClock()
     while True:
         pipes = survey.pipes if survey is not None else []
         ready = select.select([source, *pipes], [], [], max(next_s - time.monotonic(), 0.0))[0]
@@ -78,7 +94,7 @@ def serve(source: int, sink: int) -> None:
         found: tuple[Suspect, ...] = ()
         spent_s = time.thread_time()
         try:
-            found = evidence.suspects(now_s)
+            found = evidence.suspects(clock.now_s(now_s, moments.last_s, _has_data(source)))
         except Exception:
             # What nobody foresaw in one round must not end those that follow.
             log.exception("diagnosis failed")
@@ -92,6 +108,10 @@ def serve(source: int, sink: int) -> None:
                 answer, surveyed=survey.advance(time.monotonic()), assigned=survey.assigned(time.monotonic())
             )
         _write(sink, frame(answer))
+
+
+def _has_data(source: int) -> bool:
+    return bool(select.select([source], [], [], 0)[0])
 
 
 def _write(sink: int, data: bytes) -> None:
