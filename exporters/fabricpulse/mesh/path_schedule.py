@@ -1,5 +1,6 @@
 """When the path of which flow is traced, and what is accepted from a trace. Pure."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -9,6 +10,9 @@ Hops = tuple[str, ...]
 # Answers are lost, and switches answer only so often: a path with gaps is tried so many times in all before it is
 # taken for what it is.
 _TRIES = 3
+# Share of `again_s` for which a route that has changed does not cause all paths to be traced again another time: where
+# switches choose another way for each packet each trace shows one.
+_NOT_AGAIN = 0.25
 
 
 @dataclass
@@ -24,7 +28,8 @@ class _Flow:
 
 
 class PathSchedule:
-    """Of one NIC: one trace each `pause_s` while paths are unknown, and each flow again after `again_s`.
+    """Of one NIC: one trace each `pause_s` while paths are unknown. Then each flow again after `again_s`, spread over
+    that time, so that a route that has changed shows on one of them soon; all of them are traced again then.
 
     edges : its edges, by their numbers. ports : source ports of each. known : known paths of some.
     Moments are monotonic seconds.
@@ -46,6 +51,7 @@ class PathSchedule:
         self._again_s = again_s
         self._order = self._round()
         self._next_s = 0.0
+        self._now_s = self._all_again_s = -math.inf
 
     def _round(self) -> Iterator[tuple[int, int]]:
         while self._flows:
@@ -53,18 +59,26 @@ class PathSchedule:
 
     def due(self, now_s: float) -> tuple[int, int] | None:
         """The edge and source port to trace now, if any."""
+        self._now_s = now_s
         if now_s < self._next_s or not self._flows:
             return None
         for _ in range(len(self._flows)):
             key = next(self._order)
             flow = self._flows[key]
             if not flow.settled or now_s - flow.traced_s >= self._again_s:
-                flow.traced_s = now_s
-                self._next_s = now_s + self._pause_s
-                return key
-        # All are known: none is due before the first of them has become old.
-        self._next_s = min(flow.traced_s for flow in self._flows.values()) + self._again_s
-        return None
+                return self._begun(key, now_s)
+        # All are known.
+        pace_s = self._again_s / len(self._flows)
+        last_s = max(flow.traced_s for flow in self._flows.values())
+        if now_s - last_s < pace_s:
+            self._next_s = last_s + pace_s
+            return None
+        return self._begun(min(self._flows, key=lambda key: self._flows[key].traced_s), now_s)
+
+    def _begun(self, key: tuple[int, int], now_s: float) -> tuple[int, int]:
+        self._flows[key].traced_s = now_s
+        self._next_s = now_s + self._pause_s
+        return key
 
     def traced(self, edge: int, port: int, hops: Hops) -> bool:
         """Takes the result of a trace. Returns whether the known path has changed.
@@ -79,17 +93,34 @@ class PathSchedule:
         merged = merge(flow.hops, hops)
         if merged == flow.hops:
             return False
+        if contradicts(flow.hops, hops):
+            self._route_changed(flow)
         flow.hops, flow.tries = merged, 1 if flow.hops and merged == hops else flow.tries
         return True
+
+    def _route_changed(self, flow: _Flow) -> None:
+        """Of this flow: others take another route, too, perhaps."""
+        if self._now_s - self._all_again_s < _NOT_AGAIN * self._again_s:
+            return
+        self._all_again_s = self._now_s
+        self._next_s = min(self._next_s, self._now_s + self._pause_s)
+        for other in self._flows.values():
+            if other is not flow:
+                other.traced_s = -math.inf
 
     def known(self) -> dict[tuple[int, int], Hops]:
         """The hops of each edge and source port of which some are known."""
         return {key: flow.hops for key, flow in self._flows.items() if flow.hops}
 
 
+def contradicts(before: Hops, after: Hops) -> bool:
+    """Whether they name different switches for one place."""
+    return any(a and b and a != b for a, b in zip(before, after, strict=False))
+
+
 def merge(before: Hops, after: Hops) -> Hops:
     """Both as one path where they contradict each other nowhere; else `after`, which is newer."""
-    if any(a and b and a != b for a, b in zip(before, after, strict=False)):
+    if contradicts(before, after):
         return after
     longer = before if len(before) >= len(after) else after
     both = tuple(b or a for a, b in zip(before, after, strict=False))

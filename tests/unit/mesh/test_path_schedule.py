@@ -24,20 +24,41 @@ def run(schedule, seconds, answer, start=0):
 
 
 def test_every_path_once_and_again_when_old():
-    """Two peers with three ports: main paths first, one trace a pause, none more until the first is old."""
+    """Two peers with three ports: main paths first, one trace a pause; then each once in ten minutes, one after the
+    other.
+    """
     schedule = PathSchedule((4, 7), 3, 1.0, AGAIN_S)
-    first = run(schedule, 300, lambda edge, port: ("leaf", f"spine{port}", f"leaf{edge}"))
+
+    def hops(edge, port):
+        return "leaf", f"spine{port}", f"leaf{edge}"
+
+    first = run(schedule, 100, hops)
     assert first == [(0, 4, 0), (1, 7, 0), (2, 4, 1), (3, 7, 1), (4, 4, 2), (5, 7, 2)]
     assert schedule.known()[7, 1] == ("leaf", "spine1", "leaf7")
-    again = run(schedule, 310, lambda *_: ("leaf", "x"), start=300)
-    assert [key for _, *key in again] == [[e, p] for _, e, p in first]
-    assert again[0][0] == AGAIN_S
+    again = run(schedule, 1200, hops, start=100)
+    assert [key for _, *key in again[:6]] == [[e, p] for _, e, p in first]
+    assert [second for second, *_ in again] == list(range(105, 1300, 100))
+
+
+def test_a_route_that_has_changed_is_traced_on_all_flows():
+    """An uplink dies that half of forty flows take: it shows on one of them within a minute, on all within two. Where
+    every trace shows another way that costs one round of traces in 150 s.
+    """
+    schedule = PathSchedule(tuple(range(5)), 8, 1.0, AGAIN_S)
+    run(schedule, 300, lambda _, port: ("leaf", f"spine{port % 2}"))
+    traced = run(schedule, 120, lambda *_: ("leaf", "spine1"), start=300)
+    assert set(schedule.known().values()) == {("leaf", "spine1")}
+    assert traced[-1][0] - traced[-2][0] == AGAIN_S / 40
+
+    sprayed = iter(range(10_000))
+    traced = run(schedule, 600, lambda *_: ("leaf", f"spine{next(sprayed)}"), start=420)
+    assert 40 < len(traced) <= 4 * 40 + 600 * 40 / AGAIN_S
 
 
 def test_gaps_are_tried_again_some_times():
     """A switch that is silent, or a fabric that is, costs three traces and not one each second for ever."""
     schedule = PathSchedule((0, 1), 1, 1.0, AGAIN_S)
-    traced = run(schedule, 500, lambda edge, _: ("a", "", "c") if edge == 0 else ())
+    traced = run(schedule, 300, lambda edge, _: ("a", "", "c") if edge == 0 else ())
     assert len(traced) == 6
     assert schedule.known() == {(0, 0): ("a", "", "c")}
 
