@@ -2,10 +2,18 @@
 
 import struct
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fabricpulse.audit.compare.wiring import LldpReports, Place, Wiring, planned_places, wiring_findings
+from fabricpulse.audit.compare.wiring import (
+    LldpReports,
+    Place,
+    Wiring,
+    is_at,
+    planned_places,
+    wiring_findings,
+)
 from fabricpulse.audit.host.lldp import Neighbour, parse
 from fabricpulse.audit.model import Finding
 from fabricpulse.core.fleet.membership import Host, Membership, Nic
@@ -91,6 +99,38 @@ def test_swapped_cables_name_both() -> None:
     ]
     assert "swapped with h1 eth1" in found[0].summary
     assert "swapped with h0 eth1" in found[1].summary
+
+
+@pytest.mark.parametrize(
+    ("planned", "seen", "same"),
+    [
+        ("leaf-1", "leaf-1.pod1.dc", True),
+        ("leaf-1.pod1", "LEAF-1.pod1.dc.", True),
+        ("leaf-1.pod1.dc", "leaf-1", True),
+        ("leaf-1.pod1", "leaf-1.pod2", False),
+        ("leaf-1.pod", "leaf-1.pod2", False),
+        ("10.0.0.1", "10.0.0.2", False),
+        ("10.0.0.1", "10.0.0.1", True),
+        ("10", "10.0.0.1", False),
+    ],
+)
+def test_names_of_switches(planned: str, seen: str, same: bool) -> None:
+    """One may be the beginning of the other up to a dot; what follows tells them apart, and an address is no name."""
+    assert is_at(Place(planned), Neighbour(seen, "p0")) is same
+
+
+def test_swapped_cables_between_switches_of_one_short_name() -> None:
+    """Planned by qualified names both are named; by a short name that two switches have nothing is known."""
+    nics = ("h0", "eth1"), ("h1", "eth1")
+    seen = dict(zip(nics, (Neighbour("leaf-1.b", "p"), Neighbour("leaf-1.a", "p")), strict=True))
+    plan = dict(zip(nics, (Place("leaf-1.a", "p"), Place("leaf-1.b", "p")), strict=True))
+    swapped = wiring_findings(plan, LldpReports(seen, {}))
+    assert [(f.check, f.evidence["place_of"]) for f in swapped] == [
+        ("wiring", "h1 eth1"),
+        ("wiring", "h0 eth1"),
+    ]
+    unknown = wiring_findings(dict.fromkeys(nics, Place("leaf-1", "p")), LldpReports(seen, {}))
+    assert {(f.check, f.host) for f in unknown} == {("wiring-unknown", "h0"), ("wiring-unknown", "h1")}
 
 
 def test_a_cable_in_another_switch() -> None:

@@ -8,8 +8,9 @@
 `leaf` of a NIC in the membership is its switch where the file says nothing.
 """
 
+import ipaddress
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from fabricpulse.audit.checks.fleet import wiring as wiring_check
@@ -60,9 +61,10 @@ def planned_places(wiring: Wiring | None, membership: Membership) -> dict[Nic, P
 def wiring_findings(planned: Mapping[Nic, Place], lldp: LldpReports) -> list[Finding]:
     """NICs that hang elsewhere, with whose place theirs is, and those of which nothing is known."""
     found = []
-    owners: dict[tuple[str, str], list[Nic]] = defaultdict(list)
+    owners: dict[str, list[Nic]] = defaultdict(list)
     for nic, place in planned.items():
-        owners[_short(place.switch), place.port].append(nic)
+        owners[place.port].append(nic)
+    names = {neighbour.switch.lower() for neighbour in lldp.neighbours.values()}
     for nic, place in sorted(planned.items()):
         neighbour = lldp.neighbours.get(nic)
         if neighbour is None:
@@ -74,7 +76,9 @@ def wiring_findings(planned: Mapping[Nic, Place], lldp: LldpReports) -> list[Fin
             text = f"hangs on {_describe(own)}, planned is {_describe(place)}"
             evidence = {"planned": _describe(place), "found": _describe(own)}
             rightful = [
-                other for other in owners.get((_short(own.switch), own.port), ()) if own.port and other != nic
+                other
+                for other in owners.get(own.port, ())
+                if own.port and other != nic and _same_switch(planned[other].switch, own.switch)
             ]
             if rightful:
                 evidence["place_of"] = " ".join(rightful[0])
@@ -82,18 +86,42 @@ def wiring_findings(planned: Mapping[Nic, Place], lldp: LldpReports) -> list[Fin
                 if other is not None and is_at(place, other):
                     text += f": swapped with {' '.join(rightful[0])}"
             found.append(_finding(wiring_check.CHECK, nic, text, evidence))
+        elif others := _ambiguous(place.switch, neighbour.switch, names):
+            text = (
+                f"hangs on {neighbour.switch}; {place.switch} in the plan may be {' or '.join(others)}, too"
+            )
+            found.append(_finding(wiring_unknown.CHECK, nic, text, {"planned": _describe(place)}))
     return found
 
 
 def is_at(place: Place, neighbour: Neighbour) -> bool:
     """Whether a neighbour is the planned place. Switches may say their name short or qualified, in any case."""
-    if _short(place.switch) != _short(neighbour.switch):
+    if not _same_switch(place.switch, neighbour.switch):
         return False
     return place.port in ("", neighbour.port, neighbour.description)
 
 
-def _short(name: str) -> str:
-    return name.lower().partition(".")[0]
+def _same_switch(one: str, other: str) -> bool:
+    """Whether two names may be those of one switch: equal, or one is the beginning of the other up to a dot. An
+    address is no name, and equal to itself alone."""
+    short, long = sorted((one.lower().rstrip("."), other.lower().rstrip(".")), key=len)
+    if short == long:
+        return True
+    return long.startswith(f"{short}.") and not _is_address(long)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _ambiguous(planned: str, seen: str, names: Collection[str]) -> list[str]:
+    """Other switches that the planned name may be of, by the names of all that were seen."""
+    fits = [name for name in names if _same_switch(planned, name)]
+    return sorted(name for name in fits if not _same_switch(name, seen))
 
 
 def _describe(place: Place) -> str:
