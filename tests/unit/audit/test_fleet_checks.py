@@ -29,12 +29,13 @@ from fabricpulse.audit.registry import all_checks, checks_of_fleet, host_checks
 
 Play = Callable[[bool], Iterable[Finding]]
 NIC = ("h1", "eth0")
+KERNEL, OFED = Value("kernel", "host", "", "6.8"), Value("ofed", "host", "", "24.10")
 
 
 def compared(values: Sequence[str], profile: Profile | None = None) -> tuple[Finding, ...]:
     """Of hosts with these MTUs of their only NIC; "" for one that reports none."""
     reports = [
-        HostReport(f"h{n}", 0, 0, (), (Value("mtu", "rail0", "eth0", value),) if value else ())
+        HostReport(f"h{n}", 0, 0, (), (KERNEL, Value("mtu", "rail0", "eth0", value)) if value else (KERNEL,))
         for n, value in enumerate(values)
     ]
     return fleet_findings(reports, {}, profile)
@@ -69,6 +70,10 @@ PLAN = {NIC: Place("leaf-1", "Ethernet1")}
 CASES: dict[str, Play] = {
     "odd-one-out": lambda wrong: compared(["9000", "1500" if wrong else "9000", "9000", "9000"]),
     "fleet-divided": lambda wrong: compared(["9000", "9000", *["1500" if wrong else "9000"] * 2]),
+    "value-missing": lambda wrong: fleet_findings(
+        [HostReport(f"h{n}", 0, 0, (), (KERNEL, *([] if wrong and n == 1 else [OFED]))) for n in range(4)],
+        {},
+    ),
     "profile": lambda wrong: compared(["1500" if wrong else "9000"] * 3, Profile({"rail0": {"mtu": "9000"}})),
     "profile-unproven": lambda wrong: compared(
         ["9000", "9000", "" if wrong else "9000"], Profile({"*": {"mtu": "9000"}})

@@ -5,7 +5,14 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fabricpulse.audit.compare.odd_one_out import LEAST, Comparison, against, compare, usual_values
+from fabricpulse.audit.compare.odd_one_out import (
+    LEAST,
+    Comparison,
+    Missing,
+    against,
+    compare,
+    usual_values,
+)
 from fabricpulse.audit.model import Value
 
 FLEETS = st.dictionaries(
@@ -58,9 +65,18 @@ def test_roles_and_attributes_are_compared_apart() -> None:
 
 
 def test_a_value_that_a_host_does_not_tell_is_not_odd() -> None:
-    """A host without the value is left out of the group."""
-    fleet = {f"h{n}": (Value("bios", "host", "", "1"),) for n in range(3)} | {"h9": ()}
-    assert compare(fleet).odd == ()
+    """A host without the value is left out of the group, and listed where more than half of its like have it; so is
+    one that reports nothing, and a NIC without what those of its network have."""
+    bios, kernel = Value("bios", "host", "", "1"), Value("kernel", "host", "", "6")
+    fleet = {f"h{n}": (bios, kernel) for n in range(3)} | {"h8": (kernel,), "h9": ()}
+    found = compare(fleet)
+    assert (found.odd, found.missing) == ((), (Missing("h8", "", ("bios",)), Missing("h9", "", ())))
+    assert compare({"h0": (bios, kernel), "h1": (kernel,)}).missing == ()
+    assert compare({"h0": (bios, kernel)} | {f"h{n}": (kernel,) for n in range(1, 4)}).missing == ()
+    assert compare(dict.fromkeys(("h0", "h1", "h2"), ())).missing == ()
+    speed, mtu = Value("speed", "host: rail0", "eth0", "4"), Value("mtu", "host: rail0", "eth0", "9")
+    nics = {f"h{n}": (speed, mtu) for n in range(3)} | {"h3": (mtu,)}
+    assert compare(nics).missing == (Missing("h3", "eth0", ("speed",)),)
 
 
 def test_profile_allows_lists_and_any_role() -> None:

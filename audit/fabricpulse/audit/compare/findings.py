@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from fabricpulse.audit.checks.fleet import fleet_divided, host_silent, odd_one_out
+from fabricpulse.audit.checks.fleet import fleet_divided, host_silent, odd_one_out, value_missing
 from fabricpulse.audit.checks.fleet import profile as profile_check
 from fabricpulse.audit.compare.odd_one_out import Comparison, against, compare
 from fabricpulse.audit.compare.profile import Profile
@@ -92,6 +92,15 @@ def _odd(comparison: Comparison) -> list[Finding]:
         }
         severity = _severity(value.attribute)
         found.append(odd_one_out.CHECK.finding(odd.host, value.subject, text, evidence, severity=severity))
+    for missing in comparison.missing:
+        if missing.attributes:
+            lacking = ", ".join(missing.attributes)
+            text = f"does not report what more than half of its like do: {lacking}"
+        else:
+            lacking, text = "all", "reports no value, so it is compared with nothing"
+        found.append(
+            value_missing.CHECK.finding(missing.host, missing.subject, text, {"missing": clip(lacking)})
+        )
     for divided in comparison.divided:
         parts = [f"{len(who)} have {value}" for value, who in divided.values.items()]
         text = f"{divided.attribute}: {'; '.join(parts[:8])}"

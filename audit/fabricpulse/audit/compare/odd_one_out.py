@@ -9,6 +9,9 @@ same machine with GPUs or RDMA devices; two hosts of no such kind need not be al
 A host's role follows from its GPUs. One that has lost all of them is compared with those of the same machine all the
 same: the same board, CPUs, memory and RDMA devices, if most of these have GPUs.
 
+Who reports no value where more than half of its like report one is in no group, and listed by itself: it may lack what
+the value is of, or its agent the right to read it.
+
 What follows from hardware is compared among hosts of the same machine (`machines.py`), what is configured among all of
 the role; what is configured of a NIC whose network is not known, among NICs of one name of the same machine.
 """
@@ -60,19 +63,36 @@ class Divided:
 
 
 @dataclass(frozen=True)
+class Missing:
+    """One subject without values that more than half of its like have. attributes : of these; () for a host that
+    reports nothing at all."""
+
+    host: str
+    subject: str
+    attributes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Comparison:
-    """All that differs, each list in order of attribute, role and host."""
+    """All that differs, each list in order of attribute, role and host; `missing` in order of host and subject."""
 
     odd: tuple[OddValue, ...]
     divided: tuple[Divided, ...]
+    missing: tuple[Missing, ...] = ()
 
 
 def compare(values: Mapping[str, Iterable[Value]], least: int = LEAST) -> Comparison:
     """Compares the values of hosts. values : host -> its values. least : size of a group in which a host is named."""
     odd: list[OddValue] = []
     divided: list[Divided] = []
+    lacking: dict[tuple[str, str], list[str]] = defaultdict(list)
+    if any(values.values()):
+        lacking.update({(host, ""): [] for host, own in values.items() if not own})
     for group in _groups(values):
         attribute, role, members = group.attribute, group.role, group.members
+        if 2 * len(members) > len(group.subjects) >= least:
+            for subject in group.subjects - {(host, value.subject) for host, value in members}:
+                lacking[subject].append(attribute)
         known_as = _known_as(attribute, members)
         counts = Counter(known_as[value.value] for _, value in members)
         if len(counts) < 2 or (len(members) < least and not group.one_machine):
@@ -90,7 +110,8 @@ def compare(values: Mapping[str, Iterable[Value]], least: int = LEAST) -> Compar
                 for text, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
             }
             divided.append(Divided(attribute, role, by_value))
-    return Comparison(tuple(odd), tuple(divided))
+    missing = tuple(Missing(*subject, tuple(names)) for subject, names in sorted(lacking.items()))
+    return Comparison(tuple(odd), tuple(divided), missing)
 
 
 def usual_values(values: Mapping[str, Iterable[Value]]) -> dict[str, dict[str, str | list[str]]]:
@@ -133,26 +154,40 @@ def against(
 
 @dataclass(frozen=True)
 class _Group:
-    """What is compared with one another. one_machine : all members are known to be the same one, with GPUs or RDMA."""
+    """What is compared with one another. one_machine : all members are known to be the same one, with GPUs or RDMA.
+    subjects : (host, subject) of all that could be members, with or without the value."""
 
     attribute: str
     role: str
     members: tuple[tuple[str, Value], ...]
     one_machine: bool
+    subjects: frozenset[tuple[str, str]]
 
 
 def _groups(values: Mapping[str, Iterable[Value]]) -> list[_Group]:
     in_roles = _of_machines(values)
     machines = machines_of(in_roles)
     found: dict[tuple[str, str, str], list[tuple[str, Value]]] = defaultdict(list)
+    of_role: dict[str, set[tuple[str, str]]] = defaultdict(set)
     for host, own in sorted(in_roles.items()):
         for value in sorted(own):
+            of_role[value.role].add((host, value.subject))
             compared_in = _compared_in(value, machines[host])
             if compared_in is not None:
                 found[value.attribute, value.role, compared_in].append((host, value))
     return [
-        _Group(attribute, role, tuple(members), _are_one(role, {machines[host] for host, _ in members}))
-        for (attribute, role, _), members in sorted(found.items())
+        _Group(
+            attribute,
+            role,
+            tuple(members),
+            _are_one(role, {machines[host] for host, _ in members}),
+            frozenset(
+                (host, subject)
+                for host, subject in of_role[role]
+                if _compared_in(Value(attribute, role, subject, ""), machines[host]) == compared_in
+            ),
+        )
+        for (attribute, role, compared_in), members in sorted(found.items())
     ]
 
 

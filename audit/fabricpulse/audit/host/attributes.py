@@ -130,6 +130,7 @@ ATTRIBUTES: tuple[Attribute, ...] = (
     _host("ofed", "version of NVIDIA's driver package"),
     _host("rdma_devices", "number and kinds of RDMA devices", "error"),
     _host("services", "which services of a GPU host run"),
+    _host("fleet_time", "whether a clocksync sidecar gives the host fleet time"),
     *(_host(f"sysctl {name.replace('/', '.')}", "kernel setting") for name in SYSCTLS),
     _nic("firmware", "firmware of the NIC", "warning", "fabricpulse_nic_info"),
     _nic("driver", "driver and its version"),
@@ -239,6 +240,8 @@ def _host_values(host: HostReader) -> Iterator[tuple[str, str | None]]:
     if host.sees_all_processes:
         running = {name for _, name in host.processes}
         yield "services", " ".join(name for name in SERVICES if name in running) or "none"
+    if host.clock_page is not None and host.text("/proc/sys/kernel/osrelease"):
+        yield "fleet_time", "none" if host.clock_status() is None else "clocksync sidecar"
     for name in SYSCTLS:
         value = host.text(f"/proc/sys/{name}")
         yield f"sysctl {name.replace('/', '.')}", " ".join(value.split()) if value else None
