@@ -165,7 +165,7 @@ class Ring(Struct, frozen=True):
     order : "given", or "by leaf". lanes : most of a connection. bps : bus bandwidth of the slowest rank, bits per
     second, None where it was not finished; error says why. expected : of its slowest pair by the tests of pairs, None
     where they do not say. corrupt_bytes : of the verified result. delays : beside those of probes. torch : by NCCL
-    itself, on one GPU of each host; it has no number of lanes, 0.
+    itself, on one GPU of each host; it has no number of lanes, 0. failed : hosts that gave an error.
     """
 
     order: Name
@@ -177,6 +177,7 @@ class Ring(Struct, frozen=True):
     error: Text = ""
     delays: tuple[InBandDelay, ...] = ()
     torch: bool = False
+    failed: tuple[Name, ...] = ()
 
 
 class Run(Struct, frozen=True):

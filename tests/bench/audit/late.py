@@ -56,6 +56,8 @@ def measure(runs: int, loops: int) -> Late:
                 for number in range(runs):
                     run, seconds = timed_run(lab, Path(folder), *SHORT)
                     reported = [f for f in run.findings if f.check.startswith("path-")]
+                    # That a busy host has spoilt all tests of a NIC accuses nobody.
+                    reported = [f for f in reported if f.check != "path-untested"]
                     others = [f for f in reported if f.host and (f.host, f.subject) != ("h2", "rail0")]
                     named = any(f.evidence.get("blame") == "nic" and f.host == "h2" for f in reported)
                     right += named and not others

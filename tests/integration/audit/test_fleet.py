@@ -41,7 +41,17 @@ from fabricpulse.audit.node.rdma_wire import (
     RdmaResult,
     RdmaSendRequest,
 )
-from fabricpulse.audit.node.wire import AUDIT_PATH, ECHO_TESTS_PATH, FINDINGS_PATH, SEND_PATH
+from fabricpulse.audit.node.wire import (
+    AUDIT_PATH,
+    ECHO_TESTS_PATH,
+    FINDINGS_PATH,
+    RECEIVE_PATH,
+    SEND_PATH,
+    ReceiveAnswer,
+    ReceiveRequest,
+    SendRequest,
+    TransferResult,
+)
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.options import DaemonOptions
@@ -58,6 +68,10 @@ TOKEN = "0123456789abcdef"  # noqa: S105
 def tmp_path(memory_path: Path) -> Path:
     """In memory: four hosts are some thousand files."""
     return memory_path
+
+
+# What agents send at most by default.
+LIMIT_BPS = NodeConfig().transfer_mbit_s * 1_000_000
 
 
 @dataclass
@@ -134,6 +148,15 @@ def fleet_of(folder: Path, count: int) -> Iterator[Fleet]:
             loop.call_soon_threadsafe(life.stop)
         thread.join(60)
         loop.close()
+
+
+def without_traffic(fleet: Fleet) -> None:
+    """Gives each host a loopback that carries no job."""
+    for host in fleet.hosts.values():
+        for way in ("rx", "tx"):
+            path = host.root / f"sys/class/net/lo/statistics/{way}_bytes"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("0\n")
 
 
 @pytest.fixture
@@ -279,17 +302,13 @@ def test_rdma_between_two_agents(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) 
     """The loopback has no RDMA: both ends say so, and let go of it at once. With a stand-in for the queue pair one
     agent writes to the other."""
     here, there, *_ = fleet.ports
-    for host in fleet.hosts.values():
-        for way in ("rx", "tx"):
-            path = host.root / f"sys/class/net/lo/statistics/{way}_bytes"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text("0\n")
+    without_traffic(fleet)
     receive = RdmaReceiveRequest("lo", "127.0.0.1", "127.0.0.1", 0.2)
 
-    def both() -> tuple[RdmaReceiveAnswer, RdmaResult]:
+    def both(rate_bps: int = 10_000_000) -> tuple[RdmaReceiveAnswer, RdmaResult]:
         answer = posted(fleet, there, RDMA_RECEIVE_PATH, receive, RdmaReceiveAnswer)
         port = answer.tcp_port or int(here)
-        send = RdmaSendRequest("lo", "127.0.0.1", "127.0.0.1", port, answer.key, 10_000_000, 0.2)
+        send = RdmaSendRequest("lo", "127.0.0.1", "127.0.0.1", port, answer.key, rate_bps, 0.2)
         return answer, posted(fleet, here, RDMA_SEND_PATH, send, RdmaResult)
 
     answer, result = both()
@@ -304,12 +323,25 @@ def test_rdma_between_two_agents(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(rdma_service, "RdmaListener", partial(RdmaListener, make=pair))
     monkeypatch.setattr(rdma_service, "rdma_send", partial(rdma_send, make=pair))
-    for _ in range(2):
-        answer, result = both()
+    for rate_bps, limit_bps in ((10_000_000, None), (LIMIT_BPS + 1, LIMIT_BPS)):
+        answer, result = both(rate_bps)
         assert (answer.error, result.error) == ("", "")
         assert result.bps is not None
+        assert result.limit_bps == limit_bps
     assert len(pairs) == 4
     wait_for(lambda: all(pair.closed for pair in pairs), 10, "both ends to leave nothing")
+
+
+@pytest.mark.parametrize(("rate_bps", "limit_bps"), [(LIMIT_BPS, None), (LIMIT_BPS + 1, LIMIT_BPS)])
+def test_an_agent_says_that_it_sends_no_faster(fleet: Fleet, rate_bps: int, limit_bps: float | None) -> None:
+    """Or else its NIC would be accused for its settings."""
+    here, there, *_ = fleet.ports
+    without_traffic(fleet)
+    receive = ReceiveRequest("lo", "127.0.0.1", "127.0.0.1", 1, 0.1)
+    answer = posted(fleet, there, RECEIVE_PATH, receive, ReceiveAnswer)
+    ends = "lo", "127.0.0.1", "127.0.0.1", answer.tcp_port, answer.udp_port, answer.key
+    send = SendRequest(*ends, rate_bps, 0.1, streams=1, datagrams=1)
+    assert posted(fleet, here, SEND_PATH, send, TransferResult).limit_bps == limit_bps
 
 
 def test_probes_of_the_loopback(fleet: Fleet) -> None:

@@ -204,7 +204,8 @@ def test_one_lossy_path_of_several_is_named(make_lab: Callable[..., Lab], tmp_pa
             for p in range(49152, 49168)
         }
         assert named == {p for p, spine in ways.items() if spine == "spine1"}
-    assert {f.host for f in found.findings if f.check == "path-ecmp"} == {m.source_host for m in reported}
+    suspects = {f.suspects for f in found.findings if f.check == "path-ecmp"}
+    assert suspects == {(m.source_host, m.target_host) for m in reported}
 
 
 SPEAK = """

@@ -107,5 +107,11 @@ def test_findings_are_bounded_and_say_how_many() -> None:
         for i in range(100)
     ]
     found = ecmp_findings([*many, Measurement("ecmp_loss", "r", "y", "e", "x", "e", 0, True)])
-    assert [f.host for f in found] == [f"h{i}" for i in range(99, 99 - MOST_REPORTED, -1)]
-    assert all("100 ways" in f.summary and "49152" in f.summary for f in found)
+    each = found[:MOST_REPORTED]
+    assert [f.suspects for f in each] == [(f"h{i}", "x") for i in range(99, 99 - MOST_REPORTED, -1)]
+    assert all("100 ways" in f.summary and "49152" in f.summary for f in each)
+    # Hosts of the others are no better, and none is accused.
+    rest = {f"h{i}" for i in range(100 - MOST_REPORTED)}
+    assert {host for f in found[MOST_REPORTED:] for host in f.suspects} == rest
+    assert {f.host for f in found} == {""}
+    assert all(len(f.suspects) <= 64 for f in found)

@@ -9,6 +9,7 @@ import threading
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.fixtures.waiting import wait_for
 
@@ -75,11 +76,19 @@ def ring(order: str, lanes: int, bps: float | None, want: float | None = 2e9, co
 
 
 def test_what_rings_say() -> None:
-    """The best number of lanes counts; a ring without anything to compare with, or that was not finished, says nothing
-    but a note."""
+    """The best number of lanes counts; a ring without anything to compare with says nothing; one that was not finished
+    is a finding, whose suspects are the hosts that said why, or all."""
     good = [ring(GIVEN, 1, 5e8), ring(GIVEN, 8, 1.9e9)]
     assert ring_findings(good) == []
-    assert ring_findings([ring(GIVEN, 1, 1e8, None), ring(GIVEN, 8, None)]) == []
+    assert ring_findings([ring(GIVEN, 1, 1e8, None)]) == []
+    for failed, suspects in ((), ("h0", "h1")), (("h1",), ("h1",)):
+        broken = [msgspec.structs.replace(ring(GIVEN, lanes, None), failed=failed) for lanes in (4, 8)]
+        [found] = ring_findings([ring(GIVEN, 1, 1e8, None), *broken])
+        assert (found.check, found.severity, found.host) == ("nccl-ring", "error", "")
+        assert (found.suspects, found.evidence["lanes"]) == (suspects, "4, 8")
+        assert "in use" in found.summary
+    # Where NCCL itself has no torch there is nothing that should have run.
+    assert ring_findings([msgspec.structs.replace(ring(GIVEN, 0, None), torch=True)]) == []
     [slow] = ring_findings([ring(GIVEN, 1, 5e8), ring(GIVEN, 8, 1e9)])
     assert (slow.check, slow.evidence["lanes"]) == ("nccl-ring", "8")
     assert "share links" in slow.summary

@@ -140,7 +140,7 @@ def test_what_differs_by_chance_blames_nobody() -> None:
     assert again(measured) == []
     assert any("good ones differ" in note for note in notes)
     assert reported([*done[1:], transferred(fleet[0], fleet[1], bps=1e8)]) == {
-        ("path-bandwidth", "path", fleet[0], "TCP is slow to h1 eth0")
+        ("path-bandwidth", "path", ("", "h0 eth0 > h1 eth0"), "TCP is slow to h1 eth0")
     }
 
 

@@ -8,8 +8,8 @@ from fabricpulse.audit.checks.fleet import profile_unproven, sla_path
 from fabricpulse.audit.compare.profile import PathLimits
 from fabricpulse.audit.model import Category, Finding, Measurement, MeasurementKind, Value
 from fabricpulse.audit.pair_tests.blame import PathTest, blame
-from fabricpulse.audit.pair_tests.path_tests import ends_of, undecided
-from fabricpulse.audit.pair_tests.transfer_tests import BUSY, LEAST_LOST
+from fabricpulse.audit.pair_tests.path_tests import ends_of, of_way
+from fabricpulse.audit.pair_tests.transfer_tests import BUSY, LEAST_LOST, LIMITED
 
 _NAMES: Mapping[MeasurementKind, str] = {
     "bandwidth": "least_gbps",
@@ -64,7 +64,7 @@ def limit_findings(
             text = f"{kind} of the {what}{target}: {name} {limit:g} is not kept"
             evidence = {"blame": entry.kind, "limit": f"{name} {limit:g}", "failed_tests": str(entry.failed)}
             finding = sla_path.CHECK.finding(*entry.nic, text, evidence)
-            found.append(undecided(finding, entry) if entry.kind == "undecided" else finding)
+            found.append(of_way(finding, entry) if entry.target else finding)
         known = {nic[0] for m, _ in own for nic in ends_of(m)}
         for host in hosts:
             if host not in known:
@@ -83,7 +83,8 @@ def _within(m: Measurement, limit: float, datagrams: int) -> bool | None:
     if m.detail == BUSY:
         return None
     if m.kind == "bandwidth":
-        return m.value >= limit * 1e9
+        # What an agent is set to send no faster says nothing of what lies beyond.
+        return None if m.detail == LIMITED and m.value < limit * 1e9 else m.value >= limit * 1e9
     if m.kind == "loss":
         sent = datagrams * m.attempts
         if m.value > limit:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from fabricpulse.audit.checks.fleet import host_silent
 from fabricpulse.audit.compare.wiring import LldpReports, Place, wiring_findings
 from fabricpulse.audit.fleet.paths import ECHO_KINDS, Echoes, unreachable
 from fabricpulse.audit.fleet.progress import showing
@@ -18,6 +19,7 @@ from fabricpulse.audit.host.lldp import Neighbour
 from fabricpulse.audit.model import Finding, HostReport, Measurement, Ring
 from fabricpulse.audit.node.wire import NEIGHBOURS_PATH, NeighboursAnswer, NeighboursRequest
 from fabricpulse.audit.pair_tests.blame import Nic
+from fabricpulse.audit.pair_tests.coverage import kinds_of, uncovered
 from fabricpulse.audit.pair_tests.ecmp import ecmp_findings
 from fabricpulse.audit.pair_tests.front_end import front_end_rails, judged
 from fabricpulse.audit.pair_tests.in_band import in_band_findings, in_band_note
@@ -27,7 +29,7 @@ from fabricpulse.audit.pair_tests.path_tests import (
     coverage_note,
     path_findings,
 )
-from fabricpulse.audit.pair_tests.ring_tests import ring_findings, ring_notes
+from fabricpulse.audit.pair_tests.ring_tests import no_ring_finding, ring_findings, ring_notes
 from fabricpulse.audit.pair_tests.transfer_tests import Transfers, untested_findings
 from fabricpulse.core.web.client import HttpClient
 from fabricpulse.core.web.client_config import HttpClientConfig
@@ -125,17 +127,37 @@ async def _test(
         if plan.ring_s and not stop.is_set():
             hosts = ring_hosts(rails, plan.leaves, plan.order)
             found.rings = await run_rings(fleet, hosts, plan.ring_s, more)
+            if not found.rings and not stop.is_set():
+                found.findings.append(
+                    no_ring_finding(sorted({nic[0] for rail in rails.values() for nic, _ in rail.nics}))
+                )
             itself = await run_nccl(fleet, hosts, gpu_hosts(reports), plan.ring_s, more)
             if itself is not None:
                 found.rings.append(itself)
             elif not stop.is_set():
                 found.notes.append("NCCL itself, by torch: not run, fewer than two hosts have an NVIDIA GPU")
     found.measurements = [*passed, *more]
-    found.findings += path_findings(found.measurements)
+    of_paths = path_findings(found.measurements) + ecmp_findings(found.measurements)
     of_fronts = {nic for front in fronts.values() for nic, _ in front.nics}
-    found.findings += ecmp_findings(found.measurements) + untested_findings(untested, of_fronts)
+    if not stop.is_set():
+        untested = uncovered(rails, found.measurements, kinds_of(plan.transfers), of_paths) | untested
+        found.findings += _fell_silent(fleet, untested)
+    found.findings += of_paths + untested_findings(untested, of_fronts)
     found.findings += ring_findings(found.rings) + in_band_findings(found.rings)
     found.notes += ring_notes(found.rings) + in_band_note(found.rings)
+
+
+def _fell_silent(fleet: Fleet, untested: dict[Nic, str]) -> list[Finding]:
+    """Hosts that had answered, and do not any more. untested : gets those that one request alone had no answer from,
+    which a busy host may be."""
+    found = []
+    for host in sorted(fleet.silence.last()):
+        if fleet.silence.silent(host):
+            text = "no answer any more: its agent has fallen silent amid the tests of paths"
+            found.append(host_silent.CHECK.finding(host, "", text, {"during": "tests of paths"}))
+        elif all(nic[0] != host for nic in untested):
+            untested[host, ""] = "its agent did not answer the last request"
+    return found
 
 
 async def _neighbours(

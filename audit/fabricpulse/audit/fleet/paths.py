@@ -21,8 +21,8 @@ from fabricpulse.audit.pair_tests.path_tests import (
     ends_of,
     further_tests,
     measurements,
+    not_tested,
     plan_ways,
-    without_route,
 )
 from fabricpulse.audit.pair_tests.schedule import Ends
 from fabricpulse.audit.pair_tests.transfer_tests import again
@@ -41,7 +41,7 @@ class Echoes:
         self._fleet = fleet
         self.untested: dict[Nic, str] = {}
         self.notes: list[str] = []
-        self._no_route: set[Nic] = set()
+        self._not_tested: dict[Nic, str] = {}
 
     async def run(self, rails: Mapping[str, Rail], before: Sequence[Measurement] = ()) -> list[Measurement]:
         """Connectivity and MTU of all pairs of the plan. before : of an interrupted run, not made again."""
@@ -66,8 +66,8 @@ class Echoes:
         if recovered:
             names = "; ".join(f"{' '.join(a)} to {' '.join(b)}" for a, b in recovered[:8])
             self.notes.append(clip(f"echoes of {len(recovered)} ways failed once and passed again: {names}"))
-        for nic in self._no_route - {ends_of(m)[0] for m in merged}:
-            self.untested[nic] = "it has no route by the NIC at which it was reached"
+        tested_from = {ends_of(m)[0] for m in merged}
+        self.untested |= {nic: why for nic, why in self._not_tested.items() if nic not in tested_from}
         return merged
 
     async def _echo(self, what: str, by_host: Mapping[str, Sequence[PathDirection]]) -> list[Measurement]:
@@ -96,7 +96,7 @@ class Echoes:
                             self.untested[way.source] = f"its agent did not send echoes: {error}"
                         break
                     found.extend(measurements(part, results))
-                    self._no_route.update(way.source for way in without_route(part, results))
+                    self._not_tested |= not_tested(part, results)
                 waits.pop(host, None)
                 show()
 

@@ -156,7 +156,9 @@ async def _ring(
     if errors or len(answers) < len(hosts):
         why = "; ".join(f"{host}: {error}" for host, error in sorted(errors.items())[:3])
         error = clip(why or "it was cancelled")
-        return Ring(name, lanes, names, None, None, corrupt, error, torch=wanted.torch)
+        return Ring(
+            name, lanes, names, None, None, corrupt, error, torch=wanted.torch, failed=tuple(sorted(errors))
+        )
     bps = min(answer.bps for answer in answers.values())
     delays = () if wanted.torch else in_band_delays(names, answers, measured)
     pair = expected(hosts, wanted.lanes, measured)

@@ -51,6 +51,10 @@ class Silence:
         """Whether it is given up."""
         return self._counts.get(host, 0) >= MOST_SILENT
 
+    def last(self) -> frozenset[str]:
+        """Hosts that have not answered what they were asked last, whether they are given up or not."""
+        return frozenset(self._counts)
+
 
 @dataclass(frozen=True)
 class Fleet:

@@ -30,6 +30,7 @@ from fabricpulse.audit.pair_tests.schedule import Ends
 from fabricpulse.audit.pair_tests.transfer_tests import (
     BUSY,
     LEAST_LOST,
+    LIMITED,
     MOST_ATTEMPTS,
     MOST_LOSS,
     Transferred,
@@ -60,6 +61,8 @@ class FleetTransfers:
         self._next_checkpoint = 0.0
         self._done: list[Transferred] = []
         self._unfinished: dict[Ends, tuple[Nic, str]] = {}
+        # Of these, tests that ended early: which end it is due to is not known.
+        self._ended_early: set[Ends] = set()
         self.untested: dict[Nic, str] = {}
         self.notes: list[str] = []
 
@@ -152,14 +155,21 @@ class FleetTransfers:
         self._next_checkpoint = now + max(CHECKPOINT_S, 20 * (now - begun))
 
     def _report_unfinished(self, found: Iterable[Measurement]) -> None:
-        """A NIC of which nothing is known is untested; of one that has other tests it is a note."""
+        """A NIC of which nothing is known is untested, and so is one whose agent has refused a way, or did not answer:
+        it may have died amid the tests. A test that ended early, or was made before, is a note of NICs with others."""
+        found = list(found)
         known = {nic for m in found for nic in ends_of(m)}
+        decided = {ends_of(m) for m in found if m.ok is not None}
         rest = []
+        refused: dict[Nic, list[str]] = defaultdict(list)
         for (source, target), (nic, why) in sorted(self._unfinished.items()):
-            if nic in known:
-                rest.append(f"{' '.join(source)} to {' '.join(target)} ({why})")
+            if nic not in known or not {(source, target)} & (self._ended_early | decided):
+                refused[nic].append(why)
             else:
-                self.untested[nic] = why
+                rest.append(f"{' '.join(source)} to {' '.join(target)} ({why})")
+        for nic, reasons in refused.items():
+            count = "" if nic not in known else f"{len(reasons)} of its ways: "
+            self.untested[nic] = count + reasons[-1]
         if rest:
             self.notes.append(clip(f"{len(rest)} transfers were not made to the end: {'; '.join(rest[:4])}"))
 
@@ -167,6 +177,7 @@ class FleetTransfers:
         """Made, or noted with whose doing it is that it was not, or not to its end, and why."""
         fleet, wanted = self._fleet, self._wanted
         way = fleet.ways.way(source, target)
+        self._ended_early.discard((source, target))
         asked = target
         try:
             receive = ReceiveRequest(target[1], way.address, way.own, wanted.streams, wanted.seconds)
@@ -179,6 +190,7 @@ class FleetTransfers:
             return
         if result.error:
             self._unfinished[source, target] = source, clip(f"to {' '.join(target)}: {result.error}")
+            self._ended_early.add((source, target))
         self._done.append(Transferred(way, result, udp_port=answer.udp_port))
 
 
@@ -209,13 +221,18 @@ def recalled(before: Iterable[Measurement], ways: PathDirections, wanted: Transf
         speed = own.get("bandwidth")
         starved = 0.999 if speed and speed.detail == BUSY else 0.0
         rate = speed.value if speed else None
+        limit = rate if speed and speed.detail == LIMITED else None
         tests = _loss_of(own["loss"], wanted.datagrams) if "loss" in own else [(0, None)]
         owd = own.get("owd")
         delay = {"owd_ns": round(owd.value * 1e9), "owd_bound_ns": round(owd.bound * 1e9)} if owd else {}
         for number, (sent, counted) in enumerate(tests):
             received = msgspec.structs.replace(counted, **delay) if counted else None
             count = attempts - len(tests) + 1 if number == 0 else 1
-            found.append(Transferred(way, TransferResult(sent, received, rate, starved=starved), count))
+            found.append(
+                Transferred(
+                    way, TransferResult(sent, received, rate, starved=starved, limit_bps=limit), count
+                )
+            )
     return found
 
 

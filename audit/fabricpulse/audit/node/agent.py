@@ -243,12 +243,16 @@ class Agent:
         wanted = await self.decoded(request, SendRequest)
         stop = await self.claim(wanted.device, "sent", duplex=wanted.duplex)
         try:
-            wanted = msgspec.structs.replace(wanted, rate_bps=self.bounded(wanted.rate_bps))
+            asked_bps, limit_bps = wanted.rate_bps, self.bounded(wanted.rate_bps)
+            wanted = msgspec.structs.replace(wanted, rate_bps=limit_bps)
             self.made["sent"] += 1
             after = self._duplex.get(wanted.device) if wanted.duplex else None
             moved = self._moved[wanted.device, "sent"]
             work = asyncio.to_thread(send, wanted, fleet_clock(), stop, after, moved)
             result, why = await self.watched(work, stop, request, self._job_watch(wanted.device))
+            if limit_bps < asked_bps:
+                # It is no fault of the NIC.
+                result = msgspec.structs.replace(result, limit_bps=float(limit_bps))
             if why:
                 result = msgspec.structs.replace(result, error=why)
         finally:

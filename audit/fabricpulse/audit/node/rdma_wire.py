@@ -5,7 +5,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from fabricpulse.audit.model import Name
-from fabricpulse.audit.node.wire import MOST_SECONDS, Address
+from fabricpulse.audit.node.wire import MOST_SECONDS, Address, BitsPerSecond
 
 RDMA_RECEIVE_PATH = "/api/v1/audit/rdma/receive"
 RDMA_SEND_PATH = "/api/v1/audit/rdma/send"
@@ -63,7 +63,7 @@ class RdmaResult(Struct, frozen=True):
     """Of one test. writes : that the other NIC has acknowledged. bps : of them, without the beginning; None if the test
     did not come to its end. failed : that the other NIC answered none of several tries of a write. error : why it was
     not finished, "" if it was, or failed. unable : that is because the NIC of this host cannot be tested by RDMA.
-    starved, stolen : as of TransferResult."""
+    starved, stolen, limit_bps : as of TransferResult."""
 
     writes: Annotated[int, Meta(ge=0)] = 0
     bps: Annotated[float, Meta(ge=0)] | None = None
@@ -72,3 +72,4 @@ class RdmaResult(Struct, frozen=True):
     unable: bool = False
     starved: Annotated[float, Meta(ge=0, le=1)] = 0.0
     stolen: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    limit_bps: BitsPerSecond | None = None

@@ -167,7 +167,7 @@ class TransferResult(Struct, frozen=True):
     port -> datagrams. host_dropped : packets that the sending host dropped itself while datagrams were under way.
     starved : share of the time of TCP in which threads of the busier end had no processor; stolen : in which a virtual
     machine of them was not given one. loss_bps : on the wire, of the datagrams that were sent at the whole rate, None
-    if none were."""
+    if none were. limit_bps : that the agent's own settings allow, None where that is no less than it was asked for."""
 
     sent: Count = 0
     received: Received | None = None
@@ -179,6 +179,7 @@ class TransferResult(Struct, frozen=True):
     stolen: Annotated[float, Meta(ge=0, le=1)] = 0.0
     path_bps: BitsPerSecond | None = None
     loss_bps: BitsPerSecond | None = None
+    limit_bps: BitsPerSecond | None = None
 
 
 class RingRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -10,9 +10,12 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from fabricpulse.audit.checks.fleet import path_ecmp
 from fabricpulse.audit.model import Finding, Measurement, clip
 from fabricpulse.audit.pair_tests.blame import Nic
+from fabricpulse.audit.pair_tests.path_tests import ends_of, without_culprit
 from fabricpulse.audit.pair_tests.transfer_tests import LEAST_LOST, MOST_LOSS, Transferred, on_the_way
 
 # A port is late by so much, seconds, and by so many times what good ports differ.
@@ -23,6 +26,8 @@ LEAST_PORTS, LEAST_EACH = 4, 30
 DEVIATIONS = 6.0
 # Directions of one network that are reported each.
 MOST_REPORTED = 8
+# Hosts that one finding names.
+MOST_SUSPECTS = 64
 
 
 def evaluate_ports(done: Iterable[Transferred]) -> list[Measurement]:
@@ -129,7 +134,29 @@ def ecmp_findings(measured: Iterable[Measurement]) -> list[Finding]:
             what = "loses" if kind == "ecmp_loss" else "is late by"
             target = f"{m.target_host} {m.target_device}"
             more = f"; {len(bad)} ways of {m.network} in all" if len(bad) > 1 else ""
-            text = f"one of several paths to {target} {what} {value} (UDP source ports {m.detail}{more})"
+            source = f"{m.source_host} {m.source_device}"
+            text = f"one of several paths from {source} to {target} {what} {value} (UDP source ports {m.detail}{more})"
             evidence = {"target": target, "ports": m.detail, "worst": value, "ways": str(len(bad))}
-            found.append(path_ecmp.CHECK.finding(m.source_host, m.source_device, text, evidence))
+            of_source = path_ecmp.CHECK.finding(m.source_host, m.source_device, text, evidence)
+            found.append(without_culprit(of_source, *ends_of(m), text))
+        found += _further(sorted(bad, key=lambda m: (-m.value, m))[MOST_REPORTED:], found)
     return found
+
+
+def _further(bad: Sequence[Measurement], found: Sequence[Finding]) -> list[Finding]:
+    """Of the hosts of ways that are not reported each: they are no better than those that are."""
+    named = {host for finding in found for host in finding.suspects}
+    hosts = sorted({nic[0] for m in bad for nic in ends_of(m)} - named)
+    parts = [hosts[start : start + MOST_SUSPECTS] for start in range(0, len(hosts), MOST_SUSPECTS)]
+    return [
+        msgspec.structs.replace(
+            path_ecmp.CHECK.finding(
+                "",
+                f"{bad[0].network} {bad[0].kind} {number}",
+                f"one of several paths of {bad[0].network} between these hosts and others, too",
+                {"hosts": clip(", ".join(part))},
+            ),
+            suspects=tuple(part),
+        )
+        for number, part in enumerate(parts, 1)
+    ]

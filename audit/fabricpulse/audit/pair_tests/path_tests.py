@@ -35,6 +35,9 @@ FRONT_ENDS = (FRONT_END, FRONT_END_6)
 # Of the kernel that sends, not of a host that does not answer. Without a route by the device that a socket is bound to
 # Linux says so of IPv6; of IPv4 it takes all addresses for those of neighbours, so that agents ask it first.
 _NO_ROUTE = ("ENETUNREACH", "EHOSTUNREACH")
+# Of an agent that could not open a socket, so that nothing was sent: by its rights, and by what it has or knows.
+_NO_RIGHT = ("EPERM", "EACCES")
+_NO_SOCKET = ("EMFILE", "ENFILE", "ENOMEM", "ENOBUFS", "EAFNOSUPPORT", "EPROTONOSUPPORT")
 
 
 @dataclass(frozen=True)
@@ -184,25 +187,29 @@ def plan_ways(rails: Mapping[str, Rail], ways: PathDirections) -> dict[str, list
 def measurements(ways: Sequence[PathDirection], results: Sequence[EchoResult]) -> list[Measurement]:
     """Of the echoes of one host. results : of the echo tests of all ways, in order.
 
-    MTU is judged only where small packets pass: without connectivity nothing is known of it. Ways of `without_route`
-    are left out.
+    MTU is judged only where small packets pass: without connectivity nothing is known of it. Ways of `not_tested` are
+    left out, and so are full-size packets that could not be sent for like reasons.
     """
     found = []
     for way, answers in _answers(ways, results):
-        if _has_no_route(way, answers):
+        if _why_not(way, answers[0]):
             continue
         ends = (way.network, *way.source, *way.target)
         small = answers[0].answered > 0
         found.append(Measurement("connectivity", *ends, answers[0].rtt_s, small))
-        if small and len(answers) > 1:
+        if small and len(answers) > 1 and not _why_not(way, answers[1]):
             found.append(Measurement("mtu", *ends, answers[1].rtt_s, answers[1].answered > 0))
     return found
 
 
-def without_route(ways: Sequence[PathDirection], results: Sequence[EchoResult]) -> list[PathDirection]:
-    """Ways of a front end that the host has no route for by the NIC at which it was reached: it answers by another one,
-    and nothing is known of that NIC."""
-    return [way for way, answers in _answers(ways, results) if _has_no_route(way, answers)]
+def not_tested(ways: Sequence[PathDirection], results: Sequence[EchoResult]) -> dict[Nic, str]:
+    """Sources of ways of which the answers say nothing, with why: the agent may send no echoes, which accuses no NIC;
+    or, of a front end, the host has no route by the NIC at which it was reached, and answers by another one."""
+    found = {}
+    for way, answers in _answers(ways, results):
+        if why := _why_not(way, answers[0]):
+            found[way.source] = why
+    return found
 
 
 def _answers(
@@ -213,8 +220,20 @@ def _answers(
         yield way, [next(rest) for _ in way.echo_tests()]
 
 
-def _has_no_route(way: PathDirection, answers: Sequence[EchoResult]) -> bool:
-    return way.network in FRONT_ENDS and not answers[0].answered and answers[0].error in _NO_ROUTE
+def _why_not(way: PathDirection, answer: EchoResult) -> str:
+    """Why an answer says nothing of the way, "" if it does."""
+    if way.network in FRONT_ENDS and not answer.answered and answer.error in _NO_ROUTE:
+        return "it has no route by the NIC at which it was reached"
+    if answer.sent or answer.answered:
+        return ""
+    if answer.error in _NO_RIGHT:
+        return (
+            f"its agent may not send ICMP echoes ({answer.error}): give it CAP_NET_RAW, or its group in "
+            "net.ipv4.ping_group_range"
+        )
+    if answer.error in _NO_SOCKET:
+        return f"its agent could not open a socket for ICMP echoes ({answer.error})"
+    return ""
 
 
 def ends_of(m: Measurement) -> tuple[Nic, Nic]:
@@ -286,25 +305,40 @@ def _finding(kind: str, entry: Blame, worst: Mapping[Nic, Sequence[Measurement]]
         worst_value = min(values) if kind in ("bandwidth", "duplex", "rdma") else max(values)
         evidence["worst"] = wording.unit(worst_value)
         text += f" (worst {evidence['worst']})"
-    if entry.kind == "undecided":
-        return undecided(wording.check.finding(host, device, text, evidence), entry)
-    return wording.check.finding(host, device, text, evidence)
+    found = wording.check.finding(host, device, text, evidence)
+    return found if entry.target is None else of_way(found, entry)
 
 
-def undecided(of_source: Finding, entry: Blame) -> Finding:
-    """A finding that names the source of what is undecided, as one that names no culprit."""
-    suspects = [" ".join(nic) for nic in entry.suspects]
+def of_way(of_source: Finding, entry: Blame) -> Finding:
+    """A finding that names the source of a path, or of what is undecided, as one that names no culprit. Both ends of a
+    path are suspects: what lies between them is neither's, but nothing shows that jobs may use them together."""
+    assert entry.target is not None  # noqa: S101 - only a host or a NIC has none
     source = " ".join(entry.nic)
-    evidence = {**of_source.evidence, "source": clip(source), "suspects": clip(", ".join(suspects))}
+    if entry.kind == "path":
+        return without_culprit(
+            of_source,
+            entry.nic,
+            entry.target,
+            f"{of_source.summary} from {source}: the path, both are good with others",
+        )
+    suspects = [" ".join(nic) for nic in entry.suspects]
+    text = f"{of_source.summary} from {source}: {' or '.join([*suspects, 'the path'])}, not decided"
+    return without_culprit(of_source, entry.nic, entry.target, text, entry.suspects)
+
+
+def without_culprit(
+    of_source: Finding, source: Nic, target: Nic, summary: str, suspects: Sequence[Nic] = ()
+) -> Finding:
+    """A finding of the way between two NICs that accuses no host. suspects : both NICs if none are given."""
+    suspects = suspects or (source, target)
+    names = clip(", ".join(" ".join(nic) for nic in suspects))
     return msgspec.structs.replace(
         of_source,
         host="",
-        subject=clip(f"{source} > {' '.join(entry.target or ())}", 128),
-        summary=clip(
-            f"{of_source.summary} from {source}: {' or '.join([*suspects, 'the path'])}, not decided"
-        ),
-        evidence=evidence,
-        suspects=tuple(dict.fromkeys(host for host, _ in entry.suspects)),
+        subject=clip(f"{' '.join(source)} > {' '.join(target)}", 128),
+        summary=clip(summary),
+        evidence={**of_source.evidence, "source": clip(" ".join(source)), "suspects": names},
+        suspects=tuple(dict.fromkeys(host for host, _ in suspects)),
     )
 
 

@@ -15,9 +15,11 @@ from fabricpulse.audit.pair_tests.blame import Nic
 from fabricpulse.audit.pair_tests.path_tests import PathDirection, PathDirections, ends_of
 from fabricpulse.audit.pair_tests.transfer_tests import (
     BUSY,
-    NOISY,
+    LIMITED,
+    UNJUDGED,
     Speed,
     evaluate_speeds,
+    limit_of,
     measured,
     unhindered,
 )
@@ -51,13 +53,14 @@ def evaluate_rdma(done: Iterable[Written], rate_bps: float) -> tuple[list[Measur
         seen = max(one.result.bps or 0.0 for one in tries)
         if seen:
             could = max(unhindered(_as_transfer(one.result)) for one in tries)
-            speeds[way.network].append(Speed(way, seen, could, count))
+            limit = limit_of(_as_transfer(one.result) for one in tries)
+            speeds[way.network].append(Speed(way, seen, could, count, limit))
             continue
         busy = any(max(one.result.starved, one.result.stolen) >= MOST_STARVED for one in tries)
         found.append(measured("rdma", way, 0.0, None if busy else False, count, detail=BUSY if busy else ""))
     for network, ways in sorted(speeds.items()):
         found += evaluate_speeds("rdma", network, ways, rate_bps, notes)
-    for why, reason in ((BUSY, "a host was too busy"), (NOISY, "good ones differ as much from one another")):
+    for why, reason in UNJUDGED:
         if ways_of := sorted({f"{m.source_host} to {m.target_host}" for m in found if m.detail == why}):
             notes.append(
                 clip(f"{len(ways_of)} ways are not judged by RDMA, {reason}: {', '.join(ways_of[:6])}")
@@ -66,7 +69,9 @@ def evaluate_rdma(done: Iterable[Written], rate_bps: float) -> tuple[list[Measur
 
 
 def _as_transfer(result: RdmaResult) -> TransferResult:
-    return TransferResult(bps=result.bps, starved=result.starved, stolen=result.stolen)
+    return TransferResult(
+        bps=result.bps, starved=result.starved, stolen=result.stolen, limit_bps=result.limit_bps
+    )
 
 
 def recalled(before: Iterable[Measurement], ways: PathDirections) -> list[Written]:
@@ -75,6 +80,7 @@ def recalled(before: Iterable[Measurement], ways: PathDirections) -> list[Writte
     for m in before:
         if m.kind == "rdma" and ways.knows(*ends_of(m)):
             starved = 0.999 if m.detail == BUSY else 0.0
-            result = RdmaResult(bps=m.value or None, failed=not m.value, starved=starved)
+            limit = m.value if m.detail == LIMITED else None
+            result = RdmaResult(bps=m.value or None, failed=not m.value, starved=starved, limit_bps=limit)
             found.append(Written(ways.way(*ends_of(m)), result, m.attempts))
     return found

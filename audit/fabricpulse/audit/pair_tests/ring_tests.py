@@ -9,6 +9,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from fabricpulse.audit.checks.fleet import nccl_data, nccl_ring
 from fabricpulse.audit.model import Finding, Measurement, Ring, clip
 
@@ -21,6 +23,8 @@ OWN_LIMIT_BPS = 5e9
 # Of the ring in the order of leaves, one in the given order is slow below it.
 SLOW_ORDER = 0.8
 MOST_HOSTS = 128
+# That a finding names.
+MOST_SUSPECTS = 64
 GIVEN, BY_LEAF = "given", "by leaf"
 
 
@@ -93,12 +97,14 @@ def ring_notes(rings: Sequence[Ring]) -> list[str]:
 
 
 def ring_findings(rings: Sequence[Ring]) -> list[Finding]:
-    """Data that was changed; a ring whose best is slow beside its pairs; an order of ranks that costs much."""
+    """Data that was changed; rings that did not run; one whose best is slow beside its pairs; an order of ranks that
+    costs much."""
     found = []
     corrupt = sum(ring.corrupt_bytes for ring in rings)
     if corrupt:
         text = f"{corrupt} bytes of a verified all-reduce over {len(rings[0].hosts)} hosts were wrong"
         found.append(nccl_data.CHECK.finding("", "", text, {"bytes": str(corrupt)}))
+    found += _not_run(rings)
     best: dict[str, Ring] = {}
     for ring in rings:
         if ring.torch:
@@ -124,6 +130,32 @@ def ring_findings(rings: Sequence[Ring]) -> list[Finding]:
         )
         found.append(_finding(text, given))
     return found
+
+
+def _not_run(rings: Sequence[Ring]) -> list[Finding]:
+    """Rings of the plugin that were not finished: NCCL may not work there, and nothing has shown that it does. The
+    hosts that gave an error are suspected, or all where none did. That NCCL itself finds no torch is a note."""
+    by_order: dict[str, list[Ring]] = {}
+    for ring in rings:
+        if ring.bps is None and not ring.torch:
+            by_order.setdefault(ring.order, []).append(ring)
+    found = []
+    for order, own in by_order.items():
+        lanes = ", ".join(str(ring.lanes) for ring in own)
+        text = (
+            f"the ring in {order} order did not run with {lanes} lanes: {own[-1].error or 'no host said why'}"
+        )
+        failed = dict.fromkeys(host for ring in own for host in ring.failed)
+        one = nccl_ring.CHECK.finding("", order, text, {"order": order, "lanes": lanes}, severity="error")
+        found.append(msgspec.structs.replace(one, suspects=tuple(failed or own[-1].hosts)[:MOST_SUSPECTS]))
+    return found
+
+
+def no_ring_finding(hosts: Sequence[str]) -> Finding:
+    """Of a run that was asked for rings and had fewer than two hosts that could be in one."""
+    text = "no ring was run: fewer than two hosts could take part"
+    one = nccl_ring.CHECK.finding("", "", text, severity="error")
+    return msgspec.structs.replace(one, suspects=tuple(hosts[:MOST_SUSPECTS]))
 
 
 def _torch_findings(ring: Ring) -> list[Finding]:

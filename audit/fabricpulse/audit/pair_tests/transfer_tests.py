@@ -5,6 +5,7 @@ asked for. The reference is a quartile of the good side, not the median: with a 
 tests are slow.
 """
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -35,10 +36,20 @@ LEAST_STARVED = 0.02
 LEAST_BYTES = 400_000
 # Tests of a way of which a busy host has spoilt each.
 MOST_ATTEMPTS = 3
-# `detail` of a measurement that decides nothing: a host was too busy for it; good ones differ as much.
+# `detail` of a measurement that decides nothing: a host was too busy for it; good ones differ as much; the sender's
+# agent is set to send no faster.
 BUSY, NOISY = "a host was busy", "others differ as much"
+LIMITED = "the sender's agent sends no faster (transfer_mbit_s)"
 # A value is bad when it is further below the usual one than this many times what good ones are above it.
 SPREAD = 6.0
+
+
+# Of notes: what the details above say of a way.
+UNJUDGED = (
+    (BUSY, "a host was too busy"),
+    (NOISY, "good ones differ as much from one another"),
+    (LIMITED, "the agent that sends is set to send no faster (transfer_mbit_s)"),
+)
 
 
 @dataclass(frozen=True)
@@ -139,7 +150,7 @@ def evaluate(
         found += _loss(way, tries, count)
         if seen := max(carried(t.result) for t in tries):
             could = max(unhindered(t.result) for t in tries)
-            speeds[way.network].append(Speed(way, seen, could, count))
+            speeds[way.network].append(Speed(way, seen, could, count, limit_of(t.result for t in tries)))
         owds = [
             t.result.received for t in tries if t.result.received and t.result.received.owd_ns is not None
         ]
@@ -154,7 +165,7 @@ def evaluate(
         found += _delay(group)
     if by_way and not delays:
         notes.append("delay: not measured, the hosts have no fleet time (clocksync sidecar)")
-    for why, reason in ((BUSY, "a host was too busy"), (NOISY, "good ones differ as much from one another")):
+    for why, reason in UNJUDGED:
         if ways_of := sorted({f"{m.source_host} to {m.target_host}" for m in found if m.detail == why}):
             notes.append(clip(f"{len(ways_of)} ways are not judged, {reason}: {', '.join(ways_of[:6])}"))
     return sorted(found), notes
@@ -172,12 +183,18 @@ def loss_rate_note(done: Iterable[Transferred]) -> list[str]:
 @dataclass(frozen=True)
 class Speed:
     """Bandwidth of a way, bits per second: the best that the path was seen to carry, and that would have been seen if
-    neither host had been late. count : transfers."""
+    neither host had been late. count : transfers. limit : of the sender's agent, where it is below what was asked."""
 
     way: PathDirection
     carried: float
     unhindered: float
     count: int
+    limit: float = math.inf
+
+
+def limit_of(results: Iterable[TransferResult]) -> float:
+    """What the agent of the sender was set to send at most, bits per second; infinite where that is enough."""
+    return max((math.inf if one.limit_bps is None else one.limit_bps for one in results), default=math.inf)
 
 
 def carried(result: TransferResult) -> float:
@@ -280,8 +297,12 @@ def evaluate_speeds(
         # Above the rate that was asked for there is nothing but chance of a short test: it does not tell how good ones
         # differ.
         others = [] if paced else rates
-        ok, why = (None, "") if reference is None else compared(one.carried, reference, others)
-        if ok is False and reference is not None and one.unhindered >= SLOW * reference:
+        # A NIC is not slow because its agent is set to send no more; that it can do more is not known, either.
+        goal = None if reference is None else min(reference, one.limit)
+        ok, why = (None, "") if goal is None else compared(one.carried, goal, others)
+        if ok and reference is not None and one.limit < SLOW * reference:
+            ok, why = None, LIMITED
+        if ok is False and goal is not None and one.unhindered >= SLOW * goal:
             ok, why = None, BUSY
         found.append(measured(kind, one.way, one.carried, ok, one.count, detail=why))
     return found
@@ -292,7 +313,7 @@ def _some_reach(rate_bps: float, ways: Sequence[Speed]) -> bool:
     where most NICs do not. Where processors limit a fleet chance picks ways, not NICs."""
     fast = [one for one in ways if one.carried >= PACED * rate_bps]
     nics = {nic for one in fast for nic in (one.way.source, one.way.target)}
-    between = [one for one in ways if {one.way.source, one.way.target} <= nics]
+    between = [one for one in ways if {one.way.source, one.way.target} <= nics and one.limit >= rate_bps]
     return min(len(nics), len(fast)) >= LEAST and all(one.carried >= SLOW * rate_bps for one in between)
 
 

@@ -8,6 +8,9 @@ CHECK = Check(
     severity="error",
     title="Silent hosts",
     proves="Every host that was to be audited has answered.",
-    how="Requests to the audit agent of each host, with a limit on the time of each.",
+    how=(
+        "Requests to the audit agent of each host, with a limit on the time of each; an agent that answers no more "
+        "while paths are tested is silent, too."
+    ),
     fix="See that the host is up, that its name resolves, and that its agent runs with the same token.",
 )

@@ -17,6 +17,6 @@ CHECK = Check(
     ),
     fix=(
         "Trace the path of a port that is named, and of one that is not: `traceroute --udp --sport=PORT -p "
-        "DPORT HOST` from the host named; the hop where they part begins the bad path."
+        "DPORT HOST` from the first host named; the hop where they part begins the bad path."
     ),
 )
