@@ -5,10 +5,14 @@ Prints one JSON object a line.
 Recall and precision: each kind of misconfiguration and fault of tests/fixtures/audit/faults.py, played on one host of a
 fleet with other hosts that are right, `--seeds` times with another host and NIC. A kind is found when all findings that
 it must have are there; every finding beyond them is false. Mixed: two kinds at once, in fleets of one or two kinds of
-machines. Blame: made-up tests of a plan with a host, a NIC, a NIC in one direction or a path broken. Duration: 16 hosts
-with two NICs in namespaces of this machine, whose few processors carry all of them. Late: a lab with a slow NIC beside
-busy loops, `--loops` of them, `--runs` audits.
-Options: `--seeds N`, `--only recall,mixed,blame,planning,page,gate,duration,late`.
+machines. Paths: each kind of fault between hosts of tests/fixtures/audit/path_faults.py: MTU of one hop, NICs at half
+rate, one direction that loses, one slow path of ECMP, swapped cables, clocks and others. These are played on fixtures,
+too: agents answer with what tests would measure, and planning, tests made again, blame and findings are those of a run;
+the tests themselves are made in namespaces by tests/integration/audit/test_lab.py. Blame: made-up tests of a plan with
+a host, a NIC, a NIC in one direction or a path broken. Duration: 16 hosts with two NICs in namespaces of this machine,
+whose few processors carry all of them. Late: a lab with a slow NIC beside busy loops, `--loops` of them, `--runs`
+audits.
+Options: `--seeds N`, `--only recall,mixed,paths,blame,planning,page,gate,duration,late`.
 """
 
 import argparse
@@ -29,6 +33,7 @@ from tests.bench.audit import late
 from tests.bench.audit.duration import measure
 from tests.bench.rows import Rows, quantile
 from tests.fixtures.audit.faults import FAULTS, Expected, expected
+from tests.fixtures.audit.path_faults import PATH_FAULTS, PlayedFleet
 from tests.fixtures.audit.runs import large_run, measured
 from tests.fixtures.hostinfo.host_tree import GpuHost
 from tests.fixtures.web.browser import open_page
@@ -156,6 +161,28 @@ def bench_mixed(seeds: int) -> None:
     case = "two faults at once, one or two kinds of machines"
     rows.report(case, "recall", found / wanted, "ratio", "== 1", cases=seeds * 40)
     rows.report(case, "precision", true / reported, "ratio", "== 1", findings=reported)
+
+
+def bench_paths(seeds: int, hosts: int = 8) -> None:
+    """Faults between hosts, each on every seed, and as many runs of a fleet on which all is right."""
+    found = wanted = true = reported = 0
+    for seed in range(seeds):
+        for fault in (*PATH_FAULTS, None):
+            name = fault.name if fault else "none"
+            fleet = PlayedFleet(hosts, 2, random.Random(f"{name} {seed}"))
+            must = fault.play(fleet) if fault else set()
+            said = {(finding.check, finding.host, finding.subject) for finding in fleet.findings()}
+            wanted += bool(fault)
+            found += bool(fault) and must <= said
+            reported += len(said)
+            true += len(said & must)
+            if said != must:
+                print(json.dumps({"kind": name, "seed": seed, "missing": sorted(must - said),
+                                  "false": sorted(said - must)}), file=sys.stderr)  # fmt: skip
+    more = {"kinds": len(PATH_FAULTS), "seeds": seeds, "hosts": hosts}
+    case = "between hosts, played on fixtures"
+    rows.report(case, "recall", found / wanted, "ratio", "== 1", **more)
+    rows.report(case, "precision", true / reported, "ratio", "== 1", findings=reported, **more)
 
 
 def bench_blame(seeds: int) -> None:
@@ -345,7 +372,7 @@ def main() -> None:
     parser.add_argument(
         "--only",
         default="",
-        help="comma separated: recall, mixed, blame, planning, page, gate, duration, late",
+        help="comma separated: recall, mixed, paths, blame, planning, page, gate, duration, late",
     )
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--runs", type=int, default=6)
@@ -355,6 +382,7 @@ def main() -> None:
     parts = {
         "recall": lambda: bench_recall(options.seeds),
         "mixed": lambda: bench_mixed(options.seeds),
+        "paths": lambda: bench_paths(options.seeds),
         "blame": lambda: bench_blame(options.seeds),
         "planning": bench_planning,
         "page": bench_page,

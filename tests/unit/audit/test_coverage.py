@@ -166,7 +166,7 @@ def test_a_nic_without_a_partner_has_not_passed(
 
 @pytest.mark.parametrize("error", ["EPERM", "EACCES", "EMFILE"])
 def test_an_agent_that_may_send_no_echo_accuses_no_nic(error: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its host is healthy: what is to be mended is the agent."""
+    """Its host is healthy: what is to be corrected is the agent."""
     agents = PlayedAgents(6, echoes=lambda host, _: EchoResult(0, 0, error) if host == "h3" else GOOD_ECHO)
     run = audited(monkeypatch, agents, transfers=None)
     assert said(run) == {("path-untested", "h3", "e0")}

@@ -127,11 +127,11 @@ def _given(answer: A | BaseException) -> A:
 
 def sound(measured: Sequence[Measurement]) -> dict[Ends, float]:
     """The rates of ways alone, without pairs that lose or are slow in a direction: what is wrong with them is found
-    already, and a ratio of two bad tests is chance."""
+    already, and a ratio of two bad tests is chance. A late way carries as much as others."""
     bad = {
         frozenset({(m.source_host, m.source_device), (m.target_host, m.target_device)})
         for m in measured
-        if m.ok is False
+        if m.ok is False and m.kind in ("loss", "ecmp_loss", "bandwidth")
     }
     return {ends: rate for ends, rate in alone(measured).items() if frozenset(ends) not in bad}
 
