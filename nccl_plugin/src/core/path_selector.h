@@ -6,9 +6,15 @@
 // second is noisy.
 //
 //  bad      A lane that is kept busy, shows signs of a queue or of loss on its path, and delivers much less
-//           of its NIC's speed than its best sibling, for some windows in a row. It gets a new path.
+//           of its NIC's speed than its best sibling that shows none, for some windows in a row. It gets a new
+//           path. Where the siblings' paths are full as well, that it delivers less proves nothing: flows that
+//           share a link are seldom fair to each other, and no other path gives back what they lose by that.
 //  search   All lanes are busy and show such signs while more waits to be sent: perhaps they share one link
 //           of the fabric. The lane that carries least gets a new path; little is at stake.
+//  trial    What all lanes together carry in the second before and after a move is compared. One that has cost
+//           something is undone, the lane gets its former path back: jobs that share links would else chase one
+//           another over them for ever, and none would keep what it has found. From each search to the
+//           connection's next one twice as much time passes as before, after one in vain four times.
 //  damping  After a new path that did not help, the pause to the lane's next move doubles, up to about an
 //           hour: a slow NIC stays slow on every path. Helped means, for a bad lane, that it keeps up with
 //           its siblings now, and for a search that all lanes together carry more; that a lane does better
@@ -19,6 +25,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 
 #include "core/wire.h"
 
@@ -33,8 +40,15 @@ class PathSelector {
   // Of what the best sibling does: below the first a window counts as bad, from the second on it ends the
   // count.
   static constexpr double kBadShare = 0.6, kGoodShare = 0.75;
-  static constexpr double kBetter = 1.2;              // all lanes together, after a search that has helped
-  static constexpr uint64_t kSettleNs = 300'000'000;  // of a new path that does not count yet
+  static constexpr double kBetter = 1.2;  // all lanes together, after a search that has helped
+  // What all lanes carry after a move, by before: below the first it is undone, below the second a search was
+  // in vain. One that has changed nothing stays: the job may wait for another one of its connections, which
+  // searches as well.
+  static constexpr double kNoWorse = 0.95, kGained = 1.1;
+  static constexpr uint32_t kTrialWindows = 10;
+  static constexpr uint64_t kLongestTrialNs = 10'000'000'000;
+  static constexpr uint64_t kFirstSearchHoldNs = 2'000'000'000;  // from a search to the next one
+  static constexpr uint64_t kSettleNs = 300'000'000;             // of a new path that does not count yet
   static constexpr uint64_t kFirstHoldNs = 500'000'000, kMaxHoldNs = 4096'000'000'000;
   static constexpr uint64_t kForgiveNs = 120'000'000'000;
 
@@ -74,31 +88,50 @@ class PathSelector {
 
   // `waiting`: there is more to send than all lanes take now. Returns the lane to re-path, or kNobody.
   uint32_t select(uint32_t count, bool waiting, uint64_t now) {
+    returns_ = false;
     uint64_t passed = sampled_ns_ != 0 && now > sampled_ns_ ? now - sampled_ns_ : 0;
     sampled_ns_ = now;
     window_ns_ += passed;
     if (waiting) waiting_ns_ += passed;
     if (window_ns_ < kWindowNs) return kNobody;
     bool pressed = waiting_ns_ * 2 >= window_ns_;
+    double carried = 0;
+    bool worked = false;
+    up_ = 0;
+    for (uint32_t i = 0; i < count; ++i) {
+      carried += end_window(&lanes_[i], now);
+      worked |= lanes_[i].worked;
+      up_ |= static_cast<uint64_t>(lanes_[i].latest.up) << i;
+    }
+    // One that was idle for most of it says what there was to send, and not what the paths carry.
+    carried = worked ? carried * 1e9 / static_cast<double>(window_ns_) : 0;
     window_ns_ = waiting_ns_ = 0;
-    for (uint32_t i = 0; i < count; ++i) end_window(&lanes_[i], now);
     evaluate_moves(count, now);
-    uint32_t chosen = worst(count, now), searching = least(count, pressed, now);
+    uint32_t chosen = end_trial(carried, now);
+    returns_ = chosen != kNobody;
+    if (returns_) return chosen;
+    chosen = worst(count, now);
+    uint32_t searching = least(count, pressed, now);
     if (chosen != kNobody) {
       lanes_[chosen].search = false;
     } else if (searching != kNobody) {
       chosen = searching;
       lanes_[chosen].search = true;
+      note_search(now);
     }
     if (chosen != kNobody) {
       searched_ = 0;
       lanes_[chosen].total_before = total(count, now);
+      trial_ = Trial{chosen, lanes_[chosen].search, mean_carried(), now};
     }
     return chosen;
   }
 
-  // The lane has its new path.
-  void moved(uint32_t index, uint64_t now) {
+  // Whether the lane that select() has returned is to have its former path again.
+  bool returns() const { return returns_; }
+
+  // The lane has its new path. by_command : somebody else has chosen it.
+  void moved(uint32_t index, bool by_command, uint64_t now) {
     View& lane = lanes_[index];
     if (now - lane.moved_ns > std::max(kForgiveNs, 2 * lane.hold_ns)) lane.hold_ns = kFirstHoldNs;
     lane.moved_ns = now;
@@ -107,6 +140,19 @@ class PathSelector {
     lane.next_ns = now + lane.hold_ns;
     lane.bad = lane.windows = 0;
     lane.rtt_floor_ns = 0;
+    searched_ = 0;
+    if (!by_command && trial_.lane == index && trial_.moved_ns == 0) {
+      trial_.moved_ns = now;
+      trial_.up = up_;
+    } else {  // by command, or back: what is carried now says nothing of the selector's choice
+      trial_ = Trial{};
+      windows_ = 0;  // nor what was carried until now of the next one
+    }
+  }
+
+  // It has kept its path: no other was to be had.
+  void stayed(uint32_t index) {
+    if (trial_.lane == index && trial_.moved_ns == 0) trial_ = Trial{};
   }
 
  private:
@@ -137,7 +183,59 @@ class PathSelector {
     bool evaluating = false;  // whether that has helped
   };
 
-  void end_window(View* lane, uint64_t now) {
+  // The last move that the selector has chosen.
+  struct Trial {
+    uint32_t lane = kNobody;
+    bool search = false;
+    double before = 0;  // carried by all lanes, bytes a second
+    uint64_t chosen_ns = 0;
+    uint64_t moved_ns = 0;  // 0: not yet
+    uint64_t up = 0;        // which lanes were up then, a bit each
+    double sum = 0;
+    uint32_t windows = 0;  // in it
+  };
+
+  // What all lanes have carried lately, bytes a second.
+  double mean_carried() const {
+    double sum = 0;
+    const uint32_t count = std::min(windows_, kTrialWindows);
+    for (uint32_t i = 0; i < count; ++i) sum += carried_[i];
+    return sum / std::max(1U, count);
+  }
+
+  // The lane whose move has brought less, or kNobody. carried : by all lanes in the window that ends.
+  uint32_t end_trial(double carried, uint64_t now) {
+    if (carried > 0) {
+      if (now - carried_at_ns_ > kRecentNs) windows_ = 0;  // of another phase of the job
+      carried_[windows_++ % kTrialWindows] = carried;
+      carried_at_ns_ = now;
+    }
+    // It lasts too long, or a sibling has come or gone: that is what the difference would say.
+    if (now - std::max(trial_.chosen_ns, trial_.moved_ns) > kLongestTrialNs) trial_ = Trial{};
+    if (trial_.moved_ns != 0 && trial_.up != up_) trial_ = Trial{};
+    if (trial_.moved_ns == 0 || now - trial_.moved_ns < kSettleNs || carried <= 0) return kNobody;
+    trial_.sum += carried;
+    if (++trial_.windows < kTrialWindows) return kNobody;
+    const Trial trial = std::exchange(trial_, Trial{});
+    const Sample& lane = lanes_[trial.lane].latest;
+    const double after = trial.sum / trial.windows;
+    if (trial.search && after < kGained * trial.before)
+      search_hold_ns_ = std::min(2 * search_hold_ns_, kMaxHoldNs);
+    if (after >= kNoWorse * trial.before) return kNobody;
+    return lane.up && lane.movable ? trial.lane : kNobody;
+  }
+
+  // Ever longer pauses, twice as long after a search that has gained and four times after any other: where several
+  // connections share links each of them gains also when another one moves, and with the best paths found each search
+  // costs goodput.
+  void note_search(uint64_t now) {
+    if (now - searched_ns_ > std::max(kForgiveNs, 2 * search_hold_ns_)) search_hold_ns_ = 0;
+    search_hold_ns_ = std::clamp(2 * search_hold_ns_, kFirstSearchHoldNs, kMaxHoldNs);
+    searched_ns_ = now;
+  }
+
+  // Bytes that the lane has delivered in it.
+  double end_window(View* lane, uint64_t now) {
     uint64_t congested_segments =
         lane->latest.congested_segments - std::min(lane->latest.congested_segments, lane->congested_then);
     auto carried = static_cast<double>(lane->latest.delivered - lane->delivered_then);
@@ -154,6 +252,7 @@ class PathSelector {
     lane->congested_then = lane->latest.congested_segments;
     lane->window_ns = lane->busy_ns = 0;
     lane->queue = false;
+    return carried;
   }
 
   // Bytes a second.
@@ -178,11 +277,17 @@ class PathSelector {
     return sum;
   }
 
-  // The share of the lane's best sibling that was at work lately; 0: there is none.
-  double best_sibling(uint32_t index, uint32_t count, uint64_t now) const {
+  static bool congested_lately(const View& lane, uint64_t now) {
+    return lane.congested_at_ns != 0 && now - lane.congested_at_ns < kBadWindows * kWindowNs;
+  }
+
+  // The share of the lane's best sibling that was at work lately; 0: there is none. `with_room`: of those
+  // whose paths are not full.
+  double best_sibling(uint32_t index, uint32_t count, uint64_t now, bool with_room = false) const {
     double best = 0;
     for (uint32_t k = 0; k < count; ++k)
-      if (k != index && known(lanes_[k], now)) best = std::max(best, share(lanes_[k]));
+      if (k != index && known(lanes_[k], now) && !(with_room && congested_lately(lanes_[k], now)))
+        best = std::max(best, share(lanes_[k]));
     return best;
   }
 
@@ -207,20 +312,23 @@ class PathSelector {
     }
   }
 
+  // Not while a move is on trial, as of two nobody would know which has cost something, and not without anything to
+  // compare it with.
   bool may_move(const View& lane, uint64_t now) const {
-    return lane.latest.up && lane.latest.movable && now >= lane.next_ns && !lane.evaluating;
+    return lane.latest.up && lane.latest.movable && now >= lane.next_ns && !lane.evaluating &&
+           trial_.lane == kNobody && windows_ >= kMeanWindows;
   }
 
   uint32_t worst(uint32_t count, uint64_t now) {
     uint32_t found = kNobody;
     for (uint32_t i = 0; i < count; ++i) {
       View& lane = lanes_[i];
-      double best = best_sibling(i, count, now), own = share(lane);
-      bool congested = lane.congested_at_ns != 0 && now - lane.congested_at_ns < kBadWindows * kWindowNs;
+      double best = best_sibling(i, count, now), with_room = best_sibling(i, count, now, true);
+      double own = share(lane);
       bool full = lane.windows >= kMeanWindows;
-      if (!lane.worked || !congested || best <= 0 || own >= kGoodShare * best) {
+      if (!lane.worked || !congested_lately(lane, now) || best <= 0 || own >= kGoodShare * best) {
         lane.bad = 0;
-      } else if (full && own < kBadShare * best) {
+      } else if (full && own < kBadShare * with_room) {
         ++lane.bad;
       }
       if (lane.bad >= kBadWindows && may_move(lane, now) && (found == kNobody || own < share(lanes_[found])))
@@ -237,17 +345,25 @@ class PathSelector {
       if (!lane.latest.up) continue;
       ++up;
       // One that is idle although all windows are full has just come up; it is not known to be congested.
-      all &= lane.worked && lane.congested && !lane.evaluating;
+      all &= lane.worked && congested_lately(lane, now) && !lane.evaluating;
       if (found == kNobody || mean(lane) < mean(lanes_[found])) found = i;
     }
     searched_ = all && up > 1 ? searched_ + 1 : 0;
-    if (searched_ < kSearchWindows || found == kNobody || !may_move(lanes_[found], now)) return kNobody;
+    if (searched_ < kSearchWindows || now - searched_ns_ < search_hold_ns_) return kNobody;
+    if (found == kNobody || !may_move(lanes_[found], now)) return kNobody;
     return found;
   }
 
   View lanes_[kMaxLanes];
   uint64_t sampled_ns_ = 0, window_ns_ = 0, waiting_ns_ = 0;
   uint32_t searched_ = 0;
+  double carried_[kTrialWindows] = {};  // by all lanes in the last windows with anything, bytes a second
+  uint32_t windows_ = 0;
+  uint64_t carried_at_ns_ = 0;
+  uint64_t up_ = 0;  // which lanes were up in the last window, a bit each
+  Trial trial_;
+  bool returns_ = false;
+  uint64_t searched_ns_ = 0, search_hold_ns_ = 0;  // when the last one began, time to the next
 };
 
 }  // namespace fabricpulse

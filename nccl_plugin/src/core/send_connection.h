@@ -141,6 +141,7 @@ class SendConnection final : public Connection {
     bool moved_by_command = false;  // the move that is under way
     uint16_t source_port = 0;       // wanted; 0: any
     uint64_t repath_since_ns = 0;
+    uint16_t port_before = 0;  // of the path before the last one that the path selector chose; 0: none
   };
 
   bool complete() const override { return requests_ == 0; }

@@ -178,7 +178,10 @@ void SendConnection::dialled(uint32_t index, uint32_t epoch, std::unique_ptr<Lan
   }
   bool replacing = lane.replacing;
   lane.replacing = false;
-  if (transport == nullptr && lane.up) return;  // the old path stays
+  if (transport == nullptr && lane.up) {  // the old path stays
+    paths_.stayed(index);
+    return;
+  }
   if (transport == nullptr) {
     flow.next_dial_ns = now + flow.backoff_ns;
     flow.backoff_ns = std::min(flow.backoff_ns * 2, on_last_resort() ? kUnreachableBackoffNs : kMaxBackoffNs);
@@ -225,7 +228,7 @@ void SendConnection::dialled(uint32_t index, uint32_t epoch, std::unique_ptr<Lan
     for (const Lane& other : lanes_)  // the old path's rate is none of this one
       if (other.up) flow.rate = std::max(flow.rate, flow_[other.index].rate);
     flow.rate_at_ns = now;
-    paths_.moved(index, now);
+    paths_.moved(index, flow.moved_by_command, now);
   }
   pump(now);
   retired_transports_.clear();
@@ -290,12 +293,13 @@ void SendConnection::select_paths(uint64_t now) {
   uint64_t received = 0;
   for (const Lane& lane : lanes_) received = lane.up ? std::max(received, lane.last_received_ns) : received;
   const bool answered = elapsed(now, received) < kAnsweredNs;
+  for (const Lane& lane : lanes_) moving |= flow_[lane.index].repath || lane.replacing;
   for (const Lane& lane : lanes_) {
     const Flow& flow = flow_[lane.index];
-    moving |= flow.repath || lane.replacing;
     PathSelector::Sample sample;
     sample.up = lane.up;
-    sample.movable = lane.up && wanted(lane) && !lane.spare && !flow.slow_start && lane.fixed_weight < 0;
+    sample.movable = lane.up && wanted(lane) && !lane.spare && !flow.slow_start && lane.fixed_weight < 0 &&
+                     !moving;  // one at a time
     sample.busy = flow.in_flight > 0 && answered;
     sample.delivered = flow.delivered;
     sample.speed = runtime_->nic_bytes_per_second(lane.nic);
@@ -304,7 +308,12 @@ void SendConnection::select_paths(uint64_t now) {
     paths_.sample(lane.index, sample, now);
   }
   uint32_t chosen = paths_.select(static_cast<uint32_t>(lanes_.size()), full_, now);
-  if (chosen != PathSelector::kNobody && !moving) repath(chosen, 0, false, now);  // one at a time
+  if (chosen == PathSelector::kNobody) return;
+  Flow& flow = flow_[chosen];
+  const uint16_t port = paths_.returns() ? flow.port_before : 0;
+  const uint32_t entropy = lanes_[chosen].transport ? lanes_[chosen].transport->entropy() : 0;
+  flow.port_before = entropy >= 1024 && entropy <= UINT16_MAX ? static_cast<uint16_t>(entropy) : 0;
+  repath(chosen, port, false, now);
 }
 
 }  // namespace fabricpulse

@@ -2,7 +2,9 @@
 // tests/unit/plugin/test_path_selector.py writes it. One command a line on standard input:
 //   s <lane> <up> <movable> <busy> <delivered> <speed> <congested_segments> <rtt_ns> <now_ns>
 //   v <lanes> <waiting> <now_ns>     prints the lane to move, or -1
-//   m <lane> <now_ns>                the lane has its new path
+//   r                                prints whether that lane is to have its former path again
+//   m <lane> <by_command> <now_ns>   the lane has its new path
+//   k <lane>                         the lane keeps its path
 #include "core/path_selector.h"
 
 #include <cstdio>
@@ -29,12 +31,20 @@ int main() {
       if (!std::cin) return 2;
       uint32_t chosen = selector.select(lanes, waiting, now);
       printf("%d\n", chosen == fabricpulse::PathSelector::kNobody ? -1 : static_cast<int>(chosen));
+    } else if (command == "r") {
+      printf("%d\n", selector.returns());
     } else if (command == "m") {
       uint32_t lane;
+      bool by_command;
       uint64_t now;
-      std::cin >> lane >> now;
+      std::cin >> lane >> by_command >> now;
       if (!std::cin || lane >= fabricpulse::kMaxLanes) return 2;
-      selector.moved(lane, now);
+      selector.moved(lane, by_command, now);
+    } else if (command == "k") {
+      uint32_t lane;
+      std::cin >> lane;
+      if (!std::cin || lane >= fabricpulse::kMaxLanes) return 2;
+      selector.stayed(lane);
     } else {
       return 2;
     }
