@@ -20,6 +20,7 @@ class _Flow:
     hops: Hops = ()
     tries: int = 0
     traced_s: float = 0.0
+    before_s: float = 0.0  # the trace before that one
 
     @property
     def settled(self) -> bool:
@@ -75,8 +76,14 @@ class PathSchedule:
             return None
         return self._begun(min(self._flows, key=lambda key: self._flows[key].traced_s), now_s)
 
+    def refused(self, edge: int, port: int) -> None:
+        """What was due could not be traced then, as its source port was in use for another trace."""
+        flow = self._flows[edge, port]
+        flow.traced_s = flow.before_s
+
     def _begun(self, key: tuple[int, int], now_s: float) -> tuple[int, int]:
-        self._flows[key].traced_s = now_s
+        flow = self._flows[key]
+        flow.before_s, flow.traced_s = flow.traced_s, now_s
         self._next_s = now_s + self._pause_s
         return key
 

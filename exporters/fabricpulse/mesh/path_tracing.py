@@ -68,8 +68,8 @@ class PathTracing:
                 self.known = {**self.known, **schedule.known()}
                 self.changes += 1
         for schedule in self._schedules:
-            if (due := schedule.due(now_s)) is not None:
-                engine.trace(*due)
+            if (due := schedule.due(now_s)) is not None and not engine.trace(*due):
+                schedule.refused(*due)
 
     async def run(self, engine: Callable[[], Tracer], generation: Callable[[], int]) -> None:
         """Traces until cancelled."""

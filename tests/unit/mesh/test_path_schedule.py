@@ -89,18 +89,20 @@ def test_less_known_is_no_change():
 
 
 class Engine:
-    """Answers each trace at the next step."""
+    """Answers each trace at the next step. A source port is traced for one edge at a time."""
 
     def __init__(self):
-        self.generation, self.asked = 1, []
+        self.generation, self.asked, self.spine = 1, [], "spine"
 
     def trace(self, edge, path):
+        if path in {port for _, port in self.asked}:
+            return False
         self.asked.append((edge, path))
         return True
 
     def take_traces(self):
         asked, self.asked = self.asked, []
-        return [(self.generation, edge, port, ["leaf", f"spine{port}"]) for edge, port in asked]
+        return [(self.generation, edge, port, ["leaf", f"{self.spine}{port}"]) for edge, port in asked]
 
 
 def view_of(*hosts):
@@ -122,6 +124,32 @@ def test_paths_stay_known_when_the_membership_changes():
     assert engine.asked == [(1, 0)]
     tracing.tick(engine, 3, 10.5)  # the answer is of configuration 1
     assert set(tracing.known) == {(0, 0), (0, 1)}
+
+
+def test_a_trace_that_the_engine_refuses_is_made_later():
+    """Traces are asked for faster than one of a source port takes; when a route has changed, all are made."""
+    tracing, engine = PathTracing(Probe(paths=2, trace_s=0.05)), Engine()
+    tracing.configure(view_of("b", "c", "d"))
+
+    class Busy:
+        """The engine, whose answers are taken each fifth time."""
+
+        def __init__(self):
+            self.times = 0
+            self.trace = engine.trace
+
+        def take_traces(self):
+            self.times += 1
+            return engine.take_traces() if self.times % 5 == 0 else []
+
+    busy = Busy()
+    for tick in range(200):
+        tracing.tick(busy, 1, 0.05 * tick)
+    assert len(tracing.known) == 6
+    engine.spine = "other"
+    for tick in range(200, 200 + 20 * 120):
+        tracing.tick(busy, 1, 0.05 * tick)
+    assert {hops[1] for hops in tracing.known.values()} == {"other0", "other1"}
 
 
 def test_only_what_is_new_is_reported():
