@@ -1,5 +1,5 @@
-// What the commands of the control protocol do to NICs and lanes (docs/control-protocol.md). Who may send one, whether it
-// was seen before and whether it is too old is settled before (requests.h).
+// What the commands of the control protocol do to NICs and lanes (docs/control-protocol.md). Who may send one, whether
+// it was seen before and whether it is too old is settled before (requests.h).
 #ifndef FABRICPULSE_CONTROL_COMMANDS_H_
 #define FABRICPULSE_CONTROL_COMMANDS_H_
 

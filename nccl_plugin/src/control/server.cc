@@ -27,8 +27,8 @@ constexpr size_t kMaxClients = 64;
 constexpr uint32_t kMaxInvalid = 16;                     // messages without sense, then the client has to go
 constexpr uint64_t kUnprovenNs = 2'000'000'000;          // who has asked nothing yet
 constexpr uint64_t kIdleNs = UINT64_C(600'000'000'000);  // who has
-// A token is 25 us of a processor, less than a small answer and all that belongs to it takes; what takes longer costs in
-// proportion. So each bucket is a 400th of a processor, and both are 1.7 % of a job that uses 0.3 of one.
+// A token is 25 us of a processor, less than a small answer and all that belongs to it takes; what takes longer costs
+// in proportion. So each bucket is a 400th of a processor, and both are 1.7 % of a job that uses 0.3 of one.
 constexpr double kAcceptsPerSecond = 100, kAnswersPerSecond = 100, kBurst = 24;
 constexpr double kTokenNs = 25'000;
 constexpr int kAtOnce = 16;  // of each kind, before the loop begins anew

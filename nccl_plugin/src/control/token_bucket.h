@@ -21,8 +21,8 @@ class TokenBucket {
     tokens_ = std::min(most_, tokens_ + static_cast<double>(passed) * 1e-9 * per_second_);
   }
   bool any() const { return tokens_ >= 1; }
-  // More than there are is a debt, which time pays first: at most a whole bucket, so that one expensive request, on a slow
-  // processor or under an emulator, holds up the next for a bounded time.
+  // More than there are is a debt, which time pays first: at most a whole bucket, so that one expensive request, on a
+  // slow processor or under an emulator, holds up the next for a bounded time.
   void take(double count = 1) { tokens_ = std::max(tokens_ - count, -most_); }
   void empty() { tokens_ = 0; }
   // Until the next token, from the last advance() on; 0 if there is one.

@@ -80,8 +80,8 @@ struct LaneFlow {
     delivered += bytes;
   }
 
-  // Of a chunk that took `took` ns. ahead : bytes in flight when it was sent, itself included. most : limit of a plausible
-  // rate, bytes per second. Returns whether the chunk was long enough to measure the rate.
+  // Of a chunk that took `took` ns. ahead : bytes in flight when it was sent, itself included. most : limit of a
+  // plausible rate, bytes per second. Returns whether the chunk was long enough to measure the rate.
   bool measure(uint32_t bytes, uint64_t ahead, uint64_t took, double most, uint64_t now) {
     if (bytes < kRateSampleBytes) return false;
     double measured = static_cast<double>(ahead) * 1e9 / static_cast<double>(took);

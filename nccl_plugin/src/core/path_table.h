@@ -26,8 +26,8 @@ class PathTable {
     bool unreachable_logged = false;  // in the log
 
     // Lanes over a dead path fail one by one, each when it has had something under way for long enough. What one of
-    // them loses would wait for the next one if it were sent there. Until something is acknowledged on the path, or an idle lane over it has
-    // been found silent, too.
+    // them loses would wait for the next one if it were sent there. Until something is acknowledged on the path, or an
+    // idle lane over it has been found silent, too.
     bool doubtful(uint64_t now) const {
       const uint64_t failed = failed_ns > peer_failed_ns ? failed_ns : peer_failed_ns;
       return failed > answered_ns && now - failed < kDoubtNs;

@@ -14,7 +14,8 @@ constexpr uint64_t kMaxBackoffNs = 150'000'000;
 constexpr uint64_t kUnreachableBackoffNs =
     1'000'000'000;                    // each dial costs both hosts; other lanes carry the job
 constexpr uint32_t kPatientDial = 4;  // each such one waits long, one of a connection at a time
-// A path whose lanes come up and pass nothing, while others carry the job; the lane whose turn it is may no longer exist.
+// A path whose lanes come up and pass nothing, while others carry the job; the lane whose turn it is may no longer
+// exist.
 constexpr uint64_t kTryEveryNs = 500'000'000, kTurnNs = 100'000'000;
 constexpr uint64_t kFirstLaneNs =
     1'000'000'000;  // a connection without lanes tries its first one for so long alone
@@ -82,8 +83,8 @@ void SendConnection::review_spares(uint64_t now) {
   }
 }
 
-// Ends meet over TCP also where queue pairs pass nothing: their lanes come up each time and prove nothing. Such a path is
-// tried by one lane of this process now and then, one after the other, and by all once one has proven it.
+// Ends meet over TCP also where queue pairs pass nothing: their lanes come up each time and prove nothing. Such a path
+// is tried by one lane of this process now and then, one after the other, and by all once one has proven it.
 void SendConnection::note_tries(uint64_t now) {
   for (Lane& lane : lanes_) {
     Flow& flow = flow_[lane.index];

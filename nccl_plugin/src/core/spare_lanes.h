@@ -1,7 +1,7 @@
 // Spare lanes: what a connection over queue pairs has for the time when none of them is up. Pure.
 //
-// A spare lane is a TCP lane with a number of its own, over NICs that FABRICPULSE_LAST_RESORT names at both ends. To the
-// fencing it is a lane like any other. What is particular is when it is there:
+// A spare lane is a TCP lane with a number of its own, over NICs that FABRICPULSE_LAST_RESORT names at both ends. To
+// the fencing it is a lane like any other. What is particular is when it is there:
 //  - It is dialled once the peer has answered on no queue pair for 0.1 s, by a connection that has had one: a job does
 //    not begin on TCP.
 //  - It carries all chunks until the peer has answered on a queue pair (LaneTransport::proven()).
@@ -24,8 +24,8 @@ constexpr uint32_t kMostSpares = 4;  // of one connection
 // Lanes that leave room for them.
 constexpr uint32_t kMostBesideSpares = kMaxLanes > kMostSpares ? kMaxLanes - kMostSpares : kMaxLanes;
 
-// Which pairs of NICs they go over. here, there: SpareUse of each NIC. NICs without an RDMA device first, as no fault of
-// RDMA reaches them; the n-th of a kind faces the n-th of that kind.
+// Which pairs of NICs they go over. here, there: SpareUse of each NIC. NICs without an RDMA device first, as no fault
+// of RDMA reaches them; the n-th of a kind faces the n-th of that kind.
 inline std::vector<NicPair> plan_spares(const std::vector<uint8_t>& here, const std::vector<uint8_t>& there,
                                         const std::function<bool(NicPair)>& reaches) {
   std::vector<NicPair> spares;

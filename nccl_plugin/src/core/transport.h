@@ -122,8 +122,8 @@ class Transport {
   // Ends in TransportEvents::dial_ended(), perhaps before this returns.
   virtual void dial(const NicInfo& from, const DialRequest& request, uint64_t now) = 0;
   virtual bool dialling() const = 0;
-  // What a dial with HelloKind::kWatch has made: whether there is such a connection, and its end. A transport whose lanes
-  // say all that it could say always has one.
+  // What a dial with HelloKind::kWatch has made: whether there is such a connection, and its end. A transport whose
+  // lanes say all that it could say always has one.
   virtual bool watches(const uint64_t (&/*process*/)[2]) const { return true; }
   virtual void stop_watching(const uint64_t (&/*process*/)[2]) {}
 

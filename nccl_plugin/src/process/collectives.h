@@ -9,8 +9,8 @@
 // where the GPU says that a kernel ran for longer than its operation has existed, it lasts, as without kernel
 // channels, from the first other child's start to the last child's end. Without such children that is not known, and no
 // time is counted. (Outside graphs NCCL starts an operation's event after the kernel's launch, so one of its own that
-// began before the event may be left out too.) Objects come from a fixed pool, the one that is free for longest first, since
-// a late child may name its parent still; when it is empty events are not followed, and counted.
+// began before the event may be left out too.) Objects come from a fixed pool, the one that is free for longest first,
+// since a late child may name its parent still; when it is empty events are not followed, and counted.
 //
 // These calls come between messages, with cold caches, and NCCL waits for them: the clock is read only where a time is
 // kept, and a communicator remembers its few records in place of searching the table of all.

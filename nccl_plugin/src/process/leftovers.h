@@ -6,8 +6,8 @@
 
 namespace fabricpulse {
 
-// Removes the telemetry files and control sockets of processes that have ended. directory : of the plugin's files; nothing
-// happens if it is not there.
+// Removes the telemetry files and control sockets of processes that have ended. directory : of the plugin's files;
+// nothing happens if it is not there.
 void remove_leftovers(const std::string& directory);
 
 }  // namespace fabricpulse

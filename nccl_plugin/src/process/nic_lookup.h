@@ -42,8 +42,8 @@ class NicLookup {
   void start();
   void stop();
 
-  // nics : a bit each. scan : look for NICs that are not in the table, too. What is asked while an answer is under way is
-  // looked up anew after it.
+  // nics : a bit each. scan : look for NICs that are not in the table, too. What is asked while an answer is under way
+  // is looked up anew after it.
   void ask(uint32_t nics, bool scan);
   // What has been answered since the last call, in order.
   Answers take();

@@ -12,8 +12,8 @@
 namespace fabricpulse {
 
 // Lane type by FABRICPULSE_LANES. RDMA devices are never passed over in silence: `auto` takes TCP only where there are
-// none. `no_lanes` names what is missing, if the lanes that were asked for cannot be had: what this returns then knows the
-// NICs, and no lane is to be made by it. `complaint` gets a sentence if the variable has another value.
+// none. `no_lanes` names what is missing, if the lanes that were asked for cannot be had: what this returns then knows
+// the NICs, and no lane is to be made by it. `complaint` gets a sentence if the variable has another value.
 std::unique_ptr<Transport> choose_transport(const Config& config, Poller* poller, TransportEvents* events,
                                             std::function<void(uint64_t now)> ports_changed,
                                             std::string* no_lanes, std::string* complaint);

@@ -23,8 +23,8 @@ std::vector<NicInfo> scan_nics(const Config& config, const std::vector<std::stri
 bool nic_wanted(const Config& config, const std::string& name);
 
 // What there is now of a NIC of that name: its index and one address, of the family of `nic` if it has one.
-// False if there is no such NIC or it has no address yet. No value, here and below: the kernel cannot be asked, for want
-// of a descriptor or of memory.
+// False if there is no such NIC or it has no address yet. No value, here and below: the kernel cannot be asked, for
+// want of a descriptor or of memory.
 std::optional<bool> look_up_nic(NicInfo* nic);
 
 // IFF_UP and IFF_RUNNING. False too when the NIC no longer exists.

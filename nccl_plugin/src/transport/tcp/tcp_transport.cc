@@ -21,7 +21,8 @@
 namespace fabricpulse {
 namespace {
 
-// A peer that connects has sent its hello by then. On a busy host that makes queue pairs it takes longer than it should.
+// A peer that connects has sent its hello by then. On a busy host that makes queue pairs it takes longer than it
+// should.
 constexpr uint64_t kHelloNs = 3'000'000'000;
 constexpr size_t kMaxIncoming = 1024;
 constexpr uint64_t kPauseNs = 100'000'000;  // of a listener for which there is no descriptor

@@ -74,8 +74,8 @@ class VerbsDevices {
   bool find_in_table(VerbsDevice* device, const NicAddress& address, VerbsPort* out) const;
 
   const VerbsLibrary& library_;
-  // Of memory_ and of the domains; taken first. Held while memory is pinned, which may take seconds: who looks for a port
-  // does not wait for that.
+  // Of memory_ and of the domains; taken first. Held while memory is pinned, which may take seconds: who looks for a
+  // port does not wait for that.
   std::mutex memory_lock_;
   std::map<std::pair<void*, size_t>, std::unique_ptr<VerbsMemory>> memory_;
   std::mutex lock_;  // of devices_, which only grows
