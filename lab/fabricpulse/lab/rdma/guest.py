@@ -48,11 +48,14 @@ class Guest:
     """A kind of guest. kernel : folder of kernel.py. memory_mb : of the guest.
 
     environment : of commands, beside PATH, HOME and FABRICPULSE_RDMA_GUEST=1; nothing is inherited.
+    instruction_clock : the guest's clock advances by 1 ns with each of its instructions, while it has any to execute.
+    What it measures is then work, and the same however busy this machine is; a second of it takes five to twenty.
     """
 
     kernel: Path
     memory_mb: int = 1024
     environment: Mapping[str, str] = field(default_factory=dict)
+    instruction_clock: bool = False
 
     def run(
         self,
@@ -151,12 +154,14 @@ class Guest:
             "-machine",
             "q35",
             "-accel",
-            "tcg,thread=multi,tb-size=256",
+            f"tcg,thread={'single' if self.instruction_clock else 'multi'},tb-size=256",
             "-cpu",
             "max",
             "-smp",
             str(cpus),
         ]
+        if self.instruction_clock:
+            words += ["-icount", "shift=0"]
         words += ["-m", str(self.memory_mb), "-kernel", str(self.kernel / "vmlinux")]
         words += ["-initrd", str(folder / "initrd"), "-append", _KERNEL_LINE]
         words += ["-serial", f"file:{folder / 'console'}", "-device", "virtio-serial-pci"]
