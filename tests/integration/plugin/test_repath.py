@@ -1,5 +1,6 @@
 """New paths for lanes: by command, and by themselves when rings collide on one spine."""
 
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -71,6 +72,20 @@ def test_repath_to_a_port_moves_the_lane_without_a_fault(ring: Ring) -> None:
     kinds = [(e["kind"], e["reason"]) for e in ring.control("h0", op="events")["events"]]
     assert kinds.count(("repath", "command")) == 3
     assert "no_lane" not in [kind for kind, _ in kinds]
+
+
+def test_a_port_of_a_connection_to_elsewhere_can_be_had(ring: Ring) -> None:
+    """Two jobs of a host, or two peers of one: ports are taken for each pair of addresses, not for the host."""
+    target = {"connection": connection(ring)["connection"], "lane": 0, "generation": 2}
+    with ring.lab.socket("h0") as other, ring.lab.socket("h1") as server:
+        for at, host in ((other, "h0"), (server, "h1")):
+            at.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            at.bind((ring.lab.address(host, "rail0"), 0))
+        server.listen()
+        other.connect(server.getsockname())
+        port = other.getsockname()[1]
+        assert ring.control("h0", op="lane.repath", op_id="o-1", entropy=port, **target)["ok"]
+        ring.until(lambda: lane(ring)["entropy"] == port, 5.0)
 
 
 def test_a_port_that_is_taken_leaves_the_lane_as_it_is(ring: Ring) -> None:

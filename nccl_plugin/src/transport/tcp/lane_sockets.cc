@@ -75,6 +75,9 @@ int dial_socket(const NicInfo& from, const DialRequest& request, uint16_t source
   // Where none is asked for, the port is chosen at connect(), so that a busy host does not run out of them.
   int late = source_port == 0;
   (void)!setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &late, sizeof(late));
+  // One that is asked for may be that of a connection to elsewhere: connect() alone knows what is taken.
+  int shared = 1;
+  (void)!setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &shared, sizeof(shared));
   if (bind(fd, reinterpret_cast<sockaddr*>(&source), source_size) == 0 &&
       (connect(fd, reinterpret_cast<sockaddr*>(&to), to_size) == 0 || errno == EINPROGRESS))
     return fd;
