@@ -27,6 +27,7 @@ MOST_SERIES = 200_000
 MOST_BYTES = 256 << 20
 # No query starts later than this many timeouts after the first.
 MOST_TIMEOUTS = 3
+MOST_WARNINGS = 5
 _SHOWN = 300
 
 
@@ -46,6 +47,8 @@ class _Response(msgspec.Struct):
     status: str
     data: _Data | None = None
     error: str = ""
+    warnings: list[str] = []
+    isPartial: bool = False  # noqa: N815 - VictoriaMetrics
 
 
 _DECODER = msgspec.json.Decoder(_Response)
@@ -65,6 +68,7 @@ class RefusedError(Exception):
 @dataclass
 class PromQl:
     """Queries to one server. Used as `async with`. asked : number of queries sent. received : bytes of responses.
+    warnings : of answers that are not whole, each once (Thanos, Mimir: a store was away; VictoriaMetrics: isPartial).
 
     Raises OptionError at construction for a URL or credentials that cannot be used.
     """
@@ -74,6 +78,7 @@ class PromQl:
     tenant: str = ""
     asked: int = 0
     received: int = 0
+    warnings: dict[str, None] = field(default_factory=dict)
     clock: Callable[[], float] = time.monotonic
     _client: HttpClient | None = field(default=None, repr=False)
 
@@ -182,6 +187,12 @@ class PromQl:
             ) from error
         if answer.status != "success" or answer.data is None:
             raise RefusedError(printable(answer.error[:_SHOWN]) or f"HTTP {status}")
+        # Remarks on the query itself begin so; what is left says that something is missing.
+        said = [text for text in answer.warnings if not text.startswith("PromQL")]
+        said += ["the answer is partial"] if answer.isPartial else []
+        for text in said[:MOST_WARNINGS]:
+            if len(self.warnings) < MOST_WARNINGS:
+                self.warnings[printable(text[:_SHOWN])] = None
         if len(answer.data.result) > MOST_SERIES:
             raise RefusedError(f"more than {MOST_SERIES} series")
         return answer.data
