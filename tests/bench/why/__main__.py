@@ -108,11 +108,18 @@ def judge(found: list[tuple[World, Answer]]) -> None:
     rows.report("healthy", "false_alarm", len(blamed), "runs", "== 0", runs=len(quiet), simulated=True)
     said = [(v.causes[0].finding.confidence, ok) for (_, v), ok in zip(played, one, strict=True) if v.causes]
     sure = [ok for confidence, ok in said if confidence >= 0.9]
+    # What is said of a healthy job is wrong, however sure.
+    sure += [False for v in quiet if v.causes and v.causes[0].finding.confidence >= 0.9]
     rows.report(
         "played", "calibration_right", sum(sure) / max(len(sure), 1), "ratio", ">= 0.9", simulated=True
     )
     rows.report(
-        "played", "calibration_share", len(sure) / max(len(played), 1), "ratio", ">= 0.7", simulated=True
+        "played",
+        "calibration_share",
+        sum(confidence >= 0.9 for confidence, _ in said) / max(len(played), 1),
+        "ratio",
+        ">= 0.7",
+        simulated=True,
     )
     for low, high in ((0.0, 0.5), (0.5, 0.8), (0.8, 0.9), (0.9, 0.95), (0.95, 1.0)):
         within = [ok for confidence, ok in said if low <= confidence < high]
@@ -242,11 +249,13 @@ def report_live(case: str, found: list[tuple[str, list[Truth], Reported]]) -> No
     rows.report(case, f"false_alarm_{case}", blamed, "runs", "== 0", runs=len(quiet))
     reported = [(said[0][2], ok) for (_, _, said), ok in zip(played, one, strict=True) if said]
     sure = [ok for confidence, ok in reported if confidence >= 0.9]
+    sure += [False for said in quiet if said and said[0][2] >= 0.9]
     if played:
         rows.report(
             case, "calibration_right", sum(sure) / max(len(sure), 1), "ratio", ">= 0.9", runs=len(sure)
         )
-        rows.report(case, "calibration_share", len(sure) / len(played), "ratio", ">= 0.7")
+        share = sum(confidence >= 0.9 for confidence, _ in reported) / len(played)
+        rows.report(case, "calibration_share", share, "ratio", ">= 0.7")
     for low, high in ((0.0, 0.5), (0.5, 0.8), (0.8, 0.9), (0.9, 0.95), (0.95, 1.0)):
         within = [ok for confidence, ok in reported if low <= confidence < high]
         if within:

@@ -1,11 +1,12 @@
 """As test_first_principles, of ranks, processes, GPUs and clocks: not the network, whatever it looks like."""
 
+import math
 from dataclasses import replace
 
 from tests.fixtures.why.facts import EXPORTERS, HOSTS, healthy, slow, with_flows, with_nic
 from tests.fixtures.why.findings import first, late, likely
 
-from fabricpulse.why.facts import Collective, Facts, Gpu, Host, Process, Rank, Wait
+from fabricpulse.why.facts import Clock, Collective, Facts, Gpu, Host, Process, Rank, Wait
 from fabricpulse.why.infer import infer
 
 
@@ -188,3 +189,76 @@ def test_more_than_before_is_no_share() -> None:
     assert "with itself before: 2.53 times the collectives a second" in said(25.3)
     assert "with itself before: 50% of the collectives a second" in said(5)
     assert "with itself before: 100% of the collectives a second" in said(10)
+
+
+def hang_of(facts: Facts) -> list[tuple[str, float]]:
+    return [(r.finding.where, r.finding.confidence) for r in infer(facts).causes if r.finding.cause == "hang"]
+
+
+def ring_of_waits(ages_s: dict[int, float]) -> tuple[Wait, ...]:
+    """Of a ring of four whose rank 2 does not enter: who of the others was scraped when."""
+    after = {0: 3, 1: 0, 3: 2}
+    return tuple(
+        Wait(f"h{n}", n, f"h{after[n]}", after[n], "peer_send", age_s) for n, age_s in ages_s.items()
+    )
+
+
+def test_hosts_that_are_scraped_at_moments_of_their_own() -> None:
+    """Who was scraped first has waited for less: it waits all the same. Who was scraped before it began is not known to
+    wait for nobody."""
+    facts = replace(healthy(), processes=tuple(Process(h, i, 0.4) for i, h in enumerate(HOSTS)))
+    now_s = facts.at_s
+    young = replace(
+        facts,
+        waits=ring_of_waits({0: 6.0, 1: 6.0, 3: 2.0}),
+        scraped={"h0": now_s, "h1": now_s, "h2": now_s, "h3": now_s - 4},
+    )
+    assert [where for where, _ in hang_of(young)] == ["rank 2 on h2"]
+    before = replace(facts, waits=ring_of_waits({0: 6.0, 1: 6.0}), scraped={**young.scraped, "h3": now_s - 9})
+    ((where, confidence),) = hang_of(before)
+    assert (where, confidence < 0.9) == ("rank 3 on h3", True)
+    evidence = infer(before).causes[0].finding.evidence
+    assert any("h3 was last scraped before this began" in e.text for e in evidence)
+    # A stopped rank that was scraped before: what was sent to it is not acknowledged, and it is not the network.
+    sent = Wait("h1", 1, "h2", 2, "delivery", 6.0)
+    stopped = replace(facts, waits=(sent,), scraped={**young.scraped, "h2": now_s - 10})
+    stalled = replace(stopped, ranks=tuple(replace(r, rate=0.0) for r in facts.ranks))
+    assert [confidence < 0.9 for _, confidence in hang_of(stalled)] == [True]
+    known = replace(stalled, scraped=dict.fromkeys(HOSTS, now_s))
+    assert [confidence > 0.9 for _, confidence in hang_of(known)] == [True]
+
+
+def test_a_host_that_nobody_knows_of_may_wait_itself() -> None:
+    """The store that has it is away: it is no host of the job then."""
+    facts = healthy(HOSTS[:3])
+    processes = tuple(Process(h, i, 0.4) for i, h in enumerate(HOSTS[:3]))
+    waits = ring_of_waits({0: 9.0, 1: 9.0})
+    ranks = tuple(replace(r, rate=0.0) for r in facts.ranks)
+    ((where, confidence),) = hang_of(replace(facts, waits=waits, processes=processes, ranks=ranks))
+    assert (where, confidence < 0.9) == ("rank 3 on h3", True)
+
+
+def test_who_waits_in_one_communicator_is_not_late_in_another() -> None:
+    """Rank 3 does not enter a collective of its pair; its partner waits there, and all others for the partner. A person
+    attaches to the rank that the launcher knows."""
+    whole = [Rank("dp", n, f"h{n}", 4, 1000, 0, 10, 0.05, float(n < 2)) for n in range(4)]
+    first = [Rank("tpa", n, f"h{n}", 2, 5000, 0, 50, 0.01, 0) for n in (0, 1)]
+    second = [Rank("tpb", n - 2, f"h{n}", 2, 4990, 0, 50, 0.01, float(n == 2)) for n in (2, 3)]
+    facts = replace(healthy(), flows=(), ranks=(*whole, *first, *second))
+    assert [where for where, _ in hang_of(facts)] == ["rank 3 on h3"]
+
+
+def test_a_rank_that_was_started_again_is_a_hint() -> None:
+    """What a crash has left is counted for a while."""
+    hosts = tuple(replace(h, dead=2) if h.name == "h1" else h for h in healthy().hosts)
+    assert likely(replace(healthy(), hosts=hosts)) == []
+    gone = tuple(replace(h, processes=1) if h.name == "h1" else h for h in hosts)
+    assert likely(replace(healthy(), hosts=gone)) == [("rank_dead", "h1")]
+
+
+def test_a_fleet_without_time_is_nobodys_clock() -> None:
+    """The coordinator is down; a clock that was stepped beside that is named."""
+    lost = tuple(Clock(h, False, math.inf, 0, False) for h in HOSTS)
+    assert likely(replace(healthy(), clocks=lost)) == []
+    stepped = tuple(replace(c, disruptions=1) if c.host == "h2" else c for c in lost)
+    assert likely(replace(healthy(), clocks=stepped)) == [("clock_error", "h2")]

@@ -134,7 +134,8 @@ def test_half_a_dump_costs_its_own_rank(tmp_path: Path) -> None:
     (tmp_path / "evil\x1b]0;x\x07_9").write_bytes(b"no dump")
     dumps = read_dumps([tmp_path])
     assert [d.rank for d in dumps.found] == [1, 2]
-    (reported,) = dumps.limits
+    reported, absent = dumps.limits
+    assert (absent, dumps.missing) == ("no dump of ranks 0", (0,))
     assert all(name in reported for name in ("nccl_trace_rank_0", "core.4711", "evil"))
     assert "\x1b" not in reported
     with pytest.raises(UserError, match="nccl_trace_rank_0"):
@@ -193,3 +194,75 @@ def test_an_empty_name(argument: list[str]) -> None:
     """A variable that is not set must not become a question about everything without a label."""
     result = CliRunner().invoke(command, argument)
     assert "the name is empty" in str(result.exception)
+
+
+def hangs(folder: Path) -> list[tuple[str, float]]:
+    options = [
+        "job",
+        "--prometheus",
+        "http://127.0.0.1:1",
+        "--flight-recorder",
+        str(folder),
+        "--output",
+        "json",
+    ]
+    document = json.loads(CliRunner().invoke(command, options).stdout)
+    return [(c["where"], c["confidence"]) for c in document["causes"]]
+
+
+def members(**groups: list[int]) -> dict[str, Any]:
+    return {
+        name.removeprefix("g"): {"name": name, "ranks": str(ranks_of)} for name, ranks_of in groups.items()
+    }
+
+
+def dump(folder: Path, rank: int, config: dict[str, Any], entries: list[dict[str, Any]]) -> None:
+    content = {"version": "2.10", "pg_config": config, "entries": entries}
+    (folder / f"dump_{rank}").write_text(json.dumps(content))
+
+
+def of_group(name: str, count: int, *, stuck_in: bool) -> list[dict[str, Any]]:
+    group = (name, f"pg{name}")
+    done = [entry(n, process_group=group) for n in range(1, count + 1)]
+    return [*done, entry(count + 1, "started", process_group=group)] if stuck_in else done
+
+
+def test_groups_of_one_name_are_not_one(tmp_path: Path) -> None:
+    """As `split_group` makes them: two pairs of ranks, each in collectives of its own. One rank is late in the group of
+    all."""
+    for rank in range(4):
+        pair = [0, 1] if rank < 2 else [2, 3]
+        tensor = [
+            entry(n, name="nccl:x" if rank < 2 else "nccl:y", process_group=("1", "tp")) for n in range(1, 9)
+        ]
+        config = members(g0=[0, 1, 2, 3], g1=pair)
+        dump(tmp_path, rank, config, [*of_group("0", 4, stuck_in=rank != 1), *tensor])
+    assert hangs(tmp_path)[0][0] == "rank 1"
+
+
+def test_who_waits_in_one_group_is_not_late_in_another(tmp_path: Path) -> None:
+    """Rank 3 does not enter a collective of its pair, rank 2 waits for it there, and the others for both."""
+    for rank in range(4):
+        config = members(g0=[0, 1, 2, 3], **{"g1" if rank < 2 else "g2": [0, 1] if rank < 2 else [2, 3]})
+        entries = of_group("0", 4, stuck_in=rank < 2)
+        entries += of_group("1", 20, stuck_in=False) if rank < 2 else of_group("2", 8, stuck_in=rank == 2)
+        dump(tmp_path, rank, config, entries)
+    assert [where for where, _ in hangs(tmp_path)] == ["rank 3"]
+
+
+@pytest.mark.parametrize("config", [{}, {"0": {"ranks": "[0, 1, 2, 3]"}}])
+def test_a_rank_without_a_dump_is_named(tmp_path: Path, config: dict[str, Any]) -> None:
+    """It has died before it could write one: all others wait in the same collective. Not as sure as a rank that is seen
+    to be late."""
+    for rank in (0, 1, 3):
+        dump(tmp_path, rank, config, of_group("0", 4, stuck_in=True))
+    ((where, confidence),) = hangs(tmp_path)
+    assert (where, confidence < 0.9) == ("rank 2, without a dump", True)
+    assert read_dumps([tmp_path]).limits == ("no dump of ranks 2",)
+
+
+@pytest.mark.parametrize("listed", ["[0, 1", "[" * 5000, 7, ["a"], [1, 2], [-1, 0], {"0": 1}])
+def test_members_that_are_none(tmp_path: Path, listed: Any) -> None:
+    """Half a list, one that is too deep, and lists without the dump's own rank say nothing of who is missing."""
+    dump(tmp_path, 0, {"0": {"ranks": listed}}, of_group("0", 4, stuck_in=True))
+    assert read_dumps([tmp_path]).missing == ()

@@ -10,6 +10,7 @@ from fabricpulse.core.web.prometheus import PromQl, Sample
 from fabricpulse.why.analysis import Analysis
 from fabricpulse.why.facts import Facts
 from fabricpulse.why.gather import Times, gather
+from fabricpulse.why.infer import infer
 from fabricpulse.why.queries import QUERIES, Scope
 
 HOSTS = tuple(f"h{number:03d}" for number in range(200))
@@ -166,3 +167,98 @@ def test_a_job_that_began_within_a_window_is_not_compared_by_rates() -> None:
         assert any("collectives a second are not compared" in line for line in facts.limits) != whole
     facts, _ = ask(begun)
     assert facts.whole
+
+
+AT_S = 1e6
+
+
+def scalar(value: float) -> list[Sample]:
+    return [Sample({}, value)]
+
+
+def seen(**answers: float) -> dict[str, list[Sample]]:
+    """Of a job of which all is known, scraped each 15 s, with these answers in place of those of such a job."""
+    return {"recorded_delay": all_flows(20e-6), "samples": scalar(8)} | {
+        name: scalar(value) for name, value in answers.items()
+    }
+
+
+def test_a_job_that_has_ended_is_no_slow_one() -> None:
+    """Its exporter still answers, and counters of ended processes stand still: a rate over the window is too low."""
+    facts, _ = ask(seen(last_seen=AT_S - 60, exporter_seen=AT_S - 5))
+    assert (facts.gone_s, facts.silent_s, facts.whole) == (AT_S - 60, None, False)
+    answer = infer(facts)
+    assert (answer.state, answer.causes) == ("ended", ())
+    assert "1970-01-12 13:45:40 UTC: it has ended" in answer.headline
+
+
+def test_what_nobody_has_seen_is_not_known() -> None:
+    """Series that end before the window does, of exporters as well: Prometheus was away."""
+    for silent_s in (30, 90):
+        facts, _ = ask(seen(last_seen=AT_S - silent_s, exporter_seen=AT_S - silent_s, moved=0.0))
+        assert (facts.gone_s, facts.silent_s, facts.whole) == (None, AT_S - silent_s, False)
+        answer = infer(facts)
+        assert (answer.state, answer.causes) == ("unknown", ())
+        assert any(f"nothing is known of the last {silent_s} s" in line for line in answer.unknown)
+    for late_s in (0, 14, 20):  # as scrapes are
+        facts, _ = ask(seen(last_seen=AT_S - late_s, exporter_seen=AT_S - late_s))
+        assert (facts.gone_s, facts.silent_s, facts.whole) == (None, None, True)
+
+
+def test_a_job_that_was_started_again_is_not_compared_by_rates() -> None:
+    """Whether its series begin within the window or its counters do."""
+    for answers in (seen(first_seen=AT_S - 60), seen(restarts=1.0)):
+        facts, _ = ask(answers)
+        assert (facts.whole, facts.gone_s, facts.silent_s) == (False, None, None)
+        assert any("are not compared" in line for line in facts.limits)
+
+
+def test_series_that_are_there_twice_are_named() -> None:
+    """Of replicas, of two clusters; and what is no series of the job at all."""
+    facts, _ = ask(seen(copies=2, clusters=1))
+    assert any("replicas that are not deduplicated" in line for line in facts.limits)
+    facts, _ = ask(seen(copies=1, clusters=2))
+    assert any("several clusters" in line for line in facts.limits)
+    facts, _ = ask(seen(copies=1, clusters=1))
+    assert facts.limits == ()
+    facts, _ = ask(seen() | {"samples": scalar(1)})
+    assert any("fewer than two samples" in line for line in facts.limits)
+
+
+def test_an_answer_that_is_not_whole_lowers_confidence() -> None:
+    """Thanos without one of its stores: which hosts are missing is not known."""
+    answers = {
+        "processes": [Sample({"instance": host}, 1.0) for host in HOSTS],
+        **seen(),
+        "disconnects": [Sample({"instance": "h001", "device": "rail0"}, 3.0)],
+        "connected": [Sample({"instance": "h001", "device": "rail0", "network": "r"}, 0.0)],
+    }
+    server = Server(answers, Scope("train-7"))
+    server.warnings = {"store 10.0.0.1 is away": None}
+    facts, _ = asyncio.run(gather(server, Scope("train-7"), Times(AT_S, AT_S - 3600)))
+    assert facts.partial
+    assert "the backend warns: store 10.0.0.1 is away" in infer(facts).unknown
+    sure = infer(replace(facts, partial=False)).causes[0].finding.confidence
+    assert infer(facts).causes[0].finding.confidence < 0.9 * sure
+
+
+def test_ranks_inside_a_collective_that_none_has_ended_for_a_while_stand_still() -> None:
+    """Before a window has passed, without any request that waits: of a job whose transport is not ours."""
+    ranks = [{"instance": f"h{n:03d}", "communicator": "c", "rank": str(n)} for n in range(4)]
+
+    def job(late: int | None, rate: float, moved: float) -> Facts:
+        answers = {
+            "rank_operations": [Sample(labels, 1000.0) for labels in ranks],
+            "rank_in_progress": [Sample(labels, float(n != late)) for n, labels in enumerate(ranks)],
+            "rank_rate": [Sample(labels, rate) for labels in ranks],
+            "rate": [Sample({"collective": "AllReduce"}, rate)],
+        }
+        return ask({**seen(moved=moved), **answers})[0]
+
+    stuck = infer(job(2, 5.0, 0.0))
+    assert (stuck.state, stuck.causes[0].finding.where) == ("stalled", "rank 2 on h002")
+    assert "no collective has ended for 30 s" in stuck.causes[0].finding.evidence[0].text
+    assert "compute" not in {r.finding.cause for r in infer(job(None, 5.0, 0.0)).causes}
+    assert infer(job(2, 5.0, 1.0)).state != "stalled"
+    # Seldom collectives are none that are overdue.
+    assert infer(job(2, 0.05, 0.0)).state != "stalled"

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from fabricpulse.why.facts import Facts
 from fabricpulse.why.sources import inspector
 from fabricpulse.why.sources.inspector import add, read_logs
 
-T0_US = 1_748_030_000_000_000
+# Of files that end now.
+T0_US = round((time.time() - 600) * 1e6)
 
 
 def line(rank: int, number: int, at_s: float, took_us: float, **more: Any) -> str:
@@ -95,7 +97,7 @@ def test_slower_than_before(tmp_path: Path) -> None:
     for rank in range(4):
         lines = [line(rank, 10 * s, s, 60_000 * (2 if s > 500 else 1), n_ranks=4) for s in range(0, 600, 4)]
         (tmp_path / f"{rank}.log").write_text("\n".join(lines))
-    facts = add(Facts("job", 0.0), read_logs([tmp_path]), 90.0)
+    facts = add(Facts("job", T0_US / 1e6 + 600), read_logs([tmp_path]), 90.0)
     (collective,) = facts.collectives
     assert collective.bandwidth is not None
     assert collective.bandwidth_before is not None
@@ -109,7 +111,7 @@ def test_only_like_is_compared(tmp_path: Path) -> None:
     for rank in range(4):
         size = 1 << 10 if rank == 2 else 1 << 30
         lines = [
-            line(rank, n, n, 50 if rank == 2 else 60_000, n_ranks=5, coll_msg_size_bytes=size)
+            line(rank, n, 570 + n, 50 if rank == 2 else 60_000, n_ranks=5, coll_msg_size_bytes=size)
             for n in range(30)
         ]
         (tmp_path / f"{rank}.log").write_text("\n".join(lines))
@@ -174,7 +176,7 @@ def test_other_files_of_a_folder_are_passed_over(tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text("epoch 1\nepoch 2\n")
     log = read_logs([tmp_path])
     assert [len(records) for records in log.records] == [1]
-    reported = add(Facts("job", 0.0), log, 90.0).limits
+    reported = add(Facts("job", T0_US / 1e6 + 600), log, 90.0).limits
     assert any("b.log" in text and "train.log" in text for text in reported)
     with pytest.raises(UserError, match=r"train\.log"):
         read_logs([tmp_path / "train.log"])
@@ -183,3 +185,23 @@ def test_other_files_of_a_folder_are_passed_over(tmp_path: Path) -> None:
 def test_absurd_numbers_are_passed_over(tmp_path: Path) -> None:
     (tmp_path / "a.log").write_text(line(0, 1, 1.0, 60_000) + "\n" + line(0, 10**400, 2.0, 60_000) + "\n")
     assert [r.number for r in read_logs([tmp_path]).records[0]] == [1]
+
+
+def test_a_job_that_writes_nothing_any_more_is_not_quick(tmp_path: Path) -> None:
+    """It has ended or it hangs; and so may ranks whose files end long before those of the others."""
+    job(tmp_path, None, random.Random(3))
+    assert why("--inspector", str(tmp_path))["state"] == "healthy"
+    later = why("--inspector", str(tmp_path), "--at", str(round(T0_US / 1e6 + 600)))
+    assert later["state"] == "healthy"
+    file = next(tmp_path.glob("*-pid102.log"))
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join(lines[: len(lines) // 3]))
+    partly = why("--inspector", str(tmp_path))
+    assert partly["state"] == "unknown"
+    assert any("1 of 8 of Inspector's files end" in said for said in partly["unknown"])
+    log = read_logs([tmp_path])
+    gone = add(Facts("job", T0_US / 1e6 + 3600), log, 120.0)
+    assert (gone.ranks, gone.collectives) == ((), ())
+    assert any("or it hangs" in said for said in gone.limits)
+    # What was written after the moment asked about is not of it.
+    assert add(Facts("job", T0_US / 1e6 - 3600), log, 120.0).collectives == ()

@@ -34,6 +34,8 @@ _INCAST_SHARE = 0.75
 # Above the spread of a healthy job between two windows of two minutes.
 SLOWER = 1.15
 STALLED_S = 5.0
+# How many collectives should have ended meanwhile for none to be a stall.
+_MISSED = 5.0
 # Fleet time of a host that is known no better than this tells nothing of delays in a fabric.
 BOUND_S = 1e-3
 
@@ -133,9 +135,14 @@ class Analysis:
 
         Exporters show only the few oldest requests of a host, and only while nothing moves on their connection.
         """
+        if self.facts.silent_s is not None or self.facts.gone_s is not None:
+            return None
         ranks = [r for r in self.facts.ranks if r.rate is not None]
+        inside = any((r.in_progress or 0) > 0 for r in ranks)
         if ranks and all(r.rate == 0 for r in ranks):
-            return any((r.in_progress or 0) > 0 for r in ranks)
+            return inside
+        if ranks and inside and self._overdue:
+            return True
         # Before a window has passed: requests that are old on, or towards, at least half of the hosts.
         old = [w for w in self.facts.waits if w.age_s >= STALLED_S]
         if old and len({h for w in old for h in (w.host, w.peer)} & self.hosts.keys()) * 2 >= len(self.hosts):
@@ -158,7 +165,18 @@ class Analysis:
         if known and len(known) == len(facts.ranks):
             return min(known)
         # Before a window has passed.
-        return max((w.age_s for w in facts.waits), default=0.0)
+        return max((w.age_s for w in facts.waits), default=facts.unmoved_s or 0.0)
+
+    @property
+    def _overdue(self) -> bool:
+        """Whether no rank has ended a collective for much longer than they usually take."""
+        unmoved_s, window_s = self.facts.unmoved_s, self.facts.window_s
+        if unmoved_s is None or unmoved_s >= window_s:
+            return False
+        usual = max(
+            r.rate_before or (r.rate or 0.0) * window_s / (window_s - unmoved_s) for r in self.facts.ranks
+        )
+        return usual * unmoved_s >= _MISSED
 
     def _same_size(self, c: Collective) -> bool:
         return not (c.size and c.size_before) or 0.8 < c.size / c.size_before < 1.25

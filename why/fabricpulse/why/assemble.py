@@ -50,6 +50,7 @@ class Gathered:
     before: dict[str, list[Sample]] = field(default_factory=dict)
     unanswered: dict[str, str] = field(default_factory=dict)
     queries: dict[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
 
 def assemble(workload: str, at_s: float, window_s: float, got: Gathered) -> Facts:
@@ -77,6 +78,7 @@ def assemble(workload: str, at_s: float, window_s: float, got: Gathered) -> Fact
             w for s in before.get("other_slow_flows", ()) if (w := s.labels.get("workload"))
         ),
         origins=_origins(now),
+        scraped=_by_instance(now.get("scraped", ())),
         started_s=next((s.value for s in now.get("started", ()) if s.value > 0), None),
         workloads=tuple(sorted(w for s in now.get("workloads", ()) if (w := s.labels.get("workload")))),
         unanswered=tuple(f"{name} ({reason})" for name, reason in sorted(got.unanswered.items())),

@@ -323,6 +323,7 @@ async def _report(
     if found := job.dumps.found:
         ranked, limits = (*facts.ranks, *ranks(found)), (*facts.limits, *job.dumps.limits)
         facts = replace(facts, ranks=ranked, mismatches=mismatches(found), limits=limits)
+        facts = replace(facts, undumped=job.dumps.missing)
     if job.log is not None:
         facts = inspector.add(facts, job.log, facts.window_s)
     if isinstance(from_ras, ras.RasFacts):

@@ -217,7 +217,11 @@ class Facts:
     one number that ranks call by different names. missing : ranks that RAS does not hear; rank_errors : what ranks
     report to it, in sentences. limits : what a source that was asked cannot know, in sentences. started_s : of the
     oldest process, since 1970. whole : whether it ran during all of both windows, as far as is known: what is counted a
-    second is compared then alone. workloads : what there is instead, where no host runs this one.
+    second is compared then alone. gone_s : when its last process was seen, where it has none any more; silent_s : since
+    when nothing of it is known. unmoved_s : for how long no rank has ended a collective, where that is less than the
+    window. partial : the backend has warned that it does not answer with all it has. scraped : host -> when what is
+    known of its processes was read, since 1970. undumped : ranks that have left no dump. workloads : what there is
+    instead, where no host runs this one.
     """
 
     workload: str
@@ -242,5 +246,11 @@ class Facts:
     origins: tuple[Origin, ...] = ()
     started_s: float | None = None
     whole: bool = True
+    gone_s: float | None = None
+    silent_s: float | None = None
+    unmoved_s: float | None = None
+    partial: bool = False
+    scraped: dict[str, float] = field(default_factory=dict)
+    undumped: tuple[int, ...] = ()
     workloads: tuple[str, ...] = ()
     bandwidth_history: tuple[tuple[float, float], ...] = field(default=())

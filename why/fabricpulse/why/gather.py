@@ -26,6 +26,7 @@ from fabricpulse.why.queries import (
     QUERIES,
     RECORDED_DELAY,
     RECORDED_WINDOW_S,
+    SCRAPED,
     WORKLOADS,
     Query,
     Scope,
@@ -39,7 +40,13 @@ _HISTORY_STEPS = 60
 _LOSS = 0.005
 _MOST_OF = 0.9
 # Of a window, the share in which the job ran, for a rate over it to be one of the job.
-_WHOLE = 0.95
+_WHOLE = 0.9
+# By how many scrapes a series may begin later than a window or end before it, and how late one may be.
+_SCRAPES, _LATE_S = 1.5, 2.0
+_COPIES = {
+    "copies": "hosts have several series of the job, as of replicas that are not deduplicated: sums are too large",
+    "clusters": "series of several clusters (label cluster) are taken together: narrow them with --selector",
+}
 # From so many on each question is put by itself: a union costs Prometheus a label for each sample and a set of all
 # samples for each `or`, a third of the whole answer, while what a request costs does not grow.
 _MANY_HOSTS = 256
@@ -88,27 +95,88 @@ async def gather(prom: PromQl, scope: Scope, times: Times) -> tuple[Facts, dict[
         await _second_round(prom, scope, times, got)
     else:
         await _put(prom, WORKLOADS, scope, times.at_s, got, got.now)
+    got.warnings = tuple(prom.warnings)
     facts = assemble(scope.workload, times.at_s, float(scope.window_s), got)
-    if parts := _parts(got, times, scope.window_s):
-        facts = replace(facts, whole=False, limits=(*facts.limits, *parts))
+    if hosts:
+        facts = _checked(facts, got, times, scope.window_s)
     if hosts and Analysis(facts).slow:
         facts = replace(facts, bandwidth_history=await _history(prom, scope, times, got))
     return facts, got.queries
 
 
-def _parts(got: Gathered, times: Times, window_s: int) -> list[str]:
-    """Which windows begin before the oldest process of the job, in sentences. Over such a one a rate is too low."""
-    found = []
+@dataclass(frozen=True)
+class _Window:
+    """In which part of a window the job's series were there. ran_s : 0 to its length. restarts : of its counters.
+    ended_s : when they ended before the window did, None where they did not."""
+
+    ran_s: float
+    restarts: bool
+    ended_s: float | None
+
+
+def _window(answers: Mapping[str, list[Sample]], end_s: float, window_s: int) -> _Window:
+    """As far as is known; where nothing is, all of it."""
+
+    def value(name: str) -> float | None:
+        return next((s.value for s in answers.get(name, ())), None)
+
+    begin_s = end_s - window_s
+    # Of a scrape more or less nobody knows when it is.
+    slack_s = _SCRAPES * window_s / max(value("samples") or 1.0, 1.0)
+    slack_s = min(slack_s, window_s) + _LATE_S
+    started_s, first_s, last_s = value("started"), value("first_seen"), value("last_seen")
+    begun_s = begin_s
+    if started_s is not None and 0 < started_s <= end_s:
+        begun_s = max(begun_s, started_s)
+    if first_s is not None and first_s > begin_s + slack_s:
+        begun_s = max(begun_s, first_s)
+    ended_s = last_s if last_s is not None and last_s < end_s - slack_s else None
+    return _Window(
+        max((end_s if ended_s is None else ended_s) - begun_s, 0.0), (value("restarts") or 0) > 0, ended_s
+    )
+
+
+def _checked(facts: Facts, got: Gathered, times: Times, window_s: int) -> Facts:
+    """What rates over a window are not worth where the job was not there in all of it, and what else its series say of
+    themselves."""
+    limits, whole = [], True
     windows = (("the window", got.now, times.at_s), ("that of the baseline", got.before, times.before_s))
     for name, answers, end_s in windows:
-        started_s = min(
-            (s.value for s in answers.get("started", ()) if s.value > 0), default=end_s - window_s
+        w = _window(answers, end_s, window_s)
+        if w.restarts:
+            limits.append(f"its counters began anew within {name}: collectives a second are not compared")
+        elif w.ran_s < _WHOLE * window_s:
+            ran = f"the job was seen for {w.ran_s:.0f} s of {name}, {window_s} s"
+            limits.append(f"{ran}: collectives a second are not compared")
+        whole = whole and not w.restarts and w.ran_s >= _WHOLE * window_s
+    if any(s.value < 2 for s in got.now.get("samples", ())):
+        limits.append(
+            "there are fewer than two samples in the window: give --window four scrape intervals or more"
         )
-        ran_s = end_s - started_s
-        if ran_s < _WHOLE * window_s:
-            ran = f"the job ran for {max(ran_s, 0.0):.0f} s of {name}, {window_s} s"
-            found.append(f"{ran}: collectives a second are not compared")
-    return found
+    now = _window(got.now, times.at_s, window_s)
+    exporter_s = max((s.value for s in got.now.get("exporter_seen", ())), default=0.0)
+    # The exporter says that there is no process any more; without it nobody says anything.
+    gone_s = now.ended_s if now.ended_s is not None and exporter_s > now.ended_s + _LATE_S else None
+    silent_s = now.ended_s if gone_s is None else None
+    if silent_s is not None:
+        limits.append(
+            f"nothing is known of the last {times.at_s - silent_s:.0f} s: the exporters or Prometheus were away"
+        )
+    for name, text in _COPIES.items():
+        if any(s.value > 1 for s in got.now.get(name, ())):
+            limits.append(text)
+    moved = next((s.value for s in got.now.get("moved", ())), None)
+    unmoved_s = float(max(30, window_s // 4)) if moved == 0 and silent_s is None else None
+    limits += [f"the backend warns: {text}" for text in got.warnings]
+    return replace(
+        facts,
+        whole=whole,
+        gone_s=gone_s,
+        silent_s=silent_s,
+        unmoved_s=unmoved_s,
+        partial=bool(got.warnings),
+        limits=(*facts.limits, *limits),
+    )
 
 
 async def _put(
@@ -152,6 +220,8 @@ async def _second_round(prom: PromQl, scope: Scope, times: Times, got: Gathered)
     }
     # About all hosts: the answers of a large job are large.
     whole = {}
+    if got.now.get("waiting"):
+        whole["scraped"] = scope.fill(SCRAPED.text)
     if not exporters_answer(got):
         whole["exporters"] = scope.fill(EXPORTERS.text)
     recorded, sending = got.now.get("delay", ()), sum(s.value > 0 for s in got.now.get("sent", ()))

@@ -66,7 +66,8 @@ def infer(facts: Facts) -> Answer:
     found = len(findings)
     findings = sorted(findings, key=lambda f: -f.confidence)[:_MOST_FINDINGS]
     findings = [
-        replace(f, confidence=f.confidence * _MISSING ** len(f.needs & missing.keys())) for f in findings
+        replace(f, confidence=f.confidence * _MISSING ** (len(f.needs & missing.keys()) + facts.partial))
+        for f in findings
     ]
     state = _state(a)
     ranked = _rank(findings, state)
@@ -150,6 +151,10 @@ def _touches(cause: Finding, effect: Finding) -> bool:
 
 def _state(a: Analysis) -> str:
     facts = a.facts
+    if facts.gone_s is not None:
+        return "ended"
+    if facts.silent_s is not None:
+        return "unknown"
     had = any(h.processes_before for h in facts.hosts)
     if facts.hosts and not any(h.processes for h in facts.hosts) and had and not _carries(a):
         return "ended"
@@ -171,13 +176,14 @@ def _headline(a: Analysis, state: str, ranked: list[Ranked]) -> str:
     )
     job = a.facts.workload
     if state == "ended":
-        return f"{job} has no process any more: it has ended."
+        seen = f", the last was seen at {when(a.facts.gone_s)}" if a.facts.gone_s is not None else ""
+        return f"{job} has no process any more{seen}: it has ended."
     if state == "unknown":
-        why = (
-            "nothing is known of it"
-            if not a.facts.hosts
-            else "neither its past nor other jobs tell what is usual"
-        )
+        why = "neither its past nor other jobs tell what is usual"
+        if not a.facts.hosts:
+            why = "nothing is known of it"
+        elif a.facts.silent_s is not None:
+            why = f"nothing is known of it since {when(a.facts.silent_s)}"
         return f"Not enough data to say whether {job} is slow: {why}." + (f" Seen: {named}." if named else "")
     if state == "healthy":
         return f"{job} is as quick as it was. " + (

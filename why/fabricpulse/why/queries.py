@@ -1,7 +1,8 @@
 """The questions that are put to Prometheus: PromQL by name. An answer's evidence names the query that shows it.
 
 Placeholders: `{job}` matchers of the workload's own series, `{hosts}` of its hosts' series, `{others}` of other jobs',
-`{w}` the window of rates, `{e}` the longer one over which events are counted.
+`{w}` the window of rates, `{e}` the longer one over which events are counted, `{r}` the last part of the window, `{s}`
+the step at which samples are looked for.
 """
 
 import re
@@ -83,10 +84,13 @@ _PCIE = "fabricpulse_nic_pcie_link_"
 # Share of lost probes that says nothing of a NIC.
 _LITTLE = 0.001
 
+# While processes of the job run on a host.
+_ALIVE = "fabricpulse_qp_processes{{job}}"
 _EXPORTERS = "group by (instance, daemon) (last_over_time(fabricpulse_build_info{{hosts}}[{w}]))"
 
 # Which hosts run the job, now and before: all other questions are about these.
-PROCESSES = Query("processes", _last("fabricpulse_qp_processes", "instance", "{job}", "sum"), before=True)
+# A host has one series of a workload: of several, as replicas make them, the largest.
+PROCESSES = Query("processes", _last("fabricpulse_qp_processes", "instance", "{job}"), before=True)
 
 QUERIES = (
     Query("exporters_counted", f"count by (daemon) ({_EXPORTERS})"),
@@ -107,8 +111,8 @@ QUERIES = (
     ),
     Query(
         "transmitted",
-        f"{_rate('fabricpulse_nic_transmitted_bytes_total', '{hosts}', _NIC)} > 0 or "
-        f"{_rate('fabricpulse_nic_link_transmitted_bytes_total', '{hosts}', _NIC)}",
+        f"max by ({_NIC}) (rate(fabricpulse_nic_transmitted_bytes_total{{{{hosts}}}}[{{w}}])) > 0 or "
+        f"max by ({_NIC}) (rate(fabricpulse_nic_link_transmitted_bytes_total{{{{hosts}}}}[{{w}}]))",
         before=True,
     ),
     # Shares and no rates: of a large job these are most of what is sent and read.
@@ -161,6 +165,18 @@ QUERIES = (
         "min(last_over_time(fabricpulse_workload_start_timestamp_seconds{{job}}[{w}]))",
         before=True,
     ),
+    # When the job's series begin and end: rates over a window that they do not fill are too low.
+    Query("first_seen", f"min(timestamp({_ALIVE} offset {{w}}) or min_over_time(timestamp({_ALIVE})[{{w}}:{{s}}]))", before=True),
+    Query("last_seen", f"max(timestamp({_ALIVE}) or max_over_time(timestamp({_ALIVE})[{{w}}:{{s}}]))", before=True),
+    Query("samples", "max(count_over_time(fabricpulse_qp_processes{{job}}[{w}]))", before=True),
+    Query("restarts", "max(resets(fabricpulse_collective_operations_total{{job}}[{w}]))", before=True),
+    Query(
+        "exporter_seen",
+        'max(max_over_time(timestamp(fabricpulse_build_info{{hosts}, daemon="qp"})[{w}:{s}]))',
+    ),
+    Query("moved", "max(increase(fabricpulse_rank_operations_total{{job}}[{r}]))"),
+    Query("copies", "max(count by (instance) (last_over_time(fabricpulse_qp_processes{{job}}[{w}])))"),
+    Query("clusters", "count(count by (cluster) (last_over_time(fabricpulse_qp_processes{{job}}[{w}])))"),
     Query("dead", "max by (instance) (max_over_time(fabricpulse_qp_dead_processes{{job}}[{w}]))"),
     Query("heartbeat", "fabricpulse_plugin_heartbeat_age_seconds{{job}}"),
     Query("gpu_clock", 'max by (Hostname, gpu) (last_over_time(DCGM_FI_DEV_SM_CLOCK{{gpu_hosts}}[{w}]))'),
@@ -182,6 +198,8 @@ WORKLOADS = Query("workloads", "count by (workload) (last_over_time(fabricpulse_
 # Second round, about few hosts or only when needed.
 # Of a large job thousands, of which hardly ever one is missing.
 EXPORTERS = Query("exporters", _EXPORTERS)
+# Where ranks wait: hosts are scraped at moments of their own.
+SCRAPED = Query("scraped", "max by (instance) (timestamp(fabricpulse_qp_processes{{job}}))")
 EDGES = Query("edges", _last("fabricpulse_nic_edges", _NIC, '{hosts}, state!="degraded"', "sum"))
 # In either direction: of a NIC that sends badly all its edges lose what it sends, of the peers of one that takes badly one.
 LOSSY_EDGES = Query(
@@ -227,6 +245,16 @@ class Scope:
             text,
         )
 
+    @property
+    def recent_s(self) -> int:
+        """In which a job that moves ends a collective: of less than a window, four scrapes at most."""
+        return max(30, self.window_s // 4)
+
+    @property
+    def step_s(self) -> int:
+        """At which samples of the window are looked for."""
+        return min(max(5, self.window_s // 24), 300)
+
     @cached_property
     def _plain(self) -> Mapping[str, str]:
         """What stands for each placeholder. Once for all queries: the hosts of a large job are long to write."""
@@ -243,7 +271,8 @@ class Scope:
         if self.extra:
             matchers = {name: f"{own}, {self.extra}" for name, own in matchers.items()}
         matchers["gpu_hosts"] = f"Hostname=~{hosts}"
-        return {"w": f"{self.window_s}s", "e": f"{self.events_s}s"} | matchers
+        times = {"w": self.window_s, "e": self.events_s, "r": self.recent_s, "s": self.step_s}
+        return {name: f"{value}s" for name, value in times.items()} | matchers
 
 
 def quote(value: str) -> str:

@@ -34,12 +34,17 @@ class Report:
     grafana: str = ""
     journal: tuple[Done, ...] | None = None
 
+    @property
+    def _shown_s(self) -> float:
+        """How much of the time before is shown: the window that was asked about, and what was before it."""
+        return max(_BEFORE_S, self.answer.window_s + _AFTER_S)
+
     def dashboards(self) -> dict[str, str]:
         """Title -> link, with workload and time range set; {} without a Grafana."""
         if not self.grafana:
             return {}
         v = self.answer
-        times = {"from": int((v.at_s - _BEFORE_S) * 1000), "to": int((v.at_s + _AFTER_S) * 1000)}
+        times = {"from": int((v.at_s - self._shown_s) * 1000), "to": int((v.at_s + _AFTER_S) * 1000)}
         found = {}
         for name, title in (("job", "Job"), ("paths", "Paths"), ("nic", "NIC"), ("now", "Now")):
             uid = hashlib.md5(f"fabricpulse-{name}".encode(), usedforsecurity=False).hexdigest()
@@ -54,7 +59,7 @@ class Report:
             return ""
         parameters = {
             "g0.tab": 0,
-            "g0.range_input": "1h",
+            "g0.range_input": f"{max(3600, self._shown_s):.0f}s",
             "g0.end_input": f"{self.answer.at_s:.0f}",
             "g0.expr": self.queries[name],
         }

@@ -26,6 +26,8 @@ def text(report: Report) -> str:
     if v.waits:
         lines += ["", "Who waits for whom:"]
         lines += [f"  {line}" for line in v.waits[:_MOST_WAITS]]
+        if len(v.waits) > _MOST_WAITS:
+            lines.append(f"  … and {len(v.waits) - _MOST_WAITS} more: --output json")
     if worst := [s for s in v.flows if s.worse is not None or s.flow.delay_s is not None][:_MOST_FLOWS]:
         lines += ["", "Worst flows (bandwidth, one-way delay; median of their siblings):"]
         lines += [f"  {line_of(s)}" for s in worst]

@@ -1,14 +1,14 @@
 """A host's clock is stepped, wrong or not synchronized: its one-way delays, and the order of its events, mislead.
 
 Identified by clocksync: steps and contradictions in the window, the coordinator's suspicion, no synchronization, a
-wide error bound. It does not slow a job. It makes paths of the host look slow or quick when they are not: one-way
-delays from and to it are left out of everything else.
+wide error bound. Where most hosts have no fleet time, that is a hint of each of them. It does not slow a job. It makes
+paths of the host look slow or quick when they are not: one-way delays from and to it are left out of everything else.
 """
 
 from collections.abc import Iterator
 
 from fabricpulse.why.analysis import BOUND_S, Analysis
-from fabricpulse.why.finding import Evidence, Finding, finding
+from fabricpulse.why.finding import Evidence, Finding, as_hint, finding
 
 TITLE = "slow or stepped clock"
 DO = (
@@ -20,7 +20,10 @@ DO = (
 
 def find(a: Analysis) -> Iterator[Finding]:
     """One finding a host."""
-    for clock in a.facts.clocks:
+    clocks = a.facts.clocks
+    # Then it is the fleet that has no time (a coordinator that is down, a fleet that starts), and nobody's clock.
+    nobody = len(clocks) > 2 and sum(c.synchronized is False for c in clocks) * 2 > len(clocks)
+    for clock in clocks:
         evidence = []
         if clock.disruptions is not None and clock.disruptions > 0.5:
             evidence.append(
@@ -45,7 +48,10 @@ def find(a: Analysis) -> Iterator[Finding]:
                 )
             )
         if evidence:
-            yield finding("clock_error", clock.host, evidence, [("clock", clock.host)], "clocksync")
+            found = finding("clock_error", clock.host, evidence, [("clock", clock.host)], "clocksync")
+            stepped = (clock.disruptions or 0) > 0.5 or clock.suspect
+            reason = "most hosts of the job have no fleet time: it is not known, and nobody is wrong for it"
+            yield as_hint(found, reason) if nobody and not stepped else found
 
 
 def _unsynchronized(a: Analysis, host: str) -> Evidence:

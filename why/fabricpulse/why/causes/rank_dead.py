@@ -78,7 +78,11 @@ def _dead(a: Analysis, hosts: list[Host]) -> Iterator[Finding]:
         ]
         if a.stalled:
             evidence.append(Evidence("the collectives of the others do not end", 0.7, "rank_operations"))
-        yield finding("rank_dead", host.name, evidence, [("host", host.name), ("job",)], "qp")
+        found = finding("rank_dead", host.name, evidence, [("host", host.name), ("job",)], "qp")
+        back = bool(host.processes) and (host.processes or 0) >= (host.processes_before or 0)
+        if not a.stalled and a.facts.gone_s is None and back:
+            found = as_hint(found, "as many processes as before run there again: it has been started anew")
+        yield found
 
 
 def _missing(a: Analysis) -> Iterator[Finding]:

@@ -17,9 +17,9 @@ import pickle
 import re
 import resource
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ _MOST_NUMBER = 1 << 62
 _STILL_S = 5.0
 _MOST_NAMED = 3
 _MOST_MISMATCHES = 5
+_MOST_MISSING = 8
 _SHOWN = 200
 
 
@@ -58,11 +59,12 @@ class Entry:
 @dataclass(frozen=True)
 class Dump:
     """What one rank has left. entries : of collectives, no sends and receives. written_s : when its file was, since
-    1970; None: not known."""
+    1970; None: not known. members : ranks of its groups, as far as the dump says."""
 
     rank: int
     entries: tuple[Entry, ...]
     written_s: float | None = None
+    members: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     def still_s(self, entries: Sequence[Entry]) -> float:
         """For how long none of these had ended when it was written; 0: not known."""
@@ -83,10 +85,11 @@ class Dump:
 
 @dataclass(frozen=True)
 class Dumps:
-    """Those of a job by rank, and what to say about them."""
+    """Those of a job by rank, and what to say about them. missing : ranks of the job that have left none."""
 
     found: tuple[Dump, ...] = ()
     limits: tuple[str, ...] = ()
+    missing: tuple[int, ...] = ()
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -139,7 +142,39 @@ def read_dumps(places: Iterable[Path]) -> Dumps:
         limits.append(
             f"{moving} of {len(found)} dumps were written while the rank enqueued collectives: they tell of no hang"
         )
-    return Dumps(tuple(found[rank] for rank in sorted(found)), tuple(limits))
+    dumps = tuple(found[rank] for rank in sorted(found))
+    missing = _missing(dumps)
+    if missing:
+        more = f", … ({len(missing)} in all)" if len(missing) > _MOST_MISSING else ""
+        limits.append(f"no dump of ranks {', '.join(map(str, missing[:_MOST_MISSING]))}{more}")
+    return Dumps(dumps, tuple(limits), missing)
+
+
+def _missing(dumps: Sequence[Dump]) -> tuple[int, ...]:
+    """Members of the groups of those that are there, or gaps between their numbers where dumps name no members."""
+    there = {dump.rank for dump in dumps}
+    known = {rank for dump in dumps for members in dump.members.values() for rank in members}
+    if not known:
+        known = set(range(max(there, default=-1) + 1))
+        # Dumps of some ranks that somebody has chosen.
+        known = known if len(known) < 2 * len(there) else there
+    return tuple(sorted(known - there))
+
+
+def _names(dumps: Iterable[Dump]) -> dict[tuple[int, str], str]:
+    """What the group of a rank is called: by its members, too, where groups share a name, as those that
+    `split_group` makes do."""
+    members: defaultdict[str, set[tuple[int, ...]]] = defaultdict(set)
+    for dump in dumps:
+        for group, ranks_of in dump.members.items():
+            members[group].add(ranks_of)
+    return {
+        (dump.rank, group): f"{group} of ranks {', '.join(map(str, ranks_of[:_MOST_MISSING]))}"
+        + (", …" if len(ranks_of) > _MOST_MISSING else "")
+        for dump in dumps
+        for group, ranks_of in dump.members.items()
+        if len(members[group]) > 1
+    }
 
 
 def ranks(dumps: Iterable[Dump]) -> tuple[Rank, ...]:
@@ -148,7 +183,8 @@ def ranks(dumps: Iterable[Dump]) -> tuple[Rank, ...]:
     A rank that has left collectives unfinished has rate 0 where its dump was written when nothing had moved for a
     while, as at a time-out; else none is known. Pure.
     """
-    facts = []
+    facts, dumps = [], tuple(dumps)
+    names = _names(dumps)
     for dump in dumps:
         groups: defaultdict[str, list[Entry]] = defaultdict(list)
         for entry in dump.entries:
@@ -160,7 +196,8 @@ def ranks(dumps: Iterable[Dump]) -> tuple[Rank, ...]:
             )
             facts.append(
                 Rank(
-                    communicator=group,
+                    communicator=names.get((dump.rank, group), group),
+                    ranks=len(dump.members[group]) if group in dump.members else None,
                     rank=dump.rank,
                     host="",
                     operations=float(ended),
@@ -175,9 +212,11 @@ def ranks(dumps: Iterable[Dump]) -> tuple[Rank, ...]:
 def mismatches(dumps: Iterable[Dump]) -> tuple[str, ...]:
     """Collectives of one number that ranks of a group call by different names: a deadlock of the program. Pure."""
     names: defaultdict[tuple[str, int], defaultdict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    dumps = tuple(dumps)
+    groups = _names(dumps)
     for dump in dumps:
         for e in dump.entries:
-            names[e.group, e.sequence][e.name].append(dump.rank)
+            names[groups.get((dump.rank, e.group), e.group), e.sequence][e.name].append(dump.rank)
     return tuple(
         f"group {group}, collective {sequence}: "
         + ", ".join(
@@ -246,9 +285,9 @@ def _read(path: Path, most: int) -> tuple[Dump, int]:
         content = (
             json.loads(data) if data[:1] in (b"{", b" ", b"\n") else _PlainUnpickler(io.BytesIO(data)).load()
         )
-        entries = content["entries"]
-        dump = Dump(rank, tuple(e for raw in entries if (e := _entry(raw)) is not None), written_s)
-        return dump, len(data)
+        entries = tuple(e for raw in content["entries"] if (e := _entry(raw)) is not None)
+        members = _members(content.get("pg_config"), {e.group for e in entries}, rank)
+        return Dump(rank, entries, written_s, members), len(data)
     # A pickle that somebody has broken raises nearly anything.
     except Exception as error:
         why = (
@@ -257,6 +296,23 @@ def _read(path: Path, most: int) -> tuple[Dump, int]:
             else str(error)[:_SHOWN]
         )
         raise UserError(f"{_shown(path)} is no dump of Flight Recorder: {printable(why)}") from error
+
+
+def _members(config: Any, groups: Iterable[str], rank: int) -> dict[str, tuple[int, ...]]:
+    """Ranks of these groups that the dump lists; a list without its own rank, or that is none, says nothing."""
+    found = {}
+    for group in groups if isinstance(config, dict) else ():
+        about = config.get(group.partition("/")[0])
+        listed = about.get("ranks") if isinstance(about, dict) else None
+        try:
+            listed = json.loads(listed) if isinstance(listed, str) else listed
+        except (ValueError, RecursionError):
+            continue
+        if not isinstance(listed, list | tuple) or not 1 < len(listed) <= MOST_FILES:
+            continue
+        if rank in listed and all(isinstance(one, int) and 0 <= one < _MOST_NUMBER for one in listed):
+            found[group] = tuple(sorted(set(listed)))
+    return found
 
 
 def _entry(raw: dict[str, Any]) -> Entry | None:

@@ -30,6 +30,8 @@ _SUFFIXES = {".log", ".json", ".jsonl"}
 # Records of one function and size that each rank must have for their durations to be compared.
 _LEAST_RECORDS = 5
 _MOST_NAMED = 3
+# By which clocks of hosts may differ, and a writer be late.
+_CLOCKS_S = 60.0
 
 
 class _Header(msgspec.Struct):
@@ -121,15 +123,34 @@ def read_logs(places: Iterable[Path]) -> Log:
 
 
 def add(facts: Facts, log: Log, window_s: float) -> Facts:
-    """What Inspector says where nobody else tells of ranks or collectives: over the last `window_s` of each file,
-    compared with what is in it before that. Pure."""
+    """What Inspector says where nobody else tells of ranks or collectives: over the last `window_s` of each file until
+    the moment asked about, compared with what is in it before that. Pure.
+
+    Of a job whose last line is older than the window nothing is known; where some files end before the others, whether
+    the job is as quick as before is not.
+    """
+    until_s = facts.at_s + _CLOCKS_S
+    log = replace(log, records=tuple(tuple(r for r in own if r.at_s <= until_s) for own in log.records))
+    newest = [max(r.at_s for r in own) for own in log.records if own]
+    ends_s = max(newest, default=0.0)
+    limits = list[str]()
+    if newest and ends_s < facts.at_s - window_s - _CLOCKS_S:
+        old = f"Inspector's last line is {facts.at_s - ends_s:.0f} s older than the moment asked about"
+        limits.append(f"{old}: the job has ended, or it hangs")
+        return replace(facts, limits=(*facts.limits, *limits, *_limits(log, ())))
+    late = sum(end_s < ends_s - max(window_s, _CLOCKS_S) for end_s in newest)
+    if late:
+        limits.append(
+            f"{late} of {len(newest)} of Inspector's files end {ends_s - min(newest):.0f} s before the others: their "
+            "ranks have ended, or hang"
+        )
     now, before = _split(log, window_s)
     ranks = _ranks(now)
     return replace(
         facts,
         ranks=facts.ranks or ranks,
-        collectives=facts.collectives or _collectives(now, before),
-        limits=(*facts.limits, *_limits(log, ranks)),
+        collectives=facts.collectives or (() if late else _collectives(now, before)),
+        limits=(*facts.limits, *limits, *_limits(log, ranks)),
     )
 
 
