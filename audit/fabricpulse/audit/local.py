@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import TypeVar
 
+from fabricpulse.audit.boot import BOOT_ID, MACHINE_ID, machine_of
 from fabricpulse.audit.host.attributes import values_of
 from fabricpulse.audit.host.check import HostCheck
 from fabricpulse.audit.host.host_reader import HostReader
@@ -20,7 +21,6 @@ CHECK_PATIENCE_S = 5.0
 # For all checks of a host; those that are left then are unknown.
 PATIENCE_S = 20.0
 MOST_OUTCOMES = 512
-BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 T = TypeVar("T")
 
@@ -61,7 +61,9 @@ def audit_host(
         tuple(results),
         values,
         version("fabricpulse"),
-        boot=clip(reader.text(BOOT_ID) or "", 128),
+        boot=clip(reader.text(str(BOOT_ID)) or "", 128),
+        machine=machine_of(reader.text(str(MACHINE_ID)) or ""),
+        rails=tuple(sorted(name[:128] for name in reader.rails)[:1024]),
     )
 
 

@@ -80,22 +80,6 @@ class FrontEnd(Struct, frozen=True):
     mtu: Annotated[int, Meta(ge=0, le=1 << 20)]
 
 
-class HostReport(Struct, frozen=True):
-    """All that one host has said. collected_at : host time, Unix seconds. duration_s : that it took. boot : the
-    kernel's own name of the time since it started (boot_id), "" where it cannot be read. front_end : where `audit run`
-    has reached its agent."""
-
-    host: Name
-    collected_at: Seconds
-    duration_s: Seconds
-    results: Annotated[tuple[Result, ...], Meta(max_length=20_000)]
-    values: Annotated[tuple[Value, ...], Meta(max_length=20_000)]
-    version: Name = ""
-    schema: Literal[1] = 1
-    boot: Name = ""
-    front_end: FrontEnd | None = None
-
-
 class Finding(Struct, frozen=True):
     """Something that is wrong, or odd. host : "" for the whole fleet. suspects : hosts of which one may be at fault, or
     what lies between them, where that is not decided; then `host` is empty."""
@@ -108,6 +92,38 @@ class Finding(Struct, frozen=True):
     summary: Text
     evidence: dict[Name, Text] = {}
     suspects: Annotated[tuple[Name, ...], Meta(max_length=64)] = ()
+
+
+class OpenFinding(Struct, frozen=True):
+    """A finding of an earlier audit that none since has looked at again. run, at : which, and its end, Unix seconds;
+    "" for an audit of the host alone. hosts, rate_bps, profile : of that run, as in FleetFindings."""
+
+    run: Name
+    at: Seconds
+    finding: Finding
+    hosts: int = 0
+    rate_bps: float = 0.0
+    profile: Text = ""
+
+
+class HostReport(Struct, frozen=True):
+    """All that one host has said. collected_at : host time, Unix seconds. duration_s : that it took. boot : the
+    kernel's own name of the time since it started (boot_id), "" where it cannot be read. front_end : where `audit run`
+    has reached its agent. machine : a name of the machine, of its /etc/machine-id. rails : devices that the fleet
+    lists. open : of the reports kept before it, what this one has not looked at again."""
+
+    host: Name
+    collected_at: Seconds
+    duration_s: Seconds
+    results: Annotated[tuple[Result, ...], Meta(max_length=20_000)]
+    values: Annotated[tuple[Value, ...], Meta(max_length=20_000)]
+    version: Name = ""
+    schema: Literal[1] = 1
+    boot: Name = ""
+    front_end: FrontEnd | None = None
+    machine: Name = ""
+    rails: Annotated[tuple[Name, ...], Meta(max_length=1024)] = ()
+    open: Annotated[tuple[OpenFinding, ...], Meta(max_length=1000)] = ()
 
 
 MeasurementKind = Literal[
@@ -186,7 +202,8 @@ class Run(Struct, frozen=True):
     id : of its beginning, in UTC. asked : the hosts that were to be audited. hosts : reports of those that answered.
     findings : worst first. cancelled : not all hosts were waited for. measurements : of the tests between NICs.
     rings : of the NCCL plugin. not_asked : hosts whose report is from the run that this one goes on with. wired : where
-    cables go was asked for.
+    cables go was asked for. rate_bps : most that a NIC was asked to send, 0 without transfers. oldest_at : when the
+    first of the runs that this one goes on with began, 0 if it goes on with none.
     """
 
     id: Name
@@ -203,18 +220,56 @@ class Run(Struct, frozen=True):
     rings: tuple[Ring, ...] = ()
     not_asked: tuple[Name, ...] = ()
     wired: bool = False
+    rate_bps: float = 0.0
+    oldest_at: float = 0.0
+
+
+class Tested(Struct, frozen=True):
+    """One kind of look that a run has taken at a host. check : that would have found it. subject : its NIC, "" for the
+    host. peers : hosts that it was tested with."""
+
+    check: Name
+    subject: Name = ""
+    peers: Annotated[tuple[Name, ...], Meta(max_length=128)] = ()
 
 
 class FleetFindings(Struct, frozen=True):
-    """What a run of the fleet has found about one host, beside the host's own checks.
+    """What a run of the fleet has found about one host, beside the host's own checks, and by which tests.
 
-    run, at : the run's id, and when it ended, Unix seconds.
+    run, at : the run's id, and when it ended, Unix seconds. tested : what was looked at. hosts : how many were
+    compared. rate_bps, profile : as in Run. host, boot, machine : whose it is, as in HostReport. earlier : of the runs
+    before, what this one has not tested again.
     """
 
     run: Name
     at: float
     findings: Annotated[tuple[Finding, ...], Meta(max_length=1000)]
     schema: Literal[1] = 1
+    tested: Annotated[tuple[Tested, ...], Meta(max_length=4096)] = ()
+    hosts: int = 0
+    rate_bps: float = 0.0
+    profile: Text = ""
+    host: Name = ""
+    boot: Name = ""
+    machine: Name = ""
+    earlier: Annotated[tuple[OpenFinding, ...], Meta(max_length=1000)] = ()
+
+
+def failures(report: HostReport) -> list[Finding]:
+    """What the host's own checks have found."""
+    return [
+        Finding(
+            result.check,
+            result.category,
+            result.severity,
+            report.host,
+            result.outcome.subject,
+            result.outcome.summary,
+            result.outcome.evidence,
+        )
+        for result in report.results
+        if result.outcome.status is Status.FAILED
+    ]
 
 
 def passed(summary: str, subject: str = "", **evidence: object) -> Outcome:

@@ -1,6 +1,8 @@
 """Reports and runs in files: written whole, read within bounds, the oldest removed."""
 
+import os
 import re
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
@@ -11,6 +13,8 @@ from fabricpulse.audit.model import FleetFindings, HostReport, Run
 from fabricpulse.core.errors import UserError
 
 T = TypeVar("T", HostReport, Run, FleetFindings)
+MOUNTS = Path("/proc/self/mountinfo")
+LAST, FLEET = "last.json", "fleet.json"
 # Of 1,000 hosts with 100 outcomes each: about 40 MB.
 MOST_BYTES = 1 << 29
 _NAME = re.compile(r"\d{8}T\d{6}Z[\w.-]{0,32}\.json", re.ASCII)
@@ -49,32 +53,91 @@ def read(path: Path, kind: type[T]) -> T:
 
 
 def keep_fleet(folder: Path, findings: FleetFindings) -> None:
-    """Writes `fleet.json`, in place of that of the run before. Raises UserError."""
-    from fabricpulse.core.files import atomic_write  # late: `gate` only reads
+    """Writes `fleet.json`, with what is still open of that of the run before. Raises UserError; then what was there
+    decides nothing any more."""
+    from fabricpulse.audit.still_open import with_open_findings  # late: `gate` only reads
 
+    whole = with_open_findings(_before(folder, FLEET, FleetFindings), findings)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        atomic_write(folder / "fleet.json", encode(findings), mode=0o644)
+        _write(folder, {FLEET: (encode(whole), 0o644)})
     except OSError as error:
-        raise UserError(
-            f"cannot keep the findings in {folder}: {error.strerror}; make room or choose another folder"
-        ) from error
+        set_aside(folder, FLEET)
+        raise _cannot_keep(folder, error) from error
+    (folder / lost(FLEET)).unlink(missing_ok=True)
 
 
-def keep(folder: Path, name: str, data: bytes, most: int) -> Path:
-    """Writes `name` (a UTC stamp, `.json`) and `last.json`, and removes all but the newest `most`. Raises UserError."""
-    from fabricpulse.core.files import atomic_write  # late: `gate` only reads
+def keep_report(folder: Path, report: HostReport, most: int) -> HostReport:
+    """Writes the report under its time and as `last.json`, with what is still open of the report before, and removes
+    all but the newest `most`. The report as it is kept. Raises UserError; then the report before decides nothing any
+    more."""
+    from fabricpulse.audit.still_open import report_with_open_findings  # late: `gate` only reads
 
-    path = folder / name
+    whole = report_with_open_findings(_before(folder, LAST, HostReport), report)
+    data = encode(whole)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        atomic_write(path, data, mode=0o640)
-        atomic_write(folder / "last.json", data, mode=0o644)
+        # The result that counts first: what it replaces may be better than what is true.
+        _write(folder, {LAST: (data, 0o644)})
+        (folder / lost(LAST)).unlink(missing_ok=True)
+        _write(folder, {stamp_name(report.collected_at): (data, 0o640)})
         old = sorted(file for file in folder.iterdir() if _NAME.fullmatch(file.name))
         for file in old[: max(0, len(old) - most)]:
             file.unlink(missing_ok=True)
     except OSError as error:
-        raise UserError(
-            f"cannot keep the audit in {folder}: {error.strerror}; make room or choose another folder"
-        ) from error
-    return path
+        if _before(folder, LAST, HostReport) != whole:
+            set_aside(folder, LAST)
+        raise _cannot_keep(folder, error) from error
+    return whole
+
+
+def lost(name: str) -> str:
+    """Name of a result that is out of force, as a later one could not be written: a full disk has room for a name."""
+    return f"{name.removesuffix('.json')}.lost.json"
+
+
+def set_aside(folder: Path, name: str) -> None:
+    """Takes a result out of force."""
+    try:
+        (folder / name).replace(folder / lost(name))
+    except FileNotFoundError:
+        return
+    except OSError:
+        with suppress(OSError):
+            (folder / name).unlink()
+
+
+def is_read_only(folder: Path) -> bool:
+    """Whether its file system takes no writes any more, from anybody (remounted after an error, say), so that what is
+    there may be older than what was found last. A mount of it that only this process may not write to is another
+    thing."""
+    try:
+        device = folder.stat().st_dev
+        lines = MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return False
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    # proc_pid_mountinfo(5): the third field is the device, the last one the options of the file system.
+    rows = [line.split() for line in lines]
+    return any("ro" in row[-1].split(",") for row in rows if len(row) > 3 and row[2] == wanted)
+
+
+def _before(folder: Path, name: str, kind: type[T]) -> T | None:
+    for file in (name, lost(name)):
+        try:
+            return read(folder / file, kind)
+        except UserError:
+            continue
+    return None
+
+
+def _write(folder: Path, files: dict[str, tuple[bytes, int]]) -> None:
+    from fabricpulse.core.files import atomic_write  # late: `gate` only reads
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, (data, mode) in files.items():
+        atomic_write(folder / name, data, mode=mode)
+
+
+def _cannot_keep(folder: Path, error: OSError) -> UserError:
+    return UserError(
+        f"cannot keep the audit in {folder}: {error.strerror}; make room or choose another folder"
+    )

@@ -20,7 +20,7 @@ from tests.fixtures.hostinfo.host_tree import GpuHost
 from fabricpulse.audit.command import command
 from fabricpulse.audit.compare.clocks import ClockOffset
 from fabricpulse.audit.compare.diff import diff_runs
-from fabricpulse.audit.compare.findings import failures, fleet_findings
+from fabricpulse.audit.compare.findings import fleet_findings
 from fabricpulse.audit.compare.odd_one_out import against, compare
 from fabricpulse.audit.fleet import fleet_audit
 from fabricpulse.audit.fleet.fleet_audit import _Run
@@ -39,6 +39,7 @@ from fabricpulse.audit.model import (
     Run,
     Status,
     Value,
+    failures,
 )
 from fabricpulse.audit.node.wire import EchoResult, Received, RingAnswer, TransferResult
 from fabricpulse.audit.pair_tests.path_tests import plan_rails

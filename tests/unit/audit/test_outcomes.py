@@ -8,8 +8,8 @@ from tests.fixtures.hostinfo.host_tree import GpuHost
 
 from fabricpulse.audit.checks.cpu_offline import cpus
 from fabricpulse.audit.checks.pcie_acs import acs_control
-from fabricpulse.audit.compare.findings import failures
 from fabricpulse.audit.local import audit_host
+from fabricpulse.audit.model import failures
 from fabricpulse.audit.registry import host_checks
 
 RUN = {entry.check.id: entry.run for entry in host_checks()}

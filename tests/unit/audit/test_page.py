@@ -135,7 +135,8 @@ def test_gate(
 
 
 def test_gate_hears_the_fleet() -> None:
-    """A fresh finding of the fleet closes; an old one, or none, is unknown, which closes nothing unless strict."""
+    """A fresh finding of the fleet closes. One that nothing has tested again since is no proof, nor forgotten: not
+    known. An old run without one, or no run, is unknown, which closes nothing unless strict."""
     good = report(
         ("a", "error", Status.PASSED), ("b", "error", Status.UNKNOWN), ("c", "warning", Status.UNKNOWN)
     )
@@ -144,8 +145,11 @@ def test_gate_hears_the_fleet() -> None:
     assert (closed.open, closed.reasons, closed.unknown) == (False, ("path-loss eth1: lossy",), ("b: s",))
     assert gate(good, 1100, 3600, fleet=lossy, ignore=("path-loss",)).open is True
     old = gate(good, 1100, 3600, fleet=FleetFindings("run", -10_000, lossy.findings))
-    assert old.open is True
-    assert any("old" in line for line in old.unknown)
+    assert (old.open, len(old.reasons)) == (None, 1)
+    assert "not tested again" in old.reasons[0]
+    clean = gate(good, 1100, 3600, fleet=FleetFindings("run", -10_000, ()))
+    assert clean.open is True
+    assert any("old" in line for line in clean.unknown)
     alone = gate(good, 1100, 3600)
     assert alone.open is True
     assert len(alone.unknown) == 2

@@ -1,16 +1,23 @@
 """`audit gate`: may this host take a job, by the last audit."""
 
+import math
 import socket
 import time
 from pathlib import Path
 
 import click
 
-from fabricpulse.audit.boot import own_boot
+from fabricpulse.audit.boot import own_boot, own_machine
 from fabricpulse.audit.commands.output import FOUND, GOOD, NOT_KNOWN, fail_on_option, state_option
 from fabricpulse.audit.model import FleetFindings, HostReport
-from fabricpulse.audit.storage import read
+from fabricpulse.audit.storage import FLEET, LAST, is_read_only, lost, read
 from fabricpulse.core.output import OutputFormat, output_option, print_json, printable
+
+
+def _finite(_ctx: click.Context, _parameter: click.Parameter, hours: float) -> float:
+    if not 0 < hours < math.inf:
+        raise click.BadParameter("a number of hours above 0 is needed")
+    return hours
 
 
 @click.command("gate")
@@ -20,6 +27,7 @@ from fabricpulse.core.output import OutputFormat, output_option, print_json, pri
     "max_age_h",
     type=float,
     default=24.0,
+    callback=_finite,
     show_default=True,
     help="How old the last audit may be, in hours.",
 )
@@ -39,16 +47,23 @@ def gate_command(
 ) -> None:
     """Decide by the last audit whether this host may take a job.
 
-    Both the host's own audit and what the last run of the fleet said of it count; what is unknown is listed.
+    Both the host's own audit and what the last run of the fleet said of it count, and what earlier ones have found as
+    long as none has tested it again; what is unknown is listed.
 
     Exit code 0: yes; 10: no, an error was found; 11: not known, there is no audit, it is too old, or an error may be
     another host's.
     """
     from fabricpulse.audit.report.gate import gate
 
-    last = state / "last.json"
+    last, kept = state / LAST, state / FLEET
+    not_kept = [
+        f"what a later {what} has found could not be kept in {state}: make room there, and run it again"
+        for name, what in ((LAST, "audit"), (FLEET, "run of the fleet"))
+        if not (state / name).exists() and (state / lost(name)).exists()
+    ]
+    if is_read_only(state):
+        not_kept.append(f"{state} is read-only: what was found last may not be there")
     report = read(last, HostReport) if last.exists() else None
-    kept = state / "fleet.json"
     answer = gate(
         report,
         time.time(),
@@ -59,6 +74,8 @@ def gate_command(
         strict=strict,
         host=socket.gethostname(),
         boot=own_boot(),
+        machine=own_machine(),
+        not_kept=tuple(not_kept),
     )
     if output == "json":
         print_json({"open": answer.open, "reasons": answer.reasons, "unknown": answer.unknown})

@@ -1,11 +1,13 @@
 """What the subcommands share: exit codes, output formats, pages and files."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from fabricpulse.core.errors import UserError
 from fabricpulse.core.output import write_file
 
 if TYPE_CHECKING:
@@ -53,6 +55,26 @@ def write_page(run: "Run", path: Path | None) -> None:
     from fabricpulse.audit.report.page import page
 
     write_file(path, page(run).encode("utf-8", "replace"))
+
+
+@contextmanager
+def printed(
+    run: "Run", output: str, *, every: bool = False
+) -> Iterator[Callable[[Callable[[], object]], None]]:
+    """Prints the run after the block has saved it, whatever could not be saved: results are not lost by a full disk.
+    Saves by calling what it gets. Raises the first UserError of that once the run is printed."""
+    errors: list[UserError] = []
+
+    def saving(save: Callable[[], object]) -> None:
+        try:
+            save()
+        except UserError as error:
+            errors.append(error)
+
+    yield saving
+    write(run, output, every=every)
+    if errors:
+        raise errors[0]
 
 
 def write(run: "Run", output: str, *, every: bool = False) -> None:

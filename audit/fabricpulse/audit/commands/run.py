@@ -11,14 +11,14 @@ from fabricpulse.audit.commands.output import (
     exit_code,
     fail_on_option,
     html_option,
+    printed,
     run_output_option,
-    write,
     write_page,
 )
 from fabricpulse.audit.model import Run
 from fabricpulse.audit.storage import encode
 from fabricpulse.core.errors import UserError
-from fabricpulse.core.output import require_writable, write_file
+from fabricpulse.core.output import printable, require_writable, write_file
 from fabricpulse.core.web.client_options import COORDINATOR, client_options
 
 # 100,000 names of 94 letters.
@@ -194,9 +194,18 @@ def run_command(ctx: click.Context, /, **flags: Any) -> None:
                 f"{LEAST_BYTES / 1000:g} kB at least"
             )
 
+    warned: set[str] = set()
+
     def checkpoint(so_far: Run) -> None:
-        if flags["save"] is not None:
+        if flags["save"] is None:
+            return
+        try:
             write_file(flags["save"], encode(so_far))
+        except UserError as error:
+            # The run goes on: what it finds is printed in the end.
+            if str(error) not in warned:
+                warned.add(str(error))
+                click.echo(printable(f"warning: {error}"), err=True)
 
     options = FleetOptions(
         **{name: flags[name] for name in RUN_FLAGS},
@@ -204,10 +213,10 @@ def run_command(ctx: click.Context, /, **flags: Any) -> None:
         ring_s=flags["ring_seconds"] if flags["nccl"] else 0.0,
     )
     run = run_fleet(options, checkpoint)
-    if flags["save"] is not None:
-        write_file(flags["save"], encode(run))
-    write_page(run, flags["html"])
-    write(run, flags["output"], every=flags["every"])
+    with printed(run, flags["output"], every=flags["every"]) as saving:
+        if flags["save"] is not None:
+            saving(lambda: write_file(flags["save"], encode(run)))
+        saving(lambda: write_page(run, flags["html"]))
     if run.cancelled:
         ctx.exit(1)
     ctx.exit(exit_code(run.findings, flags["fail_on"]))

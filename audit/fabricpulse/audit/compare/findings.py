@@ -7,6 +7,7 @@ from fabricpulse.audit.checks.fleet import profile as profile_check
 from fabricpulse.audit.compare.odd_one_out import Comparison, against, compare
 from fabricpulse.audit.compare.profile import Profile
 from fabricpulse.audit.compare.sla import unproven
+from fabricpulse.audit.compare.tested import tests_of
 from fabricpulse.audit.host.attributes import BY_NAME
 from fabricpulse.audit.model import (
     SEVERITIES,
@@ -15,26 +16,9 @@ from fabricpulse.audit.model import (
     HostReport,
     Run,
     Severity,
-    Status,
     clip,
+    failures,
 )
-
-
-def failures(report: HostReport) -> list[Finding]:
-    """What the host's own checks have found."""
-    return [
-        Finding(
-            result.check,
-            result.category,
-            result.severity,
-            report.host,
-            result.outcome.subject,
-            result.outcome.summary,
-            result.outcome.evidence,
-        )
-        for result in report.results
-        if result.outcome.status is Status.FAILED
-    ]
 
 
 def fleet_findings(
@@ -70,7 +54,16 @@ def of_host(run: Run, host: str) -> FleetFindings:
     found = [
         f for f in run.findings if host in f.suspects or (f.host == host and (f.check, f.subject) not in own)
     ]
-    return FleetFindings(run.id, run.started_at + run.duration_s, tuple(found[:1000]))
+    return FleetFindings(
+        run.id,
+        run.started_at + run.duration_s,
+        tuple(found[:1000]),
+        tested=tests_of(run, host),
+        hosts=len(run.hosts),
+        rate_bps=run.rate_bps,
+        profile=run.profile,
+        host=host,
+    )
 
 
 def worst_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -84,6 +84,7 @@ class _Run:
         self._checkpoint = checkpoint
         self._started_at, self._begun = time.time(), time.monotonic()
         self._earlier = _earlier(options.resume, self._started_at)
+        self._oldest_at = _begun_at(self._earlier) if self._earlier else 0.0
         self._reports: list[HostReport] = []
         self._silent: dict[str, str] = {}
         of_earlier = self._earlier.measurements if self._earlier else ()
@@ -151,7 +152,12 @@ class _Run:
             found.measurements,
         )
         return msgspec.structs.replace(
-            run, rings=tuple(found.rings), not_asked=tuple(sorted(again)), wired=found.wired
+            run,
+            rings=tuple(found.rings),
+            not_asked=tuple(sorted(again)),
+            wired=found.wired,
+            rate_bps=float(self._options.transfers.rate_bps) if self._options.transfers else 0.0,
+            oldest_at=self._oldest_at,
         )
 
     def _keep(self, measured: Sequence[Measurement]) -> None:
@@ -167,6 +173,7 @@ class _Run:
                 "",
                 (),
                 tuple(measured),
+                oldest_at=self._oldest_at,
             )
         )
 
@@ -216,11 +223,17 @@ def _earlier(path: Path | None, now: float) -> Run | None:
     if path is None:
         return None
     run = read(path, Run)
-    if not -60 <= now - run.started_at <= MOST_RESUME_S:
+    age_s = now - _begun_at(run)
+    if not -60 <= age_s <= MOST_RESUME_S:
         raise UserError(
-            f"{path} is {(now - run.started_at) / 3600:.1f} h old, hosts may have changed: run without --resume"
+            f"{path} has results that are {age_s / 3600:.1f} h old, hosts may have changed: run without --resume"
         )
     return run
+
+
+def _begun_at(run: Run) -> float:
+    """When the oldest of its results may be from."""
+    return run.oldest_at or run.started_at
 
 
 def _without_nics(fleet: Membership, reports: Sequence[HostReport]) -> list[Finding]:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 from aiohttp import web
 
+from fabricpulse.audit.boot import own_boot, own_machine
 from fabricpulse.audit.expose import expose
 from fabricpulse.audit.host.host_reader import HostReader
 from fabricpulse.audit.local import audit_host
@@ -53,7 +54,7 @@ from fabricpulse.audit.node.wire import (
     RingRequest,
     SendRequest,
 )
-from fabricpulse.audit.storage import encode, keep, keep_fleet, read, stamp_name
+from fabricpulse.audit.storage import LAST, encode, keep_fleet, keep_report, read
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.log import get_logger
@@ -125,7 +126,7 @@ class Agent:
 
     def _last(self) -> HostReport | None:
         try:
-            return read(self._state / "last.json", HostReport)
+            return read(self._state / LAST, HostReport)
         except UserError:
             return None
 
@@ -163,7 +164,7 @@ class Agent:
 
     def _keep(self, report: HostReport) -> None:
         try:
-            keep(self._state, stamp_name(report.collected_at), encode(report), self._config.keep_runs)
+            keep_report(self._state, report, self._config.keep_runs)
         except UserError as error:
             # The answer does not depend on it.
             log.error("the report cannot be kept", error=str(error))
@@ -189,7 +190,13 @@ class Agent:
         return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
 
     async def _serve_findings(self, request: web.Request) -> web.Response:
-        findings = await self.decoded(request, FleetFindings)
+        findings = msgspec.structs.replace(
+            await self.decoded(request, FleetFindings),
+            host=self._config.host_name,
+            boot=own_boot(),
+            machine=own_machine(),
+            earlier=(),
+        )
         try:
             await asyncio.to_thread(keep_fleet, self._state, findings)
         except UserError as error:

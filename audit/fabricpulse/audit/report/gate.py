@@ -3,7 +3,8 @@ condition. Pure."""
 
 from dataclasses import dataclass
 
-from fabricpulse.audit.model import FleetFindings, HostReport, Status
+from fabricpulse.audit.boot import is_another
+from fabricpulse.audit.model import FleetFindings, HostReport, OpenFinding, Status
 
 
 @dataclass(frozen=True)
@@ -27,15 +28,21 @@ def gate(
     strict: bool = False,
     host: str = "",
     boot: str = "",
+    machine: str = "",
+    not_kept: tuple[str, ...] = (),
 ) -> Answer:
     """The answer at `now`, Unix seconds.
 
     fail_on : "error", or "warning" for both. ignore : checks that do not count. A report that is older than
     `max_age_s`, or from the future, proves nothing. fleet : what the last run of the fleet said of this host; where it
-    is not decided whether a fault is this host's, the answer is not known. strict : what is unknown, of checks that
-    would close, or of the fleet, makes the answer not known. host, boot : of this host now, as in a report; a report of
-    another name and another start is another host's, whose disk was copied.
+    is not decided whether a fault is this host's, the answer is not known; nor is it where a finding is older than
+    `max_age_s` and nothing since has tested that again. strict : what is unknown, of checks that would close, or of the
+    fleet, makes the answer not known. host, boot, machine : of this host now, as in a report; what was kept on another
+    machine whose disk was copied says nothing. not_kept : why newer results may be missing, one line each.
     """
+    own = (host, boot, machine)
+    if report is None and not_kept:
+        return Answer(None, not_kept)
     if report is None:
         return Answer(None, ("this host was never audited: run `fabricpulse audit local --keep`",))
     age = now - report.collected_at
@@ -43,42 +50,52 @@ def gate(
         return Answer(None, (f"the last audit is {age / 3600:.1f} h old",))
     if age < -60:
         return Answer(None, ("the last audit is from the future: a clock was set",))
-    anew = bool(boot and report.boot and boot != report.boot)
-    if anew and host and _short(host) != _short(report.host):
-        return Answer(None, (f"the last audit is that of {report.host}",))
+    if is_another((report.host, report.boot, report.machine), own):
+        return Answer(None, (f"the last audit is that of {report.host}, on another machine",))
     bad = ("error", "warning") if fail_on == "warning" else ("error",)
-    found = [
-        result
+    closing: list[tuple[str, str]] = [
+        (result.severity, _line(result.check, result.outcome.subject, result.outcome.summary))
         for result in report.results
         if result.outcome.status is Status.FAILED and result.severity in bad and result.check not in ignore
     ]
-    found.sort(key=lambda result: bad.index(result.severity))
-    reasons = [f"{r.check} {r.outcome.subject}".strip() + f": {r.outcome.summary}" for r in found]
     unknown = [
-        f"{r.check} {r.outcome.subject}".strip() + f": {r.outcome.summary}"
+        _line(r.check, r.outcome.subject, r.outcome.summary)
         for r in report.results
         if r.outcome.status is Status.UNKNOWN and r.severity in bad and r.check not in ignore
     ]
-    if anew:
+    if boot and report.boot and boot != report.boot:
         unknown.append("this host has started anew since its last audit")
-    doubts: list[str] = []
+    doubts = list(not_kept)
+    earlier = list(report.open)
     if fleet is None:
         unknown.append("no run of the fleet has a result for this host")
-    elif not -60 <= now - fleet.at <= max_age_s:
-        unknown.append(f"the last run of the fleet, {fleet.run}, is {(now - fleet.at) / 3600:.1f} h old")
+    elif is_another((fleet.host, fleet.boot, fleet.machine), own):
+        doubts.append(f"the last run of the fleet, {fleet.run}, was kept by {fleet.host}, on another machine")
     else:
-        said = [f for f in fleet.findings if f.severity in bad and f.check not in ignore]
-        said.sort(key=lambda finding: bad.index(finding.severity))
-        lines = [(f, f"{f.check} {f.subject}".strip() + f": {f.summary}") for f in said]
-        reasons += [line for f, line in lines if not f.suspects]
-        doubts = [line for f, line in lines if f.suspects]
+        earlier += [OpenFinding(fleet.run, fleet.at, finding) for finding in fleet.findings]
+        earlier += fleet.earlier
+        if not -60 <= now - fleet.at <= max_age_s:
+            unknown.append(f"the last run of the fleet, {fleet.run}, is {(now - fleet.at) / 3600:.1f} h old")
+    for one in earlier:
+        finding = one.finding
+        if finding.severity not in bad or finding.check in ignore:
+            continue
+        line = _line(finding.check, finding.subject, finding.summary)
+        if not -60 <= now - one.at <= max_age_s:
+            doubts.append(f"{line} ({(now - one.at) / 3600:.1f} h ago, and not tested again)")
+        elif finding.suspects:
+            doubts.append(line)
+        else:
+            closing.append((finding.severity, line))
+    closing.sort(key=lambda entry: bad.index(entry[0]))
+    reasons = tuple(dict.fromkeys(line for _, line in closing))
     if not reasons and doubts:
         return Answer(None, tuple(doubts), tuple(unknown))
     unknown += doubts
     if not reasons and strict and unknown:
         return Answer(None, ("not everything is known, and --strict was asked for",), tuple(unknown))
-    return Answer(not reasons, tuple(reasons), tuple(unknown))
+    return Answer(not reasons, reasons, tuple(unknown))
 
 
-def _short(name: str) -> str:
-    return name.lower().partition(".")[0]
+def _line(check: str, subject: str, summary: str) -> str:
+    return f"{check} {subject}".strip() + f": {summary}"

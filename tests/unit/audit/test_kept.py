@@ -1,0 +1,270 @@
+"""What the gate decides by after a run that looked at less, that could not be kept, or was kept on another machine."""
+
+import errno
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from fabricpulse.audit import storage
+from fabricpulse.audit.boot import machine_of
+from fabricpulse.audit.command import command
+from fabricpulse.audit.commands import local as local_module
+from fabricpulse.audit.compare.findings import of_host
+from fabricpulse.audit.fleet import fleet_audit
+from fabricpulse.audit.model import (
+    Finding,
+    FleetFindings,
+    HostReport,
+    Measurement,
+    MeasurementKind,
+    Outcome,
+    Result,
+    Run,
+    Status,
+    Value,
+)
+from fabricpulse.audit.report.gate import gate
+from fabricpulse.audit.still_open import report_with_open_findings, with_open_findings
+from fabricpulse.core import files
+from fabricpulse.core.errors import UserError
+
+NOW = 1_795_374_000.0
+GOOD = HostReport("h", NOW, 1, (), ())
+
+
+def run_of(
+    *findings: Finding, at: float = NOW, kind: MeasurementKind = "loss", peers: str = "", **more: Any
+) -> Run:
+    """A run over h and these peers, on eth1 of each."""
+    measured = tuple(Measurement(kind, "r", "h", "eth1", peer, "eth1", 0.0, True) for peer in peers)
+    hosts = tuple(HostReport(name, at, 1, (), ()) for name in ("h", *peers))
+    asked = tuple(host.host for host in hosts)
+    return Run("r", at, 0, asked, hosts, findings, measurements=measured, **more)
+
+
+def lossy(**more: Any) -> Finding:
+    return Finding("path-loss", "back-end", "error", "h", "eth1", "lossy", **more)
+
+
+def after(first: Run, second: Run) -> bool | None:
+    """The gate of h after both."""
+    kept = with_open_findings(with_open_findings(None, of_host(first, "h")), of_host(second, "h"))
+    return gate(GOOD, NOW + 1, 3600, fleet=kept).open
+
+
+def test_a_run_that_has_not_made_the_test_leaves_its_error_open() -> None:
+    """No test of pairs, another kind of test, or one at a lower rate; the same test clears it."""
+    first = run_of(lossy(), peers="abc", rate_bps=1e10)
+    assert after(first, run_of()) is False
+    assert after(first, run_of(kind="bandwidth", peers="abc", rate_bps=1e10)) is False
+    assert after(first, run_of(peers="abc", rate_bps=1e8)) is False
+    assert after(first, run_of(peers="a", rate_bps=1e10)) is True
+
+
+def test_what_is_open_outlives_more_than_one_run() -> None:
+    """And is not known, rather than gone, once it is too old to close."""
+    kept = of_host(run_of(lossy(), peers="abc"), "h")
+    for hours in range(1, 4):
+        kept = with_open_findings(kept, of_host(run_of(at=NOW + hours * 3600), "h"))
+    fresh = msgspec.structs.replace(GOOD, collected_at=NOW + 3 * 3600)
+    assert gate(fresh, NOW + 3 * 3600, 4 * 3600, fleet=kept).open is False
+    late = gate(fresh, NOW + 3 * 3600, 2 * 3600, fleet=kept)
+    assert (late.open, len(late.reasons)) == (None, 1)
+
+
+def test_a_suspect_is_cleared_by_a_test_with_the_others() -> None:
+    """And not by one with others."""
+    doubt = Finding("path-loss", "back-end", "error", "", "h eth1 > a eth1", "lossy", suspects=("h", "a"))
+    first = run_of(doubt, peers="ab")
+    assert after(first, run_of(peers="bc")) is None
+    assert after(first, run_of(peers="ac")) is True
+
+
+def test_a_path_is_cleared_by_a_test_of_it() -> None:
+    """The NIC is not what failed."""
+    first = run_of(lossy(evidence={"blame": "path", "target": "a eth1"}), peers="ab")
+    assert after(first, run_of(peers="b")) is False
+    assert after(first, run_of(peers="a")) is True
+
+
+def test_a_comparison_is_cleared_by_one_of_as_many() -> None:
+    """One host is odd in nothing."""
+    odd = Finding("odd-one-out", "node", "error", "h", "", "mtu", {"attribute": "mtu"})
+    first = run_of(odd, peers="abcdefg")
+    assert after(first, run_of()) is False
+    assert after(first, run_of(peers="abc")) is True
+
+
+def test_a_profile_is_cleared_by_itself() -> None:
+    """Another one need not pin the same."""
+    first = run_of(
+        Finding("profile", "fleet", "error", "h", "", "mtu", {"attribute": "mtu"}), profile="p.yaml"
+    )
+    assert after(first, run_of()) is False
+    assert after(first, run_of(profile="q.yaml")) is False
+    assert after(first, run_of(profile="p.yaml")) is True
+
+
+def report(*results: tuple[str, str, Status], **more: Any) -> HostReport:
+    made = tuple(
+        Result(check, "node", "error", Outcome(status, "s", subject)) for check, subject, status in results
+    )
+    return HostReport("h", NOW, 1, made, (), **more)
+
+
+LINK = ("nic-link-up", "eth1", Status.FAILED)
+
+
+@pytest.mark.parametrize(
+    ("later", "is_open"),
+    [
+        # No rails: eth1 is not looked at.
+        (report(("nic-link-up", "", Status.NOT_APPLICABLE)), False),
+        (report(("nic-link-up", "eth0", Status.PASSED)), False),
+        (report(), False),
+        (report(("nic-link-up", "eth1", Status.UNKNOWN), rails=("eth1",)), False),
+        (report(("nic-link-up", "eth1", Status.PASSED), rails=("eth1",)), True),
+        # The fleet lists it no more.
+        (report(("nic-link-up", "eth0", Status.PASSED), rails=("eth0",)), True),
+    ],
+)
+def test_a_report_without_the_rails_leaves_their_errors_open(later: HostReport, is_open: bool) -> None:
+    """Also over a further report that does not know them."""
+    before = report(LINK, ("memlock", "", Status.PASSED), rails=("eth1",))
+    kept = report_with_open_findings(before, later)
+    assert gate(kept, NOW + 1, 60).open is is_open
+    assert gate(report_with_open_findings(kept, later), NOW + 1, 60).open is is_open
+    seen = report_with_open_findings(kept, report(("nic-link-up", "eth1", Status.PASSED), rails=("eth1",)))
+    assert gate(seen, NOW + 1, 60).open is True
+
+
+def closed_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_room(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(files, "write_all", no_room)
+
+
+def gate_of(folder: Path) -> tuple[int, str]:
+    result = CliRunner().invoke(command, ["gate", "--state", str(folder)])
+    return result.exit_code, result.output
+
+
+@pytest.mark.parametrize("name", ["last", "fleet"])
+def test_a_full_disk_leaves_no_older_gate_open(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was found could not be kept: not known, until it can be."""
+    now = time.time()
+    good, found = report(("a", "", Status.PASSED)), FleetFindings("r", now, ())
+    good = msgspec.structs.replace(good, collected_at=now)
+
+    def keep() -> None:
+        if name == "last":
+            storage.keep_report(tmp_path, msgspec.structs.replace(good, duration_s=2), 3)
+        else:
+            storage.keep_fleet(tmp_path, found)
+
+    storage.keep_report(tmp_path, good, 3)
+    storage.keep_fleet(tmp_path, found)
+    assert gate_of(tmp_path) == (0, "open\n")
+    with monkeypatch.context() as full:
+        closed_disk(full)
+        with pytest.raises(UserError, match="make room"):
+            keep()
+        code, text = gate_of(tmp_path)
+        assert (code, "could not be kept" in text) == (11, True)
+    keep()
+    assert gate_of(tmp_path) == (0, "open\n")
+
+
+def test_a_read_only_file_system_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was found last cannot be there."""
+    storage.keep_report(tmp_path, msgspec.structs.replace(GOOD, collected_at=time.time()), 3)
+    device = tmp_path.stat().st_dev
+    mounts = tmp_path / "mounts"
+    monkeypatch.setattr(storage, "MOUNTS", mounts)
+    line = f"36 35 {os.major(device)}:{os.minor(device)} / / ro,noatime - ext4 /dev/sda1"
+    mounts.write_text(f"{line} rw\n")
+    assert gate_of(tmp_path)[0] == 0
+    mounts.write_text(f"{line} ro,errors=remount-ro\n")
+    assert gate_of(tmp_path)[0] == 11
+
+
+def test_findings_that_another_machine_has_kept(tmp_path: Path) -> None:
+    """Of a copied disk, by the machine or the host's name: neither closed nor open by them."""
+    mine = HostReport("h", NOW, 1, (), (), boot="b2", machine="m2")
+    for host, machine in (("h", "m1"), ("g", "")):
+        other = FleetFindings("r", NOW, (lossy(),), host=host, boot="b1", machine=machine)
+        assert gate(mine, NOW + 1, 60, fleet=other, host="h", boot="b2", machine="m2").open is None
+        assert (
+            with_open_findings(other, FleetFindings("s", NOW, (), host="h", boot="b2", machine="m2")).earlier
+            == ()
+        )
+    own = FleetFindings("r", NOW, (lossy(),), host="h", boot="b1", machine="m2")
+    assert gate(mine, NOW + 1, 60, fleet=own, host="h", boot="b2", machine="m2").open is False
+    other_report = msgspec.structs.replace(mine, machine="m1", boot="b1")
+    assert gate(other_report, NOW + 1, 60, host="h", boot="b2", machine="m2").open is None
+    assert machine_of("x") not in ("", "x")
+    assert machine_of("") == ""
+
+
+@pytest.mark.parametrize("hours", ["nan", "inf", "-1", "0"])
+def test_an_age_that_is_none_is_refused(hours: str, tmp_path: Path) -> None:
+    """Nothing is ever older than that."""
+    result = CliRunner().invoke(command, ["gate", "--state", str(tmp_path), "--max-age", hours])
+    assert result.exit_code == 2
+
+
+@pytest.fixture
+def profile(tmp_path: Path) -> Path:
+    """Pins what the host does not have."""
+    file = tmp_path / "profile.yaml"
+    file.write_text('roles: {"*": {mtu: "1500"}}\n')
+    return file
+
+
+def audit_of_one_value(name: str, _reader: object) -> HostReport:
+    return HostReport(name, time.time(), 1, (), (Value("mtu", "host: r", "eth1", "9000"),))
+
+
+def test_the_gate_knows_what_a_profile_wants(
+    profile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`local --keep --sla`: the report that is kept has it; an audit without the profile does not open the gate."""
+    monkeypatch.setattr(local_module, "audit_host", audit_of_one_value)
+    state = tmp_path / "state"
+    keep = ["local", "--keep", "--state", str(state)]
+    assert CliRunner().invoke(command, [*keep, "--sla", str(profile)]).exit_code == 10
+    assert gate_of(state)[0] == 10
+    CliRunner().invoke(command, keep)
+    assert gate_of(state)[0] == 10
+    profile.write_text('roles: {"*": {mtu: "9000"}}\n')
+    assert CliRunner().invoke(command, [*keep, "--sla", str(profile)]).exit_code == 0
+    assert gate_of(state)[0] == 0
+
+
+def test_results_are_printed_where_they_cannot_be_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkpoint that fails is a warning, and what is written in the end comes after what is printed."""
+    saved = run_of(lossy(), peers="a")
+
+    def runs(_options: object, checkpoint: Any) -> Run:
+        checkpoint(saved)
+        checkpoint(saved)
+        return saved
+
+    monkeypatch.setattr(fleet_audit, "run_fleet", runs)
+    closed_disk(monkeypatch)
+    arguments = ["run", "--hosts", "h", "--output", "json", "--save", str(tmp_path / "r.json")]
+    result = CliRunner().invoke(command, arguments)
+    assert result.stderr.count("No space left") == 1
+    assert json.loads(result.stdout)["findings"][0]["summary"] == "lossy"
+    assert isinstance(result.exception, UserError)
