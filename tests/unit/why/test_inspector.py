@@ -1,4 +1,5 @@
-"""Files of NCCL's Inspector. They are made here after its documented format v4.0; none was captured from a job."""
+"""Files of NCCL's Inspector. They are made here after its documented format v4.0; a line of a job is read in
+tests/peers/test_why_captures.py."""
 
 import json
 import os
