@@ -203,7 +203,8 @@ class Run(Struct, frozen=True):
     findings : worst first. cancelled : not all hosts were waited for. measurements : of the tests between NICs.
     rings : of the NCCL plugin. not_asked : hosts whose report is from the run that this one goes on with. wired : where
     cables go was asked for. rate_bps : most that a NIC was asked to send, 0 without transfers. oldest_at : when the
-    first of the runs that this one goes on with began, 0 if it goes on with none.
+    first of the runs that this one goes on with began, 0 if it goes on with none. datagrams : fewest that a transfer
+    has measured loss by, 0 without transfers.
     """
 
     id: Name
@@ -222,6 +223,7 @@ class Run(Struct, frozen=True):
     wired: bool = False
     rate_bps: float = 0.0
     oldest_at: float = 0.0
+    datagrams: int = 0
 
 
 class Tested(Struct, frozen=True):

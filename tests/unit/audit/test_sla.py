@@ -1,15 +1,24 @@
 """Proving new hosts against a profile: what is pinned must be seen, and paths keep its limits."""
 
 import itertools
+import time
+from pathlib import Path
 
+import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fabricpulse.audit.compare.profile import PathLimits
+from fabricpulse.audit.compare.profile import PathLimits, Profile
 from fabricpulse.audit.compare.sla import limit_findings, unproven
+from fabricpulse.audit.fleet import fleet_audit
+from fabricpulse.audit.fleet.plan import FleetOptions
 from fabricpulse.audit.host.attributes import ATTRIBUTES
-from fabricpulse.audit.model import Measurement, MeasurementKind, Value
-from fabricpulse.audit.pair_tests.transfer_tests import BUSY
+from fabricpulse.audit.model import Measurement, MeasurementKind, Run, Value
+from fabricpulse.audit.pair_tests.transfer_tests import BUSY, Transfers
+from fabricpulse.audit.storage import encode
+from fabricpulse.core.errors import UserError
+from fabricpulse.core.web.client_options import ClientOptions
 
 HOSTS = ["n0", "n1", "n2", "n3"]
 LIMITS = PathLimits(least_gbps=90, most_loss=2e-3, most_delay_us=40)
@@ -78,3 +87,53 @@ def test_what_is_pinned_and_not_reported_is_named(
         missing = pinned - seen
         assert len(found) == bool(missing)
         assert all(name in found[0].summary for name in missing)
+
+
+def test_a_nic_that_the_profile_has_and_the_host_lacks_is_not_proven() -> None:
+    """Of its own kind of host; the roles of another kind are no concern of it, and what pins nothing proves nothing."""
+    values = {"n0": [Value("mtu", "GPU host: rail0", "eth0", "9000")]}
+    pinned = {"mtu": "9000"}
+    roles = {"GPU host: rail0": pinned, "GPU host: rail1": pinned, "host: rail1": pinned}
+    [found] = unproven(values, roles)
+    assert (found.host, "GPU host: rail1" in found.summary) == ("n0", True)
+    assert unproven(values, {"GPU host: rail0": pinned}) == []
+    assert [f.check for f in unproven(values, {"*": {}})] == ["profile-unproven"]
+
+
+def test_a_profile_that_allows_no_value_is_refused() -> None:
+    """Every host would fail it."""
+    with pytest.raises(ValueError, match="allows no value"):
+        Profile({"*": {"mtu": []}}).validate()
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "judged_by"), [(100, 20_000, 100), (20_000, 2000, 2000), (0, 2000, 0)]
+)
+def test_a_resumed_run_proves_by_what_was_sent(before: int, now: int, judged_by: int, tmp_path: Path) -> None:
+    """And not by what it was asked for: of a run that does not say, by nothing. Its age is that of the first."""
+    start = time.time() - 3600
+    first = Run(
+        "r", start + 60, 0, ("n0",), (), (), measurements=tuple(measured()), datagrams=before, oldest_at=start
+    )
+    (tmp_path / "run.json").write_bytes(encode(first))
+    options = FleetOptions(
+        None,
+        None,
+        "n0",
+        "",
+        ClientOptions(),
+        None,
+        1,
+        None,
+        False,
+        False,
+        None,
+        transfers=Transfers(datagrams=now),
+        resume=tmp_path / "run.json",
+    )
+    run = fleet_audit._Run(options, None, ("n0",), lambda _run: None).judged(None)
+    assert (run.datagrams, run.oldest_at) == (judged_by, start)
+    old = msgspec.structs.replace(first, oldest_at=start - fleet_audit.MOST_RESUME_S)
+    (tmp_path / "run.json").write_bytes(encode(old))
+    with pytest.raises(UserError, match="old"):
+        fleet_audit._Run(options, None, ("n0",), lambda _run: None)

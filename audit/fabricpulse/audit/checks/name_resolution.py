@@ -14,8 +14,8 @@ CHECK = Check(
     category="front-end",
     severity="error",
     title="Name resolution",
-    proves="The host has a name server and resolves its own name.",
-    how="`nameserver` lines of /etc/resolv.conf, and a look-up of the host's name.",
+    proves="The host resolves its own name; by /etc/hosts is enough.",
+    how="A look-up of the host's name; the `nameserver` lines of /etc/resolv.conf are shown beside it.",
     fix="Correct /etc/resolv.conf or systemd-resolved; put the host's name into DNS or /etc/hosts.",
 )
 

@@ -16,6 +16,7 @@ from fabricpulse.audit.model import (
     HostReport,
     Run,
     Severity,
+    Tested,
     clip,
     failures,
 )
@@ -47,8 +48,10 @@ def fleet_findings(
     return worst_first(found)
 
 
-def of_host(run: Run, host: str) -> FleetFindings:
-    """What the run says of a host and the host does not itself, worst first; with what it may be at fault for."""
+def of_host(run: Run, host: str, tested: Mapping[str, tuple[Tested, ...]] | None = None) -> FleetFindings:
+    """What the run says of a host and the host does not itself, worst first; with what it may be at fault for. tested :
+    of all hosts, once for all of them."""
+    made = tests_of(run) if tested is None else tested
     report = next((report for report in run.hosts if report.host == host), None)
     own = set() if report is None else {(f.check, f.subject) for f in failures(report)}
     found = [
@@ -58,7 +61,7 @@ def of_host(run: Run, host: str) -> FleetFindings:
         run.id,
         run.started_at + run.duration_s,
         tuple(found[:1000]),
-        tested=tests_of(run, host),
+        tested=made.get(host, ()),
         hosts=len(run.hosts),
         rate_bps=run.rate_bps,
         profile=run.profile,

@@ -49,7 +49,9 @@ class Profile(Section, frozen=True):
 
     def validate(self) -> None:
         for role, wanted in self.roles.items():
-            for attribute in wanted:
+            for attribute, values in wanted.items():
+                if not values:
+                    raise ValueError(f"{role!r} allows no value of {attribute!r}: give one, or leave it out")
                 if attribute not in BY_NAME:
                     raise ValueError(f"{role!r} has an attribute {attribute!r} that is not compared")
 

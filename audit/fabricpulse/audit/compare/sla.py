@@ -29,12 +29,17 @@ def unproven(
         for value in own:
             reported[value.role].add(value.attribute)
         everything = set().union(*reported.values()) if reported else set()
-        if "*" not in roles and not reported.keys() & roles.keys():
+        if not roles.get("*") and not reported.keys() & roles.keys():
             text = (
                 f"the profile has none of its roles: {', '.join(sorted(reported)) or 'it has reported none'}"
             )
             found.append(_finding("fleet", host, text))
             continue
+        own_roles = {role.partition(": ")[0] for role in reported}
+        for role in sorted(roles.keys() - reported.keys()):
+            if ": " in role and role.partition(": ")[0] in own_roles and roles[role]:
+                text = f"the profile pins values of {role}, which the host has not"
+                found.append(_finding("fleet", host, text))
         for role in sorted(reported.keys() & roles.keys()):
             if missing := sorted(roles[role].keys() - reported[role]):
                 text = f"the profile pins {', '.join(missing)} of {role}, the host does not report"

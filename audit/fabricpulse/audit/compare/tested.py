@@ -1,7 +1,6 @@
 """What a run of the fleet has looked at of one host: what it has not looked at, it says nothing of. Pure."""
 
-from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from fabricpulse.audit.checks.fleet import (
     clock_offset,
@@ -29,38 +28,50 @@ _LEAST_COMPARED = 3
 MOST_PEERS = 128
 
 
-def tests_of(run: Run, host: str) -> tuple[Tested, ...]:
-    """What the run has looked at of a host, beside the host's own checks."""
-    found: dict[tuple[str, str], set[str]] = defaultdict(set)
-    found[host_silent.CHECK.id, ""] = set()
+def tests_of(run: Run) -> dict[str, tuple[Tested, ...]]:
+    """What the run has looked at of each host that has answered, beside the host's own checks."""
+    found: dict[str, dict[tuple[str, str], set[str]]] = {
+        report.host: {(host_silent.CHECK.id, ""): set()} for report in run.hosts
+    }
+
+    def add(host: str, check: str, device: str = "", peers: Iterable[str] = ()) -> None:
+        if host in found:
+            found[host].setdefault((check, device), set()).update(peers)
+
     for m in run.measurements:
-        ends = ((m.source_host, m.source_device), (m.target_host, m.target_device))
-        if m.ok is None or host not in (m.source_host, m.target_host):
+        if m.ok is None:
             continue
-        checks = list(CHECKS_OF[m.kind])
+        checks = CHECKS_OF[m.kind]
         if run.profile and m.kind in ("bandwidth", "loss", "owd"):
-            checks.append(sla_path.CHECK.id)
-        for (own, device), (peer, _) in (ends, ends[::-1]):
-            if own == host:
-                for check in checks:
-                    found[check, device].add(peer)
+            checks = (*checks, sla_path.CHECK.id)
+        for check in checks:
+            add(m.source_host, check, m.source_device, (m.target_host,))
+            add(m.target_host, check, m.target_device, (m.source_host,))
     for ring in run.rings:
-        if host in ring.hosts and ring.bps is not None:
-            for check in ("nccl-ring", "nccl-data"):
-                found[check, ""] |= set(ring.hosts) - {host}
+        if ring.bps is not None:
+            for host in ring.hosts:
+                for check in ("nccl-ring", "nccl-data"):
+                    add(host, check, "", set(ring.hosts) - {host})
         for delay in ring.delays:
-            if delay.late is not None and delay.source_host == host:
-                found["nccl-delay", delay.source_device].add(delay.target_host)
-    if run.wired:
-        found["wiring", ""] = found["wiring-unknown", ""] = set()
-    if run.profile:
-        # Another file need not pin the same.
-        found[profile_check.CHECK.id, run.profile[:128]] = set()
-        found[profile_unproven.CHECK.id, run.profile[:128]] = set()
+            if delay.late is not None:
+                add(delay.source_host, "nccl-delay", delay.source_device, (delay.target_host,))
+    of_all = ["wiring", "wiring-unknown"] if run.wired else []
     if len(run.hosts) >= _LEAST_COMPARED:
-        for check in COMPARED - ({clock_offset.CHECK.id} if host in run.not_asked else set()):
-            found[check, ""] = set()
-    return tuple(
-        Tested(check, device, tuple(sorted(peers)[:MOST_PEERS]))
-        for (check, device), peers in sorted(found.items())
-    )
+        of_all += sorted(COMPARED - {clock_offset.CHECK.id})
+    not_asked = set(run.not_asked)
+    for host in found:
+        for check in of_all:
+            add(host, check)
+        if len(run.hosts) >= _LEAST_COMPARED and host not in not_asked:
+            add(host, clock_offset.CHECK.id)
+        if run.profile:
+            # Another file need not pin the same.
+            add(host, profile_check.CHECK.id, run.profile[:128])
+            add(host, profile_unproven.CHECK.id, run.profile[:128])
+    return {
+        host: tuple(
+            Tested(check, device, tuple(sorted(peers)[:MOST_PEERS]))
+            for (check, device), peers in sorted(made.items())
+        )
+        for host, made in found.items()
+    }

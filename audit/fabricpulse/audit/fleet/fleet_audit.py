@@ -15,6 +15,7 @@ from fabricpulse.audit.compare.findings import of_host
 from fabricpulse.audit.compare.profile import Profile, load_profile
 from fabricpulse.audit.compare.runs import run_id, run_of
 from fabricpulse.audit.compare.sla import limit_findings
+from fabricpulse.audit.compare.tested import tests_of
 from fabricpulse.audit.fleet.host_list import chosen
 from fabricpulse.audit.fleet.measure import Measured, measure
 from fabricpulse.audit.fleet.plan import FleetOptions, load_leaves, plan_of, refuse
@@ -127,9 +128,8 @@ class _Run:
         notes += found.notes
         if not self.cancelled:
             if self._pinned is not None:
-                datagrams = self._options.transfers.datagrams if self._options.transfers else 0
                 hosts = [report.host for report in self._reports]
-                more += limit_findings(self._pinned.paths, hosts, found.measurements, datagrams)
+                more += limit_findings(self._pinned.paths, hosts, found.measurements, self._datagrams())
             if self._options.tests_paths and fleet is not None:
                 more += _without_nics(fleet, self._reports)
         again: set[str] = set()
@@ -158,6 +158,7 @@ class _Run:
             wired=found.wired,
             rate_bps=float(self._options.transfers.rate_bps) if self._options.transfers else 0.0,
             oldest_at=self._oldest_at,
+            datagrams=self._datagrams(),
         )
 
     def _keep(self, measured: Sequence[Measurement]) -> None:
@@ -174,8 +175,16 @@ class _Run:
                 (),
                 tuple(measured),
                 oldest_at=self._oldest_at,
+                datagrams=self._datagrams(),
             )
         )
+
+    def _datagrams(self) -> int:
+        """Of one transfer; of what an earlier run has measured, as many as it has sent."""
+        own = self._options.transfers.datagrams if self._options.transfers else 0
+        if self._earlier is None or all(m.kind != "loss" for m in self._earlier.measurements):
+            return own
+        return min(own or self._earlier.datagrams, self._earlier.datagrams)
 
     def _duration_s(self) -> float:
         return round(time.monotonic() - self._begun, 3)
@@ -201,6 +210,7 @@ def _published(wanted: Sequence[Target], config: HttpClientConfig, run: Run) -> 
 async def _publish(wanted: Sequence[Target], config: HttpClientConfig, run: Run) -> list[str]:
     """Tells each host that has answered what was found about it; those that did not take it, with why."""
     answered = {report.host for report in run.hosts}
+    tested = tests_of(run)
     not_published: list[str] = []
     slots = asyncio.Semaphore(AT_A_TIME)
     cancelled = asyncio.Event()
@@ -210,7 +220,9 @@ async def _publish(wanted: Sequence[Target], config: HttpClientConfig, run: Run)
             async def one(target: Target) -> None:
                 async with slots:
                     try:
-                        await post_document(client, target.url + FINDINGS_PATH, of_host(run, target.host))
+                        await post_document(
+                            client, target.url + FINDINGS_PATH, of_host(run, target.host, tested)
+                        )
                     except AgentError as error:
                         not_published.append(f"{target.host}: {error}")
 
