@@ -10,7 +10,7 @@ from fabricpulse.core.web.prometheus import PromQl, Sample
 from fabricpulse.why.analysis import Analysis
 from fabricpulse.why.facts import Facts
 from fabricpulse.why.gather import Times, gather
-from fabricpulse.why.infer import infer
+from fabricpulse.why.infer import Answer, infer
 from fabricpulse.why.queries import QUERIES, Scope
 
 HOSTS = tuple(f"h{number:03d}" for number in range(200))
@@ -262,3 +262,47 @@ def test_ranks_inside_a_collective_that_none_has_ended_for_a_while_stand_still()
     assert infer(job(2, 5.0, 1.0)).state != "stalled"
     # Seldom collectives are none that are overdue.
     assert infer(job(2, 0.05, 0.0)).state != "stalled"
+
+
+def test_since_when_is_known_of_a_job_whose_collectives_are_quick() -> None:
+    """One that hangs, or whose ranks are long outside of them, has the bandwidth that it had: the history is that of
+    how many there were."""
+    asked = []
+
+    class Past(Server):
+        async def history(self, query: str, *_: object) -> list[tuple[float, float]]:  # type: ignore[override]
+            asked.append(query)
+            return [(AT_S - 3600 + 60 * n, 10.0 if n < 40 else 2.0) for n in range(60)]
+
+    def answer(rate: float, busy: float) -> Answer:
+        def of(name: str, now: float, before: float) -> dict[str, list[Sample]]:
+            return {name: [Sample({"collective": "AllReduce", "was": str(before)}, now)]}
+
+        answers = {
+            "processes": [Sample({"instance": host}, 1.0) for host in HOSTS],
+            "sent": [Sample(sent(n), 1e9) for n in range(len(HOSTS))],
+            **seen(),
+            **of("rate", rate, 10.0),
+            **of("bytes", rate * 2e9, 2e10),
+            **of("busy", busy, 0.5),
+        }
+
+        class Before(Past):
+            async def instant(self, query: str, at_s: float | None = None) -> list[Sample]:
+                found = await super().instant(query, at_s)
+                return found if at_s == AT_S else [replace_value(s) for s in found]
+
+        def replace_value(s: Sample) -> Sample:
+            return Sample(s.labels, float(s.labels["was"])) if "was" in s.labels else s
+
+        facts, _ = asyncio.run(
+            gather(Before(answers, Scope("train-7")), Scope("train-7"), Times(AT_S, AT_S - 3600))
+        )
+        return infer(facts)
+
+    idle = answer(5.0, 0.25)
+    assert (idle.state, idle.since_s) == ("slow", AT_S - 3600 + 60 * 40)
+    assert "operations_total" in asked[-1]
+    slow = answer(5.0, 0.5)
+    assert (slow.state, slow.since_s) == ("slow", AT_S - 3600 + 60 * 40)
+    assert "busy_seconds_total" in asked[-1]

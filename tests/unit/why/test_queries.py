@@ -18,6 +18,7 @@ from fabricpulse.why.queries import (
     GONE,
     HISTORY,
     LOSSY_EDGES,
+    PACE_HISTORY,
     PROBE_DELAY,
     PROCESSES,
     QUERIES,
@@ -43,6 +44,7 @@ ALL = (
     LOSSY_EDGES,
     PROBE_DELAY,
     Query("history", HISTORY),
+    Query("pace_history", PACE_HISTORY),
 )
 
 

@@ -115,3 +115,14 @@ def test_journal_lines() -> None:
     ]  # fmt: skip
     assert [d.text for d in select(lines, healthy(), 10.0)] == ["succeeded", "avoided"]
     assert select({"no": "list"}, healthy(), 10.0) == ()
+
+
+def test_a_job_whose_bandwidth_says_nothing_is_drawn_by_its_collectives() -> None:
+    """One that hangs, or waits for its input."""
+    facts = replace(PLAYED["nic_flap"][0], pace_history=HISTORY)
+    page = html(Report(infer(facts), {}, pace=HISTORY))
+    assert "<h2>Collectives</h2>" in page
+    assert "100 a second" in page
+    assert "Bandwidth of the collectives" not in page
+    # Links must be legible where the system is dark.
+    assert "color-scheme:light dark" in page

@@ -343,7 +343,7 @@ async def _report(
     if missing:
         answer = replace(answer, unknown=(*answer.unknown, *missing))
     links = (strip_credentials(url), strip_credentials(grafana))
-    return Report(answer, queries, facts.bandwidth_history, *links, journal), timelines
+    return Report(answer, queries, facts.bandwidth_history, *links, journal, facts.pace_history), timelines
 
 
 def _qp_config(url: str, client: ClientOptions, timeout_s: float) -> HttpClientConfig:

@@ -254,3 +254,4 @@ class Facts:
     undumped: tuple[int, ...] = ()
     workloads: tuple[str, ...] = ()
     bandwidth_history: tuple[tuple[float, float], ...] = field(default=())
+    pace_history: tuple[tuple[float, float], ...] = field(default=())

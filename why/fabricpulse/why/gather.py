@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.web.prometheus import PromQl, RefusedError, Sample
-from fabricpulse.why.analysis import SLOW_DELAY_S, Analysis
+from fabricpulse.why.analysis import SLOW_DELAY_S, SLOWER, Analysis
 from fabricpulse.why.assemble import Gathered, assemble, exporters_answer, flows_of, hosts_of, loss_of
 from fabricpulse.why.facts import Facts, Flow
 from fabricpulse.why.queries import (
@@ -21,6 +21,7 @@ from fabricpulse.why.queries import (
     GONE,
     HISTORY,
     LOSSY_EDGES,
+    PACE_HISTORY,
     PROBE_DELAY,
     PROCESSES,
     QUERIES,
@@ -99,8 +100,11 @@ async def gather(prom: PromQl, scope: Scope, times: Times) -> tuple[Facts, dict[
     facts = assemble(scope.workload, times.at_s, float(scope.window_s), got)
     if hosts:
         facts = _checked(facts, got, times, scope.window_s)
-    if hosts and Analysis(facts).slow:
-        facts = replace(facts, bandwidth_history=await _history(prom, scope, times, got))
+    if hosts and (a := Analysis(facts)).slow:
+        if not a.stalled and (a.duration or 0.0) > SLOWER:
+            facts = replace(facts, bandwidth_history=await _history(prom, scope, times, got, HISTORY))
+        else:
+            facts = replace(facts, pace_history=await _history(prom, scope, times, got, PACE_HISTORY))
     return facts, got.queries
 
 
@@ -247,9 +251,9 @@ def _odd_hosts(flows: tuple[Flow, ...]) -> list[str]:
 
 
 async def _history(
-    prom: PromQl, scope: Scope, times: Times, got: Gathered
+    prom: PromQl, scope: Scope, times: Times, got: Gathered, query: str
 ) -> tuple[tuple[float, float], ...]:
-    text = got.queries["history"] = scope.fill(HISTORY)
+    text = got.queries["history"] = scope.fill(query)
     start_s = times.at_s - times.history_s
     try:
         return tuple(

@@ -6,7 +6,8 @@ from fabricpulse.why.flow_plot import flow_plot
 from fabricpulse.why.moment import when
 from fabricpulse.why.report import Report
 
-_STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;
+_STYLE = """:root{color-scheme:light dark}
+body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;
 color:#1b1b1f;background:#fff}
 h1{font-size:1.4rem}h2{font-size:1.1rem;margin-top:2rem}code{font-size:.8rem;word-break:break-all;color:#555}
 
@@ -89,13 +90,17 @@ def _number(value: float | None, factor: float) -> str:
 
 
 def _timeline(report: Report) -> str:
-    """Bandwidth of the collectives over the last hour, when it became slow, and what was done."""
-    history = report.history
+    """Bandwidth of the collectives over the last hour, or how many there were, when it became slow, and what was
+    done."""
+    history = report.history or report.pace
     if len(history) < 2:
         return ""
     v = report.answer
     start_s, end_s = history[0][0], max(history[-1][0], v.at_s)
     top = max(value for _, value in history) or 1.0
+    title, most = "Bandwidth of the collectives", f"{top * 8e-9:.1f} Gb/s"
+    if not report.history:
+        title, most = "Collectives", f"{top:.3g} a second"
 
     def x(at_s: float) -> float:
         share = (at_s - start_s) / (end_s - start_s or 1.0)
@@ -115,9 +120,9 @@ def _timeline(report: Report) -> str:
             f"{escape(done.text)}</title></circle>"
         )
     return (
-        f'<h2>Bandwidth of the collectives</h2><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="100%" role="img">'
+        f'<h2>{title}</h2><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" width="100%" role="img">'
         f'<polyline points="{points}" fill="none" stroke="#2c7" stroke-width="2"/>{marks}'
-        f'<text x="{_MARGIN}" y="16" font-size="12" fill="currentColor">{top * 8e-9:.1f} Gb/s</text>'
+        f'<text x="{_MARGIN}" y="16" font-size="12" fill="currentColor">{most}</text>'
         f'<text x="{_MARGIN}" y="{_HEIGHT - 6}" font-size="12" fill="currentColor">{when(start_s)}</text>'
         f'<text x="{_WIDTH - _MARGIN}" y="{_HEIGHT - 6}" font-size="12" text-anchor="end" fill="currentColor">'
         f"{when(end_s)}</text></svg>"

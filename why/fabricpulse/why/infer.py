@@ -79,7 +79,9 @@ def infer(facts: Facts) -> Answer:
         headline=_headline(a, state, ranked),
         origins=_origins(facts),
         comparisons=_comparisons(a),
-        since_s=change_point(facts.bandwidth_history) if state in ("slow", "stalled") else None,
+        since_s=change_point(facts.bandwidth_history or facts.pace_history)
+        if state in ("slow", "stalled")
+        else None,
         causes=tuple(ranked),
         missing=missing,
         unknown=(*_unknown(a, missing), *_left_out(found - len(findings))),
@@ -89,8 +91,8 @@ def infer(facts: Facts) -> Answer:
 
 
 def change_point(history: tuple[tuple[float, float], ...]) -> float | None:
-    """When a series of (time, bandwidth) fell for good: the first sample of the last run that is below the usual by
-    more than SLOWER. The usual is the median of the best half. None when its end is not low, or all of it is."""
+    """When a series of (time, value) fell for good: the first sample of the last run that is below the usual by more
+    than SLOWER. The usual is the median of the best half. None when its end is not low, or all of it is."""
     if len(history) < 4:
         return None
     values = sorted((v for _, v in history), reverse=True)
@@ -194,6 +196,8 @@ def _headline(a: Analysis, state: str, ranked: list[Ranked]) -> str:
         return f"{job} {said}, and what is measured does not say why."
     if likely[0].cause in HARMLESS:
         return f"{job} {said}, and what is measured does not say why. Seen beside it: {named}."
+    if likely[0].cause == "compute":
+        return f"{job} {said}, and {named}."
     if not CAUSES[likely[0].cause].network and likely[0].cause != "hang":
         return f"{job} {said}, and the network is not the reason. {named}."
     return f"{job} {said}. {named}."

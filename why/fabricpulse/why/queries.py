@@ -220,6 +220,8 @@ FLOOR = Query(
 )
 PROBE_DELAY = Query("probe_delay", _last("fabricpulse_edge_owd_seconds", _FLOW, '{hosts}, quantile="0.5"'))
 HISTORY = "sum(rate(fabricpulse_collective_bytes_total{{job}}[{w}])) / sum(rate(fabricpulse_collective_busy_seconds_total{{job}}[{w}]))"
+# Of a job that stands still, or whose collectives are as quick as they were, its bandwidth says nothing.
+PACE_HISTORY = "avg(rate(fabricpulse_collective_operations_total{{job}}[{w}]))"
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ class Done:
 @dataclass(frozen=True)
 class Report:
     """queries : text by name. prometheus, grafana : base URLs for links, "" for none. journal : None when nobody was
-    asked, or nobody answered."""
+    asked, or nobody answered. history : of the bandwidth, pace : of collectives a second; one of them at most."""
 
     answer: Answer
     queries: dict[str, str]
@@ -33,6 +33,7 @@ class Report:
     prometheus: str = ""
     grafana: str = ""
     journal: tuple[Done, ...] | None = None
+    pace: tuple[tuple[float, float], ...] = ()
 
     @property
     def _shown_s(self) -> float:
