@@ -60,20 +60,24 @@ function(config, matchers='') {
   nicConnected:: $.last('fabricpulse_nic_connected'),
   // A NIC once, whichever pod speaks of it: the one that is there before one that has been replaced. Mesh exporters say it
   // of NICs that are or were disconnected: to ask each NIC of a fleet at each evaluation takes long. Where nobody says so
-  // (an older exporter, a list of metrics to keep) the gauge of all NICs tells, filtered before it is put together: of a
-  // fleet that is well nothing is left. That a replaced pod is no longer right is recorded (rules/nic.libsonnet): to look
-  // for the NICs that are there takes as long again.
+  // (an older exporter, a list of metrics to keep) the gauge of all NICs tells, up to slowInterval later: it is recorded
+  // (rules/nic.libsonnet), and that a replaced pod is no longer right.
   local nic = '%s, job, instance, device, network, leaf' % config.clusterLabel,
   nicDisconnected::
-    '(max by (%(nic)s) (%(now)s) or max by (%(nic)s) (%(last)s) or group by (%(nic)s) (%(connected)s == 0) unless on (%(nic)s) %(outdated)s)' % {
+    '(max by (%(nic)s) (%(now)s) or max by (%(nic)s) (%(last)s) or %(zero)s unless on (%(nic)s) %(outdated)s)' % {
       nic: nic,
       now: $.series('fabricpulse_nic_disconnected'),
       last: $.last('fabricpulse_nic_disconnected'),
-      connected: $.nicConnected,
+      zero: $.nicZero,
       outdated: 'device:fabricpulse_nic_connected:outdated_zero' + $.braces,
     },
+  // NICs that some pod called disconnected last.
+  nicZero:: 'device:fabricpulse_nic_connected:zero' + $.braces,
+  // NICs that each pod, also one that is gone, called disconnected last.
+  nicAllZero:: 'max by (%s, instance, device, network) (%s) == 0' % [config.clusterLabel, $.nicConnected],
+  nicLastZero:: 'group by (%s) (%s == 0)' % [nic, $.nicConnected],
   // NICs that a pod that is gone called disconnected last, and that those that are there call connected.
-  nicOutdatedZero:: 'min by (%s) (%s) == 1 and on (%s) %s == 0' % [nic, $.series('fabricpulse_nic_connected'), nic, $.nicConnected],
+  nicOutdatedZero:: '%s and on (%s) min by (%s) (%s) == 1' % [$.nicZero, nic, nic, $.series('fabricpulse_nic_connected')],
 
   // At least so many events of a counter within a window. `increase` sees those between two samples of the window; those
   // before its first sample only the difference tells.

@@ -69,6 +69,7 @@ PathSummary summarize_paths(const EdgeRecord& edge) {
   for (int i = 0; i < paths; ++i) {
     const PathRecord& path = edge.path[i];
     s.degraded += path.state == kDown || path.lossy != 0 || path.latency == kDown || path.cut != 0;
+    s.loses = s.loses || path.state == kDown || path.lossy != 0 || path.cut != 0;
     if (path.cut != 0 && cut < 0) cut = i;
     if (path.lossy != 0 && path.loss_ppm > s.worst_ppm) {
       s.worst_ppm = path.loss_ppm;
@@ -138,9 +139,14 @@ std::vector<EdgeText::Block> EdgeText::render(const EdgeRecord* edges, bool only
     up_or_down(kFamilyUp, l, e.state);
     up_or_down(kFamilyInbound, l, e.inbound);
     up_or_down(kFamilyOutbound, l, e.outbound);
-    to[kFamilySent].sample(l, e.sent);
-    to[kFamilyReceived].sample(l, e.received);
-    to[kFamilyLost].sample(l, e.lost);
+    // Where a whole network is slow each of its edges is exported, and rules read all of them: nothing of what only lossy
+    // edges are asked for.
+    const bool loses = e.state == kDown || paths.loses;
+    if (loses || !only_suffering) {
+      to[kFamilySent].sample(l, e.sent);
+      to[kFamilyReceived].sample(l, e.received);
+      to[kFamilyLost].sample(l, e.lost);
+    }
     if (e.window_count > 0) {
       to[kFamilyOwd].seconds("", l, ",quantile=\"0.5\"", e.owd_p50_ns);
       to[kFamilyOwd].seconds("", l, ",quantile=\"0.99\"", e.owd_p99_ns);
@@ -161,7 +167,8 @@ std::vector<EdgeText::Block> EdgeText::render(const EdgeRecord* edges, bool only
     if (paths.degraded > 0) to[kFamilyDegraded].ratio(l, paths.degraded, static_cast<double>(e.paths));
     if (paths.worst_ppm > 0) to[kFamilyWorstLoss].ratio(l, paths.worst_ppm, 1e6);
     if (e.black_hole_bytes != 0) to[kFamilyBlackHole].sample(l, e.black_hole_bytes);
-    if (e.received > 0) to[kFamilyPathsDown].sample(l, static_cast<std::uint64_t>(paths.dead));
+    if (e.received > 0 && (paths.dead > 0 || !only_suffering))
+      to[kFamilyPathsDown].sample(l, static_cast<std::uint64_t>(paths.dead));
     if (e.latency != kUnknown) {
       to[kFamilyBaseline].seconds("", l, "", e.baseline_ns);
       to[kFamilyElevated].sample(l, e.latency == kDown ? 1 : 0);

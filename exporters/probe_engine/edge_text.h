@@ -42,6 +42,7 @@ struct PathSummary {
       -1;  // index of the worst source port: one that is dead, or else the lossiest, one that drops large packets, or the slowest
   int dead = 0;
   int degraded = 0;             // down, lossy, elevated or dropping large packets
+  bool loses = false;           // one is down, lossy or dropping large packets
   std::uint32_t worst_ppm = 0;  // loss of the lossiest path that loses more than a healthy one
 };
 PathSummary summarize_paths(const EdgeRecord& edge);
@@ -71,7 +72,8 @@ class EdgeText {
     std::uint32_t samples = 0;
   };
   // One block for each family. `edges` holds one record for each of the labels, in the same order. only_suffering :
-  // edges that are down, slow, or have a source port that is down, lossy or slow; of others the baseline alone.
+  // edges that are down, slow, or have a source port that is down, lossy or slow; of others the baseline alone. Of
+  // these without loss neither counts of packets nor of dead paths.
   std::vector<Block> render(const EdgeRecord* edges, bool only_suffering) const;
   std::size_t edges() const { return labels_.size(); }
 

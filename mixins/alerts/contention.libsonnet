@@ -131,7 +131,7 @@ local signals = import '../signals.libsonnet';
         'warning',
         'plugin',
         '%s < %g * quantile_over_time(0.5, workload:fabricpulse_collective_bandwidth_bytes_per_second:avg%s[1h] offset 5m)' % [
-          f.collectiveBandwidth,
+          'workload:fabricpulse_collective_bandwidth_bytes_per_second:avg' + s.braces,
           config.bandwidthNormalRatio,
           s.braces,
         ],

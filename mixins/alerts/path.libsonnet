@@ -110,12 +110,12 @@ local signals = import '../signals.libsonnet';
         // Not where alerts of the same time name as many NICs as may miss it: of a small network one. Which they are is
         // known only while the network is measured: while nothing of it is, FabricNoData and its kin say so.
         local firing(names) = 'last_over_time(%s[%s])' % [s.series('ALERTS', 'alertname=~"%s", alertstate="firing"' % names), config.sloWindow];
-        '((%(delay)s or %(loss)s) and on (%(network)s) network:fabricpulse_nic_connected:count%(braces)s) unless on (%(network)s) sum by (%(network)s) (group by (%(nic)s, network) (%(connected)s) and on (%(nic)s) %(nics)s) >= on (%(network)s) (%(share)g * network:fabricpulse_nic_connected:count%(braces)s) unless on (%(c)s) %(hosts)s' % {
+        '((%(delay)s or %(loss)s) and on (%(network)s) network:fabricpulse_nic_connected:count%(braces)s) unless on (%(network)s) sum by (%(network)s) (%(networks)s and on (%(nic)s) %(nics)s) >= on (%(network)s) (%(share)g * network:fabricpulse_nic_connected:count%(braces)s) unless on (%(c)s) %(hosts)s' % {
           delay: missed('network:fabricpulse_edge_owd_seconds:slo_ratio', 'delay'),
           loss: missed('network:fabricpulse_edge_probes_lost:slo_ratio', 'loss'),
           network: config.clusterLabel + ', network',
           nic: own,
-          connected: s.nicConnected,
+          networks: p.networks,
           nics: firing('FabricNic(Disconnected|Flapping|FlappingSlowly|Gone|Lossy|Slow)|FabricEdge(Loss|Slow)|FabricPath(Down|Lossy|Contended)|FabricMtuBlackHole|FabricIncast'),
           share: 1 - config.sloTarget,
           braces: s.braces,

@@ -31,10 +31,9 @@ local signals = import '../signals.libsonnet';
         'FabricNetworkDown',
         'critical',
         'mesh',
-        // As FabricNicDisconnected, but of a NIC that no pod calls connected. Where exporters say it of disconnected NICs alone,
-        // the gauge of all NICs adds nothing.
+        // As FabricNicDisconnected, but of a NIC that no pod calls connected.
         local nic = '%s, instance, device, network' % c;
-        local disconnected = 'min by (%s) (%s) == 1 or max by (%s) (%s) == 0' % [nic, s.last('fabricpulse_nic_disconnected'), nic, s.nicConnected];
+        local disconnected = 'min by (%s) (%s) == 1 or device:fabricpulse_nic_connected:all_zero%s' % [nic, s.last('fabricpulse_nic_disconnected'), s.braces];
         'count by (%(c)s, network) (%(disconnected)s) >= %(least)d >= on (%(c)s, network) (%(share)g * network:fabricpulse_nic_connected:count%(braces)s)' % {
           c: c,
           braces: s.braces,
@@ -60,7 +59,7 @@ local signals = import '../signals.libsonnet';
         };
         // Where delays of flows are measured one of them may be about to be named for the same queue, which takes
         // rateWindow and contentionFor: by this label Alertmanager waits so long before it tells people.
-        'label_replace(%(many)s and on (%(c)s, network) (%(slow)s and on (%(c)s, instance, device) flow:fabricpulse_qp_owd_seconds:p50_2m%(braces)s), "flows", "measured", "", "") or on (%(c)s, network) %(many)s' % {
+        'label_replace(%(many)s and on (%(c)s, network) device:fabricpulse_edge_latency_elevated:measured%(braces)s, "flows", "measured", "", "") or on (%(c)s, network) %(many)s' % {
           c: c,
           many: many,
           slow: 'device:fabricpulse_edge_latency_elevated:count' + s.braces,

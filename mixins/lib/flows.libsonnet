@@ -49,12 +49,16 @@ function(config) {
     local learned = '(%s offset %s unless on (%s) %s)' % [nicRate, config.rateWindow, nic, slow];
     local before = '0.999 * last_over_time(%s[15m])' % usualPeak;
     '%(learned)s > on (%(nic)s) (%(before)s) or on (%(nic)s) (%(before)s) or on (%(nic)s) %(learned)s' % { learned: learned, nic: nic, before: before },
-  // As it was before the present could change it: unknown of a NIC that nobody knew then.
-  local peak(factor) = '(%g * %s offset %s)' % [factor, usualPeak, config.usualPeakAge],
-  local knownPeak = peak(config.fullRatio),
-  // Nor is one full that receives far more than ever: nobody knows what it can.
-  full(nics):: '(%(rate)s and on (%(nic)s) %(nics)s) >= on (%(nic)s) %(least)s <= on (%(nic)s) %(most)s' % { rate: nicRate, nic: nic, nics: nics, least: knownPeak, most: peak(1 / config.fullRatio) },
-  notFull:: '%s < on (%s) %s' % [nicRate, nic, knownPeak],
+  // Of the NICs with slow edges or slow flows, what they receive, bytes/s, and its share of the peak as it was before the present
+  // could change it: unknown of a NIC that nobody knew then.
+  slowNicRate:: recorded('nic:fabricpulse_qp_received_bytes:slow_rate'),
+  slowRateOfNic(nics):: '%s and on (%s) (%s or on (%s) %s)' % [nicRate, nic, nics, nic, $.slow],
+  shareOfPeak:: '%s / on (%s) %s offset %s' % [$.slowNicRate, nic, usualPeak, config.usualPeakAge],
+  local ofPeak = recorded('nic:fabricpulse_qp_received_bytes:peak_ratio'),
+  // Of one that receives far more than ever nobody knows what it can, but by its speed.
+  local atSpeed = '%s >= on (%s) (%g * max by (%s) (%s))' % [$.slowNicRate, nic, config.fullRatio, nic, s.series('device:fabricpulse_nic_attribute:by_network', 'attribute="speed"')],
+  full(nics):: '(%s >= %g <= %g or on (%s) %s) and on (%s) %s' % [ofPeak, config.fullRatio, 1 / config.fullRatio, nic, atSpeed, nic, nics],
+  notFull:: '%s < %g' % [ofPeak, config.fullRatio],
   // By how much a flow is slower than the quick quarter of its job's flows: the size of messages cancels.
   contentionScore:: '%(delay)s / on (%(job)s) group_left quantile by (%(job)s) (0.25, %(delay)s)' % { delay: delay, job: job },
   // 1 for a flow that is marked or resends.
@@ -62,11 +66,10 @@ function(config) {
   // Median of a job's flows that carry chunks, bytes/s.
   medianRate:: 'quantile by (%s) (0.5, %s and on (%s) %s)' % [job, rate, flow, delay],
   // Bytes/s of a slow flow with less than that, or than itself in the hour before.
-  starvedRate:: '(%(rate)s and on (%(flow)s) %(slow)s) < on (%(job)s) group_left () (0.9 * %(median)s) or (%(rate)s and on (%(flow)s) %(slow)s) < 0.9 * %(usual)s' % {
-    flow: flow,
+  slowFlowRate:: '%s and on (%s) %s' % [rate, flow, $.slow],
+  starvedRate:: '%(slow)s < on (%(job)s) group_left () (0.9 * %(median)s) or %(slow)s < 0.9 * %(usual)s' % {
     job: job,
-    rate: rate,
-    slow: $.slow,
+    slow: recorded('flow:fabricpulse_qp_received_bytes:slow_rate'),
     median: recorded('workload:fabricpulse_qp_received_bytes:median_rate'),
     usual: recorded('flow:fabricpulse_qp_received_bytes:usual_rate'),
   },
@@ -167,14 +170,15 @@ function(config) {
   collectiveBandwidth:: 'avg by (%s, workload, collective) (%s > 0)' % [c, s.last('fabricpulse_collective_bandwidth_bytes_per_second')],
 
   // Against the median of at least three jobs whose messages are of the same class of size.
-  local size = 'sum by (%(c)s, workload, collective) (rate(%(bytes)s[5m])) / sum by (%(c)s, workload, collective) (rate(%(operations)s[5m]))' % {
+  local bandwidth = recorded('workload:fabricpulse_collective_bandwidth_bytes_per_second:avg'),
+  collectiveSize:: 'sum by (%(c)s, workload, collective) (rate(%(bytes)s[5m])) / sum by (%(c)s, workload, collective) (rate(%(operations)s[5m]))' % {
     c: c,
     bytes: s.series('fabricpulse_collective_bytes_total'),
     operations: s.series('fabricpulse_collective_operations_total'),
   },
   local classes = [['small', 0, 1e6], ['medium', 1e6, 1e8], ['large', 1e8, 1e15]],
   local class(name, low, high) =
-    local jobs = '(%s and on (%s, workload, collective) (%s >= %d < %d))' % [$.collectiveBandwidth, c, size, low, high];
+    local jobs = '(%s and on (%s, workload, collective) (%s >= %d < %d))' % [bandwidth, c, recorded('workload:fabricpulse_collective_bytes:mean'), low, high];
     local group = '%s, collective' % c;
     'label_replace(%(jobs)s / on (%(group)s) group_left quantile by (%(group)s) (0.5, %(jobs)s) < %(ratio)g and on (%(group)s) count by (%(group)s) (%(jobs)s) >= 3, "size", "%(name)s", "", "")' % {
       jobs: jobs,

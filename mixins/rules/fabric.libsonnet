@@ -16,7 +16,7 @@ local signals = import '../signals.libsonnet';
           {
             // NICs whose health is known, whichever daemon tells it.
             record: 'network:fabricpulse_nic_connected:count',
-            expr: 'sum by (%s, network) (group by (%s, instance, device, network) (%s))' % [c, c, s.nicConnected],
+            expr: 'sum by (%s, network) (device:fabricpulse_nic_network:info%s)' % [c, s.braces],
           },
         ],
       },

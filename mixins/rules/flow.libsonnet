@@ -18,7 +18,6 @@ local flows = import '../lib/flows.libsonnet';
         interval: $._config.flowInterval,
         rules: [
           { record: 'flow:fabricpulse_qp_received_bytes:rate2m', expr: f.receivedRate },
-          { record: 'device:fabricpulse_qp_received_bytes:rate2m', expr: f.receivedRateOfDevice },
           { record: 'nic:fabricpulse_qp_received_bytes:rate2m', expr: f.receivedRateOfNic },
           { record: 'flow:fabricpulse_qp_owd_seconds:p50_2m', expr: f.delayQuantile(0.5) },
           { record: 'flow:fabricpulse_qp_owd_seconds:contention_score', expr: f.contentionScore },
@@ -26,6 +25,7 @@ local flows = import '../lib/flows.libsonnet';
           { record: 'flow:fabricpulse_qp_owd_seconds:slow', expr: f.slowBesideOthers },
           { record: 'flow:fabricpulse_qp:congestion_signs', expr: f.congestionSigns },
           { record: 'workload:fabricpulse_qp_received_bytes:median_rate', expr: f.medianRate },
+          { record: 'flow:fabricpulse_qp_received_bytes:slow_rate', expr: f.slowFlowRate },
           { record: 'flow:fabricpulse_qp_received_bytes:starved_rate', expr: f.starvedRate },
           { record: 'flow:fabricpulse_qp_owd_seconds:contended', expr: f.slowAndCongested },
           { record: 'flow:fabricpulse_qp_owd_seconds:contended_paths', expr: f.contendedOnPath },

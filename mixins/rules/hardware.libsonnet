@@ -19,10 +19,10 @@ local signals = import '../signals.libsonnet';
         rules: [
           {
             record: 'device:fabricpulse_nic_attribute:by_network',
-            expr: '(%(attributes)s) * on (%(nic)s) group_left (network) group by (%(nic)s, network) (%(network)s)' % {
+            expr: '(%(attributes)s) * on (%(nic)s) group_left (network) %(network)s' % {
               attributes: std.join(' or ', [attribute(name) for name in std.objectFields(alike)]),
               nic: nic,
-              network: s.last('fabricpulse_nic_connected'),
+              network: 'device:fabricpulse_nic_network:info' + s.braces,
             },
           },
           {

@@ -1,4 +1,5 @@
 // Recorded per job: its traffic by NIC, over all peers.
+local flows = import '../lib/flows.libsonnet';
 local signals = import '../signals.libsonnet';
 {
   prometheusRules+:: {
@@ -14,6 +15,9 @@ local signals = import '../signals.libsonnet';
             record: 'device:fabricpulse_qp_sent_bytes:rate2m',
             expr: rate('fabricpulse_qp_sent_bytes_total'),
           },
+          { record: 'device:fabricpulse_qp_received_bytes:rate2m', expr: flows($._config).receivedRateOfDevice },
+          // Mean size of the messages of a job's collectives, bytes.
+          { record: 'workload:fabricpulse_collective_bytes:mean', expr: flows($._config).collectiveSize },
         ],
       },
     ],

@@ -11,6 +11,8 @@ local signals = import '../signals.libsonnet';
         name: 'fabricpulse-nic.rules',
         interval: config.slowInterval,
         rules: [
+          { record: 'device:fabricpulse_nic_connected:zero', expr: s.nicLastZero },
+          { record: 'device:fabricpulse_nic_connected:all_zero', expr: s.nicAllZero },
           { record: 'device:fabricpulse_nic_connected:outdated_zero', expr: s.nicOutdatedZero },
           { record: 'device:fabricpulse_nic_disconnects:flaps', expr: s.countedFlaps(config.flapWindow, config.flapThreshold) },
         ],

@@ -11,6 +11,8 @@ local signals = import '../signals.libsonnet';
     local host = config.clusterLabel + ', instance',
     local network = config.clusterLabel + ', network',
     local slowest = 'device:fabricpulse_edge_latency_elevated:slowest' + s.braces,
+    local f = flows(config),
+    local receivingSlow = s.series('device:fabricpulse_edge_latency_elevated:count', 'direction="receive"'),
     local increase(name) = 'increase(%s[%s])' % [s.series(name), config.pathLossWindow],
     local lost = p.lost,
     // A queue that comes and goes with the rounds of a job meets the probes of some peers for some seconds and those of
@@ -21,13 +23,9 @@ local signals = import '../signals.libsonnet';
     local receivingMany = 'device:fabricpulse_edge_latency_elevated:receiving_many' + s.braces,
     local sendingMany = 'peer:fabricpulse_edge_latency_elevated:sending_many' + s.braces,
     // Not one whose other end has many now: that is why it is slow.
-    local manyOrLately(nic, edges, record, otherNic, others) = '%s or sum by (%s) (%s unless on (%s) %s) and on (%s) count_over_time(%s[%s]) >= 2' % [many(edges), nic, p.elevated, otherNic, others, nic, record, config.pathLossWindow],
+    local alone = 'edge:fabricpulse_edge_latency_elevated:alone' + s.braces,
+    local manyOrLately(nic, edges, record) = '%s or sum by (%s) (%s) and on (%s) count_over_time(%s[%s]) >= 2' % [many(edges), nic, alone, nic, record, config.pathLossWindow],
     local recentlySlow = 'last_over_time(device:fabricpulse_edge_latency_elevated:count%s[%s])' % [s.braces, config.pathLossWindow],
-    // What RDMA moves is not in the counters of the netdev.
-    local moved = [
-      'sum by (%s) (rate(%s[%s]) and on (%s) %s)' % [p.own, s.series('fabricpulse_nic_%s_bytes_total' % way), config.pathLossWindow, p.own, recentlySlow]
-      for way in ['link_received', 'link_transmitted', 'received', 'transmitted']
-    ],
     // Without the network label where nobody says which network a NIC is in.
     local named(nics) =
       local key = '%s, instance, device' % config.clusterLabel;
@@ -111,10 +109,12 @@ local signals = import '../signals.libsonnet';
           { record: 'peer:fabricpulse_edge_latency_elevated:sending_edges', expr: 'sum by (%s) (%s)' % [p.peer, p.elevated] },
           { record: 'device:fabricpulse_edge_latency_elevated:receiving_many', expr: many(receivingEdges) },
           { record: 'peer:fabricpulse_edge_latency_elevated:sending_many', expr: many(sendingEdges) },
-          { record: 'device:fabricpulse_edge_latency_elevated:receiving', expr: manyOrLately(p.own, receivingEdges, receivingMany, p.peer, sendingMany) },
-          { record: 'peer:fabricpulse_edge_latency_elevated:sending', expr: manyOrLately(p.peer, sendingEdges, sendingMany, p.own, receivingMany) },
+          // Slow edges of no such NIC: few, also where a whole network is slow.
+          { record: 'edge:fabricpulse_edge_latency_elevated:alone', expr: '%s unless on (%s) %s unless on (%s) %s' % [p.elevated, p.own, receivingMany, p.peer, sendingMany] },
+          { record: 'device:fabricpulse_edge_latency_elevated:receiving', expr: manyOrLately(p.own, receivingEdges, receivingMany) },
+          { record: 'peer:fabricpulse_edge_latency_elevated:sending', expr: manyOrLately(p.peer, sendingEdges, sendingMany) },
           // With the leaf and without, FabricEdgeSlow would look for them twice.
-          { record: 'edge:fabricpulse_edge_latency_elevated:single', expr: '%s unless on (%s) %s unless on (%s) %s' % [p.elevated, p.own, p.receiving, p.peer, p.sending] },
+          { record: 'edge:fabricpulse_edge_latency_elevated:single', expr: '%s unless on (%s) %s unless on (%s) %s' % [alone, p.own, p.receiving, p.peer, p.sending] },
           {
             record: 'device:fabricpulse_edge_owd_seconds:slow_min',
             expr: p.directed(
@@ -127,10 +127,18 @@ local signals = import '../signals.libsonnet';
             record: 'device:fabricpulse_edge_latency_elevated:count',
             expr: named('device:fabricpulse_edge_latency_elevated:shared' + s.braces),
           },
+          // What of the flows' NICs is asked further: those with slow edges or slow flows.
+          { record: 'nic:fabricpulse_qp_received_bytes:slow_rate', expr: f.slowRateOfNic(receivingSlow) },
+          { record: 'nic:fabricpulse_qp_received_bytes:peak_ratio', expr: f.shareOfPeak },
           {
-            // NICs that receive as much as they usually can, bytes/s: what waits there waits for a full link, not a slow one.
+            // NICs that receive as much as they can, bytes/s: what waits there waits for a full link, not a slow one.
             record: 'device:fabricpulse_edge_latency_elevated:full_rate',
-            expr: 'label_replace(%s, "direction", "receive", "", "")' % flows(config).full(s.series('device:fabricpulse_edge_latency_elevated:count', 'direction="receive"')),
+            expr: 'label_replace(%s and on (%s) (%s), "direction", "receive", "", "")' % [f.slowNicRate, p.own, f.full(receivingSlow)],
+          },
+          {
+            // Slow NICs over which flows come whose delay is measured.
+            record: 'device:fabricpulse_edge_latency_elevated:measured',
+            expr: 'device:fabricpulse_edge_latency_elevated:count%s and on (%s) flow:fabricpulse_qp_owd_seconds:p50_2m%s' % [s.braces, p.own, s.braces],
           },
           {
             // NICs that may be what is slow. Of those of a host none that moves more than another slow one: what a job no longer
@@ -163,7 +171,7 @@ local signals = import '../signals.libsonnet';
           {
             // Where no flow is measured nothing else would name what they share.
             record: 'network:fabricpulse_edge_latency_elevated:slow_hosts',
-            expr: 'sum by (%(network)s) (group by (%(network)s, instance) (%(named)s)) >= 2 and on (%(network)s) (%(named)s and on (%(nic)s) flow:fabricpulse_qp_owd_seconds:p50_2m%(braces)s)' % {
+            expr: 'sum by (%(network)s) (group by (%(network)s, instance) (%(named)s)) >= 2 and on (%(network)s) (%(named)s and on (%(nic)s) device:fabricpulse_edge_latency_elevated:measured%(braces)s)' % {
               network: network,
               named: s.series('device:fabricpulse_edge_latency_elevated:slowest', 'network!=""'),
               nic: p.own,
@@ -196,10 +204,7 @@ local signals = import '../signals.libsonnet';
           {
             // What the slow NICs of a host move, and those that were slow a moment ago, bytes/s.
             record: 'device:fabricpulse_nic_bytes:slow_rate',
-            expr: 'sum by (%s) (%s)' % [
-              p.own,
-              std.join(' or ', ['label_replace(%s, "counter", "%d", "", "")' % [moved[i], i] for i in std.range(0, std.length(moved) - 1)]),
-            ],
+            expr: 'max by (%s) (%s and on (%s) %s)' % [p.own, s.last('fabricpulse_nic_recent_bytes_per_second'), p.own, recentlySlow],
           },
         ],
       },

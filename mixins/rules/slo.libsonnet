@@ -8,7 +8,7 @@ local signals = import '../signals.libsonnet';
     local s = signals(config),
     local c = config.clusterLabel,
     local edge = '%s, instance, device, peer, peer_device' % c,
-    local network = 'group by (%s, instance, device, network) (%s)' % [c, s.last('fabricpulse_nic_connected')],
+    local network = 'device:fabricpulse_nic_network:info' + s.braces,
     // `how`: count, or sum of what is 1.
     local edges(how, some) = '%(how)s by (%(c)s, network) ((%(some)s) * on (%(c)s, instance, device) group_left (network) %(network)s)' % { how: how, c: c, some: some, network: network },
     // How many edges there are: what NICs say, or what is exported where they do not.

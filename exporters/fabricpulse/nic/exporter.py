@@ -23,6 +23,7 @@ from fabricpulse.nic.flap_service import FlapService
 from fabricpulse.nic.gid_changes import GidChanges
 from fabricpulse.nic.metrics import METRICS
 from fabricpulse.nic.recent_errors import RecentErrors
+from fabricpulse.nic.recent_traffic import RecentTraffic
 from fabricpulse.nic.registry import registered
 from fabricpulse.nic.runner import Outcome, Plan, Runner, Task
 
@@ -70,6 +71,7 @@ class NicExporter:
         self._spawn: Spawn = asyncio.create_task
         self._gid_changes = GidChanges()
         self._recent_errors = RecentErrors()
+        self._recent_traffic = RecentTraffic()
         enabled = enabled_collectors(config)
         self._counts_flaps = "flaps" in enabled
         wanted = DeviceFilter(config.device.include, config.device.exclude)
@@ -194,8 +196,10 @@ class NicExporter:
             # Copies: a thread that was given up may still be writing.
             for family, more in list(sink.lines.items()):
                 lines.setdefault(family, []).extend(more[:])
-        self._recent_errors.take(time.monotonic(), lines)
-        for family, line in self._recent_errors.lines():
+        now = time.monotonic()
+        self._recent_errors.take(now, lines)
+        self._recent_traffic.take(now, lines)
+        for family, line in (*self._recent_errors.lines(), *self._recent_traffic.lines()):
             lines.setdefault(family, []).append(line)
         names = ["inventory", *(collector.name for collector in self.collectors)]
         for name in names:

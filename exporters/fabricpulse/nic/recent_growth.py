@@ -88,5 +88,20 @@ class RecentGrowth:
             if counter.times and counter.seen == now
         }
 
+    def rates(self) -> dict[Key, float]:
+        """Growth a second over the last two minutes of each counter of the last scrape, 0 where it has not grown.
+
+        Of none before there were two scrapes.
+        """
+        if len(self._scrapes) < 2:
+            return {}
+        now = self._scrapes[-1]
+        begin = self._begin(now - RATE_S)
+        return {
+            key: counter.since(begin) / (now - begin)
+            for key, counter in self._counters.items()
+            if counter.seen == now
+        }
+
     def _begin(self, time: float) -> float:
         return self._scrapes[max(0, bisect_right(self._scrapes, time) - 1)]

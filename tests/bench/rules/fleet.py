@@ -143,13 +143,16 @@ class PaperFleet:
         if len(self.names) > MOST_HOSTS_WITH_ALL_EDGES and not (slow or lossy or gone):
             return
         yield f"fabricpulse_edge_up{{{edge}}} {int(not gone)}"
-        yield f"fabricpulse_edge_probes_received_total{{{edge}}} {0 if gone else '@1000@'}"
-        yield f"fabricpulse_edge_probes_lost_total{{{edge}}} {'@10@' if lossy else '@1000@' if gone else 0}"
+        every = len(self.names) <= MOST_HOSTS_WITH_ALL_EDGES
+        if every or lossy or gone:
+            yield f"fabricpulse_edge_probes_received_total{{{edge}}} {0 if gone else '@1000@'}"
+            yield f"fabricpulse_edge_probes_lost_total{{{edge}}} {'@10@' if lossy else '@1000@' if gone else 0}"
         if gone:
             evidence = "own_nic_disconnected" if self._has("gone", host, rail) else "peer_nic_silent"
             yield f'fabricpulse_edge_evidence{{{edge},evidence="{evidence}"}} 1'
         yield f"fabricpulse_edge_latency_elevated{{{edge}}} {int(slow)}"
-        yield f"fabricpulse_edge_paths_down{{{edge}}} 0"
+        if every:
+            yield f"fabricpulse_edge_paths_down{{{edge}}} 0"
         if lossy:  # no sample while no path loses more than a healthy one does
             yield f"fabricpulse_edge_worst_path_loss_ratio{{{edge}}} 0.01"
             yield f"fabricpulse_edge_mtu_black_hole_bytes{{{edge}}} 1500"
@@ -179,6 +182,7 @@ class PaperFleet:
             yield f"fabricpulse_nic_{name}_total{{{port}}} @30000000000@"
         for way in ("received", "transmitted"):
             yield f"fabricpulse_nic_link_{way}_bytes_total{{{alone}}} @1000@"
+        yield f"fabricpulse_nic_recent_bytes_per_second{{{alone}}} 60000002000"
         yield f"fabricpulse_nic_received_packets_total{{{port}}} @2000000@"
         for priority in range(8):
             yield f'fabricpulse_nic_priority_discards_total{{{alone},priority="{priority}"}} 0'

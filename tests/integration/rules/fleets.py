@@ -40,7 +40,7 @@ class Fleet:
             return None if self.dead_coordinator else "\n".join(self._coordinator()) + "\n"
         if daemon == "receiver":
             return "fabricpulse_remediation_heartbeat_age_seconds 0.1\n"
-        lines = [f'fabricpulse_build_info{{daemon="{daemon}",version="1",metrics_version="3"}} 1']
+        lines = [f'fabricpulse_build_info{{daemon="{daemon}",version="1",metrics_version="4"}} 1']
         lines += {"mesh": self._mesh, "clocksync": self._clock, "qp": self._qp}.get(daemon, self._agent)(host)
         return "\n".join(lines) + "\n"
 
@@ -100,7 +100,7 @@ class Fleet:
         yield "fabricpulse_remediation_agent_connected 1"
 
     def _coordinator(self) -> Iterator[str]:
-        yield 'fabricpulse_build_info{daemon="coordinator",version="1",metrics_version="3"} 1'
+        yield 'fabricpulse_build_info{daemon="coordinator",version="1",metrics_version="4"} 1'
         yield "fabricpulse_clocksync_quorum 1"
         if self.dead_leaf:
             fault = f'what="loss",kind="switch",faulty="{self.dead_leaf}",peer="",leaf="{self.dead_leaf}"'

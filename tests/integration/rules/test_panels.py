@@ -45,7 +45,10 @@ STEP_S = 0.5
 # Series of what is suspected only: rightly empty here, where nothing is. promtool's cases hold them.
 SUSPECTS = {
     "flow:fabricpulse_qp_owd_seconds:slow",
+    "flow:fabricpulse_qp_received_bytes:slow_rate",
     "flow:fabricpulse_qp_received_bytes:starved_rate",
+    "nic:fabricpulse_qp_received_bytes:slow_rate",
+    "nic:fabricpulse_qp_received_bytes:peak_ratio",
     "flow:fabricpulse_qp_owd_seconds:contended",
     "flow:fabricpulse_qp_owd_seconds:contended_paths",
     "flow:fabricpulse_qp_owd_seconds:contended_in_network",
@@ -63,12 +66,16 @@ SUSPECTS = {
     "network:fabricpulse_edge_latency_elevated:slow_hosts",
     "device:fabricpulse_edge_latency_elevated:shared",
     "device:fabricpulse_edge_latency_elevated:count",
+    "device:fabricpulse_edge_latency_elevated:measured",
+    "edge:fabricpulse_edge_latency_elevated:alone",
     "device:fabricpulse_edge_latency_elevated:full_rate",
     "device:fabricpulse_edge_owd_seconds:slow_min",
     "device:fabricpulse_edge_paths_down:count",
     "device:fabricpulse_nic_attribute:different",
     "device:fabricpulse_nic_bytes:slow_rate",
+    "device:fabricpulse_nic_connected:all_zero",
     "device:fabricpulse_nic_connected:outdated_zero",
+    "device:fabricpulse_nic_connected:zero",
     "device:fabricpulse_nic_disconnects:flaps",
     "device:fabricpulse_nic_disconnects:slow_flaps",
 }

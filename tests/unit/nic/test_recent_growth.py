@@ -2,6 +2,7 @@
 
 from fabricpulse.nic.recent_errors import RecentErrors
 from fabricpulse.nic.recent_growth import RecentGrowth
+from fabricpulse.nic.recent_traffic import RecentTraffic
 
 DROPS: tuple[str, ...] = ("rail0", "drops")
 
@@ -104,3 +105,42 @@ def test_lines_have_the_labels_of_the_counter() -> None:
         f'fabricpulse_nic_recent_rate{{{port},counter="ecn_marked_packets_received"}} 1',
         f'fabricpulse_nic_recent_rate{{{port},counter="received_packets"}} 1000',
     ]
+
+
+def moved(link: float, rdma: float) -> dict[str, list[str]]:
+    """The counters of rail0, a port of which RDMA uses, and of rail1, which stands still."""
+    port = 'device="rail0",rdma_device="mlx5_0",port="1"'
+    return {
+        "fabricpulse_nic_link_received_bytes_total": [
+            f'fabricpulse_nic_link_received_bytes_total{{device="rail0"}} {link:g}\n',
+            'fabricpulse_nic_link_received_bytes_total{device="rail1"} 70\n',
+        ],
+        "fabricpulse_nic_link_transmitted_bytes_total": [
+            f'fabricpulse_nic_link_transmitted_bytes_total{{device="rail0"}} {2 * link:g}\n'
+        ],
+        "fabricpulse_nic_received_bytes_total": [
+            f"fabricpulse_nic_received_bytes_total{{{port}}} {rdma:g}\n"
+        ],
+        "fabricpulse_nic_transmitted_bytes_total": [
+            f"fabricpulse_nic_transmitted_bytes_total{{{port}}} {3 * rdma:g}\n"
+        ],
+    }
+
+
+def test_traffic_is_that_of_the_link_and_of_rdma_in_both_directions() -> None:
+    """Over two minutes, or since the first scrape; 0 of a NIC that moves nothing, nothing of one that is gone."""
+    traffic = RecentTraffic()
+
+    def reported() -> dict[str, float]:
+        lines = [line.split() for _, line in traffic.lines()]
+        return {name.split('"')[1]: float(value) for name, value in lines}
+
+    traffic.take(0, moved(0, 0))
+    assert reported() == {}  # a rate takes two scrapes
+    traffic.take(10, moved(100, 1000))
+    assert reported() == {"rail0": 30 + 400, "rail1": 0}
+    for now in range(20, 140, 10):
+        traffic.take(now, moved(100, 1000))
+    assert reported() == {"rail0": 0, "rail1": 0}  # what was two minutes ago is over
+    traffic.take(140, {name: lines[:1] for name, lines in moved(220, 1000).items()})
+    assert reported() == {"rail0": 3}

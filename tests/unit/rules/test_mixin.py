@@ -168,6 +168,9 @@ LAGS_UNNOTICED = {
     "network:fabricpulse_nic_connected:count",
     # It ends an alert, of what a replaced pod said last, and raises none.
     "device:fabricpulse_nic_connected:outdated_zero",
+    # What the gauge of each NIC tells, where nobody says which are disconnected.
+    "device:fabricpulse_nic_connected:zero",
+    "device:fabricpulse_nic_connected:all_zero",
 }
 
 
