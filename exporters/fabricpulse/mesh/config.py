@@ -78,7 +78,7 @@ class Probe(Section, frozen=True):
     unknown. retrace_s : how long a traced path counts as known, seconds.
     """
 
-    down_after_s: Annotated[float, Meta(ge=0.2, le=60)] = 0.9
+    down_after_s: Annotated[float, Meta(ge=0.2, le=60)] = 0.85
     grace_s: Positive = 10.0
     peers: Annotated[int, Meta(ge=1, le=64)] = 10
     cross_peers: Annotated[int, Meta(ge=0, le=64)] = 2

@@ -160,8 +160,8 @@ class Stand:
             time.sleep(_GROUP_DROPPED_S)
             self.pager.firing.clear()
 
-    def flap(self, nic: Nic) -> float:
-        """Seconds from the loss that makes a NIC a flapper until Alertmanager has that alert."""
+    def flap(self, nic: Nic, times: Times, *, pages: bool) -> None:
+        """From the loss that makes a NIC a flapper. pages : wait for the page."""
         for number in range(FLAPS):
             lost = time.monotonic()
             self.link(nic, up=False)
@@ -170,9 +170,12 @@ class Stand:
                 self.link(nic, up=True)
                 time.sleep(FLAP_S)
         self.wait(lambda: nic in self.active(FLAPPING), FLAPPING)
-        taken = time.monotonic() - lost
+        times.notified.append(time.monotonic() - lost)
+        if pages:
+            key = (FLAPPING, *nic)
+            self.wait(lambda: key in self.pager.firing, "the page")
+            times.paged.append(self.pager.firing[key] - lost)
         self.link(nic, up=True)
-        return taken
 
 
 @contextmanager

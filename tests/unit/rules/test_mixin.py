@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -266,27 +267,39 @@ def test_dashboard_urls(configured: Mixin) -> None:
     assert not any("dashboard_url" in alert["annotations"] for alert in ALERTS.values())
 
 
+def shipped_route(name: str, labels: Mapping[str, str]) -> dict[str, Any]:
+    """The route of deploy/alertmanager.yml by which an alert is paged."""
+    shipped = yaml.safe_load((ROOT / "deploy" / "alertmanager.yml").read_text())
+
+    def matches(route: dict[str, Any]) -> bool:
+        parts = [re.fullmatch(r'(\w+)(=~?)"(.*)"', text) for text in route.get("matchers", [])]
+        own = {"alertname": name, **labels}
+        return all(
+            part and re.fullmatch(part[3] if part[2] == "=~" else re.escape(part[3]), own.get(part[1], ""))
+            for part in parts
+        )
+
+    routes: list[dict[str, Any]] = shipped["route"]["routes"]
+    return next(route for route in routes if matches(route) and not route.get("continue"))
+
+
+@pytest.mark.parametrize("name", ["FabricNicDisconnected", "FabricNicFlapping"])
+def test_a_pushed_alert_is_paged_within_seconds(name: str) -> None:
+    """Not after Alertmanager's half a minute; with time for a leaf's alert to mute those of its NICs."""
+    route = shipped_route(name, ALERTS[name]["labels"])
+
+    assert route["receiver"] == "on-call"
+    assert 5 <= seconds(route["group_wait"]) <= 10
+
+
 @pytest.mark.parametrize("flows", [None, "measured"])
 def test_a_slow_network_is_reported_once_its_flow_can_be_named(flows: str | None) -> None:
     """Its route waits for as long as FabricPathContended, which mutes it, may take; not where no flow is
     measured, of which that could come.
     """
-    shipped = yaml.safe_load((ROOT / "deploy" / "alertmanager.yml").read_text())
-    labels = {
-        "alertname": "FabricNetworkSlow",
-        "severity": "warning",
-        "network": "rail0",
-        "flows": flows or "",
-    }
+    labels = {"severity": "warning", "network": "rail0", "flows": flows or ""}
 
-    def matches(route: dict[str, Any]) -> bool:
-        parts = [re.fullmatch(r'(\w+)(=~?)"(.*)"', text) for text in route.get("matchers", [])]
-        return all(
-            part and re.fullmatch(part[3] if part[2] == "=~" else re.escape(part[3]), labels.get(part[1], ""))
-            for part in parts
-        )
-
-    route = next(route for route in shipped["route"]["routes"] if matches(route))
+    route = shipped_route("FabricNetworkSlow", labels)
     known = knobs(mixin_dir())
     alerted = seconds(known["rateWindow"]) + seconds(known["contentionFor"])
     if flows:
