@@ -58,7 +58,9 @@ def test_a_ring_runs_through_the_agents(make_lab: Callable[..., Lab], tmp_path: 
         job.kill()
     assert {one.bps for one in refused.rings} == {None}
     assert all("h1" in one.error and "a job runs here" in one.error for one in refused.rings)
-    assert [f for f in refused.findings if f.check.startswith("nccl")] == []
+    # What was not measured has not passed: a finding of each order, in which nobody else is suspected.
+    named = [(f.check, f.subject, f.suspects) for f in refused.findings if f.check.startswith("nccl")]
+    assert sorted(named) == [("nccl-ring", order, ("h1",)) for order in ("by leaf", "given")]
 
 
 def test_a_transport_that_goes_another_way_is_late(make_lab: Callable[..., Lab], tmp_path: Path) -> None:

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fabricpulse.audit.checks.fleet import clock_offset, nccl_delay
-from fabricpulse.audit.model import Finding, HostReport, Run, Status
+from fabricpulse.audit.checks.fleet import clock_offset, nccl_delay, path_untested
+from fabricpulse.audit.model import Finding, HostReport, Measurement, Run, Status
+from fabricpulse.audit.pair_tests.coverage import kinds_named
 
 # Of each check of paths, what a run must have measured to find it again.
 _MEASURED: Mapping[str, tuple[str, ...]] = {
@@ -67,6 +68,12 @@ def _has_looked(after: Run, answered: Mapping[str, HostReport], finding: Finding
         return after.wired
     if check.startswith(("path-", "sla-")):
         kinds = _MEASURED.get(check, (check.removeprefix("path-"),))
+        if check == path_untested.CHECK.id:
+            # All that was not known of it; a reason that an agent gave names no kind of test.
+            named = kinds_named(finding.evidence.get("reason", ""))
+            known = {m.kind for m in after.measurements if m.ok is not None and _is_end(finding, m)}
+            if named:
+                return known.issuperset(named)
         ends = [
             end
             for m in after.measurements
@@ -88,6 +95,11 @@ def _has_looked(after: Run, answered: Mapping[str, HostReport], finding: Finding
     own = [r.outcome for r in answered[finding.host].results if r.check == check]
     named = [outcome for outcome in own if outcome.subject == finding.subject] or own
     return bool(own) and all(outcome.status is not Status.UNKNOWN for outcome in named)
+
+
+def _is_end(finding: Finding, m: Measurement) -> bool:
+    nic = (finding.host, finding.subject)
+    return nic in ((m.source_host, m.source_device), (m.target_host, m.target_device))
 
 
 def _key(finding: Finding) -> tuple[str, str, str, str]:

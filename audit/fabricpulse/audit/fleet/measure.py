@@ -126,6 +126,8 @@ async def _test(
             more = [m for m in plan.before if m.kind not in ECHO_KINDS]
         if plan.ring_s and not stop.is_set():
             hosts = ring_hosts(rails, plan.leaves, plan.order)
+            if left_out := len({nic[0] for rail in rails.values() for nic, _ in rail.nics}) - len(hosts):
+                found.notes.append(f"NCCL ring: of {len(hosts)} hosts at most, {left_out} more are in none")
             found.rings = await run_rings(fleet, hosts, plan.ring_s, more)
             if not found.rings and not stop.is_set():
                 found.findings.append(

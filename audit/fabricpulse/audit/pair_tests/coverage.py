@@ -36,6 +36,13 @@ def kinds_of(transfers: Transfers | None) -> tuple[MeasurementKind, ...]:
     return tuple(found)
 
 
+def kinds_named(reason: str) -> tuple[str, ...]:
+    """The kinds of tests that a reason of `uncovered` names, () for one of an agent."""
+    parts = [part.partition(": ")[0] for part in reason.split("; ")]
+    names = {name for part in parts for name in part.split(", ")}
+    return tuple(kind for kind, name in _NAMES.items() if names & {name + side for side in _SIDES.values()})
+
+
 def uncovered(
     rails: Mapping[str, Rail],
     measured: Sequence[Measurement],
