@@ -10,9 +10,10 @@ Hops = tuple[str, ...]
 # Answers are lost, and switches answer only so often: a path with gaps is tried so many times in all before it is
 # taken for what it is.
 _TRIES = 3
-# Share of `again_s` for which a route that has changed does not cause all paths to be traced again another time: where
-# switches choose another way for each packet each trace shows one.
-_NOT_AGAIN = 0.25
+# For so long, and for as long as a round of traces takes, a route that has changed does not cause another round; twice
+# as long each time, up to this share of `again_s`: where switches choose another way for each packet each trace shows
+# one. A cable that dies comes back, too.
+_NOT_AGAIN_S, _MOST_NOT_AGAIN = 20.0, 0.25
 
 
 @dataclass
@@ -53,6 +54,7 @@ class PathSchedule:
         self._order = self._round()
         self._next_s = 0.0
         self._now_s = self._all_again_s = -math.inf
+        self._not_again_s = 0.0
 
     def _round(self) -> Iterator[tuple[int, int]]:
         while self._flows:
@@ -107,8 +109,12 @@ class PathSchedule:
 
     def _route_changed(self, flow: _Flow) -> None:
         """Of this flow: others take another route, too, perhaps."""
-        if self._now_s - self._all_again_s < _NOT_AGAIN * self._again_s:
+        since_s = self._now_s - self._all_again_s
+        if since_s < self._not_again_s:
             return
+        shortest_s = max(_NOT_AGAIN_S, self._pause_s * len(self._flows))
+        before_s = self._not_again_s if since_s < self._again_s else 0.0
+        self._not_again_s = max(min(2 * before_s, _MOST_NOT_AGAIN * self._again_s), shortest_s)
         self._all_again_s = self._now_s
         self._next_s = min(self._next_s, self._now_s + self._pause_s)
         for other in self._flows.values():
