@@ -44,7 +44,7 @@ from fabricpulse.audit.model import Finding, HostReport
 from fabricpulse.audit.pair_tests.blame import Nic, PathTest, blame, retests
 from fabricpulse.audit.pair_tests.pairing import directions, most_rounds, plan_rounds
 from fabricpulse.audit.report.page import page
-from fabricpulse.audit.storage import encode, keep, stamp_name
+from fabricpulse.audit.storage import keep_report
 from fabricpulse.core.log import configure_logging
 
 rows = Rows("audit")
@@ -320,7 +320,7 @@ def bench_gate() -> None:
     with tempfile.TemporaryDirectory() as folder:
         root, state = Path(folder) / "host", Path(folder) / "state"
         report = report_of(GpuHost(root, nics=8), "gpu-001")
-        keep(state, stamp_name(report.collected_at), encode(report), 3)
+        keep_report(state, report, 3)
         code = "from fabricpulse.core.cli import main; main()"
         walls, spent = [], []
         for _ in range(10):

@@ -70,10 +70,10 @@ def _has_looked(after: Run, answered: Mapping[str, HostReport], finding: Finding
         kinds = _MEASURED.get(check, (check.removeprefix("path-"),))
         if check == path_untested.CHECK.id:
             # All that was not known of it; a reason that an agent gave names no kind of test.
-            named = kinds_named(finding.evidence.get("reason", ""))
+            kinds_wanted = kinds_named(finding.evidence.get("reason", ""))
             known = {m.kind for m in after.measurements if m.ok is not None and _is_end(finding, m)}
-            if named:
-                return known.issuperset(named)
+            if kinds_wanted:
+                return known.issuperset(kinds_wanted)
         ends = [
             end
             for m in after.measurements
