@@ -13,7 +13,7 @@ from fabricpulse.audit.fleet import paths
 from fabricpulse.audit.fleet.measure import Measured, Plan, measure
 from fabricpulse.audit.fleet.run import AgentError, Target
 from fabricpulse.audit.fleet.stage import MOST_SILENT, Fleet
-from fabricpulse.audit.model import HostReport, Run, Value
+from fabricpulse.audit.model import FleetFindings, HostReport, Run, Value
 from fabricpulse.audit.node.wire import (
     EchoResult,
     EchoTest,
@@ -25,7 +25,8 @@ from fabricpulse.audit.node.wire import (
     TransferResult,
 )
 from fabricpulse.audit.pair_tests.path_tests import plan_rails
-from fabricpulse.audit.pair_tests.transfer_tests import Transfers
+from fabricpulse.audit.pair_tests.transfer_tests import Transfers, untested_findings
+from fabricpulse.audit.report.gate import gate
 from fabricpulse.audit.report.labels import node_labels
 from fabricpulse.core.config import parse_config
 from fabricpulse.core.fleet.membership import Membership
@@ -217,6 +218,18 @@ def test_a_limit_of_the_agent_excuses_no_more_than_itself(monkeypatch: pytest.Mo
     run = audited(monkeypatch, received)
     assert said(run) == {("path-bandwidth", "h3", "e0")}
     assert "that it is sent is slow" in run.findings[0].summary
+
+
+def test_the_gate_lists_what_was_not_tested() -> None:
+    """It closes for none of it, as a NIC that carries a job is not tested; asked to be strict it does not know."""
+    report = HostReport("h1", 1000.0, 1.0, (), ())
+    [untested] = untested_findings({("h1", "e0"): "loss: a host was busy"})
+    worn = msgspec.structs.replace(untested, check="cpu-governor")
+    fleet = FleetFindings("x", 1000.0, (untested, worn))
+    answer = gate(report, 1001.0, 60, fleet=fleet)
+    assert (answer.open, answer.unknown) == (True, ("path-untested e0: not tested: loss: a host was busy",))
+    assert gate(report, 1001.0, 60, fleet=fleet, strict=True).open is None
+    assert gate(report, 1001.0, 60, fleet=fleet, strict=True, ignore=("path-untested",)).open is True
 
 
 def test_two_hosts_far_below_the_rate_have_not_passed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from fabricpulse.audit.boot import is_another
 from fabricpulse.audit.model import FleetFindings, HostReport, OpenFinding, Status
+from fabricpulse.audit.report.labels import NOT_KNOWN
 
 
 @dataclass(frozen=True)
@@ -78,9 +79,13 @@ def gate(
             unknown.append(f"the last run of the fleet, {fleet.run}, is {(now - fleet.at) / 3600:.1f} h old")
     for one in earlier:
         finding = one.finding
-        if finding.severity not in bad or finding.check in ignore:
+        if finding.check in ignore:
             continue
         line = _line(finding.check, finding.subject, finding.summary)
+        if finding.severity not in bad:
+            if finding.check in NOT_KNOWN:
+                unknown.append(line)
+            continue
         if not -60 <= now - one.at <= max_age_s:
             doubts.append(f"{line} ({(now - one.at) / 3600:.1f} h ago, and not tested again)")
         elif finding.suspects:
