@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
-from tests.fixtures.audit.runs import large_run
+from tests.fixtures.audit.runs import large_run, measured
 from tests.fixtures.web.browser import open_page
 
 from fabricpulse.audit.model import Finding, HostReport, Measurement, Outcome, Result, Run, Status
@@ -34,7 +35,11 @@ def test_large_run(tmp_path: Path) -> None:
         const colours = new Set();
         for (let i = 0; i < pixels.length; i += 4) if (pixels[i + 3]) colours.add(pixels.slice(i, i + 3).join());
         return {all, some, focused, evidence, unpainted: before === undefined, colours: colours.size,
-                cell: document.getElementById('cell').textContent,
+                cell: document.getElementById('cell').textContent, names: [data.hosts[1], brief(data.hosts[1])],
+                scrolled: (() => { const [box, mark] = ['gridbox', 'mark'].map(id => document.getElementById(id));
+                  for (let i = 0; i < 90; i++) grid.dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowDown'}));
+                  return [box.scrollTop > 0, !mark.hidden, mark.offsetTop > box.scrollTop,
+                          mark.offsetTop < box.scrollTop + box.clientHeight]; })(),
                 groups: document.querySelectorAll('#tree details').length};
         """,
     )
@@ -49,6 +54,9 @@ def test_large_run(tmp_path: Path) -> None:
     # Its 14 million pixels, far below, cost nothing until somebody comes near.
     assert found["unpainted"] is True
     assert found["colours"] >= 2
+    # The name is not cut where hosts differ, and what keys move to is in sight.
+    assert found["names"] == ["gpu-00001.cluster.example", "gpu-00001"]
+    assert found["scrolled"] == [True, True, True, True]
     assert found["groups"] == len({f.check for f in run.findings})
 
 
@@ -85,6 +93,36 @@ def test_matrices(tmp_path: Path) -> None:
         "loss": "h0 eth0 to h1 eth0: 1.2 % lost, failed",
         "options": 2,
     }
+
+
+def test_matrices_of_1000_hosts_with_eight_rails(tmp_path: Path) -> None:
+    """Every NIC and every way that was tested is in the picture, and the page says so; what failed most is named."""
+    run = large_run(1000, 5)
+    everything = measured([report.host for report in run.hosts], 8)
+    ways = tuple(m for m in everything if m.kind == "bandwidth")
+    text = page(msgspec.structs.replace(run, measurements=ways))
+    assert len(text.encode()) <= 5_000_000
+    reported = open_page(
+        text,
+        tmp_path,
+        """
+        const canvas = document.getElementById('pairs'), select = document.getElementById('matrix');
+        canvas.focus();
+        canvas.dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowDown'}));
+        const m = matrix(), rows = new Set(m.cells.map(x => x[0]));
+        return {matrices: select.options.length, rows: rows.size, nics: m.names.length, ways: m.cells.length,
+                name: m.names[999], scope: document.getElementById('scope').textContent,
+                worst: document.getElementById('worst').textContent, painted: canvas.dataset.painted};
+        """,
+    )
+    assert reported["errors"] == []
+    found = reported["result"]
+    of_one = sum(m.network == "rail0" for m in ways)
+    assert (found["matrices"], found["rows"], found["nics"], found["ways"]) == (8, 1000, 1000, of_one)
+    assert found["name"] == "gpu-00999.cluster.example eth0"
+    assert found["scope"] == f"1000 NICs, all {of_one} ways that were tested are drawn."
+    assert found["worst"].startswith("Most ways failed: gpu-")
+    assert found["painted"] == "1"
 
 
 @pytest.mark.parametrize("dark", [False, True])

@@ -1,5 +1,6 @@
 """`fabricpulse audit local`: runner, forms of output, exit code."""
 
+import io
 import json
 import threading
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 from tests.fixtures.audit.faults import ROCE_FAULTS
 from tests.fixtures.hostinfo.host_tree import GpuHost
 
@@ -19,8 +21,9 @@ from fabricpulse.audit.host.check import Check, HostCheck
 from fabricpulse.audit.host.host_reader import HostReader
 from fabricpulse.audit.host.same import same_on_all
 from fabricpulse.audit.local import audit_host
-from fabricpulse.audit.model import Finding, HostReport, Outcome, Result, Status, passed
+from fabricpulse.audit.model import Finding, HostReport, Measurement, Outcome, Result, Run, Status, passed
 from fabricpulse.audit.report.junit import junit
+from fabricpulse.audit.report.show import show_run
 from fabricpulse.hostinfo.sources import HostSources
 
 
@@ -130,9 +133,36 @@ def test_junit_of_a_run_has_what_no_host_tells_itself(tmp_path: Path) -> None:
     findings = fleet_findings(
         reports, {}, more=[Finding("path-loss", "back-end", "error", "h", "e0", "lossy")]
     )
-    root = ET.fromstring(junit(reports, findings))  # noqa: S314 - our own
-    cases = [(suite.get("name"), case.get("name")) for suite in root for case in suite]
-    assert cases == [("h", "memlock x"), ("fleet", "path-loss h e0")]
+    reports.append(HostReport("i", 0, 1, (), ()))
+    measured = (Measurement("loss", "r", "h", "e0", "i", "e0", 0.2, True),)
+    run = Run("r", 0, 1, ("h", "i"), tuple(reports), findings, measurements=measured)
+    root = ET.fromstring(junit(run))  # noqa: S314 - our own
+    cases = [
+        (suite.get("name"), case.get("name"), case[0].tag if len(case) else "passed")
+        for suite in root
+        for case in suite
+    ]
+    assert cases[0] == ("h", "memlock x", "failure")
+    assert set(cases) >= {
+        ("fleet", "path-loss h e0", "failure"),
+        ("fleet", "path-loss i", "passed"),
+        ("fleet", "path-bandwidth", "skipped"),
+    }
+    assert ("fleet", "path-loss h", "passed") not in cases
+    assert all(len(list(suite)) == int(suite.get("tests", "")) for suite in root)
+
+
+def test_the_tree_has_what_passed_between_hosts() -> None:
+    """With --all; and what was not made."""
+    hosts = tuple(HostReport(name, 0, 1, (), ()) for name in "hi")
+    measured = (Measurement("loss", "r", "h", "e0", "i", "e0", 0, True),)
+    console = Console(file=io.StringIO(), width=200)
+    show_run(Run("r", 0, 1, ("h", "i"), hosts, (), measurements=measured), console, every=True)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "path-loss  2 passed" in text
+    [left] = [line for line in text.splitlines() if line.startswith("not made:")]
+    assert "path-bandwidth" in left
+    assert "path-loss" not in left
 
 
 def test_profile_that_is_not_kept(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import re
 from html.parser import HTMLParser
+from typing import Any
 
 import msgspec
 import pytest
@@ -21,6 +22,7 @@ from fabricpulse.audit.model import (
     Status,
 )
 from fabricpulse.audit.report.gate import gate
+from fabricpulse.audit.report.matrices import DIGITS, matrices
 from fabricpulse.audit.report.page import page
 from fabricpulse.core.metrics.exposition import Exposition
 
@@ -89,10 +91,87 @@ def test_matrices_of_a_large_run() -> None:
     text = page(msgspec.structs.replace(large_run(50, 5), measurements=measured))
     assert len(text.encode()) <= 3_000_000
     data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.S)[1])  # type: ignore[index]
-    assert len(data["pairs"]) == 5
-    for matrix in data["pairs"]:
-        assert len(matrix["cells"]) + matrix["cut"] == 13_000
-        assert sum(cell[3] is False for cell in matrix["cells"]) == 13
+    assert len(data["matrices"]) == 5
+    for matrix in data["matrices"]:
+        ways = unpacked(matrix, data["pool"])
+        assert len(ways) == matrix["of"] == 13_000
+        assert sum(state == 0 for *_, state in ways) == 13
+    # 60 bytes of text a way, were they not packed.
+    assert len(text.encode()) <= 1_000_000
+
+
+def unpacked(matrix: Any, pool: Any) -> list[tuple[str, str, float, int]]:
+    """(source, target, value, state) of each way, as the page's script reads them."""
+    nics, ways = pool[matrix["nics"]], pool[matrix["ways"]]
+    codes, values, width = matrix["codes"], matrix["values"], matrix["width"]
+    found = []
+    for index in range(len(codes) // 2):
+        at = 2 * width * index
+        code = number(codes[2 * index : 2 * index + 2])
+        source, target = number(ways[at : at + width]), number(ways[at + width : at + 2 * width])
+        found.append((nics[source], nics[target], values[code // 3], code % 3))
+    return found
+
+
+def number(text: str) -> int:
+    number = 0
+    for character in text:
+        number = number * len(DIGITS) + DIGITS.index(character)
+    return number
+
+
+def ways_of(hosts: int, partners: int, failed: int = -1) -> list[Measurement]:
+    return [
+        Measurement(
+            "loss", "r", f"h{a}", "e", f"h{(a + b) % hosts}", "e", b / 7, None if b == 2 else a != failed
+        )
+        for a in range(hosts)
+        for b in range(1, partners + 1)
+    ]
+
+
+def test_packed_ways_are_those_that_were_measured() -> None:
+    """Value to four digits, and state."""
+    measured = ways_of(95, 4, failed=3)
+    packed: Any = matrices(measured)
+    [matrix] = packed["matrices"]
+    state = {False: 0, True: 1, None: 2}
+    wanted = {
+        (f"{m.source_host} e", f"{m.target_host} e", float(f"{100 * m.value:.4g}"), state[m.ok])
+        for m in measured
+    }
+    assert set(unpacked(matrix, packed["pool"])) == wanted
+    assert matrix["worst"][0] == ("h3 e", 3, 8)
+
+
+def test_no_nic_is_left_out_of_a_matrix_that_is_too_large() -> None:
+    """All that failed, the worst that each NIC sends and is sent, and how many there were."""
+    packed: Any = matrices(ways_of(200, 10, failed=3), most=450)
+    [matrix] = packed["matrices"]
+    ways = unpacked(matrix, packed["pool"])
+    assert (len(ways), matrix["of"]) == (450, 2000)
+    assert sum(state == 0 for *_, state in ways) == 9
+    everyone = {f"h{number} e" for number in range(200)}
+    assert {source for source, *_ in ways} == {target for _, target, *_ in ways} == everyone
+
+
+def test_like_matrices_share_their_ways() -> None:
+    """Of two kinds on the same pairs one copy."""
+    measured = ways_of(20, 5)
+    packed: Any = matrices([*measured, *(msgspec.structs.replace(m, kind="owd") for m in measured)])
+    assert len(packed["pool"]) == 2
+
+
+def test_what_passed_between_hosts_is_shown_as_passed() -> None:
+    """In the grid; a test that was not made is blank, and has no column if it was made on no host."""
+    hosts = tuple(HostReport(name, 0, 1, (), ()) for name in "ghi")
+    measured = (Measurement("loss", "r", "g", "e", "h", "e", 0, True),)
+    lossy = Finding("path-loss", "back-end", "error", "h", "e", "lossy")
+    run = Run("r", 0, 1, ("g", "h", "i"), hosts, (lossy,), measurements=measured)
+    data = json.loads(re.search(r'id="data">(.*?)</script>', page(run), re.S)[1])  # type: ignore[index]
+    names = [check[0] for check in data["checks"]]
+    assert [row[names.index("path-loss")] for row in data["grid"]] == ["p", "f", "-"]
+    assert "path-bandwidth" not in names
 
 
 def test_grid_has_the_worst_of_each_check() -> None:
@@ -179,7 +258,9 @@ def test_a_suspect_is_unknown_in_the_grid() -> None:
     hosts = tuple(HostReport(name, 0, 1, (), ()) for name in "hgi")
     text = page(Run("r", 0, 1, ("h", "g", "i"), hosts, (doubt,)))
     data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.S)[1])  # type: ignore[index]
-    assert dict(zip(data["hosts"], data["grid"], strict=True)) == {"h": "u", "g": "u", "i": "-"}
+    at = [check[0] for check in data["checks"]].index("path-loss")
+    letters = {host: row[at] for host, row in zip(data["hosts"], data["grid"], strict=True)}
+    assert letters == {"h": "u", "g": "u", "i": "-"}
 
 
 def test_no_audit_is_not_known() -> None:

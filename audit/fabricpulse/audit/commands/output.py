@@ -86,7 +86,7 @@ def write(run: "Run", output: str, *, every: bool = False) -> None:
     elif output == "junit":
         from fabricpulse.audit.report.junit import junit
 
-        click.echo(junit(run.hosts, run.findings), nl=False)
+        click.echo(junit(run), nl=False)
     else:
         from rich.console import Console
 

@@ -9,7 +9,7 @@ from fabricpulse.audit.checks.fleet import (
     sla_path,
 )
 from fabricpulse.audit.checks.fleet import profile as profile_check
-from fabricpulse.audit.model import MeasurementKind, Run, Tested
+from fabricpulse.audit.model import MeasurementKind, Run, Status, Tested
 from fabricpulse.audit.still_open import COMPARED
 
 # Which checks a test of pairs makes again.
@@ -75,3 +75,29 @@ def tests_of(run: Run) -> dict[str, tuple[Tested, ...]]:
         )
         for host, made in found.items()
     }
+
+
+def fleet_outcomes(run: Run) -> dict[str, dict[str, Status]]:
+    """Of each check that needs more than one host and that was made: how it is with each host that it was made on.
+    Where a finding names suspects it is unknown of them."""
+    own = {
+        (report.host, result.check)
+        for report in run.hosts
+        for result in report.results
+        if result.outcome.status is Status.FAILED
+    }
+    found: dict[str, dict[str, Status]] = {}
+    for host, tested in tests_of(run).items():
+        for test in tested:
+            if len(run.asked) < 2 and test.check == host_silent.CHECK.id:
+                continue
+            found.setdefault(test.check, {})[host] = Status.PASSED
+    for finding in run.findings:
+        for host in finding.suspects or (finding.host,):
+            if host and (host, finding.check) not in own:
+                by_host = found.setdefault(finding.check, {})
+                if finding.suspects and by_host.get(host) is not Status.FAILED:
+                    by_host[host] = Status.UNKNOWN
+                elif not finding.suspects:
+                    by_host[host] = Status.FAILED
+    return found

@@ -1,18 +1,21 @@
 """A run as JUnit XML, for CI systems: a suite a host, a case a check and subject."""
 
 import re
-from collections.abc import Sequence
 from xml.etree import ElementTree as ET
 
-from fabricpulse.audit.model import Finding, HostReport, Status
+from fabricpulse.audit.compare.tested import fleet_outcomes
+from fabricpulse.audit.model import Run, Status
+from fabricpulse.audit.registry import checks_of_fleet
 
 # XML 1.0 has no way to write these.
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def junit(reports: Sequence[HostReport], findings: Sequence[Finding]) -> str:
+def junit(run: Run) -> str:
     """The document. What was unknown is an error, what does not apply is skipped; what the hosts do not tell
-    themselves, of values and of paths, are cases of a suite of its own."""
+    themselves, of values and of paths, are cases of a suite of its own, with a case of each host that passed, and one
+    that is skipped of each check that was not made."""
+    reports, findings = run.hosts, run.findings
     root = ET.Element("testsuites", name="fabricpulse audit")
     for report in reports:
         cases = [(r.check, r.category, r.outcome) for r in report.results]
@@ -44,10 +47,29 @@ def junit(reports: Sequence[HostReport], findings: Sequence[Finding]) -> str:
         if result.outcome.status is Status.FAILED
     }
     fleet = [f for f in findings if (f.host, f.check, f.subject) not in own]
-    if fleet:
+    outcomes = fleet_outcomes(run)
+    passed = [
+        (check, host)
+        for check, by_host in outcomes.items()
+        for host, status in by_host.items()
+        if status is Status.PASSED
+    ]
+    made = {result.check for report in reports for result in report.results} | set(outcomes)
+    skipped = [check.id for check in checks_of_fleet() if check.id not in made]
+    if len(run.asked) > 1 or fleet:
         suite = ET.SubElement(
-            root, "testsuite", name="fleet", tests=str(len(fleet)), failures=str(len(fleet))
+            root,
+            "testsuite",
+            name="fleet",
+            tests=str(len(fleet) + len(passed) + len(skipped)),
+            failures=str(len(fleet)),
+            skipped=str(len(skipped)),
         )
+        for check, host in passed:
+            ET.SubElement(suite, "testcase", name=_text(f"{check} {host}"), classname="fleet")
+        for check in skipped:
+            case = ET.SubElement(suite, "testcase", name=check, classname="fleet")
+            ET.SubElement(case, "skipped", message="not made in this run")
         for finding in fleet:
             name = " ".join(filter(None, (finding.check, finding.host, finding.subject)))
             case = ET.SubElement(suite, "testcase", name=_text(name), classname="fleet")

@@ -11,27 +11,16 @@ from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 
-from fabricpulse.audit.model import SEVERITIES, Finding, Measurement, Run, Status
+from fabricpulse.audit.compare.tested import fleet_outcomes
+from fabricpulse.audit.model import SEVERITIES, Finding, Run, Status
 from fabricpulse.audit.registry import all_checks
+from fabricpulse.audit.report.matrices import matrices
 
 # Of findings that are in the markup itself.
 FIRST = 50
 # Findings that the page holds; a fleet that has more has a common cause, and the JSON has all.
 MOST_FINDINGS = 4000
 _LETTERS = {Status.PASSED: "p", Status.FAILED: "f", Status.UNKNOWN: "u", Status.NOT_APPLICABLE: "n"}
-# Ways that the matrices hold, all together.
-MOST_CELLS = 60_000
-_UNITS = {
-    "bandwidth": (1e-9, "Gb/s"),
-    "ecmp_loss": (100, "% lost on some source ports"),
-    "ecmp_delay": (1e6, "µs later on some source ports"),
-    "duplex": (100, "% of the two alone"),
-    "connectivity": (1e6, "µs round trip"),
-    "loss": (100, "% lost"),
-    "mtu": (1e6, "µs round trip"),
-    "owd": (1e6, "µs one way"),
-    "rdma": (1e-9, "Gb/s by RDMA"),
-}
 _RANK = "npuf"
 
 
@@ -83,45 +72,8 @@ def _data(run: Run) -> Mapping[str, object]:
             for f in run.findings[:MOST_FINDINGS]
         ],
         "notes": list(run.notes),
-        "pairs": _pairs(run.measurements),
+        **matrices(run.measurements),
     }
-
-
-def _pairs(measured: Sequence[Measurement]) -> list[Mapping[str, object]]:
-    """A matrix a kind and network: its NICs, and [source, target, value, ok] of each way that was tested. Beyond
-    MOST_CELLS what failed stays, and what is left out is counted."""
-    groups: dict[tuple[str, str], list[Measurement]] = {}
-    for m in measured:
-        groups.setdefault((m.kind, m.network), []).append(m)
-    room = MOST_CELLS // max(1, len(groups))
-    found: list[Mapping[str, object]] = []
-    for (kind, network), group in sorted(groups.items()):
-        scale, unit = _UNITS[kind]
-        kept = sorted(group, key=lambda m: m.ok is not False)[:room]
-        ends = sorted(
-            {(m.source_host, m.source_device) for m in kept}
-            | {(m.target_host, m.target_device) for m in kept}
-        )
-        place = {end: index for index, end in enumerate(ends)}
-        cells = [
-            [
-                place[m.source_host, m.source_device],
-                place[m.target_host, m.target_device],
-                float(f"{m.value * scale:.4g}"),
-                m.ok,
-            ]
-            for m in kept
-        ]
-        found.append(
-            {
-                "name": f"{kind}, {network}",
-                "unit": unit,
-                "nics": [" ".join(end) for end in ends],
-                "cells": cells,
-                "cut": len(group) - len(kept),
-            }
-        )
-    return found
 
 
 def _about(name: str) -> tuple[str, str, str]:
@@ -132,7 +84,8 @@ def _about(name: str) -> tuple[str, str, str]:
 def _grid(run: Run) -> tuple[Sequence[str], list[str]]:
     """A line a host, a letter a check: the worst of its outcomes, "-" where it was not made."""
     made = {result.check for report in run.hosts for result in report.results}
-    found = {finding.check for finding in run.findings}
+    between = fleet_outcomes(run)
+    found = {finding.check for finding in run.findings} | set(between)
     columns = [name for name in all_checks() if name in made or name in found]
     columns += sorted((made | found) - set(columns))
     place = {name: index for index, name in enumerate(columns)}
@@ -151,5 +104,9 @@ def _grid(run: Run) -> tuple[Sequence[str], list[str]]:
         for finding in by_host.get(report.host, ()):
             index, letter = place[finding.check], "u" if finding.suspects else "f"
             line[index] = max(line[index], letter, key=_RANK.find)
+        for check, outcomes in between.items():
+            if report.host in outcomes:
+                index, letter = place[check], _LETTERS[outcomes[report.host]]
+                line[index] = max(line[index], letter, key=_RANK.find)
         lines.append("".join(line))
     return lines, columns

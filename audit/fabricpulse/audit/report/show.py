@@ -1,14 +1,15 @@
 """A run or a host's report for a person: a tree in the terminal."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
+from fabricpulse.audit.compare.tested import fleet_outcomes
 from fabricpulse.audit.model import CATEGORIES, SEVERITIES, Finding, HostReport, Run, Status
-from fabricpulse.audit.registry import all_checks
+from fabricpulse.audit.registry import all_checks, checks_of_fleet
 from fabricpulse.core.output import printable
 
 _STYLE = {"error": "bold red", "warning": "yellow", "info": "cyan"}
@@ -26,7 +27,13 @@ def show_run(run: Run, console: Console, *, every: bool = False) -> None:
     """Prints the tree of a run. every : also what passed, and all findings of a check."""
     answered = f"{len(run.hosts)} of {len(run.asked)} hosts"
     title = f"Audit {run.id}: {answered}, {run.duration_s:.1f} s" + (", cancelled" if run.cancelled else "")
-    show(title, run.hosts, run.findings, console, every=every)
+    outcomes = fleet_outcomes(run)
+    show(title, run.hosts, run.findings, console, every=every, between=outcomes)
+    if every:
+        made = {result.check for report in run.hosts for result in report.results} | set(outcomes)
+        left = [check.id for check in checks_of_fleet() if check.id not in made]
+        if left:
+            console.print(Text(f"not made: {', '.join(left)}", style="dim"))
     for note in run.notes:
         console.print(Text(f"note: {printable(note)}", style="dim"))
 
@@ -38,8 +45,10 @@ def show(
     console: Console,
     *,
     every: bool = False,
+    between: Mapping[str, Mapping[str, Status]] | None = None,
 ) -> None:
-    """Prints the tree of reports and findings, and a line that sums it up."""
+    """Prints the tree of reports and findings, and a line that sums it up. between : of checks that need more than one
+    host, how each is with each host."""
     tree = Tree(Text(printable(title), style="bold"))
     by_check: dict[str, list[Finding]] = {}
     for finding in findings:
@@ -48,6 +57,8 @@ def show(
     for report in reports:
         for result in report.results:
             statuses.setdefault(result.check, Counter())[result.outcome.status] += 1
+    for name, by_host in (between or {}).items():
+        statuses.setdefault(name, Counter()).update(by_host.values())
     checks = all_checks()
     known = [*checks, *sorted(set(by_check) - set(checks))]
     for category in CATEGORIES:
@@ -67,7 +78,7 @@ def show(
                 branch, name, by_check.get(name, []), statuses.get(name, Counter()), reports, every=every
             )
     console.print(tree)
-    console.print(totals(reports, findings))
+    console.print(totals(statuses.values(), findings))
 
 
 def _add_check(
@@ -125,9 +136,9 @@ def _summary(wrong: int) -> str:
     return "no finding" if not wrong else f"{wrong} finding{'s' if wrong > 1 else ''}"
 
 
-def totals(reports: Iterable[HostReport], findings: Sequence[Finding]) -> Text:
-    """One line: findings by severity, outcomes by status."""
-    statuses = Counter(result.outcome.status for report in reports for result in report.results)
+def totals(outcomes: Iterable[Counter[Status]], findings: Sequence[Finding]) -> Text:
+    """One line: findings by severity, outcomes by status. outcomes : of each check."""
+    statuses = sum(outcomes, Counter[Status]())
     severities = Counter(finding.severity for finding in findings)
     parts: list[tuple[str, str] | str] = []
     for severity in SEVERITIES:
