@@ -8,6 +8,18 @@ FINDINGS = MetricSpec(
     "Findings about this host in its last audit, by severity.",
     ("severity",),
 )
+OPEN_FINDINGS = MetricSpec(
+    "fabricpulse_audit_open_findings",
+    "gauge",
+    "Findings about this host of runs of the fleet (paths, NCCL, odd values, a profile), and of earlier audits that "
+    "none since has looked at again, by severity and check; of one that names suspects each of them has it.",
+    ("severity", "check"),
+)
+FLEET_LAST_RUN = MetricSpec(
+    "fabricpulse_audit_fleet_last_run_timestamp_seconds",
+    "gauge",
+    "When the last run of the fleet that has a result for this host ended, Unix time; absent if there was none.",
+)
 OUTCOMES = MetricSpec(
     "fabricpulse_audit_outcomes",
     "gauge",
@@ -46,4 +58,15 @@ TRANSFERS = MetricSpec(
     ("direction",),
 )
 
-METRICS = (FINDINGS, OUTCOMES, CHECK_FAILED, LAST_RUN, DURATION, RUNS, REFUSED, TRANSFERS)
+METRICS = (
+    FINDINGS,
+    OPEN_FINDINGS,
+    FLEET_LAST_RUN,
+    OUTCOMES,
+    CHECK_FAILED,
+    LAST_RUN,
+    DURATION,
+    RUNS,
+    REFUSED,
+    TRANSFERS,
+)

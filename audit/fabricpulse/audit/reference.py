@@ -35,6 +35,8 @@ def index() -> str:
             _GENERATED,
             "# Checks of the fleet audit",
             "",
+            "How to enable the agents, run an audit and read its result: [the guide](../../audit/README.md).",
+            "",
             "| check | category | severity | about |",
             "|---|---|---|---|",
             *rows,

@@ -52,9 +52,9 @@ def read(path: Path, kind: type[T]) -> T:
     return decode(data, kind, str(path))
 
 
-def keep_fleet(folder: Path, findings: FleetFindings) -> None:
-    """Writes `fleet.json`, with what is still open of that of the run before. Raises UserError; then what was there
-    decides nothing any more."""
+def keep_fleet(folder: Path, findings: FleetFindings) -> FleetFindings:
+    """Writes `fleet.json`, with what is still open of that of the run before. What is kept. Raises UserError; then what
+    was there decides nothing any more."""
     from fabricpulse.audit.still_open import with_open_findings  # late: `gate` only reads
 
     whole = with_open_findings(_before(folder, FLEET, FleetFindings), findings)
@@ -64,6 +64,7 @@ def keep_fleet(folder: Path, findings: FleetFindings) -> None:
         set_aside(folder, FLEET)
         raise _cannot_keep(folder, error) from error
     (folder / lost(FLEET)).unlink(missing_ok=True)
+    return whole
 
 
 def keep_report(folder: Path, report: HostReport, most: int) -> HostReport:

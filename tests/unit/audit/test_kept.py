@@ -16,6 +16,7 @@ from fabricpulse.audit.boot import machine_of
 from fabricpulse.audit.command import command
 from fabricpulse.audit.commands import local as local_module
 from fabricpulse.audit.compare.findings import of_host
+from fabricpulse.audit.expose import expose
 from fabricpulse.audit.fleet import fleet_audit
 from fabricpulse.audit.model import (
     Finding,
@@ -33,6 +34,7 @@ from fabricpulse.audit.report.gate import gate
 from fabricpulse.audit.still_open import report_with_open_findings, with_open_findings
 from fabricpulse.core import files
 from fabricpulse.core.errors import UserError
+from fabricpulse.core.metrics.exposition import Exposition
 
 NOW = 1_795_374_000.0
 GOOD = HostReport("h", NOW, 1, (), ())
@@ -268,3 +270,27 @@ def test_results_are_printed_where_they_cannot_be_saved(
     assert result.stderr.count("No space left") == 1
     assert json.loads(result.stdout)["findings"][0]["summary"] == "lossy"
     assert isinstance(result.exception, UserError)
+
+
+def test_reports_that_an_agent_keeps_are_shown_and_compared(tmp_path: Path) -> None:
+    """As runs over one host."""
+    storage.keep_report(tmp_path, report(("memlock", "", Status.PASSED)), 3)
+    later = msgspec.structs.replace(report(("memlock", "", Status.FAILED)), collected_at=NOW + 60)
+    storage.keep_report(tmp_path, later, 3)
+    first, second = sorted(str(file) for file in tmp_path.glob("2*.json"))
+    shown = CliRunner().invoke(command, ["show", second])
+    assert (shown.exit_code, "memlock" in shown.output) == (0, True)
+    changed = CliRunner().invoke(command, ["diff", first, second])
+    assert (changed.exit_code, changed.output.splitlines()[0]) == (10, "+ error memlock h: s")
+
+
+def test_metrics_have_what_the_fleet_has_found() -> None:
+    """By severity and check, with what is still open."""
+    kept = with_open_findings(of_host(run_of(lossy(), peers="a"), "h"), of_host(run_of(), "h"))
+    exposition = Exposition()
+    expose(GOOD, exposition, kept)
+    text = exposition.render().decode()
+    assert 'fabricpulse_audit_open_findings{check="path-loss",severity="error"} 1\n' in text.replace(
+        'severity="error",check="path-loss"', 'check="path-loss",severity="error"'
+    )
+    assert f"fabricpulse_audit_fleet_last_run_timestamp_seconds {NOW:.0f}\n" in text

@@ -5,10 +5,9 @@ from pathlib import Path
 import click
 import msgspec
 
+from fabricpulse.audit.commands.kept_files import read_run
 from fabricpulse.audit.commands.output import FOUND, GOOD, all_option, run_output_option, write, write_page
 from fabricpulse.audit.compare.profile import learn
-from fabricpulse.audit.model import Run
-from fabricpulse.audit.storage import read
 from fabricpulse.core.output import OutputFormat, output_option, print_json, printable
 
 
@@ -16,7 +15,7 @@ from fabricpulse.core.output import OutputFormat, output_option, print_json, pri
 @click.argument("run", type=click.Path(path_type=Path))
 def learn_command(run: Path) -> None:
     """Print a profile file of what most hosts of RUN have: of a good fleet."""
-    click.echo(learn(read(run, Run)), nl=False)
+    click.echo(learn(read_run(run)), nl=False)
 
 
 @click.command("show")
@@ -25,8 +24,8 @@ def learn_command(run: Path) -> None:
 @run_output_option
 @all_option
 def show_command(run: Path, html: Path | None, output: str, every: bool) -> None:
-    """Print a run that was kept, or make its page."""
-    found = read(run, Run)
+    """Print a run that was kept, or make its page. RUN may be a report that an agent or `local --keep` has kept."""
+    found = read_run(run)
     if html is not None:
         write_page(found, html)
     else:
@@ -45,7 +44,7 @@ def diff_command(ctx: click.Context, before: Path, after: Path, output: OutputFo
     """
     from fabricpulse.audit.compare.diff import diff_runs
 
-    found = diff_runs(read(before, Run), read(after, Run))
+    found = diff_runs(read_run(before), read_run(after))
     if output == "json":
         print_json(msgspec.to_builtins(found))
         ctx.exit(FOUND if found.new else GOOD)
@@ -69,7 +68,7 @@ def labels_command(run: Path, output: OutputFormat) -> None:
     """Print the commands that label Kubernetes nodes by RUN: passed, failed or unknown. Pipe them into sh."""
     from fabricpulse.audit.report.labels import kubectl_lines, node_labels
 
-    found = read(run, Run)
+    found = read_run(run)
     labels = node_labels(found)
     if output == "json":
         print_json([{"node": one.host, "audit": one.state, "reason": one.reason} for one in labels])

@@ -54,7 +54,7 @@ from fabricpulse.audit.node.wire import (
     RingRequest,
     SendRequest,
 )
-from fabricpulse.audit.storage import LAST, encode, keep_fleet, keep_report, read
+from fabricpulse.audit.storage import FLEET, LAST, encode, keep_fleet, keep_report, read
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.log import get_logger
@@ -68,6 +68,7 @@ from fabricpulse.core.web.token_file import TokenFile
 
 log = get_logger(__name__)
 T = TypeVar("T", bound=msgspec.Struct)
+K = TypeVar("K", HostReport, FleetFindings)
 
 # How often a transfer under way looks for a job.
 WATCH_S = 0.2
@@ -101,7 +102,8 @@ class Agent:
         # Bytes of all transfers of a NIC and direction so far.
         self._moved: dict[tuple[str, str], Moved] = defaultdict(Moved)
         self.receiving: set[asyncio.Task[None]] = set()
-        self._report = self._last()
+        self._report = self._last(LAST, HostReport)
+        self._fleet = self._last(FLEET, FleetFindings)
         self._reported_at = float("-inf")
         self._rails: dict[str, str] | None = None
         self._runs = 0
@@ -124,9 +126,9 @@ class Agent:
         self.server.router.add_post(SEND_PATH, self._serve_send)
         RdmaService(self).add_to(self.server.router)
 
-    def _last(self) -> HostReport | None:
+    def _last(self, name: str, kind: type[K]) -> K | None:
         try:
-            return read(self._state / LAST, HostReport)
+            return read(self._state / name, kind)
         except UserError:
             return None
 
@@ -155,19 +157,20 @@ class Agent:
                 self._report = await asyncio.to_thread(audit_host, self._config.host_name, reader)
                 self._reported_at, self._rails = time.monotonic(), dict(wanted.rails)
                 self._runs += 1
-                await asyncio.to_thread(self._keep, self._report)
+                self._report = await asyncio.to_thread(self._keep, self._report)
             assert self._report is not None  # noqa: S101 - set above
             local = request.transport.get_extra_info("sockname") if request.transport else None
             reached_at = await asyncio.to_thread(front_end_of, local[0]) if local else None
             report = msgspec.structs.replace(self._report, front_end=reached_at)
             return web.Response(body=encode(report), content_type="application/json")
 
-    def _keep(self, report: HostReport) -> None:
+    def _keep(self, report: HostReport) -> HostReport:
         try:
-            keep_report(self._state, report, self._config.keep_runs)
+            return keep_report(self._state, report, self._config.keep_runs)
         except UserError as error:
             # The answer does not depend on it.
             log.error("the report cannot be kept", error=str(error))
+            return report
 
     async def _serve_echo_tests(self, request: web.Request) -> web.Response:
         wanted = await self.decoded(request, EchoTestsRequest)
@@ -198,7 +201,7 @@ class Agent:
             earlier=(),
         )
         try:
-            await asyncio.to_thread(keep_fleet, self._state, findings)
+            self._fleet = await asyncio.to_thread(keep_fleet, self._state, findings)
         except UserError as error:
             log.error("the findings of the fleet cannot be kept", error=str(error))
             raise web.HTTPInsufficientStorage(text="the findings cannot be kept\n") from error
@@ -399,7 +402,7 @@ class Agent:
     async def _metrics(self, text_format: TextFormat) -> bytes:
         exposition = Exposition()
         exposition.declare(METRICS)
-        expose(self._report, exposition)
+        expose(self._report, exposition, self._fleet)
         exposition.add(RUNS, (), self._runs)
         for reason in ("token", "busy", "invalid", "job", "off"):
             exposition.add(REFUSED, (reason,), self._refused[reason])
