@@ -389,7 +389,7 @@ def test_reports_are_kept_bounded_and_the_gate_reads_them(fleet: Fleet, tmp_path
     wait_for(reported, 30, "the finding to reach its host", poll_s=0.5)
     assert runner.invoke(command, ["gate", "--state", str(tmp_path / "state1"), *WARN]).exit_code == FOUND
     assert runner.invoke(command, ["gate", "--state", str(tmp_path / "state0"), *WARN]).exit_code == GOOD
-    stale = runner.invoke(command, ["gate", "--state", str(tmp_path / "state0"), "--max-age", "0"])
+    stale = runner.invoke(command, ["gate", "--state", str(tmp_path / "state0"), "--max-age", "1e-9"])
     assert stale.exit_code == NOT_KNOWN
 
 
