@@ -8,6 +8,7 @@ import os
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -89,6 +90,8 @@ def measure(*more: str) -> dict[str, object]:
         "retests": sum(m.attempts - 1 for m in run.measurements if m.kind == "bandwidth"),
         "path_findings": len(found),
         "untested_nics": len(untested),
+        "by_check": Counter(f"{f.check} {f.evidence.get('blame', '')}".strip() for f in found),
+        "examples": [f"{f.host or 'no host'} {f.subject}: {f.summary}" for f in found[:3]],
         "loss_s_a_way": LOSS_S,
         "loss_s_a_nic": LOSS_S * kinds["loss"] / (2 * len(run.hosts)),
         "notes": list(run.notes),
