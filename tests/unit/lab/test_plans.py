@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from fabricpulse.core.errors import UserError
-from fabricpulse.lab.detour import DelayLine
+from fabricpulse.lab.delay_line import DelayLine
 from fabricpulse.lab.faults import FlapPlan, tbf
 from fabricpulse.lab.load import CATCH_UP_S, Pacer
 

@@ -255,9 +255,9 @@ def test_loss_of_an_uplink_that_two_jobs_fill_is_no_bad_cable() -> None:
     assert likely(blind)[0][0] == "contention_jobs"
     assert "nic_loss" not in {cause for cause, _ in likely(blind)}
     # One alone, or far more than a queue loses: a bad cable, whoever else waits.
-    for nic, loss in ((("h2", "rail0"), 0.0), (("h1", "rail0"), 0.2)):
+    for end, loss in ((("h2", "rail0"), 0.0), (("h1", "rail0"), 0.2)):
         assert ("nic_loss", "rail0 of h1") in likely(
-            with_nic(blind, *nic, loss_out=loss, lossy_edges=3.0 * (loss > 0))
+            with_nic(blind, *end, loss_out=loss, lossy_edges=3.0 * (loss > 0))
         )
 
 
