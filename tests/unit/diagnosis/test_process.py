@@ -3,10 +3,8 @@
 import asyncio
 import os
 import signal
-import threading
 import time
 
-import msgspec
 import pytest
 from tests.fixtures.waiting import until
 from tests.unit.diagnosis.test_fleet_evidence import EDGES, LEAF, PORTS
@@ -16,7 +14,7 @@ from fabricpulse.core.supervision import TaskFailedError, supervised
 from fabricpulse.diagnosis.daemon.alerts import FaultAlerting
 from fabricpulse.diagnosis.daemon.process import DiagnosisProcess
 from fabricpulse.diagnosis.daemon.service import DiagnosisService
-from fabricpulse.diagnosis.daemon.worker import EvidenceClock, serve
+from fabricpulse.diagnosis.daemon.worker import EvidenceClock
 from fabricpulse.diagnosis.daemon.worker_messages import Answer, Declared, Frames, Report, frame
 from fabricpulse.diagnosis.wire.messages import PROTOCOL, EdgeName, EvidenceReport, FlowEvidence, pack_flows
 
@@ -54,53 +52,6 @@ def test_a_worker_that_dies_is_replaced() -> None:
             await asyncio.gather(task, return_exceptions=True)
 
     asyncio.run(asyncio.wait_for(play(), 120))
-
-
-def test_a_worker_that_takes_reports_late_still_names_what_is_faulty() -> None:
-    """A NIC loses half of what it sends, and there are always reports of half a minute ago that the worker has not
-    taken yet. By the real time all hosts would have been silent for too long to count.
-    """
-    source, to_worker = os.pipe()
-    from_worker, sink = os.pipe()
-    worker = threading.Thread(target=serve, args=(source, sink), daemon=True)
-    worker.start()
-    suspects: list[set[str]] = []
-
-    def read() -> None:
-        frames, decoder = Frames(), msgspec.msgpack.Decoder(Answer)
-        while data := os.read(from_worker, 1 << 16):
-            suspects.extend(
-                {s.component for s in decoder.decode(body).suspects} for body in frames.feed(data)
-            )
-
-    reader = threading.Thread(target=read, daemon=True)
-    reader.start()
-    with os.fdopen(to_worker, "wb", buffering=0) as pipe:
-        pipe.write(frame(Declared(LEAF, {})))
-        at_s = time.monotonic() - 40.0
-        for host, edges in EDGES.items():
-            pipe.write(
-                frame(Report(at_s, EvidenceReport(PROTOCOL, host, 1, PORTS, 90.0, 20.0, b"", False, edges)))
-            )
-        end_s = time.monotonic() + 30.0
-        while not any("h0/r1" in some for some in suspects) and time.monotonic() < end_s:
-            # The pipe is full all the time; a second of the fleet's takes some tenth of one here.
-            at_s = min(at_s + 0.01, time.monotonic() - 30.0)
-            for host, edges in EDGES.items():
-                lost = [
-                    FlowEvidence(number, port, False, 45 if port == 0 else 10, 22 if port == 0 else 5)
-                    for number, edge in enumerate(edges)
-                    for port in range(PORTS)
-                    if edge.peer == "h0" and edge.peer_device == "r1"
-                ]
-                report = EvidenceReport(PROTOCOL, host, 1, PORTS, 90.0, 20.0, pack_flows(lost))
-                pipe.write(frame(Report(at_s, report)))
-    worker.join(30)
-    os.close(sink)
-    reader.join(30)
-    os.close(source)
-    os.close(from_worker)
-    assert any("h0/r1" in some for some in suspects)
 
 
 class Worker:
