@@ -170,7 +170,9 @@ def _checked(facts: Facts, got: Gathered, times: Times, window_s: int) -> Facts:
         if any(s.value > 1 for s in got.now.get(name, ())):
             limits.append(text)
     moved = next((s.value for s in got.now.get("moved", ())), None)
-    unmoved_s = float(max(30, window_s // 4)) if moved == 0 and silent_s is None else None
+    # A pause of such a length is none of a job that made pauses before, or of which that is not known.
+    steady = any(s.value > 0 for s in got.before.get("moved_least", ()))
+    unmoved_s = float(max(30, window_s // 4)) if moved == 0 and steady and silent_s is None else None
     limits += [f"the backend warns: {text}" for text in got.warnings]
     return replace(
         facts,

@@ -175,6 +175,12 @@ QUERIES = (
         'max(max_over_time(timestamp(fabricpulse_build_info{{hosts}, daemon="qp"})[{w}:{s}]))',
     ),
     Query("moved", "max(increase(fabricpulse_rank_operations_total{{job}}[{r}]))"),
+    # Of a job whose collectives come in bursts nothing ends for as long between them.
+    Query(
+        "moved_least",
+        "min_over_time((max(increase(fabricpulse_rank_operations_total{{job}}[{r}])))[{w}:{s}])",
+        before=True,
+    ),
     Query("copies", "max(count by (instance) (last_over_time(fabricpulse_qp_processes{{job}}[{w}])))"),
     Query("clusters", "count(count by (cluster) (last_over_time(fabricpulse_qp_processes{{job}}[{w}])))"),
     Query("dead", "max by (instance) (max_over_time(fabricpulse_qp_dead_processes{{job}}[{w}]))"),
