@@ -65,7 +65,8 @@ async def test_what_is_sent(tmp_path: Path) -> None:
         samples = await ask(f"{url}/prefix", token_file=str(tmp_path / "token"), timeout_s=4)
     assert [(s.labels, s.value) for s in samples] == [({"a": "1"}, 2.5), ({"a": "3"}, float("inf"))]
     assert seen["path"] == "/prefix/api/v1/query"
-    assert seen["form"] == {"query": "x", "time": "5.000", "timeout": "4s"}
+    # Without nocache VictoriaMetrics answers for a moment half a minute ago.
+    assert seen["form"] == {"query": "x", "time": "5.000", "timeout": "4s", "nocache": "1"}
     assert (seen["headers"]["Authorization"], seen["headers"]["X-Scope-OrgID"]) == ("Bearer secret", "team-1")
 
 
@@ -92,6 +93,29 @@ async def test_answers_that_are_none(status: int, body: str, error: type[Excepti
     async with server(handle) as url:
         with pytest.raises(error, match=said):
             await ask(url)
+
+
+@pytest.mark.parametrize(
+    ("more", "kept"),
+    [
+        ({}, []),
+        ({"warnings": None, "isPartial": None}, []),
+        ({"warnings": ["store a is away"] * 2}, ["store a is away"]),
+        ({"isPartial": True}, ["the answer is partial"]),
+    ],
+)
+async def test_answers_that_are_not_whole(more: dict[str, Any], kept: list[str]) -> None:
+    """The samples count, and that there may be others is kept; null, as a proxy may say it, is no warning."""
+
+    async def handle(_: web.Request) -> web.Response:
+        result = [{"metric": {}, "value": [1.0, "2"]}]
+        return web.json_response(
+            {"status": "success", "data": {"resultType": "vector", "result": result}} | more
+        )
+
+    async with server(handle) as url, PromQl(url, HttpClientConfig()) as prom:
+        assert [s.value for s in await prom.instant("x")] == [2.0]
+        assert list(prom.warnings) == kept
 
 
 async def test_an_endless_answer(monkeypatch: pytest.MonkeyPatch) -> None:

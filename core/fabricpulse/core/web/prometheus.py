@@ -47,8 +47,9 @@ class _Response(msgspec.Struct):
     status: str
     data: _Data | None = None
     error: str = ""
-    warnings: list[str] = []
-    isPartial: bool = False  # noqa: N815 - VictoriaMetrics
+    # Null where a proxy encodes an answer anew.
+    warnings: list[str] | None = None
+    isPartial: bool | None = None  # noqa: N815 - VictoriaMetrics
 
 
 _DECODER = msgspec.json.Decoder(_Response)
@@ -128,7 +129,9 @@ class PromQl:
             raise RuntimeError("used outside of `async with`")
         headers = {"X-Scope-OrgID": self.tenant} if self.tenant else {}
         # POST: with many hosts a query is longer than proxies take as URL.
-        parameters = {**parameters, "timeout": f"{self.config.timeout_s:g}s"}
+        # VictoriaMetrics answers for a moment of the last 30 s as of 30 s ago, at which its caches are whole, unless it
+        # may not use them: a job that runs would seem to have ended.
+        parameters = {**parameters, "timeout": f"{self.config.timeout_s:g}s", "nocache": "1"}
         async with self._slots:
             self._check_bounds()
             self.asked += 1
@@ -188,7 +191,7 @@ class PromQl:
         if answer.status != "success" or answer.data is None:
             raise RefusedError(printable(answer.error[:_SHOWN]) or f"HTTP {status}")
         # Remarks on the query itself begin so; what is left says that something is missing.
-        said = [text for text in answer.warnings if not text.startswith("PromQL")]
+        said = [text for text in answer.warnings or () if not text.startswith("PromQL")]
         said += ["the answer is partial"] if answer.isPartial else []
         for text in said[:MOST_WARNINGS]:
             if len(self.warnings) < MOST_WARNINGS:
