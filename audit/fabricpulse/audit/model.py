@@ -96,7 +96,7 @@ class Finding(Struct, frozen=True):
 
 class OpenFinding(Struct, frozen=True):
     """A finding of an earlier audit that none since has looked at again. run, at : which, and its end, Unix seconds;
-    "" for an audit of the host alone. hosts, rate_bps, profile : of that run, as in FleetFindings."""
+    "" for an audit of the host alone. hosts, rate_bps, profile, datagrams : of that run, as in FleetFindings."""
 
     run: Name
     at: Seconds
@@ -104,6 +104,7 @@ class OpenFinding(Struct, frozen=True):
     hosts: int = 0
     rate_bps: float = 0.0
     profile: Text = ""
+    datagrams: int = 0
 
 
 class HostReport(Struct, frozen=True):
@@ -226,21 +227,28 @@ class Run(Struct, frozen=True):
     datagrams: int = 0
 
 
+# What Tested says of a value that a host has reported, which several checks judge.
+VALUE = "value"
+
+
 class Tested(Struct, frozen=True):
-    """One kind of look that a run has taken at a host. check : that would have found it. subject : its NIC, "" for the
-    host. peers : hosts that it was tested with."""
+    """One kind of look that a run has taken at a host. check : that would have found it, or VALUE. subject : its NIC,
+    "" for the host; of a value its attribute. peers : hosts that it was tested with. one_way : only what the NIC sends,
+    or only what it is sent, was tested.
+    """
 
     check: Name
     subject: Name = ""
     peers: Annotated[tuple[Name, ...], Meta(max_length=128)] = ()
+    one_way: bool = False
 
 
 class FleetFindings(Struct, frozen=True):
     """What a run of the fleet has found about one host, beside the host's own checks, and by which tests.
 
     run, at : the run's id, and when it ended, Unix seconds. tested : what was looked at. hosts : how many were
-    compared. rate_bps, profile : as in Run. host, boot, machine : whose it is, as in HostReport. earlier : of the runs
-    before, what this one has not tested again.
+    compared. rate_bps, profile, datagrams : as in Run. host, boot, machine : whose it is, as in HostReport. earlier :
+    of the runs before, what this one has not tested again.
     """
 
     run: Name
@@ -255,6 +263,7 @@ class FleetFindings(Struct, frozen=True):
     boot: Name = ""
     machine: Name = ""
     earlier: Annotated[tuple[OpenFinding, ...], Meta(max_length=1000)] = ()
+    datagrams: int = 0
 
 
 def failures(report: HostReport) -> list[Finding]:

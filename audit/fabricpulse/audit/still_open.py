@@ -6,8 +6,9 @@ from collections import defaultdict
 import msgspec
 
 from fabricpulse.audit.boot import is_another
-from fabricpulse.audit.checks.fleet import clock_offset, fleet_divided, odd_one_out, sla_path
+from fabricpulse.audit.checks.fleet import clock_offset, fleet_divided, odd_one_out, profile, sla_path
 from fabricpulse.audit.model import (
+    VALUE,
     Finding,
     FleetFindings,
     HostReport,
@@ -19,6 +20,10 @@ from fabricpulse.audit.model import (
 
 # Those whose result depends on how fast NICs were asked to send.
 _BY_RATE = {"path-loss", "path-bandwidth", "path-duplex", "path-rdma", "path-ecmp", sla_path.CHECK.id}
+# And on how many datagrams were sent: few lose nothing.
+_BY_DATAGRAMS = {"path-loss", "path-ecmp", sla_path.CHECK.id}
+# Those of one value.
+_BY_VALUE = {odd_one_out.CHECK.id, profile.CHECK.id}
 # Those that compare hosts with one another: fewer hosts show less.
 COMPARED = {odd_one_out.CHECK.id, fleet_divided.CHECK.id, clock_offset.CHECK.id, "value-missing"}
 MOST_OPEN = 1000
@@ -30,7 +35,15 @@ def with_open_findings(before: FleetFindings | None, now: FleetFindings) -> Flee
         return now
     newly = {_key(finding) for finding in now.findings}
     own = [
-        OpenFinding(before.run, before.at, finding, before.hosts, before.rate_bps, before.profile)
+        OpenFinding(
+            before.run,
+            before.at,
+            finding,
+            before.hosts,
+            before.rate_bps,
+            before.profile,
+            before.datagrams,
+        )
         for finding in before.findings
         if finding.severity != "info"
     ]
@@ -46,15 +59,25 @@ def _tested_again(one: OpenFinding, now: FleetFindings) -> bool:
     finding = one.finding
     if finding.check in _BY_RATE and now.rate_bps < one.rate_bps:
         return False
+    if finding.check in _BY_DATAGRAMS and now.datagrams < one.datagrams:
+        return False
+    attribute = finding.evidence.get("attribute", "")
+    values = {test.subject for test in now.tested if test.check == VALUE}
+    if finding.check in _BY_VALUE and attribute and attribute not in values:
+        return False
     if finding.check in COMPARED and 2 * now.hosts < one.hosts:
         return False
-    made = [test for test in now.tested if test.check == finding.check]
+    made = [test for test in now.tested if test.check == finding.check and not test.one_way]
     if finding.check.startswith("profile"):
         return any(test.subject == one.profile[:128] for test in made)
     if finding.check == sla_path.CHECK.id and one.profile != now.profile:
         return False
     whole_host = finding.suspects or not finding.subject or any(not test.subject for test in made)
     made = [test for test in made if whole_host or test.subject == finding.subject]
+    # Of a way between two NICs others of the two hosts say nothing.
+    ends = [finding.evidence.get(end, "").partition(" ") for end in ("source", "target")]
+    if finding.suspects and (nics := {nic for host, _, nic in ends if host == now.host and nic}):
+        made = [test for test in made if test.subject in nics]
     if not made:
         return False
     peers = {peer for test in made for peer in test.peers}

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,17 +38,26 @@ from fabricpulse.core.errors import UserError
 from fabricpulse.core.metrics.exposition import Exposition
 
 NOW = 1_795_374_000.0
+MTU = Value("mtu", "nic", "eth1", "9000")
 GOOD = HostReport("h", NOW, 1, (), ())
 
 
 def run_of(
-    *findings: Finding, at: float = NOW, kind: MeasurementKind = "loss", peers: str = "", **more: Any
+    *findings: Finding,
+    at: float = NOW,
+    kind: MeasurementKind = "loss",
+    peers: str = "",
+    nic: str = "eth1",
+    sends: bool | None = True,
+    values: Sequence[Value] = (MTU,),
+    **more: Any,
 ) -> Run:
-    """A run over h and these peers, on eth1 of each."""
-    measured = tuple(Measurement(kind, "r", "h", "eth1", peer, "eth1", 0.0, True) for peer in peers)
-    hosts = tuple(HostReport(name, at, 1, (), ()) for name in ("h", *peers))
+    """A run over h and these peers, on this NIC of each, both ways. sends : what h sends to them is decided."""
+    measured = [Measurement(kind, "r", "h", nic, peer, nic, 0.0, sends) for peer in peers]
+    measured += [Measurement(kind, "r", peer, nic, "h", nic, 0.0, True) for peer in peers]
+    hosts = tuple(HostReport(name, at, 1, (), tuple(values)) for name in ("h", *peers))
     asked = tuple(host.host for host in hosts)
-    return Run("r", at, 0, asked, hosts, findings, measurements=measured, **more)
+    return Run("r", at, 0, asked, hosts, findings, measurements=tuple(measured), **more)
 
 
 def lossy(**more: Any) -> Finding:
@@ -67,6 +77,25 @@ def test_a_run_that_has_not_made_the_test_leaves_its_error_open() -> None:
     assert after(first, run_of(kind="bandwidth", peers="abc", rate_bps=1e10)) is False
     assert after(first, run_of(peers="abc", rate_bps=1e8)) is False
     assert after(first, run_of(peers="a", rate_bps=1e10)) is True
+
+
+def test_tests_that_decide_less_leave_an_error_open() -> None:
+    """Of what the NIC is sent alone; with fewer datagrams; over another rail; where a value could not be read."""
+    first = run_of(lossy(), peers="abc", datagrams=20_000)
+    assert after(first, run_of(peers="abc", datagrams=20_000, sends=None)) is False
+    assert after(first, run_of(peers="abc", datagrams=100)) is False
+    assert after(first, run_of(peers="abc", datagrams=20_000)) is True
+    ends = {"source": "h eth1", "target": "a eth1"}
+    doubt = Finding(
+        "path-loss", "back-end", "error", "", "h eth1 > a eth1", "lossy", ends, suspects=("h", "a")
+    )
+    assert after(run_of(doubt, peers="ab"), run_of(peers="ab", nic="eth2")) is None
+    assert after(run_of(doubt, peers="ab"), run_of(peers="ab")) is True
+    for check in ("odd-one-out", "profile"):
+        odd = Finding(check, "node", "error", "h", "", "mtu", {"attribute": "mtu"})
+        first = run_of(odd, peers="abc", profile="p.yaml")
+        assert after(first, run_of(peers="abc", profile="p.yaml", values=())) is False
+        assert after(first, run_of(peers="abc", profile="p.yaml")) is True
 
 
 def test_what_is_open_outlives_more_than_one_run() -> None:

@@ -66,6 +66,7 @@ def of_host(run: Run, host: str, tested: Mapping[str, tuple[Tested, ...]] | None
         rate_bps=run.rate_bps,
         profile=run.profile,
         host=host,
+        datagrams=run.datagrams,
     )
 
 

@@ -9,7 +9,7 @@ from fabricpulse.audit.checks.fleet import (
     sla_path,
 )
 from fabricpulse.audit.checks.fleet import profile as profile_check
-from fabricpulse.audit.model import MeasurementKind, Run, Status, Tested
+from fabricpulse.audit.model import VALUE, MeasurementKind, Run, Status, Tested
 from fabricpulse.audit.still_open import COMPARED
 
 # Which checks a test of pairs makes again.
@@ -24,6 +24,8 @@ CHECKS_OF: Mapping[MeasurementKind, tuple[str, ...]] = {
     "ecmp_loss": ("path-ecmp",),
     "ecmp_delay": ("path-ecmp",),
 }
+# Of these each way of a pair has a test of its own.
+_BOTH_WAYS = {"connectivity", "mtu", "loss", "owd", "bandwidth", "duplex", "rdma"}
 _LEAST_COMPARED = 3
 MOST_PEERS = 128
 
@@ -38,6 +40,7 @@ def tests_of(run: Run) -> dict[str, tuple[Tested, ...]]:
         if host in found:
             found[host].setdefault((check, device), set()).update(peers)
 
+    sides: dict[tuple[str, str, str], set[str]] = {}
     for m in run.measurements:
         if m.ok is None:
             continue
@@ -47,6 +50,9 @@ def tests_of(run: Run) -> dict[str, tuple[Tested, ...]]:
         for check in checks:
             add(m.source_host, check, m.source_device, (m.target_host,))
             add(m.target_host, check, m.target_device, (m.source_host,))
+            if m.kind in _BOTH_WAYS:
+                sides.setdefault((m.source_host, check, m.source_device), set()).add("sends")
+                sides.setdefault((m.target_host, check, m.target_device), set()).add("is sent")
     for ring in run.rings:
         if ring.bps is not None:
             for host in ring.hosts:
@@ -55,6 +61,9 @@ def tests_of(run: Run) -> dict[str, tuple[Tested, ...]]:
         for delay in ring.delays:
             if delay.late is not None:
                 add(delay.source_host, "nccl-delay", delay.source_device, (delay.target_host,))
+    for report in run.hosts:
+        for value in report.values:
+            add(report.host, VALUE, value.attribute)
     of_all = ["wiring", "wiring-unknown"] if run.wired else []
     if len(run.hosts) >= _LEAST_COMPARED:
         of_all += sorted(COMPARED - {clock_offset.CHECK.id})
@@ -70,7 +79,12 @@ def tests_of(run: Run) -> dict[str, tuple[Tested, ...]]:
             add(host, profile_unproven.CHECK.id, run.profile[:128])
     return {
         host: tuple(
-            Tested(check, device, tuple(sorted(peers)[:MOST_PEERS]))
+            Tested(
+                check,
+                device,
+                tuple(sorted(peers)[:MOST_PEERS]),
+                one_way=len(sides.get((host, check, device), ())) == 1,
+            )
             for (check, device), peers in sorted(made.items())
         )
         for host, made in found.items()
@@ -89,7 +103,7 @@ def fleet_outcomes(run: Run) -> dict[str, dict[str, Status]]:
     found: dict[str, dict[str, Status]] = {}
     for host, tested in tests_of(run).items():
         for test in tested:
-            if len(run.asked) < 2 and test.check == host_silent.CHECK.id:
+            if test.check == VALUE or (len(run.asked) < 2 and test.check == host_silent.CHECK.id):
                 continue
             found.setdefault(test.check, {})[host] = Status.PASSED
     for finding in run.findings:
