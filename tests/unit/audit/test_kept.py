@@ -323,3 +323,20 @@ def test_metrics_have_what_the_fleet_has_found() -> None:
         'severity="error",check="path-loss"', 'check="path-loss",severity="error"'
     )
     assert f"fabricpulse_audit_fleet_last_run_timestamp_seconds {NOW:.0f}\n" in text
+
+
+def test_a_check_that_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster without a default route, say: neither the exit code nor a label is by it, and it is shown."""
+    found = run_of(Finding("default-gateway", "front-end", "error", "h", "", "no default route"), peers="a")
+    monkeypatch.setattr(fleet_audit, "run_fleet", lambda _options, _checkpoint: found)
+    arguments = ["run", "--hosts", "h"]
+    assert CliRunner().invoke(command, arguments).exit_code == 10
+    result = CliRunner().invoke(command, [*arguments, "--ignore", "default-gateway"])
+    assert (result.exit_code, "no default route" in result.output) == (0, True)
+    (tmp_path / "run.json").write_bytes(storage.encode(found))
+    labels = ["labels", str(tmp_path / "run.json"), "--output", "json"]
+    states = [
+        [one["audit"] for one in json.loads(CliRunner().invoke(command, arguments).stdout)]
+        for arguments in (labels, [*labels, "--ignore", "default-gateway"])
+    ]
+    assert states == [["failed", "passed"], ["passed", "passed"]]

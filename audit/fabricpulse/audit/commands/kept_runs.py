@@ -6,7 +6,15 @@ import click
 import msgspec
 
 from fabricpulse.audit.commands.kept_files import read_run
-from fabricpulse.audit.commands.output import FOUND, GOOD, all_option, run_output_option, write, write_page
+from fabricpulse.audit.commands.output import (
+    FOUND,
+    GOOD,
+    all_option,
+    ignore_option,
+    run_output_option,
+    write,
+    write_page,
+)
 from fabricpulse.audit.compare.profile import learn
 from fabricpulse.core.output import OutputFormat, output_option, print_json, printable
 
@@ -63,13 +71,15 @@ def diff_command(ctx: click.Context, before: Path, after: Path, output: OutputFo
 
 @click.command("labels")
 @click.argument("run", type=click.Path(path_type=Path))
+@ignore_option
 @output_option
-def labels_command(run: Path, output: OutputFormat) -> None:
+def labels_command(run: Path, ignore: tuple[str, ...], output: OutputFormat) -> None:
     """Print the commands that label Kubernetes nodes by RUN: passed, failed or unknown. Pipe them into sh."""
     from fabricpulse.audit.report.labels import kubectl_lines, node_labels
 
     found = read_run(run)
-    labels = node_labels(found)
+    counted = tuple(finding for finding in found.findings if finding.check not in ignore)
+    labels = node_labels(msgspec.structs.replace(found, findings=counted))
     if output == "json":
         print_json([{"node": one.host, "audit": one.state, "reason": one.reason} for one in labels])
     else:

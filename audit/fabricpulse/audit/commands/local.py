@@ -15,6 +15,7 @@ from fabricpulse.audit.commands.output import (
     exit_code,
     fail_on_option,
     html_option,
+    ignore_option,
     printed,
     run_output_option,
     state_option,
@@ -51,6 +52,7 @@ KEPT = 30
     "--textfile", type=click.Path(path_type=Path), help="Write metrics for node_exporter here (*.prom)."
 )
 @fail_on_option("makes the exit code 10")
+@ignore_option
 @click.pass_context
 def local(
     ctx: click.Context,
@@ -63,6 +65,7 @@ def local(
     state: Path,
     textfile: Path | None,
     fail_on: str,
+    ignore: tuple[str, ...],
 ) -> None:
     """Audit this host alone, without any daemon."""
     if keep_report and root != Path("/"):
@@ -78,7 +81,7 @@ def local(
         if textfile is not None:
             saving(lambda: write_textfile(kept, textfile))
         saving(lambda: write_page(run, html))
-    ctx.exit(exit_code(run.findings, fail_on))
+    ctx.exit(exit_code(run.findings, fail_on, ignore))
 
 
 def with_profile(report: HostReport, findings: Sequence[Finding], profile: str) -> HostReport:

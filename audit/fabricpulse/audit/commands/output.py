@@ -1,6 +1,6 @@
 """What the subcommands share: exit codes, output formats, pages and files."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +34,14 @@ state_option: Decorator = click.option(
 all_option: Decorator = click.option("--all", "every", is_flag=True, help="Show what passed, too.")
 html_option: Decorator = click.option(
     "--html", type=click.Path(path_type=Path), help="Write the page here, too."
+)
+
+
+ignore_option: Decorator = click.option(
+    "--ignore",
+    multiple=True,
+    metavar="CHECK",
+    help="A check that does not count, shown all the same; repeatable.",
 )
 
 
@@ -95,7 +103,8 @@ def write(run: "Run", output: str, *, every: bool = False) -> None:
         show_run(run, Console(), every=every)
 
 
-def exit_code(findings: "tuple[Finding, ...]", fail_on: str) -> int:
-    """FOUND if a finding is as bad as `fail_on` or worse."""
+def exit_code(findings: "Iterable[Finding]", fail_on: str, ignore: "Iterable[str]" = ()) -> int:
+    """FOUND if a finding is as bad as `fail_on` or worse. ignore : checks that do not count."""
     bad = ("error",) if fail_on == "error" else ("error", "warning")
-    return FOUND if any(finding.severity in bad for finding in findings) else GOOD
+    left = set(ignore)
+    return FOUND if any(f.severity in bad and f.check not in left for f in findings) else GOOD

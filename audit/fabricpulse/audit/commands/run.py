@@ -11,6 +11,7 @@ from fabricpulse.audit.commands.output import (
     exit_code,
     fail_on_option,
     html_option,
+    ignore_option,
     printed,
     run_output_option,
     write_page,
@@ -165,6 +166,7 @@ MOST_LIST = 10 << 20
 @html_option
 @all_option
 @fail_on_option("makes the exit code 10")
+@ignore_option
 @click.pass_context
 def run_command(ctx: click.Context, /, **flags: Any) -> None:
     """Audit a fleet through the agents of its hosts, and compare the hosts with one another."""
@@ -219,7 +221,7 @@ def run_command(ctx: click.Context, /, **flags: Any) -> None:
         saving(lambda: write_page(run, flags["html"]))
     if run.cancelled:
         ctx.exit(1)
-    ctx.exit(exit_code(run.findings, flags["fail_on"]))
+    ctx.exit(exit_code(run.findings, flags["fail_on"], flags["ignore"]))
 
 
 def _standard_input() -> str:
