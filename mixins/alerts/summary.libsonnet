@@ -31,9 +31,11 @@ local signals = import '../signals.libsonnet';
         'FabricNetworkDown',
         'critical',
         'mesh',
-        // As FabricNicDisconnected, but of a NIC that no pod calls connected.
+        // As FabricNicDisconnected, but of a NIC that no pod calls connected. Not by what is recorded, which is up to a minute old,
+        // where the exporter itself says of the NIC what it is: one that has just come back would count.
         local nic = '%s, instance, device, network' % c;
-        local disconnected = 'min by (%s) (%s) == 1 or device:fabricpulse_nic_connected:all_zero%s' % [nic, s.last('fabricpulse_nic_disconnected'), s.braces];
+        local last = 'min by (%s) (%s)' % [nic, s.last('fabricpulse_nic_disconnected')];
+        local disconnected = '%s == 1 or device:fabricpulse_nic_connected:all_zero%s unless on (%s) %s' % [last, s.braces, nic, last];
         'count by (%(c)s, network) (%(disconnected)s) >= %(least)d >= on (%(c)s, network) (%(share)g * network:fabricpulse_nic_connected:count%(braces)s)' % {
           c: c,
           braces: s.braces,
