@@ -8,6 +8,7 @@ from fabricpulse.diagnosis.flows.components import Kind, code, parts
 from fabricpulse.diagnosis.flows.flow_table import FlowTable, totals
 from fabricpulse.diagnosis.search.locate import _levels, locate
 from fabricpulse.diagnosis.search.losses import Parameters
+from fabricpulse.diagnosis.search.unseen import NOTHING_UNSEEN, Unseen
 
 SMALL = Clos(hosts=96, leaves=12, pods=3, spines=4, cores=2)
 WINDOW_S = 30.0
@@ -101,6 +102,24 @@ def test_slow_flows(fabric: Simulation) -> None:
     diagnosis = locate(fabric.table, totals(fabric.table), flows, suffering, suffering, None)
 
     assert [finding.component for finding in diagnosis.findings] == [fault]
+
+
+def test_what_nobody_would_have_missed_is_no_sign_of_health() -> None:
+    """Below a switch two NICs of three lose all. The third one is away: it is the switch. Were it well, two NICs."""
+    source = np.repeat(np.arange(3, dtype=np.int32), 10)
+    destination = np.arange(10, 40, dtype=np.int32)
+    hops = np.column_stack([np.zeros(30, np.int16), np.arange(1, 31, dtype=np.int16)])
+    rate, first = np.full(30, 100, np.float32), np.arange(31)
+    table = FlowTable(source, destination, np.full(200, -1, np.int32), rate, rate, first, hops, 100)
+    lost = np.full(20, 3000.0)
+    away = Unseen(np.arange(20, 30), np.full(10, 3000.0))
+
+    def found(unseen: Unseen) -> set[int]:
+        located = locate(table, totals(table), np.arange(20), lost, lost, WINDOW_S, unseen=unseen)
+        return {finding.component for finding in located.findings}
+
+    assert found(NOTHING_UNSEEN) == {code(Kind.NIC, 0), code(Kind.NIC, 1)}
+    assert found(away) == {code(Kind.SWITCH, 100)}
 
 
 def test_silent_switch_is_named_by_its_neighbours() -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fabricpulse.diagnosis.evidence import loss_log
-from fabricpulse.diagnosis.evidence.loss_log import LOSS_DTYPE, LossLog
+from fabricpulse.diagnosis.evidence.loss_log import LOSS_DTYPE, LossLog, LossTable
 
 
 def add(log: LossLog, at_s: float, epoch: int, *flows: int) -> None:
@@ -105,3 +105,14 @@ def test_a_repaired_flow_is_known_by_its_sums(monkeypatch: pytest.MonkeyPatch) -
     add(log, 60.0, 1, 9)
     log.drop_recovered(60.0)
     assert reported(log) == [(60.0, 1, 9)]
+
+
+@pytest.mark.parametrize(("last", "silent"), [(89, True), (40, True), (0, False)])
+def test_what_dies_has_a_report_of_which_a_part_arrived(last: int, silent: bool) -> None:
+    """Two reports without any packet, and the first one, of which a part was lost."""
+    sent = np.array([90, 90, 90], np.float32)
+    lost = np.array([last, 90, 90], np.float32) if silent else np.array([80, 40, 90], np.float32)
+    ones = np.ones(3, bool), np.ones(3, np.uint8)
+    table = LossTable(np.array([8.0, 9.0, 10.0]), np.full(3, 3, np.int32), sent, lost, *ones)
+    assert table.all_or_nothing(7.5, [3]) is silent
+    assert not table.all_or_nothing(7.5, [4])

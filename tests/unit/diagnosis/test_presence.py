@@ -5,10 +5,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from tests.unit.diagnosis.test_random_faults import names, steady
-from tests.unit.diagnosis.virtual_fleet import VirtualFleet
+from tests.unit.diagnosis.virtual_fleet import PORTS, VirtualFleet
 
 from fabricpulse.diagnosis.evidence.loss_log import LossTable
-from fabricpulse.diagnosis.evidence.presence import vouched
+from fabricpulse.diagnosis.evidence.presence import Absences, vouched
 
 pytestmark = pytest.mark.simulation
 
@@ -136,3 +136,43 @@ def test_a_process_that_is_started_again_and_again_is_no_fault() -> None:
     for number in range(4):
         fleet.restart("h2", 12.0 + 4 * number, 15.0 + 4 * number)
     assert names(fleet.play(34)) == set()
+
+
+def test_two_faults_amid_a_rolling_restart_are_no_pair() -> None:
+    """A dead NIC and a lossy leaf. Two hosts that came back a moment ago: what was lost while they were away is
+    excused, and the rest was a pair.
+    """
+    fleet = VirtualFleet(2, 9, 1, 3, 2)
+    nic = ("nic_tx", "h6/r0"), ("nic_rx", "h6/r0")
+    fleet.faults = [
+        steady("loss", 0.02, ("switch", "leaf0-r0"), begins_s=25),
+        steady("loss", 1.0, *nic, begins_s=23.6),
+    ]
+    for number, host in enumerate(fleet.hosts):
+        begins_s = 18.4 + 2.6 * number
+        fleet.restart(host, begins_s, begins_s + 2.4 + 1.8 * (number % 3))
+    assert {kind for kind, _, _ in names(fleet.play(50))} <= {"nic", "switch"}
+
+
+def test_of_a_host_that_is_away_nothing_is_known() -> None:
+    """What it sends and what it would have received: neither lost nor received, for as long as it is away."""
+    fleet = VirtualFleet(1, 6, 1, 3, 2)
+    fleet.play(10)
+    layout, found = fleet.evidence._layout, fleet.evidence._names
+    assert layout is not None
+    table, absences = layout.table, Absences()
+    assert not len(absences.unseen(table, found, [], 30.0, 30.0).flows)
+    absences.returned("h2", 10.0, 14.0, anew=False)
+    unseen = absences.unseen(table, found, [], 30.0, 30.0)
+    ends = [np.array(layout.names)[nodes] for nodes in table.ends_of(unseen.flows)]
+    assert all("h2/r0" in pair for pair in zip(*ends, strict=True))
+    assert len(unseen.flows) == 2 * 5 * PORTS  # to and from each of the others
+    sends = ends[0] == "h2/r0"
+    # Peers report what they missed two seconds late.
+    assert np.allclose(unseen.packets[sends], 6.0 * table.rate_of(unseen.flows[sends]))
+    assert np.allclose(unseen.packets[~sends], 4.0 * table.rate_of(unseen.flows[~sends]))
+    # Of the last five seconds it is long ago.
+    assert not len(absences.unseen(table, found, [], 30.0, 5.0).flows)
+    # One that is away now.
+    now = absences.unseen(table, found, [("h4", 27.0)], 30.0, 5.0)
+    assert np.allclose(now.packets, 3.0 * table.rate_of(now.flows))

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fabricpulse.diagnosis.evidence.loss_log import MANY, LossLog, LossTable
-from fabricpulse.diagnosis.evidence.presence import SHORTEST_S, Absences, vouched
+from fabricpulse.diagnosis.evidence.presence import SHORTEST_S, SURELY_AWAY_S, Absences, vouched
 from fabricpulse.diagnosis.flows.components import SILENT_HOP, Kind, Nodes, parts
 from fabricpulse.diagnosis.flows.flow_table import Floats, Flows
 from fabricpulse.diagnosis.flows.layout import FABRIC, NO_FLOWS, Layout, Reporter, laid_out, renumbered
@@ -201,6 +201,7 @@ class FleetEvidence:
                 what == "loss"
                 and (
                     2 * len(dead.intersection(finding.flows)) > len(finding.flows)
+                    or losses.all_or_nothing(now_s - WINDOWS_S[0], finding.flows)
                     or (suspect.kind == "switch" and losses.flapping(now_s - WINDOWS_S[0], finding.flows))
                 )
             )
@@ -242,8 +243,8 @@ class FleetEvidence:
         since, last, suspect = self._seen[key]
         hold_s = max(_hold_s(suspect), KEPT_S if key in self._remains else 0.0)
         # What has been named does not become doubtful as such an end is found.
-        waits = suspect.kind == "pair" and suspect.silent and key not in self._named
-        if waits and self._ends_may_be_away(key):
+        waits = suspect.kind == "pair" and key not in self._named
+        if waits and ((suspect.silent and self._ends_may_be_away(key)) or self._ends_were_away(key, last)):
             hold_s = max(hold_s, _HOLD_S["nic"])
         # Of a silent host or NIC it is the same question, and has been waited for.
         away = key in self._unvouched and not (suspect.silent and suspect.kind in _HOLD_S)
@@ -258,6 +259,13 @@ class FleetEvidence:
             of == pair[0] and kind in _HOLD_S and component in ends and suspect.silent
             for (of, kind, component, _), (_, _, suspect) in self._seen.items()
         )
+
+    def _ends_were_away(self, pair: Key, now_s: float) -> bool:
+        """Whether a host at its ends has come back a short while ago: what was lost then cannot be distinguished from
+        what is lost since, and of its other flows it is not known how they are.
+        """
+        ends = {end.partition("/")[0] for end in pair[2:]}
+        return self._absences.back_s(ends, now_s) < WINDOWS_S[1]
 
     def _silent_since(self, what: str, suspect: Suspect) -> list[float]:
         """Of a host or NIC, since when a part of that host is silent: one direction is found first, the whole once its
@@ -300,8 +308,14 @@ class FleetEvidence:
     ) -> list[tuple[str, Finding]]:
         found: dict[tuple[str, int], Finding] = {}
         explained: set[int] = set()
+        silent = [
+            (name, host.last_report_s)
+            for name, host in self._hosts.items()
+            if now_s - host.last_report_s > SURELY_AWAY_S
+        ]
         for window_s in WINDOWS_S:
-            observed = losses.observed(layout.table, now_s, window_s)
+            unseen = self._absences.unseen(layout.table, self._names, silent, now_s, window_s)
+            observed = losses.observed(layout.table, now_s, window_s, unseen)
             # A flow through what was found may have lost nothing in the last seconds, and much before: no new evidence.
             left = ~layout.table.crossing(observed[0], explained)
             observed = observed[0][left], observed[1][left], observed[2][left]
@@ -311,7 +325,7 @@ class FleetEvidence:
             # What lost packets only long ago has recovered.
             recent = losses.flows_since(now_s - (window_s if newest else window_s / 5))
             others: set[int] = set()
-            located = locate(layout.table, layout.totals, *observed, window_s).findings
+            located = locate(layout.table, layout.totals, *observed, window_s, unseen=unseen).findings
             for finding in without_fabric(layout, located):
                 if newest and finding.score < _SURE_AT_ONCE:
                     continue
@@ -324,12 +338,17 @@ class FleetEvidence:
                 if not recent.isdisjoint(own) and not has_ended(lost_s, now_s):
                     found.setdefault(("loss", finding.component), finding)
         hosts = [self._hosts[name] for name in self._live]
+        # A host that has just come does not know yet what its delays usually are, nor what becomes of large packets.
+        unseen = self._absences.unseen(layout.table, self._names, silent, now_s, WINDOWS_S[1])
+        unknown = replace(unseen, packets=np.ones(len(unseen.flows)))
         for what, flows in (
             ("delay", _rows(layout, [(host.epoch, host.slow) for host in hosts if len(host.slow)])),
             ("mtu", _rows(layout, [(host.epoch, host.cut) for host in hosts if len(host.cut)])),
         ):
             ones = np.ones(len(flows))
-            for finding in locate(layout.table, layout.totals, flows, ones, ones, None).findings:
+            for finding in locate(
+                layout.table, layout.totals, flows, ones, ones, None, unseen=unknown
+            ).findings:
                 found.setdefault((what, finding.component), finding)
         return [
             (what, finding)

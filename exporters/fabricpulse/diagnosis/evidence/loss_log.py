@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fabricpulse.diagnosis.flows.components import Nodes
 from fabricpulse.diagnosis.flows.flow_table import Floats, Flows, FlowTable
+from fabricpulse.diagnosis.search.unseen import NOTHING_UNSEEN, Unseen
 
 # A flow that has lost packets in so many reports has recovered after some seconds, and some gaps, without a loss.
 _OFTEN, _RECOVERED_S = 3, 4.0
@@ -188,14 +189,18 @@ class LossTable:
     def _since(self, at_s: float) -> int:
         return int(np.searchsorted(self.at_s, at_s))
 
-    def observed(self, table: FlowTable, now_s: float, window_s: float) -> tuple[Flows, Floats, Floats]:
+    def observed(
+        self, table: FlowTable, now_s: float, window_s: float, unseen: Unseen = NOTHING_UNSEEN
+    ) -> tuple[Flows, Floats, Floats]:
         """Of a window, the flows that lost packets, ascending, how many, and of how many."""
         start = self._since(now_s - window_s)
         flows, number = np.unique(self.flow[start:], return_inverse=True)
         lost = np.bincount(number, self.lost[start:], len(flows)).astype(float)
         sent = np.bincount(number, self.sent[start:], len(flows))
         # Reports without a loss do not say what was sent; the rate does.
-        return flows.astype(np.int64), lost, np.maximum(sent, table.rate_of(flows) * window_s).astype(float)
+        rows = flows.astype(np.int64)
+        usual = table.rate_of(rows) * window_s - unseen.of(rows)
+        return rows, lost, np.maximum(sent, usual).astype(float)
 
     def flows_since(self, at_s: float) -> set[int]:
         """That have lost packets."""
@@ -217,6 +222,15 @@ class LossTable:
         flows, last = np.unique(self.flow[start:][::-1], return_index=True)
         newest = len(self.flow) - 1 - last
         return frozenset(flows[self.lost[newest] >= 0.99 * self.sent[newest]].tolist())
+
+    def all_or_nothing(self, at_s: float, flows: Iterable[int]) -> bool:
+        """Whether most of what these flows have lost since then was lost by reports of which nothing arrived: what ends
+        then has a last report of which a part arrived. Only flows that send much count.
+        """
+        start = self._since(at_s)
+        these = self.many[start:] & np.isin(self.flow[start:], np.fromiter(flows, np.int64))
+        lost, sent = self.lost[start:][these], self.sent[start:][these]
+        return 2 * float(lost[lost >= 0.99 * sent].sum()) > float(lost.sum())
 
     def flapping(self, at_s: float, flows: Iterable[int]) -> bool:
         """Whether nothing arrived on most of these flows in one report since then: what flaps is dead one second, and

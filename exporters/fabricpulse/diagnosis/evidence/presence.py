@@ -5,16 +5,23 @@ leaf, as in a rolling restart, look like its uplinks. The coordinator learns of 
 one that comes back reports that it was away.
 """
 
+import math
+from collections import deque
+from collections.abc import Collection, Iterable
+
 import numpy as np
 
 from fabricpulse.diagnosis.evidence.loss_log import LossLog, LossTable
 from fabricpulse.diagnosis.flows.components import Nodes
-from fabricpulse.diagnosis.flows.flow_table import Floats, Flows
+from fabricpulse.diagnosis.flows.flow_table import Floats, Flows, FlowTable
 from fabricpulse.diagnosis.flows.layout import Layout
 from fabricpulse.diagnosis.flows.names import Names
+from fabricpulse.diagnosis.search.unseen import NOTHING_UNSEEN, Unseen
 
 # Reports of a host that suffers are a second apart; a shorter absence loses hardly a packet.
 SHORTEST_S = 1.5
+# Reports of a host that is well are five seconds apart.
+SURELY_AWAY_S = 6.5
 # Peers report what they missed for so long after a host has said that it is back.
 _LATE_S = 2.0
 # Seconds of losses that are looked at, more than from one report of a healthy host to the next, and the share of them
@@ -22,6 +29,8 @@ _LATE_S = 2.0
 _LOOKED_AT_S, _ENOUGH = 8.0, 0.9
 # From one report of a host that suffers to the next, usually and at most.
 _ROUND_S, _NEXT_S = 1.2, 1.7
+# Absences that are remembered, the newest, and flows of which it is said what was not seen of them: bounds time.
+_MOST_ABSENCES, _MOST_FLOWS = 4096, 100_000
 
 Absence = tuple[float, float, bool]
 """When a host last reported, when it came back, and whether as another process."""
@@ -32,11 +41,50 @@ class Absences:
 
     def __init__(self) -> None:
         self._absent: dict[str, Absence] = {}
+        self._past = deque[tuple[str, float, float, float]](maxlen=_MOST_ABSENCES)
 
     def returned(self, host: str, absent_since_s: float, now_s: float, anew: bool) -> None:
         """A host has been stopped for some time, or was restarted (anew), and is back."""
         if now_s - absent_since_s > SHORTEST_S:
             self._absent[host] = absent_since_s, now_s, anew
+            # What a new process has missed it tells in its second report; one that was stopped has been there since.
+            self._past.append((host, absent_since_s, now_s, now_s + (_ROUND_S if anew else 0.0)))
+
+    def back_s(self, hosts: Collection[str], now_s: float) -> float:
+        """For how long all of these hosts have been there; inf if none was away in the last minutes."""
+        return min((now_s - back_s for host, _, back_s, _ in self._past if host in hosts), default=math.inf)
+
+    def unseen(
+        self,
+        table: FlowTable,
+        names: Names,
+        silent: Iterable[tuple[str, float]],
+        now_s: float,
+        window_s: float,
+    ) -> Unseen:
+        """Of the packets that would have been sent in a window, those of flows from and to hosts that were away: that
+        none of them is reported as lost is no evidence that all is well. silent : hosts that are away now, since when.
+        """
+        away_s = np.zeros((2, len(names) + 1))  # what it sends, what it receives
+        past = (
+            (host, since_s, receives_s, back_s + _LATE_S) for host, since_s, back_s, receives_s in self._past
+        )
+        now = ((host, since_s, now_s, now_s) for host, since_s in silent)
+        for host, since_s, receives_s, late_s in (*past, *now):
+            if late_s > now_s - window_s and (number := names.find(host)) >= 0:
+                begins_s = max(since_s, now_s - window_s)
+                away_s[0, number] += min(late_s, now_s) - begins_s
+                away_s[1, number] += max(min(receives_s, now_s) - begins_s, 0.0)
+        if not away_s.any() or not len(table):
+            return NOTHING_UNSEEN
+        by_nic = away_s[:, names.host_of()]
+        seconds_of = np.minimum(by_nic[0][table.source] + by_nic[1][table.destination], window_s)
+        edges = np.flatnonzero(seconds_of)
+        count = np.diff(table.first)[edges].astype(np.int64)
+        edges = edges[np.cumsum(count) <= _MOST_FLOWS]
+        count = count[: len(edges)]
+        flows = np.repeat(table.first[edges] - np.cumsum(count) + count, count) + np.arange(count.sum())
+        return Unseen(flows, (table.rate_of(flows) * np.repeat(seconds_of[edges], count)).astype(float))
 
     def excuse(self, log: LossLog, layout: Layout, names: Names, now_s: float) -> None:
         """What was lost of flows from a host that was away counts for nothing, unless they had lost before."""

@@ -17,6 +17,7 @@ import numpy as np
 from fabricpulse.diagnosis.flows.components import Kind, kinds
 from fabricpulse.diagnosis.flows.flow_table import Floats, Flows, FlowTable, Totals
 from fabricpulse.diagnosis.search.losses import Evidence, Parameters, alone, evidence_of
+from fabricpulse.diagnosis.search.unseen import NOTHING_UNSEEN, Unseen
 
 _GRID = np.concatenate([np.geomspace(1e-4, 0.5, 36), [0.6, 0.7, 0.8, 0.9, 0.96, 0.99, 0.9999]])
 # Candidates of a kind that are examined closely at once, the best ones by themselves: bounds time and memory. Under a
@@ -75,12 +76,13 @@ def locate(
     sent: Floats,
     window_s: float | None,
     parameters: Parameters | None = None,
+    unseen: Unseen = NOTHING_UNSEEN,
 ) -> Diagnosis:
     """What explains that `flows` (ascending) have lost `lost` of `sent` packets each, and all others none.
 
     window_s : seconds in which that happened; what the others sent in it is taken from their rates. None: `lost` and
     `sent` are no packets but 1 for each flow that suffers (delay, size of packets), and each other flow is one that
-    does not.
+    does not. unseen : packets of the window of which nobody would know that they were lost.
     """
     p = parameters or Parameters()
     if window_s is None:
@@ -89,7 +91,7 @@ def locate(
     flows, lost, sent = flows[there], lost[there].astype(float), np.maximum(sent, lost)[there].astype(float)
     if not len(flows):
         return Diagnosis((), ())
-    evidence = evidence_of(table, totals, flows, lost, sent, window_s, p)
+    evidence = evidence_of(table, totals, flows, lost, sent, window_s, p, unseen)
     chosen = _with_shares(evidence, (), (), p)
     sure: tuple[int, ...] | None = None
     for _ in range(_ROUNDS):

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from fabricpulse.diagnosis.flows.components import LOG_PRIOR, Codes, Kind, Nodes, code, codes, kinds, nodes
 from fabricpulse.diagnosis.flows.flow_table import Floats, Flows, FlowTable, Totals
+from fabricpulse.diagnosis.search.unseen import NOTHING_UNSEEN, Unseen
 
 # Packets a second and flows of components, while all is well.
 _Loads = Callable[[Codes, Flows], tuple[Floats, Floats]]
@@ -96,6 +97,7 @@ def evidence_of(
     sent: Floats,
     window_s: float | None,
     p: Parameters,
+    unseen: Unseen = NOTHING_UNSEEN,
 ) -> Evidence:
     """That of `flows` (ascending, each with a loss), as of `locate`. Components that do not explain enough by
     themselves are left out, for they never will: nearly all, as healthy flows lose a packet now and then.
@@ -105,9 +107,14 @@ def evidence_of(
     hosts = [table.host_of[source], table.host_of[destination]]
     # A flow between two NICs of one host crosses that host once.
     hosts[1] = np.where(hosts[1] == hosts[0], -1, hosts[1])
+    # Of the flows with losses it is known what was sent.
+    less = _Less(table, unseen.beside(flows))
 
     def total(components: Codes, _: Flows) -> tuple[Floats, Floats]:
-        return totals.of(components)
+        rate, crossed_by = totals.of(components)
+        if window_s is None:
+            return rate, crossed_by - less.of(components)
+        return rate - less.of(components) / window_s, crossed_by
 
     for kind, columns in (
         (Kind.HOST, hosts),
@@ -144,6 +151,28 @@ def evidence_of(
         lambda _, ids: (table.rate_of(flows[ids]).astype(float), np.ones(len(ids))),
     )
     return search.evidence()
+
+
+class _Less:
+    """Packets that count neither as lost nor as received, by the components that they would have crossed."""
+
+    def __init__(self, table: FlowTable, unseen: Unseen) -> None:
+        self._packets = unseen.packets
+        columns = list(table.shared(unseen.flows)) if len(unseen.flows) else []
+        self._columns = [(int(kinds(column.max(initial=-1))), column) for column in columns]
+
+    def of(self, components: Codes) -> Floats:
+        """Of each of some components of one kind, ascending."""
+        found = np.zeros(len(components))
+        if not len(components):
+            return found
+        wanted = int(kinds(components[0]))
+        for kind, column in self._columns:
+            if kind == wanted:
+                at = np.minimum(np.searchsorted(components, column), len(components) - 1)
+                same = components[at] == column
+                found += np.bincount(at[same], self._packets[same], len(components))
+        return found
 
 
 class _Search:

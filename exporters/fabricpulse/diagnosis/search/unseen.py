@@ -1,0 +1,30 @@
+"""Packets of which nobody would have said that they were lost. Pure."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fabricpulse.diagnosis.flows.flow_table import Floats, Flows
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """Of a window. flows : ascending. packets : of each, that count neither as lost nor as received."""
+
+    flows: Flows
+    packets: Floats
+
+    def of(self, flows: Flows) -> Floats:
+        """Packets of each of these flows."""
+        if not len(self.flows):
+            return np.zeros(len(flows))
+        at = np.minimum(np.searchsorted(self.flows, flows), len(self.flows) - 1)
+        return np.where(self.flows[at] == flows, self.packets[at], 0.0)
+
+    def beside(self, flows: Flows) -> "Unseen":
+        """Without these flows."""
+        rest = ~np.isin(self.flows, flows)
+        return Unseen(self.flows[rest], self.packets[rest])
+
+
+NOTHING_UNSEEN = Unseen(np.zeros(0, np.int64), np.zeros(0))
