@@ -17,7 +17,7 @@ NATIVE := CMakeLists.txt $(shell find cmake core exporters nccl_plugin verbs_int
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(STAMP): pyproject.toml scripts/bootstrap.sh $(NATIVE)
+$(STAMP): pyproject.toml scripts/bootstrap.sh scripts/venv.sh $(NATIVE)
 	PYTHON=$(PYTHON) VENV=$(VENV) scripts/bootstrap.sh
 	@touch $(STAMP)
 

@@ -21,11 +21,7 @@ tools=$!
   echo "bootstrap: $("$PYTHON" --version) is too old, Python 3.11 or newer is needed; set PYTHON=" >&2
   exit 1
 }
-if [[ ! -x $VENV/bin/python ]]; then
-  echo "bootstrap: creating $VENV"
-  "$PYTHON" -m venv "$VENV"
-  "$VENV/bin/pip" install --quiet --upgrade "pip>=25.1"
-fi
+PYTHON=$PYTHON VENV=$VENV scripts/venv.sh
 echo "bootstrap: installing Python packages"
 "$VENV/bin/pip" install --quiet --group dev
 echo "bootstrap: building"
