@@ -214,7 +214,8 @@ class Fleet:
             hosts = self._faults.trusted(reported.hosts(host_now, drift_ppb), slots)
             solution = solve(hosts, edges, election, parameters)
         self._take_quorum(rows, hosts, host_now, solution, election.quorum)
-        if not solution.root_lost and (election.root is not None or solution.has_quorum):
+        counts = solution.has_quorum and not solution.announced
+        if not solution.root_lost and (solution.root == election.root or counts):
             self._root_s = now_s
         self.nic_biases.learn(places, edges, solution)
         # By the last solve, whose replies hosts may not have received.
@@ -250,10 +251,14 @@ class Fleet:
         self.root = election.quorum.root
         known_s = -1 if self.quorum is None else self.quorum.moment_s
         if election.root is None and election.quorum.moment_s > known_s:
-            # Of another coordinator that has it: this one gives no moment without it. After a cut hosts come back one
-            # by one, and the first of them may be those that were away.
+            # Of another coordinator that has it: this one gives no moment without it.
             self._root_s = now_s
-        return replace(election, followed=now_s - self._root_s <= self.stale_s)
+        if election.quorum.moment_s > known_s and self.root != self.root_moves.root:
+            # It may have counted elsewhere.
+            self.root_moves.root = ""
+        counted = np.flatnonzero(election.order == np.uint64(name_hash(self.root_moves.root)))
+        former = int(counted[0]) if len(counted) else None
+        return replace(election, followed=now_s - self._root_s <= self.stale_s, former=former)
 
     def _name(self, hashed: int) -> str:
         """The host whose name has this hash; "" when none is known here, so that it is the root of no host."""
@@ -266,16 +271,22 @@ class Fleet:
     ) -> None:
         """Remembers what the timeline rests on now, if it is the fleet's."""
         self.quorum, self.no_quorum = latest, not solution.has_quorum
-        if self.no_quorum or solution.root_absent:
+        if self.no_quorum or solution.root_lost:
             return
-        if not solution.root_lost:
-            self.root = self.roster.at(int(rows["slot"][solution.root])).name
+        self.root = self.roster.at(int(rows["slot"][solution.root])).name
         in_main = solution.component == solution.main
         self.roster.columns.at["rested"] = False
         self.roster.columns.at["rested"][rows["slot"][in_main]] = True
         moment_s = int(host_now[solution.root] + solution.correction_ns[solution.root]) // 10**9
         anchored = bool((in_main & np.isfinite(hosts.anchor_ns)).any())
-        self.quorum = Quorum(max(moment_s, 0), int(in_main.sum()), self.root, anchored)
+        members = int(in_main.sum())
+        if not solution.announced:
+            self.root_moves.root = self.root
+        elif latest is not None:
+            # Before hosts have it from here, another root may be what most of the last quorum go on with.
+            members, same = max(members, latest.hosts), self.root == latest.root and members <= latest.hosts
+            members |= not same
+        self.quorum = Quorum(max(moment_s, 0), members, self.root, anchored)
         self.root_moves.add(latest, self.quorum, solution.root_moved_ns)
 
     def _too_early(self, rows: Records, waited_s: float) -> bool:

@@ -15,9 +15,12 @@ _REMEMBERED = 256
 
 @dataclass
 class RootMoves:
-    """moves : moments of the last quorums, and by how much the root moved then, ns; earlier ones are unknown."""
+    """moves : moments of the last quorums, and by how much the root moved then, ns; earlier ones are unknown. root :
+    the last one that counted.
+    """
 
     moves: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+    root: str = ""
 
     def add(self, latest: Quorum | None, quorum: Quorum, moved_ns: float) -> None:
         """In the solve that made `quorum` out of what hosts knew of the `latest`."""

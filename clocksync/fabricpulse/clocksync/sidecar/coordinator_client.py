@@ -17,7 +17,7 @@ import msgspec
 
 from fabricpulse.clocksync.sidecar.coordinator_selection import (
     CoordinatorHealth,
-    last_quorum,
+    NamedQuorum,
     left_out,
     select_coordinator,
 )
@@ -54,20 +54,23 @@ class _Peer(CoordinatorHealth):
 
 
 class CoordinatorClient:
-    """errors : reports that were not answered, by reason. quorum : of the last solve that spoke for the fleet and
-    placed this host.
-    """
+    """errors : reports that were not answered, by reason."""
 
     def __init__(self, token: TokenFile, *, datagrams: bool = True, timeout_s: float = 3.0) -> None:
         """datagrams : ask for channels. timeout_s : for the answer to one."""
         self._token = token
         self._datagrams, self._timeout_s = datagrams, timeout_s
         self.errors = {"timeout": 0, "connection": 0, "status": 0, "reply": 0}
-        self.quorum: Quorum | None = None
+        self._named = NamedQuorum()
         self._peers: list[_Peer] = []
         self._follow_s = 0.0
         self._placed = False
         self._started_s = time.monotonic()
+
+    @property
+    def quorum(self) -> Quorum | None:
+        """What this host was last part of."""
+        return self._named.quorum
 
     @property
     def up(self) -> bool:
@@ -199,9 +202,11 @@ class CoordinatorClient:
             log.info("a coordinator answers", url=peer.url)
         peer.answered(reply, now_s)
         peer.resend_info = peer.resend_info or reply.resend_info
-        leader = select_coordinator(self._peers, now_s, self._follow_s, placed=self._placed)
+        self._named.take(self._peers, now_s)
+        leader = select_coordinator(
+            self._peers, now_s, self._follow_s, placed=self._placed, named=self._named.quorum
+        )
         follow = leader is None or leader is peer
-        self.quorum = last_quorum(self._peers) or self.quorum
         self._placed = self._placed or (follow and reply.line is not None)
         try:
             take(reply, follow)

@@ -10,6 +10,9 @@ from fabricpulse.clocksync.solve.graph import Floats
 from fabricpulse.clocksync.solve.hosts import Hosts, Ints
 from fabricpulse.clocksync.solve.shortest_paths import ShortestPaths
 
+# By how much the root moves in a round: as much as edges are imprecise.
+_ROOT_NS = 50.0
+
 
 def _keepers(
     counts: NDArray[np.bool_], members: NDArray[np.intp], keeps: NDArray[np.bool_]
@@ -29,6 +32,17 @@ def _middle(moved: Floats, keepers: NDArray[np.intp], root: int) -> float:
     ordered = np.sort(moved[keepers])
     low, high = float(ordered[(len(ordered) - 1) // 2]), float(ordered[len(ordered) // 2])
     return min(max(float(moved[root]), low), high) if root in keepers else (low + high) / 2
+
+
+def _with_root(hosts: Hosts, moved: Floats, keepers: NDArray[np.intp], root: int) -> float:
+    """The same of time. Other coordinators do not know how this one moves the root, by which their hosts go as well: it
+    moves by little in a round, unless most of the others exclude it.
+    """
+    middle, stays = _middle(moved, keepers, root), float(moved[root])
+    excluded = np.abs(moved[keepers] - stays) > hosts.bound_ns[keepers]
+    if 2 * int(excluded.sum()) > len(keepers):
+        return middle
+    return min(max(middle, stays - _ROOT_NS), stays + _ROOT_NS)
 
 
 @dataclass(frozen=True)
@@ -76,7 +90,9 @@ def gauge(
         known = _keepers(counts, members, keeps)
         goes_on = None
         if len(known):
-            goes_on = _middle(moved, known, root)
+            # A root that has a timeline of its own, or whose line is from before a pause, holds nothing back.
+            holds = counts[root] and component[root] == label
+            goes_on = _with_root(hosts, moved, known, root) if holds else _middle(moved, known, root)
         if len(anchored):
             wanted = hosts.anchor_ns[anchored] - predicted[anchored] - delta[anchored]
             selection = select_anchors(paths, anchored, wanted, hosts.anchor_bound_ns[anchored], goes_on)

@@ -51,8 +51,8 @@ class Solution:
     hosts of other components than `main` keep a timeline of their own. has_quorum : the main component speaks for the
     fleet. falsetickers : anchors whose UTC most others exclude; disputed : those whose UTC some others exclude, where
     no majority agrees. root_moved_ns : by how much what hosts knew of the root no longer holds. root_lost : the root
-    of the timeline is not in the main component, and hosts may still follow it: `root` does not replace it yet;
-    root_absent : for it is none of the hosts.
+    of the timeline is not in the main component, and hosts may still follow it: `root` does not replace it yet.
+    announced : `root` is new, and does not count before hosts name it (solve.quorum).
     doubt_ns : per host, how far it may be off that edges contradict, else 0 (solve.doubt). rate_doubt_ppb : per host,
     how far its rate may be off (solve.rate_doubt).
     """
@@ -72,7 +72,7 @@ class Solution:
     disputed: NDArray[np.bool_]
     root_moved_ns: float
     root_lost: bool
-    root_absent: bool
+    announced: bool
     doubt_ns: Floats
     rate_doubt_ppb: Floats
 
@@ -145,7 +145,8 @@ def solve(hosts: Hosts, edges: Edges, election: Election, parameters: SolveParam
     correction = predicted + np.rint(correction_f).astype(np.int64)
     change = (correction - hosts.correction_ns).astype(np.float64)
     in_main = component == main
-    has_quorum = election.has_quorum(in_main, bool((in_main & np.isfinite(hosts.anchor_ns)).any()))
+    anchored = bool((in_main & np.isfinite(hosts.anchor_ns)).any())
+    has_quorum = election.has_quorum(in_main, anchored)
     begins = not (hosts.known & in_main).any()
     # Anchors say themselves what they know; without them the root of the fleet is right, and that of a part is not.
     # Those that the root has left with still say that they are synchronized, and get no reply: had the others a root of
@@ -154,12 +155,13 @@ def solve(hosts: Hosts, edges: Edges, election: Election, parameters: SolveParam
     root_absent &= not np.isfinite(hosts.anchor_ns).any()
     apart = election.root is not None and bool(component[election.root] != main)
     root_lost = root_absent or (election.followed and apart)
-    right = chosen if (has_quorum or begins) and not root_lost else None
+    announced = has_quorum and not (root_lost or anchored or election.names(in_main, chosen))
+    right = chosen if (has_quorum or begins) and not root_lost and not announced else None
     if not has_quorum:
         hosts = replace(hosts, bound_ns=hosts.bound_ns + hosts.unnoticed_ns)
     root_moved_ns = 0.0
     if right is not None and hosts.known[right] and not np.isfinite(hosts.anchor_ns).any():
-        hosts, change, root_moved_ns = _against_root(hosts, change, right, election.root)
+        hosts, change, root_moved_ns = _against_root(hosts, change, right, election.former)
     hosts = replace(hosts, bound_ns=np.where(counts, hosts.bound_ns, np.inf))
     source = _sources(hosts, change, right, anchors)
     if right is not None and source[right] == 0.0:
@@ -185,7 +187,7 @@ def solve(hosts: Hosts, edges: Edges, election: Election, parameters: SolveParam
         anchors.falsetickers & anchors.disputed,
         root_moved_ns,
         root_lost,
-        root_absent,
+        announced,
         doubt_ns,
         rate_doubt_ppb(graph, chosen, rate_sigma, rate_residual, parameters.drift_ppb),
     )
@@ -266,8 +268,8 @@ def _against_root(hosts: Hosts, change: Floats, root: int, last: int | None) -> 
     """Bounds that still hold once the root is right by definition, changes against it, and how far it has moved.
 
     What hosts knew, they knew of the root as it was. Where it moves against them (most edges of it say so, perhaps
-    wrongly), they are as far from it as it has moved; hosts that missed the round, by that more. last : the root of the
-    last solve; another one was as wrong as its bound said.
+    wrongly), they are as far from it as it has moved; hosts that missed the round, by that more. last : the root that
+    last counted; another one was as wrong as its bound said.
     """
     bound_ns = hosts.bound_ns + hosts.missed_ns
     another_ns = float(bound_ns[root]) if root != last else 0.0

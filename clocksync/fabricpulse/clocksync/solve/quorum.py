@@ -3,7 +3,12 @@
 Without anchors fleet time is right by definition, and that can hold for one part only. Each solve that speaks for the
 fleet says what it rested on (`Quorum`); the hosts that it placed remember that and say it with their next report. A
 later solve speaks for the fleet if it has more than half of those hosts, or half of them and the root. Coordinators
-need not remember anything, nor ask each other. Pure.
+need not remember anything, nor ask each other.
+
+A host that reports to two coordinators may give each of them its quorum. So a root counts only where as many hosts name
+it in their reports. Each host names one, that of the last quorum that it was part of: a new root, and one that was
+away, is announced in one round and counts in the next. A new one is announced with an odd number of hosts, so that two
+halves that have announced one each cannot both count it, whatever coordinators remember. Pure.
 """
 
 from collections.abc import Callable
@@ -12,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fabricpulse.clocksync.wire.limits import NAMED_S
 from fabricpulse.clocksync.wire.messages import Quorum
 from fabricpulse.clocksync.wire.quorums import SAME_ROUND_S
 from fabricpulse.clocksync.wire.report_table import Records, name_hash
@@ -24,8 +30,10 @@ class Election:
     votes : the row's host was part of it, or is new. keeps : its line is the fleet's; a host that was away brings its
     own, which must not move the others'. root : row of the root of the timeline, if one of those named is
     there. decides : that row decides between two halves: it is the root that all agree on. order : by which a new root
-    is chosen, the same number for a host wherever it reports; the least wins. followed : hosts may still say that they
-    are synchronized with the root, also where it is no longer part of the fleet, or does not report here.
+    is chosen, the same number for a host wherever it reports; the least wins. named : `order` of the root that each row
+    names, 0 where that was too long ago; None where no row knows of any. followed : hosts may still say that they are
+    synchronized with the root, also where it is no longer part of the fleet, or does not report here. former : row of
+    the root that last counted at this coordinator, if it is there.
     """
 
     quorum: Quorum | None
@@ -34,7 +42,9 @@ class Election:
     root: int | None
     decides: bool
     order: NDArray[np.uint64]
+    named: NDArray[np.uint64] | None = None
     followed: bool = False
+    former: int | None = None
 
     @classmethod
     def of(
@@ -68,11 +78,10 @@ class Election:
             return cls(remembered, reporting, np.ones(len(rows), np.bool_), root, decides, order)
         latest = int(rows["quorum_s"][spoken].max())
         same = rows[spoken & (rows["quorum_s"] >= latest - SAME_ROUND_S)]
-        # Nearly all rows say the same.
-        named = _chosen(np.unique(same["quorum_root"]), order, name_of)
+        named = _chosen(same["quorum_root"], order, name_of)
         quorum = Quorum(
             latest,
-            int(same["quorum_hosts"].max()),
+            int(same["quorum_hosts"].max()) | (len(np.unique(same["quorum_root"])) > 1),
             name_of(named),
             bool(same["quorum_anchored"].any()),
         )
@@ -82,30 +91,50 @@ class Election:
         # Where two coordinators named one each in the same round, only the one that all choose goes on.
         root = _row_of(order, named)
         decides = root is not None and bool(reporting[root])
-        return cls(quorum, reporting & (part | ~spoken), part, root, decides, order)
+        recent = spoken if fleet_s is None else spoken & (rows["quorum_s"] >= fleet_s - NAMED_S)
+        roots = np.where(recent, rows["quorum_root"], 0)
+        keeps = part & (roots == np.uint64(named))
+        keeps = keeps if keeps.any() else part
+        return cls(quorum, reporting & (part | ~spoken), keeps, root, decides, order, roots)
 
     def has_quorum(self, part: NDArray[np.bool_], anchored: bool) -> bool:
         """Whether the rows in `part` speak for the fleet. anchored : one of them is an anchor, so that UTC is right."""
         if self.quorum is None or anchored:
             return True
-        votes = int((part & self.votes).sum())
         if self.quorum.anchored:
             return False
-        # A root that is here is not with the other half, whatever it was part of.
-        decides = self.decides and self.root is not None and bool(part[self.root])
-        return 2 * votes > self.quorum.hosts or (2 * votes == self.quorum.hosts and decides)
+        # A root that is here is not with the other half, whatever it was part of; who names another one now may be.
+        votes = part & self.votes
+        half = self.decides and self.root is not None and bool(part[self.root])
+        if half and self.named is not None:
+            half = not (votes & (self.named != 0) & (self.named != self.order[self.root])).any()
+        return _enough(votes, self.quorum.hosts, half=half)
+
+    def names(self, part: NDArray[np.bool_], root: int) -> bool:
+        """Whether as many of the rows in `part` name the host of row `root` as a quorum needs."""
+        if self.quorum is None or self.named is None:
+            return True
+        naming = part & self.votes & (self.named == self.order[root])
+        return _enough(naming, self.quorum.hosts, half=bool(naming[root]))
 
 
-def _chosen(roots: NDArray[np.uint64], order: NDArray[np.uint64], name_of: Callable[[int], str]) -> int:
-    """Of roots that are named in one round, the one that every coordinator chooses, here or not.
+def _enough(votes: NDArray[np.bool_], hosts: int, *, half: bool) -> bool:
+    twice = 2 * int(votes.sum())
+    return twice > hosts or (half and twice == hosts)
+
+
+def _chosen(named: NDArray[np.uint64], order: NDArray[np.uint64], name_of: Callable[[int], str]) -> int:
+    """Of roots that are named in one round, one a row, the one that most name, here or not; of several the least.
 
     But not one that was never known here while another is here: a host that reports to coordinators of two fleets
     brings the root of the other fleet, and would leave this one without.
     """
-    first = int(roots[0])
+    roots, counts = np.unique(named, return_counts=True)
+    ranked = roots[np.argsort(-counts, kind="stable")].tolist()
+    first: int = ranked[0]
     if name_of(first):
         return first
-    return next((int(root) for root in roots if _row_of(order, int(root)) is not None), first)
+    return next((root for root in ranked if _row_of(order, root) is not None), first)
 
 
 def _row_of(order: NDArray[np.uint64], named: int) -> int | None:

@@ -78,7 +78,9 @@ class Quorum(msgspec.Struct, frozen=True, array_like=True, order=True):
     """What the last solve that spoke for the fleet rested on: `hosts` on the timeline, and anchors if there were any.
 
     moment_s : fleet time of it. A part of the fleet that has lost more than half of these hosts, or half and the root,
-    or all anchors, cannot know what the rest does.
+    or all anchors, cannot know what the rest does. hosts is even only if the root has counted with as many
+    (solve.quorum), so that one of two halves at most has it. Of an odd number as many are more than half as of the even
+    one below.
     """
 
     moment_s: Annotated[int, Meta(ge=0, le=2**40)]

@@ -10,14 +10,14 @@ SAME_ROUND_S = 2
 
 
 def merge_quorums(quorums: Iterable[Quorum | None]) -> Quorum | None:
-    """The latest of `quorums`; where several are of one round, the most hosts and one root, the same for everybody.
-
-    Two coordinators of one fleet may begin with two roots. Hosts that report to both pass this on to both.
+    """The latest of `quorums`; where several are of one round, the most hosts and one root, the same for everybody,
+    and if they differ in it an odd number of hosts (Quorum).
     """
     known = [quorum for quorum in quorums if quorum is not None]
     if not known:
         return None
     latest = max(quorum.moment_s for quorum in known)
     same = [quorum for quorum in known if quorum.moment_s >= latest - SAME_ROUND_S]
-    root = min((quorum.root for quorum in same), key=name_hash)
-    return Quorum(latest, max(q.hosts for q in same), root, any(q.anchored for q in same))
+    roots = {quorum.root for quorum in same}
+    hosts = max(quorum.hosts for quorum in same) | (len(roots) > 1)
+    return Quorum(latest, hosts, min(roots, key=name_hash), any(quorum.anchored for quorum in same))

@@ -16,7 +16,7 @@ from fabricpulse.clocksync.edge.estimator import EdgeFit, Extremes, Quality
 from fabricpulse.clocksync.edge.ownership import is_ours
 from fabricpulse.clocksync.sidecar.coordinator_selection import (
     CoordinatorHealth,
-    last_quorum,
+    NamedQuorum,
     left_out,
     select_coordinator,
 )
@@ -30,7 +30,6 @@ from fabricpulse.clocksync.wire.messages import (
     HostInfo,
     Line,
     LineReply,
-    Quorum,
     RoundReply,
     RoundReport,
     pack_edges,
@@ -57,7 +56,7 @@ class Host:
     clock: FleetClock | None = None
     healths: list[CoordinatorHealth] = field(default_factory=list)
     fits: dict[str, EdgeFit] = field(default_factory=dict)
-    quorum: Quorum | None = None
+    named: NamedQuorum = field(default_factory=NamedQuorum)
     placed: bool = False
     root: str = ""
     doubt: NeighbourDoubt | None = None
@@ -67,7 +66,7 @@ class Host:
         old = None if self.clock is None else self.clock.page
         self.clock = FleetClock.start(FleetClockParameters(), now, old)
         self.healths = [CoordinatorHealth() for _ in range(self.coordinators)]
-        self.quorum, self.placed, self.root, self.doubt = None, False, "", None
+        self.named, self.placed, self.root, self.doubt = NamedQuorum(), False, "", None
         self.epoch += 1
 
     def cross_timestamp(self, t_s: float) -> CrossTimestamp:
@@ -211,7 +210,7 @@ class DividedFleet:
         info = HostInfo(1, "", (), tuple(EdgeName("rail0", peer, "rail0") for peer in peers), "none")
         return RoundReport(
             PROTOCOL, host.name, host.epoch, 1, now, pack_edges(edges), self._line(host, at_s), None, host.root, 0,
-            info, rank, host.quorum, host.clock is not None and host.clock.no_quorum,
+            info, rank, host.named.quorum, host.clock is not None and host.clock.no_quorum,
         )  # fmt: skip
 
     def _line(self, host: Host, at_s: float) -> Line | None:
@@ -232,8 +231,10 @@ class DividedFleet:
         )
         health = host.healths[index]
         health.answered(reply, self.t_s)
-        leader = select_coordinator(host.healths, self.t_s, _ALONE_S, placed=host.placed)
-        host.quorum = last_quorum(host.healths) or host.quorum
+        host.named.take(host.healths, self.t_s)
+        leader = select_coordinator(
+            host.healths, self.t_s, _ALONE_S, placed=host.placed, named=host.named.quorum
+        )
         if leader not in (None, health):
             return
         host.placed = host.placed or line is not None

@@ -56,6 +56,43 @@ def test_after_any_cut_bounds_hold(seed: int) -> None:
         assert fleet.spread_ns() < 1_000
 
 
+def _slow(seed: int) -> object:
+    return pytest.param(seed, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("seed", [3, 15, 231, 323, *map(_slow, range(100, 120))])
+def test_hosts_come_back_to_coordinators_one_by_one(seed: int) -> None:
+    """After cuts of 2 to 25 s, so that the first of them may vote at coordinators of both parts, and some find the root
+    before others do.
+    """
+    fleet = running(3 + seed % 4, 2 + seed % 2, seed, lost=(seed % 5 == 4) * 0.1)
+    random, names, everywhere = fleet.random, sorted(fleet.hosts), range(len(fleet.coordinators))
+    for _ in range(3):
+        part = set(random.sample(names, random.randint(1, len(names) // 2)))
+        fleet.cut(part, set(random.sample(everywhere, random.randint(0, len(everywhere)))))
+        turn_ppb = random.choice((-_TURN_PPB, _TURN_PPB))
+        change_rate(fleet, part, turn_ppb)
+        away_s = random.choice((random.randint(2, 6), random.randint(6, 14), random.randint(14, 25)))
+        for second in range(away_s):
+            if second == 6:
+                change_rate(fleet, part, 3 * turn_ppb)
+            fleet.play_round()
+        change_rate(fleet, part, -turn_ppb * (4 if away_s > 6 else 1))
+        back = {
+            (name, number): random.randint(0, random.choice((1, 3, 6, 9)))
+            for name in names
+            for number in everywhere
+        }
+        fleet.near = {name: set(names) - {name} for name in names}
+        for second in range(24):
+            for (name, number), back_s in back.items():
+                if back_s <= second:
+                    fleet.reaches[name].add(number)
+            fleet.play_round()
+        assert fleet.synchronized() == set(names)
+        assert fleet.spread_ns() < 1_000
+
+
 @pytest.mark.parametrize("seed", seeds(12, quick=4))
 def test_of_two_halves_exactly_one_is_the_fleet(seed: int) -> None:
     """Each has a coordinator; the one with the root goes on, the other knows that it cannot know."""
@@ -67,6 +104,45 @@ def test_of_two_halves_exactly_one_is_the_fleet(seed: int) -> None:
         fleet.play_round()
         if second >= 10:
             assert fleet.synchronized() in (half, set(fleet.hosts) - half)
+
+
+@pytest.mark.parametrize("gone_s", [0, 8])
+@pytest.mark.parametrize("seed", seeds(4, quick=1))
+def test_half_of_a_fleet_goes_on_with_the_root_after_its_coordinators_restart(seed: int, gone_s: int) -> None:
+    """The new ones know of no root that has counted; hosts do."""
+    coordinators = 1 + seed % 2
+    fleet = running(4, coordinators, seed)
+    first = fleet.coordinators[0]
+    assert first is not None
+    half = {first.root, fleet.random.choice(sorted(set(fleet.hosts) - {first.root}))}
+    fleet.cut(half, set(range(coordinators)))
+    fleet.coordinators = [None] * coordinators
+    for _ in range(gone_s):
+        fleet.play_round()
+    fleet.coordinators = [Fleet() for _ in range(coordinators)]
+    for _ in range(8):
+        fleet.play_round()
+    times = fleet.times(fleet.t_s)
+    assert half <= fleet.synchronized()
+    assert max(times[name].bound_ns for name in half) < 2_000
+
+
+def test_a_new_root_is_announced_with_an_odd_number_of_hosts() -> None:
+    """So that no half can count it: another half may have announced another one."""
+    fleet = running(4, 1, 0)
+    coordinator = fleet.coordinators[0]
+    assert coordinator is not None
+    gone = coordinator.root
+    fleet.hosts[gone].clock = None
+    fleet.cut({gone}, set())
+    announced = []
+    for _ in range(16):
+        fleet.play_round()
+        assert coordinator.quorum is not None
+        if coordinator.quorum.root != gone:
+            announced.append(coordinator.quorum.hosts)
+    assert announced[0] == 5
+    assert announced[-1] == 3, "it has counted"
 
 
 @pytest.mark.parametrize("seed", seeds(20, quick=4))

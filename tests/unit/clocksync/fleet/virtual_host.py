@@ -18,7 +18,7 @@ from fabricpulse.clocksync.edge.ownership import is_ours
 from fabricpulse.clocksync.edge.window import EdgeWindow
 from fabricpulse.clocksync.sidecar.coordinator_selection import (
     CoordinatorHealth,
-    last_quorum,
+    NamedQuorum,
     left_out,
     select_coordinator,
 )
@@ -32,7 +32,6 @@ from fabricpulse.clocksync.wire.messages import (
     HostInfo,
     Line,
     LineReply,
-    Quorum,
     RoundReply,
     RoundReport,
     pack_edges,
@@ -116,7 +115,7 @@ class Host:
         self.shown = self.clock.page
         self.peers = [CoordinatorHealth() for _ in fleet.coordinators]
         self.busy, self.info_sent = [False] * len(self.peers), [False] * len(self.peers)
-        self.quorum: Quorum | None = None
+        self.named = NamedQuorum()
         self.doubt: NeighbourDoubt | None = None
         self.placed, self.root, self.suspect = False, "", ""
         self.started_s, self.synchronized_s = t_s, math.inf
@@ -228,7 +227,7 @@ class Host:
         anchor = None if bound_ns is None else (now.host_ns - now.raw_ns - self.epoch_ns, bound_ns)
         return RoundReport(
             PROTOCOL, self.name, self.run, 1, now.raw_ns + self.epoch_ns, pack_edges(edges), self.line(t_s), anchor,
-            self.root, self._known_clock.page.disruptions, info, rank, self.quorum, self._known_clock.no_quorum,
+            self.root, self._known_clock.page.disruptions, info, rank, self.named.quorum, self._known_clock.no_quorum,
             unverified=self._known_clock.unverified_raw_ns is not None,
         )  # fmt: skip
 
@@ -241,9 +240,11 @@ class Host:
         else:
             peer.answered(reply, t_s)
             self.info_sent[number] &= not reply.resend_info
-            leader = select_coordinator(self.peers, t_s, _ALONE_S, placed=self.placed)
+            self.named.take(self.peers, t_s)
+            leader = select_coordinator(
+                self.peers, t_s, _ALONE_S, placed=self.placed, named=self.named.quorum
+            )
             follow = leader is None or leader is peer
-            self.quorum = last_quorum(self.peers) or self.quorum
             self.placed |= follow and reply.line is not None
             if follow:
                 self.root, self.suspect = reply.root, reply.suspect
@@ -294,7 +295,7 @@ class Host:
             self.name, own, list(self.fits.items()), lines, now_ns, 250.0, self.doubt
         )
         if correction is not None:
-            known_ppb = self._known_clock.unsure_ppb if self.quorum is not None else 0
+            known_ppb = self._known_clock.unsure_ppb if self.named.quorum is not None else 0
             no_quorum = left_out(self.peers, t_s, _ALONE_S)
             drift_ppb = max(correction.drift_ppb, known_ppb)
             self._apply(t_s, replace(correction, free=True, no_quorum=no_quorum, drift_ppb=drift_ppb))
