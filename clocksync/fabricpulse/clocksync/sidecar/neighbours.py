@@ -100,13 +100,21 @@ def consensus(
     now_ns: int,
     drift_ppb: float,
     doubt: NeighbourDoubt | None = None,
+    *,
+    verified: bool = True,
 ) -> tuple[Correction | None, NeighbourDoubt | None]:
     """One round of averaging on `host`, whose clock shows `now_ns`, and what it remembers. own : its line. fits :
-    (peer, fit). doubt : of the last round. Pure.
+    (peer, fit). doubt : of the last round. verified : its own line is. Pure.
 
-    Where no host has fleet time, the host with the lowest name makes its own clock the beginning of it.
+    Where no host has fleet time, the host with the lowest name makes its own clock the beginning of it. Lines that
+    nobody has verified count only where most are of that kind, as in the solve (Hosts.counting).
     """
     fits = list(fits)
+    counting = [verified] if own is not None else []
+    counting += [not reply.unverified for reply in lines.values() if reply.line is not None]
+    if 2 * sum(counting) >= len(counting):
+        own = own if verified else None
+        lines = {peer: reply for peer, reply in lines.items() if reply.line is None or not reply.unverified}
     if own is None and not any(reply.line is not None for reply in lines.values()):
         peers = {peer for peer, _ in fits}
         if not lines or not peers or host > min(peers):

@@ -379,7 +379,10 @@ class Sidecar:
         ):
             return
         own, now_ns = self._clock.requested_line(), self._clock.stamp_now_ns()
-        correction, self._doubt = consensus(self.host, own, fits, lines, now_ns, drift, self._doubt)
+        verified = self._clock.fleet.unverified_raw_ns is None
+        correction, self._doubt = consensus(
+            self.host, own, fits, lines, now_ns, drift, self._doubt, verified=verified
+        )
         if correction is not None:
             no_quorum = self._coordinator.left_out(self._alone_s())
             # What a coordinator has said of the rate holds on: neighbours know no UTC.
@@ -395,6 +398,7 @@ class Sidecar:
             self._clock.stamp_now_ns(),
             self._clock.requested_line(),
             self._clock.shown.status == ClockStatus.SYNCHRONIZED,
+            unverified=self._clock.fleet.unverified_raw_ns is not None,
         )
         return web.Response(body=_line_encoder.encode(reply), content_type="application/msgpack")
 

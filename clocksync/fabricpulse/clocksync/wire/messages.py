@@ -157,12 +157,15 @@ class RoundReply(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LineReply(msgspec.Struct, frozen=True, array_like=True):
-    """A sidecar's answer to its neighbour: its timeline, its stamp clock when it answered, and its status."""
+    """A sidecar's answer to its neighbour: its timeline, its stamp clock when it answered, and its status. unverified :
+    as in RoundReport.
+    """
 
     host: str
     host_ns: int
     line: Line | None
     synchronized: bool
+    unverified: bool = False
 
 
 EDGE = struct.Struct("<qqiiIIIHBx")

@@ -59,6 +59,16 @@ def test_nobody_to_average_with() -> None:
     assert average(0, 5, 0.0, 1.0, []) is None
 
 
+def fit_of(now: int, offset_ns: int) -> EdgeFit:
+    """A neighbour's clock is ahead by `offset_ns`."""
+    return EdgeFit(
+        t_ns=now, t_last_ns=now, offset_ns=offset_ns, rate_ppb=0.0, half_gap_ns=1_000.0, above_ns=1_000.0,
+        below_ns=1_000.0, rate_low_ppb=-250.0, rate_high_ppb=250.0, bound_ns=1_100.0, sigma_ns=10.0,
+        rate_sigma_ppb=5.0, trains=200, window_s=4.0, quality=Quality.FILTERED,
+        raw_offset_ns=offset_ns, extremes=Extremes(now, offset_ns, now, offset_ns),
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("apart_ns", [0, 30_000_000, 55 * 365 * 86_400 * 10**9])
 def test_how_far_clocks_are_apart_does_not_matter(apart_ns: int) -> None:
     """Of a neighbour whose clock began in 1970 a word is worth as much as of any other."""
@@ -67,17 +77,37 @@ def test_how_far_clocks_are_apart_does_not_matter(apart_ns: int) -> None:
     # Fleet time is ours plus 77 ns, and we do not have it yet.
     line = Line(neighbour_ns, apart_ns + 77, 0, 500)
     reply = LineReply("h1", neighbour_ns, line, True)
-    extremes = Extremes(now, -apart_ns, now, -apart_ns)
-    fit = EdgeFit(
-        t_ns=now, t_last_ns=now, offset_ns=-apart_ns, rate_ppb=0.0, half_gap_ns=1_000.0, above_ns=1_000.0,
-        below_ns=1_000.0, rate_low_ppb=-250.0, rate_high_ppb=250.0, bound_ns=1_100.0, sigma_ns=10.0,
-        rate_sigma_ppb=5.0, trains=200, window_s=4.0, quality=Quality.FILTERED,
-        raw_offset_ns=-apart_ns, extremes=extremes,
-    )  # fmt: skip
-    correction, doubt = consensus("h0", None, [("h1", fit)], {"h1": reply}, now, 250.0)
+    correction, doubt = consensus("h0", None, [("h1", fit_of(now, -apart_ns))], {"h1": reply}, now, 250.0)
     assert correction is not None
     assert correction.correction_ns == 77
     assert doubt is None
+
+
+@pytest.mark.parametrize("paused", ["h0", "h1"])
+def test_a_line_from_before_a_pause_is_not_averaged(paused: str) -> None:
+    """This host's, or that of one of its two neighbours: 0.8 s behind the others, and nobody has verified it since."""
+    now, paused_ns = 1_800_000_000_123_456_789, 800_000_000
+
+    def line(host: str) -> Line:
+        return Line(now, -paused_ns if host == paused else 0, 0, 500)
+
+    lines = {peer: LineReply(peer, now, line(peer), True, unverified=peer == paused) for peer in ("h1", "h2")}
+    fits = [(peer, fit_of(now, 0)) for peer in lines]
+    correction, doubt = consensus("h0", line("h0"), fits, lines, now, 250.0, verified=paused != "h0")
+    assert correction is not None
+    assert (correction.correction_ns, doubt) == (0, None)
+    assert correction.bound_ns < 2_000
+
+
+def test_lines_count_where_most_are_unverified() -> None:
+    """As in the solve: all sidecars may have started just now."""
+    now = 1_800_000_000_123_456_789
+    lines = {"h1": LineReply("h1", now, Line(now, 100, 0, 500), True, unverified=True)}
+    correction, _ = consensus(
+        "h0", Line(now, 0, 0, 500), [("h1", fit_of(now, 0))], lines, now, 250.0, verified=False
+    )
+    assert correction is not None
+    assert correction.correction_ns == 50
 
 
 def disagreeing(seed: int) -> bool:

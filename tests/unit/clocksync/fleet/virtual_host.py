@@ -228,8 +228,13 @@ class Host:
         return RoundReport(
             PROTOCOL, self.name, self.run, 1, now.raw_ns + self.epoch_ns, pack_edges(edges), self.line(t_s), anchor,
             self.root, self._known_clock.page.disruptions, info, rank, self.named.quorum, self._known_clock.no_quorum,
-            unverified=self._known_clock.unverified_raw_ns is not None,
+            unverified=self.unverified,
         )  # fmt: skip
+
+    @property
+    def unverified(self) -> bool:
+        """As its reports say."""
+        return self._known_clock.unverified_raw_ns is not None
 
     def take(self, t_s: float, number: int, reply: RoundReply | None) -> None:
         """The answer of a coordinator, or that there is none."""
@@ -282,7 +287,7 @@ class Host:
 
     def _ask_neighbours(self, t_s: float) -> None:
         lines = {
-            peer: LineReply(peer, other.raw_ns(t_s) + other.epoch_ns, other.line(t_s), True)
+            peer: LineReply(peer, other.raw_ns(t_s) + other.epoch_ns, other.line(t_s), True, other.unverified)
             for peer, other in self.fleet.hosts.items()
             if peer != self.name and other.clock is not None and self.fleet.near(self.name, peer)
         }
@@ -292,8 +297,9 @@ class Host:
             return
         now_ns = self.raw_ns(t_s) + self.epoch_ns
         correction, self.doubt = consensus(
-            self.name, own, list(self.fits.items()), lines, now_ns, 250.0, self.doubt
-        )
+            self.name, own, list(self.fits.items()), lines, now_ns, 250.0, self.doubt,
+            verified=not self.unverified,
+        )  # fmt: skip
         if correction is not None:
             known_ppb = self._known_clock.unsure_ppb if self.named.quorum is not None else 0
             no_quorum = left_out(self.peers, t_s, _ALONE_S)
