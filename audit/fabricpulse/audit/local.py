@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import TypeVar
 
-from fabricpulse.audit.boot import BOOT_ID, MACHINE_ID, machine_of
+from fabricpulse.audit.boot import BOOT_ID, HOSTNAME, MACHINE_ID, machine_of
 from fabricpulse.audit.host.attributes import values_of
 from fabricpulse.audit.host.check import HostCheck
 from fabricpulse.audit.host.host_reader import HostReader
@@ -64,6 +64,7 @@ def audit_host(
         boot=clip(reader.text(str(BOOT_ID)) or "", 128),
         machine=machine_of(reader.text(str(MACHINE_ID)) or ""),
         rails=tuple(sorted(name[:128] for name in reader.rails)[:1024]),
+        hostname=clip(reader.text(str(HOSTNAME)) or "", 128),
     )
 
 

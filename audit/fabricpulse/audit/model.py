@@ -22,6 +22,9 @@ Text = Annotated[str, Meta(max_length=2048)]
 CheckId = Annotated[str, Meta(max_length=128, pattern="^[a-z0-9][a-z0-9-]*$")]
 # Far beyond what any host takes, and what any clock says: what is made of them is finite, too.
 Seconds = Annotated[float, Meta(ge=0, le=1e11)]
+MOST_AWAITED = 1024
+# That a look at a host names; no ring has more hosts.
+MOST_PEERS = 128
 
 
 class Status(StrEnum):
@@ -111,7 +114,9 @@ class HostReport(Struct, frozen=True):
     """All that one host has said. collected_at : host time, Unix seconds. duration_s : that it took. boot : the
     kernel's own name of the time since it started (boot_id), "" where it cannot be read. front_end : where `audit run`
     has reached its agent. machine : a name of the machine, of its /etc/machine-id. rails : devices that the fleet
-    lists. open : of the reports kept before it, what this one has not looked at again."""
+    lists. open : of the reports kept before it, what this one has not looked at again. hostname : the kernel's own, as
+    `host` may be another name in the fleet. awaits : hosts that it must be tested with again, by what its agent has
+    kept of earlier runs."""
 
     host: Name
     collected_at: Seconds
@@ -125,6 +130,8 @@ class HostReport(Struct, frozen=True):
     machine: Name = ""
     rails: Annotated[tuple[Name, ...], Meta(max_length=1024)] = ()
     open: Annotated[tuple[OpenFinding, ...], Meta(max_length=1000)] = ()
+    hostname: Name = ""
+    awaits: Annotated[tuple[Name, ...], Meta(max_length=MOST_AWAITED)] = ()
 
 
 MeasurementKind = Literal[
@@ -202,10 +209,10 @@ class Run(Struct, frozen=True):
 
     id : of its beginning, in UTC. asked : the hosts that were to be audited. hosts : reports of those that answered.
     findings : worst first. cancelled : not all hosts were waited for. measurements : of the tests between NICs.
-    rings : of the NCCL plugin. not_asked : hosts whose report is from the run that this one goes on with. wired : where
-    cables go was asked for. rate_bps : most that a NIC was asked to send, 0 without transfers. oldest_at : when the
-    first of the runs that this one goes on with began, 0 if it goes on with none. datagrams : fewest that a transfer
-    has measured loss by, 0 without transfers.
+    rings : of the NCCL plugin. not_asked : hosts whose report is from the run that this one goes on with. located :
+    NICs of which LLDP has shown where their cable goes. rate_bps : most that a NIC was asked to send, 0 without
+    transfers. oldest_at : when the first of the runs that this one goes on with began, 0 if it goes on with none.
+    datagrams : fewest that a transfer has measured loss by, 0 without transfers.
     """
 
     id: Name
@@ -221,7 +228,7 @@ class Run(Struct, frozen=True):
     schema: Literal[1] = 1
     rings: tuple[Ring, ...] = ()
     not_asked: tuple[Name, ...] = ()
-    wired: bool = False
+    located: tuple[tuple[Name, Name], ...] = ()
     rate_bps: float = 0.0
     oldest_at: float = 0.0
     datagrams: int = 0
@@ -233,22 +240,26 @@ VALUE = "value"
 
 class Tested(Struct, frozen=True):
     """One kind of look that a run has taken at a host. check : that would have found it, or VALUE. subject : its NIC,
-    "" for the host; of a value its attribute. peers : hosts that it was tested with. one_way : only what the NIC sends,
-    or only what it is sent, was tested.
+    "" for the host; of a value its attribute, and the device that has it. peers : hosts with which something was
+    decided. side : of a test of pairs, whether it is of what the NIC sends or of what it is sent. undecided : ways of
+    that side of which nothing was decided.
     """
 
     check: Name
     subject: Name = ""
-    peers: Annotated[tuple[Name, ...], Meta(max_length=128)] = ()
-    one_way: bool = False
+    peers: Annotated[tuple[Name, ...], Meta(max_length=MOST_PEERS)] = ()
+    side: Literal["", "sends", "receives"] = ""
+    undecided: int = 0
 
 
 class FleetFindings(Struct, frozen=True):
     """What a run of the fleet has found about one host, beside the host's own checks, and by which tests.
 
     run, at : the run's id, and when it ended, Unix seconds. tested : what was looked at. hosts : how many were
-    compared. rate_bps, profile, datagrams : as in Run. host, boot, machine : whose it is, as in HostReport. earlier :
-    of the runs before, what this one has not tested again.
+    compared. rate_bps, profile, datagrams : as in Run. host, boot, machine, hostname : whose it is, as in HostReport.
+    earlier : of the runs before, what this one has not tested again. checks : that the run knows. members : hosts in
+    its membership, 0 if it was given none. removed : of those that the host awaits, which that does not list.
+    devices : of the host, that it lists, or that the host has reported; () if nothing is known.
     """
 
     run: Name
@@ -264,6 +275,11 @@ class FleetFindings(Struct, frozen=True):
     machine: Name = ""
     earlier: Annotated[tuple[OpenFinding, ...], Meta(max_length=1000)] = ()
     datagrams: int = 0
+    checks: Annotated[tuple[Name, ...], Meta(max_length=1024)] = ()
+    members: int = 0
+    removed: Annotated[tuple[Name, ...], Meta(max_length=MOST_AWAITED)] = ()
+    devices: Annotated[tuple[Name, ...], Meta(max_length=4096)] = ()
+    hostname: Name = ""
 
 
 def failures(report: HostReport) -> list[Finding]:

@@ -5,10 +5,9 @@ from collections import defaultdict
 
 import msgspec
 
-from fabricpulse.audit.boot import is_another
-from fabricpulse.audit.checks.fleet import clock_offset, fleet_divided, odd_one_out, profile, sla_path
+from fabricpulse.audit.boot import is_another, origin_of
 from fabricpulse.audit.model import (
-    VALUE,
+    MOST_AWAITED,
     Finding,
     FleetFindings,
     HostReport,
@@ -17,21 +16,15 @@ from fabricpulse.audit.model import (
     Status,
     failures,
 )
+from fabricpulse.audit.registry import all_checks
+from fabricpulse.audit.tested_again import partner_of, tested_again
 
-# Those whose result depends on how fast NICs were asked to send.
-_BY_RATE = {"path-loss", "path-bandwidth", "path-duplex", "path-rdma", "path-ecmp", sla_path.CHECK.id}
-# And on how many datagrams were sent: few lose nothing.
-_BY_DATAGRAMS = {"path-loss", "path-ecmp", sla_path.CHECK.id}
-# Those of one value.
-_BY_VALUE = {odd_one_out.CHECK.id, profile.CHECK.id}
-# Those that compare hosts with one another: fewer hosts show less.
-COMPARED = {odd_one_out.CHECK.id, fleet_divided.CHECK.id, clock_offset.CHECK.id, "value-missing"}
 MOST_OPEN = 1000
 
 
 def with_open_findings(before: FleetFindings | None, now: FleetFindings) -> FleetFindings:
     """`now` with what is still open of the record that it replaces."""
-    if before is None or is_another(_whose(before), _whose(now)):
+    if before is None or is_another(origin_of(before), origin_of(now)):
         return now
     newly = {_key(finding) for finding in now.findings}
     own = [
@@ -50,48 +43,22 @@ def with_open_findings(before: FleetFindings | None, now: FleetFindings) -> Flee
     left = [
         one
         for one in (*own, *before.earlier)
-        if _key(one.finding) not in newly and not _tested_again(one, now)
+        if _key(one.finding) not in newly and not tested_again(one, now)
     ]
     return msgspec.structs.replace(now, earlier=tuple(left[:MOST_OPEN]))
 
 
-def _tested_again(one: OpenFinding, now: FleetFindings) -> bool:
-    finding = one.finding
-    if finding.check in _BY_RATE and now.rate_bps < one.rate_bps:
-        return False
-    if finding.check in _BY_DATAGRAMS and now.datagrams < one.datagrams:
-        return False
-    attribute = finding.evidence.get("attribute", "")
-    values = {test.subject for test in now.tested if test.check == VALUE}
-    if finding.check in _BY_VALUE and attribute and attribute not in values:
-        return False
-    if finding.check in COMPARED and 2 * now.hosts < one.hosts:
-        return False
-    made = [test for test in now.tested if test.check == finding.check and not test.one_way]
-    if finding.check.startswith("profile"):
-        return any(test.subject == one.profile[:128] for test in made)
-    if finding.check == sla_path.CHECK.id and one.profile != now.profile:
-        return False
-    whole_host = finding.suspects or not finding.subject or any(not test.subject for test in made)
-    made = [test for test in made if whole_host or test.subject == finding.subject]
-    # Of a way between two NICs others of the two hosts say nothing.
-    ends = [finding.evidence.get(end, "").partition(" ") for end in ("source", "target")]
-    if finding.suspects and (nics := {nic for host, _, nic in ends if host == now.host and nic}):
-        made = [test for test in made if test.subject in nics]
-    if not made:
-        return False
-    peers = {peer for test in made for peer in test.peers}
-    if finding.suspects:
-        # The one that it was not tested with is the host itself.
-        return len(set(finding.suspects) - peers) <= 1
-    target = finding.evidence.get("target", "").partition(" ")[0]
-    return not target or target in peers
+def awaited(kept: FleetFindings) -> tuple[str, ...]:
+    """The hosts that the host must be tested with again before all that was found of it is cleared."""
+    open_now = [*kept.findings, *(one.finding for one in kept.earlier)]
+    names = {partner_of(finding, kept.host) for finding in open_now}
+    return tuple(sorted(names - {""})[:MOST_AWAITED])
 
 
 def report_with_open_findings(before: HostReport | None, now: HostReport) -> HostReport:
     """`now` with what failed in the report that it replaces and was not looked at again: of rails that this audit was
     not given, of a profile, or what could not be read this time."""
-    if before is None or is_another(_whose(before), _whose(now)):
+    if before is None or is_another(origin_of(before), origin_of(now)):
         return now
     # A fleet that lists rails says which there are; an audit without any was not given them.
     unseen_rails = set() if now.rails else set(before.rails)
@@ -102,7 +69,7 @@ def report_with_open_findings(before: HostReport | None, now: HostReport) -> Hos
     left = []
     for one in (*found, *before.open):
         finding = one.finding
-        if finding.severity == "info":
+        if finding.severity == "info" or finding.check not in all_checks():
             continue
         own = [
             result
@@ -118,10 +85,6 @@ def report_with_open_findings(before: HostReport | None, now: HostReport) -> Hos
             left.append(one)
     rails = tuple(sorted(unseen_rails & {one.finding.subject for one in left}))
     return msgspec.structs.replace(now, open=tuple(left[:MOST_OPEN]), rails=now.rails or rails)
-
-
-def _whose(record: HostReport | FleetFindings) -> tuple[str, str, str]:
-    return record.host, record.boot, record.machine
 
 
 def _key(finding: Finding) -> tuple[str, str, str, str]:

@@ -38,7 +38,7 @@ GOOD_ECHO = EchoResult(2, 2, rtt_s=1e-4)
 
 def good(owd_ns: int | None = 20_000, **fields: Any) -> TransferResult:
     received = Received(2000, owd_ns=owd_ns, owd_bound_ns=500)
-    return TransferResult(2000, received, **({"bps": 0.97 * RATE} | fields))
+    return TransferResult(2000, received, **({"bps": 0.97 * RATE, "limit_bps": float(RATE)} | fields))
 
 
 ONE_WAY = Transfers(duplex=False)
@@ -162,7 +162,8 @@ def test_a_nic_without_a_partner_has_not_passed(
     assert ("path-untested", "h0", "e0") in said(run)
     assert states(run)["h0"] == "unknown"
     # A ring of one is none.
-    assert [f.suspects for f in run.findings if f.check == "nccl-ring"] == [("h0",)]
+    assert [(f.host, f.severity) for f in run.findings if f.check == "nccl-untested"] == [("h0", "warning")]
+    assert all(f.check != "nccl-ring" for f in run.findings)
 
 
 @pytest.mark.parametrize("error", ["EPERM", "EACCES", "EMFILE"])
@@ -218,6 +219,23 @@ def test_a_limit_of_the_agent_excuses_no_more_than_itself(monkeypatch: pytest.Mo
     run = audited(monkeypatch, received)
     assert said(run) == {("path-bandwidth", "h3", "e0")}
     assert "that it is sent is slow" in run.findings[0].summary
+
+
+def test_an_agent_that_states_no_limit_is_not_accused_by_its_settings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One of an older release: all that it sends may be slow by `transfer_mbit_s`, and is not known; what it is sent is
+    judged, and so is a slow way of one that was seen to send more."""
+
+    def old(**more: Any) -> TransferResult:
+        return good(limit_bps=None, **more)
+
+    run = audited(monkeypatch, PlayedAgents(8, lambda a, _: old(bps=1e9) if a == "h3" else good()))
+    assert said(run) == {("path-untested", "h3", "e0")}
+    assert "older release" in run.findings[0].summary
+    assert said(audited(monkeypatch, PlayedAgents(8, lambda _a, _b: old()))) == set()
+    received = PlayedAgents(8, lambda _, b: old(bps=1e9 if b == "h3" else 0.97 * RATE))
+    assert said(audited(monkeypatch, received)) == {("path-bandwidth", "h3", "e0")}
 
 
 def test_the_gate_lists_what_was_not_tested() -> None:

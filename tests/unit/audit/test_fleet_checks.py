@@ -23,7 +23,7 @@ from fabricpulse.audit.model import (
 from fabricpulse.audit.pair_tests.ecmp import ecmp_findings
 from fabricpulse.audit.pair_tests.in_band import MESH, in_band_findings
 from fabricpulse.audit.pair_tests.path_tests import path_findings
-from fabricpulse.audit.pair_tests.ring_tests import ring_findings
+from fabricpulse.audit.pair_tests.ring_tests import ring_findings, without_ring
 from fabricpulse.audit.pair_tests.transfer_tests import untested_findings
 from fabricpulse.audit.registry import all_checks, checks_of_fleet, host_checks
 
@@ -97,6 +97,7 @@ CASES: dict[str, Play] = {
     "path-delay": paths("owd", 1e-5, 1e-3),
     "path-ecmp": lambda wrong: ecmp_findings(pairs("ecmp_loss", 0.0, 0.1 if wrong else None)),
     "path-untested": lambda wrong: untested_findings({NIC: "in use: a job runs here"} if wrong else {}),
+    "nccl-untested": lambda wrong: without_ring(["h1"] if wrong else []),
     "nccl-ring": lambda wrong: ring_findings(ring(slow=wrong)),
     "nccl-delay": lambda wrong: in_band_findings(delayed(wrong)),
     "nccl-data": lambda wrong: ring_findings(ring(corrupt=wrong)),

@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,6 @@ from fabricpulse.audit.model import (
     Finding,
     FleetFindings,
     HostReport,
-    Measurement,
-    MeasurementKind,
     Outcome,
     Result,
     Run,
@@ -39,107 +36,18 @@ from fabricpulse.core.metrics.exposition import Exposition
 
 NOW = 1_795_374_000.0
 MTU = Value("mtu", "nic", "eth1", "9000")
+EXTRA = Value("mtu", "nic", "eth2", "9000")
 GOOD = HostReport("h", NOW, 1, (), ())
 
 
-def run_of(
-    *findings: Finding,
-    at: float = NOW,
-    kind: MeasurementKind = "loss",
-    peers: str = "",
-    nic: str = "eth1",
-    sends: bool | None = True,
-    values: Sequence[Value] = (MTU,),
-    **more: Any,
-) -> Run:
-    """A run over h and these peers, on this NIC of each, both ways. sends : what h sends to them is decided."""
-    measured = [Measurement(kind, "r", "h", nic, peer, nic, 0.0, sends) for peer in peers]
-    measured += [Measurement(kind, "r", peer, nic, "h", nic, 0.0, True) for peer in peers]
-    hosts = tuple(HostReport(name, at, 1, (), tuple(values)) for name in ("h", *peers))
+def lossy() -> Finding:
+    return Finding("path-loss", "back-end", "error", "h", "eth1", "lossy")
+
+
+def run_of(*findings: Finding, peers: str = "") -> Run:
+    hosts = tuple(HostReport(name, NOW, 1, (), ()) for name in ("h", *peers))
     asked = tuple(host.host for host in hosts)
-    return Run("r", at, 0, asked, hosts, findings, measurements=tuple(measured), **more)
-
-
-def lossy(**more: Any) -> Finding:
-    return Finding("path-loss", "back-end", "error", "h", "eth1", "lossy", **more)
-
-
-def after(first: Run, second: Run) -> bool | None:
-    """The gate of h after both."""
-    kept = with_open_findings(with_open_findings(None, of_host(first, "h")), of_host(second, "h"))
-    return gate(GOOD, NOW + 1, 3600, fleet=kept).open
-
-
-def test_a_run_that_has_not_made_the_test_leaves_its_error_open() -> None:
-    """No test of pairs, another kind of test, or one at a lower rate; the same test clears it."""
-    first = run_of(lossy(), peers="abc", rate_bps=1e10)
-    assert after(first, run_of()) is False
-    assert after(first, run_of(kind="bandwidth", peers="abc", rate_bps=1e10)) is False
-    assert after(first, run_of(peers="abc", rate_bps=1e8)) is False
-    assert after(first, run_of(peers="a", rate_bps=1e10)) is True
-
-
-def test_tests_that_decide_less_leave_an_error_open() -> None:
-    """Of what the NIC is sent alone; with fewer datagrams; over another rail; where a value could not be read."""
-    first = run_of(lossy(), peers="abc", datagrams=20_000)
-    assert after(first, run_of(peers="abc", datagrams=20_000, sends=None)) is False
-    assert after(first, run_of(peers="abc", datagrams=100)) is False
-    assert after(first, run_of(peers="abc", datagrams=20_000)) is True
-    ends = {"source": "h eth1", "target": "a eth1"}
-    doubt = Finding(
-        "path-loss", "back-end", "error", "", "h eth1 > a eth1", "lossy", ends, suspects=("h", "a")
-    )
-    assert after(run_of(doubt, peers="ab"), run_of(peers="ab", nic="eth2")) is None
-    assert after(run_of(doubt, peers="ab"), run_of(peers="ab")) is True
-    for check in ("odd-one-out", "profile"):
-        odd = Finding(check, "node", "error", "h", "", "mtu", {"attribute": "mtu"})
-        first = run_of(odd, peers="abc", profile="p.yaml")
-        assert after(first, run_of(peers="abc", profile="p.yaml", values=())) is False
-        assert after(first, run_of(peers="abc", profile="p.yaml")) is True
-
-
-def test_what_is_open_outlives_more_than_one_run() -> None:
-    """And is not known, rather than gone, once it is too old to close."""
-    kept = of_host(run_of(lossy(), peers="abc"), "h")
-    for hours in range(1, 4):
-        kept = with_open_findings(kept, of_host(run_of(at=NOW + hours * 3600), "h"))
-    fresh = msgspec.structs.replace(GOOD, collected_at=NOW + 3 * 3600)
-    assert gate(fresh, NOW + 3 * 3600, 4 * 3600, fleet=kept).open is False
-    late = gate(fresh, NOW + 3 * 3600, 2 * 3600, fleet=kept)
-    assert (late.open, len(late.reasons)) == (None, 1)
-
-
-def test_a_suspect_is_cleared_by_a_test_with_the_others() -> None:
-    """And not by one with others."""
-    doubt = Finding("path-loss", "back-end", "error", "", "h eth1 > a eth1", "lossy", suspects=("h", "a"))
-    first = run_of(doubt, peers="ab")
-    assert after(first, run_of(peers="bc")) is None
-    assert after(first, run_of(peers="ac")) is True
-
-
-def test_a_path_is_cleared_by_a_test_of_it() -> None:
-    """The NIC is not what failed."""
-    first = run_of(lossy(evidence={"blame": "path", "target": "a eth1"}), peers="ab")
-    assert after(first, run_of(peers="b")) is False
-    assert after(first, run_of(peers="a")) is True
-
-
-def test_a_comparison_is_cleared_by_one_of_as_many() -> None:
-    """One host is odd in nothing."""
-    odd = Finding("odd-one-out", "node", "error", "h", "", "mtu", {"attribute": "mtu"})
-    first = run_of(odd, peers="abcdefg")
-    assert after(first, run_of()) is False
-    assert after(first, run_of(peers="abc")) is True
-
-
-def test_a_profile_is_cleared_by_itself() -> None:
-    """Another one need not pin the same."""
-    first = run_of(
-        Finding("profile", "fleet", "error", "h", "", "mtu", {"attribute": "mtu"}), profile="p.yaml"
-    )
-    assert after(first, run_of()) is False
-    assert after(first, run_of(profile="q.yaml")) is False
-    assert after(first, run_of(profile="p.yaml")) is True
+    return Run("r", NOW, 0, asked, hosts, findings)
 
 
 def report(*results: tuple[str, str, Status], **more: Any) -> HostReport:
@@ -244,6 +152,18 @@ def test_findings_that_another_machine_has_kept(tmp_path: Path) -> None:
     assert gate(other_report, NOW + 1, 60, host="h", boot="b2", machine="m2").open is None
     assert machine_of("x") not in ("", "x")
     assert machine_of("") == ""
+
+
+def test_an_agent_with_a_name_of_its_own_survives_a_reboot() -> None:
+    """Its name in the fleet is not the kernel's, and the kernel's is what is compared."""
+    mine = HostReport("fleet-17", NOW, 1, (), (), boot="b1", machine="m", hostname="ip-10-0-0-9")
+    kept = FleetFindings(
+        "r", NOW, (), host="fleet-17", boot="b1", machine="m", hostname="ip-10-0-0-9.internal"
+    )
+    now: dict[str, Any] = {"host": "ip-10-0-0-9", "boot": "b2", "machine": "m"}
+    assert gate(mine, NOW + 1, 60, fleet=kept, **now).open is True
+    # A copied disk has the same machine-id, and another name.
+    assert gate(mine, NOW + 1, 60, fleet=kept, **{**now, "host": "ip-10-0-0-10"}).open is None
 
 
 @pytest.mark.parametrize("hours", ["nan", "inf", "-1", "0"])

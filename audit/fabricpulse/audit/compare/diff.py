@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fabricpulse.audit.checks.fleet import clock_offset, nccl_delay, path_untested
+from fabricpulse.audit.evidence import kinds_named
 from fabricpulse.audit.model import Finding, HostReport, Measurement, Run, Status
-from fabricpulse.audit.pair_tests.coverage import kinds_named
 
 # Of each check of paths, what a run must have measured to find it again.
 _MEASURED: Mapping[str, tuple[str, ...]] = {
@@ -65,7 +65,7 @@ def _has_looked(after: Run, answered: Mapping[str, HostReport], finding: Finding
         # Clocks are known by when hosts answer, and these have answered to another run.
         return finding.host not in after.not_asked
     if check.startswith("wiring"):
-        return after.wired
+        return (finding.host, finding.subject) in after.located
     if check.startswith(("path-", "sla-")):
         kinds = _MEASURED.get(check, (check.removeprefix("path-"),))
         if check == path_untested.CHECK.id:

@@ -1,6 +1,6 @@
 """From reports to findings: what failed on hosts, who is odd, who is silent. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from fabricpulse.audit.checks.fleet import fleet_divided, host_silent, odd_one_out, value_missing
 from fabricpulse.audit.checks.fleet import profile as profile_check
@@ -20,6 +20,7 @@ from fabricpulse.audit.model import (
     clip,
     failures,
 )
+from fabricpulse.audit.registry import all_checks
 
 
 def fleet_findings(
@@ -48,9 +49,14 @@ def fleet_findings(
     return worst_first(found)
 
 
-def of_host(run: Run, host: str, tested: Mapping[str, tuple[Tested, ...]] | None = None) -> FleetFindings:
+def of_host(
+    run: Run,
+    host: str,
+    tested: Mapping[str, tuple[Tested, ...]] | None = None,
+    members: Collection[str] = (),
+) -> FleetFindings:
     """What the run says of a host and the host does not itself, worst first; with what it may be at fault for. tested :
-    of all hosts, once for all of them."""
+    of all hosts, once for all of them. members : hosts of the membership, () if there was none."""
     made = tests_of(run) if tested is None else tested
     report = next((report for report in run.hosts if report.host == host), None)
     own = set() if report is None else {(f.check, f.subject) for f in failures(report)}
@@ -67,7 +73,19 @@ def of_host(run: Run, host: str, tested: Mapping[str, tuple[Tested, ...]] | None
         profile=run.profile,
         host=host,
         datagrams=run.datagrams,
+        checks=tuple(all_checks()),
+        members=len(members),
+        removed=tuple(name for name in report.awaits if name not in members) if report and members else (),
+        devices=_devices(report) if report and members else (),
     )
+
+
+def _devices(report: HostReport) -> tuple[str, ...]:
+    """NICs that the fleet lists of a host, and devices that it has reported itself; () where it has reported none: it
+    may have had no time to."""
+    reported = {value.subject for value in report.values if value.subject}
+    reached = {report.front_end.device} if report.front_end else set()
+    return tuple(sorted({*report.rails, *reported, *reached})[:4096]) if report.values else ()
 
 
 def worst_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -9,7 +9,7 @@ from fabricpulse.audit.compare.profile import PathLimits
 from fabricpulse.audit.model import Category, Finding, Measurement, MeasurementKind, Value
 from fabricpulse.audit.pair_tests.blame import PathTest, blame
 from fabricpulse.audit.pair_tests.path_tests import ends_of, of_way
-from fabricpulse.audit.pair_tests.transfer_tests import BUSY, LEAST_LOST, LIMITED
+from fabricpulse.audit.pair_tests.transfer_tests import BUSY, LEAST_LOST, LIMITED, UNSTATED
 
 _NAMES: Mapping[MeasurementKind, str] = {
     "bandwidth": "least_gbps",
@@ -61,13 +61,15 @@ def limit_findings(
         if limit is None:
             continue
         own = [
-            (m, ok) for m in measured if m.kind == kind and (ok := _within(m, limit, datagrams)) is not None
+            (m, ok) for m in measured if m.kind == kind and (ok := within(m, limits, datagrams)) is not None
         ]
         for entry in blame(PathTest(*ends_of(m), ok) for m, ok in own):
             target = f" to {' '.join(entry.target)}" if entry.target else ""
             what = "path" if entry.kind == "undecided" else entry.kind
             text = f"{kind} of the {what}{target}: {name} {limit:g} is not kept"
             evidence = {"blame": entry.kind, "limit": f"{name} {limit:g}", "failed_tests": str(entry.failed)}
+            if entry.target is None:
+                evidence["side"] = entry.side
             finding = sla_path.CHECK.finding(*entry.nic, text, evidence)
             found.append(of_way(finding, entry) if entry.target else finding)
         known = {nic[0] for m, _ in own for nic in ends_of(m)}
@@ -83,13 +85,19 @@ def enough_datagrams(most_loss: float) -> int:
     return math.ceil(3 / most_loss)
 
 
-def _within(m: Measurement, limit: float, datagrams: int) -> bool | None:
-    """Whether the limit is kept; None where the test does not say."""
-    if m.detail == BUSY:
+def limit_of(m: Measurement) -> str:
+    """Name of the limit that a test is judged by, "" if there is none."""
+    return _NAMES.get(m.kind, "")
+
+
+def within(m: Measurement, limits: PathLimits, datagrams: int) -> bool | None:
+    """Whether the limit of its kind is kept; None where the test does not say, or there is none."""
+    limit = getattr(limits, limit_of(m), None)
+    if limit is None or m.detail == BUSY:
         return None
     if m.kind == "bandwidth":
         # What an agent is set to send no faster says nothing of what lies beyond.
-        return None if m.detail == LIMITED and m.value < limit * 1e9 else m.value >= limit * 1e9
+        return None if m.detail in (LIMITED, UNSTATED) and m.value < limit * 1e9 else m.value >= limit * 1e9
     if m.kind == "loss":
         sent = datagrams * m.attempts
         if m.value > limit:

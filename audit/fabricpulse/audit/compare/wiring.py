@@ -10,7 +10,7 @@
 
 import ipaddress
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from fabricpulse.audit.checks.fleet import wiring as wiring_check
@@ -92,6 +92,12 @@ def wiring_findings(planned: Mapping[Nic, Place], lldp: LldpReports) -> list[Fin
             )
             found.append(_finding(wiring_unknown.CHECK, nic, text, {"planned": _describe(place)}))
     return found
+
+
+def located(planned: Mapping[Nic, Place], lldp: LldpReports, findings: Iterable[Finding]) -> list[Nic]:
+    """The planned NICs of which it is known where they hang. findings : of `wiring_findings`."""
+    unknown = {(f.host, f.subject) for f in findings if f.check == wiring_unknown.CHECK.id}
+    return sorted(nic for nic in planned if nic in lldp.neighbours and nic not in unknown)
 
 
 def is_at(place: Place, neighbour: Neighbour) -> bool:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import aiohttp
@@ -12,7 +12,7 @@ from fabricpulse.audit.boot import own_boot
 from fabricpulse.audit.checks.fleet import path_untested
 from fabricpulse.audit.compare.clocks import ClockOffset, clock_findings
 from fabricpulse.audit.compare.findings import of_host
-from fabricpulse.audit.compare.profile import Profile, load_profile
+from fabricpulse.audit.compare.profile import PathLimits, Profile, load_profile
 from fabricpulse.audit.compare.runs import run_id, run_of
 from fabricpulse.audit.compare.sla import limit_findings
 from fabricpulse.audit.compare.tested import tests_of
@@ -65,7 +65,9 @@ def run_fleet(options: FleetOptions, checkpoint: Callable[[Run], None] = lambda 
         run.measure(fleet, leaves, wanted, config)
     found = run.judged(fleet)
     if options.publish and not found.cancelled:
-        found = _published(wanted, config, found)
+        members = {host.name for host in fleet.hosts} if fleet else set[str]()
+        limits = pinned.paths if pinned else None
+        found = _published(wanted, config, found, members, limits)
     return found
 
 
@@ -155,7 +157,7 @@ class _Run:
             run,
             rings=tuple(found.rings),
             not_asked=tuple(sorted(again)),
-            wired=found.wired,
+            located=tuple(found.located),
             rate_bps=float(self._options.transfers.rate_bps) if self._options.transfers else 0.0,
             oldest_at=self._oldest_at,
             datagrams=self._datagrams(),
@@ -196,9 +198,15 @@ def _asker(reports: Sequence[HostReport]) -> str:
     return next((report.host for report in reports if boot and report.boot == boot), "")
 
 
-def _published(wanted: Sequence[Target], config: HttpClientConfig, run: Run) -> Run:
+def _published(
+    wanted: Sequence[Target],
+    config: HttpClientConfig,
+    run: Run,
+    members: Collection[str],
+    limits: PathLimits | None,
+) -> Run:
     """The run, posted to its agents, with a note of those that did not take it."""
-    not_published = asyncio.run(_publish(wanted, config, run))
+    not_published = asyncio.run(_publish(wanted, config, run, members, limits))
     if not not_published:
         return run
     note = clip(
@@ -207,10 +215,16 @@ def _published(wanted: Sequence[Target], config: HttpClientConfig, run: Run) -> 
     return msgspec.structs.replace(run, notes=(*run.notes, note))
 
 
-async def _publish(wanted: Sequence[Target], config: HttpClientConfig, run: Run) -> list[str]:
+async def _publish(
+    wanted: Sequence[Target],
+    config: HttpClientConfig,
+    run: Run,
+    members: Collection[str],
+    limits: PathLimits | None,
+) -> list[str]:
     """Tells each host that has answered what was found about it; those that did not take it, with why."""
     answered = {report.host for report in run.hosts}
-    tested = tests_of(run)
+    tested = tests_of(run, limits)
     not_published: list[str] = []
     slots = asyncio.Semaphore(AT_A_TIME)
     cancelled = asyncio.Event()
@@ -221,7 +235,7 @@ async def _publish(wanted: Sequence[Target], config: HttpClientConfig, run: Run)
                 async with slots:
                     try:
                         await post_document(
-                            client, target.url + FINDINGS_PATH, of_host(run, target.host, tested)
+                            client, target.url + FINDINGS_PATH, of_host(run, target.host, tested, members)
                         )
                     except AgentError as error:
                         not_published.append(f"{target.host}: {error}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from fabricpulse.audit.checks.fleet import host_silent
-from fabricpulse.audit.compare.wiring import LldpReports, Place, wiring_findings
+from fabricpulse.audit.compare.wiring import LldpReports, Place, located, wiring_findings
 from fabricpulse.audit.fleet.paths import ECHO_KINDS, Echoes, unreachable
 from fabricpulse.audit.fleet.progress import showing
 from fabricpulse.audit.fleet.ring import gpu_hosts, ring_hosts, run_nccl, run_rings
@@ -29,7 +29,7 @@ from fabricpulse.audit.pair_tests.path_tests import (
     coverage_note,
     path_findings,
 )
-from fabricpulse.audit.pair_tests.ring_tests import no_ring_finding, ring_findings, ring_notes
+from fabricpulse.audit.pair_tests.ring_tests import ring_findings, ring_notes, without_ring
 from fabricpulse.audit.pair_tests.transfer_tests import Transfers, untested_findings
 from fabricpulse.core.web.client import HttpClient
 from fabricpulse.core.web.client_config import HttpClientConfig
@@ -55,15 +55,15 @@ class Plan:
 
 @dataclass
 class Measured:
-    """What has come of it. notes : lines for people. cancelled : not all of it was waited for. wired : all NICs of the
-    plan were asked where their cables go."""
+    """What has come of it. notes : lines for people. cancelled : not all of it was waited for. located : NICs of
+    which it is known where their cables go."""
 
     measurements: list[Measurement] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     cancelled: bool = False
     rings: list[Ring] = field(default_factory=list)
-    wired: bool = False
+    located: list[Nic] = field(default_factory=list)
 
 
 async def measure(
@@ -87,8 +87,10 @@ async def measure(
             if plan.places and not stop.is_set():
                 with showing("wiring") as shown:
                     shown.update("listening", 0, 1, "")
-                    found.findings += wiring_findings(plan.places, await listening)
-                    found.wired = not stop.is_set()
+                    lldp = await listening
+                    of_cables = wiring_findings(plan.places, lldp)
+                    found.findings += of_cables
+                    found.located = located(plan.places, lldp, of_cables)
         finally:
             found.cancelled = stop.is_set()
             stop.set()
@@ -130,9 +132,7 @@ async def _test(
                 found.notes.append(f"NCCL ring: of {len(hosts)} hosts at most, {left_out} more are in none")
             found.rings = await run_rings(fleet, hosts, plan.ring_s, more)
             if not found.rings and not stop.is_set():
-                found.findings.append(
-                    no_ring_finding(sorted({nic[0] for rail in rails.values() for nic, _ in rail.nics}))
-                )
+                found.findings += without_ring({nic[0] for rail in rails.values() for nic, _ in rail.nics})
             itself = await run_nccl(fleet, hosts, gpu_hosts(reports), plan.ring_s, more)
             if itself is not None:
                 found.rings.append(itself)

@@ -18,7 +18,7 @@ from fabricpulse.audit.pair_tests.blame import Nic
 from fabricpulse.audit.pair_tests.path_tests import ends_of, further_tests
 from fabricpulse.audit.pair_tests.rdma_tests import Written, evaluate_rdma, recalled
 from fabricpulse.audit.pair_tests.schedule import Ends
-from fabricpulse.audit.pair_tests.transfer_tests import MOST_ATTEMPTS, Transfers, again
+from fabricpulse.audit.pair_tests.transfer_tests import MOST_ATTEMPTS, Transfers, again, within_rate
 from fabricpulse.core.web.client import HttpClient
 
 # Beyond its seconds: what a writer waits for the other end, and for writes that may be lost.
@@ -88,7 +88,8 @@ class RdmaTests:
             self._unfinished[source, target] = source, clip(f"to {' '.join(target)}: {result.error}")
         else:
             self._unfinished.pop((source, target), None)
-            self._done.append(Written(self._fleet.ways.way(source, target), result))
+            states, result = within_rate(result, self._wanted.rate_bps)
+            self._done.append(Written(self._fleet.ways.way(source, target), result, states_limit=states))
 
     async def _receive(self, source: Nic, target: Nic) -> RdmaReceiveAnswer:
         way = self._fleet.ways.way(source, target)

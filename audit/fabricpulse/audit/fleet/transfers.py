@@ -33,11 +33,13 @@ from fabricpulse.audit.pair_tests.transfer_tests import (
     LIMITED,
     MOST_ATTEMPTS,
     MOST_LOSS,
+    UNSTATED,
     Transferred,
     Transfers,
     again,
     evaluate,
     loss_rate_note,
+    within_rate,
 )
 from fabricpulse.core.web.client import HttpClient
 
@@ -191,7 +193,8 @@ class FleetTransfers:
         if result.error:
             self._unfinished[source, target] = source, clip(f"to {' '.join(target)}: {result.error}")
             self._ended_early.add((source, target))
-        self._done.append(Transferred(way, result, udp_port=answer.udp_port))
+        states, result = within_rate(result, wanted.rate_bps)
+        self._done.append(Transferred(way, result, udp_port=answer.udp_port, states_limit=states))
 
 
 def planned(rails: Mapping[str, Rail]) -> list[Ends]:
@@ -230,7 +233,10 @@ def recalled(before: Iterable[Measurement], ways: PathDirections, wanted: Transf
             count = attempts - len(tests) + 1 if number == 0 else 1
             found.append(
                 Transferred(
-                    way, TransferResult(sent, received, rate, starved=starved, limit_bps=limit), count
+                    way,
+                    TransferResult(sent, received, rate, starved=starved, limit_bps=limit),
+                    count,
+                    states_limit=speed is None or speed.detail != UNSTATED,
                 )
             )
     return found

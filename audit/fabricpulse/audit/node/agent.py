@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 from aiohttp import web
 
-from fabricpulse.audit.boot import own_boot, own_machine
+from fabricpulse.audit.boot import own_boot, own_hostname, own_machine
 from fabricpulse.audit.expose import expose
 from fabricpulse.audit.host.host_reader import HostReader
 from fabricpulse.audit.local import audit_host
@@ -54,6 +54,7 @@ from fabricpulse.audit.node.wire import (
     RingRequest,
     SendRequest,
 )
+from fabricpulse.audit.still_open import awaited
 from fabricpulse.audit.storage import FLEET, LAST, encode, keep_fleet, keep_report, read
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.errors import UserError
@@ -161,7 +162,8 @@ class Agent:
             assert self._report is not None  # noqa: S101 - set above
             local = request.transport.get_extra_info("sockname") if request.transport else None
             reached_at = await asyncio.to_thread(front_end_of, local[0]) if local else None
-            report = msgspec.structs.replace(self._report, front_end=reached_at)
+            awaits = awaited(self._fleet) if self._fleet else ()
+            report = msgspec.structs.replace(self._report, front_end=reached_at, awaits=awaits)
             return web.Response(body=encode(report), content_type="application/json")
 
     def _keep(self, report: HostReport) -> HostReport:
@@ -198,6 +200,7 @@ class Agent:
             host=self._config.host_name,
             boot=own_boot(),
             machine=own_machine(),
+            hostname=own_hostname(),
             earlier=(),
         )
         try:
@@ -253,16 +256,15 @@ class Agent:
         wanted = await self.decoded(request, SendRequest)
         stop = await self.claim(wanted.device, "sent", duplex=wanted.duplex)
         try:
-            asked_bps, limit_bps = wanted.rate_bps, self.bounded(wanted.rate_bps)
+            limit_bps = self.bounded(wanted.rate_bps)
             wanted = msgspec.structs.replace(wanted, rate_bps=limit_bps)
             self.made["sent"] += 1
             after = self._duplex.get(wanted.device) if wanted.duplex else None
             moved = self._moved[wanted.device, "sent"]
             work = asyncio.to_thread(send, wanted, fleet_clock(), stop, after, moved)
             result, why = await self.watched(work, stop, request, self._job_watch(wanted.device))
-            if limit_bps < asked_bps:
-                # It is no fault of the NIC.
-                result = msgspec.structs.replace(result, limit_bps=float(limit_bps))
+            # What is above it is no fault of the NIC.
+            result = msgspec.structs.replace(result, limit_bps=float(limit_bps))
             if why:
                 result = msgspec.structs.replace(result, error=why)
         finally:

@@ -116,13 +116,12 @@ class RdmaService:
         wanted = await agent.decoded(request, RdmaSendRequest)
         stop = await agent.claim(wanted.device, "sent", duplex=False)
         try:
-            asked_bps, limit_bps = wanted.rate_bps, agent.bounded(wanted.rate_bps)
+            limit_bps = agent.bounded(wanted.rate_bps)
             wanted = msgspec.structs.replace(wanted, rate_bps=limit_bps)
             agent.made["sent"] += 1
             work = asyncio.to_thread(rdma_send, wanted, stop)
             result, why = await agent.watched(work, stop, request, self._watch(wanted.device))
-            if limit_bps < asked_bps:
-                result = msgspec.structs.replace(result, limit_bps=float(limit_bps))
+            result = msgspec.structs.replace(result, limit_bps=float(limit_bps))
             if why:
                 result = msgspec.structs.replace(result, error=clip(why, 256))
         finally:

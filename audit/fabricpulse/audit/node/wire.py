@@ -167,7 +167,8 @@ class TransferResult(Struct, frozen=True):
     port -> datagrams. host_dropped : packets that the sending host dropped itself while datagrams were under way.
     starved : share of the time of TCP in which threads of the busier end had no processor; stolen : in which a virtual
     machine of them was not given one. loss_bps : on the wire, of the datagrams that were sent at the whole rate, None
-    if none were. limit_bps : that the agent's own settings allow, None where that is no less than it was asked for."""
+    if none were. limit_bps : what the agent's own settings allow of the rate that it was asked for; None if the agent
+    is of an older release, which does not say."""
 
     sent: Count = 0
     received: Received | None = None

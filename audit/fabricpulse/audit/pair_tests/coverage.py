@@ -9,21 +9,11 @@ reported once more.
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from fabricpulse.audit.evidence import KIND_NAMES, SIDES
 from fabricpulse.audit.model import Finding, Measurement, MeasurementKind
 from fabricpulse.audit.pair_tests.blame import Nic
 from fabricpulse.audit.pair_tests.path_tests import FRONT_ENDS, WORDING, Rail, ends_of
 from fabricpulse.audit.pair_tests.transfer_tests import Transfers
-
-_NAMES: Mapping[str, str] = {
-    "connectivity": "connectivity",
-    "mtu": "MTU",
-    "loss": "loss",
-    "bandwidth": "bandwidth",
-    "duplex": "both directions at once",
-    "rdma": "RDMA writes",
-    "owd": "one-way delay",
-}
-_SIDES = {(True, False): " that it sends", (False, True): " that it is sent", (True, True): ""}
 
 
 def kinds_of(transfers: Transfers | None) -> tuple[MeasurementKind, ...]:
@@ -34,13 +24,6 @@ def kinds_of(transfers: Transfers | None) -> tuple[MeasurementKind, ...]:
         found += ["duplex"] if transfers.duplex else []
         found += ["rdma"] if transfers.rdma else []
     return tuple(found)
-
-
-def kinds_named(reason: str) -> tuple[str, ...]:
-    """The kinds of tests that a reason of `uncovered` names, () for one of an agent."""
-    parts = [part.partition(": ")[0] for part in reason.split("; ")]
-    names = {name for part in parts for name in part.split(", ")}
-    return tuple(kind for kind, name in _NAMES.items() if names & {name + side for side in _SIDES.values()})
 
 
 def uncovered(
@@ -78,7 +61,7 @@ def uncovered(
                 sides = _open_sides(nic, own[kind, nic])
                 if any(sides):
                     why = _why(kind, nic, own[kind, nic], own["connectivity", nic])
-                    by_reason[why].append(_NAMES[kind] + _SIDES[sides])
+                    by_reason[why].append(KIND_NAMES[kind] + SIDES[sides])
             if by_reason:
                 found[nic] = "; ".join(f"{', '.join(what)}: {why}" for why, what in by_reason.items())
     return found

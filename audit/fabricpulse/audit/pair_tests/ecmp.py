@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from fabricpulse.audit.checks.fleet import path_ecmp
+from fabricpulse.audit.evidence import way_of
 from fabricpulse.audit.model import Finding, Measurement, clip
 from fabricpulse.audit.pair_tests.blame import Nic
 from fabricpulse.audit.pair_tests.path_tests import ends_of, without_culprit
@@ -27,7 +28,7 @@ DEVIATIONS = 6.0
 # Directions of one network that are reported each.
 MOST_REPORTED = 8
 # Hosts that one finding names.
-MOST_SUSPECTS = 64
+MOST_SUSPECTS = 60
 
 
 def evaluate_ports(done: Iterable[Transferred]) -> list[Measurement]:
@@ -146,7 +147,12 @@ def ecmp_findings(measured: Iterable[Measurement]) -> list[Finding]:
 def _further(bad: Sequence[Measurement], found: Sequence[Finding]) -> list[Finding]:
     """Of the hosts of ways that are not reported each: they are no better than those that are."""
     named = {host for finding in found for host in finding.suspects}
-    hosts = sorted({nic[0] for m in bad for nic in ends_of(m)} - named)
+    worst: dict[str, str] = {}
+    for m in bad:
+        source, target = ends_of(m)
+        for host in (source[0], target[0]):
+            worst.setdefault(host, clip(f"{' '.join(source)} > {' '.join(target)}", 128))
+    hosts = sorted(worst.keys() - named)
     parts = [hosts[start : start + MOST_SUSPECTS] for start in range(0, len(hosts), MOST_SUSPECTS)]
     return [
         msgspec.structs.replace(
@@ -154,7 +160,7 @@ def _further(bad: Sequence[Measurement], found: Sequence[Finding]) -> list[Findi
                 "",
                 f"{bad[0].network} {bad[0].kind} {number}",
                 f"one of several paths of {bad[0].network} between these hosts and others, too",
-                {"hosts": clip(", ".join(part))},
+                {"hosts": clip(", ".join(part))} | {way_of(host): worst[host] for host in part},
             ),
             suspects=tuple(part),
         )

@@ -298,6 +298,9 @@ def _finding(kind: str, entry: Blame, worst: Mapping[Nic, Sequence[Measurement]]
         peers = sorted({" ".join(nic) for nic in ends if nic[0] != host})
         if peers:
             evidence["peers"] = clip(", ".join(peers[:12]))
+        evidence |= {"side": entry.side}
+        if entry.kind == "host":
+            evidence["nics"] = clip(", ".join(sorted({nic[1] for nic in ends if nic[0] == host})))
         side = {"sends": "that it sends", "receives": "that it is sent", "both": "between it and its peers"}
         text = f"{wording.what} {side[entry.side]} {wording.nic}"
     values = [m.value for m in own if m.value or kind == "rdma"]

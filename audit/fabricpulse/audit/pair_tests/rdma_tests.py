@@ -17,8 +17,10 @@ from fabricpulse.audit.pair_tests.transfer_tests import (
     BUSY,
     LIMITED,
     UNJUDGED,
+    UNSTATED,
     Speed,
     evaluate_speeds,
+    fastest,
     limit_of,
     measured,
     unhindered,
@@ -31,11 +33,13 @@ MOST_STARVED = 0.3
 
 @dataclass(frozen=True)
 class Written:
-    """A way and what its test has measured. attempts : tests that this is the result of."""
+    """A way and what its test has measured. attempts : tests that this is the result of. states_limit : as in
+    Transferred."""
 
     way: PathDirection
     result: RdmaResult
     attempts: int = 1
+    states_limit: bool = True
 
 
 def evaluate_rdma(done: Iterable[Written], rate_bps: float) -> tuple[list[Measurement], list[str]]:
@@ -54,12 +58,13 @@ def evaluate_rdma(done: Iterable[Written], rate_bps: float) -> tuple[list[Measur
         if seen:
             could = max(unhindered(_as_transfer(one.result)) for one in tries)
             limit = limit_of(_as_transfer(one.result) for one in tries)
-            speeds[way.network].append(Speed(way, seen, could, count, limit))
+            states = all(one.states_limit for one in tries)
+            speeds[way.network].append(Speed(way, seen, could, count, limit, states))
             continue
         busy = any(max(one.result.starved, one.result.stolen) >= MOST_STARVED for one in tries)
         found.append(measured("rdma", way, 0.0, None if busy else False, count, detail=BUSY if busy else ""))
     for network, ways in sorted(speeds.items()):
-        found += evaluate_speeds("rdma", network, ways, rate_bps, notes)
+        found += evaluate_speeds("rdma", network, ways, rate_bps, notes, fastest(speeds.values()))
     for why, reason in UNJUDGED:
         if ways_of := sorted({f"{m.source_host} to {m.target_host}" for m in found if m.detail == why}):
             notes.append(
@@ -82,5 +87,5 @@ def recalled(before: Iterable[Measurement], ways: PathDirections) -> list[Writte
             starved = 0.999 if m.detail == BUSY else 0.0
             limit = m.value if m.detail == LIMITED else None
             result = RdmaResult(bps=m.value or None, failed=not m.value, starved=starved, limit_bps=limit)
-            found.append(Written(ways.way(*ends_of(m)), result, m.attempts))
+            found.append(Written(ways.way(*ends_of(m)), result, m.attempts, m.detail != UNSTATED))
     return found

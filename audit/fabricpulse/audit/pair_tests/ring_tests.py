@@ -6,12 +6,12 @@ connection spread over more paths; hosts in the order of their leaves cross fewe
 """
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
-from fabricpulse.audit.checks.fleet import nccl_data, nccl_ring
+from fabricpulse.audit.checks.fleet import nccl_data, nccl_ring, nccl_untested
 from fabricpulse.audit.model import Finding, Measurement, Ring, clip
 
 LANES = (1, 2, 4, 8)
@@ -103,7 +103,9 @@ def ring_findings(rings: Sequence[Ring]) -> list[Finding]:
     corrupt = sum(ring.corrupt_bytes for ring in rings)
     if corrupt:
         text = f"{corrupt} bytes of a verified all-reduce over {len(rings[0].hosts)} hosts were wrong"
-        found.append(nccl_data.CHECK.finding("", "", text, {"bytes": str(corrupt)}))
+        wrong = nccl_data.CHECK.finding("", "", text, {"bytes": str(corrupt)})
+        hosts = dict.fromkeys(host for ring in rings if ring.corrupt_bytes for host in ring.hosts)
+        found.append(msgspec.structs.replace(wrong, suspects=tuple(hosts)[:MOST_SUSPECTS]))
     found += _not_run(rings)
     best: dict[str, Ring] = {}
     for ring in rings:
@@ -151,11 +153,12 @@ def _not_run(rings: Sequence[Ring]) -> list[Finding]:
     return found
 
 
-def no_ring_finding(hosts: Sequence[str]) -> Finding:
-    """Of a run that was asked for rings and had fewer than two hosts that could be in one."""
-    text = "no ring was run: fewer than two hosts could take part"
-    one = nccl_ring.CHECK.finding("", "", text, severity="error")
-    return msgspec.structs.replace(one, suspects=tuple(hosts[:MOST_SUSPECTS]))
+def without_ring(hosts: Iterable[str]) -> list[Finding]:
+    """Of a run that was asked for rings and had fewer than two hosts that could be in one: nothing is known of them."""
+    why = "fewer than two hosts could be in a ring"
+    return [
+        nccl_untested.CHECK.finding(host, "", f"not tested: {why}", {"reason": why}) for host in sorted(hosts)
+    ]
 
 
 def _torch_findings(ring: Ring) -> list[Finding]:

@@ -10,14 +10,19 @@ import statistics
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
+
+import msgspec
 
 from fabricpulse.audit.checks.fleet import path_untested
 from fabricpulse.audit.model import Finding, Measurement, MeasurementKind, clip
+from fabricpulse.audit.node.rdma_wire import RdmaResult
 from fabricpulse.audit.node.transfer import MOST_DATAGRAM_S, MOST_SEGMENTS, PATIENCE_S
 from fabricpulse.audit.node.wire import SendRequest, TransferResult
 from fabricpulse.audit.pair_tests.blame import Nic
 from fabricpulse.audit.pair_tests.path_tests import PathDirection
+
+R = TypeVar("R", TransferResult, RdmaResult)
 
 # A path loses when this many datagrams are missing and they are this share: one lost datagram is chance.
 LEAST_LOST, MOST_LOSS = 3, 1e-3
@@ -40,6 +45,7 @@ MOST_ATTEMPTS = 3
 # agent is set to send no faster.
 BUSY, NOISY = "a host was busy", "others differ as much"
 LIMITED = "the sender's agent sends no faster (transfer_mbit_s)"
+UNSTATED = "the sender's agent, of an older release, does not say whether transfer_mbit_s limits it"
 # A value is bad when it is further below the usual one than this many times what good ones are above it.
 SPREAD = 6.0
 
@@ -49,6 +55,10 @@ UNJUDGED = (
     (BUSY, "a host was too busy"),
     (NOISY, "good ones differ as much from one another"),
     (LIMITED, "the agent that sends is set to send no faster (transfer_mbit_s)"),
+    (
+        UNSTATED,
+        "the agent that sends is of an older release and may be set to send no faster (transfer_mbit_s)",
+    ),
 )
 
 
@@ -123,12 +133,14 @@ class Transfers:
 @dataclass(frozen=True)
 class Transferred:
     """A way and what its transfer has measured. attempts : transfers that this is the result of, more than one if it is
-    from an interrupted run. udp_port : that the datagrams were sent to."""
+    from an interrupted run. udp_port : that the datagrams were sent to. states_limit : whether the sender's agent says
+    what it is set to send at most; one of an older release does not."""
 
     way: PathDirection
     result: TransferResult
     attempts: int = 1
     udp_port: int = 0
+    states_limit: bool = True
 
 
 def evaluate(
@@ -150,7 +162,8 @@ def evaluate(
         found += _loss(way, tries, count)
         if seen := max(carried(t.result) for t in tries):
             could = max(unhindered(t.result) for t in tries)
-            speeds[way.network].append(Speed(way, seen, could, count, limit_of(t.result for t in tries)))
+            limit, states = limit_of(t.result for t in tries), all(t.states_limit for t in tries)
+            speeds[way.network].append(Speed(way, seen, could, count, limit, states))
         owds = [
             t.result.received for t in tries if t.result.received and t.result.received.owd_ns is not None
         ]
@@ -160,7 +173,7 @@ def evaluate(
             kind = "" if "" in sides else ("within a leaf" if sides[0] == sides[1] else "between leaves")
             delays[way.network, kind].append((way, (best.owd_ns or 0) / 1e9, best.owd_bound_ns / 1e9, count))
     for network, ways in sorted(speeds.items()):
-        found += evaluate_speeds("bandwidth", network, ways, rate_bps, notes)
+        found += evaluate_speeds("bandwidth", network, ways, rate_bps, notes, fastest(speeds.values()))
     for _, group in sorted(delays.items()):
         found += _delay(group)
     if by_way and not delays:
@@ -183,18 +196,38 @@ def loss_rate_note(done: Iterable[Transferred]) -> list[str]:
 @dataclass(frozen=True)
 class Speed:
     """Bandwidth of a way, bits per second: the best that the path was seen to carry, and that would have been seen if
-    neither host had been late. count : transfers. limit : of the sender's agent, where it is below what was asked."""
+    neither host had been late. count : transfers. limit : of the sender's agent, where it is below what was asked.
+    states_limit : as in Transferred."""
 
     way: PathDirection
     carried: float
     unhindered: float
     count: int
     limit: float = math.inf
+    states_limit: bool = True
+
+
+def fastest(speeds: Iterable[Iterable[Speed]]) -> dict[str, float]:
+    """The most that each host's agent was seen to send by one NIC: it is not set to send less. Bits per second."""
+    found: dict[str, float] = defaultdict(float)
+    for ways in speeds:
+        for one in ways:
+            host = one.way.source[0]
+            found[host] = max(found[host], one.carried)
+    return found
 
 
 def limit_of(results: Iterable[TransferResult]) -> float:
     """What the agent of the sender was set to send at most, bits per second; infinite where that is enough."""
     return max((math.inf if one.limit_bps is None else one.limit_bps for one in results), default=math.inf)
+
+
+def within_rate(result: R, rate_bps: float) -> tuple[bool, R]:
+    """Whether the agent says what it is set to send at most, and its result, with a limit where that is below the rate
+    that it was asked for."""
+    states = result.limit_bps is not None
+    limit = result.limit_bps if states and (result.limit_bps or 0.0) < rate_bps else None
+    return states, msgspec.structs.replace(result, limit_bps=limit)
 
 
 def carried(result: TransferResult) -> float:
@@ -268,8 +301,10 @@ def evaluate_speeds(
     ways: Sequence[Speed],
     rate_bps: float,
     notes: list[str],
+    seen: Mapping[str, float],
 ) -> list[Measurement]:
-    """Of one network, compared with one another and with the rate that was asked for; a note says with which."""
+    """Of one network, compared with one another and with the rate that was asked for; a note says with which. seen : of
+    `fastest`."""
     what, limit = (
         ("bandwidth", ", and one processor core a NIC may be what limits them")
         if kind == "bandwidth"
@@ -304,6 +339,9 @@ def evaluate_speeds(
             ok, why = None, LIMITED
         if ok is False and goal is not None and one.unhindered >= SLOW * goal:
             ok, why = None, BUSY
+        if ok is False and goal is not None and not one.states_limit:
+            may_be_limited = seen[one.way.source[0]] < SLOW * goal
+            ok, why = (None, UNSTATED) if may_be_limited else (ok, why)
         found.append(measured(kind, one.way, one.carried, ok, one.count, detail=why))
     return found
 

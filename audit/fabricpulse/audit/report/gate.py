@@ -3,7 +3,7 @@ condition. Pure."""
 
 from dataclasses import dataclass
 
-from fabricpulse.audit.boot import is_another
+from fabricpulse.audit.boot import Origin, is_another, origin_of
 from fabricpulse.audit.model import FleetFindings, HostReport, OpenFinding, Status
 from fabricpulse.audit.report.labels import NOT_KNOWN
 
@@ -38,10 +38,11 @@ def gate(
     `max_age_s`, or from the future, proves nothing. fleet : what the last run of the fleet said of this host; where it
     is not decided whether a fault is this host's, the answer is not known; nor is it where a finding is older than
     `max_age_s` and nothing since has tested that again. strict : what is unknown, of checks that would close, or of the
-    fleet, makes the answer not known. host, boot, machine : of this host now, as in a report; what was kept on another
-    machine whose disk was copied says nothing. not_kept : why newer results may be missing, one line each.
+    fleet, makes the answer not known. host : the kernel's name of this host. boot, machine : of it now, as in a report;
+    what was kept on another machine whose disk was copied says nothing. not_kept : why newer results may be missing,
+    one line each.
     """
-    own = (host, boot, machine)
+    own = Origin(host, boot, machine, host)
     if report is None and not_kept:
         return Answer(None, not_kept)
     if report is None:
@@ -51,7 +52,7 @@ def gate(
         return Answer(None, (f"the last audit is {age / 3600:.1f} h old",))
     if age < -60:
         return Answer(None, ("the last audit is from the future: a clock was set",))
-    if is_another((report.host, report.boot, report.machine), own):
+    if is_another(origin_of(report), own):
         return Answer(None, (f"the last audit is that of {report.host}, on another machine",))
     bad = ("error", "warning") if fail_on == "warning" else ("error",)
     closing: list[tuple[str, str]] = [
@@ -70,7 +71,7 @@ def gate(
     earlier = list(report.open)
     if fleet is None:
         unknown.append("no run of the fleet has a result for this host")
-    elif is_another((fleet.host, fleet.boot, fleet.machine), own):
+    elif is_another(origin_of(fleet), own):
         doubts.append(f"the last run of the fleet, {fleet.run}, was kept by {fleet.host}, on another machine")
     else:
         earlier += [OpenFinding(fleet.run, fleet.at, finding) for finding in fleet.findings]

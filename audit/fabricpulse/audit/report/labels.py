@@ -13,7 +13,14 @@ from fabricpulse.audit.model import Finding, Run, clip
 
 LABEL, RUN, REASON = "fabricpulse.io/audit", "fabricpulse.io/audit-run", "fabricpulse.io/audit-reason"
 # Findings that say that something was not tested, not that it is bad.
-NOT_KNOWN = ("host-silent", "path-untested", "wiring-unknown", "profile-unproven", "value-missing")
+NOT_KNOWN = (
+    "host-silent",
+    "path-untested",
+    "nccl-untested",
+    "wiring-unknown",
+    "profile-unproven",
+    "value-missing",
+)
 
 
 @dataclass(frozen=True)
