@@ -12,7 +12,7 @@ NAME ?=
 
 NATIVE := CMakeLists.txt $(shell find cmake core exporters nccl_plugin verbs_interposer clocksync -name CMakeLists.txt -o -name '*.cmake' -o -name '*.cc' -o -name '*.h' -o -name '*.c')
 
-.PHONY: help build demo test test-slow test-all test-again quickcheck lint format rules docs pictures bench wheel wheel-test clean
+.PHONY: help build demo test test-slow test-all test-again quickcheck lint format rules docs pictures bench captures wheel wheel-test clean
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,9 @@ quickcheck: $(STAMP) ## Check style, run the unit tests and one lab: the inner l
 	$(BIN)/ruff format --check .
 	$(PYTEST) -n $(QUICK) -m "not slow and not build and not prometheus and not simulation and not thorough" \
 		tests/integration/lab/test_network.py tests/unit $(ARGS)
+
+captures: $(STAMP) ## Test by trees and logs of real machines that others publish; says which it lacks
+	$(BIN)/python -m tests.peers.captures $(ARGS)
 
 wheel: $(STAMP) ## Build the wheels of fabricpulse and fabricpulse-lab into dist/
 	VENV=$(VENV) scripts/wheel.sh
