@@ -168,6 +168,11 @@
     // for some after a restart of the coordinator.
     miscabledFor: '10m',
     miscabledKeepFiring: '10m',
+    // A leaf with fewer next hops than its siblings: after a change of routes all paths are traced again within ten minutes
+    // (the exporters' probe.retrace_s), and until then some leaves show old ones; a coordinator that was restarted learns the
+    // paths within some minutes.
+    fewerPathsFor: '15m',
+    fewerPathsKeepFiring: '15m',
     // From so many edges on, the NIC that they share is named instead of each.
     sharedEdges: 3,
     // What is promised of probes: delay (99 % of them) and loss, and the share of the time in which it must be kept.

@@ -1,5 +1,5 @@
 // Faults that the coordinator has pinned to a component of the fabric, from the evidence of all hosts, and cables that
-// it has found at a wrong leaf. NICs and hosts have alerts of their own.
+// it has found at a wrong leaf, and leaves that lack uplinks. NICs and hosts have alerts of their own.
 local lib = import '../lib/alerts.libsonnet';
 local signals = import '../signals.libsonnet';
 {
@@ -29,6 +29,16 @@ local signals = import '../signals.libsonnet';
           'The cable of a NIC leads to a wrong leaf.',
           'The cable of {{ $labels.peer_device }} of {{ $labels.peer }} leads to {{ if eq $labels.reason "wrong_rail" }}a leaf of another rail{{ else }}another leaf than the topology file or the other NICs of its host suggest{{ end }}; `fabricpulse mesh topology` names both.',
           { 'for': config.miscabledFor, keep_firing_for: config.miscabledKeepFiring }
+        ),
+        lib.alert(
+          config,
+          'FabricLeafFewerPaths',
+          'warning',
+          'clocksync',
+          'max by (%s, leaf, network) (%s) > 0' % [config.clusterLabel, s.series('fabricpulse_leaf_paths_missing')],
+          'A leaf has fewer live paths than its siblings.',
+          'Paths from leaf {{ $labels.leaf }}{{ if $labels.network }} ({{ $labels.network }}){{ end }} have {{ $value }} next hops fewer than those from most of its siblings; `fabricpulse mesh show --fleet` says which, and since when.',
+          { 'for': config.fewerPathsFor, keep_firing_for: config.fewerPathsKeepFiring }
         ),
       ]),
     ],

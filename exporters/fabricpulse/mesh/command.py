@@ -43,7 +43,7 @@ def show(url: str, fleet: str, client: ClientOptions, everything: bool, output: 
     """Show NICs and the edges that suffer: which source ports, since when. Exits with 1 if any does.
 
     With --fleet: which NIC, switch or link of the whole fleet loses packets or is slow, as the coordinator reports it
-    from what all hosts see.
+    from what all hosts see, and which leaf has fewer live paths than its siblings.
     """
     from fabricpulse.mesh import show as view
 
@@ -53,7 +53,7 @@ def show(url: str, fleet: str, client: ClientOptions, everything: bool, output: 
             print_json(suspects)
         else:
             view.print_suspects(suspects)
-        sys.exit(view.IMPAIRED if suspects["suspects"] else view.FINE)
+        sys.exit(view.IMPAIRED if suspects["suspects"] or view.fewer_paths(suspects) else view.FINE)
     document = view.fetch_edges(url, client.config("--url", url))
     if output == "json":
         print_json(document if everything else {**document, "edges": view.impaired_edges(document)})

@@ -144,6 +144,9 @@ def print_suspects(document: dict[str, Any], console: Console | None = None) -> 
     console = console or Console()
     summary = f"{document.get('hosts', 0)} hosts report {document.get('flows', 0)} flows"
     summary += f", the switches of {document.get('paths', 0)} are known"
+    leaves = fewer_paths(document)
+    if leaves:
+        _print_leaves(leaves, console)
     if not document["suspects"]:
         console.print(f"{summary}; no component is suspect")
         return
@@ -160,6 +163,23 @@ def print_suspects(document: dict[str, Any], console: Console | None = None) -> 
         )
     console.print(table)
     console.print(summary)
+
+
+def fewer_paths(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """Leaves with fewer live paths than their siblings, as the coordinator names them."""
+    paths = document.get("leaf_paths")
+    return list(paths.get("leaves", ())) if isinstance(paths, dict) else []
+
+
+def _print_leaves(leaves: list[dict[str, Any]], console: Console) -> None:
+    table = Table(box=SIMPLE_HEAD)
+    for column in ("leaf", "network", "next hops", "missing", "since"):
+        table.add_column(column)
+    for leaf in leaves:
+        since = leaf["since"] or f"never seen, watched since {leaf['watched_since']}"
+        have = f"{leaf['live']} of {leaf['expected']}"
+        table.add_row(*cells(leaf["leaf"], leaf["network"], have, ", ".join(leaf["missing"]), since))
+    console.print("leaves with fewer live paths than their siblings", table)
 
 
 def component(suspect: dict[str, Any]) -> str:

@@ -32,7 +32,10 @@ class DiagnosedFleet:
         )
         self.coordinator.wait_for_output("event=listening")
         self.mesh = MeshFleet(
-            lab, {"trace_s": 0.05}, evidence={"url": f"http://{lab.resolve('mgmt')}:{PORT}"}, **(mesh or {})
+            lab,
+            {"trace_s": 0.05, "retrace_s": 10},
+            evidence={"url": f"http://{lab.resolve('mgmt')}:{PORT}"},
+            **(mesh or {}),
         )
         lab.write_membership(self.mesh.membership, leaves=True)
         self.mesh.start()

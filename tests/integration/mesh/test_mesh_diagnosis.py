@@ -77,3 +77,19 @@ def test_dead_spine_is_one_suspect(fleet):
     """A spine swallows all that crosses it: the spine, while every edge is up by the others."""
     with fleet.lab.spine(1).black_hole():
         wait_for(lambda: fleet.suspects() == {("switch", "spine1", "")}, 60, "the spine alone is named")
+
+
+@pytest.mark.slow
+def test_a_leaf_that_lost_an_uplink_is_named(fleet):
+    """It routes around, so that nothing of what it sends is lost: it has fewer next hops than its siblings, since when
+    is known, and it is whole again with the cable.
+    """
+    leaf, spine = fleet.lab.host("h4").nic("rail0").leaf, fleet.lab.fabric.spine_names[1]
+    wait_for(lambda: fleet.document()["leaf_paths"]["whole"] == 3, 30, "all leaves are whole")
+    with fleet.lab.port(leaf, spine).down():
+        wait_for(lambda: fleet.document()["leaf_paths"]["leaves"], 120, "the leaf is named")
+        (named,) = fleet.document()["leaf_paths"]["leaves"]
+        assert (named["leaf"], named["network"], named["live"]) == (leaf, "rail0", 2)
+        assert named["missing"] == [spine] and named["since"] > named["watched_since"]
+        assert f'fabricpulse_leaf_paths_missing{{leaf="{leaf}",network="rail0"}} 1' in fleet.metrics()
+    wait_for(lambda: fleet.document()["leaf_paths"]["whole"] == 3, 120, "the leaf is whole again")

@@ -39,9 +39,22 @@ class Read(HTMLParser):
         self.text.append(data)
 
 
-def document(*suspects: dict[str, Any], hosts: int = 4) -> dict[str, Any]:
+LEAF = {
+    "leaf": "leaf1",
+    "network": "rail0",
+    "live": 2,
+    "expected": 3,
+    "siblings": 3,
+    "missing": ["spine2"],
+    "since": None,
+    "watched_since": "2026-01-02T03:04:05Z",
+}
+
+
+def document(*suspects: dict[str, Any], hosts: int = 4, leaves: tuple[Any, ...] = ()) -> dict[str, Any]:
     """As /api/v1/suspects answers."""
-    return {"hosts": hosts, "flows": 96, "paths": 64, "suspects": list(suspects)}
+    paths = {"whole": 3, "fewer": len(leaves), "unknown": 2, "leaves": list(leaves)}
+    return {"hosts": hosts, "flows": 96, "paths": 64, "suspects": list(suspects), "leaf_paths": paths}
 
 
 def test_a_suspect_is_shown_with_who_suffers_and_for_how_long() -> None:
@@ -59,6 +72,10 @@ def test_names_are_text() -> None:
     read = Read(suspects_page(document(hostile)))
     assert read.tags == plain.tags
     assert any(evil in text for text in read.text)
+    plain, leaf = Read(suspects_page(document(leaves=(LEAF,)))), {**LEAF, "leaf": evil, "missing": [evil]}
+    read = Read(suspects_page(document(leaves=({**leaf, "network": evil},))))
+    assert read.tags == plain.tags
+    assert any(evil in text for text in read.text)
 
 
 def test_many_suspects_do_not_make_a_large_page() -> None:
@@ -72,3 +89,15 @@ def test_nobody_who_reports_is_not_all_well() -> None:
     """Without reports nothing is known."""
     assert "not known" in suspects_page(document(hosts=0))
     assert "No component is suspect" in suspects_page(document())
+
+
+def test_leaves_with_fewer_live_paths_have_a_table() -> None:
+    """Which, how many next hops of how many, which is missing, since when; never seen is said as that."""
+    again = {**LEAF, "leaf": "leaf2", "since": "2026-01-01T00:00:00Z"}
+    text = Read(suspects_page(document(leaves=(LEAF, again)))).text
+    never = "never seen, watched since 2026-01-02T03:04:05Z"
+    for said in ("leaf1", "rail0", "2 of 3", "spine2", never, "2026-01-01T00:00:00Z"):
+        assert said in text
+    assert any("2 of 5 leaves whose paths are known; of 2 they are not" in part for part in text)
+    assert "fewer live paths" not in suspects_page(document())
+    assert Read(suspects_page(document(leaves=1000 * (LEAF,)))).tags.count("tr") == 101

@@ -91,6 +91,7 @@ class VirtualFleet:
         self.now_s = 0.0
         self.evidence = FleetEvidence(self.leaf)
         self._stopped: list[tuple[str, float, float]] = []
+        self._withdrawn: dict[str, tuple[str, ...]] = {}
         self._way: dict[tuple[str, str, int], tuple[str, ...]] = {}
         self.exporters: dict[str, _Exporter] = {}
         self._deal()
@@ -113,7 +114,8 @@ class VirtualFleet:
             return (first,)
         key = source, destination, port
         if key not in self._way:
-            self._way[key] = (first, self.random.choice(self.uplinks(first)), last)
+            live = [spine for spine in self.uplinks(first) if spine not in self._withdrawn.get(first, ())]
+            self._way[key] = (first, self.random.choice(live), last)
         return self._way[key]
 
     def parts(self, source: str, destination: str, port: int) -> list[Part]:
@@ -159,6 +161,13 @@ class VirtualFleet:
 
     def _all_of(self, host: str) -> tuple[Part, ...]:
         return tuple((way, f"{host}/{rail}") for rail in self.rails for way in ("nic_tx", "nic_rx"))
+
+    def withdraw(self, leaf: str, *spines: str) -> None:
+        """From now on the leaf's routes use all uplinks but these, and its hosts trace their paths again."""
+        self._withdrawn[leaf] = spines
+        self._way = {key: way for key, way in self._way.items() if way[0] != leaf}
+        for exporter in self.exporters.values():
+            exporter.reported_paths = 0
 
     def restart_coordinator(self) -> None:
         """All that it knew is gone."""

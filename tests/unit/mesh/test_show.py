@@ -175,3 +175,22 @@ def test_the_fleet_for_programs(exporter):
     answer["body"] = json.dumps(document()).encode()
     result = CliRunner().invoke(command, ["show", "--fleet", url])
     assert "not from a coordinator" in str(result.exception)
+
+
+def test_a_leaf_with_fewer_live_paths_is_shown(exporter):
+    """With what is missing and since when; exit code 1 also where nothing else suffers."""
+    url, answer = exporter
+    leaf = {"leaf": "leaf-1", "network": "rail0", "live": 2, "expected": 3, "missing": ["spine-2"]}
+    leaf |= {"since": None, "watched_since": "2026-01-02T03:04:05Z"}
+    paths = {"whole": 2, "fewer": 1, "unknown": 0, "leaves": [leaf]}
+    answer["body"] = json.dumps({"hosts": 4, "suspects": [], "leaf_paths": paths}).encode()
+    result = CliRunner().invoke(command, ["show", "--fleet", url], env={"COLUMNS": "200"})
+    assert result.exit_code == 1
+    (line,) = (line for line in result.output.splitlines() if "leaf-1" in line)
+    assert all(
+        said in line for said in ("rail0", "2 of 3", "spine-2", "never seen, watched since 2026-01-02")
+    )
+    leaf["since"] = "2025-11-30T10:00:00Z"
+    answer["body"] = json.dumps({"hosts": 4, "suspects": [], "leaf_paths": paths}).encode()
+    result = CliRunner().invoke(command, ["show", "--fleet", url], env={"COLUMNS": "200"})
+    assert "2025-11-30T10:00:00Z" in result.output and "never seen" not in result.output

@@ -23,6 +23,26 @@ FAULT_SHARE = MetricSpec(
 FAULT_FLOWS = MetricSpec(
     "fabricpulse_fault_component_flows", "gauge", "Flows that suffer and cross the suspect.", _COMPONENT
 )
+LEAVES = MetricSpec(
+    "fabricpulse_leaves",
+    "gauge",
+    "Leaves that traced paths begin at. paths: whole (as many next hops as most siblings), fewer, unknown (too few "
+    "paths are traced, or no two siblings).",
+    ("paths",),
+)
+LEAF_PATHS_MISSING = MetricSpec(
+    "fabricpulse_leaf_paths_missing",
+    "gauge",
+    "Next hops that a leaf has fewer than most of its siblings, by the traced paths. Only leaves with fewer, 256 at "
+    "most.",
+    ("leaf", "network"),
+)
+LEAF_PATHS_SINCE = MetricSpec(
+    "fabricpulse_leaf_paths_missing_since_timestamp_seconds",
+    "gauge",
+    "When the leaf last had as many next hops as most of its siblings. Absent: not since this coordinator was started.",
+    ("leaf", "network"),
+)
 EVIDENCE_HOSTS = MetricSpec(
     "fabricpulse_diagnosis_hosts", "gauge", "Hosts whose mesh exporters report evidence to this coordinator."
 )
@@ -85,6 +105,9 @@ METRICS = (
     FAULT,
     FAULT_SHARE,
     FAULT_FLOWS,
+    LEAVES,
+    LEAF_PATHS_MISSING,
+    LEAF_PATHS_SINCE,
     EVIDENCE_HOSTS,
     EVIDENCE_FLOWS,
     EVIDENCE_PATHS,

@@ -18,6 +18,7 @@ from fabricpulse.core.web.body_limit import body_limit
 from fabricpulse.core.web.urls import redact
 from fabricpulse.diagnosis.daemon import metrics as m
 from fabricpulse.diagnosis.daemon.alerts import FaultAlerting, FaultPusher
+from fabricpulse.diagnosis.daemon.leaf_paths_api import expose_leaf_paths, leaf_paths_document
 from fabricpulse.diagnosis.daemon.page import POLICY, suspects_page
 from fabricpulse.diagnosis.daemon.process import DiagnosisProcess
 from fabricpulse.diagnosis.daemon.topology_api import expose_topology, topology_json
@@ -140,7 +141,7 @@ class DiagnosisService:
         return False
 
     async def serve_suspects(self, _: web.Request) -> web.Response:
-        """GET /api/v1/suspects: what is faulty now, the surest first."""
+        """GET /api/v1/suspects: what is faulty now, the surest first, and leaves with fewer live paths."""
         return web.json_response(self._document())
 
     async def serve_topology(self, _: web.Request) -> web.Response:
@@ -165,7 +166,13 @@ class DiagnosisService:
             {**{k: v for k, v in asdict(s).items() if k != "since_s"}, "age_s": round(now - s.since_s, 1)}
             for s in self.suspects
         ]
-        return {"hosts": answer.hosts, "flows": answer.flows, "paths": answer.paths, "suspects": suspects}
+        return {
+            "hosts": answer.hosts,
+            "flows": answer.flows,
+            "paths": answer.paths,
+            "suspects": suspects,
+            "leaf_paths": leaf_paths_document(answer.leaf_paths, now, time.time_ns()),
+        }
 
     async def start(self, tasks: SupervisedTasks) -> None:
         """Diagnoses from now on, several times a second; less often where that takes long. Raises ConfigError when a
@@ -225,6 +232,7 @@ class DiagnosisService:
         out.add(m.DIAGNOSIS_SECONDS, (), self.process.answer.took_s)
         expose_pushes(self.pusher.pushes, out)
         expose_topology(out, self.last_survey, self._keep_s, time.monotonic())
+        expose_leaf_paths(out, self.process.answer.leaf_paths, time.monotonic(), time.time())
         for suspect in self.suspects:
             values = (suspect.what, suspect.kind, suspect.component, suspect.peer)
             out.add(m.FAULT, (*values, suspect.leaf, suspect.network), suspect.confidence)

@@ -17,6 +17,7 @@ from fabricpulse.core.log import get_logger
 from fabricpulse.diagnosis.daemon.survey import TreeSurvey
 from fabricpulse.diagnosis.daemon.worker_messages import Answer, Declared, Frames, Report, frame
 from fabricpulse.diagnosis.evidence.fleet_evidence import FleetEvidence
+from fabricpulse.diagnosis.leaf_paths.found import LeafPaths
 from fabricpulse.diagnosis.search.suspect import Suspect
 from fabricpulse.diagnosis.tree.learner import TreeLearner
 
@@ -92,9 +93,12 @@ def serve(source: int, sink: int) -> None:
         if evidence is None or now_s < next_s:
             continue
         found: tuple[Suspect, ...] = ()
+        leaf_paths = LeafPaths()
         spent_s = time.thread_time()
         try:
-            found = evidence.suspects(clock.now_s(now_s, moments.last_s, _has_data(source)))
+            evidence_s = clock.now_s(now_s, moments.last_s, _has_data(source))
+            found = evidence.suspects(evidence_s)
+            leaf_paths = evidence.leaf_paths(evidence_s)
         except Exception:
             # What nobody foresaw in one round must not end those that follow.
             log.exception("diagnosis failed")
@@ -102,7 +106,10 @@ def serve(source: int, sink: int) -> None:
         # Less often where a round takes much: reports are taken in between. What it takes of a core counts, or on a
         # busy machine rounds would come ever later.
         next_s = time.monotonic() + max(_ROUND_S, 4 * (time.thread_time() - spent_s))
-        answer = Answer(evidence.hosts, evidence.flows, evidence.paths, evidence.reports, took_s, found)
+        answer = Answer(
+            *(evidence.hosts, evidence.flows, evidence.paths, evidence.reports, took_s, found),
+            leaf_paths=leaf_paths,
+        )
         if survey is not None:
             answer = msgspec.structs.replace(
                 answer, surveyed=survey.advance(time.monotonic()), assigned=survey.assigned(time.monotonic())

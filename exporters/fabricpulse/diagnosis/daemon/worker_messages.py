@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from fabricpulse.diagnosis.leaf_paths.found import LeafPaths
 from fabricpulse.diagnosis.search.suspect import Suspect
 from fabricpulse.diagnosis.tree.findings import AssignedPeers
 from fabricpulse.diagnosis.tree.surveyed import Surveyed
@@ -37,7 +38,7 @@ class Report(msgspec.Struct, frozen=True, array_like=True):
 class Answer(msgspec.Struct, frozen=True):
     """What a round has found. hosts, flows, paths, reports : as in FleetEvidence. took_s : of the round. surveyed : the
     fabric's tree, once each time that it has been computed. assigned : temporary peers, once each time that they
-    change.
+    change. leaf_paths : leaves with fewer live paths than their siblings.
     """
 
     hosts: int = 0
@@ -48,6 +49,7 @@ class Answer(msgspec.Struct, frozen=True):
     suspects: tuple[Suspect, ...] = ()
     surveyed: Surveyed | None = None
     assigned: AssignedPeers | None = None
+    leaf_paths: LeafPaths = LeafPaths()
 
 
 def frame(message: msgspec.Struct) -> bytes:

@@ -13,6 +13,8 @@ from fabricpulse.diagnosis.flows.components import SILENT_HOP, Kind, Nodes, part
 from fabricpulse.diagnosis.flows.flow_table import Floats, Flows
 from fabricpulse.diagnosis.flows.layout import FABRIC, NO_FLOWS, Layout, Reporter, laid_out, renumbered
 from fabricpulse.diagnosis.flows.names import Names
+from fabricpulse.diagnosis.leaf_paths.found import LeafPaths
+from fabricpulse.diagnosis.leaf_paths.watch import LeafWatch
 from fabricpulse.diagnosis.search.locate import Finding, locate
 from fabricpulse.diagnosis.search.recovered import has_ended
 from fabricpulse.diagnosis.search.succession import KEPT_S, Key, Succession
@@ -75,6 +77,8 @@ class FleetEvidence:
         self._absences = Absences()
         self._unvouched: set[Key] = set()  # of those that are seen, what hosts that are away may have caused
         self._rates = (0.0, 0.0)
+        self._nics: dict[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]] = {}
+        self._leaf_paths = LeafWatch()
         self._began_s = math.inf
         self.reports = 0
 
@@ -92,6 +96,17 @@ class FleetEvidence:
     def hosts(self) -> int:
         """Hosts whose evidence counts."""
         return len(self._live)
+
+    def leaf_paths(self, now_s: float) -> LeafPaths:
+        """Which leaves have fewer live paths than their siblings, by the flows of the last `suspects`."""
+        if self._layout is None:
+            return LeafPaths()
+        return self._leaf_paths.update(self._layout, self._laid_out_s, self._network_of, now_s)
+
+    def _network_of(self, nic: str) -> str:
+        name, _, device = nic.partition("/")
+        host = self._hosts.get(name)
+        return dict(host.nics).get(device, "") if host is not None else ""
 
     def abandon(self) -> None:
         """For a fork that needs none of it: gives large arrays back, or it would keep what its parent replaces. To free
@@ -121,6 +136,9 @@ class FleetEvidence:
             self._absences.returned(report.host, before_s, now_s, report.edges is not None)
         if report.edges is not None or host is None:
             host = self._announced(report, report.edges or (), host, now_s)
+            if report.facts is not None:
+                # Nearly all hosts have the same: one copy is kept.
+                host.nics = self._nics.setdefault(report.facts.nics, report.facts.nics)
         if report.paths:
             self._send_paths(host, report.paths, now_s)
         self.reports += 1
@@ -295,6 +313,8 @@ class FleetEvidence:
         self._log.forget(now_s)
         for name in [n for n, host in self._hosts.items() if now_s - host.last_report_s > WINDOWS_S[-1]]:
             del self._hosts[name]
+            if len(self._nics) > len(self._hosts):
+                self._nics = {host.nics: host.nics for host in self._hosts.values()}
         live = frozenset(name for name, host in self._hosts.items() if now_s - host.last_report_s <= LEASE_S)
         if live != self._live:
             self._live, self._fleet_changed = live, True

@@ -25,7 +25,8 @@ class Reporter:
     """A host, as it has last reported. A flow is a number: that of its edge times ports, plus its port.
 
     ends : in rows the NICs of each edge, its own and the far one, as numbers of `Names`. rates : packets a second on
-    the first and on each other port. epoch : of the numbers of its flows. slow, cut : flows that suffer so now.
+    the first and on each other port. epoch : of the numbers of its flows. slow, cut : flows that suffer so now. nics :
+    device and network of each NIC, as far as it says.
     """
 
     node: int
@@ -39,6 +40,7 @@ class Reporter:
     before_until_s: float = 0.0
     slow: NDArray[np.int32] = field(default_factory=lambda: NO_FLOWS)
     cut: NDArray[np.int32] = field(default_factory=lambda: NO_FLOWS)
+    nics: tuple[tuple[str, str], ...] = ()
 
     @property
     def edges(self) -> int:

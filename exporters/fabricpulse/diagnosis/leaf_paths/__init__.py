@@ -1,0 +1,1 @@
+"""Leaves with fewer live paths than their siblings, from traced paths."""
