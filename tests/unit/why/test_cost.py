@@ -1,7 +1,7 @@
 """What an answer costs grows as the job does. Instructions of the interpreter are counted, which no load changes."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from types import FrameType
 from typing import Any
@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from tests.fixtures.why.facts import RAILS, healthy, slow, with_flows
 
+from fabricpulse.why.analysis import Analysis
+from fabricpulse.why.causes import lane_imbalance
 from fabricpulse.why.facts import Clock, Facts, Flow, Nic, NicId, Process, Rank, Wait
 from fabricpulse.why.infer import infer
 
@@ -148,6 +150,23 @@ def test_an_all_to_all_costs_in_proportion_to_its_flows() -> None:
     small, large = all_wait(6), all_wait(16)
     costs = instructions(lambda: infer(small)), instructions(lambda: infer(large))
     assert costs[1] / costs[0] < 1.05 * len(large.flows) / len(small.flows), costs
+
+
+def test_shares_of_all_flows_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several causes need them: what is sent and what arrives, now and before."""
+    asked: list[tuple[bool, bool]] = []
+    compute = lane_imbalance._shares
+
+    def counted(
+        a: Analysis, flows: Iterable[Flow], arriving: bool, before: bool
+    ) -> dict[str, dict[str, float]]:
+        if flows is a.facts.flows:
+            asked.append((arriving, before))
+        return compute(a, flows, arriving, before)
+
+    monkeypatch.setattr(lane_imbalance, "_shares", counted)
+    infer(uneven_rail(slow(healthy(hosts(SMALL)))))
+    assert len(asked) == len(set(asked)) > 1
 
 
 def test_no_more_is_shown_than_anybody_reads() -> None:

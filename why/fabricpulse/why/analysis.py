@@ -51,6 +51,8 @@ class Analysis:
         self.facts = facts
         self.nics: dict[NicId, Nic] = {nic.id: nic for nic in facts.nics}
         self.hosts: dict[str, Host] = {host.name: host for host in facts.hosts}
+        # Of `lane_imbalance.shares`, by its arguments.
+        self.shares: dict[tuple[bool, bool], dict[str, dict[str, float]]] = {}
 
     # How the job does.
 

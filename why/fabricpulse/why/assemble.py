@@ -143,38 +143,37 @@ def _nics(now: Answers, before: Answers, flows: Iterable[Flow]) -> tuple[Nic, ..
     # Of a host's NICs those that carry the job, and those of the fabric that the mesh knows.
     ids |= {f.source for f in flows}
 
-    def of(name: str, nic: tuple[str, str]) -> float | None:
-        return values[name].get(nic)
-
+    # Once for all NICs: of a large job there are thousands.
+    of = {name: known.get for name, known in values.items()}
     found = []
     for nic in sorted(ids):
-        connected = of("connected", nic)
+        connected = of["connected"](nic)
         loss_in, loss_out = loss.get(nic, (None, None))
         found.append(
             Nic(
                 NicId(*nic),
                 networks.get(nic, ""),
                 None if connected is None else connected > 0.5,
-                of("disconnects", nic),
-                of("link_downs", nic),
-                of("failovers", nic),
-                of("speed", nic) or None,
+                of["disconnects"](nic),
+                of["link_downs"](nic),
+                of["failovers"](nic),
+                of["speed"](nic) or None,
                 speed_before.get(nic) or None,
-                of("transmitted", nic),
+                of["transmitted"](nic),
                 sent_before.get(nic),
                 loss_in,
                 loss_out,
                 lossy.get(nic),
-                of("edges", nic),
-                of("drops", nic),
-                of("pause_sent", nic),
-                of("pause_received", nic),
-                of("pcie_stalled", nic),
-                of("pcie_share", nic),
-                of("avoided", nic),
-                of("nic_slowed", nic),
-                of("nic_marked", nic),
-                of("nic_resent", nic),
+                of["edges"](nic),
+                of["drops"](nic),
+                of["pause_sent"](nic),
+                of["pause_received"](nic),
+                of["pcie_stalled"](nic),
+                of["pcie_share"](nic),
+                of["avoided"](nic),
+                of["nic_slowed"](nic),
+                of["nic_marked"](nic),
+                of["nic_resent"](nic),
             )
         )
     return tuple(found)

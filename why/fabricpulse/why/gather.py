@@ -14,6 +14,7 @@ from fabricpulse.core.web.prometheus import PromQl, RefusedError, Sample
 from fabricpulse.why.analysis import SLOW_DELAY_S, SLOWER, Analysis
 from fabricpulse.why.assemble import Gathered, assemble, exporters_answer, flows_of, hosts_of, loss_of
 from fabricpulse.why.facts import Facts, Flow
+from fabricpulse.why.no_collection import no_collection
 from fabricpulse.why.queries import (
     EDGES,
     EXPORTERS,
@@ -67,12 +68,21 @@ class Times:
 
 async def gather(prom: PromQl, scope: Scope, times: Times) -> tuple[Facts, dict[str, str]]:
     """Facts of a workload, and the text of each query by its name. Raises UserError when no source answers."""
+    with no_collection():
+        return await _gather(prom, scope, times)
+
+
+async def _gather(prom: PromQl, scope: Scope, times: Times) -> tuple[Facts, dict[str, str]]:
     got = Gathered()
     asked = (PROCESSES, RECORDED_DELAY) if scope.window_s == RECORDED_WINDOW_S else (PROCESSES,)
     first = {query.name: scope.fill(query.text) for query in asked}
+    # Each by itself: which hosts there are is not known yet, and a union costs a large job more than two requests.
     await asyncio.gather(
-        _put_all(prom, first, times.at_s, got, got.now),
-        _put_all(prom, first, times.before_s, got, got.before),
+        *(
+            _put_all(prom, {name: text}, at_s, got, answers)
+            for name, text in first.items()
+            for at_s, answers in ((times.at_s, got.now), (times.before_s, got.before))
+        )
     )
     if "processes" not in got.now and "processes" not in got.before:
         raise UserError(f"{prom.url} has not answered the first question: {got.unanswered['processes']}")

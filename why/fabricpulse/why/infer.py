@@ -16,6 +16,7 @@ from fabricpulse.why.finding import Finding
 from fabricpulse.why.flow_view import SeenFlow, seen_flows
 from fabricpulse.why.hang import graph_lines
 from fabricpulse.why.moment import when
+from fabricpulse.why.no_collection import no_collection
 
 STATES = ("healthy", "slow", "stalled", "ended", "unknown")
 # Below it a cause is a hint: shown, and not what the answer says.
@@ -60,6 +61,11 @@ class Answer:
 
 def infer(facts: Facts) -> Answer:
     """The answer on these facts. Depends on nothing else, and never raises."""
+    with no_collection():
+        return _infer(facts)
+
+
+def _infer(facts: Facts) -> Answer:
     a = Analysis(facts)
     findings = [f for cause in CAUSES.values() for f in cause.find(a)]
     missing = a.missing()

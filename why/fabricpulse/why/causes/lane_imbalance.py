@@ -30,12 +30,22 @@ def shares(
 ) -> dict[str, dict[str, float]]:
     """Host -> device -> bytes sent by the job over it, by the mean of that host's NICs; hosts with two or more.
 
-    flows : instead of all. arriving : bytes that arrive there. before : in the baseline.
+    flows : instead of all. arriving : bytes that arrive there. before : in the baseline. Of all flows several causes
+    need it: it is computed once, and not theirs to change.
     """
+    if flows is not None:
+        return _shares(a, flows, arriving, before)
+    known = a.shares.get((arriving, before))
+    if known is None:
+        known = a.shares[arriving, before] = _shares(a, a.facts.flows, arriving, before)
+    return known
+
+
+def _shares(a: Analysis, flows: Iterable[Flow], arriving: bool, before: bool) -> dict[str, dict[str, float]]:
     sent: dict[str, dict[str, float]] = {nic.host: {} for nic in a.nics}
     for nic in a.nics:
         sent[nic.host].setdefault(nic.device, 0.0)
-    for f in a.facts.flows if flows is None else flows:
+    for f in flows:
         end = f.target if arriving else f.source
         value = f.sent_before if before else f.sent
         if value is not None and end in a.nics:

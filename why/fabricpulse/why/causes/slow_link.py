@@ -36,6 +36,7 @@ def find(a: Analysis) -> Iterator[Finding]:
     for nic in a.facts.nics:
         if nic.speed:
             speeds[_siblings(nic)].append(nic.speed)
+    medians = {siblings: median(alike) for siblings, alike in speeds.items()}
     for nic in a.facts.nics:
         if nic.connected is False:
             continue
@@ -46,7 +47,7 @@ def find(a: Analysis) -> Iterator[Finding]:
             continue
         evidence = []
         alike = speeds[_siblings(nic)]
-        usual = median(alike)
+        usual = medians[_siblings(nic)]
         old = bool(nic.speed_before) and nic.speed >= 0.9 * (nic.speed_before or 0) and a.slower_than_before
         if len(alike) >= 3 and nic.speed < 0.9 * usual:
             evidence.append(
