@@ -95,8 +95,9 @@ class Fabric {
     Guard guard(lock());
     return pairs_.size();
   }
-  bool busy = false;     // a call of this thread now must not wait for a driver: nothing is destroyed
-  uint64_t dropped = 0;  // packets that came for a queue pair that was closed or gone
+  bool busy = false;       // a call of this thread now must not wait for a driver: nothing is destroyed
+  bool holds_back = true;  // now and then, what is for one queue pair
+  uint64_t dropped = 0;    // packets that came for a queue pair that was closed or gone
 
  private:
   static Fabric*& one() {
@@ -268,7 +269,7 @@ inline void Fabric::acknowledge(Pair* pair) {
 inline bool Fabric::step() {
   Guard guard(lock());
   // Now and then the fabric keeps what is for one queue pair to itself for a while.
-  if (any(200) == 0)
+  if (holds_back && any(200) == 0)
     held_back_ = pairs_.empty() ? 0 : std::next(pairs_.begin(), static_cast<long>(any(pairs_.size())))->first;
   if (any(400) == 0) held_back_ = 0;
   if (!network_.empty() && any(3) != 0) {

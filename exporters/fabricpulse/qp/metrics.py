@@ -42,8 +42,8 @@ RESENT_CHUNKS = MetricSpec(
 OWD = MetricSpec(
     "fabricpulse_qp_owd_seconds",
     "histogram",
-    "One-way delay of each chunk, peer to device: the receiver measures it, both ends stamped on fleet time; nothing "
-    "is counted while there is no fleet time.",
+    "One-way delay of each chunk (on a queue pair one every 5 ms), peer to device: the receiver measures it, both ends "
+    "stamped on fleet time; nothing is counted while there is no fleet time.",
     _PAIR,
     DELAY_BUCKETS_S,
 )

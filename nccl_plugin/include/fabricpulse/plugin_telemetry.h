@@ -225,7 +225,7 @@ struct fp_plugin_lane {
   uint64_t last_progress_mono_ns;
   uint64_t state_since_mono_ns;
   uint64_t stall_ns_max;            // longest time without acknowledgement while bytes were under way
-  struct fp_delay_histogram delay;  // one per chunk; source in delay_source
+  struct fp_delay_histogram delay;  // one per chunk, of a queue pair one every 5 ms; source in delay_source
   uint64_t corrupt_frames;          // arrived with a wrong checksum, and were sent again
   uint64_t reserved[3];
 };

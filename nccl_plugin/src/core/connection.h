@@ -22,8 +22,6 @@
 
 namespace fabricpulse {
 
-constexpr uint32_t kMaxRequests = 64;  // of one connection; NCCL has at most 32 under way
-
 enum class RequestKind : uint8_t { kSend = 1, kReceive = 2 };
 enum class Direction : uint32_t { kSend = 1, kReceive = 2 };
 
@@ -49,8 +47,8 @@ struct Lane {
   bool ever_up = false;
   bool proven = false;     // this incarnation has carried something (LaneTransport::proven())
   bool replacing = false;  // sender: a incarnation on another path is being dialled while this one works
-  // Another lane over its path was just given up for silence, here or at the peer: nothing new goes over it while a lane
-  // over another path may carry.
+  // Another lane over its path was just given up for silence, here or at the peer: nothing new goes over it while a
+  // lane over another path may carry.
   bool doubtful = false;
   // The peer has given up its last incarnation for silence; until the next tick.
   bool peer_found_silent = false;

@@ -34,6 +34,9 @@ class HeldChunks {
     return bit(chunk);
   }
   bool in_window(uint64_t chunk) const { return chunk >= base_ && chunk - base_ < kChunkWindow; }
+  // The chunk in the window with this number modulo kChunkWindow. One that is on a lane and not held is in the window:
+  // its sender has not seen it held, and has nothing under way that is a window further.
+  uint64_t number_of(uint32_t index) const { return base_ + (index - base_) % kChunkWindow; }
 
   void add(uint64_t chunk) {
     if (!in_window(chunk)) return;
@@ -59,7 +62,7 @@ class HeldChunks {
   }
 
  private:
-  static constexpr uint32_t kWords = kChunkWindow / 64;
+  static constexpr uint32_t kWords = (kChunkWindow + 63) / 64;
   bool bit(uint64_t chunk) const { return (words_[(chunk / 64) % kWords] >> (chunk % 64)) & 1; }
 
   uint64_t base_ = 0;

@@ -35,6 +35,23 @@ struct PeerReceive {
   uint32_t keys[kMaxNics] = {};  // of the memory, by the receiver's NIC
 };
 
+// A chunk that a lane has written to its place in a receive that the peer had named: what its announcement has room
+// for.
+struct PlacedChunk {
+  static constexpr uint32_t kOffsetUnit = 4096;  // of which there are fewer than kOffsets in an offset
+  static constexpr uint32_t kOffsets = 1u << 16;
+  uint32_t chunk = 0;    // its number, modulo kChunkWindow
+  uint32_t message = 0;  // its message's, modulo kMaxRequests
+  uint32_t offset = 0;   // place in the message, bytes
+  uint32_t length = 0;   // bytes
+  bool last = false;     // the message ends with it
+
+  // Whether the announcement has room for such an offset; a chunk beyond 256 MiB goes with a header.
+  static bool has_room(uint32_t offset) {
+    return offset % kOffsetUnit == 0 && offset / kOffsetUnit < kOffsets;
+  }
+};
+
 // Receives what a transport has read.
 class LaneSink {
  public:
@@ -47,8 +64,11 @@ class LaneSink {
   virtual bool state_frame(uint32_t lane, const FrameHeader& header, const HeldState& body) = 0;
 
   // ---- for lanes that write into the peer's memory ----
-  // Receiver: the oldest receives that are not complete, `most` at most. Returns how many.
-  virtual uint32_t posted_receives(PostedReceive*, uint32_t) const { return 0; }
+  // Receiver: the oldest receives that are not complete, from number `*next` on and `most` at most; `*next` is then the
+  // number behind them. Returns how many.
+  virtual uint32_t posted_receives(PostedReceive*, uint32_t /*most*/, uint64_t* /*next*/) const { return 0; }
+  // Receiver: this chunk lies in its receive. False: fail the lane.
+  virtual bool chunk_placed(uint32_t /*lane*/, const PlacedChunk&) { return false; }
   // Sender: the peer has named these; and what is known of one of them, nullptr if nothing.
   virtual void note_receives(const PeerReceive*, uint32_t) {}
   virtual const PeerReceive* peer_receive(uint32_t) const { return nullptr; }
@@ -98,6 +118,8 @@ class LaneTransport {
   // Queues a chunk. `payload`, within `memory`, stays valid until the chunk is acknowledged or the transport
   // is closed. False when the queue is full.
   virtual bool post_chunk(const FrameHeader& header, const void* payload, const RegisteredMemory* memory) = 0;
+  // Whether the chunk that is posted next shall have a stamp: one costs a clock reading, and more where it is a frame's.
+  virtual bool stamp_due(uint64_t /*now*/) { return true; }
   // Queues a state frame behind what is queued. False when there is no room (queue it again later).
   virtual bool post_state(const FrameHeader& header, const HeldState* body) = 0;
   // How many chunks of those that were posted the transport has taken whole: this process does not read their payload

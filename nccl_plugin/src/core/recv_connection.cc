@@ -97,21 +97,25 @@ uint64_t RecvConnection::message_number(uint32_t low) const {
   return posted_ + static_cast<uint64_t>(static_cast<int64_t>(distance));
 }
 
-uint8_t* RecvConnection::chunk_begins(uint32_t index, const FrameHeader& header, bool* fatal) {
+bool RecvConnection::take(uint32_t index, uint64_t chunk, bool* fatal) {
   Lane& lane = lanes_[index];
   lane.last_data_ns = lane.last_received_ns = now_ns_;
-  switch (fencing_.begin(index, header.chunk)) {
+  switch (fencing_.begin(index, chunk)) {
     case ReceiverFencing::Arrival::kTake:
-      break;
+      return true;
     case ReceiverFencing::Arrival::kDiscard: {
       RecordChange<fp_plugin_connection> change(record_);
       ++record_->duplicate_chunks;
-      return nullptr;
+      return false;
     }
     case ReceiverFencing::Arrival::kViolation:
       *fatal = true;
-      return nullptr;
   }
+  return false;
+}
+
+uint8_t* RecvConnection::chunk_begins(uint32_t index, const FrameHeader& header, bool* fatal) {
+  if (!take(index, header.chunk, fatal)) return nullptr;
   uint64_t number = message_number(header.message);
   if (number < posted_) {
     ReceiveMessage& message = messages_[number % kMaxRequests];
@@ -139,7 +143,32 @@ uint8_t* RecvConnection::chunk_begins(uint32_t index, const FrameHeader& header,
   return header.length ? early_slot(number) : nowhere;
 }
 
+// Its message is the one in that slot: that of a receive which is posted and not complete is no other's. How long the
+// message is, its last chunk says, which may come before others by another lane.
+bool RecvConnection::chunk_placed(uint32_t index, const PlacedChunk& placed) {
+  ReceiveMessage& message = messages_[placed.message % kMaxRequests];
+  const uint64_t end = uint64_t{placed.offset} + placed.length;
+  FrameHeader header;
+  header.flags = kFlagNoStamp;
+  header.chunk = fencing_.held().number_of(placed.chunk);
+  header.message = static_cast<uint32_t>(message.number);
+  header.offset = placed.offset;
+  header.length = placed.length;
+  bool fatal = false;
+  if (!take(index, header.chunk, &fatal)) return !fatal;
+  if (message.use != ReceiveMessage::Use::kPosted || end > message.capacity) return false;
+  if (message.sized && (placed.last ? end != message.size : end > message.size)) return false;
+  if (placed.last) {
+    message.sized = true;
+    message.size = static_cast<uint32_t>(end);
+  }
+  lands_early_[index] = false;
+  chunk_ends(index, header);
+  return true;
+}
+
 void RecvConnection::note_delay(const FrameHeader& header, Lane* lane) {
+  if (header.flags & kFlagNoStamp) return;
   const bool fleet = (header.flags & kFlagFleetStamp) != 0;
   int64_t arrived_ns = static_cast<int64_t>(now_ns_);
   delay_of_ = fleet ? kDelayFleet : kDelayOwnClocks;
@@ -192,18 +221,20 @@ void RecvConnection::chunk_ends(uint32_t index, const FrameHeader& header) {
     memcpy(message.data, early_slot(number), message.size);
   }
   message.received += header.length;
-  if (message.received == message.size) finish(&message);
+  if (message.sized && message.received == message.size) finish(&message);
 }
 
-uint32_t RecvConnection::posted_receives(PostedReceive* out, uint32_t most) const {
+uint32_t RecvConnection::posted_receives(PostedReceive* out, uint32_t most, uint64_t* next) const {
   uint32_t count = 0;
-  for (uint64_t number = first_message_; number < posted_ && count < most; ++number) {
+  uint64_t number = std::max(*next, first_message_);
+  for (; number < posted_ && count < most; ++number) {
     const ReceiveMessage& message = messages_[number % kMaxRequests];
     if (message.number != number || message.use != ReceiveMessage::Use::kPosted) continue;
     out[count++] = {static_cast<uint32_t>(number),
                     static_cast<uint32_t>(std::min<uint64_t>(message.capacity, UINT32_MAX)), message.data,
                     message.memory};
   }
+  *next = number;
   return count;
 }
 

@@ -60,7 +60,8 @@ class RecvConnection final : public Connection, public std::enable_shared_from_t
 
   uint8_t* chunk_begins(uint32_t lane, const FrameHeader& header, bool* fatal) override;
   void chunk_ends(uint32_t lane, const FrameHeader& header) override;
-  uint32_t posted_receives(PostedReceive* out, uint32_t most) const override;
+  uint32_t posted_receives(PostedReceive* out, uint32_t most, uint64_t* next) const override;
+  bool chunk_placed(uint32_t lane, const PlacedChunk& placed) override;
 
  private:
   struct Early {
@@ -83,6 +84,8 @@ class RecvConnection final : public Connection, public std::enable_shared_from_t
   }
 
   uint64_t message_number(uint32_t low) const;
+  // The first byte of a chunk is here. False: it is not taken; `fatal` set: fail the lane.
+  bool take(uint32_t lane, uint64_t chunk, bool* fatal);
   // The message's memory goes back to the application.
   void release(const ReceiveMessage& message);
   uint8_t* early_slot(uint64_t message) { return early_data_.get() + (message % kEagerSlots) * kEagerBytes; }

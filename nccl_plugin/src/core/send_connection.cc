@@ -83,8 +83,8 @@ Lane* SendConnection::choose(uint32_t bytes, uint8_t failed_on, uint64_t now) {
   bool fixed = false, others = false, sure = false, elsewhere = false;
   const bool last_resort = on_last_resort();
   const bool relieved = last_resort && std::any_of(lanes_.begin(), lanes_.end(), relieves);
-  // A path that has lost or delayed a chunk for long is not tried again with the same one: a message would wait for each
-  // of its lanes in turn.
+  // A path that has lost or delayed a chunk for long is not tried again with the same one: a message would wait for
+  // each of its lanes in turn.
   auto failed = [&](const Lane& lane) {
     return failed_on != SenderFencing::kNoLane && share_nic(lane, lanes_[failed_on]);
   };
@@ -154,7 +154,9 @@ bool SendConnection::put(uint64_t number, Lane* lane, uint64_t now) {
   header.message_bytes = message.size;
   header.offset = chunk.offset;
   header.tag = message.tag;
-  if (runtime_->fleet_clock(&header.stamp)) {
+  if (!lane->transport->stamp_due(now)) {
+    header.flags |= kFlagNoStamp;
+  } else if (runtime_->fleet_clock(&header.stamp)) {
     header.flags |= kFlagFleetStamp;
   } else {
     header.stamp = static_cast<int64_t>(now);

@@ -15,7 +15,7 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "frames are written as 
 
 constexpr uint16_t kFrameMagic = 0xfa85;
 // Bytes 0 to 11 of Hello and HelloReply (magic, version) stay as they are in every version.
-constexpr uint32_t kWireVersion = 3;
+constexpr uint32_t kWireVersion = 4;
 // Smaller in the exhaustive exploration of the fencing, so that a state is small.
 #ifndef FABRICPULSE_CHUNK_WINDOW
 #define FABRICPULSE_CHUNK_WINDOW 256
@@ -28,6 +28,7 @@ constexpr uint32_t kWireVersion = 3;
 constexpr uint32_t kChunkWindow = FABRICPULSE_CHUNK_WINDOW;
 constexpr uint32_t kMaxLanes = FABRICPULSE_MAX_LANES;  // of one connection
 constexpr uint32_t kMaxNics = 16;                      // of one host
+constexpr uint32_t kMaxRequests = 64;                  // of one connection; NCCL has at most 32 under way
 constexpr uint32_t kEagerBytes = 16 * 1024;  // messages up to this may be sent before the receive is posted
 constexpr uint32_t kEagerSlots = 16;         // that many of them at a time
 
@@ -45,10 +46,11 @@ enum FrameFlags : uint8_t {
   kFlagFleetStamp = 1,  // stamp is fleet time; otherwise it means something only to its sender
   kFlagPayloadCrc = 2,  // kChunk: payload_crc holds
   kFlagEarly = 4,       // kChunk: sent before its receive was known to be posted
+  kFlagNoStamp = 8,     // kChunk: stamp holds nothing
 };
 
-// What the receiver reports in a kState of the last chunk that has arrived: how long it took, from the sender's stamp to
-// the receiver's clock. Between two hosts' own clocks only changes of it mean something.
+// What the receiver reports in a kState of the last chunk that has arrived: how long it took, from the sender's stamp
+// to the receiver's clock. Between two hosts' own clocks only changes of it mean something.
 enum DelayOf : uint32_t { kDelayNone = 0, kDelayFleet = 1, kDelayOwnClocks = 2 };
 
 struct FrameHeader {
@@ -69,10 +71,10 @@ static_assert(sizeof(FrameHeader) == 48, "wire format");
 
 // What a receiver holds and allows. Everything in it only grows (but `disabled`, which is desired state).
 struct HeldState {
-  uint64_t base = 0;                        // all chunks below are held
-  uint64_t bitmap[kChunkWindow / 64] = {};  // bit i: chunk base + i is held
-  uint64_t posted = 0;                      // receives posted so far: messages below may be sent
-  uint64_t disabled = 0;                    // lanes that the receiver wants out of service
+  uint64_t base = 0;                               // all chunks below are held
+  uint64_t bitmap[(kChunkWindow + 63) / 64] = {};  // bit i: chunk base + i is held
+  uint64_t posted = 0;                             // receives posted so far: messages below may be sent
+  uint64_t disabled = 0;                           // lanes that the receiver wants out of service
   // By lane: its incarnations up to this epoch are closed, and were so when `base` and `bitmap` were taken.
   uint32_t closed[kMaxLanes] = {};
 };

@@ -11,15 +11,18 @@
 // With `one-sided` lanes are queue pairs: chunks are writes that land without the receiver's doing, and it learns
 // of them later, in order. A lane that it closes drains first: until then writes may still land by it, and nothing
 // is said of it. Holds in addition:
-//  - no write lands in the place of a chunk that is held: the application may have its memory back.
-// `hasty` is a receiver that says kFenced before its queue pair has drained: it must be found out.
+//  - no write lands in the place of a chunk that is held: the application may have its memory back;
+//  - the low bits of a chunk's number, which announce it, are those of no other. This needs more chunks than the window
+//    has: plugin_fencing_explore_window has one of two.
+// `hasty` is a receiver that says kFenced before its queue pair has drained, `coarse` announces a bit too little: both
+// must be found out.
 //
 // With `queued` a chunk waits in its lane before it leaves, as in a socket that is full; words overtake it. Holds in
 // addition:
 //  - no lane still reads a chunk that is delivered: its memory may be gone.
 // `lingering` is a sender whose lanes send on what they were given after they have failed: it must be found out.
 //
-// Usage: plugin_fencing_explore LANES CHUNKS FAULTS [one-sided|hasty|queued|lingering]; prints the number of states.
+// Usage: plugin_fencing_explore LANES CHUNKS FAULTS [one-sided|hasty|coarse|queued|lingering]; prints the number of states.
 // Exit 1 with the trace of a violation.
 #include <cstdio>
 #include <cstdlib>
@@ -37,7 +40,8 @@ int main(int argc, char** argv) {
   if (argc == 5) {
     const std::string mode = argv[4];
     hasty = mode == "hasty";
-    one_sided = hasty || mode == "one-sided";
+    coarse = mode == "coarse";
+    one_sided = hasty || coarse || mode == "one-sided";
     lingering = mode == "lingering";
     queues = lingering || mode == "queued";
     if (!one_sided && !queues) return 2;

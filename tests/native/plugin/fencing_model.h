@@ -15,7 +15,7 @@ namespace fabricpulse::fencing_model {
 
 // Of the walk; set once, before it.
 inline uint32_t lanes = 2, chunks = 3, faults = 2;
-inline bool one_sided = false, hasty = false, queues = false, lingering = false;
+inline bool one_sided = false, hasty = false, coarse = false, queues = false, lingering = false;
 
 struct Word {
   enum Kind : uint8_t { kChunk, kFence, kState, kFenced } kind;
@@ -95,6 +95,14 @@ inline void say_fenced(Model* m, uint32_t lane, uint32_t epoch) {
   for (uint32_t l = 0; l < lanes; ++l)
     if (m->receiver.open(l)) send_back(m, l, word);
   m->reported = false;
+}
+
+// A write announces its chunk by the low bits of its number.
+inline uint64_t announced(const Model& m, uint64_t chunk) {
+  const HeldChunks& held = m.receiver.held();
+  constexpr uint64_t kCoarse = kChunkWindow > 1 ? kChunkWindow / 2 : 1;
+  if (coarse) return held.base() + (chunk - held.base()) % kCoarse;
+  return held.number_of(static_cast<uint32_t>(chunk % kChunkWindow));
 }
 
 // The receiver closes a incarnation of a lane, for whatever reason.
@@ -206,6 +214,7 @@ inline void successors(const Model& from, std::vector<Step>* out) {
     if (c < from.sender.next() &&
         (from.sender.acknowledged(c) || from.sender.lane_of(c) != SenderFencing::kNoLane))
       continue;
+    if (c == from.sender.next() && !from.sender.room()) break;
     for (uint32_t l = 0; l < lanes; ++l) {
       if (from.sender.lane(l).phase != SenderFencing::Phase::kUp) continue;
       step(label("send chunk", c, l), [&](Model* m) {
@@ -253,7 +262,9 @@ inline void successors(const Model& from, std::vector<Step>* out) {
         if (word.kind == Word::kChunk && !incarnation.writing) {
           step(label("chunk begins", word.chunk, l), [&](Model* m) {
             Incarnation* now = current(m, l, epoch);
-            switch (m->receiver.begin(l, word.chunk)) {
+            const uint64_t number = one_sided ? announced(*m, word.chunk) : word.chunk;
+            if (number != word.chunk) m->violation = "a chunk was taken for another";
+            switch (m->receiver.begin(l, number)) {
               case ReceiverFencing::Arrival::kTake:
                 now->writing = true;
                 if (one_sided) {  // it is there as a whole

@@ -161,7 +161,22 @@ void write_raw(FuzzInput* input, Peer* peer) {
   const uint8_t size = input->byte();
   input->fill(bytes, size);
   const uint32_t index = input->byte();
-  uint32_t immediate = immediate_of(static_cast<Immediate>(input->byte() % 5), index);
+  const uint8_t kind = input->byte() % 7;
+  uint32_t immediate = 0;
+  if (kind == 5) {
+    input->fill(&immediate, sizeof(immediate));
+    immediate |= kPlaced;
+  } else if (kind == 6) {
+    PlacedChunk placed;
+    placed.chunk = input->byte();
+    placed.message = input->byte();
+    const uint8_t end = input->byte();
+    placed.last = end % 2 != 0;
+    placed.offset = end / 2 * PlacedChunk::kOffsetUnit;
+    immediate = fabricpulse::immediate_of(placed);
+  } else {
+    immediate = immediate_of(static_cast<Immediate>(kind), index);
+  }
   peer->write(index % 2 != 0 ? peer->chunk_slot(index / 2) : peer->control_slot(index / 2), bytes, size,
               &immediate);
 }

@@ -46,6 +46,8 @@ namespace {
 constexpr uint32_t kTcpNic = 2;
 
 struct Host final : SteppedRuntime {
+  uint64_t bytes_per_second = 1'000'000'000;
+  uint64_t nic_bytes_per_second(uint32_t) const override { return bytes_per_second; }
   SpareUse nic_spare_use(uint32_t nic) const override {
     return nic == kTcpNic ? SpareUse::kOnly : SpareUse::kNone;
   }
@@ -81,6 +83,7 @@ class Simulation {
         faults_left_(faults),
         fabric_(seed + 1),
         library_(fabric_.library()) {
+    if (seed % 2 == 1 && !one_nic_) host_.bytes_per_second = 1'000'000;  // messages of many chunks
     devices_.refresh();
     for (auto& device : devices_.all())
       if (!devices_.use(device.get())) broken("no protection domain");

@@ -7,8 +7,8 @@ import pytest
 from tests.fixtures.native.programs import native
 
 
-def _explore(*arguments: int | str) -> subprocess.CompletedProcess[str]:
-    command = [str(native("plugin_fencing_explore")), *map(str, arguments)]
+def _explore(*arguments: int | str, program: str = "explore") -> subprocess.CompletedProcess[str]:
+    command = [str(native(f"plugin_fencing_{program}")), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
@@ -24,7 +24,6 @@ def _explore(*arguments: int | str) -> subprocess.CompletedProcess[str]:
         pytest.param(2, 3, 2, (), 6_500_000, marks=pytest.mark.slow),
         (1, 2, 2, ("one-sided",), 2_000),
         (2, 2, 1, ("one-sided",), 20_000),
-        pytest.param(2, 2, 2, ("one-sided",), 1_000_000, marks=pytest.mark.slow),
         (1, 2, 2, ("queued",), 2_000),
         (2, 2, 1, ("queued",), 20_000),
         pytest.param(2, 2, 2, ("queued",), 1_000_000, marks=pytest.mark.slow),
@@ -43,6 +42,28 @@ def test_every_chunk_once_in_every_interleaving(
     result = json.loads(done.stdout)
     assert result["states"] >= least
     assert result["delivered"] > 0
+
+
+@pytest.mark.build
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("lanes", "chunks", "faults", "least"),
+    [(1, 6, 1, 2_000), (2, 4, 1, 140_000), pytest.param(2, 3, 2, 4_500_000, marks=pytest.mark.slow)],
+)
+def test_a_write_is_never_taken_for_another_chunk(lanes: int, chunks: int, faults: int, least: int) -> None:
+    """Its announcement has the low bits of its number alone, and more chunks go than these tell apart: a window of two
+    here."""
+    done = _explore(lanes, chunks, faults, "one-sided", program="explore_window")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["states"] >= least
+
+
+@pytest.mark.build
+def test_an_announcement_with_a_bit_too_few_is_found_out() -> None:
+    """Two chunks of a window then look alike."""
+    done = _explore(2, 2, 0, "coarse", program="explore_window")
+    assert done.returncode == 1
+    assert "a chunk was taken for another" in done.stderr
 
 
 @pytest.mark.build

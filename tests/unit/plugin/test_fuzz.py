@@ -134,6 +134,10 @@ def test_no_peer_breaks_a_queue_pair_lane(tmp_path: Path) -> None:
     def slot(receives: int, keys: int) -> bytes:
         return struct.pack("<BHH", 5, receives, keys) + bytes(range(64))
 
+    def placed(number: int, message: int, end: int) -> bytes:
+        """96 bytes that are announced by their own write."""
+        return b"\2\x60" + bytes(96) + bytes((1, 6, number, message, end))
+
     def post(size: int) -> bytes:
         return struct.pack("<BH", 4, size)
 
@@ -150,6 +154,12 @@ def test_no_peer_breaks_a_queue_pair_lane(tmp_path: Path) -> None:
         "too-large": receiver + well + post(10) + chunk(0, 0, 100, 4) + chunk(1, 0, 100, 0),
         "fence": receiver + well + post(10) + control(3, 0, 0, 0, 0) + b"\6\40\7\0" + chunk(0, 0, 10, 2),
         "raw": receiver + well + b"\2\x30" + bytes(48) + b"\1\1" + b"\3\0\0\0\x30" + b"\3\xff\xff\xff\xff",
+        "placed": receiver + well + post(96) + placed(0, 0, 1) + post(9) + placed(1, 1, 1),
+        "placed-reversed": receiver + well + post(9000) + placed(1, 0, 3) + placed(0, 0, 0),
+        "placed-too-far": receiver + well + post(95) + placed(0, 0, 1) + post(9000) + placed(1, 1, 255),
+        "placed-nowhere": receiver + well + placed(0, 0, 1) + post(96) + placed(0, 0, 1) + placed(0, 0, 1),
+        "placed-at-sender": sender + well + b"\4" + post(5000) + placed(0, 0, 1),
+        "immediate": receiver + well + post(100) + b"\2\x30" + bytes(48) + b"\1\5\0\0\3\0",
         "named": sender + well + b"\4" + post(5000) + control(2, 0, 4, 4, 1) + post(5000) + b"\6\1",
         "held": sender + well + b"\4" + post(100) + control(2, 1, 4, 0, 0) + control(2, 9, 4, 0, 0),
         "keys": sender + well + b"\4" + post(30000) + control(2, 0, 4, 32, 16) + control(2, 0, 4, 1, 255),

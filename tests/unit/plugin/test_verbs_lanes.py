@@ -68,6 +68,39 @@ def test_a_lane_that_has_proven_nothing_gets_no_chunk(seed: int) -> None:
     assert result["on_dead"] == 0
 
 
+def _counts(size: int, messages: int, *mode: str) -> dict[str, dict[str, int]]:
+    command = [str(native("plugin_verbs_counts", "address")), str(size), str(messages), *mode]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    result: dict[str, dict[str, int]] = json.loads(done.stdout)
+    return result
+
+
+@pytest.mark.build
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("size", [8, 1 << 16, 1 << 20])
+def test_a_message_is_one_work_request(size: int) -> None:
+    """As with NCCL's own transport: the write of the payload announces it. Credits are rare beside that; the receiver's
+    state goes back at most once a message, and names each receive once."""
+    messages = 256
+    counts = _counts(size, messages, "one")
+    sender, receiver = counts["sender"], counts["receiver"]
+    assert messages <= sender["requests"] <= messages * 1.07
+    assert sender["bytes"] <= messages * (size + 64)
+    assert receiver["requests"] <= messages + 1
+    state, name = 176, 24
+    assert receiver["bytes"] <= receiver["requests"] * state + (messages + 8) * name
+
+
+@pytest.mark.build
+@pytest.mark.timeout(900)
+def test_few_chunks_have_a_stamp() -> None:
+    """With fleet time a chunk goes with a header now and then, for the one-way delay: that is a second request."""
+    messages = 256
+    plain, stamped = (_counts(1 << 16, messages, *mode)["sender"] for mode in ((), ("fleet",)))
+    assert 0 < stamped["requests"] - plain["requests"] < messages / 8
+
+
 @pytest.mark.build
 @pytest.mark.timeout(900)
 def test_a_port_is_found_while_memory_is_registered() -> None:

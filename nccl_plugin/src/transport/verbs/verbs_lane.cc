@@ -16,7 +16,9 @@ namespace {
 
 constexpr uint32_t kQueue = kChunkWindow;  // chunks that wait
 constexpr uint32_t kMostPolled = 256;      // completions of one poll
-constexpr uint32_t kCreditsAt = 8;         // control frames taken in before the peer gets credits
+// Control frames taken in before the peer gets credits: half of its slots.
+constexpr uint32_t kCreditsAt = kControlSlots / 2;
+constexpr uint64_t kStampEveryNs = 5'000'000;  // a chunk of a lane goes with a stamp so often
 // Busy hosts acknowledge late: a silence of less than 36 ms proves nothing, whatever the round trip was before.
 constexpr uint64_t kLeastDeviationNs = 9'000'000;
 // Chunks of up to 20 ms: well below what the stall timer takes for silence on a lone lane.
@@ -48,8 +50,15 @@ class VerbsLane final : public LaneTransport {
 
   bool post_chunk(const FrameHeader& header, const void* payload, const RegisteredMemory* memory) override {
     if (closed_ || !sender_ || tail_ - head_ >= kQueue) return false;
-    queue_[tail_ % kQueue] = {header, payload, static_cast<const VerbsMemory*>(memory), monotonic_ns()};
+    const uint64_t queued_ns = header.flags & kFlagFleetStamp ? monotonic_ns() : 0;
+    queue_[tail_ % kQueue] = {header, payload, static_cast<const VerbsMemory*>(memory), queued_ns};
     ++tail_;
+    return true;
+  }
+
+  bool stamp_due(uint64_t now) override {
+    if (now < stamped_ns_ + kStampEveryNs) return false;
+    stamped_ns_ = now;
     return true;
   }
 
@@ -105,7 +114,8 @@ class VerbsLane final : public LaneTransport {
         ++taken;
         ready_ = true;
         status = LaneStatus::kProgress;
-        if (!on_immediate(lane, sink, ntohl(found[i].immediate))) return LaneStatus::kProtocol;
+        if (!on_immediate(lane, sink, ntohl(found[i].immediate), found[i].bytes))
+          return LaneStatus::kProtocol;
         if (closed_) return status;
       }
     }
@@ -154,7 +164,7 @@ class VerbsLane final : public LaneTransport {
     FrameHeader header;
     const void* payload = nullptr;
     const VerbsMemory* memory = nullptr;
-    uint64_t queued_ns = 0;
+    uint64_t queued_ns = 0;  // of one with a stamp
   };
 
   int poll_queue(ib::WorkCompletion* out, int most) {
@@ -193,44 +203,45 @@ class VerbsLane final : public LaneTransport {
   bool tell_chunk() {
     const Outgoing& out = queue_[head_ % kQueue];
     const FrameHeader& header = out.header;
-    const VerbsSetup& peer = pair_->peer();
+    const PeerReceive* receive = header.length > kMostInSlot ? sink_->peer_receive(header.message) : nullptr;
+    const bool fits = receive != nullptr && header.message_bytes <= receive->capacity;
+    if (fits && !(header.flags & kFlagFleetStamp) && PlacedChunk::has_room(header.offset)) {
+      PlacedChunk placed;
+      placed.chunk = static_cast<uint32_t>(header.chunk % kChunkWindow);
+      placed.message = header.message;
+      placed.offset = header.offset;
+      placed.last = header.offset + header.length == header.message_bytes;
+      ib::SendRequest* write = write_payload(out, ib::kWriteWithImmediate, receive->address + header.offset,
+                                             receive->keys[peer_nic_]);
+      if (write == nullptr) return true;
+      write->immediate = htonl(immediate_of(placed));
+      ++head_;
+      return true;
+    }
     auto* slot = reinterpret_cast<ChunkSlot*>(pair_->chunk_slot(header.chunk));
     slot->header = header;
     // The one-way delay counts from here: what a chunk waits for the device or for its receive is not the path's.
     if (header.flags & kFlagFleetStamp)
       slot->header.stamp += static_cast<int64_t>(monotonic_ns() - out.queued_ns);
     uint32_t slot_bytes = kSlotHead;
+    const VerbsSetup& peer = pair_->peer();
     if (header.length <= kMostInSlot) {
       slot->place = Place::kInSlot;
       if (header.length > 0) memcpy(slot->payload, out.payload, header.length);
       slot_bytes += header.length;
+    } else if (fits) {
+      slot->place = Place::kDirect;
+      write_payload(out, ib::kWrite, receive->address + header.offset, receive->keys[peer_nic_]);
+    } else if (receive != nullptr) {
+      slot->place = Place::kTooLarge;
+    } else if ((header.flags & kFlagEarly) && header.length <= kEagerBytes) {
+      slot->place = Place::kEarly;
+      write_payload(out, ib::kWrite, peer.early + size_t{header.message % kEagerSlots} * kEagerBytes,
+                    peer.key);
     } else {
-      uint64_t address = 0;
-      uint32_t key = 0;
-      const PeerReceive* receive = sink_->peer_receive(header.message);
-      if (receive != nullptr) {
-        slot->place = header.message_bytes <= receive->capacity ? Place::kDirect : Place::kTooLarge;
-        address = receive->address + header.offset;
-        key = receive->keys[peer_nic_];
-      } else if ((header.flags & kFlagEarly) && header.length <= kEagerBytes) {
-        slot->place = Place::kEarly;
-        address = peer.early + size_t{header.message % kEagerSlots} * kEagerBytes;
-        key = peer.key;
-      } else {
-        return false;
-      }
-      if (slot->place != Place::kTooLarge) {
-        ib::MemoryRegion* region = out.memory != nullptr
-                                       ? out.memory->regions[pair_->device()].load(std::memory_order_acquire)
-                                       : nullptr;
-        if (region == nullptr || key == 0) {  // not registered with this NIC, here or there
-          failed_ = true;
-          return true;
-        }
-        requests_.set_bytes(requests_.add(ib::kWrite, address, key), out.payload, header.length,
-                            region->local_key);
-      }
+      return false;
     }
+    if (failed_) return true;
     uint32_t index = header.chunk % kChunkWindow;
     ib::SendRequest* request =
         requests_.add(ib::kWriteWithImmediate, peer.chunks + index * kChunkSlotBytes, peer.key);
@@ -240,9 +251,22 @@ class VerbsLane final : public LaneTransport {
     return true;
   }
 
+  // nullptr: the memory is not registered with this NIC, here or there, and the lane has failed.
+  ib::SendRequest* write_payload(const Outgoing& out, uint32_t opcode, uint64_t address, uint32_t key) {
+    ib::MemoryRegion* region = out.memory != nullptr
+                                   ? out.memory->regions[pair_->device()].load(std::memory_order_acquire)
+                                   : nullptr;
+    failed_ |= region == nullptr || key == 0;
+    if (failed_) return nullptr;
+    ib::SendRequest* request = requests_.add(opcode, address, key);
+    requests_.set_bytes(request, out.payload, out.header.length, region->local_key);
+    return request;
+  }
+
   // ---- receiving ----
   // False: not our protocol.
-  bool on_immediate(uint32_t lane, LaneSink* sink, uint32_t immediate) {
+  bool on_immediate(uint32_t lane, LaneSink* sink, uint32_t immediate, uint32_t bytes) {
+    if (immediate & kPlaced) return !sender_ && sink->chunk_placed(lane, placed_chunk(immediate, bytes));
     uint32_t value = immediate & kImmediateMask;
     switch (static_cast<Immediate>(immediate >> kImmediateShift)) {
       case Immediate::kChunk:
@@ -299,12 +323,13 @@ class VerbsLane final : public LaneTransport {
     return sink->state_frame(lane, header, held);
   }
 
-  size_t name_receives(ControlSlot* slot) const {
+  // Each receive once: this queue pair delivers what it is given, or fails, and another one names them all again.
+  size_t name_receives(ControlSlot* slot) {
     uint32_t keys = 0;
     for (uint32_t nic = 0; nic < kMaxNics; ++nic)
       if (nics_[nic].load(std::memory_order_relaxed) >= 0) keys = nic + 1;
     PostedReceive receives[kMostReceives];
-    const uint32_t count = sink_->posted_receives(receives, receives_that_fit(keys));
+    const uint32_t count = sink_->posted_receives(receives, receives_that_fit(keys), &named_);
     return write_receives(slot, receives, count, keys, [&](const PostedReceive& receive, uint32_t nic) {
       const auto* memory = static_cast<const VerbsMemory*>(receive.memory);
       int device = nics_[nic].load(std::memory_order_relaxed);
@@ -351,6 +376,8 @@ class VerbsLane final : public LaneTransport {
   uint32_t control_tail_ = 0, control_sent_ = 0, control_acknowledged_ = 0, control_taken_ = 0, credited_ = 0;
   uint32_t control_bytes_[kControlSlots] = {};
   bool credit_due_ = false;
+  uint64_t named_ = 0;       // receives below were named here
+  uint64_t stamped_ns_ = 0;  // when a chunk was last to have a stamp
   SendRequests requests_{pair_.get()};
 };
 

@@ -1,10 +1,11 @@
 // A lane over one queue pair.
 //
-// A chunk is an RDMA WRITE into the receive buffer that the peer has named, and a WRITE_WITH_IMM of its header
-// into the chunk's slot at the peer, which announces it: on one queue pair the second is seen only after the first
-// has been written. Small payloads travel with the header. A chunk that is early (its receive is not posted) goes to a
-// slot of the lane. What a receiver has posted travels with each of its state frames: address, size, and a key for
-// each of its NICs, so that any lane carries the state of all.
+// A chunk is an RDMA WRITE_WITH_IMM into the receive buffer that the peer has named; its immediate data says which
+// chunk it is (verbs_slots.h). Now and then one has a stamp, for the one-way delay: it is a WRITE, and a WRITE_WITH_IMM
+// of its header into the chunk's slot at the peer, which announces it: on one queue pair the second is seen only after
+// the first has been written. Small payloads travel with the header. A chunk that is early (its receive is not posted)
+// goes to a slot of the lane and has a header too. What a receiver has posted travels with its state frames, once on
+// each incarnation of a lane: address, size, and a key for each of its NICs, so that any lane carries the state of all.
 //
 // Exactly once, in addition to core/fencing.h. One-sided writes do not involve the receiver, so "closed"
 // needs more than for a socket:
@@ -18,6 +19,10 @@
 //     closed, on no lane and to no hello.
 //  4. A new queue pair may get the old one's number, but starts at a random sequence number: a packet that the
 //     fabric held back is out of sequence.
+//  5. An announcement has the low bits of two numbers. They are those of one chunk alone: what is on a lane is not held
+//     (1 and 2), so it is not below the receiver's window, and the sender has nothing under way that is a window
+//     further than the oldest chunk that it does not know to be held. They are those of one message alone: a message
+//     with a chunk that is not held has its slot at both ends.
 // So a write that lands belongs to a chunk that is not held, and the buffer has not gone back. The chunks that had
 // landed but were not yet seen when the lane was closed are sent again, with the same bytes to the same place.
 #ifndef FABRICPULSE_TRANSPORT_VERBS_VERBS_LANE_H_

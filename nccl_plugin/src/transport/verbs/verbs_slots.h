@@ -18,6 +18,30 @@ enum class Immediate : uint32_t { kChunk = 1, kControl = 2, kCredit = 3 };
 constexpr int kImmediateShift = 28;
 constexpr uint32_t kImmediateMask = (1u << kImmediateShift) - 1;
 
+// With the highest bit it announces a chunk by itself: the write that carries it has put the payload to its place, and
+// has its length. From the highest bit on: 1, chunk, message, last, place.
+constexpr uint32_t kPlaced = 1u << 31;
+constexpr int kPlacedOffsetBits = 16, kPlacedMessageBits = 6, kPlacedChunkBits = 8;
+static_assert(1u << kPlacedMessageBits == kMaxRequests && kChunkWindow <= 1u << kPlacedChunkBits,
+              "wire format");
+static_assert(1u << kPlacedOffsetBits == PlacedChunk::kOffsets, "wire format");
+
+inline uint32_t immediate_of(const PlacedChunk& placed) {
+  uint32_t word = kPlaced | (placed.chunk % kChunkWindow) << (kPlacedOffsetBits + 1 + kPlacedMessageBits);
+  word |= (placed.message % kMaxRequests) << (kPlacedOffsetBits + 1);
+  word |= uint32_t{placed.last} << kPlacedOffsetBits;
+  return word | placed.offset / PlacedChunk::kOffsetUnit;
+}
+inline PlacedChunk placed_chunk(uint32_t immediate, uint32_t length) {
+  PlacedChunk placed;
+  placed.chunk = (immediate >> (kPlacedOffsetBits + 1 + kPlacedMessageBits)) % (1u << kPlacedChunkBits);
+  placed.message = (immediate >> (kPlacedOffsetBits + 1)) % kMaxRequests;
+  placed.last = (immediate >> kPlacedOffsetBits) & 1;
+  placed.offset = (immediate % (1u << kPlacedOffsetBits)) * PlacedChunk::kOffsetUnit;
+  placed.length = length;
+  return placed;
+}
+
 // Where the payload of a chunk is.
 enum class Place : uint8_t { kDirect = 1, kInSlot = 2, kEarly = 3, kTooLarge = 4 };
 
@@ -55,8 +79,8 @@ constexpr uint32_t receives_that_fit(uint32_t keys) {
   return fit < kMostReceives ? static_cast<uint32_t>(fit) : kMostReceives;
 }
 
-// Names receives behind a state frame. key_of(receive, nic): key of its memory on that NIC, 0 for none. Returns how many
-// bytes that is.
+// Names receives behind a state frame. key_of(receive, nic): key of its memory on that NIC, 0 for none. Returns how
+// many bytes that is.
 template <typename KeyOf>
 size_t write_receives(ControlSlot* slot, const PostedReceive* receives, uint32_t count, uint32_t keys,
                       KeyOf&& key_of) {

@@ -1,0 +1,219 @@
+// What messages over one queue pair cost, counted on the stand-in for libibverbs (verbs_stand_in.h): what each end posts,
+// how often it rings the device, and what it polls. Requests come in the order of NCCL's proxy, eight under way, over a
+// fabric without faults that has delivered everything before the next call.
+//
+// Usage: plugin_verbs_counts BYTES MESSAGES [fleet|one]...; prints one JSON line, totals of each end. fleet : there is
+// fleet time, so that chunks have stamps. one : one send under way, beside eight receives.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/recv_connection.h"
+#include "core/send_connection.h"
+#include "test_runtime.h"
+#include "transport/verbs/verbs_lane.h"
+#include "verbs_stand_in.h"
+
+using namespace fabricpulse;
+
+namespace {
+
+constexpr uint64_t kUnderWay = 8, kPassNs = 20'000;
+
+struct Counts {
+  uint64_t doorbells = 0, requests = 0, bytes = 0, completions = 0, receives = 0;
+};
+Counts counts[2];  // of the sender's device, of the receiver's
+ib::ContextOps fabric_ops;
+
+struct Host final : SteppedRuntime {
+  bool fleet = false;
+  bool fleet_clock(int64_t* fleet_ns) const override {
+    *fleet_ns = static_cast<int64_t>(now_ns);
+    return fleet;
+  }
+};
+
+// Both ends' queue pairs are of one stand-in: the device says which end's one is.
+Counts& of(const ib::Context* context, const ib::Context* first) { return counts[context == first ? 0 : 1]; }
+const ib::Context* sender_context = nullptr;
+
+int counted_send(ib::QueuePair* pair, ib::SendRequest* first, ib::SendRequest** bad) {
+  Counts& end = of(pair->context, sender_context);
+  ++end.doorbells;
+  for (const ib::SendRequest* request = first; request != nullptr; request = request->next) {
+    ++end.requests;
+    end.bytes += request->segment_count > 0 ? request->segments->length : 0;
+  }
+  return fabric_ops.post_send(pair, first, bad);
+}
+int counted_recv(ib::QueuePair* pair, ib::RecvRequest* first, ib::RecvRequest** bad) {
+  ++of(pair->context, sender_context).receives;
+  return fabric_ops.post_recv(pair, first, bad);
+}
+int counted_poll(ib::CompletionQueue* queue, int most, ib::WorkCompletion* out) {
+  const int found = fabric_ops.poll_cq(queue, most, out);
+  if (found > 0) of(queue->context, sender_context).completions += static_cast<uint64_t>(found);
+  return found;
+}
+
+[[noreturn]] void broken(const char* what) {
+  fprintf(stderr, "%s\n", what);
+  exit(1);
+}
+
+class Stream {
+ public:
+  Stream(size_t bytes, bool fleet, bool one) : bytes_(bytes), sends_under_way_(one ? 1 : kUnderWay) {
+    host_.fleet = fleet;
+    fabric_.holds_back = false;
+    devices_.refresh();
+    for (auto& device : devices_.all()) {
+      if (!devices_.use(device.get())) broken("no protection domain");
+      fabric_ops = device->context->ops;
+      device->context->ops.post_send = counted_send;
+      device->context->ops.post_recv = counted_recv;
+      device->context->ops.poll_cq = counted_poll;
+    }
+    sender_context = devices_.all()[0]->context;
+    for (auto& nic : sender_nics_) nic = -1;
+    for (auto& nic : receiver_nics_) nic = -1;
+    sender_nics_[0] = 0;
+    receiver_nics_[0] = 1;
+    sender_ = std::make_unique<SendConnection>(&host_, 7, 0, 1, std::vector<NicPair>{{0, 0}});
+    receiver_ = std::make_shared<RecvConnection>(&host_, 7, 0, 1, 1);
+    sender_->set_peer({}, nics_, 1);
+    receiver_->set_peer({}, nics_, 1);
+    connect();
+    out_.assign(bytes * kUnderWay, 0);
+    in_.assign(bytes * kUnderWay, 0);
+    std::string why;
+    out_memory_ = devices_.register_memory(out_.data(), out_.size(), &why);
+    in_memory_ = devices_.register_memory(in_.data(), in_.size(), &why);
+    if (out_memory_ == nullptr || in_memory_ == nullptr) broken(why.c_str());
+  }
+  ~Stream() {
+    sender_.reset();
+    receiver_.reset();
+    reaper_->end_all();
+    devices_.deregister_memory(out_memory_);
+    devices_.deregister_memory(in_memory_);
+  }
+
+  void run(uint64_t messages) {
+    for (uint64_t idle = 0; received_ < messages || acknowledged_ < messages; ++idle) {
+      if (idle > 1'000'000) broken("nothing moves");
+      host_.now_ns += kPassNs;
+      pass_receiver(messages);
+      settle();
+      pass_sender(messages);
+      settle();
+    }
+  }
+
+ private:
+  void connect() {
+    DialPlan plan;
+    if (!sender_->want_dial(host_.now_ns, &plan)) broken("no dial");
+    auto here = VerbsPair::make(&devices_, {devices_.all()[0].get(), 1, 1}, {}, VerbsPair::End::kSender, 5);
+    auto there =
+        VerbsPair::make(&devices_, {devices_.all()[1].get(), 1, 1}, {}, VerbsPair::End::kReceiver, 5);
+    const VerbsSetup peer = there->setup();
+    if (!there->connect(here->setup()) || !here->connect(peer)) broken("no queue pair");
+    Hello hello;
+    hello.connection = 7;
+    hello.lanes = 1;
+    hello.epoch = plan.epoch;
+    HelloReply reply;
+    reply.status = receiver_->hello(hello, 0, &reply.held, host_.now_ns);
+    if (reply.status != HelloStatus::kOk) broken("no hello");
+    receiver_->attach(0, plan.epoch, make_verbs_lane(std::move(there), -1, 0, &receiver_nics_, reaper_),
+                      host_.now_ns);
+    sender_->dialled(0, plan.epoch, make_verbs_lane(std::move(here), -1, 0, &sender_nics_, reaper_), &reply,
+                     host_.now_ns);
+  }
+  void settle() {
+    for (int quiet = 0; quiet < 64; quiet = fabric_.step() ? 0 : quiet + 1) {
+    }
+  }
+  void pass_receiver(uint64_t messages) {
+    const uint64_t now = host_.now_ns;
+    if (posted_ < messages && posted_ - received_ < kUnderWay) {
+      uint8_t* data = in_.data() + (posted_ % kUnderWay) * bytes_;
+      receives_[posted_ % kUnderWay] = receiver_->receive(data, bytes_, in_memory_, now);
+      ++posted_;
+      return;
+    }
+    uint32_t size = 0;
+    bool truncated = false;
+    if (received_ == posted_) return;
+    if (!receiver_->test(receives_[received_ % kUnderWay], &size, &truncated, now)) {
+      receiver_->flush_ack(now);
+      return;
+    }
+    const uint8_t* data = in_.data() + (received_ % kUnderWay) * bytes_;
+    if (size != bytes_ || data[0] != static_cast<uint8_t>(received_) ||
+        data[bytes_ - 1] != static_cast<uint8_t>(received_))
+      broken("another message");
+    ++received_;
+    if (received_ == messages) receiver_->flush_ack(now);
+  }
+  void pass_sender(uint64_t messages) {
+    const uint64_t now = host_.now_ns;
+    if (sent_ < messages && sent_ - acknowledged_ < sends_under_way_) {
+      uint8_t* data = out_.data() + (sent_ % kUnderWay) * bytes_;
+      memset(data, static_cast<int>(sent_ % 256), bytes_);
+      sends_[sent_ % kUnderWay] = sender_->send(data, static_cast<uint32_t>(bytes_), 0, out_memory_, now);
+      ++sent_;
+      return;
+    }
+    uint32_t size = 0;
+    if (acknowledged_ < sent_ && sender_->test(sends_[acknowledged_ % kUnderWay], &size, now))
+      ++acknowledged_;
+  }
+
+  const size_t bytes_;
+  const uint64_t sends_under_way_;
+  Host host_;
+  stand_in::Fabric fabric_{1};
+  VerbsLibrary library_ = fabric_.library();
+  VerbsDevices devices_{&library_};
+  std::shared_ptr<VerbsReaper> reaper_ = std::make_shared<VerbsReaper>();
+  NicDevices sender_nics_, receiver_nics_;
+  WireNic nics_[1];
+  std::unique_ptr<SendConnection> sender_;
+  std::shared_ptr<RecvConnection> receiver_;
+  std::vector<uint8_t> out_, in_;
+  VerbsMemory *out_memory_ = nullptr, *in_memory_ = nullptr;
+  SendMessage* sends_[kUnderWay] = {};
+  ReceiveMessage* receives_[kUnderWay] = {};
+  uint64_t sent_ = 0, acknowledged_ = 0, posted_ = 0, received_ = 0;
+};
+
+void print(const char* end, const Counts& c) {
+  printf("\"%s\": {\"doorbells\": %llu, \"requests\": %llu, \"bytes\": %llu, \"completions\": %llu, ", end,
+         static_cast<unsigned long long>(c.doorbells), static_cast<unsigned long long>(c.requests),
+         static_cast<unsigned long long>(c.bytes), static_cast<unsigned long long>(c.completions));
+  printf("\"receive_posts\": %llu}", static_cast<unsigned long long>(c.receives));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 3) return 2;
+  const size_t bytes = strtoull(argv[1], nullptr, 10);
+  const std::set<std::string> modes(argv + 3, argv + argc);
+  Stream stream(bytes, modes.count("fleet") > 0, modes.count("one") > 0);
+  stream.run(32);  // until its rate is known
+  counts[0] = counts[1] = Counts{};
+  stream.run(32 + strtoull(argv[2], nullptr, 10));
+  printf("{");
+  print("sender", counts[0]);
+  printf(", ");
+  print("receiver", counts[1]);
+  printf("}\n");
+}
