@@ -22,9 +22,13 @@ void SendConnection::fail_early(uint64_t now) {
 void SendConnection::note_receives(const PeerReceive* receives, uint32_t count) {
   for (uint32_t i = 0; i < count; ++i) {
     uint32_t at = receives[i].message % kMaxRequests;
-    // An old state frame may come late; the memory of one receive never changes.
-    if (receive_known_[at] && static_cast<int32_t>(receives[i].message - receives_[at].message) <= 0)
-      continue;
+    // An old state frame may come late. The memory of one receive never changes, but a NIC that comes adds its key.
+    const int32_t newer =
+        receive_known_[at] ? static_cast<int32_t>(receives[i].message - receives_[at].message) : 1;
+    if (newer == 0)
+      for (uint32_t nic = 0; nic < kMaxNics; ++nic)
+        if (receives_[at].keys[nic] == 0) receives_[at].keys[nic] = receives[i].keys[nic];
+    if (newer <= 0) continue;
     receives_[at] = receives[i];
     receive_known_[at] = true;
   }

@@ -5,15 +5,18 @@
 // said that its receive is done; the connection is never lost; no lane's end waits for the driver to destroy its queue
 // pair; nothing of the library is left over at the end.
 //
-// Usage: plugin_verbs_lanes SEED MESSAGES FAULTS [one-nic|threads|abort|last-resort|dead-rail]...; prints what happened.
-// With one-nic all lanes share a NIC, the fabric is slow and messages are large. With threads queue pairs end on the
-// reaper's own thread, another one registers memory all the time, and a third reads the telemetry as the control socket
-// does. With abort both ends' application takes its memory back after half of the
-// messages, while requests are under way: nothing reads or writes it from then on. With last-resort all paths of queue pairs are
-// cut now and then, for long, while hellos still pass, and there is a TCP lane over loopback: it carries what the queue
-// pairs do not, and nothing any more once they are back. With dead-rail the queue pairs of one device pass nothing from
-// the middle on, while hellos still do: its lanes come back and fail again, and no chunk is put on them. Exit 1 with a
-// line of what broke.
+// Usage: plugin_verbs_lanes SEED MESSAGES FAULTS [MODE]...; prints what happened. Exit 1 with a line of what broke. Modes:
+//   one-nic      all lanes share a NIC, the fabric is slow and messages are large
+//   threads      queue pairs end on the reaper's own thread, another one registers memory all the time, and a third reads
+//                the telemetry as the control socket does
+//   abort        both ends' application takes its memory back after half of the messages, while requests are under way:
+//                nothing reads or writes it from then on
+//   last-resort  all paths of queue pairs are cut now and then, for long, while hellos still pass, and there is a TCP
+//                lane over loopback: it carries what the queue pairs do not, and nothing any more once they are back
+//   dead-rail    the queue pairs of one device pass nothing from the middle on, while hellos still do: its lanes come
+//                back and fail again, and no chunk is put on them
+//   late-nic     in the middle a second NIC comes, when receives have been named without it, and the first one passes
+//                nothing any more
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -80,6 +83,7 @@ class Simulation {
         abort_(modes.count("abort") > 0),
         last_resort_(modes.count("last-resort") > 0),
         dead_rail_(modes.count("dead-rail") > 0),
+        late_nic_(modes.count("late-nic") > 0),
         faults_left_(faults),
         fabric_(seed + 1),
         library_(fabric_.library()) {
@@ -89,7 +93,7 @@ class Simulation {
       if (!devices_.use(device.get())) broken("no protection domain");
     for (auto& nic : nic_devices_) nic = -1;
     nic_devices_[0] = 0;
-    nic_devices_[1] = 1;
+    nic_devices_[1] = late_nic_ ? -1 : 1;
     std::vector<NicPair> lanes{{0, 0}, {1, 1}, {0, 0}, {1, 1}};
     if (one_nic_) lanes = {{0, 0}, {0, 0}};
     sender_ = std::make_unique<SendConnection>(&host_, 7, 0, 1, lanes);
@@ -203,6 +207,7 @@ class Simulation {
     fabric_.busy = false;
     if (faults_left_ > 0 && any(25) == 0) fault(now);
     if (dead_rail_) kill_rail();
+    if (late_nic_ && nic_devices_[1] < 0) replace_nic();
     if (any(50) == 0 && now >= outage_until_ns_ && !rail_dead_)
       fabric_.cut(static_cast<uint32_t>(any(2)), false);
     stream_->check_returned();
@@ -293,6 +298,13 @@ class Simulation {
     if (rejoined_ < 3) stream_->go_on();
   }
 
+  void replace_nic() {
+    if (!stream_->past_middle() || receiver_->requests() == 0) return;
+    nic_devices_[1] = 1;
+    rail_dead_ = true;
+    fabric_.cut(0, true);
+  }
+
   void fault(uint64_t now) {
     --faults_left_;
     auto lane = static_cast<uint32_t>(any(last_resort_ ? 5 : 4));
@@ -322,6 +334,10 @@ class Simulation {
     while (sender_->want_dial(now, &plan)) {
       ++dials_;
       uint32_t nic = sender_->lanes()[plan.lane].nic;
+      if (nic == 1 && nic_devices_[1] < 0) {
+        sender_->dialled(plan.lane, plan.epoch, nullptr, nullptr, now);
+        continue;
+      }
       if (plan.flags & kHelloSpare) {
         dial_spare(plan, now);
         continue;
@@ -381,7 +397,7 @@ class Simulation {
   }
 
   std::mt19937 random_;
-  const bool one_nic_, threads_, abort_, last_resort_, dead_rail_;
+  const bool one_nic_, threads_, abort_, last_resort_, dead_rail_, late_nic_;
   bool rail_dead_ = false, settled_ = false, was_up_ = false;
   uint64_t rejoined_ = 0, on_dead_then_ = 0;
   uint64_t outage_until_ns_ = 0, outages_ = 0, relieved_ = 0;
@@ -410,7 +426,7 @@ int main(int argc, char** argv) {
   const std::set<std::string> modes(argv + 4, argv + argc);
   for (const std::string& mode : modes)
     if (mode != "one-nic" && mode != "threads" && mode != "abort" && mode != "last-resort" &&
-        mode != "dead-rail")
+        mode != "dead-rail" && mode != "late-nic")
       return 2;
   Simulation(static_cast<uint32_t>(strtoul(argv[1], nullptr, 10)), strtoull(argv[2], nullptr, 10),
              strtoull(argv[3], nullptr, 10), modes)

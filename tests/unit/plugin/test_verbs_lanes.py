@@ -68,6 +68,14 @@ def test_a_lane_that_has_proven_nothing_gets_no_chunk(seed: int) -> None:
     assert result["on_dead"] == 0
 
 
+@pytest.mark.build
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", [0, 2])
+def test_receives_are_named_again_for_a_nic_that_comes(seed: int) -> None:
+    """They were named before there was a key for it, and the NIC that they were named on passes nothing any more."""
+    assert _simulate(seed, 100, 0, "address", "late-nic")["messages"] == 100
+
+
 def _counts(size: int, messages: int, *mode: str) -> dict[str, dict[str, int]]:
     command = [str(native("plugin_verbs_counts", "address")), str(size), str(messages), *mode]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
