@@ -56,7 +56,7 @@ Result start_event(void* context, void** handle, D* descriptor) noexcept {
       }
       case abi::kEventP2p: {
         const auto& p = descriptor->p2p;
-        event = profiler->operation(p.function, "", "", p.count * type_bytes(p.type), 0, p.channels);
+        event = profiler->transfer(p.function, p.count * type_bytes(p.type), p.channels);
         break;
       }
       case abi::kEventProxyOp:

@@ -93,6 +93,20 @@ fp_plugin_collective* Profiler::record_of(const char* function, const char* algo
 Profiler::Event* Profiler::operation(const char* function, const char* algorithm, const char* protocol,
                                      uint64_t bytes, uint64_t number, uint32_t channels) {
   std::lock_guard<std::mutex> guard(lock_);
+  Event* event = begin(function, algorithm, protocol, bytes, channels);
+  if (event != nullptr) event->number = number;
+  return event;
+}
+
+Profiler::Event* Profiler::transfer(const char* function, uint64_t bytes, uint32_t channels) {
+  std::lock_guard<std::mutex> guard(lock_);
+  Event* event = begin(function, "", "", bytes, channels);
+  if (event != nullptr) event->p2p = true;
+  return event;
+}
+
+Profiler::Event* Profiler::begin(const char* function, const char* algorithm, const char* protocol,
+                                 uint64_t bytes, uint32_t channels) {
   fp_plugin_collective* record =
       record_of(function ? function : "", algorithm ? algorithm : "", protocol ? protocol : "");
   if (record == nullptr) return nullptr;
@@ -100,8 +114,10 @@ Profiler::Event* Profiler::operation(const char* function, const char* algorithm
   if (event == nullptr) return nullptr;
   event->record = record;
   event->bytes = bytes;
-  event->number = number;
   event->serial = ++serial_;
+  if (generation_runs_) ++generation_;
+  generation_runs_ = false;
+  event->generation = generation_;
   event->started_ns = engine_->now();
   event->kernels_left = channels;
   if (channels > 0) await_kernels(event);
@@ -130,6 +146,20 @@ void Profiler::kernel_ended(Event* operation) {
   }
 }
 
+// A kernel channel of it has ended. But what NCCL reports just now is awaited on.
+void Profiler::note_run(const Event& operation) {
+  if (operation.generation == generation_) generation_runs_ = true;
+  const uint64_t running = operation.generation;
+  for (Event* event = first_awaited_; event != nullptr && event->generation + kGenerations <= running;) {
+    Event* later = event->later;
+    if (event->kernels_running == 0) {
+      event->measured &= event->p2p && event->kernel_end_ns != 0;
+      await_no_more(event);
+    }
+    event = later;
+  }
+}
+
 void Profiler::await_no_more(Event* operation) {
   operation->kernels_left = 0;
   (operation->earlier != nullptr ? operation->earlier->later : first_awaited_) = operation->later;
@@ -151,6 +181,7 @@ Profiler::Event* Profiler::child(Event* parent, Kind kind) {
   }
   event->parent = parent;
   ++parent->open;
+  if (kind == Kind::kKernel) ++parent->kernels_running;
   for (Event* up = parent; up != nullptr; up = up->parent) {
     if (up->kind != Kind::kOperation) continue;
     uint64_t* began = kind == Kind::kKernel ? &up->kernel_start_ns : &up->first_ns;
@@ -166,11 +197,13 @@ void Profiler::stop(Event* event) {
   if (event->kind == Kind::kKernel && event->parent != nullptr && event->parent->kind == Kind::kOperation) {
     Event* operation = event->parent;
     const bool first = operation->kernel_end_ns == 0;
+    --operation->kernels_running;
     operation->kernel_end_ns = engine_->now();
     if (event->gpu_start_ns == 0 || event->gpu_end_ns < event->gpu_start_ns) operation->gpu_known = false;
     operation->gpu_start_ns =
         first ? event->gpu_start_ns : std::min(operation->gpu_start_ns, event->gpu_start_ns);
     operation->gpu_end_ns = std::max(operation->gpu_end_ns, event->gpu_end_ns);
+    note_run(*operation);
     kernel_ended(operation);
   }
   release(event);

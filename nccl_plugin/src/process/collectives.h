@@ -12,6 +12,13 @@
 // began before the event may be left out too.) Objects come from a fixed pool, the one that is free for longest first,
 // since a late child may name its parent still; when it is empty events are not followed, and counted.
 //
+// A send or receive may have fewer kernel channels than its descriptor says (NVIDIA/nccl#2056: those that move nothing
+// are never started). A communicator's kernels run one after the other, and operations of one kernel begin together. So
+// operations have generations: one that begins after a kernel channel of the present generation has ended begins a new
+// one, and a kernel channel that ends shows that kernels of earlier generations are over, whatever NCCL has reported
+// of them. Some generations are left between, as NCCL's threads that begin and report are different ones. What a send
+// or receive had reported by then is its time.
+//
 // These calls come between messages, with cold caches, and NCCL waits for them: the clock is read only where a time is
 // kept, and a communicator remembers its few records in place of searching the table of all.
 #ifndef FABRICPULSE_PROCESS_COLLECTIVES_H_
@@ -50,7 +57,10 @@ class Profiler {
     uint64_t gpu_start_ns = 0, gpu_end_ns = 0;        // kKernel; kOperation: first, last
     bool gpu_known = true;                            // kOperation: of all of its kernel channels
     uint64_t serial = 0;                              // kOperation: as they come
+    uint64_t generation = 0;                          // kOperation
     uint32_t kernels_left = 0;                        // kOperation: not ended yet
+    uint32_t kernels_running = 0;                     // kOperation: begun, not ended
+    bool p2p = false;                                 // kOperation: a send or receive
     bool measured = true;                             // kOperation: all children are known
     Event *earlier = nullptr, *later = nullptr;       // kOperation: of those awaited
     uint64_t waiting_since_ns = 0;                    // kStep: in the network's hands
@@ -66,6 +76,8 @@ class Profiler {
   // channels: how many kernel channels will be reported; 0: not known. nullptr: not followed.
   Event* operation(const char* function, const char* algorithm, const char* protocol, uint64_t bytes,
                    uint64_t number, uint32_t channels);
+  // A send or receive: some of its kernel channels may never be reported.
+  Event* transfer(const char* function, uint64_t bytes, uint32_t channels);
   Event* child(Event* parent, Kind kind);
   void stop(Event* event);
   void step_waits(Event* event, bool waits);
@@ -85,15 +97,16 @@ class Profiler {
  private:
   static constexpr uint32_t kPool = 8192;
   // Operations whose kernel channels are awaited: no more than these, and none that is so many older than one
-  // that has run. A communicator runs one after the other but for those of one group. NCCL has then left out
-  // some, as it may where its proxy ends.
-  // Known limit: a send or receive may have fewer kernel channels than its descriptor says (NVIDIA/nccl#2056: those
-  // without steps are never started). It is then in progress until it is that old, and its time is unknown.
+  // that has run. NCCL has then left out some, as it may where its proxy ends.
   static constexpr uint32_t kMostAwaited = 3072, kGroup = 2048;
+  static constexpr uint64_t kGenerations = 3;  // so many older than what runs: over
   Event* take(Kind kind);
+  Event* begin(const char* function, const char* algorithm, const char* protocol, uint64_t bytes,
+               uint32_t channels);
   void await_kernels(Event* operation);
   void kernel_ended(Event* operation);
   void await_no_more(Event* operation);
+  void note_run(const Event& operation);
   fp_plugin_collective* record_of(const char* function, const char* algorithm, const char* protocol);
   static void end_wait(Event* step, uint64_t now);
   void release(Event* event);
@@ -109,7 +122,8 @@ class Profiler {
   Event *free_ = nullptr, *last_free_ = nullptr;
   Event *first_awaited_ = nullptr, *last_awaited_ = nullptr;
   uint32_t awaited_ = 0;
-  uint64_t serial_ = 0;
+  uint64_t serial_ = 0, generation_ = 0;
+  bool generation_runs_ = false;                // a kernel channel of it has ended
   std::vector<fp_plugin_collective*> records_;  // of this communicator
 };
 

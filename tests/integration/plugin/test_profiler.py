@@ -160,6 +160,19 @@ def test_another_operations_kernels_alone_give_no_time(profiler_host: Path, tmp_
         assert len(reader.ring(Table.OPERATIONS)) == 0
 
 
+def test_sends_end_although_parts_of_them_never_start(profiler_host: Path, tmp_path: Path) -> None:
+    """Of each NCCL starts one kernel channel of two, of every fourth none. Later ones that run show that they are over;
+    the last ones are in progress. Their time is that of what was reported, and unknown where nothing was."""
+    with played(profiler_host, tmp_path, "v5", "40", "20", "900", "sends") as reader:
+        (record,) = reader.read().tables[Table.COLLECTIVES]
+        assert text(record["function"]) == "Send"
+        assert int(record["operations"]) + int(record["in_progress"]) == 40
+        assert int(record["in_progress"]) <= 5
+        took_us = [int(o["took_ns"]) / 1000 for o in reader.ring(Table.OPERATIONS)]
+        assert int(record["operations"]) * 0.7 < len(took_us) < int(record["operations"]) * 0.8
+        assert all(900 <= us < 1000 for us in took_us)
+
+
 def test_a_killed_jobs_files_go_with_the_next_job(profiler_host: Path, tmp_path: Path) -> None:
     """Files of a process that could not clean up are removed when another one starts; not those of a living one, nor
     of one in another PID namespace that still beats, or does not since it is stopped, but has its control socket. A

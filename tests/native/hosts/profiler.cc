@@ -1,8 +1,10 @@
 // Plays the part of NCCL towards the profiler: one communicator, `count` all-reduces of 1 MiB with two kernel
 // channels and one proxy operation with one step each, which begin after the all-reduce was enqueued, as NCCL's proxy
 // has them begin, and one kernel channel after the other has ended. Usage: plugin_profiler_host LIBRARY VERSION COUNT
-// [HOLD_SECONDS [GPU_US [inside]]]. GPU_US: the proxy sees start and end of a kernel channel at once; the GPU's own clock
+// [HOLD_SECONDS [GPU_US [inside|sends]]]. GPU_US: the proxy sees start and end of a kernel channel at once; the GPU's own clock
 // says that so long lay between them. inside: of a communicator inside one host, which has no proxy operations.
+// sends: as many sends instead, of which NCCL starts the first kernel channel alone, and of every fourth none
+// (NVIDIA/nccl#2056).
 #include "abi/profiler.h"
 
 #include <dlfcn.h>
@@ -34,7 +36,8 @@ uint64_t now_ns() {
 }
 
 template <typename Table, typename D, bool kV4>
-int play(void* symbol, int count, int hold, int gpu_us, bool inside) {
+int play(void* symbol, int count, int hold, int gpu_us, const char* mode) {
+  const bool inside = strcmp(mode, "inside") == 0, sends = strcmp(mode, "sends") == 0;
   auto* table = static_cast<Table*>(symbol);
   void* context = nullptr;
   // The library writes it at any time, as with NCCL, from another thread (`detail` of the control socket).
@@ -61,13 +64,22 @@ int play(void* symbol, int count, int hold, int gpu_us, bool inside) {
     d.collective.algorithm = "RING";
     d.collective.protocol = "SIMPLE";
     d.collective.channels = asked(kEventKernelChannel) ? 2 : 0;
+    if (sends) {
+      d.type = static_cast<decltype(d.type)>(kEventP2p);
+      d.p2p = {};
+      d.p2p.function = "Send";
+      d.p2p.count = 1 << 18;
+      d.p2p.type = "ncclFloat32";
+      d.p2p.channels = asked(kEventKernelChannel) ? 2 : 0;
+    }
+    const bool starts = asked(kEventKernelChannel) && !(sends && i % 4 == 3);
     table->start_event(context, &coll, &d);
     if (coll == nullptr) return 4;
     table->stop_event(coll);  // enqueued; runs on
     D k{};
     k.type = static_cast<decltype(k.type)>(kEventKernelChannel);
     k.parent = coll;
-    if (asked(kEventKernelChannel) && gpu_us == 0) table->start_event(context, &kernel, &k);
+    if (starts && gpu_us == 0) table->start_event(context, &kernel, &k);
     D p{};
     p.type = static_cast<decltype(p.type)>(kEventProxyOp);
     p.parent = coll;
@@ -81,12 +93,12 @@ int play(void* symbol, int count, int hold, int gpu_us, bool inside) {
     usleep(1000);  // what the operation takes
     uint64_t gpu_ns = now_ns();
     k.kernel_channel.gpu_time = gpu_us > 0 ? gpu_ns - static_cast<uint64_t>(gpu_us) * 1000 : 0;
-    if (asked(kEventKernelChannel) && gpu_us > 0) table->start_event(context, &kernel, &k);
+    if (starts && gpu_us > 0) table->start_event(context, &kernel, &k);
     if (gpu_us > 0 && kernel != nullptr) table->record_state(kernel, kKernelChannelStop, &gpu_ns);
     for (void* event : {step, proxy, kernel})
       if (event != nullptr) table->stop_event(event);
     k.kernel_channel.gpu_time = gpu_us > 0 ? gpu_ns : 0;
-    if (asked(kEventKernelChannel)) table->start_event(context, &second, &k);
+    if (starts && !sends) table->start_event(context, &second, &k);
     if (gpu_us > 0 && second != nullptr) table->record_state(second, kKernelChannelStop, &gpu_ns);
     if (second != nullptr) table->stop_event(second);
     // An operation of another process' proxy must not be taken for ours.
@@ -121,10 +133,10 @@ int main(int argc, char** argv) {
   int count = static_cast<int>(strtol(argv[3], nullptr, 10));
   int hold = argc > 4 ? static_cast<int>(strtol(argv[4], nullptr, 10)) : 0;
   int gpu_us = argc > 5 ? static_cast<int>(strtol(argv[5], nullptr, 10)) : 0;
-  const bool inside = argc > 6 && strcmp(argv[6], "inside") == 0;
+  const char* mode = argc > 6 ? argv[6] : "";
   if (strcmp(argv[2], "v4") == 0)
-    return play<ProfilerV4, DescriptorV4, true>(symbol, count, hold, gpu_us, inside);
+    return play<ProfilerV4, DescriptorV4, true>(symbol, count, hold, gpu_us, mode);
   if (strcmp(argv[2], "v7") == 0)
-    return play<ProfilerV5<DescriptorV7>, DescriptorV7, false>(symbol, count, hold, gpu_us, inside);
-  return play<ProfilerV5<DescriptorV5>, DescriptorV5, false>(symbol, count, hold, gpu_us, inside);
+    return play<ProfilerV5<DescriptorV7>, DescriptorV7, false>(symbol, count, hold, gpu_us, mode);
+  return play<ProfilerV5<DescriptorV5>, DescriptorV5, false>(symbol, count, hold, gpu_us, mode);
 }
