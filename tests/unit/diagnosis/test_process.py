@@ -16,7 +16,14 @@ from fabricpulse.diagnosis.daemon.process import DiagnosisProcess
 from fabricpulse.diagnosis.daemon.service import DiagnosisService
 from fabricpulse.diagnosis.daemon.worker import EvidenceClock
 from fabricpulse.diagnosis.daemon.worker_messages import Answer, Declared, Frames, Report, frame
-from fabricpulse.diagnosis.wire.messages import PROTOCOL, EdgeName, EvidenceReport, FlowEvidence, pack_flows
+from fabricpulse.diagnosis.wire.messages import (
+    PROTOCOL,
+    EdgeName,
+    EvidenceReport,
+    FlowEvidence,
+    HostFacts,
+    pack_flows,
+)
 
 FIRST = EvidenceReport(PROTOCOL, "h0", 1, PORTS, 90.0, 20.0, b"", False, EDGES["h0"])
 LATER = EvidenceReport(PROTOCOL, "h0", 1, PORTS, 90.0, 20.0, pack_flows([FlowEvidence(0, 1, False, 9, 2)]))
@@ -116,12 +123,22 @@ def test_the_moment_of_the_evidence() -> None:
         EvidenceReport(PROTOCOL, "h0", 1, PORTS, 90.0, 20.0, b"12345"),
         EvidenceReport(PROTOCOL, "h0", 1, 99, 90.0, 20.0, b"", False, EDGES["h0"]),
         EvidenceReport(PROTOCOL, "h0", 1, PORTS, 0.0, 20.0, b"", False, (EdgeName("a", "b", "c"),)),
+        EvidenceReport(PROTOCOL, "h0", 1, PORTS, 1e-300, 20.0, b"", False, (EdgeName("a", "b", "c"),)),
+        EvidenceReport(PROTOCOL, "h0", 1, PORTS, 90.0, 1e-300, b"", False, (EdgeName("a", "b", "c"),)),
+        EvidenceReport(PROTOCOL, "h" * 96, 1, PORTS, 90.0, 20.0, b"", False, (EdgeName("a", "b", "c"),)),
+        EvidenceReport(PROTOCOL, "h0", 1, PORTS, 90.0, 20.0, b"", False, (EdgeName("a" * 32, "b", "c"),)),
+        EvidenceReport(PROTOCOL, "h0", 1, PORTS, 90.0, 20.0, b"", False, (EdgeName("a", "ß" * 48, "c"),)),
+        EvidenceReport(PROTOCOL, "h0", 1, PORTS, 90.0, 20.0, b"", temporary=(EdgeName("a", "b", "c" * 32),)),
+        EvidenceReport(PROTOCOL, "h0", 1, PORTS, 90.0, 20.0, b"", moved=("c" * 32,)),
+        EvidenceReport(
+            PROTOCOL, "h0", 1, PORTS, 90.0, 20.0, b"", False, (), facts=HostFacts((("eth0", "n" * 32),))
+        ),
     ],
 )
 def test_nonsense_never_reaches_the_worker(service, report) -> None:
     """It is refused where it comes in."""
     assert not service.take(FIRST, 1.0)
-    with pytest.raises(ValueError, match=r"exist|cut|more than|rates"):
+    with pytest.raises(ValueError, match=r"exist|cut|more than|rates|bytes"):
         service.take(report, 2.0)
     assert service.process.taken == [FIRST]
 

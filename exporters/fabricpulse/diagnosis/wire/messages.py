@@ -4,7 +4,7 @@ Without numpy: the exporter has no other use for it, and its import costs a fift
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 import msgspec
@@ -25,6 +25,10 @@ LONGEST_NS = 1_000_000_000
 MOST_NICS = 256
 # Of a host: four of each NIC.
 MOST_TEMPORARY = 4 * MOST_NICS
+# Of a membership (core/fleet/membership.py).
+MOST_HOST_BYTES, MOST_DEVICE_BYTES = 95, 31
+# Packets a second on a port; evidence divides by it.
+LEAST_RATE, MOST_RATE = 1e-6, 1e5
 
 
 class FlowEvidence(NamedTuple):
@@ -114,17 +118,38 @@ class EvidenceReport(msgspec.Struct, frozen=True, array_like=True):
 
 
 def check_edges(report: EvidenceReport) -> None:
-    """Raises ValueError for edges, ports or rates that no host has."""
+    """Raises ValueError for names, edges, ports or rates that no host has."""
     if len(report.temporary) > MOST_TEMPORARY or len(report.moved) > MOST_NICS:
         raise ValueError(f"{len(report.temporary)} temporary peers are more than a host has")
+    _check_names((report.host,), report.moved)
+    _check_edge_names(report.temporary)
     if report.edges is None:
         return
     if len(report.edges) > MOST_EDGES or not 1 <= report.ports <= MOST_PORTS:
         raise ValueError(f"{len(report.edges)} edges of {report.ports} ports are more than a host has")
-    if report.facts is not None and len(report.facts.nics) > MOST_NICS:
-        raise ValueError(f"{len(report.facts.nics)} NICs are more than a host has")
-    if not (0 < report.main_rate < 1e5 and 0 <= report.swept_rate < 1e5):
-        raise ValueError("rates must lie above 0 and below 100,000 packets a second")
+    _check_edge_names(report.edges)
+    if report.facts is not None:
+        if len(report.facts.nics) > MOST_NICS:
+            raise ValueError(f"{len(report.facts.nics)} NICs are more than a host has")
+        _check_names((), (name for nic in report.facts.nics for name in nic))
+    main, swept = report.main_rate, report.swept_rate
+    if not (LEAST_RATE <= main <= MOST_RATE and (swept == 0 or LEAST_RATE <= swept <= MOST_RATE)):
+        raise ValueError(f"rates must lie within {LEAST_RATE} and {MOST_RATE:.0f} packets a second")
+
+
+def _check_edge_names(edges: Collection[EdgeName]) -> None:
+    """Raises ValueError: names are kept for as long as the worker lives."""
+    _check_names(
+        (edge.peer for edge in edges), (name for edge in edges for name in (edge.device, edge.peer_device))
+    )
+
+
+def _check_names(hosts: Iterable[str], devices: Iterable[str]) -> None:
+    """Raises ValueError for longer names than those of a membership."""
+    if any(len(host.encode()) > MOST_HOST_BYTES for host in hosts):
+        raise ValueError(f"a host name has more than {MOST_HOST_BYTES} bytes")
+    if any(len(device.encode()) > MOST_DEVICE_BYTES for device in devices):
+        raise ValueError(f"a name of a device or of a network has more than {MOST_DEVICE_BYTES} bytes")
 
 
 class EvidenceReply(msgspec.Struct, frozen=True, array_like=True):
