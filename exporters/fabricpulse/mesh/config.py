@@ -66,7 +66,7 @@ class Probe(Section, frozen=True):
     connected stays unknown after the start, seconds. peers : number of NICs that each NIC exchanges probes with.
     cross_peers : how many of a NIC's peers are on other networks. trains_per_s : trains of three packets to each
     peer. paths : number of source ports that the sweep cycles through. sweep : every sweep-th train leaves the main
-    path; 0 switches the sweep off. size_probes : now and then a packet of the size of the
+    path; 0 switches the sweep off, 1 is refused. size_probes : now and then a packet of the size of the
     device's MTU, or of 1,500, 2,200 or 4,200 bytes, is sent on each source port, never fragmented, so that an MTU black
     hole is found. port : UDP port, and the first of the source ports. dscp : differentiated services
     code point of the probes, 0 to 63. bind_device : send and receive only through the NIC's own device, whatever the
@@ -100,6 +100,8 @@ class Probe(Section, frozen=True):
             raise ValueError("cross_peers must not be above peers")
         if self.down_after_s < 6 / self.trains_per_s:
             raise ValueError("down_after_s must be at least six train periods (6 / trains_per_s)")
+        if self.sweep == 1:
+            raise ValueError("sweep must be 0 or at least 2: with 1 no packet takes the main path")
 
 
 class Latency(Section, frozen=True):
