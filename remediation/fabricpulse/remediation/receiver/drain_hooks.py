@@ -42,9 +42,18 @@ class DrainHooks:
         """Runs what is due until cancelled; a command under way is ended with it, and run again at the next start."""
         while True:
             self._wake.clear()
-            for order in self._reconciler.drains.orders(Transaction(self._loop.state), self._loop.clock()):
-                await self._carry_out(order)
+            await self._run_due()
             await wait_with_timeout(self._wake, _POLL_S)
+
+    async def _run_due(self) -> None:
+        done: set[Order] = set()
+        # Asked anew before each: while one command ran, an operator may have paused, or released the next host.
+        while orders := [order for order in self._orders() if order not in done]:
+            done.add(orders[0])  # once, though its result could not be written
+            await self._carry_out(orders[0])
+
+    def _orders(self) -> list[Order]:
+        return self._reconciler.drains.orders(Transaction(self._loop.state), self._loop.clock())
 
     async def _carry_out(self, order: Order) -> None:
         # Not longer than the lease: a receiver that leads no more must have no command under way.

@@ -33,9 +33,11 @@ _RETRY_S = 30.0
 
 
 class Order(msgspec.Struct, frozen=True):
-    """A command that is to be run now. arguments : with host, reason and operation filled in; never a shell's."""
+    """A command that is to be run now. phase, tries : of the drain, as it is ordered: a result counts for that command
+    alone. arguments : with host, reason and operation filled in; never a shell's."""
 
     drain: str
+    phase: DrainPhase
     tries: int
     arguments: tuple[str, ...]
 
@@ -71,13 +73,14 @@ class Drains:
         for drain in transaction.drains.values():
             template = {"draining": self._drain.command, "returning": self._drain.undo}.get(drain.phase)
             if template and now >= drain.retry_at and not (paused and drain.phase == "draining"):
-                found.append(Order(drain.id, drain.tries, arguments_of(template, drain)))
+                found.append(Order(drain.id, drain.phase, drain.tries, arguments_of(template, drain)))
         return found
 
     def on_result(self, transaction: Transaction, order: Order, message: str, now: float) -> None:
-        """What became of a command; message : "" for exit code 0. One that was overtaken is ignored."""
+        """What became of a command; message : "" for exit code 0. One that was overtaken is ignored: the host was
+        released or forgotten while it ran."""
         drain = transaction.drains.get(order.drain)
-        if drain is None or drain.phase not in ("draining", "returning") or drain.tries != order.tries:
+        if drain is None or (drain.phase, drain.tries) != (order.phase, order.tries):
             return
         if not message:
             self._move(transaction, drain, "drained" if drain.phase == "draining" else "returned", now)

@@ -233,6 +233,23 @@ def test_a_command_that_fails_is_tried_again_and_given_up():
     assert world.orders()[0].arguments[-1] == "State=RESUME"
 
 
+def test_a_release_while_the_command_runs_brings_the_host_back():
+    """The end of the drain command is not that of the undo, which runs afterwards: the host stayed drained in the
+    scheduler, and the journal said that it was back."""
+    world = Hosts()
+    world.fire()
+    world.tick(70)
+    (under_way,) = world.orders()
+    assert world.release_host()
+    world.run(lambda t: world.reconciler.drains.on_result(t, under_way, "", world.now))
+    assert world.drain().phase == "returning"
+    assert world.orders()[0].arguments[-1] == "State=RESUME"
+    world.run(lambda t: world.reconciler.drains.on_result(t, under_way, "exit code 1", world.now))
+    assert world.drain().tries == 0, "nor is its failure"
+    world.answer()
+    assert world.drain().phase == "returned"
+
+
 def test_without_a_command_it_is_notified_and_nothing_else():
     """For trainers that leave by themselves: hand_off, then it counts as left."""
     world = World(
