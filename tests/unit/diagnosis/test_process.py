@@ -5,6 +5,7 @@ import os
 import signal
 import time
 
+import msgspec
 import pytest
 from tests.fixtures.waiting import until
 from tests.unit.diagnosis.test_fleet_evidence import EDGES, LEAF, PORTS
@@ -14,6 +15,7 @@ from fabricpulse.core.supervision import TaskFailedError, supervised
 from fabricpulse.diagnosis.daemon.alerts import FaultAlerting
 from fabricpulse.diagnosis.daemon.process import DiagnosisProcess
 from fabricpulse.diagnosis.daemon.service import DiagnosisService
+from fabricpulse.diagnosis.daemon.switch_names import SwitchNaming
 from fabricpulse.diagnosis.daemon.worker import EvidenceClock
 from fabricpulse.diagnosis.daemon.worker_messages import Answer, Declared, Frames, Report, frame
 from fabricpulse.diagnosis.wire.messages import (
@@ -21,6 +23,7 @@ from fabricpulse.diagnosis.wire.messages import (
     EdgeName,
     EvidenceReport,
     FlowEvidence,
+    FlowPath,
     HostFacts,
     pack_flows,
 )
@@ -48,8 +51,9 @@ def test_a_worker_that_dies_is_replaced() -> None:
         try:
             assert not process.put(Report(time.monotonic(), FIRST)), "no worker has been started yet"
             await until(lambda: process.put(Report(time.monotonic(), FIRST)))
+            assert process.put(Report(time.monotonic(), None, {"10.0.0.1": "spine1"}))
             await until(lambda: process.answer.flows == len(EDGES["h0"]) * PORTS)
-            assert process.answer.hosts == 1
+            assert (process.answer.hosts, process.starts) == (1, 1)
             os.kill(process.pid, signal.SIGKILL)
             await until(lambda: process.starts == 2)
             assert process.answer == Answer()
@@ -66,11 +70,14 @@ class Worker:
 
     def __init__(self) -> None:
         self.taken: list[EvidenceReport] = []
+        self.names: list[dict[str, str]] = []
         self.starts, self.busy = 1, False
 
     def put(self, report: Report) -> bool:
-        if not self.busy:
+        if not self.busy and report.report is not None:
             self.taken.append(report.report)
+        if not self.busy and report.names:
+            self.names.append(report.names)
         return not self.busy
 
     def want(self) -> None:
@@ -95,6 +102,25 @@ def test_edges_are_asked_for(service) -> None:
     service.process.starts = 2
     assert service.take(LATER, 102.0)
     assert service.process.taken == [FIRST, LATER, FIRST]
+
+
+def test_switches_that_reports_show_get_names(monkeypatch) -> None:
+    """Those that are not declared; a worker that is started anew gets them again."""
+    made = DiagnosisService(
+        Declared({}, {"10.0.0.9": "spine9"}), lambda _: True, naming=SwitchNaming(dns=True)
+    )
+    worker = Worker()
+    monkeypatch.setattr(made, "process", worker)
+    path = FlowPath(0, 1, ("10.0.0.1", "", "10.0.0.9"))
+    made.take(msgspec.structs.replace(FIRST, paths=(path,)), 1.0)
+    made._names.take("10.0.0.1", "spine1")
+    assert made._names._wanted.get(block=False) == "10.0.0.1"
+    assert made._names._wanted.empty()
+    made._names.deliver()
+    worker.starts = 2
+    made.take(FIRST, 2.0)
+    made._names.deliver()
+    assert worker.names == 2 * [{"10.0.0.1": "spine1"}]
 
 
 def test_a_busy_worker_loses_nothing(service) -> None:

@@ -8,6 +8,7 @@ from fabricpulse.clocksync.wire.limits import MAX_ROUND_S, DriftPpb, HoldoverDri
 from fabricpulse.core.config import Section
 from fabricpulse.core.file_settings import TOKEN_FILE, read_file
 from fabricpulse.diagnosis.daemon.alerts import FaultAlerting
+from fabricpulse.diagnosis.daemon.switch_names import SwitchNaming
 
 _DAY_S = 86_400
 
@@ -27,6 +28,8 @@ class CoordinatorConfig(Section, frozen=True):
     membership: Annotated[str, read_file("fabricpulse.core.fleet.membership:load_membership")] = ""
     # A topology file, which declares the leaf of each NIC: faults are then located to a leaf.
     topology: Annotated[str, read_file("fabricpulse.diagnosis.flows.topology:load_topology")] = ""
+    # Names of switches that the topology file does not list.
+    switch_names: SwitchNaming = SwitchNaming()
     # How long the least delay of a pair of NICs counts, seconds: the fabric's leaves and pods are inferred from them. A
     # NIC that has moved is reported at its new place within that time. Ten times the exporters' evidence.delays_s.
     delays_keep_s: Annotated[float, Meta(ge=10, le=_DAY_S)] = 600.0

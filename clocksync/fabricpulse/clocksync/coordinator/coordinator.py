@@ -89,6 +89,7 @@ class Coordinator:
             self._accepts,
             self._config.alerting,
             self._api.network_of,
+            self._config.switch_names,
         )
         self._arrived = asyncio.Event()
         # One event a solve: a thousand waiters wake at once, without a lock that they queue for.

@@ -21,6 +21,7 @@ from fabricpulse.diagnosis.daemon.alerts import FaultAlerting, FaultPusher
 from fabricpulse.diagnosis.daemon.leaf_paths_api import expose_leaf_paths, leaf_paths_document
 from fabricpulse.diagnosis.daemon.page import POLICY, suspects_page
 from fabricpulse.diagnosis.daemon.process import DiagnosisProcess
+from fabricpulse.diagnosis.daemon.switch_names import SwitchNames, SwitchNaming
 from fabricpulse.diagnosis.daemon.topology_api import expose_topology, topology_json
 from fabricpulse.diagnosis.daemon.worker_messages import Answer, Declared, Report
 from fabricpulse.diagnosis.search.suspect import Suspect
@@ -66,13 +67,17 @@ class DiagnosisService:
         accepts: Callable[[str], bool],
         alerting: FaultAlerting | None = None,
         network_of: Callable[[str], str] = lambda _: "",
+        naming: SwitchNaming | None = None,
     ) -> None:
-        """accepts : see the class. network_of : that of all NICs below a leaf, "" if they have several or none."""
+        """accepts : see the class. network_of : that of all NICs below a leaf, "" if they have several or none.
+        naming : of switches that are not declared.
+        """
         self._accepts = accepts
         self._network_of = network_of
         self._alertmanagers = alerting.alertmanagers if alerting is not None else ()
         self.pusher = FaultPusher(alerting or FaultAlerting(), time.time)
         self.process = DiagnosisProcess(declared, self._answered)
+        self._names = SwitchNames(naming or SwitchNaming(), declared.switch_of, self._put_names)
         self._known: dict[str, _Known] = {}
         self._pruned_s = 0.0
         self._worker = 0  # that has the edges of `_known`
@@ -120,6 +125,7 @@ class DiagnosisService:
         """Hands a report over. Returns whether the host has to send it again, with its edges. Raises ValueError."""
         if self._worker != self.process.starts:
             self._known, self._worker = {}, self.process.starts
+            self._names.worker_is_new()
         if now_s - self._pruned_s > _FORGET_S:
             self._known = {n: k for n, k in self._known.items() if now_s - k.last_report_s <= _FORGET_S}
             self._pruned_s = now_s
@@ -133,12 +139,16 @@ class DiagnosisService:
         unpack_flows(report.flows, known.edges, known.ports)
         for path in report.paths:
             path.check(known.edges, known.ports)
+            self._names.saw(path.hops, now_s)
         unpack_delays(report.delays, known.edges)
         unpack_delays(report.temporary_delays, len(report.temporary))
         if not self.process.put(Report(now_s, report)):
             return True
         self._known[report.host] = replace(known, last_report_s=now_s)
         return False
+
+    def _put_names(self, names: dict[str, str]) -> bool:
+        return self.process.put(Report(time.monotonic(), None, names))
 
     async def serve_suspects(self, _: web.Request) -> web.Response:
         """GET /api/v1/suspects: what is faulty now, the surest first, and leaves with fewer live paths."""
@@ -182,6 +192,7 @@ class DiagnosisService:
         for url in self._alertmanagers:
             tasks.start(f"alerts for {redact(url)}", self.pusher.serve(url))
         tasks.start("diagnosis", self.process.run())
+        tasks.start("names of switches", self._names.run())
 
     async def flush(self) -> None:
         """Sends the alerts that are due still; while the tasks run."""

@@ -85,6 +85,10 @@ def serve(source: int, sink: int) -> None:
                     )
                     continue
                 message = decoder.decode(body)
+                if message.names:
+                    evidence.name_switches(message.names)
+                if message.report is None:
+                    continue
                 at_s = moments.of(message.at_s)
                 evidence.report(message.report, at_s)
                 if survey is not None:

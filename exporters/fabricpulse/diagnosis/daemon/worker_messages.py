@@ -29,10 +29,11 @@ class Declared(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True, array_like=True):
-    """Each further frame. at_s : monotonic, when it came."""
+    """Each further frame. at_s : monotonic, when it came. names : of switches by address, for all that is known."""
 
     at_s: float
-    report: EvidenceReport
+    report: EvidenceReport | None
+    names: dict[str, str] = {}
 
 
 class Answer(msgspec.Struct, frozen=True):

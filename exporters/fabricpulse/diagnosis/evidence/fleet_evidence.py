@@ -97,6 +97,14 @@ class FleetEvidence:
         """Hosts whose evidence counts."""
         return len(self._live)
 
+    def name_switches(self, names: Mapping[str, str]) -> None:
+        """Names of switches by address, beside those that are declared; paths that are known already have them, too."""
+        self.switch_of = {**names, **self.switch_of}
+        moved = self._switches.rename(names)
+        for host in self._hosts.values():
+            host.paths.renumber(moved)
+        self._paths_changed = True
+
     def leaf_paths(self, now_s: float) -> LeafPaths:
         """Which leaves have fewer live paths than their siblings, by the flows of the last `suspects`."""
         if self._layout is None:

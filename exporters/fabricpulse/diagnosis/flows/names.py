@@ -1,6 +1,7 @@
 """A number for each name of a host, NIC or switch: hosts tell millions of names, most of them again and again. Pure."""
 
 from array import array
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +52,14 @@ class Names:
     def texts(self) -> tuple[str, ...]:
         """By number."""
         return tuple(self._number)
+
+    def rename(self, names: Mapping[str, str]) -> Nodes:
+        """Other names for some switches; several that get one name are one. Returns new numbers by old ones."""
+        number: dict[str, int] = {}
+        moved = [number.setdefault(names.get(text, text), len(number)) for text in self._number]
+        self._number = number
+        self._host = array("i", [-1] * len(number))
+        return np.array(moved, np.int32)
 
     @property
     def overdue(self) -> bool:
