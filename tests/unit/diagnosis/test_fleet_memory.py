@@ -140,6 +140,20 @@ def test_hosts_of_all_names_leave_no_trace(monkeypatch: pytest.MonkeyPatch) -> N
     assert (after.kind, after.sufferers, after.flows) == (before.kind, before.sufferers, before.flows)
 
 
+def test_networks_of_nics_leave_no_trace() -> None:
+    """A host that tells of others each time, as no exporter does."""
+    evidence = FleetEvidence(LEAF)
+    for second in range(50):
+        facts = HostFacts((("r0", f"network-{second}"),))
+        for host in HOSTS[:2]:
+            again = EvidenceReport(
+                PROTOCOL, host, second, PORTS, 90.0, 20.0, b"", False, EDGES[host], facts=facts
+            )
+            evidence.report(again, float(second))
+        assert len(evidence._nics) <= 20
+        assert evidence._network_of(f"{HOSTS[0]}/r0") == f"network-{second}"
+
+
 def test_slow_flows_are_those_of_the_table() -> None:
     """Two hosts tell that what comes from one NIC is slow, on all ports."""
     evidence = FleetEvidence(LEAF)

@@ -49,6 +49,8 @@ _LAID_OUT_A_SECOND = 400_000
 _PATHS_QUIET_S = 5.0
 # How long the paths that a host has reported count after it has got other peers or was restarted: it traces them again.
 _PATHS_KEPT_S = 300.0
+# So many lists of NICs are kept beside two for each host, before those that no host has any more are dropped.
+_SPARE_NICS = 16
 
 
 @dataclass
@@ -147,6 +149,8 @@ class FleetEvidence:
             if report.facts is not None:
                 # Nearly all hosts have the same: one copy is kept.
                 host.nics = self._nics.setdefault(report.facts.nics, report.facts.nics)
+                if len(self._nics) > 2 * len(self._hosts) + _SPARE_NICS:
+                    self._nics = {other.nics: other.nics for other in self._hosts.values()}
         if report.paths:
             self._send_paths(host, report.paths, now_s)
         self.reports += 1
@@ -321,8 +325,6 @@ class FleetEvidence:
         self._log.forget(now_s)
         for name in [n for n, host in self._hosts.items() if now_s - host.last_report_s > WINDOWS_S[-1]]:
             del self._hosts[name]
-            if len(self._nics) > len(self._hosts):
-                self._nics = {host.nics: host.nics for host in self._hosts.values()}
         live = frozenset(name for name, host in self._hosts.items() if now_s - host.last_report_s <= LEASE_S)
         if live != self._live:
             self._live, self._fleet_changed = live, True
