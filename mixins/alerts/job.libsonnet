@@ -103,7 +103,8 @@ local signals = import '../signals.libsonnet';
       ),
       // The head of the chain of those who wait, in seconds: where the network begins to be waited for, a process that
       // gives no sign of life, or a rank that waits for nobody. Instant values: what ended must not be held by its last
-      // value.
+      // value. A job that only the profiler sees, over another network plugin, has no waits: there the head is a process that
+      // gives no sign of life, or the rank that is outside the one collective that others do not leave, or not known.
       lib.alert(
         config,
         'FabricCollectiveStalled',
@@ -133,9 +134,31 @@ local signals = import '../signals.libsonnet';
           silent: move(silent, 'peer', 'instance'),
           waiting: waitedFor(longest(waiting('.+', known))),
         };
-        std.join(' or ', [named('network', network), named('process', stopped), named('rank', late)]),
+        // Recorded of jobs that only the profiler sees: in how many seconds no collective has ended is at least known.
+        local profiled = {
+          local stuck = s.series('rank:fabricpulse_rank_operations:stalled'),
+          local outside = s.series('rank:fabricpulse_rank_operations:not_entered'),
+          local seconds = ' * %g' % config.stalledProfilerSeconds,
+          process: 'max by (%s, rank, peer) (%s) and on (%s) %s' % [job, move(silent, 'peer', 'instance'), job, stuck],
+          rank: 'group by (%s, communicator, rank, peer) (%s)%s unless on (%s) (%s)' % [job, move(outside, 'peer', 'instance'), seconds, job, silent],
+          unknown: 'group by (%(job)s) (%(stuck)s)%(seconds)s unless on (%(job)s) (%(silent)s) unless on (%(job)s) %(outside)s' % {
+            job: job,
+            stuck: stuck,
+            seconds: seconds,
+            silent: silent,
+            outside: outside,
+          },
+        };
+        std.join(' or ', [
+          named('network', network),
+          named('process', stopped),
+          named('rank', late),
+          named('process', profiled.process),
+          named('rank', profiled.rank),
+          named('unknown', profiled.unknown),
+        ]),
         'A collective does not end.',
-        'Workload {{ $labels.workload }} stands still ({{ $value | printf "%.0f" }} s). {{ if eq $labels.head "network" }}The network: rank {{ $labels.rank }} gets nothing through to rank {{ $labels.peer_rank }} on {{ $labels.peer }}.{{ else }}Not the network: rank {{ $labels.rank }} on {{ $labels.peer }} {{ if eq $labels.head "process" }}gives no sign of life.{{ else }}has not entered the collective and waits for nobody.{{ end }}{{ end }}'
+        'Workload {{ $labels.workload }} stands still ({{ $value | printf "%.0f" }} s). {{ if eq $labels.head "network" }}The network: rank {{ $labels.rank }} gets nothing through to rank {{ $labels.peer_rank }} on {{ $labels.peer }}.{{ else if eq $labels.head "unknown" }}Whether the network or a rank holds it up is not known.{{ else }}Not the network: rank {{ $labels.rank }}{{ with $labels.communicator }} of communicator {{ . }}{{ end }} on {{ $labels.peer }} {{ if eq $labels.head "process" }}gives no sign of life.{{ else }}has not entered the collective and waits for nobody.{{ end }}{{ end }}'
       ),
     ]),
   },

@@ -20,6 +20,44 @@ local signals = import '../signals.libsonnet';
           { record: 'workload:fabricpulse_collective_bytes:mean', expr: flows($._config).collectiveSize },
         ],
       },
+      // Of a job that only NCCL's profiler sees. Few series, none while jobs run: the raw ones are read here once.
+      {
+        name: 'fabricpulse-stall.rules',
+        local job = c + ', workload',
+        local communicator = job + ', communicator',
+        local operations = s.series('fabricpulse_rank_operations_total'),
+        local inside = s.series('fabricpulse_rank_operations_in_progress'),
+        // The newest sample may be a scrape interval old.
+        local seconds = '%ds' % (1.5 * $._config.stalledProfilerSeconds),
+        local stalled = s.series('rank:fabricpulse_rank_operations:stalled'),
+        rules: [
+          // Collectives that have ended, of a rank that was inside one then and at each scrape since, none of which ended.
+          // A window alone proves little of a job that has just begun. Of jobs over our plugin the waits of requests are
+          // seen sooner, and say more.
+          {
+            record: 'rank:fabricpulse_rank_operations:stalled',
+            expr: '%(operations)s == %(operations)s offset %(seconds)s and %(inside)s offset %(seconds)s > 0 and min_over_time(%(inside)s[%(seconds)s]) > 0 unless on (%(job)s) %(waiting)s' % {
+              operations: operations,
+              inside: inside,
+              seconds: seconds,
+              job: job,
+              waiting: s.series('fabricpulse_request_waiting_seconds'),
+            },
+          },
+          // Ranks that have ended no more than those, and are in none: they have not entered the one that others do not
+          // leave. Of several communicators that stand still one waits for another, and which is not seen.
+          {
+            record: 'rank:fabricpulse_rank_operations:not_entered',
+            expr: '(%(operations)s and %(inside)s == 0) <= on (%(communicator)s) group_left () max by (%(communicator)s) (%(stalled)s) and on (%(job)s) count by (%(job)s) (group by (%(communicator)s) (%(stalled)s)) == 1' % {
+              operations: operations,
+              inside: inside,
+              communicator: communicator,
+              stalled: stalled,
+              job: job,
+            },
+          },
+        ],
+      },
     ],
   },
 }
