@@ -13,7 +13,8 @@
 //           of the fabric. The lane that carries least gets a new path; little is at stake.
 //  trial    What all lanes together carry in the second before and after a move is compared. One that has cost
 //           something is undone, the lane gets its former path back: jobs that share links would else chase one
-//           another over them for ever, and none would keep what it has found. From each search to the
+//           another over them for ever, and none would keep what it has found. Not where the new path is neither
+//           congested nor slower than its siblings': then the job itself sends less. From each search to the
 //           connection's next one twice as much time passes as before, after one in vain four times.
 //  damping  After a new path that did not help, the pause to the lane's next move doubles, up to about an
 //           hour: a slow NIC stays slow on every path. Helped means, for a bad lane, that it keeps up with
@@ -107,7 +108,7 @@ class PathSelector {
     carried = worked ? carried * 1e9 / static_cast<double>(window_ns_) : 0;
     window_ns_ = waiting_ns_ = 0;
     evaluate_moves(count, now);
-    uint32_t chosen = end_trial(carried, now);
+    uint32_t chosen = end_trial(count, carried, now);
     returns_ = chosen != kNobody;
     if (returns_) return chosen;
     chosen = worst(count, now);
@@ -121,6 +122,7 @@ class PathSelector {
     }
     if (chosen != kNobody) {
       searched_ = 0;
+      lanes_[chosen].returning = false;
       lanes_[chosen].total_before = total(count, now);
       trial_ = Trial{chosen, lanes_[chosen].search, mean_carried(), now};
     }
@@ -136,7 +138,8 @@ class PathSelector {
     if (now - lane.moved_ns > std::max(kForgiveNs, 2 * lane.hold_ns)) lane.hold_ns = kFirstHoldNs;
     lane.moved_ns = now;
     lane.evaluated = 0;
-    lane.evaluating = true;
+    // Back on its former path it does as it did: that is no second move that has not helped.
+    lane.evaluating = !std::exchange(lane.returning, false) || by_command;
     lane.next_ns = now + lane.hold_ns;
     lane.bad = lane.windows = 0;
     lane.rtt_floor_ns = 0;
@@ -153,6 +156,7 @@ class PathSelector {
   // It has kept its path: no other was to be had.
   void stayed(uint32_t index) {
     if (trial_.lane == index && trial_.moved_ns == 0) trial_ = Trial{};
+    lanes_[index].returning = false;
   }
 
  private:
@@ -181,6 +185,7 @@ class PathSelector {
     bool worked = false;      // it was busy for most of the last window
     bool search = false;      // why it was moved
     bool evaluating = false;  // whether that has helped
+    bool returning = false;   // it is to have its former path again
   };
 
   // The last move that the selector has chosen.
@@ -193,6 +198,7 @@ class PathSelector {
     uint64_t up = 0;        // which lanes were up then, a bit each
     double sum = 0;
     uint32_t windows = 0;  // in it
+    uint32_t held_up = 0;  // of these, with the lane's new path congested, or slower than its siblings'
   };
 
   // What all lanes have carried lately, bytes a second.
@@ -204,7 +210,7 @@ class PathSelector {
   }
 
   // The lane whose move has brought less, or kNobody. carried : by all lanes in the window that ends.
-  uint32_t end_trial(double carried, uint64_t now) {
+  uint32_t end_trial(uint32_t count, double carried, uint64_t now) {
     if (carried > 0) {
       if (now - carried_at_ns_ > kRecentNs) windows_ = 0;  // of another phase of the job
       carried_[windows_++ % kTrialWindows] = carried;
@@ -215,14 +221,22 @@ class PathSelector {
     if (trial_.moved_ns != 0 && trial_.up != up_) trial_ = Trial{};
     if (trial_.moved_ns == 0 || now - trial_.moved_ns < kSettleNs || carried <= 0) return kNobody;
     trial_.sum += carried;
+    trial_.held_up += held_up(trial_.lane, count, now);
     if (++trial_.windows < kTrialWindows) return kNobody;
     const Trial trial = std::exchange(trial_, Trial{});
-    const Sample& lane = lanes_[trial.lane].latest;
+    View& lane = lanes_[trial.lane];
     const double after = trial.sum / trial.windows;
     if (trial.search && after < kGained * trial.before)
       search_hold_ns_ = std::min(2 * search_hold_ns_, kMaxHoldNs);
-    if (after >= kNoWorse * trial.before) return kNobody;
-    return lane.up && lane.movable ? trial.lane : kNobody;
+    if (after >= kNoWorse * trial.before || 2 * trial.held_up < trial.windows) return kNobody;
+    lane.returning = lane.latest.up && lane.latest.movable;
+    return lane.returning ? trial.lane : kNobody;
+  }
+
+  bool held_up(uint32_t index, uint32_t count, uint64_t now) const {
+    const View& lane = lanes_[index];
+    if (!lane.worked) return false;
+    return lane.congested || share(lane) < kGoodShare * best_sibling(index, count, now);
   }
 
   // Ever longer pauses, twice as long after a search that has gained and four times after any other: where several
@@ -242,7 +256,7 @@ class PathSelector {
     lane->worked = lane->latest.up && lane->window_ns > 0 && lane->busy_ns * 10 >= lane->window_ns * 7;
     lane->congested = congested_segments > 0 || lane->queue;
     if (lane->congested) lane->congested_at_ns = now;
-    bool settles = lane->evaluating && now - lane->moved_ns < kSettleNs;
+    bool settles = lane->moved_ns != 0 && now - lane->moved_ns < kSettleNs;
     if (lane->worked && !settles) {
       if (now - lane->rate_at_ns > kRecentNs) lane->windows = 0;
       lane->rates[lane->windows++ % kMeanWindows] = carried * 1e9 / static_cast<double>(lane->window_ns);

@@ -304,6 +304,37 @@ def test_a_move_after_which_less_is_carried_is_undone(selector: Callable[..., Se
     assert 4 * it.returns.count(True) <= it.returns.count(False)
 
 
+def test_a_lossy_path_stays_left_while_the_job_sends_less(selector: Callable[..., Selector]) -> None:
+    """All lanes carry less, on paths that have room: the move has not cost that."""
+    it = selector(Lane(), Lane())
+    it.lanes[0] = Lane(share=0.4, lossy=True)
+    it.on_move = lambda _lane: it.lanes.__setitem__(slice(None), [Lane(share=0.3), Lane(share=0.3)])
+    it.run(10_000)
+    assert it.returns == [False]
+
+
+def test_a_bad_lane_that_moves_to_its_sibling_s_link_returns(selector: Callable[..., Selector]) -> None:
+    """It delivers as much as its sibling then, and more than before: what they share is full."""
+    it = selector(Lane(), Lane())
+    it.lanes[0] = Lane(share=0.4, lossy=True)
+    it.on_move = lambda _lane: it.lanes.__setitem__(slice(None), [Lane(share=0.5, lossy=True)] * 2)
+    it.run(3_000)
+    assert it.returns == [False, True]
+
+
+def test_a_return_does_not_double_the_pause(selector: Callable[..., Selector]) -> None:
+    """Only the move before it, which did not help."""
+    it = selector(Lane(), Lane())
+    it.lanes[0] = Lane(share=0.4, lossy=True)
+    on_path = it.lanes[0], Lane(share=0.1, lossy=True)
+    it.on_move = lambda lane: it.lanes.__setitem__(lane, on_path[not it.returns[-1]])
+    moves = it.run(60_000)
+    away = [ms for (ms, _), back in zip(moves, it.returns, strict=True) if not back]
+    gaps = [b - a for a, b in itertools.pairwise(away)]
+    assert len(gaps) >= 4
+    assert all(b <= 2.2 * a for a, b in itertools.pairwise(gaps))
+
+
 def test_the_first_move_of_a_bad_lane_is_judged(selector: Callable[..., Selector]) -> None:
     """One that is bad on its new path as well has its former path again before it tries a third."""
     it = selector(Lane(), Lane())

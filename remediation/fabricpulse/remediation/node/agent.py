@@ -26,6 +26,7 @@ from fabricpulse.remediation.node.carried import CarriedBytes
 from fabricpulse.remediation.node.config import NodeConfig, users_of
 from fabricpulse.remediation.node.epoch_fence import EpochFence
 from fabricpulse.remediation.node.journal import JournalError, NodeJournal
+from fabricpulse.remediation.node.kernel_nics import kernel_has
 from fabricpulse.remediation.node.lanes import LaneSampler
 from fabricpulse.remediation.node.limits import LocalLimits
 from fabricpulse.remediation.node.mesh import MeshNics, SquattedError, scrape_mesh
@@ -341,9 +342,18 @@ class NodeAgent:
             return "it has expired before it was carried out"
         # Without jobs it is the mesh that says how many NICs there are.
         nics = self._survey.devices().keys() | self._mesh.connected.keys()
+        if nic.device not in nics and self._is_absent(nic.device):
+            return f"this host has no NIC {nic.device}: neither the kernel, nor a job, nor the mesh knows it"
         if reason := self._limits.refusal(nic, self._desired, nics, time.monotonic()):
             return reason
         return self._survey.refusal(nic.device, self._config.min_fraction_in_service)
+
+    def _is_absent(self, device: str) -> bool:
+        """Of a NIC that neither a job nor the mesh knows. Not while the mesh does not answer: where the agent has a
+        network namespace of its own only the mesh tells."""
+        if device in self._config.devices or (self._config.mesh_url and not self._mesh.connected):
+            return False
+        return not kernel_has(device)
 
     def _check(self, nic: DesiredNic) -> Result:
         """The dry run: what carrying out would come to, with nothing changed."""

@@ -1,5 +1,6 @@
 """The NICs of this host by the kernel, which no job can invent."""
 
+import socket
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,3 +18,8 @@ def kernel_nics(sys_class: Path = _SYS_CLASS) -> dict[str, int]:
             for path in (sys_class / kind).iterdir():
                 ranks[path.name] = 0 if (path / "device").exists() else 1
     return ranks
+
+
+def kernel_has(device: str) -> bool:
+    """Whether there is a network interface or RDMA device of this name. /sys may be of another network namespace."""
+    return device in kernel_nics() or device in (name for _, name in socket.if_nameindex())

@@ -198,6 +198,7 @@ async def test_a_host_without_jobs_has_its_limits_as_well(tmp_path, monkeypatch)
     """What was taken out while no job ran was taken out of each that came: all NICs but the last, by a receiver that is
     none, on a host that was paused, or of NICs that are not listed."""
     monkeypatch.setenv("FABRICPULSE_RUN_DIR", str(tmp_path))
+    monkeypatch.setattr("fabricpulse.remediation.node.agent.kernel_has", lambda _device: True)
     rails = [DesiredNic(f"rail{i}", "avoid", 10, f"op-{i}") for i in range(3)]
     with agent_of(tmp_path) as agent:
         agent._accept(DesiredState("h0", 1, "1", rails, 4e9))
@@ -215,6 +216,32 @@ async def test_a_host_without_jobs_has_its_limits_as_well(tmp_path, monkeypatch)
             agent._accept(DesiredState("h0", 1, "1", [AVOID], 4e9))
             await agent._reconcile()
             assert agent._results[AVOID.op_id].outcome == "refused"
+
+
+async def test_a_nic_that_the_host_lacks_is_refused(tmp_path, monkeypatch):
+    """Its avoid counted as done. Where the mesh does not answer it may be there: the agent may have another network
+    namespace than the jobs."""
+    monkeypatch.setenv("FABRICPULSE_RUN_DIR", str(tmp_path))
+    mesh = MeshNics({"rail1": True, "rail2": True})
+    for number, (text, seen, device, outcome) in enumerate(
+        [
+            ("", MeshNics(), "rail7", "refused"),
+            ("", MeshNics(), "lo", "applied"),
+            ("mesh_url: http://localhost:1", mesh, "rail7", "refused"),
+            ("mesh_url: http://localhost:1", mesh, "rail1", "applied"),
+            ("mesh_url: http://localhost:1", MeshNics(), "rail7", "applied"),
+            ("devices: [rail7]", MeshNics(), "rail7", "applied"),
+        ]
+    ):
+        (folder := tmp_path / f"a{number}").mkdir()
+        with agent_of(folder, text) as agent:
+            agent._mesh = seen
+            for dry_run in (True, False):
+                nic = DesiredNic(device, "avoid", 10, f"op-{dry_run}", dry_run)
+                agent._accept(DesiredState("h0", 1, "1", [nic], 4e9))
+                await agent._reconcile()
+                found = agent._results[nic.op_id]
+                assert (found.outcome, "has no NIC rail7" in found.message) == (outcome, outcome == "refused")
 
 
 async def test_a_pause_file_that_cannot_be_asked_for_is_a_pause(tmp_path, monkeypatch):
@@ -256,6 +283,7 @@ async def test_the_mesh_says_how_many_nics_a_host_without_jobs_has(tmp_path, mon
 async def test_what_was_carried_out_outlives_a_pause_and_a_restart(tmp_path, monkeypatch):
     """An agent that starts again on a host without jobs, paused by now, goes on with what it has done."""
     monkeypatch.setenv("FABRICPULSE_RUN_DIR", str(tmp_path))
+    monkeypatch.setattr("fabricpulse.remediation.node.agent.kernel_has", lambda _device: True)
     with agent_of(tmp_path) as agent:
         agent._accept(DesiredState("h0", 1, "1", [AVOID], 4e9))
         await agent._reconcile()
