@@ -160,6 +160,8 @@
     // for so long at most. Nor is a flow called contended for longer that was so and is no longer measured to be.
     nicSlowWait: '4m',
     nicSlowHold: '30m',
+    // A slow NIC that the job has left has no queue until it comes back: longer than lanes stay away before they try it again.
+    nicSlowKeepFiring: '2m',
     // A switch or link is named from this probability on; the coordinator has waited some seconds by then.
     faultConfidence: 0.9,
     faultFor: '5s',

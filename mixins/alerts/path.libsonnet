@@ -50,7 +50,7 @@ local signals = import '../signals.libsonnet';
         p.placedNics('device:fabricpulse_edge_latency_elevated:unshared' + s.braces),
         'Many edges of a NIC have become slower.',
         '{{ $value | printf "%.0f" }} edges of NIC {{ $labels.device }} of {{ $labels.instance }}{{ with $labels.network }} on network {{ . }}{{ end }} ({{ $labels.direction }} direction) are far above their baseline.',
-        { 'for': config.pathSlowFor, paced: true }
+        { 'for': config.pathSlowFor, keep_firing_for: config.nicSlowKeepFiring, paced: true }
       ),
       lib.alert(
         config,
