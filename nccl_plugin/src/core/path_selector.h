@@ -138,8 +138,11 @@ class PathSelector {
     if (now - lane.moved_ns > std::max(kForgiveNs, 2 * lane.hold_ns)) lane.hold_ns = kFirstHoldNs;
     lane.moved_ns = now;
     lane.evaluated = 0;
-    // Back on its former path it does as it did: that is no second move that has not helped.
-    lane.evaluating = !std::exchange(lane.returning, false) || by_command;
+    const bool returned = std::exchange(lane.returning, false) && !by_command;
+    // Away and back is one move that has not helped.
+    if (returned && !lane.damped) lane.hold_ns = std::min(2 * lane.hold_ns, kMaxHoldNs);
+    lane.damped = returned;
+    lane.evaluating = !returned;
     lane.next_ns = now + lane.hold_ns;
     lane.bad = lane.windows = 0;
     lane.rtt_floor_ns = 0;
@@ -185,6 +188,7 @@ class PathSelector {
     bool worked = false;      // it was busy for most of the last window
     bool search = false;      // why it was moved
     bool evaluating = false;  // whether that has helped
+    bool damped = false;      // it has not, and the pause to the next move was doubled
     bool returning = false;   // it is to have its former path again
   };
 
@@ -322,6 +326,7 @@ class PathSelector {
                                 : lane.share_sum / lane.evaluated >= kGoodShare;
       lane.search = false;
       if (!helped) lane.hold_ns = std::min(2 * lane.hold_ns, kMaxHoldNs);
+      lane.damped = !helped;
       lane.next_ns = lane.moved_ns + lane.hold_ns;
     }
   }
