@@ -12,7 +12,7 @@ local signals = import '../signals.libsonnet';
         'FabricExporterDown',
         'warning',
         'exporter',
-        s.down,
+        'daemon:up:down' + s.braces,
         'A fabricpulse daemon does not answer Prometheus.',
         '{{ $labels.job }} of {{ $labels.instance }} has not answered a scrape for ' + config.exporterDownFor + '; what it watches is not watched.',
         { paced: true }
@@ -38,7 +38,7 @@ local signals = import '../signals.libsonnet';
         'The rules find no data of any fabricpulse daemon.',
         'No fabricpulse daemon has been scraped for more than ' + config.noDataFor + ', or the selector of the rules matches none; no other alert of fabricpulse can fire ({{ $value }}).',
         // A new Prometheus evaluates rules before it has scraped anything.
-        { 'for': config.noDataFor }
+        { 'for': config.noDataFor, paced: true }
       ),
       lib.alert(
         config,

@@ -1,5 +1,5 @@
 // Recorded per daemon: when it was last scraped, for a day. Each evaluation reads the one before, because the samples of
-// a day are too many to read.
+// a day are too many to read. And those that do not answer.
 local signals = import '../signals.libsonnet';
 {
   prometheusRules+:: {
@@ -19,6 +19,12 @@ local signals = import '../signals.libsonnet';
             },
           },
         ],
+      },
+      {
+        // FabricExporterDown and FabricHostDown: of all targets three reads, which each evaluation of both would repeat.
+        name: 'fabricpulse-up.rules',
+        interval: $._config.flowInterval,
+        rules: [{ record: 'daemon:up:down', expr: s.down }],
       },
     ],
   },
