@@ -8,7 +8,9 @@ silent; ten seeds that are drawn as it starts. memory : the process that diagnos
 (`--fleet N`). loop : lateness of the event loop while a fleet is looked at.
 gray : loss on uplinks of a lab of nine hosts, needs root (`--losses 60,20,5,1.5,0.5 --times N`). dead : a leaf and a
 spine of it that drop everything. localised : random single faults on every kind of element of a lab of nine hosts,
-needs root (`--faults N`). delay : delays that grow, simulated, on the engine's state machines. healthy : the
+needs root (`--faults N`). overhead : packets of traces beside those of probes, bytes of reports, in such a lab.
+leaf_paths : leaves of random fabrics, simulated, after one has lost an uplink (`--fabrics N`).
+delay : delays that grow, simulated, on the engine's state machines. healthy : the
 fleet of simulated without faults, a window of 30 s after the other. tree : leaves, pods and machines found from delays
 alone, simulated, 128 to 10,000 hosts (`--largest N` leaves larger ones out). tree_random : what is reported of random
 small fabrics (`--fabrics N`). tree_lab : the same in a lab of nine hosts, needs root. placement : all of
@@ -28,6 +30,7 @@ from pathlib import Path
 import numpy as np
 from tests.bench.map.delay import bench_delay
 from tests.bench.map.fabric import Clos, Simulation
+from tests.bench.map.leaf_paths import bench_leaf_paths
 from tests.bench.map.memory import bench_memory
 from tests.bench.map.tree import bench_tree, bench_tree_lab, bench_tree_random
 from tests.bench.rows import Rows, quantile
@@ -235,6 +238,12 @@ def _localised(faults: int, seed: int) -> None:
     bench_localised(rows, faults, seed)
 
 
+def _overhead() -> None:
+    from tests.bench.map.overhead import bench_overhead
+
+    bench_overhead(rows)
+
+
 def _placement() -> None:
     from tests.bench.placement import bench_placement
 
@@ -264,7 +273,7 @@ def main() -> None:
     parser.add_argument("--hosts", type=int, default=5000, help="of the part loop")
     parser.add_argument("--fleet", type=int, default=50_000, help="hosts, of the part memory")
     parser.add_argument("--largest", type=int, default=10_000, help="hosts, of the part tree")
-    parser.add_argument("--fabrics", type=int, default=400, help="of the part tree_random")
+    parser.add_argument("--fabrics", type=int, default=400, help="of the parts tree_random, leaf_paths")
     parser.add_argument("--windows", type=int, default=240)
     options = parser.parse_args()
     # Nobody can have fitted a parameter to seeds that nobody knew.
@@ -281,6 +290,8 @@ def main() -> None:
         "gray": lambda: _gray(options.losses, options.times),
         "dead": lambda: _dead(options.times),
         "localised": lambda: _localised(options.faults, seeds[0]),
+        "leaf_paths": lambda: bench_leaf_paths(rows, options.fabrics, seeds[0]),
+        "overhead": _overhead,
         "placement": _placement,
     }
     wanted = set(filter(None, options.only.split(","))) or set(all_parts)
