@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from fabricpulse.core.errors import UserError
 from fabricpulse.core.web.client_config import HttpClientConfig
-from fabricpulse.core.web.prometheus import PromQl, Sample
+from fabricpulse.core.web.prometheus import PromQl, RefusedError, Sample
 from fabricpulse.why import gather as gather_module
 from fabricpulse.why import infer as infer_module
 from fabricpulse.why.analysis import Analysis
@@ -16,6 +17,7 @@ from fabricpulse.why.facts import Facts
 from fabricpulse.why.gather import Times, gather
 from fabricpulse.why.infer import Answer, infer
 from fabricpulse.why.queries import QUERIES, Scope
+from fabricpulse.why.shorter import MOST_BYTES, most_bytes, parts
 
 HOSTS = tuple(f"h{number:03d}" for number in range(200))
 COMPONENTS = ("mesh", "nic", "qp", "clocksync-sidecar")
@@ -67,9 +69,11 @@ def sent(number: int) -> dict[str, str]:
     return {"instance": HOSTS[number - 1], "device": "rail0", "peer": HOSTS[number], "peer_device": "rail0"}
 
 
-def ask(delays: dict[str, list[Sample]], window_s: int = 120) -> tuple[Facts, Server]:
-    scope = Scope("train-7", window_s=window_s)
-    server = Server(
+def ask(
+    delays: dict[str, list[Sample]], window_s: int = 120, extra: str = "", kind: type["Server"] | None = None
+) -> tuple[Facts, Server]:
+    scope = Scope("train-7", extra=extra, window_s=window_s)
+    server = (kind or Server)(
         {
             "processes": [Sample({"instance": host}, 1.0) for host in HOSTS],
             "sent": [Sample(sent(n), 1e9) for n in range(len(HOSTS))],
@@ -222,12 +226,71 @@ def test_series_that_are_there_twice_are_named() -> None:
     """Of replicas, of two clusters; and what is no series of the job at all."""
     facts, _ = ask(seen(copies=2, clusters=1))
     assert any("replicas that are not deduplicated" in line for line in facts.limits)
-    facts, _ = ask(seen(copies=1, clusters=2))
-    assert any("several clusters" in line for line in facts.limits)
-    facts, _ = ask(seen(copies=1, clusters=1))
+    facts, _ = ask(seen(copies=1))
     assert facts.limits == ()
     facts, _ = ask(seen() | {"samples": scalar(1)})
     assert any("fewer than two samples" in line for line in facts.limits)
+
+
+def test_jobs_of_one_name_in_two_clusters_are_not_one() -> None:
+    """Unless who asks has named both."""
+    clusters = [Sample({"cluster": name}, 3.0) for name in ("a", "b")]
+    with pytest.raises(UserError, match=r"2 clusters \(a, b\)"):
+        ask(seen() | {"clusters": clusters})
+    facts, _ = ask(seen() | {"clusters": clusters[:1]})
+    assert facts.limits == ()
+    both = 'cluster=~"a|b"'
+    facts, _ = ask(seen() | {"clusters": clusters}, extra=both)
+    assert any("several clusters" in line for line in facts.limits)
+
+
+class Limited(Server):
+    """Takes 900 bytes, as VictoriaMetrics refuses more."""
+
+    async def instant(self, query: str, at_s: float | None = None) -> list[Sample]:
+        if len(query.encode()) > 900:
+            raise RefusedError(
+                f"too long query; got {len(query)} bytes; mustn't exceed `-search.maxQueryLen=900` bytes"
+            )
+        asked = re.search(r'(?:instance|Hostname)=~"([^"]*)"', query)
+        if asked is None:
+            return await super().instant(query, at_s)
+        some = asked[1].split("|")
+        self.divided += 1
+        found = await super().instant(query.replace(asked[1], "|".join(HOSTS)), at_s)
+        if found and "daemon" in found[0].labels:
+            return [Sample(dict(s.labels), float(len(some))) for s in found]
+        return [Sample(dict(s.labels), s.value) for s in found if s.labels.get("instance") in some]
+
+    divided = 0
+
+
+def test_what_is_too_long_is_asked_of_some_hosts_at_a_time() -> None:
+    """With the same facts as from a backend that takes it as it is; counts of hosts are added."""
+    drops = [Sample({"instance": host, "device": "rail0"}, float(n)) for n, host in enumerate(HOSTS)]
+    delays = {"recorded_delay": all_flows(20e-6), "drops": drops, "connected": drops}
+    whole, _ = ask(dict(delays))
+    some, server = ask(dict(delays), kind=Limited)
+    assert isinstance(server, Limited)
+    assert server.divided > 50
+    assert some.nics == whole.nics
+    assert some.hosts == whole.hosts
+    assert all("mesh" in host.exporters for host in some.hosts)
+
+
+def test_a_question_is_divided_within_its_bound() -> None:
+    """Each part is; together they name each host once. What cannot be divided is left whole."""
+    hosts = [f"gpu-{number:04d}.example.org" for number in range(1000)]
+    text = Scope("job", tuple(hosts)).fill("a{{hosts}} / b{{hosts}} and c{{job}}")
+    divided = parts(text, hosts, MOST_BYTES)
+    assert divided is not None
+    assert max(len(part.encode()) for part in divided) <= MOST_BYTES
+    assert sorted(re.findall(r"gpu-\d{4}", "".join(divided))) == sorted([host[:8] for host in hosts] * 2)
+    assert len(divided) == -(-len(text) // MOST_BYTES)
+    assert parts("c", hosts, MOST_BYTES) is None
+    assert parts(text, hosts, 100) is None
+    assert most_bytes("the answer took too long") is None
+    assert most_bytes("mustn't exceed `-search.maxQueryLen=9` bytes") == 9
 
 
 def test_an_answer_that_is_not_whole_lowers_confidence() -> None:

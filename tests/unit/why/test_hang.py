@@ -104,6 +104,6 @@ def test_nothing_waits() -> None:
 
 
 def test_lines() -> None:
-    """The graph names both ends, what is waited for, and the bytes that are missing where they are known."""
-    line = graph_lines([Wait("h0", 0, "h1", 1, "delivery", 7.25, 4096)])
-    assert line == ["rank 0 (h0) -> rank 1 (h1): sent and not acknowledged, 7.2 s, 4096 bytes missing"]
+    """The graph names both ends, and what is waited for."""
+    line = graph_lines([Wait("h0", 0, "h1", 1, "delivery", 7.25)])
+    assert line == ["rank 0 (h0) -> rank 1 (h1): sent and not acknowledged, 7.2 s"]

@@ -135,10 +135,7 @@ class Clock:
 
 @dataclass(frozen=True)
 class Wait:
-    """The oldest unfinished request of one rank towards another, and what it waits for (`waits_for` of the exporter).
-
-    missing_bytes : sent and not acknowledged, where the source of the record tells it.
-    """
+    """The oldest unfinished request of one rank towards another; waits_for : as the exporter says it."""
 
     host: str
     rank: int | None
@@ -146,7 +143,6 @@ class Wait:
     peer_rank: int | None
     waits_for: str
     age_s: float
-    missing_bytes: float | None = None
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,14 @@ of its questions is put by itself, so that one that a backend limits costs no ot
 """
 
 import asyncio
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fabricpulse.core.errors import UserError
+from fabricpulse.core.output import printable
 from fabricpulse.core.web.prometheus import PromQl, RefusedError, Sample
+from fabricpulse.why import shorter
 from fabricpulse.why.analysis import SLOW_DELAY_S, SLOWER, Analysis
 from fabricpulse.why.assemble import Gathered, assemble, exporters_answer, flows_of, hosts_of, loss_of
 from fabricpulse.why.facts import Facts, Flow
@@ -45,10 +48,9 @@ _MOST_OF = 0.9
 _WHOLE = 0.9
 # By how many scrapes a series may begin later than a window or end before it, and how late one may be.
 _SCRAPES, _LATE_S = 1.5, 2.0
-_COPIES = {
-    "copies": "hosts have several series of the job, as of replicas that are not deduplicated: sums are too large",
-    "clusters": "series of several clusters (label cluster) are taken together: narrow them with --selector",
-}
+_COPIES = "hosts have several series of the job, as of replicas that are not deduplicated: sums are too large"
+_CLUSTERS = "series of several clusters (label cluster) are taken together, as --selector wants it"
+_CLUSTER, _MOST_CLUSTERS = re.compile(r"\bcluster\s*[=!]"), 8
 # From so many on each question is put by itself: a union costs Prometheus a label for each sample and a set of all
 # samples for each `or`, a third of the whole answer, while what a request costs does not grow.
 _MANY_HOSTS = 256
@@ -100,9 +102,10 @@ async def _gather(prom: PromQl, scope: Scope, times: Times) -> tuple[Facts, dict
         many = len(hosts) >= _MANY_HOSTS
         async with asyncio.TaskGroup() as tasks:
             for some in groups(now, len(now) if many else _UNIONS):
-                tasks.create_task(_put_all(prom, some, times.at_s, got, got.now))
+                tasks.create_task(_put_all(prom, some, times.at_s, got, got.now, scope.hosts))
             for some in groups(before, len(before) if many else _UNIONS_BEFORE):
-                tasks.create_task(_put_all(prom, some, times.before_s, got, got.before))
+                tasks.create_task(_put_all(prom, some, times.before_s, got, got.before, scope.hosts))
+        _refuse_clusters(scope, got)
         await _second_round(prom, scope, times, got)
     else:
         await _put(prom, WORKLOADS, scope, times.at_s, got, got.now)
@@ -116,6 +119,18 @@ async def _gather(prom: PromQl, scope: Scope, times: Times) -> tuple[Facts, dict
         else:
             facts = replace(facts, pace_history=await _history(prom, scope, times, got, PACE_HISTORY))
     return facts, got.queries
+
+
+def _refuse_clusters(scope: Scope, got: Gathered) -> None:
+    """Jobs of one name in several clusters are several jobs: what is true of one is not of the other. Raises UserError
+    unless who asks has named the clusters."""
+    found = sorted({s.labels.get("cluster", "") for s in got.now.get("clusters", ())})
+    if len(found) > 1 and not _CLUSTER.search(scope.extra):
+        names = ", ".join(printable(name) or "none" for name in found[:_MOST_CLUSTERS])
+        raise UserError(
+            f"{printable(scope.workload)} runs in {len(found)} clusters ({names}): name one with --selector "
+            "'cluster=\"NAME\"'"
+        )
 
 
 @dataclass(frozen=True)
@@ -176,9 +191,10 @@ def _checked(facts: Facts, got: Gathered, times: Times, window_s: int) -> Facts:
         limits.append(
             f"nothing is known of the last {times.at_s - silent_s:.0f} s: the exporters or Prometheus were away"
         )
-    for name, text in _COPIES.items():
-        if any(s.value > 1 for s in got.now.get(name, ())):
-            limits.append(text)
+    if any(s.value > 1 for s in got.now.get("copies", ())):
+        limits.append(_COPIES)
+    if len(got.now.get("clusters", ())) > 1:
+        limits.append(_CLUSTERS)
     moved = next((s.value for s in got.now.get("moved", ())), None)
     # A pause of such a length is none of a job that made pauses before, or of which that is not known.
     steady = any(s.value > 0 for s in got.before.get("moved_least", ()))
@@ -202,9 +218,14 @@ async def _put(
 
 
 async def _put_all(
-    prom: PromQl, questions: Mapping[str, str], at_s: float, got: Gathered, answers: dict[str, list[Sample]]
+    prom: PromQl,
+    questions: Mapping[str, str],
+    at_s: float,
+    got: Gathered,
+    answers: dict[str, list[Sample]],
+    hosts: Sequence[str] = (),
 ) -> None:
-    """Questions by name."""
+    """Questions by name. hosts : that they are about, by whom one may be divided that is too long."""
     got.queries |= questions
     if len(questions) > 1:
         try:
@@ -216,9 +237,21 @@ async def _put_all(
             return
     for name, text in questions.items():
         try:
-            answers[name] = await prom.instant(text, at_s)
+            answers[name] = await _answer(prom, name, text, at_s, hosts)
         except RefusedError as error:
             got.unanswered[name] = str(error)
+
+
+async def _answer(prom: PromQl, name: str, text: str, at_s: float, hosts: Sequence[str]) -> list[Sample]:
+    """Of one question, in parts where it is too long for the backend. Raises RefusedError."""
+    try:
+        return await prom.instant(text, at_s)
+    except RefusedError as error:
+        most = shorter.most_bytes(str(error))
+        some = None if most is None else shorter.parts(text, hosts, most)
+        if some is None:
+            raise
+    return shorter.together(name, await asyncio.gather(*(prom.instant(part, at_s) for part in some)))
 
 
 async def _second_round(prom: PromQl, scope: Scope, times: Times, got: Gathered) -> None:
@@ -247,7 +280,7 @@ async def _second_round(prom: PromQl, scope: Scope, times: Times, got: Gathered)
     async with asyncio.TaskGroup() as tasks:
         for some in (texts, *({name: text} for name, text in whole.items())):
             if some:
-                tasks.create_task(_put_all(prom, some, times.at_s, got, got.now))
+                tasks.create_task(_put_all(prom, some, times.at_s, got, got.now, scope.hosts))
 
 
 def _odd_hosts(flows: tuple[Flow, ...]) -> list[str]:

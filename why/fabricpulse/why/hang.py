@@ -109,7 +109,7 @@ def graph_lines(waits: Iterable[Wait]) -> list[str]:
     """The graph for people, oldest first: one line an edge."""
     return [
         f"{_name(w.host, w.rank)} -> {_name(w.peer, w.peer_rank)}: {_MEANING.get(w.waits_for, w.waits_for)}, "
-        f"{w.age_s:.1f} s" + (f", {w.missing_bytes:.0f} bytes missing" if w.missing_bytes is not None else "")
+        f"{w.age_s:.1f} s"
         for w in sorted(waits, key=lambda w: (-w.age_s, w.host, str(w.rank)))
     ]
 
@@ -173,14 +173,13 @@ def _silent_head(peer: _Rank, waiting: int) -> Head:
 
 def _network_head(w: Wait) -> Head:
     what = _MEANING[w.waits_for]
-    bytes_missing = f", {w.missing_bytes:.0f} bytes" if w.missing_bytes is not None else ""
     # For a part that has arrived the peer is the sender; who sends comes first.
     one, other = (_peer(w), _self(w)) if w.waits_for == "arrival" else (_self(w), _peer(w))
     return Head(
         one[1],
         one[0],
         network=True,
-        reason=f"from {_name(*one)} to {_name(*other)}: {what} for {w.age_s:.0f} s{bytes_missing}",
+        reason=f"from {_name(*one)} to {_name(*other)}: {what} for {w.age_s:.0f} s",
         peer=other[1],
         peer_host=other[0],
     )

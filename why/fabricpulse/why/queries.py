@@ -182,7 +182,7 @@ QUERIES = (
         before=True,
     ),
     Query("copies", "max(count by (instance) (last_over_time(fabricpulse_qp_processes{{job}}[{w}])))"),
-    Query("clusters", "count(count by (cluster) (last_over_time(fabricpulse_qp_processes{{job}}[{w}])))"),
+    Query("clusters", "count by (cluster) (last_over_time(fabricpulse_qp_processes{{job}}[{w}]))"),
     Query("dead", "max by (instance) (max_over_time(fabricpulse_qp_dead_processes{{job}}[{w}]))"),
     Query("heartbeat", "fabricpulse_plugin_heartbeat_age_seconds{{job}}"),
     Query("gpu_clock", 'max by (Hostname, gpu) (last_over_time(DCGM_FI_DEV_SM_CLOCK{{gpu_hosts}}[{w}]))'),

@@ -11,6 +11,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -32,6 +33,8 @@ _LEAST_RECORDS = 5
 _MOST_NAMED = 3
 # By which clocks of hosts may differ, and a writer be late.
 _CLOCKS_S = 60.0
+# A job is not known to be quick that has written nothing for so long, and for so many of its longest gaps.
+_QUIET_S, _GAPS = 30.0, 3.0
 
 
 class _Header(msgspec.Struct):
@@ -126,17 +129,20 @@ def add(facts: Facts, log: Log, window_s: float) -> Facts:
     """What Inspector says where nobody else tells of ranks or collectives: over the last `window_s` of each file until
     the moment asked about, compared with what is in it before that. Pure.
 
-    Of a job whose last line is older than the window nothing is known; where some files end before the others, whether
-    the job is as quick as before is not.
+    Of a job that has written nothing for longer than it does, or than the window, nothing is known; where some files
+    end before the others, whether the job is as quick as before is not.
     """
     until_s = facts.at_s + _CLOCKS_S
     log = replace(log, records=tuple(tuple(r for r in own if r.at_s <= until_s) for own in log.records))
     newest = [max(r.at_s for r in own) for own in log.records if own]
     ends_s = max(newest, default=0.0)
     limits = list[str]()
-    if newest and ends_s < facts.at_s - window_s - _CLOCKS_S:
-        old = f"Inspector's last line is {facts.at_s - ends_s:.0f} s older than the moment asked about"
-        limits.append(f"{old}: the job has ended, or it hangs")
+    quiet_s, usual_s = facts.at_s - ends_s, _longest_gap(log, ends_s - window_s)
+    if newest and (quiet_s > window_s + _CLOCKS_S or quiet_s > max(_QUIET_S, _GAPS * usual_s)):
+        old = f"Inspector's last line is {quiet_s:.0f} s older than the moment asked about"
+        limits.append(
+            f"{old}, before it none was {usual_s:.0f} s after another: the job pauses, has ended, or hangs"
+        )
         return replace(facts, limits=(*facts.limits, *limits, *_limits(log, ())))
     late = sum(end_s < ends_s - max(window_s, _CLOCKS_S) for end_s in newest)
     if late:
@@ -152,6 +158,12 @@ def add(facts: Facts, log: Log, window_s: float) -> Facts:
         collectives=facts.collectives or (() if late else _collectives(now, before)),
         limits=(*facts.limits, *limits, *_limits(log, ranks)),
     )
+
+
+def _longest_gap(log: Log, since_s: float) -> float:
+    """Between two lines of any file, seconds."""
+    moments = sorted({r.at_s for own in log.records for r in own if r.at_s >= since_s})
+    return max((later - earlier for earlier, later in pairwise(moments)), default=0.0)
 
 
 def _split(log: Log, window_s: float) -> tuple[list[Record], list[Record]]:
