@@ -11,7 +11,7 @@ from fabricpulse.remediation.protocol import Result
 from fabricpulse.remediation.receiver.config import ReceiverConfig
 from fabricpulse.remediation.receiver.payload import Alert
 from fabricpulse.remediation.receiver.reconciler import Reconciler
-from fabricpulse.remediation.receiver.state.model import Action, AgentState, State, Target
+from fabricpulse.remediation.receiver.state.model import Action, AgentState, Held, State, Target
 from fabricpulse.remediation.receiver.state.transaction import Transaction, Transition
 
 RULES_AUTO = "rules: [{alert: FabricNicFlapping, mode: auto}]\nhold: {initial_s: 10, jitter: 0}\n"
@@ -49,6 +49,7 @@ class World:
         self.now = START
         self.state = State()
         self.lines: list[Transition] = []
+        self.held: dict[str, Held] = {}
         self.devices = [f"rail{i}" for i in range(nics)]
         self.hosts = [f"h{i}" for i in range(hosts)]
         self.restart()
@@ -93,6 +94,7 @@ class World:
             report: dict[str, Any] = {
                 "devices": {d: d not in out for d in self.devices},
                 "health": dict.fromkeys(self.devices, "healthy"),
+                "held": {d: self.held[f"{host}/{d}"] for d in self.devices if f"{host}/{d}" in self.held},
                 "processes": 1,
             }
             agent = AgentState(host=host, seen_at=self.now, **(report | fields))
@@ -117,9 +119,13 @@ class World:
         """Actions under way."""
         return [a for a in self.state.actions.values() if a.outcome == "pending"]
 
-    def sent(self, op_ids: Iterable[str]) -> None:
-        """Operations that are handed to agents."""
+    def sent(self, op_ids: Iterable[str], *, lost: bool = False) -> None:
+        """Operations that are handed to agents, and are in their journals then unless the answer is lost."""
         self.run(lambda t: self.reconciler.results.on_sent(t, op_ids, self.now))
+        for op_id in () if lost else op_ids:
+            action = self.state.actions[op_id]
+            if not action.dry_run:
+                self.held[action.target.key] = Held(action.desired, action.generation)
 
     def settle(self, outcome: Any = "applied", message: str = "") -> list[Action]:
         """The agents carry out what is under way."""

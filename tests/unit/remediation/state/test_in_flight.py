@@ -6,7 +6,7 @@ import pytest
 from tests.unit.remediation.rebalance.test_rebalancer import collided
 from tests.unit.remediation.simulation.fabric_model import AUTO
 from tests.unit.remediation.state.test_drains import TEXT, Hosts
-from tests.unit.remediation.world import World, alert, config
+from tests.unit.remediation.world import RULES_AUTO, World, alert, config
 
 from fabricpulse.core.config import parse_config
 from fabricpulse.remediation.receiver.config import ReceiverConfig
@@ -49,6 +49,46 @@ def test_a_failover_that_no_agent_has_fetched_is_kept_back_when_its_rule_acts_no
         world.tick(130)
         assert world.state.actions[action.op_id].outcome == "expired"
     world.reconciler.set_policy(config(RULES.format(mode="auto")), {})
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_failover_that_never_arrived_is_not_carried_out_hours_later(paused):
+    """Its answer was lost on the wire; the alert ends meanwhile. When the agent is back it is offered the way back."""
+    world = World()
+    world.deliver(alert())
+    (action,) = world.pending()
+    world.sent([action.op_id], lost=True)
+    world.deliver(alert(firing=False))
+    world.now += 61
+    world.report(["h1"])
+    world.reconcile()
+    assert world.state.actions[action.op_id].outcome == "unknown"
+    assert held_back(world) == [action.op_id]
+    if paused:
+        world.pause("stop", "ada")
+    world.now += 3 * 3600
+    world.report(["h1"])
+    world.reconcile()
+    assert (held_back(world), world.phase()) == ([action.op_id], "avoiding")
+    world.tick()
+    (back,) = world.pending()
+    assert (back.action, held_back(world)) == ("nic.restore", [action.op_id])
+    world.settle()
+    assert world.phase() == "in_service"
+
+
+def test_a_failover_that_never_arrived_is_decided_anew_while_its_alert_fires():
+    """After the wait that follows any that came to nothing, and under the guards of that moment."""
+    world = World(config(f"{RULES_AUTO}guards: {{cooldown_s: 0}}\n"))
+    world.deliver(alert())
+    (action,) = world.pending()
+    world.sent([action.op_id], lost=True)
+    world.tick(70)
+    assert [a.action for a in world.settle()] == ["nic.restore"]
+    assert (world.phase(), world.blocked()) == ("in_service", "backoff")
+    world.tick(60)
+    (again,) = world.settle()
+    assert (again.action, again.op_id != action.op_id, world.phase()) == ("nic.avoid", True, "avoided")
 
 
 def test_what_is_undone_is_handed_out_whatever_the_rule_is():

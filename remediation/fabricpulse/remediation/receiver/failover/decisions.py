@@ -18,6 +18,7 @@ from fabricpulse.remediation.receiver.state.hold import (
     start_hold,
     stop_hold,
 )
+from fabricpulse.remediation.receiver.state.in_flight import never_arrived
 from fabricpulse.remediation.receiver.state.model import (
     Action,
     ActionName,
@@ -366,11 +367,21 @@ class Decisions:
                     current = with_changes(current, retry_at=now + self.retry_after_s(current, now))
                     self.decide(transaction, current, "nic.restore", "no agent fetched it in time", now)
             elif action.sent_at and now - action.sent_at > limits.result_timeout_s:
-                # It may have been carried out. Nothing is sent again: the agent reports what is, when it is back.
+                # It may have been carried out. It is not sent again: the agent reports what is, when it is back.
                 transaction.put_action(
                     with_changes(action, outcome="unknown", message="the agent has not reported the result")
                 )
                 transaction.log(action.target.key, "unknown", op_id=action.op_id)
+        for action in [a for a in transaction.actions.values() if a.outcome == "unknown"]:
+            target = transaction.targets.get(action.target.key)
+            is_newest = target is not None and target.op_id == action.op_id
+            if (
+                target is not None
+                and is_newest
+                and never_arrived(transaction, action, limits.result_timeout_s)
+            ):
+                current = with_changes(target, retry_at=now + self.retry_after_s(target, now))
+                self.decide(transaction, current, "nic.restore", "it never reached its agent", now)
 
 
 def _newest_times(times: tuple[float, ...]) -> tuple[float, ...]:

@@ -2,6 +2,7 @@
 
 from fabricpulse.remediation.receiver.config import ReceiverConfig
 from fabricpulse.remediation.receiver.state.model import Action, Pause, State
+from fabricpulse.remediation.receiver.state.transaction import Transaction
 
 # Modes in which a rule changes something.
 ACTING = ("approve", "auto")
@@ -14,14 +15,31 @@ def is_paused(pause: Pause | None, now: float) -> bool:
 
 def withheld(config: ReceiverConfig, state: State, action: Action, now: float) -> bool:
     """Whether an agent is not handed this operation now: a failover that none has fetched, while an operator has paused
-    or its rule acts no more. It expires if that takes long.
+    or its rule acts no more; and one whose result never came. Each ends if that takes long.
 
-    A return is handed out always: it is what undoes. So is what an agent may have already.
+    A return is handed out always: it is what undoes. So is what an agent has been handed a moment ago.
     """
-    if action.outcome != "pending" or action.sent_at or action.desired != "avoid" or action.dry_run:
+    if action.desired != "avoid" or action.dry_run:
+        return False
+    if action.outcome == "unknown":
+        # The agent has it, or must not be given it any more: it was decided for what was then.
+        return True
+    if action.outcome != "pending" or action.sent_at:
         return False
     acts = any(
         rule.alert == action.alert and rule.action == "nic.avoid" and rule.mode in ACTING
         for rule in config.rules
     )
     return is_paused(state.pause, now) or not acts
+
+
+def never_arrived(state: Transaction, action: Action, result_timeout_s: float) -> bool:
+    """Whether a failover without a result never reached its agent: the journal of an agent that reports does not have
+    it. Without a report nobody knows."""
+    if action.outcome != "unknown" or action.desired != "avoid" or action.dry_run:
+        return False
+    agent = state.agents.get(action.target.host)
+    if agent is None or agent.seen_at - action.sent_at <= result_timeout_s:
+        return False
+    held = agent.held.get(action.target.device)
+    return held is None or held.generation < action.generation
