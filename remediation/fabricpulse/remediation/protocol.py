@@ -15,7 +15,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-Traffic = Literal["", "moved", "idle", "stalled"]
+Traffic = Literal["", "moved", "idle", "stalled", "partly_stalled"]
+STALLED: tuple[Traffic, ...] = ("stalled", "partly_stalled")
 Health = Literal["healthy", "unhealthy"]
 
 # Generations are milliseconds since 1970. What an agent claims to hold stays far below what SQLite, JSON and the
@@ -99,7 +100,7 @@ class Result(msgspec.Struct, frozen=True):
     outcome : `applied` when every process that has the plugin shows the desired state in its status; `refused` when a
     process, or the agent's own guard, said no; `failed` when a process did not follow in time. processes : how many
     followed. traffic : what the jobs' other lanes did afterwards, "" while not known: `moved` bytes, were `idle` (no
-    request under way), or `stalled` (requests under way, no byte moved).
+    request under way), or `stalled` (requests under way, no byte moved); `partly_stalled` where other users' did not.
     """
 
     op_id: OpId

@@ -55,7 +55,7 @@ class Plugins:
         self._sockets.present()
         answers = self._ask(self._sockets.due(), _STATUS)
         found = {name: answer for name, answer in answers.items() if isinstance(answer, dict)}
-        return Survey(found, kernel_nics())
+        return Survey(found, kernel_nics(), self._sockets.owners)
 
     def apply(self, nic: DesiredNic, names: Iterable[str] | None = None) -> Result:
         """Brings processes (all of them by default) to the desired state of one NIC and checks that they show it.

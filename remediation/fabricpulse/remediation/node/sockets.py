@@ -46,6 +46,8 @@ class ControlSockets:
         self._answered: set[Identity] = set()
         self._retry: dict[Identity, tuple[float, float]] = {}
         self._present: dict[str, Identity] = {}
+        # Of the sockets that are there: uid.
+        self.owners: dict[str, int] = {}
         self._limited = False
 
     def present(self) -> dict[str, Identity]:
@@ -62,10 +64,12 @@ class ControlSockets:
         # The oldest first: a flood of new ones does not push out the jobs that run.
         of_user: Counter[int] = Counter()
         kept: dict[str, Identity] = {}
+        owners: dict[str, int] = {}
         for _, name, uid, identity in sorted(found):
             of_user[uid] += 1
             if of_user[uid] <= MAX_OF_USER and len(kept) < MAX_SOCKETS:
                 kept[name] = identity
+                owners[name] = uid
         if len(kept) < len(found) and not self._limited:
             log.warning("more control sockets than are queried", sockets=len(found), asked=len(kept))
         self._limited = len(kept) < len(found)
@@ -73,6 +77,7 @@ class ControlSockets:
         self._answered &= known
         self._retry = {identity: retry for identity, retry in self._retry.items() if identity in known}
         self._present = kept
+        self.owners = owners
         return dict(kept)
 
     def due(self) -> list[str]:

@@ -42,10 +42,12 @@ def _is_device(name: Any) -> bool:
 
 @dataclass(frozen=True)
 class Survey:
-    """All processes that answered, by name (the pid). ranks : see kernel_nics; what it does not name comes last."""
+    """All processes that answered, by name (the pid). ranks : see kernel_nics; what it does not name comes last.
+    owners : uid of the owner of each one's socket."""
 
     processes: Mapping[str, Status] = field(default_factory=dict)
     ranks: Mapping[str, int] = field(default_factory=dict, compare=False)
+    owners: Mapping[str, int] = field(default_factory=dict, compare=False)
 
     def devices(self) -> dict[str, bool]:
         """NIC -> whether any process could use it now."""
@@ -128,16 +130,23 @@ def traffic_outcome(before: Survey, after: Survey, device: str) -> Traffic:
     """Traffic of the other lanes between two surveys: moved bytes, idle, or stalled with requests under way.
 
     One process that has stalled is a stall, whatever the others do: they may be of another job. `waiting` counts
-    connections with requests that only local lanes hold up, not those that wait for their peer.
+    connections with requests that only local lanes hold up, not those that wait for their peer. `partly_stalled` where
+    another user's processes do not stall: every user can say that his own do.
     """
-    moved = stalled = False
+    moved = False
+    stalled, others = set(), set()
     for name, status in after.processes.items():
         earlier = before.processes.get(name)
         if earlier is not None and bytes_elsewhere(status, device) > bytes_elsewhere(earlier, device):
             moved = True
+            others.add(after.owners.get(name))
         elif _count(status.get("waiting")):
-            stalled = True
-    return "stalled" if stalled else "moved" if moved else "idle"
+            stalled.add(after.owners.get(name))
+        else:
+            others.add(after.owners.get(name))
+    if stalled:
+        return "partly_stalled" if others - stalled else "stalled"
+    return "moved" if moved else "idle"
 
 
 def _dicts(value: Any) -> list[dict[str, Any]]:

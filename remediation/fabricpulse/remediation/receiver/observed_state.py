@@ -313,6 +313,7 @@ class ObservedState:
                 phase=phase,
                 generation=held.generation,
                 op_id="",
+                avoid_op_id="",
                 hold_s=self._config.hold.initial_s,
                 changed_at=now,
             )

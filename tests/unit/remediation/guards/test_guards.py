@@ -290,6 +290,29 @@ def test_a_host_that_says_its_jobs_stall_stops_the_rule_there_only():
     assert " on " not in problem.message.partition(":")[0]
 
 
+@pytest.mark.parametrize(("outcome", "fields"), [("applied", {"traffic": "partly_stalled"}), ("failed", {})])
+def test_one_users_sockets_do_not_stop_a_rule_for_the_fleet(outcome, fields):
+    """They say that they stall, or that they do what they do not, on two hosts beside jobs that are well: there the
+    NICs go back, and in the end the rule stops on these hosts."""
+    limits = (
+        "max_harmful: 4, max_unproven: 4, max_attempts: 99, breaker_hosts: 99, cooldown_s: 0, burst: 99, "
+    )
+    world = world_with(limits + "shared_cause_count: 99, retry_cap_s: 1, retry_initial_s: 1", hosts=3, nics=4)
+    for turn in range(8):
+        host, device = f"h{turn % 2}", f"rail{turn // 2}"
+        world.tick(60)
+        world.deliver(alert(host, device, starts_at=world.now))
+        (action,) = world.pending()
+        world.result(action, outcome, processes=1, **fields)
+        assert world.state.actions[action.op_id].outcome in ("rolled_back", "failed")
+        world.deliver(alert(host, device, starts_at=world.now, firing=False))
+        world.settle()
+    world.tick(60)
+    world.deliver(alert("h2"), alert("h0", "rail0", starts_at=world.now))
+    assert [action.target.key for action in world.pending()] == ["h2/rail0"]
+    assert world.blocked("h0/rail0") in ("harmful", "unhelpful")
+
+
 def test_a_rule_that_stops_acting_brings_nothing_back():
     """From auto to dry_run: what is out stays out until an operator releases it."""
     world = world_with()

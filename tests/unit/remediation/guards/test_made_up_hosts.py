@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 from tests.unit.remediation.world import World, alert, fleet
 
-from fabricpulse.remediation.receiver.state.model import AgentState
+from fabricpulse.remediation.receiver.state.model import AgentState, Held
 
 
 def test_fake_agents_do_not_raise_the_limits():
@@ -37,6 +37,21 @@ def test_fake_agents_do_not_raise_the_limit_of_a_job():
     world.reconcile()
     assert len(world.pending()) == 2
     assert {t.blocked for t in world.state.targets.values()} == {"", "workload"}
+
+
+def test_what_one_host_holds_out_stops_no_failover_of_others():
+    """It said that eight of its NICs are out and that it runs the job, which used up what the job may lose."""
+    world = fleet(8)
+    world.now += 1
+    held = {f"nic{i}": Held("avoid", 5) for i in range(8)}
+    world.report(["h7"], held=held, workloads=("train",))
+    world.report(world.hosts[:7], workloads=("train",))
+    assert sum(target.desired == "avoid" for target in world.state.targets.values()) == 8
+    world.deliver(alert())
+    world.now += 6
+    world.report(["h7"], held=held, workloads=("train",))
+    world.reconcile()
+    assert [action.target.key for action in world.pending()] == ["h0/rail0"]
 
 
 def test_fake_agents_do_not_hide_that_many_are_lost():

@@ -42,6 +42,18 @@ def test_one_job_that_moves_does_not_hide_another_that_stalled():
     assert traffic_outcome(before, Survey({"1": status(2), "2": status(6, 1)}), "rail0") == "moved"
 
 
+def test_one_user_that_stalls_beside_another_is_not_the_host():
+    """Every user can make sockets that say that they stall; the NIC goes back, and the rule is not judged by it."""
+    before = Survey({"1": status(1), "2": status(5)})
+    after = {"1": status(2), "2": status(5, 1)}
+    found = [
+        traffic_outcome(before, Survey(after, owners={"1": 1000, "2": uid}), "rail0") for uid in (1000, 1001)
+    ]
+    assert found == ["stalled", "partly_stalled"]
+    idle = Survey({"1": status(1), "2": status(5, 1)}, owners={"1": 1000, "2": 1001})
+    assert traffic_outcome(before, idle, "rail0") == "partly_stalled"
+
+
 def test_jobs_of_a_host():
     """Those with a name, each once, cut and bounded."""
     named = {str(n): {**status(1), "workload": "w" * 500 + str(n)} for n in range(3)}

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from fabricpulse.remediation.protocol import Result
+from fabricpulse.remediation.protocol import STALLED, Result
 from fabricpulse.remediation.receiver.failover.decisions import Decisions
 from fabricpulse.remediation.receiver.state.model import Action, TargetState
 from fabricpulse.remediation.receiver.state.phases import next_phase
@@ -80,7 +80,7 @@ class OperationResults:
         action = with_changes(action, traffic=result.traffic, message=result.message)
         transaction.put_action(action)
         transaction.log(key, "traffic", op_id=action.op_id, traffic=result.traffic, message=result.message)
-        if result.traffic == "stalled" and action.desired == "avoid":
+        if result.traffic in STALLED and action.desired == "avoid":
             transaction.put_action(with_changes(action, outcome="rolled_back"))
             transaction.log(key, "rolled_back", op_id=action.op_id, reason="the jobs have stalled since")
             current = transaction.targets[key]

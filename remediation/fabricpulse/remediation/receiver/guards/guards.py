@@ -86,11 +86,16 @@ class Guards:
                 self._busy_hosts.add(action.target.host)
                 self._in_flight += 1
         self._out: defaultdict[str, set[str]] = defaultdict(set)
+        # Of these, what this receiver has decided: what a host only says that it holds out limits no other host.
+        self._taken: defaultdict[str, set[str]] = defaultdict(set)
         # Of hosts whose agents have not reported since the start; they are of the job that ran there before.
         self._out_unseen: Counter[str] = Counter()
         for target in state.targets.values():
             if target.desired == "avoid" or target.phase in ("restoring", "manual"):
                 self._out[target.target.host].add(target.target.device)
+                if not target.avoid_op_id:
+                    continue
+                self._taken[target.target.host].add(target.target.device)
                 if target.target.host not in state.agents:
                     self._out_unseen.update(target.workloads)
         # When many agents are lost at once, it is the receiver that is cut off: decide nothing. Of those that have
@@ -209,6 +214,7 @@ class Guards:
         self._hosts[direction].add(target.host)
         if direction == "failover":
             self._out[target.host].add(target.device)
+            self._taken[target.host].add(target.device)
         self._tokens[direction] -= 1
         return Bucket(self._tokens[direction], self._now)
 
@@ -277,7 +283,7 @@ class Guards:
                     self._by_workload[name].append(agent)
         for name in self._state.agents[target.host].workloads:
             agents = self._by_workload[name]
-            out = self._out_unseen[name] + sum(len(self._out[agent.host]) for agent in agents)
+            out = self._out_unseen[name] + sum(len(self._taken[agent.host]) for agent in agents)
             # Who registers and claims the job must not raise its limit.
             nics = sum(len(agent.devices) for agent in agents if agent.host in self._observed_names)
             allowed = max(2, int(self._limits.workload_fraction * nics))

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable
 
+from fabricpulse.remediation.protocol import STALLED
 from fabricpulse.remediation.receiver.config import GuardConfig
 from fabricpulse.remediation.receiver.state.model import Action, State
 
@@ -21,7 +22,8 @@ def stops_of(alert: str, actions: Iterable[Action], limits: GuardConfig, resumed
     resumed does not count.
 
     A failover on a host without traffic proves nothing either way, nor does one that nobody could measure. The fleet is
-    judged by reports of several hosts: a job with false counters of its traffic must not stop the rule for all others.
+    judged by reports of several hosts, and by none that processes of one host dispute among themselves: a user with
+    false counters, or who does not do what he says, must not stop the rule for all others.
     """
     tried = sorted(
         (a for a in actions if a.alert == alert and a.desired == "avoid" and a.created_at > resumed_at),
@@ -31,13 +33,13 @@ def stops_of(alert: str, actions: Iterable[Action], limits: GuardConfig, resumed
     for action in tried:
         by_host[action.target.host].append(action)
     found = {host: why for host, own in by_host.items() if (why := _stop(own, limits, 1))}
-    if why := _stop(tried, limits, _FEWEST_HOSTS):
+    if why := _stop([a for a in tried if not _is_disputed(a)], limits, _FEWEST_HOSTS):
         found[FLEET] = why
     return found
 
 
 def _stop(tried: list[Action], limits: GuardConfig, fewest_hosts: int) -> str:
-    stalled = [(a, a.traffic == "stalled") for a in tried if a.traffic in ("moved", "stalled")]
+    stalled = [(a, a.traffic in STALLED) for a in tried if a.traffic in ("moved", *STALLED)]
     if _all(stalled[-limits.max_harmful :], limits.max_harmful, fewest_hosts):
         return "harmful"
     unproven = [
@@ -48,6 +50,11 @@ def _stop(tried: list[Action], limits: GuardConfig, fewest_hosts: int) -> str:
     if _all(unproven[-limits.max_unproven :], limits.max_unproven, fewest_hosts):
         return "unhelpful"
     return ""
+
+
+def _is_disputed(action: Action) -> bool:
+    """Whether other processes of the host were well with it: of other users, or those that did what was asked."""
+    return action.traffic == "partly_stalled" or (action.outcome == "failed" and action.processes > 0)
 
 
 def _all(last: list[tuple[Action, bool]], count: int, fewest_hosts: int) -> bool:

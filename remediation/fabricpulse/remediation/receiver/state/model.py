@@ -140,7 +140,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class TargetState(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Phase and history of a target.
 
-    generation rises with each decision. quiet_since : start of the hold, 0 while an episode fires. healthy_s : seconds
+    generation rises with each decision. avoid_op_id : the last failover, "" where none was decided here: it was adopted
+    from what an agent holds. quiet_since : start of the hold, 0 while an episode fires. healthy_s : seconds
     of the hold in which the NIC was observed healthy; healthy_at : the last such observation. alert : what it was
     taken out for. attempts : failovers that were decided, whatever became of them; retry_at : none before. needs_probe
     : its alert vanished without `resolved`; only a probe can show that it is healthy.
