@@ -71,6 +71,8 @@ class NodeAgent:
         )
         self._desired = self._journal.desired()
         self._waiting = self._journal.waiting()
+        # Carried out before this start: the receiver has them as done, and undoes them no more when they are refused.
+        self._done_before = {nic.op_id for nic in self._desired.values()} - self._waiting.keys()
         self._journal_problem = ""
         # Operations that are carried out, which the journal does not say yet.
         self._done: list[str] = []
@@ -97,6 +99,8 @@ class NodeAgent:
         self._links = LinkObserver()
         self._limits = LocalLimits(config)
         self._probes = ProbeObserver()
+        # Observed since the last report that the receiver took.
+        self._unhealthy: set[str] = set()
         self._warned: set[str] = set()
         self._watching: dict[str, asyncio.Task[None]] = {}
         self._receiver: ReceiverClient
@@ -224,7 +228,7 @@ class NodeAgent:
                 processes=len(self._survey.processes),
                 devices=self._survey.devices(),
                 connected=self._mesh.connected,
-                health=self._observe(),
+                health=self._health_to_report(),
                 held={
                     d: HeldNic(nic.desired, nic.generation)
                     for d, nic in self._desired.items()
@@ -244,6 +248,7 @@ class NodeAgent:
             except ReceiverError:
                 wait_s = _RETRY_S
             else:
+                self._unhealthy.clear()
                 if report.results:
                     failpoints.reach("agent.after_report")
                 for op_id, result in list(results.items())[:MAX_NICS]:
@@ -264,6 +269,16 @@ class NodeAgent:
         if self._config.mesh_url:
             return self._probes.observe(self._mesh.connected, self._mesh.disconnects)
         return self._links.observe(self._survey, self._desired)
+
+    def _health_to_report(self) -> dict[str, Health]:
+        """Health now, and of a NIC that was unhealthy in a report that did not arrive: a flap must not be lost."""
+        health = self._observe()
+        self._unhealthy.update(device for device, state in health.items() if state == "unhealthy")
+        while len(self._unhealthy) > MAX_NICS:
+            self._unhealthy.pop()
+        found: dict[str, Health] = dict.fromkeys(sorted(self._unhealthy), "unhealthy")
+        found |= {device: state for device, state in health.items() if device not in found}
+        return dict(list(found.items())[:MAX_NICS])
 
     async def _scrape_mesh_forever(self, client: HttpClient) -> None:
         while True:
@@ -304,7 +319,8 @@ class NodeAgent:
             for nic in dry_runs:
                 self._record(self._check(nic))
             for nic in waiting:
-                self._record(await self._carry_out(nic))
+                if (result := await self._carry_out(nic)) is not None:
+                    self._record(result)
             if waiting:
                 self._survey = await asyncio.to_thread(self._plugins.survey)
             # Only what has been carried out once: what was accepted meanwhile has its guard and watch to come.
@@ -324,9 +340,9 @@ class NodeAgent:
                     self._record(Result(nic.op_id, "applied", count, message))
 
     def _has_returned_late(self, nic: DesiredNic) -> bool:
-        """Whether a return that has failed is done by now: until this is reported the NIC counts as out."""
+        """Whether a return that came to nothing is done by now: until this is reported the NIC counts as out."""
         known = self._results.get(nic.op_id)
-        if nic.desired != "in_service" or known is None or known.outcome != "failed":
+        if nic.desired != "in_service" or known is None or known.outcome == "applied":
             return False
         if self._survey.divergent_processes(nic):
             return False
@@ -362,11 +378,17 @@ class NodeAgent:
             return Result(nic.op_id, "refused", count, refusal)
         return Result(nic.op_id, "applied", count, "dry run: nothing was changed")
 
-    async def _carry_out(self, nic: DesiredNic) -> Result:
+    async def _carry_out(self, nic: DesiredNic) -> Result | None:
+        """None for one that was carried out before this start and cannot be kept up now: it is tried again."""
         # Also without jobs: it holds for those that come. What was done before is kept up.
         new = nic.op_id in self._waiting and not self._survey.following_processes(nic)
-        if (refusal := self._refusal(nic)) and (new or self._survey.divergent_processes(nic)):
-            return Result(nic.op_id, "refused", 0, refusal)
+        divergent = self._survey.divergent_processes(nic)
+        if (refusal := self._refusal(nic)) and (new or divergent):
+            refused = Result(nic.op_id, "refused", 0, refusal)
+            if nic.op_id not in self._done_before:
+                return refused
+            self._warn(refused)
+            return None
         if nic.desired == "avoid":
             self._limits.took(time.monotonic())
         result = await asyncio.to_thread(self._plugins.apply, nic)
@@ -412,17 +434,21 @@ class NodeAgent:
     async def _correct(self, nic: DesiredNic) -> Result:
         """A process that started after the decision, did not answer then, or was changed by another program."""
         known = self._results.get(nic.op_id)
-        if known is not None and known.outcome == "refused":
-            return known  # the receiver will take it back
+        taken_back = nic.desired == "avoid" and nic.op_id not in self._done_before
+        if taken_back and known is not None and known.outcome == "refused":
+            return known  # the receiver undoes it
         result = await asyncio.to_thread(self._plugins.apply, nic, self._survey.divergent_processes(nic))
         if result.outcome == "applied":
             log.info("process corrected", device=nic.device, desired=nic.desired, op_id=nic.op_id)
             return known if known is not None and known.outcome == "applied" else result
-        if nic.op_id not in self._warned:
-            self._warned = {nic.op_id}
-            log.warning("a process does not follow", **msgspec.structs.asdict(result))
+        self._warn(result)
         # A straggler does not undo what the others have done; it is asked again and again.
         return known if known is not None else result
+
+    def _warn(self, result: Result) -> None:
+        if result.op_id not in self._warned:
+            self._warned = {result.op_id}
+            log.warning("a process does not follow", **msgspec.structs.asdict(result))
 
     async def _watch_traffic(self, nic: DesiredNic, result: Result) -> None:
         """After a NIC went: do the jobs still move? Tells the receiver, which undoes what made things worse."""
@@ -443,6 +469,7 @@ class NodeAgent:
             "moved": "jobs go on over the other NICs",
             "idle": "jobs had nothing to send",
             "stalled": f"no byte moved within {self._config.traffic_timeout_s:g} s",
+            "partly_stalled": f"no byte of one user's moved within {self._config.traffic_timeout_s:g} s",
         }[found]
         self._record(msgspec.structs.replace(result, traffic=found, message=message))
 

@@ -3,9 +3,10 @@
 import asyncio
 import sqlite3
 import stat
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -17,6 +18,7 @@ from fabricpulse.remediation.node.agent import NodeAgent
 from fabricpulse.remediation.node.config import NodeConfig
 from fabricpulse.remediation.node.journal import JournalError, NodeJournal
 from fabricpulse.remediation.node.mesh import MeshNics, parse_mesh
+from fabricpulse.remediation.node.receiver_client import ReceiverError
 from fabricpulse.remediation.node.survey import Survey, nics_of, traffic_outcome
 from fabricpulse.remediation.protocol import MAX_REPORT_BYTES, DesiredNic, DesiredState, LaneSample, Report
 
@@ -290,6 +292,81 @@ async def test_what_was_carried_out_outlives_a_pause_and_a_restart(tmp_path, mon
     with agent_of(tmp_path, f"pause_file: {tmp_path / 'node.db'}") as agent:
         await agent._reconcile()
         assert agent._results[AVOID.op_id].outcome == "applied"
+
+
+async def test_a_job_that_started_while_the_agent_was_down_follows_after_a_pause(tmp_path, monkeypatch):
+    """It stayed on the NIC until the agent started once more: the refusal was final."""
+    monkeypatch.setenv("FABRICPULSE_RUN_DIR", str(tmp_path))
+    with agent_of(tmp_path) as agent:
+        agent._mesh = MeshNics({"rail0": True, "rail1": True})
+        agent._accept(DesiredState("h0", 1, "1", [AVOID], 4e9))
+        await agent._reconcile()
+    server = ControlServer(tmp_path / "plugin", ["rail0", "rail1"])
+    paused = tmp_path / "paused"
+    paused.touch()
+    try:
+        with agent_of(tmp_path, f"pause_file: {paused}") as agent:
+            agent._tasks = NoTasks()
+            await agent._reconcile()
+            assert (server.avoided["rail0"], agent._unreported, agent._warned) == (False, {}, {AVOID.op_id})
+            paused.unlink()
+            await agent._reconcile()
+            assert (server.avoided["rail0"], agent._results[AVOID.op_id].outcome) == (True, "applied")
+    finally:
+        server.close()
+
+
+class NoTasks:
+    """Nobody watches the traffic."""
+
+    def start(self, name: str, work: Coroutine[Any, Any, None], *, may_end: bool = False) -> None:
+        work.close()
+
+
+async def test_a_return_that_a_process_refused_is_asked_for_again(tmp_path, monkeypatch):
+    """One hostile socket said no and went away, and the NIC counted as out for ever."""
+    monkeypatch.setenv("FABRICPULSE_RUN_DIR", str(tmp_path))
+    job = ControlServer(tmp_path / "plugin", ["rail0", "rail1"], name="11")
+    hostile = ControlServer(tmp_path / "plugin", ["rail0"], name="12")
+    denied = {"ok": False, "error": {"code": "denied", "message": "no"}}
+    monkeypatch.setattr(hostile, "_change", lambda request: denied)
+    hostile.avoided["rail0"] = job.avoided["rail0"] = True
+    try:
+        with agent_of(tmp_path) as agent:
+            agent._accept(DesiredState("h0", 1, "1", [RESTORE], 4e9))
+            await agent._reconcile()
+            assert agent._results[RESTORE.op_id].outcome == "refused"
+            hostile.close()
+            agent._surveyed_at = 0.0  # the next survey is due
+            await agent._reconcile()
+            assert (agent._unreported[RESTORE.op_id].outcome, job.avoided["rail0"]) == ("applied", False)
+    finally:
+        job.close()
+        hostile.close()
+
+
+async def test_a_flap_is_reported_until_a_report_has_arrived(tmp_path, monkeypatch):
+    """The link was down between two readings; the report that said so found no receiver."""
+    monkeypatch.setenv("FABRICPULSE_RUN_DIR", str(tmp_path))
+    monkeypatch.setattr("fabricpulse.remediation.node.agent._RETRY_S", 0.001)
+    found = iter(("unhealthy", "healthy", "healthy"))
+    sent: list[str] = []
+
+    class Receiver:
+        async def report(self, report: Report) -> None:
+            sent.append(report.health["rail0"])
+            if len(sent) == 1:
+                raise ReceiverError("503")
+            if len(sent) == 3:
+                raise asyncio.CancelledError
+            agent._report_now.set()
+
+    with agent_of(tmp_path) as agent:
+        monkeypatch.setattr(agent, "_observe", lambda: {"rail0": next(found)})
+        agent._receiver = Receiver()
+        with pytest.raises(asyncio.CancelledError):
+            await agent._report_forever()
+    assert sent == ["unhealthy", "unhealthy", "healthy"]
 
 
 @pytest.mark.parametrize(
