@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <climits>
 #include <cstdint>
 
 namespace nb = nanobind;
@@ -55,4 +56,11 @@ NB_MODULE(_atomic, m) {
       "Waits until one of `words`, which other processes write, is another than in `seen`, which becomes "
       "what they are now: True, or False after `most_s` without. Writers wake the futex at the first word; "
       "what one does between look and wait is seen after `most_s`. Other threads run meanwhile.");
+  m.def(
+      "wake",
+      [](const nb::ndarray<const std::uint64_t, nb::ndim<1>, nb::device::cpu>& words) {
+        if (words.shape(0) == 0) throw nb::value_error("no words");
+        syscall(SYS_futex, words.data(), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+      },
+      nb::arg("words"), "Ends each `wait_changed` for `words` that is under way, of all processes.");
 }

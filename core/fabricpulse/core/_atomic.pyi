@@ -9,3 +9,6 @@ def wait_changed(words: NDArray[np.uint64], seen: NDArray[np.uint64], most_s: fl
     now: True, or False after `most_s` without, or when a signal came. Writers wake the futex at the first word; what
     one does between look and wait is seen after `most_s`. Other threads run meanwhile.
     """
+
+def wake(words: NDArray[np.uint64]) -> None:
+    """Ends each `wait_changed` for `words` that is under way."""

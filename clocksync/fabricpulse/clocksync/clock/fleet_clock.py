@@ -375,6 +375,9 @@ class FleetClock:
         ahead = self.target.at(begin) - here
         limit = round(self.parameters.max_slew_ppm * 1e6)
         slew = max(-limit, min(limit, ahead * 10**12 // self.parameters.slew_time_ns))
+        if abs(ahead) <= 1:
+            # As whole nanoseconds are rounded: the line would be another one with each tick.
+            slew = 0
         line = ClockLine(begin, here, self.target.rate_ppt + slew)
         if line.rate_ppt != old.rate_ppt:
             self.page = self.page._replace(current=line, previous=old)

@@ -61,8 +61,7 @@ class Extremes(NamedTuple):
     lower_ns: int
 
 
-@dataclass(frozen=True)
-class EdgeFit:
+class EdgeFit(NamedTuple):
     """Peer's host clock minus ours: `offset_ns` at our host time `t_ns`, changing by `rate_ppb`.
 
     above_ns, below_ns : at t_last_ns the truth was at most so far above, or below, the line, whatever the queues

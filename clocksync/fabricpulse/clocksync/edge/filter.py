@@ -21,7 +21,7 @@ steady, so that it adds no noise; measurements that leave to one side open it.
 
 import math
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import itemgetter
 
 from fabricpulse.clocksync._edge_fit import WIDEST_RATE_PPB, gap_change, usual_gap
@@ -112,7 +112,7 @@ class EdgeFilter:
         if self.windows:
             self.state, self.t_ns = self._at(fit.t_last_ns), fit.t_last_ns
             self.base_ns += (whole := round(self.state.offset_ns))
-            self.state = replace(self.state, offset_ns=self.state.offset_ns - whole)
+            self.state = self.state._replace(offset_ns=self.state.offset_ns - whole)
             self._take(fit)
         if not self.windows:
             self.t_ns, self.base_ns = fit.t_last_ns, fit.offset_ns
@@ -189,7 +189,7 @@ class EdgeFilter:
                 *(oo + o + r * ago**2 + d * moved**2, ro + r * ago + d * moved * ago, do + d * moved),
                 *(rr + r + d * ago**2, dr + d * ago, dd + d),
             )
-            self.state = replace(self.state, covariance=covariance)
+            self.state = self.state._replace(covariance=covariance)
         return False
 
     def _at(self, t_ns: int) -> LineState:
@@ -199,7 +199,7 @@ class EdgeFilter:
         raw_end = float(fit.offset_ns - self.base_ns) + fit.rate_ppb * behind
         # The filter may not leave what causality allows.
         change = min(max(self.state.offset_ns - raw_end, -max(fit.below_ns, 0.0)), max(fit.above_ns, 0.0))
-        self.state = state = replace(self.state, offset_ns=raw_end + change)
+        self.state = state = self.state._replace(offset_ns=raw_end + change)
         above, below = fit.above_ns - change, fit.below_ns + change
         # What is in the bound besides: stamps, and a rate that is seen to change.
         more = fit.bound_ns - max(fit.above_ns, fit.below_ns, 0.0)
@@ -210,8 +210,7 @@ class EdgeFilter:
             rate = state.rate_ppb
             rate_sigma = max(rate_sigma, max(fit.rate_high_ppb - rate, rate - fit.rate_low_ppb) / RATE_SIGMAS)
         unsure = max(0.0, RATE_SIGMAS * rate_sigma - self.parameters.drift_ppb) * _NEXT_FIT_S
-        return replace(
-            fit,
+        return fit._replace(
             t_ns=fit.t_last_ns,
             offset_ns=self.base_ns + round(state.offset_ns),
             raw_offset_ns=fit.offset_ns + round(fit.rate_ppb * behind),

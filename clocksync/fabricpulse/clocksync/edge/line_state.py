@@ -3,7 +3,6 @@
 In plain floats: for matrices of three by three numpy takes ten times longer. Pure.
 """
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 
@@ -16,8 +15,7 @@ class Measured(NamedTuple):
     variance: float
 
 
-@dataclass(frozen=True, slots=True)
-class LineState:
+class LineState(NamedTuple):
     """offset_ns, rate_ppb, drift_ppb_s : the line, and how its rate changes. covariance : of the three, its upper
     triangle row by row.
     """

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fabricpulse.core._atomic import fence, wait_changed
+from fabricpulse.core._atomic import fence, wait_changed, wake
 from fabricpulse.core.shm.mapping import MappedFile
 from fabricpulse.core.shm.probe_ring import (
     EDGE,
@@ -106,6 +106,10 @@ class SampleReader:
         or False after `seconds`. For one thread.
         """
         return wait_changed(self._notices, self._noticed, seconds)
+
+    def wake(self) -> None:
+        """Ends a wait under way."""
+        wake(self._notices)
 
     def edges(self) -> dict[int, ProbeEdge] | None:
         """The active edges by index. None while the engine changes them all the time: ask again in the next round."""

@@ -21,8 +21,8 @@ log = get_logger(__name__)
 
 # Samples that are already in the ring when we start are used: a restart then costs no window.
 _BACKLOG = 1 << 14
-# How often the thread that watches a ring asks whether there is another, or it is to end, which is waited for.
-_OTHER_RING_S = 0.25
+# How often the thread that watches a ring asks whether there is another; without one, whether there is one.
+_OTHER_RING_S, _ANY_RING_S = 1.0, 0.25
 
 
 @dataclass
@@ -210,9 +210,14 @@ class HostEdges:
         while not stopped.is_set():
             before, ring = ring, self._ring
             if ring is None and before is None:
-                stopped.wait(_OTHER_RING_S)
+                stopped.wait(_ANY_RING_S)
             elif ring is None or ring is not before or ring.wait_notice(_OTHER_RING_S):
                 notice()
+
+    def end_watch(self) -> None:
+        """Has the thread ask whether it is to end. It may not be waiting yet: until it has ended, again and again."""
+        if self._ring is not None:
+            self._ring.wake()
 
     def contradicted(self) -> bool:
         """Whether delays have contradicted this host's clock page since the last call (causality, the engine says)."""

@@ -4,7 +4,6 @@ when something contradicts it.
 The arithmetic is `clock.fleet_clock`; here are the clocks, the page and the outputs that it needs.
 """
 
-import asyncio
 import time
 from collections.abc import Callable
 
@@ -40,9 +39,13 @@ _WATCHED_S, _MEASURED_S = 1.0, 2.5
 _EPOCH_NS = 1 << 20
 
 
+def no_op() -> None:
+    """Where nobody wants to know."""
+
+
 class PublishedClock:
     """host : the clocks of this host. fleet : fleet time, for reading. contradictions : how often each source has
-    contradicted it. due_s : of the next tick, on time.monotonic. due_sooner : set when it has become an earlier one.
+    contradicted it. due_s : of the next tick, on time.monotonic. planned : called when it has been set.
     watched : at the last tick, or correction, a pause of the machine would have been noticed.
 
     forget_samples : called while samples come in that were measured by a clock that has been contradicted.
@@ -66,7 +69,7 @@ class PublishedClock:
         self._forget_samples = forget_samples
         self._contradicted_s: float | None = None
         self.due_s = self._sampled_s = self._unmeasured_until_s = 0.0
-        self.due_sooner = asyncio.Event()
+        self.planned: Callable[[], None] = no_op
         self._followed = False
         self.watched = True
         self._steps = 0
@@ -116,9 +119,8 @@ class PublishedClock:
     def _plan(self) -> None:
         """A line that is laid as a slew ends takes over just then. One that is slewed for longer overshoots."""
         slewed_s = self.fleet.parameters.slew_time_ns / _NS
-        before_s, self.due_s = self.due_s, self._sampled_s + (slewed_s if self.fleet.slewing else _TICK_S)
-        if self.due_s < before_s:
-            self.due_sooner.set()
+        self.due_s = self._sampled_s + (slewed_s if self.fleet.slewing else _TICK_S)
+        self.planned()
 
     def _outdated(self, now: CrossTimestamp) -> bool:
         """Whether readers need another page: the line or the bound has changed, the host clock has left its line, or

@@ -22,7 +22,7 @@ from fabricpulse.clocksync.sidecar.host_edges import HostEdges
 from fabricpulse.clocksync.sidecar.neighbour_doubt import NeighbourDoubt
 from fabricpulse.clocksync.sidecar.neighbours import NeighbourBook, ask_lines, consensus, own_url
 from fabricpulse.clocksync.sidecar.pause import majority_stepped
-from fabricpulse.clocksync.sidecar.published_clock import PublishedClock
+from fabricpulse.clocksync.sidecar.published_clock import PublishedClock, no_op
 from fabricpulse.clocksync.sidecar.system_anchor import SystemAnchor
 from fabricpulse.clocksync.sidecar.view import SidecarHistory, SidecarView
 from fabricpulse.clocksync.wire.messages import (
@@ -175,18 +175,33 @@ class Sidecar:
         self._lock.release()
 
     async def _tick_forever(self) -> None:
-        while True:
-            # A correction does what a tick does.
-            left_s = self._clock.due_s - time.monotonic()
-            if left_s <= 0:
+        """Until a tick fails. A task that is woken up for each would cost as much as the tick itself."""
+        loop = asyncio.get_running_loop()
+        failed: asyncio.Future[None] = loop.create_future()
+
+        def tick() -> None:
+            try:
                 # Before the page goes on: this process may have been stopped.
                 self._heed_delays()
                 self._clock.tick()
-            else:
-                self._clock.due_sooner.clear()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(left_s):
-                        await self._clock.due_sooner.wait()
+            except Exception as error:
+                if not failed.done():
+                    failed.set_exception(error)
+
+        timer = loop.call_at(self._clock.due_s, tick)
+
+        def plan() -> None:
+            nonlocal timer
+            timer.cancel()
+            timer = loop.call_at(self._clock.due_s, tick)
+
+        # A correction does what a tick does.
+        self._clock.planned = plan
+        try:
+            await failed
+        finally:
+            self._clock.planned = no_op
+            timer.cancel()
 
     async def _watch_causality(self) -> None:
         loop, noticed, stopped = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
@@ -207,7 +222,9 @@ class Sidecar:
         finally:
             # A thread that comes back from C while the interpreter ends would abort the process.
             stopped.set()
-            thread.join()
+            while thread.is_alive():
+                self._edges.end_watch()
+                thread.join(0.01)
 
     def _heed_delays(self) -> None:
         if self._edges.contradicted():

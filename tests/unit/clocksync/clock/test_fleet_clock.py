@@ -50,6 +50,16 @@ def test_unknown_until_the_first_correction() -> None:
     assert abs(page.at(at(101).raw_ns).fleet_ns - 101 * S) <= 2
 
 
+def test_a_line_that_is_at_its_place_stays() -> None:
+    """To a nanosecond, which is how lines are rounded: a page with each tick would say nothing new."""
+    clock = synced()
+    clock.correct(at(6), truth(6, at(6), error_ns=1_000))
+    line = clock.tick(at(6.25)).current
+    later = (6.412_345_678, 6.587_654_321, 6.733_333_333, 6.951_413_121)
+    assert [clock.tick(at(t)).current == line for t in later] == [True] * 4
+    assert clock.correct(at(7.2), truth(7.2, at(7.2), error_ns=1_003)).current != line
+
+
 def test_a_correction_amid_the_slew_of_another_is_followed_at_once() -> None:
     """Not after the next tick: the end of the last slew and this correction came at the same moment."""
     clock = synced()

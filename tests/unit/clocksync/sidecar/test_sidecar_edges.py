@@ -14,6 +14,7 @@ from tests.integration.clocksync.synthetic_fleet import RingWriter
 
 from fabricpulse.clocksync.edge.estimator import EstimatorParameters
 from fabricpulse.clocksync.edge.samples import SAMPLE_DTYPE, SampleReader, Samples
+from fabricpulse.clocksync.sidecar import host_edges
 from fabricpulse.clocksync.sidecar.host_edges import HostEdges
 from fabricpulse.clocksync.wire.messages import EdgeResidual
 from fabricpulse.core._atomic import wait_changed
@@ -208,8 +209,13 @@ def test_a_table_that_changes_all_the_time_is_read_later(
     assert len(edges.fits()) == len(PEERS)
 
 
-def test_what_the_engine_notices_wakes_the_watch(probes: Probes, tmp_path: Path) -> None:
-    """Once for a ring that appears; then a contradiction, and a jump that queues may hide, as they are written."""
+def test_what_the_engine_notices_wakes_the_watch(
+    probes: Probes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once for a ring that appears; then a contradiction, and a jump that queues may hide. It ends when it is to, and
+    does not wait until it would ask for another ring.
+    """
+    monkeypatch.setattr(host_edges, "_OTHER_RING_S", 1e5)
     edges = HostEdges(tmp_path / "probes", EstimatorParameters())
     notices: SimpleQueue[None] = SimpleQueue()
     stopped = threading.Event()
@@ -222,13 +228,16 @@ def test_what_the_engine_notices_wakes_the_watch(probes: Probes, tmp_path: Path)
             assert (edges.contradicted(), edges.hidden_jump_ns()) == (False, 0)
             at = EDGES_SEQUENCE_OFFSET + offset
             probes.ring.map[at : at + 8] = value.to_bytes(8, "little")
+            edges.end_watch()  # as the engine does: by the futex
             notices.get(timeout=60)
             assert (edges.contradicted(), edges.hidden_jump_ns()) == (
                 (True, 0) if offset == 16 else (False, 700)
             )
     finally:
         stopped.set()
-        thread.join()
+        while thread.is_alive():
+            edges.end_watch()
+            thread.join(0.01)
     assert notices.empty()
 
 

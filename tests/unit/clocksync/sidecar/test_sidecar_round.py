@@ -165,6 +165,17 @@ async def test_a_slew_ends_in_time_though_the_tick_was_to_come_later(
     sidecar._leave()
 
 
+async def test_a_tick_that_fails_ends_the_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Supervision sees the task end; nothing ticks after it."""
+    monkeypatch.setenv(RUN_DIR_ENV, str(tmp_path))
+    sidecar = Sidecar(DaemonOptions(None, WebOptions(("127.0.0.1:0",)), "info", "logfmt"), Lifetime())
+    monkeypatch.setattr(sidecar._clock, "tick", lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        await asyncio.wait_for(sidecar._tick_forever(), 5.0)
+    assert sidecar._clock.planned is published_clock.no_op
+    sidecar._leave()
+
+
 async def test_who_is_not_believed_does_not_ask_neighbours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,5 @@
 """A rate that is known badly, as after a first window under load: who is left alone with it says how far it may go."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -111,7 +109,7 @@ def test_neighbours_whose_rates_are_apart_say_so() -> None:
     rng = np.random.default_rng(2)
     fit = fit_edge(waiting(rng, 1), waiting(rng, -1), EstimatorParameters())
     assert fit is not None
-    fit = replace(fit, offset_ns=0, rate_ppb=0.0, rate_sigma_ppb=5.0)
+    fit = fit._replace(offset_ns=0, rate_ppb=0.0, rate_sigma_ppb=5.0)
     now_ns = fit.t_last_ns
     lines = {"h1": LineReply("h1", now_ns, Line(now_ns, 0, 40_000_000, 1_000), True)}
     correction, _ = consensus("h0", Line(now_ns, 0, 0, 1_000), [("h1", fit)], lines, now_ns, 250.0)
