@@ -12,7 +12,7 @@ local signals = import '../signals.libsonnet';
         'FabricExporterDown',
         'warning',
         'exporter',
-        'daemon:up:down' + s.braces,
+        'daemon:fabricpulse_up:down' + s.braces,
         'A fabricpulse daemon does not answer Prometheus.',
         '{{ $labels.job }} of {{ $labels.instance }} has not answered a scrape for ' + config.exporterDownFor + '; what it watches is not watched.',
         { paced: true }

@@ -15,13 +15,11 @@ local signals = import '../signals.libsonnet';
         'exporter',
         // The second way does not wait for more scrapes: other hosts hear none of its NICs, either. `peer` is what jobs call
         // the host: by it Alertmanager mutes the stall of a job that waits for this host.
-        // Of all targets two reads at each evaluation: a sum is how many daemons do not answer, and negative if one does.
-        local silent(up) = 'sum by (%s, instance) (1 - 100 * %s) >= 2' % [c, up];
-        'label_replace((%(all)s and on (%(c)s, instance) count by (%(c)s, instance) (daemon:up:down%(braces)s) >= 2) or (%(now)s and on (%(c)s, instance) label_replace(count by (%(c)s, peer) (group by (%(c)s, instance, peer) (%(silent)s == 1)) >= 2, "instance", "$1", "peer", "(.*)")), "peer", "$1", "instance", "(.+)")' % {
+        'label_replace((count by (%(c)s, instance) (daemon:fabricpulse_up:down%(braces)s) >= 2 and on (%(c)s, instance) max by (%(c)s, instance) (max_over_time(%(up)s[%(time)s])) == 0) or (count by (%(c)s, instance) (%(up)s == 0) >= 2 unless on (%(c)s, instance) %(up)s == 1 and on (%(c)s, instance) label_replace(count by (%(c)s, peer) (group by (%(c)s, instance, peer) (%(silent)s == 1)) >= 2, "instance", "$1", "peer", "(.*)")), "peer", "$1", "instance", "(.+)")' % {
           c: c,
           braces: s.braces,
-          all: silent('max_over_time(%s[%s])' % [s.series('up', config.jobSelector), config.exporterDownFor]),
-          now: silent(s.series('up', config.jobSelector)),
+          up: s.series('up', config.jobSelector),
+          time: config.exporterDownFor,
           silent: s.series('fabricpulse_edge_evidence', 'evidence="peer_host_silent"'),
         },
         'A host does not answer at all.',

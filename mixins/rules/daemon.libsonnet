@@ -24,7 +24,7 @@ local signals = import '../signals.libsonnet';
         // FabricExporterDown and FabricHostDown: of all targets three reads, which each evaluation of both would repeat.
         name: 'fabricpulse-up.rules',
         interval: $._config.flowInterval,
-        rules: [{ record: 'daemon:up:down', expr: s.down }],
+        rules: [{ record: 'daemon:fabricpulse_up:down', expr: s.down }],
       },
     ],
   },

@@ -177,6 +177,8 @@ LAGS_UNNOTICED = {
     # What the gauge of each NIC tells, where nobody says which are disconnected.
     "device:fabricpulse_nic_connected:zero",
     "device:fabricpulse_nic_connected:all_zero",
+    # Has been so for a minute.
+    "daemon:fabricpulse_up:down",
 }
 
 
