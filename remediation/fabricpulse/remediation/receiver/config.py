@@ -171,10 +171,11 @@ class DrainConfig(Section, frozen=True):
     what shall be.
 
     command : program and arguments that drain the host; empty: nothing but `hand_off`. undo : program and arguments
-    that bring the host back once an operator has released it. timeout_s : longest time for one run of a command,
-    seconds. grace_s : time between `hand_off` and the command, seconds, so that jobs can leave by themselves.
-    max_hosts : most hosts that are out at once, those of which the command failed included. hosts_per_day : most hosts
-    that are drained within 24 h. cooldown_s : least time between the return of a host and its next drain, seconds.
+    that bring the host back once an operator has released it; empty: that is done by hand. timeout_s :
+    longest time for one run of a command, seconds. grace_s : time between `hand_off` and the command, seconds, so that
+    jobs can leave by themselves. max_hosts : most hosts that are out at once, those of which the command failed
+    included. hosts_per_day : most hosts that are handed off within 24 h, also where the alert ended within `grace_s`.
+    cooldown_s : least time between the return of a host, or the end of its hand-off, and its next drain, seconds.
     """
 
     command: tuple[str, ...] = ()

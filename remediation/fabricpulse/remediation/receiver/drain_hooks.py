@@ -56,12 +56,14 @@ class DrainHooks:
         return self._reconciler.drains.orders(Transaction(self._loop.state), self._loop.clock())
 
     async def _carry_out(self, order: Order) -> None:
-        # Not longer than the lease: a receiver that leads no more must have no command under way.
-        timeout_s = min(self._reconciler.config.drain.timeout_s, self._lease_left_s())
-        if timeout_s <= 0:
+        if self._lease_left_s() <= 0:
             return
         log.info("drain command started", command=order.arguments[0], op_id=order.drain)
-        message = await run_command(order.arguments, timeout_s)
+        command = asyncio.create_task(run_command(order.arguments, self._reconciler.config.drain.timeout_s))
+        message = await self._while_leading(command)
+        if message is None:
+            log.warning("drain command ended, this receiver leads no more", op_id=order.drain)
+            return
         failpoints.reach("receiver.after_drain_command")
 
         def change(transaction: Transaction, now: float) -> None:
@@ -69,6 +71,19 @@ class DrainHooks:
 
         with suppress(StoreError):  # the commit loop has logged it; it is run again
             await self._loop.submit(change)
+
+    async def _while_leading(self, command: "asyncio.Task[str]") -> str | None:
+        """What the command comes to; None once the lease is over: a receiver that leads no more must have no command
+        under way, or two would order about the host."""
+        try:
+            # The lease is renewed while the command runs.
+            while not command.done() and (left_s := self._lease_left_s()) > 0:
+                await asyncio.wait([command], timeout=left_s if left_s < float("inf") else None)
+            return command.result() if command.done() else None
+        finally:
+            if not command.done():
+                command.cancel()
+                await asyncio.wait([command])
 
 
 async def run_command(arguments: tuple[str, ...], timeout_s: float) -> str:

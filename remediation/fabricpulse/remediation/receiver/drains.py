@@ -26,10 +26,13 @@ from fabricpulse.remediation.receiver.state.transaction import Transaction, with
 # These hosts count as out: the effect of a command that failed is unknown.
 OUT: tuple[DrainPhase, ...] = ("leaving", "draining", "drained", "returning", "failed")
 _OPEN: tuple[DrainPhase, ...] = ("awaiting_approval", "leaving", "draining", "returning")
+# Ended, and the host may be left again.
+_BACK: tuple[DrainPhase, ...] = ("returned", "dropped")
 _ENDED_KEPT = 200
 _DAY_S = 86_400.0
 _MAX_TRIES = 3
 _RETRY_S = 30.0
+_NO_UNDO = "no undo is configured: bring it back in the scheduler by hand"
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -64,7 +67,7 @@ class Drains:
             self._step(transaction, guards, drain, firing.get(drain.host), now)
         for host, episode in firing.items():
             self._begin(transaction, guards, host, episode, now)
-        self._forget(transaction)
+        self._forget(transaction, now)
 
     def orders(self, transaction: Transaction, now: float) -> list[Order]:
         """Commands to run now, one a host: none of a phase without a command, none that drains while paused."""
@@ -120,9 +123,11 @@ class Drains:
             if drain.host != host or drain.phase not in ("leaving", "draining", "drained", "failed"):
                 continue
             transaction.log(host, "released", op_id=drain.id, owner=owner)
-            begun = drain.phase != "leaving" and bool(self._drain.command)
+            begun = drain.phase != "leaving"
             phase: DrainPhase = "returning" if begun and self._drain.undo else "returned"
-            self._move(transaction, drain, phase, now, message=f"released by {owner}")
+            by_hand = begun and self._drain.command and not self._drain.undo
+            message = f"released by {owner}" + (f"; {_NO_UNDO}" if by_hand else "")
+            self._move(transaction, drain, phase, now, message=message)
             return True
         return False
 
@@ -157,8 +162,8 @@ class Drains:
         reason = self._forbidden(transaction, guards, host, episode, now)
         if reason == SETTLING:
             return
-        returned = last is not None and last.phase == "returned"
-        if not reason and returned and last is not None and now - last.changed_at < self._drain.cooldown_s:
+        back = [drain.changed_at for drain in past if drain.phase in _BACK and _left_at(drain)]
+        if not reason and back and now - max(back) < self._drain.cooldown_s:
             reason = "cooldown"
         if reason:
             # A drain that is not begun has no row: the reason is written once an episode and reason.
@@ -202,7 +207,8 @@ class Drains:
         out = sum(drain.phase in OUT for drain in others)
         if out >= self._drain.max_hosts:
             return "budget"
-        today = sum(now - drain.changed_at <= _DAY_S for drain in others if drain.phase in (*OUT, "returned"))
+        # Each hand-off moves jobs away, though the alert ended before the command ran.
+        today = sum(now - _left_at(drain) <= _DAY_S for drain in others)
         return "rate" if today >= self._drain.hosts_per_day else ""
 
     def _step(
@@ -222,6 +228,10 @@ class Drains:
                 transaction.log(drain.host, "blocked", reason=reason, op_id=drain.id)
             elif not reason:
                 self._hand_off(transaction, drain, now)
+        elif drain.phase == "draining" and not self._drain.command:
+            self._move(transaction, drain, "failed", now, message="no command is configured any more")
+        elif drain.phase == "returning" and not self._drain.undo:
+            self._move(transaction, drain, "failed", now, message=_NO_UNDO)
         elif drain.phase == "leaving" and now - drain.changed_at >= self._drain.grace_s:
             # Paused within the grace: the command waits. Jobs were already notified, which has no side effect.
             if guards.people(drain.host):
@@ -229,7 +239,9 @@ class Drains:
             self._move(transaction, drain, "draining" if self._drain.command else "drained", now)
 
     def _hand_off(self, transaction: Transaction, drain: Drain, now: float) -> None:
-        transaction.put_drain(with_changes(drain, phase="leaving", changed_at=now, blocked=""))
+        transaction.put_drain(
+            with_changes(drain, phase="leaving", changed_at=now, handed_off_at=now, blocked="")
+        )
         transaction.log(
             drain.host,
             "hand_off",
@@ -268,8 +280,14 @@ class Drains:
             left = {name: noted for name, noted in transaction.drains_blocked.items() if name != host}
             transaction.set(drains_blocked=left)
 
-    def _forget(self, transaction: Transaction) -> None:
-        ended = [d for d in transaction.drains.values() if d.phase not in OUT and d.phase not in _OPEN]
+    def _forget(self, transaction: Transaction, now: float) -> None:
+        counts_s = max(_DAY_S, self._drain.cooldown_s)
+        ended = [
+            drain
+            for drain in transaction.drains.values()
+            if drain.phase not in (*OUT, *_OPEN)
+            and not (_left_at(drain) and now - drain.changed_at <= counts_s)
+        ]
         if len(ended) > _ENDED_KEPT:
             ended.sort(key=lambda drain: drain.changed_at)
             transaction.drop("drains", [drain.id for drain in ended[:-_ENDED_KEPT]])
@@ -277,6 +295,11 @@ class Drains:
         if gone := transaction.drains_blocked.keys() - firing:
             left = {name: noted for name, noted in transaction.drains_blocked.items() if name not in gone}
             transaction.set(drains_blocked=left)
+
+
+def _left_at(drain: Drain) -> float:
+    """When the host was handed off, 0 if it was not; an older journal has it only of hosts that were left for good."""
+    return drain.handed_off_at or (drain.changed_at if drain.phase in (*OUT, "returned") else 0.0)
 
 
 def arguments_of(template: tuple[str, ...], drain: Drain) -> tuple[str, ...]:

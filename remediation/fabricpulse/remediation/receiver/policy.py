@@ -101,6 +101,10 @@ def advice(policy: Policy) -> list[str]:
     actions = {rule.action for rule in config.rules}
     if "nic.restore" in actions and "nic.avoid" not in actions:
         found.append("a rule restores NICs, and none takes any out: add one with the action nic.avoid")
+    if "host.drain" in actions and config.drain.command and not config.drain.undo:
+        found.append(
+            "drain has a command and no undo: a host that is released stays drained in the scheduler"
+        )
     if not acting:
         found.append("no rule acts: every mode is observe or dry_run")
     return found

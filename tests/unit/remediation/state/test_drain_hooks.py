@@ -38,13 +38,19 @@ class Commands:
 
     def __init__(self) -> None:
         self.begun: list[str] = []
+        self.timeouts_s: list[float] = []
         self.begins = asyncio.Event()
         self.end = asyncio.Event()
+        self.ended = asyncio.Event()
 
     async def __call__(self, arguments: tuple[str, ...], timeout_s: float) -> str:
         self.begun.append(" ".join(arguments[2:4]))
+        self.timeouts_s.append(timeout_s)
         self.begins.set()
-        await self.end.wait()
+        try:
+            await self.end.wait()
+        finally:
+            self.ended.set()
         self.end.clear()
         return ""
 
@@ -82,4 +88,23 @@ async def test_what_operators_order_while_a_command_runs_holds_for_the_next_one(
     commands.end.set()
     await settled()
     assert [drain.phase for drain in world.state.drains.values()] == ["drained", "returned"]
+    running.cancel()
+
+
+async def test_a_command_runs_as_long_as_the_lease_is_renewed(commands: Commands) -> None:
+    """Its time is timeout_s, not what is left of the lease as it begins; when the lease is lost it is ended, and has
+    no result: another receiver runs it again."""
+    world = Hosts(more="  timeout_s: 300")
+    world.fire()
+    world.tick(70)
+    left_s = [0.001] * 100
+    hooks = DrainHooks(Loop(world), world.reconciler, lambda: left_s.pop() if left_s else 0.0)  # type: ignore[arg-type]
+    running = asyncio.create_task(hooks.run())
+    await commands.begins.wait()
+    assert commands.timeouts_s == [300]
+    await asyncio.wait_for(commands.ended.wait(), 60)
+    assert left_s == [], "it ran through a hundred leases"
+    await settled()
+    assert (world.drain().phase, world.drain().tries) == ("draining", 0)
+    assert len(commands.begun) == 1, "without a lease nothing is begun"
     running.cancel()

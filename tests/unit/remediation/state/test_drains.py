@@ -6,14 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.fixtures.waiting import wait_for
 from tests.unit.remediation.world import World, alert, config
 
 from fabricpulse.core.config import parse_config
 from fabricpulse.core.errors import ConfigError
-from fabricpulse.remediation.receiver.config import ReceiverConfig
+from fabricpulse.remediation.receiver.config import DrainConfig, ReceiverConfig
 from fabricpulse.remediation.receiver.drain_hooks import run_command
 from fabricpulse.remediation.receiver.drains import Order, arguments_of
+from fabricpulse.remediation.receiver.policy import advice, policy_of
 from fabricpulse.remediation.receiver.state.model import Drain
 from fabricpulse.remediation.receiver.state.transaction import Transaction
 from fabricpulse.remediation.receiver.store.sql_store import SqlStore
@@ -43,6 +45,18 @@ class Hosts(World):
 
     def fire(self, host: str = "h0", firing: bool = True) -> None:
         self.deliver(alert(host, name="FabricHostFaulty", firing=firing, starts_at=self.now))
+
+    def set_undo(self, undo: tuple[str, ...]) -> None:
+        """A reload."""
+        self._set_drain(replace(self.config.drain, undo=undo))
+
+    def set_command(self, command: tuple[str, ...]) -> None:
+        """A reload."""
+        self._set_drain(replace(self.config.drain, command=command))
+
+    def _set_drain(self, drain: DrainConfig) -> None:
+        self.config = replace(self.config, drain=drain)
+        self.reconciler.set_policy(self.config, {})
 
     def orders(self) -> list[Order]:
         return self.reconciler.drains.orders(Transaction(self.state), self.now)
@@ -196,6 +210,55 @@ def test_it_ends_within_the_grace():
     assert "drain_dropped" in world.events()
 
 
+def test_hand_offs_are_few_though_alerts_end_at_once():
+    """Each moves jobs away, so hosts_per_day and cooldown_s count it: alerts that end within the grace had forty hosts
+    handed off in 45 minutes. What an operator has not approved counts for nothing."""
+    world = Hosts(hosts=12)
+    for host in world.hosts:
+        world.fire(host)
+        world.tick(7)
+        world.fire(host, firing=False)
+        world.tick(120)
+    assert [line.subject for line in world.lines if line.event == "hand_off"] == ["h0", "h1", "h2"]
+    assert {d["reason"] for d in world.details("blocked")} == {"rate"}
+    world = Hosts(hosts=4)
+    for _ in range(20):
+        world.fire()
+        world.tick(7)
+        world.fire(firing=False)
+        world.tick(120)
+    assert world.events().count("hand_off") == 1
+    assert {d["reason"] for d in world.details("blocked")} == {"cooldown"}
+    world.tick(3600)
+    world.fire()
+    world.tick(7)
+    assert world.events().count("hand_off") == 2
+    world = Hosts(mode="", hosts=4)
+    for host in ("h0", "h1", "h2", "h0"):
+        world.fire(host)
+        world.tick(7)
+        assert world.drain(host).phase == "awaiting_approval"
+        world.fire(host, firing=False)
+        world.tick(120)
+
+
+def test_what_counts_is_not_forgotten():
+    """More drains that ended without a hand-off than are remembered: those of the day with one stay."""
+    world = Hosts(more="  hosts_per_day: 1", hosts=4)
+    world.fire()
+    world.tick(7)
+    world.fire(firing=False)
+    world.tick(60)
+    planned = replace(world.drain(), handed_off_at=0.0)
+    for number in range(300):
+        later = replace(planned, id=f"h9#{number}", host="h9", changed_at=world.now + number)
+        world.run(lambda t, later=later: t.put_drain(later))
+    world.fire("h1")
+    world.tick(10)
+    assert len(world.state.drains) <= 201
+    assert world.details("blocked")[-1]["reason"] == "rate"
+
+
 def test_the_kill_switch_stops_a_drain_under_way():
     """Paused within the grace, and between two tries of the command."""
     world = Hosts()
@@ -248,6 +311,41 @@ def test_a_release_while_the_command_runs_brings_the_host_back():
     assert world.drain().tries == 0, "nor is its failure"
     world.answer()
     assert world.drain().phase == "returned"
+
+
+def test_without_undo_the_end_says_what_is_left_to_do():
+    """A command and no undo: check notes it, and so does the line of the return."""
+    world = Hosts()
+    world.set_undo(())
+    assert any("stays drained" in line for line in advice(policy_of(world.config)))
+    world.fire()
+    world.tick(70)
+    world.answer()
+    assert world.release_host()
+    assert world.drain().phase == "returned"
+    assert "by hand" in world.details("drain_returned")[0]["message"]
+
+
+def test_a_reload_that_takes_commands_away_leaves_no_host_behind():
+    """Between its command and undo, a host whose undo is gone is failed, and an operator ends that."""
+    world = Hosts()
+    world.fire()
+    world.tick(70)
+    world.answer()
+    assert world.release_host()
+    world.set_undo(())
+    world.tick(1)
+    assert world.drain().phase == "failed"
+    assert world.release_host()
+    assert world.drain().phase == "returned"
+    world = Hosts()
+    world.fire()
+    world.tick(70)
+    world.set_command(())
+    world.tick(1)
+    assert world.drain().phase == "failed"
+    assert world.release_host()
+    assert world.orders()[0].arguments[-1] == "State=RESUME"
 
 
 def test_without_a_command_it_is_notified_and_nothing_else():

@@ -265,7 +265,7 @@ DrainPhase = Literal[
 
 class Drain(msgspec.Struct, frozen=True, kw_only=True):
     """A host that is left, from the hand-off to its return. tries : of the command of this phase. retry_at : not
-    before. message : of the last command, or why it ended."""
+    before. message : of the last command, or why it ended. handed_off_at : when its jobs were notified, 0 if not."""
 
     id: str
     host: str
@@ -281,6 +281,7 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""
     tries: int = 0
     retry_at: float = 0.0
+    handed_off_at: float = 0.0
 
 
 class Held(msgspec.Struct, frozen=True):
