@@ -53,6 +53,7 @@ _BY_RATE = {"path-loss", "path-bandwidth", "path-duplex", "path-rdma", "path-ecm
 _BY_DATAGRAMS = {"path-loss", "path-ecmp", sla_path.CHECK.id}
 # Those of one value.
 _BY_VALUE = {odd_one_out.CHECK.id, profile.CHECK.id}
+_OF_CABLES = {wiring.CHECK.id, wiring_unknown.CHECK.id}
 # Those that compare hosts with one another: fewer hosts show less.
 COMPARED = {
     odd_one_out.CHECK.id,
@@ -90,7 +91,7 @@ def tested_again(one: OpenFinding, now: FleetFindings) -> bool:
     if check in RING_CHECKS:
         # A ring of the hosts beside it says less than one of all.
         return any(2 * (len(test.peers) + 1) >= min(one.hosts, MOST_PEERS) for test in made)
-    if check in (wiring.CHECK.id, wiring_unknown.CHECK.id):
+    if check in _OF_CABLES:
         return any(test.subject == finding.subject for test in made)
     if check == nccl_delay.CHECK.id:
         target = finding.evidence.get("target", "").partition(" ")[0]
@@ -114,7 +115,9 @@ def _is_no_more(finding: Finding, now: FleetFindings) -> bool:
     attribute = finding.evidence.get("attribute", "")
     if finding.check in _BY_VALUE and attribute and attribute not in BY_NAME:
         return True
-    of_nic = (finding.host and finding.category == "back-end") or finding.check in _BY_VALUE
+    # A plan of cables may have NICs that are no rails.
+    of_rail = finding.host and finding.category == "back-end" and finding.check not in _OF_CABLES
+    of_nic = of_rail or finding.check in _BY_VALUE
     return bool(of_nic and finding.subject and now.devices and finding.subject not in now.devices)
 
 

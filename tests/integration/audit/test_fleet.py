@@ -27,7 +27,7 @@ from fabricpulse.audit.command import command
 from fabricpulse.audit.commands.output import FOUND, GOOD, NOT_KNOWN
 from fabricpulse.audit.host.host_reader import HostReader
 from fabricpulse.audit.local import audit_host
-from fabricpulse.audit.model import HostReport, Run
+from fabricpulse.audit.model import FleetFindings, HostReport, Run
 from fabricpulse.audit.node import agent as agent_module
 from fabricpulse.audit.node import rdma_service
 from fabricpulse.audit.node.agent import Agent
@@ -52,6 +52,7 @@ from fabricpulse.audit.node.wire import (
     SendRequest,
     TransferResult,
 )
+from fabricpulse.audit.storage import read
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.options import DaemonOptions
@@ -389,6 +390,9 @@ def test_reports_are_kept_bounded_and_the_gate_reads_them(fleet: Fleet, tmp_path
         return "5.15.0" in runner.invoke(command, ["gate", "--state", str(tmp_path / "state1"), *WARN]).output
 
     wait_for(reported, 30, "the finding to reach its host", poll_s=0.5)
+    # The agent has a name of its own; what it keeps has the one that findings use.
+    kept = read(tmp_path / "state1" / "fleet.json", FleetFindings)
+    assert {kept.host} == {finding.host for finding in kept.findings}
     assert runner.invoke(command, ["gate", "--state", str(tmp_path / "state1"), *WARN]).exit_code == FOUND
     assert runner.invoke(command, ["gate", "--state", str(tmp_path / "state0"), *WARN]).exit_code == GOOD
     stale = runner.invoke(command, ["gate", "--state", str(tmp_path / "state0"), "--max-age", "1e-9"])

@@ -19,6 +19,7 @@ from fabricpulse.audit.model import (
     MeasurementKind,
     Ring,
     Run,
+    Status,
     Value,
 )
 from fabricpulse.audit.pair_tests import blame, ring_tests
@@ -170,6 +171,7 @@ def test_what_is_no_more_keeps_no_gate_closed() -> None:
     first = run_of(path_finding(), peers="abc")
     assert after(first, run_of(peers="bc"), members="habc") is None
     assert after(first, run_of(peers="bc"), members="hbc") is True
+    assert after(first, run_of(peers="bc"), members=["h.pod", "a.pod", "b.pod"]) is None
     assert after(first, run_of(peers="b"), members="hbc") is None
     gone = run_of(lossy(), peers="abc")
     assert after(gone, run_of(), members="habc", rails=("eth2",), values=(EXTRA,)) is True
@@ -218,6 +220,8 @@ def test_a_swapped_cable_is_cleared_by_its_own_neighbour() -> None:
     first = run_of(swapped, located=(("h", "eth1"),))
     assert after(first, run_of(located=(("h", "eth2"), ("a", "eth1")))) is False
     assert after(first, run_of(located=(("h", "eth1"),))) is True
+    # It is in the plan of cables, and no rail.
+    assert after(first, run_of(), members="habc", rails=("eth2",), values=(EXTRA,)) is False
     places = {("h", f"eth{n}"): Place("leaf-1") for n in range(3)}
     neighbours = {("h", "eth0"): Neighbour("leaf-1", "p", ""), ("h", "eth1"): Neighbour("leaf-2", "p", "")}
     reports = LldpReports(neighbours, {})
@@ -274,3 +278,13 @@ def test_constants_that_two_floors_share() -> None:
     """What clears a NIC is as much as blames it, and no ring has more hosts than a look at one names."""
     assert LEAST_PARTNERS == blame.LEAST
     assert ring_tests.MOST_HOSTS <= MOST_PEERS
+
+
+def test_what_was_decided_between_hosts_has_passed() -> None:
+    """Also that NICs were tested, and that limits of a profile were kept; nothing by tests that decided nothing."""
+    outcomes = tested_module.fleet_outcomes(run_of(peers="ab", profile="p"))
+    for check in ("path-loss", "path-untested", "sla-path"):
+        assert set(outcomes[check].values()) == {Status.PASSED}
+    busy = Measurement("loss", "r", "h", "eth1", "a", "eth1", 0.0, None)
+    undecided = tested_module.fleet_outcomes(msgspec.structs.replace(run_of(peers="a"), measurements=(busy,)))
+    assert not {"path-loss", "path-untested", "sla-path"} & undecided.keys()

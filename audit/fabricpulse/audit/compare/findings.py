@@ -75,9 +75,15 @@ def of_host(
         datagrams=run.datagrams,
         checks=tuple(all_checks()),
         members=len(members),
-        removed=tuple(name for name in report.awaits if name not in members) if report and members else (),
+        removed=_removed(report.awaits, members) if report and members else (),
         devices=_devices(report) if report and members else (),
     )
+
+
+def _removed(names: Iterable[str], members: Collection[str]) -> tuple[str, ...]:
+    """Those that no member is called, short or qualified."""
+    known = {name.lower().partition(".")[0] for name in members}
+    return tuple(name for name in names if name.lower().partition(".")[0] not in known)
 
 
 def _devices(report: HostReport) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from fabricpulse.audit.pair_tests.blame import PathTest, blame
 from fabricpulse.audit.pair_tests.path_tests import ends_of, of_way
 from fabricpulse.audit.pair_tests.transfer_tests import BUSY, LEAST_LOST, LIMITED, UNSTATED
 
-_NAMES: Mapping[MeasurementKind, str] = {
+LIMIT_OF: Mapping[MeasurementKind, str] = {
     "bandwidth": "least_gbps",
     "loss": "most_loss",
     "owd": "most_delay_us",
@@ -56,7 +56,7 @@ def limit_findings(
     """NICs and paths beyond a limit, whatever the rest of the fleet reaches; hosts of which a limit was not tested.
     datagrams : of one transfer."""
     found = []
-    for kind, name in _NAMES.items():
+    for kind, name in LIMIT_OF.items():
         limit = getattr(limits, name)
         if limit is None:
             continue
@@ -87,7 +87,7 @@ def enough_datagrams(most_loss: float) -> int:
 
 def limit_of(m: Measurement) -> str:
     """Name of the limit that a test is judged by, "" if there is none."""
-    return _NAMES.get(m.kind, "")
+    return LIMIT_OF.get(m.kind, "")
 
 
 def within(m: Measurement, limits: PathLimits, datagrams: int) -> bool | None:

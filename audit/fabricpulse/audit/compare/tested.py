@@ -8,12 +8,13 @@ from fabricpulse.audit.checks.fleet import (
     clock_offset,
     host_silent,
     path_ecmp,
+    path_untested,
     profile_unproven,
     sla_path,
 )
 from fabricpulse.audit.checks.fleet import profile as profile_check
 from fabricpulse.audit.compare.profile import PathLimits
-from fabricpulse.audit.compare.sla import limit_of, within
+from fabricpulse.audit.compare.sla import LIMIT_OF, limit_of, within
 from fabricpulse.audit.model import MOST_PEERS, VALUE, Measurement, Run, Status, Tested
 from fabricpulse.audit.tested_again import CHECK_OF, COMPARED, RING_CHECKS, value_name
 
@@ -123,6 +124,11 @@ def fleet_outcomes(run: Run) -> dict[str, dict[str, Status]]:
             if test.check == VALUE or of_pairs or alone:
                 continue
             found.setdefault(test.check, {})[host] = Status.PASSED
+            if test.check in (CHECK_OF["connectivity"], CHECK_OF["loss"], CHECK_OF["bandwidth"]):
+                found.setdefault(path_untested.CHECK.id, {})[host] = Status.PASSED
+    judged = {CHECK_OF[kind] for kind in LIMIT_OF} if run.profile else set[str]()
+    for check in judged & found.keys():
+        found.setdefault(sla_path.CHECK.id, {}).update(found[check])
     for finding in run.findings:
         for host in finding.suspects or (finding.host,):
             if host and (host, finding.check) not in own:

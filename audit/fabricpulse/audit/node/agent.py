@@ -195,9 +195,11 @@ class Agent:
         return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
 
     async def _serve_findings(self, request: web.Request) -> web.Response:
+        sent = await self.decoded(request, FleetFindings)
         findings = msgspec.structs.replace(
-            await self.decoded(request, FleetFindings),
-            host=self._config.host_name,
+            sent,
+            # As the fleet calls it: findings name it so.
+            host=sent.host or self._config.host_name,
             boot=own_boot(),
             machine=own_machine(),
             hostname=own_hostname(),
