@@ -24,6 +24,7 @@ from fabricpulse.remediation.receiver.state.model import (
 )
 from fabricpulse.remediation.receiver.state.phases import next_phase
 from fabricpulse.remediation.receiver.state.rebase import rebase
+from fabricpulse.remediation.receiver.state.retention import has_room_to_adopt, is_adopted
 from fabricpulse.remediation.receiver.state.transaction import Transaction, with_changes
 
 # It becomes an argument of the scheduler's command, where `h[0-99]`, `h0,h1` and `ALL` would be many hosts, and `-x` an
@@ -263,8 +264,19 @@ class ObservedState:
             if publishes:
                 _publish(transaction, about, alert, "resolved")
             current = transaction.targets.get(target.key)
-            if current is not None and current.needs_probe and keeps_out(self._rules, alert.name):
+            if current is not None and current.needs_probe and not self._has_expired(transaction, current):
                 transaction.put_target(with_changes(current, needs_probe=False))
+
+    def _has_expired(self, transaction: Transaction, current: TargetState) -> bool:
+        """Whether an alert that kept this NIC out has vanished without `resolved` since it left."""
+        since = current.failovers[-1] if current.failovers else 0.0
+        return any(
+            episode.status == "expired"
+            and episode.ended_at >= since
+            and keeps_out(self._rules, episode.alert)
+            for episode in transaction.episodes.values()
+            if episode.target == current.target
+        )
 
     def on_agent(self, transaction: Transaction, agent: AgentState, now: float) -> None:
         """A report of an agent: alive, the state of its host, and the newest desired state that it has."""
@@ -274,7 +286,8 @@ class ObservedState:
         transaction.put_agent(
             with_changes(agent, seen_at=now, first_seen=known.first_seen if known is not None else now)
         )
-        self._adopt(transaction, agent, now)
+        self._disown(transaction, agent, known)
+        self._adopt(transaction, agent, known, now)
         unreliable = self._absence_unreliable(transaction, now)
         for device in agent.health.keys() | agent.held.keys():
             out = transaction.targets.get(f"{agent.host}/{device}")
@@ -285,15 +298,22 @@ class ObservedState:
                 observation: Observation = unreliable or agent.health.get(device) or "not_observed"
                 self._observe(transaction, out, observation, now)
 
-    def _adopt(self, transaction: Transaction, agent: AgentState, now: float) -> None:
+    def _adopt(
+        self, transaction: Transaction, agent: AgentState, before: AgentState | None, now: float
+    ) -> None:
         """What a receiver whose journal is lost has commanded the agent: the state that the jobs are in counts.
 
-        Of NICs that the host can have: its agent must not fill the memory with NICs that do not exist.
+        Said by the first report since the start, or by two in a row: where agents share a token, or none is asked for,
+        anybody can slip one in between. Of NICs that are out, or that are known, and that the host can have: its agent
+        must not fill the memory with NICs that do not exist. before : its last report.
         """
         newer = {}
         for device, held in agent.held.items():
             known = transaction.targets.get(f"{agent.host}/{device}")
-            if held.generation > (known.generation if known is not None else 0):
+            if known is None and held.desired == "in_service":
+                continue  # nothing to hold; generations come from the clock
+            repeated = before is None or before.held.get(device) == held
+            if repeated and held.generation > (known.generation if known is not None else 0):
                 newer[device] = held
         if not newer:
             return
@@ -301,6 +321,8 @@ class ObservedState:
         for device, held in newer.items():
             target = Target(agent.host, device)
             if target.key not in own and (len(own) >= MAX_NICS or not self._is_nic(target)):
+                continue
+            if target.key not in own and agent.source and not has_room_to_adopt(transaction):
                 continue
             own.add(target.key)
             current = transaction.targets.get(target.key) or TargetState(target=target)
@@ -319,6 +341,22 @@ class ObservedState:
             )
             transaction.put_target(adopted)
             transaction.log(target.key, "adopted", desired=held.desired, generation=held.generation)
+
+    @staticmethod
+    def _disown(transaction: Transaction, agent: AgentState, before: AgentState | None) -> None:
+        """Ends what was adopted and is not what the agent holds: its alerts count again. A NIC that jobs do not use
+        stays out: an agent that has lost its journal, too, cannot say why. before : its last report."""
+        if before is not None and (before.held, before.devices) == (agent.held, agent.devices):
+            return
+        for key in transaction.targets_of(agent.host):
+            target = transaction.targets[key]
+            if not is_adopted(target):
+                continue
+            held = agent.held.get(target.target.device)
+            is_out = target.desired == "avoid" and agent.devices.get(target.target.device) is False
+            if (held is None or held.generation < target.generation) and not is_out:
+                transaction.drop("targets", [key])
+                transaction.log(key, "disowned", generation=target.generation)
 
     def _is_nic(self, target: Target) -> bool:
         """Whether membership has this NIC; without one, whether it is a name."""

@@ -63,7 +63,8 @@ def test_a_report_out_of_bounds_is_refused(report):
 def test_the_greatest_generation_of_a_report_harms_nobody(tmp_path):
     """The receiver takes it over and decides on; the agent journals what follows, and so does a control socket."""
     world = World()
-    world.report(["h0"], held={"rail0": Held("avoid", MAX_HELD_GENERATION)})
+    world.held["h0/rail0"] = Held("avoid", MAX_HELD_GENERATION)
+    world.restart()
     world.tick(0)
     world.tick(11)
     (action,) = world.pending()

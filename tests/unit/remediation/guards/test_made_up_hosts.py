@@ -44,7 +44,8 @@ def test_what_one_host_holds_out_stops_no_failover_of_others():
     world = fleet(8)
     world.now += 1
     held = {f"nic{i}": Held("avoid", 5) for i in range(8)}
-    world.report(["h7"], held=held, workloads=("train",))
+    for _ in range(2):
+        world.report(["h7"], held=held, workloads=("train",))
     world.report(world.hosts[:7], workloads=("train",))
     assert sum(target.desired == "avoid" for target in world.state.targets.values()) == 8
     world.deliver(alert())

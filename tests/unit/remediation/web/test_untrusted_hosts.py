@@ -12,6 +12,7 @@ from fabricpulse.remediation.protocol import MAX_LANES, MAX_NICS, LaneSample, Re
 from fabricpulse.remediation.receiver.payload import Alert, PayloadError, parse_notification, parse_polled
 from fabricpulse.remediation.receiver.rebalance.lane_evidence import LaneEvidence
 from fabricpulse.remediation.receiver.reconciler import Reconciler
+from fabricpulse.remediation.receiver.state import retention
 from fabricpulse.remediation.receiver.state.model import Held
 from fabricpulse.remediation.receiver.web.agent_api import _with_printable_names
 from fabricpulse.remediation.receiver.web.host_lines import BURST, HostLines
@@ -21,20 +22,70 @@ from fabricpulse.remediation.receiver.web.operator_api import OperatorApi
 def test_made_up_nics_that_a_host_holds_are_bounded():
     """Each report with 256 others: a target was made of each, for ever."""
     world = World(hosts=1)
-    for turn in range(4):
+    for turn in (0, 0, 1, 1):  # the first of the same is not believed
         world.report(["h0"], held={f"nic{turn}-{i}": Held("avoid", 10**12) for i in range(MAX_NICS)})
     assert len(world.state.targets) == MAX_NICS
-    world.report(["h1"], held={"rail0": Held("avoid", 10**12)})
+    for _ in range(2):
+        world.report(["h1"], held={"rail0": Held("avoid", 10**12)})
     assert world.phase("h1/rail0") == "avoided", "another host has its own room"
+
+
+def test_one_report_takes_no_nic_out_of_another_host():
+    """Where anybody can report for a host: its alert was not acted on, as the NIC was out already. Said twice in a row
+    it is believed, until the host itself says otherwise."""
+    world = World(hosts=1)
+    forged = {"rail0": Held("avoid", 2**52)}
+    world.report(["h0"], held=forged)
+    assert world.state.targets == {}
+    world.report(["h0"], held=forged)
+    assert world.phase() == "avoided"
+    world.report(devices=dict.fromkeys(world.devices, True))
+    assert (world.state.targets, world.lines[-1].event) == ({}, "disowned")
+    world.deliver(alert())
+    assert [action.target.key for action in world.pending()] == ["h0/rail0"]
+
+
+def test_a_nic_that_jobs_do_not_use_stays_out_without_its_agents_journal():
+    """Both journals are lost, one after the other: it is held, and put back in the end."""
+    world = World(hosts=1)
+    world.held["h0/rail0"] = Held("avoid", 10**12)
+    world.restart()
+    world.report()
+    world.held.clear()
+    world.tick(0)
+    assert world.phase() == "avoided"
+    world.tick(11)
+    assert [action.action for action in world.pending()] == ["nic.restore"]
+
+
+def test_hosts_that_are_gone_leave_nothing_behind(monkeypatch):
+    """Twenty thousand NICs of hosts that nobody has, adopted from forged reports, were there a month later."""
+    monkeypatch.setattr(retention, "_MOST_ADOPTED", 300)
+    world = World(hosts=1)
+    held = {f"nic{i}": Held("avoid", 10**12) for i in range(MAX_NICS)}
+    world.report(["made-up0", "made-up1"], held=held, source="10.0.0.66")
+    assert len(world.state.targets) == 300
+    world.now += 86_401
+    world.tick()
+    assert world.state.targets == {}
+    world.report(["made-up2"], held=held)
+    world.deliver(alert())
+    world.settle()
+    world.restart()
+    world.now += 86_431
+    world.tick()
+    assert list(world.state.targets) == ["h0/rail0"]
 
 
 def test_what_a_host_holds_are_names_and_members():
     """A name with a slash, or a character that moves a cursor, is none; with a membership file nothing else is."""
     world = World(hosts=1)
-    world.report(["h0"], held={name: Held("avoid", 10**12) for name in ("a/b", "a\0b", "\x1b[2J", " ")})
+    for _ in range(2):
+        world.report(["h0"], held={name: Held("avoid", 10**12) for name in ("a/b", "a\0b", "\x1b[2J", " ")})
     assert world.state.targets == {}
     world.reconciler = Reconciler(world.config, {"h0": frozenset({"rail0"})})
-    world.report(["h0"], held={name: Held("avoid", 10**12) for name in ("rail0", "rail7")})
+    for _ in range(2):
+        world.report(["h0"], held={name: Held("avoid", 10**12) for name in ("rail0", "rail7")})
     assert list(world.state.targets) == ["h0/rail0"]
 
 

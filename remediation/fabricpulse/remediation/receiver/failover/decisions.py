@@ -29,7 +29,11 @@ from fabricpulse.remediation.receiver.state.model import (
 )
 from fabricpulse.remediation.receiver.state.phases import DESIRED, next_phase
 from fabricpulse.remediation.receiver.state.plans import is_approved, plan_of
-from fabricpulse.remediation.receiver.state.retention import forget
+from fabricpulse.remediation.receiver.state.retention import (
+    EPISODES_EVERY_S,
+    forget,
+    forget_ended,
+)
 from fabricpulse.remediation.receiver.state.transaction import Transaction, with_changes
 
 # Firing targets that one cycle decides on.
@@ -49,6 +53,7 @@ class Decisions:
         self._shared = SharedCauses(config.guards)
         self._firing_targets = FiringTargets(self._rules)
         self._next = 0
+        self._forgot_at = 0.0
 
     def reconcile(self, transaction: Transaction, now: float) -> None:
         """Decides on the state at `now`: new faults, ended holds, ended pauses, intents grown too old."""
@@ -59,6 +64,9 @@ class Decisions:
         self._expire(transaction, now)
         self._recovery.reconcile(transaction, now)
         forget(transaction, self._config.guards.breaker_window_s, now)
+        if not 0 <= now - self._forgot_at < EPISODES_EVERY_S:
+            self._forgot_at = now
+            forget_ended(transaction, self._config.guards.shared_cause_memory_s, now)
         firing = self._firing_targets.of(transaction)
         if not firing and not transaction.targets:
             return

@@ -31,8 +31,8 @@ class OperationResults:
         action = transaction.actions.get(result.op_id)
         if action is None or action.target.host != host:
             return
-        current = transaction.targets[action.target.key]
-        if current.op_id != action.op_id:
+        current = transaction.targets.get(action.target.key)
+        if current is None or current.op_id != action.op_id:
             return
         if action.dry_run:
             self._on_dry_run(transaction, action, result, now)

@@ -1,13 +1,36 @@
 """What is forgotten: the journal keeps all, memory the ended ones that are new."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
+from fabricpulse.remediation.receiver.state.episode_room import MAX_EPISODES
+from fabricpulse.remediation.receiver.state.model import TargetState
 from fabricpulse.remediation.receiver.state.transaction import Transaction
 
-# Ended episodes and actions that stay in memory.
-_KEEP_ENDED = 500
-_FORGET_AGENT_S = 86_400.0
+# Ended actions that stay in memory.
+_KEEP_ACTIONS = 500
+# Ended episodes stay for so long, in seconds: the start of one that ended says that a `firing` with it is stale, and an
+# Alertmanager that was cut off repeats it hours later.
+_KEEP_EPISODES_S = 86_400.0
+# At most so many of them, the newest: room is left for those that fire.
+_KEEP_EPISODES = MAX_EPISODES // 4
+# Episodes are looked through this often: of a large fleet there are tens of thousands.
+EPISODES_EVERY_S = 30.0
+_FORGET_HOST_S = 86_400.0
+# NICs that are adopted from hosts for which others could report as well.
+_MOST_ADOPTED = 4_096
+
+
+def is_adopted(target: TargetState) -> bool:
+    """Whether this receiver knows of the target only by what an agent holds."""
+    return target.generation > 0 and not target.op_id
+
+
+def has_room_to_adopt(transaction: Transaction) -> bool:
+    """Whether one more target may be adopted from a host for which others could report as well."""
+    if len(transaction.targets) < _MOST_ADOPTED:
+        return True
+    return sum(is_adopted(target) for target in transaction.targets.values()) < _MOST_ADOPTED
 
 
 def forget(transaction: Transaction, recent_s: float, now: float) -> None:
@@ -15,26 +38,60 @@ def forget(transaction: Transaction, recent_s: float, now: float) -> None:
     recent = tuple(entry for entry in transaction.recent if now - entry[0] <= recent_s)
     if len(recent) != len(transaction.recent):
         transaction.set(recent=recent)
-    transaction.drop(
-        "episodes",
-        _oldest(transaction.episodes, lambda e: e.status != "firing", lambda e: float(e.last_seen)),
-    )
     current = {op for target in transaction.targets.values() for op in (target.op_id, target.avoid_op_id)}
     transaction.drop(
         "actions",
         _oldest(
             transaction.actions,
+            _KEEP_ACTIONS,
             lambda a: a.outcome != "pending" and a.op_id not in current,
             lambda a: float(a.created_at),
         ),
     )
-    gone = [host for host, agent in transaction.agents.items() if now - agent.seen_at > _FORGET_AGENT_S]
-    transaction.drop("agents", gone)
+    forget_hosts(
+        transaction,
+        [host for host, agent in transaction.agents.items() if now - agent.seen_at > _FORGET_HOST_S],
+    )
 
 
-def _oldest(values: Any, ended: Callable[[Any], bool], when: Callable[[Any], float]) -> list[str]:
-    """Keys of the ended ones beyond the newest _KEEP_ENDED."""
-    if len(values) <= _KEEP_ENDED:
+def forget_hosts(transaction: Transaction, hosts: Collection[str]) -> None:
+    """Drops the agents of these hosts, and what was adopted from them. What was decided about them stays."""
+    for host in hosts:
+        transaction.drop("agents", [host])
+        keys = [key for key in transaction.targets_of(host) if is_adopted(transaction.targets[key])]
+        transaction.drop("targets", keys)
+
+
+def forget_ended(transaction: Transaction, shared_s: float, now: float) -> None:
+    """Drops old episodes, and targets of hosts that do not report since before a restart: nobody has what was adopted,
+    and of a NIC in service there is nothing to know. shared_s : as long as this an episode counts for others."""
+    keep_s = max(_KEEP_EPISODES_S, shared_s)
+    ended = {key: e for key, e in transaction.episodes.items() if e.status != "firing"}
+    old = [key for key, episode in ended.items() if now - episode.ended_at > keep_s]
+    old += _oldest(ended, _KEEP_EPISODES, lambda _: True, lambda e: float(e.ended_at))
+    transaction.drop("episodes", list(dict.fromkeys(old)))
+    transaction.drop(
+        "targets",
+        [
+            key
+            for key, target in transaction.targets.items()
+            if (is_adopted(target) or target.phase == "in_service")
+            and not target.blocked  # what fires has something to say
+            and target.target.host not in transaction.agents
+            and 0 < target.changed_at < now - _FORGET_HOST_S
+            and not _is_under_way(transaction, target)
+        ],
+    )
+
+
+def _is_under_way(transaction: Transaction, target: TargetState) -> bool:
+    action = transaction.actions.get(target.op_id)
+    return action is not None and action.outcome == "pending"
+
+
+def _oldest(values: Any, keep: int, ended: Callable[[Any], bool], when: Callable[[Any], float]) -> list[str]:
+    """Keys of the ended ones beyond the newest `keep`."""
+    if len(values) <= keep:
         return []
     keys = sorted((key for key, value in values.items() if ended(value)), key=lambda key: when(values[key]))
-    return keys[: max(0, len(keys) - _KEEP_ENDED)]
+    return keys[: max(0, len(keys) - keep)]

@@ -31,6 +31,7 @@ from fabricpulse.remediation.receiver.reconciler import Reconciler
 from fabricpulse.remediation.receiver.state.counted_hosts import counted_hosts
 from fabricpulse.remediation.receiver.state.in_flight import withheld
 from fabricpulse.remediation.receiver.state.model import AgentState, Held
+from fabricpulse.remediation.receiver.state.retention import forget_hosts
 from fabricpulse.remediation.receiver.state.transaction import Transaction, Transition
 from fabricpulse.remediation.receiver.web.agent_room import AgentRoom
 from fabricpulse.remediation.receiver.web.auth import Principal, certificate_names
@@ -211,7 +212,7 @@ class AgentApi:
 
         def change(transaction: Transaction, now: float) -> None:
             nonlocal admitted
-            transaction.drop("agents", [name for name in left if name in transaction.agents])
+            forget_hosts(transaction, [name for name in left if name in transaction.agents])
             before = transaction.mark()
             held = {device: Held(nic.desired, nic.generation) for device, nic in report.held.items()}
             agent = AgentState(
