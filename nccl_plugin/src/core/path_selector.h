@@ -12,10 +12,11 @@
 //  search   All lanes are busy and show such signs while more waits to be sent: perhaps they share one link
 //           of the fabric. The lane that carries least gets a new path; little is at stake.
 //  trial    What all lanes together carry in the second before and after a move is compared. One that has cost
-//           something is undone, the lane gets its former path back: jobs that share links would else chase one
-//           another over them for ever, and none would keep what it has found. Not where the new path is neither
-//           congested nor slower than its siblings': then the job itself sends less. From each search to the
-//           connection's next one twice as much time passes as before, after one in vain four times.
+//           more than windows differ by anyway is undone, the lane gets its former path back: jobs that share
+//           links would else chase one another over them for ever, and none would keep what it has found. Not
+//           where the new path is neither congested nor slower than its siblings': then the job itself sends
+//           less. From each search to the connection's next one twice as much time passes as before, after one in
+//           vain four times.
 //  damping  After a new path that did not help, the pause to the lane's next move doubles, up to about an
 //           hour: a slow NIC stays slow on every path. Helped means, for a bad lane, that it keeps up with
 //           its siblings now, and for a search that all lanes together carry more; that a lane does better
@@ -25,6 +26,7 @@
 #define FABRICPULSE_CORE_PATH_SELECTOR_H_
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <utility>
 
@@ -42,9 +44,9 @@ class PathSelector {
   // count.
   static constexpr double kBadShare = 0.6, kGoodShare = 0.75;
   static constexpr double kBetter = 1.2;  // all lanes together, after a search that has helped
-  // What all lanes carry after a move, by before: below the first it is undone, below the second a search was
-  // in vain. One that has changed nothing stays: the job may wait for another one of its connections, which
-  // searches as well.
+  // What all lanes carry after a move, by before: below the first, and by more than noise, it is undone, below
+  // the second a search was in vain. One that has changed nothing stays: the job may wait for another one of
+  // its connections, which searches as well.
   static constexpr double kNoWorse = 0.95, kGained = 1.1;
   static constexpr uint32_t kTrialWindows = 10;
   static constexpr uint64_t kLongestTrialNs = 10'000'000'000;
@@ -124,7 +126,7 @@ class PathSelector {
       searched_ = 0;
       lanes_[chosen].returning = false;
       lanes_[chosen].total_before = total(count, now);
-      trial_ = Trial{chosen, lanes_[chosen].search, mean_carried(), now};
+      trial_ = Trial{chosen, lanes_[chosen].search, lately(), now, 0, 0, {}, 0};
     }
     return chosen;
   }
@@ -192,25 +194,41 @@ class PathSelector {
     bool returning = false;   // it is to have its former path again
   };
 
+  // Sum of what was carried in some windows, bytes a second, and of its squares.
+  struct Sums {
+    double sum = 0, squares = 0;
+    uint32_t windows = 0;
+
+    void add(double carried) {
+      sum += carried;
+      squares += carried * carried;
+      ++windows;
+    }
+    double mean() const { return sum / std::max(1U, windows); }
+    // Of the mean, by what the windows differ.
+    double variance() const {
+      if (windows < 2) return 0;
+      return std::max(0.0, squares - sum * mean()) / (windows - 1) / windows;
+    }
+  };
+
   // The last move that the selector has chosen.
   struct Trial {
     uint32_t lane = kNobody;
     bool search = false;
-    double before = 0;  // carried by all lanes, bytes a second
+    Sums before;  // carried by all lanes
     uint64_t chosen_ns = 0;
     uint64_t moved_ns = 0;  // 0: not yet
     uint64_t up = 0;        // which lanes were up then, a bit each
-    double sum = 0;
-    uint32_t windows = 0;  // in it
-    uint32_t held_up = 0;  // of these, with the lane's new path congested, or slower than its siblings'
+    Sums after;
+    uint32_t held_up = 0;  // windows of it with the lane's new path congested, or slower than its siblings'
   };
 
-  // What all lanes have carried lately, bytes a second.
-  double mean_carried() const {
-    double sum = 0;
-    const uint32_t count = std::min(windows_, kTrialWindows);
-    for (uint32_t i = 0; i < count; ++i) sum += carried_[i];
-    return sum / std::max(1U, count);
+  // What all lanes have carried lately.
+  Sums lately() const {
+    Sums sums;
+    for (uint32_t i = 0; i < std::min(windows_, kTrialWindows); ++i) sums.add(carried_[i]);
+    return sums;
   }
 
   // The lane whose move has brought less, or kNobody. carried : by all lanes in the window that ends.
@@ -224,15 +242,16 @@ class PathSelector {
     if (now - std::max(trial_.chosen_ns, trial_.moved_ns) > kLongestTrialNs) trial_ = Trial{};
     if (trial_.moved_ns != 0 && trial_.up != up_) trial_ = Trial{};
     if (trial_.moved_ns == 0 || now - trial_.moved_ns < kSettleNs || carried <= 0) return kNobody;
-    trial_.sum += carried;
+    trial_.after.add(carried);
     trial_.held_up += held_up(trial_.lane, count, now);
-    if (++trial_.windows < kTrialWindows) return kNobody;
+    if (trial_.after.windows < kTrialWindows) return kNobody;
     const Trial trial = std::exchange(trial_, Trial{});
     View& lane = lanes_[trial.lane];
-    const double after = trial.sum / trial.windows;
-    if (trial.search && after < kGained * trial.before)
-      search_hold_ns_ = std::min(2 * search_hold_ns_, kMaxHoldNs);
-    if (after >= kNoWorse * trial.before || 2 * trial.held_up < trial.windows) return kNobody;
+    const double before = trial.before.mean(), after = trial.after.mean();
+    const double noise = std::sqrt(trial.before.variance() + trial.after.variance());
+    if (trial.search && after < kGained * before) search_hold_ns_ = std::min(2 * search_hold_ns_, kMaxHoldNs);
+    if (after >= kNoWorse * before || before - after <= 2 * noise) return kNobody;
+    if (2 * trial.held_up < trial.after.windows) return kNobody;
     lane.returning = lane.latest.up && lane.latest.movable;
     return lane.returning ? trial.lane : kNobody;
   }

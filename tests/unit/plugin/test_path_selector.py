@@ -337,6 +337,22 @@ def test_a_return_does_not_double_the_pause(selector: Callable[..., Selector]) -
     assert all(b <= 2.2 * a for a, b in itertools.pairwise(gaps))
 
 
+@pytest.mark.simulation
+def test_noise_alone_undoes_few_moves(selector: Callable[..., Selector]) -> None:
+    """Where windows differ much, a second after a move may carry a tenth less than one before it by chance."""
+    found: list[bool] = []
+    for seed in range(6):
+        it = selector(Lane(), Lane())
+        it.random.seed(seed)
+        it.lanes[:] = [replace(lane, noise=0.8) for lane in HALF]
+        it.run(2_000)
+        it.waiting = True
+        it.run(60_000)
+        found += it.returns
+    assert len(found) >= 18
+    assert 10 * found.count(True) <= len(found)
+
+
 def test_the_first_move_of_a_bad_lane_is_judged(selector: Callable[..., Selector]) -> None:
     """One that is bad on its new path as well has its former path again before it tries a third."""
     it = selector(Lane(), Lane())
