@@ -19,7 +19,7 @@ from fabricpulse.core.threads import DaemonThreads
 from fabricpulse.remediation import failpoints
 from fabricpulse.remediation.receiver.line_limit import LineLimit
 from fabricpulse.remediation.receiver.payload import DeadLetter
-from fabricpulse.remediation.receiver.state.model import OUTCOMES, State
+from fabricpulse.remediation.receiver.state.model import OUTCOMES, Recovery, State
 from fabricpulse.remediation.receiver.state.transaction import Transaction, Transition
 from fabricpulse.remediation.receiver.store.store import Batch, Delivery, Store, StoreError, Unsaved
 
@@ -57,6 +57,14 @@ class _Event:
     delivery: Delivery | None = None
     dead_letters: Sequence[DeadLetter] = ()
     alerts: int = 0
+
+
+# What the end of a rebalancing plan says about whether it has helped.
+_RECOVERY: dict[str, Recovery] = {
+    "kept": "recovered",
+    "rolled_back": "not_recovered",
+    "withdrawn": "unknown",
+}
 
 
 class CommitLoop:
@@ -273,8 +281,7 @@ class CommitLoop:
             elif entry.event == "would_rebalance" or entry.event.startswith("rebalance_"):
                 outcome = entry.event.removeprefix("rebalance_")
                 self.counts["rebalance", "dry_run" if entry.event == "would_rebalance" else outcome] += 1
-                if outcome in ("kept", "rolled_back"):
-                    recovery = "recovered" if outcome == "kept" else "not_recovered"
+                if recovery := _RECOVERY.get(outcome):
                     self.counts["judged", entry.detail.get("alert", OWN_PLANS), recovery] += 1
             elif entry.event == "would_drain" or entry.event.startswith("drain_"):
                 outcome = entry.event.removeprefix("drain_")

@@ -245,6 +245,7 @@ class NotifyConfig(Section, frozen=True):
         "would_rebalance",
         "rebalance_kept",
         "rebalance_rolled_back",
+        "rebalance_withdrawn",
         "hand_off",
         "would_drain",
         "drain_drained",

@@ -94,7 +94,7 @@ def expose(
     waiting += sum(plan.phase == "awaiting_approval" and not plan.approved_at for plan in plans)
     waiting += sum(d.phase == "awaiting_approval" and not d.approved_at for d in state.drains.values())
     out.add(metrics.PLANS_WAITING, (), waiting)
-    for end in ("kept", "rolled_back", "dropped", "dry_run"):
+    for end in ("kept", "rolled_back", "withdrawn", "dropped", "dry_run"):
         out.add(metrics.REBALANCES, (end,), counts["rebalance", end])
     for end in ("drained", "returned", "failed", "dropped", "dry_run"):
         out.add(metrics.DRAINS, (end,), counts["drain", end])

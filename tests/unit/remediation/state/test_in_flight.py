@@ -171,7 +171,7 @@ def test_lanes_go_back_when_their_mode_acts_no_more():
         fabric.run(1)
     with_mode(fabric, "observe")
     fabric.run(60)
-    assert fabric.plans()[0].phase == "rolled_back"
+    assert fabric.plans()[0].phase == "withdrawn"
     assert [lane.entropy for lane in fabric.lanes] == ports
 
 

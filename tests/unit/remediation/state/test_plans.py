@@ -101,3 +101,26 @@ def test_it_is_explained(world):
     target = world.state.targets["h0/rail0"].target
     found = explain(world.config, {}, world.state, target, world.now)["next"]
     assert found == f"nic.avoid waits for approval: fabricpulse remediation approve {plan(world).hash}"
+
+
+@pytest.mark.parametrize("mode", ["observe", "dry_run"])
+def test_a_plan_is_dropped_when_its_rule_acts_no_more(world, mode):
+    """Of a failover and of a return: status showed it on, approve said "approved", and it was carried out once the rule
+    was in the mode approve again."""
+    name = plan(world).hash
+    world.reconciler.set_policy(config(RULES.replace("approve", mode)), {})
+    world.tick(1)
+    assert world.state.targets["h0/rail0"].plan is None
+    assert not approve(world, name)
+    world.reconciler.set_policy(config(RULES), {})
+    world.tick(1)
+    assert all(action.dry_run for action in world.state.actions.values())
+    assert approve(world, plan(world).hash)
+    world.settle()
+    world.deliver(alert(firing=False))
+    world.tick(20)
+    name = plan(world).hash
+    world.reconciler.set_policy(config(RULES.replace("approve", mode)), {})
+    world.tick(1)
+    assert (world.state.targets["h0/rail0"].plan, world.blocked()) == (None, "not_acting")
+    assert not approve(world, name)

@@ -18,7 +18,7 @@ from fabricpulse.remediation.receiver.state.hold import (
     start_hold,
     stop_hold,
 )
-from fabricpulse.remediation.receiver.state.in_flight import never_arrived
+from fabricpulse.remediation.receiver.state.in_flight import ACTING, never_arrived
 from fabricpulse.remediation.receiver.state.model import (
     Action,
     ActionName,
@@ -107,6 +107,8 @@ class Decisions:
         if current.desired != "in_service" or not (current.phase == "in_service" or stuck):
             return
         rule = self._rules.get(episode.alert)
+        if rule is None or rule.mode not in ACTING or rule.action != "nic.avoid":
+            current = self._drop_plan(transaction, current, "its rule acts no more")
         if rule is None or rule.mode == "observe" or rule.action != "nic.avoid":
             return
         announced = last is not None and last.dry_run and last.created_at >= episode.first_seen
@@ -172,12 +174,14 @@ class Decisions:
     def _end_hold(self, transaction: Transaction, guards: Guards, current: TargetState, now: float) -> None:
         """Brings a NIC back whose hold is over, or of which an alert says that it need not wait for that."""
         rule, asked = self._rules.get(current.alert), None
-        may_return = not current.alert or (rule is not None and rule.mode in ("auto", "approve"))
+        may_return = not current.alert or (rule is not None and rule.mode in ACTING)
         if not (is_over(current) and may_return):
             asked = self._asked(transaction, current)
             if asked is None:
                 if current.plan is not None and not keeps_out(self._rules, current.plan.alert):
                     current = self._drop_plan(transaction, current, "no alert asks for it any more")
+                elif not may_return:
+                    current = self._drop_plan(transaction, current, "its rule acts no more")
                 if is_over(current):
                     # The rule that took it out is in dry-run mode by now: an operator releases it.
                     self._block(transaction, current, "not_acting")
@@ -210,6 +214,7 @@ class Decisions:
             return
         why = f"healthy for {current.healthy_s:.0f} s" + (f", {asked.alert} is firing" if asked else "")
         if asked is not None and rule is not None and rule.mode == "dry_run":
+            current = self._drop_plan(transaction, current, "its rule acts no more")
             noted = f"{asked.fingerprint} {asked.first_seen!r}"
             if current.would_restore != noted:
                 transaction.put_target(with_changes(current, would_restore=noted, blocked=""))

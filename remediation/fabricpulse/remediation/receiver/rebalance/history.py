@@ -28,21 +28,27 @@ def resting(
     known = [p for p in transaction.rebalances.values() if not (p.phase == "dry_run" and p.alert)]
     for workload in {plan.workload for plan in known}:
         plans = sorted((p for p in known if p.workload == workload), key=lambda p: p.created_at)
-        last, in_a_row = plans[-1], 0
-        for plan in reversed(plans):
+        measured = [plan for plan in plans if plan.phase != "withdrawn"]
+        in_a_row = 0
+        for plan in reversed(measured):
             if plan.phase != "rolled_back" and not is_short(plan):
                 break
             in_a_row += 1
         pause_s = min(_DAY_S, cooldown_s * 2.0 ** min(20, in_a_row))
-        if now - last.changed_at < pause_s:
+        if now - plans[-1].changed_at < pause_s:
             found[workload] = "cooldown"
-        elif last.phase == "rolled_back" and last.moves[0].operation == "lane.repath":
+        elif (
+            in_a_row
+            and measured[-1].phase == "rolled_back"
+            and measured[-1].moves[0].operation == "lane.repath"
+        ):
             found[workload] = "no_new_path"
     return found
 
 
 def unhelpful(transaction: Transaction) -> int:
-    """Plans in a row, the last ones since an operator resumed, that did not help."""
+    """Plans in a row, the last ones since an operator resumed, that were measured and did not help. That jobs end, or
+    that the policy changes, says nothing about what plans are worth."""
     count = 0
     for plan in sorted(transaction.rebalances.values(), key=lambda p: p.changed_at, reverse=True):
         if plan.phase == "kept" or plan.changed_at <= transaction.resumed_at:
@@ -60,7 +66,7 @@ def new_paths(transaction: Transaction) -> dict[str, int]:
     """Lane -> new paths that plans have ordered for it, as far as plans are remembered."""
     found: dict[str, int] = {}
     for plan in transaction.rebalances.values():
-        back = plan.phase in ("rolling_back", "rolled_back")
+        back = plan.phase in ("rolling_back", "rolled_back", "withdrawn")
         for move in plan.moves:
             if move.operation == "lane.repath":
                 found[move.key] = found.get(move.key, 0) + move.tries + back

@@ -27,6 +27,8 @@ _AT, _GOODPUT, _CAPACITY, _DELAY, _TROUBLES, _IS_BUSY, _REPATHS = range(7)
 # for.
 _BACKLOGGED = 0.7
 _BUSY = 0.6
+# What processes say whose environment has no name of a job.
+_UNNAMED = ("", "unknown")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,16 @@ class LaneSummary:
     def key(self) -> str:
         """As LaneMove.key."""
         return f"{self.host}/{self.last.process}/{self.last.connection}/{self.last.lane}"
+
+    @property
+    def is_named(self) -> bool:
+        """Whether its job has a name that distinguishes it from others."""
+        return self.last.workload not in _UNNAMED
+
+    @property
+    def job(self) -> str:
+        """The name of its job; jobs without one are taken for one of each host, not for one of the fleet."""
+        return self.last.workload if self.is_named else f"without a name on {self.host}"
 
 
 class _Lane:
@@ -136,6 +148,8 @@ class LaneEvidence:
         self._max_samples = max_samples
         self._pruned_at = 0.0
         self.count = 0
+        # What processes carried before the plan under way, and which plan that is: in memory, as all of this.
+        self._before: tuple[str, dict[tuple[str, str, str], float]] = ("", {})
 
     def add(self, host: str, samples: Iterable[LaneSample], now: float) -> None:
         """A report of `host`, received at `now`."""
@@ -167,6 +181,15 @@ class LaneEvidence:
         oldest = next(iter(own))
         del own[oldest]
         self.count -= len(self._lanes.pop(oldest))
+
+    def keep_before(self, plan: str, goodput: dict[tuple[str, str, str], float]) -> None:
+        """Keeps what processes carry as a plan begins, until the next one does. plan : its id."""
+        self._before = (plan, goodput)
+
+    def before(self, plan: str) -> dict[tuple[str, str, str], float]:
+        """What processes carried as the plan began; {} after a start of the receiver."""
+        kept, goodput = self._before
+        return goodput if kept == plan else {}
 
     def summaries(self, since: float, until: float) -> dict[str, LaneSummary]:
         """Lanes of which the span is known: a sample in its first third and one in its last. Times of reception."""
@@ -224,9 +247,9 @@ def _mean_busy(busy: "array[float]", weights: "array[float]", total: float) -> f
     return sum(b * w for b, w in known) / total if total > 0 else -1.0
 
 
-def goodput_by_workload(lanes: Mapping[str, LaneSummary]) -> dict[str, float]:
-    """Workload -> bytes per second of all of its lanes."""
+def goodput_by_job(lanes: Mapping[str, LaneSummary]) -> dict[str, float]:
+    """Job -> bytes per second of all of its lanes."""
     total: dict[str, float] = {}
     for lane in lanes.values():
-        total[lane.last.workload] = total.get(lane.last.workload, 0.0) + lane.goodput
+        total[lane.job] = total.get(lane.job, 0.0) + lane.goodput
     return total

@@ -4,7 +4,8 @@ The fabric's hash is not known, so collisions are inferred. *Shared*: nearly all
 one rail at once, below a common leaf where that is known; then the job with the fewest such lanes moves. That its lanes
 deliver unequal parts says nothing then: flows that share a link are seldom fair to each other. *Unequal*: lanes of one
 job deliver much less than its good lanes do, which have room. A job whose lanes the plugin has just re-pathed, or has
-tried several paths for lately, is left alone: the plugin searches already, with better data.
+tried several paths for lately, is left alone: the plugin searches already, with better data. Jobs without a name are
+not moved: which of their processes belong together is not known.
 """
 
 from collections import defaultdict
@@ -16,7 +17,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from fabricpulse.remediation.receiver.config import RebalanceConfig
-from fabricpulse.remediation.receiver.rebalance.lane_evidence import LaneSummary, goodput_by_workload
+from fabricpulse.remediation.receiver.rebalance.lane_evidence import LaneSummary, goodput_by_job
 from fabricpulse.remediation.receiver.rebalance.lane_places import Jobs, Leaves, groups
 from fabricpulse.remediation.receiver.rebalance.lane_requests import LaneRequest
 from fabricpulse.remediation.receiver.rebalance.lane_sharing import Sender, gain_apart, gain_of_rate
@@ -67,13 +68,15 @@ def propose(
     reached : goodput of jobs together (bytes per second) after a plan that helped them: while they still have about
     that, nothing is to be won. leaves : where NICs are plugged in, as far as that is known.
     """
-    before = goodput_by_workload(lanes)
+    before = goodput_by_job(lanes)
     busy: dict[str, list[LaneSummary]] = defaultdict(list)
-    at_work = {lane.last.workload for lane in lanes.values() if lane.repathed}
+    at_work = {lane.job for lane in lanes.values() if lane.repathed}
     for lane in lanes.values():
-        if lane.goodput >= _IDLE_BYTES_S and lane.capacity > 0 and lane.last.workload not in at_work:
-            busy[lane.last.workload].append(lane)
-    slow_of = {workload: found for workload, own in busy.items() if (found := slow_lanes(config, own))}
+        if lane.goodput >= _IDLE_BYTES_S and lane.capacity > 0 and lane.job not in at_work:
+            busy[lane.job].append(lane)
+    slow_of = {
+        job: found for job, own in busy.items() if own[0].is_named and (found := slow_lanes(config, own))
+    }
     shared = []
     if request is None or request.rule.action == "lane.repath":
         shared = _shared(busy, slow_of.keys(), before, resting, config.max_lanes, request, leaves)
@@ -186,7 +189,7 @@ def _shared(
                 lane.last.nic_speed and nics[lane.host, lane.last.device] >= _FULL_NIC * lane.last.nic_speed
             )
             carried[lane.last.device, workload] += lane.goodput
-            if lane.congested and not full:
+            if lane.congested and not full and lane.is_named:
                 rails[lane.last.device][workload].append(lane)
     proposals: list[Proposal | None] = []
     for rail, congested in sorted(rails.items()):

@@ -5,7 +5,7 @@
                            +----------+ then all go back to where they had the best gain
                                       | no gain, a loss, or nothing to measure with
                                       v
-                                  rolling_back -> rolled_back
+                                  rolling_back -> rolled_back, or withdrawn where nothing was measured
 
 One plan at a time in the whole fleet: the effects of two at once could not be separated. This file decides which
 plan is begun and takes what agents and operators say; `rebalance_trial` carries it out.
@@ -183,14 +183,14 @@ class Rebalancer:
             for proposal in [] if stopped else proposals:
                 reason = self._refusal(transaction, guards, proposal, now)
                 if not reason:
-                    self._start(transaction, proposal, now, request)
+                    self._start(transaction, proposal, lanes, now, request)
                     return
             self._block(transaction, request, reason)
         if stopped or config.mode == "observe":
             return
         for proposal in propose(config, lanes, rests, best, leaves=self._leaves):
             if not self._refusal(transaction, guards, proposal, now):
-                self._start(transaction, proposal, now)
+                self._start(transaction, proposal, lanes, now)
                 return
 
     def _searched(self, transaction: Transaction, lanes: Mapping[str, LaneSummary]) -> set[str]:
@@ -213,7 +213,12 @@ class Rebalancer:
         return "rate" if left < len(proposal.moves) else forbidden(guards, proposal.moves)
 
     def _start(
-        self, transaction: Transaction, proposal: Proposal, now: float, request: LaneRequest | None = None
+        self,
+        transaction: Transaction,
+        proposal: Proposal,
+        lanes: Mapping[str, LaneSummary],
+        now: float,
+        request: LaneRequest | None = None,
     ) -> None:
         mode = self._rebalance.mode if request is None else request.rule.mode
         number = int(now * 1000)
@@ -252,6 +257,7 @@ class Rebalancer:
         )
         transaction.put_rebalance(plan)
         if phase == "moving":
+            self._trial.begin(plan, lanes)
             self._trial.order(transaction, plan, now, {move.key for move in plan.moves})
 
     def _next_batch(self, requests: list[LaneRequest]) -> list[LaneRequest]:

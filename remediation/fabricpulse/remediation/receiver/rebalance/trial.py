@@ -11,11 +11,12 @@ import msgspec
 
 from fabricpulse.remediation.receiver.config import ReceiverConfig
 from fabricpulse.remediation.receiver.guards.guards import Guards
+from fabricpulse.remediation.receiver.rebalance.comparison import compared, goodput_by_process
 from fabricpulse.remediation.receiver.rebalance.history import DONE, operations, unhelpful
 from fabricpulse.remediation.receiver.rebalance.lane_evidence import (
     LaneEvidence,
     LaneSummary,
-    goodput_by_workload,
+    goodput_by_job,
 )
 from fabricpulse.remediation.receiver.rebalance.lane_planner import slow_lanes
 from fabricpulse.remediation.receiver.state.model import LaneMove, Rebalance, RebalancePhase, Target
@@ -65,11 +66,15 @@ class Trial:
                 plan.workload, "expired", plan=plan.hash, reason="an agent did not answer in time"
             )
         if plan.phase == "rolling_back":
-            self._end(transaction, plan, "rolled_back", plan.reason, now)
+            self._end(transaction, plan, "withdrawn" if plan.withdrawn else "rolled_back", plan.reason, now)
         elif not any(move.outcome == "applied" for move in plan.moves):
             self._end(transaction, plan, "dropped", "no lane could be moved", now)
         else:
             transaction.put_rebalance(with_changes(plan, phase="measuring", changed_at=now))
+
+    def begin(self, plan: Rebalance, lanes: Mapping[str, LaneSummary]) -> None:
+        """Keeps what the plan is measured against: what lanes do before it moves the first one."""
+        self._evidence.keep_before(plan.id, goodput_by_process(lanes))
 
     def drop(self, transaction: Transaction, plan: Rebalance, reason: str, now: float) -> None:
         """Ends a plan that has moved nothing."""
@@ -80,7 +85,7 @@ class Trial:
         if plan.phase == "awaiting_approval":
             self.drop(transaction, plan, reason, now)
         else:
-            self._roll_back(transaction, plan, reason, now)
+            self._roll_back(transaction, with_changes(plan, withdrawn=True), reason, now)
 
     def _await(self, transaction: Transaction, plan: Rebalance, refusal: str, now: float) -> None:
         waited = now - (plan.approved_at or plan.created_at)
@@ -92,7 +97,8 @@ class Trial:
             moves = tuple(_as_now(move, lanes[move.key]) for move in plan.moves if move.key in lanes)
             if not moves:
                 return
-            plan = with_changes(plan, moves=moves, before=goodput_by_workload(lanes), changed_at=now)
+            plan = with_changes(plan, moves=moves, before=goodput_by_job(lanes), changed_at=now)
+            self.begin(plan, lanes)
             transaction.log(plan.workload, "rebalance", plan=plan.hash, owner=plan.approved_by)
             self.order(transaction, plan, now, {move.key for move in plan.moves})
 
@@ -104,18 +110,19 @@ class Trial:
             return
         lanes = self._evidence.summaries(since, until)
         seen = [move for move in plan.moves if move.key in lanes]
-        if not seen:
-            # Reports may be late; without any the jobs have ended, or no agent sees them: then nothing is proven.
+        jobs = compared(self._evidence.before(plan.id), goodput_by_process(lanes))
+        if not seen or not jobs.keys() & set(plan.scope):
+            # Reports may be late; without any the jobs have ended, or no agent sees them, or this receiver has started
+            # meanwhile: then nothing is proven, neither for the plan nor against it.
             if now - until > self._config.guards.intent_ttl_s:
-                self._roll_back(transaction, plan, "nothing could be measured", now)
+                self.withdraw(transaction, plan, "nothing could be measured", now)
             return
         if plan.disturbed < _MOST_DISTURBED and any(_is_moved_on(move, lanes) for move in plan.moves):
             self._measure_anew(transaction, plan, lanes, now)
             return
-        after = goodput_by_workload(lanes)
-        gain = _ratio(plan.before, after, plan.scope)
+        gain = _gain(jobs, plan.scope)
         plan = with_changes(plan, measured=gain)
-        lost = [w for w in plan.before if w in after and after[w] < (1 - config.max_loss) * plan.before[w]]
+        lost = [job for job, (before, after) in jobs.items() if after < (1 - config.max_loss) * before]
         if not lost and gain > plan.best:
             plan = _as_best(plan, lanes, gain)
         slow = {lane.key for lane in slow_lanes(config, [lanes[move.key] for move in seen])}
@@ -308,8 +315,7 @@ def _port(entropy: int) -> int | None:
     return entropy if 1024 <= entropy <= 65535 else None
 
 
-def _ratio(before: Mapping[str, float], after: Mapping[str, float], scope: tuple[str, ...]) -> float:
+def _gain(jobs: Mapping[str, tuple[float, float]], scope: tuple[str, ...]) -> float:
     """Goodput of the jobs of the scope that are still there, afterwards by before."""
-    there = [w for w in scope if w in before and w in after]
-    total = sum(before[w] for w in there)
-    return sum(after[w] for w in there) / total if total > 0 else 0.0
+    there = [jobs[job] for job in scope if job in jobs]
+    return sum(after for _, after in there) / sum(before for before, _ in there)

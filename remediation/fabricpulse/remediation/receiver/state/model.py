@@ -178,6 +178,7 @@ RebalancePhase = Literal[
     "rolling_back",
     "kept",
     "rolled_back",
+    "withdrawn",
     "dry_run",
     "dropped",
 ]
@@ -223,7 +224,7 @@ class Rebalance(msgspec.Struct, frozen=True, kw_only=True):
     predicted, measured : goodput of the scope afterwards by before. best : the best that was measured in it without a
     loss. returning : its lanes go back to where they had that. disturbed : how often a measurement began anew because
     the plugin had re-pathed lanes of it. reason : why it ended, or what it saw. alert, episode : what asked for it, ""
-    for a plan of the controller's own.
+    for a plan of the controller's own. withdrawn : it is undone for another reason than what was measured.
     """
 
     id: str
@@ -248,6 +249,7 @@ class Rebalance(msgspec.Struct, frozen=True, kw_only=True):
     approved_by: str = ""
     alert: str = ""
     episode: str = ""
+    withdrawn: bool = False
 
 
 DrainPhase = Literal[
