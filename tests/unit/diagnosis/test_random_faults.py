@@ -174,3 +174,13 @@ def test_dead_nics_amid_a_rolling_restart_are_no_bundles_of_pairs() -> None:
         stops_s = QUIET_S - 1 + 2.5 * number
         fleet.restart(host, stops_s, stops_s + 3.5)
     assert names(fleet.play(60)) == {("nic", "h3/r1", ""), ("nic", "h8/r1", "")}
+
+
+def test_flows_that_take_another_path_accuse_no_pair() -> None:
+    """A lossy uplink is taken out of the routes: what flows lost there is not lost on their new path."""
+    fleet = VirtualFleet(7, 12, 1, 4, 3)
+    link = "link", "leaf1-r0", "spine1-r0"
+    fleet.faults = [steady("loss", 0.05, link, ends_s=QUIET_S + 15)]
+    fleet.play(QUIET_S + 15)
+    fleet.withdraw("leaf1-r0", "spine1-r0")
+    assert names(fleet.play(12)) <= {link}

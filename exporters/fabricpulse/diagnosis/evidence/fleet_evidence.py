@@ -170,6 +170,8 @@ class FleetEvidence:
         flows = [path.edge * host.ports + path.port for path in paths]
         if host.paths.update(flows, rows, host.flows):
             self._paths_grew_s = now_s
+        if host.paths.changed:
+            host.rerouted_s = now_s
         self._paths_changed = True
 
     def _announced(
@@ -274,7 +276,11 @@ class FleetEvidence:
         hold_s = max(_hold_s(suspect), KEPT_S if key in self._remains else 0.0)
         # What has been named does not become doubtful as such an end is found.
         waits = suspect.kind == "pair" and key not in self._named
-        if waits and ((suspect.silent and self._ends_may_be_away(key)) or self._ends_were_away(key, last)):
+        if waits and (
+            (suspect.silent and self._ends_may_be_away(key))
+            or self._ends_were_away(key, last)
+            or self._rerouted(key, last)
+        ):
             hold_s = max(hold_s, _HOLD_S["nic"])
         # Of a silent host or NIC it is the same question, and has been waited for.
         away = key in self._unvouched and not (suspect.silent and suspect.kind in _HOLD_S)
@@ -296,6 +302,11 @@ class FleetEvidence:
         """
         ends = {end.partition("/")[0] for end in pair[2:]}
         return self._absences.back_s(ends, now_s) < WINDOWS_S[1]
+
+    def _rerouted(self, pair: Key, now_s: float) -> bool:
+        """Whether paths of its source have changed a short while ago: what flows lost before is that of other links."""
+        source = self._hosts.get(pair[2].partition("/")[0])
+        return source is not None and now_s - source.rerouted_s < WINDOWS_S[1]
 
     def _silent_since(self, what: str, suspect: Suspect) -> list[float]:
         """Of a host or NIC, since when a part of that host is silent: one direction is found first, the whole once its

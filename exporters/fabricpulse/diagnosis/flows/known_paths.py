@@ -30,9 +30,10 @@ class KnownPaths:
     restarted. Switches are numbers of a `Names` that has no others.
     """
 
-    __slots__ = ("_hops", "_state", "reported")
+    __slots__ = ("_hops", "_state", "changed", "reported")
 
     def __init__(self) -> None:
+        self.changed = False  # whether the last update had another switch for a known one
         self._hops: Hops = _NO_ROWS
         self._state = _NO_STATES
         self.reported = 0
@@ -50,7 +51,10 @@ class KnownPaths:
         at = np.array(flows)
         new = bool((self._state[at] == _UNKNOWN).any())
         width = self._hops.shape[1]
-        self._hops[at] = [(*path, *(width - len(path)) * (NO_HOP,)) for path in paths]
+        before = np.asarray(self._hops[at], np.int32)
+        now = np.array([(*path, *(width - len(path)) * (NO_HOP,)) for path in paths], np.int32)
+        self._hops[at] = now
+        self.changed = bool(((before >= 0) & (now >= 0) & (before != now)).any())
         state = self._state if self._state.flags.writeable else self._state.copy()
         state[at] = _REPORTED
         self.reported = int(np.count_nonzero(state == _REPORTED))

@@ -1,5 +1,6 @@
 """From what hosts have reported of their edges and paths to the table of all flows of the fleet. Pure."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -26,7 +27,7 @@ class Reporter:
 
     ends : in rows the NICs of each edge, its own and the far one, as numbers of `Names`. rates : packets a second on
     the first and on each other port. epoch : of the numbers of its flows. slow, cut : flows that suffer so now. nics :
-    device and network of each NIC, as far as it says.
+    device and network of each NIC, as far as it says. rerouted_s : when a path of it was last reported to have changed.
     """
 
     node: int
@@ -41,6 +42,7 @@ class Reporter:
     slow: NDArray[np.int32] = field(default_factory=lambda: NO_FLOWS)
     cut: NDArray[np.int32] = field(default_factory=lambda: NO_FLOWS)
     nics: tuple[tuple[str, str], ...] = ()
+    rerouted_s: float = -math.inf
 
     @property
     def edges(self) -> int:
