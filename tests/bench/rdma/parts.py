@@ -115,13 +115,25 @@ def _throughput(program: Path, nets: dict[str, Any], rounds: int, seconds: float
     for case, size in SIZES.items():
         speeds: dict[str, list[float]] = {name: [] for name in nets}
         costs: dict[str, list[float]] = {name: [] for name in nets}
+        works: dict[str, list[float]] = {name: [] for name in nets}
+        idle: dict[str, list[float]] = {name: [] for name in nets}
         for _ in range(rounds):
             for name, (arguments, environment) in nets.items():
                 found = _measure(program, arguments, environment, "bandwidth", size, seconds)
                 speeds[name].append(found["receive"]["gb_per_s"])
                 costs[name].append(sum(end["cpu_s_per_gb"] for end in found.values()))
+                works[name].append(costs[name][-1] - sum(end["wait_s_per_gb"] for end in found.values()))
+                idle[name].append(sum(end["idle_passes"] / end["messages"] for end in found.values()))
         for name in nets:
             rows.report(case, f"throughput_{name}", statistics.median(speeds[name]), "GB/s", rounds=rounds)
+            rows.report(
+                case,
+                f"cpu_per_gb_{name}",
+                statistics.median(costs[name]),
+                "s/GB",
+                without_waiting=statistics.median(works[name]),
+                idle_passes_a_message=statistics.median(idle[name]),
+            )
         for peer, gate in (("nccl_ib", ">= 1.0"), ("tcp", None)):
             if peer in nets:
                 ratio = statistics.median(
@@ -130,9 +142,14 @@ def _throughput(program: Path, nets: dict[str, Any], rounds: int, seconds: float
                 cost = statistics.median(
                     ours / theirs for ours, theirs in zip(costs["verbs"], costs[peer], strict=True)
                 )
+                work = statistics.median(
+                    ours / theirs for ours, theirs in zip(works["verbs"], works[peer], strict=True)
+                )
                 cheap = "<= 1.0" if gate else None
                 rows.report(case, f"throughput_ratio_{peer}", ratio, "ratio", gate, peer=peer)
-                rows.report(case, f"cpu_per_gb_ratio_{peer}", cost, "ratio", cheap, peer=peer)
+                rows.report(
+                    case, f"cpu_per_gb_ratio_{peer}", cost, "ratio", cheap, peer=peer, without_waiting=work
+                )
 
 
 def _latency(program: Path, nets: dict[str, Any], rounds: int, seconds: float) -> None:

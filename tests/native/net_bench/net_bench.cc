@@ -25,8 +25,9 @@
 //   STUB   0xOFFSET of cudaGetDevice in the library: replaced by one that answers device 0
 // NET_BENCH_PROFILER=LIBRARY in the environment: the events of NCCL's proxy go to that library's profiler
 // too. NET_BENCH_NAP_US=N: an idle pass ends with a nap instead, so that processor time is work and not waiting.
-// Prints one JSON line. Of the processor time it says apart what the profiler's calls took, and each thread that is
-// neither the first nor a communicator's: a library's own.
+// Prints one JSON line. Of the processor time it says apart what the profiler's calls took, each thread that is neither the
+// first nor a communicator's (a library's own), and what it waited: passes that found nothing, each counted as the
+// cheapest costs. How many those are is the scheduler's choice, not the transport's.
 #include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -84,10 +85,12 @@ int main(int argc, char** argv) {
     for (auto& thread : threads) thread.join();
   }
   std::map<std::string, double> threads_after = threads_s();
-  double took = now_s() - start, touched = 0, longest_gap = 0, profiler = 0;
-  uint64_t count = 0, wrong = 0;
+  double took = now_s() - start, touched = 0, longest_gap = 0, profiler = 0, waited = 0;
+  uint64_t count = 0, wrong = 0, idle = 0;
   for (auto& each : all) {
-    touched += each->touched_s();
+    touched += each->touched_s() + each->waiting().readings_s();
+    waited += each->waiting().seconds();
+    idle += each->waiting().passes();
     profiler += each->profiler_s();
     count += latency || receives ? each->in().done() : each->out().done();
     wrong += each->in().wrong();
@@ -109,11 +112,12 @@ int main(int argc, char** argv) {
   }
   printf(
       "{\"role\": \"%s\", \"messages\": %llu, \"wrong\": %llu, \"seconds\": %.6f, \"gb_per_s\": %.6f, "
-      "\"cpu_s_per_gb\": %.6f, \"touch_s_per_gb\": %.6f, \"profiler_s_per_gb\": %.6f, "
+      "\"cpu_s_per_gb\": %.6f, \"wait_s_per_gb\": %.6f, \"idle_passes\": %llu, \"touch_s_per_gb\": %.6f, "
+      "\"profiler_s_per_gb\": %.6f, "
       "\"threads_s_per_gb\": {%s}, \"half_round_trip_us\": %.3f, \"longest_gap_ms\": %.3f}\n",
       argv[1], static_cast<unsigned long long>(count), static_cast<unsigned long long>(wrong), took,
-      gigabytes / took, used * per_gb, touched * per_gb, profiler * per_gb, threads_text.c_str(), p50 * 1e6,
-      longest_gap * 1e3);
+      gigabytes / took, used * per_gb, waited * per_gb, static_cast<unsigned long long>(idle),
+      touched * per_gb, profiler * per_gb, threads_text.c_str(), p50 * 1e6, longest_gap * 1e3);
   fflush(stdout);
   swap_bytes(peer, "y", &word, 1);
   // Receives that were posted ahead are given up with the process.

@@ -122,6 +122,37 @@ class Op {
   double touched_s_ = 0, arrived_s_ = 0, longest_gap_s_ = 0;
 };
 
+// Passes that found nothing, and what one costs at least: what some cost more went into something that a later pass
+// reports.
+class Waiting {
+ public:
+  void begins() {
+    timed_ = ++all_ % kTimeEvery == 0;  // reading the clock costs as much as a pass
+    if (!timed_) return;
+    ++readings_;
+    start_s_ = thread_s();
+  }
+  void ended(bool moved) {
+    passes_ += moved ? 0 : 1;
+    if (moved || !timed_) return;
+    ++readings_;
+    const double took = thread_s() - start_s_ - reading_s_;
+    if (least_s_ == 0 || took < least_s_) least_s_ = std::max(took, 0.0);
+  }
+  uint64_t passes() const { return passes_; }
+  // Processor seconds of all of them.
+  double seconds() const { return static_cast<double>(passes_) * least_s_; }
+  // Processor seconds that timing has cost.
+  double readings_s() const { return static_cast<double>(readings_) * reading_s_; }
+
+ private:
+  static constexpr uint64_t kTimeEvery = 16;
+  const double reading_s_ = reading_s();
+  bool timed_ = false;
+  double start_s_ = 0, least_s_ = 0;
+  uint64_t all_ = 0, passes_ = 0, readings_ = 0;
+};
+
 // ncclProxyProgress: gives way when idle, and now and then when not.
 class Turn {
  public:
@@ -192,13 +223,22 @@ class Communicator {
   // One way, as fast as it goes, until the sender's time is over.
   void stream(bool receives, double start, double seconds) {
     Turn turn;
+    auto one_pass = [&](auto&& pass) {
+      waiting_.begins();
+      const bool moved = pass();
+      turn.end(moved);
+      waiting_.ended(moved);
+    };
     if (receives) {
-      while (!in_.saw_last()) turn.end(in_.pass(UINT64_MAX, false));
+      while (!in_.saw_last()) one_pass([&] { return in_.pass(UINT64_MAX, false); });
     } else {
       while (!out_.sent_last() || out_.done() < out_.posted())
-        turn.end(out_.pass(out_.sent_last() ? out_.posted() : UINT64_MAX, now_s() - start >= seconds));
+        one_pass([&] {
+          return out_.pass(out_.sent_last() ? out_.posted() : UINT64_MAX, now_s() - start >= seconds);
+        });
     }
   }
+  const Waiting& waiting() const { return waiting_; }
 
   // To and fro; half a round trip of each.
   std::vector<double> bounce(bool receives, double start, double seconds) {
@@ -240,6 +280,7 @@ class Communicator {
   End end_;
   Events events_;
   Op out_, in_;
+  Waiting waiting_;
 };
 
 }  // namespace net_bench
