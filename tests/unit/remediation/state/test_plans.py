@@ -48,6 +48,27 @@ def test_nothing_happens_until_it_is_approved(world):
     assert action.reason.endswith("approved by ada")
 
 
+@pytest.mark.parametrize("again", ["fires", "unhealthy"])
+def test_an_approval_of_a_return_is_for_one_hold(world, again):
+    """It fired again, or was unhealthy, and was well for long enough once more: that is another return."""
+    approve(world, plan(world).hash)
+    world.settle()
+    world.deliver(alert(firing=False))
+    world.tick(20)
+    first = plan(world).hash
+    world.now += 1
+    if again == "fires":
+        world.deliver(alert(starts_at=world.now))
+        world.deliver(alert(starts_at=world.now, firing=False))
+    else:
+        world.report(health=dict.fromkeys(world.devices, "unhealthy"))
+    assert world.state.targets["h0/rail0"].plan is None
+    world.tick(20)
+    assert plan(world).action == "nic.restore"
+    assert not approve(world, first)
+    assert world.phase() == "avoided"
+
+
 def test_an_approval_is_for_one_plan(world):
     """Another name, a plan of another NIC, of another episode or twice: nothing."""
     first = plan(world).hash

@@ -120,6 +120,7 @@ def sealed(path: Path) -> SqlStore:
         ("INSERT INTO target VALUES ('h1/b', '{}')", "state was changed"),
         ("UPDATE meta SET value = 'null' WHERE key = 'pause'", "state was changed"),
         ("UPDATE meta SET value = 'x' WHERE key = 'seal'", "seal was changed"),
+        ("DELETE FROM meta WHERE key = 'seal'", "seal was changed"),
     ],
 )
 def test_verify_finds_what_was_changed_or_removed(path, change, reason):
@@ -145,6 +146,24 @@ def test_verify_finds_what_was_changed_or_removed(path, change, reason):
             again.verify()
         assert "seal" in change or again.seal_at_start.number != before
     again.close()
+
+
+def test_a_journal_of_which_nothing_is_left_is_not_a_new_one(path):
+    """Lines, state and seal were removed together, and the start took it for an empty journal."""
+    store = sealed(path)
+    store.close()
+    with closing(sqlite3.connect(path)) as raw, raw:
+        for table in ("transition", "target", "action", "episode"):
+            raw.execute(f"DELETE FROM {table}")  # noqa: S608
+        raw.execute("DELETE FROM meta WHERE key != 'schema'")
+    again = open_store(path)
+    again.load()
+    assert again.edited
+    again.close()
+    new = open_store(path.with_name("new.db"))
+    new.load()
+    assert (new.edited, new.verify()) == ("", 0)
+    new.close()
 
 
 def test_the_seal_is_the_same_after_a_restart(path):

@@ -35,7 +35,9 @@ def observe(target: TargetState, observation: Observation, now: float, max_gap_s
     """One observation of a target in its hold. max_gap_s : between two healthy ones the time counts up to this gap."""
     if observation == "unhealthy":
         # Who has approved its return has seen it healthy.
-        return msgspec.structs.replace(target, healthy_s=0.0, healthy_at=0.0, blocked=observation, plan=None)
+        return msgspec.structs.replace(
+            target, quiet_since=now, healthy_s=0.0, healthy_at=0.0, blocked=observation, plan=None
+        )
     if observation != "healthy":
         return _unobserved(target, observation)
     if target.healthy_at and now - target.healthy_at > max_gap_s:

@@ -1,7 +1,8 @@
 """Plans: what a rule with `mode: approve` would do, until an operator approves it.
 
-An approval names the plan by its hash, which covers what would be done, to what, for which alert, and the target's
-generation: after any other decision about the target, or for another episode of the alert, it approves nothing.
+An approval names the plan by its hash, which covers what would be done, to what, for which alert, in which hold, and
+the target's generation: after any other decision about the target, for another episode of the alert, or once the hold
+has begun anew, it approves nothing.
 """
 
 import hashlib
@@ -19,7 +20,7 @@ def plan_of(
 ) -> Plan:
     """The plan to do `action` to a target now."""
     because = [episode.alert, episode.fingerprint, episode.first_seen] if episode is not None else []
-    bound = [current.target.key, action, current.generation, because]
+    bound = [current.target.key, action, current.generation, current.quiet_since, because]
     return Plan(
         hash=hashlib.sha256(msgspec.json.encode(bound)).hexdigest()[:16],
         action=action,

@@ -116,8 +116,10 @@ class SqlStore:
                 )
             found = dict(connection.execute("SELECT key, value FROM meta WHERE key = 'schema'"))
             if not found:
-                connection.execute(
-                    "INSERT INTO meta (key, value) VALUES ('schema', ?)", (str(SCHEMA_VERSION),)
+                # Sealed from the beginning: a journal without a seal is one that somebody took it from.
+                connection.executemany(
+                    "INSERT INTO meta (key, value) VALUES (?, ?)",
+                    [("schema", str(SCHEMA_VERSION)), ("seal", self._seal.digest)],
                 )
             elif found["schema"] != str(SCHEMA_VERSION):
                 raise UserError(
@@ -154,7 +156,7 @@ class SqlStore:
         self._rows = {(table, key): row_hash(table, key, document) for table, key, document in rows}
         length, head = (int(last[0][0]), str(last[0][1])) if last else (0, _GENESIS)
         self._seal = self.seal_at_start = Seal(length, head, sum_rows(rows))
-        if meta.get("seal", self._seal.digest) != self._seal.digest:
+        if meta.get("seal") != self._seal.digest:
             self.edited = "lines or state are not those of the last commit"
         return State(**values)
 
@@ -298,7 +300,7 @@ class SqlStore:
                 raise StoreError(f"journal {name}: {count} lines, {seal.length} were written")
             if sum_rows(_state_rows(connection)) != seal.state:
                 raise StoreError(f"journal {name}: the state was changed by another program")
-        if written.get("seal", seal.digest) != seal.digest:
+        if written.get("seal") != seal.digest:
             raise StoreError(f"journal {name}: the seal was changed by another program")
         if self.edited:
             raise StoreError(f"journal {name}: found at the start: {self.edited}")
