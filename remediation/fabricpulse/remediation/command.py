@@ -184,7 +184,7 @@ def verify(client: Any, output: OutputFormat) -> None:
     """Check the journal's hash chain and seal; exit code 1 if a line or the state was changed by another program."""
     from fabricpulse.core.output import printable
 
-    found = client.get("/api/v1/verify")
+    found = client.get("/api/v1/verify", is_long=True)
     if output == "json":
         _print_json(found)
     if not found["intact"]:

@@ -15,6 +15,8 @@ from fabricpulse.core.web.client_options import ClientOptions
 from fabricpulse.core.web.urls import redact
 
 _TIMEOUT_S = 10.0
+# Of what reads the whole journal: as long as something comes, and ten minutes for the first byte of it.
+_LONG = aiohttp.ClientTimeout(total=None, connect=_TIMEOUT_S, sock_read=600.0)
 # Of an answer that is not copied as it comes.
 _MOST_BODY = 256 << 20
 
@@ -29,9 +31,10 @@ class OperatorClient:
         self._shown = redact(url)
         self._config = config
 
-    def get(self, path: str) -> Any:
-        """The JSON document at `path`."""
-        return self._decode(asyncio.run(self._request("GET", path)))
+    def get(self, path: str, *, is_long: bool = False) -> Any:
+        """The JSON document at `path`. is_long : the receiver reads the whole journal for it."""
+        options = {"timeout": _LONG} if is_long else {}
+        return self._decode(asyncio.run(self._request("GET", path, **options)))
 
     def post(self, path: str, message: Any) -> str:
         """The receiver's answer to an order."""
@@ -41,11 +44,11 @@ class OperatorClient:
         """Writes the document at `path` to standard output as it comes."""
         asyncio.run(self._copy(path))
 
-    async def _request(self, method: str, path: str, message: Any = None) -> bytes:
+    async def _request(self, method: str, path: str, message: Any = None, **options: Any) -> bytes:
         try:
             async with (
                 HttpClient(self._config) as client,
-                client.request(method, self._base + path, json=message) as response,
+                client.request(method, self._base + path, json=message, **options) as response,
             ):
                 body = await read_body(response, _MOST_BODY)
                 self._check(response, body)
@@ -55,7 +58,10 @@ class OperatorClient:
 
     async def _copy(self, path: str) -> None:
         try:
-            async with HttpClient(self._config) as client, client.get(self._base + path) as response:
+            async with (
+                HttpClient(self._config) as client,
+                client.get(self._base + path, timeout=_LONG) as response,
+            ):
                 if response.status != 200:
                     self._check(response, await response.content.read(500))
                 async for block in response.content.iter_chunked(1 << 16):

@@ -2,10 +2,18 @@
 
 import msgspec
 
+from fabricpulse.core.output import printable
 from fabricpulse.remediation.receiver.config import ReceiverConfig
 from fabricpulse.remediation.receiver.guards.rule_record import FLEET, stopped_rules
+from fabricpulse.remediation.receiver.rebalance.history import unhelpful
+from fabricpulse.remediation.receiver.rule_config import LANE_ACTIONS
 from fabricpulse.remediation.receiver.state.episode_room import MAX_EPISODES
-from fabricpulse.remediation.receiver.state.model import State
+from fabricpulse.remediation.receiver.state.in_flight import ACTING
+from fabricpulse.remediation.receiver.state.model import Drain, Outcome, Rebalance, State
+from fabricpulse.remediation.receiver.state.transaction import Transaction
+
+# A return that has come to this is not under way any more.
+_ENDED: tuple[Outcome, ...] = ("refused", "failed", "expired", "unknown")
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -58,9 +66,34 @@ def problems(
     if manual:
         found.append(Problem("manual", f"an operator must release {_some(manual)}"))
     waiting = [t.target.key for t in state.targets.values() if t.plan is not None and not t.plan.approved_at]
-    waiting += [d.host for d in state.drains.values() if d.phase == "awaiting_approval" and not d.approved_at]
+    plans: list[Drain | Rebalance] = [*state.drains.values(), *state.rebalances.values()]
+    waiting += [
+        plan.host if isinstance(plan, Drain) else f"lanes of {printable(plan.workload)}"
+        for plan in plans
+        if plan.phase == "awaiting_approval" and not plan.approved_at
+    ]
     if waiting:
         found.append(Problem("awaiting_approval", f"plans wait for approval: {_some(waiting)}"))
+    stuck = [
+        target.target.key
+        for target in state.targets.values()
+        if target.phase == "restoring"
+        and (last := state.actions.get(target.op_id))
+        and last.outcome in _ENDED
+    ]
+    if stuck:
+        text = f"not back in service, though ordered, and counted as out: {_some(stuck)}; see explain, or release"
+        found.append(Problem("not_returned", text))
+    failed = [drain.host for drain in state.drains.values() if drain.phase == "failed"]
+    if failed:
+        text = f"the command to drain has failed, and they count as drained: {_some(failed)}; release or forget them"
+        found.append(Problem("drain_failed", text))
+    moves = config.rebalance.mode in ACTING or any(
+        rule.action in LANE_ACTIONS and rule.mode in ACTING for rule in config.rules
+    )
+    if moves and unhelpful(Transaction(state)) >= config.rebalance.max_unhelpful:
+        text = "no lanes are moved: the last plans did not help; fabricpulse remediation resume"
+        found.append(Problem("rebalancing_stopped", text))
     return found
 
 
