@@ -2,14 +2,19 @@
 
 from typing import Any
 
+import msgspec
+
 from fabricpulse.remediation.receiver.config import ReceiverConfig
+from fabricpulse.remediation.receiver.failover.decisions import Decisions
+from fabricpulse.remediation.receiver.failover.host_traffic import HostTraffic
+from fabricpulse.remediation.receiver.failover.recovery import RecoveryJudge
 from fabricpulse.remediation.receiver.guards.guard_words import guard
-from fabricpulse.remediation.receiver.guards.guards import SETTLING, Guards
+from fabricpulse.remediation.receiver.guards.guards import Guards
 from fabricpulse.remediation.receiver.observed_state import ObservedState
 from fabricpulse.remediation.receiver.payload import Alert
 from fabricpulse.remediation.receiver.reconciler import Inventory
-from fabricpulse.remediation.receiver.rule_config import LANE_ACTIONS, MODES, RuleConfig
-from fabricpulse.remediation.receiver.state.hold import is_over, is_proven
+from fabricpulse.remediation.receiver.rule_config import LANE_ACTIONS, RuleConfig
+from fabricpulse.remediation.receiver.state.hold import STOPPED, is_over, is_proven
 from fabricpulse.remediation.receiver.state.model import Episode, Plan, State, Target, TargetState
 from fabricpulse.remediation.receiver.state.transaction import Transaction
 
@@ -18,8 +23,6 @@ def explain(
     config: ReceiverConfig, inventory: Inventory, state: State, target: Target, now: float
 ) -> dict[str, Any]:
     """The target, its episodes and actions, and `next`: what is decided next, or what it waits for."""
-    transaction = Transaction(state)
-    guards = Guards(config, inventory, transaction, now)
     current = state.targets.get(target.key) or TargetState(target=target)
     episodes = sorted(
         (e for e in state.episodes.values() if e.target == target), key=lambda e: e.first_seen, reverse=True
@@ -33,7 +36,7 @@ def explain(
         "health": agent.health.get(target.device, "not_observed") if agent is not None else "not_observed",
         "episodes": episodes,
         "actions": actions[:10],
-        "next": _next(config, guards, current, episodes, now),
+        "next": _next(config, inventory, state, target, now),
     }
 
 
@@ -54,8 +57,20 @@ def explain_alert(
         return about | {"target": target, "next": "the destinations of `notify` get an event"}
     transaction = Transaction(state)
     observed.on_alerts(transaction, [alert], now)
-    after = explain(config, inventory, transaction.state, target, now)
-    return about | {"target": target, "next": after["next"]}
+    episode = transaction.episodes.get(alert.fingerprint)
+    rule = next(rule for rule in config.rules if rule.alert == alert.name)
+    if target.device or episode is None or episode.status != "firing":
+        return about | {"target": target, "next": _next(config, inventory, transaction.state, target, now)}
+    old_enough = _without_settling(config)
+    guards = Guards(old_enough, inventory, transaction, now)
+    return about | {"target": target, "next": _next_of_host(guards, target, episode, rule)}
+
+
+def _without_settling(config: ReceiverConfig) -> ReceiverConfig:
+    """For which every alert is old enough: what forbids to act on a young one is known before its time."""
+    guards = msgspec.structs.replace(config.guards, settle_s=0.0)
+    changed: ReceiverConfig = msgspec.structs.replace(config, guards=guards)
+    return changed
 
 
 def _waiting(plan: Plan) -> str:
@@ -64,70 +79,100 @@ def _waiting(plan: Plan) -> str:
     return f"{plan.action} waits for approval: fabricpulse remediation approve {plan.hash}"
 
 
-def _next(
-    config: ReceiverConfig, guards: Guards, current: TargetState, episodes: list[Episode], now: float
-) -> str:
-    if current.phase in ("avoiding", "restoring"):
+def _next(config: ReceiverConfig, inventory: Inventory, state: State, target: Target, now: float) -> str:
+    """What the decisions come to now, on a copy of the state; an alert that is too young is taken for old enough."""
+    current = state.targets.get(target.key) or TargetState(target=target)
+    last = state.actions.get(current.op_id)
+    if last is not None and last.outcome == "pending" and not last.dry_run:
         return f"the agent is carrying out {current.op_id}"
+    if current.phase == "avoiding":
+        return f"nobody knows whether the agent has {current.op_id}: its next report shows that"
     if current.phase == "manual":
         return "an operator must release it: it failed over too often"
-    rules = {rule.alert: rule for rule in config.rules}
-    firing: list[Episode] = []
-    asked: list[tuple[Episode, RuleConfig]] = []
-    for episode in episodes:
-        if episode.status == "firing":
-            rule = rules.get(episode.alert)
-            if rule is not None and rule.action == "nic.restore":
-                asked.append((episode, rule))
-            else:
-                firing.append(episode)
-    if current.phase == "avoided":
-        if firing:
-            return f"it stays out while {firing[0].alert} fires"
-        return _next_of_avoided(guards, current, asked)
-    if not firing:
-        if asked:
-            return f"nothing: {asked[0][0].alert} is for NICs that are out"
-        return "nothing: no alert fires"
-    for episode in firing:
-        rule = rules.get(episode.alert)
-        if rule is not None and rule.mode != "observe":
-            return _next_by_rule(config, guards, current, episode, rule)
-    return f"nothing: the rule of {firing[0].alert} only observes"
+    old_enough = _without_settling(config)
+    transaction = Transaction(state)
+    if current.blocked and current.blocked not in STOPPED:
+        # What forbade it then is not what does now.
+        transaction.put_target(msgspec.structs.replace(current, blocked=""))
+    decisions = Decisions(old_enough, inventory, RecoveryJudge(old_enough, HostTraffic()))
+    episode, asked = decisions.try_one(transaction, target, now)
+    after = transaction.targets.get(target.key) or TargetState(target=target)
+    done = {line.event for line in transaction.transitions if line.subject == target.key}
+    if episode is not None:
+        return _next_of_firing(config, current, after, episode, done, now)
+    if current.phase == "restoring":
+        why = f": {last.outcome}, {last.message}" if last is not None else ""
+        return f"its return came to nothing and counts as out{why}; the agent tries again, `release` orders it again"
+    if current.phase != "avoided":
+        return (
+            f"nothing: {asked.alert} is for NICs that are out"
+            if asked is not None
+            else "nothing: no alert fires"
+        )
+    return _next_of_avoided(config, after, asked, done)
 
 
-def _next_of_avoided(guards: Guards, current: TargetState, asked: list[tuple[Episode, RuleConfig]]) -> str:
-    """Of a NIC that is out and for which no alert fires but those in `asked`, which want it back."""
-    asks = max((rule.mode for _, rule in asked), key=MODES.index, default="observe")
-    if not is_over(current) and (asks == "observe" or not is_proven(current)):
-        stopped = f", stopped: {current.blocked}" if current.blocked else ""
-        early = f"; {asked[0][0].alert} may end it early, mode {asks}" if asks != "observe" else ""
-        return f"hold: {current.healthy_s:.0f} s of {current.hold_s:.0f} s observed healthy{stopped}{early}"
-    if reason := guards.failback(current):
-        return f"it is kept out by the {guard(reason)}"
-    if not is_over(current) and asks == "dry_run":
-        return f"{asked[0][0].alert}: dry run; the hold goes on"
-    return _waiting(current.plan) if current.plan is not None else "it goes back into service"
-
-
-def _next_by_rule(
-    config: ReceiverConfig, guards: Guards, current: TargetState, episode: Episode, rule: RuleConfig
+def _next_of_firing(
+    config: ReceiverConfig,
+    current: TargetState,
+    after: TargetState,
+    episode: Episode,
+    done: set[str],
+    now: float,
 ) -> str:
+    """Of a NIC about which an alert fires. after, done : its state and lines after the decision."""
+    if current.phase == "avoided":
+        return f"it stays out while {episode.alert} fires"
+    mode = _mode_of(config, episode)
+    if mode == "observe":
+        return f"nothing: the rule of {episode.alert} only observes"
+    if after.blocked:
+        return f"{episode.alert} is not acted on: {guard(after.blocked)}"
+    if now - episode.first_seen < config.guards.settle_s:
+        return f"{episode.alert} is acted on once it is {config.guards.settle_s:g} s old, mode {mode}"
+    if "awaiting_approval" in done:
+        return f"{episode.alert}: a plan is made"
+    if mode == "approve" and after.plan is not None:
+        return _waiting(after.plan)
+    return f"{episode.alert}: " + ("it is taken out of service" if "nic.avoid" in done else "dry run")
+
+
+def _mode_of(config: ReceiverConfig, episode: Episode | None) -> str:
+    """The mode of the rule of an alert; that of one that none names any more changes nothing."""
+    return next(
+        (rule.mode for rule in config.rules if episode is not None and rule.alert == episode.alert), "observe"
+    )
+
+
+def _next_of_avoided(
+    config: ReceiverConfig, after: TargetState, asked: Episode | None, done: set[str]
+) -> str:
+    """Of a NIC that is out and for which no alert fires but one that wants it back."""
+    if "nic.restore" in done:
+        return "it goes back into service"
+    if "manual" in done:
+        return "an operator must release it: it failed over too often"
+    if after.plan is not None and not after.blocked:
+        return _waiting(after.plan)
+    mode = _mode_of(config, asked)
+    early = asked is not None and mode != "observe"
+    if not is_over(after) and not (early and is_proven(after)):
+        stopped = f", stopped: {after.blocked}" if after.blocked in STOPPED else ""
+        may = f"; {asked.alert} may end it early, mode {mode}" if asked is not None and early else ""
+        return f"hold: {after.healthy_s:.0f} s of {after.hold_s:.0f} s observed healthy{stopped}{may}"
+    if asked is not None and mode == "dry_run" and not after.blocked:
+        return f"{asked.alert}: dry run; the hold goes on"
+    return f"it is kept out by the {guard(after.blocked)}" if after.blocked else "nothing"
+
+
+def _next_of_host(guards: Guards, target: Target, episode: Episode, rule: RuleConfig) -> str:
+    """Of an alert about a host or its lanes."""
+    if rule.mode == "observe":
+        return f"nothing: the rule of {episode.alert} only observes"
     if rule.action in LANE_ACTIONS:
-        reason = guards.lane_alert(episode)
-        if reason and reason != SETTLING:
+        if reason := guards.lane_alert(episode):
             return f"{episode.alert} is not acted on: {guard(reason)}"
         return f"{episode.alert}: {rule.action} for its lanes that are measured to be slow, mode {rule.mode}"
-    if rule.action == "host.drain":
-        reason = guards.host(current.target.host, episode)
-        if reason and reason != SETTLING:
-            return f"{episode.alert}: {guard(reason)}"
-        return f"{episode.alert}: the host is left, mode {rule.mode}"
-    reason = guards.failover(current, episode)
-    if reason == SETTLING:
-        return f"{episode.alert} is acted on once it is {config.guards.settle_s:g} s old, mode {rule.mode}"
-    if reason:
-        return f"{episode.alert} is not acted on: {guard(reason)}"
-    if rule.mode == "approve":
-        return _waiting(current.plan) if current.plan is not None else f"{episode.alert}: a plan is made"
-    return f"{episode.alert}: " + ("it is taken out of service" if rule.mode == "auto" else "dry run")
+    if reason := guards.host(target.host, episode):
+        return f"{episode.alert}: {guard(reason)}"
+    return f"{episode.alert}: the host is left, mode {rule.mode}"

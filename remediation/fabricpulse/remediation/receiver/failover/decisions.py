@@ -25,6 +25,8 @@ from fabricpulse.remediation.receiver.state.model import (
     Breaker,
     Direction,
     Episode,
+    State,
+    Target,
     TargetState,
 )
 from fabricpulse.remediation.receiver.state.phases import DESIRED, next_phase
@@ -74,14 +76,28 @@ class Decisions:
         for key in [key for key in transaction.targets if key not in firing]:
             self._quiet(transaction, guards, transaction.targets[key], now)
         for key in self._next_batch(list(firing)):
-            episode = transaction.episodes[firing[key]]
-            self._firing(
-                transaction,
-                guards,
-                transaction.targets.get(key) or TargetState(target=episode.target),
-                episode,
-                now,
-            )
+            self._firing_of(transaction, guards, transaction.episodes[firing[key]], now)
+
+    def try_one(
+        self, transaction: Transaction, target: Target, now: float
+    ) -> tuple[Episode | None, Episode | None]:
+        """Decides about one target as a cycle does, in a transaction that is thrown away, with decisions of its own.
+
+        Returns the firing episode that counts for it, and the one that asks for its return.
+        """
+        own = {key: episode for key, episode in transaction.episodes.items() if episode.target == target}
+        firing = self._firing_targets.of(Transaction(State(episodes=own)))
+        guards = Guards(self._config, self._nics, transaction, now, self._shared)
+        if target.key in firing:
+            self._firing_of(transaction, guards, own[firing[target.key]], now)
+        elif target.key in transaction.targets:
+            self._quiet(transaction, guards, transaction.targets[target.key], now)
+        asked = self._firing_targets.asked_back.get(target.key, "")
+        return own.get(firing.get(target.key, "")), own.get(asked)
+
+    def _firing_of(self, transaction: Transaction, guards: Guards, episode: Episode, now: float) -> None:
+        current = transaction.targets.get(episode.target.key) or TargetState(target=episode.target)
+        self._firing(transaction, guards, current, episode, now)
 
     def _next_batch(self, keys: list[str]) -> list[str]:
         """The targets to decide on in this cycle: all, or in a storm the next ones, first come first served.
