@@ -197,6 +197,8 @@
     nicUnknownFor: '10m',
     // A NIC that is gone from its bus, ports that are missing: longer than a reset takes.
     nicGoneFor: '1m',
+    // Queue pairs that gave up: above what it takes until a dead host is known, which is the cause.
+    retriesExceededFor: '30s',
     // CRC and symbol errors within a quarter of an hour. A good link has none for days.
     linkErrorThreshold: 10,
     // Share of NICs below which a value is the odd one out, not a second fleet; and how many NICs must be there to tell.

@@ -1,12 +1,14 @@
 // Congestion and its kin: who gets less of the network than it could, and why.
 local lib = import '../lib/alerts.libsonnet';
 local flows = import '../lib/flows.libsonnet';
+local paths = import '../lib/paths.libsonnet';
 local signals = import '../signals.libsonnet';
 {
   prometheusAlerts+:: {
     local config = $._config,
     local s = signals(config),
     local f = flows(config),
+    local p = paths(config),
     local nic = std.join(', ', [config.clusterLabel, 'instance', 'device']),
     local byNic(what, expr) = '%s by (%s) (%s)' % [what, nic, expr],
     groups+: lib.groups(config, 'contention', [
@@ -85,8 +87,11 @@ local signals = import '../signals.libsonnet';
         'FabricPaused',
         'warning',
         'nic',
-        byNic('max', '%s > %g' % [s.recentRate(['pfc_pause_received_seconds', 'global_pause_received_seconds']), config.pausedRatio]) +
-        ' or ' + byNic('max', '%s > %g' % [s.recentRate(['pfc_pause_frames_received']), config.pauseFramesPerSecond]),
+        // By its network a storm mutes it.
+        p.networked(
+          byNic('max', '%s > %g' % [s.recentRate(['pfc_pause_received_seconds', 'global_pause_received_seconds']), config.pausedRatio]) +
+          ' or ' + byNic('max', '%s > %g' % [s.recentRate(['pfc_pause_frames_received']), config.pauseFramesPerSecond])
+        ),
         'Pause frames keep a NIC from sending.',
         'The switch stops NIC {{ $labels.device }} of {{ $labels.instance }} by pause frames ({{ $value | printf "%.3g" }}: share of time, or frames a second).',
         { 'for': config.congestionFor, slow: true }
@@ -96,8 +101,10 @@ local signals = import '../signals.libsonnet';
         'FabricPauseStorm',
         'critical',
         'nic',
-        byNic('max', '%s > %g' % [s.recentRate(['pfc_pause_transmitted_seconds']), config.pauseStormRatio]) +
-        ' or ' + byNic('max', s.recentIncrease(['pause_storm_warning_events', 'pause_storm_error_events']) + ' > 0'),
+        p.networked(
+          byNic('max', '%s > %g' % [s.recentRate(['pfc_pause_transmitted_seconds']), config.pauseStormRatio]) +
+          ' or ' + byNic('max', s.recentIncrease(['pause_storm_warning_events', 'pause_storm_error_events']) + ' > 0')
+        ),
         'A NIC stops the network with pause frames.',
         'NIC {{ $labels.device }} of {{ $labels.instance }} keeps pausing its switch port ({{ $value | printf "%.3g" }}: share of time, or storms that its watchdog saw); the pause spreads to all who share the switch\'s buffers.'
       ),

@@ -28,12 +28,25 @@ local signals = import '../signals.libsonnet';
         'FabricRetriesExceeded',
         'critical',
         'nic',
-        kinds([
-          ['transport_retries_exceeded', 'transport'],
-          ['rnr_retries_exceeded', 'receiver not ready'],
-        ], ' > 0'),
+        // Who sends to a NIC or a host that has died uses up its retries: that is the news, for as long as the counter tells of
+        // them. One that has been dead for longer explains none.
+        local within = '20m';  // 15 minutes of the counter, and what it takes until either is known
+        local deaths(name) =
+          local died = 'last_over_time(%s[%s]' % [s.series('ALERTS', 'alertname=~"%s", alertstate="firing"' % name), within];
+          '(%(died)s) unless %(died)s offset %(within)s))' % { died: died, within: within };
+        local transport = kinds([['transport_retries_exceeded', 'transport']], ' > 0');
+        '(%(transport)s) * on (%(nic)s) group_left (network) %(networks)s unless on (%(c)s, network) %(nics)s unless on (%(c)s) %(hosts)s or on (%(nic)s) (%(transport)s unless on (%(nic)s) %(networks)s unless on (%(c)s) %(hosts)s) or %(rnr)s' % {
+          c: c,
+          nic: nic,
+          networks: 'device:fabricpulse_nic_network:info' + s.braces,
+          nics: deaths('FabricNicDisconnected|FabricNetworkDown'),
+          hosts: deaths('FabricHostDown'),
+          transport: transport,
+          rnr: kinds([['rnr_retries_exceeded', 'receiver not ready']], ' > 0'),
+        },
         'Queue pairs have ended because their retries were used up.',
-        '{{ $value | printf "%.0f" }} queue pairs of NIC {{ $labels.device }} of {{ $labels.instance }} gave up ({{ $labels.kind }}): with NCCL\'s own transport the job has ended.'
+        '{{ $value | printf "%.0f" }} queue pairs of NIC {{ $labels.device }} of {{ $labels.instance }} gave up ({{ $labels.kind }}): with NCCL\'s own transport the job has ended.',
+        { 'for': config.retriesExceededFor }
       ),
       lib.alert(
         config,

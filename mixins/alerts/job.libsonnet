@@ -113,18 +113,28 @@ local signals = import '../signals.libsonnet';
         local any = s.series('fabricpulse_request_waiting_seconds');
         local waiting(what, more='') = '%s > %g' % [s.series('fabricpulse_request_waiting_seconds', 'waits_for=~"%s"%s' % [what, more]), config.stalledSeconds];
         local known = ', peer_rank!=""';
-        local silent = '%s > %g' % [s.series('fabricpulse_plugin_silent_seconds', 'rank!=""'), config.stalledSeconds];
+        local heartbeat = s.series('fabricpulse_plugin_silent_seconds', 'rank!=""');
+        local silent = '%s > %g' % [heartbeat, config.stalledSeconds];
         local move(expr, to, from) = 'label_replace(%s, "%s", "$1", "%s", "(.+)")' % [expr, to, from];
         local named(head, expr) = 'label_replace(%s, "head", "%s", "", "")' % [expr, head];
         // What a stopped process waited for was long there.
         local alive(what, more='') = '(%s unless on (%s, rank) %s)' % [waiting(what, more), job, silent];
-        local network = 'max by (%(job)s, rank, peer, peer_rank) (%(waiting)s) unless on (%(job)s, peer_rank) %(silent)s' % {
+        // From a host all of whose NICs are dead nothing gets through, nor to it: that is their news (FabricNicDisconnected).
+        local host = config.clusterLabel + ', instance';
+        local cutOff = 'max by (%s) (%s) == 0' % [host, s.nicConnected];
+        local network = 'max by (%(job)s, rank, peer, peer_rank) (%(waiting)s unless on (%(host)s) %(cutOff)s) unless on (%(job)s, peer_rank) %(silent)s unless on (%(c)s, peer) %(peers)s' % {
+          c: config.clusterLabel,
           job: job,
+          host: host,
+          cutOff: cutOff,
+          peers: move(cutOff, 'peer', 'instance'),
           waiting: alive('delivery|lane'),
           silent: move(silent, 'peer_rank', 'rank'),
         };
-        local late = '%(waiting)s unless on (%(job)s, rank) %(any)s unless on (%(job)s, rank) (%(silent)s)' % {
+        // Only of a rank that its host speaks of: where that host is not scraped nobody knows whether the rank waits.
+        local late = '%(waiting)s and on (%(job)s, rank) %(heartbeat)s unless on (%(job)s, rank) %(any)s unless on (%(job)s, rank) (%(silent)s)' % {
           job: job,
+          heartbeat: heartbeat,
           silent: silent,
           waiting: waitedFor(longest(alive('peer_send|peer_receive', known))),
           any: any,

@@ -28,15 +28,21 @@ local signals = import '../signals.libsonnet';
         'Prometheus had an answer of {{ $labels.job }} of {{ $labels.instance }} now and then, and none in between ({{ $value | printf "%.0f" }} changes within ' + config.unsteadyWindow + '): its alerts come late, and its rates are wrong.',
         { slow: true }
       ),
-      // Says also that `selector` or `jobSelector` fits nothing, which silences every other alert.
+      // Of each cluster none of whose targets answers; of all where there is no such, which says also that `selector`
+      // fits nothing, which silences every other alert.
       lib.alert(
         config,
         'FabricNoData',
         'critical',
         'exporter',
-        'absent_over_time(%s[%s])' % [s.series('fabricpulse_build_info'), config.lastValueWindow],
+        '(max by (%(c)s) (%(up)s) == 0) + 1 or absent_over_time(%(info)s[%(window)s]) unless on () max(%(up)s) == 0' % {
+          c: config.clusterLabel,
+          up: s.series('up', config.jobSelector),
+          info: s.series('fabricpulse_build_info'),
+          window: config.lastValueWindow,
+        },
         'The rules find no data of any fabricpulse daemon.',
-        'No fabricpulse daemon has been scraped for more than ' + config.noDataFor + ', or the selector of the rules matches none; no other alert of fabricpulse can fire ({{ $value }}).',
+        'No fabricpulse daemon{{ with $labels.%s }} of {{ . }}{{ end }} has been scraped for more than ' % config.clusterLabel + config.noDataFor + ', or the selector of the rules matches none; no other alert of fabricpulse can fire ({{ $value }}).',
         // A new Prometheus evaluates rules before it has scraped anything.
         { 'for': config.noDataFor, paced: true }
       ),
@@ -174,7 +180,8 @@ local signals = import '../signals.libsonnet';
         'FabricRemediationDown',
         'critical',
         'remediation',
-        'count by (%(c)s) (%(agents)s) unless on (%(c)s) %(receivers)s' % {
+        // An agent that reaches a receiver proves that there is one, also where that is scraped as another cluster's.
+        'count by (%(c)s) (%(agents)s) unless on (%(c)s) %(receivers)s unless on (%(c)s) %(agents)s == 1' % {
           c: config.clusterLabel,
           agents: s.last('fabricpulse_remediation_agent_connected'),
           receivers: s.last('fabricpulse_remediation_heartbeat_age_seconds'),

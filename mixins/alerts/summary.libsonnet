@@ -14,13 +14,28 @@ local signals = import '../signals.libsonnet';
         'critical',
         'exporter',
         // The second way does not wait for more scrapes: other hosts hear none of its NICs, either. `peer` is what jobs call
-        // the host: by it Alertmanager mutes the stall of a job that waits for this host.
-        'label_replace((count by (%(c)s, instance) (daemon:fabricpulse_up:down%(braces)s) >= 2 and on (%(c)s, instance) max by (%(c)s, instance) (max_over_time(%(up)s[%(time)s])) == 0) or (count by (%(c)s, instance) (%(up)s == 0) >= 2 unless on (%(c)s, instance) %(up)s == 1 and on (%(c)s, instance) label_replace(count by (%(c)s, peer) (group by (%(c)s, instance, peer) (%(silent)s == 1)) >= 2, "instance", "$1", "peer", "(.*)")), "peer", "$1", "instance", "(.+)")' % {
+        // the host, and `serves` which servers of the fleet it ran within the last day: by these Alertmanager mutes what comes of it
+        // elsewhere. Where nothing of a cluster answers that is the news (FabricNoData), not each host.
+        local host = '%s, instance' % c;
+        local up = s.series('up', config.jobSelector);
+        local ran(daemon) = 'group by (%s) (%s)' % [host, s.series('daemon:fabricpulse_build_info:last_seen_timestamp_seconds', 'daemon=~".*%s"' % daemon)];
+        local serves(expr, what) = 'label_replace(0 * (%s), "serves", "%s", "", "")' % [expr, what];
+        local down = '(count by (%(host)s) (%(failed)s) >= 2 and on (%(host)s) max by (%(host)s) (max_over_time(%(up)s[%(time)s])) == 0) or (count by (%(host)s) (%(up)s == 0) >= 2 unless on (%(host)s) %(up)s == 1 and on (%(host)s) label_replace(count by (%(c)s, peer) (group by (%(host)s, peer) (%(silent)s == 1)) >= 2, "instance", "$1", "peer", "(.*)"))' % {
           c: c,
-          braces: s.braces,
-          up: s.series('up', config.jobSelector),
+          host: host,
+          failed: 'daemon:fabricpulse_up:down' + s.braces,
+          up: up,
           time: config.exporterDownFor,
           silent: s.series('fabricpulse_edge_evidence', 'evidence="peer_host_silent"'),
+        };
+        'label_replace((%(down)s) + on (%(host)s) group_left (serves) (%(both)s or on (%(host)s) %(coordinator)s or on (%(host)s) %(receiver)s or on (%(host)s) 0 * group by (%(host)s) (%(up)s)) and on (%(c)s) %(up)s == 1, "peer", "$1", "instance", "(.+)")' % {
+          c: c,
+          host: host,
+          down: down,
+          up: up,
+          both: serves('%s and on (%s) %s' % [ran('coordinator'), host, ran('receiver')], 'coordinator and receiver'),
+          coordinator: serves(ran('coordinator'), 'coordinator'),
+          receiver: serves(ran('receiver'), 'receiver'),
         },
         'A host does not answer at all.',
         'None of the {{ $value | printf "%.0f" }} fabricpulse daemons of {{ $labels.instance }} answers: the host or its front-end network is down.',

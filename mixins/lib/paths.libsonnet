@@ -8,7 +8,7 @@ function(config) {
   local peer = '%s, peer, peer_device' % c,
   local leaves = 'device:fabricpulse_nic_leaf:info' + s.braces,
   edge:: edge,
-  // The network of each NIC. It does not change: found anew by all who need it, it is a good part of what they cost.
+  // The network of each NIC. Found anew by all who need it, it is a good part of what they cost.
   networks:: 'device:fabricpulse_nic_network:info' + s.braces,
   own:: own,
   peer:: peer,
@@ -38,13 +38,16 @@ function(config) {
     ];
     '(%s or %s)' % [all % '', all % (' offset ' + config.pathLossWindow)],
 
-  // With the leaf of the NIC, where it is known. `key` tells the elements apart.
-  placed(expr, key):: '(%(expr)s) * on (%(own)s) group_left (leaf) %(leaves)s or on (%(key)s) (%(expr)s)' % {
+  local labelled(expr, key, label, table) = '(%(expr)s) * on (%(own)s) group_left (%(label)s) %(table)s or on (%(key)s) (%(expr)s)' % {
     expr: expr,
     own: own,
-    leaves: leaves,
+    label: label,
+    table: table,
     key: key,
   },
+  // With the leaf of the NIC, where it is known, and with its network. `key` tells the elements apart.
+  placed(expr, key):: labelled(expr, key, 'leaf', leaves),
+  networked(expr, key=own):: labelled(expr, key, 'network', $.networks),
   placedNics(expr):: $.placed(expr, own + ', direction'),
   placedEdges(expr):: $.placed(expr, edge),
   // NICs that at least sharedEdges of the edges have in common, receiving or sending; the latter under the names of the

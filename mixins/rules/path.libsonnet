@@ -49,7 +49,8 @@ local signals = import '../signals.libsonnet';
           },
           {
             record: 'device:fabricpulse_nic_network:info',
-            expr: 'group by (%s, network) (%s)' % [p.own, s.nicConnected],
+            // One, also while a NIC gets another network, as above.
+            expr: 'topk by (%s) (1, group by (%s, network) (%s))' % [p.own, p.own, s.nicConnected],
           },
         ],
       },

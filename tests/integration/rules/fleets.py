@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from tests.fixtures.web.loopback_http import LoopbackServer, Reply, Request
 
 DAEMONS = ("mesh", "qp", "clocksync", "remediation")
+MONITOR = "monitor"
 RAILS = ("rail0", "rail1")
 
 
@@ -39,7 +40,7 @@ class Fleet:
         if daemon == "coordinator":
             return None if self.dead_coordinator else "\n".join(self._coordinator()) + "\n"
         if daemon == "receiver":
-            return "fabricpulse_remediation_heartbeat_age_seconds 0.1\n"
+            return "\n".join(self._receiver()) + "\n"
         lines = [f'fabricpulse_build_info{{daemon="{daemon}",version="1",metrics_version="4"}} 1']
         lines += {"mesh": self._mesh, "clocksync": self._clock, "qp": self._qp}.get(daemon, self._agent)(host)
         return "\n".join(lines) + "\n"
@@ -55,6 +56,7 @@ class Fleet:
             yield f"fabricpulse_nic_connected{{{nic}}} {int(up)}"
             yield f"fabricpulse_nic_disconnects_total{{{nic}}} {int(not up)}"
             yield f"fabricpulse_nic_disconnected{{{nic}}} {int(not up)}"
+            yield from self._retries(host, device)
             for peer in self.hosts:
                 if peer != host:
                     yield from self._edge(host, device, peer, up)
@@ -75,8 +77,14 @@ class Fleet:
             evidence = silent if up else "own_nic_disconnected"
             yield f'fabricpulse_edge_evidence{{{labels},evidence="{evidence}"}} 1'
 
+    def _retries(self, host: str, device: str) -> Iterator[str]:
+        """Queue pairs to NICs that are dead have used up their retries."""
+        if any(not self._up(peer, device) for peer in self.hosts):
+            counter = f'device="{device}",counter="transport_retries_exceeded"'
+            yield f"fabricpulse_nic_recent_increase{{{counter}}} 3"
+
     def _clock(self, _host: str) -> Iterator[str]:
-        up = int(not self.dead_coordinator)
+        up = int(not self.dead_coordinator and MONITOR not in self.dead_hosts)
         yield f"fabricpulse_clock_synchronized {up}"
         yield f"fabricpulse_clock_error_bound_seconds {1e-5 if up else 0.01}"
         yield f"fabricpulse_clock_coordinator_up {up}"
@@ -89,7 +97,7 @@ class Fleet:
         rank = self.hosts.index(host)
         peer_rank = (rank or len(self.hosts)) - 1
         peer = self.hosts[peer_rank]
-        if self.dead_hosts:
+        if self.dead_hosts & set(self.hosts):
             waits_for = "delivery" if peer in self.dead_hosts else "peer_send"
             request = (
                 f'workload="7",rank="{rank}",peer="{peer}",peer_rank="{peer_rank}",waits_for="{waits_for}"'
@@ -97,10 +105,14 @@ class Fleet:
             yield f"fabricpulse_request_waiting_seconds{{{request}}} 20"
 
     def _agent(self, _host: str) -> Iterator[str]:
-        yield "fabricpulse_remediation_agent_connected 1"
+        yield f"fabricpulse_remediation_agent_connected {int(MONITOR not in self.dead_hosts)}"
+
+    def _receiver(self) -> Iterator[str]:
+        yield 'fabricpulse_build_info{daemon="remediation-receiver",version="1",metrics_version="4"} 1'
+        yield "fabricpulse_remediation_heartbeat_age_seconds 0.1"
 
     def _coordinator(self) -> Iterator[str]:
-        yield 'fabricpulse_build_info{daemon="coordinator",version="1",metrics_version="4"} 1'
+        yield 'fabricpulse_build_info{daemon="clocksync-coordinator",version="1",metrics_version="4"} 1'
         yield "fabricpulse_clocksync_quorum 1"
         if self.dead_leaf:
             fault = f'what="loss",kind="switch",faulty="{self.dead_leaf}",peer="",leaf="{self.dead_leaf}"'
@@ -112,8 +124,8 @@ class Fleet:
         for host in self.hosts:
             for daemon in DAEMONS:
                 yield f"fabricpulse-{daemon}", self._target(address, host, daemon)
-        yield "fabricpulse-coordinator", self._target(address, "monitor", "coordinator")
-        yield "fabricpulse-receiver", self._target(address, "monitor", "receiver")
+        yield "fabricpulse-coordinator", self._target(address, MONITOR, "coordinator")
+        yield "fabricpulse-receiver", self._target(address, MONITOR, "receiver")
 
     def _target(self, address: str, host: str, daemon: str) -> dict[str, object]:
         path = f"/{self.name}/{host}/{daemon}"

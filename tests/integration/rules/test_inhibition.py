@@ -95,6 +95,56 @@ FAULTS: dict[str, tuple[list[Labels], list[Labels]]] = {
             alert("FabricClockUnsynchronized", instance="h1"),
         ],
     ),
+    "a dead host that ran the coordinator and the receiver": (
+        [alert("FabricHostDown", instance="monitor", peer="monitor", serves="coordinator and receiver")],
+        [
+            alert("FabricClockCoordinatorLost"),
+            alert("FabricRemediationDown"),
+            alert("FabricFrontEndDisconnected", instance="h1"),
+            alert("FabricAgentLost", instance="h1"),
+        ],
+    ),
+    "a dead host that ran the receiver": (
+        [
+            alert("FabricHostDown", instance="monitor", peer="monitor", serves="receiver"),
+            alert("FabricClockCoordinatorLost"),
+        ],
+        [alert("FabricRemediationDown")],
+    ),
+    "a dead host that ran the coordinator": (
+        [
+            alert("FabricHostDown", instance="monitor", peer="monitor", serves="coordinator"),
+            alert("FabricRemediationDown"),
+        ],
+        [alert("FabricClockCoordinatorLost")],
+    ),
+    "a Prometheus that reaches nothing": (
+        [alert("FabricNoData")],
+        [
+            alert("FabricHostDown", instance="h1", peer="h1"),
+            alert("FabricExporterDown", instance="h1", job="fabricpulse-mesh"),
+            alert("FabricRemediationDown"),
+        ],
+    ),
+    "a lossy spine": (
+        [
+            alert("FabricFaultLocated", kind="switch", what="loss", faulty="spine1"),
+            nic("FabricNicLossy", "h1", direction="receive"),
+            nic("FabricMtuBlackHole", "h3"),
+        ],
+        [
+            nic("FabricPathDown", "h1", leaf="leaf1"),
+            nic("FabricPathLossy", "h2", leaf="leaf2"),
+            nic("FabricEdgeLoss", "h2", peer="h1", peer_device="rail0"),
+        ],
+    ),
+    "a spine that drops large packets": (
+        [
+            alert("FabricFaultLocated", kind="switch", what="mtu", faulty="spine1"),
+            nic("FabricPathDown", "h1", leaf="leaf1"),
+        ],
+        [nic("FabricMtuBlackHole", "h1"), nic("FabricMtuBlackHole", "h2")],
+    ),
     "a dead coordinator": (
         [
             alert("FabricClockCoordinatorLost"),
@@ -131,6 +181,8 @@ FAULTS: dict[str, tuple[list[Labels], list[Labels]]] = {
             nic("FabricLaneDown", "h1", workload="1"),
             nic("FabricPathDown", "h1"),
             nic("FabricLinkFlapping", "h1"),
+            nic("FabricIbLinkDowned", "h1"),
+            nic("FabricRetriesExceeded", "h1", kind="transport"),
             nic("FabricNicSlow", "h1", device="rail1", direction="receive"),
         ],
     ),
@@ -159,7 +211,11 @@ FAULTS: dict[str, tuple[list[Labels], list[Labels]]] = {
         ],
     ),
     "a NIC that stops the network": (
-        [nic("FabricPauseStorm", "h1"), nic("FabricReceiverCongested", "h2")],
+        [
+            nic("FabricPauseStorm", "h1"),
+            nic("FabricReceiverCongested", "h2"),
+            nic("FabricPaused", "h9", device="rail7"),
+        ],
         [nic("FabricReceiverCongested", "h1"), nic("FabricPaused", "h3"), nic("FabricPaused", "h4")],
     ),
     "a NIC that flaps slowly": (

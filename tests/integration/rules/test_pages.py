@@ -18,7 +18,7 @@ import yaml
 from tests.fixtures.ports import reserved_port
 from tests.fixtures.waiting import wait_for
 from tests.fixtures.web.loopback_http import LoopbackServer, Reply
-from tests.integration.rules.fleets import RAILS, Fleet, fleet_server
+from tests.integration.rules.fleets import MONITOR, RAILS, Fleet, fleet_server
 
 from fabricpulse.core.alerting.pusher import AlertContent, PushedAlert
 from fabricpulse.diagnosis.daemon.alerts import FaultAlerting, fault_alert
@@ -44,9 +44,13 @@ SETTINGS = {
     "rareInterval": "2s",
     "flowInterval": "2s",
     "agentLostFor": "5s",
+    "remediationDownFor": "10s",
+    "retriesExceededFor": "6s",
 }
 PAGES = {
     "host": {("FabricHostDown", "h1", None)},
+    # It ran the coordinator and the receiver.
+    "monitor": {("FabricHostDown", "monitor", None)},
     "coordinator": {("FabricClockCoordinatorLost", None, None)},
     "leaf": {("FabricNetworkDown", None, None)},
     "known-leaf": {("FabricFaultLocated", None, None)},
@@ -167,6 +171,7 @@ def post(alertmanager: str, content: AlertContent, now: float) -> None:
 def break_things(fleets: dict[str, Fleet]) -> None:
     """The faults. A leaf has the NICs of three hosts on a rail; of one leaf the coordinator knows the name."""
     fleets["host"].dead_hosts.add("h1")
+    fleets["monitor"].dead_hosts.add(MONITOR)
     fleets["coordinator"].dead_coordinator = True
     fleets["leaf"].dead_nics |= {(host, "rail0") for host in HOSTS[:3]}
     known = fleets["known-leaf"]
