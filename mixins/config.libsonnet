@@ -177,6 +177,8 @@
     fewerPathsKeepFiring: '15m',
     // From so many edges on, the NIC that they share is named instead of each.
     sharedEdges: 3,
+    // Of two NICs of a lossy edge the one that has so many times as many lossy edges explains it.
+    explainedFactor: 1.5,
     // What is promised of probes: delay (99 % of them) and loss, and the share of the time in which it must be kept.
     sloOwdSeconds: 0.001,
     sloLossRatio: 0.001,

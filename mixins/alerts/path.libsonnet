@@ -15,7 +15,7 @@ local signals = import '../signals.libsonnet';
         'FabricEdgeLoss',
         'warning',
         'mesh',
-        p.placedEdges(p.single(p.lossyAlone)),
+        p.placedEdges(p.lossySingle),
         'Packets from one NIC to another are lost.',
         '{{ $value | humanizePercentage }} of the probes from {{ $labels.peer_device }} of {{ $labels.peer }} to {{ $labels.device }} of {{ $labels.instance }} are lost; the other direction has a series of its own.',
         { keep_firing_for: config.pathLossWindow }
@@ -25,9 +25,14 @@ local signals = import '../signals.libsonnet';
         'FabricNicLossy',
         'critical',
         'mesh',
-        p.placedNics(p.nics(p.lossyAlone, 'max')),
+        // Where its peers lose as much it may be a switch or a link: FabricFaultLocated of one mutes those with this label.
+        p.placedNics('(%(nics)s and on (%(nic)s) %(own)s or label_replace(%(nics)s unless on (%(nic)s) %(own)s, "peers", "lossy", "", ""))' % {
+          nics: p.lossyNics,
+          own: p.lossyByThemselves,
+          nic: own + ', direction',
+        }),
         'A NIC loses packets of many peers.',
-        'NIC {{ $labels.device }} of {{ $labels.instance }} loses up to {{ $value | humanizePercentage }} of what it exchanges with several peers ({{ $labels.direction }} direction): the NIC, its cable or its switch port.',
+        'NIC {{ $labels.device }} of {{ $labels.instance }} loses up to {{ $value | humanizePercentage }} of what it exchanges with several peers ({{ $labels.direction }} direction): {{ if $labels.peers }}as its peers do, rather a switch or a link than the NIC{{ else }}the NIC, its cable or its switch port{{ end }}.',
         { keep_firing_for: config.pathLossWindow }
       ),
       lib.alert(

@@ -19,6 +19,19 @@ function(config) {
   elevated:: 'edge:fabricpulse_edge_latency_elevated:max' + s.braces,
   // Lossy without being slow. What a queue drops waits in it first: that is congestion or a slow link, which has its own alert.
   lossyAlone:: 'edge:fabricpulse_edge_probes_lost:lossy_alone_ratio' + s.braces,
+  // By how many times more lossy edges its receiver has than its sender has: who has many more explains it alone.
+  lossyBalance:: 'edge:fabricpulse_edge_probes_lost:receiver_to_sender_ratio' + s.braces,
+  balance(edges):: '(0 * %(edges)s + on (%(own)s) group_left () count by (%(own)s) (%(edges)s)) / on (%(peer)s) group_left () count by (%(peer)s) (%(edges)s)' % { edges: edges, own: own, peer: peer },
+  // NICs that at least sharedEdges lossy edges have in common which no other NIC explains, and those of them whose edges
+  // nobody else could explain: where all NICs lose packets alike that is none.
+  lossyNics:: s.series('device:fabricpulse_edge_probes_lost:lossy_ratio'),
+  lossyByThemselves:: 'device:fabricpulse_edge_probes_lost:lossy_by_themselves_ratio' + s.braces,
+  local notOfSender = '%s unless on (%s) %s < %g' % [$.lossyAlone, edge, $.lossyBalance, 1 / config.explainedFactor],
+  local notOfReceiver = '%s unless on (%s) %s > %g' % [$.lossyAlone, edge, $.lossyBalance, config.explainedFactor],
+  local ofReceiver = '%s and on (%s) %s > %g' % [$.lossyAlone, edge, $.lossyBalance, config.explainedFactor],
+  local ofSender = '%s and on (%s) %s < %g' % [$.lossyAlone, edge, $.lossyBalance, 1 / config.explainedFactor],
+  unexplained:: $.nics(notOfSender, 'max', notOfReceiver),
+  unexplainable:: $.nics(ofReceiver, 'max', ofSender),
   slowDelay:: 'edge:fabricpulse_edge_owd_seconds:slow' + s.braces,
   receiving:: 'device:fabricpulse_edge_latency_elevated:receiving' + s.braces,
   sending:: 'peer:fabricpulse_edge_latency_elevated:sending' + s.braces,
@@ -56,8 +69,8 @@ function(config) {
   local sending(edges, worst) =
     local shared = '(%s by (%s) (%s) and on (%s) count by (%s) (%s) >= %d)' % [worst, peer, edges, peer, peer, edges, config.sharedEdges];
     '%s by (%s) (label_replace(label_replace(%s, "instance", "$1", "peer", "(.*)"), "device", "$1", "peer_device", "(.*)"))' % [if worst == 'count' then 'max' else worst, own, shared],
-  nics(edges, worst)::
-    'label_replace(%s, "direction", "receive", "", "") or label_replace(%s, "direction", "transmit", "", "")' % [receiving(edges, worst), sending(edges, worst)],
+  nics(received, worst, sent=received)::
+    'label_replace(%s, "direction", "receive", "", "") or label_replace(%s, "direction", "transmit", "", "")' % [receiving(received, worst), sending(sent, worst)],
   // Those of both sides under one name of the NIC.
   directed(received, sent)::
     local label(expr, name, value, from='') = 'label_replace(%s, "%s", "%s", "%s", "%s")' % [expr, name, value, from, if from == '' then '' else '(.*)'];
@@ -65,6 +78,11 @@ function(config) {
     '%s or %s' % [label(received, 'direction', 'receive'), label(label(label(named, 'peer', ''), 'peer_device', ''), 'direction', 'transmit')],
   // The same, whichever the direction.
   shared(edges, worst):: '%s by (%s) (%s)' % [worst, own, $.nics(edges, worst)],
+  // Lossy edges of no NIC that is named.
+  lossySingle::
+    local lossy(direction) = s.series('device:fabricpulse_edge_probes_lost:lossy_ratio', 'direction="%s"' % direction);
+    local sender = 'label_replace(label_replace(%s, "peer", "$1", "instance", "(.*)"), "peer_device", "$1", "device", "(.*)")' % lossy('transmit');
+    '%s unless on (%s) %s unless on (%s) %s' % [$.lossyAlone, own, lossy('receive'), peer, sender],
   // The edges that share no NIC with so many others.
   single(edges)::
     local shared(nic) = '(count by (%s) (%s) >= %d)' % [nic, edges, config.sharedEdges];

@@ -86,6 +86,9 @@ local signals = import '../signals.libsonnet';
             local lately(slow) = 'last_over_time(%s[%s])' % [slow, config.pathLossWindow],
             expr: '%s unless on (%s) %s unless on (%s) %s unless on (%s) %s' % [p.lossy, edge, lately(p.elevated), p.own, lately(p.receiving), p.peer, lately(p.sending)],
           },
+          { record: 'edge:fabricpulse_edge_probes_lost:receiver_to_sender_ratio', expr: p.balance(p.lossyAlone) },
+          { record: 'device:fabricpulse_edge_probes_lost:lossy_ratio', expr: p.unexplained },
+          { record: 'device:fabricpulse_edge_probes_lost:lossy_by_themselves_ratio', expr: p.unexplainable },
           {
             // Edges of a NIC on which some paths are dead. FabricPathDown, with the leaf and without, would count them twice.
             record: 'device:fabricpulse_edge_paths_down:count',
