@@ -44,6 +44,7 @@ DEVICES = ("rail0", "rail1")
 STEP_S = 0.5
 # Series of what is suspected only: rightly empty here, where nothing is. promtool's cases hold them.
 SUSPECTS = {
+    "daemon:fabricpulse_up:down",
     "flow:fabricpulse_qp_owd_seconds:slow",
     "flow:fabricpulse_qp_received_bytes:slow_rate",
     "flow:fabricpulse_qp_received_bytes:starved_rate",
@@ -71,6 +72,8 @@ SUSPECTS = {
     "device:fabricpulse_edge_latency_elevated:full_rate",
     "device:fabricpulse_edge_owd_seconds:slow_min",
     "device:fabricpulse_edge_paths_down:count",
+    "device:fabricpulse_edge_probes_lost:lossy_by_themselves_ratio",
+    "device:fabricpulse_edge_probes_lost:lossy_ratio",
     "device:fabricpulse_nic_attribute:different",
     "device:fabricpulse_nic_bytes:slow_rate",
     "device:fabricpulse_nic_connected:all_zero",
