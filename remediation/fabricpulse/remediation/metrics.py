@@ -64,7 +64,8 @@ RULE_STOPPED = MetricSpec(
 REBALANCES = MetricSpec(
     "fabricpulse_remediation_rebalances_total",
     "counter",
-    "Plans to put lanes of jobs on other paths, by how they ended: kept, rolled_back, withdrawn, dropped, dry_run.",
+    "Plans to put lanes of jobs on other paths, by how they ended: kept, rolled_back, rollback_failed, withdrawn, "
+    "dropped, dry_run.",
     ("outcome",),
 )
 REBALANCE_GAIN = MetricSpec(

@@ -21,7 +21,7 @@ CONFIG = {"mode": "auto", "window_s": 6, "settle_s": 2, "max_tries": 10, "cooldo
 SPAN_S = 4.0
 LONGEST_S = 180.0
 GOAL = 1.6
-ENDED = ("kept", "rolled_back", "withdrawn", "dropped")
+ENDED = ("kept", "rolled_back", "rollback_failed", "withdrawn", "dropped")
 _GET = "import sys, urllib.request as u; sys.stdout.write(u.urlopen(sys.argv[1], timeout=5).read().decode())"
 
 

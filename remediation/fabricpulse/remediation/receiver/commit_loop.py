@@ -63,6 +63,7 @@ class _Event:
 _RECOVERY: dict[str, Recovery] = {
     "kept": "recovered",
     "rolled_back": "not_recovered",
+    "rollback_failed": "not_recovered",
     "withdrawn": "unknown",
 }
 

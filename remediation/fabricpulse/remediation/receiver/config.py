@@ -246,6 +246,7 @@ class NotifyConfig(Section, frozen=True):
         "rebalance_kept",
         "rebalance_rolled_back",
         "rebalance_withdrawn",
+        "rebalance_rollback_failed",
         "hand_off",
         "would_drain",
         "drain_drained",

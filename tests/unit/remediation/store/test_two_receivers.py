@@ -48,7 +48,8 @@ def test_an_agent_obeys_the_one_that_started_last(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("delay_s", [0.1, 10.0, 30.0])
 def test_the_other_ones_plans_come_to_nothing(delay_s):
-    """It sees what lanes do and plans, no agent carries it out: its plans are dropped, the fleet is as with one."""
+    """It sees what lanes do and plans, no agent carries it out: its plans are dropped, or, where it sees that lanes
+    have moved and has no answer, ordered back in vain; the fleet is as with one."""
     fabric = Fabric(2, 2, 1, 4, delay_s)
     fabric.collide()
     other = Fabric(2, 2, 1, 4, delay_s)
@@ -59,5 +60,6 @@ def test_the_other_ones_plans_come_to_nothing(delay_s):
         other.run(1)
     assert fabric.goodput() == fabric.best_goodput()
     assert [plan.phase for plan in fabric.plans()] == ["kept"]
-    assert {plan.phase for plan in other.plans()} <= {"dropped", "moving"}
+    undone = {"rolling_back", "withdrawn", "rollback_failed"}
+    assert {plan.phase for plan in other.plans()} <= {"dropped", "moving", *undone}
     assert other.operations == []

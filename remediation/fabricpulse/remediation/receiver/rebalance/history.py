@@ -8,6 +8,8 @@ from fabricpulse.remediation.receiver.state.transaction import Transaction
 _DAY_S = 86_400.0
 # A plan that has reached so much of what was predicted is done.
 DONE = 1 / 1.15
+# Ends of plans that were measured and have not helped.
+UNHELPFUL = ("rolled_back", "rollback_failed")
 
 
 def is_short(plan: Rebalance) -> bool:
@@ -31,16 +33,14 @@ def resting(
         measured = [plan for plan in plans if plan.phase != "withdrawn"]
         in_a_row = 0
         for plan in reversed(measured):
-            if plan.phase != "rolled_back" and not is_short(plan):
+            if plan.phase not in UNHELPFUL and not is_short(plan):
                 break
             in_a_row += 1
         pause_s = min(_DAY_S, cooldown_s * 2.0 ** min(20, in_a_row))
         if now - plans[-1].changed_at < pause_s:
             found[workload] = "cooldown"
         elif (
-            in_a_row
-            and measured[-1].phase == "rolled_back"
-            and measured[-1].moves[0].operation == "lane.repath"
+            in_a_row and measured[-1].phase in UNHELPFUL and measured[-1].moves[0].operation == "lane.repath"
         ):
             found[workload] = "no_new_path"
     return found
@@ -53,7 +53,7 @@ def unhelpful(transaction: Transaction) -> int:
     for plan in sorted(transaction.rebalances.values(), key=lambda p: p.changed_at, reverse=True):
         if plan.phase == "kept" or plan.changed_at <= transaction.resumed_at:
             break
-        count += plan.phase == "rolled_back"
+        count += plan.phase in UNHELPFUL
     return count
 
 
@@ -66,10 +66,9 @@ def new_paths(transaction: Transaction) -> dict[str, int]:
     """Lane -> new paths that plans have ordered for it, as far as plans are remembered."""
     found: dict[str, int] = {}
     for plan in transaction.rebalances.values():
-        back = plan.phase in ("rolling_back", "rolled_back", "withdrawn")
         for move in plan.moves:
             if move.operation == "lane.repath":
-                found[move.key] = found.get(move.key, 0) + move.tries + back
+                found[move.key] = found.get(move.key, 0) + move.tries + move.undone
     return found
 
 
@@ -82,7 +81,7 @@ def reached(transaction: Transaction) -> dict[tuple[str, ...], float]:
     found: dict[tuple[str, ...], float] = {}
     short: dict[tuple[str, ...], float] = {}
     for plan in sorted(transaction.rebalances.values(), key=lambda plan: plan.changed_at):
-        if plan.phase not in ("kept", "rolled_back"):
+        if plan.phase not in ("kept", *UNHELPFUL):
             continue
         before = short.pop(plan.scope, 0.0)
         had = plan.measured * sum(plan.before.get(w, 0.0) for w in plan.scope)

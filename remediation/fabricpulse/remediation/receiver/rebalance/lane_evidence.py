@@ -199,6 +199,11 @@ class LaneEvidence:
                 found[key] = summary
         return found
 
+    def latest(self, key: str, after: float) -> LaneSample | None:
+        """The last sample of a lane, None without one that was received later than `after`."""
+        lane = self._lanes.get(key)
+        return lane.identity if lane is not None and lane.seen_at > after else None
+
     def moves(self) -> dict[str, int]:
         """New paths that each lane got in the time that is remembered, whoever ordered them."""
         return {key: lane.moves for key, lane in self._lanes.items()}

@@ -7,6 +7,7 @@ plan may be about; the plan itself comes from what the agents report, is carried
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from fabricpulse.remediation.receiver.config import ReceiverConfig
 from fabricpulse.remediation.receiver.rebalance.lane_evidence import LaneSummary
 from fabricpulse.remediation.receiver.rule_config import LANE_ACTIONS, RuleConfig
 from fabricpulse.remediation.receiver.state.model import Episode, LaneSelector, Rebalance
@@ -56,6 +57,11 @@ def lane_requests(transaction: Transaction, rules: Mapping[str, RuleConfig]) -> 
 def is_lane_rule(rule: RuleConfig) -> bool:
     """Whether the rule needs what lanes do."""
     return rule.action in LANE_ACTIONS and rule.mode != "observe"
+
+
+def reports_lanes(config: ReceiverConfig) -> bool:
+    """Whether agents are asked what lanes do."""
+    return config.rebalance.mode != "observe" or any(map(is_lane_rule, config.rules))
 
 
 def selector_of(device: str, labels: Mapping[str, str]) -> LaneSelector | str:

@@ -5,7 +5,8 @@
                            +----------+ then all go back to where they had the best gain
                                       | no gain, a loss, or nothing to measure with
                                       v
-                                  rolling_back -> rolled_back, or withdrawn where nothing was measured
+                                  rolling_back -> rolled_back, or withdrawn where nothing was measured;
+                                                  rollback_failed where lanes are not back
 
 One plan at a time in the whole fleet: the effects of two at once could not be separated. This file decides which
 plan is begun and takes what agents and operators say; `rebalance_trial` carries it out.
@@ -37,6 +38,7 @@ from fabricpulse.remediation.receiver.rebalance.lane_requests import (
     is_answered,
     is_lane_rule,
     lane_requests,
+    reports_lanes,
     why_not,
 )
 from fabricpulse.remediation.receiver.rebalance.trial import Trial, forbidden
@@ -52,6 +54,8 @@ _SEARCH_INTERVAL_S = 2.0
 _SEARCHED = 2
 # Alerts that one search looks into.
 _AT_ONCE = 20
+# The plugin's error code for a connection that is not open any more, as agents pass it on.
+_NO_SUCH_LANE = "unknown_lane:"
 
 
 class Rebalancer:
@@ -78,7 +82,7 @@ class Rebalancer:
     @property
     def is_on(self) -> bool:
         """Whether it needs what lanes do."""
-        return self._rebalance.mode != "observe" or any(map(is_lane_rule, self._config.rules))
+        return reports_lanes(self._config)
 
     def reconcile(self, transaction: Transaction, now: float) -> None:
         """Goes on with the plan under way, or makes one."""
@@ -129,13 +133,15 @@ class Rebalancer:
         ]
 
     def on_result(self, transaction: Transaction, host: str, result: Result, now: float) -> None:
-        """A result of an operation on a lane; another host's, or an older operation's, is ignored."""
+        """A result of an operation on a lane; another host's, or an older operation's, is ignored. One that comes late
+        counts: the lane has moved."""
+        outcome = "gone" if result.message.startswith(_NO_SUCH_LANE) else result.outcome
         for plan in transaction.rebalances.values():
-            if plan.phase not in ("moving", "rolling_back"):
+            if plan.phase not in ("moving", "measuring", "rolling_back"):
                 continue
             moves = tuple(
-                with_changes(move, outcome=result.outcome)
-                if (move.op_id, move.host, move.outcome) == (result.op_id, host, "pending")
+                with_changes(move, outcome=outcome)
+                if (move.op_id, move.host) == (result.op_id, host) and move.outcome in ("pending", "unknown")
                 else move
                 for move in plan.moves
             )

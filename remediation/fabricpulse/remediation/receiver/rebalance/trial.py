@@ -9,22 +9,28 @@ from collections.abc import Mapping
 
 import msgspec
 
+from fabricpulse.remediation.protocol import LaneSample
 from fabricpulse.remediation.receiver.config import ReceiverConfig
 from fabricpulse.remediation.receiver.guards.guards import Guards
 from fabricpulse.remediation.receiver.rebalance.comparison import compared, goodput_by_process
-from fabricpulse.remediation.receiver.rebalance.history import DONE, operations, unhelpful
+from fabricpulse.remediation.receiver.rebalance.history import DONE, UNHELPFUL, operations, unhelpful
 from fabricpulse.remediation.receiver.rebalance.lane_evidence import (
     LaneEvidence,
     LaneSummary,
     goodput_by_job,
 )
 from fabricpulse.remediation.receiver.rebalance.lane_planner import slow_lanes
+from fabricpulse.remediation.receiver.rebalance.lane_requests import reports_lanes
 from fabricpulse.remediation.receiver.state.model import LaneMove, Rebalance, RebalancePhase, Target
 from fabricpulse.remediation.receiver.state.plans import APPROVAL_VALID_S
 from fabricpulse.remediation.receiver.state.transaction import Transaction, with_changes
 
 # Measurements of one plan that begin anew because the plugin has re-pathed lanes of it.
 _MOST_DISTURBED = 3
+# How long a lane that was ordered back may take until its telemetry shows it, and how often it is ordered back: an
+# agent that is started anew, or paused on its host for a moment, carries the next order out.
+_SHOWN_S = 30.0
+_MOST_UNDONE = 4
 
 
 class Trial:
@@ -53,22 +59,24 @@ class Trial:
         if plan.phase == "measuring":
             self._measure(transaction, plan, now)
             return
-        limits = self._config.guards
         if any(move.outcome == "pending" for move in plan.moves):
-            if now - plan.changed_at <= limits.intent_ttl_s:
+            if now - plan.changed_at <= self._config.guards.intent_ttl_s:
                 return
             moves = tuple(
-                with_changes(move, outcome="failed") if move.outcome == "pending" else move
+                with_changes(move, outcome="unknown") if move.outcome == "pending" else move
                 for move in plan.moves
             )
-            plan = with_changes(plan, moves=moves, changed_at=now)
+            plan = with_changes(plan, moves=moves)
+            transaction.put_rebalance(plan)
             transaction.log(
                 plan.workload, "expired", plan=plan.hash, reason="an agent did not answer in time"
             )
         if plan.phase == "rolling_back":
-            self._end(transaction, plan, "withdrawn" if plan.withdrawn else "rolled_back", plan.reason, now)
-        elif not any(move.outcome == "applied" for move in plan.moves):
+            self._bring_back(transaction, plan, now)
+        elif not any(self._may_have_moved(move, now) for move in plan.moves):
             self._end(transaction, plan, "dropped", "no lane could be moved", now)
+        elif not any(move.outcome == "applied" for move in plan.moves):
+            self.withdraw(transaction, plan, "no agent says that it has moved a lane", now)
         else:
             transaction.put_rebalance(with_changes(plan, phase="measuring", changed_at=now))
 
@@ -239,6 +247,13 @@ class Trial:
                 )
 
     def _roll_back(self, transaction: Transaction, plan: Rebalance, reason: str, now: float) -> None:
+        away = {move.key for move in plan.moves if self._may_have_moved(move, now)}
+        transaction.log(
+            plan.workload, "rebalance_undone", plan=plan.hash, reason=reason, measured=round(plan.measured, 3)
+        )
+        self._order_back(transaction, with_changes(plan, reason=reason), away, now)
+
+    def _order_back(self, transaction: Transaction, plan: Rebalance, away: set[str], now: float) -> None:
         number = max(int(now * 1000), *(move.generation + 1 for move in plan.moves))
         moves = tuple(
             msgspec.structs.replace(
@@ -248,18 +263,57 @@ class Trial:
                 outcome="pending",
                 # A port below 1024, or a flow label, cannot be named again.
                 value=_port(move.entropy_before) if move.operation == "lane.repath" else None,
+                undone=move.undone + 1,
             )
-            if move.outcome in ("applied", "pending")
+            if move.key in away
             else move
             for index, move in enumerate(plan.moves)
         )
-        transaction.put_rebalance(
-            with_changes(plan, moves=moves, phase="rolling_back", reason=reason, changed_at=now)
-        )
-        transaction.log(
-            plan.workload, "rebalance_undone", plan=plan.hash, reason=reason, measured=round(plan.measured, 3)
-        )
+        transaction.put_rebalance(with_changes(plan, moves=moves, phase="rolling_back", changed_at=now))
         self._log_orders(transaction, plan.hash, moves, number)
+
+    def _bring_back(self, transaction: Transaction, plan: Rebalance, now: float) -> None:
+        """Ends the plan once telemetry shows its lanes where they were, or nothing of them is left; orders back again
+        what is not."""
+        last_try = now - plan.changed_at > _SHOWN_S
+        away = {move.key for move in plan.moves if self._is_away(transaction, move, plan, now, last_try)}
+        if away and not last_try:
+            return
+        if away and max(move.undone for move in plan.moves) < _MOST_UNDONE:
+            self._order_back(transaction, plan, away, now)
+            return
+        if away:
+            reason = f"{plan.reason}; not known to be back: {', '.join(sorted(away)[:3])}"
+            reason += f" and {len(away) - 3} more" if len(away) > 3 else ""
+            self._end(transaction, plan, "rollback_failed", reason, now)
+        else:
+            self._end(transaction, plan, "withdrawn" if plan.withdrawn else "rolled_back", plan.reason, now)
+
+    def _may_have_moved(self, move: LaneMove, now: float) -> bool:
+        """Whether the lane may be elsewhere than before the plan, also where its agent or process has not answered."""
+        if move.outcome in ("unknown", "failed"):
+            sample = self._evidence.latest(move.key, now - self._config.guards.agent_timeout_s)
+            return sample is None or not _is_back(move, sample)
+        return move.outcome in ("applied", "pending")
+
+    def _is_away(
+        self, transaction: Transaction, move: LaneMove, plan: Rebalance, now: float, last_try: bool
+    ) -> bool:
+        """Whether the lane is not known to be back. last_try : a new path had time to show in its telemetry."""
+        if not move.undone:
+            return self._may_have_moved(move, now)  # its answer came after the others were ordered back
+        if move.outcome == "gone":
+            return False
+        sample = self._evidence.latest(move.key, plan.changed_at)
+        if sample is not None and move.operation == "lane.repath":
+            return not _is_back(move, sample) and (move.value is not None or move.outcome != "applied")
+        if move.outcome == "applied":
+            # The process has taken it. A weight is in force at once; a path may show later, or the job has ended.
+            return move.operation == "lane.repath" and not last_try
+        # What an agent that reports lanes no longer reports is not there any more.
+        agent = transaction.agents.get(move.host)
+        reports = agent is not None and now - agent.seen_at <= self._config.guards.agent_timeout_s
+        return not (last_try and sample is None and reports and reports_lanes(self._config))
 
     def _end(
         self, transaction: Transaction, plan: Rebalance, phase: RebalancePhase, reason: str, now: float
@@ -275,7 +329,7 @@ class Trial:
             **({"alert": plan.alert} if plan.alert else {}),
         )
 
-        if phase == "rolled_back" and unhelpful(transaction) >= self._rebalance.max_unhelpful:
+        if phase in UNHELPFUL and unhelpful(transaction) >= self._rebalance.max_unhelpful:
             transaction.log("fleet", "blocked", reason="unhelpful")
 
 
@@ -285,6 +339,14 @@ def forbidden(guards: Guards, moves: tuple[LaneMove, ...]) -> str:
         if reason := guards.lane(Target(host, device)):
             return reason
     return ""
+
+
+def _is_back(move: LaneMove, sample: LaneSample) -> bool:
+    """Whether the lane has the port that it had before the plan, or another path than those that the plan has given
+    it: the port was not free, or the plugin has re-pathed the lane by itself."""
+    if move.operation != "lane.repath":
+        return False  # an automatic weight does not show whether one is fixed
+    return sample.entropy == move.entropy_before or sample.repaths > move.repaths + move.tries
 
 
 def _is_moved_on(move: LaneMove, lanes: Mapping[str, LaneSummary]) -> bool:

@@ -179,6 +179,7 @@ RebalancePhase = Literal[
     "kept",
     "rolled_back",
     "withdrawn",
+    "rollback_failed",
     "dry_run",
     "dropped",
 ]
@@ -189,9 +190,10 @@ class LaneMove(msgspec.Struct, frozen=True, kw_only=True):
 
     before : source port, capacity (bytes per second) and count of re-paths when the plan was made. op_id, generation :
     of the operation under way or the last one. value : what it asks for, None for "another one". outcome : of it;
-    `left` once the plugin has re-pathed the lane by itself: it stays where it is. tries : new paths so far. kept : its
-    capacity has risen; it is not moved again. entropy_best : source port when the plan had its best gain so far, 0 for
-    none.
+    `unknown` without an answer in time; `left` once the plugin has re-pathed the lane by itself: it stays where it is;
+    `gone` where the process has no such lane any more. undone : how often it was ordered back. tries : new paths so
+    far. kept : its capacity has risen; it is not moved again. entropy_best : source port when the plan had its best
+    gain so far, 0 for none.
     """
 
     host: str
@@ -206,10 +208,11 @@ class LaneMove(msgspec.Struct, frozen=True, kw_only=True):
     value: int | None = None
     op_id: str = ""
     generation: int = 0
-    outcome: Literal["", "pending", "applied", "refused", "failed", "left"] = ""
+    outcome: Literal["", "pending", "applied", "refused", "failed", "unknown", "left", "gone"] = ""
     tries: int = 0
     kept: bool = False
     entropy_best: int = 0
+    undone: int = 0
 
     @property
     def key(self) -> str:
