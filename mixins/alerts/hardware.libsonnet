@@ -104,7 +104,8 @@ local signals = import '../signals.libsonnet';
         'FabricNicGone',
         'critical',
         'nic',
-        s.last('fabricpulse_nic_present') + ' == 0',
+        // Once, whichever pod says it, also one that has been replaced.
+        'max by (%s, job, pci_address) (%s) == 0' % [nic, s.last('fabricpulse_nic_present')],
         'A NIC has gone from its host.',
         'NIC {{ $labels.device }} of {{ $labels.instance }} ({{ $labels.pci_address }}) is not on the PCIe bus any more, or has lost its driver ({{ $value }}).',
         { 'for': config.nicGoneFor, slow: true }
@@ -114,7 +115,8 @@ local signals = import '../signals.libsonnet';
         'FabricPortsMissing',
         'critical',
         'nic',
-        '%s < %s' % [s.last('fabricpulse_nic_expected_ports_up'), s.last('fabricpulse_nic_expected_ports')],
+        local most(name) = 'max by (%s, job, instance) (%s)' % [c, s.last(name)];
+        '%s < %s' % [most('fabricpulse_nic_expected_ports_up'), most('fabricpulse_nic_expected_ports')],
         'A host has fewer ports at full speed than it should have.',
         'Only {{ $value | printf "%.0f" }} of the ports that {{ $labels.instance }} should have are active at the expected rate.',
         { 'for': config.nicGoneFor, slow: true }

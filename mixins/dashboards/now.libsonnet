@@ -67,8 +67,8 @@ local signals = import '../signals.libsonnet';
             'NICs of hosts with faults',
             'Only hosts with a NIC that is disconnected or flapping.',
             'none',
-            g.query('max by (instance, network) (%(state)s) and on (instance) max by (instance) (%(state)s) != 1' % { state: state } +
-                    ' or max by (instance, network) (%(state)s) and on (instance) min by (instance) (%(state)s) == 0' % { state: state }),
+            // Of several NICs in one cell the worst: disconnected, then flapping.
+            g.query('(min by (instance, network) (%(state)s) == 0 or max by (instance, network) (%(state)s)) and on (instance) (max by (instance) (%(state)s) != 1 or min by (instance) (%(state)s) == 0)' % { state: state }),
             'instance',
             'network',
             states=states

@@ -127,3 +127,61 @@ def run(tests: list[dict[str, Any]], folder: Path) -> None:
     file.write_text(yaml.safe_dump({"rule_files": [], "evaluation_interval": "15s", "tests": tests}))
     done = subprocess.run([PROMTOOLS[0], "test", "rules", file], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_panel_is_not_green_of_what_is_dead_or_not_evaluated(tmp_path: Path) -> None:
+    """A dead NIC beside one that is well, on one network or under one host name in two clusters, is what a cell shows;
+    no alert fires only where rules are evaluated.
+    """
+    asked = {
+        panel["title"]: re.sub(r"\$\w+", ".*", panel["targets"][0]["expr"])
+        for dashboard in compile_mixin().dashboards.values()
+        for panel in dashboard["panels"]
+        if panel["title"] in {"NICs of hosts with faults", "Alerts firing"}
+    }
+    nics = (
+        ('instance="one", cluster="a", device="e0"', "0x8"),
+        ('instance="one", cluster="a", device="e1"', "1x8"),
+        ('instance="two", cluster="a", device="e0"', "1x8"),
+        ('instance="two", cluster="b", device="e0"', "0x8"),
+        ('instance="well", cluster="a", device="e0"', "1x8"),
+    )
+    cell = {"eval_time": "2m", "expr": f"sum by (instance) ({asked['NICs of hosts with faults']})"}
+    count = {"eval_time": "2m", "expr": asked["Alerts firing"]}
+    watchdog = {"series": 'ALERTS{alertname="FabricWatchdog", alertstate="firing"}', "values": "1x8"}
+    up = {"series": 'fabricpulse_build_info{instance="one"}', "values": "1x8"}
+    tests: list[dict[str, Any]] = [
+        {
+            "name": "worst of a cell",
+            "interval": "15s",
+            "input_series": [
+                {"series": f'{name}{{network="r0", {labels}}}', "values": values}
+                for labels, connected in nics
+                for name, values in (
+                    ("fabricpulse_nic_connected", connected),
+                    ("fabricpulse_nic_disconnects_total", "1x8"),
+                )
+            ],
+            "promql_expr_test": [
+                cell
+                | {
+                    "exp_samples": [
+                        {"labels": f'{{instance="{name}"}}', "value": 0} for name in ("one", "two")
+                    ]
+                }
+            ],
+        },
+        {
+            "name": "evaluated",
+            "interval": "15s",
+            "input_series": [up, watchdog],
+            "promql_expr_test": [count | {"exp_samples": [{"labels": "{}", "value": 0}]}],
+        },
+        {
+            "name": "not evaluated",
+            "interval": "15s",
+            "input_series": [up],
+            "promql_expr_test": [count | {"exp_samples": []}],
+        },
+    ]
+    run(tests, tmp_path)
