@@ -310,8 +310,8 @@ class ObservedState:
         newer = {}
         for device, held in agent.held.items():
             known = transaction.targets.get(f"{agent.host}/{device}")
-            if known is None and held.desired == "in_service":
-                continue  # nothing to hold; generations come from the clock
+            if known is None and held.desired == "in_service" and held.generation < int(now * 1000):
+                continue  # nothing to hold, and the clock gives the next decision a newer generation
             repeated = before is None or before.held.get(device) == held
             if repeated and held.generation > (known.generation if known is not None else 0):
                 newer[device] = held

@@ -13,7 +13,7 @@ from fabricpulse.remediation.receiver.payload import Alert, PayloadError, parse_
 from fabricpulse.remediation.receiver.rebalance.lane_evidence import LaneEvidence
 from fabricpulse.remediation.receiver.reconciler import Reconciler
 from fabricpulse.remediation.receiver.state import retention
-from fabricpulse.remediation.receiver.state.model import Held
+from fabricpulse.remediation.receiver.state.model import Held, Target
 from fabricpulse.remediation.receiver.web.agent_api import _with_printable_names
 from fabricpulse.remediation.receiver.web.host_lines import BURST, HostLines
 from fabricpulse.remediation.receiver.web.operator_api import OperatorApi
@@ -75,6 +75,27 @@ def test_hosts_that_are_gone_leave_nothing_behind(monkeypatch):
     world.now += 86_431
     world.tick()
     assert list(world.state.targets) == ["h0/rail0"]
+
+
+def test_generations_of_a_clock_that_was_ahead_are_not_forgotten():
+    """What its agent holds is newer than the clock: a decision made without it would be refused as an old one."""
+    world = World(hosts=1)
+    world.now += 400 * 86_400
+    world.report()
+    world.deliver(alert())
+    world.settle()
+    world.deliver(alert(firing=False))
+    world.run(lambda t: world.reconciler.operator.release(t, Target("h0", "rail0"), "ada", world.now))
+    (back,) = world.settle()
+    world.now -= 400 * 86_400
+    world.restart()
+    world.now += 86_431
+    world.reconcile()
+    assert world.state.targets["h0/rail0"].generation == back.generation
+    world.run(lambda t: t.drop("targets", ["h0/rail0"]))
+    world.report()
+    world.report()
+    assert (world.phase(), world.state.targets["h0/rail0"].generation) == ("in_service", back.generation)
 
 
 def test_what_a_host_holds_are_names_and_members():

@@ -79,6 +79,8 @@ def forget_ended(transaction: Transaction, shared_s: float, now: float) -> None:
             and not target.blocked  # what fires has something to say
             and target.target.host not in transaction.agents
             and 0 < target.changed_at < now - _FORGET_HOST_S
+            # Else the next decision would be older than what agents hold.
+            and target.generation < int(now * 1000)
             and not _is_under_way(transaction, target)
         ],
     )
