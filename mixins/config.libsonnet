@@ -50,7 +50,8 @@
     flowInterval: '30s',
 
     // An exporter counts as down when no scrape has worked for this long, and so many within the window have failed:
-    // at a long scrape interval a single one fills the time, and the first scrape of a new target may come too early.
+    // at a long scrape interval a single one fills the time, and the first scrape of a new target may come too early. So many scrapes
+    // must fit into the window: where the interval is more than a minute raise both, the first above the interval.
     exporterDownFor: '1m',
     exporterFailedScrapes: 3,
     exporterFailedWindow: '3m',

@@ -9,8 +9,17 @@ local pages = {
   exporter: ['pipeline', ['instance']],
   pipeline: ['pipeline', ['instance']],
 };
-local dashboard(config, component) =
-  local page = pages[component];
+// Of alerts whose series another page draws: whether a NIC is connected, and what switches and links lose.
+local fleet = ['fleet', ['instance', 'network']];
+local otherPages = {
+  FabricNicDisconnected: fleet,
+  FabricNicFlapping: fleet,
+  FabricNicFlappingSlowly: fleet,
+  FabricNetworkDown: fleet,
+  FabricFaultLocated: ['paths', ['network']],
+};
+local dashboard(config, name, component) =
+  local page = std.get(otherPages, name, pages[component]);
   local choice(label, variable) = '{{ with $labels.%s }}&var-%s={{ . }}{{ end }}' % [label, variable];
   '%s/d/%s?orgId=1%s' % [
     config.grafanaURL,
@@ -51,7 +60,7 @@ local dashboard(config, component) =
         summary: summary,
         description: description,
         runbook_url: config.runbookURLPattern % name,
-      } + if config.grafanaURL == '' then {} else { dashboard_url: dashboard(config, component) },
+      } + if config.grafanaURL == '' then {} else { dashboard_url: dashboard(config, name, component) },
     } + {
       [key]: extra[key]
       for key in std.objectFields(extra)

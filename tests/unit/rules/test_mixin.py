@@ -272,6 +272,11 @@ def test_dashboard_urls(configured: Mixin) -> None:
         assert match, url
         assert set(re.findall(r"&var-(\w+)=", url)) <= names[match[1]], rule["alert"]
     assert not any("dashboard_url" in alert["annotations"] for alert in ALERTS.values())
+    # What draws the gauge of an alert on connectivity.
+    rules = {rule["alert"]: rule for group in configured.alerts for rule in group["rules"]}
+    opened = rules["FabricNicDisconnected"]["annotations"]["dashboard_url"].split("/d/")[1].split("?")[0]
+    drawn = [page for page in configured.dashboards.values() if page["uid"] == opened]
+    assert "fabricpulse_nic_connected" in str(drawn[0]["panels"])
 
 
 def shipped_route(name: str, labels: Mapping[str, str]) -> dict[str, Any]:
