@@ -11,11 +11,11 @@ local signals = import '../signals.libsonnet';
     local increased(name, threshold) = 'max by (%s) (%s%s)' % [nic, s.recentIncrease([name]), threshold],
     local kind(expr, name) = 'label_replace(%s, "kind", "%s", "", "")' % [expr, name],
     local kinds(rows, threshold) = std.join(' or ', [kind(increased(row[0], threshold), row[1]) for row in rows]),
-    // A number that fewer than oddShare of the NICs of a network have and that is not the fleet's median.
+    // A number that fewer than oddShare of the NICs of a network have and that is not the fleet's median. One alone is odd among oddLeastNics.
     local odd =
       local known = 'device:fabricpulse_nic_attribute:by_network' + s.braces;
       local group = '%s, network, attribute' % c;
-      '%(different)s and on (%(group)s) count by (%(group)s) (%(different)s) < %(share)g * (count by (%(group)s) (%(known)s) >= %(least)d)' % {
+      '%(different)s and on (%(group)s) count by (%(group)s) (%(different)s) < clamp_min(%(share)g * (count by (%(group)s) (%(known)s) >= %(least)d), 1.5)' % {
         different: 'device:fabricpulse_nic_attribute:different' + s.braces,
         known: known,
         group: group,
@@ -126,7 +126,7 @@ local signals = import '../signals.libsonnet';
         'FabricNicOddOneOut',
         'warning',
         'nic',
-        odd + ' or label_replace(group by (%(nic)s, board, firmware) (%(info)s and on (%(group)s) (%(count)s < on (%(all)s) group_left () (%(share)g * (sum by (%(all)s) (%(count)s) >= %(least)d)))), "attribute", "firmware", "", "")' % {
+        odd + ' or label_replace(group by (%(nic)s, board, firmware) (%(info)s and on (%(group)s) (%(count)s < on (%(all)s) group_left () clamp_min(%(share)g * (sum by (%(all)s) (%(count)s) >= %(least)d), 1.5))), "attribute", "firmware", "", "")' % {
           nic: nic,
           info: s.last('fabricpulse_nic_info', 'firmware!=""'),
           count: 'firmware:fabricpulse_nic_info:count' + s.braces,
