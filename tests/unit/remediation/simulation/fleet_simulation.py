@@ -45,6 +45,7 @@ from fabricpulse.remediation.protocol import Health, Result, Traffic
 from fabricpulse.remediation.receiver.config import ReceiverConfig
 from fabricpulse.remediation.receiver.payload import Alert
 from fabricpulse.remediation.receiver.reconciler import Reconciler
+from fabricpulse.remediation.receiver.state.in_flight import withheld
 from fabricpulse.remediation.receiver.state.model import AgentState, Desired, Held, State, Target
 from fabricpulse.remediation.receiver.state.transaction import Transaction, Transition
 from fabricpulse.remediation.receiver.wall_clock import MonotonicWallClock
@@ -118,8 +119,8 @@ class FleetSimulation:
             else:
                 self._tick()
 
-    def heal(self, seconds: float = 2500.0) -> None:
-        """Faults stop, operators resume; what waits for nobody must be back in service in the end."""
+    def heal(self, seconds: float = 5000.0) -> None:
+        """Faults stop, operators resume; what waits for nobody must be back in service in the end, after its hold."""
         self.healing = True
         for nic in self.nics.values():
             nic.bad_until = 0.0
@@ -127,17 +128,16 @@ class FleetSimulation:
         self.away.clear()
         self.prometheus_back = self.alertmanager_back = self.mesh_back = 0.0
         end = self.at + seconds
-        while self.at < end:
+        while self.at < end - seconds / 2 or (self.at < end and self._out()):
             if self.state.pause is not None or self.state.breakers:
                 self._decide(lambda t: self.reconciler.operator.resume(t, "ada", self.now))
             self.steps(1)
-        out = {
-            key: (target.phase, target.blocked)
-            for key, target in self.state.targets.items()
-            if target.phase not in ("in_service", "manual")
-        }
-        if out:
+        if out := self._out():
             raise ViolationError("heal", f"{seconds:.0f} s after the last fault: {out}")
+
+    def _out(self) -> dict[str, tuple[str, str]]:
+        targets = self.state.targets.items()
+        return {k: (t.phase, t.blocked) for k, t in targets if t.phase not in ("in_service", "manual")}
 
     # --- what happens ------------------------------------------------------------------------------------------------
 
@@ -289,12 +289,15 @@ class FleetSimulation:
         if self.at - self.polled_at >= 10.0:
             self.polled_at = self.at
             self._poll()
-        # All that is desired and not known to the agent yet, whatever became of it meanwhile (AgentApi).
+        # All that is desired and not known to the agent yet, as AgentApi hands it out.
         for key, target in list(self.state.targets.items()):
             nic, action = self.nics[key], self.state.actions.get(target.op_id)
-            if action is None or action.generation <= nic.generation or nic.host not in present:
+            known = action is None or action.generation <= nic.generation or nic.host not in present
+            if action is None or known or withheld(self.reconciler.config, self.state, action, self.now):
                 continue
-            if self.healing or self.chance.random() < 0.8:
+            if not self.healing and self.chance.random() < 0.02:
+                self._lose(action.op_id)
+            elif self.healing or self.chance.random() < 0.8:
                 self._carry_out(action.op_id, nic, action.desired, action.generation)
         for host in present:
             for nic in self.by_host[host]:
@@ -368,6 +371,10 @@ class FleetSimulation:
         nic.failed = outcome == "failed"
         traffic: Traffic = chance.choices(("moved", "idle", "stalled"), (80, 10, 10))[0]
         self._tell(nic, Result(op_id, outcome, 1, traffic=traffic if outcome == "applied" else ""))
+
+    def _lose(self, op_id: str) -> None:
+        """The answer that hands it out is lost on the wire."""
+        self._change(lambda t: self.reconciler.results.on_sent(t, [op_id], self.now))
 
     def _correct(self, nic: Nic) -> None:
         """A process that did not follow does so in the end."""
