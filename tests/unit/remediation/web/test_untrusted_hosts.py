@@ -69,6 +69,8 @@ def test_hosts_that_are_gone_leave_nothing_behind(monkeypatch):
     world.tick()
     assert world.state.targets == {}
     world.report(["made-up2"], held=held)
+    world.tick(60)
+    assert world.blocked("made-up2/nic0") == "not_observed"
     world.deliver(alert())
     world.settle()
     world.restart()

@@ -75,8 +75,8 @@ def forget_ended(transaction: Transaction, shared_s: float, now: float) -> None:
         [
             key
             for key, target in transaction.targets.items()
-            if (is_adopted(target) or target.phase == "in_service")
-            and not target.blocked  # what fires has something to say
+            # What is blocked fires, or, adopted, has a hold that no agent's report will end.
+            if (is_adopted(target) or (target.phase == "in_service" and not target.blocked))
             and target.target.host not in transaction.agents
             and 0 < target.changed_at < now - _FORGET_HOST_S
             # Else the next decision would be older than what agents hold.
