@@ -68,6 +68,7 @@ def test_hosts_that_are_gone_leave_nothing_behind(monkeypatch):
     world.now += 86_401
     world.tick()
     assert world.state.targets == {}
+    held = {device: Held("avoid", 2**52) for device in held}
     world.report(["made-up2"], held=held)
     world.tick(60)
     assert world.blocked("made-up2/nic0") == "not_observed"

@@ -75,15 +75,19 @@ def forget_ended(transaction: Transaction, shared_s: float, now: float) -> None:
         [
             key
             for key, target in transaction.targets.items()
-            # What is blocked fires, or, adopted, has a hold that no agent's report will end.
-            if (is_adopted(target) or (target.phase == "in_service" and not target.blocked))
+            # What was adopted has a hold that no report will end any more.
+            if (is_adopted(target) or _is_settled(target, now))
             and target.target.host not in transaction.agents
             and 0 < target.changed_at < now - _FORGET_HOST_S
-            # Else the next decision would be older than what agents hold.
-            and target.generation < int(now * 1000)
             and not _is_under_way(transaction, target)
         ],
     )
+
+
+def _is_settled(target: TargetState, now: float) -> bool:
+    """Whether nothing is known of a target that the clock does not know: the next decision must be newer than what its
+    agent holds."""
+    return target.phase == "in_service" and not target.blocked and target.generation < int(now * 1000)
 
 
 def _is_under_way(transaction: Transaction, target: TargetState) -> bool:
