@@ -230,6 +230,9 @@ class PaperFleet:
             yield f"fabricpulse_plugin_heartbeat_age_seconds{{{process}}} {8 if stopped else 0.1}"
             if stopped:
                 yield f"fabricpulse_plugin_silent_seconds{{{process}}} 8"
+            communicator = f'{workload},communicator="c0ffee",rank="{rank}"'
+            yield f"fabricpulse_rank_operations_total{{{communicator}}} @10@"
+            yield f"fabricpulse_rank_operations_in_progress{{{communicator}}} 1"
             yield f"fabricpulse_request_waited_seconds_total{{{own}}} @0.1@"
             yield f"fabricpulse_request_waited_for_peer_seconds_total{{{own},{peer}}} @0.1@"
             if self._has("slow_flow", host, rail):  # a request that is not old is not there
@@ -296,6 +299,7 @@ def _coordinator() -> Iterator[str]:
     yield f"fabricpulse_fault_component{{{fault}}} 0.5"
     cable = 'peer="gpu-0001",peer_device="rail1",reason="wrong_leaf",at="leaf-1-1",expected="leaf-0-1"'
     yield f"fabricpulse_topology_nic_miscabled{{{cable}}} 0"
+    yield 'fabricpulse_leaf_paths_missing{leaf="leaf-0-1",network="rail1"} 1'
 
 
 def _receiver() -> Iterator[str]:
