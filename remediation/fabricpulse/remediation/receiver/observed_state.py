@@ -13,7 +13,7 @@ from fabricpulse.remediation.receiver.payload import Alert
 from fabricpulse.remediation.receiver.rebalance.lane_requests import selector_of
 from fabricpulse.remediation.receiver.rule_config import LANE_ACTIONS, RuleConfig, keeps_out
 from fabricpulse.remediation.receiver.state.episode_room import EpisodeRoom
-from fabricpulse.remediation.receiver.state.hold import STOPPED, Observation, observe
+from fabricpulse.remediation.receiver.state.hold import STOPPED, Observation, observe, stop_hold
 from fabricpulse.remediation.receiver.state.model import (
     NO_TARGET,
     AgentState,
@@ -24,7 +24,11 @@ from fabricpulse.remediation.receiver.state.model import (
 )
 from fabricpulse.remediation.receiver.state.phases import next_phase
 from fabricpulse.remediation.receiver.state.rebase import rebase
-from fabricpulse.remediation.receiver.state.retention import has_room_to_adopt, is_adopted
+from fabricpulse.remediation.receiver.state.retention import (
+    DISOWNED,
+    has_room_to_adopt,
+    is_adopted,
+)
 from fabricpulse.remediation.receiver.state.transaction import Transaction, with_changes
 
 # It becomes an argument of the scheduler's command, where `h[0-99]`, `h0,h1` and `ALL` would be many hosts, and `-x` an
@@ -325,6 +329,7 @@ class ObservedState:
             if target.key not in own and agent.source and not has_room_to_adopt(transaction):
                 continue
             own.add(target.key)
+            self._supersede(transaction, target.key)
             current = transaction.targets.get(target.key) or TargetState(target=target)
             phase = next_phase(
                 current.phase, "adopt_avoid" if held.desired == "avoid" else "adopt_in_service"
@@ -343,19 +348,40 @@ class ObservedState:
             transaction.log(target.key, "adopted", desired=held.desired, generation=held.generation)
 
     @staticmethod
+    def _supersede(transaction: Transaction, key: str) -> None:
+        """Ends the operation of a target that is adopted: the agent has a newer one, and refuses it."""
+        current = transaction.targets.get(key)
+        action = transaction.actions.get(current.op_id) if current is not None else None
+        if action is not None and action.outcome in ("pending", "unknown"):
+            message = "its agent holds a newer generation"
+            transaction.put_action(with_changes(action, outcome="superseded", message=message))
+            transaction.log(key, "superseded", op_id=action.op_id)
+
+    @staticmethod
     def _disown(transaction: Transaction, agent: AgentState, before: AgentState | None) -> None:
         """Ends what was adopted and is not what the agent holds: its alerts count again. A NIC that jobs do not use
-        stays out: an agent that has lost its journal, too, cannot say why. before : its last report."""
+        stays out: an agent that has lost its journal, too, cannot say why. One that was decided about is in service
+        with its history, and older than whatever its agent holds. before : its last report."""
         if before is not None and (before.held, before.devices) == (agent.held, agent.devices):
             return
         for key in transaction.targets_of(agent.host):
             target = transaction.targets[key]
-            if not is_adopted(target):
+            if target.op_id or target.generation <= DISOWNED:
                 continue
             held = agent.held.get(target.target.device)
             is_out = target.desired == "avoid" and agent.devices.get(target.target.device) is False
             if (held is None or held.generation < target.generation) and not is_out:
-                transaction.drop("targets", [key])
+                if is_adopted(target):
+                    transaction.drop("targets", [key])
+                else:
+                    transaction.put_target(
+                        with_changes(
+                            stop_hold(target),
+                            desired="in_service",
+                            phase=next_phase(target.phase, "adopt_in_service"),
+                            generation=DISOWNED,
+                        )
+                    )
                 transaction.log(key, "disowned", generation=target.generation)
 
     def _is_nic(self, target: Target) -> bool:

@@ -45,6 +45,62 @@ def test_one_report_takes_no_nic_out_of_another_host():
     assert [action.target.key for action in world.pending()] == ["h0/rail0"]
 
 
+def forge_newer(world: World) -> int:
+    """A decision, and two reports that say that a newer one has put the NIC back; its generation."""
+    world.deliver(alert())
+    (action,) = world.pending()
+    for _ in range(2):
+        world.report(["h0"], held={"rail0": Held("in_service", action.generation + 1000)})
+    return action.generation
+
+
+def test_a_forged_newer_generation_stops_no_receiver():
+    """Its target was dropped from under an operation that was under way, and every cycle failed from then on."""
+    world = World(hosts=1)
+    generation = forge_newer(world)
+    assert [action.outcome for action in world.state.actions.values()] == ["superseded"]
+    world.report(held={})
+    world.deliver(alert(firing=False))
+    world.now += 3600
+    world.report()
+    world.deliver(alert(starts_at=world.now))
+    (again,) = world.pending()
+    assert again.generation > generation
+
+
+def test_a_journal_with_an_operation_of_no_target_is_read():
+    """One was written: the receiver was stuck after each start."""
+    world = World(hosts=1)
+    world.deliver(alert())
+    world.run(lambda t: t.drop("targets", ["h0/rail0"]))
+    world.restart()
+    world.report()
+    world.now += 61
+    world.report()
+    world.reconcile()
+    assert [(a.outcome, a.target.key) for a in world.pending()] == [("pending", "h0/rail0")]
+    assert "superseded" in [action.outcome for action in world.state.actions.values()]
+
+
+def test_forged_generations_erase_no_history():
+    """Cooldown, attempts and the limit of failovers began anew, and with them the NIC flapped as often as it liked."""
+    world = World(hosts=1)
+    generation = forge_newer(world)
+    for _ in range(2):
+        world.report(held={})
+        world.reconcile()
+    target = world.state.targets["h0/rail0"]
+    assert (target.phase, len(target.failovers), len(target.attempts)) == ("in_service", 1, 1)
+    assert (world.pending(), world.events().count("disowned")) == ([], 1)
+    for _ in range(2):
+        world.report(held={"rail0": Held("avoid", generation)})
+    world.now += 86_401
+    world.reconcile()
+    assert world.state.agents == {}
+    target = world.state.targets["h0/rail0"]
+    assert (target.phase, target.generation, len(target.failovers)) == ("avoided", generation, 1)
+
+
 def test_a_nic_that_jobs_do_not_use_stays_out_without_its_agents_journal():
     """Both journals are lost, one after the other: it is held, and put back in the end."""
     world = World(hosts=1)

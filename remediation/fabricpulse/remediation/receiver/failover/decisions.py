@@ -386,8 +386,14 @@ class Decisions:
     def _expire(self, transaction: Transaction, now: float) -> None:
         limits = self._config.guards
         for action in [a for a in transaction.actions.values() if a.outcome == "pending"]:
-            current = transaction.targets[action.target.key]
-            if not action.sent_at and now - action.created_at > limits.intent_ttl_s:
+            current = transaction.targets.get(action.target.key)
+            if current is None:
+                # Of a target that was dropped, or a journal that another version has written: nobody waits for it.
+                transaction.put_action(
+                    with_changes(action, outcome="superseded", message="its target is not known any more")
+                )
+                transaction.log(action.target.key, "superseded", op_id=action.op_id)
+            elif not action.sent_at and now - action.created_at > limits.intent_ttl_s:
                 transaction.put_action(
                     with_changes(action, outcome="expired", message="no agent fetched it in time")
                 )

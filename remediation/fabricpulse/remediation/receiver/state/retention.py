@@ -19,11 +19,14 @@ EPISODES_EVERY_S = 30.0
 _FORGET_HOST_S = 86_400.0
 # NICs that are adopted from hosts for which others could report as well.
 _MOST_ADOPTED = 4_096
+# Generation of a target in service of whose operations its agent holds none: less than that of any.
+DISOWNED = 1
 
 
 def is_adopted(target: TargetState) -> bool:
-    """Whether this receiver knows of the target only by what an agent holds."""
-    return target.generation > 0 and not target.op_id
+    """Whether this receiver knows of the target only by what an agent holds: it has never decided about it."""
+    decided = target.op_id or target.failovers or target.attempts
+    return target.generation > 0 and not decided
 
 
 def has_room_to_adopt(transaction: Transaction) -> bool:
