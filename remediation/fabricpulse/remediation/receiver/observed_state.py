@@ -102,7 +102,7 @@ class ObservedState:
         """A new start: the epoch rises; what was in progress is offered to the agents again under the same op_id."""
         # From the clock as well: agents must not take a receiver with a new journal for one out of the past.
         epoch = max(transaction.epoch + 1, int(now))
-        transaction.set(epoch=epoch, polled_at=0.0, contact_at=0.0)
+        transaction.set(epoch=epoch, started_at=now, polled_at=0.0, contact_at=0.0)
         if rebased := rebase(transaction, now):
             transaction.log("fleet", "clock_rebased", entries=rebased)
         transaction.drop("agents", list(transaction.agents))

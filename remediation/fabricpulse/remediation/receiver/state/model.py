@@ -344,7 +344,8 @@ class Bucket(msgspec.Struct, frozen=True):
 class State(msgspec.Struct, frozen=True, kw_only=True):
     """All of it. The dictionaries belong to the commit loop, which alone changes them.
 
-    epoch : grows with each start of the receiver (fencing: agents refuse an older one). polled_at : when the
+    epoch : grows with each start of the receiver (fencing: agents refuse an older one). started_at : the last one, not
+    kept. polled_at : when the
     Alertmanagers were last asked with success what is active. contact_at : when any of them was last in contact.
     watchdog : whether the alert that always fires was ever seen, and whether it is there. recent : (when, direction,
     target key) of the last actions. resumed_at : when an operator last resumed. episodes_version : another
@@ -357,6 +358,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     epoch: int = 0
+    started_at: float = 0.0
     episodes: dict[str, Episode] = {}
     targets: dict[str, TargetState] = {}
     actions: dict[str, Action] = {}

@@ -67,12 +67,25 @@ def forget_hosts(transaction: Transaction, hosts: Collection[str]) -> None:
 
 def forget_ended(transaction: Transaction, shared_s: float, now: float) -> None:
     """Drops old episodes, and targets of hosts that do not report since before a restart: nobody has what was adopted,
-    and of a NIC in service there is nothing to know. shared_s : as long as this an episode counts for others."""
+    and of a NIC in service there is nothing to know. shared_s : as long as this an episode counts for others.
+
+    An expired episode stays while its target is out and needs a probe: it alone says that the end of another one is not
+    enough.
+    """
     keep_s = max(_KEEP_EPISODES_S, shared_s)
-    ended = {key: e for key, e in transaction.episodes.items() if e.status != "firing"}
+    unproven = {
+        key for key, target in transaction.targets.items() if target.needs_probe and target.desired == "avoid"
+    }
+    ended = {
+        key: e
+        for key, e in transaction.episodes.items()
+        if e.status == "resolved" or (e.status == "expired" and e.target.key not in unproven)
+    }
     old = [key for key, episode in ended.items() if now - episode.ended_at > keep_s]
     old += _oldest(ended, _KEEP_EPISODES, lambda _: True, lambda e: float(e.ended_at))
     transaction.drop("episodes", list(dict.fromkeys(old)))
+    if now - transaction.started_at <= _FORGET_HOST_S:
+        return  # agents are not kept: those that have not reported yet may all be there
     transaction.drop(
         "targets",
         [
