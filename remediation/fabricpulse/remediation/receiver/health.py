@@ -10,6 +10,7 @@ from fabricpulse.remediation.receiver.rule_config import LANE_ACTIONS
 from fabricpulse.remediation.receiver.state.episode_room import MAX_EPISODES
 from fabricpulse.remediation.receiver.state.in_flight import ACTING
 from fabricpulse.remediation.receiver.state.model import Drain, Outcome, Rebalance, State
+from fabricpulse.remediation.receiver.state.retention import adoption_full
 from fabricpulse.remediation.receiver.state.transaction import Transaction
 
 # A return that has come to this is not under way any more.
@@ -48,6 +49,9 @@ def problems(
     if len(state.episodes) >= MAX_EPISODES:
         text = f"{len(state.episodes)} alerts are remembered, and new ones left out: who sends so many?"
         found.append(Problem("too_many_alerts", text))
+    if full := adoption_full(state):
+        text = f"{full} are taken over, and no more: after a loss of the journal others would go unnoticed"
+        found.append(Problem("adoption_full", text))
     if config.alertmanagers and now - state.polled_at > config.poll_timeout_s:
         found.append(Problem("alertmanager_lost", "the Alertmanagers do not answer"))
     if state.watchdog == "lost":

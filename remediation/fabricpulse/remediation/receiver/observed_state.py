@@ -26,8 +26,8 @@ from fabricpulse.remediation.receiver.state.phases import next_phase
 from fabricpulse.remediation.receiver.state.rebase import rebase
 from fabricpulse.remediation.receiver.state.retention import (
     DISOWNED,
-    has_room_to_adopt,
     is_adopted,
+    room_to_adopt,
 )
 from fabricpulse.remediation.receiver.state.transaction import Transaction, with_changes
 
@@ -322,12 +322,17 @@ class ObservedState:
         if not newer:
             return
         own = set(transaction.targets_of(agent.host))
+        room = MAX_NICS
+        if agent.source and any(Target(agent.host, device).key not in own for device in newer):
+            room = room_to_adopt(transaction, agent.source)
         for device, held in newer.items():
             target = Target(agent.host, device)
             if target.key not in own and (len(own) >= MAX_NICS or not self._is_nic(target)):
                 continue
-            if target.key not in own and agent.source and not has_room_to_adopt(transaction):
-                continue
+            if target.key not in own:
+                if not room:
+                    continue
+                room -= 1
             own.add(target.key)
             self._supersede(transaction, target.key)
             current = transaction.targets.get(target.key) or TargetState(target=target)

@@ -9,6 +9,7 @@ import pytest
 from tests.unit.remediation.world import START, World, alert, config
 
 from fabricpulse.remediation.protocol import MAX_LANES, MAX_NICS, LaneSample, Report
+from fabricpulse.remediation.receiver.health import problems
 from fabricpulse.remediation.receiver.payload import Alert, PayloadError, parse_notification, parse_polled
 from fabricpulse.remediation.receiver.rebalance.lane_evidence import LaneEvidence
 from fabricpulse.remediation.receiver.reconciler import Reconciler
@@ -134,6 +135,29 @@ def test_hosts_that_are_gone_leave_nothing_behind(monkeypatch):
     world.now += 86_431
     world.tick()
     assert list(world.state.targets) == ["h0/rail0"]
+
+
+def test_one_address_leaves_room_to_adopt(monkeypatch):
+    """Sixteen forged reports took all of it without a word: NICs that are out were not known as such."""
+    monkeypatch.setattr(retention, "_MOST_ADOPTED", 3)
+    monkeypatch.setattr(retention, "_MOST_OF_AN_ADDRESS", 2)
+    world = World(hosts=0)
+
+    def adopt(host: str, count: int, source: str) -> str:
+        held = {f"rail{i}": Held("avoid", 2**52) for i in range(count)}
+        for _ in range(2):
+            world.report([host], held=held, source=source)
+        found = problems(world.config, world.state, world.now, "")
+        return next((problem.message for problem in found if problem.code == "adoption_full"), "")
+
+    assert adopt("sure", 3, "") == "", "who has an identity takes nobody's room"
+    assert adopt("made-up0", 1, "10.0.0.66") == ""
+    assert "at 10.0.0.66 " in adopt("made-up1", 2, "10.0.0.66")
+    assert "without an identity" in adopt("h0", 2, "10.0.0.1")
+    assert sorted(world.state.targets) == [
+        *("h0/rail0", "made-up0/rail0", "made-up1/rail0"),
+        *("sure/rail0", "sure/rail1", "sure/rail2"),
+    ]
 
 
 def test_generations_of_a_clock_that_was_ahead_are_not_forgotten():

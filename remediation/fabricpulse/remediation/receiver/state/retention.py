@@ -1,10 +1,11 @@
 """What is forgotten: the journal keeps all, memory the ended ones that are new."""
 
+from collections import Counter
 from collections.abc import Callable, Collection
 from typing import Any
 
 from fabricpulse.remediation.receiver.state.episode_room import MAX_EPISODES
-from fabricpulse.remediation.receiver.state.model import TargetState
+from fabricpulse.remediation.receiver.state.model import State, TargetState
 from fabricpulse.remediation.receiver.state.transaction import Transaction
 
 # Ended actions that stay in memory.
@@ -17,8 +18,9 @@ _KEEP_EPISODES = MAX_EPISODES // 4
 # Episodes are looked through this often: of a large fleet there are tens of thousands.
 EPISODES_EVERY_S = 30.0
 _FORGET_HOST_S = 86_400.0
-# NICs that are adopted from hosts for which others could report as well.
+# NICs that are adopted from hosts for which others could report as well: of all, and of those behind one address.
 _MOST_ADOPTED = 4_096
+_MOST_OF_AN_ADDRESS = 1_024
 # Generation of a target in service of whose operations its agent holds none: less than that of any.
 DISOWNED = 1
 
@@ -29,11 +31,32 @@ def is_adopted(target: TargetState) -> bool:
     return target.generation > 0 and not decided
 
 
-def has_room_to_adopt(transaction: Transaction) -> bool:
-    """Whether one more target may be adopted from a host for which others could report as well."""
-    if len(transaction.targets) < _MOST_ADOPTED:
-        return True
-    return sum(is_adopted(target) for target in transaction.targets.values()) < _MOST_ADOPTED
+def room_to_adopt(state: State | Transaction, source: str) -> int:
+    """How many more targets may be adopted from hosts that report from `source`, and for which others could as well."""
+    adopted = _adopted_by_source(state)
+    return max(0, min(_MOST_ADOPTED - adopted.total(), _MOST_OF_AN_ADDRESS - adopted[source]))
+
+
+def adoption_full(state: State) -> str:
+    """Why no more targets are adopted from some hosts, "" while there is room."""
+    adopted = _adopted_by_source(state)
+    if adopted.total() >= _MOST_ADOPTED:
+        return f"{adopted.total()} NICs that agents without an identity report as out"
+    full = sorted(source for source, count in adopted.items() if source and count >= _MOST_OF_AN_ADDRESS)
+    return f"{adopted[full[0]]} NICs that agents at {full[0]} report as out" if full else ""
+
+
+def _adopted_by_source(state: State | Transaction) -> Counter[str]:
+    """Adopted targets by the address of their agents, "" where they have not reported since the start. Not those of
+    hosts for which nobody else can report."""
+    adopted: Counter[str] = Counter()
+    agents = state.agents
+    for target in state.targets.values():
+        if is_adopted(target):
+            agent = agents.get(target.target.host)
+            if agent is None or agent.source:
+                adopted[agent.source if agent is not None else ""] += 1
+    return adopted
 
 
 def forget(transaction: Transaction, recent_s: float, now: float) -> None:
