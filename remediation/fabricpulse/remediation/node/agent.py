@@ -71,8 +71,10 @@ class NodeAgent:
         )
         self._desired = self._journal.desired()
         self._waiting = self._journal.waiting()
-        # Carried out before this start: the receiver has them as done, and undoes them no more when they are refused.
+        # Carried out before this start: a receiver that has them as done undoes them no more when they are refused.
         self._done_before = {nic.op_id for nic in self._desired.values()} - self._waiting.keys()
+        # Those of them that this host refuses to keep up now: they are tried again.
+        self._held_up: set[str] = set()
         self._journal_problem = ""
         # Operations that are carried out, which the journal does not say yet.
         self._done: list[str] = []
@@ -302,7 +304,8 @@ class NodeAgent:
             await wait_with_timeout(self._reconcile_now, self._config.scan_interval_s)
 
     async def _reconcile(self) -> None:
-        waiting = [nic for nic in self._desired.values() if nic.op_id not in self._results]
+        settled = self._results.keys() - self._held_up
+        waiting = [nic for nic in self._desired.values() if nic.op_id not in settled]
         dry_runs = [nic for nic in self._dry_runs.values() if nic.op_id not in self._results]
         orders = [order for order in self._orders.values() if order.op_id not in self._results]
         present = await asyncio.to_thread(self._plugins.present)
@@ -319,15 +322,14 @@ class NodeAgent:
             for nic in dry_runs:
                 self._record(self._check(nic))
             for nic in waiting:
-                if (result := await self._carry_out(nic)) is not None:
-                    self._record(result)
+                self._record(await self._carry_out(nic))
             if waiting:
                 self._survey = await asyncio.to_thread(self._plugins.survey)
             # Only what has been carried out once: what was accepted meanwhile has its guard and watch to come.
             divergent = [
                 nic
                 for nic in self._desired.values()
-                if nic.op_id in self._results and self._survey.divergent_processes(nic)
+                if nic.op_id in self._results.keys() - self._held_up and self._survey.divergent_processes(nic)
             ]
             for nic in divergent:
                 self._record(await self._correct(nic))
@@ -378,17 +380,15 @@ class NodeAgent:
             return Result(nic.op_id, "refused", count, refusal)
         return Result(nic.op_id, "applied", count, "dry run: nothing was changed")
 
-    async def _carry_out(self, nic: DesiredNic) -> Result | None:
-        """None for one that was carried out before this start and cannot be kept up now: it is tried again."""
+    async def _carry_out(self, nic: DesiredNic) -> Result:
         # Also without jobs: it holds for those that come. What was done before is kept up.
         new = nic.op_id in self._waiting and not self._survey.following_processes(nic)
         divergent = self._survey.divergent_processes(nic)
         if (refusal := self._refusal(nic)) and (new or divergent):
-            refused = Result(nic.op_id, "refused", 0, refusal)
-            if nic.op_id not in self._done_before:
-                return refused
-            self._warn(refused)
-            return None
+            # Reported also when it was done before: a receiver that never got that result waits for one.
+            self._held_up |= {nic.op_id} & self._done_before
+            return Result(nic.op_id, "refused", 0, refusal)
+        self._held_up.discard(nic.op_id)
         if nic.desired == "avoid":
             self._limits.took(time.monotonic())
         result = await asyncio.to_thread(self._plugins.apply, nic)

@@ -15,6 +15,7 @@ from fabricpulse.remediation.receiver.payload import Alert
 from fabricpulse.remediation.receiver.reconciler import Inventory
 from fabricpulse.remediation.receiver.rule_config import LANE_ACTIONS, RuleConfig
 from fabricpulse.remediation.receiver.state.hold import STOPPED, is_over, is_proven
+from fabricpulse.remediation.receiver.state.in_flight import has_no_result, reports
 from fabricpulse.remediation.receiver.state.model import Episode, Plan, State, Target, TargetState
 from fabricpulse.remediation.receiver.state.transaction import Transaction
 
@@ -86,7 +87,7 @@ def _next(config: ReceiverConfig, inventory: Inventory, state: State, target: Ta
     if last is not None and last.outcome == "pending" and not last.dry_run:
         return f"the agent is carrying out {current.op_id}"
     if current.phase == "avoiding":
-        return f"nobody knows whether the agent has {current.op_id}: its next report shows that"
+        return _next_of_unknown(config, state, current, now)
     if current.phase == "manual":
         return "an operator must release it: it failed over too often"
     old_enough = _without_settling(config)
@@ -110,6 +111,23 @@ def _next(config: ReceiverConfig, inventory: Inventory, state: State, target: Ta
             else "nothing: no alert fires"
         )
     return _next_of_avoided(config, after, asked, done)
+
+
+def _next_of_unknown(config: ReceiverConfig, state: State, current: TargetState, now: float) -> str:
+    """Of a failover whose result has not come."""
+    op_id, last = current.op_id, state.actions.get(current.op_id)
+    if not reports(state, current.target.host, config.guards.agent_timeout_s, now):
+        return f"nobody knows whether {op_id} is carried out: {_no_agent(current.target.host)}"
+    if last is not None and has_no_result(Transaction(state), last, config.guards.agent_timeout_s, now):
+        return (
+            f"the agent has {op_id} and has not reported its result: it is undone after its hold, "
+            "`release` undoes it now"
+        )
+    return f"nobody knows whether the agent has {op_id}: its next report shows that"
+
+
+def _no_agent(host: str) -> str:
+    return f"no agent reports from {host}; `forget {host}` if the host was retired"
 
 
 def _next_of_firing(

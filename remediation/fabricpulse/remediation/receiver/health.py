@@ -88,6 +88,18 @@ def problems(
     if stuck:
         text = f"not back in service, though ordered, and counted as out: {_some(stuck)}; see explain, or release"
         found.append(Problem("not_returned", text))
+    unknown = [
+        target.target.key
+        for target in state.targets.values()
+        if target.phase == "avoiding"
+        and (last := state.actions.get(target.op_id))
+        and last.outcome == "unknown"
+    ]
+    if unknown:
+        text = (
+            f"not known whether they are out, and counted as out: {_some(unknown)}; see explain, or release"
+        )
+        found.append(Problem("result_unknown", text))
     failed = [drain.host for drain in state.drains.values() if drain.phase == "failed"]
     if failed:
         text = f"the command to drain has failed, and they count as drained: {_some(failed)}; release or forget them"

@@ -111,6 +111,8 @@ def test_what_came_to_nothing_is_not_under_way():
     world.sent([action.op_id], lost=True)
     world.now += 61
     world.reconcile()
+    assert "no agent reports from h0" in sentence(world)
+    world.report()
     assert sentence(world) == f"nobody knows whether the agent has {action.op_id}: its next report shows that"
 
 

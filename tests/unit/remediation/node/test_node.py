@@ -308,7 +308,9 @@ async def test_a_job_that_started_while_the_agent_was_down_follows_after_a_pause
         with agent_of(tmp_path, f"pause_file: {paused}") as agent:
             agent._tasks = NoTasks()
             await agent._reconcile()
-            assert (server.avoided["rail0"], agent._unreported, agent._warned) == (False, {}, {AVOID.op_id})
+            assert (server.avoided["rail0"], agent._unreported[AVOID.op_id].outcome) == (False, "refused")
+            await agent._reconcile()
+            assert not server.avoided["rail0"], "what was refused is not forced on it as a straggler"
             paused.unlink()
             await agent._reconcile()
             assert (server.avoided["rail0"], agent._results[AVOID.op_id].outcome) == (True, "applied")
@@ -439,3 +441,23 @@ async def test_lanes_of_a_hostile_file_do_not_make_a_report_too_large(tmp_path, 
         monkeypatch.setattr(agent._lanes, "sample", lambda: [lane] * 1024)
         with pytest.raises(asyncio.CancelledError):
             await agent._report_forever()
+
+
+async def test_a_result_that_was_lost_with_the_agent_is_reported_as_refused(tmp_path, monkeypatch):
+    """The agent died before its report; then the job came back with this NIC alone. The receiver waited for ever."""
+    monkeypatch.setenv("FABRICPULSE_RUN_DIR", str(tmp_path))
+    server = ControlServer(tmp_path / "plugin", ["rail0", "rail1"])
+    with agent_of(tmp_path) as agent:
+        agent._tasks = NoTasks()
+        agent._accept(DesiredState("h0", 1, "1", [AVOID], 4e9))
+        await agent._reconcile()
+        assert agent._unreported[AVOID.op_id].outcome == "applied"
+    server.close()
+    server = ControlServer(tmp_path / "plugin", ["rail0"], name="4242")
+    try:
+        with agent_of(tmp_path) as agent:
+            for _ in range(3):
+                await agent._reconcile()
+            assert (agent._unreported[AVOID.op_id].outcome, server.avoided) == ("refused", {"rail0": False})
+    finally:
+        server.close()

@@ -10,6 +10,8 @@ from tests.unit.remediation.world import RULES_AUTO, World, alert, config
 
 from fabricpulse.core.config import parse_config
 from fabricpulse.remediation.receiver.config import ReceiverConfig
+from fabricpulse.remediation.receiver.explain import explain
+from fabricpulse.remediation.receiver.health import problems
 from fabricpulse.remediation.receiver.state.in_flight import withheld
 from fabricpulse.remediation.receiver.state.model import Pause, Target
 from fabricpulse.remediation.receiver.state.transaction import with_changes
@@ -89,6 +91,31 @@ def test_a_failover_that_never_arrived_is_decided_anew_while_its_alert_fires():
     world.tick(60)
     (again,) = world.settle()
     assert (again.action, again.op_id != action.op_id, world.phase()) == ("nic.avoid", True, "avoided")
+
+
+def test_a_failover_whose_result_never_comes_is_undone_after_its_hold():
+    """Its agent has it and says nothing of it: it counted as out for ever, and no problem was shown."""
+    world = World()
+    world.deliver(alert())
+    (action,) = world.pending()
+    world.sent([action.op_id])
+    world.tick(70)
+    assert (world.phase(), world.state.actions[action.op_id].outcome) == ("avoiding", "unknown")
+    target = Target("h0", "rail0")
+    assert "has not reported its result" in explain(world.config, {}, world.state, target, world.now)["next"]
+    assert [p.code for p in problems(world.config, world.state, world.now, "")] == ["result_unknown"]
+    world.deliver(alert(firing=False))
+    world.now += 600
+    world.report(["h1"])
+    world.reconcile()
+    assert world.phase() == "avoiding", "nobody is there to observe it"
+    assert "`forget h0`" in explain(world.config, {}, world.state, target, world.now)["next"]
+    world.tick(8)
+    assert world.pending() == [], "the hold is 10 s"
+    world.tick(8)
+    (back,) = world.settle()
+    assert (back.action, world.phase()) == ("nic.restore", "in_service")
+    assert problems(world.config, world.state, world.now, "") == []
 
 
 def test_what_is_undone_is_handed_out_whatever_the_rule_is():

@@ -18,7 +18,7 @@ from fabricpulse.remediation.receiver.state.hold import (
     start_hold,
     stop_hold,
 )
-from fabricpulse.remediation.receiver.state.in_flight import ACTING, never_arrived
+from fabricpulse.remediation.receiver.state.in_flight import ACTING, has_no_result, never_arrived
 from fabricpulse.remediation.receiver.state.model import (
     Action,
     ActionName,
@@ -178,7 +178,7 @@ class Decisions:
         elif not current.quiet_since:
             transaction.put_target(start_hold(current, now))
             transaction.log(current.target.key, "hold_started", hold_s=round(current.hold_s, 1))
-        elif current.phase == "avoided":
+        elif current.phase == "avoided" or self._has_no_result(transaction, current, now):
             observed = check_observed(current, now, self._config.guards.agent_timeout_s)
             if observed != current:
                 transaction.put_target(observed)
@@ -186,6 +186,12 @@ class Decisions:
                     transaction.log(current.target.key, "hold_stopped", reason=observed.blocked)
             else:
                 self._end_hold(transaction, guards, current, now)
+
+    def _has_no_result(self, transaction: Transaction, current: TargetState, now: float) -> bool:
+        """Whether it waits for a result that may never come: what may be out has its hold as well, and would
+        count as out for ever."""
+        last, timeout_s = transaction.actions.get(current.op_id), self._config.guards.agent_timeout_s
+        return last is not None and has_no_result(transaction, last, timeout_s, now)
 
     def _end_hold(self, transaction: Transaction, guards: Guards, current: TargetState, now: float) -> None:
         """Brings a NIC back whose hold is over, or of which an alert says that it need not wait for that."""
@@ -208,7 +214,7 @@ class Decisions:
                 self._block(transaction, current, "cooldown")
                 return
         if is_sticky(self._config.hold_of(current.alert), current.failovers, now):
-            if asked is not None:
+            if asked is not None or current.phase != "avoided":
                 self._block(transaction, current, "manual")
                 return
             transaction.put_target(

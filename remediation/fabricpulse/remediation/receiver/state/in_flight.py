@@ -43,3 +43,19 @@ def never_arrived(state: Transaction, action: Action, result_timeout_s: float) -
         return False
     held = agent.held.get(action.target.device)
     return held is None or held.generation < action.generation
+
+
+def reports(state: State | Transaction, host: str, agent_timeout_s: float, now: float) -> bool:
+    """Whether the agent of this host reports now."""
+    agent = state.agents.get(host)
+    return agent is not None and now - agent.seen_at <= agent_timeout_s
+
+
+def has_no_result(state: Transaction, action: Action, agent_timeout_s: float, now: float) -> bool:
+    """Whether an agent that reports has a failover in its journal and says nothing of what came of it."""
+    if action.outcome != "unknown" or action.desired != "avoid" or action.dry_run:
+        return False
+    if not reports(state, action.target.host, agent_timeout_s, now):
+        return False
+    held = state.agents[action.target.host].held.get(action.target.device)
+    return held is not None and held.generation == action.generation
