@@ -282,7 +282,8 @@ class CommitLoop:
             elif entry.event == "would_rebalance" or entry.event.startswith("rebalance_"):
                 outcome = entry.event.removeprefix("rebalance_")
                 self.counts["rebalance", "dry_run" if entry.event == "would_rebalance" else outcome] += 1
-                if recovery := _RECOVERY.get(outcome):
+                recovery = "unknown" if entry.detail.get("withdrawn") else _RECOVERY.get(outcome)
+                if recovery:
                     self.counts["judged", entry.detail.get("alert", OWN_PLANS), recovery] += 1
             elif entry.event == "would_drain" or entry.event.startswith("drain_"):
                 outcome = entry.event.removeprefix("drain_")

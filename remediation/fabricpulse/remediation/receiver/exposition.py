@@ -13,7 +13,7 @@ from fabricpulse.remediation.receiver.drains import OUT
 from fabricpulse.remediation.receiver.guards.guards import REASONS, bucket_level
 from fabricpulse.remediation.receiver.guards.rule_record import stopped_rules
 from fabricpulse.remediation.receiver.policy import Policy, ReloadStatus
-from fabricpulse.remediation.receiver.rebalance.history import UNHELPFUL
+from fabricpulse.remediation.receiver.rebalance.history import did_not_help
 from fabricpulse.remediation.receiver.rule_config import LANE_ACTIONS
 from fabricpulse.remediation.receiver.state.model import OUTCOMES, RECOVERIES
 from fabricpulse.remediation.receiver.store.store import Store
@@ -100,7 +100,7 @@ def expose(
     for end in ("drained", "returned", "failed", "dropped", "dry_run"):
         out.add(metrics.DRAINS, (end,), counts["drain", end])
     out.add(metrics.HOSTS_OUT, (), sum(drain.phase in OUT for drain in state.drains.values()))
-    measured = [plan for plan in plans if plan.phase in ("kept", *UNHELPFUL) and plan.measured]
+    measured = [plan for plan in plans if (plan.phase == "kept" or did_not_help(plan)) and plan.measured]
     if measured:
         last = max(measured, key=lambda plan: plan.changed_at)
         out.add(metrics.REBALANCE_GAIN, ("predicted",), last.predicted)

@@ -104,6 +104,15 @@ def problems(
     if failed:
         text = f"the command to drain has failed, and they count as drained: {_some(failed)}; release or forget them"
         found.append(Problem("drain_failed", text))
+    away = [
+        printable(plan.workload)
+        for plan in state.rebalances.values()
+        if plan.phase == "rollback_failed" and plan.changed_at > state.resumed_at
+    ]
+    if away:
+        text = f"lanes are not known to be back on their paths: {_some(list(set(away)))}; re-path them by hand or "
+        text += "restart the job, then fabricpulse remediation resume"
+        found.append(Problem("rollback_failed", text))
     moves = config.rebalance.mode in ACTING or any(
         rule.action in LANE_ACTIONS and rule.mode in ACTING for rule in config.rules
     )

@@ -10,7 +10,9 @@ from fabricpulse.core.web.client_options import ClientOptions
 from fabricpulse.remediation import operator_client
 from fabricpulse.remediation.operator_client import OperatorClient
 from fabricpulse.remediation.receiver.health import problems
+from fabricpulse.remediation.receiver.rebalance.history import resting
 from fabricpulse.remediation.receiver.state.model import Drain, LaneMove, Rebalance, State
+from fabricpulse.remediation.receiver.state.transaction import Transaction
 
 
 def codes(world: World, state: State | None = None) -> list[str]:
@@ -82,6 +84,16 @@ def test_a_rebalancer_that_has_stopped_is_a_problem():
     assert codes(world, with_entries(world, rebalances=plans)) == ["rebalancing_stopped"]
     assert codes(world, with_entries(world, rebalances=plans, resumed_at=4.0)) == []
     assert codes(World(), with_entries(world, rebalances=plans)) == []
+
+
+def test_withdrawn_plans_say_nothing_about_what_plans_are_worth():
+    """Three jobs ended while their plans were tried: that stopped the rebalancer. That lanes are not back is shown."""
+    world = World(config("rules: []\nrebalance: {mode: auto, max_unhelpful: 3}\n"))
+    withdrawn = {f"p{i}": plan(i, phase="rollback_failed", withdrawn=True) for i in range(1, 4)}
+    state = with_entries(world, rebalances=withdrawn)
+    assert codes(world, state) == ["rollback_failed"]
+    assert resting(Transaction(state), 60.0, 64.0) == {}
+    assert codes(world, msgspec.structs.replace(state, resumed_at=4.0)) == []
 
 
 @pytest.mark.parametrize("read", [lambda c: c.copy("/x"), lambda c: c.get("/x", is_long=True)])

@@ -228,6 +228,7 @@ async def test_what_was_judged_is_counted_by_rule(tmp_path: Path) -> None:
         transaction.log("h0/rail0", "judged", alert="Flapping", recovery="recovered")
         transaction.log("job", "rebalance_kept", alert="Contended")
         transaction.log("job", "rebalance_rolled_back")
+        transaction.log("job", "rebalance_rollback_failed", withdrawn=True)
         transaction.log("job", "rebalance_dropped", alert="Contended")
 
     store = SqlStore(SqliteDatabase(tmp_path / "j.db"))
@@ -239,4 +240,5 @@ async def test_what_was_judged_is_counted_by_rule(tmp_path: Path) -> None:
         ("Flapping", "recovered"): 1,
         ("Contended", "recovered"): 1,
         ("rebalance", "not_recovered"): 1,
+        ("rebalance", "unknown"): 1,
     }

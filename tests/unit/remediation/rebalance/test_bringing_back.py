@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 from tests.unit.remediation.rebalance.test_rebalancer import collided
-from tests.unit.remediation.simulation.fabric_model import Fabric
+from tests.unit.remediation.simulation.fabric_model import Fabric, Lane
 
 from fabricpulse.remediation.protocol import LaneOrder, Result
 from fabricpulse.remediation.receiver.state.model import Rebalance
@@ -142,3 +142,27 @@ def test_lanes_of_a_job_that_has_ended_are_not_missed(outcome, message):
     fabric = hopeless(lanes=1, carry_out=end)
     plan = ended(fabric)
     assert (plan.phase, {move.undone for move in plan.moves}) == ("rolled_back", {1})
+
+
+def test_lanes_of_a_host_that_is_off_are_gone_with_it():
+    """They were ordered back four times, for ten minutes, and counted as not helped."""
+    fabric = hopeless()
+    while not fabric.plans() or fabric.plans()[0].phase != "measuring":
+        fabric.run(1)
+    (plan,) = fabric.plans()
+    off = plan.moves[0].host
+    # The job ends with the host; the others go on with another one.
+    fabric.lanes = [
+        Lane("later", lane.host, f"{i + 900:016x}", i)
+        for i, lane in enumerate(fabric.lanes)
+        if lane.host != off
+    ]
+
+    def none_left(host: str, order: LaneOrder) -> None:
+        if host != off:
+            fabric._post(host, Result(order.op_id, "failed", 0, "pid 1: gone"))
+
+    fabric._carry_out = none_left
+    plan = ended(fabric)
+    assert (plan.phase, max(move.undone for move in plan.moves)) == ("withdrawn", 1)
+    assert plan.reason.endswith(f"lost with its agent: {off}")

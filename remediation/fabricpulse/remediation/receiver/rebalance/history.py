@@ -9,7 +9,13 @@ _DAY_S = 86_400.0
 # A plan that has reached so much of what was predicted is done.
 DONE = 1 / 1.15
 # Ends of plans that were measured and have not helped.
-UNHELPFUL = ("rolled_back", "rollback_failed")
+_ENDS = ("rolled_back", "rollback_failed")
+
+
+def did_not_help(plan: Rebalance) -> bool:
+    """Whether a plan was measured and has not helped. One that was withdrawn proves nothing, also where lanes are not
+    known to be back."""
+    return plan.phase in _ENDS and not plan.withdrawn
 
 
 def is_short(plan: Rebalance) -> bool:
@@ -30,18 +36,16 @@ def resting(
     known = [p for p in transaction.rebalances.values() if not (p.phase == "dry_run" and p.alert)]
     for workload in {plan.workload for plan in known}:
         plans = sorted((p for p in known if p.workload == workload), key=lambda p: p.created_at)
-        measured = [plan for plan in plans if plan.phase != "withdrawn"]
+        measured = [plan for plan in plans if plan.phase != "withdrawn" and not plan.withdrawn]
         in_a_row = 0
         for plan in reversed(measured):
-            if plan.phase not in UNHELPFUL and not is_short(plan):
+            if not did_not_help(plan) and not is_short(plan):
                 break
             in_a_row += 1
         pause_s = min(_DAY_S, cooldown_s * 2.0 ** min(20, in_a_row))
         if now - plans[-1].changed_at < pause_s:
             found[workload] = "cooldown"
-        elif (
-            in_a_row and measured[-1].phase in UNHELPFUL and measured[-1].moves[0].operation == "lane.repath"
-        ):
+        elif in_a_row and did_not_help(measured[-1]) and measured[-1].moves[0].operation == "lane.repath":
             found[workload] = "no_new_path"
     return found
 
@@ -53,7 +57,7 @@ def unhelpful(transaction: Transaction) -> int:
     for plan in sorted(transaction.rebalances.values(), key=lambda p: p.changed_at, reverse=True):
         if plan.phase == "kept" or plan.changed_at <= transaction.resumed_at:
             break
-        count += plan.phase in UNHELPFUL
+        count += did_not_help(plan)
     return count
 
 
@@ -81,7 +85,7 @@ def reached(transaction: Transaction) -> dict[tuple[str, ...], float]:
     found: dict[tuple[str, ...], float] = {}
     short: dict[tuple[str, ...], float] = {}
     for plan in sorted(transaction.rebalances.values(), key=lambda plan: plan.changed_at):
-        if plan.phase not in ("kept", *UNHELPFUL):
+        if plan.phase != "kept" and not did_not_help(plan):
             continue
         before = short.pop(plan.scope, 0.0)
         had = plan.measured * sum(plan.before.get(w, 0.0) for w in plan.scope)

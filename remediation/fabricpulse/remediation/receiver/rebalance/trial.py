@@ -13,7 +13,7 @@ from fabricpulse.remediation.protocol import LaneSample
 from fabricpulse.remediation.receiver.config import ReceiverConfig
 from fabricpulse.remediation.receiver.guards.guards import Guards
 from fabricpulse.remediation.receiver.rebalance.comparison import compared, goodput_by_process
-from fabricpulse.remediation.receiver.rebalance.history import DONE, UNHELPFUL, operations, unhelpful
+from fabricpulse.remediation.receiver.rebalance.history import DONE, did_not_help, operations, unhelpful
 from fabricpulse.remediation.receiver.rebalance.lane_evidence import (
     LaneEvidence,
     LaneSummary,
@@ -277,6 +277,10 @@ class Trial:
         what is not."""
         last_try = now - plan.changed_at > _SHOWN_S
         away = {move.key for move in plan.moves if self._is_away(transaction, move, plan, now, last_try)}
+        lost = {
+            move.host for move in plan.moves if move.key in away and self._is_lost(transaction, move, now)
+        }
+        away = {move.key for move in plan.moves if move.key in away and move.host not in lost}
         if away and not last_try:
             return
         if away and max(move.undone for move in plan.moves) < _MOST_UNDONE:
@@ -287,7 +291,17 @@ class Trial:
             reason += f" and {len(away) - 3} more" if len(away) > 3 else ""
             self._end(transaction, plan, "rollback_failed", reason, now)
         else:
-            self._end(transaction, plan, "withdrawn" if plan.withdrawn else "rolled_back", plan.reason, now)
+            reason = plan.reason + (f"; lost with its agent: {', '.join(sorted(lost)[:3])}" if lost else "")
+            self._end(transaction, plan, "withdrawn" if plan.withdrawn else "rolled_back", reason, now)
+
+    def _is_lost(self, transaction: Transaction, move: LaneMove, now: float) -> bool:
+        """Whether its agent is lost for so long that nobody carries out an order: the host is off, its jobs with it. Of
+        an agent that has not reported since the receiver started, that is known once others have for as long."""
+        lost_s = self._config.guards.agent_timeout_s + self._config.guards.intent_ttl_s
+        agent = transaction.agents.get(move.host)
+        if agent is not None:
+            return now - agent.seen_at > lost_s
+        return any(now - other.first_seen > lost_s for other in transaction.agents.values())
 
     def _may_have_moved(self, move: LaneMove, now: float) -> bool:
         """Whether the lane may be elsewhere than before the plan, also where its agent or process has not answered."""
@@ -318,7 +332,8 @@ class Trial:
     def _end(
         self, transaction: Transaction, plan: Rebalance, phase: RebalancePhase, reason: str, now: float
     ) -> None:
-        transaction.put_rebalance(with_changes(plan, phase=phase, reason=reason, changed_at=now))
+        plan = with_changes(plan, phase=phase, reason=reason, changed_at=now)
+        transaction.put_rebalance(plan)
         transaction.log(
             plan.workload,
             f"rebalance_{phase}",
@@ -327,9 +342,10 @@ class Trial:
             predicted=round(plan.predicted, 3),
             measured=round(plan.measured, 3),
             **({"alert": plan.alert} if plan.alert else {}),
+            **({"withdrawn": True} if plan.withdrawn else {}),
         )
 
-        if phase in UNHELPFUL and unhelpful(transaction) >= self._rebalance.max_unhelpful:
+        if did_not_help(plan) and unhelpful(transaction) >= self._rebalance.max_unhelpful:
             transaction.log("fleet", "blocked", reason="unhelpful")
 
 
