@@ -60,7 +60,7 @@ def test_what_could_not_be_measured_says_nothing_about_plans():
     while fabric.plans()[0].phase in ("moving", "measuring", "rolling_back"):
         fabric.run(5)
     (plan,) = fabric.plans()
-    assert (plan.phase, plan.reason) == ("withdrawn", "nothing could be measured")
+    assert (plan.phase, plan.reason) == ("withdrawn", "nothing could be measured; lost with its agent: h0-0")
     transaction = Transaction(fabric.state)
     assert unhelpful(transaction) == 0
     assert resting(transaction, 60.0, plan.changed_at + 59) == {plan.workload: "cooldown"}
