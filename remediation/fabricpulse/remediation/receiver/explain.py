@@ -103,6 +103,9 @@ def _next(config: ReceiverConfig, inventory: Inventory, state: State, target: Ta
         return _next_of_firing(config, current, after, episode, done, now)
     if current.phase == "restoring":
         why = f": {last.outcome}, {last.message}" if last is not None else ""
+        silent = last is None or last.outcome in ("expired", "unknown")
+        if silent and not reports(state, target.host, config.guards.agent_timeout_s, now):
+            return f"its return is not known to be done{why}: {_no_agent(target.host)}"
         return f"its return came to nothing and counts as out{why}; the agent tries again, `release` orders it again"
     if current.phase != "avoided":
         return (

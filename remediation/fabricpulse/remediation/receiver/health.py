@@ -8,13 +8,15 @@ from fabricpulse.remediation.receiver.guards.rule_record import FLEET, stopped_r
 from fabricpulse.remediation.receiver.rebalance.history import unhelpful
 from fabricpulse.remediation.receiver.rule_config import LANE_ACTIONS
 from fabricpulse.remediation.receiver.state.episode_room import MAX_EPISODES
-from fabricpulse.remediation.receiver.state.in_flight import ACTING
+from fabricpulse.remediation.receiver.state.in_flight import ACTING, reports
 from fabricpulse.remediation.receiver.state.model import Drain, Outcome, Rebalance, State
 from fabricpulse.remediation.receiver.state.retention import adoption_full
 from fabricpulse.remediation.receiver.state.transaction import Transaction
 
-# A return that has come to this is not under way any more.
-_ENDED: tuple[Outcome, ...] = ("refused", "failed", "expired", "unknown")
+# A return that has come to this is not under way any more. Of the silent ones nobody was there to do it, which is
+# another problem, or to say so: an agent that reports is handed them again.
+_ENDED: tuple[Outcome, ...] = ("refused", "failed")
+_SILENT: tuple[Outcome, ...] = ("expired", "unknown")
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -42,9 +44,19 @@ def problems(
     if not state.agents:
         found.append(Problem("no_agents", "no agent has reported: nothing can be carried out"))
     lost = [a.host for a in state.agents.values() if now - a.seen_at > config.guards.agent_timeout_s]
+    # Of hosts that nobody remembers any more there is only what was decided.
+    absent = {t.target.host for t in state.targets.values() if t.phase in ("avoiding", "restoring")}
+    absent -= state.agents.keys()
+    retired = "; fabricpulse remediation forget HOST if one was retired"
+    if absent and state.agents and _is_long_up(config, state, now):
+        text = f"no agent reports from {_some(list(absent))}, of which NICs count as out or are to return{retired}"
+        found.append(Problem("agents_gone", text))
     if lost:
         found.append(
-            Problem("agents_lost", f"{len(lost)} of {len(state.agents)} agents do not report: {_some(lost)}")
+            Problem(
+                "agents_lost",
+                f"{len(lost)} of {len(state.agents)} agents do not report: {_some(lost)}{retired}",
+            )
         )
     if len(state.episodes) >= MAX_EPISODES:
         text = f"{len(state.episodes)} alerts are remembered, and new ones left out: who sends so many?"
@@ -78,12 +90,16 @@ def problems(
     ]
     if waiting:
         found.append(Problem("awaiting_approval", f"plans wait for approval: {_some(waiting)}"))
+    timeout_s = config.guards.agent_timeout_s
     stuck = [
         target.target.key
         for target in state.targets.values()
         if target.phase == "restoring"
         and (last := state.actions.get(target.op_id))
-        and last.outcome in _ENDED
+        and (
+            last.outcome in _ENDED
+            or (last.outcome in _SILENT and reports(state, target.target.host, timeout_s, now))
+        )
     ]
     if stuck:
         text = f"not back in service, though ordered, and counted as out: {_some(stuck)}; see explain, or release"
@@ -120,6 +136,11 @@ def problems(
         text = "no lanes are moved: the last plans did not help; fabricpulse remediation resume"
         found.append(Problem("rebalancing_stopped", text))
     return found
+
+
+def _is_long_up(config: ReceiverConfig, state: State, now: float) -> bool:
+    """Whether every agent that runs had the time to report since this receiver started."""
+    return any(now - agent.first_seen > config.guards.agent_timeout_s for agent in state.agents.values())
 
 
 def _some(names: list[str]) -> str:

@@ -9,9 +9,10 @@ from tests.unit.remediation.world import World, alert, config
 from fabricpulse.core.web.client_options import ClientOptions
 from fabricpulse.remediation import operator_client
 from fabricpulse.remediation.operator_client import OperatorClient
+from fabricpulse.remediation.receiver.explain import explain
 from fabricpulse.remediation.receiver.health import problems
 from fabricpulse.remediation.receiver.rebalance.history import resting
-from fabricpulse.remediation.receiver.state.model import Drain, LaneMove, Rebalance, State
+from fabricpulse.remediation.receiver.state.model import Drain, LaneMove, Rebalance, State, Target
 from fabricpulse.remediation.receiver.state.transaction import Transaction
 
 
@@ -63,6 +64,33 @@ def test_a_return_that_came_to_nothing_is_a_problem():
     world.settle("refused", "pid 1: denied")
     (problem,) = problems(world.config, world.state, world.now, "")
     assert (problem.code, "h0/rail0" in problem.message) == ("not_returned", True)
+
+
+def test_a_host_that_is_off_is_no_return_that_came_to_nothing():
+    """`not_returned` was shown for its NICs as long as it was off; `release` changed nothing."""
+    world = World()
+    world.deliver(alert())
+    world.settle()
+    world.deliver(alert(firing=False))
+    world.tick(0)
+    world.tick(11)
+    world.now += 130
+    world.report(["h1"])
+    world.reconcile()
+    assert world.state.actions[world.state.targets["h0/rail0"].op_id].outcome == "expired"
+    assert codes(world) == ["agents_lost"]
+    (problem,) = problems(world.config, world.state, world.now, "")
+    next_step = explain(world.config, {}, world.state, Target("h0", "rail0"), world.now)["next"]
+    assert ("forget HOST" in problem.message, "forget h0" in next_step) == (True, True)
+    world.now += 2 * 86_400
+    world.report(["h1"])
+    world.reconcile()
+    world.report(["h1"])
+    assert codes(world) == ["agents_gone"], "its agent is forgotten, what was decided is not"
+    world.report()
+    assert codes(world) == ["not_returned"]
+    world.run(lambda t: world.reconciler.operator.forget(t, "h0", "ada", world.now))
+    assert codes(world) == []
 
 
 def test_plans_for_lanes_and_hosts_wait_for_people():
