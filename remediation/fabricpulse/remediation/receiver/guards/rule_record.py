@@ -13,6 +13,9 @@ _CAME_TO_NOTHING = ("failed", "rolled_back")
 
 # What has come to nothing on one host only says nothing about the others.
 _FEWEST_HOSTS = 2
+# What processes of one host dispute among themselves counts once it is so on several: a defect that shows in one
+# process of each job does so everywhere, and false reports of one user have those of all others between them.
+_FEWEST_DISPUTED = 5
 FLEET = ""
 
 
@@ -22,8 +25,9 @@ def stops_of(alert: str, actions: Iterable[Action], limits: GuardConfig, resumed
     resumed does not count.
 
     A failover on a host without traffic proves nothing either way, nor does one that nobody could measure. The fleet is
-    judged by reports of several hosts, and by none that processes of one host dispute among themselves: a user with
-    false counters, or who does not do what he says, must not stop the rule for all others.
+    judged by reports of several hosts, and by those that processes of one host dispute among themselves only where the
+    last ones of all are bad, on five hosts: a user with false counters, or who does not do what he says, must not stop
+    the rule for all others.
     """
     tried = sorted(
         (a for a in actions if a.alert == alert and a.desired == "avoid" and a.created_at > resumed_at),
@@ -33,21 +37,22 @@ def stops_of(alert: str, actions: Iterable[Action], limits: GuardConfig, resumed
     for action in tried:
         by_host[action.target.host].append(action)
     found = {host: why for host, own in by_host.items() if (why := _stop(own, limits, 1))}
-    if why := _stop([a for a in tried if not _is_disputed(a)], limits, _FEWEST_HOSTS):
+    agreed = [action for action in tried if not _is_disputed(action)]
+    if why := _stop(agreed, limits, _FEWEST_HOSTS) or _stop(tried, limits, _FEWEST_DISPUTED):
         found[FLEET] = why
     return found
 
 
 def _stop(tried: list[Action], limits: GuardConfig, fewest_hosts: int) -> str:
     stalled = [(a, a.traffic in STALLED) for a in tried if a.traffic in ("moved", *STALLED)]
-    if _all(stalled[-limits.max_harmful :], limits.max_harmful, fewest_hosts):
+    if _all(stalled, limits.max_harmful, fewest_hosts):
         return "harmful"
     unproven = [
         (a, a.recovery != "recovered")
         for a in tried
         if a.recovery in _MEASURED or a.outcome in _CAME_TO_NOTHING
     ]
-    if _all(unproven[-limits.max_unproven :], limits.max_unproven, fewest_hosts):
+    if _all(unproven, limits.max_unproven, fewest_hosts):
         return "unhelpful"
     return ""
 
@@ -57,8 +62,12 @@ def _is_disputed(action: Action) -> bool:
     return action.traffic == "partly_stalled" or (action.outcome == "failed" and action.processes > 0)
 
 
-def _all(last: list[tuple[Action, bool]], count: int, fewest_hosts: int) -> bool:
-    """Whether so many are there, all of them bad, and of so many hosts."""
+def _all(tried: list[tuple[Action, bool]], count: int, fewest_hosts: int) -> bool:
+    """Whether the last `count` are there, all of them bad, and they are of so many hosts; for a larger number of hosts
+    than that, so many are looked at."""
+    if fewest_hosts > _FEWEST_HOSTS:
+        count = max(count, fewest_hosts)
+    last = tried[-count:]
     hosts = {action.target.host for action, _ in last}
     return len(last) >= count and all(bad for _, bad in last) and len(hosts) >= min(count, fewest_hosts)
 
