@@ -174,6 +174,13 @@ def test_never_seen_is_another_thing_than_unknown() -> None:
     assert one.watched_s == 90_001.0
 
 
+def test_of_no_path_there_is_no_leaf() -> None:
+    """As long as hosts have reported delays alone."""
+    none = np.array([], np.int64)
+    nodes = none.astype(np.int32)
+    assert states(NextHops(nodes, nodes, none, none, nodes, {})) == {}
+
+
 def test_what_is_reported_is_bounded() -> None:
     """The most affected first; all are counted."""
     leaves = [seen(State.FEWER, "abd", f"leaf{n}") for n in range(500)] + [seen(State.FEWER, "a", "worst")]

@@ -78,6 +78,8 @@ def compared(found: NextHops, network_of: Callable[[int], str]) -> list[LeafStat
 
 
 def _leaves(found: NextHops) -> list[_Leaf]:
+    if not len(found.leaf):
+        return []
     nodes, first = np.unique(found.leaf, return_index=True)
     ends = np.append(first[1:], len(found.leaf))
     leaves = []
