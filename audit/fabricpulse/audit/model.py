@@ -23,7 +23,7 @@ CheckId = Annotated[str, Meta(max_length=128, pattern="^[a-z0-9][a-z0-9-]*$")]
 # Far beyond what any host takes, and what any clock says: what is made of them is finite, too.
 Seconds = Annotated[float, Meta(ge=0, le=1e11)]
 MOST_AWAITED = 1024
-# That a look at a host names; no ring has more hosts.
+# That one test of a host names; no ring has more hosts.
 MOST_PEERS = 128
 
 

@@ -275,7 +275,7 @@ def test_a_profile_is_cleared_by_itself() -> None:
 
 
 def test_constants_that_two_floors_share() -> None:
-    """What clears a NIC is as much as blames it, and no ring has more hosts than a look at one names."""
+    """What clears a NIC is as much as blames it, and no ring has more hosts than one test names."""
     assert LEAST_PARTNERS == blame.LEAST
     assert ring_tests.MOST_HOSTS <= MOST_PEERS
 

@@ -117,8 +117,8 @@ class SwitchNames:
             self.deliver()
 
     def deliver(self) -> None:
-        """Hands over what was found; all of a burst at once, for each time costs a look at every path. To be called
-        once a second.
+        """Hands over what was found; all of a burst at once, as each time every path is read again. To be called once a
+        second.
         """
         self._pauses = self._pauses + 1 if self._fresh else 0
         if not self._fresh or (self._waiting and self._pauses < _LONGEST_PAUSES):
