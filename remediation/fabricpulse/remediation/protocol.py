@@ -53,13 +53,20 @@ class Envelope(msgspec.Struct, frozen=True):
 
 
 class DesiredNic(msgspec.Struct, frozen=True):
-    """One NIC. op_id goes to the plugin as it is; an older generation than the last one applied is refused."""
+    """One NIC. op_id goes to the plugin as it is; an older generation than the last one applied is refused. not_after :
+    as of DesiredState, for a decision that is void before the whole is; 0 for none."""
 
     device: Device
     desired: Literal["in_service", "avoid"]
     generation: Annotated[int, Meta(ge=0, le=MAX_GENERATION)]
     op_id: OpId
     dry_run: bool = False
+    not_after: float = 0.0
+
+
+def end_of(nic: DesiredNic, not_after: float) -> float:
+    """Until when it may be carried out, seconds since 1970. not_after : of the whole desired state."""
+    return min(nic.not_after or not_after, not_after)
 
 
 class LaneOrder(msgspec.Struct, frozen=True):

@@ -47,6 +47,7 @@ from fabricpulse.remediation.protocol import (
     Report,
     Result,
     Traffic,
+    end_of,
 )
 
 log = get_logger(__name__)
@@ -209,7 +210,7 @@ class NodeAgent:
         for nic in new:
             log.info("desired state received", **msgspec.structs.asdict(nic))
             self._desired[nic.device] = nic
-            self._waiting[nic.op_id] = desired.not_after
+            self._waiting[nic.op_id] = end_of(nic, desired.not_after)
         self._dry_runs = {nic.op_id: nic for nic in desired.nics if nic.dry_run}
         self._report_lanes = desired.report_lanes
         self._orders = {order.op_id: order for order in desired.lanes}

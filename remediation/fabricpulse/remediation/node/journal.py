@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fabricpulse.core.errors import UserError
 from fabricpulse.remediation.private_file import make_database_private
-from fabricpulse.remediation.protocol import DesiredNic
+from fabricpulse.remediation.protocol import DesiredNic, end_of
 
 
 class JournalError(Exception):
@@ -77,7 +77,8 @@ class NodeJournal:
                 [(nic.device, nic.desired, nic.generation, nic.op_id) for nic in nics],
             )
             self._db.executemany(
-                "INSERT OR IGNORE INTO waiting VALUES (?, ?)", [(nic.op_id, not_after) for nic in nics]
+                "INSERT OR IGNORE INTO waiting VALUES (?, ?)",
+                [(nic.op_id, end_of(nic, not_after)) for nic in nics],
             )
             self._db.execute("DELETE FROM waiting WHERE op_id NOT IN (SELECT op_id FROM desired)")
 

@@ -105,6 +105,7 @@ class CommitLoop:
         first(transaction, now)
         await self._in_thread(self._store.commit, Batch(transaction, now))
         self.state = transaction.apply()
+        failpoints.reach("receiver.after_start")
         self._count(transaction.transitions)
 
     async def submit(

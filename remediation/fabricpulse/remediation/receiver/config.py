@@ -95,7 +95,8 @@ class GuardConfig(Section, frozen=True):
     part of the most that it carried in the minutes before. agent_timeout_s : silence after which an agent is lost,
     seconds. lost_agents_fraction : when a larger part of the agents is lost, nothing is decided. lost_agents_window_s
     : an agent that is lost for longer than this, in seconds, does not count for `lost_agents_fraction`. intent_ttl_s :
-    a decision that no agent has fetched in this time is dropped, seconds. result_timeout_s : an action whose result no
+    a decision that no agent has fetched in this time is dropped, and no failover is carried out later than this after
+    it was decided, seconds. result_timeout_s : an action whose result no
     agent has reported in this time counts as unknown, seconds.
     """
 
@@ -291,7 +292,8 @@ class ReceiverConfig(Section, frozen=True):
     Alertmanagers in `alertmanagers`. membership : file of the fleet's hosts and NICs; with it, an alert
     or an agent that names any other is rejected. agent_certificates : an agent must show a client certificate whose
     SAN is its host's name. signing_key_file : Ed25519 private key (`fabricpulse remediation keygen`) that signs the
-    intents for agents. intent_valid_s : how long after it was sent an intent is valid, seconds. rules : what
+    intents for agents. intent_valid_s : how long after it was sent an intent is valid, seconds; a failover no longer
+    than `guards.intent_ttl_s` after its decision. rules : what
     to do about which alert. cause_alerts : alerts on what many NICs share. hold : the quiet time before a NIC returns.
     guards : limits. rebalance : lanes on other paths. drain : leaving hosts. maintenance : windows in which nothing is
     decided. notify : destinations of notifications.

@@ -172,13 +172,17 @@ async def test_with_keys_an_unsigned_answer_is_refused(keys):
 
 
 def test_the_journal_keeps_until_when_an_operation_may_be_carried_out(tmp_path):
-    """Across a restart; forgotten once it was carried out, or another one has taken its place."""
+    """Across a restart; forgotten once it was carried out, or another one has taken its place. A decision may end
+    before the state that it came with."""
     journal = NodeJournal(tmp_path / "n.db")
-    journal.accept(1, [DesiredNic("rail0", "avoid", 1, "a"), DesiredNic("rail1", "avoid", 1, "b")], 50.0)
+    ending = DesiredNic("rail2", "avoid", 1, "d", not_after=40.0)
+    two = [DesiredNic("rail0", "avoid", 1, "a"), DesiredNic("rail1", "avoid", 1, "b")]
+    journal.accept(1, [*two, ending], 50.0)
     journal.carried_out("a")
     journal.close()
     journal = NodeJournal(tmp_path / "n.db")
-    assert journal.waiting() == {"b": 50.0}
+    assert journal.waiting() == {"b": 50.0, "d": 40.0}
+    journal.carried_out("d")
     journal.accept(2, [DesiredNic("rail1", "in_service", 2, "c")], 90.0)
     assert journal.waiting() == {"c": 90.0}
     journal.close()

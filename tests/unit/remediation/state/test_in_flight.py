@@ -12,7 +12,7 @@ from fabricpulse.core.config import parse_config
 from fabricpulse.remediation.receiver.config import ReceiverConfig
 from fabricpulse.remediation.receiver.explain import explain
 from fabricpulse.remediation.receiver.health import problems
-from fabricpulse.remediation.receiver.state.in_flight import withheld
+from fabricpulse.remediation.receiver.state.in_flight import valid_until, withheld
 from fabricpulse.remediation.receiver.state.model import Pause, Target
 from fabricpulse.remediation.receiver.state.transaction import with_changes
 
@@ -25,8 +25,9 @@ def held_back(world: World) -> list[str]:
     return [a.op_id for a in actions if withheld(world.reconciler.config, world.state, a, world.now)]
 
 
-def test_a_failover_that_no_agent_has_fetched_waits_for_the_end_of_a_pause():
-    """The kill switch holds for what was decided a moment ago as well: the NIC stays as it is."""
+def test_a_failover_without_a_result_waits_for_the_end_of_a_pause():
+    """The kill switch holds for what was decided a moment ago as well, also where the agent's answer was lost: the NIC
+    stays as it is."""
     world = World()
     world.deliver(alert())
     (action,) = world.pending()
@@ -36,8 +37,39 @@ def test_a_failover_that_no_agent_has_fetched_waits_for_the_end_of_a_pause():
     world.resume("ada")
     assert held_back(world) == []
     world.sent([action.op_id])
-    world.pause("too late for this one", "ada")
-    assert held_back(world) == [], "the agent has it: to say nothing about it now would hide what is"
+    world.pause("one more", "ada")
+    assert held_back(world) == [action.op_id]
+    world.result(action, processes=1)
+    assert (held_back(world), world.phase()) == ([], "avoided"), "the agent had it"
+
+
+@pytest.mark.parametrize("sent", [False, True])
+def test_a_failover_is_not_handed_out_once_its_alert_has_ended(sent):
+    """It may be again when the alert comes back while the decision is young; then it is over."""
+    world = World()
+    world.deliver(alert())
+    (action,) = world.pending()
+    if sent:
+        world.sent([action.op_id], lost=True)
+    world.deliver(alert(firing=False))
+    assert held_back(world) == [action.op_id]
+    world.deliver(alert(starts_at=world.now))
+    assert held_back(world) == []
+    assert valid_until(world.config, action) == action.created_at + 120
+    world.now = action.created_at + 119.5
+    assert held_back(world) == [action.op_id], "it would be void before the agent has it"
+
+
+def test_only_a_failover_without_a_result_has_an_end():
+    """What is carried out is kept up, and a return undoes."""
+    world = World()
+    world.deliver(alert())
+    (avoid,) = world.settle()
+    world.deliver(alert(firing=False))
+    world.tick(15)
+    (back,) = world.pending()
+    done = world.state.actions[avoid.op_id]
+    assert [valid_until(world.config, action) for action in (done, back)] == [float("inf")] * 2
 
 
 def test_a_failover_that_no_agent_has_fetched_is_kept_back_when_its_rule_acts_no_more():

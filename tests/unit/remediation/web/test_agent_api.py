@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -11,13 +12,15 @@ import msgspec
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
-from tests.unit.remediation.world import START, config
+from tests.unit.remediation.world import RULES_AUTO, START, config
 
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.web.connections import network_of
-from fabricpulse.remediation.protocol import DesiredState, Envelope
+from fabricpulse.remediation.protocol import DesiredState, Envelope, end_of
 from fabricpulse.remediation.receiver.commit_loop import CommitLoop
 from fabricpulse.remediation.receiver.reconciler import Reconciler
+from fabricpulse.remediation.receiver.state.model import Action, Target, TargetState
+from fabricpulse.remediation.receiver.state.transaction import Transaction
 from fabricpulse.remediation.receiver.store.sql_store import SqlStore
 from fabricpulse.remediation.receiver.store.sqlite_database import SqliteDatabase
 from fabricpulse.remediation.receiver.web import agent_api as agent_api_module
@@ -71,6 +74,12 @@ SHARED = Principal("agents", ("agent",))
 async def report(client: Any, host: str, **fields: Any) -> int:
     async with client.post(f"/api/v1/agents/{host}/report", json=fields) as answer:
         return int(answer.status)
+
+
+async def desired_of(client: Any, query: str = "") -> DesiredState:
+    async with client.get(f"/api/v1/agents/h0/desired?{query}") as answer:
+        envelope = msgspec.json.decode(await answer.read(), type=Envelope)
+        return msgspec.json.decode(envelope.payload, type=DesiredState)
 
 
 @pytest.mark.parametrize(
@@ -140,24 +149,67 @@ async def test_agents_learn_of_another_policy_at_once(tmp_path):
     async with receiver(tmp_path, SHARED) as (api, _, client):
         api._life = Lifetime()
         api._life.ready()
-
-        async def desired(query: str = "") -> DesiredState:
-            async with client.get(f"/api/v1/agents/h0/desired?{query}") as answer:
-                envelope = msgspec.json.decode(await answer.read(), type=Envelope)
-                return msgspec.json.decode(envelope.payload, type=DesiredState)
-
-        first = await desired()
+        first = await desired_of(client)
         assert not first.report_lanes
-        waiting = asyncio.create_task(desired(f"version={first.version}&wait=30"))
+        waiting = asyncio.create_task(desired_of(client, f"version={first.version}&wait=30"))
         while not api._waiting:  # noqa: ASYNC110 - the handler has no event of its own
             await asyncio.sleep(0)
         api.wake_all()
-        await desired()
+        await desired_of(client)
         assert not waiting.done()
         api._reconciler.set_policy(config("rebalance: {mode: auto}\n"), {})
         api.wake_all()
         async with asyncio.timeout(10):
             assert (await waiting).report_lanes
+
+
+async def decide(loop: CommitLoop, created_at: float) -> str:
+    """A failover of rail0 of h0 that no agent has fetched is in the journal; returns its operation."""
+    target = Target("h0", "rail0")
+    action = Action(
+        op_id="h0/rail0#7",
+        target=target,
+        action="nic.avoid",
+        desired="avoid",
+        generation=7,
+        reason="FabricNicFlapping is firing",
+        alert="FabricNicFlapping",
+        created_at=created_at,
+    )
+    state = TargetState(target=target, desired="avoid", phase="avoiding", generation=7, op_id=action.op_id)
+
+    def change(transaction: Transaction, _now: float) -> None:
+        transaction.put_target(state)
+        transaction.put_action(action)
+
+    await loop.submit(change)
+    return action.op_id
+
+
+async def test_a_failover_is_valid_for_as_long_as_its_decision(tmp_path):
+    """Whenever its agent fetches it, and however often."""
+    async with receiver(tmp_path, SHARED, RULES_AUTO) as (_, loop, client):
+        op_id = await decide(loop, START - 70)
+        for _ in range(2):
+            desired = await desired_of(client)
+            (nic,) = desired.nics
+            assert end_of(nic, desired.not_after) - time.time() == pytest.approx(50, abs=5)
+            assert desired.not_after - time.time() == pytest.approx(60, abs=5)
+        assert loop.state.actions[op_id].sent_at == START
+
+
+async def test_a_pause_that_comes_while_a_failover_is_handed_out_stops_it(tmp_path):
+    """The agent's request waits for the journal; the kill switch is answered first."""
+    async with receiver(tmp_path, SHARED, RULES_AUTO) as (api, loop, client):
+        await decide(loop, START)
+        on_sent = api._on_sent
+
+        def paused_meanwhile(op_ids: list[str], transaction: Any, now: float) -> None:
+            api._reconciler.operator.pause(transaction, "stop", "ada", now)
+            on_sent(op_ids, transaction, now)
+
+        api._on_sent = paused_meanwhile
+        assert (await desired_of(client)).nics == []
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ from fabricpulse.remediation.receiver.state.transaction import Transaction
 
 # Modes in which a rule changes something.
 ACTING = ("approve", "auto")
+# What is not valid for so long any more would be void before an agent has it, seconds.
+LEAST_VALID_S = 1.0
 
 
 def is_paused(pause: Pause | None, now: float) -> bool:
@@ -13,19 +15,31 @@ def is_paused(pause: Pause | None, now: float) -> bool:
     return pause is not None and (pause.until == 0 or now < pause.until)
 
 
-def withheld(config: ReceiverConfig, state: State, action: Action, now: float) -> bool:
-    """Whether an agent is not handed this operation now: a failover that none has fetched, while an operator has paused
-    or its rule acts no more; and one whose result never came. Each ends if that takes long.
+def valid_until(config: ReceiverConfig, action: Action) -> float:
+    """The end of what a decision to take a NIC out is good for, whenever an agent fetches it; inf for any other one,
+    which undoes, and for what is done and only kept up."""
+    if action.desired != "avoid" or action.dry_run or action.outcome != "pending":
+        return float("inf")
+    return action.created_at + config.guards.intent_ttl_s
 
-    A return is handed out always: it is what undoes. So is what an agent has been handed a moment ago.
+
+def withheld(config: ReceiverConfig, state: State, action: Action, now: float) -> bool:
+    """Whether an agent is not handed this operation now: a failover without a result, once its alert has ended or its
+    time is over, and while an operator has paused or its rule acts no more. Each ends if that takes long.
+
+    An agent that has it keeps it, and reports what came of it; one whose answer was lost must not get it any more. A
+    return is handed out always: it is what undoes.
     """
     if action.desired != "avoid" or action.dry_run:
         return False
     if action.outcome == "unknown":
         # The agent has it, or must not be given it any more: it was decided for what was then.
         return True
-    if action.outcome != "pending" or action.sent_at:
+    if action.outcome != "pending":
         return False
+    target = state.targets.get(action.target.key)
+    if (target is not None and target.quiet_since) or now >= valid_until(config, action) - LEAST_VALID_S:
+        return True
     acts = any(
         rule.alert == action.alert and rule.action == "nic.avoid" and rule.mode in ACTING
         for rule in config.rules

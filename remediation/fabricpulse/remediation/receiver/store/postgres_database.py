@@ -21,6 +21,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.log import get_logger
+from fabricpulse.remediation import failpoints
 from fabricpulse.remediation.receiver.store.database import Connection
 from fabricpulse.remediation.receiver.store.store import StoreError
 
@@ -89,6 +90,7 @@ class PostgresDatabase:
                 found = connection.execute("SELECT holder FROM lease WHERE name = 'receiver'").fetchone()
                 return str(found[0]) if found is not None else "somebody"
             self._epoch, self._until, self._lost = int(row[0]), begun + self._lease_s, ""
+            failpoints.reach("receiver.after_lease")
             return ""
 
     def renew_lease(self) -> None:

@@ -5,6 +5,7 @@ import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
+from functools import partial
 
 import msgspec
 from aiohttp import web
@@ -29,7 +30,7 @@ from fabricpulse.remediation.receiver.commit_loop import CommitLoop
 from fabricpulse.remediation.receiver.observed_state import is_name
 from fabricpulse.remediation.receiver.reconciler import Reconciler
 from fabricpulse.remediation.receiver.state.counted_hosts import counted_hosts
-from fabricpulse.remediation.receiver.state.in_flight import withheld
+from fabricpulse.remediation.receiver.state.in_flight import valid_until, withheld
 from fabricpulse.remediation.receiver.state.model import AgentState, Held
 from fabricpulse.remediation.receiver.state.retention import forget_hosts
 from fabricpulse.remediation.receiver.state.transaction import Transaction, Transition
@@ -139,31 +140,47 @@ class AgentApi:
             self._waiting[host].discard(event)
             if not self._waiting[host]:
                 del self._waiting[host]
-        actions = self._loop.state.actions
-        op_ids = [nic.op_id for nic in desired.nics]
-        new = [
-            op
-            for op in op_ids
-            if op in actions and actions[op].outcome == "pending" and not actions[op].sent_at
-        ]
-        if new:  # in the journal before it is on the wire
-            await self._loop.submit(
-                lambda transaction, now: self._reconciler.results.on_sent(transaction, new, now)
-            )
+        while new := self._unsent(desired):  # in the journal before it is on the wire
+            await self._loop.submit(partial(self._on_sent, new))
             failpoints.reach("receiver.before_sending")
+            # An operator may have paused while that was written.
+            desired = self._desired_of(host)
         return json_answer(self.seal(msgspec.json.encode(self._stamped(desired))))
+
+    def _unsent(self, desired: DesiredState) -> list[str]:
+        actions = self._loop.state.actions
+        return [
+            nic.op_id
+            for nic in desired.nics
+            if nic.op_id in actions
+            and actions[nic.op_id].outcome == "pending"
+            and not actions[nic.op_id].sent_at
+        ]
+
+    def _on_sent(self, op_ids: list[str], transaction: Transaction, now: float) -> None:
+        self._reconciler.results.on_sent(transaction, op_ids, now)
 
     def _stamped(self, desired: DesiredState) -> DesiredState:
         """With the end of its validity. By the wall clock: the agents compare it with theirs.
 
         Not beyond the lease: what a receiver says that was stopped on its way out, and led no more when it came back,
-        is void. Raises HTTPServiceUnavailable for one that has no lease.
+        is void. Nor is a failover valid for longer than its decision. Raises HTTPServiceUnavailable for one that has no
+        lease.
         """
         left_s = self._lease_left_s()
         if left_s <= 0:
             raise web.HTTPServiceUnavailable(text="this receiver does not lead\n")
-        valid_s = min(self._reconciler.config.intent_valid_s, left_s)
-        return msgspec.structs.replace(desired, not_after=time.time() + valid_s)
+        config, actions, now = self._reconciler.config, self._loop.state.actions, self._loop.clock()
+        wall = time.time()
+        nics = []
+        for nic in desired.nics:
+            action = actions.get(nic.op_id)
+            left = valid_until(config, action) - now if action is not None else float("inf")
+            limited = left < float("inf")
+            nics.append(msgspec.structs.replace(nic, not_after=wall + left) if limited else nic)
+        return msgspec.structs.replace(
+            desired, not_after=wall + min(config.intent_valid_s, left_s), nics=nics
+        )
 
     def _desired_of(self, host: str) -> DesiredState:
         state, now = self._loop.state, self._loop.clock()
@@ -247,6 +264,7 @@ class AgentApi:
                 self._warned.add(host)
                 log.warning("reports that cause too many journal lines are refused", host=host)
             raise web.HTTPTooManyRequests(text="too many journal lines from this host: try again later\n")
+        failpoints.reach("receiver.after_report")
         return web.Response(text="noted\n")
 
 
