@@ -39,6 +39,7 @@ class Reconciler:
         self.config = config
         self.inventory = inventory
         self.observed = ObservedState(config, inventory)
+        self.traffic.measure_over(config.guards.recovery_window_s)
         self.decisions = Decisions(config, inventory, RecoveryJudge(config, self.traffic))
         self.results = OperationResults(self.decisions)
         self.rebalancer = Rebalancer(config, inventory, self.evidence, leaves)

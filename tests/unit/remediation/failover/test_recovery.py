@@ -242,3 +242,15 @@ async def test_what_was_judged_is_counted_by_rule(tmp_path: Path) -> None:
         ("rebalance", "not_recovered"): 1,
         ("rebalance", "unknown"): 1,
     }
+
+
+@pytest.mark.parametrize("report_s", [0.5, 0.55, 0.7])
+def test_a_short_window_is_known_wherever_it_begins(report_s):
+    """Of a job that carries on without a pause it was not known of one failover in five whether it had helped."""
+    traffic = HostTraffic()
+    traffic.measure_over(5.0)
+    for number in range(1, 101):
+        traffic.add("h0", number * report_s, 1e6 * number * report_s, number * report_s)
+    begins = [10 + tenth / 10 for tenth in range(200)]
+    rates = [traffic.rate("h0", begin, begin + 5.0) for begin in begins]
+    assert rates == [pytest.approx(1e6)] * len(begins)

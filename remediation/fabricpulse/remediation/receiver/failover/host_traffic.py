@@ -12,7 +12,13 @@ class HostTraffic:
     """Counters of all hosts. Rates are bytes per second over all NICs, both directions."""
 
     def __init__(self) -> None:
+        self._spacing_s = SPACING_S
         self._hosts: dict[str, array[float]] = {}
+
+    def measure_over(self, window_s: float) -> None:
+        """Rates are of spans of this length. Half of one must be known wherever it begins: of a short one, samples that
+        are a few seconds apart leave that to chance."""
+        self._spacing_s = min(SPACING_S, window_s / 8)
 
     def add(self, host: str, at_s: float, carried: float, now: float) -> None:
         """A report, received at `now`. at_s : the agent's clock when it counted; 0 from one that does not count."""
@@ -21,7 +27,7 @@ class HostTraffic:
         samples = self._hosts.setdefault(host, array("d"))
         if samples and (at_s < samples[-2] or carried < samples[-1] or now < samples[-3]):
             del samples[:]  # the agent, or the receiver's clock, has begun anew
-        if samples and (now - samples[-3] < SPACING_S or at_s <= samples[-2]):
+        if samples and (now - samples[-3] < self._spacing_s or at_s <= samples[-2]):
             return
         samples.extend((now, at_s, carried))
         if len(samples) > 3 * _SAMPLES:
