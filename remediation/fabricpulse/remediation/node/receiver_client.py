@@ -10,6 +10,7 @@ from fabricpulse.core.log import get_logger
 from fabricpulse.core.web.client import HttpClient, describe, read_body
 from fabricpulse.core.web.urls import redact
 from fabricpulse.remediation.node.config import NodeConfig
+from fabricpulse.remediation.node.older_receivers import for_older
 from fabricpulse.remediation.protocol import MAX_DESIRED_BYTES, DesiredState, Envelope, Report
 
 log = get_logger(__name__)
@@ -46,6 +47,10 @@ class ReceiverClient:
         self._failures: dict[str, str] = {"desired": "no answer yet", "report": "no answer yet"}
         self._logged: set[tuple[str, str]] = set()
         self._reached = ""
+        # Whether the receiver has taken a report for none: it may not know the values of this release. Until another
+        # one answers, or it starts again.
+        self._is_older = False
+        self._epoch = 0
         # A leader that hangs must not hold its agents for longer than its lease.
         self._wait_s = POLL_WAIT_S if len(self._receivers) == 1 else 5
 
@@ -75,6 +80,8 @@ class ReceiverClient:
                 desired = self._decode(await read_body(response, _MOST_ANSWER))
         except (aiohttp.ClientError, OSError, msgspec.DecodeError, ReceiverError, ValueError) as error:
             raise self._failed("desired", error) from error
+        if desired.epoch != self._epoch:
+            self._epoch, self._is_older = desired.epoch, False
         self._succeeded("desired")
         return desired
 
@@ -95,10 +102,13 @@ class ReceiverClient:
     async def report(self, report: Report) -> None:
         """Sends a report. Raises ReceiverError."""
         timeout = aiohttp.ClientTimeout(total=10, connect=_CONNECT_TIMEOUT_S)
+        if self._is_older:
+            report = for_older(report)
         try:
             async with self._http.post(
                 f"{self._base}/report", data=msgspec.json.encode(report), timeout=timeout
             ) as response:
+                self._is_older = self._is_older or response.status == 400
                 await _check(response)
         except (aiohttp.ClientError, OSError, ReceiverError) as error:
             raise self._failed("report", error) from error

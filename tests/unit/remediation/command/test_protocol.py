@@ -1,10 +1,16 @@
 """Every number and text of a report has a bound, and what a process claims is cut to it."""
 
+import time
+
 import msgspec
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from tests.unit.remediation.world import World
 
+from fabricpulse.remediation.node.config import NodeConfig
 from fabricpulse.remediation.node.journal import NodeJournal
+from fabricpulse.remediation.node.receiver_client import ReceiverClient, ReceiverError
 from fabricpulse.remediation.node.report_size import fitting
 from fabricpulse.remediation.node.survey import Survey, bytes_elsewhere, nics_of
 from fabricpulse.remediation.protocol import (
@@ -13,11 +19,13 @@ from fabricpulse.remediation.protocol import (
     MAX_REPORT_BYTES,
     DesiredNic,
     DesiredState,
+    HeldNic,
     LaneSample,
     Report,
     Result,
 )
 from fabricpulse.remediation.receiver.state.model import Held
+from fabricpulse.remediation.receiver.web.report_decoding import decode_report
 
 LONG = "x" * 5000
 
@@ -58,6 +66,80 @@ def test_a_report_out_of_bounds_is_refused(report):
     """One forged report with a generation of 10**30 ended the agent, also after both sides had restarted."""
     with pytest.raises(msgspec.ValidationError):
         msgspec.json.decode(msgspec.json.encode(report), type=Report)
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        {"processes": -1, "health": {"rail0": "excellent"}},
+        {"results": [{"op_id": LONG, "outcome": "applied", "traffic": "new"}]},
+        {"results": [{"op_id": "o", "outcome": 7}]},
+        {"results": [["o", "applied"]]},
+        {"health": ["new"]},
+        ["new"],
+        "new",
+    ],
+)
+def test_a_report_of_a_newer_agent_is_not_let_through_its_bounds(report):
+    """What makes it new does not excuse the rest."""
+    with pytest.raises(msgspec.ValidationError):
+        decode_report(msgspec.json.encode(report))
+
+
+def test_what_a_newer_agent_says_is_unknown_not_refused():
+    """Its host would count as lost. What is new is left out, and what is known counts."""
+    report = decode_report(
+        msgspec.json.encode({
+            "processes": 2,
+            "results": [
+                {"op_id": "a", "outcome": "applied", "traffic": "partly_stalled", "since": 7},
+                {"op_id": "b", "outcome": "applied", "traffic": "crawling"},
+                {"op_id": "c", "outcome": "half_applied"},
+            ],
+            "health": {"rail0": "healthy", "rail1": "degraded"},
+            "held": {
+                "rail0": {"desired": "avoid", "generation": 7},
+                "rail1": {"desired": "slow", "generation": 7},
+            },
+            "mood": {"good": True},
+        })
+    )  # fmt: skip
+    assert report == Report(
+        processes=2,
+        results=[Result("a", "applied", traffic="partly_stalled"), Result("b", "applied")],
+        health={"rail0": "healthy"},
+        held={"rail0": HeldNic("avoid", 7)},
+    )
+
+
+async def test_an_agent_says_to_an_older_receiver_what_that_knows():
+    """One that took its report for none gets it in the values of the release before, until it has started anew."""
+    seen = []
+
+    async def report(request: web.Request) -> web.Response:
+        seen.append(traffic := (await request.json())["results"][0]["traffic"])
+        return web.Response(status=400 if traffic == "partly_stalled" else 200)
+
+    async def desired(_: web.Request) -> web.Response:
+        state = DesiredState("h0", len(seen), "", [], time.time() + 60)
+        return web.json_response({"payload": msgspec.json.encode(state).decode()})
+
+    app = web.Application()
+    app.router.add_post("/api/v1/agents/h0/report", report)
+    app.router.add_get("/api/v1/agents/h0/desired", desired)
+    async with TestServer(app) as server:
+        client = ReceiverClient(NodeConfig(host="h0", receiver=str(server.make_url("")).rstrip("/")))
+        result = Report(results=[Result("a", "applied", traffic="partly_stalled")])
+        try:
+            with pytest.raises(ReceiverError, match="400"):
+                await client.report(result)
+            await client.report(result)
+            await client.fetch_desired("")
+            with pytest.raises(ReceiverError, match="400"):
+                await client.report(result)
+        finally:
+            await client.close()
+    assert seen == ["partly_stalled", "stalled", "partly_stalled"]
 
 
 def test_the_greatest_generation_of_a_report_harms_nobody(tmp_path):

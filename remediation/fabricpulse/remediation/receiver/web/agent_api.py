@@ -38,6 +38,7 @@ from fabricpulse.remediation.receiver.web.agent_room import AgentRoom
 from fabricpulse.remediation.receiver.web.auth import Principal, certificate_names
 from fabricpulse.remediation.receiver.web.host_lines import SOURCE_BURST, SOURCE_LINES_PER_S, HostLines
 from fabricpulse.remediation.receiver.web.http_json import json_answer, number
+from fabricpulse.remediation.receiver.web.report_decoding import decode_report
 
 log = get_logger(__name__)
 
@@ -214,7 +215,7 @@ class AgentApi:
     async def _report(self, request: web.Request) -> web.Response:
         host = self._host(request)
         try:
-            report = msgspec.json.decode(await request.read(), type=Report)
+            report = decode_report(await request.read())
         except (msgspec.DecodeError, RecursionError, ValueError) as error:
             raise web.HTTPBadRequest(text="not a report\n") from error
         report = _with_printable_names(report)
