@@ -53,7 +53,8 @@ def show(url: str, fleet: str, client: ClientOptions, everything: bool, output: 
             print_json(suspects)
         else:
             view.print_suspects(suspects)
-        sys.exit(view.IMPAIRED if suspects["suspects"] or view.fewer_paths(suspects) else view.FINE)
+        unwell = suspects["suspects"] or view.fewer_paths(suspects) or suspects.get("fails")
+        sys.exit(view.IMPAIRED if unwell else view.FINE)
     document = view.fetch_edges(url, client.config("--url", url))
     if output == "json":
         print_json(document if everything else {**document, "edges": view.impaired_edges(document)})

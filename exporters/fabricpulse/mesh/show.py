@@ -147,8 +147,11 @@ def print_suspects(document: dict[str, Any], console: Console | None = None) -> 
     leaves = fewer_paths(document)
     if leaves:
         _print_leaves(leaves, console)
-    if not document["suspects"]:
+    if document.get("fails"):
+        console.print(f"{summary}; the diagnosis fails: what is faulty now is not known")
+    elif not document["suspects"]:
         console.print(f"{summary}; no component is suspect")
+    if not document["suspects"]:
         return
     table = Table(box=SIMPLE_HEAD)
     for column in ("what", "component", "affected", "confidence", "for", "or else"):

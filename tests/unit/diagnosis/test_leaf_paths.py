@@ -8,6 +8,7 @@ from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.diagnosis.daemon.leaf_paths_api import expose_leaf_paths, leaf_paths_document
 from fabricpulse.diagnosis.flows.flow_table import FlowTable
+from fabricpulse.diagnosis.leaf_paths import history as leaf_history
 from fabricpulse.diagnosis.leaf_paths.found import MOST_LEAVES, FewerPaths, LeafPaths, State
 from fabricpulse.diagnosis.leaf_paths.history import LeafHistory, Seen
 from fabricpulse.diagnosis.leaf_paths.next_hops import NextHops, next_hops
@@ -91,6 +92,15 @@ def test_a_next_hop_that_does_not_answer_is_no_missing_one() -> None:
     # One trace of hundreds that stayed without an answer hides no uplink.
     found = states(hops_of(l0=of(range(4)), l1={**of([0, 1, 3]), -1: 1}, l2=of(range(4)), l3=of(range(4))))
     assert found[1].state is State.FEWER
+
+
+def test_siblings_of_which_no_next_hop_is_known_make_no_leaf_whole() -> None:
+    """With one that has two."""
+    nodes = np.arange(5, dtype=np.int32)
+    leaf, hop = np.concatenate([nodes[:1], nodes]), np.array([10, 11, -1, -1, -1, -1], np.int32)
+    flows = np.full(6, 100)
+    found = NextHops(leaf, hop, flows, flows, leaf + 20, {0: 50})
+    assert {one.state for one in compared(found, lambda _: "rail0")} == {State.UNKNOWN}
 
 
 def test_pods_have_uplinks_of_their_own() -> None:
@@ -186,6 +196,16 @@ def test_what_is_reported_is_bounded() -> None:
     leaves = [seen(State.FEWER, "abd", f"leaf{n}") for n in range(500)] + [seen(State.FEWER, "a", "worst")]
     found = LeafHistory().update(leaves, 1.0)
     assert (found.fewer, len(found.leaves), found.leaves[0].leaf) == (501, MOST_LEAVES, "worst")
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that were seen last are kept."""
+    monkeypatch.setattr(leaf_history, "_MOST", 10)
+    remembered = LeafHistory()
+    for now_s in range(5):
+        remembered.update([seen(State.WHOLE, "abcd", f"leaf{now_s}-{n}") for n in range(6)], float(now_s))
+    (one,) = remembered.update([seen(State.FEWER, "abd", "leaf4-0")], 9.0).leaves
+    assert (one.since_s, len(remembered._leaves)) == (4.0, 10)
 
 
 def test_a_fleet_whose_leaf_loses_an_uplink() -> None:

@@ -54,7 +54,8 @@ LEAF = {
 def document(*suspects: dict[str, Any], hosts: int = 4, leaves: tuple[Any, ...] = ()) -> dict[str, Any]:
     """As /api/v1/suspects answers."""
     paths = {"whole": 3, "fewer": len(leaves), "unknown": 2, "leaves": list(leaves)}
-    return {"hosts": hosts, "flows": 96, "paths": 64, "suspects": list(suspects), "leaf_paths": paths}
+    flows = {"hosts": hosts, "flows": 96, "paths": 64}
+    return {**flows, "fails": False, "suspects": list(suspects), "leaf_paths": paths}
 
 
 def test_a_suspect_is_shown_with_who_suffers_and_for_how_long() -> None:
@@ -101,3 +102,9 @@ def test_leaves_with_fewer_live_paths_have_a_table() -> None:
     assert any("2 of 5 leaves whose paths are known; of 2 they are not" in part for part in text)
     assert "fewer live paths" not in suspects_page(document())
     assert Read(suspects_page(document(leaves=1000 * (LEAF,)))).tags.count("tr") == 101
+
+
+def test_a_diagnosis_that_fails_is_not_all_well() -> None:
+    """Without suspects nothing is known then."""
+    text = " ".join(Read(suspects_page({**document(), "fails": True})).text)
+    assert "not known" in text and "No component" not in text

@@ -82,6 +82,8 @@ def test_hosts_that_come_again_bring_their_paths(evidence: FleetEvidence) -> Non
         FlowPath(0, 9, ("a",)),
         FlowPath(0, 0, 9 * ("a",)),
         FlowPath(0, 0, (60 * "1",)),
+        FlowPath(0, 0, ("1\0",)),
+        FlowPath(0, 0, ("10.0.0.1", "spine\n1")),
     ],
 )
 def test_nonsense_is_refused(path: FlowPath) -> None:

@@ -8,16 +8,20 @@ import time
 import msgspec
 import pytest
 from tests.fixtures.waiting import until
+from tests.unit.diagnosis.test_fault_alerts import LINK
 from tests.unit.diagnosis.test_fleet_evidence import EDGES, LEAF, PORTS
 
 from fabricpulse.core.daemon import Lifetime
+from fabricpulse.core.metrics.exposition import Exposition
+from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.core.supervision import TaskFailedError, supervised
 from fabricpulse.diagnosis.daemon.alerts import FaultAlerting
 from fabricpulse.diagnosis.daemon.process import DiagnosisProcess
 from fabricpulse.diagnosis.daemon.service import DiagnosisService
 from fabricpulse.diagnosis.daemon.switch_names import SwitchNaming
-from fabricpulse.diagnosis.daemon.worker import EvidenceClock
+from fabricpulse.diagnosis.daemon.worker import EvidenceClock, tried
 from fabricpulse.diagnosis.daemon.worker_messages import Answer, Declared, Frames, Report, frame
+from fabricpulse.diagnosis.search.suspect import Suspect
 from fabricpulse.diagnosis.wire.messages import (
     PROTOCOL,
     EdgeName,
@@ -56,7 +60,7 @@ def test_a_worker_that_dies_is_replaced() -> None:
             assert (process.answer.hosts, process.starts) == (1, 1)
             os.kill(process.pid, signal.SIGKILL)
             await until(lambda: process.starts == 2)
-            assert process.answer == Answer()
+            assert process.answer == Answer(suspects=None, failed=True)
             assert process.put(Report(time.monotonic(), FIRST))
         finally:
             task.cancel()
@@ -72,6 +76,7 @@ class Worker:
         self.taken: list[EvidenceReport] = []
         self.names: list[dict[str, str]] = []
         self.starts, self.busy = 1, False
+        self.answer = Answer()
 
     def put(self, report: Report) -> bool:
         if not self.busy and report.report is not None:
@@ -131,6 +136,44 @@ def test_a_busy_worker_loses_nothing(service) -> None:
     service.process.busy = False
     assert not service.take(LATER, 3.0)
     assert service.process.taken == [FIRST, LATER]
+
+
+def test_a_round_that_fails_ends_no_fault(service, monkeypatch) -> None:
+    """For a minute; after it nothing is known. The collector has failed all the time."""
+    moment = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: moment[0])
+
+    def answered(now_s: float, answer: Answer) -> tuple[int, bool]:
+        moment[0], service.process.answer = now_s, answer
+        service._answered(answer)
+        out = Exposition(1000)
+        service.write(out)
+        works = 'fabricpulse_scrape_collector_success{collector="diagnosis"} 1'
+        return len(service.suspects), works in out.render(TextFormat.PLAIN).decode()
+
+    found, failed = Answer(suspects=(LINK,)), Answer(suspects=None, failed=True)
+    assert answered(100.0, found) == (1, True)
+    assert answered(101.0, failed) == (1, False)
+    assert answered(161.0, failed) == (0, False)
+    assert answered(162.0, found) == (1, True)
+    # Leaves alone are unknown.
+    assert answered(163.0, Answer(suspects=(), failed=True)) == (0, False)
+    # A worker that hangs answers nothing more.
+    assert answered(164.0, found) == (1, True)
+    moment[0] = 225.0
+    out = Exposition(1000)
+    service.write(out)
+    assert 'success{collector="diagnosis"} 0' in out.render(TextFormat.PLAIN).decode()
+
+
+def test_a_part_of_a_round_that_fails() -> None:
+    """The other is not lost."""
+
+    def broken(now_s: float) -> tuple[Suspect, ...]:
+        raise IndexError(now_s)
+
+    assert tried(broken, 1.0) is None
+    assert tried(lambda now_s: now_s, 1.0) == 1.0
 
 
 def test_the_moment_of_the_evidence() -> None:

@@ -90,7 +90,18 @@ def test_addresses_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(switch_names, "_MOST", 100)
     found = naming(Worker())
     found.saw((f"10.0.{n // 256}.{n % 256}" for n in range(1000)), 1.0)
-    assert len(asked(found)) == 100
+    first = asked(found)
+    assert len(first) == 100
+    for address in first:
+        found.take(address, "spine1")
+    found.saw((f"10.1.0.{n}" for n in range(100)), 2.0)
+    assert asked(found) == []
+
+
+@pytest.mark.parametrize("address", ["1\0", "no address", "\udc80"])
+def test_what_is_no_address_has_no_name(address: str) -> None:
+    """It ends no thread that looks names up."""
+    assert switch_names.reverse_lookup(address) == ""
 
 
 def test_a_burst_is_handed_over_at_once() -> None:

@@ -164,6 +164,9 @@ def test_the_fleet_as_a_table(exporter):
     assert (
         result.output == "9 hosts report 576 flows, the switches of 432 are known; no component is suspect\n"
     )
+    answer["body"] = json.dumps({"suspects": [], "fails": True}).encode()
+    result = CliRunner().invoke(command, ["show", "--fleet", url])
+    assert result.exit_code == 1 and "not known" in result.output and "no component" not in result.output
 
 
 def test_the_fleet_for_programs(exporter):

@@ -16,6 +16,8 @@ from msgspec import ValidationError
 
 from fabricpulse.core.config import Section, load_config
 
+MOST_HOST_BYTES, MOST_DEVICE_BYTES = 95, 31  # of a network's name, too
+
 
 class Nic(Section, frozen=True):
     """A NIC that takes part in the mesh.
@@ -32,10 +34,10 @@ class Nic(Section, frozen=True):
 
     def validate(self) -> None:
         ipaddress.ip_address(self.address)
-        if not self.device or len(self.device.encode()) > 31:
-            raise ValueError(f"device name {self.device!r} must have 1 to 31 bytes")
-        if not self.network or len(self.network.encode()) > 31:
-            raise ValueError(f"network name {self.network!r} must have 1 to 31 bytes")
+        if not self.device or len(self.device.encode()) > MOST_DEVICE_BYTES:
+            raise ValueError(f"device name {self.device!r} must have 1 to {MOST_DEVICE_BYTES} bytes")
+        if not self.network or len(self.network.encode()) > MOST_DEVICE_BYTES:
+            raise ValueError(f"network name {self.network!r} must have 1 to {MOST_DEVICE_BYTES} bytes")
         if len(self.leaf) > 253:
             raise ValueError(f"leaf name {self.leaf[:40]!r}… must have at most 253 characters")
 
@@ -50,8 +52,8 @@ class Host(Section, frozen=True):
     nics: tuple[Nic, ...] = ()
 
     def validate(self) -> None:
-        if not self.name or len(self.name.encode()) > 95:
-            raise ValueError(f"host name {self.name!r} must have 1 to 95 bytes")
+        if not self.name or len(self.name.encode()) > MOST_HOST_BYTES:
+            raise ValueError(f"host name {self.name!r} must have 1 to {MOST_HOST_BYTES} bytes")
         devices: set[str] = set()
         for nic in self.nics:
             if nic.device in devices:

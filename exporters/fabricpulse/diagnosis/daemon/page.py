@@ -23,6 +23,8 @@ def suspects_page(document: Mapping[str, Any]) -> str:
     rows = "".join(_row(suspect) for suspect in suspects[:_MOST_ROWS])
     if not document["hosts"]:
         summary = "No host reports: whether anything is faulty is not known."
+    elif document["fails"]:
+        summary = "The diagnosis fails: what is faulty now is not known. The coordinator's log says why."
     elif not suspects:
         summary = "No component is suspect."
     else:

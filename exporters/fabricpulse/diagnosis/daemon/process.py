@@ -60,7 +60,7 @@ class DiagnosisProcess:
             except (OSError, msgspec.MsgspecError) as error:
                 # Without memory or processes left the daemon has more important work to go on with.
                 log.error("the diagnosis cannot be run, and is tried again", error=str(error))
-            self._publish(Answer())
+            self._publish(Answer(suspects=None, failed=True))
             await asyncio.sleep(_AGAIN_S)
 
     async def _served(self) -> int:

@@ -2,6 +2,7 @@
 with metrics and JSON, pushes what is located to Alertmanager.
 """
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -12,6 +13,7 @@ from aiohttp import web
 
 from fabricpulse.core.alerting.metrics import expose_pushes
 from fabricpulse.core.log import get_logger
+from fabricpulse.core.metrics.common import COLLECTOR_SUCCESS
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.core.supervision import SupervisedTasks
 from fabricpulse.core.web.body_limit import body_limit
@@ -44,6 +46,8 @@ SUSPECTS_PATH, PAGE_PATH = "/api/v1/suspects", "/suspects"
 TOPOLOGY_PATH = "/api/v1/topology"
 # A host that has not reported for so long is asked for its edges again; the worker forgets it later than that.
 _FORGET_S = 60.0
+# After a round that has failed those of the last one that did not are kept for so long.
+_KEEP_SUSPECTS_S = 60.0
 _decoder = msgspec.msgpack.Decoder(EvidenceReport)
 _encoder = msgspec.msgpack.Encoder()
 
@@ -82,6 +86,7 @@ class DiagnosisService:
         self._pruned_s = 0.0
         self._worker = 0  # that has the edges of `_known`
         self.suspects: tuple[Suspect, ...] = ()
+        self._found_s = -math.inf  # when suspects were last known
         self._refused = 0
         self._surveyed: Surveyed | None = None
         self._surveyed_by = 0  # the worker that it is from
@@ -180,9 +185,15 @@ class DiagnosisService:
             "hosts": answer.hosts,
             "flows": answer.flows,
             "paths": answer.paths,
+            "fails": self._fails(),
             "suspects": suspects,
             "leaf_paths": leaf_paths_document(answer.leaf_paths, now, time.time_ns()),
         }
+
+    def _fails(self) -> bool:
+        """The last round has, or there has been none for a minute though hosts report."""
+        silent = time.monotonic() - self._found_s > _KEEP_SUSPECTS_S
+        return bool(self.process.starts) and (self.process.answer.failed or silent)
 
     async def start(self, tasks: SupervisedTasks) -> None:
         """Diagnoses from now on, several times a second; less often where that takes long. Raises ConfigError when a
@@ -204,7 +215,12 @@ class DiagnosisService:
         await self.pusher.close()
 
     def _answered(self, answer: Answer) -> None:
-        self._publish(answer.suspects)
+        now_s = time.monotonic()
+        if answer.suspects is not None:
+            self._found_s = now_s
+            self._publish(answer.suspects)
+        elif now_s - self._found_s > _KEEP_SUSPECTS_S:
+            self._publish(())
         if answer.surveyed is not None:
             self._surveyed, self._surveyed_by = answer.surveyed, self.process.starts
         if answer.assigned is not None:
@@ -241,6 +257,8 @@ class DiagnosisService:
         out.add(m.EVIDENCE_REPORTS, (), self.process.answer.reports)
         out.add(m.EVIDENCE_REFUSED, (), self._refused)
         out.add(m.DIAGNOSIS_SECONDS, (), self.process.answer.took_s)
+        if self.process.starts:
+            out.add(COLLECTOR_SUCCESS, ("diagnosis",), int(not self._fails()))
         expose_pushes(self.pusher.pushes, out)
         expose_topology(out, self.last_survey, self._keep_s, time.monotonic())
         expose_leaf_paths(out, self.process.answer.leaf_paths, time.monotonic(), time.time())

@@ -59,10 +59,10 @@ class SwitchNaming(Section, frozen=True):
 
 
 def reverse_lookup(address: str) -> str:
-    """The name of an address, "" for none. Blocks."""
+    """The name of an address, "" for none, or where it is no address. Blocks."""
     try:
         return socket.getnameinfo((address, 0), socket.NI_NAMEREQD)[0]
-    except OSError:
+    except (OSError, ValueError):
         return ""
 
 
@@ -95,7 +95,7 @@ class SwitchNames:
             if not address or address in self.found or address in self._declared:
                 continue
             asked_s = self._asked.get(address)
-            if asked_s is None and len(self._asked) >= _MOST:
+            if asked_s is None and len(self._asked) + len(self.found) >= _MOST:
                 continue
             if asked_s is not None and now_s - asked_s < _AGAIN_S:
                 continue

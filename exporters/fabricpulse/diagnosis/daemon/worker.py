@@ -10,6 +10,8 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Callable
+from typing import TypeVar
 
 import msgspec
 
@@ -18,10 +20,10 @@ from fabricpulse.diagnosis.daemon.survey import TreeSurvey
 from fabricpulse.diagnosis.daemon.worker_messages import Answer, Declared, Frames, Report, frame
 from fabricpulse.diagnosis.evidence.fleet_evidence import FleetEvidence
 from fabricpulse.diagnosis.leaf_paths.found import LeafPaths
-from fabricpulse.diagnosis.search.suspect import Suspect
 from fabricpulse.diagnosis.tree.learner import TreeLearner
 
 log = get_logger(__name__)
+Found = TypeVar("Found")
 
 _ROUND_S = 0.4
 _AT_ONCE_S = 0.01
@@ -96,29 +98,35 @@ def serve(source: int, sink: int) -> None:
         now_s = time.monotonic()
         if evidence is None or now_s < next_s:
             continue
-        found: tuple[Suspect, ...] = ()
-        leaf_paths = LeafPaths()
         spent_s = time.thread_time()
-        try:
-            evidence_s = clock.now_s(now_s, moments.last_s, _has_data(source))
-            found = evidence.suspects(evidence_s)
-            leaf_paths = evidence.leaf_paths(evidence_s)
-        except Exception:
-            # What nobody foresaw in one round must not end those that follow.
-            log.exception("diagnosis failed")
+        evidence_s = clock.now_s(now_s, moments.last_s, _has_data(source))
+        suspects = tried(evidence.suspects, evidence_s)
+        leaf_paths = tried(evidence.leaf_paths, evidence_s)
         took_s = time.monotonic() - now_s
         # Less often where a round takes much: reports are taken in between. What it takes of a core counts, or on a
         # busy machine rounds would come ever later.
         next_s = time.monotonic() + max(_ROUND_S, 4 * (time.thread_time() - spent_s))
         answer = Answer(
-            *(evidence.hosts, evidence.flows, evidence.paths, evidence.reports, took_s, found),
-            leaf_paths=leaf_paths,
+            *(evidence.hosts, evidence.flows, evidence.paths, evidence.reports, took_s, suspects),
+            leaf_paths=leaf_paths or LeafPaths(),
+            failed=suspects is None or leaf_paths is None,
         )
         if survey is not None:
             answer = msgspec.structs.replace(
                 answer, surveyed=survey.advance(time.monotonic()), assigned=survey.assigned(time.monotonic())
             )
         _write(sink, frame(answer))
+
+
+def tried(part: Callable[[float], Found], now_s: float) -> Found | None:
+    """What a part of a round finds; None where it fails. What nobody foresaw must not end the rounds that follow, nor
+    the other part.
+    """
+    try:
+        return part(now_s)
+    except Exception:
+        log.exception("diagnosis failed", part=getattr(part, "__name__", ""))
+        return None
 
 
 def _has_data(source: int) -> bool:

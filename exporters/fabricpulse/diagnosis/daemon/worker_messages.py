@@ -39,7 +39,8 @@ class Report(msgspec.Struct, frozen=True, array_like=True):
 class Answer(msgspec.Struct, frozen=True):
     """What a round has found. hosts, flows, paths, reports : as in FleetEvidence. took_s : of the round. surveyed : the
     fabric's tree, once each time that it has been computed. assigned : temporary peers, once each time that they
-    change. leaf_paths : leaves with fewer live paths than their siblings.
+    change. leaf_paths : leaves with fewer live paths than their siblings. suspects : None if nothing is
+    known of them, as their part of the round has failed or the worker has died. failed : some part has failed.
     """
 
     hosts: int = 0
@@ -47,10 +48,11 @@ class Answer(msgspec.Struct, frozen=True):
     paths: int = 0
     reports: int = 0
     took_s: float = 0.0
-    suspects: tuple[Suspect, ...] = ()
+    suspects: tuple[Suspect, ...] | None = ()
     surveyed: Surveyed | None = None
     assigned: AssignedPeers | None = None
     leaf_paths: LeafPaths = LeafPaths()
+    failed: bool = False
 
 
 def frame(message: msgspec.Struct) -> bytes:

@@ -8,6 +8,8 @@ from fabricpulse.diagnosis.leaf_paths.found import MOST_HOPS, MOST_LEAVES, Fewer
 
 # Of a leaf that no path has shown for so long nothing is remembered: one that is away for a night is the same leaf.
 _FORGET_S = 86_400.0
+# Leaves that are remembered: the names come from reports, which may hold any.
+_MOST = 16_384
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -60,6 +62,9 @@ class LeafHistory:
                 )
             )
         self._leaves = {n: leaf for n, leaf in self._leaves.items() if now_s - leaf.seen_s <= _FORGET_S}
+        if len(self._leaves) > _MOST:
+            latest = sorted(self._leaves.items(), key=lambda item: item[1].seen_s, reverse=True)
+            self._leaves = dict(latest[:_MOST])
         fewer.sort(key=lambda one: (one.live / one.expected, one.leaf))
         return LeafPaths(
             counts[State.WHOLE], counts[State.FEWER], counts[State.UNKNOWN], tuple(fewer[:MOST_LEAVES])

@@ -169,6 +169,8 @@ class _Whole:
 
 def _state(leaf: _Leaf, expected: int, whole: _Whole) -> State:
     own, drawn = len(leaf.hops), leaf.draws(whole.draws)
+    if not expected:
+        return State.UNKNOWN  # no next hop of its siblings is known
     if own >= expected:
         # Of one more that has as many as the others, none would have been seen.
         chance = (own + 1) * (1 - 1 / (own + 1)) ** drawn
