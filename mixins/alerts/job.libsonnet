@@ -113,8 +113,7 @@ local signals = import '../signals.libsonnet';
         local any = s.series('fabricpulse_request_waiting_seconds');
         local waiting(what, more='') = '%s > %g' % [s.series('fabricpulse_request_waiting_seconds', 'waits_for=~"%s"%s' % [what, more]), config.stalledSeconds];
         local known = ', peer_rank!=""';
-        local heartbeat = s.series('fabricpulse_plugin_silent_seconds', 'rank!=""');
-        local silent = '%s > %g' % [heartbeat, config.stalledSeconds];
+        local silent = '%s > %g' % [s.series('fabricpulse_plugin_silent_seconds', 'rank!=""'), config.stalledSeconds];
         local move(expr, to, from) = 'label_replace(%s, "%s", "$1", "%s", "(.+)")' % [expr, to, from];
         local named(head, expr) = 'label_replace(%s, "head", "%s", "", "")' % [expr, head];
         // What a stopped process waited for was long there.
@@ -131,10 +130,11 @@ local signals = import '../signals.libsonnet';
           waiting: alive('delivery|lane'),
           silent: move(silent, 'peer_rank', 'rank'),
         };
-        // Only of a rank that its host speaks of: where that host is not scraped nobody knows whether the rank waits.
+        // Only of a rank of which its host says something: where that host is not scraped nobody knows whether the rank
+        // waits. By its heartbeat, as only processes that give no sign of life are exposed as silent.
         local late = '%(waiting)s and on (%(job)s, rank) %(heartbeat)s unless on (%(job)s, rank) %(any)s unless on (%(job)s, rank) (%(silent)s)' % {
           job: job,
-          heartbeat: heartbeat,
+          heartbeat: s.series('fabricpulse_plugin_heartbeat_age_seconds', 'rank!=""'),
           silent: silent,
           waiting: waitedFor(longest(alive('peer_send|peer_receive', known))),
           any: any,
