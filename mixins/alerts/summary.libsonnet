@@ -13,12 +13,19 @@ local signals = import '../signals.libsonnet';
         'FabricHostDown',
         'critical',
         'exporter',
-        // The second way does not wait for more scrapes: other hosts hear none of its NICs, either. `peer` is what jobs call
-        // the host, and `serves` which servers of the fleet it ran within the last day: by these Alertmanager mutes what comes of it
-        // elsewhere. Where nothing of a cluster answers that is the news (FabricNoData), not each host.
+        // The second way does not wait for more scrapes: other hosts receive no probes of its NICs, either. `peer` is what jobs call
+        // the host, and `serves` which servers of the fleet died with it: by these Alertmanager mutes what comes of it elsewhere.
+        // Not of a server that another host runs, or ran longer: what comes of that one's death is not this host's doing.
+        // Where nothing of a cluster answers FabricNoData says so, not each host.
         local host = '%s, instance' % c;
         local up = s.series('up', config.jobSelector);
-        local ran(daemon) = 'group by (%s) (%s)' % [host, s.series('daemon:fabricpulse_build_info:last_seen_timestamp_seconds', 'daemon=~".*%s"' % daemon)];
+        local ran(daemon) = 'group by (%(host)s) (%(seen)s == on (%(c)s) group_left () max by (%(c)s) (%(seen)s) unless on (%(c)s) %(runs)s)' % {
+          c: c,
+          host: host,
+          local which = 'daemon=~".*%s"' % daemon,
+          seen: s.series('daemon:fabricpulse_build_info:last_seen_timestamp_seconds', which),
+          runs: s.series('fabricpulse_build_info', which),
+        };
         local serves(expr, what) = 'label_replace(0 * (%s), "serves", "%s", "", "")' % [expr, what];
         local down = '(count by (%(host)s) (%(failed)s) >= 2 and on (%(host)s) max by (%(host)s) (max_over_time(%(up)s[%(time)s])) == 0) or (count by (%(host)s) (%(up)s == 0) >= 2 unless on (%(host)s) %(up)s == 1 and on (%(host)s) label_replace(count by (%(c)s, peer) (group by (%(host)s, peer) (%(silent)s == 1)) >= 2, "instance", "$1", "peer", "(.*)"))' % {
           c: c,
