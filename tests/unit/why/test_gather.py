@@ -16,8 +16,8 @@ from fabricpulse.why.analysis import Analysis
 from fabricpulse.why.facts import Facts
 from fabricpulse.why.gather import Times, gather
 from fabricpulse.why.infer import Answer, infer
-from fabricpulse.why.queries import QUERIES, Scope
-from fabricpulse.why.shorter import MOST_BYTES, most_bytes, parts
+from fabricpulse.why.queries import PROCESSES, QUERIES, Scope
+from fabricpulse.why.shorter import MOST_BYTES, most_bytes, parts, together
 
 HOSTS = tuple(f"h{number:03d}" for number in range(200))
 COMPONENTS = ("mesh", "nic", "qp", "clocksync-sidecar")
@@ -232,16 +232,42 @@ def test_series_that_are_there_twice_are_named() -> None:
     assert any("fewer than two samples" in line for line in facts.limits)
 
 
+def running(*clusters: str) -> list[Sample]:
+    """The job's hosts, in these clusters by turns."""
+    return [
+        Sample({"instance": host, "cluster": clusters[n % len(clusters)]}, 1.0)
+        for n, host in enumerate(HOSTS)
+    ]
+
+
 def test_jobs_of_one_name_in_two_clusters_are_not_one() -> None:
     """Unless who asks has named both."""
-    clusters = [Sample({"cluster": name}, 3.0) for name in ("a", "b")]
     with pytest.raises(UserError, match=r"2 clusters \(a, b\)"):
-        ask(seen() | {"clusters": clusters})
-    facts, _ = ask(seen() | {"clusters": clusters[:1]})
-    assert facts.limits == ()
-    both = 'cluster=~"a|b"'
-    facts, _ = ask(seen() | {"clusters": clusters}, extra=both)
+        ask(seen() | {"processes": running("a", "b")})
+    facts, _ = ask(seen() | {"processes": running("a", "b")}, extra='cluster=~"a|b"')
     assert any("several clusters" in line for line in facts.limits)
+
+
+class Elsewhere(Server):
+    """Before, another cluster's job of the name ran on hosts of which one has a name of ours."""
+
+    async def instant(self, query: str, at_s: float | None = None) -> list[Sample]:
+        found = await super().instant(query, at_s)
+        if at_s != AT_S and found and found[0].labels.get("cluster") == "a":
+            return [Sample({"instance": host, "cluster": "b"}, 9.0) for host in (HOSTS[0], "other")]
+        return found
+
+
+def test_a_host_of_that_name_in_another_cluster_is_another_host() -> None:
+    """All that is asked once the cluster is known is about it; what was asked before counts for it alone."""
+    facts, server = ask(seen() | {"processes": running("a")}, kind=Elsewhere)
+    assert facts.limits == ()
+    assert [h.name for h in facts.hosts] == list(HOSTS)
+    assert {h.processes_before for h in facts.hosts} == {None}
+    for name in ("connected", "drops", "others_rate", "rate"):
+        assert 'cluster="a"' in server.texts[name]
+    facts, server = ask(seen())
+    assert "cluster=" not in server.texts["connected"]
 
 
 class Limited(Server):
@@ -282,15 +308,52 @@ def test_a_question_is_divided_within_its_bound() -> None:
     """Each part is; together they name each host once. What cannot be divided is left whole."""
     hosts = [f"gpu-{number:04d}.example.org" for number in range(1000)]
     text = Scope("job", tuple(hosts)).fill("a{{hosts}} / b{{hosts}} and c{{job}}")
-    divided = parts(text, hosts, MOST_BYTES)
+    divided = parts("", text, hosts, MOST_BYTES)
     assert divided is not None
     assert max(len(part.encode()) for part in divided) <= MOST_BYTES
     assert sorted(re.findall(r"gpu-\d{4}", "".join(divided))) == sorted([host[:8] for host in hosts] * 2)
     assert len(divided) == -(-len(text) // MOST_BYTES)
-    assert parts("c", hosts, MOST_BYTES) is None
-    assert parts(text, hosts, 100) is None
+    assert parts("", "c", hosts, MOST_BYTES) is None
+    assert parts("", text, hosts, 100) is None
+    assert parts("rate", text, hosts, MOST_BYTES) is None
     assert most_bytes("the answer took too long") is None
     assert most_bytes("mustn't exceed `-search.maxQueryLen=9` bytes") == 9
+
+
+def test_parts_of_an_answer_make_the_whole() -> None:
+    """Those of all hosts are listed, counts are added, of moments the first or the last holds."""
+    one, other = [Sample({"x": "1"}, 3.0)], [Sample({"x": "1"}, 5.0), Sample({"x": "2"}, 1.0)]
+
+    def values(name: str) -> list[float]:
+        return [s.value for s in together(name, (one, other))]
+
+    assert values("connected") == [3.0, 5.0, 1.0]
+    assert values("exporters_counted") == [8.0, 1.0]
+    assert (values("first_seen"), values("last_seen")) == ([3.0, 1.0], [5.0, 1.0])
+
+
+def test_only_questions_by_host_are_divided_as_lists() -> None:
+    """An aggregate over all hosts of parts is none over all of them."""
+    for query in (PROCESSES, *QUERIES):
+        over_hosts = any(f"{{{name}}}" in query.text for name in ("job", "hosts", "gpu_hosts"))
+        by_host = all(
+            re.search(r"\b(instance|Hostname)\b", by) for by in re.findall(r"by \(([^)]*)\)", query.text)
+        )
+        aggregated = re.search(
+            r"(?<!_)\b(sum|min|max|avg|count|min_over_time) ?\(", query.text.split(" by ")[0]
+        )
+        if over_hosts and (aggregated or not by_host):
+            assert query.parts != "list", query.name
+
+
+def test_hosts_that_a_job_is_narrowed_to_are_divided_as_well() -> None:
+    """Already in the first question; the mean over all hosts is unknown then."""
+    scope = Scope("train-7", only=HOSTS)
+    jobs = [Sample({"instance": host}, 1.0) for host in HOSTS]
+    server = Limited({"processes": jobs, "rate": scalar(2.0), **seen()}, scope)
+    facts, _ = asyncio.run(gather(server, scope, Times(AT_S, AT_S - 3600)))
+    assert len(facts.hosts) == len(HOSTS)
+    assert any(reason.startswith("rate (") for reason in facts.unanswered)
 
 
 def test_an_answer_that_is_not_whole_lowers_confidence() -> None:

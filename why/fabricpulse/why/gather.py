@@ -35,6 +35,7 @@ from fabricpulse.why.queries import (
     WORKLOADS,
     Query,
     Scope,
+    quote,
 )
 from fabricpulse.why.together import groups, split, union
 
@@ -81,15 +82,18 @@ async def _gather(prom: PromQl, scope: Scope, times: Times) -> tuple[Facts, dict
     # Each by itself: which hosts there are is not known yet, and a union costs a large job more than two requests.
     await asyncio.gather(
         *(
-            _put_all(prom, {name: text}, at_s, got, answers)
+            _put_all(prom, {name: text}, at_s, got, answers, scope.only)
             for name, text in first.items()
             for at_s, answers in ((times.at_s, got.now), (times.before_s, got.before))
         )
     )
     if "processes" not in got.now and "processes" not in got.before:
         raise UserError(f"{prom.url} has not answered the first question: {got.unanswered['processes']}")
-    hosts = hosts_of(got)
-    scope = replace(scope, hosts=tuple(sorted(hosts)))
+    scope, clusters = _one_cluster(scope, got)
+    first = {query.name: scope.fill(query.text) for query in asked}
+    got.queries |= first
+    hosts = tuple(sorted(hosts_of(got)))
+    scope = replace(scope, hosts=hosts, only=hosts if scope.only else ())
     if hosts:
         now = {query.name: scope.fill(query.text) for query in QUERIES}
         before = {query.name: now[query.name] for query in QUERIES if query.before}
@@ -105,14 +109,13 @@ async def _gather(prom: PromQl, scope: Scope, times: Times) -> tuple[Facts, dict
                 tasks.create_task(_put_all(prom, some, times.at_s, got, got.now, scope.hosts))
             for some in groups(before, len(before) if many else _UNIONS_BEFORE):
                 tasks.create_task(_put_all(prom, some, times.before_s, got, got.before, scope.hosts))
-        _refuse_clusters(scope, got)
         await _second_round(prom, scope, times, got)
     else:
         await _put(prom, WORKLOADS, scope, times.at_s, got, got.now)
     got.warnings = tuple(prom.warnings)
     facts = assemble(scope.workload, times.at_s, float(scope.window_s), got)
     if hosts:
-        facts = _checked(facts, got, times, scope.window_s)
+        facts = _checked(facts, got, times, scope.window_s, clusters)
     if hosts and (a := Analysis(facts)).slow:
         if not a.stalled and (a.duration or 0.0) > SLOWER:
             facts = replace(facts, bandwidth_history=await _history(prom, scope, times, got, HISTORY))
@@ -121,16 +124,33 @@ async def _gather(prom: PromQl, scope: Scope, times: Times) -> tuple[Facts, dict
     return facts, got.queries
 
 
-def _refuse_clusters(scope: Scope, got: Gathered) -> None:
-    """Jobs of one name in several clusters are several jobs: what is true of one is not of the other. Raises UserError
-    unless who asks has named the clusters."""
-    found = sorted({s.labels.get("cluster", "") for s in got.now.get("clusters", ())})
-    if len(found) > 1 and not _CLUSTER.search(scope.extra):
-        names = ", ".join(printable(name) or "none" for name in found[:_MOST_CLUSTERS])
+def _one_cluster(scope: Scope, got: Gathered) -> tuple[Scope, int]:
+    """Narrowed to the cluster in which the job runs, and the number of clusters.
+
+    Jobs of one name in several are several jobs, and a host of one name in another is another host. Raises UserError
+    for several, unless who asks has named them.
+    """
+    found = _clusters(got.now) or _clusters(got.before)
+    if _CLUSTER.search(scope.extra):
+        return scope, len(found)
+    if len(found) > 1:
+        names = ", ".join(printable(name) or "none" for name in sorted(found)[:_MOST_CLUSTERS])
         raise UserError(
             f"{printable(scope.workload)} runs in {len(found)} clusters ({names}): name one with --selector "
             "'cluster=\"NAME\"'"
         )
+    cluster = next(iter(found), "")
+    if not cluster:
+        return scope, len(found)
+    for answers in (got.now, got.before):
+        for name, samples in answers.items():
+            answers[name] = [s for s in samples if s.labels.get("cluster", cluster) == cluster]
+    matcher = f"cluster={quote(cluster)}"
+    return replace(scope, extra=f"{scope.extra}, {matcher}" if scope.extra else matcher), 1
+
+
+def _clusters(answers: Mapping[str, list[Sample]]) -> set[str]:
+    return {s.labels.get("cluster", "") for s in answers.get(PROCESSES.name, ())}
 
 
 @dataclass(frozen=True)
@@ -165,7 +185,7 @@ def _window(answers: Mapping[str, list[Sample]], end_s: float, window_s: int) ->
     )
 
 
-def _checked(facts: Facts, got: Gathered, times: Times, window_s: int) -> Facts:
+def _checked(facts: Facts, got: Gathered, times: Times, window_s: int, clusters: int) -> Facts:
     """What rates over a window are not worth where the job was not there in all of it, and what else its series say of
     themselves."""
     limits, whole = [], True
@@ -193,7 +213,7 @@ def _checked(facts: Facts, got: Gathered, times: Times, window_s: int) -> Facts:
         )
     if any(s.value > 1 for s in got.now.get("copies", ())):
         limits.append(_COPIES)
-    if len(got.now.get("clusters", ())) > 1:
+    if clusters > 1:
         limits.append(_CLUSTERS)
     moved = next((s.value for s in got.now.get("moved", ())), None)
     # A pause of such a length is none of a job that made pauses before, or of which that is not known.
@@ -248,7 +268,7 @@ async def _answer(prom: PromQl, name: str, text: str, at_s: float, hosts: Sequen
         return await prom.instant(text, at_s)
     except RefusedError as error:
         most = shorter.most_bytes(str(error))
-        some = None if most is None else shorter.parts(text, hosts, most)
+        some = None if most is None else shorter.parts(name, text, hosts, most)
         if some is None:
             raise
     return shorter.together(name, await asyncio.gather(*(prom.instant(part, at_s) for part in some)))

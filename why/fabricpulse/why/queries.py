@@ -16,11 +16,14 @@ _FLOW = "instance, device, peer, peer_device"
 
 @dataclass(frozen=True)
 class Query:
-    """before : is put for the baseline as well."""
+    """before : is put for the baseline as well. parts : what answers about some of the hosts each make together, where
+    the whole is too long for a backend: a list of all, or their sum, min or max; "" where they make no answer.
+    """
 
     name: str
     text: str
     before: bool = False
+    parts: str = "list"
 
 
 def _increase(metric: str, matchers: str = "{hosts}", by: str = _NIC) -> str:
@@ -90,10 +93,10 @@ _EXPORTERS = "group by (instance, daemon) (last_over_time(fabricpulse_build_info
 
 # Which hosts run the job, now and before: all other questions are about these.
 # A host has one series of a workload: of several, as replicas make them, the largest.
-PROCESSES = Query("processes", _last("fabricpulse_qp_processes", "instance", "{job}"), before=True)
+PROCESSES = Query("processes", _last("fabricpulse_qp_processes", "instance, cluster", "{job}"), before=True)
 
 QUERIES = (
-    Query("exporters_counted", f"count by (daemon) ({_EXPORTERS})"),
+    Query("exporters_counted", f"count by (daemon) ({_EXPORTERS})", parts="sum"),
     Query("connected", _last("fabricpulse_nic_connected", _NIC + ", network", how="min")),
     # Where none and not known are the same, only what there is: of a large job each answer is a megabyte of zeros.
     Query("disconnects", f"{_increase('fabricpulse_nic_disconnects_total')} > 0"),
@@ -140,7 +143,7 @@ QUERIES = (
     Query("marked", _rate("fabricpulse_qp_ecn_marked_total", "{job}", _FLOW)),
     Query("retransmits", _rate("fabricpulse_qp_retransmits_total", "{job}", _FLOW)),
     *(
-        Query(name, _mean(f"rate(fabricpulse_collective_{metric}_total{{{{job}}}}[{{w}}])"), before=True)
+        Query(name, _mean(f"rate(fabricpulse_collective_{metric}_total{{{{job}}}}[{{w}}])"), before=True, parts="")
         for name, metric in (("rate", "operations"), ("bytes", "bytes"), ("busy", "busy_seconds"))
     ),
     *(
@@ -159,30 +162,33 @@ QUERIES = (
     Query(
         "origins",
         "count by (slurm_job, user, account, nodes, source) (last_over_time(fabricpulse_workload_info{{job}}[{w}]))",
+        parts="sum",
     ),
     Query(
         "started",
         "min(last_over_time(fabricpulse_workload_start_timestamp_seconds{{job}}[{w}]))",
         before=True,
+        parts="min",
     ),
     # When the job's series begin and end: rates over a window that they do not fill are too low.
-    Query("first_seen", f"min(timestamp({_ALIVE} offset {{w}}) or min_over_time(timestamp({_ALIVE})[{{w}}:{{s}}]))", before=True),
-    Query("last_seen", f"max(timestamp({_ALIVE}) or max_over_time(timestamp({_ALIVE})[{{w}}:{{s}}]))", before=True),
-    Query("samples", "max(count_over_time(fabricpulse_qp_processes{{job}}[{w}]))", before=True),
-    Query("restarts", "max(resets(fabricpulse_collective_operations_total{{job}}[{w}]))", before=True),
+    Query("first_seen", f"min(timestamp({_ALIVE} offset {{w}}) or min_over_time(timestamp({_ALIVE})[{{w}}:{{s}}]))", before=True, parts="min"),
+    Query("last_seen", f"max(timestamp({_ALIVE}) or max_over_time(timestamp({_ALIVE})[{{w}}:{{s}}]))", before=True, parts="max"),
+    Query("samples", "max(count_over_time(fabricpulse_qp_processes{{job}}[{w}]))", before=True, parts="max"),
+    Query("restarts", "max(resets(fabricpulse_collective_operations_total{{job}}[{w}]))", before=True, parts="max"),
     Query(
         "exporter_seen",
         'max(max_over_time(timestamp(fabricpulse_build_info{{hosts}, daemon="qp"})[{w}:{s}]))',
+        parts="max",
     ),
-    Query("moved", "max(increase(fabricpulse_rank_operations_total{{job}}[{r}]))"),
-    # Of a job whose collectives come in bursts nothing ends for as long between them.
+    Query("moved", "max(increase(fabricpulse_rank_operations_total{{job}}[{r}]))", parts="max"),
+    # Of a job whose collectives come in bursts nothing ends for as long between them. Of parts the least is too small.
     Query(
         "moved_least",
         "min_over_time((max(increase(fabricpulse_rank_operations_total{{job}}[{r}])))[{w}:{s}])",
         before=True,
+        parts="max",
     ),
-    Query("copies", "max(count by (instance) (last_over_time(fabricpulse_qp_processes{{job}}[{w}])))"),
-    Query("clusters", "count by (cluster) (last_over_time(fabricpulse_qp_processes{{job}}[{w}]))"),
+    Query("copies", "max(count by (instance) (last_over_time(fabricpulse_qp_processes{{job}}[{w}])))", parts="max"),
     Query("dead", "max by (instance) (max_over_time(fabricpulse_qp_dead_processes{{job}}[{w}]))"),
     Query("heartbeat", "fabricpulse_plugin_heartbeat_age_seconds{{job}}"),
     Query("gpu_clock", 'max by (Hostname, gpu) (last_over_time(DCGM_FI_DEV_SM_CLOCK{{gpu_hosts}}[{w}]))'),
