@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -292,18 +293,79 @@ def skip(rank: Rank, size: int) -> Answer:
     return {"entered": rank.rank == 0}
 
 
-def flight_recorder(path: str) -> Answer:
-    """What PyTorch's Flight Recorder has, in a file."""
-    dump = torch._C._distributed_c10d._dump_nccl_trace()
-    Path(path).write_bytes(dump)
-    return {"bytes": len(dump)}
+def enter(rank: Rank, size: int) -> Answer:
+    """Both begin an all-reduce, and do not wait for it."""
+    dist.all_reduce(torch.ones(size // 4, device=rank.device), async_op=True)
+    return {"entered": True}
+
+
+def mismatch(rank: Rank, size: int, how: str) -> Answer:
+    """A deadlock of the program: the ranks call different collectives (kinds), one with different sizes (sizes), or a
+    broadcast that each waits for (roots)."""
+    elements = size // 4
+    if how == "sizes":
+        data = torch.ones(elements // (64 if rank.rank == 1 else 1), device=rank.device)
+        dist.all_reduce(data, async_op=True)
+    elif how == "kinds" and rank.rank == 0:
+        dist.all_reduce(torch.ones(elements, device=rank.device), async_op=True)
+    else:
+        root = 0 if how == "kinds" else 1 - rank.rank
+        dist.broadcast(torch.ones(elements, device=rank.device), root, async_op=True)
+    return {"how": how}
+
+
+def receive(rank: Rank, size: int) -> Answer:
+    """A hang of a pipeline: rank 0 receives what rank 1 never sends."""
+    if rank.rank == 0:
+        # Batched: alone it would make a communicator of its own, for which both ranks are needed.
+        dist.batch_isend_irecv([dist.P2POp(dist.irecv, torch.ones(size // 4, device=rank.device), 1)])
+    return {"entered": rank.rank == 0}
+
+
+def healthy(rank: Rank, size: int, seconds: float, folder: str) -> Answer:
+    """All-reduces for some time; Flight Recorder's dumps are made in their middle, as of a job that is well."""
+    stop = torch.zeros(1, device=rank.device)
+    dumps: Answer = {}
+    thread = threading.Timer(seconds / 2, lambda: dumps.update(flight_recorder(folder, rank.rank)))
+    thread.start()
+    data = torch.ones(size // 4, device=rank.device)
+    began, rounds = time.monotonic(), 0
+    while stop.item() == 0:
+        dist.all_reduce(data)
+        rank.wait()
+        rounds += 1
+        if rank.rank == 0 and time.monotonic() - began > seconds:
+            stop.fill_(1)
+        dist.all_reduce(stop)
+        time.sleep(0.01)  # computes
+    thread.join()
+    return {"rounds": rounds, **dumps}
+
+
+def flight_recorder(folder: str, rank: int) -> Answer:
+    """What PyTorch's Flight Recorder has, in files of both its forms."""
+    at = Path(folder)
+    found: Answer = {"written_s": time.time()}
+    for name, function, options in (
+        ("pickle", "_dump_nccl_trace", ()),
+        ("json", "_dump_nccl_trace_json", (True, False)),
+    ):
+        try:
+            dump = getattr(torch._C._distributed_c10d, function)(*options)
+        except (RuntimeError, AttributeError, TypeError) as error:
+            found[name] = str(error)[:300]
+            continue
+        (at / name).mkdir(parents=True, exist_ok=True)
+        (at / name / f"rank_{rank}").write_bytes(dump if isinstance(dump, bytes) else dump.encode())
+        found[name] = len(dump)
+    return found
 
 
 def answer(rank: Rank, request: Answer) -> Answer:
     """What one request yields."""
     op, options = request.pop("op"), request
     if op == "flight_recorder":
-        return flight_recorder(**{key: value.format(rank=rank.rank) for key, value in options.items()})
+        return flight_recorder(rank=rank.rank, **options)
     operations: dict[str, Callable[..., Answer]] = {
         "verify": verify,
         "loop": loop,
@@ -311,6 +373,10 @@ def answer(rank: Rank, request: Answer) -> Answer:
         "split": split,
         "compare": compare,
         "skip": skip,
+        "enter": enter,
+        "mismatch": mismatch,
+        "receive": receive,
+        "healthy": healthy,
     }
     return operations[op](rank, **options)
 
@@ -323,6 +389,9 @@ def main() -> None:
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument(
         "--eager", action="store_true", help="bind the group to the device, as split_group needs"
+    )
+    parser.add_argument(
+        "--limit", type=float, help="seconds after which torch takes a collective for one that hangs"
     )
     options = parser.parse_args()
     if options.device != "cpu":
@@ -345,6 +414,9 @@ def main() -> None:
     threading.Thread(target=read, daemon=True).start()
     dist.all_reduce(torch.ones(1, device=rank.device))
     rank.wait()
+    if options.limit is not None and options.backend == "nccl":
+        # Connecting takes longer than what hangs is to wait.
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=options.limit))
     version = ".".join(map(str, torch.cuda.nccl.version())) if options.backend == "nccl" else ""
     print(json.dumps({"ready": version, "torch": str(torch.__version__)}), flush=True)
     while line := rank.lines.get():

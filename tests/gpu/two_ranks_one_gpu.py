@@ -13,26 +13,22 @@ machine cannot run it (no torch, no GPU). Raw files go to FOLDER.
 import argparse
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+from tests.gpu import captures
 from tests.gpu import rails as network
-from tests.gpu.job import Job, command, eventually
+from tests.gpu.job import command, eventually
+from tests.gpu.session import LOADED, NAMES, Session, right, scrape
 
 from fabricpulse.core.errors import UserError
-from fabricpulse.plugin.environment import job_environment
-from fabricpulse.plugin.locate import library
 
-NAMES = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv"]
 SIZES = [8, 1024, 65536, 1 << 20, 16 << 20, 256 << 20]
-LOADED = ("Plugin", "plugin", "PROFILER", "Profiler", "Using network", "via NET", "GDR", "Failed", "WARN")
 
 
 def cannot(why: str) -> NoReturn:
@@ -49,48 +45,6 @@ def require_gpu() -> None:
         cannot("torch is not installed; install a CUDA build of it (pip install torch)")
     if not torch.cuda.is_available():
         cannot("torch sees no GPU; run this on a machine with an NVIDIA GPU and its driver")
-
-
-class Session:
-    """What the parts share. raw : folder for raw files. cpu : run the script itself without a GPU."""
-
-    def __init__(self, raw: Path, rails: network.Rails, cpu: str | None) -> None:
-        self.raw, self.rails, self.cpu = raw, rails, cpu
-        self._jobs = 0
-
-    def job(
-        self,
-        *,
-        plugin: bool = True,
-        profiler: bool = True,
-        env: dict[str, str] | None = None,
-        eager: bool = False,
-    ) -> Job:
-        """Two ranks with the variables that `fabricpulse plugin env` prints, or with some of them."""
-        recommended = {setting.name: setting.value for setting in job_environment(library(), None).settings}
-        if not plugin:
-            recommended = {"NCCL_PROFILER_PLUGIN": recommended["NCCL_PROFILER_PLUGIN"], "NCCL_NET": "Socket"}
-        if not profiler:
-            del recommended["NCCL_PROFILER_PLUGIN"]
-        self._jobs += 1
-        options = ("--backend", "gloo", "--device", "cpu") if self.cpu else ("--eager",) if eager else ()
-        return Job(
-            self.raw / f"job{self._jobs}",
-            self.rails,
-            {**recommended, **(env or {})},
-            options,
-            self.cpu or sys.executable,
-        )
-
-
-def right(*answers: dict[str, Any]) -> bool:
-    """Whether no rank has seen an error or a wrong element, at any depth."""
-    for answer in answers:
-        if "error" in answer or answer.get("wrong_elements", 0):
-            return False
-        if not all(right(value) for value in answer.values() if isinstance(value, dict)):
-            return False
-    return True
 
 
 def part_audit(session: Session) -> dict[str, Any]:
@@ -154,53 +108,6 @@ def part_collectives(session: Session) -> dict[str, Any]:
         "exit_codes": codes,
         **plugin,
     }
-
-
-def scrape(session: Session, job: Job, name: str, seconds: float = 3.0) -> list[str]:
-    """What the qp exporter says of a job that runs: the whole into a file, the families of the job returned."""
-    with socket.socket() as holder:
-        holder.bind(("127.0.0.1", 0))
-        port = holder.getsockname()[1]
-    run = [sys.executable, "-c", "from fabricpulse.core.cli import main; main()"]
-    exporter = subprocess.Popen(
-        [*run, "qp", "--web.listen-address", f"127.0.0.1:{port}"],
-        env={**os.environ, "FABRICPULSE_RUN_DIR": str(job.run_dir)},
-        stdout=subprocess.DEVNULL,
-        stderr=(session.raw / f"{name}.qp.log").open("w"),
-    )
-    texts: list[str] = []
-
-    def answers() -> bool:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as said:
-                texts.append(said.read().decode())
-        except OSError:
-            return False
-        return True
-
-    try:
-        eventually("the qp exporter answers", answers, 20)
-        time.sleep(seconds)  # rates need two readings some time apart
-        answers()
-    finally:
-        exporter.terminate()
-        exporter.wait(10)
-    (session.raw / f"{name}.metrics").write_text(texts[-1])
-    families = (
-        "fabricpulse_collective",
-        "fabricpulse_rank",
-        "fabricpulse_qp_sent",
-        "fabricpulse_qp_worst",
-        "fabricpulse_lane",
-        "fabricpulse_qp_recent",
-        "fabricpulse_qp_owd_seconds_count",
-        "fabricpulse_qp_owd_seconds_sum",
-        "fabricpulse_qp_processes",
-        "fabricpulse_request",
-        "fabricpulse_qp_telemetry",
-        "fabricpulse_workload",
-    )
-    return [line for line in texts[-1].splitlines() if line.startswith(families)]
 
 
 def part_faults(session: Session) -> dict[str, Any]:
@@ -282,11 +189,11 @@ def part_compare(session: Session, env: dict[str, str] | None = None) -> dict[st
     }
 
 
-def part_mps(session: Session) -> dict[str, Any]:
+def part_mps(session: Session, more: dict[str, str] | None = None) -> dict[str, Any]:
     """`compare` with the ranks' kernels side by side on the GPU, by a daemon of CUDA MPS of this part alone."""
-    pipes = session.raw / "mps"
+    pipes = session.raw / ("mps" + "".join((more or {}).values()))
     pipes.mkdir()
-    env = {"CUDA_MPS_PIPE_DIRECTORY": str(pipes), "CUDA_MPS_LOG_DIRECTORY": str(pipes)}
+    env = {**(more or {}), "CUDA_MPS_PIPE_DIRECTORY": str(pipes), "CUDA_MPS_LOG_DIRECTORY": str(pipes)}
     daemon = subprocess.Popen(
         ["nvidia-cuda-mps-control", "-f"], env={**os.environ, **env}, stdout=subprocess.DEVNULL
     )
@@ -303,6 +210,12 @@ def part_mps(session: Session) -> dict[str, Any]:
         )
         daemon.terminate()
         daemon.wait(10)
+
+
+def part_crc(session: Session) -> dict[str, Any]:
+    """`mps` without a CRC of payloads, and with one."""
+    parts = {crc: part_mps(session, {"FABRICPULSE_PAYLOAD_CRC": crc}) for crc in ("0", "1")}
+    return {"ok": all(part["ok"] for part in parts.values()), **parts}
 
 
 def part_observe(session: Session) -> dict[str, Any]:
@@ -350,9 +263,9 @@ def part_hang(session: Session) -> dict[str, Any]:
         job.ask("verify", 60, names=["all_reduce", "all_gather"], sizes=[1 << 20], times=3)
         job.ask("skip", 20, size=1 << 20)
         time.sleep(3)  # rank 0 waits in the collective that rank 1 skips
-        dumps = job.ask("flight_recorder", 20, path=str(folder / "trace_{rank}"))
+        dumps = job.ask("flight_recorder", 20, folder=str(folder))
         env = {"FABRICPULSE_PROMETHEUS": "http://127.0.0.1:1"}  # nobody answers there, and nobody has to
-        why = command("why", "gpu-test", "--flight-recorder", str(folder), env=env)
+        why = command("why", "gpu-test", "--flight-recorder", str(folder / "pickle"), env=env)
         metrics = [line for line in scrape(session, job, "hang", 6) if "waiting" in line or "rank_" in line]
     return {"ok": right(*dumps), "dumps": dumps, "why": why, "metrics": metrics}
 
@@ -470,7 +383,9 @@ PARTS: dict[str, Callable[[Session], dict[str, Any]]] = {
     "hang": part_hang,
     "killed": part_killed,
     "mps": part_mps,
+    "crc": part_crc,
     "nccl_audit": part_nccl_audit,
+    **captures.PARTS,
 }
 
 
