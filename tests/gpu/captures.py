@@ -65,7 +65,7 @@ def ask_ras(session: Session, folder: Path, forms: tuple[str, ...] = tuple(_RAS)
 
 
 def why(session: Session, *options: str) -> dict[str, Any]:
-    """What `fabricpulse why` says where rank 0 runs: its verdict, and all of it."""
+    """What `fabricpulse why` says where rank 0 runs: its answer, and all of it."""
     code = "from fabricpulse.core.cli import main; main()"
     done = subprocess.run(
         [

@@ -1,4 +1,5 @@
-"""Dumps of Flight Recorder. They are made here after PyTorch's format (version 2.10); none was captured from a job."""
+"""Dumps of Flight Recorder. They are made here after PyTorch's format (version 2.10); those of jobs are in
+test_captured_hangs.py."""
 
 import json
 import os
@@ -12,7 +13,8 @@ from click.testing import CliRunner
 
 from fabricpulse.core.errors import UserError
 from fabricpulse.why.command import command
-from fabricpulse.why.sources.flight_recorder import mismatches, ranks, read_dumps
+from fabricpulse.why.sources.flight_facts import mismatches, ranks, waits
+from fabricpulse.why.sources.flight_recorder import read_dumps
 
 
 def entry(
@@ -266,3 +268,51 @@ def test_members_that_are_none(tmp_path: Path, listed: Any) -> None:
     """Half a list, one that is too deep, and lists without the dump's own rank say nothing of who is missing."""
     dump(tmp_path, 0, {"0": {"ranks": listed}}, of_group("0", 4, stuck_in=True))
     assert read_dumps([tmp_path]).missing == ()
+
+
+def transfer(number: int, name: str, *, ended: bool) -> list[dict[str, Any]]:
+    """A batch of one send or receive, as torch 2.11 records it: its end has the number of the last collective."""
+    batch = {"p2p_seq_id": number, "op_id": 100 + number}
+    state = "completed" if ended else "scheduled"
+    return [
+        entry(1, "scheduled", f"nccl:{name}", is_p2p=True, **batch),
+        entry(1, state, "nccl:coalesced", input_sizes=[], **batch),
+    ]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_who_has_not_sent(tmp_path: Path, whole: bool) -> None:
+    """Rank 0 waits for the third of what rank 1 sends. Dumps whose beginnings are overwritten do not count them."""
+    first = {"record_id": 0 if whole else 7}
+    for rank, sent in ((0, ["recv 0<-1"] * 3), (1, ["send 1->0"] * 2)):
+        batches = [transfer(n, name, ended=n < 2) for n, name in enumerate(sent)]
+        write(tmp_path, rank, [entry(1) | first, *(one for batch in batches for one in batch)])
+    found = [(w.rank, w.peer_rank, w.waits_for) for w in waits(read_dumps([tmp_path]).found)]
+    assert found == ([(0, 1, "peer_send")] if whole else [])
+
+
+def test_a_batch_of_transfers_is_no_collective(tmp_path: Path) -> None:
+    """Ranks that have made different numbers of them are in the same collective."""
+    write(tmp_path, 0, [entry(1), *transfer(1, "recv 0<-1", ended=True), entry(2, "started")])
+    write(tmp_path, 1, [entry(1), entry(2, "started")])
+    dumps = read_dumps([tmp_path]).found
+    assert mismatches(dumps) == ()
+    assert [(r.operations, r.in_progress) for r in ranks(dumps)] == [(1, 1), (1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "named"),
+    [
+        ("nccl:all_reduce", "started", True),
+        # It has ended: whatever was wrong with it, nobody waits there.
+        ("nccl:all_reduce", "completed", False),
+        # Ranks may give different shares.
+        ("nccl:all_gather", "started", False),
+    ],
+)
+def test_sizes_that_differ(tmp_path: Path, name: str, state: str, named: bool) -> None:
+    """Of collectives that each rank must call with the same size, and that have not ended."""
+    for rank in range(2):
+        write(tmp_path, rank, [entry(1), entry(2, state, name, input_sizes=[[4, 1024 >> rank]])])
+    lines = mismatches(read_dumps([tmp_path]).found)
+    assert [f"{name} of 2048 elements on ranks 1" in line for line in lines] == [True] * named

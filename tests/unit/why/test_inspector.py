@@ -1,5 +1,5 @@
-"""Files of NCCL's Inspector. They are made here after its documented format v4.0; a line of a job is read in
-tests/peers/test_why_captures.py."""
+"""Files of NCCL's Inspector. They are made here after its documented format v4.0; those of a job are
+in test_captured_hangs.py, a line of another in tests/peers/test_why_captures.py."""
 
 import json
 import os

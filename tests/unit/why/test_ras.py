@@ -1,5 +1,5 @@
 """NCCL's RAS service. Answers are made here after src/ras/client_support.cc of NCCL 2.30; those of jobs are in
-tests/peers/test_why_captures.py."""
+test_captured_hangs.py and tests/peers/test_why_captures.py."""
 
 import asyncio
 import json
@@ -123,6 +123,7 @@ def test_different_collectives_are_a_deadlock() -> None:
     (reported,) = facts(still, still).mismatches
     assert "ranks 0: 7 AllReduce" in reported
     assert "ranks 1: 7 AllGather" in reported
+    assert [f.where for f in hang.find(analysis(facts(still, still)))] == ["deadlock of the program"]
 
 
 def test_progress_of_exporters_comes_first() -> None:

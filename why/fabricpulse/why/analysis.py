@@ -141,12 +141,16 @@ class Analysis:
             return None
         ranks = [r for r in self.facts.ranks if r.rate is not None]
         inside = any((r.in_progress or 0) > 0 for r in ranks)
-        if ranks and all(r.rate == 0 for r in ranks):
-            return inside
+        still = bool(ranks) and all(r.rate == 0 for r in ranks)
+        if still and (inside or self.facts.mismatches):
+            return True
         if ranks and inside and self._overdue:
             return True
-        # Before a window has passed: requests that are old on, or towards, at least half of the hosts.
         old = [w for w in self.facts.waits if w.age_s >= STALLED_S]
+        if still and old and self.hosts:
+            # Outside of collectives: a receive of a pipeline waits as long in a service that nobody asks.
+            return None
+        # Before a window has passed: requests that are old on, or towards, at least half of the hosts.
         if old and len({h for w in old for h in (w.host, w.peer)} & self.hosts.keys()) * 2 >= len(self.hosts):
             return True
         if ranks:

@@ -26,7 +26,8 @@ from fabricpulse.why.queries import Scope
 from fabricpulse.why.report import Report
 from fabricpulse.why.resolve import Directory, Resolved, workload_of_pod, workload_of_slurm_job
 from fabricpulse.why.sources import inspector, ras
-from fabricpulse.why.sources.flight_recorder import Dumps, mismatches, ranks, read_dumps
+from fabricpulse.why.sources.flight_facts import mismatches, ranks, waits
+from fabricpulse.why.sources.flight_recorder import Dumps, read_dumps
 from fabricpulse.why.sources.timeline import Exporters, read_timelines
 from fabricpulse.why.text import text
 from fabricpulse.why.trace import write_trace
@@ -323,7 +324,8 @@ async def _report(
     if found := job.dumps.found:
         ranked, limits = (*facts.ranks, *ranks(found)), (*facts.limits, *job.dumps.limits)
         facts = replace(facts, ranks=ranked, mismatches=mismatches(found), limits=limits)
-        facts = replace(facts, undumped=job.dumps.missing)
+        # Those of exporters know hosts.
+        facts = replace(facts, undumped=job.dumps.missing, waits=facts.waits or waits(found))
     if job.log is not None:
         facts = inspector.add(facts, job.log, facts.window_s)
     if isinstance(from_ras, ras.RasFacts):

@@ -88,8 +88,8 @@ def find_heads(waits: Iterable[Wait], silent: Collection[_Rank] = ()) -> list[He
             rank,
             host,
             network=False,
-            reason=f"{name} has offered nothing for {age_s:.0f} s and waits for nobody; {followers} ranks wait for it, "
-            "directly or not",
+            reason=f"{name} has offered nothing for {age_s:.0f} s and waits for nobody; "
+            f"{followers} {'rank waits' if followers == 1 else 'ranks wait'} for it, directly or not",
         )
     if heads or not edges:
         return list(heads.values())

@@ -37,7 +37,7 @@ def find(a: Analysis) -> Iterator[Finding]:
     standing = [r for r in a.facts.ranks if (r.in_progress or 0) > 0]
     for_s = f"has ended for {a.still_s:.0f} s" if a.still_s >= 1 else "ends"
     still = Evidence(
-        f"no collective {for_s}; {len(standing)} ranks are in one"
+        f"no collective {for_s}; {len(standing)} {'rank is' if len(standing) == 1 else 'ranks are'} in one"
         if standing
         else "no collective ends and nothing moves",
         0.85,

@@ -8,25 +8,27 @@ bytes can also ask for all memory there is: while dumps are read, the process ma
 
 Dumps are written at a time-out, but also when somebody asks: what was enqueued just before a dump was written is no
 sign of a hang.
+
+Sends and receives of a batch have entries that stay *scheduled*, and behind them one named `nccl:coalesced` that ends;
+it is no collective, though it has the number of the last one (seen with torch 2.11).
 """
 
 import io
 import json
+import math
 import os
 import pickle
 import re
 import resource
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.files import open_regular
 from fabricpulse.core.output import printable
-from fabricpulse.why.facts import Rank
 
 MOST_BYTES = 256 << 20
 MOST_FILES = 16_384
@@ -38,14 +40,17 @@ _MOST_NUMBER = 1 << 62
 # As of a request that waits (analysis.STALLED_S): so long before the dump nothing was enqueued.
 _STILL_S = 5.0
 _MOST_NAMED = 3
-_MOST_MISMATCHES = 5
 _MOST_MISSING = 8
 _SHOWN = 200
+# Ends a batch of collectives, or of sends and receives.
+COALESCED = "nccl:coalesced"
+_TRANSFER = re.compile(r"nccl:(send|recv) [0-9]{1,9}(?:->|<-)([0-9]{1,9})")
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One collective of one rank. sequence : its number in the process group; state : as in the dump."""
+    """One collective of one rank. sequence : its number in the process group; state : as in the dump. elements : that
+    go in, where it is known."""
 
     group: str
     sequence: int
@@ -54,17 +59,32 @@ class Entry:
     created_ns: int = 0
     started_ns: int = 0
     ended_ns: int = 0
+    elements: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One send or receive of one rank. peer : its number in the process group."""
+
+    group: str
+    peer: int
+    is_send: bool
+    is_ended: bool
+    created_ns: int = 0
 
 
 @dataclass(frozen=True)
 class Dump:
-    """What one rank has left. entries : of collectives, no sends and receives. written_s : when its file was, since
-    1970; None: not known. members : ranks of its groups, as far as the dump says."""
+    """What one rank has left. entries : of collectives. written_s : when its file was, since 1970; None: not known.
+    members : ranks of its groups, as far as the dump says. transfers : sends and receives. is_whole : whether it has
+    all since the start of the process, as far as is known."""
 
     rank: int
     entries: tuple[Entry, ...]
     written_s: float | None = None
     members: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    transfers: tuple[Transfer, ...] = ()
+    is_whole: bool = False
 
     def still_s(self, entries: Sequence[Entry]) -> float:
         """For how long none of these had ended when it was written; 0: not known."""
@@ -79,7 +99,8 @@ class Dump:
     @property
     def is_still(self) -> bool:
         """Whether nothing had been enqueued for a while when it was written, as far as is known."""
-        newest_ns = max((e.created_ns for e in self.entries), default=0)
+        stamps = [*(e.created_ns for e in self.entries), *(t.created_ns for t in self.transfers)]
+        newest_ns = max(stamps, default=0)
         return not newest_ns or self.written_s is None or self.written_s - newest_ns / 1e9 >= _STILL_S
 
 
@@ -161,72 +182,6 @@ def _missing(dumps: Sequence[Dump]) -> tuple[int, ...]:
     return tuple(sorted(known - there))
 
 
-def _names(dumps: Iterable[Dump]) -> dict[tuple[int, str], str]:
-    """What the group of a rank is called: by its members, too, where groups share a name, as those that
-    `split_group` makes do."""
-    members: defaultdict[str, set[tuple[int, ...]]] = defaultdict(set)
-    for dump in dumps:
-        for group, ranks_of in dump.members.items():
-            members[group].add(ranks_of)
-    return {
-        (dump.rank, group): f"{group} of ranks {', '.join(map(str, ranks_of[:_MOST_MISSING]))}"
-        + (", …" if len(ranks_of) > _MOST_MISSING else "")
-        for dump in dumps
-        for group, ranks_of in dump.members.items()
-        if len(members[group]) > 1
-    }
-
-
-def ranks(dumps: Iterable[Dump]) -> tuple[Rank, ...]:
-    """How far each rank has come in each process group.
-
-    A rank that has left collectives unfinished has rate 0 where its dump was written when nothing had moved for a
-    while, as at a time-out; else none is known. Pure.
-    """
-    facts, dumps = [], tuple(dumps)
-    names = _names(dumps)
-    for dump in dumps:
-        groups: defaultdict[str, list[Entry]] = defaultdict(list)
-        for entry in dump.entries:
-            groups[entry.group].append(entry)
-        for group, entries in sorted(groups.items()):
-            enqueued = max(e.sequence for e in entries)
-            ended = max(
-                (e.sequence for e in entries if e.state == "completed"), default=enqueued - len(entries)
-            )
-            facts.append(
-                Rank(
-                    communicator=names.get((dump.rank, group), group),
-                    ranks=len(dump.members[group]) if group in dump.members else None,
-                    rank=dump.rank,
-                    host="",
-                    operations=float(ended),
-                    rate=0.0 if dump.is_still else None,
-                    in_progress=float(enqueued - ended),
-                    still_s=dump.still_s(entries),
-                )
-            )
-    return tuple(facts)
-
-
-def mismatches(dumps: Iterable[Dump]) -> tuple[str, ...]:
-    """Collectives of one number that ranks of a group call by different names: a deadlock of the program. Pure."""
-    names: defaultdict[tuple[str, int], defaultdict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-    dumps = tuple(dumps)
-    groups = _names(dumps)
-    for dump in dumps:
-        for e in dump.entries:
-            names[groups.get((dump.rank, e.group), e.group), e.sequence][e.name].append(dump.rank)
-    return tuple(
-        f"group {group}, collective {sequence}: "
-        + ", ".join(
-            f"{name} on ranks {', '.join(map(str, who[:4]))}" for name, who in sorted(by_name.items())
-        )
-        for (group, sequence), by_name in sorted(names.items())
-        if len(by_name) > 1
-    )[:_MOST_MISMATCHES]
-
-
 @contextmanager
 def _bounded_memory() -> Iterator[None]:
     """Allocations beyond the bound fail with MemoryError, as which a dump is refused."""
@@ -285,9 +240,11 @@ def _read(path: Path, most: int) -> tuple[Dump, int]:
         content = (
             json.loads(data) if data[:1] in (b"{", b" ", b"\n") else _PlainUnpickler(io.BytesIO(data)).load()
         )
-        entries = tuple(e for raw in content["entries"] if (e := _entry(raw)) is not None)
-        members = _members(content.get("pg_config"), {e.group for e in entries}, rank)
-        return Dump(rank, entries, written_s, members), len(data)
+        entries, transfers = _entries(content["entries"])
+        groups = {*(e.group for e in entries), *(t.group for t in transfers)}
+        members = _members(content.get("pg_config"), groups, rank)
+        is_whole = not content["entries"] or content["entries"][0].get("record_id") == 0
+        return Dump(rank, entries, written_s, members, transfers, is_whole), len(data)
     # A pickle that somebody has broken raises nearly anything.
     except Exception as error:
         why = (
@@ -315,22 +272,65 @@ def _members(config: Any, groups: Iterable[str], rank: int) -> dict[str, tuple[i
     return found
 
 
+def _entries(raw: Sequence[dict[str, Any]]) -> tuple[tuple[Entry, ...], tuple[Transfer, ...]]:
+    """Collectives, and sends and receives; the end of a batch of these is the end of each."""
+    found: list[Entry] = []
+    transfers: list[Transfer] = []
+    # Batch -> the transfers in it.
+    batches: dict[tuple[str, Any], list[int]] = {}
+    for one in raw:
+        batch = _group(one), one.get("p2p_seq_id")
+        if one.get("is_p2p"):
+            if (transfer := _transfer(one)) is not None:
+                batches.setdefault(batch, []).append(len(transfers))
+                transfers.append(transfer)
+        elif one.get("profiling_name") == COALESCED and batch in batches:
+            if one.get("state") == "completed":
+                for index in batches[batch]:
+                    transfers[index] = replace(transfers[index], is_ended=True)
+        elif (entry := _entry(one)) is not None:
+            found.append(entry)
+    return tuple(found), tuple(transfers)
+
+
+def _transfer(raw: dict[str, Any]) -> Transfer | None:
+    match = _TRANSFER.fullmatch(str(raw.get("profiling_name", "")))
+    if match is None:
+        return None
+    ended = raw.get("state") == "completed"
+    return Transfer(_group(raw), int(match[2]), match[1] == "send", ended, _ns(raw.get("time_created_ns")))
+
+
+def _group(raw: dict[str, Any]) -> str:
+    group = raw.get("process_group") or raw.get("pg_id", "")
+    return "/".join(map(str, group)) if isinstance(group, list | tuple) else str(group)
+
+
 def _entry(raw: dict[str, Any]) -> Entry | None:
-    if raw.get("is_p2p") or "collective_seq_id" not in raw:
+    if "collective_seq_id" not in raw:
         return None
     sequence = int(raw["collective_seq_id"])
     if not 0 <= sequence < _MOST_NUMBER:
         return None
-    group = raw.get("process_group") or raw.get("pg_id", "")
     return Entry(
-        group="/".join(map(str, group)) if isinstance(group, list | tuple) else str(group),
+        group=_group(raw),
         sequence=sequence,
         name=str(raw.get("profiling_name", "")),
         state=str(raw.get("state", "")),
         created_ns=_ns(raw.get("time_created_ns")),
         started_ns=_ns(raw.get("time_discovered_started_ns")),
         ended_ns=_ns(raw.get("time_discovered_completed_ns")),
+        elements=_elements(raw.get("input_sizes")),
     )
+
+
+def _elements(sizes: Any) -> int | None:
+    """Of all inputs together; None for what is no list of their shapes."""
+    if not isinstance(sizes, list | tuple) or not all(isinstance(shape, list | tuple) for shape in sizes):
+        return None
+    if not all(isinstance(one, int) and 0 <= one < _MOST_NUMBER for shape in sizes for one in shape):
+        return None
+    return sum(math.prod(shape) for shape in sizes) if sizes else None
 
 
 def _ns(value: Any) -> int:
