@@ -147,6 +147,8 @@ def _pairs_passed(finding: Finding, made: Sequence[Tested], now: FleetFindings) 
             return True
         # Nobody can use that path any more; what is left is the NIC itself.
         return other in now.removed and _nic_passed(nic, [side], made, now)
+    if way_of(now.host) in finding.evidence:
+        return False  # of whom it is cannot be read
     if finding.suspects:
         # The one that it was not tested with is the host itself.
         return len(set(finding.suspects) - {peer for test in made for peer in test.peers}) <= 1

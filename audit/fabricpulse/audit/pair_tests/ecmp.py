@@ -151,7 +151,7 @@ def _further(bad: Sequence[Measurement], found: Sequence[Finding]) -> list[Findi
     for m in bad:
         source, target = ends_of(m)
         for host in (source[0], target[0]):
-            worst.setdefault(host, clip(f"{' '.join(source)} > {' '.join(target)}", 128))
+            worst.setdefault(host, f"{' '.join(source)} > {' '.join(target)}")
     hosts = sorted(worst.keys() - named)
     parts = [hosts[start : start + MOST_SUSPECTS] for start in range(0, len(hosts), MOST_SUSPECTS)]
     return [
