@@ -139,6 +139,17 @@ FAULTS: dict[str, tuple[list[Labels], list[Labels]]] = {
             nic("FabricEdgeLoss", "h2", peer="h1", peer_device="rail0"),
         ],
     ),
+    "a spine that delays, and losses that it does not explain": (
+        [
+            alert("FabricFaultLocated", kind="switch", what="delay", faulty="spine1"),
+            nic("FabricNicLossy", "h2", direction="receive", peers="lossy"),
+            nic("FabricPathDown", "h1", leaf="leaf1"),
+            nic("FabricPathLossy", "h2", leaf="leaf2"),
+            nic("FabricEdgeLoss", "h2", peer="h1", peer_device="rail0"),
+            nic("FabricMtuBlackHole", "h3"),
+        ],
+        [],
+    ),
     "a spine that drops large packets": (
         [
             alert("FabricFaultLocated", kind="switch", what="mtu", faulty="spine1"),
