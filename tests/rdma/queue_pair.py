@@ -61,7 +61,9 @@ class End:
                 return index
         raise AssertionError(f"no GID of {address}")
 
-    def connect(self, peer: "End", *, timeout: int = 14, retries: int = 6) -> None:
+    def connect(
+        self, peer: "End", *, timeout: int = 14, retries: int = 6, flow_label: int = 0, traffic_class: int = 0
+    ) -> None:
         """RESET to RTS. timeout : 4.096 us * 2**timeout a try. retries : at most 6; rxe takes 7 for endless."""
         attributes = QPAttr(port_num=1)
         attributes.qp_access_flags = _ACCESS
@@ -72,7 +74,11 @@ class End:
         attributes.dest_qp_num, attributes.rq_psn = peer.pair.qp_num, _PSN
         attributes.max_dest_rd_atomic, attributes.min_rnr_timer = 1, 12
         route = GlobalRoute(
-            dgid=peer.context.query_gid(1, peer.gid_index), sgid_index=self.gid_index, hop_limit=64
+            dgid=peer.context.query_gid(1, peer.gid_index),
+            sgid_index=self.gid_index,
+            hop_limit=64,
+            flow_label=flow_label,
+            traffic_class=traffic_class,
         )
         attributes.ah_attr = AHAttr(gr=route, is_global=1, port_num=1)
         self.pair.modify(attributes, _RTR)

@@ -168,6 +168,17 @@ def test_the_audit_sees_what_a_path_carries_by_rdma(fleet: RdmaFleet) -> None:
 
 
 @pytest.mark.slow
+def test_the_traced_path_of_a_queue_pair_is_that_of_its_packets(tmp_path: Path) -> None:
+    """Of every queue pair that the interposer tells of, with and without a flow label, over two leaves and four spines:
+    the same switches. No packet of a trace counts as one of RDMA.
+    """
+    from tests.rdma.routed_pair import build_routed
+    from tests.rdma.traced_paths import check_paths
+
+    check_paths(build_routed(), tmp_path)
+
+
+@pytest.mark.slow
 def test_a_program_is_counted_exactly_and_its_messages_match(fleet: RdmaFleet, tmp_path: Path) -> None:
     """By the interposer: posts, bytes, messages; the n-th message sent is the n-th received, later; series name device
     and port."""

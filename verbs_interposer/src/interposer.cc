@@ -13,6 +13,7 @@
 
 #include "hooks.h"
 #include "job/records.h"
+#include "roce.h"
 
 namespace fabricpulse::interposer {
 namespace {
@@ -266,6 +267,10 @@ void Interposer::modified(ib::QueuePair* pair, const ib::QueuePairAttributes& at
     if (address.is_global) memcpy(record->peer_gid, address.route.destination.raw, sizeof(record->peer_gid));
     memcpy(record->local_gid, gid.raw, sizeof(record->local_gid));
     memcpy(record->netdev, netdev, sizeof(record->netdev));
+    // The number of the peer comes with the address, or before.
+    record->source_port =
+        address.is_global ? roce_source_port(address.route.flow_label, pair->number, record->peer_number) : 0;
+    record->traffic_class = address.is_global ? address.route.traffic_class : 0;
   }
 }
 

@@ -1,7 +1,7 @@
 """The full detail as JSON, for people and for tools: what does not belong in metrics."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -28,10 +28,12 @@ def edges_document(
     port: int,
     front_end: FrontEndWatch,
     hops: Mapping[tuple[int, int], Hops] = MappingProxyType({}),
+    queue_pairs: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """`/api/v1/edges`: front end, NICs, edges, source ports, as docs/mesh-api.md describes field by field.
 
     port : UDP port of the probes, the first of the source ports. hops : switches of our flows, by edge and port.
+    queue_pairs : of jobs, as QueuePairTracing describes them.
     """
     synchronized = snapshot.clock_status in (1, 2)
     nics = [
@@ -83,6 +85,7 @@ def edges_document(
         },
         "nics": nics,
         "edges": edges,
+        "queue_pairs": list(queue_pairs),
     }
 
 

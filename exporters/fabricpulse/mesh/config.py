@@ -75,7 +75,9 @@ class Probe(Section, frozen=True):
     probe engine's thread at the lowest real-time priority, where that is permitted. receive_packets_per_s : packets
     that are taken from one peer, at most. trace_s : pause between two traces of a NIC, seconds; each asks the switches
     on the path of one source port to one peer, with eight packets of few hops, who they are; 0 = the paths stay
-    unknown. retrace_s : how long a traced path counts as known, seconds.
+    unknown. retrace_s : how long a traced path counts as known, seconds. queue_pairs : the paths of the queue pairs of
+    this host's jobs are traced, too, at the same pace: by datagrams from their source ports to port 4791 that end at
+    the last switch.
     """
 
     down_after_s: Annotated[float, Meta(ge=0.2, le=60)] = 0.85
@@ -94,6 +96,7 @@ class Probe(Section, frozen=True):
     receive_packets_per_s: Positive = 2000.0
     trace_s: Annotated[float, Meta(ge=0, le=3600)] = 1.0
     retrace_s: Annotated[float, Meta(ge=10)] = 600.0
+    queue_pairs: bool = True
 
     def validate(self) -> None:
         if self.cross_peers > self.peers:

@@ -4,11 +4,12 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
+from msgspec.structs import replace
 
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.web.client import HttpClient, describe, read_body
@@ -26,6 +27,7 @@ from fabricpulse.diagnosis.wire.messages import (
     pack_delays,
     pack_flows,
 )
+from fabricpulse.diagnosis.wire.queue_pairs import QueuePairPath
 from fabricpulse.hostinfo.virtual_machine import is_virtual_machine
 from fabricpulse.mesh.config import MeshConfig
 from fabricpulse.mesh.fleet_view import FleetView
@@ -41,6 +43,7 @@ _PACKETS = 3  # of a train
 _ROUND_S = 1.0
 _HEALTHY_ROUND_S = 5.0
 _MOST_PATHS = 500  # of one report
+PathKey = tuple[str, str, str, int]
 
 
 @dataclass(frozen=True)
@@ -131,6 +134,15 @@ def new_paths(
     return tuple(islice(changed, _MOST_PATHS))
 
 
+def new_queue_pairs(
+    sent: Mapping[PathKey, QueuePairPath], known: Mapping[PathKey, QueuePairPath]
+) -> tuple[QueuePairPath, ...]:
+    """The same of queue pairs. Of those that are no more a path without any is reported."""
+    gone = (replace(path, numbers=()) for key, path in sent.items() if key not in known)
+    changed = (path for key, path in known.items() if sent.get(key) != path)
+    return tuple(islice(chain(gone, changed), _MOST_PATHS))
+
+
 def connections(view: FleetView, snapshot: Snapshot) -> dict[str, tuple[int, int]]:
     """Of each device what changes when its cable may have been unplugged: as its peers receive it, and as the kernel
     counts. A host that stalls sees no outage by its probes; a link that is down now has been unplugged, perhaps.
@@ -151,15 +163,18 @@ class EvidenceReporter:
         state: Callable[[], tuple[FleetView, Snapshot]],
         paths: Callable[[], Mapping[tuple[int, int], Hops]] = dict,
         temporary: TemporaryPeers | None = None,
+        queue_pairs: Callable[[], Mapping[PathKey, QueuePairPath]] = dict,
     ) -> None:
         """state : the view and the engine's snapshot of the same configuration. paths : what is known of that view's
-        flows, by edge and source port. temporary : None where none are taken.
+        flows, by edge and source port. temporary : None where none are taken. queue_pairs : paths of those of jobs.
         """
         self._url = url
         self._config = config
         self._state = state
         self._paths = paths
         self._sent_paths: dict[tuple[int, int], Hops] = {}
+        self._queue_pairs = queue_pairs
+        self._sent_pairs: dict[PathKey, QueuePairPath] = {}
         self._rates = Rates.of(config)
         self._window = EvidenceWindow(self._rates)
         self._delays = LeastDelays(config.evidence.delays_s, config.latency.window_s)
@@ -184,14 +199,15 @@ class EvidenceReporter:
                 self._delays.add(snapshot, now_s)
                 delays = self._delays.due(now_s) if view is self._sent else []
                 if view is not self._sent:
-                    self._sent_paths = {}
+                    self._sent_paths, self._sent_pairs = {}, {}
                 healthy = not flows and view is self._sent
                 more = self._more(view, snapshot, now_s)
                 has_news = bool(delays or more.moved or more.temporary)
                 if healthy and not has_news and now_s - last_s < _HEALTHY_ROUND_S:
                     continue
                 paths = new_paths(self._sent_paths, self._paths())
-                if await self._send(client, view, flows, stalled, paths, delays, more):
+                pairs = new_queue_pairs(self._sent_pairs, self._queue_pairs())
+                if await self._send(client, view, flows, stalled, paths, delays, more, pairs):
                     self._connections = more.connections
                     if self._temporary is not None and more.temporary:
                         self._temporary.taken(now_s)
@@ -199,6 +215,10 @@ class EvidenceReporter:
                     if delays:
                         self._delays.taken(now_s)
                     self._sent_paths.update(((path.edge, path.port), path.hops) for path in paths)
+                    self._sent_pairs.update((path.key, path) for path in pairs if path.numbers)
+                    for path in pairs:
+                        if not path.numbers:
+                            del self._sent_pairs[path.key]
                     last_s = now_s
 
     def _more(self, view: FleetView, snapshot: Snapshot, now_s: float) -> _More:
@@ -218,6 +238,7 @@ class EvidenceReporter:
         paths: tuple[FlowPath, ...],
         delays: Sequence[LeastDelay],
         more: _More,
+        pairs: tuple[QueuePairPath, ...] = (),
     ) -> bool:
         edges = facts = None
         if view is not self._sent:
@@ -244,6 +265,7 @@ class EvidenceReporter:
             more.temporary,
             pack_delays(more.delays),
             more.moved,
+            pairs,
         )
         try:
             async with client.post(

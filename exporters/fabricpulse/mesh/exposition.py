@@ -91,6 +91,7 @@ class Counters:
     path_traces: int = 0
     path_traces_unanswered: int = 0
     paths_known: int = 0
+    queue_pair_paths: dict[str, int] = field(default_factory=lambda: {"known": 0})
     temporary_peers: int = 0
     pushes: Mapping[str, PushCounters] = field(default_factory=dict)
     events: dict[str, int] = field(default_factory=dict)
@@ -224,6 +225,8 @@ class MeshExposition:
             out.add(spec, (), value)
         if counters.member is not None:
             out.add(m.MEMBER, (), int(counters.member))
+        for state, count in counters.queue_pair_paths.items():
+            out.add(m.QUEUE_PAIR_PATHS, (state,), count)
         expose_pushes(counters.pushes, out)
         for kind, count in counters.events.items():
             out.add(m.EVENTS, (kind,), count)

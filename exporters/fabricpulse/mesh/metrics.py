@@ -334,6 +334,13 @@ TEMPORARY_PEERS = MetricSpec(
 PATHS_KNOWN = MetricSpec(
     "fabricpulse_mesh_paths_known", "gauge", "Source ports to a peer of which at least one switch is known."
 )
+QUEUE_PAIR_PATHS = MetricSpec(
+    "fabricpulse_mesh_queue_pair_paths",
+    "gauge",
+    "Source ports of queue pairs of this host's jobs. state: known (at least one switch of the path), unknown, failed "
+    "(the last trace could not be sent, as a socket has the port, for one).",
+    ("state",),
+)
 MEMBERSHIP_TIME = MetricSpec(
     "fabricpulse_mesh_membership_timestamp_seconds",
     "gauge",
@@ -403,6 +410,7 @@ METRICS = (
     PATH_TRACES,
     PATH_TRACES_UNANSWERED,
     PATHS_KNOWN,
+    QUEUE_PAIR_PATHS,
     TEMPORARY_PEERS,
     EVENTS,
     EVENTS_DROPPED,

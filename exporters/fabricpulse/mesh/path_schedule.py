@@ -1,9 +1,11 @@
 """When the path of which flow is traced, and what is accepted from a trace. Pure."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
+K = TypeVar("K", bound=Hashable)
 Hops = tuple[str, ...]
 """Addresses of the switches that a flow crosses, "" for one that does not answer."""
 
@@ -29,24 +31,29 @@ class _Flow:
         return self.tries >= _TRIES or (self.tries > 0 and bool(self.hops) and "" not in self.hops)
 
 
-class PathSchedule:
+def swept(edges: Sequence[int], ports: int) -> list[tuple[int, int]]:
+    """The flows of edges with so many source ports each, port by port: after the first round the main path of every
+    peer is known.
+    """
+    return [(edge, port) for port in range(ports) for edge in edges]
+
+
+class PathSchedule(Generic[K]):
     """Of one NIC: one trace each `pause_s` while paths are unknown. Then each flow again after `again_s`, spread over
     that time, so that a route that has changed shows on one of them soon; all of them are traced again then.
 
-    edges : its edges, by their numbers. ports : source ports of each. known : known paths of some.
+    flows : in the order of the first round. known : known paths of some.
     Moments are monotonic seconds.
     """
 
     def __init__(
         self,
-        edges: tuple[int, ...],
-        ports: int,
+        flows: Iterable[K],
         pause_s: float,
         again_s: float,
-        known: Mapping[tuple[int, int], Hops] | None = None,
+        known: Mapping[K, Hops] | None = None,
     ) -> None:
-        # Port by port: after the first round the main path of every peer is known.
-        self._flows = {(edge, port): _Flow() for port in range(ports) for edge in edges}
+        self._flows = {key: _Flow() for key in flows}
         for key, hops in (known or {}).items():
             self._flows[key] = _Flow(hops, 1)
         self._pause_s = pause_s
@@ -56,12 +63,18 @@ class PathSchedule:
         self._now_s = self._all_again_s = -math.inf
         self._not_again_s = 0.0
 
-    def _round(self) -> Iterator[tuple[int, int]]:
+    def follow(self, flows: Iterable[K]) -> None:
+        """These are its flows from now on. What is known of those that stay is kept."""
+        self._flows = {key: self._flows.get(key) or _Flow() for key in flows}
+        self._order = self._round()
+        self._next_s = min(self._next_s, self._now_s + self._pause_s)
+
+    def _round(self) -> Iterator[K]:
         while self._flows:
             yield from list(self._flows)
 
-    def due(self, now_s: float) -> tuple[int, int] | None:
-        """The edge and source port to trace now, if any."""
+    def due(self, now_s: float) -> K | None:
+        """The flow to trace now, if any."""
         self._now_s = now_s
         if now_s < self._next_s or not self._flows:
             return None
@@ -78,24 +91,24 @@ class PathSchedule:
             return None
         return self._begun(min(self._flows, key=lambda key: self._flows[key].traced_s), now_s)
 
-    def refused(self, edge: int, port: int) -> None:
-        """What was due could not be traced then, as its source port was in use for another trace."""
-        flow = self._flows[edge, port]
-        flow.traced_s = flow.before_s
+    def refused(self, key: K) -> None:
+        """What was due could not be traced then, as its source port was in use, for another trace perhaps."""
+        if (flow := self._flows.get(key)) is not None:
+            flow.traced_s = flow.before_s
 
-    def _begun(self, key: tuple[int, int], now_s: float) -> tuple[int, int]:
+    def _begun(self, key: K, now_s: float) -> K:
         flow = self._flows[key]
         flow.before_s, flow.traced_s = flow.traced_s, now_s
         self._next_s = now_s + self._pause_s
         return key
 
-    def traced(self, edge: int, port: int, hops: Hops) -> bool:
+    def traced(self, key: K, hops: Hops) -> bool:
         """Takes the result of a trace. Returns whether the known path has changed.
 
         A switch that fell silent has not gone: a path that loses packets loses these too, and the faulty one is the
         last of which its path may be forgotten. So a trace with the same switches and further gaps changes nothing.
         """
-        flow = self._flows.get((edge, port))
+        flow = self._flows.get(key)
         if flow is None:
             return False
         flow.tries += 1
@@ -121,8 +134,8 @@ class PathSchedule:
             if other is not flow:
                 other.traced_s = -math.inf
 
-    def known(self) -> dict[tuple[int, int], Hops]:
-        """The hops of each edge and source port of which some are known."""
+    def known(self) -> dict[K, Hops]:
+        """The hops of each flow of which some are known."""
         return {key: flow.hops for key, flow in self._flows.items() if flow.hops}
 
 

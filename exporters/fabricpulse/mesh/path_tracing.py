@@ -8,7 +8,7 @@ from typing import Protocol
 from fabricpulse.core.fleet.membership import Nic
 from fabricpulse.mesh.config import Probe
 from fabricpulse.mesh.fleet_view import FleetView
-from fabricpulse.mesh.path_schedule import Hops, PathSchedule
+from fabricpulse.mesh.path_schedule import Hops, PathSchedule, swept
 
 
 class Tracer(Protocol):
@@ -26,7 +26,7 @@ class PathTracing:
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
-        self._schedules: list[PathSchedule] = []
+        self._schedules: list[PathSchedule[tuple[int, int]]] = []
         self._nic_of: list[int] = []
         self._edges: list[tuple[Nic, str, str, str]] = []
         self.known: dict[tuple[int, int], Hops] = {}
@@ -46,8 +46,7 @@ class PathTracing:
         self._nic_of = [peer.nic for peer in view.peers]
         self._schedules = [
             PathSchedule(
-                tuple(edge for edge, nic in enumerate(self._nic_of) if nic == index),
-                self._probe.paths,
+                swept([edge for edge, nic in enumerate(self._nic_of) if nic == index], self._probe.paths),
                 self._probe.trace_s,
                 self._probe.retrace_s,
                 {key: hops for key, hops in kept.items() if self._nic_of[key[0]] == index},
@@ -64,12 +63,12 @@ class PathTracing:
             self.traces += 1
             self.unanswered += not hops
             schedule = self._schedules[self._nic_of[edge]]
-            if schedule.traced(edge, port, tuple(hops)):
+            if schedule.traced((edge, port), tuple(hops)):
                 self.known = {**self.known, **schedule.known()}
                 self.changes += 1
         for schedule in self._schedules:
             if (due := schedule.due(now_s)) is not None and not engine.trace(*due):
-                schedule.refused(*due)
+                schedule.refused(due)
 
     async def run(self, engine: Callable[[], Tracer], generation: Callable[[], int]) -> None:
         """Traces until cancelled."""

@@ -34,6 +34,7 @@ from fabricpulse.mesh.fleet_view import FleetView, view_of
 from fabricpulse.mesh.front_end import FrontEndWatch, targets_of
 from fabricpulse.mesh.membership_watch import MembershipWatch
 from fabricpulse.mesh.path_tracing import PathTracing
+from fabricpulse.mesh.rdma_plane.tracing import QueuePairTracing
 from fabricpulse.mesh.recent_disconnects import RecentDisconnects
 from fabricpulse.mesh.snapshot import Cause, EventKind, HealthState, Snapshot, parse_snapshot
 from fabricpulse.mesh.temporary_peers import TemporaryPeers
@@ -69,6 +70,7 @@ class MeshService:
         self._clock = open_virtual_clock()
         self.view = FleetView(config.host_name, (), (), 0, is_member=False)
         self.paths = PathTracing(config.probe)
+        self.queue_pairs = QueuePairTracing(config.probe, lambda: (self.view, self._membership.current))
         self.temporary = TemporaryPeers(
             config, lambda: (self.view, self._membership.current), lambda: self._keys
         )
@@ -361,6 +363,7 @@ class MeshService:
             self.paths.unanswered,
         )
         self.counters.paths_known = len(self.paths.known)
+        self.counters.queue_pair_paths = self.queue_pairs.counts()
         self.counters.temporary_peers = self.temporary.probed
         if self._running:
             self._take_events()  # the times of the disconnects that the snapshot has counted
@@ -372,7 +375,12 @@ class MeshService:
         """GET /api/v1/edges."""
         return web.json_response(
             edges_document(
-                self.view, self.snapshot(), self.config.probe.port, self.front_end, self.paths.known
+                self.view,
+                self.snapshot(),
+                self.config.probe.port,
+                self.front_end,
+                self.paths.known,
+                self.queue_pairs.document(),
             )
         )
 
@@ -403,12 +411,15 @@ async def run(life: Lifetime, config: MeshConfig, options: DaemonOptions) -> Non
             tasks.start("membership", service.watch())
             if evidence_url := url_of(config):
                 reporter = EvidenceReporter(
-                    evidence_url, config, service.state, lambda: service.paths.known, service.temporary
+                    *(evidence_url, config, service.state, lambda: service.paths.known, service.temporary),
+                    service.queue_pairs.paths,
                 )
                 tasks.start("evidence", reporter.run())
             if config.probe.trace_s:
                 tracing = service.paths.run(lambda: service.engine, lambda: service.generation)
                 tasks.start("path tracing", tracing)
+                if config.probe.queue_pairs:
+                    tasks.start("path tracing of queue pairs", service.queue_pairs.run())
             # Without servers to ask it ends at once.
             tasks.start("front end", service.front_end.run(), may_end=True)
             try:

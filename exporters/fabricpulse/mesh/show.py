@@ -137,6 +137,24 @@ def print_tables(document: dict[str, Any], everything: bool, console: Console | 
     console.print(table)
     if not everything:
         console.print(f"{len(edges)} of {len(document['edges'])} edges suffer")
+        return
+    _print_queue_pairs(document.get("queue_pairs", []), console)
+
+
+def _print_queue_pairs(paths: list[dict[str, Any]], console: Console) -> None:
+    """The switches that the queue pairs of jobs cross."""
+    if not paths:
+        return
+    table = Table(box=SIMPLE_HEAD)
+    for column in ("device", "peer", "source port", "queue pairs", "jobs", "switches"):
+        table.add_column(column)
+    for path in paths:
+        hops = " ".join(hop or "?" for hop in path["hops"]) or path["error"] or "not known"
+        table.add_row(
+            *cells(path["device"], f"{path['peer']} {path['peer_device']}", path["source_port"]),
+            *cells(", ".join(map(str, path["queue_pairs"])), ", ".join(path["workloads"]), hops),
+        )
+    console.print("paths of queue pairs", table)
 
 
 def print_suspects(document: dict[str, Any], console: Console | None = None) -> None:
@@ -154,18 +172,26 @@ def print_suspects(document: dict[str, Any], console: Console | None = None) -> 
     if not document["suspects"]:
         return
     table = Table(box=SIMPLE_HEAD)
-    for column in ("what", "component", "affected", "confidence", "for", "or else"):
+    for column in ("what", "component", "affected", "confidence", "for", "or else", "queue pairs of jobs"):
         table.add_column(column)
     for suspect in document["suspects"]:
         table.add_row(
             *cells(
                 *(suspect["what"], component(suspect), f"{100 * suspect['share']:.2g} %"),
                 *(f"{100 * suspect['confidence']:.0f} %", f"{suspect['age_s']:.0f} s"),
-                ", ".join(suspect["alternatives"][:3]),
+                *(", ".join(suspect["alternatives"][:3]), crossing_jobs(suspect)),
             )
         )
     console.print(table)
     console.print(summary)
+
+
+def crossing_jobs(suspect: dict[str, Any]) -> str:
+    """The jobs whose queue pairs cross a suspect: `train-7, train-8 (12 paths)`."""
+    crossing = suspect.get("queue_pairs")  # an older coordinator says nothing of them
+    if not crossing or not crossing["paths"]:
+        return ""
+    return f"{', '.join(crossing['jobs'])} ({crossing['paths']} paths)"
 
 
 def fewer_paths(document: dict[str, Any]) -> list[dict[str, Any]]:

@@ -18,6 +18,7 @@ from fabricpulse.core.shm.virtual_clock import host_now_ns, open_virtual_clock
 from fabricpulse.core.supervision import supervised
 from fabricpulse.core.web.request_guard import query_int
 from fabricpulse.core.web.server import WebServer
+from fabricpulse.plugin_ipc.telemetry_folder import TelemetryFolder, VerbsFolder, monotonic_s
 from fabricpulse.qp import metrics
 from fabricpulse.qp.aggregate import Aggregator, Pair
 from fabricpulse.qp.config import QpConfig
@@ -25,7 +26,6 @@ from fabricpulse.qp.expose import expose
 from fabricpulse.qp.process_facts import ProcessTable
 from fabricpulse.qp.stall import HostRanks
 from fabricpulse.qp.stall_watch import StallWatch
-from fabricpulse.qp.telemetry_folder import TelemetryFolder, VerbsFolder, monotonic_s
 from fabricpulse.qp.timeline import host_timeline
 from fabricpulse.qp.verbs_totals import VerbsTotals
 from fabricpulse.qp.workload_info import WorkloadInfo, expose_workloads, workload_infos

@@ -4,7 +4,7 @@ The dtypes are the layout; tests/unit/qp/test_layout.py has the C++ compiler con
 """
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -231,9 +231,12 @@ class TelemetrySnapshot:
 class PluginTelemetryReader(TableFile):
     """Reads one `<name>.telemetry`."""
 
-    def __init__(self, path: Path) -> None:
-        """Raises LayoutError for another layout, a table that leaves the file or an absurd size; OSError else."""
-        super().__init__(path, TableFileKind(MAGIC, VERSION, HEADER, _TABLES, MAX_RECORDS, MAX_BYTES))
+    def __init__(self, path: Path, tables: Collection[Table] = frozenset(Table)) -> None:
+        """tables : that snapshots have, where these are. Raises LayoutError for another layout, a table that leaves the
+        file or an absurd size; OSError else.
+        """
+        wanted = {table: layout for table, layout in _TABLES.items() if table in tables}
+        super().__init__(path, TableFileKind(MAGIC, VERSION, HEADER, wanted, MAX_RECORDS, MAX_BYTES))
 
     def read(self, patience_s: float = PATIENCE_S) -> TelemetrySnapshot:
         """One consistent copy.

@@ -76,9 +76,10 @@ QUEUE_PAIR = _layout(
     ("sequence", "u4"), ("state", "u4"), ("generation", "u4"), ("device", "u4"), ("number", "u4"),
     ("peer_number", "u4"), ("type", "u4"), ("qp_state", "u4"), ("port", "u4"), ("peer_lid", "u4"),
     ("send_psn", "u4"), ("recv_psn", "u4"), ("local_gid", "V16"), ("peer_gid", "V16"), ("netdev", "S16"),
-    ("incarnation", "u4"), ("reserved0", "u4"), ("message_index", "u8"), ("receive_index", "u8"),
-    ("outstanding", "u8"), ("outstanding_signaled", "u8"), ("outstanding_receives", "u8"),
-    ("oldest_post_raw_ns", "u8"), ("last_post_raw_ns", "u8"), ("last_progress_raw_ns", "u8"),
+    ("incarnation", "u4"), ("source_port", "u2"), ("traffic_class", "u1"), ("reserved0", "u1"),
+    ("message_index", "u8"), ("receive_index", "u8"), ("outstanding", "u8"),
+    ("outstanding_signaled", "u8"), ("outstanding_receives", "u8"), ("oldest_post_raw_ns", "u8"),
+    ("last_post_raw_ns", "u8"), ("last_progress_raw_ns", "u8"),
     ("stall_ns_max", "u8"), ("counters", COUNTERS),
 )  # fmt: skip
 TOTAL = _layout(

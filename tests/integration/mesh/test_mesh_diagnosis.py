@@ -5,19 +5,39 @@ them declared; three spines, whose addresses are; the path of every flow is trac
 import time
 
 import pytest
+from tests.fixtures.plugin.verbs_file import VerbsFile, gid
 from tests.fixtures.waiting import wait_for
 from tests.integration.mesh.diagnosed_fleet import DiagnosedFleet
 
 from fabricpulse.lab import Lab
+from fabricpulse.plugin_ipc.verbs import VerbsTable
 
 pytestmark = pytest.mark.root
 
 
+QUEUE_PAIRS = 12
+
+
 @pytest.fixture(scope="module")
 def fleet():
-    """A fleet whose faults are repaired after each test."""
+    """A fleet whose faults are repaired after each test. A program on h1 says that it has queue pairs to h5."""
     with Lab(hosts=9, rails=1, spines=3, pods=3) as lab:
+        job = queue_pairs(lab, "h1", "h5")
         yield DiagnosedFleet(lab)
+        job.end()
+
+
+def queue_pairs(lab, source, target):
+    """What the interposer tells of a program."""
+    near, far = (str(lab.host(name).nic("rail0").address).partition("/")[0] for name in (source, target))
+    folder = lab.host(source).run_dir / "plugin"
+    folder.mkdir(parents=True)
+    file = VerbsFile(folder)
+    for number in range(QUEUE_PAIRS):
+        file.queue_pair(number, far)
+        pair = {"qp_state": 3, "source_port": 0xC100 + number, "last_post_raw_ns": 1, "local_gid": gid(near)}
+        file.put(VerbsTable.QUEUE_PAIRS, number, **pair)
+    return file
 
 
 @pytest.fixture(autouse=True)
@@ -70,6 +90,21 @@ def test_one_way_loss_on_one_uplink(fleet, leaf_of, spine, way, percent):
     with fleet.lab.port(leaf, far).loss(percent, way):
         wanted = ("link", leaf, far) if way == "out" else ("link", far, leaf)
         wait_for(lambda: fleet.suspects() == {wanted}, 60, "the link alone is named")
+        if leaf_of == "h1" and way == "out":
+            check_crossing(fleet, far)
+
+
+def check_crossing(fleet, spine):
+    """The link out of the leaf of h1 to this spine is named with the queue pairs of h1 that cross it, and no others."""
+    paths = fleet.mesh.get("h1", "/api/v1/edges")["queue_pairs"]
+    assert [len(path["hops"]) for path in paths] == [3] * QUEUE_PAIRS
+    addresses = fleet.lab.topology()["switches"][spine]
+    across = sorted(path["source_port"] for path in paths if path["hops"][1] in addresses)
+    assert 0 < len(across) < QUEUE_PAIRS
+    (suspect,) = fleet.document()["suspects"]
+    crossing = suspect["queue_pairs"]
+    assert (crossing["paths"], crossing["jobs"]) == (len(across), ["train-7"])
+    assert sorted(path["source_port"] for path in crossing["named"]) == across
 
 
 @pytest.mark.slow

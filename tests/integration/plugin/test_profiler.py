@@ -22,8 +22,8 @@ from fabricpulse.plugin.locate import library
 from fabricpulse.plugin_ipc.control import ControlClient, ControlError
 from fabricpulse.plugin_ipc.process import own_namespace
 from fabricpulse.plugin_ipc.telemetry import PluginTelemetryReader, Table, text
+from fabricpulse.plugin_ipc.telemetry_folder import TelemetryFolder, monotonic_s
 from fabricpulse.qp.process_facts import ProcessTable
-from fabricpulse.qp.telemetry_folder import TelemetryFolder, monotonic_s
 
 ROOT = Path(__file__).parents[3]
 

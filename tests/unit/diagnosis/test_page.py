@@ -20,6 +20,7 @@ SUSPECT = {
     "runner_up": "",
     "silent": False,
     "leaf": "",
+    "queue_pairs": {"paths": 12, "jobs": ("train-7", "train-8"), "named": ()},
 }
 
 
@@ -61,7 +62,15 @@ def document(*suspects: dict[str, Any], hosts: int = 4, leaves: tuple[Any, ...] 
 def test_a_suspect_is_shown_with_who_suffers_and_for_how_long() -> None:
     """What, where, how much, since when, who, and what else it may be."""
     text = Read(suspects_page(document(SUSPECT))).text
-    for said in ("link leaf1 to spine2", "5 %", "4 min", "h1/e to h4/e", "and 1 more pairs", "switch spine2"):
+    for said in (
+        "link leaf1 to spine2",
+        "5 %",
+        "4 min",
+        "h1/e to h4/e",
+        "and 1 more pairs",
+        "switch spine2",
+        "train-8",
+    ):
         assert said in text
 
 
@@ -70,6 +79,7 @@ def test_names_are_text() -> None:
     plain = Read(suspects_page(document(SUSPECT)))
     evil = "<script>alert(1)</script>\"'&<img src=x onerror=y>"
     hostile = {**SUSPECT, "component": evil, "peer": evil, "sufferers": [evil, evil], "alternatives": [evil]}
+    hostile["queue_pairs"] = {"paths": 12, "jobs": (evil, evil), "named": ()}
     read = Read(suspects_page(document(hostile)))
     assert read.tags == plain.tags
     assert any(evil in text for text in read.text)

@@ -6,9 +6,13 @@ from pathlib import Path
 import pytest
 from tests.unit.mesh.synthetic import view_and_snapshot
 
+from fabricpulse.diagnosis.wire.queue_pairs import QueuePairFlow
 from fabricpulse.mesh._probe_engine import MAX_PATHS
 from fabricpulse.mesh.api import edges_document
+from fabricpulse.mesh.config import Probe
 from fabricpulse.mesh.front_end import FrontEndWatch
+from fabricpulse.mesh.rdma_plane.queue_pairs import Carried
+from fabricpulse.mesh.rdma_plane.tracing import QueuePairTracing
 from fabricpulse.mesh.snapshot import HealthState
 
 PAGE = Path(__file__).parents[3] / "docs" / "mesh-api.md"
@@ -20,7 +24,12 @@ def document(**changes):
     view, snapshot = view_and_snapshot(1, 2)
     snapshot.edges[0] = snapshot.edges[0]._replace(**changes)
     watch = FrontEndWatch([("am", 9093)], 1, lambda *_: None)
-    return edges_document(view, snapshot, 9620, watch, {(0, 1): ("10.0.0.254", "", "10.9.0.1")})
+    hops = ("10.0.0.254", "", "10.9.0.1")
+    tracing = QueuePairTracing(Probe(), lambda: (view, None))
+    flow = QueuePairFlow("eth1", "10.0.0.1", "h1", "eth1", "10.0.0.2", 0xC001, 106)
+    tracing.follow({flow: Carried([77], ["train-7"])})
+    tracing.known = {flow: hops}
+    return edges_document(view, snapshot, 9620, watch, {(0, 1): hops}, tracing.document())
 
 
 def leaves(value, path=""):

@@ -7,7 +7,7 @@ from fabricpulse.diagnosis.wire.messages import FlowPath
 from fabricpulse.mesh.config import Probe
 from fabricpulse.mesh.evidence import new_paths
 from fabricpulse.mesh.fleet_view import FleetView, Peer
-from fabricpulse.mesh.path_schedule import PathSchedule, merge
+from fabricpulse.mesh.path_schedule import PathSchedule, merge, swept
 from fabricpulse.mesh.path_tracing import PathTracing
 
 AGAIN_S = 600.0
@@ -19,7 +19,7 @@ def run(schedule, seconds, answer, start=0):
     for second in range(start, start + seconds):
         if (due := schedule.due(second)) is not None:
             traced.append((second, *due))
-            schedule.traced(*due, answer(*due))
+            schedule.traced(due, answer(*due))
     return traced
 
 
@@ -27,7 +27,7 @@ def test_every_path_once_and_again_when_old():
     """Two peers with three ports: main paths first, one trace a pause; then each once in ten minutes, one after the
     other.
     """
-    schedule = PathSchedule((4, 7), 3, 1.0, AGAIN_S)
+    schedule = PathSchedule(swept((4, 7), 3), 1.0, AGAIN_S)
 
     def hops(edge, port):
         return "leaf", f"spine{port}", f"leaf{edge}"
@@ -44,7 +44,7 @@ def test_a_route_that_has_changed_is_traced_on_all_flows():
     """An uplink dies that half of forty flows take: it shows on one of them within a minute, on all within two; so it
     does when it comes back a minute and a half later.
     """
-    schedule = PathSchedule(tuple(range(5)), 8, 1.0, AGAIN_S)
+    schedule = PathSchedule(swept(tuple(range(5)), 8), 1.0, AGAIN_S)
     start = 300
     run(schedule, start, lambda _, port: ("leaf", f"spine{port % 2}"))
     for spines, seconds in ((("spine1",), 90), (("spine0", "spine1"), 120), (("spine1",), 90)):
@@ -57,7 +57,7 @@ def test_a_route_that_has_changed_is_traced_on_all_flows():
 
 def test_paths_that_differ_with_each_packet_are_not_traced_all_the_time():
     """Where switches spray there is a round of traces now and then, and not one after the other."""
-    schedule = PathSchedule(tuple(range(5)), 8, 1.0, AGAIN_S)
+    schedule = PathSchedule(swept(tuple(range(5)), 8), 1.0, AGAIN_S)
     sprayed = iter(range(10_000))
     run(schedule, 600, lambda *_: ("leaf", f"spine{next(sprayed)}"))
     traced = run(schedule, 600, lambda *_: ("leaf", f"spine{next(sprayed)}"), start=600)
@@ -66,7 +66,7 @@ def test_paths_that_differ_with_each_packet_are_not_traced_all_the_time():
 
 def test_gaps_are_tried_again_some_times():
     """A switch that is silent, or a fabric that is, costs three traces and not one each second for ever."""
-    schedule = PathSchedule((0, 1), 1, 1.0, AGAIN_S)
+    schedule = PathSchedule(swept((0, 1), 1), 1.0, AGAIN_S)
     traced = run(schedule, 300, lambda edge, _: ("a", "", "c") if edge == 0 else ())
     assert len(traced) == 6
     assert schedule.known() == {(0, 0): ("a", "", "c")}
@@ -90,11 +90,11 @@ def test_a_faulty_path_is_not_forgotten(before, after, merged):
 
 def test_less_known_is_no_change():
     """While a spine is dead a trace ends at the leaf: nothing has changed, and nothing is reported."""
-    schedule = PathSchedule((0,), 1, 1.0, AGAIN_S)
-    assert schedule.traced(0, 0, ("a", "b", "c"))
-    assert not schedule.traced(0, 0, ("a",))
-    assert schedule.traced(0, 0, ("a", "d", "c"))
-    assert not schedule.traced(9, 9, ("a",))
+    schedule = PathSchedule(swept((0,), 1), 1.0, AGAIN_S)
+    assert schedule.traced((0, 0), ("a", "b", "c"))
+    assert not schedule.traced((0, 0), ("a",))
+    assert schedule.traced((0, 0), ("a", "d", "c"))
+    assert not schedule.traced((9, 9), ("a",))
 
 
 class Engine:

@@ -158,6 +158,10 @@ def test_the_fleet_as_a_table(exporter):
         "switch",
         "spine-2",
     ]
+    crossing = {**SUSPECT, "queue_pairs": {"paths": 12, "jobs": ["train-7"], "named": []}}
+    answer["body"] = json.dumps({"hosts": 9, "suspects": [crossing]}).encode()
+    result = CliRunner().invoke(command, ["show", "--fleet", url], env={"COLUMNS": "200"})
+    assert "train-7 (12 paths)" in result.output
     answer["body"] = json.dumps({"hosts": 9, "flows": 576, "paths": 432, "suspects": []}).encode()
     result = CliRunner().invoke(command, ["show", "--fleet", url], env={"COLUMNS": "200"})
     assert result.exit_code == 0

@@ -12,12 +12,12 @@ from tests.fixtures.plugin.telemetry_file import TelemetryFile
 
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.core.shm.mapping import ChangedFileError, LayoutError
-from fabricpulse.plugin_ipc import table_file, telemetry
+from fabricpulse.plugin_ipc import table_file, telemetry, telemetry_folder
 from fabricpulse.plugin_ipc.telemetry import PluginTelemetryReader, Table, TelemetrySnapshot
-from fabricpulse.qp import aggregate, telemetry_folder
+from fabricpulse.plugin_ipc.telemetry_folder import TelemetryFolder, monotonic_s
+from fabricpulse.qp import aggregate
 from fabricpulse.qp.aggregate import Aggregator
 from fabricpulse.qp.expose import SAMPLES_PER_PAIR, expose
-from fabricpulse.qp.telemetry_folder import TelemetryFolder, monotonic_s
 
 GOOD, BAD = 4_000_001, 4_000_002
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make files of other users")

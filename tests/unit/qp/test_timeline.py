@@ -8,9 +8,9 @@ from tests.fixtures.plugin.telemetry_file import CAPACITY, TelemetryFile
 
 from fabricpulse.core.shm.mapping import LayoutError
 from fabricpulse.plugin_ipc.telemetry import PluginTelemetryReader, Table
+from fabricpulse.plugin_ipc.telemetry_folder import TelemetryFolder, monotonic_s
 from fabricpulse.plugin_ipc.timeline import Change, HostTimeline, Operation
 from fabricpulse.qp import timeline
-from fabricpulse.qp.telemetry_folder import TelemetryFolder, monotonic_s
 from fabricpulse.qp.timeline import host_timeline
 
 T0 = 1_700_000_000_000_000_000

@@ -6,9 +6,9 @@ from tests.fixtures.plugin.verbs_file import VerbsFile
 from tests.fixtures.plugin.verbs_samples import read_samples
 
 from fabricpulse.core.metrics.exposition import Exposition
+from fabricpulse.plugin_ipc.telemetry_folder import VerbsFolder
 from fabricpulse.plugin_ipc.verbs import VerbsTable, VerbsTelemetryReader
 from fabricpulse.qp import metrics
-from fabricpulse.qp.telemetry_folder import VerbsFolder
 from fabricpulse.qp.verbs_totals import VerbsTotals
 
 PAIR = 'workload="train-7",device="rail0",rdma_device="mlx5_0",port="1",peer_gid="10.9.0.2"'

@@ -123,9 +123,11 @@ struct fp_verbs_queue_pair {
   uint32_t recv_psn;
   uint8_t local_gid[16];
   uint8_t peer_gid[16];
-  char netdev[16];       // of the local GID; empty: unknown or none
-  uint32_t incarnation;  // counts the times that it was taken to RESET
-  uint32_t reserved0;
+  char netdev[16];        // of the local GID; empty: unknown or none
+  uint32_t incarnation;   // counts the times that it was taken to RESET
+  uint16_t source_port;   // of its RoCE v2 packets, as drivers choose it; 0: unknown, or no GIDs
+  uint8_t traffic_class;  // of their IP header
+  uint8_t reserved0;
   uint64_t message_index;  // of the next message posted, since RESET
   uint64_t receive_index;  // of the next receive completion, since RESET
   uint64_t outstanding;    // sends without a completion; those before a signaled one end with it

@@ -54,6 +54,16 @@ EVIDENCE_FLOWS = MetricSpec(
 EVIDENCE_PATHS = MetricSpec(
     "fabricpulse_diagnosis_paths", "gauge", "Flows whose switches are known, by traces of the mesh exporters."
 )
+QUEUE_PAIR_PATHS = MetricSpec(
+    "fabricpulse_diagnosis_queue_pair_paths",
+    "gauge",
+    "Paths of queue pairs of jobs that are known, by traces of the mesh exporters.",
+)
+QUEUE_PAIR_PATHS_REFUSED = MetricSpec(
+    "fabricpulse_diagnosis_queue_pair_paths_refused_total",
+    "counter",
+    "Paths of queue pairs that were reported and not kept, as the coordinator keeps 50,000.",
+)
 EVIDENCE_REPORTS = MetricSpec(
     "fabricpulse_diagnosis_reports_total", "counter", "Reports of evidence that were taken."
 )
@@ -111,6 +121,8 @@ METRICS = (
     EVIDENCE_HOSTS,
     EVIDENCE_FLOWS,
     EVIDENCE_PATHS,
+    QUEUE_PAIR_PATHS,
+    QUEUE_PAIR_PATHS_REFUSED,
     EVIDENCE_REPORTS,
     EVIDENCE_REFUSED,
     DIAGNOSIS_SECONDS,

@@ -14,7 +14,16 @@ _STYLE = (
     "td,th{text-align:left;vertical-align:top;padding:.3em .9em .3em 0;border-bottom:1px solid #8886}"
 )
 _LEAF_COLUMNS = ("leaf", "network", "next hops", "missing", "since")
-_COLUMNS = ("what", "component", "affected", "confidence", "for", "who suffers", "or else")
+_COLUMNS = (
+    "what",
+    "component",
+    "affected",
+    "confidence",
+    "for",
+    "who suffers",
+    "or else",
+    "queue pairs of jobs",
+)
 
 
 def suspects_page(document: Mapping[str, Any]) -> str:
@@ -55,7 +64,13 @@ def _row(suspect: Mapping[str, Any]) -> str:
         (_duration(suspect["age_s"]),),
         (*named, *more),
         suspect["alternatives"][:3],
+        _crossing(suspect["queue_pairs"]),
     )
+
+
+def _crossing(crossing: Mapping[str, Any]) -> list[str]:
+    """Jobs, and how many paths of their queue pairs cross it."""
+    return [*crossing["jobs"], f"{crossing['paths']} paths"] if crossing["paths"] else []
 
 
 def _cells(*cells: Iterable[str]) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 from aiohttp import web
+from msgspec import structs
 
 from fabricpulse.core.alerting.metrics import expose_pushes
 from fabricpulse.core.log import get_logger
@@ -23,6 +24,7 @@ from fabricpulse.diagnosis.daemon.alerts import FaultAlerting, FaultPusher
 from fabricpulse.diagnosis.daemon.leaf_paths_api import expose_leaf_paths, leaf_paths_document
 from fabricpulse.diagnosis.daemon.page import POLICY, suspects_page
 from fabricpulse.diagnosis.daemon.process import DiagnosisProcess
+from fabricpulse.diagnosis.daemon.queue_pairs import Crossing, QueuePairPaths, crossing_document
 from fabricpulse.diagnosis.daemon.switch_names import SwitchNames, SwitchNaming
 from fabricpulse.diagnosis.daemon.topology_api import expose_topology, topology_json
 from fabricpulse.diagnosis.daemon.worker_messages import Answer, Declared, Report
@@ -38,6 +40,7 @@ from fabricpulse.diagnosis.wire.messages import (
     EvidenceReply,
     EvidenceReport,
     check_edges,
+    check_queue_pairs,
 )
 
 log = get_logger(__name__)
@@ -82,6 +85,7 @@ class DiagnosisService:
         self.pusher = FaultPusher(alerting or FaultAlerting(), time.time)
         self.process = DiagnosisProcess(declared, self._answered)
         self._names = SwitchNames(naming or SwitchNaming(), declared.switch_of, self._put_names)
+        self.queue_pairs = QueuePairPaths(declared.leaf_of, declared.switch_of)
         self._known: dict[str, _Known] = {}
         self._pruned_s = 0.0
         self._worker = 0  # that has the edges of `_known`
@@ -134,7 +138,9 @@ class DiagnosisService:
         if now_s - self._pruned_s > _FORGET_S:
             self._known = {n: k for n, k in self._known.items() if now_s - k.last_report_s <= _FORGET_S}
             self._pruned_s = now_s
+            self.queue_pairs.keep(self._known)
         check_edges(report)
+        check_queue_pairs(report.queue_pairs)
         known = self._known.get(report.host)
         if report.edges is not None:
             known = _Known(report.revision, len(report.edges), report.ports, now_s)
@@ -147,8 +153,15 @@ class DiagnosisService:
             self._names.saw(path.hops, now_s)
         unpack_delays(report.delays, known.edges)
         unpack_delays(report.temporary_delays, len(report.temporary))
-        if not self.process.put(Report(now_s, report)):
+        # Paths of queue pairs are no evidence: the worker has no use for them.
+        evidence = structs.replace(report, queue_pairs=()) if report.queue_pairs else report
+        if not self.process.put(Report(now_s, evidence)):
             return True
+        if report.edges is not None:
+            self.queue_pairs.forget(report.host)
+        for pair in report.queue_pairs:
+            self._names.saw(pair.hops, now_s)
+        self.queue_pairs.take(report.host, report.queue_pairs)
         self._known[report.host] = replace(known, last_report_s=now_s)
         return False
 
@@ -178,7 +191,11 @@ class DiagnosisService:
     def _document(self) -> dict[str, Any]:
         now, answer = time.monotonic(), self.process.answer
         suspects = [
-            {**{k: v for k, v in asdict(s).items() if k != "since_s"}, "age_s": round(now - s.since_s, 1)}
+            {
+                **{k: v for k, v in asdict(s).items() if k != "since_s"},
+                "age_s": round(now - s.since_s, 1),
+                "queue_pairs": crossing_document(self._crossing(s)),
+            }
             for s in self.suspects
         ]
         return {
@@ -194,6 +211,11 @@ class DiagnosisService:
         """The last round has, or there has been none for a minute though hosts report."""
         silent = time.monotonic() - self._found_s > _KEEP_SUSPECTS_S
         return bool(self.process.starts) and (self.process.answer.failed or silent)
+
+    def _crossing(self, suspect: Suspect) -> Crossing:
+        return self.queue_pairs.crossing(
+            suspect.kind, suspect.component, suspect.peer, self._names.addresses()
+        )
 
     async def start(self, tasks: SupervisedTasks) -> None:
         """Diagnoses from now on, several times a second; less often where that takes long. Raises ConfigError when a
@@ -243,6 +265,7 @@ class DiagnosisService:
                     affected=round(suspect.share, 4),
                     confidence=round(suspect.confidence, 3),
                     alternatives=suspect.alternatives[:3],
+                    jobs=self._crossing(suspect).jobs,
                 )
         for key in before.keys() - after.keys():
             log.info("fault gone", what=key[0], kind=key[1], component=key[2], peer=key[3])
@@ -256,6 +279,8 @@ class DiagnosisService:
         out.add(m.EVIDENCE_PATHS, (), self.process.answer.paths)
         out.add(m.EVIDENCE_REPORTS, (), self.process.answer.reports)
         out.add(m.EVIDENCE_REFUSED, (), self._refused)
+        out.add(m.QUEUE_PAIR_PATHS, (), len(self.queue_pairs))
+        out.add(m.QUEUE_PAIR_PATHS_REFUSED, (), self.queue_pairs.refused)
         out.add(m.DIAGNOSIS_SECONDS, (), self.process.answer.took_s)
         if self.process.starts:
             out.add(COLLECTOR_SUCCESS, ("diagnosis",), int(not self._fails()))

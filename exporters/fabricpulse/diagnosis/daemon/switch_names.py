@@ -9,7 +9,7 @@ import queue
 import re
 import socket
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Annotated
 
 from msgspec import Meta
@@ -85,7 +85,9 @@ class SwitchNames:
         self._fresh: dict[str, str] = {}
         self._wanted = queue.SimpleQueue[str]()
         self._waiting = self._pauses = 0
-        self.found: dict[str, str] = {}
+        self.found: dict[str, str] = {}  # names stay
+        self._inverse: dict[str, set[str]] = {}
+        self._inverse_of = 0
 
     def saw(self, addresses: Iterable[str], now_s: float) -> None:
         """Asks for those that are new. now_s : monotonic."""
@@ -102,6 +104,14 @@ class SwitchNames:
             self._asked[address] = now_s
             self._waiting += 1
             self._wanted.put(address)
+
+    def addresses(self) -> Mapping[str, set[str]]:
+        """Of each name that was found."""
+        if self._inverse_of != len(self.found):
+            self._inverse, self._inverse_of = {}, len(self.found)
+            for address, name in self.found.items():
+                self._inverse.setdefault(name, set()).add(address)
+        return self._inverse
 
     def worker_is_new(self) -> None:
         """It has no names yet."""

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from fabricpulse.core.fleet.membership import MOST_DEVICE_BYTES, MOST_HOST_BYTES
+from fabricpulse.diagnosis.wire.queue_pairs import MOST_QUEUE_PAIR_FLOWS, QueuePairPath
 
 PROTOCOL = 1
 EVIDENCE_PATH = "/api/v1/evidence"
@@ -67,10 +68,15 @@ class FlowPath(msgspec.Struct, frozen=True, array_like=True):
         """Raises ValueError for what no exporter sends."""
         if not (0 <= self.edge < edges and 0 <= self.port < ports):
             raise ValueError(f"path {self.edge}:{self.port} does not exist")
-        if len(self.hops) > MOST_HOPS:
-            raise ValueError(f"a path has more than {MOST_HOPS} hops")
-        if not all(map(_SWITCH.fullmatch, self.hops)):
-            raise ValueError("a hop of a path is no address")
+        check_hops(self.hops)
+
+
+def check_hops(hops: tuple[str, ...]) -> None:
+    """Raises ValueError for what no exporter sends."""
+    if len(hops) > MOST_HOPS:
+        raise ValueError(f"a path has more than {MOST_HOPS} hops")
+    if not all(map(_SWITCH.fullmatch, hops)):
+        raise ValueError("a hop of a path is no address")
 
 
 class LeastDelay(NamedTuple):
@@ -101,7 +107,8 @@ class EvidenceReport(msgspec.Struct, frozen=True, array_like=True):
     paths : that have become known or changed since the last report. delays : `pack_delays`, now and then. facts : come
     with the edges. temporary, temporary_delays : the same of temporary peers, whose edges are reported each time. moved
     : devices that have been disconnected since the last report that was taken, at the start all: their cables may have
-    been unplugged.
+    been unplugged. queue_pairs : paths of queue pairs of jobs that have become known, have changed, or are no more;
+    with the edges all that are known.
     """
 
     protocol: int
@@ -119,6 +126,17 @@ class EvidenceReport(msgspec.Struct, frozen=True, array_like=True):
     temporary: tuple[EdgeName, ...] = ()
     temporary_delays: bytes = b""
     moved: tuple[str, ...] = ()
+    queue_pairs: tuple[QueuePairPath, ...] = ()
+
+
+def check_queue_pairs(paths: tuple[QueuePairPath, ...]) -> None:
+    """Raises ValueError for what no exporter sends."""
+    if len(paths) > MOST_QUEUE_PAIR_FLOWS:
+        raise ValueError(f"{len(paths)} paths of queue pairs are more than a host has")
+    for path in paths:
+        path.check()
+        check_hops(path.hops)
+    _check_names((path.peer for path in paths), (name for p in paths for name in (p.device, p.peer_device)))
 
 
 def check_edges(report: EvidenceReport) -> None:

@@ -1,7 +1,7 @@
 """From telemetry files of the plugin and the verbs interposer to snapshots: which there are, who lives, what they say.
 
-The only part of the exporter that touches files and processes. The folder is everybody's (mode 1777): a local user may
-put anything into it. Whatever that is costs its own series and a reported error; for the others only so many
+For exporters: nothing else of them touches these files and processes. The folder is everybody's (mode 1777): a local
+user may put anything into it. Whatever that is costs its own series and a reported error; for the others only so many
 files of a user are read, a file that its writer left in the middle of a change is waited for once, and files that an
 owner left behind are removed with that owner's other files alone.
 """
@@ -10,6 +10,7 @@ import os
 import stat
 import time
 from collections import Counter
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
@@ -187,13 +188,15 @@ class Folder(Generic[S]):
 
 
 class TelemetryFolder(Folder[TelemetrySnapshot]):
-    """All `<name>.telemetry` of the plugin."""
+    """All `<name>.telemetry` of the plugin. tables : what is read of each."""
 
     suffix = ".telemetry"
 
+    tables: Collection[Table] = frozenset(Table)
+
     def open_reader(self, path: Path) -> PluginTelemetryReader:
         """Opens a file. Raises OSError or LayoutError."""
-        return PluginTelemetryReader(path)
+        return PluginTelemetryReader(path, self.tables)
 
     def rings(self, workload: str) -> list[tuple[TelemetrySnapshot, Records, Records]]:
         """Of each process of a workload that the last poll has read: what its EVENTS and OPERATIONS hold now."""

@@ -1,0 +1,1 @@
+"""The paths of the queue pairs of this host's jobs."""
