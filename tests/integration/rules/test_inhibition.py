@@ -144,7 +144,7 @@ FAULTS: dict[str, tuple[list[Labels], list[Labels]]] = {
             alert("FabricFaultLocated", kind="switch", what="delay", faulty="spine1"),
             nic("FabricNicLossy", "h2", direction="receive", peers="lossy"),
             nic("FabricPathDown", "h1", leaf="leaf1"),
-            nic("FabricPathLossy", "h2", leaf="leaf2"),
+            nic("FabricPathLossy", "h4", leaf="leaf2"),
             nic("FabricEdgeLoss", "h2", peer="h1", peer_device="rail0"),
             nic("FabricMtuBlackHole", "h3"),
         ],
