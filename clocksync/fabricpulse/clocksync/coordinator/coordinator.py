@@ -78,6 +78,7 @@ class Coordinator:
         self._token = TokenFile(self._config.token_file)
         self._token_shown = self._token.token
         topology = _topology_of(self._config)
+        self._declared_hosts = {nic.partition("/")[0] for nic in topology.leaf_of()}
         self._api = FleetApi(self.fleet, _membership_of(self._config), topology.leaf_of())
         self.diagnosis = DiagnosisService(
             Declared(
@@ -90,6 +91,7 @@ class Coordinator:
             self._config.alerting,
             self._api.network_of,
             self._config.switch_names,
+            self._is_member,
         )
         self._arrived = asyncio.Event()
         # One event a solve: a thousand waiters wake at once, without a lock that they queue for.
@@ -123,6 +125,15 @@ class Coordinator:
     def _accepts(self, authorization: str) -> bool:
         """Whether who sends this header may report; with the token as it is now."""
         return self._token.accepts(authorization)
+
+    def _is_member(self, host: str) -> bool:
+        """Whether a host belongs to the fleet: everybody who may report where a token says who may."""
+        return (
+            host in self.fleet.roster.members
+            or host in self._declared_hosts
+            or self._api.lists(host)
+            or bool(self._token.token)
+        )
 
     async def _reload(self) -> None:
         config = load_config(self._path, CoordinatorConfig)

@@ -46,6 +46,7 @@ class FleetApi:
         self._leaf_of = leaf_of
         self._started_s = time.monotonic()
         self._left_out: tuple[str, ...] = ()
+        self._listed: tuple[Membership, frozenset[str]] = static, frozenset(h.name for h in static.hosts)
         self._document: _Document | None = None
 
     def add_routes(self, router: web.UrlDispatcher) -> None:
@@ -53,6 +54,12 @@ class FleetApi:
         router.add_get("/api/v1/membership", self._membership)
         router.add_get("/api/v1/http_sd", self._http_sd)
         router.add_get("/api/v1/clocksync/status", self._status)
+
+    def lists(self, host: str) -> bool:
+        """Whether the membership file has a host of this name."""
+        if self._listed[0] is not self.static:
+            self._listed = self.static, frozenset(listed.name for listed in self.static.hosts)
+        return host in self._listed[1]
 
     def network_of(self, leaf: str) -> str:
         """Of the NICs below a leaf; "" if they are of several, or none is known."""

@@ -25,6 +25,7 @@ from fabricpulse.diagnosis.daemon.leaf_paths_api import expose_leaf_paths, leaf_
 from fabricpulse.diagnosis.daemon.page import POLICY, suspects_page
 from fabricpulse.diagnosis.daemon.process import DiagnosisProcess
 from fabricpulse.diagnosis.daemon.queue_pairs import Crossing, QueuePairPaths, crossing_document
+from fabricpulse.diagnosis.daemon.strangers import MOST_EDGES, Strangers
 from fabricpulse.diagnosis.daemon.switch_names import SwitchNames, SwitchNaming
 from fabricpulse.diagnosis.daemon.topology_api import expose_topology, topology_json
 from fabricpulse.diagnosis.daemon.worker_messages import Answer, Declared, Report
@@ -75,9 +76,12 @@ class DiagnosisService:
         alerting: FaultAlerting | None = None,
         network_of: Callable[[str], str] = lambda _: "",
         naming: SwitchNaming | None = None,
+        is_member: Callable[[str], bool] = lambda _: True,
+        most_strangers: int = MOST_EDGES,
     ) -> None:
         """accepts : see the class. network_of : that of all NICs below a leaf, "" if they have several or none.
-        naming : of switches that are not declared.
+        naming : of switches that are not declared. is_member : whether a host, by name, belongs to the fleet; others
+        may have most_strangers edges together.
         """
         self._accepts = accepts
         self._network_of = network_of
@@ -85,6 +89,8 @@ class DiagnosisService:
         self.pusher = FaultPusher(alerting or FaultAlerting(), time.time)
         self.process = DiagnosisProcess(declared, self._answered)
         self._names = SwitchNames(naming or SwitchNaming(), declared.switch_of, self._put_names)
+        self._strangers = Strangers(is_member, most_strangers)
+        self._refuses_strangers = False
         self.queue_pairs = QueuePairPaths(declared.leaf_of, declared.switch_of)
         self._known: dict[str, _Known] = {}
         self._pruned_s = 0.0
@@ -141,6 +147,7 @@ class DiagnosisService:
             self.queue_pairs.keep(self._known)
         check_edges(report)
         check_queue_pairs(report.queue_pairs)
+        self._admit(report, now_s)
         known = self._known.get(report.host)
         if report.edges is not None:
             known = _Known(report.revision, len(report.edges), report.ports, now_s)
@@ -164,6 +171,18 @@ class DiagnosisService:
         self.queue_pairs.take(report.host, report.queue_pairs)
         self._known[report.host] = replace(known, last_report_s=now_s)
         return False
+
+    def _admit(self, report: EvidenceReport, now_s: float) -> None:
+        """Raises ValueError where hosts outside the membership are too many."""
+        if self._strangers.admits(report.host, None if report.edges is None else len(report.edges), now_s):
+            return
+        if not self._refuses_strangers:
+            self._refuses_strangers = True
+            log.warning(
+                "evidence of hosts that are in no membership is refused: there is too much; list them, or set a token",
+                host=report.host,
+            )
+        raise ValueError("too many hosts that are not in the membership report")
 
     def _put_names(self, names: dict[str, str]) -> bool:
         return self.process.put(Report(time.monotonic(), None, names))
