@@ -98,6 +98,16 @@ local signals = import '../signals.libsonnet';
       ),
       lib.alert(
         config,
+        'FabricRemediationNeedsOperator',
+        'warning',
+        'remediation',
+        s.last('fabricpulse_remediation_problem', 'code=~"adoption_full|agents_gone|drain_failed|manual|not_returned|rebalancing_stopped|result_unknown|rollback_failed|too_many_alerts"') + ' == 1',
+        'Remediation waits for an operator.',
+        'The receiver {{ $labels.instance }} has the problem {{ $labels.code }} ({{ $value }}), which nothing but an operator ends: `fabricpulse remediation status` says what it is about.',
+        { 'for': config.agentLostFor, slow: true }
+      ),
+      lib.alert(
+        config,
         'FabricRemediationStalled',
         'critical',
         'remediation',

@@ -54,6 +54,12 @@ JUDGED = MetricSpec(
     "measured to have come to: recovered, not_recovered, idle, unknown.",
     ("rule", "recovery"),
 )
+PROBLEMS = MetricSpec(
+    "fabricpulse_remediation_problem",
+    "gauge",
+    "1 for each code of the problems that `fabricpulse remediation status` lists now, else 0.",
+    ("code",),
+)
 RULE_STOPPED = MetricSpec(
     "fabricpulse_remediation_rule_stopped",
     "gauge",
@@ -232,6 +238,7 @@ RECEIVER_METRICS = (
     MANUAL,
     PLANS_WAITING,
     JUDGED,
+    PROBLEMS,
     RULE_STOPPED,
     REBALANCES,
     REBALANCE_GAIN,

@@ -313,4 +313,5 @@ def _receiver() -> Iterator[str]:
     yield "fabricpulse_remediation_journal_writable 1"
     yield "fabricpulse_remediation_paused 0"
     yield 'fabricpulse_remediation_rule_stopped{rule="FabricNicFlapping"} 0'
+    yield 'fabricpulse_remediation_problem{code="rollback_failed"} 0'
     yield 'fabricpulse_remediation_unauthorized_total{route="agents"} 0'

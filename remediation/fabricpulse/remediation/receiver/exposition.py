@@ -12,6 +12,7 @@ from fabricpulse.remediation.receiver.commit_loop import OWN_PLANS, CommitLoop
 from fabricpulse.remediation.receiver.drains import OUT
 from fabricpulse.remediation.receiver.guards.guards import REASONS, bucket_level
 from fabricpulse.remediation.receiver.guards.rule_record import stopped_rules
+from fabricpulse.remediation.receiver.health import CODES, problems
 from fabricpulse.remediation.receiver.policy import Policy, ReloadStatus
 from fabricpulse.remediation.receiver.rebalance.history import did_not_help
 from fabricpulse.remediation.receiver.rule_config import LANE_ACTIONS
@@ -113,6 +114,9 @@ def expose(
     stopped = stopped_rules(failing, state, config.guards)
     for name in sorted(failing):
         out.add(metrics.RULE_STOPPED, (name,), int(name in stopped))
+    found = {problem.code for problem in problems(config, state, now, "", store.edited)}
+    for code in CODES:
+        out.add(metrics.PROBLEMS, (code,), int(code in found))
     pending = [a for a in state.actions.values() if a.outcome == "pending"]
     out.add(metrics.PENDING, (), len(pending))
     out.add(metrics.OLDEST_PENDING, (), max((now - a.created_at for a in pending), default=0.0))

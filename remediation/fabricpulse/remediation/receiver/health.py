@@ -19,6 +19,29 @@ _ENDED: tuple[Outcome, ...] = ("refused", "failed")
 _SILENT: tuple[Outcome, ...] = ("expired", "unknown")
 
 
+# Of the problems that a state can have; beside them there is `not_ready`.
+CODES = (
+    "adoption_full",
+    "agents_gone",
+    "agents_lost",
+    "alerting_dead",
+    "alertmanager_lost",
+    "awaiting_approval",
+    "breaker_tripped",
+    "drain_failed",
+    "journal_edited",
+    "manual",
+    "no_agents",
+    "not_returned",
+    "paused",
+    "rebalancing_stopped",
+    "result_unknown",
+    "rollback_failed",
+    "rule_stopped",
+    "too_many_alerts",
+)
+
+
 class Problem(msgspec.Struct, frozen=True):
     """code : of a closed set, for scripts. message : one clause for people."""
 

@@ -1,5 +1,7 @@
 """What `status` says when something waits for a person, and how long the client waits for long answers."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -9,6 +11,7 @@ from tests.unit.remediation.world import World, alert, config
 from fabricpulse.core.web.client_options import ClientOptions
 from fabricpulse.remediation import operator_client
 from fabricpulse.remediation.operator_client import OperatorClient
+from fabricpulse.remediation.receiver import health
 from fabricpulse.remediation.receiver.explain import explain
 from fabricpulse.remediation.receiver.health import problems
 from fabricpulse.remediation.receiver.rebalance.history import resting
@@ -162,3 +165,10 @@ def test_what_reads_the_whole_journal_ends_when_nothing_comes(monkeypatch, capfd
     monkeypatch.setattr(operator_client, "HttpClient", Client)
     read(OperatorClient("http://h:1", ClientOptions()))
     assert [(timeout.total, timeout.sock_read) for timeout in given] == [(None, 600.0)]
+
+
+def test_each_problem_has_a_series():
+    """A code that the exposition does not know would be in `status` alone, and alert nobody."""
+    source = Path(health.__file__).read_text()
+    said = set(re.findall(r'Problem\(\s*"(\w+)"', source))
+    assert said == {*health.CODES, "not_ready"}
