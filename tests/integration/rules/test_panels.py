@@ -107,6 +107,7 @@ def label_values(spec: MetricSpec, device: str, counter: str) -> list[str]:
         "peer": "h1",
         "workload": "42",
         "port": "1",
+        "code": "rollback_failed",
         "outcome": "failed",
         "recovery": "recovered",
         "state": "down" if spec.name == "fabricpulse_nic_edges" else "unknown",
