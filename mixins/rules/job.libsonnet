@@ -44,12 +44,18 @@ local signals = import '../signals.libsonnet';
               waiting: s.series('fabricpulse_request_waiting_seconds'),
             },
           },
-          // Ranks that have ended no more than those, and are in none: they have not entered the one that others do not
-          // leave. Of several communicators that stand still one waits for another, and which is not seen.
+          // The one rank that has ended no more than those, and is in none: it has not entered the one that others do not
+          // leave. Not one of several: who of them is late is not seen. Nor where its host is inside a collective of another
+          // communicator: which process that is is not seen, and of several communicators one waits for another.
           {
             record: 'rank:fabricpulse_rank_operations:not_entered',
-            expr: '(%(operations)s and %(inside)s == 0) <= on (%(communicator)s) group_left () max by (%(communicator)s) (%(stalled)s) and on (%(job)s) count by (%(job)s) (group by (%(communicator)s) (%(stalled)s)) == 1' % {
-              operations: operations,
+            expr: '%(outside)s and on (%(communicator)s) count by (%(communicator)s) (%(outside)s) == 1 and on (%(job)s) count by (%(job)s) (group by (%(communicator)s) (%(stalled)s)) == 1 unless on (%(job)s, instance) (%(inside)s > 0 unless on (%(communicator)s) %(stalled)s)' % {
+              outside: '(%(operations)s and %(inside)s == 0) <= on (%(communicator)s) group_left () max by (%(communicator)s) (%(stalled)s)' % {
+                operations: operations,
+                inside: inside,
+                communicator: communicator,
+                stalled: stalled,
+              },
               inside: inside,
               communicator: communicator,
               stalled: stalled,
