@@ -82,6 +82,9 @@ bool RecvConnection::test(ReceiveMessage* message, uint32_t* size, bool* truncat
   if (message->use != ReceiveMessage::Use::kDone && !*truncated) return false;
   *size = message->size;
   message->use = ReceiveMessage::Use::kFree;
+  // NCCL has no receive left to ask for, and may call nothing for long: the sender would ask in vain until the service
+  // thread reports. A small message may have an answer, which this would hold up (DeferredAcks).
+  if (requests_ == 0 && message->size > kEagerBytes) flush_ack(now);
   return true;
 }
 

@@ -28,7 +28,7 @@ struct End {
 constexpr size_t kLineWords = 8;  // of 8 bytes, in a cache line
 
 // What the receiver expects in each line of message `number`; the first word tells also whether it is the
-// last.
+// last, of a stream whether kDepth more follow.
 inline uint64_t line_word(uint64_t number, size_t at) {
   return ((number + 1) * UINT64_C(0x9e3779b97f4a7c15) + at) << 1;
 }
@@ -220,7 +220,8 @@ class Communicator {
     while (in_.posted() < kDepth) in_.pass(UINT64_MAX, false);
   }
 
-  // One way, as fast as it goes, until the sender's time is over.
+  // One way, as fast as it goes, until the sender's time is over. Then kDepth messages more, as many as may be posted:
+  // so the receiver ends as NCCL's proxy ends an operation, with no receive left, and asks nothing more.
   void stream(bool receives, double start, double seconds) {
     Turn turn;
     auto one_pass = [&](auto&& pass) {
@@ -229,13 +230,17 @@ class Communicator {
       turn.end(moved);
       waiting_.ended(moved);
     };
+    uint64_t total = UINT64_MAX;
     if (receives) {
-      while (!in_.saw_last()) one_pass([&] { return in_.pass(UINT64_MAX, false); });
+      while (in_.done() < total) {
+        one_pass([&] { return in_.pass(total, false); });
+        if (total == UINT64_MAX && in_.saw_last()) total = in_.done() + kDepth;
+      }
     } else {
-      while (!out_.sent_last() || out_.done() < out_.posted())
-        one_pass([&] {
-          return out_.pass(out_.sent_last() ? out_.posted() : UINT64_MAX, now_s() - start >= seconds);
-        });
+      while (out_.done() < total) {
+        one_pass([&] { return out_.pass(total, total == UINT64_MAX && now_s() - start >= seconds); });
+        if (total == UINT64_MAX && out_.sent_last()) total = out_.posted() + kDepth;
+      }
     }
   }
   const Waiting& waiting() const { return waiting_; }
