@@ -271,16 +271,18 @@ Result test(void* request, int* done, int* sizes) {
       SendConnection* sender = message->owner;
       if (sender->inherited()) return abi::kInvalidUsage;
       if (!sender->try_lock()) return abi::kSuccess;
-      finished = sender->test(message, &size, sender->clock());
-      broken = !finished && sender->broken(sender->clock());
+      const uint64_t now = sender->clock();
+      finished = sender->test(message, &size, now);
+      broken = !finished && sender->broken(now);
       sender->unlock();
     } else {
       auto* message = static_cast<ReceiveMessage*>(request);
       RecvConnection* receiver = message->owner;
       if (receiver->inherited()) return abi::kInvalidUsage;
       if (!receiver->try_lock()) return abi::kSuccess;
-      finished = receiver->test(message, &size, &truncated, receiver->clock());
-      broken = !finished && receiver->broken(receiver->clock());
+      const uint64_t now = receiver->clock();
+      finished = receiver->test(message, &size, &truncated, now);
+      broken = !finished && receiver->broken(now);
       if (finished && receiver->ack_pending()) deferred_acks.add(receiver);
       receiver->unlock();
     }

@@ -108,6 +108,7 @@ class VerbsLane final : public LaneTransport {
       if (count < 0) return LaneStatus::kFailed;
       if (count == 0) break;
       total += static_cast<uint32_t>(count);
+      moved_ += static_cast<uint64_t>(count);
       for (int i = 0; i < count; ++i) {
         if (found[i].status != ib::kSuccess) return LaneStatus::kFailed;
         if (requests_.completed(found[i])) continue;
@@ -130,7 +131,8 @@ class VerbsLane final : public LaneTransport {
   PathSample sample() const override {
     PathSample sample;
     if (closed_) return sample;
-    check_socket();
+    if (moved_ == checked_) check_socket();
+    checked_ = moved_;
     sample.valid = true;
     sample.unacknowledged = requests_.under_way();
     sample.acknowledged = requests_.completed_total();
@@ -354,7 +356,7 @@ class VerbsLane final : public LaneTransport {
     return true;
   }
 
-  // The kernel ends the socket of a process that ends; nothing is ever sent on it.
+  // The kernel ends the socket of a process that ends; nothing is ever sent on it. Not asked while anything completes.
   void check_socket() const {
     if (fd_ < 0 || ended_) return;
     uint8_t byte;
@@ -375,6 +377,8 @@ class VerbsLane final : public LaneTransport {
   const uint32_t entropy_;
   bool closed_ = false, ready_ = false, failed_ = false;
   mutable bool ended_ = false, reset_ = false;
+  uint64_t moved_ = 0;            // completions
+  mutable uint64_t checked_ = 0;  // of which so many were there at the last look at the socket
 
   Outgoing queue_[kQueue];
   uint32_t head_ = 0, tail_ = 0;
