@@ -28,14 +28,26 @@ local signals = import '../signals.libsonnet';
         'FabricRetriesExceeded',
         'critical',
         'nic',
-        // Who sends to a NIC or a host that has died uses up its retries: that is the news, for as long as the counter tells of
-        // them. One that has been dead for longer explains none.
-        local within = '20m';  // 15 minutes of the counter, and what it takes until either is known
+        // Who sends to a NIC or a host that has died uses up its retries, and the death has an alert of its own. Who sends to it
+        // is not known of jobs over NCCL's own transport, so a death explains what its network, or all hosts, use up until it is
+        // known and for some minutes more: of a counter that tells of a quarter of an hour only what has just been added.
+        local added = '2m';  // above retriesExceededFor, and two scrapes at least
+        local within = '5m';  // the same, until the last retries are used up, and until the counter is scraped
         local deaths(name) =
           local died = 'last_over_time(%s[%s]' % [s.series('ALERTS', 'alertname=~"%s", alertstate="firing"' % name), within];
           '(%(died)s) unless %(died)s offset %(within)s))' % { died: died, within: within };
-        local transport = kinds([['transport_retries_exceeded', 'transport']], ' > 0');
-        '(%(transport)s) * on (%(nic)s) group_left (network) %(networks)s unless on (%(c)s, network) %(nics)s unless on (%(c)s) %(hosts)s or on (%(nic)s) (%(transport)s unless on (%(nic)s) %(networks)s unless on (%(c)s) %(hosts)s) or %(rnr)s' % {
+        local counter = s.series('fabricpulse_nic_recent_increase', 'counter="transport_retries_exceeded"');
+        local most(offset) = 'max by (%s) (last_over_time(%s[%s]%s))' % [nic, counter, config.lastValueWindow, offset];
+        local used = kind(most('') + ' > 0', 'transport');
+        // Once it fires, for as long as the counter tells of it.
+        local transport = '(%(used)s unless on (%(nic)s) %(before)s >= on (%(nic)s) %(now)s or %(used)s and on (%(nic)s) %(fires)s)' % {
+          used: used,
+          nic: nic,
+          before: most(' offset ' + added),
+          now: most(''),
+          fires: s.series('ALERTS', 'alertname="FabricRetriesExceeded", alertstate="firing", kind="transport"'),
+        };
+        '%(transport)s * on (%(nic)s) group_left (network) %(networks)s unless on (%(c)s, network) %(nics)s unless on (%(c)s) %(hosts)s or on (%(nic)s) (%(transport)s unless on (%(nic)s) %(networks)s unless on (%(c)s) %(hosts)s) or %(rnr)s' % {
           c: c,
           nic: nic,
           networks: 'device:fabricpulse_nic_network:info' + s.braces,
