@@ -29,6 +29,7 @@ MAX_NICS = 256
 MAX_LANES = 1024
 MAX_LANE_ORDERS = 256
 MAX_WORKLOADS = 64
+MAX_USERS = 64
 # Characters of the name of a job.
 MAX_NAME = 128
 MAX_REPORT_BYTES = 1 << 20
@@ -154,8 +155,9 @@ class Report(msgspec.Struct, frozen=True):
 
     devices : NICs that jobs use -> usable. connected : NICs -> whether the mesh's probes get through, where it is
     asked. health : NICs that were observed since the last report. held : the agent's journal. lanes : if asked for.
-    workloads : jobs that run here, by what their processes say. carried_bytes : that jobs have carried over the NICs of
-    this host since the agent started, both directions, as counted at carried_at_s (seconds of its monotonic clock).
+    workloads : jobs that run here, by what their processes say. users : who own these processes (uid).
+    carried_bytes : that jobs have carried over the NICs of this host since the agent started, both directions, as
+    counted at carried_at_s (seconds of its monotonic clock).
     """
 
     processes: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
@@ -166,5 +168,6 @@ class Report(msgspec.Struct, frozen=True):
     results: Annotated[list[Result], Meta(max_length=MAX_NICS)] = []
     lanes: Annotated[list[LaneSample], Meta(max_length=MAX_LANES)] = []
     workloads: Annotated[list[Workload], Meta(max_length=MAX_WORKLOADS)] = []
+    users: Annotated[list[Annotated[int, Meta(ge=0, le=2**32)]], Meta(max_length=MAX_USERS)] = []
     carried_bytes: Annotated[float, Meta(ge=0, le=1e24)] = 0.0
     carried_at_s: Annotated[float, Meta(ge=0, le=1e12)] = 0.0

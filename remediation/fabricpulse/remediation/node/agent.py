@@ -240,6 +240,7 @@ class NodeAgent:
                 results=list(results.values())[:MAX_NICS],
                 lanes=lanes,
                 workloads=self._survey.workloads(),
+                users=self._survey.users(),
                 carried_bytes=self._carried.total,
                 carried_at_s=self._carried.at_s,
             )

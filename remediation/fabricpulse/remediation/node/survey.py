@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fabricpulse.remediation.protocol import MAX_WORKLOADS, DesiredNic, Traffic
+from fabricpulse.remediation.protocol import MAX_USERS, MAX_WORKLOADS, DesiredNic, Traffic
 
 Status = Mapping[str, Any]
 
@@ -75,6 +75,11 @@ class Survey:
         """Jobs that have a name."""
         names = {str(status.get("workload", ""))[:_MAX_WORKLOAD] for status in self.processes.values()}
         return sorted(names - {"", _NO_WORKLOAD})[:MAX_WORKLOADS]
+
+    def users(self) -> list[int]:
+        """Owners of the processes; none where they are more than a report has, as some alone would mislead."""
+        found = {self.owners[name] for name in self.processes if name in self.owners}
+        return sorted(found) if len(found) <= MAX_USERS else []
 
     def divergent_processes(self, nic: DesiredNic) -> list[str]:
         """Processes that use the NIC and are not in its desired state."""

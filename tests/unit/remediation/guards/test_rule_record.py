@@ -3,10 +3,11 @@
 from typing import Any
 
 import pytest
+from tests.unit.remediation.world import World, alert
 
 from fabricpulse.remediation.receiver.config import GuardConfig
 from fabricpulse.remediation.receiver.guards.rule_record import FLEET, stops_of
-from fabricpulse.remediation.receiver.state.model import Action, Target
+from fabricpulse.remediation.receiver.state.model import Action, AgentState, Target
 
 RANK_FAILS = {"outcome": "failed", "processes": 7}
 LIMITS = GuardConfig()
@@ -52,3 +53,52 @@ def test_a_recovery_elsewhere_says_that_the_rule_is_well():
     last = LIMITS.max_unproven - 1
     good = failovers(1, 100, first=50, outcome="succeeded", processes=8, recovery="recovered")
     assert fleet(failovers(20, 20, **RANK_FAILS) + good + failovers(last, 100, first=60, **RANK_FAILS)) == ""
+
+
+def agents(**users: tuple[int, ...]) -> list[AgentState]:
+    """Of a fleet; users : of each host."""
+    return [AgentState(host=host, seen_at=100.0, users=uids) for host, uids in users.items()]
+
+
+STALLED = {"outcome": "rolled_back", "processes": 8, "traffic": "stalled"}
+
+
+def test_what_one_user_may_have_said_alone_counts_where_he_is():
+    """His jobs on two hosts said that they stall, and stopped the rule for everybody."""
+    said = failovers(4, 2, users=(1001,), **STALLED)
+    stops = stops_of("A", said, LIMITS, 0.0, agents(h0=(1001,), h1=(1001,), h2=(1001, 7), h3=(7,), h4=()))
+    assert stops == {"h0": "harmful", "h1": "harmful", "h2": "harmful"}
+
+
+def test_disputes_on_many_hosts_of_one_user_count_where_he_is():
+    """He may run on five hosts beside others, too."""
+    said = failovers(20, 5, users=(7, 1001), **STALLED | {"traffic": "partly_stalled"})
+    fleet_of = agents(**{f"h{i}": (7, 1001) for i in range(5)}, h9=(7, 8), h10=(9,))
+    stops = stops_of("A", said, LIMITS, 0.0, fleet_of)
+    assert stops == dict.fromkeys([f"h{i}" for i in range(5)] + ["h9"], "harmful")
+
+
+@pytest.mark.parametrize("second", [(1002,), ()], ids=["another", "not known"])
+def test_what_two_users_say_stops_the_rule(second):
+    """Or what may be two, as an older agent does not say whose processes they are."""
+    said = failovers(2, 2, users=(1001,), **STALLED)
+    said += failovers(1, 3, first=2, users=second, **STALLED)
+    stops = stops_of("A", said, LIMITS, 0.0, agents(h0=(1001,), h1=(1001,), h2=(1002,)))
+    assert stops == {FLEET: "harmful"}
+
+
+def test_one_user_of_the_whole_fleet_stops_the_rule():
+    """There are no others whom he could harm, as where all jobs run as root."""
+    said = failovers(3, 3, users=(0,), **STALLED)
+    assert stops_of("A", said, LIMITS, 0.0, agents(h0=(0,), h1=(0,), h2=(0,), h3=(0, 7))) == {
+        FLEET: "harmful"
+    }
+
+
+def test_a_failover_keeps_whose_processes_were_there():
+    """They may be gone when it is judged."""
+    world = World()
+    world.report(users=(7, 1001))
+    world.deliver(alert())
+    world.report(users=())
+    assert [action.users for action in world.pending()] == [(7, 1001)]

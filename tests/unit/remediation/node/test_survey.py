@@ -78,3 +78,10 @@ def test_no_process_loses_its_last_nic_or_too_many():
     assert Survey({"1": uses(*four, out="rail3"), "2": many}).refusal("rail0", 0.75) == (
         "pid 1 would have 2 of its 4 NICs out of service"
     )
+
+
+def test_who_has_processes():
+    """Those that answer; of more users than fit none is named, as some alone would mislead."""
+    owners = {str(n): n // 2 for n in range(200)}
+    assert Survey({"7": {}, "9": {}, "8": {}}, owners=owners).users() == [3, 4]
+    assert Survey({name: {} for name in owners}, owners=owners).users() == []

@@ -97,8 +97,8 @@ async def test_a_host_is_known_by_its_address_unless_it_proves_its_name(
 ):
     """A token of its own proves it; a membership file says that there is such a host."""
     async with receiver(tmp_path, principal, **inventory) as (_, loop, client):
-        assert await report(client, "h0") == 200
-        assert loop.state.agents["h0"].source == source
+        assert await report(client, "h0", users=[0, 1001]) == 200
+        assert (loop.state.agents["h0"].source, loop.state.agents["h0"].users) == (source, (0, 1001))
 
 
 async def test_an_address_fills_so_much_of_the_journal(tmp_path, monkeypatch):

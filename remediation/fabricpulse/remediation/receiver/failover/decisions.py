@@ -281,6 +281,8 @@ class Decisions:
         made = self._new_action(current, action, reason, now, episode=episode)
         avoid = made.desired == "avoid"
         if avoid:
+            agent = transaction.agents.get(current.target.host)
+            made = with_changes(made, users=agent.users if agent is not None else ())
             made = self._recovery.foresee(transaction, made, now)
         more = {"predicted": round(made.predicted, 3)} if made.predicted else {}
         transaction.put_action(made)

@@ -271,7 +271,9 @@ class Guards:
         """See rule_record.stops_of."""
         if alert not in self._stopped:
             actions, resumed_at = self._state.actions.values(), self._state.resumed_at
-            self._stopped[alert] = stops_of(alert, actions, self._limits, resumed_at)
+            self._stopped[alert] = stops_of(
+                alert, actions, self._limits, resumed_at, self._state.agents.values()
+            )
         stops = self._stopped[alert]
         return stops.get(FLEET) or stops.get(host, "")
 

@@ -1,11 +1,11 @@
 """What the failovers of a rule have come to, and whether it goes on acting. Pure."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from fabricpulse.remediation.protocol import STALLED
 from fabricpulse.remediation.receiver.config import GuardConfig
-from fabricpulse.remediation.receiver.state.model import Action, State
+from fabricpulse.remediation.receiver.state.model import Action, AgentState, State
 
 _MEASURED = ("recovered", "not_recovered")
 _CAME_TO_NOTHING = ("failed", "rolled_back")
@@ -19,7 +19,13 @@ _FEWEST_DISPUTED = 5
 FLEET = ""
 
 
-def stops_of(alert: str, actions: Iterable[Action], limits: GuardConfig, resumed_at: float) -> dict[str, str]:
+def stops_of(
+    alert: str,
+    actions: Iterable[Action],
+    limits: GuardConfig,
+    resumed_at: float,
+    agents: Collection[AgentState] = (),
+) -> dict[str, str]:
     """Host, or FLEET for all of them -> why the rule of this alert only observes there: `harmful` when jobs stalled
     after its last failovers, `unhelpful` when none of more of them has a proven recovery. What was before an operator
     resumed does not count.
@@ -27,7 +33,8 @@ def stops_of(alert: str, actions: Iterable[Action], limits: GuardConfig, resumed
     A failover on a host without traffic proves nothing either way, nor does one that nobody could measure. The fleet is
     judged by reports of several hosts, and by those that processes of one host dispute among themselves only where the
     last ones of all are bad, on five hosts: a user with false counters, or who does not do what he says, must not stop
-    the rule for all others.
+    the rule for all others. So what one user's processes can have said alone, as he was on each of these hosts, counts
+    on the hosts where he is.
     """
     tried = sorted(
         (a for a in actions if a.alert == alert and a.desired == "avoid" and a.created_at > resumed_at),
@@ -36,25 +43,38 @@ def stops_of(alert: str, actions: Iterable[Action], limits: GuardConfig, resumed
     by_host: defaultdict[str, list[Action]] = defaultdict(list)
     for action in tried:
         by_host[action.target.host].append(action)
-    found = {host: why for host, own in by_host.items() if (why := _stop(own, limits, 1))}
+    found = {host: stop[0] for host, own in by_host.items() if (stop := _stop(own, limits, 1))}
     agreed = [action for action in tried if not _is_disputed(action)]
-    if why := _stop(agreed, limits, _FEWEST_HOSTS) or _stop(tried, limits, _FEWEST_DISPUTED):
-        found[FLEET] = why
+    if stop := _stop(agreed, limits, _FEWEST_HOSTS) or _stop(tried, limits, _FEWEST_DISPUTED):
+        why, last = stop
+        suspects = _who_may_say_so(last, agents)
+        if not suspects:
+            return found | {FLEET: why}
+        for agent in agents:
+            if suspects & set(agent.users):
+                found.setdefault(agent.host, why)
     return found
 
 
-def _stop(tried: list[Action], limits: GuardConfig, fewest_hosts: int) -> str:
+def _who_may_say_so(last: list[Action], agents: Collection[AgentState]) -> set[int]:
+    """Users who had processes on the hosts of all of these failovers, but have none on some host of the fleet. Of one
+    who is everywhere what he says is of the whole fleet."""
+    common = set.intersection(*(set(action.users) for action in last))
+    return {user for user in common if any(agent.users and user not in agent.users for agent in agents)}
+
+
+def _stop(tried: list[Action], limits: GuardConfig, fewest_hosts: int) -> tuple[str, list[Action]] | None:
     stalled = [(a, a.traffic in STALLED) for a in tried if a.traffic in ("moved", *STALLED)]
-    if _all(stalled, limits.max_harmful, fewest_hosts):
-        return "harmful"
+    if last := _all(stalled, limits.max_harmful, fewest_hosts):
+        return "harmful", last
     unproven = [
         (a, a.recovery != "recovered")
         for a in tried
         if a.recovery in _MEASURED or a.outcome in _CAME_TO_NOTHING
     ]
-    if _all(unproven, limits.max_unproven, fewest_hosts):
-        return "unhelpful"
-    return ""
+    if last := _all(unproven, limits.max_unproven, fewest_hosts):
+        return "unhelpful", last
+    return None
 
 
 def _is_disputed(action: Action) -> bool:
@@ -62,21 +82,23 @@ def _is_disputed(action: Action) -> bool:
     return action.traffic == "partly_stalled" or (action.outcome == "failed" and action.processes > 0)
 
 
-def _all(tried: list[tuple[Action, bool]], count: int, fewest_hosts: int) -> bool:
-    """Whether the last `count` are there, all of them bad, and they are of so many hosts; for a larger number of hosts
+def _all(tried: list[tuple[Action, bool]], count: int, fewest_hosts: int) -> list[Action]:
+    """The last `count` if all of them are there and bad, and they are of so many hosts; for a larger number of hosts
     than that, so many are looked at."""
     if fewest_hosts > _FEWEST_HOSTS:
         count = max(count, fewest_hosts)
     last = tried[-count:]
     hosts = {action.target.host for action, _ in last}
-    return len(last) >= count and all(bad for _, bad in last) and len(hosts) >= min(count, fewest_hosts)
+    if len(last) >= count and all(bad for _, bad in last) and len(hosts) >= min(count, fewest_hosts):
+        return [action for action, _ in last]
+    return []
 
 
 def stopped_rules(alerts: Iterable[str], state: State, limits: GuardConfig) -> dict[str, dict[str, str]]:
     """Rules that only observe somewhere, by the name of their alert; see `stops_of`."""
     acted = {action.alert for action in state.actions.values()}
     found = {
-        alert: stops_of(alert, state.actions.values(), limits, state.resumed_at)
+        alert: stops_of(alert, state.actions.values(), limits, state.resumed_at, state.agents.values())
         for alert in alerts
         if alert in acted
     }

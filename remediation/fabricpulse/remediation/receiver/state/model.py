@@ -96,7 +96,8 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     every process did it. verified_at : every process shows it. restored_at : of a `nic.avoid`, when the NIC was back.
     traffic : what the agent saw afterwards on the job's other lanes. goodput_before, goodput_allowed, goodput_after :
     of a failover, what the host's jobs carried when it was decided, may carry with one NIC less, and did, bytes per
-    second. predicted, measured : allowed and after by before. 0 where something is not known.
+    second. predicted, measured : allowed and after by before. 0 where something is not known. users : who had processes
+    on the host (uid), () if not known.
     """
 
     op_id: str
@@ -123,6 +124,7 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     predicted: float = 0.0
     measured: float = 0.0
     recovery: Recovery = ""
+    users: tuple[int, ...] = ()
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -301,8 +303,9 @@ class AgentState(msgspec.Struct, frozen=True, kw_only=True):
 
     devices : NICs that its jobs use -> usable (link up, not avoided). connected : whether the mesh's probes get
     through, where it is asked. health : NICs that it has observed. held : NICs that were ever given a
-    desired state. workloads : jobs that run there. source : address that reports for a host for which others
-    could as well, see counted_hosts.py; "" for one that has proven who it is.
+    desired state. workloads : jobs that run there. users : who own their processes (uid), () if not known.
+    source : address that reports for a host for which others could as well, see counted_hosts.py; "" for one that has
+    proven who it is.
     """
 
     host: str
@@ -313,6 +316,7 @@ class AgentState(msgspec.Struct, frozen=True, kw_only=True):
     held: dict[str, Held] = {}
     processes: int = 0
     workloads: tuple[str, ...] = ()
+    users: tuple[int, ...] = ()
     first_seen: float = 0.0
     source: str = ""
 

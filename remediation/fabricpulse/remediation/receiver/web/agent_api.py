@@ -242,6 +242,7 @@ class AgentApi:
                 held=held,
                 processes=report.processes,
                 workloads=tuple(report.workloads),
+                users=tuple(report.users),
                 source=source,
             )
             self._reconciler.observed.on_agent(transaction, agent, now)
