@@ -10,8 +10,14 @@ function(config, matchers='') {
       if unit == '' then seconds(window[1:], number + window[0])
       else sum + seconds(window[1:], window[0])
     else seconds(window[1:], number, unit + window[0]),
+  seconds(window):: seconds(window),
+
   local join(parts) = std.join(',', [part for part in parts if part != '']),
   local all(more='') = '{' + join([config.selector, matchers, more]) + '}',
+
+  // What is so of each daemon, or of what it speaks of: once, whichever pod says it. One that has been replaced is another series,
+  // and `for` would begin anew.
+  once(expr, labels='', how='max'):: '%s by (%s) (%s)' % [how, join([config.clusterLabel + ', job, instance', labels]), expr],
 
   // A series with the selectors of _config and panel, and what else is asked: series('up', 'job="x"').
   series(name, more=''):: name + if all(more) == '{}' then '' else all(more),

@@ -13,7 +13,7 @@ local signals = import '../signals.libsonnet';
           'FabricClockUnsynchronized',
           'warning',
           'clocksync',
-          s.again('fabricpulse_clock_synchronized', 0),
+          s.once(s.again('fabricpulse_clock_synchronized', 0), how='group'),
           'Fleet time of a host is not synchronized.',
           'Fleet time on {{ $labels.instance }} is not synchronized: one-way delays from and to this host are unknown. `fabricpulse clocksync status` on it says why.',
           { 'for': config.clockUnsynchronizedFor }
@@ -24,7 +24,7 @@ local signals = import '../signals.libsonnet';
           'warning',
           'clocksync',
           // +Inf: there is no fleet time at all, which is FabricClockUnsynchronized.
-          '%s > %g < Inf' % [s.clockBound, config.clockBoundSeconds],
+          '%s > %g < Inf' % [s.once(s.clockBound), config.clockBoundSeconds],
           'The error bound of fleet time is too wide.',
           'The error bound of fleet time on {{ $labels.instance }} is {{ $value | humanizeDuration }}.',
           { 'for': config.clockBoundWideFor }
@@ -35,7 +35,7 @@ local signals = import '../signals.libsonnet';
           'FabricClockCoordinatorDown',
           'warning',
           'clocksync',
-          s.again('fabricpulse_clock_coordinator_up', 0),
+          s.once(s.again('fabricpulse_clock_coordinator_up', 0), how='group'),
           'A host reaches no coordinator of fleet time.',
           'No coordinator answers the sidecar of {{ $labels.instance }}: its fleet time is kept by its neighbours only, and its error bound grows.',
           { 'for': config.clockCoordinatorDownFor }
@@ -45,7 +45,7 @@ local signals = import '../signals.libsonnet';
           'FabricClockNoQuorum',
           'warning',
           'clocksync',
-          s.again('fabricpulse_clocksync_quorum', 0),
+          s.once(s.again('fabricpulse_clocksync_quorum', 0), how='group'),
           'A coordinator and its hosts are a minority partition of the fleet.',
           'The hosts that report to the coordinator {{ $labels.instance }} have no quorum: most hosts of the fleet, or all anchors, are unreachable. They are in holdover, and their error bounds grow.',
           { 'for': config.clockNoQuorumFor }
@@ -55,7 +55,7 @@ local signals = import '../signals.libsonnet';
           'FabricClockSuspect',
           'warning',
           'clocksync',
-          s.again('fabricpulse_clock_suspect', 1),
+          s.once(s.again('fabricpulse_clock_suspect', 1), how='group'),
           'A host is suspected of being faulty: its stamps, or its UTC, contradict the fleet.',
           'The packet stamps of {{ $labels.instance }}, or its UTC if it is an anchor, contradict the rest of the fleet; `fabricpulse clocksync status` on it says which.',
           { 'for': config.clockSuspectFor }
@@ -65,7 +65,7 @@ local signals = import '../signals.libsonnet';
           'FabricClockContradicted',
           'warning',
           'clocksync',
-          'max without (source) (increase(%s[%s])) > 0' % [s.series('fabricpulse_clock_contradictions_total'), config.clockContradictedWindow],
+          s.once('increase(%s[%s])' % [s.series('fabricpulse_clock_contradictions_total'), config.clockContradictedWindow]) + ' > 0',
           'Fleet time of a host was wrong, and has been set anew.',
           'Fleet time of {{ $labels.instance }} contradicted that of its peers: the machine was paused, migrated or suspended, or its oscillator jumped. Stamps of the seconds around it are in doubt; its log says when.'
         ),

@@ -114,7 +114,8 @@ local signals = import '../signals.libsonnet';
       lib.alert(
         config,
         'FabricNicGone',
-        'critical',
+        // That it reaches no peer has been paged a minute before; this is the cause.
+        'warning',
         'nic',
         // Once, whichever pod says it, also one that has been replaced.
         'max by (%s, job, pci_address) (%s) == 0' % [nic, s.last('fabricpulse_nic_present')],

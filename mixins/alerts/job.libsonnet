@@ -17,7 +17,7 @@ local signals = import '../signals.libsonnet';
         'plugin',
         // Not while remediation keeps the job off this NIC on purpose.
         '%s == 0 unless on (%s, instance, workload, device) %s > 0' % [
-          s.last('fabricpulse_lane_state'),
+          s.once(s.last('fabricpulse_lane_state'), 'workload, device'),
           config.clusterLabel,
           s.last('fabricpulse_lane_nic_avoided'),
         ],
@@ -113,6 +113,8 @@ local signals = import '../signals.libsonnet';
         local any = s.series('fabricpulse_request_waiting_seconds');
         local waiting(what, more='') = '%s > %g' % [s.series('fabricpulse_request_waiting_seconds', 'waits_for=~"%s"%s' % [what, more]), config.stalledSeconds];
         local known = ', peer_rank!=""';
+        // Of every rank; and of those without a sign of life, which alone are exposed as silent.
+        local heartbeat = s.series('fabricpulse_plugin_heartbeat_age_seconds', 'rank!=""');
         local silent = '%s > %g' % [s.series('fabricpulse_plugin_silent_seconds', 'rank!=""'), config.stalledSeconds];
         local move(expr, to, from) = 'label_replace(%s, "%s", "$1", "%s", "(.+)")' % [expr, to, from];
         local named(head, expr) = 'label_replace(%s, "head", "%s", "", "")' % [expr, head];
@@ -130,12 +132,18 @@ local signals = import '../signals.libsonnet';
           waiting: alive('delivery|lane'),
           silent: move(silent, 'peer_rank', 'rank'),
         };
-        // Only of a rank of which its host says something: where that host is not scraped nobody knows whether the rank
-        // waits. By its heartbeat, as only processes that give no sign of life are exposed as silent.
+        // Only of a rank of which its host says something: where that host is not scraped nobody knows whether the rank waits.
         local late = '%(waiting)s and on (%(job)s, rank) %(heartbeat)s unless on (%(job)s, rank) %(any)s unless on (%(job)s, rank) (%(silent)s)' % {
           job: job,
-          heartbeat: s.series('fabricpulse_plugin_heartbeat_age_seconds', 'rank!=""'),
+          heartbeat: heartbeat,
           silent: silent,
+          waiting: waitedFor(longest(alive('peer_send|peer_receive', known))),
+          any: any,
+        };
+        // Where the host of the rank that is waited for is not scraped.
+        local unheard = '%(waiting)s unless on (%(job)s, rank) %(heartbeat)s unless on (%(job)s, rank) %(any)s' % {
+          job: job,
+          heartbeat: heartbeat,
           waiting: waitedFor(longest(alive('peer_send|peer_receive', known))),
           any: any,
         };
@@ -165,10 +173,11 @@ local signals = import '../signals.libsonnet';
           named('rank', late),
           named('process', profiled.process),
           named('rank', profiled.rank),
+          named('unknown', unheard),
           named('unknown', profiled.unknown),
         ]),
         'A collective does not end.',
-        'Workload {{ $labels.workload }} stands still ({{ $value | printf "%.0f" }} s). {{ if eq $labels.head "network" }}The network: rank {{ $labels.rank }} gets nothing through to rank {{ $labels.peer_rank }} on {{ $labels.peer }}.{{ else if eq $labels.head "unknown" }}Whether the network or a rank holds it up is not known.{{ else }}Not the network: rank {{ $labels.rank }}{{ with $labels.communicator }} of communicator {{ . }}{{ end }} on {{ $labels.peer }} {{ if eq $labels.head "process" }}gives no sign of life.{{ else }}has not entered the collective and waits for nobody.{{ end }}{{ end }}'
+        'Workload {{ $labels.workload }} stands still ({{ $value | printf "%.0f" }} s). {{ if eq $labels.head "network" }}The network: rank {{ $labels.rank }} gets nothing through to rank {{ $labels.peer_rank }} on {{ $labels.peer }}.{{ else if eq $labels.head "unknown" }}Whether the network or a rank holds it up is not known{{ with $labels.rank }}: rank {{ . }}{{ end }}{{ with $labels.peer }} on {{ . }} is waited for, and does not report{{ end }}.{{ else }}Not the network: rank {{ $labels.rank }}{{ with $labels.communicator }} of communicator {{ . }}{{ end }} on {{ $labels.peer }} {{ if eq $labels.head "process" }}gives no sign of life.{{ else }}has not entered the collective and waits for nobody.{{ end }}{{ end }}'
       ),
     ]),
   },

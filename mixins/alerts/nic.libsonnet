@@ -52,9 +52,9 @@ local signals = import '../signals.libsonnet';
         'FabricNicUnknown',
         'warning',
         'mesh',
-        s.last('fabricpulse_nic_state', 'state="unknown"') + ' == 1',
+        s.once(s.last('fabricpulse_nic_state', 'state="unknown"'), 'device, network, leaf') + ' == 1',
         'It is not known whether a NIC is connected.',
-        'The health of NIC {{ $labels.device }} of {{ $labels.instance }} is unknown (network {{ $labels.network }}, state {{ $value }}): it has no peers, or its host was too late to judge. A fault of it would not be seen.',
+        'The health of NIC {{ $labels.device }} of {{ $labels.instance }} is unknown (network {{ $labels.network }}, {{ $value }}): it has no peers, or its host was too late to judge. A fault of it would not be seen.',
         { 'for': config.nicUnknownFor, rare: true }
       ),
       // While the network is dead nothing is scraped, so the counter tells of it afterwards. The gauge tells of a host
@@ -88,7 +88,7 @@ local signals = import '../signals.libsonnet';
         'FabricPcieDegraded',
         'warning',
         'nic',
-        s.pcieShare(config.pcieSelector) + ' < 1',
+        s.once(s.pcieShare(config.pcieSelector), 'device, pci_address', 'min') + ' < 1',
         'A NIC runs on fewer PCIe lanes or at a lower PCIe speed than it can.',
         'PCIe of {{ $labels.device }} ({{ $labels.pci_address }}) on {{ $labels.instance }} gives {{ $value | humanizePercentage }} of what the NIC can take.',
         { 'for': config.pcieDegradedFor, rare: true }

@@ -114,7 +114,10 @@ local signals = import '../signals.libsonnet';
           };
         // Not where alerts of the same time name as many NICs as may miss it: of a small network one. Which they are is
         // known only while the network is measured: while nothing of it is, FabricNoData and its kin say so.
-        local firing(names) = 'last_over_time(%s[%s])' % [s.series('ALERTS', 'alertname=~"%s", alertstate="firing"' % names), config.sloWindow];
+        // What they name was so at any time that the objective is judged by: its window, what that lags behind, and the rates of its
+        // first moment.
+        local judged = '%ds' % (s.seconds(config.sloWindow) + s.seconds(config.sloLag) + 300);
+        local firing(names) = 'last_over_time(%s[%s])' % [s.series('ALERTS', 'alertname=~"%s", alertstate="firing"' % names), judged];
         '((%(delay)s or %(loss)s) and on (%(network)s) network:fabricpulse_nic_connected:count%(braces)s) unless on (%(network)s) sum by (%(network)s) (%(networks)s and on (%(nic)s) %(nics)s) >= on (%(network)s) (%(share)g * network:fabricpulse_nic_connected:count%(braces)s) unless on (%(c)s) %(hosts)s' % {
           delay: missed('network:fabricpulse_edge_owd_seconds:slo_ratio', 'delay'),
           loss: missed('network:fabricpulse_edge_probes_lost:slo_ratio', 'loss'),

@@ -230,7 +230,7 @@ local signals = import '../signals.libsonnet';
         'FabricRemediationPaused',
         'warning',
         'remediation',
-        s.last('fabricpulse_remediation_paused') + ' == 1',
+        s.once(s.last('fabricpulse_remediation_paused')) + ' == 1',
         'Remediation has been paused for long.',
         'The receiver {{ $labels.instance }} has been paused ({{ $value }}) for longer than ' + config.remediationPausedFor + '; did somebody forget it?',
         { 'for': config.remediationPausedFor, slow: true }

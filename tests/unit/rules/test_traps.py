@@ -51,6 +51,7 @@ TRAPS: dict[str, list[tuple[str, str]]] = {
         ("nic", "a card at full width of a narrower slot is as good")
     ],
     "a pod that is replaced": [
+        ("traps", "what lasts while pods are replaced fires when it has lasted long enough, once"),
         ("traps", "of two pods that speak of one NIC the one that says that it is lost counts"),
         ("traps", "a lost NIC whose exporter is replaced is one alert"),
     ],
