@@ -12,12 +12,22 @@ about half of it, and the latter also without most of it. What that time is, and
 tests/bench/rules/evaluation.py. A thousand hosts take about 5 GB of memory. pages : from a NIC's fault until
 Alertmanager has the alert, and until on-call has the page (tests/bench/rules/pages.py); the longest of three rounds of
 three faults. Needs root. A machine with other work delays all of it: each row has the load.
+
+metrics : those that no rule, panel or runbook reads and of which nobody says why they are exported. panels : queries of
+panels that find data (tests/integration/rules/test_panels.py). replay : a public trace of faults on the rules
+(tests/bench/rules/replay/), some minutes. Only where they are named: replay_lab : a fault of each of its kinds on real
+links, ten minutes. pages_per_fault : pages of a dead host, coordinator, leaf, rail and NIC, by a real Prometheus and
+Alertmanager as shipped (tests/integration/rules/one_page.py), two minutes. scenarios : each scenario of the demo
+(`--scenarios gray-loss,hang`, `--seeds 5`), up to three minutes a run.
 """
 
 import argparse
 import math
 import os
 import random
+import re
+import statistics
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -27,10 +37,17 @@ from tests.bench.rows import Rows
 from tests.bench.rules.evaluation import SCRAPE_S, evaluate, interval_s
 from tests.bench.rules.fleet import RAILS, Faults, PaperFleet
 from tests.bench.rules.pages import VICTIMS, Times, stand
+from tests.bench.rules.replay.judgement import by_kind
+from tests.bench.rules.replay.lab import sample
+from tests.bench.rules.replay.run import replay
+from tests.bench.rules.scenarios import play
+from tests.integration.rules.one_page import PAGES, outcome
 from tests.unit.rules.mutant_trial import Trial
 from tests.unit.rules.mutation import groups, mutants
 from tests.unit.rules.needed_rules import name_of
+from tests.unit.rules.used_metrics import unused, without_reason
 
+from fabricpulse.lab.demo.scenarios import SCENARIOS
 from fabricpulse.lab.tools import command_line, find_tool
 
 ROOT = Path(__file__).parents[3]
@@ -65,7 +82,7 @@ def bench_mutations() -> None:
     rules = [rule for group in groups() for rule in group["rules"] if name_of(rule) != "FabricWatchdog"]
     changed = [mutant for rule in rules for mutant in mutants(rule)]
     with tempfile.TemporaryDirectory() as folder:
-        trial = Trial(_tool("promtool")[0], groups(), ROOT / "rules" / "tests", Path(folder))
+        trial = Trial(_tool("promtool")[-1], groups(), ROOT / "rules" / "tests", Path(folder))
         surviving = len(trial.survivors(changed))
     caught = 100 * (1 - surviving / len(changed))
     case = f"{len(changed)} changes to {len(rules)} rules"
@@ -141,20 +158,148 @@ def bench_pages(rounds: int) -> None:
                 )
 
 
+def bench_pages_per_fault() -> None:
+    """Pages that on-call has of one fault each."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = outcome(Path(folder))
+    for name in PAGES:
+        pages = {tuple(sorted(page.items())): page["alertname"] for page in found.pages[name]}
+        rows.report(name, "pages_per_fault", len(pages), "pages", "== 1", pages=sorted(pages.values()))
+    others = [page["alertname"] for name in set(found.pages) - set(PAGES) for page in found.pages[name]]
+    rows.report("a fleet that is well", "pages_per_fault", len(others), "pages", "== 0", pages=others)
+
+
+def bench_metrics() -> None:
+    """Metrics that nothing reads."""
+    missing = without_reason()
+    rows.report(
+        f"{len(unused())} that no rule, panel or runbook reads",
+        "metrics_unused_without_reason",
+        len(missing),
+        "metrics",
+        "== 0",
+        missing=missing,
+    )
+
+
+def bench_panels() -> None:
+    """Panels, variables and records that find data in a real Prometheus with every metric."""
+    argv = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [*argv, str(ROOT / "tests/integration/rules/test_panels.py")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    counts = {word: int(number) for number, word in re.findall(r"(\d+) (passed|failed|error)", done.stdout)}
+    good, all_ = counts.get("passed", 0), sum(counts.values())
+    share = 100 * good / all_ if all_ else math.nan
+    failing = re.findall(r"^FAILED \S+::(\S.*?)(?: - |$)", done.stdout, re.M)
+    rows.report(f"{all_} queries", "panels_nonempty_percent", share, "%", "== 100", failing=failing)
+
+
+def bench_replay() -> None:
+    """The faults of a public trace."""
+    with tempfile.TemporaryDirectory() as folder:
+        found, false, minutes = replay(_tool("promtool")[-1], _tool("alertmanager"), groups(), Path(folder))
+    for kind, some in by_kind(found):
+        detected = [each for each in some if each.notifications]
+        delays = [each.notifications[0].minute - each.fault.start_min for each in detected]
+        rows.report(
+            kind,
+            "replay_detected_percent",
+            100 * len(detected) / len(some),
+            "%",
+            faults=len(some),
+            cause_right_percent=round(100 * sum(each.right for each in some) / len(some), 1),
+            notifications=sum(len(each.notifications) for each in some),
+            alerts=sorted({each.name for one in some for each in one.notifications}),
+            delay_median_min=statistics.median(delays) if delays else None,
+            delay_longest_min=max(delays, default=None),
+            not_right=[str(each.notifications[0]) for each in detected if not each.right][:3],
+        )
+    case = f"{len(found)} faults, {minutes} minutes"
+    share = 100 / len(found)
+    rows.report(
+        case,
+        "replay_detected_percent",
+        share * sum(bool(each.notifications) for each in found),
+        "%",
+        "== 100",
+    )
+    rows.report(case, "replay_cause_right_percent", share * sum(each.right for each in found), "%", ">= 95")
+    pages = [each for each in false if each.critical]
+    rows.report(case, "replay_false_pages", len(pages), "pages", "== 0", pages=[str(each) for each in pages])
+    tickets = [str(each) for each in false if not each.critical]
+    rows.report(case, "replay_false_tickets", len(tickets), "tickets", tickets=tickets[:20])
+
+
+def bench_replay_lab() -> None:
+    """A fault of each kind of the trace on real links."""
+    for run in sample():
+        rows.report(
+            run.kind,
+            "replay_lab_right",
+            int(run.right),
+            "runs",
+            "== 1",
+            alerts=sorted(run.alerts),
+            others=sorted(run.others),
+            first_s=None if run.first_s is None else round(run.first_s, 1),
+            load=round(os.getloadavg()[0], 1),
+        )
+
+
+def bench_scenarios(names: list[str], seeds: int) -> None:
+    """The pages of all scenarios, `seeds` runs each."""
+    runs = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name in names * seeds:
+            run = play(name, Path(folder))
+            runs.append(run)
+            rows.report(
+                name,
+                "scenario_right",
+                int(run.complete and run.paged and not run.others),
+                "runs",
+                paged=run.paged,
+                other_pages=run.others,
+                alert_s=run.alert_s,
+                page_s=run.page_s,
+                failures=list(run.failures),
+                load=round(os.getloadavg()[0], 1),
+            )
+    paged, others = sum(run.paged for run in runs), sum(run.others for run in runs)
+    case = f"{len(names)} scenarios x {seeds}"
+    precision = 100 * paged / (paged + others) if paged + others else math.nan
+    rows.report(case, "scenario_precision_percent", precision, "%", "== 100")
+    rows.report(case, "scenario_recall_percent", 100 * paged / len(runs), "%", "== 100")
+
+
 def main() -> None:
     """Runs the parts asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="comma separated parts; default: all")
     parser.add_argument("--hosts", default="100,300,1000", help="sizes of the fleets of `evaluation`")
     parser.add_argument("--rounds", type=int, default=len(VICTIMS), help="rounds of three faults of `pages`")
+    parser.add_argument("--scenarios", default=",".join(SCENARIOS), help="those of `scenarios`")
+    parser.add_argument("--seeds", type=int, default=1, help="runs of each scenario")
     options = parser.parse_args()
     all_parts = {
         "coverage": bench_coverage,
         "mutations": bench_mutations,
         "evaluation": lambda: bench_evaluation([int(size) for size in options.hosts.split(",")]),
         "pages": lambda: bench_pages(options.rounds),
+        "metrics": bench_metrics,
+        "panels": bench_panels,
+        "replay": bench_replay,
+        "replay_lab": bench_replay_lab,
+        "pages_per_fault": bench_pages_per_fault,
+        "scenarios": lambda: bench_scenarios(options.scenarios.split(","), options.seeds),
     }
-    wanted = set(filter(None, options.only.split(","))) or set(all_parts)
+    by_itself = {"replay_lab", "pages_per_fault", "scenarios"}
+    wanted = set(filter(None, options.only.split(","))) or set(all_parts) - by_itself
     if unknown := wanted - set(all_parts):
         parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(all_parts)}")
     for name, part in all_parts.items():

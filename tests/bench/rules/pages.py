@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -179,8 +179,16 @@ class Stand:
 
 
 @contextmanager
-def stand(scrape_s: float, *, push: bool) -> Iterator[Stand]:
-    """scrape_s : of scrapes and evaluations. push : whether mesh exporters know the Alertmanager."""
+def stand(
+    scrape_s: float,
+    *,
+    push: bool,
+    rules: Mapping[str, Any] | None = None,
+    nics: Callable[[str], tuple[Path, Mapping[str, Any]]] | None = None,
+) -> Iterator[Stand]:
+    """scrape_s : of scrapes and evaluations. push : whether mesh exporters know the Alertmanager. rules : knobs of the
+    mixin. nics : of each host the `/sys` and the configuration of its NIC exporter, None for no such exporter.
+    """
     with Lab(hosts=HOSTS, rails=RAILS) as lab:
         listening = lab.socket(lab.mgmt.name)
         listening.bind(("127.0.0.1", _PAGER_PORT))
@@ -210,7 +218,11 @@ def stand(scrape_s: float, *, push: bool) -> Iterator[Stand]:
             ]
             lab.popen(host, argv, name="mesh")
             targets.append(Target("fabricpulse-mesh", host, f"{lab.resolve(host)}:{port}"))
-        read = yaml.safe_load(prometheus_config(targets, write_rules(lab.directory / "rules", {}), address))
+            if nics is not None:
+                sysfs, config = nics(host)
+                targets.append(_nic_exporter(lab, host, sysfs, config))
+        rule_files = write_rules(lab.directory / "rules", rules or {})
+        read = yaml.safe_load(prometheus_config(targets, rule_files, address))
         every = f"{scrape_s:g}s"
         read["global"] = {
             "scrape_interval": every,
@@ -223,3 +235,12 @@ def stand(scrape_s: float, *, push: bool) -> Iterator[Stand]:
             yield built
         finally:
             pager.shutdown()
+
+
+def _nic_exporter(lab: Lab, host: str, sysfs: Path, config: Mapping[str, Any]) -> Target:
+    port = DAEMONS["nic"].port
+    file = lab.host(host).directory / "nic.yaml"
+    file.write_text(yaml.safe_dump(dict(config)))
+    argv: list[str | Path] = ["fabricpulse", "nic", "--config", file, "--path.sysfs", sysfs]
+    lab.popen(host, [*argv, "--web.listen-address", f":{port}"], name="nic")
+    return Target("fabricpulse-nic", host, f"{lab.resolve(host)}:{port}")

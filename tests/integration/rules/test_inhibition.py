@@ -4,24 +4,16 @@ Each fault is in a cluster of its own, beside one alert of the same kind elsewhe
 raises these alerts is in the cases of promtool, and for some of the faults in test_pages.py.
 """
 
-import json
-import subprocess
-import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
-from tests.fixtures.ports import reserved_port
+from tests.fixtures.rules.alertmanager import Labels, not_muted, post, shipped_alertmanager
 from tests.fixtures.waiting import wait_for
 
 from fabricpulse.lab.tools import command_line, find_tool
 
-ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.prometheus
-Labels = dict[str, str]
 
 
 def alert(name: str, **labels: str) -> Labels:
@@ -77,7 +69,31 @@ FAULTS: dict[str, tuple[list[Labels], list[Labels]]] = {
             nic("FabricNicOddOneOut", "h1", attribute="MTU"),
             nic("FabricNicOddOneOut", "h2", attribute="GID index"),
         ],
-        [nic("FabricNicOddOneOut", "h1", attribute="GID index")],
+        [
+            nic("FabricNicOddOneOut", "h1", attribute="GID index"),
+            alert("FabricGidInconsistent", instance="h1"),
+        ],
+    ),
+    "NICs whose GIDs have moved or are gone": (
+        [
+            nic("FabricGidMoved", "h1"),
+            alert("FabricGidInconsistent", instance="h2"),
+            nic("FabricNicOddOneOut", "h2", attribute="MTU"),
+            nic("FabricNicOddOneOut", "h3", attribute="GID index"),
+        ],
+        [
+            alert("FabricGidInconsistent", instance="h1"),
+            nic("FabricNicOddOneOut", "h1", attribute="GID index"),
+            nic("FabricNicOddOneOut", "h2", attribute="GID index"),
+        ],
+    ),
+    "a port that is too slow": (
+        [
+            alert("FabricPortsMissing", instance="h1"),
+            nic("FabricNicOddOneOut", "h1", attribute="MTU"),
+            nic("FabricNicOddOneOut", "h2", attribute="speed"),
+        ],
+        [nic("FabricNicOddOneOut", "h1", attribute="speed")],
     ),
     "a dead host": (
         [
@@ -210,10 +226,10 @@ FAULTS: dict[str, tuple[list[Labels], list[Labels]]] = {
     "a NIC that has gone from its bus": (
         [
             nic("FabricNicGone", "h1"),
-            nic("FabricNicDisconnected", "h1", device="rail1"),
+            nic("FabricNicDisconnected", "h1"),
             alert("FabricPortsMissing", instance="h2"),
         ],
-        [nic("FabricNicDisconnected", "h1"), alert("FabricPortsMissing", instance="h1")],
+        [alert("FabricPortsMissing", instance="h1")],
     ),
     "a dead receiver of remediation": (
         [alert("FabricRemediationDown"), alert("FabricExporterDown", instance="h1", job="fabricpulse-nic")],
@@ -243,66 +259,27 @@ def alertmanager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     place = find_tool("alertmanager")
     if place is None:
         pytest.skip("alertmanager is not installed; scripts/fetch_tools.sh gets it")
-    folder = tmp_path_factory.mktemp("alertmanager")
-    config = yaml.safe_load((ROOT / "deploy" / "alertmanager.yml").read_text())
-    config["receivers"] = [{"name": receiver["name"]} for receiver in config["receivers"]]
-    (folder / "alertmanager.yml").write_text(yaml.safe_dump(config))
-    address = f"127.0.0.1:{reserved_port()}"
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen(
-            [
-                *(str(part) for part in command_line(place)),
-                f"--config.file={folder / 'alertmanager.yml'}",
-                f"--storage.path={folder / 'data'}",
-                f"--web.listen-address={address}",
-                "--cluster.listen-address=",
-            ],
-            stdout=log,
-            stderr=log,
-        )
-
-    def ready() -> bool:
-        assert process.poll() is None, (folder / "log").read_text()
-        try:
-            urllib.request.urlopen(f"http://{address}/-/ready", timeout=60).close()
-        except OSError:
-            return False
-        return True
-
-    try:
-        wait_for(ready, 60, "Alertmanager answers")
+    command = [str(part) for part in command_line(place)]
+    with shipped_alertmanager(command, tmp_path_factory.mktemp("alertmanager")) as address:
         yield address
-    finally:
-        process.kill()
-        process.wait(60)
 
 
 def test_one_alert_of_each_fault_notifies(alertmanager: str) -> None:
     """Of all alerts that a fault raises only those that name it are not muted, and none elsewhere is."""
     posted = [
-        {"labels": labels | {"cluster": fault}}
+        labels | {"cluster": fault}
         for fault, (notified, muted) in FAULTS.items()
         for labels in (*notified, *muted)
     ]
     # The same alerts in a fleet in which nothing else is wrong.
     alone = flow("h1", "h9", network="rail5")
-    posted += [{"labels": alone | {"cluster": "another fleet"}}]
-    request = urllib.request.Request(
-        f"http://{alertmanager}/api/v2/alerts",
-        json.dumps(posted).encode(),
-        {"Content-Type": "application/json"},
-    )
-    urllib.request.urlopen(request, timeout=60).close()  # noqa: S310 - http of ours
+    posted += [alone | {"cluster": "another fleet"}]
+    post(alertmanager, posted)
 
     def active() -> dict[str, list[Labels]]:
-        with urllib.request.urlopen(f"http://{alertmanager}/api/v2/alerts", timeout=60) as answer:
-            alerts: list[dict[str, Any]] = json.load(answer)
-        assert len(alerts) == len(posted)
         found: dict[str, list[Labels]] = {}
-        for one in alerts:
-            if not one["status"]["inhibitedBy"]:
-                labels = one["labels"]
-                found.setdefault(labels.pop("cluster"), []).append(labels)
+        for labels in not_muted(alertmanager, len(posted)):
+            found.setdefault(labels.pop("cluster"), []).append(labels)
         return {fault: sorted(labels, key=_ordered) for fault, labels in found.items()}
 
     expected = {fault: sorted(_filled(notified), key=_ordered) for fault, (notified, _) in FAULTS.items()}
