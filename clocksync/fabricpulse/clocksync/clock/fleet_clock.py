@@ -26,8 +26,9 @@ _MOST_ERROR_NS = 2**32 - 1
 class Correction:
     """fleet = stamp clock + correction_ns at stamp time ref_ns, with the rate rate_ppb; true within bound_ns
     there. free : of hosts that follow only each other, or an anchor, so that all may drift away from the fleet, or from
-    UTC, together. no_quorum : and they know that they are not the fleet. estimated_error_ns : what it is likely off by,
-    0 where unknown. drift_ppb : how far rate_ppb may be off, beside what clocks may drift.
+    UTC, together. anchored : of an anchor, which may have appeared after fleet time had begun, at any distance.
+    no_quorum : they know that they are not the fleet. estimated_error_ns : what it is likely off by, 0 where unknown.
+    drift_ppb : how far rate_ppb may be off, beside what clocks may drift.
     """
 
     ref_ns: int
@@ -35,6 +36,7 @@ class Correction:
     rate_ppb: float
     bound_ns: int
     free: bool = False
+    anchored: bool = False
     no_quorum: bool = False
     estimated_error_ns: int = 0
     drift_ppb: int = 0
@@ -66,7 +68,8 @@ class FleetClock:
     disrupted_raw_ns : since when something contradicts fleet time as this host has it, None while nothing does.
     hidden_jump_ns : by how much the raw clock may have jumped unseen, beyond the bound of `page`.
     unverified_raw_ns : since when no correction has confirmed that the machine was not paused while nobody would have
-    noticed: the page of a previous sidecar was taken over, or nothing was measured; None: one has.
+    noticed: the page of a previous sidecar was taken over, nothing was measured, or a correction was too far from what
+    was kept; None: one has. undecided_ns : how far fleet time may be off while corrections are not taken for that.
     corrected_error_ns, unsure_ppb : what the last correction is likely off by, 0 = not known; how far its rate may be.
     """
 
@@ -82,6 +85,7 @@ class FleetClock:
     corrected_error_ns: int = 0
     unsure_ppb: int = 0
     unverified_raw_ns: int | None = None
+    undecided_ns: int = 0
 
     @classmethod
     def start(
@@ -162,16 +166,18 @@ class FleetClock:
         return off_ns > kept_ns + corrected_ns or late
 
     def _undecided(self, now: CrossTimestamp, correction: Correction) -> bool:
-        """Whether the machine may have been paused while nobody watched it, by more than can be slewed in a short time.
+        """Whether this machine, or one that it follows, may have been paused while nobody noticed, by more than can be
+        slewed in a short time: what was kept was true within its bound, unless an anchor has appeared.
 
         While edges rest on stamps of both sides of a pause they contradict each other, and corrections are too wide to
-        exclude anything.
+        exclude anything, or to confirm it.
         """
-        if self.unverified_raw_ns is None:
+        if not self.known or (self.unverified_raw_ns is None and correction.anchored):
             return False
-        off_ns, kept_ns, _ = self._against(now, correction)
-        slewed_ns = self.parameters.holdover_after_ns * self.parameters.max_slew_ppm * 1e-6
-        return off_ns > kept_ns + slewed_ns
+        off_ns, kept_ns, corrected_ns = self._against(now, correction)
+        confirms_nothing = self.unverified_raw_ns is not None and not correction.anchored
+        far_ns = max(off_ns, corrected_ns if confirms_nothing else 0)
+        return far_ns > kept_ns + self.parameters.holdover_after_ns * self.parameters.max_slew_ppm * 1e-6
 
     def _against(self, now: CrossTimestamp, correction: Correction) -> tuple[int, int, int]:
         """How far the correction is from the page, and the bounds of both, ns."""
@@ -188,15 +194,19 @@ class FleetClock:
 
     def correct(self, now: CrossTimestamp, correction: Correction) -> ClockPage:
         """Takes a correction. The first one sets the clock, later ones slew it. One that cannot be slewed to in a short
-        time is not taken while it is not known that nobody missed a pause (contradicted_by).
+        time is not taken before it is known whether anybody missed a pause (contradicted_by); the bound holds it.
         """
         self._watch_host_clock(now)
         if self.disrupted_raw_ns is not None:
             return self._tick_disrupted(now, self.disrupted_raw_ns)
         if self._undecided(now, correction):
             # Slewing to it would take an hour; left alone it is confirmed or contradicted soon.
+            if self.unverified_raw_ns is None:
+                self.unverified_raw_ns = now.raw_ns
+            off_ns, _, corrected_ns = self._against(now, correction)
+            self.undecided_ns = off_ns + corrected_ns
             return self.tick(now)
-        self.unverified_raw_ns = None
+        self.unverified_raw_ns, self.undecided_ns = None, 0
         target = self._line(correction)
         # A partition without a quorum has no better estimate of the rate of the fleet than before.
         least_ppb = self.unsure_ppb if correction.no_quorum else 0
@@ -266,7 +276,7 @@ class FleetClock:
             return self.page
         if self.disrupted_raw_ns is None:
             self.page = self.page._replace(disruptions=self.page.disruptions + 1)
-        self.disrupted_raw_ns, self.unverified_raw_ns = now.raw_ns, None
+        self.disrupted_raw_ns, self.unverified_raw_ns, self.undecided_ns = now.raw_ns, None, 0
         self.page = self._rebound(now, ClockStatus.DISRUPTED, self.holdover_ppb)
         return self.page
 
@@ -304,7 +314,7 @@ class FleetClock:
 
     def estimated_error_ns(self, now: CrossTimestamp) -> int:
         """What fleet time as published is likely off by, with what is still to be slewed; 0 = not known."""
-        if not self.corrected_error_ns or self.hidden_jump_ns or self.page.status != ClockStatus.SYNCHRONIZED:
+        if not self.corrected_error_ns or self.unseen_ns or self.page.status != ClockStatus.SYNCHRONIZED:
             return 0
         left_ns = abs(self.page.at(now.raw_ns).fleet_ns - self.target.at(now.raw_ns))
         return min(self.corrected_error_ns + left_ns, _MOST_ERROR_NS)
@@ -316,10 +326,18 @@ class FleetClock:
         """
         return self._widened(self.page)
 
+    @property
+    def unseen_ns(self) -> int:
+        """By how much the raw clock, or the fleet's, may have jumped beyond the bound of `page`."""
+        return max(self.hidden_jump_ns, self.undecided_ns)
+
     def _widened(self, page: ClockPage) -> ClockPage:
-        if not (self.known and self.hidden_jump_ns):
+        if not self.known:
             return page
-        return page._replace(bound_ns=page.bound_ns + self.hidden_jump_ns)
+        # What nobody has verified since nobody watched it is no synchronisation.
+        held = page.status == ClockStatus.SYNCHRONIZED and self.unverified_raw_ns is not None
+        status = ClockStatus.HOLDOVER if held else page.status
+        return page._replace(status=status, bound_ns=page.bound_ns + self.unseen_ns)
 
     def postpone(self, now: CrossTimestamp, shown: ClockPage) -> ClockPage:
         """The line of `page` has begun before readers could see it: they still follow `shown`. Another one is laid."""

@@ -133,10 +133,10 @@ class PublishedClock:
         return aged_ns > _RENEWED_NS or abs(shown.raw_ns(now.host_ns) - now.raw_ns) > _HOST_LINE_NS
 
     def _state(self) -> tuple[object, ...]:
-        page, hidden_ns = self.fleet.page, self.fleet.hidden_jump_ns
+        page, unseen_ns = self.fleet.page, self.fleet.unseen_ns
         return (
             *(page.status, page.current, page.bound_ref_raw_ns, page.bound_ns, page.drift_ppb),
-            *(hidden_ns, self.watched),
+            *(unseen_ns, self.watched, self.fleet.unverified_raw_ns is None),
         )
 
     def _show(self, now: CrossTimestamp) -> None:

@@ -455,6 +455,7 @@ def correction_of(reply: RoundReply, line: Line) -> Correction:
         line.rate_ppt * 1e-3,
         line.bound_ns,
         free=anchored,
+        anchored=anchored,
         no_quorum=reply.no_quorum,
         estimated_error_ns=reply.estimated_error_ns,
         drift_ppb=reply.drift_ppb,

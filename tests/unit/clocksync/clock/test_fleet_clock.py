@@ -365,14 +365,47 @@ def test_a_correction_that_excludes_nothing_is_not_slewed_to_after_a_time_withou
     assert heir.contradicted_by(late, truth(20, late, bound_ns=3 * S))
 
 
-def test_one_that_was_never_unwatched_slews_to_any_correction() -> None:
-    """It was true within the bound of either: as of an anchor that comes late."""
+def test_one_that_was_never_unwatched_slews_to_an_anchor_that_comes_late() -> None:
+    """It was true within the bound of either."""
     clock = synced(5.0)
-    assert not clock.contradicted_by(at(6), truth(6, at(6), error_ns=S, bound_ns=2 * S))
-    assert clock.correct(at(6), truth(6, at(6), error_ns=S, bound_ns=2 * S)).current != clock.page.previous
+    late = replace(truth(6, at(6), error_ns=S, bound_ns=2 * S), anchored=True)
+    assert not clock.contradicted_by(at(6), late)
+    page = clock.correct(at(6), late)
+    assert page.status == ClockStatus.SYNCHRONIZED
+    assert clock.target.at(at(6).raw_ns) - page.at(at(6).raw_ns).fleet_ns > 0.9 * S
     clock = synced(5.0)
     clock.unwatched(at(6))
     assert clock.contradicted_by(at(6), truth(6, at(6), error_ns=S))
+
+
+def test_nobody_follows_a_paused_host_for_an_hour() -> None:
+    """The only peer is the root, and was paused: it is not slewed to, and the bound holds both until fleet time is set
+    anew. If it was an error, nothing has happened.
+    """
+    clock, pulled = synced(5.0), -S
+    for t_s in range(6, 13):
+        correction = truth(t_s, at(t_s), error_ns=pulled, bound_ns=S + 1_000)
+        assert not clock.contradicted_by(at(t_s), correction)
+        clock.correct(at(t_s), correction)
+        for quarter in range(4):
+            page = clock.tick(at(now_s := t_s + quarter / 4))
+            assert abs(page.at(at(now_s).raw_ns).fleet_ns - now_s * S) < 1_000
+            assert clock.published(at(now_s)).at(at(now_s).raw_ns).bound_ns >= S
+    assert clock.contradicted_by(at(14), truth(14, at(14), error_ns=pulled, bound_ns=S + 1_000))
+    right = truth(14, at(14))
+    assert not clock.contradicted_by(at(14), right)
+    assert clock.correct(at(14), right).status == ClockStatus.SYNCHRONIZED
+    assert clock.shown.at(at(14).raw_ns).bound_ns < 3_000
+
+
+def test_a_correction_that_may_be_off_by_anything_confirms_nothing() -> None:
+    """Of a fleet in doubt, near what a previous sidecar left by chance."""
+    heir = FleetClock.start(PARAMETERS, at(8), synced(5.0).published(at(5)))
+    heir.correct(at(8), truth(8, at(8), bound_ns=3 * S))
+    assert heir.unverified_raw_ns is not None
+    assert heir.kept_bound_ns(at(8)) < 10_000
+    heir.correct(at(9), truth(9, at(9)))
+    assert heir.unverified_raw_ns is None
 
 
 def test_fleet_time_that_is_set_anew_is_set_by_the_first_correction() -> None:

@@ -90,6 +90,8 @@ def test_they_come_back_to_a_coordinator_one_by_one(hosts: int, away_hosts: int,
     ("hosts", "paused", "without"),
     [
         (2, "h1", "sidecar"),
+        (2, "h0", "sidecar"),
+        (2, "h0", "engine"),
         (3, "h0", "sidecar"),
         (3, "h2", "sidecar"),
         (3, "h0", "engine"),
@@ -99,8 +101,8 @@ def test_they_come_back_to_a_coordinator_one_by_one(hosts: int, away_hosts: int,
 def test_a_machine_that_is_paused_without_either_daemon_is_set_right(
     hosts: int, paused: str, without: str
 ) -> None:
-    """Its sidecar is dead, or its probe engine stopped. Also the root of the timeline, unless it is one of two, which
-    the other follows by definition. All are synchronized again, within what edges hide, as soon as what was measured
+    """Its sidecar is dead, or its probe engine stopped. Also the root of the timeline, and where
+    the other one has no third to ask. All are synchronized again, within what edges hide, as soon as what was measured
     before the pause is forgotten: none slews for an hour, and the others follow no line from before it.
     """
     fleet = VirtualFleet(hosts, 1, seed=hosts)
@@ -121,7 +123,9 @@ def test_a_machine_that_is_paused_without_either_daemon_is_set_right(
     times = fleet._times(fleet.t_s)
     assert len(times) == hosts
     assert fleet.synchronized()
-    assert max(shown.bound_ns for shown in times.values()) < 10_000
+    # Of two that have contradicted each other nobody else ends the doubt (coordinator.doubted_hosts).
+    least_ns = 1_000_000 if (hosts, paused) == (2, "h0") else 10_000
+    assert max(shown.bound_ns for shown in times.values()) < least_ns
     fleet.run_until(fleet.t_s + 4)
     # Nothing could tell of the page that a dead sidecar has left; what it says later, before its first corrections, is
     # holdover.

@@ -111,10 +111,18 @@ class VirtualFleet:
         return all(shown.status == ClockStatus.SYNCHRONIZED for shown in self._times(self.t_s).values())
 
     def divide(self, part: set[str], until_s: float) -> None:
-        """Probes between `part` and the rest are lost from now until then."""
+        """Probes between `part` and the rest are lost from now until then; who is left alone measures nothing."""
         for (a, b), link in self.links.items():
             if (a in part) != (b in part):
                 link.cuts.append((self.t_s, until_s))
+        for host in self.hosts.values():
+            ends_s = [
+                max((back_s for cut_s, back_s in link.cuts if cut_s <= self.t_s), default=0.0)
+                for pair, link in self.links.items()
+                if host.name in pair
+            ]
+            if min(ends_s) > self.t_s:
+                host.measure_nothing(self.t_s, min(ends_s))
 
     # Probes
 

@@ -132,7 +132,11 @@ class Host:
     def stop_engine(self, t_s: float, until_s: float) -> None:
         """Its probe engine measures nothing until then."""
         self.fleet.divide({self.name}, until_s)
-        self._engine_silent_s = t_s, until_s
+
+    def measure_nothing(self, t_s: float, until_s: float) -> None:
+        """No probes come until then."""
+        begin_s, end_s = self._engine_silent_s
+        self._engine_silent_s = min(t_s, begin_s) if end_s > t_s else t_s, until_s
 
     def _later(self, at_s: float, then: Callable[[float], None]) -> None:
         run = self.run
