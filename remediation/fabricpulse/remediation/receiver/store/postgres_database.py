@@ -3,7 +3,9 @@
 The lease is a row with a holder, an epoch that rises with each change of the holder, and an end by the database's
 clock. Every write locks the row for the length of its transaction and goes on only while the lease is ours: who takes
 the lease over waits for the transaction under way, and a receiver that was stopped and has come back cannot write
-(fencing). A transaction that hangs with its leader, stopped by SIGSTOP or cut off, is ended by the server after IDLE_S.
+(fencing). A transaction that hangs with its leader, stopped by SIGSTOP or cut off, is ended by the server after IDLE_S
+where the server waits for the next statement; where it waits for the rest of one, which it does without a limit, by the
+receiver that wants the lease.
 """
 
 import os
@@ -45,6 +47,13 @@ _RENEW = f"UPDATE lease SET expires = clock_timestamp() + make_interval(secs => 
 _RELEASE = f"UPDATE lease SET expires = clock_timestamp() - interval '1 s' WHERE {_OURS}"  # noqa: S608
 _FENCE = f"SELECT 1 FROM lease WHERE {_OURS} AND expires > clock_timestamp() FOR SHARE"  # noqa: S608
 
+# Sessions of a leader whose lease has ended: one may hold the row for ever.
+_END_HOLDER = (
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity, lease WHERE lease.name = 'receiver'"
+    " AND lease.expires < clock_timestamp() AND datname = current_database() AND usename = current_user"
+    " AND application_name = 'fabricpulse ' || split_part(lease.holder, '/', 3)"
+)
+
 _ALREADY_MADE = (
     psycopg.errors.UniqueViolation,
     psycopg.errors.DuplicateObject,
@@ -85,7 +94,11 @@ class PostgresDatabase:
         begun = time.monotonic()
         with self._leasing, self._errors():
             connection = self._lease_connection()
-            row = connection.execute(_TAKE, (self._holder, self._lease_s)).fetchone()
+            try:
+                row = connection.execute(_TAKE, (self._holder, self._lease_s)).fetchone()
+            except psycopg.errors.LockNotAvailable:
+                connection.execute(_END_HOLDER)
+                raise
             if row is None:
                 found = connection.execute("SELECT holder FROM lease WHERE name = 'receiver'").fetchone()
                 return str(found[0]) if found is not None else "somebody"
@@ -185,7 +198,7 @@ class PostgresDatabase:
             self._url,
             autocommit=True,
             connect_timeout=_CONNECT_S,
-            application_name="fabricpulse",
+            application_name=f"fabricpulse {self._holder.rpartition('/')[2]}",
             keepalives_idle=5,
             keepalives_interval=2,
             keepalives_count=3,
