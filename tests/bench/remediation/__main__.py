@@ -16,13 +16,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psycopg
 from tests.bench.remediation.attacked import hanging, leaf, memory_mib, under_attack
 from tests.bench.remediation.failover import failover_prediction
-from tests.bench.remediation.optimum import to_optimum
+from tests.bench.remediation.optimum import PATTERNS, to_optimum
 from tests.bench.remediation.rebalance import rebalance
 from tests.bench.remediation.selector import selector
 from tests.bench.remediation.simulated import guards, lanes
 from tests.bench.rows import Rows, cpu_seconds, quantile
+from tests.fixtures.postgres import postgres_server
 from tests.fixtures.remediation.attacks import (
     ATTACKS,
     NETWORK_ATTACKS,
@@ -32,6 +34,7 @@ from tests.fixtures.remediation.attacks import (
 from tests.fixtures.remediation.fuzz import Responses, post_mutants
 from tests.fixtures.remediation.insiders import INSIDE_ATTACKS, READING_ATTACKS
 from tests.fixtures.remediation.kills import kill_again_and_again
+from tests.fixtures.remediation.leaders import TAKEOVER_S, end_leaders
 from tests.fixtures.remediation.stack import Stack, alert, kill, webhook
 from tests.fixtures.waiting import wait_for
 from tests.integration.plugin.ring import Ring
@@ -281,7 +284,7 @@ def real_kills(count: int) -> None:
         tempfile.TemporaryDirectory(prefix="bench-kills-") as folder,
         Lab(hosts=2, rails=2, nic_mbit=400) as lab,
     ):
-        stack, ring = Stack(Path(folder)), Ring(lab, 2, ["--bytes", "1M"])
+        stack, ring = Stack(Path(folder), forked=True), Ring(lab, 2, ["--bytes", "1M"])
         try:
             ring.wait_running()
             outcome = kill_again_and_again(stack, ring, count, seed=20261123)
@@ -297,6 +300,36 @@ def real_kills(count: int) -> None:
         case, "failpoints_reached", len(reached), "1", ">= 12" if count >= 60 else None, names=reached
     )
     rows.report(case, "journal_intact", float(outcome.intact), "1", "== 1")
+
+
+def leaders(count: int, fleets: int) -> None:
+    """Leaders on PostgreSQL that are killed or stopped, in fleets of two receivers that do so at the same time: most of
+    a takeover is waiting for a lease to end."""
+    share = -(-count // fleets)
+    with tempfile.TemporaryDirectory(prefix="bench-ha-") as folder, postgres_server() as url:
+        with psycopg.connect(url, autocommit=True) as connection:
+            for number in range(fleets):
+                connection.execute(f"CREATE DATABASE fleet{number}".encode())
+                (Path(folder) / str(number)).mkdir()
+        with concurrent.futures.ThreadPoolExecutor(fleets) as pool:
+            found = list(
+                pool.map(
+                    lambda number: end_leaders(
+                        url.replace("///postgres?", f"///fleet{number}?"),
+                        Path(folder) / str(number),
+                        share,
+                        20261127 + number,
+                    ),
+                    range(fleets),
+                )
+            )
+    took = [took_s for fleet in found for took_s in fleet.took_s]
+    problems = [problem for fleet in found for problem in fleet.problems]
+    case = f"{len(took)} leaders killed or stopped"
+    rows.report(case, "takeover_s_max", max(took), "s", f"<= {TAKEOVER_S}", load=os.getloadavg()[0])
+    rows.report(case, "takeover_s_p50", quantile(sorted(took), 0.5), "s")
+    rows.report(case, "stale_effects", len(problems), "1", "== 0", problems=problems[:3])
+    rows.report(case, "killed_with_the_lease_taken", sum(fleet.at_failpoint for fleet in found), "1")
 
 
 def _get(stack: Stack, path: str) -> str:
@@ -316,7 +349,9 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=10, help="of the crash case")
     parser.add_argument("--payloads", type=int, default=100_000, help="of each kind of the fuzz case")
     parser.add_argument("--real-kills", type=int, default=200, help="of the case with the plugin; needs root")
+    parser.add_argument("--leaders", type=int, default=100, help="of the case ha, with PostgreSQL")
     parser.add_argument("--fleets", type=int, default=3, help="of the rebalancing case, which needs root")
+    parser.add_argument("--patterns", default=",".join(PATTERNS), help="of the case optimum")
     parser.add_argument("--simulated", type=int, default=100, help="fleets of the simulated cases")
     parser.add_argument("--steps", type=int, default=10_000, help="of each fleet of state_machine")
     parser.add_argument("--examples", type=int, default=10_000, help="of hypothesis, of state_machine")
@@ -342,11 +377,13 @@ def main() -> None:
     if not options.cases or "rebalance" in options.cases.split(","):
         rebalance(rows, options.fleets)
     if not options.cases or "optimum" in options.cases.split(","):
-        to_optimum(rows, options.fleets)
+        to_optimum(rows, options.fleets, options.patterns.split(","))
     if not options.cases or "failover" in options.cases.split(","):
         failover_prediction(rows, options.fleets)
     if not options.cases or "kills" in options.cases.split(","):
         real_kills(options.real_kills)
+    if not options.cases or "ha" in options.cases.split(","):
+        leaders(options.leaders, 4)
     if not options.cases or "state_machine" in options.cases.split(","):
         guards(rows, options.simulated, options.steps, options.examples)
     if not options.cases or "lanes" in options.cases.split(","):

@@ -6,6 +6,7 @@ With two spines of the same speed and jobs that are all alike the best assignmen
 
 import signal
 import time
+from collections.abc import Collection
 from typing import Any
 
 import yaml
@@ -29,6 +30,7 @@ TWO_RINGS = (("h0", "h2"), ("h1", "h3"))
 # What of an exchange of all with all crosses the spines. Each host is once rank 0 and once rank 1: ranks write to files
 # by their number.
 ALL_TO_ALL = (("h0", "h2"), ("h1", "h3"), ("h3", "h0"), ("h2", "h1"))
+PATTERNS = {"two_rings": TWO_RINGS, "all_to_all": ALL_TO_ALL}
 _SPAN_S = 6.0
 _LONGEST_S = 75.0
 _GOAL = 0.97
@@ -81,10 +83,10 @@ def _repaths(rings: list[Ring]) -> int:
     return sum(lane["repaths"] for ring, host in hosts for c in sending(ring, host) for lane in c["lanes"])
 
 
-def to_optimum(rows: Rows, rounds: int) -> None:
+def to_optimum(rows: Rows, rounds: int, patterns: Collection[str] = tuple(PATTERNS)) -> None:
     """Best assignment first; then all lanes on one spine, and what becomes of that."""
     for number in range(rounds):
-        for name, pairs in (("two_rings", TWO_RINGS), ("all_to_all", ALL_TO_ALL)):
+        for name, pairs in ((name, PATTERNS[name]) for name in patterns):
             with two_spines(UPLINK_MBIT) as lab:
                 _one(rows, f"{name}_{UPLINK_MBIT}mbit_spines_round{number}", lab, pairs)
 
