@@ -19,6 +19,8 @@ POLL_WAIT_S = 20
 # An hour is the longest that a receiver may be set to (intent_valid_s); the rest is for clocks that differ.
 MAX_VALID_S = 3600.0 + 300.0
 _CONNECT_TIMEOUT_S = 3.0
+# RecursionError: of brackets within brackets, also in what nobody asks for.
+_UNREADABLE = (msgspec.DecodeError, ValueError, RecursionError)
 # Of an answer: the payload is text in JSON, where quotes take two bytes each.
 _MOST_ANSWER = 2 * MAX_DESIRED_BYTES + 4096
 
@@ -78,7 +80,7 @@ class ReceiverClient:
             async with self._http.get(f"{self._base}/desired", params=params, timeout=timeout) as response:
                 await _check(response)
                 desired = self._decode(await read_body(response, _MOST_ANSWER))
-        except (aiohttp.ClientError, OSError, msgspec.DecodeError, ReceiverError, ValueError) as error:
+        except (*_UNREADABLE, aiohttp.ClientError, OSError, ReceiverError) as error:
             raise self._failed("desired", error) from error
         if desired.epoch != self._epoch:
             self._epoch, self._is_older = desired.epoch, False

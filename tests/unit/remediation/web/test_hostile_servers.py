@@ -97,6 +97,21 @@ async def test_answers_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
             await agent.close()
 
 
+async def test_an_answer_that_is_nested_too_deep() -> None:
+    """Some kilobytes of brackets ended the agent."""
+
+    async def nested(_request: web.Request) -> web.Response:
+        return web.Response(text='{"x":' + "[" * 2000 + "]" * 2000 + "}")
+
+    async with served(nested) as url:
+        agent = ReceiverClient(NodeConfig(host="h0", receiver=url))
+        try:
+            with pytest.raises(ReceiverError, match="recursion"):
+                await agent.fetch_desired("")
+        finally:
+            await agent.close()
+
+
 def test_lines_of_a_mesh_exporter_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """In number and length, also those of a counter alone: a million of them held up the agent for a minute."""
     parsed: list[str] = []
