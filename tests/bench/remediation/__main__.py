@@ -19,6 +19,7 @@ from typing import Any
 import psycopg
 from tests.bench.remediation.attacked import hanging, leaf, memory_mib, under_attack
 from tests.bench.remediation.failover import failover_prediction
+from tests.bench.remediation.fuzzed import in_process
 from tests.bench.remediation.optimum import PATTERNS, to_optimum
 from tests.bench.remediation.rebalance import rebalance
 from tests.bench.remediation.selector import selector
@@ -348,6 +349,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10, help="of the latency case")
     parser.add_argument("--kills", type=int, default=10, help="of the crash case")
     parser.add_argument("--payloads", type=int, default=100_000, help="of each kind of the fuzz case")
+    parser.add_argument("--mutants", type=int, default=1_000_000, help="of the case fuzz_in_process")
     parser.add_argument("--real-kills", type=int, default=200, help="of the case with the plugin; needs root")
     parser.add_argument("--leaders", type=int, default=100, help="of the case ha, with PostgreSQL")
     parser.add_argument("--fleets", type=int, default=3, help="of the rebalancing case, which needs root")
@@ -386,6 +388,8 @@ def main() -> None:
         leaders(options.leaders, 4)
     if not options.cases or "state_machine" in options.cases.split(","):
         guards(rows, options.simulated, options.steps, options.examples)
+    if not options.cases or "fuzz_in_process" in options.cases.split(","):
+        in_process(rows, options.mutants)
     if not options.cases or "lanes" in options.cases.split(","):
         lanes(rows, min(20, options.simulated))
     if not options.cases or "selector" in options.cases.split(","):
