@@ -2,16 +2,23 @@
 // thread that ends it has no processor for longer than draining may take. A device that flushes nothing gets its queue
 // pair destroyed after a bounded number of polls. One that flushes on a thread of this processor gets the processor.
 //
+// A lane's socket is reset while the driver still destroys another one's queue pair.
+//
 // Usage: plugin_verbs_pair; exit 1 with a line of what broke.
 #include "transport/verbs/verbs_pair.h"
 
 #include <sched.h>
+#include <sys/socket.h>
 
+#include <condition_variable>
 #include <cstdio>
 #include <memory>
+#include <mutex>
 #include <utility>
 
+#include "core/owned_fds.h"
 #include "transport/verbs/verbs_device.h"
+#include "transport/verbs/verbs_reaper.h"
 #include "verbs_stand_in.h"
 
 using namespace fabricpulse;
@@ -95,6 +102,49 @@ bool yields_to_the_device(stand_in::Fabric* fabric, VerbsDevices* devices, Verbs
   return good;
 }
 
+// A driver that takes its time with one queue pair.
+struct SlowDriver {
+  std::mutex lock;
+  std::condition_variable changed;
+  bool destroying = false, may_go_on = false;
+} driver;
+decltype(VerbsLibrary::destroy_qp) destroy_in_fabric;
+
+bool resets_beside_a_slow_driver(VerbsDevices* devices, VerbsLibrary* library) {
+  auto first = connected(devices), second = connected(devices);
+  if (!right(first != nullptr && second != nullptr, "no queue pair")) return false;
+  destroy_in_fabric = library->destroy_qp;
+  library->destroy_qp = [](ib::QueuePair* pair) {
+    std::unique_lock<std::mutex> held(driver.lock);
+    driver.destroying = true;
+    driver.changed.notify_all();
+    driver.changed.wait(held, [] { return driver.may_go_on; });
+    return destroy_in_fabric(pair);
+  };
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) return false;
+  VerbsReaper reaper;
+  reaper.start();
+  reaper.take(std::move(first), -1, false);
+  {
+    std::unique_lock<std::mutex> held(driver.lock);
+    driver.changed.wait(held, [] { return driver.destroying; });
+  }
+  reaper.take(std::move(second), own_fd(ends[0]), false);
+  char byte;
+  const bool good = right(recv(ends[1], &byte, 1, MSG_DONTWAIT) == 0,
+                          "a socket stays open until another lane's queue pair is destroyed");
+  {
+    std::lock_guard<std::mutex> held(driver.lock);
+    driver.may_go_on = true;
+  }
+  driver.changed.notify_all();
+  reaper.end_all();
+  library->destroy_qp = destroy_in_fabric;
+  close_owned(ends[1]);
+  return good;
+}
+
 }  // namespace
 
 // In place of the C library's.
@@ -113,9 +163,9 @@ int main() {
   VerbsDevices devices(&library);
   devices.refresh();
   if (!devices.use(devices.all()[0].get())) return 1;
-  const bool good = drains_after_a_pause(&fabric, &devices) &&
-                    gives_up(&fabric, &devices, &library, paused_clock) &&
-                    gives_up(&fabric, &devices, &library, steady_clock) &&
-                    yields_to_the_device(&fabric, &devices, &library);
+  const bool good =
+      drains_after_a_pause(&fabric, &devices) && gives_up(&fabric, &devices, &library, paused_clock) &&
+      gives_up(&fabric, &devices, &library, steady_clock) &&
+      yields_to_the_device(&fabric, &devices, &library) && resets_beside_a_slow_driver(&devices, &library);
   return good ? 0 : 1;
 }

@@ -20,8 +20,8 @@ constexpr uint32_t kInlineBytes = 256;
 constexpr uint8_t kTimeout = 14, kRetries = 6;
 constexpr uint8_t kRnrEndless = 7, kRnrTimer = 12;  // 0.64 ms
 constexpr uint8_t kHopLimit = 64;
-constexpr uint64_t kDrainNs = 50'000'000;
-constexpr int kLeastPolls = 1000;
+constexpr uint64_t kDrainNs = 50'000'000, kMostDrainNs = 500'000'000;
+constexpr int kLeastPolls = 1000;   // within kMostDrainNs
 constexpr uint64_t kReceiveId = 0;  // no send has it
 
 }  // namespace
@@ -159,14 +159,18 @@ void VerbsPair::end(uint64_t (*clock)()) {
     const uint64_t started = clock();
     ib::WorkCompletion found[16];
     bool flushed = false;
-    // Also where this thread did not run meanwhile: what is there is drained.
-    for (int polls = 0; polls < kLeastPolls || clock() - started < kDrainNs; ++polls) {
+    // Also where this thread did not run meanwhile: what is there is drained. Not for ever where nothing is: each poll
+    // may take a time slice of other threads.
+    for (int polls = 0;; ++polls) {
       int count = pair_->context->ops.poll_cq(completions_, 16, found);
       if (count < 0) break;
-      if (count == 0 && flushed) return;
-      // A device in software flushes on a kernel thread, which may wait for this processor.
-      if (count == 0) sched_yield();
       for (int i = 0; i < count; ++i) flushed |= found[i].status != ib::kSuccess && found[i].id == kReceiveId;
+      if (count > 0) continue;
+      if (flushed) return;
+      const uint64_t passed = clock() - started;
+      if (passed >= kMostDrainNs || (passed >= kDrainNs && polls >= kLeastPolls)) break;
+      // A device in software flushes on a kernel thread, which may wait for this processor.
+      sched_yield();
     }
   }
   library.destroy_qp(pair_);

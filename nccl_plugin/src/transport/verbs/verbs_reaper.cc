@@ -16,6 +16,8 @@ constexpr uint64_t kLingerNs = 200'000'000;
 }  // namespace
 
 void VerbsReaper::take(std::unique_ptr<VerbsPair> pair, int fd, bool linger) {
+  // At once, which waits for nothing: the peer need not wait until this host's driver has destroyed another queue pair.
+  if (!linger && fd >= 0) reset_owned(std::exchange(fd, -1));
   {
     std::lock_guard<std::mutex> held(lock_);
     endings_.push_back({std::move(pair), fd, linger, monotonic_ns()});
@@ -57,14 +59,8 @@ void VerbsReaper::tick() {
     }
   }
   // The sockets first: the peer need not wait for this host's driver.
-  for (Ending& ending : due) {
-    if (ending.fd < 0) continue;
-    if (ending.linger) {
-      close_owned(ending.fd);
-    } else {
-      reset_owned(ending.fd);
-    }
-  }
+  for (Ending& ending : due)
+    if (ending.fd >= 0) close_owned(ending.fd);
 }
 
 void VerbsReaper::end_all() {
