@@ -2,8 +2,9 @@
 
 One JSON object a line; rows in which a peer wins are printed like all others. Exits with 1 if a gate is missed. Needs
 root for the parts `wire`, `steered`, `unwatched`, `fleet`, `sidecar` and `chrony`. Options: `--only wire,cost`,
-`--seconds N` per load of the wire, `--events N` of each kind in `unwatched`, `--hosts N,N` of the simulation: a Clos
-fabric in which every edge is fitted, on all cores; how long that takes is in docs/clock-simulator.md.
+`--seconds N` per load of the wire, `--events N` of each kind in `unwatched` and `pauses`, `--hosts N,N` of the
+simulation: a Clos fabric in which every edge is fitted, on all cores; how long that takes is in
+docs/clock-simulator.md.
 """
 
 import argparse
@@ -24,6 +25,7 @@ from tests.bench.clocksync.estimator import bench_bounds, bench_estimator
 from tests.bench.clocksync.follow import bench_chrony
 from tests.bench.clocksync.intake import intake_child
 from tests.bench.clocksync.load import bench_load
+from tests.bench.clocksync.pauses import bench_healthy, bench_pauses
 from tests.bench.clocksync.peers import missing_tools
 from tests.bench.clocksync.restart import bench_restart
 from tests.bench.clocksync.scenarios import bench_simulate
@@ -261,6 +263,8 @@ PARTS = (
         "cost",
         "estimator",
         "violations",
+        "pauses",
+        "healthy",
         "load",
         "restart",
         "simulate",
@@ -301,7 +305,7 @@ def main() -> int:
     )
     parser.add_argument("--steps", type=int, default=1, help="steps of a clock of the fleet, one or more")
     parser.add_argument(
-        "--events", type=int, default=30, help="of each kind beside a sidecar that is stopped"
+        "--events", type=int, default=30, help="of each kind beside a sidecar that is stopped, and of pauses"
     )
     parser.add_argument("--hosts", default="128", help="sizes of simulated fleets")
     parser.add_argument("--restart-hosts", type=int, default=5_000, help="sidecars of the restart")
@@ -329,6 +333,10 @@ def main() -> int:
         bench_estimator(report)
     if "violations" in parts:
         bench_violations(report)
+    if "pauses" in parts:
+        bench_pauses(report, arguments.events)
+    if "healthy" in parts:
+        bench_healthy(report)
     if "load" in parts:
         bench_load(report, [1_000, 5_000])
     if "restart" in parts:

@@ -47,7 +47,7 @@ class FleetClockParameters:
     """drift_ppb : error of the rate while synchronised. holdover_drift_ppb : without corrections.
     holdover_after_ns : a correction older than this is no synchronisation. validity_ns : how long the page
     holds when we die. lookback_ns : age of the oldest sample that can influence a
-    correction.
+    correction; measured_ns : of the newest that may have influenced one.
     """
 
     slew_time_ns: int = _NS // 4
@@ -58,6 +58,7 @@ class FleetClockParameters:
     holdover_after_ns: int = 4 * _NS
     validity_ns: int = 10 * _NS
     lookback_ns: int = 7 * _NS
+    measured_ns: int = _NS * 5 // 4
 
 
 @dataclass
@@ -206,7 +207,12 @@ class FleetClock:
             off_ns, _, corrected_ns = self._against(now, correction)
             self.undecided_ns = off_ns + corrected_ns
             return self.tick(now)
-        self.unverified_raw_ns, self.undecided_ns = None, 0
+        self.undecided_ns = 0
+        if (
+            self.unverified_raw_ns is not None
+            and now.raw_ns - self.unverified_raw_ns > self.parameters.measured_ns
+        ):
+            self.unverified_raw_ns = None
         target = self._line(correction)
         # A partition without a quorum has no better estimate of the rate of the fleet than before.
         least_ppb = self.unsure_ppb if correction.no_quorum else 0

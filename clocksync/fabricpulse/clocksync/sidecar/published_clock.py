@@ -33,8 +33,9 @@ _TICK_S = 0.46
 # A page that holds for seconds is renewed at least so often; and when the host clock is so far from where it says.
 _RENEWED_NS = 950_000_000
 _HOST_LINE_NS = 200
-# A loop that does not come back for so long notices nothing; edges show within so long what happened meanwhile.
-_WATCHED_S, _MEASURED_S = 1.0, 2.5
+# A loop that does not come back for so long notices nothing; edges begin to show what happened meanwhile within so long
+# (FleetClockParameters.measured_ns : and corrections after that).
+_WATCHED_S, _MEASURED_S = 1.0, 1.25
 # Epochs of stamp clocks are multiples of it (exporters/probe_engine/clocks/tick_clock.cc).
 _EPOCH_NS = 1 << 20
 

@@ -404,8 +404,18 @@ def test_a_correction_that_may_be_off_by_anything_confirms_nothing() -> None:
     heir.correct(at(8), truth(8, at(8), bound_ns=3 * S))
     assert heir.unverified_raw_ns is not None
     assert heir.kept_bound_ns(at(8)) < 10_000
-    heir.correct(at(9), truth(9, at(9)))
+    heir.correct(at(10), truth(10, at(10)))
     assert heir.unverified_raw_ns is None
+
+
+def test_a_correction_that_was_measured_before_a_pause_confirms_nothing() -> None:
+    """Just after the start: fits may rest on what was measured earlier. The next one shows the pause."""
+    heir = FleetClock.start(PARAMETERS, at(8), synced(5.0).published(at(5)))
+    heir.correct(at(8.5), truth(8.5, at(8.5)))
+    first = heir.shown
+    assert heir.contradicted_by(at(9), truth(9, at(9), error_ns=40_000))
+    heir.correct(at(9.5), truth(9.5, at(9.5)))
+    assert (first.status, heir.shown.status) == (ClockStatus.HOLDOVER, ClockStatus.SYNCHRONIZED)
 
 
 def test_fleet_time_that_is_set_anew_is_set_by_the_first_correction() -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from tests.bench.clocksync import pauses
 from tests.bench.clocksync.fleet import SimFleet
 from tests.bench.clocksync.violations import EVENTS, violations
 
@@ -16,3 +17,14 @@ def test_bounds_hold_from_the_second_round_after_an_event_on(
     outside, pairs, backward = violations(event, seed=7, size=0.9)
     assert pairs > 50
     assert (outside, backward) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("event", "seed"),
+    [("pauses, and the root changes twice", 1), ("pauses of a host with one live edge", 3)],
+)
+def test_bounds_hold_through_a_pause(event: str, seed: int) -> None:
+    """The first: 38 us just before the sidecar is back, whose first correction was measured before."""
+    false, wide, looked = pauses.violations(event, seed, (seed + 0.5) / 30)
+    assert looked > 1_000
+    assert (false, wide) == (0, 0)

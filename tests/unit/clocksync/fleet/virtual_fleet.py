@@ -32,13 +32,14 @@ _GATHER_S, _PATIENCE_S = 0.022, 0.5
 @dataclass
 class Link:
     """The path between two hosts. waits : share of the trains that meet a queue. cuts : from and to, s. waiting :
-    samples that a host has not read yet.
+    samples that a host has not read yet. longer : since when, sent by whom, and by how many ns.
     """
 
     waits: float
     done_s: float
     cuts: list[tuple[float, float]] = field(default_factory=list)
     waiting: dict[str, list[NDArray[np.void]]] = field(default_factory=dict)
+    longer: list[tuple[float, str, float]] = field(default_factory=list)
 
 
 @dataclass
@@ -56,7 +57,7 @@ class VirtualFleet:
 
     reaches[host] : coordinators that it reaches. near : whether sidecars of two hosts reach each other. outside :
     whenever fleet times of two hosts were further apart than their bounds, or one from UTC, and what they were.
-    edges_outside : the same of edge fits.
+    edges_outside : the same of edge fits. looks : how often that was looked for, looked : synchronized hosts then.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class VirtualFleet:
         }
         self.outside: list[tuple[float, str, FleetTime, str, FleetTime | None]] = []
         self.edges_outside: list[tuple[float, str, str, EdgeFit]] = []
+        self.looks = self.looked = 0
         for host in self.hosts.values():
             self.at(self.t_s + self.random.uniform(0, 0.5), host.start)
         self.at(self.t_s + 1, self._look)
@@ -115,6 +117,26 @@ class VirtualFleet:
         for (a, b), link in self.links.items():
             if (a in part) != (b in part):
                 link.cuts.append((self.t_s, until_s))
+        self._find_silent()
+
+    def cut(self, a: str, b: str, until_s: float) -> None:
+        """Probes between two hosts are lost from now until then."""
+        self.links[min(a, b), max(a, b)].cuts.append((self.t_s, until_s))
+
+    def lengthen(self, sender: str, receiver: str, by_ns: float) -> None:
+        """Packets that way take longer from now on."""
+        link = self.links[min(sender, receiver), max(sender, receiver)]
+        link.longer.append((self.t_s, sender, by_ns))
+
+    def end_coordinator(self, number: int) -> None:
+        """It is killed."""
+        self.coordinators[number] = None
+
+    def start_coordinator(self, number: int) -> None:
+        """Another one begins in its place, and knows nothing."""
+        self.coordinators[number] = _Coordinator()
+
+    def _find_silent(self) -> None:
         for host in self.hosts.values():
             ends_s = [
                 max((back_s for cut_s, back_s in link.cuts if cut_s <= self.t_s), default=0.0)
@@ -146,6 +168,8 @@ class VirtualFleet:
             delay = self._delay_ns + np.abs(rng.normal(0, 15, sent.shape))
             delay[:, 0] += rng.uniform(0, 8_000, len(at))
             delay += (rng.random(len(at)) < link.waits)[:, None] * rng.exponential(50_000, sent.shape)
+            for since_s, by, longer_ns in link.longer:
+                delay[at >= since_s] += longer_ns * (by == sender)
             block = np.zeros(len(at), SAMPLE_DTYPE)
             block["flags"], block["tx_valid"], block["rx_valid"] = MAIN_PATH, 7, 7
             block["tx_ns"] = self.hosts[sender].stamps(sent)
@@ -217,7 +241,7 @@ class VirtualFleet:
         times = {
             name: host.shown.at(host.raw_ns(t_s))
             for name, host in self.hosts.items()
-            if host.shown is not None
+            if host.shown is not None and t_s > host.frozen_until_s
         }
         says = ClockStatus.SYNCHRONIZED, ClockStatus.HOLDOVER
         return {name: shown for name, shown in times.items() if shown.status in says}
@@ -225,6 +249,8 @@ class VirtualFleet:
     def _look(self, t_s: float) -> None:
         self.at(t_s + 0.02, self._look)
         times = list(self._times(t_s).items())
+        self.looks += 1
+        self.looked += sum(shown.status == ClockStatus.SYNCHRONIZED for _, shown in times)
         for (a, of_a), (b, of_b) in itertools.combinations(times, 2):
             if abs(of_a.fleet_ns - of_b.fleet_ns) > of_a.bound_ns + of_b.bound_ns:
                 self.outside.append((t_s, a, of_a, b, of_b))

@@ -45,7 +45,10 @@ NS = 10**9
 # Of the sidecar and of the coordinator.
 _TICK_S, ROUND_S, _START_ROUND_S, _WINDOW_S, _START_WINDOW_S, _ALONE_S = 0.25, 1.0, 0.25, 4.0, 0.5, 2.0
 # Of the sidecar's heartbeat: how long no samples may come, and after how much longer all is to be measured anew.
-_SILENT_S, _WATCHED_S, _MEASURED_S = 0.2, 1.0, 2.5
+_SILENT_S, _WATCHED_S, _MEASURED_S = 0.2, 1.0, 1.25
+_HEARTBEAT_NS = 40_000_000
+# What a contradicted sidecar still forgets: trains on their way, and here what the last round has not read yet.
+_LATE_TRAINS_S = 0.4
 UTC_NS = 1_800_000_000 * NS
 
 
@@ -88,6 +91,7 @@ class Host:
         self.clock: FleetClock | None = None
         self.shown: ClockPage | None = None
         self._engine_silent_s = math.inf, math.inf
+        self.frozen_until_s = self._forgotten_until_s = -math.inf
         self.run = 0  # of sidecars; what an earlier one has begun does not count
 
     def raw_ns(self, t_s: float) -> int:
@@ -126,8 +130,29 @@ class Host:
         self._later(t_s + fleet.random.uniform(0, 0.25), self._round)
 
     def kill(self) -> None:
-        """The sidecar is gone; its page stays."""
+        """The sidecar is gone, and with it its heartbeat; its page stays."""
         self.run, self.clock = self.run + 1, None
+        if self.shown is not None:
+            until_ns = self.raw_ns(self.fleet.t_s) + _HEARTBEAT_NS
+            until_ns = min(until_ns, self.shown.synchronized_until_raw_ns)
+            self.shown = self.shown._replace(synchronized_until_raw_ns=until_ns)
+
+    def freeze(self, t_s: float, lost_s: float) -> None:
+        """The machine stands still for `lost_s`, and goes on with its clocks behind by that."""
+        self.frozen_until_s = t_s + lost_s
+        for other in self.windows:
+            self.fleet.cut(self.name, other, self.frozen_until_s)
+        self.fleet.at(self.frozen_until_s, lambda t: self.oscillator.pause(t, lost_s))
+
+    def contradict(self, t_s: float) -> None:
+        """Delays show a pause of the machine: what was measured before is of another clock."""
+        if self.clock is None or not self.clock.known:
+            return
+        self.clock.suspect(self.instant(t_s))
+        self._forgotten_until_s = t_s + _LATE_TRAINS_S
+        for window in self.windows.values():
+            window.clear()
+        self._publish(t_s)
 
     def stop_engine(self, t_s: float, until_s: float) -> None:
         """Its probe engine measures nothing until then."""
@@ -140,7 +165,14 @@ class Host:
 
     def _later(self, at_s: float, then: Callable[[float], None]) -> None:
         run = self.run
-        self.fleet.at(at_s, lambda t_s: then(t_s) if self.run == run else None)
+
+        def call(t_s: float) -> None:
+            if self.run == run and t_s <= self.frozen_until_s:
+                self.fleet.at(self.frozen_until_s + 1e-4, call)
+            elif self.run == run:
+                then(t_s)
+
+        self.fleet.at(at_s, call)
 
     @property
     def _known_clock(self) -> FleetClock:
@@ -178,6 +210,9 @@ class Host:
 
     def _round(self, t_s: float) -> None:
         self.fleet.read(self, t_s)
+        if t_s <= self._forgotten_until_s + ROUND_S:
+            for window in self.windows.values():
+                window.clear()
         everything = not self._settled(t_s) or self._unplaced_s(t_s) > _ALONE_S
         age_s = max(0.0, t_s - self.synchronized_s) if self.synchronized_s < math.inf else 0.0
         self.fits = {}
@@ -242,6 +277,8 @@ class Host:
 
     def take(self, t_s: float, number: int, reply: RoundReply | None) -> None:
         """The answer of a coordinator, or that there is none."""
+        if t_s <= self.frozen_until_s:
+            return self._later(self.frozen_until_s, lambda t: self.take(t, number, reply))
         self.busy[number] = False
         peer = self.peers[number]
         if reply is None:
@@ -262,6 +299,7 @@ class Host:
         self.pending -= 1
         if self.pending == 0:
             self._finish(t_s, began_s=self.round_s)
+        return None
 
     def _apply(self, t_s: float, correction: Correction) -> None:
         self._tick(t_s)
