@@ -23,6 +23,7 @@ import numpy as np
 from tests.bench.clocksync.daemons import bench_fleet, field_mb
 from tests.bench.clocksync.estimator import bench_bounds, bench_estimator
 from tests.bench.clocksync.follow import bench_chrony
+from tests.bench.clocksync.gain import bench_gain
 from tests.bench.clocksync.intake import intake_child
 from tests.bench.clocksync.load import bench_load
 from tests.bench.clocksync.pauses import bench_healthy, bench_pauses
@@ -265,6 +266,7 @@ PARTS = (
         "violations",
         "pauses",
         "healthy",
+        "gain",
         "load",
         "restart",
         "simulate",
@@ -337,6 +339,8 @@ def main() -> int:
         bench_pauses(report, arguments.events)
     if "healthy" in parts:
         bench_healthy(report)
+    if "gain" in parts:
+        bench_gain(report)
     if "load" in parts:
         bench_load(report, [1_000, 5_000])
     if "restart" in parts:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from tests.bench.clocksync.gain import EdgeErrors, report_gain, rms
 
 from fabricpulse.clocksync.edge.samples import SampleReader
 from fabricpulse.core.shm.clock_page import ClockPageReader, ClockStatus, raw_now_ns
@@ -90,23 +90,22 @@ def bench_fleet(report: Callable[..., None], seconds: float, longest_holdover_s:
         report("8 hosts", "converge_s", round(watch.until_below(1_000, began, 30), 2), "s", "<= 6")
         time.sleep(SETTLE_S)
         hogs = [lab.popen("mgmt", ["sh", "-c", "while :; do :; done"], name="hog") for _ in range(2)]
-        edge, _, pair = watch.run_with_edges(max(seconds, 20.0))
-        _report_gain(report, "8 hosts, hog", edge, pair)
+        report_gain(report, "8 hosts, hog", watch.run_with_edges(max(seconds, 20.0)))
         for hog in hogs:
             hog.kill()
         time.sleep(SETTLE_S)
         watch.reset()
-        edge, window, pair = watch.run_with_edges(max(seconds, 20.0))
+        errors = watch.run_with_edges(max(seconds, 20.0))
         report("8 hosts", "sidecar_rss_mb", round(max(_lab_rss_mb(lab, p.pid) for p in sidecars), 1), "MB")
         report("8 hosts", "coordinator_rss_mb", round(_lab_rss_mb(lab, coordinator.pid), 1), "MB")
-        node = _rms(watch.node_errors)
+        node = rms(watch.node_errors)
         # What stays for the whole run: stamps of a host that are late one way. No mesh can tell it from its clock.
-        bias = _rms(np.reshape(watch.node_errors, (-1, len(lab.hosts))).mean(axis=0))
+        bias = rms(np.reshape(watch.node_errors, (-1, len(lab.hosts))).mean(axis=0))
         report(
-            "8 hosts", "node_err_ns_rms", round(node, 1), "ns", edge_err_ns_rms=round(edge, 1),
-            window_err_ns_rms=round(window, 1), host_bias_ns_rms=round(bias, 1),
+            "8 hosts", "node_err_ns_rms", round(node, 1), "ns", edge_err_ns_rms=round(rms(errors.edge_ns), 1),
+            window_err_ns_rms=round(rms(errors.window_ns), 1), host_bias_ns_rms=round(bias, 1),
         )  # fmt: skip
-        _report_gain(report, "8 hosts", edge, pair)
+        report_gain(report, "8 hosts", errors)
         report("8 hosts", "bound_coverage", watch.coverage(), "share", ">= 0.999")
         report(
             "8 hosts",
@@ -133,14 +132,6 @@ def bench_fleet(report: Callable[..., None], seconds: float, longest_holdover_s:
                 bound_ns_max=round(max(watch.bounds), 1),
             )  # fmt: skip
         report("8 hosts", "backward_jumps", watch.backward, "count", "== 0")
-
-
-def _report_gain(report: Callable[..., None], case: str, edge_ns: float, pair_ns: float) -> None:
-    """What one edge says of its two hosts against what their fleet times say, at the same moments; RMS errors."""
-    report(
-        case, "mesh_gain_pair", round(edge_ns / pair_ns, 2), "ratio", ">= 1.5",
-        edge_err_ns_rms=round(edge_ns, 1), pair_err_ns_rms=round(pair_ns, 1),
-    )  # fmt: skip
 
 
 def _bench_steps(lab: Lab, watch: "FleetWatch", report: Callable[..., None], steps: int) -> None:
@@ -208,9 +199,9 @@ class FleetWatch:
         self.bounds: list[float] = []
         self.pairs = self.outside = 0
 
-    def read(self) -> dict[str, tuple[int, int, ClockStatus]]:
-        """host -> (fleet time, bound, status), all at one moment."""
-        now = raw_now_ns()
+    def read(self, now: int | None = None) -> dict[str, tuple[int, int, ClockStatus]]:
+        """host -> (fleet time, bound, status), all at one moment, `now` by the kernel's raw clock."""
+        now = raw_now_ns() if now is None else now
         result = {}
         for host in self.lab.hosts:
             reader = self.readers.get(host.name)
@@ -261,31 +252,34 @@ class FleetWatch:
     def coverage(self) -> float:
         return round(1 - self.outside / max(self.pairs, 1), 6)
 
-    def run_with_edges(self, seconds: float) -> tuple[float, float, float]:
-        """Collects errors and bounds, and RMS errors of single edges at the moment one looks, of single windows before
-        the filter, and of what fleet time says then of the two hosts of each edge, ns.
+    def run_with_edges(self, seconds: float) -> EdgeErrors:
+        """Collects errors and bounds, and those of all edges at the moments when one looks.
 
         What one edge alone would make of its packets. As the time of a node, which is looked at in the same way, the
         edge's offset is some time old and goes on at the edge's rate.
         """
-        reported, windows, pairs = [], [], []
+        errors = EdgeErrors()
+        number = {host.name: at for at, host in enumerate(self.lab.hosts)}
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            for host in self.lab.hosts:
-                for edge in self._status(host.front_end)["edges"]:
-                    if edge["offset_ns"] is None:
-                        continue
-                    now = raw_now_ns()
-                    shown = self._stamp_ns(host, now)
-                    age_ns = shown - edge["t_ns"]
-                    truth = self._stamp_ns(self.lab.host(edge["peer"]), now) - shown
-                    change = round(edge["rate_ppb"] * 1e-9 * age_ns)
-                    reported.append(edge["offset_ns"] + change - truth)
-                    windows.append(edge["raw_offset_ns"] + change - truth)
-                    times = self.read()
-                    pairs.append(times[edge["peer"]][0] - times[host.name][0])
-                self.run(0.2)
-        return _rms(reported), _rms(windows), _rms(pairs)
+            edges = [
+                (host, edge) for host in self.lab.hosts for edge in self._status(host.front_end)["edges"]
+            ]
+            now = raw_now_ns()
+            times = self.read(now)
+            for host, edge in edges:
+                if edge["offset_ns"] is None:
+                    continue
+                shown = self._stamp_ns(host, now)
+                truth = self._stamp_ns(self.lab.host(edge["peer"]), now) - shown
+                change = round(edge["rate_ppb"] * 1e-9 * (shown - edge["t_ns"]))
+                edge_ns, window_ns = (edge[name] + change - truth for name in ("offset_ns", "raw_offset_ns"))
+                pair_ns = times[edge["peer"]][0] - times[host.name][0]
+                errors.add(number[host.name], number[edge["peer"]], edge_ns, pair_ns)
+                errors.window_ns.append(window_ns)
+            errors.moments += 1
+            self.run(0.2)
+        return errors
 
     def _stamp_ns(self, host: Host, raw_ns: int) -> int:
         if host.name not in self.epochs:
@@ -297,10 +291,6 @@ class FleetWatch:
             self.lab.http_get("mgmt", f"http://{address}:9613/api/v1/clocksync/status")
         )
         return result
-
-
-def _rms(values: ArrayLike) -> float:
-    return float(np.sqrt(np.mean(np.square(values))))
 
 
 def _lab_rss_mb(lab: Lab, pid: int) -> float:
