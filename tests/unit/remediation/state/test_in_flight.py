@@ -60,6 +60,13 @@ def test_a_failover_is_not_handed_out_once_its_alert_has_ended(sent):
     assert held_back(world) == [action.op_id], "it would be void before the agent has it"
 
 
+def test_a_failover_of_a_short_life_is_handed_out():
+    """For half of it at least."""
+    world = World(config(f"{RULES_AUTO}guards: {{intent_ttl_s: 0.5, settle_s: 0}}\n"))
+    world.deliver(alert())
+    assert (len(world.pending()), held_back(world)) == (1, [])
+
+
 def test_only_a_failover_without_a_result_has_an_end():
     """What is carried out is kept up, and a return undoes."""
     world = World()

@@ -7,7 +7,7 @@ from fabricpulse.remediation.receiver.state.transaction import Transaction
 # Modes in which a rule changes something.
 ACTING = ("approve", "auto")
 # What is not valid for so long any more would be void before an agent has it, seconds.
-LEAST_VALID_S = 1.0
+_LEAST_VALID_S = 1.0
 
 
 def is_paused(pause: Pause | None, now: float) -> bool:
@@ -38,7 +38,8 @@ def withheld(config: ReceiverConfig, state: State, action: Action, now: float) -
     if action.outcome != "pending":
         return False
     target = state.targets.get(action.target.key)
-    if (target is not None and target.quiet_since) or now >= valid_until(config, action) - LEAST_VALID_S:
+    least_s = min(_LEAST_VALID_S, config.guards.intent_ttl_s / 2)
+    if (target is not None and target.quiet_since) or now >= valid_until(config, action) - least_s:
         return True
     acts = any(
         rule.alert == action.alert and rule.action == "nic.avoid" and rule.mode in ACTING
