@@ -15,8 +15,11 @@ using SipKey = std::array<std::uint8_t, 16>;
 
 inline std::uint64_t siphash24(const SipKey& key, const std::uint8_t* data, std::size_t size) {
   auto load = [](const std::uint8_t* p) {
-    std::uint64_t v = 0;
-    for (int i = 7; i >= 0; --i) v = v << 8 | p[i];
+    std::uint64_t v;
+    std::memcpy(&v, p, sizeof(v));
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    v = __builtin_bswap64(v);
+#endif
     return v;
   };
   auto rotl = [](std::uint64_t x, int b) { return x << b | x >> (64 - b); };

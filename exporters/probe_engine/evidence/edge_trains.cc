@@ -124,16 +124,16 @@ void EdgeTrains::retire(std::uint32_t newest) {
     path.window.train(kTrain, missing);
     if (got > 0) {
       path.health.received();
-      for (PathTally& other : paths_) other.witness = other.witness || &other != &path;
+      witnesses_ |= ~(1U << index);
     } else {
       // A lost train speaks against its path only if the edge itself worked then: trains beside it arrived,
       // which took the main path; or, if the main path is what is dead, another path was received since the last
       // loss.
       const bool beside = index != 0 && (before || arrived(t + 1));
       const bool main_dead = index == 0 || paths_[0].health.state() == HealthState::kDown;
-      if (beside || (main_dead && path.witness)) {
+      if (beside || (main_dead && (witnesses_ >> index & 1) != 0)) {
         path.health.missed();
-        path.witness = false;
+        witnesses_ &= ~(1U << index);
       }
     }
   }

@@ -31,7 +31,6 @@ struct ReceivedTrain : TrainStamps {
 // What arrives from one source port of the peer.
 struct PathTally {
   PathHealth health;
-  bool witness = false;                  // another path was received since this one's last loss
   std::uint64_t expected = 0, lost = 0;  // packets
   LossWindow window;
   PathSizes sizes;
@@ -139,6 +138,8 @@ class EdgeTrains {
   OutboundLoss outbound_;
   TrainPeriod period_;
   std::uint32_t main_confirmed_ = 0;  // the newest train of the main path that the peer has received
+  // Bit i: another path was received since the last loss on path i.
+  std::uint32_t witnesses_ = 0;
   SentTrain sent_trains_[kSentTrains];
   ReceivedTrain received_trains_[kReceivedTrains];
   PathTally paths_[kMaxPaths];

@@ -2,26 +2,14 @@
 
 #include <cstring>
 
+#include "packets/bytes.h"
+
 namespace fabricpulse {
 namespace {
 
 constexpr std::uint8_t kMagic[4] = {'F', 'P', 'S', 'Z'};
 constexpr std::uint8_t kVersion = 1;
 constexpr std::size_t kMac = 40;
-
-template <typename T>
-void put(std::uint8_t* out, std::size_t offset, T value) {
-  for (std::size_t i = 0; i < sizeof(T); ++i) {
-    out[offset + i] = static_cast<std::uint8_t>(static_cast<std::uint64_t>(value) >> (8 * i));
-  }
-}
-
-template <typename T>
-T get(const std::uint8_t* data, std::size_t offset) {
-  std::uint64_t bits = 0;
-  for (std::size_t i = sizeof(T); i-- > 0;) bits = bits << 8 | data[offset + i];
-  return static_cast<T>(bits);
-}
 
 }  // namespace
 

@@ -2,6 +2,8 @@
 
 #include <limits>
 
+#include "packets/bytes.h"
+
 namespace fabricpulse {
 namespace {
 
@@ -35,19 +37,6 @@ enum Offset : std::size_t {
 };
 constexpr std::uint8_t kHardware = 1;
 constexpr std::uint8_t kAllValid = (1 << kTrain) - 1;
-
-template <typename T>
-void put(std::uint8_t* out, std::size_t offset, T value) {
-  auto bits = static_cast<std::uint64_t>(value);
-  for (std::size_t i = 0; i < sizeof(T); ++i) out[offset + i] = static_cast<std::uint8_t>(bits >> (8 * i));
-}
-
-template <typename T>
-T get(const std::uint8_t* data, std::size_t offset) {
-  std::uint64_t bits = 0;
-  for (std::size_t i = sizeof(T); i-- > 0;) bits = bits << 8 | data[offset + i];
-  return static_cast<T>(bits);
-}
 
 int first_valid(std::uint8_t valid) {
   for (int i = 0; i < kTrain; ++i) {
