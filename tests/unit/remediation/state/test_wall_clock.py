@@ -3,10 +3,13 @@
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.unit.remediation.world import RULES_AUTO, World, alert, config
 
 from fabricpulse.remediation.node.epoch_fence import EpochFence
+from fabricpulse.remediation.receiver.state import rebase
+from fabricpulse.remediation.receiver.state.model import Action, Drain, Episode, Rebalance, TargetState
 from fabricpulse.remediation.receiver.wall_clock import MonotonicWallClock
 
 DAY = 86_400.0
@@ -47,6 +50,34 @@ def test_times_from_the_future_are_rebased():
     (action,) = world.pending()
     assert action.action == "nic.restore"
     assert all(target.changed_at <= world.now for target in world.state.targets.values())
+
+
+@pytest.mark.parametrize(
+    ("collection", "kind"),
+    [
+        ("targets", TargetState),
+        ("episodes", Episode),
+        ("actions", Action),
+        ("rebalances", Rebalance),
+        ("drains", Drain),
+    ],
+)
+def test_each_time_of_an_entry_is_rebased(collection, kind):
+    """Hand-offs from the future used up `hosts_per_day` for 400 days. The name of a field says that it is a time."""
+    fields = {field.name for field in msgspec.structs.fields(kind) if field.type is float}
+    times = {name for name in fields if name.endswith(("_at", "_since", "_seen"))}
+    assert set(rebase._TIMES[collection]) == times
+
+
+def test_a_resume_from_the_future_is_rebased():
+    """What came to nothing since then counts: rules could not stop themselves for 400 days."""
+    world = World(config(RULES_AUTO))
+    right = world.now
+    world.now += 400 * DAY
+    world.resume("ada")
+    world.now = right
+    world.restart()
+    assert world.state.resumed_at == right
 
 
 def test_an_epoch_from_the_future_fences_nobody(tmp_path: Path):

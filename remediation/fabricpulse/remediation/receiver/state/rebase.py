@@ -12,7 +12,7 @@ _TIMES = {
     "episodes": ("starts_at", "first_seen", "last_seen", "ended_at"),
     "actions": ("received_at", "created_at", "sent_at", "applied_at", "verified_at", "restored_at"),
     "rebalances": ("created_at", "changed_at", "approved_at"),
-    "drains": ("created_at", "changed_at", "approved_at", "retry_at"),
+    "drains": ("created_at", "changed_at", "approved_at", "retry_at", "handed_off_at"),
 }
 _LISTS = {"targets": ("failovers", "attempts")}
 
@@ -48,7 +48,10 @@ def rebase(transaction: Transaction, now: float) -> int:
     if pause is not None and pause.since > now:
         until = now + (pause.until - pause.since) if pause.until else 0.0
         pause = msgspec.structs.replace(pause, since=now, until=until)
-    for name, value in (("recent", recent), ("buckets", buckets), ("pause", pause)):
+    resumed_at = min(transaction.resumed_at, now)
+    for name, value in (
+        ("recent", recent), ("buckets", buckets), ("pause", pause), ("resumed_at", resumed_at),
+    ):  # fmt: skip
         if value != getattr(transaction, name):
             transaction.set(**{name: value})
             changed += 1
