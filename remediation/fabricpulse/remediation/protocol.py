@@ -131,7 +131,8 @@ class LaneSample(msgspec.Struct, frozen=True, array_like=True):
     goodput : bytes per second that the peer has acknowledged. capacity : bytes per second that the lane delivers while
     it has something to send, as the plugin measures it. delay_s : mean delay of its chunks, -1 without any. troubles :
     packets sent again or marked by ECN. repaths : cumulative, whoever ordered them. nic_speed : bytes per second,
-    0 if not known. busy : part of the time in which something of it was under way, -1 if not known.
+    0 if not known. busy : part of the time in which something of it was under way, -1 if not known. user : who owns the
+    process (uid), -1 if not known.
     """
 
     process: ProcessName
@@ -148,6 +149,7 @@ class LaneSample(msgspec.Struct, frozen=True, array_like=True):
     repaths: _Count
     nic_speed: _Rate = 0.0
     busy: Annotated[float, Meta(ge=-1, le=1)] = -1.0
+    user: Annotated[int, Meta(ge=-1, le=2**32)] = -1
 
 
 class Report(msgspec.Struct, frozen=True):

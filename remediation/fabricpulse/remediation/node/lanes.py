@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from fabricpulse.core.shm.mapping import LayoutError
@@ -78,9 +79,12 @@ class LaneSampler:
         with self._lock:
             samples: list[LaneSample] = []
             seen: dict[_Key, _Counts] = {}
-            for process, snapshot in self._snapshots():
+            for user, process, snapshot in self._snapshots():
                 self._count_busy(process, snapshot)
-                samples += self._lanes(process, snapshot, seen)
+                samples += [
+                    msgspec.structs.replace(sample, user=user)
+                    for sample in self._lanes(process, snapshot, seen)
+                ]
             self._before = seen
             self._polls = {key: polls for key, polls in self._polls.items() if key in seen}
             return samples[:MAX_LANES]
@@ -89,12 +93,12 @@ class LaneSampler:
         """Samples what is under way; returns the seconds to wait before the next poll."""
         begun = time.thread_time()
         with self._lock:
-            for process, snapshot in self._snapshots():
+            for _, process, snapshot in self._snapshots():
                 self._count_busy(process, snapshot)
         return max(_POLL_S, (time.thread_time() - begun) / _POLL_SHARE)
 
-    def _snapshots(self) -> list[tuple[str, TelemetrySnapshot]]:
-        """The files' contents, those of users with few lanes first."""
+    def _snapshots(self) -> list[tuple[int, str, TelemetrySnapshot]]:
+        """User, process and contents of the files, those of users with few lanes first."""
         paths = self._chosen()
         for path in self._readers.keys() - paths.keys():
             self._readers.pop(path).close()
@@ -114,7 +118,7 @@ class LaneSampler:
                 found.append((user, path.stem, _with_lanes(snapshot, left)))
                 lanes[user] += min(left, len(snapshot.tables[Table.LANES]))
         found.sort(key=lambda each: (lanes[each[0]], each[:2]))
-        return [(process, snapshot) for _, process, snapshot in found]
+        return found
 
     def _chosen(self) -> dict[Path, int]:
         """The files to read, with their users: the oldest of each user, then the second of each, and so on."""

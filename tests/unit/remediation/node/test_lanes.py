@@ -49,6 +49,7 @@ def test_rates_between_two_samples(tmp_path, clock):
     assert (sample.goodput, sample.capacity, sample.troubles, sample.repaths) == (2_500, 9_000, 3, 7)
     assert sample.delay_s == pytest.approx(file.header["delay_bounds_ns"][0][2] * 1e-9)
     assert (sample.workload, sample.entropy, sample.nic_speed) == ("train-7", 40_000, 5e10)
+    assert sample.user == os.geteuid()
     file.lane(0, 0, "h1", connection=3, index=0, direction=1, acknowledged_bytes=10)
     clock[0] += 2
     (sample,) = sampler.sample()
@@ -196,7 +197,7 @@ def test_what_one_user_has_is_bounded(tmp_path, monkeypatch, most, cpu_s, read):
     monkeypatch.setattr("fabricpulse.remediation.node.lanes._MOST_OF_USER", most)
     monkeypatch.setattr("fabricpulse.remediation.node.lanes.time.thread_time", thread_time)
     sampler = LaneSampler(tmp_path)
-    found = [snapshot for _, snapshot in sampler._snapshots()]
+    found = [snapshot for _, _, snapshot in sampler._snapshots()]
     assert [len(snapshot.tables[Table.LANES]) for snapshot in found] == read
     assert all(Table.PAIRS not in snapshot.tables for snapshot in found)
     sampler.close()

@@ -86,3 +86,22 @@ def test_jobs_without_a_name_are_not_one_job():
     gains, loses = sorted(before)
     jobs = compared(before, {gains: 4e6, loses: 0.1e6})
     assert [after / then for then, after in jobs.values()] == [4.0, 0.1]
+
+
+def test_jobs_of_two_users_with_the_same_name_are_two():
+    """One of them lost what the other gained, and their plan was kept."""
+    fabric = collided()
+    jobs = sorted({lane.workload for lane in fabric.lanes})
+    post = fabric._post
+
+    def post_as_one_name(host: str, what: object) -> None:
+        if isinstance(what, LaneSample):
+            what = replace(what, workload="train", user=1000 + jobs.index(what.workload))
+        post(host, what)
+
+    fabric._post = post_as_one_name
+    fabric.run(120)
+    (plan, *_) = fabric.plans()
+    assert plan.scope == ("train (uid 1000)", "train (uid 1001)")
+    assert plan.phase == "kept"
+    assert len({move.host.partition("-")[0] for move in plan.moves}) == 1

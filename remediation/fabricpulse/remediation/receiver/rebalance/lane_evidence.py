@@ -3,7 +3,7 @@
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import mul, sub
 
 import msgspec
@@ -37,7 +37,7 @@ class LaneSummary:
 
     repathed : whether it got another path within the span. congested : it has more to send than its path takes: a
     queue, loss, marks, or it is never idle. busy : part of the time in which something of it was under way, -1 if not
-    known.
+    known. many_users : whether jobs of several users have its job's name.
     """
 
     host: str
@@ -47,6 +47,7 @@ class LaneSummary:
     congested: bool
     repathed: bool
     busy: float = -1.0
+    many_users: bool = False
 
     @property
     def key(self) -> str:
@@ -60,8 +61,11 @@ class LaneSummary:
 
     @property
     def job(self) -> str:
-        """The name of its job; jobs without one are taken for one of each host, not for one of the fleet."""
-        return self.last.workload if self.is_named else f"without a name on {self.host}"
+        """The name of its job; jobs without one are taken for one of each host, not for one of the fleet, and those of
+        several users that have the same name for one of each."""
+        if not self.is_named:
+            return f"without a name on {self.host}"
+        return f"{self.last.workload} (uid {self.last.user})" if self.many_users else self.last.workload
 
 
 class _Lane:
@@ -197,7 +201,17 @@ class LaneEvidence:
         for key, lane in self._lanes.items():
             if (inside := lane.known(since, until)) and (summary := _summary(lane, *inside)) is not None:
                 found[key] = summary
-        return found
+        users: dict[str, set[int]] = {}
+        for summary in found.values():
+            if summary.last.user >= 0:
+                users.setdefault(summary.last.workload, set()).add(summary.last.user)
+        shared = {workload for workload, of in users.items() if len(of) > 1}
+        if not shared:
+            return found
+        return {
+            key: replace(summary, many_users=True) if summary.last.workload in shared else summary
+            for key, summary in found.items()
+        }
 
     def latest(self, key: str, after: float) -> LaneSample | None:
         """The last sample of a lane, None without one that was received later than `after`."""

@@ -82,7 +82,7 @@ def is_answered(request: LaneRequest, plans: Collection[Rebalance]) -> bool:
 
 def why_not(request: LaneRequest, lanes: Mapping[str, LaneSummary], resting: Mapping[str, str]) -> str:
     """Why there is no plan for what it names: what is measured does not confirm it, or nothing more may be tried."""
-    rests = {resting.get(lane.last.workload) for lane in lanes.values() if request.names(lane)}
+    rests = {resting.get(lane.job) for lane in lanes.values() if request.names(lane)}
     if "cooldown" in rests:
         return "cooldown"
     if "no_new_path" in rests and request.rule.action == "lane.repath":

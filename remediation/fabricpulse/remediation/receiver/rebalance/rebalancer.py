@@ -175,7 +175,7 @@ class Rebalancer:
         lanes = {key: lane for key, lane in lanes.items() if key in repathed}
         searched = self._searched(transaction, lanes)
         for key, lane in lanes.items():
-            if repathed[key] or lane.last.workload in searched:
+            if repathed[key] or lane.job in searched:
                 lanes[key] = replace(lane, repathed=True)
         rests, best = resting(transaction, config.cooldown_s, now), reached(transaction)
         for request in self._next_batch(requests):
@@ -206,9 +206,9 @@ class Rebalancer:
         own: Counter[str] = Counter()
         count: Counter[str] = Counter()
         for key, lane in lanes.items():
-            own[lane.last.workload] += max(0, moves.get(key, 0) - ordered.get(key, 0))
-            count[lane.last.workload] += 1
-        return {workload for workload, tried in own.items() if tried >= _SEARCHED * count[workload]}
+            own[lane.job] += max(0, moves.get(key, 0) - ordered.get(key, 0))
+            count[lane.job] += 1
+        return {job for job, tried in own.items() if tried >= _SEARCHED * count[job]}
 
     def _refusal(self, transaction: Transaction, guards: Guards, proposal: Proposal, now: float) -> str:
         """Why the proposal is not tried, "" if it may be."""
