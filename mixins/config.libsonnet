@@ -217,9 +217,6 @@
     // For how long nothing may move on a connection with an unfinished request before the collective is stalled, s.
     // Above what a checkpoint of few ranks takes in your jobs, if they do that within collectives.
     stalledSeconds: 5.0,
-    // The same for a job that only NCCL's profiler sees: for how long no collective of a rank may end while one is under
-    // way. Two scrape intervals at least, and above what the longest collective takes, a barrier round a checkpoint too.
-    stalledProfilerSeconds: 30,
 
     // A host that is not in its own membership probes nothing.
     notMemberFor: '1m',

@@ -152,17 +152,27 @@ local signals = import '../signals.libsonnet';
           silent: move(silent, 'peer', 'instance'),
           waiting: waitedFor(longest(waiting('.+', known))),
         };
-        // Recorded of jobs that only the profiler sees: in how many seconds no collective has ended is at least known.
+        // Of jobs that only the profiler sees the exporter shows ranks that have not moved for too long, and no others: few
+        // series, none while jobs run. Of jobs over our plugin the waits of requests are seen sooner, and say more.
         local profiled = {
-          local stuck = s.series('rank:fabricpulse_rank_operations:stalled'),
-          local outside = s.series('rank:fabricpulse_rank_operations:not_entered'),
-          local seconds = ' * %g' % config.stalledProfilerSeconds,
-          process: 'max by (%s, rank, peer) (%s) and on (%s) %s' % [job, move(silent, 'peer', 'instance'), job, stuck],
-          rank: 'group by (%s, communicator, rank, peer) (%s)%s unless on (%s) (%s)' % [job, move(outside, 'peer', 'instance'), seconds, job, silent],
-          unknown: 'group by (%(job)s) (%(stuck)s)%(seconds)s unless on (%(job)s) (%(silent)s) unless on (%(job)s) %(outside)s' % {
+          local communicator = job + ', communicator',
+          local stalled = s.series('fabricpulse_rank_stalled_seconds'),
+          local stuck = '%s unless on (%s) %s' % [stalled, job, any],
+          local unmoved(state) = s.series('fabricpulse_rank_unmoved_operations', 'state="%s"' % state),
+          // The one rank that has ended no more than those inside, and is in none: it has not entered the one that others do not
+          // leave. Not one of several: who of them is late is not seen. Nor where its host is inside a collective of another
+          // communicator, where its exporter does not call it outside: of several communicators one waits for another.
+          local outside = '(%(out)s and on (%(communicator)s) count by (%(communicator)s) (%(out)s) == 1 and on (%(job)s) count by (%(job)s) (group by (%(communicator)s) (%(stuck)s)) == 1)' % {
+            communicator: communicator,
+            job: job,
+            out: '(%s <= on (%s) group_left () max by (%s) (%s))' % [unmoved('outside'), communicator, communicator, unmoved('inside')],
+            stuck: stuck,
+          },
+          process: 'max by (%s, rank, peer) (%s) and on (%s) (%s)' % [job, move(silent, 'peer', 'instance'), job, stuck],
+          rank: 'group by (%s, communicator, rank, peer) (%s) * on (%s) group_left () max by (%s) (%s) unless on (%s) (%s)' % [job, move(outside, 'peer', 'instance'), job, job, stuck, job, silent],
+          unknown: 'max by (%(job)s) (%(stuck)s) unless on (%(job)s) (%(silent)s) unless on (%(job)s) %(outside)s' % {
             job: job,
             stuck: stuck,
-            seconds: seconds,
             silent: silent,
             outside: outside,
           },

@@ -28,6 +28,7 @@ from fabricpulse.plugin_ipc.telemetry import (
 from fabricpulse.qp.delay_histogram import Histogram, rebucketed
 from fabricpulse.qp.flows import Flow, flows
 from fabricpulse.qp.progress import Heartbeat, RankProgress, heartbeats, rank_progress
+from fabricpulse.qp.unmoved import UnmovedRank, UnmovedRanks
 from fabricpulse.qp.waited import WaitedTime
 from fabricpulse.qp.waiting import (
     MOST_WAITING,
@@ -110,6 +111,7 @@ class Gauges:
     waiting: list[Waiting] = field(default_factory=list)
     ranks: list[RankProgress] = field(default_factory=list)
     heartbeats: list[Heartbeat] = field(default_factory=list)
+    unmoved: list[UnmovedRank] = field(default_factory=list)
 
 
 class Aggregator:
@@ -119,7 +121,14 @@ class Aggregator:
     counted at each poll.
     """
 
-    def __init__(self, forget_after_s: float, worst_count: int, worst_owd_s: float, waiting_s: float) -> None:
+    def __init__(
+        self,
+        forget_after_s: float,
+        worst_count: int,
+        worst_owd_s: float,
+        waiting_s: float,
+        stalled_s: float = 5.0,
+    ) -> None:
         self._forget_after_s = forget_after_s
         self._worst_count = worst_count
         self._worst_owd_s = worst_owd_s
@@ -134,6 +143,7 @@ class Aggregator:
         # By user: the oldest requests of each process.
         self._waiting_of: defaultdict[int, list[list[Waiting]]] = defaultdict(list)
         self.waited = WaitedTime()
+        self._unmoved = UnmovedRanks(stalled_s)
         self.gauges = Gauges()
 
     def take(
@@ -176,6 +186,7 @@ class Aggregator:
             }
         gauges.worst = largest(gauges.worst, lambda w: (w.pair, w.qp), lambda w: w.owd_s, self._worst_count)
         gauges.ranks, gauges.heartbeats = rank_progress(living), heartbeats(living, now_s)
+        gauges.unmoved = self._unmoved.take(gauges.ranks, now_s)
         gauges.waiting = self._oldest_waiting(gauges.waiting)
         self._forget(now_s)
 

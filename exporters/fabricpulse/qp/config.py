@@ -31,7 +31,8 @@ class StallAlerting(Alerting, frozen=True):
     alertmanagers : base URLs of Alertmanagers; each gets every alert; none: nothing is pushed, no peer is asked.
     labels : labels that the rule's alert has beside its own, so that both are one alert: the cluster label, external
     labels of Prometheus. stalled_s : a collective is stalled when for so long, in seconds, nothing has moved on a
-    connection with an unfinished request; the rule's knob stalledSeconds. resolve_hold_s : how long after the
+    connection with an unfinished request, the rule's knob stalledSeconds, or, where only NCCL's profiler says how far a
+    rank has come, no collective of it has ended (fabricpulse_rank_stalled_seconds). resolve_hold_s : how long after the
     collective has resumed the alert is resolved, seconds; a little more than scrape interval and evaluation interval of
     Prometheus together; at most three times resend_s. peer_url : URL of the qp exporter of another host, which is
     asked what a rank there waits for; {host} is what the plugin calls the host. peer_client : TLS, client certificate,

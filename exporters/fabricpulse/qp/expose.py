@@ -72,6 +72,11 @@ def expose(
         exposition.add(metrics.RANK_OPERATIONS, rank_key, rank.operations)
         exposition.add(metrics.RANK_BUSY, rank_key, rank.busy_ns * 1e-9)
         exposition.add(metrics.RANK_IN_PROGRESS, rank_key, rank.in_progress)
+    for unmoved in gauges.unmoved:
+        rank_key = (unmoved.workload, unmoved.communicator, str(unmoved.rank))
+        exposition.add(metrics.RANK_UNMOVED, (*rank_key, unmoved.state), unmoved.operations)
+        if unmoved.state == "inside":
+            exposition.add(metrics.RANK_STALLED, rank_key, unmoved.for_s)
     for beat in gauges.heartbeats:
         process = (beat.workload, beat.rank, str(beat.pid))
         exposition.add(metrics.HEARTBEAT_AGE, process, beat.age_s)

@@ -156,6 +156,22 @@ RANK_IN_PROGRESS = MetricSpec(
     "Collectives of one rank of a communicator that have been started and have not ended.",
     _RANK,
 )
+RANK_STALLED = MetricSpec(
+    "fabricpulse_rank_stalled_seconds",
+    "gauge",
+    "For how long a rank of a communicator has been inside collectives of which none ends; only where that is longer "
+    "than alerting.stalled_s, and than twice the longest such wait of its job in the last hours; 30 s in a job's first "
+    "two minutes.",
+    _RANK,
+)
+RANK_UNMOVED = MetricSpec(
+    "fabricpulse_rank_unmoved_operations",
+    "gauge",
+    "Collectives that have ended of a rank of which none has ended for long. state : inside: it is in one, as long as "
+    "fabricpulse_rank_stalled_seconds is there; outside: in none, for longer than half of alerting.stalled_s, while no "
+    "rank of its job on this host is inside another communicator that moves.",
+    (*_RANK, "state"),
+)
 HEARTBEAT_AGE = MetricSpec(
     "fabricpulse_plugin_heartbeat_age_seconds",
     "gauge",
@@ -272,6 +288,8 @@ METRICS = (
     RANK_OPERATIONS,
     RANK_BUSY,
     RANK_IN_PROGRESS,
+    RANK_STALLED,
+    RANK_UNMOVED,
     HEARTBEAT_AGE,
     PLUGIN_SILENT,
     FLOW_CONNECTIONS,

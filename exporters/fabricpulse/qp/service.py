@@ -27,6 +27,7 @@ from fabricpulse.qp.process_facts import ProcessTable
 from fabricpulse.qp.stall import HostRanks
 from fabricpulse.qp.stall_watch import StallWatch
 from fabricpulse.qp.timeline import host_timeline
+from fabricpulse.qp.unmoved import UnmovedRank
 from fabricpulse.qp.verbs_totals import VerbsTotals
 from fabricpulse.qp.workload_info import WorkloadInfo, expose_workloads, workload_infos
 
@@ -69,12 +70,17 @@ class Exporter:
             config.worst.count,
             config.worst.owd_s,
             config.worst.waiting_s,
+            config.alerting.stalled_s,
         )
         self._delays = RecentDelays[Pair](
             metrics.DELAY_BUCKETS_S, metrics.RECENT_QUANTILES, config.delay_window_s
         )
         alerting = config.alerting
-        self.watch = StallWatch(alerting, config.host_name, self.ranks) if alerting.alertmanagers else None
+        self.watch = (
+            StallWatch(alerting, config.host_name, self.ranks, self.unmoved)
+            if alerting.alertmanagers
+            else None
+        )
         self._verbs_folder = VerbsFolder(plugin_dir(), config.cleanup_after_s)
         self._verbs = VerbsTotals(config.forget_after_s)
         self._processes = ProcessTable()
@@ -113,6 +119,10 @@ class Exporter:
         """What the ranks of this host wait for, by the last poll."""
         gauges = self._aggregator.gauges
         return HostRanks(tuple(gauges.waiting), tuple(gauges.heartbeats))
+
+    def unmoved(self) -> list[UnmovedRank]:
+        """Ranks of this host that have not moved for too long, by the last poll."""
+        return self._aggregator.gauges.unmoved
 
     async def serve_ranks(self, _: web.Request) -> web.Response:
         """`/api/v1/ranks`: a fresh poll, for the exporters of hosts whose ranks wait for ours."""

@@ -5,6 +5,7 @@ rank's host, one hop and no further: the head of the wait-for chain is next to a
 What the peer's host does not say is unknown, and left to the rule.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -12,9 +13,10 @@ from typing import Literal
 import msgspec
 
 from fabricpulse.qp.progress import Heartbeat
+from fabricpulse.qp.unmoved import UnmovedRank
 from fabricpulse.qp.waiting import Waiting
 
-Head = Literal["network", "process", "rank"]
+Head = Literal["network", "process", "rank", "unknown"]
 _NETWORK = {"delivery", "lane"}
 _PEER = {"peer_send", "peer_receive"}
 
@@ -41,7 +43,8 @@ class HostRanks(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Stall:
-    """The head of a chain, under the labels of the rule. peer_rank : "" unless head is network."""
+    """The head of a chain, under the labels of the rule. peer_rank : "" unless head is network. rank and peer are ""
+    where head is unknown."""
 
     workload: str
     head: Head
@@ -79,4 +82,34 @@ def find_stalls(
         else:
             continue
         found[stall] = max(age_s, found.get(stall, 0.0))
+    return found
+
+
+def find_profiled_stalls(
+    unmoved: Iterable[UnmovedRank], own: HostRanks, host: str, stalled_s: float
+) -> dict[Stall, float]:
+    """Stalls of jobs that only the profiler sees, and their age, s.
+
+    own : of this host, which is called `host`. It sees silent processes; which rank has not entered the rule says,
+    which sees all hosts: one that is outside here may wait for another there.
+    """
+    of_job: defaultdict[str, list[UnmovedRank]] = defaultdict(list)
+    for one in unmoved:
+        of_job[one.workload].append(one)
+    found: dict[Stall, float] = {}
+    for workload, ranks in of_job.items():
+        inside = [r for r in ranks if r.state == "inside"]
+        # Of jobs over our plugin the waits of requests are seen sooner, and say more.
+        if not inside or any(w.workload == workload for w in own.waiting):
+            continue
+        age_s = max(r.for_s for r in inside)
+        silent = {
+            h.rank: h.age_s
+            for h in own.heartbeats
+            if h.rank and h.workload == workload and h.age_s > stalled_s
+        }
+        if silent:
+            found |= {Stall(workload, "process", rank, host): s for rank, s in silent.items()}
+            continue
+        found[Stall(workload, "unknown", "", "")] = age_s
     return found

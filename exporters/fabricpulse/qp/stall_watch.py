@@ -7,7 +7,7 @@ at once, each for a bounded time; their answers decide (`stall`). No host is ask
 import asyncio
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import aiohttp
 import msgspec
@@ -17,7 +17,8 @@ from fabricpulse.core.log import get_logger
 from fabricpulse.core.web.client import HttpClient, describe, read_body
 from fabricpulse.core.web.urls import redact
 from fabricpulse.qp.config import StallAlerting
-from fabricpulse.qp.stall import HostRanks, Stall, find_stalls, stuck
+from fabricpulse.qp.stall import HostRanks, Stall, find_profiled_stalls, find_stalls, stuck
+from fabricpulse.qp.unmoved import UnmovedRank
 
 log = get_logger(__name__)
 
@@ -38,12 +39,14 @@ class StallWatch:
         config: StallAlerting,
         host: str,
         ranks: Callable[[], HostRanks],
+        unmoved: Callable[[], Iterable[UnmovedRank]] = tuple,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """ranks : what is known of this host now. host : as peers call it."""
+        """ranks, unmoved : what is known of this host now. host : as peers call it."""
         self._config = config
         self._host = host
         self._ranks = ranks
+        self._unmoved = unmoved
         self.pusher: Pusher[Stall] = Pusher(config, clock)
         self._client: HttpClient | None = None
         self._decoder = msgspec.json.Decoder(HostRanks)
@@ -69,6 +72,7 @@ class StallWatch:
         ranks_of_asked = zip(asked, await asyncio.gather(*map(self._ask, asked)), strict=True)
         ranks_of = {self._host: own} | {host: ranks for host, ranks in ranks_of_asked if ranks is not None}
         stalls = find_stalls(own.waiting, ranks_of, config.stalled_s)
+        stalls |= find_profiled_stalls(self._unmoved(), own, self._host, config.stalled_s)
         firing = self.pusher.firing()
         for stall in [s for s in firing if s not in stalls]:
             # Without an answer of the peer the alert stays for as long as the request is stuck.
@@ -110,11 +114,11 @@ class StallWatch:
 def content(config: StallAlerting, stall: Stall, age_s: float) -> AlertContent:
     """Labels and annotations of the alert on a stall, those of the rule."""
     labels = {**DEFAULT_LABELS, **config.labels, "alertname": ALERT_NAME, "severity": config.severity}
-    labels |= {"workload": stall.workload, "head": stall.head, "rank": stall.rank, "peer": stall.peer}
-    if stall.peer_rank:
-        labels["peer_rank"] = stall.peer_rank
+    of_head = {name: getattr(stall, name) for name in ("rank", "peer", "peer_rank")}
+    labels |= {"workload": stall.workload, "head": stall.head, **{n: v for n, v in of_head.items() if v}}
     rank = f"rank {stall.rank}"
     where = {
+        "unknown": "Whether the network or a rank holds it up is not known.",
         "network": f"The network: {rank} gets nothing through to rank {stall.peer_rank} on {stall.peer}.",
         "process": f"Not the network: {rank} on {stall.peer} gives no sign of life.",
         "rank": f"Not the network: {rank} on {stall.peer} has not entered the collective and waits for nobody.",

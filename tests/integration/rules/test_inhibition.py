@@ -95,6 +95,15 @@ FAULTS: dict[str, tuple[list[Labels], list[Labels]]] = {
         ],
         [nic("FabricNicOddOneOut", "h1", attribute="speed")],
     ),
+    "a stall whose head one host knows": (
+        [
+            alert(
+                "FabricCollectiveStalled", workload="1", head="rank", communicator="a1", rank="8", peer="h1"
+            ),
+            alert("FabricCollectiveStalled", workload="2", head="unknown"),
+        ],
+        [alert("FabricCollectiveStalled", workload="1", head="unknown")],
+    ),
     "a dead host": (
         [
             alert("FabricHostDown", instance="h1", peer="h1"),

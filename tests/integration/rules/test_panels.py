@@ -45,8 +45,6 @@ STEP_S = 0.5
 # Series of what is suspected only: rightly empty here, where nothing is. promtool's cases hold them.
 SUSPECTS = {
     "daemon:fabricpulse_up:down",
-    "rank:fabricpulse_rank_operations:not_entered",
-    "rank:fabricpulse_rank_operations:stalled",
     "flow:fabricpulse_qp_owd_seconds:slow",
     "flow:fabricpulse_qp_received_bytes:slow_rate",
     "flow:fabricpulse_qp_received_bytes:starved_rate",

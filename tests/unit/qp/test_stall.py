@@ -16,6 +16,7 @@ from fabricpulse.qp.config import QpConfig, StallAlerting
 from fabricpulse.qp.progress import Heartbeat
 from fabricpulse.qp.stall import HostRanks, Stall, find_stalls
 from fabricpulse.qp.stall_watch import StallWatch, content
+from fabricpulse.qp.unmoved import UnmovedRank
 from fabricpulse.qp.waiting import Waiting
 
 STALLED_S = 5.0
@@ -81,13 +82,19 @@ def test_labels_are_those_of_the_rule() -> None:
     assert StallAlerting().stalled_s == 5
     assert f"> {StallAlerting().stalled_s:g}" in rule["expr"]
     assert "(cluster, workload, rank, peer, peer_rank)" in rule["expr"]
-    for stall in (Stall("job", "network", "0", "h1", "1"), Stall("job", "rank", "1", "h1")):
+    for stall in (
+        Stall("job", "network", "0", "h1", "1"),
+        Stall("job", "rank", "1", "h1"),
+    ):
         labels = dict(content(config, stall, 9).labels)
         assert labels.pop("alertname") == rule["alert"]
         assert {name: labels.pop(name) for name in rule["labels"]} == rule["labels"]
         assert (labels.pop("cluster"), labels.pop("head")) == ("gpu-a", stall.head)
         assert labels.pop("peer_rank", "") == stall.peer_rank
         assert labels == {"workload": "job", "rank": stall.rank, "peer": "h1"}
+    unknown = content(config, Stall("job", "unknown", "", ""), 9)
+    assert {"head": "unknown", "workload": "job"}.items() <= unknown.labels.items()
+    assert not {"rank", "peer", "peer_rank"} & unknown.labels.keys()
 
 
 class Fleet:
@@ -150,6 +157,21 @@ async def test_pushed_and_ended() -> None:
         await asyncio.to_thread(wait_for, lambda: len(fleet.pushed()) == 2, 10, "the end")
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+        await watch.close()
+
+
+async def test_a_job_that_only_the_profiler_sees() -> None:
+    """Its stall is pushed without asking anybody, and ended when it goes on."""
+    fleet = Fleet({})
+    ranks = [UnmovedRank("job", "a1", 0, "inside", 6, 7.0), UnmovedRank("job", "a1", 1, "outside", 6, 7.0)]
+    with fleet.server:
+        watch = StallWatch(fleet.config(), "h0", lambda: fleet.own, lambda: ranks)
+        await watch.open()
+        await watch.poll()
+        assert list(watch.pusher.firing()) == [Stall("job", "unknown", "", "")]
+        ranks.clear()
+        await watch.poll()
+        assert (dict(watch.pusher.firing()), fleet.asked()) == ({}, set())
         await watch.close()
 
 

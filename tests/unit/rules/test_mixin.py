@@ -167,9 +167,6 @@ EXPRESSIONS = [
 # The count is the number of the collective that a rank is in: those of ranks are compared with one another.
 NUMBERS = {"fabricpulse_rank_operations_total"}
 LAGS_UNNOTICED = {
-    # What has stood still for 45 s stands so one evaluation later, too.
-    "rank:fabricpulse_rank_operations:stalled",
-    "rank:fabricpulse_rank_operations:not_entered",
     # How many NICs a network has does not change with a fault.
     "network:fabricpulse_nic_connected:count",
     # It ends an alert, of what a replaced pod said last, and raises none.
