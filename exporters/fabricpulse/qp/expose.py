@@ -87,6 +87,8 @@ def expose(
     for waiting in gauges.waiting:
         labels = (waiting.workload, waiting.rank, waiting.peer, waiting.peer_rank, waiting.waits_for)
         exposition.add(metrics.REQUEST_WAITING, labels, waiting.age_s)
+        if waiting.missing_bytes:
+            exposition.add(metrics.REQUEST_MISSING, (*labels, waiting.channel), waiting.missing_bytes)
     for waited, seconds in sorted(aggregator.waited.ranks().items()):
         exposition.add(metrics.RANK_WAITED, waited, seconds)
     for waited_for, seconds in sorted(aggregator.waited.peers().items()):

@@ -192,6 +192,14 @@ REQUEST_WAITING = MetricSpec(
     "while old.",
     ("workload", "rank", "peer", "peer_rank", "waits_for"),
 )
+REQUEST_MISSING = MetricSpec(
+    "fabricpulse_request_missing_bytes",
+    "gauge",
+    "Bytes of the requests of fabricpulse_request_waiting_seconds that the peer does not hold, or that have not "
+    "arrived of a message of which a part has; not where that is unknown. channel : NCCL's, empty when unknown "
+    "(detail 2).",
+    ("workload", "rank", "peer", "peer_rank", "waits_for", "channel"),
+)
 RANK_WAITED = MetricSpec(
     "fabricpulse_request_waited_seconds_total",
     "counter",
@@ -294,6 +302,7 @@ METRICS = (
     PLUGIN_SILENT,
     FLOW_CONNECTIONS,
     REQUEST_WAITING,
+    REQUEST_MISSING,
     RANK_WAITED,
     PEER_WAITED,
     SENT_BYTES,

@@ -16,7 +16,8 @@ Named = TypeVar("Named")
 
 @dataclass(frozen=True)
 class Waiting:
-    """A request that is old now: who waits for whom."""
+    """A request that is old now: who waits for whom. channel : NCCL's, "" when unknown. missing_bytes : that the peer
+    does not hold, or that have not arrived; 0: not known."""
 
     workload: str
     rank: str
@@ -24,6 +25,8 @@ class Waiting:
     peer_rank: str
     waits_for: str
     age_s: float
+    channel: str = ""
+    missing_bytes: int = 0
 
 
 def waiting_requests(snapshot: TelemetrySnapshot, now_s: float, least_s: float) -> list[Waiting]:
@@ -39,7 +42,7 @@ def waiting_requests(snapshot: TelemetrySnapshot, now_s: float, least_s: float) 
         waits = int(record["waits_for"])
         if asked_ns == 0 or waits == 0 or waits >= len(WAITS) or age_s < least_s:
             continue
-        peer_rank = int(record["peer_rank"])
+        peer_rank, channel = int(record["peer_rank"]), int(record["flow_channel"])
         found.append(
             Waiting(
                 snapshot.workload,
@@ -48,6 +51,8 @@ def waiting_requests(snapshot: TelemetrySnapshot, now_s: float, least_s: float) 
                 "" if peer_rank == UNKNOWN else str(peer_rank),
                 WAITS[waits],
                 age_s,
+                "" if channel == UNKNOWN else str(channel),
+                int(record["missing_bytes"]),
             )
         )
     return found

@@ -110,7 +110,7 @@ CONNECTION = _layout(
     ("oldest_request_mono_ns", "u8"), ("stall_ns_max", "u8"), ("failovers", "u8"), ("resent_chunks", "u8"),
     ("duplicate_chunks", "u8"), ("waits_for", "u4"), ("net_operations", "u4"), ("net_algorithms", "u4"),
     ("net_protocols", "u4"), ("flow_collective", "u4"), ("flow_rank", "u4"), ("flow_peer", "u4"),
-    ("flow_channel", "u4"), ("reserved", "u8", (2,)),
+    ("flow_channel", "u4"), ("missing_bytes", "u8"), ("reserved", "u8", (1,)),
 )  # fmt: skip
 LANE = _layout(
     ("sequence", "u4"), ("state", "u4"), ("generation", "u4"), ("transport", "u4"), ("connection", "u4"),

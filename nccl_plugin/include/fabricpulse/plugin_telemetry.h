@@ -187,7 +187,10 @@ struct fp_plugin_connection {
   uint32_t flow_rank;        // of this end, in that record's communicator: with flow_peer the GPU pair
   uint32_t flow_peer;        // of the other end
   uint32_t flow_channel;     // NCCL's channel
-  uint64_t reserved[2];
+  // Of the oldest request: bytes that the peer does not hold (send), or that have not arrived of a message of which a part
+  // has (receive); 0 = unknown, as of a receive whose message has not begun.
+  uint64_t missing_bytes;
+  uint64_t reserved[1];
 };
 
 struct fp_plugin_lane {

@@ -91,7 +91,7 @@ void render_connection(ControlledPlugin& engine, const Connection& connection, c
   uint64_t since =
       r.last_progress_mono_ns > r.oldest_request_mono_ns ? r.last_progress_mono_ns : r.oldest_request_mono_ns;
   out->field("idle_ms", r.requests > 0 ? elapsed(now, since) / 1'000'000 : 0);
-  out->field("bytes", r.bytes);
+  out->field("missing_bytes", r.missing_bytes).field("bytes", r.bytes);
   out->key("flow");
   fp_plugin_collective collective{};
   const fp_plugin_collective* record = engine.telemetry()->collective(r.flow_collective);

@@ -283,6 +283,7 @@ void Connection::publish(uint64_t now) {
   record_->waits_for = waits_for();
   record_->last_progress_mono_ns = last_progress_ns_;
   record_->oldest_request_mono_ns = oldest_request_ns();
+  record_->missing_bytes = missing_bytes();
 }
 
 void Connection::set_attributes(uint32_t operations, uint32_t algorithms, uint32_t protocols) {

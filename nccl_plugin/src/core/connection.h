@@ -203,6 +203,8 @@ class Connection : public LaneSink {
   virtual bool hot(const Lane& lane, uint64_t now) const = 0;
   virtual bool on_state_frame(uint32_t lane, const FrameHeader& header, const HeldState& body) = 0;
   virtual uint64_t oldest_request_ns() const = 0;
+  // Of the oldest request, 0: unknown.
+  virtual uint64_t missing_bytes() const = 0;
   // The oldest chunk of each lane that is not held (UINT64_MAX: none), and how long it should take; tick().
   virtual void oldest_chunks(uint64_t*, uint64_t*) const {}
   // Goes with the BYE. False: this end has none.

@@ -429,4 +429,10 @@ uint64_t RecvConnection::oldest_request_ns() const {
   return requests_ == 0 ? 0 : messages_[first_message_ % kMaxRequests].posted_ns;
 }
 
+uint64_t RecvConnection::missing_bytes() const {
+  if (requests_ == 0) return 0;
+  const ReceiveMessage& oldest = messages_[first_message_ % kMaxRequests];
+  return oldest.sized ? oldest.size - oldest.received : 0;
+}
+
 }  // namespace fabricpulse

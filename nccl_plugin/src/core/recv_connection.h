@@ -78,6 +78,7 @@ class RecvConnection final : public Connection, public std::enable_shared_from_t
   bool hot(const Lane& lane, uint64_t now) const override;
   bool on_state_frame(uint32_t lane, const FrameHeader& header, const HeldState& body) override;
   uint64_t oldest_request_ns() const override;
+  uint64_t missing_bytes() const override;
   bool final_state(HeldState* out) const override {
     state(out);
     return true;

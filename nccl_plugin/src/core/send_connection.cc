@@ -362,4 +362,10 @@ uint64_t SendConnection::oldest_request_ns() const {
   return requests_ == 0 ? 0 : messages_[first_message_ % kMaxRequests].posted_ns;
 }
 
+uint64_t SendConnection::missing_bytes() const {
+  if (requests_ == 0) return 0;
+  const SendMessage& oldest = messages_[first_message_ % kMaxRequests];
+  return oldest.size - oldest.delivered;
+}
+
 }  // namespace fabricpulse

@@ -152,6 +152,7 @@ class SendConnection final : public Connection {
   bool hot(const Lane& lane, uint64_t now) const override;
   bool on_state_frame(uint32_t lane, const FrameHeader& header, const HeldState& body) override;
   uint64_t oldest_request_ns() const override;
+  uint64_t missing_bytes() const override;
   void oldest_chunks(uint64_t* chunks, uint64_t* chunk_ns) const override;
 
   // Handles the lanes that the receiver's state reports as closed.

@@ -136,6 +136,9 @@ def test_a_hang_names_who_waits_for_whom(ring: Ring) -> None:
     ring.until(lambda: bool(waits("h1", "h2")) and bool(waits("h3", "h2")), 5.0)
     assert waits("h1", "h2") <= {"peer_receive", "delivery"}
     assert waits("h3", "h2") <= {"peer_send", "arrival"}
+    # The sender knows what it has not got through.
+    stuck = [c for c in ring.control("h1", op="status")["connections"] if c["peer"] == "h2"]
+    assert any(c["missing_bytes"] > 0 for c in stuck if c["direction"] == "send" and c["idle_ms"] > 500)
     ring.ranks[2].process.resume()
     ring.until(lambda: not waits("h1", "h2") and not waits("h3", "h2"), 5.0)
     ring.stop()

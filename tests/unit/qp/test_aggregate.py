@@ -297,7 +297,7 @@ def test_an_old_request_names_who_waits_for_whom(tmp_path: Path, aggregator: Agg
     posted = int((now - 8) * 1e9)
     file.put(
         Table.CONNECTIONS, 0, state=1, peer=b"h1", peer_rank=4, waits_for=3, oldest_request_mono_ns=posted,
-        last_progress_mono_ns=posted,
+        last_progress_mono_ns=posted, flow_channel=2, missing_bytes=4096,
     )  # fmt: skip
     file.put(
         Table.CONNECTIONS,
@@ -312,6 +312,16 @@ def test_an_old_request_names_who_waits_for_whom(tmp_path: Path, aggregator: Agg
     (waiting,) = aggregator.gauges.waiting
     assert (waiting.rank, waiting.peer, waiting.peer_rank, waiting.waits_for) == ("3", "h1", "4", "peer_send")
     assert waiting.age_s == pytest.approx(8, abs=0.1)
+    missing = [
+        line for line in rendered(aggregator).splitlines() if line.startswith("fabricpulse_request_missing")
+    ]
+    assert missing == [
+        'fabricpulse_request_missing_bytes{workload="train-7",rank="3",peer="h1",peer_rank="4",'
+        'waits_for="peer_send",channel="2"} 4096'
+    ]
+    file.put(Table.CONNECTIONS, 0, missing_bytes=0, flow_channel=UNKNOWN)
+    aggregator.take([read(file)], [], now, interval=False)
+    assert "request_missing_bytes{" not in rendered(aggregator)
 
 
 def test_no_rank_that_waits_is_left_out(tmp_path: Path, aggregator: Aggregator) -> None:

@@ -107,3 +107,6 @@ def test_lines() -> None:
     """The graph names both ends, and what is waited for."""
     line = graph_lines([Wait("h0", 0, "h1", 1, "delivery", 7.25)])
     assert line == ["rank 0 (h0) -> rank 1 (h1): sent and not acknowledged, 7.2 s"]
+    known = Wait("h0", 0, "h1", 1, "delivery", 7.25, "2", 4096)
+    assert graph_lines([known]) == [line[0] + ", 4096 bytes missing, channel 2"]
+    assert find_heads([known])[0].reason.endswith("for 7 s, 4096 bytes missing, channel 2")

@@ -277,6 +277,9 @@ def _clocks(now: Answers) -> tuple[Clock, ...]:
 
 
 def _waits(now: Answers) -> tuple[Wait, ...]:
+    missing = {
+        _request(s): (s.labels.get("channel", ""), round(s.value)) for s in now.get("missing_bytes", ())
+    }
     return tuple(
         Wait(
             s.labels.get("instance", ""),
@@ -285,9 +288,14 @@ def _waits(now: Answers) -> tuple[Wait, ...]:
             integer(s.labels.get("peer_rank")),
             s.labels.get("waits_for", ""),
             s.value,
+            *missing.get(_request(s), ("", None)),
         )
         for s in now.get("waiting", ())
     )
+
+
+def _request(s: Sample) -> tuple[str, ...]:
+    return tuple(s.labels.get(name, "") for name in ("instance", "rank", "peer", "peer_rank", "waits_for"))
 
 
 def _gpus(now: Answers) -> tuple[Gpu, ...]:

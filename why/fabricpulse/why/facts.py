@@ -135,7 +135,8 @@ class Clock:
 
 @dataclass(frozen=True)
 class Wait:
-    """The oldest unfinished request of one rank towards another; waits_for : as the exporter says it."""
+    """The oldest unfinished request of one rank towards another; waits_for : as the exporter says it. channel : NCCL's,
+    "" when unknown. missing_bytes : that have not got through; None: not known."""
 
     host: str
     rank: int | None
@@ -143,6 +144,8 @@ class Wait:
     peer_rank: int | None
     waits_for: str
     age_s: float
+    channel: str = ""
+    missing_bytes: int | None = None
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ def graph_lines(waits: Iterable[Wait]) -> list[str]:
     """The graph for people, oldest first: one line an edge."""
     return [
         f"{_name(w.host, w.rank)} -> {_name(w.peer, w.peer_rank)}: {_MEANING.get(w.waits_for, w.waits_for)}, "
-        f"{w.age_s:.1f} s"
+        f"{w.age_s:.1f} s{_what(w)}"
         for w in sorted(waits, key=lambda w: (-w.age_s, w.host, str(w.rank)))
     ]
 
@@ -121,6 +121,12 @@ _MEANING = {
     "arrival": "a part has arrived",
     "lane": "no lane is up",
 }
+
+
+def _what(w: Wait) -> str:
+    """Of the data, as far as it is known."""
+    missing = f", {w.missing_bytes} bytes missing" if w.missing_bytes else ""
+    return missing + (f", channel {w.channel}" if w.channel else "")
 
 
 def _self(w: Wait) -> _Rank:
@@ -179,7 +185,7 @@ def _network_head(w: Wait) -> Head:
         one[1],
         one[0],
         network=True,
-        reason=f"from {_name(*one)} to {_name(*other)}: {what} for {w.age_s:.0f} s",
+        reason=f"from {_name(*one)} to {_name(*other)}: {what} for {w.age_s:.0f} s{_what(w)}",
         peer=other[1],
         peer_host=other[0],
     )

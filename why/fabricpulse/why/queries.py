@@ -159,6 +159,7 @@ QUERIES = (
     Query("clock_disruptions", _increase("fabricpulse_clock_contradictions_total", by="instance")),
     Query("clock_suspect", _last("fabricpulse_clock_suspect", "instance")),
     Query("waiting", "fabricpulse_request_waiting_seconds{{job}}"),
+    Query("missing_bytes", "fabricpulse_request_missing_bytes{{job}}"),
     Query(
         "origins",
         "count by (slurm_job, user, account, nodes, source) (last_over_time(fabricpulse_workload_info{{job}}[{w}]))",
