@@ -51,8 +51,11 @@ def with_open_findings(before: FleetFindings | None, now: FleetFindings) -> Flee
 def awaited(kept: FleetFindings) -> tuple[str, ...]:
     """The hosts that the host must be tested with again before all that was found of it is cleared."""
     open_now = [*kept.findings, *(one.finding for one in kept.earlier)]
-    names = {partner_of(finding, kept.host) for finding in open_now}
-    return tuple(sorted(names - {""})[:MOST_AWAITED])
+    names: set[str] = set()
+    for finding in open_now:
+        partner = partner_of(finding, kept.host)
+        names |= {partner} if partner else set(finding.suspects)
+    return tuple(sorted(names - {"", kept.host})[:MOST_AWAITED])
 
 
 def report_with_open_findings(before: HostReport | None, now: HostReport) -> HostReport:

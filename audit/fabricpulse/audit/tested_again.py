@@ -48,12 +48,12 @@ CHECK_OF: Mapping[MeasurementKind, str] = {
     "ecmp_delay": "path-ecmp",
 }
 # Those whose result depends on how fast NICs were asked to send.
-_BY_RATE = {"path-loss", "path-bandwidth", "path-duplex", "path-rdma", "path-ecmp", sla_path.CHECK.id}
+BY_RATE = {"path-loss", "path-bandwidth", "path-duplex", "path-rdma", "path-ecmp", sla_path.CHECK.id}
 # And on how many datagrams were sent: few lose nothing.
 _BY_DATAGRAMS = {"path-loss", "path-ecmp", sla_path.CHECK.id}
 # Those of one value.
 _BY_VALUE = {odd_one_out.CHECK.id, profile.CHECK.id}
-_OF_CABLES = {wiring.CHECK.id, wiring_unknown.CHECK.id}
+OF_CABLES = {wiring.CHECK.id, wiring_unknown.CHECK.id}
 # Those that compare hosts with one another: fewer hosts show less.
 COMPARED = {
     odd_one_out.CHECK.id,
@@ -91,7 +91,7 @@ def tested_again(one: OpenFinding, now: FleetFindings) -> bool:
     if check in RING_CHECKS:
         # A ring of the hosts beside it says less than one of all.
         return any(2 * (len(test.peers) + 1) >= min(one.hosts, MOST_PEERS) for test in made)
-    if check in _OF_CABLES:
+    if check in OF_CABLES:
         return any(test.subject == finding.subject for test in made)
     if check == nccl_delay.CHECK.id:
         target = finding.evidence.get("target", "").partition(" ")[0]
@@ -116,7 +116,7 @@ def _is_no_more(finding: Finding, now: FleetFindings) -> bool:
     if finding.check in _BY_VALUE and attribute and attribute not in BY_NAME:
         return True
     # A plan of cables may have NICs that are no rails.
-    of_rail = finding.host and finding.category == "back-end" and finding.check not in _OF_CABLES
+    of_rail = finding.host and finding.category == "back-end" and finding.check not in OF_CABLES
     of_nic = of_rail or finding.check in _BY_VALUE
     return bool(of_nic and finding.subject and now.devices and finding.subject not in now.devices)
 
@@ -124,7 +124,7 @@ def _is_no_more(finding: Finding, now: FleetFindings) -> bool:
 def _as_hard(one: OpenFinding, now: FleetFindings) -> bool:
     """Whether the run was such as would show it."""
     finding = one.finding
-    if finding.check in _BY_RATE and now.rate_bps < one.rate_bps:
+    if finding.check in BY_RATE and now.rate_bps < one.rate_bps:
         return False
     if finding.check in _BY_DATAGRAMS and now.datagrams < one.datagrams:
         return False
@@ -150,8 +150,10 @@ def _pairs_passed(finding: Finding, made: Sequence[Tested], now: FleetFindings) 
     if way_of(now.host) in finding.evidence:
         return False  # of whom it is cannot be read
     if finding.suspects:
-        # The one that it was not tested with is the host itself.
-        return len(set(finding.suspects) - {peer for test in made for peer in test.peers}) <= 1
+        # The one that it was not tested with is the host itself. Nobody can be tested with those that are gone; that
+        # the host was tested with somebody is still asked for.
+        peers = {peer for test in made for peer in test.peers}
+        return bool(peers) and len(set(finding.suspects) - peers - set(now.removed)) <= 1
     accused = finding.evidence.get("side", "both")
     sides = ["sends", "receives"] if accused == "both" else [accused]
     nics = [finding.subject] if finding.subject else finding.evidence.get("nics", "").split(", ")

@@ -124,6 +124,53 @@ def test_a_suspect_is_cleared_by_a_test_with_the_others() -> None:
     assert after(first, run_of(peers="ac")) is True
 
 
+def test_suspects_that_are_gone_are_not_waited_for() -> None:
+    """Of three suspects one has another name now: by the membership, and once the host was tested with the others."""
+    doubt = Finding("path-loss", "back-end", "error", "", "eth1", "lossy", suspects=("h", "a", "old"))
+    first = run_of(doubt, peers="ab")
+    assert after(first, run_of(peers="ab")) is None
+    assert after(first, run_of(peers="ab"), members=("h", "a", "b", "old")) is None
+    assert after(first, run_of(peers="ab"), members=("h", "a", "b", "new")) is True
+    # Not by the membership alone.
+    assert after(first, run_of(), members=("h", "b")) is None
+
+
+@pytest.mark.parametrize(
+    ("finding", "text"),
+    [
+        (
+            Finding("profile", "back-end", "error", "h", "eth1", "s"),
+            "--profile of p.yaml; if that is used no longer",
+        ),
+        (
+            Finding("wiring", "back-end", "error", "h", "eth1", "s"),
+            "gets LLDP from eth1; if that NIC is in no plan",
+        ),
+        (Finding("nccl-ring", "back-end", "error", "h", "", "s"), "--nccl over 2 hosts or more; if no ring"),
+        (lossy(), "tests it with two hosts or more, --rate 10000 or more"),
+        (Finding("odd-one-out", "back-end", "error", "h", "eth1", "s"), "over 2 hosts or more"),
+    ],
+)
+def test_the_gate_says_what_clears_an_error(finding: Finding, text: str) -> None:
+    """Of one that the last run has not tested again."""
+    first = run_of(finding, peers="ab", rate_bps=1e10, profile="p.yaml")
+    kept = with_open_findings(None, of_host(first, "h"))
+    later = with_open_findings(kept, of_host(run_of(values=()), "h"))
+    for fleet, said in ((kept, False), (later, True)):
+        answer = gate(GOOD, NOW + 1, 3600, fleet=fleet)
+        assert any(text in line for line in answer.reasons) is said
+
+
+def test_the_gate_names_the_partner_to_test_with() -> None:
+    """Of a path, whose other end may have another name now."""
+    first = run_of(path_finding(), peers="ab")
+    kept = with_open_findings(None, of_host(first, "h"))
+    (line,) = gate(GOOD, NOW + 1, 3600, fleet=with_open_findings(kept, of_host(run_of(), "h"))).reasons
+    assert line.endswith(
+        "cleared by a run with --hosts h,a; if a has another name now, one with the membership"
+    )
+
+
 def path_finding(source: str = "h", target: str = "a", check: str = "path-loss") -> Finding:
     """Of the way between eth1 of two hosts, which are good with others."""
     ends = {"source": f"{source} eth1", "target": f"{target} eth1"}
