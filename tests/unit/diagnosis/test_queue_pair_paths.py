@@ -115,10 +115,24 @@ def test_what_is_no_more_is_forgotten(paths):
     paths.keep(["h2"])
     assert sorted(ports(paths, "switch", "l1")) == [5]
     paths.forget("h2")
-    empty = QueuePairPaths({}, {})
-    assert {k: v for k, v in vars(paths).items() if k != "refused"} == {
-        k: v for k, v in vars(empty).items() if k != "refused"
-    }
+    assert vars(paths) == vars(QueuePairPaths({}, {}))
+
+
+def test_an_answer_is_computed_again_when_paths_or_names_change(paths):
+    """The page asks every five seconds; nothing has changed then, mostly."""
+    names: dict[str, set[str]] = {}
+
+    def crossing(names):
+        return paths.crossing("switch", "s2", "", names)
+
+    first = crossing(names)
+    paths.take("h1", [path(2, ("l1", "s2", "l2"))])
+    assert crossing(names) is first
+    paths.take("h1", [path(2, ("l1", "s1", "l2"))])
+    assert (first.paths, crossing(names).paths) == (2, 1)
+    paths.forget("h1")
+    assert crossing(names).paths == 0
+    assert crossing({"s2": {"s1"}}).paths == 1
 
 
 def test_so_many_are_kept_and_no_more():

@@ -6,12 +6,13 @@ Kept by link: a switch has all links at it. Names that DNS has for addresses may
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from heapq import nsmallest
 from itertools import pairwise, product
 from typing import Any, NamedTuple
 
 from fabricpulse.diagnosis.wire.queue_pairs import QueuePairPath
 
-# Of a fleet: about a kilobyte each. What a host reports beyond that is not kept, and counted.
+# Of a fleet: about two kilobytes each. What a host reports beyond that is not kept, and counted.
 MOST_PATHS = 50_000
 # Named of one component.
 MOST_NAMED, MOST_JOBS = 16, 16
@@ -71,6 +72,8 @@ class QueuePairPaths:
         self._by_link: dict[Link, set[_Key]] = defaultdict(set)
         self._links_of: dict[str, set[Link]] = defaultdict(set)
         self._nics_of: dict[str, set[str]] = defaultdict(set)
+        self._found: dict[tuple[str, str, str], Crossing] = {}  # while nothing changes
+        self._found_by: Mapping[str, set[str]] = {}
         self.refused = 0
 
     def __len__(self) -> int:
@@ -80,12 +83,15 @@ class QueuePairPaths:
         """What a host reports."""
         for path in paths:
             key = _Key(host, *path.key)
+            if self._paths.get(key) == path:
+                continue
             self._drop(key)
             if not path.numbers:
                 continue
             if len(self._paths) >= self._most:
                 self.refused += 1
                 continue
+            self._found = {}
             self._paths[key] = path
             self._of_host[host].add(key)
             for link in self._links(key, path):
@@ -109,6 +115,7 @@ class QueuePairPaths:
         path = self._paths.pop(key, None)
         if path is None:
             return
+        self._found = {}
         self._of_host[key.host].discard(key)
         if not self._of_host[key.host]:
             del self._of_host[key.host]
@@ -145,13 +152,18 @@ class QueuePairPaths:
                 yield a, b
 
     def crossing(self, kind: str, component: str, peer: str, addresses: Mapping[str, set[str]]) -> Crossing:
-        """Paths that cross a suspect. addresses : of switches, by name."""
-        keys = self._crossing(kind, component, peer, addresses)
-        jobs = sorted({job for key in keys for job in self._paths[key].workloads})
-        named = sorted(keys)[:MOST_NAMED]
-        return Crossing(
-            len(keys), tuple(jobs[:MOST_JOBS]), tuple((key.host, self._paths[key]) for key in named)
-        )
+        """Paths that cross a suspect. addresses : of switches, by name; another object when they change."""
+        if self._found_by is not addresses:
+            self._found, self._found_by = {}, addresses
+        suspect = kind, component, peer
+        if suspect not in self._found:
+            keys = self._crossing(kind, component, peer, addresses)
+            jobs = sorted({job for key in keys for job in self._paths[key].workloads})
+            named = nsmallest(MOST_NAMED, keys)
+            self._found[suspect] = Crossing(
+                len(keys), tuple(jobs[:MOST_JOBS]), tuple((key.host, self._paths[key]) for key in named)
+            )
+        return self._found[suspect]
 
     def _crossing(self, kind: str, component: str, peer: str, addresses: Mapping[str, set[str]]) -> set[_Key]:
         near = {component, *addresses.get(component, ())}
