@@ -6,7 +6,7 @@ function(config) {
   local edge = '%s, instance, device, peer, peer_device' % c,
   local own = '%s, instance, device' % c,
   local peer = '%s, peer, peer_device' % c,
-  local leaves = 'device:fabricpulse_nic_leaf:info' + s.braces,
+  local places = 'device:fabricpulse_nic_place:info' + s.braces,
   edge:: edge,
   // The network of each NIC. Found anew by all who need it, it is a good part of what they cost.
   networks:: 'device:fabricpulse_nic_network:info' + s.braces,
@@ -58,8 +58,8 @@ function(config) {
     table: table,
     key: key,
   },
-  // With the leaf of the NIC, where it is known, and with its network. `key` tells the elements apart.
-  placed(expr, key):: labelled(expr, key, 'leaf', leaves),
+  // With the network of the NIC, and its leaf, where it is known; with its network alone. `key` tells the elements apart.
+  placed(expr, key):: labelled(expr, key, 'leaf, network', places),
   networked(expr, key=own):: labelled(expr, key, 'network', $.networks),
   placedNics(expr):: $.placed(expr, own + ', direction'),
   placedEdges(expr):: $.placed(expr, edge),

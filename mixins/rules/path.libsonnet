@@ -40,17 +40,18 @@ local signals = import '../signals.libsonnet';
         interval: $._config.slowInterval,
         rules: [
           {
-            record: 'device:fabricpulse_nic_leaf:info',
-            // One, also while a NIC moves to another leaf: a join with two of them fails for all NICs.
-            expr: 'topk by (%(own)s) (1, group by (%(own)s, leaf) (%(nics)s))' % {
-              own: p.own,
-              nics: s.last('fabricpulse_nic_connected', 'leaf!=""'),
-            },
+            record: 'device:fabricpulse_nic_network:info',
+            // One, also while a NIC gets another network: a join with two of them fails for all NICs.
+            expr: 'topk by (%s) (1, group by (%s, network) (%s))' % [p.own, p.own, s.nicConnected],
           },
           {
-            record: 'device:fabricpulse_nic_network:info',
-            // One, also while a NIC gets another network, as above.
-            expr: 'topk by (%s) (1, group by (%s, network) (%s))' % [p.own, p.own, s.nicConnected],
+            // With the leaf, where it is known. One, as above.
+            record: 'device:fabricpulse_nic_place:info',
+            expr: 'topk by (%(own)s) (1, group by (%(own)s, leaf) (%(nics)s)) * on (%(own)s) group_left (network) %(networks)s or on (%(own)s) %(networks)s' % {
+              own: p.own,
+              nics: s.last('fabricpulse_nic_connected', 'leaf!=""'),
+              networks: p.networks,
+            },
           },
         ],
       },

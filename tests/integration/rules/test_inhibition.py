@@ -164,6 +164,30 @@ FAULTS: dict[str, tuple[list[Labels], list[Labels]]] = {
             nic("FabricEdgeLoss", "h2", peer="h1", peer_device="rail0"),
         ],
     ),
+    "a lossy link of one rail": (
+        [
+            alert("FabricFaultLocated", kind="link", what="loss", faulty="l1", peer="s1", network="rail0"),
+            alert("FabricNetworkDown", network="rail0"),
+            nic("FabricNicLossy", "h2", device="rail1", direction="receive", peers="lossy"),
+            nic("FabricPathDown", "h1", device="rail1", leaf="leaf1"),
+            nic("FabricPathLossy", "h4", device="rail1", leaf="leaf2"),
+            nic("FabricEdgeLoss", "h2", device="rail1", peer="h1", peer_device="rail1"),
+        ],
+        [
+            nic("FabricNicLossy", "h2", direction="receive", peers="lossy"),
+            nic("FabricPathDown", "h1", leaf="leaf1"),
+            nic("FabricPathLossy", "h4", leaf="leaf2"),
+            nic("FabricEdgeLoss", "h2", peer="h1", peer_device="rail0"),
+            alert("FabricSloMissed", network="rail0", objective="loss"),
+        ],
+    ),
+    "a spine of one rail that drops large packets": (
+        [
+            alert("FabricFaultLocated", kind="switch", what="mtu", faulty="spine1", network="rail0"),
+            nic("FabricMtuBlackHole", "h2", device="rail1"),
+        ],
+        [nic("FabricMtuBlackHole", "h1")],
+    ),
     "a spine that delays, and losses that it does not explain": (
         [
             alert("FabricFaultLocated", kind="switch", what="delay", faulty="spine1"),

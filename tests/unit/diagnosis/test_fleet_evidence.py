@@ -13,6 +13,7 @@ from fabricpulse.diagnosis.wire.messages import (
     EdgeName,
     EvidenceReport,
     FlowEvidence,
+    HostFacts,
     pack_flows,
 )
 
@@ -34,8 +35,10 @@ def play(
     start: int = 0,
     without: str = "",
     edges_known: bool = False,
+    networks: tuple[str, str] = ("", ""),
 ) -> tuple[Suspect, ...]:
-    """Each host reports each second; what is lost is exact."""
+    """Each host reports each second; what is lost is exact. networks : of r0 and r1."""
+    facts = HostFacts(tuple(zip(("r0", "r1"), networks, strict=True)))
     found: tuple[Suspect, ...] = ()
     for second in range(start, start + seconds):
         for host in HOSTS:
@@ -49,9 +52,10 @@ def play(
                     if lost := round(sent * loses(far, near, port)):
                         flows.append(FlowEvidence(number, port, False, sent, lost))
             edges = EDGES[host] if second == start and not edges_known else None
-            evidence.report(
-                EvidenceReport(PROTOCOL, host, 1, PORTS, 90.0, 20.0, pack_flows(flows), False, edges), second
+            report = EvidenceReport(
+                PROTOCOL, host, 1, PORTS, 90.0, 20.0, pack_flows(flows), False, edges, facts=facts
             )
+            evidence.report(report, second)
         found = evidence.suspects(second + 0.5)
     return found
 
@@ -166,6 +170,31 @@ def test_loss_out_of_a_leaf_on_one_port() -> None:
 
     found = play(evidence, loses, 15)
     assert [(s.kind, s.component, s.peer) for s in found] == [("link", "leaf2-r1", FABRIC)]
+
+
+@pytest.mark.parametrize(
+    ("networks", "component", "network"),
+    [
+        (("rail0", "rail1"), "leaf1-r0", "rail0"),
+        (("", "rail1"), "leaf1-r0", ""),
+        (("rail0", "rail1"), FABRIC, ""),
+        (("one", "one"), FABRIC, "one"),
+    ],
+)
+def test_a_suspect_has_the_network_of_all_that_cross_it(
+    networks: tuple[str, str], component: str, network: str
+) -> None:
+    """A lossy leaf of one rail, and what both rails cross between leaves. It is a label of the alert: it stays."""
+
+    def loses(far: str, near: str, _: int) -> float:
+        across = LEAF[far] != LEAF[near] if component == FABRIC else component in (LEAF[far], LEAF[near])
+        return 0.2 * float(across)
+
+    evidence = FleetEvidence(LEAF)
+    found = play(evidence, loses, 5, networks=networks)
+    assert [(s.component, s.leaf, s.network) for s in found] == [(component, "", network)]
+    found = play(evidence, loses, 2, start=5, networks=("renamed", "renamed"))
+    assert [(s.component, s.network) for s in found] == [(component, network)]
 
 
 def test_nothing_wrong_nothing_reported() -> None:

@@ -11,7 +11,8 @@ FAULT = MetricSpec(
     "Probability that this component is what makes flows suffer, given that one of the candidates is. what: loss, "
     "delay, mtu (large packets are dropped). "
     "kind: host, nic, nic_tx, nic_rx, switch, link (faulty to peer), pair. faulty: its name. leaf: the same if it is a "
-    "declared leaf that is dead; network: of the NICs below it. Suspects only.",
+    "declared leaf that is dead; network: of the NICs whose packets cross a switch or link, where all are of one. "
+    "Suspects only.",
     _LEAF,
 )
 FAULT_SHARE = MetricSpec(

@@ -19,7 +19,7 @@ from fabricpulse.diagnosis.search.locate import Finding, locate
 from fabricpulse.diagnosis.search.recovered import has_ended
 from fabricpulse.diagnosis.search.succession import KEPT_S, Key, Succession
 from fabricpulse.diagnosis.search.suspect import Suspect
-from fabricpulse.diagnosis.search.suspect_names import suspect_of, without_fabric
+from fabricpulse.diagnosis.search.suspect_names import network_across, suspect_of, without_fabric
 from fabricpulse.diagnosis.wire.flow_records import numbers, suffering, unpack_flows
 from fabricpulse.diagnosis.wire.messages import EdgeName, EvidenceReport, FlowPath, check_edges
 
@@ -244,7 +244,11 @@ class FleetEvidence:
             )
             if silent and key not in self._seen and suspect.kind in _WHOLE:
                 since = min([since, *self._silent_since(what, suspect)])
-            self._seen[key] = since, now_s, replace(suspect, silent=silent, leaf=leaf)
+            # A label of its alert, by which others are muted: that of the first second.
+            network = (
+                before.network if key in self._seen else network_across(layout, finding, self._network_of)
+            )
+            self._seen[key] = since, now_s, replace(suspect, silent=silent, leaf=leaf, network=network)
         return self._persistent(flows_of, now_s)
 
     def _persistent(self, flows_of: Mapping[Key, Flows], now_s: float) -> tuple[Suspect, ...]:

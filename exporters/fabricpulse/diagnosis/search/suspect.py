@@ -8,8 +8,8 @@ class Suspect:
     """A component that is faulty. what : loss, delay or mtu (large packets are dropped). component, peer : names; peer
     only of a link or a pair, the far end. since_s : of evidence. alternatives : what it cannot be distinguished from.
     runner_up : "" if there is none. silent : of most of its flows nothing arrives. leaf : a declared leaf that is dead;
-    "" for all else. network : of the NICs below that leaf, where all are of one. pairs : directed pairs of NICs that
-    suffer; sufferers : names of some of them.
+    "" for all else. network : of the NICs whose flows cross a switch or link, where all are of one. pairs : directed
+    pairs of NICs that suffer; sufferers : names of some of them.
     """
 
     what: str

@@ -1,6 +1,6 @@
 """From findings, which are numbers, to suspects, which have names. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -11,6 +11,8 @@ from fabricpulse.diagnosis.search.suspect import Suspect
 
 # Pairs of NICs that are named with a suspect.
 _MOST_SUFFERERS = 8
+# Flows that are looked at together: bounds memory.
+_FLOWS = 65_536
 
 
 def without_fabric(layout: Layout, findings: Sequence[Finding]) -> list[Finding]:
@@ -70,6 +72,25 @@ def suspect_of(layout: Layout, what: str, finding: Finding) -> Suspect:
             for source, destination in zip(*ends, strict=True)
         ),
     )
+
+
+def network_across(layout: Layout, finding: Finding, network_of: Callable[[str], str]) -> str:
+    """That of all NICs whose flows cross a switch or a link; "" if they are of several, or if that of one is unknown,
+    and for what is none of these. Of all flows, not of those that suffer, which are other ones in each second.
+
+    network_of : of host/device, "" for unknown.
+    """
+    kind, a, b = parts(finding.component)
+    if kind not in (Kind.SWITCH, Kind.LINK):
+        return ""
+    ends = set[int]()
+    for first in range(0, len(layout.table), _FLOWS):
+        flows = np.arange(first, min(first + _FLOWS, len(layout.table)))
+        hops = layout.table.hops_of(flows)
+        crosses = hops == a if kind is Kind.SWITCH else (hops[:, :-1] == a) & (hops[:, 1:] == b)
+        ends.update(np.unique(layout.table.ends_of(flows[crosses.any(axis=1)])).tolist())
+    networks = {network_of(_name(layout, node)) for node in ends}
+    return networks.pop() if len(networks) == 1 else ""
 
 
 def _name(layout: Layout, node: int) -> str:
