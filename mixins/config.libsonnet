@@ -250,8 +250,12 @@
     extraLabels: {},
     // %s becomes the name of the alert.
     runbookURLPattern: 'https://github.com/fabricpulse/fabricpulse/blob/main/docs/runbooks/%s.md',
-    // Where Grafana is, 'https://grafana.example': alerts then have a dashboard_url, with host, NIC or job selected there.
+    // Where Grafana is, 'https://grafana.example': alerts then have a dashboard_url, the panel with their series, with host, NIC
+    // or job selected there.
     grafanaURL: '',
+    // How long before the last evaluation of the alert the time range of that link begins; it ends now. Empty: the page's own
+    // range, for a ruler whose templates have no `query` (Grafana's own; those of Prometheus, Mimir, Thanos and vmalert have it).
+    alertLinkPeriod: '30m',
 
     // Dashboards.
     dashboardNamePrefix: 'Fabricpulse / ',

@@ -25,4 +25,6 @@
 (import 'dashboards/nic.libsonnet') +
 (import 'dashboards/remediation.libsonnet') +
 (import 'dashboards/clock.libsonnet') +
-(import 'dashboards/pipeline.libsonnet')
+(import 'dashboards/pipeline.libsonnet') +
+// Last, as it adds to each alert which panel it opens.
+(import 'lib/links.libsonnet')

@@ -46,6 +46,10 @@ local signals = import '../signals.libsonnet';
           ], bad),
         ]),
         g.row('Hosts', [
+          g.unwell(config, 'Hosts that had no fleet time', 'The twenty hosts that were not synchronised for longest in the range.', host.series('fabricpulse_clock_synchronized'), 'instance', '{{instance}}', ['not synchronised', 'synchronised']),
+          g.unwell(config, 'Hosts that had no coordinator', 'The twenty hosts that none answered for longest in the range.', host.series('fabricpulse_clock_coordinator_up'), 'instance', '{{instance}}', ['none answers', 'answers']),
+          g.unwell(config, 'Hosts that were suspected', 'Their stamps, or their UTC, contradicted the fleet; the twenty that did for longest in the range.', host.series('fabricpulse_clock_suspect'), 'instance', '{{instance}}', ['well', 'suspected'], 0),
+          g.unwell(config, 'Coordinators without a quorum', 'Their last solve had neither an anchor nor most of the hosts.', host.series('fabricpulse_clocksync_quorum'), 'instance', '{{instance}}', ['no quorum', 'quorum']),
           g.timeseries('Error bound', 'Half width of the interval that holds the true time: a guarantee. The twenty hosts that were worst in the range.', 's', worst('error_bound_seconds', ' hard bound')),
           g.timeseries('Estimated error', 'What fleet time is likely off by, where that is known: nothing is promised of it. The twenty hosts that were worst in the range.', 's', worst('estimated_error_seconds', ' estimated error')),
           g.timeseries('Clock offset', 'Fleet time minus the clock of the host; negative: the host is fast. The twenty largest of the range.', 's', worst('offset_seconds')),

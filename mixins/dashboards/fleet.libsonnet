@@ -67,6 +67,9 @@ local signals = import '../signals.libsonnet';
             g.query(g.rising(config, s.nicDisconnects('5m'), s.series('fabricpulse_nic_disconnects_total'), 'instance, device'), '{{instance}} {{device}}'),
             g.unchanged([s.series('fabricpulse_nic_disconnects_total')]),
           ]),
+          g.table('NICs of unknown health', 'They have no peers, or their host was too late to judge: a fault of them would not be seen.', 'none', [
+            g.query('max by (%s, instance, device, network) (%s == 1)' % [config.clusterLabel, s.last('fabricpulse_nic_state', 'state="unknown"')]),
+          ], [['instance', 'host'], ['device', 'NIC'], ['network', 'network']], [config.clusterLabel, 'Value']),
           g.timeseriesLeast('Connected share of each network', 'NICs of a network that reach a peer, of all its NICs.', 'percentunit', [
             g.query('network:fabricpulse_nic_connected:ratio{%s, network=~"$network"}' % fleet, '{{network}}'),
           ]),

@@ -6,11 +6,13 @@ local signals = import '../signals.libsonnet';
     local config = $._config,
     local cluster = '%s=~"$%s"' % [config.clusterLabel, config.clusterLabel],
     local s = signals(config, cluster + ', instance=~"$instance", device=~"$device"'),
+    local host = signals(config, cluster + ', instance=~"$instance"'),
     local rate(name) = 'rate(%s[$__rate_interval])' % s.series('fabricpulse_nic_' + name),
     local port = s.series('fabricpulse_nic_port_up'),
     // The busiest over the range.
     local busiest(name, count=20) = g.rising(config, rate(name), s.series('fabricpulse_nic_' + name), 'instance, device', count),
     local legend = '{{instance}} {{device}}',
+    local recent(what, counters) = s.series('fabricpulse_nic_recent_' + what, 'counter=~"%s"' % std.join('|', counters)),
     local unchanged(names) = g.unchanged([s.series('fabricpulse_nic_' + n) for n in names]),
     // Of each the busiest, twenty lines together.
     local perSecond(title, description, unit, names) =
@@ -46,6 +48,14 @@ local signals = import '../signals.libsonnet';
             port,
             { '0': { text: 'down', color: 'red' }, '1': { text: 'active', color: 'green' } }
           ),
+          g.unwell(config, 'NICs gone from the bus', 'The twenty PCI functions that were away for longest in the range. Red: gone, or without a driver.', s.series('fabricpulse_nic_present'), 'instance, device, pci_address', legend + ' {{pci_address}}', ['gone', 'present']),
+          g.timeseries('Ports missing', 'How many ports fewer are active at the expected rate than a host should have; the twenty hosts with most in the range.', 'short', [
+            g.query('%(expected)s - %(up)s and on (%(c)s, instance) topk(20, max by (%(c)s, instance) (max_over_time(%(expected)s[$__range] @ end()) - min_over_time(%(up)s[$__range] @ end())))' % {
+              c: config.clusterLabel,
+              expected: host.series('fabricpulse_nic_expected_ports'),
+              up: host.series('fabricpulse_nic_expected_ports_up'),
+            }, '{{instance}}'),
+          ]),
           g.timeseries('Link drops', 'How often a link went down, per five minutes; exact, from the kernel; the twenty that did most often in the range.', 'short', [
             g.query(g.rising(config, s.linkDowns('5m'), s.series('fabricpulse_nic_port_down_transitions_total'), 'instance, device'), legend + ' {{port}}'),
             unchanged(['port_down_transitions_total']),
@@ -68,6 +78,35 @@ local signals = import '../signals.libsonnet';
           g.timeseries('Transmitted', 'RDMA traffic transmitted; the twenty busiest NICs of the range.', 'Bps', [g.query(busiest('transmitted_bytes_total'), legend)]),
         ]),
         g.row('Congestion', [
+          g.timeseries('Stopped, share of time', 'For how much of two minutes the switch pauses a NIC (received), the NIC pauses its switch (transmitted), or the host does not take what the NIC writes; the twenty with most in the range.', 'percentunit', [
+            g.query(g.worst(config, recent('rate', ['pfc_pause_transmitted_seconds', 'pfc_pause_received_seconds', 'global_pause_received_seconds']), 'instance, device, counter'), legend + ' {{counter}}'),
+            g.query(g.worst(config, s.series('fabricpulse_nic_pcie_outbound_stalled_writes_ratio'), 'instance, device'), legend + ' PCIe'),
+          ]),
+          g.timeseries('Congestion counters that grew, packets/s', 'Drops at the receiver, pause frames, marks and notifications, over two minutes, of NICs where they grew; the twenty with most in the range.', 'short', [
+            g.query(g.worst(config, recent('rate', [
+              'out_of_buffer_drops',
+              'rnr_nak_packets_sent',
+              'phy_discards',
+              'priority_discards',
+              'pcie_outbound_buffer_overflows',
+              'pfc_pause_frames_received',
+              'cnp_packets_handled',
+              'ecn_marked_packets_received',
+            ]), 'instance, device, counter'), legend + ' {{counter}}'),
+            g.query(
+              g.rising(
+                config,
+                'sum by (%s, instance, device) (rate(%s[2m]))' % [config.clusterLabel, s.series('fabricpulse_qp_ecn_marked_total')],
+                s.series('fabricpulse_qp_ecn_marked_total'),
+                'instance, device'
+              ),
+              legend + ' marked packets of jobs'
+            ),
+          ]),
+          g.timeseries('Waits for credits, ticks/s', 'InfiniBand: data was there and no credits (XmitWait), in ticks of the device; the twenty with most in the range.', 'short', [
+            g.query(busiest('transmit_wait_ticks_total'), legend),
+            unchanged(['transmit_wait_ticks_total']),
+          ]),
           perSecond('Congestion marks, packets/s', 'Packets received with the congestion mark, and notifications sent and handled.', 'short', [
             'ecn_marked_packets_received_total',
             'cnp_packets_sent_total',
@@ -81,6 +120,24 @@ local signals = import '../signals.libsonnet';
           ]),
         ]),
         g.row('Errors', [
+          g.timeseries('Errors that grew', 'By how much error counters have grown within a quarter of an hour, of NICs where they did; the twenty with most in the range.', 'short', [
+            g.query(g.worst(config, recent('increase', [
+              'transport_retries_exceeded',
+              'rnr_retries_exceeded',
+              'fec_uncorrectable_blocks',
+              'phy_pcs_symbol_errors',
+              'symbol_errors',
+              'link_crc_errors',
+              'phy_crc_errors',
+              'icrc_errors',
+              'link_error_recovery',
+              'link_downed',
+              'gid_index_moves',
+              'kernel_messages',
+              'pause_storm_warning_events',
+              'pause_storm_error_events',
+            ]), 'instance, device, counter, kind'), legend + ' {{counter}} {{kind}}'),
+          ]),
           perSecond('Physical errors', 'Symbol errors, integrity errors and recoveries of the link.', 'short', [
             'symbol_errors_total',
             'local_link_integrity_errors_total',
@@ -108,6 +165,23 @@ local signals = import '../signals.libsonnet';
             g.query(busiest('fec_corrected_bits_total'), legend),
             unchanged(['fec_corrected_bits_total']),
           ]),
+        ]),
+        g.row('Set-up', [
+          g.table('GIDs that NCCL would use', 'Of each port, by its type and index.', 'none', [
+            g.query('max by (%(key)s, device, gid_type) (%(info)s) and on (%(key)s) count_values by (%(port)s) ("index", %(index)s)' % {
+              port: '%s, instance, rdma_device, port' % config.clusterLabel,
+              key: '%s, instance, rdma_device, port, index' % config.clusterLabel,
+              info: s.last('fabricpulse_nic_gid_info'),
+              index: host.last('fabricpulse_nic_nccl_gid_index'),
+            }),
+          ], [['instance', 'host'], ['device', 'device'], ['rdma_device', 'RDMA device'], ['port', 'port'], ['index', 'index'], ['gid_type', 'type']], [config.clusterLabel, 'Value']),
+          g.unwell(config, 'Hosts without a common GID index', 'The twenty hosts whose ports had none, or different ones, for longest in the range.', host.series('fabricpulse_nic_nccl_gid_index_consistent'), 'instance', '{{instance}}', ['none in common', 'common']),
+          g.table('NICs unlike the median of their network', 'MTU, PFC, speed, GID index and trust of DSCP, as numbers; which of them are too few to be a second fleet FabricNicOddOneOut tells.', 'none', [
+            g.query('topk(100, device:fabricpulse_nic_attribute:different{%s, instance=~"$instance", device=~"$device"})' % g.clusterMatcher(config)),
+          ], [['instance', 'host'], ['device', 'device'], ['network', 'network'], ['attribute', 'attribute'], ['Value', 'value']], [config.clusterLabel]),
+          g.table('Firmware', 'How many NICs of a board have which, and of the hosts chosen which have it.', 'none', [
+            g.query('count by (%s, board, firmware) (%s)' % [config.clusterLabel, s.last('fabricpulse_nic_info', 'firmware!=""')]),
+          ], [['board', 'board'], ['firmware', 'firmware'], ['Value', 'NICs']], [config.clusterLabel]),
         ]),
         g.row('Host', [
           g.table('PCIe, the slowest', 'Lanes times speed, of what card and slot can do; the twenty lowest.', 'percentunit', [

@@ -9,6 +9,11 @@ local signals = import '../signals.libsonnet';
     local up = s.series('up', config.jobSelector),
     local bad = [{ color: 'green', value: 0 }, { color: 'red', value: 1 }],
     local counted(bad, all) = 'count(%s) or 0 * count(%s)' % [bad, all],
+    local frontEnd = {
+      c: config.clusterLabel,
+      connected: s.series('fabricpulse_front_end_connected'),
+      lost: s.series('fabricpulse_front_end_disconnects_total'),
+    },
     local unwell(name, is) = [g.query(counted('%s == %d' % [s.last(name), is], s.last(name)), instant=true)],
     // The twenty that rose most in the range.
     local unchanged(names) = g.unchanged([s.series('fabricpulse_' + n) for n in names]),
@@ -68,6 +73,25 @@ local signals = import '../signals.libsonnet';
             g.query('max(%s)' % s.series('fabricpulse_mesh_members'), 'most'),
           ]),
         ]),
+        g.row('Hosts', [
+          g.unwell(config, 'Hosts that were no members', 'The twenty that were not in their own membership for longest in the range: they probed nothing.', s.series('fabricpulse_mesh_member'), 'instance', '{{instance}}', ['no member', 'member']),
+          g.stateTimeline(
+            'Front-end network',
+            'The twenty hosts that it was lost to most in the range. Red: no server on it answers. Orange: none did within the last quarter of an hour, as is known once it is back.',
+            '%s * (1 + (increase(%s[15m]) > bool 0))' % [frontEnd.connected, frontEnd.lost],
+            {
+              on: '%s, instance' % config.clusterLabel,
+              series: 'topk(20, sum by (%(c)s, instance) (1 - avg_over_time(%(connected)s[$__range] @ end()) + (increase(%(lost)s[$__range] @ end()) or 0 * avg_over_time(%(connected)s[$__range] @ end()))) > 0)' % frontEnd,
+            },
+            '{{instance}}',
+            frontEnd.connected,
+            {
+              '0': { text: 'lost', color: 'red' },
+              '1': { text: 'connected', color: 'green' },
+              '2': { text: 'was lost', color: 'orange' },
+            }
+          ) { width:: 12, height:: 8 },
+        ]),
         g.row('Alerts on their way', [
           g.timeseries('Pushes', 'Pushes to Alertmanagers a second, over all hosts.', 'reqps', [
             g.query('sum by (alertmanager) (rate(%s[$__rate_interval]))' % s.series('fabricpulse_alert_pushes_total'), '{{alertmanager}}'),
@@ -85,6 +109,23 @@ local signals = import '../signals.libsonnet';
           ]),
         ]),
         g.row('Daemons', [
+          g.unwell(config, 'Daemons that did not answer', 'The twenty whose scrapes failed for longest in the range.', up, 'job, instance', '{{job}} {{instance}}', ['no answer', 'answers']),
+          g.unwell(config, 'Collectors that failed', 'The twenty that failed for longest in the range.', s.series('fabricpulse_scrape_collector_success'), 'job, instance, collector', '{{job}} {{instance}} {{collector}}', ['fails', 'works']),
+          g.table('Daemons that were last seen', 'Within the last day, by the time since; what Prometheus scrapes now is not listed.', 's', [
+            g.query('topk(100, time() - max by (%(c)s, job, instance, daemon) (%(seen)s) > 120)' % {
+              c: config.clusterLabel,
+              seen: 'daemon:fabricpulse_build_info:last_seen_timestamp_seconds{%s, instance=~"$instance"}' % g.clusterMatcher(config),
+            }),
+          ], [['daemon', 'daemon'], ['instance', 'host'], ['job', 'job'], ['Value', 'since']], [config.clusterLabel]),
+          g.table('Targets without metrics of fabricpulse', 'They answer, and another program is on this port, or relabelling drops its metrics.', 'none', [
+            g.query('topk(100, %(up)s == 1 unless on (%(c)s, job, instance) %(info)s)' % { up: up, c: config.clusterLabel, info: s.last('fabricpulse_build_info') }),
+          ], [['job', 'job'], ['instance', 'host']], [config.clusterLabel, 'Value']),
+          g.table('Versions', 'How many daemons are of which version; metrics: what the rules can read of them.', 'none', [
+            g.query('count by (daemon, version, metrics_version) (%s)' % s.last('fabricpulse_build_info')),
+          ], [['daemon', 'daemon'], ['version', 'version'], ['metrics_version', 'metrics'], ['Value', 'daemons']]),
+          g.timeseries('Samples left out, by family', 'What the cap of an exposition has cut; the twenty with most in the range.', 'short', [
+            g.query(g.worst(config, s.series('fabricpulse_exporter_dropped_samples', 'family!=""'), 'job, instance, family'), '{{job}} {{instance}} {{family}}'),
+          ]),
           g.timeseries('Responses', 'By status code, over all daemons; 401 and 403 are requests without valid credentials.', 'reqps', [
             g.query('sum by (code) (rate(%s[$__rate_interval]))' % s.series('fabricpulse_http_responses_total'), '{{code}}'),
           ]),

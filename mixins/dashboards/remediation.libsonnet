@@ -50,6 +50,9 @@ local signals = import '../signals.libsonnet';
           g.timeseries('Agents', 'Node agents by whether they have reported lately.', 'short', [
             g.query('sum by (state) (%s)' % s.series('fabricpulse_remediation_agents'), '{{state}}'),
           ]),
+          g.unwell(config, 'Agents without a receiver', 'The twenty agents that reached none for longest in the range: nothing can be done for jobs on their hosts.', s.series('fabricpulse_remediation_agent_connected'), 'instance', '{{instance}}', ['no receiver', 'connected']),
+          g.unwell(config, 'Rules that stopped themselves', 'They only observe until an operator resumes them.', s.series('fabricpulse_remediation_rule_stopped'), 'instance, rule', '{{rule}} {{instance}}', ['acts', 'only observes'], 0),
+          g.unwell(config, 'Problems of the receiver', 'As its status names them; the twenty that lasted longest in the range. Some end by themselves, for the others FabricRemediationNeedsOperator fires.', s.series('fabricpulse_remediation_problem'), 'instance, code', '{{code}} {{instance}}', ['no', 'yes'], 0),
           // Without a judged action there is no row: it would be 0/0. Instant, as a range of a month at each step of a
           // graph is more than Prometheus takes.
           g.table('Hit rate of each rule', 'Share of the actions of 30 days after which jobs recovered, of those for which that is known; the smallest first. Rules without such an action are not listed.', 'percentunit', [
@@ -70,6 +73,14 @@ local signals = import '../signals.libsonnet';
         g.row('Pipeline', [
           g.timeseries('Webhook deliveries', 'Notifications of Alertmanager by answer.', 'reqps', [
             g.query('sum by (code) (%s)' % rate('deliveries_total'), '{{code}}'),
+          ]),
+          g.timeseries('Requests without valid credentials', 'By route, per quarter of an hour.', 'short', [
+            g.query('sum by (instance, route) (increase(%s[15m]))' % s.series('fabricpulse_remediation_unauthorized_total'), '{{route}} {{instance}}'),
+          ]),
+          g.unwell(config, 'Journals that could not be written', 'Nothing is done that is not in the journal first.', s.series('fabricpulse_remediation_journal_writable'), 'instance', '{{instance}}', ['fails', 'writable']),
+          g.timeseries('Seal of the journal', 'What it was when it was last opened, and is now. After a start the former must be what the latter was before.', 'none', [
+            g.query(s.series('fabricpulse_remediation_journal_seal_at_start'), 'at start {{instance}}'),
+            g.query(s.series('fabricpulse_remediation_journal_seal'), 'now {{instance}}'),
           ]),
           g.timeseries('Age of what the receiver knows', 'Since its reconciler last ended a cycle, and since Alertmanager last said what is active.', 's', [
             g.query(s.series('fabricpulse_remediation_heartbeat_age_seconds'), 'reconciler {{instance}}'),

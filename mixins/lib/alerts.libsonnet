@@ -1,31 +1,4 @@
 // How an alert and its group are put together, so that no alert can lack what each must have.
-// The page on which each component's alerts are looked at, and which labels select there.
-local pages = {
-  mesh: ['paths', ['instance', 'peer', 'network']],
-  plugin: ['job', ['workload', 'instance']],
-  nic: ['nic', ['instance', 'device']],
-  clocksync: ['clock', ['instance']],
-  remediation: ['remediation', []],
-  exporter: ['pipeline', ['instance']],
-  pipeline: ['pipeline', ['instance']],
-};
-// Of alerts whose series another page draws: whether a NIC is connected, and what switches and links lose.
-local fleet = ['fleet', ['instance', 'network']];
-local otherPages = {
-  FabricNicDisconnected: fleet,
-  FabricNicFlapping: fleet,
-  FabricNicFlappingSlowly: fleet,
-  FabricNetworkDown: fleet,
-  FabricFaultLocated: ['paths', ['network']],
-};
-local dashboard(config, name, component) =
-  local page = std.get(otherPages, name, pages[component]);
-  local choice(label, variable) = '{{ with $labels.%s }}&var-%s={{ . }}{{ end }}' % [label, variable];
-  '%s/d/%s?orgId=1%s' % [
-    config.grafanaURL,
-    std.md5('fabricpulse-' + page[0]),
-    std.join('', [choice(label, label) for label in [config.clusterLabel] + page[1]]),
-  ];
 {
   // A group, without the alerts that _config disables. `interval` is left to Prometheus.
   group(config, name, alerts)::
@@ -60,7 +33,7 @@ local dashboard(config, name, component) =
         summary: summary,
         description: description,
         runbook_url: config.runbookURLPattern % name,
-      } + if config.grafanaURL == '' then {} else { dashboard_url: dashboard(config, name, component) },
+      },
     } + {
       [key]: extra[key]
       for key in std.objectFields(extra)

@@ -104,6 +104,22 @@
       },
     },
 
+  // What was not well for longest in the range, of a gauge that is 0 or 1. key: labels of a line. words: of 0 and of 1;
+  // well: which of them is.
+  unwell(config, title, description, series, key, legend, words, well=1)::
+    $.stateTimeline(
+      title,
+      description,
+      series,
+      {
+        on: '%s, %s' % [config.clusterLabel, key],
+        series: (if well == 1 then 'bottomk(20, avg_over_time(%s[$__range] @ end()) < 1)' else 'topk(20, avg_over_time(%s[$__range] @ end()) > 0)') % series,
+      },
+      legend,
+      series,
+      { [std.toString(i)]: { text: words[i], color: if i == well then 'green' else 'red' } for i in [0, 1] }
+    ) { width:: 12, height:: 8 },
+
   // A table of instant queries, one row a label set. columns: [[field, name]] from left to right, fields that are not
   // named follow; hidden: labels not shown. The unit is that of values alone: labels like a rank are digits, too.
   table(title, description, unit, queries, columns, hidden=[])::
@@ -314,9 +330,9 @@
 
   row(title, panels, collapsed=false):: { title: title, panels: panels, collapsed: collapsed },
 
-  // A variable whose values are those of a label. `multi` with All.
-  variable(config, name, label, metric, matchers='', multi=true)::
-    local query = 'label_values(%s{%s}, %s)' % [metric, matchers, name];
+  // A variable whose values are those of a label, `of`, of its own name by default. `multi` with All.
+  variable(config, name, label, metric, matchers='', multi=true, of=name)::
+    local query = 'label_values(%s{%s}, %s)' % [metric, matchers, of];
     {
       name: name,
       label: label,

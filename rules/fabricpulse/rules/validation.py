@@ -117,6 +117,10 @@ def _duration(value: Any, _context: Context) -> str | None:
     return f"{value!r} is not a duration: whole numbers with a unit of ms, s, m, h, d, w or y, such as 90s"
 
 
+def _duration_or_none(value: Any, context: Context) -> str | None:
+    return None if value == "" else _duration(value, context)
+
+
 def _whole_number(value: Any, _context: Context) -> str | None:
     if isinstance(value, int | float) and not isinstance(value, bool) and value == int(value) and value > 0:
         return None
@@ -263,6 +267,7 @@ _BY_NAME: dict[str, Check] = {
     "clusterLabel": _label_name,
     "runbookURLPattern": _runbook_pattern,
     "grafanaURL": _url,
+    "alertLinkPeriod": _duration_or_none,
     "dashboardPeriod": _period,
     "datasourceFilterRegex": _regex,
 }

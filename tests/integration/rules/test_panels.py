@@ -42,6 +42,7 @@ ROOT = Path(__file__).parents[3]
 MIXIN = compile_mixin()
 DEVICES = ("rail0", "rail1")
 STEP_S = 0.5
+ONE_BAD_SCRAPE = 3
 # Series of what is suspected only: rightly empty here, where nothing is. promtool's cases hold them.
 SUSPECTS = {
     "daemon:fabricpulse_up:down",
@@ -115,7 +116,10 @@ def label_values(spec: MetricSpec, device: str, counter: str) -> list[str]:
 
 
 def exposition(scrapes: int) -> bytes:
-    """Everything: rail0 in the best state (gauges 1), rail1 in the worst (gauges 0), all counters rising."""
+    """Everything: rail0 in the best state (gauges 1), rail1 in the worst (gauges 0), all counters rising.
+
+    For one scrape nothing is in the best state.
+    """
     out = Exposition()
     for spec in load_catalogue().values():
         if spec.name.startswith("fabricpulse_exporter_"):
@@ -141,8 +145,11 @@ def exposition(scrapes: int) -> bytes:
                 )
             elif spec.name == "fabricpulse_edge_probes_received_total":
                 out.add(spec, values, scrapes * (3 - number))
+            elif spec.type == "counter":
+                out.add(spec, values, scrapes * 3)
             else:
-                out.add(spec, values, scrapes * 3 if spec.type == "counter" else 1 - number)
+                # What there is once a host was bad for one scrape.
+                out.add(spec, values, 0 if scrapes == ONE_BAD_SCRAPE else 1 - number)
     return out.render()
 
 

@@ -6,7 +6,7 @@ order.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +51,16 @@ def needed(asked: Iterable[str], rules: Mapping[str, Rule]) -> set[str]:
     return found
 
 
-def split(path: Path, folder: Path) -> list[Path]:
+def split(
+    path: Path,
+    folder: Path,
+    more: Callable[[Rule], Iterable[Rule]] = lambda _: (),
+    more_groups: Sequence[Rule] = (),
+) -> list[Path]:
     """A file for each test of a promtool test file, which loads only the rules that it needs.
 
-    Raises ValueError where a test asks for an alert that its file does not load: such a one never fires.
+    more : of a test, others to run as well; they may read what `more_groups` record. Raises ValueError where a test
+    asks for an alert that its file does not load: such a one never fires.
     """
     content = yaml.load(path.read_text(), LOADER)  # noqa: S506 (builds nothing but text)
     groups = [
@@ -62,9 +68,16 @@ def split(path: Path, folder: Path) -> list[Path]:
         for name in content["rule_files"]
         for group in yaml.load((path.parent / name).read_text(), LOADER)["groups"]  # noqa: S506
     ]
-    rules = {name_of(rule): rule for group in groups for rule in group["rules"]}
+    loaded = {group["name"] for group in groups}
+    all_groups = groups + [group for group in more_groups if group["name"] not in loaded]
+    tests = [(test, groups) for test in content["tests"]]
+    tests += [(other, all_groups) for test in content["tests"] for other in more(test)]
     written = []
-    for number, test in enumerate(content["tests"]):
+    for number, (test, groups) in enumerate(tests):
+        # What a test gives as its input no rule may record, too.
+        given = {re.split(r"[{ ]", each["series"])[0] for each in test.get("input_series", [])}
+        known = {name_of(rule): rule for group in groups for rule in group["rules"]}
+        rules = {name: rule for name, rule in known.items() if groups is not all_groups or name not in given}
         asked = {case["alertname"] for case in test.get("alert_rule_test", [])}
         if unknown := asked - rules.keys():
             raise ValueError(f"{path.name}: {test['name']}: no rule {', '.join(sorted(unknown))}")

@@ -152,8 +152,9 @@ def test_a_panel_over_time_draws_few_lines(file: str) -> None:
 def test_the_network_chosen_reaches_every_path() -> None:
     """Series of pairs have no network label, so that the variable changed nothing there."""
     for panel in panels(MIXIN.dashboards["fabricpulse-paths.json"]):
-        if panel["type"] != "row" and panel["title"] != "Clock error bound":
-            assert all('network=~"$network"' in target["expr"] for target in panel["targets"]), panel["title"]
+        # Of one the network that the NIC is said to be in is what is in doubt.
+        if panel["type"] != "row" and panel["title"] not in {"Clock error bound", "Cables at a wrong leaf"}:
+            assert all('network=~"$network' in target["expr"] for target in panel["targets"]), panel["title"]
 
 
 def test_the_estimated_error_is_beside_the_bound_and_not_taken_for_it() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.unit.rules.compiled import ALERTS, MIXIN, RECORDS, dashboard_queries, selectors
+from tests.unit.rules.linked_panels import opened
 from tests.unit.rules.mutation import seconds
 
 from fabricpulse.core.metrics.catalogue import load_catalogue
@@ -127,17 +128,19 @@ def test_runbook(name: str) -> None:
     assert all(len(section.split()) >= 1 for section in sections.values())
 
 
-def test_a_runbook_shows_the_page_that_its_alert_opens() -> None:
-    """The search for the cause begins with a picture of the page to which `dashboard_url` leads."""
-    mixin = compile_mixin(settings={"grafanaURL": "https://grafana.example"})
-    pages = {page["uid"]: name.split("-", 1)[1].split(".")[0] for name, page in mixin.dashboards.items()}
-    for rule in (rule for group in mixin.alerts for rule in group["rules"]):
-        opened = re.search(r"/d/(\w+)", rule["annotations"]["dashboard_url"])
-        assert opened
-        text = (ROOT / "docs" / "runbooks" / f"{rule['alert']}.md").read_text()
-        shown = re.findall(r"\(\.\./(pictures/\w+\.webp)\)", text.partition("## How to find the cause\n")[2])
-        assert shown == [f"pictures/{pages[opened[1]]}.webp"], rule["alert"]
-        assert (ROOT / "docs" / shown[0]).is_file()
+@pytest.mark.parametrize("name", ALERTS)
+def test_a_runbook_begins_with_what_its_alert_opens(name: str) -> None:
+    """The search for the cause begins with the panel to which `dashboard_url` leads, and a picture of its page."""
+    page, panel, _ = opened(name, {})
+    (file,) = [file for file, other in MIXIN.dashboards.items() if other["uid"] == page["uid"]]
+    text = (ROOT / "docs" / "runbooks" / f"{name}.md").read_text()
+    search = text.partition("## How to find the cause\n")[2].strip()
+    assert search.startswith("`dashboard_url` of the alert (where `grafanaURL` is set) opens the panel ")
+    title = page["title"].removeprefix("Fabricpulse / ")
+    assert f" opens the panel *{panel['title']}* of *{title}*" in search.partition("\n")[0]
+    (shown,) = re.findall(r"\(\.\./(pictures/\w+\.webp)\)", search)
+    assert shown == f"pictures/{file.removeprefix('fabricpulse-').removesuffix('.json')}.webp"
+    assert (ROOT / "docs" / shown).is_file()
 
 
 def test_no_stray_runbook() -> None:
@@ -233,7 +236,6 @@ def configured() -> Mixin:
             "severities": {"FabricNicFlapping": "critical"},
             "disabledAlerts": ["FabricWatchdog"],
             "extraLabels": {"team": "net"},
-            "grafanaURL": "https://grafana.example",
         }
     )
 
@@ -252,28 +254,6 @@ def test_knobs_reach_the_rules(configured: Mixin) -> None:
         for rule in group["rules"]:
             for name, labels in selectors(rule["expr"]):
                 assert "cluster" in labels, f"{rule} reads {name} of all fleets"
-
-
-def test_dashboard_urls(configured: Mixin) -> None:
-    """With grafanaURL each alert links to a page of ours by its uid and selects there what the alert is about, by
-    variables that the page has; without it no alert has a link.
-    """
-    names = {
-        dashboard["uid"]: {variable["name"] for variable in dashboard["templating"]["list"]}
-        for dashboard in configured.dashboards.values()
-    }
-
-    for rule in (rule for group in configured.alerts for rule in group["rules"]):
-        url = rule["annotations"]["dashboard_url"]
-        match = re.match(r"https://grafana\.example/d/([0-9a-f]+)\?orgId=1\{\{", url)
-        assert match, url
-        assert set(re.findall(r"&var-(\w+)=", url)) <= names[match[1]], rule["alert"]
-    assert not any("dashboard_url" in alert["annotations"] for alert in ALERTS.values())
-    # What draws the gauge of an alert on connectivity.
-    rules = {rule["alert"]: rule for group in configured.alerts for rule in group["rules"]}
-    opened = rules["FabricNicDisconnected"]["annotations"]["dashboard_url"].split("/d/")[1].split("?")[0]
-    drawn = [page for page in configured.dashboards.values() if page["uid"] == opened]
-    assert "fabricpulse_nic_connected" in str(drawn[0]["panels"])
 
 
 def shipped_route(name: str, labels: Mapping[str, str]) -> dict[str, Any]:

@@ -1,12 +1,17 @@
 """The rules behave as their promtool tests say."""
 
 import os
+import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from tests.unit.rules.compiled import MIXIN
+from tests.unit.rules.linked_panels import shows_something
 from tests.unit.rules.needed_rules import name_of, split
 
 ROOT = Path(__file__).parents[3]
@@ -48,6 +53,52 @@ def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+# What exporters give beside a series of which a test of rules may give that alone: metric, samples, label.
+BESIDE = {
+    "fabricpulse_nic_disconnected": (
+        ("fabricpulse_nic_connected", "0x300", ""),
+        ("fabricpulse_nic_disconnects_total", "0+1x300", ""),
+    ),
+    "fabricpulse_nic_connected": (("fabricpulse_nic_disconnects_total", "0+1x300", ""),),
+    "fabricpulse_nic_recent_disconnect_age_seconds": (("fabricpulse_nic_disconnects_total", "0+1x300", ""),),
+    "fabricpulse_edge_latency_elevated": (("fabricpulse_edge_owd_seconds", "0.01x300", 'quantile="0.5"'),),
+}
+
+
+def panels_shown(test: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Where a test expects alerts: that each panel draws something that their links open, with what they select."""
+    asked = [
+        {
+            "expr": shows_something(case["alertname"], fires["exp_labels"]),
+            "eval_time": case["eval_time"],
+            "exp_samples": [{"labels": "{}", "value": 1}],
+        }
+        for case in test.get("alert_rule_test", [])
+        for fires in case["exp_alerts"]
+        # What is absent and what always fires has no series.
+        if case["alertname"] not in ("FabricNoData", "FabricWatchdog")
+    ]
+    if asked:
+        kept = {key: value for key, value in test.items() if not key.endswith("_test")}
+        yield kept | {"input_series": completed(test["input_series"]), "promql_expr_test": asked}
+
+
+def completed(input_series: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """With what an exporter gives beside."""
+    given = [
+        re.sub(r', nth="\w+"|nth="\w+", |quantile="[\d.]+", |, quantile="[\d.]+"', "", each["series"])
+        for each in input_series
+    ]
+    names = {re.split(r"[{ ]", series)[0] for series in given}
+    added: dict[str, str] = {}
+    for series in given:
+        name, _, labels = series.partition("{")
+        for other, values, label in BESIDE.get(name, ()):
+            if other not in names:
+                added.setdefault(f"{other}{{{label}{', ' if label else ''}{labels}", values)
+    return input_series + [{"series": series, "values": values} for series, values in added.items()]
+
+
 def test_there_are_tests() -> None:
     """An empty folder would pass everything below."""
     assert len(TESTS) >= 5
@@ -73,9 +124,11 @@ def test_check(promtool: str) -> None:
 def test_unit(promtool: str, path: Path, tmp_path: Path) -> None:
     """The unit tests of a group pass, those at the edges of windows also where these have no left end (Prometheus 3).
 
-    test_mutation.py runs the latter with the first promtool.
+    test_mutation.py runs the latter with the first promtool. Where an alert fires, the panel that it opens shows it.
     """
-    result = run(promtool, "test", "rules", *split(path, tmp_path))
+    shown = (panels_shown, MIXIN.rules) if promtool == PROMTOOLS[0] else ()
+    files = split(path, tmp_path, *shown)
+    result = run(promtool, "test", "rules", *files)
 
     assert result.returncode == 0, result.stdout + result.stderr
 
