@@ -46,6 +46,7 @@ local signals = import '../signals.libsonnet';
         ]),
         g.row('NICs', [
           g.stateTimeline(
+            config,
             'NICs with faults',
             'The thirty NICs that were disconnected or flapping most within the time range. Green: connected. Orange: connected, and lost the fabric within the last minute. Red: disconnected.',
             // 0 disconnected, 1 connected, 2 connected after a disconnect in the last minute.
@@ -67,9 +68,9 @@ local signals = import '../signals.libsonnet';
             g.query(g.rising(config, s.nicDisconnects('5m'), s.series('fabricpulse_nic_disconnects_total'), 'instance, device'), '{{instance}} {{device}}'),
             g.unchanged([s.series('fabricpulse_nic_disconnects_total')]),
           ]),
-          g.table('NICs of unknown health', 'They have no peers, or their host was too late to judge: a fault of them would not be seen.', 'none', [
+          g.table(config, 'NICs of unknown health', 'They have no peers, or their host was too late to judge: a fault of them would not be seen.', 'none', [
             g.query('max by (%s, instance, device, network) (%s == 1)' % [config.clusterLabel, s.last('fabricpulse_nic_state', 'state="unknown"')]),
-          ], [['instance', 'host'], ['device', 'NIC'], ['network', 'network']], [config.clusterLabel, 'Value']),
+          ], [['instance', 'host'], ['device', 'NIC'], ['network', 'network']], ['Value']),
           g.timeseriesLeast('Connected share of each network', 'NICs of a network that reach a peer, of all its NICs.', 'percentunit', [
             g.query('network:fabricpulse_nic_connected:ratio{%s, network=~"$network"}' % fleet, '{{network}}'),
           ]),

@@ -34,6 +34,7 @@ local signals = import '../signals.libsonnet';
         ]),
         g.row('Lanes', [
           g.stateTimeline(
+            config,
             'Lanes that were out of service',
             'Whether the job uses a NIC; the twenty NICs that it did not use for longest in the range. Red: taken out or down, the others carry its share.',
             s.series('fabricpulse_lane_state'),
@@ -81,9 +82,9 @@ local signals = import '../signals.libsonnet';
           g.timeseries('Collective bandwidth', 'Payload of one rank by duration, mean of the ranks.', 'Bps', [
             g.query('workload:fabricpulse_collective_bandwidth_bytes_per_second:avg{%s, workload=~"$workload"}' % g.clusterMatcher(config), '{{workload}} {{collective}}'),
           ]),
-          g.table('Who waits for whom', 'Requests that have not ended, the oldest first.', 's', [
+          g.table(config, 'Who waits for whom', 'Requests that have not ended, the oldest first.', 's', [
             g.query('sort_desc(%s)' % s.series('fabricpulse_request_waiting_seconds')),
-          ], [['workload', 'workload'], ['instance', 'host'], ['rank', 'rank'], ['peer', 'waits for host'], ['peer_rank', 'waits for rank'], ['waits_for', 'what'], ['Value', 'for']], ['job', config.clusterLabel]),
+          ], [['workload', 'workload'], ['instance', 'host'], ['rank', 'rank'], ['peer', 'waits for host'], ['peer_rank', 'waits for rank'], ['waits_for', 'what'], ['Value', 'for']], ['job']),
         ]),
         g.row('Ranks', [
           g.timeseries('Waits and silent processes', 'How long requests of a rank have been waiting, and how long a process has given no sign of life; the twenty longest of the range of each. Of a job that only the profiler sees: how long a rank has been inside collectives of which none ends.', 's', [

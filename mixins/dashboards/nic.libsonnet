@@ -37,6 +37,7 @@ local signals = import '../signals.libsonnet';
             g.query('count(%(port)s == 0) or 0 * count(%(port)s)' % { port: port }, instant=true),
           ], [{ color: 'green', value: 0 }, { color: 'red', value: 1 }]),
           g.stateTimeline(
+            config,
             'Ports that were down',
             'The twenty ports that were not active for longest in the range. Red: not active.',
             port,
@@ -167,27 +168,27 @@ local signals = import '../signals.libsonnet';
           ]),
         ]),
         g.row('Set-up', [
-          g.table('GIDs that NCCL would use', 'Of each port, by its type and index.', 'none', [
+          g.table(config, 'GIDs that NCCL would use', 'Of each port, by its type and index.', 'none', [
             g.query('max by (%(key)s, device, gid_type) (%(info)s) and on (%(key)s) count_values by (%(port)s) ("index", %(index)s)' % {
               port: '%s, instance, rdma_device, port' % config.clusterLabel,
               key: '%s, instance, rdma_device, port, index' % config.clusterLabel,
               info: s.last('fabricpulse_nic_gid_info'),
               index: host.last('fabricpulse_nic_nccl_gid_index'),
             }),
-          ], [['instance', 'host'], ['device', 'device'], ['rdma_device', 'RDMA device'], ['port', 'port'], ['index', 'index'], ['gid_type', 'type']], [config.clusterLabel, 'Value']),
+          ], [['instance', 'host'], ['device', 'device'], ['rdma_device', 'RDMA device'], ['port', 'port'], ['index', 'index'], ['gid_type', 'type']], ['Value']),
           g.unwell(config, 'Hosts without a common GID index', 'The twenty hosts whose ports had none, or different ones, for longest in the range.', host.series('fabricpulse_nic_nccl_gid_index_consistent'), 'instance', '{{instance}}', ['none in common', 'common']),
-          g.table('NICs unlike the median of their network', 'MTU, PFC, speed, GID index and trust of DSCP, as numbers; which of them are too few to be a second fleet FabricNicOddOneOut tells.', 'none', [
+          g.table(config, 'NICs unlike the median of their network', 'MTU, PFC, speed, GID index and trust of DSCP, as numbers; which of them are too few to be a second fleet FabricNicOddOneOut tells.', 'none', [
             g.query('topk(100, device:fabricpulse_nic_attribute:different{%s, instance=~"$instance", device=~"$device"})' % g.clusterMatcher(config)),
-          ], [['instance', 'host'], ['device', 'device'], ['network', 'network'], ['attribute', 'attribute'], ['Value', 'value']], [config.clusterLabel]),
-          g.table('Firmware', 'How many NICs of a board have which, and of the hosts chosen which have it.', 'none', [
+          ], [['instance', 'host'], ['device', 'device'], ['network', 'network'], ['attribute', 'attribute'], ['Value', 'value']]),
+          g.table(config, 'Firmware', 'How many NICs of a board have which, and of the hosts chosen which have it.', 'none', [
             g.query('count by (%s, board, firmware) (%s)' % [config.clusterLabel, s.last('fabricpulse_nic_info', 'firmware!=""')]),
-          ], [['board', 'board'], ['firmware', 'firmware'], ['Value', 'NICs']], [config.clusterLabel]),
+          ], [['board', 'board'], ['firmware', 'firmware'], ['Value', 'NICs']]),
         ]),
         g.row('Host', [
-          g.table('PCIe, the slowest', 'Lanes times speed, of what card and slot can do; the twenty lowest.', 'percentunit', [
+          g.table(config, 'PCIe, the slowest', 'Lanes times speed, of what card and slot can do; the twenty lowest.', 'percentunit', [
             g.query('bottomk(20, max by (%s, instance, device) (%s))' % [config.clusterLabel, s.pcieShare()]),
-          ], [['instance', 'host'], ['device', 'device'], ['Value', 'share']], [config.clusterLabel]),
-          g.table('GID index that NCCL would use', 'How many ports have which; NCCL takes one index for all ports of a host. More than one line: FabricNicOddOneOut names the odd ones.', 'none', [
+          ], [['instance', 'host'], ['device', 'device'], ['Value', 'share']]),
+          g.table(config, 'GID index that NCCL would use', 'How many ports have which; NCCL takes one index for all ports of a host. More than one line: FabricNicOddOneOut names the odd ones.', 'none', [
             g.query('count_values("index", %s)' % s.series('fabricpulse_nic_nccl_gid_index')),
           ], [['index', 'GID index'], ['Value', 'ports']]),
         ]),

@@ -57,23 +57,24 @@ local signals = import '../signals.libsonnet';
         ]),
         g.row('What and where', [
           g.alerts(
+            config,
             'What is wrong, worst first',
             'Alerts that fire, with the time since which they do. The name leads to the runbook.',
             // One line where an alert has fired twice for the same thing, as for both directions of a NIC.
-            'sort_desc(max by (%(c)s, severity, alertname, instance, device, network, workload, peer) ((time() - ALERTS_FOR_STATE{alertname=~"Fabric.+", %(fleet)s}) and ignoring (alertstate) ALERTS{alertstate="firing", alertname!="FabricWatchdog", %(fleet)s}))' % { c: c, fleet: fleet },
-            config.runbookURLPattern
+            'sort_desc(max by (%(c)s, severity, alertname, instance, device, network, workload, peer, rank, faulty, leaf) ((time() - ALERTS_FOR_STATE{alertname=~"Fabric.+", %(fleet)s}) and ignoring (alertstate) ALERTS{alertstate="firing", alertname!="FabricWatchdog", %(fleet)s}))' % { c: c, fleet: fleet },
           ),
           g.matrix(
+            config,
             'NICs of hosts with faults',
             'Only hosts with a NIC that is disconnected or flapping.',
             'none',
             // Of several NICs in one cell the worst: disconnected, then flapping.
-            g.query('(min by (instance, network) (%(state)s) == 0 or max by (instance, network) (%(state)s)) and on (instance) (max by (instance) (%(state)s) != 1 or min by (instance) (%(state)s) == 0)' % { state: state }),
-            'instance',
-            'network',
+            g.query('(min by (%(c)s, instance, network) (%(state)s) == 0 or max by (%(c)s, instance, network) (%(state)s)) and on (%(c)s, instance) (max by (%(c)s, instance) (%(state)s) != 1 or min by (%(c)s, instance) (%(state)s) == 0)' % { c: c, state: state }),
+            'fleet',
             states=states
           ) { width:: 12, height:: 8 },
           g.stateTimeline(
+            config,
             'NICs with faults',
             'Green: connected. Orange: flapping. Red: disconnected. The fifteen NICs that flapped most or were disconnected for longest within the time range.',
             state,
@@ -83,12 +84,12 @@ local signals = import '../signals.libsonnet';
             states
           ) { width:: 12, height:: 8 },
           g.matrix(
+            config,
             'Delay by network, worst hosts',
             'What each host receives, 99th percentile of five minutes. A red column is a rail or leaf, a red row a host.',
             's',
-            g.query('max by (instance, network) (%(owd)s) and on (instance) topk(10, max by (instance) (%(owd)s))' % { owd: owd }),
-            'instance',
-            'network',
+            g.query('max by (%(c)s, instance, network) (%(owd)s) and on (%(c)s, instance) topk(10, max by (%(c)s, instance) (%(owd)s))' % { c: c, owd: owd }),
+            'paths',
             [{ color: 'green', value: null }, { color: 'yellow', value: config.sloOwdSeconds / 5 }, { color: 'red', value: config.sloOwdSeconds }]
           ) { width:: 12, height:: 8 },
         ]),

@@ -53,17 +53,17 @@ local signals = import '../signals.libsonnet';
         ]),
         g.row('Pairs', [
           g.matrix(
+            config,
             'Delay by rail, worst hosts',
             'What each host receives on each network, 99th percentile of five minutes; the thirty worst hosts. A red column is a rail or a leaf, a red row a host.',
             's',
-            g.query('max by (instance, network) (%(owd)s) and on (instance) topk(30, max by (instance) (%(owd)s))' % { owd: received('0.99') }),
-            'instance',
-            'network',
+            g.query('max by (%(c)s, instance, network) (%(owd)s) and on (%(c)s, instance) topk(30, max by (%(c)s, instance) (%(owd)s))' % { c: config.clusterLabel, owd: received('0.99') }),
+            'paths',
             delay
           ),
-          g.table('Slowest edges', 'The ten largest 99th percentiles of the last interval. A fleet of more than 64 hosts exports single edges only while they suffer.', 's', [
+          g.table(config, 'Slowest edges', 'The ten largest 99th percentiles of the last interval. A fleet of more than 64 hosts exports single edges only while they suffer.', 's', [
             g.query('topk(10, %s %s)' % [edge.series('fabricpulse_edge_owd_seconds', 'quantile="0.99"'), inNetwork]),
-          ], [['peer', 'from host'], ['peer_device', 'from NIC'], ['instance', 'to host'], ['device', 'to NIC'], ['Value', 'p99']], ['job', 'quantile', 'exported_job', config.clusterLabel]),
+          ], [['peer', 'from host'], ['peer_device', 'from NIC'], ['instance', 'to host'], ['device', 'to NIC'], ['Value', 'p99']], ['job', 'quantile', 'exported_job']),
           g.timeseries('Delay per edge, p99', 'One-way delay of a pair of NICs, 99th percentile of an interval.', 's', [
             g.query(worst(edge.series('fabricpulse_edge_owd_seconds', 'quantile="0.99"'), 'instance, device, peer, peer_device', inNetwork), arrow),
           ]),
@@ -78,9 +78,9 @@ local signals = import '../signals.libsonnet';
           g.timeseries('Next hops missing', 'How many next hops fewer a leaf has than most of its siblings, by the traced paths; the twenty with most in the range.', 'short', [
             g.query(worst(fabric.series('fabricpulse_leaf_paths_missing'), 'leaf, network'), '{{leaf}} {{network}}'),
           ]),
-          g.table('Cables at a wrong leaf', 'NICs that are at another leaf than the topology file, their rail or the other NICs of their host suggest.', 'none', [
+          g.table(config, 'Cables at a wrong leaf', 'NICs that are at another leaf than the topology file, their rail or the other NICs of their host suggest.', 'none', [
             g.query('max by (%s, peer, peer_device, reason, at, expected) (%s)' % [config.clusterLabel, signals(config, chosen + ', peer=~"$peer"').series('fabricpulse_topology_nic_miscabled')]),
-          ], [['peer', 'host'], ['peer_device', 'NIC'], ['at', 'is at'], ['expected', 'belongs to'], ['reason', 'reason']], [config.clusterLabel, 'Value']),
+          ], [['peer', 'host'], ['peer_device', 'NIC'], ['at', 'is at'], ['expected', 'belongs to'], ['reason', 'reason']], ['Value']),
         ]),
         g.row('Paths', [
           g.timeseries('Edges above their baseline', 'Median delay of pairs of NICs whose delay is far above its own baseline, while it is; the twenty that were slowest in the range.', 's', [

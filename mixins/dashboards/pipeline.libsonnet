@@ -76,6 +76,7 @@ local signals = import '../signals.libsonnet';
         g.row('Hosts', [
           g.unwell(config, 'Hosts that were no members', 'The twenty that were not in their own membership for longest in the range: they probed nothing.', s.series('fabricpulse_mesh_member'), 'instance', '{{instance}}', ['no member', 'member']),
           g.stateTimeline(
+            config,
             'Front-end network',
             'The twenty hosts that it was lost to most in the range. Red: no server on it answers. Orange: none did within the last quarter of an hour, as is known once it is back.',
             '%s * (1 + (increase(%s[15m]) > bool 0))' % [frontEnd.connected, frontEnd.lost],
@@ -111,16 +112,16 @@ local signals = import '../signals.libsonnet';
         g.row('Daemons', [
           g.unwell(config, 'Daemons that did not answer', 'The twenty whose scrapes failed for longest in the range.', up, 'job, instance', '{{job}} {{instance}}', ['no answer', 'answers']),
           g.unwell(config, 'Collectors that failed', 'The twenty that failed for longest in the range.', s.series('fabricpulse_scrape_collector_success'), 'job, instance, collector', '{{job}} {{instance}} {{collector}}', ['fails', 'works']),
-          g.table('Daemons that were last seen', 'Within the last day, by the time since; what Prometheus scrapes now is not listed.', 's', [
-            g.query('topk(100, time() - max by (%(c)s, job, instance, daemon) (%(seen)s) > 120)' % {
+          g.table(config, 'Daemons, the longest unseen', 'Of the last day, by the time since they were last scraped: at most some two minutes of those that are.', 's', [
+            g.query('topk(100, time() - max by (%(c)s, job, instance, daemon) (%(seen)s))' % {
               c: config.clusterLabel,
               seen: 'daemon:fabricpulse_build_info:last_seen_timestamp_seconds{%s, instance=~"$instance"}' % g.clusterMatcher(config),
             }),
-          ], [['daemon', 'daemon'], ['instance', 'host'], ['job', 'job'], ['Value', 'since']], [config.clusterLabel]),
-          g.table('Targets without metrics of fabricpulse', 'They answer, and another program is on this port, or relabelling drops its metrics.', 'none', [
+          ], [['daemon', 'daemon'], ['instance', 'host'], ['job', 'job'], ['Value', 'since']]),
+          g.table(config, 'Targets without metrics of fabricpulse', 'They answer, and another program is on this port, or relabelling drops its metrics.', 'none', [
             g.query('topk(100, %(up)s == 1 unless on (%(c)s, job, instance) %(info)s)' % { up: up, c: config.clusterLabel, info: s.last('fabricpulse_build_info') }),
-          ], [['job', 'job'], ['instance', 'host']], [config.clusterLabel, 'Value']),
-          g.table('Versions', 'How many daemons are of which version; metrics: what the rules can read of them.', 'none', [
+          ], [['job', 'job'], ['instance', 'host']], ['Value']),
+          g.table(config, 'Versions', 'How many daemons are of which version; metrics: what the rules can read of them.', 'none', [
             g.query('count by (daemon, version, metrics_version) (%s)' % s.last('fabricpulse_build_info')),
           ], [['daemon', 'daemon'], ['version', 'version'], ['metrics_version', 'metrics'], ['Value', 'daemons']]),
           g.timeseries('Samples left out, by family', 'What the cap of an exposition has cut; the twenty with most in the range.', 'short', [

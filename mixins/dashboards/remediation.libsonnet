@@ -55,7 +55,7 @@ local signals = import '../signals.libsonnet';
           g.unwell(config, 'Problems of the receiver', 'As its status names them; the twenty that lasted longest in the range. Some end by themselves, for the others FabricRemediationNeedsOperator fires.', s.series('fabricpulse_remediation_problem'), 'instance, code', '{{code}} {{instance}}', ['no', 'yes'], 0),
           // Without a judged action there is no row: it would be 0/0. Instant, as a range of a month at each step of a
           // graph is more than Prometheus takes.
-          g.table('Hit rate of each rule', 'Share of the actions of 30 days after which jobs recovered, of those for which that is known; the smallest first. Rules without such an action are not listed.', 'percentunit', [
+          g.table(config, 'Hit rate of each rule', 'Share of the actions of 30 days after which jobs recovered, of those for which that is known; the smallest first. Rules without such an action are not listed.', 'percentunit', [
             g.query('sort(sum by (rule) (increase(%s[30d])) / (sum by (rule) (increase(%s[30d])) > 0))' % [
               s.series('fabricpulse_remediation_judged_actions_total', 'recovery="recovered"'),
               s.series('fabricpulse_remediation_judged_actions_total', 'recovery=~"recovered|not_recovered"'),

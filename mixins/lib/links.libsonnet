@@ -96,7 +96,7 @@ local links = {
   FabricExporterDown: ['pipeline', 'Daemons that did not answer', host],
   FabricScrapesFailing: ['pipeline', 'Daemons that did not answer', host],
   FabricNoData: ['pipeline', 'Daemons that did not answer', {}],
-  FabricExporterGone: ['pipeline', 'Daemons that were last seen', host],
+  FabricExporterGone: ['pipeline', 'Daemons, the longest unseen', host],
   FabricExporterEmpty: ['pipeline', 'Targets without metrics of fabricpulse', host],
   FabricExporterOld: ['pipeline', 'Versions', host],
   FabricCollectorFailing: ['pipeline', 'Collectors that failed', host],

@@ -2,6 +2,7 @@
 //
 // A dashboard is a list of rows, a row a title and panels that say their width (of 24 columns) and height; `layout`
 // gives them their place and number.
+local dataLinks = import 'data_links.libsonnet';
 {
   local datasource = { type: 'prometheus', uid: '${datasource}' },
 
@@ -72,7 +73,7 @@
   // chosen: { on, series }: what had a fault in the range. measured: the series that it is chosen from. Where nothing is
   // chosen a line says so (Grafana would say that "data does not have a time field"), as long as all that was measured at
   // any time of the range is: of what has fallen silent nobody can say that it has no fault.
-  stateTimeline(title, description, state, chosen, legend, measured, states)::
+  stateTimeline(config, title, description, state, chosen, legend, measured, states)::
     local faults = $.query('%s and on (%s) %s' % [state, chosen.on, chosen.series], legend);
     local none = $.query(
       '0 * count(%(m)s) + 1 unless on () (%(faults)s) unless on () (count(last_over_time(%(m)s[$__range] @ end())) > count(%(m)s))' % { m: measured, faults: chosen.series },
@@ -87,6 +88,7 @@
         // The colour mode only decides what the legend lists: with thresholds, Grafana's default, it would show these.
         color: { mode: 'palette-classic' },
         custom: { fillOpacity: 85, lineWidth: 0 },
+        links: dataLinks.ofSeries(config, std.split(std.strReplace(chosen.on, ' ', ''), ',')),
         mappings: [{
           type: 'value',
           options: {
@@ -108,6 +110,7 @@
   // well: which of them is.
   unwell(config, title, description, series, key, legend, words, well=1)::
     $.stateTimeline(
+      config,
       title,
       description,
       series,
@@ -120,15 +123,24 @@
       { [std.toString(i)]: { text: words[i], color: if i == well then 'green' else 'red' } for i in [0, 1] }
     ) { width:: 12, height:: 8 },
 
+  // What its cells open, for each column of [field, name].
+  local links(config, columns) = [
+    { matcher: { id: 'byName', options: column[1] }, properties: [{ id: 'links', value: dataLinks.ofColumn(config, column[0], [c[0] for c in columns]) }] }
+    for column in columns
+    if dataLinks.ofColumn(config, column[0], [c[0] for c in columns]) != []
+  ],
+
   // A table of instant queries, one row a label set. columns: [[field, name]] from left to right, fields that are not
-  // named follow; hidden: labels not shown. The unit is that of values alone: labels like a rank are digits, too.
-  table(title, description, unit, queries, columns, hidden=[])::
+  // named follow, but for the cluster, which is the last; hidden: labels not shown. The unit is that of values alone: labels
+  // like a rank are digits, too.
+  table(config, title, description, unit, queries, named, hidden=[])::
+    local columns = named + [[config.clusterLabel, 'cluster']];
     panel('table', title, description, 'none', [q { format: 'table', instant: true, range: false } for q in queries]) {
       fieldConfig+: { defaults+: { custom: { minWidth: 50 } }, overrides: [
         { matcher: { id: 'byName', options: column[1] }, properties: [{ id: 'unit', value: unit }] }
         for column in columns
         if std.startsWith(column[0], 'Value')
-      ] },
+      ] + links(config, columns) },
       transformations: [
         { id: 'merge', options: {} },
         {
@@ -144,16 +156,22 @@
     },
 
   // Rows of a label times columns of another, coloured by value; pairs that there are not are empty, names plain.
-  // states: { '0': { text, color } } in place of thresholds.
-  matrix(title, description, unit, query, row, column, thresholds=[], states={})::
+  // states: { '0': { text, color } } in place of thresholds. Once for each cluster: two of them may have hosts of one name.
+  // opens: the page that a cell leads to.
+  matrix(config, title, description, unit, query, opens, thresholds=[], states={})::
+    local row = 'instance';
+    local column = 'network';
     local corner = '%s\\\\%s' % [row, column];
-    panel('table', title, description, unit, [query { format: 'table', instant: true, range: false }]) {
+    panel('table', '%s, $%s' % [title, config.clusterLabel], description, unit, [query { format: 'table', instant: true, range: false }]) {
       width:: 24,
       height:: 12,
+      repeat: config.clusterLabel,
+      repeatDirection: 'v',
       fieldConfig: {
         defaults: {
           unit: unit,
           decimals: 0,
+          links: dataLinks.ofCell(config, opens),
           custom: { cellOptions: { type: 'color-background', mode: 'basic' }, align: 'center', minWidth: 50 },
           mappings: [
             {
@@ -172,7 +190,8 @@
           matcher: { id: 'byRegexp', options: corner },
           properties: [
             { id: 'custom.cellOptions', value: { type: 'auto' } },
-            { id: 'displayName', value: if row == 'instance' then 'host' else row },
+            { id: 'displayName', value: 'host' },
+            { id: 'links', value: dataLinks.ofRow(config) },
           ],
         }],
       },
@@ -188,8 +207,22 @@
     },
 
   // What fires, worst first, with links to runbooks.
-  alerts(title, description, expr, runbookPattern)::
-    local columns = ['severity', 'alertname', 'instance', 'device', 'network', 'workload', 'peer', 'Value'];
+  alerts(config, title, description, expr)::
+    local names = { alertname: 'alert', instance: 'host', faulty: 'switch or link', Value: 'since' };
+    local columns = [
+      'severity',
+      'alertname',
+      'instance',
+      'device',
+      'network',
+      'workload',
+      'peer',
+      'rank',
+      'faulty',
+      'leaf',
+      'Value',
+      config.clusterLabel,
+    ];
     panel('table', title, description, 'none', [$.query(expr, instant=true, format='table')]) {
       fieldConfig: {
         defaults: { unit: 'none', custom: { cellOptions: { type: 'auto' }, minWidth: 50 } },
@@ -218,17 +251,17 @@
             matcher: { id: 'byName', options: 'alert' },
             properties: [
               { id: 'custom.width', value: 210 },
-              { id: 'links', value: [{ title: 'Runbook', url: runbookPattern % '${__value.raw}', targetBlank: true }] },
+              { id: 'links', value: [{ title: 'Runbook', url: config.runbookURLPattern % '${__value.raw}', targetBlank: true }] },
             ],
           },
-        ],
+        ] + links(config, [[name, std.get(names, name, name)] for name in columns]),
       },
       options: { showHeader: true, cellHeight: 'sm', sortBy: [{ displayName: 'severity', desc: false }] },
       transformations: [{
         id: 'organize',
         options: {
           includeByName: { [name]: true for name in columns },
-          renameByName: { alertname: 'alert', instance: 'host', Value: 'since' },
+          renameByName: names,
           indexByName: { [columns[i]]: i for i in std.range(0, std.length(columns) - 1) },
         },
       }],

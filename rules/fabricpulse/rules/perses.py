@@ -23,6 +23,7 @@ from fabricpulse.rules.perses_parts import (
     check_datasource,
     only,
     refuse,
+    title_of,
 )
 
 DEFAULT_PROJECT = "fabricpulse"
@@ -33,7 +34,7 @@ _LABEL_VALUES = re.compile(r"label_values\((.+), (\w+)\)")
 IGNORED = ("editable", "graphTooltip", "schemaVersion", "timezone", "uid")
 _PANEL_KEYS = (
     *("type", "title", "description", "datasource", "targets", "fieldConfig", "options", "id", "gridPos"),
-    *("transformations", "maxDataPoints", "pluginVersion"),
+    *("transformations", "maxDataPoints", "pluginVersion", "repeat", "repeatDirection"),
 )
 _VARIABLE_KEYS = (
     *("name", "label", "type", "datasource", "query", "definition", "refresh"),
@@ -87,11 +88,12 @@ def _dashboard(file: str, dashboard: Json, everyone: Mapping[str, Json], project
     )
     panels: dict[str, Json] = {}
     layouts = []
+    pages = {other["uid"]: name.removesuffix(".json") for name, other in everyone.items()}
     for row, inside in panels_of(dashboard):
         keys = []
         for panel in inside:
             keys.append(_key(panel, panels))
-            panels[keys[-1]] = _panel(panel, f"{file}: {panel['title']}")
+            panels[keys[-1]] = _panel(panel, pages, f"{file}: {panel['title']}")
         layouts.append(_grid(row, inside, keys, file))
     return {
         "kind": "Dashboard",
@@ -121,7 +123,7 @@ def _duration(time: Json, file: str) -> str:
 
 def _key(panel: Json, taken: Mapping[str, Json]) -> str:
     """What layouts call the panel: of its title, so that it stays the same where others come or go."""
-    key = re.sub(r"[^a-z0-9]+", "-", panel["title"].lower()).strip("-")
+    key = re.sub(r"[^a-z0-9]+", "-", title_of(panel).lower()).strip("-")
     return f"{key}-{panel['id']}" if key in taken else key
 
 
@@ -148,10 +150,11 @@ def _grid(row: Json | None, inside: list[Json], keys: list[str], file: str) -> J
     return {"kind": "Grid", "spec": {**display, "items": items}}
 
 
-def _panel(panel: Json, where: str) -> Json:
+def _panel(panel: Json, pages: Mapping[str, str], where: str) -> Json:
+    """pages : name of a dashboard by its uid, for links."""
     only(panel, where, _PANEL_KEYS)
     check_datasource(panel["datasource"], where)
-    drawn = plugin_of(panel, where)
+    drawn = plugin_of(panel, pages, where)
     queries = [_query(target, panel["type"], where) for target in panel["targets"]]
     for again in range(1, drawn.times_asked):
         # Of two queries that are the same Perses' front end fills only the first; tables do not show names of series.
@@ -163,7 +166,7 @@ def _panel(panel: Json, where: str) -> Json:
     return {
         "kind": "Panel",
         "spec": {
-            "display": {"name": panel["title"], "description": description},
+            "display": {"name": title_of(panel), "description": description},
             "plugin": {"kind": drawn.kind, "spec": drawn.spec},
             "queries": queries,
         },

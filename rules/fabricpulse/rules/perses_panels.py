@@ -10,6 +10,8 @@
 | xychart | Table: ScatterChart takes traces alone, and HeatMapChart native histograms |
 """
 
+from collections.abc import Mapping
+
 from fabricpulse.rules.perses_parts import (
     CALCULATIONS,
     IGNORED_CUSTOM,
@@ -27,10 +29,15 @@ from fabricpulse.rules.perses_tables import matrix, scatter, table
 _IGNORED_LEGEND = ("sortBy", "sortDesc")
 
 
-def plugin_of(panel: Json, where: str) -> Drawn:
-    """What draws a panel whose own keys are known. Raises UserError for parts without a form in Perses."""
+def plugin_of(panel: Json, pages: Mapping[str, str], where: str) -> Drawn:
+    """What draws a panel whose own keys are known. Raises UserError for parts without a form in Perses.
+
+    pages : name of a dashboard by its uid.
+    """
     only(panel["fieldConfig"], where, ("defaults", "overrides"))
     steps = [step["id"] for step in panel.get("transformations", [])]
+    if "repeat" in panel and "groupingToMatrix" not in steps:
+        raise refuse(where, "repeat")
     match panel["type"]:
         case "timeseries" if not steps:
             return _time_series(panel, where)
@@ -39,9 +46,9 @@ def plugin_of(panel: Json, where: str) -> Drawn:
         case "state-timeline" if not steps:
             return _status_history(panel, where)
         case "table" if "groupingToMatrix" in steps:
-            return matrix(panel, where)
+            return matrix(panel, pages, where)
         case "table":
-            return table(panel, where)
+            return table(panel, pages, where)
         case "xychart":
             return scatter(panel, where)
         case "timeseries" | "stat" | "state-timeline":
@@ -122,7 +129,8 @@ def _stat(panel: Json, where: str) -> Drawn:
 def _status_history(panel: Json, where: str) -> Drawn:
     defaults, options = panel["fieldConfig"]["defaults"], panel["options"]
     _no_overrides(panel, where)
-    only(defaults, where, ("unit", "color", "custom", "mappings"))
+    # links: there are none of a line.
+    only(defaults, where, ("unit", "color", "custom", "mappings", "links"))
     only(defaults["custom"], where, ("fillOpacity", "lineWidth"))
     only(options, where, ("mergeValues", "showValue", "rowHeight", "legend", "tooltip"))
     spec = {

@@ -1,5 +1,6 @@
 """What all parts of a Perses dashboard share: colours, units, thresholds and mappings, what is refused."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,6 +32,11 @@ _FORMATS: Mapping[str, Json] = {
     "s": {"unit": "seconds"},
     "short": {"unit": "decimal", "shortValues": True},
 }
+# Of links to our own dashboards: the uid, and what they select.
+_TO_PAGE = re.compile(
+    r"/d/(\w+)\?\$\{__url_time_range\}&\$\{datasource:queryparam\}&\$\{\w+:queryparam\}((?:&var-\w+=\$\{[^}]+\})*)"
+)
+_SELECTED = re.compile(r"&var-(\w+)=(\$\{[^}]+\})")
 # Units that Perses does not have: numbers, and a word in the description.
 _PLAIN = {"watt": "values are in watt"}
 _AT_END = "({}) and on () (vector(time()) >= last_over_time(vector(time())[1s:1s] @ end()))"
@@ -72,6 +78,38 @@ def check_datasource(datasource: Json, where: str) -> None:
     """Raises UserError if it is not the one that the viewer chooses."""
     if datasource != {"type": "prometheus", "uid": "${datasource}"}:
         raise refuse(where, f"data source {datasource}")
+
+
+def title_of(panel: Json) -> str:
+    """Its title; of one that Grafana draws once for each value of a variable without that."""
+    return str(panel["title"]).removesuffix(f", ${panel['repeat']}" if "repeat" in panel else "")
+
+
+def link_of(link: Json, pages: Mapping[str, str], where: str, fields: Mapping[str, str]) -> Json:
+    """The link of a cell. fields : what Grafana's expressions of the cell are here.
+
+    One to another dashboard keeps what it selects of the row, and no more: of "All" Perses would pass the value for
+    queries on, which no variable can be set to.
+    """
+    only(link, where, ("title", "url", "targetBlank"))
+    url = link["url"]
+    if inside := _TO_PAGE.fullmatch(url):
+        selected = _SELECTED.findall(inside[2])
+        if any(expression not in fields for _, expression in selected):
+            raise refuse(where, f"a link by {inside[2]}")
+        chosen = "&".join(f"var-{variable}={fields[expression]}" for variable, expression in selected)
+        url = f"{picked(pages, inside[1], where, 'page')}?{chosen}"
+    else:
+        for expression, form in fields.items():
+            url = url.replace(expression, form)
+    if "${__" in url.replace("${__data.fields[", ""):
+        raise refuse(where, f"the link {link['url']}")
+    return {"title": link["title"], "url": url, "openNewTab": link.get("targetBlank", False)}
+
+
+def field_form(name: str) -> str:
+    """The value of a field of the row, in a link."""
+    return f'${{__data.fields["{name}"]}}'
 
 
 def color_of(name: str, where: str) -> str:

@@ -1,12 +1,16 @@
 """Tables, matrices and scatter plots of our Grafana dashboards as tables of Perses."""
 
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from fabricpulse.rules.perses_parts import (
     IGNORED_CUSTOM,
     Drawn,
     Json,
+    field_form,
     format_of,
+    link_of,
     mappings_of,
     only,
     picked,
@@ -20,7 +24,7 @@ _OF_AXES = ("min", "custom.scaleDistribution")
 _ANY = 1e300
 
 
-def table(panel: Json, where: str) -> Drawn:
+def table(panel: Json, pages: Mapping[str, str], where: str) -> Drawn:
     defaults, options = panel["fieldConfig"]["defaults"], panel["options"]
     only(defaults, where, ("unit", "custom"))
     only(defaults["custom"], where, ("cellOptions", *IGNORED_CUSTOM))
@@ -29,7 +33,7 @@ def table(panel: Json, where: str) -> Drawn:
     }:
         raise refuse(where, "unit or colours of all cells")
     only(options, where, ("showHeader", "cellHeight", "sortBy"))
-    columns, spec, notes = _columns(panel, where)
+    columns, spec, notes = _columns(panel, where, pages=pages)
     for order in options.get("sortBy", []):
         only(order, where, ("displayName", "desc"))
         columns[_field(columns, order["displayName"], where)]["sort"] = "desc" if order["desc"] else "asc"
@@ -57,7 +61,7 @@ def scatter(panel: Json, where: str) -> Drawn:
 
 
 def _columns(
-    panel: Json, where: str, ignored: tuple[str, ...] = ()
+    panel: Json, where: str, ignored: tuple[str, ...] = (), pages: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[dict[str, Json], Json, list[str]]:
     """Transformations and overrides as column settings by name of the field, other settings, and what to say of them.
 
@@ -96,6 +100,9 @@ def _columns(
             raise refuse(where, f"overrides {override['matcher']['id']}")
         column = columns[_field(columns, override["matcher"]["options"], where)]
         notes += _override(column, override["properties"], ignored, where)
+        for each in override["properties"]:
+            if each["id"] == "links":
+                _link_column(column, each["value"], columns, pages, where)
     if transforms:
         spec["transforms"] = transforms
     return columns, spec, notes
@@ -157,29 +164,47 @@ def _override(column: Json, properties: list[Json], ignored: tuple[str, ...], wh
         if values.get("custom.cellOptions", {}).get("type") != "color-background":
             raise refuse(where, "mappings other than to the colour of a cell")
         column["cellSettings"] = _cells(values["mappings"], where)
-    for link in values.get("links", []):
-        only(link, where, ("title", "url", "targetBlank"))
-        url = link["url"].replace("${__value.raw}", f'${{__data.fields["{column["name"]}"]}}')
-        column["dataLink"] = {"title": link["title"], "url": url, "openNewTab": link["targetBlank"]}
     return notes
 
 
-def matrix(panel: Json, where: str) -> Drawn:
-    """A line for each cell, sorted by row and column. Perses shows either the colour or the unit of a cell: with
-    thresholds there is a second column for the level, and the query is asked twice."""
+def _link_column(
+    column: Json, links: list[Json], columns: Mapping[str, Json], pages: Mapping[str, str], where: str
+) -> None:
+    """A column has one link."""
+    if len(links) > 1:
+        raise refuse(where, "a second link of a column")
+    fields = {f"${{__data.fields.{name}}}": field_form(name) for name in columns}
+    for link in links:
+        column["dataLink"] = link_of(
+            link, pages, where, fields | {"${__value.raw}": field_form(column["name"])}
+        )
+
+
+def matrix(panel: Json, pages: Mapping[str, str], where: str) -> Drawn:
+    """A line for each cell, sorted by row and column; what Grafana draws it once for each value of is a column.
+
+    Perses shows either the colour or the unit of a cell: with thresholds there is a second column for the level, and
+    the query is asked twice.
+    """
     defaults = panel["fieldConfig"]["defaults"]
-    only(defaults, where, ("unit", "decimals", "custom", "mappings", "thresholds"))
+    only(defaults, where, ("unit", "decimals", "custom", "mappings", "thresholds", "links"))
     only(defaults["custom"], where, ("cellOptions", "align", *IGNORED_CUSTOM))
     if defaults["custom"]["cellOptions"]["type"] != "color-background" or len(panel["targets"]) != 1:
         raise refuse(where, "a matrix without colours or of several queries")
     only(panel["options"], where, ("showHeader", "cellHeight"))
-    row, column, header = _axes(panel, where)
+    row, column, header, row_links = _axes(panel, where)
     form, notes = format_of(defaults["unit"], where, defaults["decimals"])
     mapped = _cells(defaults["mappings"], where)
     levels = _levels(defaults["thresholds"], defaults["unit"], where) if "thresholds" in defaults else []
     align = defaults["custom"]["align"]
     value = {"align": align, "format": form, "cellSettings": mapped}
+    fields = {"${__data.fields[0]}": field_form(row), "${__field.name}": field_form(column)}
     columns: list[Json] = [{"name": row, "header": header, "sort": "asc"}, {"name": column, "sort": "asc"}]
+    for linked, links in ((columns[0], row_links), (value, defaults["links"])):
+        for link in links:
+            linked["dataLink"] = link_of(link, pages, where, fields)
+    if "repeat" in panel:
+        columns.append({"name": panel["repeat"], "sort": "asc"})
     spec = {**_density(panel["options"], where), "defaultColumnHidden": True}
     if levels:
         columns += [
@@ -193,8 +218,8 @@ def matrix(panel: Json, where: str) -> Drawn:
     return Drawn("Table", {**spec, "columnSettings": columns}, [note, *notes], 2 if levels else 1)
 
 
-def _axes(panel: Json, where: str) -> tuple[str, str, str]:
-    """Labels of rows and columns of a matrix, and the header of the former."""
+def _axes(panel: Json, where: str) -> tuple[str, str, str, list[Json]]:
+    """Labels of rows and columns of a matrix, the header and the links of the former."""
     by_id = [step["id"] for step in panel["transformations"]]
     if by_id != ["sortBy", "groupingToMatrix", "sortBy"]:
         raise refuse(where, f"the transformations {', '.join(by_id)}")
@@ -207,13 +232,15 @@ def _axes(panel: Json, where: str) -> tuple[str, str, str]:
         if panel["transformations"][sort]["options"] != {"fields": {}, "sort": [{"field": by}]}:
             raise refuse(where, "the order of the matrix")
     header = row
+    links: list[Json] = []
     for override in panel["fieldConfig"]["overrides"]:
         values = {each["id"]: each["value"] for each in override["properties"]}
-        only(values, where, ("custom.cellOptions", "displayName"))
+        only(values, where, ("custom.cellOptions", "displayName", "links"))
         if override["matcher"] != {"id": "byRegexp", "options": f"{row}\\\\{column}"}:
             raise refuse(where, "overrides of cells of the matrix")
         header = values.get("displayName", row)
-    return row, column, header
+        links = values.get("links", [])
+    return row, column, header, links
 
 
 def _levels(thresholds: Json, unit: str, where: str) -> list[Json]:

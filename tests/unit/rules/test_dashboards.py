@@ -211,6 +211,68 @@ def test_nothing_is_green_without_data(file: str) -> None:
         assert not re.search(r"vector\(|absent\(", query), query
 
 
+LINK = re.compile(
+    r"/d/(\w+)\?\$\{__url_time_range\}&\$\{datasource:queryparam\}&\$\{cluster:queryparam\}"
+    r"((?:&var-\w+=\$\{[^}]+\})+)"
+)
+
+
+@pytest.mark.parametrize("file", MIXIN.dashboards)
+def test_links_keep_the_selection_and_the_time(file: str) -> None:
+    """Each cell or line that names a host, a NIC, a network or a job opens the page on it, at the same time, in the
+    same data source and cluster; what it selects is a variable there, and a column or a label here.
+    """
+    variables = {
+        page["uid"]: {each["name"] for each in page["templating"]["list"]}
+        for page in MIXIN.dashboards.values()
+    }
+    for panel in panels(MIXIN.dashboards[file]):
+        if panel["type"] not in ("table", "state-timeline"):
+            continue
+        config = panel["fieldConfig"]
+        own = [
+            link
+            for each in config["overrides"]
+            for p in each["properties"]
+            if p["id"] == "links"
+            for link in p["value"]
+        ]
+        links = [link for link in [*own, *config["defaults"].get("links", [])] if link["title"] != "Runbook"]
+        organized = [step["options"] for step in panel.get("transformations", []) if step["id"] == "organize"]
+        here = {f"${{__data.fields.{name}}}" for options in organized for name in options["indexByName"]}
+        here |= {f"${{__field.labels.{name}}}" for name in re.findall(r"\w+", str(panel["targets"]))}
+        if "repeat" in panel:
+            # Of a matrix the first field has the names of the rows, and each other one is a column.
+            here |= {"${__data.fields[0]}", "${__field.name}"}
+        for link in links:
+            match = LINK.fullmatch(link["url"])
+            assert match, link
+            for variable, expression in re.findall(r"&var-(\w+)=([^&]+)", match[2]):
+                assert variable in variables[match[1]], link
+                assert expression in here, link
+        named = {name for options in organized for name in options["indexByName"]} | set(
+            re.findall(r"{{(\w+)}}", panel["targets"][0]["legendFormat"])
+        )
+        if named & {"instance", "network", "workload"} or "repeat" in panel:
+            assert links, panel["title"]
+
+
+def test_matrices_keep_clusters_apart() -> None:
+    """Two clusters may have hosts of one name: each has a matrix of its own, of what it has alone."""
+    matrices = [
+        panel
+        for page in MIXIN.dashboards.values()
+        for panel in panels(page)
+        if "groupingToMatrix" in str(panel.get("transformations"))
+    ]
+    assert len(matrices) == 3
+    for panel in matrices:
+        assert (panel["repeat"], panel["title"].rpartition(", ")[2]) == ("cluster", "$cluster")
+        (target,) = panel["targets"]
+        assert all("cluster" in labels for _, labels in selectors(re.sub(r"\$__\w+", "1m", target["expr"])))
+        assert not re.search(r"\b(by|on) \((?!cluster)", target["expr"])
+
+
 def test_dashboard_uids() -> None:
     """Uids are distinct and do not change: links and bookmarks hold on to them."""
     uids = {file: dashboard["uid"] for file, dashboard in MIXIN.dashboards.items()}

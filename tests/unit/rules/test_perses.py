@@ -17,7 +17,7 @@ from fabricpulse.rules.files import differences
 from fabricpulse.rules.formats import Placement, files_of
 from fabricpulse.rules.mixin import compile_mixin
 from fabricpulse.rules.perses import panels_of, perses_dashboards, queries_of
-from fabricpulse.rules.perses_parts import COLORS, at_end, without_end
+from fabricpulse.rules.perses_parts import COLORS, at_end, title_of, without_end
 
 ROOT = Path(__file__).parents[3]
 MIXIN = compile_mixin()
@@ -61,7 +61,7 @@ def test_rendered_is_committed() -> None:
 def test_nothing_is_lost(file: str) -> None:
     """Every panel is there with its title, its description, its queries and its legends, in the same order."""
     for panel, perses in zip(panels(file), drawn(file), strict=True):
-        assert perses["display"]["name"] == panel["title"]
+        assert perses["display"]["name"] == title_of(panel)
         assert perses["display"]["description"].startswith(panel["description"])
         asked = [query["spec"]["plugin"]["spec"] for query in perses["queries"]]
         expected = [(t["expr"], t["legendFormat"].replace("__auto", "")) for t in panel["targets"]]
@@ -215,7 +215,10 @@ def test_levels() -> None:
     panel = next(
         p for p in drawn("fabricpulse-now.json") if p["display"]["name"].startswith("Delay by network")
     )
-    values, levels = panel["plugin"]["spec"]["columnSettings"][2:]
+    cluster, values, levels = panel["plugin"]["spec"]["columnSettings"][2:]
+
+    # In place of a matrix for each.
+    assert cluster == {"name": "cluster", "sort": "asc"}
 
     assert values["format"] == {"unit": "seconds", "decimalPlaces": 0}
     assert [
@@ -237,11 +240,30 @@ def test_a_runbook_is_linked() -> None:
     assert list(columns)[:3] == ["severity", "alertname", "instance"]
 
 
+def test_cells_are_linked() -> None:
+    """Pages are called by their name in Perses, and the row says what is selected there; none that is not there."""
+    by_name = {
+        panel["display"]["name"]: {
+            column["name"]: column["dataLink"]["url"]
+            for column in panel["plugin"]["spec"].get("columnSettings", [])
+            if "dataLink" in column
+        }
+        for panel in drawn("fabricpulse-now.json")
+    }
+    host = 'fabricpulse-fleet?var-instance=${__data.fields["instance"]}'
+
+    assert by_name["What is wrong, worst first"]["instance"] == host
+    cells = by_name["NICs of hosts with faults"]
+    assert cells == {"instance": host, "value": host + '&var-network=${__data.fields["network"]}'}
+    with pytest.raises(UserError, match="no form in Perses of page"):
+        perses_dashboards({"fabricpulse-now.json": MIXIN.dashboards["fabricpulse-now.json"]})
+
+
 def edit(change: Callable[[dict[str, Any]], Any]) -> dict[str, dict[str, Any]]:
     """The dashboards, with `change` made to a copy of the first of them."""
     dashboard = copy.deepcopy(MIXIN.dashboards["fabricpulse-now.json"])
     change(dashboard)
-    return {"fabricpulse-now.json": dashboard}
+    return {**MIXIN.dashboards, "fabricpulse-now.json": dashboard}
 
 
 def of_type(dashboard: dict[str, Any], kind: str) -> dict[str, Any]:
