@@ -18,10 +18,12 @@
 (import 'rules/hardware.libsonnet') +
 (import 'rules/nic.libsonnet') +
 (import 'rules/daemon.libsonnet') +
+(import 'rules/lost.libsonnet') +
 (import 'dashboards/now.libsonnet') +
 (import 'dashboards/fleet.libsonnet') +
 (import 'dashboards/paths.libsonnet') +
 (import 'dashboards/job.libsonnet') +
+(import 'dashboards/contention.libsonnet') +
 (import 'dashboards/nic.libsonnet') +
 (import 'dashboards/remediation.libsonnet') +
 (import 'dashboards/clock.libsonnet') +

@@ -1,4 +1,5 @@
 // A training job: what it moves over which NIC, and what the network made it wait for.
+local gpus = import '../lib/gpus.libsonnet';
 local g = import '../lib/panels.libsonnet';
 local signals = import '../signals.libsonnet';
 {
@@ -82,6 +83,7 @@ local signals = import '../signals.libsonnet';
           g.timeseries('Collective bandwidth', 'Payload of one rank by duration, mean of the ranks.', 'Bps', [
             g.query('workload:fabricpulse_collective_bandwidth_bytes_per_second:avg{%s, workload=~"$workload"}' % g.clusterMatcher(config), '{{workload}} {{collective}}'),
           ]),
+          gpus(config, '%s, workload=~"$workload"' % g.clusterMatcher(config)).overTime,
           g.table(config, 'Who waits for whom', 'Requests that have not ended, the oldest first.', 's', [
             g.query('sort_desc(%s)' % s.series('fabricpulse_request_waiting_seconds')),
           ], [['workload', 'workload'], ['instance', 'host'], ['rank', 'rank'], ['peer', 'waits for host'], ['peer_rank', 'waits for rank'], ['waits_for', 'what'], ['Value', 'for']], ['job']),

@@ -1,4 +1,5 @@
 // The first ten seconds: what is wrong, worst first, and where.
+local gpus = import '../lib/gpus.libsonnet';
 local g = import '../lib/panels.libsonnet';
 local signals = import '../signals.libsonnet';
 {
@@ -7,6 +8,7 @@ local signals = import '../signals.libsonnet';
     local c = config.clusterLabel,
     local fleet = g.clusterMatcher(config),
     local s = signals(config, '%s=~"$%s"' % [c, c]),
+    local jobs = '%s, workload=~"$workload"' % fleet,
     local bad = [{ color: 'green', value: 0 }, { color: 'red', value: 1 }],
     local counted(bad, all) = 'count(%s) or 0 * count(%s)' % [bad, all],
     local flapping = '%s >= %d' % [s.nicDisconnects(config.flapWindow), config.flapThreshold],
@@ -97,6 +99,7 @@ local signals = import '../signals.libsonnet';
           g.timeseries('Collective bandwidth, with what happened', 'Payload of one rank by duration, mean of the ranks.', 'Bps', [
             g.query('workload:fabricpulse_collective_bandwidth_bytes_per_second:avg{%s, workload=~"$workload"}' % fleet, '{{workload}} {{collective}}'),
           ]),
+          gpus(config, jobs).hours,
         ] + g.countedScatter(
           'Flows: throughput against one-way delay',
           'One dot a flow (NIC pair). A healthy flow lies lower right; a slow one stands alone, upper left.',

@@ -241,6 +241,7 @@ class PaperFleet:
         yield f"fabricpulse_collective_bandwidth_bytes_per_second{{{collective}}} 30000000000"
         yield f"fabricpulse_collective_bytes_total{{{collective}}} @30000000000@"
         yield f"fabricpulse_collective_operations_total{{{collective}}} @10@"
+        yield f"fabricpulse_collective_busy_seconds_total{{{collective}}} @4@"
 
     def _flow(self, host: int, rail: int, workload: str, before: int, after: int) -> Iterator[str]:
         slow = self._has("slow_flow", host, rail)

@@ -53,7 +53,7 @@ def test_rendered_is_committed() -> None:
     """rules/perses/ is what mixins/ renders to; `make rules` updates it."""
     files = files_of(MIXIN, "perses", Placement(), ROOT / "rules")
 
-    assert len(files) == len(MIXIN.dashboards) == 8
+    assert len(files) == len(MIXIN.dashboards) == 9
     assert differences(ROOT / "rules", files) == []
 
 
