@@ -133,7 +133,7 @@ def exposition(scrapes: int) -> bytes:
         if spec.name.startswith("fabricpulse_exporter_"):
             continue  # the exposition writes its own
         if spec is BUILD_INFO:
-            for daemon in ("mesh", "nic", "qp"):
+            for daemon in ("mesh", "nic", "qp", "clocksync-coordinator", "remediation-receiver"):
                 out.add(spec, ("1", daemon, "3", str(METRICS_VERSION)), 1)
             continue
         seen = set()
