@@ -137,11 +137,16 @@ def test_an_answer_is_computed_again_when_paths_or_names_change(paths):
 
 def test_so_many_are_kept_and_no_more():
     """A host that reports beyond it takes no place from others, and what it no longer has makes room."""
-    paths = QueuePairPaths({}, {}, most=2)
-    paths.take("h1", [path(1, ("l1",)), path(2, ("l1",)), path(3, ("l1",))])
-    assert (len(paths), paths.refused) == (2, 1)
-    paths.take("h1", [path(1, (), numbers=()), path(3, ("l1",))])
-    assert sorted(ports(paths, "switch", "l1")) == [2, 3]
+    paths = QueuePairPaths({}, {}, most=8)
+    paths.take("h1", [path(number, ("l1",)) for number in range(12)])
+    assert (len(paths), paths.refused) == (6, 6)
+    for host in ("h2", "h3", "h4"):
+        paths.take(host, [path(20, ("l1",)), path(21, ("l1",)), path(22, ("l1",))])
+    assert (len(paths), paths.refused) == (8, 13)
+    assert {host for host, _ in paths.crossing("switch", "l1", "", {}).named} == {"h1", "h2"}
+    paths.take("h1", [path(0, (), numbers=()), path(1, (), numbers=())])
+    paths.take("h3", [path(20, ("l1",))])
+    assert len(paths) == 7
 
 
 @pytest.mark.parametrize(
