@@ -253,6 +253,14 @@ def test_the_qp_exporter_tells_of_queue_pairs(ring: RingPair, monkeypatch: pytes
         assert found["fabricpulse_lanes", rail, rail].value >= 1
 
 
+@pytest.mark.slow
+def test_source_ports_of_lanes_are_those_on_the_wire(ring: RingPair, fleet: RdmaFleet) -> None:
+    """The mesh traces lanes by the port that telemetry has for their queue pairs."""
+    from tests.rdma.traced_paths import check_lane_ports
+
+    check_lane_ports(fleet, ring.run_dir(0))
+
+
 def both_rails_dead(fleet: RdmaFleet) -> ExitStack:
     """Nothing passes between the hosts at all."""
     stack = ExitStack()

@@ -2,11 +2,14 @@
 
 import json
 import os
+import socket
+import struct
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,15 +17,16 @@ from tests.rdma.routed_pair import HOSTS, RoutedPair
 
 from fabricpulse.core.fleet.membership import Host, Membership, Nic
 from fabricpulse.lab import syscalls
-from fabricpulse.lab.rdma.fleet import run
+from fabricpulse.lab.rdma.fleet import RdmaFleet, run
 from fabricpulse.mesh.config import Probe
 from fabricpulse.mesh.fleet_view import FleetView
-from fabricpulse.mesh.rdma_plane.hop_probe import MOST_HOPS, Found, Way, traced
+from fabricpulse.mesh.rdma_plane.hop_probe import MOST_HOPS, ROCE_PORT, Found, Way, traced
 from fabricpulse.mesh.rdma_plane.queue_pairs import QueuePairSource
 from fabricpulse.mesh.rdma_plane.tracing import QueuePairTracing
 from fabricpulse.verbs.locate import preload_library
 
 PAIRS = 8
+_ETH_P_IP, _MOST_PACKETS = 0x0800, 20_000
 T = TypeVar("T")
 
 
@@ -94,3 +98,39 @@ def check_paths(routed: RoutedPair, folder: Path) -> None:
         assert program.stdout.readline() == "sent\n"
         program.stdin.close()
     assert program.returncode == 0
+
+
+def check_lane_ports(fleet: RdmaFleet, folder: Path) -> None:
+    """AssertionError where a lane of the first host sends nothing from its port. folder : run directory of its rank."""
+    hosts = tuple(
+        Host(
+            name=host,
+            nics=tuple(
+                Nic(device=f"rail{rail}", address=fleet.address(host, rail), network=f"rail{rail}")
+                for rail in range(fleet.rails)
+            ),
+        )
+        for host in ("h0", "h1")
+    )
+    view = FleetView("h0", hosts[0].nics, (), len(hosts))
+    flows = QueuePairSource(folder / "plugin").flows(view, Membership(hosts))
+    assert {flow.device for flow in flows} == {nic.device for nic in hosts[0].nics}
+    for device in {flow.device for flow in flows}:
+        wanted = {flow.port for flow in flows if flow.device == device}
+        assert wanted <= on("h1", partial(_ports_on_wire, device, wanted))
+
+
+def _ports_on_wire(device: str, wanted: set[int]) -> set[int]:
+    """Source ports of packets to the port of RoCE that arrive, until all that are wanted have, or enough packets."""
+    found: set[int] = set()
+    with socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(_ETH_P_IP)) as tap:
+        tap.bind((device, _ETH_P_IP))
+        tap.settimeout(30)
+        for _ in range(_MOST_PACKETS):
+            packet, address = tap.recvfrom(64)
+            port, to = struct.unpack_from("!HH", packet, 20)
+            if to == ROCE_PORT and address[2] != socket.PACKET_OUTGOING:
+                found.add(port)
+            if wanted <= found:
+                break
+    return found
