@@ -198,16 +198,19 @@ def test_what_a_host_drops_itself_is_counted(tmp_path: Path) -> None:
     stat = tmp_path / "proc/stat"
     tick = os.sysconf("SC_CLK_TCK")
     stat.write_text(
-        f"cpu 0 0 0 0 0 0 0 {7 * tick} 0 0\ncpu0 0 0 0 0 0 0 0 {3 * tick} 0 0\ncpu1 0 0 0 0 0 0 0 {4 * tick} 0 0\n"
+        f"cpu 9 0 0 {8 * tick} {tick} 0 0 {7 * tick - 9} 0 0\n"
+        f"cpu0 0 0 0 0 0 0 0 {3 * tick} 0 0\ncpu1 0 0 0 0 0 0 0 {4 * tick} 0 0\n"
     )
     (tmp_path / "proc/net/softnet_stat").write_text("0065 0000000a 0\n0064 00000010 0\n")
     (statistics / "rx_missed_errors").write_text("5\n")
     trees = {"proc": tmp_path / "proc", "sys": tmp_path / "sys"}
     before = host_counts("e0", **trees)
-    assert before == HostCounts(10 + 16 + 5, 2.5, (3.0, 4.0))
+    assert before == HostCounts(10 + 16 + 5, 2.5, (3.0, 4.0), 9.0, 16.0)
     (statistics / "rx_missed_errors").write_text("12\n")
-    stat.write_text(stat.read_text().replace(f" {4 * tick} ", f" {6 * tick} "))
-    assert since("e0", before, **trees) == HostLosses(7, 0.0, 2.0)
+    busier = f"cpu {9 + 3 * tick} 0 0 {8 * tick} {2 * tick} "
+    text = stat.read_text().replace(f"cpu 9 0 0 {8 * tick} {tick} ", busier)
+    stat.write_text(text.replace(f" {4 * tick} ", f" {6 * tick} "))
+    assert since("e0", before, **trees) == HostLosses(7, 0.0, 2.0, 0.75)
     (statistics / "rx_missed_errors").write_text("0\n")
     stat.unlink()
     assert since("e0", before, **trees) == HostLosses(0, 0.0)

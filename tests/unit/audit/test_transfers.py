@@ -44,12 +44,13 @@ def transferred(
     starved: float = 0.0,
     path_bps: float | None = None,
     stolen: float = 0.0,
+    busy: float = 0.0,
 ) -> Transferred:
     way = PathDirection(source, target, "10.0.0.2", 9000, "rail0", "10.0.0.1")
     received = Received(
         2000 - lost - overflowed, overflowed, owd_ns, bound_ns, host_dropped=dropped, pieces=pieces
     )
-    result = TransferResult(2000, received, bps, starved=starved, stolen=stolen, path_bps=path_bps)
+    result = TransferResult(2000, received, bps, starved=starved, stolen=stolen, path_bps=path_bps, busy=busy)
     return Transferred(way, result)
 
 
@@ -291,6 +292,10 @@ def test_what_a_busy_host_has_spoilt_is_not_known() -> None:
         # A window or a queue is the host's own fault where it was not late.
         ({"path-bandwidth"}, late | {"starved": 0.0, "path_bps": RATE}),
         (set(), {"stolen": 0.5, "bps": RATE / 2}),
+        # Processors that have nothing to spare, with a rate that is work for them; else others have them.
+        (set(), {"busy": 0.97, "bps": RATE / 2}),
+        ({"path-bandwidth"}, {"busy": 0.9, "bps": RATE / 2}),
+        ({"path-bandwidth"}, {"busy": 1.0, "bps": 5e8}),
     ):
         bad = transferred(fleet[0], fleet[1], **changes)
         measured, notes = evaluate([bad, *good], RATE, {})

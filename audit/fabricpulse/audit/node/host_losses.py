@@ -23,20 +23,25 @@ _SENT = ("tx_dropped",)
 class HostCounts:
     """At one moment. dropped : packets, of all NICs where the kernel does not say which. starved_s : that threads of
     this process have waited for a processor since they began; 0 where the kernel does not say. stolen_s : of each
-    processor, that its virtual machine was not given."""
+    processor, that its virtual machine was not given. idle_s, all_s : that processors had nothing to do, and in all, of
+    all together."""
 
     dropped: int
     starved_s: float
     stolen_s: tuple[float, ...] = ()
+    idle_s: float = 0.0
+    all_s: float = 0.0
 
 
 @dataclass(frozen=True)
 class HostLosses:
-    """Between two moments, as HostCounts. stolen_s : of the processor that lacked most."""
+    """Between two moments, as HostCounts. stolen_s : of the processor that lacked most. busy : share of the time of all
+    processors in which they had something to do; 0 where the kernel does not say."""
 
     dropped: int
     starved_s: float
     stolen_s: float = 0.0
+    busy: float = 0.0
 
 
 def host_counts(device: str, *, proc: Path = _PROC, sys: Path = _SYS) -> HostCounts:
@@ -49,17 +54,19 @@ def host_counts(device: str, *, proc: Path = _PROC, sys: Path = _SYS) -> HostCou
     for thread in (proc / "self/task").glob("*/schedstat"):
         with suppress(OSError, ValueError, IndexError):
             starved_ns += int(thread.read_text().split()[1])
-    return HostCounts(dropped, starved_ns / 1e9, _stolen(proc))
+    return HostCounts(dropped, starved_ns / 1e9, _stolen(proc), *_idle(proc))
 
 
 def since(device: str, before: HostCounts, *, proc: Path = _PROC, sys: Path = _SYS) -> HostLosses:
     """What has come to `before`; never negative, as counters of a NIC may begin anew and threads end."""
     now = host_counts(device, proc=proc, sys=sys)
     stolen = [after - first for after, first in zip(now.stolen_s, before.stolen_s, strict=False)]
+    passed_s, idle_s = now.all_s - before.all_s, now.idle_s - before.idle_s
     return HostLosses(
         max(0, now.dropped - before.dropped),
         max(0.0, now.starved_s - before.starved_s),
         max([0.0, *stolen]),
+        max(0.0, 1 - max(0.0, idle_s) / passed_s) if passed_s > 0 else 0.0,
     )
 
 
@@ -71,6 +78,16 @@ def _stolen(proc: Path) -> tuple[float, ...]:
         return tuple(count / _TICKS_A_SECOND for count in ticks)
     except (OSError, ValueError, IndexError):
         return ()
+
+
+def _idle(proc: Path) -> tuple[float, float]:
+    """idle and iowait, and all, since the start; time of guests is in that of others (proc(5))."""
+    try:
+        words = (proc / "stat").read_text().partition("\n")[0].split()
+        ticks = [int(word) for word in words[1:9]] if words[0] == "cpu" else []
+        return sum(ticks[3:5]) / _TICKS_A_SECOND, sum(ticks) / _TICKS_A_SECOND
+    except (OSError, ValueError, IndexError):
+        return 0.0, 0.0
 
 
 def _softnet(proc: Path) -> int:

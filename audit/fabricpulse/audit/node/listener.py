@@ -191,7 +191,7 @@ class TransferListener:
                         ready.unregister(stream)
                     self._moved.bytes += size
         own = since(self._request.device, before)
-        return Hindered(own.starved_s, own.stolen_s)
+        return Hindered(own.starved_s, own.stolen_s, own.busy)
 
     def close(self) -> None:
         """Of one that is not run."""

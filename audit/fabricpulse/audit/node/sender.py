@@ -97,6 +97,7 @@ def send(
                 path_bps=path_bps,
                 starved=min(1.0, max(own.starved_s, peer.starved_s) / request.seconds),
                 stolen=min(1.0, max(own.stolen_s, peer.stolen_s) / request.seconds),
+                busy=max(own.busy, peer.busy),
             )
     except (TransferError, OSError, ValueError) as error:
         text = str(error) or type(error).__name__

@@ -154,10 +154,11 @@ class Received(Struct, frozen=True):
 
 class Hindered(Struct, frozen=True):
     """By how much the receiver's host was late while TCP lasted, seconds. starved_s : its threads had no processor;
-    stolen_s : a processor was not given to it by the host of its virtual machine."""
+    stolen_s : a processor was not given to it by the host of its virtual machine. busy : as in TransferResult."""
 
     starved_s: float = 0.0
     stolen_s: float = 0.0
+    busy: Annotated[float, Meta(ge=0, le=1)] = 0.0
 
 
 class TransferResult(Struct, frozen=True):
@@ -168,7 +169,8 @@ class TransferResult(Struct, frozen=True):
     starved : share of the time of TCP in which threads of the busier end had no processor; stolen : in which a virtual
     machine of them was not given one. loss_bps : on the wire, of the datagrams that were sent at the whole rate, None
     if none were. limit_bps : what the agent's own settings allow of the rate that it was asked for; None if the agent
-    is of an older release, which does not say."""
+    is of an older release, which does not say. busy : share of the time of TCP in which the processors of the busier
+    end, all together, had something to do; 0 if it does not say."""
 
     sent: Count = 0
     received: Received | None = None
@@ -181,6 +183,7 @@ class TransferResult(Struct, frozen=True):
     path_bps: BitsPerSecond | None = None
     loss_bps: BitsPerSecond | None = None
     limit_bps: BitsPerSecond | None = None
+    busy: Annotated[float, Meta(ge=0, le=1)] = 0.0
 
 
 class RingRequest(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -36,6 +36,9 @@ LATE, LATE_S = 1.5, 50e-6
 LEAST = 4
 # From this share of the time on that a host was late, its lateness may be why TCP did not reach what the path carries.
 LEAST_STARVED = 0.02
+# All processors of an end are the limit when they are busy for so much of the time, with a transfer of a rate from
+# which on TCP is their work. Below it others have taken them, and a path that is slower is slow.
+MOST_BUSY, LEAST_WORK_BPS = 0.95, 1e9
 # Of a stream: TCP sends in pieces of two segments or more, and of ten pieces two that are acknowledged a moment later
 # are a fifth of the rate.
 LEAST_BYTES = 400_000
@@ -239,7 +242,10 @@ def carried(result: TransferResult) -> float:
 
 def unhindered(result: TransferResult) -> float:
     """Bits per second that a transfer would have reached if neither host had been late, by rule of three where the
-    path's own time is not known. While a processor is stolen the kernel sends nothing, either."""
+    path's own time is not known. While a processor is stolen the kernel sends nothing, either. Infinite where moving so
+    much has left an end's processors nothing to spare: its kernel, which no thread waits for, was the limit."""
+    if result.busy >= MOST_BUSY and (result.bps or 0.0) >= LEAST_WORK_BPS:
+        return math.inf
     late = result.starved if result.path_bps is None and result.starved >= LEAST_STARVED else 0.0
     return carried(result) / max(1 - late, 1e-3) / max(1 - result.stolen, 1e-3)
 
