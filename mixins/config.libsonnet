@@ -150,6 +150,9 @@
     pathLossRatio: 0.005,
     pathLossWindow: '2m',
     pathLossLeast: 5,
+    // An edge alone. The first losses of a NIC that dies come a second before it is known to be dead: longer than that, and no
+    // evaluation without it in between.
+    pathLossFor: '15s',
     pathDownFor: '15s',
     pathSlowFor: '30s',
     // A NIC of a host that is less slow than another one of it by this factor is not named.
@@ -178,8 +181,10 @@
     fewerPathsKeepFiring: '15m',
     // From so many edges on, the NIC that they share is named instead of each.
     sharedEdges: 3,
-    // Of two NICs of a lossy edge the one that has so many times as many lossy edges explains it.
+    // Of two NICs of an edge that loses packets, or large ones, the one that has so many times as many lossy edges explains it.
     explainedFactor: 1.5,
+    // So many NICs of a network of which none explains the others': the network, not the NICs, is the news.
+    networkLossyLeastNics: 3,
     // What is promised of probes: delay (99 % of them) and loss, and the share of the time in which it must be kept.
     sloOwdSeconds: 0.001,
     sloLossRatio: 0.001,

@@ -18,21 +18,36 @@ local signals = import '../signals.libsonnet';
         p.placedEdges(p.lossySingle),
         'Packets from one NIC to another are lost.',
         '{{ $value | humanizePercentage }} of the probes from {{ $labels.peer_device }} of {{ $labels.peer }} to {{ $labels.device }} of {{ $labels.instance }} are lost; the other direction has a series of its own.',
-        { keep_firing_for: config.pathLossWindow }
+        { 'for': config.pathLossFor, keep_firing_for: config.pathLossWindow }
       ),
       lib.alert(
         config,
         'FabricNicLossy',
         'critical',
         'mesh',
-        // Where its peers lose as much it may be a switch or a link: FabricFaultLocated of one mutes those with this label.
-        p.placedNics('(%(nics)s and on (%(nic)s) %(own)s or label_replace(%(nics)s unless on (%(nic)s) %(own)s, "peers", "lossy", "", ""))' % {
+        // Where its peers lose as much it may be a switch or a link: FabricFaultLocated of one mutes those with this label. Where many
+        // NICs of a network do, now or lately, FabricNetworkLossy tells of all of them: of a few it is known a minute later.
+        p.placedNics('(%(nics)s and on (%(nic)s) %(own)s or label_replace(%(alike)s, "peers", "lossy", "", ""))' % {
           nics: p.lossyNics,
           own: p.lossyByThemselves,
           nic: own + ', direction',
+          alike: p.notInNetworks(
+            '%(peers)s and on (%(nic)s) %(peers)s offset 1m' % { peers: p.lossyAsPeers, nic: own + ', direction' },
+            'last_over_time(%s[%s])' % [p.lossyNetworks, config.pathLossWindow]
+          ),
         }),
         'A NIC loses packets of many peers.',
         'NIC {{ $labels.device }} of {{ $labels.instance }} loses up to {{ $value | humanizePercentage }} of what it exchanges with several peers ({{ $labels.direction }} direction): {{ if $labels.peers }}as its peers do, rather a switch or a link than the NIC{{ else }}the NIC, its cable or its switch port{{ end }}.',
+        { keep_firing_for: config.pathLossWindow }
+      ),
+      lib.alert(
+        config,
+        'FabricNetworkLossy',
+        'critical',
+        'mesh',
+        p.lossyNetworks,
+        'Many NICs of a network lose packets of one another.',
+        '{{ $value | printf "%.0f" }} NICs of network {{ $labels.network }} lose packets, none of them more than its peers: a switch or a link, not the NICs.',
         { keep_firing_for: config.pathLossWindow }
       ),
       lib.alert(
@@ -82,10 +97,21 @@ local signals = import '../signals.libsonnet';
         'FabricMtuBlackHole',
         'warning',
         'mesh',
-        // A NIC that several edges share is named once, not for each direction: its MTU holds for both.
-        p.placedEdges('%s or %s' % [p.shared(p.blackHoles, 'min'), p.single(p.blackHoles)]),
+        // A NIC that several edges share is named once, not for each direction: its MTU holds for both. One whose peers explain its edges is
+        // not; and of many that are alike the network.
+        p.placedEdges('%(nics)s or min by (%(network)s) (%(alike)s * on (%(own)s) group_left (network) %(names)s) and on (%(network)s) %(networks)s or %(edges)s' % {
+          nics: '(%s unless on (%s) %s or %s)' % [p.blackHoleNics, own, p.blackHolesAsPeers, p.notInNetworks(p.blackHolesAsPeers, p.blackHoleNetworks)],
+          network: config.clusterLabel + ', network',
+          own: own,
+          alike: p.blackHolesAsPeers,
+          names: p.networks,
+          networks: p.blackHoleNetworks,
+          edges: p.blackHoleSingle,
+        }),
         'A path drops large packets.',
-        'IP packets of {{ $value | printf "%.0f" }} bytes and more {{ if $labels.peer }}from {{ $labels.peer_device }} of {{ $labels.peer }} to {{ $labels.device }} of {{ $labels.instance }}{{ else }}between {{ $labels.device }} of {{ $labels.instance }} and several peers{{ end }} are dropped, on some source ports at least, while small ones arrive: an MTU {{ if $labels.peer }}on the way{{ else }}of the NIC, of its switch port or on the way{{ end }} that is too small.',
+        'IP packets of {{ $value | printf "%.0f" }} bytes and more {{ if $labels.peer }}from {{ $labels.peer_device }} of {{ $labels.peer }} to {{ $labels.device }} of {{ $labels.instance }}{{ else if $labels.device }}between {{ $labels.device }} of {{ $labels.instance }} and several peers{{ else }}between many NICs of network {{ $labels.network }}{{ end }} are dropped, on some source ports at least, while small ones arrive: an MTU {{ if $labels.peer }}on the way{{ else if not $labels.device }}of a switch or a link{{ else }}of the NIC, of its switch port or on the way{{ end }} that is too small.',
+        // Its edges become known one after another: the first ones are not yet those of a NIC, or of a network.
+        { 'for': config.pathLossFor }
       ),
       lib.alert(
         config,

@@ -26,12 +26,32 @@ function(config) {
   // nobody else could explain: where all NICs lose packets alike that is none.
   lossyNics:: s.series('device:fabricpulse_edge_probes_lost:lossy_ratio'),
   lossyByThemselves:: 'device:fabricpulse_edge_probes_lost:lossy_by_themselves_ratio' + s.braces,
-  local notOfSender = '%s unless on (%s) %s < %g' % [$.lossyAlone, edge, $.lossyBalance, 1 / config.explainedFactor],
-  local notOfReceiver = '%s unless on (%s) %s > %g' % [$.lossyAlone, edge, $.lossyBalance, config.explainedFactor],
-  local ofReceiver = '%s and on (%s) %s > %g' % [$.lossyAlone, edge, $.lossyBalance, config.explainedFactor],
-  local ofSender = '%s and on (%s) %s < %g' % [$.lossyAlone, edge, $.lossyBalance, 1 / config.explainedFactor],
-  unexplained:: $.nics(notOfSender, 'max', notOfReceiver),
-  unexplainable:: $.nics(ofReceiver, 'max', ofSender),
+  // As many edges of other NICs have it: a switch or a link that all cross, rather than any of them.
+  lossyAsPeers:: 'device:fabricpulse_edge_probes_lost:lossy_as_peers_ratio' + s.braces,
+  lossyNetworks:: 'network:fabricpulse_edge_probes_lost:lossy_nics' + s.braces,
+  local bySender(edges, balance) = '%s unless on (%s) %s < %g' % [edges, edge, balance, 1 / config.explainedFactor],
+  local byReceiver(edges, balance) = '%s unless on (%s) %s > %g' % [edges, edge, balance, config.explainedFactor],
+  local ofReceiver(edges, balance) = '%s and on (%s) %s > %g' % [edges, edge, balance, config.explainedFactor],
+  local ofSender(edges, balance) = '%s and on (%s) %s < %g' % [edges, edge, balance, 1 / config.explainedFactor],
+  unexplained(edges, balance, worst):: $.nics(bySender(edges, balance), worst, byReceiver(edges, balance)),
+  unexplainable(edges, balance, worst):: $.nics(ofReceiver(edges, balance), worst, ofSender(edges, balance)),
+  // NICs that explain at least sharedEdges of their edges, whichever the direction.
+  explaining(balance)::
+    local many(nic, which) = 'sum by (%s) (%s %s) >= %d' % [nic, balance, which, config.sharedEdges];
+    '(%s or %s)' % [
+      many(own, '> bool %g' % config.explainedFactor),
+      'label_replace(label_replace(%s, "instance", "$1", "peer", "(.*)"), "device", "$1", "peer_device", "(.*)")' % many(peer, '< bool %g' % (1 / config.explainedFactor)),
+    ],
+  // Networks with at least so many of such NICs: how many.
+  networksOf(nics, least):: '(sum by (%(network)s) (group by (%(own)s, network) (%(nics)s * on (%(own)s) group_left (network) %(networks)s)) >= %(least)d)' % {
+    network: c + ', network',
+    own: own,
+    nics: nics,
+    networks: $.networks,
+    least: least,
+  },
+  // NICs that are not in such a network.
+  notInNetworks(nics, networks):: '%s unless on (%s) (%s and on (%s, network) %s)' % [nics, own, $.networks, c, networks],
   slowDelay:: 'edge:fabricpulse_edge_owd_seconds:slow' + s.braces,
   receiving:: 'device:fabricpulse_edge_latency_elevated:receiving' + s.braces,
   sending:: 'peer:fabricpulse_edge_latency_elevated:sending' + s.braces,
@@ -39,8 +59,17 @@ function(config) {
   // Networks in which NICs of several hosts are slow together: how many hosts.
   slowHosts:: 'network:fabricpulse_edge_latency_elevated:slow_hosts' + s.braces,
 
-  // Not recorded: what is recorded comes an evaluation later, which this alert does not wait for.
-  blackHoles:: 'min by (%s) (%s)' % [edge, s.last('fabricpulse_edge_mtu_black_hole_bytes')],
+  // Edges that drop large packets: the least size that does not arrive, bytes. NICs that share several, whichever the direction,
+  // as of lossy edges above.
+  blackHolesSaid:: 'min by (%s) (%s)' % [edge, s.last('fabricpulse_edge_mtu_black_hole_bytes')],
+  blackHoles:: 'edge:fabricpulse_edge_mtu_black_hole_bytes:min' + s.braces,
+  blackHoleBalance:: 'edge:fabricpulse_edge_mtu_black_hole_bytes:receiver_to_sender_ratio' + s.braces,
+  blackHoleNics:: 'device:fabricpulse_edge_mtu_black_hole_bytes:min' + s.braces,
+  blackHolesAsPeers:: 'device:fabricpulse_edge_mtu_black_hole_bytes:as_peers' + s.braces,
+  blackHoleNetworks:: 'network:fabricpulse_edge_mtu_black_hole_bytes:nics' + s.braces,
+  anyDirection(nics, worst):: '%s by (%s) (%s)' % [worst, own, nics],
+  // Such edges of no NIC that is named.
+  blackHoleSingle:: '%s unless on (%s) %s unless on (%s) label_replace(label_replace(%s, "peer", "$1", "instance", "(.*)"), "peer_device", "$1", "device", "(.*)")' % [$.blackHoles, own, $.blackHoleNics, peer, $.blackHoleNics],
 
   // A NIC or a host that is silent altogether loses all of it: that is not a lossy path, and has alerts of its own. It is
   // looked for over twice the window: its last losses are counted when eight more trains of probes have come.
@@ -76,15 +105,9 @@ function(config) {
     local label(expr, name, value, from='') = 'label_replace(%s, "%s", "%s", "%s", "%s")' % [expr, name, value, from, if from == '' then '' else '(.*)'];
     local named = label(label(sent, 'instance', '$1', 'peer'), 'device', '$1', 'peer_device');
     '%s or %s' % [label(received, 'direction', 'receive'), label(label(label(named, 'peer', ''), 'peer_device', ''), 'direction', 'transmit')],
-  // The same, whichever the direction.
-  shared(edges, worst):: '%s by (%s) (%s)' % [worst, own, $.nics(edges, worst)],
   // Lossy edges of no NIC that is named.
   lossySingle::
     local lossy(direction) = s.series('device:fabricpulse_edge_probes_lost:lossy_ratio', 'direction="%s"' % direction);
     local sender = 'label_replace(label_replace(%s, "peer", "$1", "instance", "(.*)"), "peer_device", "$1", "device", "(.*)")' % lossy('transmit');
     '%s unless on (%s) %s unless on (%s) %s' % [$.lossyAlone, own, lossy('receive'), peer, sender],
-  // The edges that share no NIC with so many others.
-  single(edges)::
-    local shared(nic) = '(count by (%s) (%s) >= %d)' % [nic, edges, config.sharedEdges];
-    '%s unless on (%s) %s unless on (%s) %s' % [edges, own, shared(own), peer, shared(peer)],
 }

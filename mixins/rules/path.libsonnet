@@ -88,8 +88,18 @@ local signals = import '../signals.libsonnet';
             expr: '%s unless on (%s) %s unless on (%s) %s unless on (%s) %s' % [p.lossy, edge, lately(p.elevated), p.own, lately(p.receiving), p.peer, lately(p.sending)],
           },
           { record: 'edge:fabricpulse_edge_probes_lost:receiver_to_sender_ratio', expr: p.balance(p.lossyAlone) },
-          { record: 'device:fabricpulse_edge_probes_lost:lossy_ratio', expr: p.unexplained },
-          { record: 'device:fabricpulse_edge_probes_lost:lossy_by_themselves_ratio', expr: p.unexplainable },
+          { record: 'device:fabricpulse_edge_probes_lost:lossy_ratio', expr: p.unexplained(p.lossyAlone, p.lossyBalance, 'max') },
+          { record: 'device:fabricpulse_edge_probes_lost:lossy_by_themselves_ratio', expr: p.unexplainable(p.lossyAlone, p.lossyBalance, 'max') },
+          { record: 'device:fabricpulse_edge_probes_lost:lossy_as_peers_ratio', expr: '%s unless on (%s, direction) %s' % [p.lossyNics, p.own, p.lossyByThemselves] },
+          { record: 'network:fabricpulse_edge_probes_lost:lossy_nics', expr: p.networksOf(p.lossyAsPeers, config.networkLossyLeastNics) },
+          { record: 'edge:fabricpulse_edge_mtu_black_hole_bytes:min', expr: p.blackHolesSaid },
+          { record: 'edge:fabricpulse_edge_mtu_black_hole_bytes:receiver_to_sender_ratio', expr: p.balance(p.blackHoles) },
+          { record: 'device:fabricpulse_edge_mtu_black_hole_bytes:min', expr: p.anyDirection(p.unexplained(p.blackHoles, p.blackHoleBalance, 'min'), 'min') },
+          {
+            record: 'device:fabricpulse_edge_mtu_black_hole_bytes:as_peers',
+            expr: '%s unless on (%s) %s' % [p.blackHoleNics, p.own, p.explaining(p.blackHoleBalance)],
+          },
+          { record: 'network:fabricpulse_edge_mtu_black_hole_bytes:nics', expr: p.networksOf(p.blackHolesAsPeers, config.networkLossyLeastNics) },
           {
             // Edges of a NIC on which some paths are dead. FabricPathDown, with the leaf and without, would count them twice.
             record: 'device:fabricpulse_edge_paths_down:count',

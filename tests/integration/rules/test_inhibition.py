@@ -199,6 +199,23 @@ FAULTS: dict[str, tuple[list[Labels], list[Labels]]] = {
         ],
         [],
     ),
+    "a lossy spine without a coordinator": (
+        [
+            alert("FabricNetworkLossy", network="rail0"),
+            nic("FabricNicLossy", "h1", direction="receive"),
+            nic("FabricMtuBlackHole", "h3"),
+        ],
+        [
+            nic("FabricNicLossy", "h2", direction="receive", peers="lossy"),
+            nic("FabricPathDown", "h3"),
+            nic("FabricPathLossy", "h4"),
+            nic("FabricEdgeLoss", "h5", peer="h1", peer_device="rail0"),
+        ],
+    ),
+    "a lossy spine that a coordinator finds later": (
+        [alert("FabricFaultLocated", kind="switch", what="loss", faulty="spine1")],
+        [alert("FabricNetworkLossy", network="rail0")],
+    ),
     "a spine that drops large packets": (
         [
             alert("FabricFaultLocated", kind="switch", what="mtu", faulty="spine1"),
