@@ -154,12 +154,14 @@ bool SendConnection::put(uint64_t number, Lane* lane, uint64_t now) {
   header.message_bytes = message.size;
   header.offset = chunk.offset;
   header.tag = message.tag;
-  if (!lane->transport->stamp_due(now)) {
-    header.flags |= kFlagNoStamp;
-  } else if (runtime_->fleet_clock(&header.stamp)) {
+  // Without fleet time it serves the window alone, which a lane that shares nothing has at its largest.
+  const bool stamped = lane->transport->stamp_due(now);
+  if (stamped && runtime_->fleet_clock(&header.stamp)) {
     header.flags |= kFlagFleetStamp;
-  } else {
+  } else if (stamped && stretch(*lane) == 1) {
     header.stamp = static_cast<int64_t>(now);
+  } else {
+    header.flags |= kFlagNoStamp;
   }
   if (chunk.message >= posted_) header.flags |= kFlagEarly;
   if (!fencing_.assign(number, lane->index)) return false;

@@ -2,8 +2,9 @@
 // how often it rings the device, and what it polls. Requests come in the order of NCCL's proxy, eight under way, over a
 // fabric without faults that has delivered everything before the next call.
 //
-// Usage: plugin_verbs_counts BYTES MESSAGES [fleet|one]...; prints one JSON line, totals of each end. fleet : there is
-// fleet time, so that chunks have stamps. one : one send under way, beside eight receives.
+// Usage: plugin_verbs_counts BYTES MESSAGES [fleet|one|rails]...; prints one JSON line, totals of each end. fleet : there
+// is fleet time, so that chunks have stamps. one : one send under way, beside eight receives. rails : two lanes that share
+// no NIC.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -68,7 +69,8 @@ int counted_poll(ib::CompletionQueue* queue, int most, ib::WorkCompletion* out) 
 
 class Stream {
  public:
-  Stream(size_t bytes, bool fleet, bool one) : bytes_(bytes), sends_under_way_(one ? 1 : kUnderWay) {
+  Stream(size_t bytes, bool fleet, bool one, uint32_t rails)
+      : bytes_(bytes), sends_under_way_(one ? 1 : kUnderWay) {
     host_.fleet = fleet;
     fabric_.holds_back = false;
     devices_.refresh();
@@ -82,13 +84,17 @@ class Stream {
     sender_context = devices_.all()[0]->context;
     for (auto& nic : sender_nics_) nic = -1;
     for (auto& nic : receiver_nics_) nic = -1;
-    sender_nics_[0] = 0;
-    receiver_nics_[0] = 1;
-    sender_ = std::make_unique<SendConnection>(&host_, 7, 0, 1, std::vector<NicPair>{{0, 0}});
-    receiver_ = std::make_shared<RecvConnection>(&host_, 7, 0, 1, 1);
-    sender_->set_peer({}, nics_, 1);
-    receiver_->set_peer({}, nics_, 1);
-    connect();
+    std::vector<NicPair> pairs;
+    for (uint32_t rail = 0; rail < rails; ++rail) {
+      sender_nics_[rail] = 0;
+      receiver_nics_[rail] = 1;
+      pairs.push_back({rail, rail});
+    }
+    sender_ = std::make_unique<SendConnection>(&host_, 7, 0, 1, pairs);
+    receiver_ = std::make_shared<RecvConnection>(&host_, 7, 0, 1, rails);
+    sender_->set_peer({}, nics_, rails);
+    receiver_->set_peer({}, nics_, rails);
+    for (uint32_t rail = 0; rail < rails; ++rail) connect(rails);
     out_.assign(bytes * kUnderWay, 0);
     in_.assign(bytes * kUnderWay, 0);
     std::string why;
@@ -116,7 +122,7 @@ class Stream {
   }
 
  private:
-  void connect() {
+  void connect(uint32_t lanes) {
     DialPlan plan;
     if (!sender_->want_dial(host_.now_ns, &plan)) broken("no dial");
     auto here = VerbsPair::make(&devices_, {devices_.all()[0].get(), 1, 1}, {}, VerbsPair::End::kSender, 5);
@@ -126,14 +132,17 @@ class Stream {
     if (!there->connect(here->setup()) || !here->connect(peer)) broken("no queue pair");
     Hello hello;
     hello.connection = 7;
-    hello.lanes = 1;
+    hello.lanes = lanes;
+    hello.lane = hello.device = plan.lane;
     hello.epoch = plan.epoch;
     HelloReply reply;
-    reply.status = receiver_->hello(hello, 0, &reply.held, host_.now_ns);
+    reply.status = receiver_->hello(hello, plan.lane, &reply.held, host_.now_ns);
     if (reply.status != HelloStatus::kOk) broken("no hello");
-    receiver_->attach(0, plan.epoch, make_verbs_lane(std::move(there), -1, 0, &receiver_nics_, reaper_),
+    receiver_->attach(plan.lane, plan.epoch,
+                      make_verbs_lane(std::move(there), -1, plan.lane, &receiver_nics_, reaper_),
                       host_.now_ns);
-    sender_->dialled(0, plan.epoch, make_verbs_lane(std::move(here), -1, 0, &sender_nics_, reaper_), &reply,
+    sender_->dialled(plan.lane, plan.epoch,
+                     make_verbs_lane(std::move(here), -1, plan.lane, &sender_nics_, reaper_), &reply,
                      host_.now_ns);
   }
   void settle() {
@@ -186,7 +195,7 @@ class Stream {
   VerbsDevices devices_{&library_};
   std::shared_ptr<VerbsReaper> reaper_ = std::make_shared<VerbsReaper>();
   NicDevices sender_nics_, receiver_nics_;
-  WireNic nics_[1];
+  WireNic nics_[2];
   std::unique_ptr<SendConnection> sender_;
   std::shared_ptr<RecvConnection> receiver_;
   std::vector<uint8_t> out_, in_;
@@ -209,7 +218,7 @@ int main(int argc, char** argv) {
   if (argc < 3) return 2;
   const size_t bytes = strtoull(argv[1], nullptr, 10);
   const std::set<std::string> modes(argv + 3, argv + argc);
-  Stream stream(bytes, modes.count("fleet") > 0, modes.count("one") > 0);
+  Stream stream(bytes, modes.count("fleet") > 0, modes.count("one") > 0, modes.count("rails") > 0 ? 2 : 1);
   stream.run(32);  // until its rate is known
   counts[0] = counts[1] = Counts{};
   stream.run(32 + strtoull(argv[2], nullptr, 10));

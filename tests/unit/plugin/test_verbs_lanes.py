@@ -111,6 +111,17 @@ def test_few_chunks_have_a_stamp() -> None:
 
 @pytest.mark.build
 @pytest.mark.timeout(900)
+def test_lanes_of_two_nics_measure_their_delay() -> None:
+    """Without fleet time, too: the window has to cover what state frames wait behind the data of the other direction. A
+    NIC alone has the largest window anyway, and its chunks no stamps."""
+    messages = 1024
+    alone, beside = (_counts(1 << 16, messages, *mode)["sender"] for mode in ((), ("rails",)))
+    assert messages <= alone["requests"] <= messages * 1.07
+    assert 4 <= beside["requests"] - alone["requests"] < messages / 8
+
+
+@pytest.mark.build
+@pytest.mark.timeout(900)
 def test_a_port_is_found_while_memory_is_registered() -> None:
     """The service thread does not wait while NCCL's thread pins gigabytes."""
     done = subprocess.run(

@@ -50,7 +50,7 @@ class VerbsLane final : public LaneTransport {
 
   bool post_chunk(const FrameHeader& header, const void* payload, const RegisteredMemory* memory) override {
     if (closed_ || !sender_ || tail_ - head_ >= kQueue) return false;
-    const uint64_t queued_ns = header.flags & kFlagFleetStamp ? monotonic_ns() : 0;
+    const uint64_t queued_ns = header.flags & kFlagNoStamp ? 0 : monotonic_ns();
     queue_[tail_ % kQueue] = {header, payload, static_cast<const VerbsMemory*>(memory), queued_ns};
     ++tail_;
     return true;
@@ -144,6 +144,7 @@ class VerbsLane final : public LaneTransport {
   // The ends have connected over TCP, which proves nothing about queue pairs. The sender's first frames are
   // acknowledged, or have arrived at the receiver.
   bool proven() const override { return sender_ ? requests_.completed_total() > 0 : ready_; }
+  bool state_frames_wait() const override { return true; }
   int wait_fd() const override { return -1; }
   uint32_t stretch_alone() const override { return kStretchAlone; }
   uint64_t queue_pair() const override { return ids_; }
@@ -207,7 +208,7 @@ class VerbsLane final : public LaneTransport {
     const FrameHeader& header = out.header;
     const PeerReceive* receive = header.length > kMostInSlot ? sink_->peer_receive(header.message) : nullptr;
     const bool fits = receive != nullptr && header.message_bytes <= receive->capacity;
-    if (fits && !(header.flags & kFlagFleetStamp) && PlacedChunk::has_room(header.offset)) {
+    if (fits && (header.flags & kFlagNoStamp) && PlacedChunk::has_room(header.offset)) {
       PlacedChunk placed;
       placed.chunk = static_cast<uint32_t>(header.chunk % kChunkWindow);
       placed.message = header.message;
@@ -223,7 +224,7 @@ class VerbsLane final : public LaneTransport {
     auto* slot = reinterpret_cast<ChunkSlot*>(pair_->chunk_slot(header.chunk));
     slot->header = header;
     // The one-way delay counts from here: what a chunk waits for the device or for its receive is not the path's.
-    if (header.flags & kFlagFleetStamp)
+    if (!(header.flags & kFlagNoStamp))
       slot->header.stamp += static_cast<int64_t>(monotonic_ns() - out.queued_ns);
     uint32_t slot_bytes = kSlotHead;
     const VerbsSetup& peer = pair_->peer();
