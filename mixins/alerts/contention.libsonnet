@@ -28,7 +28,7 @@ local signals = import '../signals.libsonnet';
         'warning',
         'plugin',
         // In one network: those of two rails share no link. FabricPathContended, which names the flows, mutes it.
-        'count by (%(c)s, network) (group by (%(c)s, network, workload) (%(contended)s)) > 1' % { c: config.clusterLabel, contended: f.contendedPaths },
+        'sum by (%(c)s, network) (group by (%(c)s, network, workload) (%(contended)s)) > 1' % { c: config.clusterLabel, contended: f.contendedPaths },
         'Several jobs are held up in queues at the same time.',
         '{{ $value | printf "%.0f" }} jobs have contended flows{{ with $labels.network }} in network {{ . }}{{ end }} at once: they may share links. FabricPathContended names the flows.',
         { 'for': config.contentionFor, paced: true }

@@ -158,7 +158,7 @@ local signals = import '../signals.libsonnet';
         'critical',
         'nic',
         local key = '%s, instance, rdma_device, port' % c;
-        'max by (%(key)s, device, gid_type) (%(info)s) and on (%(key)s, index) count_values by (%(key)s) ("index", %(index)s)' % {
+        'group by (%(key)s, device, gid_type) (%(info)s) and on (%(key)s, index) count_values by (%(key)s) ("index", %(index)s)' % {
           key: key + ', index',
           info: s.last('fabricpulse_nic_gid_info', 'gid_type!~".*[vV]2.*"'),
           index: s.last('fabricpulse_nic_nccl_gid_index'),

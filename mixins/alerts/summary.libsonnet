@@ -73,7 +73,7 @@ local signals = import '../signals.libsonnet';
         'FabricNetworkSlow',
         'warning',
         'mesh',
-        local slow = 'count by (%(c)s, network) (group by (%(c)s, instance, device, network) (device:fabricpulse_edge_latency_elevated:count%(braces)s))' % { c: c, braces: s.braces };
+        local slow = 'sum by (%(c)s, network) (group by (%(c)s, instance, device, network) (device:fabricpulse_edge_latency_elevated:count%(braces)s))' % { c: c, braces: s.braces };
         local many = '%(slow)s >= %(least)d >= on (%(c)s, network) (%(share)g * network:fabricpulse_nic_connected:count%(braces)s)' % {
           c: c,
           slow: slow,

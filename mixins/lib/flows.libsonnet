@@ -176,9 +176,9 @@ function(config) {
     bytes: s.series('fabricpulse_collective_bytes_total'),
     operations: s.series('fabricpulse_collective_operations_total'),
   },
-  local classes = [['small', 0, 1e6], ['medium', 1e6, 1e8], ['large', 1e8, 1e15]],
-  local class(name, low, high) =
-    local jobs = '(%s and on (%s, workload, collective) (%s >= %d < %d))' % [bandwidth, c, recorded('workload:fabricpulse_collective_bytes:mean'), low, high];
+  local classes = [['small', '< 1e+06'], ['medium', '>= 1e+06 < 1e+08'], ['large', '>= 1e+08']],
+  local class(name, bounds) =
+    local jobs = '(%s and on (%s, workload, collective) (%s %s))' % [bandwidth, c, recorded('workload:fabricpulse_collective_bytes:mean'), bounds];
     local group = '%s, collective' % c;
     'label_replace(%(jobs)s / on (%(group)s) group_left quantile by (%(group)s) (0.5, %(jobs)s) < %(ratio)g and on (%(group)s) count by (%(group)s) (%(jobs)s) >= 3, "size", "%(name)s", "", "")' % {
       jobs: jobs,
@@ -186,5 +186,5 @@ function(config) {
       ratio: config.bandwidthFleetRatio,
       name: name,
     },
-  belowFleet:: std.join(' or ', [class(row[0], row[1], row[2]) for row in classes]),
+  belowFleet:: std.join(' or ', [class(row[0], row[1]) for row in classes]),
 }

@@ -35,7 +35,7 @@ local signals = import '../signals.libsonnet';
           },
           {
             record: 'firmware:fabricpulse_nic_info:count',
-            expr: 'count by (%(c)s, board, firmware) (group by (%(nic)s, board, firmware) (%(info)s))' % {
+            expr: 'sum by (%(c)s, board, firmware) (group by (%(nic)s, board, firmware) (%(info)s))' % {
               c: $._config.clusterLabel,
               nic: nic,
               info: s.last('fabricpulse_nic_info', 'firmware!=""'),

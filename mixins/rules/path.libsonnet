@@ -78,7 +78,7 @@ local signals = import '../signals.libsonnet';
           },
           {
             record: 'edge:fabricpulse_edge_latency_elevated:max',
-            expr: 'max by (%s) (%s == 1)' % [edge, s.last('fabricpulse_edge_latency_elevated')],
+            expr: 'group by (%s) (%s == 1)' % [edge, s.last('fabricpulse_edge_latency_elevated')],
           },
           {
             record: 'edge:fabricpulse_edge_probes_lost:lossy_alone_ratio',
