@@ -2,6 +2,7 @@
 docs/audit-gate.md). Pure."""
 
 from fabricpulse.audit.checks.fleet import sla_path
+from fabricpulse.audit.evidence import way_of
 from fabricpulse.audit.model import OpenFinding
 from fabricpulse.audit.tested_again import (
     BY_RATE,
@@ -35,6 +36,8 @@ def what_clears(one: OpenFinding, host: str) -> str:
     if partner:
         renamed = f"if {partner} has another name now, one with the membership"
         return f"a run with --hosts {host},{partner}{rate}{limit}; {renamed}"
+    if way_of(host) in finding.evidence:
+        return f"no run: an older release has cut the path that it is of; --ignore {check}"
     if check in CHECK_OF.values() or limit:
         return f"a run that tests it with two hosts or more{rate}{limit}"
     return "a run that tests it again"

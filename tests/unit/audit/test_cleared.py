@@ -149,6 +149,14 @@ def test_suspects_that_are_gone_are_not_waited_for() -> None:
         (Finding("nccl-ring", "back-end", "error", "h", "", "s"), "--nccl over 2 hosts or more; if no ring"),
         (lossy(), "tests it with two hosts or more, --rate 10000 or more"),
         (Finding("odd-one-out", "back-end", "error", "h", "eth1", "s"), "over 2 hosts or more"),
+        (
+            Finding(
+                *("path-ecmp", "back-end", "error", "", "", "s"),
+                evidence={"way of h": "x eth1 > h.exam…"},
+                suspects=("h", "x"),
+            ),
+            "no run: an older release has cut the path",
+        ),
     ],
 )
 def test_the_gate_says_what_clears_an_error(finding: Finding, text: str) -> None:
