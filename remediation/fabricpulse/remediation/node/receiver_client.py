@@ -19,6 +19,7 @@ POLL_WAIT_S = 20
 # An hour is the longest that a receiver may be set to (intent_valid_s); the rest is for clocks that differ.
 MAX_VALID_S = 3600.0 + 300.0
 _CONNECT_TIMEOUT_S = 3.0
+_REPORT_TIMEOUT = aiohttp.ClientTimeout(total=10, connect=_CONNECT_TIMEOUT_S)
 # RecursionError: of brackets within brackets, also in what nobody asks for.
 _UNREADABLE = (msgspec.DecodeError, ValueError, RecursionError)
 # Of an answer: the payload is text in JSON, where quotes take two bytes each.
@@ -49,8 +50,8 @@ class ReceiverClient:
         self._failures: dict[str, str] = {"desired": "no answer yet", "report": "no answer yet"}
         self._logged: set[tuple[str, str]] = set()
         self._reached = ""
-        # Whether the receiver has taken a report for none: it may not know the values of this release. Until another
-        # one answers, or it starts again.
+        # Whether the receiver took a report only in the values of the release before. Until another one answers, or it
+        # starts again.
         self._is_older = False
         self._epoch = 0
         # A leader that hangs must not hold its agents for longer than its lease.
@@ -103,18 +104,24 @@ class ReceiverClient:
 
     async def report(self, report: Report) -> None:
         """Sends a report. Raises ReceiverError."""
-        timeout = aiohttp.ClientTimeout(total=10, connect=_CONNECT_TIMEOUT_S)
-        if self._is_older:
-            report = for_older(report)
+        older = for_older(report)
         try:
-            async with self._http.post(
-                f"{self._base}/report", data=msgspec.json.encode(report), timeout=timeout
-            ) as response:
-                self._is_older = self._is_older or response.status == 400
-                await _check(response)
+            # One of this release refuses what is out of bounds as well: in older values too.
+            if self._is_older or not await self._post(report, may_be_refused=older != report):
+                await self._post(older)
+                self._is_older = True
         except (aiohttp.ClientError, OSError, ReceiverError) as error:
             raise self._failed("report", error) from error
         self._succeeded("report")
+
+    async def _post(self, report: Report, may_be_refused: bool = False) -> bool:
+        """Whether the receiver took it for a report; raises ReceiverError where it must."""
+        body = msgspec.json.encode(report)
+        async with self._http.post(f"{self._base}/report", data=body, timeout=_REPORT_TIMEOUT) as response:
+            if may_be_refused and response.status == 400:
+                return False
+            await _check(response)
+        return True
 
     async def close(self) -> None:
         """Closes the connections."""
