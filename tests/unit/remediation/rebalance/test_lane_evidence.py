@@ -4,9 +4,10 @@ import random
 from itertools import pairwise
 
 import pytest
+from msgspec.structs import replace
 
 from fabricpulse.remediation.protocol import LaneSample
-from fabricpulse.remediation.receiver.rebalance.lane_evidence import LaneEvidence
+from fabricpulse.remediation.receiver.rebalance.lane_evidence import LaneEvidence, LaneSummary
 
 START = 1.7e9
 
@@ -68,3 +69,17 @@ def test_means_over_the_intervals_that_end_in_the_span(seed):
         queued = 2 * sum(s.delay_s > 2 * floor for s, _ in parts) >= len(parts)
         full = lane.goodput >= 0.7 * lane.capacity or lane.busy >= 0.6
         assert lane.congested == (queued or any(s.troubles for s, _ in parts) or full)
+
+
+def test_no_two_jobs_have_one_name():
+    """A job could call itself as another user's is called, or as those without a name are."""
+    last = LaneSample("7", "0" * 16, 0, "train", "rail0", 1, 1, 0.0, 0.0, -1.0, 0, 0, user=1000)
+    names = ["train", "train (uid 1000)", '"train"', '"train (uid 1000)"', "without a name on h", "unknown"]
+    lanes = [
+        LaneSummary("h", replace(last, workload=name), 1.0, 1.0, False, False, many_users=many)
+        for name in names
+        for many in (False, True)
+    ]
+    assert len({lane.job for lane in lanes if lane.is_named}) == 10
+    assert lanes[-1].job not in {lane.job for lane in lanes[:-2]}
+    assert [lane.job for lane in lanes[:2]] == ["train", "train (uid 1000)"]

@@ -29,6 +29,8 @@ _BACKLOGGED = 0.7
 _BUSY = 0.6
 # What processes say whose environment has no name of a job.
 _UNNAMED = ("", "unknown")
+_ON_HOST = "without a name on "
+_OF_USER = " (uid "
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +66,16 @@ class LaneSummary:
         """The name of its job; jobs without one are taken for one of each host, not for one of the fleet, and those of
         several users that have the same name for one of each."""
         if not self.is_named:
-            return f"without a name on {self.host}"
-        return f"{self.last.workload} (uid {self.last.user})" if self.many_users else self.last.workload
+            return f"{_ON_HOST}{self.host}"
+        name = _quoted(self.last.workload)
+        return f"{name}{_OF_USER}{self.last.user})" if self.many_users else name
+
+
+def _quoted(workload: str) -> str:
+    """The name of a job, in quotes where it is as names that are made here are, or has quotes itself: no two jobs have
+    one name."""
+    is_as_made = workload.startswith(('"', _ON_HOST)) or (workload.endswith(")") and _OF_USER in workload)
+    return f'"{workload}"' if is_as_made else workload
 
 
 class _Lane:
