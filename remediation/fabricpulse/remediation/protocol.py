@@ -157,7 +157,8 @@ class Report(msgspec.Struct, frozen=True):
 
     devices : NICs that jobs use -> usable. connected : NICs -> whether the mesh's probes get through, where it is
     asked. health : NICs that were observed since the last report. held : the agent's journal. lanes : if asked for.
-    workloads : jobs that run here, by what their processes say. users : who own these processes (uid).
+    workloads : jobs that run here, by what their processes say. users : who own these processes (uid); none
+    where that is not known of each, or where they are more than these.
     carried_bytes : that jobs have carried over the NICs of this host since the agent started, both directions, as
     counted at carried_at_s (seconds of its monotonic clock).
     """

@@ -11,6 +11,7 @@ from fabricpulse.remediation import failpoints
 from fabricpulse.remediation.node.control_calls import Answer, Failure, call_all
 from fabricpulse.remediation.node.kernel_nics import kernel_nics
 from fabricpulse.remediation.node.sockets import ControlSockets, Identity
+from fabricpulse.remediation.node.subordinate_ids import SubordinateIds
 from fabricpulse.remediation.node.survey import Survey, nics_of
 from fabricpulse.remediation.protocol import DesiredNic, LaneOrder, Result
 
@@ -44,6 +45,7 @@ class Plugins:
         self._directory = directory
         self._verify_timeout_s = verify_timeout_s
         self._sockets = ControlSockets(directory, call_timeout_s, users)
+        self._ids = SubordinateIds()
         self.calls: Counter[str] = Counter()
 
     def present(self) -> dict[str, Identity]:
@@ -55,7 +57,7 @@ class Plugins:
         self._sockets.present()
         answers = self._ask(self._sockets.due(), _STATUS)
         found = {name: answer for name, answer in answers.items() if isinstance(answer, dict)}
-        return Survey(found, kernel_nics(), self._sockets.owners)
+        return Survey(found, kernel_nics(), self._ids.owners(self._sockets.owners))
 
     def apply(self, nic: DesiredNic, names: Iterable[str] | None = None) -> Result:
         """Brings processes (all of them by default) to the desired state of one NIC and checks that they show it.

@@ -43,7 +43,7 @@ def _is_device(name: Any) -> bool:
 @dataclass(frozen=True)
 class Survey:
     """All processes that answered, by name (the pid). ranks : see kernel_nics; what it does not name comes last.
-    owners : uid of the owner of each one's socket."""
+    owners : uid of the user of each one, where it is known, see subordinate_ids."""
 
     processes: Mapping[str, Status] = field(default_factory=dict)
     ranks: Mapping[str, int] = field(default_factory=dict, compare=False)
@@ -77,9 +77,10 @@ class Survey:
         return sorted(names - {"", _NO_WORKLOAD})[:MAX_WORKLOADS]
 
     def users(self) -> list[int]:
-        """Owners of the processes; none where they are more than a report has, as some alone would mislead."""
-        found = {self.owners[name] for name in self.processes if name in self.owners}
-        return sorted(found) if len(found) <= MAX_USERS else []
+        """Users of the processes; none where they are more than a report has, or not known of all: some alone would
+        mislead."""
+        found = {self.owners.get(name, -1) for name in self.processes}
+        return sorted(found) if len(found) <= MAX_USERS and -1 not in found else []
 
     def divergent_processes(self, nic: DesiredNic) -> list[str]:
         """Processes that use the NIC and are not in its desired state."""

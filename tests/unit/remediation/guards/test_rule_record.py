@@ -78,13 +78,27 @@ def test_disputes_on_many_hosts_of_one_user_count_where_he_is():
     assert stops == dict.fromkeys([f"h{i}" for i in range(5)] + ["h9"], "harmful")
 
 
-@pytest.mark.parametrize("second", [(1002,), ()], ids=["another", "not known"])
-def test_what_two_users_say_stops_the_rule(second):
-    """Or what may be two, as an older agent does not say whose processes they are."""
+def test_what_two_users_say_stops_the_rule():
+    """Not each of them may have false counters."""
     said = failovers(2, 2, users=(1001,), **STALLED)
-    said += failovers(1, 3, first=2, users=second, **STALLED)
+    said += failovers(1, 3, first=2, users=(1002,), **STALLED)
     stops = stops_of("A", said, LIMITS, 0.0, agents(h0=(1001,), h1=(1001,), h2=(1002,)))
     assert stops == {FLEET: "harmful"}
+
+
+@pytest.mark.parametrize("users", [(), (1001,)])
+def test_users_that_are_not_known_are_not_several(users):
+    """More uids than a report has made one user's containers an agreement of several users."""
+    said = failovers(2, 2, users=(), **STALLED) + failovers(1, 3, first=2, users=users, **STALLED)
+    fleet_of = [*agents(h2=(1001,), h3=(7,), h4=()), AgentState(host="h1", seen_at=100.0, processes=99)]
+    hosts = {"h0", "h1", "h2"}
+    assert stops_of("A", said, LIMITS, 0.0, fleet_of) == dict.fromkeys(hosts, "harmful")
+
+
+def test_a_fleet_of_agents_that_do_not_report_users_stops_the_rule():
+    """Of older ones: nothing is known of anybody."""
+    said = failovers(3, 3, **STALLED)
+    assert stops_of("A", said, LIMITS, 0.0, agents(h0=(), h1=(), h3=())) == {FLEET: "harmful"}
 
 
 def test_one_user_of_the_whole_fleet_stops_the_rule():

@@ -15,6 +15,7 @@ from tests.fixtures.plugin.control_server import ControlServer
 from fabricpulse.remediation.node.control_calls import Failure, call_all
 from fabricpulse.remediation.node.plugins import Plugins
 from fabricpulse.remediation.node.sockets import ControlSockets
+from fabricpulse.remediation.node.subordinate_ids import SubordinateIds
 from fabricpulse.remediation.protocol import DesiredNic
 
 AVOID = DesiredNic("rail0", "avoid", 10, "op-10")
@@ -40,6 +41,16 @@ def test_root_may_serve_anybodys_socket(plugins, server):
     """A job in a container may have another owner than the process that we see."""
     os.chown(server.path, 12345, 12345)
     assert plugins.apply(AVOID).outcome == "applied"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give the socket another owner")
+def test_a_survey_says_whose_the_containers_are(server, tmp_path, monkeypatch):
+    """The uid of a rootless container is one of its user's."""
+    os.chown(server.path, 100_007, 100_007)
+    subuid = tmp_path / "subuid"
+    subuid.write_text("1000:100000:65536\n")
+    monkeypatch.setattr("fabricpulse.remediation.node.plugins.SubordinateIds", lambda: SubordinateIds(subuid))
+    assert Plugins(tmp_path, 1.0, 1.0).survey().users() == [1000]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give the socket another owner")

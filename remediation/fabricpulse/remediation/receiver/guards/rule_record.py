@@ -47,20 +47,36 @@ def stops_of(
     agreed = [action for action in tried if not _is_disputed(action)]
     if stop := _stop(agreed, limits, _FEWEST_HOSTS) or _stop(tried, limits, _FEWEST_DISPUTED):
         why, last = stop
-        suspects = _who_may_say_so(last, agents)
-        if not suspects:
+        hosts = _where_one_may_say_so(last, agents)
+        if hosts is None:
             return found | {FLEET: why}
-        for agent in agents:
-            if suspects & set(agent.users):
-                found.setdefault(agent.host, why)
+        for host in hosts:
+            found.setdefault(host, why)
     return found
 
 
-def _who_may_say_so(last: list[Action], agents: Collection[AgentState]) -> set[int]:
-    """Users who had processes on the hosts of all of these failovers, but have none on some host of the fleet. Of one
-    who is everywhere what he says is of the whole fleet."""
-    common = set.intersection(*(set(action.users) for action in last))
-    return {user for user in common if any(agent.users and user not in agent.users for agent in agents)}
+def _where_one_may_say_so(last: list[Action], agents: Collection[AgentState]) -> set[str] | None:
+    """Hosts of the users who had processes on the hosts of all of these failovers; None for the whole fleet: there was
+    no such user, or one is everywhere.
+
+    Where it is not known whose processes there were, any user may have had some: that never makes it several. Then
+    these hosts count, too, and where nothing is known of all these failovers, all hosts of which nothing is. A fleet of
+    agents that do not report users is one.
+    """
+    if not any(agent.users for agent in agents):
+        return None
+    known = [set(action.users) for action in last if action.users]
+    hosts = {action.target.host for action in last if not action.users}
+    if not known:
+        return hosts | {agent.host for agent in agents if agent.processes and not agent.users}
+    suspects = {
+        user
+        for user in set.intersection(*known)
+        if any(agent.users and user not in agent.users for agent in agents)
+    }
+    if not suspects:
+        return None
+    return hosts | {agent.host for agent in agents if suspects & set(agent.users)}
 
 
 def _stop(tried: list[Action], limits: GuardConfig, fewest_hosts: int) -> tuple[str, list[Action]] | None:

@@ -1,0 +1,100 @@
+"""Whose user ids of /etc/subuid are (subuid(5)): rootless containers of one user have many uids.
+
+Ids that another source gives out, as nsswitch's `subid`, or a kubelet that does not use the file, are users of their
+own. An agent in a container needs the file of its host.
+"""
+
+import pwd
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fabricpulse.core.log import get_logger
+
+log = get_logger(__name__)
+
+SUBUID = Path("/etc/subuid")
+# Some 40,000 users. What is larger is not read in part: whose ids the rest are would be wrong.
+MAX_BYTES = 1 << 20
+_MAX_ID = 2**32 - 1
+
+
+@dataclass(frozen=True)
+class IdRange:
+    """`count` ids from `first` on. owner : name or number, as the file has it."""
+
+    owner: str
+    first: int
+    count: int
+
+
+def parse_subuid(text: str) -> list[IdRange]:
+    """The ranges of a file; lines that make no sense are passed over, as by newuidmap(1). Pure."""
+    found = []
+    for line in text.splitlines():
+        owner, *numbers = line.strip().split(":")
+        if (
+            owner
+            and len(numbers) == 2
+            and all(n.isascii() and n.isdecimal() and len(n) <= 10 for n in numbers)
+        ):
+            first, count = map(int, numbers)
+            if 0 < first <= _MAX_ID and count:
+                found.append(IdRange(owner, first, count))
+    return found
+
+
+class SubordinateIds:
+    """The ranges of a file, read again when it has changed. One thread at a time."""
+
+    def __init__(self, path: Path = SUBUID) -> None:
+        self._path = path
+        self._version: tuple[int, int, int] | None = None
+        self._ranges: list[IdRange] | None = []
+
+    def owners(self, uids: Mapping[str, int]) -> dict[str, int]:
+        """The same with the users to whom the ids are given; without those of whom that is not known: their user has no
+        account here, or the file cannot be read."""
+        self._read()
+        if self._ranges is None:
+            return {}
+        of = {uid: self._owner(uid, self._ranges) for uid in set(uids.values())}
+        return {name: owner for name, uid in uids.items() if (owner := of[uid]) is not None}
+
+    def _owner(self, uid: int, ranges: list[IdRange]) -> int | None:
+        for of in ranges:
+            if of.first <= uid < of.first + of.count:
+                return _uid(of.owner)
+        return uid
+
+    def _read(self) -> None:
+        try:
+            status = self._path.stat()
+            version = (status.st_ino, status.st_mtime_ns, status.st_size)
+            if version == self._version:
+                return
+            with self._path.open("rb") as file:
+                content = file.read(MAX_BYTES + 1)
+            self._ranges = (
+                parse_subuid(content.decode("utf-8", "replace")) if len(content) <= MAX_BYTES else None
+            )
+            self._version = version
+        except FileNotFoundError:
+            self._ranges, self._version = [], None
+            return
+        except OSError as error:
+            if self._ranges is not None:
+                log.warning("whose processes they are is not known", file=str(self._path), error=str(error))
+            self._ranges, self._version = None, None
+            return
+        if self._ranges is None:
+            log.warning("whose processes they are is not known", file=str(self._path), most_bytes=MAX_BYTES)
+
+
+def _uid(owner: str) -> int | None:
+    if owner.isdecimal():
+        return int(owner)
+    try:
+        return pwd.getpwnam(owner).pw_uid
+    except KeyError:
+        return None
