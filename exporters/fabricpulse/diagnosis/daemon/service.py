@@ -22,10 +22,10 @@ from fabricpulse.core.web.urls import redact
 from fabricpulse.diagnosis.daemon import metrics as m
 from fabricpulse.diagnosis.daemon.alerts import FaultAlerting, FaultPusher
 from fabricpulse.diagnosis.daemon.leaf_paths_api import expose_leaf_paths, leaf_paths_document
+from fabricpulse.diagnosis.daemon.outside_fleet import MOST_EDGES, HostsOutsideFleet
 from fabricpulse.diagnosis.daemon.page import POLICY, suspects_page
 from fabricpulse.diagnosis.daemon.process import DiagnosisProcess
 from fabricpulse.diagnosis.daemon.queue_pairs import Crossing, QueuePairPaths, crossing_document
-from fabricpulse.diagnosis.daemon.strangers import MOST_EDGES, Strangers
 from fabricpulse.diagnosis.daemon.switch_names import SwitchNames, SwitchNaming
 from fabricpulse.diagnosis.daemon.topology_api import expose_topology, topology_json
 from fabricpulse.diagnosis.daemon.worker_messages import Answer, Declared, Report
@@ -77,11 +77,11 @@ class DiagnosisService:
         network_of: Callable[[str], str] = lambda _: "",
         naming: SwitchNaming | None = None,
         is_member: Callable[[str], bool] = lambda _: True,
-        most_strangers: int = MOST_EDGES,
+        most_edges_outside: int = MOST_EDGES,
     ) -> None:
         """accepts : see the class. network_of : that of all NICs below a leaf, "" if they have several or none.
         naming : of switches that are not declared. is_member : whether a host, by name, belongs to the fleet; others
-        may have most_strangers edges together.
+        may have most_edges_outside edges together.
         """
         self._accepts = accepts
         self._network_of = network_of
@@ -89,8 +89,8 @@ class DiagnosisService:
         self.pusher = FaultPusher(alerting or FaultAlerting(), time.time)
         self.process = DiagnosisProcess(declared, self._answered)
         self._names = SwitchNames(naming or SwitchNaming(), declared.switch_of, self._put_names)
-        self._strangers = Strangers(is_member, most_strangers)
-        self._refuses_strangers = False
+        self._outside_fleet = HostsOutsideFleet(is_member, most_edges_outside)
+        self._refuses_hosts = False
         self.queue_pairs = QueuePairPaths(declared.leaf_of, declared.switch_of)
         self._known: dict[str, _Known] = {}
         self._pruned_s = 0.0
@@ -174,10 +174,10 @@ class DiagnosisService:
 
     def _admit(self, report: EvidenceReport, now_s: float) -> None:
         """Raises ValueError where hosts outside the membership are too many."""
-        if self._strangers.admits(report.host, None if report.edges is None else len(report.edges), now_s):
+        if self._outside_fleet.admits(report.host, None if report.edges is None else len(report.edges), now_s):
             return
-        if not self._refuses_strangers:
-            self._refuses_strangers = True
+        if not self._refuses_hosts:
+            self._refuses_hosts = True
             log.warning(
                 "evidence of hosts that are in no membership is refused: there is too much; list them, or set a token",
                 host=report.host,

@@ -2,51 +2,51 @@
 
 import pytest
 
+from fabricpulse.diagnosis.daemon.outside_fleet import KEPT_S, HostsOutsideFleet
 from fabricpulse.diagnosis.daemon.service import DiagnosisService
-from fabricpulse.diagnosis.daemon.strangers import KEPT_S, Strangers
 from fabricpulse.diagnosis.daemon.worker_messages import Declared
 from fabricpulse.diagnosis.wire.messages import PROTOCOL, EdgeName, EvidenceReport
 
 EDGES = tuple(EdgeName("e0", f"p{number}", "e0") for number in range(84))
 
 
-def admitted(strangers, names, now_s=0.0):
-    return sum(strangers.admits(name, len(EDGES), now_s) for name in names)
+def admitted(outside, names, now_s=0.0):
+    return sum(outside.admits(name, len(EDGES), now_s) for name in names)
 
 
-def test_strangers_are_bounded_and_members_are_not():
+def test_hosts_outside_are_bounded_and_members_are_not():
     """Ten times a hundred edges, by whatever name; a member is taken all the same, and one that becomes a member makes
     room for another one.
     """
     members = {"m1"}
-    strangers = Strangers(members.__contains__, most_edges=1000)
-    assert admitted(strangers, (f"x{number}" for number in range(500))) == 10
-    assert admitted(strangers, ["m1", "x3"]) == 2
+    outside = HostsOutsideFleet(members.__contains__, most_edges=1000)
+    assert admitted(outside, (f"x{number}" for number in range(500))) == 10
+    assert admitted(outside, ["m1", "x3"]) == 2
     members.add("x3")
-    assert strangers.admits("x3", None, 1.0)
-    assert admitted(strangers, ["y1", "y2"]) == 1
+    assert outside.admits("x3", None, 1.0)
+    assert admitted(outside, ["y1", "y2"]) == 1
 
 
 def test_who_is_silent_makes_room_when_the_diagnosis_has_forgotten_it():
     """Not before: another name every second would otherwise be another host in memory every second."""
-    strangers = Strangers(lambda _: False, most_edges=1000)
-    assert admitted(strangers, (f"x{number}" for number in range(10))) == 10
-    assert strangers.admits("x0", None, 100.0)
-    assert admitted(strangers, (f"y{number}" for number in range(20)), KEPT_S - 1) == 0
-    assert admitted(strangers, (f"y{number}" for number in range(20)), KEPT_S + 20) == 9
+    outside = HostsOutsideFleet(lambda _: False, most_edges=1000)
+    assert admitted(outside, (f"x{number}" for number in range(10))) == 10
+    assert outside.admits("x0", None, 100.0)
+    assert admitted(outside, (f"y{number}" for number in range(20)), KEPT_S - 1) == 0
+    assert admitted(outside, (f"y{number}" for number in range(20)), KEPT_S + 20) == 9
 
 
 def test_a_host_that_has_more_edges_now_is_counted_once():
-    strangers = Strangers(lambda _: False, most_edges=1000)
+    outside = HostsOutsideFleet(lambda _: False, most_edges=1000)
     for now_s in range(50):
-        assert strangers.admits("x", 900, float(now_s))
-    assert not strangers.admits("x", 1000, 50.0)
-    assert admitted(strangers, ["y"]) == 0
+        assert outside.admits("x", 900, float(now_s))
+    assert not outside.admits("x", 1000, 50.0)
+    assert admitted(outside, ["y"]) == 0
 
 
 def test_a_report_that_is_not_taken_is_refused_with_the_reason():
     service = DiagnosisService(
-        Declared({}, {}), lambda _: True, is_member=lambda name: name == "m1", most_strangers=150
+        Declared({}, {}), lambda _: True, is_member=lambda name: name == "m1", most_edges_outside=150
     )
     service.process.put = lambda _: True
 

@@ -16,7 +16,7 @@ KEPT_S = 130.0
 _PRUNE_S = 10.0
 
 
-class Strangers:
+class HostsOutsideFleet:
     """is_member : whether a host belongs to the fleet, by name. Moments are monotonic seconds."""
 
     def __init__(self, is_member: Callable[[str], bool], most_edges: int = MOST_EDGES) -> None:
