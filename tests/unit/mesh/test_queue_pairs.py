@@ -93,6 +93,8 @@ def test_queue_pairs_of_other_programs(tmp_path):
         {"peer_gid": gid("10.9.9.9")},
         {"peer_gid": gid("10.0.0.0")},
         {"netdev": b"ctl"},
+        {"local_gid": gid("10.0.0.3")},  # of another host
+        {"local_gid": gid("10.7.0.0")},  # of no NIC
     ):
         file.queue_pair(0, "10.0.0.2")
         file.put(VerbsTable.QUEUE_PAIRS, 0, **{**pair, **wrong})

@@ -112,7 +112,9 @@ def _carries(state: int) -> bool:
 
 
 def of_verbs(snapshot: VerbsSnapshot, fleet: FleetNics) -> Iterator[tuple[QueuePairFlow, int]]:
-    """Flows of connected queue pairs that have sent, with the number of each."""
+    """Flows of connected queue pairs that have sent, with the number of each. One whose own address is not that of its
+    NIC in the membership is left out: packets would go out from any address that somebody writes.
+    """
     pairs = snapshot.queue_pairs
     connected = (
         (pairs["qp_state"] == _READY_TO_SEND)
@@ -124,7 +126,7 @@ def of_verbs(snapshot: VerbsSnapshot, fleet: FleetNics) -> Iterator[tuple[QueueP
         device = text(pair["netdev"])
         near, far = (peer_name(bytes(pair[gid]), 0) for gid in ("local_gid", "peer_gid"))
         peer = fleet.at(far)
-        if device not in fleet.own or peer is None or not near or not _same_family(near, far):
+        if peer is None or not near or near != fleet.own.get(device) or not _same_family(near, far):
             continue
         flow = QueuePairFlow(device, near, *peer, far, int(pair["source_port"]), int(pair["traffic_class"]))
         yield flow, int(pair["number"]) & 0xFFFFFF
