@@ -4,12 +4,11 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
-from msgspec.structs import replace
 
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.web.client import HttpClient, describe, read_body
@@ -34,6 +33,7 @@ from fabricpulse.mesh.fleet_view import FleetView
 from fabricpulse.mesh.least_delays import LeastDelays
 from fabricpulse.mesh.link_count import carrier_losses
 from fabricpulse.mesh.path_schedule import Hops
+from fabricpulse.mesh.rdma_plane.reported_paths import PathKey, ReportedPaths
 from fabricpulse.mesh.snapshot import HealthState, Snapshot
 from fabricpulse.mesh.temporary_peers import TemporaryPeers
 
@@ -43,7 +43,6 @@ _PACKETS = 3  # of a train
 _ROUND_S = 1.0
 _HEALTHY_ROUND_S = 5.0
 _MOST_PATHS = 500  # of one report
-PathKey = tuple[str, str, str, int]
 
 
 @dataclass(frozen=True)
@@ -134,15 +133,6 @@ def new_paths(
     return tuple(islice(changed, _MOST_PATHS))
 
 
-def new_queue_pairs(
-    sent: Mapping[PathKey, QueuePairPath], known: Mapping[PathKey, QueuePairPath]
-) -> tuple[QueuePairPath, ...]:
-    """The same of queue pairs. Of those that are no more a path without any is reported."""
-    gone = (replace(path, numbers=()) for key, path in sent.items() if key not in known)
-    changed = (path for key, path in known.items() if sent.get(key) != path)
-    return tuple(islice(chain(gone, changed), _MOST_PATHS))
-
-
 def connections(view: FleetView, snapshot: Snapshot) -> dict[str, tuple[int, int]]:
     """Of each device what changes when its cable may have been unplugged: as its peers receive it, and as the kernel
     counts. A host that stalls sees no outage by its probes; a link that is down now has been unplugged, perhaps.
@@ -174,7 +164,7 @@ class EvidenceReporter:
         self._paths = paths
         self._sent_paths: dict[tuple[int, int], Hops] = {}
         self._queue_pairs = queue_pairs
-        self._sent_pairs: dict[PathKey, QueuePairPath] = {}
+        self._reported_pairs = ReportedPaths()
         self._rates = Rates.of(config)
         self._window = EvidenceWindow(self._rates)
         self._delays = LeastDelays(config.evidence.delays_s, config.latency.window_s)
@@ -199,15 +189,17 @@ class EvidenceReporter:
                 self._delays.add(snapshot, now_s)
                 delays = self._delays.due(now_s) if view is self._sent else []
                 if view is not self._sent:
-                    self._sent_paths, self._sent_pairs = {}, {}
+                    self._sent_paths = {}
+                    self._reported_pairs.clear()
                 healthy = not flows and view is self._sent
                 more = self._more(view, snapshot, now_s)
                 has_news = bool(delays or more.moved or more.temporary)
                 if healthy and not has_news and now_s - last_s < _HEALTHY_ROUND_S:
                     continue
                 paths = new_paths(self._sent_paths, self._paths())
-                pairs = new_queue_pairs(self._sent_pairs, self._queue_pairs())
-                if await self._send(client, view, flows, stalled, paths, delays, more, pairs):
+                pairs = self._reported_pairs.due(self._queue_pairs(), now_s)
+                reply = await self._send(client, view, flows, stalled, paths, delays, more, pairs)
+                if reply is not None:
                     self._connections = more.connections
                     if self._temporary is not None and more.temporary:
                         self._temporary.taken(now_s)
@@ -215,10 +207,7 @@ class EvidenceReporter:
                     if delays:
                         self._delays.taken(now_s)
                     self._sent_paths.update(((path.edge, path.port), path.hops) for path in paths)
-                    self._sent_pairs.update((path.key, path) for path in pairs if path.numbers)
-                    for path in pairs:
-                        if not path.numbers:
-                            del self._sent_pairs[path.key]
+                    self._reported_pairs.taken(pairs, reply.refused_queue_pairs, now_s)
                     last_s = now_s
 
     def _more(self, view: FleetView, snapshot: Snapshot, now_s: float) -> _More:
@@ -239,7 +228,8 @@ class EvidenceReporter:
         delays: Sequence[LeastDelay],
         more: _More,
         pairs: tuple[QueuePairPath, ...] = (),
-    ) -> bool:
+    ) -> EvidenceReply | None:
+        """None where the report was not taken."""
         edges = facts = None
         if view is not self._sent:
             self._revision += 1
@@ -281,7 +271,7 @@ class EvidenceReporter:
                     "evidence does not reach the coordinator", url=redact(self._url), error=describe(error)
                 )
             self._reached = False
-            return False
+            return None
         if not self._reached:
             log.info("evidence reaches the coordinator again", url=redact(self._url))
         self._reached = True
@@ -289,4 +279,4 @@ class EvidenceReporter:
             self._temporary.offered(reply, time.monotonic())
         # A coordinator that was restarted asks for the edges.
         self._sent = None if reply.needs_edges else view
-        return not reply.needs_edges
+        return None if reply.needs_edges else reply

@@ -82,7 +82,9 @@ def test_a_host_reports_what_changes_and_with_its_edges_all():
     def tell(*paths, edges=None):
         rates = (150.0, 0.0)
         report = EvidenceReport(PROTOCOL, "h1", 1, 1, *rates, b"", edges=edges, queue_pairs=paths)
-        assert not service.take(report, 1.0)
+        reply = service.reply(report, 1.0)
+        assert not reply.needs_edges
+        return reply.refused_queue_pairs
 
     first, other = path(0xC001, ("l1", "s1", "l2")), path(0xC002, ("l1", "s2", "l2"))
     tell(first, edges=())
@@ -94,6 +96,9 @@ def test_a_host_reports_what_changes_and_with_its_edges_all():
     assert len(service.queue_pairs) == 1
     with pytest.raises(ValueError, match="source port"):
         tell(path(9620, ("l1",)))
+    service.queue_pairs = QueuePairPaths({}, {}, most=4)
+    assert tell(*(path(0xC000 + number, ("l1",)) for number in range(5)), edges=()) == (3, 4)
+    assert tell(path(0xC000, ("l1",), numbers=()), path(0xC003, ("l1",))) == ()
 
 
 def test_names_of_switches():
@@ -115,6 +120,16 @@ def test_what_is_no_more_is_forgotten(paths):
     paths.keep(["h2"])
     assert sorted(ports(paths, "switch", "l1")) == [5]
     paths.forget("h2")
+    assert vars(paths) == vars(QueuePairPaths({}, {}))
+
+
+@pytest.mark.parametrize("hops", [("",), ("", ""), ("l1", ""), ("", "l2"), ("l1", "", "l2")])
+@pytest.mark.parametrize("device", ["e0", "e/0", ""])
+def test_nothing_is_left_of_a_path_that_has_few_links_or_none(hops, device):
+    """Switches that do not answer, and names that no host has: anybody may report them, again and again."""
+    paths = QueuePairPaths({}, {})
+    paths.take("h1", [path(1, hops, device=device), path(2, hops, "h1", device=device)])
+    paths.forget("h1")
     assert vars(paths) == vars(QueuePairPaths({}, {}))
 
 
@@ -154,6 +169,8 @@ def test_so_many_are_kept_and_no_more():
     [
         path(9620, ("l1",)),
         path(0x10000, ("l1",)),
+        path(0xC000, ()),
+        path(0xC000, ("", "")),
         path(0xC000, ("l1",) * 9),
         path(0xC000, ("l" * 46,)),
         path(0xC000, ("l1",), numbers=(1 << 24,)),

@@ -10,7 +10,6 @@ from tests.fixtures.plugin.verbs_file import VerbsFile, gid
 from fabricpulse.core.fleet.membership import Host, Membership, Nic
 from fabricpulse.diagnosis.wire.queue_pairs import MOST_QUEUE_PAIR_FLOWS, QueuePairFlow, QueuePairPath
 from fabricpulse.mesh.config import Probe
-from fabricpulse.mesh.evidence import new_queue_pairs
 from fabricpulse.mesh.fleet_view import FleetView
 from fabricpulse.mesh.rdma_plane.hop_probe import ROCE_PORT, Found
 from fabricpulse.mesh.rdma_plane.queue_pairs import (
@@ -20,6 +19,7 @@ from fabricpulse.mesh.rdma_plane.queue_pairs import (
     QueuePairSource,
     flows_of,
 )
+from fabricpulse.mesh.rdma_plane.reported_paths import RETRY_S, ReportedPaths
 from fabricpulse.mesh.rdma_plane.tracing import QueuePairTracing
 from fabricpulse.plugin_ipc.verbs import VerbsTable
 
@@ -208,11 +208,37 @@ def test_the_coordinator_gets_what_changes_and_what_is_no_more():
     path = QueuePairPath("rail0", "h1", "rail0", 0xC001, (1,), ("train-7",), ("leaf", "spine"))
     other = QueuePairPath("rail0", "h1", "rail0", 0xC002, (2,), ("train-7",), ("leaf", "spine"))
     moved = QueuePairPath("rail0", "h1", "rail0", 0xC001, (1,), ("train-7",), ("leaf", "spine2"))
-    sent = {one.key: one for one in (path, other)}
-    assert new_queue_pairs({}, sent) == (path, other)
-    assert new_queue_pairs(sent, sent) == ()
+    known = {one.key: one for one in (path, other)}
+    reported = ReportedPaths()
+    assert reported.due(known, 0.0) == (path, other)
+    reported.taken((path, other), (), 0.0)
+    assert reported.due(known, 1000.0) == ()
     gone = QueuePairPath("rail0", "h1", "rail0", 0xC002, (), ("train-7",), ("leaf", "spine"))
-    assert new_queue_pairs(sent, {moved.key: moved}) == (gone, moved)
+    assert reported.due({moved.key: moved}, 0.0) == (gone, moved)
+    reported.taken((gone, moved), (), 0.0)
+    assert reported.due({moved.key: moved}, 1000.0) == ()
+    reported.clear()
+    assert reported.due({moved.key: moved}, 1000.0) == (moved,)
+
+
+def test_what_the_coordinator_has_no_room_for_is_sent_again():
+    """After a minute, again and again; not with each report. What else is new does not wait for it."""
+    paths = tuple(
+        QueuePairPath("rail0", "h1", "rail0", 0xC000 + n, (1,), ("train-7",), ("leaf",)) for n in range(3)
+    )
+    known = {one.key: one for one in paths}
+    reported = ReportedPaths()
+    reported.taken(paths[:2], (1, 7), 10.0)
+    assert reported.due(known, 11.0) == paths[2:]
+    reported.taken(paths[2:], (), 11.0)
+    for minute in range(3):
+        tried_s = 10.0 + minute * RETRY_S
+        assert reported.due(known, tried_s + RETRY_S - 1.0) == ()
+        assert reported.due(known, tried_s + RETRY_S) == paths[1:2]
+        reported.taken(paths[1:2], (0,), tried_s + RETRY_S)
+    reported.due(known, 1000.0)
+    reported.taken(paths[1:2], (), 1000.0)
+    assert reported.due(known, 2000.0) == ()
 
 
 def test_without_rdma_devices_nothing_is_read(tmp_path, monkeypatch):

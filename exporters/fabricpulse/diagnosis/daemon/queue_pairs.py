@@ -58,8 +58,13 @@ def crossing_document(crossing: Crossing) -> dict[str, Any]:
     }
 
 
+def _owner(node: str) -> str:
+    """The host of a NIC, "" of a switch."""
+    return node.rpartition("/")[0]
+
+
 class QueuePairPaths:
-    """Of one fleet. refused : paths that were reported and not kept, counted."""
+    """Of one fleet. refused : paths that were reported and not kept, counted each time."""
 
     def __init__(
         self, leaf_of: Mapping[str, str], switch_of: Mapping[str, str], most: int = MOST_PATHS
@@ -79,9 +84,12 @@ class QueuePairPaths:
     def __len__(self) -> int:
         return len(self._paths)
 
-    def take(self, host: str, paths: Iterable[QueuePairPath]) -> None:
-        """What a host reports."""
-        for path in paths:
+    def take(self, host: str, paths: Iterable[QueuePairPath]) -> tuple[int, ...]:
+        """What a host reports. Returns which of these, counted from 0, are not kept: the host has to send them again,
+        as there may be room later.
+        """
+        refused = []
+        for number, path in enumerate(paths):
             key = _Key(host, *path.key)
             if self._paths.get(key) == path:
                 continue
@@ -89,7 +97,7 @@ class QueuePairPaths:
             if not path.numbers:
                 continue
             if not self._has_room(host):
-                self.refused += 1
+                refused.append(number)
                 continue
             self._found = {}
             self._paths[key] = path
@@ -98,8 +106,11 @@ class QueuePairPaths:
                 self._by_link[link].add(key)
                 for node in link:
                     self._links_of[node].add(link)
-            for owner, device in ((host, path.device), (path.peer, path.peer_device)):
-                self._nics_of[owner].add(f"{owner}/{device}")
+                    # Only of a NIC at a link, by the owner that _drop finds: else entries would stay for ever.
+                    if owner := _owner(node):
+                        self._nics_of[owner].add(node)
+        self.refused += len(refused)
+        return tuple(refused)
 
     def _has_room(self, host: str) -> bool:
         """For one more of this host. The last quarter is for hosts that have less than their share: jobs' telemetry is
@@ -139,8 +150,7 @@ class QueuePairPaths:
                 self._links_of[node].discard(link)
                 if not self._links_of[node]:
                     del self._links_of[node]
-                    owner = node.rpartition("/")[0]
-                    if owner in self._nics_of:
+                    if owner := _owner(node):
                         self._nics_of[owner].discard(node)
                         if not self._nics_of[owner]:
                             del self._nics_of[owner]

@@ -120,24 +120,28 @@ class DiagnosisService:
             report = _decoder.decode(await request.read())
             if report.protocol != PROTOCOL:
                 raise ValueError(f"protocol {report.protocol}, this coordinator speaks {PROTOCOL}")
-            now_s = time.monotonic()
-            reply = self.reply(report.host, self.take(report, now_s), now_s)
+            reply = self.reply(report, time.monotonic())
         except (msgspec.MsgspecError, ValueError) as error:
             self._refused += 1
             return web.Response(status=400, text=f"not a report of evidence: {error}\n")
         return web.Response(body=_encoder.encode(reply), content_type="application/msgpack")
 
-    def reply(self, host: str, needs_edges: bool, now_s: float) -> EvidenceReply:
-        """With the temporary peers of a host. They end with their round also if the worker says nothing any more."""
+    def reply(self, report: EvidenceReport, now_s: float) -> EvidenceReply:
+        """Takes a report; the reply has the temporary peers of the host, which end with their round also if the worker
+        says nothing any more. Raises ValueError.
+        """
+        if self.take(report, now_s):
+            return EvidenceReply(True)
+        refused = self._take_queue_pairs(report, now_s)
         assigned = self._assigned if self._assigned_by == self.process.starts else AssignedPeers()
         lease_s = min(LEASE_S, assigned.until_s - now_s)
-        edges = assigned.edges.get(host, b"")
-        if needs_edges or not edges or lease_s <= 0:
-            return EvidenceReply(needs_edges)
-        return EvidenceReply(False, edges, lease_s, assigned.number, assigned.period_s)
+        edges = assigned.edges.get(report.host, b"")
+        if not edges or lease_s <= 0:
+            return EvidenceReply(False, refused_queue_pairs=refused)
+        return EvidenceReply(False, edges, lease_s, assigned.number, assigned.period_s, refused)
 
     def take(self, report: EvidenceReport, now_s: float) -> bool:
-        """Hands a report over. Returns whether the host has to send it again, with its edges. Raises ValueError."""
+        """Hands the evidence over. Returns whether the host has to send it again, with its edges. Raises ValueError."""
         if self._worker != self.process.starts:
             self._known, self._worker = {}, self.process.starts
             self._names.worker_is_new()
@@ -164,17 +168,22 @@ class DiagnosisService:
         evidence = structs.replace(report, queue_pairs=()) if report.queue_pairs else report
         if not self.process.put(Report(now_s, evidence)):
             return True
+        self._known[report.host] = replace(known, last_report_s=now_s)
+        return False
+
+    def _take_queue_pairs(self, report: EvidenceReport, now_s: float) -> tuple[int, ...]:
+        """Of a report that was taken; which of them are not kept."""
         if report.edges is not None:
             self.queue_pairs.forget(report.host)
         for pair in report.queue_pairs:
             self._names.saw(pair.hops, now_s)
-        self.queue_pairs.take(report.host, report.queue_pairs)
-        self._known[report.host] = replace(known, last_report_s=now_s)
-        return False
+        return self.queue_pairs.take(report.host, report.queue_pairs)
 
     def _admit(self, report: EvidenceReport, now_s: float) -> None:
         """Raises ValueError where hosts outside the membership are too many."""
-        if self._outside_fleet.admits(report.host, None if report.edges is None else len(report.edges), now_s):
+        if self._outside_fleet.admits(
+            report.host, None if report.edges is None else len(report.edges), now_s
+        ):
             return
         if not self._refuses_hosts:
             self._refuses_hosts = True

@@ -177,7 +177,8 @@ def _check_names(hosts: Iterable[str], devices: Iterable[str]) -> None:
 class EvidenceReply(msgspec.Struct, frozen=True, array_like=True):
     """needs_edges : send the edges with the next report, at once. temporary : msgpack of a tuple of EdgeName, edges to
     be probed for lease_s from now on, b"" for none; another reply replaces it. round : another number for other edges.
-    period_s : how often their least delays are to be reported.
+    period_s : how often their least delays are to be reported. refused_queue_pairs : which of the report's queue_pairs,
+    counted from 0, the coordinator does not keep, as it has no room.
     """
 
     needs_edges: bool
@@ -185,6 +186,7 @@ class EvidenceReply(msgspec.Struct, frozen=True, array_like=True):
     lease_s: float = 0.0
     round: int = 0
     period_s: float = 0.0
+    refused_queue_pairs: tuple[int, ...] = ()
 
 
 def pack_flows(flows: Iterable[FlowEvidence]) -> bytes:

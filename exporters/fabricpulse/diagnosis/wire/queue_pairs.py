@@ -47,6 +47,8 @@ class QueuePairPath(msgspec.Struct, frozen=True, array_like=True):
         """Raises ValueError for what no exporter sends. Names and hops are checked as all others."""
         if not LEAST_PORT <= self.port <= MOST_PORT:
             raise ValueError(f"{self.port} is no source port of RoCE v2")
+        if not any(self.hops):
+            raise ValueError("a path names no switch")
         if len(self.numbers) > MOST_NUMBERS or len(self.workloads) > MOST_WORKLOADS:
             raise ValueError("a path has more queue pairs, or jobs, than an exporter names")
         if any(not 0 <= number < 1 << 24 for number in self.numbers):
