@@ -128,6 +128,7 @@ class Aggregator:
         worst_owd_s: float,
         waiting_s: float,
         stalled_s: float = 5.0,
+        interval_s: float = 1.0,
     ) -> None:
         self._forget_after_s = forget_after_s
         self._worst_count = worst_count
@@ -143,7 +144,7 @@ class Aggregator:
         # By user: the oldest requests of each process.
         self._waiting_of: defaultdict[int, list[list[Waiting]]] = defaultdict(list)
         self.waited = WaitedTime()
-        self._unmoved = UnmovedRanks(stalled_s)
+        self._unmoved = UnmovedRanks(stalled_s, interval_s)
         self.gauges = Gauges()
 
     def take(

@@ -8,6 +8,8 @@ from fabricpulse.core.metrics.recent_delays import RecentDelays
 from fabricpulse.qp import metrics
 from fabricpulse.qp.aggregate import SOCKET_COUNTERS, Aggregator, Pair, PairTotals
 from fabricpulse.qp.metrics import DELAY_BUCKETS_S, RECENT_QUANTILES
+from fabricpulse.qp.unmoved import UnmovedRank
+from fabricpulse.qp.waiting import largest
 
 _PAIR_COUNTERS = (
     (metrics.SENT_BYTES, "sent_bytes"),
@@ -72,7 +74,9 @@ def expose(
         exposition.add(metrics.RANK_OPERATIONS, rank_key, rank.operations)
         exposition.add(metrics.RANK_BUSY, rank_key, rank.busy_ns * 1e-9)
         exposition.add(metrics.RANK_IN_PROGRESS, rank_key, rank.in_progress)
-    for unmoved in gauges.unmoved:
+    # Two users may use the same names.
+    unmoved_ranks = largest(gauges.unmoved, _unmoved_key, lambda u: u.for_s, len(gauges.unmoved))
+    for unmoved in sorted(unmoved_ranks, key=_unmoved_key):
         rank_key = (unmoved.workload, unmoved.communicator, str(unmoved.rank))
         exposition.add(metrics.RANK_UNMOVED, (*rank_key, unmoved.state), unmoved.operations)
         if unmoved.state == "inside":
@@ -110,6 +114,10 @@ def expose(
             for q, value in zip(delays.quantiles, found, strict=True)
         ]
         exposition.add_block(metrics.RECENT_OWD, "".join(lines), len(lines))
+
+
+def _unmoved_key(unmoved: UnmovedRank) -> tuple[str, str, int, str]:
+    return (unmoved.workload, unmoved.communicator, unmoved.rank, unmoved.state)
 
 
 def fair_pairs(aggregator: Aggregator, count: int) -> dict[Pair, PairTotals]:

@@ -160,16 +160,16 @@ RANK_STALLED = MetricSpec(
     "fabricpulse_rank_stalled_seconds",
     "gauge",
     "For how long a rank of a communicator has been inside collectives of which none ends; only where that is longer "
-    "than alerting.stalled_s, and than twice the longest such wait of its job in the last hours; 30 s in a job's first "
-    "two minutes.",
+    "than alerting.stalled_s, and than twice the longest such wait of its job in the last day, up to 300 s; than 30 s "
+    "until the job has been watched for two hours.",
     _RANK,
 )
 RANK_UNMOVED = MetricSpec(
     "fabricpulse_rank_unmoved_operations",
     "gauge",
     "Collectives that have ended of a rank of which none has ended for long. state : inside: it is in one, as long as "
-    "fabricpulse_rank_stalled_seconds is there; outside: in none, for longer than half of alerting.stalled_s, while no "
-    "rank of its job on this host is inside another communicator that moves.",
+    "fabricpulse_rank_stalled_seconds is there; outside: in none, while for half as long, or 15 s, none "
+    "has ended on any rank of its job on this host, and no such rank is inside another communicator that moves.",
     (*_RANK, "state"),
 )
 HEARTBEAT_AGE = MetricSpec(

@@ -18,7 +18,7 @@ _PAIRWISE = {"Send", "Recv"}
 
 @dataclass(frozen=True)
 class RankProgress:
-    """communicator : its id in hexadecimal. rank : in that communicator."""
+    """communicator : its id in hexadecimal. rank : in that communicator. owner : user id; others may use the names."""
 
     workload: str
     communicator: str
@@ -26,16 +26,18 @@ class RankProgress:
     operations: int
     busy_ns: int
     in_progress: int
+    owner: int = 0
 
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """A process. rank : of the launcher, "" when unknown."""
+    """A process. rank : of the launcher, "" when unknown. owner : user id."""
 
     workload: str
     rank: str
     pid: int
     age_s: float
+    owner: int = 0
 
 
 def rank_progress(living: Iterable[TelemetrySnapshot]) -> list[RankProgress]:
@@ -51,9 +53,11 @@ def rank_progress(living: Iterable[TelemetrySnapshot]) -> list[RankProgress]:
             for name in ("operations", "busy_ns", "in_progress"):
                 counts[name] += int(record[name])
     found = []
-    for ranks in by_owner.values():
+    for owner, ranks in by_owner.items():
         most = sorted(ranks.items(), key=lambda item: (-item[1]["operations"], item[0]))[:MOST_PER_OWNER]
-        found += [RankProgress(*key, c["operations"], c["busy_ns"], c["in_progress"]) for key, c in most]
+        found += [
+            RankProgress(*key, c["operations"], c["busy_ns"], c["in_progress"], owner) for key, c in most
+        ]
     return sorted(found, key=lambda r: (r.workload, r.communicator, r.rank))
 
 
@@ -66,6 +70,7 @@ def heartbeats(living: Iterable[TelemetrySnapshot], now_s: float) -> list[Heartb
                 "" if s.rank is None else str(s.rank),
                 s.pid,
                 max(0.0, now_s - s.heartbeat_mono_ns * 1e-9),
+                s.owner,
             )
             for s in living
         ),

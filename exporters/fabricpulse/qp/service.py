@@ -71,6 +71,7 @@ class Exporter:
             config.worst.owd_s,
             config.worst.waiting_s,
             config.alerting.stalled_s,
+            config.interval_s,
         )
         self._delays = RecentDelays[Pair](
             metrics.DELAY_BUCKETS_S, metrics.RECENT_QUANTILES, config.delay_window_s

@@ -93,23 +93,27 @@ def find_profiled_stalls(
     own : of this host, which is called `host`. It sees silent processes; which rank has not entered the rule says,
     which sees all hosts: one that is outside here may wait for another there.
     """
-    of_job: defaultdict[str, list[UnmovedRank]] = defaultdict(list)
+    # Another user may use the same names: what his files say must not hide a stall.
+    of_job: defaultdict[tuple[int, str], list[UnmovedRank]] = defaultdict(list)
     for one in unmoved:
-        of_job[one.workload].append(one)
+        of_job[one.owner, one.workload].append(one)
     found: dict[Stall, float] = {}
-    for workload, ranks in of_job.items():
+    for job, ranks in of_job.items():
+        workload = job[1]
         inside = [r for r in ranks if r.state == "inside"]
         # Of jobs over our plugin the waits of requests are seen sooner, and say more.
-        if not inside or any(w.workload == workload for w in own.waiting):
+        if not inside or any((w.owner, w.workload) == job for w in own.waiting):
             continue
         age_s = max(r.for_s for r in inside)
         silent = {
             h.rank: h.age_s
             for h in own.heartbeats
-            if h.rank and h.workload == workload and h.age_s > stalled_s
+            if h.rank and (h.owner, h.workload) == job and h.age_s > stalled_s
         }
         if silent:
-            found |= {Stall(workload, "process", rank, host): s for rank, s in silent.items()}
-            continue
-        found[Stall(workload, "unknown", "", "")] = age_s
+            stalls = {Stall(workload, "process", rank, host): s for rank, s in silent.items()}
+        else:
+            stalls = {Stall(workload, "unknown", "", ""): age_s}
+        for stall, stall_s in stalls.items():
+            found[stall] = max(stall_s, found.get(stall, 0.0))
     return found

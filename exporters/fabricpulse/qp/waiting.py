@@ -17,7 +17,7 @@ Named = TypeVar("Named")
 @dataclass(frozen=True)
 class Waiting:
     """A request that is old now: who waits for whom. channel : NCCL's, "" when unknown. missing_bytes : that the peer
-    does not hold, or that have not arrived; 0: not known."""
+    does not hold, or that have not arrived; 0: not known. owner : user id."""
 
     workload: str
     rank: str
@@ -27,6 +27,7 @@ class Waiting:
     age_s: float
     channel: str = ""
     missing_bytes: int = 0
+    owner: int = 0
 
 
 def waiting_requests(snapshot: TelemetrySnapshot, now_s: float, least_s: float) -> list[Waiting]:
@@ -53,6 +54,7 @@ def waiting_requests(snapshot: TelemetrySnapshot, now_s: float, least_s: float) 
                 age_s,
                 "" if channel == UNKNOWN else str(channel),
                 int(record["missing_bytes"]),
+                snapshot.owner,
             )
         )
     return found

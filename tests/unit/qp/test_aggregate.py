@@ -13,6 +13,7 @@ from fabricpulse.plugin_ipc.telemetry import UNKNOWN, PluginTelemetryReader, Tab
 from fabricpulse.qp.aggregate import Aggregator, Pair
 from fabricpulse.qp.expose import expose
 from fabricpulse.qp.metrics import DELAY_BUCKETS_S, METRICS, RECENT_QUANTILES
+from fabricpulse.qp.unmoved import UnmovedRank
 from fabricpulse.qp.waiting import MOST_WAITING
 
 PAIR = ("train-7", "rail0", "h1", "rail0")
@@ -337,8 +338,9 @@ def test_no_rank_that_waits_is_left_out(tmp_path: Path, aggregator: Aggregator) 
                 Table.CONNECTIONS, slot, state=1, peer=b"h1", peer_rank=slot, waits_for=3,
                 oldest_request_mono_ns=posted, last_progress_mono_ns=posted,
             )  # fmt: skip
-        snapshots.append(read(file))
+        snapshots.append(TelemetrySnapshot(**(vars(read(file)) | {"owner": 1000})))
     aggregator.take(snapshots[:8], [], now, interval=False)
+    assert {w.owner for w in aggregator.gauges.waiting} == {1000}
     assert {w.rank for w in aggregator.gauges.waiting} == {str(rank) for rank in range(8)}
     # The oldest few of each, oldest first.
     assert len(aggregator.gauges.waiting) == 8 * 4
@@ -410,3 +412,16 @@ def test_random_lives_never_make_a_counter_fall(tmp_path: Path, aggregator: Aggr
         assert total >= last
         last = total
     assert last == truth
+
+
+def test_ranks_of_two_users_with_the_same_names(aggregator: Aggregator) -> None:
+    """One series, the longest wait."""
+    aggregator.gauges.unmoved = [
+        UnmovedRank("job", "a1", 0, "inside", 6, s, owner) for owner, s in ((7, 9.0), (8, 6.0))
+    ]
+    lines = [
+        line
+        for line in rendered(aggregator).splitlines()
+        if line.startswith("fabricpulse_rank_stalled_seconds{")
+    ]
+    assert [line.split()[-1] for line in lines] == ["9"]

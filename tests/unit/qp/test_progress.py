@@ -30,7 +30,7 @@ def test_one_sequence_a_communicator(tmp_path: Path) -> None:
     collective(file, 2, "Send", operations=99, busy_ns=99)
     collective(file, 3, "AllReduce", communicator=0xC2, rank=0, operations=7)
     found = rank_progress([snapshot(file)])
-    assert [dataclasses.astuple(r)[1:] for r in found] == [("c1", 3, 15, 550, 1), ("c2", 0, 7, 0, 0)]
+    assert [dataclasses.astuple(r)[1:6] for r in found] == [("c1", 3, 15, 550, 1), ("c2", 0, 7, 0, 0)]
 
 
 def test_series_of_one_user_are_bounded(tmp_path: Path) -> None:
@@ -44,14 +44,15 @@ def test_series_of_one_user_are_bounded(tmp_path: Path) -> None:
         flood.append(dataclasses.replace(snapshot(file), owner=1000))
     found = rank_progress([*flood, one])
     assert len(found) == MOST_PER_OWNER + 1
-    assert [r.rank for r in found if r.operations == 1] == [3]
+    assert [(r.rank, r.owner) for r in found if r.operations == 1] == [(3, one.owner)]
+    assert {r.owner for r in found if r.operations > 1} == {1000}
 
 
 def test_heartbeat(tmp_path: Path) -> None:
     """The age of the last sign of life; one that is ahead of now has age 0."""
     file = TelemetryFile(tmp_path, rank=4)
-    read = snapshot(file)
+    read = dataclasses.replace(snapshot(file), owner=1000)
     beat_s = read.heartbeat_mono_ns * 1e-9
     (old,) = heartbeats([read], beat_s + 7.5)
-    assert (old.workload, old.rank, round(old.age_s, 3)) == ("train-7", "4", 7.5)
+    assert (old.workload, old.rank, round(old.age_s, 3), old.owner) == ("train-7", "4", 7.5, 1000)
     assert heartbeats([read], beat_s - 1)[0].age_s == 0
