@@ -183,8 +183,10 @@
     sharedEdges: 3,
     // Of two NICs of an edge that loses packets, or large ones, the one that has so many times as many lossy edges explains it.
     explainedFactor: 1.5,
-    // So many NICs of a network of which none explains the others': the network, not the NICs, is the news.
+    // So many NICs of a network of which none explains the others', and of lossy ones so large a share of it: the network, not the
+    // NICs, is the news.
     networkLossyLeastNics: 3,
+    networkLossyShare: 0.3,
     // What is promised of probes: delay (99 % of them) and loss, and the share of the time in which it must be kept.
     sloOwdSeconds: 0.001,
     sloLossRatio: 0.001,

@@ -91,7 +91,11 @@ local signals = import '../signals.libsonnet';
           { record: 'device:fabricpulse_edge_probes_lost:lossy_ratio', expr: p.unexplained(p.lossyAlone, p.lossyBalance, 'max') },
           { record: 'device:fabricpulse_edge_probes_lost:lossy_by_themselves_ratio', expr: p.unexplainable(p.lossyAlone, p.lossyBalance, 'max') },
           { record: 'device:fabricpulse_edge_probes_lost:lossy_as_peers_ratio', expr: '%s unless on (%s, direction) %s' % [p.lossyNics, p.own, p.lossyByThemselves] },
-          { record: 'network:fabricpulse_edge_probes_lost:lossy_nics', expr: p.networksOf(p.lossyAsPeers, config.networkLossyLeastNics) },
+          {
+            // Not those that one bad uplink of a large network has: what else is dead or lossy there is not theirs.
+            record: 'network:fabricpulse_edge_probes_lost:lossy_nics',
+            expr: '%s >= on (%s) (%g * network:fabricpulse_nic_connected:count%s)' % [p.networksOf(p.lossyAsPeers, config.networkLossyLeastNics), network, config.networkLossyShare, s.braces],
+          },
           { record: 'edge:fabricpulse_edge_mtu_black_hole_bytes:min', expr: p.blackHolesSaid },
           { record: 'edge:fabricpulse_edge_mtu_black_hole_bytes:receiver_to_sender_ratio', expr: p.balance(p.blackHoles) },
           { record: 'device:fabricpulse_edge_mtu_black_hole_bytes:min', expr: p.anyDirection(p.unexplained(p.blackHoles, p.blackHoleBalance, 'min'), 'min') },

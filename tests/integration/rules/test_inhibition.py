@@ -202,12 +202,12 @@ FAULTS: dict[str, tuple[list[Labels], list[Labels]]] = {
     "a lossy spine without a coordinator": (
         [
             alert("FabricNetworkLossy", network="rail0"),
+            nic("FabricPathDown", "h3"),
             nic("FabricNicLossy", "h1", direction="receive"),
             nic("FabricMtuBlackHole", "h3"),
         ],
         [
             nic("FabricNicLossy", "h2", direction="receive", peers="lossy"),
-            nic("FabricPathDown", "h3"),
             nic("FabricPathLossy", "h4"),
             nic("FabricEdgeLoss", "h5", peer="h1", peer_device="rail0"),
         ],
