@@ -5,8 +5,8 @@ function(config, jobs) {
   local lost = 'workload:fabricpulse_gpus:lost{%s}' % jobs,
   local job = config.clusterLabel + ', workload',
   local measured = 'workload:fabricpulse_collective_bandwidth_bytes_per_second:avg{%s}' % jobs,
-  local bound = 'At most, where a job computes meanwhile; at least, of a job that has been slow for more than half an hour.',
-  overTime:: g.timeseries('GPUs that wait for the network', 'By job: the time in collectives beyond what they take with the usual bandwidth, and all GPUs of a job that stands still. ' + bound, 'short', [
+  local bound = 'At most, where a job computes meanwhile or a rank is late; at least, of a job that has been slow for more than half an hour.',
+  overTime:: g.timeseries('GPUs that wait for the network', 'By job: the time in collectives beyond what they take with the usual bandwidth, and all GPUs of a job that the network makes stand still. ' + bound, 'short', [
     g.query(lost, '{{workload}}'),
     g.query('0 * count(%s) unless on () count(last_over_time(%s[$__range] @ end()))' % [measured, lost], 'none of jobs that are measured'),
   ]),

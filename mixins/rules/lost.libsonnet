@@ -2,10 +2,11 @@
 //
 // While collectives are slower than usual: the time that the job's ranks spend in them (rate of their durations, a number of
 // GPUs), times what of it they would not need with the usual bandwidth, 1 - bandwidth / usual. Usual is the median of the
-// hour before, slower is what FabricBandwidthBelowNormal calls so. While FabricCollectiveStalled fires: all processes of the
-// job. It is an upper bound for jobs that compute meanwhile. It is a lower bound for a job that is slow for more than
-// half an hour or that never was quick, as then that is what is usual. Nothing of jobs without NCCL's profiler but
-// their stalls.
+// hour before, slower is what FabricBandwidthBelowNormal calls so. While FabricCollectiveStalled fires and names the network as
+// what is waited for (head="network"): all processes of the job; a program that hangs does not wait for the network. It is an
+// upper bound for jobs that compute meanwhile, or one of whose ranks is late. It is a lower bound for a job that is slow for
+// more than half an hour or that never was quick, as then that is what is usual, and where it is not known what a stalled job
+// waits for. Nothing of jobs without NCCL's profiler but their stalls.
 local signals = import '../signals.libsonnet';
 {
   prometheusRules+:: {
@@ -25,7 +26,7 @@ local signals = import '../signals.libsonnet';
               job: job,
               collective: collective,
               processes: s.series('fabricpulse_plugin_heartbeat_age_seconds'),
-              stalled: s.series('ALERTS', 'alertname="FabricCollectiveStalled", alertstate="firing"'),
+              stalled: s.series('ALERTS', 'alertname="FabricCollectiveStalled", alertstate="firing", head="network"'),
               busy: s.series('fabricpulse_collective_busy_seconds_total'),
               window: config.rateWindow,
               bandwidth: bandwidth,
