@@ -103,7 +103,7 @@ local signals = import '../signals.libsonnet';
         'remediation',
         s.last('fabricpulse_remediation_problem', 'code=~"adoption_full|agents_gone|drain_failed|manual|not_returned|rebalancing_stopped|result_unknown|rollback_failed|too_many_alerts"') + ' == 1',
         'Remediation waits for an operator.',
-        'The receiver {{ $labels.instance }} has the problem {{ $labels.code }} ({{ $value }}), which nothing but an operator ends: `fabricpulse remediation status` says what it is about.',
+        'The receiver {{ $labels.instance }} has the problem {{ $labels.code }} ({{ $value }}), which may not end by itself: `fabricpulse remediation status` says what it is about.',
         { 'for': config.agentLostFor, slow: true }
       ),
       lib.alert(
