@@ -197,6 +197,22 @@ def test_a_suspect_has_the_network_of_all_that_cross_it(
     assert [(s.component, s.network) for s in found] == [(component, network)]
 
 
+def test_the_network_of_a_suspect_may_become_known_until_it_is_reported() -> None:
+    """Of a host that has not reported yet. A label of the alert, which without it mutes what is lost in all networks;
+    another one would page again.
+    """
+
+    def loses(far: str, near: str, _: int) -> float:
+        return 0.2 * float("leaf1-r0" in (LEAF[far], LEAF[near]))
+
+    for seconds, network in ((2, "rail0"), (5, "")):
+        evidence = FleetEvidence(LEAF)
+        found = play(evidence, loses, seconds, without="h1", networks=("rail0", "rail1"))
+        assert [s.network for s in found] == ([""] if seconds == 5 else [])
+        found = play(evidence, loses, 3, start=seconds, networks=("rail0", "rail1"))
+        assert [(s.component, s.network) for s in found] == [("leaf1-r0", network)]
+
+
 def test_nothing_wrong_nothing_reported() -> None:
     """No loss, no suspect; and what was reported ends some seconds after the last loss."""
     evidence = FleetEvidence(LEAF)

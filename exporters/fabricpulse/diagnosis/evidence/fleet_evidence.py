@@ -244,11 +244,13 @@ class FleetEvidence:
             )
             if silent and key not in self._seen and suspect.kind in _WHOLE:
                 since = min([since, *self._silent_since(what, suspect)])
-            # A label of its alert, by which others are muted: that of the first second.
-            network = (
-                before.network if key in self._seen else network_across(layout, finding, self._network_of)
-            )
-            self._seen[key] = since, now_s, replace(suspect, silent=silent, leaf=leaf, network=network)
+            seen = replace(suspect, silent=silent, leaf=leaf, network=before.network)
+            self._seen[key] = since, now_s, seen
+            # A label of its alert, by which others are muted: that of the second in which it is first reported. Before
+            # that hosts may not have reported yet; after that another one would be another alert.
+            if key not in self._named and not seen.network and self._held(key):
+                network = network_across(layout, finding, self._network_of)
+                self._seen[key] = since, now_s, replace(seen, network=network)
         return self._persistent(flows_of, now_s)
 
     def _persistent(self, flows_of: Mapping[Key, Flows], now_s: float) -> tuple[Suspect, ...]:
