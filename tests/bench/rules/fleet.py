@@ -233,6 +233,9 @@ class PaperFleet:
             communicator = f'{workload},communicator="c0ffee",rank="{rank}"'
             yield f"fabricpulse_rank_operations_total{{{communicator}}} @10@"
             yield f"fabricpulse_rank_operations_in_progress{{{communicator}}} 1"
+            if stopped:
+                yield f"fabricpulse_rank_stalled_seconds{{{communicator}}} 40"
+                yield f'fabricpulse_rank_unmoved_operations{{{communicator},state="inside"}} 1000'
             yield f"fabricpulse_request_waited_seconds_total{{{own}}} @0.1@"
             yield f"fabricpulse_request_waited_for_peer_seconds_total{{{own},{peer}}} @0.1@"
             if self._has("slow_flow", host, rail):  # a request that is not old is not there
