@@ -261,7 +261,7 @@ def bench_memory(rows: Rows, hosts: int, seed: int, limit_s: float = 600.0) -> N
     end_s = time.monotonic() + _WATCHED_S
 
     def named() -> bool:
-        return any(suspect.component == fleet.switch(leaf) for suspect in worker.answer.suspects)
+        return any(suspect.component == fleet.switch(leaf) for suspect in worker.answer.suspects or ())
 
     # On a busy machine a round takes seconds, and the pauses between rounds four times as long.
     while next_s < end_s or (next_s < end_s + _LATE_S and not named()):
@@ -273,7 +273,7 @@ def bench_memory(rows: Rows, hosts: int, seed: int, limit_s: float = 600.0) -> N
         reporter.until(lambda _: False, next_s - time.monotonic())
     found = named()
     case = f"the same, {_LOSSES_S} s of a dead leaf, {sum(len(f) // 12 for _, f in lost):,} flows lose all"
-    rows.report(case, "named", float(found), "yes", "== 1", suspects=len(worker.answer.suspects))
+    rows.report(case, "named", float(found), "yes", "== 1", suspects=len(worker.answer.suspects or ()))
     rows.report(case, "memory_mb", worker.peak_mb(), "MB", _MUST, of="the worker")
     took = [answer.took_s for answer in worker.answers[quiet:]]
     rows.report(case, "round_s", max(took), "s", first=round(max(rounds), 2), usual=round(rounds[-1], 3))

@@ -22,7 +22,7 @@ from fabricpulse.diagnosis.tree.learned import topology_document
 from fabricpulse.diagnosis.tree.measured import Delays
 from fabricpulse.diagnosis.tree.temporary_peers import temporary_peers
 from fabricpulse.diagnosis.wire.delay_records import unpack_delays
-from fabricpulse.diagnosis.wire.messages import EdgeName, LeastDelay, pack_delays
+from fabricpulse.diagnosis.wire.messages import PROTOCOL, EdgeName, EvidenceReport, LeastDelay, pack_delays
 
 pytestmark = pytest.mark.simulation
 
@@ -293,18 +293,24 @@ def test_exporters_of_an_older_version_have_no_place_and_spoil_none() -> None:
     assert "8 of 64 hosts report no one-way delays" in " ".join(survey.document["missing"])
 
 
-def test_a_lease_ends_with_its_round() -> None:
-    """A reply tells a host its edges for some seconds, never longer than the round: also if the worker is stopped. A
+def test_a_lease_ends_with_its_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reply gives a host its edges for some seconds, never longer than the round: also if the worker is stopped. A
     worker that was replaced has assigned nothing.
     """
     service, now_s = DiagnosisService(Declared({}, {}), lambda _: True), time.monotonic()
-    assert service.reply("a", False, now_s).temporary == b""
-    service._answered(Answer(assigned=AssignedPeers(7, 15.0, now_s + 60, {"a": b"x"})))
-    reply = service.reply("a", False, now_s)
+    asked_again = {"c"}
+    monkeypatch.setattr(service, "take", lambda report, _: report.host in asked_again)
+
+    def of(host: str) -> EvidenceReport:
+        return EvidenceReport(PROTOCOL, host, 1, 1, 90.0, 20.0, b"")
+
+    assert service.reply(of("a"), now_s).temporary == b""
+    service._answered(Answer(assigned=AssignedPeers(7, 15.0, now_s + 60, dict.fromkeys("ac", b"x"))))
+    reply = service.reply(of("a"), now_s)
     assert (reply.temporary, reply.lease_s, reply.round, reply.period_s) == (b"x", LEASE_S, 7, 15.0)
-    assert service.reply("a", False, now_s + 58).lease_s == pytest.approx(2)
-    assert service.reply("a", False, now_s + 60).temporary == b""
-    assert service.reply("b", False, now_s).temporary == b""
-    assert service.reply("a", True, now_s).temporary == b""
+    assert service.reply(of("a"), now_s + 58).lease_s == pytest.approx(2)
+    assert service.reply(of("a"), now_s + 60).temporary == b""
+    assert service.reply(of("b"), now_s).temporary == b""
+    assert service.reply(of("c"), now_s).temporary == b""
     service.process.starts += 1
-    assert service.reply("a", False, now_s).temporary == b""
+    assert service.reply(of("a"), now_s).temporary == b""

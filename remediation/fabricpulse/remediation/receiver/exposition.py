@@ -114,9 +114,9 @@ def expose(
     stopped = stopped_rules(failing, state, config.guards)
     for name in sorted(failing):
         out.add(metrics.RULE_STOPPED, (name,), int(name in stopped))
-    found = {problem.code for problem in problems(config, state, now, "", store.edited)}
-    for code in CODES:
-        out.add(metrics.PROBLEMS, (code,), int(code in found))
+    found = {one.code for one in problems(config, state, now, "", store.edited)}
+    for problem in CODES:
+        out.add(metrics.PROBLEMS, (problem,), int(problem in found))
     pending = [a for a in state.actions.values() if a.outcome == "pending"]
     out.add(metrics.PENDING, (), len(pending))
     out.add(metrics.OLDEST_PENDING, (), max((now - a.created_at for a in pending), default=0.0))
