@@ -71,11 +71,8 @@ class GrayFaultScenario(OnePageScenario):
 
     def __init__(self, fleet: Fleet) -> None:
         host, device = fleet.hosts[1 % len(fleet.hosts)], fleet.devices[0]
-        super().__init__(fleet, host, device, self.about(host, device))
-
-    def about(self, host: str, device: str) -> dict[str, str]:
-        """The labels of the page on a NIC."""
-        return {"instance": host, "device": device}
+        # The rails of the demo's fleet have the names of the devices.
+        super().__init__(fleet, host, device, {"instance": host, "device": device, "network": device})
 
     @abstractmethod
     async def break_nic(self, stage: Stage) -> None:

@@ -24,9 +24,6 @@ class SlowPath(GrayFaultScenario):
     # Its end is a milestone, which need not take two minutes more.
     setting = Setting(rules={"nicSlowKeepFiring": "30s"})
 
-    def about(self, host: str, device: str) -> dict[str, str]:
-        return {"instance": host, "device": device, "network": device}
-
     async def break_nic(self, stage: Stage) -> None:
         await stage.slow(self.host, self.device, SLOW_MBIT)
 
