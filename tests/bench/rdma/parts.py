@@ -182,7 +182,7 @@ def _two_rails(fleet: RdmaFleet, rounds: int, seconds: float) -> None:
         shares = []
         for _ in range(rounds):
             before, began = ring.moved(), time.monotonic()
-            time.sleep(max(seconds, 2.0))
+            time.sleep(max(seconds, 2.0))  # the measurement
             after, took = ring.moved(), time.monotonic() - began
             shares += [
                 (now - old) / took / (fleet.rails * rate_bytes) / ON_WIRE

@@ -4,13 +4,13 @@ and go, at the replay's time.
 
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
 from tests.fixtures.hostinfo.sys_tree import SysTree
-from tests.fixtures.nic.daemon import Dcb, Rdma
+from tests.fixtures.nic.daemon import Dcb, Ethtool, Rdma
 
 from fabricpulse.hostinfo.netlink.ethtool import Statistics
 from fabricpulse.hostinfo.sources import HostSources
@@ -25,26 +25,11 @@ _NAMES = ("rx_discards_phy", "rx_crc_errors_phy", "rx_out_of_buffer", "outbound_
 GID_ERRORS = ("no GID", "another index", "no address")
 
 
-class _Ethtool:
+class _Ethtool(Ethtool):
     """A NIC without errors."""
 
     def statistics(self, netdev: str) -> Statistics:
         return Statistics(_NAMES, (0,) * len(_NAMES))
-
-    def fec(self, netdev: str) -> Mapping[str, int]:
-        return {"corrected_blocks": 17, "uncorrectable_blocks": 0}
-
-    def pause(self, netdev: str) -> Mapping[str, int]:
-        return {"received": 0, "transmitted": 0}
-
-    def pfc_watchdog_ms(self, netdev: str) -> int:
-        return 0xFFFF
-
-    def module(self, netdev: str, page: int, offset: int, length: int, address: int) -> bytes:
-        return bytes([0x19]) + bytes(length - 1)
-
-    def close(self) -> None:
-        pass
 
 
 def netdev(rail: int) -> str:
