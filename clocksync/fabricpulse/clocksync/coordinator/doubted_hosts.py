@@ -2,16 +2,22 @@
 
 A host in doubt has witnesses: the hosts at the other ends of those of its edges that further edges check. The present
 measurements of the edges replace the earlier ones as soon as all witnesses have been there for a while: the error is
-over then, or is as large as it seems. A witness that no longer reports is waited for during ten minutes; after that the
-others decide, if any of them could contradict. With two hosts none can, and the doubt stays. It ends with the lease of
-the host and with its sidecar; a coordinator that was just started has none.
+over then, or is as large as it seems. After a migration, paths of which one way is longer lose their say in the solve,
+and the one that has all of it is not checked any more: but around a loop of edges, none of which contradicts the
+solution, errors are no larger than what all of its edges hide. So much of the doubt is left then. A witness that no
+longer reports is waited for during ten minutes; after that the others decide, if any of them could contradict. With two
+hosts none can, and the doubt stays. It ends with the lease of the host and with its sidecar; a coordinator that was
+just started has none.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fabricpulse.clocksync.coordinator.members import Columns
+from fabricpulse.clocksync.solve.graph import Floats
+from fabricpulse.clocksync.solve.graph_forms import graph_of
 from fabricpulse.clocksync.solve.graph_solve import Edges, Solution
+from fabricpulse.clocksync.solve.shortest_paths import ShortestPaths
 
 Bools = NDArray[np.bool_]
 
@@ -21,6 +27,10 @@ _WHOLE_S = 3.0
 _MISSED_S = 600.0
 # A fit whose last train is older than this is of no use now.
 _FRESH_S = 2.0
+# Loops that are looked for in a solve, each by a search of the whole graph; the others wait for their turn.
+_LOOPS = 8
+# By which clocks may have gone apart since a fit.
+_DRIFT_PPB = 1_000.0
 # Any odd number; names are hashes already.
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
@@ -45,11 +55,11 @@ class DoubtedHosts:
         name, was_ns = columns["name"][slots], columns["doubt_ns"][slots]
         # A doubt that has just begun replaces what is known of an earlier one of the same name.
         self._keep(np.isin(self._owner, columns["name"][doubted]) & (now_s - self._seen_s <= _MISSED_S))
-        checked = np.isfinite(solution.held_out_ns) & (edges.bound_age_s <= _FRESH_S)
-        begin = np.concatenate([edges.i[checked], edges.j[checked]])
-        end = np.concatenate([edges.j[checked], edges.i[checked]])
         its = (was_ns > 0) | (now_ns > 0)
-        begin, end = begin[its[begin]], end[its[begin]]
+        begin, end = np.concatenate([edges.i, edges.j]), np.concatenate([edges.j, edges.i])
+        checked, hidden_ns = _checked(edges, solution, was_ns)
+        checked &= its[begin]
+        begin, end = begin[checked], end[checked]
         pair, first = np.unique(name[begin] * _MIX + name[end], return_index=True)
         begin = begin[first]
         self._seen_s[np.isin(self._pair, pair)] = now_s
@@ -61,7 +71,8 @@ class DoubtedHosts:
         confirmed = its & ~missed & np.isin(name, name[begin])
         since_s = np.where(confirmed & (now_ns < was_ns), columns["whole_s"][slots], now_s)
         over = now_s - since_s >= _WHOLE_S
-        columns["doubt_ns"][slots] = np.where(over, now_ns, np.maximum(was_ns, now_ns))
+        left_ns = np.maximum(now_ns, hidden_ns)
+        columns["doubt_ns"][slots] = np.where(over, left_ns, np.maximum(was_ns, now_ns))
         columns["whole_s"][slots] = np.where(over, now_s, since_s)
 
     def _keep(self, which: Bools) -> None:
@@ -69,3 +80,26 @@ class DoubtedHosts:
             self._owner, self._pair, self._seen_s = (
                 self._owner[which], self._pair[which], self._seen_s[which],
             )  # fmt: skip
+
+
+def _checked(edges: Edges, solution: Solution, doubt_ns: Floats) -> tuple[Bools, Floats]:
+    """Of which edges the first end, and then of which the second, can be confirmed: they are measured now, and checked
+    by further edges. And per host how large an error those may hide that have no say in the solve.
+    """
+    n, count, fresh = len(doubt_ns), len(edges.i), edges.bound_age_s <= _FRESH_S
+    checked, hidden_ns = np.tile(fresh & np.isfinite(solution.held_out_ns), 2), np.zeros(n)
+    # What is unknown stays so: more than one of its edges is wrong, perhaps by the same.
+    asked_ns = np.where(np.isfinite(doubt_ns) & (solution.doubt_ns < doubt_ns), doubt_ns, 0.0)
+    degree = np.bincount(edges.i[fresh], minlength=n) + np.bincount(edges.j[fresh], minlength=n)
+    largest_ns = np.maximum(asked_ns[edges.i], asked_ns[edges.j]) * (fresh & ~checked[:count])
+    largest_ns[(degree[edges.i] < 2) | (degree[edges.j] < 2)] = 0.0  # nothing else leads to that end
+    for edge in np.argsort(-largest_ns, kind="stable")[: min(_LOOPS, np.count_nonzero(largest_ns))]:
+        ends = np.array([edges.i[edge], edges.j[edge]])
+        beside = np.isin(edges.i, ends) & np.isin(edges.j, ends)
+        others = fresh & ~beside
+        hides_ns = edges.bound_ns + _DRIFT_PPB * np.maximum(edges.bound_age_s, 0.0)
+        paths = ShortestPaths(graph_of(n, edges.i[others], edges.j[others]), hides_ns[others])
+        loop_ns = hides_ns[edge] + paths.between(ends[:1], ends[1:])[0, 0]
+        checked[[edge, count + edge]] = smaller = loop_ns < asked_ns[ends]
+        hidden_ns[ends[smaller]] = np.maximum(hidden_ns[ends[smaller]], loop_ns)
+    return checked, hidden_ns

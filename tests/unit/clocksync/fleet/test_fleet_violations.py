@@ -21,10 +21,16 @@ def test_bounds_hold_from_the_second_round_after_an_event_on(
 
 @pytest.mark.parametrize(
     ("event", "seed"),
-    [("pauses, and the root changes twice", 1), ("pauses of a host with one live edge", 3)],
+    [
+        ("pauses, and the root changes twice", 1),
+        ("pauses of a host with one live edge", 3),
+        ("migrations to asymmetric paths", 24),
+    ],
 )
 def test_bounds_hold_through_a_pause(event: str, seed: int) -> None:
-    """The first: 38 us just before the sidecar is back, whose first correction was measured before."""
+    """The first: 38 us just before the sidecar is back, whose first correction was measured before. The last: one edge
+    of three has all the say in the solve; the doubt of 0.9 s ended after ten minutes.
+    """
     false, wide, looked = pauses.violations(event, seed, (seed + 0.5) / 30)
     assert looked > 1_000
     assert (false, wide) == (0, 0)
