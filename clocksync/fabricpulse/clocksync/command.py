@@ -58,10 +58,23 @@ def include(pkg_config: bool) -> None:
     click.echo(pkg_config_file() if pkg_config else include_dir(), nl=not pkg_config)
 
 
-def _print(shown: "FleetTime", output: OutputFormat) -> None:
+_leap_smear_option = click.option(
+    "--leap-smear",
+    type=click.Path(path_type=Path),
+    help="Print UTC with leap seconds spread over 24 hours, as of this leap-seconds.list.",
+)
+
+
+def _print(shown: "FleetTime", output: OutputFormat, leap_smear: Path | None = None) -> None:
     """`json` is one object a line; ns since 1970."""
+    from fabricpulse.clocksync.leap_smear import parse, smeared
     from fabricpulse.clocksync.reading import document, line
 
+    if leap_smear is not None:
+        try:
+            shown = smeared(shown, parse(leap_smear.read_text()))
+        except (OSError, ValueError) as error:
+            raise UserError(f"cannot read {leap_smear}: {error}") from error
     click.echo(json.dumps(document(shown)) if output == "json" else line(shown))
 
 
@@ -82,24 +95,26 @@ def _reader() -> "ClockPageReader":
 
 
 @command.command()
+@_leap_smear_option
 @output_option
-def now(output: OutputFormat) -> None:
+def now(leap_smear: Path | None, output: OutputFormat) -> None:
     """Print fleet time with its error bound."""
     from fabricpulse.clocksync.reading import usable
 
-    _print(usable(_reader().now()), output)
+    _print(usable(_reader().now()), output, leap_smear)
 
 
 @command.command()
 @click.argument("stamps", nargs=-1, required=True)
+@_leap_smear_option
 @output_option
-def convert(stamps: tuple[str, ...], output: OutputFormat) -> None:
+def convert(stamps: tuple[str, ...], leap_smear: Path | None, output: OutputFormat) -> None:
     """Print STAMPS of this host's clock on fleet time: ns since 1970, or seconds as `date +%s.%N` prints them."""
     from fabricpulse.clocksync.reading import stamp_ns, usable
 
     reader = _reader()
     for stamp in stamps:
-        _print(usable(reader.convert(stamp_ns(stamp)), f"fleet time of {stamp}"), output)
+        _print(usable(reader.convert(stamp_ns(stamp)), f"fleet time of {stamp}"), output, leap_smear)
 
 
 @command.command()
