@@ -79,7 +79,12 @@ def _nets(peer: list[str] | None) -> dict[str, tuple[list[str], Callable[[int], 
     }
     if peer:
         # Without a limit of retries Soft-RoCE never gives up.
-        settings = {"NCCL_SOCKET_IFNAME": "ctl", "NCCL_IB_RETRY_CNT": "6", "NCCL_IB_TIMEOUT": "14"}
+        settings = {
+            "NCCL_SOCKET_IFNAME": "ctl",
+            "NCCL_IB_RETRY_CNT": "6",
+            "NCCL_IB_TIMEOUT": "14",
+            "NCCL_DEBUG": "WARN",
+        }
         nets["nccl_ib"] = (peer, lambda host: {**settings, "NCCL_IB_HCA": f"=rxe{host}-0"})
     return nets
 
@@ -103,12 +108,17 @@ def _measure(
             env = {**os.environ, "FABRICPULSE_RUN_DIR": run_dir, **environment(number)}
             process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             running.append((role, process))
-        results = {}
-        for role, process in running:
-            said = process.communicate(timeout=PATIENCE_S)[0].decode(errors="replace")
-            assert process.returncode == 0, f"{role}: {process.returncode}: {said[-800:]}"
-            results[role] = json.loads([line for line in said.splitlines() if line.startswith("{")][-1])
-    return results
+        said = {role: process.communicate(timeout=PATIENCE_S)[0] for role, process in running}
+    # Of both: which of them has failed, the other one does not know.
+    ends = [
+        f"{role}: {process.returncode}: {said[role].decode(errors='replace')[-800:]}"
+        for role, process in running
+    ]
+    assert not any(process.returncode for _, process in running), "\n".join(ends)
+    return {
+        role: json.loads([line for line in output.splitlines() if line.startswith(b"{")][-1])
+        for role, output in said.items()
+    }
 
 
 def _throughput(program: Path, nets: dict[str, Any], rounds: int, seconds: float) -> None:

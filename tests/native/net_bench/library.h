@@ -28,6 +28,11 @@ inline void log_line(int level, unsigned long, const char*, int, const char* for
   fputc('\n', stderr);
 }
 
+[[noreturn]] inline void fail(const char* why) {
+  fprintf(stderr, "%s\n", why);
+  exit(1);
+}
+
 inline void check(Result result, const char* call) {
   if (result == kSuccess) return;
   fprintf(stderr, "%s returned %d\n", call, static_cast<int>(result));

@@ -189,7 +189,7 @@ class Communicator {
     check(net->init(&context, number, &config, log_line, nullptr), "init");
     int devices = 0;
     check(net->devices(&devices), "devices");
-    if (devices < 1) exit(1);
+    if (devices < 1) fail("the net has no device");
     alignas(8) uint8_t mine[kHandleBytes] = {}, theirs[kHandleBytes] = {};
     void* listener = nullptr;
     check(net->listen(context, 0, mine, &listener), "listen");
@@ -198,7 +198,7 @@ class Communicator {
       void* unused = nullptr;
       if (end_.send == nullptr) check(net->connect(context, 0, theirs, &end_.send, &unused), "connect");
       if (end_.recv == nullptr) check(net->accept(listener, &end_.recv, &unused), "accept");
-      if (now_s() - start > 20) exit(1);
+      if (now_s() - start > 20) fail("no connection after 20 s");
     }
     size_t words = (bytes + 7) / 8;
     end_.send_data.assign(words * kDepth, 7);

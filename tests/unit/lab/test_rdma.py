@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from fabricpulse.core.errors import UserError
 from fabricpulse.lab.channel import LabUnavailableError
 from fabricpulse.lab.command import command
-from fabricpulse.lab.rdma import guest, kernel
+from fabricpulse.lab.rdma import fleet, guest, kernel
 from fabricpulse.lab.rdma.initramfs import Entry, archive, modules_in_order
 
 ELF = b"\x7fELF" + bytes(range(256)) * 40
@@ -102,3 +102,21 @@ def test_a_host_that_the_rdma_lab_has_not() -> None:
     """It has two."""
     result = CliRunner().invoke(command, ["run", "--rdma", "--on", "h7", "true"])
     assert "the RDMA lab has no host 'h7'; it has h0 and h1" in str(result.exception)
+
+
+def test_a_fleet_waits_for_the_kernel_to_call_its_links_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the carrier counts (LOWER_UP) but the state, which follows it; a link that stays behind is named."""
+    line = "{}: {}@if2: <BROADCAST,MULTICAST,UP,LOWER_UP> mtu 1500 qdisc noqueue state {} mode DEFAULT\\    link/ether"
+    answers = [("DOWN", "UP"), ("UP", "DOWN"), ("UP", "UP")]
+
+    def show(*words: str) -> str:
+        ctl, rail = answers.pop(0)
+        return line.format(2, "ctl", ctl) + "\n" + line.format(3, "rail0", rail) + "\n"
+
+    monkeypatch.setattr(fleet, "run", show)
+    fleet.wait_running("h1")
+    assert not answers
+    monkeypatch.setattr(fleet, "_RUNNING_WITHIN_S", -1.0)
+    answers = [("UP", "DOWN")]
+    with pytest.raises(TimeoutError, match="h1: rail0@if2 not up"):
+        fleet.wait_running("h1")

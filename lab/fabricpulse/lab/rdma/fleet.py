@@ -11,6 +11,7 @@ reported drop as an error of its own and flushes the queue pair; a NIC retries u
 """
 
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ HOSTS = ("h0", "h1")
 SWITCH = "sw"
 # The kernel asks again after this long, and does not give up: a path works again soon after it is repaired.
 _NEIGHBOUR_RETRY_MS = 20
+# Most of which is the second in which the kernel gathers changes of links.
+_RUNNING_WITHIN_S, _ASK_EVERY_S = 30.0, 0.02
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,7 @@ class RdmaFleet:
 
 
 def build(rails: int = 2, mtu: int = 4500) -> RdmaFleet:
-    """Builds the fleet in this guest. Raises CalledProcessError."""
+    """Builds the fleet in this guest; its links are running. Raises CalledProcessError, TimeoutError."""
     run("rdma", "system", "set", "netns", "shared")
     for node in (*HOSTS, SWITCH):
         run("ip", "netns", "add", node)
@@ -124,7 +127,26 @@ def build(rails: int = 2, mtu: int = 4500) -> RdmaFleet:
         batch(["-n", host], [f"address add 10.8.0.{number + 1}/24 dev ctl", "link set ctl up"])
     for rail in range(rails):
         _build_rail(rail, mtu)
+    for host in HOSTS:
+        wait_running(host)
     return RdmaFleet(rails)
+
+
+def wait_running(host: str) -> None:
+    """Returns when the kernel calls all links of a host up. Raises TimeoutError.
+
+    That may be a second after they have a carrier, and NCCL takes none before: its transport, first in a guest, found
+    no interface.
+    """
+    deadline = time.monotonic() + _RUNNING_WITHIN_S
+    while True:
+        links = run("ip", "-n", host, "-o", "link", "show", "type", "veth").splitlines()
+        waiting = [link.split(":")[1].strip() for link in links if " state UP " not in link]
+        if not waiting:
+            return
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{host}: {', '.join(waiting)} not up after {_RUNNING_WITHIN_S:.0f} s")
+        time.sleep(_ASK_EVERY_S)
 
 
 def _build_rail(rail: int, mtu: int) -> None:
