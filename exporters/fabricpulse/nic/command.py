@@ -11,6 +11,7 @@ from typing import Any
 import click
 import msgspec
 
+from fabricpulse.core.boot import boot_id
 from fabricpulse.core.config import load_config
 from fabricpulse.core.daemon import Lifetime, run_daemon
 from fabricpulse.core.errors import UserError
@@ -26,7 +27,6 @@ from fabricpulse.core.supervision import supervised
 from fabricpulse.hostinfo.sources import host_sources
 from fabricpulse.nic.config import NicConfig
 from fabricpulse.nic.exporter import NicExporter, event_log
-from fabricpulse.nic.flap_store import boot_id
 from fabricpulse.nic.registry import registered
 from fabricpulse.nic.sections import DeviceSection
 

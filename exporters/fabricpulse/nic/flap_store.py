@@ -85,11 +85,3 @@ def save_links(path: Path, links: dict[str, LinkState]) -> None:
     """
     data = {"version": VERSION, "links": {name: asdict(state) for name, state in links.items()}}
     atomic_write(path, json.dumps(data, separators=(",", ":")), durable=False)
-
-
-def boot_id(procfs: Path = Path("/proc")) -> str:
-    """Changes with each boot of this kernel; empty if it has none."""
-    try:
-        return (procfs / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return ""

@@ -79,10 +79,11 @@ def test_each_state_directory_belongs_to_one_unit() -> None:
         "remediation-receiver": "fabricpulse/receiver",
         "remediation-node": "fabricpulse/node",
         "audit-node": "fabricpulse/audit",
+        "clocksync-coordinator": "fabricpulse/coordinator",
     }
     for daemon, directory in directories.items():
         settings = yaml.safe_load((DEPLOY / "config" / f"{daemon}.yaml").read_text())
-        state = settings.get("journal") or settings["state"]
+        state = settings.get("journal") or settings.get("state") or settings["fault_times"]
         assert f"{state}/".startswith(f"/var/lib/{directory}/")
 
 

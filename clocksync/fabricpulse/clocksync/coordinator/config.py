@@ -6,7 +6,7 @@ from msgspec import Meta
 
 from fabricpulse.clocksync.wire.limits import MAX_ROUND_S, DriftPpb, HoldoverDriftPpb
 from fabricpulse.core.config import Section
-from fabricpulse.core.file_settings import TOKEN_FILE, read_file
+from fabricpulse.core.file_settings import TOKEN_FILE, WRITTEN_FILE, read_file
 from fabricpulse.diagnosis.daemon.alerts import FaultAlerting
 from fabricpulse.diagnosis.daemon.switch_names import SwitchNaming
 
@@ -36,6 +36,9 @@ class CoordinatorConfig(Section, frozen=True):
     # Virtual machines may share a machine. With false, each host has one of its own: a few that are near one another
     # are then a leaf, also where all are virtual.
     hosts_share_machines: bool = True
+    # File in which it is kept since when what is faulty is so, for the next start; default: fault-times.json in the run
+    # directory, which does not outlive a reboot.
+    fault_times: Annotated[str, WRITTEN_FILE] = ""
     # FabricFaultLocated is pushed from here, ahead of the rule.
     alerting: FaultAlerting = FaultAlerting()
     token_file: Annotated[str, TOKEN_FILE] = ""

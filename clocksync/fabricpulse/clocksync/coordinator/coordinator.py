@@ -92,6 +92,7 @@ class Coordinator:
             self._api.network_of,
             self._config.switch_names,
             self._is_member,
+            fault_times=self._config.fault_times,
         )
         self._arrived = asyncio.Event()
         # One event a solve: a thousand waiters wake at once, without a lock that they queue for.

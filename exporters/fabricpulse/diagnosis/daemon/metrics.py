@@ -41,7 +41,7 @@ LEAF_PATHS_MISSING = MetricSpec(
 LEAF_PATHS_SINCE = MetricSpec(
     "fabricpulse_leaf_paths_missing_since_timestamp_seconds",
     "gauge",
-    "When the leaf last had as many next hops as most of its siblings. Absent: not since this coordinator was started.",
+    "When the leaf last had as many next hops as most of its siblings. Absent: not since it has been watched.",
     ("leaf", "network"),
 )
 EVIDENCE_HOSTS = MetricSpec(

@@ -13,6 +13,7 @@ from aiohttp import web
 from msgspec import structs
 
 from fabricpulse.core.alerting.metrics import expose_pushes
+from fabricpulse.core.boot import boot_id
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.metrics.common import COLLECTOR_SUCCESS
 from fabricpulse.core.metrics.exposition import Exposition
@@ -21,6 +22,8 @@ from fabricpulse.core.web.body_limit import body_limit
 from fabricpulse.core.web.urls import redact
 from fabricpulse.diagnosis.daemon import metrics as m
 from fabricpulse.diagnosis.daemon.alerts import FaultAlerting, FaultPusher
+from fabricpulse.diagnosis.daemon.fault_times import FaultTimes
+from fabricpulse.diagnosis.daemon.fault_times_file import FaultTimesFile
 from fabricpulse.diagnosis.daemon.leaf_paths_api import expose_leaf_paths, leaf_paths_document
 from fabricpulse.diagnosis.daemon.outside_fleet import MOST_EDGES, HostsOutsideFleet
 from fabricpulse.diagnosis.daemon.page import POLICY, suspects_page
@@ -29,6 +32,7 @@ from fabricpulse.diagnosis.daemon.queue_pairs import Crossing, QueuePairPaths, c
 from fabricpulse.diagnosis.daemon.switch_names import SwitchNames, SwitchNaming
 from fabricpulse.diagnosis.daemon.topology_api import expose_topology, topology_json
 from fabricpulse.diagnosis.daemon.worker_messages import Answer, Declared, Report
+from fabricpulse.diagnosis.leaf_paths.found import LeafPaths
 from fabricpulse.diagnosis.search.suspect import Suspect
 from fabricpulse.diagnosis.tree.findings import LEASE_S, AssignedPeers
 from fabricpulse.diagnosis.tree.surveyed import Surveyed
@@ -78,10 +82,12 @@ class DiagnosisService:
         naming: SwitchNaming | None = None,
         is_member: Callable[[str], bool] = lambda _: True,
         most_edges_outside: int = MOST_EDGES,
+        fault_times: str | None = None,
     ) -> None:
         """accepts : see the class. network_of : that of all NICs below a leaf, "" if they have several or none.
         naming : of switches that are not declared. is_member : whether a host, by name, belongs to the fleet; others
-        may have most_edges_outside edges together.
+        may have most_edges_outside edges together. fault_times : file in which it is kept since when what is faulty is
+        so, "" for one in the run directory, None for none.
         """
         self._accepts = accepts
         self._network_of = network_of
@@ -95,7 +101,10 @@ class DiagnosisService:
         self._known: dict[str, _Known] = {}
         self._pruned_s = 0.0
         self._worker = 0  # that has the edges of `_known`
+        self._times = FaultTimes(boot_id())
+        self._times_file = None if fault_times is None else FaultTimesFile(self._times, fault_times)
         self.suspects: tuple[Suspect, ...] = ()
+        self.leaf_paths = LeafPaths()
         self._found_s = -math.inf  # when suspects were last known
         self._refused = 0
         self._surveyed: Surveyed | None = None
@@ -232,7 +241,7 @@ class DiagnosisService:
             "paths": answer.paths,
             "fails": self._fails(),
             "suspects": suspects,
-            "leaf_paths": leaf_paths_document(answer.leaf_paths, now, time.time_ns()),
+            "leaf_paths": leaf_paths_document(self.leaf_paths, now, time.time_ns()),
         }
 
     def _fails(self) -> bool:
@@ -250,6 +259,8 @@ class DiagnosisService:
         file of alerting.http_client cannot be used.
         """
         await self.pusher.open()
+        if self._times_file is not None and self._times_file.open():
+            tasks.start("times of faults", self._times_file.run())
         for url in self._alertmanagers:
             tasks.start(f"alerts for {redact(url)}", self.pusher.serve(url))
         tasks.start("diagnosis", self.process.run())
@@ -263,12 +274,19 @@ class DiagnosisService:
     async def close(self) -> None:
         """Disconnects from the Alertmanagers; once the tasks have ended, for a push under way needs its client."""
         await self.pusher.close()
+        if self._times_file is not None:
+            self._times_file.close()
 
     def _answered(self, answer: Answer) -> None:
-        now_s = time.monotonic()
+        now_s, utc_s = time.monotonic(), time.time()
+        self._times.follow(self.process.starts)
+        if answer.failed and answer.leaf_paths == LeafPaths():
+            self.leaf_paths = answer.leaf_paths  # nothing is known of them
+        else:
+            self.leaf_paths = self._times.leaf_paths(answer.leaf_paths, now_s, utc_s)
         if answer.suspects is not None:
             self._found_s = now_s
-            self._publish(answer.suspects)
+            self._publish(self._times.suspects(answer.suspects, now_s, utc_s))
         elif now_s - self._found_s > _KEEP_SUSPECTS_S:
             self._publish(())
         if answer.surveyed is not None:
@@ -314,7 +332,7 @@ class DiagnosisService:
             out.add(COLLECTOR_SUCCESS, ("diagnosis",), int(not self._fails()))
         expose_pushes(self.pusher.pushes, out)
         expose_topology(out, self.last_survey, self._keep_s, time.monotonic())
-        expose_leaf_paths(out, self.process.answer.leaf_paths, time.monotonic(), time.time())
+        expose_leaf_paths(out, self.leaf_paths, time.monotonic(), time.time())
         for suspect in self.suspects:
             values = (suspect.what, suspect.kind, suspect.component, suspect.peer)
             out.add(m.FAULT, (*values, suspect.leaf, suspect.network), suspect.confidence)
