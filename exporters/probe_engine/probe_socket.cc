@@ -21,6 +21,7 @@ namespace {
 constexpr int kBatch = ProbeSocket::kBatch;
 constexpr std::size_t kBuffer = 256;
 constexpr std::size_t kControl = 256;
+constexpr std::uint32_t kSettledNumbers = 8;  // of stamps; those of four trains
 
 // Scratch memory of the batches. The engine is one thread, and a socket hands its batch out before it takes
 // the next.
@@ -243,6 +244,9 @@ void ProbeSocket::send(std::vector<Outgoing>& packets) {
       ++done;
       continue;
     }
+    // The kernel does not say why it stopped. Where a device dropped that packet it has used up its number, and the
+    // packet is sent again under the next one.
+    if (static_cast<unsigned>(sent) < n) uncertain_ = true;
     for (int i = 0; i < sent; ++i) {
       packets[done].error = 0;
       if (packets[done].stamp) packets[done].id = next_id_++;
@@ -257,6 +261,13 @@ void ProbeSocket::restart_numbering() {
   setsockopt(fd_, SOL_SOCKET, SO_TIMESTAMPING, &timestamping_, sizeof(timestamping_));
   next_id_ = 0;
   uncertain_ = false;
+}
+
+bool ProbeSocket::is_numbered(const TxStamp& stamp) {
+  if (static_cast<std::int32_t>(stamp.id - next_id_) < 0) return true;
+  // Soon after a new beginning it may be one from earlier that has come late.
+  if (next_id_ >= kSettledNumbers) uncertain_ = true;
+  return false;
 }
 
 void ProbeSocket::receive_errors(bool on) {

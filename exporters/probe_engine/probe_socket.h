@@ -114,7 +114,7 @@ class ProbeSocket {
         TxStamp s;
         HopAnswer a;
         if (parse_stamp(i, &s)) {
-          take(s);
+          if (is_numbered(s)) take(s);
         } else if (hears_errors_ && parse_answer(i, &a)) {
           answered(a);
         }
@@ -123,8 +123,9 @@ class ProbeSocket {
     }
   }
 
-  // After a failed send it is uncertain whether the kernel has used up a stamp number: start the numbering
-  // anew. The caller must forget the stamps that it still waits for.
+  // After a failed send it is uncertain whether the kernel has used up a stamp number, and where stamps come with
+  // numbers that were not given it has: start the numbering anew. The caller must forget the stamps that it still
+  // waits for.
   void restart_numbering();
   bool numbering_uncertain() const { return uncertain_; }
   std::uint64_t overflows() const { return overflows_; }
@@ -135,6 +136,9 @@ class ProbeSocket {
   bool parse_received(int index, Received* out);
   bool parse_stamp(int index, TxStamp* out);
   bool parse_answer(int index, HopAnswer* out);
+  // Whether its number has been given. One that has not makes the numbering uncertain: each packet would get the
+  // stamp of another one from then on.
+  bool is_numbered(const TxStamp& stamp);
   void forget_error();
 
   int fd_ = -1;
