@@ -26,6 +26,7 @@ from fabricpulse.plugin_ipc.telemetry import (
     TelemetrySnapshot,
     TornReadError,
 )
+from fabricpulse.remediation.node.subordinate_ids import SubordinateIds
 from fabricpulse.remediation.protocol import MAX_LANES, LaneSample
 
 _SENDS = 1
@@ -65,9 +66,13 @@ class LaneSampler:
     users : whose files count, root's always do; empty for everybody's. Both may be called from any thread.
     """
 
-    def __init__(self, directory: Path, users: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self, directory: Path, users: frozenset[int] = frozenset(), ids: SubordinateIds | None = None
+    ) -> None:
+        """ids : of users' containers, those of this host by default."""
         self._directory = directory
         self._users = users
+        self._ids = ids or SubordinateIds()
         self._readers: dict[Path, PluginTelemetryReader] = {}
         self._before: dict[_Key, _Counts] = {}
         # Polls of a lane since the last sample, and those at which something was under way.
@@ -82,7 +87,7 @@ class LaneSampler:
             for user, process, snapshot in self._snapshots():
                 self._count_busy(process, snapshot)
                 samples += [
-                    msgspec.structs.replace(sample, user=user)
+                    msgspec.structs.replace(sample, user=max(-1, user))
                     for sample in self._lanes(process, snapshot, seen)
                 ]
             self._before = seen
@@ -98,7 +103,8 @@ class LaneSampler:
         return max(_POLL_S, (time.thread_time() - begun) / _POLL_SHARE)
 
     def _snapshots(self) -> list[tuple[int, str, TelemetrySnapshot]]:
-        """User, process and contents of the files, those of users with few lanes first."""
+        """User, process and contents of the files, those of users with few lanes first. Below -1: an id of which the
+        user is not known."""
         paths = self._chosen()
         for path in self._readers.keys() - paths.keys():
             self._readers.pop(path).close()
@@ -122,14 +128,18 @@ class LaneSampler:
 
     def _chosen(self) -> dict[Path, int]:
         """The files to read, with their users: the oldest of each user, then the second of each, and so on."""
-        of_user: dict[int, list[tuple[int, Path]]] = {}
+        found: dict[Path, tuple[int, int]] = {}
         with suppress(OSError):
             for path in self._directory.glob("*.telemetry"):
                 if parse_name(path.stem) is None:
                     continue
                 with suppress(OSError):
                     status = os.lstat(path)
-                    of_user.setdefault(status.st_uid, []).append((status.st_ctime_ns, path))
+                    found[path] = status.st_uid, status.st_ctime_ns
+        owners = self._ids.owners({path: uid for path, (uid, _) in found.items()})
+        of_user: dict[int, list[tuple[int, Path]]] = {}
+        for path, (uid, changed_ns) in found.items():
+            of_user.setdefault(owners.get(path, -uid - 2), []).append((changed_ns, path))
         ranked = sorted(
             (rank, changed_ns, path, user)
             for user, files in of_user.items()

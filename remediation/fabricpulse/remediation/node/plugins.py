@@ -44,8 +44,7 @@ class Plugins:
         """users : whose processes count; empty for everybody's."""
         self._directory = directory
         self._verify_timeout_s = verify_timeout_s
-        self._sockets = ControlSockets(directory, call_timeout_s, users)
-        self._ids = SubordinateIds()
+        self._sockets = ControlSockets(directory, call_timeout_s, users, ids=SubordinateIds())
         self.calls: Counter[str] = Counter()
 
     def present(self) -> dict[str, Identity]:
@@ -57,7 +56,7 @@ class Plugins:
         self._sockets.present()
         answers = self._ask(self._sockets.due(), _STATUS)
         found = {name: answer for name, answer in answers.items() if isinstance(answer, dict)}
-        return Survey(found, kernel_nics(), self._ids.owners(self._sockets.owners))
+        return Survey(found, kernel_nics(), self._sockets.owners)
 
     def apply(self, nic: DesiredNic, names: Iterable[str] | None = None) -> Result:
         """Brings processes (all of them by default) to the desired state of one NIC and checks that they show it.

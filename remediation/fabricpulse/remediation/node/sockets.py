@@ -1,8 +1,8 @@
 """Which control sockets of the plugin directory are asked, and for how long they are waited for.
 
 Everybody may create sockets there. Sockets of users who run no jobs are passed over, so are more than a bound of one
-user's; and one that did not answer is left out of orders and asked again later and for a short time only: two hundred
-hanging sockets must not delay an action on the processes that answer.
+user's, his containers' among them; and one that did not answer is left out of orders and asked again later and for a
+short time only: two hundred hanging sockets must not delay an action on the processes that answer.
 """
 
 import os
@@ -10,10 +10,12 @@ import stat
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from operator import itemgetter
 from pathlib import Path
 
 from fabricpulse.core.log import get_logger
 from fabricpulse.remediation.node.control_calls import Answer, Failure
+from fabricpulse.remediation.node.subordinate_ids import SubordinateIds
 
 log = get_logger(__name__)
 
@@ -37,16 +39,19 @@ class ControlSockets:
         timeout_s: float,
         users: frozenset[int] = frozenset(),
         clock: Callable[[], float] = time.monotonic,
+        ids: SubordinateIds | None = None,
     ) -> None:
-        """users : whose sockets count, root's always; empty for everybody's. timeout_s : for one that answers."""
+        """users : whose sockets count, root's always; empty for everybody's. timeout_s : for one that answers. ids : of
+        users' containers, those of this host by default."""
         self._directory = directory
         self._timeout_s = timeout_s
         self._users = users
         self._clock = clock
+        self._ids = ids or SubordinateIds()
         self._answered: set[Identity] = set()
         self._retry: dict[Identity, tuple[float, float]] = {}
         self._present: dict[str, Identity] = {}
-        # Of the sockets that are there: uid.
+        # Of the sockets that are there: their users, where these are known.
         self.owners: dict[str, int] = {}
         self._limited = False
 
@@ -61,15 +66,18 @@ class ControlSockets:
             if stat.S_ISSOCK(status.st_mode) and (not self._users or status.st_uid in {0, *self._users}):
                 identity = (status.st_ino, status.st_ctime_ns)
                 found.append((status.st_ctime_ns, path.stem, status.st_uid, identity))
-        # The oldest first: a flood of new ones does not push out the jobs that run.
+        owners = self._ids.owners({name: uid for _, name, uid, _ in found})
+        # The oldest of each user, then the second of each, and so on: neither a flood of new ones nor several users
+        # together push out the jobs that run.
         of_user: Counter[int] = Counter()
-        kept: dict[str, Identity] = {}
-        owners: dict[str, int] = {}
+        ranked = []
         for _, name, uid, identity in sorted(found):
-            of_user[uid] += 1
-            if of_user[uid] <= MAX_OF_USER and len(kept) < MAX_SOCKETS:
-                kept[name] = identity
-                owners[name] = uid
+            user = owners.get(name, uid)
+            of_user[user] += 1
+            if of_user[user] <= MAX_OF_USER:
+                ranked.append((of_user[user], name, identity))
+        ranked.sort(key=itemgetter(0))
+        kept = {name: identity for _, name, identity in ranked[:MAX_SOCKETS]}
         if len(kept) < len(found) and not self._limited:
             log.warning("more control sockets than are queried", sockets=len(found), asked=len(kept))
         self._limited = len(kept) < len(found)
@@ -77,7 +85,7 @@ class ControlSockets:
         self._answered &= known
         self._retry = {identity: retry for identity, retry in self._retry.items() if identity in known}
         self._present = kept
-        self.owners = owners
+        self.owners = {name: owner for name, owner in owners.items() if name in kept}
         return dict(kept)
 
     def due(self) -> list[str]:

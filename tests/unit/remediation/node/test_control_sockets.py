@@ -53,6 +53,24 @@ def test_a_survey_says_whose_the_containers_are(server, tmp_path, monkeypatch):
     assert Plugins(tmp_path, 1.0, 1.0).survey().users() == [1000]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give sockets another owner")
+def test_a_users_containers_have_no_more_sockets_than_a_user(tmp_path, monkeypatch):
+    """Four of his uids filled all places; the first of each user is asked before the second of any."""
+    monkeypatch.setattr("fabricpulse.remediation.node.sockets.MAX_OF_USER", 3)
+    monkeypatch.setattr("fabricpulse.remediation.node.sockets.MAX_SOCKETS", 4)
+    subuid, folder = tmp_path / "subuid", tmp_path / "jobs"
+    subuid.write_text("1000:100000:65536\n")
+    folder.mkdir()
+    for name, uid in (("1", 100_001), ("2", 100_002), ("3", 100_003), ("4", 100_004), ("5", 7), ("6", 7)):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+            server.bind(str(folder / f"{name}.sock"))
+        os.chown(folder / f"{name}.sock", uid, uid)
+        os.utime(folder / f"{name}.sock")
+    sockets = ControlSockets(folder, 1.0, ids=SubordinateIds(subuid))
+    assert sorted(sockets.present()) == ["1", "2", "5", "6"]
+    assert sockets.owners == {"1": 1000, "2": 1000, "5": 7, "6": 7}
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give the socket another owner")
 def test_a_squatted_socket_is_refused(plugins, tmp_path):
     """A server that is neither root nor the owner of the file is not believed."""

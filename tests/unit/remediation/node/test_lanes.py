@@ -14,6 +14,7 @@ from fabricpulse.remediation.node.control_calls import Failure
 from fabricpulse.remediation.node.lanes import LaneSampler
 from fabricpulse.remediation.node.limits import LocalLimits
 from fabricpulse.remediation.node.plugins import Plugins
+from fabricpulse.remediation.node.subordinate_ids import SubordinateIds
 from fabricpulse.remediation.protocol import LaneOrder
 
 
@@ -71,6 +72,23 @@ def test_for_how_much_of_the_time_a_lane_is_busy(tmp_path, clock):
     clock[0] += 2
     (sample,) = sampler.sample()
     assert sample.busy == -1
+    sampler.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give the file another owner")
+def test_lanes_of_a_users_containers_are_his(tmp_path, clock):
+    """Their uids differ from host to host: by these one job was those of several users."""
+    file = file_with_lanes(tmp_path)
+    os.chown(file.path, 100_007, -1)
+    subuid = tmp_path / "subuid"
+    subuid.write_text("1000:100000:65536\n")
+    sampler = LaneSampler(tmp_path, ids=SubordinateIds(subuid))
+    sampler.sample()
+    clock[0] += 2
+    assert [sample.user for sample in sampler.sample()] == [1000]
+    subuid.write_text("no-such-user-here:100000:65536\n")
+    clock[0] += 2
+    assert [sample.user for sample in sampler.sample()] == [-1], "not known"
     sampler.close()
 
 

@@ -46,6 +46,14 @@ def test_uids_of_a_users_containers_are_his(tmp_path):
     assert ids.owners({"1": 100000}) == {"1": 100000}
 
 
+def test_ranges_within_ranges(tmp_path):
+    """The one that begins last; a user may have a part of another one's range."""
+    path = tmp_path / "subuid"
+    path.write_text("3:500:10\n1:100:1000\n2:200:10\n4:600:1\n")
+    owners = SubordinateIds(path).owners({uid: uid for uid in (99, 100, 205, 210, 509, 511, 600, 1099, 1100)})
+    assert owners == {99: 99, 100: 1, 205: 2, 210: 1, 509: 3, 511: 1, 600: 4, 1099: 1, 1100: 1100}
+
+
 @pytest.mark.parametrize("kind", ["large", "directory"])
 def test_a_file_that_cannot_be_read_says_nothing(tmp_path, monkeypatch, kind):
     """A part of it would make one user several."""
