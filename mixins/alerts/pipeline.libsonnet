@@ -101,7 +101,7 @@ local signals = import '../signals.libsonnet';
         'FabricRemediationNeedsOperator',
         'warning',
         'remediation',
-        s.last('fabricpulse_remediation_problem', 'code=~"adoption_full|agents_gone|drain_failed|manual|not_returned|rebalancing_stopped|result_unknown|rollback_failed|too_many_alerts"') + ' == 1',
+        s.last('fabricpulse_remediation_problem', 'code=~"adoption_full|agents_gone|drain_failed|manual|not_kept|not_returned|rebalancing_stopped|result_unknown|rollback_failed|too_many_alerts"') + ' == 1',
         'Remediation waits for an operator.',
         'The receiver {{ $labels.instance }} has the problem {{ $labels.code }} ({{ $value }}), which may not end by itself: `fabricpulse remediation status` says what it is about.',
         { 'for': config.agentLostFor, slow: true }

@@ -37,8 +37,15 @@ def explain(
         "health": agent.health.get(target.device, "not_observed") if agent is not None else "not_observed",
         "episodes": episodes,
         "actions": actions[:10],
-        "next": _next(config, inventory, state, target, now),
+        "next": _not_kept(state, current) + _next(config, inventory, state, target, now),
     }
+
+
+def _not_kept(state: State, current: TargetState) -> str:
+    last = state.actions.get(current.op_id)
+    if last is None or not last.refused_at:
+        return ""
+    return f"jobs that came later use it, its agent refuses to take it out of them ({last.message}); "
 
 
 def explain_alert(

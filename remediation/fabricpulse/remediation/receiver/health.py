@@ -32,6 +32,7 @@ CODES = (
     "journal_edited",
     "manual",
     "no_agents",
+    "not_kept",
     "not_returned",
     "paused",
     "rebalancing_stopped",
@@ -139,6 +140,13 @@ def problems(
             f"not known whether they are out, and counted as out: {_some(unknown)}; see explain, or release"
         )
         found.append(Problem("result_unknown", text))
+    used = [
+        f"{key} ({printable(last.message)})"
+        for key, target in state.targets.items()
+        if target.desired == "avoid" and (last := state.actions.get(target.op_id)) and last.refused_at
+    ]
+    if used:
+        found.append(Problem("not_kept", f"ordered out, and in use by jobs that came later: {_some(used)}"))
     failed = [drain.host for drain in state.drains.values() if drain.phase == "failed"]
     if failed:
         text = f"the command to drain has failed, and they count as drained: {_some(failed)}; release or forget them"

@@ -24,6 +24,8 @@ BOUNDED = frozenset(
         "hold_restarted",
         "hold_stopped",
         "hold_resumed",
+        "not_kept",
+        "kept",
     }
 )
 # Three lines of each of 200,000 alerts at once; from then on 350 MB a day.

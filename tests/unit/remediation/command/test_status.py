@@ -69,6 +69,23 @@ def test_a_return_that_came_to_nothing_is_a_problem():
     assert (problem.code, "h0/rail0" in problem.message) == ("not_returned", True)
 
 
+def test_a_failover_that_an_agent_does_not_keep_up_is_a_problem():
+    """After its restart the agent was paused on its host: the next job used the NIC, and it was shown as out."""
+    world = World()
+    world.deliver(alert())
+    (action,) = world.settle()
+    world.result(action, "refused", message="paused on this host by /run/x")
+    world.result(action, "refused", message="paused on this host by /run/x")
+    (problem,) = problems(world.config, world.state, world.now, "")
+    assert (problem.code, "h0/rail0 (paused on this host" in problem.message) == ("not_kept", True)
+    next_step = explain(world.config, {}, world.state, Target("h0", "rail0"), world.now)["next"]
+    assert "paused on this host" in next_step
+    world.result(action, "applied", processes=1)
+    assert (codes(world), world.state.targets["h0/rail0"].phase) == ([], "avoided")
+    events = [line.event for line in world.lines]
+    assert (events.count("not_kept"), events.count("kept")) == (1, 1)
+
+
 def test_a_host_that_is_off_is_no_return_that_came_to_nothing():
     """`not_returned` was shown for its NICs as long as it was off; `release` changed nothing."""
     world = World()

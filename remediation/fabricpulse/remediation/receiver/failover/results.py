@@ -40,6 +40,19 @@ class OperationResults:
             self._on_applied(transaction, action, current, result, now)
         elif action.outcome in ("pending", "unknown"):
             self._on_failed(transaction, action, current, result, now)
+        elif result.outcome == "refused" and action.outcome == "succeeded" and action.desired == "avoid":
+            self._on_not_kept(transaction, action, result, now)
+
+    @staticmethod
+    def _on_not_kept(transaction: Transaction, action: Action, result: Result, now: float) -> None:
+        """An agent that has started anew and has processes that use the NIC again, which it does not take out now: it
+        is paused, or has other limits. It is not undone: processes that were there before may have it out."""
+        if not action.refused_at:
+            transaction.log(action.target.key, "not_kept", op_id=action.op_id, message=result.message)
+        if not action.refused_at or action.message != result.message:
+            transaction.put_action(
+                with_changes(action, refused_at=action.refused_at or now, message=result.message)
+            )
 
     @staticmethod
     def _on_dry_run(transaction: Transaction, action: Action, result: Result, now: float) -> None:
@@ -75,6 +88,10 @@ class OperationResults:
             avoided = transaction.actions.get(current.avoid_op_id)
             if phase == "in_service" and avoided is not None and not avoided.restored_at:
                 transaction.put_action(with_changes(avoided, restored_at=now))
+        elif action.refused_at:
+            action = with_changes(action, refused_at=0.0, message=result.message)
+            transaction.put_action(action)
+            transaction.log(key, "kept", op_id=action.op_id, processes=result.processes)
         if not result.traffic or action.outcome != "succeeded" or action.traffic == result.traffic:
             return
         action = with_changes(action, traffic=result.traffic, message=result.message)

@@ -97,7 +97,8 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     traffic : what the agent saw afterwards on the job's other lanes. goodput_before, goodput_allowed, goodput_after :
     of a failover, what the host's jobs carried when it was decided, may carry with one NIC less, and did, bytes per
     second. predicted, measured : allowed and after by before. 0 where something is not known. users : who had processes
-    on the host (uid), () if not known.
+    on the host (uid), () if not known. refused_at : of a failover that has succeeded, since when its agent refuses to
+    keep it up, after its own restart.
     """
 
     op_id: str
@@ -125,6 +126,7 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     measured: float = 0.0
     recovery: Recovery = ""
     users: tuple[int, ...] = ()
+    refused_at: float = 0.0
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -10,7 +10,10 @@ from fabricpulse.remediation.receiver.state.transaction import Transaction
 _TIMES = {
     "targets": ("quiet_since", "healthy_at", "changed_at", "retry_at"),
     "episodes": ("starts_at", "first_seen", "last_seen", "ended_at"),
-    "actions": ("received_at", "created_at", "sent_at", "applied_at", "verified_at", "restored_at"),
+    "actions": (
+        *("received_at", "created_at", "sent_at", "applied_at", "verified_at", "restored_at"),
+        "refused_at",
+    ),
     "rebalances": ("created_at", "changed_at", "approved_at"),
     "drains": ("created_at", "changed_at", "approved_at", "retry_at", "handed_off_at"),
 }
