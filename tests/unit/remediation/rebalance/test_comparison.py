@@ -102,6 +102,32 @@ def test_jobs_of_two_users_with_the_same_name_are_two():
     fabric._post = post_as_one_name
     fabric.run(120)
     (plan, *_) = fabric.plans()
-    assert plan.scope == ("train (uid 1000)", "train (uid 1001)")
+    assert plan.scope in (("train", "train (uid 1000)"), ("train", "train (uid 1001)"))
     assert plan.phase == "kept"
     assert len({move.host.partition("-")[0] for move in plan.moves}) == 1
+
+
+def test_a_second_user_does_not_end_a_plan_for_a_job_of_this_name():
+    """Both were renamed: the plan ended as withdrawn, *nothing could be measured*, and its lanes went back."""
+    fabric = collided()
+    post, names = fabric._post, sorted({lane.workload for lane in fabric.lanes})
+    is_shared = False
+
+    def post_beside_another(host: str, what: object) -> None:
+        if isinstance(what, LaneSample):
+            post(host, replace(what, user=1000))
+            if not is_shared:
+                return
+            what = replace(what, process="99", user=1001)
+        post(host, what)
+
+    fabric._post = post_beside_another
+    while not fabric.operations:
+        fabric.run(1)
+    is_shared = True
+    while fabric.plans()[0].phase in ("moving", "measuring", "rolling_back"):
+        fabric.run(5)
+    (plan, *_) = fabric.plans()
+    assert (plan.phase, plan.scope) == ("kept", tuple(names))
+    lanes = fabric.reconciler.evidence.summaries(fabric.now - 10, fabric.now).values()
+    assert {lane.job for lane in lanes} == {*names, *(f"{name} (uid 1001)" for name in names)}

@@ -76,7 +76,7 @@ def test_no_two_jobs_have_one_name():
     last = LaneSample("7", "0" * 16, 0, "train", "rail0", 1, 1, 0.0, 0.0, -1.0, 0, 0, user=1000)
     names = ["train", "train (uid 1000)", '"train"', '"train (uid 1000)"', "without a name on h", "unknown"]
     lanes = [
-        LaneSummary("h", replace(last, workload=name), 1.0, 1.0, False, False, many_users=many)
+        LaneSummary("h", replace(last, workload=name), 1.0, 1.0, False, False, is_later=many)
         for name in names
         for many in (False, True)
     ]

@@ -39,7 +39,7 @@ class LaneSummary:
 
     repathed : whether it got another path within the span. congested : it has more to send than its path takes: a
     queue, loss, marks, or it is never idle. busy : part of the time in which something of it was under way, -1 if not
-    known. many_users : whether jobs of several users have its job's name.
+    known. is_later : whether another user had a job of this name before.
     """
 
     host: str
@@ -49,7 +49,7 @@ class LaneSummary:
     congested: bool
     repathed: bool
     busy: float = -1.0
-    many_users: bool = False
+    is_later: bool = False
 
     @property
     def key(self) -> str:
@@ -63,12 +63,13 @@ class LaneSummary:
 
     @property
     def job(self) -> str:
-        """The name of its job; jobs without one are taken for one of each host, not for one of the fleet, and those of
-        several users that have the same name for one of each."""
+        """The name of its job; jobs without one are taken for one of each host, not for one of the fleet. Where several
+        users have the same name, it stays that of the first one's job while he has it: nobody can give another name to
+        a job that is measured."""
         if not self.is_named:
             return f"{_ON_HOST}{self.host}"
         name = _quoted(self.last.workload)
-        return f"{name}{_OF_USER}{self.last.user})" if self.many_users else name
+        return f"{name}{_OF_USER}{self.last.user})" if self.is_later else name
 
 
 def _quoted(workload: str) -> str:
@@ -159,6 +160,8 @@ class LaneEvidence:
         self._lanes: dict[str, _Lane] = {}
         # Host -> keys of its lanes, the one that was seen last at the end.
         self._of_host: dict[str, dict[str, None]] = {}
+        # Name of a job -> user who had it first, of those who have it.
+        self._first_users: dict[str, int] = {}
         self._max_samples = max_samples
         self._pruned_at = 0.0
         self.count = 0
@@ -211,16 +214,22 @@ class LaneEvidence:
         for key, lane in self._lanes.items():
             if (inside := lane.known(since, until)) and (summary := _summary(lane, *inside)) is not None:
                 found[key] = summary
-        users: dict[str, set[int]] = {}
-        for summary in found.values():
-            if summary.last.user >= 0:
-                users.setdefault(summary.last.workload, set()).add(summary.last.user)
-        shared = {workload for workload, of in users.items() if len(of) > 1}
-        if not shared:
-            return found
+        self._find_first_users()
         return {
-            key: replace(summary, many_users=True) if summary.last.workload in shared else summary
+            key: replace(summary, is_later=True)
+            if self._first_users.get(summary.last.workload, -1) != summary.last.user >= 0
+            else summary
             for key, summary in found.items()
+        }
+
+    def _find_first_users(self) -> None:
+        users: dict[str, dict[int, None]] = {}
+        for lane in self._lanes.values():
+            if lane.identity.user >= 0:
+                users.setdefault(lane.identity.workload, {})[lane.identity.user] = None
+        self._first_users = {
+            workload: first if (first := self._first_users.get(workload, -1)) in of else next(iter(of))
+            for workload, of in users.items()
         }
 
     def latest(self, key: str, after: float) -> LaneSample | None:
