@@ -12,7 +12,7 @@ from msgspec import Meta
 from fabricpulse.core.alerting.config import Alerting
 from fabricpulse.core.config import Section
 from fabricpulse.core.errors import ConfigError
-from fabricpulse.core.file_settings import WRITTEN_FILE, read_file
+from fabricpulse.core.file_settings import MARKER_FILE, WRITTEN_FILE, read_file
 from fabricpulse.core.fleet.membership import Membership
 from fabricpulse.core.metrics.exposition import DEFAULT_SAMPLE_CAP
 from fabricpulse.core.web.client_config import HttpClientConfig
@@ -175,13 +175,16 @@ class Evidence(Section, frozen=True):
     http_client : TLS, password or token that it asks for. delays_s : how often the least delay of each edge is reported
     too, seconds: the coordinator learns the fabric's leaves and pods from it; 0 = never. A tenth of the coordinator's
     delays_keep_s. temporary_peers : further peers that the coordinator may assign to a NIC at a time, for some minutes,
-    to find out below which leaf the NIC is; 0 = none. They are probed on the UDP port 16 above probe.port.
+    to find out below which leaf the NIC is; 0 = none. They are probed on the UDP port 16 above probe.port. lldp_file :
+    file that `lldpctl -f json` is written to each minute or two, so that the leaf of each NIC has the name that it
+    announces; it counts for five minutes. Default: none is read.
     """
 
     url: str = ""
     http_client: HttpClientConfig = HttpClientConfig(timeout_s=2.0)
     delays_s: Annotated[float, Meta(ge=0, le=3600)] = 60.0
     temporary_peers: Annotated[int, Meta(ge=0, le=4)] = 4
+    lldp_file: Annotated[str, MARKER_FILE] = ""
 
     def validate(self) -> None:
         if self.url:

@@ -32,6 +32,7 @@ from fabricpulse.mesh.config import MeshConfig
 from fabricpulse.mesh.fleet_view import FleetView
 from fabricpulse.mesh.least_delays import LeastDelays
 from fabricpulse.mesh.link_count import carrier_losses
+from fabricpulse.mesh.lldp_leaves import Leaves
 from fabricpulse.mesh.path_schedule import Hops
 from fabricpulse.mesh.rdma_plane.reported_paths import PathKey, ReportedPaths
 from fabricpulse.mesh.snapshot import HealthState, Snapshot
@@ -48,13 +49,14 @@ _MOST_PATHS = 500  # of one report
 @dataclass(frozen=True)
 class _More:
     """moved : devices whose cable may have been unplugged. connections : by device, another value after that.
-    temporary, delays : of temporary peers.
+    temporary, delays : of temporary peers. leaves : None where the coordinator knows them.
     """
 
     moved: tuple[str, ...]
     connections: dict[str, tuple[int, int]]
     temporary: tuple[EdgeName, ...]
     delays: Sequence[LeastDelay]
+    leaves: Leaves | None
 
 
 def url_of(config: MeshConfig) -> str:
@@ -154,9 +156,11 @@ class EvidenceReporter:
         paths: Callable[[], Mapping[tuple[int, int], Hops]] = dict,
         temporary: TemporaryPeers | None = None,
         queue_pairs: Callable[[], Mapping[PathKey, QueuePairPath]] = dict,
+        leaves: Callable[[], Leaves] = tuple,
     ) -> None:
         """state : the view and the engine's snapshot of the same configuration. paths : what is known of that view's
         flows, by edge and source port. temporary : None where none are taken. queue_pairs : paths of those of jobs.
+        leaves : of devices, by LLDP.
         """
         self._url = url
         self._config = config
@@ -165,6 +169,8 @@ class EvidenceReporter:
         self._sent_paths: dict[tuple[int, int], Hops] = {}
         self._queue_pairs = queue_pairs
         self._reported_pairs = ReportedPaths()
+        self._leaves = leaves
+        self._sent_leaves: Leaves = ()
         self._rates = Rates.of(config)
         self._window = EvidenceWindow(self._rates)
         self._delays = LeastDelays(config.evidence.delays_s, config.latency.window_s)
@@ -193,7 +199,7 @@ class EvidenceReporter:
                     self._reported_pairs.clear()
                 healthy = not flows and view is self._sent
                 more = self._more(view, snapshot, now_s)
-                has_news = bool(delays or more.moved or more.temporary)
+                has_news = bool(delays or more.moved or more.temporary or more.leaves is not None)
                 if healthy and not has_news and now_s - last_s < _HEALTHY_ROUND_S:
                     continue
                 paths = new_paths(self._sent_paths, self._paths())
@@ -201,6 +207,7 @@ class EvidenceReporter:
                 reply = await self._send(client, view, flows, stalled, paths, delays, more, pairs)
                 if reply is not None:
                     self._connections = more.connections
+                    self._sent_leaves = self._sent_leaves if more.leaves is None else more.leaves
                     if self._temporary is not None and more.temporary:
                         self._temporary.taken(now_s)
                     self._window.taken(snapshot, now_s)
@@ -216,7 +223,10 @@ class EvidenceReporter:
         before = self._connections
         moved = tuple(device for device, count in now.items() if before.get(device) != count)
         edges, delays = self._temporary.due(now_s) if self._temporary is not None else ((), [])
-        return _More(moved, now, edges, delays)
+        leaves = self._leaves()
+        # A coordinator that gets the edges anew knows of none.
+        known = self._sent_leaves if view is self._sent else ()
+        return _More(moved, now, edges, delays, None if leaves == known else leaves)
 
     async def _send(
         self,
@@ -256,6 +266,7 @@ class EvidenceReporter:
             pack_delays(more.delays),
             more.moved,
             pairs,
+            more.leaves,
         )
         try:
             async with client.post(

@@ -32,6 +32,7 @@ from fabricpulse.mesh.evidence import EvidenceReporter, url_of
 from fabricpulse.mesh.exposition import CAUSE_NAMES, Counters, MeshExposition, edge_evidence, recent_delays
 from fabricpulse.mesh.fleet_view import FleetView, view_of
 from fabricpulse.mesh.front_end import FrontEndWatch, targets_of
+from fabricpulse.mesh.lldp_leaves import LldpLeaves
 from fabricpulse.mesh.membership_watch import MembershipWatch
 from fabricpulse.mesh.path_tracing import PathTracing
 from fabricpulse.mesh.rdma_plane.tracing import QueuePairTracing
@@ -410,9 +411,14 @@ async def run(life: Lifetime, config: MeshConfig, options: DaemonOptions) -> Non
                 tasks.start("alert push", service.pusher.serve(url))
             tasks.start("membership", service.watch())
             if evidence_url := url_of(config):
+                lldp = LldpLeaves(
+                    config.evidence.lldp_file, lambda: {nic.device for nic in service.view.nics}
+                )
+                if config.evidence.lldp_file:
+                    tasks.start("LLDP neighbours", lldp.run())
                 reporter = EvidenceReporter(
                     *(evidence_url, config, service.state, lambda: service.paths.known, service.temporary),
-                    service.queue_pairs.paths,
+                    *(service.queue_pairs.paths, lambda: lldp.leaves),
                 )
                 tasks.start("evidence", reporter.run())
             if config.probe.trace_s:

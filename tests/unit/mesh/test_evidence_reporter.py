@@ -15,6 +15,7 @@ from fabricpulse.diagnosis.wire.queue_pairs import QueuePairPath
 from fabricpulse.mesh import evidence
 from fabricpulse.mesh.config import MeshConfig
 from fabricpulse.mesh.evidence import EvidenceReporter
+from fabricpulse.mesh.lldp_leaves import Leaves
 from fabricpulse.mesh.rdma_plane.reported_paths import RETRY_S
 
 PATHS = {
@@ -29,7 +30,9 @@ PATHS = {
 def played(monkeypatch):
     """Reports of a minute and a half, one round a second of the reporter's; answer : of the coordinator to each."""
 
-    def played(answer: Callable[[int, EvidenceReport], EvidenceReply]) -> list[EvidenceReport]:
+    def played(
+        answer: Callable[[int, EvidenceReport], EvidenceReply], leaves: Callable[[], Leaves] = tuple
+    ) -> list[EvidenceReport]:
         now = [0.0]
         reports: list[EvidenceReport] = []
         decoder = msgspec.msgpack.Decoder(EvidenceReport)
@@ -65,7 +68,9 @@ def played(monkeypatch):
         monkeypatch.setattr(time, "monotonic", lambda: now[0])
         monkeypatch.setattr(asyncio, "sleep", a_round)
         state = view_and_snapshot()
-        reporter = EvidenceReporter("http://c:9614", MeshConfig(), lambda: state, dict, None, lambda: PATHS)
+        reporter = EvidenceReporter(
+            "http://c:9614", MeshConfig(), lambda: state, dict, None, lambda: PATHS, leaves
+        )
         with pytest.raises(asyncio.CancelledError):
             asyncio.run(reporter.run())
         return reports
@@ -73,7 +78,7 @@ def played(monkeypatch):
     return played
 
 
-def told(reports: list[EvidenceReport]) -> list[list[int]]:
+def reported(reports: list[EvidenceReport]) -> list[list[int]]:
     """Source ports of the queue pairs in each report that has some."""
     return [[path.port for path in report.queue_pairs] for report in reports if report.queue_pairs]
 
@@ -83,11 +88,25 @@ def test_a_path_that_the_coordinator_has_no_room_for_is_sent_again(played) -> No
     refused = (1,)
     reports = played(lambda number, report: EvidenceReply(False, refused_queue_pairs=refused))
     every = [0xC000, 0xC001, 0xC002]
-    assert told(reports) == [every, every[1:2]]
+    assert reported(reports) == [every, every[1:2]]
 
 
-def test_a_coordinator_that_was_restarted_is_told_everything(played) -> None:
+def test_a_coordinator_that_was_restarted_gets_everything(played) -> None:
     """It has taken nothing of the report that it answers by asking for the edges."""
     reports = played(lambda number, report: EvidenceReply(number in (1, 4)))
     assert [report.edges is None for report in reports[:6]] == [False, False, True, True, False, True]
     assert [len(report.queue_pairs) for report in reports[:6]] == [3, 3, 0, 0, 3, 0]
+
+
+def test_leaves_are_reported_when_they_change(played) -> None:
+    """Once each, and again to a coordinator that was restarted."""
+    answers = iter(((), (), (("eth0", "leaf1"),), *(20 * ((("eth0", "leaf2"),),))))
+    last: list[Leaves] = [()]
+
+    def leaves() -> Leaves:
+        last[0] = next(answers, last[0])
+        return last[0]
+
+    reports = played(lambda number, report: EvidenceReply(number == 6), leaves)
+    seen = [report.leaves for report in reports if report.leaves is not None]
+    assert seen == [(("eth0", "leaf1"),), (("eth0", "leaf2"),), (("eth0", "leaf2"),)]

@@ -70,7 +70,8 @@ class QueuePairPaths:
         self, leaf_of: Mapping[str, str], switch_of: Mapping[str, str], most: int = MOST_PATHS
     ) -> None:
         """What is declared: leaf_of by host/device (it stands, whatever answers in its place), switch_of by address."""
-        self._leaf_of, self._switch_of = leaf_of, switch_of
+        self._declared, self._leaf_of, self._switch_of = frozenset(leaf_of), dict(leaf_of), switch_of
+        self._placed: dict[str, set[str]] = {}  # NICs of a host whose leaves it has reported
         self._most = most
         self._paths: dict[_Key, QueuePairPath] = {}
         self._of_host: dict[str, set[_Key]] = defaultdict(set)
@@ -99,18 +100,41 @@ class QueuePairPaths:
             if not self._has_room(host):
                 refused.append(number)
                 continue
-            self._found = {}
-            self._paths[key] = path
-            self._of_host[host].add(key)
-            for link in self._links(key, path):
-                self._by_link[link].add(key)
-                for node in link:
-                    self._links_of[node].add(link)
-                    # Only of a NIC at a link, by the owner that _drop finds: else entries would stay for ever.
-                    if owner := _owner(node):
-                        self._nics_of[owner].add(node)
+            self._add(key, path)
         self.refused += len(refused)
         return tuple(refused)
+
+    def place(self, host: str, leaves: Iterable[tuple[str, str]]) -> None:
+        """The leaves of its devices, as the host itself says; what is declared stands."""
+        new = {f"{host}/{device}": leaf for device, leaf in leaves}
+        new = {nic: leaf for nic, leaf in new.items() if nic not in self._declared}
+        nics = self._placed.get(host, set()) | new.keys()
+        moved = {nic for nic in nics if self._leaf_of.get(nic) != new.get(nic)}
+        if not moved:
+            return
+        paths = {key: self._paths[key] for key in self._at(moved, 0) | self._at(moved, 1)}
+        for key in paths:
+            self._drop(key)
+        for nic in moved:
+            self._leaf_of.pop(nic, None)
+        self._leaf_of.update(new)
+        self._placed.pop(host, None)
+        if new:
+            self._placed[host] = {*new}
+        for key, path in paths.items():
+            self._add(key, path)
+
+    def _add(self, key: _Key, path: QueuePairPath) -> None:
+        self._found = {}
+        self._paths[key] = path
+        self._of_host[key.host].add(key)
+        for link in self._links(key, path):
+            self._by_link[link].add(key)
+            for node in link:
+                self._links_of[node].add(link)
+                # Only of a NIC at a link, by the owner that _drop finds: else entries would stay for ever.
+                if owner := _owner(node):
+                    self._nics_of[owner].add(node)
 
     def _has_room(self, host: str) -> bool:
         """For one more of this host. The last quarter is for hosts that have less than their share: jobs' telemetry is
@@ -128,8 +152,11 @@ class QueuePairPaths:
 
     def keep(self, hosts: Iterable[str]) -> None:
         """Forgets all others."""
-        for host in self._of_host.keys() - set(hosts):
+        kept = set(hosts)
+        for host in self._of_host.keys() - kept:
             self.forget(host)
+        for host in self._placed.keys() - kept:
+            self.place(host, ())
 
     def _drop(self, key: _Key) -> None:
         path = self._paths.pop(key, None)

@@ -55,13 +55,14 @@ _SPARE_NICS = 16
 
 @dataclass
 class FleetEvidence:
-    """leaf_of : by host/device. switch_of : names of switches by address. Moments are monotonic seconds."""
+    """Declared are leaf_of by host/device, switch_of, names of switches by address. Moments are monotonic seconds."""
 
     leaf_of: Mapping[str, str] = field(default_factory=dict)
     switch_of: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._leaves = frozenset(self.leaf_of.values())
+        self._reported_leaves: dict[str, tuple[tuple[str, str], ...]] = {}  # by host, of its devices
         # Of hosts and NICs; of switches, so few that their numbers are small.
         self._names, self._switches = Names(), Names()
         self._hosts: dict[str, Reporter] = {}
@@ -151,6 +152,9 @@ class FleetEvidence:
                 host.nics = self._nics.setdefault(report.facts.nics, report.facts.nics)
                 if len(self._nics) > 2 * len(self._hosts) + _SPARE_NICS:
                     self._nics = {other.nics: other.nics for other in self._hosts.values()}
+        if report.leaves is not None and report.leaves != self._reported_leaves.get(report.host, ()):
+            self._reported_leaves[report.host] = report.leaves
+            self._fleet_changed = True
         if report.paths:
             self._send_paths(host, report.paths, now_s)
         self.reports += 1
@@ -342,6 +346,7 @@ class FleetEvidence:
         self._log.forget(now_s)
         for name in [n for n, host in self._hosts.items() if now_s - host.last_report_s > WINDOWS_S[-1]]:
             del self._hosts[name]
+            self._reported_leaves.pop(name, None)
         live = frozenset(name for name, host in self._hosts.items() if now_s - host.last_report_s <= LEASE_S)
         if live != self._live:
             self._live, self._fleet_changed = live, True
@@ -440,8 +445,19 @@ class FleetEvidence:
             self._laid_out_s, self._fleet_changed, self._paths_changed = now_s, False, False
             self._compact()
             live = [self._hosts[name] for name in sorted(self._live)]
-            self._layout = laid_out(live, self._names, self._switches, self.leaf_of)
+            self._layout = laid_out(live, self._names, self._switches, self._leaf_of())
         return self._layout
+
+    def _leaf_of(self) -> Mapping[str, str]:
+        """As declared, else as a host says of its own NICs."""
+        if not self._reported_leaves:
+            return self.leaf_of
+        reported = {
+            f"{host}/{device}": leaf
+            for host, leaves in self._reported_leaves.items()
+            for device, leaf in leaves
+        }
+        return {**reported, **self.leaf_of}
 
     def _compact(self) -> None:
         """Forgets names that nobody tells any more, when it is worth it."""

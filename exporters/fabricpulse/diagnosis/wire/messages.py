@@ -19,6 +19,8 @@ MOST_EDGES, MOST_PORTS = 4096, 16
 MOST_HOPS = 8
 # Of an address as text, or of a switch by name; 45 is INET6_ADDRSTRLEN without its end.
 _SWITCH = re.compile(r"[0-9A-Za-z.:_-]{0,45}")
+# Of a leaf, as a host's LLDP neighbour gives it: a name that a label may have, and no NIC.
+LEAF_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
 # Of one report: the largest host with all of its flows suffering.
 MOST_BYTES = 2 << 20
 _FLOW = struct.Struct("<HBBII")
@@ -108,7 +110,7 @@ class EvidenceReport(msgspec.Struct, frozen=True, array_like=True):
     with the edges. temporary, temporary_delays : the same of temporary peers, whose edges are reported each time. moved
     : devices that have been disconnected since the last report that was taken, at the start all: their cables may have
     been unplugged. queue_pairs : paths of queue pairs of jobs that have become known, have changed, or are no more;
-    with the edges all that are known.
+    with the edges all that are known. leaves : of the host's devices, by LLDP; None where they are as they were.
     """
 
     protocol: int
@@ -127,6 +129,7 @@ class EvidenceReport(msgspec.Struct, frozen=True, array_like=True):
     temporary_delays: bytes = b""
     moved: tuple[str, ...] = ()
     queue_pairs: tuple[QueuePairPath, ...] = ()
+    leaves: tuple[tuple[str, str], ...] | None = None
 
 
 def check_queue_pairs(paths: tuple[QueuePairPath, ...]) -> None:
@@ -145,6 +148,12 @@ def check_edges(report: EvidenceReport) -> None:
         raise ValueError(f"{len(report.temporary)} temporary peers are more than a host has")
     _check_names((report.host,), report.moved)
     _check_edge_names(report.temporary)
+    if report.leaves is not None:
+        if len(report.leaves) > MOST_NICS:
+            raise ValueError(f"{len(report.leaves)} leaves are more than a host has NICs")
+        _check_names((), (device for device, _ in report.leaves))
+        if not all(LEAF_NAME.fullmatch(leaf) for _, leaf in report.leaves):
+            raise ValueError("a leaf has no name")
     if report.edges is None:
         return
     if len(report.edges) > MOST_EDGES or not 1 <= report.ports <= MOST_PORTS:
