@@ -69,7 +69,10 @@ NB_MODULE(_probe_engine, m) {
       .def_rw("sweep", &Settings::sweep)
       .def_rw("size_probes", &Settings::size_probes)
       .def_rw("bind_device", &Settings::bind_device)
-      .def_rw("hardware", &Settings::hardware)
+      // "software", "auto" or "hardware".
+      .def_prop_rw(
+          "timestamps", [](const Settings& s) { return timestamps_name(s.timestamps); },
+          [](Settings& s, const std::string& name) { s.timestamps = timestamps_named(name); })
       .def_rw("rate", &Settings::rate)
       .def_rw("interval_ns", &Settings::interval_ns)
       .def_rw("grace_ns", &Settings::grace_ns)

@@ -8,6 +8,7 @@
 #include <optional>
 #include <tuple>
 
+#include "clocks/phc_line.h"
 #include "evidence/causality.h"
 #include "probe_engine.h"
 #include "python_module.h"
@@ -188,7 +189,7 @@ void bind_pure_parts(nb::module_& m) {
             packet.paths = paths;
             packet.sweep = sweep;
             packet.path = path_of_train(train, paths, sweep);
-            trains.receive(packet, now, false, now);
+            trains.receive(packet, now, 0, now);
           },
           "train"_a, "position"_a, "paths"_a, "sweep"_a, "now"_a)
       // What packet `position` of `trains` reports to the other end, which has sent what was received.
@@ -243,6 +244,24 @@ void bind_pure_parts(nb::module_& m) {
           "False when it shows that the host clock was steered since the last reading.")
       .def("from_host", &StampClock::from_host, nb::arg("host_ns"),
            "A stamp of the host clock on the stamp clock; 0 where that is not known.");
+  nb::class_<PhcLine>(m, "PhcLine", "The clock of a NIC against the raw clock (phc_line.h).")
+      .def(nb::init<>())
+      .def(
+          "observe",
+          [](PhcLine& line, std::int64_t phc_ns, std::int64_t raw_low_ns, std::int64_t raw_high_ns) {
+            return line.observe({phc_ns, raw_low_ns, raw_high_ns});
+          },
+          nb::arg("phc_ns"), nb::arg("raw_low_ns"), nb::arg("raw_high_ns"),
+          "False when it shows that the PHC was steered since the last reading, or is no clock.")
+      .def(
+          "from_phc",
+          [](const PhcLine& line, std::int64_t phc_ns) {
+            const RawStamp stamp = line.from_phc(phc_ns);
+            return std::make_tuple(stamp.raw_ns, stamp.error_ns);
+          },
+          nb::arg("phc_ns"), "(raw clock, how far that may be off, ns); an error of 0 = not known.")
+      .def_prop_ro("good", &PhcLine::good)
+      .def_prop_ro("error_ns", &PhcLine::error_ns);
   nb::class_<HostCausality>(m, "HostCausality")
       .def(nb::init<>())
       .def("received", &HostCausality::received, "peer"_a, "edge"_a, "now_ns"_a)

@@ -17,6 +17,7 @@ namespace {
 
 constexpr std::int64_t kCheckNs = 250'000'000;
 constexpr int kStampPatienceTicks = 50;  // after that a TX stamp is lost
+constexpr int kLateTicks = 3;            // by which that of the NIC has come
 
 }  // namespace
 
@@ -51,13 +52,14 @@ InterfaceQuery::State InterfaceQuery::read(const std::string& device) const {
 bool NicSockets::open(const NicSpec& nic) {
   const unsigned index = settings_->bind_device ? if_nametoindex(nic.device.c_str()) : 0;
   interface_index_ = index;
+  stamping_ = set_up_stamping(nic.device, settings_->timestamps);
   std::vector<Port> ports(settings_->paths);
   for (std::uint8_t i = 0; i < settings_->paths; ++i) {
     SocketOptions options;
     if (settings_->bind_device) options.device = nic.device;
     options.dscp = settings_->dscp;
     options.receive = i == 0;
-    options.hardware = settings_->hardware;
+    options.hardware = stamping_.phc >= 0;
     if (i != 0) options.receive_buffer = 256 << 10;
     const SocketAddress local =
         make_address(nic.address, static_cast<std::uint16_t>(settings_->port + i), index);
@@ -101,7 +103,8 @@ void NicSockets::expect_stamp(std::uint8_t path, std::uint32_t id, const StampOw
     --port.waiting;
     ++stamps_lost_;
   }
-  pending = {id, owner, true, false};
+  pending = {id, owner, true, true};
+  if (stamping_.phc >= 0) port.late_ticks = kLateTicks;
   ++port.waiting;
 }
 
@@ -109,11 +112,15 @@ void NicSockets::give_up_stamps() {
   for (Port& port : ports_) {
     if (port.waiting > 0 && (++port.idle > kStampPatienceTicks || port.socket.numbering_uncertain())) {
       stamps_lost_ += static_cast<std::uint64_t>(port.waiting);
-      for (PendingStamp& p : port.pending) p.waiting = p.hardware = false;
+      for (PendingStamp& p : port.pending) p.waiting = p.live = false;
       port.waiting = 0;
     }
+    if (port.late_ticks > 0) --port.late_ticks;
     if (port.waiting == 0) port.idle = 0;
-    if (port.socket.numbering_uncertain()) port.socket.restart_numbering();
+    if (port.socket.numbering_uncertain()) {
+      for (PendingStamp& p : port.pending) p.live = false;
+      port.socket.restart_numbering();
+    }
   }
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "nic_stamping.h"
 #include "probe_socket.h"
 #include "settings.h"
 
@@ -58,6 +59,8 @@ class NicSockets {
   // Up to which size probes are sent, 0 = none are.
   std::uint16_t mtu() const { return mtu_; }
   unsigned interface_index() const { return interface_index_; }
+  // What was found when the sockets were opened.
+  const NicStamping& stamping() const { return stamping_; }
   // No carrier, or the device or its address is gone; not: an error of our own socket.
   bool link_down() const { return !link_ || (!open_ && is_link_error(open_error_)); }
 
@@ -69,15 +72,14 @@ class NicSockets {
   template <typename Take>
   void drain_stamps(Take take) {
     for (Port& port : ports_) {
-      if (port.waiting == 0 && !port.socket.hears_errors()) continue;
+      if (port.waiting == 0 && port.late_ticks == 0 && !port.socket.hears_errors()) continue;
       const int before = port.waiting;
       port.socket.tx_stamps(
           [&](const TxStamp& stamp) {
             PendingStamp& p = port.pending[stamp.id % kPendingStamps];
-            if (p.id != stamp.id || !(p.waiting || p.hardware)) return;
+            if (p.id != stamp.id || !p.live) return;
             if (p.waiting) --port.waiting;
             p.waiting = false;
-            p.hardware = stamp.hardware;
             take(p.owner, stamp);
           },
           [&](const HopAnswer& answer) {
@@ -111,14 +113,15 @@ class NicSockets {
   struct PendingStamp {
     std::uint32_t id = 0;
     StampOwner owner;
-    bool waiting = false;
-    bool hardware = false;  // what has come is the NIC's; the kernel's may follow
+    bool waiting = false;  // neither the kernel's nor the NIC's has come
+    bool live = false;     // the number is of this packet
   };
   struct Port {
     ProbeSocket socket;
     std::vector<PendingStamp> pending;  // ring indexed by id
     int waiting = 0;
-    int idle = 0;  // ticks since the last stamp that was waited for
+    int idle = 0;        // ticks since the last stamp that was waited for
+    int late_ticks = 0;  // for which stamps of the NIC may still come, after those of the kernel
   };
 
   bool open(const NicSpec& nic);
@@ -128,6 +131,7 @@ class NicSockets {
   std::vector<HopAnswer> answers_;
   unsigned interface_index_ = 0;
   std::uint16_t mtu_ = 0;
+  NicStamping stamping_;
   bool open_ = false;
   int open_error_ = 0;
   bool link_ = true;

@@ -154,6 +154,7 @@ void ProbeEngine::tick(std::int64_t planned) {
   for (Nic& nic : table_.nics()) {
     health_.check_link(nic, now.mono, false);
     if (!nic.sockets.is_open()) continue;
+    if (nic.sockets.stamping().phc >= 0) clock_.hardware().use(nic.sockets.stamping().phc);
     send_.drain_stamps(nic);
     nic.sockets.give_up_stamps();
     receive_.drain(nic, keys_);
@@ -168,6 +169,8 @@ void ProbeEngine::tick(std::int64_t planned) {
   }
   health_.update(now);
   send_.send_due(header_.ticks, keys_[0]);
+  // So that what is stamped now lies between two readings that are close together.
+  if (!clock_.hardware().read()) send_.forget_stamps();
   // Most drivers stamp within the system call that sends: taken at once, while all of it is in the caches, a
   // stamp costs a third of what it costs a tick later. Those that come later wait for the next tick.
   for (Nic& nic : table_.nics()) send_.drain_stamps(nic);
@@ -219,7 +222,7 @@ std::string ProbeEngine::snapshot() {
     header.clock_bound_ns = fleet_clock_.bound_ns();
     header.events_dropped = events_.dropped();
     append(header);
-    for (const Nic& nic : table_.nics()) append(nic_record(nic, now));
+    for (const Nic& nic : table_.nics()) append(nic_record(nic, clock_.hardware(), now));
   }
   // A few edges at a time, so that the engine never waits for more than some microseconds.
   constexpr std::size_t kAtOnce = 8;

@@ -87,15 +87,13 @@ std::int64_t nanoseconds(const timespec& t) {
   return static_cast<std::int64_t>(t.tv_sec) * 1'000'000'000 + t.tv_nsec;
 }
 
-// struct scm_timestamping: [0] software, [2] hardware. Software goes first: it is of the clock that is mapped
-// to fleet time.
-bool pick_stamp(const cmsghdr* c, std::int64_t* ns, bool* hardware) {
+// struct scm_timestamping: [0] software, [2] hardware.
+bool take_stamps(const cmsghdr* c, std::int64_t* kernel_ns, std::int64_t* nic_ns) {
   timespec stamps[3];
   std::memcpy(stamps, CMSG_DATA(c), sizeof(stamps));
-  *ns = nanoseconds(stamps[0]);
-  *hardware = *ns == 0;
-  if (*hardware) *ns = nanoseconds(stamps[2]);
-  return *ns != 0;
+  *kernel_ns = nanoseconds(stamps[0]);
+  *nic_ns = nanoseconds(stamps[2]);
+  return *kernel_ns != 0 || *nic_ns != 0;
 }
 
 }  // namespace
@@ -337,11 +335,11 @@ bool ProbeSocket::parse_received(int index, Received* out) {
   out->size = m.msg_len;
   out->from = b.names[index];
   out->kernel_ns = 0;
-  out->hardware = false;
+  out->nic_ns = 0;
   for (cmsghdr* c = CMSG_FIRSTHDR(&m.msg_hdr); c != nullptr; c = CMSG_NXTHDR(&m.msg_hdr, c)) {
     if (c->cmsg_level != SOL_SOCKET) continue;
     if (c->cmsg_type == SCM_TIMESTAMPING) {
-      pick_stamp(c, &out->kernel_ns, &out->hardware);
+      take_stamps(c, &out->kernel_ns, &out->nic_ns);
     } else if (c->cmsg_type == SO_RXQ_OVFL) {
       std::uint32_t count;
       std::memcpy(&count, CMSG_DATA(c), sizeof(count));
@@ -357,7 +355,7 @@ bool ProbeSocket::parse_stamp(int index, TxStamp* out) {
   bool stamped = false, numbered = false;
   for (cmsghdr* c = CMSG_FIRSTHDR(&m.msg_hdr); c != nullptr; c = CMSG_NXTHDR(&m.msg_hdr, c)) {
     if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_TIMESTAMPING) {
-      stamped = pick_stamp(c, &out->kernel_ns, &out->hardware);
+      stamped = take_stamps(c, &out->kernel_ns, &out->nic_ns);
     } else if ((c->cmsg_level == SOL_IP && c->cmsg_type == IP_RECVERR) ||
                (c->cmsg_level == SOL_IPV6 && c->cmsg_type == IPV6_RECVERR)) {
       sock_extended_err error;

@@ -30,7 +30,7 @@ struct SocketOptions {
   std::uint8_t dscp = 0;         // 0..63
   int receive_buffer = 4 << 20;  // bytes
   bool receive = true;    // false: everything that arrives is dropped in the kernel, only TX stamps come back
-  bool hardware = false;  // ask for stamps of the NIC's own clock; needs a NIC that was set up for them
+  bool hardware = false;  // ask for stamps of the NIC, by its own clock, beside the kernel's
 };
 
 struct Received {
@@ -38,13 +38,14 @@ struct Received {
   std::size_t size;
   SocketAddress from;
   std::int64_t kernel_ns;  // RX stamp, 0 = none
-  bool hardware;
+  std::int64_t nic_ns;     // the same of the NIC by its own clock, 0 = none
 };
 
+// One of the two is 0: the kernel's comes first, that of the NIC, by its own clock, in a message of its own.
 struct TxStamp {
   std::uint32_t id;
   std::int64_t kernel_ns;
-  bool hardware;
+  std::int64_t nic_ns;
 };
 
 struct Outgoing {

@@ -21,8 +21,10 @@ fp_probe_sample sample_of(std::uint32_t slot, std::uint32_t epoch, std::uint8_t 
   sample.epoch = epoch;
   sample.path = sent.path;
   sample.direction = direction;
-  sample.flags = static_cast<std::uint8_t>((sent.hardware ? FP_PROBE_TX_HARDWARE : 0) |
-                                           (received.hardware ? FP_PROBE_RX_HARDWARE : 0) |
+  sample.tx_error_ns = sent.error_ns;
+  sample.rx_error_ns = received.error_ns;
+  sample.flags = static_cast<std::uint8_t>((sent.error_ns != 0 ? FP_PROBE_TX_HARDWARE : 0) |
+                                           (received.error_ns != 0 ? FP_PROBE_RX_HARDWARE : 0) |
                                            (sent.path == 0 ? FP_PROBE_MAIN_PATH : 0));
   sample.tx_valid = sent.valid;
   sample.rx_valid = received.valid;
@@ -67,9 +69,8 @@ void ReceivePath::take_packet(Nic& nic, const Received& received, const std::vec
   ++edge->received;
   ++edge->session_received;
   take_presence(nic, *edge, received, packet);
-  std::int64_t stamp_ns = received.kernel_ns;
-  if (stamp_ns != 0 && !received.hardware) stamp_ns = clock_.stamp_ns(stamp_ns);
-  edge->trains.receive(packet, stamp_ns, received.hardware, clock_.time().mono);
+  const Stamp stamp = clock_.stamp(received.kernel_ns, nic.sockets.stamping().phc, received.nic_ns);
+  edge->trains.receive(packet, stamp.ns, stamp.error_ns, clock_.time().mono);
   take_sent_report(nic, slot, *edge, packet);
   if (packet.rx_epoch != epoch_) return;
   edge->trains.confirm(packet.rx, packet.received);
@@ -139,7 +140,7 @@ void ReceivePath::take_presence(Nic& nic, Edge& edge, const Received& received, 
   // did.
   const TickTime& time = clock_.time();
   std::int64_t age = 0;
-  if (received.kernel_ns != 0 && !received.hardware) {
+  if (received.kernel_ns != 0) {
     age = std::clamp<std::int64_t>(time.real - received.kernel_ns, 0, time.unstalled - time.unstalled_before);
   }
   const std::int64_t at = time.unstalled - age;
@@ -158,13 +159,14 @@ void ReceivePath::take_sent_report(Nic& nic, std::uint32_t slot, Edge& edge, con
   if (found == nullptr) return;
   const ReceivedTrain& received = *found;
   fp_probe_sample sample = sample_of(slot, packet.epoch, FP_PROBE_INBOUND, sent, received);
+  const bool usual = edge.delays.usual_stamps(sent.error_ns != 0, received.error_ns != 0);
   std::int64_t back = 0;
-  if (sent.path == 0 && smallest_difference(sent, received, &back) &&
+  if (usual && sent.path == 0 && smallest_difference(sent, received, &back) &&
       edge.delays.round_trip().back(back, received.ns[__builtin_ctz(received.valid)])) {
     edge.delays.add_round_trip();
   }
 
-  if (fleet_clock_.ok() && packet.correction_bound_ns != kNever && !sent.hardware && !received.hardware) {
+  if (fleet_clock_.ok() && packet.correction_bound_ns != kNever && usual) {
     std::int64_t best = INT64_MAX, bound = 0, at = 0;
     const auto both = static_cast<std::uint8_t>(sent.valid & received.valid);
     // The coded pair: the warm-up packet pays for cold caches on the way.
@@ -177,6 +179,7 @@ void ReceivePath::take_sent_report(Nic& nic, std::uint32_t slot, Edge& edge, con
       if (__builtin_sub_overflow(rx.fleet_ns, tx, &owd)) continue;
       if (owd < best) best = owd, bound = rx.bound_ns + packet.correction_bound_ns, at = received.ns[i];
     }
+    bound += sent.error_ns + received.error_ns;
     if (best > -kPlausibleOwd && best < kPlausibleOwd) {
       sample.flags |= FP_PROBE_FLEET_VALID;
       sample.owd_ns = best;
@@ -203,8 +206,7 @@ void ReceivePath::take_reception_report(std::uint32_t slot, Edge& edge, const Pa
 // The train that the peer received, by its stamps and its correction of just now.
 void ReceivePath::check_outbound(Edge& edge, const Packet& packet, const SentTrain& sent) {
   const TrainStamps& received = packet.rx;
-  if (!fleet_clock_.ok() || packet.correction_bound_ns == kNever || sent.hardware || received.hardware)
-    return;
+  if (!fleet_clock_.ok() || packet.correction_bound_ns == kNever) return;
   std::int64_t best = INT64_MAX, bound = 0, at = 0;
   const auto both = static_cast<std::uint8_t>(sent.valid & received.valid);
   for (int i = 1; i < kTrain; ++i) {
@@ -216,6 +218,7 @@ void ReceivePath::check_outbound(Edge& edge, const Packet& packet, const SentTra
     if (__builtin_sub_overflow(rx, tx.fleet_ns, &owd)) continue;
     if (owd < best) best = owd, bound = tx.bound_ns + packet.correction_bound_ns, at = sent.ns[i];
   }
+  bound += sent.error_ns + received.error_ns;
   if (best > -kPlausibleOwd && best < kPlausibleOwd) {
     check(edge, Direction::kOutbound, sent.path == 0, best, bound, at);
   }

@@ -153,7 +153,7 @@ void SendPath::fill_packet(Edge& edge, Packet* packet, int position) const {
   packet->sent = edge.trains.sent_report(position);
   packet->correction_bound_ns = kNever;
   packet->correction_ns = 0;
-  if (fleet_clock_.ok() && packet->sent.valid != 0 && !packet->sent.hardware) {
+  if (fleet_clock_.ok() && packet->sent.valid != 0) {
     const std::int64_t base = packet->sent.ns[__builtin_ctz(packet->sent.valid)];
     const fp_fleet_time t = fleet_clock_.convert(base);
     if (t.bound_ns >= 0 && t.bound_ns < kNever) {
@@ -180,12 +180,13 @@ void SendPath::fill_packet(Edge& edge, Packet* packet, int position) const {
 }
 
 void SendPath::drain_stamps(Nic& nic) {
-  nic.sockets.drain_stamps([this](const NicSockets::StampOwner& owner, const TxStamp& stamp) {
+  const int phc = nic.sockets.stamping().phc;
+  nic.sockets.drain_stamps([this, phc](const NicSockets::StampOwner& owner, const TxStamp& stamp) {
     Edge* edge = table_.find(owner.edge);
     if (edge == nullptr) return;
-    const std::int64_t stamp_ns = stamp.hardware ? stamp.kernel_ns : clock_.stamp_ns(stamp.kernel_ns);
-    if (stamp_ns == 0) return;
-    edge->trains.stamp_sent(owner.train, owner.position, stamp.kernel_ns, stamp_ns, stamp.hardware);
+    const Stamp best = clock_.stamp(stamp.kernel_ns, phc, stamp.nic_ns);
+    if (best.ns == 0) return;
+    edge->trains.stamp_sent(owner.train, owner.position, stamp.kernel_ns, best.ns, best.error_ns);
   });
 }
 

@@ -12,6 +12,21 @@ std::uint64_t nic_identity(const std::string& host, const std::string& device) {
   return siphash24(key, reinterpret_cast<const std::uint8_t*>(name.data()), name.size());
 }
 
+namespace {
+
+constexpr const char* kTimestamps[] = {"software", "auto", "hardware"};
+
+}  // namespace
+
+const char* timestamps_name(Timestamps timestamps) { return kTimestamps[static_cast<int>(timestamps)]; }
+
+Timestamps timestamps_named(const std::string& name) {
+  for (int i = 0; i < 3; ++i) {
+    if (name == kTimestamps[i]) return static_cast<Timestamps>(i);
+  }
+  throw std::invalid_argument("timestamps must be software, auto or hardware");
+}
+
 void Settings::validate() const {
   if (!(rate > 0 && rate <= 1'000)) throw std::invalid_argument("rate must be in (0, 1000]");
   if (paths < 1 || paths > kMaxPaths) throw std::invalid_argument("paths must be in [1, 16]");

@@ -7,6 +7,10 @@
 
 namespace fabricpulse {
 
+// Whose stamps are used where a NIC takes any: the kernel's; those of a NIC that somebody has set up for them; those of
+// any NIC, which is set up unless somebody has.
+enum class Timestamps : std::uint8_t { kSoftware, kAuto, kHardware };
+
 struct Settings {
   std::string host;
   std::string ring_path;   // empty: no ring
@@ -17,7 +21,7 @@ struct Settings {
   std::uint8_t sweep = 10;  // every sweep-th train takes a path other than the main one
   bool size_probes = true;  // packets that fill the MTU, too
   bool bind_device = true;
-  bool hardware = false;
+  Timestamps timestamps = Timestamps::kSoftware;
   double rate = 50;  // trains a second to each peer
   std::int64_t interval_ns = 1'000'000'000;
   std::int64_t grace_ns = 10'000'000'000;
@@ -45,6 +49,10 @@ struct EdgeSpec {
   std::uint32_t nic = 0;  // index into the NICs of the same call
   std::string peer, peer_device, peer_network, address;
 };
+
+const char* timestamps_name(Timestamps timestamps);
+// Throws std::invalid_argument for another name.
+Timestamps timestamps_named(const std::string& name);
 
 // A NIC's name on the wire.
 std::uint64_t nic_identity(const std::string& host, const std::string& device);

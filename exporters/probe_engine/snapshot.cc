@@ -3,11 +3,12 @@
 #include <algorithm>
 #include <climits>
 
+#include "clocks/hardware_clocks.h"
 #include "edge_table.h"
 
 namespace fabricpulse {
 
-NicRecord nic_record(const Nic& nic, std::int64_t now_ns) {
+NicRecord nic_record(const Nic& nic, const HardwareClocks& clocks, std::int64_t now_ns) {
   NicRecord record = nic.record;
   record.state = static_cast<std::uint8_t>(nic.health.state());
   record.cause = static_cast<std::uint8_t>(nic.health.cause());
@@ -17,6 +18,13 @@ NicRecord nic_record(const Nic& nic, std::int64_t now_ns) {
   record.down_ns = nic.down_since != 0 ? now_ns - nic.down_since : 0;
   record.overflows = nic.sockets.overflows();
   record.stamps_lost = nic.sockets.stamps_lost();
+  const NicStamping& stamping = nic.sockets.stamping();
+  const HardwareClocks::State clock = clocks.state(stamping.phc);
+  record.phc = stamping.phc;
+  record.phc_errno = static_cast<std::uint32_t>(stamping.error != 0 ? stamping.error : clock.error);
+  record.phc_good = clock.good;
+  record.phc_error_ns = clock.error_ns;
+  record.phc_lost = clock.lost;
   return record;
 }
 

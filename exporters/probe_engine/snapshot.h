@@ -77,6 +77,12 @@ struct NicRecord {
   std::uint64_t drops[kDropReasons];  // packets
   std::uint64_t overflows;            // packets
   std::uint64_t stamps_lost;          // packets
+  std::uint64_t phc_lost;             // times that its clock was stepped, or steered too hard
+  std::int64_t phc_error_ns;          // how far a reading of its clock may be off
+  std::int32_t phc;                   // N of /dev/ptpN whose stamps are asked for, -1 = none
+  std::uint32_t phc_errno;            // why they are not there; 0 = they are, or this NIC has none
+  std::uint32_t phc_good;             // 1 = its stamps are used
+  std::uint32_t zero;
 };
 
 struct PathRecord {
@@ -127,8 +133,9 @@ struct EdgeRecord {
 
 struct Nic;
 struct Edge;
+class HardwareClocks;
 // now_ns : monotonic.
-NicRecord nic_record(const Nic& nic, std::int64_t now_ns);
+NicRecord nic_record(const Nic& nic, const HardwareClocks& clocks, std::int64_t now_ns);
 EdgeRecord edge_record(std::uint32_t slot, const Edge& edge, std::int64_t now_ns);
 
 static_assert(sizeof(SnapshotHeader) == 184);

@@ -231,7 +231,8 @@ std::optional<EdgeFit> fit_edge(const Trains& outbound, const Trains& inbound,
   fit.rate_ppb = line.rate_ppb;
   fit.half_gap_ns = line.half_gap_ns;
   std::tie(fit.rate_low_ppb, fit.rate_high_ppb) = rates;
-  fit.bound_ns = most + parameters.asymmetry_ns;
+  fit.bound_ns =
+      most + parameters.asymmetry_ns + std::max(outbound.worst_stamp_ns(), inbound.worst_stamp_ns());
   fit.trains = outbound.size() + inbound.size();
   fit.window_s = 2 * end_s;
   fit.extremes = {at(upper.t[i]), *base + std::llrint(upper.y[i]), at(lower.t[j]),

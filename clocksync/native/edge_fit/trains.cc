@@ -46,6 +46,12 @@ std::size_t Trains::find(std::int64_t t_ns) const {
   return static_cast<std::size_t>(at - begin());
 }
 
+double Trains::worst_stamp_ns() const {
+  std::int32_t worst = 0;
+  for (const Train& train : *this) worst = std::max(worst, train.error_ns);
+  return worst;
+}
+
 Trains Trains::part(std::size_t begin, std::size_t end) const {
   end = std::min(end, size());
   return {all_, begin_ + std::min(begin, end), begin_ + end};
@@ -76,10 +82,14 @@ Trains Trains::joined(const std::vector<std::pair<const fp_probe_sample*, std::s
   const std::size_t old = all.size();
   for (const auto& [first, count] : samples) {
     for (const fp_probe_sample* sample = first; sample != first + count; ++sample) {
-      const int kind = sample->flags & (FP_PROBE_MAIN_PATH | FP_PROBE_TX_HARDWARE | FP_PROBE_RX_HARDWARE);
       const int both = sample->tx_valid & sample->rx_valid;
-      if (kind != FP_PROBE_MAIN_PATH || sample->direction != direction || !(both & 7)) continue;
+      // Engines before this one left stamps of a NIC on its own clock.
+      const bool tx_nic = sample->flags & FP_PROBE_TX_HARDWARE, rx_nic = sample->flags & FP_PROBE_RX_HARDWARE;
+      const bool foreign = (tx_nic && sample->tx_error_ns == 0) || (rx_nic && sample->rx_error_ns == 0);
+      if (foreign || !(sample->flags & FP_PROBE_MAIN_PATH) || sample->direction != direction || !(both & 7))
+        continue;
       Train train{};
+      train.error_ns = (tx_nic ? sample->tx_error_ns : 0) + (rx_nic ? sample->rx_error_ns : 0);
       for (int k = FP_PROBE_TRAIN - 1; k >= 0; --k) {
         train.tx_ns[k] = sample->tx_ns[k];
         train.rx_ns[k] = sample->rx_ns[k];

@@ -18,6 +18,7 @@ struct Train {
   std::int64_t tx_ns[FP_PROBE_TRAIN];
   std::int64_t rx_ns[FP_PROBE_TRAIN];
   bool valid[FP_PROBE_TRAIN];
+  std::int32_t error_ns;  // how far both stamps of a packet may be off together, beyond what the kernel's are
 };
 
 // The peer's clock minus ours: offset_ns at our host time t_ns.
@@ -47,6 +48,8 @@ class Trains {
   Train* begin() const { return all_->data() + begin_; }
   Train* end() const { return all_->data() + end_; }
 
+  // The largest error_ns.
+  double worst_stamp_ns() const;
   // The place of the first train at `t_ns` or later.
   std::size_t find(std::int64_t t_ns) const;
   // Those from place `begin` on, before `end`.
@@ -54,8 +57,8 @@ class Trains {
   Trains without(const std::vector<std::int64_t>& t_ns) const;
   // Without the `count` that are fastest by the line.
   Trains without_fastest(std::size_t count, int sign, const OffsetLine& line) const;
-  // With those of the main path among `samples` of `direction` that have a packet with both stamps. Stamps of a NIC's
-  // own clock are another clock; they would need one more unknown per NIC.
+  // With those of the main path among `samples` of `direction` that have a packet with both stamps. Those with
+  // stamps that are on no stamp clock are left out.
   Trains joined(const std::vector<std::pair<const fp_probe_sample*, std::size_t>>& samples,
                 fp_probe_direction direction) const;
 

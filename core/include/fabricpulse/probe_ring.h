@@ -32,7 +32,8 @@
 enum fp_probe_direction { FP_PROBE_INBOUND = 0, FP_PROBE_OUTBOUND = 1 };
 
 enum fp_probe_flags {
-  FP_PROBE_TX_HARDWARE = 1 << 0,  // tx stamps are of the NIC's clock, not of the stamp clock
+  // tx stamps were taken by the NIC. They are on the stamp clock if tx_error_ns is not 0; of no use otherwise.
+  FP_PROBE_TX_HARDWARE = 1 << 0,
   FP_PROBE_RX_HARDWARE = 1 << 1,
   FP_PROBE_MAIN_PATH = 1 << 2,    // source port of the main path; others belong to the path sweep
   FP_PROBE_FLEET_VALID = 1 << 3,  // owd_ns and owd_bound_ns hold
@@ -40,15 +41,17 @@ enum fp_probe_flags {
 
 struct fp_probe_sample {
   uint64_t commit;
-  uint32_t edge;      // index into the edge table
-  uint32_t train;     // train number of the sender, counts from 1, wraps
-  uint32_t epoch;     // start identity of the sender: changes when the sender restarts
-  uint16_t path;      // index of the source port, 0 = main path
-  uint8_t direction;  // enum fp_probe_direction
-  uint8_t flags;      // enum fp_probe_flags
-  uint8_t tx_valid;   // bit i: tx_ns[i] holds
-  uint8_t rx_valid;   // bit i: rx_ns[i] holds
-  uint8_t reserved[6];
+  uint32_t edge;         // index into the edge table
+  uint32_t train;        // train number of the sender, counts from 1, wraps
+  uint32_t epoch;        // start identity of the sender: changes when the sender restarts
+  uint16_t path;         // index of the source port, 0 = main path
+  uint8_t direction;     // enum fp_probe_direction
+  uint8_t flags;         // enum fp_probe_flags
+  uint8_t tx_valid;      // bit i: tx_ns[i] holds
+  uint8_t rx_valid;      // bit i: rx_ns[i] holds
+  uint16_t tx_error_ns;  // how far stamps of a NIC may be off on the stamp clock; 0 = the kernel's
+  uint16_t rx_error_ns;
+  uint8_t reserved[2];
   int64_t tx_ns[FP_PROBE_TRAIN];  // sender's stamp clock
   int64_t rx_ns[FP_PROBE_TRAIN];  // receiver's stamp clock
   int64_t owd_ns;                 // inbound only: one-way delay of the best packet of the train on fleet time

@@ -18,7 +18,7 @@ class Settings:
     sweep: int
     size_probes: bool
     bind_device: bool
-    hardware: bool
+    timestamps: str
     rate: float
     interval_ns: int
     grace_ns: int
@@ -235,6 +235,21 @@ class StampClock:
 
     def from_host(self, host_ns: int) -> int:
         """A stamp of the host clock on the stamp clock; 0 where that is not known."""
+
+class PhcLine:
+    """The clock of a NIC against the raw clock (phc_line.h)."""
+
+    def __init__(self) -> None: ...
+    def observe(self, phc_ns: int, raw_low_ns: int, raw_high_ns: int) -> bool:
+        """False when it shows that the PHC was steered since the last reading, or is no clock."""
+
+    def from_phc(self, phc_ns: int) -> tuple[int, int]:
+        """(raw clock, how far that may be off, ns); an error of 0 = not known."""
+
+    @property
+    def good(self) -> bool: ...
+    @property
+    def error_ns(self) -> int: ...
 
 class HostCausality:
     def __init__(self) -> None: ...

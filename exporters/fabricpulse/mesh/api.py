@@ -8,6 +8,7 @@ from typing import Any
 from fabricpulse.mesh.exposition import CAUSE_NAMES, STATE_NAMES, edge_evidence
 from fabricpulse.mesh.fleet_view import FleetView
 from fabricpulse.mesh.front_end import FrontEndWatch
+from fabricpulse.mesh.nic_stamps import stamps_of
 from fabricpulse.mesh.path_schedule import Hops
 from fabricpulse.mesh.snapshot import (
     DROP_REASONS,
@@ -53,6 +54,7 @@ def edges_document(
             "dropped": dict(zip(DROP_REASONS, state.drops, strict=True)),
             "receive_overflows": state.overflows,
             "tx_stamps_lost": state.stamps_lost,
+            "stamps": stamps_of(state),
         }
         for nic, state in zip(view.nics, snapshot.nics, strict=True)
     ]

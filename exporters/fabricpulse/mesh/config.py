@@ -70,8 +70,10 @@ class Probe(Section, frozen=True):
     device's MTU, or of 1,500, 2,200 or 4,200 bytes, is sent on each source port, never fragmented, so that an MTU black
     hole is found. port : UDP port, and the first of the source ports. dscp : differentiated services
     code point of the probes, 0 to 63. bind_device : send and receive only through the NIC's own device, whatever the
-    routes say. timestamps : "hardware" asks for the NIC's stamps too, where its clock has been set up for them; they
-    are used for trains that the kernel did not stamp, whose delay on fleet time is then unknown. realtime : run the
+    routes say. timestamps : whose are used: "software", the kernel's; "auto", those of NICs that somebody, ptp4l say,
+    has set up to stamp packets; "hardware", those of all NICs that can, which are set up to stamp all packets unless
+    somebody has set them up otherwise. Where the clock of a NIC cannot be followed the kernel's are used. To be alike
+    on all hosts of a fleet: stamps of a NIC and of a kernel differ by microseconds. realtime : run the
     probe engine's thread at the lowest real-time priority, where that is permitted. receive_packets_per_s : packets
     that are taken from one peer, at most. trace_s : pause between two traces of a NIC, seconds; each asks the switches
     on the path of one source port to one peer, with eight packets of few hops, who they are; 0 = the paths stay
@@ -91,7 +93,7 @@ class Probe(Section, frozen=True):
     port: Annotated[int, Meta(ge=1, le=65_000)] = 9620
     dscp: Annotated[int, Meta(ge=0, le=63)] = 0
     bind_device: bool = True
-    timestamps: Annotated[str, Meta(pattern="^(software|hardware)$")] = "software"
+    timestamps: Annotated[str, Meta(pattern="^(auto|hardware|software)$")] = "software"
     realtime: bool = True
     receive_packets_per_s: Positive = 2000.0
     trace_s: Annotated[float, Meta(ge=0, le=3600)] = 1.0

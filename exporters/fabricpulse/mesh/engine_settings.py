@@ -21,7 +21,7 @@ def engine_settings(config: MeshConfig, host: str, edges: int) -> native.Setting
     s.sweep = probe.sweep
     s.size_probes = probe.size_probes
     s.bind_device = probe.bind_device
-    s.hardware = probe.timestamps == "hardware"
+    s.timestamps = probe.timestamps
     s.rate = probe.trains_per_s
     s.interval_ns = round(probe.down_after_s * 1e9)
     s.grace_ns = round(probe.grace_s * 1e9)

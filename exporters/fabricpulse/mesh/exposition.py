@@ -173,6 +173,11 @@ class MeshExposition:
                 out.add(m.PROBES_DROPPED, (*values, reason), count)
             out.add(m.PROBE_OVERFLOWS, values, nic.overflows)
             out.add(m.PROBE_STAMPS_LOST, values, nic.stamps_lost)
+            if nic.phc >= 0 or nic.phc_errno:
+                out.add(m.NIC_STAMPS, values, nic.phc_good)
+                out.add(m.NIC_CLOCK_LOST, values, nic.phc_lost)
+            if nic.phc_good:
+                out.add(m.NIC_CLOCK_ERROR, values, nic.phc_error_ns / 1e9)
         for values, counts in zip(self._nic_values, nic_edges, strict=True):
             for edge_state, count in zip(_EDGE_COUNTS, counts[:4], strict=True):
                 out.add(m.NIC_EDGES, (*values, edge_state), count)

@@ -109,6 +109,25 @@ PROBE_OVERFLOWS = MetricSpec(
 PROBE_STAMPS_LOST = MetricSpec(
     "fabricpulse_probe_tx_stamps_lost_total", "counter", "Transmit time stamps that never came back.", _NIC
 )
+NIC_STAMPS = MetricSpec(
+    "fabricpulse_probe_nic_stamps",
+    "gauge",
+    "1 while the NIC's own time stamps are used, 0 while the kernel's are although the NIC's are asked for. No sample "
+    "of a NIC that does not stamp packets, or that is not asked to.",
+    _NIC,
+)
+NIC_CLOCK_LOST = MetricSpec(
+    "fabricpulse_probe_nic_clock_lost_total",
+    "counter",
+    "Times that the NIC's clock was stepped, steered too hard to follow, or did not run like a clock.",
+    _NIC,
+)
+NIC_CLOCK_ERROR = MetricSpec(
+    "fabricpulse_probe_nic_clock_error_bound_seconds",
+    "gauge",
+    "How far a reading of the NIC's clock may be off the host's raw clock.",
+    _NIC,
+)
 SEND_ERRORS = MetricSpec(
     "fabricpulse_probe_send_errors_total",
     "counter",
@@ -370,6 +389,9 @@ METRICS = (
     PROBES_DROPPED,
     PROBE_OVERFLOWS,
     PROBE_STAMPS_LOST,
+    NIC_STAMPS,
+    NIC_CLOCK_LOST,
+    NIC_CLOCK_ERROR,
     SEND_ERRORS,
     NIC_EDGES,
     NIC_PROBES,

@@ -34,6 +34,7 @@ from fabricpulse.mesh.fleet_view import FleetView, view_of
 from fabricpulse.mesh.front_end import FrontEndWatch, targets_of
 from fabricpulse.mesh.lldp_leaves import LldpLeaves
 from fabricpulse.mesh.membership_watch import MembershipWatch
+from fabricpulse.mesh.nic_stamps import StampLog
 from fabricpulse.mesh.path_tracing import PathTracing
 from fabricpulse.mesh.rdma_plane.tracing import QueuePairTracing
 from fabricpulse.mesh.recent_disconnects import RecentDisconnects
@@ -87,6 +88,7 @@ class MeshService:
         self._keys_path = Path(config.key_file) if config.key_file else None
         self._keys: list[bytes] = []
         self._socket_errors: dict[str, int] = {}
+        self._stamp_log = StampLog()
         self._keys_error = ""  # what was last logged
 
     @property
@@ -227,9 +229,11 @@ class MeshService:
 
     def _check_sockets(self) -> None:
         """Says once which NICs cannot be probed, and why."""
+        states = {n.device: state for n, state in zip(self.view.nics, self.snapshot().nics, strict=True)}
+        self._stamp_log.check(states)
         errors = {
-            nic.device: state.open_errno
-            for nic, state in zip(self.view.nics, self.snapshot().nics, strict=True)
+            device: state.open_errno
+            for device, state in states.items()
             if not state.open and state.open_errno
         }
         for device, error in errors.items():

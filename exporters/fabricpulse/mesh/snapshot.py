@@ -13,7 +13,7 @@ _OUTAGE = len(native.OUTAGE_BUCKETS_NS) + 1
 DROP_REASONS = ("malformed", "wrong_fleet", "bad_mac", "replay", "not_a_member", "unconfirmed", "rate")
 
 HEADER = struct.Struct(f"<4I2Q2q3Qq{_LATENESS}Qq")
-NIC = struct.Struct(f"<4BI2Q2q{_OUTAGE}Qq{_OWD}Qq{len(DROP_REASONS)}Q2Q")
+NIC = struct.Struct(f"<4BI2Q2q{_OUTAGE}Qq{_OWD}Qq{len(DROP_REASONS)}Q3Qqi2I4x")
 EDGE = struct.Struct("<2I4BI4Q2qQq2I7qQ3qI4x" + "QQq4BI" * native.MAX_PATHS)
 if (HEADER.size, NIC.size, EDGE.size) != native.RECORD_SIZES:
     raise ImportError("the native probe engine is of another build; run `make build`")
@@ -76,6 +76,11 @@ class NicState(NamedTuple):
     drops: tuple[int, ...]
     overflows: int
     stamps_lost: int
+    phc_lost: int
+    phc_error_ns: int
+    phc: int
+    phc_errno: int
+    phc_good: int
 
 
 class PathState(NamedTuple):
@@ -195,7 +200,7 @@ def parse_snapshot(data: bytes, edges_too: bool = True) -> Snapshot:
         outages = Distribution(f[9 : 9 + _OUTAGE], f[9 + _OUTAGE])
         owd = Distribution(f[at : at + _OWD], f[at + _OWD])
         head = (f[0], f[1], bool(f[2]), bool(f[3]), *f[4:9])
-        nics.append(NicState._make((*head, outages, owd, f[drops:-2], f[-2], f[-1])))
+        nics.append(NicState._make((*head, outages, owd, f[drops:-7], *f[-7:])))
     edges = []
     if edges_too:
         edges = [

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "clocks/clock_ns.h"
+#include "packets/wire.h"
 
 namespace fabricpulse {
 namespace {
@@ -76,9 +77,20 @@ const TickTime& TickClock::advance() {
   }
   time_.host = host_.from_kernel(time_.real);
   time_.steered = !stamps_.observe(read_clocks(host_.page()));
+  time_.steered = !hardware_.read() || time_.steered;
   time_.unstalled_before = unstalled_.now();
   time_.unstalled = unstalled_.advance(time_.mono, &time_.stall);
   return time_;
+}
+
+Stamp TickClock::stamp(std::int64_t kernel_ns, int phc, std::int64_t nic_ns) const {
+  if (nic_ns != 0) {
+    const RawStamp raw = hardware_.from_phc(phc, nic_ns);
+    if (raw.error_ns > 0 && raw.error_ns <= kMostStampErrorNs) {
+      return {raw.raw_ns + stamps_.epoch_ns(), static_cast<std::uint16_t>(raw.error_ns)};
+    }
+  }
+  return {kernel_ns != 0 ? stamp_ns(kernel_ns) : 0, 0};
 }
 
 }  // namespace fabricpulse

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "clocks/hardware_clocks.h"
 #include "clocks/stamp_clock.h"
 #include "clocks/unstalled_clock.h"
 #include "fabricpulse/clock_page.h"
@@ -30,7 +31,14 @@ struct TickTime {
   std::int64_t unstalled_before = 0;  // at the tick before this
   std::int64_t stall = 0;             // how long the engine was late beyond what is normal, 0 = on time
   std::int64_t clock_step = 0;        // how far CLOCK_REALTIME was stepped since the last tick, signed
-  bool steered = false;  // the host clock was steered since the last tick: stamps taken since are in doubt
+  bool steered =
+      false;  // the host clock, or a PHC, was steered since the last tick: stamps taken since are in doubt
+};
+
+// A stamp on the stamp clock; 0 where it is not known there. error_ns : as of TrainStamps.
+struct Stamp {
+  std::int64_t ns = 0;
+  std::uint16_t error_ns = 0;
 };
 
 class TickClock {
@@ -47,11 +55,16 @@ class TickClock {
   std::int64_t stamp_ns(std::int64_t kernel_ns) const {
     return stamps_.from_host(host_.from_kernel(kernel_ns));
   }
+  // The better of two stamps of one packet: that of the NIC where its PHC is known, else the kernel's. 0 = there is none.
+  Stamp stamp(std::int64_t kernel_ns, int phc, std::int64_t nic_ns) const;
+  HardwareClocks& hardware() { return hardware_; }
+  const HardwareClocks& hardware() const { return hardware_; }
   std::int64_t stamp_epoch_ns() const { return stamps_.epoch_ns(); }
 
  private:
   HostClock host_;
   StampClock stamps_;
+  HardwareClocks hardware_;
   UnstalledClock unstalled_;
   std::int64_t real_offset_ = 0;  // CLOCK_REALTIME - CLOCK_MONOTONIC
   TickTime time_;

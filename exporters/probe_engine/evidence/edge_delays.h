@@ -47,8 +47,26 @@ class Recent {
 class EdgeDelays {
  public:
   EdgeDelays() = default;
-  explicit EdgeDelays(const LatencyHealth& latency) : latency_(latency), rtt_latency_(latency) {
+  explicit EdgeDelays(const LatencyHealth& latency)
+      : latency_(latency), rtt_latency_(latency), fresh_latency_(latency) {
     std::fill(path_latency_, path_latency_ + kMaxPaths, latency);
+  }
+
+  // Whether stamps of this kind are used for delays now. The kernel's are taken outside of the NIC's: delays of both
+  // kinds would look like a path that changes. When kKindTrains in a row are of another one that is used, and what is
+  // usual of the edge is learned anew. sent_by_nic, received_by_nic : or by the kernel.
+  bool usual_stamps(bool sent_by_nic, bool received_by_nic) {
+    const int kind = sent_by_nic | received_by_nic << 1;
+    other_kind_ = kind == kind_ ? 0 : other_kind_ + 1;
+    if (other_kind_ < kKindTrains) return kind == kind_;
+    kind_ = kind;
+    other_kind_ = 0;
+    latency_ = rtt_latency_ = fresh_latency_;
+    std::fill(path_latency_, path_latency_ + kMaxPaths, fresh_latency_);
+    second_.clear();
+    rtt_second_.clear();
+    for (auto& path : recent_) path.clear();
+    return true;
   }
 
   // owd_ns : signed; below zero by no more than the clocks' error. bound_ns : of its error.
@@ -97,6 +115,7 @@ class EdgeDelays {
 
  private:
   static constexpr int kPathTrains = 8;
+  static constexpr int kKindTrains = 8;
 
   static void update(Recent<64>* second, LatencyHealth* health) {
     if (second->count() < 3) return;  // waits for more
@@ -106,12 +125,14 @@ class EdgeDelays {
 
   OwdWindow window_;
   LatencyHealth latency_, rtt_latency_;
+  LatencyHealth fresh_latency_;            // that has seen nothing
   LatencyHealth path_latency_[kMaxPaths];  // of the sweep
   std::uint64_t count_ = 0;
   std::int64_t sum_ = 0, bound_ = 0;
   Recent<64> second_, rtt_second_;
   Recent<kPathTrains> recent_[kMaxPaths];
   RoundTrip round_trip_;
+  int kind_ = 0, other_kind_ = 0;  // of stamps; trains in a row that were of another one
 };
 
 }  // namespace fabricpulse

@@ -11,14 +11,15 @@ constexpr std::int64_t kStampAge = 1'000'000'000;  // ns from the send to its TX
 constexpr std::uint32_t kLongGap = 30;
 constexpr std::uint8_t kWhole = (1 << kTrain) - 1;
 
-// Keeps the stamps of a train on one clock. The stamp clock is preferred, because only it is mapped to fleet
-// time: a stamp of the NIC's clock stands alone until one of the stamp clock comes. False when the stamp was not taken.
-bool add_stamp(TrainStamps* train, int position, std::int64_t ns, bool hardware) {
-  if (train->valid != 0 && train->hardware != hardware) {
-    if (hardware) return false;
+// All stamps of a train are of one kind: the kernel's are taken microseconds from the NIC's, which replace them. False
+// when the stamp was not taken.
+bool add_stamp(TrainStamps* train, int position, std::int64_t ns, std::uint16_t error_ns) {
+  if (train->valid != 0 && (train->error_ns != 0) != (error_ns != 0)) {
+    if (error_ns == 0) return false;
     train->valid = 0;
+    train->error_ns = 0;
   }
-  train->hardware = hardware;
+  train->error_ns = std::max(train->error_ns, error_ns);
   train->ns[position] = ns;
   train->valid = static_cast<std::uint8_t>(train->valid | 1 << position);
   return true;
@@ -38,14 +39,15 @@ std::uint32_t EdgeTrains::begin(std::uint8_t paths, std::uint8_t sweep, std::int
 }
 
 bool EdgeTrains::stamp_sent(std::uint32_t number, int position, std::int64_t kernel_ns, std::int64_t stamp_ns,
-                            bool hardware) {
+                            std::uint16_t error_ns) {
   SentTrain& train = sent_trains_[number % kSentTrains];
   if (number == 0 || train.train != number) return false;
   // A stamp from before the send belongs to another packet, one from long after it to another clock.
-  if (!hardware && (kernel_ns < train.before_kernel_ns || kernel_ns - train.before_kernel_ns > kStampAge)) {
+  if (error_ns == 0 &&
+      (kernel_ns < train.before_kernel_ns || kernel_ns - train.before_kernel_ns > kStampAge)) {
     return false;
   }
-  return add_stamp(&train, position, stamp_ns, hardware);
+  return add_stamp(&train, position, stamp_ns, error_ns);
 }
 
 void EdgeTrains::restart() {
@@ -59,7 +61,8 @@ void EdgeTrains::restart() {
   size_loss_ = SizeLoss();
 }
 
-void EdgeTrains::receive(const Packet& packet, std::int64_t stamp_ns, bool hardware, std::int64_t now) {
+void EdgeTrains::receive(const Packet& packet, std::int64_t stamp_ns, std::uint16_t error_ns,
+                         std::int64_t now) {
   if (packet.train > newest_received_) {
     peer_paths_ = packet.paths;
     peer_sweep_ = packet.sweep;
@@ -85,7 +88,7 @@ void EdgeTrains::receive(const Packet& packet, std::int64_t stamp_ns, bool hardw
                    packet.mtu, path.small());
   }
   train.got = static_cast<std::uint8_t>(train.got | 1 << packet.position);
-  if (stamp_ns != 0) add_stamp(&train, packet.position, stamp_ns, hardware);
+  if (stamp_ns != 0) add_stamp(&train, packet.position, stamp_ns, error_ns);
 }
 
 // Closes the books on the trains that leave the table when train `newest` comes in.

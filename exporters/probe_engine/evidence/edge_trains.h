@@ -65,16 +65,17 @@ class EdgeTrains {
   // `received` packets in all.
   void confirm(const TrainStamps& reception, std::uint32_t received);
   // A TX stamp has come back. kernel_ns : as the kernel gave it; stamp_ns : the same on the stamp clock. False
-  // when it was not taken: the train is gone, or a software stamp is not from the second after the send.
+  // when it was not taken: the train is gone, or a stamp of the kernel is not from the second after the send.
+  // error_ns : as of TrainStamps.
   bool stamp_sent(std::uint32_t train, int position, std::int64_t kernel_ns, std::int64_t stamp_ns,
-                  bool hardware);
+                  std::uint16_t error_ns);
 
   // -- the peer's
 
   // The peer's numbering begins anew.
   void restart();
   // Takes in an admitted packet. stamp_ns : its RX stamp on the stamp clock, 0 = none. now : monotonic ns.
-  void receive(const Packet& packet, std::int64_t stamp_ns, bool hardware, std::int64_t now);
+  void receive(const Packet& packet, std::int64_t stamp_ns, std::uint16_t error_ns, std::int64_t now);
   // Takes in a size probe that follows train `train`.
   void receive_size(int path, std::uint32_t train, std::uint16_t size) {
     paths_[path].sizes.arrived(train, size, paths_[path].small());

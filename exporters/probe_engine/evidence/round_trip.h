@@ -15,9 +15,8 @@
 namespace fabricpulse {
 
 // The smallest difference of the stamps that both trains have, of the coded pair: the warm-up packet pays for
-// cold caches on the way. False if there is none, or if one is of a NIC's clock.
+// cold caches on the way. False if there is none.
 inline bool smallest_difference(const TrainStamps& tx, const TrainStamps& rx, std::int64_t* ns) {
-  if (tx.hardware || rx.hardware) return false;
   bool found = false;
   for (int i = 1; i < kTrain; ++i) {
     if (!(tx.valid & rx.valid & 1 << i)) continue;

@@ -36,7 +36,20 @@ enum Offset : std::size_t {
   kMac = 112,
 };
 constexpr std::uint8_t kHardware = 1;
+constexpr std::int64_t kErrorUnitNs = 64;
 constexpr std::uint8_t kAllValid = (1 << kTrain) - 1;
+
+std::uint8_t flags_of(const TrainStamps& stamps) {
+  if (stamps.error_ns == 0) return 0;
+  const std::int64_t units = (stamps.error_ns + kErrorUnitNs - 1) / kErrorUnitNs;
+  return static_cast<std::uint8_t>(units << 1 | kHardware);
+}
+
+// After the stamps' valid bits.
+void take_flags(std::uint8_t flags, TrainStamps* stamps) {
+  stamps->error_ns = static_cast<std::uint16_t>((flags >> 1) * kErrorUnitNs);
+  if (flags == kHardware) stamps->valid = 0;
+}
 
 int first_valid(std::uint8_t valid) {
   for (int i = 0; i < kTrain; ++i) {
@@ -100,8 +113,8 @@ void encode_packet(const Packet& packet, const FleetKey& key, std::uint8_t out[k
   put(out, kReceiver, packet.receiver);
   put(out, kTrainNumber, packet.train);
   out[kSweep] = packet.sweep;
-  out[kTxFlags] = packet.sent.hardware ? kHardware : 0;
-  out[kRxFlags] = packet.rx.hardware ? kHardware : 0;
+  out[kTxFlags] = flags_of(packet.sent);
+  out[kRxFlags] = flags_of(packet.rx);
   put(out, kSent, packet.sent.train);
   out[kSent + 4] = packet.sent.path;
   put_stamps(out, kSentStamps, kSent + 5, packet.sent);
@@ -144,14 +157,14 @@ Decoded decode_packet(const std::uint8_t* data, std::size_t size, const std::vec
   p.sent.path = data[kSent + 4];
   p.sent.valid = data[kSent + 5];
   p.mtu = get<std::uint16_t>(data, kMtu);
-  p.sent.hardware = data[kTxFlags] & kHardware;
+  take_flags(data[kTxFlags], &p.sent);
   p.correction_ns = get<std::int64_t>(data, kCorrection);
   p.correction_bound_ns = get<std::uint32_t>(data, kCorrectionBound);
   p.rx.train = get<std::uint32_t>(data, kRxTrain);
   p.rx_epoch = get<std::uint32_t>(data, kRxEpoch);
   p.rx.path = data[kRxPath];
   p.rx.valid = data[kRxPath + 1];
-  p.rx.hardware = data[kRxFlags] & kHardware;
+  take_flags(data[kRxFlags], &p.rx);
   p.rx_ago_us = get<std::uint32_t>(data, kRxAgo);
   p.received = get<std::uint32_t>(data, kReceived);
   // A member of the fleet may run a broken build: its packets are authentic and still must fit our tables.

@@ -8,6 +8,8 @@
 //   8  u32 key id           12 u32 epoch (start identity of the sender)
 //  16  u64 sender NIC       24 u64 receiver NIC
 //  32  u32 train            36 u8 sweep    37 u8 tx flags   38 u8 rx flags   39 u8 zero
+//      flags: bit 0 = stamps of the NIC; bits 1 to 7 = how far they may be off, in units of 64 ns. 0 there = by its
+//      own clock, as engines once sent them; those are of no use
 //  -- TX stamps of an earlier train of the sender on this edge, by its stamp clock
 //  40  u32 train (0 = none) 44 u8 path       45 u8 valid bits    46 u16 MTU of the sender (0 = no size probes)
 //  48  i64 stamp of packet 0   56 i32 packet 1 - packet 0   60 i32 packet 2 - packet 0
@@ -39,14 +41,16 @@ constexpr std::uint8_t kWireVersion = 1;
 constexpr std::size_t kPacketSize = 120;
 constexpr int kTrain = 3;
 constexpr int kMaxPaths = 16;
+constexpr std::int64_t kMostStampErrorNs = 127 * 64;  // that a packet can tell
 constexpr std::uint32_t kNever = 0xffffffff;
 
-// Stamps of one train, absolute, ns of one stamp clock. Bit i of `valid` says that ns[i] holds.
+// Stamps of one train, absolute, ns of one stamp clock. Bit i of `valid` says that ns[i] holds. error_ns : 0 = taken by
+// the kernel; else by the NIC, and off by no more than this after they were put on the stamp clock.
 struct TrainStamps {
   std::uint32_t train = 0;  // 0 = none
   std::uint8_t path = 0;
   std::uint8_t valid = 0;
-  bool hardware = false;
+  std::uint16_t error_ns = 0;
   std::int64_t ns[kTrain] = {0, 0, 0};
 };
 

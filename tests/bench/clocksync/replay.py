@@ -35,6 +35,14 @@ _SAMPLE_S = 0.05
 _START_S, _SETTLE_S = 8.0, 5.0
 
 
+def _samples(saved: NDArray[np.void]) -> Samples:
+    """By name: a recording may be older than some fields of the ring."""
+    samples = np.zeros(len(saved), SAMPLE_DTYPE)
+    for name in saved.dtype.names or ():
+        samples[name] = saved[name]
+    return samples
+
+
 @dataclass(frozen=True)
 class Recording:
     """One run of the wire.
@@ -68,7 +76,7 @@ class Recording:
             return cls(
                 file["truth"],
                 {n.removeprefix("said "): file[n] for n in names if n.startswith("said ")},
-                {int(n.split()[1]): file[n].astype(SAMPLE_DTYPE) for n in names if n.startswith("trains ")},
+                {int(n.split()[1]): _samples(file[n]) for n in names if n.startswith("trains ")},
                 {int(n.split()[1]): file[n] for n in names if n.startswith("arrived ")},
                 [(name, first, end) for name, first, end in json.loads(file["loads"].tobytes())],
             )

@@ -75,7 +75,7 @@ class RingWriter:
         self.map[offset : offset + 8] = (2 * self.next + 1).to_bytes(8, "little")
         SAMPLE.pack_into(
             self.map, offset, 2 * self.next + 1, edge, train, 1, 0, direction, MAIN_PATH, tx_valid, rx_valid,
-            *tx, *rx, 0, 0,
+            0, 0, *tx, *rx, 0, 0,
         )  # fmt: skip
         self.map[offset : offset + 8] = (2 * self.next + 2).to_bytes(8, "little")
         self.next += 1

@@ -75,7 +75,7 @@ class EdgeEnd {
     const std::int64_t settled = now_ + 1'000'000'000;
     const std::uint64_t lost = trains_.lost();
     const TrainStamps newest = trains_.reception_report(0, settled);
-    trains_.receive(packet, stamped ? now_ : 0, hardware, now_);
+    trains_.receive(packet, stamped ? now_ : 0, hardware ? 640 : 0, now_);
     require(trains_.lost() >= lost);
     if (highest_ - packet.train >= EdgeTrains::kReceivedTrains) {
       // Too late: it does not push a newer train out of the table.
@@ -155,7 +155,7 @@ class EdgeEnd {
   void stamp(std::uint8_t back, std::uint8_t position, std::int32_t after_ns, bool hardware) {
     const std::uint32_t train = trains_.last_sent() - back;
     const std::int64_t ns = now_ + after_ns;
-    if (!trains_.stamp_sent(train, position % kTrain, ns, ns, hardware)) return;
+    if (!trains_.stamp_sent(train, position % kTrain, ns, ns, hardware ? 640 : 0)) return;
     require(back < EdgeTrains::kSentTrains);
     require(hardware || after_ns <= 1'000'000'000);
   }

@@ -37,6 +37,11 @@ def nic_state(index, state=HealthState.UP, cause=0):
         drops=tuple(range(7)),
         overflows=3,
         stamps_lost=4,
+        phc_lost=5,
+        phc_error_ns=640,
+        phc=0 if index == 1 else -1,
+        phc_errno=0,
+        phc_good=int(index == 1),
     )
 
 
@@ -120,6 +125,6 @@ def pack_snapshot(snapshot: Snapshot) -> bytes:
     parts = [HEADER.pack(snapshot.generation, *counts, *snapshot[1:10], *lateness.counts, lateness.sum_ns)]
     for nic in snapshot.nics:
         distributions = (*nic.outages.counts, nic.outages.sum_ns, *nic.owd.counts, nic.owd.sum_ns)
-        parts.append(NIC.pack(*nic[:9], *distributions, *nic.drops, *nic[-2:]))
+        parts.append(NIC.pack(*nic[:9], *distributions, *nic.drops, *nic[-7:]))
     parts += [EDGE.pack(*edge[:-1], *edge.raw_paths) for edge in snapshot.edges]
     return b"".join(parts)

@@ -28,13 +28,14 @@ SAMPLE_DTYPE = np.dtype(
     {
         "names": [
             *("commit", "edge", "train", "epoch", "path", "direction", "flags", "tx_valid", "rx_valid"),
-            *("tx_ns", "rx_ns", "owd_ns", "owd_bound_ns"),
+            *("tx_error_ns", "rx_error_ns", "tx_ns", "rx_ns", "owd_ns", "owd_bound_ns"),
         ],
         "formats": [
             *("<u8", "<u4", "<u4", "<u4", "<u2", "u1", "u1", "u1", "u1"),
+            *("<u2", "<u2"),
             *(("<i8", (TRAIN,)), ("<i8", (TRAIN,)), "<i8", "<i8"),
         ],
-        "offsets": [0, 8, 12, 16, 20, 22, 23, 24, 25, 32, 56, 80, 88],
+        "offsets": [0, 8, 12, 16, 20, 22, 23, 24, 25, 26, 28, 32, 56, 80, 88],
         "itemsize": SAMPLE.size,
     }
 )

@@ -9,7 +9,7 @@ TRAIN = 3
 
 HEADER = struct.Struct("<QIIIIIIQQ96sIIQQQqq")
 EDGE = struct.Struct("<II32s32s96s32s32s")
-SAMPLE = struct.Struct("<QIIIHBBBB6x3q3qqq32x")
+SAMPLE = struct.Struct("<QIIIHBBBBHH2x3q3qqq32x")
 
 INBOUND, OUTBOUND = 0, 1
 TX_HARDWARE, RX_HARDWARE, MAIN_PATH, FLEET_VALID = 1, 2, 4, 8

@@ -1,0 +1,40 @@
+// Reads the clock of a NIC (/dev/ptpN) together with CLOCK_MONOTONIC_RAW, as well as this kernel and driver can.
+#ifndef FABRICPULSE_EXPORTERS_PHC_READER_H_
+#define FABRICPULSE_EXPORTERS_PHC_READER_H_
+
+#include "clocks/phc_line.h"
+
+namespace fabricpulse {
+
+class PhcReader {
+ public:
+  // index : of the PHC, as ethtool says. What cannot be opened reads nothing.
+  explicit PhcReader(int index);
+  ~PhcReader();
+  PhcReader(const PhcReader&) = delete;
+  PhcReader& operator=(const PhcReader&) = delete;
+
+  // False when the PHC cannot be read; error() is then the errno.
+  bool read(PhcReading* reading);
+  int error() const { return error_; }
+
+ private:
+  // From the best to the last; what fails once with "not supported" is not asked again.
+  enum class Way {
+    kPrecise,      // PTP_SYS_OFFSET_PRECISE: both latched by hardware
+    kRawBrackets,  // PTP_SYS_OFFSET_EXTENDED with brackets of CLOCK_MONOTONIC_RAW (Linux 6.12)
+    kBrackets,     // the same of CLOCK_REALTIME, which is put on the raw clock here
+    kNone,
+  };
+
+  bool precise(PhcReading* reading);
+  bool brackets(bool raw, PhcReading* reading);
+
+  int fd_ = -1;
+  int error_ = 0;
+  Way way_ = Way::kPrecise;
+};
+
+}  // namespace fabricpulse
+
+#endif  // FABRICPULSE_EXPORTERS_PHC_READER_H_
