@@ -21,12 +21,29 @@ class AnchorConfig(Section, frozen=True):
     """What this host's own clock is worth as UTC.
 
     kind : "none" = no anchor, "reference" = it is UTC within uncertainty_ns, "system" = it follows UTC by chrony, ntpd
-    or phc2sys, as exactly as the kernel says (adjtimex maxerror), no better than uncertainty_ns. uncertainty_ns : error
-    bound of this host's UTC, ns.
+    or phc2sys, as exactly as the kernel says (adjtimex maxerror), no better than uncertainty_ns; "phc" = the clock of a
+    NIC or of the hypervisor is UTC, within uncertainty_ns and what a reading of it may be off. uncertainty_ns : error
+    bound of this host's UTC, ns. phc : of kind "phc", its device, such as /dev/ptp0. phc_minus_utc_s : how far it is
+    ahead of UTC, seconds: 37 where it is kept on TAI, as by ptp4l; 0 where it shows UTC, as clocks of clouds do.
+    phc_error_file : a file of the driver that says how far it is off, ns, as that of AWS's ENA does; added to
+    uncertainty_ns.
     """
 
-    kind: Literal["none", "reference", "system"] = "none"
+    kind: Literal["none", "reference", "system", "phc"] = "none"
     uncertainty_ns: Annotated[int, Meta(ge=0, le=16 * _NS)] = 0
+    phc: str = ""
+    phc_minus_utc_s: Annotated[int, Meta(ge=-3600, le=3600)] | None = None
+    phc_error_file: str = ""
+
+    def validate(self) -> None:
+        if self.kind != "phc":
+            return
+        if not self.phc or self.phc_minus_utc_s is None:
+            raise ValueError("kind phc needs phc, a device such as /dev/ptp0, and phc_minus_utc_s")
+        if self.uncertainty_ns == 0 and not self.phc_error_file:
+            raise ValueError(
+                "kind phc needs uncertainty_ns or phc_error_file: a clock does not say how good it is"
+            )
 
 
 class EstimatorConfig(Section, frozen=True):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from fabricpulse.clocksync.sidecar.config import AnchorConfig
 from fabricpulse.clocksync.sidecar.host_clock import HostClock
+from fabricpulse.clocksync.sidecar.phc_anchor import PhcAnchor
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.shm.clock_page import STEP_NS
 
@@ -57,8 +58,8 @@ class FastSlew:
 
 
 def anchor_bound(config: AnchorConfig, slew: FastSlew, raw_ns: int) -> int | None:
-    """How far this host's clock may be from UTC at `raw_ns`, ns, or None when it is no anchor now. config : not of kind
-    "none".
+    """How far this host's clock may be from UTC at `raw_ns`, ns, or None when it is no anchor now. config : of kind
+    "reference" or "system".
 
     Raises OSError where this process may not ask the kernel.
     """
@@ -84,6 +85,7 @@ class SystemAnchor:
         self._clock = clock
         self._anchors: bool | None = None
         self._slew = FastSlew()
+        self._phc = PhcAnchor(clock)
         self.bound_ns: int | None = None
 
     def read(self, config: AnchorConfig, epoch_ns: int) -> tuple[int, int] | None:
@@ -94,6 +96,10 @@ class SystemAnchor:
         if config.kind == "none":
             self._anchors = self.bound_ns = None
             return None
+        if config.kind == "phc":
+            by_phc = self._phc.read(config, epoch_ns)
+            self.bound_ns = None if by_phc is None else by_phc[1]
+            return by_phc
         bound_ns: int | None = None
         refused = ""
         before = self._clock.cross_timestamp()

@@ -1,0 +1,169 @@
+"""The clock of a NIC or of the hypervisor (PHC, /dev/ptpN) as UTC."""
+
+import errno
+import fcntl
+import os
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from fabricpulse.clocksync.clock.cross_timestamp import CrossTimestamp
+from fabricpulse.clocksync.sidecar.config import AnchorConfig
+from fabricpulse.clocksync.sidecar.host_clock import HostClock
+from fabricpulse.core.log import get_logger
+
+log = get_logger(__name__)
+
+_S = 10**9
+# <linux/ptp_clock.h>: PTP_SYS_OFFSET_PRECISE and PTP_SYS_OFFSET_EXTENDED; struct ptp_clock_time is 16 bytes.
+_PRECISE, _PRECISE_SIZE = 0xC0403D08, 64
+_EXTENDED, _EXTENDED_SIZE = 0xC4C03D09, 16 + 25 * 3 * 16
+_TIME = struct.Struct("=qII")
+_SAMPLES = 5
+_NOT_SUPPORTED = (errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL)
+# Of what hardware latches at one moment.
+_RESOLUTION_NS = 8
+# Hardware can slow or speed a PHC by this part of time, and oscillators differ by less.
+_RATE = 500
+_YEAR_2020_S = 1_577_836_800
+# What drivers write who know no bound.
+_NO_BOUND = 2**32 - 1
+
+
+@dataclass(frozen=True)
+class PhcReading:
+    """When the kernel's CLOCK_REALTIME was in [low_ns, high_ns] the PHC showed phc_ns."""
+
+    phc_ns: int
+    low_ns: int
+    high_ns: int
+
+
+@dataclass(frozen=True)
+class PhcUtc:
+    """UTC minus the raw clock by a PHC, and how far that may be off, ns. raw_ns : when."""
+
+    raw_ns: int
+    ahead_ns: int
+    error_ns: int
+
+
+class PhcRefusedError(Exception):
+    """Why a PHC is no anchor now."""
+
+
+def read_phc(device: str) -> PhcReading:
+    """One reading, as exact as the driver can. Raises OSError."""
+    fd = os.open(device, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        both = bytearray(_PRECISE_SIZE)
+        try:
+            fcntl.ioctl(fd, _PRECISE, both)
+        except OSError as error:
+            if error.errno not in _NOT_SUPPORTED:
+                raise
+        else:
+            real_ns = _time(both, 1)
+            return PhcReading(_time(both, 0), real_ns - _RESOLUTION_NS, real_ns + _RESOLUTION_NS)
+        samples = bytearray(_EXTENDED_SIZE)
+        samples[:4] = _SAMPLES.to_bytes(4, "little")
+        fcntl.ioctl(fd, _EXTENDED, samples)
+        # Three times each, after 16 bytes of header, which are as long as one.
+        found = [[_time(samples, 1 + 3 * sample + k) for k in range(3)] for sample in range(_SAMPLES)]
+        low_ns, phc_ns, high_ns = min(found, key=lambda one: one[2] - one[0])
+        return PhcReading(phc_ns, low_ns, high_ns)
+    finally:
+        os.close(fd)
+
+
+def utc_by_phc(
+    config: AnchorConfig, reading: PhcReading, before: CrossTimestamp, after: CrossTimestamp, error_ns: int
+) -> PhcUtc:
+    """before, after : the host's clocks around the reading, which is of that host clock. error_ns : of the PHC.
+
+    Pure. Raises PhcRefusedError.
+    """
+    utc_ns = reading.phc_ns - (config.phc_minus_utc_s or 0) * _S
+    if utc_ns < _YEAR_2020_S * _S:
+        raise PhcRefusedError("it has not been set")
+    # Host clock minus raw clock: what a daemon does to the host clock meanwhile shows in the second.
+    first, second = before.host_ns - before.raw_ns, after.host_ns - after.raw_ns
+    width_ns = reading.high_ns - reading.low_ns
+    steered_ns = abs(second - first)
+    if reading.low_ns < before.host_ns or reading.high_ns > after.host_ns or steered_ns > _S // 1000:
+        raise PhcRefusedError("the host's clock was stepped while it was read")
+    host_ns = reading.low_ns + width_ns // 2
+    return PhcUtc(
+        host_ns - (first + second) // 2,
+        utc_ns - host_ns + (first + second) // 2,
+        error_ns + (width_ns + 1) // 2 + steered_ns,
+    )
+
+
+def check_rate(last: PhcUtc, now: PhcUtc) -> None:
+    """Raises PhcRefusedError where the PHC has not gone on like a clock since the reading before."""
+    gone_ns = now.raw_ns - last.raw_ns
+    if abs(now.ahead_ns - last.ahead_ns) > gone_ns // _RATE + last.error_ns + now.error_ns:
+        raise PhcRefusedError("it was stepped, or does not run like a clock")
+
+
+class PhcAnchor:
+    """The PHC of the configuration, read once a round. read : of a device, raises OSError."""
+
+    def __init__(self, clock: HostClock, read: Callable[[str], PhcReading] = read_phc) -> None:
+        self._clock = clock
+        self._read = read
+        self._last: PhcUtc | None = None
+        self._said: str | None = None  # why it is no anchor, "" = it is one
+
+    def read(self, config: AnchorConfig, epoch_ns: int) -> tuple[int, int] | None:
+        """UTC minus stamp clock, and how far that may be wrong; None while it is no anchor. A change is logged.
+
+        config : of kind "phc". epoch_ns : stamp clock minus raw clock.
+        """
+        try:
+            now, reason = self._now(config), ""
+            if now is None:
+                return None
+        except PhcRefusedError as error:
+            now, reason = None, str(error)
+        except (OSError, ValueError) as error:
+            self._last = now = None
+            reason = getattr(error, "strerror", None) or str(error)
+        if reason != self._said:
+            self._said = reason
+            if now is None:
+                log.warning("no anchor: the clock of the NIC cannot be used", phc=config.phc, reason=reason)
+            else:
+                log.info(
+                    "the clock of a NIC is an anchor of fleet time",
+                    phc=config.phc,
+                    error_bound_ns=now.error_ns,
+                )
+        return None if now is None else (now.ahead_ns - epoch_ns, now.error_ns)
+
+    def _now(self, config: AnchorConfig) -> PhcUtc | None:
+        error_ns = config.uncertainty_ns
+        if config.phc_error_file:
+            told_ns = int(Path(config.phc_error_file).read_text(encoding="ascii"))
+            if not 0 <= told_ns < _NO_BOUND:
+                raise PhcRefusedError("its driver does not know how far it is off")
+            error_ns += told_ns
+        before = self._clock.cross_timestamp()
+        reading = self._read(config.phc)
+        after = self._clock.cross_timestamp()
+        on_host = PhcReading(
+            reading.phc_ns, self._clock.from_kernel(reading.low_ns), self._clock.from_kernel(reading.high_ns)
+        )
+        now = utc_by_phc(config, on_host, before, after, error_ns)
+        last, self._last = self._last, now
+        if last is None:
+            return None  # one reading does not say how it runs
+        check_rate(last, now)
+        return now
+
+
+def _time(data: bytearray, index: int) -> int:
+    seconds, ns, _ = _TIME.unpack_from(data, index * _TIME.size)
+    return int(seconds * _S + ns)

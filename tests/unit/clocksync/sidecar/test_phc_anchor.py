@@ -1,0 +1,182 @@
+"""The clock of a NIC as UTC: what it is worth, with a bound, and when it is no anchor."""
+
+import fcntl
+import random
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from fabricpulse.clocksync.clock.cross_timestamp import CrossTimestamp
+from fabricpulse.clocksync.sidecar import phc_anchor
+from fabricpulse.clocksync.sidecar.config import AnchorConfig
+from fabricpulse.clocksync.sidecar.phc_anchor import PhcAnchor, PhcReading, read_phc
+
+S, US = 10**9, 10**3
+UTC_NS = 1_750_000_000 * S
+TAI_S = 37
+EPOCH_NS = 3 * S
+
+
+class Machine:
+    """A host clock that is steered, a raw clock, a PHC on TAI that is off by `off_ns` at most, as they are read."""
+
+    def __init__(self, seed: int, off_ns: int = 0) -> None:
+        self.random = random.Random(seed)
+        self.utc = UTC_NS
+        self.raw_behind = UTC_NS - 500 * S
+        self.host_ahead = self.random.randrange(-S, S)
+        self.slew_ppm = self.random.choice([0, 500, -500])
+        self.off_ns = self.random.randrange(-off_ns, off_ns + 1)
+        self.error: OSError | None = None
+        self.running = True
+        self.step_ns = 0  # of the host clock, at the next reading
+
+    def wait(self, ns: int) -> None:
+        self.utc += ns
+        self.host_ahead += round(ns * self.slew_ppm * 1e-6)
+
+    def from_kernel(self, kernel_ns: int) -> int:
+        return kernel_ns
+
+    def cross_timestamp(self, tries: int = 40) -> CrossTimestamp:
+        self.wait(50 * US)
+        now = CrossTimestamp(self.utc + self.host_ahead, self.utc - self.raw_behind)
+        self.wait(20 * US)
+        return now
+
+    def read(self, device: str) -> PhcReading:
+        assert device == "/dev/ptp3"
+        if self.error is not None:
+            raise self.error
+        self.wait(30 * US)
+        low_ns = self.utc + self.host_ahead
+        self.wait(self.random.randrange(1_000))
+        phc_ns = self.utc + TAI_S * S + self.off_ns
+        self.wait(self.random.randrange(1_000))
+        self.host_ahead, self.step_ns = self.host_ahead + self.step_ns, 0
+        high_ns = self.utc + self.host_ahead
+        self.wait(30 * US)
+        return PhcReading(phc_ns if self.running else UTC_NS + TAI_S * S, low_ns, high_ns)
+
+    def anchor(self) -> PhcAnchor:
+        return PhcAnchor(self, self.read)  # type: ignore[arg-type]
+
+
+def config(uncertainty_ns: int = 100, error_file: str = "") -> AnchorConfig:
+    return AnchorConfig(
+        kind="phc",
+        phc="/dev/ptp3",
+        phc_minus_utc_s=TAI_S,
+        uncertainty_ns=uncertainty_ns,
+        phc_error_file=error_file,
+    )
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_utc_is_within_the_bound(seed: int) -> None:
+    """Whatever a daemon does to the host clock at 500 ppm, and wherever in its bracket the PHC is read."""
+    machine = Machine(seed, 100)
+    anchor = machine.anchor()
+    assert anchor.read(config(), EPOCH_NS) is None
+    for _ in range(20):
+        machine.wait(S)
+        said = anchor.read(config(), EPOCH_NS)
+        assert said is not None
+        ahead_ns, bound_ns = said
+        assert abs(ahead_ns - (machine.raw_behind - EPOCH_NS)) <= bound_ns
+        assert bound_ns < 1_500
+
+
+def test_one_that_stands_still_or_is_stepped_is_no_anchor() -> None:
+    """After a step it is one again at the next reading."""
+    machine = Machine(1)
+    anchor = machine.anchor()
+    said = []
+    for second in range(8):
+        machine.wait(S)
+        if second == 3:
+            machine.off_ns = S
+        machine.running = second < 6
+        said.append(anchor.read(config(), EPOCH_NS) is not None)
+    assert said == [False, True, True, False, True, True, False, False]
+
+
+def test_one_that_was_never_set_is_no_anchor() -> None:
+    machine = Machine(2)
+    machine.off_ns = -UTC_NS
+    anchor = machine.anchor()
+    assert [anchor.read(config(), EPOCH_NS) for _ in range(3)] == [None] * 3
+
+
+def test_a_step_of_the_host_clock_amid_a_reading_is_seen() -> None:
+    machine = Machine(3)
+    anchor = machine.anchor()
+    anchor.read(config(), EPOCH_NS)
+    machine.wait(S)
+    machine.step_ns = 5 * S
+    assert anchor.read(config(), EPOCH_NS) is None
+
+
+def test_the_bound_of_the_driver_is_added(tmp_path: Path) -> None:
+    """As AWS's ENA says it; what means that it knows none is no anchor."""
+    machine, said = Machine(4), []
+    anchor, file = machine.anchor(), tmp_path / "phc_error_bound"
+    for text in ("25000", "25000", str(2**32 - 1), "none"):
+        file.write_text(text + "\n")
+        machine.wait(S)
+        said.append(anchor.read(config(0, str(file)), EPOCH_NS))
+    assert said[1] is not None
+    assert 25_000 < said[1][1] < 27_000
+    assert (said[2], said[3]) == (None, None)
+
+
+def test_a_device_that_cannot_be_read_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine, said = Machine(5), list[str]()
+    log = SimpleNamespace(warning=lambda *_, reason, **__: said.append(reason))
+    monkeypatch.setattr(phc_anchor, "log", log)
+    machine.error = PermissionError(13, "Permission denied")
+    anchor = machine.anchor()
+    assert [anchor.read(config(), EPOCH_NS) for _ in range(3)] == [None] * 3
+    assert said == ["Permission denied"]
+
+
+def test_a_kind_without_its_settings_is_refused() -> None:
+    for wrong in (
+        AnchorConfig(kind="phc"),
+        AnchorConfig(kind="phc", phc="/dev/ptp0", uncertainty_ns=5),
+        AnchorConfig(kind="phc", phc="/dev/ptp0", phc_minus_utc_s=0),
+    ):
+        with pytest.raises(ValueError, match="kind phc needs"):
+            wrong.validate()
+    config().validate()
+
+
+def test_readings_are_taken_apart_as_the_kernel_writes_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """PTP_SYS_OFFSET_PRECISE where it is there, else the narrowest of PTP_SYS_OFFSET_EXTENDED."""
+    device = tmp_path / "ptp0"
+    device.touch()
+    precise = [True]
+
+    def ioctl(fd: int, request: int, data: bytearray) -> int:
+        def put(index: int, ns: int) -> None:
+            phc_anchor._TIME.pack_into(data, 16 * index, ns // S, ns % S, 0)
+
+        if request == 0xC0403D08:
+            if not precise[0]:
+                raise OSError(95, "Operation not supported")
+            put(0, UTC_NS + 7)
+            put(1, UTC_NS + 3)
+            return 0
+        assert (request, len(data), data[0], any(data[1:16])) == (0xC4C03D09, 1216, 5, False)
+        for sample, width in enumerate((900, 800, 400, 700, 600)):
+            for k, ns in enumerate((0, width // 3 + S, width)):
+                put(1 + 3 * sample + k, UTC_NS + 10_000 * sample + ns)
+        return 0
+
+    monkeypatch.setattr(fcntl, "ioctl", ioctl)
+    assert read_phc(str(device)) == PhcReading(UTC_NS + 7, UTC_NS - 5, UTC_NS + 11)
+    precise[0] = False
+    assert read_phc(str(device)) == PhcReading(UTC_NS + 20_133 + S, UTC_NS + 20_000, UTC_NS + 20_400)
