@@ -221,6 +221,7 @@ void Connection::tick(uint64_t now, uint64_t since_last) {
       around.path_failed = path->failed_ns != 0 && elapsed(now, path->failed_ns) < kRecentNs;
       // What the peer has found counts once nothing was acknowledged here since.
       const uint64_t since = elapsed(now, path->peer_failed_ns);
+    lane.rtt_ahead = sample.ahead;
       around.path_failed |=
           path->peer_failed_ns > path->answered_ns && since >= kPeerFoundNs && since < kRecentNs;
     }

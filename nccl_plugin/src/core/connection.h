@@ -57,6 +57,7 @@ struct Lane {
   uint64_t last_acknowledged = 0, acknowledged_at_ns = 0;
   uint64_t retransmits_base = 0, ecn_base = 0;  // of earlier incarnations
   uint64_t rtt_ns = 0;
+  uint64_t rtt_ahead = 0;  // PathSample::ahead
   uint64_t congested_segments =
       0;  // segments sent again and marked ones of this incarnation, as last sampled
 

@@ -104,6 +104,9 @@ struct PathSample {
   uint64_t sent = 0;          // segments sent, first and again, cumulative
   uint64_t answers = 0;       // segments of the peer's that only acknowledge, cumulative, duplicate ones too
   uint64_t rtt_ns = 0, rtt_deviation_ns = 0;
+  // Bytes of this process in the NIC's queue, ahead of those whose round trips these are and with them; 0 where a round
+  // trip does not wait for them.
+  uint64_t ahead = 0;
   uint64_t retransmits = 0;
   uint64_t ecn_marked = 0;
 };

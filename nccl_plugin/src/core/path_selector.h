@@ -10,7 +10,8 @@
 //           path. Where the siblings' paths are full as well, that it delivers less proves nothing: flows that
 //           share a link are seldom fair to each other, and no other path gives back what they lose by that.
 //  search   All lanes are busy and show such signs while more waits to be sent: perhaps they share one link
-//           of the fabric. The lane that carries least gets a new path; little is at stake.
+//           of the fabric. The lane that carries least gets a new path; little is at stake. Not before the
+//           connection has spent more than a second so: one that lasts no longer has nothing to gain.
 //  trial    What all lanes together carry in the second before and after a move is compared. One that has cost
 //           more than windows differ by anyway is undone, the lane gets its former path back: jobs that share
 //           links would else chase one another over them for ever, and none would keep what it has found. Not
@@ -38,7 +39,7 @@ class PathSelector {
  public:
   static constexpr uint32_t kNobody = UINT32_MAX;
   static constexpr uint64_t kWindowNs = 100'000'000;
-  static constexpr uint32_t kBadWindows = 3, kSearchWindows = 5;
+  static constexpr uint32_t kBadWindows = 3, kSearchWindows = 5, kFirstSearchWindows = 15;
   static constexpr uint32_t kMeanWindows = 3, kEvaluateWindows = 4;
   // Of what the best sibling does: below the first a window counts as bad, from the second on it ends the
   // count.
@@ -63,6 +64,7 @@ class PathSelector {
     uint64_t speed = 0;               // of its NIC, bytes per second
     uint64_t congested_segments = 0;  // segments sent again or marked by ECN, cumulative
     uint64_t rtt_ns = 0;
+    uint64_t ahead = 0;  // bytes of this process in its NIC's queue that these round trips waited behind
   };
 
   // Once a tick for each lane, then select().
@@ -82,8 +84,9 @@ class PathSelector {
       lane.window_ns += passed;
       if (sample.busy && lane.latest.busy) lane.busy_ns += passed;
       if (sample.rtt_ns > 0) {
-        if (lane.rtt_floor_ns == 0 || sample.rtt_ns < lane.rtt_floor_ns) lane.rtt_floor_ns = sample.rtt_ns;
-        lane.queue |= sample.rtt_ns > 2 * lane.rtt_floor_ns + kQueueNs;
+        const uint64_t path_ns = of_path(sample);
+        if (lane.rtt_floor_ns == 0 || path_ns < lane.rtt_floor_ns) lane.rtt_floor_ns = path_ns;
+        lane.queue |= path_ns > 2 * lane.rtt_floor_ns + kQueueNs;
       }
     }
     lane.latest = sample;
@@ -223,6 +226,14 @@ class PathSelector {
     Sums after;
     uint32_t held_up = 0;  // windows of it with the lane's new path congested, or slower than its siblings'
   };
+
+  // A round trip less what the NIC takes for this process's own bytes: a full lane is no congested path.
+  static uint64_t of_path(const Sample& sample) {
+    const double own_ns =
+        static_cast<double>(sample.ahead) * 1e9 / static_cast<double>(std::max<uint64_t>(sample.speed, 1));
+    const double path_ns = static_cast<double>(sample.rtt_ns) - own_ns;
+    return path_ns > 1 ? static_cast<uint64_t>(path_ns) : 1;
+  }
 
   // What all lanes have carried lately.
   Sums lately() const {
@@ -387,7 +398,9 @@ class PathSelector {
       if (found == kNobody || mean(lane) < mean(lanes_[found])) found = i;
     }
     searched_ = all && up > 1 ? searched_ + 1 : 0;
-    if (searched_ < kSearchWindows || now - searched_ns_ < search_hold_ns_) return kNobody;
+    if (searched_ > 0) ++held_up_windows_;
+    if (searched_ < kSearchWindows || held_up_windows_ < kFirstSearchWindows) return kNobody;
+    if (now - searched_ns_ < search_hold_ns_) return kNobody;
     if (found == kNobody || !may_move(lanes_[found], now)) return kNobody;
     return found;
   }
@@ -395,6 +408,7 @@ class PathSelector {
   View lanes_[kMaxLanes];
   uint64_t sampled_ns_ = 0, window_ns_ = 0, waiting_ns_ = 0;
   uint32_t searched_ = 0;
+  uint64_t held_up_windows_ = 0;        // ever
   double carried_[kTrialWindows] = {};  // by all lanes in the last windows with anything, bytes a second
   uint32_t windows_ = 0;
   uint64_t carried_at_ns_ = 0;

@@ -306,6 +306,7 @@ void SendConnection::select_paths(uint64_t now) {
     sample.speed = runtime_->nic_bytes_per_second(lane.nic);
     sample.congested_segments = lane.congested_segments;
     sample.rtt_ns = lane.rtt_ns;
+    sample.ahead = lane.rtt_ahead;
     paths_.sample(lane.index, sample, now);
   }
   uint32_t chosen = paths_.select(static_cast<uint32_t>(lanes_.size()), full_, now);

@@ -1,6 +1,6 @@
 // Plays a script to the path selector (nccl_plugin/src/core/path_selector.h);
 // tests/unit/plugin/test_path_selector.py writes it. One command a line on standard input:
-//   s <lane> <up> <movable> <busy> <delivered> <speed> <congested_segments> <rtt_ns> <now_ns>
+//   s <lane> <up> <movable> <busy> <delivered> <speed> <congested_segments> <rtt_ns> <ahead> <now_ns>
 //   v <lanes> <waiting> <now_ns>     prints the lane to move, or -1
 //   r                                prints whether that lane is to have its former path again
 //   m <lane> <by_command> <now_ns>   the lane has its new path
@@ -20,7 +20,7 @@ int main() {
       uint64_t now;
       fabricpulse::PathSelector::Sample sample;
       std::cin >> lane >> sample.up >> sample.movable >> sample.busy >> sample.delivered >> sample.speed >>
-          sample.congested_segments >> sample.rtt_ns >> now;
+          sample.congested_segments >> sample.rtt_ns >> sample.ahead >> now;
       if (!std::cin || lane >= fabricpulse::kMaxLanes) return 2;
       selector.sample(lane, sample, now);
     } else if (command == "v") {

@@ -4,7 +4,8 @@
 //
 // Usage: plugin_verbs_counts BYTES MESSAGES [fleet|one|rails]...; prints one JSON line, totals of each end. fleet : there
 // is fleet time, so that chunks have stamps. one : one send under way, beside eight receives. rails : two lanes that share
-// no NIC.
+// no NIC. ahead : prints instead, of eight messages given to the device at once, the bytes that their round trips waited
+// behind as each lane tells it, and what the device has under way at the end.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -108,6 +109,28 @@ class Stream {
     reaper_->end_all();
     devices_.deregister_memory(out_memory_);
     devices_.deregister_memory(in_memory_);
+  }
+
+  // All sends of a round before the device gets to work.
+  void print_ahead() {
+    for (int round = 0; round < 40; ++round) {
+      for (uint64_t i = 0; i < kUnderWay; ++i) pass_receiver(UINT64_MAX);
+      settle();
+      sender_->drive(host_.now_ns += kPassNs);  // which receives there are
+      const uint64_t until = sent_ + kUnderWay;
+      while (sent_ < until) pass_sender(until);
+      while (received_ < until || acknowledged_ < until) {
+        settle();
+        host_.now_ns += kPassNs;
+        if (received_ < until) pass_receiver(posted_);
+        receiver_->flush_ack(host_.now_ns);
+        settle();
+        pass_sender(until);
+      }
+    }
+    for (const Lane& lane : sender_->lanes())
+      printf("%llu ", static_cast<unsigned long long>(lane.transport->sample().ahead));
+    printf("%llu\n", static_cast<unsigned long long>(devices_.all()[0]->under_way.load()));
   }
 
   void run(uint64_t messages) {
@@ -220,6 +243,10 @@ int main(int argc, char** argv) {
   const std::set<std::string> modes(argv + 3, argv + argc);
   Stream stream(bytes, modes.count("fleet") > 0, modes.count("one") > 0, modes.count("rails") > 0 ? 2 : 1);
   stream.run(32);  // until its rate is known
+  if (modes.count("ahead") > 0) {
+    stream.print_ahead();
+    return 0;
+  }
   counts[0] = counts[1] = Counts{};
   stream.run(32 + strtoull(argv[2], nullptr, 10));
   printf("{");

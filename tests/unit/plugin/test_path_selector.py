@@ -27,6 +27,7 @@ class Lane:
     up: bool = True
     movable: bool = True
     lossy: bool = False
+    own: bool = False  # the queue is of this process's own bytes, in its NIC
     noise: float = (
         0.0  # a tenth of a second delivers between 1 - noise and 1 + noise of the share, evenly spread
     )
@@ -79,10 +80,11 @@ class Selector:
                     rate = lane.share * (1 + lane.noise * self.noise[index]) * SPEED
                     self.delivered[index] += rate * TICK_MS / 1000
                     self.congested[index] += lane.lossy
-                rtt = 20_000_000 if lane.queue else 100_000
+                rtt = 20_000_000 if lane.queue or lane.own else 100_000
+                ahead = 0.0199 * SPEED if lane.own else 0
                 self.say(
                     *("s", index, lane.up, lane.movable, lane.busy),
-                    *(int(self.delivered[index]), SPEED, self.congested[index], rtt, now),
+                    *(int(self.delivered[index]), SPEED, self.congested[index], rtt, int(ahead), now),
                 )
             self.say("v", len(self.lanes), self.waiting, now)
             self.say("r")
@@ -415,6 +417,29 @@ def test_a_lane_that_is_bad_beside_full_paths_stays(selector: Callable[..., Sele
             it.lanes[1] = Lane(share=0.8, lossy=True, noise=0.3)
             it.run(300)
     assert [lane for _, lane in it.moves] == [0]
+
+
+def test_a_full_lane_is_no_congested_path(selector: Callable[..., Selector]) -> None:
+    """Round trips that wait behind this process's own bytes in its NIC say nothing of the path."""
+    it = selector(Lane(), Lane())
+    it.waiting = True
+    it.lanes[:] = [Lane(share=0.5, own=True), Lane(share=0.45, own=True)]
+    assert it.run(20_000) == []
+    it.lanes[:] = [Lane(share=0.5, queue=True), Lane(share=0.45, queue=True)]
+    assert it.run(3_000)
+
+
+def test_a_connection_that_ends_soon_searches_for_nothing(selector: Callable[..., Selector]) -> None:
+    """What counts is how long it is held up, with pauses between."""
+    it = selector(Lane(), Lane())
+    for _ in range(3):
+        it.waiting = True
+        it.lanes[:] = [Lane(share=0.5, queue=True), Lane(share=0.45, queue=True)]
+        assert it.moves == []
+        it.run(600)
+        it.waiting = False
+        it.run(300)
+    assert len(it.moves) == 1
 
 
 @pytest.mark.parametrize("waiting", [True, False])

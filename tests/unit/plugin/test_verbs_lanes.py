@@ -109,6 +109,24 @@ def test_few_chunks_have_a_stamp() -> None:
     assert 0 < stamped["requests"] - plain["requests"] < messages / 8
 
 
+def _numbers(size: int, *mode: str) -> list[int]:
+    command = [str(native("plugin_verbs_counts", "address")), str(size), "0", *mode]
+    return [int(word) for word in subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout.split()]
+
+
+@pytest.mark.build
+@pytest.mark.timeout(900)
+def test_a_lane_tells_what_its_round_trips_wait_behind() -> None:
+    """Bytes of all lanes of its device, its own among them: some five of eight messages are ahead of the mean one."""
+    messages = 8 << 20
+    alone, left = _numbers(1 << 20, "ahead")
+    assert messages / 2 < alone <= messages
+    assert left == 0
+    first, second, left = _numbers(1 << 20, "ahead", "rails")
+    assert messages / 2 < max(first, second) <= messages
+    assert left == 0
+
+
 @pytest.mark.build
 @pytest.mark.timeout(900)
 def test_lanes_of_two_nics_measure_their_delay() -> None:

@@ -3,6 +3,7 @@
 #ifndef FABRICPULSE_TRANSPORT_VERBS_SEND_REQUESTS_H_
 #define FABRICPULSE_TRANSPORT_VERBS_SEND_REQUESTS_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -14,7 +15,13 @@ namespace fabricpulse {
 class SendRequests {
  public:
   explicit SendRequests(VerbsPair* pair)
-      : pair_(pair->pair()), depth_(pair->send_depth()), inline_bytes_(pair->inline_bytes()) {}
+      : pair_(pair->pair()),
+        device_under_way_(pair->device_under_way()),
+        depth_(pair->send_depth()),
+        inline_bytes_(pair->inline_bytes()) {}
+  ~SendRequests() { forget(); }
+  SendRequests(const SendRequests&) = delete;
+  SendRequests& operator=(const SendRequests&) = delete;
 
   // ---- the batch being made ----
   void begin() { count_ = 0; }
@@ -47,18 +54,22 @@ class SendRequests {
   bool post() {
     uint64_t now = monotonic_ns();
     size_t unsignaled_bytes = 0;
+    const uint64_t before = posted_bytes_, others = device_under_way_->load(std::memory_order_relaxed);
     for (uint32_t i = 0; i < count_; ++i) {
       ib::SendRequest& request = requests_[i];
       request.next = i + 1 < count_ ? &requests_[i + 1] : nullptr;
       ++posted_;
-      unsignaled_bytes += request.segment_count > 0 ? request.segments->length : 0;
+      const uint32_t bytes = request.segment_count > 0 ? request.segments->length : 0;
+      unsignaled_bytes += bytes;
+      posted_bytes_ += bytes;
       if (i + 1 == count_ || i % kSignalEvery == kSignalEvery - 1 || unsignaled_bytes >= kSignalBytes) {
         unsignaled_bytes = 0;
         request.flags |= ib::kSignaled;
         request.id = kSendId | posted_;
-        stamps_[posted_ % kStamps] = now;
+        stamps_[posted_ % kStamps] = {now, posted_bytes_, others + posted_bytes_ - before};
       }
     }
+    device_under_way_->fetch_add(posted_bytes_ - before, std::memory_order_relaxed);
     ib::SendRequest* bad = nullptr;
     return pair_->context->ops.post_send(pair_, requests_, &bad) == 0;
   }
@@ -69,7 +80,11 @@ class SendRequests {
     const auto upto = static_cast<uint32_t>(completion.id);
     completed_total_ += upto - completed_;
     completed_ = upto;
-    uint64_t now = monotonic_ns(), since = stamps_[upto % kStamps];
+    const Stamp& stamp = stamps_[upto % kStamps];
+    device_under_way_->fetch_sub(stamp.bytes - completed_bytes_, std::memory_order_relaxed);
+    completed_bytes_ = stamp.bytes;
+    ahead_ = rtt_ns_ == 0 ? stamp.ahead : ahead_ - ahead_ / 8 + stamp.ahead / 8;
+    uint64_t now = monotonic_ns(), since = stamp.at_ns;
     uint64_t took = now > since ? now - since : 0;
     uint64_t off = took > rtt_ns_ ? took - rtt_ns_ : rtt_ns_ - took;
     rtt_deviation_ns_ = rtt_ns_ == 0 ? took / 2 : rtt_deviation_ns_ - rtt_deviation_ns_ / 4 + off / 4;
@@ -82,8 +97,21 @@ class SendRequests {
   // From the post to the completion, smoothed.
   uint64_t rtt_ns() const { return rtt_ns_; }
   uint64_t rtt_deviation_ns() const { return rtt_deviation_ns_; }
+  // Bytes that all lanes of the device had given to it by the post, smoothed in the same way.
+  uint64_t ahead() const { return ahead_; }
+
+  // Nothing of it is under way any more: the queue pair ends.
+  void forget() {
+    device_under_way_->fetch_sub(posted_bytes_ - completed_bytes_, std::memory_order_relaxed);
+    completed_bytes_ = posted_bytes_;
+  }
 
  private:
+  struct Stamp {
+    uint64_t at_ns = 0;
+    uint64_t bytes = 0;  // posted, up to this request
+    uint64_t ahead = 0;  // of the device, this request's own among them
+  };
   static constexpr uint32_t kBatch = 64;
   static constexpr uint32_t kSignalEvery = 16;
   static constexpr size_t kSignalBytes = 256 * 1024;
@@ -91,13 +119,15 @@ class SendRequests {
   static constexpr uint32_t kStamps = 1024;  // more than requests can be under way
 
   ib::QueuePair* const pair_;
+  std::atomic<uint64_t>* const device_under_way_;
   const uint32_t depth_, inline_bytes_;
   ib::SendRequest requests_[kBatch];
   ib::Segment segments_[kBatch];
   uint32_t count_ = 0;  // of the batch
   uint32_t posted_ = 0, completed_ = 0;
-  uint64_t completed_total_ = 0, rtt_ns_ = 0, rtt_deviation_ns_ = 0;
-  uint64_t stamps_[kStamps] = {};
+  uint64_t posted_bytes_ = 0, completed_bytes_ = 0;
+  uint64_t completed_total_ = 0, rtt_ns_ = 0, rtt_deviation_ns_ = 0, ahead_ = 0;
+  Stamp stamps_[kStamps];
 };
 
 }  // namespace fabricpulse

@@ -22,6 +22,9 @@ struct VerbsDevice {
   ib::Context* context = nullptr;
   std::atomic<ib::ProtectionDomain*> domain{nullptr};  // nullptr until a NIC of it is used
   uint32_t number = 0;
+  // Bytes that lanes have given to it and that no completion covers yet. Of all its ports: drivers of today make a device
+  // a port.
+  std::atomic<uint64_t> under_way{0};
 };
 
 struct VerbsPort {

@@ -144,6 +144,7 @@ class VerbsLane final : public LaneTransport {
   // The ends have connected over TCP, which proves nothing about queue pairs. The sender's first frames are
   // acknowledged, or have arrived at the receiver.
   bool proven() const override { return sender_ ? requests_.completed_total() > 0 : ready_; }
+    sample.ahead = requests_.ahead();
   bool state_frames_wait() const override { return true; }
   int wait_fd() const override { return -1; }
   uint32_t stretch_alone() const override { return kStretchAlone; }
@@ -159,6 +160,7 @@ class VerbsLane final : public LaneTransport {
   bool lands_after_close() const override { return closed_ && !sender_ && pair_ != nullptr; }
   void quiesce() override {
     if (pair_) pair_->end();
+    requests_.forget();
     hand_over(false);
   }
 

@@ -67,6 +67,7 @@ class VerbsPair {
   const VerbsSetup& peer() const { return peer_; }
   End which() const { return end_; }
   uint32_t device() const { return port_.device->number; }
+  std::atomic<uint64_t>* device_under_way() const { return &port_.device->under_way; }
   uint32_t local_key() const { return arena_region_->local_key; }
   uint32_t send_depth() const { return send_depth_; }
   uint32_t inline_bytes() const { return inline_bytes_; }
