@@ -152,13 +152,17 @@ bool Connection::state_frame(uint32_t index, const FrameHeader& header, const He
 void Connection::drive(uint64_t now) {
   now_ns_ = now;
   last_driven_ns_.store(now, std::memory_order_relaxed);
-  bool progress = false;
+  bool progress = false, moved = false;
+  in_use_ = 0;
   for (Lane& lane : lanes_) {
     if (!lane.up) continue;
-    if (!hot(lane, now) && elapsed(now, lane.last_polled_ns) < kColdPollNs) continue;
+    const bool is_hot = hot(lane, now);
+    if (is_hot) in_use_ |= UINT64_C(1) << lane.index;
+    if (!is_hot && elapsed(now, lane.last_polled_ns) < kColdPollNs) continue;
     lane.last_polled_ns = now;
     LaneStatus status = lane.transport->poll(lane.index, this);
     if (status == LaneStatus::kIdle) continue;
+    moved = true;
     if (status == LaneStatus::kProgress) {
       progress = true;
     } else if (lane.up) {
@@ -178,6 +182,19 @@ void Connection::drive(uint64_t now) {
   }
   after_poll(now, progress);
   if (!retired_transports_.empty()) retired_transports_.clear();
+  resting_ = !moved && settled();
+  skipped_ = 0;
+}
+
+bool Connection::rests() {
+  if (!resting_) return false;
+  bool found = ++skipped_ > kMostSkipped;
+  for (uint64_t left = in_use_; left != 0 && !found; left &= left - 1) {
+    Lane& lane = lanes_[static_cast<uint32_t>(__builtin_ctzll(left))];
+    found = !lane.up || lane.transport->may_have_arrived();
+  }
+  resting_ = !found;
+  return resting_;
 }
 
 void Connection::tick(uint64_t now, uint64_t since_last) {
@@ -204,6 +221,7 @@ void Connection::tick(uint64_t now, uint64_t since_last) {
     PathSample sample = lane.transport->sample();
     if (!sample.valid) continue;
     if (sample.rtt_ns > 0) lane.rtt_ns = sample.rtt_ns;
+    lane.rtt_ahead = sample.ahead;
     lane.congested_segments = sample.retransmits + sample.ecn_marked;
     if (sample.acknowledged != lane.last_acknowledged) lane.acknowledged_at_ns = now;
     lane.last_acknowledged = sample.acknowledged;
@@ -221,7 +239,6 @@ void Connection::tick(uint64_t now, uint64_t since_last) {
       around.path_failed = path->failed_ns != 0 && elapsed(now, path->failed_ns) < kRecentNs;
       // What the peer has found counts once nothing was acknowledged here since.
       const uint64_t since = elapsed(now, path->peer_failed_ns);
-    lane.rtt_ahead = sample.ahead;
       around.path_failed |=
           path->peer_failed_ns > path->answered_ns && since >= kPeerFoundNs && since < kRecentNs;
     }

@@ -96,6 +96,7 @@ class Connection : public LaneSink {
     service_waits_.fetch_add(1, std::memory_order_relaxed);
     lock_.lock();
     service_waits_.fetch_sub(1, std::memory_order_relaxed);
+    resting_ = false;  // whatever is done now, the next drive sees to its consequences
   }
   uint64_t clock() const { return runtime_->now(); }
   uint64_t id() const { return id_; }
@@ -130,6 +131,8 @@ class Connection : public LaneSink {
   uint32_t lanes_healthy() const;
   // A spare lane is up.
   bool on_last_resort() const;
+  // Some lanes are up, and all of those are queue pairs.
+  bool on_queue_pairs() const;
   bool wanted(const Lane& lane) const {
     return !lane.disabled && !lane.peer_disabled && !runtime_->nic_avoided(lane.nic);
   }
@@ -137,6 +140,9 @@ class Connection : public LaneSink {
 
   // Reads and writes what can be read and written now.
   void drive(uint64_t now);
+  // Whether a drive has nothing to do: the last one found nothing, nothing waits to be sent or reported, and nothing has
+  // come since on the lanes in use. It reads no clock, so that what time brings waits for kMostSkipped such answers at most.
+  bool rests();
   // The service thread's share: timers, pings, fences that wait, telemetry. Called every few milliseconds.
   void tick(uint64_t now, uint64_t since_last);
   // Of a connection that NCCL has not been given: it has asked no more for so long that it never will.
@@ -198,9 +204,12 @@ class Connection : public LaneSink {
   // A request is under way whose data lies in this memory.
   virtual bool uses(const RegisteredMemory* memory) const = 0;
   virtual void after_poll(uint64_t now, bool progress) = 0;
+  // After a drive without progress: nothing waits to be sent or reported that a drive could send.
+  virtual bool settled() const = 0;
   virtual void on_lane_failed(Lane* lane, fp_lane_reason reason, uint64_t now) = 0;
   virtual void on_tick(uint64_t now) = 0;
   static constexpr uint64_t kHotNs = 2'000'000;  // a lane is hot this long after its last data
+  static constexpr uint32_t kMostSkipped = 7;
   virtual bool hot(const Lane& lane, uint64_t now) const = 0;
   virtual bool on_state_frame(uint32_t lane, const FrameHeader& header, const HeldState& body) = 0;
   virtual uint64_t oldest_request_ns() const = 0;
@@ -224,6 +233,8 @@ class Connection : public LaneSink {
   static bool relieves(const Lane& lane) { return lane.up && !lane.spare && lane.transport->proven(); }
   void report_last_resort(const Lane& lane, uint64_t now);
   void progress_made(uint64_t now);
+  // There is something new to do: the next drive is not skipped.
+  void wake_up() { resting_ = false; }
   void flush_lane(Lane* lane, uint64_t now);
   void ping(Lane* lane, uint64_t now);
   // When a frame of the peer's process was last received on another lane than this one.
@@ -266,7 +277,10 @@ class Connection : public LaneSink {
   std::string lost_reason_;
   uint64_t no_lane_since_ns_ = 0;
   uint64_t last_progress_ns_ = 0;
-  uint64_t now_ns_ = 0;  // of the drive or tick in progress
+  uint64_t now_ns_ = 0;   // of the drive or tick in progress
+  bool resting_ = false;  // see rests()
+  uint32_t skipped_ = 0;  // drives, since the last one
+  uint64_t in_use_ = 0;   // lanes that the last drive polled as hot, a bit each
   std::atomic<uint64_t> last_driven_ns_{0};
   uint64_t last_publish_ns_ = 0;
   uint64_t flow_asked_ns_ = 0;

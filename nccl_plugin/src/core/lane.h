@@ -137,6 +137,8 @@ class LaneTransport {
   virtual void note_way_back(uint64_t) {}
   // Pushes the queue into the transport as far as it goes.
   virtual LaneStatus flush() = 0;
+  // Whether poll() might find something. True where to know costs as much as poll() does.
+  virtual bool may_have_arrived() { return true; }
   // Reads what has arrived, bounded, so that one lane cannot starve the others.
   virtual LaneStatus poll(uint32_t lane, LaneSink* sink) = 0;
   virtual PathSample sample() const = 0;

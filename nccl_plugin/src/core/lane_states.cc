@@ -25,6 +25,12 @@ bool Connection::on_last_resort() const {
   return std::any_of(lanes_.begin(), lanes_.end(), [](const Lane& l) { return l.up && l.spare; });
 }
 
+bool Connection::on_queue_pairs() const {
+  return lanes_up() > 0 && std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& l) {
+           return !l.up || l.transport->kind() == FP_LANE_VERBS;
+         });
+}
+
 bool Connection::was_up(uint32_t nic, uint32_t remote_nic) const {
   return std::any_of(lanes_.begin(), lanes_.end(), [&](const Lane& lane) {
     return lane.ever_up && lane.nic == nic && lane.remote_nic == remote_nic;

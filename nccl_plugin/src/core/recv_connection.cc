@@ -33,6 +33,7 @@ ReceiveMessage* RecvConnection::receive(void* data, uint64_t capacity, const Reg
   message->posted_ns = now;
   if (requests_++ == 0) last_progress_ns_ = now;
   large_ = capacity > kEagerBytes;
+  wake_up();
   Early& early = early_[message->number % kEagerSlots];
   if (early.whole && early.message == message->number) {
     message->size = message->received = early.size;

@@ -39,6 +39,10 @@ class RecvConnection final : public Connection, public std::enable_shared_from_t
   // True when all of the message has arrived, or the message is too large (use kTruncated until then; see
   // truncated).
   bool test(ReceiveMessage* message, uint32_t* size, bool* truncated, uint64_t now);
+  // Whether test() would find nothing new: it has not arrived, and the connection rests. Reads no clock.
+  bool waits(const ReceiveMessage* message) {
+    return message->use == ReceiveMessage::Use::kPosted && rests();
+  }
 
   // The sender waits for our state frame about arrived chunks or posted receives.
   // Of the last chunk that has arrived, for the next state frame: see DelayOf.
@@ -73,6 +77,7 @@ class RecvConnection final : public Connection, public std::enable_shared_from_t
   bool complete() const override { return requests_ == 0; }
   bool uses(const RegisteredMemory* memory) const override;
   void after_poll(uint64_t now, bool progress) override;
+  bool settled() const override { return !ack_pending(); }
   void on_lane_failed(Lane* lane, fp_lane_reason reason, uint64_t now) override;
   void on_tick(uint64_t now) override;
   bool hot(const Lane& lane, uint64_t now) const override;

@@ -43,6 +43,7 @@ SendMessage* SendConnection::send(const void* data, uint32_t size, uint32_t tag,
   message->posted_ns = now;
   if (requests_++ == 0) last_progress_ns_ = now;
   now_ns_ = now;
+  wake_up();
   pump(now);
   return message;
 }

@@ -60,6 +60,8 @@ class SendConnection final : public Connection {
                     uint64_t now);
   // True when the peer holds all of it; the request is free then.
   bool test(SendMessage* message, uint32_t* size, uint64_t now);
+  // Whether test() would find nothing new: it is not delivered, and the connection rests. Reads no clock.
+  bool waits(const SendMessage* message) { return message->use == SendMessage::Use::kPosted && rests(); }
 
   // ---- service thread, with the lock held ----
   // Whether there are other NICs, here or there, than at the last call.
@@ -147,6 +149,7 @@ class SendConnection final : public Connection {
   bool complete() const override { return requests_ == 0; }
   bool uses(const RegisteredMemory* memory) const override;
   void after_poll(uint64_t now, bool progress) override;
+  bool settled() const override { return moved_count_ == 0; }
   void on_lane_failed(Lane* lane, fp_lane_reason reason, uint64_t now) override;
   void on_tick(uint64_t now) override;
   bool hot(const Lane& lane, uint64_t now) const override;

@@ -271,19 +271,23 @@ Result test(void* request, int* done, int* sizes) {
       SendConnection* sender = message->owner;
       if (sender->inherited()) return abi::kInvalidUsage;
       if (!sender->try_lock()) return abi::kSuccess;
-      const uint64_t now = sender->clock();
-      finished = sender->test(message, &size, now);
-      broken = !finished && sender->broken(now);
+      if (!sender->waits(message)) {
+        const uint64_t now = sender->clock();
+        finished = sender->test(message, &size, now);
+        broken = !finished && sender->broken(now);
+      }
       sender->unlock();
     } else {
       auto* message = static_cast<ReceiveMessage*>(request);
       RecvConnection* receiver = message->owner;
       if (receiver->inherited()) return abi::kInvalidUsage;
       if (!receiver->try_lock()) return abi::kSuccess;
-      const uint64_t now = receiver->clock();
-      finished = receiver->test(message, &size, &truncated, now);
-      broken = !finished && receiver->broken(now);
-      if (finished && receiver->ack_pending()) deferred_acks.add(receiver);
+      if (!receiver->waits(message)) {
+        const uint64_t now = receiver->clock();
+        finished = receiver->test(message, &size, &truncated, now);
+        broken = !finished && receiver->broken(now);
+        if (finished && receiver->ack_pending()) deferred_acks.add(receiver);
+      }
       receiver->unlock();
     }
     if (truncated) return abi::kInvalidUsage;

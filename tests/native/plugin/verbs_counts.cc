@@ -4,7 +4,8 @@
 //
 // Usage: plugin_verbs_counts BYTES MESSAGES [fleet|one|rails]...; prints one JSON line, totals of each end. fleet : there
 // is fleet time, so that chunks have stamps. one : one send under way, beside eight receives. rails : two lanes that share
-// no NIC. ahead : prints instead, of eight messages given to the device at once, the bytes that their round trips waited
+// no NIC. idle : prints instead how many of so many tests of a receive, and then of a send, that nothing comes of were
+// drives, and which pass after an arrival finds it. ahead : prints instead, of eight messages given to the device at once, the bytes that their round trips waited
 // behind as each lane tells it, and what the device has under way at the end.
 #include <cstdio>
 #include <cstdlib>
@@ -133,6 +134,31 @@ class Stream {
     printf("%llu\n", static_cast<unsigned long long>(devices_.all()[0]->under_way.load()));
   }
 
+  // Both ends with one request under way and nothing to do.
+  void print_idle(uint32_t passes) {
+    settle();
+    uint32_t size = 0;
+    bool truncated = false;
+    auto* in = receiver_->receive(in_.data(), bytes_, in_memory_, host_.now_ns);
+    const auto receives = [&] {
+      return !receiver_->waits(in) && (++drives_, receiver_->test(in, &size, &truncated, ++host_.now_ns));
+    };
+    const uint64_t receiving = idle(passes, receives);
+    settle();
+    auto* out = sender_->send(out_.data(), static_cast<uint32_t>(bytes_), 0, out_memory_, host_.now_ns);
+    const auto sends = [&] {
+      return !sender_->waits(out) && (++drives_, sender_->test(out, &size, ++host_.now_ns));
+    };
+    const uint64_t sending = idle(passes, sends);  // the fabric does nothing meanwhile
+    settle();
+    const uint64_t arrived = passes_until(receives);
+    receiver_->flush_ack(host_.now_ns);
+    settle();
+    printf("%llu %llu %llu %llu\n", static_cast<unsigned long long>(receiving),
+           static_cast<unsigned long long>(sending), static_cast<unsigned long long>(arrived),
+           static_cast<unsigned long long>(passes_until(sends)));
+  }
+
   void run(uint64_t messages) {
     for (uint64_t idle = 0; received_ < messages || acknowledged_ < messages; ++idle) {
       if (idle > 1'000'000) broken("nothing moves");
@@ -168,6 +194,19 @@ class Stream {
                      make_verbs_lane(std::move(here), -1, plan.lane, &sender_nics_, reaper_), &reply,
                      host_.now_ns);
   }
+  template <typename Pass>
+  uint64_t idle(uint32_t passes, Pass&& pass) {
+    drives_ = 0;
+    for (uint32_t i = 0; i < passes; ++i)
+      if (pass()) broken("something has come of nothing");
+    return drives_;
+  }
+  template <typename Pass>
+  uint64_t passes_until(Pass&& pass) {
+    for (uint64_t passes = 1; passes < 1000; ++passes)
+      if (pass()) return passes;
+    broken("it does not come");
+  }
   void settle() {
     for (int quiet = 0; quiet < 64; quiet = fabric_.step() ? 0 : quiet + 1) {
     }
@@ -186,7 +225,8 @@ class Stream {
       if (bytes_ <= kEagerBytes) receiver_->flush_ack(now);
       return;
     }
-    if (!receiver_->test(receives_[received_ % kUnderWay], &size, &truncated, now)) {
+    ReceiveMessage* oldest = receives_[received_ % kUnderWay];
+    if (receiver_->waits(oldest) || !receiver_->test(oldest, &size, &truncated, now)) {
       receiver_->flush_ack(now);
       return;
     }
@@ -206,7 +246,8 @@ class Stream {
       return;
     }
     uint32_t size = 0;
-    if (acknowledged_ < sent_ && sender_->test(sends_[acknowledged_ % kUnderWay], &size, now))
+    SendMessage* oldest = sends_[acknowledged_ % kUnderWay];
+    if (acknowledged_ < sent_ && !sender_->waits(oldest) && sender_->test(oldest, &size, now))
       ++acknowledged_;
   }
 
@@ -226,6 +267,7 @@ class Stream {
   SendMessage* sends_[kUnderWay] = {};
   ReceiveMessage* receives_[kUnderWay] = {};
   uint64_t sent_ = 0, acknowledged_ = 0, posted_ = 0, received_ = 0;
+  uint64_t drives_ = 0;
 };
 
 void print(const char* end, const Counts& c) {
@@ -245,6 +287,10 @@ int main(int argc, char** argv) {
   stream.run(32);  // until its rate is known
   if (modes.count("ahead") > 0) {
     stream.print_ahead();
+    return 0;
+  }
+  if (modes.count("idle") > 0) {
+    stream.print_idle(1600);
     return 0;
   }
   counts[0] = counts[1] = Counts{};

@@ -63,7 +63,9 @@ class MessageStream {
     }
     uint32_t size = 0;
     bool truncated = false;
-    if (received_ < posted_ && receiver->test(receives_[received_ % kUnderWay], &size, &truncated, now)) {
+    ReceiveMessage* arriving = receives_[received_ % kUnderWay];
+    if (received_ < posted_ && !receiver->waits(arriving) &&
+        receiver->test(arriving, &size, &truncated, now)) {
       if (truncated || size != size_of(received_)) broken("message of another size");
       Buffer& buffer = in_[received_ % kUnderWay];
       for (size_t i = 0; i < size; ++i)
@@ -73,7 +75,8 @@ class MessageStream {
       memset(buffer.bytes.data(), 0xaa, buffer.bytes.size());
       ++received_;
     }
-    if (acknowledged_ < sent_ && sender->test(sends_[acknowledged_ % kUnderWay], &size, now)) {
+    SendMessage* leaving = sends_[acknowledged_ % kUnderWay];
+    if (acknowledged_ < sent_ && !sender->waits(leaving) && sender->test(leaving, &size, now)) {
       memset(out_[acknowledged_ % kUnderWay].bytes.data(), 0xbb, kMost);  // reused at once
       ++acknowledged_;
     }

@@ -116,6 +116,18 @@ def _numbers(size: int, *mode: str) -> list[int]:
 
 @pytest.mark.build
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("size", [8, 1 << 20])
+def test_an_idle_test_polls_and_does_nothing_else(size: int) -> None:
+    """NCCL asks some hundred times a message. What has come is found at the first pass nonetheless."""
+    receives, sends, arrived, acknowledged = _numbers(size, "idle")
+    passes = 1600
+    assert receives <= passes / 7
+    assert sends <= passes / 7
+    assert (arrived, acknowledged) == (1, 1)
+
+
+@pytest.mark.build
+@pytest.mark.timeout(900)
 def test_a_lane_tells_what_its_round_trips_wait_behind() -> None:
     """Bytes of all lanes of its device, its own among them: some five of eight messages are ahead of the mean one."""
     messages = 8 << 20

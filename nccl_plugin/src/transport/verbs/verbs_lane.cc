@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "core/monotonic.h"
 #include "transport/verbs/send_requests.h"
@@ -16,6 +17,7 @@ namespace {
 
 constexpr uint32_t kQueue = kChunkWindow;  // chunks that wait
 constexpr uint32_t kMostPolled = 256;      // completions of one poll
+constexpr int kPolledAtOnce = 16;
 // Control frames taken in before the peer gets credits: half of its slots.
 constexpr uint32_t kCreditsAt = kControlSlots / 2;
 constexpr uint64_t kStampEveryNs = 5'000'000;  // a chunk of a lane goes with a stamp so often
@@ -98,24 +100,28 @@ class VerbsLane final : public LaneTransport {
     return status;
   }
 
+  bool may_have_arrived() override {
+    if (!closed_ && found_count_ == 0) found_count_ = poll_queue(found_, kPolledAtOnce);
+    return found_count_ != 0;
+  }
+
   LaneStatus poll(uint32_t lane, LaneSink* sink) override {
     if (closed_) return LaneStatus::kIdle;
     LaneStatus status = LaneStatus::kIdle;
     uint32_t total = 0, taken = 0;
     while (total < kMostPolled) {
-      ib::WorkCompletion found[16];
-      int count = poll_queue(found, 16);
+      int count = may_have_arrived() ? std::exchange(found_count_, 0) : 0;
       if (count < 0) return LaneStatus::kFailed;
       if (count == 0) break;
       total += static_cast<uint32_t>(count);
       moved_ += static_cast<uint64_t>(count);
       for (int i = 0; i < count; ++i) {
-        if (found[i].status != ib::kSuccess) return LaneStatus::kFailed;
-        if (requests_.completed(found[i])) continue;
+        if (found_[i].status != ib::kSuccess) return LaneStatus::kFailed;
+        if (requests_.completed(found_[i])) continue;
         ++taken;
         ready_ = true;
         status = LaneStatus::kProgress;
-        if (!on_immediate(lane, sink, ntohl(found[i].immediate), found[i].bytes))
+        if (!on_immediate(lane, sink, ntohl(found_[i].immediate), found_[i].bytes))
           return LaneStatus::kProtocol;
         if (closed_) return status;
       }
@@ -138,13 +144,13 @@ class VerbsLane final : public LaneTransport {
     sample.acknowledged = requests_.completed_total();
     sample.rtt_ns = requests_.rtt_ns();
     sample.rtt_deviation_ns = std::max(requests_.rtt_deviation_ns(), kLeastDeviationNs);
+    sample.ahead = requests_.ahead();
     return sample;
   }
 
   // The ends have connected over TCP, which proves nothing about queue pairs. The sender's first frames are
   // acknowledged, or have arrived at the receiver.
   bool proven() const override { return sender_ ? requests_.completed_total() > 0 : ready_; }
-    sample.ahead = requests_.ahead();
   bool state_frames_wait() const override { return true; }
   int wait_fd() const override { return -1; }
   uint32_t stretch_alone() const override { return kStretchAlone; }
@@ -154,13 +160,13 @@ class VerbsLane final : public LaneTransport {
   void close(bool orderly) override {
     if (closed_) return;
     closed_ = true;
+    requests_.forget();
     if (orderly) hand_over(true);
   }
   // The receiving end's buffers are the peer's to write until the queue pair is ended.
   bool lands_after_close() const override { return closed_ && !sender_ && pair_ != nullptr; }
   void quiesce() override {
     if (pair_) pair_->end();
-    requests_.forget();
     hand_over(false);
   }
 
@@ -380,6 +386,8 @@ class VerbsLane final : public LaneTransport {
   const uint32_t entropy_;
   bool closed_ = false, ready_ = false, failed_ = false;
   mutable bool ended_ = false, reset_ = false;
+  ib::WorkCompletion found_[kPolledAtOnce];
+  int found_count_ = 0;           // of them, which poll() has not seen yet; below 0: the device has refused
   uint64_t moved_ = 0;            // completions
   mutable uint64_t checked_ = 0;  // of which so many were there at the last look at the socket
 
