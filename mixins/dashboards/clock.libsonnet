@@ -54,7 +54,7 @@ local signals = import '../signals.libsonnet';
           g.timeseries('Estimated error', 'What fleet time is likely off by, where that is known: nothing is promised of it. The twenty hosts that were worst in the range.', 's', worst('estimated_error_seconds', ' estimated error')),
           g.timeseries('Clock offset', 'Fleet time minus the clock of the host; negative: the host is fast. The twenty largest of the range.', 's', worst('offset_seconds')),
           g.timeseries('Still to be slewed', 'The last correction minus fleet time as published; the twenty largest of the range.', 's', worst('slew_seconds')),
-          g.timeseries('Hosts by status', 'unknown, synchronized, holdover (no fresh corrections), disrupted.', 'short', [
+          g.timeseries('Hosts by status', 'unknown, synchronized, holdover (no fresh corrections), disrupted.', 'none', [
             g.query('sum by (status) (%s)' % host.series('fabricpulse_clock_status'), '{{status}}'),
           ]),
         ]),
@@ -67,7 +67,7 @@ local signals = import '../signals.libsonnet';
             g.query(events('contradictions_total', 'instance, source'), '{{instance}} {{source}}'),
             unchanged('contradictions_total'),
           ]),
-          g.timeseries('Edges by quality', 'Of the fits of the last round, over all hosts.', 'short', [
+          g.timeseries('Edges by quality', 'Of the fits of the last round, over all hosts.', 'none', [
             g.query('sum by (quality) (%s)' % host.series('fabricpulse_clock_edges'), '{{quality}}'),
           ]),
           g.timeseries('Windows cut', 'Estimation windows that a clock step or a route change has cut, per five minutes.', 'short', [
@@ -90,7 +90,7 @@ local signals = import '../signals.libsonnet';
             g.query(fleet.series('fabricpulse_clocksync_residual_seconds'), '{{instance}}'),
             g.query(fleet.series('fabricpulse_clocksync_held_out_residual_seconds'), 'held out {{share}} {{instance}}'),
           ]),
-          g.timeseries('Edges', 'In the last solve, and those with an outlying residual.', 'short', [
+          g.timeseries('Edges', 'In the last solve, and those with an outlying residual.', 'none', [
             g.query(fleet.series('fabricpulse_clocksync_edges'), 'all {{instance}}'),
             g.query(fleet.series('fabricpulse_clocksync_outlier_edges'), 'outliers {{instance}}'),
           ]),

@@ -82,7 +82,7 @@ local signals = import '../signals.libsonnet';
           g.timeseries('Clock offset', 'Fleet time minus the clock of the host; negative: the host is fast. The twenty largest of the range.', 's', [
             g.query(g.worst(config, host.series('fabricpulse_clock_offset_seconds'), 'instance'), '{{instance}}'),
           ]),
-          g.timeseries('Hosts without a coordinator', 'Their fleet time is kept by their neighbours, and error bounds grow.', 'short', [
+          g.timeseries('Hosts without a coordinator', 'Their fleet time is kept by their neighbours, and error bounds grow.', 'none', [
             g.query(counted(host.last('fabricpulse_clock_coordinator_up') + ' == 0', host.last('fabricpulse_clock_coordinator_up')), 'hosts'),
           ]),
         ]),

@@ -47,7 +47,7 @@ local signals = import '../signals.libsonnet';
             s.series('fabricpulse_lane_state'),
             { '0': { text: 'out of service', color: 'red' }, '1': { text: 'in service', color: 'green' } }
           ),
-          g.timeseries('Lanes by state', 'How many lanes of a job are in which state; of last resort: it goes on over TCP.', 'short', [
+          g.timeseries('Lanes by state', 'How many lanes of a job are in which state; of last resort: it goes on over TCP.', 'none', [
             g.query('sum by (%s, workload, state) (%s)' % [config.clusterLabel, s.series('fabricpulse_lanes')], '{{workload}} {{state}}'),
           ]),
           g.timeseries('Failovers', 'How often traffic was moved away from a NIC, per five minutes; the twenty NICs with most in the range.', 'short', [
@@ -86,14 +86,14 @@ local signals = import '../signals.libsonnet';
           gpus(config, '%s, workload=~"$workload"' % g.clusterMatcher(config)).overTime,
           g.table(config, 'Who waits for whom', 'Requests that have not ended, the oldest first.', 's', [
             g.query('sort_desc(%s)' % s.series('fabricpulse_request_waiting_seconds')),
-          ], [['workload', 'workload'], ['instance', 'host'], ['rank', 'rank'], ['peer', 'waits for host'], ['peer_rank', 'waits for rank'], ['waits_for', 'what'], ['Value', 'for']], ['job']),
+          ], [['workload', 'workload'], ['instance', 'host'], ['rank', 'rank'], ['peer', 'on host'], ['peer_rank', 'on rank'], ['waits_for', 'what'], ['Value', 'for']], ['job']),
         ]),
         g.row('Ranks', [
           g.timeseries('Waits and silent processes', 'How long requests of a rank have been waiting, and how long a process has given no sign of life; the twenty longest of the range of each. Of a job that only the profiler sees: how long a rank has been inside collectives of which none ends.', 's', [
             g.query(g.worst(config, s.series('fabricpulse_request_waiting_seconds'), nic_rank + ', peer_rank, waits_for'), '{{workload}} rank {{rank}} waits for {{peer_rank}} ({{waits_for}})'),
             g.query(g.worst(config, s.series('fabricpulse_plugin_silent_seconds', 'rank!=""'), nic_rank), '{{workload}} rank {{rank}} silent'),
             g.query(g.worst(config, s.series('fabricpulse_rank_stalled_seconds'), 'instance, workload, communicator, rank'), '{{workload}} rank {{rank}} in a collective'),
-          ]),
+          ]) + g.mayBeNone,
           g.timeseries('Waited for, by rank', 'Share of time in which other ranks wait for a rank that has not posted its data or a receive; the twenty ranks that were waited for longest in the range.', 'percentunit', [
             g.query(g.rising(config, waited('fabricpulse_request_waited_for_peer_seconds_total', 'peer, peer_rank'), job.series('fabricpulse_request_waited_for_peer_seconds_total'), 'workload, peer, peer_rank'), '{{workload}} rank {{peer_rank}} on {{peer}}'),
             g.unchanged([job.series('fabricpulse_request_waited_for_peer_seconds_total')]),

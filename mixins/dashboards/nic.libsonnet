@@ -15,6 +15,11 @@ local signals = import '../signals.libsonnet';
     local legend = '{{instance}} {{device}}',
     local recent(what, counters) = s.series('fabricpulse_nic_recent_' + what, 'counter=~"%s"' % std.join('|', counters)),
     local unchanged(names) = g.unchanged([s.series('fabricpulse_nic_' + n) for n in names]),
+    local ports = {
+      expected: host.series('fabricpulse_nic_expected_ports'),
+      up: host.series('fabricpulse_nic_expected_ports_up'),
+      missing: 'topk(20, max by (%s, instance) (max_over_time(%s[$__range] @ end()) - min_over_time(%s[$__range] @ end())) > 0)' % [config.clusterLabel, self.expected, self.up],
+    },
     // Of each the busiest, twenty lines together.
     local perSecond(title, description, unit, names) =
       g.timeseries(title, description, unit, [
@@ -52,11 +57,8 @@ local signals = import '../signals.libsonnet';
           ),
           g.unwell(config, 'NICs gone from the bus', 'The twenty PCI functions that were away for longest in the range. Red: gone, or without a driver.', s.series('fabricpulse_nic_present'), 'instance, device, pci_address', legend + ' {{pci_address}}', ['gone', 'present']),
           g.timeseries('Ports missing', 'How many ports fewer are active at the expected rate than a host should have; the twenty hosts with most in the range.', 'short', [
-            g.query('%(expected)s - %(up)s and on (%(c)s, instance) topk(20, max by (%(c)s, instance) (max_over_time(%(expected)s[$__range] @ end()) - min_over_time(%(up)s[$__range] @ end())))' % {
-              c: config.clusterLabel,
-              expected: host.series('fabricpulse_nic_expected_ports'),
-              up: host.series('fabricpulse_nic_expected_ports_up'),
-            }, '{{instance}}'),
+            g.query('%s - %s and on (%s, instance) %s' % [ports.expected, ports.up, config.clusterLabel, ports.missing], '{{instance}}'),
+            g.allZero(ports.up, ports.missing),
           ]),
           g.timeseries('Link drops', 'How often a link went down, per five minutes; exact, from the kernel; the twenty that did most often in the range.', 'short', [
             g.query(g.rising(config, s.linkDowns('5m'), s.series('fabricpulse_nic_port_down_transitions_total'), 'instance, device'), legend + ' {{port}}'),
@@ -116,7 +118,7 @@ local signals = import '../signals.libsonnet';
               'pause_storm_warning_events',
               'pause_storm_error_events',
             ]), 'instance, device, counter, kind'), legend + ' {{counter}} {{kind}}'),
-          ]),
+          ]) + g.mayBeNone,
           perSecond('Physical errors', 'Symbol errors, integrity errors and recoveries of the link.', 'short', [
             'symbol_errors_total',
             'local_link_integrity_errors_total',

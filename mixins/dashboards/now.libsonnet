@@ -1,6 +1,7 @@
 // The first ten seconds: what is wrong, worst first, and where.
 local gpus = import '../lib/gpus.libsonnet';
 local g = import '../lib/panels.libsonnet';
+local suspects = import '../lib/suspects.libsonnet';
 local signals = import '../signals.libsonnet';
 {
   grafanaDashboards+:: {
@@ -45,9 +46,9 @@ local signals = import '../signals.libsonnet';
             g.query(counted(flapping, s.nicConnected), instant=true),
           ], bad),
           g.stat('Slow networks', 'Networks with a NIC whose 99th percentile of one-way delay is above %g s.' % config.sloOwdSeconds, 'short', [
-            g.query(counted('max by (network) (%s) > %g' % [owd, config.sloOwdSeconds], owd), instant=true),
+            g.query(counted('max by (%s, network) (%s) > %g' % [c, owd, config.sloOwdSeconds], owd), instant=true),
           ], bad),
-          g.stat('Flows contended', 'Flows of jobs that are held up in a queue while their siblings are not.', 'short', [
+          g.stat('Slow flows', 'Flows of jobs that are far slower than their siblings. The page Contention tells which of them wait in queues of the network.', 'short', [
             g.query(counted(
               'flow:fabricpulse_qp_owd_seconds:contention_score{%s} > %g' % [fleet, config.contentionScore],
               'flow:fabricpulse_qp_owd_seconds:contention_score{%s}' % fleet
@@ -62,9 +63,17 @@ local signals = import '../signals.libsonnet';
             config,
             'What is wrong, worst first',
             'Alerts that fire, with the time since which they do. The name leads to the runbook.',
-            // One line where an alert has fired twice for the same thing, as for both directions of a NIC.
-            'sort_desc(max by (%(c)s, severity, alertname, instance, device, network, workload, peer, rank, faulty, leaf) ((time() - ALERTS_FOR_STATE{alertname=~"Fabric.+", %(fleet)s}) and ignoring (alertstate) ALERTS{alertstate="firing", alertname!="FabricWatchdog", %(fleet)s}))' % { c: c, fleet: fleet },
-          ),
+            // The most severe first, then the oldest: Prometheus keeps the order of what is put together. Words could not be sorted: info
+            // comes before warning. One line where an alert has fired twice for the same thing, as for both directions of a NIC.
+            std.join(' or ', [
+              'sort_desc(max by (%(c)s, severity, alertname, instance, device, network, workload, peer, rank, faulty, leaf) ((time() - ALERTS_FOR_STATE{%(severity)s, alertname=~"Fabric.+", %(fleet)s}) and ignoring (alertstate) ALERTS{%(severity)s, alertstate="firing", alertname!="FabricWatchdog", %(fleet)s}))' % {
+                c: c,
+                fleet: fleet,
+                severity: severity,
+              }
+              for severity in ['severity="critical"', 'severity="warning"', 'severity!~"critical|warning"']
+            ])
+          ) { width:: 24, height:: 9 },
           g.matrix(
             config,
             'NICs of hosts with faults',
@@ -94,12 +103,12 @@ local signals = import '../signals.libsonnet';
             'paths',
             [{ color: 'green', value: null }, { color: 'yellow', value: config.sloOwdSeconds / 5 }, { color: 'red', value: config.sloOwdSeconds }]
           ) { width:: 12, height:: 8 },
+          suspects(config, function(matchers) s.series('fabricpulse_fault_component', matchers)),
         ]),
         g.row('Jobs', [
           g.timeseries('Collective bandwidth, with what happened', 'Payload of one rank by duration, mean of the ranks.', 'Bps', [
             g.query('workload:fabricpulse_collective_bandwidth_bytes_per_second:avg{%s, workload=~"$workload"}' % fleet, '{{workload}} {{collective}}'),
           ]),
-          gpus(config, jobs).hours,
         ] + g.countedScatter(
           'Flows: throughput against one-way delay',
           'One dot a flow (NIC pair). A healthy flow lies lower right; a slow one stands alone, upper left.',
@@ -109,7 +118,7 @@ local signals = import '../signals.libsonnet';
           ['throughput', 'delay'],
           ['Bps', 's'],
           'the delay of no flow is known, as without fleet time'
-        )),
+        ) + [gpus(config, jobs).hours { width:: 24, height:: 6 }]),
       ]
     ),
   },

@@ -1,5 +1,6 @@
 // One-way delay: which direction of which path is slow.
 local g = import '../lib/panels.libsonnet';
+local suspects = import '../lib/suspects.libsonnet';
 local signals = import '../signals.libsonnet';
 {
   grafanaDashboards+:: {
@@ -66,18 +67,19 @@ local signals = import '../signals.libsonnet';
           ], [['peer', 'from host'], ['peer_device', 'from NIC'], ['instance', 'to host'], ['device', 'to NIC'], ['Value', 'p99']], ['job', 'quantile', 'exported_job']),
           g.timeseries('Delay per edge, p99', 'One-way delay of a pair of NICs, 99th percentile of an interval.', 's', [
             g.query(worst(edge.series('fabricpulse_edge_owd_seconds', 'quantile="0.99"'), 'instance, device, peer, peer_device', inNetwork), arrow),
-          ]),
+          ]) + g.mayBeNone,
         ]),
         g.row('Suspects', [
+          suspects(config, function(matchers) fabric.series('fabricpulse_fault_component', matchers)),
           g.timeseries('Suspected components', 'Probability that this switch, link, host or NIC is what makes flows suffer, by the evidence of all hosts; the twenty likeliest of the range.', 'percentunit', [
             g.query(worst(fabric.series('fabricpulse_fault_component'), 'what, kind, faulty, peer'), '{{what}} {{kind}} {{faulty}} {{peer}}'),
-          ]),
+          ]) + g.mayBeNone,
           g.timeseries('Flows that suffer and cross the suspect', 'How many, of the twenty with most in the range.', 'short', [
             g.query(worst(all.series('fabricpulse_fault_component_flows'), 'what, kind, faulty, peer', 'and on (%s, what, kind, faulty, peer) last_over_time(%s[$__range] @ end())' % [config.clusterLabel, fabric.series('fabricpulse_fault_component')]), '{{what}} {{kind}} {{faulty}} {{peer}}'),
-          ]),
+          ]) + g.mayBeNone,
           g.timeseries('Next hops missing', 'How many next hops fewer a leaf has than most of its siblings, by the traced paths; the twenty with most in the range.', 'short', [
             g.query(worst(fabric.series('fabricpulse_leaf_paths_missing'), 'leaf, network'), '{{leaf}} {{network}}'),
-          ]),
+          ]) + g.mayBeNone,
           g.table(config, 'Cables at a wrong leaf', 'NICs that are at another leaf than the topology file, their rail or the other NICs of their host suggest.', 'none', [
             g.query('max by (%s, peer, peer_device, reason, at, expected) (%s)' % [config.clusterLabel, signals(config, chosen + ', peer=~"$peer"').series('fabricpulse_topology_nic_miscabled')]),
           ], [['peer', 'host'], ['peer_device', 'NIC'], ['at', 'is at'], ['expected', 'belongs to'], ['reason', 'reason']], ['Value']),
@@ -85,15 +87,15 @@ local signals = import '../signals.libsonnet';
         g.row('Paths', [
           g.timeseries('Edges above their baseline', 'Median delay of pairs of NICs whose delay is far above its own baseline, while it is; the twenty that were slowest in the range.', 's', [
             g.query(worst('edge:fabricpulse_edge_owd_seconds:slow{%s, instance=~"$instance", peer=~"$peer"}' % cluster, 'instance, device, peer, peer_device', inNetwork), arrow),
-          ]),
-          g.timeseries('Dead paths', 'Source ports whose packets do not arrive while others between the same NICs do; the twenty edges with most in the range.', 'short', edges('fabricpulse_edge_paths_down')),
+          ]) + g.mayBeNone,
+          g.timeseries('Dead paths', 'Source ports whose packets do not arrive while others between the same NICs do; the twenty edges with most in the range.', 'short', edges('fabricpulse_edge_paths_down')) + g.mayBeNone,
           g.timeseries('Loss of the worst path', 'Share of packets lost on the source port that loses most; the twenty worst edges of the range.', 'percentunit', edges('fabricpulse_edge_worst_path_loss_ratio')),
           g.timeseries('Packets dropped for their size, bytes', 'The smallest that do not arrive while small ones do, from or to the hosts chosen; twenty edges of the range.', 'none', [
             g.query('%s or %s' % [worst(signals(config, chosen + ends).series('fabricpulse_edge_mtu_black_hole_bytes'), 'instance, device, peer, peer_device', ofAllHosts) for ends in [
               ', instance=~"$instance", peer=~"$peer"',
               ', peer=~"$instance", instance=~"$peer"',
             ]], arrow),
-          ]),
+          ]) + g.mayBeNone,
         ]),
         g.row('Loss', [
           g.timeseries('Lossy edges', "Share of the sender's probes that did not arrive within %s, by the sender's own numbering; only edges that lose more than %g %% and are not silent altogether; the twenty that were worst in the range." % [config.pathLossWindow, 100 * config.pathLossRatio], 'percentunit', [
@@ -103,7 +105,7 @@ local signals = import '../signals.libsonnet';
               '0 * count(network:fabricpulse_edge_probes_lost:slo_ratio{%(c)s, network=~"$network"} @ end()) unless on () count(last_over_time(edge:fabricpulse_edge_probes_lost:lossy_ratio{%(c)s, instance=~"$instance", peer=~"$peer"}[$__range] @ end())) unless on () (last_over_time(%(nics)s[$__range] @ end()) unless %(nics)s @ end())' % { c: cluster, nics: nics },
               'none in the range'
             ),
-          ]),
+          ]) + g.mayBeNone,
           g.timeseriesLeast('Edges within the objectives', 'Share of the edges of a network that lose less than %g %% now, and of those whose delay is known of which 99 %% of the probes take less than %g s.' % [100 * config.sloLossRatio, config.sloOwdSeconds], 'percentunit', [
             g.query('network:fabricpulse_edge_probes_lost:slo_ratio{%s, network=~"$network"}' % cluster, '{{network}} loss'),
             g.query('network:fabricpulse_edge_owd_seconds:slo_ratio{%s, network=~"$network"}' % cluster, '{{network}} delay'),

@@ -68,7 +68,7 @@ local signals = import '../signals.libsonnet';
             g.query(rising('fabricpulse_probe_tx_stamps_lost_total', 'instance'), 'no stamp {{instance}}'),
             unchanged(['probe_send_errors_total', 'probe_tx_stamps_lost_total']),
           ]),
-          g.timeseries('Members known', 'Smallest and largest membership of any host: they should be one line.', 'short', [
+          g.timeseries('Members known', 'Smallest and largest membership of any host: they should be one line.', 'none', [
             g.query('min(%s)' % s.series('fabricpulse_mesh_members'), 'least'),
             g.query('max(%s)' % s.series('fabricpulse_mesh_members'), 'most'),
           ]),
@@ -126,7 +126,7 @@ local signals = import '../signals.libsonnet';
           ], [['daemon', 'daemon'], ['version', 'version'], ['metrics_version', 'metrics'], ['Value', 'daemons']]),
           g.timeseries('Samples left out, by family', 'What the cap of an exposition has cut; the twenty with most in the range.', 'short', [
             g.query(g.worst(config, s.series('fabricpulse_exporter_dropped_samples', 'family!=""'), 'job, instance, family'), '{{job}} {{instance}} {{family}}'),
-          ]),
+          ]) + g.mayBeNone,
           g.timeseries('Responses', 'By status code, over all daemons; 401 and 403 are requests without valid credentials.', 'reqps', [
             g.query('sum by (code) (rate(%s[$__rate_interval]))' % s.series('fabricpulse_http_responses_total'), '{{code}}'),
           ]),

@@ -43,11 +43,11 @@ local signals = import '../signals.libsonnet';
           ]),
           g.timeseries('Forbidden by a guard', 'Actions that a guard did not allow, by guard.', 'short', [
             g.query('sum by (reason) (%s)' % rate('blocked_total'), '{{reason}}'),
-          ]),
+          ]) + g.mayBeNone,
           g.timeseries('NICs out of service', 'As their agents keep them; the twenty hosts with most in the range.', 'short', [
             g.query('%s > 0' % g.worst(config, s.series('fabricpulse_remediation_agent_avoided'), 'instance'), '{{instance}}'),
-          ]),
-          g.timeseries('Agents', 'Node agents by whether they have reported lately.', 'short', [
+          ]) + g.mayBeNone,
+          g.timeseries('Agents', 'Node agents by whether they have reported lately.', 'none', [
             g.query('sum by (state) (%s)' % s.series('fabricpulse_remediation_agents'), '{{state}}'),
           ]),
           g.unwell(config, 'Agents without a receiver', 'The twenty agents that reached none for longest in the range: nothing can be done for jobs on their hosts.', s.series('fabricpulse_remediation_agent_connected'), 'instance', '{{instance}}', ['no receiver', 'connected']),
@@ -65,10 +65,10 @@ local signals = import '../signals.libsonnet';
         g.row('Rebalancing', [
           g.timeseries('Plans', 'Plans to put lanes of jobs on other paths, by how they ended; per hour.', 'short', [
             g.query('sum by (outcome) (increase(%s[1h]))' % s.series('fabricpulse_remediation_rebalances_total'), '{{outcome}}'),
-          ]),
+          ]) + g.mayBeNone,
           g.timeseries('Gain of the last plan', 'Goodput of the jobs after it, by that before it: what was predicted, and what was measured.', 'none', [
             g.query('max by (kind) (%s)' % s.series('fabricpulse_remediation_rebalance_gain_ratio'), '{{kind}}'),
-          ]),
+          ]) + g.mayBeNone,
         ]),
         g.row('Pipeline', [
           g.timeseries('Webhook deliveries', 'Notifications of Alertmanager by answer.', 'reqps', [

@@ -3,9 +3,12 @@ local g = import 'panels.libsonnet';
 function(config, s) {
   local legend = '{{instance}} {{device}}',
   local recent(what, counters) = s.series('fabricpulse_nic_recent_' + what, 'counter=~"%s"' % std.join('|', counters)),
+  local paused = recent('rate', ['pfc_pause_transmitted_seconds', 'pfc_pause_received_seconds', 'global_pause_received_seconds']),
+  local stalled = s.series('fabricpulse_nic_pcie_outbound_stalled_writes_ratio'),
   stopped:: g.timeseries('Stopped, share of time', 'For how much of two minutes the switch pauses a NIC (received), the NIC pauses its switch (transmitted), or the host does not take what the NIC writes; the twenty with most in the range.', 'percentunit', [
-    g.query(g.worst(config, recent('rate', ['pfc_pause_transmitted_seconds', 'pfc_pause_received_seconds', 'global_pause_received_seconds']), 'instance, device, counter'), legend + ' {{counter}}'),
-    g.query(g.worst(config, s.series('fabricpulse_nic_pcie_outbound_stalled_writes_ratio'), 'instance, device'), legend + ' PCIe'),
+    g.query(g.worst(config, paused, 'instance, device, counter'), legend + ' {{counter}}'),
+    g.query(g.worst(config, stalled, 'instance, device', among='> 0'), legend + ' PCIe'),
+    g.allZero(stalled, 'max_over_time(%s[$__range] @ end()) > 0 or on (%s, instance, device) max_over_time(%s[$__range] @ end())' % [stalled, config.clusterLabel, paused]),
   ]),
   grown:: g.timeseries('Congestion counters that grew, packets/s', 'Drops at the receiver, pause frames, marks and notifications, over two minutes, of NICs where they grew; the twenty with most in the range.', 'short', [
     g.query(g.worst(config, recent('rate', [
@@ -27,5 +30,5 @@ function(config, s) {
       ),
       legend + ' marked packets of jobs'
     ),
-  ]),
+  ]) + g.mayBeNone,
 }

@@ -29,11 +29,20 @@ local dataLinks = import 'data_links.libsonnet';
     height:: 8,
   },
 
+  // What stands where there is no series at all.
+  local notMeasured = 'Not measured in this range',
+  // Added to panels of what there is only while something is wrong.
+  mayBeNone:: { fieldConfig+: { defaults+: { noValue: 'None in this range, or not measured' } } },
+
   timeseries(title, description, unit, queries)::
+    // The least that the top of an axis is: Grafana's is 100 where all is 0, which is 10,000 %.
+    local top = std.get({ percentunit: 0.01, reqps: 0.1, short: 1, none: 1 }, unit);
     panel('timeseries', title, description, unit, queries) {
       fieldConfig+: { defaults+: {
-        custom: { drawStyle: 'line', lineWidth: 1, fillOpacity: 0, showPoints: 'never', spanNulls: false },
+        custom: { drawStyle: 'line', lineWidth: 1, fillOpacity: 0, showPoints: 'never', spanNulls: false } +
+                (if top == null then {} else { axisSoftMax: top }),
         min: null,
+        noValue: notMeasured,
       } },
       options: {
         legend: { displayMode: 'table', placement: 'right', calcs: ['mean', 'max'], showLegend: true, sortBy: 'Max', sortDesc: true },
@@ -50,7 +59,9 @@ local dataLinks = import 'data_links.libsonnet';
   // What stands where there is no data: never a number, never green.
   local noData = { type: 'special', options: { match: 'null+nan', result: { text: 'NO DATA', color: 'purple', index: 99 } } },
 
-  // A number. thresholds: [{ color, value }]; below the first, and without data, there is no colour of a state.
+  // A number. thresholds: [{ color, value }]; below the first, and without data, there is no colour of a state. A number that
+  // is no state, beside what it explains: `plain`.
+  plain:: { options+: { colorMode: 'value', text: { valueSize: 28 } } },
   stat(title, description, unit, queries, thresholds)::
     // A count is shown as it is: `short` would make 1.02 K of 1,024 NICs.
     panel('stat', title, description, if unit == 'short' then 'none' else unit, queries) {
@@ -69,17 +80,17 @@ local dataLinks = import 'data_links.libsonnet';
       },
     },
 
-  // States over time, one line a series, as long as they last. states: { '0': { text, color } }, 1 being the good one.
+  // States over time, one line a series, as long as they last. states: { '0': { text, color } }; well: which is the good one.
   // chosen: { on, series }: what had a fault in the range. measured: the series that it is chosen from. Where nothing is
   // chosen a line says so (Grafana would say that "data does not have a time field"), as long as all that was measured at
-  // any time of the range is: of what has fallen silent nobody can say that it has no fault.
-  stateTimeline(config, title, description, state, chosen, legend, measured, states)::
+  // any time of the range is: of what has fallen silent nobody can say that it has no fault. Another line says when that is so.
+  stateTimeline(config, title, description, state, chosen, legend, measured, states, well=1)::
     local faults = $.query('%s and on (%s) %s' % [state, chosen.on, chosen.series], legend);
-    local none = $.query(
-      '0 * count(%(m)s) + 1 unless on () (%(faults)s) unless on () (count(last_over_time(%(m)s[$__range] @ end())) > count(%(m)s))' % { m: measured, faults: chosen.series },
-      'no fault'
-    );
-    panel('state-timeline', title, description, 'none', [faults, none]) {
+    local silent = 'count(last_over_time(%(m)s[$__range] @ end())) > count(%(m)s)' % { m: measured };
+    local none = $.query('0 * count(%s) + %d unless on () (%s) unless on () (%s)' % [measured, well, chosen.series, silent], 'no fault');
+    local unknown = $.query('vector(-1) and on () (%s) or vector(-1) unless on () count(%s)' % [silent, measured], 'not all measured');
+    local shown = states { '-1': { text: 'not measured', color: 'purple' } };
+    panel('state-timeline', title, description, 'none', [faults, none, unknown]) {
       width:: 24,
       height:: 10,
       // More points than pixels make Grafana refuse the panel.
@@ -92,8 +103,8 @@ local dataLinks = import 'data_links.libsonnet';
         mappings: [{
           type: 'value',
           options: {
-            [value]: { index: std.parseInt(value), text: states[value].text, color: states[value].color }
-            for value in std.objectFields(states)
+            [value]: { index: std.parseInt(value), text: shown[value].text, color: shown[value].color }
+            for value in std.objectFields(shown)
           },
         }],
       } },
@@ -120,7 +131,8 @@ local dataLinks = import 'data_links.libsonnet';
       },
       legend,
       series,
-      { [std.toString(i)]: { text: words[i], color: if i == well then 'green' else 'red' } for i in [0, 1] }
+      { [std.toString(i)]: { text: words[i], color: if i == well then 'green' else 'red' } for i in [0, 1] },
+      well
     ) { width:: 12, height:: 8 },
 
   // What its cells open, for each column of [field, name].
@@ -130,17 +142,22 @@ local dataLinks = import 'data_links.libsonnet';
     if dataLinks.ofColumn(config, column[0], [c[0] for c in columns]) != []
   ],
 
+  local noRows = 'None now, or not measured',
+  // Else Grafana writes that into each cell of a label that a row has not.
+  local emptyCells = { matcher: { id: 'byType', options: 'string' }, properties: [{ id: 'noValue', value: '' }] },
+  local narrow(column) = { matcher: { id: 'byName', options: column }, properties: [{ id: 'custom.width', value: 90 }] },
+
   // A table of instant queries, one row a label set. columns: [[field, name]] from left to right, fields that are not
   // named follow, but for the cluster, which is the last; hidden: labels not shown. The unit is that of values alone: labels
   // like a rank are digits, too.
   table(config, title, description, unit, queries, named, hidden=[])::
     local columns = named + [[config.clusterLabel, 'cluster']];
     panel('table', title, description, 'none', [q { format: 'table', instant: true, range: false } for q in queries]) {
-      fieldConfig+: { defaults+: { custom: { minWidth: 50 } }, overrides: [
+      fieldConfig+: { defaults+: { custom: { minWidth: 50 }, noValue: noRows }, overrides: [
         { matcher: { id: 'byName', options: column[1] }, properties: [{ id: 'unit', value: unit }] }
         for column in columns
         if std.startsWith(column[0], 'Value')
-      ] + links(config, columns) },
+      ] + [narrow('cluster'), emptyCells] + links(config, columns) },
       transformations: [
         { id: 'merge', options: {} },
         {
@@ -171,6 +188,7 @@ local dataLinks = import 'data_links.libsonnet';
         defaults: {
           unit: unit,
           decimals: 0,
+          noValue: noRows,
           links: dataLinks.ofCell(config, opens),
           custom: { cellOptions: { type: 'color-background', mode: 'basic' }, align: 'center', minWidth: 50 },
           mappings: [
@@ -206,7 +224,7 @@ local dataLinks = import 'data_links.libsonnet';
       options: { showHeader: true, cellHeight: 'sm' },
     },
 
-  // What fires, worst first, with links to runbooks.
+  // What fires, in the order of the query, with links to runbooks.
   alerts(config, title, description, expr)::
     local names = { alertname: 'alert', instance: 'host', faulty: 'switch or link', Value: 'since' };
     local columns = [
@@ -225,9 +243,8 @@ local dataLinks = import 'data_links.libsonnet';
     ];
     panel('table', title, description, 'none', [$.query(expr, instant=true, format='table')]) {
       fieldConfig: {
-        defaults: { unit: 'none', custom: { cellOptions: { type: 'auto' }, minWidth: 50 } },
+        defaults: { unit: 'none', custom: { cellOptions: { type: 'auto' }, minWidth: 50 }, noValue: noRows },
         overrides: [
-          { matcher: { id: 'byName', options: 'host' }, properties: [{ id: 'custom.width', value: 110 }] },
           { matcher: { id: 'byName', options: 'since' }, properties: [{ id: 'unit', value: 's' }, { id: 'decimals', value: 0 }] },
           {
             matcher: { id: 'byName', options: 'severity' },
@@ -254,9 +271,10 @@ local dataLinks = import 'data_links.libsonnet';
               { id: 'links', value: [{ title: 'Runbook', url: config.runbookURLPattern % '${__value.raw}', targetBlank: true }] },
             ],
           },
+          emptyCells,
         ] + links(config, [[name, std.get(names, name, name)] for name in columns]),
       },
-      options: { showHeader: true, cellHeight: 'sm', sortBy: [{ displayName: 'severity', desc: false }] },
+      options: { showHeader: true, cellHeight: 'sm' },
       transformations: [{
         id: 'organize',
         options: {
@@ -311,8 +329,19 @@ local dataLinks = import 'data_links.libsonnet';
       $.scatter(title, description, $.query(x), $.query(y), names, units) { width:: 9 },
       $.stat('Dots', 'How many dots the plot beside has. NO DATA: nothing of it is measured. 0: %s.' % without, 'short', [
         $.query(counted, instant=true),
-      ], [{ color: 'orange', value: 0 }, { color: 'blue', value: 1 }]) { width:: 3, height:: 8 },
+      ], [{ color: 'orange', value: 0 }, { color: 'blue', value: 1 }]) + $.plain { width:: 3, height:: 8 },
     ],
+
+  // A graph of now, of edges alone: Grafana makes nodes of their ends. edges: vectors with labels source and target, and mainstat
+  // where an edge has a figure. Once for each cluster: two of them may have components of one name.
+  nodeGraph(config, title, description, edges)::
+    panel('nodeGraph', '%s, $%s' % [title, config.clusterLabel], description, 'none', [
+      $.query('label_join(%s, "id", " ", "source", "target")' % std.join(' or ', edges), instant=true, format='table'),
+    ]) {
+      repeat: config.clusterLabel,
+      repeatDirection: 'v',
+      options: { layoutAlgorithm: 'layered', zoomMode: 'cooperative' },
+    },
 
   // Those series that were largest over the whole range, not others at each moment; `least` for the smallest. among: what
   // they are chosen from, 'and on (…) …'.
@@ -344,6 +373,12 @@ local dataLinks = import 'data_links.libsonnet';
         any('(last_over_time(%(counter)s[$__range] @ end()) unless %(counter)s @ end())'),
       ],
       'none in the range'
+    ),
+  // The same for gauges of which no more than 0 is a fault. faults: those that had one in the range.
+  allZero(measured, faults)::
+    $.query(
+      '0 * count(%(m)s) unless on () (%(faults)s) unless on () (count(last_over_time(%(m)s[$__range] @ end())) > count(%(m)s))' % { m: measured, faults: faults },
+      'none above 0'
     ),
   // NICs that were not well in the range: those that flapped most, then those that were away for longest.
   faultyNics(config, s, count=20):: {

@@ -176,7 +176,7 @@ def _panel(panel: Json, pages: Mapping[str, str], where: str) -> Json:
 def _query(target: Json, drawn_as: str, where: str) -> Json:
     only(target, where, ("datasource", "expr", "legendFormat", "format", "instant", "range", "refId"))
     check_datasource(target["datasource"], where)
-    tabular = drawn_as in ("table", "xychart")
+    tabular = drawn_as in ("table", "xychart", "nodeGraph")
     if target["instant"] == target["range"] or target["format"] != ("table" if tabular else "time_series"):
         raise refuse(where, "format, instant and range of the query")
     if target["instant"] != (tabular or drawn_as == "stat"):

@@ -8,6 +8,7 @@
 | table | Table |
 | table of groupingToMatrix | Table with a line for each cell: there is no pivot |
 | xychart | Table: ScatterChart takes traces alone, and HeatMapChart native histograms |
+| nodeGraph | Table with a line for each edge |
 """
 
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from collections.abc import Mapping
 from fabricpulse.rules.perses_parts import (
     CALCULATIONS,
     IGNORED_CUSTOM,
+    IGNORED_DEFAULTS,
     Drawn,
     Json,
     format_of,
@@ -24,7 +26,7 @@ from fabricpulse.rules.perses_parts import (
     refuse,
     steps_of,
 )
-from fabricpulse.rules.perses_tables import matrix, scatter, table
+from fabricpulse.rules.perses_tables import edges, matrix, scatter, table
 
 _IGNORED_LEGEND = ("sortBy", "sortDesc")
 
@@ -36,7 +38,7 @@ def plugin_of(panel: Json, pages: Mapping[str, str], where: str) -> Drawn:
     """
     only(panel["fieldConfig"], where, ("defaults", "overrides"))
     steps = [step["id"] for step in panel.get("transformations", [])]
-    if "repeat" in panel and "groupingToMatrix" not in steps:
+    if "repeat" in panel and panel["type"] != "nodeGraph" and "groupingToMatrix" not in steps:
         raise refuse(where, "repeat")
     match panel["type"]:
         case "timeseries" if not steps:
@@ -51,6 +53,8 @@ def plugin_of(panel: Json, pages: Mapping[str, str], where: str) -> Drawn:
             return table(panel, pages, where)
         case "xychart":
             return scatter(panel, where)
+        case "nodeGraph" if not steps:
+            return edges(panel, where)
         case "timeseries" | "stat" | "state-timeline":
             raise refuse(where, f"transformations of {panel['type']}")
         case unknown:
@@ -60,7 +64,7 @@ def plugin_of(panel: Json, pages: Mapping[str, str], where: str) -> Drawn:
 def _time_series(panel: Json, where: str) -> Drawn:
     defaults, options = panel["fieldConfig"]["defaults"], panel["options"]
     _no_overrides(panel, where)
-    only(defaults, where, ("unit", "custom", "min"))
+    only(defaults, where, ("unit", "custom", "min", *IGNORED_DEFAULTS))
     custom = defaults["custom"]
     only(custom, where, ("drawStyle", "lineWidth", "fillOpacity", "spanNulls", *IGNORED_CUSTOM))
     only(options, where, ("legend", "tooltip"))
@@ -94,9 +98,8 @@ def _legend(legend: Json, where: str) -> Json:
 def _stat(panel: Json, where: str) -> Drawn:
     defaults, options = panel["fieldConfig"]["defaults"], panel["options"]
     _no_overrides(panel, where)
-    # noValue: without a series Perses says "No data" and gives no colour.
-    only(defaults, where, ("unit", "thresholds", "mappings", "noValue"))
-    only(options, where, ("colorMode", "graphMode", "reduceOptions", "textMode"))
+    only(defaults, where, ("unit", "thresholds", "mappings", *IGNORED_DEFAULTS))
+    only(options, where, ("colorMode", "graphMode", "reduceOptions", "textMode", "text"))
     reduced = options["reduceOptions"]
     only(reduced, where, ("calcs", "fields", "values"))
     if (options["graphMode"], options["textMode"], reduced["fields"], reduced["values"]) != (

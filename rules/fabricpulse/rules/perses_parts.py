@@ -41,7 +41,9 @@ _SELECTED = re.compile(r"&var-(\w+)=(\$\{[^}]+\})")
 _PLAIN = {"watt": "values are in watt"}
 _AT_END = "({}) and on () (vector(time()) >= last_over_time(vector(time())[1s:1s] @ end()))"
 # What changes how a panel looks, not what it says, and has no form in Perses.
-IGNORED_CUSTOM = ("minWidth", "showPoints")
+IGNORED_CUSTOM = ("axisSoftMax", "minWidth", "showPoints")
+# What a panel says without a series: Perses says "No data".
+IGNORED_DEFAULTS = ("noValue",)
 CALCULATIONS = {"lastNotNull": "last-number", "max": "max", "mean": "mean", "min": "min"}
 
 

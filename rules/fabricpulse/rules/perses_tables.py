@@ -1,4 +1,4 @@
-"""Tables, matrices and scatter plots of our Grafana dashboards as tables of Perses."""
+"""Tables, matrices, scatter plots and graphs of our Grafana dashboards as tables of Perses."""
 
 import re
 from collections.abc import Mapping
@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 from fabricpulse.rules.perses_parts import (
     IGNORED_CUSTOM,
+    IGNORED_DEFAULTS,
     Drawn,
     Json,
     field_form,
@@ -26,7 +27,7 @@ _ANY = 1e300
 
 def table(panel: Json, pages: Mapping[str, str], where: str) -> Drawn:
     defaults, options = panel["fieldConfig"]["defaults"], panel["options"]
-    only(defaults, where, ("unit", "custom"))
+    only(defaults, where, ("unit", "custom", *IGNORED_DEFAULTS))
     only(defaults["custom"], where, ("cellOptions", *IGNORED_CUSTOM))
     if defaults["unit"] != "none" or defaults["custom"].get("cellOptions", {"type": "auto"}) != {
         "type": "auto"
@@ -58,6 +59,23 @@ def scatter(panel: Json, where: str) -> Drawn:
         {"density": "compact", **spec, "columnSettings": list(columns.values())},
         [f"a table, largest {y} first, as there are no scatter plots of time series", *notes],
     )
+
+
+def edges(panel: Json, where: str) -> Drawn:
+    """A line for each edge of a graph, by its ends; what Grafana draws it once for each value of is a column."""
+    only(panel["fieldConfig"]["defaults"], where, ("unit",))
+    only(panel["options"], where, ("layoutAlgorithm", "zoomMode"))
+    if len(panel["targets"]) != 1 or panel["fieldConfig"]["overrides"]:
+        raise refuse(where, "a graph of several queries or with overrides")
+    columns: list[Json] = [
+        {"name": "source", "header": "from", "sort": "asc"},
+        {"name": "target", "header": "to", "sort": "asc"},
+        {"name": "mainstat", "header": "figure"},
+    ]
+    if "repeat" in panel:
+        columns.append({"name": panel["repeat"], "sort": "asc"})
+    spec = {"density": "compact", "defaultColumnHidden": True, "columnSettings": columns}
+    return Drawn("Table", spec, ["a line for each edge, as there are no graphs"])
 
 
 def _columns(
@@ -96,6 +114,8 @@ def _columns(
     notes: list[str] = []
     for override in panel["fieldConfig"]["overrides"]:
         only(override, where, ("matcher", "properties"))
+        if {each["id"] for each in override["properties"]} <= {*IGNORED_DEFAULTS}:
+            continue
         if override["matcher"]["id"] != "byName":
             raise refuse(where, f"overrides {override['matcher']['id']}")
         column = columns[_field(columns, override["matcher"]["options"], where)]
@@ -187,7 +207,9 @@ def matrix(panel: Json, pages: Mapping[str, str], where: str) -> Drawn:
     the query is asked twice.
     """
     defaults = panel["fieldConfig"]["defaults"]
-    only(defaults, where, ("unit", "decimals", "custom", "mappings", "thresholds", "links"))
+    only(
+        defaults, where, ("unit", "decimals", "custom", "mappings", "thresholds", "links", *IGNORED_DEFAULTS)
+    )
     only(defaults["custom"], where, ("cellOptions", "align", *IGNORED_CUSTOM))
     if defaults["custom"]["cellOptions"]["type"] != "color-background" or len(panel["targets"]) != 1:
         raise refuse(where, "a matrix without colours or of several queries")

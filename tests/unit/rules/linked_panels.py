@@ -19,7 +19,7 @@ URLS = {
 }
 _PAGES = {page["uid"]: page for page in LINKED.dashboards.values()}
 # Lines that say that there is nothing.
-NOTHING = {"no fault", "none in the range"}
+NOTHING = {"no fault", "not all measured", "none in the range", "none above 0", "none of what is measured"}
 # Ways to fire of which the linked panel draws nothing, by the series that they need. In parentheses: why no panel does;
 # else the panel of the same page that does: a share of time and packets a second have no axis in common.
 ELSEWHERE = {

@@ -1,5 +1,5 @@
 """A line says that nothing has happened only where all that was measured in the range still is: "no fault" of state
-timelines, "none in the range" beside counters.
+timelines, "none in the range" beside counters. Of state timelines another says where it is not.
 """
 
 import re
@@ -29,9 +29,12 @@ def lines(legend: str) -> dict[str, str]:
 
 
 def test_no_fault_is_said_of_what_is_measured(tmp_path: Path) -> None:
-    """Healthy: said. A fault anywhere in the range, a NIC whose exporter fell silent, or no data: not said."""
-    queries = lines("no fault")
+    """Healthy: said, in the state of the gauge that is well. A fault anywhere in the range, a NIC whose exporter fell
+    silent, or no data: not said; of the latter two another line says so.
+    """
+    queries, unknown = lines("no fault"), lines("not all measured")
     assert len(queries) > 15
+    assert queries.keys() == unknown.keys()
     tests = []
     for panel, query in queries.items():
         (name,) = re.findall(r"^0 \* count\((\w+)", query)
@@ -59,8 +62,13 @@ def test_no_fault_is_said_of_what_is_measured(tmp_path: Path) -> None:
                     {
                         "expr": query,
                         "eval_time": "15m",
-                        "exp_samples": [{"labels": "{}", "value": 1}] if said else [],
-                    }
+                        "exp_samples": [{"labels": "{}", "value": well}] if said else [],
+                    },
+                    {
+                        "expr": unknown[panel],
+                        "eval_time": "15m",
+                        "exp_samples": [{"labels": "{}", "value": -1}] if case == "silent" else [],
+                    },
                 ],
             }
             for case, (other, said) in cases.items()
@@ -68,7 +76,14 @@ def test_no_fault_is_said_of_what_is_measured(tmp_path: Path) -> None:
     tests += [
         {
             "name": f"{panel}: no data",
-            "promql_expr_test": [{"expr": query, "eval_time": "15m", "exp_samples": []}],
+            "promql_expr_test": [
+                {"expr": query, "eval_time": "15m", "exp_samples": []},
+                {
+                    "expr": unknown[panel],
+                    "eval_time": "15m",
+                    "exp_samples": [{"labels": "{}", "value": -1}],
+                },
+            ],
         }
         for panel, query in queries.items()
     ]
@@ -118,6 +133,33 @@ def test_nothing_has_risen_is_said_of_what_is_measured(tmp_path: Path) -> None:
                 "promql_expr_test": [{"expr": query, "eval_time": "15m", "exp_samples": []}],
             }
         )
+    run(tests, tmp_path)
+
+
+def test_nothing_is_above_0_is_said_of_what_is_measured(tmp_path: Path) -> None:
+    """All gauges of a panel are 0: said. One that falls silent, or no data: not said."""
+    queries = lines("none above 0")
+    assert queries
+    tests = []
+    for panel, query in queries.items():
+        (name,) = set(re.findall(r"^0 \* count\((\w+)", query))
+        for case, (other, said) in {"still": ("0+0x80", 1), "silent": ("0+0x30", 0)}.items():
+            series = [(f'{name}{{instance="h0"}}', "0+0x80"), (f'{name}{{instance="h1"}}', other)]
+            tests.append(
+                {
+                    "name": f"{panel}: {case}",
+                    "interval": "15s",
+                    "input_series": [{"series": one, "values": values} for one, values in series],
+                    "promql_expr_test": [
+                        {
+                            "expr": query,
+                            "eval_time": "15m",
+                            "exp_samples": [{"labels": "{}", "value": 0}] if said else [],
+                        }
+                    ],
+                }
+            )
+        tests.append({"promql_expr_test": [{"expr": query, "eval_time": "15m", "exp_samples": []}]})
     run(tests, tmp_path)
 
 
