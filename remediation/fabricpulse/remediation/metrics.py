@@ -38,7 +38,7 @@ REPORTS_REFUSED = MetricSpec(
     "fabricpulse_remediation_reports_refused_total",
     "counter",
     "Agents' reports that were refused: no room for another host (room), more journal lines than one may "
-    "cause (lines).",
+    "cause (lines), from another address than the one that reports for the host (address).",
     ("reason",),
 )
 NOTIFICATIONS = MetricSpec(

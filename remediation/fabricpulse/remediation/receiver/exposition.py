@@ -79,7 +79,7 @@ def expose(
         out.add(metrics.DELIVERIES, (str(code),), count)
     for route in ROUTES:
         out.add(metrics.UNAUTHORIZED, (route,), refused[route])
-    for reason in ("room", "lines"):
+    for reason in ("room", "lines", "address"):
         out.add(metrics.REPORTS_REFUSED, (reason,), reports_refused[reason])
     for name, results in sorted(notified.items()):
         for result, count in sorted(results.items()):

@@ -101,6 +101,37 @@ async def test_a_host_is_known_by_its_address_unless_it_proves_its_name(
         assert (loop.state.agents["h0"].source, loop.state.agents["h0"].users) == (source, (0, 1001))
 
 
+@pytest.mark.parametrize("inventory", [{}, {"h0": frozenset({"rail0"})}], ids=["no membership", "member"])
+async def test_a_stranger_does_not_undo_a_hosts_failover(tmp_path, inventory):
+    """Where no agent has an identity of its own, one made-up report of anybody had it undone. One that has, counts from
+    wherever it comes."""
+    made_up = {"results": [{"op_id": "h0/rail0#1", "outcome": "refused"}]}
+    async with receiver(tmp_path, SHARED, **inventory) as (api, loop, client):
+        await loop.submit(lambda transaction, _: put_failover(transaction))
+        assert await report(client, "h0") == 200
+        api._address = lambda _request: "10.0.0.66"
+        assert await report(client, "h0", **made_up) == 403
+        assert (loop.state.actions["h0/rail0#1"].outcome, api.refused["address"]) == ("pending", 1)
+    async with receiver(tmp_path / "own", Principal("agent of h0", ("agent",), "h0")) as (api, loop, client):
+        await loop.submit(lambda transaction, _: put_failover(transaction))
+        assert await report(client, "h0") == 200
+        assert await report(client, "h0", **made_up) == 200
+        assert loop.state.actions["h0/rail0#1"].outcome == "refused"
+
+
+def put_failover(transaction: Transaction) -> None:
+    target = Target("h0", "rail0")
+    transaction.put_action(
+        Action(
+            op_id="h0/rail0#1", target=target, action="nic.avoid", desired="avoid", generation=1, reason="x",
+            created_at=START,
+        )
+    )  # fmt: skip
+    transaction.put_target(
+        TargetState(target=target, desired="avoid", phase="avoiding", generation=1, op_id="h0/rail0#1")
+    )
+
+
 async def test_an_address_fills_so_much_of_the_journal(tmp_path, monkeypatch):
     """Each made-up host may join, and hold ever newer NICs: a line each, a thousand a host. All of them together have
     the address' share; what brings no line is taken."""

@@ -39,12 +39,13 @@ from fabricpulse.remediation.receiver.web.auth import Principal, certificate_nam
 from fabricpulse.remediation.receiver.web.host_lines import SOURCE_BURST, SOURCE_LINES_PER_S, HostLines
 from fabricpulse.remediation.receiver.web.http_json import json_answer, number
 from fabricpulse.remediation.receiver.web.report_decoding import decode_report
+from fabricpulse.remediation.receiver.web.reporters import Reporters
 
 log = get_logger(__name__)
 
 MAX_WAIT_S = 30.0
 _MAX_VERSION = 500
-# Hosts of which it is logged that they cause too many journal lines.
+# Hosts, with reasons, of which it is logged that their reports are refused.
 _MOST_WARNED = 100
 _COUNTED_S = 5.0
 
@@ -68,10 +69,12 @@ class AgentApi:
         self._life = life
         self._waiting: dict[str, set[asyncio.Event]] = {}
         self._room = AgentRoom()
+        self._reporters = Reporters()
         self._lines = HostLines()
         self._source_lines = HostLines(SOURCE_BURST, SOURCE_LINES_PER_S)
         self.refused: Counter[str] = Counter()
-        self._warned: set[str] = set()
+        # Host and why its reports are refused.
+        self._warned: set[tuple[str, str]] = set()
         self._counted_hosts: frozenset[str] = frozenset()
         self._counted_at = float("-inf")
 
@@ -106,13 +109,17 @@ class AgentApi:
             raise web.HTTPBadRequest(text="not the name of a host\n")
         return host
 
-    def _source(self, request: web.Request, host: str) -> str:
-        """The address that reports for a host; "" where no other can, or the host is known to exist."""
+    def _address(self, request: web.Request) -> str:
+        """The address that reports for a host; "" where no other can."""
         principal: Principal = request["principal"]
-        if host in self._reconciler.inventory or principal.host or self._reconciler.config.agent_certificates:
+        if principal.host or self._reconciler.config.agent_certificates:
             return ""
         # None of a Unix socket: what is behind it is a proxy.
         return network_of(request.remote) if request.remote else "local"
+
+    def _source(self, request: web.Request, host: str) -> str:
+        """The same, and "" where the host is known to exist."""
+        return "" if host in self._reconciler.inventory else self._address(request)
 
     def _counted(self, now: float) -> Collection[str]:
         """Hosts whose lanes count: forged ones of others made plans that cannot help, after some of which there
@@ -219,7 +226,12 @@ class AgentApi:
         except (msgspec.DecodeError, RecursionError, ValueError) as error:
             raise web.HTTPBadRequest(text="not a report\n") from error
         report = _with_printable_names(report)
-        source = self._source(request, host)
+        source, address = self._source(request, host), self._address(request)
+        lost_s = self._reconciler.config.guards.agent_timeout_s
+        if address and not self._reporters.admits(host, address, self._loop.clock(), lost_s):
+            self.refused["address"] += 1
+            self._warn(host, "another address reports for it; give agents tokens of their own", address)
+            raise web.HTTPForbidden(text="another address reports for this host\n")
         left = self._room.make_room(host, report, self._loop.state.agents, source)
         if left is None:
             self.refused["room"] += 1
@@ -262,12 +274,15 @@ class AgentApi:
         await self._loop.submit(change)
         if not admitted:
             self.refused["lines"] += 1
-            if host not in self._warned and len(self._warned) < _MOST_WARNED:
-                self._warned.add(host)
-                log.warning("reports that cause too many journal lines are refused", host=host)
+            self._warn(host, "they cause too many journal lines", address)
             raise web.HTTPTooManyRequests(text="too many journal lines from this host: try again later\n")
         failpoints.reach("receiver.after_report")
         return web.Response(text="noted\n")
+
+    def _warn(self, host: str, reason: str, address: str) -> None:
+        if (host, reason) not in self._warned and len(self._warned) < _MOST_WARNED:
+            self._warned.add((host, reason))
+            log.warning("reports are refused", host=host, reason=reason, address=address)
 
 
 def _with_printable_names(report: Report) -> Report:
