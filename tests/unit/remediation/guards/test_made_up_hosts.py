@@ -100,6 +100,23 @@ def test_made_up_hosts_that_leave_do_not_freeze_the_fleet(age_s):
     assert [action.target.host for action in world.pending()] == ["h0"]
 
 
+def test_strangers_with_many_addresses_that_leave_do_not_freeze_a_fleet():
+    """Hosts of which nobody knows more than their addresses, made up within a moment: nothing was done for an hour."""
+    world = fleet(6)
+    world.now += 601
+    for host in world.hosts:
+        world.report([host], source=f"10.0.0.{host}")
+    for i in range(20):
+        made_up = AgentState(host=f"made-up{i}", seen_at=world.now, source=f"10.0.1.{i}")
+        world.run(partial(world._on_agent, made_up))
+    world.now += 16
+    world.report()
+    world.deliver(alert())
+    world.now += 6
+    world.reconcile()
+    assert [action.target.host for action in world.pending()] == ["h0"]
+
+
 def test_addresses_that_fall_silent_together_do():
     """Hosts without tokens of their own are as good as their addresses: three of six, one address each, are lost."""
     world = fleet(0)

@@ -99,10 +99,13 @@ class Guards:
                 if target.target.host not in state.agents:
                     self._out_unseen.update(target.workloads)
         # When many agents are lost at once, it is the receiver that is cut off: decide nothing. Of those that have
-        # reported for long as well: many that have just registered must not hide it.
+        # reported for long as well: many that have just registered must not hide it. Nor cause it, where they may be
+        # made up and there are others to go by.
         counted = counted_hosts(state.agents.values(), nics)
         known = [agent for agent in counted if agent.seen_at - agent.first_seen >= _OBSERVED_AFTER_S]
-        self._frozen = self._many_lost(counted) or self._many_lost(known)
+        young = [agent for agent in counted if agent.seen_at - agent.first_seen < _OBSERVED_AFTER_S]
+        proven = known + [agent for agent in young if not agent.source]
+        self._frozen = self._many_lost(proven if known[2:] else counted) or self._many_lost(known)
         self._observed = [agent for agent in counted if self._is_observed(agent)]
         self._observed_names = {agent.host for agent in self._observed}
         self._shared_causes = shared
