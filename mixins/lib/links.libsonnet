@@ -39,9 +39,10 @@ local links = {
   FabricNicMiscabled: ['paths', 'Cables at a wrong leaf', { peer: 'peer' }],
   FabricLeafFewerPaths: ['paths', 'Next hops missing', network],
 
-  FabricPathContended: ['job', 'Contention score', flow],
-  FabricJobsContend: ['job', 'Contention score', {}],
-  FabricIncast: ['job', 'Contention score', job],
+  FabricPathContended: ['contention', 'Contention score of flows', flow],
+  FabricJobsContend: ['contention', 'Jobs with contended flows, by network', network],
+  FabricIncast: ['contention', 'Slow flows into one NIC', job],
+
   FabricInBandSlower: ['job', 'In-band delay of the fastest chunks, by flow', flow],
   FabricRailImbalance: ['job', 'Sent by NIC, the least', job],
   FabricBandwidthBelowNormal: ['job', 'Collective bandwidth', { workload: 'workload' }, hours],
