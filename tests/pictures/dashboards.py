@@ -38,7 +38,7 @@ _STATE = """(() => {
     loading: all('[aria-label="Panel loading bar"], [data-testid="data-testid Loading bar"]').length,
     errors: all('[data-testid^="data-testid Panel status error"]').map(
       (e) => e.closest('section')?.querySelector('h2')?.textContent || e.getAttribute('aria-label')),
-    empty: all('section').filter((s) => /No data|ot measured/.test(s.textContent)).map(
+    empty: all('section').filter((s) => /No data|Not measured|or not measured/.test(s.textContent)).map(
       (s) => s.querySelector('h2')?.textContent),
     text: document.body.innerText.length,
     height: Math.max(...all('.react-grid-item').map((d) => d.getBoundingClientRect().bottom + window.scrollY)) + 16,

@@ -18,7 +18,9 @@ panels that find data (tests/integration/rules/test_panels.py). replay : a publi
 (tests/bench/rules/replay/), some minutes. Only where they are named: replay_lab : a fault of each of its kinds on real
 links, ten minutes. pages_per_fault : pages of a dead host, coordinator, leaf, rail and NIC, by a real Prometheus and
 Alertmanager as shipped (tests/integration/rules/one_page.py), two minutes. scenarios : each scenario of the demo
-(`--scenarios gray-loss,hang`, `--seeds 5`), up to three minutes a run.
+(`--scenarios gray-loss,hang`, `--seeds 5`), up to three minutes a run. live_panels : panels that have data after one of
+these scenarios, and queries that fail (tests/bench/rules/live_panels.py), likewise. What its machine does not have
+(InfiniBand, optics, PFC) no scenario brings: those are named.
 """
 
 import argparse
@@ -30,12 +32,14 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 
 import yaml
 from tests.bench.rows import Rows
 from tests.bench.rules.evaluation import SCRAPE_S, evaluate, interval_s
 from tests.bench.rules.fleet import RAILS, Faults, PaperFleet
+from tests.bench.rules.live_panels import after
 from tests.bench.rules.pages import VICTIMS, Times, stand
 from tests.bench.rules.replay.judgement import by_kind
 from tests.bench.rules.replay.lab import sample
@@ -199,6 +203,38 @@ def bench_panels() -> None:
     rows.report(f"{all_} queries", "panels_nonempty_percent", share, "%", "== 100", failing=failing)
 
 
+def bench_live_panels(names: list[str]) -> None:
+    """Panels that have data in the demo, after each scenario and after any."""
+    having, empty = set[str](), set[str]()
+    with tempfile.TemporaryDirectory() as folder:
+        for name in names:
+            found = after(name, Path(folder))
+            having |= found.having
+            empty |= found.empty
+            rows.report(
+                name,
+                "panel_queries_failing",
+                len(found.failing),
+                "queries",
+                "== 0",
+                failing=list(found.failing),
+                panels_nonempty_percent=round(_share(found.having, found.empty), 1),
+            )
+    missing = empty - having
+    rows.report(
+        f"{len(having | empty)} panels, {len(names)} scenarios",
+        "panels_nonempty_live_percent",
+        _share(having, missing),
+        "%",
+        "== 100",
+        missing=sorted(missing),
+    )
+
+
+def _share(good: Collection[str], bad: Collection[str]) -> float:
+    return 100 * len(good) / (len(good) + len(bad)) if good or bad else math.nan
+
+
 def bench_replay() -> None:
     """The faults of a public trace."""
     with tempfile.TemporaryDirectory() as folder:
@@ -293,12 +329,13 @@ def main() -> None:
         "pages": lambda: bench_pages(options.rounds),
         "metrics": bench_metrics,
         "panels": bench_panels,
+        "live_panels": lambda: bench_live_panels(options.scenarios.split(",")),
         "replay": bench_replay,
         "replay_lab": bench_replay_lab,
         "pages_per_fault": bench_pages_per_fault,
         "scenarios": lambda: bench_scenarios(options.scenarios.split(","), options.seeds),
     }
-    by_itself = {"replay_lab", "pages_per_fault", "scenarios"}
+    by_itself = {"replay_lab", "pages_per_fault", "scenarios", "live_panels"}
     wanted = set(filter(None, options.only.split(","))) or set(all_parts) - by_itself
     if unknown := wanted - set(all_parts):
         parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(all_parts)}")

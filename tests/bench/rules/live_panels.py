@@ -1,0 +1,107 @@
+"""Which panels have data where all is real: the demo's daemons, links, rules and Prometheus, after each scenario.
+
+A panel has data if one of its queries brings a series for the quarter of an hour before the end of a run, with all
+chosen everywhere, or the line that says that nothing has a fault; not by the one that says that nothing is measured.
+"""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.fixtures.ports import reserved_port
+from tests.fixtures.waiting import wait_for
+from tests.unit.rules.compiled import MIXIN, panels
+
+from fabricpulse.lab.demo.scenarios import SCENARIOS
+
+_LONGEST_S = 900
+_RANGE_S = 900
+_STEP_S = 15
+_NOT_MEASURED = "not all measured"
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Panels as 'page: title' that have data, and that have none; failing : queries with an error or a warning."""
+
+    having: frozenset[str]
+    empty: frozenset[str]
+    failing: tuple[str, ...]
+
+
+def after(scenario: str, folder: Path) -> Drawn:
+    """Plays a scenario and asks for all panels before it is torn down. RuntimeError if it ends without a result."""
+    result = folder / f"{scenario}.json"
+    # The demo takes four in a row, which is how they are given.
+    port = min(reserved_port() for _ in range(4))
+    result.unlink(missing_ok=True)
+    argv = [
+        sys.executable,
+        "-m",
+        "fabricpulse.core.cli",
+        "demo",
+        "--headless",
+        "--keep",
+        "--scenario",
+        scenario,
+    ]
+    argv += ["--hosts", str(SCENARIOS[scenario].least_hosts), "--json", str(result), "--port", str(port)]
+    with (folder / "log").open("w") as log, subprocess.Popen(argv, stdout=log, stderr=log) as demo:
+        try:
+
+            def over() -> bool:
+                if demo.poll() is not None and not result.exists():
+                    raise RuntimeError((folder / "log").read_text()[-2000:])
+                return result.exists()
+
+            wait_for(over, _LONGEST_S, f"the result of {scenario}", poll_s=0.5)
+            return drawn(f"127.0.0.1:{port}", time.time())
+        finally:
+            demo.send_signal(signal.SIGINT)
+            demo.wait(120)
+
+
+def drawn(address: str, end: float) -> Drawn:
+    """What all panels find in the Prometheus there."""
+    having, empty, failing = set[str](), set[str](), list[str]()
+    for file, dashboard in MIXIN.dashboards.items():
+        page = file.removeprefix("fabricpulse-").removesuffix(".json")
+        for panel in panels(dashboard):
+            name = f"{page}: {panel['title'].partition(', $')[0]}"
+            found = 0
+            for target in panel.get("targets", []):
+                answer = _ask(address, target, end)
+                if answer["status"] != "success" or answer.get("warnings"):
+                    failing.append(f"{name}: {answer.get('error') or answer['warnings']}")
+                elif target["legendFormat"] != _NOT_MEASURED:
+                    found += len(answer["data"]["result"])
+            if panel.get("targets"):
+                (having if found else empty).add(name)
+    return Drawn(frozenset(having), frozenset(empty), tuple(failing))
+
+
+def _ask(address: str, target: Mapping[str, Any], end: float) -> Any:
+    expression = target["expr"].replace("$__rate_interval", "1m").replace("$__range", f"{_RANGE_S}s")
+    asked = {"query": re.sub(r"\$[a-z_]+", ".*", expression)}
+    if target["instant"]:
+        path, asked = "query", {**asked, "time": f"{end:.0f}"}
+    else:
+        span = {"start": f"{end - _RANGE_S:.0f}", "end": f"{end:.0f}", "step": str(_STEP_S)}
+        path, asked = "query_range", {**asked, **span}
+    try:
+        with urllib.request.urlopen(
+            f"http://{address}/api/v1/{path}?{urllib.parse.urlencode(asked)}", timeout=60
+        ) as reply:
+            return json.load(reply)
+    except urllib.error.HTTPError as error:
+        return json.load(error)
