@@ -27,7 +27,8 @@ class Job:
     """Two ranks, each a process. folder : run directory, logs and the ranks' meeting place; in it, not made yet.
 
     env : of both, beside what makes NCCL take them for two hosts; an empty value takes a variable away.
-    options : of rank.py. python : their interpreter.
+    options : of rank.py. python : their interpreter. apart : each rank has a run directory of its own, as on a host of
+    its own; run_dirs has them.
     """
 
     def __init__(
@@ -37,11 +38,15 @@ class Job:
         env: Mapping[str, str],
         options: tuple[str, ...] = (),
         python: str = sys.executable,
+        *,
+        apart: bool = False,
     ) -> None:
         self.folder = folder
-        self.run_dir = folder / "run"
-        self.run_dir.mkdir(parents=True)
-        self._page = fleet_time(self.run_dir)
+        self.run_dirs = [folder / (f"run{rank}" if apart else "run") for rank in range(WORLD)]
+        self.run_dir = self.run_dirs[0]
+        for run_dir in set(self.run_dirs):
+            run_dir.mkdir(parents=True)
+        self._pages = [fleet_time(run_dir) for run_dir in set(self.run_dirs)]
         self.ranks = [self._start(rank, rails, env, options, python) for rank in range(WORLD)]
         self._unread = [b""] * WORLD
 
@@ -56,7 +61,7 @@ class Job:
             "NCCL_DEBUG_FILE": str(self.folder / f"rank{rank}.nccl.log"),
             "NCCL_SOCKET_IFNAME": f"={rails.control}",
             "GLOO_SOCKET_IFNAME": rails.control,
-            "FABRICPULSE_RUN_DIR": str(self.run_dir),
+            "FABRICPULSE_RUN_DIR": str(self.run_dirs[rank]),
             "FABRICPULSE_NICS": ",".join(rails.devices),
             "FABRICPULSE_RANK": str(rank),
             "FABRICPULSE_HOST": f"gpu-test-{rank}",

@@ -286,6 +286,25 @@ def compare(rank: Rank, nets: list[str], sizes: list[int], rounds: int, seconds:
     return {"rows": rows}
 
 
+def steps(rank: Rank, size: int, count: int, compute_s: list[float]) -> Answer:
+    """Steps of training: each rank computes for its time on the device, then both are in an all-reduce."""
+    data = torch.ones(size // 4, device=rank.device)
+    matrix = torch.rand(1024, 1024, device=rank.device)
+    longest_s = 0.0
+    for _ in range(count):
+        until = time.monotonic() + compute_s[rank.rank]
+        if rank.device.type == "cpu":
+            time.sleep(compute_s[rank.rank])  # only the script is tried
+        while time.monotonic() < until:
+            matrix = (matrix @ matrix).clamp_(0, 1)
+            rank.wait()
+        began = time.monotonic()
+        dist.all_reduce(data)
+        rank.wait()
+        longest_s = max(longest_s, time.monotonic() - began)
+    return {"rounds": count, "longest_s": longest_s}
+
+
 def skip(rank: Rank, size: int) -> Answer:
     """A hang: rank 1 leaves out an all-reduce that rank 0 has begun. It does not wait for the device."""
     if rank.rank == 0:
@@ -372,6 +391,7 @@ def answer(rank: Rank, request: Answer) -> Answer:
         "graph": graph,
         "split": split,
         "compare": compare,
+        "steps": steps,
         "skip": skip,
         "enter": enter,
         "mismatch": mismatch,

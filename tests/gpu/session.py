@@ -34,9 +34,10 @@ class Session:
         env: dict[str, str] | None = None,
         eager: bool = False,
         limit_s: float | None = None,
+        apart: bool = False,
     ) -> Job:
         """Two ranks with the variables that `fabricpulse plugin env` prints, or with some of them. limit_s : after
-        which torch takes a collective for one that hangs."""
+        which torch takes a collective for one that hangs. apart : as on two hosts, each with its run directory."""
         recommended = {setting.name: setting.value for setting in job_environment(library(), None).settings}
         if not plugin:
             recommended = {"NCCL_PROFILER_PLUGIN": recommended["NCCL_PROFILER_PLUGIN"], "NCCL_NET": "Socket"}
@@ -51,6 +52,7 @@ class Session:
             {**recommended, **(env or {})},
             options,
             self.cpu or sys.executable,
+            apart=apart,
         )
 
 

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tests.gpu import captures
+from tests.gpu import captures, stalls
 from tests.gpu import rails as network
 from tests.gpu.job import command, eventually
 from tests.gpu.session import LOADED, NAMES, Session, right, scrape
@@ -386,6 +386,7 @@ PARTS: dict[str, Callable[[Session], dict[str, Any]]] = {
     "crc": part_crc,
     "nccl_audit": part_nccl_audit,
     **captures.PARTS,
+    **stalls.PARTS,
 }
 
 
