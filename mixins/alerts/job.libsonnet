@@ -157,7 +157,8 @@ local signals = import '../signals.libsonnet';
         local profiled = {
           local communicator = job + ', communicator',
           local stalled = s.series('fabricpulse_rank_stalled_seconds'),
-          local stuck = '%s unless on (%s) %s' % [stalled, job, any],
+          // Another user's job may have the same name.
+          local stuck = '%s unless on (%s, uid) %s' % [stalled, job, any],
           local unmoved(state) = s.series('fabricpulse_rank_unmoved_operations', 'state="%s"' % state),
           // The one rank that has ended no more than those inside, and is in none: it has not entered the one that others do not
           // leave. Not one of several: who of them is late is not seen. Nor where its host is inside a collective of another

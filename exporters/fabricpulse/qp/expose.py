@@ -8,7 +8,7 @@ from fabricpulse.core.metrics.recent_delays import RecentDelays
 from fabricpulse.qp import metrics
 from fabricpulse.qp.aggregate import SOCKET_COUNTERS, Aggregator, Pair, PairTotals
 from fabricpulse.qp.metrics import DELAY_BUCKETS_S, RECENT_QUANTILES
-from fabricpulse.qp.unmoved import UnmovedRank
+from fabricpulse.qp.progress import Heartbeat, RankProgress
 from fabricpulse.qp.waiting import largest
 
 _PAIR_COUNTERS = (
@@ -69,19 +69,21 @@ def expose(
     for key, counters in sorted(aggregator.collectives().items()):
         for spec, name, factor in _COLLECTIVE_COUNTERS:
             exposition.add(spec, key, counters[name] * factor)
-    for rank in gauges.ranks:
+    # Users may use the same names: one of those that would be one series is shown.
+    ranks = largest(gauges.ranks, _rank_key, lambda r: r.operations, len(gauges.ranks))
+    for rank in sorted(ranks, key=_rank_key):
         rank_key = (rank.workload, rank.communicator, str(rank.rank))
         exposition.add(metrics.RANK_OPERATIONS, rank_key, rank.operations)
         exposition.add(metrics.RANK_BUSY, rank_key, rank.busy_ns * 1e-9)
         exposition.add(metrics.RANK_IN_PROGRESS, rank_key, rank.in_progress)
-    # Two users may use the same names.
-    unmoved_ranks = largest(gauges.unmoved, _unmoved_key, lambda u: u.for_s, len(gauges.unmoved))
-    for unmoved in sorted(unmoved_ranks, key=_unmoved_key):
-        rank_key = (unmoved.workload, unmoved.communicator, str(unmoved.rank))
-        exposition.add(metrics.RANK_UNMOVED, (*rank_key, unmoved.state), unmoved.operations)
+    for unmoved in gauges.unmoved:
+        rank_key, uid = (unmoved.workload, unmoved.communicator, str(unmoved.rank)), str(unmoved.owner)
+        exposition.add(metrics.RANK_UNMOVED, (*rank_key, unmoved.state, uid), unmoved.operations)
         if unmoved.state == "inside":
-            exposition.add(metrics.RANK_STALLED, rank_key, unmoved.for_s)
-    for beat in gauges.heartbeats:
+            exposition.add(metrics.RANK_STALLED, (*rank_key, uid), unmoved.for_s)
+    # Of processes in containers, which may have the same number, the one that is silent for longest.
+    beats = largest(gauges.heartbeats, _process_key, lambda h: h.age_s, len(gauges.heartbeats))
+    for beat in sorted(beats, key=_process_key):
         process = (beat.workload, beat.rank, str(beat.pid))
         exposition.add(metrics.HEARTBEAT_AGE, process, beat.age_s)
         if beat.age_s > SILENT_S:
@@ -90,9 +92,10 @@ def expose(
         exposition.add(metrics.FLOW_CONNECTIONS, flow_key, count)
     for waiting in gauges.waiting:
         labels = (waiting.workload, waiting.rank, waiting.peer, waiting.peer_rank, waiting.waits_for)
-        exposition.add(metrics.REQUEST_WAITING, labels, waiting.age_s)
+        uid = str(waiting.owner)
+        exposition.add(metrics.REQUEST_WAITING, (*labels, uid), waiting.age_s)
         if waiting.missing_bytes:
-            exposition.add(metrics.REQUEST_MISSING, (*labels, waiting.channel), waiting.missing_bytes)
+            exposition.add(metrics.REQUEST_MISSING, (*labels, waiting.channel, uid), waiting.missing_bytes)
     for waited, seconds in sorted(aggregator.waited.ranks().items()):
         exposition.add(metrics.RANK_WAITED, waited, seconds)
     for waited_for, seconds in sorted(aggregator.waited.peers().items()):
@@ -116,8 +119,12 @@ def expose(
         exposition.add_block(metrics.RECENT_OWD, "".join(lines), len(lines))
 
 
-def _unmoved_key(unmoved: UnmovedRank) -> tuple[str, str, int, str]:
-    return (unmoved.workload, unmoved.communicator, unmoved.rank, unmoved.state)
+def _rank_key(rank: RankProgress) -> tuple[str, str, int]:
+    return (rank.workload, rank.communicator, rank.rank)
+
+
+def _process_key(beat: Heartbeat) -> tuple[str, str, int]:
+    return (beat.workload, beat.rank, beat.pid)
 
 
 def fair_pairs(aggregator: Aggregator, count: int) -> dict[Pair, PairTotals]:

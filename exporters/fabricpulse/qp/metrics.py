@@ -160,9 +160,10 @@ RANK_STALLED = MetricSpec(
     "fabricpulse_rank_stalled_seconds",
     "gauge",
     "For how long a rank of a communicator has been inside collectives of which none ends; only where that is longer "
-    "than alerting.stalled_s, and than twice the longest such wait of its job in the last day, up to 300 s; than 30 s "
-    "until the job has been watched for two hours.",
-    _RANK,
+    "than alerting.stalled_s, and than twice the longest such wait of its job in the last day, up to 300 s, or 1.5 "
+    "times the second longest that was too long, up to 30 minutes; than 30 s "
+    "until the job has been watched for two hours. uid : of the job's user; others may use the names.",
+    (*_RANK, "uid"),
 )
 RANK_UNMOVED = MetricSpec(
     "fabricpulse_rank_unmoved_operations",
@@ -170,7 +171,7 @@ RANK_UNMOVED = MetricSpec(
     "Collectives that have ended of a rank of which none has ended for long. state : inside: it is in one, as long as "
     "fabricpulse_rank_stalled_seconds is there; outside: in none, while for half as long, or 15 s, none "
     "has ended on any rank of its job on this host, and no such rank is inside another communicator that moves.",
-    (*_RANK, "state"),
+    (*_RANK, "state", "uid"),
 )
 HEARTBEAT_AGE = MetricSpec(
     "fabricpulse_plugin_heartbeat_age_seconds",
@@ -189,8 +190,8 @@ REQUEST_WAITING = MetricSpec(
     "fabricpulse_request_waiting_seconds",
     "gauge",
     "Age of the oldest unfinished request to or from a peer rank and what it waits for; only the oldest few, only "
-    "while old.",
-    ("workload", "rank", "peer", "peer_rank", "waits_for"),
+    "while old. uid : of the job's user.",
+    ("workload", "rank", "peer", "peer_rank", "waits_for", "uid"),
 )
 REQUEST_MISSING = MetricSpec(
     "fabricpulse_request_missing_bytes",
@@ -198,7 +199,7 @@ REQUEST_MISSING = MetricSpec(
     "Bytes of the requests of fabricpulse_request_waiting_seconds that the peer does not hold, or that have not "
     "arrived of a message of which a part has; not where that is unknown. channel : NCCL's, empty when unknown "
     "(detail 2).",
-    ("workload", "rank", "peer", "peer_rank", "waits_for", "channel"),
+    ("workload", "rank", "peer", "peer_rank", "waits_for", "channel", "uid"),
 )
 RANK_WAITED = MetricSpec(
     "fabricpulse_request_waited_seconds_total",

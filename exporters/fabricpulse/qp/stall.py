@@ -27,18 +27,25 @@ class HostRanks(msgspec.Struct, frozen=True):
     waiting: tuple[Waiting, ...] = ()
     heartbeats: tuple[Heartbeat, ...] = ()
 
-    def has_rank(self, workload: str, rank: str) -> bool:
+    def of_job(self, workload: str, owner: int) -> "HostRanks":
+        """What is of one job: another user may use its name. Exporters of former releases say no owner, which is as
+        user 0: theirs are of any job of that name."""
+        return HostRanks(
+            tuple(w for w in self.waiting if w.workload == workload and w.owner in (owner, 0)),
+            tuple(h for h in self.heartbeats if h.workload == workload and h.owner in (owner, 0)),
+        )
+
+    def has_rank(self, rank: str) -> bool:
         """Whether a process of this rank is seen."""
-        return any((h.workload, h.rank) == (workload, rank) for h in self.heartbeats)
+        return any(h.rank == rank for h in self.heartbeats)
 
-    def waits(self, workload: str, rank: str) -> bool:
+    def waits(self, rank: str) -> bool:
         """Whether the rank waits for anything."""
-        return any((w.workload, w.rank) == (workload, rank) for w in self.waiting)
+        return any(w.rank == rank for w in self.waiting)
 
-    def silent_s(self, workload: str, rank: str) -> float:
+    def silent_s(self, rank: str) -> float:
         """Since when no process of the rank has given a sign of life; 0 where none is seen."""
-        ages = [h.age_s for h in self.heartbeats if (h.workload, h.rank) == (workload, rank)]
-        return max(ages, default=0.0)
+        return max((h.age_s for h in self.heartbeats if h.rank == rank), default=0.0)
 
 
 @dataclass(frozen=True)
@@ -67,17 +74,17 @@ def find_stalls(
     """
     found: dict[Stall, float] = {}
     for w in stuck(waiting, stalled_s):
-        peer = ranks_of.get(w.peer)
-        if peer is None or not peer.has_rank(w.workload, w.peer_rank):
+        peer = ranks_of[w.peer].of_job(w.workload, w.owner) if w.peer in ranks_of else HostRanks()
+        if not peer.has_rank(w.peer_rank):
             continue
-        silent_s = peer.silent_s(w.workload, w.peer_rank)
+        silent_s = peer.silent_s(w.peer_rank)
         if silent_s > stalled_s:
             stall, age_s = Stall(w.workload, "process", w.peer_rank, w.peer), silent_s
-        elif any(answer.silent_s(w.workload, w.rank) > stalled_s for answer in ranks_of.values()):
+        elif any(of.of_job(w.workload, w.owner).silent_s(w.rank) > stalled_s for of in ranks_of.values()):
             continue  # what a stopped process waited for was long there
         elif w.waits_for in _NETWORK:
             stall, age_s = Stall(w.workload, "network", w.rank, w.peer, w.peer_rank), w.age_s
-        elif not peer.waits(w.workload, w.peer_rank):
+        elif not peer.waits(w.peer_rank):
             stall, age_s = Stall(w.workload, "rank", w.peer_rank, w.peer), w.age_s
         else:
             continue

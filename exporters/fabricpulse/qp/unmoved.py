@@ -21,9 +21,12 @@ _FEW_WAITS = 3
 _NEW_LIMIT_S = 30.0
 # A job compiles and loads for so long: its waits tell nothing of what follows.
 _LOADS_S = 120.0
-# A wait is too long when it is so many times the longest one that has ended, and always beyond _MOST_LIMIT_S.
+# A wait is too long when it is so many times the longest one that has ended, and beyond _MOST_LIMIT_S unless two were
+# longer within a day: a job that saves a checkpoint for ten minutes does so again.
 _TIMES = 2.0
 _MOST_LIMIT_S = 300.0
+_HABIT_TIMES = 1.5
+_MOST_HABIT_S = 1800.0
 # The longest waits of each of the last spans are remembered: a day.
 _SPAN_S = 3600.0
 _SPANS = 24
@@ -111,10 +114,12 @@ class _Job:
         """From when on a wait is too long."""
         events_s = sorted(e.longest_s for e in self.events if now_s - e.end_s <= _DAY_S)
         waits_s = [span.longest_s for span in self.spans if now_s - span.start_s <= _DAY_S]
-        longest_s = max([*waits_s, *events_s[-2:-1]], default=0.0)
+        habit_s = events_s[-2] if len(events_s) > 1 else 0.0
+        longest_s = max([*waits_s, habit_s])
         known = self.waits >= _FEW_WAITS and now_s - self.first_s > _NEW_S
         least_s = stalled_s if known else max(stalled_s, _NEW_LIMIT_S)
-        return max(least_s, min(_TIMES * longest_s, _MOST_LIMIT_S))
+        habit_s = min(_HABIT_TIMES * habit_s, _MOST_HABIT_S)
+        return max(least_s, min(_TIMES * longest_s, _MOST_LIMIT_S), habit_s)
 
     def _span(self, now_s: float) -> _Span:
         """The present one."""

@@ -76,4 +76,4 @@ def largest(
 
 
 def _key(waiting: Waiting) -> object:
-    return (waiting.workload, waiting.rank, waiting.peer, waiting.peer_rank, waiting.waits_for)
+    return (waiting.owner, waiting.workload, waiting.rank, waiting.peer, waiting.peer_rank, waiting.waits_for)

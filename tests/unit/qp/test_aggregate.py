@@ -13,8 +13,9 @@ from fabricpulse.plugin_ipc.telemetry import UNKNOWN, PluginTelemetryReader, Tab
 from fabricpulse.qp.aggregate import Aggregator, Pair
 from fabricpulse.qp.expose import expose
 from fabricpulse.qp.metrics import DELAY_BUCKETS_S, METRICS, RECENT_QUANTILES
+from fabricpulse.qp.progress import Heartbeat, RankProgress
 from fabricpulse.qp.unmoved import UnmovedRank
-from fabricpulse.qp.waiting import MOST_WAITING
+from fabricpulse.qp.waiting import MOST_WAITING, Waiting
 
 PAIR = ("train-7", "rail0", "h1", "rail0")
 
@@ -318,7 +319,7 @@ def test_an_old_request_names_who_waits_for_whom(tmp_path: Path, aggregator: Agg
     ]
     assert missing == [
         'fabricpulse_request_missing_bytes{workload="train-7",rank="3",peer="h1",peer_rank="4",'
-        'waits_for="peer_send",channel="2"} 4096'
+        'waits_for="peer_send",channel="2",uid="0"} 4096'
     ]
     file.put(Table.CONNECTIONS, 0, missing_bytes=0, flow_channel=UNKNOWN)
     aggregator.take([read(file)], [], now, interval=False)
@@ -415,7 +416,7 @@ def test_random_lives_never_make_a_counter_fall(tmp_path: Path, aggregator: Aggr
 
 
 def test_ranks_of_two_users_with_the_same_names(aggregator: Aggregator) -> None:
-    """One series, the longest wait."""
+    """Each has his series."""
     aggregator.gauges.unmoved = [
         UnmovedRank("job", "a1", 0, "inside", 6, s, owner) for owner, s in ((7, 9.0), (8, 6.0))
     ]
@@ -424,4 +425,20 @@ def test_ranks_of_two_users_with_the_same_names(aggregator: Aggregator) -> None:
         for line in rendered(aggregator).splitlines()
         if line.startswith("fabricpulse_rank_stalled_seconds{")
     ]
-    assert [line.split()[-1] for line in lines] == ["9"]
+    assert sorted(line.split("uid=")[1] for line in lines) == ['"7"} 9', '"8"} 6']
+
+
+def test_what_two_users_call_alike_is_no_series_twice(aggregator: Aggregator) -> None:
+    """A rank of the same communicator, and processes in containers that have the same number."""
+    aggregator.gauges.ranks = [RankProgress("job", "a1", 0, n, 0, 0, owner) for n, owner in ((6, 7), (9, 8))]
+    aggregator.gauges.heartbeats = [
+        Heartbeat("job", "0", 1, s, owner) for s, owner in ((0.2, 7), (4.0, 8), (0.1, 9))
+    ]
+    aggregator.gauges.waiting = [
+        Waiting("job", "0", "h1", "1", "peer_send", 9.0, "", 4, owner) for owner in (7, 8)
+    ]
+    lines = [line for line in rendered(aggregator).splitlines() if not line.startswith("#")]
+    series = [line.rpartition(" ")[0] for line in lines]
+    assert len(series) == len(set(series))
+    assert 'fabricpulse_plugin_silent_seconds{workload="job",rank="0",pid="1"} 4' in lines
+    assert sum(line.startswith("fabricpulse_request_waiting_seconds{") for line in lines) == 2

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,19 @@ def host(rank: int, *waiting: Waiting, silent_s: float = 0.2) -> HostRanks:
 def test_head_of_the_chain(own: Waiting, peer: HostRanks, found: Stall | None) -> None:
     """Network, process and rank are distinguished by what the peer's host says."""
     assert list(find_stalls([own], {"h1": peer}, STALLED_S)) == ([found] if found else [])
+
+
+def test_another_users_job_of_that_name_is_another_job() -> None:
+    """What he waits for, or that his process is silent, says nothing of this one; nor is his rank the one that is
+    waited for. A host of a former release does not say whose its ranks are."""
+    own = replace(wait(0, 1, "peer_send"), owner=7)
+    his = Heartbeat("job", "1", 9, 60.0, 8)
+    late = Heartbeat("job", "1", 5, 0.1, 7)
+    blamed = Stall("job", "rank", "1", "h1")
+    his_wait = replace(wait(1, 2, "peer_send"), owner=8)
+    assert list(find_stalls([own], {"h1": HostRanks((his_wait,), (his, late))}, STALLED_S)) == [blamed]
+    assert find_stalls([own], {"h1": HostRanks((), (replace(his, age_s=0.1),))}, STALLED_S) == {}
+    assert list(find_stalls([own], {"h1": host(1)}, STALLED_S)) == [blamed]
 
 
 @pytest.mark.parametrize("what", ["delivery", "peer_send"])

@@ -52,12 +52,12 @@ class Job:
             self.watch.take([rank(n, self.operations, 0) for n in range(self.ranks)], self.now_s)
         self.train(4)
 
-    def limit_s(self) -> int:
+    def limit_s(self, most_s: int = 700) -> int:
         """For how long a rank may wait now. The job is stuck then."""
-        for second in range(700):
+        for second in range(most_s):
             if self.poll(1):
                 return second
-        return 700
+        return most_s
 
 
 def test_a_stall_is_seen_within_seconds() -> None:
@@ -119,7 +119,7 @@ def test_who_loads_teaches_nothing(seconds: int) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_one_fault_does_not_hide_the_next_one(ranks: int) -> None:
-    """A stall that ends by itself is no habit, however many ranks it had; two are one, within bounds."""
+    """A stall that ends by itself is no habit, however many ranks it had; two are one."""
     job = Job(ranks)
     job.compute(KNOWN_S)
     limits = []
@@ -128,7 +128,19 @@ def test_one_fault_does_not_hide_the_next_one(ranks: int) -> None:
         job.poll(400)
         job.train(1)
         job.compute(60)
-    assert limits == [STALLED_S, STALLED_S, 300]
+    assert limits == [STALLED_S, STALLED_S, 610]
+
+
+@pytest.mark.parametrize(("pause_s", "limit_s"), [(200, 301), (400, 601), (3000, 1800)])
+def test_a_long_pause_is_a_habit_at_the_third_time(pause_s: int, limit_s: int) -> None:
+    """A checkpoint of some minutes an hour: the first two are too long, and later ones are not, within bounds."""
+    job = Job()
+    job.compute(KNOWN_S)
+    for _ in range(2):
+        assert job.poll(pause_s) != []
+        job.train(1)
+        job.compute(HOUR_S)
+    assert job.limit_s(2000) == limit_s
 
 
 def test_waits_during_a_stall_teach_nothing() -> None:

@@ -295,7 +295,9 @@ def _waits(now: Answers) -> tuple[Wait, ...]:
 
 
 def _request(s: Sample) -> tuple[str, ...]:
-    return tuple(s.labels.get(name, "") for name in ("instance", "rank", "peer", "peer_rank", "waits_for"))
+    return tuple(
+        s.labels.get(name, "") for name in ("instance", "rank", "peer", "peer_rank", "waits_for", "uid")
+    )
 
 
 def _gpus(now: Answers) -> tuple[Gpu, ...]:
