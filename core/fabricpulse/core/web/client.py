@@ -92,8 +92,14 @@ class HttpClient:
         )
 
     def request(self, method: str, url: str, **options: Any) -> Any:
-        """As aiohttp.ClientSession.request: `async with` gives the response. options : of aiohttp's request."""
+        """As aiohttp.ClientSession.request: `async with` gives the response. options : of aiohttp's request.
+
+        Only what reads follows redirects: of a POST they make a GET, and its 200, the page of a login, would say that
+        something was done.
+        """
         credentials = self._credentials
+        if method not in ("GET", "HEAD"):
+            options.setdefault("allow_redirects", False)
         headers = {**credentials.headers, **(options.pop("headers", None) or {})}
         if url.startswith("https:"):
             options.setdefault("ssl", credentials.tls or _system_context())

@@ -41,7 +41,8 @@ async def scrape_mesh(client: HttpClient, url: str, users: AbstractSet[int] = fr
     """
     _check_listeners(url, users)
     try:
-        async with client.get(url) as response:
+        # No redirects: who has the port must not have others asked, which only this host, or root, may reach.
+        async with client.get(url, allow_redirects=False) as response:
             body = await read_body(response, _MOST_BODY) if response.status == 200 else b""
     except (aiohttp.ClientError, OSError, ValueError):
         return MeshNics()

@@ -78,7 +78,8 @@ class ReceiverClient:
             total=self._wait_s + min(10, self._wait_s), connect=_CONNECT_TIMEOUT_S
         )
         try:
-            async with self._http.get(f"{self._base}/desired", params=params, timeout=timeout) as response:
+            url = f"{self._base}/desired"
+            async with self._http.get(url, params=params, timeout=timeout, allow_redirects=False) as response:
                 await _check(response)
                 desired = self._decode(await read_body(response, _MOST_ANSWER))
         except (*_UNREADABLE, aiohttp.ClientError, OSError, ReceiverError) as error:

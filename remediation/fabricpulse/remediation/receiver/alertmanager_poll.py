@@ -24,7 +24,8 @@ async def poll_alertmanagers(client: HttpClient, urls: tuple[str, ...]) -> list[
 async def _poll(client: HttpClient, url: str) -> tuple[Alert, ...] | None:
     target = url.rstrip("/") + "/api/v2/alerts"
     try:
-        async with client.get(target, params=_QUERY) as response:
+        # No redirects: a server that is asked must not have others asked, which only this host may reach.
+        async with client.get(target, params=_QUERY, allow_redirects=False) as response:
             if response.status != 200:
                 log.warning(
                     "Alertmanager did not answer the poll", url=redact(target), status=response.status

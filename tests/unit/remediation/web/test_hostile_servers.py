@@ -13,7 +13,7 @@ from fabricpulse.remediation.node import mesh
 from fabricpulse.remediation.node.config import NodeConfig
 from fabricpulse.remediation.node.mesh import MeshNics, SquattedError, parse_mesh, scrape_mesh
 from fabricpulse.remediation.node.receiver_client import ReceiverClient, ReceiverError
-from fabricpulse.remediation.protocol import MAX_NICS
+from fabricpulse.remediation.protocol import MAX_NICS, Report
 from fabricpulse.remediation.receiver import alertmanager_poll
 from fabricpulse.remediation.receiver.alertmanager_poll import poll_alertmanagers
 
@@ -95,6 +95,34 @@ async def test_answers_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
                 await agent.fetch_desired("")
         finally:
             await agent.close()
+
+
+async def test_redirects_are_not_followed() -> None:
+    """Who has the port of a server had root's agent ask others, as the metadata of a cloud; and a POST that became a
+    GET of a page of a login was taken for done."""
+    asked: list[str] = []
+
+    async def elsewhere(request: web.Request) -> web.Response:
+        asked.append(f"{request.method} {request.path}")
+        if request.path == "/secret":
+            return web.Response(text=LINE)
+        raise web.HTTPFound("/secret")
+
+    async with served(elsewhere) as url:
+        async with HttpClient(HttpClientConfig(timeout_s=20)) as client:
+            assert await scrape_mesh(client, url) == MeshNics()
+            assert await poll_alertmanagers(client, (url,)) == [None]
+            async with client.post(url) as response:
+                assert response.status == 302
+        agent = ReceiverClient(NodeConfig(host="h0", receiver=url))
+        try:
+            with pytest.raises(ReceiverError, match="HTTP 302"):
+                await agent.fetch_desired("")
+            with pytest.raises(ReceiverError, match="HTTP 302"):
+                await agent.report(Report())
+        finally:
+            await agent.close()
+    assert (len(asked), "secret" in str(asked)) == (5, False)
 
 
 async def test_an_answer_that_is_nested_too_deep() -> None:
