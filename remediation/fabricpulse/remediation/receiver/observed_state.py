@@ -37,6 +37,8 @@ _ONE_HOST = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9_])?")
 # Most labels, and characters of each, in a `notify` line.
 _MOST_LABELS = 32
 _MOST_TEXT = 200
+# After so many seconds an Alertmanager has an alert, also where Prometheus' clock is late.
+_KNOWN_AFTER_S = 120.0
 
 
 class ObservedState:
@@ -130,7 +132,8 @@ class ObservedState:
         unplaced : gets those for which a rule asks and that have no target, with the reason.
 
         A `firing` with the start of an episode that has ended is suspect: a stale repeat by an Alertmanager that was
-        cut off, or an end that was false. With Alertmanagers to poll it waits for their answer.
+        cut off, or an end that was false. So is one that nobody remembers and that they should have had when they were
+        polled last: a delivery of yesterday that comes again. With Alertmanagers to poll it waits for their answer.
         """
         transaction.set(contact_at=now)
         suspect = False
@@ -140,12 +143,21 @@ class ObservedState:
             if unplaced is not None and isinstance(named, str):
                 unplaced.append((alert, named))
             known = transaction.episodes.get(alert.fingerprint)
-            if self._config.alertmanagers and is_suspect(known, alert):
+            if self._config.alertmanagers and (
+                is_suspect(known, alert) or (known is None and self._is_overdue(transaction, alert, now))
+            ):
                 suspect = True
             elif room.admits(alert, known is not None):
                 self._on_alert(transaction, alert, named, known, now)
         room.close()
         return suspect
+
+    def _is_overdue(self, transaction: Transaction, alert: Alert, now: float) -> bool:
+        """Whether an alert began so long before the Alertmanagers were polled last that they had it, if it was one."""
+        if not alert.firing or now - transaction.polled_at > self._config.poll_timeout_s:
+            return False
+        polled_at: float = transaction.polled_at + transaction.wall_ahead_s
+        return alert.starts_at < polled_at - _KNOWN_AFTER_S
 
     def on_poll(
         self, transaction: Transaction, answers: Sequence[Sequence[Alert] | None], now: float
