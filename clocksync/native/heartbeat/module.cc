@@ -3,7 +3,7 @@
 // A thread of its own, which never waits for the interpreter: it has to come in time, 33 times a second, and its wake-ups
 // are to cost next to nothing. It lives with the process, and goes on only for as long as the event loop says, so that
 // neither a sidecar that is stopped or dead nor one that hangs keeps a page synchronized; and only while the probe engine
-// measures, without which nothing shows a pause of the machine.
+// measures, without which nothing shows a pause of the machine, and until it says that delays contradict the page.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <pthread.h>
@@ -41,7 +41,7 @@ constexpr std::int64_t kIntervals = 10, kFewestIntervals = 3, kMostSilentNs = 1'
 class Heartbeat {
  public:
   using Word = nb::ndarray<std::int64_t, nb::shape<1>, nb::device::cpu>;
-  using Count = nb::ndarray<const std::uint64_t, nb::shape<1>, nb::device::cpu>;
+  using Counts = nb::ndarray<const std::uint64_t, nb::shape<2>, nb::device::cpu>;
 
   explicit Heartbeat(Word word) : word_(std::move(word)), word_ns_(word_.data()) {
     start();
@@ -59,20 +59,21 @@ class Heartbeat {
     beat();
   }
 
-  void follow(Count samples, std::int64_t interval_ns) {
-    std::optional<Count> old(std::move(samples));  // its mapping goes once the lock has
+  void follow(Counts counts, std::int64_t interval_ns) {
+    std::optional<Counts> old(std::move(counts));  // its mapping goes once the lock has
     const std::lock_guard lock(mutex_);
     const std::int64_t now_ns = elapsed_ns();
-    if (samples_) longest_silence_ns_ = std::max(longest_silence_ns_, now_ns - measured_ns_);
-    samples_.swap(old);
+    if (counts_) longest_silence_ns_ = std::max(longest_silence_ns_, now_ns - measured_ns_);
+    counts_.swap(old);
     interval_ns_ = interval_ns;
-    counted_ = __atomic_load_n(samples_->data(), __ATOMIC_RELAXED);
+    counted_ = load(0);
+    contradicted_ = load(1);
     measured_ns_ = since_ns_ = now_ns;
   }
 
   std::int64_t longest_silence_ns() {
     const std::lock_guard lock(mutex_);
-    const std::int64_t silent_ns = samples_ ? elapsed_ns() - measured_ns_ : 0;
+    const std::int64_t silent_ns = counts_ ? elapsed_ns() - measured_ns_ : 0;
     const std::int64_t longest_ns = std::max(std::exchange(longest_silence_ns_, 0), silent_ns);
     return longest_ns > silence_ns() ? longest_ns : 0;
   }
@@ -120,10 +121,15 @@ class Heartbeat {
     } while (!wake_.wait_for(lock, kEvery, [this] { return stopped_; }));
   }
 
-  // Under the lock, as all that follows. Notices that the engine has measured something.
+  std::uint64_t load(int word) const { return __atomic_load_n(counts_->data() + word, __ATOMIC_RELAXED); }
+
+  // Under the lock, as all that follows. Notices that the engine has measured something, and what it says of that.
   void count() {
-    if (!samples_) return;
-    const std::uint64_t counted = __atomic_load_n(samples_->data(), __ATOMIC_RELAXED);
+    if (!counts_) return;
+    // The loop may be late to learn it.
+    const std::uint64_t contradicted = load(1);
+    if (contradicted != std::exchange(contradicted_, contradicted)) until_ns_ = 1;
+    const std::uint64_t counted = load(0);
     if (counted == std::exchange(counted_, counted)) return;
     const std::int64_t now_ns = elapsed_ns(), silent_ns = now_ns - std::exchange(measured_ns_, now_ns);
     longest_silence_ns_ = std::max(longest_silence_ns_, silent_ns);
@@ -132,7 +138,7 @@ class Heartbeat {
 
   void beat() {
     std::int64_t ahead_ns = watched_ns_;
-    if (samples_) {
+    if (counts_) {
       // After a silence the engine needs trains of both directions to see what happened meanwhile.
       const bool anew = measured_ns_ - since_ns_ < silence_ns();
       ahead_ns = anew ? -1 : std::min(ahead_ns, measured_ns_ + silence_ns() - elapsed_ns());
@@ -150,8 +156,8 @@ class Heartbeat {
   std::atomic<std::int64_t> watched_ns_{kWatchedUnprivilegedNs};
   std::mutex mutex_;
   std::int64_t until_ns_ = 1;
-  std::optional<Count> samples_;
-  std::uint64_t counted_ = 0;  // of samples_, when measured_ns_ was
+  std::optional<Counts> counts_;
+  std::uint64_t counted_ = 0, contradicted_ = 0;  // what counts_ were, the first when measured_ns_ was
   std::int64_t interval_ns_ = 0, measured_ns_ = 0, longest_silence_ns_ = 0;
   std::int64_t since_ns_ = 0;  // the engine has measured without a silence
   std::condition_variable wake_;
@@ -177,13 +183,13 @@ NB_MODULE(_heartbeat, m) {
       .def(nb::init<Heartbeat::Word>(), nb::arg("word"))
       .def("go_on_until", &Heartbeat::go_on_until, nb::arg("raw_ns"),
            "And no further than this; nowhere at first.")
-      .def("follow", &Heartbeat::follow, nb::arg("samples"), nb::arg("interval_ns"),
-           "And only while `samples` counts up, of an engine whose trains on one edge are `interval_ns` "
-           "apart: it may "
-           "stand still for `silence_ns`.")
+      .def("follow", &Heartbeat::follow, nb::arg("counts"), nb::arg("interval_ns"),
+           "And only while the first of `counts`, samples of an engine whose trains on one edge are "
+           "`interval_ns` apart, counts up: it may stand still for `silence_ns`. No further once the second, "
+           "its contradictions, is another: until `go_on_until`.")
       .def("silence_ns", &Heartbeat::silence_ns,
            "Ten intervals between trains of what is followed; no more than a second, or three intervals.")
       .def("longest_silence_ns", &Heartbeat::longest_silence_ns,
-           "For how long `samples` stood still, at most, since the last call; 0: no longer than it may.")
+           "For how long samples stood still, at most, since the last call; 0: no longer than it may.")
       .def("stop", &Heartbeat::stop, "Leaves the word as it is.");
 }

@@ -35,10 +35,10 @@ class PageFile:
         self._watched_until_ns = raw_ns
         self._heartbeat.go_on_until(raw_ns)
 
-    def follow(self, samples: NDArray[np.uint64], interval_ns: int) -> None:
-        """And only while `samples` counts up (Heartbeat.follow)."""
-        self._followed = samples, interval_ns
-        self._heartbeat.follow(samples, interval_ns)
+    def follow(self, counts: NDArray[np.uint64], interval_ns: int) -> None:
+        """And only while an engine measures, and contradicts nothing (Heartbeat.follow)."""
+        self._followed = counts, interval_ns
+        self._heartbeat.follow(counts, interval_ns)
 
     def watched(self, raw_ns: int) -> bool:
         """Whether readers see a page at `raw_ns` that is not ahead of its heartbeat."""
