@@ -129,8 +129,10 @@ class VirtualFleet:
         link.longer.append((self.t_s, sender, by_ns))
 
     def end_coordinator(self, number: int) -> None:
-        """It is killed."""
-        self.coordinators[number] = None
+        """It is killed; who waits for its answer learns that there is none."""
+        coordinator, self.coordinators[number] = self.coordinators[number], None
+        for host, run in coordinator.waiting if coordinator is not None else ():
+            self._answer(self.t_s, number, host, run, None)
 
     def start_coordinator(self, number: int) -> None:
         """Another one begins in its place, and knows nothing."""
