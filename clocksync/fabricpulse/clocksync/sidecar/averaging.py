@@ -35,11 +35,10 @@ def average(
     own_rate_ppb: float,
     own_bound_ns: float,
     views: Sequence[NeighbourView],
-    damping: float = 0.5,
     doubt_ns: float = 0.0,
 ) -> Correction | None:
-    """The next correction, or None when there is nothing to average, or most of it contradicts the rest. damping :
-    share of the own old value, [0, 1). doubt_ns : how far we may be off, by what is remembered (neighbour_doubt).
+    """The next correction, or None when there is nothing to average, or most of it contradicts the rest.
+    doubt_ns : how far we may be off, by what is remembered (neighbour_doubt).
     """
     if not views or _contradict(views):
         return None
@@ -59,8 +58,7 @@ def average(
     mean = sum(w * (v.correction_ns - base) for w, v in zip(weights, good, strict=True)) / total
     rate = sum(w * v.rate_ppb for w, v in zip(weights, good, strict=True)) / total
     if own_correction_ns is not None:
-        mean = (1 - damping) * mean
-        rate = (1 - damping) * rate + damping * own_rate_ppb
+        mean, rate = mean / 2, (rate + own_rate_ppb) / 2
     correction = base + round(mean)
     wide = [view.bound_ns + abs(view.correction_ns - correction) for view in views]
     agreed = agree(correction, views)

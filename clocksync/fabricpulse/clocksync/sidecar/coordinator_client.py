@@ -126,11 +126,20 @@ class CoordinatorClient:
         report : makes one of now; with HostInfo if it is passed True. take : gets each reply, even after the return,
         and whether it is that of the coordinator to follow. follow_s : how long one is followed that no longer answers.
         """
+
+        async def report_safely(peer: _Peer) -> None:
+            # A fault with one coordinator does not keep reports from the others or the neighbours.
+            try:
+                await self._report(client, peer, report, take)
+            except Exception:
+                peer.up, peer.tried = False, True
+                log.exception("report failed", url=peer.url)
+
         self._choose(urls)
         self._follow_s = follow_s
         for peer in self._peers:
             if peer.task is None or peer.task.done():
-                peer.task = asyncio.create_task(self._report_safely(client, peer, report, take))
+                peer.task = asyncio.create_task(report_safely(peer))
         tasks = [peer.task for peer in self._peers if peer.task is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=wait_s)
@@ -154,20 +163,6 @@ class CoordinatorClient:
             if removed.task is not None:
                 removed.task.cancel()
             removed.datagrams.close()
-
-    async def _report_safely(
-        self,
-        client: HttpClient,
-        peer: _Peer,
-        report: Callable[[bool], RoundReport],
-        take: Callable[[RoundReply, bool], None],
-    ) -> None:
-        """A fault with one coordinator is logged; it does not keep reports from the others or the neighbours."""
-        try:
-            await self._report(client, peer, report, take)
-        except Exception:
-            peer.up, peer.tried = False, True
-            log.exception("report failed", url=peer.url)
 
     async def _report(
         self,
