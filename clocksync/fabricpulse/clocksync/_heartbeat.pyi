@@ -15,9 +15,9 @@ class Heartbeat:
         """And no further than this; nowhere at first."""
 
     def follow(self, counts: NDArray[np.uint64], interval_ns: int) -> None:
-        """And only while the first of two `counts` goes up: samples of an engine whose trains on one edge are
-        `interval_ns` apart. It may stand still for `silence_ns`. No further once the second, its contradictions, is
-        another: until `go_on_until`.
+        """And only while the first of the `counts` (SampleReader.counts) goes up: samples of an engine whose trains on
+        one edge are `interval_ns` apart. It may stand still for `silence_ns`. No further once the second, its
+        contradictions, is another, until `go_on_until`; nor for 0.3 s after the fifth, its doubts.
         """
 
     def silence_ns(self) -> int:

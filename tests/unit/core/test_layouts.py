@@ -76,13 +76,14 @@ def test_sizes(name: str, size: int) -> None:
         ("probe_ring_header", "next", prefix(probe_ring.HEADER, 13)),
         ("probe_ring_header", "contradictions", prefix(probe_ring.HEADER, 14)),
         ("probe_ring_header", "hidden_jump_ns", prefix(probe_ring.HEADER, 16)),
+        ("probe_ring_header", "doubts", prefix(probe_ring.HEADER, 17)),
         ("probe_edge", "device", prefix(probe_ring.EDGE, 2)),
         ("probe_edge", "peer", prefix(probe_ring.EDGE, 4)),
         ("probe_edge", "peer_network", prefix(probe_ring.EDGE, 6)),
         ("probe_sample", "tx_valid", prefix(probe_ring.SAMPLE, 7)),
-        ("probe_sample", "tx_ns", prefix(probe_ring.SAMPLE, 10)),
-        ("probe_sample", "rx_ns", prefix(probe_ring.SAMPLE, 11)),
-        ("probe_sample", "owd_ns", prefix(probe_ring.SAMPLE, 12)),
+        ("probe_sample", "tx_ns", prefix(probe_ring.SAMPLE, 12)),
+        ("probe_sample", "rx_ns", prefix(probe_ring.SAMPLE, 13)),
+        ("probe_sample", "owd_ns", prefix(probe_ring.SAMPLE, 14)),
     ],
 )
 def test_offsets(name: str, field: str, offset: int) -> None:

@@ -4,10 +4,10 @@ import struct
 from dataclasses import dataclass
 
 MAGIC = 0x31474E5242505046
-VERSION = 4
+VERSION = 5
 TRAIN = 3
 
-HEADER = struct.Struct("<QIIIIIIQQ96sIIQQQqq")
+HEADER = struct.Struct("<QIIIIIIQQ96sIIQQQqqQ")
 EDGE = struct.Struct("<II32s32s96s32s32s")
 SAMPLE = struct.Struct("<QIIIHBBBBHH2x3q3qqq32x")
 
@@ -15,8 +15,8 @@ INBOUND, OUTBOUND = 0, 1
 TX_HARDWARE, RX_HARDWARE, MAIN_PATH, FLEET_VALID = 1, 2, 4, 8
 EDGE_FREE, EDGE_ACTIVE, EDGE_RETIRED = 0, 1, 2
 
-EDGES_SEQUENCE_OFFSET = HEADER.size - 40
-NEXT_OFFSET = HEADER.size - 32
+EDGES_SEQUENCE_OFFSET = HEADER.size - 48
+NEXT_OFFSET = HEADER.size - 40
 
 
 @dataclass(frozen=True)
