@@ -224,6 +224,9 @@
     // For how long nothing may move on a connection with an unfinished request before the collective is stalled, s.
     // Above what a checkpoint of few ranks takes in your jobs, if they do that within collectives.
     stalledSeconds: 5.0,
+    // By how many times longer ranks must wait for one another in a circle: above a scrape interval, as hosts are scraped one after
+    // another.
+    circleFactor: 4.0,
 
     // A host that is not in its own membership probes nothing.
     notMemberFor: '1m',

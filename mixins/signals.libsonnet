@@ -81,6 +81,16 @@ function(config, matchers='') {
   nicZero:: 'device:fabricpulse_nic_connected:zero' + $.braces,
   // NICs that each pod, also one that is gone, called disconnected last.
   nicAllZero:: 'max by (%s, instance, device, network) (%s) == 0' % [config.clusterLabel, $.nicConnected],
+  // NICs that no pod calls connected. Not by what is recorded, which is up to a minute old, where the exporter itself says of the NIC
+  // what it is: one that has just come back would count.
+  nicDead::
+    local key = '%s, instance, device, network' % config.clusterLabel;
+    local said = 'min by (%s) (%s)' % [key, $.last('fabricpulse_nic_disconnected')];
+    '%s == 1 or device:fabricpulse_nic_connected:all_zero%s unless on (%s) %s' % [said, $.braces, key, said],
+  // Hosts all of whose NICs are such: nothing gets through to them.
+  hostCutOff::
+    local host = config.clusterLabel + ', instance';
+    'count by (%s) (group by (%s, device) (%s)) >= on (%s) host:fabricpulse_nic_network:count%s' % [host, host, $.nicDead, host, $.braces],
   nicLastZero:: 'group by (%s) (%s == 0)' % [nic, $.nicConnected],
   // NICs that a pod that is gone called disconnected last, and that those that are there call connected.
   nicOutdatedZero:: '%s and on (%s) min by (%s) (%s) == 1' % [$.nicZero, nic, nic, $.series('fabricpulse_nic_connected')],
@@ -131,10 +141,6 @@ function(config, matchers='') {
   clockSynchronized:: $.last('fabricpulse_clock_synchronized'),
   clockBound:: $.last('fabricpulse_clock_error_bound_seconds'),
   laneFailovers(window):: 'increase(%s[%s])' % [$.series('fabricpulse_lane_failovers_total'), window],
-  // A NIC that fails once fails all its lanes: what counts is how often a lane failed on average.
-  laneFailoversPerLane(window)::
-    local lane = '%s, job, instance, workload, device' % config.clusterLabel;
-    '%s / on (%s) sum by (%s) (%s)' % [$.laneFailoversSince(window, lane), lane, lane, $.last('fabricpulse_lanes')],
   // A job has a workload of its own: its counters may be far above 0 when they are first seen. What an exporter shows that
   // was there a window ago and did not show it has all happened since.
   laneFailoversSince(window, lane)::

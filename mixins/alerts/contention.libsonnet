@@ -130,7 +130,7 @@ local signals = import '../signals.libsonnet';
         },
         'A job uses the NICs of a host unevenly.',
         'The least used NIC of workload {{ $labels.workload }} on {{ $labels.instance }} sends {{ $value | humanizePercentage }} less than the most used one.',
-        { 'for': config.imbalanceFor, slow: true }
+        { 'for': config.imbalanceFor, seldom: true }
       ),
       lib.alert(
         config,

@@ -47,7 +47,7 @@ local signals = import '../signals.libsonnet';
           now: most(''),
           fires: s.series('ALERTS', 'alertname="FabricRetriesExceeded", alertstate="firing", kind="transport"'),
         };
-        '%(transport)s * on (%(nic)s) group_left (network) %(networks)s unless on (%(c)s, network) %(nics)s unless on (%(c)s) %(hosts)s or on (%(nic)s) (%(transport)s unless on (%(nic)s) %(networks)s unless on (%(c)s) %(hosts)s) or %(rnr)s' % {
+        '(%(transport)s * on (%(nic)s) group_left (network) %(networks)s or on (%(nic)s) %(transport)s) unless on (%(c)s, network) %(nics)s unless on (%(c)s) %(hosts)s or %(rnr)s' % {
           c: c,
           nic: nic,
           networks: 'device:fabricpulse_nic_network:info' + s.braces,
@@ -58,7 +58,7 @@ local signals = import '../signals.libsonnet';
         },
         'Queue pairs have ended because their retries were used up.',
         '{{ $value | printf "%.0f" }} queue pairs of NIC {{ $labels.device }} of {{ $labels.instance }} gave up ({{ $labels.kind }}): with NCCL\'s own transport the job has ended.',
-        { 'for': config.retriesExceededFor }
+        { 'for': config.retriesExceededFor, paced: true }
       ),
       lib.alert(
         config,
@@ -165,7 +165,7 @@ local signals = import '../signals.libsonnet';
         },
         'NCCL would use a GID of RoCE v1.',
         'The GID at index {{ $labels.index }} of {{ $labels.rdma_device }} ({{ $labels.device }}) of {{ $labels.instance }}, which NCCL takes, is of type {{ $labels.gid_type }} ({{ $value }}): its packets are not routed and take other paths than RoCE v2.',
-        { 'for': config.gidInconsistentFor, slow: true }
+        { 'for': config.gidInconsistentFor, seldom: true }
       ),
       lib.alert(
         config,

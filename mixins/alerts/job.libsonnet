@@ -1,5 +1,6 @@
 // What the job feels: lanes of the NCCL plugin.
 local lib = import '../lib/alerts.libsonnet';
+local flows = import '../lib/flows.libsonnet';
 local signals = import '../signals.libsonnet';
 {
   prometheusAlerts+:: {
@@ -34,24 +35,23 @@ local signals = import '../signals.libsonnet';
         // is contended. That a NIC is slow is known later than that its lanes fail: while its alert waits to fire this one waits, too,
         // but does not end, and not for long.
         local lane = '%s, job, instance, workload, device' % config.clusterLabel;
-        local lanes = 'sum by (%s) (%s)' % [lane, s.last('fabricpulse_lanes')];
+        local failovers = 'lane:fabricpulse_lane_failovers:increase' + s.braces;
         local over(nics) = 'group by (%(job)s) (%(lanes)s and on (%(nic)s) %(nics)s)' % {
           job: job,
-          lanes: s.last('fabricpulse_lane_state'),
+          lanes: flows(config).lanesOfFaultyNics,
           nic: '%s, instance, device' % config.clusterLabel,
           nics: nics,
         };
-        '%(failovers)s >= %(threshold)d unless on (%(job)s) %(named)s unless on (%(job)s) %(contended)s unless on (%(lane)s) (%(lanes)s and on (%(job)s) %(maybe)s unless on (%(lane)s) %(fires)s unless on (%(lane)s) %(before)s / on (%(lane)s) %(lanes)s >= %(threshold)d)' % {
-          failovers: s.laneFailoversPerLane(config.laneFailoverWindow),
+        '%(failovers)s >= %(threshold)d unless on (%(job)s) %(named)s unless on (%(job)s) %(contended)s unless on (%(lane)s) (%(failovers)s and on (%(job)s) %(maybe)s unless on (%(lane)s) %(fires)s unless on (%(lane)s) %(before)s >= %(threshold)d)' % {
+          failovers: failovers,
           threshold: config.laneFailoverThreshold,
           job: job,
           lane: lane,
-          lanes: lanes,
           named: over('last_over_time(%s[%s])' % [s.series('ALERTS', 'alertname=~"FabricNicDisconnected|FabricNicFlapping|FabricNicLossy|FabricNicSlow", alertstate="firing"'), config.laneFailoverWindow]),
           contended: 'last_over_time(%s[%s])' % [s.series('ALERTS', 'alertname="FabricPathContended", alertstate="firing"'), config.laneFailoverWindow],
           maybe: over('device:fabricpulse_edge_latency_elevated:slowest' + s.braces),
           fires: s.series('ALERTS', 'alertname="FabricLaneFailovers", alertstate="firing"'),
-          before: 'sum by (%s) (increase(%s[%s] offset %s))' % [lane, s.series('fabricpulse_lane_failovers_total'), config.laneFailoverWindow, config.laneFailoverHold],
+          before: '%s offset %s' % [failovers, config.laneFailoverHold],
         },
         'A job moves its traffic between NICs again and again.',
         'Traffic of workload {{ $labels.workload }} on {{ $labels.instance }} was moved away from NIC {{ $labels.device }} {{ $value | printf "%.0f" }} times within ' + config.laneFailoverWindow + '.',
@@ -122,31 +122,41 @@ local signals = import '../signals.libsonnet';
         local alive(what, more='') = '(%s unless on (%s, rank) %s)' % [waiting(what, more), job, silent];
         // From a host all of whose NICs are dead nothing gets through, nor to it: that is their news (FabricNicDisconnected).
         local host = config.clusterLabel + ', instance';
-        local cutOff = 'max by (%s) (%s) == 0' % [host, s.nicConnected];
-        local network = 'max by (%(job)s, rank, peer, peer_rank) (%(waiting)s unless on (%(host)s) %(cutOff)s) unless on (%(job)s, peer_rank) %(silent)s unless on (%(c)s, peer) %(peers)s' % {
+        local network = 'max by (%(job)s, rank, peer, peer_rank) (%(waiting)s unless on (%(host)s) (%(cutOff)s)) unless on (%(job)s, peer_rank) %(silent)s unless on (%(c)s, peer) %(peers)s' % {
           c: config.clusterLabel,
           job: job,
           host: host,
-          cutOff: cutOff,
-          peers: move(cutOff, 'peer', 'instance'),
+          cutOff: s.hostCutOff,
+          peers: move(s.hostCutOff, 'peer', 'instance'),
           waiting: alive('delivery|lane'),
           silent: move(silent, 'peer_rank', 'rank'),
         };
-        // Only of a rank of which its host says something: where that host is not scraped nobody knows whether the rank waits.
-        local late = '%(waiting)s and on (%(job)s, rank) %(heartbeat)s unless on (%(job)s, rank) %(any)s unless on (%(job)s, rank) (%(silent)s)' % {
+        // A rank that is waited for, and itself waits for nobody that is known of.
+        local head = '%(waiting)s unless on (%(job)s, rank) %(any)s unless on (%(job)s, rank) (%(silent)s)' % {
           job: job,
-          heartbeat: heartbeat,
           silent: silent,
           waiting: waitedFor(longest(alive('peer_send|peer_receive', known))),
           any: any,
         };
-        // Where the host of the rank that is waited for is not scraped.
-        local unheard = '%(waiting)s unless on (%(job)s, rank) %(heartbeat)s unless on (%(job)s, rank) %(any)s' % {
+        // It is late only where its host says something of it: where that host is not scraped nobody knows whether the rank waits. Signs
+        // of life of all ranks are read once.
+        local late = '(%(late)s or on (%(job)s, rank) %(unheard)s)' % {
           job: job,
-          heartbeat: heartbeat,
-          waiting: waitedFor(longest(alive('peer_send|peer_receive', known))),
-          any: any,
+          late: named('rank', '%s and on (%s, rank) %s' % [head, job, heartbeat]),
+          unheard: named('unknown', head),
         };
+        // Ranks each of which waits for one that waits as well, and nothing is on its way: the program. For so long that scrapes of
+        // different moments cannot have put a circle together.
+        local circle =
+          local old = '%s > %g' % [s.series('fabricpulse_request_waiting_seconds', 'waits_for=~"peer_send|peer_receive"' + known), config.circleFactor * config.stalledSeconds];
+          'max by (%(job)s) (%(old)s) unless on (%(job)s) (%(waitedFor)s unless on (%(job)s, rank) %(old)s) unless on (%(job)s) %(network)s unless on (%(job)s) (%(silent)s) unless on (%(job)s) (%(head)s)' % {
+            job: job,
+            old: old,
+            waitedFor: waitedFor(longest(old)),
+            network: s.series('fabricpulse_request_waiting_seconds', 'waits_for!~"peer_send|peer_receive"'),
+            silent: silent,
+            head: head,
+          };
         local stopped = 'max by (%(job)s, rank, peer) (%(silent)s) and on (%(job)s, rank) %(waiting)s' % {
           job: job,
           silent: move(silent, 'peer', 'instance'),
@@ -181,14 +191,14 @@ local signals = import '../signals.libsonnet';
         std.join(' or ', [
           named('network', network),
           named('process', stopped),
-          named('rank', late),
+          late,
+          named('circle', circle),
           named('process', profiled.process),
           named('rank', profiled.rank),
-          named('unknown', unheard),
           named('unknown', profiled.unknown),
         ]),
         'A collective does not end.',
-        'Workload {{ $labels.workload }} stands still ({{ $value | printf "%.0f" }} s). {{ if eq $labels.head "network" }}The network: rank {{ $labels.rank }} gets nothing through to rank {{ $labels.peer_rank }} on {{ $labels.peer }}.{{ else if eq $labels.head "unknown" }}Whether the network or a rank holds it up is not known{{ with $labels.rank }}: rank {{ . }}{{ end }}{{ with $labels.peer }} on {{ . }} is waited for, and does not report{{ end }}.{{ else }}Not the network: rank {{ $labels.rank }}{{ with $labels.communicator }} of communicator {{ . }}{{ end }} on {{ $labels.peer }} {{ if eq $labels.head "process" }}gives no sign of life.{{ else }}has not entered the collective and waits for nobody.{{ end }}{{ end }}'
+        'Workload {{ $labels.workload }} stands still ({{ $value | printf "%.0f" }} s). {{ if eq $labels.head "network" }}The network: rank {{ $labels.rank }} gets nothing through to rank {{ $labels.peer_rank }} on {{ $labels.peer }}.{{ else if eq $labels.head "unknown" }}Whether the network or a rank holds it up is not known{{ with $labels.rank }}: rank {{ . }}{{ end }}{{ with $labels.peer }} on {{ . }} is waited for, and does not report{{ end }}.{{ else if eq $labels.head "circle" }}Not the network: its ranks wait for one another in a circle, and nothing is on its way.{{ else }}Not the network: rank {{ $labels.rank }}{{ with $labels.communicator }} of communicator {{ . }}{{ end }} on {{ $labels.peer }} {{ if eq $labels.head "process" }}gives no sign of life.{{ else }}has not entered the collective and waits for nobody.{{ end }}{{ end }}'
       ),
     ]),
   },

@@ -111,7 +111,7 @@ local signals = import '../signals.libsonnet';
         s.last('fabricpulse_nic_nccl_gid_index_consistent') + ' == 0',
         'The NICs of a host have no common GID index for NCCL.',
         'The RoCE ports of {{ $labels.instance }} have no GID, or one at different indexes; NCCL takes one index for all.',
-        { 'for': config.gidInconsistentFor, slow: true }
+        { 'for': config.gidInconsistentFor, seldom: true }
       ),
     ]),
   },

@@ -55,7 +55,7 @@ local signals = import '../signals.libsonnet';
         'FabricEdgeSlow',
         'warning',
         'mesh',
-        p.placedEdges('edge:fabricpulse_edge_latency_elevated:single' + s.braces),
+        p.placedEdges(p.slowSingle, p.slowPlaces),
         'The delay from one NIC to another has grown.',
         'The one-way delay from {{ $labels.peer_device }} of {{ $labels.peer }} to {{ $labels.device }} of {{ $labels.instance }} is far above its own baseline.',
         { 'for': config.pathSlowFor, paced: true }
@@ -67,7 +67,7 @@ local signals = import '../signals.libsonnet';
         'mesh',
         // Of several NICs of a host those that explain the others, none that receives as much as it ever does: it is full
         // (FabricIncast, FabricPathContended). For a while none that is slow together with NICs of other hosts. See rules/path.libsonnet.
-        p.placedNics('device:fabricpulse_edge_latency_elevated:unshared' + s.braces),
+        p.placedNics('device:fabricpulse_edge_latency_elevated:unshared' + s.braces, p.slowPlaces),
         'Many edges of a NIC have become slower.',
         '{{ $value | printf "%.0f" }} edges of NIC {{ $labels.device }} of {{ $labels.instance }}{{ with $labels.network }} on network {{ . }}{{ end }} ({{ $labels.direction }} direction) are far above their baseline.',
         { 'for': config.pathSlowFor, keep_firing_for: config.nicSlowKeepFiring, paced: true }
@@ -87,7 +87,7 @@ local signals = import '../signals.libsonnet';
         'FabricPathLossy',
         'warning',
         'mesh',
-        p.placed('count by (%s) (%s > %g unless on (%s) %s unless on (%s) %s)' % [own, s.last('fabricpulse_edge_worst_path_loss_ratio'), config.pathLossRatio, p.edge, p.elevated, p.edge, p.silent], own),
+        p.placed('device:fabricpulse_edge_worst_path_loss:count' + s.braces, own),
         'Some of the paths through the switches lose packets.',
         'On {{ $value | printf "%.0f" }} edges of NIC {{ $labels.device }} of {{ $labels.instance }} packets with some source ports are lost more often than others: a link or a spine on their way.',
         { 'for': config.pathSlowFor, paced: true }
@@ -99,12 +99,10 @@ local signals = import '../signals.libsonnet';
         'mesh',
         // A NIC that several edges share is named once, not for each direction: its MTU holds for both. One whose peers explain its edges is
         // not; and of many that are alike the network.
-        p.placedEdges('%(nics)s or min by (%(network)s) (%(alike)s * on (%(own)s) group_left (network) %(names)s) and on (%(network)s) %(networks)s or %(edges)s' % {
+        p.placedEdges('%(nics)s or min by (%(network)s) (%(alike)s) and on (%(network)s) %(networks)s or %(edges)s' % {
           nics: '(%s unless on (%s) %s or %s)' % [p.blackHoleNics, own, p.blackHolesAsPeers, p.notInNetworks(p.blackHolesAsPeers, p.blackHoleNetworks)],
           network: config.clusterLabel + ', network',
-          own: own,
-          alike: p.blackHolesAsPeers,
-          names: p.networks,
+          alike: p.inNetwork(p.blackHolesAsPeers),
           networks: p.blackHoleNetworks,
           edges: p.blackHoleSingle,
         }),

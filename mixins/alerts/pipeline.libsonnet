@@ -26,7 +26,7 @@ local signals = import '../signals.libsonnet';
         s.scrapesFailing,
         'Scrapes of a fabricpulse daemon fail again and again.',
         'Prometheus had an answer of {{ $labels.job }} of {{ $labels.instance }} now and then, and none in between ({{ $value | printf "%.0f" }} changes within ' + config.unsteadyWindow + '): its alerts come late, and its rates are wrong.',
-        { slow: true }
+        { seldom: true }
       ),
       // Of each cluster none of whose targets answers; of all where there is no such, which says also that `selector`
       // fits nothing, which silences every other alert.
@@ -133,7 +133,7 @@ local signals = import '../signals.libsonnet';
         ],
         'A fabricpulse daemon is not scraped any more.',
         "The {{ $labels.daemon }} daemon of {{ $labels.instance }} has left Prometheus' targets within the last day (last seen {{ $value | humanizeTimestamp }}); what it watches is not watched.",
-        { keep_firing_for: config.exporterDownFor, slow: true }
+        { keep_firing_for: config.exporterDownFor, seldom: true }
       ),
       lib.alert(
         config,
@@ -149,7 +149,7 @@ local signals = import '../signals.libsonnet';
         },
         'A target of fabricpulse answers, but without the metrics of fabricpulse.',
         '{{ $labels.job }} of {{ $labels.instance }} answers scrapes ({{ $value }}) without fabricpulse_build_info: another program on this port, or relabelling that drops its metrics.',
-        { 'for': config.exporterEmptyFor, slow: true }
+        { 'for': config.exporterEmptyFor, seldom: true }
       ),
       lib.alert(
         config,

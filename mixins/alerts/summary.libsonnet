@@ -19,6 +19,10 @@ local signals = import '../signals.libsonnet';
         // Where nothing of a cluster answers FabricNoData says so, not each host.
         local host = '%s, instance' % c;
         local up = s.series('up', config.jobSelector);
+        // Of each host, recorded (rules/daemon.libsonnet): how many daemons it has, and whether one of them has answered lately. That one
+        // answers now is seen at once.
+        local targets = 'host:fabricpulse_up:count' + s.braces;
+        local lately = 'host:fabricpulse_up:max' + s.braces;
         local ran(daemon) = 'group by (%(host)s) (%(seen)s == on (%(c)s) group_left () max by (%(c)s) (%(seen)s) unless on (%(c)s) %(runs)s)' % {
           c: c,
           host: host,
@@ -27,19 +31,21 @@ local signals = import '../signals.libsonnet';
           runs: s.series('fabricpulse_build_info', which),
         };
         local serves(expr, what) = 'label_replace(0 * (%s), "serves", "%s", "", "")' % [expr, what];
-        local down = '(count by (%(host)s) (%(failed)s) >= 2 and on (%(host)s) max by (%(host)s) (max_over_time(%(up)s[%(time)s])) == 0) or (count by (%(host)s) (%(up)s == 0) >= 2 unless on (%(host)s) %(up)s == 1 and on (%(host)s) label_replace(count by (%(c)s, peer) (group by (%(host)s, peer) (%(silent)s == 1)) >= 2, "instance", "$1", "peer", "(.*)"))' % {
+        local down = '(count by (%(host)s) (%(failed)s) >= 2 and on (%(host)s) %(lately)s == 0 or on (%(host)s) %(targets)s >= 2 and on (%(host)s) label_replace(count by (%(c)s, peer) (group by (%(host)s, peer) (%(silent)s == 1)) >= 2, "instance", "$1", "peer", "(.*)")) unless on (%(host)s) %(up)s == 1' % {
           c: c,
           host: host,
           failed: 'daemon:fabricpulse_up:down' + s.braces,
           up: up,
-          time: config.exporterDownFor,
+          targets: targets,
+          lately: lately,
           silent: s.series('fabricpulse_edge_evidence', 'evidence="peer_host_silent"'),
         };
-        'label_replace((%(down)s) + on (%(host)s) group_left (serves) (%(both)s or on (%(host)s) %(coordinator)s or on (%(host)s) %(receiver)s or on (%(host)s) 0 * group by (%(host)s) (%(up)s)) and on (%(c)s) %(up)s == 1, "peer", "$1", "instance", "(.+)")' % {
+        'label_replace((%(down)s) + on (%(host)s) group_left (serves) (%(both)s or on (%(host)s) %(coordinator)s or on (%(host)s) %(receiver)s or on (%(host)s) 0 * %(targets)s) and on (%(c)s) %(lately)s == 1, "peer", "$1", "instance", "(.+)")' % {
           c: c,
           host: host,
           down: down,
-          up: up,
+          targets: targets,
+          lately: lately,
           both: serves('%s and on (%s) %s' % [ran('coordinator'), host, ran('receiver')], 'coordinator and receiver'),
           coordinator: serves(ran('coordinator'), 'coordinator'),
           receiver: serves(ran('receiver'), 'receiver'),
@@ -53,15 +59,10 @@ local signals = import '../signals.libsonnet';
         'FabricNetworkDown',
         'critical',
         'mesh',
-        // As FabricNicDisconnected, but of a NIC that no pod calls connected. Not by what is recorded, which is up to a minute old,
-        // where the exporter itself says of the NIC what it is: one that has just come back would count.
-        local nic = '%s, instance, device, network' % c;
-        local last = 'min by (%s) (%s)' % [nic, s.last('fabricpulse_nic_disconnected')];
-        local disconnected = '%s == 1 or device:fabricpulse_nic_connected:all_zero%s unless on (%s) %s' % [last, s.braces, nic, last];
         'count by (%(c)s, network) (%(disconnected)s) >= %(least)d >= on (%(c)s, network) (%(share)g * network:fabricpulse_nic_connected:count%(braces)s)' % {
           c: c,
           braces: s.braces,
-          disconnected: disconnected,
+          disconnected: s.nicDead,
           least: config.networkDownLeastNics,
           share: config.networkDownShare,
         },

@@ -5,14 +5,16 @@
     { name: 'fabricpulse-' + name, rules: [alert for alert in alerts if !std.member(config.disabledAlerts, alert.alert)] },
   // The same, and more groups for alerts that need no evaluation with each scrape. `slow` in their `extra`: they tell of
   // minutes or an hour, and read a series of each NIC or flow. `paced`: they tell of flows, which are recorded as seldom, or
-  // of delays, and wait for half a minute anyway. `rare`: they wait for ten minutes and more, or look back over an hour.
+  // of delays, and wait for half a minute anyway. `seldom`: they wait for four minutes and more, or look back over eight. `rare`: they
+  // wait for ten minutes and more, or look back over an hour.
   groups(config, name, alerts)::
     [
       group
       for group in [
-        $.group(config, name, [alert for alert in alerts if !alert.slow && !alert.paced && !alert.rare]),
+        $.group(config, name, [alert for alert in alerts if !alert.slow && !alert.paced && !alert.seldom && !alert.rare]),
         $.group(config, name + '-paced', [alert for alert in alerts if alert.paced]) { interval: config.flowInterval },
         $.group(config, name + '-slow', [alert for alert in alerts if alert.slow]) { interval: config.slowInterval },
+        $.group(config, name + '-seldom', [alert for alert in alerts if alert.seldom]) { interval: config.seldomInterval },
         $.group(config, name + '-rare', [alert for alert in alerts if alert.rare]) { interval: config.rareInterval },
       ]
       if group.rules != []
@@ -20,7 +22,7 @@
 
   // name: Fabric…; component: which part of fabricpulse raised it; summary: one sentence without templates;
   // description: templated, says on which object and how much. `extra` takes `for`, `keep_firing_for`, `labels`,
-  // `slow`, `paced`, `rare`.
+  // `slow`, `paced`, `seldom`, `rare`.
   alert(config, name, severity, component, expr, summary, description, extra={})::
     {
       alert: name,
@@ -37,6 +39,6 @@
     } + {
       [key]: extra[key]
       for key in std.objectFields(extra)
-      if !std.member(['labels', 'slow', 'paced', 'rare'], key)
-    } + { labels+: std.get(extra, 'labels', {}), slow:: std.get(extra, 'slow', false), paced:: std.get(extra, 'paced', false), rare:: std.get(extra, 'rare', false) },
+      if !std.member(['labels', 'slow', 'paced', 'seldom', 'rare'], key)
+    } + { labels+: std.get(extra, 'labels', {}), slow:: std.get(extra, 'slow', false), paced:: std.get(extra, 'paced', false), seldom:: std.get(extra, 'seldom', false), rare:: std.get(extra, 'rare', false) },
 }

@@ -18,7 +18,6 @@ function(config) {
 
   local delay = recorded('flow:fabricpulse_qp_owd_seconds:p50_2m'),
   local floor = recorded('flow:fabricpulse_qp_owd_seconds:p10_2m'),
-  local score = recorded('flow:fabricpulse_qp_owd_seconds:contention_score'),
   local rate = recorded('flow:fabricpulse_qp_received_bytes:rate2m'),
   local nicRate = recorded('nic:fabricpulse_qp_received_bytes:rate2m'),
   local usualPeak = recorded('nic:fabricpulse_qp_received_bytes:usual_peak'),
@@ -60,7 +59,10 @@ function(config) {
   full(nics):: '(%s >= %g <= %g or on (%s) %s) and on (%s) %s' % [ofPeak, config.fullRatio, 1 / config.fullRatio, nic, atSpeed, nic, nics],
   notFull:: '%s < %g' % [ofPeak, config.fullRatio],
   // By how much a flow is slower than the quick quarter of its job's flows: the size of messages cancels.
-  contentionScore:: '%(delay)s / on (%(job)s) group_left quantile by (%(job)s) (0.25, %(delay)s)' % { delay: delay, job: job },
+  quickQuarter:: 'quantile by (%s) (0.25, %s)' % [job, delay],
+  local quick = recorded('workload:fabricpulse_qp_owd_seconds:quick_quarter'),
+  local timesQuick(delays) = '%s / on (%s) group_left () %s' % [delays, job, quick],
+  contentionScore:: timesQuick(delay),
   // 1 for a flow that is marked or resends.
   congestionSigns:: anySwapped('(%s > 0 or %s > 0)' % [s.flowRate('fabricpulse_qp_ecn_marked_total'), s.flowRate('fabricpulse_qp_retransmits_total')]),
   // Median of a job's flows that carry chunks, bytes/s.
@@ -76,16 +78,28 @@ function(config) {
 
   // What alerts are made of.
   slow:: recorded('flow:fabricpulse_qp_owd_seconds:slow'),
-  slowBesideOthers:: '%s > %g and on (%s) %s > %g' % [score, config.contentionScore, flow, delay, config.contentionDelaySeconds],
+  slowBesideOthers:: '%s > %g' % [timesQuick('(%s > %g)' % [delay, config.contentionDelaySeconds]), config.contentionScore],
   slowAndCongested:: '%s and on (%s) (%s or %s)' % [$.slow, flow, congested, recorded('flow:fabricpulse_qp_received_bytes:starved_rate')],
   contended:: recorded('flow:fabricpulse_qp_owd_seconds:contended'),
 
   // Jobs that run over a NIC that has an alert of its own: it is the news, and what it does to flows is not. Where a whole
   // network is slow, or NICs of several of its hosts, they are not the cause.
   local alerting(names, state='alertstate="firing"') = 'last_over_time(%s[%s])' % [s.series('ALERTS', 'alertname=~"%s", %s' % [names, state]), config.lastValueWindow],
+  // Lanes of the NICs that such an alert names, or named lately, or that may be slow, recorded: few, also where there are many lanes.
+  local alertsOfNics = 'FabricNic(Disconnected|Gone|Flapping|Lossy|Slow)|FabricMtuBlackHole',
+  local lanesOfFaultyNics = recorded('lane:fabricpulse_lane_state:of_faulty_nic'),
+  lanesOfFaultyNics:: lanesOfFaultyNics,
+  faultyLanes:: 'group by (%s, instance, workload, device) (%s and on (%s) (last_over_time(%s[%s]) or %s))' % [
+    c,
+    s.last('fabricpulse_lane_state'),
+    nic,
+    s.series('ALERTS', 'alertname=~"%s", alertstate="firing"' % alertsOfNics),
+    config.laneFailoverWindow,
+    recorded('device:fabricpulse_edge_latency_elevated:slowest'),
+  ],
   local faulty = 'group by (%(job)s) (%(lanes)s and on (%(nic)s) (%(nics)s or %(slow)s unless on (%(network)s) %(networks)s unless on (%(network)s) %(several)s))' % {
     job: job,
-    lanes: s.last('fabricpulse_lane_state'),
+    lanes: lanesOfFaultyNics,
     nic: nic,
     nics: alerting('FabricNicDisconnected|FabricNicFlapping|FabricNicLossy|FabricMtuBlackHole'),
     slow: alerting('FabricNicSlow'),
@@ -97,6 +111,9 @@ function(config) {
   // Flows that were contended a moment ago, while NICs of several hosts of the network are slow, of these their sender or their
   // receiver: where a job has moved to other paths its flow is quick, or moves nothing, and the path is as full as before.
   // What is recorded as contended was so when it was last measured within nicSlowHold, after which these NICs are named in any case.
+  // The networks of the NICs that receive flows which are or were measured to be contended.
+  local contendedNetworks = recorded('device:fabricpulse_nic_network:of_contended'),
+  networksOfContended:: '%s and on (%s) last_over_time(%s[%s])' % [p.networks, nic, $.contended, config.nicSlowHold],
   local contendedLately = 'last_over_time(%s[%s])' % [$.contendedOnPaths, config.pathLossWindow],
   local stillContended = '(%(lately)s and on (%(nic)s) %(receiving)s or %(lately)s and on (%(peer)s) %(sending)s) and on (%(flow)s) %(rate)s and on (%(flow)s) %(measured)s and on (%(nic)s) (%(networks)s and on (%(network)s) %(several)s)' % {
     lately: contendedLately,
@@ -107,7 +124,7 @@ function(config) {
     flow: flow,
     rate: rate,
     measured: 'last_over_time(%s[%s])' % [$.contended, config.nicSlowHold],
-    networks: p.networks,
+    networks: contendedNetworks,
     network: '%s, network' % c,
     several: severalSlow,
   },
@@ -126,7 +143,7 @@ function(config) {
   contendedInNetwork:: '%(flows)s * on (%(nic)s) group_left (network) %(networks)s or on (%(flow)s) %(flows)s' % {
     flows: $.contendedOnPaths,
     nic: nic,
-    networks: recorded('device:fabricpulse_nic_network:info'),
+    networks: contendedNetworks,
     flow: flow,
   },
   contendedPaths:: recorded('flow:fabricpulse_qp_owd_seconds:contended_in_network'),

@@ -6,17 +6,31 @@ function(config) {
   local edge = '%s, instance, device, peer, peer_device' % c,
   local own = '%s, instance, device' % c,
   local peer = '%s, peer, peer_device' % c,
-  local places = 'device:fabricpulse_nic_place:info' + s.braces,
   edge:: edge,
-  // The network of each NIC. Found anew by all who need it, it is a good part of what they cost.
+  // The network of each NIC, and with its leaf; and of the few NICs with lossy edges, black holes or dead paths, and with slow
+  // edges. To read those of all NICs is a good part of what a rule costs.
   networks:: 'device:fabricpulse_nic_network:info' + s.braces,
+  places:: 'device:fabricpulse_nic_place:info' + s.braces,
+  local faultyPlaces = 'device:fabricpulse_nic_place:faulty' + s.braces,
+  slowPlaces:: 'device:fabricpulse_nic_place:slow' + s.braces,
   own:: own,
   peer:: peer,
+  // Places of NICs at either end of some edges, now or lately: what is said of these NICs must not lose its network before it ends.
+  local lately(record) = 'last_over_time(%s[%s])' % [record, config.lastValueWindow],
+  local sender(edges) = 'label_replace(label_replace(group by (%s) (%s), "instance", "$1", "peer", "(.*)"), "device", "$1", "peer_device", "(.*)")' % [peer, edges],
+  placesOf(edges, nics, peers=[]):: '%s and on (%s) (%s)' % [
+    $.places,
+    own,
+    std.join(' or ', [lately(record) for record in edges + nics] + [sender(lately(record)) for record in edges + peers]),
+  ],
 
   // What is recorded (rules/path.libsonnet).
   lost:: 'edge:fabricpulse_edge_probes_lost:increase' + s.braces,
   lossy:: 'edge:fabricpulse_edge_probes_lost:lossy_ratio' + s.braces,
   elevated:: 'edge:fabricpulse_edge_latency_elevated:max' + s.braces,
+  // Edges some of whose paths lose packets; and lossy ones, or such, that are or were slow.
+  lossyPaths:: '%s > %g' % [s.last('fabricpulse_edge_worst_path_loss_ratio'), config.pathLossRatio],
+  lossyAndSlow:: 'edge:fabricpulse_edge_latency_elevated:of_lossy' + s.braces,
   // Lossy without being slow. What a queue drops waits in it first: that is congestion or a slow link, which has its own alert.
   lossyAlone:: 'edge:fabricpulse_edge_probes_lost:lossy_alone_ratio' + s.braces,
   // By how many times more lossy edges its receiver has than its sender has: who has many more explains it alone.
@@ -42,16 +56,24 @@ function(config) {
       many(own, '> bool %g' % config.explainedFactor),
       'label_replace(label_replace(%s, "instance", "$1", "peer", "(.*)"), "device", "$1", "peer_device", "(.*)")' % many(peer, '< bool %g' % (1 / config.explainedFactor)),
     ],
-  // Networks with at least so many of such NICs: how many.
-  networksOf(nics, least):: '(sum by (%(network)s) (group by (%(own)s, network) (%(nics)s * on (%(own)s) group_left (network) %(networks)s)) >= %(least)d)' % {
+  // Networks with at least so many of such NICs: how many, where they
+  // that are a large share of the network's: one bad uplink of a large network makes few.
+  networksOf(nics, least, share):: 'sum by (%(network)s) (group by (%(own)s, network) (%(nics)s * on (%(own)s) group_left (network) %(places)s)) >= %(least)d >= on (%(network)s) (%(share)g * network:fabricpulse_nic_connected:count%(braces)s)' % {
     network: c + ', network',
     own: own,
     nics: nics,
-    networks: $.networks,
+    places: faultyPlaces,
     least: least,
+    share: share,
+    braces: s.braces,
   },
+  // With the network of each alone.
+  inNetwork(nics):: '%s * on (%s) group_left (network) %s' % [nics, own, faultyPlaces],
   // NICs that are not in such a network.
-  notInNetworks(nics, networks):: '%s unless on (%s) (%s and on (%s, network) %s)' % [nics, own, $.networks, c, networks],
+  notInNetworks(nics, networks):: '%s unless on (%s) (%s and on (%s, network) %s)' % [nics, own, faultyPlaces, c, networks],
+  // Slow edges of no NIC that has many, now or lately.
+  slowAlone:: 'edge:fabricpulse_edge_latency_elevated:alone' + s.braces,
+  slowSingle:: '%s unless on (%s) %s unless on (%s) %s' % [$.slowAlone, own, $.receiving, peer, $.sending],
   slowDelay:: 'edge:fabricpulse_edge_owd_seconds:slow' + s.braces,
   receiving:: 'device:fabricpulse_edge_latency_elevated:receiving' + s.braces,
   sending:: 'peer:fabricpulse_edge_latency_elevated:sending' + s.braces,
@@ -88,10 +110,10 @@ function(config) {
     key: key,
   },
   // With the network of the NIC, and its leaf, where it is known; with its network alone. `key` tells the elements apart.
-  placed(expr, key):: labelled(expr, key, 'leaf, network', places),
+  placed(expr, key, places=faultyPlaces):: labelled(expr, key, 'leaf, network', places),
   networked(expr, key=own):: labelled(expr, key, 'network', $.networks),
-  placedNics(expr):: $.placed(expr, own + ', direction'),
-  placedEdges(expr):: $.placed(expr, edge),
+  placedNics(expr, places=faultyPlaces):: $.placed(expr, own + ', direction', places),
+  placedEdges(expr, places=faultyPlaces):: $.placed(expr, edge, places),
   // NICs that at least sharedEdges of the edges have in common, receiving or sending; the latter under the names of the
   // former. `worst` keeps what is said of the edges.
   local receiving(edges, worst) = '(%s by (%s) (%s) and on (%s) count by (%s) (%s) >= %d)' % [worst, own, edges, own, own, edges, config.sharedEdges],

@@ -4,6 +4,8 @@ local signals = import '../signals.libsonnet';
 {
   prometheusRules+:: {
     local s = signals($._config),
+    local host = $._config.clusterLabel + ', instance',
+    local up = s.series('up', $._config.jobSelector),
     local record = 'daemon:fabricpulse_build_info:last_seen_timestamp_seconds',
     groups+: [
       {
@@ -24,7 +26,12 @@ local signals = import '../signals.libsonnet';
         // FabricExporterDown and FabricHostDown: of all targets three reads, which each evaluation of both would repeat.
         name: 'fabricpulse-up.rules',
         interval: $._config.flowInterval,
-        rules: [{ record: 'daemon:fabricpulse_up:down', expr: s.down }],
+        rules: [
+          { record: 'daemon:fabricpulse_up:down', expr: s.down },
+          { record: 'host:fabricpulse_up:count', expr: 'count by (%s) (%s)' % [host, up] },
+          // 1 where a daemon has answered lately.
+          { record: 'host:fabricpulse_up:max', expr: 'max by (%s) (max_over_time(%s[%s]))' % [host, up, $._config.exporterDownFor] },
+        ],
       },
     ],
   },

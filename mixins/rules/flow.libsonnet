@@ -11,6 +11,7 @@ local flows = import '../lib/flows.libsonnet';
         rules: [
           { record: 'flow:fabricpulse_qp_received_bytes:usual_rate', expr: f.usualRate },
           { record: 'nic:fabricpulse_qp_received_bytes:usual_peak', expr: f.usualPeak },
+          { record: 'workload:fabricpulse_qp_received_bytes:median_rate', expr: f.medianRate },
         ],
       },
       {
@@ -20,14 +21,16 @@ local flows = import '../lib/flows.libsonnet';
           { record: 'flow:fabricpulse_qp_received_bytes:rate2m', expr: f.receivedRate },
           { record: 'nic:fabricpulse_qp_received_bytes:rate2m', expr: f.receivedRateOfNic },
           { record: 'flow:fabricpulse_qp_owd_seconds:p50_2m', expr: f.delayQuantile(0.5) },
+          { record: 'workload:fabricpulse_qp_owd_seconds:quick_quarter', expr: f.quickQuarter },
           { record: 'flow:fabricpulse_qp_owd_seconds:contention_score', expr: f.contentionScore },
           // Few: what follows is asked of these.
           { record: 'flow:fabricpulse_qp_owd_seconds:slow', expr: f.slowBesideOthers },
           { record: 'flow:fabricpulse_qp:congestion_signs', expr: f.congestionSigns },
-          { record: 'workload:fabricpulse_qp_received_bytes:median_rate', expr: f.medianRate },
           { record: 'flow:fabricpulse_qp_received_bytes:slow_rate', expr: f.slowFlowRate },
           { record: 'flow:fabricpulse_qp_received_bytes:starved_rate', expr: f.starvedRate },
           { record: 'flow:fabricpulse_qp_owd_seconds:contended', expr: f.slowAndCongested },
+          { record: 'lane:fabricpulse_lane_state:of_faulty_nic', expr: f.faultyLanes },
+          { record: 'device:fabricpulse_nic_network:of_contended', expr: f.networksOfContended },
           { record: 'flow:fabricpulse_qp_owd_seconds:contended_paths', expr: f.contendedOnPath },
           { record: 'flow:fabricpulse_qp_owd_seconds:contended_in_network', expr: f.contendedInNetwork },
           { record: 'workload:fabricpulse_collective_bandwidth_bytes_per_second:avg', expr: f.collectiveBandwidth },

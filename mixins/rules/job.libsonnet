@@ -6,7 +6,19 @@ local signals = import '../signals.libsonnet';
     local s = signals($._config),
     local c = $._config.clusterLabel,
     local rate(metric) = s.flowRates(metric, c + ', instance, workload, device'),
+    local lane = c + ', job, instance, workload, device',
     groups+: [
+      {
+        // Of the few lanes that failed over how often, on average of those of a NIC: one that fails once fails all its lanes.
+        name: 'fabricpulse-lane.rules',
+        interval: $._config.slowInterval,
+        rules: [
+          {
+            record: 'lane:fabricpulse_lane_failovers:increase',
+            expr: '%s / on (%s) sum by (%s) (%s) > 0' % [s.laneFailoversSince($._config.laneFailoverWindow, lane), lane, lane, s.last('fabricpulse_lanes')],
+          },
+        ],
+      },
       {
         name: 'fabricpulse-job.rules',
         interval: $._config.rareInterval,

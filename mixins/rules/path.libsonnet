@@ -23,7 +23,7 @@ local signals = import '../signals.libsonnet';
     local receivingMany = 'device:fabricpulse_edge_latency_elevated:receiving_many' + s.braces,
     local sendingMany = 'peer:fabricpulse_edge_latency_elevated:sending_many' + s.braces,
     // Not one whose other end has many now: that is why it is slow.
-    local alone = 'edge:fabricpulse_edge_latency_elevated:alone' + s.braces,
+    local alone = p.slowAlone,
     local manyOrLately(nic, edges, record) = '%s or sum by (%s) (%s) and on (%s) count_over_time(%s[%s]) >= 2' % [many(edges), nic, alone, nic, record, config.pathLossWindow],
     local recentlySlow = 'last_over_time(device:fabricpulse_edge_latency_elevated:count%s[%s])' % [s.braces, config.pathLossWindow],
     // Without the network label where nobody says which network a NIC is in.
@@ -32,7 +32,7 @@ local signals = import '../signals.libsonnet';
       '(%(nics)s) * on (%(key)s) group_left (network) %(network)s or on (%(key)s, direction) %(nics)s' % {
         nics: nics,
         key: key,
-        network: p.networks,
+        network: p.slowPlaces,
       },
     groups+: [
       {
@@ -52,6 +52,11 @@ local signals = import '../signals.libsonnet';
               nics: s.last('fabricpulse_nic_connected', 'leaf!=""'),
               networks: p.networks,
             },
+          },
+          {
+            // For alerts on whole hosts, which need no read of each NIC then.
+            record: 'host:fabricpulse_nic_network:count',
+            expr: 'sum by (%s) (%s)' % [host, p.networks],
           },
         ],
       },
@@ -77,38 +82,43 @@ local signals = import '../signals.libsonnet';
             ],
           },
           {
-            record: 'edge:fabricpulse_edge_latency_elevated:max',
-            expr: 'group by (%s) (%s == 1)' % [edge, s.last('fabricpulse_edge_latency_elevated')],
+            // Of these, and of those some of whose paths lose packets, the ones that are or were slow. Where a network is slow its slow edges
+            // are many: they are read here once.
+            record: 'edge:fabricpulse_edge_latency_elevated:of_lossy',
+            expr: 'max by (%s) (max_over_time(%s[%s]) == 1) and on (%s) (%s or %s)' % [edge, s.series('fabricpulse_edge_latency_elevated'), config.pathLossWindow, edge, p.lossy, p.lossyPaths],
           },
           {
             record: 'edge:fabricpulse_edge_probes_lost:lossy_alone_ratio',
             // Nor at a NIC that many slow edges share, or a moment after: its queue comes and goes with the traffic, and drops
             // what comes by its other edges before their delay is known to have grown.
             local lately(slow) = 'last_over_time(%s[%s])' % [slow, config.pathLossWindow],
-            expr: '%s unless on (%s) %s unless on (%s) %s unless on (%s) %s' % [p.lossy, edge, lately(p.elevated), p.own, lately(p.receiving), p.peer, lately(p.sending)],
+            expr: '%s unless on (%s) %s unless on (%s) %s unless on (%s) %s' % [p.lossy, edge, p.lossyAndSlow, p.own, lately(p.receiving), p.peer, lately(p.sending)],
           },
+          { record: 'edge:fabricpulse_edge_mtu_black_hole_bytes:min', expr: p.blackHolesSaid },
+          {
+            // Edges of a NIC on which some paths are dead. FabricPathDown, with the leaf and without, would count them twice.
+            record: 'device:fabricpulse_edge_paths_down:count',
+            expr: 'count by (%s) (%s > 0)' % [p.own, s.last('fabricpulse_edge_paths_down')],
+          },
+          {
+            // Edges of a NIC some of whose paths lose packets.
+            record: 'device:fabricpulse_edge_worst_path_loss:count',
+            expr: 'count by (%s) (%s unless on (%s) %s unless on (%s) %s)' % [p.own, p.lossyPaths, edge, p.lossyAndSlow, edge, p.silent],
+          },
+          // Before what names these NICs, and for longer: no alert may be without its network for a moment.
+          { record: 'device:fabricpulse_nic_place:faulty', expr: p.placesOf([p.lossyAlone, p.blackHoles], [record + s.braces for record in ['device:fabricpulse_edge_paths_down:count', 'device:fabricpulse_edge_worst_path_loss:count']]) },
           { record: 'edge:fabricpulse_edge_probes_lost:receiver_to_sender_ratio', expr: p.balance(p.lossyAlone) },
           { record: 'device:fabricpulse_edge_probes_lost:lossy_ratio', expr: p.unexplained(p.lossyAlone, p.lossyBalance, 'max') },
           { record: 'device:fabricpulse_edge_probes_lost:lossy_by_themselves_ratio', expr: p.unexplainable(p.lossyAlone, p.lossyBalance, 'max') },
           { record: 'device:fabricpulse_edge_probes_lost:lossy_as_peers_ratio', expr: '%s unless on (%s, direction) %s' % [p.lossyNics, p.own, p.lossyByThemselves] },
-          {
-            // Not those that one bad uplink of a large network has: what else is dead or lossy there is not theirs.
-            record: 'network:fabricpulse_edge_probes_lost:lossy_nics',
-            expr: '%s >= on (%s) (%g * network:fabricpulse_nic_connected:count%s)' % [p.networksOf(p.lossyAsPeers, config.networkLossyLeastNics), network, config.networkLossyShare, s.braces],
-          },
-          { record: 'edge:fabricpulse_edge_mtu_black_hole_bytes:min', expr: p.blackHolesSaid },
+          { record: 'network:fabricpulse_edge_probes_lost:lossy_nics', expr: p.networksOf(p.lossyAsPeers, config.networkLossyLeastNics, config.networkLossyShare) },
           { record: 'edge:fabricpulse_edge_mtu_black_hole_bytes:receiver_to_sender_ratio', expr: p.balance(p.blackHoles) },
           { record: 'device:fabricpulse_edge_mtu_black_hole_bytes:min', expr: p.anyDirection(p.unexplained(p.blackHoles, p.blackHoleBalance, 'min'), 'min') },
           {
             record: 'device:fabricpulse_edge_mtu_black_hole_bytes:as_peers',
             expr: '%s unless on (%s) %s' % [p.blackHoleNics, p.own, p.explaining(p.blackHoleBalance)],
           },
-          { record: 'network:fabricpulse_edge_mtu_black_hole_bytes:nics', expr: p.networksOf(p.blackHolesAsPeers, config.networkLossyLeastNics) },
-          {
-            // Edges of a NIC on which some paths are dead. FabricPathDown, with the leaf and without, would count them twice.
-            record: 'device:fabricpulse_edge_paths_down:count',
-            expr: 'count by (%s) (%s > 0)' % [p.own, s.last('fabricpulse_edge_paths_down')],
-          },
+          { record: 'network:fabricpulse_edge_mtu_black_hole_bytes:nics', expr: p.networksOf(p.blackHolesAsPeers, config.networkLossyLeastNics, config.networkLossyShare) },
         ],
       },
       {
@@ -116,6 +126,10 @@ local signals = import '../signals.libsonnet';
         name: 'fabricpulse-slow-edge.rules',
         interval: config.flowInterval,
         rules: [
+          {
+            record: 'edge:fabricpulse_edge_latency_elevated:max',
+            expr: 'group by (%s) (%s == 1)' % [edge, s.last('fabricpulse_edge_latency_elevated')],
+          },
           {
             // Delay of the edges that are slow, s. Where a scrape has failed it is not known.
             record: 'edge:fabricpulse_edge_owd_seconds:slow',
@@ -132,8 +146,6 @@ local signals = import '../signals.libsonnet';
           { record: 'edge:fabricpulse_edge_latency_elevated:alone', expr: '%s unless on (%s) %s unless on (%s) %s' % [p.elevated, p.own, receivingMany, p.peer, sendingMany] },
           { record: 'device:fabricpulse_edge_latency_elevated:receiving', expr: manyOrLately(p.own, receivingEdges, receivingMany) },
           { record: 'peer:fabricpulse_edge_latency_elevated:sending', expr: manyOrLately(p.peer, sendingEdges, sendingMany) },
-          // With the leaf and without, FabricEdgeSlow would look for them twice.
-          { record: 'edge:fabricpulse_edge_latency_elevated:single', expr: '%s unless on (%s) %s unless on (%s) %s' % [alone, p.own, p.receiving, p.peer, p.sending] },
           {
             record: 'device:fabricpulse_edge_owd_seconds:slow_min',
             expr: p.directed(
@@ -141,11 +153,9 @@ local signals = import '../signals.libsonnet';
               'min by (%s) (%s) and on (%s) %s' % [p.peer, p.slowDelay, p.peer, p.sending],
             ),
           },
-          { record: 'device:fabricpulse_edge_latency_elevated:shared', expr: p.directed(p.receiving, p.sending) },
-          {
-            record: 'device:fabricpulse_edge_latency_elevated:count',
-            expr: named('device:fabricpulse_edge_latency_elevated:shared' + s.braces),
-          },
+          // Of those at the end of an edge alone, too: FabricEdgeSlow.
+          { record: 'device:fabricpulse_nic_place:slow', expr: p.placesOf([], [alone, p.receiving], [p.sending]) },
+          { record: 'device:fabricpulse_edge_latency_elevated:count', expr: named('(%s)' % p.directed(p.receiving, p.sending)) },
           // What of the flows' NICs is asked further: those with slow edges or slow flows.
           { record: 'nic:fabricpulse_qp_received_bytes:slow_rate', expr: f.slowRateOfNic(receivingSlow) },
           { record: 'nic:fabricpulse_qp_received_bytes:peak_ratio', expr: f.shareOfPeak },

@@ -68,7 +68,6 @@ SUSPECTS = {
     "device:fabricpulse_edge_latency_elevated:suspects",
     "device:fabricpulse_edge_latency_elevated:unshared",
     "network:fabricpulse_edge_latency_elevated:slow_hosts",
-    "device:fabricpulse_edge_latency_elevated:shared",
     "device:fabricpulse_edge_latency_elevated:count",
     "device:fabricpulse_edge_latency_elevated:measured",
     "edge:fabricpulse_edge_latency_elevated:alone",
@@ -91,6 +90,13 @@ SUSPECTS = {
     "device:fabricpulse_nic_connected:zero",
     "device:fabricpulse_nic_disconnects:flaps",
     "device:fabricpulse_nic_disconnects:slow_flaps",
+    "device:fabricpulse_nic_place:faulty",
+    "device:fabricpulse_nic_place:slow",
+    "device:fabricpulse_nic_network:of_contended",
+    "device:fabricpulse_edge_worst_path_loss:count",
+    "edge:fabricpulse_edge_latency_elevated:of_lossy",
+    "lane:fabricpulse_lane_state:of_faulty_nic",
+    "lane:fabricpulse_lane_failovers:increase",
 }
 
 # Of targets without our metrics, and of samples left out, there are none.

@@ -179,6 +179,10 @@ LAGS_UNNOTICED = {
     "device:fabricpulse_nic_connected:all_zero",
     # Has been so for a minute.
     "daemon:fabricpulse_up:down",
+    "host:fabricpulse_up:max",
+    # How many there are, which does not change with a fault.
+    "host:fabricpulse_up:count",
+    "host:fabricpulse_nic_network:count",
 }
 
 
