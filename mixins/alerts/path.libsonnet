@@ -26,14 +26,17 @@ local signals = import '../signals.libsonnet';
         'critical',
         'mesh',
         // Where its peers lose as much it may be a switch or a link: FabricFaultLocated of one mutes those with this label. Where many
-        // NICs of a network do, now or lately, FabricNetworkLossy tells of all of them: of a few it is known a minute later.
+        // NICs of a network or of a leaf do, now or lately, FabricNetworkLossy tells of all of them: of a few it is known a minute later.
         p.placedNics('(%(nics)s and on (%(nic)s) %(own)s or label_replace(%(alike)s, "peers", "lossy", "", ""))' % {
           nics: p.lossyNics,
           own: p.lossyByThemselves,
           nic: own + ', direction',
-          alike: p.notInNetworks(
-            '%(peers)s and on (%(nic)s) %(peers)s offset 1m' % { peers: p.lossyAsPeers, nic: own + ', direction' },
-            'last_over_time(%s[%s])' % [p.lossyNetworks, config.pathLossWindow]
+          alike: p.notInLeaves(
+            p.notInNetworks(
+              '%(peers)s and on (%(nic)s) %(peers)s offset 1m' % { peers: p.lossyAsPeers, nic: own + ', direction' },
+              'last_over_time(%s[%s])' % [p.lossyNetworks, config.pathLossWindow]
+            ),
+            'last_over_time(%s[%s])' % [p.lossyLeaves, config.pathLossWindow]
           ),
         }),
         'A NIC loses packets of many peers.',
@@ -45,9 +48,9 @@ local signals = import '../signals.libsonnet';
         'FabricNetworkLossy',
         'critical',
         'mesh',
-        p.lossyNetworks,
+        '%s or %s' % [p.lossyNetworks, p.lossyLeaves],
         'Many NICs of a network lose packets of one another.',
-        '{{ $value | printf "%.0f" }} NICs of network {{ $labels.network }} lose packets, none of them more than its peers: a switch or a link, not the NICs.',
+        '{{ $value | printf "%.0f" }} NICs of {{ with $labels.leaf }}leaf {{ . }} in {{ end }}network {{ $labels.network }} lose packets, none of them more than its peers: a switch or a link, not the NICs.',
         { keep_firing_for: config.pathLossWindow }
       ),
       lib.alert(

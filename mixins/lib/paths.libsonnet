@@ -43,6 +43,7 @@ function(config) {
   // As many edges of other NICs have it: a switch or a link that all cross, rather than any of them.
   lossyAsPeers:: 'device:fabricpulse_edge_probes_lost:lossy_as_peers_ratio' + s.braces,
   lossyNetworks:: 'network:fabricpulse_edge_probes_lost:lossy_nics' + s.braces,
+  lossyLeaves:: 'leaf:fabricpulse_edge_probes_lost:lossy_nics' + s.braces,
   local bySender(edges, balance) = '%s unless on (%s) %s < %g' % [edges, edge, balance, 1 / config.explainedFactor],
   local byReceiver(edges, balance) = '%s unless on (%s) %s > %g' % [edges, edge, balance, config.explainedFactor],
   local ofReceiver(edges, balance) = '%s and on (%s) %s > %g' % [edges, edge, balance, config.explainedFactor],
@@ -67,6 +68,20 @@ function(config) {
     share: share,
     braces: s.braces,
   },
+  // The same of leaves, of networks that are not such.
+  local leaf = c + ', network, leaf',
+  leavesOf(nics, least, share, networks):: 'sum by (%(leaf)s) (group by (%(own)s, network, leaf) (%(nics)s * on (%(own)s) group_left (network, leaf) %(places)s)) >= %(least)d >= on (%(leaf)s) (%(share)g * leaf:fabricpulse_nic_place:count%(braces)s) unless on (%(network)s) %(networks)s' % {
+    leaf: leaf,
+    network: c + ', network',
+    own: own,
+    nics: nics,
+    places: s.series('device:fabricpulse_nic_place:faulty', 'leaf!=""'),
+    least: least,
+    share: share,
+    braces: s.braces,
+    networks: networks,
+  },
+  notInLeaves(nics, leaves):: '%s unless on (%s) (%s and on (%s) %s)' % [nics, own, faultyPlaces, leaf, leaves],
   // With the network of each alone.
   inNetwork(nics):: '%s * on (%s) group_left (network) %s' % [nics, own, faultyPlaces],
   // NICs that are not in such a network.

@@ -54,6 +54,10 @@ local signals = import '../signals.libsonnet';
             },
           },
           {
+            record: 'leaf:fabricpulse_nic_place:count',
+            expr: 'sum by (%s, leaf) (%s)' % [network, s.series('device:fabricpulse_nic_place:info', 'leaf!=""')],
+          },
+          {
             // For alerts on whole hosts, which need no read of each NIC then.
             record: 'host:fabricpulse_nic_network:count',
             expr: 'sum by (%s) (%s)' % [host, p.networks],
@@ -112,6 +116,11 @@ local signals = import '../signals.libsonnet';
           { record: 'device:fabricpulse_edge_probes_lost:lossy_by_themselves_ratio', expr: p.unexplainable(p.lossyAlone, p.lossyBalance, 'max') },
           { record: 'device:fabricpulse_edge_probes_lost:lossy_as_peers_ratio', expr: '%s unless on (%s, direction) %s' % [p.lossyNics, p.own, p.lossyByThemselves] },
           { record: 'network:fabricpulse_edge_probes_lost:lossy_nics', expr: p.networksOf(p.lossyAsPeers, config.networkLossyLeastNics, config.networkLossyShare) },
+          {
+            // A lossy leaf has few of the NICs of a large network, and all of its own.
+            record: 'leaf:fabricpulse_edge_probes_lost:lossy_nics',
+            expr: p.leavesOf(p.lossyAsPeers, config.networkLossyLeastNics, config.networkLossyShare, p.lossyNetworks),
+          },
           { record: 'edge:fabricpulse_edge_mtu_black_hole_bytes:receiver_to_sender_ratio', expr: p.balance(p.blackHoles) },
           { record: 'device:fabricpulse_edge_mtu_black_hole_bytes:min', expr: p.anyDirection(p.unexplained(p.blackHoles, p.blackHoleBalance, 'min'), 'min') },
           {

@@ -212,6 +212,22 @@ FAULTS: dict[str, tuple[list[Labels], list[Labels]]] = {
             nic("FabricEdgeLoss", "h5", peer="h1", peer_device="rail0"),
         ],
     ),
+    "a lossy leaf without a coordinator": (
+        [
+            alert("FabricNetworkLossy", network="rail0", leaf="leaf1"),
+            nic("FabricNicLossy", "h2", direction="receive", peers="lossy", leaf="leaf2"),
+            nic("FabricEdgeLoss", "h3", peer="h1", peer_device="rail0", leaf="leaf2"),
+        ],
+        [
+            nic("FabricNicLossy", "h1", direction="receive", peers="lossy", leaf="leaf1"),
+            nic("FabricPathLossy", "h1", leaf="leaf1"),
+            nic("FabricEdgeLoss", "h1", peer="h3", peer_device="rail0", leaf="leaf1"),
+        ],
+    ),
+    "a lossy network one leaf of which was named first": (
+        [alert("FabricNetworkLossy", network="rail0")],
+        [alert("FabricNetworkLossy", network="rail0", leaf="leaf1")],
+    ),
     "a lossy spine that a coordinator finds later": (
         [alert("FabricFaultLocated", kind="switch", what="loss", faulty="spine1")],
         [alert("FabricNetworkLossy", network="rail0")],

@@ -78,6 +78,7 @@ SUSPECTS = {
     "device:fabricpulse_edge_probes_lost:lossy_as_peers_ratio",
     "device:fabricpulse_edge_probes_lost:lossy_ratio",
     "network:fabricpulse_edge_probes_lost:lossy_nics",
+    "leaf:fabricpulse_edge_probes_lost:lossy_nics",
     "edge:fabricpulse_edge_mtu_black_hole_bytes:min",
     "edge:fabricpulse_edge_mtu_black_hole_bytes:receiver_to_sender_ratio",
     "device:fabricpulse_edge_mtu_black_hole_bytes:min",
