@@ -62,7 +62,7 @@ local signals = import '../signals.libsonnet';
           g.alerts(
             config,
             'What is wrong, worst first',
-            'Alerts that fire, with the time since which they do. The name leads to the runbook.',
+            'Alerts that fire, with the time since which they do. The name leads to the runbook. FabricWatchdog alone: rules are evaluated, and nothing else fires.',
             // The most severe first, then the oldest: Prometheus keeps the order of what is put together. Words could not be sorted: info
             // comes before warning. One line where an alert has fired twice for the same thing, as for both directions of a NIC.
             std.join(' or ', [
@@ -72,7 +72,9 @@ local signals = import '../signals.libsonnet';
                 severity: severity,
               }
               for severity in ['severity="critical"', 'severity="warning"', 'severity!~"critical|warning"']
-            ])
+            ]) +
+            // Where none does: the one that always fires, which has no label of a cluster.
+            ' or on () max by (severity, alertname) ((time() - ALERTS_FOR_STATE{alertname="FabricWatchdog"}) and ignoring (alertstate) ALERTS{alertname="FabricWatchdog", alertstate="firing"})'
           ) { width:: 24, height:: 9 },
           g.matrix(
             config,

@@ -243,7 +243,7 @@ local dataLinks = import 'data_links.libsonnet';
     ];
     panel('table', title, description, 'none', [$.query(expr, instant=true, format='table')]) {
       fieldConfig: {
-        defaults: { unit: 'none', custom: { cellOptions: { type: 'auto' }, minWidth: 50 }, noValue: noRows },
+        defaults: { unit: 'none', custom: { cellOptions: { type: 'auto' }, minWidth: 50 }, noValue: 'No rules are evaluated here: not even FabricWatchdog fires' },
         overrides: [
           { matcher: { id: 'byName', options: 'since' }, properties: [{ id: 'unit', value: 's' }, { id: 'decimals', value: 0 }] },
           {
@@ -259,6 +259,7 @@ local dataLinks = import 'data_links.libsonnet';
                     critical: { color: 'red', index: 0 },
                     warning: { color: 'orange', index: 1 },
                     info: { color: 'blue', index: 2 },
+                    none: { color: 'green', index: 3 },
                   },
                 }],
               },

@@ -163,6 +163,45 @@ def test_nothing_is_above_0_is_said_of_what_is_measured(tmp_path: Path) -> None:
     run(tests, tmp_path)
 
 
+def test_the_list_of_alerts_says_that_none_fires(tmp_path: Path) -> None:
+    """The most severe first, in the order of the query. Without one the watchdog, and without rules nothing at all."""
+    (table,) = [
+        panel
+        for panel in compile_mixin().dashboards["fabricpulse-now.json"]["panels"]
+        if panel["title"] == "What is wrong, worst first"
+    ]
+    query = re.sub(r"\$\w+", ".*", table["targets"][0]["expr"])
+    first = [query.index(f'severity{it}"') for it in ('="critical', '="warning', '!~"critical|warning')]
+    assert first == sorted(first)
+    assert "sortBy" not in table["options"]  # words: info comes before warning
+    watchdog, fault = (
+        f'alertname="{name}", severity="{severity}"'
+        for name, severity in (("FabricWatchdog", "none"), ("FabricNicGone", "critical"))
+    )
+    tests = [
+        {
+            "interval": "15s",
+            "input_series": [
+                {"series": f"{metric}{{{labels}{more}}}", "values": values}
+                for labels in firing
+                for metric, more, values in (
+                    ("ALERTS", ', alertstate="firing"', "1x80"),
+                    ("ALERTS_FOR_STATE", "", "60x80"),
+                )
+            ],
+            "promql_expr_test": [
+                {
+                    "expr": query,
+                    "eval_time": "15m",
+                    "exp_samples": [{"labels": f"{{{listed}}}", "value": 840}] if listed else [],
+                }
+            ],
+        }
+        for firing, listed in (((watchdog, fault), fault), ((watchdog,), watchdog), ((), ""))
+    ]
+    run(tests, tmp_path)
+
+
 def run(tests: list[dict[str, Any]], folder: Path) -> None:
     """All tests in one process of promtool."""
     if PROMTOOLS[0] is None:
