@@ -204,10 +204,11 @@ void Connection::tick(uint64_t now, uint64_t since_last) {
   uint64_t chunks[kMaxLanes], chunk_ns[kMaxLanes] = {};
   std::fill(std::begin(chunks), std::end(chunks), UINT64_MAX);
   oldest_chunks(chunks, chunk_ns);
-  suspects_ = false;
   bool path_failed = false;
   take_peer_findings(now);
   bool publish_now = elapsed(now, last_publish_ns_) >= kPublishNs;
+  const bool seldom_ticked = !suspects_ && on_queue_pairs();
+  suspects_ = false;
   for (Lane& lane : lanes_) {
     if (!lane.up) continue;
     if (!runtime_->nic_up(lane.nic)) {
@@ -228,6 +229,7 @@ void Connection::tick(uint64_t now, uint64_t since_last) {
     PathTable::Path* path = path_of(lane, now);
     StallTimer::Surroundings around;
     around.least_ns = runtime_->config().stall_ns;
+    if (seldom_ticked) around.most_credit_ns = kQueuePairTickNs;
     around.peer_answered_ago_ns = elapsed(now, last_received_beside(lane));
     around.answer_due = lane.asked_ns != 0 && last_received_beside(lane) > lane.asked_ns;
     for (const Lane& other : lanes_)
@@ -283,6 +285,7 @@ void Connection::tick(uint64_t now, uint64_t since_last) {
     if (!lane.timer.suspect() || lane.asked_ns == 0) ping(&lane, now);
   }
   on_tick(now);
+  wake_up();  // also after a drive of this tick
   if (publish_now) publish(now);
   retired_transports_.clear();
 }

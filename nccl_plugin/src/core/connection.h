@@ -82,6 +82,10 @@ struct Lane {
 
 class Connection : public LaneSink {
  public:
+  // Between two ticks where all that is under way is on queue pairs and no lane is suspect. A silence of less than 36 ms
+  // proves nothing there, and each tick takes processor time from what moves the bytes.
+  static constexpr uint64_t kQueuePairTickNs = 25'000'000;
+
   Connection(Runtime* runtime, Direction direction, uint64_t id, uint32_t device, uint64_t communicator);
   virtual ~Connection();
   Connection(const Connection&) = delete;

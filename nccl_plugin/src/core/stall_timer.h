@@ -30,6 +30,8 @@ class StallTimer {
   // The connection's own observations beside the transport's sample.
   struct Surroundings {
     uint64_t least_ns = 25'000'000;  // FABRICPULSE_STALL_MS
+    // Of the time since the last sample so much counts at most: what is planned between two.
+    uint64_t most_credit_ns = 10'000'000;
     // Since the last frame of the peer's process on another lane of the connection. Its kernel's acknowledgements
     // prove less: while the process is stopped, Linux delays them on some lanes and not on others.
     uint64_t peer_answered_ago_ns = UINT64_MAX;
@@ -47,10 +49,10 @@ class StallTimer {
   // A new incarnation.
   void reset() { *this = StallTimer{}; }
 
-  // One sample. `passed`: time since the last one, of which no more than kMostCredit counts: what this process
+  // One sample. `passed`: time since the last one, of which no more than most_credit_ns counts: what this process
   // slept through is not the lane's fault.
   Finding update(const PathSample& sample, const Surroundings& around, uint64_t passed) {
-    const uint64_t credit = std::min(passed, kMostCredit);
+    const uint64_t credit = std::min(passed, around.most_credit_ns);
     own_late_ns_ = std::max(own_late_ns_, passed - credit);
     if (sample.answers != answers_ || sample.acknowledged != acknowledged_) answered_ = sample.sent;
     answers_ = sample.answers;
@@ -125,7 +127,6 @@ class StallTimer {
   static constexpr uint64_t kAloneNs = 80'000'000;
 
  private:
-  static constexpr uint64_t kMostCredit = 10'000'000;
   static constexpr uint64_t kMaxStallNs =
       1'000'000'000;                                   // the round trip lengthens the timer to this at most
   static constexpr uint64_t kDelayedAck = 50'000'000;  // Linux delays one for 40 ms at most

@@ -18,9 +18,7 @@ namespace fabricpulse {
 namespace {
 
 constexpr int kSuspectTickMs = 4, kBusyTickMs = 10, kIdleTickMs = 50, kEmptyTickMs = 250;
-// Where all that is under way is on queue pairs: a silence of less than 36 ms proves nothing there, and each tick takes
-// processor time from what moves the bytes.
-constexpr int kQueuePairTickMs = 25;
+constexpr int kQueuePairTickMs = Connection::kQueuePairTickNs / 1'000'000;
 constexpr uint64_t kPublishNs = 100'000'000;
 
 void random_bytes(void* out, size_t size) {

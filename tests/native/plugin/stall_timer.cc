@@ -15,8 +15,9 @@ using namespace fabricpulse;
 
 int main() {
   StallTimer timer;
-  std::map<std::string, uint64_t> fields{{"least_ms", 25},  {"peer_ms", 1'000'000}, {"path_ms", 1'000'000},
-                                         {"passed_ms", 10}, {"window", 1},          {"chunk", UINT64_MAX}};
+  std::map<std::string, uint64_t> fields{{"least_ms", 25},     {"peer_ms", 1'000'000}, {"path_ms", 1'000'000},
+                                         {"passed_ms", 10},    {"credit_ms", 10},      {"window", 1},
+                                         {"chunk", UINT64_MAX}};
   std::string line;
   for (bool first = true; std::getline(std::cin, line); first = false) {
     std::istringstream words(line);
@@ -45,6 +46,7 @@ int main() {
     sample.rtt_deviation_ns = fields["deviation_ms"] * 1'000'000;
     StallTimer::Surroundings around;
     around.least_ns = fields["least_ms"] * 1'000'000;
+    around.most_credit_ns = fields["credit_ms"] * 1'000'000;
     around.peer_answered_ago_ns = fields["peer_ms"] * 1'000'000;
     around.path_answered_ago_ns = fields["path_ms"] * 1'000'000;
     around.answer_due = fields["answer_due"] != 0;

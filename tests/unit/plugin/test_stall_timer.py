@@ -142,6 +142,12 @@ def test_the_round_trip_of_a_handshake_is_not_that_of_a_full_path() -> None:
     assert looks_until([f"{SILENT} peer_ms=3 fresh=1", "acknowledged=8"], "behind") == 3
 
 
+def test_ticks_that_are_planned_far_apart_count_whole() -> None:
+    """On queue pairs 25 ms: counted as 10 each, a silence beside round trips of 47 ms was suspect after 100 ms."""
+    lines = [f"unacknowledged=9 rtt_ms=47 passed_ms=25 credit_ms={ms}" for ms in (25, 10)]
+    assert [suspected([line] * 8).index(True) for line in lines] == [2, 4]
+
+
 def test_what_this_process_slept_through_does_not_count() -> None:
     """A second between two samples counts as 10 ms."""
     assert looks_until([f"{SILENT} peer_ms=3 passed_ms=1000"], "behind") == 3
