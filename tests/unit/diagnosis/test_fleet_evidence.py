@@ -260,7 +260,7 @@ def test_switch_that_drops_large_packets_is_named() -> None:
     """All flows into one leaf drop large packets and lose nothing: the leaf is named, as an MTU fault, not a loss."""
     evidence = FleetEvidence(LEAF)
     found: tuple[Suspect, ...] = ()
-    for second in range(8):
+    for second in range(18):
         for host in HOSTS:
             flows = [
                 FlowEvidence(number, port, False, 0, 0, cut=True)

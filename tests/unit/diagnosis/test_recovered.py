@@ -31,4 +31,17 @@ def test_chance_is_no_end() -> None:
 @pytest.mark.parametrize("moments", [[], [1.0, 2.0, 3.0], 20 * [5.0]])
 def test_little_evidence_is_no_end(moments: list[float]) -> None:
     """A few losses, or all at one moment, say nothing of a rate."""
-    assert not has_ended(np.array(moments), 60.0)
+    assert not has_ended(np.array(moments), 30.0)
+
+
+def test_a_burst_long_ago_is_over() -> None:
+    """All was lost within a second, and one packet by chance half a minute later: no fault that goes on."""
+    moments = np.array([*(12 * [5.0]), 6.0, 41.0])
+    assert not has_ended(moments[:13], 30.0)
+    assert has_ended(moments, 41.5)
+
+
+def test_chance_does_not_stretch_a_fault() -> None:
+    """A minute of losses, and a few by chance in the minute since then."""
+    on = np.arange(0.0, 20.0, 1.5)
+    assert has_ended(np.array([*on, 45.0, 70.0]), 79.0)

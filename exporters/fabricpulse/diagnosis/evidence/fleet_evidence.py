@@ -33,6 +33,10 @@ LEASE_S = 20.0
 # Only where all is lost: who loses a part of his packets is running.
 _HOLD_S = {"host": 20.0, "nic": 20.0, "nic_tx": 20.0, "nic_rx": 20.0}
 _WHOLE = ("host", "nic")
+# Flows are tried with large packets one after the other: the first that lose them may have an end in common.
+_LARGE_HOLD_S = 4.0
+# As the coordinator starts hosts report one by one, then their paths: delays and sizes are not located before.
+_START_S = 12.0
 # Hosts report at different moments: for a second the evidence is that of some of them. A switch waits for the second
 # report of all: only then it is known whether it is dead.
 _USUAL_HOLD_S, _SWITCH_HOLD_S = 1.2, 3.0
@@ -223,7 +227,8 @@ class FleetEvidence:
         for what, finding in findings:
             suspect = suspect_of(layout, what, finding)
             key = (what, suspect.kind, suspect.component, suspect.peer)
-            if unsettled and FABRIC in key and key not in self._seen:
+            nameless = unsettled and FABRIC in key and key not in self._seen
+            if nameless or (what != "loss" and now_s - self._began_s < _START_S):
                 continue
             flows_of[key] = layout.stable(np.array(finding.flows, np.int64))
             if key not in self._seen and self._succession.remains(key, flows_of[key]):
@@ -488,6 +493,8 @@ def _rows(layout: Layout, flows: Sequence[tuple[int, NDArray[np.int32]]]) -> Flo
 
 
 def _hold_s(suspect: Suspect) -> float:
+    if suspect.what == "mtu":
+        return _LARGE_HOLD_S
     if suspect.kind == "switch":
         return _SWITCH_HOLD_S
     return _HOLD_S.get(suspect.kind, _USUAL_HOLD_S) if suspect.silent else _USUAL_HOLD_S

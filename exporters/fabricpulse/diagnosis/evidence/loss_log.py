@@ -211,9 +211,7 @@ class LossTable:
         start = self._since(at_s)
         flows = self.flow[start:]
         crosses = np.isin(flows, list(others), invert=True)
-        crosses &= np.logical_or.reduce(
-            [column == component for column in table.shared(flows.astype(np.int64))]
-        )
+        crosses &= table.crossing(flows.astype(np.int64), [component])
         return np.repeat(self.at_s[start:][crosses], self.reports[start:][crosses])
 
     def dead(self, at_s: float) -> frozenset[int]:
