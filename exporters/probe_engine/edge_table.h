@@ -61,9 +61,10 @@ struct Nic {
   NicSockets sockets;
   std::unordered_map<std::uint64_t, std::uint32_t> edges;  // peer id -> slot
   NicHealth health;
-  NicRecord record{};           // counters; the rest is filled in by the snapshot
-  std::int64_t down_since = 0;  // monotonic; 0 = is not down
-  bool down_counted = false;    // the outage is in disconnects
+  NicRecord record{};               // counters; the rest is filled in by the snapshot
+  std::int64_t nic_stamp_mono = 0;  // when a stamp of the NIC was last used, 0 = never
+  std::int64_t down_since = 0;      // monotonic; 0 = is not down
+  bool down_counted = false;        // the outage is in disconnects
 };
 
 // Not thread-safe: the engine's mutex guards it.

@@ -17,7 +17,8 @@ namespace {
 
 constexpr std::int64_t kCheckNs = 250'000'000;
 constexpr int kStampPatienceTicks = 50;  // after that a TX stamp is lost
-constexpr int kLateTicks = 3;            // by which that of the NIC has come
+constexpr unsigned kChecksOfStamping = 40;
+constexpr int kLateTicks = 3;  // by which that of the NIC has come
 
 }  // namespace
 
@@ -86,6 +87,11 @@ bool NicSockets::check(const NicSpec& nic, const InterfaceQuery& interfaces, std
     const InterfaceQuery::State state = interfaces.read(nic.device);
     link_ = state.running;
     mtu_ = settings_->size_probes ? state.mtu : 0;
+    // Somebody may have set up the NIC to stamp packets, or no longer.
+    if (open_ && ++checks_ % kChecksOfStamping == 0 &&
+        set_up_stamping(nic.device, settings_->timestamps).phc != stamping_.phc) {
+      close();
+    }
     if (open_ && state.index != static_cast<int>(interface_index_)) {
       // The device is gone, or another one has its name: sockets bound to the old index would stay mute for
       // ever.

@@ -132,6 +132,7 @@ class NicSockets {
   unsigned interface_index_ = 0;
   std::uint16_t mtu_ = 0;
   NicStamping stamping_;
+  unsigned checks_ = 0;
   bool open_ = false;
   int open_error_ = 0;
   bool link_ = true;

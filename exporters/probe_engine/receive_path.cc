@@ -70,6 +70,7 @@ void ReceivePath::take_packet(Nic& nic, const Received& received, const std::vec
   ++edge->session_received;
   take_presence(nic, *edge, received, packet);
   const Stamp stamp = clock_.stamp(received.kernel_ns, nic.sockets.stamping().phc, received.nic_ns);
+  if (stamp.error_ns != 0) nic.nic_stamp_mono = clock_.time().mono;
   edge->trains.receive(packet, stamp.ns, stamp.error_ns, clock_.time().mono);
   take_sent_report(nic, slot, *edge, packet);
   if (packet.rx_epoch != epoch_) return;

@@ -181,11 +181,12 @@ void SendPath::fill_packet(Edge& edge, Packet* packet, int position) const {
 
 void SendPath::drain_stamps(Nic& nic) {
   const int phc = nic.sockets.stamping().phc;
-  nic.sockets.drain_stamps([this, phc](const NicSockets::StampOwner& owner, const TxStamp& stamp) {
+  nic.sockets.drain_stamps([this, phc, &nic](const NicSockets::StampOwner& owner, const TxStamp& stamp) {
     Edge* edge = table_.find(owner.edge);
     if (edge == nullptr) return;
     const Stamp best = clock_.stamp(stamp.kernel_ns, phc, stamp.nic_ns);
     if (best.ns == 0) return;
+    if (best.error_ns != 0) nic.nic_stamp_mono = clock_.time().mono;
     edge->trains.stamp_sent(owner.train, owner.position, stamp.kernel_ns, best.ns, best.error_ns);
   });
 }

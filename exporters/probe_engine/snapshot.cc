@@ -8,6 +8,8 @@
 
 namespace fabricpulse {
 
+constexpr std::int64_t kStampsUsedNs = 2'000'000'000;
+
 NicRecord nic_record(const Nic& nic, const HardwareClocks& clocks, std::int64_t now_ns) {
   NicRecord record = nic.record;
   record.state = static_cast<std::uint8_t>(nic.health.state());
@@ -22,7 +24,7 @@ NicRecord nic_record(const Nic& nic, const HardwareClocks& clocks, std::int64_t 
   const HardwareClocks::State clock = clocks.state(stamping.phc);
   record.phc = stamping.phc;
   record.phc_errno = static_cast<std::uint32_t>(stamping.error != 0 ? stamping.error : clock.error);
-  record.phc_good = clock.good;
+  record.phc_good = nic.nic_stamp_mono != 0 && now_ns - nic.nic_stamp_mono < kStampsUsedNs;
   record.phc_error_ns = clock.error_ns;
   record.phc_lost = clock.lost;
   return record;

@@ -112,8 +112,8 @@ PROBE_STAMPS_LOST = MetricSpec(
 NIC_STAMPS = MetricSpec(
     "fabricpulse_probe_nic_stamps",
     "gauge",
-    "1 while the NIC's own time stamps are used, 0 while the kernel's are although the NIC's are asked for. No sample "
-    "of a NIC that does not stamp packets, or that is not asked to.",
+    "1 while the NIC's own time stamps are used (in the last 2 s), 0 while the kernel's are although they are asked "
+    "for. No sample of a NIC that does not stamp packets, or that is not asked to.",
     _NIC,
 )
 NIC_CLOCK_LOST = MetricSpec(

@@ -7,7 +7,8 @@ from fabricpulse.mesh.snapshot import NicState
 
 log = get_logger(__name__)
 
-_LOST = 3
+# Checks, some seconds apart, by which a clock that is only being learned is known.
+_PATIENCE = 5
 
 
 def stamps_of(state: NicState) -> dict[str, object]:
@@ -26,14 +27,17 @@ class StampLog:
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[bool, int, bool]] = {}
+        self._waited: dict[str, int] = {}
 
     def check(self, states: dict[str, NicState]) -> None:
         """states : by device."""
         for device, state in states.items():
-            good = bool(state.phc_good)
-            # One that is only being learned has not been lost so often.
-            now = good, state.phc_errno, not good and state.phc_lost > _LOST
-            if now == self._last.get(device, (False, 0, False)):
+            waiting = state.phc >= 0 and not state.phc_good
+            self._waited[device] = waited = self._waited.get(device, 0) + 1 if waiting else 0
+            last = self._last.get(device, (False, 0, False))
+            late = waited > 0 and (waited > _PATIENCE or last[0] or last[2])
+            now = bool(state.phc_good), state.phc_errno, late
+            if now == last:
                 continue
             if state.phc_good:
                 log.info("the NIC's own time stamps are used", device=device, clock=f"/dev/ptp{state.phc}")
@@ -43,11 +47,11 @@ class StampLog:
                     device=device,
                     error=os.strerror(state.phc_errno),
                 )
-            elif state.phc_lost > 0:
+            elif late:
                 log.warning(
-                    "the NIC's clock was stepped or does not run like one: the kernel's time stamps are used",
+                    "the NIC's own time stamps do not come, or its clock cannot be followed: the kernel's are used",
                     device=device,
-                    clock=f"/dev/ptp{state.phc}" if state.phc >= 0 else None,
+                    clock=f"/dev/ptp{state.phc}",
                     lost=state.phc_lost,
                 )
             self._last[device] = now

@@ -12,7 +12,6 @@ namespace fabricpulse {
 class HardwareClocks {
  public:
   struct State {
-    bool good = false;          // its stamps are converted now
     int error = 0;              // errno of the last read, 0 = none
     std::int64_t error_ns = 0;  // how far the last reading may be off
     std::uint64_t lost = 0;     // how often the line was lost
@@ -58,7 +57,7 @@ inline HardwareClocks::State HardwareClocks::state(int index) const {
   const auto found = clocks_.find(index);
   if (found == clocks_.end()) return {};
   const Clock& clock = found->second;
-  return {clock.line.good(), clock.reader.error(), clock.line.error_ns(), clock.lost};
+  return {clock.reader.error(), clock.line.error_ns(), clock.lost};
 }
 
 }  // namespace fabricpulse

@@ -42,7 +42,7 @@ class PhcLine {
   static constexpr std::size_t kUnsteered = 4;
   static constexpr std::size_t kLearned = 16;                // readings after which a line is known, at first
   static constexpr std::int64_t kAheadNs = 1'000'000;        // after the last reading, at most
-  static constexpr std::int64_t kWidestNs = 4'000;           // bracket of a reading that is taken
+  static constexpr std::int64_t kWidestNs = 3'000;           // bracket of a reading that is taken
   static constexpr std::int64_t kLongestNs = 1'000'000'000;  // between two readings
 
   // The next reading. False when it shows that the PHC was steered or stepped since the last one, or does not run like

@@ -13,6 +13,7 @@
 namespace fabricpulse {
 namespace {
 
+constexpr int kReadsToReopen = 500;        // some 5 s
 constexpr unsigned kSamples = 3;           // the narrowest is taken
 constexpr std::int64_t kResolutionNs = 8;  // of what hardware latches, and of the kernel's conversion
 constexpr std::int64_t kMostSeconds = 9'000'000'000;
@@ -41,11 +42,14 @@ Ahead raw_ahead() {
 
 }  // namespace
 
-PhcReader::PhcReader(int index) {
+PhcReader::PhcReader(int index) : index_(index) { reopen(); }
+
+void PhcReader::reopen() {
   char path[32];
-  std::snprintf(path, sizeof(path), "/dev/ptp%d", index);
+  std::snprintf(path, sizeof(path), "/dev/ptp%d", index_);
   fd_ = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd_ < 0) error_ = errno;
+  error_ = fd_ < 0 ? errno : 0;
+  way_ = Way::kPrecise;
 }
 
 PhcReader::~PhcReader() {
@@ -53,6 +57,7 @@ PhcReader::~PhcReader() {
 }
 
 bool PhcReader::read(PhcReading* reading) {
+  if (fd_ < 0 && ++closed_reads_ % kReadsToReopen == 0) reopen();
   if (fd_ < 0) return false;
   while (way_ != Way::kNone) {
     const bool done = way_ == Way::kPrecise ? precise(reading) : brackets(way_ == Way::kRawBrackets, reading);
@@ -61,6 +66,10 @@ bool PhcReader::read(PhcReading* reading) {
       return true;
     }
     error_ = errno;
+    if (error_ == ENODEV) {
+      close(fd_);
+      fd_ = -1;
+    }
     if (error_ != EOPNOTSUPP && error_ != EINVAL && error_ != ENOTTY && error_ != ENOSYS) return false;
     way_ = static_cast<Way>(static_cast<int>(way_) + 1);
   }

@@ -8,7 +8,8 @@ namespace fabricpulse {
 
 class PhcReader {
  public:
-  // index : of the PHC, as ethtool says. What cannot be opened reads nothing.
+  // index : of the PHC, as ethtool says. What cannot be opened reads nothing, and is tried again now and then: a device
+  // comes and goes with its driver.
   explicit PhcReader(int index);
   ~PhcReader();
   PhcReader(const PhcReader&) = delete;
@@ -30,8 +31,12 @@ class PhcReader {
   bool precise(PhcReading* reading);
   bool brackets(bool raw, PhcReading* reading);
 
+  void reopen();
+
+  const int index_;
   int fd_ = -1;
   int error_ = 0;
+  int closed_reads_ = 0;
   Way way_ = Way::kPrecise;
 };
 
