@@ -24,6 +24,7 @@ from tests.bench.clocksync.daemons import bench_fleet, field_mb
 from tests.bench.clocksync.estimator import bench_bounds, bench_estimator
 from tests.bench.clocksync.follow import bench_chrony
 from tests.bench.clocksync.gain import bench_gain
+from tests.bench.clocksync.hardware import bench_hardware
 from tests.bench.clocksync.intake import intake_child
 from tests.bench.clocksync.load import bench_load
 from tests.bench.clocksync.pauses import bench_healthy, bench_pauses
@@ -275,6 +276,7 @@ PARTS = (
         "unwatched",
         "fleet",
         "sidecar",
+        "hardware",
     ),
     "chrony",
 )
@@ -357,6 +359,8 @@ def main() -> int:
         bench_fleet(report, arguments.seconds, arguments.holdover, arguments.steps)
     if "sidecar" in parts:
         bench_sidecar(report)
+    if "hardware" in parts:
+        bench_hardware(report, max(arguments.seconds, 20.0))
     if "chrony" in parts:
         bench_chrony(report)
     return rows.exit_code()

@@ -120,3 +120,13 @@ def test_a_fleet_waits_for_the_kernel_to_call_its_links_up(monkeypatch: pytest.M
     answers = [("UP", "DOWN")]
     with pytest.raises(TimeoutError, match="h1: rail0@if2 not up"):
         fleet.wait_running("h1")
+
+
+def test_a_kernel_that_was_unpacked_without_a_module_lacks_it(tmp_path: Path) -> None:
+    """One of an earlier version of the lab: it is fetched again."""
+    place = tmp_path / "lib" / "modules" / "7.2.9-amd64" / "kernel" / "drivers" / "net"
+    place.mkdir(parents=True)
+    assert kernel.has_module(tmp_path, "")
+    assert not kernel.has_module(tmp_path, "igb")
+    (place / "igb.ko").touch()
+    assert kernel.has_module(tmp_path, "igb")

@@ -48,6 +48,8 @@ class Guest:
     """A kind of guest. kernel : folder of kernel.py. memory_mb : of the guest.
 
     environment : of commands, beside PATH, HOME and FABRICPULSE_RDMA_GUEST=1; nothing is inherited.
+    modules, devices : loaded, and words of QEMU's command line, beyond those of every guest. cpus : 0 = as many
+    as this QEMU runs without panics. kernel_options : beyond the usual.
     instruction_clock : the guest's clock advances by 1 ns with each of its instructions, while it has any to execute.
     What it measures is then work, and the same however busy this machine is; a second of it takes five to twenty.
     """
@@ -56,6 +58,10 @@ class Guest:
     memory_mb: int = 1024
     environment: Mapping[str, str] = field(default_factory=dict)
     instruction_clock: bool = False
+    modules: Sequence[str] = RDMA_MODULES
+    devices: Sequence[str] = ()
+    cpus: int = 0
+    kernel_options: str = ""
 
     def run(
         self,
@@ -91,7 +97,7 @@ class Guest:
     ) -> int | None:
         """The exit status; None when the guest ended before it was ready."""
         release = release_of(self.kernel)
-        modules = modules_in_order(self.kernel, release, (*BOOT_MODULES, *RDMA_MODULES))
+        modules = modules_in_order(self.kernel, release, (*BOOT_MODULES, *self.modules))
         with tempfile.TemporaryDirectory(prefix="fabricpulse-guest-") as name:
             folder = Path(name)
             init = _INIT.read_text().replace("@EPOCH@", str(int(time.time())))
@@ -138,7 +144,7 @@ class Guest:
     def _command(
         self, programs: "Programs", folder: Path, writable: Sequence[Path], out: int, err: int
     ) -> list[str]:
-        cpus = 2 if programs.qemu_version >= _SMP_QEMU else 1
+        cpus = self.cpus or (2 if programs.qemu_version >= _SMP_QEMU else 1)
         files = [("out", f"/dev/fd/{out}"), ("err", f"/dev/fd/{err}"), ("rc", str(folder / "status"))]
         words = [
             str(programs.qemu),
@@ -163,7 +169,7 @@ class Guest:
         if self.instruction_clock:
             words += ["-icount", "shift=0"]
         words += ["-m", str(self.memory_mb), "-kernel", str(self.kernel / "vmlinux")]
-        words += ["-initrd", str(folder / "initrd"), "-append", _KERNEL_LINE]
+        words += ["-initrd", str(folder / "initrd"), "-append", f"{_KERNEL_LINE} {self.kernel_options}"]
         words += ["-serial", f"file:{folder / 'console'}", "-device", "virtio-serial-pci"]
         words += ["-fsdev", "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap"]
         words += ["-device", "virtio-9p-pci,fsdev=root,mount_tag=rootfs"]
@@ -181,7 +187,7 @@ class Guest:
                 f"local,id=rw{number},path={place.resolve()},security_model=none,multidevs=remap",
             ]
             words += ["-device", f"virtio-9p-pci,fsdev=rw{number},mount_tag=rw{number}"]
-        return words
+        return [*words, *self.devices]
 
     def _mounts(self, writable: Sequence[Path], release: str) -> str:
         lines = []

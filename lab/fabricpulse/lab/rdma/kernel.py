@@ -29,7 +29,7 @@ FIRST_WITH_NAMESPACES = (7, 0)
 # What a lab may load, with what that needs; the rest is nine tenths of the size.
 _KEPT = re.compile(
     r"kernel/(arch/x86/crypto|crypto|lib|fs/(9p|overlayfs|configfs)|net/(9p|sched|core|ipv4|ipv6|bridge|8021q|netfilter"
-    r"|packet|unix)|drivers/(virtio|infiniband/(core|sw)|net/(veth|dummy|vrf|ifb)|char/(virtio_console|hw_random"
+    r"|packet|unix)|drivers/(virtio|infiniband/(core|sw)|net/(veth|dummy|vrf|ifb|ethernet/intel/igb)|char/(virtio_console|hw_random"
     r"/virtio-rng)))"
 )
 
@@ -58,8 +58,13 @@ def find_kernel() -> Path:
     return max(found, key=lambda path: _numbers(path.name))
 
 
-def fetch_kernel(suite: str = SUITE) -> Path:
-    """Fetches the newest kernel of a Debian suite and unpacks it, unless it is here already; its folder.
+def has_module(kernel: Path, module: str) -> bool:
+    """Whether an unpacked kernel has a module; one that was unpacked earlier may lack it. "" = any has it."""
+    return not module or any(kernel.glob(f"lib/modules/*/**/{module}.ko*"))
+
+
+def fetch_kernel(suite: str = SUITE, module: str = "") -> Path:
+    """Fetches the newest kernel of a Debian suite and unpacks it, unless it is here already, with `module`; its folder.
 
     Raises UserError when this machine is no Debian, its mirror is not reached or the suite's kernel is too old.
     """
@@ -70,13 +75,13 @@ def fetch_kernel(suite: str = SUITE) -> Path:
     with tempfile.TemporaryDirectory(prefix="fabricpulse-kernel-") as name:
         work = Path(name)
         work.chmod(0o755)
-        apt = _Apt(work, suite)
+        apt = SuiteOfDebian(work, suite)
         image = apt.newest_image()
         release = image.removeprefix("linux-image-")
         if _numbers(release)[:2] < FIRST_WITH_NAMESPACES:
             raise UserError(f"{suite} has Linux {release}: rdma_rxe works in network namespaces from 7.0 on")
         target = cache_folder() / release
-        if not (target / "vmlinux").is_file():
+        if not (target / "vmlinux").is_file() or not has_module(target, module):
             # From 7.0 on linux-image is empty: kernel, modules and what is built in are in packages of their own.
             parts = [f"linux-{part}-{release}" for part in ("binary", "modules", "base")]
             apt.unpack([image, *parts], work / "root")
@@ -87,7 +92,7 @@ def fetch_kernel(suite: str = SUITE) -> Path:
         return target
 
 
-class _Apt:
+class SuiteOfDebian:
     """apt with one suite and a state of its own."""
 
     def __init__(self, work: Path, suite: str) -> None:
