@@ -16,6 +16,7 @@ namespace {
 constexpr int kReadsToReopen = 500;        // some 5 s
 constexpr unsigned kSamples = 3;           // the narrowest is taken
 constexpr std::int64_t kResolutionNs = 8;  // of what hardware latches, and of the kernel's conversion
+constexpr std::int64_t kSlackNs = 1'000;   // of what is read within a call
 constexpr std::int64_t kMostSeconds = 9'000'000'000;
 
 bool nanoseconds(const ptp_clock_time& t, std::int64_t* ns) {
@@ -60,9 +61,19 @@ bool PhcReader::read(PhcReading* reading) {
   if (fd_ < 0 && ++closed_reads_ % kReadsToReopen == 0) reopen();
   if (fd_ < 0) return false;
   while (way_ != Way::kNone) {
-    const bool done = way_ == Way::kPrecise ? precise(reading) : brackets(way_ == Way::kRawBrackets, reading);
+    const std::int64_t before = clock_ns(CLOCK_MONOTONIC_RAW);
+    bool done = way_ == Way::kPrecise ? precise(reading) : brackets(way_ == Way::kRawBrackets, reading);
+    if (done && (reading->raw_low_ns < before - kSlackNs ||
+                 reading->raw_high_ns > clock_ns(CLOCK_MONOTONIC_RAW) + kSlackNs)) {
+      // In a time namespace: PTP ioctls tell the raw clock of the first one.
+      done = false;
+      errno = EINVAL;
+    }
     if (done) {
       error_ = 0;
+      const fp_virtual_clock* page = fp_virtual_clock_of_process();
+      reading->raw_low_ns = fp_virtual_raw_clock_apply(page, reading->raw_low_ns);
+      reading->raw_high_ns = fp_virtual_raw_clock_apply(page, reading->raw_high_ns);
       return true;
     }
     error_ = errno;

@@ -39,7 +39,7 @@ def assert_on_fleet_time(samples):
 
 
 def test_stamps_of_nics_are_used_while_their_clocks_can_be_followed(make_lab, tmp_path):
-    """h0 reads its NIC's clock against the raw clock, h1 as older kernels do. That of h1 is stepped by a second."""
+    """h0 reads its NIC's clock against the raw clock; h1 is in a time namespace. That of h1 is stepped by a second."""
     shim, step = tmp_path / "nic_clock_preload.so", tmp_path / "step"
     subprocess.run(
         ["gcc", "-shared", "-fPIC", "-O1", "-Wall", "-Werror", SOURCE, "-ldl", "-o", shim], check=True
@@ -47,7 +47,7 @@ def test_stamps_of_nics_are_used_while_their_clocks_can_be_followed(make_lab, tm
     fleet = MeshFleet(make_lab(hosts=3, rails=1), probe={"timestamps": "hardware"})
     fleet.environments = {
         "h0": {"LD_PRELOAD": str(shim)},
-        "h1": {"LD_PRELOAD": str(shim), "NIC_CLOCK_REALTIME": "1", "NIC_CLOCK_STEP": str(step)},
+        "h1": {"LD_PRELOAD": str(shim), "NIC_CLOCK_NAMESPACE": "1", "NIC_CLOCK_STEP": str(step)},
         "h2": {"LD_PRELOAD": str(shim), "NIC_CLOCK_RATE": "2.5"},
     }
     fleet.start().true_clock()
