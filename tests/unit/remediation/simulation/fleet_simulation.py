@@ -52,7 +52,8 @@ from fabricpulse.remediation.receiver.wall_clock import MonotonicWallClock
 
 Outcome = Literal["applied", "refused", "failed"]
 OUTCOMES: tuple[Outcome, ...] = ("applied", "refused", "failed")
-UNDONE = ("rolled back", "no agent fetched", "released by")
+NEVER_ARRIVED = "it never reached its agent"
+UNDONE = ("rolled back", "no agent fetched", "released by", NEVER_ARRIVED)
 WATCHDOG = Alert(True, "watchdog", START, {"alertname": "FabricWatchdog"})
 
 
@@ -410,6 +411,8 @@ class FleetSimulation:
         for line in decided:
             if line.event == "nic.avoid":
                 self._check_avoid(line, transaction.resumed_at)
+            elif line.event == "nic.restore" and line.detail["reason"] == NEVER_ARRIVED:
+                self._check_never_arrived(line)
             elif line.event == "nic.restore" and not line.detail["reason"].startswith(UNDONE):
                 self._check_restore(line)
         self._commit(transaction)
@@ -448,6 +451,10 @@ class FleetSimulation:
         hosts = {key.partition("/")[0] for at, key in self.avoids if at > since}
         if len(hosts) > BREAKER_HOSTS:
             raise ViolationError("budget", f"{sorted(hosts)} within {BREAKER_WINDOW_S:.0f} s")
+
+    def _check_never_arrived(self, line: Transition) -> None:
+        if self.nics[line.subject].generation >= self.state.targets[line.subject].generation:
+            raise ViolationError("hold", f"{line.subject} returns, and its agent has what took it out")
 
     def _check_restore(self, line: Transition) -> None:
         nic = self.nics[line.subject]

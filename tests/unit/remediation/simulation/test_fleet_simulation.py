@@ -10,7 +10,8 @@ from tests.unit.remediation.simulation.fleet_simulation import FleetSimulation, 
 from fabricpulse.remediation.receiver.failover import decisions
 from fabricpulse.remediation.receiver.guards.guards import Guards
 from fabricpulse.remediation.receiver.guards.shared_cause import SharedCauses
-from fabricpulse.remediation.receiver.state.model import Direction, Target
+from fabricpulse.remediation.receiver.state.model import Action, Direction, Target
+from fabricpulse.remediation.receiver.state.transaction import Transaction
 
 STEPS = int(os.environ.get("FABRICPULSE_TEST_SIMULATED_STEPS", "20000"))
 FLEETS = int(os.environ.get("FABRICPULSE_TEST_SIMULATED_FLEETS", "5"))
@@ -41,6 +42,10 @@ def _without_people(guards: Guards, direction: Direction, target: Target) -> str
     return "" if (reason := STANDING(guards, direction, target)) in ("paused", "breaker") else reason
 
 
+def _is_unknown(_state: Transaction, action: Action, _timeout_s: float) -> bool:
+    return action.outcome == "unknown" and action.desired == "avoid"
+
+
 STANDING = Guards._standing
 # What is taken away -> the promise that is broken then.
 TAKEN_AWAY = {
@@ -51,6 +56,7 @@ TAKEN_AWAY = {
     "people": ("people", lambda m: m.setattr(Guards, "_standing", _without_people)),
     "shared cause": ("leaf", lambda m: m.setattr(SharedCauses, "follow", lambda *_: frozenset())),
     "hold": ("hold", lambda m: m.setattr(decisions, "is_over", lambda target: target.healthy_at > 0)),
+    "agent's journal": ("hold", lambda m: m.setattr(decisions, "never_arrived", _is_unknown)),
 }
 
 
