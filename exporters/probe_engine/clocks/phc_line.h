@@ -113,12 +113,13 @@ inline bool PhcLine::observe(const PhcReading& reading) {
   const std::int64_t middle = reading.raw_low_ns + width / 2;
   Point point{reading.phc_ns, middle, width - width / 2, -1};
   bool held = true;
+  // Nobody has looked for long, as on a machine that stood still: that says nothing of the PHC.
+  if (since_break_ > 0 && middle - back(0).raw_ns > kLongestNs) since_break_ = 0;
   if (since_break_ > 0) {
     const Point& last = back(0);
     const std::int64_t phc = point.phc_ns - last.phc_ns, raw = middle - last.raw_ns;
     if (raw <= last.error_ns + point.error_ns) return true;  // too soon to say anything
-    if (phc <= 0 || raw > kLongestNs ||
-        fp_distance(phc, raw) > raw / kRate + last.error_ns + point.error_ns) {
+    if (phc <= 0 || fp_distance(phc, raw) > raw / kRate + last.error_ns + point.error_ns) {
       held = false;
     } else if (since_break_ > 1) {
       const std::int64_t predicted = last.raw_ns + on_line(phc);

@@ -190,6 +190,20 @@ def test_one_that_is_stepped_again_and_again_is_trusted_ever_later() -> None:
     assert converted[0] > converted[1] > converted[2] > converted[3] == 0
 
 
+def test_a_pause_is_no_fault_of_the_clock() -> None:
+    """The engine stood still for 2 s: the line is learned anew, as quickly as at first."""
+    phc = Phc(6, pcie)
+    for _ in range(200):
+        phc.tick()
+    stamp = phc.show(phc.raw + S)
+    phc.raw += 2 * S
+    phc.read()
+    assert (phc.lost, phc.line.good, phc.line.from_phc(stamp)) == (0, False, (0, 0))
+    for _ in range(LEARNED):
+        phc.tick()
+    assert (phc.lost, phc.line.good, phc.worst_excess <= 0) == (0, True, True)
+
+
 def test_readings_that_were_interrupted_are_not_taken() -> None:
     """The program lost the processor within one of them: 300 us wide, and of no use."""
     phc = Phc(5, pcie)
