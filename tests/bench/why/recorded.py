@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from tests.fixtures.why.truth import Truth
 
-from fabricpulse.why.facts import Facts, NicId
+from fabricpulse.why.facts import Facts, Flow, Host, Nic, NicId
 
 FILE = Path(__file__).parent / "live.jsonl.xz"
 # Of a number that is measured, between two runs of the same fault: standard deviation of its logarithm.
@@ -29,6 +29,24 @@ _EXACT = {
     *("in_progress", "disruptions", "avoided", "speed", "speed_before", "processes", "processes_before", "at_s"),
     *("window_s", "size", "size_before", "started_s", "pcie_share"),
 }  # fmt: skip
+
+# What each exporter says of a NIC.
+_OF_NICS = {
+    "mesh": ("connected", "disconnects", "loss_in", "loss_out", "lossy_edges", "edges"),
+    "nic": (
+        *(
+            "speed",
+            "speed_before",
+            "transmitted",
+            "transmitted_before",
+            "drops",
+            "pause_sent",
+            "pause_received",
+        ),
+        *("pcie_stalled", "pcie_share", "link_downs", "slowed", "marked", "resent"),
+    ),
+    "qp": ("failovers", "avoided"),
+}
 
 
 @dataclass(frozen=True)
@@ -82,6 +100,40 @@ def _change(value: Any, names: dict[str, str], rng: random.Random, field: str = 
     if isinstance(value, float) and field not in _EXACT:
         return value * rng.lognormvariate(0, _ALIKE if field in _TOGETHER else _SPREAD)
     return value
+
+
+def without(facts: Facts, component: str, hosts: frozenset[str]) -> Facts:
+    """What is known where an exporter of these hosts does not answer: mesh, nic, qp or clocksync. One-way delays of
+    flows are known to the host that receives."""
+
+    def on(host: Host) -> Host:
+        if host.name not in hosts:
+            return host
+        processes: dict[str, Any] = {"processes": None, "dead": None} if component == "qp" else {}
+        return replace(host, exporters=host.exporters - {component}, **processes)
+
+    def nic(one: Nic) -> Nic:
+        unknown: dict[str, Any] = dict.fromkeys(_OF_NICS.get(component, ()))
+        return replace(one, **unknown) if one.id.host in hosts else one
+
+    def flow(one: Flow) -> Flow:
+        if component == "qp" and one.target.host in hosts:
+            return replace(one, delay_s=None, delay_before_s=None, floor_s=None)
+        if component == "mesh" and hosts & {one.source.host, one.target.host}:
+            return replace(one, probe_s=None)
+        return one
+
+    qp, clocks = component == "qp", component == "clocksync"
+    return replace(
+        facts,
+        hosts=tuple(map(on, facts.hosts)),
+        nics=tuple(map(nic, facts.nics)),
+        flows=tuple(flow(f) for f in facts.flows if not (qp and f.source.host in hosts)),
+        ranks=tuple(r for r in facts.ranks if not (qp and r.host in hosts)),
+        waits=tuple(w for w in facts.waits if not (qp and w.host in hosts)),
+        processes=tuple(p for p in facts.processes if not (qp and p.host in hosts)),
+        clocks=tuple(c for c in facts.clocks if not (clocks and c.host in hosts)),
+    )
 
 
 def runs(seeds: int, file: Path = FILE) -> Iterator[tuple[Record, Record]]:

@@ -164,7 +164,8 @@ def _state(a: Analysis) -> str:
     if facts.silent_s is not None:
         return "unknown"
     had = any(h.processes_before for h in facts.hosts)
-    if facts.hosts and not any(h.processes for h in facts.hosts) and had and not _carries(a):
+    seen = any(h.processes is not None or "qp" in h.exporters for h in facts.hosts)
+    if seen and not any(h.processes for h in facts.hosts) and had and not _carries(a):
         return "ended"
     if a.stalled:
         return "stalled"

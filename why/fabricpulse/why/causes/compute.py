@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from fabricpulse.why.analysis import SLOWER, Analysis
 from fabricpulse.why.causes.straggler_rank import late_ranks
-from fabricpulse.why.finding import Evidence, Finding, finding, grows
+from fabricpulse.why.finding import Evidence, Finding, as_hint, finding, grows
 
 TITLE = "the network is not the reason"
 DO = (
@@ -44,7 +44,10 @@ def find(a: Analysis) -> Iterator[Finding]:
         return
     if a.quick_s is not None and not a.queued_flows:
         evidence.append(Evidence("no flow waits in a queue", 0.5, "delay"))
-    yield finding("compute", "all ranks", evidence, [("job",)], "qp")
+    found = finding("compute", "all ranks", evidence, [("job",)], "qp")
+    fewer = [h.name for h in a.facts.hosts if h.processes_before and (h.processes or 0) < h.processes_before]
+    # What ranks wait for there the plugin does not see.
+    yield as_hint(found, f"{fewer[0]} has fewer processes with the plugin than before") if fewer else found
 
 
 def _none_at_all(a: Analysis) -> Iterator[Finding]:

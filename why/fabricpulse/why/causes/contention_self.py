@@ -87,7 +87,18 @@ def find(a: Analysis) -> Iterator[Finding]:
         found = as_hint(found, OLD_QUEUES)
     elif idle := _stood_in_for(a, queued):
         found = as_hint(found, f"all of them are of NICs that carry what {idle} does not")
+    elif nic := _of_one_nic(a, queued):
+        found = as_hint(found, f"all of them are of {nic}, and no probes say whether its link is slow")
     yield found
+
+
+def _of_one_nic(a: Analysis, queued: Iterable[Flow]) -> NicId | None:
+    """The NIC that is an end of all of them, where no probe says whether its link is slow; None where there is none."""
+    flows = list(queued)
+    if "mesh" not in a.missing() or any(f.probe_s is not None for f in flows):
+        return None
+    ends = set.intersection(*({f.source, f.target} for f in flows))
+    return min(ends, default=None)
 
 
 def _stood_in_for(a: Analysis, queued: Iterable[Flow]) -> NicId | None:

@@ -20,6 +20,9 @@ DO = (
     "If all are up, look at NCCL_CROSS_NIC and at the channels that NCCL has chosen.",
 )
 OLD_SHARES = "it carried as little in the baseline: how the job is set up"
+NOT_SEEN = "no mesh exporter says whether that NIC is connected"
+# Share of what the NICs of its host carry that is as good as nothing.
+_NOTHING = 0.1
 EVEN = 0.8
 UNEVEN = 0.6
 _ROUNDING = 1e-9
@@ -145,7 +148,11 @@ def find(a: Analysis) -> Iterator[Finding]:
         if a.nics[nic].avoided:
             evidence.append(Evidence("remediation keeps the job off it", 0.9, "avoided"))
         found = finding("lane_imbalance", str(nic), evidence, [nic_subject(nic)], "qp")
-        yield as_hint(found, OLD_SHARES) if usual.get(nic.host, {}).get(nic.device, 1.0) <= UNEVEN else found
+        if usual.get(nic.host, {}).get(nic.device, 1.0) <= UNEVEN:
+            found = as_hint(found, OLD_SHARES)
+        elif _may_be_gone(a, nic, share):
+            found = as_hint(found, NOT_SEEN)
+        yield found
     by_host = {} if idle else shares(a)
     if len(by_host) < 3 or median(min(s.values()) for s in by_host.values()) < EVEN:
         return
@@ -170,4 +177,14 @@ def find(a: Analysis) -> Iterator[Finding]:
         found = finding(
             "lane_imbalance", str(nic), evidence, [nic_subject(end) for end in sorted(ends)], "qp"
         )
-        yield as_hint(found, OLD_SHARES) if usual.get(host, {}).get(device, 1.0) <= UNEVEN else found
+        if usual.get(host, {}).get(device, 1.0) <= UNEVEN:
+            found = as_hint(found, OLD_SHARES)
+        elif any(_may_be_gone(a, end, share) for end in ends):
+            found = as_hint(found, NOT_SEEN)
+        yield found
+
+
+def _may_be_gone(a: Analysis, nic: NicId, share: float) -> bool:
+    """Whether it carries nothing, nobody says whether it is connected, and it is not out of service on purpose."""
+    known = a.nics.get(nic)
+    return share < _NOTHING and known is not None and known.connected is None and not known.avoided

@@ -12,6 +12,7 @@ probes may be of another traffic class, or the host too busy to receive them.
 
 from collections.abc import Iterable, Iterator
 from math import fsum
+from statistics import median
 
 from fabricpulse.why.analysis import SLOW_DELAY_S, SLOW_SCORE, Analysis, lower_quarter, nic_subject
 from fabricpulse.why.causes.contention_self import contenders
@@ -34,6 +35,10 @@ _EXPECTED = 10.0
 _MOST_EDGES = 0.5
 # What a full queue may lose of probes; a link that is broken may lose as little.
 _OF_A_QUEUE = 0.03
+# What the queue before a link that is far slower than it says may lose.
+_MOST_OF_A_QUEUE = 0.1
+# Quickest chunks over a NIC, in times of what others' are, from where on they wait.
+_QUICKEST = 2.5
 # What two NICs may lose in the queue before a link that their hosts share, and on how many edges each.
 _OF_SHARED_QUEUE, _SHARED_EDGES = 0.06, 2
 # How many times as much as before goes into a NIC that more was put upon.
@@ -77,18 +82,38 @@ def find(a: Analysis) -> Iterator[Finding]:
             strength = 0.0 if alone else 0.5
             text = f"the job sends {resent:.0f} packets a second again over it"
             evidence.append(Evidence(text, strength, "retransmits"))
-        found = finding("nic_loss", str(nic.id), evidence, [nic_subject(nic.id)], "mesh")
+        # A host that does not take what arrives loses as well, as its own exporter says.
+        found = finding("nic_loss", str(nic.id), evidence, [nic_subject(nic.id)], "mesh", "nic")
         if not a.uses(nic):
             found = as_hint(found, "the job does not use this network")
         elif contradiction := _contradiction(a, nic):
             found = as_hint(found, contradiction)
         elif _waits(a, nic) or queues_of_flows(a, nic):
             found = as_hint(found, "what is lost waits in a queue as well: one that is full loses")
+        elif unknown := _not_excluded(a, nic):
+            found = as_hint(found, unknown)
         elif other := _same_queue(a, nic, lossy.values()):
             found = as_hint(
                 found, f"{other.id} loses in the same way while another job's flows wait: a full queue"
             )
         yield found
+
+
+def _not_excluded(a: Analysis, nic: Nic) -> str:
+    """Why a full queue cannot be distinguished from a broken NIC, empty where it can: of its flows no delay is known,
+    as exporters of their hosts do not answer, or their quickest chunks are late and what was carried before is unknown.
+    """
+    flows = a.flows_of(nic.id)
+    if "qp" in a.missing() and not any(f.delay_s for f in flows) and _loss(nic) < _MOST_OF_A_QUEUE:
+        return "no qp exporter says whether flows over it wait: a full queue loses, too"
+    floors = [f.floor_s for f in flows if f.floor_s and not a.minor(f)]
+    others = a.floors_but(nic.id.host)
+    known = any(f.sent_before for f in flows)
+    if floors and len(others) > 1 and not known and min(floors) > _QUICKEST * median(others):
+        return (
+            "even the quickest chunks over it are late, and what it carried before is not known: a full queue"
+        )
+    return ""
 
 
 def _same_queue(a: Analysis, nic: Nic, lossy: Iterable[Nic]) -> Nic | None:

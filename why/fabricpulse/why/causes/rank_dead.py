@@ -3,7 +3,8 @@
 Identified by processes that left their telemetry file behind, as killed or crashed ones do: the others of the job,
 which end because of it, remove theirs. Else by fewer processes with the plugin on a host than before, while other hosts
 have as many as they had. No finding where other hosts have as many more: the job was moved; a hint where the others'
-collectives go on as quickly as before. If all are gone and left no file, the job has ended, and it is no finding.
+collectives go on as quickly as before, or where they end and nobody says what the host does: its exporters do not
+answer. If all are gone and left no file, the job has ended, and it is no finding.
 A host whose exporters are gone as well has probably crashed. NCCL's RAS service, where it is asked, names ranks that
 it considers dead or that do not answer.
 """
@@ -62,6 +63,10 @@ def find(a: Analysis) -> Iterator[Finding]:
             found = as_hint(
                 found, "the collectives of the others end as often as before: the job goes on without it"
             )
+        elif host.processes is None and "qp" not in host.exporters and (host.exporters or not a.stalled):
+            found = as_hint(found, f"no qp exporter of {host.name} says whether its processes are there")
+        elif not nics and "nic" not in host.exporters and not a.stalled:
+            found = as_hint(found, "the collectives of the others end, and what its NICs send is not known")
         yield found
 
 
