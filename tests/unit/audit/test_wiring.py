@@ -1,6 +1,7 @@
 """Where cables go: LLDP frames, and the plan."""
 
 import struct
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -14,9 +15,12 @@ from fabricpulse.audit.compare.wiring import (
     planned_places,
     wiring_findings,
 )
+from fabricpulse.audit.fleet.plan import FleetOptions, plan_of, refuse
 from fabricpulse.audit.host.lldp import Neighbour, parse
 from fabricpulse.audit.model import Finding
+from fabricpulse.core.errors import UserError
 from fabricpulse.core.fleet.membership import Host, Membership, Nic
+from fabricpulse.core.web.client_options import ClientOptions
 
 
 def tlv(kind: int, value: bytes) -> bytes:
@@ -164,3 +168,20 @@ def test_the_file_before_the_membership() -> None:
         ("h0.example", "eth1"): Place("leaf-z", "p1"),
         ("h0.example", "eth2"): Place("leaf-b"),
     }
+
+
+def test_a_plan_of_another_fleet_is_refused_and_a_silent_host_is_none(tmp_path: Path) -> None:
+    """Before hosts are asked; that a host of the plan does not answer is its finding, not an error of the plan."""
+    file = tmp_path / "wiring.yaml"
+    fleet = Membership((Host("h0", (Nic("eth1", "10.0.0.1", "rail0"),)),))
+    no = (None, None, "h0", "", ClientOptions(), None, 1, None, False, False, None)
+    options = FleetOptions(*no, wiring_file=file)
+    file.write_text("wiring: {h7: {eth1: {switch: leaf-1}}}")
+    with pytest.raises(UserError, match="none of its hosts is one of this run's, h7 for instance"):
+        refuse(options, fleet, None)
+    file.write_text("wiring: {h0: {eth1: {switch: leaf-1}}}")
+    refuse(options, fleet, None)
+    assert plan_of(options, fleet, {}, (), (), ()).places == {}
+    file.write_text("wiring: {}")
+    with pytest.raises(UserError, match="no NIC has a plan"):
+        refuse(options, fleet, None)

@@ -73,12 +73,19 @@ class FleetOptions:
 
 def refuse(options: FleetOptions, fleet: Membership | None, pinned: Profile | None) -> None:
     """Raises UserError for what cannot be had: before hosts are asked for nothing."""
-    if options.wiring_file is not None:
-        load_config(options.wiring_file, Wiring)
+    wiring = None if options.wiring_file is None else load_config(options.wiring_file, Wiring)
     if options.tests_paths and fleet is None:
         raise UserError("tests of paths need the addresses of NICs: give --coordinator or --membership")
     if options.asks_wiring and fleet is None:
         raise UserError("--wiring needs the NICs of the fleet: give --coordinator or --membership")
+    if options.asks_wiring and fleet is not None:
+        hosts = {host for host, _ in planned_places(wiring, fleet)}
+        if not hosts:
+            raise UserError("--wiring: no NIC has a plan: give --wiring-file, or `leaf` in the membership")
+        if not any(fleet.host(host) for host in hosts):
+            raise UserError(
+                f"{options.wiring_file}: none of its hosts is one of this run's, {min(hosts)} for instance"
+            )
     transfers = options.transfers
     if transfers is None or pinned is None:
         return
@@ -113,8 +120,6 @@ def plan_of(
     if options.asks_wiring:
         wiring = load_config(options.wiring_file, Wiring) if options.wiring_file else None
         places = {nic: place for nic, place in planned_places(wiring, fleet).items() if nic[0] in answered}
-        if not places:
-            raise UserError("--wiring: no NIC has a plan: give --wiring-file, or `leaf` in the membership")
         plan = replace(plan, places=places)
     return plan
 
