@@ -90,7 +90,7 @@ function(config, matchers='') {
   // Hosts all of whose NICs are such: nothing gets through to them.
   hostCutOff::
     local host = config.clusterLabel + ', instance';
-    'count by (%s) (group by (%s, device) (%s)) >= on (%s) host:fabricpulse_nic_network:count%s' % [host, host, $.nicDead, host, $.braces],
+    'sum by (%s) (group by (%s, device) (%s)) >= on (%s) host:fabricpulse_nic_network:count%s' % [host, host, $.nicDead, host, $.braces],
   nicLastZero:: 'group by (%s) (%s == 0)' % [nic, $.nicConnected],
   // NICs that a pod that is gone called disconnected last, and that those that are there call connected.
   nicOutdatedZero:: '%s and on (%s) min by (%s) (%s) == 1' % [$.nicZero, nic, nic, $.series('fabricpulse_nic_connected')],

@@ -89,7 +89,7 @@ local signals = import '../signals.libsonnet';
             // Of these, and of those some of whose paths lose packets, the ones that are or were slow. Where a network is slow its slow edges
             // are many: they are read here once.
             record: 'edge:fabricpulse_edge_latency_elevated:of_lossy',
-            expr: 'max by (%s) (max_over_time(%s[%s]) == 1) and on (%s) (%s or %s)' % [edge, s.series('fabricpulse_edge_latency_elevated'), config.pathLossWindow, edge, p.lossy, p.lossyPaths],
+            expr: 'group by (%s) (max_over_time(%s[%s]) == 1) and on (%s) (%s or %s)' % [edge, s.series('fabricpulse_edge_latency_elevated'), config.pathLossWindow, edge, p.lossy, s.last('fabricpulse_edge_worst_path_loss_ratio')],
           },
           {
             record: 'edge:fabricpulse_edge_probes_lost:lossy_alone_ratio',
