@@ -50,24 +50,33 @@ def bench_hardware(report: Report, seconds: float) -> None:
             f"hardware, guest {name}", "conversion_ns_p99", worst, "ns", "<= 200", bracket_ns=guest.bracket_ns
         )
     # What QEMU itself does between the two stamps of a frame, two processes that wake each other, is in the offset, and
-    # depends on who else wants this machine: no gate. Of the same frames the kernels' stamps, which are further apart.
-    p95 = {}
+    # depends on who else wants this machine: no gate.
+    fastest = {}
     for name, by_nic in (("NICs", True), ("kernels", False)):
         errors, bounds, delays = _offsets(guests["a"], guests["b"], by_nic)
-        p95[name] = _percentile(np.abs(errors), 95)
-        case, median = f"hardware, stamps of {name}", _percentile(errors, 50)
-        report(case, "err_ns_p95", p95[name], "ns", median=median, rounds=len(errors), fastest_ns=delays)
+        fastest[name] = sum(delays)
+        case, p95 = f"hardware, stamps of {name}", _percentile(np.abs(errors), 95)
+        report(
+            case,
+            "err_ns_p95",
+            p95,
+            "ns",
+            median=_percentile(errors, 50),
+            rounds=len(errors),
+            fastest_ns=delays,
+        )
         outside = float(np.sum(np.abs(errors) > bounds)) if len(errors) else float("nan")
         report(case, "bound_violations", outside, "rounds", "== 0", bound_ns_p50=_percentile(bounds, 50))
-    ratio = round(p95["kernels"] / p95["NICs"], 1)
+    # The fastest frames both ways: the kernels' stamps are taken outside of the NICs'.
+    ratio = round(fastest["kernels"] / fastest["NICs"], 1)
     report(
         "hardware",
-        "ratio_p95_kernel",
+        "ratio_round_trip",
         ratio,
         "ratio",
-        ">= 2",
-        peer="the kernels' stamps",
-        peer_value=p95["kernels"],
+        ">= 1.5",
+        peer="kernels",
+        peer_value=fastest["kernels"],
     )
 
 
