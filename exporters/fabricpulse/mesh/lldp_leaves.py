@@ -35,7 +35,7 @@ class LldpLeaves:
         self._path = Path(path)
         self._devices = devices
         self._error = ""
-        self._read_s = -math.inf  # monotonic
+        self._written_s = -math.inf  # on time.monotonic
         self.leaves: Leaves = ()
 
     async def run(self) -> None:
@@ -47,28 +47,31 @@ class LldpLeaves:
     async def read(self, now_s: float) -> None:
         """Once. now_s : monotonic."""
         try:
-            text = await asyncio.to_thread(read_recent, self._path, time.time())
+            text, age_s = await asyncio.to_thread(read_recent, self._path, time.time())
             self.leaves = tuple(sorted(leaves_of(text, self._devices()).items()))
         except (OSError, ValueError, RecursionError) as error:
             # It may just be written anew, in place.
-            if now_s - self._read_s > _OLD_S:
+            if now_s - self._written_s > _OLD_S:
                 self.leaves = ()
             if str(error) != self._error:
                 log.warning("LLDP neighbours cannot be read", file=str(self._path), error=str(error))
             self._error = str(error)
         else:
-            self._read_s, self._error = now_s, ""
+            self._written_s, self._error = now_s - age_s, ""
 
 
-def read_recent(path: Path, now_s: float) -> bytes:
-    """The file, if it was written in the last minutes. now_s : since 1970. Raises OSError, ValueError if it is old."""
+def read_recent(path: Path, now_s: float) -> tuple[bytes, float]:
+    """The file, if it was written in the last minutes, and how long ago, s. now_s : since 1970. Raises OSError,
+    ValueError if it is old.
+    """
     with os.fdopen(open_regular(path, os.O_RDONLY), "rb") as file:
         status = os.fstat(file.fileno())
         if status.st_size > _MOST_BYTES:
             raise ValueError(f"it is larger than {_MOST_BYTES >> 20} MiB")
-        if now_s - status.st_mtime > _OLD_S:
+        age_s = now_s - status.st_mtime
+        if age_s > _OLD_S:
             raise ValueError(f"it has not been written for {_OLD_S / 60:.0f} minutes")
-        return file.read(_MOST_BYTES)
+        return file.read(_MOST_BYTES), max(age_s, 0.0)
 
 
 def leaves_of(text: bytes, devices: Collection[str]) -> dict[str, str]:
@@ -77,14 +80,16 @@ def leaves_of(text: bytes, devices: Collection[str]) -> dict[str, str]:
     """
     document = json.loads(text)
     try:
-        found: dict[str, set[str]] = {}
+        found: dict[str, set[Any]] = {}
         for device, neighbour in _interfaces(document["lldp"]):
             if device in devices:
                 found.setdefault(device, set()).update(_switches(neighbour.get("chassis", {})))
     except (KeyError, TypeError, AttributeError, IndexError):
         raise ValueError("it is not what lldpctl -f json writes") from None
     names = {device: switches.pop() for device, switches in found.items() if len(switches) == 1}
-    return {device: name for device, name in names.items() if LEAF_NAME.fullmatch(name)}
+    return {
+        device: name for device, name in names.items() if isinstance(name, str) and LEAF_NAME.fullmatch(name)
+    }
 
 
 def _interfaces(lldp: Any) -> Iterator[tuple[str, Any]]:
@@ -98,8 +103,10 @@ def _interfaces(lldp: Any) -> Iterator[tuple[str, Any]]:
             yield from one.items()
 
 
-def _switches(chassis: Any) -> Iterator[str]:
-    """Names of those that forward packets: a host may say that it is there, too. In `json` the name is the key."""
+def _switches(chassis: Any) -> Iterator[Any]:
+    """Names of those that forward packets: a host may say that it is there, too. In `json` the name is the key; in
+    `json0` it is a value, of any type in a file that something else has written.
+    """
     if isinstance(chassis, list):  # json0
         for one in chassis:
             yield from (entry["value"] for entry in one.get("name", []) if _forwards(one))

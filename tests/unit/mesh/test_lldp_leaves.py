@@ -87,6 +87,25 @@ def test_an_old_file_is_no_news(tmp_path) -> None:
     assert len(reader.leaves) == 0
 
 
+@pytest.mark.parametrize("name", [5, None, True])
+def test_a_name_that_is_no_text_is_no_leaf(name: object) -> None:
+    """A number in json0, where names are values; the task that follows the file goes on."""
+    chassis = [{"name": [{"value": name}], "capability": [{"type": "Router", "enabled": True}]}]
+    interface = [{"name": "eth0", "chassis": chassis}]
+    assert len(leaves_of(json.dumps({"lldp": [{"interface": interface}]}).encode(), {"eth0"})) == 0
+
+
+def test_leaves_count_for_five_minutes_after_they_were_written(tmp_path) -> None:
+    """Not after they were read, which may be nearly as long after that."""
+    path = tmp_path / "lldp.json"
+    path.write_bytes((CAPTURES / "two_nics.json").read_bytes())
+    reader = LldpLeaves(str(path), lambda: {"eth0"})
+    for age_s, known in ((280, 1), (310, 0)):
+        os.utime(path, (time.time() - age_s, time.time() - age_s))
+        asyncio.run(reader.read(1000.0 + age_s))
+        assert len(reader.leaves) == known
+
+
 def report(leaves: tuple[tuple[str, str], ...]) -> EvidenceReport:
     """A host that reports these."""
     edges = (EdgeName("eth0", "h1", "eth0"),)
