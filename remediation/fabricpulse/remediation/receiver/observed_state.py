@@ -104,11 +104,22 @@ class ObservedState:
         """A new start: the epoch rises; what was in progress is offered to the agents again under the same op_id."""
         # From the clock as well: agents must not take a receiver with a new journal for one out of the past.
         epoch = max(transaction.epoch + 1, int(now))
-        transaction.set(epoch=epoch, started_at=now, polled_at=0.0, contact_at=0.0)
         if rebased := rebase(transaction, now):
             transaction.log("fleet", "clock_rebased", entries=rebased)
+        self._pass_over_absence(transaction, now)
+        transaction.set(epoch=epoch, started_at=now, polled_at=0.0, contact_at=0.0)
         transaction.drop("agents", list(transaction.agents))
         transaction.log("fleet", "started", epoch=epoch)
+
+    def _pass_over_absence(self, transaction: Transaction, now: float) -> None:
+        """Alerts that came before it and after it may have begun together; so where the clock alone is ahead."""
+        firing = [episode for episode in transaction.episodes.values() if episode.status == "firing"]
+        seen = max((episode.last_seen for episode in firing), default=now)
+        away_s = now - max(seen, min(now, max(transaction.contact_at, transaction.polled_at)))
+        if away_s <= self._config.guards.shared_cause_window_s / 2:
+            return
+        for episode in firing:
+            transaction.put_episode(with_changes(episode, began_at=episode.fault_seen_at + away_s))
 
     def _causes(self, alert: Alert, target: Target) -> tuple[str, ...]:
         if not target.host:
@@ -250,6 +261,7 @@ class ObservedState:
             )
         elif alert.firing:
             event = "episode_refired" if is_suspect(before, alert) else "episode_firing"
+            began_at = known.fault_seen_at if known is not None and is_suspect(known, alert) else 0.0
             transaction.put_episode(
                 Episode(
                     fingerprint=alert.fingerprint,
@@ -261,6 +273,7 @@ class ObservedState:
                     last_seen=now,
                     status="firing",
                     lanes=lanes,
+                    began_at=began_at,
                 )
             )
             transaction.log(

@@ -50,6 +50,47 @@ def test_alerts_that_come_one_by_one_are_seen_together():
     assert world.pending() == []
 
 
+def test_a_false_end_does_not_take_a_group_apart():
+    """Of four hosts below a dead leaf one alert ends falsely and fires again from the same start, ten minutes later:
+    three are no group, and their NICs left."""
+    world = fleet(100)
+    world.deliver(*(alert(host) for host in world.hosts[:4]))
+    world.tick(500)
+    world.deliver(alert(firing=False))
+    world.tick(100)
+    world.deliver(alert())
+    world.tick(1000)
+    assert (world.pending(), world.blocked("h1/rail0")) == ([], "shared_cause")
+
+
+def test_a_group_of_before_and_after_an_absence():
+    """The receiver starts anew amid an outage, once its clock is 400 days ahead: two and two were no four."""
+    for away_s in (600, 34_560_000):
+        world = fleet(100)
+        world.deliver(*(alert(host) for host in world.hosts[:2]))
+        world.now += away_s
+        world.restart()
+        world.tick(1)
+        world.deliver(*(alert(host, starts_at=world.now) for host in world.hosts[2:4]))
+        world.tick(700)
+        assert (world.pending(), world.blocked("h0/rail0")) == ([], "shared_cause")
+
+
+def test_those_that_fire_again_together_are_a_group():
+    """Of one that had a fault of its own before the leaf's: all of them ended falsely, and came back at once."""
+    world = fleet(100)
+    world.deliver(alert())
+    world.pause("x", "ada")
+    world.tick(200)
+    world.deliver(*(alert(host) for host in world.hosts[1:5]))
+    world.deliver(*(alert(host, firing=False) for host in world.hosts[:5]))
+    world.tick(100)
+    world.deliver(*(alert(host) for host in world.hosts[:5]))
+    world.run(lambda t: world.reconciler.operator.resume(t, "ada", world.now))
+    world.tick(100)
+    assert (world.pending(), world.blocked("h0/rail0")) == ([], "shared_cause")
+
+
 def test_one_nic_leaves_after_the_settle_window():
     """A single fault is acted on after five seconds, and not before; waiting is no line in the journal."""
     world = fleet(100)

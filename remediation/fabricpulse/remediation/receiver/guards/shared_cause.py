@@ -4,6 +4,7 @@ An alert on the leaf itself says so, however few NICs have an alert yet. Without
 
 Moving the traffic of every host off its NIC does not mend a switch. What counts is how close together the episodes
 began, not how old they are: a blocked group stays blocked while it fires, and for a time after most of it has ended.
+One that fires again after an end that was false began when it did first as well: a group must not lose its members so.
 """
 
 from collections.abc import Callable
@@ -16,6 +17,8 @@ from fabricpulse.remediation.receiver.state.transaction import Transaction
 
 # No group of fewer hosts is one, however small the fleet.
 _FEWEST_HOSTS = 3
+_FIRST_SEEN: Callable[[Episode], float] = attrgetter("first_seen")
+_FAULT_SEEN: Callable[[Episode], float] = attrgetter("fault_seen_at")
 
 
 class SharedCauses:
@@ -30,6 +33,8 @@ class SharedCauses:
         self._version = 0
         self._filed: dict[str, Episode] = {}
         self._groups: dict[str, _Group] = {}
+        # The same by when their faults were first seen.
+        self._by_fault: dict[str, _Group] = {}
         # Causes with an alert of their own: its fingerprints.
         self._named: dict[str, set[str]] = {}
         # fingerprint -> when it ended, of those that have; the one that is forgotten next first.
@@ -48,7 +53,7 @@ class SharedCauses:
         self._group_limits.clear()
         changed = state.episodes_changed_since(self._version)
         if changed is None:
-            for kept in (self._filed, self._groups, self._named, self._ended):
+            for kept in (self._filed, self._groups, self._by_fault, self._named, self._ended):
                 kept.clear()
             ended_first = sorted(state.episodes.values(), key=attrgetter("ended_at", "first_seen"))
             changed = {episode.fingerprint: None for episode in ended_first}
@@ -77,7 +82,10 @@ class SharedCauses:
         if limit is None:
             limit = limit_of(self._limits, self._observed_hosts(frozenset(group.devices)))
             self._group_limits[cause] = limit
-        return fingerprint in group.shared(limit, self._limits.shared_cause_window_s)
+        window_s = self._limits.shared_cause_window_s
+        if fingerprint in group.shared(limit, window_s):
+            return True
+        return fingerprint in self._by_fault[cause].shared(limit, window_s)
 
     def _file(self, fingerprint: str, episode: Episode | None, now: float) -> None:
         remembered = episode is not None and (
@@ -93,7 +101,8 @@ class SharedCauses:
                 if not episode.target.host:
                     self._named.setdefault(cause, set()).add(fingerprint)
                 else:
-                    self._groups.setdefault(cause, _Group()).add(episode)
+                    self._groups.setdefault(cause, _Group(_FIRST_SEEN)).add(episode)
+                    self._by_fault.setdefault(cause, _Group(_FAULT_SEEN)).add(episode)
         self._filed[fingerprint] = episode
         self._ended.pop(fingerprint, None)
         if episode.status != "firing":
@@ -109,14 +118,18 @@ class SharedCauses:
                 self._named[cause].discard(fingerprint)
                 if not self._named[cause]:
                     del self._named[cause]
-            elif not self._groups[cause].remove(fingerprint):
-                del self._groups[cause]
+                continue
+            for groups in (self._groups, self._by_fault):
+                if not groups[cause].remove(fingerprint):
+                    del groups[cause]
 
 
 class _Group:
     """Episodes with the same cause. hosts, devices : of them, as of the last call of `put_in_order`."""
 
-    def __init__(self) -> None:
+    def __init__(self, began: Callable[[Episode], float]) -> None:
+        """began : when an episode did."""
+        self._began = began
         self.hosts: set[str] = set()
         self.devices: set[str] = set()
         self._episodes: dict[str, Episode] = {}
@@ -137,7 +150,7 @@ class _Group:
         self.hosts.add(episode.target.host)
         self.devices.add(episode.target.device)
         ordered = self._ordered
-        if ordered is None or (ordered and episode.first_seen < ordered[-1].first_seen):
+        if ordered is None or (ordered and self._began(episode) < self._began(ordered[-1])):
             self._ordered = None
         else:
             ordered.append(episode)
@@ -151,7 +164,7 @@ class _Group:
     def put_in_order(self) -> list[Episode]:
         """The episodes, by when they began."""
         if self._ordered is None:
-            self._ordered = sorted(self._episodes.values(), key=attrgetter("first_seen"))
+            self._ordered = sorted(self._episodes.values(), key=self._began)
             self.hosts = {episode.target.host for episode in self._ordered}
             self.devices = {episode.target.device for episode in self._ordered}
             self._by = (0, 0.0)
@@ -170,10 +183,10 @@ class _Group:
         return self._shared
 
     def _evaluate(self, ordered: list[Episode], newest: int, limit: int, window_s: float) -> None:
-        first_seen, host = ordered[newest].first_seen, ordered[newest].target.host
+        began, host = self._began(ordered[newest]), ordered[newest].target.host
         hosts = self._in_window
         hosts[host] = hosts.get(host, 0) + 1
-        while first_seen - ordered[self._oldest].first_seen > window_s:
+        while began - self._began(ordered[self._oldest]) > window_s:
             left = ordered[self._oldest].target.host
             hosts[left] -= 1
             if not hosts[left]:
@@ -186,7 +199,7 @@ class _Group:
 
 
 def _place(episode: Episode) -> tuple[object, ...]:
-    return episode.target, episode.causes, episode.first_seen
+    return episode.target, episode.causes, episode.first_seen, episode.began_at
 
 
 def limit_of(limits: GuardConfig, observed_hosts: int) -> int:

@@ -74,7 +74,9 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     causes : what it may share with other hosts, `network=rail0`; without a target, what is at fault. starts_at is the
     sender's, and may move to earlier within an episode. `expired` is an episode of which no Alertmanager knows any
-    more though it never said `resolved`: not known to be healthy. lanes : of a rule about lanes.
+    more though it never said `resolved`: not known to be healthy. lanes : of a rule about lanes. began_at : when the
+    same fault was first seen, of one that fires again from the same start after an end that was false, without the time
+    in which the receiver was away; 0 for any other.
     """
 
     fingerprint: str
@@ -87,6 +89,12 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     status: Literal["firing", "resolved", "expired"]
     ended_at: float = 0.0
     lanes: LaneSelector | None = None
+    began_at: float = 0.0
+
+    @property
+    def fault_seen_at(self) -> float:
+        """When the fault was first seen."""
+        return self.began_at or self.first_seen
 
 
 class Action(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from fabricpulse.remediation.receiver.state.transaction import Transaction
 
 _TIMES = {
     "targets": ("quiet_since", "healthy_at", "changed_at", "retry_at"),
-    "episodes": ("starts_at", "first_seen", "last_seen", "ended_at"),
+    "episodes": ("starts_at", "first_seen", "last_seen", "ended_at", "began_at"),
     "actions": (
         *("received_at", "created_at", "sent_at", "applied_at", "verified_at", "restored_at"),
         "refused_at",

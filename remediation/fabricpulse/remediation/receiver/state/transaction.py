@@ -28,7 +28,7 @@ V = TypeVar("V")
 
 COLLECTIONS = ("episodes", "targets", "actions", "agents", "rebalances", "drains")
 # What of an episode does not change while it is only reported again.
-_identity = attrgetter("status", "first_seen", "ended_at", "target", "alert", "causes")
+_identity = attrgetter("status", "first_seen", "began_at", "ended_at", "target", "alert", "causes")
 _versions = itertools.count(1)
 _REMOVED: Any = object()
 _UNCHANGED: Any = object()
