@@ -4,20 +4,19 @@ A host in doubt has witnesses: the hosts at the other ends of those of its edges
 measurements of the edges replace the earlier ones as soon as all witnesses have been there for a while: the error is
 over then, or is as large as it seems. After a migration, paths of which one way is longer lose their say in the solve,
 and the one that has all of it is not checked any more: but around a loop of edges, none of which contradicts the
-solution, errors are no larger than what all of its edges hide. So much of the doubt is left then. A witness that no
-longer reports is waited for during ten minutes; after that the others decide, if any of them could contradict. With two
-hosts none can, and the doubt stays. It ends with the lease of the host and with its sidecar; a coordinator that was
-just started has none.
+solution, errors are no larger than what all of its edges hide (edge_loops). So much of the doubt is left then. A
+witness that no longer reports is waited for during ten minutes; after that the others decide, if any of them could
+contradict. With two hosts none can, and the doubt stays. It ends with the lease of the host and with its sidecar; a
+coordinator that was just started has none.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fabricpulse.clocksync.coordinator.edge_loops import FRESH_S, EdgeLoops
 from fabricpulse.clocksync.coordinator.members import Columns
 from fabricpulse.clocksync.solve.graph import Floats
-from fabricpulse.clocksync.solve.graph_forms import graph_of
 from fabricpulse.clocksync.solve.graph_solve import Edges, Solution
-from fabricpulse.clocksync.solve.shortest_paths import ShortestPaths
 
 Bools = NDArray[np.bool_]
 
@@ -25,12 +24,6 @@ Bools = NDArray[np.bool_]
 _WHOLE_S = 3.0
 # For so long a witness is missed.
 _MISSED_S = 600.0
-# A fit whose last train is older than this is of no use now.
-_FRESH_S = 2.0
-# Loops that are looked for in a solve, each by a search of the whole graph; the others wait for their turn.
-_LOOPS = 8
-# By which clocks may have gone apart since a fit.
-_DRIFT_PPB = 1_000.0
 # Any odd number; names are hashes already.
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
@@ -44,6 +37,7 @@ class DoubtedHosts:
         self._columns = columns
         self._owner, self._pair = np.zeros((2, 0), np.uint64)
         self._seen_s = np.zeros(0)
+        self._loops = EdgeLoops()
 
     def watch(self, slots: NDArray[np.intp], edges: Edges, solution: Solution, now_s: float) -> None:
         """Enters what a solve of the hosts in `slots` found."""
@@ -57,7 +51,7 @@ class DoubtedHosts:
         self._keep(np.isin(self._owner, columns["name"][doubted]) & (now_s - self._seen_s <= _MISSED_S))
         its = (was_ns > 0) | (now_ns > 0)
         begin, end = np.concatenate([edges.i, edges.j]), np.concatenate([edges.j, edges.i])
-        checked, hidden_ns = _checked(edges, solution, was_ns)
+        checked, hidden_ns = self._checked(edges, solution, name, was_ns, now_s)
         checked &= its[begin]
         begin, end = begin[checked], end[checked]
         pair, first = np.unique(name[begin] * _MIX + name[end], return_index=True)
@@ -75,31 +69,25 @@ class DoubtedHosts:
         columns["doubt_ns"][slots] = np.where(over, left_ns, np.maximum(was_ns, now_ns))
         columns["whole_s"][slots] = np.where(over, now_s, since_s)
 
+    def _checked(
+        self, edges: Edges, solution: Solution, name: NDArray[np.uint64], doubt_ns: Floats, now_s: float
+    ) -> tuple[Bools, Floats]:
+        """Of which edges the first end, and then of which the second, can be confirmed: they are measured now, and
+        checked by further edges. And per host how large an error those may hide that have no say in the solve.
+        """
+        known, hidden_ns = np.isfinite(solution.held_out_ns), np.zeros(len(doubt_ns))
+        # What is unknown stays so: more than one of its edges is wrong, perhaps by the same.
+        asked_ns = np.where(np.isfinite(doubt_ns) & (solution.doubt_ns < doubt_ns), doubt_ns, 0.0)
+        loop_ns = self._loops.lengths_ns(name, edges, solution.residual_ns, asked_ns, ~known, now_s)
+        checked = []
+        for ends in edges.i, edges.j:
+            smaller = loop_ns < asked_ns[ends]
+            np.maximum.at(hidden_ns, ends[smaller], loop_ns[smaller])
+            checked.append(smaller | known & (edges.bound_age_s <= FRESH_S))
+        return np.concatenate(checked), hidden_ns
+
     def _keep(self, which: Bools) -> None:
         if not which.all():
             self._owner, self._pair, self._seen_s = (
                 self._owner[which], self._pair[which], self._seen_s[which],
             )  # fmt: skip
-
-
-def _checked(edges: Edges, solution: Solution, doubt_ns: Floats) -> tuple[Bools, Floats]:
-    """Of which edges the first end, and then of which the second, can be confirmed: they are measured now, and checked
-    by further edges. And per host how large an error those may hide that have no say in the solve.
-    """
-    n, count, fresh = len(doubt_ns), len(edges.i), edges.bound_age_s <= _FRESH_S
-    checked, hidden_ns = np.tile(fresh & np.isfinite(solution.held_out_ns), 2), np.zeros(n)
-    # What is unknown stays so: more than one of its edges is wrong, perhaps by the same.
-    asked_ns = np.where(np.isfinite(doubt_ns) & (solution.doubt_ns < doubt_ns), doubt_ns, 0.0)
-    degree = np.bincount(edges.i[fresh], minlength=n) + np.bincount(edges.j[fresh], minlength=n)
-    largest_ns = np.maximum(asked_ns[edges.i], asked_ns[edges.j]) * (fresh & ~checked[:count])
-    largest_ns[(degree[edges.i] < 2) | (degree[edges.j] < 2)] = 0.0  # nothing else leads to that end
-    for edge in np.argsort(-largest_ns, kind="stable")[: min(_LOOPS, np.count_nonzero(largest_ns))]:
-        ends = np.array([edges.i[edge], edges.j[edge]])
-        beside = np.isin(edges.i, ends) & np.isin(edges.j, ends)
-        others = fresh & ~beside
-        hides_ns = edges.bound_ns + _DRIFT_PPB * np.maximum(edges.bound_age_s, 0.0)
-        paths = ShortestPaths(graph_of(n, edges.i[others], edges.j[others]), hides_ns[others])
-        loop_ns = hides_ns[edge] + paths.between(ends[:1], ends[1:])[0, 0]
-        checked[[edge, count + edge]] = smaller = loop_ns < asked_ns[ends]
-        hidden_ns[ends[smaller]] = np.maximum(hidden_ns[ends[smaller]], loop_ns)
-    return checked, hidden_ns

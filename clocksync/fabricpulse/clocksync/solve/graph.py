@@ -45,8 +45,9 @@ class Graph(ABC):
         """The hosts that `start` reaches, nearest first, and per host the one before it."""
 
     @abstractmethod
-    def distances(self, length: Floats, start: Floats) -> Floats:
-        """Per row of `start`, and host: the least of start + path length over all hosts; inf where there is none.
+    def distances(self, length: Floats, start: Floats, most: float = np.inf) -> Floats:
+        """Per row of `start`, and host: the least of start + path length over all hosts; inf where there is none, and
+        above `most`.
 
-        length : per edge; it and start above 0.
+        length : per edge, inf for one that is no way; it and start above 0.
         """

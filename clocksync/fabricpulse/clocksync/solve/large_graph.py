@@ -51,7 +51,7 @@ class LargeGraph(Graph):
         order, before = breadth_first_order(self._matrix(np.ones(len(self.i))), start, directed=False)
         return order.astype(np.intp), before.astype(np.intp)
 
-    def distances(self, length: Floats, start: Floats) -> Floats:
+    def distances(self, length: Floats, start: Floats, most: float = np.inf) -> Floats:
         found = np.empty_like(start)
         length = self._sorted(length)
         for row, of in enumerate(start):
@@ -62,5 +62,5 @@ class LargeGraph(Graph):
             graph = csr_array(
                 (np.concatenate([length, of[begins]]), columns, starts), shape=(self.n + 1, self.n + 1)
             )
-            found[row] = dijkstra(graph, directed=False, indices=self.n)[: self.n]
+            found[row] = dijkstra(graph, directed=False, indices=self.n, limit=most)[: self.n]
         return found

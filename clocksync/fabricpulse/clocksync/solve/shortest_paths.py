@@ -25,9 +25,11 @@ class ShortestPaths:
         nearest: Floats = self.graph.distances(self.length_ns, start)[0]
         return nearest
 
-    def between(self, some: NDArray[np.intp], others: NDArray[np.intp]) -> Floats:
-        """From each of `some`, a row each, to each of `others`, a column each. A search for each row."""
+    def between(self, some: NDArray[np.intp], others: NDArray[np.intp], most_ns: float = np.inf) -> Floats:
+        """From each of `some`, a row each, to each of `others`, a column each; inf above most_ns. A search for each
+        row, which goes no further than that.
+        """
         start = np.full((len(some), self.graph.n), np.inf)
         start[np.arange(len(some)), some] = _LEAST_NS
-        distance: Floats = self.graph.distances(self.length_ns, start)[:, others]
+        distance: Floats = self.graph.distances(self.length_ns, start, most_ns)[:, others]
         return distance

@@ -46,7 +46,7 @@ class SmallGraph(Graph):
                     waiting.append(neighbour)
         return np.array(order, np.intp), before
 
-    def distances(self, length: Floats, start: Floats) -> Floats:
+    def distances(self, length: Floats, start: Floats, most: float = np.inf) -> Floats:
         lengths = np.full((self.n, self.n), np.inf)
         # Of parallel edges the shortest counts.
         np.minimum.at(lengths, (self.i, self.j), length)
@@ -56,5 +56,5 @@ class SmallGraph(Graph):
             # One edge further at a time: as often as the longest of the shortest paths has edges.
             further = np.minimum(found, (found[:, :, np.newaxis] + lengths).min(axis=1))
             if (further == found).all():
-                return found
+                return np.where(found <= most, found, np.inf)
             found = further

@@ -58,7 +58,9 @@ def test_random_graphs_have_one_answer() -> None:
 
 
 def test_random_graphs_have_one_distance(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the nearest source, of which some may be nowhere, and between hosts; equal edges and such of no length."""
+    """From the nearest source, of which some may be nowhere, and between hosts, also no further than so far; equal
+    edges and such of no length.
+    """
     rng = np.random.default_rng(2)
     for _ in range(200):
         n = int(rng.integers(2, FEW + 1))
@@ -70,10 +72,12 @@ def test_random_graphs_have_one_distance(monkeypatch: pytest.MonkeyPatch) -> Non
         for few in FEW, 0:
             monkeypatch.setattr(graph_forms, "FEW", few)
             paths = ShortestPaths(graph_of(n, i, j), length)
-            found.append((paths.from_nearest(source), paths.between(some, np.arange(n))))
+            near = paths.between(some, np.arange(n), 9.5)
+            found.append((paths.from_nearest(source), paths.between(some, np.arange(n)), near))
         for small, large in zip(*found, strict=True):
             np.testing.assert_allclose(small, large, atol=0.01)
         assert (found[0][1][np.arange(3), some] < 0.01).all()
+        np.testing.assert_array_equal(np.isfinite(found[0][2]), found[0][1] <= 9.5)
 
 
 def test_the_form_goes_by_the_number_of_hosts() -> None:
