@@ -11,22 +11,52 @@ def admits(reporters: Reporters, address: str, now: float, host: str = "h0") -> 
     return reporters.admits(host, address, now, LOST_S)
 
 
+def established(reporters: Reporters, address: str = OWN, since: int = -700, until: int = 0) -> None:
+    for now in range(since, until + 1, 5):
+        assert admits(reporters, address, now)
+
+
 def test_a_stranger_does_not_report_for_a_host_that_does():
     """Nor once it has stopped for a moment."""
     reporters = Reporters()
-    assert admits(reporters, OWN, 0)
+    established(reporters)
     assert not admits(reporters, STRANGER, 5)
     assert admits(reporters, OWN, 10)
     assert not admits(reporters, STRANGER, 21)
 
 
-def test_a_host_whose_address_has_changed_is_not_lost():
-    """Its new one counts before its agent counts as lost; a third one does not then."""
+def test_who_is_first_does_not_keep_the_agent_out():
+    """A stranger who reports once the receiver has started, or before an agent has. Nor as the second one of a host
+    that is silent for ever."""
     reporters = Reporters()
-    assert admits(reporters, OWN, 0)
+    for now in range(0, 86_400, 10):
+        assert admits(reporters, STRANGER, now)
+        assert admits(reporters, OWN, now + 1)
+    reporters = Reporters()
+    established(reporters, THIRD)
+    for now in range(20, 86_400, 10):
+        assert admits(reporters, STRANGER, now)
+        assert admits(reporters, OWN, now + 1)
+
+
+def test_two_reports_with_a_long_pause_shut_nobody_out():
+    """Ten minutes without any report are not ten minutes alone; of one that was there for long a pause is a restart."""
+    reporters = Reporters()
+    assert admits(reporters, STRANGER, 0)
+    assert admits(reporters, STRANGER, 650)
+    assert admits(reporters, OWN, 651)
+    reporters = Reporters()
+    established(reporters)
+    assert admits(reporters, OWN, 100)
+    assert not admits(reporters, STRANGER, 101)
+
+
+def test_a_host_whose_address_has_changed_is_not_lost():
+    """Its new one counts before its agent counts as lost."""
+    reporters = Reporters()
+    established(reporters)
     assert not admits(reporters, STRANGER, 11)
     assert admits(reporters, STRANGER, 12)
-    assert not admits(reporters, THIRD, 13)
     assert admits(reporters, STRANGER, 14)
 
 
@@ -34,15 +64,13 @@ def test_who_has_reported_for_longer_has_the_host_back():
     """A stranger who began while an agent was started anew does not keep it out; one that reports for longer than the
     host did, does: that is its new address."""
     reporters = Reporters()
-    for now in range(0, 100, 5):
-        assert admits(reporters, OWN, now)
-    for now in range(115, 200, 5):
-        assert admits(reporters, STRANGER, now)
-    assert admits(reporters, OWN, 200)
-    assert not admits(reporters, STRANGER, 201)
-    for now in range(300, 600, 5):
-        assert admits(reporters, STRANGER, now)
-    assert not admits(reporters, OWN, 601)
+    established(reporters)
+    established(reporters, STRANGER, 15, 650)
+    assert not admits(reporters, THIRD, 651)
+    assert admits(reporters, OWN, 655)
+    assert not admits(reporters, STRANGER, 656)
+    established(reporters, STRANGER, 700, 2100)
+    assert not admits(reporters, OWN, 2101)
 
 
 def test_an_address_of_several_hosts_says_nothing():
@@ -50,8 +78,19 @@ def test_an_address_of_several_hosts_says_nothing():
     reporters = Reporters()
     assert admits(reporters, OWN, 0)
     assert admits(reporters, OWN, 0, "h1")
-    assert admits(reporters, STRANGER, 1)
-    assert admits(reporters, OWN, 2)
+    for now in range(1, 1000):
+        for host in ("h0", "h1"):
+            assert admits(reporters, OWN, now, host)
+    assert admits(reporters, STRANGER, 1000)
+    assert admits(reporters, OWN, 1001)
+
+
+def test_an_address_that_is_used_again_is_that_of_one_host():
+    """A host that is no more had it before."""
+    reporters = Reporters()
+    assert admits(reporters, OWN, -5000, "retired")
+    established(reporters)
+    assert not admits(reporters, STRANGER, 1)
 
 
 def test_who_is_silent_for_a_day_is_forgotten():
@@ -59,16 +98,16 @@ def test_who_is_silent_for_a_day_is_forgotten():
     reporters = Reporters()
     assert admits(reporters, OWN, 0)
     assert admits(reporters, STRANGER, 86_401)
-    assert not admits(reporters, OWN, 86_402)
+    assert reporters._first["h0"].address == STRANGER
 
 
 def test_made_up_hosts_push_out_none_that_was_there(monkeypatch):
     """They push out one another."""
     monkeypatch.setattr(module, "MAX_HOSTS", 3)
     reporters = Reporters()
-    assert admits(reporters, OWN, 0)
+    established(reporters)
     for number in range(10):
         assert admits(reporters, STRANGER, 1, f"made-up{number}")
     assert len(reporters._first) == 3
     assert not admits(reporters, STRANGER, 2)
-    assert sum(reporters._hosts_of.values()) == 3
+    assert sum(map(len, reporters._hosts_of.values())) == 3
