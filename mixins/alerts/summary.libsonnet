@@ -16,13 +16,15 @@ local signals = import '../signals.libsonnet';
         // The second way does not wait for more scrapes: other hosts receive no probes of its NICs, either. `peer` is what jobs call
         // the host, and `serves` which servers of the fleet died with it: by these Alertmanager mutes what comes of it elsewhere.
         // Not of a server that another host runs, or ran longer: what comes of that one's death is not this host's doing.
-        // Where nothing of a cluster answers FabricNoData says so, not each host.
+        // Where nothing of a cluster answers FabricNoData says so, not each host. Nor where nothing did so a moment ago: once Prometheus
+        // reaches the cluster again it scrapes one host after the other.
         local host = '%s, instance' % c;
         local up = s.series('up', config.jobSelector);
         // Of each host, recorded (rules/daemon.libsonnet): how many daemons it has, and whether one of them has answered lately. That one
         // answers now is seen at once.
         local targets = 'host:fabricpulse_up:count' + s.braces;
         local lately = 'host:fabricpulse_up:max' + s.braces;
+        local answering = 'cluster:fabricpulse_up:count' + s.braces;
         local ran(daemon) = 'group by (%(host)s) (%(seen)s == on (%(c)s) group_left () max by (%(c)s) (%(seen)s) unless on (%(c)s) %(runs)s)' % {
           c: c,
           host: host,
@@ -40,7 +42,9 @@ local signals = import '../signals.libsonnet';
           lately: lately,
           silent: s.series('fabricpulse_edge_evidence', 'evidence="peer_host_silent"'),
         };
-        'label_replace((%(down)s) + on (%(host)s) group_left (serves) (%(both)s or on (%(host)s) %(coordinator)s or on (%(host)s) %(receiver)s or on (%(host)s) 0 * %(targets)s) and on (%(c)s) %(lately)s == 1, "peer", "$1", "instance", "(.+)")' % {
+        'label_replace((%(down)s) + on (%(host)s) group_left (serves) (%(both)s or on (%(host)s) %(coordinator)s or on (%(host)s) %(receiver)s or on (%(host)s) 0 * %(targets)s) and on (%(c)s) %(answering)s and on (%(c)s) %(answering)s offset %(while)s, "peer", "$1", "instance", "(.+)")' % {
+          answering: answering,
+          while: config.exporterDownFor,
           c: c,
           host: host,
           down: down,

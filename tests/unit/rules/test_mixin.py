@@ -180,6 +180,8 @@ LAGS_UNNOTICED = {
     # Has been so for a minute.
     "daemon:fabricpulse_up:down",
     "host:fabricpulse_up:max",
+    # Whoever is named has been silent for longer than this lags.
+    "cluster:fabricpulse_up:count",
     # How many there are, which does not change with a fault.
     "host:fabricpulse_up:count",
     "host:fabricpulse_nic_network:count",
