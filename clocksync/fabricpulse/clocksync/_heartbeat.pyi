@@ -11,8 +11,10 @@ class Heartbeat:
     def __init__(self, word: memoryview) -> None:
         """Raises OSError when there can be no other thread."""
 
-    def go_on_until(self, raw_ns: int) -> None:
-        """And no further than this; nowhere at first."""
+    def go_on_until(self, raw_ns: int, contradictions: int = 0) -> None:
+        """And no further than this; nowhere at first, and nowhere if the contradictions of what is followed are not as
+        many as the caller has handled.
+        """
 
     def follow(self, counts: NDArray[np.uint64], interval_ns: int) -> None:
         """And only while the first of the `counts` (SampleReader.counts) goes up: samples of an engine whose trains on

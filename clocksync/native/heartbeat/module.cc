@@ -61,10 +61,12 @@ class Heartbeat {
   Heartbeat& operator=(const Heartbeat&) = delete;
   ~Heartbeat() { stop(); }
 
-  void go_on_until(std::int64_t raw_ns) {
+  void go_on_until(std::int64_t raw_ns, std::uint64_t contradictions) {
     // The thread looks and beats under the lock as well: else what it cuts off might be what has just been granted.
     const std::lock_guard lock(mutex_);
-    until_ns_ = raw_ns;
+    // A loop that does not know yet of a contradiction would undo what it has done. And what it knows of is over.
+    if (counts_) contradicted_ = load(kContradictions);
+    until_ns_ = counts_ && contradicted_ != contradictions ? 1 : raw_ns;
     beat();
   }
 
@@ -209,8 +211,10 @@ NB_MODULE(_heartbeat, m) {
       "Keeps `word` of a clock page (ClockPageWriter.watched_until_ns) ahead of CLOCK_MONOTONIC_RAW, "
       "from a thread: by 40 ms at most, by 100 ms where no real-time priority is permitted.")
       .def(nb::init<Heartbeat::Word>(), nb::arg("word"))
-      .def("go_on_until", &Heartbeat::go_on_until, nb::arg("raw_ns"),
-           "And no further than this; nowhere at first.")
+      .def("go_on_until", &Heartbeat::go_on_until, nb::arg("raw_ns"), nb::arg("contradictions") = 0,
+           "And no further than this; nowhere at first, and nowhere if the contradictions of what is "
+           "followed are not "
+           "as many as the caller has handled.")
       .def("follow", &Heartbeat::follow, nb::arg("counts"), nb::arg("interval_ns"),
            "And only while the first of `counts`, samples of an engine whose trains on one edge are "
            "`interval_ns` apart, counts up: it may stand still for `silence_ns`. No further once the second, "

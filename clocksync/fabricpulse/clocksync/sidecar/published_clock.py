@@ -44,11 +44,16 @@ def no_op() -> None:
     """Where nobody wants to know."""
 
 
+def _never() -> bool:
+    return False
+
+
 class PublishedClock:
     """host : the clocks of this host. fleet : fleet time, for reading. contradictions : how often each source has
     contradicted it. due_s : of the next tick, on time.monotonic. planned : called when it has been set.
     watched : at the last tick, or correction, a pause of the machine would have been noticed.
 
+    delays_contradict : called before a page may go on; whether delays have contradicted it since the last call.
     forget_samples : called while samples come in that were measured by a clock that has been contradicted.
     """
 
@@ -71,6 +76,7 @@ class PublishedClock:
         self._contradicted_s: float | None = None
         self.due_s = self._sampled_s = self._unmeasured_until_s = 0.0
         self.planned: Callable[[], None] = no_op
+        self.delays_contradict: Callable[[], bool] = _never
         self._followed = False
         self.watched = True
         self._steps = 0
@@ -101,6 +107,10 @@ class PublishedClock:
             self._sign()
             self.contradict(source)
             self._steps = self.fleet.host.steps  # a suspend steps the host clock, too
+        # The notice of it may wait behind this in the loop, and the heartbeat has acted on it.
+        contradictions = self._page_file.contradictions
+        if self.delays_contradict():
+            self.contradict("causality")
         # Trains that were on their way come in a little later, with stamps of both clocks.
         if self.contradicted_within(_LATE_TRAINS_S):
             self._forget_samples()
@@ -113,7 +123,7 @@ class PublishedClock:
         if self._sampled_s < self._unmeasured_until_s:
             self.fleet.unwatched(now)
         else:
-            self._page_file.watch_until(now.raw_ns + round(_WATCHED_S * _NS))
+            self._page_file.watch_until(now.raw_ns + round(_WATCHED_S * _NS), contradictions)
         # The heartbeat is ahead just after that, unless the engine measures nothing.
         self.watched = self._page_file.watched(shown_ns)
         return now

@@ -249,9 +249,41 @@ def test_what_delays_contradict_is_not_synchronized_though_the_loop_hangs() -> N
     while word[0] > 1:
         counts[0] += 1
         assert raw_now_ns() < granted_ns
-    heartbeat.go_on_until(granted_ns)
+    heartbeat.go_on_until(granted_ns)  # by a loop that has yet to learn of it
+    assert word[0] == 1
+    heartbeat.go_on_until(granted_ns, 1)
     assert word[0] != 1
     heartbeat.stop()
+
+
+def test_a_late_loop_handles_what_delays_contradict_before_the_page_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tick or a correction comes before the notice; and of what is not handled yet, nothing is granted."""
+    monkeypatch.setenv("FABRICPULSE_RUN_DIR", str(tmp_path))
+    clock = PublishedClock(FleetClockParameters(), OutputsConfig(clockbound="off"), lambda: None)
+    counts, handled = np.zeros(5, np.uint64), [0]
+
+    def contradicted() -> bool:
+        before, handled[0] = handled[0], int(counts[1])
+        return handled[0] > before
+
+    clock.delays_contradict = contradicted
+    clock.follow(counts, 3_600 * 10**9)
+    clock.correct(Correction(clock.stamp_now_ns(), 3_600_000_000_000, 0.0, 1_000))
+    assert clock.shown.status != ClockStatus.UNKNOWN
+    counts[1] += 1
+    clock.tick()
+    assert clock.contradictions["causality"] == 1
+    assert clock.fleet.page.status != ClockStatus.SYNCHRONIZED
+    clock.tick()
+    assert clock.contradictions["causality"] == 1
+    assert clock._page_file._writer.watched_until_ns[0] != 1
+    # Just after the clock has asked.
+    monkeypatch.setattr(clock, "delays_contradict", lambda: bool(counts.__setitem__(1, 2)))
+    clock.tick()
+    assert clock._page_file._writer.watched_until_ns[0] == 1
+    clock.leave()
 
 
 def test_a_doubt_ends_synchronized_for_a_while() -> None:
@@ -313,7 +345,7 @@ def test_a_page_keeps_its_heartbeat_until_there_is_another(
     page_file = PageFile(tmp_path / "clock")
     clock = FleetClock.start(FleetClockParameters(), HostClock().cross_timestamp())
     page_file.begin(clock.page)
-    page_file.watch_until(raw_now_ns() + 3_600 * 10**9)
+    page_file.watch_until(raw_now_ns() + 3_600 * 10**9, 0)
     word = page_file._writer.watched_until_ns
     (tmp_path / "clock").unlink()
 
@@ -339,7 +371,7 @@ def test_after_a_stall_there_is_no_synchronized_time_until_edges_show_what_happe
     monkeypatch.setenv("FABRICPULSE_RUN_DIR", str(tmp_path))
     clock = PublishedClock(FleetClockParameters(), OutputsConfig(clockbound="off"), lambda: None)
     watched: list[int] = []
-    monkeypatch.setattr(clock._page_file, "watch_until", watched.append)
+    monkeypatch.setattr(clock._page_file, "watch_until", lambda raw_ns, _: watched.append(raw_ns))
     clock.correct(Correction(clock.stamp_now_ns(), 3_600_000_000_000, 0.0, 1_000))
     assert len(watched) == 1
     clock._sampled_s -= 2.0
@@ -363,7 +395,7 @@ def test_without_an_engine_that_measures_there_is_no_synchronized_time(
     monkeypatch.setenv("FABRICPULSE_RUN_DIR", str(tmp_path))
     clock = PublishedClock(FleetClockParameters(), OutputsConfig(clockbound="off"), lambda: None)
     granted: list[int] = []
-    monkeypatch.setattr(clock._page_file, "watch_until", granted.append)
+    monkeypatch.setattr(clock._page_file, "watch_until", lambda raw_ns, _: granted.append(raw_ns))
     silences = iter([0, 1_500_000_000, 0, 0, 0])
     monkeypatch.setattr(clock._page_file, "longest_silence_ns", lambda: next(silences))
     clock.follow(np.zeros(5, np.uint64), 20_000_000)
