@@ -10,7 +10,7 @@ from fabricpulse.clocksync.edge.estimator import EstimatorParameters
 from fabricpulse.clocksync.outputs.config import OutputsConfig
 from fabricpulse.clocksync.wire.limits import MAX_ROUND_S, DriftPpb, HoldoverDriftPpb
 from fabricpulse.core.config import Section
-from fabricpulse.core.file_settings import read_file
+from fabricpulse.core.file_settings import MARKER_FILE, read_file
 from fabricpulse.core.web.client_config import HttpClientConfig
 from fabricpulse.core.web.urls import check_base_url
 
@@ -33,7 +33,7 @@ class AnchorConfig(Section, frozen=True):
     uncertainty_ns: Annotated[int, Meta(ge=0, le=16 * _NS)] = 0
     phc: str = ""
     phc_minus_utc_s: Annotated[int, Meta(ge=-3600, le=3600)] | None = None
-    phc_error_file: str = ""
+    phc_error_file: Annotated[str, MARKER_FILE] = ""
 
     def validate(self) -> None:
         if self.kind != "phc":
