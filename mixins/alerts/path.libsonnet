@@ -48,7 +48,8 @@ local signals = import '../signals.libsonnet';
         'FabricNetworkLossy',
         'critical',
         'mesh',
-        '%s or %s' % [p.lossyNetworks, p.lossyLeaves],
+        // By `faulty` and `peer` Alertmanager compares a leaf with the switch or the link of FabricFaultLocated.
+        '%s or label_replace(label_replace(%s, "faulty", "$1", "leaf", "(.+)"), "peer", "$1", "leaf", "(.+)")' % [p.lossyNetworks, p.lossyLeaves],
         'Many NICs of a network lose packets of one another.',
         '{{ $value | printf "%.0f" }} NICs of {{ with $labels.leaf }}leaf {{ . }} in {{ end }}network {{ $labels.network }} lose packets, none of them more than its peers: a switch or a link, not the NICs.',
         { keep_firing_for: config.pathLossWindow }

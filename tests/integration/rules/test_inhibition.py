@@ -37,6 +37,11 @@ def nic(name: str, host: str, device: str = "rail0", **labels: str) -> Labels:
     return alert(name, instance=host, device=device, network=device, **labels)
 
 
+def lossy_leaf(leaf: str, network: str = "rail0") -> Labels:
+    """As mixins/alerts/path.libsonnet labels it."""
+    return alert("FabricNetworkLossy", network=network, leaf=leaf, faulty=leaf, peer=leaf)
+
+
 # Of each fault: what notifies, and what does not.
 FAULTS: dict[str, tuple[list[Labels], list[Labels]]] = {
     "two jobs on one link": (
@@ -214,7 +219,7 @@ FAULTS: dict[str, tuple[list[Labels], list[Labels]]] = {
     ),
     "a lossy leaf without a coordinator": (
         [
-            alert("FabricNetworkLossy", network="rail0", leaf="leaf1"),
+            lossy_leaf("leaf1"),
             nic("FabricNicLossy", "h2", direction="receive", peers="lossy", leaf="leaf2"),
             nic("FabricEdgeLoss", "h3", peer="h1", peer_device="rail0", leaf="leaf2"),
         ],
@@ -226,11 +231,43 @@ FAULTS: dict[str, tuple[list[Labels], list[Labels]]] = {
     ),
     "a lossy network one leaf of which was named first": (
         [alert("FabricNetworkLossy", network="rail0")],
-        [alert("FabricNetworkLossy", network="rail0", leaf="leaf1")],
+        [lossy_leaf("leaf1")],
     ),
     "a lossy spine that a coordinator finds later": (
         [alert("FabricFaultLocated", kind="switch", what="loss", faulty="spine1")],
         [alert("FabricNetworkLossy", network="rail0")],
+    ),
+    "a lossy spine of one rail that a coordinator finds later": (
+        [
+            alert("FabricFaultLocated", kind="switch", what="loss", faulty="spine1", network="rail0"),
+            alert("FabricNetworkLossy", network="rail1"),
+        ],
+        [alert("FabricNetworkLossy", network="rail0")],
+    ),
+    "a lossy leaf that a coordinator finds, and another": (
+        [
+            alert("FabricFaultLocated", kind="switch", what="loss", faulty="leaf1", network="rail0"),
+            lossy_leaf("leaf2"),
+        ],
+        [lossy_leaf("leaf1")],
+    ),
+    "a lossy leaf of several rails that a coordinator finds, and another": (
+        [alert("FabricFaultLocated", kind="switch", what="loss", faulty="leaf1"), lossy_leaf("leaf2")],
+        [lossy_leaf("leaf1"), lossy_leaf("leaf1", "rail1")],
+    ),
+    "a lossy link to a leaf, and another leaf": (
+        [
+            alert("FabricFaultLocated", kind="link", what="loss", faulty="s1", peer="leaf1", network="rail0"),
+            lossy_leaf("leaf2"),
+        ],
+        [lossy_leaf("leaf1")],
+    ),
+    "a leaf that delays, and losses that it does not explain": (
+        [
+            alert("FabricFaultLocated", kind="switch", what="delay", faulty="leaf1", network="rail0"),
+            lossy_leaf("leaf1"),
+        ],
+        [],
     ),
     "a spine that drops large packets": (
         [
