@@ -132,6 +132,7 @@ void bind_pure_parts(nb::module_& m) {
             new (delays) EdgeDelays(LatencyHealth(ceiling, factor, slack));
           },
           "ceiling_ns"_a, "factor"_a, "slack_ns"_a)
+      .def("usual_stamps", &EdgeDelays::usual_stamps, "sent_by_nic"_a, "received_by_nic"_a)
       .def("add", &EdgeDelays::add, "path"_a, "owd_ns"_a, "bound_ns"_a)
       .def("second", &EdgeDelays::second)
       .def(
@@ -167,18 +168,41 @@ void bind_pure_parts(nb::module_& m) {
           "train"_a, "size"_a, "small_expected"_a = 0, "small_lost"_a = 0)
       .def("black_hole", &PathSizes::black_hole, "loss_ppm"_a, "beside"_a)
       .def_prop_ro("loss", &PathSizes::loss);
-  // One end of an edge: its trains without stamps.
+  nb::class_<StampingChecks>(m, "StampingChecks", "What the checks of a NIC find (nic_stamping.h).")
+      .def(nb::init<>())
+      .def(
+          "reopen",
+          [](StampingChecks& checks, std::tuple<int, int> found, std::tuple<int, int> used) {
+            NicStamping in_use{std::get<0>(used), std::get<1>(used)};
+            const bool reopen = checks.reopen({std::get<0>(found), std::get<1>(found)}, &in_use);
+            return std::make_tuple(reopen, std::make_tuple(in_use.phc, in_use.error));
+          },
+          "found"_a, "used"_a);
+  // One end of an edge: its trains, all sent at 0 ns of both clocks.
   nb::class_<EdgeTrains>(m, "EdgeTrains")
       .def(nb::init<>())
       .def(
           "begin",
           [](EdgeTrains& trains, std::uint8_t paths, std::uint8_t sweep) {
             const std::uint8_t used = trains.sweep(sweep);
-            const std::uint32_t train = trains.begin(paths, used, 0);
+            const std::uint32_t train = trains.begin(paths, used, 0, 0);
             return std::make_tuple(train, used, path_of_train(train, paths, used));
           },
           "paths"_a, "sweep"_a)
       .def("finish", &EdgeTrains::finish, "sent"_a)
+      .def("stamp_sent", &EdgeTrains::stamp_sent, "train"_a, "position"_a, "kernel_ns"_a, "stamp_ns"_a,
+           "error_ns"_a)
+      // The TX stamps of an earlier train of ours: (its number, the positions that are stamped, bit by bit, their
+      // error, the stamps).
+      .def(
+          "sent_report",
+          [](const EdgeTrains& trains, int position) {
+            const TrainStamps sent = trains.sent_report(position);
+            return std::make_tuple(sent.train, sent.valid, sent.error_ns,
+                                   std::vector<std::int64_t>(sent.ns, sent.ns + kTrain));
+          },
+          "position"_a)
+      .def("forget_stamps", &EdgeTrains::forget_stamps)
       .def(
           "receive",
           [](EdgeTrains& trains, std::uint32_t train, std::uint8_t position, std::uint8_t paths,

@@ -54,6 +54,7 @@ bool NicSockets::open(const NicSpec& nic) {
   const unsigned index = settings_->bind_device ? if_nametoindex(nic.device.c_str()) : 0;
   interface_index_ = index;
   stamping_ = set_up_stamping(nic.device, settings_->timestamps);
+  stamping_checks_ = {};
   std::vector<Port> ports(settings_->paths);
   for (std::uint8_t i = 0; i < settings_->paths; ++i) {
     SocketOptions options;
@@ -89,7 +90,7 @@ bool NicSockets::check(const NicSpec& nic, const InterfaceQuery& interfaces, std
     mtu_ = settings_->size_probes ? state.mtu : 0;
     // Somebody may have set up the NIC to stamp packets, or no longer.
     if (open_ && ++checks_ % kChecksOfStamping == 0 &&
-        set_up_stamping(nic.device, settings_->timestamps).phc != stamping_.phc) {
+        stamping_checks_.reopen(set_up_stamping(nic.device, settings_->timestamps), &stamping_)) {
       close();
     }
     if (open_ && state.index != static_cast<int>(interface_index_)) {

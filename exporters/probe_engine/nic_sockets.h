@@ -59,7 +59,7 @@ class NicSockets {
   // Up to which size probes are sent, 0 = none are.
   std::uint16_t mtu() const { return mtu_; }
   unsigned interface_index() const { return interface_index_; }
-  // What was found when the sockets were opened.
+  // What was found when the sockets were opened; the error, by the last check.
   const NicStamping& stamping() const { return stamping_; }
   // No carrier, or the device or its address is gone; not: an error of our own socket.
   bool link_down() const { return !link_ || (!open_ && is_link_error(open_error_)); }
@@ -132,6 +132,7 @@ class NicSockets {
   unsigned interface_index_ = 0;
   std::uint16_t mtu_ = 0;
   NicStamping stamping_;
+  StampingChecks stamping_checks_;
   unsigned checks_ = 0;
   bool open_ = false;
   int open_error_ = 0;

@@ -18,6 +18,26 @@ struct NicStamping {
 // leave. What somebody else has set up, ptp4l say, stays as it is, and is used.
 NicStamping set_up_stamping(const std::string& device, Timestamps timestamps);
 
+// What the checks of a NIC that is in use find. Pure.
+class StampingChecks {
+ public:
+  // Whether the sockets must be opened anew for what was found. `used` takes over why the NIC's stamps are not used. A
+  // driver that is busy or short of memory says so once: that counts when the next check finds an error too.
+  bool reopen(const NicStamping& found, NicStamping* used) {
+    if (found.phc == used->phc) {
+      used->error = found.error;
+      failed_ = false;
+      return false;
+    }
+    const bool failed_before = failed_;
+    failed_ = found.error != 0;
+    return !failed_ || failed_before;
+  }
+
+ private:
+  bool failed_ = false;  // the last check
+};
+
 }  // namespace fabricpulse
 
 #endif  // FABRICPULSE_EXPORTERS_NIC_STAMPING_H_

@@ -77,7 +77,8 @@ void SendPath::send_trains(const std::uint32_t* slots, std::size_t count, const 
     packet.receiver = edge.peer_id;
     packet.paths = settings_.paths;
     packet.sweep = edge.trains.sweep(settings_.sweep);
-    packet.train = edge.trains.begin(packet.paths, packet.sweep, clock_ns(CLOCK_REALTIME));
+    packet.train = edge.trains.begin(packet.paths, packet.sweep, clock_ns(CLOCK_REALTIME),
+                                     fp_raw_clock_now() + clock_.stamp_epoch_ns());
     packet.path = path_of_train(packet.train, packet.paths, packet.sweep);
     packet.mtu = table_.nics()[edge.nic].sockets.mtu();
     paths[k] = packet.path;
@@ -186,8 +187,9 @@ void SendPath::drain_stamps(Nic& nic) {
     if (edge == nullptr) return;
     const Stamp best = clock_.stamp(stamp.kernel_ns, phc, stamp.nic_ns);
     if (best.ns == 0) return;
-    if (best.error_ns != 0) nic.nic_stamp_mono = clock_.time().mono;
-    edge->trains.stamp_sent(owner.train, owner.position, stamp.kernel_ns, best.ns, best.error_ns);
+    const bool taken =
+        edge->trains.stamp_sent(owner.train, owner.position, stamp.kernel_ns, best.ns, best.error_ns);
+    if (taken && best.error_ns != 0) nic.nic_stamp_mono = clock_.time().mono;
   });
 }
 

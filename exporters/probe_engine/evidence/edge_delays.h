@@ -53,20 +53,31 @@ class EdgeDelays {
   }
 
   // Whether stamps of this kind are used for delays now. The kernel's are taken outside of the NIC's: delays of both
-  // kinds would look like a path that changes. When kKindTrains in a row are of another one that is used, and what is
-  // usual of the edge is learned anew. sent_by_nic, received_by_nic : or by the kernel.
+  // kinds would look like a path that changes. Once hardly one train in five is of this kind the most frequent one is
+  // used, and what is usual of the edge is learned anew; of four kinds one always makes more than that, so that those of
+  // a NIC which stamps some trains only neither change the kind again and again nor leave none that is used.
+  // An edge that has just begun has little to forget: it changes once after as many trains as it has used, kFirstTrains
+  // at least. sent_by_nic, received_by_nic : or by the kernel.
   bool usual_stamps(bool sent_by_nic, bool received_by_nic) {
     const int kind = sent_by_nic | received_by_nic << 1;
-    other_kind_ = kind == kind_ ? 0 : other_kind_ + 1;
-    if (other_kind_ < kKindTrains) return kind == kind_;
-    kind_ = kind;
-    other_kind_ = 0;
+    if (kind == kind_) {
+      unusual_ = std::max(unusual_ - kUsualWeight, 0);
+      if (unusual_ == 0) std::fill(kind_trains_, kind_trains_ + kKinds, 0);
+      usual_ = std::min(usual_ + 1, kKindTrains);
+      return true;
+    }
+    ++kind_trains_[kind];
+    if (++unusual_ < std::max(usual_, kFirstTrains)) return false;
+    kind_ = static_cast<int>(std::max_element(kind_trains_, kind_trains_ + kKinds) - kind_trains_);
+    unusual_ = 0;
+    usual_ = kKindTrains;
+    std::fill(kind_trains_, kind_trains_ + kKinds, 0);
     latency_ = rtt_latency_ = fresh_latency_;
     std::fill(path_latency_, path_latency_ + kMaxPaths, fresh_latency_);
     second_.clear();
     rtt_second_.clear();
     for (auto& path : recent_) path.clear();
-    return true;
+    return kind == kind_;
   }
 
   // owd_ns : signed; below zero by no more than the clocks' error. bound_ns : of its error.
@@ -115,7 +126,9 @@ class EdgeDelays {
 
  private:
   static constexpr int kPathTrains = 8;
-  static constexpr int kKindTrains = 8;
+  static constexpr int kKinds = 4;
+  static constexpr int kFirstTrains = 8, kKindTrains = 64;  // of other kinds, before one of them is used
+  static constexpr int kUsualWeight = 4;  // of a train of the usual kind against those of others
 
   static void update(Recent<64>* second, LatencyHealth* health) {
     if (second->count() < 3) return;  // waits for more
@@ -132,7 +145,10 @@ class EdgeDelays {
   Recent<64> second_, rtt_second_;
   Recent<kPathTrains> recent_[kMaxPaths];
   RoundTrip round_trip_;
-  int kind_ = 0, other_kind_ = 0;  // of stamps; trains in a row that were of another one
+  int kind_ = 0;                   // of stamps
+  int usual_ = 0;                  // trains that were used; up to kKindTrains, and that many after a change
+  int unusual_ = 0;                // trains of other kinds, less kUsualWeight for each of this one
+  int kind_trains_[kKinds] = {0};  // of other kinds, since `unusual_` was 0
 };
 
 }  // namespace fabricpulse

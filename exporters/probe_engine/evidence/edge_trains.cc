@@ -10,24 +10,30 @@ constexpr std::int64_t kStampAge = 1'000'000'000;  // ns from the send to its TX
 // Trains; a longer gap says nothing about single paths. What is left of six dead paths of eight is received more often.
 constexpr std::uint32_t kLongGap = 30;
 constexpr std::uint8_t kWhole = (1 << kTrain) - 1;
-
-// All stamps of a train are of one kind: the kernel's are taken microseconds from the NIC's, which replace them. False
-// when the stamp was not taken.
-bool add_stamp(TrainStamps* train, int position, std::int64_t ns, std::uint16_t error_ns) {
-  if (train->valid != 0 && (train->error_ns != 0) != (error_ns != 0)) {
-    if (error_ns == 0) return false;
-    train->valid = 0;
-    train->error_ns = 0;
-  }
-  train->error_ns = std::max(train->error_ns, error_ns);
-  train->ns[position] = ns;
-  train->valid = static_cast<std::uint8_t>(train->valid | 1 << position);
-  return true;
-}
+constexpr std::uint8_t kCodedPair = kWhole & ~1;  // all but the warm-up packet
 
 }  // namespace
 
-std::uint32_t EdgeTrains::begin(std::uint8_t paths, std::uint8_t sweep, std::int64_t before_kernel_ns) {
+void StampedTrain::add_stamp(int position, std::int64_t stamp_ns, std::uint16_t stamp_error_ns) {
+  Set& set = stamp_error_ns != 0 ? by_nic_ : by_kernel_;
+  set.error_ns = std::max(set.error_ns, stamp_error_ns);
+  set.ns[position] = stamp_ns;
+  set.valid = static_cast<std::uint8_t>(set.valid | 1 << position);
+  const bool covered = (by_kernel_.valid & kCodedPair & ~by_nic_.valid) == 0;
+  const Set& used = by_nic_.valid != 0 && covered ? by_nic_ : by_kernel_;
+  valid = used.valid;
+  error_ns = used.error_ns;
+  std::copy(used.ns, used.ns + kTrain, ns);
+}
+
+void StampedTrain::forget_stamps() {
+  by_kernel_ = by_nic_ = Set{};
+  valid = 0;
+  error_ns = 0;
+}
+
+std::uint32_t EdgeTrains::begin(std::uint8_t paths, std::uint8_t sweep, std::int64_t before_kernel_ns,
+                                std::int64_t before_ns) {
   ++last_sent_;
   if (last_sent_ == 0) last_sent_ = 1;
   SentTrain& train = sent_trains_[last_sent_ % kSentTrains];
@@ -35,6 +41,7 @@ std::uint32_t EdgeTrains::begin(std::uint8_t paths, std::uint8_t sweep, std::int
   train.train = last_sent_;
   train.path = path_of_train(last_sent_, paths, sweep);
   train.before_kernel_ns = before_kernel_ns;
+  train.before_ns = before_ns;
   return last_sent_;
 }
 
@@ -42,12 +49,13 @@ bool EdgeTrains::stamp_sent(std::uint32_t number, int position, std::int64_t ker
                             std::uint16_t error_ns) {
   SentTrain& train = sent_trains_[number % kSentTrains];
   if (number == 0 || train.train != number) return false;
-  // A stamp from before the send belongs to another packet, one from long after it to another clock.
-  if (error_ns == 0 &&
-      (kernel_ns < train.before_kernel_ns || kernel_ns - train.before_kernel_ns > kStampAge)) {
-    return false;
-  }
-  return add_stamp(&train, position, stamp_ns, error_ns);
+  // A stamp from before the send belongs to another packet, one from long after it to another clock. Those of the
+  // kernel are compared on its own clock, where nothing was converted.
+  const std::int64_t after =
+      error_ns == 0 ? kernel_ns - train.before_kernel_ns : stamp_ns + error_ns - train.before_ns;
+  if (after < 0 || after > kStampAge) return false;
+  train.add_stamp(position, stamp_ns, error_ns);
+  return true;
 }
 
 void EdgeTrains::restart() {
@@ -88,7 +96,7 @@ void EdgeTrains::receive(const Packet& packet, std::int64_t stamp_ns, std::uint1
                    packet.mtu, path.small());
   }
   train.got = static_cast<std::uint8_t>(train.got | 1 << packet.position);
-  if (stamp_ns != 0) add_stamp(&train, packet.position, stamp_ns, error_ns);
+  if (stamp_ns != 0) train.add_stamp(packet.position, stamp_ns, error_ns);
 }
 
 // Closes the books on the trains that leave the table when train `newest` comes in.
@@ -216,8 +224,8 @@ TrainStamps EdgeTrains::reception_report(int position, std::int64_t now) const {
 }
 
 void EdgeTrains::forget_stamps() {
-  for (SentTrain& train : sent_trains_) train.valid = 0, train.reported = true;
-  for (ReceivedTrain& train : received_trains_) train.valid = 0, train.emitted = true;
+  for (SentTrain& train : sent_trains_) train.forget_stamps(), train.reported = true;
+  for (ReceivedTrain& train : received_trains_) train.forget_stamps(), train.emitted = true;
 }
 
 }  // namespace fabricpulse

@@ -15,13 +15,31 @@
 
 namespace fabricpulse {
 
-struct SentTrain : TrainStamps {
+// The stamps of a train by the kernel, by the NIC, and as TrainStamps those that are used, which are all of one kind:
+// both are taken microseconds apart. A NIC with one register for TX stamps (igb, ixgbe, i40e) stamps the first packet
+// of a burst only: its stamps are used where they are there of each packet of the coded pair that the kernel stamped.
+class StampedTrain : public TrainStamps {
+ public:
+  void add_stamp(int position, std::int64_t stamp_ns, std::uint16_t stamp_error_ns);
+  void forget_stamps();
+
+ private:
+  struct Set {
+    std::uint8_t valid = 0;
+    std::uint16_t error_ns = 0;
+    std::int64_t ns[kTrain] = {0, 0, 0};
+  };
+  Set by_kernel_, by_nic_;
+};
+
+struct SentTrain : StampedTrain {
   std::int64_t before_kernel_ns = 0;  // CLOCK_REALTIME before the first packet went out
+  std::int64_t before_ns = 0;         // the stamp clock then
   std::uint64_t sent_through = 0;     // packets of ours that had been sent when it was over
   bool reported = false;              // the peer has reported its stamps
 };
 
-struct ReceivedTrain : TrainStamps {
+struct ReceivedTrain : StampedTrain {
   bool emitted = false;  // the peer has reported its stamps
   std::uint8_t sweep = 0;
   std::uint8_t got = 0;       // bit i: packet i was accepted, stamped or not
@@ -48,8 +66,9 @@ class EdgeTrains {
 
   // Number of the last train sent, 0 = none.
   std::uint32_t last_sent() const { return last_sent_; }
-  // Opens the next train. before_kernel_ns : CLOCK_REALTIME now. Returns its number.
-  std::uint32_t begin(std::uint8_t paths, std::uint8_t sweep, std::int64_t before_kernel_ns);
+  // Opens the next train. before_kernel_ns, before_ns : CLOCK_REALTIME and the stamp clock now. Returns its number.
+  std::uint32_t begin(std::uint8_t paths, std::uint8_t sweep, std::int64_t before_kernel_ns,
+                      std::int64_t before_ns);
   // Nothing of the train just begun has left the host: its number is used again, so that the peer does not
   // count it as lost on the way.
   void abandon() { --last_sent_; }
@@ -65,7 +84,7 @@ class EdgeTrains {
   // `received` packets in all.
   void confirm(const TrainStamps& reception, std::uint32_t received);
   // A TX stamp has come back. kernel_ns : as the kernel gave it; stamp_ns : the same on the stamp clock. False
-  // when it was not taken: the train is gone, or a stamp of the kernel is not from the second after the send.
+  // when it was not taken: the train is gone, or the stamp is not from the second after the send.
   // error_ns : as of TrainStamps.
   bool stamp_sent(std::uint32_t train, int position, std::int64_t kernel_ns, std::int64_t stamp_ns,
                   std::uint16_t error_ns);

@@ -32,9 +32,9 @@ def inbound(reader, enough, flags):
 
 
 def assert_on_fleet_time(samples):
-    """The steps of this test's clocks are of a second."""
+    """The steps of this test's clocks are of a second. At a change of whose stamps are used 64 trains are left out."""
     delays = [s.owd_ns for s in samples if s.flags & FLEET_VALID]
-    assert len(delays) > len(samples) / 2
+    assert len(delays) > len(samples) / 3
     assert all(-MS < delay < S // 2 for delay in delays)
 
 

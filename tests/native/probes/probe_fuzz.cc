@@ -137,7 +137,7 @@ class EdgeEnd {
     packet.sweep = sweep;
     packet.epoch = kOurEpoch;
     const std::uint32_t before = trains_.last_sent();
-    packet.train = trains_.begin(packet.paths, packet.sweep, now_);
+    packet.train = trains_.begin(packet.paths, packet.sweep, now_, now_);
     packet.path = path_of_train(packet.train, packet.paths, packet.sweep);
     require(packet.train == before + 1);
     for (int position = 0; position < kTrain; ++position) {
@@ -157,7 +157,7 @@ class EdgeEnd {
     const std::int64_t ns = now_ + after_ns;
     if (!trains_.stamp_sent(train, position % kTrain, ns, ns, hardware ? 640 : 0)) return;
     require(back < EdgeTrains::kSentTrains);
-    require(hardware || after_ns <= 1'000'000'000);
+    require(after_ns <= 1'000'000'000);
   }
 
   void step_clock() { trains_.forget_stamps(); }
