@@ -37,6 +37,7 @@ CrossTimestamp combine(const std::vector<ClockReading>& readings) {
   const double middle_of_fastest = static_cast<double>(took(fastest)) / 2;
   double sum = 0;
   int count = 0;
+  int64_t widest = 0;
   for (const ClockReading& reading : readings) {
     if (took(reading) < 0 || static_cast<double>(took(reading)) > longest) continue;
     // Where the real clock shows what it did in the fastest reading, the raw one is so far after that began.
@@ -46,8 +47,9 @@ CrossTimestamp combine(const std::vector<ClockReading>& readings) {
     if (std::abs(middle - middle_of_fastest) > longest) continue;
     sum += middle;
     ++count;
+    widest = std::max(widest, took(reading));
   }
-  return {fastest.real, fastest.before + std::llround(sum / count)};
+  return {fastest.real, fastest.before + std::llround(sum / count), (widest + 1) / 2};
 }
 
 CrossTimestamp cross_timestamp(int tries) {

@@ -14,10 +14,12 @@ struct ClockReading {
   int64_t after;
 };
 
-// What both clocks showed at one moment, ns.
+// What both clocks showed at one moment, ns. error : how far `raw` may be off: each of the readings was somewhere within
+// its two of the raw clock.
 struct CrossTimestamp {
   int64_t real;
   int64_t raw;
+  int64_t error;
 };
 
 // The mean of those readings that were hardly slower than the fastest. The first after a sleep find cold

@@ -11,8 +11,8 @@
 
 namespace {
 
-std::tuple<int64_t, int64_t> as_tuple(const fabricpulse::CrossTimestamp& moment) {
-  return {moment.real, moment.raw};
+std::tuple<int64_t, int64_t, int64_t> as_tuple(const fabricpulse::CrossTimestamp& moment) {
+  return {moment.real, moment.raw, moment.error};
 }
 
 }  // namespace
@@ -21,8 +21,10 @@ NB_MODULE(_cross_timestamp, m) {
   m.def(
       "cross_timestamp", [](int tries) { return as_tuple(fabricpulse::cross_timestamp(tries)); },
       nanobind::arg("tries"),
-      "CLOCK_REALTIME and CLOCK_MONOTONIC_RAW at one moment, ns: the mean of those of `tries` readings that "
-      "were hardly slower than the fastest. Raises ValueError when `tries` is not positive, RuntimeError "
+      "CLOCK_REALTIME and CLOCK_MONOTONIC_RAW at one moment, and how far the second may be off, ns: the mean "
+      "of "
+      "those of `tries` readings that were hardly slower than the fastest. Raises ValueError when `tries` is "
+      "not positive, RuntimeError "
       "when the raw clock ran backward in all of them.");
   m.def(
       "combine",

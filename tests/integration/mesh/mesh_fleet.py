@@ -114,7 +114,7 @@ class MeshFleet:
             if host.name not in self._pages:
                 self._pages[host.name] = ClockPageWriter(host.run_dir / "clock")
             writer = self._pages[host.name]
-            now, kernel_raw = cross_timestamp(40)
+            now, kernel_raw, _ = cross_timestamp(40)
             host_ns, raw = host.clock.from_kernel(now), host.clock.raw_from_kernel(kernel_raw)
             stamps = ClockLine(host_ns, raw, 0)
             # fleet = kernel: the inverse of raw = kernel * (1 + rate). Nothing steers this machine's clock: it runs as

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 class CrossTimestamp:
     """What both clocks showed at one moment, ns.
 
-    host_ns : CLOCK_REALTIME, or the lab's virtual clock. raw_ns : CLOCK_MONOTONIC_RAW.
+    host_ns : CLOCK_REALTIME, or the lab's virtual clock. raw_ns : CLOCK_MONOTONIC_RAW. error_ns : how far their
+    difference may be off.
     """
 
     host_ns: int
     raw_ns: int
+    error_ns: int = 0

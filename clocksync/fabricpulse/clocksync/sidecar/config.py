@@ -24,9 +24,9 @@ class AnchorConfig(Section, frozen=True):
     or phc2sys, as exactly as the kernel says (adjtimex maxerror), no better than uncertainty_ns; "phc" = the clock of a
     NIC or of the hypervisor is UTC, within uncertainty_ns and what a reading of it may be off. uncertainty_ns : error
     bound of this host's UTC, ns. phc : of kind "phc", its device, such as /dev/ptp0. phc_minus_utc_s : how far it is
-    ahead of UTC, seconds: 37 where it is kept on TAI, as by ptp4l; 0 where it shows UTC, as clocks of clouds do.
-    phc_error_file : a file of the driver that says how far it is off, ns, as that of AWS's ENA does; added to
-    uncertainty_ns.
+    ahead of UTC, seconds: 37 where it is kept on TAI, as by ptp4l; 0 where it shows UTC, as clocks of clouds do;
+    refused while the kernel, where it knows TAI (adjtimex), is some leap seconds from it. phc_error_file : a file of
+    the driver that says how far it is off, ns, as that of AWS's ENA does; added to uncertainty_ns.
     """
 
     kind: Literal["none", "reference", "system", "phc"] = "none"

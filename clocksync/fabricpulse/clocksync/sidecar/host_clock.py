@@ -27,10 +27,10 @@ class HostClock:
         The first pay for caches that went cold while the program slept. Raises ValueError when `tries` is not
         positive, RuntimeError when the raw clock ran backward in all of them.
         """
-        real_ns, raw_ns = cross_timestamp(tries)
+        real_ns, raw_ns, error_ns = cross_timestamp(tries)
         if self._virtual is not None:
             raw_ns = self._virtual.raw_from_kernel(raw_ns)
-        return CrossTimestamp(self.from_kernel(real_ns), raw_ns)
+        return CrossTimestamp(self.from_kernel(real_ns), raw_ns, error_ns)
 
     def from_kernel(self, kernel_ns: int) -> int:
         """What the host clock shows when the kernel's CLOCK_REALTIME is `kernel_ns`."""

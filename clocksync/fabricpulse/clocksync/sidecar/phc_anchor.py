@@ -11,6 +11,7 @@ from pathlib import Path
 from fabricpulse.clocksync.clock.cross_timestamp import CrossTimestamp
 from fabricpulse.clocksync.sidecar.config import AnchorConfig
 from fabricpulse.clocksync.sidecar.host_clock import HostClock
+from fabricpulse.clocksync.sidecar.kernel_clock import tai_minus_utc_s
 from fabricpulse.core.log import get_logger
 
 log = get_logger(__name__)
@@ -26,6 +27,8 @@ _NOT_SUPPORTED = (errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL)
 _RESOLUTION_NS = 8
 # Hardware can slow or speed a PHC by this part of time, and oscillators differ by less.
 _RATE = 500
+# Closer to TAI - UTC than this a setting that differs from it is of another year; GPS time is 19 s away.
+_LEAP_SECONDS = 10
 _YEAR_2020_S = 1_577_836_800
 # What drivers write who know no bound.
 _NO_BOUND = 2**32 - 1
@@ -97,8 +100,18 @@ def utc_by_phc(
     return PhcUtc(
         host_ns - (first + second) // 2,
         utc_ns - host_ns + (first + second) // 2,
-        error_ns + (width_ns + 1) // 2 + steered_ns,
+        error_ns + (width_ns + 1) // 2 + steered_ns + max(before.error_ns, after.error_ns),
     )
+
+
+def check_leap_seconds(phc_minus_utc_s: int, kernel_tai_s: int) -> None:
+    """kernel_tai_s : TAI minus UTC by the kernel, 0 = it does not know. Raises PhcRefusedError where a leap second lies
+    between that and the setting: a second wrong, within a bound of some ns.
+    """
+    if kernel_tai_s != 0 and 0 < abs(phc_minus_utc_s - kernel_tai_s) < _LEAP_SECONDS:
+        raise PhcRefusedError(
+            f"phc_minus_utc_s is {phc_minus_utc_s}, but by the kernel TAI is {kernel_tai_s} s ahead of UTC"
+        )
 
 
 def check_rate(last: PhcUtc, now: PhcUtc) -> None:
@@ -111,9 +124,15 @@ def check_rate(last: PhcUtc, now: PhcUtc) -> None:
 class PhcAnchor:
     """The PHC of the configuration, read once a round. read : of a device, raises OSError."""
 
-    def __init__(self, clock: HostClock, read: Callable[[str], PhcReading] = read_phc) -> None:
+    def __init__(
+        self,
+        clock: HostClock,
+        read: Callable[[str], PhcReading] = read_phc,
+        kernel_tai_s: Callable[[], int] = tai_minus_utc_s,
+    ) -> None:
         self._clock = clock
         self._read = read
+        self._kernel_tai_s = kernel_tai_s
         self._last: PhcUtc | None = None
         self._said: str | None = None  # why it is no anchor, "" = it is one
 
@@ -144,12 +163,13 @@ class PhcAnchor:
         return None if now is None else (now.ahead_ns - epoch_ns, now.error_ns)
 
     def _now(self, config: AnchorConfig) -> PhcUtc | None:
+        check_leap_seconds(config.phc_minus_utc_s or 0, self._kernel_tai_s())
         error_ns = config.uncertainty_ns
         if config.phc_error_file:
-            told_ns = int(Path(config.phc_error_file).read_text(encoding="ascii"))
-            if not 0 <= told_ns < _NO_BOUND:
+            bound_ns = int(Path(config.phc_error_file).read_text(encoding="ascii"))
+            if not 0 <= bound_ns < _NO_BOUND:
                 raise PhcRefusedError("its driver does not know how far it is off")
-            error_ns += told_ns
+            error_ns += bound_ns
         before = self._clock.cross_timestamp()
         reading = self._read(config.phc)
         after = self._clock.cross_timestamp()

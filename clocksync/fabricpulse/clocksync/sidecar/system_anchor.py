@@ -1,11 +1,10 @@
 """Whether this host's clock carries UTC, and how well: `adjtimex`, as chronyd, ntpd and phc2sys maintain it."""
 
-import ctypes
-import os
 from dataclasses import dataclass
 
 from fabricpulse.clocksync.sidecar.config import AnchorConfig
 from fabricpulse.clocksync.sidecar.host_clock import HostClock
+from fabricpulse.clocksync.sidecar.kernel_clock import read_timex
 from fabricpulse.clocksync.sidecar.phc_anchor import PhcAnchor
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.shm.clock_page import STEP_NS
@@ -15,22 +14,6 @@ log = get_logger(__name__)
 _TIME_ERROR = 5
 # By how much the kernel lets the claimed error of its clock grow; and the worst oscillator.
 _CLAIMED_PPB, _OSCILLATOR_PPB = 500_000, 100_000
-
-
-class _Timex(ctypes.Structure):
-    """struct timex of <sys/timex.h>, 64-bit Linux; only the first fields are read."""
-
-    _fields_ = (
-        ("modes", ctypes.c_uint),
-        ("offset", ctypes.c_long),
-        ("freq", ctypes.c_long),
-        ("maxerror", ctypes.c_long),
-        ("esterror", ctypes.c_long),
-        ("status", ctypes.c_int),
-        ("others", ctypes.c_long * 5),
-        ("tick", ctypes.c_long),
-        ("rest", ctypes.c_byte * 216),
-    )
 
 
 @dataclass
@@ -65,11 +48,7 @@ def anchor_bound(config: AnchorConfig, slew: FastSlew, raw_ns: int) -> int | Non
     """
     if config.kind == "reference":
         return config.uncertainty_ns
-    timex = _Timex()
-    libc = ctypes.CDLL(None, use_errno=True)
-    state = libc.adjtimex(ctypes.byref(timex))
-    if state < 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    state, timex = read_timex()
     if state == _TIME_ERROR:
         return None  # the kernel says "not synchronised"
     maxerror_ns = int(timex.maxerror) * 1000

@@ -33,7 +33,7 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClockPageWriter:
 
 
 def write(writer: ClockPageWriter, status: ClockStatus) -> None:
-    host, raw = cross_timestamp(40)
+    host, raw, _ = cross_timestamp(40)
     line, stamps = ClockLine(raw, host + S, 0), ClockLine(host, raw, 0)
     writer.write(
         ClockPage(status, line, line, raw, 2_000, 0, raw + 600 * S, stamps, stamps, host, 0, disruptions=0)

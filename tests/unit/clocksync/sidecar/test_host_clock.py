@@ -25,13 +25,20 @@ def _readings(cold: int, step_at: int = 1000, stepped_ns: int = 0) -> list[tuple
 
 
 def _error_ns(readings: list[tuple[int, int, int]]) -> int:
-    real, raw = combine(readings)
+    real, raw, _ = combine(readings)
     return real - raw - _AHEAD_NS
 
 
 @pytest.mark.parametrize("cold", [0, 1, 10, 60, 99])
 def test_slow_readings_have_no_say(cold: int) -> None:
     assert abs(_error_ns(_readings(cold))) <= 3
+
+
+@pytest.mark.parametrize("at", [0, 60, 100, 119])
+def test_the_error_covers_wherever_in_a_reading_the_real_clock_was_read(at: int) -> None:
+    readings = [(1_000 * k, 1_000 * k + at + _AHEAD_NS, 1_000 * k + 120 + k % 7) for k in range(20)]
+    real, raw, error_ns = combine(readings)
+    assert abs(real - raw - _AHEAD_NS) <= error_ns <= 72
 
 
 @pytest.mark.parametrize("stepped_ns", [-1_000_000_000, -1_000, 1_000, 50_000_000])

@@ -5,6 +5,7 @@ import random
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from fabricpulse.clocksync.clock.cross_timestamp import CrossTimestamp
@@ -31,6 +32,8 @@ class Machine:
         self.error: OSError | None = None
         self.running = True
         self.step_ns = 0  # of the host clock, at the next reading
+        self.cross_error_ns = 0  # by which the host clock and the raw clock are read apart, at most
+        self.tai_s = 0  # by the kernel
 
     def wait(self, ns: int) -> None:
         self.utc += ns
@@ -41,7 +44,10 @@ class Machine:
 
     def cross_timestamp(self, tries: int = 40) -> CrossTimestamp:
         self.wait(50 * US)
-        now = CrossTimestamp(self.utc + self.host_ahead, self.utc - self.raw_behind)
+        apart_ns = self.random.choice([-1, 1]) * self.cross_error_ns
+        now = CrossTimestamp(
+            self.utc + self.host_ahead, self.utc - self.raw_behind + apart_ns, self.cross_error_ns
+        )
         self.wait(20 * US)
         return now
 
@@ -60,7 +66,7 @@ class Machine:
         return PhcReading(phc_ns if self.running else UTC_NS + TAI_S * S, low_ns, high_ns)
 
     def anchor(self) -> PhcAnchor:
-        return PhcAnchor(self, self.read)  # type: ignore[arg-type]
+        return PhcAnchor(self, self.read, lambda: self.tai_s)  # type: ignore[arg-type]
 
 
 def config(uncertainty_ns: int = 100, error_file: str = "") -> AnchorConfig:
@@ -86,6 +92,36 @@ def test_utc_is_within_the_bound(seed: int) -> None:
         ahead_ns, bound_ns = said
         assert abs(ahead_ns - (machine.raw_behind - EPOCH_NS)) <= bound_ns
         assert bound_ns < 1_500
+
+
+def test_the_bound_holds_what_the_host_s_clocks_are_read_apart() -> None:
+    machine = Machine(6)
+    machine.cross_error_ns = 5_000
+    anchor, worst_ns = machine.anchor(), 0
+    for _ in range(20):
+        machine.wait(S)
+        said = anchor.read(config(), EPOCH_NS)
+        if said is not None:
+            off_ns = abs(said[0] - (machine.raw_behind - EPOCH_NS))
+            assert off_ns <= said[1]
+            worst_ns = max(worst_ns, off_ns)
+    assert worst_ns > 4_000
+
+
+@pytest.mark.parametrize(
+    ("setting_s", "kernel_s", "refused"),
+    [(37, 37, False), (37, 0, False), (37, 38, True), (37, 36, True), (0, 37, False), (18, 37, False)],
+)
+def test_a_leap_second_between_setting_and_kernel_is_no_anchor(
+    setting_s: int, kernel_s: int, refused: bool
+) -> None:
+    """The kernel may not know TAI; a clock may show UTC, or GPS time."""
+    machine = Machine(7)
+    machine.tai_s = kernel_s
+    anchor, there = machine.anchor(), msgspec.structs.replace(config(), phc_minus_utc_s=setting_s)
+    anchor.read(there, EPOCH_NS)
+    machine.wait(S)
+    assert (anchor.read(there, EPOCH_NS) is None) == refused
 
 
 def test_one_that_stands_still_or_is_stepped_is_no_anchor() -> None:
