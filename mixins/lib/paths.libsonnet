@@ -57,8 +57,8 @@ function(config) {
       many(own, '> bool %g' % config.explainedFactor),
       'label_replace(label_replace(%s, "instance", "$1", "peer", "(.*)"), "device", "$1", "peer_device", "(.*)")' % many(peer, '< bool %g' % (1 / config.explainedFactor)),
     ],
-  // Networks with at least so many of such NICs: how many, where they
-  // that are a large share of the network's: one bad uplink of a large network makes few.
+  // Networks with at least `least` such NICs, where these are at least `share` of the network's NICs: how many. One bad uplink of a
+  // large network makes few.
   networksOf(nics, least, share):: 'sum by (%(network)s) (group by (%(own)s, network) (%(nics)s * on (%(own)s) group_left (network) %(places)s)) >= %(least)d >= on (%(network)s) (%(share)g * network:fabricpulse_nic_connected:count%(braces)s)' % {
     network: c + ', network',
     own: own,
