@@ -89,11 +89,13 @@ function(config) {
   local alertsOfNics = 'FabricNic(Disconnected|Gone|Flapping|Lossy|Slow)|FabricMtuBlackHole',
   local lanesOfFaultyNics = recorded('lane:fabricpulse_lane_state:of_faulty_nic'),
   lanesOfFaultyNics:: lanesOfFaultyNics,
+  // Also where the alert waits for its `for`: this is recorded at other moments than alerts fire, and what is read at the moment at which it
+  // does must be there by then.
   faultyLanes:: 'group by (%s, instance, workload, device) (%s and on (%s) (last_over_time(%s[%s]) or %s))' % [
     c,
     s.last('fabricpulse_lane_state'),
     nic,
-    s.series('ALERTS', 'alertname=~"%s", alertstate="firing"' % alertsOfNics),
+    s.series('ALERTS', 'alertname=~"%s", alertstate=~"pending|firing"' % alertsOfNics),
     config.laneFailoverWindow,
     recorded('device:fabricpulse_edge_latency_elevated:slowest'),
   ],
