@@ -145,15 +145,16 @@ local signals = import '../signals.libsonnet';
           late: named('rank', '%s and on (%s, rank) %s' % [head, job, heartbeat]),
           unheard: named('unknown', head),
         };
-        // Ranks each of which waits for one that waits as well, and nothing is on its way: the program. For so long that scrapes of
-        // different moments cannot have put a circle together.
+        // Ranks each of which waits for one that waits as well, and nothing has been on its way for long: the program. For so long that scrapes
+        // of different moments cannot have put a circle together. Ranks of a pipeline that have posted what they receive next, and compute
+        // until they send it, wait alike.
         local circle =
           local old = '%s > %g' % [s.series('fabricpulse_request_waiting_seconds', 'waits_for=~"peer_send|peer_receive"' + known), config.circleFactor * config.stalledSeconds];
           'max by (%(job)s) (%(old)s) unless on (%(job)s) (%(waitedFor)s unless on (%(job)s, rank) %(old)s) unless on (%(job)s) %(network)s unless on (%(job)s) (%(silent)s) unless on (%(job)s) (%(head)s)' % {
             job: job,
             old: old,
             waitedFor: waitedFor(longest(old)),
-            network: s.series('fabricpulse_request_waiting_seconds', 'waits_for!~"peer_send|peer_receive"'),
+            network: '(%s > %g)' % [s.series('fabricpulse_request_waiting_seconds', 'waits_for!~"peer_send|peer_receive"'), config.stalledSeconds],
             silent: silent,
             head: head,
           };
@@ -198,7 +199,7 @@ local signals = import '../signals.libsonnet';
           named('unknown', profiled.unknown),
         ]),
         'A collective does not end.',
-        'Workload {{ $labels.workload }} stands still ({{ $value | printf "%.0f" }} s). {{ if eq $labels.head "network" }}The network: rank {{ $labels.rank }} gets nothing through to rank {{ $labels.peer_rank }} on {{ $labels.peer }}.{{ else if eq $labels.head "unknown" }}Whether the network or a rank holds it up is not known{{ with $labels.rank }}: rank {{ . }}{{ end }}{{ with $labels.peer }} on {{ . }} is waited for, and does not report{{ end }}.{{ else if eq $labels.head "circle" }}Not the network: its ranks wait for one another in a circle, and nothing is on its way.{{ else }}Not the network: rank {{ $labels.rank }}{{ with $labels.communicator }} of communicator {{ . }}{{ end }} on {{ $labels.peer }} {{ if eq $labels.head "process" }}gives no sign of life.{{ else }}has not entered the collective and waits for nobody.{{ end }}{{ end }}'
+        'Workload {{ $labels.workload }} stands still ({{ $value | printf "%.0f" }} s). {{ if eq $labels.head "network" }}The network: rank {{ $labels.rank }} gets nothing through to rank {{ $labels.peer_rank }} on {{ $labels.peer }}.{{ else if eq $labels.head "unknown" }}Whether the network or a rank holds it up is not known{{ with $labels.rank }}: rank {{ . }}{{ end }}{{ with $labels.peer }} on {{ . }} is waited for, and does not report{{ end }}.{{ else if eq $labels.head "circle" }}Not the network: its ranks wait for one another in a circle, or each has posted its receive and computes.{{ else }}Not the network: rank {{ $labels.rank }}{{ with $labels.communicator }} of communicator {{ . }}{{ end }} on {{ $labels.peer }} {{ if eq $labels.head "process" }}gives no sign of life.{{ else }}has not entered the collective and waits for nobody.{{ end }}{{ end }}'
       ),
     ]),
   },
