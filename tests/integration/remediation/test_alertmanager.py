@@ -5,6 +5,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -156,7 +157,7 @@ def test_stale_firing_of_an_alertmanager_that_was_cut_off(stack, make_alertmanag
     """A copy of the firing alert that comes after `resolved`, and that nobody holds true, does not stop the return."""
     am = make_alertmanager()
     start_loop(stack, am)
-    start = "2026-11-21T06:00:00Z"
+    start = datetime.now(UTC).isoformat()
     stack.post(webhook(alert(starts_at=start)))
     stack.wait_phase("avoided")
     stack.post(webhook(alert(status="resolved", starts_at=start)))

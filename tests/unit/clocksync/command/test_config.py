@@ -79,5 +79,6 @@ def test_what_can_be_reached_is_accepted(text: str) -> None:
 
 def test_a_wrong_kind_of_anchor_names_the_kinds() -> None:
     """What can be set is part of the sentence."""
-    with pytest.raises(ConfigError, match=r"anchor\.kind: .*'gps'; one of 'none', 'reference', 'system'"):
+    kinds = "'none', 'phc', 'reference', 'system'"
+    with pytest.raises(ConfigError, match=rf"anchor\.kind: .*'gps'; one of {kinds}"):
         parse_config("anchor: {kind: gps}", SidecarConfig, "sidecar.yaml")
