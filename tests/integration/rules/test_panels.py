@@ -129,6 +129,7 @@ def label_values(spec: MetricSpec, device: str, counter: str) -> list[str]:
         "workload": "42",
         "port": "1",
         "code": "rollback_failed",
+        "reason": "address",
         "outcome": "failed",
         "recovery": "recovered",
         "state": "down" if spec.name == "fabricpulse_nic_edges" else "unknown",
