@@ -37,6 +37,7 @@ from tests.unit.remediation.simulation.simulated_policy import (
     TICK_S,
     TOGETHER_HOSTS,
     TOGETHER_S,
+    job_of,
 )
 from tests.unit.remediation.world import START
 
@@ -486,11 +487,6 @@ class FleetSimulation:
         decided = [a.target.host for a in pending if not a.reason.startswith(UNDONE)]
         if len(decided) > IN_FLIGHT or len(set(decided)) < len(decided):
             raise ViolationError("budget", f"under way: {decided}")
-
-
-def job_of(host: str) -> str:
-    """Two jobs, each on every second host."""
-    return f"job{int(host[1:]) % 2}"
 
 
 def simulate(seed: int, steps: int) -> FleetSimulation:

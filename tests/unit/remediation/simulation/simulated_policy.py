@@ -14,3 +14,8 @@ guards: {{max_in_flight: 1}}
 AGENT_TIMEOUT_S, REVALIDATE_S = 15.0, 60.0
 IN_FLIGHT, A_MINUTE, BREAKER_HOSTS, BREAKER_WINDOW_S, JOB_NICS = 1, 20, 3, 300.0, 2
 TOGETHER_HOSTS, TOGETHER_S = 4, 60.0
+
+
+def job_of(host: str) -> str:
+    """Two jobs, each on every second host."""
+    return f"job{int(host[1:]) % 2}"

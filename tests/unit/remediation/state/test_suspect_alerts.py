@@ -1,0 +1,46 @@
+"""Firing alerts that are not believed before the Alertmanagers were asked."""
+
+from tests.unit.remediation.world import START, World, alert, config
+
+POLLED = "rules: [{{alert: FabricNicFlapping, mode: auto}}]\nhold: {{initial_s: 10, jitter: 0}}\nalertmanagers: [{}]\n"
+
+
+def test_suspect_firing_waits_for_all_alertmanagers():
+    """A stale `firing` after `resolved`, from one that was cut off, does not stop the hold; a true one does."""
+    world = World(config(POLLED.format("http://a, http://b")))
+    world.deliver(alert())
+    world.settle()
+    assert world.phase() == "avoided"
+    world.deliver(alert(firing=False))
+    assert world.deliver(alert()) is True
+    assert world.state.episodes[alert().fingerprint].status == "resolved"
+    world.poll([alert()], [])
+    assert world.state.episodes[alert().fingerprint].status == "resolved"
+    world.poll([alert()], [alert()])
+    assert world.state.episodes[alert().fingerprint].status == "firing"
+    assert "episode_refired" in world.events()
+
+
+def test_a_delivery_of_yesterday_is_believed_by_no_receiver_that_can_ask():
+    """It came again when its episode was forgotten, and a NIC that is well was taken out."""
+    world = World(config(POLLED.format("http://a")))
+    world.poll([])
+    world.now += 10
+    old = alert(starts_at=world.now - 131)
+    assert world.deliver(old) is True
+    assert (world.state.episodes, world.pending()) == ({}, [])
+    world.deliver(alert("h1", starts_at=world.now - 129))
+    assert [action.target.host for action in world.pending()] == ["h1"]
+    world.settle()
+    world.poll([old])
+    assert [action.target.host for action in world.pending()] == ["h0"], "it does fire"
+
+
+def test_an_old_alert_is_believed_while_nobody_answers():
+    """Whether it is there cannot be known: a true one must not wait for that."""
+    world = World(config(POLLED.format("http://a")))
+    world.poll([])
+    world.tick(200)
+    world.poll(None)
+    assert world.deliver(alert(starts_at=START - 86_400)) is False
+    assert world.state.episodes[alert().fingerprint].status == "firing"
