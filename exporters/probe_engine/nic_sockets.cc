@@ -110,7 +110,7 @@ void NicSockets::expect_stamp(std::uint8_t path, std::uint32_t id, const StampOw
     --port.waiting;
     ++stamps_lost_;
   }
-  pending = {id, owner, true, true};
+  pending = {id, owner, true, true, stamping_.phc >= 0};
   if (stamping_.phc >= 0) port.late_ticks = kLateTicks;
   ++port.waiting;
 }
@@ -119,13 +119,13 @@ void NicSockets::give_up_stamps() {
   for (Port& port : ports_) {
     if (port.waiting > 0 && (++port.idle > kStampPatienceTicks || port.socket.numbering_uncertain())) {
       stamps_lost_ += static_cast<std::uint64_t>(port.waiting);
-      for (PendingStamp& p : port.pending) p.waiting = p.live = false;
+      for (PendingStamp& p : port.pending) p.forget();
       port.waiting = 0;
     }
     if (port.late_ticks > 0) --port.late_ticks;
     if (port.waiting == 0) port.idle = 0;
     if (port.socket.numbering_uncertain()) {
-      for (PendingStamp& p : port.pending) p.live = false;
+      for (PendingStamp& p : port.pending) p.forget();
       port.socket.restart_numbering();
     }
   }

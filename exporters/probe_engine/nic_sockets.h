@@ -77,7 +77,9 @@ class NicSockets {
       port.socket.tx_stamps(
           [&](const TxStamp& stamp) {
             PendingStamp& p = port.pending[stamp.id % kPendingStamps];
-            if (p.id != stamp.id || !p.live) return;
+            bool& first = stamp.kernel_ns != 0 ? p.no_kernel_stamp : p.no_nic_stamp;
+            if (p.id != stamp.id || !first) return;
+            first = false;
             if (p.waiting) --port.waiting;
             p.waiting = false;
             take(p.owner, stamp);
@@ -114,7 +116,11 @@ class NicSockets {
     std::uint32_t id = 0;
     StampOwner owner;
     bool waiting = false;  // neither the kernel's nor the NIC's has come
-    bool live = false;     // the number is of this packet
+    // The number is of this packet, and this one of its stamps has not come. The first of a kind counts: a packet that
+    // passes two devices of one host (a bond, a bridge of containers) is stamped at each, the second time behind a queue.
+    bool no_kernel_stamp = false, no_nic_stamp = false;
+
+    void forget() { waiting = no_kernel_stamp = no_nic_stamp = false; }
   };
   struct Port {
     ProbeSocket socket;
