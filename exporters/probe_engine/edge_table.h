@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "evidence/causality.h"
+#include "evidence/clock_shift.h"
 #include "evidence/edge_delays.h"
 #include "evidence/edge_trains.h"
 #include "health/health.h"
@@ -41,6 +42,7 @@ struct Edge {
   RateLimit limit;
   EdgeDelays delays;
   EdgeCausality causality;
+  EdgeShift shift;
   std::int64_t changed_host_ns = 0;   // last change between up and down, host clock; 0 = none
   std::int64_t degraded_host_ns = 0;  // since when a source port is down, lossy or slow; 0 = none is
 

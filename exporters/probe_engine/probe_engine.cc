@@ -163,6 +163,10 @@ void ProbeEngine::tick(std::int64_t planned) {
     fleet_clock_.distrust();
     if (ring_) ring_->contradicted();
   }
+  if (ring_ && fleet_clock_.ok() && now.mono - doubted_mono_ >= kDoubtNs && receive_.shifted()) {
+    doubted_mono_ = now.mono;
+    ring_->doubted();
+  }
   if (ring_ && now.mono - hidden_jump_mono_ >= kHiddenJumpNs) {
     hidden_jump_mono_ = now.mono;
     ring_->set_hidden_jump(receive_.hidden_jump_ns(fp_raw_clock_now() + clock_.stamp_epoch_ns()));

@@ -95,6 +95,8 @@ class ProbeEngine {
   std::vector<FleetKey> keys_;
   static constexpr std::int64_t kHiddenJumpNs = 50'000'000;  // between two answers
   std::int64_t hidden_jump_mono_ = 0;
+  static constexpr std::int64_t kDoubtNs = 50'000'000;  // between two doubts
+  std::int64_t doubted_mono_ = 0;
 
   TickClock clock_;
   std::unique_ptr<RingWriter> ring_;

@@ -229,6 +229,9 @@ void ReceivePath::check(Edge& edge, Direction direction, bool main_path, std::in
                         std::int64_t bound_ns, std::int64_t at_ns) {
   if (edge.causality.add(direction, main_path, owd_ns, bound_ns, at_ns)) ++early_;
   causality_.received(edge.peer_host, edge.causality, clock_.time().mono);
+  if (!main_path) return;
+  edge.shift.add(direction == Direction::kOutbound, owd_ns, bound_ns, clock_.time().mono);
+  shift_.received(edge.peer_host, edge.shift.shifted(), clock_.time().mono);
 }
 
 bool ReceivePath::contradicted() {

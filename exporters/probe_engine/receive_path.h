@@ -30,6 +30,8 @@ class ReceivePath {
   // Whether delays say that this host's own clock is wrong by more than its bound. True once, then all is
   // forgotten.
   bool contradicted();
+  // Whether it may be moving away from the others', which is not proven.
+  bool shifted() { return shift_.own_clock(clock_.time().mono); }
   // How large a jump of this host's clock can hide from the delays of the last seconds, ns. stamp_ns : now, stamp clock.
   std::int64_t hidden_jump_ns(std::int64_t stamp_ns);
   // Trains that arrived before they can have been sent, by fleet time, since the start.
@@ -56,6 +58,7 @@ class ReceivePath {
   RingWriter* ring_;
   std::uint32_t epoch_;
   HostCausality causality_;
+  HostShift shift_;
   HiddenJump hidden_;
   std::uint64_t early_ = 0;
 };

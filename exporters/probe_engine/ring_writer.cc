@@ -125,6 +125,11 @@ void RingWriter::contradicted() {
   wake();
 }
 
+void RingWriter::doubted() {
+  __atomic_store_n(&header_->doubts, header_->doubts + 1, __ATOMIC_RELEASE);
+  wake();
+}
+
 void RingWriter::set_hidden_jump(std::int64_t ns) {
   if (ns == header_->hidden_jump_ns) return;
   __atomic_store_n(&header_->hidden_jump_ns, ns, __ATOMIC_RELEASE);

@@ -26,13 +26,15 @@ class RingWriter {
   void write(const fp_probe_sample& sample);
   // Reports to readers that this host's clock page is wrong.
   void contradicted();
+  // And that it may be.
+  void doubted();
   // By how much it may be wrong beyond its bound, ns.
   void set_hidden_jump(std::int64_t ns);
   std::uint64_t written() const { return next_; }
   std::uint32_t edge_capacity() const { return header_->edge_capacity; }
 
  private:
-  // Readers that wait for one of these two.
+  // Readers that wait for one of these.
   void wake();
   // Changes one entry in the table that is not in force, and puts that one in force.
   void change_edge(std::uint32_t index, const fp_probe_edge& edge);

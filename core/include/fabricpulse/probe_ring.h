@@ -93,12 +93,15 @@ struct fp_probe_ring_header {
   // By how much this host's clock may have jumped during the last seconds without showing in delays, as all packets of
   // most peers wait in queues; 0 = by no more than its bound. Its bound has to be wider by as much.
   int64_t hidden_jump_ns;
+  // Times that this host's clock seemed to move away from the others' by more than it should (clock shift): for some
+  // tenths of a second its page is not to be taken as synchronized. Wakes the same futex.
+  uint64_t doubts;
 };
 
 #ifdef __cplusplus
 static_assert(sizeof(fp_probe_sample) == 128, "Python mirror: core/fabricpulse/core/shm/probe_ring.py");
 static_assert(sizeof(fp_probe_edge) == 232, "Python mirror: core/fabricpulse/core/shm/probe_ring.py");
-static_assert(sizeof(fp_probe_ring_header) == 192, "Python mirror: core/fabricpulse/core/shm/probe_ring.py");
+static_assert(sizeof(fp_probe_ring_header) == 200, "Python mirror: core/fabricpulse/core/shm/probe_ring.py");
 #endif
 
 #endif  // FABRICPULSE_PROBE_RING_H_

@@ -56,7 +56,7 @@ class RingWriter:
             EDGE.pack_into(self.map, HEADER.size + index * EDGE.size, 1, 1, *names)
         HEADER.pack_into(
             self.map, 0, MAGIC, VERSION, HEADER.size, EDGE.size, edge_capacity, SAMPLE.size, capacity, HEADER.size,
-            self.samples_offset, host.encode(), os.getpid(), 1, 0, 0, 0, stamp_epoch_ns, 0,
+            self.samples_offset, host.encode(), os.getpid(), 1, 0, 0, 0, stamp_epoch_ns, 0, 0,
         )  # fmt: skip
 
     def write(

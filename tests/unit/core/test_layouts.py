@@ -76,6 +76,7 @@ def test_sizes(name: str, size: int) -> None:
         ("probe_ring_header", "next", prefix(probe_ring.HEADER, 13)),
         ("probe_ring_header", "contradictions", prefix(probe_ring.HEADER, 14)),
         ("probe_ring_header", "hidden_jump_ns", prefix(probe_ring.HEADER, 16)),
+        ("probe_ring_header", "doubts", prefix(probe_ring.HEADER, 17)),
         ("probe_edge", "device", prefix(probe_ring.EDGE, 2)),
         ("probe_edge", "peer", prefix(probe_ring.EDGE, 4)),
         ("probe_edge", "peer_network", prefix(probe_ring.EDGE, 6)),

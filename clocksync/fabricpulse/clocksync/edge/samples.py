@@ -63,10 +63,10 @@ class SampleReader:
         # Stamp clock minus CLOCK_MONOTONIC_RAW.
         self.stamp_epoch_ns: int = header[15]
         self.lost = 0
-        self._words = np.frombuffer(self._file.map, np.uint64, 5, EDGES_SEQUENCE_OFFSET)
-        self._notices = self._words[2::2]  # contradictions, hidden_jump_ns
-        # Samples that were ever written: memory that the engine counts up in.
-        self.written = self._words[1:2]
+        self._words = np.frombuffer(self._file.map, np.uint64, 6, EDGES_SEQUENCE_OFFSET)
+        self._notices = self._words[2:5:2]  # contradictions, hidden_jump_ns
+        # Samples that were ever written, contradictions, a clock, a jump, doubts: memory that the engine counts up in.
+        self.counts = self._words[1:6]
         self._noticed = np.zeros(2, np.uint64)
         self._slots = np.frombuffer(self._file.map, RAW, self._capacity, samples_offset)
         newest = int(self._words[1])
@@ -82,7 +82,7 @@ class SampleReader:
         del (
             self._words,
             self._notices,
-            self.written,
+            self.counts,
             self._slots,
         )  # numpy holds the buffer; the map cannot be closed under it
         self._file.close()

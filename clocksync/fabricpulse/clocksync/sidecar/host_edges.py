@@ -41,7 +41,7 @@ class HostEdges:
     """Follows the probe ring at `path`, and a new one when the engine starts anew.
 
     samples, lost : counters. step_peers, fitted_peers : hosts to which the last round saw a clock step, and all of
-    them. follow : called for each ring with its count of samples and ns between two trains of an edge, once known.
+    them. follow : called for each ring with SampleReader.counts and ns between two trains of an edge, once known.
     generation : counts changes of the edges. refused : why the ring that is there cannot be read, and what to do,
     "" while it can.
     """
@@ -139,7 +139,7 @@ class HostEdges:
         self.lost += ring.lost - lost
         if not self._followed and (interval_ns := train_interval_ns(samples)):
             self._followed = True
-            self.follow(ring.written, interval_ns)
+            self.follow(ring.counts, interval_ns)
         # Sorted once and cut, instead of searched for each edge.
         order = np.argsort(samples["edge"], kind="stable")
         numbers, ordered = samples["edge"][order], samples.view(RAW)[order].view(SAMPLE_DTYPE)

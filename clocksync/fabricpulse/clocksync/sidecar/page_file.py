@@ -27,18 +27,25 @@ class PageFile:
             raise write_refused("the clock page", path, error) from error
         self._refused = ""
         self.shown = self._writer.in_force
-        self._heartbeat, self._watched_until_ns = Heartbeat(self._writer.watched_until_ns), 1
+        self._heartbeat, self._granted = Heartbeat(self._writer.watched_until_ns), (1, 0)
         self._followed: tuple[NDArray[np.uint64], int] | None = None
 
-    def watch_until(self, raw_ns: int) -> None:
-        """Until then, and while this process lives, the page may be synchronized."""
-        self._watched_until_ns = raw_ns
-        self._heartbeat.go_on_until(raw_ns)
+    @property
+    def contradictions(self) -> int:
+        """How often the engine that is followed has contradicted the page."""
+        return int(self._followed[0][1]) if self._followed is not None else 0
 
-    def follow(self, samples: NDArray[np.uint64], interval_ns: int) -> None:
-        """And only while `samples` counts up (Heartbeat.follow)."""
-        self._followed = samples, interval_ns
-        self._heartbeat.follow(samples, interval_ns)
+    def watch_until(self, raw_ns: int, contradictions: int) -> None:
+        """Until then, and while this process lives, the page may be synchronized; but not if there are now more than
+        these `contradictions`, which have been handled.
+        """
+        self._granted = raw_ns, contradictions
+        self._heartbeat.go_on_until(raw_ns, contradictions)
+
+    def follow(self, counts: NDArray[np.uint64], interval_ns: int) -> None:
+        """And only while an engine measures, and contradicts nothing (Heartbeat.follow)."""
+        self._followed = counts, interval_ns
+        self._heartbeat.follow(counts, interval_ns)
 
     def watched(self, raw_ns: int) -> bool:
         """Whether readers see a page at `raw_ns` that is not ahead of its heartbeat."""
@@ -94,5 +101,5 @@ class PageFile:
             self._writer, self._heartbeat = writer, heartbeat
             if self._followed is not None:
                 heartbeat.follow(*self._followed)
-            self._heartbeat.go_on_until(self._watched_until_ns)
+            self._heartbeat.go_on_until(*self._granted)
             log.warning("clock page was deleted; recreated", path=str(self._path))

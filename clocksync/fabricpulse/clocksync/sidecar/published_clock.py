@@ -33,7 +33,7 @@ _TICK_S = 0.46
 # A page that holds for seconds is renewed at least so often; and when the host clock is so far from where it says.
 _RENEWED_NS = 950_000_000
 _HOST_LINE_NS = 200
-# A loop that does not come back for so long notices nothing; edges begin to show what happened meanwhile within so long
+# Who watches nothing for so long does not notice a pause; edges begin to show what happened meanwhile within so long
 # (FleetClockParameters.measured_ns : and corrections after that).
 _WATCHED_S, _MEASURED_S = 1.0, 1.25
 # Epochs of stamp clocks are multiples of it (exporters/probe_engine/clocks/tick_clock.cc).
@@ -44,11 +44,16 @@ def no_op() -> None:
     """Where nobody wants to know."""
 
 
+def _never() -> bool:
+    return False
+
+
 class PublishedClock:
     """host : the clocks of this host. fleet : fleet time, for reading. contradictions : how often each source has
     contradicted it. due_s : of the next tick, on time.monotonic. planned : called when it has been set.
     watched : at the last tick, or correction, a pause of the machine would have been noticed.
 
+    delays_contradict : called before a page may go on; whether delays have contradicted it since the last call.
     forget_samples : called while samples come in that were measured by a clock that has been contradicted.
     """
 
@@ -71,6 +76,7 @@ class PublishedClock:
         self._contradicted_s: float | None = None
         self.due_s = self._sampled_s = self._unmeasured_until_s = 0.0
         self.planned: Callable[[], None] = no_op
+        self.delays_contradict: Callable[[], bool] = _never
         self._followed = False
         self.watched = True
         self._steps = 0
@@ -101,18 +107,23 @@ class PublishedClock:
             self._sign()
             self.contradict(source)
             self._steps = self.fleet.host.steps  # a suspend steps the host clock, too
+        # The notice of it may wait behind this in the loop, and the heartbeat has acted on it.
+        contradictions = self._page_file.contradictions
+        if self.delays_contradict():
+            self.contradict("causality")
         # Trains that were on their way come in a little later, with stamps of both clocks.
         if self.contradicted_within(_LATE_TRAINS_S):
             self._forget_samples()
         now, before_s, self._sampled_s = self.host.cross_timestamp(), self._sampled_s, time.monotonic()
-        silent_s = self._page_file.longest_silence_ns() / _NS
-        if before_s and max(self._sampled_s - before_s, silent_s) > _WATCHED_S:
+        # The heartbeat sees for itself that the engine measures, and what it says: a loop that was late missed nothing.
+        late_s = self._sampled_s - before_s if before_s and not self._followed else 0.0
+        if max(late_s, self._page_file.longest_silence_ns() / _NS) > _WATCHED_S:
             self._unmeasured_until_s = self._sampled_s + _MEASURED_S
         shown_ns = self.host.raw_now_ns()
         if self._sampled_s < self._unmeasured_until_s:
             self.fleet.unwatched(now)
         else:
-            self._page_file.watch_until(now.raw_ns + round(_WATCHED_S * _NS))
+            self._page_file.watch_until(now.raw_ns + round(_WATCHED_S * _NS), contradictions)
         # The heartbeat is ahead just after that, unless the engine measures nothing.
         self.watched = self._page_file.watched(shown_ns)
         return now
@@ -209,15 +220,15 @@ class PublishedClock:
         """Whether the last contradiction is no older."""
         return self._contradicted_s is not None and time.monotonic() - self._contradicted_s < seconds
 
-    def follow(self, samples: NDArray[np.uint64], interval_ns: int) -> None:
-        """The probe engine counts its `samples` there, of trains that are `interval_ns` apart: while it does not,
-        nothing would show a pause of the machine, and the page is not synchronized.
+    def follow(self, counts: NDArray[np.uint64], interval_ns: int) -> None:
+        """The probe engine counts samples there, of trains that are `interval_ns` apart, and contradictions: while it
+        does not measure, nothing would show a pause of the machine, and the page is not synchronized.
         """
         if self._followed:
             # Another engine, whose edges begin anew.
             self._unmeasured_until_s = time.monotonic() + _MEASURED_S
         self._followed = True
-        self._page_file.follow(samples, interval_ns)
+        self._page_file.follow(counts, interval_ns)
 
     def follow_epoch(self, epoch_ns: int | None, *, reported: bool) -> None:
         """Takes up the epoch of the probe ring. Another one than before belongs to an engine that has forgotten the old

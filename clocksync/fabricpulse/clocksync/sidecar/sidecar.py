@@ -87,7 +87,7 @@ class Sidecar:
         self._lock = RunLock(run_dir, "clocksync sidecar")
         self._edges = HostEdges(probe_ring_path(), self._config.estimator.parameters(), self._config.host)
         self._clock = PublishedClock(self._config.clock_parameters(), self._config.outputs, self._edges.clear)
-        self._edges.follow = self._clock.follow
+        self._edges.follow, self._clock.delays_contradict = self._clock.follow, self._edges.contradicted
         self._edges_reported = -1
         self._epoch_reported = False
         self._epoch = time.time_ns() & 0x7FFFFFFFFFFFFFFF

@@ -119,7 +119,7 @@ class SidecarView:
         if self.clock.page.status == ClockStatus.SYNCHRONIZED:
             return (
                 "no new probe samples, or none until just now, so that a pause of the machine would not be noticed: "
-                "does fabricpulse mesh run, and do the peers?"
+                "do fabricpulse mesh and the peers run? Or delays have shifted, as if this host's clock moved"
             )
         if self.clock.disrupted_raw_ns is not None:
             return "fleet time of this host contradicts the fleet's (was the machine paused?): soon it is set anew"

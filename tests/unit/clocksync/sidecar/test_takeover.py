@@ -213,7 +213,7 @@ def test_a_heartbeat_ends_with_the_loop_that_it_stands_for() -> None:
 
 def test_a_heartbeat_ends_with_the_engine_whose_samples_it_counts() -> None:
     """Its trains are what shows a pause of the machine. When it goes on, the loop has to look first."""
-    word, samples = memoryview(bytearray(8)).cast("q"), np.zeros(1, np.uint64)
+    word, samples = memoryview(bytearray(8)).cast("q"), np.zeros(5, np.uint64)
     heartbeat = Heartbeat(word)
     heartbeat.follow(samples, 20_000_000)
 
@@ -239,11 +239,79 @@ def test_a_heartbeat_ends_with_the_engine_whose_samples_it_counts() -> None:
     heartbeat.stop()
 
 
+def test_what_delays_contradict_is_not_synchronized_though_the_loop_hangs() -> None:
+    """The machine was paused: the engine counts a contradiction. The loop has granted some time, and does not come."""
+    word, counts = memoryview(bytearray(8)).cast("q"), np.zeros(5, np.uint64)
+    heartbeat = Heartbeat(word)
+    heartbeat.follow(counts, 3_600 * 10**9)
+    heartbeat.go_on_until(granted_ns := raw_now_ns() + 20 * 10**9)
+    counts[1] += 1
+    while word[0] > 1:
+        counts[0] += 1
+        assert raw_now_ns() < granted_ns
+    heartbeat.go_on_until(granted_ns)  # by a loop that has yet to learn of it
+    assert word[0] == 1
+    heartbeat.go_on_until(granted_ns, 1)
+    assert word[0] != 1
+    heartbeat.stop()
+
+
+def test_a_late_loop_handles_what_delays_contradict_before_the_page_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tick or a correction comes before the notice; and of what is not handled yet, nothing is granted."""
+    monkeypatch.setenv("FABRICPULSE_RUN_DIR", str(tmp_path))
+    clock = PublishedClock(FleetClockParameters(), OutputsConfig(clockbound="off"), lambda: None)
+    counts, handled = np.zeros(5, np.uint64), [0]
+
+    def contradicted() -> bool:
+        before, handled[0] = handled[0], int(counts[1])
+        return handled[0] > before
+
+    clock.delays_contradict = contradicted
+    clock.follow(counts, 3_600 * 10**9)
+    clock.correct(Correction(clock.stamp_now_ns(), 3_600_000_000_000, 0.0, 1_000))
+    assert clock.shown.status != ClockStatus.UNKNOWN
+    counts[1] += 1
+    clock.tick()
+    assert clock.contradictions["causality"] == 1
+    assert clock.fleet.page.status != ClockStatus.SYNCHRONIZED
+    clock.tick()
+    assert clock.contradictions["causality"] == 1
+    assert clock._page_file._writer.watched_until_ns[0] != 1
+    # Just after the clock has asked.
+    monkeypatch.setattr(clock, "delays_contradict", lambda: bool(counts.__setitem__(1, 2)))
+    clock.tick()
+    assert clock._page_file._writer.watched_until_ns[0] == 1
+    clock.leave()
+
+
+def test_a_doubt_ends_synchronized_for_a_while() -> None:
+    """The engine sees delays shift, which proves nothing yet."""
+    word, counts = memoryview(bytearray(8)).cast("q"), np.zeros(5, np.uint64)
+    heartbeat = Heartbeat(word)
+    until_ns = raw_now_ns() + 20 * 10**9
+
+    def until(ahead: bool) -> int:
+        while (word[0] > raw_now_ns()) != ahead:
+            counts[0] += 1
+            heartbeat.go_on_until(until_ns)
+            assert raw_now_ns() < until_ns
+        return raw_now_ns()
+
+    heartbeat.follow(counts, 5 * 10**6)
+    until(ahead=True)
+    counts[4] += 1
+    behind_ns = until(ahead=False)
+    assert until(ahead=True) - behind_ns > 100 * 10**6
+    heartbeat.stop()
+
+
 @pytest.mark.parametrize(("interval_ms", "silence_ms"), [(1, 60), (20, 200), (200, 1_000), (1_000, 3_000)])
 def test_an_engine_that_probes_seldom_may_not_be_silent_for_long(interval_ms: int, silence_ms: int) -> None:
     """For ten seconds at one train a second a pause of the machine would stay unnoticed."""
     heartbeat = Heartbeat(memoryview(bytearray(8)).cast("q"))
-    heartbeat.follow(np.zeros(1, np.uint64), interval_ms * 10**6)
+    heartbeat.follow(np.zeros(5, np.uint64), interval_ms * 10**6)
     assert heartbeat.silence_ns() == silence_ms * 10**6
     heartbeat.stop()
 
@@ -277,7 +345,7 @@ def test_a_page_keeps_its_heartbeat_until_there_is_another(
     page_file = PageFile(tmp_path / "clock")
     clock = FleetClock.start(FleetClockParameters(), HostClock().cross_timestamp())
     page_file.begin(clock.page)
-    page_file.watch_until(raw_now_ns() + 3_600 * 10**9)
+    page_file.watch_until(raw_now_ns() + 3_600 * 10**9, 0)
     word = page_file._writer.watched_until_ns
     (tmp_path / "clock").unlink()
 
@@ -303,7 +371,7 @@ def test_after_a_stall_there_is_no_synchronized_time_until_edges_show_what_happe
     monkeypatch.setenv("FABRICPULSE_RUN_DIR", str(tmp_path))
     clock = PublishedClock(FleetClockParameters(), OutputsConfig(clockbound="off"), lambda: None)
     watched: list[int] = []
-    monkeypatch.setattr(clock._page_file, "watch_until", watched.append)
+    monkeypatch.setattr(clock._page_file, "watch_until", lambda raw_ns, _: watched.append(raw_ns))
     clock.correct(Correction(clock.stamp_now_ns(), 3_600_000_000_000, 0.0, 1_000))
     assert len(watched) == 1
     clock._sampled_s -= 2.0
@@ -313,6 +381,11 @@ def test_after_a_stall_there_is_no_synchronized_time_until_edges_show_what_happe
     monkeypatch.setattr(clock, "_unmeasured_until_s", clock._sampled_s)
     clock.tick()
     assert len(watched) == 2
+    # Only its loop was late: its heartbeat has followed an engine that went on.
+    clock.follow(np.zeros(5, np.uint64), 3_600 * 10**9)
+    clock._sampled_s -= 2.0
+    clock.tick()
+    assert len(watched) == 3
 
 
 def test_without_an_engine_that_measures_there_is_no_synchronized_time(
@@ -322,16 +395,16 @@ def test_without_an_engine_that_measures_there_is_no_synchronized_time(
     monkeypatch.setenv("FABRICPULSE_RUN_DIR", str(tmp_path))
     clock = PublishedClock(FleetClockParameters(), OutputsConfig(clockbound="off"), lambda: None)
     granted: list[int] = []
-    monkeypatch.setattr(clock._page_file, "watch_until", granted.append)
+    monkeypatch.setattr(clock._page_file, "watch_until", lambda raw_ns, _: granted.append(raw_ns))
     silences = iter([0, 1_500_000_000, 0, 0, 0])
     monkeypatch.setattr(clock._page_file, "longest_silence_ns", lambda: next(silences))
-    clock.follow(np.zeros(1, np.uint64), 20_000_000)
+    clock.follow(np.zeros(5, np.uint64), 20_000_000)
     for grants in 1, 1, 1:
         clock.tick()
         assert len(granted) == grants
     clock._unmeasured_until_s = 0.0
     clock.tick()
     assert len(granted) == 2
-    clock.follow(np.zeros(1, np.uint64), 20_000_000)
+    clock.follow(np.zeros(5, np.uint64), 20_000_000)
     clock.tick()
     assert len(granted) == 2

@@ -1,0 +1,96 @@
+// Whether this host's clock seems to move, sooner than delays prove it (causality.h). Pure.
+//
+// Theory of operation. What proves that fleet time is wrong takes two trains each way, and twice what bounds allow, as
+// clocks may have been wrong by their bounds before. A clock whose rate changes by some ppm is beyond its bound long
+// before that; until the next fit nobody would know. But errors of fleet time change slowly while all is well. So a
+// delay that is below the least of the second before by half of its bound, while the other direction is above its own
+// by as much, on the edges to most peers at once, is reason enough to say for some tenths of a second that this host
+// may not be synchronized. Nothing else follows from it: queues of both directions that change at once look alike.
+#ifndef FABRICPULSE_EXPORTERS_CLOCK_SHIFT_H_
+#define FABRICPULSE_EXPORTERS_CLOCK_SHIFT_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <unordered_map>
+
+namespace fabricpulse {
+
+// Of one edge.
+class EdgeShift {
+ public:
+  // The fastest packet of a train of the main path. outbound : its direction. now_ns : monotonic.
+  void add(bool outbound, std::int64_t owd_ns, std::int64_t bound_ns, std::int64_t now_ns) {
+    Way& way = ways_[outbound ? 1 : 0];
+    if (now_ns - way.begin_ns >= kPartNs) {
+      way.before = now_ns - way.begin_ns < 2 * kPartNs ? way.least : kNone;
+      way.least = kNone;
+      way.begin_ns = now_ns;
+    }
+    way.least = std::min(way.least, owd_ns);
+    const std::int64_t limit = std::max(kScatterNs, bound_ns / 2);
+    const std::int64_t by = way.before == kNone ? 0 : owd_ns - way.before;
+    way.sense = by > limit ? 1 : by < -limit ? -1 : 0;
+  }
+  // -1 : delays to this host are shorter, 1 : those from it; 0 : nothing shows.
+  int shifted() const { return ways_[0].sense == -ways_[1].sense ? ways_[0].sense : 0; }
+
+ private:
+  static constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::max();
+  static constexpr std::int64_t kPartNs = 1'000'000'000;
+  static constexpr std::int64_t kScatterNs = 500;  // of stamps, as most peers see it at once
+
+  struct Way {
+    std::int64_t begin_ns = std::numeric_limits<std::int64_t>::min() / 2;
+    std::int64_t least = kNone, before = kNone;  // delays of this part and of the one before
+    int sense = 0;
+  };
+  Way ways_[2];
+};
+
+// Of all edges, by the host at their other end.
+class HostShift {
+ public:
+  void received(std::uint64_t peer, int shifted, std::int64_t now_ns) {
+    Peer& known = peers_[peer];
+    known.times = shifted == known.shifted ? known.times + 1 : 1;
+    known.received_ns = now_ns;
+    known.shifted = shifted;
+    if (shifted != 0) shifted_ns_ = now_ns;
+  }
+  // Whether most of the peers that lately sent see it, two at least, or again the only one that there has been for a
+  // minute: one train may have a broken stamp.
+  bool own_clock(std::int64_t now_ns) {
+    if (now_ns - shifted_ns_ > kLately) return false;
+    int recent = 0, times = 0, senses[3] = {0, 0, 0};
+    for (auto at = peers_.begin(); at != peers_.end();) {
+      if (now_ns - at->second.received_ns > kForget) {
+        at = peers_.erase(at);
+        continue;
+      }
+      if (now_ns - at->second.received_ns <= kLately) {
+        ++recent;
+        ++senses[at->second.shifted + 1];
+        times = at->second.times;
+      }
+      ++at;
+    }
+    const int most = std::max(senses[0], senses[2]);
+    return 2 * most > recent && (most >= 2 || (peers_.size() == 1 && times >= kTimes));
+  }
+
+ private:
+  static constexpr std::int64_t kLately = 500'000'000, kForget = 60'000'000'000;
+  static constexpr int kTimes = 3;  // of trains either way
+
+  struct Peer {
+    std::int64_t received_ns = 0;
+    int shifted = 0, times = 0;
+  };
+  std::unordered_map<std::uint64_t, Peer> peers_;
+  std::int64_t shifted_ns_ = std::numeric_limits<std::int64_t>::min() / 2;
+};
+
+}  // namespace fabricpulse
+
+#endif  // FABRICPULSE_EXPORTERS_CLOCK_SHIFT_H_

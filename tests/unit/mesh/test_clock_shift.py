@@ -1,0 +1,67 @@
+"""A clock that moves is doubted before delays prove it; queues, routes and broken stamps are not taken for one."""
+
+import numpy as np
+import pytest
+
+from fabricpulse.mesh._probe_engine import EdgeShift, HostShift
+
+MS = 1_000_000
+INTERVAL_NS, BOUND_NS = 20 * MS, 3_000
+
+
+class Watched:
+    """Edges to `peers` peers, 1.5 us each way; trains each way come one after the other, with queues now and then."""
+
+    def __init__(self, peers: int, waits: float = 0.3) -> None:
+        self.rng, self.waits = np.random.default_rng(1), waits
+        self.edges, self.host, self.now_ns = [EdgeShift() for _ in range(peers)], HostShift(), 0
+
+    def exchange(self, ahead_ns: float = 0.0, moved: int | None = None, longer_ns: float = 0.0) -> bool:
+        """Fleet time of this host is ahead by so much; as the first `moved` edges see it. longer_ns : of both ways."""
+        for number, edge in enumerate(self.edges):
+            ahead = ahead_ns if moved is None or number < moved else 0.0
+            for outbound in False, True:
+                queued = self.rng.exponential(50_000) * (self.rng.random() < self.waits)
+                owd_ns = (
+                    1_500 + longer_ns + self.rng.exponential(60) + queued + (-ahead if outbound else ahead)
+                )
+                edge.add(outbound, round(owd_ns), BOUND_NS, self.now_ns)
+                self.host.received(number, edge.shifted, self.now_ns)
+        self.now_ns += INTERVAL_NS
+        return self.host.own_clock(self.now_ns)
+
+    def run(self, seconds: float) -> None:
+        """All is well, and nothing is doubted."""
+        for _ in range(round(seconds * 50)):
+            assert not self.exchange()
+
+
+@pytest.mark.parametrize("ppm", [-500, -100, -16, 5, 40, 500])
+def test_a_rate_that_changes_is_doubted_before_the_bound_is_wrong(ppm: float) -> None:
+    """In time, where that takes longer than three trains; two hosts may be wrong by BOUND_NS together."""
+    watch = Watched(4, waits=0.1)
+    watch.run(3.3)
+    begin_ns = watch.now_ns
+    while not watch.exchange((watch.now_ns - begin_ns) * ppm * 1e-6):
+        assert watch.now_ns - begin_ns < max(3 * INTERVAL_NS, BOUND_NS / abs(ppm) * 1e6), ppm
+
+
+@pytest.mark.parametrize("lost_ns", [5_000, 20 * MS])
+def test_a_jump_is_doubted_with_the_first_trains(lost_ns: int) -> None:
+    """A pause of the machine; also where there is one peer only, a train later, but not what one of several sees."""
+    for peers, trains in (1, 2), (4, 1):
+        watch = Watched(peers, waits=0.0)
+        watch.run(2.5)
+        assert [watch.exchange(-lost_ns) for _ in range(trains)][-1]
+    watch = Watched(4, waits=0.0)
+    watch.run(2.5)
+    assert not any(watch.exchange(-lost_ns, moved=1) for _ in range(10))
+
+
+def test_queues_and_routes_are_no_shift() -> None:
+    """Most packets wait now and then; both ways become longer, and shorter again."""
+    watch = Watched(3, waits=0.8)
+    watch.run(20)
+    watch.waits = 0.1
+    for longer_ns in 30_000, 0:
+        assert not any(watch.exchange(longer_ns=longer_ns) for _ in range(100))
