@@ -238,14 +238,14 @@ def part_stalls(session: Session) -> dict[str, Any]:
 
         second = known("known2")
         job.begin("steps", size=SIZE, count=600, compute_s=[0.01, 0.01])
-        time.sleep(1)  # under way
+        time.sleep(1)  # into the steps; nothing says when which one is under way
         job.ranks[1].send_signal(signal.SIGSTOP)
         stall("stopped", second, lambda: job.ranks[1].send_signal(signal.SIGCONT))
         found["stopped_steps"] = job.answers("answer", 120)
 
         third = known("known3")
         job.begin("steps", size=SIZE, count=600, compute_s=[0.01, 0.01])
-        time.sleep(1)  # under way
+        time.sleep(1)  # into the steps; nothing says when which one is under way
 
         def link(state: str) -> None:
             for device in session.rails.devices:

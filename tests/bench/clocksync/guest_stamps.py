@@ -74,7 +74,7 @@ class Nic:
         self.received: list[tuple[int, ...]] = []
         subprocess.run(["ip", "link", "set", self.device, "up"], check=True)
         while (self._folder / "operstate").read_text().strip() != "up":
-            time.sleep(0.05)
+            time.sleep(0.05)  # the guest has no event of it
         self.filters = {name: self._set_up(number) for name, number in _FILTERS.items()}
         self._source = bytes.fromhex((self._folder / "address").read_text().strip().replace(":", ""))
         self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETHERTYPE))
@@ -159,14 +159,14 @@ def main(seconds: float, result: Path, library: str) -> None:
         nic.drain()
         nic.send(number)
         number += 1
-        time.sleep(0.002)
+        time.sleep(0.002)  # so long a stamp of the NIC takes to come; readings lie on both sides of it
         phc.read()
         nic.drain()
         if _raw_ns() - asked > _S // 2:
             count = read_host(ctypes.byref(page), rows, 1000, ctypes.c_int64(110_000_000))
             truth += [list(rows[3 * k : 3 * k + 3]) for k in range(0, count, max(1, count // 100))]
             asked = _raw_ns()
-        time.sleep(0.002 + 0.004 * random.random())
+        time.sleep(0.002 + 0.004 * random.random())  # frames of both guests in no fixed order
     data: dict[str, Any] = {"filters": nic.filters, "sent": nic.sent, "received": nic.received}
     data |= {"readings": phc.readings, "lost": phc.lost, "truth": truth, "clocks": clocks}
     result.write_text(json.dumps(data))
