@@ -261,6 +261,20 @@ local signals = import '../signals.libsonnet';
         'The remediation receiver refuses requests without valid credentials.',
         'The receiver {{ $labels.instance }} refused {{ $value | printf "%.0f" }} requests of {{ $labels.route }} without valid credentials: a wrong token somewhere, or an intruder.'
       ),
+      // Where agents have one token in common it is the address that tells them apart.
+      lib.alert(
+        config,
+        'FabricRemediationOtherAddress',
+        'warning',
+        'remediation',
+        'sum by (%s, instance) (increase(%s[%s])) > 0' % [
+          config.clusterLabel,
+          s.series('fabricpulse_remediation_reports_refused_total', 'reason="address"'),
+          config.remediationFailedWindow,
+        ],
+        'The remediation receiver refuses reports of a host from another address.',
+        'The receiver {{ $labels.instance }} refused {{ $value | printf "%.0f" }} reports from another address than the one that reports for their host: an agent that has moved, or somebody who reports in its name. Its log names host and address.'
+      ),
       lib.alert(
         config,
         'FabricRemediationJournalFailing',

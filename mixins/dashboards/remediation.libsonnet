@@ -74,8 +74,9 @@ local signals = import '../signals.libsonnet';
           g.timeseries('Webhook deliveries', 'Notifications of Alertmanager by answer.', 'reqps', [
             g.query('sum by (code) (%s)' % rate('deliveries_total'), '{{code}}'),
           ]),
-          g.timeseries('Requests without valid credentials', 'By route, per quarter of an hour.', 'short', [
+          g.timeseries('Requests without valid credentials', 'By route, and reports of a host from another address, per quarter of an hour.', 'short', [
             g.query('sum by (instance, route) (increase(%s[15m]))' % s.series('fabricpulse_remediation_unauthorized_total'), '{{route}} {{instance}}'),
+            g.query('sum by (instance) (increase(%s[15m]))' % s.series('fabricpulse_remediation_reports_refused_total', 'reason="address"'), 'other address {{instance}}'),
           ]),
           g.unwell(config, 'Journals that could not be written', 'Nothing is done that is not in the journal first.', s.series('fabricpulse_remediation_journal_writable'), 'instance', '{{instance}}', ['fails', 'writable']),
           g.timeseries('Seal of the journal', 'What it was when it was last opened, and is now. After a start the former must be what the latter was before.', 'none', [

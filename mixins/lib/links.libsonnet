@@ -91,6 +91,7 @@ local links = {
   FabricRemediationPaused: ['remediation', 'Paused', {}],
   FabricRemediationRefusing: ['remediation', 'Webhook deliveries', {}],
   FabricRemediationUnauthorized: ['remediation', 'Requests without valid credentials', {}],
+  FabricRemediationOtherAddress: ['remediation', 'Requests without valid credentials', {}],
   FabricRemediationJournalFailing: ['remediation', 'Journals that could not be written', {}],
   FabricRemediationJournalChanged: ['remediation', 'Seal of the journal', {}, hours],
 

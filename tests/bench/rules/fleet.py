@@ -319,3 +319,4 @@ def _receiver() -> Iterator[str]:
     yield 'fabricpulse_remediation_rule_stopped{rule="FabricNicFlapping"} 0'
     yield 'fabricpulse_remediation_problem{code="rollback_failed"} 0'
     yield 'fabricpulse_remediation_unauthorized_total{route="agents"} 0'
+    yield 'fabricpulse_remediation_reports_refused_total{reason="address"} 0'
