@@ -19,6 +19,7 @@ from fabricpulse.remediation.receiver.state.model import (
     AgentState,
     Episode,
     LaneSelector,
+    State,
     Target,
     TargetState,
 )
@@ -39,6 +40,8 @@ _MOST_LABELS = 32
 _MOST_TEXT = 200
 # After so many seconds an Alertmanager has an alert, also where Prometheus' clock is late.
 _KNOWN_AFTER_S = 120.0
+# After a start the Alertmanagers have answered within so many seconds, or are away.
+_FIRST_POLL_S = 10.0
 
 
 class ObservedState:
@@ -169,6 +172,20 @@ class ObservedState:
             return False
         polled_at: float = transaction.polled_at + transaction.wall_ahead_s
         return alert.starts_at < polled_at - _KNOWN_AFTER_S
+
+    def must_come_again(self, state: State, alerts: Iterable[Alert], now: float) -> bool:
+        """Whether a notification came too soon after a start: it has an old alert that nobody remembers, and the
+        Alertmanagers were not asked yet. Unlike one that is overdue it is not passed over: they may be away."""
+        if not self._config.alertmanagers or state.polled_at or now - state.started_at >= _FIRST_POLL_S:
+            return False
+        known_since = now + state.wall_ahead_s - _KNOWN_AFTER_S
+        return any(
+            alert.firing
+            and alert.starts_at < known_since
+            and alert.fingerprint not in state.episodes
+            and isinstance(self.target_of(alert), Target)
+            for alert in alerts
+        )
 
     def on_poll(
         self, transaction: Transaction, answers: Sequence[Sequence[Alert] | None], now: float

@@ -2,6 +2,8 @@
 
 from tests.unit.remediation.world import START, World, alert, config
 
+from fabricpulse.remediation.receiver.payload import Alert
+
 POLLED = "rules: [{{alert: FabricNicFlapping, mode: auto}}]\nhold: {{initial_s: 10, jitter: 0}}\nalertmanagers: [{}]\n"
 
 
@@ -44,3 +46,40 @@ def test_an_old_alert_is_believed_while_nobody_answers():
     world.poll(None)
     assert world.deliver(alert(starts_at=START - 86_400)) is False
     assert world.state.episodes[alert().fingerprint].status == "firing"
+
+
+def test_a_delivery_of_yesterday_waits_for_the_first_poll_after_a_start():
+    """Nobody had been asked yet: it took a NIC out that was well. Its sender has it again in a moment; who is away for
+    ten seconds keeps nothing back."""
+    world = World(config(POLLED.format("http://a")))
+    observed, old = world.reconciler.observed, alert(starts_at=START - 86_400)
+
+    def waits(*alerts: Alert) -> bool:
+        return bool(observed.must_come_again(world.state, alerts, world.now))
+
+    assert waits(alert("h1"), old)
+    assert not waits(alert("h1", starts_at=START - 119))
+    assert not waits(alert("h1", starts_at=START - 86_400, name="Other")), "no rule asks for it"
+    assert not waits(alert("h1", starts_at=START - 86_400, firing=False))
+    world.poll(None)
+    assert waits(old)
+    world.now += 9.9
+    assert waits(old)
+    world.now += 0.1
+    assert not waits(old)
+    world.restart()
+    world.poll([])
+    assert not waits(old)
+    assert world.deliver(old) is True
+
+
+def test_what_is_remembered_does_not_wait_for_the_first_poll():
+    """An episode that was under way before the start, and a receiver that has no Alertmanager to ask."""
+    world = World(config(POLLED.format("http://a")))
+    world.now += 60
+    world.deliver(alert(starts_at=START - 86_400))
+    world.restart()
+    old = alert(starts_at=START - 86_400)
+    assert not world.reconciler.observed.must_come_again(world.state, [old], world.now)
+    world = World()
+    assert not world.reconciler.observed.must_come_again(world.state, [old], world.now)

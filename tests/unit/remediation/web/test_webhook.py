@@ -41,14 +41,16 @@ class Store(SqlStore):
 
 
 @asynccontextmanager
-async def receiver(folder: Path) -> AsyncIterator[tuple[Store, CommitLoop, TestClient, asyncio.Event]]:  # type: ignore[type-arg]
+async def receiver(
+    folder: Path, settings: str = ""
+) -> AsyncIterator[tuple[Store, CommitLoop, TestClient, asyncio.Event]]:  # type: ignore[type-arg]
     """The webhook on a journal."""
     store = Store(SqliteDatabase(folder / "j.db"))
     store.begun = []
     loop, poll = CommitLoop(store, lambda _transaction, _now: None, lambda: 50.0), asyncio.Event()
     await loop.start(lambda transaction, _: transaction.log("fleet", "started"))
     app = web.Application(client_max_size=64 << 20)
-    Webhook(loop, Reconciler(config()), poll).add(app.router)
+    Webhook(loop, Reconciler(config(settings)), poll).add(app.router)
     running = asyncio.create_task(loop.run())
     try:
         async with TestClient(TestServer(app)) as client:
@@ -145,3 +147,20 @@ async def test_few_bytes_are_worked_on_at_a_time(tmp_path: Path, monkeypatch: py
         assert [answer.status for answer in answers] == [200] * 6
         assert len(loop.state.episodes) == 3
     assert most == 2
+
+
+async def test_an_old_alert_before_the_first_poll_is_503(tmp_path: Path) -> None:
+    """Nothing of it is in the journal; once the Alertmanagers have answered it is asked about."""
+    rules = "rules: [{alert: FabricNicFlapping, mode: auto}]\nalertmanagers: [http://a]\n"
+    old = json.dumps(webhook(alert(starts_at="1969-12-31T23:00:00Z"))).encode()
+    async with receiver(tmp_path, rules) as (store, loop, client, poll):
+        await loop.submit(lambda transaction, now: transaction.set(started_at=now))
+        answer = await client.post(PATH, data=old)
+        assert (answer.status, await answer.text()) == (
+            503,
+            "the Alertmanagers were not asked yet, try again\n",
+        )
+        assert (loop.state.episodes, list(store.deliveries(0, 10))) == ({}, [])
+        await loop.submit(lambda transaction, now: transaction.set(polled_at=now))
+        assert (await client.post(PATH, data=old)).status == 200
+        assert (loop.state.episodes, poll.is_set()) == ({}, True)

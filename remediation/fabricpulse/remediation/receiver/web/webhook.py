@@ -142,6 +142,10 @@ class Webhook:
             return self._answer(413, f"{error}; set max_alerts\n")
         except PayloadError as error:
             return await self._refuse(body, str(error))
+        if self._reconciler.observed.must_come_again(
+            self._loop.state, notification.alerts, self._loop.clock()
+        ):
+            return self._answer(503, "the Alertmanagers were not asked yet, try again\n")
         suspect, buried = False, 0
         for start in range(0, max(1, len(notification.alerts)), _PART):
             alerts = notification.alerts[start : start + _PART]
