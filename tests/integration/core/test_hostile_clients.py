@@ -10,6 +10,7 @@ import resource
 import socket
 import ssl
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -271,6 +272,22 @@ async def test_out_of_descriptors(caplog: pytest.LogCaptureFixture) -> None:
     assert server.connections.exhausted == 2
     assert server.connections.closed["no_descriptors"] == 2
     assert len([r for r in caplog.records if r.levelno >= logging.ERROR]) == 1
+
+
+async def test_silent_clients_take_descriptors_for_a_moment_only() -> None:
+    """One is dropped for each accept that fails: with a pause after each, sixty kept all others out for 12 s."""
+    listener = Exhausted(socket.AF_INET, socket.SOCK_STREAM)
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    async with serving() as server:
+        server.connections.listen(listener)
+        async with hostile_clients(server.addresses[0], idle=60, slow=0):
+            await until(lambda: len(server.connections.table) == 60)
+            Exhausted.failures, begun = 60, time.monotonic()
+            _, writer = await asyncio.open_connection(*listener.getsockname())
+            await until(lambda: len(server.connections.table) == 1)
+            assert time.monotonic() - begun < 6.0
+            writer.close()
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 import trustme
 from aiohttp import web
+from tests.fixtures.descriptors import none_left
 from tests.fixtures.ports import reserved_port
 
 from fabricpulse.core.config import parse_config
@@ -106,6 +107,20 @@ async def test_half_a_rotation_keeps_the_old_pair(tmp_path: Path, caplog: pytest
     assert len(caplog.records) == 1
     write_certificates(tmp_path, new)
     assert credentials.tls is not before
+
+
+def test_a_token_is_read_again_until_it_can_be(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It was rotated while no descriptor was left: the old one was in force for ever. One line of the log."""
+    path = tmp_path / "token"
+    path.write_text("old")
+    token = TokenFile(str(path))
+    path.write_text("a new one")
+    with none_left():
+        assert [token.token, token.token] == ["old", "old"]
+    assert token.token == "a new one"  # noqa: S105 - of this test
+    path.unlink()
+    assert [token.token, token.token] == ["a new one"] * 2
+    assert len(caplog.records) == 2
 
 
 async def test_password_and_token_rotate(tmp_path: Path) -> None:

@@ -37,6 +37,8 @@ _SWEEP_S = 1.0
 # Descriptors or kernel memory have run out: the next accept fails as well.
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _PAUSE_S = 0.2
+# Where a connection was dropped for its descriptor: until that is free. Others wait in the queue, one for each drop.
+_DROPPED_S = 0.002
 # TLS handshakes of one client in progress.
 _HANDSHAKES_AT_ONCE = 16
 _TIMEOUT_RESPONSE = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
@@ -131,13 +133,14 @@ class Connections:
             self._admit(accepted, _client_of(accepted, address))
 
     def _pause(self, listener: socket.socket, error: OSError) -> None:
-        """No descriptor is left: a connection of the largest client is dropped, and accepting pauses."""
+        """No descriptor is left: a connection of the largest client is dropped, and accepting pauses. For long only if
+        there was none to drop: those who say nothing must not keep the others waiting."""
         self.exhausted += 1
-        self.table.make_room("no_descriptors")
+        dropped = self.table.make_room("no_descriptors")
         if self._limit.allows("accept"):
             log.error("connections cannot be accepted; raise the limit of open files", reason=error.strerror)
         self._loop.remove_reader(listener)
-        self._loop.call_later(_PAUSE_S, self._resume, listener)
+        self._loop.call_later(_DROPPED_S if dropped else _PAUSE_S, self._resume, listener)
 
     def _resume(self, listener: socket.socket) -> None:
         if listener in self._listeners:

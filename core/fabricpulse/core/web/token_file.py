@@ -21,6 +21,7 @@ class SecretFile:
         self._setting = setting
         self._path = Path(path) if path else None
         self._stamp = FileStamp(None)
+        self._refused: FileStamp | None = None
         self._value = ""
         if self._path is not None:
             self._stamp = FileStamp.of(self._path)
@@ -30,11 +31,14 @@ class SecretFile:
     def value(self) -> str:
         """The secret in force, "" when there is none."""
         if self._path is not None and (stamp := FileStamp.of(self._path)) != self._stamp:
-            self._stamp = stamp
             try:
                 self._value = self._read(self._path)
+                self._stamp = stamp
             except ConfigError as error:
-                log.error(f"{self._setting} cannot be read, the old one stays in force", error=str(error))
+                # Tried again with each use: it may have been for want of descriptors.
+                if stamp != self._refused:
+                    log.error(f"{self._setting} cannot be read, the old one stays in force", error=str(error))
+                self._refused = stamp
         return self._value
 
     def _read(self, path: Path) -> str:

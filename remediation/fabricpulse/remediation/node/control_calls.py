@@ -52,19 +52,28 @@ def call_all(
 ) -> dict[str, Answer]:
     """Sends `message` to `<directory>/<name>.sock` of each name; the answer of each, or why there is none.
 
-    timeout_s : for one name, from its turn on; 256 sockets are asked at once. What a server does never raises.
+    timeout_s : for one name, from its turn on; 256 sockets are asked at once. What a server does never raises, nor does
+    a want of descriptors: any user of the host can use up all that the kernel has.
     """
     encoded = msgspec.json.encode(message)
     waiting = list(names)
     answers: dict[str, Answer] = {}
     active: dict[str, _Call] = {}
     connecting: list[_Call] = []
-    with selectors.DefaultSelector() as selector:
+    try:
+        selector = selectors.DefaultSelector()
+    except OSError as error:
+        return dict.fromkeys(waiting, _not_asked(error))
+    with selector:
         try:
             while waiting or active:
                 while waiting and len(active) < _AT_ONCE:
                     name = waiting.pop(0)
-                    call = _Call(name, directory / f"{name}.sock", time.monotonic() + timeout_s(name))
+                    try:
+                        call = _Call(name, directory / f"{name}.sock", time.monotonic() + timeout_s(name))
+                    except OSError as error:
+                        answers[name] = _not_asked(error)
+                        continue
                     active[name] = call
                     connecting.append(call)
                 connecting = [c for c in connecting if not _connect(c, encoded, selector, active, answers)]
@@ -81,6 +90,10 @@ def call_all(
             for call in active.values():
                 call.connection.close()
     return answers
+
+
+def _not_asked(error: OSError) -> Failure:
+    return Failure("silent", error.strerror or str(error))
 
 
 def _soonest(active: dict[str, _Call]) -> float:

@@ -29,6 +29,7 @@ def listeners(url: str, net: Path = _NET) -> frozenset[int]:
     """User ids of all sockets of which one may answer at `url`, see is_local; none when there is none.
 
     Listeners and not the peer of a connection: a connection that nobody has accepted, or that is closed, is root's.
+    Raises OSError where that cannot be read now.
     """
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -40,7 +41,7 @@ def _listening(net: Path) -> Iterator[tuple[Address, int, int]]:
     for name in ("tcp", "tcp6"):
         try:
             lines = (net / name).read_text().splitlines()[1:]
-        except OSError:
+        except FileNotFoundError:  # a kernel without IPv6
             continue
         for fields in map(str.split, lines):
             if fields[3] == _LISTEN:

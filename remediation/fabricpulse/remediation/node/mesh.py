@@ -39,15 +39,15 @@ async def scrape_mesh(client: HttpClient, url: str, users: AbstractSet[int] = fr
     users : ids of the users one of whom the exporter runs as; any, if empty. Raises SquattedError when others listen on
     its port, where `url` is_local.
     """
-    _check_listeners(url, users)
     try:
+        _check_listeners(url, users)
         # No redirects: who has the port must not have others asked, which only this host, or root, may reach.
         async with client.get(url, allow_redirects=False) as response:
             body = await read_body(response, _MOST_BODY) if response.status == 200 else b""
+        # Again: one that has gone since then may have answered.
+        _check_listeners(url, users)
     except (aiohttp.ClientError, OSError, ValueError):
         return MeshNics()
-    # Again: one that has gone since then may have answered.
-    _check_listeners(url, users)
     # Not by the charset that the answer claims: there are codecs that make no text.
     return await asyncio.to_thread(lambda: parse_mesh(body.decode("utf-8", "replace")))
 

@@ -54,11 +54,21 @@ class ControlSockets:
         # Of the sockets that are there: their users, where these are known.
         self.owners: dict[str, int] = {}
         self._limited = False
+        self._unread = False
 
     def present(self) -> dict[str, Identity]:
-        """Sockets that are there now. Files and links with the name of one are passed over."""
+        """Sockets that are there now, those of the last time where the folder cannot be read. Files and links with the
+        name of one are passed over."""
         found: list[tuple[int, str, int, Identity]] = []
-        for path in self._directory.glob("*.sock"):
+        try:
+            paths = list(self._directory.glob("*.sock"))
+        except OSError as error:  # no descriptor is left; jobs have not ended for that
+            if not self._unread:
+                log.warning("folder of control sockets cannot be read", reason=error.strerror)
+            self._unread = True
+            return dict(self._present)
+        self._unread = False
+        for path in paths:
             try:
                 status = os.lstat(path)
             except OSError:
