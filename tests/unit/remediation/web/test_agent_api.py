@@ -5,6 +5,7 @@ import itertools
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from tests.unit.remediation.world import RULES_AUTO, START, config
 
 from fabricpulse.core.daemon import Lifetime
+from fabricpulse.core.log_limit import LogLimit
 from fabricpulse.core.web.connections import network_of
 from fabricpulse.remediation.protocol import DesiredState, Envelope, end_of
 from fabricpulse.remediation.receiver.commit_loop import CommitLoop
@@ -258,3 +260,24 @@ async def test_a_pause_that_comes_while_a_failover_is_handed_out_stops_it(tmp_pa
 def test_one_host_has_a_network_of_ipv6_addresses(address, network):
     """They cost it nothing."""
     assert network_of(address) == network
+
+
+async def test_refusals_are_in_the_log_again_after_a_flood(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once a hundred made-up hosts were refused, no other one was ever named: the runbook says that the log has it."""
+    now = [0.0]
+    monkeypatch.setattr(agent_api_module, "LogLimit", partial(LogLimit, clock=lambda: now[0]))
+    async with receiver(tmp_path, SHARED) as (api, _, _):
+
+        def warned(*hosts: str) -> int:
+            before = len(caplog.records)
+            for host in hosts:
+                api._warn(host, "another address reports for it", "10.0.0.66")
+            return len(caplog.records) - before
+
+        assert warned("h0", "h0") == 1
+        assert warned(*(f"made-up-{number}" for number in range(200))) == 99
+        assert warned("h1") == 0
+        now[0] = 600.0
+        assert warned("h0", "h1") == 2

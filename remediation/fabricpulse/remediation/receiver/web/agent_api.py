@@ -12,6 +12,7 @@ from aiohttp import web
 
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.log import get_logger
+from fabricpulse.core.log_limit import LogLimit
 from fabricpulse.core.output import printable
 from fabricpulse.core.waiting import wait_with_timeout
 from fabricpulse.core.web.body_limit import body_limit
@@ -45,7 +46,8 @@ log = get_logger(__name__)
 
 MAX_WAIT_S = 30.0
 _MAX_VERSION = 500
-# Hosts, with reasons, of which it is logged that their reports are refused.
+# That a host's reports are refused is logged so often for each reason (s), of so many hosts in that time.
+_WARNED_EVERY_S = 600.0
 _MOST_WARNED = 100
 _COUNTED_S = 5.0
 
@@ -73,8 +75,7 @@ class AgentApi:
         self._lines = HostLines()
         self._source_lines = HostLines(SOURCE_BURST, SOURCE_LINES_PER_S)
         self.refused: Counter[str] = Counter()
-        # Host and why its reports are refused.
-        self._warned: set[tuple[str, str]] = set()
+        self._warnings = LogLimit(_WARNED_EVERY_S, _MOST_WARNED)
         self._counted_hosts: frozenset[str] = frozenset()
         self._counted_at = float("-inf")
 
@@ -280,9 +281,11 @@ class AgentApi:
         return web.Response(text="noted\n")
 
     def _warn(self, host: str, reason: str, address: str) -> None:
-        if (host, reason) not in self._warned and len(self._warned) < _MOST_WARNED:
-            self._warned.add((host, reason))
-            log.warning("reports are refused", host=host, reason=reason, address=address)
+        if self._warnings.allows(f"{host} {reason}"):
+            suppressed = self._warnings.take_suppressed()
+            log.warning(
+                "reports are refused", host=host, reason=reason, address=address, suppressed=suppressed
+            )
 
 
 def _with_printable_names(report: Report) -> Report:
