@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
 from fabricpulse.core.errors import ConfigError, UserError
 from fabricpulse.core.files import FileStamp
 from fabricpulse.core.log import get_logger
+from fabricpulse.core.reread import Reread
 from fabricpulse.remediation.protocol import Envelope
 
 log = get_logger(__name__)
@@ -50,20 +51,21 @@ class Signer:
     def __init__(self, path: str) -> None:
         """Raises ConfigError when the file holds no Ed25519 private key in PEM form."""
         self._path = Path(path)
-        self._stamp = FileStamp.of(self._path)
+        self._reread = Reread((FileStamp.of(self._path),))
         self._key = private_key(self._path)
         self.key_id = key_id(self._key.public_key())
 
     def sign(self, payload: bytes) -> Envelope:
         """The payload in a signed envelope. payload : UTF-8."""
-        if (stamp := FileStamp.of(self._path)) != self._stamp:
-            self._stamp = stamp
+        if self._reread.is_due(stamps := (FileStamp.of(self._path),)):
             try:
                 self._key = private_key(self._path)
+                self._reread.succeeded(stamps)
                 self.key_id = key_id(self._key.public_key())
                 log.info("signing key changed", key_id=self.key_id)
             except ConfigError as error:
-                log.error("signing key cannot be read, the old one stays in force", error=str(error))
+                if self._reread.failed(stamps):
+                    log.error("signing key cannot be read, the old one stays in force", error=str(error))
         signature = base64.b64encode(self._key.sign(_CONTEXT + payload)).decode()
         return Envelope(payload.decode(), self.key_id, signature)
 
@@ -74,18 +76,19 @@ class Verifier:
     def __init__(self, path: str) -> None:
         """Raises ConfigError when the file does not hold Ed25519 public keys in PEM form, one after the other."""
         self._path = Path(path)
-        self._stamp = FileStamp.of(self._path)
+        self._reread = Reread((FileStamp.of(self._path),))
         self._keys = public_keys(self._path)
 
     def open(self, envelope: Envelope) -> bytes:
         """The payload of an envelope. Raises SignatureError unless a key of the file has signed it."""
-        if (stamp := FileStamp.of(self._path)) != self._stamp:
-            self._stamp = stamp
+        if self._reread.is_due(stamps := (FileStamp.of(self._path),)):
             try:
                 self._keys = public_keys(self._path)
+                self._reread.succeeded(stamps)
                 log.info("receiver keys changed", key_ids=sorted(self._keys))
             except ConfigError as error:
-                log.error("receiver keys cannot be read, the old ones stay in force", error=str(error))
+                if self._reread.failed(stamps):
+                    log.error("receiver keys cannot be read, the old ones stay in force", error=str(error))
         if not envelope.signature:
             raise SignatureError(
                 "the receiver does not sign; give it signing_key_file, or take receiver_keys away"

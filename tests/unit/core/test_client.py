@@ -14,6 +14,7 @@ from aiohttp import web
 from tests.fixtures.descriptors import none_left
 from tests.fixtures.ports import reserved_port
 
+from fabricpulse.core import reread
 from fabricpulse.core.config import parse_config
 from fabricpulse.core.errors import ConfigError
 from fabricpulse.core.web.client import BodyTooLargeError, Credentials, HttpClient, describe, read_body
@@ -109,8 +110,26 @@ async def test_half_a_rotation_keeps_the_old_pair(tmp_path: Path, caplog: pytest
     assert credentials.tls is not before
 
 
-def test_a_token_is_read_again_until_it_can_be(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_certificates_are_loaded_again_until_they_can_be(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were renewed while no descriptor was left: the old ones were in force until they had expired."""
+    monkeypatch.setattr(reread, "AGAIN_S", 0.0)
+    write_certificates(tmp_path, trustme.CA())
+    credentials = Credentials(HttpClientConfig(tls_config=tls_settings(tmp_path)))
+    before = credentials.tls
+    write_certificates(tmp_path, trustme.CA())
+    with none_left():
+        assert [credentials.tls, credentials.tls] == [before, before]
+    assert credentials.tls is not before
+    assert len(caplog.records) == 1
+
+
+def test_a_token_is_read_again_until_it_can_be(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It was rotated while no descriptor was left: the old one was in force for ever. One line of the log."""
+    monkeypatch.setattr(reread, "AGAIN_S", 0.0)
     path = tmp_path / "token"
     path.write_text("old")
     token = TokenFile(str(path))

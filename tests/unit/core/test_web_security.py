@@ -5,11 +5,13 @@ import os
 import ssl
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
 import trustme
 from aiohttp import web
+from tests.fixtures.descriptors import none_left
 from tests.fixtures.web.credentials import basic
 from tests.unit.core.web_serving import (
     BODY,
@@ -22,6 +24,8 @@ from tests.unit.core.web_serving import (
     write_certificate,
 )
 
+from fabricpulse.core import reread
+from fabricpulse.core.config import load_config
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.errors import ConfigError
 from fabricpulse.core.web.listeners import parse_address
@@ -202,6 +206,40 @@ async def test_bad_change_keeps_the_old_settings(tmp_path: Path, caplog: pytest.
         caplog.clear()
         config.refresh()
         assert not caplog.text
+
+
+def test_a_change_is_read_again_until_it_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Passwords were changed while no descriptor was left: the old ones were in force for ever."""
+    monkeypatch.setattr(reread, "AGAIN_S", 0.0)
+    path = tmp_path / "web.yml"
+    path.write_text(f"basic_auth_users: {{prom: '{hash_of('secret')}'}}\n")
+    config = WebConfig.load(path)
+    path.write_text(f"basic_auth_users: {{grafana: '{hash_of('other')}'}}\n")
+    with none_left():
+        config.refresh()
+        assert list(config.content.basic_auth_users) == ["prom"]
+    config.refresh()
+    assert list(config.content.basic_auth_users) == ["grafana"]
+
+
+def test_a_change_while_it_is_read_is_read_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was stamped after it had been read: what replaced it in between was never read."""
+    path = tmp_path / "web.yml"
+    path.write_text(f"basic_auth_users: {{one: '{hash_of('secret')}'}}\n")
+    config = WebConfig.load(path)
+
+    def replaced_meanwhile(*parts: Any) -> Any:
+        content = load_config(*parts)
+        path.write_text(f"basic_auth_users: {{the_third: '{hash_of('secret')}'}}\n")
+        return content
+
+    path.write_text(f"basic_auth_users: {{second: '{hash_of('secret')}'}}\n")
+    with monkeypatch.context() as patched:
+        patched.setattr("fabricpulse.core.web.toolkit.load_config", replaced_meanwhile)
+        config.refresh()
+    assert list(config.content.basic_auth_users) == ["second"]
+    config.refresh()
+    assert list(config.content.basic_auth_users) == ["the_third"]
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ import aiohttp
 from fabricpulse.core.errors import ConfigError
 from fabricpulse.core.files import FileStamp
 from fabricpulse.core.log import get_logger
+from fabricpulse.core.reread import Reread
 from fabricpulse.core.web.client_config import HttpClientConfig, TlsClientConfig
 from fabricpulse.core.web.token_file import SecretFile, TokenFile
 from fabricpulse.core.web.urls import redact
@@ -45,7 +46,7 @@ class Credentials:
             "basic_auth.password_file", config.basic_auth.password_file if config.basic_auth else ""
         )
         self._token = TokenFile(config.token_file)
-        self._stamps = _stamps(self._tls)
+        self._reread = Reread(_stamps(self._tls))
         self._context = _new_context(self._tls) if self._tls else None
 
     @property
@@ -55,14 +56,15 @@ class Credentials:
         Certificates that cannot be loaded, one without its key while both are replaced say, leave the old ones in force
         and are logged once.
         """
-        if self._tls is not None and (stamps := _stamps(self._tls)) != self._stamps:
-            self._stamps = stamps
+        if self._tls is not None and self._reread.is_due(stamps := _stamps(self._tls)):
             try:
                 self._context = _new_context(self._tls)
+                self._reread.succeeded(stamps)
             except ConfigError as error:
-                log.error(
-                    "client certificates cannot be loaded, the old ones stay in force", error=str(error)
-                )
+                if self._reread.failed(stamps):
+                    log.error(
+                        "client certificates cannot be loaded, the old ones stay in force", error=str(error)
+                    )
         return self._context
 
     @property

@@ -6,6 +6,7 @@ from pathlib import Path
 from fabricpulse.core.errors import ConfigError
 from fabricpulse.core.files import FileStamp
 from fabricpulse.core.log import get_logger
+from fabricpulse.core.reread import Reread
 
 log = get_logger(__name__)
 
@@ -20,25 +21,21 @@ class SecretFile:
         """
         self._setting = setting
         self._path = Path(path) if path else None
-        self._stamp = FileStamp(None)
-        self._refused: FileStamp | None = None
         self._value = ""
         if self._path is not None:
-            self._stamp = FileStamp.of(self._path)
+            self._reread = Reread((FileStamp.of(self._path),))
             self._value = self._read(self._path)
 
     @property
     def value(self) -> str:
         """The secret in force, "" when there is none."""
-        if self._path is not None and (stamp := FileStamp.of(self._path)) != self._stamp:
+        if self._path is not None and self._reread.is_due(stamps := (FileStamp.of(self._path),)):
             try:
                 self._value = self._read(self._path)
-                self._stamp = stamp
+                self._reread.succeeded(stamps)
             except ConfigError as error:
-                # Tried again with each use: it may have been for want of descriptors.
-                if stamp != self._refused:
+                if self._reread.failed(stamps):
                     log.error(f"{self._setting} cannot be read, the old one stays in force", error=str(error))
-                self._refused = stamp
         return self._value
 
     def _read(self, path: Path) -> str:

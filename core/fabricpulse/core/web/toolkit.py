@@ -14,6 +14,7 @@ from fabricpulse.core.config import load_config
 from fabricpulse.core.errors import ConfigError
 from fabricpulse.core.files import FileStamp
 from fabricpulse.core.log import get_logger
+from fabricpulse.core.reread import Reread
 from fabricpulse.core.web.toolkit_file import TlsServerConfig, WebFile
 
 __all__ = ["WebConfig", "WebFile"]
@@ -36,7 +37,7 @@ class WebConfig:
     def __init__(self, path: Path, content: WebFile) -> None:
         self.path = path
         self.content = content
-        self._stamps = _stamps(path, content)
+        self._reread = Reread(_stamps(path, content))
         self._context = self._new_context(content.tls) if content.tls else None
 
     @classmethod
@@ -58,12 +59,13 @@ class WebConfig:
 
         Whether a client certificate is asked for, and whether there is TLS at all, stay as at the start.
         """
-        stamps = _stamps(self.path, self.content)
-        if stamps == self._stamps:
+        before = _stamps(self.path, self.content)
+        if not self._reread.is_due(before):
             return
-        self._stamps = stamps
         try:
             content = load_config(self.path, WebFile)
+            # It may name other certificates. All are stamped before they are read: they may be replaced meanwhile.
+            stamps = (before[0], *_stamps(self.path, content)[1:])
             old, new = self.content.tls, content.tls
             if (old is None) != (new is None) or (
                 old is not None and new is not None and old.client_auth_type != new.client_auth_type
@@ -73,10 +75,11 @@ class WebConfig:
                 )
             context = self._new_context(new) if new is not None else None
         except ConfigError as error:
-            log.error("web configuration cannot be used, the old one stays in force", error=str(error))
+            if self._reread.failed(before):
+                log.error("web configuration cannot be used, the old one stays in force", error=str(error))
             return
         self.content, self._context = content, context
-        self._stamps = _stamps(self.path, content)
+        self._reread.succeeded(stamps)
         log.info("web configuration read again", file=str(self.path))
         self._log_not_honoured()
 
