@@ -140,6 +140,54 @@ def test_a_host_that_dies_amid_the_transfers_is_a_finding(monkeypatch: pytest.Mo
     assert states(run) == {"h3": "unknown"}
 
 
+class PoweredOff(PlayedAgents):
+    """One of its hosts loses its power after so many echoes and requests of all hosts."""
+
+    def __init__(self, hosts: int, host: str, after: int) -> None:
+        self.host, self.left = host, after
+        lost = TransferResult(2000, error="timed out")
+        super().__init__(hosts, lambda _, peer: lost if self.is_off and peer == host else good())
+
+    @property
+    def is_off(self) -> bool:
+        return self.left < 0
+
+    async def send_echoes(
+        self, client: Any, target: Target, tests: Sequence[EchoTest]
+    ) -> tuple[EchoResult, ...]:
+        results = []
+        for test in tests:
+            self.left -= 1
+            if self.is_off and target.host == self.host:
+                raise AgentError("no answer in time")
+            lost = self.is_off and f"h{int(test.address.rpartition('.')[2]) - 1}" == self.host
+            results.append(EchoResult(2, 0) if lost else GOOD_ECHO)
+        return tuple(results)
+
+    async def ask(self, fleet: Fleet, client: Any, host: str, *more: Any) -> Any:
+        self.left -= 1
+        if self.is_off:
+            self.dead[self.host] = 0
+        return await super().ask(fleet, client, host, *more)
+
+
+@pytest.mark.parametrize("hosts", [4, 9])
+def test_a_host_that_loses_its_power_is_all_that_is_found(
+    hosts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At any moment of the echoes and transfers: nobody reaches it any more, some had. Single paths to it are no
+    finding, no other host is doubted."""
+    found = []
+    for after in range(2, 20 * hosts, 5):
+        agents = PoweredOff(hosts, "h3", after)
+        run = audited(monkeypatch, agents, transfers=Transfers())
+        if agents.is_off:
+            assert {f.host for f in run.findings} == {"h3"}, (after, said(run))
+            assert states(run).keys() == {"h3"}, after
+            found.append(after)
+    assert len(found) > 5
+
+
 def test_a_host_that_was_silent_once_has_not_passed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer times than it takes to give it up, at the end: it may have died, and is not known to have."""
     monkeypatch.setattr(measure_module, "untested_findings", lambda reasons, _front: list(reasons.items()))

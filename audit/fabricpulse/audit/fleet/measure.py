@@ -1,7 +1,7 @@
 """What a run of a fleet measures between NICs: echoes, transfers, and beside them what switches say of themselves."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -139,7 +139,7 @@ async def _test(
             elif not stop.is_set():
                 found.notes.append("NCCL itself, by torch: not run, fewer than two hosts have an NVIDIA GPU")
     found.measurements = [*passed, *more]
-    of_paths = path_findings(found.measurements) + ecmp_findings(found.measurements)
+    of_paths = _of_paths(found.measurements, fleet.silence.last())
     of_fronts = {nic for front in fronts.values() for nic, _ in front.nics}
     if not stop.is_set():
         untested = uncovered(rails, found.measurements, kinds_of(plan.transfers), of_paths) | untested
@@ -147,6 +147,18 @@ async def _test(
     found.findings += of_paths + untested_findings(untested, of_fronts)
     found.findings += ring_findings(found.rings) + in_band_findings(found.rings)
     found.notes += ring_notes(found.rings) + in_band_note(found.rings)
+
+
+def _of_paths(measured: Sequence[Measurement], silent: Collection[str]) -> list[Finding]:
+    """What tests say of paths. silent : hosts that have stopped answering amid the tests, or at their end. One that has
+    lost its power is reached from then on by nobody, who had reached it before: that is no fault of single paths, while
+    its NIC may well be found dead."""
+    found = path_findings(measured) + ecmp_findings(measured)
+    if not silent:
+        return found
+    others = [m for m in measured if m.ok is not False or not {m.source_host, m.target_host} & {*silent}]
+    found = [finding for finding in found if finding.host in silent]
+    return found + path_findings(others) + ecmp_findings(others)
 
 
 def _fell_silent(fleet: Fleet, untested: dict[Nic, str]) -> list[Finding]:
