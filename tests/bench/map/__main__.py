@@ -9,6 +9,7 @@ silent; ten seeds that are drawn as it starts. memory : the process that diagnos
 gray : loss on uplinks of a lab of nine hosts, needs root (`--losses 60,20,5,1.5,0.5 --times N`). dead : a leaf and a
 spine of it that drop everything. localised : random single faults on every kind of element of a lab of nine hosts,
 needs root (`--faults N`). overhead : packets of traces beside those of probes, bytes of reports, in such a lab.
+mixes : what is named wrongly amid faults that overlap, restarts and hosts that leave, simulated (`--mixes N`).
 leaf_paths : leaves of random fabrics, simulated, after one has lost an uplink (`--fabrics N`).
 delay : delays that grow, simulated, on the engine's state machines. healthy : the
 fleet of simulated without faults, a window of 30 s after the other. tree : leaves, pods and machines found from delays
@@ -32,6 +33,7 @@ from tests.bench.map.delay import bench_delay
 from tests.bench.map.fabric import Clos, Simulation
 from tests.bench.map.leaf_paths import bench_leaf_paths
 from tests.bench.map.memory import bench_memory
+from tests.bench.map.mixes import bench_mixes
 from tests.bench.map.tree import bench_tree, bench_tree_lab, bench_tree_random
 from tests.bench.rows import Rows, quantile
 
@@ -274,6 +276,7 @@ def main() -> None:
     parser.add_argument("--fleet", type=int, default=50_000, help="hosts, of the part memory")
     parser.add_argument("--largest", type=int, default=10_000, help="hosts, of the part tree")
     parser.add_argument("--fabrics", type=int, default=400, help="of the parts tree_random, leaf_paths")
+    parser.add_argument("--mixes", type=int, default=36, help="of the part mixes")
     parser.add_argument("--windows", type=int, default=240)
     options = parser.parse_args()
     # Nobody can have fitted a parameter to seeds that nobody knew.
@@ -291,6 +294,7 @@ def main() -> None:
         "dead": lambda: _dead(options.times),
         "localised": lambda: _localised(options.faults, seeds[0]),
         "leaf_paths": lambda: bench_leaf_paths(rows, options.fabrics, seeds[0]),
+        "mixes": lambda: bench_mixes(rows, options.mixes, seeds[0]),
         "overhead": _overhead,
         "placement": _placement,
     }
