@@ -1,9 +1,12 @@
 """What `make bench NAME=rdma` measures under faults: stalls, the way back, and random faults on a checked stream."""
 
+import math
 import os
 import random
 import signal
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +17,7 @@ from tests.bench.rows import Rows, quantile
 from tests.rdma.ring_pair import RingPair
 
 from fabricpulse.lab.rdma.fleet import RdmaFleet
+from fabricpulse.plugin_ipc.control import ControlError
 
 PATIENCE_S = 240.0
 # Fixed, so that a fault starts where the last one has been forgotten: damping halves in 4 s.
@@ -36,39 +40,53 @@ def failover(fleet: RdmaFleet, rows: Rows, count: int) -> None:
     quiet: list[float] = []
     back: list[float] = []
     options = ["--bytes", "1M", "--slice", "256K", "--channels", "1"]
+    under_way = "the start"
     with tempfile.TemporaryDirectory() as folder, RingPair(Path(folder), options) as ring:
-        ring.until_moved(1, PATIENCE_S)
-        ring.until(lambda: ring.up(0) and ring.up(1), PATIENCE_S)
-        for _ in range(count):
-            for kind, fault in kinds.items():
-                time.sleep(SETTLE_S)  # so that no fault begins in the recovery of the one before
-                # What the guest's own slowness makes of it: gaps without any fault.
-                began = time.time_ns()
-                ring.until_moved(MIB, PATIENCE_S)
-                time.sleep(1.0)
-                quiet.append(ring.stall_ms(began))
-                began = time.time_ns()
-                with fault():
-                    ring.until(lambda: not ring.up(0), PATIENCE_S)
+        # What was measured until a failure is printed all the same: an hour of faults is not lost with the last one.
+        try:
+            ring.until_moved(1, PATIENCE_S)
+            ring.until(lambda: ring.up(0) and ring.up(1), PATIENCE_S)
+            for number in range(count):
+                for kind, fault in kinds.items():
+                    under_way = f"{kind}, {number + 1} of {count}"
+                    time.sleep(SETTLE_S)  # so that no fault begins in the recovery of the one before
+                    # What the guest's own slowness makes of it: gaps without any fault.
+                    began = time.time_ns()
                     ring.until_moved(MIB, PATIENCE_S)
-                stalls[kind].append(ring.stall_ms(began))
-                repaired_at = time.monotonic()
-                ring.until(lambda: ring.up(0), PATIENCE_S)
-                back.append(time.monotonic() - repaired_at)
-        ring.finish(PATIENCE_S)
+                    time.sleep(1.0)
+                    quiet.append(ring.stall_ms(began))
+                    began = time.time_ns()
+                    with fault():
+                        ring.until(lambda: not ring.up(0), PATIENCE_S)
+                        ring.until_moved(MIB, PATIENCE_S)
+                    stalls[kind].append(ring.stall_ms(began))
+                    repaired_at = time.monotonic()
+                    ring.until(lambda: ring.up(0), PATIENCE_S)
+                    back.append(time.monotonic() - repaired_at)
+                    print(f"failover: {under_way}: {stalls[kind][-1]:.0f} ms", file=sys.stderr, flush=True)
+            under_way = "the end"
+            ring.finish(PATIENCE_S)
+        except (AssertionError, ControlError, OSError, subprocess.SubprocessError) as failure:
+            said = f"{type(failure).__name__}: {failure}"[-1500:]
+            rows.report(under_way, "failover_failure", 1, "failures", "== 0", said=said)
     without = {
-        "without_fault_median": statistics.median(quiet),
-        "without_fault_p95": quantile(quiet, 0.95),
+        "without_fault_median": median(quiet),
+        "without_fault_p95": quantile(quiet or [math.nan], 0.95),
     }
     for kind, found in stalls.items():
         rows.report(
-            kind, "failover_stall_ms_p95", quantile(found, 0.95), "ms", "<= 300", faults=count,
-            median=statistics.median(found), **without,
+            kind, "failover_stall_ms_p95", quantile(found or [math.nan], 0.95), "ms", "<= 300", faults=len(found),
+            median=median(found), each=[round(each) for each in found], **without,
         )  # fmt: skip
     rows.report(
-        "all of these", "failback_s", quantile(back, 0.95), "s", "<= 2", faults=len(back),
-        median=statistics.median(back), most=max(back),
+        "all of these", "failback_s", quantile(back or [math.nan], 0.95), "s", "<= 2", faults=len(back),
+        median=median(back), most=max(back, default=None),
     )  # fmt: skip
+
+
+def median(found: list[float]) -> float | None:
+    """None, which JSON has a word for, of none."""
+    return statistics.median(found) if found else None
 
 
 def last_resort(fleet: RdmaFleet, rows: Rows, count: int) -> None:
