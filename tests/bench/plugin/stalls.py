@@ -1,6 +1,7 @@
 """How long a job stands still when a path dies, lanes that are given up without a cause, damage that arrives."""
 
 import itertools
+import os
 import statistics
 import subprocess
 import sys
@@ -33,15 +34,20 @@ FAULT_LASTS_S, FAULT_EVERY_S = 0.4, 1.5
 
 
 class Lateness:
-    """How late a thread of ours is that sleeps 5 ms at a time: what a number of milliseconds is worth here."""
+    """How late a thread of ours is that sleeps 5 ms at a time: what a number of milliseconds is worth here.
 
-    def __init__(self) -> None:
+    realtime : it comes before all other threads: in a guest, what the machine below is late."""
+
+    def __init__(self, realtime: bool = False) -> None:
+        self._realtime = realtime
         self._stop = threading.Event()
         self._late: list[tuple[float, float]] = []
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
+        if self._realtime:
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
         while not self._stop.is_set():
             before = time.time()
             time.sleep(0.005)
