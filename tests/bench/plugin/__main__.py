@@ -6,7 +6,7 @@ through its v12 interface by the same program in the order of calls of NCCL's pr
 rounds interleaved. iperf3 and UCX (scripts/system_packages.sh bench) take their turns in the same rounds if they are
 installed. Options: `--only PART,...`, `--rounds N` (three times as many of what watching costs), `--seconds N` of
 one measurement, `--faults N` (of each kind; five times as many in the chaos and of
-damaged frames, three times as many seconds beside busy loops), `--seed N` of the
+damaged frames, three times as many seconds beside busy loops, a twentieth of outages), `--seed N` of the
 chaos, `--no-peer`. Standard error says how long each part
 took.
 """
@@ -27,6 +27,7 @@ from tests.bench.plugin.faults import (
     bench_status,
 )
 from tests.bench.plugin.nets import build_program, nccl_sockets, our_net
+from tests.bench.plugin.outage import bench_outage
 from tests.bench.plugin.rows import rows
 from tests.bench.plugin.speed import (
     bench_communicators,
@@ -41,7 +42,7 @@ from fabricpulse.lab import Lab
 
 SPEED = ("throughput", "communicators", "latency", "telemetry", "control")
 FAULTS = (
-    "rails", "contention", "failover", "stalls", "spurious", "integrity", "peer_failover", "status", "chaos",
+    "rails", "contention", "failover", "stalls", "outage", "spurious", "integrity", "peer_failover", "status", "chaos",
 )  # fmt: skip
 
 
@@ -78,6 +79,7 @@ def main() -> int:
             "contention": lambda: bench_contention(rounds),
             "failover": lambda: bench_failover(arguments.faults),
             "stalls": lambda: bench_stalls(arguments.faults),
+            "outage": lambda: bench_outage(max(3, arguments.faults // 20)),
             "spurious": lambda: bench_spurious(arguments.faults * 3.0),
             "integrity": lambda: bench_integrity(arguments.faults * 5),
             "peer_failover": lambda: bench_peer_failover(program, nets, 5),
