@@ -122,7 +122,8 @@ class Pairs:
     of its own that can be distinguished, that is judged in place of the ratio.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, print_row: Callable[..., None] = report) -> None:
+        self._print_row = print_row
         self.speeds: dict[str, list[float]] = {"on": [], "off": []}
         self.costs: dict[str, list[float]] = {"on": [], "off": []}
         self.shares: list[float] = []
@@ -151,10 +152,10 @@ class Pairs:
             shown = {f"{name}_{unit}": round(statistics.median(values), 4) for name, values in found.items()}
             rounds = [round(each, 3) for each in ratios]
             value = statistics.median(ratios)
-            report(case, f"{what}_{metric}", value, "ratio", must, rounds=rounds, **shown, **more)
+            self._print_row(case, f"{what}_{metric}", value, "ratio", must, rounds=rounds, **shown, **more)
         if self.shares:
             rounds = [round(each, 4) for each in self.shares]
-            report(
+            self._print_row(
                 case, f"{what}_share", statistics.median(self.shares), "ratio", share, rounds=rounds, **more
             )
 

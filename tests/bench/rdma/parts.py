@@ -11,15 +11,27 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from tests.bench.plugin.speed import Askers
 from tests.bench.rdma import faults as fault_runs
 from tests.bench.rdma import interposer, owd
+from tests.bench.rdma.watching import asked, watching
 from tests.bench.rows import Rows
 from tests.rdma.ring_pair import RingPair
 
 from fabricpulse.lab.rdma.fleet import HOSTS, RdmaFleet, build
 from fabricpulse.plugin.locate import library
 
-PARTS = ("throughput", "latency", "interposer", "two_rails", "owd", "failover", "last_resort", "chaos")
+PARTS = (
+    "throughput",
+    "latency",
+    "interposer",
+    "two_rails",
+    "owd",
+    "watching",
+    "failover",
+    "last_resort",
+    "chaos",
+)
 SIZES = {"64 KiB": 1 << 16, "1 MiB": 1 << 20, "4 MiB": 1 << 22}
 PATIENCE_S = 240.0
 # Far below what the guest can do by its instruction clock, in both directions of both rails at once.
@@ -61,6 +73,8 @@ def run(
         _two_rails(fleet, rounds, seconds)
     if "owd" in parts:
         owd.owd(fleet, rows, rounds, seconds)
+    if "watching" in parts:
+        _watching(program, nets, rounds, seconds)
     if "failover" in parts:
         fault_runs.failover(fleet, rows, faults)
     if "last_resort" in parts:
@@ -96,6 +110,7 @@ def _measure(
     mode: str,
     size: int,
     seconds: float,
+    askers: Askers | None = None,
 ) -> dict[str, dict[str, Any]]:
     """One run between the two hosts: what the receiver and the sender have measured. Fails if a byte was wrong."""
     running = []
@@ -108,7 +123,11 @@ def _measure(
             env = {**os.environ, "FABRICPULSE_RUN_DIR": run_dir, **environment(number)}
             process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             running.append((role, process))
-        said = {role: process.communicate(timeout=PATIENCE_S)[0] for role, process in running}
+        said, answers = asked(
+            Path(run_dir) / "plugin",
+            askers,
+            lambda: {role: process.communicate(timeout=PATIENCE_S)[0] for role, process in running},
+        )
     # Of both: which of them has failed, the other one does not know.
     ends = [
         f"{role}: {process.returncode}: {said[role].decode(errors='replace')[-800:]}"
@@ -116,9 +135,28 @@ def _measure(
     ]
     assert not any(process.returncode for _, process in running), "\n".join(ends)
     return {
-        role: json.loads([line for line in output.splitlines() if line.startswith(b"{")][-1])
+        role: {
+            **json.loads([line for line in output.splitlines() if line.startswith(b"{")][-1]),
+            "answers": answers,
+        }
         for role, output in said.items()
     }
+
+
+def _watching(program: Path, nets: dict[str, Any], rounds: int, seconds: float) -> None:
+    def measure(name: str, env: dict[str, str], askers: Askers | None) -> dict[str, dict[str, Any]]:
+        arguments, environment = nets[name]
+        return _measure(
+            program,
+            arguments,
+            lambda host: {**environment(host), **env},
+            "bandwidth",
+            SIZES["64 KiB"],
+            seconds,
+            askers,
+        )
+
+    watching(measure, rows, "nccl_ib" in nets, rounds)
 
 
 def _throughput(program: Path, nets: dict[str, Any], rounds: int, seconds: float) -> None:
