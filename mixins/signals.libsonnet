@@ -142,11 +142,11 @@ function(config, matchers='') {
   clockBound:: $.last('fabricpulse_clock_error_bound_seconds'),
   laneFailovers(window):: 'increase(%s[%s])' % [$.series('fabricpulse_lane_failovers_total'), window],
   // A job has a workload of its own: its counters may be far above 0 when they are first seen. What an exporter shows that
-  // was there a window ago and did not show it has all happened since.
+  // was there a window ago and did not show it has all happened since. Nothing of a known lane without any, as most are.
   laneFailoversSince(window, lane)::
     local name = 'fabricpulse_lane_failovers_total';
     local known = 'group by (%s, job, instance) (%s offset %s)' % [config.clusterLabel, $.series('fabricpulse_build_info'), window];
-    '((sum by (%(lane)s) (%(series)s) unless sum by (%(lane)s) (%(series)s offset %(window)s)) and on (%(daemon)s) %(known)s or sum by (%(lane)s) (increase(%(series)s[%(window)s])))' % {
+    '((sum by (%(lane)s) (%(series)s) unless sum by (%(lane)s) (%(series)s offset %(window)s)) and on (%(daemon)s) %(known)s or sum by (%(lane)s) (increase(%(series)s[%(window)s]) > 0))' % {
       lane: lane,
       series: $.series(name),
       window: window,

@@ -91,7 +91,8 @@ local signals = import '../signals.libsonnet';
         local rate(name) = 'rate(%s[%s])' % [s.series(name), config.stragglerWindow];
         '%(others)s - on (%(job)s, rank) group_left () max by (%(job)s, rank) (%(own)s) > %(share)g unless on (%(job)s) last_over_time(%(stalled)s[%(window)s])' % {
           job: job,
-          others: waitedFor(longest(rate('fabricpulse_request_waited_for_peer_seconds_total'))),
+          // No own wait is below 0: what is no longer than the share is not longer by it than any. It costs less to leave out first.
+          others: waitedFor('(%s > %g)' % [longest(rate('fabricpulse_request_waited_for_peer_seconds_total')), config.stragglerShare]),
           own: rate('fabricpulse_request_waited_seconds_total'),
           share: config.stragglerShare,
           stalled: s.series('ALERTS', 'alertname="FabricCollectiveStalled", alertstate="firing"'),

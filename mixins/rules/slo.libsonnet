@@ -11,9 +11,9 @@ local signals = import '../signals.libsonnet';
     local network = 'device:fabricpulse_nic_network:info' + s.braces,
     // `how`: count, or sum of what is 1.
     local edges(how, some) = '%(how)s by (%(c)s, network) ((%(some)s) * on (%(c)s, instance, device) group_left (network) %(network)s)' % { how: how, c: c, some: some, network: network },
-    // How many edges there are: what NICs say, or what is exported where they do not.
-    local ofNics(states) = 'max by (%s, instance, device, network, state) (%s)' % [c, s.last('fabricpulse_nic_edges', 'state=~"%s"' % states)],
-    local total(nics, known) = 'sum by (%(c)s, network) (%(nics)s) > 0 or on (%(c)s, network) %(known)s' % { c: c, nics: nics, known: edges('sum', 'group by (%s) (%s)' % [edge, known]) },
+    // How many edges there are: what NICs say, or what is exported where they do not. Most states of a NIC have none.
+    local ofNics(states) = 'max by (%s, instance, device, network, state) (%s > 0)' % [c, s.last('fabricpulse_nic_edges', 'state=~"%s"' % states)],
+    local total(nics, known) = 'sum by (%(c)s, network) (%(nics)s) or on (%(c)s, network) %(known)s' % { c: c, nics: nics, known: edges('sum', 'group by (%s) (%s)' % [edge, known]) },
     local share(missed, all) = '1 - (%(missed)s or on (%(c)s, network) 0 * %(all)s) / on (%(c)s, network) %(all)s' % { c: c, missed: missed, all: all + s.braces },
     local increase(name) = 'increase(%s[5m])' % s.series(name),
     local lost = increase('fabricpulse_edge_probes_lost_total'),
