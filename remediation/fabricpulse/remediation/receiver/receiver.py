@@ -98,6 +98,7 @@ class Receiver:
     async def _serve(self, options: DaemonOptions) -> None:
         has_passwords = _check_web(options, self._policy.config)
         self._auth = AccessControl(self._policy.access, has_passwords)
+        self._auth.all_known = not self._policy.config.alertmanagers
         server = WebServer(
             "fabricpulse remediation receiver",
             self._life,
@@ -204,6 +205,8 @@ class Receiver:
         self._policy = new
         self._reconciler.set_policy(new.config, new.inventory, new.leaves)
         self._auth.access = new.access
+        if new.config.alertmanagers != old.config.alertmanagers:
+            self._auth.all_known = not new.config.alertmanagers
         self._agents.seal = new.seal
         self._agents.wake_all()  # what agents are to do may have changed; else they learn it up to half a minute later
         self._reload = ReloadStatus(True, time.time())
@@ -225,7 +228,9 @@ class Receiver:
             config = self._policy.config
             if config.alertmanagers:
                 known = self._auth.alertmanagers
-                self._auth.alertmanagers = await addresses_of(config.alertmanagers, known)
+                found = await addresses_of(config.alertmanagers, known)
+                if config is self._policy.config:  # not replaced meanwhile
+                    self._auth.alertmanagers, self._auth.all_known = found
                 answers = await poll_alertmanagers(self._poller, config.alertmanagers)
                 complete = None not in answers
                 with suppress(StoreError):  # the commit loop has logged it

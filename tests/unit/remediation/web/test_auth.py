@@ -182,13 +182,27 @@ def test_alertmanagers_that_are_polled_may_send():
     assert control._check(request(*WEBHOOK, ends=(("10.0.0.8", 1), ("10.0.0.1", 9615)))) is not None
 
 
+async def test_an_alertmanager_whose_address_is_not_known_yet_sends_again():
+    """After a start, or while names cannot be looked up, it got 403, which it takes for final. Web pages and those who
+    give orders are refused as ever."""
+    control = AccessControl(Access(parse_config("", ReceiverConfig, "test")), has_passwords=False)
+    ends = (("10.0.0.9", 1), ("10.0.0.1", 9615))
+    for all_known, status in ((False, 503), (True, 403)):
+        control.all_known = all_known
+        assert control._check(request(*WEBHOOK, ends=ends)).status == status
+        assert control._check(request(*WEBHOOK, ends=ends, Origin="http://10.0.0.1")).status == 403
+        assert control._check(request(*PAUSE, ends=ends)).status == 403
+    control.alertmanagers, control.all_known = frozenset({"10.0.0.9"}), False
+    assert control._check(request(*WEBHOOK, ends=ends)) is None
+
+
 async def test_addresses_of_alertmanagers():
     """Names are looked up; one that cannot be keeps what was known."""
     urls = ["http://127.0.0.3:9093/am", "http://[::1]:9093"]
-    assert await addresses_of(urls) == {"127.0.0.3", "::1"}
+    assert await addresses_of(urls) == ({"127.0.0.3", "::1"}, True)
     known = frozenset({"10.9.9.9"})
-    assert await addresses_of(["http://no-such-host.invalid:9093"], known) == known
-    assert await addresses_of([], known) == frozenset()
+    assert await addresses_of(["http://no-such-host.invalid:9093"], known) == (known, False)
+    assert await addresses_of([], known) == (frozenset(), True)
 
 
 @pytest.mark.parametrize(

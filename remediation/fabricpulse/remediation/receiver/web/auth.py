@@ -96,7 +96,7 @@ def agent_token(key: str, host: str) -> str:
 
 class AccessControl:
     """Middleware of /api/ and /-/reload: identity, role, internal errors as 503. refused : requests answered 401 or
-    403. alertmanagers : addresses of those that are polled."""
+    403. alertmanagers : addresses of those that are polled. all_known : whether these are all of them."""
 
     def __init__(self, access: Access, has_passwords: bool) -> None:
         """has_passwords : the web configuration checks passwords, so that a user in a request is who it says."""
@@ -104,6 +104,7 @@ class AccessControl:
         self._has_passwords = has_passwords
         self.refused: Counter[str] = Counter()
         self.alertmanagers: frozenset[str] = frozenset()
+        self.all_known = True
 
     def covers(self, request: web.Request) -> bool:
         """Whether a request shows a token that is checked here, so that no password is asked for as well."""
@@ -114,7 +115,8 @@ class AccessControl:
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Lets a request through, or answers it. The principal is in request["principal"]."""
         if _is_ours(request) and (refusal := self._check(request)) is not None:
-            self.refused[route_name(request)] += 1  # the server logs it
+            if refusal.status != 503:
+                self.refused[route_name(request)] += 1  # the server logs it
             return refusal
         try:
             return await handler(request)
@@ -145,6 +147,11 @@ class AccessControl:
         if not reads and (problem := _foreign(request, route)):
             return web.Response(status=403, text=f"{problem}\n")
         if not (reads or principal.name or route == "agents") and (problem := self._unknown(request, route)):
+            if route == "alertmanager" and not self.all_known and "Origin" not in request.headers:
+                # Perhaps it is one whose name was not looked up yet: what it is answered 403 it does not send again.
+                return web.Response(
+                    status=503, text="not all Alertmanagers' addresses are known, try again\n"
+                )
             return web.Response(status=403, text=f"{problem}; set access in the receiver's configuration\n")
         request["principal"] = principal
         return None

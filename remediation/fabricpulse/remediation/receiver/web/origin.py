@@ -36,17 +36,22 @@ def is_of(request: web.Request, addresses: frozenset[str]) -> bool:
     return isinstance(peer, tuple) and str(_plain(peer[0])) in addresses
 
 
-async def addresses_of(urls: Iterable[str], known: frozenset[str] = frozenset()) -> frozenset[str]:
-    """The addresses of the hosts of these URLs. known : what counts as long as a name cannot be looked up."""
+async def addresses_of(
+    urls: Iterable[str], known: frozenset[str] = frozenset()
+) -> tuple[frozenset[str], bool]:
+    """The addresses of the hosts of these URLs, and whether all names could be looked up. known : what counts as long
+    as one cannot be."""
     found: set[str] = set()
+    complete = True
     for host in {urlsplit(url).hostname for url in urls}:
         try:
             answers = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError):
             found |= known
+            complete = False
         else:
             found.update(str(_plain(answer[4][0])) for answer in answers)
-    return frozenset(found)
+    return frozenset(found), complete
 
 
 def _plain(address: object) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
