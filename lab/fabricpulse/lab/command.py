@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -18,11 +17,12 @@ import click
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.output import OutputFormat, output_option, print_json
 from fabricpulse.lab.lab import Lab
-from fabricpulse.lab.machine import DIRECTORY_PREFIX
 from fabricpulse.lab.rdma.fleet import HOSTS
 from fabricpulse.lab.rdma.guest import Guest
 from fabricpulse.lab.rdma.kernel import fetch_kernel, find_kernel
 
+# Words of its command line: the directory is the third after the module.
+_SUPERVISOR, _DIRECTORY_AFTER = b"fabricpulse.lab.supervisor", 3
 _CHANGE_DIRECTORY = (
     'cd -- "$1" 2>/dev/null || '
     '{ echo "fabricpulse: error: $1 does not exist inside the lab: change to another directory" >&2; exit 2; }; '
@@ -191,15 +191,21 @@ def _node_and_port(text: str) -> tuple[str, int]:
 
 
 def _running() -> list[tuple[Path, dict[str, Any]]]:
+    """By the supervisors: a lab may be in any directory."""
+    directories = set()
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError, ValueError, IndexError):
+            words = path.read_bytes().split(b"\0")
+            directories.add(Path(os.fsdecode(words[words.index(_SUPERVISOR) + _DIRECTORY_AFTER])))
     found = []
-    for base in dict.fromkeys((tempfile.gettempdir(), "/tmp")):  # noqa: S108 - where Lab makes its directories
-        for path in sorted(Path(base).glob(f"{DIRECTORY_PREFIX}*/lab.json")):
-            with suppress(OSError, ValueError):
-                if os.geteuid() not in (0, path.stat().st_uid):
-                    continue
-                description = json.loads(path.read_text())
-                if _is_supervisor(description, path.parent):
-                    found.append((path.parent, description))
+    for directory in sorted(directories):
+        path = directory / "lab.json"
+        with suppress(OSError, ValueError):
+            if os.geteuid() not in (0, path.stat().st_uid):
+                continue
+            description = json.loads(path.read_text())
+            if _is_supervisor(description, directory):
+                found.append((directory, description))
     return found
 
 

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sysconfig
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -49,6 +50,14 @@ def test_bad_input_is_one_sentence_and_no_traceback(words: tuple[str, ...], text
     assert text in done.stderr
     assert done.stderr.startswith("fabricpulse: error: ")
     assert done.stderr.count("\n") == 1
+
+
+def test_a_lab_in_any_directory_is_found() -> None:
+    """`lab up --directory` is listed as others are. The one of pytest is too long for a lab."""
+    with TemporaryDirectory(prefix="l") as directory:
+        with Lab(hosts=1, rails=1, directory=Path(directory)).start():
+            assert f"{directory} " in lab_command("list").stdout
+        assert f"{directory} " not in lab_command("list").stdout
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
