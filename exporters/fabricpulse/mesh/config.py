@@ -93,7 +93,7 @@ class Probe(Section, frozen=True):
     port: Annotated[int, Meta(ge=1, le=65_000)] = 9620
     dscp: Annotated[int, Meta(ge=0, le=63)] = 0
     bind_device: bool = True
-    timestamps: Annotated[str, Meta(pattern="^(auto|hardware|software)$")] = "software"
+    timestamps: Literal["software", "auto", "hardware"] = "software"
     realtime: bool = True
     receive_packets_per_s: Positive = 2000.0
     trace_s: Annotated[float, Meta(ge=0, le=3600)] = 1.0
@@ -236,6 +236,13 @@ class MeshConfig(Section, frozen=True):
         source = self.membership
         if not (source.file or source.url or source.dns):
             raise ValueError(NO_MEMBERSHIP)
+
+    def warnings(self) -> list[str]:
+        if self.evidence.lldp_file and not (self.evidence.url or self.membership.url):
+            return [
+                "evidence.lldp_file is not read: without evidence.url or membership.url there is no coordinator to tell"
+            ]
+        return []
 
     def file_warnings(self, contents: Mapping[str, object]) -> list[str]:
         members = contents.get("membership.file")

@@ -397,6 +397,8 @@ class MeshService:
 
 async def run(life: Lifetime, config: MeshConfig, options: DaemonOptions) -> None:
     """Runs the mesh exporter until `life` is stopped."""
+    for warning in config.warnings():
+        log.warning(warning)
     service = MeshService(config)
     server = WebServer(
         "fabricpulse mesh",
