@@ -1,6 +1,8 @@
 """Configuration of the sidecar; docs/configuration.md is generated from it."""
 
+import os
 import socket
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from msgspec import Meta
@@ -37,6 +39,14 @@ class AnchorConfig(Section, frozen=True):
 
     def validate(self) -> None:
         if self.kind != "phc":
+            # Who forgets the kind would have no anchor, and nothing would say so.
+            for name in ("phc", "phc_minus_utc_s", "phc_error_file"):
+                if getattr(self, name) not in ("", None):
+                    raise ValueError(f"{name} is for kind phc; kind is {self.kind}")
+            if self.kind == "none" and self.uncertainty_ns:
+                raise ValueError("uncertainty_ns is of an anchor, and kind is none")
+            if self.kind == "reference" and self.uncertainty_ns == 0:
+                raise ValueError("kind reference needs uncertainty_ns: no clock is exactly UTC")
             return
         if not self.phc or self.phc_minus_utc_s is None:
             raise ValueError("kind phc needs phc, a device such as /dev/ptp0, and phc_minus_utc_s")
@@ -44,6 +54,18 @@ class AnchorConfig(Section, frozen=True):
             raise ValueError(
                 "kind phc needs uncertainty_ns or phc_error_file: a clock does not say how good it is"
             )
+
+    def file_warnings(self, contents: Mapping[str, object]) -> list[str]:
+        found = []
+        for name, file in (("phc", self.phc), ("phc_error_file", self.phc_error_file)):
+            try:
+                if file:
+                    os.close(os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
+            except OSError as error:
+                found.append(
+                    f"anchor.{name}: cannot read {file}: {error.strerror}; until it can this host is no anchor"
+                )
+        return found
 
 
 class EstimatorConfig(Section, frozen=True):

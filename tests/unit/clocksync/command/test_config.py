@@ -1,9 +1,11 @@
 """What the settings of both daemons refuse: each would break later, silently or with a traceback."""
 
+from pathlib import Path
+
 import pytest
 
 from fabricpulse.clocksync.coordinator.config import CoordinatorConfig
-from fabricpulse.clocksync.sidecar.config import SidecarConfig
+from fabricpulse.clocksync.sidecar.config import AnchorConfig, SidecarConfig
 from fabricpulse.core.config import Section, parse_config
 from fabricpulse.core.errors import ConfigError
 
@@ -20,6 +22,13 @@ from fabricpulse.core.errors import ConfigError
         ("neighbour_port: 0", "neighbour_port: "),
         ("anchor: {uncertainty_ns: 100000000000000000000}", "anchor.uncertainty_ns: "),
         ("anchor: {uncertainty_ns: -1}", "anchor.uncertainty_ns: "),
+        ("anchor: {phc: /dev/ptp0, phc_minus_utc_s: 37}", "anchor: phc is for kind phc; kind is none"),
+        (
+            "anchor: {kind: system, phc_minus_utc_s: 0}",
+            "anchor: phc_minus_utc_s is for kind phc; kind is system",
+        ),
+        ("anchor: {uncertainty_ns: 100}", "anchor: uncertainty_ns is of an anchor, and kind is none"),
+        ("anchor: {kind: reference}", "anchor: kind reference needs uncertainty_ns"),
         ("clock: {holdover_drift_ppb: 1000000000000000000000000000000}", "clock.holdover_drift_ppb: "),
         ("clock: {holdover_drift_ppb: 0}", "clock.holdover_drift_ppb: "),
         ("clock: {holdover_after_s: .inf}", "clock.holdover_after_s: "),
@@ -36,6 +45,16 @@ from fabricpulse.core.errors import ConfigError
 def test_sidecar(text: str, words: str) -> None:
     """One sentence, with file, line and setting."""
     refused(text, words, SidecarConfig)
+
+
+def test_a_clock_that_is_not_there_is_a_warning(tmp_path: Path) -> None:
+    """The sidecar starts without it, and is no anchor: a device may come with its driver."""
+    there = tmp_path / "bound"
+    there.touch()
+    anchor = AnchorConfig(kind="phc", phc=f"{tmp_path}/ptp9", phc_minus_utc_s=37, phc_error_file=str(there))
+    assert anchor.file_warnings({}) == [
+        f"anchor.phc: cannot read {tmp_path}/ptp9: No such file or directory; until it can this host is no anchor"
+    ]
 
 
 @pytest.mark.parametrize(
