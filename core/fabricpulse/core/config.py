@@ -9,6 +9,7 @@ import difflib
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -237,6 +238,8 @@ def _explained(
         what = f"{path}: {what[0].lower()}{what[1:]}"
         if choices := _choices_at(kind, path):
             what += f"; one of {', '.join(choices)}"
+        if re.search("`(int|float)`.*got `str`", what) and (number := _number_in_text(node, path)):
+            what += f"; YAML takes it for text, write {number}"
     named = (_exact_place_of(node, f"{path}.{key}" if path else key) for key in names)
     place = next((found for found in named if found is not None), None) or _place_of(node, path)
     line = f":{place.start_mark.line + 1}" if place is not None else ""
@@ -245,6 +248,8 @@ def _explained(
     return ConfigError(f"{name or 'configuration'}{line}: {what}", excerpt)
 
 
+# Of a number that is shown in full.
+_MOST_DIGITS = 20
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 
 
@@ -268,6 +273,22 @@ def _exact_place_of(node: yaml.Node | None, path: str) -> yaml.Node | None:
     """The key at `path`, None where the file does not have it."""
     place = _place_of(node, path)
     return place if isinstance(place, yaml.ScalarNode) and place.value == path.rpartition(".")[2] else None
+
+
+def _number_in_text(node: yaml.Node | None, path: str) -> str:
+    """The number that people read in the text at `path`, written so that YAML 1.1 does, too; "" where there is none."""
+    for key, index in _STEP.findall(path):
+        if isinstance(node, yaml.MappingNode) and key:
+            node = next((value for name, value in node.value if name.value == key), None)
+        elif isinstance(node, yaml.SequenceNode) and index.isdigit():
+            node = node.value[int(index)]
+        else:
+            return ""
+    try:
+        number = Decimal(node.value) if isinstance(node, yaml.ScalarNode) else Decimal("nan")
+    except InvalidOperation:
+        return ""
+    return f"{number:f}" if number.is_finite() and abs(number.adjusted()) < _MOST_DIGITS else ""
 
 
 def _type_at(kind: Any, path: str) -> Any:

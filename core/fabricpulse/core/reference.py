@@ -193,7 +193,7 @@ def _type_name(info: Any) -> str:
     elif isinstance(info, msgspec.inspect.StructType):
         name = "section"
     bounds = [
-        f"{bound} {getattr(info, key):g}" for key, bound in _BOUNDS if getattr(info, key, None) is not None
+        f"{bound} {getattr(info, key):.15g}" for key, bound in _BOUNDS if getattr(info, key, None) is not None
     ]
     return f"{name}, {' and '.join(bounds)}" if bounds else name
 

@@ -56,6 +56,12 @@ def test_no_file_is_the_defaults() -> None:
         ("spare:\n\n  lwo: 3", "f:3: unknown key 'spare.lwo'; did you mean 'low'?"),
         ("by_name:\n  x:\n    zzz: 3", "f:3: unknown key 'by_name[...].zzz'; known keys: high, low"),
         ("limit:\n  low: five", "f:2: limit.low: expected `int`, got `str`"),
+        ("limit: {low: 2e1}", "f:1: limit.low: expected `int`, got `str`; YAML takes it for text, write 20"),
+        (
+            "hold_down_seconds: 25e-1",
+            "f:1: hold_down_seconds: expected `float`, got `str`; YAML takes it for text, write 2.5",
+        ),
+        ("hold_down_seconds: 1e999999999", "f:1: hold_down_seconds: expected `float`, got `str`"),
         ("hold_down_seconds: .inf", "f:1: hold_down_seconds: inf is no number to work with"),
         ("\nhold_down_seconds: .nan", "f:2: hold_down_seconds: nan is no number to work with"),
         ("dry_run: 1", "f:1: dry_run: expected `bool`, got `int`"),
