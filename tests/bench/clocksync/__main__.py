@@ -1,9 +1,9 @@
 """`make bench NAME=clocksync`: fleet time beside chronyd and ptp4l on one wire, in a fleet, in faults, and its costs.
 
 One JSON object a line; rows in which a peer wins are printed like all others. Exits with 1 if a gate is missed. Needs
-root for the parts `wire`, `steered`, `unwatched`, `fleet`, `sidecar` and `chrony`. Options: `--only wire,cost`,
-`--seconds N` per load of the wire, `--events N` of each kind in `unwatched` and `pauses`, `--hosts N,N` of the
-simulation: a Clos fabric in which every edge is fitted, on all cores; how long that takes is in
+root for the parts `wire`, `steered`, `watched`, `unwatched`, `fleet`, `sidecar` and `chrony`. Options: `--only
+wire,cost`, `--seconds N` per load of the wire, `--events N` of each kind in `watched`, `unwatched` and `pauses`,
+`--hosts N,N` of the simulation: a Clos fabric in which every edge is fitted, on all cores; how long that takes is in
 docs/clock-simulator.md.
 """
 
@@ -34,7 +34,7 @@ from tests.bench.clocksync.scenarios import bench_simulate
 from tests.bench.clocksync.sidecar import bench_sidecar
 from tests.bench.clocksync.simulator import Clock, Edge, loaded_path
 from tests.bench.clocksync.steered import bench_steered
-from tests.bench.clocksync.unwatched import bench_unwatched
+from tests.bench.clocksync.unwatched import bench_unwatched, bench_watched
 from tests.bench.clocksync.violations import bench_violations
 from tests.bench.clocksync.wire import Measured, run_wire
 from tests.bench.rows import Rows
@@ -273,6 +273,7 @@ PARTS = (
         "simulate",
         "wire",
         "steered",
+        "watched",
         "unwatched",
         "fleet",
         "sidecar",
@@ -308,9 +309,7 @@ def main() -> int:
         "--holdover", type=float, default=60.0, help="the longest holdover of the fleet: 10, 60 or 300 s"
     )
     parser.add_argument("--steps", type=int, default=1, help="steps of a clock of the fleet, one or more")
-    parser.add_argument(
-        "--events", type=int, default=30, help="of each kind beside a sidecar that is stopped, and of pauses"
-    )
+    parser.add_argument("--events", type=int, default=30, help="of each kind in the lab, and of pauses")
     parser.add_argument("--hosts", default="128", help="sizes of simulated fleets")
     parser.add_argument("--restart-hosts", type=int, default=5_000, help="sidecars of the restart")
     parser.add_argument("--solve-child", action="store_true", help=argparse.SUPPRESS)
@@ -353,6 +352,8 @@ def main() -> int:
         bench_wire(arguments.seconds)
     if "steered" in parts:
         bench_steered(report, max(arguments.seconds, 20.0))
+    if "watched" in parts:
+        bench_watched(report, arguments.events)
     if "unwatched" in parts:
         bench_unwatched(report, arguments.events)
     if "fleet" in parts:

@@ -1,12 +1,12 @@
-"""What happens to the clocks of a host while its sidecar, or its probe engine, is stopped or dead; `bound_violations`
-must be 0.
+"""What happens to the clocks of hosts while their daemons watch, and while a sidecar or probe engine is stopped or
+dead; `bound_violations` must be 0.
 
-Five hosts of the lab with real engines and sidecars. That of one is stopped or killed at a random moment; up to
-a third of a second later its clocks lose 20 us to 2 s, as those of a virtual machine that was paused, or turn by 5 to
-500 ppm. Judged from two probe intervals after the event on (and 240 ms after the end of an engine, which is noticed
-within that), a thousand times a second, until the process has been back for some seconds: fleet times of two hosts that
-both say synchronized and differ by more than the sum of their bounds. In the lab clocks go back by a pause, and
-programs run on: for so long nothing is judged.
+Five hosts of the lab with real engines and sidecars. At a random moment the clocks of one, or of two at once, lose
+20 us to 2 s, as those of a virtual machine that was paused, or turn by 5 to 500 ppm; in `unwatched` its sidecar or
+engine is stopped or killed up to a third of a second before. Judged from two probe intervals after the event on (and
+240 ms after the end of an engine, which is noticed within that), a thousand times a second, for some seconds: fleet
+times of two hosts that both say synchronized and differ by more than the sum of their bounds. In the lab clocks go back
+by a pause, and programs run on: for so long nothing is judged.
 """
 
 import json
@@ -16,6 +16,7 @@ import signal
 import time
 from collections.abc import Callable
 from itertools import combinations
+from typing import NamedTuple
 
 from tests.bench.clocksync.daemons import SETTLE_S, wait_for_probes
 
@@ -30,21 +31,22 @@ _PPM = (-11.3, 23.7, 4.1, -3.2, 8.9)
 
 
 def bench_unwatched(report: Callable[..., None], runs: int = 30) -> None:
-    """Each event `runs` times, half of them with a sidecar that was killed."""
+    """Each event `runs` times, half of them with a daemon that was killed."""
     with Lab(hosts=5, rails=1) as lab:
         fleet = _Fleet(lab)
-        time.sleep(SETTLE_S)  # fleet time has its usual bound then
         for part in "sidecar", "probe engine":
-            for name, happen in (
-                ("pauses of 20 us to 2 s", _pause),
-                ("frequency steps of 5 to 500 ppm", _turn),
-            ):
-                false, judged = 0, 0
-                for run in range(runs):
-                    more, reads = fleet.play(part, happen, (run + 0.5) / runs, kill=bool(run % 2))
-                    false, judged = false + more, judged + reads
-                report(f"{part} stopped or killed, {name}", "bound_violations", false, "reads", "== 0",
-                       runs=runs, reads=judged)  # fmt: skip
+            for name, happen in _EVENTS.items():
+                fleet.judge(report, f"{part} stopped or killed, {name}", runs, happen, 1, part)
+
+
+def bench_watched(report: Callable[..., None], runs: int = 30) -> None:
+    """Each event `runs` times, on one host and on two at once; all daemons run."""
+    with Lab(hosts=5, rails=1) as lab:
+        fleet = _Fleet(lab)
+        for victims in 1, 2:
+            for name, happen in _EVENTS.items():
+                case = f"{victims} of 5 hosts, all daemons run, {name}"
+                fleet.judge(report, case, runs, happen, victims)
 
 
 def _pause(host: Host, size: float) -> int:
@@ -54,8 +56,20 @@ def _pause(host: Host, size: float) -> int:
 
 def _turn(host: Host, size: float) -> int:
     by_ppm = random.choice((-1, 1)) * 5 * 100**size
-    turned = abs(host.clock.drift_ppm - _PPM[2]) > 2
-    return host.clock.set(drift_ppm=_PPM[2] if turned else _PPM[2] + by_ppm)
+    usual_ppm = _PPM[int(host.name.removeprefix("h"))]
+    turned = abs(host.clock.drift_ppm - usual_ppm) > 2
+    return host.clock.set(drift_ppm=usual_ppm if turned else usual_ppm + by_ppm)
+
+
+_EVENTS = {"pauses of 20 us to 2 s": _pause, "frequency steps of 5 to 500 ppm": _turn}
+
+
+class _Judged(NamedTuple):
+    """Of one event. latest_ms : after the moment from which reads count, the last false one."""
+
+    false: int
+    reads: int
+    latest_ms: float
 
 
 class _Fleet:
@@ -63,7 +77,6 @@ class _Fleet:
         self._lab, self._random = lab, random.Random(1)
         membership = lab.write_membership()
         lab.popen("mgmt", ["fabricpulse", "clocksync", "coordinator"], name="coordinator")
-        self._victim = lab.hosts[2]
         for number, host in enumerate(lab.hosts):
             host.clock.set(drift_ppm=_PPM[number], wander_ppb=2.0, seed=number + 1)
             mesh = lab.directory / f"mesh-{host.name}.yaml"
@@ -75,6 +88,26 @@ class _Fleet:
         wait_for_probes(lab)
         self._readers: dict[str, ClockPageReader] = {}
         self._wait_synchronized()
+        time.sleep(SETTLE_S)  # fleet time has its usual bound then
+
+    def judge(
+        self,
+        report: Callable[..., None],
+        case: str,
+        runs: int,
+        happen: Callable[[Host, float], int],
+        victims: int,
+        without: str | None = None,
+    ) -> None:
+        """One row of `runs` events. without : the daemon of the first victim that does not run."""
+        rows = [
+            self._play(happen, (run + 0.5) / runs, victims, without, kill=bool(run % 2))
+            for run in range(runs)
+        ]
+        false, reads = sum(row.false for row in rows), sum(row.reads for row in rows)
+        report(case, "bound_violations", false, "reads", "== 0", runs=runs, reads=reads,
+               false_runs=sum(row.false > 0 for row in rows),
+               latest_ms=round(max(row.latest_ms for row in rows), 1))  # fmt: skip
 
     def _mesh(self, host: Host) -> LabProcess:
         config = self._lab.directory / f"mesh-{host.name}.yaml"
@@ -108,34 +141,45 @@ class _Fleet:
                 raise TimeoutError("no fleet time")
             time.sleep(0.02)  # the page is memory: it tells nobody that it has changed
 
-    def play(
-        self, part: str, happen: Callable[[Host, float], int], size: float, *, kill: bool
-    ) -> tuple[int, int]:
-        """(violations, reads of all hosts) of one event."""
-        processes = self._processes[part]
-        process = processes[self._victim.name]
+    def _play(
+        self,
+        happen: Callable[[Host, float], int],
+        size: float,
+        victims: int,
+        without: str | None,
+        *,
+        kill: bool,
+    ) -> _Judged:
+        hosts = [self._lab.hosts[2]] if without else self._random.sample(self._lab.hosts, victims)
+        victim = hosts[0].name
         time.sleep(self._random.uniform(0.0, 1.0))  # anywhere between two rounds
-        os.kill(process.outer_pid, signal.SIGKILL if kill else signal.SIGSTOP)
-        missed_ns = time.time_ns() + _ENGINE_MISSED_NS * (part == "probe engine")
-        time.sleep(self._random.uniform(0.0, 0.33))  # the event comes soon or late after it
-        since_ns = max(happen(self._victim, size) + 2 * _PROBE_INTERVAL_NS, missed_ns)
-        false = reads = 0
+        missed_ns = 0
+        if without:
+            os.kill(self._processes[without][victim].outer_pid, signal.SIGKILL if kill else signal.SIGSTOP)
+            missed_ns = time.time_ns() + _ENGINE_MISSED_NS * (without == "probe engine")
+            time.sleep(self._random.uniform(0.0, 0.33))  # the event comes soon or late after it
+        since_ns = max(missed_ns, *(happen(host, size) + 2 * _PROBE_INTERVAL_NS for host in hosts))
+        false, reads, latest_ns = 0, 0, since_ns
         back_s = time.monotonic() + self._random.uniform(0.2, 4.0)
-        until_s, back = back_s + 4.0, False
-        while time.monotonic() < until_s:
+        until_s, back, late_s = back_s + 4.0, without is None, back_s + _PATIENCE_S
+        while True:
             if not back and time.monotonic() >= back_s:
                 back = True
+                assert without is not None
                 if kill:
-                    processes[self._victim.name] = self._start[part](self._victim)
+                    self._processes[without][victim] = self._start[without](hosts[0])
                 else:
-                    os.kill(process.outer_pid, signal.SIGCONT)
+                    os.kill(self._processes[without][victim].outer_pid, signal.SIGCONT)
             times = [now for now in self._times() if now.status == ClockStatus.SYNCHRONIZED]
-            if time.time_ns() > since_ns:
+            if time.monotonic() > until_s and len(times) == len(self._lab.hosts):
+                break
+            if time.monotonic() > late_s:
+                raise TimeoutError("no fleet time")
+            if (now_ns := time.time_ns()) > since_ns:
                 reads += 1
                 if any(
                     abs(a.fleet_ns - b.fleet_ns) > a.bound_ns + b.bound_ns for a, b in combinations(times, 2)
                 ):
-                    false += 1
+                    false, latest_ns = false + 1, now_ns
             time.sleep(0.001)  # a thousand reads a second
-        self._wait_synchronized()
-        return false, reads
+        return _Judged(false, reads, (latest_ns - since_ns) / 1e6)
