@@ -31,6 +31,8 @@ namespace fabricpulse {
 enum class Direction : std::uint8_t { kInbound = 0, kOutbound = 1 };
 
 inline constexpr std::int64_t kLongAgo = std::numeric_limits<std::int64_t>::min() / 2;
+// Where most trains wait in queues, peers show the same jump one after the other.
+inline constexpr std::int64_t kReported = 5'000'000'000;
 inline constexpr std::int64_t kUnlimited = std::numeric_limits<std::int64_t>::max() / 2;
 
 // What two trains of an edge show: a clock of one of its two hosts has jumped, so that delays of `shorter` are shorter
@@ -51,6 +53,9 @@ class EdgeCausality {
            std::int64_t at_ns) {
     Way& way = ways_[static_cast<int>(direction)];
     Way& other = ways_[1 - static_cast<int>(direction)];
+    // A host that was disrupted meanwhile has set its clock anew. Floors are as before.
+    if (at_ns - last_ns_ > kReported) way.forget_jump(), other.forget_jump();
+    last_ns_ = at_ns;
     const std::int64_t on_its_way = std::max<std::int64_t>(owd_ns, 0);
     const std::int64_t sent = direction == Direction::kInbound ? at_ns - on_its_way : at_ns;
     const std::int64_t received = direction == Direction::kInbound ? at_ns : at_ns + on_its_way;
@@ -222,6 +227,11 @@ class EdgeCausality {
     std::int64_t visited_ns = kLongAgo,
                  near_ns = kLongAgo;  // a train at the floor was sent, one within bounds of it
     int refuted = 0;
+
+    void forget_jump() {
+      shorter = elsewhere = Run();
+      refuted = 0;
+    }
   };
 
   // The delays of `way` are shorter, and it was no clock. If that lasts, its path is a shorter one now.
@@ -234,6 +244,7 @@ class EdgeCausality {
   }
 
   Way ways_[2];
+  std::int64_t last_ns_ = kLongAgo;  // of any train
 };
 
 // All edges of this host, by the host at their other end.
@@ -283,8 +294,6 @@ class HostCausality {
  private:
   static constexpr int kFewest = 2;
   static constexpr std::int64_t kLately = 500'000'000, kForget = 60'000'000'000;
-  // Where most trains wait in queues, peers show the same jump one after the other.
-  static constexpr std::int64_t kReported = 5'000'000'000;
 
   struct Peer {
     std::int64_t received_ns = kLongAgo, jumped_ns = kLongAgo, refuted_ns = kLongAgo;

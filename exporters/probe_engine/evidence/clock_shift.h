@@ -3,9 +3,10 @@
 // Theory of operation. What proves that fleet time is wrong takes two trains each way, and twice what bounds allow, as
 // clocks may have been wrong by their bounds before. A clock whose rate changes by some ppm is beyond its bound long
 // before that; until the next fit nobody would know. But errors of fleet time change slowly while all is well. So a
-// delay that is below the least of the second before by half of its bound, while the other direction is above its own
-// by as much, on the edges to most peers at once, is reason enough to say for some tenths of a second that this host
-// may not be synchronized. Nothing else follows from it: queues of both directions that change at once look alike.
+// delay that is below the least of one of the two seconds before by a fifth of its bound (half, where most packets met
+// queues), while the other direction is above its own by as much, on the edges to half of the peers at once, is reason
+// enough to say for some tenths of a second that this host may not be synchronized. Nothing else follows from it: queues
+// of both directions that change at once look alike.
 #ifndef FABRICPULSE_EXPORTERS_CLOCK_SHIFT_H_
 #define FABRICPULSE_EXPORTERS_CLOCK_SHIFT_H_
 
@@ -23,27 +24,57 @@ class EdgeShift {
   void add(bool outbound, std::int64_t owd_ns, std::int64_t bound_ns, std::int64_t now_ns) {
     Way& way = ways_[outbound ? 1 : 0];
     if (now_ns - way.begin_ns >= kPartNs) {
-      way.before = now_ns - way.begin_ns < 2 * kPartNs ? way.least : kNone;
-      way.least = kNone;
+      const bool next = now_ns - way.begin_ns < 2 * kPartNs;
+      way.older = next ? way.before : Part();
+      way.before = next ? way.now : Part();
+      way.now = Part();
       way.begin_ns = now_ns;
     }
-    way.least = std::min(way.least, owd_ns);
-    const std::int64_t limit = std::max(kScatterNs, bound_ns / 2);
-    const std::int64_t by = way.before == kNone ? 0 : owd_ns - way.before;
-    way.sense = by > limit ? 1 : by < -limit ? -1 : 0;
+    way.now.add(owd_ns);
+    way.early = owd_ns < -bound_ns ? kTrains : std::max(way.early - 1, 0);
+    if (way.before.trains == 0) return;
+    // By the part before that as well: a clock that turns by few ppm has shortened delays of the last one already.
+    const Part& older = way.older.trains == 0 ? way.before : way.older;
+    const bool quiet = way.before.quiet() && older.quiet();
+    const std::int64_t limit = std::max(kScatterNs, bound_ns / (quiet ? 5 : 2));
+    way.longer = owd_ns - std::min(way.before.least, older.least) > limit;
+    // One that met a queue says nothing of that.
+    const bool shorter = owd_ns - std::max(way.before.least, older.least) < -limit;
+    way.shorter = shorter ? kTrains : std::max(way.shorter - 1, 0);
   }
   // -1 : delays to this host are shorter, 1 : those from it; 0 : nothing shows.
-  int shifted() const { return ways_[0].sense == -ways_[1].sense ? ways_[0].sense : 0; }
+  int shifted() const {
+    // Earlier than it was sent no queue, or route, lets a train arrive: the other direction is known an interval later.
+    if ((ways_[0].early > 0) != (ways_[1].early > 0)) return ways_[0].early > 0 ? -1 : 1;
+    const bool in = ways_[0].shorter > 0, out = ways_[1].shorter > 0;
+    if (in && out) return 0;  // a route
+    if (in && ways_[1].longer) return -1;
+    return out && ways_[0].longer ? 1 : 0;
+  }
 
  private:
-  static constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::max();
   static constexpr std::int64_t kPartNs = 1'000'000'000;
-  static constexpr std::int64_t kScatterNs = 500;  // of stamps, as most peers see it at once
+  static constexpr std::int64_t kScatterNs = 500;  // of stamps, as several peers see it at once
+  static constexpr int kTrains = 3;
 
+  // Delays of a second.
+  struct Part {
+    std::int64_t least = std::numeric_limits<std::int64_t>::max();
+    int trains = 0, visits = 0;  // of them near the least
+
+    void add(std::int64_t owd_ns) {
+      ++trains;
+      if (owd_ns - least < -kScatterNs) visits = 0;
+      least = std::min(least, owd_ns);
+      if (owd_ns - least <= kScatterNs) ++visits;
+    }
+    bool quiet() const { return 4 * visits >= trains; }  // its least met no queue
+  };
   struct Way {
     std::int64_t begin_ns = std::numeric_limits<std::int64_t>::min() / 2;
-    std::int64_t least = kNone, before = kNone;  // delays of this part and of the one before
-    int sense = 0;
+    Part now, before, older;
+    int shorter = 0, early = 0;  // one of so many next trains, and it is no longer so
+    bool longer = false;
   };
   Way ways_[2];
 };
@@ -58,7 +89,7 @@ class HostShift {
     known.shifted = shifted;
     if (shifted != 0) shifted_ns_ = now_ns;
   }
-  // Whether most of the peers that lately sent see it, two at least, or again the only one that there has been for a
+  // Whether half of the peers that lately sent see it, two at least, or again the only one that there has been for a
   // minute: one train may have a broken stamp.
   bool own_clock(std::int64_t now_ns) {
     if (now_ns - shifted_ns_ > kLately) return false;
@@ -76,11 +107,12 @@ class HostShift {
       ++at;
     }
     const int most = std::max(senses[0], senses[2]);
-    return 2 * most > recent && (most >= 2 || (peers_.size() == 1 && times >= kTimes));
+    return 2 * most >= recent && (most >= 2 || (peers_.size() == 1 && times >= kTimes));
   }
 
  private:
-  static constexpr std::int64_t kLately = 500'000'000, kForget = 60'000'000'000;
+  // Peers that see it may take it for their own clock, and tell no more of fleet time, before most have seen it.
+  static constexpr std::int64_t kLately = 2'000'000'000, kForget = 60'000'000'000;
   static constexpr int kTimes = 3;  // of trains either way
 
   struct Peer {

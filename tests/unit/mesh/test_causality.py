@@ -53,6 +53,15 @@ def test_a_clock_that_jumps_is_shown_by_two_trains_each_way(lost_ns: int, sign: 
         assert reported[2]
 
 
+def test_a_peer_that_was_set_anew_tells_nothing_of_before() -> None:
+    """It was disrupted for seconds, without fleet time; trains of one direction come first then."""
+    watch = watched(np.random.default_rng(1), seconds=10)
+    assert [watch.exchange(-MS, MS) for _ in range(3)][-1]
+    watch.now_ns += 7 * S
+    watch.edge.add(OUTBOUND, True, 1_500, BOUND_NS, watch.now_ns)
+    assert not watch.edge.violated
+
+
 def test_one_broken_stamp_tells_nothing() -> None:
     """A train that is early by a millisecond between good ones."""
     watch = watched(np.random.default_rng(1))

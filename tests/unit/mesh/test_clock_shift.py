@@ -46,6 +46,26 @@ def test_a_rate_that_changes_is_doubted_before_the_bound_is_wrong(ppm: float) ->
         assert watch.now_ns - begin_ns < max(3 * INTERVAL_NS, BOUND_NS / abs(ppm) * 1e6), ppm
 
 
+def test_a_doubt_lasts_until_fits_know_the_rate() -> None:
+    """Beyond two intervals after a rate changes, whatever it is and wherever the parts begin that delays are compared
+    with, for two seconds: a clock that may be outside its bound was doubted within the last 0.3 s.
+    """
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        watch = Watched(int(rng.integers(2, 6)), waits=0.0)
+        watch.rng = rng
+        watch.run(3 + rng.random())
+        ppm, begin_ns, doubted_ns = rng.choice((-1, 1)) * 2 * 250 ** rng.random(), watch.now_ns, 0
+        while (after_ns := watch.now_ns - begin_ns) < 2_000 * MS:
+            if watch.exchange(after_ns * ppm * 1e-6):
+                doubted_ns = watch.now_ns
+            outside = abs(after_ns * ppm * 1e-6) > BOUND_NS
+            assert not outside or after_ns <= 2 * INTERVAL_NS or watch.now_ns - doubted_ns < 300 * MS, (
+                seed,
+                ppm,
+            )
+
+
 @pytest.mark.parametrize("lost_ns", [5_000, 20 * MS])
 def test_a_jump_is_doubted_with_the_first_trains(lost_ns: int) -> None:
     """A pause of the machine; also where there is one peer only, a train later, but not what one of several sees."""
