@@ -196,7 +196,14 @@ class FleetSimulation:
     def _deliver(self, nic: Nic, alert: Alert) -> None:
         if alert.firing:
             self._reported(nic)
-        self._decide(lambda t: self.reconciler.observed.on_alerts(t, [alert], self.now))
+        self._take(alert)
+
+    def _take(self, alert: Alert) -> None:
+        """A notification; one that is suspect has the Alertmanagers polled at once."""
+        suspects: list[bool] = []
+        self._decide(lambda t: suspects.append(self.reconciler.observed.on_alerts(t, [alert], self.now)))
+        if suspects[0]:
+            self._later(0.2, self._poll)
 
     def _reported(self, nic: Nic) -> None:
         episode = self.state.episodes.get(nic.key)
@@ -211,8 +218,7 @@ class FleetSimulation:
         if known:
             old = self.chance.choice(known)
             labels = self.nics[old.target.key].alert().labels
-            alert = Alert(True, old.fingerprint, old.starts_at, labels)
-            self._decide(lambda t: self.reconciler.observed.on_alerts(t, [alert], self.now))
+            self._take(Alert(True, old.fingerprint, old.starts_at, labels))
 
     def _false_resolve(self) -> None:
         """Prometheus was away for minutes, and says the same again afterwards."""
