@@ -112,6 +112,18 @@ def test_a_coordinator_that_does_not_know_the_paths_yet_waits() -> None:
     assert names(fleet.play(14)) == {link}
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_coordinator_that_starts_amid_two_faults_waits_for_paths(seed: int) -> None:
+    """Hosts report their losses a second before their first path: nothing says yet that any will come."""
+    fleet = VirtualFleet(seed, 15, 1, 5, 2)
+    leaf, spine = ("switch", "leaf1-r0"), ("switch", "spine1-r0")
+    ends_s = QUIET_S + 15 + 3
+    fleet.faults = [steady("loss", 0.6, leaf), steady("loss", 1.0, spine, ends_s=ends_s)]
+    fleet.play(QUIET_S + 15)
+    fleet.restart_coordinator()
+    assert names(fleet.play(15)) <= {(*leaf, ""), (*spine, "")}
+
+
 def test_paths_of_a_host_that_tells_none_are_no_second_fault() -> None:
     """The flows from a host that does not report cross the fabric, it is not known where: the link is named once."""
     fleet = VirtualFleet(37, 12, 1, 4, 3, blind=["h7"])

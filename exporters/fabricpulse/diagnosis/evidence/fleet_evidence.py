@@ -35,7 +35,8 @@ _HOLD_S = {"host": 20.0, "nic": 20.0, "nic_tx": 20.0, "nic_rx": 20.0}
 _WHOLE = ("host", "nic")
 # Flows are tried with large packets one after the other: the first that lose them may have an end in common.
 _LARGE_HOLD_S = 4.0
-# As the coordinator starts hosts report one by one, then their paths: delays and sizes are not located before.
+# As the coordinator starts hosts report one by one, then their paths: before, delays and sizes are not located, and
+# losses only where that has a name.
 _START_S = 12.0
 # Hosts report at different moments: for a second the evidence is that of some of them. A switch waits for the second
 # report of all: only then it is known whether it is dead.
@@ -222,13 +223,16 @@ class FleetEvidence:
         losses, history = self._tables(layout)
         findings = self._findings(layout, now_s, losses, history)
         dead = losses.dead(now_s - WINDOWS_S[1]) if findings else frozenset()
-        unsettled = now_s - self._paths_grew_s < self._paths_wait_s + _PATHS_QUIET_S
+        starting = now_s - self._began_s < _START_S
+        unsettled = starting or now_s - self._paths_grew_s < self._paths_wait_s + _PATHS_QUIET_S
         flows_of: dict[Key, Flows] = {}
-        for what, finding in findings:
-            suspect = suspect_of(layout, what, finding)
+        suspects = [suspect_of(layout, what, finding) for what, finding in findings]
+        nameless = unsettled and any(FABRIC in (s.component, s.peer) for s in suspects)
+        for (what, finding), suspect in zip(findings, suspects, strict=True):
             key = (what, suspect.kind, suspect.component, suspect.peer)
-            nameless = unsettled and FABRIC in key and key not in self._seen
-            if nameless or (what != "loss" and now_s - self._began_s < _START_S):
+            # Beside what has no name yet, what is seen first is the part of it that has one: a NIC of many.
+            doubtful = unsettled and (FABRIC in key or (starting and nameless))
+            if (doubtful and key not in self._seen) or (what != "loss" and starting):
                 continue
             flows_of[key] = layout.stable(np.array(finding.flows, np.int64))
             if key not in self._seen and self._succession.remains(key, flows_of[key]):
