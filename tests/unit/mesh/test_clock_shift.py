@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from tests.bench.clocksync.estimator import Round, recorded
 
 from fabricpulse.mesh._probe_engine import EdgeShift, HostShift
 
@@ -85,3 +86,39 @@ def test_queues_and_routes_are_no_shift() -> None:
     watch.waits = 0.1
     for longer_ns in 30_000, 0:
         assert not any(watch.exchange(longer_ns=longer_ns) for _ in range(100))
+
+
+@pytest.mark.parametrize("bound_ns", [1_900, 3_400])
+def test_recorded_stamps_are_no_shift(bound_ns: int) -> None:
+    """The wire of the bench, all loads and rates, with the true fleet time; four peers, begun at other moments."""
+    for rate, loads in recorded().items():
+        for load, rounds in loads:
+            trains = delays(rounds)
+            span_ns = trains[-1][0] - trains[0][0]
+            edges, host = [EdgeShift() for _ in range(4)], HostShift()
+            seen = [
+                ((t + k * span_ns // 4) % span_ns, k, out, owd) for t, out, owd in trains for k in range(4)
+            ]
+            for now_ns, peer, outbound, owd_ns in sorted(seen):
+                edges[peer].add(outbound, owd_ns, bound_ns, now_ns)
+                host.received(peer, edges[peer].shifted, now_ns)
+                assert not host.own_clock(now_ns), (rate, load)
+
+
+def delays(rounds: list[Round]) -> list[tuple[int, bool, int]]:
+    """Of each train when it was sent, by the recording, its direction, and its least delay above the least of all."""
+    truth = np.concatenate([one.truth for one in rounds])
+    begin = truth[0]
+    here, there = (truth - begin).T
+    ahead = np.polynomial.Polynomial.fit(here, there - here, 2)
+    trains = []
+    for outbound in False, True:
+        of = [one.outbound if outbound else one.inbound for one in rounds]
+        tx, rx, valid = (np.concatenate([getattr(one, f) for one in of]) for f in ("tx_ns", "rx_ns", "valid"))
+        shown = np.where(valid, rx - tx - (rx - tx)[0, 0], np.iinfo(np.int64).max)
+        t_ns = tx[:, 0] - begin[0 if outbound else 1]
+        known = np.flatnonzero(valid.any(axis=1))
+        owd = (shown.min(axis=1) - ahead(t_ns) * (1 if outbound else -1))[known]
+        sent = t_ns[known].tolist()
+        trains += [(t, outbound, round(by)) for t, by in zip(sent, (owd - owd.min()).tolist(), strict=True)]
+    return sorted(trains)
