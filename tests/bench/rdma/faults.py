@@ -28,6 +28,9 @@ MIB = 1 << 20
 # By so much a thread of the guest that comes before all others is late only if the machine below it is.
 HOST_LATE_MS, MOST_SET_APART = 10.0, 0.1
 
+# What ends a part early; its rows are printed all the same.
+FAILURES = (AssertionError, ControlError, OSError, subprocess.SubprocessError)
+
 Fault = Callable[[], AbstractContextManager[None]]
 
 
@@ -80,9 +83,8 @@ def failover(fleet: RdmaFleet, rows: Rows, count: int) -> None:
                     )
             under_way = "the end"
             ring.finish(PATIENCE_S)
-        except (AssertionError, ControlError, OSError, subprocess.SubprocessError) as failure:
-            said = f"{type(failure).__name__}: {failure}"[-1500:]
-            rows.report(under_way, "failover_failure", 1, "failures", "== 0", said=said)
+        except FAILURES as failure:
+            rows.report(under_way, "failover_failure", 1, "failures", "== 0", said=_said(failure))
         finally:
             lateness.stop()
     without = {
@@ -144,9 +146,9 @@ def last_resort(fleet: RdmaFleet, rows: Rows, count: int) -> None:
                 ring.until(lambda: not ring.on_last_resort(), PATIENCE_S)
                 back.append(time.monotonic() - repaired_at)
             ring.finish(PATIENCE_S)
-        except AssertionError as failure:
+        except FAILURES as failure:
             errors += 1
-            rows.report("at its end", "last_resort_failure", 1, "failures", said=str(failure)[-1500:])
+            rows.report("at its end", "last_resort_failure", 1, "failures", said=_said(failure))
         errors += sum(summary["errors"] for rank in range(2) for summary in ring.lines(rank, "summary"))
     rows.report("all queue pairs dead, TCP left", "last_resort", errors, "errors", "== 0", faults=len(back))
     for metric, found, unit in (
@@ -172,9 +174,9 @@ def chaos(fleet: RdmaFleet, rows: Rows, count: int, seed: int) -> None:
     errors = hangs = corrupt = double_or_lost = late = 0
     done: dict[str, int] = {}
     with tempfile.TemporaryDirectory() as folder, RingPair(Path(folder), options) as ring:
-        ring.until_moved(1, PATIENCE_S)
-        ring.until(lambda: ring.up(0) and ring.up(1), PATIENCE_S)
         try:
+            ring.until_moved(1, PATIENCE_S)
+            ring.until(lambda: ring.up(0) and ring.up(1), PATIENCE_S)
             for _ in range(count):
                 name, fault = _any_fault(fleet, ring, dice)
                 with fault:
@@ -182,10 +184,10 @@ def chaos(fleet: RdmaFleet, rows: Rows, count: int, seed: int) -> None:
                 done[name] = done.get(name, 0) + 1
                 ring.until_moved(64 << 10, PATIENCE_S)
             ring.finish(PATIENCE_S)
-        except AssertionError as failure:
+        except FAILURES as failure:
             alive = all(Path(f"/proc/{pid}").exists() for pid in ring.pids)
             errors, hangs = (0, 1) if alive else (1, 0)
-            rows.report("at its end", "chaos_failure", 1, "failures", said=str(failure)[-1500:])
+            rows.report("at its end", "chaos_failure", 1, "failures", said=_said(failure))
         for rank in range(2):
             for summary in ring.lines(rank, "summary"):
                 errors += summary["errors"]
@@ -201,6 +203,10 @@ def chaos(fleet: RdmaFleet, rows: Rows, count: int, seed: int) -> None:
         ("chaos_late_writes", late, "writes"),
     ):
         rows.report("random faults", metric, value, unit, "== 0", faults=faults, seed=seed, kinds=done)
+
+
+def _said(failure: BaseException) -> str:
+    return f"{type(failure).__name__}: {failure}"[-1500:]
 
 
 def _any_fault(
