@@ -11,7 +11,7 @@ from fabricpulse.remediation.node.plugins import Plugins
 
 @pytest.fixture
 def plugins(tmp_path: Path) -> Plugins:
-    return Plugins(tmp_path, call_timeout_s=0.3, verify_timeout_s=0.3)
+    return Plugins(tmp_path, call_timeout_s=2.0, verify_timeout_s=1.0)
 
 
 @pytest.fixture
