@@ -4,6 +4,7 @@ A file's kind is one of the entry-point group `fabricpulse.configs`. It follows 
 longest kind that it contains: /etc/fabricpulse/mesh.yaml), or by its keys (the one kind that knows most of them).
 """
 
+import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -26,6 +27,9 @@ from fabricpulse.core.reference import CONFIGS_GROUP
 VALID, INVALID, UNKNOWN = 0, 1, 2
 # What a file is called beside the names of its kind; and each <component>-<daemon> is <daemon> where only one is.
 _NAMES = {"fleet": "membership", "web": "web-config-file"}
+
+# Settings whose files hold what gives rights to whoever reads them.
+_SECRETS = ("key_file", "password_file", "signing_key_file", "token_file")
 
 
 @dataclass(frozen=True)
@@ -116,8 +120,11 @@ def _check_named_files(content: Section, path: Path) -> list[str]:
                 continue
             setting, file = f"{prefix}{field.encode_name}", (path.parent if role.beside else Path()) / value
             try:
-                with file.open("rb"):
-                    pass
+                with file.open("rb") as opened:
+                    if field.name in _SECRETS and os.fstat(opened.fileno()).st_mode & 0o007:
+                        found.append(
+                            f"{setting}: every user of this machine may use {file}: chmod o= takes it away"
+                        )
             except OSError as error:
                 found.append(
                     f"{setting}: cannot read {file}: {error.strerror}; a daemon that uses it does not start"

@@ -169,6 +169,18 @@ def test_a_file_that_is_missing_is_a_warning_and_one_that_is_bad_an_error(
     assert str(path) in result.output
 
 
+def test_a_secret_that_all_may_read_is_a_warning(tmp_path: Path) -> None:
+    """With a mesh key anybody forges probes. What the group may read is for the daemon's user."""
+    key, path = tmp_path / "mesh.key", tmp_path / "mesh.yaml"
+    key.write_text("0123456789abcdef0123456789abcdef\n")
+    path.write_text(f"key_file: {key}\nmembership: {{url: 'http://c:9614/m'}}\n")
+    for mode, warned in ((0o600, False), (0o640, False), (0o644, True), (0o642, True)):
+        key.chmod(mode)
+        assert (
+            f"warning: key_file: every user of this machine may use {key}" in check(path).output
+        ) == warned
+
+
 def test_what_the_daemon_makes_is_not_asked_for(tmp_path: Path) -> None:
     """Nor the switch that people throw: its absence is the normal state."""
     path = tmp_path / "remediation-node.yaml"
