@@ -73,8 +73,10 @@ def _print(shown: "FleetTime", output: OutputFormat, leap_smear: Path | None = N
     if leap_smear is not None:
         try:
             shown = smeared(shown, parse(leap_smear.read_text()))
-        except (OSError, ValueError) as error:
-            raise UserError(f"cannot read {leap_smear}: {error}") from error
+        except OSError as error:
+            raise UserError(f"cannot read {leap_smear}: {error.strerror}") from error
+        except ValueError as error:
+            raise UserError(f"{leap_smear} is no leap-seconds.list: {error}") from error
     click.echo(json.dumps(document(shown)) if output == "json" else line(shown))
 
 
@@ -109,12 +111,15 @@ def now(leap_smear: Path | None, output: OutputFormat) -> None:
 @_leap_smear_option
 @output_option
 def convert(stamps: tuple[str, ...], leap_smear: Path | None, output: OutputFormat) -> None:
-    """Print STAMPS of this host's clock on fleet time: ns since 1970, or seconds as `date +%s.%N` prints them."""
-    from fabricpulse.clocksync.reading import stamp_ns, usable
+    """Print STAMPS of this host's clock, taken in the last seconds, on fleet time: ns since 1970, or seconds as
+    `date +%s.%N` prints them.
+    """
+    from fabricpulse.clocksync.reading import converted, stamp_ns
 
     reader = _reader()
     for stamp in stamps:
-        _print(usable(reader.convert(stamp_ns(stamp)), f"fleet time of {stamp}"), output, leap_smear)
+        shown = converted(reader.convert(stamp_ns(stamp)), reader.now(), f"fleet time of {stamp}")
+        _print(shown, output, leap_smear)
 
 
 @command.command()

@@ -15,6 +15,7 @@ _NS = 1_000_000_000
 _DAY_NS = 86_400 * _NS
 # Seconds of leap-seconds.list are since 1900.
 _NTP_S = 2_208_988_800
+_MOST_DIGITS = 20
 # So long after a leap second fleet time may not have taken it up: a page ends then.
 _TAKEN_UP_NS = 10 * _NS
 
@@ -38,7 +39,9 @@ def parse(text: str) -> LeapSeconds:
         words = line.partition("#")[0].split()
         if not words:
             continue
-        at_s, then_s = (int(word) for word in words)
+        if len(words) != 2 or not all(word.isdecimal() and len(word) < _MOST_DIGITS for word in words):
+            raise ValueError("a line of it is not two numbers")
+        at_s, then_s = map(int, words)
         if tai_s is not None:
             leaps.append(((at_s - _NTP_S) * _NS, (then_s - tai_s) * _NS))
         tai_s = then_s

@@ -8,6 +8,8 @@ from fabricpulse.core.errors import UserError
 from fabricpulse.core.shm.clock_page import ClockStatus, FleetTime
 
 _NS = 1_000_000_000
+# As long as a page counts.
+_CONVERTED_NS = 10 * _NS
 # Stamps below are taken for seconds: as ns they would be of 1970.
 _SECONDS_BELOW = 10**12
 
@@ -17,6 +19,18 @@ def usable(shown: FleetTime, what: str = "fleet time") -> FleetTime:
     if shown.status in (ClockStatus.UNKNOWN, ClockStatus.DISRUPTED):
         raise UserError(
             f"{what} is {shown.status.name.lower()} on this host; fabricpulse clocksync status says why"
+        )
+    return shown
+
+
+def converted(shown: FleetTime, now: FleetTime, what: str) -> FleetTime:
+    """`shown`, fleet time of a stamp of the host's clock, if that can be known `now`: the page says how the clock runs,
+    not whether somebody set or steered it long before. Raises UserError.
+    """
+    if abs(usable(shown, what).fleet_ns - now.fleet_ns) > _CONVERTED_NS:
+        raise UserError(
+            f"{what} is not known: the stamp is not of the last {_CONVERTED_NS // _NS} s, and this host's clock may "
+            "have been set or steered since"
         )
     return shown
 

@@ -63,6 +63,25 @@ def test_now_and_convert(page: ClockPageWriter) -> None:
     assert run("now").endswith(" synchronized\n")
 
 
+@pytest.mark.parametrize("stamp", ["1", "-5", "1700000000"])
+def test_a_stamp_of_another_time_is_not_known(page: ClockPageWriter, stamp: str) -> None:
+    """The clock may have been set since, and the bound would say nothing of that."""
+    with pytest.raises(
+        UserError, match=f"fleet time of {stamp} is not known: the stamp is not of the last 10 s"
+    ):
+        run("convert", "--", stamp)
+
+
+def test_another_file_than_a_list_of_leap_seconds(page: ClockPageWriter, tmp_path: Path) -> None:
+    """Says so, and nothing of what stands in it."""
+    other = tmp_path / "passwd"
+    other.write_text("root:x:0:0\n")
+    with pytest.raises(UserError, match=f"{other} is no leap-seconds.list: a line of it is not two numbers"):
+        run("now", "--leap-smear", str(other))
+    with pytest.raises(UserError, match=f"cannot read {tmp_path}/none: No such file or directory$"):
+        run("now", "--leap-smear", f"{tmp_path}/none")
+
+
 def test_wait_ends_when_everybody_is_past(page: ClockPageWriter) -> None:
     """What it prints is certainly later than what was the latest at its begin."""
     begin = json.loads(run("now", "--output", "json"))
