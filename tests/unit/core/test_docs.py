@@ -47,6 +47,12 @@ def test_commands(page: Path) -> None:
             assert command is not None, f"fabricpulse {words}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_sentences_say_what_a_command_needs(page: Path) -> None:
+    """What is to be typed as it stands ("`… pause` stops it") has the options without which it is refused."""
+    assert not re.findall(r"`fabricpulse remediation pause`", page.read_text())
+
+
 @pytest.mark.parametrize("page", [p for p in PAGES if p.parent.name == "runbooks"], ids=name_of)
 def test_metrics(page: Path) -> None:
     """Each metric that a runbook sends people to is exported or recorded."""
