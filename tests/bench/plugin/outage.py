@@ -36,7 +36,7 @@ def bench_outage(faults: int) -> None:
             late: list[float] = []
             for _ in range(faults):
                 time.sleep(SETTLE_S)  # damping forgets the last one
-                before = {host: ring.control(host, op="events")["next"] for host in HOSTS}
+                before = {host: ring.events(host)[1] for host in HOSTS}
                 since, began_ns = time.time(), time.monotonic_ns()
                 with ExitStack() as stack:
                     for rail in range(2):
@@ -70,6 +70,6 @@ def _first_ms(ring: Ring, kind: str, before: dict[str, int], repaired_ns: int) -
     """When the later host had its first event of a kind since `before`, in ms from the repair on; NaN without one."""
     firsts = []
     for host in HOSTS if kind == "lane_up" else ("h1",):
-        events = ring.control(host, op="events", since=before[host])["events"]
+        events, _ = ring.events(host, before[host])
         firsts.append(min((e["mono_ns"] for e in events if e["kind"] == kind), default=math.nan))
     return (max(firsts) - repaired_ns) / 1e6

@@ -171,13 +171,13 @@ def bench_spurious(seconds: float) -> None:
     ]
     try:
         with Lab(hosts=2, rails=2) as lab, running(lab, ["--bytes", "4M"]) as ring:
-            before = {host: ring.control(host, op="events")["next"] for host in ("h0", "h1")}
+            before = {host: ring.events(host)[1] for host in ("h0", "h1")}
             since = time.time()
             time.sleep(seconds)
             downs = [
                 event["reason"]
                 for host, index in before.items()
-                for event in ring.control(host, op="events", since=index)["events"]
+                for event in ring.events(host, index)[0]
                 if event["kind"] == "lane_down"
             ]
             gap = ring.stall_ms(since, time.time())

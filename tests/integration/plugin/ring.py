@@ -164,6 +164,17 @@ class Ring:
         with ControlClient(path) as client:
             return client.call(message)
 
+    def events(self, host: str, since: int = 0) -> tuple[list[dict[str, Any]], int]:
+        """All events of the plugin on a host from this index on, and the index after the last: an answer has a page of
+        them."""
+        found: list[dict[str, Any]] = []
+        while True:
+            page = self.control(host, op="events", since=since)
+            found += page["events"]
+            if page["next"] <= since:
+                return found, since
+            since = page["next"]
+
     def lanes(self, host: str) -> list[dict[str, Any]]:
         """Every lane of every connection of a host."""
         status = self.control(host, op="status")
