@@ -52,6 +52,18 @@ class EntryPointGroup(click.Group):
             raise TypeError(f"entry point {entry.value} is not a click command")
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Click knows the group's own commands alone when it looks for the one that was meant."""
+        name = args[0]
+        if self.get_command(ctx, name) is None:
+            from difflib import get_close_matches
+
+            if near := get_close_matches(name, self.list_commands(ctx), n=1):
+                ctx.fail(f"No such command {name!r}. Did you mean {near[0]!r}?")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(self._summaries(self.list_commands(ctx)).items()))

@@ -17,6 +17,14 @@ from fabricpulse.core.options import DaemonOptions, daemon_options
 from fabricpulse.core.web.options import WebOptions
 
 
+def test_a_misspelt_command_is_answered_with_the_near_one() -> None:
+    """Also where it is an entry point, which the group itself does not hold."""
+    for wrong, said in (("statu", "Did you mean 'status'?"), ("clocksnyc", "Did you mean 'clocksync'?")):
+        done = fabricpulse(wrong)
+        assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+    assert "No such command 'xyz'." in fabricpulse("xyz").stderr
+
+
 def fabricpulse(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-Im", "fabricpulse.core.cli", *arguments],
