@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <climits>
 #include <stdexcept>
+#include <unordered_map>
 #include <utility>
 
 #include "clocks/clock_ns.h"
@@ -114,7 +115,7 @@ std::vector<std::uint32_t> EdgeTable::configure(const std::vector<NicSpec>& nics
           LatencyHealth(settings_.latency_ceiling_ns, settings_.latency_factor, settings_.latency_slack_ns));
       hooks.added(slots[i], edge);
     }
-    nics_[edge.nic].edges[edge.peer_id] = slots[i];
+    nics_[edge.nic].edges.set(edge.peer_id, slots[i]);
     order_.push_back(slots[i]);
   }
   for (std::size_t i = 0; i < nics_.size(); ++i) {

@@ -45,6 +45,8 @@ void ReceivePath::take_packet(Nic& nic, const Received& received, const std::vec
     take_size(nic, received, keys);
     return;
   }
+  // The MAC takes as long as a cache miss, so what the packet claims is looked up before it is believed.
+  fetch_claimed(nic, received);
   Packet packet;
   switch (decode_packet(received.data, received.size, keys, &packet)) {
     case Decoded::kOk:
@@ -78,6 +80,14 @@ void ReceivePath::take_packet(Nic& nic, const Received& received, const std::vec
   take_reception_report(slot, *edge, packet);
 }
 
+void ReceivePath::fetch_claimed(const Nic& nic, const Received& received) const {
+  std::uint64_t sender = 0;
+  std::uint32_t train = 0;
+  if (!claims_of_packet(received.data, received.size, &sender, &train)) return;
+  const std::uint32_t* found = nic.edges.find(sender);
+  if (found != nullptr) table_.edge(*found).fetch(train);
+}
+
 // A size probe counts for nothing but its size: only those of the start of the peer that is talked to, of trains that
 // are near the last one received.
 void ReceivePath::take_size(Nic& nic, const Received& received, const std::vector<FleetKey>& keys) {
@@ -90,13 +100,12 @@ void ReceivePath::take_size(Nic& nic, const Received& received, const std::vecto
                                                          : kDropBadMac];
     return;
   }
-  const auto found = nic.edges.find(packet.sender);
-  if (packet.receiver != nic.id || found == nic.edges.end() ||
-      !received.from.same_host(table_.edge(found->second).to)) {
+  const std::uint32_t* found = nic.edges.find(packet.sender);
+  if (packet.receiver != nic.id || found == nullptr || !received.from.same_host(table_.edge(*found).to)) {
     ++nic.record.drops[kDropNotAMember];
     return;
   }
-  Edge& edge = table_.edge(found->second);
+  Edge& edge = table_.edge(*found);
   if (!edge.session.live() || packet.epoch != edge.session.epoch()) {
     ++nic.record.drops[kDropUnconfirmed];
     return;
@@ -110,13 +119,12 @@ void ReceivePath::take_size(Nic& nic, const Received& received, const std::vecto
 
 // The edge that an authentic packet belongs to, if it is one of this NIC, fresh and not too many.
 Edge* ReceivePath::admit(Nic& nic, const Received& received, const Packet& packet, std::uint32_t* slot) {
-  const auto found = nic.edges.find(packet.sender);
-  if (packet.receiver != nic.id || found == nic.edges.end() ||
-      !received.from.same_host(table_.edge(found->second).to)) {
+  const std::uint32_t* found = nic.edges.find(packet.sender);
+  if (packet.receiver != nic.id || found == nullptr || !received.from.same_host(table_.edge(*found).to)) {
     ++nic.record.drops[kDropNotAMember];
     return nullptr;
   }
-  *slot = found->second;
+  *slot = *found;
   Edge& edge = table_.edge(*slot);
   switch (edge.session.admit(packet, epoch_, edge.trains.last_sent())) {
     case Admitted::kReplay:

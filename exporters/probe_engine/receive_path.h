@@ -44,6 +44,7 @@ class ReceivePath {
   void take_size(Nic& nic, const Received& received, const std::vector<FleetKey>& keys);
   void take_packet(Nic& nic, const Received& received, const std::vector<FleetKey>& keys);
   Edge* admit(Nic& nic, const Received& received, const Packet& packet, std::uint32_t* slot);
+  void fetch_claimed(const Nic& nic, const Received& received) const;
   void take_presence(Nic& nic, Edge& edge, const Received& received, const Packet& packet);
   void take_sent_report(Nic& nic, std::uint32_t slot, Edge& edge, const Packet& packet);
   void take_reception_report(std::uint32_t slot, Edge& edge, const Packet& packet);

@@ -69,16 +69,18 @@ void SendPath::send_trains(const std::uint32_t* slots, std::size_t count, const 
   // NIC and source port of each train, and the trains in the order of their sockets.
   std::pair<std::uint32_t, std::uint8_t> ports[kTrainsPerBatch];
   std::size_t order[kTrainsPerBatch];
+  const std::int64_t before_kernel_ns = clock_ns(CLOCK_REALTIME);
+  const std::int64_t before_ns = fp_raw_clock_now() + clock_.stamp_epoch_ns();
   for (std::size_t k = 0; k < count; ++k) {
     Edge& edge = table_.edge(slots[k]);
+    if (k + 1 < count) table_.edge(slots[k + 1]).trains.fetch_next_sent();
     Packet packet;
     packet.epoch = epoch_;
     packet.sender = table_.nics()[edge.nic].id;
     packet.receiver = edge.peer_id;
     packet.paths = settings_.paths;
     packet.sweep = edge.trains.sweep(settings_.sweep);
-    packet.train = edge.trains.begin(packet.paths, packet.sweep, clock_ns(CLOCK_REALTIME),
-                                     fp_raw_clock_now() + clock_.stamp_epoch_ns());
+    packet.train = edge.trains.begin(packet.paths, packet.sweep, before_kernel_ns, before_ns);
     packet.path = path_of_train(packet.train, packet.paths, packet.sweep);
     packet.mtu = table_.nics()[edge.nic].sockets.mtu();
     paths[k] = packet.path;

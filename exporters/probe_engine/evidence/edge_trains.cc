@@ -1,6 +1,7 @@
 #include "evidence/edge_trains.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace fabricpulse {
 namespace {
@@ -15,21 +16,31 @@ constexpr std::uint8_t kCodedPair = kWhole & ~1;  // all but the warm-up packet
 }  // namespace
 
 void StampedTrain::add_stamp(int position, std::int64_t stamp_ns, std::uint16_t stamp_error_ns) {
-  Set& set = stamp_error_ns != 0 ? by_nic_ : by_kernel_;
-  set.error_ns = std::max(set.error_ns, stamp_error_ns);
-  set.ns[position] = stamp_ns;
-  set.valid = static_cast<std::uint8_t>(set.valid | 1 << position);
-  const bool covered = (by_kernel_.valid & kCodedPair & ~by_nic_.valid) == 0;
-  const Set& used = by_nic_.valid != 0 && covered ? by_nic_ : by_kernel_;
-  valid = used.valid;
-  error_ns = used.error_ns;
-  std::copy(used.ns, used.ns + kTrain, ns);
+  const bool by_nic = stamp_error_ns != 0, used_by_nic = error_ns != 0;
+  const auto bit = static_cast<std::uint8_t>(1 << position);
+  if (valid == 0 || by_nic == used_by_nic) {
+    error_ns = std::max(error_ns, stamp_error_ns);
+    ns[position] = stamp_ns;
+    valid |= bit;
+    if (other_.valid == 0) return;
+  } else {
+    if (other_.valid == 0) other_ = Set{};
+    other_.error_ns = std::max(other_.error_ns, stamp_error_ns);
+    other_.ns[position] = stamp_ns;
+    other_.valid |= bit;
+  }
+  const std::uint8_t kernel = used_by_nic ? other_.valid : valid, nic = used_by_nic ? valid : other_.valid;
+  const bool covered = (kernel & kCodedPair & ~nic) == 0;
+  if (covered == used_by_nic) return;
+  std::swap(valid, other_.valid);
+  std::swap(error_ns, other_.error_ns);
+  std::swap_ranges(ns, ns + kTrain, other_.ns);
 }
 
 void StampedTrain::forget_stamps() {
-  by_kernel_ = by_nic_ = Set{};
-  valid = 0;
-  error_ns = 0;
+  valid = other_.valid = 0;
+  error_ns = other_.error_ns = 0;
+  std::fill(ns, ns + kTrain, 0);
 }
 
 std::uint32_t EdgeTrains::begin(std::uint8_t paths, std::uint8_t sweep, std::int64_t before_kernel_ns,
@@ -37,9 +48,7 @@ std::uint32_t EdgeTrains::begin(std::uint8_t paths, std::uint8_t sweep, std::int
   ++last_sent_;
   if (last_sent_ == 0) last_sent_ = 1;
   SentTrain& train = sent_trains_[last_sent_ % kSentTrains];
-  train = SentTrain{};
-  train.train = last_sent_;
-  train.path = path_of_train(last_sent_, paths, sweep);
+  train.begin(last_sent_, path_of_train(last_sent_, paths, sweep));
   train.before_kernel_ns = before_kernel_ns;
   train.before_ns = before_ns;
   return last_sent_;
@@ -86,9 +95,7 @@ void EdgeTrains::receive(const Packet& packet, std::int64_t stamp_ns, std::uint1
   ReceivedTrain& train = received_trains_[packet.train % kReceivedTrains];
   if (train.train != packet.train) {
     if (newest_received_ - packet.train >= kReceivedTrains) return;  // retired, and counted as lost
-    train = ReceivedTrain{};
-    train.train = packet.train;
-    train.path = packet.path;
+    train.begin(packet.train, packet.path);
     train.sweep = packet.sweep;
     train.taken_ns = now;
     PathTally& path = paths_[packet.path];

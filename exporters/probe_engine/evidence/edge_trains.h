@@ -15,24 +15,34 @@
 
 namespace fabricpulse {
 
-// The stamps of a train by the kernel, by the NIC, and as TrainStamps those that are used, which are all of one kind:
-// both are taken microseconds apart. A NIC with one register for TX stamps (igb, ixgbe, i40e) stamps the first packet
-// of a burst only: its stamps are used where they are there of each packet of the coded pair that the kernel stamped.
+// The stamps of a train by the kernel or by the NIC; as TrainStamps those that are used, which are all of one kind: both
+// are taken microseconds apart. A NIC with one register for TX stamps (igb, ixgbe, i40e) stamps the first packet of a
+// burst only: its stamps are used where they are there of each packet of the coded pair that the kernel stamped.
 class StampedTrain : public TrainStamps {
  public:
   void add_stamp(int position, std::int64_t stamp_ns, std::uint16_t stamp_error_ns);
   void forget_stamps();
 
  private:
+  // Those of the other kind, none while none are used. Where nothing is stamped twice they are never touched: the
+  // tables of trains are cold at each tick, and each cache line of them costs.
   struct Set {
     std::uint8_t valid = 0;
     std::uint16_t error_ns = 0;
     std::int64_t ns[kTrain] = {0, 0, 0};
   };
-  Set by_kernel_, by_nic_;
+  Set other_;
 };
 
 struct SentTrain : StampedTrain {
+  void begin(std::uint32_t number, std::uint8_t on_path) {
+    forget_stamps();
+    train = number;
+    path = on_path;
+    sent_through = 0;
+    reported = false;
+  }
+
   std::int64_t before_kernel_ns = 0;  // CLOCK_REALTIME before the first packet went out
   std::int64_t before_ns = 0;         // the stamp clock then
   std::uint64_t sent_through = 0;     // packets of ours that had been sent when it was over
@@ -40,6 +50,14 @@ struct SentTrain : StampedTrain {
 };
 
 struct ReceivedTrain : StampedTrain {
+  void begin(std::uint32_t number, std::uint8_t on_path) {
+    forget_stamps();
+    train = number;
+    path = on_path;
+    emitted = false;
+    got = 0;
+  }
+
   bool emitted = false;  // the peer has reported its stamps
   std::uint8_t sweep = 0;
   std::uint8_t got = 0;       // bit i: packet i was accepted, stamped or not
@@ -118,6 +136,23 @@ class EdgeTrains {
   TrainStamps sent_report(int position) const;
   // RX stamps of a train of the peer; valid == 0 still proves that we receive. now : monotonic ns.
   TrainStamps reception_report(int position, std::int64_t now) const;
+
+  // Brings what most packets touch into the caches, and the place of train `received` of the peer, while something else
+  // is worked on.
+  void fetch(std::uint32_t received) const {
+    const ReceivedTrain& train = received_trains_[received % kReceivedTrains];
+    __builtin_prefetch(&train, 1);
+    __builtin_prefetch(reinterpret_cast<const std::uint8_t*>(&train) + 64, 1);
+    const auto* at = reinterpret_cast<const std::uint8_t*>(this);
+    const auto* end = reinterpret_cast<const std::uint8_t*>(sent_trains_);
+    for (; at < end; at += 64) __builtin_prefetch(at, 1);
+  }
+  // The same of the train that is sent next.
+  void fetch_next_sent() const {
+    const SentTrain& train = sent_trains_[(last_sent_ + 1) % kSentTrains];
+    __builtin_prefetch(&train, 1);
+    __builtin_prefetch(reinterpret_cast<const std::uint8_t*>(&train) + 64, 1);
+  }
 
   // The host clock was steered: how stamps were converted meanwhile is in doubt.
   void forget_stamps();

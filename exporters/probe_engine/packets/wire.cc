@@ -130,6 +130,14 @@ void encode_packet(const Packet& packet, const FleetKey& key, std::uint8_t out[k
   put(out, kMac, siphash24(key.key, out, kMac));
 }
 
+bool claims_of_packet(const std::uint8_t* data, std::size_t size, std::uint64_t* sender,
+                      std::uint32_t* train) {
+  if (size != kPacketSize) return false;
+  *sender = get<std::uint64_t>(data, kSender);
+  *train = get<std::uint32_t>(data, kTrainNumber);
+  return true;
+}
+
 Decoded decode_packet(const std::uint8_t* data, std::size_t size, const std::vector<FleetKey>& keys,
                       Packet* packet) {
   if (size != kPacketSize || get<std::uint32_t>(data, kMagic) != kWireMagic ||

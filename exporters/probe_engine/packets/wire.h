@@ -97,6 +97,10 @@ void encode_packet(const Packet& packet, const FleetKey& key, std::uint8_t out[k
 Decoded decode_packet(const std::uint8_t* data, std::size_t size, const std::vector<FleetKey>& keys,
                       Packet* packet);
 
+// Whose packet it is and of which train, if it is one: nothing of it is authentic. False for another size.
+bool claims_of_packet(const std::uint8_t* data, std::size_t size, std::uint64_t* sender,
+                      std::uint32_t* train);
+
 }  // namespace fabricpulse
 
 #endif  // FABRICPULSE_EXPORTERS_WIRE_H_
