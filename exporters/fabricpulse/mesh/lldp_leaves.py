@@ -23,6 +23,8 @@ _MOST_BYTES = 4 << 20
 # minutes.
 _PAUSE_S = 15.0
 _OLD_S = 300.0
+# By which the clock of a file system may be ahead. A file from before the clock was set back would count for hours.
+_AHEAD_S = 5.0
 _SWITCHES = ("bridge", "router")
 Leaves = tuple[tuple[str, str], ...]
 
@@ -62,7 +64,7 @@ class LldpLeaves:
 
 def read_recent(path: Path, now_s: float) -> tuple[bytes, float]:
     """The file, if it was written in the last minutes, and how long ago, s. now_s : since 1970. Raises OSError,
-    ValueError if it is old.
+    ValueError if it is old, or nobody knows how old.
     """
     with os.fdopen(open_regular(path, os.O_RDONLY), "rb") as file:
         status = os.fstat(file.fileno())
@@ -71,6 +73,8 @@ def read_recent(path: Path, now_s: float) -> tuple[bytes, float]:
         age_s = now_s - status.st_mtime
         if age_s > _OLD_S:
             raise ValueError(f"it has not been written for {_OLD_S / 60:.0f} minutes")
+        if age_s < -_AHEAD_S:
+            raise ValueError("it was written in the future: has the clock been set back?")
         return file.read(_MOST_BYTES), max(age_s, 0.0)
 
 

@@ -21,6 +21,7 @@ from fabricpulse.diagnosis.daemon.service import DiagnosisService
 from fabricpulse.diagnosis.daemon.switch_names import SwitchNaming
 from fabricpulse.diagnosis.daemon.worker import EvidenceClock, tried
 from fabricpulse.diagnosis.daemon.worker_messages import Answer, Declared, Frames, Report, frame
+from fabricpulse.diagnosis.evidence.fleet_evidence import FleetEvidence
 from fabricpulse.diagnosis.search.suspect import Suspect
 from fabricpulse.diagnosis.wire.messages import (
     PROTOCOL,
@@ -31,6 +32,7 @@ from fabricpulse.diagnosis.wire.messages import (
     HostFacts,
     pack_flows,
 )
+from fabricpulse.diagnosis.wire.queue_pairs import QueuePairPath
 
 FIRST = EvidenceReport(PROTOCOL, "h0", 1, PORTS, 90.0, 20.0, b"", False, EDGES["h0"])
 LATER = EvidenceReport(PROTOCOL, "h0", 1, PORTS, 90.0, 20.0, pack_flows([FlowEvidence(0, 1, False, 9, 2)]))
@@ -107,6 +109,21 @@ def test_edges_are_asked_for(service) -> None:
     service.process.starts = 2
     assert service.take(LATER, 102.0)
     assert service.process.taken == [FIRST, LATER, FIRST]
+
+
+def test_an_exporter_that_is_started_anew_begins_with_no_leaves(service) -> None:
+    """What the one before it has read by LLDP may be true no more. Reports between the two leave them as they are."""
+    evidence = FleetEvidence()
+    path = QueuePairPath("rail0", "h1", "rail0", 0xC000, (1,), ("train-7",), ("l0", "s0", "l1"))
+    begun = msgspec.structs.replace(FIRST, leaves=(("rail0", "leaf7"),), queue_pairs=(path,))
+    anew = msgspec.structs.replace(FIRST, revision=2, queue_pairs=(path,))
+    crossed = []
+    for at_s, report in enumerate((begun, LATER, anew)):
+        service.reply(report, float(at_s))
+        evidence.report(report, float(at_s))
+        found = service.queue_pairs.crossing("switch", "leaf7", "", {})
+        crossed.append((found.paths, dict(evidence._leaf_of())))
+    assert crossed == [(1, {"h0/rail0": "leaf7"}), (1, {"h0/rail0": "leaf7"}), (0, {})]
 
 
 def test_switches_that_reports_show_get_names(monkeypatch) -> None:

@@ -106,6 +106,18 @@ def test_leaves_count_for_five_minutes_after_they_were_written(tmp_path) -> None
         assert len(reader.leaves) == known
 
 
+def test_leaves_of_before_a_clock_was_set_back_count_no_longer_than_others(tmp_path) -> None:
+    """Nobody knows how old a file is that seems to be of the future."""
+    path = tmp_path / "lldp.json"
+    path.write_bytes((CAPTURES / "two_nics.json").read_bytes())
+    reader = LldpLeaves(str(path), lambda: {"eth0"})
+    asyncio.run(reader.read(1000.0))
+    os.utime(path, (time.time() + 3600, time.time() + 3600))
+    for now_s, known in ((1290.0, 1), (1310.0, 0)):
+        asyncio.run(reader.read(now_s))
+        assert len(reader.leaves) == known
+
+
 def report(leaves: tuple[tuple[str, str], ...]) -> EvidenceReport:
     """A host that reports these."""
     edges = (EdgeName("eth0", "h1", "eth0"),)
@@ -130,6 +142,7 @@ def test_a_leaf_has_the_name_that_it_announces() -> None:
         leaf = fleet.leaf[f"{host}/r0"]
         first = EvidenceReport(*(PROTOCOL, host, exporter.revision, 4, 135.0, 5.0, b""), edges=exporter.edges)
         fleet.evidence.report(structs.replace(first, leaves=(("r0", f"{leaf}.lldp"),)), 0.0)
+        exporter.reported = True
     named = fleet.evidence._leaf_of()
     assert (named["h0/r0"], named["h2/r0"]) == ("leaf0-r0.lldp", "leaf2-r0")
     fleet.faults = [steady("loss", 1.0, ("switch", "leaf0-r0"), begins_s=6)]

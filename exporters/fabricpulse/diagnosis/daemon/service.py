@@ -141,8 +141,8 @@ class DiagnosisService:
         """
         if self.take(report, now_s):
             return EvidenceReply(True)
-        if report.leaves is not None:
-            self.queue_pairs.place(report.host, report.leaves)
+        if (leaves := report.all_leaves) is not None:
+            self.queue_pairs.place(report.host, leaves)
         refused = self._take_queue_pairs(report, now_s)
         assigned = self._assigned if self._assigned_by == self.process.starts else AssignedPeers()
         lease_s = min(LEASE_S, assigned.until_s - now_s)

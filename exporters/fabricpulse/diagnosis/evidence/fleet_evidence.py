@@ -157,8 +157,9 @@ class FleetEvidence:
                 host.nics = self._nics.setdefault(report.facts.nics, report.facts.nics)
                 if len(self._nics) > 2 * len(self._hosts) + _SPARE_NICS:
                     self._nics = {other.nics: other.nics for other in self._hosts.values()}
-        if report.leaves is not None and report.leaves != self._reported_leaves.get(report.host, ()):
-            self._reported_leaves[report.host] = report.leaves
+        leaves = report.all_leaves
+        if leaves is not None and leaves != self._reported_leaves.get(report.host, ()):
+            self._reported_leaves[report.host] = leaves
             self._fleet_changed = True
         if report.paths:
             self._send_paths(host, report.paths, now_s)

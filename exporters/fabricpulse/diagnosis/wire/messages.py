@@ -110,7 +110,8 @@ class EvidenceReport(msgspec.Struct, frozen=True, array_like=True):
     with the edges. temporary, temporary_delays : the same of temporary peers, whose edges are reported each time. moved
     : devices that have been disconnected since the last report that was taken, at the start all: their cables may have
     been unplugged. queue_pairs : paths of queue pairs of jobs that have become known, have changed, or are no more;
-    with the edges all that are known. leaves : of the host's devices, by LLDP; None where they are as they were.
+    with the edges all that are known. leaves : of the host's devices, by LLDP; None where they are as they were,
+    or with the edges where there are none.
     """
 
     protocol: int
@@ -130,6 +131,12 @@ class EvidenceReport(msgspec.Struct, frozen=True, array_like=True):
     moved: tuple[str, ...] = ()
     queue_pairs: tuple[QueuePairPath, ...] = ()
     leaves: tuple[tuple[str, str], ...] | None = None
+
+    @property
+    def all_leaves(self) -> tuple[tuple[str, str], ...] | None:
+        """Those of the host now; None where they are as they were."""
+        # An exporter that was started anew does not know what the one before it has reported.
+        return () if self.leaves is None and self.edges is not None else self.leaves
 
 
 def check_queue_pairs(paths: tuple[QueuePairPath, ...]) -> None:
