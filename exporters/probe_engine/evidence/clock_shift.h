@@ -23,6 +23,7 @@ class EdgeShift {
   // The fastest packet of a train of the main path. outbound : its direction. now_ns : monotonic.
   void add(bool outbound, std::int64_t owd_ns, std::int64_t bound_ns, std::int64_t now_ns) {
     Way& way = ways_[outbound ? 1 : 0];
+    way.last_ns = now_ns;
     if (now_ns - way.begin_ns >= kPartNs) {
       const bool next = now_ns - way.begin_ns < 2 * kPartNs;
       way.older = next ? way.before : Part();
@@ -32,7 +33,11 @@ class EdgeShift {
     }
     way.now.add(owd_ns);
     way.early = owd_ns < -bound_ns ? kTrains : std::max(way.early - 1, 0);
-    if (way.before.trains == 0) return;
+    if (way.before.trains == 0) {
+      way.shorter = 0;
+      way.longer = false;
+      return;
+    }
     // By the part before that as well: a clock that turns by few ppm has shortened delays of the last one already.
     const Part& older = way.older.trains == 0 ? way.before : way.older;
     const bool quiet = way.before.quiet() && older.quiet();
@@ -42,10 +47,16 @@ class EdgeShift {
     const bool shorter = owd_ns - std::max(way.before.least, older.least) < -limit;
     way.shorter = shorter ? kTrains : std::max(way.shorter - 1, 0);
   }
-  // -1 : delays to this host are shorter, 1 : those from it; 0 : nothing shows.
+  // -1 : delays to this host are shorter, 1 : those from it; 0 : nothing shows. Delays of one way may be missing for
+  // long, as where stamps of a peer do not come: what its last train showed says nothing beside the other way of today.
   int shifted() const {
+    const std::int64_t last_ns = std::max(ways_[0].last_ns, ways_[1].last_ns);
+    const bool both = last_ns - std::min(ways_[0].last_ns, ways_[1].last_ns) <= kPartNs;
+    const bool early_in = ways_[0].early > 0 && (both || ways_[0].last_ns == last_ns);
+    const bool early_out = ways_[1].early > 0 && (both || ways_[1].last_ns == last_ns);
     // Earlier than it was sent no queue, or route, lets a train arrive: the other direction is known an interval later.
-    if ((ways_[0].early > 0) != (ways_[1].early > 0)) return ways_[0].early > 0 ? -1 : 1;
+    if (early_in != early_out) return early_in ? -1 : 1;
+    if (!both) return 0;
     const bool in = ways_[0].shorter > 0, out = ways_[1].shorter > 0;
     if (in && out) return 0;  // a route
     if (in && ways_[1].longer) return -1;
@@ -72,6 +83,7 @@ class EdgeShift {
   };
   struct Way {
     std::int64_t begin_ns = std::numeric_limits<std::int64_t>::min() / 2;
+    std::int64_t last_ns = std::numeric_limits<std::int64_t>::min() / 2;  // of the last train
     Part now, before, older;
     int shorter = 0, early = 0;  // one of so many next trains, and it is no longer so
     bool longer = false;

@@ -88,6 +88,26 @@ def test_queues_and_routes_are_no_shift() -> None:
         assert not any(watch.exchange(longer_ns=longer_ns) for _ in range(100))
 
 
+@pytest.mark.parametrize("first_ns", [2_000, -8_000])
+@pytest.mark.parametrize("silent", [False, True])
+def test_what_one_way_showed_long_ago_is_no_shift(silent: bool, first_ns: int) -> None:
+    """Where stamps of that way have not come since: queues of the other one are no reason to doubt a clock."""
+    edge = EdgeShift()
+    for number in range(200):
+        for outbound in False, True:
+            edge.add(outbound, 10_000, BOUND_NS, number * INTERVAL_NS)
+    begin_ns = 200 * INTERVAL_NS
+    edge.add(False, first_ns, BOUND_NS, begin_ns)
+    shifted = []
+    for number in range(150, 500):
+        now_ns = begin_ns + number * INTERVAL_NS
+        if not silent:
+            edge.add(False, 10_000, BOUND_NS, now_ns)
+        edge.add(True, 30_000 if number % 10 == 0 else 10_000, BOUND_NS, now_ns)
+        shifted.append(edge.shifted)
+    assert not any(shifted[5:])
+
+
 @pytest.mark.parametrize("bound_ns", [1_900, 3_400])
 def test_recorded_stamps_are_no_shift(bound_ns: int) -> None:
     """The wire of the bench, all loads and rates, with the true fleet time; four peers, begun at other moments."""
