@@ -32,15 +32,17 @@ def ensure_run_dir() -> Path:
     return path
 
 
-def write_refused(what: str, path: Path, error: OSError) -> UserError:
-    """The error for `what` that cannot be written at `path` in the run directory, with what to do about it."""
+def write_refused(what: str, path: Path, error: OSError, chosen_by: str = RUN_DIR_ENV) -> UserError:
+    """The error for `what` that cannot be written at `path`, with what to do about it. chosen_by : what another
+    directory than this one is chosen with.
+    """
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     if full:
         remedy = f"make room on the file system of {path.parent}"
     else:
         remedy = f"make {path.parent} writable for this user, run as root"
     return (TemporaryError if full else UserError)(
-        f"cannot write {what} {path}: {error.strerror}; {remedy}, or set {RUN_DIR_ENV} to another directory"
+        f"cannot write {what} {path}: {error.strerror}; {remedy}, or set {chosen_by} to another directory"
     )
 
 

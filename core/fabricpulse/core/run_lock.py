@@ -11,8 +11,9 @@ from fabricpulse.core.run_dir import RUN_DIR_ENV, write_refused
 class RunLock:
     """Holds `<run_dir>/<name>.lock` until the process ends, however it ends (flock)."""
 
-    def __init__(self, run_dir: Path, name: str) -> None:
-        """name : of the command, such as "clocksync sidecar"; its last word names the file.
+    def __init__(self, run_dir: Path, name: str, chosen_by: str = RUN_DIR_ENV) -> None:
+        """name : of the command, such as "clocksync sidecar"; its last word names the file. chosen_by : what another
+        directory is chosen with, for the error.
 
         Raises TemporaryError when another process holds it, UserError when the directory cannot be written.
         """
@@ -20,7 +21,7 @@ class RunLock:
         try:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         except OSError as error:
-            raise write_refused("the lock", path, error) from error
+            raise write_refused("the lock", path, error, chosen_by) from error
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -28,14 +29,14 @@ class RunLock:
             os.close(self._descriptor)
             raise TemporaryError(
                 f"{run_dir} is in use by another fabricpulse {name} (process {holder or 'unknown'}): stop it, or give"
-                f" this one a directory of its own with {RUN_DIR_ENV}"
+                f" this one a directory of its own with {chosen_by}"
             ) from error
         try:
             os.truncate(self._descriptor, 0)
             os.write(self._descriptor, f"{os.getpid()}\n".encode())
         except OSError as error:
             os.close(self._descriptor)
-            raise write_refused("the lock", path, error) from error
+            raise write_refused("the lock", path, error, chosen_by) from error
 
     def release(self) -> None:
         """Releases the lock."""

@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -226,12 +227,16 @@ def test_a_coordinator_tells_the_next_one(tmp_path, monkeypatch) -> None:
     second._times_file.close()
 
 
-def test_two_coordinators_do_not_share_a_file(tmp_path) -> None:
-    """The second one goes without."""
+def test_two_coordinators_do_not_share_a_file(tmp_path, monkeypatch) -> None:
+    """The second one goes without, and says which setting helps: the run directory is not where the file is."""
     path = tmp_path / "times.json"
+    said: list[str] = []
+    log = SimpleNamespace(warning=lambda *_, error, **__: said.append(error))
+    monkeypatch.setattr(fault_times_file, "log", log)
     first, second = (FaultTimesFile(FaultTimes(BOOT), str(path)) for _ in range(2))
     assert first.open()
     assert not second.open()
+    assert said[0].endswith("a directory of its own with fault_times")
     second.close()
     assert not path.exists()
     first.close()

@@ -13,7 +13,7 @@ from pathlib import Path
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.files import atomic_write, open_regular
 from fabricpulse.core.log import get_logger
-from fabricpulse.core.run_dir import ensure_run_dir
+from fabricpulse.core.run_dir import RUN_DIR_ENV, ensure_run_dir
 from fabricpulse.core.run_lock import RunLock
 from fabricpulse.diagnosis.daemon.fault_times import MOST_BYTES, FaultTimes
 
@@ -41,7 +41,7 @@ class FaultTimesFile:
         """
         try:
             folder = Path(self._setting).parent if self._setting else ensure_run_dir()
-            self._lock = RunLock(folder, "fault-times")
+            self._lock = RunLock(folder, "fault-times", "fault_times" if self._setting else RUN_DIR_ENV)
         except UserError as error:
             log.warning("when faults began will not be known after a restart", error=str(error))
             return False
