@@ -5,8 +5,10 @@
 // before that; until the next fit nobody would know. But errors of fleet time change slowly while all is well. So a
 // delay that is below the least of one of the two seconds before by a fifth of its bound (half, where most packets met
 // queues), while the other direction is above its own by as much, on the edges to half of the peers at once, is reason
-// enough to say for some tenths of a second that this host may not be synchronized. Nothing else follows from it: queues
-// of both directions that change at once look alike.
+// enough to say for some tenths of a second that this host may not be synchronized. Traffic that changes its direction
+// looks alike, as one queue ends and the other begins; but it shortens no way below what that was some seconds before, so
+// that is asked as well, of seconds in which nothing showed. Nothing else follows from a doubt: queues of both directions
+// that change at once after ten seconds still look alike.
 #ifndef FABRICPULSE_EXPORTERS_CLOCK_SHIFT_H_
 #define FABRICPULSE_EXPORTERS_CLOCK_SHIFT_H_
 
@@ -26,6 +28,8 @@ class EdgeShift {
     way.last_ns = now_ns;
     if (now_ns - way.begin_ns >= kPartNs) {
       const bool next = now_ns - way.begin_ns < 2 * kPartNs;
+      for (int i = kHistory - 1; i > 0; --i) way.history[i] = next ? way.history[i - 1] : Part();
+      way.history[0] = next && !way.older.shown ? way.older : Part();
       way.older = next ? way.before : Part();
       way.before = next ? way.now : Part();
       way.now = Part();
@@ -45,7 +49,11 @@ class EdgeShift {
     way.longer = owd_ns - std::min(way.before.least, older.least) > limit;
     // One that met a queue says nothing of that.
     const bool shorter = owd_ns - std::max(way.before.least, older.least) < -limit;
-    way.shorter = shorter ? kTrains : std::max(way.shorter - 1, 0);
+    std::int64_t floor = std::numeric_limits<std::int64_t>::max();
+    for (const Part& part : way.history) floor = std::min(floor, part.least);
+    const bool below = floor == std::numeric_limits<std::int64_t>::max() || owd_ns - floor < -limit;
+    way.now.shown = way.now.shown || (shorter && below) || way.early > 0;
+    way.shorter = shorter && below ? kTrains : std::max(way.shorter - 1, 0);
   }
   // -1 : delays to this host are shorter, 1 : those from it; 0 : nothing shows. Delays of one way may be missing for
   // long, as where stamps of a peer do not come: what its last train showed says nothing beside the other way of today.
@@ -66,11 +74,12 @@ class EdgeShift {
  private:
   static constexpr std::int64_t kPartNs = 1'000'000'000;
   static constexpr std::int64_t kScatterNs = 500;  // of stamps, as several peers see it at once
-  static constexpr int kTrains = 3;
+  static constexpr int kTrains = 3, kHistory = 8;
 
   // Delays of a second.
   struct Part {
     std::int64_t least = std::numeric_limits<std::int64_t>::max();
+    bool shown = false;          // that the clock may move: no measure for later
     int trains = 0, visits = 0;  // of them near the least
 
     void add(std::int64_t owd_ns) {
@@ -84,8 +93,8 @@ class EdgeShift {
   struct Way {
     std::int64_t begin_ns = std::numeric_limits<std::int64_t>::min() / 2;
     std::int64_t last_ns = std::numeric_limits<std::int64_t>::min() / 2;  // of the last train
-    Part now, before, older;
-    int shorter = 0, early = 0;  // one of so many next trains, and it is no longer so
+    Part now, before, older, history[kHistory];  // of seconds one after the other, the last ones first
+    int shorter = 0, early = 0;                  // one of so many next trains, and it is no longer so
     bool longer = false;
   };
   Way ways_[2];

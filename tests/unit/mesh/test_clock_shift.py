@@ -88,6 +88,28 @@ def test_queues_and_routes_are_no_shift() -> None:
         assert not any(watch.exchange(longer_ns=longer_ns) for _ in range(100))
 
 
+@pytest.mark.parametrize("phase_s", [0.3, 1.3, 2.5, 5.0])
+@pytest.mark.parametrize("peers", [1, 3, 7])
+def test_traffic_that_changes_direction_is_hardly_a_shift(peers: int, phase_s: float) -> None:
+    """A queue of 10 us that each packet of one direction meets, and then each of the other one: without what is known
+    of earlier seconds a clock would be doubted for half of the time and more.
+    """
+    rng = np.random.default_rng(2)
+    edges, host, doubted_ns, doubtful = [EdgeShift() for _ in range(peers)], HostShift(), -300 * MS, 0
+    rounds = 3_000
+    for now_ns in range(0, rounds * INTERVAL_NS, INTERVAL_NS):
+        inbound = int(now_ns / 1e9 / phase_s) % 2 == 0
+        for number, edge in enumerate(edges):
+            for outbound in False, True:
+                queue_ns = 2_500 + rng.exponential(10_000) if outbound != inbound else 0.0
+                edge.add(outbound, round(1_500 + rng.exponential(60) + queue_ns), BOUND_NS, now_ns)
+                host.received(number, edge.shifted, now_ns)
+        if host.own_clock(now_ns):
+            doubted_ns = now_ns
+        doubtful += now_ns - doubted_ns < 300 * MS
+    assert doubtful < 0.05 * rounds
+
+
 @pytest.mark.parametrize("first_ns", [2_000, -8_000])
 @pytest.mark.parametrize("silent", [False, True])
 def test_what_one_way_showed_long_ago_is_no_shift(silent: bool, first_ns: int) -> None:
