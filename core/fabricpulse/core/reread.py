@@ -12,7 +12,7 @@ AGAIN_S = 1.0
 class Reread:
     """Files are read again when they have changed, and after a failure each second until that is over.
 
-    What failed may have been the want of a descriptor, which no later change of the files tells of.
+    A read also fails where the process has no file descriptor left: once it has, the files are unchanged.
     """
 
     def __init__(self, stamps: Stamps, clock: Callable[[], float] = time.monotonic) -> None:

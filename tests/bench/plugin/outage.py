@@ -41,9 +41,9 @@ def bench_outage(faults: int) -> None:
                 with ExitStack() as stack:
                     for rail in range(2):
                         stack.enter_context(lab.host("h1").nic(rail).down())
-                    time.sleep(OUTAGE_S)
+                    time.sleep(OUTAGE_S)  # the fault is that long
                 repaired_ns, until = time.monotonic_ns(), time.time()
-                time.sleep(LOOKED_AT_S)
+                time.sleep(LOOKED_AT_S)  # a stall may begin late: the whole span is judged
                 beyond.append(ring.stall_ms(since, until + LOOKED_AT_S) - (repaired_ns - began_ns) / 1e6)
                 links.append(_first_ms(ring, "link_up", before, repaired_ns))
                 lanes.append(_first_ms(ring, "lane_up", before, repaired_ns))

@@ -65,7 +65,7 @@ def failover(fleet: RdmaFleet, rows: Rows, count: int) -> None:
                     # What the guest's own slowness makes of it: gaps without any fault.
                     began = time.time_ns()
                     ring.until_moved(MIB, PATIENCE_S)
-                    time.sleep(1.0)
+                    time.sleep(1.0)  # the span that is judged
                     quiet.append(ring.stall_ms(began))
                     began = time.time_ns()
                     with fault():

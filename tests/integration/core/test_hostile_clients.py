@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Self
 
 import aiohttp
 import pytest
@@ -249,6 +250,14 @@ class Exhausted(socket.socket):
 
     failures = 0
 
+    @classmethod
+    def listening(cls) -> Self:
+        """On a free port."""
+        listener = cls(socket.AF_INET, socket.SOCK_STREAM)
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        return listener
+
     def accept(self) -> tuple[socket.socket, object]:
         if Exhausted.failures:
             Exhausted.failures -= 1
@@ -258,9 +267,7 @@ class Exhausted(socket.socket):
 
 async def test_out_of_descriptors(caplog: pytest.LogCaptureFixture) -> None:
     """Accepting pauses instead of spinning, says so once, and an idle connection gives its descriptor back."""
-    listener = Exhausted(socket.AF_INET, socket.SOCK_STREAM)
-    listener.bind(("127.0.0.1", 0))
-    listener.listen()
+    listener = Exhausted.listening()
     async with serving() as server:
         server.connections.listen(listener)
         async with hostile_clients(server.addresses[0], idle=3, slow=0):
@@ -276,9 +283,7 @@ async def test_out_of_descriptors(caplog: pytest.LogCaptureFixture) -> None:
 
 async def test_silent_clients_take_descriptors_for_a_moment_only() -> None:
     """One is dropped for each accept that fails: with a pause after each, sixty kept all others out for 12 s."""
-    listener = Exhausted(socket.AF_INET, socket.SOCK_STREAM)
-    listener.bind(("127.0.0.1", 0))
-    listener.listen()
+    listener = Exhausted.listening()
     async with serving() as server:
         server.connections.listen(listener)
         async with hostile_clients(server.addresses[0], idle=60, slow=0):
