@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from fabricpulse.diagnosis.evidence.holds import SILENT_HOLD_S, hold_s
 from fabricpulse.diagnosis.evidence.loss_log import MANY, LossLog, LossTable
 from fabricpulse.diagnosis.evidence.presence import SHORTEST_S, SURELY_AWAY_S, Absences, vouched
 from fabricpulse.diagnosis.flows.components import SILENT_HOP, Kind, Nodes, parts
@@ -29,18 +30,10 @@ WINDOWS_S = (5.0, 30.0, 120.0)
 _SURE_AT_ONCE = 40.0
 # A host that has not reported for so long says nothing of its flows any more.
 LEASE_S = 20.0
-# An exporter that is restarted looks like a dead NIC for some seconds; a cable does not restart.
-# Only where all is lost: who loses a part of his packets is running.
-_HOLD_S = {"host": 20.0, "nic": 20.0, "nic_tx": 20.0, "nic_rx": 20.0}
 _WHOLE = ("host", "nic")
-# Flows are tried with large packets one after the other: the first that lose them may have an end in common.
-_LARGE_HOLD_S = 4.0
 # As the coordinator starts hosts report one by one, then their paths: before, delays and sizes are not located, and
 # losses only where that has a name.
 _START_S = 12.0
-# Hosts report at different moments: for a second the evidence is that of some of them. A switch waits for the second
-# report of all: only then it is known whether it is dead.
-_USUAL_HOLD_S, _SWITCH_HOLD_S = 1.2, 3.0
 # What hosts may have caused that have not reported since: until they are no longer counted upon, and somewhat more.
 _AWAY_HOLD_S = LEASE_S + 5.0
 # A suspect is kept for as long after the last evidence; for less where what is found now explains what it suffered:
@@ -293,7 +286,7 @@ class FleetEvidence:
     def _held(self, key: Key) -> bool:
         """Whether it was found for long enough to be reported."""
         since, last, suspect = self._seen[key]
-        hold_s = max(_hold_s(suspect), KEPT_S if key in self._remains else 0.0)
+        wait_s = max(hold_s(suspect), KEPT_S if key in self._remains else 0.0)
         # What has been named does not become doubtful as such an end is found.
         waits = suspect.kind == "pair" and key not in self._named
         if waits and (
@@ -301,10 +294,10 @@ class FleetEvidence:
             or self._ends_were_away(key, last)
             or self._rerouted(key, last)
         ):
-            hold_s = max(hold_s, _HOLD_S["nic"])
+            wait_s = max(wait_s, SILENT_HOLD_S["nic"])
         # Of a silent host or NIC it is the same question, and has been waited for.
-        away = key in self._unvouched and not (suspect.silent and suspect.kind in _HOLD_S)
-        return last - since >= max(hold_s, _AWAY_HOLD_S if away else 0.0)
+        away = key in self._unvouched and not (suspect.silent and suspect.kind in SILENT_HOLD_S)
+        return last - since >= max(wait_s, _AWAY_HOLD_S if away else 0.0)
 
     def _ends_may_be_away(self, pair: Key) -> bool:
         """Whether a host or NIC at its ends is suspected to be silent, which would explain the pair: while others are
@@ -312,7 +305,7 @@ class FleetEvidence:
         """
         ends = {name for end in pair[2:] for name in (end, end.partition("/")[0])}
         return any(
-            of == pair[0] and kind in _HOLD_S and component in ends and suspect.silent
+            of == pair[0] and kind in SILENT_HOLD_S and component in ends and suspect.silent
             for (of, kind, component, _), (_, _, suspect) in self._seen.items()
         )
 
@@ -336,7 +329,7 @@ class FleetEvidence:
         return [
             since
             for (of, kind, component, _), (since, _, before) in self._seen.items()
-            if of == what and kind in _HOLD_S and before.silent and component.partition("/")[0] == host
+            if of == what and kind in SILENT_HOLD_S and before.silent and component.partition("/")[0] == host
         ]
 
     def _sources(self, layout: Layout, finding: Finding, now_s: float) -> tuple[Flows, Nodes, Floats]:
@@ -495,11 +488,3 @@ def _rows(layout: Layout, flows: Sequence[tuple[int, NDArray[np.int32]]]) -> Flo
     epoch = np.repeat([epoch for epoch, _ in flows], [len(own) for _, own in flows])
     rows = layout.rows(epoch, np.concatenate([own for _, own in flows]))
     return np.unique(rows[rows >= 0])
-
-
-def _hold_s(suspect: Suspect) -> float:
-    if suspect.what == "mtu":
-        return _LARGE_HOLD_S
-    if suspect.kind == "switch":
-        return _SWITCH_HOLD_S
-    return _HOLD_S.get(suspect.kind, _USUAL_HOLD_S) if suspect.silent else _USUAL_HOLD_S

@@ -2,16 +2,7 @@
 
 Links fail, one or a whole leaf's at once; Prometheus, Alertmanagers, mesh exporters and agents stop and come back;
 agents refuse, fail and report late; the receiver starts again on a clock that was set; operators pause, resume and
-release. What must hold is counted here from what is true and from the journal, not by the guards' own code:
-
-  capacity    at most a quarter of a host's NICs is out, and none leaves that is the last one that works
-  job         at most two NICs of a job of six hosts with four NICs
-  budget      one action at a time, twenty a minute, three hosts within five minutes until a resume
-  leaf        of a leaf that has failed no NIC leaves once four of its hosts have an alert
-  people      nothing is decided while paused or while the breaker of that direction is tripped
-  blind       nothing is decided about a host whose agent is silent
-  hold        a NIC comes back after so many seconds in which it was seen healthy, the last of them without a gap
-  order       generations rise, and one never says two things
+release. What must hold meanwhile (`promises.py`) is not counted by the guards' own code.
 """
 
 import heapq
@@ -21,22 +12,14 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any, Literal
 
+from tests.unit.remediation.simulation.promises import Promises, ViolationError
 from tests.unit.remediation.simulation.simulated_nic import Nic
 from tests.unit.remediation.simulation.simulated_policy import (
-    A_MINUTE,
     AGENT_TIMEOUT_S,
-    BREAKER_HOSTS,
-    BREAKER_WINDOW_S,
-    HOLD_S,
     HOSTS,
-    IN_FLIGHT,
-    JOB_NICS,
     NICS,
     POLICY,
-    REVALIDATE_S,
     TICK_S,
-    TOGETHER_HOSTS,
-    TOGETHER_S,
     job_of,
 )
 from tests.unit.remediation.world import START
@@ -48,22 +31,12 @@ from fabricpulse.remediation.receiver.payload import Alert
 from fabricpulse.remediation.receiver.reconciler import Reconciler
 from fabricpulse.remediation.receiver.state.in_flight import withheld
 from fabricpulse.remediation.receiver.state.model import AgentState, Desired, Held, State, Target
-from fabricpulse.remediation.receiver.state.transaction import Transaction, Transition
+from fabricpulse.remediation.receiver.state.transaction import Transaction
 from fabricpulse.remediation.receiver.wall_clock import MonotonicWallClock
 
 Outcome = Literal["applied", "refused", "failed"]
 OUTCOMES: tuple[Outcome, ...] = ("applied", "refused", "failed")
-NEVER_ARRIVED = "it never reached its agent"
-UNDONE = ("rolled back", "no agent fetched", "released by", NEVER_ARRIVED)
 WATCHDOG = Alert(True, "watchdog", START, {"alertname": "FabricWatchdog"})
-
-
-class ViolationError(AssertionError):
-    """What must hold does not. name : of the promise."""
-
-    def __init__(self, name: str, text: str) -> None:
-        super().__init__(f"{name}: {text}")
-        self.name = name
 
 
 class FleetSimulation:
@@ -86,9 +59,8 @@ class FleetSimulation:
         self.events: list[tuple[float, int, Callable[[], None]]] = []
         self.number = 0
         self.lines: Counter[str] = Counter()
-        self.avoids: list[tuple[float, str]] = []
+        self.promises = Promises(self.nics)
         self.late: list[tuple[str, Result]] = []
-        self.generations: dict[str, tuple[int, str]] = {}
         self.healing = False
         self.steps_done = 0
         self._start_clock(0.0)
@@ -255,7 +227,7 @@ class FleetSimulation:
         self.wall_ahead_s = self.chance.choice([0.0, self.wall_ahead_s, self.chance.choice(steps)])
         self.at += 1.0
         self._start_clock(self.now)
-        self.avoids = [(min(at, self.now), key) for at, key in self.avoids]
+        self.promises.clock_was_set(self.now)
         self._change(lambda t: self.reconciler.observed.on_start(t, self.now))
 
     def _pause(self) -> None:
@@ -414,85 +386,16 @@ class FleetSimulation:
         begun = len(transaction.transitions)
         self.reconciler.decisions.reconcile(transaction, self.now)
         decided = transaction.transitions[begun:]
-        self._check_people(decided, pause, breakers)
+        self.promises.check_people(decided, pause, breakers, self.now)
+        leaves_down = {leaf for leaf, until in self.leaf_down.items() if until > self.at}
         for line in decided:
-            if line.event == "nic.avoid":
-                self._check_avoid(line, transaction.resumed_at)
-            elif line.event == "nic.restore" and line.detail["reason"] == NEVER_ARRIVED:
-                self._check_never_arrived(line)
-            elif line.event == "nic.restore" and not line.detail["reason"].startswith(UNDONE):
-                self._check_restore(line)
+            self.promises.check_line(line, self.state, self.now, transaction.resumed_at, leaves_down)
         self._commit(transaction)
-        self._check_state()
+        self.promises.check_state(self.state)
 
     def _commit(self, transaction: Transaction) -> None:
         self.lines.update(line.event for line in transaction.transitions)
         self.state = transaction.apply()
-
-    def _check_people(self, decided: list[Transition], pause: Any, breakers: dict[str, Any]) -> None:
-        paused = pause is not None and (not pause.until or self.now < pause.until)
-        for line in decided:
-            if line.event not in ("nic.avoid", "nic.restore") or line.detail["reason"].startswith(UNDONE):
-                continue
-            direction = "failover" if line.event == "nic.avoid" else "failback"
-            if paused or direction in breakers:
-                raise ViolationError("people", f"{line} while {pause or breakers}")
-
-    def _check_avoid(self, line: Transition, since: float) -> None:
-        nic = self.nics[line.subject]
-        agent = self.state.agents.get(nic.host)
-        if agent is None or self.now - agent.seen_at > AGENT_TIMEOUT_S:
-            raise ViolationError("blind", f"{line.subject} leaves, and its agent is silent")
-        others = [d for d, usable in agent.devices.items() if usable and d != nic.device]
-        if not others:
-            raise ViolationError("capacity", f"{line.subject} is the last NIC that works")
-        alerted = [n for n in self.nics.values() if n.leaf == nic.leaf and n.fires_since]
-        if self.leaf_down.get(nic.leaf, 0.0) > self.at:
-            near = {n.host for n in alerted if abs(n.reported_at - nic.reported_at) <= TOGETHER_S / 2}
-            if len(near) >= TOGETHER_HOSTS and nic.host in near:
-                raise ViolationError("leaf", f"{line.subject} leaves, {nic.leaf} is down for {sorted(near)}")
-        self.avoids = [entry for entry in self.avoids if self.now - entry[0] <= BREAKER_WINDOW_S]
-        self.avoids.append((self.now, line.subject))
-        if sum(self.now - at <= 60.0 for at, _ in self.avoids) > A_MINUTE:
-            raise ViolationError("budget", f"more than {A_MINUTE} NICs left within a minute")
-        hosts = {key.partition("/")[0] for at, key in self.avoids if at > since}
-        if len(hosts) > BREAKER_HOSTS:
-            raise ViolationError("budget", f"{sorted(hosts)} within {BREAKER_WINDOW_S:.0f} s")
-
-    def _check_never_arrived(self, line: Transition) -> None:
-        if self.nics[line.subject].generation >= self.state.targets[line.subject].generation:
-            raise ViolationError("hold", f"{line.subject} returns, and its agent has what took it out")
-
-    def _check_restore(self, line: Transition) -> None:
-        nic = self.nics[line.subject]
-        if nic.seen_s < HOLD_S - TICK_S or nic.without_gap_s < REVALIDATE_S - TICK_S:
-            seen = f"{nic.seen_s:.0f} s seen healthy, {nic.without_gap_s:.0f} s without a gap"
-            raise ViolationError("hold", f"{line.subject} returns after {seen}")
-
-    def _check_state(self) -> None:
-        out: dict[str, list[str]] = defaultdict(list)
-        jobs: Counter[str] = Counter()
-        for key, target in self.state.targets.items():
-            if target.generation:
-                known, said = self.generations.get(key, (0, ""))
-                if target.generation < known:
-                    raise ViolationError("order", f"{key} went back from {known} to {target.generation}")
-                if target.generation == known and said != target.desired:
-                    raise ViolationError("order", f"generation {known} of {key} says two things")
-                self.generations[key] = (target.generation, target.desired)
-            if target.desired == "avoid":
-                out[target.target.host].append(key)
-                jobs[job_of(target.target.host)] += 1
-        for keys in out.values():
-            if len(keys) > NICS // 4:
-                raise ViolationError("capacity", f"out: {keys}")
-        for job, count in jobs.items():
-            if count > JOB_NICS:
-                raise ViolationError("job", f"{count} NICs of {job} are out: {dict(out)}")
-        pending = [a for a in self.state.actions.values() if a.outcome == "pending"]
-        decided = [a.target.host for a in pending if not a.reason.startswith(UNDONE)]
-        if len(decided) > IN_FLIGHT or len(set(decided)) < len(decided):
-            raise ViolationError("budget", f"under way: {decided}")
 
 
 def simulate(seed: int, steps: int) -> FleetSimulation:

@@ -5,7 +5,8 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from tests.unit.remediation.simulation.fleet_simulation import FleetSimulation, ViolationError, simulate
+from tests.unit.remediation.simulation.fleet_simulation import FleetSimulation, simulate
+from tests.unit.remediation.simulation.promises import ViolationError
 
 from fabricpulse.remediation.receiver.failover import decisions
 from fabricpulse.remediation.receiver.guards.guards import Guards
