@@ -68,9 +68,9 @@ PathSummary summarize_paths(const EdgeRecord& edge) {
   const int paths = static_cast<int>(std::min<std::uint32_t>(edge.paths, kMaxPaths));
   for (int i = 0; i < paths; ++i) {
     const PathRecord& path = edge.path[i];
-    s.degraded += path.state == kDown || path.lossy != 0 || path.latency == kDown || path.cut != 0;
-    s.loses = s.loses || path.state == kDown || path.lossy != 0 || path.cut != 0;
-    if (path.cut != 0 && cut < 0) cut = i;
+    s.degraded += path.state == kDown || path.lossy != 0 || path.latency == kDown || path.cut == kCut;
+    s.loses = s.loses || path.state == kDown || path.lossy != 0 || path.cut == kCut;
+    if (path.cut == kCut && cut < 0) cut = i;
     if (path.lossy != 0 && path.loss_ppm > s.worst_ppm) {
       s.worst_ppm = path.loss_ppm;
       lossy = i;

@@ -162,11 +162,12 @@ void bind_pure_parts(nb::module_& m) {
       .def(
           "arrived",
           [](PathSizes& sizes, std::uint32_t train, std::uint16_t size, std::uint32_t expected,
-             std::uint32_t lost) {
-            sizes.arrived(train, size, {expected, lost});
+             std::uint32_t lost, std::uint16_t hole) {
+            sizes.arrived(train, size, {expected, lost}, hole);
           },
-          "train"_a, "size"_a, "small_expected"_a = 0, "small_lost"_a = 0)
+          "train"_a, "size"_a, "small_expected"_a = 0, "small_lost"_a = 0, "hole"_a = 0)
       .def("black_hole", &PathSizes::black_hole, "loss_ppm"_a, "beside"_a)
+      .def("maybe_black_hole", &PathSizes::maybe_black_hole, "loss_ppm"_a, "beside"_a)
       .def_prop_ro("loss", &PathSizes::loss);
   nb::class_<StampingChecks>(m, "StampingChecks", "What the checks of a NIC find (nic_stamping.h).")
       .def(nb::init<>())

@@ -80,7 +80,9 @@ EdgeRecord edge_record(std::uint32_t slot, const Edge& edge, std::int64_t now_ns
     r.lossy = path.window.lossy();
     r.loss_ppm = path.window.ratio_ppm();
     const std::uint32_t hole = edge.trains.black_hole(p);
-    r.cut = hole != 0;
+    const bool maybe = hole == 0 && edge.trains.maybe_black_hole(p);
+    r.cut = hole != 0 ? kCut : maybe ? kMaybeCut : 0;
+    if (maybe) record.maybe_cut = 1;
     if (hole != 0 && (record.black_hole_bytes == 0 || hole < record.black_hole_bytes)) {
       record.black_hole_bytes = hole;
     }

@@ -85,6 +85,8 @@ struct NicRecord {
   std::uint32_t zero;
 };
 
+enum : std::uint8_t { kCut = 1, kMaybeCut = 2 };  // of PathRecord
+
 struct PathRecord {
   std::uint64_t expected;  // packets
   std::uint64_t lost;      // packets
@@ -92,7 +94,7 @@ struct PathRecord {
   std::uint8_t state;      // HealthState
   std::uint8_t latency;    // HealthState, down = elevated
   std::uint8_t lossy;      // 1 = loses more than a healthy path
-  std::uint8_t cut;        // 1 = drops what is larger than some size
+  std::uint8_t cut;        // kCut = drops what is larger than some size; kMaybeCut = may do so; 0
   std::uint32_t loss_ppm;  // of the last minute
 };
 
@@ -127,7 +129,7 @@ struct EdgeRecord {
   std::int64_t degraded_host_ns;  // as of Edge
   std::uint32_t
       black_hole_bytes;  // smallest IP packet that a source port drops for its size; 0 = none, or not known
-  std::uint32_t zero;
+  std::uint32_t maybe_cut;  // 1 = of a source port cut is kMaybeCut
   PathRecord path[kMaxPaths];
 };
 

@@ -11,6 +11,7 @@ from fabricpulse.mesh.front_end import FrontEndWatch
 from fabricpulse.mesh.nic_stamps import stamps_of
 from fabricpulse.mesh.path_schedule import Hops
 from fabricpulse.mesh.snapshot import (
+    CUT,
     DROP_REASONS,
     UNKNOWN_OWD,
     Cause,
@@ -137,7 +138,7 @@ def _edge(edge: EdgeState, port: int) -> dict[str, Any]:
                 "lost": path.lost,
                 "loss_ratio": path.loss_ppm / 1e6,
                 "lossy": bool(path.lossy),
-                "drops_large": bool(path.cut),
+                "drops_large": path.cut == CUT,
                 "elevated": path.latency == HealthState.DOWN if path.latency else None,
             }
             for index, path in enumerate(edge.path(i) for i in range(edge.paths))

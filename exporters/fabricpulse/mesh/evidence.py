@@ -35,7 +35,7 @@ from fabricpulse.mesh.link_count import carrier_losses
 from fabricpulse.mesh.lldp_leaves import Leaves
 from fabricpulse.mesh.path_schedule import Hops
 from fabricpulse.mesh.rdma_plane.reported_paths import PathKey, ReportedPaths
-from fabricpulse.mesh.snapshot import HealthState, Snapshot
+from fabricpulse.mesh.snapshot import CUT, MAYBE_CUT, HealthState, Snapshot
 from fabricpulse.mesh.temporary_peers import TemporaryPeers
 
 log = get_logger(__name__)
@@ -95,7 +95,7 @@ class EvidenceWindow:
     def since_taken(self, snapshot: Snapshot, now_s: float) -> tuple[list[FlowEvidence], bool]:
         """Flows that suffer, and whether this host stalled: then losses prove nothing.
 
-        A flow suffers that has lost packets, is slow or drops large ones.
+        A flow suffers that has lost packets, is slow, drops large ones or may do so.
 
         now_s : monotonic.
         """
@@ -107,7 +107,7 @@ class EvidenceWindow:
             silent_s = 0.0
             if new.inbound == HealthState.DOWN and new.received_age_ns >= 0:
                 silent_s = min(now_s - self._before_s, new.received_age_ns / 1e9)
-            if not silent_s and old.lost == new.lost and not new.degraded_host_ns:
+            if not silent_s and old.lost == new.lost and not (new.degraded_host_ns or new.maybe_cut):
                 continue  # nearly all
             for port in range(new.paths):
                 path, then = new.path(port), old.path(port)
@@ -115,9 +115,10 @@ class EvidenceWindow:
                 presumed = round(silent_s * (self._rates.swept if port else self._rates.main))
                 sent, lost = path.expected - then.expected + presumed, path.lost - then.lost + presumed
                 slow = path.latency == HealthState.DOWN
-                cut = bool(path.cut)
-                if lost > 0 or slow or cut:
-                    found.append(FlowEvidence(number, port, slow, max(sent, lost, 0), max(lost, 0), cut))
+                if lost > 0 or slow or path.cut:
+                    sent, lost = max(sent, lost, 0), max(lost, 0)
+                    cut, maybe_cut = path.cut == CUT, path.cut == MAYBE_CUT
+                    found.append(FlowEvidence(number, port, slow, sent, lost, cut, maybe_cut))
         stalled = (snapshot.stalls, snapshot.clock_steps) != (before.stalls, before.clock_steps)
         overflowed = sum(nic.overflows for nic in snapshot.nics) != sum(nic.overflows for nic in before.nics)
         return found, stalled or overflowed

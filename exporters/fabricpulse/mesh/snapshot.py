@@ -14,10 +14,11 @@ DROP_REASONS = ("malformed", "wrong_fleet", "bad_mac", "replay", "not_a_member",
 
 HEADER = struct.Struct(f"<4I2Q2q3Qq{_LATENESS}Qq")
 NIC = struct.Struct(f"<4BI2Q2q{_OUTAGE}Qq{_OWD}Qq{len(DROP_REASONS)}Q3Qqi2I4x")
-EDGE = struct.Struct("<2I4BI4Q2qQq2I7qQ3qI4x" + "QQq4BI" * native.MAX_PATHS)
+EDGE = struct.Struct("<2I4BI4Q2qQq2I7qQ3q2I" + "QQq4BI" * native.MAX_PATHS)
 if (HEADER.size, NIC.size, EDGE.size) != native.RECORD_SIZES:
     raise ImportError("the native probe engine is of another build; run `make build`")
 UNKNOWN_OWD = -(1 << 63)
+CUT, MAYBE_CUT = 1, 2
 
 
 class HealthState(enum.IntEnum):
@@ -85,7 +86,8 @@ class NicState(NamedTuple):
 
 class PathState(NamedTuple):
     """One source port, peer -> us; owd_ns is None while unknown. latency : HealthState, down = elevated. lossy : 1
-    if it loses more than a healthy path. cut : 1 if it drops packets above some size. loss_ppm : of the last minute.
+    if it loses more than a healthy path. cut : CUT if it drops packets above some size, MAYBE_CUT if it may do so.
+    loss_ppm : of the last minute.
     """
 
     expected: int
@@ -133,6 +135,7 @@ class EdgeState(NamedTuple):
     changed_host_ns: int
     degraded_host_ns: int
     black_hole_bytes: int
+    maybe_cut: int
     raw_paths: tuple[int, ...]
 
     def path(self, index: int) -> PathState:
@@ -155,7 +158,7 @@ def worst_path(edge: EdgeState) -> int | None:
         return dead[-1]
     if lossy := [(path.loss_ppm, -index) for index, path in enumerate(paths) if path.lossy and path.loss_ppm]:
         return -max(lossy)[1]
-    if cut := [index for index, path in enumerate(paths) if path.cut]:
+    if cut := [index for index, path in enumerate(paths) if path.cut == CUT]:
         return cut[0]
     return max(
         ((path.owd_ns, index) for index, path in enumerate(paths) if path.owd_ns is not None),

@@ -115,7 +115,7 @@ class EdgeTrains {
   void receive(const Packet& packet, std::int64_t stamp_ns, std::uint16_t error_ns, std::int64_t now);
   // Takes in a size probe that follows train `train`.
   void receive_size(int path, std::uint32_t train, std::uint16_t size) {
-    paths_[path].sizes.arrived(train, size, paths_[path].small());
+    paths_[path].sizes.arrived(train, size, paths_[path].small(), black_hole(path));
   }
   // Nothing has been received for `silent_ns` of unstalled time: what the peer has sent meanwhile is presumed lost.
   void silence(std::int64_t silent_ns);
@@ -164,6 +164,10 @@ class EdgeTrains {
   // The smallest size that does not get through on a source port, bytes; 0 = none or not known.
   std::uint16_t black_hole(int index) const {
     return paths_[index].sizes.black_hole(paths_[index].window.ratio_ppm(), size_loss_);
+  }
+  // Whether there may be one, of which it is not sure yet.
+  bool maybe_black_hole(int index) const {
+    return paths_[index].sizes.maybe_black_hole(paths_[index].window.ratio_ppm(), size_loss_);
   }
   // Adds what is lost of large packets, beyond small ones, on each source port.
   void add_size_loss(SizeLoss* sum) const {

@@ -150,12 +150,12 @@ class PathSizes {
     if (mtu != mtu_) *this = PathSizes(mtu, small);
     if (size != 0 && train > train_) expect(train, size);
   }
-  // The size probe behind `train` has arrived, maybe before the rest of it.
-  void arrived(std::uint32_t train, std::uint16_t size, SmallPackets small) {
+  // The size probe behind `train` has arrived, maybe before the rest of it. hole : black_hole() until now.
+  void arrived(std::uint32_t train, std::uint16_t size, SmallPackets small, std::uint16_t hole) {
     const int place = SizeLadder(mtu_).place(size);
     if (place < 0 || train < train_) return;
     if (train > train_) expect(train, size);
-    if (place == place_ && !came_) take(place, small);
+    if (place == place_ && !came_) take(place, small, SizeLadder(mtu_).place(hole));
   }
   // The peer's numbering begins anew.
   void restart() { *this = PathSizes(); }
@@ -166,16 +166,11 @@ class PathSizes {
   // ports.
   std::uint16_t black_hole(std::uint32_t loss_ppm, const SizeLoss& beside) const {
     const SizeLadder ladder(mtu_);
-    const SizeLoss own = loss();
     std::size_t below = 0;  // most that a smaller size has missed
     for (std::size_t i = 0; i < ladder.count; ++i) {
       const std::size_t smaller = below;
       below = std::max<std::size_t>(below, missed_[i]);
-      if (missed_[i] < 2) continue;
-      const std::size_t place = slot(ladder, i);
-      const double large = std::max(own.most(place), beside.most(place));
-      const double loss = std::clamp(1 - (1 - large) * (1 - loss_ppm / 1e6), kLeastLoss, 0.999);
-      if (row_[i] * std::log(loss) > kLogChance) continue;
+      if (missed_[i] < 2 || log_chance(ladder, i, loss_ppm, beside) > kLogChance) continue;
       // Sizes take turns, the MTU more often: of a smaller one that was missing just as long it is not known yet
       // whether it is dropped.
       const std::size_t others = ladder.count - 1;
@@ -185,6 +180,15 @@ class PathSizes {
     }
     return 0;
   }
+  // Whether so many are missing that it may be one, too few to be sure: by chance, one in 10^4 is. As one begins, all
+  // source ports that it hits are soon of these, and become sure one after the other.
+  bool maybe_black_hole(std::uint32_t loss_ppm, const SizeLoss& beside) const {
+    const SizeLadder ladder(mtu_);
+    for (std::size_t i = 0; i < ladder.count; ++i) {
+      if (row_[i] >= 2 && log_chance(ladder, i, loss_ppm, beside) <= kLogMaybe) return true;
+    }
+    return false;
+  }
   // What is lost now and then, beyond what is lost of small packets.
   SizeLoss loss() const { return tally_.loss(); }
 
@@ -192,6 +196,7 @@ class PathSizes {
 
  private:
   static constexpr double kLogChance = -27.64;  // of 1e-12
+  static constexpr double kLogMaybe = -9.21;    // of 1e-4
   // What a path may lose of large packets that has not lost any yet: six must be missing.
   static constexpr double kLeastLoss = 0.00999;
 
@@ -211,14 +216,27 @@ class PathSizes {
     place_ = SizeLadder(mtu_).place(size);
     came_ = false;
   }
-  // One has come: nothing up to its size is dropped for its size.
-  void take(int place, SmallPackets small) {
+  // One has come: nothing up to its size is dropped for its size. hole : place of the smallest size that was, -1 = none.
+  void take(int place, SmallPackets small, int hole) {
     came_ = true;
+    // What was missing of those was dropped for its size, and not by chance: it does not make a path one that loses
+    // large packets now and then, whose next black hole would be believed minutes later, or not at all.
+    for (int i = hole; i >= 0 && i <= place; ++i) {
+      missed_[i] = 0;
+      taken_[i] = small;
+    }
     const SmallPackets since{small.expected - taken_[place].expected, small.lost - taken_[place].lost};
     tally_.add(slot(SizeLadder(mtu_), static_cast<std::size_t>(place)), missed_[place], since);
     taken_[place] = small;
     missed_[place] = 0;
     for (int i = 0; i <= place; ++i) row_[i] = 0;
+  }
+  // That loss takes so many in a row of this size and above it, as a logarithm.
+  double log_chance(const SizeLadder& ladder, std::size_t i, std::uint32_t loss_ppm,
+                    const SizeLoss& beside) const {
+    const std::size_t place = slot(ladder, i);
+    const double large = std::max(loss().most(place), beside.most(place));
+    return row_[i] * std::log(std::clamp(1 - (1 - large) * (1 - loss_ppm / 1e6), kLeastLoss, 0.999));
   }
   static std::uint8_t grown(std::uint8_t count) {
     return static_cast<std::uint8_t>(count < 255 ? count + 1 : count);

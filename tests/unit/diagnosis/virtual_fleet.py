@@ -2,8 +2,9 @@
 
 import random
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -19,12 +20,18 @@ from fabricpulse.diagnosis.wire.messages import (
     FlowPath,
     pack_flows,
 )
+from fabricpulse.mesh._probe_engine import PathSizes, SizeLoss, size_after_train
 
 PORTS = 4
 # Packets a second of a healthy flow: the first source port, the others. Three make a train.
 MAIN, SWEPT = 135.0, 5.0
 _TRAIN = 3
 _MOST_PATHS = 500  # of one report, as the exporter
+# A flow is tried with a large packet once in so many seconds, as the engine's defaults have it: eight source ports, of
+# which every tenth train takes one but the first, fifty trains a second.
+_SWEPT_PATHS, _SWEEP, _MTU = 8, 10, 9000
+_CYCLE = _SWEEP * (_SWEPT_PATHS - 1)
+_TURN_S = _CYCLE / 50
 
 Part = tuple[str, ...]
 """A kind and one or two names: ("nic_tx", "h1/r0"), ("link", "leaf0-r0", "spine1-r0")."""
@@ -37,6 +44,7 @@ Name = tuple[str, str, str]
 class Fault:
     """share : of the packets of each part that are lost, at a moment since the beginning; or, with `what`, the flows
     that cross it suffer while it is above 0. names : suspects that are right; of several, all together are one fault.
+    above : bytes; of a fault of large packets, those that are dropped, the share of them.
     """
 
     what: str
@@ -46,10 +54,28 @@ class Fault:
     begins_s: float
     ends_s: float
     host: str = ""  # that reboots: it says nothing meanwhile
+    above: int = 1400
 
     def of(self, part: Part, now_s: float) -> float:
         """Share at a moment."""
         return self.share(part, now_s - self.begins_s) if self.begins_s <= now_s < self.ends_s else 0.0
+
+
+@dataclass
+class _Sizes:
+    """What arrives of the large packets of one flow, as the probe engine keeps it. small : packets and those lost of
+    them, at each turn of the last minute.
+    """
+
+    turn: int
+    path: PathSizes = field(default_factory=PathSizes)
+    small: deque[tuple[int, int]] = field(default_factory=lambda: deque([(0, 0)], round(60 / _TURN_S)))
+
+    @property
+    def loss_ppm(self) -> int:
+        """Of the last minute, small packets."""
+        sent, lost = self.small[-1][0] - self.small[0][0], self.small[-1][1] - self.small[0][1]
+        return round(1e6 * lost / sent) if sent else 0
 
 
 @dataclass
@@ -61,6 +87,7 @@ class _Exporter:
     reported_paths: int = 0
     last_s: float = -100.0
     slow_until: dict[tuple[int, int], float] = field(default_factory=dict)
+    sizes: dict[tuple[int, int], _Sizes] = field(default_factory=dict)
 
 
 class VirtualFleet:
@@ -78,6 +105,7 @@ class VirtualFleet:
     ) -> None:
         self.random = random.Random(seed)
         self.rng = np.random.default_rng(seed)
+        self._large_rng = np.random.default_rng([seed, 1])
         self.hosts = [f"h{i}" for i in range(hosts)]
         self.rails = [f"r{i}" for i in range(rails)]
         self.spines, self.traced, self.blind = spines, traced, frozenset(blind)
@@ -198,12 +226,8 @@ class VirtualFleet:
         stalled = min(since_s, default=1.0) < 1.0
         if self._rebooting(host, now_s):
             # It comes back as another process.
-            exporter.reported, exporter.reported_paths, exporter.last_s, exporter.slow_until = (
-                False,
-                0,
-                now_s,
-                {},
-            )
+            exporter.reported, exporter.reported_paths, exporter.last_s = False, 0, now_s
+            exporter.slow_until, exporter.sizes = {}, {}
             return
         flows = self._flows(host, exporter, now_s)
         if self._rebooting(host, now_s - 1.0):
@@ -237,12 +261,15 @@ class VirtualFleet:
         """What it has to tell of the last second."""
         faults = [f for f in self.faults if f.begins_s - 1 <= now_s < f.ends_s + 60]
         found = []
+        beside = {rail: SizeLoss() for rail in self.rails}
+        for (number, _), one in exporter.sizes.items():
+            beside[exporter.edges[number].device].add(one.path.loss)
         for number, edge in enumerate(exporter.edges):
             near, far = f"{host}/{edge.device}", f"{edge.peer}/{edge.peer_device}"
             for port in range(PORTS):
                 crossed = self.parts(far, near, port) if faults else []
                 passes = 1.0
-                slow = cut = False
+                slow = False
                 for fault in faults:
                     if fault.host == edge.peer and self._rebooting(edge.peer, now_s - 0.5):
                         passes = 0.0
@@ -258,17 +285,54 @@ class VirtualFleet:
                             slow |= self._slow(
                                 host, exporter, (number, port), fault.of(part, now_s - 1.0) > 0, now_s
                             )
-                        else:
-                            # A flow is tried with large packets every few seconds.
-                            cut |= fault.of(part, now_s - 3.0 * (_spread(near, far, port))) > 0
+                large = [(f, p) for f in faults if f.what == "mtu" for p in f.parts if p in crossed]
+                hole = maybe = False
+                if large or passes < 1 or (number, port) in exporter.sizes:
+                    one = self._tried(
+                        host, exporter, (number, port), large, passes, now_s, beside[edge.device]
+                    )
+                    hole = one.path.black_hole(one.loss_ppm, beside[edge.device]) > 0
+                    maybe = not hole and one.path.maybe_black_hole(one.loss_ppm, beside[edge.device])
                 rate = SWEPT if port else MAIN
                 sent = lost = 0
                 if passes < 1 or self.random.random() < 2e-5 * rate:
                     sent = _TRAIN * round(rate / _TRAIN)
                     lost = int(self.rng.binomial(sent, 1 - passes)) if passes < 1 else 1
-                if lost or slow or cut:
-                    found.append(FlowEvidence(number, port, slow, sent, lost, cut))
+                if lost or slow or hole or maybe:
+                    found.append(FlowEvidence(number, port, slow, sent, lost, hole, maybe))
         return found
+
+    def _tried(
+        self,
+        host: str,
+        exporter: _Exporter,
+        flow: tuple[int, int],
+        large: list[tuple[Fault, Part]],
+        passes: float,
+        now_s: float,
+        beside: SizeLoss,
+    ) -> _Sizes:
+        """A flow with the large packets that it has been tried with until now. large : faults of these on its way.
+        passes : share of all packets. beside : what its NIC loses of large ones.
+        """
+        # The turns of an edge begin when its exporter did.
+        turn = int((now_s + 100 + 60 * _spread(host, flow[0])) / _TURN_S)
+        one = exporter.sizes.setdefault(flow, _Sizes(turn - 3))
+        while one.turn < turn:
+            one.turn += 1
+            sent, lost = one.small[-1]
+            one.small.append((sent + 30, lost + int(self._large_rng.binomial(30, 1 - passes))))
+            size = size_after_train(one.turn * _CYCLE, _SWEPT_PATHS, _SWEEP, _MTU)
+            arrives = passes
+            for fault, part in large:
+                if size > fault.above:
+                    arrives *= 1 - fault.of(part, now_s - (turn - one.turn) * _TURN_S)
+            hole = one.path.black_hole(one.loss_ppm, beside)
+            if passes > 0:
+                one.path.due(one.turn, size, _MTU, *one.small[-1])
+            if self._large_rng.random() < arrives:
+                one.path.arrived(one.turn, size, *one.small[-1], hole)
+        return one
 
     def _slow(self, host: str, exporter: _Exporter, flow: tuple[int, int], now: bool, now_s: float) -> bool:
         """A flow is called slow, and well again, some seconds late, each flow's at its own moment."""
@@ -362,7 +426,8 @@ def random_fault(fleet: VirtualFleet, begins_s: float, lasts_s: float) -> Fault:
             (down, (down,)),
         ]
     )
-    return fault(kind, parts, _names(fleet, name), _steady(1.0))
+    found = fault(kind, parts, _names(fleet, name), _steady(1.0))
+    return replace(found, above=choose([1400, 2000, 4000, 8000])) if kind == "mtu" else found
 
 
 def _dying_leaf(fleet: VirtualFleet, leaf: str, begins_s: float, ends_s: float) -> Fault:

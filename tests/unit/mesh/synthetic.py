@@ -84,6 +84,7 @@ def edge_state(index, nic, state=HealthState.UP, paths=8, latency=HealthState.UP
         changed_host_ns=1_700_000_001_000_000_000,
         degraded_host_ns=0,
         black_hole_bytes=0,
+        maybe_cut=0,
         raw_paths=tuple(raw),
     )
 

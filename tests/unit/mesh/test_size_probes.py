@@ -15,8 +15,9 @@ NONE = SizeLoss()
 class Edge:
     """What arrives of a peer, at 50 trains a second."""
 
-    def __init__(self, mtu=9000, paths=PATHS, sweep=SWEEP):
+    def __init__(self, mtu=9000, paths=PATHS, sweep=SWEEP, loss_ppm=0):
         self.mtu, self.paths, self.sweep = mtu, paths, sweep
+        self.loss_ppm, self.beside = loss_ppm, NONE
         self.ports = [PathSizes() for _ in range(paths)]
         self.small = [(0, 0)] * paths  # packets of each source port: all, lost
 
@@ -28,7 +29,8 @@ class Edge:
         if any(small):
             self.ports[path].due(number, size, self.mtu, *self.small[path])
         if size and passes(path, size):
-            self.ports[path].arrived(number, size, *self.small[path])
+            hole = self.ports[path].black_hole(self.loss_ppm, self.beside)
+            self.ports[path].arrived(number, size, *self.small[path], hole)
         expected, lost = self.small[path]
         self.small[path] = expected + 3, lost + small.count(False)
         return path
@@ -108,6 +110,52 @@ def test_a_black_hole_that_ended_is_forgotten():
     assert port.black_hole(0, NONE) == 0
 
 
+@pytest.mark.parametrize("limit", [1400, 2000, 4000, 8000])
+@pytest.mark.parametrize("lasts_s", [21, 27, 40, 60])
+def test_a_black_hole_is_not_remembered(limit, lasts_s):
+    """What a black hole has taken is no loss by chance: the next one is named as soon as the first, on its path and
+    on all others of the NIC.
+    """
+    edge = Edge()
+    for train in range(1, 10 * RATE):
+        edge.train(train, lambda path, size: True)
+    for train in range(10 * RATE, (10 + lasts_s) * RATE):
+        edge.train(train, lambda path, size: path != 3 or size <= limit)
+    for train in range((10 + lasts_s) * RATE, (50 + lasts_s) * RATE):
+        edge.train(train, lambda path, size: True)
+    for train in range((50 + lasts_s) * RATE, (71 + lasts_s) * RATE):
+        edge.train(train, lambda path, size: size <= limit)
+    assert all(port.black_hole(0, beside_of([edge])) for port in edge.ports)
+
+
+@pytest.mark.parametrize("limit", [1400, 2000, 4000, 8000])
+@pytest.mark.parametrize("begins", range(1000, 2000, 125))
+def test_all_paths_are_doubted_before_the_first_is_sure(limit, begins):
+    """As a black hole begins on some source ports, those are doubted within seven seconds, before any is sure to
+    have one; no other one is.
+    """
+    edge, hit = Edge(), {1, 3, 4}
+    for train in range(1, begins):
+        edge.train(train, lambda path, size: True)
+    for train in range(begins, begins + 7 * RATE):
+        edge.train(train, lambda path, size: path not in hit or size <= limit)
+    assert not any(port.black_hole(0, NONE) for port in edge.ports)
+    doubted = {path for path, port in enumerate(edge.ports) if port.maybe_black_hole(0, NONE)}
+    assert doubted == hit
+
+
+@pytest.mark.parametrize("percent", [1, 5, 20, 60])
+def test_loss_makes_few_doubts(percent):
+    """A port that loses packets of all sizes alike is hardly ever doubted."""
+    dice, edge, doubts, looks = random.Random(percent), Edge(loss_ppm=percent * 10_000), 0, 0
+    for train in range(1, 1200 * RATE):
+        edge.train(train, lambda path, size: dice.random() >= percent / 100)
+        if train % RATE == 0:
+            doubts += sum(port.maybe_black_hole(percent * 10_000, NONE) for port in edge.ports)
+            looks += PATHS
+    assert doubts <= 0.005 * looks
+
+
 @pytest.mark.parametrize("percent", [5, 20, 40, 60])
 def test_loss_is_no_black_hole(percent):
     """A port that loses packets of all sizes alike is never said to drop large ones, once its loss is known."""
@@ -165,7 +213,7 @@ def test_large_packets_that_suffer_more_are_no_black_hole(percent):
     """
     dice = random.Random(percent)
     passes = 1 - percent / 100
-    nic, said = [Edge() for _ in range(3)], set()
+    nic, said = [Edge(loss_ppm=percent * 10_000) for _ in range(3)], set()
 
     def arrives(path, size):
         return dice.random() < (passes if size < 1500 else passes / 1.5)
@@ -173,8 +221,11 @@ def test_large_packets_that_suffer_more_are_no_black_hole(percent):
     for train in range(1, 300 * RATE):
         for edge in nic:
             edge.train(train, arrives)
-        if train % RATE == 0 and train > 60 * RATE:
+        if train % (5 * RATE) == 0:
             beside = beside_of(nic)
+            for edge in nic:
+                edge.beside = beside
+        if train % RATE == 0 and train > 60 * RATE:
             said |= {port.black_hole(percent * 10_000, beside) for edge in nic for port in edge.ports}
     assert said == {0}
     assert beside.most(3) >= 0.9 / 3

@@ -16,6 +16,7 @@ from fabricpulse.diagnosis.flows.layout import FABRIC, NO_FLOWS, Layout, Reporte
 from fabricpulse.diagnosis.flows.names import Names
 from fabricpulse.diagnosis.leaf_paths.found import LeafPaths
 from fabricpulse.diagnosis.leaf_paths.watch import LeafWatch
+from fabricpulse.diagnosis.search.black_holes import black_holes
 from fabricpulse.diagnosis.search.locate import Finding, locate
 from fabricpulse.diagnosis.search.recovered import has_ended
 from fabricpulse.diagnosis.search.succession import KEPT_S, Key, Succession
@@ -158,7 +159,7 @@ class FleetEvidence:
             self._send_paths(host, report.paths, now_s)
         self.reports += 1
         host.last_report_s = now_s
-        host.slow, host.cut = suffering(flows, ports) if len(flows) else (NO_FLOWS, NO_FLOWS)
+        host.slow, host.cut, host.maybe_cut = suffering(flows, ports) if len(flows) else 3 * (NO_FLOWS,)
         if not report.stalled and len(flows):
             lost = flows[flows["lost"] > 0]
             self._log.add(now_s, host.epoch, numbers(lost, ports), lost["sent"], lost["lost"])
@@ -396,15 +397,19 @@ class FleetEvidence:
         # A host that has just come does not know yet what its delays usually are, nor what becomes of large packets.
         unseen = self._absences.unseen(layout.table, self._names, silent, now_s, WINDOWS_S[1])
         unknown = replace(unseen, packets=np.ones(len(unseen.flows)))
-        for what, flows in (
-            ("delay", _rows(layout, [(host.epoch, host.slow) for host in hosts if len(host.slow)])),
-            ("mtu", _rows(layout, [(host.epoch, host.cut) for host in hosts if len(host.cut)])),
-        ):
-            ones = np.ones(len(flows))
-            for finding in locate(
-                layout.table, layout.totals, flows, ones, ones, None, unseen=unknown
-            ).findings:
-                found.setdefault((what, finding.component), finding)
+        slow, cut, maybe_cut = (
+            _rows(layout, [(host.epoch, flows) for host, flows in suffer if len(flows)])
+            for suffer in (
+                [(host, host.slow) for host in hosts],
+                [(host, host.cut) for host in hosts],
+                [(host, host.maybe_cut) for host in hosts],
+            )
+        )
+        ones = np.ones(len(slow))
+        for finding in locate(layout.table, layout.totals, slow, ones, ones, None, unseen=unknown).findings:
+            found["delay", finding.component] = finding
+        for finding in black_holes(layout.table, layout.totals, cut, maybe_cut, unknown):
+            found["mtu", finding.component] = finding
         return [
             (what, finding)
             for what in ("loss", "delay", "mtu")

@@ -26,8 +26,9 @@ class Reporter:
     """A host, as it has last reported. A flow is a number: that of its edge times ports, plus its port.
 
     ends : in rows the NICs of each edge, its own and the far one, as numbers of `Names`. rates : packets a second on
-    the first and on each other port. epoch : of the numbers of its flows. slow, cut : flows that suffer so now. nics :
-    device and network of each NIC, as far as it says. rerouted_s : when a path of it was last reported to have changed.
+    the first and on each other port. epoch : of the numbers of its flows. slow, cut, maybe_cut : flows that suffer so
+    now. nics : device and network of each NIC, as far as it says. rerouted_s : when a path of it was last reported to
+    have changed.
     """
 
     node: int
@@ -41,6 +42,7 @@ class Reporter:
     before_until_s: float = 0.0
     slow: NDArray[np.int32] = field(default_factory=lambda: NO_FLOWS)
     cut: NDArray[np.int32] = field(default_factory=lambda: NO_FLOWS)
+    maybe_cut: NDArray[np.int32] = field(default_factory=lambda: NO_FLOWS)
     nics: tuple[tuple[str, str], ...] = ()
     rerouted_s: float = -math.inf
 

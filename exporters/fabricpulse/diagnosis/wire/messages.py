@@ -25,7 +25,7 @@ LEAF_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
 MOST_BYTES = 2 << 20
 _FLOW = struct.Struct("<HBBII")
 # Bits of a flow's flags.
-SLOW, CUT = 1, 2
+SLOW, CUT, MAYBE_CUT = 1, 2, 4
 DELAY = struct.Struct("<HHi")
 # Of a delay, either way: clocks that differ by more are not on one timeline.
 LONGEST_NS = 1_000_000_000
@@ -39,6 +39,7 @@ LEAST_RATE, MOST_RATE = 1e-6, 1e5
 class FlowEvidence(NamedTuple):
     """One flow, peer to us, since the last report. edge : its number in the report's edges. port : 0 = main path.
     slow : its delay is above what it used to be. sent, lost : packets. cut : it drops packets above some size.
+    maybe_cut : so it seems, by too few packets to be sure.
     """
 
     edge: int
@@ -47,6 +48,7 @@ class FlowEvidence(NamedTuple):
     sent: int
     lost: int
     cut: bool = False
+    maybe_cut: bool = False
 
 
 class EdgeName(msgspec.Struct, frozen=True, array_like=True):
@@ -209,7 +211,10 @@ def pack_flows(flows: Iterable[FlowEvidence]) -> bytes:
     """Twelve bytes each; counts are cut at 2^32 - 1. `flow_records.unpack_flows` is the inverse."""
     most = (1 << 32) - 1
     return b"".join(
-        _FLOW.pack(f.edge, f.port, f.slow * SLOW | f.cut * CUT, min(f.sent, most), min(f.lost, most))
+        _FLOW.pack(
+            *(f.edge, f.port, f.slow * SLOW | f.cut * CUT | f.maybe_cut * MAYBE_CUT),
+            *(min(f.sent, most), min(f.lost, most)),
+        )
         for f in flows
     )
 
