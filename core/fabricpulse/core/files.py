@@ -9,6 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 
+def named(folder: Path, ending: str) -> list[Path]:
+    """What is in a folder with names that end so; nothing where there is no such folder. Raises OSError.
+
+    Path.glob takes a folder that cannot be read for an empty one, by Python's version for another set of reasons.
+    """
+    try:
+        return [path for path in folder.iterdir() if path.name.endswith(ending)]
+    except FileNotFoundError:
+        return []
+
+
 def atomic_write(path: Path, content: bytes | str, *, mode: int = 0o644, durable: bool = True) -> None:
     """Replaces `path` by a file with `content`: readers see the old file or the new one, never a part.
 

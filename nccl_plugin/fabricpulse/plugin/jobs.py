@@ -10,6 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 from fabricpulse.core.errors import UserError
+from fabricpulse.core.files import named
 from fabricpulse.core.run_dir import plugin_dir
 from fabricpulse.plugin_ipc.control import ControlClient, ControlError
 from fabricpulse.plugin_ipc.process import is_stale, parse_name, refuses
@@ -52,9 +53,15 @@ class Job:
 
 
 def find_jobs(folder: Path | None = None) -> list[Job]:
-    """The processes with a control socket, by pid; sockets without a listener are left out."""
+    """The processes with a control socket, by pid; sockets without a listener are left out. Raises UserError where the
+    folder cannot be read."""
     jobs = []
-    for path in (folder or plugin_dir()).glob("*.sock"):
+    folder = folder or plugin_dir()
+    try:
+        paths = named(folder, ".sock")
+    except OSError as error:
+        raise UserError(f"cannot read the folder of control sockets {folder}: {error.strerror}") from error
+    for path in paths:
         process = parse_name(path.stem)
         if process is not None and not is_stale(path) and not refuses(path):
             jobs.append(Job(process.pid, path))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
+from fabricpulse.core.files import named
 from fabricpulse.core.shm.mapping import LayoutError
 from fabricpulse.plugin_ipc.table_file import TornReadError, text
 from fabricpulse.plugin_ipc.verbs import STATUSES, Bypass, VerbsSnapshot, VerbsTelemetryReader, peer_name
@@ -16,7 +17,11 @@ from fabricpulse.plugin_ipc.verbs import STATUSES, Bypass, VerbsSnapshot, VerbsT
 def snapshots(folder: Path) -> tuple[list[VerbsSnapshot], list[str]]:
     """Of running processes, by pid; and what cannot be read, one sentence each."""
     found, complaints = [], []
-    for path in sorted(folder.glob("*.verbs")):
+    try:
+        paths = sorted(named(folder, ".verbs"))
+    except OSError as error:
+        return [], [f"{folder}: {error.strerror}"]
+    for path in paths:
         try:
             reader = VerbsTelemetryReader(path)
             try:

@@ -413,10 +413,12 @@ class HostReader:
 
     def clock_status(self) -> ClockStatus | None:
         """Of fleet time; None where no sidecar has ever written a page."""
-        if self.clock_page is None or not self.clock_page.exists():
+        if self.clock_page is None:
             return None
         try:
             reader = ClockPageReader(self.clock_page)
+        except FileNotFoundError:
+            return None
         except (OSError, ValueError, LayoutError):
             return ClockStatus.UNKNOWN
         try:

@@ -15,6 +15,7 @@ import numpy as np
 
 from fabricpulse.audit.node.transfer import SYNCHRONIZED
 from fabricpulse.audit.node.wire import RingDelay
+from fabricpulse.core.files import named
 from fabricpulse.core.shm.clock_page import ClockPageReader, ClockPageWriter, ClockStatus
 from fabricpulse.core.shm.mapping import LayoutError
 from fabricpulse.core.web.client import fetch
@@ -67,7 +68,7 @@ def least_delays(plugin: Path) -> tuple[RingDelay, ...]:
     """
     found: dict[tuple[str, str, bool], tuple[int, int, int]] = {}
     with suppress(OSError, LayoutError, TornReadError):
-        for path in plugin.glob("*.telemetry"):
+        for path in named(plugin, ".telemetry"):
             reader = PluginTelemetryReader(path)
             try:
                 snapshot = reader.read()

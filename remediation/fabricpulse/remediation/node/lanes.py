@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from fabricpulse.core.files import named
 from fabricpulse.core.shm.mapping import LayoutError
 from fabricpulse.plugin_ipc.process import parse_name
 from fabricpulse.plugin_ipc.telemetry import (
@@ -73,6 +74,7 @@ class LaneSampler:
         self._directory = directory
         self._users = users
         self._ids = ids or SubordinateIds()
+        self._chosen_last: dict[Path, int] = {}
         self._readers: dict[Path, PluginTelemetryReader] = {}
         self._before: dict[_Key, _Counts] = {}
         # Polls of a lane since the last sample, and those at which something was under way.
@@ -127,15 +129,19 @@ class LaneSampler:
         return found
 
     def _chosen(self) -> dict[Path, int]:
-        """The files to read, with their users: the oldest of each user, then the second of each, and so on."""
+        """The files to read, with their users: the oldest of each user, then the second of each, and so on. Those of
+        the last time where the folder cannot be read."""
         found: dict[Path, tuple[int, int]] = {}
-        with suppress(OSError):
-            for path in self._directory.glob("*.telemetry"):
-                if parse_name(path.stem) is None:
-                    continue
-                with suppress(OSError):
-                    status = os.lstat(path)
-                    found[path] = status.st_uid, status.st_ctime_ns
+        try:
+            paths = named(self._directory, ".telemetry")
+        except OSError:  # no descriptor is left; jobs have not ended for that
+            return self._chosen_last
+        for path in paths:
+            if parse_name(path.stem) is None:
+                continue
+            with suppress(OSError):
+                status = os.lstat(path)
+                found[path] = status.st_uid, status.st_ctime_ns
         owners = self._ids.owners({path: uid for path, (uid, _) in found.items()})
         of_user: dict[int, list[tuple[int, Path]]] = {}
         for path, (uid, changed_ns) in found.items():
@@ -145,7 +151,8 @@ class LaneSampler:
             for user, files in of_user.items()
             for rank, (changed_ns, path) in enumerate(sorted(files))
         )
-        return {path: user for _, _, path, user in ranked[:_MAX_FILES]}
+        self._chosen_last = {path: user for _, _, path, user in ranked[:_MAX_FILES]}
+        return self._chosen_last
 
     def _count_busy(self, process: str, snapshot: TelemetrySnapshot) -> None:
         connections = _connections(snapshot)

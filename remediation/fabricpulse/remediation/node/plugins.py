@@ -79,6 +79,8 @@ class Plugins:
             pids = ", ".join(missing)
             late = f"not shown within {self._verify_timeout_s:g} s by pid {pids}; " if missing else ""
             return Result(nic.op_id, "failed", shown, (late + silent)[:500])
+        if names is None and self._sockets.unread:  # there may be processes that were not asked
+            return Result(nic.op_id, "failed", shown, "the folder of control sockets cannot be read")
         message = f"no answer: {silent}"[:500] if answers.silent else ""
         return Result(nic.op_id, "applied", shown, message)
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from operator import itemgetter
 from pathlib import Path
 
+from fabricpulse.core.files import named
 from fabricpulse.core.log import get_logger
 from fabricpulse.remediation.node.control_calls import Answer, Failure
 from fabricpulse.remediation.node.subordinate_ids import SubordinateIds
@@ -54,20 +55,21 @@ class ControlSockets:
         # Of the sockets that are there: their users, where these are known.
         self.owners: dict[str, int] = {}
         self._limited = False
-        self._unread = False
+        # The folder could not be read the last time.
+        self.unread = False
 
     def present(self) -> dict[str, Identity]:
         """Sockets that are there now, those of the last time where the folder cannot be read. Files and links with the
         name of one are passed over."""
         found: list[tuple[int, str, int, Identity]] = []
         try:
-            paths = list(self._directory.glob("*.sock"))
+            paths = named(self._directory, ".sock")
         except OSError as error:  # no descriptor is left; jobs have not ended for that
-            if not self._unread:
+            if not self.unread:
                 log.warning("folder of control sockets cannot be read", reason=error.strerror)
-            self._unread = True
+            self.unread = True
             return dict(self._present)
-        self._unread = False
+        self.unread = False
         for path in paths:
             try:
                 status = os.lstat(path)

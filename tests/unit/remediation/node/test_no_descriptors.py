@@ -3,15 +3,21 @@
 import os
 from pathlib import Path
 
+import pytest
 from tests.fixtures.descriptors import none_left
 from tests.fixtures.plugin.control_server import ControlServer
+from tests.fixtures.plugin.telemetry_file import TelemetryFile
 
+from fabricpulse.core.errors import UserError
 from fabricpulse.core.web.client import HttpClient
 from fabricpulse.core.web.client_config import HttpClientConfig
+from fabricpulse.plugin.jobs import find_jobs
 from fabricpulse.remediation.node.control_calls import Failure, call_all
 from fabricpulse.remediation.node.kernel_nics import kernel_has
+from fabricpulse.remediation.node.lanes import LaneSampler
 from fabricpulse.remediation.node.mesh import MeshNics, scrape_mesh
 from fabricpulse.remediation.node.plugins import Plugins
+from fabricpulse.remediation.protocol import DesiredNic
 
 
 def test_jobs_have_not_ended_because_their_sockets_cannot_be_listed(
@@ -56,3 +62,36 @@ async def test_who_listens_for_the_mesh_is_not_known() -> None:
 def test_the_folder_of_no_job_is_empty(tmp_path: Path) -> None:
     """There is none before the first job."""
     assert Plugins(tmp_path / "none", 1.0, 1.0).present() == {}
+
+
+@pytest.mark.parametrize("surveyed", [False, True])
+def test_a_failover_that_nobody_followed_is_not_applied(
+    plugins: Plugins, server: ControlServer, surveyed: bool
+) -> None:
+    """Whether the agent knew of the job before or not."""
+    if surveyed:
+        plugins.survey()
+    with none_left():
+        assert plugins.apply(DesiredNic("rail0", "avoid", 10, "op-10")).outcome == "failed"
+    assert server.effects == []
+
+
+def test_lanes_are_not_forgotten_because_their_files_cannot_be_listed(tmp_path: Path) -> None:
+    """Their next sample would have no rates."""
+    TelemetryFile(tmp_path)
+    sampler = LaneSampler(tmp_path)
+    try:
+        sampler.sample()
+        assert len(sampler._readers) == 1
+        with none_left():
+            sampler.sample()
+            assert len(sampler._readers) == 1
+    finally:
+        sampler.close()
+
+
+def test_commands_do_not_deny_jobs_that_they_cannot_list(server: ControlServer) -> None:
+    """No job is another answer than no answer."""
+    with none_left(), pytest.raises(UserError, match="cannot read the folder"):
+        find_jobs(server.path.parent)
+    assert len(find_jobs(server.path.parent)) == 1
