@@ -43,6 +43,11 @@ def _print_host(document: dict[str, Any], console: Console) -> None:
         console.print(f"[yellow]not synchronized[/yellow]: {escape(document['why'])}", soft_wrap=True)
     if document.get("anchor_bound_ns") is not None:
         console.print(f"anchor: the host's clock is UTC within {duration(document['anchor_bound_ns'])}")
+    if document.get("anchor_refused"):
+        console.print(
+            f"[yellow]no anchor[/yellow]: clock of the NIC: {escape(document['anchor_refused'])}",
+            soft_wrap=True,
+        )
     if document["suspect"]:
         console.print(f"[red]suspect[/red]: {escape(document['suspect'])}", soft_wrap=True)
     table = _table("device", "peer", "offset", "rate ppb", "half gap", "bound", "trains", "fit", "residual")

@@ -1,10 +1,10 @@
 """The clock of a NIC or of the hypervisor (PHC, /dev/ptpN) as UTC."""
 
-import errno
 import fcntl
 import os
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,19 +17,25 @@ from fabricpulse.core.log import get_logger
 log = get_logger(__name__)
 
 _S = 10**9
-# <linux/ptp_clock.h>: PTP_SYS_OFFSET_PRECISE and PTP_SYS_OFFSET_EXTENDED; struct ptp_clock_time is 16 bytes.
+# <linux/ptp_clock.h>: PTP_SYS_OFFSET_PRECISE, PTP_SYS_OFFSET_EXTENDED and PTP_SYS_OFFSET; struct ptp_clock_time is 16
+# bytes.
 _PRECISE, _PRECISE_SIZE = 0xC0403D08, 64
 _EXTENDED, _EXTENDED_SIZE = 0xC4C03D09, 16 + 25 * 3 * 16
+_BASIC, _BASIC_SIZE = 0x43403D05, 16 + (2 * 25 + 1) * 16
 _TIME = struct.Struct("=qII")
 _SAMPLES = 5
-_NOT_SUPPORTED = (errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL)
 # Of what hardware latches at one moment.
 _RESOLUTION_NS = 8
 # Hardware can slow or speed a PHC by this part of time, and oscillators differ by less.
 _RATE = 500
 # Closer to TAI - UTC than this a setting that differs from it is of another year; GPS time is 19 s away.
 _LEAP_SECONDS = 10
+# Readings that must go on like a clock before it is an anchor: at first, after a step, after many steps at most.
+_AT_FIRST, _AFTER_STEP, _MOST_AFTER_STEPS = 1, 16, 4_096
+# After so many a step is the first one again.
+_LONG_GOOD = 1_024
 _YEAR_2020_S = 1_577_836_800
+_STEPPED = "it was stepped, or does not run like a clock"
 # What drivers write who know no bound.
 _NO_BOUND = 2**32 - 1
 
@@ -57,27 +63,47 @@ class PhcRefusedError(Exception):
 
 
 def read_phc(device: str) -> PhcReading:
-    """One reading, as exact as the driver can. Raises OSError."""
+    """One reading, as exact as the driver can. Raises OSError.
+
+    Whatever is wrong with a better way the next is tried: that of KVM says ENODEV for the best one where the guest's
+    clock is not the host's, and it and that of Hyper-V have but the plainest.
+    """
     fd = os.open(device, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        both = bytearray(_PRECISE_SIZE)
-        try:
-            fcntl.ioctl(fd, _PRECISE, both)
-        except OSError as error:
-            if error.errno not in _NOT_SUPPORTED:
-                raise
-        else:
-            real_ns = _time(both, 1)
-            return PhcReading(_time(both, 0), real_ns - _RESOLUTION_NS, real_ns + _RESOLUTION_NS)
-        samples = bytearray(_EXTENDED_SIZE)
-        samples[:4] = _SAMPLES.to_bytes(4, "little")
-        fcntl.ioctl(fd, _EXTENDED, samples)
-        # Three times each, after 16 bytes of header, which are as long as one.
-        found = [[_time(samples, 1 + 3 * sample + k) for k in range(3)] for sample in range(_SAMPLES)]
-        low_ns, phc_ns, high_ns = min(found, key=lambda one: one[2] - one[0])
-        return PhcReading(phc_ns, low_ns, high_ns)
+        for way in (_read_precise, _read_extended):
+            with suppress(OSError):
+                return way(fd)
+        return _read_basic(fd)
     finally:
         os.close(fd)
+
+
+def _read_precise(fd: int) -> PhcReading:
+    both = bytearray(_PRECISE_SIZE)
+    fcntl.ioctl(fd, _PRECISE, both)
+    real_ns = _time(both, 1)
+    return PhcReading(_time(both, 0), real_ns - _RESOLUTION_NS, real_ns + _RESOLUTION_NS)
+
+
+def _read_extended(fd: int) -> PhcReading:
+    """By the host's clock right before and after each reading of the device's register."""
+    return _narrowest(fd, _EXTENDED, _EXTENDED_SIZE, 3)
+
+
+def _read_basic(fd: int) -> PhcReading:
+    """By the host's clock before and after each call of the driver, which is that after the one before."""
+    return _narrowest(fd, _BASIC, _BASIC_SIZE, 2)
+
+
+def _narrowest(fd: int, request: int, size: int, stride: int) -> PhcReading:
+    """stride : times from one sample to the next."""
+    samples = bytearray(size)
+    samples[:4] = _SAMPLES.to_bytes(4, "little")
+    fcntl.ioctl(fd, request, samples)
+    # After 16 bytes of header, which are as long as one time.
+    found = [[_time(samples, 1 + stride * sample + k) for k in range(3)] for sample in range(_SAMPLES)]
+    low_ns, phc_ns, high_ns = min(found, key=lambda one: one[2] - one[0])
+    return PhcReading(phc_ns, low_ns, high_ns)
 
 
 def utc_by_phc(
@@ -118,11 +144,16 @@ def check_rate(last: PhcUtc, now: PhcUtc) -> None:
     """Raises PhcRefusedError where the PHC has not gone on like a clock since the reading before."""
     gone_ns = now.raw_ns - last.raw_ns
     if abs(now.ahead_ns - last.ahead_ns) > gone_ns // _RATE + last.error_ns + now.error_ns:
-        raise PhcRefusedError("it was stepped, or does not run like a clock")
+        raise PhcRefusedError(_STEPPED)
 
 
 class PhcAnchor:
-    """The PHC of the configuration, read once a round. read : of a device, raises OSError."""
+    """The PHC of the configuration, read once a round. read : of a device, raises OSError.
+
+    A step says nothing of which of the two times is right. After one it is no anchor for some rounds, and four times as
+    many after each further one: enough for a person, or a daemon that steps it back, and for ever where it is stepped
+    again and again.
+    """
 
     def __init__(
         self,
@@ -133,8 +164,16 @@ class PhcAnchor:
         self._clock = clock
         self._read = read
         self._kernel_tai_s = kernel_tai_s
+        self._of: tuple[str, int | None] | None = None  # which clock by the settings
         self._last: PhcUtc | None = None
+        # Readings that went on like a clock since the last that did not; so many make it an anchor.
+        self._agreed, self._needed = 0, _AT_FIRST
         self._said: str | None = None  # why it is no anchor, "" = it is one
+
+    @property
+    def refused(self) -> str:
+        """Why it is no anchor; "" while it is, or nothing is known."""
+        return self._said or ""
 
     def read(self, config: AnchorConfig, epoch_ns: int) -> tuple[int, int] | None:
         """UTC minus stamp clock, and how far that may be wrong; None while it is no anchor. A change is logged.
@@ -148,7 +187,8 @@ class PhcAnchor:
         except PhcRefusedError as error:
             now, reason = None, str(error)
         except (OSError, ValueError) as error:
-            self._last = now = None
+            # What comes then may be another time: the last one is kept for that, but two must go on from each other.
+            self._agreed, now = min(self._agreed, self._needed - 2), None
             reason = getattr(error, "strerror", None) or str(error)
         if reason != self._said:
             self._said = reason
@@ -177,11 +217,32 @@ class PhcAnchor:
             reading.phc_ns, self._clock.from_kernel(reading.low_ns), self._clock.from_kernel(reading.high_ns)
         )
         now = utc_by_phc(config, on_host, before, after, error_ns)
+        if self._of != (config.phc, config.phc_minus_utc_s):
+            self._of = config.phc, config.phc_minus_utc_s
+            self._last, self._agreed, self._needed = None, 0, _AT_FIRST
         last, self._last = self._last, now
         if last is None:
             return None  # one reading does not say how it runs
-        check_rate(last, now)
-        return now
+        try:
+            check_rate(last, now)
+            self._agreed += 1
+        except PhcRefusedError:
+            self._restart()
+        if self._agreed >= self._needed:
+            return now
+        if self._needed == _AT_FIRST:
+            return None
+        raise PhcRefusedError(
+            f"{_STEPPED}; it is one again when {self._needed} rounds on end show that it runs like a clock"
+        )
+
+    def _restart(self) -> None:
+        """One that is stepped again and again is trusted after ever more readings."""
+        if self._agreed > max(_LONG_GOOD, 8 * self._needed):
+            self._needed = _AFTER_STEP
+        else:
+            self._needed = min(max(4 * self._needed, _AFTER_STEP), _MOST_AFTER_STEPS)
+        self._agreed = 0
 
 
 def _time(data: bytearray, index: int) -> int:

@@ -432,6 +432,7 @@ class Sidecar:
             self._suspect,
             self._fit_s,
             self._anchor.bound_ns,
+            self._anchor.refused,
             self._clock.contradictions,
         )
 

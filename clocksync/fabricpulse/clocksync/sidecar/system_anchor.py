@@ -58,7 +58,8 @@ def anchor_bound(config: AnchorConfig, slew: FastSlew, raw_ns: int) -> int | Non
 
 
 class SystemAnchor:
-    """This host as an anchor. bound_ns : how far from UTC its clock may be, None while it is no anchor."""
+    """This host as an anchor. bound_ns : how far from UTC its clock may be, None while it is no anchor. refused : why
+    the clock of a NIC is none, "" = it is one, or is not asked."""
 
     def __init__(self, clock: HostClock) -> None:
         self._clock = clock
@@ -66,17 +67,20 @@ class SystemAnchor:
         self._slew = FastSlew()
         self._phc = PhcAnchor(clock)
         self.bound_ns: int | None = None
+        self.refused = ""
 
     def read(self, config: AnchorConfig, epoch_ns: int) -> tuple[int, int] | None:
         """UTC minus stamp clock by this host's clock, and how far that may be wrong; a change is logged.
 
         epoch_ns : stamp clock minus raw clock.
         """
+        self.refused = ""
         if config.kind == "none":
             self._anchors = self.bound_ns = None
             return None
         if config.kind == "phc":
             by_phc = self._phc.read(config, epoch_ns)
+            self.refused = self._phc.refused
             self.bound_ns = None if by_phc is None else by_phc[1]
             return by_phc
         bound_ns: int | None = None

@@ -68,8 +68,8 @@ class SidecarView:
 
     root, suspect : as the coordinator last said.
 
-    anchor_bound_ns : how far from UTC the host's own clock may be, None while it is no anchor. contradictions : by
-    source.
+    anchor_bound_ns : how far from UTC the host's own clock may be, None while it is no anchor. anchor_refused : as in
+    SystemAnchor. contradictions : by source.
     """
 
     host: str
@@ -83,6 +83,7 @@ class SidecarView:
     suspect: str
     fit_s: float
     anchor_bound_ns: int | None
+    anchor_refused: str
     contradictions: Mapping[str, int]
 
     def status(self) -> dict[str, Any]:
@@ -102,6 +103,7 @@ class SidecarView:
             "coordinator_up": self.coordinator.up,
             "root": self.root,
             "anchor_bound_ns": self.anchor_bound_ns,
+            "anchor_refused": self.anchor_refused,
             "suspect": self.suspect,
             "disruptions": page.disruptions,
             "host_clock_steps": self.clock.host.steps,

@@ -43,6 +43,9 @@ def test_the_table_says_what_an_anchor_is_worth() -> None:
     assert "anchor: the host's clock is UTC within 292 µs" in text_of({**HOST, "anchor_bound_ns": 292_000})
     assert "anchor" in text_of({**HOST, "anchor_bound_ns": 0})
     assert "anchor" not in text_of({**HOST, "anchor_bound_ns": None})
+    assert "no anchor: clock of the NIC: it was stepped" in text_of(
+        {**HOST, "anchor_refused": "it was stepped"}
+    )
 
 
 def test_the_table_says_why_a_host_is_not_synchronised() -> None:
