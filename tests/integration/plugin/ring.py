@@ -2,8 +2,10 @@
 
 import json
 import subprocess
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 from tests.fixtures.waiting import wait_for
 
 from fabricpulse.lab import Lab
+from fabricpulse.lab.demo.lateness import Lateness, run_queue_waits
 from fabricpulse.lab.process import LabProcess
 from fabricpulse.plugin_ipc.control import ControlClient
 
@@ -130,10 +133,43 @@ class Ring:
         """Until every rank has printed what it moved before that CLOCK_REALTIME."""
         self.until(lambda: min(r.lines("interval")[-1]["real_ns"] for r in self.ranks) > until_s * 1e9)
 
-    def stall_ms(self, since_s: float, until_s: float) -> float:
-        """Longest gap between completed chunks that any rank saw in a span of CLOCK_REALTIME."""
+    @contextmanager
+    def lateness(self) -> Iterator[Lateness]:
+        """For how long the ranks wait for a core meanwhile, read as often as they print."""
+        found, over = Lateness(), threading.Event()
+
+        def read() -> None:
+            last = False
+            while not last:
+                last = over.wait(INTERVAL_MS / 1000)  # and once more at the end
+                for rank in self.ranks:
+                    waits = run_queue_waits(rank.process.outer_pid)
+                    if waits is not None:
+                        found.add_waits(rank.host, time.monotonic(), waits)
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        try:
+            yield found
+        finally:
+            over.set()
+            reader.join()
+
+    def stall_ms(self, since_s: float, until_s: float, lateness: Lateness | None = None) -> float:
+        """Longest gap between completed chunks that any rank saw in a span of CLOCK_REALTIME. lateness : of the same
+        time, what the machine has added to each gap, and is left out.
+        """
+        hosts = [rank.host for rank in self.ranks]
+
+        def caused(entry: Mapping[str, Any]) -> float:
+            gap_ms, end_s = float(entry["stall_ms"]), entry["mono_ns"] * 1e-9
+            if lateness is None:
+                return gap_ms
+            began_s = end_s - (INTERVAL_MS + gap_ms) / 1000
+            return gap_ms - lateness.of_path(hosts, began_s, end_s) * 1000
+
         return max(
-            float(entry["stall_ms"])
+            caused(entry)
             for rank in self.ranks
             for entry in rank.lines("interval")
             if since_s <= entry["real_ns"] / 1e9 <= until_s + 2 * INTERVAL_MS / 1000
