@@ -26,11 +26,16 @@ IN_CI = os.environ.get("CI", "").lower() in {"1", "true", "yes"}
 ALLOWED_PREFIX = "hardware:"
 
 
+# What is imported and collected stays: a search for garbage need not go through it again and again.
+gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    """What was imported and collected stays: a search for garbage need not go through it again and again."""
+    """From now on there is garbage."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

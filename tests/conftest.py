@@ -7,8 +7,8 @@ from contextlib import ExitStack
 
 import pytest
 from hypothesis import settings
-from tests.fixtures.suite.long_modules import place_of
 from tests.fixtures.suite.memory_files import memory_folder, memory_path
+from tests.fixtures.suite.run_order import run_order
 
 from fabricpulse.core.errors import UserError
 from fabricpulse.lab import Lab, LabUnavailableError
@@ -29,8 +29,9 @@ _FAILED = pytest.StashKey[bool]()
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long modules first; all else stays in its order."""
-    items.sort(key=lambda item: place_of(item.nodeid))
+    """Long modules first, then those that wait among those that compute."""
+    order = run_order(item.nodeid for item in items)
+    items.sort(key=lambda item: order[item.nodeid.partition("::")[0]])
 
 
 @pytest.hookimpl(wrapper=True)
