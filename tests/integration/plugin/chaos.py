@@ -168,6 +168,4 @@ def connect_beside_a_stopped_peer(lab: Lab, seed: int, port: int) -> None:
         ring.wait_running()
         ring.stop()
     finally:
-        for rank in ring.ranks:
-            rank.process.kill()
-            rank.process.wait(10)
+        ring.kill()

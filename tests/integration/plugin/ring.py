@@ -118,6 +118,12 @@ class Ring:
             rank.process.terminate()
         return self.summaries(timeout_s)
 
+    def kill(self) -> None:
+        """Ends all ranks, whatever they do."""
+        for rank in self.ranks:
+            rank.process.kill()
+            rank.process.wait(60)
+
     def summaries(self, timeout_s: float = 30.0) -> list[dict[str, Any]]:
         """Waits for the end; the summaries. Fails if a rank reports an error or corrupt bytes."""
         found = []

@@ -114,9 +114,7 @@ def survive(
         assert "WARNING: ThreadSanitizer" not in ring.said(), story
     finally:
         lab.heal()
-        for rank in ring.ranks:
-            rank.process.kill()
-            rank.process.wait(60)
+        ring.kill()
 
 
 @pytest.mark.parametrize(("seed", "count"), [(1, 30), pytest.param(2, 40, marks=pytest.mark.slow)])
@@ -149,9 +147,7 @@ def test_the_ring_waits_on_after_it_was_stopped(ring_lab: Lab) -> None:
         ring.wait_running()
         ring.stop()
     finally:
-        for rank in ring.ranks:
-            rank.process.kill()
-            rank.process.wait(10)
+        ring.kill()
 
 
 @pytest.mark.slow

@@ -139,9 +139,7 @@ def test_at_the_limit_of_descriptors_every_connection_has_a_lane(
         assert f"of its {descriptors} file descriptors" in ring.said()
         ring.stop()
     finally:
-        for rank in ring.ranks:
-            rank.process.kill()
-            rank.process.wait(10)
+        ring.kill()
 
 
 def test_a_process_without_descriptors_keeps_its_lanes(lab: Lab) -> None:
@@ -176,6 +174,4 @@ def test_the_soft_limit_is_raised_before_lanes_are_given_up(lab: Lab, tmp_path: 
         ring.until(lambda: all(lane["state"] in ("up", "slow_start") for lane in ring.lanes("h0")), 20.0)
         ring.stop()
     finally:
-        for rank in ring.ranks:
-            rank.process.kill()
-            rank.process.wait(10)
+        ring.kill()

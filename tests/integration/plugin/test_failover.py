@@ -29,9 +29,7 @@ def ring(ring_lab: Lab) -> Iterator[Ring]:
         yield started
     finally:
         ring_lab.heal()
-        for rank in started.ranks:
-            rank.process.kill()
-            rank.process.wait(60)
+        started.kill()
 
 
 FAULTS: dict[str, Callable[[Lab], Fault]] = {

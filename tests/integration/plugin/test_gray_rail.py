@@ -27,9 +27,7 @@ def ring(lab: Lab) -> Iterator[Ring]:
         yield started
     finally:
         lab.heal()
-        for rank in started.ranks:
-            rank.process.kill()
-            rank.process.wait(60)
+        started.kill()
 
 
 def sending(ring: Ring) -> dict[str, set[str]]:

@@ -25,9 +25,7 @@ def ring(lab: Lab) -> Iterator[Ring]:
         started.wait_running()
         yield started
     finally:
-        for rank in started.ranks:
-            rank.process.kill()
-            rank.process.wait(10)
+        started.kill()
 
 
 def reject(host: Host, what: str) -> None:
@@ -93,9 +91,7 @@ def test_a_peer_too_busy_to_answer_a_hello_is_waited_for(lab: Lab) -> None:
         ring.wait_running()
         ring.stop()
     finally:
-        for rank in ring.ranks:
-            rank.process.kill()
-            rank.process.wait(10)
+        ring.kill()
 
 
 def test_weight_zero_on_every_lane_stops_nothing(ring: Ring) -> None:

@@ -7,14 +7,12 @@ import re
 import shutil
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from tests.fixtures.why.recorded import answer_of_dumps
 
 from fabricpulse.why.analysis import Analysis
 from fabricpulse.why.causes import hang, rank_dead
-from fabricpulse.why.command import command
 from fabricpulse.why.facts import Facts, Wait
 from fabricpulse.why.hang import find_heads
 from fabricpulse.why.sources import inspector, ras
@@ -40,20 +38,6 @@ def dumps_of(name: str, folder: Path, after_s: float = LIMIT_S) -> Path:
     return folder
 
 
-def answer(folder: Path) -> dict[str, Any]:
-    options = [
-        "job",
-        "--prometheus",
-        "http://127.0.0.1:1",
-        "--flight-recorder",
-        str(folder),
-        "--output",
-        "json",
-    ]
-    document: dict[str, Any] = json.loads(CliRunner().invoke(command, options).stdout)
-    return document
-
-
 @pytest.mark.parametrize(
     ("name", "where", "evidence"),
     [
@@ -71,14 +55,14 @@ def answer(folder: Path) -> dict[str, Any]:
 def test_dumps(name: str, where: str, evidence: str, tmp_path: Path) -> None:
     """The answer from dumps alone. A batch of sends and receives that has ended is no deadlock of the program: its
     entries stay scheduled under the number of the collective before."""
-    document = answer(dumps_of(name, tmp_path / name))
+    document = answer_of_dumps(dumps_of(name, tmp_path / name))
     assert [(c["cause"], c["where"]) for c in document["causes"]] == [("hang", where)]
     assert any(evidence in e["text"] for e in document["causes"][0]["evidence"])
 
 
 def test_dumps_of_a_healthy_job(tmp_path: Path) -> None:
     """Made while it ran: nothing is wrong that is known."""
-    document = answer(dumps_of("healthy", tmp_path / "healthy", after_s=0.01))
+    document = answer_of_dumps(dumps_of("healthy", tmp_path / "healthy", after_s=0.01))
     assert (document["state"], document["causes"]) == ("unknown", [])
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from tests.fixtures.why.recorded import answer_of_dumps
 
 from fabricpulse.core.errors import UserError
 from fabricpulse.why.command import command
@@ -57,11 +58,7 @@ def stuck(folder: Path, form: str = "pickle") -> None:
 def test_the_missing_rank_is_named(tmp_path: Path, form: str) -> None:
     """From dumps alone, without a Prometheus: which rank has not entered the collective."""
     stuck(tmp_path, form)
-    result = CliRunner().invoke(
-        command,
-        ["job", "--prometheus", "http://127.0.0.1:1", "--flight-recorder", str(tmp_path), "--output", "json"],
-    )
-    document = json.loads(result.stdout)
+    document = answer_of_dumps(tmp_path)
     assert document["state"] == "stalled"
     assert [(c["cause"], c["where"]) for c in document["causes"]] == [("hang", "rank 1")]
     assert any("cannot ask" in line for line in document["unknown"])
@@ -182,11 +179,7 @@ def test_dumps_of_a_job_that_runs_tell_of_no_hang(tmp_path: Path) -> None:
     dumps = read_dumps([tmp_path])
     assert {r.rate for r in ranks(dumps.found)} == {None}
     assert "3 of 3 dumps were written while" in dumps.limits[0]
-    result = CliRunner().invoke(
-        command,
-        ["job", "--prometheus", "http://127.0.0.1:1", "--flight-recorder", str(tmp_path), "--output", "json"],
-    )
-    reported = json.loads(result.stdout)
+    reported = answer_of_dumps(tmp_path)
     assert (reported["state"], reported["causes"]) == ("unknown", [])
     assert any("tell of no hang" in line for line in reported["unknown"])
 
@@ -199,17 +192,7 @@ def test_an_empty_name(argument: list[str]) -> None:
 
 
 def hangs(folder: Path) -> list[tuple[str, float]]:
-    options = [
-        "job",
-        "--prometheus",
-        "http://127.0.0.1:1",
-        "--flight-recorder",
-        str(folder),
-        "--output",
-        "json",
-    ]
-    document = json.loads(CliRunner().invoke(command, options).stdout)
-    return [(c["where"], c["confidence"]) for c in document["causes"]]
+    return [(c["where"], c["confidence"]) for c in answer_of_dumps(folder)["causes"]]
 
 
 def members(**groups: list[int]) -> dict[str, Any]:
