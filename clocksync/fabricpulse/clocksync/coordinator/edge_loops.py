@@ -2,7 +2,9 @@
 
 An edge whose residual exceeds its bound contradicts the solution and proves nothing, neither as part of a loop nor as
 the edge that is checked. Around a loop of others the ends of the edge are no further apart, from where the solve put
-them, than what all edges of the loop hide and their residuals. Pure: time is passed in.
+them, than what all edges of the loop hide and their residuals. A way round that was found is kept as its hosts: what it
+is worth is asked of the edges between them in each solve, so that it proves nothing any more once one of them does not.
+Pure: time is passed in.
 """
 
 import numpy as np
@@ -15,12 +17,13 @@ from fabricpulse.clocksync.solve.shortest_paths import ShortestPaths
 
 Bools = NDArray[np.bool_]
 Nodes = NDArray[np.intp]
+Names = NDArray[np.uint64]
 
 # A fit whose last train is older than this is of no use now.
 FRESH_S = 2.0
 # Loops that are searched for in a solve, each in the whole graph; the others wait for their turn.
 LOOPS = 8
-# An edge is searched for again after so long; what was found counts for so long, while others have their turn.
+# An edge is searched for again after so long; the way that was found is kept for so long, while others have their turn.
 _AGAIN_S, _KEPT_S = 3.0, 10.0
 # For so long it is known whose turn it was.
 _TURNS_S = 600.0
@@ -32,16 +35,17 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 class EdgeLoops:
     """Of each pair of hosts that had its turn: a hash of their names, in ascending order, when that was, and the
-    shortest path besides its own edges, ns.
+    shortest path besides its own edges, by the names of its hosts.
     """
 
     def __init__(self) -> None:
         self._pair = np.zeros(0, np.uint64)
-        self._tried_s, self._path_ns = np.zeros((2, 0))
+        self._tried_s = np.zeros(0)
+        self._paths: dict[int, Names] = {}
 
     def lengths_ns(
         self,
-        name: NDArray[np.uint64],
+        name: Names,
         edges: Edges,
         residual_ns: Floats,
         asked_ns: Floats,
@@ -64,52 +68,95 @@ class EdgeLoops:
             return length_ns
         hides_ns = edges.bound_ns + _DRIFT_PPB * np.maximum(edges.bound_age_s, 0.0) + np.abs(residual_ns)
         i, j = edges.i[wanted], edges.j[wanted]
-        pair = np.minimum(name[i], name[j]) * _MIX + np.maximum(name[i], name[j])
+        pair = _pairs(name[i], name[j])
         due = self._due(pair, largest_ns[wanted], now_s)
         if len(due):
             graph, some = graph_of(len(name), edges.i[agrees], edges.j[agrees]), wanted[due]
-            found_ns = _paths_ns(graph, hides_ns[agrees], edges.i[some], edges.j[some], largest_ns[some])
-            self._enter(pair[due], found_ns, now_s)
-        tried_s, path_ns = self._known(pair)
-        age_s = now_s - tried_s
-        kept = age_s <= _KEPT_S
-        length_ns[wanted[kept]] = (hides_ns[wanted] + path_ns)[kept] + _DRIFT_PPB * age_s[kept]
+            paths = _paths(graph, hides_ns[agrees], edges.i[some], edges.j[some], largest_ns[some])
+            self._enter(pair[due], [name[path] for path in paths], now_s)
+        kept = self._pair[now_s - self._tried_s <= _KEPT_S].tolist()
+        self._paths = {its: self._paths[its] for its in kept if len(self._paths.get(its, ()))}
+        path_ns = self._lengths_now_ns(pair, name, edges, np.where(agrees, hides_ns, np.inf))
+        length_ns[wanted] = hides_ns[wanted] + path_ns
         return length_ns
 
-    def _due(self, pair: NDArray[np.uint64], largest_ns: Floats, now_s: float) -> Nodes:
+    def _due(self, pair: Names, largest_ns: Floats, now_s: float) -> Nodes:
         """Whose turn it is, one entry a pair: those whose last turn is longest ago, then those with most doubt."""
-        tried_s = self._known(pair)[0]
+        tried_s = self._tried(pair)
         due = np.flatnonzero(now_s - tried_s >= _AGAIN_S)
         due = due[np.lexsort([-largest_ns[due], tried_s[due]])]
         first = np.unique(pair[due], return_index=True)[1]
         return due[np.sort(first)[:LOOPS]]
 
-    def _enter(self, pair: NDArray[np.uint64], path_ns: Floats, now_s: float) -> None:
+    def _enter(self, pair: Names, paths: list[Names], now_s: float) -> None:
         kept = ~np.isin(self._pair, pair) & (now_s - self._tried_s <= _TURNS_S)
         pairs = np.concatenate([self._pair[kept], pair])
         order = np.argsort(pairs)
         self._pair = pairs[order]
         self._tried_s = np.concatenate([self._tried_s[kept], np.full(len(pair), now_s)])[order]
-        self._path_ns = np.concatenate([self._path_ns[kept], path_ns])[order]
+        self._paths.update(zip(pair.tolist(), paths, strict=True))
 
-    def _known(self, pair: NDArray[np.uint64]) -> tuple[Floats, Floats]:
-        """Of each pair when it had its turn, -inf for never, and what path was found."""
-        tried_s, path_ns = np.full(len(pair), -np.inf), np.full(len(pair), np.inf)
+    def _tried(self, pair: Names) -> Floats:
+        """When each pair had its turn, -inf for never."""
+        tried_s = np.full(len(pair), -np.inf)
         if len(self._pair):
             place = np.minimum(np.searchsorted(self._pair, pair), len(self._pair) - 1)
             had = self._pair[place] == pair
-            tried_s[had], path_ns[had] = self._tried_s[place[had]], self._path_ns[place[had]]
-        return tried_s, path_ns
+            tried_s[had] = self._tried_s[place[had]]
+        return tried_s
+
+    def _lengths_now_ns(self, pair: Names, name: Names, edges: Edges, length_ns: Floats) -> Floats:
+        """Of each pair the length of its way now, inf where none is kept. length_ns : per edge, inf for one that proves
+        nothing."""
+        kept_ns = np.full(len(pair), np.inf)
+        if not self._paths:
+            return kept_ns
+        on_way = np.isin(name, np.concatenate(list(self._paths.values())))
+        near = np.flatnonzero(on_way[edges.i] & on_way[edges.j])
+        hops = _pairs(name[edges.i[near]], name[edges.j[near]])
+        # Of parallel edges the shortest counts.
+        order = np.lexsort([length_ns[near], hops])
+        hops, first = np.unique(hops[order], return_index=True)
+        hop_ns = dict(zip(hops.tolist(), length_ns[near[order[first]]].tolist(), strict=True))
+        for place, its in enumerate(pair.tolist()):
+            path = self._paths.get(its)
+            if path is not None:
+                kept_ns[place] = sum(hop_ns.get(hop, np.inf) for hop in _pairs(path[1:], path[:-1]).tolist())
+        return kept_ns
 
 
-def _paths_ns(graph: Graph, length_ns: Floats, i: Nodes, j: Nodes, most_ns: Floats) -> Floats:
-    """From each of `i` to that of `j` by way of other hosts; inf above most_ns."""
-    found_ns = np.empty(len(i))
-    for place, (one, other, most) in enumerate(zip(i, j, most_ns, strict=True)):
+def _pairs(one: Names, other: Names) -> Names:
+    """Of each two hosts, in either order, by their names."""
+    hashes: Names = np.minimum(one, other) * _MIX + np.maximum(one, other)
+    return hashes
+
+
+def _paths(graph: Graph, length_ns: Floats, i: Nodes, j: Nodes, most_ns: Floats) -> list[Nodes]:
+    """The hosts from each of `i` to that of `j` by way of others; none where that is longer than most_ns."""
+    found = []
+    for one, other, most in zip(i.tolist(), j.tolist(), most_ns.tolist(), strict=True):
         beside = (graph.i == one) & (graph.j == other) | (graph.i == other) & (graph.j == one)
         paths = ShortestPaths(graph, np.where(beside, np.inf, length_ns))
-        found_ns[place] = paths.between(np.array([one]), np.array([other]), float(most))[0, 0]
-    return found_ns
+        far_ns = paths.between(np.array([one]), np.arange(graph.n), most)[0]
+        found.append(_way_back(paths, far_ns, one, other))
+    return found
+
+
+def _way_back(paths: ShortestPaths, far_ns: Floats, start: int, end: int) -> Nodes:
+    """far_ns : of each host from the start, inf where it was not reached."""
+    if not np.isfinite(far_ns[end]):
+        return np.zeros(0, np.intp)
+    graph, way = paths.graph, [end]
+    while way[-1] != start:
+        at = way[-1]
+        # A look at all edges for each hop: a way has few, and the search was dearer.
+        near = np.flatnonzero((graph.i == at) | (graph.j == at))
+        peer = graph.i[near] + graph.j[near] - at
+        before = int(peer[np.argmin(far_ns[peer] + paths.length_ns[near])])
+        if not far_ns[before] < far_ns[at]:  # shorter than what doubles resolve at this distance
+            return np.zeros(0, np.intp)
+        way.append(before)
+    return np.array(way)
 
 
 def _has_others(n: int, edges: Edges, agrees: Bools, wanted: Nodes) -> Bools:

@@ -13,6 +13,7 @@ from fabricpulse.clocksync.coordinator.edge_loops import LOOPS, EdgeLoops
 from fabricpulse.clocksync.coordinator.members import Columns
 from fabricpulse.clocksync.solve.graph_forms import graph_of
 from fabricpulse.clocksync.solve.graph_solve import Edges, Solution
+from fabricpulse.clocksync.solve.shortest_paths import ShortestPaths
 
 HIDES_NS, DOUBT_NS = 1_000.0, 1e6
 
@@ -82,12 +83,57 @@ def test_each_edge_has_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(graphs) == 3  # in the third solve none was due
 
 
-def test_what_was_found_does_not_count_for_ever() -> None:
-    """The loop contradicts the solution now."""
+@pytest.mark.parametrize("now_s", [0.5, 1.0, 3.0])
+@pytest.mark.parametrize("edge", [1, 2])
+@pytest.mark.parametrize("fault", ["contradicts", "old", "gone"])
+def test_a_way_counts_no_more_once_an_edge_of_it_proves_nothing(now_s: float, edge: int, fault: str) -> None:
+    """At once, also before it is searched for again."""
     loops, edges = EdgeLoops(), edges_of((0, 1), (1, 2), (2, 0))
     assert np.isfinite(lengths(loops, edges, {}, [0], 0.0)[0])
-    broken = {1: 2 * HIDES_NS}
-    assert np.isinf(lengths(loops, edges, broken, [0], 3.0)[0])
+    residuals = {edge: 2 * HIDES_NS} if fault == "contradicts" else {}
+    if fault == "old":
+        edges.bound_age_s[edge] = 3.0
+    elif fault == "gone":
+        edges = edges_of((0, 1), [(1, 2), (2, 0)][2 - edge])
+    assert np.isinf(lengths(loops, edges, residuals, [0], now_s)[0])
+
+
+def test_a_kept_way_is_as_long_as_it_is_now() -> None:
+    """Of edges between the same two hosts by the better one."""
+    loops, edges = EdgeLoops(), edges_of((0, 1), (1, 2), (2, 3), (3, 0), (2, 1))
+    assert lengths(loops, edges, {}, [0], 0.0)[0] == pytest.approx(4 * HIDES_NS)
+    found = lengths(loops, edges, {1: 2 * HIDES_NS, 2: 200.0, 4: 100.0}, [0], 1.0)
+    assert found[0] == pytest.approx(4 * HIDES_NS + 300.0)
+
+
+@pytest.mark.parametrize("hosts", [20, 90])
+def test_the_way_is_the_shortest(hosts: int) -> None:
+    """In graphs of both forms, with parallel edges, against the distance itself."""
+    random = np.random.default_rng(hosts)
+    pairs = [(0, 1), *((int(a), int(b)) for a, b in random.integers(0, hosts, (4 * hosts, 2)) if a != b)]
+    edges = edges_of(*pairs)
+    edges.bound_ns[:] = random.integers(1, 50, len(pairs)) * 1_000.0
+    found = lengths(EdgeLoops(), edges, {}, [0])[0]
+    beside = (np.minimum(edges.i, edges.j) == 0) & (np.maximum(edges.i, edges.j) == 1)
+    graph = graph_of(hosts, edges.i[~beside], edges.j[~beside])
+    paths = ShortestPaths(graph, edges.bound_ns[~beside])
+    way_ns = paths.between(np.array([0]), np.array([1]))[0, 0]
+    assert found == pytest.approx(edges.bound_ns[0] + way_ns, abs=0.1)
+
+
+@pytest.mark.parametrize("hosts", [8, 40, 100])
+def test_no_host_is_confirmed_by_ways_that_contradict_by_now(hosts: int) -> None:
+    """Many in doubt, whose ways were found in earlier rounds; then each of them breaks."""
+    hub = 0
+    pairs = [
+        pair for host in range(1, 2 * hosts, 2) for pair in ((host, hub), (host, host + 1), (host + 1, hub))
+    ]
+    edges, loops, asked = edges_of(*pairs), EdgeLoops(), list(range(0, 3 * hosts, 3))
+    for second in range(4):
+        assert np.isfinite(lengths(loops, edges, {}, asked, float(second))).any()
+    broken = dict.fromkeys(range(2, 3 * hosts, 3), 50 * HIDES_NS)
+    for second in range(4, 14):
+        assert np.isinf(lengths(loops, edges, broken, asked, float(second))).all(), second
 
 
 @pytest.mark.parametrize(("residual_ns", "left_ns"), [(0.0, 3 * HIDES_NS), (HIDES_NS + 1, 0.0)])
