@@ -5,6 +5,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 
@@ -13,7 +14,8 @@
 namespace fabricpulse {
 namespace {
 
-constexpr int kReadsToReopen = 500;        // some 5 s
+constexpr int kReadsToRetry = 500;         // some 5 s
+constexpr int kMostFailed = 8;             // readings in a row, then a way is given up
 constexpr unsigned kSamples = 3;           // the narrowest is taken
 constexpr std::int64_t kResolutionNs = 8;  // of what hardware latches, and of the kernel's conversion
 constexpr std::int64_t kSlackNs = 1'000;   // of what is read within a call
@@ -23,6 +25,12 @@ bool nanoseconds(const ptp_clock_time& t, std::int64_t* ns) {
   if (t.sec < 0 || t.sec > kMostSeconds) return false;
   *ns = t.sec * 1'000'000'000 + t.nsec;
   return true;
+}
+
+// Whether this kernel, this driver or this device never does it. ENODEV: PTP_SYS_OFFSET_PRECISE says so too where the
+// kernel runs by another clocksource than the hardware latches (ptp_kvm beside tsc), and other ways work.
+bool is_lasting(int error) {
+  return error == EOPNOTSUPP || error == EINVAL || error == ENOTTY || error == ENOSYS || error == ENODEV;
 }
 
 // The raw clock minus CLOCK_REALTIME, within [low, high].
@@ -41,6 +49,34 @@ Ahead raw_ahead() {
   return best;
 }
 
+// What CLOCK_REALTIME was ahead by in a call that lies between two readings of it. It may be steered at any moment
+// between them; how far is seen by then.
+Ahead within(const Ahead& before, const Ahead& after) {
+  return {std::min(before.low, after.low), std::max(before.high, after.high)};
+}
+
+// The narrowest of some brackets.
+class Narrowest {
+ public:
+  explicit Narrowest(PhcReading* reading) : reading_(reading) {}
+  // EAGAIN for what is no bracket.
+  int add(const ptp_clock_time& from, const ptp_clock_time& device, const ptp_clock_time& to,
+          const Ahead& ahead) {
+    std::int64_t low, phc, high;
+    if (!nanoseconds(from, &low) || !nanoseconds(device, &phc) || !nanoseconds(to, &high) || high < low) {
+      return EAGAIN;
+    }
+    if (width_ >= 0 && high - low >= width_) return 0;
+    width_ = high - low;
+    *reading_ = {phc, low + ahead.low, high + ahead.high};
+    return 0;
+  }
+
+ private:
+  PhcReading* reading_;
+  std::int64_t width_ = -1;
+};
+
 }  // namespace
 
 PhcReader::PhcReader(int index) : index_(index) { reopen(); }
@@ -48,9 +84,10 @@ PhcReader::PhcReader(int index) : index_(index) { reopen(); }
 void PhcReader::reopen() {
   char path[32];
   std::snprintf(path, sizeof(path), "/dev/ptp%d", index_);
-  fd_ = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd_ < 0) fd_ = open(path, O_RDONLY | O_CLOEXEC);
   error_ = fd_ < 0 ? errno : 0;
   way_ = Way::kPrecise;
+  failed_ = 0;
 }
 
 PhcReader::~PhcReader() {
@@ -58,72 +95,85 @@ PhcReader::~PhcReader() {
 }
 
 bool PhcReader::read(PhcReading* reading) {
-  if (fd_ < 0 && ++closed_reads_ % kReadsToReopen == 0) reopen();
+  if ((fd_ < 0 || way_ == Way::kNone) && ++idle_reads_ % kReadsToRetry == 0) reopen();
   if (fd_ < 0) return false;
-  while (way_ != Way::kNone) {
-    const std::int64_t before = clock_ns(CLOCK_MONOTONIC_RAW);
-    bool done = way_ == Way::kPrecise ? precise(reading) : brackets(way_ == Way::kRawBrackets, reading);
-    if (done && (reading->raw_low_ns < before - kSlackNs ||
-                 reading->raw_high_ns > clock_ns(CLOCK_MONOTONIC_RAW) + kSlackNs)) {
-      // In a time namespace: PTP ioctls tell the raw clock of the first one.
-      done = false;
-      errno = EINVAL;
-    }
-    if (done) {
+  for (Way way = way_; way != Way::kNone; way = static_cast<Way>(static_cast<int>(way) + 1)) {
+    const int error = read_by(way, reading);
+    if (error == 0) {
+      if (way == way_) failed_ = 0;
       error_ = 0;
       const fp_virtual_clock* page = fp_virtual_clock_of_process();
       reading->raw_low_ns = fp_virtual_raw_clock_apply(page, reading->raw_low_ns);
       reading->raw_high_ns = fp_virtual_raw_clock_apply(page, reading->raw_high_ns);
       return true;
     }
-    error_ = errno;
-    if (error_ == ENODEV) {
-      close(fd_);
-      fd_ = -1;
+    error_ = error;
+    if (way == way_ && (is_lasting(error) || ++failed_ >= kMostFailed)) {
+      way_ = static_cast<Way>(static_cast<int>(way) + 1);
+      failed_ = 0;
     }
-    if (error_ != EOPNOTSUPP && error_ != EINVAL && error_ != ENOTTY && error_ != ENOSYS) return false;
-    way_ = static_cast<Way>(static_cast<int>(way_) + 1);
+    // The reading is lost, the way is not; one that is worse would say no more.
+    if (error == EAGAIN) return false;
+  }
+  if (error_ == ENODEV) {  // by the last way too: it is gone
+    close(fd_);
+    fd_ = -1;
   }
   return false;
 }
 
-bool PhcReader::precise(PhcReading* reading) {
-  ptp_sys_offset_precise both{};
-  if (ioctl(fd_, PTP_SYS_OFFSET_PRECISE, &both) != 0) return false;
-  std::int64_t raw;
-  if (!nanoseconds(both.device, &reading->phc_ns) || !nanoseconds(both.sys_monoraw, &raw)) {
-    errno = EINVAL;
-    return false;
+int PhcReader::read_by(Way way, PhcReading* reading) {
+  const std::int64_t before = clock_ns(CLOCK_MONOTONIC_RAW);
+  const int error = way == Way::kPrecise ? precise(reading)
+                    : way == Way::kPlain ? plain(reading)
+                                         : extended(way == Way::kRawBrackets, reading);
+  if (error != 0) return error;
+  // CLOCK_REALTIME was stepped in between. Each time: in a time namespace PTP ioctls tell the raw clock of the first one.
+  if (reading->raw_low_ns < before - kSlackNs ||
+      reading->raw_high_ns > clock_ns(CLOCK_MONOTONIC_RAW) + kSlackNs) {
+    return EAGAIN;
   }
-  reading->raw_low_ns = raw - kResolutionNs;
-  reading->raw_high_ns = raw + kResolutionNs;
-  return true;
+  return 0;
 }
 
-bool PhcReader::brackets(bool raw, PhcReading* reading) {
+int PhcReader::precise(PhcReading* reading) {
+  ptp_sys_offset_precise both{};
+  if (ioctl(fd_, PTP_SYS_OFFSET_PRECISE, &both) != 0) return errno;
+  std::int64_t raw;
+  if (!nanoseconds(both.device, &reading->phc_ns) || !nanoseconds(both.sys_monoraw, &raw)) return EAGAIN;
+  reading->raw_low_ns = raw - kResolutionNs;
+  reading->raw_high_ns = raw + kResolutionNs;
+  return 0;
+}
+
+int PhcReader::extended(bool raw, PhcReading* reading) {
   ptp_sys_offset_extended samples{};
   samples.n_samples = kSamples;
   // `clockid` of newer headers; before Linux 6.12 it was reserved and has to be 0, which is CLOCK_REALTIME.
   samples.rsv[0] = raw ? CLOCK_MONOTONIC_RAW : 0;
   const Ahead before = raw ? Ahead{0, 0} : raw_ahead();
-  if (ioctl(fd_, PTP_SYS_OFFSET_EXTENDED, &samples) != 0) return false;
-  // CLOCK_REALTIME may be steered at any moment between the two; how far is seen by then.
-  const Ahead after = raw ? Ahead{0, 0} : raw_ahead();
-  const Ahead ahead{before.low < after.low ? before.low : after.low,
-                    before.high > after.high ? before.high : after.high};
-  std::int64_t narrowest = -1;
+  if (ioctl(fd_, PTP_SYS_OFFSET_EXTENDED, &samples) != 0) return errno;
+  const Ahead ahead = raw ? before : within(before, raw_ahead());
+  Narrowest narrowest(reading);
   for (unsigned i = 0; i < kSamples; ++i) {
-    std::int64_t low, phc, high;
-    if (!nanoseconds(samples.ts[i][0], &low) || !nanoseconds(samples.ts[i][1], &phc) ||
-        !nanoseconds(samples.ts[i][2], &high) || high < low) {
-      errno = EINVAL;
-      return false;
-    }
-    if (narrowest >= 0 && high - low >= narrowest) continue;
-    narrowest = high - low;
-    *reading = {phc, low + ahead.low, high + ahead.high};
+    if (const int error = narrowest.add(samples.ts[i][0], samples.ts[i][1], samples.ts[i][2], ahead))
+      return error;
   }
-  return true;
+  return 0;
+}
+
+int PhcReader::plain(PhcReading* reading) {
+  ptp_sys_offset samples{};
+  samples.n_samples = kSamples;
+  const Ahead before = raw_ahead();
+  if (ioctl(fd_, PTP_SYS_OFFSET, &samples) != 0) return errno;
+  const Ahead ahead = within(before, raw_ahead());
+  Narrowest narrowest(reading);
+  for (unsigned i = 0; i < 2 * kSamples; i += 2) {
+    if (const int error = narrowest.add(samples.ts[i], samples.ts[i + 1], samples.ts[i + 2], ahead))
+      return error;
+  }
+  return 0;
 }
 
 }  // namespace fabricpulse

@@ -15,28 +15,34 @@ class PhcReader {
   PhcReader(const PhcReader&) = delete;
   PhcReader& operator=(const PhcReader&) = delete;
 
-  // False when the PHC cannot be read; error() is then the errno.
+  // False when the PHC cannot be read; error() is then the errno, EAGAIN where only this reading is lost: the clock that
+  // it was read with was set meanwhile, say.
   bool read(PhcReading* reading);
   int error() const { return error_; }
 
  private:
-  // From the best to the last; what fails once with "not supported" is not asked again.
+  // From the best to the last. Where none works all are tried again now and then.
   enum class Way {
     kPrecise,      // PTP_SYS_OFFSET_PRECISE: both latched by hardware
     kRawBrackets,  // PTP_SYS_OFFSET_EXTENDED with brackets of CLOCK_MONOTONIC_RAW (Linux 6.12)
     kBrackets,     // the same of CLOCK_REALTIME, which is put on the raw clock here
+    kPlain,        // PTP_SYS_OFFSET: around the whole driver; all that virtual clocks have (ptp_kvm, hyperv)
     kNone,
   };
 
-  bool precise(PhcReading* reading);
-  bool brackets(bool raw, PhcReading* reading);
+  // Each returns 0 or an errno.
+  int read_by(Way way, PhcReading* reading);
+  int precise(PhcReading* reading);
+  int extended(bool raw, PhcReading* reading);
+  int plain(PhcReading* reading);
 
   void reopen();
 
   const int index_;
   int fd_ = -1;
   int error_ = 0;
-  int closed_reads_ = 0;
+  int idle_reads_ = 0;  // since it could be read in no way
+  int failed_ = 0;      // readings in a row that the present way has lost
   Way way_ = Way::kPrecise;
 };
 
