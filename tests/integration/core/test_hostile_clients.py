@@ -113,12 +113,14 @@ async def test_2000_idle_and_1200_slow(
 
 
 async def test_late_clients_are_let_go() -> None:
-    """Half a head, half a body, and nothing: each ends within its time, those that began with a 408."""
+    """Half a head, half a body, and nothing: each ends within its time, those that began with a 408. Who sent nothing
+    has no answer to anything: it would be taken for that to the next request."""
     limits = Limits(head_s=0.5, body_s=0.5, idle_s=1.0)
     async with serving(limits) as server, hostile_clients(server.addresses[0], idle=10, slow=30) as clients:
         loop = asyncio.get_running_loop()
         answers = await asyncio.gather(*(asyncio.wait_for(loop.sock_recv(c, 100), 60) for c in clients))
-        assert all(answer.startswith(b"HTTP/1.1 408 ") for answer in answers)
+        assert answers[:10] == 10 * [b""]
+        assert all(answer.startswith(b"HTTP/1.1 408 ") for answer in answers[10:])
         # On a busy machine a body may come so late that its head was late already.
         closed = server.connections.closed
         assert closed["head_timeout"] >= 20
@@ -170,6 +172,32 @@ async def test_a_client_that_does_not_read() -> None:
         writer.close()
         stuck_writer.close()
     finally:
+        await server.stop()
+
+
+async def test_many_clients_that_do_not_read() -> None:
+    """Their answers do not fill the memory, and others are answered."""
+    big = b"x" * (4 << 20)
+
+    async def large(_: TextFormat) -> bytes:
+        return big
+
+    limits = Limits(write_s=60.0, unsent_bytes=16 << 20)
+    server = WebServer("test", Lifetime(), large, WebOptions(("127.0.0.1:0",)), limits=limits)
+    await server.start()
+    writers = []
+    try:
+        for _ in range(100):
+            _, writer = await asyncio.open_connection(*server.addresses[0], limit=1 << 10)
+            writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\nAccept-Encoding: identity\r\n\r\n")
+            writers.append(writer)
+        await until(lambda: server.responses[200] + server.connections.closed["unsent_limit"] >= 97)
+        unsent = [connection.unsent() for connection in server.connections._by_handler.values()]
+        assert sum(unsent) <= limits.unsent_bytes
+        assert await ask(server, "GET", "/metrics", source="127.0.0.2") == 200
+    finally:
+        for writer in writers:
+            writer.close()
         await server.stop()
 
 

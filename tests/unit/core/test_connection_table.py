@@ -140,6 +140,23 @@ def test_a_client_that_does_not_read() -> None:
     assert client.reason == "write_timeout"
 
 
+def test_answers_in_memory_are_bounded() -> None:
+    """Above the limit the oldest of the client with most goes, never the only one of a client."""
+    table = ConnectionTable(Limits(unsent_bytes=100))
+
+    def unread(name: str, size: int) -> Client:
+        client, entry = connect(table, name)
+        table.enter(entry, Phase.ACTIVE, 0.0)
+        client.left = size
+        table.stall(entry, 0.0)
+        return client
+
+    scraper, greedy = unread("scraper", 45), [unread("greedy", 15) for _ in range(5)]
+    assert [client.reason for client in greedy] == ["unsent_limit", "unsent_limit", "", "", ""]
+    assert unread("another", 400).reason == scraper.reason == ""
+    assert [client.reason for client in greedy].count("unsent_limit") == 4
+
+
 def test_requests_in_memory_are_bounded() -> None:
     """Above the limit the largest incomplete request of the client with most of them goes; complete ones stay."""
     table = ConnectionTable(Limits(buffered_bytes=100))

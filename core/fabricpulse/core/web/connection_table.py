@@ -148,7 +148,10 @@ class ConnectionTable:
 
     def stall(self, entry: Entry, now: float) -> None:
         """The client does not take its answer as fast as it is written."""
+        if entry not in self._phases[entry.phase]:
+            return
         self._stalled[entry] = (now, entry.closer.unsent())
+        self._bound_unsent()
 
     def flow(self, entry: Entry) -> None:
         """The client has caught up."""
@@ -210,6 +213,26 @@ class ConnectionTable:
         worst = max(waiting, key=lambda entry: (totals[entry.client], entry.received), default=None)
         if worst is not None:
             self._drop(worst, "buffer_limit")
+
+    def _bound_unsent(self) -> None:
+        """Drops the answer that has waited longest of the client with most of them in memory, until they are few
+        enough. The only one of a client stays: it is as large as what was asked for, and has its time like others.
+        """
+        unsent = {entry: entry.closer.unsent() for entry in self._stalled}
+        total = sum(unsent.values())
+        while total > self.limits.unsent_bytes:
+            totals: dict[str, int] = {}
+            several: set[str] = set()
+            for entry, left in unsent.items():
+                if entry.client in totals:
+                    several.add(entry.client)
+                totals[entry.client] = totals.get(entry.client, 0) + left
+            worst = max(several, key=totals.__getitem__, default=None)
+            if worst is None:
+                return
+            oldest = next(entry for entry in unsent if entry.client == worst)
+            total -= unsent.pop(oldest)
+            self._drop(oldest, "unsent_limit")
 
 
 def _overdue(queue: _Queue, before: float) -> Iterator[Entry]:

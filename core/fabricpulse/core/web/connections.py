@@ -19,7 +19,6 @@ import ipaddress
 import socket
 import ssl
 from collections import Counter
-from contextlib import suppress
 from typing import cast
 
 from aiohttp import web
@@ -91,7 +90,7 @@ class Connections:
             self._sweep = None
         for connection in list(self._waiting):
             self.table.remove(connection.entry)
-            self._drop_waiting(connection, b"")
+            self._drop_waiting(connection)
         for task in self._handshakes:
             task.cancel()
         await asyncio.gather(*self._handshakes, return_exceptions=True)
@@ -224,12 +223,13 @@ class Connections:
         self._handshake_queue.remove(connection.entry.client, connection)
         self._loop.remove_reader(connection.accepted)
 
-    def _drop_waiting(self, connection: "_Connection", answer: bytes) -> None:
-        """Ends a connection without a byte so far, or whose handshake has not begun."""
+    def _drop_waiting(self, connection: "_Connection") -> None:
+        """Ends a connection without a byte so far, or whose handshake has not begun.
+
+        Without a 408: there is no request that it would answer, and a client that has opened the connection ahead may
+        take it for the answer to the next one.
+        """
         self._stop_waiting(connection)
-        with suppress(OSError):
-            if answer:
-                connection.accepted.send(answer)
         connection.accepted.close()
 
     async def _connect(self, accepted: socket.socket, connection: "_Connection") -> None:
@@ -318,7 +318,7 @@ class _Connection(asyncio.Protocol):
             if self.handshake is not None:
                 self.handshake.cancel()
             else:
-                self._owner._drop_waiting(self, _TIMEOUT_RESPONSE if reason == "head_timeout" else b"")
+                self._owner._drop_waiting(self)
         elif reason in ("head_timeout", "body_timeout") and not transport.get_write_buffer_size():
             transport.write(_TIMEOUT_RESPONSE)
             transport.close()

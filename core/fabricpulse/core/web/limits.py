@@ -19,7 +19,9 @@ class Limits:
     with min_rate bytes/s after body_s; a client must take min_rate bytes/s of an answer, checked each write_s.
     head_bytes : of a request head. buffered_bytes : of all requests that have not been answered yet; above, the largest
     incomplete request of the client with most of them is dropped. An eighth of it is for requests of at most
-    small_bytes: what large ones do to each other takes nothing from a scrape.
+    small_bytes: what large ones do to each other takes nothing from a scrape. unsent_bytes : of all answers that
+    clients do not take as fast as they are written; above, the oldest of the client with most of them is dropped,
+    where it has several.
     """
 
     connections: int = 8_192
@@ -33,6 +35,7 @@ class Limits:
     head_bytes: int = 4 << 20
     buffered_bytes: int = 256 << 20
     small_bytes: int = 64 << 10
+    unsent_bytes: int = 64 << 20
 
 
 def connections_for(files: int, in_use: int) -> int:

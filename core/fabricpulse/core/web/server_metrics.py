@@ -30,6 +30,7 @@ CLOSE_REASONS = (
     "head_too_large",
     "body_timeout",
     "write_timeout",
+    "unsent_limit",
     "idle_timeout",
     "client_limit",
     "server_limit",
