@@ -7,8 +7,10 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import pytest
 from tests.unit.remediation.world import alert, config
 
+from fabricpulse.remediation.receiver import commit_loop
 from fabricpulse.remediation.receiver.commit_loop import CommitLoop
 from fabricpulse.remediation.receiver.line_limit import LineLimit
 from fabricpulse.remediation.receiver.reconciler import Reconciler
@@ -61,8 +63,11 @@ async def test_a_quick_cycle_comes_with_the_event(tmp_path: Path) -> None:
     store.close()
 
 
-async def test_the_kill_switch_does_not_wait_for_a_storm(tmp_path: Path) -> None:
+async def test_the_kill_switch_does_not_wait_for_a_storm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What an operator orders comes before deliveries that wait, and a batch has so many alerts at most."""
+    monkeypatch.setattr(commit_loop, "_SPACING", 0)  # a cycle for each batch, however long one takes
     store = SqlStore(SqliteDatabase(tmp_path / "j.db"))
     batches: list[list[str]] = []
     loop = CommitLoop(store, lambda _transaction, _now: batches.append([]), lambda: 50.0)

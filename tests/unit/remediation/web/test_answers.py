@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from aiohttp import web
+from aiohttp import ClientPayloadError, web
 from aiohttp.test_utils import TestClient, TestServer
 from tests.unit.remediation.world import World, alert
 
@@ -111,6 +111,35 @@ async def test_what_is_not_taken_has_a_bound(monkeypatch):
             while answers.held:  # noqa: ASYNC110 - the server meets the end of the connections
                 await asyncio.sleep(0.01)
         assert (await client.get("/list")).status == 200
+
+
+async def test_an_export_that_finds_no_room_is_no_whole_one():
+    """Those that nobody takes have the same bound; the client of one that ends early sees that it does."""
+    answers = Answers(max_bytes=2 * LONG)
+
+    async def pages() -> AsyncIterator[bytes]:
+        yield b"1\n"
+        yield b"x" * LONG
+
+    async def export(request: web.Request) -> web.StreamResponse:
+        answer: web.StreamResponse = await answers.lines(request, pages())
+        return answer
+
+    app = web.Application()
+    app.router.add_get("/export", export)
+    async with TestClient(TestServer(app)) as client:
+        assert await (await client.get("/export")).read() == b"1\n" + b"x" * LONG
+        held = [await taken_later(client, "/export") for _ in range(2)]
+        async with asyncio.timeout(60):
+            while answers.held < 2 * LONG:  # noqa: ASYNC110 - both have come to the page that nobody takes
+                await asyncio.sleep(0.01)
+        assert (await client.get("/export")).status == 503
+        answers.held -= 1
+        with pytest.raises(ClientPayloadError):
+            await (await client.get("/export")).read()
+        answers.held += 1
+        for _, writer in held:
+            writer.close()
 
 
 def test_scrapes_take_a_share_of_the_time_only():

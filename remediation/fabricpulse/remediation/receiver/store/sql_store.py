@@ -8,7 +8,7 @@ the seal covers both, so that what was removed or changed in the state shows as 
 import hashlib
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import msgspec
@@ -249,7 +249,7 @@ class SqlStore:
             rows = [dict(zip(columns, row, strict=True)) for row in connection.execute(query, parameters)]
         return [{**row, "detail": msgspec.json.decode(row["detail"])} for row in rows]
 
-    def deliveries(self, after: int, limit: int) -> Iterator[tuple[int, Delivery]]:
+    def deliveries(self, after: int, limit: int) -> Generator[tuple[int, Delivery], None, None]:
         """See Store.deliveries."""
         query = (
             "SELECT id, received_at, sha256, deflated, body FROM delivery WHERE id > ? ORDER BY id LIMIT ?"

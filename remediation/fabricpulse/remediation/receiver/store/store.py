@@ -1,6 +1,6 @@
 """The Store protocol: what must survive the receiver, and what goes through it."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -75,7 +75,7 @@ class Store(Protocol):
     def lines_of(self, subject: str, limit: int) -> list[dict[str, Any]]:
         """The newest lines of the journal about a subject, oldest first."""
 
-    def deliveries(self, after: int, limit: int) -> Iterator[tuple[int, Delivery]]:
+    def deliveries(self, after: int, limit: int) -> Generator[tuple[int, Delivery], None, None]:
         """Raw deliveries with an id above `after`, oldest first, bodies inflated."""
 
     def dead_letters(self, limit: int) -> list[dict[str, Any]]:

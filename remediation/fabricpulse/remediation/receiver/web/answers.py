@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-MAX_BYTES = 256 << 20
+MAX_BYTES = 64 << 20
 # Below this an answer is made for each who asks.
 _SMALL = 64 << 10
 # Entries that are encoded at a time: some 3 ms.
@@ -67,6 +67,28 @@ class Answers:
             return web.Response(body=content, content_type="application/json")
         self._check()
         return await self._send(request, _Body(content, 0.0))
+
+    async def lines(self, request: web.Request, pages: AsyncIterator[bytes]) -> web.StreamResponse:
+        """JSON lines, read a page at a time. Raises HTTPServiceUnavailable; where there is no room for a later page,
+        the connection is reset: its client must not take a part for the whole."""
+        self._check()
+        answer = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+        await answer.prepare(request)
+        async for page in pages:
+            if self.held and self.held + len(page) > self._max_bytes:
+                if request.transport is not None:
+                    request.transport.abort()
+                raise ConnectionResetError("answers that are not sent yet fill the memory for them")
+            self.held += len(page)
+            try:
+                view = memoryview(page)
+                for start in range(0, len(view), _PART):
+                    await answer.write(view[start : start + _PART])
+                    await asyncio.sleep(0)
+            finally:
+                self.held -= len(page)
+        await answer.write_eof()
+        return answer
 
     def _check(self) -> None:
         if self.held >= self._max_bytes:

@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import closing
 from importlib.metadata import version
 from typing import Any, TypeVar
 
@@ -18,12 +19,14 @@ from fabricpulse.remediation.receiver.observed_state import is_name
 from fabricpulse.remediation.receiver.payload import PayloadError, parse_alerts
 from fabricpulse.remediation.receiver.reconciler import Reconciler
 from fabricpulse.remediation.receiver.state.model import Target
-from fabricpulse.remediation.receiver.store.store import Delivery, Store, StoreError
+from fabricpulse.remediation.receiver.store.store import Store, StoreError
 from fabricpulse.remediation.receiver.web.answers import Answers
 from fabricpulse.remediation.receiver.web.auth import owner_of
 from fabricpulse.remediation.receiver.web.http_json import json_answer, json_object, number
 
 _EXPORT_PAGE = 1000
+# Of deliveries, each up to 64 MiB, that one page has: at most so many, and no more once they have so many bytes.
+_EXPORT_DELIVERIES, _EXPORT_BYTES = 20, 512 << 10
 _MAX_EXPLAINED = 100
 _MAX_SHOWN = 10_000
 _READS_AT_ONCE = 2
@@ -218,33 +221,38 @@ class OperatorApi:
 
     async def _export(self, request: web.Request) -> web.StreamResponse:
         """The journal as one JSON object a line; with `deliveries`, the raw webhook bodies as well."""
-        answer = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
-        await answer.prepare(request)
-        after = 0
-        while lines := await self._read(self._store.transitions, after, _EXPORT_PAGE):
-            after = lines[-1]["id"]
-            await answer.write(_ndjson({"kind": "transition", **line} for line in lines))
-        if "deliveries" in request.query:
-            after = 0
-            while page := await self._read(self._page, after):
-                after = page[-1][0]
-                await answer.write(
-                    _ndjson(
-                        {
-                            "kind": "delivery",
-                            "id": number_,
-                            "received_at": delivery.received_at,
-                            "sha256": delivery.sha256,
-                            "body": delivery.body.decode("utf-8", "backslashreplace"),
-                        }
-                        for number_, delivery in page
-                    )
-                )
-        await answer.write_eof()
-        return answer
+        return await self._answers.lines(request, self._pages("deliveries" in request.query))
 
-    def _page(self, after: int) -> list[tuple[int, Delivery]]:
-        return list(self._store.deliveries(after, 20))
+    async def _pages(self, with_deliveries: bool) -> AsyncIterator[bytes]:
+        for read in (self._transitions, self._deliveries) if with_deliveries else (self._transitions,):
+            after = 0
+            while page := await self._read(read, after):
+                after, content = page
+                yield content
+
+    # Encoded by the thread that reads: what a client does not take is bytes then, and not five times as much.
+
+    def _transitions(self, after: int) -> tuple[int, bytes] | None:
+        """A page of the journal after this line, and its last line."""
+        lines = self._store.transitions(after, _EXPORT_PAGE)
+        return (lines[-1]["id"], _ndjson({"kind": "transition", **line} for line in lines)) if lines else None
+
+    def _deliveries(self, after: int) -> tuple[int, bytes] | None:
+        """The same of deliveries: a few, or a single large one."""
+        content, last = bytearray(), after
+        with closing(self._store.deliveries(after, _EXPORT_DELIVERIES)) as deliveries:
+            for last, delivery in deliveries:
+                line = {
+                    "kind": "delivery",
+                    "id": last,
+                    "received_at": delivery.received_at,
+                    "sha256": delivery.sha256,
+                    "body": delivery.body.decode("utf-8", "backslashreplace"),
+                }
+                content += _ndjson([line])
+                if len(content) >= _EXPORT_BYTES:
+                    break
+        return (last, bytes(content)) if last > after else None
 
     async def _verify(self, _: web.Request) -> web.Response:
         try:
