@@ -17,7 +17,7 @@ from fabricpulse.core.waiting import wait_with_timeout
 from fabricpulse.core.web.client import HttpClient
 from fabricpulse.core.web.server import WebServer
 from fabricpulse.core.web.toolkit import WebConfig
-from fabricpulse.remediation.receiver.alertmanager_poll import poll_alertmanagers
+from fabricpulse.remediation.receiver.alertmanager_poll import AlertmanagerPolls
 from fabricpulse.remediation.receiver.commit_loop import CommitLoop
 from fabricpulse.remediation.receiver.config import ReceiverConfig, is_postgres
 from fabricpulse.remediation.receiver.drain_hooks import DrainHooks
@@ -222,23 +222,30 @@ class Receiver:
     # --- Alertmanager and metrics --------------------------------------------------------------------------------
 
     async def _poll_forever(self) -> None:
-        while True:
-            self._poll.clear()
-            complete = True
-            config = self._policy.config
-            if config.alertmanagers:
-                known = self._auth.alertmanagers
-                found = await addresses_of(config.alertmanagers, known)
-                if config is self._policy.config:  # not replaced meanwhile
-                    self._auth.alertmanagers, self._auth.all_known = found
-                answers = await poll_alertmanagers(self._poller, config.alertmanagers)
-                complete = None not in answers
-                with suppress(StoreError):  # the commit loop has logged it
-                    count = sum(len(answer or ()) for answer in answers)
-                    await self._loop.submit(partial(self._on_poll, answers), alerts=count)
-            interval = config.alertmanager_poll_s
-            await wait_with_timeout(self._poll, interval if complete else min(_RETRY_POLL_S, interval))
-            await asyncio.sleep(0.2)  # a storm of suspect alerts polls a few times a second, not for each
+        polls = AlertmanagerPolls(self._poll.set)
+        try:
+            while True:
+                await self._poll_once(polls)
+        finally:
+            polls.cancel()
+
+    async def _poll_once(self, polls: AlertmanagerPolls) -> None:
+        self._poll.clear()
+        complete = True
+        config = self._policy.config
+        if config.alertmanagers:
+            known = self._auth.alertmanagers
+            found = await addresses_of(config.alertmanagers, known)
+            if config is self._policy.config:  # not replaced meanwhile
+                self._auth.alertmanagers, self._auth.all_known = found
+            answers = await polls.ask(self._poller, config.alertmanagers)
+            complete = None not in answers
+            with suppress(StoreError):  # the commit loop has logged it
+                count = sum(len(answer or ()) for answer in answers)
+                await self._loop.submit(partial(self._on_poll, answers), alerts=count)
+        interval = config.alertmanager_poll_s
+        await wait_with_timeout(self._poll, interval if complete else min(_RETRY_POLL_S, interval))
+        await asyncio.sleep(0.2)  # a storm of suspect alerts polls a few times a second, not for each
 
     def _on_poll(self, answers: list[tuple[Alert, ...] | None], transaction: Transaction, now: float) -> None:
         self._reconciler.observed.on_poll(transaction, answers, now)

@@ -1,5 +1,6 @@
 """Polling Alertmanagers behind a private authority, with a password; failures are None and leak nothing."""
 
+import asyncio
 import json
 import ssl
 from base64 import b64encode
@@ -14,7 +15,8 @@ from aiohttp.test_utils import TestServer
 from fabricpulse.core.config import parse_config
 from fabricpulse.core.web.client import HttpClient
 from fabricpulse.core.web.client_config import HttpClientConfig
-from fabricpulse.remediation.receiver.alertmanager_poll import poll_alertmanagers
+from fabricpulse.remediation.receiver import alertmanager_poll
+from fabricpulse.remediation.receiver.alertmanager_poll import AlertmanagerPolls
 
 ALERT = {
     "labels": {"alertname": "FabricNicFlapping", "instance": "h0", "device": "rail0"},
@@ -50,10 +52,12 @@ async def test_private_authority_and_password(tmp_path: Path, caplog: pytest.Log
     try:
         trusted = parse_config(yaml.safe_dump(settings), HttpClientConfig, "test")
         async with HttpClient(trusted) as client:
-            found = await poll_alertmanagers(client, (f"{url}/am/", f"{url}/elsewhere", "http://127.0.0.1:1"))
+            found = await AlertmanagerPolls(lambda: None).ask(
+                client, (f"{url}/am/", f"{url}/elsewhere", "http://127.0.0.1:1")
+            )
         async with HttpClient(HttpClientConfig()) as client:
             hidden = url.replace("//", "//user:secret@")
-            untrusted = await poll_alertmanagers(client, (f"{hidden}/am",))
+            untrusted = await AlertmanagerPolls(lambda: None).ask(client, (f"{hidden}/am",))
     finally:
         await server.close()
     assert found[1:] == [None, None]
@@ -61,3 +65,31 @@ async def test_private_authority_and_password(tmp_path: Path, caplog: pytest.Log
     assert [alert.fingerprint for alert in found[0]] == ["f"]
     assert untrusted == [None]
     assert "secret" not in caplog.text
+
+
+async def test_one_that_hangs_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other's answer counts without it; what it says at last is in the next round, which begins for it."""
+    monkeypatch.setattr(alertmanager_poll, "_GRACE_S", 0.05)
+    answers_now, woken, asked = asyncio.Event(), asyncio.Event(), 0
+
+    async def alerts(request: web.Request) -> web.Response:
+        nonlocal asked
+        if request.path.startswith("/hangs"):
+            asked += 1
+            await answers_now.wait()
+        return web.Response(text=json.dumps([ALERT]), content_type="application/json")
+
+    application = web.Application()
+    for name in ("well", "hangs"):
+        application.router.add_get(f"/{name}/api/v2/alerts", alerts)
+    async with TestServer(application) as server, HttpClient(HttpClientConfig(timeout_s=60)) as client:
+        polls = AlertmanagerPolls(woken.set)
+        urls = tuple(str(server.make_url(f"/{name}")) for name in ("hangs", "well", "hangs"))
+        for _ in range(3):
+            assert [answer is not None for answer in await polls.ask(client, urls)] == [False, True, False]
+        assert (asked, woken.is_set()) == (1, False)
+        answers_now.set()
+        async with asyncio.timeout(60):
+            await woken.wait()
+        assert None not in await polls.ask(client, urls)
+        polls.cancel()

@@ -15,7 +15,7 @@ from fabricpulse.remediation.node.mesh import MeshNics, SquattedError, parse_mes
 from fabricpulse.remediation.node.receiver_client import ReceiverClient, ReceiverError
 from fabricpulse.remediation.protocol import MAX_NICS, Report
 from fabricpulse.remediation.receiver import alertmanager_poll
-from fabricpulse.remediation.receiver.alertmanager_poll import poll_alertmanagers
+from fabricpulse.remediation.receiver.alertmanager_poll import AlertmanagerPolls
 
 LINE = 'fabricpulse_nic_connected{device="rail0"} 1\n'
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -88,7 +88,7 @@ async def test_answers_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     async with served(endless) as url:
         async with HttpClient(HttpClientConfig(timeout_s=600)) as client:
             assert await scrape_mesh(client, url) == MeshNics()
-            assert await poll_alertmanagers(client, (url,)) == [None]
+            assert await AlertmanagerPolls(lambda: None).ask(client, (url,)) == [None]
         agent = ReceiverClient(NodeConfig(host="h0", receiver=url))
         try:
             with pytest.raises(ReceiverError, match="larger than"):
@@ -111,7 +111,7 @@ async def test_redirects_are_not_followed() -> None:
     async with served(elsewhere) as url:
         async with HttpClient(HttpClientConfig(timeout_s=20)) as client:
             assert await scrape_mesh(client, url) == MeshNics()
-            assert await poll_alertmanagers(client, (url,)) == [None]
+            assert await AlertmanagerPolls(lambda: None).ask(client, (url,)) == [None]
             async with client.post(url) as response:
                 assert response.status == 302
         agent = ReceiverClient(NodeConfig(host="h0", receiver=url))
