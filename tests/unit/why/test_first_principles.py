@@ -254,6 +254,14 @@ def test_loss_of_an_uplink_that_two_jobs_fill_is_no_bad_cable() -> None:
     blind = with_flows(facts, lambda _: True, probe_s=None)
     assert likely(blind)[0][0] == "contention_jobs"
     assert "nic_loss" not in {cause for cause, _ in likely(blind)}
+    # Seen in the lab: the flows of one of the two stay in the leaf, and do not wait.
+    local = with_flows(
+        blind, lambda f: f.source == ("h2", "rail0"), delay_s=None, probe_s=None, retransmits=6.0
+    )
+    assert "nic_loss" not in {cause for cause, _ in likely(local)}
+    # Nor need it be another job that fills it.
+    own = replace(blind, other_slow_flows={})
+    assert [cause for cause, _ in likely(own)] == ["contention_self"]
     # One alone, or far more than a queue loses: a bad cable, whoever else waits.
     for end, loss in ((("h2", "rail0"), 0.0), (("h1", "rail0"), 0.2)):
         assert ("nic_loss", "rail0 of h1") in likely(

@@ -3,7 +3,8 @@
 Identified by probes (share lost in one direction, on how many of the NIC's edges) and by the job's retransmissions
 over this NIC. Loss that most edges share belongs to the NIC; loss of a part of several is a hint only: it may be the
 path, or the NIC at the other end. So is a little loss while flows of this and of another job wait in queues on the
-same rail: a full queue drops, too, and two NICs of a network that lose in the same direction then share one. Where the
+same rail: a full queue drops, too. Two NICs of a network that lose in the same direction while flows of one of them
+wait share one, whoever fills it, which is far more likely than two NICs that break at once. Where the
 probes that arrive wait as well, or all senders wait and much more goes into the NIC than before, the loss is that of
 such a queue. Edges to a NIC that was gone lose everything, and prove nothing about the NIC at their other end. Loss of
 probes alone is a hint where the job sends so much over the NIC that it would have had to retransmit, and has not:
@@ -15,7 +16,6 @@ from math import fsum
 from statistics import median
 
 from fabricpulse.why.analysis import SLOW_DELAY_S, SLOW_SCORE, Analysis, lower_quarter, nic_subject
-from fabricpulse.why.causes.contention_self import contenders
 from fabricpulse.why.causes.slow_link import queues_of_flows
 from fabricpulse.why.facts import Nic
 from fabricpulse.why.finding import Evidence, Finding, as_hint, finding, grows
@@ -93,9 +93,7 @@ def find(a: Analysis) -> Iterator[Finding]:
         elif unknown := _not_excluded(a, nic):
             found = as_hint(found, unknown)
         elif other := _same_queue(a, nic, lossy.values()):
-            found = as_hint(
-                found, f"{other.id} loses in the same way while another job's flows wait: a full queue"
-            )
+            found = as_hint(found, f"{other.id} loses in the same way while flows wait: a full queue")
         yield found
 
 
@@ -117,11 +115,12 @@ def _not_excluded(a: Analysis, nic: Nic) -> str:
 
 
 def _same_queue(a: Analysis, nic: Nic, lossy: Iterable[Nic]) -> Nic | None:
-    """Another NIC of the network that loses on several edges in the same direction while flows of this one and of
-    another job wait: what both lose is lost further away, in a queue that both jobs fill."""
-    flows = a.flows_of(nic.id)
-    if not contenders(a) or _loss(nic) > _OF_SHARED_QUEUE or not any(f in a.queued_flows for f in flows):
+    """Another NIC of the network that loses on several edges in the same direction while flows of one of the two wait:
+    what both lose is lost further away, in a queue that both fill. The flows of the other one may not pass it.
+    """
+    if (nic.lossy_edges or 0) < _SHARED_EDGES or _loss(nic) > _OF_SHARED_QUEUE:
         return None
+    waits = any(f in a.queued_flows for f in a.flows_of(nic.id))
     alike = (
         other
         for other in lossy
@@ -130,8 +129,9 @@ def _same_queue(a: Analysis, nic: Nic, lossy: Iterable[Nic]) -> Nic | None:
         and _into(other) == _into(nic)
         and (other.lossy_edges or 0) >= _SHARED_EDGES
         and _loss(other) <= _OF_SHARED_QUEUE
+        and (waits or any(f in a.queued_flows for f in a.flows_of(other.id)))
     )
-    return next(alike, None) if (nic.lossy_edges or 0) >= _SHARED_EDGES else None
+    return next(alike, None)
 
 
 def _into(nic: Nic) -> bool:
