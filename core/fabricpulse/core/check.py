@@ -126,8 +126,9 @@ def _check_named_files(content: Section, path: Path) -> list[str]:
                             f"{setting}: every user of this machine may use {file}: chmod o= takes it away"
                         )
             except OSError as error:
+                advice = f"; {role.advice.format(file=file)}" if role.advice else ""
                 found.append(
-                    f"{setting}: cannot read {file}: {error.strerror}; a daemon that uses it does not start"
+                    f"{setting}: cannot read {file}: {error.strerror}; a daemon that uses it does not start{advice}"
                 )
                 missing.append(setting)
                 continue

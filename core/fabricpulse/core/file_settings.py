@@ -23,24 +23,31 @@ class FileRole:
     """use : `read` = the daemon does not start without the file; `written` = it makes it, or its absence is the normal
     state. reader : function that reads the file as the daemon does, as "module:name": it is given the path and raises
     ConfigError; a name, so that a daemon does not load what only a check needs. beside : a relative path counts from
-    the folder of the configuration file, not from the working directory of the daemon.
+    the folder of the configuration file, not from the working directory of the daemon. advice : what to do where it is
+    missing; {file} is its path.
     """
 
     use: Literal["read", "written"]
     reader: str = ""
     beside: bool = False
+    advice: str = ""
 
 
-def read_file(reader: str = "", *, beside: bool = False) -> Meta:
+def read_file(reader: str = "", *, beside: bool = False, advice: str = "") -> Meta:
     """The type of a setting whose file the daemon reads at its start; arguments as of FileRole."""
-    return Meta(extra={_KEY: FileRole("read", reader, beside)})
+    return Meta(extra={_KEY: FileRole("read", reader, beside, advice)})
 
 
 READ_FILE = read_file()
 WRITTEN_FILE = Meta(extra={_KEY: FileRole("written")})
 # Read whenever it changes, and none is as good as one: a switch that people throw.
 MARKER_FILE = WRITTEN_FILE
-TOKEN_FILE = read_file("fabricpulse.core.web.token_file:TokenFile")
+TOKEN_READER = "fabricpulse.core.web.token_file:TokenFile"  # noqa: S105 - the name of a function
+TOKEN_FILE = read_file(TOKEN_READER)
+# A secret that all hosts share.
+MAKE_SECRET = (
+    "make it once, (umask 077; openssl rand -hex 32 >{file}), copy it to all hosts, chown fabricpulse {file}"  # noqa: S105
+)
 
 
 def file_roles(kind: type[Section]) -> dict[str, FileRole]:

@@ -12,7 +12,7 @@ from msgspec import Meta
 from fabricpulse.core.alerting.config import Alerting
 from fabricpulse.core.config import Section
 from fabricpulse.core.errors import ConfigError
-from fabricpulse.core.file_settings import MARKER_FILE, WRITTEN_FILE, read_file
+from fabricpulse.core.file_settings import MAKE_SECRET, MARKER_FILE, WRITTEN_FILE, read_file
 from fabricpulse.core.fleet.membership import Membership
 from fabricpulse.core.metrics.exposition import DEFAULT_SAMPLE_CAP
 from fabricpulse.core.web.client_config import HttpClientConfig
@@ -222,7 +222,7 @@ class MeshConfig(Section, frozen=True):
 
     host: str = ""
     membership: MembershipSource = MembershipSource()
-    key_file: Annotated[str, read_file("fabricpulse.mesh.config:load_keys")] = ""
+    key_file: Annotated[str, read_file("fabricpulse.mesh.config:load_keys", advice=MAKE_SECRET)] = ""
     probe: Probe = Probe()
     latency: Latency = Latency()
     alerting: NicAlerting = NicAlerting()

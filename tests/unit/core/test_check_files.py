@@ -230,3 +230,16 @@ def test_relative_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     web = tmp_path / "web.yaml"
     web.write_text("tls_server_config: {cert_file: c, key_file: k}\n")
     assert f"cannot read {tmp_path}/c" in check_file(web).warnings[0]
+
+
+def test_a_secret_that_is_missing_is_named_with_how_to_make_it(tmp_path: Path) -> None:
+    """Who has just written the shipped files has none yet."""
+    for name, text, last in (
+        ("mesh", "key_file: {file}\nmembership: {{url: 'http://c:9614/m'}}\n", "chown fabricpulse {file}"),
+        ("audit-node", "token_file: {file}\n", "off until it is enabled"),
+    ):
+        file, config = tmp_path / f"{name}.secret", tmp_path / f"{name}.yaml"
+        config.write_text(text.format(file=file))
+        (warning,) = check_file(config, name).warnings
+        assert f"; make it once, (umask 077; openssl rand -hex 32 >{file})" in warning
+        assert warning.endswith(last.format(file=file))

@@ -8,8 +8,10 @@ from typing import Annotated
 from msgspec import Meta
 
 from fabricpulse.core.config import Section
-from fabricpulse.core.file_settings import TOKEN_FILE, WRITTEN_FILE
+from fabricpulse.core.file_settings import MAKE_SECRET, TOKEN_READER, WRITTEN_FILE, read_file
 from fabricpulse.core.fleet.daemons import DAEMONS
+
+_ADVICE = f"{MAKE_SECRET}; without audits leave out this file: the agent is off until it is enabled"
 
 
 class NodeConfig(Section, frozen=True):
@@ -25,7 +27,7 @@ class NodeConfig(Section, frozen=True):
     (/opt/torch/bin/python3), for an all-reduce by NCCL itself on hosts with GPUs; the agent's own if empty.
     """
 
-    token_file: Annotated[str, TOKEN_FILE] = "/etc/fabricpulse/audit.token"  # noqa: S105 - a path
+    token_file: Annotated[str, read_file(TOKEN_READER, advice=_ADVICE)] = "/etc/fabricpulse/audit.token"  # noqa: S105 - a path
     host: str = ""
     state: Annotated[str, WRITTEN_FILE] = "/var/lib/fabricpulse/audit"
     keep_runs: Annotated[int, Meta(ge=1, le=10_000)] = 30
