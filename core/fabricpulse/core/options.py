@@ -10,7 +10,12 @@ import click
 
 from fabricpulse.core.log import LEVELS, LogFormat, configure_logging
 from fabricpulse.core.start import begin_start, end_start
-from fabricpulse.core.web.options import DEFAULT_MAX_REQUESTS, DEFAULT_TELEMETRY_PATH, WebOptions
+from fabricpulse.core.web.options import (
+    DEFAULT_MAX_REQUESTS,
+    DEFAULT_TELEMETRY_PATH,
+    WebOptions,
+    parse_address,
+)
 
 _PATH = re.compile(r"/[\w./~-]*", re.ASCII)
 
@@ -73,6 +78,7 @@ def daemon_options(default_listen: str) -> Callable[[Callable[..., Any]], Callab
                 "listen",
                 multiple=True,
                 metavar="ADDRESS",
+                callback=_addresses,
                 help=f"Address to serve HTTP on, HOST:PORT or :PORT; repeatable. [default: {default_listen}]",
             ),
             click.option(
@@ -135,6 +141,13 @@ def daemon_options(default_listen: str) -> Callable[[Callable[..., Any]], Callab
         return decorated
 
     return decorate
+
+
+def _addresses(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    # A typing error is said before anything is opened, locked or asked.
+    for value in values:
+        parse_address(value)
+    return values
 
 
 def _url_path(_: click.Context, __: click.Parameter, value: str) -> str:

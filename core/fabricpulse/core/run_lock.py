@@ -9,15 +9,18 @@ from fabricpulse.core.run_dir import RUN_DIR_ENV, write_refused
 
 
 class RunLock:
-    """Holds `<run_dir>/<name>.lock` until the process ends, however it ends (flock)."""
+    """Holds `<run_dir>/<name>.lock`, or `<file>.lock`, until the process ends, however it ends (flock)."""
 
-    def __init__(self, run_dir: Path, name: str, chosen_by: str = RUN_DIR_ENV) -> None:
+    def __init__(
+        self, run_dir: Path, name: str, chosen_by: str = RUN_DIR_ENV, file: Path | None = None
+    ) -> None:
         """name : of the command, such as "clocksync sidecar"; its last word names the file. chosen_by : what another
-        directory is chosen with, for the error.
+        directory is chosen with, for the error. file : that alone is locked, not the whole directory.
 
         Raises TemporaryError when another process holds it, UserError when the directory cannot be written.
         """
-        path = run_dir / f"{name.rsplit(maxsplit=1)[-1]}.lock"
+        locked, kind = (run_dir, "directory") if file is None else (file, "file")
+        path = run_dir / f"{name.rsplit(maxsplit=1)[-1] if file is None else file.name}.lock"
         try:
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         except OSError as error:
@@ -28,8 +31,8 @@ class RunLock:
             holder = os.read(self._descriptor, 32).decode("ascii", "replace").strip()
             os.close(self._descriptor)
             raise TemporaryError(
-                f"{run_dir} is in use by another fabricpulse {name} (process {holder or 'unknown'}): stop it, or give"
-                f" this one a directory of its own with {chosen_by}"
+                f"{locked} is in use by another fabricpulse {name} (process {holder or 'unknown'}): stop it, or give"
+                f" this one a {kind} of its own with {chosen_by}"
             ) from error
         try:
             os.truncate(self._descriptor, 0)

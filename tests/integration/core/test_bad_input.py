@@ -104,12 +104,14 @@ def test_port_in_use(daemon: str, run_dir: Path) -> None:
 
 @pytest.mark.parametrize("daemon", DAEMONS)
 def test_malformed_address(daemon: str, run_dir: Path) -> None:
-    """An address that is none is refused."""
+    """An address that is none is refused, before anything is locked or made."""
     command = arguments(daemon, DAEMONS[daemon], run_dir, "--web.listen-address=9610")
+    before = sorted(run_dir.iterdir())
 
-    words, _ = refusal(command, run_dir)
+    words, code = refusal(command, run_dir)
 
-    assert words == "listen address '9610' is not HOST:PORT"
+    assert (words, code) == ("listen address '9610' is not HOST:PORT", 2)
+    assert sorted(run_dir.iterdir()) == before
 
 
 @pytest.mark.parametrize("daemon", DAEMONS)

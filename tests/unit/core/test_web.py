@@ -24,8 +24,7 @@ from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.metrics.common import METRICS_VERSION
 from fabricpulse.core.metrics.formats import TextFormat
-from fabricpulse.core.web.listeners import parse_address
-from fabricpulse.core.web.options import WebOptions
+from fabricpulse.core.web.options import WebOptions, parse_address
 from fabricpulse.core.web.server import WebServer
 from fabricpulse.core.web.server_metrics import daemon_of
 
@@ -222,11 +221,18 @@ async def test_port_in_use() -> None:
     )
 
 
-@pytest.mark.parametrize("address", ["9610", "h:port", "127.0.0.1:70000", "127.0.0.1:", ""])
+@pytest.mark.parametrize("address", ["9610", "h:port", "127.0.0.1:", ""])
 def test_malformed_address(address: str) -> None:
     """What is not HOST:PORT is refused by name."""
     with pytest.raises(UserError, match="is not HOST:PORT"):
         parse_address(address)
+
+
+@pytest.mark.parametrize("port", ["65536", "99999", "9" * 5000])
+def test_a_port_beyond_the_last(port: str) -> None:
+    """It is HOST:PORT; what is wrong is the number."""
+    with pytest.raises(UserError, match="ports are 1 to 65535"):
+        parse_address(f":{port}")
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from fabricpulse.core import reread
 from fabricpulse.core.config import load_config
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.core.errors import ConfigError
-from fabricpulse.core.web.listeners import parse_address
+from fabricpulse.core.web.options import parse_address
 from fabricpulse.core.web.server import WebServer
 from fabricpulse.core.web.token_file import TokenFile
 from fabricpulse.core.web.toolkit import WebConfig

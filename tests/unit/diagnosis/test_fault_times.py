@@ -236,21 +236,37 @@ def test_two_coordinators_do_not_share_a_file(tmp_path, monkeypatch) -> None:
     first, second = (FaultTimesFile(FaultTimes(BOOT), str(path)) for _ in range(2))
     assert first.open()
     assert not second.open()
-    assert said[0].endswith("a directory of its own with fault_times")
+    assert said[0].endswith("a file of its own with fault_times")
     second.close()
     assert not path.exists()
-    first.close()
-    assert path.exists()
+    # Only the file is taken, not all of its folder.
+    beside = FaultTimesFile(FaultTimes(BOOT), str(tmp_path / "others.json"))
+    assert beside.open()
+    for file in (beside, first):
+        file.close()
+    assert {p.name for p in tmp_path.iterdir()} == {
+        *("times.json", "times.json.lock", "others.json", "others.json.lock")
+    }
 
 
 def test_a_file_that_cannot_be_used_ends_nothing(tmp_path, monkeypatch) -> None:
-    """It has garbage in it, or its folder is gone: the next content is written, or said not to be."""
+    """It has garbage in it, or its folder is gone: the next content is written, or said not to be. What was there may
+    be somebody's, and is kept.
+    """
     path = tmp_path / "times.json"
     path.write_bytes(b"garbage")
     file = FaultTimesFile(FaultTimes(BOOT), str(path))
     assert file.open()
     file.close()
     assert json.loads(path.read_bytes())["version"] == 1
+    assert (tmp_path / "times.json.old").read_bytes() == b"garbage"
+    # Once: what was kept is not replaced by what comes next.
+    path.write_bytes(b"somebody's")
+    file = FaultTimesFile(FaultTimes(BOOT), str(path))
+    assert not file.open()
+    file.close()
+    assert (path.read_bytes(), (tmp_path / "times.json.old").read_bytes()) == (b"somebody's", b"garbage")
+    path.unlink()
     assert not FaultTimesFile(FaultTimes(BOOT), str(tmp_path / "none" / "times.json")).open()
 
     def full(*_args: object, **_options: object) -> None:

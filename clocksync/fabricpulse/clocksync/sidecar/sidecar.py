@@ -48,7 +48,7 @@ from fabricpulse.core.run_lock import RunLock
 from fabricpulse.core.shm.clock_page import ClockStatus
 from fabricpulse.core.supervision import supervised
 from fabricpulse.core.web.client import Credentials, HttpClient
-from fabricpulse.core.web.listeners import parse_address
+from fabricpulse.core.web.options import parse_address
 from fabricpulse.core.web.server import WebServer
 from fabricpulse.core.web.token_file import TokenFile
 

@@ -7,18 +7,11 @@ import os
 import socket
 
 from fabricpulse.core.errors import TemporaryError, UserError
+from fabricpulse.core.web.options import parse_address
 
 _FIRST_FD = 3  # SD_LISTEN_FDS_START
 # Another process has it, it is not configured yet, or its name is not known yet.
 _MAY_BE_FREE_LATER = frozenset({errno.EADDRINUSE, errno.EADDRNOTAVAIL, socket.EAI_AGAIN})
-
-
-def parse_address(address: str) -> tuple[str, int]:
-    """`HOST:PORT`, `[V6]:PORT` or `:PORT` (all addresses) as (host, port). Raises UserError."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise UserError(f"listen address {address!r} is not HOST:PORT")
-    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 async def bind(address: str, backlog: int) -> list[socket.socket]:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from fabricpulse.core.errors import OptionError
+
 DEFAULT_TELEMETRY_PATH = "/metrics"
 DEFAULT_MAX_REQUESTS = 40  # node_exporter's
 
@@ -23,3 +25,13 @@ class WebOptions:
     max_requests: int = DEFAULT_MAX_REQUESTS
     systemd_socket: bool = False
     max_request_bytes: int | None = None
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """`HOST:PORT`, `[V6]:PORT` or `:PORT` (all addresses) as (host, port). Raises OptionError."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not (port.isascii() and port.isdigit()):
+        raise OptionError(f"listen address {address!r} is not HOST:PORT")
+    if len(port) > 9 or int(port) > 65535:
+        raise OptionError(f"listen address {address!r}: ports are 1 to 65535, and 0 for any that is free")
+    return host.removeprefix("[").removesuffix("]"), int(port)

@@ -13,7 +13,7 @@ from pathlib import Path
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.files import atomic_write, open_regular
 from fabricpulse.core.log import get_logger
-from fabricpulse.core.run_dir import RUN_DIR_ENV, ensure_run_dir
+from fabricpulse.core.run_dir import ensure_run_dir
 from fabricpulse.core.run_lock import RunLock
 from fabricpulse.diagnosis.daemon.fault_times import MOST_BYTES, FaultTimes
 
@@ -40,22 +40,46 @@ class FaultTimesFile:
         one does so.
         """
         try:
-            folder = Path(self._setting).parent if self._setting else ensure_run_dir()
-            self._lock = RunLock(folder, "fault-times", "fault_times" if self._setting else RUN_DIR_ENV)
+            if self._setting:
+                path = Path(self._setting)
+                self._lock = RunLock(path.parent, "coordinator", "fault_times", path)
+            else:
+                path = ensure_run_dir() / _NAME
+                self._lock = RunLock(path.parent, "fault-times")
         except UserError as error:
             log.warning("when faults began will not be known after a restart", error=str(error))
             return False
-        self._path = path = Path(self._setting) if self._setting else folder / _NAME
         try:
             self._times.load(read_own(path), time.monotonic(), time.time())
         except FileNotFoundError:
             pass
         except (OSError, ValueError, RecursionError) as error:
-            log.warning(
-                "when faults began before this start is not known: the file is of no use",
+            return self._set_aside(path, error)
+        self._path = path
+        return True
+
+    def _set_aside(self, path: Path, error: Exception) -> bool:
+        """Keeps what is no file of ours, or was one, under another name. Returns whether that was possible."""
+        aside = path.with_name(f"{path.name}.old")
+        try:
+            # Not a rename, which would replace what is there; the link of a symbolic link is one itself.
+            os.link(path, aside, follow_symlinks=False)
+        except OSError as refused:
+            log.error(
+                "when faults began is not known and will not be kept: the file is of no use, and stays as it is;"
+                " remove it, or name another one with fault_times",
                 file=str(path),
                 error=str(error),
+                kept_as=f"{aside}: {refused.strerror}",
             )
+            return False
+        log.warning(
+            "when faults began before this start is not known: the file is of no use",
+            file=str(path),
+            error=str(error),
+            kept_as=str(aside),
+        )
+        self._path = path
         return True
 
     async def run(self) -> None:
