@@ -34,6 +34,8 @@ MAX_USERS = 64
 MAX_NAME = 128
 MAX_REPORT_BYTES = 1 << 20
 MAX_DESIRED_BYTES = 1 << 20
+# What the receiver answers to an agent whose host is not in its membership; agents know it by this text.
+UNKNOWN_HOST = "membership does not have this host"
 
 Device = Annotated[str, Meta(min_length=1, max_length=64)]
 ProcessName = Annotated[str, Meta(pattern=r"^[1-9]\d{0,9}(-[0-9a-f]{1,16})?$")]

@@ -64,6 +64,20 @@ def test_an_agent_without_receiver_says_so_at_once(stack):
     assert "fabricpulse_remediation_agent_connected 1" in request(f"{stack.agent_url('h1')}/metrics")[1]
 
 
+def test_an_agent_of_a_host_that_left_the_fleet_says_what_to_do(stack):
+    """The receiver is there; that it is not reached would send a person to the network."""
+    fleet = stack.folder / "fleet.yaml"
+    fleet.write_text("hosts: [{name: h7, nics: [{device: rail0, address: 127.0.0.1, network: a}]}]\n")
+    stack.start_receiver({"membership": str(fleet)})
+    stack.wait_receiver()
+    stack.start_agent()
+    wait_for(lambda: "receiver refuses this agent, NICs stay as they are" in stack.log("h0"), 20, "log line")
+    status, text = request(f"{stack.agent_url()}/-/ready")
+    assert status == 503
+    assert "HTTP 404 membership does not have this host (add it there by the name" in text
+    assert "not reached" not in stack.log("h0")
+
+
 def test_approve_explain_show_and_replay(stack):
     """A plan waits until it is approved by its hash; the commands show it, and replay tries another configuration."""
     rules = [{"alert": "FabricNicFlapping", "mode": "approve"}]

@@ -11,7 +11,7 @@ from fabricpulse.core.web.client import HttpClient, describe, read_body
 from fabricpulse.core.web.urls import redact
 from fabricpulse.remediation.node.config import NodeConfig
 from fabricpulse.remediation.node.older_receivers import for_older
-from fabricpulse.remediation.protocol import MAX_DESIRED_BYTES, DesiredState, Envelope, Report
+from fabricpulse.remediation.protocol import MAX_DESIRED_BYTES, UNKNOWN_HOST, DesiredState, Envelope, Report
 
 log = get_logger(__name__)
 
@@ -22,12 +22,17 @@ _CONNECT_TIMEOUT_S = 3.0
 _REPORT_TIMEOUT = aiohttp.ClientTimeout(total=10, connect=_CONNECT_TIMEOUT_S)
 # RecursionError: of brackets within brackets, also in what nobody asks for.
 _UNREADABLE = (msgspec.DecodeError, ValueError, RecursionError)
+_LEFT_FLEET = "add it there by the name that is `host` here, or stop this agent if it has left the fleet"
 # Of an answer: the payload is text in JSON, where quotes take two bytes each.
 _MOST_ANSWER = 2 * MAX_DESIRED_BYTES + 4096
 
 
 class ReceiverError(Exception):
     """The receiver did not answer, or not as a receiver does."""
+
+
+class RefusedError(ReceiverError):
+    """The receiver is there, and takes nothing from this agent: who it is, or what it sends."""
 
 
 class ReceiverClient:
@@ -67,9 +72,9 @@ class ReceiverClient:
 
     @property
     def problem(self) -> str:
-        """Why the receiver is not reached, "" while it answers both the long poll and the reports."""
+        """What is wrong with the receiver, "" while it answers both the long poll and the reports."""
         reasons = [reason for reason in self._failures.values() if reason]
-        return f"receiver {self._url} not reached: {reasons[0]}" if reasons else ""
+        return f"receiver {self._url} {reasons[0]}" if reasons else ""
 
     async def fetch_desired(self, version: str) -> DesiredState:
         """The desired state, as soon as it is another than `version`. Raises ReceiverError."""
@@ -130,11 +135,12 @@ class ReceiverClient:
 
     def _failed(self, request: str, error: Exception) -> ReceiverError:
         reason = describe(error)
-        self._failures[request] = reason
+        what = "refuses this agent" if isinstance(error, RefusedError) else "not reached"
+        self._failures[request] = f"{what}: {reason}"
         if (self._url, reason) not in self._logged:
             self._logged.add((self._url, reason))
             log.warning(
-                "receiver not reached, NICs stay as they are", url=self._url, request=request, error=reason
+                f"receiver {what}, NICs stay as they are", url=self._url, request=request, error=reason
             )
         if request == "desired":
             self._asked = (self._asked + 1) % len(self._receivers)
@@ -167,4 +173,7 @@ def _opener(keys_file: str) -> Callable[[Envelope], bytes]:
 async def _check(response: aiohttp.ClientResponse) -> None:
     if response.status != 200:
         text = (await response.content.read(200)).decode("utf-8", "replace").strip()
-        raise ReceiverError(f"HTTP {response.status} {text[:100]}")
+        kind = RefusedError if 400 <= response.status < 500 else ReceiverError
+        if text == UNKNOWN_HOST:
+            text += f" ({_LEFT_FLEET})"
+        raise kind(f"HTTP {response.status} {text[:200]}")

@@ -22,6 +22,7 @@ from fabricpulse.remediation.protocol import (
     MAX_LANE_ORDERS,
     MAX_NAME,
     MAX_REPORT_BYTES,
+    UNKNOWN_HOST,
     DesiredNic,
     DesiredState,
     Envelope,
@@ -100,7 +101,7 @@ class AgentApi:
         host = request.match_info["host"]
         inventory = self._reconciler.inventory
         if inventory and host not in inventory:
-            raise web.HTTPNotFound(text="membership does not have this host\n")
+            raise web.HTTPNotFound(text=f"{UNKNOWN_HOST}\n")
         if self._reconciler.config.agent_certificates and host not in certificate_names(request):
             raise web.HTTPForbidden(text="the client certificate is not this host's\n")
         principal: Principal = request["principal"]
