@@ -174,6 +174,14 @@ def _state(a: Analysis) -> str:
     return "slow" if a.slow else "healthy"
 
 
+def _hosts(names: tuple[str, ...]) -> str:
+    return (
+        names[0]
+        if len(names) == 1
+        else f"{len(names)} hosts ({', '.join(names[:3])}{', …' if names[3:] else ''})"
+    )
+
+
 def _carries(a: Analysis) -> bool:
     return any((f.sent or 0) > 0 for f in a.facts.flows)
 
@@ -200,6 +208,8 @@ def _headline(a: Analysis, state: str, ranked: list[Ranked]) -> str:
         )
     said = "stands still" if state == "stalled" else "is slow"
     if not named:
+        if silent := ", ".join(f"{component} of {_hosts(hosts)}" for component, hosts in a.missing().items()):
+            return f"{job} {said}. Not enough data to say why: no answer from {silent}."
         return f"{job} {said}, and what is measured does not say why."
     if likely[0].cause in HARMLESS:
         return f"{job} {said}, and what is measured does not say why. Seen beside it: {named}."

@@ -10,7 +10,7 @@ sends much beside this job which it did not send in the baseline: storage, or a 
 from collections.abc import Iterator
 
 from fabricpulse.why.analysis import Analysis, nic_subject
-from fabricpulse.why.causes.contention_self import OLD_QUEUES, competing_nics, contenders
+from fabricpulse.why.causes.contention_self import OLD_QUEUES, competing_nics, contenders, link_unknown
 from fabricpulse.why.finding import Evidence, Finding, as_hint, finding, grows
 
 TITLE = "contention with another job"
@@ -49,7 +49,11 @@ def find(a: Analysis) -> Iterator[Finding]:
     # No subject of the whole job: what a NIC of these flows' hosts lost goes over the others, whose queues grow.
     subjects = [nic_subject(nic) for nic in sorted(mine)]
     found = finding("contention_jobs", f"{len(queued)} flows, with job {names}", evidence, subjects, "qp")
-    yield as_hint(found, OLD_QUEUES) if a.queues_are_old else found
+    if a.queues_are_old:
+        found = as_hint(found, OLD_QUEUES)
+    elif not mine & theirs and (unknown := link_unknown(a)):
+        found = as_hint(found, unknown)
+    yield found
 
 
 def _competing(a: Analysis) -> Iterator[Finding]:

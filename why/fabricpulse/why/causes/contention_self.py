@@ -6,6 +6,7 @@ and static hashing two flows often get the same link while others stay empty. Wh
 that carry what an idle NIC of their host does not, that is why they wait.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from fabricpulse.why.analysis import SLOWER, Analysis
@@ -14,6 +15,8 @@ from fabricpulse.why.facts import Flow, NicId
 from fabricpulse.why.finding import Evidence, Finding, as_hint, finding, grows
 
 _STRANGE, _MORE = 0.4, 2.0
+# Share of the flows that wait which those of one NIC are where its link may be what they wait for.
+_MOST_OF_THEM = 0.7
 OLD_QUEUES = "these flows waited as long before"
 TITLE = "contention of the job with itself"
 DO = (
@@ -87,18 +90,48 @@ def find(a: Analysis) -> Iterator[Finding]:
         found = as_hint(found, OLD_QUEUES)
     elif idle := _stood_in_for(a, queued):
         found = as_hint(found, f"all of them are of NICs that carry what {idle} does not")
-    elif nic := _of_one_nic(a, queued):
-        found = as_hint(found, f"all of them are of {nic}, and no probes say whether its link is slow")
+    elif unknown := link_unknown(a) or _others_unknown(a, queued):
+        found = as_hint(found, unknown)
     yield found
 
 
-def _of_one_nic(a: Analysis, queued: Iterable[Flow]) -> NicId | None:
-    """The NIC that is an end of all of them, where no probe says whether its link is slow; None where there is none."""
-    flows = list(queued)
-    if "mesh" not in a.missing() or any(f.probe_s is not None for f in flows):
-        return None
-    ends = set.intersection(*({f.source, f.target} for f in flows))
-    return min(ends, default=None)
+def link_unknown(a: Analysis) -> str:
+    """Why it is not known whether the flows that wait do so for one NIC with a slow link: most of them are of one whose
+    mesh exporter, or baseline, is missing. Empty where it is known, or they have no NIC in common."""
+    flows = a.queues_between
+    ends = Counter(nic for f in flows for nic in {f.source, f.target})
+    nic, count = max(ends.items(), key=lambda item: (item[1], item[0]), default=(None, 0))
+    if nic is None or count < max(2, _MOST_OF_THEM * len(flows)):
+        return ""
+    own = [f for f in flows if nic in (f.source, f.target)]
+    if any(f.probe_s is not None for f in own):
+        return ""
+    said = f"{count} of the {len(flows)} flows are of {nic}, and"
+    known = a.nics.get(nic)
+    if nic.host in a.missing().get("mesh", ()):
+        return (
+            f"not enough data: {said} the mesh exporter of {nic.host} does not say whether its link is slow"
+        )
+    if all(f.delay_before_s is None for f in own) and (known is None or known.transmitted_before is None):
+        return f"not enough data: {said} there is no baseline that would show whether its link is slow"
+    return ""
+
+
+def _others_unknown(a: Analysis, flows: tuple[Flow, ...]) -> str:
+    """The same where all are of one NIC, and of its other flows nobody knows whether they wait."""
+    silent = set(a.missing().get("qp", ()))
+    for nic in sorted(set.intersection(*({f.source, f.target} for f in flows))) if silent and flows else ():
+        others = [f for f in a.flows_of(nic) if f not in flows]
+        hosts = sorted(
+            {f.target.host for f in others if f.delay_s is None and f.target.host in silent}
+            | ({nic.host} & silent)
+        )
+        if hosts:
+            return (
+                f"not enough data: all of them are of {nic}, and the qp exporter of {', '.join(hosts[:3])} does not"
+                " say whether its other flows wait: its link may be slow"
+            )
+    return ""
 
 
 def _stood_in_for(a: Analysis, queued: Iterable[Flow]) -> NicId | None:

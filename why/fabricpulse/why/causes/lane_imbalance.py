@@ -20,9 +20,7 @@ DO = (
     "If all are up, look at NCCL_CROSS_NIC and at the channels that NCCL has chosen.",
 )
 OLD_SHARES = "it carried as little in the baseline: how the job is set up"
-NOT_SEEN = "no mesh exporter says whether that NIC is connected"
-# Share of what the NICs of its host carry that is as good as nothing.
-_NOTHING = 0.1
+NOT_SEEN = "not enough data: no mesh exporter says whether that NIC is connected, or loses packets"
 EVEN = 0.8
 UNEVEN = 0.6
 _ROUNDING = 1e-9
@@ -150,7 +148,7 @@ def find(a: Analysis) -> Iterator[Finding]:
         found = finding("lane_imbalance", str(nic), evidence, [nic_subject(nic)], "qp")
         if usual.get(nic.host, {}).get(nic.device, 1.0) <= UNEVEN:
             found = as_hint(found, OLD_SHARES)
-        elif _may_be_gone(a, nic, share):
+        elif _may_be_broken(a, nic):
             found = as_hint(found, NOT_SEEN)
         yield found
     by_host = {} if idle else shares(a)
@@ -179,12 +177,12 @@ def find(a: Analysis) -> Iterator[Finding]:
         )
         if usual.get(host, {}).get(device, 1.0) <= UNEVEN:
             found = as_hint(found, OLD_SHARES)
-        elif any(_may_be_gone(a, end, share) for end in ends):
+        elif any(_may_be_broken(a, end) for end in ends):
             found = as_hint(found, NOT_SEEN)
         yield found
 
 
-def _may_be_gone(a: Analysis, nic: NicId, share: float) -> bool:
-    """Whether it carries nothing, nobody says whether it is connected, and it is not out of service on purpose."""
+def _may_be_broken(a: Analysis, nic: NicId) -> bool:
+    """Whether nobody says if it is connected, and it is not out of service on purpose."""
     known = a.nics.get(nic)
-    return share < _NOTHING and known is not None and known.connected is None and not known.avoided
+    return known is not None and known.connected is None and not known.avoided

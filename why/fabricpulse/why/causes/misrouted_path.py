@@ -8,11 +8,16 @@ class that takes another route.
 
 from collections import Counter
 from collections.abc import Iterator
+from statistics import median
 
-from fabricpulse.why.analysis import Analysis, nic_subject
-from fabricpulse.why.finding import Evidence, Finding, finding, grows
+from fabricpulse.why.analysis import SLOWER, Analysis, nic_subject
+from fabricpulse.why.facts import Flow
+from fabricpulse.why.finding import Evidence, Finding, as_hint, finding, grows
 
 TITLE = "misrouted or mis-encapsulated path"
+MORE_THAN_OTHERS = (
+    "not enough data: there is no baseline, and it carries more than the others: it may wait for itself"
+)
 DO = (
     "Compare GID index and type of both ends (`fabricpulse nic`: RoCE v1 against v2) and NCCL_IB_GID_INDEX.",
     "Trace the route of the job's traffic class, not of ping: ECMP and policy routes may differ.",
@@ -51,4 +56,11 @@ def find(a: Analysis) -> Iterator[Finding]:
     ]
     where = str(shared[0]) if shared else str(worst)
     subjects = [nic_subject(nic) for nic in (shared or [worst.source, worst.target])]
-    yield finding("misrouted_path", where, evidence, subjects, "qp", "mesh")
+    found = finding("misrouted_path", where, evidence, subjects, "qp", "mesh")
+    yield as_hint(found, MORE_THAN_OTHERS) if all(_may_carry_more(a, f) for f in flows) else found
+
+
+def _may_carry_more(a: Analysis, f: Flow) -> bool:
+    """Whether it is not known what it carried before, and it carries more than the others: it may wait for itself."""
+    sent = [other.sent for other in a.facts.flows if other.sent]
+    return f.sent_before is None and bool(f.sent and sent) and (f.sent or 0.0) > SLOWER * median(sent)

@@ -11,11 +11,12 @@ probes alone is a hint where the job sends so much over the NIC that it would ha
 probes may be of another traffic class, or the host too busy to receive them.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from math import fsum
 from statistics import median
 
 from fabricpulse.why.analysis import SLOW_DELAY_S, SLOW_SCORE, Analysis, lower_quarter, nic_subject
+from fabricpulse.why.causes.contention_self import contenders
 from fabricpulse.why.causes.slow_link import queues_of_flows
 from fabricpulse.why.facts import Nic
 from fabricpulse.why.finding import Evidence, Finding, as_hint, finding, grows
@@ -101,9 +102,21 @@ def _not_excluded(a: Analysis, nic: Nic) -> str:
     """Why a full queue cannot be distinguished from a broken NIC, empty where it can: of its flows no delay is known,
     as exporters of their hosts do not answer, or their quickest chunks are late and what was carried before is unknown.
     """
-    flows = a.flows_of(nic.id)
-    if "qp" in a.missing() and not any(f.delay_s for f in flows) and _loss(nic) < _MOST_OF_A_QUEUE:
-        return "no qp exporter says whether flows over it wait: a full queue loses, too"
+    flows, into, missing = a.flows_of(nic.id), _into(nic), a.missing()
+    directed = [f for f in flows if (f.target if into else f.source) == nic.id]
+    watched = bool(flows) and all(f.delay_s for f in directed or flows)
+    if "qp" in missing and _loss(nic) < _MOST_OF_A_QUEUE and not watched:
+        return (
+            f"not enough data: no qp exporter ({_some(missing['qp'])}) says whether flows over it wait: a full queue"
+            " loses, too"
+        )
+    if "mesh" in missing and _loss(nic) <= _OF_SHARED_QUEUE and contenders(a):
+        return (
+            f"not enough data: no mesh exporter ({_some(missing['mesh'])}) says whether other NICs lose as it does:"
+            " a full queue"
+        )
+    if into and nic.id in a.incasts and _loss(nic) < _OF_A_QUEUE and not any(f.sent_before for f in directed):
+        return "not enough data: there is no baseline, and all senders to it wait: it may be put upon more"
     floors = [f.floor_s for f in flows if f.floor_s and not a.minor(f)]
     others = a.floors_but(nic.id.host)
     known = any(f.sent_before for f in flows)
@@ -112,6 +125,10 @@ def _not_excluded(a: Analysis, nic: Nic) -> str:
             "even the quickest chunks over it are late, and what it carried before is not known: a full queue"
         )
     return ""
+
+
+def _some(hosts: Sequence[str]) -> str:
+    return ", ".join(hosts[:3]) + (", …" if len(hosts) > 3 else "")
 
 
 def _same_queue(a: Analysis, nic: Nic, lossy: Iterable[Nic]) -> Nic | None:
