@@ -12,7 +12,7 @@ the tests themselves are made in namespaces by tests/integration/audit/test_lab.
 a host, a NIC, a NIC in one direction or a path broken. Duration: 16 hosts with two NICs in namespaces of this machine,
 whose few processors carry all of them. Late: a lab with a slow NIC beside busy loops, `--loops` of them, `--runs`
 audits.
-Options: `--seeds N`, `--only recall,mixed,paths,blame,planning,page,gate,duration,late`.
+Options: `--seeds N`, `--only recall,mixed,paths,blame,planning,page,gate,duration,late,dying`.
 """
 
 import argparse
@@ -29,7 +29,7 @@ import time
 from pathlib import Path
 
 import msgspec
-from tests.bench.audit import late
+from tests.bench.audit import dying, late
 from tests.bench.audit.duration import measure
 from tests.bench.rows import Rows, quantile
 from tests.fixtures.audit.faults import FAULTS, Expected, expected
@@ -367,12 +367,22 @@ def bench_late(runs: int, loops: int) -> None:
     )
 
 
+def bench_dying(times: int) -> None:
+    """Nobody but the host that dies amid the run is accused."""
+    result = dying.measure(times, 1)
+    case = f"6 hosts, one dies ({', '.join(dying.KINDS)})"
+    rows.report(case, "others_accused", result.accused, "findings", "== 0", by_check=result.by_check)
+    # At the end of a run there is nothing left that would show it.
+    rows.report(case, "unnamed", result.unnamed, "runs", runs=result.runs)
+    rows.report(case, "duration_s", max(result.seconds), "s", well_s=result.well_s, all=result.seconds)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--only",
         default="",
-        help="comma separated: recall, mixed, paths, blame, planning, page, gate, duration, late",
+        help="comma separated: recall, mixed, paths, blame, planning, page, gate, duration, late, dying",
     )
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--runs", type=int, default=6)
@@ -389,6 +399,7 @@ def main() -> None:
         "gate": bench_gate,
         "duration": bench_duration,
         "late": lambda: bench_late(options.runs, options.loops),
+        "dying": lambda: bench_dying(options.runs),
     }
     for name in options.only.split(",") if options.only else parts:
         parts[name]()

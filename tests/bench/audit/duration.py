@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,6 +17,8 @@ import msgspec
 
 from fabricpulse.audit.model import Run
 from fabricpulse.lab import Lab
+from fabricpulse.lab.node import Host
+from fabricpulse.lab.process import LabProcess
 
 CLI = (sys.executable, "-Im", "fabricpulse.core.cli", "audit")
 # Seconds of datagrams at the whole rate, each way of each pair: a NIC sends, and is sent, eight times as many.
@@ -35,10 +37,8 @@ def agents(lab: Lab, folder: Path) -> Iterator[None]:
     daemons = []
     try:
         for host in lab.hosts:
-            settings = folder / f"{host.name}.yaml"
-            settings.write_text(f"token_file: {folder}/token\nstate: {folder}/{host.name}\n")
             host.run(["sysctl", "-qw", "net.ipv4.ping_group_range=0 2147483647"])
-            daemons.append(host.popen([*CLI, "node", "--config", str(settings)], name="audit"))
+            daemons.append(start_agent(host, folder))
         for daemon in daemons:
             daemon.wait_for_output("listening", 120)
         yield
@@ -47,8 +47,17 @@ def agents(lab: Lab, folder: Path) -> Iterator[None]:
             daemon.kill()
 
 
-def timed_run(lab: Lab, folder: Path, *more: str) -> tuple[Run, float]:
-    """A run of all hosts of a lab, which have agents; and seconds of the whole command."""
+def start_agent(host: Host, folder: Path) -> LabProcess:
+    """The agent of one host; its token is there."""
+    settings = folder / f"{host.name}.yaml"
+    settings.write_text(f"token_file: {folder}/token\nstate: {folder}/{host.name}\n")
+    return host.popen([*CLI, "node", "--config", str(settings)], name="audit")
+
+
+def timed_run(
+    lab: Lab, folder: Path, *more: str, amid: Callable[[], object] = lambda: None
+) -> tuple[Run, float]:
+    """A run of all hosts of a lab, which have agents; and seconds of the whole command. amid : called as it runs."""
     saved = folder / "run.json"
     saved.unlink(missing_ok=True)
     begun = time.monotonic()
@@ -59,6 +68,7 @@ def timed_run(lab: Lab, folder: Path, *more: str) -> tuple[Run, float]:
         ],
         name="run",
     )
+    amid()
     process.wait(PATIENCE_S)
     seconds = time.monotonic() - begun
     if not saved.exists():
