@@ -12,8 +12,8 @@ round trips of a moment without fleet time. What closed lanes have left behind i
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -129,7 +129,10 @@ class Aggregator:
         waiting_s: float,
         stalled_s: float = 5.0,
         interval_s: float = 1.0,
+        user_of: Callable[[int], int] = lambda uid: uid,
     ) -> None:
+        """user_of : whose a user id is."""
+        self._user_of = user_of
         self._forget_after_s = forget_after_s
         self._worst_count = worst_count
         self._worst_owd_s = worst_owd_s
@@ -160,7 +163,10 @@ class Aggregator:
         interval : this poll ends an interval, over which mean delays and bandwidths are computed; polls on behalf of
         scrapes do not, or two scrapers would cut each other's intervals short.
         """
-        living, dead = list(living), list(dead)
+        living = list(living)
+        users = {owner: self._user_of(owner) for owner in {s.owner for s in living}}
+        living = [s if users[s.owner] == s.owner else replace(s, user=users[s.owner]) for s in living]
+        dead = list(dead)
         self._waiting_of = defaultdict(list)
         self.gauges = gauges = Gauges(worst=self.gauges.worst)
         if interval:
@@ -322,7 +328,7 @@ class Aggregator:
         found = waiting_requests(snapshot, now_s, self._waiting_s)
         if found:
             self.gauges.waiting += found
-            self._waiting_of[snapshot.owner].append(oldest(found, OLDEST_PER_PROCESS))
+            self._waiting_of[snapshot.user_id].append(oldest(found, OLDEST_PER_PROCESS))
 
     def _oldest_waiting(self, waiting: list[Waiting]) -> list[Waiting]:
         """The oldest of all and the oldest of each process: a process left out would seem to wait for no peer.

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
+from fabricpulse.core.subordinate_ids import SubordinateIds, account_id
 from fabricpulse.qp.cgroup import CgroupMembership, membership
 
 # A line for each hierarchy of cgroup v1, each with a path of 4,096 bytes at most; ours are at the beginning.
@@ -26,6 +27,8 @@ _WALK_EVERY_S = 30.0
 _MOST_PROCESSES = 65_536
 _MOST_USERS = 4096
 _NAME_PATIENCE_S = 0.2
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 ProcessId = tuple[int, int, int, int]  # TelemetrySnapshot.process: owner, pid, start ticks, start
 
@@ -47,25 +50,58 @@ class ProcessFacts:
     start_s: float | None = None
 
 
+class NameService(Generic[Key, Value]):
+    """What the name service says of users. It may be a server that does not answer: a thread of its own asks it."""
+
+    def __init__(self, look_up: Callable[[Key], Value | None]) -> None:
+        self._look_up = look_up
+        self._known: dict[Key, Value | None] = {}
+        self._asking: threading.Thread | None = None
+
+    def find(self, key: Key) -> Value | None:
+        """None where it is not known, or not yet."""
+        wanted = key not in self._known and len(self._known) < _MOST_USERS
+        if wanted and (self._asking is None or not self._asking.is_alive()):
+            self._asking = threading.Thread(target=self._ask, args=(key,), daemon=True, name="name service")
+            self._asking.start()
+            self._asking.join(_NAME_PATIENCE_S)
+        return self._known.get(key)
+
+    def _ask(self, key: Key) -> None:
+        self._known[key] = self._look_up(key)
+
+
 class UserNames:
-    """Names of users. The name service may be a server that does not answer: it is asked on a thread of its own."""
+    """Names of users."""
 
     def __init__(self, look_up: Callable[[int], str | None] | None = None) -> None:
-        self._look_up = look_up or _name_of
-        self._known: dict[int, str | None] = {}
-        self._asking: threading.Thread | None = None
+        self._names = NameService[int, str](look_up or _name_of)
 
     def name(self, uid: int) -> str:
         """`uid:N` for a user without a name, and while it is not known yet."""
-        wanted = uid not in self._known and len(self._known) < _MOST_USERS
-        if wanted and (self._asking is None or not self._asking.is_alive()):
-            self._asking = threading.Thread(target=self._ask, args=(uid,), daemon=True, name="user name")
-            self._asking.start()
-            self._asking.join(_NAME_PATIENCE_S)
-        return self._known.get(uid) or f"uid:{uid}"
+        return self._names.find(uid) or f"uid:{uid}"
 
-    def _ask(self, uid: int) -> None:
-        self._known[uid] = self._look_up(uid)
+
+class Users:
+    """Whose a user id is: of one that /etc/subuid gives to somebody, that user's own.
+
+    Ranks of a job in rootless containers have such ids, on each host others: by them one job would be several. Ids that
+    a kubelet gives out without that file remain users of their own, as nothing tells two of its pods' users apart.
+    """
+
+    def __init__(
+        self, given: SubordinateIds | None = None, look_up: Callable[[str], int | None] | None = None
+    ) -> None:
+        self._given = given or SubordinateIds()
+        self._accounts = NameService[str, int](look_up or account_id)
+
+    def of(self, uid: int) -> int:
+        """The id itself where it is given to nobody, and while that is not known."""
+        owner = self._given.owner(uid)
+        if owner is None:
+            return uid
+        found = self._accounts.find(owner)
+        return uid if found is None else found
 
 
 def _name_of(uid: int) -> str | None:

@@ -44,7 +44,7 @@ def rank_progress(living: Iterable[TelemetrySnapshot]) -> list[RankProgress]:
     """One entry a rank and communicator, sorted; of one user at most MOST_PER_OWNER, those with most operations."""
     by_owner: defaultdict[int, dict[tuple[str, str, int], Counter[str]]] = defaultdict(dict)
     for snapshot in living:
-        ranks = by_owner[snapshot.owner]
+        ranks = by_owner[snapshot.user_id]
         for record in snapshot.tables[Table.COLLECTIVES]:
             if text(record["function"]) in _PAIRWISE:
                 continue
@@ -70,7 +70,7 @@ def heartbeats(living: Iterable[TelemetrySnapshot], now_s: float) -> list[Heartb
                 "" if s.rank is None else str(s.rank),
                 s.pid,
                 max(0.0, now_s - s.heartbeat_mono_ns * 1e-9),
-                s.owner,
+                s.user_id,
             )
             for s in living
         ),

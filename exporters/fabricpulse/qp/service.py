@@ -23,7 +23,7 @@ from fabricpulse.qp import metrics
 from fabricpulse.qp.aggregate import Aggregator, Pair
 from fabricpulse.qp.config import QpConfig
 from fabricpulse.qp.expose import expose
-from fabricpulse.qp.process_facts import ProcessTable
+from fabricpulse.qp.process_facts import ProcessTable, Users
 from fabricpulse.qp.stall import HostRanks
 from fabricpulse.qp.stall_watch import StallWatch
 from fabricpulse.qp.timeline import host_timeline
@@ -72,6 +72,7 @@ class Exporter:
             config.worst.waiting_s,
             config.alerting.stalled_s,
             config.interval_s,
+            Users().of,
         )
         self._delays = RecentDelays[Pair](
             metrics.DELAY_BUCKETS_S, metrics.RECENT_QUANTILES, config.delay_window_s

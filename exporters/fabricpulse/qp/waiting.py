@@ -54,7 +54,7 @@ def waiting_requests(snapshot: TelemetrySnapshot, now_s: float, least_s: float) 
                 age_s,
                 "" if channel == UNKNOWN else str(channel),
                 int(record["missing_bytes"]),
-                snapshot.owner,
+                snapshot.user_id,
             )
         )
     return found

@@ -194,7 +194,7 @@ class TelemetrySnapshot:
     """One consistent copy of a file. The tables hold only records in use, as numpy records named as in the header.
 
     `slots` gives the slot number of each record of a table: records refer to each other by slot. `owner` is the user id
-    that the kernel gives for the file.
+    that the kernel gives for the file, `user` that of whom it is given to by /etc/subuid, None for the same.
     """
 
     pid: int
@@ -213,6 +213,12 @@ class TelemetrySnapshot:
     tables: dict[Table, Records]
     slots: dict[Table, NDArray[np.intp]]
     owner: int = 0
+    user: int | None = None
+
+    @property
+    def user_id(self) -> int:
+        """Whose job it is: ranks of one job in rootless containers are of several owners, on each host of others."""
+        return self.owner if self.user is None else self.user
 
     @property
     def process(self) -> tuple[int, int, int, int]:

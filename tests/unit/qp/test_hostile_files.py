@@ -12,12 +12,14 @@ from tests.fixtures.plugin.telemetry_file import TelemetryFile
 
 from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.core.shm.mapping import ChangedFileError, LayoutError
+from fabricpulse.core.subordinate_ids import SubordinateIds
 from fabricpulse.plugin_ipc import table_file, telemetry, telemetry_folder
 from fabricpulse.plugin_ipc.telemetry import PluginTelemetryReader, Table, TelemetrySnapshot
 from fabricpulse.plugin_ipc.telemetry_folder import TelemetryFolder, monotonic_s
 from fabricpulse.qp import aggregate
 from fabricpulse.qp.aggregate import Aggregator
 from fabricpulse.qp.expose import SAMPLES_PER_PAIR, expose
+from fabricpulse.qp.process_facts import Users
 
 GOOD, BAD = 4_000_001, 4_000_002
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make files of other users")
@@ -226,6 +228,22 @@ def test_totals_of_one_user_are_bounded(tmp_path: Path, monkeypatch: pytest.Monk
     aggregator.take([honest], [], 100.0, interval=True)
     aggregator.take([snapshot(tmp_path, 1234, BAD, "later", ["h1"])], [], 101.0, interval=True)
     assert sum(pair[0] == "later" for pair in aggregator.pairs()) == 1
+
+
+def test_ranks_in_rootless_containers_are_of_one_job(tmp_path: Path) -> None:
+    """Their files have ids that /etc/subuid gives to a user, on each host others: the user's own is compared. A user
+    without an account here, and ids that the file does not have, stay as they are.
+    """
+    subuid = tmp_path / "subuid"
+    subuid.write_text("ann:100000:65536\nbob:165536:65536\ngone:300000:65536\n")
+    users = Users(SubordinateIds(subuid), {"ann": 1000, "bob": 1001}.get)
+    aggregator = Aggregator(10.0, 5, 1.0, 0.0, user_of=users.of)
+    owners = {100_000: 1000, 100_999: 1000, 1000: 1000, 165_536: 1001, 300_000: 300_000, 900_000: 900_000}
+    files = [snapshot(tmp_path, owner, BAD + n, f"job{n}", []) for n, owner in enumerate(owners)]
+    aggregator.take(files, [], 5.0, interval=True)
+    assert [h.owner for h in aggregator.gauges.heartbeats] == list(owners.values())
+    # The kernel's own id goes on telling processes apart: nobody poses as another's by it.
+    assert {s.process[0] for s in files} == set(owners)
 
 
 def test_a_flood_of_pairs_costs_no_other_user_a_series(tmp_path: Path) -> None:

@@ -236,8 +236,8 @@ def test_a_name_service_that_does_not_answer(proc: Proc) -> None:
     assert time.monotonic() - begun < 30
     assert asked == [1000]
     answer.set()
-    assert names._asking is not None
-    names._asking.join(60)
+    assert names._names._asking is not None
+    names._names._asking.join(60)
     assert names.name(1000) == "alice"
 
 

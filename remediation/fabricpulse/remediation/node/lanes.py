@@ -19,6 +19,7 @@ import numpy as np
 
 from fabricpulse.core.files import named
 from fabricpulse.core.shm.mapping import LayoutError
+from fabricpulse.core.subordinate_ids import SubordinateIds
 from fabricpulse.plugin_ipc.process import parse_name
 from fabricpulse.plugin_ipc.telemetry import (
     LaneState,
@@ -27,7 +28,6 @@ from fabricpulse.plugin_ipc.telemetry import (
     TelemetrySnapshot,
     TornReadError,
 )
-from fabricpulse.remediation.node.subordinate_ids import SubordinateIds
 from fabricpulse.remediation.protocol import MAX_LANES, LaneSample
 
 _SENDS = 1

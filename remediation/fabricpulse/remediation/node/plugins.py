@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
+from fabricpulse.core.subordinate_ids import SubordinateIds
 from fabricpulse.remediation import failpoints
 from fabricpulse.remediation.node.control_calls import Answer, Failure, call_all
 from fabricpulse.remediation.node.kernel_nics import kernel_nics
 from fabricpulse.remediation.node.sockets import ControlSockets, Identity
-from fabricpulse.remediation.node.subordinate_ids import SubordinateIds
 from fabricpulse.remediation.node.survey import Survey, nics_of
 from fabricpulse.remediation.protocol import DesiredNic, LaneOrder, Result
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from fabricpulse.core.files import named
 from fabricpulse.core.log import get_logger
+from fabricpulse.core.subordinate_ids import SubordinateIds
 from fabricpulse.remediation.node.control_calls import Answer, Failure
-from fabricpulse.remediation.node.subordinate_ids import SubordinateIds
 
 log = get_logger(__name__)
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from tests.fixtures.plugin.control_server import ControlServer
 
+from fabricpulse.core.subordinate_ids import SubordinateIds
 from fabricpulse.remediation.node.control_calls import Failure, call_all
 from fabricpulse.remediation.node.plugins import Plugins
 from fabricpulse.remediation.node.sockets import ControlSockets
-from fabricpulse.remediation.node.subordinate_ids import SubordinateIds
 from fabricpulse.remediation.protocol import DesiredNic
 
 AVOID = DesiredNic("rail0", "avoid", 10, "op-10")

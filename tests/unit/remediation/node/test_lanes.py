@@ -7,6 +7,7 @@ import pytest
 from tests.fixtures.plugin.telemetry_file import TelemetryFile
 
 from fabricpulse.core.config import parse_config
+from fabricpulse.core.subordinate_ids import SubordinateIds
 from fabricpulse.plugin_ipc.telemetry import Table
 from fabricpulse.remediation.node import plugins
 from fabricpulse.remediation.node.config import NodeConfig
@@ -14,7 +15,6 @@ from fabricpulse.remediation.node.control_calls import Failure
 from fabricpulse.remediation.node.lanes import LaneSampler
 from fabricpulse.remediation.node.limits import LocalLimits
 from fabricpulse.remediation.node.plugins import Plugins
-from fabricpulse.remediation.node.subordinate_ids import SubordinateIds
 from fabricpulse.remediation.protocol import LaneOrder
 
 

@@ -1,7 +1,7 @@
 """Whose user ids of /etc/subuid are (subuid(5)): rootless containers of one user have many uids.
 
 Ids that another source gives out, as nsswitch's `subid`, or a kubelet that does not use the file, are users of their
-own. An agent in a container needs the file of its host.
+own. A daemon in a container needs the file of its host.
 """
 
 import pwd
@@ -70,9 +70,14 @@ class SubordinateIds:
         if self._ranges is None:
             return {}
         given = {uid: self._owner(uid, self._ranges) for uid in set(uids.values())}
-        accounts = {owner: _uid(owner) for owner in given.values() if owner is not None}
+        accounts = {owner: account_id(owner) for owner in given.values() if owner is not None}
         of = {uid: uid if owner is None else accounts[owner] for uid, owner in given.items()}
         return {name: owner for name, uid in uids.items() if (owner := of[uid]) is not None}
+
+    def owner(self, uid: int) -> str | None:
+        """To whom the id is given, by name or number; None for a user's own, and where that is not known."""
+        self._read()
+        return None if self._ranges is None else self._owner(uid, self._ranges)
 
     def _owner(self, uid: int, ranges: list[IdRange]) -> str | None:
         """To whom the id is given, None for a user's own. Where ranges overlap, the last to begin counts."""
@@ -111,7 +116,8 @@ class SubordinateIds:
         self._reach = list(accumulate((each.end for each in self._ranges or []), max))
 
 
-def _uid(owner: str) -> int | None:
+def account_id(owner: str) -> int | None:
+    """Its user id; None without an account. Asks the name service."""
     if owner.isdecimal():
         return int(owner)
     try:

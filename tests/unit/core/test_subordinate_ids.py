@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from fabricpulse.remediation.node import subordinate_ids
-from fabricpulse.remediation.node.subordinate_ids import IdRange, SubordinateIds, parse_subuid
+from fabricpulse.core import subordinate_ids
+from fabricpulse.core.subordinate_ids import IdRange, SubordinateIds, parse_subuid
 from fabricpulse.remediation.node.survey import Survey
 
 
