@@ -23,15 +23,19 @@ def stamps_of(state: NicState) -> dict[str, object]:
 
 
 class StampLog:
-    """Says each time that the stamps of a NIC are taken by somebody else than before."""
+    """Says each time that the stamps of a NIC are taken by somebody else than before, and once that it has none."""
 
-    def __init__(self) -> None:
+    def __init__(self, timestamps: str = "software") -> None:
+        """timestamps : as set, `probe.timestamps`."""
+        self._timestamps = timestamps
+        self._without: set[str] = set()
         self._last: dict[str, tuple[bool, int, bool]] = {}
         self._waited: dict[str, int] = {}
 
     def check(self, states: dict[str, NicState]) -> None:
         """states : by device."""
         for device, state in states.items():
+            self._say_none(device, state)
             waiting = state.phc >= 0 and not state.phc_good
             self._waited[device] = waited = self._waited.get(device, 0) + 1 if waiting else 0
             last = self._last.get(device, (False, 0, False))
@@ -55,3 +59,13 @@ class StampLog:
                     lost=state.phc_lost,
                 )
             self._last[device] = now
+
+    def _say_none(self, device: str, state: NicState) -> None:
+        if self._timestamps == "software" or state.phc >= 0 or state.phc_errno or device in self._without:
+            return
+        self._without.add(device)
+        if self._timestamps == "auto":
+            why = "it cannot, or nobody (ptp4l, hwstamp_ctl) has set it up to; probe.timestamps: hardware does so"
+        else:
+            why = "it cannot (ethtool -T)"
+        log.info("the NIC stamps no packets itself: the kernel's stamps are used", device=device, reason=why)

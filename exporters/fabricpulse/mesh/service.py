@@ -88,7 +88,7 @@ class MeshService:
         self._keys_path = Path(config.key_file) if config.key_file else None
         self._keys: list[bytes] = []
         self._socket_errors: dict[str, int] = {}
-        self._stamp_log = StampLog()
+        self._stamp_log = StampLog(config.probe.timestamps)
         self._keys_error = ""  # what was last logged
 
     @property

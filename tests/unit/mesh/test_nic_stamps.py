@@ -34,3 +34,19 @@ def test_one_that_never_comes_is_said_once(monkeypatch: pytest.MonkeyPatch) -> N
     for check in range(50):
         stamps.check({"eth0": nic_state(1)._replace(phc_good=0)})
         assert len(said) == (check >= nic_stamps._PATIENCE)
+
+
+@pytest.mark.parametrize(("timestamps", "reason"), [("auto", "set it up"), ("hardware", "ethtool -T")])
+def test_a_nic_without_own_stamps_is_said_once(
+    timestamps: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where they are asked for: who has set it would look for them in vain."""
+    said: list[str] = []
+    monkeypatch.setattr(nic_stamps, "log", SimpleNamespace(info=lambda text, **f: said.append(f["reason"])))
+    without = nic_state(0)._replace(phc=-1, phc_errno=0, phc_good=0)
+    stamps, quiet = nic_stamps.StampLog(timestamps), nic_stamps.StampLog("software")
+    for _ in range(3):
+        stamps.check({"eth0": without, "eth1": nic_state(1)._replace(phc=0, phc_good=0)})
+        quiet.check({"eth0": without})
+    assert len(said) == 1
+    assert reason in said[0]
