@@ -268,6 +268,9 @@ def test_a_file_that_cannot_be_used_ends_nothing(tmp_path, monkeypatch) -> None:
     assert (path.read_bytes(), (tmp_path / "times.json.old").read_bytes()) == (b"somebody's", b"garbage")
     path.unlink()
     assert not FaultTimesFile(FaultTimes(BOOT), str(tmp_path / "none" / "times.json")).open()
+    (tmp_path / "folder").mkdir()
+    assert not FaultTimesFile(FaultTimes(BOOT), str(tmp_path / "folder")).open()
+    assert not (tmp_path / "folder.lock").exists()
 
     def full(*_args: object, **_options: object) -> None:
         raise OSError(28, "No space left on device")

@@ -42,6 +42,8 @@ class FaultTimesFile:
         try:
             if self._setting:
                 path = Path(self._setting)
+                if path.is_dir():  # else the lock would be beside it: of /tmp in the root directory
+                    raise UserError(f"fault_times: {path} is a directory; name a file in it")
                 self._lock = RunLock(path.parent, "coordinator", "fault_times", path)
             else:
                 path = ensure_run_dir() / _NAME
