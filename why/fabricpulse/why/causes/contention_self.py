@@ -63,12 +63,13 @@ def find(a: Analysis) -> Iterator[Finding]:
     if not queued or contenders(a) or competing_nics(a):
         return
     worst = max(queued, key=a.score)
-    # With whom is not known where nobody records the flows of other jobs: then this is half of the answer.
+    # With whom is not known where nobody records the flows of other jobs: then this is half of the answer. Nor is it
+    # sure that a job whose flows wait elsewhere, as before, has no part in it.
     recorded = a.facts.other_slow_flows is not None
     evidence = [
         Evidence(
             f"{len(queued)} flows wait in queues; {worst} has {a.score(worst):.0f} times the delay of quick flows",
-            grows(a.score(worst), 3, 10, 0.6, 0.8) if recorded else 0.5,
+            0.5 if not recorded or a.facts.other_slow_flows else grows(a.score(worst), 3, 10, 0.6, 0.8),
             "delay",
         ),
         Evidence(a.signs(queued), 0.5, "marked"),
@@ -76,7 +77,7 @@ def find(a: Analysis) -> Iterator[Finding]:
     if a.facts.other_slow_flows:
         old = ", ".join(sorted(a.facts.other_slow_flows)[:5])
         evidence.append(
-            Evidence(f"job {old} had slow flows before as well, elsewhere", 0.4, "other_slow_flows")
+            Evidence(f"job {old} had slow flows before as well, elsewhere", 0.3, "other_slow_flows")
         )
     elif recorded:
         evidence.append(Evidence("no other job has slow flows", 0.6, "other_slow_flows"))
