@@ -42,13 +42,18 @@ LOG_PRIOR = {
     # Less than a NIC: where all but one of a host's NICs suffer from something else, that NIC is dead, not the host.
     Kind.HOST: math.log(2e-5),
     Kind.NIC: math.log(1e-4),
-    Kind.NIC_TX: math.log(1e-4),
-    Kind.NIC_RX: math.log(1e-4),
+    # Where nothing says that one direction is well, the whole is named.
+    Kind.NIC_TX: math.log(9e-5),
+    Kind.NIC_RX: math.log(9e-5),
     Kind.SWITCH: math.log(1e-5),
     Kind.LINK: math.log(1e-5),
     Kind.PAIR: math.log(1e-9),
     Kind.FLOW: math.log(1e-10),
 }
+
+
+# How probable it is that the other way of a link is faulty where one is: a cable and its optics serve both.
+LOG_OTHER_WAY = math.log(0.3)
 
 
 def code(kind: Kind, a: int, b: int = 0) -> int:

@@ -10,16 +10,19 @@ What makes it cheap: a flow without loss speaks against a component with `n * lo
 that of all healthy flows only their number of packets matters, and that is known beforehand (`Totals`).
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fabricpulse.diagnosis.flows.components import Kind, kinds
+from fabricpulse.diagnosis.flows.components import LOG_OTHER_WAY, LOG_PRIOR, Kind, kinds
 from fabricpulse.diagnosis.flows.flow_table import Floats, Flows, FlowTable, Totals
 from fabricpulse.diagnosis.search.losses import Evidence, Parameters, alone, evidence_of
 from fabricpulse.diagnosis.search.unseen import NOTHING_UNSEEN, Unseen
 
-_GRID = np.concatenate([np.geomspace(1e-4, 0.5, 36), [0.6, 0.7, 0.8, 0.9, 0.96, 0.99, 0.9999]])
+# The share of packets that is all of them.
+_ALL = 0.9999
+_GRID = np.concatenate([np.geomspace(1e-4, 0.5, 36), [0.6, 0.7, 0.8, 0.9, 0.96, 0.99, _ALL]])
 # Candidates of a kind that are examined closely at once, the best ones by themselves: bounds time and memory. Under a
 # switch that loses much every pair scores better than a NIC that loses little, so what is found is left out and the
 # best of the rest is examined, round by round.
@@ -30,6 +33,8 @@ _MOST_DOUBTS, _MOST_INSTEAD = 16, 6
 _REFITS = 4
 _TOLERANCE = 1.3
 _LEVELS_A_FACTOR = 64
+# Nats by which both ways of a link are more probable than two links.
+_BOTH_WAYS = LOG_OTHER_WAY - LOG_PRIOR[Kind.LINK]
 
 
 @dataclass(frozen=True)
@@ -121,7 +126,7 @@ def _excused(evidence: Evidence, chosen: _Chosen) -> Floats:
     some flows than on others, and they ask for no further explanation.
     """
     least = chosen.loss
-    observed = np.minimum(evidence.lost / evidence.sent, 0.9999)
+    observed = np.minimum(evidence.lost / evidence.sent, _ALL)
     known = np.zeros(len(least), bool)
     most = least.copy()
     for component in chosen.components:
@@ -173,7 +178,7 @@ def _refitted(evidence: Evidence, chosen: _Chosen, p: Parameters) -> _Chosen:
     for _ in range(_REFITS if chosen.components else 0):
         blamed = evidence.lost / chosen.loss
         shares = tuple(
-            min(share * float(blamed[evidence.rows(component)].sum()) / evidence.packets[component], 0.9999)
+            min(share * float(blamed[evidence.rows(component)].sum()) / evidence.packets[component], _ALL)
             for component, share in zip(chosen.components, chosen.shares, strict=True)
         )
         chosen = _with_shares(evidence, chosen.components, shares, p)
@@ -188,11 +193,13 @@ def _score(evidence: Evidence, chosen: _Chosen, p: Parameters) -> float:
     for component in at:
         if evidence.unnamed[component]:
             rows = evidence.akin(component)
-            observed = np.minimum(evidence.lost[rows] / evidence.sent[rows], 0.9999)
+            observed = np.minimum(evidence.lost[rows] / evidence.sent[rows], _ALL)
             loss[rows] = np.maximum(loss[rows], observed)
     kept = ((evidence.packets - evidence.hit)[at] * np.log1p(-np.array(chosen.shares))).sum()
-    explained = (evidence.lost * np.log(loss / p.background)).sum()
-    return float((kept + explained) / p.dispersion + evidence.prior[at].sum())
+    explained = (evidence.lost * np.log(np.minimum(loss, _ALL) / p.background)).sum()
+    ways = evidence.back[at]
+    cables = np.isin(ways[ways >= 0], at).sum() / 2
+    return float((kept + explained) / p.dispersion + evidence.prior[at].sum() + cables * _BOTH_WAYS)
 
 
 def _levels(loss: Floats, lost: Floats, p: Parameters) -> tuple[Floats, Flows]:
@@ -229,6 +236,8 @@ def _scores(
     ).reshape(size)
     # What each lost packet says for a share q, where a loss was expected already.
     says = np.log((1 - np.outer(1 - levels, 1 - _GRID)) / levels[:, None])
+    # That all is lost is explained: that it is even more certain beside another fault says nothing, of many packets.
+    says[levels > _ALL - 1e-6] = 0
     left = (evidence.packets - evidence.hit)[components]
     gain = by_level @ says + np.outer(left, np.log1p(-_GRID))
     best = np.argmax(gain, axis=1)
@@ -245,7 +254,9 @@ def _greedy(
     for step in range(most if len(close) else 0):
         scores, shares = _scores(evidence, _excused(evidence, chosen), close, p, crossings)
         scores[np.isin(close, chosen.components)] = -np.inf
-        best = int(np.argmax(scores))
+        # The other way of a link that is faulty is not named by less, but before what explains as much.
+        ways = np.isin(evidence.back[close], chosen.components)
+        best = int(np.argmax(np.where(scores < p.threshold, -np.inf, scores + ways * _BOTH_WAYS)))
         if scores[best] < p.threshold:
             break
         # Before the first step the shares of the others have not been fitted to what was taken back.
@@ -283,6 +294,19 @@ def _improved(evidence: Evidence, chosen: _Chosen, p: Parameters) -> _Chosen:
     return chosen
 
 
+def _cables(
+    evidence: Evidence, component: int, rivals: Flows, scores: Floats
+) -> Iterator[tuple[int, int, float]]:
+    """What else a switch may be: both ways of one of its links, with what they explain together."""
+    if kinds(evidence.components[[component]])[0] != Kind.SWITCH:
+        return
+    score = dict(zip(rivals.tolist(), scores.tolist(), strict=True))
+    for one, own in score.items():
+        other = int(evidence.back[one])
+        if one < other and other in score:
+            yield one, other, own + score[other] + _BOTH_WAYS
+
+
 def _described(evidence: Evidence, chosen: _Chosen, p: Parameters) -> tuple[Finding, ...]:
     findings = []
     for number, component in enumerate(chosen.components):
@@ -297,15 +321,18 @@ def _described(evidence: Evidence, chosen: _Chosen, p: Parameters) -> tuple[Find
         own = float(scores[rivals == component][0])
         odds = np.exp(np.minimum(scores - own, 0.0)).sum()
         ranked = [int(k) for k in best if rivals[k] != component]
+        alike = [int(evidence.components[rivals[k]]) for k in ranked if scores[k] > own - p.alternatives]
+        for one, other, score in _cables(evidence, component, rivals, scores):
+            odds += np.exp(min(score - own, 0.0))
+            if score > own - p.alternatives:
+                alike += [int(c) for c in evidence.components[[one, other]] if int(c) not in alike]
         findings.append(
             Finding(
                 int(evidence.components[component]),
                 chosen.shares[number],
                 own,
                 float(1 / odds),
-                tuple(
-                    int(evidence.components[rivals[k]]) for k in ranked if scores[k] > own - p.alternatives
-                ),
+                tuple(alike),
                 int(evidence.components[rivals[ranked[0]]]) if ranked else None,
                 tuple(int(flow) for flow in evidence.flows[rows]),
             )

@@ -34,14 +34,16 @@ class Parameters:
 class Evidence:
     """Components that may be faulty, and the flows with losses that cross one of them (rows).
 
-    packets : that crossed the component while all was well. hit : of them lost. row, column : row and component
-    wherever one crosses the other, by component; those of component i from start[i] to start[i + 1].
+    packets : that crossed the component while all was well. hit : of them lost. back : of a link, the place of its
+    other way among the components, -1 where that is none. row, column : row and component wherever one crosses the
+    other, by component; those of component i from start[i] to start[i + 1].
     """
 
     components: Codes
     packets: Floats
     hit: Floats
     prior: Floats
+    back: Flows
     row: Flows
     column: Flows
     start: Flows
@@ -249,6 +251,7 @@ class _Search:
             packets,
             hit,
             prior,
+            _other_ways(components),
             row,
             column,
             start,
@@ -259,6 +262,19 @@ class _Search:
             self._table,
             self._table.hops_of(self._flows[used]),
         )
+
+
+def _other_ways(components: Codes) -> Flows:
+    back = np.full(len(components), -1, np.int64)
+    links = np.flatnonzero(kinds(components) == Kind.LINK)
+    if len(links):
+        a, b = nodes(components[links])
+        order = np.argsort(components[links])
+        ways, wanted = components[links][order], codes(Kind.LINK, b.astype(np.int32), a.astype(np.int32))
+        at = np.minimum(np.searchsorted(ways, wanted), len(ways) - 1)
+        there = ways[at] == wanted
+        back[links[there]] = links[order[at[there]]]
+    return back
 
 
 def _summed(columns: Sequence[Flows], weight: Floats, size: int) -> Floats:

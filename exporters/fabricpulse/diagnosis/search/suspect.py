@@ -27,3 +27,10 @@ class Suspect:
     pairs: int = 0
     sufferers: tuple[str, ...] = ()
     network: str = ""
+
+    @property
+    def text(self) -> str:
+        """As others name it among their alternatives."""
+        return (
+            f"{self.kind} {self.component} to {self.peer}" if self.peer else f"{self.kind} {self.component}"
+        )

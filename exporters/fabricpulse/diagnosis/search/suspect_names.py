@@ -11,6 +11,7 @@ from fabricpulse.diagnosis.search.suspect import Suspect
 
 # Pairs of NICs that are named with a suspect.
 _MOST_SUFFERERS = 8
+_MOST_OF_ALL = 0.9
 # Flows that are looked at together: bounds memory.
 _FLOWS = 65_536
 
@@ -34,12 +35,21 @@ def without_fabric(layout: Layout, findings: Sequence[Finding]) -> list[Finding]
         """Whether some flow is known to go from one switch to the other."""
         return bool(layout.totals.of(np.array([code(Kind.LINK, a, b)]))[1][0] > 0)
 
+    def passes(finding: Finding) -> bool:
+        """Whether nearly all of its flows enter or leave the unknown where a link that is reported begins or ends."""
+        hops = layout.table.hops_of(np.array(finding.flows, np.int64))
+        out = (hops[:, 1:] >= first) & np.isin(hops[:, :-1], list(near))
+        into = (hops[:, :-1] >= first) & np.isin(hops[:, 1:], list(far))
+        return bool((out | into).any(axis=1).mean() >= _MOST_OF_ALL)
+
     def covered(finding: Finding) -> bool:
         kind, a, b = parts(finding.component)
         if kind is Kind.SWITCH and a >= first:
             return bool(switches or links)
         if kind is not Kind.LINK or max(a, b) < first:
             return False
+        if (near or far) and passes(finding):
+            return True
         # The reported switch may be at either end of this link.
         if b >= first:
             return a in near or any(cabled(a, switch) for switch in switches)
