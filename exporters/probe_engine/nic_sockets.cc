@@ -117,16 +117,21 @@ void NicSockets::expect_stamp(std::uint8_t path, std::uint32_t id, const StampOw
 
 void NicSockets::give_up_stamps() {
   for (Port& port : ports_) {
-    if (port.waiting > 0 && (++port.idle > kStampPatienceTicks || port.socket.numbering_uncertain())) {
+    bool restart = false;
+    if (port.socket.numbering_uncertain()) {
+      // What is sent meanwhile has no number. A queue that never gets empty leaves this source port without TX stamps.
+      if (port.emptied > 0 || !port.socket.unsent()) restart = ++port.emptied > kLateTicks;
+    }
+    if (restart || (port.waiting > 0 && ++port.idle > kStampPatienceTicks)) {
       stamps_lost_ += static_cast<std::uint64_t>(port.waiting);
       for (PendingStamp& p : port.pending) p.forget();
       port.waiting = 0;
     }
     if (port.late_ticks > 0) --port.late_ticks;
     if (port.waiting == 0) port.idle = 0;
-    if (port.socket.numbering_uncertain()) {
-      for (PendingStamp& p : port.pending) p.forget();
+    if (restart) {
       port.socket.restart_numbering();
+      port.emptied = 0;
     }
   }
 }

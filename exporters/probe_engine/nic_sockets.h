@@ -65,14 +65,19 @@ class NicSockets {
   bool link_down() const { return !link_ || (!open_ && is_link_error(open_error_)); }
 
   // Sends from one source port, in order.
-  void send(std::uint8_t path, std::vector<Outgoing>& packets) { ports_[path].socket.send(packets); }
+  void send(std::uint8_t path, std::vector<Outgoing>& packets) {
+    stamps_lost_ += ports_[path].socket.send(packets);
+  }
   // A packet with TX stamp `id` has left source port `path`.
   void expect_stamp(std::uint8_t path, std::uint32_t id, const StampOwner& owner);
   // Calls `take(const StampOwner&, const TxStamp&)` for each TX stamp that has come back.
   template <typename Take>
   void drain_stamps(Take take) {
     for (Port& port : ports_) {
-      if (port.waiting == 0 && port.late_ticks == 0 && !port.socket.hears_errors()) continue;
+      if (port.waiting == 0 && port.late_ticks == 0 && !port.socket.hears_errors() &&
+          !port.socket.numbering_uncertain()) {
+        continue;
+      }
       const int before = port.waiting;
       port.socket.tx_stamps(
           [&](const TxStamp& stamp) {
@@ -128,6 +133,7 @@ class NicSockets {
     int waiting = 0;
     int idle = 0;        // ticks since the last stamp that was waited for
     int late_ticks = 0;  // for which stamps of the NIC may still come, after those of the kernel
+    int emptied = 0;     // with an uncertain numbering: ticks since all packets had left, 0 = they have not
   };
 
   bool open(const NicSpec& nic);

@@ -4,9 +4,11 @@
 #include <linux/errqueue.h>
 #include <linux/filter.h>
 #include <linux/net_tstamp.h>
+#include <linux/sockios.h>
 #include <net/if.h>
 #include <netinet/icmp6.h>
 #include <netinet/ip_icmp.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,12 +24,69 @@ constexpr int kBatch = ProbeSocket::kBatch;
 constexpr std::size_t kBuffer = 256;
 constexpr std::size_t kControl = 256;
 constexpr std::uint32_t kSettledNumbers = 8;  // of stamps; those of four trains
+// Between the last number of the kernel and the first of ours: more than it may have used up unseen.
+constexpr std::uint32_t kNumbersApart = 1 << 16;
+#ifdef SCM_TS_OPT_ID
+constexpr int kStampNumber = SCM_TS_OPT_ID;
+#else
+constexpr int kStampNumber = 81;  // Linux 6.13, on all that fabricpulse runs on
+#endif
+
+// A control message of four bytes at the level of sockets.
+template <int kType>
+struct Control {
+  alignas(cmsghdr) std::uint8_t bytes[CMSG_SPACE(sizeof(std::uint32_t))] = {};
+  Control() {
+    auto* header = reinterpret_cast<cmsghdr*>(bytes);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = kType;
+    header->cmsg_len = CMSG_LEN(sizeof(std::uint32_t));
+  }
+  void set(std::uint32_t value) {
+    std::memcpy(CMSG_DATA(reinterpret_cast<cmsghdr*>(bytes)), &value, sizeof(value));
+  }
+  void put(msghdr* message) {
+    message->msg_control = bytes;
+    message->msg_controllen = sizeof(bytes);
+  }
+};
+using Unstamped = Control<SO_TIMESTAMPING>;  // wants no TX stamp: its flags replace those of the socket
+using StampNumber = Control<kStampNumber>;   // of its TX stamp
+
+// Whether the kernel takes numbers from us. Asked with an empty packet to nobody but ourselves; without a loopback device
+// the answer comes too, as what is wrong with a message is said first.
+bool ask_for_stamp_numbers() {
+  const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return false;
+  const unsigned flags = SOF_TIMESTAMPING_OPT_ID;
+  setsockopt(fd, SOL_SOCKET, SO_TIMESTAMPING, &flags, sizeof(flags));
+  SocketAddress own{};
+  own.v4.sin_family = AF_INET;
+  own.v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(own.v4);
+  if (bind(fd, &own.any, size) != 0 || getsockname(fd, &own.any, &size) != 0) own.v4.sin_port = htons(9);
+  StampNumber number;
+  mmsghdr message{};
+  message.msg_hdr.msg_name = &own.any;
+  message.msg_hdr.msg_namelen = size;
+  number.put(&message.msg_hdr);
+  const bool taken =
+      sendmmsg(fd, &message, 1, MSG_DONTWAIT) == 1 || errno == ENETUNREACH || errno == ENETDOWN;
+  ::close(fd);
+  return taken;
+}
+
+bool takes_stamp_numbers() {
+  static const bool taken = ask_for_stamp_numbers();
+  return taken;
+}
 
 // Scratch memory of the batches. The engine is one thread, and a socket hands its batch out before it takes
 // the next.
 struct OutgoingBatch {
   mmsghdr messages[kBatch];
   iovec vectors[kBatch];
+  StampNumber numbers[kBatch];
 };
 OutgoingBatch& outgoing_batch() {
   thread_local OutgoingBatch instance;
@@ -129,8 +188,9 @@ ProbeSocket& ProbeSocket::operator=(ProbeSocket&& other) noexcept {
     close();
     fd_ = std::exchange(other.fd_, -1);
     timestamping_ = other.timestamping_;
+    numbering_ = other.numbering_;
     next_id_ = other.next_id_;
-    uncertain_ = other.uncertain_;
+    first_id_ = other.first_id_;
     overflow_mark_ = other.overflow_mark_;
     overflows_ = other.overflows_;
     hears_errors_ = other.hears_errors_;
@@ -197,29 +257,20 @@ int ProbeSocket::open(const SocketAddress& local, const SocketOptions& options) 
   }
   if (setsockopt(fd_, SOL_SOCKET, SO_TIMESTAMPING, &timestamping_, sizeof(timestamping_)) != 0) return fail();
   if (bind(fd_, &local.any, local.size()) != 0) return fail();
-  next_id_ = 0;
-  uncertain_ = false;
+  numbering_ = Numbering::kByKernel;
+  next_id_ = first_id_ = 0;
   overflow_mark_ = 0;
   return 0;
 }
 
-// The control message of a packet that wants no TX stamp: its flags replace those of the socket.
-struct Unstamped {
-  alignas(cmsghdr) std::uint8_t bytes[CMSG_SPACE(sizeof(std::uint32_t))] = {};
-  Unstamped() {
-    auto* header = reinterpret_cast<cmsghdr*>(bytes);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SO_TIMESTAMPING;
-    header->cmsg_len = CMSG_LEN(sizeof(std::uint32_t));
-  }
-};
-
-void ProbeSocket::send(std::vector<Outgoing>& packets) {
+unsigned ProbeSocket::send(std::vector<Outgoing>& packets) {
   static Unstamped unstamped;
   OutgoingBatch& b = outgoing_batch();
   std::size_t done = 0;
+  unsigned without = 0;
   while (done < packets.size()) {
     const auto n = static_cast<unsigned>(packets.size() - done < kBatch ? packets.size() - done : kBatch);
+    std::uint32_t stamped = 0;
     for (unsigned i = 0; i < n; ++i) {
       Outgoing& p = packets[done + i];
       b.vectors[i] = {const_cast<std::uint8_t*>(p.data), p.size};
@@ -229,42 +280,72 @@ void ProbeSocket::send(std::vector<Outgoing>& packets) {
       h.msg_namelen = p.to->size();
       h.msg_iov = &b.vectors[i];
       h.msg_iovlen = 1;
-      if (!p.stamp) {
-        h.msg_control = unstamped.bytes;
-        h.msg_controllen = sizeof(unstamped.bytes);
+      if (!p.stamp || numbering_ == Numbering::kUncertain) {
+        unstamped.put(&h);
+      } else if (numbering_ == Numbering::kOurs) {
+        b.numbers[i].set(next_id_ + stamped++);
+        b.numbers[i].put(&h);
       }
     }
     if (hears_errors_) forget_error();
     const int sent = sendmmsg(fd_, b.messages, n, MSG_DONTWAIT);
     if (sent <= 0) {
       packets[done].error = errno != 0 ? errno : EIO;
-      uncertain_ = true;
+      if (packets[done].stamp) lose_count();
       ++done;
       continue;
     }
+    for (int i = 0; i < sent; ++i, ++done) {
+      Outgoing& p = packets[done];
+      p.error = 0;
+      if (!p.stamp) continue;
+      if (numbering_ == Numbering::kUncertain) {
+        p.stamp = false;
+        ++without;
+      } else {
+        p.id = next_id_++;
+      }
+    }
     // The kernel does not say why it stopped. Where a device dropped that packet it has used up its number, and the
     // packet is sent again under the next one.
-    if (static_cast<unsigned>(sent) < n) uncertain_ = true;
-    for (int i = 0; i < sent; ++i) {
-      packets[done].error = 0;
-      if (packets[done].stamp) packets[done].id = next_id_++;
-      ++done;
-    }
+    if (static_cast<unsigned>(sent) < n && packets[done].stamp) lose_count();
   }
+  return without;
+}
+
+void ProbeSocket::lose_count() {
+  if (numbering_ == Numbering::kOurs) {
+    ++next_id_;  // it may have been stamped under that number
+  } else if (numbering_ == Numbering::kByKernel && takes_stamp_numbers()) {
+    numbering_ = Numbering::kOurs;
+    next_id_ += kNumbersApart;
+  } else {
+    numbering_ = Numbering::kUncertain;
+  }
+}
+
+bool ProbeSocket::unsent() const {
+  int bytes = 0;
+  return ioctl(fd_, SIOCOUTQ, &bytes) != 0 || bytes != 0;
 }
 
 void ProbeSocket::restart_numbering() {
   const unsigned without = timestamping_ & ~static_cast<unsigned>(SOF_TIMESTAMPING_OPT_ID);
   setsockopt(fd_, SOL_SOCKET, SO_TIMESTAMPING, &without, sizeof(without));
   setsockopt(fd_, SOL_SOCKET, SO_TIMESTAMPING, &timestamping_, sizeof(timestamping_));
-  next_id_ = 0;
-  uncertain_ = false;
+  numbering_ = Numbering::kByKernel;
+  next_id_ = first_id_ = 0;
 }
 
 bool ProbeSocket::is_numbered(const TxStamp& stamp) {
-  if (static_cast<std::int32_t>(stamp.id - next_id_) < 0) return true;
+  if (static_cast<std::int32_t>(stamp.id - next_id_) < 0) {
+    return static_cast<std::int32_t>(stamp.id - first_id_) >= 0;
+  }
   // Soon after a new beginning it may be one from earlier that has come late.
-  if (next_id_ >= kSettledNumbers) uncertain_ = true;
+  if (numbering_ == Numbering::kByKernel && next_id_ >= kSettledNumbers) {
+    first_id_ = next_id_;
+    lose_count();
+  }
   return false;
 }
 

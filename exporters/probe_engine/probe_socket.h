@@ -52,7 +52,8 @@ struct Outgoing {
   const std::uint8_t* data;
   std::size_t size;
   SocketAddress* to;
-  bool stamp;        // wanted: a TX stamp costs an allocation and a read of the error queue
+  // A TX stamp is wanted, which costs an allocation and a read of the error queue. Cleared where none will come.
+  bool stamp;
   int error;         // 0 = sent
   std::uint32_t id;  // of its TX stamp, when sent with one
 };
@@ -79,8 +80,9 @@ class ProbeSocket {
   void close();
   bool is_open() const { return fd_ >= 0; }
 
-  // Sends in order, several to a system call. A packet that cannot be sent does not hold up those behind it.
-  void send(std::vector<Outgoing>& packets);
+  // Sends in order, several to a system call. A packet that cannot be sent does not hold up those behind it. Returns how
+  // many went without a TX stamp that was wanted, as the kernel's numbering is uncertain.
+  unsigned send(std::vector<Outgoing>& packets);
 
   // Calls `take(const Received&)` for each waiting packet, `limit` at most. Returns their number.
   template <typename Take>
@@ -124,11 +126,15 @@ class ProbeSocket {
     }
   }
 
-  // After a failed send it is uncertain whether the kernel has used up a stamp number, and where stamps come with
-  // numbers that were not given it has: start the numbering anew. The caller must forget the stamps that it still
-  // waits for.
+  // The kernel numbers the packets that it stamps, and after a failed send it is uncertain whether it has used up a
+  // number; where stamps come with numbers that were not given it has. From then on we give the numbers ourselves, where
+  // the kernel lets us. Where it does not (before Linux 6.13) packets go without: its numbering can be started anew, from
+  // 0, only when all packets with a number have left, and their stamps have been taken. The caller must see to that, and
+  // forget what it still waits for.
+  bool numbering_uncertain() const { return numbering_ == Numbering::kUncertain; }
   void restart_numbering();
-  bool numbering_uncertain() const { return uncertain_; }
+  // Whether packets of this socket still wait in this host. True where the kernel does not say.
+  bool unsent() const;
   std::uint64_t overflows() const { return overflows_; }
 
  private:
@@ -137,15 +143,18 @@ class ProbeSocket {
   bool parse_received(int index, Received* out);
   bool parse_stamp(int index, TxStamp* out);
   bool parse_answer(int index, HopAnswer* out);
-  // Whether its number has been given. One that has not makes the numbering uncertain: each packet would get the
-  // stamp of another one from then on.
+  // Whether its number has been given, and of that packet for sure. One that has not been given makes the numbering
+  // uncertain: each packet would get the stamp of another one from then on.
   bool is_numbered(const TxStamp& stamp);
+  void lose_count();
   void forget_error();
 
   int fd_ = -1;
   unsigned timestamping_ = 0;
+  enum class Numbering { kByKernel, kOurs, kUncertain };
+  Numbering numbering_ = Numbering::kByKernel;
   std::uint32_t next_id_ = 0;
-  bool uncertain_ = false;
+  std::uint32_t first_id_ = 0;  // stamps of lower numbers are in doubt
   bool hears_errors_ = false;
   std::uint32_t overflow_mark_ = 0;
   std::uint64_t overflows_ = 0;  // packets that the kernel dropped because the receive buffer was full

@@ -1,7 +1,8 @@
-// `stamp_numbering`: what becomes of the numbers of TX stamps where the kernel has used one up that the socket has not
-// given. Prints whether the numbering is uncertain after a packet that was dropped by the device behind another one and
-// then sent again; as an unknown number comes, soon after the beginning and later; and whether each packet gets its own
-// stamp after the new beginning.
+// `stamp_numbering ADDRESS [old]`: what becomes of the numbers of TX stamps where the kernel has used one up that the
+// socket has not given, from ADDRESS to itself. `old`: a kernel that takes no numbers from us. Prints whether the numbering
+// is uncertain, and whether each packet that is sent then gets its own stamp: after a packet that was dropped by the device
+// behind another one and then sent again; after an unknown number has come soon after the beginning, and later; and after a
+// new beginning.
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -15,9 +16,19 @@
 namespace {
 
 enum class Trick { kNone, kDropSecond, kOneMore } trick = Trick::kNone;
+bool old_kernel = false;
 
+// Before Linux 6.13 a control message with a number fails the packet.
 int kernel_sends(int fd, mmsghdr* messages, unsigned count, int flags) {
-  return static_cast<int>(syscall(SYS_sendmmsg, fd, messages, count, flags));
+  unsigned good = 0;
+  while (good < count) {
+    const cmsghdr* control = CMSG_FIRSTHDR(&messages[good].msg_hdr);
+    if (old_kernel && control != nullptr && control->cmsg_type != SO_TIMESTAMPING) break;
+    ++good;
+  }
+  if (good > 0) return static_cast<int>(syscall(SYS_sendmmsg, fd, messages, good, flags));
+  errno = EINVAL;
+  return -1;
 }
 
 }  // namespace
@@ -35,42 +46,54 @@ extern "C" int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) {
   return kernel_sends(fd, messages, count, flags);
 }
 
-int main() {
+int main(int argc, char** argv) {
   using namespace fabricpulse;
+  if (argc < 2) return 2;
+  old_kernel = argc > 2;
   ProbeSocket socket;
-  SocketAddress to = make_address("127.0.0.1", 0);
-  if (socket.open(to, {}) != 0) return 1;
-  to.v4.sin_port = htons(9);
+  SocketAddress to = make_address(argv[1], 0);
   const std::uint8_t data[8] = {};
+  std::vector<Outgoing> packets;
   std::vector<std::uint32_t> stamps;
-  const auto send = [&](int count) {
-    std::vector<Outgoing> packets(static_cast<std::size_t>(count),
-                                  Outgoing{data, sizeof(data), &to, true, 0, 0});
+  const auto open = [&] { return socket.open(make_address(argv[1], 0), {}) == 0; };
+  const auto send = [&](std::size_t count) {
+    packets.assign(count, Outgoing{data, sizeof(data), &to, true, 0, 0});
     socket.send(packets);
-    return packets.back().id;
   };
   const auto drain = [&] {
     stamps.clear();
     socket.tx_stamps([&](const TxStamp& stamp) { stamps.push_back(stamp.id); }, [](const HopAnswer&) {});
-    return stamps.size();
   };
+  // Whether each packet that was sent last has a stamp, and none is newer.
+  const auto own = [&] {
+    drain();
+    std::size_t k = packets.size();
+    if (stamps.empty() || !packets.back().stamp || packets.back().id != stamps.back()) return false;
+    for (std::size_t i = stamps.size(); k > 0 && i > 0; --i) {
+      if (packets[k - 1].stamp && packets[k - 1].id == stamps[i - 1]) --k;
+    }
+    return k == 0;
+  };
+  const auto say = [&](bool has_own) { std::printf("%d %d ", socket.numbering_uncertain(), has_own); };
+  to.any.sa_family == AF_INET6 ? to.v6.sin6_port = htons(9) : to.v4.sin_port = htons(9);
 
+  if (!open()) return 1;
   trick = Trick::kDropSecond;
   send(2);
-  const bool after_drop = socket.numbering_uncertain();
-  drain();
-  socket.restart_numbering();
+  say(own());
 
+  if (!open()) return 1;
   trick = Trick::kOneMore;
   send(1);
   drain();
-  const bool at_once = socket.numbering_uncertain();
+  say(true);
   send(9);
   drain();
-  const bool later = socket.numbering_uncertain();
-  socket.restart_numbering();
+  send(3);
+  say(own());
 
-  const std::uint32_t last = send(3);
-  const bool own = drain() == 3 && stamps.back() == last && !socket.numbering_uncertain();
-  std::printf("%d %d %d %d\n", after_drop, at_once, later, own);
+  if (socket.unsent()) return 3;
+  socket.restart_numbering();
+  send(3);
+  say(own());
 }
