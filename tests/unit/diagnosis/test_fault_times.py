@@ -131,8 +131,33 @@ def test_a_reboot_keeps_times_by_utc() -> None:
     """The monotonic clock has begun anew; a clock that is set afterwards does not move the beginning."""
     utc_s = UTC_S + 2060.0
     times = started(kept(2000.0), 30.0, boot="other", utc_s=utc_s)
-    assert since(times, 40.0, 35.0, utc_s + 10.0) == pytest.approx(40.0 - 1070.0)
-    assert since(times, 50.0, 35.0, utc_s + 80.0) == pytest.approx(50.0 - 1140.0)
+    for set_s in (0.0, 60.0, -7200.0, 7200.0):
+        assert since(times, 40.0, 35.0, utc_s + 10.0 + set_s) == pytest.approx(40.0 - 1070.0)
+
+
+@pytest.mark.parametrize("pause_s", [60.0, 600.0, 10_000.0])
+@pytest.mark.parametrize("back_s", [0.0, 300.0, 3_600.0])
+def test_a_clock_that_is_set_back_after_a_reboot_joins_no_two_faults(back_s: float, pause_s: float) -> None:
+    """What was seen long ago would have been seen just now."""
+    utc_s = UTC_S + 2040.0
+    times = started(kept(2000.0), 30.0, boot="other", utc_s=utc_s)
+    again_s = 30.0 + pause_s
+    times.suspects([], again_s - 1.0, utc_s + pause_s - 1.0 - back_s)
+    found = since(times, again_s, again_s, utc_s + pause_s - back_s)
+    assert found == pytest.approx(30.0 - 1040.0 if pause_s < SUSPECT_PAUSE_S - 40.0 else again_s)
+
+
+@pytest.mark.parametrize("set_s", [0.0, -3_600.0, 3_600.0])
+def test_what_began_before_the_boot_outlives_a_further_start(set_s: float) -> None:
+    """Of the same boot, also after the clock was set; and a further reboot."""
+    utc_s = UTC_S + 2040.0
+    times = started(kept(2000.0), 30.0, boot="other", utc_s=utc_s)
+    assert since(times, 40.0, 35.0, utc_s + 10.0 + set_s) == pytest.approx(-1010.0)
+    data = times.dump(41.0, utc_s + 11.0 + set_s)
+    again = started(data, 50.0, boot="other", utc_s=utc_s + 20.0 + set_s)
+    assert since(again, 60.0, 55.0, utc_s + 30.0 + set_s) == pytest.approx(-1010.0)
+    third = started(data, 20.0, boot="third", utc_s=utc_s + 40.0 + set_s)
+    assert since(third, 25.0, 22.0, utc_s + 45.0 + set_s) == pytest.approx(20.0 - 1080.0)
 
 
 @pytest.mark.parametrize(

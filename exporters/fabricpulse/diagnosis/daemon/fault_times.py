@@ -4,9 +4,10 @@ A new worker sees each fault for the first time. What was reported last before i
 again after a pause that is too short to distinguish two faults; after a longer one it may have ended and begun anew.
 """
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct, structs
@@ -29,16 +30,16 @@ _Key = tuple[str, str, str, str]
 
 
 class Moment(Struct, frozen=True):
-    """monotonic_s : None for one of another boot. utc_s : since 1970, by the clock as it was when this was noted."""
+    """monotonic_s : in a file None for one of another boot; in memory below 0 then. utc_s : since 1970, by the clock as
+    it was when this was noted."""
 
     monotonic_s: _Seconds | None
     utc_s: _Seconds
 
-    def at(self, now_s: float, utc_s: float) -> float:
-        """On the monotonic clock. now_s, utc_s : now, monotonic and since 1970."""
-        if self.monotonic_s is not None:
-            return self.monotonic_s
-        return now_s - max(utc_s - self.utc_s, 0.0)
+    @property
+    def at_s(self) -> float:
+        """On the monotonic clock, for ever ago where that is not known."""
+        return -math.inf if self.monotonic_s is None else self.monotonic_s
 
 
 class SuspectTimes(Struct, frozen=True):
@@ -75,6 +76,7 @@ class KeptTimes(Struct, frozen=True):
     leaves: Annotated[tuple[LeafTimes, ...], Meta(max_length=MOST_LEAVES)] = ()
 
 
+_Times = TypeVar("_Times", SuspectTimes, LeafTimes)
 _decoder = msgspec.json.Decoder(KeptTimes)
 
 
@@ -95,7 +97,10 @@ class FaultTimes:
         self._leaves_began: dict[str, tuple[float, LeafTimes]] = {}
 
     def load(self, data: bytes, now_s: float, utc_s: float) -> None:
-        """Takes in what was kept before the start. Raises ValueError for what is nonsense, or cannot be true."""
+        """Takes in what was kept before the start. Raises ValueError for what is nonsense, or cannot be true.
+
+        Moments of another boot get their place on the monotonic clock once and for all: somebody may set the other one.
+        """
         file = _decoder.decode(data)
         if file.version != _VERSION:
             raise ValueError(f"version {file.version}")
@@ -103,20 +108,28 @@ class FaultTimes:
         items: list[SuspectTimes | LeafTimes] = [*file.suspects, *file.leaves]
         for item in items:
             _check(item, same, now_s, utc_s)
-        if not same:
-            items = [_of_another_boot(item) for item in items]
-        self._suspects_before = {item.key: item for item in items if isinstance(item, SuspectTimes)}
-        self._leaves_before = {item.leaf: item for item in items if isinstance(item, LeafTimes)}
+
+        def placed(moment: Moment) -> Moment:
+            return _placed(moment, same, now_s, utc_s)
+
+        self._suspects_before = {one.key: _with_moments(one, placed) for one in file.suspects}
+        self._leaves_before = {one.leaf: _with_moments(one, placed) for one in file.leaves}
 
     def dump(self, now_s: float, utc_s: float) -> bytes:
         """For the file: what is reported, and what was and may be seen again."""
         suspects = [*self._suspects.values(), *self._suspects_before.values()]
         leaves = [*self._leaves.values(), *self._leaves_before.values()]
+        suspects = [one for one in suspects if _is_kept(one, SUSPECT_PAUSE_S, now_s)][:_MOST]
+        leaves = [one for one in leaves if _is_kept(one, LEAF_PAUSE_S, now_s)][:MOST_LEAVES]
+
+        def filed(moment: Moment) -> Moment:
+            return _filed(moment, now_s, utc_s)
+
         file = KeptTimes(
             _VERSION,
             self._boot_id,
-            tuple(one for one in suspects if _is_kept(one, SUSPECT_PAUSE_S, now_s, utc_s))[:_MOST],
-            tuple(one for one in leaves if _is_kept(one, LEAF_PAUSE_S, now_s, utc_s))[:MOST_LEAVES],
+            tuple(_with_moments(one, filed) for one in suspects),
+            tuple(_with_moments(one, filed) for one in leaves),
         )
         return msgspec.json.encode(file)
 
@@ -137,19 +150,19 @@ class FaultTimes:
         for suspect in found:
             key = suspect.what, suspect.kind, suspect.component, suspect.peer
             before = self._suspects_before.pop(key, None) if key not in self._suspects else None
-            if before is not None and suspect.since_s - before.last.at(now_s, utc_s) <= SUSPECT_PAUSE_S:
+            if before is not None and suspect.since_s - before.last.at_s <= SUSPECT_PAUSE_S:
                 self._began[key] = before.since
             began = self._began.get(key)
             since = began if began is not None else _moment(suspect.since_s, now_s, utc_s)
             reported[key] = SuspectTimes(*key, since, last)
-            answer.append(replace(suspect, since_s=min(suspect.since_s, since.at(now_s, utc_s))))
+            answer.append(replace(suspect, since_s=min(suspect.since_s, since.at_s)))
         self._began = {key: since for key, since in self._began.items() if key in reported}
         self._suspects = reported
         # Its evidence may be older than the moment at which it is reported.
         self._suspects_before = {
             key: one
             for key, one in self._suspects_before.items()
-            if now_s - one.last.at(now_s, utc_s) <= 2 * SUSPECT_PAUSE_S
+            if now_s - one.last.at_s <= 2 * SUSPECT_PAUSE_S
         }
         return tuple(answer)
 
@@ -161,8 +174,8 @@ class FaultTimes:
         for one in found.leaves:
             began = self._leaf_began(one, now_s, utc_s)
             if began is not None:
-                since = began.since.at(now_s, utc_s) if began.since is not None else None
-                answer.append(structs.replace(one, since_s=since, watched_s=began.watched.at(now_s, utc_s)))
+                since = began.since.at_s if began.since is not None else None
+                answer.append(structs.replace(one, since_s=since, watched_s=began.watched.at_s))
                 reported[one.leaf] = structs.replace(began, last=last)
                 continue
             answer.append(one)
@@ -173,14 +186,14 @@ class FaultTimes:
         self._leaves_before = {
             leaf: one
             for leaf, one in self._leaves_before.items()
-            if now_s - one.last.at(now_s, utc_s) <= 2 * LEAF_PAUSE_S
+            if now_s - one.last.at_s <= 2 * LEAF_PAUSE_S
         }
         return structs.replace(found, leaves=tuple(answer))
 
     def _leaf_began(self, one: FewerPaths, now_s: float, utc_s: float) -> LeafTimes | None:
         """From before this worker; None where it has seen the leaf whole itself, or watches it for the first time."""
         before = self._leaves_before.pop(one.leaf, None)
-        if before is not None and one.watched_s - before.last.at(now_s, utc_s) <= LEAF_PAUSE_S:
+        if before is not None and one.watched_s - before.last.at_s <= LEAF_PAUSE_S:
             self._leaves_began[one.leaf] = one.watched_s, before
         watched_s, began = self._leaves_began.get(one.leaf, (one.watched_s, None))
         if began is None or one.since_s is not None or watched_s != one.watched_s:
@@ -193,9 +206,9 @@ def _moment(at_s: float, now_s: float, utc_s: float) -> Moment:
     return Moment(at_s, max(utc_s - (now_s - at_s), 0.0))
 
 
-def _is_kept(one: SuspectTimes | LeafTimes, pause_s: float, now_s: float, utc_s: float) -> bool:
+def _is_kept(one: SuspectTimes | LeafTimes, pause_s: float, now_s: float) -> bool:
     names = one.key if isinstance(one, SuspectTimes) else (one.leaf,)
-    return max(map(len, names)) <= _LONGEST_NAME and now_s - one.last.at(now_s, utc_s) <= pause_s
+    return max(map(len, names)) <= _LONGEST_NAME and now_s - one.last.at_s <= pause_s
 
 
 def _moments(one: SuspectTimes | LeafTimes) -> list[Moment]:
@@ -223,13 +236,22 @@ def _check(one: SuspectTimes | LeafTimes, same_boot: bool, now_s: float, utc_s: 
         raise ValueError("something was seen in the future: has the clock been set back?")
 
 
-def _of_another_boot(one: SuspectTimes | LeafTimes) -> SuspectTimes | LeafTimes:
-    """Without the times of a monotonic clock that is no more."""
-
-    def moved(moment: Moment) -> Moment:
-        return Moment(None, moment.utc_s)
-
+def _with_moments(one: _Times, change: Callable[[Moment], Moment]) -> _Times:
     if isinstance(one, SuspectTimes):
-        return structs.replace(one, since=moved(one.since), last=moved(one.last))
-    since = moved(one.since) if one.since is not None else None
-    return structs.replace(one, since=since, watched=moved(one.watched), last=moved(one.last))
+        return structs.replace(one, since=change(one.since), last=change(one.last))
+    since = change(one.since) if one.since is not None else None
+    return structs.replace(one, since=since, watched=change(one.watched), last=change(one.last))
+
+
+def _placed(moment: Moment, same_boot: bool, now_s: float, utc_s: float) -> Moment:
+    """Of a file, on the monotonic clock of now."""
+    if same_boot and moment.monotonic_s is not None:
+        return moment
+    return Moment(now_s - (utc_s - moment.utc_s), moment.utc_s)
+
+
+def _filed(moment: Moment, now_s: float, utc_s: float) -> Moment:
+    """For a file. From before this boot by the clock as it is now, so that all are in order by it."""
+    if moment.at_s >= 0.0:
+        return moment
+    return Moment(None, max(utc_s - (now_s - moment.at_s), 0.0))
