@@ -39,6 +39,17 @@ def test_who_is_first_does_not_keep_the_agent_out():
         assert admits(reporters, OWN, now + 1)
 
 
+def test_who_is_first_by_ten_minutes_has_the_host_until_he_stops_or_the_receiver_does():
+    """No address says which of two is the agent's; the runbook names what does."""
+    reporters = Reporters()
+    established(reporters, STRANGER)
+    for now in range(5, 3_600, 5):
+        assert not admits(reporters, OWN, now)
+        assert admits(reporters, STRANGER, now)
+    assert admits(reporters, OWN, 3_600 + LOST_S)
+    assert admits(Reporters(), OWN, 5)
+
+
 def test_two_reports_with_a_long_pause_shut_nobody_out():
     """Ten minutes without any report are not ten minutes alone; of one that was there for long a pause is a restart."""
     reporters = Reporters()

@@ -3,9 +3,10 @@
 Without tokens of their own, or with one that they share, only their addresses distinguish agents: a stranger
 who reports for another host would undo its failovers, or end its hold. So the address that has reported for a host for
 longest speaks for it while it does, another one only once it is silent. It must have been the only one for ten minutes:
-whoever comes first after a start of the receiver, or sooner than an agent, shuts nobody out, and neither of two is
-believed more than the other. An address that reports for several hosts now is a proxy or translated, as all of them may
-be: then this says nothing.
+whoever is sooner than an agent by less than that, as after a start of the receiver, shuts nobody out, and neither of
+two is believed more than the other. Who is sooner by more, with the token and the name of a host whose agent has not
+begun, has it until he stops or the receiver is started again: only tokens of their own keep that out. An address that
+reports for several hosts now is a proxy or translated, as all of them may be: then this says nothing.
 """
 
 from dataclasses import dataclass
