@@ -95,7 +95,9 @@ def show(name: str, monitor: str | None, cluster: str | None, fleet: Path | None
 )
 @click.option("--apply", "applied", is_flag=True, help="Write. Without it nothing is changed, only shown.")
 @click.option(
-    "--replace", is_flag=True, help="Write files that differ too; the former content goes to FILE.old."
+    "--replace",
+    is_flag=True,
+    help="Write files that differ too; the former file is then FILE.old, or FILE.old2.",
 )
 @click.option("--diff", "differences", is_flag=True, help="Show how files differ from what is there.")
 @click.argument("role", type=click.Choice([HOST, MONITOR]))

@@ -1,8 +1,11 @@
 """Installs files, never over one that was changed."""
 
+import os
+import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from itertools import count
 from pathlib import Path
 
 from fabricpulse.core.errors import UserError
@@ -43,7 +46,8 @@ def plan(wanted: Iterable[tuple[Path, str]]) -> list[Placing]:
 
 
 def apply(placings: Iterable[Placing], *, replace: bool) -> list[Path]:
-    """Writes what is missing and, with `replace`, what differs, whose former content goes to `<path>.old`.
+    """Writes what is missing and, with `replace`, what differs, whose former file is then `<path>.old`, or `.old2` and
+    so on where one is there with other content. Mode and owner stay: settings may hold a password.
 
     Returns the paths written. Raises UserError at the first that cannot be written; those before it stay written.
     """
@@ -55,9 +59,32 @@ def apply(placings: Iterable[Placing], *, replace: bool) -> list[Path]:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             if placing.state is State.DIFFERENT:
-                atomic_write(path.with_name(f"{path.name}.old"), path.read_bytes())
-            atomic_write(path, placing.text)
+                _replace(path, placing.text)
+            else:
+                atomic_write(path, placing.text)
         except OSError as error:
             raise UserError(f"cannot write {path}: {error.strerror}") from error
         written.append(path)
     return written
+
+
+def _replace(path: Path, text: str) -> None:
+    """Raises OSError; the former file is at its place then."""
+    former, status = path.read_bytes(), path.stat()
+    for number in count(1):
+        old = path.with_name(f"{path.name}.old{number if number > 1 else ''}")
+        try:
+            if old.read_bytes() == former:
+                break
+        except FileNotFoundError:
+            _write_like(old, former, status)
+            break
+    _write_like(path, text.encode(), status)
+
+
+def _write_like(path: Path, content: bytes, status: os.stat_result) -> None:
+    """For the owner alone until it is the former one's."""
+    atomic_write(path, content, mode=0o600)
+    if (status.st_uid, status.st_gid) != (os.geteuid(), os.getegid()):
+        os.chown(path, status.st_uid, status.st_gid)
+    path.chmod(stat.S_IMODE(status.st_mode))

@@ -1,6 +1,7 @@
 """`fabricpulse files`: shows its plan, carries it out with --apply, and never overwrites changed files unasked."""
 
 import json
+import stat
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,24 @@ def test_changed_files_are_kept_without_replace(tmp_path: Path) -> None:
     assert f"replaced       {mesh}" in write(tmp_path, "--apply", "--replace").output
     assert "key_file" in mesh.read_text()
     assert mesh.with_name("mesh.yaml.old").read_text() == "host: mine\n"
+
+
+def test_what_was_changed_by_hand_outlives_each_replacement(tmp_path: Path) -> None:
+    """Of several, each; and readers of a file with a password are those that it had."""
+    mesh = tmp_path / "etc/fabricpulse/mesh.yaml"
+    mesh.parent.mkdir(parents=True)
+    for mine in ("first", "second", "second", "third"):
+        mesh.write_text(f"host: {mine}\n")
+        mesh.chmod(0o640)
+        write(tmp_path, "--apply", "--replace")
+        assert stat.S_IMODE(mesh.stat().st_mode) == 0o640
+    kept = {path.name: path for path in mesh.parent.glob("mesh.yaml.old*")}
+    assert {name: path.read_text() for name, path in kept.items()} == {
+        "mesh.yaml.old": "host: first\n",
+        "mesh.yaml.old2": "host: second\n",
+        "mesh.yaml.old3": "host: third\n",
+    }
+    assert {stat.S_IMODE(path.stat().st_mode) for path in kept.values()} == {0o640}
 
 
 def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
