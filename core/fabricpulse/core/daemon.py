@@ -89,10 +89,13 @@ class Lifetime:
         self._reload_hooks.append(hook)
 
     async def reload(self) -> None:
-        """Runs the reload hooks; the first failure is raised and the hooks after it are not run.
+        """Runs the reload hooks; the first failure is raised and the hooks after it are not run. Raises UserError where
+        there is none: nobody is to believe that a changed file is in force.
 
         One reload at a time: SIGHUP and `POST /-/reload` may come together.
         """
+        if self._has_started and not self._reload_hooks:
+            raise UserError("this daemon reads its settings at its start only: restart it")
         async with self._reloading:
             for hook in self._reload_hooks:
                 await hook()

@@ -201,3 +201,12 @@ async def test_one_reload_at_a_time() -> None:
     life.on_reload(hook)
     await asyncio.gather(life.reload(), life.reload(), life.reload())
     assert most == 1
+
+
+async def test_a_daemon_that_reads_nothing_again_says_so() -> None:
+    """`reloaded` would be taken for: what I have changed is in force."""
+    life = Lifetime()
+    await life.reload()
+    life.ready()
+    with pytest.raises(UserError, match="restart it"):
+        await life.reload()
