@@ -70,7 +70,8 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes(config: pytest.Config) -> None:
-    """Before there are several processes."""
+    """Before there are several processes. This one collects nothing."""
+    gc.enable()
     # What runs without xdist has no use for it.
     from tests.fixtures.native.compiled_tests import compile_tests
 
