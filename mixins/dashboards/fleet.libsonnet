@@ -10,7 +10,7 @@ local signals = import '../signals.libsonnet';
     // How many of these are bad: 0 only where there are any.
     local counted(bad, all) = 'count(%s) or 0 * count(%s)' % [bad, all],
     local fleet = g.clusterMatcher(config),
-    local alerts = 'ALERTS{alertname=~"Fabric.+", alertname!="FabricWatchdog", alertstate="firing", %s}' % fleet,
+    local alerts = 'ALERTS{alertname=~"Fabric.+", alertname!="FabricWatchdog", alertstate="firing", %s}' % g.alertMatcher(config),
 
     'fabricpulse-fleet.json': g.dashboard(
       config,

@@ -68,7 +68,7 @@ local signals = import '../signals.libsonnet';
             std.join(' or ', [
               'sort_desc(max by (%(c)s, severity, alertname, instance, device, network, workload, peer, rank, faulty, leaf) ((time() - ALERTS_FOR_STATE{%(severity)s, alertname=~"Fabric.+", %(fleet)s}) and ignoring (alertstate) ALERTS{%(severity)s, alertstate="firing", alertname!="FabricWatchdog", %(fleet)s}))' % {
                 c: c,
-                fleet: fleet,
+                fleet: g.alertMatcher(config),
                 severity: severity,
               }
               for severity in ['severity="critical"', 'severity="warning"', 'severity!~"critical|warning"']

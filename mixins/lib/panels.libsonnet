@@ -399,7 +399,7 @@ local dataLinks = import 'data_links.libsonnet';
             datasource: datasource,
             enable: true,
             expr:
-              local firing = 'ALERTS{alertname=~"Fabric.+", alertstate="firing", severity="critical", %s}' % $.clusterMatcher(config);
+              local firing = 'ALERTS{alertname=~"Fabric.+", alertstate="firing", severity="critical", %s}' % $.alertMatcher(config);
               '%s unless %s offset 1m' % [firing, firing],
             step: '60s',
             iconColor: 'red',

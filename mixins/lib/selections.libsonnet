@@ -54,4 +54,8 @@
   clusterMatcher(config)::
     local own = '%s=~"$%s"' % [config.clusterLabel, config.clusterLabel];
     if config.selector == '' then own else config.selector + ', ' + own,
+  // The same of alerts. One that names no cluster is of each: FabricNoData, where no series is left to name one.
+  alertMatcher(config)::
+    local own = '%s=~"$%s|"' % [config.clusterLabel, config.clusterLabel];
+    if config.selector == '' then own else config.selector + ', ' + own,
 }

@@ -169,3 +169,38 @@ def test_a_test_of_an_alert_that_is_not_loaded_is_refused(tmp_path: Path) -> Non
     )
     with pytest.raises(ValueError, match=r"t\.yaml: x: no rule B"):
         split(tmp_path / "t.yaml", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("file", "title"),
+    [("now", "What is wrong, worst first"), ("fleet", "Alerts firing"), ("now", "Critical alerts begin")],
+)
+def test_an_alert_of_no_cluster_is_shown_for_each(
+    promtool: str, file: str, title: str, tmp_path: Path
+) -> None:
+    """FabricNoData where no series is left to name one: a page of one cluster said that nothing else fires."""
+    dashboard = MIXIN.dashboards[f"fabricpulse-{file}.json"]
+    asked = {
+        panel["title"]: panel["targets"][0]["expr"] for panel in dashboard["panels"] if "targets" in panel
+    }
+    asked |= {each["name"]: each["expr"] for each in dashboard["annotations"]["list"]}
+    firing = [
+        f'{name}{{alertname="{alert}", severity="{severity}"{state}}}'
+        for alert, severity in (("FabricNoData", "critical"), ("FabricWatchdog", "none"))
+        for name, state in (("ALERTS", ', alertstate="firing"'), ("ALERTS_FOR_STATE", ""))
+    ]
+    for cluster in ("a", "(a|b)", ".*"):
+        shown = asked[title].replace("$cluster", cluster)
+        if title != "Alerts firing":
+            shown = f'count(({shown}) and on (alertname) ALERTS{{alertname="FabricNoData"}})'
+        test = {
+            "interval": "1m",
+            "input_series": [{"series": series, "values": "_ _ 1 1 1"} for series in firing],
+            "promql_expr_test": [
+                {"expr": shown, "eval_time": "2m", "exp_samples": [{"labels": "{}", "value": 1}]}
+            ],
+        }
+        path = tmp_path / "test.yaml"
+        path.write_text(yaml.safe_dump({"evaluation_interval": "1m", "tests": [test]}))
+        result = run(promtool, "test", "rules", path)
+        assert result.returncode == 0, result.stdout + result.stderr
