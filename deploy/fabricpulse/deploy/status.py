@@ -6,7 +6,7 @@ its names with the metric catalogue.
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -53,6 +53,12 @@ NEEDS = (
     Need("fabricpulse_clock_synchronized", _is_zero, "fleet time is not synchronized"),
     Need("fabricpulse_clocksync_quorum", _is_zero, "the coordinator has no quorum of hosts"),
     Need("fabricpulse_remediation_agent_connected", _is_zero, "the agent has no receiver"),
+    Need(
+        "fabricpulse_remediation_problem",
+        lambda value: value > 0,
+        "{code}: `fabricpulse remediation status` says more",
+    ),
+    Need("fabricpulse_remediation_journal_writable", _is_zero, "the journal cannot be written"),
     Need("fabricpulse_scrape_collector_success", _is_zero, "collector {collector} fails"),
     Need("fabricpulse_config_last_reload_successful", _is_zero, "the changed configuration is not in force"),
     Need(
@@ -92,7 +98,11 @@ def lacks_of(samples: Iterable[Sample]) -> list[str]:
 def status_of(daemon: str, url: str, ready: tuple[int, str], metrics: str) -> DaemonStatus:
     """The status of a daemon that has answered. ready : status and text of /-/ready. metrics : text of /metrics."""
     samples = [s for family in text_string_to_metric_families(metrics) for s in family.samples]
-    build = next((s.labels for s in samples if s.name == BUILD_INFO.name), {})
+    build = next((s.labels for s in samples if s.name == BUILD_INFO.name), None)
+    if build is None or build.get("daemon") not in (daemon, None):
+        # Prometheus and its kin have a /-/ready, too; and who mistypes a port asks the neighbour.
+        who = "another program" if build is None else f"fabricpulse {build['daemon']}"
+        return DaemonStatus(daemon, url, "down", lacks=(_line(f"{who} answers there"),))
     lacks = lacks_of(samples)
     running, installed = build.get("version", ""), version("fabricpulse")
     if running and running != installed:
@@ -134,7 +144,8 @@ async def _query(client: HttpClient, daemon: str, url: str, *, must: bool) -> Da
                 if response.status in (401, 403):
                     reason += ": give --token-file, --cert-file or --http.config.file"
                 return DaemonStatus(daemon, url, "lacking", lacks=(reason,))
-            return status_of(daemon, url, ready, (await read_body(response)).decode(errors="replace"))
+            found = status_of(daemon, url, ready, (await read_body(response)).decode(errors="replace"))
+            return found if must or found.state != "down" else replace(found, state="absent")
     except aiohttp.ClientConnectorError as error:
         if must:
             return DaemonStatus(daemon, url, "down", lacks=(_line(describe(error)),))

@@ -26,6 +26,7 @@ from fabricpulse.deploy.status import (
     status_of,
 )
 
+BUILD = f'fabricpulse_build_info{{version="{version("fabricpulse")}",daemon="mesh"}} 1\n'
 OLD = '# TYPE fabricpulse_build_info gauge\nfabricpulse_build_info{version="0.0.1",daemon="mesh"} 1\n'
 
 
@@ -47,13 +48,20 @@ def test_metrics_and_labels_are_those_of_the_catalogue() -> None:
         ),
         ("fabricpulse_clock_synchronized 0\n", ("fleet time is not synchronized",)),
         ("fabricpulse_remediation_agent_connected 0\n", ("the agent has no receiver",)),
+        ('fabricpulse_remediation_problem{code="paused"} 0\n', ()),
+        (
+            'fabricpulse_remediation_problem{code="breaker_tripped"} 1\n',
+            ("breaker_tripped: `fabricpulse remediation status` says more",),
+        ),
+        ("fabricpulse_remediation_journal_writable 0\n", ("the journal cannot be written",)),
         ('fabricpulse_exporter_dropped_samples{family=""} 0\n', ()),
         (OLD, (f"version 0.0.1 is running, {version('fabricpulse')} is installed: restart it",)),
     ],
 )
 def test_what_a_daemon_lacks(metrics: str, lacks: tuple[str, ...]) -> None:
     """One sentence for each sample that says so."""
-    status = status_of("mesh", "http://x", (200, "ready"), metrics)
+    build = "" if metrics == OLD else BUILD
+    status = status_of("mesh", "http://x", (200, "ready"), build + metrics)
     assert status.lacks == lacks
     assert status.state == ("lacking" if lacks else "ready")
 
@@ -61,10 +69,24 @@ def test_what_a_daemon_lacks(metrics: str, lacks: tuple[str, ...]) -> None:
 def test_why_it_is_not_ready_comes_first() -> None:
     """In the daemon's own words, without what would drive a terminal."""
     text = "fabricpulse mesh is not ready: no membership \x1b[2Jyet.\n"
-    status = status_of("mesh", "http://x", (503, text), "fabricpulse_mesh_member 0\n")
+    status = status_of("mesh", "http://x", (503, text), BUILD + "fabricpulse_mesh_member 0\n")
     assert status.state == "not ready"
     assert status.lacks[0] == "no membership \\x1b[2Jyet"
     assert len(status.lacks) == 2
+
+
+@pytest.mark.parametrize(
+    ("metrics", "who"),
+    [
+        ("", "another program"),
+        ('prometheus_build_info{version="3.0.0"} 1\n', "another program"),
+        (BUILD.replace("mesh", "nic"), "fabricpulse nic"),
+    ],
+)
+def test_what_answers_in_its_place_is_not_the_daemon(metrics: str, who: str) -> None:
+    """Prometheus and Alertmanager have a /-/ready as well: on this port they were a daemon that lacks nothing."""
+    status = status_of("mesh", "http://x", (200, "Prometheus Server is Ready.\n"), metrics)
+    assert (status.state, status.lacks) == ("down", (f"{who} answers there",))
 
 
 @pytest.mark.parametrize(
@@ -112,6 +134,7 @@ async def test_asking() -> None:
             "nic": urls[1],
             "qp": "http://127.0.0.1:1",
             "remediation-node": "http://127.0.0.1:1",
+            "audit-node": urls[0],
         }
         statuses = await query_all(asked, frozenset({"mesh", "qp"}), HttpClientConfig())
         # The command has a loop of its own.
@@ -120,7 +143,8 @@ async def test_asking() -> None:
     finally:
         for server in servers:
             await server.stop()
-    assert [status.state for status in statuses] == ["ready", "not ready", "down", "absent"]
+    assert [status.state for status in statuses] == ["ready", "not ready", "down", "absent", "absent"]
+    assert statuses[4].lacks == ("fabricpulse mesh answers there",)
     assert statuses[0].version == version("fabricpulse")
     assert statuses[1].lacks == ("it is starting",)
     assert result.exit_code == 1
