@@ -3,8 +3,8 @@
 The fleet's samples of a quarter of an hour are written to Prometheus' head by remote write, up to one moment, at which
 every rule is then evaluated as Prometheus evaluates it, by an instant query. It scrapes nothing meanwhile: all CPU time
 that it takes, garbage collection included, is that of the queries. What they record, and which alerts they make fire,
-is written back first, as other rules read it. An answer is counted there (`count(...)`), so that no series go over
-HTTP; what it costs to store recorded series is left out.
+is written back first, as other rules read it, with a sample at each interval of its group. An answer is counted there
+(`count(...)`), so that no series go over HTTP; what it costs to store recorded series is left out.
 """
 
 import http.client
@@ -98,6 +98,7 @@ def evaluate(
     prometheus : its command line. groups : rule groups, as in rules/. folder : where it may keep its data.
     """
     rules = in_order([rule for group in groups for rule in group["rules"]])
+    intervals = {id(rule): interval_s(group) for group in groups for rule in group["rules"]}
     history = history_s(rules)
     with _running(prometheus, folder) as (process, address):
         now = int(time.time())
@@ -109,7 +110,7 @@ def evaluate(
             except OSError:
                 found.failing.append(name_of(rule))
                 continue
-            _write(address, _recorded(rule, result, history, now))
+            _write(address, _recorded(rule, result, history, now, intervals[id(rule)]))
         found.series = int(_get(address, "/api/v1/status/tsdb")["headStats"]["numSeries"])
         taken: dict[int, list[float]] = {}
         measured = [rule for rule in rules if name_of(rule) not in found.failing]
@@ -205,7 +206,9 @@ def _fleet_series(fleet: PaperFleet, history: dict[str, int], now: int) -> Itera
             yield _series(labels, series.value, history.get(series.name, _HISTORY_S), now)
 
 
-def _recorded(rule: Rule, result: list[dict[str, Any]], history: dict[str, int], now: int) -> Iterator[bytes]:
+def _recorded(
+    rule: Rule, result: list[dict[str, Any]], history: dict[str, int], now: int, interval: int
+) -> Iterator[bytes]:
     name = rule.get("record", "ALERTS")
     more = {"alertname": rule["alert"], "alertstate": "firing", **rule["labels"]} if "alert" in rule else {}
     for sample in result:
@@ -214,24 +217,25 @@ def _recorded(rule: Rule, result: list[dict[str, Any]], history: dict[str, int],
             sample["value"][1],
             history.get(name, _HISTORY_S),
             now,
+            interval,
         )
 
 
-def _series(labels: dict[str, str], value: str, history: int, now: int) -> bytes:
+def _series(labels: dict[str, str], value: str, history: int, now: int, interval: int = SCRAPE_S) -> bytes:
     """A TimeSeries of Prometheus' remote write, protocol 0.1."""
     pairs = b"".join(
         _field(1, _field(1, name.encode()) + _field(2, text.encode()))
         for name, text in sorted(labels.items())
         if text
     )
-    return _field(1, pairs + _samples(value, history, now))
+    return _field(1, pairs + _samples(value, history, now, interval))
 
 
 @lru_cache(maxsize=200)
-def _samples(value: str, history: int, now: int) -> bytes:
+def _samples(value: str, history: int, now: int, interval: int) -> bytes:
     rate = re.fullmatch(r"@(.+)@", value)
     out = []
-    for number, age in enumerate(range(history, -1, -SCRAPE_S)):
+    for number, age in enumerate(reversed(range(0, history + 1, interval))):
         # No counter grows evenly.
         value_then = int(float(rate[1]) * (history - age + number * 7919 % 13 / 3)) if rate else float(value)
         stamp = _varint((now - age) * 1000)
