@@ -157,12 +157,11 @@ local signals = import '../signals.libsonnet';
         'FabricGidRoceV1',
         'critical',
         'nic',
-        local key = '%s, instance, rdma_device, port' % c;
-        'group by (%(key)s, device, gid_type) (%(info)s) and on (%(key)s, index) count_values by (%(key)s) ("index", %(index)s)' % {
-          key: key + ', index',
-          info: s.last('fabricpulse_nic_gid_info', 'gid_type!~".*[vV]2.*"'),
-          index: s.last('fabricpulse_nic_nccl_gid_index'),
-        },
+        // GIDs of InfiniBand ports are of a type of the same name, and what has no type is not known to be of v1.
+        'group by (%s, rdma_device, port, index, gid_type) (%s)' % [
+          nic,
+          s.last('fabricpulse_nic_nccl_gid_info', 'gid_type!~"|.*[vV]2.*", address_family!="infiniband"'),
+        ],
         'NCCL would use a GID of RoCE v1.',
         'The GID at index {{ $labels.index }} of {{ $labels.rdma_device }} ({{ $labels.device }}) of {{ $labels.instance }}, which NCCL takes, is of type {{ $labels.gid_type }} ({{ $value }}): its packets are not routed and take other paths than RoCE v2.',
         { 'for': config.gidInconsistentFor, seldom: true }

@@ -148,14 +148,9 @@ local signals = import '../signals.libsonnet';
           ]),
         ]),
         g.row('Set-up', [
-          g.table(config, 'GIDs that NCCL would use', 'Of each port, by its type and index.', 'none', [
-            g.query('max by (%(key)s, device, gid_type) (%(info)s) and on (%(key)s) count_values by (%(port)s) ("index", %(index)s)' % {
-              port: '%s, instance, rdma_device, port' % config.clusterLabel,
-              key: '%s, instance, rdma_device, port, index' % config.clusterLabel,
-              info: s.last('fabricpulse_nic_gid_info'),
-              index: host.last('fabricpulse_nic_nccl_gid_index'),
-            }),
-          ], [['instance', 'host'], ['device', 'device'], ['rdma_device', 'RDMA device'], ['port', 'port'], ['index', 'index'], ['gid_type', 'type']], ['Value']),
+          g.table(config, 'GIDs that NCCL would use', 'Of each port, by its type and index; those of InfiniBand have the type of RoCE v1.', 'none', [
+            g.query('max by (%s, instance, device, rdma_device, port, index, gid_type, address_family) (%s)' % [config.clusterLabel, s.last('fabricpulse_nic_nccl_gid_info')]),
+          ], [['instance', 'host'], ['device', 'device'], ['rdma_device', 'RDMA device'], ['port', 'port'], ['index', 'index'], ['gid_type', 'type'], ['address_family', 'addresses']], ['Value']),
           g.unwell(config, 'Hosts without a common GID index', 'The twenty hosts whose ports had none, or different ones, for longest in the range.', host.series('fabricpulse_nic_nccl_gid_index_consistent'), 'instance', '{{instance}}', ['none in common', 'common']),
           g.table(config, 'NICs unlike the median of their network', 'MTU, PFC, speed, GID index and trust of DSCP, as numbers; which of them are too few to be a second fleet FabricNicOddOneOut tells.', 'none', [
             g.query('topk(100, device:fabricpulse_nic_attribute:different{%s, instance=~"$instance", device=~"$device"})' % g.clusterMatcher(config)),

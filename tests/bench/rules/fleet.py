@@ -196,6 +196,7 @@ class PaperFleet:
         yield f"fabricpulse_nic_nccl_gid_index{{{port}}} 3"
         for index, kind in enumerate(("IB/RoCE v1", "RoCE v2", "IB/RoCE v1", "RoCE v2")):
             yield f'fabricpulse_nic_gid_info{{{port},index="{index}",gid_type="{kind}"}} 1'
+        yield f'fabricpulse_nic_nccl_gid_info{{{port},index="3",gid_type="RoCE v2",address_family="ipv4"}} 1'
         for name, value in (
             ("link_mtu_bytes", 9000),
             ("link_speed_bytes_per_second", 50e9),
