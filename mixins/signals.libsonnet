@@ -51,11 +51,15 @@ function(config, matchers='') {
       share: 1 - config.unsteadyShare,
     },
 
-  // Without a good scrape: see exporterDownFor.
-  failedScrapes::
-    local up = '%s[%s]' % [$.series('up', config.jobSelector), config.exporterFailedWindow];
-    'count_over_time(%s) - sum_over_time(%s) >= %d' % [up, up, config.exporterFailedScrapes],
-  down:: '(max_over_time(%s[%s]) == 0 and %s)' % [$.series('up', config.jobSelector), config.exporterDownFor, $.failedScrapes],
+  // How many scrapes of a target have failed that has had no good one: see exporterDownFor. Few are subtracted.
+  down::
+    local up = $.series('up', config.jobSelector);
+    '(count_over_time(%(up)s[%(window)s]) - (sum_over_time(%(up)s[%(window)s]) and max_over_time(%(up)s[%(down)s]) == 0) >= %(least)d)' % {
+      up: up,
+      window: config.exporterFailedWindow,
+      down: config.exporterDownFor,
+      least: config.exporterFailedScrapes,
+    },
 
   // How much error and congestion counters of a NIC have grown lately, as the NIC exporter exposes it, of those that have: over two
   // minutes a second, over a quarter of an hour. Rules that read the counters of each NIC themselves take seconds of a
@@ -145,8 +149,8 @@ function(config, matchers='') {
   // was there a window ago and did not show it has all happened since. Nothing of a known lane without any, as most are.
   laneFailoversSince(window, lane)::
     local name = 'fabricpulse_lane_failovers_total';
-    local known = 'group by (%s, job, instance) (%s offset %s)' % [config.clusterLabel, $.series('fabricpulse_build_info'), window];
-    '((sum by (%(lane)s) (%(series)s) unless sum by (%(lane)s) (%(series)s offset %(window)s)) and on (%(daemon)s) %(known)s or sum by (%(lane)s) (increase(%(series)s[%(window)s]) > 0))' % {
+    local known = '%s offset %s' % [$.series('fabricpulse_build_info'), window];
+    '(sum by (%(lane)s) (%(series)s unless on (%(lane)s) %(series)s offset %(window)s and on (%(daemon)s) %(known)s) or sum by (%(lane)s) (increase(%(series)s[%(window)s]) > 0))' % {
       lane: lane,
       series: $.series(name),
       window: window,

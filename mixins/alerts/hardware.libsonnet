@@ -105,8 +105,10 @@ local signals = import '../signals.libsonnet';
         'FabricIbCongested',
         'warning',
         'nic',
-        local rate = 'max by (%s) (rate(%s[5m]))' % [nic, s.series('fabricpulse_nic_transmit_wait_ticks_total')];
-        '%(rate)s > 1e6 > on (%(c)s) group_left () (10 * quantile by (%(c)s) (0.5, %(rate)s))' % { rate: rate, c: c },
+        // Most wait for none: filtered before they are put together.
+        local rate = 'rate(%s[5m])' % s.series('fabricpulse_nic_transmit_wait_ticks_total');
+        local most(rates) = 'max by (%s) (%s)' % [nic, rates];
+        '%(long)s > on (%(c)s) group_left () (10 * quantile by (%(c)s) (0.5, %(all)s))' % { long: most(rate + ' > 1e6'), all: most(rate), c: c },
         'An InfiniBand port waits for credits far longer than others.',
         'Port of {{ $labels.device }} of {{ $labels.instance }} had data and no credits for {{ $value | humanize }} ticks a second (XmitWait), over ten times the median of the fleet.',
         { 'for': config.congestionFor, slow: true }

@@ -67,14 +67,16 @@ local signals = import '../signals.libsonnet';
         'plugin',
         local host = '%s, instance, workload' % config.clusterLabel;
         local onTcp = 'sum by (%s) (%s) > 0' % [host, s.series('fabricpulse_lanes', 'state="last_resort"')];
-        local cutOff = '(%s unless on (%s) %s > 0)' % [onTcp, host, s.series('fabricpulse_lane_state')];
+        // Recorded, up to slowInterval ago: less than `for`.
+        local lanes = 'lane:fabricpulse_lane_state:of_last_resort' + s.braces;
+        local cutOff = '(%s unless on (%s) %s > 0)' % [onTcp, host, lanes];
         '(%(cutOff)s or %(onTcp)s unless on (%(job)s) %(cutOff)s) unless on (%(job)s) (%(lanes)s unless on (%(host)s) (%(lanes)s unless on (%(nic)s) %(firing)s))' % {
           cutOff: cutOff,
           onTcp: onTcp,
           job: job,
           host: host,
           nic: '%s, instance, device' % config.clusterLabel,
-          lanes: s.last('fabricpulse_lane_state'),
+          lanes: lanes,
           firing: s.series('ALERTS', 'alertname=~"FabricNicDisconnected|FabricNicGone|FabricNicFlapping|FabricNicLossy|FabricMtuBlackHole", alertstate="firing"'),
         },
         'A job has no queue pair left and goes on over TCP.',

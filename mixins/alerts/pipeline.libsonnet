@@ -122,9 +122,8 @@ local signals = import '../signals.libsonnet';
         'warning',
         'exporter',
         local daemon = '%s, job, instance, daemon' % config.clusterLabel;
-        'daemon:fabricpulse_build_info:last_seen_timestamp_seconds%s unless on (%s) group by (%s) (last_over_time(%s[%s])) unless on (%s, job, instance) %s' % [
+        'daemon:fabricpulse_build_info:last_seen_timestamp_seconds%s unless on (%s) last_over_time(%s[%s]) unless on (%s, job, instance) %s' % [
           s.braces,
-          daemon,
           daemon,
           s.series('fabricpulse_build_info'),
           config.exporterGoneFor,

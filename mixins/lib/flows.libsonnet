@@ -47,7 +47,8 @@ function(config) {
     local slow = 'last_over_time(%s[5m])' % s.series('device:fabricpulse_edge_latency_elevated:count', 'direction="receive"');
     local learned = '(%s offset %s unless on (%s) %s)' % [nicRate, config.rateWindow, nic, slow];
     local before = '0.999 * last_over_time(%s[15m])' % usualPeak;
-    '%(learned)s > on (%(nic)s) (%(before)s) or on (%(nic)s) (%(before)s) or on (%(nic)s) %(learned)s' % { learned: learned, nic: nic, before: before },
+    // The larger of both. What was before has no name any more, so that `or` keeps both of each NIC.
+    'max by (%(nic)s) (%(learned)s or on (__name__) %(before)s)' % { learned: learned, nic: nic, before: before },
   // Of the NICs with slow edges or slow flows, what they receive, bytes/s, and its share of the peak as it was before the present
   // could change it: unknown of a NIC that nobody knew then.
   slowNicRate:: recorded('nic:fabricpulse_qp_received_bytes:slow_rate'),
@@ -55,7 +56,12 @@ function(config) {
   shareOfPeak:: '%s / on (%s) %s offset %s' % [$.slowNicRate, nic, usualPeak, config.usualPeakAge],
   local ofPeak = recorded('nic:fabricpulse_qp_received_bytes:peak_ratio'),
   // Of one that receives far more than ever nobody knows what it can, but by its speed.
-  local atSpeed = '%s >= on (%s) (%g * max by (%s) (%s))' % [$.slowNicRate, nic, config.fullRatio, nic, s.series('device:fabricpulse_nic_attribute:by_network', 'attribute="speed"')],
+  local atSpeed = '%(rate)s and on (%(nic)s) min by (%(nic)s) (%(rate)s / on (%(nic)s) group_right () %(speed)s) >= %(ratio)g' % {
+    rate: $.slowNicRate,
+    nic: nic,
+    speed: s.last('fabricpulse_nic_link_speed_bytes_per_second'),
+    ratio: config.fullRatio,
+  },
   full(nics):: '(%s >= %g <= %g or on (%s) %s) and on (%s) %s' % [ofPeak, config.fullRatio, 1 / config.fullRatio, nic, atSpeed, nic, nics],
   notFull:: '%s < %g' % [ofPeak, config.fullRatio],
   // By how much a flow is slower than the quick quarter of its job's flows: the size of messages cancels.
@@ -69,7 +75,7 @@ function(config) {
   medianRate:: 'quantile by (%s) (0.5, %s and on (%s) %s)' % [job, rate, flow, delay],
   // Bytes/s of a slow flow with less than that, or than itself in the hour before.
   slowFlowRate:: '%s and on (%s) %s' % [rate, flow, $.slow],
-  starvedRate:: '%(slow)s < on (%(job)s) group_left () (0.9 * %(median)s) or %(slow)s < 0.9 * %(usual)s' % {
+  starvedRate:: '%(slow)s < on (%(job)s) group_left () (0.9 * %(median)s) or %(slow)s and %(slow)s / %(usual)s < 0.9' % {
     job: job,
     slow: recorded('flow:fabricpulse_qp_received_bytes:slow_rate'),
     median: recorded('workload:fabricpulse_qp_received_bytes:median_rate'),
@@ -153,9 +159,12 @@ function(config) {
 
   // The fastest chunks of a flow are far slower than its siblings', and nothing marks them: their delay, s. Less bandwidth
   // is what a longer way gives, too, and a few packets are sent again on every way.
-  inBandSuspects:: '%(floor)s > on (%(job)s) group_left () (%(factor)g * quantile by (%(job)s) (0.25, %(floor)s)) > %(least)g unless on (%(flow)s) %(marked)s' % {
+  quickQuarterOfFloors:: 'quantile by (%s) (0.25, %s)' % [job, floor],
+  local quickFloor = recorded('workload:fabricpulse_qp_owd_seconds:p10_quick_quarter'),
+  inBandSuspects:: '%(floor)s > on (%(job)s) group_left () (%(factor)g * %(quick)s) > %(least)g unless on (%(flow)s) %(marked)s' % {
     floor: floor,
     job: job,
+    quick: quickFloor,
     factor: config.contentionScore,
     least: config.contentionDelaySeconds,
     flow: flow,
@@ -178,10 +187,10 @@ function(config) {
     slowest: s.last('fabricpulse_probe_recent_owd_seconds', 'quantile="0.99"'),
   },
   // By how much they are slower than their siblings.
-  inBandSlower:: swapped('(%(suspects)s / on (%(job)s) group_left quantile by (%(job)s) (0.25, %(floor)s) and on (%(flow)s) %(compared)s == 1)' % {
+  inBandSlower:: swapped('(%(suspects)s / on (%(job)s) group_left () %(quick)s and on (%(flow)s) %(compared)s == 1)' % {
     suspects: suspects,
     job: job,
-    floor: floor,
+    quick: quickFloor,
     flow: flow,
     compared: slowerThanProbes,
   }),

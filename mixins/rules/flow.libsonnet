@@ -42,6 +42,7 @@ local flows = import '../lib/flows.libsonnet';
         interval: $._config.seldomInterval,
         rules: [
           { record: 'flow:fabricpulse_qp_owd_seconds:p10_2m', expr: f.delayQuantile(0.1) },
+          { record: 'workload:fabricpulse_qp_owd_seconds:p10_quick_quarter', expr: f.quickQuarterOfFloors },
           { record: 'flow:fabricpulse_qp_owd_seconds:in_band_suspects', expr: f.inBandSuspects },
           { record: 'flow:fabricpulse_qp_owd_seconds:slower_than_probes', expr: f.slowerThanProbes },
         ],

@@ -1,4 +1,5 @@
 // Recorded: what all NICs should have alike, as numbers, and which of them differ. FabricNicOddOneOut reads it several times.
+// Not of what is alike in the whole cluster, as most is, where none can differ: to give each NIC its network takes long.
 local signals = import '../signals.libsonnet';
 {
   prometheusRules+:: {
@@ -11,7 +12,12 @@ local signals = import '../signals.libsonnet';
       'GID index': 'fabricpulse_nic_nccl_gid_index',
       'trust of DSCP': 'fabricpulse_nic_trust_dscp',
     },
-    local attribute(name) = 'label_replace(max by (%s) (%s), "attribute", "%s", "", "")' % [nic, s.last(alike[name]), name],
+    local attribute(name) = 'label_replace(max by (%(nic)s) (%(value)s unless on (%(c)s) stddev by (%(c)s) (%(value)s) == 0), "attribute", "%(name)s", "", "")' % {
+      nic: nic,
+      value: s.last(alike[name]),
+      c: $._config.clusterLabel,
+      name: name,
+    },
     groups+: [
       {
         name: 'fabricpulse-hardware.rules',

@@ -17,6 +17,16 @@ local signals = import '../signals.libsonnet';
             record: 'lane:fabricpulse_lane_failovers:increase',
             expr: '%s / on (%s) sum by (%s) (%s) > 0' % [s.laneFailoversSince($._config.laneFailoverWindow, lane), lane, lane, s.last('fabricpulse_lanes')],
           },
+          {
+            // Lanes of the jobs that go on over TCP on some host, whether they are up. FabricJobOnLastResort asks several things of them.
+            record: 'lane:fabricpulse_lane_state:of_last_resort',
+            expr: 'max by (%(lane)s) (%(lanes)s and on (%(c)s, workload) %(onTcp)s > 0)' % {
+              lane: c + ', instance, workload, device',
+              lanes: s.last('fabricpulse_lane_state'),
+              c: c,
+              onTcp: s.series('fabricpulse_lanes', 'state="last_resort"'),
+            },
+          },
         ],
       },
       {

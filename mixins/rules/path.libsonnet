@@ -45,9 +45,9 @@ local signals = import '../signals.libsonnet';
             expr: 'topk by (%s) (1, group by (%s, network) (%s))' % [p.own, p.own, s.nicConnected],
           },
           {
-            // With the leaf, where it is known. One, as above.
+            // With the leaf, where it is known. One, as above: while a NIC gets another network and leaf it may be the one here and the other there.
             record: 'device:fabricpulse_nic_place:info',
-            expr: 'topk by (%(own)s) (1, group by (%(own)s, leaf) (%(nics)s)) * on (%(own)s) group_left (network) %(networks)s or on (%(own)s) %(networks)s' % {
+            expr: 'topk by (%(own)s) (1, group by (%(own)s, network, leaf) (%(nics)s)) or on (%(own)s) %(networks)s' % {
               own: p.own,
               nics: s.last('fabricpulse_nic_connected', 'leaf!=""'),
               networks: p.networks,
@@ -89,7 +89,7 @@ local signals = import '../signals.libsonnet';
             // Of these, and of those some of whose paths lose packets, the ones that are or were slow. Where a network is slow its slow edges
             // are many: they are read here once.
             record: 'edge:fabricpulse_edge_latency_elevated:of_lossy',
-            expr: 'group by (%s) (max_over_time(%s[%s]) == 1) and on (%s) (%s or %s)' % [edge, s.series('fabricpulse_edge_latency_elevated'), config.pathLossWindow, edge, p.lossy, s.last('fabricpulse_edge_worst_path_loss_ratio')],
+            expr: 'group by (%s) (max_over_time(%s[%s]) == 1 and on (%s) (%s or %s))' % [edge, s.series('fabricpulse_edge_latency_elevated'), config.pathLossWindow, edge, p.lossy, s.last('fabricpulse_edge_worst_path_loss_ratio')],
           },
           {
             record: 'edge:fabricpulse_edge_probes_lost:lossy_alone_ratio',
