@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from tests.bench.rows import Rows
-from tests.unit.diagnosis.virtual_fleet import Fault, Name, VirtualFleet, name_of, random_fault
+from tests.unit.diagnosis.virtual_fleet import Name, VirtualFleet, name_of, names_of, random_fault
 
 from fabricpulse.diagnosis.search.suspect import Suspect
 
@@ -28,17 +28,17 @@ def _fleet(draw: random.Random, seed: int) -> VirtualFleet:
     return VirtualFleet(seed, hosts, rails, leaves, draw.choice([2, 3, 4]), draw.random() < 0.75, blind)
 
 
-def _right(faults: Iterable[Fault], now_s: float) -> frozenset[Name]:
+def _right(fleet: VirtualFleet, now_s: float) -> frozenset[Name]:
     """Names of what is faulty, or was a short while ago, and of each part of it."""
     names: set[Name] = set()
-    for fault in faults:
+    for fault in fleet.faults:
         if not fault.begins_s <= now_s <= fault.ends_s + _LEAVES_S:
             continue
         names |= fault.names
         if not fault.names:
             continue  # a restart: nothing is at fault
-        for kind, first, *second in fault.parts:
-            names.add((kind, first, second[0] if second else ""))
+        names |= names_of(fleet, *fault.parts)
+        for kind, first, *_ in fault.parts:
             if kind in ("nic_tx", "nic_rx") and {("nic_tx", first), ("nic_rx", first)} <= {*fault.parts}:
                 names.add(("nic", first, ""))
     return frozenset(names)
@@ -88,7 +88,7 @@ def _played(seed: int) -> tuple[Counter[str], str]:
                 leaving = next((host for host in fleet.hosts if host not in hit), None)
                 fleet.members_are([host for host in fleet.hosts if host != leaving])
         [(now_s, found)] = fleet.play(1)
-        wrong.update(_wrong(_right(fleet.faults, now_s), found))
+        wrong.update(_wrong(_right(fleet, now_s), found))
     text = "; ".join(
         f"{fault.what} {'+'.join(' '.join(part) for part in fault.parts[:3])} "
         f"{fault.begins_s:.1f} to {fault.ends_s:.1f} s"

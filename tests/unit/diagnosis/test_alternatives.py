@@ -114,3 +114,15 @@ def test_a_path_that_is_not_known_is_not_named_beside_its_link(seed: int) -> Non
     fleet.faults = [dead(QUIET_S, 1e9, *ways), dead(QUIET_S + 5, QUIET_S + 23, leaf[:2], share=0.2)]
     named = {name_of(s) for _, found in fleet.play(QUIET_S + 50) for s in found}
     assert named <= {*ways, leaf}
+
+
+def test_flows_of_a_dead_leaf_do_not_vouch_for_a_lossy_fabric() -> None:
+    """A spine loses little, which takes 30 s of evidence, and a leaf that half of its flows cross is dead. Those are no
+    evidence of the spine, neither way: it is no link of each of the other leaves, but in the fabric, which is not
+    reported beside a switch.
+    """
+    fleet = VirtualFleet(3, 12, 1, 4, 2, traced=False)
+    leaf, spine = ("switch", "leaf0-r0"), ("switch", "spine1-r0")
+    fleet.faults = [dead(QUIET_S, 1e9, leaf), dead(QUIET_S, 1e9, spine, share=0.02)]
+    named = {name_of(s) for _, found in fleet.play(QUIET_S + 45) for s in found}
+    assert named == {("switch", "leaf0-r0", "")}

@@ -360,7 +360,7 @@ def _steady(share: float) -> Share:
     return lambda _part, _since: share
 
 
-def _names(fleet: VirtualFleet, *parts: Part) -> frozenset[Name]:
+def names_of(fleet: VirtualFleet, *parts: Part) -> frozenset[Name]:
     """As the API names them; without traces nothing is known of the spines."""
 
     def name(node: str) -> str:
@@ -393,18 +393,18 @@ def random_fault(fleet: VirtualFleet, begins_s: float, lasts_s: float) -> Fault:
         return Fault(what, parts, names, shares, begins_s, ends_s)
 
     if kind == "nic":
-        return fault("loss", both, _names(fleet, ("nic", nic)), _steady(1.0))
+        return fault("loss", both, names_of(fleet, ("nic", nic)), _steady(1.0))
     if kind in ("nic_tx", "nic_rx"):
-        return fault("loss", ((kind, nic),), _names(fleet, (kind, nic)))
+        return fault("loss", ((kind, nic),), names_of(fleet, (kind, nic)))
     if kind == "link":
         one = choose([up, down])
-        return fault("loss", (one,), _names(fleet, one))
+        return fault("loss", (one,), names_of(fleet, one))
     if kind == "cable":
-        return fault("loss", (up, down), _names(fleet, up, down), _steady(1.0))
+        return fault("loss", (up, down), names_of(fleet, up, down), _steady(1.0))
     if kind == "spine":
-        return fault("loss", (("switch", spine),), _names(fleet, ("switch", spine)))
+        return fault("loss", (("switch", spine),), names_of(fleet, ("switch", spine)))
     if kind == "leaf":
-        return fault("loss", (("switch", leaf),), _names(fleet, ("switch", leaf)))
+        return fault("loss", (("switch", leaf),), names_of(fleet, ("switch", leaf)))
     if kind == "dying_leaf":
         return _dying_leaf(fleet, leaf, begins_s, ends_s)
     if kind == "reboot":
@@ -412,12 +412,12 @@ def random_fault(fleet: VirtualFleet, begins_s: float, lasts_s: float) -> Fault:
         nics = [n for n in fleet.leaf if n.startswith(host + "/")]
         parts = tuple((way, n) for n in nics for way in ("nic_tx", "nic_rx"))
         ways = [(k, n) for n in nics for k in ("nic", "nic_tx")]
-        names = _names(fleet, ("host", host), *ways)
+        names = names_of(fleet, ("host", host), *ways)
         return Fault("loss", parts, names, _steady(1.0), begins_s, ends_s, host)
     if kind == "flap":
         period, dead = choose([(4.0, 2.0), (10.0, 1.0), (10.0, 5.0), (20.0, 8.0)])
         name, parts = choose([(("nic", nic), both), (("switch", leaf), (("switch", leaf),)), (up, (up,))])
-        return fault("loss", parts, _names(fleet, name), lambda _, since: float(since % period < dead))
+        return fault("loss", parts, names_of(fleet, name), lambda _, since: float(since % period < dead))
     name, parts = choose(
         [
             (("nic_rx", nic), (("nic_rx", nic),)),
@@ -426,7 +426,7 @@ def random_fault(fleet: VirtualFleet, begins_s: float, lasts_s: float) -> Fault:
             (down, (down,)),
         ]
     )
-    found = fault(kind, parts, _names(fleet, name), _steady(1.0))
+    found = fault(kind, parts, names_of(fleet, name), _steady(1.0))
     return replace(found, above=choose([1400, 2000, 4000, 8000])) if kind == "mtu" else found
 
 
@@ -440,7 +440,7 @@ def _dying_leaf(fleet: VirtualFleet, leaf: str, begins_s: float, ends_s: float) 
     return Fault(
         "loss",
         tuple(dies),
-        _names(fleet, ("switch", leaf)),
+        names_of(fleet, ("switch", leaf)),
         lambda part, since: float(since >= dies[part]),
         begins_s,
         ends_s,

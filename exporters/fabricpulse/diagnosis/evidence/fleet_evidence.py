@@ -1,7 +1,7 @@
 """The evidence of a fleet, and what it says now. Pure: reports and moments come in, suspects go out."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -49,6 +49,8 @@ _LAID_OUT_A_SECOND = 400_000
 _PATHS_QUIET_S = 5.0
 # How long the paths that a host has reported count after it has got other peers or was restarted: it traces them again.
 _PATHS_KEPT_S = 300.0
+# Flows of a fleet at most, of which those that cross what was found in a shorter window speak neither way.
+_MOST_EXCUSED = 200_000
 # So many lists of NICs are kept beside two for each host, before those that no host has any more are dropped.
 _SPARE_NICS = 16
 
@@ -386,6 +388,7 @@ class FleetEvidence:
         for window_s in WINDOWS_S:
             unseen = self._absences.unseen(layout.table, self._names, silent, now_s, window_s)
             observed = losses.observed(layout.table, now_s, window_s, unseen)
+            unseen = unseen.beside_which(*_crossing(layout, explained, window_s))
             # A flow through what was found may have lost nothing in the last seconds, and much before: no new evidence.
             left = ~layout.table.crossing(observed[0], explained)
             observed = observed[0][left], observed[1][left], observed[2][left]
@@ -498,6 +501,18 @@ class FleetEvidence:
             moved = self._switches.compact(used)
             for host in hosts:
                 host.paths.renumber(moved)
+
+
+def _crossing(layout: Layout, components: Collection[int], window_s: float) -> tuple[Flows, Floats]:
+    """The flows that cross one of these, and what each sends in so many seconds; none of a large fleet, where that
+    would take too long and hardly any component has most of its flows in common with another one.
+    """
+    table = layout.table
+    if not components or len(table) > _MOST_EXCUSED:
+        return np.zeros(0, np.int64), np.zeros(0)
+    every = np.arange(len(table), dtype=np.int64)
+    flows = every[table.crossing(every, components)]
+    return flows, table.rate_of(flows).astype(float) * window_s
 
 
 def _rows(layout: Layout, flows: Sequence[tuple[int, NDArray[np.int32]]]) -> Flows:

@@ -21,6 +21,15 @@ class Unseen:
         at = np.minimum(np.searchsorted(self.flows, flows), len(self.flows) - 1)
         return np.where(self.flows[at] == flows, self.packets[at], 0.0)
 
+    def beside_which(self, flows: Flows, packets: Floats) -> "Unseen":
+        """With all packets of these flows, too, ascending."""
+        if not len(flows):
+            return self
+        rest = self.beside(flows)
+        every = np.concatenate([rest.flows, flows])
+        order = np.argsort(every)
+        return Unseen(every[order], np.concatenate([rest.packets, packets])[order])
+
     def beside(self, flows: Flows) -> "Unseen":
         """Without these flows."""
         rest = ~np.isin(self.flows, flows)
