@@ -159,7 +159,7 @@ def test_a_process_that_is_stopped_while_it_connects(ring_lab: Lab) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("sanitizer", ["address", "thread"])
+@pytest.mark.parametrize("sanitizer", ["optimized_address", "thread"])
 def test_random_faults_under_a_sanitizer(ring_lab: Lab, sanitizer: str) -> None:
     """The sanitizer finds nothing while lanes die and come back."""
     env = {

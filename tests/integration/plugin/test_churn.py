@@ -84,7 +84,7 @@ def test_all_connections_learn_of_a_killed_peer(lab: Lab, tmp_path: Path) -> Non
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    ("whole_rail", "variant"), [(None, "plain"), (1, "plain"), (None, "thread"), (None, "address")]
+    ("whole_rail", "variant"), [(None, "plain"), (1, "plain"), (None, "thread"), (None, "optimized_address")]
 )
 def test_the_same_under_random_faults(lab: Lab, tmp_path: Path, whole_rail: int | None, variant: str) -> None:
     """With links that fail, processes that are stopped, children that are forked meanwhile; with sanitizers, too."""
