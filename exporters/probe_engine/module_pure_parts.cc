@@ -179,6 +179,11 @@ void bind_pure_parts(nb::module_& m) {
             return std::make_tuple(reopen, std::make_tuple(in_use.phc, in_use.error));
           },
           "found"_a, "used"_a);
+  nb::class_<StampingDevices>(m, "StampingDevices", "Which devices stamp by one PHC (nic_stamping.h).")
+      .def(nb::init<>())
+      .def("known", &StampingDevices::known, "index"_a)
+      .def("answer", &StampingDevices::answer, "phc"_a, "found"_a)
+      .def_prop_ro("asked", &StampingDevices::asked);
   // One end of an edge: its trains, all sent at 0 ns of both clocks.
   nb::class_<EdgeTrains>(m, "EdgeTrains")
       .def(nb::init<>())
@@ -268,7 +273,10 @@ void bind_pure_parts(nb::module_& m) {
           nb::arg("host_ns"), nb::arg("raw_ns"), nb::arg("width_ns"),
           "False when it shows that the host clock was steered since the last reading.")
       .def("from_host", &StampClock::from_host, nb::arg("host_ns"),
-           "A stamp of the host clock on the stamp clock; 0 where that is not known.");
+           "A stamp of the host clock on the stamp clock; 0 where that is not known.")
+      .def("agrees", &StampClock::agrees, nb::arg("host_ns"), nb::arg("stamp_ns"), nb::arg("error_ns"),
+           "Whether a reception can have been at stamp_ns, as a NIC says, and at host_ns, as the kernel "
+           "does.");
   nb::class_<PhcLine>(m, "PhcLine", "The clock of a NIC against the raw clock (phc_line.h).")
       .def(nb::init<>())
       .def(

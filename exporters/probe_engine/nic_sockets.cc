@@ -55,6 +55,7 @@ bool NicSockets::open(const NicSpec& nic) {
   interface_index_ = index;
   stamping_ = set_up_stamping(nic.device, settings_->timestamps);
   stamping_checks_ = {};
+  stamping_devices_ = {};
   std::vector<Port> ports(settings_->paths);
   for (std::uint8_t i = 0; i < settings_->paths; ++i) {
     SocketOptions options;
@@ -84,15 +85,11 @@ bool NicSockets::check(const NicSpec& nic, const InterfaceQuery& interfaces, std
                        bool force) {
   if (!force && now_ns < next_check_) return false;
   next_check_ = now_ns + kCheckNs;
+  if (open_ && stamping_changed(nic)) close();
   if (settings_->bind_device) {
     const InterfaceQuery::State state = interfaces.read(nic.device);
     link_ = state.running;
     mtu_ = settings_->size_probes ? state.mtu : 0;
-    // Somebody may have set up the NIC to stamp packets, or no longer.
-    if (open_ && ++checks_ % kChecksOfStamping == 0 &&
-        stamping_checks_.reopen(set_up_stamping(nic.device, settings_->timestamps), &stamping_)) {
-      close();
-    }
     if (open_ && state.index != static_cast<int>(interface_index_)) {
       // The device is gone, or another one has its name: sockets bound to the old index would stay mute for
       // ever.
@@ -101,6 +98,19 @@ bool NicSockets::check(const NicSpec& nic, const InterfaceQuery& interfaces, std
     }
   }
   return !open_ && open(nic);
+}
+
+bool NicSockets::stamping_changed(const NicSpec& nic) {
+  const unsigned asked = stamping_devices_.asked();
+  if (++checks_ % kChecksOfStamping != 0 && asked == 0) return false;
+  const NicStamping found = set_up_stamping(nic.device, settings_->timestamps);
+  if (stamping_checks_.reopen(found, &stamping_)) return true;
+  if (asked != 0 && found.phc == stamping_.phc) {
+    char name[IF_NAMESIZE];
+    const bool ours = if_indextoname(asked, name) != nullptr;
+    stamping_devices_.answer(stamping_.phc, ours ? set_up_stamping(name, Timestamps::kAuto).phc : -1);
+  }
+  return false;
 }
 
 void NicSockets::expect_stamp(std::uint8_t path, std::uint32_t id, const StampOwner& owner) {

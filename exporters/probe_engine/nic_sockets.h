@@ -61,6 +61,11 @@ class NicSockets {
   unsigned interface_index() const { return interface_index_; }
   // What was found when the sockets were opened; the error, by the last check.
   const NicStamping& stamping() const { return stamping_; }
+  // Whether a stamp of the device with this index is by the PHC of stamping(). One that is not known is asked for it by the
+  // next check.
+  bool stamped_by_phc(unsigned index) { return stamping_devices_.known(index); }
+  // The PHC that what is sent is stamped by, -1 = none, or not known for sure.
+  int sent_by_phc() const { return stamping_devices_.asked() == 0 ? stamping_.phc : -1; }
   // No carrier, or the device or its address is gone; not: an error of our own socket.
   bool link_down() const { return !link_ || (!open_ && is_link_error(open_error_)); }
 
@@ -137,6 +142,8 @@ class NicSockets {
   };
 
   bool open(const NicSpec& nic);
+  // Whether somebody has set up the NIC to stamp packets, or no longer, or packets go by another one.
+  bool stamping_changed(const NicSpec& nic);
 
   const Settings* settings_ = nullptr;
   std::vector<Port> ports_;
@@ -145,6 +152,7 @@ class NicSockets {
   std::uint16_t mtu_ = 0;
   NicStamping stamping_;
   StampingChecks stamping_checks_;
+  StampingDevices stamping_devices_;
   unsigned checks_ = 0;
   bool open_ = false;
   int open_error_ = 0;

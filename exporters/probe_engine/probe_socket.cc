@@ -253,7 +253,8 @@ int ProbeSocket::open(const SocketAddress& local, const SocketOptions& options) 
   if (options.hardware) {
     // Both: without OPT_TX_SWHW a NIC that stamps keeps the kernel from doing so.
     timestamping_ |= SOF_TIMESTAMPING_TX_HARDWARE | SOF_TIMESTAMPING_RX_HARDWARE |
-                     SOF_TIMESTAMPING_RAW_HARDWARE | SOF_TIMESTAMPING_OPT_TX_SWHW;
+                     SOF_TIMESTAMPING_RAW_HARDWARE | SOF_TIMESTAMPING_OPT_TX_SWHW |
+                     SOF_TIMESTAMPING_OPT_PKTINFO;
   }
   if (setsockopt(fd_, SOL_SOCKET, SO_TIMESTAMPING, &timestamping_, sizeof(timestamping_)) != 0) return fail();
   if (bind(fd_, &local.any, local.size()) != 0) return fail();
@@ -417,10 +418,15 @@ bool ProbeSocket::parse_received(int index, Received* out) {
   out->from = b.names[index];
   out->kernel_ns = 0;
   out->nic_ns = 0;
+  out->nic_index = 0;
   for (cmsghdr* c = CMSG_FIRSTHDR(&m.msg_hdr); c != nullptr; c = CMSG_NXTHDR(&m.msg_hdr, c)) {
     if (c->cmsg_level != SOL_SOCKET) continue;
     if (c->cmsg_type == SCM_TIMESTAMPING) {
       take_stamps(c, &out->kernel_ns, &out->nic_ns);
+    } else if (c->cmsg_type == SCM_TIMESTAMPING_PKTINFO) {
+      scm_ts_pktinfo info;
+      std::memcpy(&info, CMSG_DATA(c), sizeof(info));
+      out->nic_index = info.if_index;
     } else if (c->cmsg_type == SO_RXQ_OVFL) {
       std::uint32_t count;
       std::memcpy(&count, CMSG_DATA(c), sizeof(count));

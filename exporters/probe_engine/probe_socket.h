@@ -39,6 +39,7 @@ struct Received {
   SocketAddress from;
   std::int64_t kernel_ns;  // RX stamp, 0 = none
   std::int64_t nic_ns;     // the same of the NIC by its own clock, 0 = none
+  unsigned nic_index;      // of the device that did, below a bond say; 0 = the kernel does not tell
 };
 
 // One of the two is 0: the kernel's comes first, that of the NIC, by its own clock, in a message of its own.

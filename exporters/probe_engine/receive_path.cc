@@ -71,7 +71,9 @@ void ReceivePath::take_packet(Nic& nic, const Received& received, const std::vec
   ++edge->received;
   ++edge->session_received;
   take_presence(nic, *edge, received, packet);
-  const Stamp stamp = clock_.stamp(received.kernel_ns, nic.sockets.stamping().phc, received.nic_ns);
+  const bool by_phc = received.nic_ns != 0 && nic.sockets.stamped_by_phc(received.nic_index);
+  const Stamp stamp =
+      clock_.stamp(received.kernel_ns, nic.sockets.stamping().phc, by_phc ? received.nic_ns : 0);
   if (stamp.error_ns != 0) nic.nic_stamp_mono = clock_.time().mono;
   edge->trains.receive(packet, stamp.ns, stamp.error_ns, clock_.time().mono);
   take_sent_report(nic, slot, *edge, packet);

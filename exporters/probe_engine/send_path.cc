@@ -183,7 +183,7 @@ void SendPath::fill_packet(Edge& edge, Packet* packet, int position) const {
 }
 
 void SendPath::drain_stamps(Nic& nic) {
-  const int phc = nic.sockets.stamping().phc;
+  const int phc = nic.sockets.sent_by_phc();
   nic.sockets.drain_stamps([this, phc, &nic](const NicSockets::StampOwner& owner, const TxStamp& stamp) {
     Edge* edge = table_.find(owner.edge);
     if (edge == nullptr) return;

@@ -41,6 +41,12 @@ class StampClock {
   // not taken.
   bool observe(const ClockReading& reading);
 
+  // Whether a reception that the kernel has stamped with the host clock can have been at `stamp_ns` on the stamp clock, give
+  // or take error_ns, as a NIC says: before the kernel's, and not by more than packets wait for it. Known while the host
+  // clock is steered too. The stamp of a NIC by another clock than the one that is followed fails it, unless that one is a
+  // little late.
+  bool agrees(std::int64_t host_ns, std::int64_t stamp_ns, std::int64_t error_ns) const;
+
   // A stamp of the host clock that is recent: on the stamp clock, or 0 where the host clock was steered then, or
   // that is not known yet.
   std::int64_t from_host(std::int64_t host_ns) const;
@@ -48,6 +54,9 @@ class StampClock {
  private:
   static constexpr std::size_t kReadings = 64;
   static constexpr std::int64_t kAhead = 20'000'000;  // ns after the last reading, at most
+  static constexpr std::int64_t kMostWait = 10'000'000;
+  static constexpr std::int64_t kUnsure = 1'000;  // ns; and of the time to the last reading this part:
+  static constexpr std::int64_t kUnsurePart = 1'000;
 
   struct Point {
     std::int64_t host_ns = 0, raw_ns = 0;
@@ -98,6 +107,14 @@ inline bool StampClock::observe(const ClockReading& reading) {
   since_break_ = steered ? 1 : since_break_ + 1;
   points_[count_++ % kReadings] = point;
   return !steered;
+}
+
+inline bool StampClock::agrees(std::int64_t host_ns, std::int64_t stamp_ns, std::int64_t error_ns) const {
+  if (count_ == 0) return false;
+  const std::int64_t since = host_ns - back(0).host_ns;
+  const std::int64_t waited = back(0).raw_ns + since + epoch_ns_ - stamp_ns;
+  const std::int64_t unsure = error_ns + kUnsure + fp_distance(since, 0) / kUnsurePart;
+  return waited >= -unsure && waited <= kMostWait + unsure;
 }
 
 inline std::int64_t StampClock::from_host(std::int64_t host_ns) const {

@@ -86,8 +86,10 @@ const TickTime& TickClock::advance() {
 Stamp TickClock::stamp(std::int64_t kernel_ns, int phc, std::int64_t nic_ns) const {
   if (nic_ns != 0) {
     const RawStamp raw = hardware_.from_phc(phc, nic_ns);
-    if (raw.error_ns > 0 && raw.error_ns <= kMostStampErrorNs) {
-      return {raw.raw_ns + stamps_.epoch_ns(), static_cast<std::uint16_t>(raw.error_ns)};
+    const std::int64_t ns = raw.raw_ns + stamps_.epoch_ns();
+    if (raw.error_ns > 0 && raw.error_ns <= kMostStampErrorNs &&
+        (kernel_ns == 0 || stamps_.agrees(host_.from_kernel(kernel_ns), ns, raw.error_ns))) {
+      return {ns, static_cast<std::uint16_t>(raw.error_ns)};
     }
   }
   return {kernel_ns != 0 ? stamp_ns(kernel_ns) : 0, 0};

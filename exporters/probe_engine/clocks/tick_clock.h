@@ -55,7 +55,8 @@ class TickClock {
   std::int64_t stamp_ns(std::int64_t kernel_ns) const {
     return stamps_.from_host(host_.from_kernel(kernel_ns));
   }
-  // The better of two stamps of one packet: that of the NIC where its PHC is known, else the kernel's. 0 = there is none.
+  // The better of two stamps of one packet: that of the NIC where its PHC is known and the kernel's, of its reception, does
+  // not contradict it, else the kernel's. 0 = there is none.
   Stamp stamp(std::int64_t kernel_ns, int phc, std::int64_t nic_ns) const;
   HardwareClocks& hardware() { return hardware_; }
   const HardwareClocks& hardware() const { return hardware_; }

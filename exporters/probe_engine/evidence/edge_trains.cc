@@ -8,6 +8,8 @@ namespace {
 
 constexpr std::int64_t kTrainSettled = 1'000'000;  // ns after which a train gets no more packets, normally
 constexpr std::int64_t kStampAge = 1'000'000'000;  // ns from the send to its TX stamp, at most
+// A packet waits in the NIC for so long, after the kernel has stamped it, which some drivers do a little late. ns.
+constexpr std::int64_t kNicWait = 10'000'000, kDriverLate = 5'000;
 // Trains; a longer gap says nothing about single paths. What is left of six dead paths of eight is received more often.
 constexpr std::uint32_t kLongGap = 30;
 constexpr std::uint8_t kWhole = (1 << kTrain) - 1;
@@ -37,6 +39,13 @@ void StampedTrain::add_stamp(int position, std::int64_t stamp_ns, std::uint16_t 
   std::swap_ranges(ns, ns + kTrain, other_.ns);
 }
 
+const std::int64_t* StampedTrain::kernel_stamp(int position) const {
+  const bool used_by_nic = error_ns != 0;
+  const std::uint8_t there = used_by_nic ? other_.valid : valid;
+  if ((there >> position & 1) == 0) return nullptr;
+  return used_by_nic ? &other_.ns[position] : &ns[position];
+}
+
 void StampedTrain::forget_stamps() {
   valid = other_.valid = 0;
   error_ns = other_.error_ns = 0;
@@ -59,10 +68,17 @@ bool EdgeTrains::stamp_sent(std::uint32_t number, int position, std::int64_t ker
   SentTrain& train = sent_trains_[number % kSentTrains];
   if (number == 0 || train.train != number) return false;
   // A stamp from before the send belongs to another packet, one from long after it to another clock. Those of the
-  // kernel are compared on its own clock, where nothing was converted.
-  const std::int64_t after =
-      error_ns == 0 ? kernel_ns - train.before_kernel_ns : stamp_ns + error_ns - train.before_ns;
-  if (after < 0 || after > kStampAge) return false;
+  // kernel are compared on its own clock, where nothing was converted, those of the NIC with the kernel's, which comes
+  // before it.
+  if (error_ns == 0) {
+    const std::int64_t after = kernel_ns - train.before_kernel_ns;
+    if (after < 0 || after > kStampAge) return false;
+  } else {
+    const std::int64_t* kernel = train.kernel_stamp(position);
+    const std::int64_t after =
+        stamp_ns + error_ns - (kernel != nullptr ? *kernel - kDriverLate : train.before_ns);
+    if (after < 0 || after > kNicWait + kDriverLate + 2 * error_ns) return false;
+  }
   train.add_stamp(position, stamp_ns, error_ns);
   return true;
 }

@@ -22,6 +22,8 @@ class StampedTrain : public TrainStamps {
  public:
   void add_stamp(int position, std::int64_t stamp_ns, std::uint16_t stamp_error_ns);
   void forget_stamps();
+  // The kernel's of one packet; nullptr while there is none.
+  const std::int64_t* kernel_stamp(int position) const;
 
  private:
   // Those of the other kind, none while none are used. Where nothing is stamped twice they are never touched: the

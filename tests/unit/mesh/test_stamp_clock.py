@@ -122,3 +122,21 @@ def test_stamps_that_are_too_old_or_too_new_are_given_up() -> None:
     host.run(100)
     for away in (-3_600 * S, -5 * S, 30 * MS, 3_600 * S):
         assert host.stamps.from_host(host.host(host.raw) + away) == 0
+
+
+@pytest.mark.parametrize(
+    ("earlier_ns", "agrees"),
+    [(-MS, False), (-20_000, False), (-500, True), (0, True), (5 * MS, True), (11 * MS, False), (S, False)],
+)
+@pytest.mark.parametrize("steered", [False, True])
+def test_the_stamp_of_a_nic_is_before_that_of_the_kernel(
+    earlier_ns: int, agrees: bool, steered: bool
+) -> None:
+    """Else it is by another clock. Seen while the host clock is steered, too."""
+    host = Host(1)
+    host.run(100)
+    if steered:
+        host.steer(5_000)
+        host.run(1)
+    kernel = host.raw - 3 * MS
+    assert host.stamps.agrees(host.host(kernel), EPOCH + kernel - earlier_ns, 300) == agrees

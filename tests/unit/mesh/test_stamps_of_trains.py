@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from fabricpulse.mesh._probe_engine import EdgeDelays, EdgeTrains, StampingChecks
+from fabricpulse.mesh._probe_engine import EdgeDelays, EdgeTrains, StampingChecks, StampingDevices
 
 ERROR_NS = 640
 BUSY, NO_MEMORY = 16, 12
@@ -16,7 +16,7 @@ def reported(by_kernel, by_nic, seed=0):
     """What is reported of a train whose packets at these positions are stamped, in any order: positions, error, ns."""
     trains = EdgeTrains()
     train, _, _ = trains.begin(1, 0)
-    stamps = [(p, 10_000 + p, 0) for p in by_kernel] + [(p, 5_000 + p, ERROR_NS) for p in by_nic]
+    stamps = [(p, 10_000 + p, 0) for p in by_kernel] + [(p, 15_000 + p, ERROR_NS) for p in by_nic]
     random.Random(seed).shuffle(stamps)
     for position, ns, error_ns in stamps:
         assert trains.stamp_sent(train, position, ns, ns, error_ns)
@@ -35,10 +35,10 @@ def test_a_nic_that_stamps_the_first_packet_only_takes_no_stamps_away(seed):
 @pytest.mark.parametrize("seed", range(5))
 def test_stamps_of_the_nic_are_used_where_they_are_all_there(seed):
     """But for that of the warm-up packet, which no delay uses."""
-    assert reported([0, 1, 2], [0, 1, 2], seed) == ([0, 1, 2], ERROR_NS, [5_000, 5_001, 5_002])
-    assert reported([0, 1, 2], [1, 2], seed) == ([1, 2], ERROR_NS, [5_001, 5_002])
-    assert reported([0, 1], [1], seed) == ([1], ERROR_NS, [5_001])
-    assert reported([], [0], seed) == ([0], ERROR_NS, [5_000])
+    assert reported([0, 1, 2], [0, 1, 2], seed) == ([0, 1, 2], ERROR_NS, [15_000, 15_001, 15_002])
+    assert reported([0, 1, 2], [1, 2], seed) == ([1, 2], ERROR_NS, [15_001, 15_002])
+    assert reported([0, 1], [1], seed) == ([1], ERROR_NS, [15_001])
+    assert reported([], [0], seed) == ([0], ERROR_NS, [15_000])
 
 
 def test_what_is_forgotten_does_not_come_back_with_the_next_stamp():
@@ -53,16 +53,29 @@ def test_what_is_forgotten_does_not_come_back_with_the_next_stamp():
     assert trains.sent_report(0)[1:3] == (1 << 2, 0)
 
 
-@pytest.mark.parametrize("error_ns", [0, ERROR_NS])
-def test_a_stamp_of_another_packet_is_not_taken(error_ns):
+@pytest.mark.parametrize(("error_ns", "longest"), [(0, 10**9), (ERROR_NS, 10**7)])
+def test_a_stamp_of_another_packet_is_not_taken(error_ns, longest):
     """By its time, which is before the send or long after it; a stamp of a NIC within its error."""
     trains = EdgeTrains()
     train, _, _ = trains.begin(1, 0)
     taken = {
         ns: trains.stamp_sent(train, 1, ns, ns, error_ns)
-        for ns in (-(10**7), -error_ns - 1, -error_ns, 0, 10**9 - error_ns, 10**9 + 1)
+        for ns in (-(10**7), -error_ns - 1, -error_ns, 0, longest - error_ns, longest + 10**5)
     }
-    assert [ns for ns, there in taken.items() if there] == sorted({-error_ns, 0, 10**9 - error_ns})
+    assert [ns for ns, there in taken.items() if there] == sorted({-error_ns, 0, longest - error_ns})
+
+
+@pytest.mark.parametrize(
+    ("after_ns", "taken"),
+    [(-(10**6), False), (-10_000, False), (-3_000, True), (10**6, True), (2 * 10**7, False)],
+)
+def test_a_stamp_of_a_nic_follows_that_of_the_kernel(after_ns, taken):
+    """Else it is by another clock: that of a NIC which a bond does not use any more."""
+    trains = EdgeTrains()
+    train, _, _ = trains.begin(1, 0)
+    kernel_ns = 3 * 10**7
+    assert trains.stamp_sent(train, 1, kernel_ns, kernel_ns, 0)
+    assert trains.stamp_sent(train, 1, 0, kernel_ns + after_ns, ERROR_NS) == taken
 
 
 def used(kinds):
@@ -112,3 +125,27 @@ def test_what_is_sure_is_acted_on_at_once():
 
 def test_why_stamps_are_not_used_is_that_of_the_last_check():
     assert StampingChecks().reopen((-1, NO_MEMORY), (-1, BUSY)) == (False, (-1, NO_MEMORY))
+
+
+def test_stamps_are_of_the_clock_that_is_followed():
+    """Each device that packets arrive at is asked for its clock; meanwhile what is sent is in doubt too."""
+    devices = StampingDevices()
+    assert devices.known(0)  # an old kernel does not tell it
+    for index in (5, 6):
+        assert not devices.known(index)
+        assert devices.asked == index
+        devices.answer(3, 3)
+        assert devices.asked == 0
+    assert devices.known(5)
+    assert devices.known(6)
+    assert not devices.known(7)
+    devices.answer(3, 4)
+    assert not devices.known(7)
+
+
+def test_a_device_of_another_namespace_is_the_one_that_was_there_first():
+    devices = StampingDevices()
+    for index, known in ((5, True), (6, False)):
+        assert not devices.known(index)
+        devices.answer(3, -1)
+        assert devices.known(index) == known
