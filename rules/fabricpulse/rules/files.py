@@ -1,5 +1,6 @@
 """The compiled mixin as files: one rule file a group, one file a dashboard."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +12,9 @@ from fabricpulse.core.errors import UserError
 from fabricpulse.rules.mixin import Mixin
 
 HEADER = "# generated from mixins/ by `fabricpulse rules render`: do not edit\n"
+
+# Of all dashboards.
+_TAG = "fabricpulse-mixin"
 
 # The order in which people read a rule.
 _RULE_KEYS = ("alert", "record", "expr", "for", "keep_firing_for", "labels", "annotations")
@@ -77,15 +81,26 @@ def write(folder: Path, content: Mapping[str, str]) -> None:
 
 
 def _left_over(folder: Path, expected: Mapping[str, str]) -> list[Path]:
-    """Files that an earlier rendering of the same form wrote: rules by their first line, dashboards by their name.
-    Only in folders that this one writes to: other forms may live beside it.
+    """Files that an earlier rendering of the same form wrote. Only in folders that this one writes to: other forms may
+    live beside it.
     """
     keep = {folder / path for path in expected}
     folders = sorted({file.parent for file in keep} - {folder})
     files = [file for place in folders for file in (*place.glob("*.yaml"), *place.glob("fabricpulse-*.json"))]
-    return [
-        file
-        for file in files
-        if file not in keep
-        and (file.suffix == ".json" or file.read_text(encoding="utf-8").startswith(HEADER))
-    ]
+    return [file for file in files if file not in keep and _is_rendered(file)]
+
+
+def _is_rendered(file: Path) -> bool:
+    """Rules by their first line; dashboards by what the mixin makes of their name: somebody's own may begin with it."""
+    content = file.read_bytes()
+    if file.suffix != ".json":
+        return content.startswith(HEADER.encode())
+    try:
+        match json.loads(content):
+            case {"uid": uid}:
+                return bool(uid == hashlib.md5(file.stem.encode(), usedforsecurity=False).hexdigest())
+            case {"metadata": {"name": file.stem, "tags": [*tags]}}:
+                return _TAG in tags
+    except ValueError:
+        pass
+    return False

@@ -1,5 +1,6 @@
 """`fabricpulse rules`: what it writes, checks and refuses."""
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -41,19 +42,29 @@ def test_render_then_check(tmp_path: Path) -> None:
     (tmp_path / "alerts" / "clock.yaml").unlink()
     (tmp_path / "recording" / "old.yaml").write_text((tmp_path / "recording" / "job.yaml").read_text())
     (tmp_path / "alerts" / "own.yaml").write_text("# not ours")
+    old, own = (tmp_path / "dashboards" / f"fabricpulse-{name}.json" for name in ("old", "own"))
+    # What `rules render` of a former version made of a page, and what somebody has made of one in Grafana.
+    now = json.loads((tmp_path / "dashboards" / "fabricpulse-now.json").read_text())
+    old.write_text(
+        json.dumps(now | {"uid": hashlib.md5(b"fabricpulse-old", usedforsecurity=False).hexdigest()})
+    )
+    own.write_text(json.dumps(now | {"uid": "e7a1b2", "title": "My page"}))
     with pytest.raises(UserError) as caught:
         invoke("render", "--output-dir", tmp_path, "--check")
     for words in (
         "alerts/nic.yaml differs",
         "alerts/clock.yaml is missing",
         "recording/old.yaml is left over",
+        "dashboards/fabricpulse-old.json is left over",
     ):
         assert words in str(caught.value)
+    assert "own" not in str(caught.value)
 
     invoke("render", "--output-dir", tmp_path)
     assert invoke("render", "--output-dir", tmp_path, "--check") == ""
     assert not (tmp_path / "recording" / "old.yaml").exists()
     assert (tmp_path / "alerts" / "own.yaml").read_text() == "# not ours"
+    assert (old.exists(), own.exists()) == (False, True)
 
 
 def test_settings_and_overrides(tmp_path: Path) -> None:
