@@ -111,6 +111,7 @@ class ObservedState:
             transaction.log("fleet", "clock_rebased", entries=rebased)
         self._pass_over_absence(transaction, now)
         transaction.set(epoch=epoch, started_at=now, polled_at=0.0, contact_at=0.0)
+        transaction.set(held_back_at=0.0, answered_at=0.0)
         transaction.drop("agents", list(transaction.agents))
         transaction.log("fleet", "started", epoch=epoch)
 
@@ -157,10 +158,11 @@ class ObservedState:
             if unplaced is not None and isinstance(named, str):
                 unplaced.append((alert, named))
             known = transaction.episodes.get(alert.fingerprint)
-            if self._config.alertmanagers and (
-                is_suspect(known, alert) or (known is None and self._is_overdue(transaction, alert, now))
-            ):
+            overdue = known is None and self._is_overdue(transaction, alert, now)
+            if self._config.alertmanagers and (overdue or is_suspect(known, alert)):
                 suspect = True
+                if overdue:
+                    transaction.set(held_back_at=now)
             elif room.admits(alert, known is not None):
                 self._on_alert(transaction, alert, named, known, now)
         room.close()
@@ -188,9 +190,13 @@ class ObservedState:
         )
 
     def on_poll(
-        self, transaction: Transaction, answers: Sequence[Sequence[Alert] | None], now: float
+        self,
+        transaction: Transaction,
+        answers: Sequence[Sequence[Alert] | None],
+        now: float,
+        asked_at: float | None = None,
     ) -> None:
-        """The active alerts of each Alertmanager; None for one that did not answer.
+        """The active alerts of each Alertmanager; None for one that did not answer. asked_at : when they were asked.
 
         Repairs lost notifications both ways: an alert without a notification begins an episode; a firing episode that
         no Alertmanager has any more has expired, which is quiet, but not the same as healthy. One that ended is only
@@ -205,7 +211,7 @@ class ObservedState:
         complete = len(given) == len(answers) or (bool(self._config.watchdog) and present)
         active = {alert.fingerprint: alert for answer in given for alert in answer}
         everywhere = set.intersection(*({alert.fingerprint for alert in answer} for answer in given))
-        transaction.set(contact_at=now)
+        transaction.set(contact_at=now, answered_at=now if asked_at is None else asked_at)
         room = EpisodeRoom(transaction)
         for alert in active.values():
             known = transaction.episodes.get(alert.fingerprint)

@@ -238,17 +238,24 @@ class Receiver:
             found = await addresses_of(config.alertmanagers, known)
             if config is self._policy.config:  # not replaced meanwhile
                 self._auth.alertmanagers, self._auth.all_known = found
+            asked_at = self._loop.clock()
             answers = await polls.ask(self._poller, config.alertmanagers)
             complete = None not in answers
             with suppress(StoreError):  # the commit loop has logged it
                 count = sum(len(answer or ()) for answer in answers)
-                await self._loop.submit(partial(self._on_poll, answers), alerts=count)
+                await self._loop.submit(partial(self._on_poll, answers, asked_at), alerts=count)
         interval = config.alertmanager_poll_s
         await wait_with_timeout(self._poll, interval if complete else min(_RETRY_POLL_S, interval))
         await asyncio.sleep(0.2)  # a storm of suspect alerts polls a few times a second, not for each
 
-    def _on_poll(self, answers: list[tuple[Alert, ...] | None], transaction: Transaction, now: float) -> None:
-        self._reconciler.observed.on_poll(transaction, answers, now)
+    def _on_poll(
+        self,
+        answers: list[tuple[Alert, ...] | None],
+        asked_at: float,
+        transaction: Transaction,
+        now: float,
+    ) -> None:
+        self._reconciler.observed.on_poll(transaction, answers, now, asked_at)
 
     async def _metrics(self, text_format: TextFormat) -> bytes:
         return self._scrapes.answer(text_format, self._expose, time.monotonic)

@@ -31,11 +31,50 @@ def test_a_delivery_of_yesterday_is_believed_by_no_receiver_that_can_ask():
     old = alert(starts_at=world.now - 131)
     assert world.deliver(old) is True
     assert (world.state.episodes, world.pending()) == ({}, [])
-    world.deliver(alert("h1", starts_at=world.now - 129))
+    young = alert("h1", starts_at=world.now - 129)
+    world.deliver(young)
+    assert world.pending() == [], "the two may be of one leaf"
+    world.poll([young])
     assert [action.target.host for action in world.pending()] == ["h1"]
     world.settle()
-    world.poll([old])
+    world.poll([old, young])
     assert [action.target.host for action in world.pending()] == ["h0"], "it does fire"
+
+
+def test_nothing_is_done_about_a_leaf_of_which_alerts_wait():
+    """The receiver's clock is two minutes ahead, and no Alertmanager answers: one NIC's alert has just not waited, and
+    it would be taken out before the others count. Nor for longer than they are held back.
+    """
+    policy = config(POLLED.format("http://a") + "guards: {settle_s: 5}\n")
+    world = World(policy, hosts=6)
+    world.poll([])
+    world.now += 10
+    fresh = alert("h0", starts_at=world.now - 120)
+    leaf = [alert(f"h{n}", starts_at=world.now - 131) for n in range(1, 6)]
+    world.deliver(fresh)
+    world.deliver(*leaf)
+    for _ in range(10):
+        world.tick(1)
+        world.poll(None)
+        assert world.pending() == []
+    world.poll([fresh, *leaf])
+    world.tick(10)
+    assert world.pending() == []
+    assert {t.blocked for t in world.state.targets.values()} == {"shared_cause"}
+    # Without an answer for so long that nothing is held back any more.
+    alone = World(policy, hosts=6)
+    alone.poll([])
+    alone.now += 10
+    alone.deliver(fresh)
+    alone.deliver(*leaf[:1])
+    alone.tick(10)
+    assert alone.pending() == []
+    alone.deliver(fresh)
+    alone.tick(alone.config.poll_timeout_s - 20)
+    alone.deliver(fresh)
+    assert alone.pending() == []
+    alone.tick(11)
+    assert [action.target.host for action in alone.pending()] == ["h0"]
 
 
 def test_an_old_alert_is_believed_while_nobody_answers():

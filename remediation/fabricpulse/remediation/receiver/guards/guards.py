@@ -132,7 +132,7 @@ class Guards:
         limits = self._limits
         if current.phase == "manual":
             return "manual"
-        if self._now - episode.first_seen < limits.settle_s:
+        if self._now - episode.first_seen < limits.settle_s or self._holds_back():
             return SETTLING
         if self._now < current.retry_at:
             return "backoff"
@@ -174,9 +174,16 @@ class Guards:
             return "frozen"
         if self._config.alertmanagers and self._now - self._state.contact_at > self._config.poll_timeout_s:
             return "alertmanager_lost"
-        if self._now - episode.first_seen < self._limits.settle_s:
+        if self._now - episode.first_seen < self._limits.settle_s or self._holds_back():
             return SETTLING
         return "shared_cause" if episode.fingerprint in self._shared else ""
+
+    def _holds_back(self) -> bool:
+        """Whether alerts wait for an Alertmanager's answer: they may be of one leaf with those that did not. Not for
+        longer than what is overdue is held back at all."""
+        state = self._state
+        waits: bool = state.held_back_at > state.answered_at
+        return waits and self._now - state.polled_at <= self._config.poll_timeout_s
 
     def people(self, host: str) -> str:
         """Whether people, or a breaker that waits for them, forbid to leave this host."""

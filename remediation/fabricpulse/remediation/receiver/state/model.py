@@ -359,8 +359,9 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """All of it. The dictionaries belong to the commit loop, which alone changes them.
 
     epoch : grows with each start of the receiver (fencing: agents refuse an older one). started_at : the last one, not
-    kept. polled_at : when the
-    Alertmanagers were last asked with success what is active. contact_at : when any of them was last in contact.
+    kept. polled_at : when the Alertmanagers were last asked with success what is active. contact_at : when any of them
+    was last in contact. held_back_at : when an alert last came that waits for their answer. answered_at : when the
+    round of questions began that one of them answered last.
     watchdog : whether the alert that always fires was ever seen, and whether it is there. recent : (when, direction,
     target key) of the last actions. resumed_at : when an operator last resumed. episodes_version : another
     number, never used before in this process, whenever an episode begins, ends or goes. notified : how far in
@@ -385,6 +386,8 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     recent: tuple[tuple[float, str, str], ...] = ()
     polled_at: float = 0.0
     contact_at: float = 0.0
+    held_back_at: float = 0.0
+    answered_at: float = 0.0
     resumed_at: float = 0.0
     watchdog: Literal["unknown", "seen", "lost"] = "unknown"
     episodes_version: int = 0
