@@ -1,5 +1,6 @@
 #include "control/json.h"
 
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 
@@ -226,9 +227,11 @@ JsonWriter& JsonWriter::close(char bracket) {
   return *this;
 }
 
-JsonWriter& JsonWriter::key(const char* name) {
-  string(name);
-  out_.push_back(':');
+JsonWriter& JsonWriter::key(std::string_view name) {
+  separate();
+  out_.push_back('"');
+  out_.append(name);
+  out_.append("\":", 2);
   return *this;
 }
 
@@ -251,17 +254,17 @@ JsonWriter& JsonWriter::string(std::string_view value) {
   return *this;
 }
 
-JsonWriter& JsonWriter::number(int64_t value) {
+template <typename Number>
+JsonWriter& JsonWriter::digits(Number value) {
   separate();
-  out_ += std::to_string(value);
+  char text[24];
+  out_.append(text, static_cast<size_t>(std::to_chars(text, text + sizeof(text), value).ptr - text));
   return *this;
 }
 
-JsonWriter& JsonWriter::unsigned_number(uint64_t value) {
-  separate();
-  out_ += std::to_string(value);
-  return *this;
-}
+JsonWriter& JsonWriter::number(int64_t value) { return digits(value); }
+
+JsonWriter& JsonWriter::unsigned_number(uint64_t value) { return digits(value); }
 
 JsonWriter& JsonWriter::boolean(bool value) {
   separate();

@@ -7,6 +7,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace fabricpulse {
 
@@ -36,7 +37,13 @@ class JsonWriter {
  public:
   JsonWriter& open(char bracket);
   JsonWriter& close(char bracket);
-  JsonWriter& key(const char* name);
+  // name : needs no escape. Of others: foreign_key().
+  JsonWriter& key(std::string_view name);
+  JsonWriter& foreign_key(std::string_view name) {
+    string(name);
+    out_.push_back(':');
+    return *this;
+  }
   JsonWriter& string(std::string_view value);
   JsonWriter& number(int64_t value);
   JsonWriter& unsigned_number(uint64_t value);
@@ -45,14 +52,18 @@ class JsonWriter {
   // Text that is JSON already.
   JsonWriter& raw(std::string_view json);
 
-  JsonWriter& field(const char* name, std::string_view value) { return key(name).string(value); }
-  JsonWriter& field(const char* name, const char* value) { return key(name).string(value); }
-  JsonWriter& field(const char* name, uint64_t value) { return key(name).unsigned_number(value); }
-  JsonWriter& field(const char* name, bool value) { return key(name).boolean(value); }
+  JsonWriter& field(std::string_view name, std::string_view value) { return key(name).string(value); }
+  JsonWriter& field(std::string_view name, const char* value) { return key(name).string(value); }
+  JsonWriter& field(std::string_view name, uint64_t value) { return key(name).unsigned_number(value); }
+  JsonWriter& field(std::string_view name, bool value) { return key(name).boolean(value); }
 
   const std::string& text() const { return out_; }
+  // The writer is empty then.
+  std::string take() { return std::exchange(out_, {}); }
 
  private:
+  template <typename Number>
+  JsonWriter& digits(Number value);
   void separate();
   std::string out_;
 };

@@ -3,7 +3,6 @@
 #define FABRICPULSE_CONTROL_NAMES_H_
 
 #include <cstdint>
-#include <cstdio>
 #include <string>
 
 #include "control/json.h"
@@ -35,8 +34,8 @@ inline const char* event_name(uint32_t kind) {
 }
 
 inline std::string hex(uint64_t id) {
-  char text[17];
-  snprintf(text, sizeof(text), "%016llx", static_cast<unsigned long long>(id));
+  std::string text(16, '0');
+  for (size_t at = text.size(); at-- > 0; id >>= 4) text[at] = "0123456789abcdef"[id & 0xf];
   return text;
 }
 

@@ -14,6 +14,7 @@ namespace fabricpulse {
 namespace {
 
 constexpr size_t kRemembered = 1024;
+constexpr uint64_t kStatusKeptNs = 50'000'000;  // half of what the telemetry's own numbers may be old
 constexpr uint64_t kMaxEvents = 256;
 constexpr const char* kOps[] = {"hello",        "status",      "events",      "nic.avoid",   "nic.restore",
                                 "lane.disable", "lane.enable", "lane.weight", "lane.repath", "detail"};
@@ -30,7 +31,7 @@ std::string canonical(const JsonObject& request) {
   out.open('{');
   for (const auto& [name, value] : request) {  // ascending by name
     if (name == "op_id" || name == "generation") continue;
-    out.key(name.c_str());
+    out.foreign_key(name);
     switch (value.kind) {
       case JsonValue::Kind::kNull:
         out.null();
@@ -64,7 +65,36 @@ std::string ControlRequests::error(const std::string& op_id, const CommandFailur
   return out.text();
 }
 
+// Until something happens that is an event, or a connection or a lane comes or goes. What else has changed since, it
+// does not have: it says how old it is.
+bool ControlRequests::KeptStatus::holds(Telemetry* telemetry, uint64_t now) const {
+  return at_ns != 0 && elapsed(now, at_ns) < kStatusKeptNs && events == telemetry->events_next() &&
+         tables == __atomic_load_n(&telemetry->header()->tables_sequence, __ATOMIC_ACQUIRE);
+}
+
+std::string ControlRequests::status(std::string_view asked, const StatusQuery& query) {
+  KeptStatus kept;
+  Telemetry* telemetry = engine_->telemetry();
+  kept.at_ns = engine_->now();
+  kept.events = telemetry->events_next();
+  kept.tables = __atomic_load_n(&telemetry->header()->tables_sequence, __ATOMIC_ACQUIRE);
+  kept.asked = asked;
+  kept.text = render_status(engine_, query, &sums_);
+  std::string fresh = kept.at(kept.at_ns);
+  // In the middle of a birth or death the next one is not the same.
+  kept_ = kept.tables & 1 ? KeptStatus{} : std::move(kept);
+  return fresh;
+}
+
+std::string ControlRequests::KeptStatus::at(uint64_t now) const {
+  JsonWriter out;
+  out.open('{').field("ok", true).field("age_ms", elapsed(now, at_ns) / 1'000'000).raw(text);
+  return out.close('}').take();
+}
+
 std::string ControlRequests::answer(const char* text, size_t size, bool may_read, bool may_change) {
+  if (may_read && std::string_view(text, size) == kept_.asked)
+    if (const uint64_t now = engine_->now(); kept_.holds(engine_->telemetry(), now)) return kept_.at(now);
   JsonObject request;
   std::string why;
   if (!valid_utf8(text, size)) return error("", {"bad_request", "not a request: its text is not UTF-8"});
@@ -80,7 +110,7 @@ std::string ControlRequests::answer(const char* text, size_t size, bool may_read
     if (request.count("op_id")) return status_of(id);
     StatusQuery query;
     CommandFailure failure{nullptr, ""};
-    return status_query(request, &query, &failure) ? render_status(engine_, query, &sums_)
+    return status_query(request, &query, &failure) ? status(std::string_view(text, size), query)
                                                    : error(id, failure);
   }
   if (op->text == "events") return events(request);
@@ -214,6 +244,7 @@ std::string ControlRequests::events(const JsonObject& request) {
 
 // Everything that changes something goes through here: known before? too old? then do it, and remember.
 std::string ControlRequests::change(const std::string& op, const JsonObject& request) {
+  kept_ = {};
   const JsonValue* op_id = member(request, "op_id", JsonValue::Kind::kString);
   const JsonValue* generation = member(request, "generation", JsonValue::Kind::kInteger);
   if (op_id == nullptr || op_id->text.empty() || op_id->text.size() > 128)

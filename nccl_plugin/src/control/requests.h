@@ -6,6 +6,7 @@
 #include <deque>
 #include <map>
 #include <string>
+#include <string_view>
 
 #include "control/commands.h"
 #include "control/json.h"
@@ -14,6 +15,7 @@
 namespace fabricpulse {
 
 class ControlledPlugin;
+class Telemetry;
 
 // One thread at a time. Questions are answered from the telemetry and wait for no connection; changes take
 // the lock of the connections that they concern.
@@ -37,7 +39,17 @@ class ControlRequests {
     uint64_t at_ns = 0;
   };
 
+  // The last answer to `status`: clients that ask the same again and again get it as long as it holds.
+  struct KeptStatus {
+    std::string asked;  // the whole message
+    std::string text;   // of render_status()
+    uint64_t at_ns = 0, events = 0, tables = 0;
+    bool holds(Telemetry* telemetry, uint64_t now) const;
+    std::string at(uint64_t now) const;
+  };
+
   std::string hello();
+  std::string status(std::string_view asked, const StatusQuery& query);
   std::string status_of(const std::string& op_id);
   static bool status_query(const JsonObject& request, StatusQuery* query, CommandFailure* failure);
   std::string events(const JsonObject& request);
@@ -45,6 +57,7 @@ class ControlRequests {
   static std::string done_text(const Done& done, const char* result);
 
   ControlledPlugin* engine_;
+  KeptStatus kept_;
   StatusSums sums_;                              // of the last answer to `status` that has taken them
   std::deque<Done> done_;                        // newest last
   std::map<std::string, uint64_t> generations_;  // newest accepted, by target

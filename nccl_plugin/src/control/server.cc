@@ -27,17 +27,21 @@ constexpr size_t kMaxClients = 64;
 constexpr uint32_t kMaxInvalid = 16;                     // messages without sense, then the client has to go
 constexpr uint64_t kUnprovenNs = 2'000'000'000;          // who has asked nothing yet
 constexpr uint64_t kIdleNs = UINT64_C(600'000'000'000);  // who has
-// A token is 25 us of a processor, less than a small answer and all that belongs to it takes; what takes longer costs
-// in proportion. So each bucket is a 400th of a processor, and both are 1.7 % of a job that uses 0.3 of one.
-constexpr double kAcceptsPerSecond = 100, kAnswersPerSecond = 100, kBurst = 24;
+// A token is 25 us of a processor; what takes longer, as a large answer does, costs in proportion. New clients and further
+// messages each get 1.5 % of what the process uses, but never more than a 400th of a processor. The least are for a process
+// that does nothing: a command gets in within two seconds behind a full queue of those who knock without pause, and the
+// status of a thousand connections, in twenty pages, is there in some five.
 constexpr double kTokenNs = 25'000;
+constexpr CostShare::Terms kAcceptTerms{0.015, kTokenNs, 50, 100}, kAnswerTerms{0.015, kTokenNs, 12, 100};
+constexpr int kQueued = 32;  // clients that are not let in yet
+constexpr double kAcceptBurst = 24, kAnswerBurst = 16;
 constexpr int kAtOnce = 16;  // of each kind, before the loop begins anew
 constexpr uint64_t kPollNs = 500'000'000;
 
-double thread_cpu_ns() {
+uint64_t cpu_ns(clockid_t whose) {
   timespec used{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
-  return static_cast<double>(used.tv_sec) * 1e9 + static_cast<double>(used.tv_nsec);
+  clock_gettime(whose, &used);
+  return static_cast<uint64_t>(used.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(used.tv_nsec);
 }
 
 }  // namespace
@@ -45,8 +49,10 @@ double thread_cpu_ns() {
 ControlServer::ControlServer(ControlledPlugin* engine)
     : engine_(engine),
       requests_(engine),
-      accepts_(kAcceptsPerSecond, kBurst),
-      answers_(kAnswersPerSecond, kBurst) {}
+      accept_share_(kAcceptTerms),
+      answer_share_(kAnswerTerms),
+      accepts_(kAcceptTerms.least_per_second, kAcceptBurst),
+      answers_(kAnswerTerms.least_per_second, kAnswerBurst) {}
 
 ControlServer::~ControlServer() {
   if (thread_.joinable()) {
@@ -86,7 +92,8 @@ void ControlServer::open(std::string* complaint) {
   // The mode is set before anybody can connect: between bind and listen.
   if (fd < 0 || bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0 ||
       chmod(path.c_str(), mode) != 0 ||
-      (mode == 0660 && chown(path.c_str(), static_cast<uid_t>(-1), group_) != 0) || listen(fd, 64) != 0) {
+      (mode == 0660 && chown(path.c_str(), static_cast<uid_t>(-1), group_) != 0) ||
+      listen(fd, kQueued) != 0) {
     *complaint += "no control socket: " + path + ": " + strerror(errno);
     if (fd >= 0) close_owned(fd);
     return;
@@ -115,7 +122,13 @@ void ControlServer::run() {
       engine_->warn(std::string("control socket: ") + error.what());
     }
   };
-  double paid_ns = thread_cpu_ns();  // until then what this thread has used is paid for
+  uint64_t paid_ns = cpu_ns(CLOCK_THREAD_CPUTIME_ID);  // until then what this thread has used is paid for
+  auto note_use = [this](uint64_t now) {
+    const uint64_t used = cpu_ns(CLOCK_PROCESS_CPUTIME_ID);
+    accepts_.set_rate(accept_share_.note(now, used));
+    answers_.set_rate(answer_share_.note(now, used));
+  };
+  note_use(engine_->now());
   while (true) {
     const bool accepted = accepts_.any(), answered = answers_.any();
     pollfd ready[4] = {{stop_, POLLIN, 0},
@@ -132,17 +145,19 @@ void ControlServer::run() {
     // Before they are spent: time that has passed until then must not fill them up afterwards.
     accepts_.advance(now);
     answers_.advance(now);
+    if (accept_share_.due(now)) note_use(now);
     if (found < 0) continue;
     if (ready[0].revents != 0) return;
     new_served_ = known_served_ = 0;
-    if (ready[3].revents != 0) safely([&] { accept_client(now); });
+    // Who has waited for a token need not be waited for.
+    if (ready[3].revents != 0 || (!accepted && accepts_.any())) safely([&] { accept_client(now); });
     if (ready[1].revents != 0) safely([&] { serve_new(now); });
-    if (ready[2].revents != 0) safely([&] { serve_known(now); });
+    if (ready[2].revents != 0 || (!answered && answers_.any())) safely([&] { serve_known(now); });
     drop_idle(now);
     // To have waited for a token is for the message that it is spent on to pay.
     if (new_served_ + known_served_ == 0 && !(accepted && answered)) continue;
-    const double used_ns = thread_cpu_ns();
-    pay((used_ns - paid_ns) / kTokenNs);
+    const uint64_t used_ns = cpu_ns(CLOCK_THREAD_CPUTIME_ID);
+    pay(static_cast<double>(used_ns - paid_ns) / kTokenNs);
     paid_ns = used_ns;
   }
 }
@@ -174,11 +189,13 @@ void ControlServer::serve_new(uint64_t now) {
 }
 
 // One message at a time: who has been served goes to the end of the set's queue (epoll_wait(2), maxevents), so
-// that the clients take turns.
+// that the clients take turns. A client alone has not read its answer yet, and rarely has sent more.
 void ControlServer::serve_known(uint64_t now) {
   epoll_event event;
-  for (int i = 0; i < kAtOnce && answers_.any() && epoll_wait(known_, &event, 1, 0) == 1; ++i)
+  for (int i = 0; i < kAtOnce && answers_.any() && epoll_wait(known_, &event, 1, 0) == 1; ++i) {
     serve(event.data.u64, now);
+    if (clients_.size() == 1) return;
+  }
 }
 
 int ControlServer::watch(int set, int fd, uint64_t id) {

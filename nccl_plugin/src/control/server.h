@@ -3,9 +3,9 @@
 // A thread of its own because an answer must not wait for the service thread's work, nor the service thread's
 // timers for a client. Clients are few, are served in turn, and are dropped when idle. What they cost is
 // bounded for all of them together, in processor time of this thread: so many are accepted a second, including their
-// first message, and so many further messages are answered a second. A message that is not answered yet
-// waits in its socket. So a client that asks without pause delays another's next message by one of its own,
-// and a new client's first one, as the commands of `fabricpulse plugin ctl` and of the remediation agent are,
+// first message, and so many further messages are answered a second, by what the process uses itself. A message that
+// is not answered yet waits in its socket. So a client that asks without pause delays another's next message by one of
+// its own, and a new client's first one, as the commands of `fabricpulse plugin ctl` and of the remediation agent are,
 // not at all.
 #ifndef FABRICPULSE_CONTROL_SERVER_H_
 #define FABRICPULSE_CONTROL_SERVER_H_
@@ -65,6 +65,7 @@ class ControlServer {
   std::map<uint64_t, Client> clients_;
   uint64_t next_client_ = 1;
   std::vector<char> buffer_;
+  CostShare accept_share_, answer_share_;
   TokenBucket accepts_;                         // clients that may be let in, each with one message
   TokenBucket answers_;                         // further messages that may be answered
   uint32_t new_served_ = 0, known_served_ = 0;  // in this pass of the loop: who pays for it

@@ -157,7 +157,7 @@ std::string render_status(ControlledPlugin* engine, const StatusQuery& query, St
   }
   list.close(']');
   JsonWriter out;
-  out.open('{').field("ok", true).field("pid", uint64_t{header->pid}).field("host", header->host);
+  out.field("pid", uint64_t{header->pid}).field("host", header->host);
   out.field("workload", header->workload)
       .field("generation", __atomic_load_n(&header->generation, __ATOMIC_ACQUIRE));
   out.field("detail", uint64_t{engine->detail()});
@@ -179,8 +179,7 @@ std::string render_status(ControlledPlugin* engine, const StatusQuery& query, St
       out.null();
     }
   }
-  out.close('}');
-  return out.text();
+  return out.take();
 }
 
 }  // namespace fabricpulse

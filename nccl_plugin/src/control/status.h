@@ -34,7 +34,8 @@ constexpr uint64_t kSumsNs = 10'000'000'000;
 // A page of the list ends before an answer would be longer than this; it fits into a socket's default buffer.
 constexpr size_t kStatusPage = 64 * 1024;
 
-// Reads the telemetry's records, so that it never waits for a thread that moves data. sums: of the last answer.
+// The members of the answer, without "ok". Reads the telemetry's records, so that it never waits for a thread that moves
+// data. sums: of the last answer.
 std::string render_status(ControlledPlugin* engine, const StatusQuery& query, StatusSums* sums);
 
 }  // namespace fabricpulse

@@ -2,7 +2,9 @@
 //
 // Usage: plugin_status CONNECTIONS LANES; asks for all pages as a client does. Prints the pages, the connections in them,
 // the sums of NIC 0 in each page, and processor time in microseconds: of all pages, and of the same pages of jobs that
-// have the connections of one page only, whose other connections cost nothing.
+// have the connections of one page only, whose other connections cost nothing. With a third argument it asks the same
+// again and again instead and prints how old each answer is, in ms: at once, 30 ms later, after another question, 49 ms
+// later, after an event, 10 ms later, after a request that changes something, after a connection has come, 50 ms later.
 #include "control/status.h"
 
 #include <time.h>
@@ -15,6 +17,7 @@
 #include <vector>
 
 #include "control/controlled_plugin.h"
+#include "control/requests.h"
 #include "core/send_connection.h"
 #include "test_runtime.h"
 
@@ -47,7 +50,7 @@ class Plugin final : public ControlledPlugin {
   }
   const Config& config() const override { return config_; }
   Telemetry* telemetry() override { return &telemetry_; }
-  uint64_t now() const override { return 5'000'000'000; }
+  uint64_t now() const override { return now_ns; }
   int64_t host_clock() const override { return 0; }
   bool fleet_clock(int64_t*) const override { return false; }
   bool nic_up(uint32_t) const override { return true; }
@@ -70,6 +73,7 @@ class Plugin final : public ControlledPlugin {
   Telemetry telemetry_;
 
  public:
+  uint64_t now_ns = 5'000'000'000;
   std::vector<std::shared_ptr<Connection>> all;  // ends before the telemetry that it writes to
 };
 
@@ -97,22 +101,56 @@ double cost(Plugin* plugin, const StatusQuery& query, StatusSums* sums, std::str
   return least;
 }
 
+std::shared_ptr<SendConnection> sender_of(Plugin* plugin, uint64_t id, unsigned long lanes) {
+  auto sender = std::make_shared<SendConnection>(plugin, id, 0, 1, std::vector<NicPair>(lanes, {0, 0}));
+  WireNic nic;
+  snprintf(nic.device, sizeof(nic.device), "rail0");
+  sender->set_peer({}, &nic, 1);
+  DialPlan plan;
+  HelloReply reply;
+  while (sender->want_dial(plugin->now(), &plan))
+    sender->dialled(plan.lane, plan.epoch, std::make_unique<QuietLane>(), &reply, plugin->now());
+  return sender;
+}
+
+void print_ages(Plugin* plugin) {
+  ControlRequests requests(plugin);
+  const std::string question = R"({"op":"status"})", other = R"({"op":"status","limit":1})",
+                    change = R"({"op":"detail","op_id":"a","generation":1,"level":0})";
+  const auto ask = [&](const std::string& asked) {
+    return requests.answer(asked.data(), asked.size(), true, true);
+  };
+  const auto after = [&](uint64_t ms) {
+    plugin->now_ns += ms * 1'000'000;
+    printf("%s ", field(ask(question), "age_ms").c_str());
+  };
+  after(0);
+  after(30);
+  ask(other);
+  after(0);
+  after(49);
+  plugin->telemetry()->event(EventFields{FP_EVENT_LANE_DOWN}, {});
+  after(0);
+  after(10);
+  ask(change);
+  after(0);
+  plugin->all.push_back(sender_of(plugin, 1'000'000, 1));
+  after(0);
+  after(50);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3) return 2;
+  if (argc != 3 && argc != 4) return 2;
   const auto connections = strtoul(argv[1], nullptr, 10), lanes = strtoul(argv[2], nullptr, 10);
   Plugin plugin;
   for (uint64_t id = 1; id <= connections; ++id) {
-    auto sender = std::make_shared<SendConnection>(&plugin, id, 0, 1, std::vector<NicPair>(lanes, {0, 0}));
-    WireNic nic;
-    snprintf(nic.device, sizeof(nic.device), "rail0");
-    sender->set_peer({}, &nic, 1);
-    DialPlan plan;
-    HelloReply reply;
-    while (sender->want_dial(plugin.now(), &plan))
-      sender->dialled(plan.lane, plan.epoch, std::make_unique<QuietLane>(), &reply, plugin.now());
-    plugin.all.push_back(sender);
+    plugin.all.push_back(sender_of(&plugin, id, lanes));
+  }
+  if (argc == 4) {
+    print_ages(&plugin);
+    return 0;
   }
   const auto everything = plugin.all;
   double whole = 0, alone = 0;

@@ -17,7 +17,8 @@ Play = Callable[..., list[tuple[int, int]]]
 
 @pytest.fixture
 def play() -> Play:
-    """Plays commands to a bucket of 2000 tokens a second and 64 at once; (tokens, ns until the next) of each `a`."""
+    """Plays commands to a bucket of 2000 tokens a second and 64 at once; (tokens, ns until the next) of each `a`, and
+    (tokens a second, whether it was time) of each `s`."""
     program = native("plugin_token_bucket", "address")
 
     def run(*commands: str) -> list[tuple[int, int]]:
@@ -104,3 +105,25 @@ def test_a_clock_that_goes_back_gives_nothing(play: Play) -> None:
         (0, MS // 2 + 1),
         (0, MS // 2 + 1),
     ]
+
+
+def test_another_rate_counts_from_the_last_look_on(play: Play) -> None:
+    """What was earned before is of the old rate, and there is no more than that."""
+    assert play(f"a {START}", "e", f"a {START + 10 * MS}", "r 100", f"a {START + 20 * MS}") == [
+        (64, 0),
+        (20, 0),
+        (21, 0),
+    ]
+
+
+def test_the_rate_is_a_share_of_what_the_process_uses(play: Play) -> None:
+    """A hundredth of a processor is 500 tokens a second of 20 us: of a process that uses a tenth, 50. The least where
+    it uses nothing, and before anything is known; the most where it uses whole processors; asked ten times a second."""
+    second = 1000 * MS
+    assert play(
+        f"s {START} {5 * second}",
+        f"s {START + second} {5 * second + 100 * MS}",
+        f"s {START + second + 99 * MS} {5 * second + 100 * MS}",
+        f"s {START + 2 * second} {7 * second}",
+        f"s {START + second} {6 * second}",
+    ) == [(10, 1), (50, 1), (10, 0), (100, 1), (10, 0)]
