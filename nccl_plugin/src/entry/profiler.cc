@@ -62,20 +62,15 @@ Result start_event(void* context, void** handle, D* descriptor) noexcept {
       case abi::kEventProxyOp:
         // A proxy of another process has our parent's address in its own memory.
         if (!profiler->here(descriptor->proxy_op.pid)) break;
-        [[fallthrough]];
-      case abi::kEventKernelChannel:
         if (profiler->owns(parent))
-          event = profiler->child(parent, static_cast<uint64_t>(descriptor->type) == abi::kEventKernelChannel
-                                              ? Profiler::Kind::kKernel
-                                              : Profiler::Kind::kChild);
-        if (event != nullptr && static_cast<uint64_t>(descriptor->type) == abi::kEventKernelChannel)
-          profiler->kernel_began(event, descriptor->kernel_channel.gpu_time);
-        if (event != nullptr && static_cast<uint64_t>(descriptor->type) == abi::kEventProxyOp)
-          profiler->set_flow(event, descriptor->rank, descriptor->proxy_op.peer,
-                             descriptor->proxy_op.channel);
+          event = profiler->proxy(parent, descriptor->rank, descriptor->proxy_op.peer,
+                                  descriptor->proxy_op.channel);
+        break;
+      case abi::kEventKernelChannel:
+        if (profiler->owns(parent)) event = profiler->kernel(parent, descriptor->kernel_channel.gpu_time);
         break;
       case abi::kEventProxyStep:
-        if (profiler->owns(parent)) event = profiler->child(parent, Profiler::Kind::kStep);
+        if (profiler->owns(parent)) event = profiler->step(parent);
         break;
       case abi::kEventNetPlugin:
         // From our own net plugin, in this very call of its: which connection carries the step. No handle is

@@ -12,6 +12,7 @@
 namespace fabricpulse {
 namespace {
 
+constexpr size_t kCacheLine = 64;  // bytes
 // How far a GPU's clock may be from the host's; the driver sets it when it starts.
 constexpr int64_t kGpuClockOffNs = INT64_C(86'400'000'000'000);
 
@@ -72,6 +73,9 @@ Profiler::Event* Profiler::take(Kind kind) {
   if (event == nullptr) return nullptr;
   free_ = event->next_free;
   if (free_ == nullptr) last_free_ = nullptr;
+  // The one that is used again is the one that has rested longest: no cache has it.
+  for (size_t at = 0; free_ != nullptr && at < sizeof(Event); at += kCacheLine)
+    __builtin_prefetch(reinterpret_cast<const char*>(free_) + at, 1);
   *event = Event{};
   event->kind = kind;
   event->owner = this;
@@ -169,8 +173,29 @@ void Profiler::await_no_more(Event* operation) {
   release(operation);
 }
 
-Profiler::Event* Profiler::child(Event* parent, Kind kind) {
+Profiler::Event* Profiler::kernel(Event* parent, uint64_t gpu_ns) {
   std::lock_guard<std::mutex> guard(lock_);
+  Event* event = child(parent, Kind::kKernel);
+  if (event != nullptr) event->gpu_start_ns = gpu_ns;
+  return event;
+}
+
+Profiler::Event* Profiler::proxy(Event* parent, int rank, int peer, uint32_t channel) {
+  std::lock_guard<std::mutex> guard(lock_);
+  Event* event = child(parent, Kind::kChild);
+  if (event == nullptr) return nullptr;
+  event->rank = rank < 0 ? UINT32_MAX : static_cast<uint32_t>(rank);
+  event->peer = peer < 0 ? UINT32_MAX : static_cast<uint32_t>(peer);
+  event->channel = channel;
+  return event;
+}
+
+Profiler::Event* Profiler::step(Event* parent) {
+  std::lock_guard<std::mutex> guard(lock_);
+  return child(parent, Kind::kStep);
+}
+
+Profiler::Event* Profiler::child(Event* parent, Kind kind) {
   if (parent == nullptr || parent->open == 0) return nullptr;
   Event* event = take(kind);
   if (event == nullptr) {
@@ -193,12 +218,13 @@ Profiler::Event* Profiler::child(Event* parent, Kind kind) {
 void Profiler::stop(Event* event) {
   std::lock_guard<std::mutex> guard(lock_);
   if (event->open == 0) return;
-  if (event->waiting_since_ns != 0) end_wait(event, engine_->now());
+  uint64_t now = 0;
+  if (event->waiting_since_ns != 0) end_wait(event, now = engine_->now());
   if (event->kind == Kind::kKernel && event->parent != nullptr && event->parent->kind == Kind::kOperation) {
     Event* operation = event->parent;
     const bool first = operation->kernel_end_ns == 0;
     --operation->kernels_running;
-    operation->kernel_end_ns = engine_->now();
+    operation->kernel_end_ns = now = engine_->now();
     if (event->gpu_start_ns == 0 || event->gpu_end_ns < event->gpu_start_ns) operation->gpu_known = false;
     operation->gpu_start_ns =
         first ? event->gpu_start_ns : std::min(operation->gpu_start_ns, event->gpu_start_ns);
@@ -206,12 +232,7 @@ void Profiler::stop(Event* event) {
     note_run(*operation);
     kernel_ended(operation);
   }
-  release(event);
-}
-
-void Profiler::kernel_began(Event* kernel, uint64_t gpu_ns) {
-  std::lock_guard<std::mutex> guard(lock_);
-  kernel->gpu_start_ns = gpu_ns;
+  release(event, now);
 }
 
 void Profiler::kernel_stopped(Event* kernel, uint64_t gpu_ns) {
@@ -242,13 +263,6 @@ void Profiler::end_wait(Event* step, uint64_t now) {
   }
 }
 
-void Profiler::set_flow(Event* operation, int rank, int peer, uint32_t channel) {
-  std::lock_guard<std::mutex> guard(lock_);
-  operation->rank = rank < 0 ? UINT32_MAX : static_cast<uint32_t>(rank);
-  operation->peer = peer < 0 ? UINT32_MAX : static_cast<uint32_t>(peer);
-  operation->channel = channel;
-}
-
 void Profiler::name_flow(const Event* step, Connection* connection) {
   uint32_t rank = UINT32_MAX, peer = UINT32_MAX, channel = UINT32_MAX, collective = UINT32_MAX;
   {
@@ -267,9 +281,9 @@ void Profiler::name_flow(const Event* step, Connection* connection) {
 }
 
 // One of the event's parts has ended; with the last one the event itself.
-void Profiler::release(Event* event) {
+void Profiler::release(Event* event, uint64_t now) {
   while (event != nullptr && --event->open == 0) {
-    if (event->record != nullptr) finish(*event, engine_->now());
+    if (event->record != nullptr) finish(*event, now != 0 ? now : engine_->now());
     Event* parent = event->parent;
     event->next_free = nullptr;
     event->parent = nullptr;

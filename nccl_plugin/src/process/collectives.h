@@ -78,14 +78,16 @@ class Profiler {
                    uint64_t number, uint32_t channels);
   // A send or receive: some of its kernel channels may never be reported.
   Event* transfer(const char* function, uint64_t bytes, uint32_t channels);
-  Event* child(Event* parent, Kind kind);
+  // Parts of an event. nullptr: not followed.
+  // gpu_ns: the GPU's time.
+  Event* kernel(Event* parent, uint64_t gpu_ns);
+  // Whom a proxy operation connects: ranks of the communicator.
+  Event* proxy(Event* parent, int rank, int peer, uint32_t channel);
+  Event* step(Event* parent);
   void stop(Event* event);
   void step_waits(Event* event, bool waits);
-  // The GPU's time at the start and at the end of a kernel channel, ns.
-  void kernel_began(Event* kernel, uint64_t gpu_ns);
+  // At the end of a kernel channel, the GPU's time.
   void kernel_stopped(Event* kernel, uint64_t gpu_ns);
-  // Whom a proxy operation connects: ranks of the communicator.
-  void set_flow(Event* operation, int rank, int peer, uint32_t channel);
   // A step of a proxy operation goes over this connection, whose lock is held.
   void name_flow(const Event* step, Connection* connection);
   // Whether an event of this process, by the number it had when the communicator was made: getpid() asks the kernel.
@@ -101,6 +103,7 @@ class Profiler {
   static constexpr uint32_t kMostAwaited = 3072, kGroup = 2048;
   static constexpr uint64_t kGenerations = 3;  // so many older than what runs: over
   Event* take(Kind kind);
+  Event* child(Event* parent, Kind kind);
   Event* begin(const char* function, const char* algorithm, const char* protocol, uint64_t bytes,
                uint32_t channels);
   void await_kernels(Event* operation);
@@ -109,7 +112,8 @@ class Profiler {
   void note_run(const Event& operation);
   fp_plugin_collective* record_of(const char* function, const char* algorithm, const char* protocol);
   static void end_wait(Event* step, uint64_t now);
-  void release(Event* event);
+  // now : 0, if it is not known yet.
+  void release(Event* event, uint64_t now = 0);
   void finish(const Event& operation, uint64_t now);
 
   std::shared_ptr<PluginEngine> engine_;
