@@ -194,8 +194,10 @@ def bench_telemetry(lab: Lab, program: Path, nets: dict[str, Net], rounds: int) 
     """What watching costs: the plugin's telemetry, and the profiler beside NCCL's own transport.
     Three times as many rounds as elsewhere, because a hundredth has to be distinguished from the noise of single
     runs."""
+    # Printed, not judged: it has no processor time of its own, and rounds of one run were 0.98 to 1.87. By
+    # instructions: tests/bench/rdma/watching.py.
     pairs = paired(lab, program, our_net(), our_net(FABRICPULSE_TELEMETRY="0"), rounds * 3)
-    pairs.report("65536", "telemetry", "<= 1.02")
+    pairs.report("65536", "telemetry")
     if "nccl_socket" not in nets:
         return
     peer = nets["nccl_socket"]

@@ -115,16 +115,19 @@ def _measure(
     """One run between the two hosts: what the receiver and the sender have measured. Fails if a byte was wrong."""
     running = []
     with tempfile.TemporaryDirectory() as run_dir:
+        folders = []
         for number, role in enumerate(("receive", "send")):
+            folders.append(Path(run_dir, role))
+            folders[-1].mkdir()
             command = [
                 *("ip", "netns", "exec", HOSTS[number], str(program), role, "10.8.0.1:7100", mode),
                 *(str(size), str(seconds), *arguments),
             ]
-            env = {**os.environ, "FABRICPULSE_RUN_DIR": run_dir, **environment(number)}
+            env = {**os.environ, "FABRICPULSE_RUN_DIR": str(folders[-1]), **environment(number)}
             process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
             running.append((role, process))
         said, answers = asked(
-            Path(run_dir) / "plugin",
+            [folder / "plugin" for folder in folders],
             askers,
             lambda: {role: process.communicate(timeout=PATIENCE_S)[0] for role, process in running},
         )
@@ -144,7 +147,9 @@ def _measure(
 
 
 def _watching(program: Path, nets: dict[str, Any], rounds: int, seconds: float) -> None:
-    def measure(name: str, env: dict[str, str], askers: Askers | None) -> dict[str, dict[str, Any]]:
+    def measure(
+        name: str, env: dict[str, str], span: float, askers: Askers | None
+    ) -> dict[str, dict[str, Any]]:
         arguments, environment = nets[name]
         return _measure(
             program,
@@ -152,11 +157,11 @@ def _watching(program: Path, nets: dict[str, Any], rounds: int, seconds: float) 
             lambda host: {**environment(host), **env},
             "bandwidth",
             SIZES["64 KiB"],
-            seconds,
+            span,
             askers,
         )
 
-    watching(measure, rows, "nccl_ib" in nets, rounds)
+    watching(measure, rows, "nccl_ib" in nets, rounds, seconds)
 
 
 def _throughput(program: Path, nets: dict[str, Any], rounds: int, seconds: float) -> None:

@@ -56,15 +56,21 @@ class Events {
   }
 
  private:
-  // Of this thread, while it exists. The first reading is for the caches: after a message of other work it takes longer
-  // than the least, which is taken off.
+  // Of this thread, while it exists. The first reading is for the caches, and what the second takes is taken off: here,
+  // after a message of other work, it is more than anywhere else. By the least of many readings, a profiler that does
+  // nothing took 0.2 % of the processor time.
   struct Used {
-    explicit Used(Events* events) : events(events), start((thread_s(), thread_s())) {}
-    ~Used() { events->used_s_ += std::max(0.0, thread_s() - start - events->reading_s_); }
+    explicit Used(Events* events) : events(events) {
+      thread_s();
+      const double before = thread_s();
+      start = thread_s();
+      reading = start - before;
+    }
+    ~Used() { events->used_s_ += thread_s() - start - reading; }
     Used(const Used&) = delete;
     Used& operator=(const Used&) = delete;
     Events* events;
-    double start;
+    double start, reading;
   };
 
   bool steps_wanted() const { return (mask_ & kEventProxyStep) != 0; }
@@ -109,7 +115,6 @@ class Events {
   void* steps_[kDepth] = {};
   int mask_ = 0;
   const int pid_ = getpid();  // as NCCL, which asks once
-  const double reading_s_ = reading_s();
   double used_s_ = 0;
 };
 
