@@ -26,6 +26,7 @@ from click.testing import CliRunner
 from tests.fixtures.ports import reserved_port
 from tests.fixtures.rules.summaries import add_summary
 from tests.fixtures.waiting import wait_for
+from tests.unit.rules.compiled import MIXIN
 
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.metrics.catalogue import MetricSpec, load_catalogue
@@ -34,12 +35,10 @@ from fabricpulse.core.metrics.exposition import Exposition
 from fabricpulse.core.metrics.formats import TextFormat
 from fabricpulse.nic.recent_errors import COUNTERS
 from fabricpulse.rules.command import command
-from fabricpulse.rules.mixin import compile_mixin
 from fabricpulse.rules.perses import perses_dashboards, queries_of
 from fabricpulse.rules.perses_parts import without_end
 
 ROOT = Path(__file__).parents[3]
-MIXIN = compile_mixin()
 DEVICES = ("rail0", "rail1")
 STEP_S = 0.5
 # How often nothing is well: a single such scrape may be lost on a busy machine. Odd, as two hosts take turns.

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.unit.rules.compiled import MIXIN
 from tests.unit.rules.test_promtool import PROMTOOLS
-
-from fabricpulse.rules.mixin import compile_mixin
 
 pytestmark = pytest.mark.prometheus
 
@@ -19,7 +18,7 @@ pytestmark = pytest.mark.prometheus
 def lines(legend: str) -> dict[str, str]:
     """Panel -> query of its line, with a range of fifteen minutes over everything."""
     found = {}
-    for name, dashboard in compile_mixin().dashboards.items():
+    for name, dashboard in MIXIN.dashboards.items():
         for panel in dashboard["panels"]:
             for query in panel.get("targets", ()):
                 if query["legendFormat"] == legend:
@@ -167,7 +166,7 @@ def test_the_list_of_alerts_says_that_none_fires(tmp_path: Path) -> None:
     """The most severe first, in the order of the query. Without one the watchdog, and without rules nothing at all."""
     (table,) = [
         panel
-        for panel in compile_mixin().dashboards["fabricpulse-now.json"]["panels"]
+        for panel in MIXIN.dashboards["fabricpulse-now.json"]["panels"]
         if panel["title"] == "What is wrong, worst first"
     ]
     query = re.sub(r"\$\w+", ".*", table["targets"][0]["expr"])
@@ -218,7 +217,7 @@ def test_a_panel_is_not_green_of_what_is_dead_or_not_evaluated(tmp_path: Path) -
     """
     asked = {
         panel["title"].partition(",")[0]: re.sub(r"\$\w+", ".*", panel["targets"][0]["expr"])
-        for dashboard in compile_mixin().dashboards.values()
+        for dashboard in MIXIN.dashboards.values()
         for panel in dashboard["panels"]
         if panel["title"] in {"NICs of hosts with faults, $cluster", "Alerts firing"}
     }

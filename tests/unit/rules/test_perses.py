@@ -10,17 +10,16 @@ from typing import Any
 import promql_parser
 import pytest
 from click.testing import CliRunner
+from tests.unit.rules.compiled import MIXIN
 
 from fabricpulse.core.errors import OptionError, UserError
 from fabricpulse.rules.command import command
 from fabricpulse.rules.files import differences
 from fabricpulse.rules.formats import Placement, files_of
-from fabricpulse.rules.mixin import compile_mixin
 from fabricpulse.rules.perses import panels_of, perses_dashboards, queries_of
 from fabricpulse.rules.perses_parts import COLORS, at_end, title_of, without_end
 
 ROOT = Path(__file__).parents[3]
-MIXIN = compile_mixin()
 PERSES = perses_dashboards(MIXIN.dashboards)
 HEX = re.compile(r"#(?:[0-9a-fA-F]{3}){1,2}")
 # Of the schemas of Perses 0.54.
