@@ -302,7 +302,7 @@ void bind_pure_parts(nb::module_& m) {
       .def("clear", &HostCausality::clear);
   nb::class_<EdgeShift>(m, "EdgeShift", "Whether a clock of an edge seems to move (clock_shift.h).")
       .def(nb::init<>())
-      .def("add", &EdgeShift::add, "outbound"_a, "owd_ns"_a, "bound_ns"_a, "now_ns"_a)
+      .def("add", &EdgeShift::add, "outbound"_a, "owd_ns"_a, "bound_ns"_a, "at_ns"_a, "now_ns"_a)
       .def_prop_ro("shifted", &EdgeShift::shifted);
   nb::class_<HostShift>(m, "HostShift")
       .def(nb::init<>())

@@ -240,7 +240,7 @@ void ReceivePath::check(Edge& edge, Direction direction, bool main_path, std::in
   if (edge.causality.add(direction, main_path, owd_ns, bound_ns, at_ns)) ++early_;
   causality_.received(edge.peer_host, edge.causality, clock_.time().mono);
   if (!main_path) return;
-  edge.shift.add(direction == Direction::kOutbound, owd_ns, bound_ns, clock_.time().mono);
+  edge.shift.add(direction == Direction::kOutbound, owd_ns, bound_ns, at_ns, clock_.time().mono);
   shift_.received(edge.peer_host, edge.shift.shifted(), clock_.time().mono);
 }
 

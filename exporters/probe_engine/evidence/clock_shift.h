@@ -2,18 +2,22 @@
 //
 // Theory of operation. What proves that fleet time is wrong takes two trains each way, and twice what bounds allow, as
 // clocks may have been wrong by their bounds before. A clock whose rate changes by some ppm is beyond its bound long
-// before that; until the next fit nobody would know. But errors of fleet time change slowly while all is well. So a
-// delay that is below the least of one of the two seconds before by a fifth of its bound (half, where most packets met
-// queues), while the other direction is above its own by as much, on the edges to half of the peers at once, is reason
-// enough to say for some tenths of a second that this host may not be synchronized. Traffic that changes its direction
-// looks alike, as one queue ends and the other begins; but it shortens no way below what that was some seconds before, so
-// that is asked as well, of seconds in which nothing showed. Nothing else follows from a doubt: queues of both directions
-// that change at once after ten seconds still look alike.
+// before that; until the next fit nobody would know. But errors of fleet time change slowly while all is well, and one
+// that changes makes delays of one way shorter, and those of the other longer. A round trip does not change. So where
+// the least delays of the last second or two, one each way, are together shorter than any round trip of some seconds
+// before by a fifth of their bound, the error has changed meanwhile. Queues, which only add, never look like that, nor
+// does a way that is longer. On the edges to half of the peers at once, the same way, that is reason enough to say for
+// some tenths of a second that this host may not be synchronized. Nothing else follows from a doubt.
+//
+// Round trips of seconds in which an edge shows that do not count, as its two trains may have been sent before and after
+// a jump; but what several such seconds show does: traffic that changes direction, each time, for an instant shows a
+// round trip without the queue in which one of the two ways was all the time before.
 #ifndef FABRICPULSE_EXPORTERS_CLOCK_SHIFT_H_
 #define FABRICPULSE_EXPORTERS_CLOCK_SHIFT_H_
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <limits>
 #include <unordered_map>
 
@@ -22,38 +26,22 @@ namespace fabricpulse {
 // Of one edge.
 class EdgeShift {
  public:
-  // The fastest packet of a train of the main path. outbound : its direction. now_ns : monotonic.
-  void add(bool outbound, std::int64_t owd_ns, std::int64_t bound_ns, std::int64_t now_ns) {
-    Way& way = ways_[outbound ? 1 : 0];
-    way.last_ns = now_ns;
-    if (now_ns - way.begin_ns >= kPartNs) {
-      const bool next = now_ns - way.begin_ns < 2 * kPartNs;
-      for (int i = kHistory - 1; i > 0; --i) way.history[i] = next ? way.history[i - 1] : Part();
-      way.history[0] = next && !way.older.shown ? way.older : Part();
-      way.older = next ? way.before : Part();
-      way.before = next ? way.now : Part();
-      way.now = Part();
-      way.begin_ns = now_ns;
-    }
-    way.now.add(owd_ns);
+  // The fastest packet of a train of the main path. outbound : its direction. at_ns : when it was sent (outbound) or
+  // received (inbound), now_ns : when that is known, monotonic.
+  void add(bool outbound, std::int64_t owd_ns, std::int64_t bound_ns, std::int64_t at_ns,
+           std::int64_t now_ns) {
+    if (now_ns - begin_ns_ >= kPartNs) rotate(now_ns);
+    limit_ns_ = std::max(kScatterNs, bound_ns / 5);
+    Way &way = ways_[outbound ? 1 : 0], &other = ways_[outbound ? 0 : 1];
     way.early = owd_ns < -bound_ns ? kTrains : std::max(way.early - 1, 0);
-    if (way.before.trains == 0) {
-      way.shorter = 0;
-      way.longer = false;
-      return;
-    }
-    // By the part before that as well: a clock that turns by few ppm has shortened delays of the last one already.
-    const Part& older = way.older.trains == 0 ? way.before : way.older;
-    const bool quiet = way.before.quiet() && older.quiet();
-    const std::int64_t limit = std::max(kScatterNs, bound_ns / (quiet ? 5 : 2));
-    way.longer = owd_ns - std::min(way.before.least, older.least) > limit;
-    // One that met a queue says nothing of that.
-    const bool shorter = owd_ns - std::max(way.before.least, older.least) < -limit;
-    std::int64_t floor = std::numeric_limits<std::int64_t>::max();
-    for (const Part& part : way.history) floor = std::min(floor, part.least);
-    const bool below = floor == std::numeric_limits<std::int64_t>::max() || owd_ns - floor < -limit;
-    way.now.shown = way.now.shown || (shorter && below) || way.early > 0;
-    way.shorter = shorter && below ? kTrains : std::max(way.shorter - 1, 0);
+    way.last_ns = now_ns;
+    if (owd_ns < way.now.owd_ns - kScatterNs) way.visits = 0;
+    if (owd_ns <= way.now.owd_ns) way.now = {owd_ns, now_ns};
+    way.visits += owd_ns - way.now.owd_ns <= kScatterNs ? 1 : 0;
+    ++way.trains;
+    way.last = {owd_ns, at_ns};
+    if (std::abs(at_ns - other.last.at_ns) <= kTogetherNs) take_round_trip(owd_ns + other.last.owd_ns);
+    shown_ = shown_ || shifted() != 0;
   }
   // -1 : delays to this host are shorter, 1 : those from it; 0 : nothing shows. Delays of one way may be missing for
   // long, as where stamps of a peer do not come: what its last train showed says nothing beside the other way of today.
@@ -64,40 +52,83 @@ class EdgeShift {
     const bool early_out = ways_[1].early > 0 && (both || ways_[1].last_ns == last_ns);
     // Earlier than it was sent no queue, or route, lets a train arrive: the other direction is known an interval later.
     if (early_in != early_out) return early_in ? -1 : 1;
-    if (!both) return 0;
-    const bool in = ways_[0].shorter > 0, out = ways_[1].shorter > 0;
-    if (in && out) return 0;  // a route
-    if (in && ways_[1].longer) return -1;
-    return out && ways_[0].longer ? 1 : 0;
+    const Delay &in = ways_[0].least(), &out = ways_[1].least();
+    if (!both || floor_ == kNone || floor_ - in.owd_ns - out.owd_ns <= limit_ns_) return 0;
+    return in.at_ns > out.at_ns ? -1 : 1;
   }
 
  private:
+  static constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::max() / 4;
   static constexpr std::int64_t kPartNs = 1'000'000'000;
-  static constexpr std::int64_t kScatterNs = 500;  // of stamps, as several peers see it at once
-  static constexpr int kTrains = 3, kHistory = 8;
+  static constexpr std::int64_t kTogetherNs = 100'000'000;  // trains one after the other
+  static constexpr std::int64_t kScatterNs = 500;           // of stamps, as several peers see it at once
+  static constexpr int kTrains = 3, kParts = 32;
+  static constexpr int kOften = 3, kApart = 3;  // the latter: until a clock with a new rate is corrected
 
-  // Delays of a second.
-  struct Part {
-    std::int64_t least = std::numeric_limits<std::int64_t>::max();
-    bool shown = false;          // that the clock may move: no measure for later
-    int trains = 0, visits = 0;  // of them near the least
-
-    void add(std::int64_t owd_ns) {
-      ++trains;
-      if (owd_ns - least < -kScatterNs) visits = 0;
-      least = std::min(least, owd_ns);
-      if (owd_ns - least <= kScatterNs) ++visits;
-    }
-    bool quiet() const { return 4 * visits >= trains; }  // its least met no queue
+  struct Delay {
+    std::int64_t owd_ns = kNone, at_ns = 0;
   };
   struct Way {
-    std::int64_t begin_ns = std::numeric_limits<std::int64_t>::min() / 2;
+    Delay now, before;  // the least of this second, of the one before
+    Delay last;
     std::int64_t last_ns = std::numeric_limits<std::int64_t>::min() / 2;  // of the last train
-    Part now, before, older, history[kHistory];  // of seconds one after the other, the last ones first
-    int shorter = 0, early = 0;                  // one of so many next trains, and it is no longer so
-    bool longer = false;
+    int trains = 0, visits = 0;  // of this second, and those that met no queue
+    int early = 0;               // one of so many next trains, and it is no longer so
+
+    bool queued() const { return 4 * visits < trains; }
+    const Delay& least() const { return now.owd_ns <= before.owd_ns ? now : before; }
   };
+  struct Part {
+    std::int64_t round_trip = kNone;
+    bool shown = false;  // that a clock may have moved
+  };
+
+  void take_round_trip(std::int64_t ns) {
+    round_trip_ = std::min(round_trip_, ns);
+    // Of a clock that jumps, or turns, only each second pair of trains is shorter: all are where the way is.
+    shorter_ = floor_ != kNone && floor_ - ns > limit_ns_ ? shorter_ + 1 : 0;
+    if (shorter_ < kTrains) return;
+    floor_ = ns;
+    shown_ = false;
+  }
+  void rotate(std::int64_t now_ns) {
+    const bool next = now_ns - begin_ns_ < 2 * kPartNs;
+    // Where few trains meet no queue two in a row are too rare.
+    if (!shown_ && (ways_[0].queued() || ways_[1].queued()))
+      round_trip_ = std::min(round_trip_, ways_[0].now.owd_ns + ways_[1].now.owd_ns);
+    for (Way& way : ways_) {
+      way.before = next ? way.now : Delay();
+      way.now = Delay();
+      way.trains = way.visits = 0;
+    }
+    for (int i = kParts - 1; i > 0; --i) parts_[i] = parts_[i - 1];
+    parts_[0] = {round_trip_, shown_};
+    round_trip_ = kNone;
+    shown_ = false;
+    begin_ns_ = now_ns;
+    floor_ = kNone;
+    for (int i = 0; i < kParts; ++i) {
+      if (!parts_[i].shown || seen_often(i)) floor_ = std::min(floor_, parts_[i].round_trip);
+    }
+  }
+  // Whether seconds that are apart show as short a round trip as this one, in which a clock may have moved.
+  bool seen_often(int part) const {
+    int times = 0;
+    for (int i = 0; i < kParts && times < kOften; ++i) {
+      if (parts_[i].round_trip > parts_[part].round_trip + kScatterNs / 2) continue;
+      ++times;
+      i += kApart - 1;
+    }
+    return times >= kOften;
+  }
+
   Way ways_[2];
+  std::int64_t begin_ns_ = std::numeric_limits<std::int64_t>::min() / 2;  // of this second
+  std::int64_t limit_ns_ = 0, round_trip_ = kNone,
+               floor_ = kNone;  // the least of this second, of those before
+  int shorter_ = 0;             // round trips in a row that are shorter than floor_
+  bool shown_ = false;
+  Part parts_[kParts];
 };
 
 // Of all edges, by the host at their other end.

@@ -2,9 +2,9 @@
 
 One JSON object a line; rows in which a peer wins are printed like all others. Exits with 1 if a gate is missed. Needs
 root for the parts `wire`, `steered`, `watched`, `unwatched`, `fleet`, `sidecar` and `chrony`. Options: `--only
-wire,cost`, `--seconds N` per load of the wire, `--events N` of each kind in `watched`, `unwatched` and `pauses`,
-`--hosts N,N` of the simulation: a Clos fabric in which every edge is fitted, on all cores; how long that takes is in
-docs/clock-simulator.md.
+wire,cost`, `--seconds N` per load of the wire, `--events N` of each kind in `watched`, `unwatched`, `turns` and
+`pauses`, `--hosts N,N` of the simulation: a Clos fabric in which every edge is fitted, on all cores; how long that
+takes is in docs/clock-simulator.md.
 """
 
 import argparse
@@ -34,6 +34,7 @@ from tests.bench.clocksync.scenarios import bench_simulate
 from tests.bench.clocksync.sidecar import bench_sidecar
 from tests.bench.clocksync.simulator import Clock, Edge, loaded_path
 from tests.bench.clocksync.steered import bench_steered
+from tests.bench.clocksync.turns import bench_turns
 from tests.bench.clocksync.unwatched import bench_unwatched, bench_watched
 from tests.bench.clocksync.violations import bench_violations
 from tests.bench.clocksync.wire import Measured, run_wire
@@ -266,6 +267,7 @@ PARTS = (
         "estimator",
         "violations",
         "pauses",
+        "turns",
         "healthy",
         "gain",
         "load",
@@ -338,6 +340,8 @@ def main() -> int:
         bench_violations(report)
     if "pauses" in parts:
         bench_pauses(report, arguments.events)
+    if "turns" in parts:
+        bench_turns(report, arguments.events)
     if "healthy" in parts:
         bench_healthy(report)
     if "gain" in parts:
