@@ -11,7 +11,8 @@ ESTIMATED_ERROR = MetricSpec(
     "fabricpulse_clock_estimated_error_seconds",
     "gauge",
     "Likely error of fleet time on this host, while known: 99 % of what its edges measured in the last "
-    "minutes agrees within it with what all others predict. An estimate; the guarantee is the bound.",
+    "minutes agrees within it with what all others predict. An estimate; the guarantee is the bound, which it is never "
+    "above.",
 )
 OFFSET = MetricSpec("fabricpulse_clock_offset_seconds", "gauge", "Fleet time minus this host's system clock.")
 FREQUENCY = MetricSpec(

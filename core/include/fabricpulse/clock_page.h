@@ -18,8 +18,9 @@
 //
 // Beside the bound, which is a guarantee, stands what is likely: estimated_error_ns, as of struct timex esterror beside
 // maxerror. It is measured: 99 of 100 comparisons of this host's edges with what all others say of them, in the last
-// minutes, were within. What all edges of a host hide alike does not show in it. 0 = not known, as in all but
-// FP_CLOCK_SYNCHRONIZED; writers that did not know of it left 0 there.
+// minutes, were within. What all edges of a host hide alike does not show in it. It is never above the bound, which
+// where it is smaller, as on the host that all follow, stands for it. 0 = not known, as in all but FP_CLOCK_SYNCHRONIZED;
+// writers that did not know of it left 0 there.
 //
 // Stamps in logs are of the host's CLOCK_REALTIME, which chronyd, ntpd and people steer. Two more lines say when
 // on the raw clock such a stamp was: `host` for stamps from `host_since_ns` on, `host_previous` for older ones.
@@ -149,6 +150,8 @@ static inline struct fp_fleet_time fp_clock_at(const struct fp_clock_page* copy,
     t.status = FP_CLOCK_HOLDOVER;
   if (raw_ns > copy->valid_until_raw_ns) t.status = FP_CLOCK_UNKNOWN;
   t.estimated_error_ns = t.status == FP_CLOCK_SYNCHRONIZED ? copy->estimated_error_ns : 0;
+  // Older writers did not see to that.
+  if (t.estimated_error_ns > copy->bound_ns) t.estimated_error_ns = (uint32_t)copy->bound_ns;
   return t;
 }
 

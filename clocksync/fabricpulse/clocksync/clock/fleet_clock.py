@@ -319,11 +319,13 @@ class FleetClock:
         )
 
     def estimated_error_ns(self, now: CrossTimestamp) -> int:
-        """What fleet time as published is likely off by, with what is still to be slewed; 0 = not known."""
+        """What fleet time as published is likely off by, with what is still to be slewed; 0 = not known. Never above
+        the bound: edges of the host that all follow are off by as much as others', its fleet time is not.
+        """
         if not self.corrected_error_ns or self.unseen_ns or self.page.status != ClockStatus.SYNCHRONIZED:
             return 0
         left_ns = abs(self.page.at(now.raw_ns).fleet_ns - self.target.at(now.raw_ns))
-        return min(self.corrected_error_ns + left_ns, _MOST_ERROR_NS)
+        return min(self.corrected_error_ns + left_ns, self.page.bound_ns, _MOST_ERROR_NS)
 
     @property
     def shown(self) -> ClockPage:

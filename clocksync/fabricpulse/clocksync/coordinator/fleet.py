@@ -376,7 +376,9 @@ class Fleet:
         # Most of the room of a small fleet is empty, and all of it is traversed.
         likely_ns = remember(columns.held_out[: self.roster.slots], ends, np.tile(solution.held_out_ns, 2))
         placed = slots[solution.placed]
-        columns.at["estimated_error_ns"][placed] = likely_ns[placed]
+        # The root has hardly an error, by definition, though its edges have theirs.
+        most_ns = columns.at["line_bound_ns"][placed]
+        columns.at["estimated_error_ns"][placed] = np.minimum(likely_ns[placed], np.maximum(most_ns, 1))
         known = np.abs(solution.held_out_ns[np.isfinite(solution.held_out_ns)])
         self.held_out_ns = (
             {share: float(np.quantile(known, share)) for share in _SHARES} if len(known) else {}

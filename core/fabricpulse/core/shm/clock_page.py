@@ -72,7 +72,8 @@ class ClockLine(NamedTuple):
 class FleetTime(NamedTuple):
     """A stamp on fleet time: true time lies in [earliest_ns, latest_ns]; ns since 1970.
 
-    estimated_error_ns : what fleet time is likely off by, which is no guarantee (clock_page.h); 0 = not known.
+    estimated_error_ns : what fleet time is likely off by, which is no guarantee (clock_page.h), nor above bound_ns; 0 =
+    not known.
     """
 
     fleet_ns: int
@@ -112,6 +113,11 @@ class ClockPage(NamedTuple):
     suspended_ns: int = -1
     vmclock_marker: int = 0
 
+    @property
+    def likely_ns(self) -> int:
+        """estimated_error_ns, which older writers left above the bound of the host that all follow."""
+        return min(self.estimated_error_ns, self.bound_ns)
+
     def at(self, raw_ns: int) -> FleetTime:
         """Fleet time when CLOCK_MONOTONIC_RAW showed `raw_ns`."""
         line = self.current if raw_ns >= self.current.from_ns else self.previous
@@ -121,7 +127,7 @@ class ClockPage(NamedTuple):
         if raw_ns > self.valid_until_raw_ns:
             status = ClockStatus.UNKNOWN
         bound_ns = self.bound_ns + abs(raw_ns - self.bound_ref_raw_ns) * self.drift_ppb // 1_000_000_000
-        likely_ns = self.estimated_error_ns if status == ClockStatus.SYNCHRONIZED else 0
+        likely_ns = self.likely_ns if status == ClockStatus.SYNCHRONIZED else 0
         return FleetTime(line.at(raw_ns), bound_ns, status, likely_ns)
 
     def raw_ns(self, host_ns: int) -> int:
@@ -295,7 +301,7 @@ class ClockPageReader:
         until_ns = page.valid_until_raw_ns
         if status == ClockStatus.SYNCHRONIZED:
             until_ns = min(until_ns, page.synchronized_until_raw_ns)
-        likely_ns = page.estimated_error_ns if status == ClockStatus.SYNCHRONIZED else 0
+        likely_ns = page.likely_ns if status == ClockStatus.SYNCHRONIZED else 0
         return (
             *(line.from_ns, line.to_ns, line.rate_ppt),
             *(page.bound_ref_raw_ns, page.bound_ns, page.drift_ppb),

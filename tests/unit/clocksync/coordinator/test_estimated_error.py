@@ -81,6 +81,28 @@ def _reply_magic() -> int:
     return REPLY_MAGIC
 
 
+def test_it_is_never_above_the_bound(tmp_path: Path) -> None:
+    """Of the host that all follow, whose edges are off by as much as others'; nor where an older sidecar says so."""
+    fleet = ReportingFleet(count=6)
+    fleet.run(30)
+    members = fleet.fleet.roster.members
+    for host in fleet.hosts:
+        line = members[host].line
+        assert line is not None
+        assert 1 <= members[host].estimated_error_ns <= max(line.bound_ns, 1)
+    now = CrossTimestamp(0, raw_now_ns())
+    clock = FleetClock.start(FleetClockParameters(), now)
+    clock.epoch_ns = 0
+    clock.correct(now, Correction(now.raw_ns, 0, 0.0, 14, estimated_error_ns=136))
+    page = clock.published(now)
+    assert 14 <= page.estimated_error_ns == page.bound_ns < 20
+    writer = ClockPageWriter(tmp_path / "clock")
+    writer.write(page._replace(estimated_error_ns=136))
+    reader = ClockPageReader(tmp_path / "clock")
+    assert reader.now().estimated_error_ns == page.bound_ns
+    assert reader.read().at(now.raw_ns).estimated_error_ns == page.bound_ns
+
+
 def test_the_page_says_it_while_it_is_synchronized(tmp_path: Path) -> None:
     """With what is still to be slewed on top; not in holdover, nor where a jump may hide, nor after a correction that
     does not know it.
