@@ -15,6 +15,7 @@ local signals = import '../signals.libsonnet';
       g.rising(config, 'sum by (%s, %s) (%s)' % [config.clusterLabel, by, over % counter], counter, by),
     local events(name, by) = rising(name, by, 'increase(%s[5m])'),
     local unchanged(name) = g.unchanged([host.series('fabricpulse_clock_' + name)]),
+    local quorum = 'max by (%s) (%s)' % [config.clusterLabel, fleet.last('fabricpulse_clocksync_quorum')],
     local worst(name, what='') = [g.query(g.worst(config, host.series('fabricpulse_clock_' + name), 'instance'), '{{instance}}' + what)],
 
     'fabricpulse-clock.json': g.dashboard(
@@ -38,9 +39,10 @@ local signals = import '../signals.libsonnet';
                                    'Their fleet time is kept by their neighbours, and error bounds grow.', 'short', [
             g.query(counted(host.last('fabricpulse_clock_coordinator_up') + ' == 0', host.last('fabricpulse_clock_coordinator_up')), instant=true),
           ], bad),
-          g.stat('With a quorum', 'Coordinators whose last solve had an anchor or most of the hosts.', 'short', [
-            g.query('sum(%s)' % fleet.last('fabricpulse_clocksync_quorum'), instant=true),
-          ], [{ color: 'red', value: 0 }, { color: 'green', value: 1 }]),
+          // Not how many have one: that of another fleet would make this one green.
+          g.stat('Without a quorum', 'Fleets of which no coordinator had an anchor or most of the hosts in its last solve.', 'short', [
+            g.query(counted(quorum + ' == 0', quorum), instant=true),
+          ], bad),
           g.stat('Not reached', 'Hosts with a lease that no probes connect to the timeline.', 'short', [
             g.query('max(%s)' % fleet.last('fabricpulse_clocksync_unreached_members'), instant=true),
           ], bad),

@@ -204,3 +204,33 @@ def test_an_alert_of_no_cluster_is_shown_for_each(
         path.write_text(yaml.safe_dump({"evaluation_interval": "1m", "tests": [test]}))
         result = run(promtool, "test", "rules", path)
         assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_a_fleet_without_a_quorum_is_not_hidden_by_another(promtool: str, tmp_path: Path) -> None:
+    """Both are shown where no cluster was chosen; of two coordinators of one fleet one may be cut off."""
+    panels = MIXIN.dashboards["fabricpulse-clock.json"]["panels"]
+    (asked,) = (panel["targets"][0]["expr"] for panel in panels if panel["title"] == "Without a quorum")
+    quorums = {"a": (1, 0), "b": (0, 0)}
+    test = {
+        "interval": "1m",
+        "input_series": [
+            {
+                "series": f'fabricpulse_clocksync_quorum{{cluster="{cluster}", instance="m{host}"}}',
+                "values": f"{has}x3",
+            }
+            for cluster, hosts in quorums.items()
+            for host, has in enumerate(hosts)
+        ],
+        "promql_expr_test": [
+            {
+                "expr": asked.replace("$cluster", chosen),
+                "eval_time": "2m",
+                "exp_samples": [] if without is None else [{"labels": "{}", "value": without}],
+            }
+            for chosen, without in ((".*", 1), ("a", 0), ("b", 1), ("none", None))
+        ],
+    }
+    path = tmp_path / "test.yaml"
+    path.write_text(yaml.safe_dump({"evaluation_interval": "1m", "tests": [test]}))
+    result = run(promtool, "test", "rules", path)
+    assert result.returncode == 0, result.stdout + result.stderr
