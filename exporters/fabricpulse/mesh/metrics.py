@@ -107,7 +107,10 @@ PROBE_OVERFLOWS = MetricSpec(
     _NIC,
 )
 PROBE_STAMPS_LOST = MetricSpec(
-    "fabricpulse_probe_tx_stamps_lost_total", "counter", "Transmit time stamps that never came back.", _NIC
+    "fabricpulse_probe_tx_stamps_lost_total",
+    "counter",
+    "Transmit time stamps that never came back, or could not be identified.",
+    _NIC,
 )
 NIC_STAMPS = MetricSpec(
     "fabricpulse_probe_nic_stamps",
