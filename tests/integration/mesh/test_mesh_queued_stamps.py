@@ -35,7 +35,7 @@ def test_no_stamp_is_of_another_packet(kernel: list[str]) -> None:
     stamps were too early, by what packets wait. Before Linux 6.13 there are none until the queue has been empty.
     """
     program = native("queued_stamps", "address")
-    command = ["unshare", "-n", "sh", "-c", _LINK, "sh", program, "10.9.0.1", "10.9.0.2", "60", "120"]
+    command = ["unshare", "-n", "sh", "-c", _LINK, "sh", str(program), "10.9.0.1", "10.9.0.2", "60", "120"]
     done = subprocess.run([*command, *kernel], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     right, wrong, late, failed = map(int, done.stdout.split())
