@@ -68,16 +68,16 @@ bool EdgeTrains::stamp_sent(std::uint32_t number, int position, std::int64_t ker
   SentTrain& train = sent_trains_[number % kSentTrains];
   if (number == 0 || train.train != number) return false;
   // A stamp from before the send belongs to another packet, one from long after it to another clock. Those of the
-  // kernel are compared on its own clock, where nothing was converted, those of the NIC with the kernel's, which comes
+  // kernel are compared on its own clock, where nothing was converted, those of the NIC with the kernel's too, which comes
   // before it.
-  if (error_ns == 0) {
-    const std::int64_t after = kernel_ns - train.before_kernel_ns;
-    if (after < 0 || after > kStampAge) return false;
-  } else {
+  const std::int64_t after =
+      error_ns == 0 ? kernel_ns - train.before_kernel_ns : stamp_ns + error_ns - train.before_ns;
+  if (after < 0 || after > kStampAge) return false;
+  if (error_ns != 0) {
     const std::int64_t* kernel = train.kernel_stamp(position);
-    const std::int64_t after =
+    const std::int64_t waited =
         stamp_ns + error_ns - (kernel != nullptr ? *kernel - kDriverLate : train.before_ns);
-    if (after < 0 || after > kNicWait + kDriverLate + 2 * error_ns) return false;
+    if (waited < 0 || waited > kNicWait + kDriverLate + 2 * error_ns) return false;
   }
   train.add_stamp(position, stamp_ns, error_ns);
   return true;

@@ -78,6 +78,13 @@ def test_a_stamp_of_a_nic_follows_that_of_the_kernel(after_ns, taken):
     assert trains.stamp_sent(train, 1, 0, kernel_ns + after_ns, ERROR_NS) == taken
 
 
+def test_a_stamp_of_a_nic_is_no_older_than_the_kernels_may_be():
+    trains = EdgeTrains()
+    train, _, _ = trains.begin(1, 0)
+    assert trains.stamp_sent(train, 1, 10**9 - 10**6, 10**9 - 10**6, 0)
+    assert not trains.stamp_sent(train, 1, 0, 10**9 + 10**6, ERROR_NS)
+
+
 def used(kinds):
     """Of trains with stamps of these kinds, which are used for delays."""
     delays = EdgeDelays(10**9, 3.0, 1_000)
