@@ -10,6 +10,7 @@ from tests.unit.diagnosis.virtual_fleet import Fault, Part, VirtualFleet, name_o
 
 from fabricpulse.diagnosis.flows.components import Kind, code
 from fabricpulse.diagnosis.flows.flow_table import FlowTable, totals
+from fabricpulse.diagnosis.flows.layout import FABRIC
 from fabricpulse.diagnosis.search.locate import Finding, locate
 from fabricpulse.diagnosis.search.suspect import Suspect
 
@@ -126,3 +127,18 @@ def test_flows_of_a_dead_leaf_do_not_vouch_for_a_lossy_fabric() -> None:
     fleet.faults = [dead(QUIET_S, 1e9, leaf), dead(QUIET_S, 1e9, spine, share=0.02)]
     named = {name_of(s) for _, found in fleet.play(QUIET_S + 45) for s in found}
     assert named == {("switch", "leaf0-r0", "")}
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_flows_of_another_link_do_not_keep_one_that_has_ended(seed: int) -> None:
+    """A link that flapped has ended. Some of its flows cross another one, too, that loses packets now: that is no sign
+    that it goes on.
+    """
+    fleet = VirtualFleet(seed, 15, 1, 5, 3, traced=False)
+    flaps, ends_s = ("link", "leaf4-r0", "spine0-r0"), QUIET_S + 28.5
+    fleet.faults = [
+        Fault("loss", (flaps,), frozenset(), lambda _, since: float(since % 10 < 1), QUIET_S, ends_s),
+        dead(QUIET_S + 18, 1e9, ("link", "spine2-r0", "leaf3-r0"), share=0.05),
+    ]
+    fleet.play(QUIET_S + 50)
+    assert {name_of(s) for _, found in fleet.play(25) for s in found} == {("link", FABRIC, "leaf3-r0")}

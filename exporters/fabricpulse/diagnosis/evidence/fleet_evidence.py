@@ -391,13 +391,13 @@ class FleetEvidence:
             unseen = unseen.beside_which(*_crossing(layout, explained, window_s))
             # A flow through what was found may have lost nothing in the last seconds, and much before: no new evidence.
             left = ~layout.table.crossing(observed[0], explained)
+            others = set(observed[0][~left].tolist())
             observed = observed[0][left], observed[1][left], observed[2][left]
             if not len(observed[0]):
                 continue
             newest = window_s == WINDOWS_S[0]
             # What lost packets only long ago has recovered.
             recent = losses.flows_since(now_s - (window_s if newest else window_s / 5))
-            others: set[int] = set()
             located = locate(layout.table, layout.totals, *observed, window_s, unseen=unseen).findings
             for finding in without_fabric(layout, located):
                 if newest and finding.score < _SURE_AT_ONCE:
