@@ -31,7 +31,7 @@ log = get_logger(__name__)
 
 # Errors that a later attempt may not meet.
 _TEMPORARY_ERRNOS = frozenset(
-    {errno.ENOSPC, errno.EDQUOT, errno.EADDRINUSE, errno.EAGAIN, errno.ENOMEM, errno.EMFILE}
+    {errno.ENOSPC, errno.EDQUOT, errno.EADDRINUSE, errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
 )
 
 ReloadHook = Callable[[], Awaitable[None]]
@@ -145,8 +145,8 @@ async def _run(main: Callable[[Lifetime], Awaitable[None]]) -> None:
         if not life._stop.is_set():
             raise
     except UserError as error:
-        if not life.has_started and not _is_temporary(error):
-            error.exit_code = ConfigError.exit_code
+        if not life.has_started:
+            error.exit_code = (UserError if _is_temporary(error) else ConfigError).exit_code
         raise
     notify_systemd("STOPPING=1")
 

@@ -161,6 +161,8 @@ def test_bare_daemon_is_small() -> None:
         (TemporaryError("address in use"), None, 1),
         (UserError("cannot write"), OSError(errno.ENOSPC, "full"), 1),
         (UserError("cannot write"), OSError(errno.EACCES, "no"), 2),
+        (UserError("cannot write"), OSError(errno.ENFILE, "too many"), 1),
+        (ConfigError("cannot read"), OSError(errno.EMFILE, "too many"), 1),
         (ConfigError("bad key"), None, 2),
     ],
 )
