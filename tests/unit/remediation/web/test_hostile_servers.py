@@ -129,7 +129,7 @@ async def test_an_answer_that_is_nested_too_deep() -> None:
     """Some kilobytes of brackets ended the agent."""
 
     async def nested(_request: web.Request) -> web.Response:
-        return web.Response(text='{"x":' + "[" * 2000 + "]" * 2000 + "}")
+        return web.Response(text='{"x":' + "[" * 20_000 + "]" * 20_000 + "}")
 
     async with served(nested) as url:
         agent = ReceiverClient(NodeConfig(host="h0", receiver=url))
