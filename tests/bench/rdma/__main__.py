@@ -11,7 +11,7 @@ the plugin (tests/native/net_bench/net_bench.cc). Needs what tests/rdma needs. F
 hour of theirs takes ten by instructions; `--instruction-clock` is for a machine too busy to say anything about them.
 Options:
 
-    --only throughput,latency,interposer,two_rails,owd,watching,failover,last_resort,chaos
+    --only throughput,latency,interposer,two_rails,owd,watching,failover,peer_failover,last_resort,chaos
     --rounds N   --seconds N (of one measurement)   --no-peer   --host-clock   --instruction-clock (of faults, too)
     --faults N (of each kind)   --chaos N (random ones)   --seed N (of those)
 """

@@ -10,8 +10,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 from tests.bench.plugin.stalls import Lateness
 from tests.bench.rows import Rows, quantile
@@ -24,6 +26,8 @@ PATIENCE_S = 240.0
 # Fixed, so that a fault starts where the last one has been forgotten: damping halves in 4 s.
 SETTLE_S = 4.0
 MIB = 1 << 20
+# Of a run of NCCL's own transport: how long it runs before the fault, amid it and after it.
+PEER_BEFORE_S, PEER_FAULT_S, PEER_AFTER_S = 0.3, 3.0, 2.0
 
 # By so much a thread of the guest that comes before all others is late only if the machine below it is.
 HOST_LATE_MS, MOST_SET_APART = 10.0, 0.1
@@ -34,18 +38,23 @@ FAILURES = (AssertionError, ControlError, OSError, subprocess.SubprocessError)
 Fault = Callable[[], AbstractContextManager[None]]
 
 
-def failover(fleet: RdmaFleet, rows: Rows, count: int) -> None:
-    """The longest time without a byte around each fault of rail 0 while rail 1 is whole, and the way back to rail 0.
-
-    Faults during which the machine below the guest was late are set apart; more than a tenth of them and the run says
-    nothing."""
-    kinds: dict[str, Fault] = {
+def one_rail_faults(fleet: RdmaFleet) -> dict[str, Fault]:
+    """Of rail 0, while rail 1 is whole."""
+    return {
         "admin down": lambda: fleet.admin_down("h0", 0),
         "cable pull here": lambda: fleet.cable_pulled("h0", 0),
         "cable pull at the peer": lambda: fleet.cable_pulled("h1", 0),
         "dead path": lambda: fleet.path_dead(0),
         "one direction dead": lambda: fleet.netem("h0", 0, "loss", "100%"),
     }
+
+
+def failover(fleet: RdmaFleet, rows: Rows, count: int) -> None:
+    """The longest time without a byte around each fault of rail 0 while rail 1 is whole, and the way back to rail 0.
+
+    Faults during which the machine below the guest was late are set apart; more than a tenth of them and the run says
+    nothing."""
+    kinds = one_rail_faults(fleet)
     stalls: dict[str, list[float]] = {kind: [] for kind in kinds}
     late: dict[str, list[float]] = {kind: [] for kind in kinds}
     quiet: list[float] = []
@@ -111,6 +120,40 @@ def failover(fleet: RdmaFleet, rows: Rows, count: int) -> None:
         "all of these", "failback_s", quantile(back or [math.nan], 0.95), "s", "<= 2", faults=len(back),
         median=median(back), most=max(back, default=None),
     )  # fmt: skip
+
+
+def peer_failover(
+    fleet: RdmaFleet, rows: Rows, count: int, run: Callable[[float], dict[str, dict[str, Any]]]
+) -> None:
+    """The same faults under one connection of NCCL's own transport with its failover on, over both NICs of each host as
+    one: the longest gap between two messages. Printed beside the plugin's; a run that ends with an error is counted.
+
+    run : what the ends of a run of so many seconds have measured."""
+    for kind, fault in one_rail_faults(fleet).items():
+        gaps: list[float] = []
+        errors: list[str] = []
+        for number in range(count):
+            with ThreadPoolExecutor(1) as pool:
+                ends = pool.submit(run, PEER_BEFORE_S + PEER_FAULT_S + PEER_AFTER_S)
+                try:
+                    started = fleet.sent_bytes("h1", 0) + MIB
+                    deadline = time.monotonic() + PATIENCE_S
+                    while fleet.sent_bytes("h1", 0) < started and not ends.done():
+                        assert time.monotonic() < deadline, "NCCL has sent nothing"
+                        time.sleep(0.05)  # a counter of the kernel's
+                    time.sleep(PEER_BEFORE_S)
+                    with fault():
+                        time.sleep(PEER_FAULT_S)  # the fault lasts so long
+                    gaps.append(ends.result()["receive"]["longest_gap_ms"])
+                except FAILURES as failure:
+                    errors.append(_said(failure))
+            time.sleep(SETTLE_S)
+            said = f"{gaps[-1]:.0f} ms" if len(gaps) > number - len(errors) else errors[-1]
+            print(f"peer_failover: {kind}, {number + 1} of {count}: {said}", file=sys.stderr)
+        rows.report(
+            kind, "failover_stall_ms_nccl_ib", statistics.median(gaps or [math.nan]), "ms", None,
+            each=[round(gap) for gap in gaps], errors=len(errors), said=errors[-1:], faults=count,
+        )  # fmt: skip
 
 
 def median(found: list[float]) -> float | None:

@@ -29,6 +29,7 @@ PARTS = (
     "owd",
     "watching",
     "failover",
+    "peer_failover",
     "last_resort",
     "chaos",
 )
@@ -77,6 +78,8 @@ def run(
         _watching(program, nets, rounds, seconds)
     if "failover" in parts:
         fault_runs.failover(fleet, rows, faults)
+    if "peer_failover" in parts and peer:
+        _peer_failover(fleet, program, peer, faults)
     if "last_resort" in parts:
         fault_runs.last_resort(fleet, rows, faults)
     if "chaos" in parts:
@@ -144,6 +147,26 @@ def _measure(
         }
         for role, output in said.items()
     }
+
+
+def _peer_failover(fleet: RdmaFleet, program: Path, peer: list[str], count: int) -> None:
+    """NCCL fails over between the NICs of one virtual device, and only if a setting says so."""
+    _, environment = _nets(peer)["nccl_ib"]
+
+    def both(host: int) -> dict[str, str]:
+        return {
+            **environment(host),
+            "NCCL_IB_HCA": f"=rxe{host}-0,rxe{host}-1",
+            "NCCL_IB_RESILIENCY_PORT_FAILOVER": "1",
+            "NET_BENCH_FUSED": "2",
+        }
+
+    fault_runs.peer_failover(
+        fleet,
+        rows,
+        count,
+        lambda seconds: _measure(program, peer, both, "bandwidth", SIZES["1 MiB"], seconds),
+    )
 
 
 def _watching(program: Path, nets: dict[str, Any], rounds: int, seconds: float) -> None:

@@ -24,7 +24,7 @@
 //   TABLE  name of an exported symbol, or 0xOFFSET of the table in the library
 //   STUB   0xOFFSET of cudaGetDevice in the library: replaced by one that answers device 0
 // NET_BENCH_PROFILER=LIBRARY in the environment: the events of NCCL's proxy go to that library's profiler
-// too. NET_BENCH_NAP_US=N: an idle pass ends with a nap instead, so that processor time is work and not waiting.
+// too. NET_BENCH_FUSED=N: over one virtual device made of the first N. NET_BENCH_NAP_US=N: an idle pass ends with a nap instead, so that processor time is work and not waiting.
 // Prints one JSON line. Of the processor time it says apart what the profiler's calls took, each thread that is neither the
 // first nor a communicator's (a library's own), and what it waited: passes that found nothing, each counted as the
 // cheapest costs. How many those are is the scheduler's choice, not the transport's.

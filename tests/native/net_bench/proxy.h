@@ -176,6 +176,20 @@ class Turn {
   int passes_ = 0;
 };
 
+// The device that is used: the first, or one made of several as NCCL does on hosts whose NICs it merges.
+inline int fused(const NetV12* net, int devices) {
+  const char* text = getenv("NET_BENCH_FUSED");
+  if (text == nullptr) return 0;
+  DevicesV12 parts{};
+  parts.count = static_cast<int>(strtol(text, nullptr, 10));
+  if (parts.count < 1 || parts.count > devices || parts.count > 8)
+    fail("NET_BENCH_FUSED: not so many devices");
+  for (int i = 0; i < parts.count; ++i) parts.devices[i] = i;
+  int made = 0;
+  check(net->make_virtual_device(&made, &parts), "makeVDevice");
+  return made;
+}
+
 // A communicator's connection: both directions, so that latency can go back and forth.
 class Communicator {
  public:
@@ -190,13 +204,14 @@ class Communicator {
     int devices = 0;
     check(net->devices(&devices), "devices");
     if (devices < 1) fail("the net has no device");
+    const int device = fused(net, devices);
     alignas(8) uint8_t mine[kHandleBytes] = {}, theirs[kHandleBytes] = {};
     void* listener = nullptr;
-    check(net->listen(context, 0, mine, &listener), "listen");
+    check(net->listen(context, device, mine, &listener), "listen");
     swap_bytes(peer, mine, theirs, sizeof(mine));
     for (double start = now_s(); end_.send == nullptr || end_.recv == nullptr;) {
       void* unused = nullptr;
-      if (end_.send == nullptr) check(net->connect(context, 0, theirs, &end_.send, &unused), "connect");
+      if (end_.send == nullptr) check(net->connect(context, device, theirs, &end_.send, &unused), "connect");
       if (end_.recv == nullptr) check(net->accept(listener, &end_.recv, &unused), "accept");
       if (now_s() - start > 20) fail("no connection after 20 s");
     }

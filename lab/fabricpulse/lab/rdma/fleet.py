@@ -10,6 +10,7 @@ Neighbours are learnt, never permanent: with permanent ones packets reach a port
 reported drop as an error of its own and flushes the queue pair; a NIC retries until retry_cnt runs out.
 """
 
+import json
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -37,6 +38,11 @@ class RdmaFleet:
     def address(self, host: str, rail: int) -> str:
         """The IPv4 address of a host's rail."""
         return f"10.9.{rail}.{HOSTS.index(host) + 1}"
+
+    def sent_bytes(self, host: str, rail: int) -> int:
+        """What this NIC has sent so far."""
+        (counters,) = json.loads(run("ip", "-n", host, "-s", "-j", "link", "show", f"rail{rail}"))
+        return int(counters["stats64"]["tx"]["bytes"])
 
     @contextmanager
     def cable_pulled(self, host: str, rail: int) -> Iterator[None]:
