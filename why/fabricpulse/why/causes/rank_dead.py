@@ -73,6 +73,9 @@ def find(a: Analysis) -> Iterator[Finding]:
 def _dead(a: Analysis, hosts: list[Host]) -> Iterator[Finding]:
     """Of a job whose watchdog aborts all ranks every one is killed: then none of them is more likely than another."""
     strength = 0.93 if len(hosts) * 2 <= len(a.facts.hosts) else 0.4
+    # Where the others have ended it runs nowhere: of a host whose only process died the count before is the last one.
+    others = [h for h in a.facts.hosts if h not in hosts]
+    over = bool(others) and all(h.processes == 0 for h in others)
     for host in hosts:
         evidence = [
             Evidence(
@@ -84,7 +87,7 @@ def _dead(a: Analysis, hosts: list[Host]) -> Iterator[Finding]:
         if a.stalled:
             evidence.append(Evidence("the collectives of the others do not end", 0.7, "rank_operations"))
         found = finding("rank_dead", host.name, evidence, [("host", host.name), ("job",)], "qp")
-        back = bool(host.processes) and (host.processes or 0) >= (host.processes_before or 0)
+        back = bool(host.processes) and (host.processes or 0) >= (host.processes_before or 0) and not over
         if not a.stalled and a.facts.gone_s is None and back:
             found = as_hint(found, "as many processes as before run there again: it has been started anew")
         yield found
