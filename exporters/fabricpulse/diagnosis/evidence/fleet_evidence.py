@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fabricpulse.diagnosis.evidence.holds import SILENT_HOLD_S, hold_s
-from fabricpulse.diagnosis.evidence.incumbents import beside, incumbents, inherited_s
+from fabricpulse.diagnosis.evidence.incumbents import beside, incumbents, is_heir
 from fabricpulse.diagnosis.evidence.loss_log import MANY, LossLog, LossTable
 from fabricpulse.diagnosis.evidence.presence import SHORTEST_S, SURELY_AWAY_S, Absences, vouched
 from fabricpulse.diagnosis.flows.components import SILENT_HOP, Kind, Nodes, parts
@@ -227,14 +227,14 @@ class FleetEvidence:
         suspects = [suspect_of(layout, what, finding) for what, finding in findings]
         nameless = unsettled and any(FABRIC in (s.component, s.peer) for s in suspects)
         now = {(s.what, s.kind, s.component, s.peer) for s in suspects}
-        gone = {key: self._seen[key][::2] for key in self._named & self._seen.keys() - now}
+        gone = {key: self._seen[key][2] for key in self._named & self._seen.keys() - now}
         for (what, finding), suspect in zip(findings, suspects, strict=True):
             key = (what, suspect.kind, suspect.component, suspect.peer)
             if key not in self._named and (stay := incumbents(gone, suspect)):
                 flows = layout.stable(np.array(finding.flows, np.int64))
                 for other in stay:
                     flows_of[other] = flows
-                    self._seen[other] = gone[other][0], now_s, beside(gone[other][1], suspect)
+                    self._seen[other] = self._seen[other][0], now_s, beside(gone[other], suspect)
                 self._seen.pop(key, None)
                 continue
             # Beside what has no name yet, what is seen first is the part of it that has one: a NIC of many.
@@ -242,8 +242,7 @@ class FleetEvidence:
             if (doubtful and key not in self._seen) or (what != "loss" and starting):
                 continue
             flows_of[key] = layout.stable(np.array(finding.flows, np.int64))
-            since_s = inherited_s(gone, suspect, now_s)
-            if since_s < now_s:
+            if is_heir(gone, suspect):
                 self._remains.discard(key)
             elif key not in self._seen and self._succession.remains(key, flows_of[key]):
                 self._remains.add(key)
@@ -251,7 +250,6 @@ class FleetEvidence:
                 sure = vouched(losses, *self._sources(layout, finding, now_s), now_s)
                 (self._unvouched.discard if sure else self._unvouched.add)(key)
             since, _, before = self._seen.get(key, (now_s, now_s, suspect))
-            since = min(since, since_s)
             # Once silent it remains so: the packets that arrive as it recovers are no other fault.
             silent = before.silent or (
                 what == "loss"

@@ -7,25 +7,23 @@ from fabricpulse.diagnosis.evidence.holds import SILENT_HOLD_S
 from fabricpulse.diagnosis.search.succession import Key
 from fabricpulse.diagnosis.search.suspect import Suspect
 
-Gone = Mapping[Key, tuple[float, Suspect]]
-"""What is reported and not found any more: since when there is evidence of it, and what it was."""
+Gone = Mapping[Key, Suspect]
+"""What is reported and not found any more."""
 
 
 def incumbents(gone: Gone, suspect: Suspect) -> Set[Key]:
     """What explains as well what this one does: a name stays until another one is better."""
-    return {
-        key for key, (_, one) in gone.items() if one.what == suspect.what and one.text in suspect.alternatives
-    }
+    return {key for key, one in gone.items() if one.what == suspect.what and one.text in suspect.alternatives}
 
 
-def inherited_s(gone: Gone, suspect: Suspect, now_s: float) -> float:
-    """Since when there is evidence of this switch or link: where what was reported said that it may as well be this
-    one, since that was found. Which part of a silent host is silent is found again and again, and waited for.
+def is_heir(gone: Gone, suspect: Suspect) -> bool:
+    """Whether what was reported said that it may as well be this switch or link: then this is no rest of it. It is
+    waited for as for any other: as a fault ends the last flows look like another one for a moment. Which part of a
+    silent host is silent is found again and again.
     """
     if suspect.kind in SILENT_HOLD_S:
-        return now_s
-    heir_of = (s for s, one in gone.values() if one.what == suspect.what and suspect.text in one.alternatives)
-    return min(heir_of, default=now_s)
+        return False
+    return any(one.what == suspect.what and suspect.text in one.alternatives for one in gone.values())
 
 
 def beside(incumbent: Suspect, other: Suspect) -> Suspect:
