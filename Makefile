@@ -28,7 +28,7 @@ demo: $(STAMP) ## Play a NIC fault on a fleet of network namespaces; options in 
 
 # What tests/rdma need; they are skipped without.
 RDMA = scripts/system_packages.sh rdma && $(BIN)/fabricpulse lab rdma-kernel >/dev/null || true
-# On twice as many processes as cores: half of what tests do is wait (tests/README.md). What shares a fixture of its
+# On more processes than cores: half of what tests do is wait (tests/README.md). What shares a fixture of its
 # module stays together; in which order they begin: tests/fixtures/suite/run_order.py.
 PYTEST := $(BIN)/python -Im pytest -n auto --dist loadscope --no-loadscope-reorder
 

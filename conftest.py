@@ -4,7 +4,8 @@ In continuous integration a test that is skipped has failed: what was not run wa
 may skip with a reason (no root, no Prometheus). With CI=true each skip is a failure that gives the reason, unless the
 reason begins with "hardware:", for what only machines with that device or kernel can show.
 
-`-n auto` (make test) is twice as many processes as cores: half of what tests do is wait for daemons.
+`-n auto` (make test) is three processes a core: more than half of what tests do is wait for daemons. With the slow
+tests it is two: they measure what fleets do, each of dozens of processes.
 """
 
 import gc
@@ -63,9 +64,10 @@ def _gate(report: Report) -> Report:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Not more than 16: beyond that the longest module decides how long it takes."""
-    return min(16, 2 * len(os.sched_getaffinity(0)))
+    a_core = 3 if "not slow" in config.option.markexpr else 2
+    return min(16, a_core * len(os.sched_getaffinity(0)))
 
 
 @pytest.hookimpl(optionalhook=True)
