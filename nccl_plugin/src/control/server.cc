@@ -28,11 +28,11 @@ constexpr uint32_t kMaxInvalid = 16;                     // messages without sen
 constexpr uint64_t kUnprovenNs = 2'000'000'000;          // who has asked nothing yet
 constexpr uint64_t kIdleNs = UINT64_C(600'000'000'000);  // who has
 // A token is 25 us of a processor; what takes longer, as a large answer does, costs in proportion. New clients and further
-// messages each get 1.5 % of what the process uses, but never more than a 400th of a processor. The least are for a process
+// messages each get 1 % of what the process uses, but never more than a 400th of a processor. The least are for a process
 // that does nothing: a command gets in within two seconds behind a full queue of those who knock without pause, and the
 // status of a thousand connections, in twenty pages, is there in some five.
 constexpr double kTokenNs = 25'000;
-constexpr CostShare::Terms kAcceptTerms{0.015, kTokenNs, 50, 100}, kAnswerTerms{0.015, kTokenNs, 12, 100};
+constexpr CostShare::Terms kAcceptTerms{0.01, kTokenNs, 50, 100}, kAnswerTerms{0.01, kTokenNs, 12, 100};
 constexpr int kQueued = 32;  // clients that are not let in yet
 constexpr double kAcceptBurst = 24, kAnswerBurst = 16;
 constexpr int kAtOnce = 16;  // of each kind, before the loop begins anew
