@@ -52,7 +52,7 @@ local signals = import '../signals.libsonnet';
         'FabricNicUnknown',
         'warning',
         'mesh',
-        s.once(s.last('fabricpulse_nic_state', 'state="unknown"') + ' == 1', 'device, network, leaf'),
+        s.once(s.last('fabricpulse_nic_state', 'state="unknown"') + ' == 1', 'device, network, leaf', 'group'),
         'It is not known whether a NIC is connected.',
         'The health of NIC {{ $labels.device }} of {{ $labels.instance }} is unknown (network {{ $labels.network }}, {{ $value }}): it has no peers, or its host was too late to judge. A fault of it would not be seen.',
         { 'for': config.nicUnknownFor, rare: true }
