@@ -12,7 +12,7 @@ from fabricpulse.core.output import OutputFormat, output_option, print_json
 from fabricpulse.core.web.client_options import PROMETHEUS, ClientOptions, client_options
 from fabricpulse.rules.files import differences, write
 from fabricpulse.rules.formats import FORMATS, Placement, files_of, text_of
-from fabricpulse.rules.live import ask
+from fabricpulse.rules.live import VERSIONED, ask
 from fabricpulse.rules.mixin import compile_mixin, knobs, mixin_dir
 from fabricpulse.rules.perses import DEFAULT_PROJECT
 
@@ -124,9 +124,11 @@ def check(
 ) -> None:
     """Ask a Prometheus whether each selector of the rules finds series there, and each rate two samples.
 
-    A selector without series is no fault by itself (no remediation, no InfiniBand). What exporters report only while
-    something is wrong is listed as "nothing wrong", unless one of them is too old to report it, which is counted. Exit
-    status 1: none finds any, or a rate never has two samples: its window is too short for the scrape interval.
+    "no series" is a fault: what gives them is scraped, and they are not there (relabelling, a list of metrics to
+    keep). No fault by themselves are "not scraped" (a daemon that you do not run), "waits for" (a job, hardware or a
+    setting that a fleet need not have) and "nothing wrong": what exporters report only while something is, unless one
+    of them is too old to report it, which is counted. Exit status 1: no selector finds any, or a rate never has two
+    samples: its window is too short for the scrape interval.
     """
     mixin = compile_mixin(settings=dict(map(parse_setting, settings)), overrides=overrides)
     config = client.config("--prometheus", url)
@@ -137,18 +139,25 @@ def check(
         document = {
             "selectors": found.selectors,
             "empty": found.empty(),
+            "unscraped": found.unscraped(),
+            "waiting": found.waiting(),
             "quiet": found.quiet(),
             "short": found.short,
-            "outdated": {name: each.outdated for name, each in found.exporters.items()},
+            "outdated": {name: each.outdated for name, each in found.exporters.items() if name in VERSIONED},
         }
         click.echo(json.dumps(document, indent=2))
     else:
         for selector in found.empty():
             click.echo(f"no series: {selector}")
+        for daemon, selectors in found.unscraped().items():
+            for selector in selectors:
+                click.echo(f"not scraped: {selector}: no {daemon}")
+        for selector, reason in found.waiting().items():
+            click.echo(f"waits for {reason}: {selector}")
         for selector in found.quiet():
             click.echo(f"nothing wrong: {selector}")
         for name, each in found.exporters.items():
-            if each.outdated:
+            if each.outdated and name in VERSIONED:
                 click.echo(
                     f"too old for these rules: {each.outdated} of {each.count} {name} exporters; alerts on what newer "
                     "ones report are silent about them (FabricExporterOld)"
@@ -156,7 +165,12 @@ def check(
         for window in found.short:
             click.echo(f"fewer than two samples: {window}")
         series = sum(1 for number in found.selectors.values() if number)
-        click.echo(f"{series} of {len(found.selectors)} selectors find series")
+        faults, absent = len(found.empty()), sum(map(len, found.unscraped().values()))
+        click.echo(
+            f"{series} of {len(found.selectors)} selectors find series; {faults} should and do not; "
+            f"{absent} are of daemons that are not scraped, {len(found.waiting())} wait for something, "
+            f"of {len(found.quiet())} nothing is wrong"
+        )
     if found.nothing():
         raise UserError(
             f"nothing in {url} matches: with these rules every alert but FabricWatchdog and FabricNoData stays silent; "

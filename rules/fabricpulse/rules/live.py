@@ -16,6 +16,7 @@ from fabricpulse.core.metrics.common import BUILD_INFO, METRICS_VERSION
 from fabricpulse.core.web.client_config import HttpClientConfig
 from fabricpulse.core.web.prometheus import PromQl, RefusedError
 from fabricpulse.core.web.urls import redact
+from fabricpulse.rules.absence import daemon_of, only_amid_faults, waits_for
 from fabricpulse.rules.mixin import Mixin
 
 # Whether there is such a series is asked of now.
@@ -26,18 +27,8 @@ _RATES = frozenset(
 )
 
 
-# Metrics that exist only while something is wrong, or has been lately, by the daemon that gives them.
-_ONLY_TROUBLE = {
-    "fabricpulse_edge_evidence": "mesh",
-    "fabricpulse_edge_mtu_black_hole_bytes": "mesh",
-    "fabricpulse_edge_worst_path_loss_ratio": "mesh",
-    "fabricpulse_nic_disconnected": "mesh",
-    "fabricpulse_nic_recent_disconnect_age_seconds": "mesh",
-    "fabricpulse_nic_recent_increase": "nic",
-    "fabricpulse_nic_recent_rate": "nic",
-    "fabricpulse_plugin_silent_seconds": "qp",
-    "fabricpulse_request_waiting_seconds": "qp",
-}
+# Daemons of which FabricExporterOld says that they are too old.
+VERSIONED = ("mesh", "nic", "qp")
 
 
 @dataclass(frozen=True)
@@ -52,31 +43,52 @@ class Exporters:
 class Found:
     """What is there now. selectors : number of series that each selector of the rules matches. short : windows of rates
     in which none of their series has two samples: such a rate is never there. exporters : those that are scraped, by
-    daemon, of the daemons that give metrics only while something is wrong."""
+    daemon."""
 
     selectors: dict[str, int]
     short: list[str]
     exporters: dict[str, Exporters] = field(default_factory=dict)
 
     def empty(self) -> list[str]:
-        """Selectors without a series, sorted, where that is not because nothing is wrong."""
-        quiet = set(self.quiet())
-        return sorted(
-            selector for selector, series in self.selectors.items() if not series and selector not in quiet
-        )
+        """Selectors without a series, sorted, although all that they need is there: a fault of the set-up."""
+        explained = {*self.quiet(), *self.waiting(), *(s for some in self.unscraped().values() for s in some)}
+        return [selector for selector in self._without_series() if selector not in explained]
 
     def quiet(self) -> list[str]:
         """Selectors without a series because nothing is wrong, sorted: alerts that fire, and error metrics of
         daemons of which some are there and none is too old to give them.
         """
-        return sorted(
-            selector for selector, series in self.selectors.items() if not series and self._gives(selector)
-        )
+        return [selector for selector in self._without_series() if self._is_well(selector)]
 
-    def _gives(self, selector: str) -> bool:
-        name = selector.partition("{")[0]
-        daemon = self.exporters.get(_ONLY_TROUBLE.get(name, ""), Exporters())
-        return name == "ALERTS" or (daemon.count > 0 and not daemon.outdated)
+    def waiting(self) -> dict[str, str]:
+        """Selectors without a series until something is there that a fleet need not have, and what, sorted."""
+        return {
+            selector: waits_for(selector)
+            for selector in self._without_series()
+            if waits_for(selector) and not only_amid_faults(selector) and self._is_scraped(selector)
+        }
+
+    def unscraped(self) -> dict[str, list[str]]:
+        """Selectors without a series because no daemon is scraped that gives them, by daemon, sorted."""
+        found: dict[str, list[str]] = {}
+        for selector in self._without_series():
+            if not self._is_scraped(selector):
+                found.setdefault(daemon_of(selector), []).append(selector)
+        return dict(sorted(found.items()))
+
+    def _without_series(self) -> list[str]:
+        return sorted(selector for selector, series in self.selectors.items() if not series)
+
+    def _is_scraped(self, selector: str) -> bool:
+        daemon = daemon_of(selector)
+        return not daemon or self.exporters.get(daemon, Exporters()).count > 0
+
+    def _is_well(self, selector: str) -> bool:
+        if selector.startswith("ALERTS{"):
+            return True
+        name = daemon_of(selector)
+        givers = [each for daemon, each in self.exporters.items() if name in ("", daemon)]
+        return only_amid_faults(selector) and bool(givers) and not any(each.outdated for each in givers)
 
     def nothing(self) -> bool:
         """Whether no selector of the rules matches anything."""
@@ -190,4 +202,4 @@ async def _exporters(prometheus: PromQl, url: str, selectors: list[str]) -> dict
         old = not text.isascii() or not text.isdigit() or int(text) < METRICS_VERSION
         number = int(sample.value)
         found[daemon] = Exporters(before.count + number, before.outdated + number * old)
-    return {name: found[name] for name in sorted(set(_ONLY_TROUBLE.values()) & found.keys())}
+    return dict(sorted(found.items()))

@@ -434,7 +434,7 @@ def test_rules_check(prometheus: Prometheus) -> None:
         document = json.loads(good.stdout)
         assert set(document["outdated"].values()) <= {0}
         missing.clear()
-        missing.update(document["empty"])
+        missing.update(document["empty"], document["waiting"], *document["unscraped"].values())
         return missing <= OTHER_VALUES
 
     # Of a scrape that is late everything is missing for a moment.
