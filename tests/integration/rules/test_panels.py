@@ -96,6 +96,7 @@ SUSPECTS = {
     "device:fabricpulse_edge_worst_path_loss:count",
     "edge:fabricpulse_edge_latency_elevated:of_lossy",
     "lane:fabricpulse_lane_state:of_faulty_nic",
+    "lane:fabricpulse_lane_state:of_last_resort",
     "lane:fabricpulse_lane_failovers:increase",
 }
 
