@@ -82,7 +82,7 @@ _WAITS = tuple(
         ),
         (
             r"fabricpulse_remediation_journal_seal_at_start",
-            "a receiver that leads alone: of two with one database an edit is not distinguished from the other's writing",
+            "a receiver that leads alone: of two with one database it is unknown who has edited the journal",
         ),
     )
 )
