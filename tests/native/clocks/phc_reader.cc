@@ -13,6 +13,7 @@
 #include <cstdarg>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 namespace {
@@ -118,7 +119,7 @@ bool run(const char* name) {
     precise = raw_brackets = 0;
     read(reader, 200, &count);
   } else if (std::strncmp(name, "precise_", 8) == 0) {
-    std::sscanf(name + 8, "%d", &precise);
+    precise = static_cast<int>(std::strtol(name + 8, nullptr, 10));
     read(reader, 200, &count);
   } else if (std::strcmp(name, "plain") == 0) {
     brackets = EOPNOTSUPP;

@@ -192,15 +192,24 @@ def over_loopback(
 @pytest.mark.parametrize(("bps", "least", "most"), [(1e12, 20e6, 110e6), (20e6, 5e6, 21e6)])
 def test_a_test_over_the_loopback(bps: float, least: float, most: float) -> None:
     """Not faster than asked for, not faster than the path; both ends know one another, and nothing is left."""
-    sender = StandInPair(bps)
-    result, said = over_loopback(lambda *_: sender)
+    made: list[StandInPair] = []
+
+    def make(*_: str) -> StandInPair:
+        made.append(StandInPair(bps))
+        return made[-1]
+
+    for _ in range(20):
+        result, said = over_loopback(make)
+        # No answer is the right one where this thread had no processor: it is asked for again.
+        if result.error != "this host was too busy to write":
+            break
     assert (result.error, said, result.failed) == ("", "", False)
     assert result.bps is not None
     # A machine that is busy is slower, never faster; a write more or less is chance.
     assert 0 < result.bps < most * 1.2
     assert result.bps > least or result.starved > 0
-    assert sender.peer == StandInPair().own
-    assert sender.closed
+    assert made[-1].peer == StandInPair().own
+    assert made[-1].closed
 
 
 class Stalled(StandInPair):
