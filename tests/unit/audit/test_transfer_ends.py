@@ -206,16 +206,31 @@ def test_what_a_host_drops_itself_is_counted(tmp_path: Path) -> None:
     (statistics / "rx_missed_errors").write_text("5\n")
     trees = {"proc": tmp_path / "proc", "sys": tmp_path / "sys"}
     before = host_counts("e0", **trees)
-    assert before == HostCounts(10 + 16 + 5, 2.5, (3.0, 4.0), 9.0, 16.0)
+    assert before == HostCounts({"softnet": 10 + 16, "rx_missed_errors": 5}, 2.5, (3.0, 4.0), 9.0, 16.0)
     (statistics / "rx_missed_errors").write_text("12\n")
     busier = f"cpu {9 + 3 * tick} 0 0 {8 * tick} {2 * tick} "
     text = stat.read_text().replace(f"cpu 9 0 0 {8 * tick} {tick} ", busier)
     stat.write_text(text.replace(f" {4 * tick} ", f" {6 * tick} "))
     assert since("e0", before, **trees) == HostLosses(7, 0.0, 2.0, 0.75)
+    unread = host_counts("e0", proc=tmp_path / "x", sys=tmp_path / "x")
+    assert since("e0", unread, **trees) == HostLosses(0, 0.0)
     (statistics / "rx_missed_errors").write_text("0\n")
     stat.unlink()
     assert since("e0", before, **trees) == HostLosses(0, 0.0)
-    assert host_counts("e0", proc=tmp_path / "x", sys=tmp_path / "x") == HostCounts(0, 0.0)
+
+
+def test_threads_that_could_not_be_asked_excuse_nothing(tmp_path: Path) -> None:
+    """One thread's wait since it began is not the test's. Threads that end are no fault of reading."""
+    task = tmp_path / "self/task"
+    for thread in ("7", "8", "9"):
+        (task / thread).mkdir(parents=True)
+    (task / "7/schedstat").write_text("1 2000000000 3\n")
+    (task / "8/schedstat").mkdir()  # cannot be read
+    before = host_counts("e0", proc=tmp_path, sys=tmp_path)
+    assert before.starved_s is None
+    (task / "8/schedstat").rmdir()
+    assert host_counts("e0", proc=tmp_path, sys=tmp_path).starved_s == 2.0
+    assert since("e0", before, proc=tmp_path, sys=tmp_path).starved_s == 0.0
 
 
 def test_a_wrong_key_gets_nothing() -> None:

@@ -8,6 +8,7 @@ its kernel sends nothing then (proc(5), `steal`).
 """
 
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,13 +22,13 @@ _SENT = ("tx_dropped",)
 
 @dataclass(frozen=True)
 class HostCounts:
-    """At one moment. dropped : packets, of all NICs where the kernel does not say which. starved_s : that threads of
-    this process have waited for a processor since they began; 0 where the kernel does not say. stolen_s : of each
-    processor, that its virtual machine was not given. idle_s, all_s : that processors had nothing to do, and in all, of
-    all together."""
+    """At one moment. dropped : packets, by the counter that says so; of all NICs where the kernel does not say which.
+    starved_s : that threads of this process have waited for a processor since they began; None where that is not known.
+    stolen_s : of each processor, that its virtual machine was not given. idle_s, all_s : that processors had nothing to
+    do, and in all, of all together; 0 where the kernel does not say."""
 
-    dropped: int
-    starved_s: float
+    dropped: Mapping[str, int]
+    starved_s: float | None
     stolen_s: tuple[float, ...] = ()
     idle_s: float = 0.0
     all_s: float = 0.0
@@ -45,29 +46,42 @@ class HostLosses:
 
 
 def host_counts(device: str, *, proc: Path = _PROC, sys: Path = _SYS) -> HostCounts:
-    """Now. device : the NIC of the test. What cannot be read counts as 0: then nothing is excused."""
+    """Now. device : the NIC of the test. What cannot be read is left out, and excuses nothing: as 0 it would make all
+    that was counted before the test a loss of the test."""
     dropped = _softnet(proc)
     for name in (*_RECEIVED, *_SENT):
         with suppress(OSError, ValueError):
-            dropped += int((sys / "class/net" / device / "statistics" / name).read_text())
-    starved_ns = 0
-    for thread in (proc / "self/task").glob("*/schedstat"):
-        with suppress(OSError, ValueError, IndexError):
-            starved_ns += int(thread.read_text().split()[1])
-    return HostCounts(dropped, starved_ns / 1e9, _stolen(proc), *_idle(proc))
+            dropped[name] = int((sys / "class/net" / device / "statistics" / name).read_text())
+    return HostCounts(dropped, _starved_s(proc), _stolen(proc), *_idle(proc))
 
 
 def since(device: str, before: HostCounts, *, proc: Path = _PROC, sys: Path = _SYS) -> HostLosses:
-    """What has come to `before`; never negative, as counters of a NIC may begin anew and threads end."""
+    """What has come to `before`; never negative, as counters of a NIC may begin anew and threads end. 0 of what was not
+    known at both moments."""
     now = host_counts(device, proc=proc, sys=sys)
+    dropped = [now.dropped[name] - first for name, first in before.dropped.items() if name in now.dropped]
+    starved_s = 0.0 if before.starved_s is None or now.starved_s is None else now.starved_s - before.starved_s
     stolen = [after - first for after, first in zip(now.stolen_s, before.stolen_s, strict=False)]
     passed_s, idle_s = now.all_s - before.all_s, now.idle_s - before.idle_s
     return HostLosses(
-        max(0, now.dropped - before.dropped),
-        max(0.0, now.starved_s - before.starved_s),
+        max(0, sum(dropped)),
+        max(0.0, starved_s),
         max([0.0, *stolen]),
-        max(0.0, 1 - max(0.0, idle_s) / passed_s) if passed_s > 0 else 0.0,
+        max(0.0, 1 - max(0.0, idle_s) / passed_s) if before.all_s > 0 and passed_s > 0 else 0.0,
     )
+
+
+def _starved_s(proc: Path) -> float | None:
+    """Of all threads that are there."""
+    starved_ns = 0
+    try:
+        for thread in (proc / "self/task").iterdir():
+            # One that ends meanwhile is no longer counted at the end either.
+            with suppress(FileNotFoundError, ProcessLookupError):
+                starved_ns += int((thread / "schedstat").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+    return starved_ns / 1e9
 
 
 def _stolen(proc: Path) -> tuple[float, ...]:
@@ -90,10 +104,10 @@ def _idle(proc: Path) -> tuple[float, float]:
         return 0.0, 0.0
 
 
-def _softnet(proc: Path) -> int:
+def _softnet(proc: Path) -> dict[str, int]:
     """Drops of the queues of all processors: the second column, hexadecimal."""
     try:
         lines = (proc / "net/softnet_stat").read_text().splitlines()
-        return sum(int(line.split()[1], 16) for line in lines)
+        return {"softnet": sum(int(line.split()[1], 16) for line in lines)}
     except (OSError, ValueError, IndexError):
-        return 0
+        return {}
