@@ -25,7 +25,8 @@ def name_of(rule: Rule) -> str:
 
 def mentioned(expression: str, rules: Mapping[str, Rule]) -> set[str]:
     """The rules whose records or alerts an expression reads."""
-    if "__name__" in expression:
+    # As a matcher it may be any; as a label to match by, it names none.
+    if re.search(r"__name__\s*[=!]", expression):
         return set(rules)
     names = set(re.findall(r"[\w:]+", expression)) & rules.keys()
     for matchers in re.findall(r"\bALERTS(?:_FOR_STATE)?\b(?:\{([^}]*)\})?", expression):
