@@ -141,13 +141,13 @@ def peer_failover(
                     while fleet.sent_bytes("h1", 0) < started and not ends.done():
                         assert time.monotonic() < deadline, "NCCL has sent nothing"
                         time.sleep(0.05)  # a counter of the kernel's
-                    time.sleep(PEER_BEFORE_S)
+                    time.sleep(PEER_BEFORE_S)  # the fault meets a run that is under way
                     with fault():
                         time.sleep(PEER_FAULT_S)  # the fault lasts so long
                     gaps.append(ends.result()["receive"]["longest_gap_ms"])
                 except FAILURES as failure:
                     errors.append(_said(failure))
-            time.sleep(SETTLE_S)
+            time.sleep(SETTLE_S)  # so that no fault begins in the recovery of the one before
             said = f"{gaps[-1]:.0f} ms" if len(gaps) > number - len(errors) else errors[-1]
             print(f"peer_failover: {kind}, {number + 1} of {count}: {said}", file=sys.stderr)
         rows.report(

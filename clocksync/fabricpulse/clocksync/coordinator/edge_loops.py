@@ -149,7 +149,7 @@ def _way_back(paths: ShortestPaths, far_ns: Floats, start: int, end: int) -> Nod
     graph, way = paths.graph, [end]
     while way[-1] != start:
         at = way[-1]
-        # A look at all edges for each hop: a way has few, and the search was dearer.
+        # All edges are gone through for each hop: a path has few hops, and the search for it was dearer.
         near = np.flatnonzero((graph.i == at) | (graph.j == at))
         peer = graph.i[near] + graph.j[near] - at
         before = int(peer[np.argmin(far_ns[peer] + paths.length_ns[near])])
