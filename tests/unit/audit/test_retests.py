@@ -1,7 +1,7 @@
 """Which echo tests are made again."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -107,6 +107,9 @@ def test_what_an_agent_does_not_understand(
         @asynccontextmanager
         async def post(self, *_: Any, **__: Any) -> AsyncIterator[SimpleNamespace]:
             yield SimpleNamespace(status=status)
+
+        async def while_alive(self, _url: str, request: Coroutine[Any, Any, bytes]) -> bytes:
+            return await request
 
     async def body(*_: Any) -> bytes:
         return b"unknown field `source`"

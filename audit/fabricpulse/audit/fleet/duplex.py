@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
+from fabricpulse.audit.fleet.agent_client import AgentClient
 from fabricpulse.audit.fleet.run import AgentError
 from fabricpulse.audit.fleet.stage import RECEIVE_S, Fleet, stage, stage_seconds
 from fabricpulse.audit.model import Measurement, clip
@@ -25,7 +26,6 @@ from fabricpulse.audit.pair_tests.transfer_tests import (
     carried,
     unhindered,
 )
-from fabricpulse.core.web.client import HttpClient
 
 A = TypeVar("A")
 
@@ -33,7 +33,7 @@ A = TypeVar("A")
 class DuplexTests:
     """The tests of one run. notes : lines for people."""
 
-    def __init__(self, client: HttpClient, fleet: Fleet, wanted: Transfers) -> None:
+    def __init__(self, client: AgentClient, fleet: Fleet, wanted: Transfers) -> None:
         self._client = client
         self._fleet = fleet
         self._wanted = wanted

@@ -16,6 +16,7 @@ from fabricpulse.audit.compare.profile import PathLimits, Profile, load_profile
 from fabricpulse.audit.compare.runs import run_id, run_of
 from fabricpulse.audit.compare.sla import limit_findings
 from fabricpulse.audit.compare.tested import tests_of
+from fabricpulse.audit.fleet.agent_client import AgentClient
 from fabricpulse.audit.fleet.host_list import chosen
 from fabricpulse.audit.fleet.measure import Measured, measure
 from fabricpulse.audit.fleet.plan import FleetOptions, load_leaves, plan_of, refuse
@@ -36,7 +37,7 @@ from fabricpulse.audit.storage import read
 from fabricpulse.core.config import parse_config
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.fleet.membership import Membership, load_membership
-from fabricpulse.core.web.client import HttpClient, describe, fetch
+from fabricpulse.core.web.client import describe, fetch
 from fabricpulse.core.web.client_config import HttpClientConfig
 from fabricpulse.core.web.client_options import ClientOptions
 from fabricpulse.core.web.urls import redact
@@ -229,7 +230,7 @@ async def _publish(
     slots = asyncio.Semaphore(AT_A_TIME)
     cancelled = asyncio.Event()
     with cancelling(cancelled):
-        async with HttpClient(config, connections=AT_A_TIME) as client:
+        async with AgentClient(config, connections=AT_A_TIME) as client:
 
             async def one(target: Target) -> None:
                 async with slots:

@@ -9,6 +9,7 @@ import msgspec
 
 from fabricpulse.audit.checks.fleet import host_silent
 from fabricpulse.audit.compare.wiring import LldpReports, Place, located, wiring_findings
+from fabricpulse.audit.fleet.agent_client import AgentClient
 from fabricpulse.audit.fleet.paths import ECHO_KINDS, Echoes, unreachable
 from fabricpulse.audit.fleet.progress import showing
 from fabricpulse.audit.fleet.ring import gpu_hosts, ring_hosts, run_nccl, run_rings
@@ -31,7 +32,6 @@ from fabricpulse.audit.pair_tests.path_tests import (
 )
 from fabricpulse.audit.pair_tests.ring_tests import ring_findings, ring_notes, without_ring
 from fabricpulse.audit.pair_tests.transfer_tests import Transfers, untested_findings
-from fabricpulse.core.web.client import HttpClient
 from fabricpulse.core.web.client_config import HttpClientConfig
 
 
@@ -184,7 +184,7 @@ async def _neighbours(
     for host, device in sorted(plan.places):
         devices.setdefault(host, []).append(device)
     patient = msgspec.structs.replace(config, timeout_s=plan.listen_s + 30)
-    async with HttpClient(patient, connections=100_000) as client:
+    async with AgentClient(patient, connections=100_000) as client:
 
         async def one(target: Target) -> None:
             own = devices[target.host]

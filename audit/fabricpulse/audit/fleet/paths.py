@@ -2,11 +2,13 @@
 partners where that decides whose fault it is.
 """
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from fabricpulse.audit.fleet.agent_client import AgentClient
 from fabricpulse.audit.fleet.progress import few
 from fabricpulse.audit.fleet.run import AT_A_TIME, AgentError, send_echoes, until
 from fabricpulse.audit.fleet.stage import Fleet
@@ -26,7 +28,6 @@ from fabricpulse.audit.pair_tests.path_tests import (
 )
 from fabricpulse.audit.pair_tests.schedule import Ends
 from fabricpulse.audit.pair_tests.transfer_tests import again
-from fabricpulse.core.web.client import HttpClient
 
 # Ways that are tested again: a fleet of which more fails has a cause that a second test does not tell from the first.
 MOST_AGAIN = 2000
@@ -75,23 +76,30 @@ class Echoes:
         # Of the worst case, in which no echo of a host is answered.
         longest = max((sum(len(way.echo_tests()) for way in ways) for ways in by_host.values()), default=0)
         patience = min(30 + longest * COUNT * PATIENCE_S / ECHO_TESTS_AT_A_TIME, 3600)
-        asked = {host: ways for host, ways in by_host.items() if ways}
+        silent = self._fleet.silence.silent
+        asked = {host: ways for host, ways in by_host.items() if ways and not silent(host)}
         waits = dict.fromkeys(asked)
 
         def show() -> None:
             self._fleet.progress(what, len(asked) - len(waits), len(asked), few(waits))
 
         config = msgspec.structs.replace(self._fleet.config, timeout_s=patience)
-        async with HttpClient(config, connections=AT_A_TIME) as client:
+        slots = asyncio.Semaphore(AT_A_TIME)
+        async with AgentClient(config, connections=AT_A_TIME) as client:
 
             async def one(host: str, ways: Sequence[PathDirection]) -> None:
+                # Not in the pool: who waits for a connection would seem to wait for its agent.
+                async with slots:
+                    await ask(host, ways)
+
+            async def ask(host: str, ways: Sequence[PathDirection]) -> None:
                 for start in range(0, len(ways), MOST_ECHO_TESTS // 2):
                     part = ways[start : start + MOST_ECHO_TESTS // 2]
                     try:
                         part, results = await self._results(client, host, part)
                     except AgentError as error:
                         if not error.answered:
-                            self._fleet.silence.unanswered(host)
+                            self._fleet.silence.unanswered(host, dead=error.dead)
                         for way in part:
                             self.untested[way.source] = f"its agent did not send echoes: {error}"
                         break
@@ -105,7 +113,7 @@ class Echoes:
         return found
 
     async def _results(
-        self, client: HttpClient, host: str, ways: Sequence[PathDirection]
+        self, client: AgentClient, host: str, ways: Sequence[PathDirection]
     ) -> tuple[Sequence[PathDirection], Sequence[EchoResult]]:
         """Of those of the ways that the agent can test, which are all but where it is of an older release. Raises
         AgentError."""

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from fabricpulse.audit.fleet.agent_client import AgentClient
 from fabricpulse.audit.fleet.run import AgentError
 from fabricpulse.audit.fleet.stage import RECEIVE_S, Fleet, stage, stage_seconds
 from fabricpulse.audit.model import Measurement, clip
@@ -19,7 +20,6 @@ from fabricpulse.audit.pair_tests.path_tests import ends_of, further_tests
 from fabricpulse.audit.pair_tests.rdma_tests import Written, evaluate_rdma, recalled
 from fabricpulse.audit.pair_tests.schedule import Ends
 from fabricpulse.audit.pair_tests.transfer_tests import MOST_ATTEMPTS, Transfers, again, within_rate
-from fabricpulse.core.web.client import HttpClient
 
 # Beyond its seconds: what a writer waits for the other end, and for writes that may be lost.
 _PATIENCE_S = 30.0
@@ -28,7 +28,7 @@ _PATIENCE_S = 30.0
 class RdmaTests:
     """The tests of one run. untested : NICs of which nothing is known by RDMA, with why. notes : lines for people."""
 
-    def __init__(self, client: HttpClient, fleet: Fleet, wanted: Transfers) -> None:
+    def __init__(self, client: AgentClient, fleet: Fleet, wanted: Transfers) -> None:
         self._client = client
         self._fleet = fleet
         self._wanted = wanted

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
+from fabricpulse.audit.fleet.agent_client import AgentClient
 from fabricpulse.audit.fleet.run import AgentError, until
 from fabricpulse.audit.fleet.stage import RECEIVE_S, Fleet
 from fabricpulse.audit.model import HostReport, Measurement, Ring, clip
@@ -17,7 +18,6 @@ from fabricpulse.audit.pair_tests.blame import Nic
 from fabricpulse.audit.pair_tests.in_band import in_band_delays
 from fabricpulse.audit.pair_tests.path_tests import Rail
 from fabricpulse.audit.pair_tests.ring_tests import GIVEN, LANES, MOST_HOSTS, RingHost, expected, orders
-from fabricpulse.core.web.client import HttpClient
 
 # Where rank 0 listens for the others: below the ports that kernels hand out by themselves.
 _PORTS = range(20_000, 30_000)
@@ -43,7 +43,7 @@ async def run_rings(
     plan = [(name, own, lanes) for name, own in orders(hosts).items() for lanes in LANES]
     patience_s = RECEIVE_S + 3 * CONNECT_S + seconds
     config = msgspec.structs.replace(fleet.config, timeout_s=patience_s)
-    async with HttpClient(config, connections=MOST_HOSTS) as client:
+    async with AgentClient(config, connections=MOST_HOSTS) as client:
         for number, (name, own, lanes) in enumerate(plan):
             there = [host for host in own if not fleet.silence.silent(host.host)]
             if fleet.cancelled.is_set() or len(there) < 2:
@@ -71,7 +71,7 @@ async def run_nccl(
     fleet.progress("NCCL by torch", 0, 1, "")
     patience_s = RECEIVE_S + 2 * START_S + seconds
     config = msgspec.structs.replace(fleet.config, timeout_s=patience_s)
-    async with HttpClient(config, connections=MOST_HOSTS) as client:
+    async with AgentClient(config, connections=MOST_HOSTS) as client:
         request = RingRequest(0, len(there), _rendezvous(there[0]), ("",), 1, seconds, torch=True)
         return await _ring(client, fleet, GIVEN, there, request, patience_s, measured)
 
@@ -93,7 +93,7 @@ def _rendezvous(first: RingHost) -> str:
 
 
 async def _rank(
-    client: HttpClient, fleet: Fleet, host: str, request: RingRequest, patience_s: float
+    client: AgentClient, fleet: Fleet, host: str, request: RingRequest, patience_s: float
 ) -> RingAnswer:
     """Of one host. Raises AgentError."""
     try:
@@ -109,7 +109,7 @@ async def _rank(
 
 
 async def _ring(
-    client: HttpClient,
+    client: AgentClient,
     fleet: Fleet,
     name: str,
     hosts: Sequence[RingHost],

@@ -16,6 +16,7 @@ import aiohttp
 import msgspec
 
 from fabricpulse.audit.compare.clocks import ClockOffset, offset_of
+from fabricpulse.audit.fleet.agent_client import AgentClient, DeadAgentError
 from fabricpulse.audit.model import HostReport
 from fabricpulse.audit.node.wire import (
     AUDIT_PATH,
@@ -27,7 +28,7 @@ from fabricpulse.audit.node.wire import (
     EchoTestsAnswer,
     EchoTestsRequest,
 )
-from fabricpulse.core.web.client import HttpClient, describe, read_body
+from fabricpulse.core.web.client import describe, read_body
 from fabricpulse.core.web.client_config import HttpClientConfig
 
 # Of a report: 20,000 outcomes are more than any host has.
@@ -48,12 +49,16 @@ class Target:
 
 class AgentError(Exception):
     """An agent has not given what was asked for; the text says why. answered : whether it has said anything at all.
-    unknown : it does not understand the request; one of an older release refuses all that has a field it lacks."""
+    unknown : it does not understand the request; one of an older release refuses all that has a field it lacks. dead :
+    it does not even say that it is alive."""
 
-    def __init__(self, text: str, *, answered: bool = False, unknown: bool = False) -> None:
+    def __init__(
+        self, text: str, *, answered: bool = False, unknown: bool = False, dead: bool = False
+    ) -> None:
         super().__init__(text)
         self.answered = answered
         self.unknown = unknown
+        self.dead = dead
 
 
 async def collect(
@@ -76,7 +81,7 @@ async def collect(
     silent: dict[str, str] = {}
     slots = asyncio.Semaphore(AT_A_TIME)
 
-    async with HttpClient(
+    async with AgentClient(
         msgspec.structs.replace(config, timeout_s=host_timeout_s), connections=AT_A_TIME
     ) as client:
 
@@ -127,7 +132,7 @@ def cancelling(cancelled: asyncio.Event) -> Iterator[None]:
             loop.remove_signal_handler(number)
 
 
-async def _audit(client: HttpClient, target: Target) -> HostReport:
+async def _audit(client: AgentClient, target: Target) -> HostReport:
     body = await _post(client, target.url + AUDIT_PATH, AuditRequest(dict(target.rails)))
     try:
         report = msgspec.json.decode(body, type=HostReport)
@@ -138,7 +143,7 @@ async def _audit(client: HttpClient, target: Target) -> HostReport:
 
 
 async def send_echoes(
-    client: HttpClient, target: Target, echo_tests: Sequence[EchoTest]
+    client: AgentClient, target: Target, echo_tests: Sequence[EchoTest]
 ) -> tuple[EchoResult, ...]:
     """Has an agent make echo tests; as many results. Raises AgentError."""
     answer = await ask(
@@ -149,13 +154,13 @@ async def send_echoes(
     return answer.results
 
 
-async def post_document(client: HttpClient, url: str, document: msgspec.Struct) -> None:
+async def post_document(client: AgentClient, url: str, document: msgspec.Struct) -> None:
     """Gives an agent a document. Raises AgentError when it does not take it."""
     await _post(client, url, document)
 
 
 async def ask(
-    client: HttpClient, url: str, document: msgspec.Struct, kind: type[T], patience_s: float | None = None
+    client: AgentClient, url: str, document: msgspec.Struct, kind: type[T], patience_s: float | None = None
 ) -> T:
     """An agent's answer to a request. patience_s : the client's if None. Raises AgentError."""
     try:
@@ -169,7 +174,14 @@ async def ask(
         raise AgentError(f"its answer is none: {error}", answered=True) from error
 
 
-async def _post(client: HttpClient, url: str, document: msgspec.Struct) -> bytes:
+async def _post(client: AgentClient, url: str, document: msgspec.Struct) -> bytes:
+    try:
+        return await client.while_alive(url, _posted(client, url, document))
+    except DeadAgentError as error:
+        raise AgentError("no answer, not even whether its agent is alive", dead=True) from error
+
+
+async def _posted(client: AgentClient, url: str, document: msgspec.Struct) -> bytes:
     headers = {"Content-Type": "application/json"}
     try:
         async with client.post(url, data=msgspec.json.encode(document), headers=headers) as response:

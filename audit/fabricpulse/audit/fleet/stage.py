@@ -1,7 +1,7 @@
 """One stage of the tests of a fleet: as many pairs at a time as their NICs allow, until all are done or time is over.
 
-A stage always ends: it has a deadline, and an agent that has not answered twice in succession is not asked again. What
-was not tested is reported with the reason.
+A stage always ends: it has a deadline, and an agent that has not answered twice in succession, or does not even say
+that it is alive, is not asked again. What was not tested is reported with the reason.
 """
 
 import asyncio
@@ -14,11 +14,11 @@ from typing import TypeVar
 
 import msgspec
 
+from fabricpulse.audit.fleet.agent_client import AgentClient
 from fabricpulse.audit.fleet.run import AT_A_TIME, AgentError, Target, ask
 from fabricpulse.audit.pair_tests.blame import Nic
 from fabricpulse.audit.pair_tests.path_tests import PathDirections
 from fabricpulse.audit.pair_tests.schedule import Ends, PairSchedule
-from fabricpulse.core.web.client import HttpClient
 from fabricpulse.core.web.client_config import HttpClientConfig
 
 # An agent that has not answered so often in succession is given up.
@@ -43,9 +43,9 @@ class Silence:
         """It has answered."""
         self._counts.pop(host, None)
 
-    def unanswered(self, host: str) -> None:
-        """It has not."""
-        self._counts[host] += 1
+    def unanswered(self, host: str, *, dead: bool = False) -> None:
+        """It has not; one that is dead is given up."""
+        self._counts[host] += MOST_SILENT if dead else 1
 
     def silent(self, host: str) -> bool:
         """Whether it is given up."""
@@ -70,7 +70,7 @@ class Fleet:
 
     async def ask(
         self,
-        client: HttpClient,
+        client: AgentClient,
         host: str,
         path: str,
         document: msgspec.Struct,
@@ -81,7 +81,10 @@ class Fleet:
         try:
             answer = await ask(client, self.agents[host].url + path, document, kind, patience_s)
         except AgentError as error:
-            (self.silence.answered if error.answered else self.silence.unanswered)(host)
+            if error.answered:
+                self.silence.answered(host)
+            else:
+                self.silence.unanswered(host, dead=error.dead)
             raise
         self.silence.answered(host)
         return answer

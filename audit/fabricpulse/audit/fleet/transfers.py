@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
+from fabricpulse.audit.fleet.agent_client import AgentClient
 from fabricpulse.audit.fleet.duplex import DuplexTests
 from fabricpulse.audit.fleet.paths import MOST_AGAIN
 from fabricpulse.audit.fleet.rdma import RdmaTests
@@ -41,7 +42,6 @@ from fabricpulse.audit.pair_tests.transfer_tests import (
     loss_rate_note,
     within_rate,
 )
-from fabricpulse.core.web.client import HttpClient
 
 # What a run that is killed has to do again, seconds.
 CHECKPOINT_S = 5.0
@@ -83,7 +83,7 @@ class FleetTransfers:
         order = planned(rails)
         ways = [way for way in order if way not in tested]
         config = msgspec.structs.replace(fleet.config, timeout_s=RECEIVE_S + wanted.patience_s)
-        async with HttpClient(config, connections=2 * AT_A_TIME) as client:
+        async with AgentClient(config, connections=2 * AT_A_TIME) as client:
             seconds = stage_seconds(ways, wanted.each_s)
 
             async def one(source: Nic, target: Nic) -> None:
@@ -175,7 +175,7 @@ class FleetTransfers:
         if rest:
             self.notes.append(clip(f"{len(rest)} transfers were not made to the end: {'; '.join(rest[:4])}"))
 
-    async def _transfer(self, client: HttpClient, source: Nic, target: Nic) -> None:
+    async def _transfer(self, client: AgentClient, source: Nic, target: Nic) -> None:
         """Made, or noted with whose doing it is that it was not, or not to its end, and why."""
         fleet, wanted = self._fleet, self._wanted
         way = fleet.ways.way(source, target)

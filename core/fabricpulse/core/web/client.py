@@ -10,7 +10,7 @@ import ssl
 from base64 import b64encode
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import aiohttp
 
@@ -119,7 +119,7 @@ class HttpClient:
         """Closes all connections."""
         await self.session.close()
 
-    async def __aenter__(self) -> "HttpClient":
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -1,0 +1,79 @@
+"""Requests to agents that may take minutes, without minutes of waiting for a host that is dead.
+
+An agent answers `/-/healthy` at once whatever else it does: its tests are threads. One that does not is frozen, without
+power or cut off, and what it was asked for will not come. An agent behind a proxy seems alive as long as the proxy is;
+then the time limit of the request holds.
+"""
+
+import asyncio
+import errno
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import aiohttp
+import msgspec
+from yarl import URL
+
+from fabricpulse.core.web.client import HttpClient
+from fabricpulse.core.web.client_config import HttpClientConfig
+
+# How long after a request it is asked first whether the agent is alive, how long it has to answer that, until when it
+# is asked again, and how often in succession it has to stay silent: a host is given up after some 10 s.
+FIRST_S, ALIVE_S, AGAIN_S, MOST_MISSED = 2.0, 4.0, 0.5, 2
+# While it is alive it is asked so seldom.
+SELDOM_S = 3.0
+_CHECKS_AT_ONCE = 64
+T = TypeVar("T")
+
+
+class DeadAgentError(Exception):
+    """It does not even say that it is alive."""
+
+
+class AgentClient(HttpClient):
+    """A pool of connections to agents. Those by which they are asked whether they are alive are apart: one that waits
+    for its turn behind requests would seem dead.
+    """
+
+    def __init__(self, config: HttpClientConfig, *, connections: int) -> None:
+        super().__init__(config, connections=connections)
+        self._checks = HttpClient(
+            msgspec.structs.replace(config, timeout_s=ALIVE_S), connections=_CHECKS_AT_ONCE
+        )
+        self._turns = asyncio.Semaphore(_CHECKS_AT_ONCE)
+
+    async def close(self) -> None:
+        await self._checks.close()
+        await super().close()
+
+    async def while_alive(self, url: str, request: Coroutine[Any, Any, T]) -> T:
+        """What the request gives, or raises. url : of the agent, with any path. Raises DeadAgentError."""
+        asked = asyncio.ensure_future(request)
+        watch = asyncio.ensure_future(self._until_dead(str(URL(url).origin() / "-/healthy")))
+        try:
+            await asyncio.wait({asked, watch}, return_when=asyncio.FIRST_COMPLETED)
+            if not asked.done():
+                watch.result()
+                raise DeadAgentError
+        finally:
+            asked.cancel()
+            watch.cancel()
+            await asyncio.gather(asked, watch, return_exceptions=True)
+        return asked.result()
+
+    async def _until_dead(self, url: str) -> None:
+        await asyncio.sleep(FIRST_S)
+        missed = 0
+        while missed < MOST_MISSED:
+            missed = 0 if await self._is_alive(url) else missed + 1
+            await asyncio.sleep(AGAIN_S if missed else SELDOM_S)
+
+    async def _is_alive(self, url: str) -> bool:
+        """Whatever it answers; as far as is known."""
+        async with self._turns:
+            try:
+                async with self._checks.get(url, allow_redirects=False):
+                    return True
+            except (aiohttp.ClientError, OSError) as error:
+                # That this process has no descriptor left says nothing of the agent.
+                return getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE)
