@@ -40,6 +40,17 @@ def decode(data: bytes, kind: type[T], what: str) -> T:
         ) from error
 
 
+def is_there(path: Path) -> bool:
+    """Raises UserError where that is not known: Path.exists() takes each error for "no", from Python 3.14 on."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise UserError(f"cannot look for {path}: {error.strerror}") from error
+    return True
+
+
 def read(path: Path, kind: type[T]) -> T:
     """Raises UserError."""
     try:

@@ -18,7 +18,7 @@ import msgspec
 import yaml
 
 from fabricpulse.core.config import MAX_CONFIG_BYTES, Section, load_config
-from fabricpulse.core.errors import ConfigError
+from fabricpulse.core.errors import ConfigError, is_exhausted
 from fabricpulse.core.file_settings import file_roles, sections_of
 from fabricpulse.core.files import read_text_limited
 from fabricpulse.core.output import OutputFormat, output_option, print_json, printable
@@ -103,7 +103,9 @@ def check_file(path: Path, kind: str | None = None) -> Finding:
     try:
         warnings += _check_named_files(content, path)
     except ConfigError as error:
-        return Finding(str(path), name, INVALID, f"{path}: {error}", error.excerpt)
+        # That this process may open no more files is no mistake of anybody's.
+        code = UNKNOWN if is_exhausted(error) else INVALID
+        return Finding(str(path), name, code, f"{path}: {error}", error.excerpt)
     return Finding(str(path), name, VALID, warnings=tuple(warnings))
 
 
@@ -126,6 +128,8 @@ def _check_named_files(content: Section, path: Path) -> list[str]:
                             f"{setting}: every user of this machine may use {file}: chmod o= takes it away"
                         )
             except OSError as error:
+                if is_exhausted(error):
+                    raise ConfigError(f"{setting}: cannot read {file}: {error.strerror}") from error
                 advice = f"; {role.advice.format(file=file)}" if role.advice else ""
                 found.append(
                     f"{setting}: cannot read {file}: {error.strerror}; a daemon that uses it does not start{advice}"
@@ -152,7 +156,11 @@ def _reading(setting: str, read: Callable[[], object]) -> object:
 @click.command("check")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--kind", metavar="KIND", help="What the files are, instead of by their names and keys.")
-@click.option("--strict", is_flag=True, help="Fail on warnings too: for the machine that the files are for.")
+@click.option(
+    "--strict",
+    is_flag=True,
+    help="Fail on warnings too, a secret that is yet to be made say: on the machine of the daemons.",
+)
 @output_option
 @click.pass_context
 def command(

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, TypeVar
 import msgspec
 import yaml
 
-from fabricpulse.core.errors import ConfigError
+from fabricpulse.core.errors import ConfigError, UserError, is_exhausted
 from fabricpulse.core.files import read_text_limited
 from fabricpulse.core.log import get_logger
 
@@ -86,7 +86,10 @@ def load_config(path: Path | None, kind: type[T]) -> T:
     try:
         text = read_text_limited(path, MAX_CONFIG_BYTES)
     except OSError as error:
-        raise ConfigError(f"cannot read configuration {path}: {error.strerror}") from error
+        refused = ConfigError(f"cannot read configuration {path}: {error.strerror}")
+        if is_exhausted(error):  # the file may be good
+            refused.exit_code = UserError.exit_code
+        raise refused from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"configuration {path} is not UTF-8 text: {error.reason}") from error
     return parse_config(text, kind, str(path))

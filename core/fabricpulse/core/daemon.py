@@ -22,7 +22,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from fabricpulse.core.errors import ConfigError, TemporaryError, UserError
+from fabricpulse.core.errors import EXHAUSTED, ConfigError, TemporaryError, UserError
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.start import end_start
 from fabricpulse.core.threads import DaemonThreads
@@ -30,9 +30,7 @@ from fabricpulse.core.threads import DaemonThreads
 log = get_logger(__name__)
 
 # Errors that a later attempt may not meet.
-_TEMPORARY_ERRNOS = frozenset(
-    {errno.ENOSPC, errno.EDQUOT, errno.EADDRINUSE, errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
-)
+_TEMPORARY_ERRNOS = EXHAUSTED | {errno.ENOSPC, errno.EDQUOT, errno.EADDRINUSE, errno.EAGAIN}
 
 ReloadHook = Callable[[], Awaitable[None]]
 

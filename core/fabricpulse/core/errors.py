@@ -1,5 +1,10 @@
 """Errors that a user sees as one sentence."""
 
+import errno
+
+# Of this process or machine, whatever it was about to open: they say nothing of a file.
+EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+
 
 class UserError(Exception):
     """Something outside fabricpulse is wrong and a person can fix it.
@@ -32,3 +37,12 @@ class ConfigError(UserError):
 
 class TemporaryError(UserError):
     """A cause that may pass: an address in use, a full disk. A daemon that it stops is to be restarted."""
+
+
+def is_exhausted(error: BaseException | None) -> bool:
+    """Whether it, or what it was raised from, is that descriptors or memory have run out."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in EXHAUSTED:
+            return True
+        error = error.__cause__
+    return False

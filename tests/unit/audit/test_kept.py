@@ -260,3 +260,16 @@ def test_a_check_that_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyP
         for arguments in (labels, [*labels, "--ignore", "default-gateway"])
     ]
     assert states == [["failed", "passed"], ["passed", "passed"]]
+
+
+@pytest.mark.parametrize("name", ["last.json", "fleet.json", "last.lost.json"])
+def test_a_result_of_which_nobody_can_say_whether_it_is_there_opens_no_gate(
+    name: str, tmp_path: Path
+) -> None:
+    """It may have found an error."""
+    storage.keep_report(tmp_path, msgspec.structs.replace(GOOD, collected_at=time.time()), 3)
+    assert gate_of(tmp_path)[0] == 0
+    (tmp_path / name).unlink(missing_ok=True)
+    (tmp_path / name).symlink_to(name)
+    code, _ = gate_of(tmp_path)
+    assert code == (0 if name == "last.lost.json" else 1)

@@ -1,5 +1,7 @@
 """`fabricpulse check` and the files that settings name: none is overlooked, none is asked for in vain."""
 
+import errno
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,9 +10,12 @@ from typing import Annotated, Any
 import pytest
 from click.testing import CliRunner, Result
 from msgspec import inspect
+from tests.fixtures.descriptors import none_left
 
-from fabricpulse.core.check import check_file, command, kinds
-from fabricpulse.core.config import Section
+from fabricpulse.core import check as check_module
+from fabricpulse.core.check import UNKNOWN, check_file, command, kinds
+from fabricpulse.core.config import Section, load_config
+from fabricpulse.core.errors import ConfigError
 from fabricpulse.core.file_settings import READ_FILE, file_roles
 from fabricpulse.core.reference import field_meanings
 
@@ -243,3 +248,60 @@ def test_a_secret_that_is_missing_is_named_with_how_to_make_it(tmp_path: Path) -
         (warning,) = check_file(config, name).warnings
         assert f"; make it once, (umask 077; openssl rand -hex 32 >{file})" in warning
         assert warning.endswith(last.format(file=file))
+
+
+@pytest.mark.parametrize("content", ["", "key\n"])
+def test_that_no_descriptor_is_left_is_no_fault_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
+    """Neither the settings nor what they name is called bad, and no warning says that a daemon would not start: it is
+    not known.
+    """
+    config, key = tmp_path / "mesh.yaml", tmp_path / "mesh.key"
+    key.write_text(content)
+    config.write_text(f"key_file: {key}\nmembership: {{url: 'http://c:9614/m'}}\n")
+    known = kinds()
+    monkeypatch.setattr(check_module, "kinds", lambda: known)  # which are files, too
+    with none_left():
+        finding = check_file(config)
+        with pytest.raises(ConfigError) as refused:
+            load_config(config, known["mesh"])
+    assert (finding.exit_code, finding.warnings) == (UNKNOWN, ())
+    assert "Too many open files" in finding.error
+    assert refused.value.exit_code == 1
+
+
+@pytest.mark.parametrize("where", ["opened", "read"])
+def test_a_named_file_that_cannot_be_read_for_want_of_descriptors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """They run out after the settings were read, of this process or of the machine."""
+    config, key = tmp_path / "mesh.yaml", tmp_path / "mesh.key"
+    key.touch()
+    config.write_text(f"key_file: {key}\nmembership: {{url: 'http://c:9614/m'}}\n")
+    full, opened = OSError(errno.ENFILE, os.strerror(errno.ENFILE)), Path.open
+
+    def fails(self: Path, *arguments: Any, **options: Any) -> Any:
+        if self == key:
+            raise full
+        return opened(self, *arguments, **options)
+
+    def reads(_: Path) -> None:
+        raise ConfigError("cannot read key file") from full
+
+    if where == "opened":
+        monkeypatch.setattr(Path, "open", fails)
+    else:
+        monkeypatch.setattr(check_module, "resolve_name", lambda _: reads)
+    finding = check_file(config)
+    assert (finding.exit_code, finding.warnings) == (UNKNOWN, ())
+
+
+def test_strict_fails_until_a_secret_is_made(tmp_path: Path) -> None:
+    """The shipped settings name it, and the daemon would not start; without --strict that is a warning."""
+    config, key = tmp_path / "mesh.yaml", tmp_path / "mesh.key"
+    config.write_text(f"key_file: {key}\nmembership: {{url: 'http://c:9614/m'}}\n")
+    assert [check(config).exit_code, check("--strict", config).exit_code] == [0, 1]
+    key.write_text(32 * "a")
+    key.chmod(0o600)
+    assert check("--strict", config).exit_code == 0

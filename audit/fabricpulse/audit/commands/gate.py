@@ -10,7 +10,7 @@ import click
 from fabricpulse.audit.boot import own_boot, own_machine
 from fabricpulse.audit.commands.output import FOUND, GOOD, NOT_KNOWN, fail_on_option, state_option
 from fabricpulse.audit.model import FleetFindings, HostReport
-from fabricpulse.audit.storage import FLEET, LAST, is_read_only, lost, read
+from fabricpulse.audit.storage import FLEET, LAST, is_read_only, is_there, lost, read
 from fabricpulse.core.output import OutputFormat, output_option, print_json, printable
 
 
@@ -59,18 +59,18 @@ def gate_command(
     not_kept = [
         f"what a later {what} has found could not be kept in {state}: make room there, and run it again"
         for name, what in ((LAST, "audit"), (FLEET, "run of the fleet"))
-        if not (state / name).exists() and (state / lost(name)).exists()
+        if not is_there(state / name) and is_there(state / lost(name))
     ]
     if is_read_only(state):
         not_kept.append(f"{state} is read-only: what was found last may not be there")
-    report = read(last, HostReport) if last.exists() else None
+    report = read(last, HostReport) if is_there(last) else None
     answer = gate(
         report,
         time.time(),
         max_age_h * 3600,
         fail_on=fail_on,
         ignore=ignore,
-        fleet=read(kept, FleetFindings) if kept.exists() else None,
+        fleet=read(kept, FleetFindings) if is_there(kept) else None,
         strict=strict,
         host=socket.gethostname(),
         boot=own_boot(),
