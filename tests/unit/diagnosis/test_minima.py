@@ -239,6 +239,50 @@ def test_who_is_silent_is_forgotten():
     assert minima.delays({}, 2 * KEEP_S)[2].hosts == 3
 
 
+def peers(minima: TwoWayMinima, hosts: str, now_s: float) -> None:
+    """These hosts have one another as peers from now on."""
+    for host in hosts:
+        edges = tuple(EdgeName("e", other, "e") for other in hosts if other != host)
+        minima.edges(host, edges, HostFacts((("e", "r"),)), now_s)
+
+
+def report_each_second(minima: TwoWayMinima, hosts: str, begin_s: float, end_s: float) -> None:
+    for second in range(round(begin_s), round(end_s)):
+        for host in hosts:
+            minima.add_delays(host, records((0, 9, 5000), (1, 9, 5000)), float(second))
+
+
+def test_a_host_with_another_name_is_there_once():
+    """The others have it by its new name alone: the old one is gone after three slots, and not only after keep_s. So
+    with all of them at once, which have one another as peers by their old names.
+    """
+    minima = TwoWayMinima(KEEP_S)
+    peers(minima, "abc", 0)
+    report_each_second(minima, "abc", 0, 4 * SLOT_S)
+    peers(minima, "abd", 4 * SLOT_S)
+    report_each_second(minima, "abd", 4 * SLOT_S, 7 * SLOT_S + 2)
+    nics, _, coverage = minima.delays({}, 7 * SLOT_S + 2)
+    assert ({nic.host for nic in nics}, coverage.hosts) == ({*"abd"}, 3)
+    peers(minima, "xyz", 7 * SLOT_S + 2)
+    report_each_second(minima, "xyz", 7 * SLOT_S + 2, 10 * SLOT_S + 4)
+    nics, _, coverage = minima.delays({}, 10 * SLOT_S + 4)
+    assert ({nic.host for nic in nics}, coverage.hosts) == ({*"xyz"}, 3)
+
+
+def test_a_host_that_is_down_keeps_its_place():
+    """Its peers still have it; and no host is gone because the coordinator was cut off from all."""
+    minima = TwoWayMinima(KEEP_S)
+    peers(minima, "abc", 0)
+    report_each_second(minima, "abc", 0, 4 * SLOT_S)
+    report_each_second(minima, "ab", 4 * SLOT_S, 9 * SLOT_S)
+    assert minima.delays({}, 9 * SLOT_S)[2].hosts == 3
+    peers(minima, "ef", 9 * SLOT_S)
+    report_each_second(minima, "abcef", 9 * SLOT_S, 10 * SLOT_S)
+    # Cut off: e and f are the first to report again, and have no peer among the others.
+    report_each_second(minima, "ef", 12.5 * SLOT_S, 13 * SLOT_S + 10)
+    assert minima.delays({}, 13 * SLOT_S + 10)[2].hosts == 5
+
+
 def test_new_edges_keep_what_was_reported():
     """After a change of the membership the pairs that remain are known as before."""
     minima = TwoWayMinima(KEEP_S)

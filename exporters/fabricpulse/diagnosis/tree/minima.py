@@ -89,6 +89,8 @@ class TwoWayMinima:
         self._samples = np.zeros((SLOTS, 0, 2), np.uint16)
         self._newest = 0  # slot
         self._edges_changed = False  # since the last time that pairs were forgotten
+        # Reports have come since then without a pause in which hosts would seem silent that are not; the last one.
+        self._listens_s = self._listened_s = -math.inf
 
     @property
     def slot_s(self) -> float:
@@ -146,7 +148,7 @@ class TwoWayMinima:
         known = self._hosts.get(host)
         if known is None:
             return
-        known.last_report_s = now_s
+        self._reported(known, now_s)
         delays = delays[(delays["edge"] < len(known.row)) & (delays["samples"] > 0)]
         row = known.row[delays["edge"]]
         side = (known.near > known.far)[delays["edge"]].astype(np.int64)
@@ -162,7 +164,12 @@ class TwoWayMinima:
     def seen(self, host: str, now_s: float) -> None:
         """A host has reported, without delays."""
         if (known := self._hosts.get(host)) is not None:
-            known.last_report_s = now_s
+            self._reported(known, now_s)
+
+    def _reported(self, host: _Host, now_s: float) -> None:
+        if now_s - self._listened_s > self.slot_s / 2:
+            self._listens_s = now_s
+        self._listened_s = host.last_report_s = now_s
 
     def abandon(self) -> None:
         """For a fork that has read the delays: gives them back. They cannot be asked for afterwards."""
@@ -266,8 +273,9 @@ class TwoWayMinima:
         self._forget(now_s)
 
     def _forget(self, now_s: float) -> None:
-        """Hosts that are silent, and pairs and names that no host has any more."""
+        """Hosts that are silent or have left, and pairs and names that no host has any more."""
         silent = [n for n, h in self._hosts.items() if now_s - h.last_report_s > self.keep_s]
+        silent += sorted(self._left(now_s) - {*silent})
         if not silent and not self._edges_changed:
             return
         self._edges_changed = False
@@ -289,6 +297,22 @@ class TwoWayMinima:
             self._compact()
         facts = [host.facts for host in self._hosts.values()]
         self._facts_of = dict(zip(facts, facts, strict=True))
+
+    def _left(self, now_s: float) -> set[str]:
+        """Hosts that have not reported for two slots and that no other one has as a peer any more: their membership does
+        not list them, or by another name, by which they would be there twice. Peers of a host that is down go on asking
+        for it.
+        """
+        quiet = {n for n, h in self._hosts.items() if now_s - h.last_report_s > 2 * self.slot_s}
+        cut_off = now_s - self._listened_s > self.slot_s / 2
+        if not quiet or cut_off or now_s - self._listens_s <= 2 * self.slot_s:
+            return set()
+        is_peer = np.zeros(len(self._names) + 1, bool)  # one more for -1
+        for name, host in self._hosts.items():
+            if name not in quiet:
+                is_peer[host.far] = True
+        is_peer[-1] = False
+        return {name for name in quiet if not is_peer[self._hosts[name].near].any()}
 
     def _compact(self) -> None:
         used = np.zeros(len(self._names) + 1, bool)  # one more for -1
