@@ -1,35 +1,30 @@
 """The evidence of a fleet, and what it says now. Pure: reports and moments come in, suspects go out."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fabricpulse.diagnosis.evidence.found import WINDOWS_S, found_now
 from fabricpulse.diagnosis.evidence.holds import SILENT_HOLD_S, hold_s
 from fabricpulse.diagnosis.evidence.incumbents import beside, incumbents, is_heir
 from fabricpulse.diagnosis.evidence.loss_log import MANY, LossLog, LossTable
 from fabricpulse.diagnosis.evidence.presence import SHORTEST_S, SURELY_AWAY_S, Absences, vouched
-from fabricpulse.diagnosis.flows.components import SILENT_HOP, Kind, Nodes, parts
+from fabricpulse.diagnosis.flows.components import SILENT_HOP, Nodes
 from fabricpulse.diagnosis.flows.flow_table import Floats, Flows
 from fabricpulse.diagnosis.flows.layout import FABRIC, NO_FLOWS, Layout, Reporter, laid_out, renumbered
 from fabricpulse.diagnosis.flows.names import Names
 from fabricpulse.diagnosis.leaf_paths.found import LeafPaths
 from fabricpulse.diagnosis.leaf_paths.watch import LeafWatch
-from fabricpulse.diagnosis.search.black_holes import black_holes
-from fabricpulse.diagnosis.search.locate import Finding, locate
-from fabricpulse.diagnosis.search.recovered import has_ended
+from fabricpulse.diagnosis.search.locate import Finding
 from fabricpulse.diagnosis.search.succession import KEPT_S, Key, Succession
 from fabricpulse.diagnosis.search.suspect import Suspect
-from fabricpulse.diagnosis.search.suspect_names import network_across, suspect_of, without_fabric
+from fabricpulse.diagnosis.search.suspect_names import network_across, suspect_of
+from fabricpulse.diagnosis.search.unseen import Unseen
 from fabricpulse.diagnosis.wire.flow_records import numbers, suffering, unpack_flows
 from fabricpulse.diagnosis.wire.messages import EdgeName, EvidenceReport, FlowPath, check_edges
 
-# Seconds of evidence that are used: each for what is too slight to show in those before. What shows in the first is
-# new, and must be beyond doubt (nats): evidence of few seconds is that of few flows.
-WINDOWS_S = (5.0, 30.0, 120.0)
-_SURE_AT_ONCE = 40.0
 # A host that has not reported for so long says nothing of its flows any more.
 LEASE_S = 20.0
 _WHOLE = ("host", "nic")
@@ -49,8 +44,6 @@ _LAID_OUT_A_SECOND = 400_000
 _PATHS_QUIET_S = 5.0
 # How long the paths that a host has reported count after it has got other peers or was restarted: it traces them again.
 _PATHS_KEPT_S = 300.0
-# Flows of a fleet at most, of which those that cross what was found in a shorter window speak neither way.
-_MOST_EXCUSED = 200_000
 # So many lists of NICs are kept beside two for each host, before those that no host has any more are dropped.
 _SPARE_NICS = 16
 
@@ -376,61 +369,17 @@ class FleetEvidence:
     def _findings(
         self, layout: Layout, now_s: float, losses: LossTable, history: LossTable
     ) -> list[tuple[str, Finding]]:
-        found: dict[tuple[str, int], Finding] = {}
-        explained: set[int] = set()
         silent = [
             (name, host.last_report_s)
             for name, host in self._hosts.items()
             if now_s - host.last_report_s > SURELY_AWAY_S
         ]
-        for window_s in WINDOWS_S:
-            unseen = self._absences.unseen(layout.table, self._names, silent, now_s, window_s)
-            observed = losses.observed(layout.table, now_s, window_s, unseen)
-            unseen = unseen.beside_which(*_crossing(layout, explained, window_s))
-            # A flow through what was found may have lost nothing in the last seconds, and much before: no new evidence.
-            left = ~layout.table.crossing(observed[0], explained)
-            others = set(observed[0][~left].tolist())
-            observed = observed[0][left], observed[1][left], observed[2][left]
-            if not len(observed[0]):
-                continue
-            newest = window_s == WINDOWS_S[0]
-            # What lost packets only long ago has recovered.
-            recent = losses.flows_since(now_s - (window_s if newest else window_s / 5))
-            located = locate(layout.table, layout.totals, *observed, window_s, unseen=unseen).findings
-            for finding in without_fabric(layout, located):
-                if newest and finding.score < _SURE_AT_ONCE:
-                    continue
-                explained.add(finding.component)
-                # Flows that cross what explains more say nothing of this one: a fault that has ended must not
-                # come back because another one hits some of its flows.
-                lost_s = history.moments(layout.table, now_s - window_s, finding.component, others)
-                own = set(finding.flows) - others
-                others.update(finding.flows)
-                if not recent.isdisjoint(own) and not has_ended(lost_s, now_s):
-                    found.setdefault(("loss", finding.component), finding)
-        hosts = [self._hosts[name] for name in self._live]
-        # A host that has just come does not know yet what its delays usually are, nor what becomes of large packets.
-        unseen = self._absences.unseen(layout.table, self._names, silent, now_s, WINDOWS_S[1])
-        unknown = replace(unseen, packets=np.ones(len(unseen.flows)))
-        slow, cut, maybe_cut = (
-            _rows(layout, [(host.epoch, flows) for host, flows in suffer if len(flows)])
-            for suffer in (
-                [(host, host.slow) for host in hosts],
-                [(host, host.cut) for host in hosts],
-                [(host, host.maybe_cut) for host in hosts],
-            )
-        )
-        ones = np.ones(len(slow))
-        for finding in locate(layout.table, layout.totals, slow, ones, ones, None, unseen=unknown).findings:
-            found["delay", finding.component] = finding
-        for finding in black_holes(layout.table, layout.totals, cut, maybe_cut, unknown):
-            found["mtu", finding.component] = finding
-        return [
-            (what, finding)
-            for what in ("loss", "delay", "mtu")
-            for finding in without_fabric(layout, [f for (of, _), f in found.items() if of == what])
-            if parts(finding.component)[0] is not Kind.FLOW
-        ]
+
+        def unseen(window_s: float) -> Unseen:
+            return self._absences.unseen(layout.table, self._names, silent, now_s, window_s)
+
+        live = [self._hosts[name] for name in self._live]
+        return found_now(layout, losses, history, live, unseen, now_s)
 
     def _tables(self, layout: Layout) -> tuple[LossTable, LossTable]:
         """Losses that count, and all, by the numbers of the layout. What a host tells while its numbers change waits
@@ -499,24 +448,3 @@ class FleetEvidence:
             moved = self._switches.compact(used)
             for host in hosts:
                 host.paths.renumber(moved)
-
-
-def _crossing(layout: Layout, components: Collection[int], window_s: float) -> tuple[Flows, Floats]:
-    """The flows that cross one of these, and what each sends in so many seconds; none of a large fleet, where that
-    would take too long and hardly any component has most of its flows in common with another one.
-    """
-    table = layout.table
-    if not components or len(table) > _MOST_EXCUSED:
-        return np.zeros(0, np.int64), np.zeros(0)
-    every = np.arange(len(table), dtype=np.int64)
-    flows = every[table.crossing(every, components)]
-    return flows, table.rate_of(flows).astype(float) * window_s
-
-
-def _rows(layout: Layout, flows: Sequence[tuple[int, NDArray[np.int32]]]) -> Flows:
-    """Of flows of some hosts, by epoch, those of the table that are sent on, ascending."""
-    if not flows:
-        return np.zeros(0, np.int64)
-    epoch = np.repeat([epoch for epoch, _ in flows], [len(own) for _, own in flows])
-    rows = layout.rows(epoch, np.concatenate([own for _, own in flows]))
-    return np.unique(rows[rows >= 0])

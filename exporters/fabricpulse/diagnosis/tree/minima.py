@@ -299,7 +299,7 @@ class TwoWayMinima:
         self._facts_of = dict(zip(facts, facts, strict=True))
 
     def _left(self, now_s: float) -> set[str]:
-        """Hosts that have not reported for two slots and that no other one has as a peer any more: their membership does
+        """Hosts that have not reported for two slots and that no other one has as a peer any more: the membership does
         not list them, or by another name, by which they would be there twice. Peers of a host that is down go on asking
         for it.
         """

@@ -29,11 +29,11 @@ from fabricpulse.remediation.protocol import (
     Report,
 )
 from fabricpulse.remediation.receiver.commit_loop import CommitLoop
-from fabricpulse.remediation.receiver.observed_state import is_name
 from fabricpulse.remediation.receiver.reconciler import Reconciler
 from fabricpulse.remediation.receiver.state.counted_hosts import counted_hosts
 from fabricpulse.remediation.receiver.state.in_flight import valid_until, withheld
 from fabricpulse.remediation.receiver.state.model import AgentState, Held
+from fabricpulse.remediation.receiver.state.names import is_name
 from fabricpulse.remediation.receiver.state.retention import forget_hosts
 from fabricpulse.remediation.receiver.state.transaction import Transaction, Transition
 from fabricpulse.remediation.receiver.web.agent_room import AgentRoom

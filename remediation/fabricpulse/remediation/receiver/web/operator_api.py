@@ -15,10 +15,10 @@ from fabricpulse.remediation.protocol import MAX_REPORT_BYTES
 from fabricpulse.remediation.receiver.commit_loop import CommitLoop
 from fabricpulse.remediation.receiver.explain import explain, explain_alert
 from fabricpulse.remediation.receiver.health import problems
-from fabricpulse.remediation.receiver.observed_state import is_name
 from fabricpulse.remediation.receiver.payload import PayloadError, parse_alerts
 from fabricpulse.remediation.receiver.reconciler import Reconciler
 from fabricpulse.remediation.receiver.state.model import Target
+from fabricpulse.remediation.receiver.state.names import is_name
 from fabricpulse.remediation.receiver.store.store import Store, StoreError
 from fabricpulse.remediation.receiver.web.answers import Answers
 from fabricpulse.remediation.receiver.web.auth import owner_of
