@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import yaml
 
 from fabricpulse.core.errors import UserError
+from fabricpulse.core.files import atomic_write
 from fabricpulse.rules.mixin import Mixin
 
 HEADER = "# generated from mixins/ by `fabricpulse rules render`: do not edit\n"
@@ -68,16 +71,33 @@ def differences(folder: Path, expected: Mapping[str, str]) -> list[str]:
 
 
 def write(folder: Path, content: Mapping[str, str]) -> None:
-    """Writes the files and removes compiled ones that no longer belong there. Raises UserError."""
+    """Writes the files and removes compiled ones that no longer belong there. Raises UserError. A Prometheus or Grafana
+    that reads them meanwhile sees each as it was or as it is now, and one that does not change is not touched.
+    """
     try:
         for path, text in content.items():
             file = folder / path
             file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text, encoding="utf-8")
+            _replace(file, text.encode())
         for file in _left_over(folder, content):
             file.unlink()
     except OSError as error:
         raise UserError(f"cannot write the rules to {folder}: {error.strerror}: {error.filename}") from error
+
+
+def _replace(file: Path, content: bytes) -> None:
+    try:
+        with file.open("rb") as opened:
+            if opened.read() == content:
+                return
+            status = os.fstat(opened.fileno())
+        mode = stat.S_IMODE(status.st_mode)
+        # Who is not root may replace a file of another in a folder that both may write to.
+        owner = (status.st_uid, status.st_gid) if os.geteuid() == 0 else None
+    except FileNotFoundError:
+        mode, owner = 0o644, None
+    # What a symbolic link leads to, as it is written in place.
+    atomic_write(file.resolve(), content, mode=mode, owner=owner)
 
 
 def _left_over(folder: Path, expected: Mapping[str, str]) -> list[Path]:

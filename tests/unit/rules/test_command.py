@@ -1,13 +1,16 @@
 """`fabricpulse rules`: what it writes, checks and refuses."""
 
+import errno
 import hashlib
 import json
+import stat
 from pathlib import Path
 
 import pytest
 import yaml
 from click.testing import CliRunner
 
+from fabricpulse.core import files
 from fabricpulse.core.errors import UserError
 from fabricpulse.rules.command import command
 from fabricpulse.rules.validation import Context, _selector, is_duration
@@ -126,6 +129,33 @@ def test_unwritable_output(tmp_path: Path) -> None:
 
     with pytest.raises(UserError, match="cannot write the rules to"):
         invoke("render", "--output-dir", tmp_path / "file" / "below")
+
+
+def test_files_are_replaced_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Prometheus that is reloaded meanwhile reads no part of one; mode and links stay, and so does what is as it
+    should be.
+    """
+    invoke("render", "--output-dir", tmp_path)
+    clock, nic, kept = (tmp_path / "alerts" / f"{name}.yaml" for name in ("clock", "nic", "path"))
+    text, inode = nic.read_text(), kept.stat().st_ino
+    nic.write_text("groups: []")
+    nic.chmod(0o640)
+    clock.rename(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").write_text("")
+    clock.symlink_to(tmp_path / "elsewhere")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "nic.yaml")
+
+    with monkeypatch.context() as patch, pytest.raises(UserError, match="No space left"):
+        patch.setattr(files, "write_all", full)
+        invoke("render", "--output-dir", tmp_path)
+    assert nic.read_text() == "groups: []"
+    invoke("render", "--output-dir", tmp_path)
+    assert (nic.read_text(), stat.S_IMODE(nic.stat().st_mode)) == (text, 0o640)
+    assert clock.is_symlink()
+    assert "groups:" in (tmp_path / "elsewhere").read_text()
+    assert kept.stat().st_ino == inode
 
 
 def test_prometheus_rule() -> None:
