@@ -1,6 +1,7 @@
 """Polls Alertmanager for active alerts; webhook delivery is at-least-once and unordered."""
 
 import asyncio
+import time
 from collections.abc import Callable
 
 import aiohttp
@@ -29,11 +30,16 @@ class AlertmanagerPolls:
     at once, and the others when a hanging Alertmanager has run out of its time, after the first ones have settled.
     """
 
-    def __init__(self, wake: Callable[[], None]) -> None:
+    def __init__(self, wake: Callable[[], None], clock: Callable[[], float] = time.time) -> None:
         """wake : called when an answer has come that no round waited for, so that the next one begins."""
         self._wake = wake
-        # By URL: what was asked and has not answered, in this round or in one before.
+        self._clock = clock
+        # By URL: what was asked and has not answered, in this round or in one before; and when, of each.
         self._asked: dict[str, _Answer] = {}
+        self._asked_at: dict[str, float] = {}
+        # When the newest of the questions was asked that the last round has an answer to. One that was late was asked
+        # in a round before: what has begun since then may not be in it.
+        self.answered_at = 0.0
 
     async def ask(self, client: HttpClient, urls: tuple[str, ...]) -> list[tuple[Alert, ...] | None]:
         """The active alerts of each Alertmanager, in the order of `urls`; None for one that did not answer, or has not
@@ -41,6 +47,7 @@ class AlertmanagerPolls:
         for url in urls:
             if url not in self._asked:
                 self._asked[url] = asyncio.create_task(_poll(client, url))
+                self._asked_at[url] = self._clock()
         for url in self._asked.keys() - set(urls):
             self._asked.pop(url).cancel()
         waiting: set[_Answer] = set(self._asked.values())
@@ -55,6 +62,8 @@ class AlertmanagerPolls:
             task.add_done_callback(self._came)
         answers = {url: task.result() for url, task in self._asked.items() if task not in waiting}
         self._asked = {url: task for url, task in self._asked.items() if task in waiting}
+        given = [self._asked_at[url] for url, answer in answers.items() if answer is not None]
+        self.answered_at = max(given, default=0.0)
         return [answers.get(url) for url in urls]
 
     def _came(self, task: _Answer) -> None:

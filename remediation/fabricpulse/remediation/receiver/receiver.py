@@ -222,7 +222,7 @@ class Receiver:
     # --- Alertmanager and metrics --------------------------------------------------------------------------------
 
     async def _poll_forever(self) -> None:
-        polls = AlertmanagerPolls(self._poll.set)
+        polls = AlertmanagerPolls(self._poll.set, self._loop.clock)
         try:
             while True:
                 await self._poll_once(polls)
@@ -238,12 +238,11 @@ class Receiver:
             found = await addresses_of(config.alertmanagers, known)
             if config is self._policy.config:  # not replaced meanwhile
                 self._auth.alertmanagers, self._auth.all_known = found
-            asked_at = self._loop.clock()
             answers = await polls.ask(self._poller, config.alertmanagers)
             complete = None not in answers
             with suppress(StoreError):  # the commit loop has logged it
                 count = sum(len(answer or ()) for answer in answers)
-                await self._loop.submit(partial(self._on_poll, answers, asked_at), alerts=count)
+                await self._loop.submit(partial(self._on_poll, answers, polls.answered_at), alerts=count)
         interval = config.alertmanager_poll_s
         await wait_with_timeout(self._poll, interval if complete else min(_RETRY_POLL_S, interval))
         await asyncio.sleep(0.2)  # a storm of suspect alerts polls a few times a second, not for each

@@ -83,13 +83,50 @@ async def test_one_that_hangs_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -
     for name in ("well", "hangs"):
         application.router.add_get(f"/{name}/api/v2/alerts", alerts)
     async with TestServer(application) as server, HttpClient(HttpClientConfig(timeout_s=60)) as client:
-        polls = AlertmanagerPolls(woken.set)
+        now = iter(range(1, 100))
+        polls = AlertmanagerPolls(woken.set, lambda: float(next(now)))
         urls = tuple(str(server.make_url(f"/{name}")) for name in ("hangs", "well", "hangs"))
         for _ in range(3):
             assert [answer is not None for answer in await polls.ask(client, urls)] == [False, True, False]
+        # In the first round two URLs were asked, in each later one the one that had answered.
+        assert polls.answered_at == 4.0
         assert (asked, woken.is_set()) == (1, False)
         answers_now.set()
         async with asyncio.timeout(60):
             await woken.wait()
         assert None not in await polls.ask(client, urls)
+        polls.cancel()
+
+
+async def test_a_late_answer_is_as_old_as_its_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has begun since may not be in it: alerts that came meanwhile go on waiting."""
+    monkeypatch.setattr(alertmanager_poll, "_GRACE_S", 0.05)
+    may_answer, woken, statuses, now = asyncio.Event(), asyncio.Event(), iter([200, 500, 200]), 100.0
+
+    async def late(_: web.Request) -> web.Response:
+        await may_answer.wait()
+        return web.Response(text=json.dumps([ALERT]), content_type="application/json")
+
+    async def once(_: web.Request) -> web.Response:
+        return web.Response(text="[]", content_type="application/json", status=next(statuses))
+
+    application = web.Application()
+    application.router.add_get("/late/api/v2/alerts", late)
+    application.router.add_get("/once/api/v2/alerts", once)
+    async with TestServer(application) as server, HttpClient(HttpClientConfig(timeout_s=60)) as client:
+        polls = AlertmanagerPolls(woken.set, lambda: now)
+        urls = tuple(str(server.make_url(f"/{name}")) for name in ("late", "once"))
+
+        async def answered() -> list[bool]:
+            return [answer is not None for answer in await polls.ask(client, urls)]
+
+        assert await answered() == [False, True]
+        now = 105.0
+        may_answer.set()
+        async with asyncio.timeout(60):
+            await woken.wait()
+        assert await answered() == [True, False]
+        assert polls.answered_at == 100.0
+        assert await answered() == [True, True]
+        assert polls.answered_at == 105.0
         polls.cancel()
