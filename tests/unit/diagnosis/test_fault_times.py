@@ -1,5 +1,6 @@
 """Since when a fault is known, over restarts: the true beginning, or a later one; never one that was of another."""
 
+import errno
 import json
 import os
 from collections.abc import Callable
@@ -325,3 +326,24 @@ def test_a_file_of_somebody_else_is_not_believed(tmp_path) -> None:
     path.write_bytes(bytes(MOST_BYTES + 1))
     with pytest.raises(OSError, match="larger"):
         read_own(path)
+
+
+def test_a_file_that_cannot_be_read_for_want_of_descriptors_is_left_alone(tmp_path, monkeypatch) -> None:
+    """It is good, and nothing of it is set aside or replaced: the next start has it."""
+    path = tmp_path / "times.json"
+    first = FaultTimesFile(FaultTimes(BOOT), str(path))
+    assert first.open()
+    first.close()
+    content = path.read_bytes()
+
+    def full(*_: object) -> bytes:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fault_times_file, "read_own", full)
+        file = FaultTimesFile(FaultTimes(BOOT), str(path))
+        assert not file.open()
+        file.close()
+    assert {found.name for found in tmp_path.iterdir()} == {"times.json", "times.json.lock"}
+    assert path.read_bytes() == content
+    assert FaultTimesFile(FaultTimes(BOOT), str(path)).open()

@@ -10,7 +10,7 @@ import stat
 import time
 from pathlib import Path
 
-from fabricpulse.core.errors import UserError
+from fabricpulse.core.errors import UserError, is_exhausted
 from fabricpulse.core.files import atomic_write, open_regular
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.run_dir import ensure_run_dir
@@ -56,7 +56,13 @@ class FaultTimesFile:
         except FileNotFoundError:
             pass
         except (OSError, ValueError, RecursionError) as error:
-            return self._set_aside(path, error)
+            if not is_exhausted(error):
+                return self._set_aside(path, error)
+            # It may be good, and is to be there for the next start.
+            log.warning(
+                "when faults began is not known and will not be kept", file=str(path), error=str(error)
+            )
+            return False
         self._path = path
         return True
 
