@@ -20,19 +20,28 @@ def named(folder: Path, ending: str) -> list[Path]:
         return []
 
 
-def atomic_write(path: Path, content: bytes | str, *, mode: int = 0o644, durable: bool = True) -> None:
+def atomic_write(
+    path: Path,
+    content: bytes | str,
+    *,
+    mode: int = 0o644,
+    owner: tuple[int, int] | None = None,
+    durable: bool = True,
+) -> None:
     """Replaces `path` by a file with `content`: readers see the old file or the new one, never a part.
 
     The new file is made beside the old one under an unpredictable name with O_EXCL (no symbolic link is followed), has
-    `mode` whatever the umask, and replaces whatever `path` names: a symbolic link is replaced, not followed. durable :
-    survives a power cut once this returns (fsync of the file and its directory), and a crash never leaves an empty
-    file. Raises OSError, with nothing left behind.
+    `mode` whatever the umask, and `owner` (user and group id) if given, and replaces whatever `path` names: a symbolic
+    link is replaced, not followed. durable : survives a power cut once this returns (fsync of the file and its
+    directory), and a crash never leaves an empty file. Raises OSError, with nothing left behind.
     """
     data = content.encode() if isinstance(content, str) else content
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     temporary = Path(name)
     try:
         try:
+            if owner is not None and owner != (os.geteuid(), os.getegid()):
+                os.fchown(descriptor, *owner)
             os.fchmod(descriptor, mode)
             write_all(descriptor, data)
             if durable:

@@ -83,8 +83,5 @@ def _replace(path: Path, text: str) -> None:
 
 
 def _write_like(path: Path, content: bytes, status: os.stat_result) -> None:
-    """For the owner alone until it is the former one's."""
-    atomic_write(path, content, mode=0o600)
-    if (status.st_uid, status.st_gid) != (os.geteuid(), os.getegid()):
-        os.chown(path, status.st_uid, status.st_gid)
-    path.chmod(stat.S_IMODE(status.st_mode))
+    """At no moment for other readers than the former file."""
+    atomic_write(path, content, mode=stat.S_IMODE(status.st_mode), owner=(status.st_uid, status.st_gid))

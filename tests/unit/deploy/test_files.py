@@ -1,6 +1,8 @@
 """`fabricpulse files`: shows its plan, carries it out with --apply, and never overwrites changed files unasked."""
 
+import errno
 import json
+import os
 import stat
 from pathlib import Path
 
@@ -92,6 +94,25 @@ def test_what_was_changed_by_hand_outlives_each_replacement(tmp_path: Path) -> N
         "mesh.yaml.old3": "host: third\n",
     }
     assert {stat.S_IMODE(path.stat().st_mode) for path in kept.values()} == {0o640}
+
+
+def test_an_owner_that_cannot_be_kept_leaves_the_former_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a daemon could not read its settings any more. Also where the former content is in FILE.old already."""
+    mesh = tmp_path / "etc/fabricpulse/mesh.yaml"
+    mesh.parent.mkdir(parents=True)
+    mesh.write_text("host: mine\n")
+    mesh.with_name("mesh.yaml.old").write_text("host: mine\n")
+
+    def refused(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "fchown", refused)
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    options = ["files", "write", "host", "--root", str(tmp_path), "--apply", "--replace"]
+    assert CliRunner().invoke(cli, options).exit_code == 1
+    assert mesh.read_text() == "host: mine\n"
 
 
 def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
