@@ -18,13 +18,12 @@ import asyncio
 import errno
 import os
 import signal
-import socket
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 
 from fabricpulse.core.errors import EXHAUSTED, ConfigError, TemporaryError, UserError
 from fabricpulse.core.log import get_logger
 from fabricpulse.core.start import end_start
+from fabricpulse.core.systemd import keep_alive, notify_systemd
 from fabricpulse.core.threads import DaemonThreads
 
 log = get_logger(__name__)
@@ -111,6 +110,7 @@ async def _run(main: Callable[[Lifetime], Awaitable[None]]) -> None:
     loop.set_default_executor(DaemonThreads())
     reloads: set[asyncio.Task[None]] = set()
     running = asyncio.ensure_future(main(life))
+    alive = asyncio.ensure_future(keep_alive())
 
     def terminate() -> None:
         if life._stop.is_set():
@@ -146,6 +146,8 @@ async def _run(main: Callable[[Lifetime], Awaitable[None]]) -> None:
         if not life.has_started:
             error.exit_code = (UserError if _is_temporary(error) else ConfigError).exit_code
         raise
+    finally:
+        alive.cancel()
     notify_systemd("STOPPING=1")
 
 
@@ -158,13 +160,3 @@ def _is_temporary(error: BaseException | None) -> bool:
             return True
         error = error.__cause__
     return False
-
-
-def notify_systemd(state: str) -> None:
-    """Tells systemd `state` (sd_notify protocol); does nothing without NOTIFY_SOCKET."""
-    address = os.environ.get("NOTIFY_SOCKET")
-    if not address:
-        return
-    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
-        sock.connect("\0" + address[1:] if address.startswith("@") else address)
-        sock.sendall(state.encode())

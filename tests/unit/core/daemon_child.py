@@ -61,6 +61,9 @@ async def run(life: Lifetime) -> None:
     await life.stopped()
     say("stopping")
     looking.cancel()
+    if "block" in sys.argv:
+        say("blocks")
+        threading.Event().wait()
     if "hang" in sys.argv:
         await asyncio.sleep(60)
     await server.stop()

@@ -15,6 +15,7 @@ import pytest
 
 from fabricpulse.core.daemon import Lifetime, run_daemon
 from fabricpulse.core.errors import ConfigError, TemporaryError, UserError
+from fabricpulse.core.systemd import watchdog_s
 
 CHILD = Path(__file__).with_name("daemon_child.py")
 
@@ -101,6 +102,44 @@ def test_systemd_is_notified(tmp_path: Path) -> None:
             assert notify.recv(100) == b"READY=1"
             process.terminate()
             assert notify.recv(100) == b"STOPPING=1"
+
+
+def test_systemd_learns_that_the_event_loop_goes_on(tmp_path: Path) -> None:
+    """With WatchdogSec= it is notified again and again, and of one that hangs the stacks are in the journal by then."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+        notify.bind(str(tmp_path / "notify"))
+        notify.settimeout(60)
+        asked = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "200000"}
+        with daemon("block", **asked) as process:
+            line(process)
+            while notify.recv(100) != b"READY=1":
+                pass
+            assert [notify.recv(100) for _ in range(5)] == 5 * [b"WATCHDOG=1"]
+            process.terminate()
+            while line(process) != "blocks":
+                pass
+            assert process.stderr
+            shown = ""
+            while "daemon_child.py" not in shown:
+                shown += process.stderr.readline()
+            assert "Timeout" in shown
+
+
+def test_a_watchdog_of_another_process_is_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is nonsense one."""
+    for usec, pid, expected in (
+        ("60000000", "", 60.0),
+        ("60000000", str(os.getpid()), 60.0),
+        ("60000000", "1", 0.0),
+        ("-1", "", 0.0),
+        ("", "", 0.0),
+    ):
+        monkeypatch.setenv("WATCHDOG_USEC", usec)
+        if pid:
+            monkeypatch.setenv("WATCHDOG_PID", pid)
+        else:
+            monkeypatch.delenv("WATCHDOG_PID", raising=False)
+        assert watchdog_s() == expected
 
 
 # As systemd does it: the sockets begin at descriptor 3, and LISTEN_PID names the process.

@@ -61,6 +61,7 @@ def test_unit(path: Path) -> None:
         "Restart=always",
         f"RestartPreventExitStatus={ConfigError.exit_code}",
     )
+    restart += ("WatchdogSec=60", "WatchdogSignal=SIGKILL")
     for setting in ("Type=notify", *restart, "NoNewPrivileges=yes", "ProtectSystem=strict"):
         assert f"\n{setting}\n" in text
     for setting in ("CapabilityBoundingSet", "MemoryMax", "LimitNOFILE", "UMask", "SystemCallFilter"):
