@@ -5,6 +5,7 @@ start time runs as the owner of the file. What the kernel says of another user's
 `hidepid`: there, and for a process that is gone, nothing is known.
 """
 
+import math
 import os
 import pwd
 import threading
@@ -27,6 +28,8 @@ _WALK_EVERY_S = 30.0
 _MOST_PROCESSES = 65_536
 _MOST_USERS = 4096
 _NAME_PATIENCE_S = 0.2
+# Whom the name service does not know, or did not for want of descriptors or of its server, is asked about again.
+_UNKNOWN_S = 60.0
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
@@ -53,22 +56,30 @@ class ProcessFacts:
 class NameService(Generic[Key, Value]):
     """What the name service says of users. It may be a server that does not answer: a thread of its own asks it."""
 
-    def __init__(self, look_up: Callable[[Key], Value | None]) -> None:
+    def __init__(
+        self, look_up: Callable[[Key], Value | None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._look_up = look_up
-        self._known: dict[Key, Value | None] = {}
+        self._clock = clock
+        # With the moment from which on it is asked again.
+        self._known: dict[Key, tuple[Value | None, float]] = {}
         self._asking: threading.Thread | None = None
 
     def find(self, key: Key) -> Value | None:
         """None where it is not known, or not yet."""
-        wanted = key not in self._known and len(self._known) < _MOST_USERS
+        found, again_s = self._known.get(key, (None, -math.inf))
+        room = key in self._known or len(self._known) < _MOST_USERS
+        wanted = room and self._clock() >= again_s
         if wanted and (self._asking is None or not self._asking.is_alive()):
             self._asking = threading.Thread(target=self._ask, args=(key,), daemon=True, name="name service")
             self._asking.start()
             self._asking.join(_NAME_PATIENCE_S)
-        return self._known.get(key)
+            found, _ = self._known.get(key, (None, 0.0))
+        return found
 
     def _ask(self, key: Key) -> None:
-        self._known[key] = self._look_up(key)
+        found = self._look_up(key)
+        self._known[key] = found, math.inf if found is not None else self._clock() + _UNKNOWN_S
 
 
 class UserNames:

@@ -19,7 +19,7 @@ from fabricpulse.plugin_ipc.telemetry import (
 from fabricpulse.qp import process_facts
 from fabricpulse.qp.cgroup import CgroupMembership, membership
 from fabricpulse.qp.metrics import METRICS
-from fabricpulse.qp.process_facts import ProcessFacts, ProcessTable, UserNames
+from fabricpulse.qp.process_facts import NameService, ProcessFacts, ProcessTable, UserNames
 from fabricpulse.qp.workload_info import (
     MOST_PER_OWNER,
     Claim,
@@ -239,6 +239,23 @@ def test_a_name_service_that_does_not_answer(proc: Proc) -> None:
     assert names._names._asking is not None
     names._names._asking.join(60)
     assert names.name(1000) == "alice"
+
+
+def test_who_was_unknown_is_asked_about_again() -> None:
+    """glibc knows nobody, and no reason, where no descriptor is left or a directory server is away: that passes."""
+    answers, asked, now = iter([None, None, 1000]), list[str](), [0.0]
+
+    def look_up(name: str) -> int | None:
+        asked.append(name)
+        return next(answers)
+
+    service = NameService(look_up, lambda: now[0])
+    found = []
+    for second in range(0, 301, 20):
+        now[0] = second
+        found.append(service.find("ann"))
+    assert found == [None] * 6 + [1000] * 10
+    assert asked == ["ann"] * 3
 
 
 def test_a_real_process(tmp_path: Path) -> None:
