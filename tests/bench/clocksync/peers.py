@@ -20,6 +20,7 @@ from pathlib import Path
 
 from tests.fixtures.debian_tool import debian_tool
 
+from fabricpulse.clocksync.outputs.chrony_refclock import SHM_KEY, ShmTime
 from fabricpulse.lab import Host, Lab
 
 ROOT = Path(__file__).parents[3]
@@ -162,20 +163,6 @@ class NtpQuery:
         self._socket.close()
 
 
-class _ShmTime(ctypes.Structure):
-    _fields_ = (
-        *(
-            ("mode", ctypes.c_int),
-            ("count", ctypes.c_int),
-            ("clock_sec", ctypes.c_long),
-            ("clock_us", ctypes.c_int),
-        ),
-        *(("receive_sec", ctypes.c_long), ("receive_us", ctypes.c_int), ("leap", ctypes.c_int)),
-        *(("precision", ctypes.c_int), ("samples", ctypes.c_int), ("valid", ctypes.c_int)),
-        *(("clock_ns", ctypes.c_uint), ("receive_ns", ctypes.c_uint), ("reserved", ctypes.c_int * 8)),
-    )
-
-
 class Ptp4l:
     """ptp4l on both hosts, software stamps, unicast, 16 Sync a second; its offsets by NTP SHM unit `unit`.
 
@@ -233,11 +220,11 @@ def print_offsets(unit: int) -> None:
     """Prints every offset that appears in NTP SHM unit `unit`, ns, one a line."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.shmat.restype = ctypes.c_void_p
-    identity = libc.shmget(0x4E545030 + unit, ctypes.sizeof(_ShmTime), 0o1600)
+    identity = libc.shmget(SHM_KEY + unit, ctypes.sizeof(ShmTime), 0o1600)
     address = libc.shmat(identity, None, 0) if identity >= 0 else None
     if address in (None, ctypes.c_void_p(-1).value):
         raise OSError(ctypes.get_errno(), f"NTP SHM unit {unit}")
-    t = _ShmTime.from_address(address)
+    t = ShmTime.from_address(address)
     count = t.count
     while True:
         if t.count != count and t.valid:

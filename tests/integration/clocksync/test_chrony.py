@@ -16,7 +16,7 @@ from tests.fixtures.waiting import wait_for
 from tests.integration.clocksync.daemons import Daemons, all_have, read
 from tests.integration.clocksync.synthetic_fleet import SyntheticFleet
 
-from fabricpulse.clocksync.outputs.chrony_refclock import SHM_KEY, NtpShm, _ShmTime
+from fabricpulse.clocksync.outputs.chrony_refclock import SHM_KEY, NtpShm, ShmTime
 from fabricpulse.clocksync.sidecar.host_clock import HostClock
 from fabricpulse.core.shm.clock_page import ClockStatus
 
@@ -112,13 +112,13 @@ def test_a_reader_of_shared_memory_never_takes_parts_of_two_samples(shm_unit: in
     byte and from a later one after it, and counted in a third. What is taken always is one of the samples.
     """
     shm = NtpShm(shm_unit)
-    states = [ctypes.string_at(shm._address, ctypes.sizeof(_ShmTime))]
+    states = [ctypes.string_at(shm._address, ctypes.sizeof(ShmTime))]
 
     def watch(frame: FrameType, event: str, argument: object) -> TraceFunction | None:
         if frame.f_code is not NtpShm.feed.__code__:
             return None
         frame.f_trace_opcodes = True
-        if (state := ctypes.string_at(shm._address, ctypes.sizeof(_ShmTime))) != states[-1]:
+        if (state := ctypes.string_at(shm._address, ctypes.sizeof(ShmTime))) != states[-1]:
             states.append(state)
         return watch
 
@@ -129,12 +129,12 @@ def test_a_reader_of_shared_memory_never_takes_parts_of_two_samples(shm_unit: in
         shm.feed(kernel_ns, offset_ns, 0)
         sys.settrace(before)
     shm.close()
-    parsed = [_ShmTime.from_buffer_copy(state) for state in states]
+    parsed = [ShmTime.from_buffer_copy(state) for state in states]
     assert len(states) >= 20, "each store is seen"
     taken = 0
     for (i, first), (j, second) in combinations_with_replacement(enumerate(states), 2):
         for split in range(0, len(first), 4) if i < j else [0]:
-            t = _ShmTime.from_buffer_copy(first[:split] + second[split:])
+            t = ShmTime.from_buffer_copy(first[:split] + second[split:])
             if not t.valid or all(t.count != later.count for later in parsed[j:]):
                 continue
             taken += 1

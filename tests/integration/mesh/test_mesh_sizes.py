@@ -8,7 +8,7 @@ import time
 
 import pytest
 import yaml
-from tests.fixtures.waiting import wait_for
+from tests.fixtures.waiting import POLL_S, Patience, wait_for
 from tests.integration.mesh.mesh_fleet import DISCONNECTS, MeshFleet
 
 pytestmark = pytest.mark.root
@@ -60,22 +60,22 @@ def test_rates_are_limited_both_ways(make_lab):
         lambda: (fleet.scrape("h0").value("fabricpulse_probes_dropped_total", **rate) or 0) > 0, 15, "dropped"
     )
     began, first = time.monotonic(), fleet.scrape("h0")
-    wait_for(
-        lambda: (
-            fleet.scrape("h0").value("fabricpulse_probes_dropped_total", **rate)
-            > first.value("fabricpulse_probes_dropped_total", **rate) + 200
-        ),
-        15,
-        "dropped more",
-    )
+    patience = Patience(15)
+    while fleet.scrape("h0").value("fabricpulse_probes_dropped_total", **rate) <= 200 + first.value(
+        "fabricpulse_probes_dropped_total", **rate
+    ):
+        assert patience.left(), "no more are dropped"
+        time.sleep(POLL_S)
+    patience.left()
     last, took = fleet.scrape("h0"), time.monotonic() - began
 
     def grown(name):
         return last.value(name) - first.value(name)
 
     assert grown("fabricpulse_edge_probes_received_total") <= 60 * took + 60
-    # `took` holds both scrapes, which a busy machine makes long.
-    assert 150 * took * 0.5 < grown("fabricpulse_edge_probes_sent_total") < 150 * took * 1.2 + 3
+    # `took` holds both scrapes, which a busy machine makes long; as few as that are sent where threads wait for a core.
+    sent = grown("fabricpulse_edge_probes_sent_total")
+    assert 150 * patience.spent_s * 0.5 < sent < 150 * took * 1.2 + 3
     assert last.value("fabricpulse_edge_up") == 1  # what is taken is enough to judge by
 
 

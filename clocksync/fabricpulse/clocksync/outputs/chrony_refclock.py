@@ -47,7 +47,7 @@ class ChronySock:
         self._socket.close()
 
 
-class _ShmTime(ctypes.Structure):
+class ShmTime(ctypes.Structure):
     """struct shmTime of NTP's SHM reference clock, 64-bit Linux."""
 
     _fields_ = (
@@ -81,14 +81,14 @@ class NtpShm:
         self._libc.shmat.restype = ctypes.c_void_p
         # Units 0 and 1 are for root only, by convention of ntpd and chronyd.
         mode = 0o600 if unit < 2 else 0o666
-        segment = self._libc.shmget(SHM_KEY + unit, ctypes.sizeof(_ShmTime), _IPC_CREAT | mode)
+        segment = self._libc.shmget(SHM_KEY + unit, ctypes.sizeof(ShmTime), _IPC_CREAT | mode)
         if segment < 0:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         address = self._libc.shmat(segment, None, 0)
         if address is None or address == ctypes.c_void_p(-1).value:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         self._address = address
-        self._time = _ShmTime.from_address(address)
+        self._time = ShmTime.from_address(address)
         # What a sidecar before us left is of another time.
         self._time.valid = 0
         fence()
