@@ -114,13 +114,20 @@ class Scanner:
     _last: Inventory = field(default_factory=Inventory)
 
     def scan(self, errors: ReadErrors) -> Inventory:
-        """The NICs now. A device that cannot be read is left out and counted in `errors`."""
+        """The NICs now. A device that cannot be read is left out and counted in `errors`. Those of the last time where
+        the folders of all of them cannot be listed: no descriptor is left, say, and NICs are not gone for that.
+        """
         rdma_dir, net_dir = f"{self.sysfs}/class/infiniband", f"{self.sysfs}/class/net"
         excluded_pci: set[str] = set()
         unwanted_pci: set[str] = set()
         unreadable: set[str] = set()
         rdma: list[RdmaDevice] = []
-        for name in _list(rdma_dir):
+        try:
+            rdma_names, net_names = _listed(rdma_dir), _listed(net_dir)
+        except OSError as error:
+            errors.add("", str(error.filename), reason_of(error))
+            return self._last
+        for name in rdma_names:
             path = f"{rdma_dir}/{name}"
             address = _pci_of_link(path)
             # A filter may name the netdev in place of the RDMA device. Listing a directory opens nothing of the device.
@@ -139,7 +146,7 @@ class Scanner:
                 unreadable.add(name)
         for removed in self._rdma.keys() - {device.name for device in rdma}:
             del self._rdma[removed]
-        netdevs = self._scan_netdevs(net_dir, tuple(rdma), excluded_pci, unwanted_pci, errors)
+        netdevs = self._scan_netdevs(net_dir, net_names, tuple(rdma), excluded_pci, unwanted_pci, errors)
         wanted_pci = {device.pci_address for device in rdma} | {netdev.pci_address for netdev in netdevs}
         found = Inventory(
             tuple(rdma), netdevs, frozenset(unwanted_pci - wanted_pci - {""}), frozenset(unreadable)
@@ -200,6 +207,7 @@ class Scanner:
     def _scan_netdevs(
         self,
         net_dir: str,
+        names: list[str],
         rdma: tuple[RdmaDevice, ...],
         excluded_pci: set[str],
         unwanted_pci: set[str],
@@ -209,7 +217,7 @@ class Scanner:
         by_pci = {device.pci_address: device for device in rdma if device.pci_address}
         by_netdev = {netdev: (device, port) for device in rdma for port, netdev in device.netdevs}
         found: list[Netdev] = []
-        for name in _list(net_dir):
+        for name in names:
             path = f"{net_dir}/{name}"
             try:
                 target = os.readlink(path)
@@ -290,8 +298,16 @@ class Scanner:
 
 def _list(path: str) -> list[str]:
     try:
-        return sorted(text_names(os.listdir(path)))
+        return _listed(path)
     except OSError:
+        return []
+
+
+def _listed(path: str) -> list[str]:
+    """Of a class that this kernel or host does not have, nothing. Raises OSError."""
+    try:
+        return sorted(text_names(os.listdir(path)))
+    except (FileNotFoundError, NotADirectoryError):
         return []
 
 

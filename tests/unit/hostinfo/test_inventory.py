@@ -3,6 +3,7 @@
 import shutil
 
 import pytest
+from tests.fixtures.descriptors import none_left
 from tests.fixtures.hostinfo.sys_tree import SysTree
 
 from fabricpulse.hostinfo.device_filter import DeviceFilter
@@ -55,6 +56,20 @@ def test_a_device_that_cannot_be_read_is_named(tree):
     errors = ReadErrors()
     assert scan(tree, errors).unreadable_rdma == {"mlx5_7"}
     assert errors.found == [("mlx5_7", str(path), "no_ports")]
+
+
+def test_nics_are_not_gone_because_they_cannot_be_listed(tree):
+    """With no descriptor left; that is said of the host, and what was known of its NICs is."""
+    tree.mlx5_roce(0)
+    scanner, errors = Scanner(str(tree.root), DeviceFilter()), ReadErrors()
+    first = scanner.scan(errors)
+    assert first.netdevs
+    assert first.rdma
+    errors.begin()
+    with none_left():
+        assert scanner.scan(errors) is first
+    assert [device for device, _, _ in errors.found] == [""]
+    assert scanner.scan(ReadErrors()) is first
 
 
 def test_an_unchanged_host_is_the_same_object(tree):
