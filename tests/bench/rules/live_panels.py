@@ -2,6 +2,9 @@
 
 A panel has data if one of its queries brings a series for the quarter of an hour before the end of a run, with all
 chosen everywhere, or the line that says that nothing has a fault; not by the one that says that nothing is measured.
+
+A panel needs hardware if all that it reads, also by way of records, is of devices that this machine does not have, and
+no series of it was there. One that reads anything beside them is to have data.
 """
 
 import json
@@ -13,14 +16,14 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.fixtures.ports import reserved_port
 from tests.fixtures.waiting import wait_for
-from tests.unit.rules.compiled import MIXIN, panels
+from tests.unit.rules.compiled import MIXIN, RECORDS, panels
 
 from fabricpulse.lab.demo.scenarios import SCENARIOS
 
@@ -28,14 +31,34 @@ _LONGEST_S = 900
 _RANGE_S = 900
 _STEP_S = 15
 _NOT_MEASURED = "not all measured"
+# What the links of a lab, which are virtual, do not have, by the metrics that tell of it.
+_HARDWARE = tuple(
+    (re.compile(rf"fabricpulse_(?:{names})"), what)
+    for names, what in (
+        (r"nic_(?:info|present|pcie_\w+)", "a NIC on a PCIe bus"),
+        (r"nic_module_\w+", "an optical module"),
+        (r"nic_(?:fec|phy)_\w+", "a PHY with error correction"),
+        (r"nic_(?:pfc|pause|global_pause|priority)_\w+", "a NIC with flow control"),
+        (r"nic_expected_ports\w*", "RDMA ports that a host should have"),
+        (r"nic_(?:port_up|nccl_gid_\w+|transmit_wait_ticks_total)", "an RDMA device"),
+        (r"nic_(?:received|transmitted)_(?:bytes|packets)_total", "an RDMA device"),
+        (r"nic_(?:ecn|cnp|out_of|packet_sequence|ack|retransmits|rnr|transport)_\w+", "an RDMA device"),
+        (r"nic_(?:ecn|cnp)_\w+|qp_(?:ecn_marked|retransmits)_total", "an RDMA device"),
+        (r"nic_(?:symbol|local_link|link_error_recovery|receive)_\w+", "an InfiniBand port"),
+        (r"nic_recent_(?:rate|increase)", "a counter of a device that grows"),
+    )
+)
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """Panels as 'page: title' that have data, and that have none; failing : queries with an error or a warning."""
+    """Panels as 'page: title' that have data, and that have none. needing : of the latter those that need hardware,
+    with what each of their metrics tells of. failing : queries with an error or a warning.
+    """
 
     having: frozenset[str]
     empty: frozenset[str]
+    needing: Mapping[str, Mapping[str, str]]
     failing: tuple[str, ...]
 
 
@@ -74,6 +97,8 @@ def after(scenario: str, folder: Path) -> Drawn:
 def drawn(address: str, end: float) -> Drawn:
     """What all panels find in the Prometheus there."""
     having, empty, failing = set[str](), set[str](), list[str]()
+    needing = dict[str, Mapping[str, str]]()
+    there = frozenset(_get(address, "label/__name__/values", {})["data"])
     for file, dashboard in MIXIN.dashboards.items():
         page = file.removeprefix("fabricpulse-").removesuffix(".json")
         for panel in panels(dashboard):
@@ -87,7 +112,35 @@ def drawn(address: str, end: float) -> Drawn:
                     found += len(answer["data"]["result"])
             if panel.get("targets"):
                 (having if found else empty).add(name)
-    return Drawn(frozenset(having), frozenset(empty), tuple(failing))
+                if not found and (hardware := needs([t["expr"] for t in panel["targets"]], there)):
+                    needing[name] = hardware
+    return Drawn(frozenset(having), frozenset(empty), needing, tuple(failing))
+
+
+def needs(expressions: Iterable[str], there: Collection[str]) -> Mapping[str, str]:
+    """The hardware that these queries need, by metric; nothing where one of them is there, or is not of hardware.
+    there : names of metrics that have series.
+    """
+    needed = {metric: _hardware(metric) for metric in sorted(_metrics(expressions))}
+    return needed if all(needed.values()) and not needed.keys() & set(there) else {}
+
+
+def _hardware(metric: str) -> str:
+    return next((what for names, what in _HARDWARE if names.fullmatch(metric)), "")
+
+
+def _metrics(expressions: Iterable[str]) -> set[str]:
+    """Metrics of exporters that are read, also by way of records."""
+    found, left = set[str](), list(expressions)
+    seen = set[str]()
+    while left:
+        for name in set(re.findall(r"[a-z]\w*(?::\w+)*", left.pop())) - seen:
+            seen.add(name)
+            if name in RECORDS:
+                left.append(RECORDS[name]["expr"])
+            elif name.startswith("fabricpulse_"):
+                found.add(name)
+    return found
 
 
 def _ask(address: str, target: Mapping[str, Any], end: float) -> Any:
@@ -95,9 +148,13 @@ def _ask(address: str, target: Mapping[str, Any], end: float) -> Any:
     asked = {"query": re.sub(r"\$[a-z_]+", ".*", expression)}
     # Tables, too, which show one moment: at the end of a run the fault is over, and they are empty again.
     asked |= {"start": f"{end - _RANGE_S:.0f}", "end": f"{end:.0f}", "step": str(_STEP_S)}
+    return _get(address, "query_range", asked)
+
+
+def _get(address: str, path: str, asked: Mapping[str, str]) -> Any:
     try:
         with urllib.request.urlopen(
-            f"http://{address}/api/v1/query_range?{urllib.parse.urlencode(asked)}", timeout=60
+            f"http://{address}/api/v1/{path}?{urllib.parse.urlencode(asked)}", timeout=60
         ) as reply:
             return json.load(reply)
     except urllib.error.HTTPError as error:
