@@ -81,7 +81,7 @@ local signals = import '../signals.libsonnet';
           ]),
           g.timeseries('Share of the usual peak', 'What a NIC with slow edges or flows receives, of the most that it usually does: about 1 is full, far below is slow. The twenty with most in the range.', 'percentunit', [
             g.query(g.worst(config, 'nic:fabricpulse_qp_received_bytes:peak_ratio{%s, instance=~"$instance"}' % fleet, 'instance, device'), '{{instance}} {{device}}'),
-          ]) + g.mayBeNone,
+          ]) + { fieldConfig+: { defaults+: { noValue: 'None was slow in this range, or its peak was not known ' + config.usualPeakAge + ' before' } } },
         ]),
         g.row('What NICs say', [
           congestion(config, host).grown,

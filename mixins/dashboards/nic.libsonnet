@@ -20,6 +20,9 @@ local signals = import '../signals.libsonnet';
       up: host.series('fabricpulse_nic_expected_ports_up'),
       missing: 'topk(20, max by (%s, instance) (max_over_time(%s[$__range] @ end()) - min_over_time(%s[$__range] @ end())) > 0)' % [config.clusterLabel, self.expected, self.up],
     },
+    local rdma = 'RDMA devices',
+    local optics = 'modules with diagnostics',
+    local pcie = 'NICs on a PCIe bus',
     // Of each the busiest, twenty lines together.
     local perSecond(title, description, unit, names) =
       g.timeseries(title, description, unit, [
@@ -78,8 +81,8 @@ local signals = import '../signals.libsonnet';
           ]),
         ]),
         g.row('Traffic', [
-          g.timeseries('Received', 'RDMA traffic received; the twenty busiest NICs of the range.', 'Bps', [g.query(busiest('received_bytes_total'), legend)]),
-          g.timeseries('Transmitted', 'RDMA traffic transmitted; the twenty busiest NICs of the range.', 'Bps', [g.query(busiest('transmitted_bytes_total'), legend)]),
+          g.timeseries('Received', 'RDMA traffic received; the twenty busiest NICs of the range.', 'Bps', [g.query(busiest('received_bytes_total'), legend)]) + g.only(rdma),
+          g.timeseries('Transmitted', 'RDMA traffic transmitted; the twenty busiest NICs of the range.', 'Bps', [g.query(busiest('transmitted_bytes_total'), legend)]) + g.only(rdma),
         ]),
         g.row('Congestion', [
           congestion(config, s).stopped,
@@ -87,18 +90,18 @@ local signals = import '../signals.libsonnet';
           g.timeseries('Waits for credits, ticks/s', 'InfiniBand: data was there and no credits (XmitWait), in ticks of the device; the twenty with most in the range.', 'short', [
             g.query(busiest('transmit_wait_ticks_total'), legend),
             unchanged(['transmit_wait_ticks_total']),
-          ]),
+          ]) + g.only('InfiniBand devices'),
           perSecond('Congestion marks, packets/s', 'Packets received with the congestion mark, and notifications sent and handled.', 'short', [
             'ecn_marked_packets_received_total',
             'cnp_packets_sent_total',
             'cnp_packets_handled_total',
-          ]),
+          ]) + g.only(rdma),
           perSecond('Loss on the way, packets/s', 'Packets out of sequence, sequence errors and expired acknowledgement timers: what was lost came again.', 'short', [
             'out_of_sequence_packets_received_total',
             'packet_sequence_errors_total',
             'ack_timeouts_total',
             'retransmits_total',
-          ]),
+          ]) + g.only(rdma),
         ]),
         g.row('Errors', [
           g.timeseries('Errors that grew', 'By how much error counters have grown within a quarter of an hour, of NICs where they did; the twenty with most in the range.', 'short', [
@@ -124,19 +127,19 @@ local signals = import '../signals.libsonnet';
             'local_link_integrity_errors_total',
             'link_error_recovery_total',
             'receive_errors_total',
-          ]),
+          ]) + g.only(rdma),
           perSecond('Queue pairs lost', 'Queue pairs that ended because retries ran out: each is an error that a job sees.', 'short', [
             'transport_retries_exceeded_total',
             'rnr_retries_exceeded_total',
-          ]),
+          ]) + g.only(rdma),
         ]),
         g.row('Optics and netdev', [
           g.timeseries('Module temperature', 'The twenty hottest modules of the range.', 'celsius', [
             g.query(g.worst(config, s.series('fabricpulse_nic_module_temperature_celsius'), 'instance, device'), legend),
-          ]),
+          ]) + g.only(optics),
           g.timeseriesLeast('Received light', 'Optical power by lane; the twenty darkest lanes of the range.', 'watt', [
             g.query(g.least(config, s.series('fabricpulse_nic_module_received_power_watts'), 'instance, device, lane'), legend + ' {{lane}}'),
-          ]),
+          ]) + g.only(optics),
           g.timeseries('Packets dropped by the host, packets/s', 'Of the netdev, received and sent; the ten devices that drop most of each.', 'short', [
             g.query(busiest('link_receive_drops_total', 10), legend + ' received'),
             g.query(busiest('link_transmit_drops_total', 10), legend + ' sent'),
@@ -145,27 +148,27 @@ local signals = import '../signals.libsonnet';
           g.timeseries('Corrected bits', 'What forward error correction has corrected; the twenty largest of the range.', 'short', [
             g.query(busiest('fec_corrected_bits_total'), legend),
             unchanged(['fec_corrected_bits_total']),
-          ]),
+          ]) + g.only('links with forward error correction'),
         ]),
         g.row('Set-up', [
           g.table(config, 'GIDs that NCCL would use', 'Of each port, by its type and index; those of InfiniBand have the type of RoCE v1.', 'none', [
             g.query('max by (%s, instance, device, rdma_device, port, index, gid_type, address_family) (%s)' % [config.clusterLabel, s.last('fabricpulse_nic_nccl_gid_info')]),
-          ], [['instance', 'host'], ['device', 'device'], ['rdma_device', 'RDMA device'], ['port', 'port'], ['index', 'index'], ['gid_type', 'type'], ['address_family', 'addresses']], ['Value']),
+          ], [['instance', 'host'], ['device', 'device'], ['rdma_device', 'RDMA device'], ['port', 'port'], ['index', 'index'], ['gid_type', 'type'], ['address_family', 'addresses']], ['Value']) + g.only(rdma),
           g.unwell(config, 'Hosts without a common GID index', 'The twenty hosts whose ports had none, or different ones, for longest in the range.', host.series('fabricpulse_nic_nccl_gid_index_consistent'), 'instance', '{{instance}}', ['none in common', 'common']),
           g.table(config, 'NICs unlike the median of their network', 'MTU, PFC, speed, GID index and trust of DSCP, as numbers; which of them are too few to be a second fleet FabricNicOddOneOut tells.', 'none', [
             g.query('topk(100, device:fabricpulse_nic_attribute:different{%s, instance=~"$instance", device=~"$device"})' % g.clusterMatcher(config)),
           ], [['instance', 'host'], ['device', 'device'], ['network', 'network'], ['attribute', 'attribute'], ['Value', 'value']]),
           g.table(config, 'Firmware', 'How many NICs of a board have which, and of the hosts chosen which have it.', 'none', [
             g.query('count by (%s, board, firmware) (%s)' % [config.clusterLabel, s.last('fabricpulse_nic_info', 'firmware!=""')]),
-          ], [['board', 'board'], ['firmware', 'firmware'], ['Value', 'NICs']]),
+          ], [['board', 'board'], ['firmware', 'firmware'], ['Value', 'NICs']]) + g.only(pcie),
         ]),
         g.row('Host', [
           g.table(config, 'PCIe, the slowest', 'Lanes times speed, of what card and slot can do; the twenty lowest.', 'percentunit', [
             g.query('bottomk(20, max by (%s, instance, device) (%s))' % [config.clusterLabel, s.pcieShare()]),
-          ], [['instance', 'host'], ['device', 'device'], ['Value', 'share']]),
+          ], [['instance', 'host'], ['device', 'device'], ['Value', 'share']]) + g.only(pcie),
           g.table(config, 'GID index that NCCL would use', 'How many ports have which; NCCL takes one index for all ports of a host. More than one line: FabricNicOddOneOut names the odd ones.', 'none', [
             g.query('count_values("index", %s)' % s.series('fabricpulse_nic_nccl_gid_index')),
-          ], [['index', 'GID index'], ['Value', 'ports']]),
+          ], [['index', 'GID index'], ['Value', 'ports']]) + g.only(rdma),
         ]),
       ]
     ),

@@ -46,7 +46,8 @@ local signals = import '../signals.libsonnet';
           ]) + g.mayBeNone,
           g.timeseries('NICs out of service', 'As their agents keep them; the twenty hosts with most in the range.', 'short', [
             g.query('%s > 0' % g.worst(config, s.series('fabricpulse_remediation_agent_avoided'), 'instance'), '{{instance}}'),
-          ]) + g.mayBeNone,
+            g.allZero(s.series('fabricpulse_remediation_agent_avoided'), 'max_over_time(%s[$__range] @ end()) > 0' % s.series('fabricpulse_remediation_agent_avoided')),
+          ]),
           g.timeseries('Agents', 'Node agents by whether they have reported lately.', 'none', [
             g.query('sum by (state) (%s)' % s.series('fabricpulse_remediation_agents'), '{{state}}'),
           ]),

@@ -33,6 +33,8 @@ local dataLinks = import 'data_links.libsonnet';
   local notMeasured = 'Not measured in this range',
   // Added to panels of what there is only while something is wrong.
   mayBeNone:: { fieldConfig+: { defaults+: { noValue: 'None in this range, or not measured' } } },
+  // Added to panels of what not each NIC or host can tell. Not that there is no such thing: an exporter may be silent.
+  only(what):: { fieldConfig+: { defaults+: { noValue: 'Not measured in this range: only %s can tell' % what } } },
 
   timeseries(title, description, unit, queries)::
     // The least that the top of an axis is: Grafana's is 100 where all is 0, which is 10,000 %.
