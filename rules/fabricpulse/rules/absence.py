@@ -88,6 +88,11 @@ _WAITS = tuple(
 )
 
 
+# What a NIC exporter says of counters that have grown, by the name of the counter.
+_GROWN = re.compile(r"fabricpulse_nic_recent_(?:rate|increase)\{(.*)\}")
+_MATCHER = re.compile(r'(\w+)(=~|!~|!=|=)("(?:[^"\\]|\\.)*")')
+_OF_GROWN = frozenset(("counter", "kind"))
+
 # A daemon that is looked for by its build.
 _BUILD = re.compile(r'fabricpulse_build_info\{.*daemon=~"\.\*(coordinator|receiver)".*')
 _BUILT = {"coordinator": "clocksync-coordinator", "receiver": "remediation-receiver"}
@@ -109,3 +114,15 @@ def only_amid_faults(selector: str) -> bool:
 def waits_for(selector: str) -> str:
     """What must be there, beside its daemon, before it has series; "" where nothing else must."""
     return next((reason for pattern, reason in _WAITS if pattern.fullmatch(selector)), "")
+
+
+def counters_of(selector: str) -> list[str]:
+    """Selectors of the counters themselves where the series are of counters that have grown: where none of these is
+    there, nobody knows whether they would have; [] of others.
+    """
+    if not (grown := _GROWN.fullmatch(selector)):
+        return []
+    matchers = _MATCHER.findall(grown[1])
+    others = ",".join(label + how + text for label, how, text in matchers if label not in _OF_GROWN)
+    names = [name for label, _, text in matchers if label == "counter" for name in text[1:-1].split("|")]
+    return [f"fabricpulse_nic_{name}_total" + (f"{{{others}}}" if others else "") for name in names]

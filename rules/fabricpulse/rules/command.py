@@ -1,6 +1,7 @@
 """`fabricpulse rules`."""
 
 import json
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -152,10 +153,16 @@ def check(
         for daemon, selectors in found.unscraped().items():
             for selector in selectors:
                 click.echo(f"not scraped: {selector}: no {daemon}")
-        for selector, reason in found.waiting().items():
-            click.echo(f"waits for {reason}: {selector}")
-        for selector in found.quiet():
-            click.echo(f"nothing wrong: {selector}")
+        # One reason has many selectors: it is said once, and they are below it.
+        waiting = sorted(found.waiting().items(), key=lambda each: (each[1], each[0]))
+        for reason, some in groupby(waiting, key=lambda each: each[1]):
+            click.echo(f"waits for {reason}:")
+            for selector, _ in some:
+                click.echo(f"  {selector}")
+        if quiet := found.quiet():
+            click.echo("nothing wrong:")
+            for selector in quiet:
+                click.echo(f"  {selector}")
         for name, each in found.exporters.items():
             if each.outdated and name in VERSIONED:
                 click.echo(

@@ -16,7 +16,7 @@ from fabricpulse.core.metrics.common import BUILD_INFO, METRICS_VERSION
 from fabricpulse.core.web.client_config import HttpClientConfig
 from fabricpulse.core.web.prometheus import PromQl, RefusedError
 from fabricpulse.core.web.urls import redact
-from fabricpulse.rules.absence import daemon_of, only_amid_faults, waits_for
+from fabricpulse.rules.absence import counters_of, daemon_of, only_amid_faults, waits_for
 from fabricpulse.rules.mixin import Mixin
 
 # Whether there is such a series is asked of now.
@@ -43,11 +43,13 @@ class Exporters:
 class Found:
     """What is there now. selectors : number of series that each selector of the rules matches. short : windows of rates
     in which none of their series has two samples: such a rate is never there. exporters : those that are scraped, by
-    daemon."""
+    daemon. uncounted : selectors of counters that have grown, of which no NIC has any of these counters.
+    """
 
     selectors: dict[str, int]
     short: list[str]
     exporters: dict[str, Exporters] = field(default_factory=dict)
+    uncounted: frozenset[str] = frozenset()
 
     def empty(self) -> list[str]:
         """Selectors without a series, sorted, although all that they need is there: a fault of the set-up."""
@@ -62,11 +64,17 @@ class Found:
 
     def waiting(self) -> dict[str, str]:
         """Selectors without a series until something is there that a fleet need not have, and what, sorted."""
-        return {
+        found = {
             selector: waits_for(selector)
             for selector in self._without_series()
-            if waits_for(selector) and not only_amid_faults(selector) and self._is_scraped(selector)
+            if not only_amid_faults(selector) and self._is_scraped(selector)
         }
+        found |= {
+            selector: "NICs that count it: no driver here does, so that nobody knows whether anything is wrong"
+            for selector in self.uncounted
+            if not self.selectors[selector] and self._is_scraped(selector)
+        }
+        return {selector: reason for selector, reason in sorted(found.items()) if reason}
 
     def unscraped(self) -> dict[str, list[str]]:
         """Selectors without a series because no daemon is scraped that gives them, by daemon, sorted."""
@@ -86,6 +94,8 @@ class Found:
     def _is_well(self, selector: str) -> bool:
         if selector.startswith("ALERTS{"):
             return True
+        if selector in self.uncounted:
+            return False
         name = daemon_of(selector)
         givers = [each for daemon, each in self.exporters.items() if name in ("", daemon)]
         return only_amid_faults(selector) and bool(givers) and not any(each.outdated for each in givers)
@@ -176,13 +186,18 @@ async def _ask(url: str, selectors: list[str], windows: list[str], client: HttpC
         counts = await asyncio.gather(*(value(f"count({each})", each) for each in selectors))
         samples = await asyncio.gather(*(value(f"max(count_over_time({each}))", each) for each in windows))
         exporters = await _exporters(prometheus, url, selectors)
-    series = dict(zip(selectors, counts, strict=True))
+        series = dict(zip(selectors, counts, strict=True))
+        grown = {each: counters_of(each) for each in selectors if counters_of(each) and not series[each]}
+        counters = sorted({counter for some in grown.values() for counter in some})
+        counted = await asyncio.gather(*(value(f"count({each})", each) for each in counters))
+    there_are = {counter for counter, number in zip(counters, counted, strict=True) if number}
+    uncounted = frozenset(each for each, some in grown.items() if not there_are & set(some))
     there = [
         (window, most)
         for window, most in zip(windows, samples, strict=True)
         if series[window.rpartition("[")[0]]
     ]
-    return Found(series, [window for window, most in there if most < 2], exporters)
+    return Found(series, [window for window, most in there if most < 2], exporters, uncounted)
 
 
 async def _exporters(prometheus: PromQl, url: str, selectors: list[str]) -> dict[str, Exporters]:

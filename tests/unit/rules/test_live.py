@@ -5,7 +5,7 @@ from importlib.metadata import entry_points
 
 from fabricpulse.core.metrics.catalogue import METRICS_GROUP
 from fabricpulse.core.metrics.common import BUILD_INFO, METRICS_VERSION
-from fabricpulse.rules.absence import daemon_of
+from fabricpulse.rules.absence import counters_of, daemon_of
 from fabricpulse.rules.live import Exporters, Found, selectors_of
 from fabricpulse.rules.mixin import compile_mixin
 
@@ -40,6 +40,25 @@ def test_one_exporter_that_is_too_old_makes_it_unknown() -> None:
     """Nobody knows whether something is wrong there; what the other daemons report is known."""
     one_old = found(mesh=Exporters(3), nic=Exporters(3, outdated=1), qp=Exporters(3))
     assert one_old.empty() == [CONNECTED, RATE]
+
+
+def test_counters_that_no_nic_has_are_not_well() -> None:
+    """Of what nobody counts nobody knows whether it has grown."""
+    uncounted = Found({RATE: 0, SILENT: 0}, [], {"nic": Exporters(3), "qp": Exporters(3)}, frozenset((RATE,)))
+    assert (uncounted.empty(), uncounted.quiet()) == ([], [SILENT])
+    assert "nobody knows" in uncounted.waiting()[RATE]
+    assert Found({RATE: 0}, [], {}, frozenset((RATE,))).waiting() == {}
+
+
+def test_each_counter_that_may_have_grown_is_a_metric() -> None:
+    """What a selector of grown counters stands for, with the matchers that are of all series."""
+    declared = {spec.name for entry in entry_points(group=METRICS_GROUP) for spec in entry.load().METRICS}
+    selectors = selectors_of(compile_mixin(settings={"selector": 'cluster="a"'}))
+    counters = [counter for selector in selectors for counter in counters_of(selector)]
+    assert 'fabricpulse_nic_kernel_messages_total{cluster="a"}' in counters
+    assert [counter for counter in counters if counter.removesuffix('{cluster="a"}') not in declared] == []
+    assert counters_of(RATE) == ["fabricpulse_nic_phy_discards_total"]
+    assert counters_of(CONNECTED) == []
 
 
 def test_without_a_daemon_what_it_gives_is_not_scraped() -> None:
