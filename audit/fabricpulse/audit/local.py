@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
+from pathlib import Path
 from typing import TypeVar
 
 from fabricpulse.audit.boot import BOOT_ID, HOSTNAME, MACHINE_ID, machine_of
@@ -12,9 +13,12 @@ from fabricpulse.audit.host.check import HostCheck
 from fabricpulse.audit.host.host_reader import HostReader
 from fabricpulse.audit.model import HostReport, Outcome, Result, Value, clip, unknown
 from fabricpulse.audit.registry import host_checks
+from fabricpulse.core.errors import is_exhausted
 from fabricpulse.core.log import get_logger
 
 log = get_logger(__name__)
+
+_VERSION = version("fabricpulse")
 
 # A check that reads a NIC whose firmware does not answer hangs in the kernel: it is left behind.
 CHECK_PATIENCE_S = 5.0
@@ -60,12 +64,20 @@ def audit_host(
         round(time.monotonic() - begun, 6),
         tuple(results),
         values,
-        version("fabricpulse"),
-        boot=clip(reader.text(str(BOOT_ID)) or "", 128),
-        machine=machine_of(reader.text(str(MACHINE_ID)) or ""),
+        _VERSION,
+        boot=clip(_text(reader, BOOT_ID), 128),
+        machine=machine_of(_text(reader, MACHINE_ID)),
         rails=tuple(sorted(name[:128] for name in reader.rails)[:1024]),
-        hostname=clip(reader.text(str(HOSTNAME)) or "", 128),
+        hostname=clip(_text(reader, HOSTNAME), 128),
     )
+
+
+def _text(reader: HostReader, path: Path) -> str:
+    """ "" where it is not known."""
+    try:
+        return reader.text(str(path)) or ""
+    except OSError:
+        return ""
 
 
 def _outcomes(entry: HostCheck, reader: HostReader) -> list[Outcome]:
@@ -76,6 +88,8 @@ def _outcomes(entry: HostCheck, reader: HostReader) -> list[Outcome]:
             if len(found) >= MOST_OUTCOMES:
                 break
     except Exception as error:
+        if is_exhausted(error):
+            return [*found, unknown("this process may open no more files: nothing of the host could be read")]
         log.exception("a check has failed itself", check=entry.check.id)
         found.append(unknown(clip(f"the check broke: {type(error).__name__}: {error}")))
     return found

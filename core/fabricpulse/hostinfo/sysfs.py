@@ -34,6 +34,7 @@ _OPEN_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
 _UNSUPPORTED_ERRNOS = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTTY, errno.ENOSYS, errno.ENODATA, errno.EPERM}
 _REMOVED_ERRNOS = {errno.ENOENT, errno.ENODEV, errno.ENXIO, errno.ENOTDIR, errno.ESTALE}
+NO_DESCRIPTORS = "descriptors"
 _REASONS = {
     errno.EACCES: "permission",
     errno.ELOOP: "symlink_loop",
@@ -43,8 +44,8 @@ _REASONS = {
     errno.EAGAIN: "busy",
     errno.EBUSY: "busy",
     errno.ETIMEDOUT: "timeout",
-    errno.EMFILE: "descriptors",
-    errno.ENFILE: "descriptors",
+    errno.EMFILE: NO_DESCRIPTORS,
+    errno.ENFILE: NO_DESCRIPTORS,
 }
 
 

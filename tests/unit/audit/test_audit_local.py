@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 from tests.fixtures.audit.faults import ROCE_FAULTS
+from tests.fixtures.descriptors import none_left
 from tests.fixtures.hostinfo.host_tree import GpuHost
 
 from fabricpulse.audit.checks.pcie_acs import acs_control
@@ -259,3 +260,22 @@ def test_a_bond_whose_members_tell_nothing_is_unknown(tmp_path: Path) -> None:
     assert status() is Status.PASSED
     host.sys.write(monitor, "down")
     assert status() is Status.FAILED
+
+
+def test_a_reader_without_descriptors_knows_nothing(tmp_path: Path) -> None:
+    """What it cannot open is not missing: of a host that is whole nothing fails, and no NIC, GPU or service is none.
+    What needs no file may pass.
+    """
+    host = GpuHost(tmp_path)
+    reader = host.reader()
+    before = {(r.check, r.outcome.status) for r in audit_host("h", host.reader()).results}
+    with none_left():
+        report = audit_host("h", reader)
+    after = {(r.check, r.outcome.status) for r in report.results}
+    assert {status for _, status in after} >= {Status.UNKNOWN}
+    assert [check for check, status in after if status is Status.FAILED] == []
+    passed = {check for check, status in after if status is Status.PASSED}
+    assert passed <= {check for check, status in before if status is Status.PASSED}
+    # What was judged before is not out of place now.
+    judged = {check for check, status in before if status is not Status.NOT_APPLICABLE}
+    assert judged.isdisjoint(check for check, status in after if status is Status.NOT_APPLICABLE)

@@ -5,6 +5,7 @@ Reads are bounded and raise nothing: a value that is absent, unreadable or absur
 threads at a time, but for what is read once (`functools.cached_property`): the runner calls one check after the other.
 """
 
+import errno
 import os
 import re
 import stat
@@ -18,6 +19,7 @@ from pathlib import Path
 from fabricpulse.audit.host.kernel_messages import KernelMessages, kernel_messages
 from fabricpulse.audit.host.nvml import NvmlAnswer
 from fabricpulse.audit.host.routes import front_end
+from fabricpulse.core.errors import is_exhausted
 from fabricpulse.core.shm.clock_page import ClockPageReader, ClockStatus
 from fabricpulse.core.shm.mapping import LayoutError
 from fabricpulse.hostinfo.device_filter import VIRTUAL, DeviceFilter
@@ -26,7 +28,7 @@ from fabricpulse.hostinfo.gid_table import read_table
 from fabricpulse.hostinfo.inventory import Inventory, Netdev, RdmaDevice, Scanner
 from fabricpulse.hostinfo.netlink.dcb import DcbState
 from fabricpulse.hostinfo.sources import HostSources
-from fabricpulse.hostinfo.sysfs import NOT_AVAILABLE, ReadErrors
+from fabricpulse.hostinfo.sysfs import NO_DESCRIPTORS, NOT_AVAILABLE, ReadErrors
 
 # Largest file that is read, and most names of a folder.
 MOST_BYTES = 1 << 20
@@ -94,6 +96,11 @@ def disk_space(path: Path) -> DiskSpace | None:
     return DiskSpace(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
 
 
+def _raise_exhausted(error: OSError) -> None:
+    if is_exhausted(error):
+        raise error
+
+
 @dataclass
 class HostReader:
     """One host, as the checks see it.
@@ -123,11 +130,14 @@ class HostReader:
         return self.root / path.lstrip("/")
 
     def text(self, path: str | Path) -> str | None:
-        """A file without the white space around it; None if it cannot be read, or is larger than MOST_BYTES."""
+        """A file without the white space around it; None if it cannot be read, or is larger than MOST_BYTES. Raises
+        OSError, as all that reads here, where no descriptor is left: that says nothing of the host.
+        """
         file = self.place(path) if isinstance(path, str) else path
         try:
             descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-        except OSError:
+        except OSError as error:
+            _raise_exhausted(error)
             return None
         try:
             if not _is_file(descriptor):
@@ -148,7 +158,8 @@ class HostReader:
         """The beginning of a file that may be long."""
         try:
             descriptor = os.open(self.place(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-        except OSError:
+        except OSError as error:
+            _raise_exhausted(error)
             return None
         try:
             return os.read(descriptor, size).decode("utf-8", "replace") if _is_file(descriptor) else None
@@ -172,7 +183,8 @@ class HostReader:
         folder = self.place(path) if isinstance(path, str) else path
         try:
             found = sorted(name for name in os.listdir(folder) if name.isprintable())  # noqa: PTH208 - names are all that is wanted
-        except OSError:
+        except OSError as error:
+            _raise_exhausted(error)
             return []
         return found[:MOST_NAMES]
 
@@ -189,7 +201,10 @@ class HostReader:
     @cached_property
     def inventory(self) -> Inventory:
         """All NICs of the host."""
-        return Scanner(str(self.sources.sysfs), DeviceFilter()).scan(self.errors)
+        found = Scanner(str(self.sources.sysfs), DeviceFilter()).scan(self.errors)
+        if self.errors.total[NO_DESCRIPTORS]:
+            raise OSError(errno.EMFILE, "too many open files to list the NICs")
+        return found
 
     @cached_property
     def ports(self) -> tuple[RdmaPort, ...]:
