@@ -32,8 +32,10 @@ async def keep_alive() -> None:
     threads are on standard error, and so in the journal, before systemd kills the daemon.
     """
     within_s = watchdog_s()
+    if not within_s:
+        return
     try:
-        while within_s:
+        while True:
             faulthandler.dump_traceback_later(_LATE * within_s, file=2)
             notify_systemd("WATCHDOG=1")
             await asyncio.sleep(_NOTIFIED * within_s)
