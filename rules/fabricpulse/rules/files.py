@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from fabricpulse.core.errors import UserError
-from fabricpulse.core.files import atomic_write
+from fabricpulse.core.files import atomic_write, named
 from fabricpulse.rules.mixin import Mixin
 
 HEADER = "# generated from mixins/ by `fabricpulse rules render`: do not edit\n"
@@ -58,15 +58,18 @@ def _ordered(rule: dict[str, Any]) -> dict[str, Any]:
 
 
 def differences(folder: Path, expected: Mapping[str, str]) -> list[str]:
-    """What stands in `folder` and should not, is missing, or differs; sorted paths, each with a word."""
+    """What stands in `folder` and should not, is missing, or differs: paths, a word for each. Raises UserError."""
     found = []
-    for path, content in expected.items():
-        file = folder / path
-        if not file.is_file():
-            found.append(f"{path} is missing")
-        elif file.read_text(encoding="utf-8") != content:
-            found.append(f"{path} differs")
-    found += [f"{path.relative_to(folder)} is left over" for path in _left_over(folder, expected)]
+    try:
+        for path, content in expected.items():
+            try:
+                if (folder / path).read_bytes() != content.encode():
+                    found.append(f"{path} differs")
+            except (FileNotFoundError, NotADirectoryError):
+                found.append(f"{path} is missing")
+        found += [f"{path.relative_to(folder)} is left over" for path in _left_over(folder, expected)]
+    except OSError as error:
+        raise UserError(f"cannot read the rules in {folder}: {error.strerror}: {error.filename}") from error
     return sorted(found)
 
 
@@ -106,8 +109,9 @@ def _left_over(folder: Path, expected: Mapping[str, str]) -> list[Path]:
     """
     keep = {folder / path for path in expected}
     folders = sorted({file.parent for file in keep} - {folder})
-    files = [file for place in folders for file in (*place.glob("*.yaml"), *place.glob("fabricpulse-*.json"))]
-    return [file for file in files if file not in keep and _is_rendered(file)]
+    files = [file for place in folders for file in (*named(place, ".yaml"), *named(place, ".json"))]
+    ours = (file for file in files if file.suffix == ".yaml" or file.name.startswith("fabricpulse-"))
+    return [file for file in ours if file not in keep and _is_rendered(file)]
 
 
 def _is_rendered(file: Path) -> bool:

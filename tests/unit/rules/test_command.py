@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import CliRunner
+from tests.fixtures.descriptors import none_left
 
 from fabricpulse.core import files
 from fabricpulse.core.errors import UserError
 from fabricpulse.rules.command import command
+from fabricpulse.rules.files import differences
 from fabricpulse.rules.validation import Context, _selector, is_duration
 
 
@@ -129,6 +131,24 @@ def test_unwritable_output(tmp_path: Path) -> None:
 
     with pytest.raises(UserError, match="cannot write the rules to"):
         invoke("render", "--output-dir", tmp_path / "file" / "below")
+
+
+def test_what_cannot_be_read_is_neither_missing_nor_as_it_should_be(tmp_path: Path) -> None:
+    """With no descriptor left, and of a loop of links; `--check` would send people to render again."""
+    invoke("render", "--output-dir", tmp_path)
+    content = files_of_folder(tmp_path)
+    assert differences(tmp_path, content) == []
+    with none_left(), pytest.raises(UserError, match="Too many open files"):
+        differences(tmp_path, content)
+    nic = tmp_path / "alerts" / "nic.yaml"
+    nic.unlink()
+    nic.symlink_to("nic.yaml")
+    with pytest.raises(UserError, match=r"nic\.yaml"):
+        invoke("render", "--output-dir", tmp_path, "--check")
+
+
+def files_of_folder(folder: Path) -> dict[str, str]:
+    return {str(file.relative_to(folder)): file.read_text() for file in folder.rglob("*") if file.is_file()}
 
 
 def test_files_are_replaced_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
