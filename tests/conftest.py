@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from tests.fixtures.suite.memory_files import memory_folder, memory_path
 from tests.fixtures.suite.run_order import run_order
 
@@ -16,8 +16,9 @@ from fabricpulse.lab.tools import Tools, find_tools
 
 __all__ = ["memory_folder", "memory_path"]
 
-# How long an example takes says what else the machine does. The rest stays as Hypothesis has it, for CI as well.
-settings.register_profile("untimed", settings(deadline=None))
+# How long an example takes, or is made, says what else the machine does. The rest stays as Hypothesis has it, for CI as
+# well.
+settings.register_profile("untimed", settings(deadline=None, suppress_health_check=[HealthCheck.too_slow]))
 settings.load_profile("untimed")
 
 # A shell without job control lets what it runs in the background ignore Ctrl-C, and so would all that tests start.
