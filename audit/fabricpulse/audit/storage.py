@@ -68,8 +68,8 @@ def keep_fleet(folder: Path, findings: FleetFindings) -> FleetFindings:
     was there decides nothing any more."""
     from fabricpulse.audit.still_open import with_open_findings  # late: `gate` only reads
 
-    whole = with_open_findings(_before(folder, FLEET, FleetFindings), findings)
     try:
+        whole = with_open_findings(_before(folder, FLEET, FleetFindings), findings)
         _write(folder, {FLEET: (encode(whole), 0o644)})
     except OSError as error:
         set_aside(folder, FLEET)
@@ -84,9 +84,10 @@ def keep_report(folder: Path, report: HostReport, most: int) -> HostReport:
     more."""
     from fabricpulse.audit.still_open import report_with_open_findings  # late: `gate` only reads
 
-    whole = report_with_open_findings(_before(folder, LAST, HostReport), report)
-    data = encode(whole)
+    whole = None
     try:
+        whole = report_with_open_findings(_before(folder, LAST, HostReport), report)
+        data = encode(whole)
         # The result that counts first: what it replaces may be better than what is true.
         _write(folder, {LAST: (data, 0o644)})
         (folder / lost(LAST)).unlink(missing_ok=True)
@@ -95,7 +96,7 @@ def keep_report(folder: Path, report: HostReport, most: int) -> HostReport:
         for file in old[: max(0, len(old) - most)]:
             file.unlink(missing_ok=True)
     except OSError as error:
-        if _before(folder, LAST, HostReport) != whole:
+        if whole is None or not _has(folder, whole):
             set_aside(folder, LAST)
         raise _cannot_keep(folder, error) from error
     return whole
@@ -133,12 +134,24 @@ def is_read_only(folder: Path) -> bool:
 
 
 def _before(folder: Path, name: str, kind: type[T]) -> T | None:
+    """None where there is none, or it makes no sense. Raises OSError where it is there and cannot be read: what it has
+    found is still open.
+    """
     for file in (name, lost(name)):
         try:
             return read(folder / file, kind)
-        except UserError:
-            continue
+        except UserError as error:
+            why = error.__cause__
+            if isinstance(why, OSError) and not isinstance(why, FileNotFoundError):
+                raise why from error
     return None
+
+
+def _has(folder: Path, report: HostReport) -> bool:
+    try:
+        return _before(folder, LAST, HostReport) == report
+    except OSError:
+        return False
 
 
 def _write(folder: Path, files: dict[str, tuple[bytes, int]]) -> None:

@@ -273,3 +273,32 @@ def test_a_result_of_which_nobody_can_say_whether_it_is_there_opens_no_gate(
     (tmp_path / name).symlink_to(name)
     code, _ = gate_of(tmp_path)
     assert code == (0 if name == "last.lost.json" else 1)
+
+
+@pytest.mark.parametrize("name", ["last", "fleet"])
+def test_what_cannot_be_read_is_not_forgotten(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its errors may be open: the next result does not take its place as if there had been none. Once it can be read
+    again it does.
+    """
+    good, found = msgspec.structs.replace(GOOD, collected_at=time.time()), of_host(run_of(), "h")
+
+    def keep() -> None:
+        if name == "last":
+            storage.keep_report(tmp_path, good, 3)
+        else:
+            storage.keep_fleet(tmp_path, found)
+
+    def unreadable(path: Path, _: object) -> None:
+        raise UserError(f"cannot read {path}") from OSError(errno.EIO, "Input/output error")
+
+    storage.keep_report(tmp_path, good, 3)
+    storage.keep_fleet(tmp_path, found)
+    assert gate_of(tmp_path)[0] == 0
+    with monkeypatch.context() as patch, pytest.raises(UserError, match="cannot keep"):
+        patch.setattr(storage, "read", unreadable)
+        keep()
+    assert gate_of(tmp_path)[0] == 11
+    keep()
+    assert gate_of(tmp_path)[0] == 0
