@@ -60,8 +60,9 @@ def test_unit(path: Path) -> None:
         "StartLimitIntervalSec=0",
         "Restart=always",
         f"RestartPreventExitStatus={ConfigError.exit_code}",
+        "WatchdogSec=60",
+        "WatchdogSignal=SIGKILL",
     )
-    restart += ("WatchdogSec=60", "WatchdogSignal=SIGKILL")
     for setting in ("Type=notify", *restart, "NoNewPrivileges=yes", "ProtectSystem=strict"):
         assert f"\n{setting}\n" in text
     for setting in ("CapabilityBoundingSet", "MemoryMax", "LimitNOFILE", "UMask", "SystemCallFilter"):
