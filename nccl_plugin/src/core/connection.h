@@ -8,7 +8,6 @@
 
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -16,6 +15,7 @@
 #include "core/lane.h"
 #include "core/owned_fds.h"
 #include "core/peer_liveness.h"
+#include "core/quick_lock.h"
 #include "core/runtime.h"
 #include "core/stall_timer.h"
 #include "core/wire.h"
@@ -264,7 +264,7 @@ class Connection : public LaneSink {
   const uint64_t id_;
   const uint32_t device_;
   const uint32_t forks_ = fork_count();
-  std::mutex lock_;
+  QuickLock lock_;
   std::atomic<uint32_t> service_waits_{
       0};                    // a progress thread that polls without a pause would keep the lock
   std::vector<Lane> lanes_;  // never moves: room for all is reserved

@@ -7,15 +7,17 @@
 #include <cstdint>
 
 namespace fabricpulse {
+
+std::atomic<uint32_t> process_forks{0};
+
 namespace {
 
 constexpr int kMost = 1 << 16;  // descriptors with higher numbers stay open in children
 std::atomic<uint64_t> owned[kMost / 64];
-std::atomic<uint32_t> forks{0};
 
 // In the child: nothing but what may be called in a signal handler.
 void close_in_child() {
-  forks.fetch_add(1, std::memory_order_relaxed);
+  process_forks.fetch_add(1, std::memory_order_relaxed);
   for (int word = 0; word < kMost / 64; ++word) {
     uint64_t bits = owned[word].exchange(0, std::memory_order_relaxed);
     for (; bits != 0; bits &= bits - 1) ::close(word * 64 + __builtin_ctzll(bits));
@@ -40,7 +42,5 @@ void close_owned(int fd) {
   }
   ::close(fd);
 }
-
-uint32_t fork_count() { return forks.load(std::memory_order_relaxed); }
 
 }  // namespace fabricpulse

@@ -5,6 +5,7 @@
 #ifndef FABRICPULSE_CORE_OWNED_FDS_H_
 #define FABRICPULSE_CORE_OWNED_FDS_H_
 
+#include <atomic>
 #include <cstdint>
 
 namespace fabricpulse {
@@ -13,8 +14,9 @@ namespace fabricpulse {
 int own_fd(int fd);
 // Closes a descriptor that was owned. Where it was closed by a fork, nothing: another file may have its number.
 void close_owned(int fd);
-// Grows in each child: what was made at another count is the parent's. Any thread.
-uint32_t fork_count();
+extern std::atomic<uint32_t> process_forks;
+// Grows in each child: what was made at another count is the parent's. Any thread. Each call of NCCL asks.
+inline uint32_t fork_count() { return process_forks.load(std::memory_order_relaxed); }
 
 }  // namespace fabricpulse
 

@@ -272,7 +272,7 @@ void Telemetry::event(const EventFields& fields, const EventTime& time) {
 
 void Telemetry::operation(const fp_plugin_collective& record, uint64_t number, uint64_t bytes,
                           uint64_t took_ns, const EventTime& end) {
-  std::lock_guard<std::mutex> lock(operation_lock_);
+  std::lock_guard<QuickLock> lock(operation_lock_);
   uint64_t index = operations_next_++;
   fp_plugin_operation* slot = &operations_[index % kOperations];
   __atomic_store_n(&slot->commit, 2 * index + 1, __ATOMIC_RELAXED);

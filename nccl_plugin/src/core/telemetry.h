@@ -12,6 +12,7 @@
 #include <string>
 
 #include "core/config.h"
+#include "core/quick_lock.h"
 #include "fabricpulse/plugin_telemetry.h"
 #include "job/records.h"
 
@@ -101,7 +102,7 @@ class Telemetry {
   fp_plugin_device spare_device_{};
   std::mutex tables_;  // births and deaths
   std::mutex event_lock_;
-  std::mutex operation_lock_;
+  QuickLock operation_lock_;
   uint64_t operations_next_ = 0;
   uint32_t next_connection_ = 0, next_lane_ = 0;
 };

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "abi/profiler.h"
+#include "core/monotonic.h"
 
 namespace fabricpulse {
 namespace {
@@ -19,19 +20,22 @@ constexpr int64_t kGpuClockOffNs = INT64_C(86'400'000'000'000);
 }  // namespace
 
 uint32_t type_bytes(const char* type) {
-  struct Size {
-    const char* name;
-    uint32_t bytes;
-  };
-  static constexpr Size kSizes[] = {{"Int8", 1},    {"Uint8", 1},      {"Int32", 4},     {"Uint32", 4},
-                                    {"Int64", 8},   {"Uint64", 8},     {"Float16", 2},   {"Float32", 4},
-                                    {"Float64", 8}, {"Bfloat16", 2},   {"BFloat16", 2},  {"Half", 2},
-                                    {"Double", 8},  {"Float8e4m3", 1}, {"Float8e5m2", 1}};
   if (type == nullptr) return 1;
-  if (strncmp(type, "nccl", 4) == 0) type += 4;
-  for (const Size& size : kSizes)
-    if (strcmp(type, size.name) == 0) return size.bytes;
-  return 1;
+  if (type[0] == 'n' && type[1] == 'c' && type[2] == 'c' && type[3] == 'l') type += 4;
+  if (type[0] == 'H') return 2;  // Half
+  if (type[0] == 'D') return 8;  // Double
+  // All others have their bits in their names, as Float32, Bfloat16 or Float8e4m3.
+  while (*type != '\0' && (*type < '0' || *type > '9')) ++type;
+  switch (*type) {
+    case '1':
+      return 2;
+    case '3':
+      return 4;
+    case '6':
+      return 8;
+    default:
+      return 1;
+  }
 }
 
 Profiler::Profiler(std::shared_ptr<PluginEngine> engine, uint64_t communicator, uint32_t ranks, uint32_t rank,
@@ -76,7 +80,13 @@ Profiler::Event* Profiler::take(Kind kind) {
   // The one that is used again is the one that has rested longest: no cache has it.
   for (size_t at = 0; free_ != nullptr && at < sizeof(Event); at += kCacheLine)
     __builtin_prefetch(reinterpret_cast<const char*>(free_) + at, 1);
-  *event = Event{};
+  if (kind == Kind::kOperation) {
+    *event = Event{};
+  } else {  // most of it is of operations alone
+    event->gpu_start_ns = event->gpu_end_ns = event->waiting_since_ns = 0;
+    event->rank = event->peer = event->channel = UINT32_MAX;
+    event->kernels_left = 0;
+  }
   event->kind = kind;
   event->owner = this;
   event->open = 1;
@@ -96,14 +106,14 @@ fp_plugin_collective* Profiler::record_of(const char* function, const char* algo
 
 Profiler::Event* Profiler::operation(const char* function, const char* algorithm, const char* protocol,
                                      uint64_t bytes, uint64_t number, uint32_t channels) {
-  std::lock_guard<std::mutex> guard(lock_);
+  std::lock_guard<QuickLock> guard(lock_);
   Event* event = begin(function, algorithm, protocol, bytes, channels);
   if (event != nullptr) event->number = number;
   return event;
 }
 
 Profiler::Event* Profiler::transfer(const char* function, uint64_t bytes, uint32_t channels) {
-  std::lock_guard<std::mutex> guard(lock_);
+  std::lock_guard<QuickLock> guard(lock_);
   Event* event = begin(function, "", "", bytes, channels);
   if (event != nullptr) event->p2p = true;
   return event;
@@ -122,7 +132,7 @@ Profiler::Event* Profiler::begin(const char* function, const char* algorithm, co
   if (generation_runs_) ++generation_;
   generation_runs_ = false;
   event->generation = generation_;
-  event->started_ns = engine_->now();
+  event->started_ns = monotonic_ns();
   event->kernels_left = channels;
   if (channels > 0) await_kernels(event);
   RecordChange<fp_plugin_collective> change(record);
@@ -174,14 +184,14 @@ void Profiler::await_no_more(Event* operation) {
 }
 
 Profiler::Event* Profiler::kernel(Event* parent, uint64_t gpu_ns) {
-  std::lock_guard<std::mutex> guard(lock_);
+  std::lock_guard<QuickLock> guard(lock_);
   Event* event = child(parent, Kind::kKernel);
   if (event != nullptr) event->gpu_start_ns = gpu_ns;
   return event;
 }
 
 Profiler::Event* Profiler::proxy(Event* parent, int rank, int peer, uint32_t channel) {
-  std::lock_guard<std::mutex> guard(lock_);
+  std::lock_guard<QuickLock> guard(lock_);
   Event* event = child(parent, Kind::kChild);
   if (event == nullptr) return nullptr;
   event->rank = rank < 0 ? UINT32_MAX : static_cast<uint32_t>(rank);
@@ -191,7 +201,7 @@ Profiler::Event* Profiler::proxy(Event* parent, int rank, int peer, uint32_t cha
 }
 
 Profiler::Event* Profiler::step(Event* parent) {
-  std::lock_guard<std::mutex> guard(lock_);
+  std::lock_guard<QuickLock> guard(lock_);
   return child(parent, Kind::kStep);
 }
 
@@ -210,21 +220,21 @@ Profiler::Event* Profiler::child(Event* parent, Kind kind) {
   for (Event* up = parent; up != nullptr; up = up->parent) {
     if (up->kind != Kind::kOperation) continue;
     uint64_t* began = kind == Kind::kKernel ? &up->kernel_start_ns : &up->first_ns;
-    if (*began == 0) *began = engine_->now();
+    if (*began == 0) *began = monotonic_ns();
   }
   return event;
 }
 
 void Profiler::stop(Event* event) {
-  std::lock_guard<std::mutex> guard(lock_);
+  std::lock_guard<QuickLock> guard(lock_);
   if (event->open == 0) return;
   uint64_t now = 0;
-  if (event->waiting_since_ns != 0) end_wait(event, now = engine_->now());
+  if (event->waiting_since_ns != 0) end_wait(event, now = monotonic_ns());
   if (event->kind == Kind::kKernel && event->parent != nullptr && event->parent->kind == Kind::kOperation) {
     Event* operation = event->parent;
     const bool first = operation->kernel_end_ns == 0;
     --operation->kernels_running;
-    operation->kernel_end_ns = now = engine_->now();
+    operation->kernel_end_ns = now = monotonic_ns();
     if (event->gpu_start_ns == 0 || event->gpu_end_ns < event->gpu_start_ns) operation->gpu_known = false;
     operation->gpu_start_ns =
         first ? event->gpu_start_ns : std::min(operation->gpu_start_ns, event->gpu_start_ns);
@@ -236,7 +246,7 @@ void Profiler::stop(Event* event) {
 }
 
 void Profiler::kernel_stopped(Event* kernel, uint64_t gpu_ns) {
-  std::lock_guard<std::mutex> guard(lock_);
+  std::lock_guard<QuickLock> guard(lock_);
   // Of other GPUs the clock may have another unit: only one that goes with the host's is one of nanoseconds.
   timespec real{};
   clock_gettime(CLOCK_REALTIME, &real);
@@ -245,11 +255,11 @@ void Profiler::kernel_stopped(Event* kernel, uint64_t gpu_ns) {
 }
 
 void Profiler::step_waits(Event* event, bool waits) {
-  std::lock_guard<std::mutex> guard(lock_);
+  std::lock_guard<QuickLock> guard(lock_);
   if (waits) {
-    event->waiting_since_ns = engine_->now();
+    event->waiting_since_ns = monotonic_ns();
   } else if (event->waiting_since_ns != 0) {
-    end_wait(event, engine_->now());
+    end_wait(event, monotonic_ns());
   }
 }
 
@@ -266,7 +276,7 @@ void Profiler::end_wait(Event* step, uint64_t now) {
 void Profiler::name_flow(const Event* step, Connection* connection) {
   uint32_t rank = UINT32_MAX, peer = UINT32_MAX, channel = UINT32_MAX, collective = UINT32_MAX;
   {
-    std::lock_guard<std::mutex> guard(lock_);
+    std::lock_guard<QuickLock> guard(lock_);
     if (step->open == 0) return;
     for (const Event* up = step; up != nullptr; up = up->parent) {
       if (up->channel != UINT32_MAX) {
@@ -283,7 +293,7 @@ void Profiler::name_flow(const Event* step, Connection* connection) {
 // One of the event's parts has ended; with the last one the event itself.
 void Profiler::release(Event* event, uint64_t now) {
   while (event != nullptr && --event->open == 0) {
-    if (event->record != nullptr) finish(*event, now != 0 ? now : engine_->now());
+    if (event->record != nullptr) finish(*event, now != 0 ? now : monotonic_ns());
     Event* parent = event->parent;
     event->next_free = nullptr;
     event->parent = nullptr;

@@ -121,7 +121,7 @@ class Profiler {
   const uint32_t ranks_, rank_;
   const int pid_;
   int* mask_;
-  std::mutex lock_;
+  QuickLock lock_;
   std::unique_ptr<Event[]> pool_;
   Event *free_ = nullptr, *last_free_ = nullptr;
   Event *first_awaited_ = nullptr, *last_awaited_ = nullptr;
