@@ -12,6 +12,8 @@ constexpr uint64_t kPingNs = 1'000'000'000;     // per lane
 constexpr uint64_t kPublishNs = 100'000'000;    // telemetry that costs a system call
 constexpr uint64_t kDriveIfIdleNs = 8'000'000;  // NCCL has not called for so long: the service thread drives
 constexpr uint64_t kAskNs = 8'000'000;  // while a lane is silent the others on its path are asked this often
+// Who polls looks for silent lanes so often; of the time since its last look so much counts at most.
+constexpr uint64_t kLookNs = 2'000'000, kMostLookNs = 10'000'000;
 constexpr uint64_t kPeerFoundNs = 10'000'000;
 constexpr uint64_t kRecentNs = 100'000'000;  // reported path state holds so long
 
@@ -181,9 +183,27 @@ void Connection::drive(uint64_t now) {
     }
   }
   after_poll(now, progress);
+  if (elapsed(now, looked_ns_) >= kLookNs) watch(now);
   if (!retired_transports_.empty()) retired_transports_.clear();
   resting_ = !moved && settled();
   skipped_ = 0;
+}
+
+void Connection::watch(uint64_t now) {
+  const uint64_t credit = std::min(elapsed(now, looked_ns_), kMostLookNs);
+  looked_ns_ = now;
+  for (Lane& lane : lanes_) {
+    uint32_t under_way = 0;
+    uint64_t acknowledged = 0;
+    if (!lane.up || !lane.transport->peek(&under_way, &acknowledged)) continue;
+    const bool silent = under_way > 0 && lane.watched_under_way && acknowledged == lane.watched_acknowledged;
+    lane.watched_ns = silent ? lane.watched_ns + credit : 0;
+    lane.watched_under_way = under_way > 0;
+    lane.watched_acknowledged = acknowledged;
+    if (lane.watched_ns < lane.timer.suspect_ns() || suspects_ || called_) continue;
+    called_ = true;
+    runtime_->wake();
+  }
 }
 
 bool Connection::rests() {
@@ -200,7 +220,12 @@ bool Connection::rests() {
 void Connection::tick(uint64_t now, uint64_t since_last) {
   now_ns_ = now;
   uint64_t driven = last_driven();
-  if (now > driven && elapsed(now, driven) > kDriveIfIdleNs) drive(now);
+  const bool idle = now > driven && elapsed(now, driven) > kDriveIfIdleNs;
+  if (idle) drive(now);
+  watched_ = !idle && on_queue_pairs() && std::all_of(lanes_.begin(), lanes_.end(), [](const Lane& lane) {
+    return lane.up || lane.spare;
+  });
+  called_ = false;
   uint64_t chunks[kMaxLanes], chunk_ns[kMaxLanes] = {};
   std::fill(std::begin(chunks), std::end(chunks), UINT64_MAX);
   oldest_chunks(chunks, chunk_ns);
@@ -224,11 +249,14 @@ void Connection::tick(uint64_t now, uint64_t since_last) {
     if (sample.rtt_ns > 0) lane.rtt_ns = sample.rtt_ns;
     lane.rtt_ahead = sample.ahead;
     lane.congested_segments = sample.retransmits + sample.ecn_marked;
-    if (sample.acknowledged != lane.last_acknowledged) lane.acknowledged_at_ns = now;
+    const uint64_t watched_ns =
+        sample.acknowledged == lane.watched_acknowledged && lane.watched_under_way ? lane.watched_ns : 0;
+    if (sample.acknowledged != lane.last_acknowledged) lane.acknowledged_at_ns = now - watched_ns;
     lane.last_acknowledged = sample.acknowledged;
     PathTable::Path* path = path_of(lane, now);
     StallTimer::Surroundings around;
     around.least_ns = runtime_->config().stall_ns;
+    around.watched_ns = watched_ns;
     if (seldom_ticked) around.most_credit_ns = kQueuePairTickNs;
     around.peer_answered_ago_ns = elapsed(now, last_received_beside(lane));
     around.answer_due = lane.asked_ns != 0 && last_received_beside(lane) > lane.asked_ns;

@@ -71,6 +71,10 @@ struct Lane {
   uint64_t last_polled_ns = 0;
   uint64_t last_data_ns = 0;
 
+  // Of who polls it: for how long something has been under way while this was all that is acknowledged.
+  uint64_t watched_ns = 0, watched_acknowledged = 0;
+  bool watched_under_way = false;
+
   // Flap damping: each failure adds kPenalty, which halves every kPenaltyHalfLife.
   double penalty = 0;
   uint64_t penalty_at_ns = 0;
@@ -153,6 +157,9 @@ class Connection : public LaneSink {
   virtual bool forgotten(uint64_t /*since_last*/) { return false; }
   // A lane may be about to fail: the next tick should be soon.
   bool suspects() const { return suspects_; }
+  // At the last tick NCCL's thread was polling, which sees by itself when a queue pair falls silent and wakes the service
+  // thread then, and all lanes were up: nothing else is due before long.
+  bool watched() const { return watched_; }
   uint64_t last_driven() const { return last_driven_ns_.load(std::memory_order_relaxed); }
   // Takes a lane out of service for good or until it is joined again; what is under way on it goes elsewhere.
   void fail_lane(uint32_t lane, fp_lane_reason reason, uint64_t now);
@@ -233,6 +240,8 @@ class Connection : public LaneSink {
   void set_state(Lane* lane, fp_lane_state state, fp_lane_reason reason, uint64_t now);
   void event(fp_event_kind kind, const Lane* lane, fp_lane_reason reason, uint64_t value, uint64_t now);
   void take_peer_findings(uint64_t now);
+  // Whether lanes that are polled are silent.
+  void watch(uint64_t now);
   // May take chunks from spare lanes: a queue pair on which the peer has answered since it is up.
   static bool relieves(const Lane& lane) { return lane.up && !lane.spare && lane.transport->proven(); }
   void report_last_resort(const Lane& lane, uint64_t now);
@@ -276,6 +285,9 @@ class Connection : public LaneSink {
   std::vector<WireNic> peer_nics_;
 
   bool suspects_ = false;
+  bool watched_ = false;
+  bool called_ = false;  // for a silent lane, since the last tick
+  uint64_t looked_ns_ = 0;
   bool closed_ = false, lost_ = false, bye_received_ = false;
   bool memory_returned_ = false;  // of a request that was under way
   std::string lost_reason_;

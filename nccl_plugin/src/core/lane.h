@@ -142,6 +142,8 @@ class LaneTransport {
   // Reads what has arrived, bounded, so that one lane cannot starve the others.
   virtual LaneStatus poll(uint32_t lane, LaneSink* sink) = 0;
   virtual PathSample sample() const = 0;
+  // Of the sample, without a system call: units under way, and what is acknowledged. False: the sample alone knows.
+  virtual bool peek(uint32_t* /*unacknowledged*/, uint64_t* /*acknowledged*/) const { return false; }
   // Whether the path has carried something of this incarnation. A lane whose ends have met over another protocol is up
   // before that; it is given no chunk.
   virtual bool proven() const { return true; }

@@ -108,6 +108,8 @@ void Connection::lane_joined(Lane* lane, std::unique_ptr<LaneTransport> transpor
   lane->asked_ns = lane->answered_in_ns = 0;
   lane->pong_due = false;
   lane->last_data_ns = 0;
+  lane->watched_ns = lane->watched_acknowledged = 0;
+  lane->watched_under_way = false;
   {
     RecordChange<fp_plugin_lane> change(lane->record);
     lane->record->transport = lane->transport->kind();

@@ -32,6 +32,8 @@ class StallTimer {
     uint64_t least_ns = 25'000'000;  // FABRICPULSE_STALL_MS
     // Of the time since the last sample so much counts at most: what is planned between two.
     uint64_t most_credit_ns = 10'000'000;
+    // Another thread that polls the lane has seen it so: bytes in flight, and what is acknowledged now.
+    uint64_t watched_ns = 0;
     // Since the last frame of the peer's process on another lane of the connection. Its kernel's acknowledgements
     // prove less: while the process is stopped, Linux delays them on some lanes and not on others.
     uint64_t peer_answered_ago_ns = UINT64_MAX;
@@ -63,6 +65,8 @@ class StallTimer {
     const bool same = sample.acknowledged == acknowledged_;
     silent_ns_ = waits && waited_ && same ? silent_ns_ + credit : 0;
     overdue_ns_ = due && due_ && same ? overdue_ns_ + credit : 0;
+    if (waits) silent_ns_ = std::max(silent_ns_, around.watched_ns);
+    if (due) overdue_ns_ = std::max(overdue_ns_, around.watched_ns);
     // The first look at an incarnation compares with nothing.
     measured_ = measured_ || (looked_ && !same);
     looked_ = true;
@@ -101,6 +105,8 @@ class StallTimer {
   uint64_t late_ns() const { return late_ns_; }
   // Suspected: the peer is asked about it over another lane.
   bool suspect() const { return silent_ns_ >= suspect_ns_ || oldest_ns_ >= 4 * suspect_ns_; }
+  // From so much silence on.
+  uint64_t suspect_ns() const { return suspect_ns_; }
 
   // Why a lane is given up, for the log: the finding and what it was made of.
   std::string explain(Finding finding, const PathSample& sample, const Surroundings& around) const {

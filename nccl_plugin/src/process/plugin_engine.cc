@@ -339,7 +339,7 @@ int PluginEngine::tick(uint64_t now, uint64_t since_last) {
     ConnectionLock locked(connection.get());
     suspect |= connection->suspects();
     const bool waits = connection->requests() > 0 || connection->lanes_up() == 0;
-    busy |= waits;
+    busy |= waits && !(connection->watched() && connection->lanes_up() > 0);
     soon |= waits && !connection->on_queue_pairs();
   }
   handshakes_.tick(now);

@@ -5,8 +5,10 @@
 // Usage: plugin_verbs_counts BYTES MESSAGES [fleet|one|rails]...; prints one JSON line, totals of each end. fleet : there
 // is fleet time, so that chunks have stamps. one : one send under way, beside eight receives. rails : two lanes that share
 // no NIC. idle : prints instead how many of so many tests of a receive, and then of a send, that nothing comes of were
-// drives, and which pass after an arrival finds it. ahead : prints instead, of eight messages given to the device at once, the bytes that their round trips waited
-// behind as each lane tells it, and what the device has under way at the end.
+// drives, and which pass after an arrival finds it. silent : prints instead whether the service thread is woken while all
+// is carried, after how many microseconds of polling it is for what the fabric does not carry, and after how many more, in
+// ticks of 4 ms, the lane is given up. ahead : prints instead, of eight messages given to the device at once, the bytes
+// that their round trips waited behind as each lane tells it, and what the device has under way at the end.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -35,6 +37,8 @@ ib::ContextOps fabric_ops;
 
 struct Host final : SteppedRuntime {
   bool fleet = false;
+  void wake() override { woken = true; }
+  bool woken = false;
   bool fleet_clock(int64_t* fleet_ns) const override {
     *fleet_ns = static_cast<int64_t>(now_ns);
     return fleet;
@@ -157,6 +161,41 @@ class Stream {
     printf("%llu %llu %llu %llu\n", static_cast<unsigned long long>(receiving),
            static_cast<unsigned long long>(sending), static_cast<unsigned long long>(arrived),
            static_cast<unsigned long long>(passes_until(sends)));
+  }
+
+  // Polled every 20 us, ticked as a connection that NCCL polls is.
+  void print_silent() {
+    settle();
+    sender_->tick(host_.now_ns, kPassNs);
+    host_.woken = false;
+    for (int i = 0; i < 400; ++i) {
+      host_.now_ns += kPassNs;
+      pass_receiver(UINT64_MAX);
+      settle();
+      pass_sender(UINT64_MAX);
+      settle();
+    }
+    const bool needless = host_.woken;
+    for (int i = 0; i < 32; ++i) {  // what is sent next has its receive
+      pass_receiver(UINT64_MAX);
+      settle();
+    }
+    uint64_t us = 0, given_up_us = 0;
+    host_.woken = false;
+    for (; !host_.woken && us < 1'000'000; us += kPassNs / 1000) {
+      host_.now_ns += kPassNs;
+      pass_sender(UINT64_MAX);
+    }
+    while (sender_->lanes()[0].up && given_up_us < 1'000'000) {
+      sender_->tick(host_.now_ns, given_up_us == 0 ? 25'000'000 : 4'000'000);
+      for (int i = 0; i < 200; ++i) {
+        host_.now_ns += kPassNs;
+        pass_sender(UINT64_MAX);
+      }
+      given_up_us += 4'000;
+    }
+    printf("%d %llu %llu\n", needless, static_cast<unsigned long long>(us),
+           static_cast<unsigned long long>(given_up_us));
   }
 
   void run(uint64_t messages) {
@@ -287,6 +326,10 @@ int main(int argc, char** argv) {
   stream.run(32);  // until its rate is known
   if (modes.count("ahead") > 0) {
     stream.print_ahead();
+    return 0;
+  }
+  if (modes.count("silent") > 0) {
+    stream.print_silent();
     return 0;
   }
   if (modes.count("idle") > 0) {

@@ -213,6 +213,20 @@ def test_a_closed_window_without_answers_is_a_dead_path() -> None:
     assert looks_until(["unsent=90000 window=0 probes=3"], "silent") == 1
 
 
+def test_what_another_thread_has_watched_counts() -> None:
+    """It polls all the time and is woken for silence, where looks are far between: no second look is waited for."""
+    assert suspected([f"{SILENT} watched_ms=8"]) == [True]
+    assert looks([f"{SILENT} peer_ms=1 watched_ms=12", "watched_ms=16", "watched_ms=26"]) == [
+        "well",
+        "well",
+        "behind",
+    ]
+    # Less than what was silent anyway adds nothing, and an acknowledgement ends it.
+    assert looks([f"{SILENT} peer_ms=1 watched_ms=2", "", "", "watched_ms=9"])[-1] == "behind"
+    assert looks([f"{SILENT} peer_ms=1 watched_ms=20", "acknowledged=8 watched_ms=0"])[-1] == "well"
+    assert looks(["acknowledged=7 peer_ms=1 watched_ms=90"]) == ["well"]
+
+
 def test_another_connection_has_found_out() -> None:
     """The path was given up a moment ago: 10 ms of silence are enough."""
     assert looks_until([f"{SILENT} path_failed=1"], "behind") == 1

@@ -194,3 +194,14 @@ def test_queue_pairs_end_on_a_thread_of_their_own(seed: int, more: tuple[str, ..
 def test_the_same_for_long(seed: int) -> None:
     """More messages and more faults."""
     assert _simulate(seed, 600, 500, "plain")["messages"] == 600
+
+
+@pytest.mark.build
+@pytest.mark.timeout(900)
+def test_who_polls_sees_a_silent_lane() -> None:
+    """The service thread looks every 50 ms then, and is woken for silence; it goes on from what was watched."""
+    needless, woken_us, given_up_us = _numbers(8, "silent")
+    assert not needless
+    # 8 ms from when it was sent, four times that where this machine has made round trips long, and 2 ms more.
+    assert 8_000 <= woken_us <= 36_000
+    assert woken_us + given_up_us <= 100_000  # a lone lane: 80 ms

@@ -148,6 +148,12 @@ class VerbsLane final : public LaneTransport {
     return sample;
   }
 
+  bool peek(uint32_t* unacknowledged, uint64_t* acknowledged) const override {
+    *unacknowledged = requests_.under_way();
+    *acknowledged = requests_.completed_total();
+    return true;
+  }
+
   // The ends have connected over TCP, which proves nothing about queue pairs. The sender's first frames are
   // acknowledged, or have arrived at the receiver.
   bool proven() const override { return sender_ ? requests_.completed_total() > 0 : ready_; }
