@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <set>
 #include <string>
 
 namespace net_bench {
@@ -43,11 +44,13 @@ inline double reading_s() {
   return least;
 }
 
-// Processor seconds of the threads that are there, by name, but for the first one.
-inline std::map<std::string, double> threads_s() {
+// Processor seconds of the threads that are there, by name, but for the first one and those of `without`: a thread that
+// was waited for may be there for a moment more.
+inline std::map<std::string, double> threads_s(const std::set<pid_t>& without = {}) {
   std::map<std::string, double> found;
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
-    if (task.path().filename() == std::to_string(getpid())) continue;
+    const auto id = static_cast<pid_t>(std::stol(task.path().filename()));
+    if (id == getpid() || without.count(id) > 0) continue;
     std::string name;
     double nanoseconds = 0;
     std::getline(std::ifstream(task.path() / "comm"), name);

@@ -38,6 +38,8 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -79,15 +81,23 @@ int main(int argc, char** argv) {
   const std::map<std::string, double> threads_before = threads_s();
   double start = now_s(), cpu = cpu_s();
   std::vector<double> rounds;
+  std::set<pid_t> streams;
   if (latency) {
     rounds = all.front()->bounce(receives, start, seconds);
   } else {
     std::vector<std::thread> threads;
+    std::mutex lock;
     for (auto& each : all)
-      threads.emplace_back([&each, receives, start, seconds] { each->stream(receives, start, seconds); });
+      threads.emplace_back([&, receives, start, seconds] {
+        {
+          std::lock_guard<std::mutex> held(lock);
+          streams.insert(gettid());
+        }
+        each->stream(receives, start, seconds);
+      });
     for (auto& thread : threads) thread.join();
   }
-  std::map<std::string, double> threads_after = threads_s();
+  std::map<std::string, double> threads_after = threads_s(streams);
   double took = now_s() - start, touched = 0, longest_gap = 0, profiler = 0, waited = 0;
   uint64_t count = 0, wrong = 0, idle = 0;
   for (auto& each : all) {
