@@ -24,6 +24,7 @@ DEMO = (sys.executable, "-m", "fabricpulse.core.cli", "demo", "--headless")
 FIGURES = (
     "detect_s", "alert_s", "action_s", "stall_ms", "errors", "corrupt_bytes",
     "bandwidth_before", "bandwidth_during", "bandwidth_after", "detect_late_s", "stall_late_ms",
+    "page_s", "other_pages",
 )  # fmt: skip
 
 
@@ -64,10 +65,11 @@ def test_flap_is_detected_alerted_acted_on_and_survived(tmp_path: Path) -> None:
     ]
     assert [entry["name"] for entry in result["milestones"]] == expected
     assert all(entry["seen"] for entry in result["milestones"])
-    assert result["promises"].keys() == {"detect_s", "stall_ms", "errors", "corrupt_bytes"}
+    assert result["promises"].keys() == {"detect_s", "stall_ms", "other_pages", "errors", "corrupt_bytes"}
     assert "broken" not in result["promises"].values()
     assert 0 < result["detect_s"] <= 1.0 + result["detect_late_s"]
-    assert result["detect_s"] < result["alert_s"]
+    assert result["detect_s"] < result["alert_s"] < result["page_s"]
+    assert result["other_pages"] == 0
     assert 0 < result["stall_ms"] <= 300 + result["stall_late_ms"]
     assert result["errors"] == 0
     assert result["corrupt_bytes"] == 0

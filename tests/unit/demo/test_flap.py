@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fabricpulse.lab.demo.observed import ActionSeen, AlertSeen, ClockSeen, Observed, new_observed
+from fabricpulse.lab.demo.observed import ActionSeen, AlertSeen, ClockSeen, Observed, PageSeen, new_observed
 from fabricpulse.lab.demo.result import Result
 from fabricpulse.lab.demo.scenario_run import ScenarioRun
 from fabricpulse.lab.demo.scenarios import SCENARIOS
@@ -63,8 +63,8 @@ class World:
         return Result(self.scenario.name, 100.0, self.scenario_run.results, outcome, outcome.checks())
 
 
-def play(world: World) -> list[str]:
-    """The whole run as it goes when everything works."""
+def play(world: World, *others: PageSeen) -> list[str]:
+    """The whole run as it goes when everything works. others : pages that come beside that of the fault."""
     scenario, observed = world.scenario, world.observed
     world.healthy()
     seen = world.run(8)
@@ -83,6 +83,9 @@ def play(world: World) -> list[str]:
     seen += world.run(0.5)
     world.nic.connected = True
     observed.marks["quiet"] = world.now
+    about = {"instance": scenario.host, "device": scenario.device, "network": scenario.device}
+    for page in (PageSeen(ALERT, tuple(sorted(about.items())), "group"), *others):
+        observed.pages[page] = world.now
     seen += world.run(5)
     observed.firing = observed.notified = ()
     observed.hold_downs = frozenset({(scenario.host, scenario.device)})
@@ -106,13 +109,26 @@ def test_the_run_is_seen_in_full_and_measured() -> None:
     assert result.outcome.detect_s == pytest.approx(0.5, abs=0.11)
     assert result.outcome.alert_s == pytest.approx(3.5, abs=0.11)
     assert result.outcome.action_s == pytest.approx(4.0, abs=0.11)
+    assert result.outcome.page_s == pytest.approx(4.4, abs=0.11)
     assert result.outcome.bandwidth_before == pytest.approx(50e6)
     assert result.outcome.bandwidth_during == pytest.approx(25e6)
     assert result.outcome.bandwidth_after == pytest.approx(50e6)
     assert set(result.as_json()) == {
         "scenario", "milestones", "promises", "detect_s", "alert_s", "action_s", "stall_ms", "errors", "corrupt_bytes",
         "bandwidth_before", "bandwidth_during", "bandwidth_after", "detect_late_s", "stall_late_ms",
+        "page_s", "other_pages",
     }  # fmt: skip
+
+
+def test_another_page_fails_the_demo() -> None:
+    """One of what follows from the flap, or of the flap of another NIC."""
+    for name, device in (("FabricNicDisconnected", "rail0"), (ALERT, "rail1")):
+        world = World()
+        play(world, PageSeen(name, (("device", device), ("instance", "h1"), ("network", device)), "group"))
+        result = world.result()
+        assert result.failures(), name
+        assert isinstance(result.outcome, FlapOutcome)
+        assert result.outcome.other_pages == 1
 
 
 @pytest.mark.parametrize(

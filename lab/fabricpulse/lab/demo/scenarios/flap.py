@@ -7,7 +7,8 @@ from fabricpulse.lab.demo.names import DEMO, MESH
 from fabricpulse.lab.demo.observed import Observed, find_alert
 from fabricpulse.lab.demo.scenario_run import Milestone, Phase, ScenarioRun
 from fabricpulse.lab.demo.scenarios.base import Check, Fleet, Outcome, Row, Stage, mean, shown
-from fabricpulse.lab.demo.scenarios.ring import IDLE_BYTES_PER_S, RingScenario
+from fabricpulse.lab.demo.scenarios.one_page import OnePageScenario
+from fabricpulse.lab.demo.scenarios.ring import IDLE_BYTES_PER_S
 
 ALERT = "FabricNicFlapping"
 
@@ -27,7 +28,7 @@ RECOVERED_SHARE = 0.8
 
 @dataclass(frozen=True)
 class FlapOutcome(Outcome):
-    """Times since the fault; bandwidths are bytes per second.
+    """Times since the fault; bandwidths are bytes per second. other_pages : other notifications.
 
     detect_late_s, stall_late_ms : by how much this machine can have delayed the figure beside them (lateness.py).
     """
@@ -43,12 +44,20 @@ class FlapOutcome(Outcome):
     bandwidth_after: float | None
     detect_late_s: float = 0.0
     stall_late_ms: float = 0.0
+    page_s: float | None = None
+    other_pages: int = 0
 
     def rows(self) -> Sequence[Row]:
         return (
             ("detect_s", "fault → nic_connected 0 in the exporter", shown(self.detect_s, 1, "s", 2)),
             ("alert_s", "fault → alert in Alertmanager", shown(self.alert_s, 1, "s", 2)),
             ("action_s", "fault → NIC taken out of service", shown(self.action_s, 1, "s", 2)),
+            (
+                "page_s",
+                "fault → page, which waits for others of its group",
+                shown(self.page_s, 1, "s", 2),
+            ),
+            ("other_pages", "other pages", str(self.other_pages)),
             ("stall_ms", "workload stall (longest gap between chunks)", shown(self.stall_ms, 1, "ms", 0)),
             ("errors", "errors returned to the workload", str(self.errors)),
             ("corrupt_bytes", "corrupt bytes", str(self.corrupt_bytes)),
@@ -71,23 +80,27 @@ class FlapOutcome(Outcome):
         return (
             Check("detect_s", detected, self.detect_s, 1.0, "s", self.detect_late_s),
             Check("stall_ms", stalled, self.stall_ms, 300.0, "ms", self.stall_late_ms),
+            Check("other_pages", "other pages", self.other_pages, 0, ""),
             Check("errors", "errors returned to the workload", self.errors, 0, ""),
             Check("corrupt_bytes", "corrupt bytes", self.corrupt_bytes, 0, ""),
         )
 
 
-class Flap(RingScenario):
+class Flap(OnePageScenario):
     """The link of one NIC goes down and up until it has been taken out of service, then stays up."""
 
+    alert = ALERT
     name = "flap"
     summary = "the link of one NIC goes down and up several times, then stays up"
 
     def __init__(self, fleet: Fleet) -> None:
-        super().__init__(fleet)
-        self.host = fleet.hosts[1 % len(fleet.hosts)]
-        self.device = fleet.devices[0]
+        host, device = fleet.hosts[1 % len(fleet.hosts)], fleet.devices[0]
+        # The rails of the demo's fleet have the names of the devices.
+        super().__init__(fleet, host, device, {"instance": host, "device": device, "network": device})
 
     def phases(self) -> Sequence[Phase]:
+        # A page waits for others of its group: it comes while the NIC is quiet again.
+        *alerted, paged = self.notified(40, 60)
         return (
             self.healthy(),
             Phase(
@@ -100,8 +113,7 @@ class Flap(RingScenario):
                     Milestone(
                         "workload_survived", "the ring continues over the other rail", self._survived, 10
                     ),
-                    Milestone("alert_firing", f"{ALERT} firing in Prometheus", self._firing, 40),
-                    Milestone("alert_notified", f"{ALERT} active in Alertmanager", self._notified, 45),
+                    *alerted,
                     Milestone(
                         "action_applied", "NIC taken out of service, journaled and applied", self._avoided, 50
                     ),
@@ -127,6 +139,7 @@ class Flap(RingScenario):
                         self._other_rail,
                         20,
                     ),
+                    paged,
                     Milestone("alert_resolved", f"{ALERT} resolved", self._resolved, 60),
                     Milestone(
                         "hold_down", "hold-down: the NIC must stay quiet a while longer", self._hold_down, 60
@@ -184,18 +197,6 @@ class Flap(RingScenario):
         if self._rate(seen) > IDLE_BYTES_PER_S and seen.nic(self.host, self.device).connected is False:
             return None
         return f"{seen.workload.rounds - rounds} rounds completed since the fault, no error"
-
-    def _firing(self, seen: Observed) -> str | None:
-        alert = find_alert(seen.firing, ALERT, self.host, self.device)
-        return (
-            f"{ALERT} {alert.state} for {self.host} {self.device}"
-            if alert and alert.state == "firing"
-            else None
-        )
-
-    def _notified(self, seen: Observed) -> str | None:
-        alert = find_alert(seen.notified, ALERT, self.host, self.device)
-        return f"{ALERT} {alert.state} for {self.host} {self.device}" if alert else None
 
     def _avoided(self, seen: Observed) -> str | None:
         action = seen.action("nic.avoid", self.host, self.device)
@@ -285,7 +286,7 @@ class Flap(RingScenario):
             at = run.result(milestone).seen_at
             return at - fault if at is not None and fault is not None else None
 
-        last = observed.workload.last_line_at
+        page, last = self.page(observed), observed.workload.last_line_at
         stall = observed.workload.stall(fault, last) if fault is not None and last is not None else None
         detected_at = run.result("nic_disconnected").seen_at
         lateness = observed.lateness
@@ -309,4 +310,6 @@ class Flap(RingScenario):
             bandwidth_after=self.bandwidth(observed, "after_start", observed.marks.get("after_end")),
             detect_late_s=detect_late_s,
             stall_late_ms=stall_late_s * 1e3,
+            page_s=None if page is None or fault is None else page - fault,
+            other_pages=self.other_pages(observed),
         )
