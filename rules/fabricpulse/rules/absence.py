@@ -88,10 +88,11 @@ _WAITS = tuple(
 )
 
 
-# What a NIC exporter says of counters that have grown, by the name of the counter.
+# What a NIC exporter says of counters that have grown, by the name of the counter, and of GIDs, by their type.
 _GROWN = re.compile(r"fabricpulse_nic_recent_(?:rate|increase)\{(.*)\}")
+_GID = re.compile(r"(fabricpulse_nic_nccl_gid_info)\{(.*)\}")
 _MATCHER = re.compile(r'(\w+)(=~|!~|!=|=)("(?:[^"\\]|\\.)*")')
-_OF_GROWN = frozenset(("counter", "kind"))
+_OF_FAULTS = frozenset(("counter", "kind", "gid_type", "address_family"))
 
 # A daemon that is looked for by its build.
 _BUILD = re.compile(r'fabricpulse_build_info\{.*daemon=~"\.\*(coordinator|receiver)".*')
@@ -117,12 +118,25 @@ def waits_for(selector: str) -> str:
 
 
 def counters_of(selector: str) -> list[str]:
-    """Selectors of the counters themselves where the series are of counters that have grown: where none of these is
-    there, nobody knows whether they would have; [] of others.
+    """Selectors of what its series are made of: of counters that have grown these counters, of GIDs of a type all GIDs.
+    Where none of these is there nobody knows whether anything is wrong; [] of other selectors.
     """
+    if gid := _GID.fullmatch(selector):
+        return [gid[1] + _others(gid[2])]
     if not (grown := _GROWN.fullmatch(selector)):
         return []
-    matchers = _MATCHER.findall(grown[1])
-    others = ",".join(label + how + text for label, how, text in matchers if label not in _OF_GROWN)
-    names = [name for label, _, text in matchers if label == "counter" for name in text[1:-1].split("|")]
-    return [f"fabricpulse_nic_{name}_total" + (f"{{{others}}}" if others else "") for name in names]
+    names = [
+        name
+        for label, _, text in _MATCHER.findall(grown[1])
+        if label == "counter"
+        for name in text[1:-1].split("|")
+    ]
+    return [f"fabricpulse_nic_{name}_total{_others(grown[1])}" for name in names]
+
+
+def _others(matchers: str) -> str:
+    """The matchers that are those of all series of the rules, in braces."""
+    others = [
+        label + how + text for label, how, text in _MATCHER.findall(matchers) if label not in _OF_FAULTS
+    ]
+    return f"{{{','.join(others)}}}" if others else ""

@@ -43,7 +43,7 @@ class Exporters:
 class Found:
     """What is there now. selectors : number of series that each selector of the rules matches. short : windows of rates
     in which none of their series has two samples: such a rate is never there. exporters : those that are scraped, by
-    daemon. uncounted : selectors of counters that have grown, of which no NIC has any of these counters.
+    daemon. uncounted : selectors of counters that have grown, or of GIDs, of which no NIC has any.
     """
 
     selectors: dict[str, int]
@@ -70,7 +70,8 @@ class Found:
             if not only_amid_faults(selector) and self._is_scraped(selector)
         }
         found |= {
-            selector: "NICs that count it: no driver here does, so that nobody knows whether anything is wrong"
+            selector: waits_for(selector)
+            or "NICs that count it: no driver here does, so that nobody knows whether anything is wrong"
             for selector in self.uncounted
             if not self.selectors[selector] and self._is_scraped(selector)
         }

@@ -14,6 +14,7 @@ SILENT = "fabricpulse_plugin_silent_seconds"
 LANES = "fabricpulse_lane_state"
 FIRING = 'ALERTS{alertname="FabricNicSlow"}'
 CONNECTED = "fabricpulse_nic_connected"
+GID = 'fabricpulse_nic_nccl_gid_info{gid_type!~"|.*[vV]2.*"}'
 
 
 def found(**exporters: Exporters) -> Found:
@@ -48,6 +49,9 @@ def test_counters_that_no_nic_has_are_not_well() -> None:
     assert (uncounted.empty(), uncounted.quiet()) == ([], [SILENT])
     assert "nobody knows" in uncounted.waiting()[RATE]
     assert Found({RATE: 0}, [], {}, frozenset((RATE,))).waiting() == {}
+    gid = Found({GID: 0}, [], {"nic": Exporters(3)}, frozenset((GID,)))
+    assert (gid.quiet(), "RDMA devices" in gid.waiting()[GID]) == ([], True)
+    assert Found({GID: 0}, [], {"nic": Exporters(3)}).quiet() == [GID]
 
 
 def test_each_counter_that_may_have_grown_is_a_metric() -> None:
@@ -58,6 +62,7 @@ def test_each_counter_that_may_have_grown_is_a_metric() -> None:
     assert 'fabricpulse_nic_kernel_messages_total{cluster="a"}' in counters
     assert [counter for counter in counters if counter.removesuffix('{cluster="a"}') not in declared] == []
     assert counters_of(RATE) == ["fabricpulse_nic_phy_discards_total"]
+    assert counters_of(GID) == ["fabricpulse_nic_nccl_gid_info"]
     assert counters_of(CONNECTED) == []
 
 
