@@ -13,9 +13,10 @@ from tests.fixtures.waiting import Patience
 
 from fabricpulse.audit.fleet import agent_client
 from fabricpulse.audit.fleet.agent_client import AgentClient
-from fabricpulse.audit.fleet.run import Target, collect, post_document
-from fabricpulse.audit.fleet.stage import Silence
+from fabricpulse.audit.fleet.run import AgentError, Target, collect, post_document
+from fabricpulse.audit.fleet.stage import Fleet, Silence
 from fabricpulse.audit.node.wire import AuditRequest
+from fabricpulse.audit.pair_tests.path_tests import PathDirections
 from fabricpulse.core.web.client_config import HttpClientConfig
 
 PATIENT = HttpClientConfig(timeout_s=300)
@@ -65,6 +66,28 @@ async def test_an_agent_that_works_is_waited_for() -> None:
     async with TestServer(application) as server, AgentClient(PATIENT, connections=1) as client:
         await post_document(client, str(server.make_url("/work")), AuditRequest({}))
     assert asked > 20
+
+
+async def test_a_sender_is_not_waited_for_whose_receiver_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is alive, and has still patience with the other end; it is that one that is given up."""
+    monkeypatch.setattr(agent_client, "ALIVE_S", 0.1)
+
+    async def sends(_: web.Request) -> web.Response:
+        await asyncio.sleep(300)
+        return web.Response()
+
+    application = web.Application()
+    application.router.add_post("/send", sends)
+    patience = Patience(100)
+    with frozen() as url:
+        async with TestServer(application) as server, AgentClient(PATIENT, connections=1) as client:
+            targets = {"a": Target("a", str(server.make_url("/")).rstrip("/"), {}), "b": Target("b", url, {})}
+            fleet = Fleet(targets, PATIENT, PathDirections({}, []), {}, asyncio.Event())
+            with pytest.raises(AgentError) as refused:
+                await fleet.ask(client, "a", "/send", AuditRequest({}), AuditRequest, 300, "b")
+    assert patience.left()
+    assert refused.value.of_peer
+    assert (fleet.silence.silent("a"), fleet.silence.silent("b")) == (False, True)
 
 
 async def test_without_a_descriptor_nobody_is_dead() -> None:

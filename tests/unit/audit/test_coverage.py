@@ -66,7 +66,15 @@ class PlayedAgents:
         return tuple(self.echoes(target.host, test) for test in tests)
 
     async def ask(
-        self, fleet: Fleet, _client: Any, host: str, _path: str, document: Any, kind: Any, _patience_s: float
+        self,
+        fleet: Fleet,
+        _client: Any,
+        host: str,
+        _path: str,
+        document: Any,
+        kind: Any,
+        _patience_s: float,
+        _peer: str = "",
     ) -> Any:
         if host in self.dead:
             self.dead[host] -= 1

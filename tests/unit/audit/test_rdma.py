@@ -265,7 +265,7 @@ class Agents(Fleet):
     asked: tuple[list[tuple[str, str]], ...] = ()
 
     async def ask(
-        self, client: Any, host: str, path: str, document: Any, kind: Any, patience_s: float
+        self, client: Any, host: str, path: str, document: Any, kind: Any, patience_s: float, peer: str = ""
     ) -> Any:
         self.asked[0].append((path, host))
         without = host == "h1"

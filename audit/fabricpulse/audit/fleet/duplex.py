@@ -115,7 +115,8 @@ class DuplexTests:
         request = self._wanted.request(way, answer.tcp_port, answer.udp_port, answer.key, duplex=True)
         patience_s = self._wanted.patience_s
         ask = self._fleet.ask
-        return await ask(self._client, way.source[0], SEND_PATH, request, TransferResult, patience_s)
+        source, target = way.source[0], way.target[0]
+        return await ask(self._client, source, SEND_PATH, request, TransferResult, patience_s, target)
 
 
 def _given(answer: A | BaseException) -> A:

@@ -80,7 +80,7 @@ class RdmaTests:
             asked = source
             result = await self._send(source, target, answer)
         except AgentError as error:
-            self._unfinished[source, target] = asked, str(error)
+            self._unfinished[source, target] = target if error.of_peer else asked, str(error)
             return
         if result.unable:
             self._unable[source] = result.error
@@ -104,7 +104,7 @@ class RdmaTests:
         )
         patience_s = _PATIENCE_S + wanted.seconds
         ask = self._fleet.ask
-        return await ask(self._client, source[0], RDMA_SEND_PATH, request, RdmaResult, patience_s)
+        return await ask(self._client, source[0], RDMA_SEND_PATH, request, RdmaResult, patience_s, target[0])
 
     def _report_unfinished(self, found: Iterable[Measurement]) -> None:
         """A NIC of which nothing is known by RDMA is untested; of one that has other tests it is a note."""

@@ -34,6 +34,7 @@ from fabricpulse.core.web.client_config import HttpClientConfig
 # Of a report: 20,000 outcomes are more than any host has.
 MOST_ANSWER = 16 << 20
 AT_A_TIME = 256
+DEAD = "no answer, not even whether its agent is alive"
 
 T = TypeVar("T")
 
@@ -50,15 +51,22 @@ class Target:
 class AgentError(Exception):
     """An agent has not given what was asked for; the text says why. answered : whether it has said anything at all.
     unknown : it does not understand the request; one of an older release refuses all that has a field it lacks. dead :
-    it does not even say that it is alive."""
+    it does not even say that it is alive. of_peer : another agent, that this one has to do with."""
 
     def __init__(
-        self, text: str, *, answered: bool = False, unknown: bool = False, dead: bool = False
+        self,
+        text: str,
+        *,
+        answered: bool = False,
+        unknown: bool = False,
+        dead: bool = False,
+        of_peer: bool = False,
     ) -> None:
         super().__init__(text)
         self.answered = answered
         self.unknown = unknown
         self.dead = dead
+        self.of_peer = of_peer
 
 
 async def collect(
@@ -178,7 +186,7 @@ async def _post(client: AgentClient, url: str, document: msgspec.Struct) -> byte
     try:
         return await client.while_alive(url, _posted(client, url, document))
     except DeadAgentError as error:
-        raise AgentError("no answer, not even whether its agent is alive", dead=True) from error
+        raise AgentError(DEAD, dead=True) from error
 
 
 async def _posted(client: AgentClient, url: str, document: msgspec.Struct) -> bytes:

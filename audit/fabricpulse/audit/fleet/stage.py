@@ -14,8 +14,8 @@ from typing import TypeVar
 
 import msgspec
 
-from fabricpulse.audit.fleet.agent_client import AgentClient
-from fabricpulse.audit.fleet.run import AT_A_TIME, AgentError, Target, ask
+from fabricpulse.audit.fleet.agent_client import AgentClient, DeadAgentError
+from fabricpulse.audit.fleet.run import AT_A_TIME, DEAD, AgentError, Target, ask
 from fabricpulse.audit.pair_tests.blame import Nic
 from fabricpulse.audit.pair_tests.path_tests import PathDirections
 from fabricpulse.audit.pair_tests.schedule import Ends, PairSchedule
@@ -76,10 +76,16 @@ class Fleet:
         document: msgspec.Struct,
         kind: type[T],
         patience_s: float,
+        peer: str = "",
     ) -> T:
-        """As `fleet_run.ask`; remembers who does not answer. Raises AgentError."""
+        """As `fleet_run.ask`; remembers who does not answer. peer : a host that it has to do with, and which is not
+        waited for either once it is dead: the error is `of_peer` then. Raises AgentError."""
+        request = ask(client, self.agents[host].url + path, document, kind, patience_s)
         try:
-            answer = await ask(client, self.agents[host].url + path, document, kind, patience_s)
+            answer = await (client.while_alive(self.agents[peer].url, request) if peer else request)
+        except DeadAgentError as error:
+            self.silence.unanswered(peer, dead=True)
+            raise AgentError(DEAD, answered=True, of_peer=True) from error
         except AgentError as error:
             if error.answered:
                 self.silence.answered(host)

@@ -186,9 +186,11 @@ class FleetTransfers:
             answer = await fleet.ask(client, target[0], RECEIVE_PATH, receive, ReceiveAnswer, RECEIVE_S)
             asked = source
             send = wanted.request(way, answer.tcp_port, answer.udp_port, answer.key)
-            result = await fleet.ask(client, source[0], SEND_PATH, send, TransferResult, wanted.patience_s)
+            result = await fleet.ask(
+                client, source[0], SEND_PATH, send, TransferResult, wanted.patience_s, target[0]
+            )
         except AgentError as error:
-            self._unfinished[source, target] = asked, str(error)
+            self._unfinished[source, target] = target if error.of_peer else asked, str(error)
             return
         if result.error:
             self._unfinished[source, target] = source, clip(f"to {' '.join(target)}: {result.error}")
