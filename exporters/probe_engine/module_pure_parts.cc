@@ -6,6 +6,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <optional>
+#include <stdexcept>
 #include <tuple>
 
 #include "clocks/phc_line.h"
@@ -300,6 +301,26 @@ void bind_pure_parts(nb::module_& m) {
       .def("received", &HostCausality::received, "peer"_a, "edge"_a, "now_ns"_a)
       .def("own_clock", &HostCausality::own_clock, "now_ns"_a)
       .def("clear", &HostCausality::clear);
+  m.def(
+      "told_correction",
+      [](std::int64_t sent_ns, std::int64_t correction_ns, std::int64_t rx_ns, std::int64_t then_ns,
+         std::int64_t at_ns) {
+        Packet packet;
+        packet.sender = packet.receiver = packet.train = 1;
+        packet.sent.valid = 1;
+        packet.sent.ns[0] = sent_ns;
+        packet.correction_ns = correction_ns;
+        packet.correction_slope = correction_slope(then_ns - correction_ns, rx_ns - sent_ns);
+        const std::vector<FleetKey> keys = {make_fleet_key(SipKey{})};
+        std::uint8_t bytes[kPacketSize];
+        encode_packet(packet, keys[0], bytes);
+        Packet copy;
+        if (decode_packet(bytes, sizeof(bytes), keys, &copy) != Decoded::kOk)
+          throw std::runtime_error("no packet");
+        return correction_at(copy, at_ns);
+      },
+      "sent_ns"_a, "correction_ns"_a, "rx_ns"_a, "then_ns"_a, "at_ns"_a,
+      "Fleet time minus the stamp clock at at_ns, by a packet that tells it at two stamps.");
   nb::class_<EdgeShift>(m, "EdgeShift", "Whether a clock of an edge seems to move (clock_shift.h).")
       .def(nb::init<>())
       .def("add", &EdgeShift::add, "outbound"_a, "owd_ns"_a, "bound_ns"_a, "at_ns"_a, "now_ns"_a)

@@ -214,7 +214,7 @@ void ReceivePath::take_reception_report(std::uint32_t slot, Edge& edge, const Pa
   if (ring_ != nullptr) ring_->write(sample_of(slot, epoch_, FP_PROBE_OUTBOUND, *sent, packet.rx));
 }
 
-// The train that the peer received, by its stamps and its correction of just now.
+// The train that the peer received, by its stamps and its correction of then.
 void ReceivePath::check_outbound(Edge& edge, const Packet& packet, const SentTrain& sent) {
   const TrainStamps& received = packet.rx;
   if (!fleet_clock_.ok() || packet.correction_bound_ns == kNever) return;
@@ -223,8 +223,9 @@ void ReceivePath::check_outbound(Edge& edge, const Packet& packet, const SentTra
   for (int i = 1; i < kTrain; ++i) {
     if (!(both >> i & 1)) continue;
     const fp_fleet_time tx = fleet_clock_.convert(sent.ns[i]);
-    const auto rx = static_cast<std::int64_t>(static_cast<std::uint64_t>(received.ns[i]) +
-                                              static_cast<std::uint64_t>(packet.correction_ns));
+    const auto rx =
+        static_cast<std::int64_t>(static_cast<std::uint64_t>(received.ns[i]) +
+                                  static_cast<std::uint64_t>(correction_at(packet, received.ns[i])));
     std::int64_t owd;
     if (__builtin_sub_overflow(rx, tx.fleet_ns, &owd)) continue;
     if (owd < best) best = owd, bound = tx.bound_ns + packet.correction_bound_ns, at = sent.ns[i];

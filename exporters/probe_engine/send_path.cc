@@ -11,6 +11,7 @@
 namespace fabricpulse {
 namespace {
 
+constexpr std::int64_t kLeastSpan = 1'000'000;
 constexpr std::size_t kTrainsPerBatch = 10;  // keeps the packets of one train close together
 
 }  // namespace
@@ -155,7 +156,7 @@ void SendPath::fill_packet(Edge& edge, Packet* packet, int position) const {
   packet->position = static_cast<std::uint8_t>(position);
   packet->sent = edge.trains.sent_report(position);
   packet->correction_bound_ns = kNever;
-  packet->correction_ns = 0;
+  packet->correction_ns = packet->correction_slope = 0;
   if (fleet_clock_.ok() && packet->sent.valid != 0) {
     const std::int64_t base = packet->sent.ns[__builtin_ctz(packet->sent.valid)];
     const fp_fleet_time t = fleet_clock_.convert(base);
@@ -180,6 +181,17 @@ void SendPath::fill_packet(Edge& edge, Packet* packet, int position) const {
   const std::int64_t ago = std::max<std::int64_t>(now_mono - edge.received_mono, 0) / 1'000;
   packet->rx_ago_us = ago < kNever ? static_cast<std::uint32_t>(ago) : kNever - 1;
   packet->rx = edge.trains.reception_report(position, now_mono);
+  packet->correction_slope = slope(*packet);
+}
+
+// Over less than kLeastSpan whole nanoseconds would look like a slope.
+std::int16_t SendPath::slope(const Packet& packet) const {
+  if (packet.correction_bound_ns == kNever || packet.rx.valid == 0) return 0;
+  const std::int64_t base = packet.sent.ns[__builtin_ctz(packet.sent.valid)];
+  std::int64_t span = packet.rx.ns[__builtin_ctz(packet.rx.valid)] - base;
+  if (span > -kLeastSpan && span < kLeastSpan) span = kLeastSpan;
+  const std::int64_t then = fleet_clock_.convert(base + span).fleet_ns - (base + span);
+  return correction_slope(then - packet.correction_ns, span);
 }
 
 void SendPath::drain_stamps(Nic& nic) {

@@ -35,6 +35,7 @@ class SendPath {
   // Sends the size probe that follows the newest train of an edge.
   void send_size(Edge& edge, std::uint16_t size, std::uint8_t path, const FleetKey& key);
   void fill_packet(Edge& edge, Packet* packet, int position) const;
+  std::int16_t slope(const Packet& packet) const;
 
   const Settings& settings_;
   EdgeTable& table_;

@@ -279,6 +279,9 @@ class HostCausality:
     def own_clock(self, now_ns: int) -> bool: ...
     def clear(self) -> None: ...
 
+def told_correction(sent_ns: int, correction_ns: int, rx_ns: int, then_ns: int, at_ns: int) -> int:
+    """Fleet time minus the stamp clock at at_ns, by a packet that tells it at two stamps."""
+
 class EdgeShift:
     """Whether a clock of an edge seems to move: least delays that together are shorter than a round trip."""
 

@@ -30,8 +30,9 @@ class EdgeShift {
   // received (inbound), now_ns : when that is known, monotonic.
   void add(bool outbound, std::int64_t owd_ns, std::int64_t bound_ns, std::int64_t at_ns,
            std::int64_t now_ns) {
-    if (now_ns - begin_ns_ >= kPartNs) rotate(now_ns);
     limit_ns_ = std::max(kScatterNs, bound_ns / 5);
+    if (now_ns - begin_ns_ >= kPartNs) rotate(now_ns);
+    widest_ns_ = std::max(widest_ns_, limit_ns_);
     Way &way = ways_[outbound ? 1 : 0], &other = ways_[outbound ? 0 : 1];
     way.early = owd_ns < -bound_ns ? kTrains : std::max(way.early - 1, 0);
     way.last_ns = now_ns;
@@ -63,6 +64,7 @@ class EdgeShift {
   static constexpr std::int64_t kTogetherNs = 100'000'000;  // trains one after the other
   static constexpr std::int64_t kScatterNs = 500;           // of stamps, as several peers see it at once
   static constexpr int kTrains = 3, kParts = 32;
+  static constexpr int kWorse = 2;
   static constexpr int kOften = 3, kApart = 3;  // the latter: until a clock with a new rate is corrected
 
   struct Delay {
@@ -80,7 +82,8 @@ class EdgeShift {
   };
   struct Part {
     std::int64_t round_trip = kNone;
-    bool shown = false;  // that a clock may have moved
+    std::int64_t limit_ns = 0;  // what a clock may have moved by, and nothing showed
+    bool shown = false;         // that a clock may have moved
   };
 
   void take_round_trip(std::int64_t ns) {
@@ -102,20 +105,24 @@ class EdgeShift {
       way.trains = way.visits = 0;
     }
     for (int i = kParts - 1; i > 0; --i) parts_[i] = parts_[i - 1];
-    parts_[0] = {round_trip_, shown_};
+    parts_[0] = {round_trip_, widest_ns_, shown_};
+    widest_ns_ = 0;
     round_trip_ = kNone;
     shown_ = false;
     begin_ns_ = now_ns;
     floor_ = kNone;
     for (int i = 0; i < kParts; ++i) {
-      if (!parts_[i].shown || seen_often(i)) floor_ = std::min(floor_, parts_[i].round_trip);
+      // What wide bounds have hidden is worth nothing to narrow ones.
+      const bool sharp = parts_[i].limit_ns <= kWorse * limit_ns_;
+      if (sharp && (!parts_[i].shown || seen_often(i))) floor_ = std::min(floor_, parts_[i].round_trip);
     }
   }
-  // Whether seconds that are apart show as short a round trip as this one, in which a clock may have moved.
+  // Whether seconds that are apart show the same round trip as this one, in which a clock may have moved. Each clock that
+  // moved showed another one: those that are shorter still say nothing of this one.
   bool seen_often(int part) const {
     int times = 0;
     for (int i = 0; i < kParts && times < kOften; ++i) {
-      if (parts_[i].round_trip > parts_[part].round_trip + kScatterNs / 2) continue;
+      if (std::abs(parts_[i].round_trip - parts_[part].round_trip) > kScatterNs) continue;
       ++times;
       i += kApart - 1;
     }
@@ -124,7 +131,7 @@ class EdgeShift {
 
   Way ways_[2];
   std::int64_t begin_ns_ = std::numeric_limits<std::int64_t>::min() / 2;  // of this second
-  std::int64_t limit_ns_ = 0, round_trip_ = kNone,
+  std::int64_t limit_ns_ = 0, widest_ns_ = 0, round_trip_ = kNone,
                floor_ = kNone;  // the least of this second, of those before
   int shorter_ = 0;             // round trips in a row that are shorter than floor_
   bool shown_ = false;

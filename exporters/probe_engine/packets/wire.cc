@@ -1,5 +1,6 @@
 #include "packets/wire.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "packets/bytes.h"
@@ -30,6 +31,7 @@ enum Offset : std::size_t {
   kRxTrain = 76,
   kRxEpoch = 80,
   kRxPath = 84,
+  kSlope = 86,
   kRxStamps = 88,
   kRxAgo = 104,
   kReceived = 108,
@@ -37,6 +39,8 @@ enum Offset : std::size_t {
 };
 constexpr std::uint8_t kHardware = 1;
 constexpr std::int64_t kErrorUnitNs = 64;
+constexpr std::int64_t kPpb = 1'000'000'000;
+constexpr std::int64_t kMostSlopeNs = 10'000'000'000, kMostSlope = 32'767;
 constexpr std::uint8_t kAllValid = (1 << kTrain) - 1;
 
 std::uint8_t flags_of(const TrainStamps& stamps) {
@@ -125,9 +129,31 @@ void encode_packet(const Packet& packet, const FleetKey& key, std::uint8_t out[k
   put(out, kRxEpoch, packet.rx_epoch);
   out[kRxPath] = packet.rx.path;
   put_stamps(out, kRxStamps, kRxPath + 1, packet.rx);
+  put(out, kSlope, packet.correction_slope);
   put(out, kRxAgo, packet.rx_ago_us);
   put(out, kReceived, packet.received);
   put(out, kMac, siphash24(key.key, out, kMac));
+}
+
+std::int64_t correction_at(const Packet& packet, std::int64_t stamp_ns) {
+  const int base = first_valid(packet.sent.valid);
+  std::int64_t since = 0;
+  // Of stamps that are further apart than what a train waits for its report one is broken.
+  if (base < 0 || __builtin_sub_overflow(stamp_ns, packet.sent.ns[base], &since) || since > kMostSlopeNs ||
+      since < -kMostSlopeNs) {
+    return packet.correction_ns;
+  }
+  return static_cast<std::int64_t>(
+      static_cast<std::uint64_t>(packet.correction_ns) +
+      static_cast<std::uint64_t>(since * (packet.correction_slope * kSlopePpb) / kPpb));
+}
+
+std::int16_t correction_slope(std::int64_t change_ns, std::int64_t span_ns) {
+  if (span_ns == 0) return 0;
+  // A correction that jumps by more than a slope can tell has been set anew: the delays between show it.
+  change_ns = std::clamp(change_ns, -kMostSlopeNs / 100, kMostSlopeNs / 100);
+  const std::int64_t slope = change_ns * (kPpb / kSlopePpb) / span_ns;
+  return static_cast<std::int16_t>(std::clamp<std::int64_t>(slope, -kMostSlope, kMostSlope));
 }
 
 bool claims_of_packet(const std::uint8_t* data, std::size_t size, std::uint64_t* sender,
@@ -173,6 +199,7 @@ Decoded decode_packet(const std::uint8_t* data, std::size_t size, const std::vec
   p.rx.path = data[kRxPath];
   p.rx.valid = data[kRxPath + 1];
   take_flags(data[kRxFlags], &p.rx);
+  p.correction_slope = get<std::int16_t>(data, kSlope);
   p.rx_ago_us = get<std::uint32_t>(data, kRxAgo);
   p.received = get<std::uint32_t>(data, kReceived);
   // A member of the fleet may run a broken build: its packets are authentic and still must fit our tables.

@@ -15,7 +15,9 @@
 //  48  i64 stamp of packet 0   56 i32 packet 1 - packet 0   60 i32 packet 2 - packet 0
 //  64  i64 fleet time - stamp clock   72 u32 bound of it, ns; 0xffffffff = not synchronised
 //  -- what the sender has received from the receiver of this packet
-//  76  u32 train (0 = none) 80 u32 epoch     84 u8 path   85 u8 valid bits   86 u16 zero
+//  76  u32 train (0 = none) 80 u32 epoch     84 u8 path   85 u8 valid bits
+//  86  i16 how fast (fleet time - stamp clock) changes from the TX stamps to these, units of 50 ppb; 0 by engines that
+//      did not tell
 //  88  i64 stamp of packet 0   96 i32 packet 1 - packet 0  100 i32 packet 2 - packet 0
 // 104  u32 microseconds since a packet was accepted; 0xffffffff = never
 // 108  u32 packets received
@@ -43,6 +45,7 @@ constexpr int kTrain = 3;
 constexpr int kMaxPaths = 16;
 constexpr std::int64_t kMostStampErrorNs = 127 * 64;  // that a packet can tell
 constexpr std::uint32_t kNever = 0xffffffff;
+constexpr std::int64_t kSlopePpb = 50;
 
 // Stamps of one train, absolute, ns of one stamp clock. Bit i of `valid` says that ns[i] holds. error_ns : 0 = taken by
 // the kernel; else by the NIC, and off by no more than this after they were put on the stamp clock.
@@ -68,12 +71,20 @@ struct Packet {
   TrainStamps sent;  // TX stamps of an earlier train
   std::int64_t correction_ns = 0;
   std::uint32_t correction_bound_ns = kNever;
+  std::int16_t correction_slope = 0;  // from `sent` to `rx`, in units of kSlopePpb
 
   TrainStamps rx;  // RX stamps of a train of the receiver
   std::uint32_t rx_epoch = 0;
   std::uint32_t rx_ago_us = kNever;
   std::uint32_t received = 0;
 };
+
+// Fleet time minus the stamp clock of the sender when that showed stamp_ns. A clock that is corrected by some hundred
+// ppm, as one that has turned, leaves correction_ns by microseconds from one train to the next.
+std::int64_t correction_at(const Packet& packet, std::int64_t stamp_ns);
+
+// What makes correction_at exact over `span_ns`, in which the correction changes by `change_ns`.
+std::int16_t correction_slope(std::int64_t change_ns, std::int64_t span_ns);
 
 // The path that a train takes: known to both ends, so that the receiver knows what it has missed.
 inline std::uint8_t path_of_train(std::uint32_t train, std::uint8_t paths, std::uint8_t sweep) {

@@ -176,7 +176,7 @@ class EdgeEnd {
     Packet copy;
     require(decode_packet(bytes, sizeof(bytes), keys_, &copy) == Decoded::kOk);
     require(copy.train == packet.train && copy.epoch == packet.epoch && copy.rx_epoch == packet.rx_epoch &&
-            copy.correction_ns == packet.correction_ns);
+            copy.correction_ns == packet.correction_ns && copy.correction_slope == packet.correction_slope);
     require((copy.sent.valid & ~packet.sent.valid) == 0 && (copy.rx.valid & ~packet.rx.valid) == 0);
     for (int i = 0; i < kTrain; ++i) {
       require(!(copy.sent.valid >> i & 1) || copy.sent.ns[i] == packet.sent.ns[i]);

@@ -88,6 +88,47 @@ def test_a_turn_soon_after_another_one_is_doubted_as_soon(ppm: float) -> None:
             assert late_ns < max(3 * INTERVAL_NS, BOUND_NS / abs(ppm) * 1e6), (seed, first)
 
 
+def test_clocks_that_moved_leave_no_round_trip_that_is_too_short() -> None:
+    """Jumps and turns of any size, some seconds apart, of which each showed a shorter round trip than the way has: a
+    later turn by little is doubted all the same.
+    """
+    for seed in range(20):
+        watch = Watched(4, waits=0.0)
+        watch.rng = np.random.default_rng(seed)
+        watch.run(3.3)
+        for _ in range(4):
+            ppm, begin_ns = watch.rng.choice((-1, 1)) * watch.rng.uniform(100, 500), watch.now_ns
+            for _ in range(5):
+                watch.exchange((watch.now_ns - begin_ns) * ppm * 1e-6)
+            watch.now_ns += 7_000 * MS  # disrupted, and set anew
+            for _ in range(int(watch.rng.integers(150, 200))):
+                watch.exchange()
+        begin_ns = watch.now_ns
+        while not watch.exchange((watch.now_ns - begin_ns) * 7e-6):
+            assert watch.now_ns - begin_ns < BOUND_NS / 7 * 1e6, seed
+
+
+def test_wide_bounds_leave_no_round_trip_to_narrow_ones() -> None:
+    """A peer whose bound is far wider for some seconds shows nothing of what its clock does then."""
+    watch = Watched(4, waits=0.0)
+    watch.run(3.3)
+    for number in range(150):
+        for edge in watch.edges:
+            for outbound in False, True:
+                # It is corrected meanwhile.
+                owd_ns = 1_500 + (-1 if outbound else 1) * (1_000_000 - number * 10_000 - outbound * 5_000)
+                edge.add(
+                    outbound, owd_ns, 10_000 * BOUND_NS, watch.now_ns + outbound * PAUSE_NS, watch.now_ns
+                )
+        watch.now_ns += INTERVAL_NS
+    for _ in range(200):
+        watch.exchange()
+    watch.run(1.5)
+    begin_ns = watch.now_ns
+    while not watch.exchange((watch.now_ns - begin_ns) * 7e-6):
+        assert watch.now_ns - begin_ns < BOUND_NS / 7 * 1e6
+
+
 @pytest.mark.parametrize("lost_ns", [5_000, 20 * MS])
 def test_a_jump_is_doubted_with_the_first_trains(lost_ns: int) -> None:
     """A pause of the machine; also where there is one peer only, a train later, but not what one of several sees."""

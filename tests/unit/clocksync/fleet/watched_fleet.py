@@ -127,17 +127,18 @@ class WatchedFleet(VirtualFleet):
         before, here.got = here.got, train
         there.sent.append(train)
         report, here.sent = ([one for one in here.sent if one.arrives_s < t_s - 1e-4][-1:], [])
-        theirs = self._page(sender, t_s)
-        if theirs is None or self._page(receiver, t_s) is None or receiver.shown is None:
+        if self._page(sender, t_s) is None or self._page(receiver, t_s) is None:
             return
-        raw_ns = sender.raw_ns(t_s)
-        correction_ns, bound_ns = theirs.fleet_ns - raw_ns - sender.epoch_ns, theirs.bound_ns
+        assert sender.shown is not None
+        assert receiver.shown is not None
         for one, outbound in ((before, False), *((sent, True) for sent in report)):
             if one is None:
                 continue
-            ours = one.tx_ns if outbound else one.rx_ns
+            ours, theirs = (one.tx_ns, one.rx_ns) if outbound else (one.rx_ns, one.tx_ns)
             shown = [receiver.shown.at(ns - receiver.epoch_ns) for ns in ours[1:]]
-            other = [ns + correction_ns for ns in (one.rx_ns if outbound else one.tx_ns)[1:]]
+            # A packet says what to add to its transmit stamps, and how fast that changes to those of reception.
+            known = [sender.shown.at(ns - sender.epoch_ns) for ns in theirs[1:]]
+            other, bound_ns = [time.fleet_ns for time in known], known[0].bound_ns
             delays = [
                 (o - s.fleet_ns if outbound else s.fleet_ns - o) for s, o in zip(shown, other, strict=True)
             ]
