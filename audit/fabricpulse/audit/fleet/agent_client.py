@@ -9,10 +9,10 @@ import asyncio
 import errno
 from collections.abc import Coroutine
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
-from yarl import URL
 
 from fabricpulse.core.web.client import HttpClient
 from fabricpulse.core.web.client_config import HttpClientConfig
@@ -49,7 +49,7 @@ class AgentClient(HttpClient):
     async def while_alive(self, url: str, request: Coroutine[Any, Any, T]) -> T:
         """What the request gives, or raises. url : of the agent, with any path. Raises DeadAgentError."""
         asked = asyncio.ensure_future(request)
-        watch = asyncio.ensure_future(self._until_dead(str(URL(url).origin() / "-/healthy")))
+        watch = asyncio.ensure_future(self._until_dead(_healthy(url)))
         try:
             await asyncio.wait({asked, watch}, return_when=asyncio.FIRST_COMPLETED)
             if not asked.done():
@@ -77,3 +77,7 @@ class AgentClient(HttpClient):
             except (aiohttp.ClientError, OSError) as error:
                 # That this process has no descriptor left says nothing of the agent.
                 return getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE)
+
+
+def _healthy(url: str) -> str:
+    return urlsplit(url)._replace(path="/-/healthy", query="", fragment="").geturl()
