@@ -108,6 +108,8 @@ class _Selector:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(60)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
 
 
 class Play:
@@ -174,7 +176,7 @@ class Play:
                 lane.troubles += full and self._chance.random() < 0.2
                 busy = self._chance.random() < (0.95 if full else rate / (rate + room))
                 rtt = 8_000_000 if full else 100_000
-                state = (1, int(busy), int(lane.delivered), _SPEED, lane.troubles, rtt, now)
+                state = (1, int(busy), int(lane.delivered), _SPEED, lane.troubles, rtt, 0, now)
                 selector.say("s", k, 1, *state)
             waiting = int(waits and self._chance.random() < 0.9)
             move = selector.ask("v", LANES, waiting, now)
