@@ -16,9 +16,8 @@
 //           more than windows differ by anyway is undone, the lane gets its former path back: jobs that share
 //           links would else chase one another over them for ever, and none would keep what it has found. Not
 //           where the new path is neither congested nor slower than its siblings': then the job itself sends
-//           less. A search that has gained nothing is undone as well where its path is slower than a sibling's:
-//           what the lane has there it takes from other jobs, and the sibling could carry it. From each search
-//           to the connection's next one twice as much time passes as before, after one in vain four times.
+//           less. From each search to the connection's next one twice as much time passes as before, after one in
+//           vain four times.
 //  damping  After a new path that did not help, the pause to the lane's next move doubles, up to about an
 //           hour: a slow NIC stays slow on every path. Helped means, for a bad lane, that it keeps up with
 //           its siblings now, and for a search that all lanes together carry more; that a lane does better
@@ -130,7 +129,7 @@ class PathSelector {
       searched_ = 0;
       lanes_[chosen].returning = false;
       lanes_[chosen].total_before = total(count, now);
-      trial_ = Trial{chosen, lanes_[chosen].search, lately(), now, 0, 0, {}, {}, {}, 0};
+      trial_ = Trial{chosen, lanes_[chosen].search, lately(), now, 0, 0, {}, 0};
     }
     return chosen;
   }
@@ -225,7 +224,6 @@ class PathSelector {
     uint64_t moved_ns = 0;  // 0: not yet
     uint64_t up = 0;        // which lanes were up then, a bit each
     Sums after;
-    Sums own, best;        // what the lane and its best sibling deliver then, by their NICs' speeds
     uint32_t held_up = 0;  // windows of it with the lane's new path congested, or slower than its siblings'
   };
 
@@ -256,38 +254,17 @@ class PathSelector {
     if (trial_.moved_ns != 0 && trial_.up != up_) trial_ = Trial{};
     if (trial_.moved_ns == 0 || now - trial_.moved_ns < kSettleNs || carried <= 0) return kNobody;
     trial_.after.add(carried);
-    compare(count, now);
     trial_.held_up += held_up(trial_.lane, count, now);
     if (trial_.after.windows < kTrialWindows) return kNobody;
     const Trial trial = std::exchange(trial_, Trial{});
     View& lane = lanes_[trial.lane];
     const double before = trial.before.mean(), after = trial.after.mean();
     const double noise = std::sqrt(trial.before.variance() + trial.after.variance());
-    const bool in_vain = trial.search && after < kGained * before;
-    if (in_vain) search_hold_ns_ = std::min(2 * search_hold_ns_, kMaxHoldNs);
-    const bool worse = after < kNoWorse * before && before - after > 2 * noise;
-    const bool lost = worse && 2 * trial.held_up >= trial.after.windows;
-    if (!lost && !(in_vain && is_slower(trial.own, trial.best))) return kNobody;
+    if (trial.search && after < kGained * before) search_hold_ns_ = std::min(2 * search_hold_ns_, kMaxHoldNs);
+    if (after >= kNoWorse * before || before - after <= 2 * noise) return kNobody;
+    if (2 * trial.held_up < trial.after.windows) return kNobody;
     lane.returning = lane.latest.up && lane.latest.movable;
     return lane.returning ? trial.lane : kNobody;
-  }
-
-  // What the lane on trial and its best sibling have delivered in the window that ends.
-  void compare(uint32_t count, uint64_t now) {
-    uint32_t best = kNobody;
-    for (uint32_t i = 0; i < count; ++i)
-      if (i != trial_.lane && lanes_[i].rate_at_ns == now &&
-          (best == kNobody || share(lanes_[i]) > share(lanes_[best])))
-        best = i;
-    if (best == kNobody || lanes_[trial_.lane].rate_at_ns != now) return;
-    trial_.own.add(last_share(lanes_[trial_.lane]));
-    trial_.best.add(last_share(lanes_[best]));
-  }
-
-  // Than the other by much, and by more than windows differ anyway.
-  static bool is_slower(const Sums& own, const Sums& best) {
-    const double noise = std::sqrt(own.variance() + best.variance());
-    return own.mean() < kGoodShare * best.mean() && best.mean() - own.mean() > 3 * noise;
   }
 
   bool held_up(uint32_t index, uint32_t count, uint64_t now) const {
@@ -336,11 +313,6 @@ class PathSelector {
   // Of its NIC's speed.
   static double share(const View& lane) {
     return mean(lane) / static_cast<double>(std::max<uint64_t>(lane.latest.speed, 1));
-  }
-  // The same in the last window in which it worked.
-  static double last_share(const View& lane) {
-    return lane.rates[(lane.windows - 1) % kMeanWindows] /
-           static_cast<double>(std::max<uint64_t>(lane.latest.speed, 1));
   }
   static bool known(const View& lane, uint64_t now) {
     return lane.latest.up && lane.windows > 0 && now - lane.rate_at_ns <= kRecentNs;

@@ -2,14 +2,12 @@
 
 import itertools
 import random
-import statistics
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from tests.bench.remediation.selector import Play
 from tests.fixtures.native.programs import native
 
 ROOT = Path(__file__).parents[3]
@@ -308,35 +306,6 @@ def test_a_move_after_which_less_is_carried_is_undone(selector: Callable[..., Se
     it = selector(Lane(), Lane())
     in_one_queue(it, HALF)
     assert 4 * it.returns.count(True) <= it.returns.count(False)
-
-
-@pytest.mark.parametrize("slower", [False, True])
-def test_a_search_without_a_gain_keeps_no_slower_path(
-    selector: Callable[..., Selector], slower: bool
-) -> None:
-    """The sibling could carry what the lane takes from others there. One that is as fast stays: the job may wait for
-    another connection, which searches as well."""
-    it = selector(Lane(), Lane())
-    it.waiting, it.lanes[:] = True, HALF
-
-    def same_in_all(lane: int) -> None:
-        shares = (0.3, 0.65) if slower else (0.5, 0.45)
-        own, other = (Lane(share=share, lossy=True, noise=0.2) for share in shares)
-        away = [own, other] if lane == 0 else [other, own]
-        it.lanes[:] = HALF if it.returns[-1] else away
-
-    it.on_move = same_in_all
-    it.run(3_400)
-    assert it.returns == [False, True][: 1 + slower]
-
-
-@pytest.mark.simulation
-@pytest.mark.parametrize("seed", [1, 14, 27])
-def test_two_rings_that_are_spread_at_first_find_the_best_paths(program: Path, seed: int) -> None:
-    """One way both share a link while the other is free: 0.83 to 0.86, when a search without a gain stayed there."""
-    rings = Play(program, seed, controller=False, spread=True)
-    rings.run(90)
-    assert statistics.mean(rings.shares[-15:]) >= 0.95
 
 
 def test_a_lossy_path_stays_left_while_the_job_sends_less(selector: Callable[..., Selector]) -> None:
