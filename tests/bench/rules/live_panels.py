@@ -53,7 +53,7 @@ _HARDWARE = tuple(
 @dataclass(frozen=True)
 class Drawn:
     """Panels as 'page: title' that have data, and that have none. needing : of the latter those that need hardware,
-    with what each of their metrics tells of. failing : queries with an error or a warning.
+    with what each of their metrics is of. failing : queries with an error or a warning.
     """
 
     having: frozenset[str]
