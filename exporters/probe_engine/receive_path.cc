@@ -214,7 +214,7 @@ void ReceivePath::take_reception_report(std::uint32_t slot, Edge& edge, const Pa
   if (ring_ != nullptr) ring_->write(sample_of(slot, epoch_, FP_PROBE_OUTBOUND, *sent, packet.rx));
 }
 
-// The train that the peer received, by its stamps and its correction of then.
+// The train that the peer received, by its receive stamps and its correction at each of them.
 void ReceivePath::check_outbound(Edge& edge, const Packet& packet, const SentTrain& sent) {
   const TrainStamps& received = packet.rx;
   if (!fleet_clock_.ok() || packet.correction_bound_ns == kNever) return;

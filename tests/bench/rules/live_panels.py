@@ -31,7 +31,7 @@ _LONGEST_S = 900
 _RANGE_S = 900
 _STEP_S = 15
 _NOT_MEASURED = "not all measured"
-# What the links of a lab, which are virtual, do not have, by the metrics that tell of it.
+# What the links of a lab, which are virtual, do not have, by the metrics that need it.
 _HARDWARE = tuple(
     (re.compile(rf"fabricpulse_(?:{names})"), what)
     for names, what in (

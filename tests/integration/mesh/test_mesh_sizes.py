@@ -65,7 +65,7 @@ def test_rates_are_limited_both_ways(make_lab):
         "fabricpulse_probes_dropped_total", **rate
     ):
         assert patience.left(), "no more are dropped"
-        time.sleep(POLL_S)
+        time.sleep(POLL_S)  # a counter of another process grows
     patience.left()
     last, took = fleet.scrape("h0"), time.monotonic() - began
 
