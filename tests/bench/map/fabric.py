@@ -98,7 +98,7 @@ class Simulation:
         self.quiet[list(switches)] = True
         answered = table.hops.copy()
         answered[self.quiet[hosts:][table.hops] & (table.hops >= 0)] = SILENT_HOP
-        hops, found = named(answered, nodes - hosts)
+        hops, found = named(answered, nodes - hosts, np.zeros(len(answered), np.uint8))
         may_be = tuple(tuple(hosts + other for other in each.may_be) for each in found)
         self.seen = replace(table, hops=hops, first_unnamed=nodes, may_be=may_be)
 

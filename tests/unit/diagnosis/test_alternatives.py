@@ -10,7 +10,6 @@ from tests.unit.diagnosis.virtual_fleet import Fault, Part, VirtualFleet, name_o
 
 from fabricpulse.diagnosis.flows.components import Kind, code
 from fabricpulse.diagnosis.flows.flow_table import FlowTable, totals
-from fabricpulse.diagnosis.flows.layout import FABRIC
 from fabricpulse.diagnosis.search.locate import Finding, locate
 from fabricpulse.diagnosis.search.suspect import Suspect
 
@@ -140,4 +139,4 @@ def test_flows_of_another_link_do_not_keep_one_that_has_ended(seed: int) -> None
         dead(QUIET_S + 18, 1e9, ("link", "spine2-r0", "leaf3-r0"), share=0.05),
     ]
     fleet.play(QUIET_S + 50)
-    assert {name_of(s) for _, found in fleet.play(25) for s in found} == {("link", FABRIC, "leaf3-r0")}
+    assert {name_of(s) for _, found in fleet.play(25) for s in found} == {("link", "fabric", "leaf3-r0")}

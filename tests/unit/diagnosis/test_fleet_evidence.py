@@ -5,7 +5,6 @@ from collections.abc import Callable
 import pytest
 
 from fabricpulse.diagnosis.evidence.fleet_evidence import FleetEvidence
-from fabricpulse.diagnosis.flows.layout import FABRIC
 from fabricpulse.diagnosis.search.suspect import Suspect
 from fabricpulse.diagnosis.wire.flow_records import unpack_flows
 from fabricpulse.diagnosis.wire.messages import (
@@ -177,7 +176,7 @@ def test_loss_out_of_a_leaf_on_one_port() -> None:
         return 0.2 if LEAF[far] == "leaf2-r1" != LEAF[near] and port == 2 else 0.0
 
     found = play(evidence, loses, 15)
-    assert [(s.kind, s.component, s.peer) for s in found] == [("link", "leaf2-r1", FABRIC)]
+    assert [(s.kind, s.component, s.peer) for s in found] == [("link", "leaf2-r1", "fabric(h0/r1)")]
 
 
 @pytest.mark.parametrize(
@@ -185,8 +184,7 @@ def test_loss_out_of_a_leaf_on_one_port() -> None:
     [
         (("rail0", "rail1"), "leaf1-r0", "rail0"),
         (("", "rail1"), "leaf1-r0", ""),
-        (("rail0", "rail1"), FABRIC, ""),
-        (("one", "one"), FABRIC, "one"),
+        (("one", "one"), "fabric", "one"),
     ],
 )
 def test_a_suspect_has_the_network_of_all_that_cross_it(
@@ -195,7 +193,7 @@ def test_a_suspect_has_the_network_of_all_that_cross_it(
     """A lossy leaf of one rail, and what both rails cross between leaves. It is a label of the alert: it stays."""
 
     def loses(far: str, near: str, _: int) -> float:
-        across = LEAF[far] != LEAF[near] if component == FABRIC else component in (LEAF[far], LEAF[near])
+        across = LEAF[far] != LEAF[near] if component == "fabric" else component in (LEAF[far], LEAF[near])
         return 0.2 * float(across)
 
     evidence = FleetEvidence(LEAF)

@@ -53,8 +53,10 @@ def test_hosts_that_have_reported_all_paths_share_their_state() -> None:
 def test_silent_switches_may_be_more_than_small_numbers() -> None:
     """Their numbers come after those of all others."""
     last = np.iinfo(np.int16).max
-    rows, switches = named(without(10, 13, 14), FREE)
-    small, same = named(without(10, 13, 14).astype(np.int16), last)
+    hops = without(10, 13, 14)
+    planes = np.zeros(len(hops), np.uint8)
+    rows, switches = named(hops.copy(), FREE, planes)
+    small, same = named(hops.astype(np.int16), last, planes)
     assert len(same) == len(switches)
     assert small.max() == last + len(same) - 1
     assert (np.where(small >= last, small - last + FREE, small) == rows).all()

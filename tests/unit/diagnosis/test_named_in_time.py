@@ -6,7 +6,6 @@ from tests.unit.diagnosis.virtual_fleet import VirtualFleet
 
 from fabricpulse.diagnosis.evidence.fleet_evidence import FleetEvidence
 from fabricpulse.diagnosis.flows.components import Kind, code
-from fabricpulse.diagnosis.flows.layout import FABRIC
 from fabricpulse.diagnosis.wire.messages import PROTOCOL, EvidenceReport, FlowEvidence, pack_flows
 
 
@@ -27,7 +26,7 @@ def test_a_size_that_is_dropped_is_not_that_of_the_first_flows() -> None:
             ]
             evidence.report(EvidenceReport(PROTOCOL, host, 1, PORTS, 90.0, 20.0, pack_flows(cut)), second)
         named |= {(s.what, s.kind, s.component, s.peer) for s in evidence.suspects(second + 0.5)}
-    assert named == {("mtu", "link", FABRIC, "leaf1-r0")}
+    assert named == {("mtu", "link", "fabric(h0/r0)", "leaf1-r0")}
 
 
 def test_flows_that_are_slow_as_the_coordinator_starts_wait_for_their_paths() -> None:

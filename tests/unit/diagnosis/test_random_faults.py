@@ -6,7 +6,6 @@ from collections.abc import Iterable
 import pytest
 from tests.unit.diagnosis.virtual_fleet import Fault, Name, Part, VirtualFleet, name_of, random_fault
 
-from fabricpulse.diagnosis.flows.layout import FABRIC
 from fabricpulse.diagnosis.search.suspect import Suspect
 
 pytestmark = pytest.mark.simulation
@@ -158,7 +157,7 @@ def test_a_dead_cable_is_no_dead_leaf_where_no_paths_are_known() -> None:
     fleet = VirtualFleet(335, 9, 2, 4, 2, traced=False)
     leaf, spine = "leaf2-r1", "spine0-r1"
     fleet.faults = [steady("loss", 1.0, ("link", leaf, spine), ("link", spine, leaf))]
-    assert names(fleet.play(30)) == {("link", leaf, FABRIC), ("link", FABRIC, leaf)}
+    assert names(fleet.play(30)) == {("link", leaf, "fabric(r1)"), ("link", "fabric(r1)", leaf)}
 
 
 def test_a_leaf_that_flaps_is_one_alert() -> None:

@@ -8,7 +8,7 @@ from tests.bench.map.fabric import Clos, Simulation
 from fabricpulse.diagnosis.flows.components import NO_HOP, SILENT_HOP, Kind, Nodes, code
 from fabricpulse.diagnosis.flows.flow_table import totals
 from fabricpulse.diagnosis.flows.hop_rows import Hops
-from fabricpulse.diagnosis.flows.silent_hops import named
+from fabricpulse.diagnosis.flows.silent_hops import SilentSwitch, named
 from fabricpulse.diagnosis.search.locate import locate
 
 # Two pods of two leaves and three spines; spine s of each pod is cabled to the cores of plane s, two of each.
@@ -36,6 +36,11 @@ def without(*silent: int) -> Nodes:
     return np.where(np.isin(hops, silent), SILENT_HOP, hops).astype(np.int32)
 
 
+def named_in_one(hops: Nodes) -> tuple[Hops, tuple[SilentSwitch, ...]]:
+    """All of it is one plane."""
+    return named(hops, FREE, np.zeros(len(hops), np.uint8))
+
+
 def nodes_of(hops: Hops, switch: int) -> set[int]:
     """The nodes that stand where the switch is."""
     return set(hops[fabric() == switch].tolist())
@@ -43,7 +48,7 @@ def nodes_of(hops: Hops, switch: int) -> set[int]:
 
 def test_a_spine_is_one_switch_up_down_and_within_its_pod() -> None:
     """Within its pod only its leaves are beside it; it is the pod's only silent spine, and the same one there."""
-    hops, (switch,) = named(without(10), FREE)
+    hops, (switch,) = named_in_one(without(10))
 
     assert nodes_of(hops, 10) == {FREE}
     assert switch.beside == (0, 1, 20, 21)
@@ -52,7 +57,7 @@ def test_a_spine_is_one_switch_up_down_and_within_its_pod() -> None:
 
 def test_two_spines_of_a_pod_are_distinguished_by_their_cores() -> None:
     """Silent spines of one pod have cores of two planes above; within the pod it may be either, which is reported."""
-    hops, switches = named(without(13, 14), FREE)
+    hops, switches = named_in_one(without(13, 14))
 
     between_pods = hops[:, 3] != NO_HOP
     (first,), (second,) = (set(hops[between_pods][fabric()[between_pods] == s].tolist()) for s in (13, 14))
@@ -63,7 +68,7 @@ def test_two_spines_of_a_pod_are_distinguished_by_their_cores() -> None:
 
 def test_silent_switches_beside_one_another() -> None:
     """A core beside a silent spine is known by the spine on its other side, and the spine then by the core."""
-    hops, switches = named(without(10, 20), FREE)
+    hops, switches = named_in_one(without(10, 20))
 
     (spine,), (core,) = nodes_of(hops, 10), nodes_of(hops, 20)
     assert spine != core
@@ -72,7 +77,7 @@ def test_silent_switches_beside_one_another() -> None:
 
 def test_where_nothing_answers_there_is_one_switch() -> None:
     """Only the leaves are known: what lies between them is one."""
-    hops, switches = named(without(*range(10, 26)), FREE)
+    hops, switches = named_in_one(without(*range(10, 26)))
 
     within = hops[:, 3] == NO_HOP
     assert len(set(hops[within][:, 1].tolist())) == 1
@@ -80,9 +85,25 @@ def test_where_nothing_answers_there_is_one_switch() -> None:
     assert len(switches) <= 3
 
 
+def test_of_two_planes_nothing_is_one_switch() -> None:
+    """Only leaves are known, as before, and there is the same once more: nothing lies between the leaves of both."""
+    silent = without(*range(10, 26))
+    other = np.where(silent >= 0, silent + 4, silent)
+    hops, switches = named(
+        np.concatenate([silent, other]), FREE, np.repeat(np.array([0, 1], np.uint8), len(silent))
+    )
+
+    first, second = (
+        set(hops[rows][hops[rows] >= FREE].tolist()) for rows in np.split(np.arange(len(hops)), 2)
+    )
+    assert first.isdisjoint(second)
+    assert {s.plane for n, s in enumerate(switches) if n + FREE in first} == {0}
+    assert {s.plane for n, s in enumerate(switches) if n + FREE in second} == {1}
+
+
 def test_answers_are_left_as_they_are() -> None:
     """Without a silent hop nothing changes."""
-    hops, switches = named(fabric(), FREE)
+    hops, switches = named_in_one(fabric())
 
     assert (hops == fabric()).all()
     assert switches == ()

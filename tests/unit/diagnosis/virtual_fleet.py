@@ -10,7 +10,6 @@ from itertools import pairwise
 import numpy as np
 
 from fabricpulse.diagnosis.evidence.fleet_evidence import FleetEvidence
-from fabricpulse.diagnosis.flows.layout import FABRIC
 from fabricpulse.diagnosis.search.suspect import Suspect
 from fabricpulse.diagnosis.wire.messages import (
     PROTOCOL,
@@ -18,6 +17,7 @@ from fabricpulse.diagnosis.wire.messages import (
     EvidenceReport,
     FlowEvidence,
     FlowPath,
+    HostFacts,
     pack_flows,
 )
 from fabricpulse.mesh._probe_engine import PathSizes, SizeLoss, size_after_train
@@ -130,6 +130,10 @@ class VirtualFleet:
         """NICs of a leaf."""
         return [nic for nic, at in self.leaf.items() if at == leaf]
 
+    def fabric(self, rail: str) -> str:
+        """How what is unknown between its leaves is called."""
+        return f"fabric({rail})" if len(self.rails) > 1 else "fabric"
+
     def uplinks(self, leaf: str) -> list[str]:
         """Its spines."""
         rail = leaf.partition("-")[2]
@@ -241,6 +245,7 @@ class VirtualFleet:
             *(PROTOCOL, host, exporter.revision, PORTS, MAIN, SWEPT, pack_flows(flows), stalled),
             None if exporter.reported else exporter.edges,
             paths,
+            facts=None if exporter.reported else HostFacts(tuple((rail, rail) for rail in self.rails)),
         )
         if self.evidence.report(report, now_s):
             exporter.reported, exporter.reported_paths = False, 0
@@ -364,7 +369,8 @@ def names_of(fleet: VirtualFleet, *parts: Part) -> frozenset[Name]:
     """As the API names them; without traces nothing is known of the spines."""
 
     def name(node: str) -> str:
-        return FABRIC if not fleet.traced and node.startswith("spine") else node
+        unknown = not fleet.traced and node.startswith("spine")
+        return fleet.fabric(node.partition("-")[2]) if unknown else node
 
     found = set()
     for part in parts:

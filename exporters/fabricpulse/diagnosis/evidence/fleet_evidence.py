@@ -13,8 +13,9 @@ from fabricpulse.diagnosis.evidence.loss_log import MANY, LossLog, LossTable
 from fabricpulse.diagnosis.evidence.presence import SHORTEST_S, SURELY_AWAY_S, Absences, vouched
 from fabricpulse.diagnosis.flows.components import SILENT_HOP, Nodes
 from fabricpulse.diagnosis.flows.flow_table import Floats, Flows
-from fabricpulse.diagnosis.flows.layout import FABRIC, NO_FLOWS, Layout, Reporter, laid_out, renumbered
+from fabricpulse.diagnosis.flows.layout import NO_FLOWS, Layout, Reporter, laid_out, renumbered
 from fabricpulse.diagnosis.flows.names import Names
+from fabricpulse.diagnosis.flows.planes import is_fabric
 from fabricpulse.diagnosis.leaf_paths.found import LeafPaths
 from fabricpulse.diagnosis.leaf_paths.watch import LeafWatch
 from fabricpulse.diagnosis.search.locate import Finding
@@ -218,7 +219,7 @@ class FleetEvidence:
         unsettled = starting or now_s - self._paths_grew_s < self._paths_wait_s + _PATHS_QUIET_S
         flows_of: dict[Key, Flows] = {}
         suspects = [suspect_of(layout, what, finding) for what, finding in findings]
-        nameless = unsettled and any(FABRIC in (s.component, s.peer) for s in suspects)
+        nameless = unsettled and any(is_fabric(name) for s in suspects for name in (s.component, s.peer))
         now = {(s.what, s.kind, s.component, s.peer) for s in suspects}
         gone = {key: self._seen[key][2] for key in self._named & self._seen.keys() - now}
         for (what, finding), suspect in zip(findings, suspects, strict=True):
@@ -231,7 +232,8 @@ class FleetEvidence:
                 self._seen.pop(key, None)
                 continue
             # Beside what has no name yet, what is seen first is the part of it that has one: a NIC of many.
-            doubtful = unsettled and (FABRIC in key or (starting and nameless))
+            in_fabric = is_fabric(suspect.component) or is_fabric(suspect.peer)
+            doubtful = unsettled and (in_fabric or (starting and nameless))
             if (doubtful and key not in self._seen) or (what != "loss" and starting):
                 continue
             flows_of[key] = layout.stable(np.array(finding.flows, np.int64))

@@ -12,9 +12,9 @@ from fabricpulse.diagnosis.flows.flow_table import Floats, Flows, FlowTable, Tot
 from fabricpulse.diagnosis.flows.hop_rows import Hops, empty_rows
 from fabricpulse.diagnosis.flows.known_paths import KnownPaths
 from fabricpulse.diagnosis.flows.names import Names
+from fabricpulse.diagnosis.flows.planes import FoundPlanes, Planes, found_planes
 from fabricpulse.diagnosis.flows.silent_hops import named
 
-FABRIC = "fabric"
 # Hosts, and rows of the table, that are worked on at once: bounds memory.
 _HOSTS, _ROWS = 1000, 65_536
 NO_FLOWS = np.zeros(0, np.int32)
@@ -73,7 +73,7 @@ def renumbered(old: Reporter, new: Reporter) -> Flows:
 @dataclass(frozen=True)
 class Layout:
     """The flows of a fleet with their sums. names : of the nodes of the table. epoch, first : of each host that of the
-    numbers of its flows, and its first flow in the table; hosts in the order of the table.
+    numbers of its flows, and its first flow in the table; hosts in the order of the table. plane : of each switch.
 
     even, even_weight : flows whose packets weigh less than one, ascending. A way that is not known in full is one of
     many. Nine of ten packets take the main path, and that one way: the ports of such an edge count alike, or a fault of
@@ -87,6 +87,7 @@ class Layout:
     first: Flows
     even: Flows
     even_weight: Floats
+    plane: Planes
     _by_epoch: Flows = field(init=False)
 
     def __post_init__(self) -> None:
@@ -112,6 +113,10 @@ class Layout:
             return np.ones(len(rows))
         at = np.minimum(np.searchsorted(self.even, rows), len(self.even) - 1)
         return np.where(self.even[at] == rows, self.even_weight[at], 1.0)
+
+    def plane_of(self, node: int) -> int:
+        """That of a switch."""
+        return int(self.plane[node - self.table.first_switch])
 
     def hosts(self, rows: Flows) -> tuple[Flows, Flows]:
         """Of flows of the table the epoch, and the number at the host: the inverse of `rows`."""
@@ -174,7 +179,8 @@ def laid_out(hosts: Sequence[Reporter], names: Names, switches: Names, leaf_of: 
     even[even] = (hops[edges.flow[even]] == SILENT_HOP).any(axis=1)
     even_flow, even_weight = edges.flow[even].astype(np.int64), (swept / main)[even].astype(np.float64)
     first_silent = len(names) + len(switches)
-    hops, silent = named(hops, len(switches))
+    planes = _planes(hosts, edges, names, hops, len(switches))
+    hops, silent = named(hops, len(switches), np.repeat(planes.of_edge, edges.ports))
     table = FlowTable(
         edges.far,
         edges.near,
@@ -192,12 +198,29 @@ def laid_out(hosts: Sequence[Reporter], names: Names, switches: Names, leaf_of: 
     return Layout(
         table,
         totals(table),
-        (*names.texts(), *switches.texts(), *(FABRIC for _ in silent)),
+        (*names.texts(), *switches.texts(), *(planes.fabric(switch.plane) for switch in silent)),
         np.array([host.epoch for host in hosts], np.int64),
         np.cumsum(flows) - flows,
         even_flow,
         even_weight,
+        np.append(planes.of_switch, np.array([switch.plane for switch in silent], np.uint8)),
     )
+
+
+def _planes(hosts: Sequence[Reporter], edges: _Edges, names: Names, hops: Hops, switches: int) -> FoundPlanes:
+    """Of each edge, by what hosts say of their NICs."""
+    owner, texts = names.host_of(), names.texts()
+    reporter = {host.node: host for host in hosts}
+    nodes = np.array(sorted(reporter), np.int32)
+
+    def network_of(nics: Flows) -> str:
+        known = nics[np.isin(owner[nics], nodes)]
+        if not len(known):
+            return ""
+        device = texts[known[0]].partition("/")[2]
+        return dict(reporter[int(owner[known[0]])].nics).get(device, "")
+
+    return found_planes(edges.near, edges.far, edges.ports, hops, switches, network_of, texts.__getitem__)
 
 
 def _owners(edges: _Edges, names: Names) -> Nodes:

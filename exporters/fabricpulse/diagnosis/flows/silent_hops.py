@@ -15,6 +15,7 @@ from scipy.sparse.csgraph import connected_components
 
 from fabricpulse.diagnosis.flows.components import NO_HOP, SILENT_HOP, Nodes
 from fabricpulse.diagnosis.flows.hop_rows import Hops, with_room
+from fabricpulse.diagnosis.flows.planes import Planes
 
 Numbers = NDArray[np.int64]
 # By (tier, its neighbour's): neighbours, ascending, and the group of each.
@@ -30,24 +31,25 @@ _UNKNOWN = -1
 
 @dataclass(frozen=True)
 class SilentSwitch:
-    """One switch, or several that cannot be distinguished. beside : named switches around it, as nodes. may_be : the
-    silent switches, as nodes, one of which some hops of this one are, when it is not known which; a switch of its own
-    if there are none.
+    """One switch, or several that cannot be distinguished. plane : that it is in. beside : named switches around it, as
+    nodes. may_be : the silent switches, as nodes, one of which some hops of this one are, when it is not known which; a
+    switch of its own if there are none.
     """
 
+    plane: int
     beside: tuple[int, ...]
     may_be: tuple[int, ...] = ()
 
 
-def named(hops: Hops, nodes: int) -> tuple[Hops, tuple[SilentSwitch, ...]]:
+def named(hops: Hops, nodes: int, planes: Planes) -> tuple[Hops, tuple[SilentSwitch, ...]]:
     """Puts a node of its own in the place of every silent hop.
 
-    Two silent hops are one switch if they are of one tier and beside switches of the same groups. One of which less is
-    known is the only one that it may be; of several that it may be, none (`SilentSwitch.may_be`). Where all of a tier
-    are silent, or only the leaves were declared, they are one: what lies between.
-    hops : as of FlowTable, with SILENT_HOP; is changed. nodes : the first number that is free. Returns hops without
-    SILENT_HOP, another array where numbers have become too large for it, and the new switches, the first of them
-    `nodes`.
+    Two silent hops are one switch if they are of one plane and tier and beside switches of the same groups. One of
+    which less is known is the only one that it may be; of several that it may be, none (`SilentSwitch.may_be`). Where
+    all of a tier are silent, or only the leaves were declared, those of a plane are one: what lies between.
+    hops : as of FlowTable, with SILENT_HOP; is changed. nodes : the first number that is free. planes : of each path.
+    Returns hops without SILENT_HOP, another array where numbers have become too large for it, and the new switches, the
+    first of them `nodes`.
     """
     cables = _Cables(nodes)
     silent = []
@@ -60,14 +62,14 @@ def named(hops: Hops, nodes: int) -> tuple[Hops, tuple[SilentSwitch, ...]]:
     for _ in range(_PASSES):
         groups, more = cables.groups(), 0
         for rows in silent:
-            hops, count = _named_some(hops, rows, groups, found, cables)
+            hops, count = _named_some(hops, rows, planes, groups, found, cables)
             more += count
         if not more:
             break
     groups = cables.groups()
     for rows in silent:
-        hops, _ = _named_some(hops, rows, groups, found, None)
-    final, may_be = found.merged()
+        hops, _ = _named_some(hops, rows, planes, groups, found, None)
+    final, plane, may_be = found.merged()
     beside: list[set[int]] = [set() for _ in may_be]
     for rows in silent:
         paths = hops[rows].astype(np.int32)
@@ -76,12 +78,13 @@ def named(hops: Hops, nodes: int) -> tuple[Hops, tuple[SilentSwitch, ...]]:
         hops[rows] = paths
         _add_beside(beside, paths, nodes)
     return hops, tuple(
-        SilentSwitch(tuple(sorted(each)), may) for each, may in zip(beside, may_be, strict=True)
+        SilentSwitch(of, tuple(sorted(each)), may)
+        for of, each, may in zip(plane, beside, may_be, strict=True)
     )
 
 
 def _named_some(
-    hops: Hops, rows: Numbers, groups: _Groups, found: "_Found", cables: "_Cables | None"
+    hops: Hops, rows: Numbers, planes: Planes, groups: _Groups, found: "_Found", cables: "_Cables | None"
 ) -> tuple[Hops, int]:
     """Names the silent hops of some rows of which both neighbours are known, all of them without `cables`, which learn
     what that tells. Returns all hops, and how many were named.
@@ -97,7 +100,7 @@ def _named_some(
         known = (sides != _UNKNOWN).all(axis=1)
         row, place, tier, sides = row[known], place[known], tier[known], sides[known]
     if len(row):
-        paths[row, place] = found.nodes_of(tier, sides)
+        paths[row, place] = found.nodes_of(planes[rows[row]], tier, sides)
         hops = with_room(hops, int(paths.max()))
         hops[rows] = paths
         if cables is not None:
@@ -189,31 +192,35 @@ def _sides(
 
 @dataclass
 class _Found:
-    """The silent switches so far. first : number of the first; keys : tier and groups around, of each."""
+    """The silent switches so far. first : number of the first; keys : plane, tier and groups around, of each."""
 
     first: int
-    keys: dict[tuple[int, frozenset[int]], int] = field(default_factory=dict)
+    keys: dict[tuple[int, int, frozenset[int]], int] = field(default_factory=dict)
 
-    def nodes_of(self, tier: Numbers, sides: Numbers) -> Numbers:
-        """A number for each hop, the same for the same tier and groups."""
-        table = np.stack([tier, sides.min(axis=1), sides.max(axis=1)], axis=1)
+    def nodes_of(self, planes: Planes, tier: Numbers, sides: Numbers) -> Numbers:
+        """A number for each hop, the same for the same plane, tier and groups."""
+        table = np.stack([planes.astype(np.int64), tier, sides.min(axis=1), sides.max(axis=1)], axis=1)
         unique, inverse = np.unique(table, axis=0, return_inverse=True)
         numbers = [
-            self.keys.setdefault((t, frozenset({a, b} - {_UNKNOWN})), self.first + len(self.keys))
-            for t, a, b in unique.tolist()
+            self.keys.setdefault((p, t, frozenset({a, b} - {_UNKNOWN})), self.first + len(self.keys))
+            for p, t, a, b in unique.tolist()
         ]
         return np.array(numbers, np.int64)[inverse.reshape(-1)]
 
-    def merged(self) -> tuple[Numbers, list[tuple[int, ...]]]:
-        """Final numbers of all, and what each of the final ones may be."""
+    def merged(self) -> tuple[Numbers, list[int], list[tuple[int, ...]]]:
+        """Final numbers of all; the plane of each of the final ones, and what it may be."""
         keys = list(self.keys)
-        more = [[k for k, (t, g) in enumerate(keys) if t == tier and g > groups] for tier, groups in keys]
+        more = [
+            [k for k, (p, t, g) in enumerate(keys) if (p, t) == (plane, tier) and g > groups]
+            for plane, tier, groups in keys
+        ]
         # What may itself be several is no answer to what another one may be.
         whole = [[k for k in candidates if not more[k]] for candidates in more]
         kept = [k for k in range(len(keys)) if len(whole[k]) != 1]
         number = {k: self.first + at for at, k in enumerate(kept)}
         final = [number[whole[k][0]] if len(whole[k]) == 1 else number[k] for k in range(len(keys))]
-        return np.array(final, np.int64), [tuple(number[c] for c in whole[k]) for k in kept]
+        may_be = [tuple(number[c] for c in whole[k]) for k in kept]
+        return np.array(final, np.int64), [keys[k][0] for k in kept], may_be
 
 
 def _add_beside(found: list[set[int]], paths: Nodes, nodes: int) -> None:

@@ -20,6 +20,18 @@ def without_fabric(layout: Layout, findings: Sequence[Finding]) -> list[Finding]
     """Without "the fabric" where a named component is reported beside it. The fabric is everything between two leaves
     that is unknown (also of the paths of a host that traces none); a link into or out of it is less.
     """
+    # A fault of one plane says nothing of what is unknown of another.
+    of_plane: dict[int, list[Finding]] = {}
+    for finding in findings:
+        kind, a, _ = parts(finding.component)
+        if kind in (Kind.SWITCH, Kind.LINK):
+            of_plane.setdefault(layout.plane_of(a), []).append(finding)
+    covered = {f.component for some in of_plane.values() for f in _covered(layout, some)}
+    return [finding for finding in findings if finding.component not in covered]
+
+
+def _covered(layout: Layout, findings: Sequence[Finding]) -> list[Finding]:
+    """Those of switches and links of a plane that others of these may explain."""
     first = layout.table.first_unnamed
     switches, links = set[int](), set[tuple[int, int]]()
     for finding in findings:
@@ -55,7 +67,7 @@ def without_fabric(layout: Layout, findings: Sequence[Finding]) -> list[Finding]
             return a in near or any(cabled(a, switch) for switch in switches)
         return b in far or any(cabled(switch, b) for switch in switches)
 
-    return [finding for finding in findings if not covered(finding)]
+    return [finding for finding in findings if covered(finding)]
 
 
 def suspect_of(layout: Layout, what: str, finding: Finding) -> Suspect:
