@@ -34,10 +34,11 @@ def alert(
     starts_at: float = START,
     name: str = "FabricNicFlapping",
     suppressed: bool = False,
+    ends_at: float = 0.0,
 ) -> Alert:
     """An alert about a NIC; its fingerprint depends on the NIC and the name."""
     labels = {"alertname": name, "instance": f"{host}:9610", "device": device, "network": device}
-    return Alert(firing, f"{name}/{host}/{device}", starts_at, labels, suppressed)
+    return Alert(firing, f"{name}/{host}/{device}", starts_at, labels, suppressed, ends_at)
 
 
 class World:

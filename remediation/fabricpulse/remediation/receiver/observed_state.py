@@ -267,12 +267,12 @@ class ObservedState:
         about = named if isinstance(named, Target) else target
         lanes = self._lanes(alert) if alert.firing else None
         if alert.firing and known is not None and known.status == "firing":
-            starts_at = min(known.starts_at, alert.starts_at)
+            # Of several starts the last one: what began before it is stale, whoever repeats it, once this has ended.
             transaction.put_episode(
                 with_changes(
                     known,
                     last_seen=now,
-                    starts_at=starts_at,
+                    starts_at=max(known.starts_at, alert.starts_at),
                     target=target,
                     causes=self._causes(alert, target),
                     lanes=lanes,
@@ -305,6 +305,8 @@ class ObservedState:
             if publishes:
                 _publish(transaction, about, alert, "firing")
         elif known is not None and known.status == "firing":
+            if is_earlier_end(known, alert, now + transaction.wall_ahead_s):
+                return
             transaction.put_episode(with_changes(known, status="resolved", last_seen=now, ended_at=now))
             transaction.log(
                 _subject(target), "episode_resolved", alert=alert.name, fingerprint=alert.fingerprint
@@ -395,3 +397,12 @@ def is_suspect(known: Episode | None, alert: Alert) -> bool:
     return (
         alert.firing and known is not None and known.status != "firing" and alert.starts_at <= known.starts_at
     )
+
+
+def is_earlier_end(known: Episode, alert: Alert, wall: float) -> bool:
+    """True for a `resolved` that tells the end of an episode before this one: an Alertmanager of a pair was cut off, or
+    was answered 503, and sends it late. wall : seconds since 1970.
+
+    What begins in the future was begun by a clock that is wrong, and its end may lie before it.
+    """
+    return 0 < alert.ends_at < known.starts_at <= wall and alert.starts_at < known.starts_at

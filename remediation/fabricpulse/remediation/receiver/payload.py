@@ -40,18 +40,22 @@ class _Alert(msgspec.Struct, rename="camel"):
     labels: dict[str, str]
     fingerprint: str
     starts_at: datetime
+    # Not read before it is needed: what is wrong with it must not cost the alert.
+    ends_at: msgspec.Raw = msgspec.Raw(b"null")
     annotations: dict[str, str] = {}
 
 
 @dataclass(frozen=True)
 class Alert:
-    """One alert. starts_at : seconds since 1970, as the sender's clock has it. suppressed : silenced or inhibited."""
+    """One alert. starts_at, ends_at : seconds since 1970, as the sender's clock has them; ends_at 0 while it fires, or
+    if that is not known. suppressed : silenced or inhibited."""
 
     firing: bool
     fingerprint: str
     starts_at: float
     labels: dict[str, str]
     suppressed: bool = False
+    ends_at: float = 0.0
 
     @property
     def name(self) -> str:
@@ -166,7 +170,17 @@ def _alert(raw: bytes) -> Alert:
         raise ValueError("more labels, or longer ones, than any rule gives")
     if not is_fingerprint(decoded.fingerprint):
         raise ValueError("no usable fingerprint")
-    return Alert(decoded.status == "firing", decoded.fingerprint, _seconds(decoded.starts_at), decoded.labels)
+    firing = decoded.status == "firing"
+    ends_at = 0.0 if firing else _end(decoded.ends_at)
+    return Alert(firing, decoded.fingerprint, _seconds(decoded.starts_at), decoded.labels, ends_at=ends_at)
+
+
+def _end(raw: msgspec.Raw) -> float:
+    """0 for what is no moment after 1970."""
+    try:
+        return max(0.0, _seconds(msgspec.json.decode(raw, type=datetime)))
+    except _UNREADABLE:
+        return 0.0
 
 
 def _check_values(body: bytes) -> None:

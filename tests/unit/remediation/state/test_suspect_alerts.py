@@ -122,3 +122,38 @@ def test_what_is_remembered_does_not_wait_for_the_first_poll():
     assert not world.reconciler.observed.must_come_again(world.state, [old], world.now)
     world = World()
     assert not world.reconciler.observed.must_come_again(world.state, [old], world.now)
+
+
+def test_the_end_of_an_earlier_episode_ends_no_later_one():
+    """A flap is resolved and fires again; an Alertmanager of the pair that was cut off tells the first end last."""
+    world = World(config("rules: [{alert: FabricNicFlapping, mode: auto}]\nguards: {settle_s: 5}\n"))
+    world.deliver(alert(firing=False, starts_at=START - 60, ends_at=START - 30))
+    world.deliver(alert(starts_at=START - 20))
+    world.deliver(alert(firing=False, starts_at=START - 60, ends_at=START - 30))
+    world.tick(6)
+    assert [action.action for action in world.pending()] == ["nic.avoid"]
+    # Its own end, also as that of an alert which two Prometheus servers have seen begin at different times.
+    world.deliver(alert(firing=False, starts_at=START - 25, ends_at=START - 15))
+    assert world.state.episodes[alert().fingerprint].status == "resolved"
+
+
+def test_an_end_counts_where_a_clock_was_wrong():
+    """Nothing may keep an alert firing for ever: a start in the future, an end that is not known."""
+    for starts_at, ends_at in ((START + 3600, START), (START - 10, 0.0)):
+        world = World()
+        world.deliver(alert(starts_at=starts_at))
+        world.deliver(alert(firing=False, starts_at=START - 20, ends_at=ends_at))
+        assert world.state.episodes[alert().fingerprint].status == "resolved"
+
+
+def test_the_later_of_two_starts_tells_what_is_stale():
+    """Two Prometheus servers saw it begin a second apart, and the start that Alertmanager named first comes again after
+    its end: it took a NIC out that was well."""
+    world = World(config(POLLED.format("http://a")))
+    later = alert(starts_at=START + 1)
+    world.deliver(later)
+    world.deliver(alert())
+    world.settle()
+    world.deliver(alert(firing=False))
+    assert world.deliver(later) is True
+    assert world.state.episodes[alert().fingerprint].status == "resolved"

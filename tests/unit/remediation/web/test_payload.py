@@ -35,6 +35,25 @@ def test_a_notification():
 
 
 @pytest.mark.parametrize(
+    ("ended", "seconds"),
+    [
+        ("2026-11-21T06:00:01.5Z", 1795240801.5),
+        ("0001-01-01T00:00:00Z", 0.0),
+        ("yesterday", 0.0),
+        (7, 0.0),
+        (None, 0.0),
+    ],
+)
+def test_an_end_that_is_no_moment_costs_no_alert(ended, seconds):
+    """An alert whose end was lost for it would fire for ever."""
+    resolved = alert(status="resolved") | {"endsAt": ended}
+    (found,) = parse_notification(body(resolved)).alerts
+    assert (found.firing, found.ends_at) == (False, seconds)
+    (without,) = parse_notification(body({k: v for k, v in resolved.items() if k != "endsAt"})).alerts
+    assert without.ends_at == 0.0
+
+
+@pytest.mark.parametrize(
     "broken",
     [
         {"labels": {"alertname": 7}},

@@ -73,7 +73,7 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One alert from its first `firing` to its end; key: fingerprint.
 
     causes : what it may share with other hosts, `network=rail0`; without a target, what is at fault. starts_at is the
-    sender's, and may move to earlier within an episode. `expired` is an episode of which no Alertmanager knows any
+    sender's, the last one where several say when it began. `expired` is an episode of which no Alertmanager knows any
     more though it never said `resolved`: not known to be healthy. lanes : of a rule about lanes. began_at : when the
     same fault was first seen, of one that fires again from the same start after an end that was false, without the time
     in which the receiver was away; 0 for any other.
