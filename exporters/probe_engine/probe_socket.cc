@@ -12,8 +12,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 
@@ -53,11 +55,11 @@ struct Control {
 using Unstamped = Control<SO_TIMESTAMPING>;  // wants no TX stamp: its flags replace those of the socket
 using StampNumber = Control<kStampNumber>;   // of its TX stamp
 
-// Whether the kernel takes numbers from us. Asked with an empty packet to nobody but ourselves; without a loopback device
-// the answer comes too, as what is wrong with a message is said first.
-bool ask_for_stamp_numbers() {
+// Asks with an empty packet to nobody but ourselves; without a loopback device the answer comes too, as what is wrong with
+// a message is said first. Nothing where it could not be asked: no descriptor is left, say.
+std::optional<bool> ask_for_stamp_numbers() {
   const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return false;
+  if (fd < 0) return std::nullopt;
   const unsigned flags = SOF_TIMESTAMPING_OPT_ID;
   setsockopt(fd, SOL_SOCKET, SO_TIMESTAMPING, &flags, sizeof(flags));
   SocketAddress own{};
@@ -70,15 +72,24 @@ bool ask_for_stamp_numbers() {
   message.msg_hdr.msg_name = &own.any;
   message.msg_hdr.msg_namelen = size;
   number.put(&message.msg_hdr);
-  const bool taken =
-      sendmmsg(fd, &message, 1, MSG_DONTWAIT) == 1 || errno == ENETUNREACH || errno == ENETDOWN;
+  const int error = sendmmsg(fd, &message, 1, MSG_DONTWAIT) == 1 ? 0 : errno;
   ::close(fd);
-  return taken;
+  if (error == 0 || error == ENETUNREACH || error == ENETDOWN) return true;
+  if (error == EINVAL) return false;
+  return std::nullopt;
 }
 
+// Whether the kernel takes numbers from us, as far as is known.
 bool takes_stamp_numbers() {
-  static const bool taken = ask_for_stamp_numbers();
-  return taken;
+  static std::atomic<int> known{-1};
+  int taken = known.load(std::memory_order_relaxed);
+  if (taken < 0) {
+    const std::optional<bool> answer = ask_for_stamp_numbers();
+    if (!answer) return false;
+    taken = *answer ? 1 : 0;
+    known.store(taken, std::memory_order_relaxed);
+  }
+  return taken == 1;
 }
 
 // Scratch memory of the batches. The engine is one thread, and a socket hands its batch out before it takes

@@ -14,9 +14,11 @@
 namespace fabricpulse {
 namespace {
 
-constexpr int kReadsToRetry = 500;         // some 5 s
-constexpr int kMostFailed = 8;             // readings in a row, then a way is given up
-constexpr unsigned kSamples = 3;           // the narrowest is taken
+constexpr int kReadsToRetry = 500;  // some 5 s
+constexpr int kMostReadsToRetry =
+    32'000;                       // of better ways that go on failing: a driver may take long to say so
+constexpr int kMostFailed = 8;    // readings in a row, then the next way is taken
+constexpr unsigned kSamples = 3;  // the narrowest is taken
 constexpr std::int64_t kResolutionNs = 8;  // of what hardware latches, and of the kernel's conversion
 constexpr std::int64_t kSlackNs = 1'000;   // of what is read within a call
 constexpr std::int64_t kMostSeconds = 9'000'000'000;
@@ -87,7 +89,8 @@ void PhcReader::reopen() {
   if (fd_ < 0) fd_ = open(path, O_RDONLY | O_CLOEXEC);
   error_ = fd_ < 0 ? errno : 0;
   way_ = Way::kPrecise;
-  failed_ = 0;
+  failed_ = reads_by_way_ = 0;
+  reads_to_retry_ = kReadsToRetry;
 }
 
 PhcReader::~PhcReader() {
@@ -97,7 +100,8 @@ PhcReader::~PhcReader() {
 bool PhcReader::read(PhcReading* reading) {
   if ((fd_ < 0 || way_ == Way::kNone) && ++idle_reads_ % kReadsToRetry == 0) reopen();
   if (fd_ < 0) return false;
-  for (Way way = way_; way != Way::kNone; way = static_cast<Way>(static_cast<int>(way) + 1)) {
+  if (way_ != Way::kNone && way_ != Way::kPrecise && ++reads_by_way_ >= reads_to_retry_) retry_better();
+  for (Way way = way_; way != Way::kNone; way = next(way)) {
     const int error = read_by(way, reading);
     if (error == 0) {
       if (way == way_) failed_ = 0;
@@ -109,8 +113,8 @@ bool PhcReader::read(PhcReading* reading) {
     }
     error_ = error;
     if (way == way_ && (is_lasting(error) || ++failed_ >= kMostFailed)) {
-      way_ = static_cast<Way>(static_cast<int>(way) + 1);
-      failed_ = 0;
+      way_ = next(way);
+      failed_ = reads_by_way_ = 0;
     }
     // The reading is lost, the way is not; one that is worse would say no more.
     if (error == EAGAIN) return false;
@@ -120,6 +124,20 @@ bool PhcReader::read(PhcReading* reading) {
     fd_ = -1;
   }
   return false;
+}
+
+// What has failed for a moment, or as long as the kernel ran by another clocksource, need not fail for ever.
+void PhcReader::retry_better() {
+  reads_by_way_ = 0;
+  for (Way way = Way::kPrecise; way != way_; way = next(way)) {
+    PhcReading reading;
+    if (read_by(way, &reading) != 0) continue;
+    way_ = way;
+    failed_ = 0;
+    reads_to_retry_ = kReadsToRetry;
+    return;
+  }
+  reads_to_retry_ = std::min(2 * reads_to_retry_, kMostReadsToRetry);
 }
 
 int PhcReader::read_by(Way way, PhcReading* reading) {

@@ -21,7 +21,8 @@ class PhcReader {
   int error() const { return error_; }
 
  private:
-  // From the best to the last. Where none works all are tried again now and then.
+  // From the best to the last. Those that are better than the present one are tried again now and then; where none
+  // works, all are.
   enum class Way {
     kPrecise,      // PTP_SYS_OFFSET_PRECISE: both latched by hardware
     kRawBrackets,  // PTP_SYS_OFFSET_EXTENDED with brackets of CLOCK_MONOTONIC_RAW (Linux 6.12)
@@ -30,6 +31,8 @@ class PhcReader {
     kNone,
   };
 
+  static Way next(Way way) { return static_cast<Way>(static_cast<int>(way) + 1); }
+  void retry_better();
   // Each returns 0 or an errno.
   int read_by(Way way, PhcReading* reading);
   int precise(PhcReading* reading);
@@ -41,8 +44,10 @@ class PhcReader {
   const int index_;
   int fd_ = -1;
   int error_ = 0;
-  int idle_reads_ = 0;  // since it could be read in no way
-  int failed_ = 0;      // readings in a row that the present way has lost
+  int idle_reads_ = 0;      // since it could be read in no way
+  int failed_ = 0;          // readings in a row that the present way has lost
+  int reads_by_way_ = 0;    // since better ways than the present one failed, up to the next attempt
+  int reads_to_retry_ = 0;  // so many of them there are up to it
   Way way_ = Way::kPrecise;
 };
 

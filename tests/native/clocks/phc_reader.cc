@@ -121,6 +121,13 @@ bool run(const char* name) {
   } else if (std::strncmp(name, "precise_", 8) == 0) {
     precise = static_cast<int>(std::strtol(name + 8, nullptr, 10));
     read(reader, 200, &count);
+  } else if (std::strncmp(name, "passes_", 7) == 0) {  // the best way fails for a while, later the others do
+    precise = static_cast<int>(std::strtol(name + 7, nullptr, 10));
+    read(reader, 2'000, &count);
+    precise = 0;
+    read(reader, 3'000, &count);
+    brackets = plain = EIO;
+    read(reader, 100, &count);
   } else if (std::strcmp(name, "plain") == 0) {
     brackets = EOPNOTSUPP;
     read(reader, 200, &count);

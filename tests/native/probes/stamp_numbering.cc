@@ -1,14 +1,16 @@
-// `stamp_numbering ADDRESS [old]`: what becomes of the numbers of TX stamps where the kernel has used one up that the
-// socket has not given, from ADDRESS to itself. `old`: a kernel that takes no numbers from us. Prints whether the numbering
-// is uncertain, and whether each packet that is sent then gets its own stamp: after a packet that was dropped by the device
-// behind another one and then sent again; after an unknown number has come soon after the beginning, and later; and after a
-// new beginning.
+// `stamp_numbering ADDRESS [old|full]`: what becomes of the numbers of TX stamps where the kernel has used one up that the
+// socket has not given, from ADDRESS to itself. `old`: a kernel that takes no numbers from us. `full`: no descriptor is
+// left the first time that it would be asked. Prints whether the numbering is uncertain, and whether each packet that is
+// sent then gets its own stamp: after a packet that was dropped by the device behind another one and then sent again;
+// after an unknown number has come soon after the beginning, and later; and after a new beginning.
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <vector>
 
 #include "probe_socket.h"
@@ -49,7 +51,7 @@ extern "C" int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) {
 int main(int argc, char** argv) {
   using namespace fabricpulse;
   if (argc < 2) return 2;
-  old_kernel = argc > 2;
+  old_kernel = argc > 2 && std::strcmp(argv[2], "old") == 0;
   ProbeSocket socket;
   SocketAddress to = make_address(argv[1], 0);
   const std::uint8_t data[8] = {};
@@ -76,6 +78,17 @@ int main(int argc, char** argv) {
   };
   const auto say = [&](bool has_own) { std::printf("%d %d ", socket.numbering_uncertain(), has_own); };
   to.any.sa_family == AF_INET6 ? to.v6.sin6_port = htons(9) : to.v4.sin_port = htons(9);
+
+  if (argc > 2 && std::strcmp(argv[2], "full") == 0) {
+    rlimit before{};
+    if (!open() || getrlimit(RLIMIT_NOFILE, &before) != 0) return 1;
+    const rlimit none{0, before.rlim_max};
+    setrlimit(RLIMIT_NOFILE, &none);
+    trick = Trick::kDropSecond;
+    send(2);
+    setrlimit(RLIMIT_NOFILE, &before);
+    if (!socket.numbering_uncertain()) return 4;
+  }
 
   if (!open()) return 1;
   trick = Trick::kDropSecond;

@@ -31,6 +31,12 @@ def test_whatever_ails_the_best_way_the_next_one_is_tried(read, error: int) -> N
     assert read(f"precise_{error}") == (0, 200, 0)
 
 
+@pytest.mark.parametrize("error", [errno.ENODEV, errno.EIO])
+def test_the_best_way_is_tried_again(read, error: int) -> None:
+    """It had failed for a moment, or while the kernel ran by another clocksource; no reading is lost by that."""
+    assert read(f"passes_{error}") == (0, 5100, 0)
+
+
 def test_a_virtual_clock_is_read_by_what_its_driver_has(read) -> None:
     assert read("plain") == (0, 200, 0)
 
