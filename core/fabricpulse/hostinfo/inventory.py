@@ -8,6 +8,7 @@ import re
 import stat
 from dataclasses import dataclass, field
 
+from fabricpulse.core.errors import is_exhausted
 from fabricpulse.hostinfo.device_filter import DeviceFilter
 from fabricpulse.hostinfo.rdma_drivers import family
 from fabricpulse.hostinfo.sysfs import ReadErrors, clean_text, numbers, read_once, reason_of, text_names
@@ -114,20 +115,23 @@ class Scanner:
     _last: Inventory = field(default_factory=Inventory)
 
     def scan(self, errors: ReadErrors) -> Inventory:
-        """The NICs now. A device that cannot be read is left out and counted in `errors`. Those of the last time where
-        the folders of all of them cannot be listed: no descriptor is left, say, and NICs are not gone for that.
+        """The NICs now. A device that cannot be read is left out and counted in `errors`, as is a class that may not be
+        listed. Those of the last time where no descriptor is left: NICs are not gone for that.
         """
         rdma_dir, net_dir = f"{self.sysfs}/class/infiniband", f"{self.sysfs}/class/net"
         excluded_pci: set[str] = set()
         unwanted_pci: set[str] = set()
         unreadable: set[str] = set()
         rdma: list[RdmaDevice] = []
-        try:
-            rdma_names, net_names = _listed(rdma_dir), _listed(net_dir)
-        except OSError as error:
-            errors.add("", str(error.filename), reason_of(error))
-            return self._last
-        for name in rdma_names:
+        names: dict[str, list[str]] = {}
+        for folder in (rdma_dir, net_dir):
+            try:
+                names[folder] = _listed(folder)
+            except OSError as error:
+                errors.add("", folder, reason_of(error))
+                if is_exhausted(error):
+                    return self._last
+        for name in names.get(rdma_dir, ()):
             path = f"{rdma_dir}/{name}"
             address = _pci_of_link(path)
             # A filter may name the netdev in place of the RDMA device. Listing a directory opens nothing of the device.
@@ -146,7 +150,9 @@ class Scanner:
                 unreadable.add(name)
         for removed in self._rdma.keys() - {device.name for device in rdma}:
             del self._rdma[removed]
-        netdevs = self._scan_netdevs(net_dir, net_names, tuple(rdma), excluded_pci, unwanted_pci, errors)
+        netdevs = self._scan_netdevs(
+            net_dir, names.get(net_dir, []), tuple(rdma), excluded_pci, unwanted_pci, errors
+        )
         wanted_pci = {device.pci_address for device in rdma} | {netdev.pci_address for netdev in netdevs}
         found = Inventory(
             tuple(rdma), netdevs, frozenset(unwanted_pci - wanted_pci - {""}), frozenset(unreadable)

@@ -72,6 +72,19 @@ def test_nics_are_not_gone_because_they_cannot_be_listed(tree):
     assert scanner.scan(ReadErrors()) is first
 
 
+def test_a_class_that_may_not_be_listed_hides_no_other(tree):
+    """A sandbox may keep RDMA devices from a daemon for ever: links are seen all the same, and the error is."""
+    tree.mlx5_roce(0)
+    devices = tree.root / "class/infiniband"
+    devices.rename(devices.with_name("gone"))
+    devices.symlink_to(devices)
+    errors = ReadErrors()
+    found = scan(tree, errors)
+    assert found.netdevs
+    assert found.rdma == ()
+    assert errors.found == [("", str(devices), "symlink_loop")]
+
+
 def test_an_unchanged_host_is_the_same_object(tree):
     """Who keeps anything per inventory compares identity; a change makes a new one."""
     tree.mlx5_roce(0)
