@@ -11,8 +11,9 @@ too: agents answer with what tests would measure, and planning, tests made again
 the tests themselves are made in namespaces by tests/integration/audit/test_lab.py. Blame: made-up tests of a plan with
 a host, a NIC, a NIC in one direction or a path broken. Duration: 16 hosts with two NICs in namespaces of this machine,
 whose few processors carry all of them. Late: a lab with a slow NIC beside busy loops, `--loops` of them, `--runs`
-audits.
-Options: `--seeds N`, `--only recall,mixed,paths,blame,planning,page,gate,duration,late,dying`.
+audits. Dying: a lab of six hosts, one of which loses its power, its process or its cables amid the run, or freezes.
+Frozen: the 16 hosts of `duration`, one of which freezes; both `--runs` times.
+Options: `--seeds N`, `--only recall,mixed,paths,blame,planning,page,gate,duration,late,dying,frozen`.
 """
 
 import argparse
@@ -379,12 +380,22 @@ def bench_dying(times: int) -> None:
     )
 
 
+def bench_frozen(times: int) -> None:
+    """The same as `duration`, and one of the hosts freezes amid it."""
+    rng = random.Random(1)
+    for _ in range(times):
+        result = measure(amid=lambda lab, stack: dying.freeze(lab, rng, stack, 30))
+        seconds = float(str(result.pop("seconds")))
+        case = "16 hosts x 2 rails, one freezes, all but NCCL"
+        rows.report(case, "duration_s", seconds, "s", "<= 60", **result)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--only",
         default="",
-        help="comma separated: recall, mixed, paths, blame, planning, page, gate, duration, late, dying",
+        help="comma separated: recall, mixed, paths, blame, planning, page, gate, duration, late, dying, frozen",
     )
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--runs", type=int, default=6)
@@ -402,6 +413,7 @@ def main() -> None:
         "duration": bench_duration,
         "late": lambda: bench_late(options.runs, options.loops),
         "dying": lambda: bench_dying(options.runs),
+        "frozen": lambda: bench_frozen(options.runs),
     }
     for name in options.only.split(",") if options.only else parts:
         parts[name]()

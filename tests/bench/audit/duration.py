@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import msgspec
@@ -76,8 +76,10 @@ def timed_run(
     return msgspec.json.decode(saved.read_bytes(), type=Run), seconds
 
 
-def measure(*more: str) -> dict[str, object]:
-    """16 hosts with two NICs."""
+def measure(
+    *more: str, amid: Callable[[Lab, ExitStack], object] = lambda _lab, _stack: None
+) -> dict[str, object]:
+    """16 hosts with two NICs. amid : called as it runs; what it leaves on the stack is undone after it."""
     before = os.getloadavg()[0]
     with Lab(hosts=16, rails=2) as lab, tempfile.TemporaryDirectory() as folder, agents(lab, Path(folder)):
         plan = Path(folder) / "wiring.yaml"
@@ -87,7 +89,9 @@ def measure(*more: str) -> dict[str, object]:
         ]
         plan.write_text("wiring:\n" + "".join(lines))
         loss = ("--rate", str(RATE_MBIT_S), "--loss-seconds", f"{LOSS_S:g}")
-        run, seconds = timed_run(lab, Path(folder), "--transfers", *loss, "--wiring-file", str(plan), *more)
+        options = ("--transfers", *loss, "--wiring-file", str(plan), *more)
+        with ExitStack() as stack:
+            run, seconds = timed_run(lab, Path(folder), *options, amid=lambda: amid(lab, stack))
     kinds = {
         kind: sum(m.kind == kind for m in run.measurements)
         for kind in ("connectivity", "loss", "bandwidth", "duplex")

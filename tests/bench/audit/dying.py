@@ -67,6 +67,13 @@ def measure(times: int, seed: int, hosts: int = 6) -> Dying:
     return Dying(len(walls), unnamed, wrong.total(), wrong, walls, round(well_s, 1))
 
 
+def freeze(lab: Lab, rng: random.Random, stack: ExitStack, most_s: float) -> None:
+    """One host of a lab, at a random moment before so many seconds of a run are over, until the stack is left."""
+    host = rng.choice(lab.hosts)
+    time.sleep(rng.uniform(0.05, 1) * most_s)  # the moment is what is measured
+    stack.enter_context(host.freeze())
+
+
 def _paths(run: Run) -> list[Finding]:
     # That busy processors have spoilt all tests of a NIC accuses nobody.
     return [f for f in run.findings if f.check.startswith("path-") and f.check != "path-untested"]

@@ -11,6 +11,7 @@ import pytest
 from tests.fixtures.hostinfo.host_tree import GpuHost
 from tests.fixtures.waiting import Patience
 
+from fabricpulse.audit.node import listener
 from fabricpulse.audit.node.host_losses import HostCounts, HostLosses, host_counts, since
 from fabricpulse.audit.node.jobs import JobWatch, in_use, job_on, traffic_on
 from fabricpulse.audit.node.listener import TransferListener
@@ -151,6 +152,41 @@ def test_a_receiver_does_not_wait_for_what_comes_no_more(goes: bool) -> None:
         thread.join(30)
     assert patience.left()
     assert raised == (["the sender has gone"] if goes else [])
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_a_sender_that_freezes_does_not_keep_the_nic(frozen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connection stays, and the word that all are sent never comes: no test of the NIC could begin for a minute.
+    A path that loses all datagrams looks alike, but that the word comes, and is a result however late."""
+    monkeypatch.setattr(listener, "PATIENCE_S", 0.5)
+    receiver = TransferListener(ReceiveRequest("lo", "127.0.0.1", "127.0.0.1", 1, 0.1), lambda: None)
+    answer = receiver.answer
+    key, stop = bytes.fromhex(answer.key), threading.Event()
+    raised: list[str] = []
+
+    def take() -> None:
+        try:
+            receiver.run(stop)
+        except TransferError as error:
+            raised.append(str(error))
+
+    patience = Patience(30)
+    with socket.socket(type=socket.SOCK_DGRAM) as link, socket.socket() as control:
+        link.connect(("127.0.0.1", answer.udp_port))
+        if frozen:
+            link.send(DATAGRAM.pack(key, 0, 0, 0, 0, 1))
+        control.connect(("127.0.0.1", answer.tcp_port))
+        control.sendall(key)
+        thread = threading.Thread(target=take)
+        thread.start()
+        if not frozen:
+            time.sleep(0.8)  # longer than the receiver waits for one that had begun
+            control.sendall(b".")
+            assert read_document(control, Received, stop, 30).datagrams == 0
+            control.close()
+        thread.join(60)
+    assert patience.left()
+    assert raised == ["the sender has fallen silent" if frozen else "the sender has gone"]
 
 
 def test_datagrams_at_the_whole_rate() -> None:

@@ -132,6 +132,8 @@ class TransferListener:
         buffer = bytearray(1 << 16)
         # Since when the socket was found empty, once the sender has ended; None before.
         quiet_since: float | None = None
+        # When the last one came: a frozen sender keeps its connection, and the NIC would be in use for a minute.
+        last_at: float | None = None
         self._datagrams.setblocking(False)
         control.setblocking(False)
         with selectors.DefaultSelector() as ready:
@@ -144,8 +146,9 @@ class TransferListener:
                     arrived = _arrived(self._datagrams, buffer)
                     counted.take(arrived)
                     self._moved.bytes += len(arrived) * _MOST_DATAGRAM
+                    last_at = time.monotonic()
                     if quiet_since is not None:
-                        quiet_since = time.monotonic()
+                        quiet_since = last_at
                 elif quiet_since is not None:
                     patience = _DRAIN_S if counted.gapless else _DRAIN_MISSING_S
                     if time.monotonic() - quiet_since > patience:
@@ -155,6 +158,9 @@ class TransferListener:
                         raise TransferError("the sender has gone")
                     ready.unregister(control)
                     quiet_since = time.monotonic()
+                elif quiet_since is None and last_at is not None and time.monotonic() - last_at > PATIENCE_S:
+                    # Where none has come at all, the path may lose each: that is a result.
+                    raise TransferError("the sender has fallen silent")
         control.setblocking(True)
         own = since(self._request.device, before)
         return counted.result(_drops(self._datagrams), own.dropped)
