@@ -143,7 +143,8 @@ def _before(folder: Path, name: str, kind: type[T]) -> T | None:
         except UserError as error:
             why = error.__cause__
             if isinstance(why, OSError) and not isinstance(why, FileNotFoundError):
-                raise why from error
+                # Where it is once it is out of force.
+                raise _UnreadableError(why.errno, why.strerror, str(folder / lost(name))) from error
     return None
 
 
@@ -162,7 +163,16 @@ def _write(folder: Path, files: dict[str, tuple[bytes, int]]) -> None:
         atomic_write(folder / name, data, mode=mode)
 
 
+class _UnreadableError(OSError):
+    """Of a result that is there."""
+
+
 def _cannot_keep(folder: Path, error: OSError) -> UserError:
+    if isinstance(error, _UnreadableError):
+        return UserError(
+            f"cannot keep the audit: {error.filename} may have errors that are still open, and cannot be read: "
+            f"{error.strerror}; repair the disk, or remove the file, and audit again"
+        )
     return UserError(
         f"cannot keep the audit in {folder}: {error.strerror}; make room or choose another folder"
     )

@@ -296,7 +296,8 @@ def test_what_cannot_be_read_is_not_forgotten(
     storage.keep_report(tmp_path, good, 3)
     storage.keep_fleet(tmp_path, found)
     assert gate_of(tmp_path)[0] == 0
-    with monkeypatch.context() as patch, pytest.raises(UserError, match="cannot keep"):
+    why = rf"cannot keep the audit: \S+/{name}\.lost\.json may have errors .* cannot be read: Input/output error"
+    with monkeypatch.context() as patch, pytest.raises(UserError, match=why):
         patch.setattr(storage, "read", unreadable)
         keep()
     assert gate_of(tmp_path)[0] == 11

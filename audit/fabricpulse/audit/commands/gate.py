@@ -57,7 +57,8 @@ def gate_command(
 
     last, kept = state / LAST, state / FLEET
     not_kept = [
-        f"what a later {what} has found could not be kept in {state}: make room there, and run it again"
+        f"what a later {what} has found could not be kept in {state}, for want of room, or as {lost(name)} could not "
+        "be read: clear that, and run it again"
         for name, what in ((LAST, "audit"), (FLEET, "run of the fleet"))
         if not is_there(state / name) and is_there(state / lost(name))
     ]
