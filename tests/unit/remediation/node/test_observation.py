@@ -1,6 +1,10 @@
 """Health of NICs: by link and by probe, with what happened between two readings."""
 
+import errno
+import os
 from pathlib import Path
+
+from tests.fixtures.descriptors import none_left
 
 from fabricpulse.remediation.node.kernel_nics import kernel_nics
 from fabricpulse.remediation.node.observation import LinkObserver, ProbeObserver
@@ -38,10 +42,30 @@ def test_a_flap_between_two_readings_is_seen(tmp_path):
     assert observer.observe(Survey(), ["eth1"]) == {"eth1": "healthy"}
 
 
-def test_an_interface_that_is_down_has_no_carrier(tmp_path):
-    """Reading it fails with EINVAL; a directory in its place fails as well."""
-    (tmp_path / "eth1" / "carrier").mkdir(parents=True)
+def test_an_interface_that_is_down_has_no_carrier(tmp_path, monkeypatch):
+    """Reading it fails with EINVAL."""
+    nic(tmp_path, "eth1", "1")
+
+    def read_text(path: Path) -> str:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), str(path))
+
+    monkeypatch.setattr(Path, "read_text", read_text)
     assert LinkObserver(tmp_path).observe(Survey(), ["eth1"]) == {"eth1": "unhealthy"}
+
+
+def test_a_link_that_cannot_be_read_is_not_known(tmp_path):
+    """A user who has opened all files that the kernel allows kept NICs out for as long as he liked. What happens
+    meanwhile is seen afterwards."""
+    nic(tmp_path, "eth1", "1", "4")
+    observer = LinkObserver(tmp_path)
+    assert observer.observe(Survey(), ["eth1"]) == {"eth1": "healthy"}
+    with none_left():
+        assert observer.observe(Survey(), ["eth1"]) == {}
+    assert observer.observe(Survey(), ["eth1"]) == {"eth1": "healthy"}
+    with none_left():
+        observer.observe(Survey(), ["eth1"])
+    nic(tmp_path, "eth1", "1", "6")
+    assert observer.observe(Survey(), ["eth1"]) == {"eth1": "unhealthy"}
 
 
 def test_probes():
@@ -52,6 +76,19 @@ def test_probes():
     assert observer.observe({"a": True}, {"a": 4}) == {"a": "unhealthy"}
     assert observer.observe({"a": True}, {"a": 0}) == {"a": "healthy"}  # the exporter has restarted
     assert observer.observe({}, {}) == {}
+
+
+def test_a_disconnect_that_no_scrape_has_seen(monkeypatch):
+    """The exporter did not answer meanwhile, or did not have the NIC. NICs that come and go fill no memory."""
+    monkeypatch.setattr("fabricpulse.remediation.node.observation.MAX_NICS", 2)
+    observer = ProbeObserver()
+    observer.observe({"a": True, "b": True}, {"a": 3, "b": 1})
+    observer.observe({}, {})
+    observer.observe({"b": True}, {"b": 1})
+    assert observer.observe({"a": True, "b": True}, {"a": 4, "b": 1}) == {"a": "unhealthy", "b": "healthy"}
+    for number in range(10):
+        observer.observe({f"n{number}": True}, {f"n{number}": number})
+    assert len(observer._disconnects) == 2
 
 
 def test_nics_of_the_kernel(tmp_path):
