@@ -10,6 +10,7 @@ import msgspec
 from fabricpulse.core.config import load_config
 from fabricpulse.core.errors import ConfigError, UserError
 from fabricpulse.core.fleet.membership import load_membership
+from fabricpulse.core.web.urls import redact
 from fabricpulse.remediation.protocol import Envelope
 from fabricpulse.remediation.receiver.config import ReceiverConfig
 from fabricpulse.remediation.receiver.rebalance.lane_places import Leaves
@@ -111,10 +112,11 @@ def advice(policy: Policy) -> list[str]:
 
 
 def changes(old: ReceiverConfig, new: ReceiverConfig) -> dict[str, str]:
-    """Settings that differ, as `old -> new`, one level below the top."""
+    """Settings that differ, as `old -> new`, one level below the top; without credentials in URLs, as the journal keeps
+    them for ever, for whoever may read it."""
     before, after = (_flat(msgspec.to_builtins(config)) for config in (old, new))
     return {
-        name: f"{before.get(name)} -> {after.get(name)}"
+        name: redact(f"{before.get(name)} -> {after.get(name)}")
         for name in sorted(before.keys() | after.keys())
         if before.get(name) != after.get(name)
     }

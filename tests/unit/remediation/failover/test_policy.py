@@ -31,6 +31,15 @@ def test_a_new_policy_has_another_digest_and_names_its_changes(tmp_path):
     assert found["hold.initial_s"] == "600 -> 60.0"
 
 
+def test_the_journal_gets_no_password(tmp_path):
+    """Whoever may read what a reload has changed, for ever."""
+    path = write(tmp_path / "r.yaml", alertmanagers=["http://am:first@a", "http://b"])
+    old = load_policy(path)
+    write(path, alertmanagers=["http://am:second@a", "http://b"])
+    found = changes(old.config, reload_policy(path, old).config)
+    assert found == {"alertmanagers": "('http://***@a', 'http://b') -> ('http://***@a', 'http://b')"}
+
+
 def test_the_membership_file_is_part_of_the_policy(tmp_path):
     """A host that was added counts after a reload, with the configuration as it was."""
     members = tmp_path / "m.yaml"
