@@ -110,10 +110,10 @@ class World:
         self.reconcile()
         return bool(suspect)
 
-    def poll(self, *answers: Iterable[Alert] | None) -> None:
-        """Answers of the Alertmanagers; then decides."""
+    def poll(self, *answers: Iterable[Alert] | None, took_s: float = 0.0) -> None:
+        """Answers of the Alertmanagers; then decides. took_s : since they were asked."""
         given = [None if answer is None else tuple(answer) for answer in answers]
-        self.run(lambda t: self.reconciler.observed.on_poll(t, given, self.now))
+        self.run(lambda t: self.reconciler.observed.on_poll(t, given, self.now, self.now - took_s))
         self.reconcile()
 
     def pending(self) -> list[Action]:

@@ -196,7 +196,8 @@ class ObservedState:
 
         Repairs lost notifications both ways: an alert without a notification begins an episode; a firing episode that
         no Alertmanager has any more has expired, which is quiet, but not the same as healthy. One that ended is only
-        taken to fire again from the same start when all of them have it.
+        taken to fire again from the same start when all of them have it, and were asked after its end: an answer that
+        was long on its way has what fired before.
         """
         given = [answer for answer in answers if answer is not None]
         if not given:
@@ -207,13 +208,16 @@ class ObservedState:
         complete = len(given) == len(answers) or (bool(self._config.watchdog) and present)
         active = {alert.fingerprint: alert for answer in given for alert in answer}
         everywhere = set.intersection(*({alert.fingerprint for alert in answer} for answer in given))
-        transaction.set(contact_at=now, answered_at=now if asked_at is None else asked_at)
+        asked_at = now if asked_at is None else asked_at
+        transaction.set(contact_at=now, answered_at=asked_at)
         room = EpisodeRoom(transaction)
         for alert in active.values():
             known = transaction.episodes.get(alert.fingerprint)
             # Silenced or inhibited, it begins nothing, but what it began goes on.
             wanted = not alert.suppressed or (known is not None and known.status == "firing")
-            plausible = alert.fingerprint in everywhere or not is_suspect(known, alert)
+            plausible = not is_suspect(known, alert) or (
+                alert.fingerprint in everywhere and not _has_ended_since(known, asked_at)
+            )
             if wanted and plausible and room.admits(alert, known is not None):
                 self._on_alert(transaction, alert, self.target_of(alert), known, now)
         room.close()
@@ -385,6 +389,10 @@ def _publish_end(transaction: Transaction, episode: Episode) -> None:
     """Of an alert that has expired; only its fingerprint identifies it."""
     detail = {"alert": episode.alert, "status": episode.status, "fingerprint": episode.fingerprint}
     transaction.log("fleet", "notify", **detail)
+
+
+def _has_ended_since(known: Episode | None, asked_at: float) -> bool:
+    return known is not None and known.ended_at > asked_at
 
 
 def _subject(target: Target) -> str:

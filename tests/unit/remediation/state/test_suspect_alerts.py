@@ -157,3 +157,17 @@ def test_the_later_of_two_starts_tells_what_is_stale():
     world.deliver(alert(firing=False))
     assert world.deliver(later) is True
     assert world.state.episodes[alert().fingerprint].status == "resolved"
+
+
+def test_an_answer_that_was_long_on_its_way_begins_no_ended_alert_anew():
+    """It was asked for before the end. The alert would fire until it expired, and the NIC wait for a probe."""
+    world = World(config(POLLED.format("http://a")))
+    world.deliver(alert())
+    world.settle()
+    world.tick(5)
+    world.deliver(alert(firing=False))
+    world.now += 1
+    world.poll([alert()], took_s=2)
+    assert world.state.episodes[alert().fingerprint].status == "resolved"
+    world.poll([alert()], took_s=0.5)
+    assert world.state.episodes[alert().fingerprint].status == "firing"
