@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fabricpulse.diagnosis.flows.components import LOG_OTHER_WAY, LOG_PRIOR, Kind, kinds
+from fabricpulse.diagnosis.flows.components import LOG_OTHER_WAY, LOG_PRIOR, Kind, code, kinds, parts
 from fabricpulse.diagnosis.flows.flow_table import Floats, Flows, FlowTable, Totals
 from fabricpulse.diagnosis.search.losses import Evidence, Parameters, alone, evidence_of
 from fabricpulse.diagnosis.search.unseen import NOTHING_UNSEEN, Unseen
@@ -35,6 +35,11 @@ _TOLERANCE = 1.3
 _LEVELS_A_FACTOR = 64
 # Nats by which both ways of a link are more probable than two links.
 _BOTH_WAYS = LOG_OTHER_WAY - LOG_PRIOR[Kind.LINK]
+# Nats by which a fault that takes some source ports is more probably one behind a switch, which hashes them, than one
+# of a NIC. A NIC with several queues hashes, too.
+_BY_HASH = 2.0
+# Lost packets at least that flows without any would have been expected to lose.
+_MISSED = 30.0
 
 
 @dataclass(frozen=True)
@@ -173,6 +178,12 @@ def _with_shares(
     return _Chosen(components, shares, 1 - passes)
 
 
+def _without(evidence: Evidence, chosen: _Chosen, component: int, p: Parameters) -> _Chosen:
+    kept = [pair for pair in zip(chosen.components, chosen.shares, strict=True) if pair[0] != component]
+    rest = _with_shares(evidence, tuple(c for c, _ in kept), tuple(q for _, q in kept), p)
+    return _refitted(evidence, rest, p)
+
+
 def _refitted(evidence: Evidence, chosen: _Chosen, p: Parameters) -> _Chosen:
     """The same components with the shares that fit best together: expectation maximisation of the noisy-or."""
     for _ in range(_REFITS if chosen.components else 0):
@@ -185,8 +196,10 @@ def _refitted(evidence: Evidence, chosen: _Chosen, p: Parameters) -> _Chosen:
     return chosen
 
 
-def _score(evidence: Evidence, chosen: _Chosen, p: Parameters) -> float:
-    """Nats by which this explains the evidence better than nothing does, prior probabilities included."""
+def _score(evidence: Evidence, chosen: _Chosen, p: Parameters, damped: float = 1.0) -> float:
+    """Nats by which this explains the evidence better than nothing does, prior probabilities included. damped : what is
+    left of what the evidence says.
+    """
     at = list(chosen.components)
     # What may cross a choice counts as far as it suffers; to be well speaks against none: it may cross another one.
     loss = chosen.loss.copy()
@@ -199,7 +212,8 @@ def _score(evidence: Evidence, chosen: _Chosen, p: Parameters) -> float:
     explained = (evidence.lost * np.log(np.minimum(loss, _ALL) / p.background)).sum()
     ways = evidence.back[at]
     cables = np.isin(ways[ways >= 0], at).sum() / 2
-    return float((kept + explained) / p.dispersion + evidence.prior[at].sum() + cables * _BOTH_WAYS)
+    prior = evidence.prior[at].sum() + cables * _BOTH_WAYS
+    return float(damped * (kept + explained) / p.dispersion + prior)
 
 
 def _levels(loss: Floats, lost: Floats, p: Parameters) -> tuple[Floats, Flows]:
@@ -291,24 +305,87 @@ def _improved(evidence: Evidence, chosen: _Chosen, p: Parameters) -> _Chosen:
             other = _greedy(evidence, rest, some, _MOST_INSTEAD, p, score)
             if (better := _score(evidence, other, p)) > score + 1e-6:
                 chosen, score = other, better
+    return _merged(evidence, chosen, p)
+
+
+def _merged(evidence: Evidence, chosen: _Chosen, p: Parameters) -> _Chosen:
+    """With a switch in the place of some of its links that were chosen: none of them can be taken back alone, where the
+    others leave too little for the switch. Those that lose more than it remain.
+
+    Of a switch that stands for several each flow takes one, all its packets the same: so many flows of a link cross a
+    faulty one by chance, and each flow counts as one packet.
+    """
+    ends: dict[int, set[int]] = {}
+    for component in chosen.components:
+        kind, *both = parts(int(evidence.components[component]))
+        for node in both if kind is Kind.LINK else ():
+            ends.setdefault(node, set()).add(component)
+    for node, links in sorted(ends.items()):
+        switch = evidence.find(code(Kind.SWITCH, node))
+        links &= set(chosen.components)
+        if len(links) < 2 or switch < 0 or switch in chosen.components:
+            continue
+        share = min(chosen.shares[chosen.components.index(link)] for link in links)
+        other = _with_shares(evidence, (*chosen.components, switch), (*chosen.shares, share), p)
+        other = _refitted(evidence, other, p)
+        damped = 1.0
+        if evidence.unnamed[switch]:
+            damped = min(p.dispersion / float(evidence.lost[evidence.rows(switch)].mean()), 1.0)
+        score, better = (_score(evidence, each, p, damped) for each in (chosen, other))
+        # What loses hardly more than the switch first.
+        for _, link in sorted(
+            (q, c) for c, q in zip(other.components, other.shares, strict=True) if c in links
+        ):
+            without = _without(evidence, other, link, p)
+            if (left := _score(evidence, without, p, damped)) > better:
+                other, better = without, left
+        if better > score + 1e-6:
+            chosen = other
     return chosen
 
 
 def _cables(
     evidence: Evidence, component: int, rivals: Flows, scores: Floats
 ) -> Iterator[tuple[int, int, float]]:
-    """What else a switch may be: both ways of one of its links, with what they explain together."""
-    if kinds(evidence.components[[component]])[0] != Kind.SWITCH:
+    """What else a switch or a NIC may be: both ways of one of its links, with what they explain together."""
+    kind = kinds(evidence.components[[component]])[0]
+    if kind not in (Kind.SWITCH, Kind.NIC):
         return
+    more = _BOTH_WAYS + (_BY_HASH if kind == Kind.NIC and _by_hash(evidence, component) else 0.0)
     score = dict(zip(rivals.tolist(), scores.tolist(), strict=True))
     for one, own in score.items():
         other = int(evidence.back[one])
         if one < other and other in score:
-            yield one, other, own + score[other] + _BOTH_WAYS
+            yield one, other, own + score[other] + more
+
+
+def _by_hash(evidence: Evidence, component: int) -> bool:
+    """Whether a good part of what crosses it loses nothing, where flows that lose packets lose many."""
+    crossed, hit = evidence.packets[component], evidence.hit[component]
+    well = crossed - evidence.sent[evidence.rows(component)].sum()
+    return bool(well > 0.3 * crossed and well * hit / crossed > _MISSED)
+
+
+def _whole(
+    evidence: Evidence, chosen: _Chosen, component: int, score: float, p: Parameters
+) -> Iterator[tuple[int, float]]:
+    """What else both ways of a cable may be: a switch at its end, with the nats by which that explains more."""
+    other = int(evidence.back[component])
+    if other not in chosen.components:
+        return
+    rest = _without(evidence, _without(evidence, chosen, component, p), other, p)
+    share = min(chosen.shares[chosen.components.index(way)] for way in (component, other))
+    for node in parts(int(evidence.components[component]))[1:]:
+        switch = evidence.find(code(Kind.SWITCH, node))
+        if switch < 0 or switch in chosen.components:
+            continue
+        one = _with_shares(evidence, (*rest.components, switch), (*rest.shares, share), p)
+        yield switch, _score(evidence, _refitted(evidence, one, p), p) - score
 
 
 def _described(evidence: Evidence, chosen: _Chosen, p: Parameters) -> tuple[Finding, ...]:
     findings = []
+    total = _score(evidence, chosen, p)
     for number, component in enumerate(chosen.components):
         others = [k for k in range(len(chosen.components)) if k != number]
         without = _with_shares(
@@ -326,6 +403,10 @@ def _described(evidence: Evidence, chosen: _Chosen, p: Parameters) -> tuple[Find
             odds += np.exp(min(score - own, 0.0))
             if score > own - p.alternatives:
                 alike += [int(c) for c in evidence.components[[one, other]] if int(c) not in alike]
+        for switch, more in _whole(evidence, chosen, component, total, p):
+            odds += np.exp(min(more, 0.0))
+            if more > -p.alternatives and int(evidence.components[switch]) not in alike:
+                alike.append(int(evidence.components[switch]))
         findings.append(
             Finding(
                 int(evidence.components[component]),

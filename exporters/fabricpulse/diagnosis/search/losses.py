@@ -67,6 +67,11 @@ class Evidence:
             self._akin[component] = np.flatnonzero(may)
         return self._akin[component]
 
+    def find(self, component: int) -> int:
+        """The place of a component, -1 where it can be none that is faulty."""
+        place = int(np.searchsorted(self.components, component))
+        return place if place < len(self.components) and self.components[place] == component else -1
+
     def rows(self, component: int) -> Flows:
         """The flows that cross it."""
         return self.row[self.start[component] : self.start[component + 1]]
