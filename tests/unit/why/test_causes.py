@@ -319,6 +319,33 @@ def test_a_flow_that_took_over_the_load_of_another_nic_is_not_misrouted() -> Non
     assert infer(facts).causes == ()
 
 
+def test_what_probes_did_not_pass_before_either_is_not_why() -> None:
+    """Chunks of an all-to-all wait for one another, milliseconds beside probes of microseconds. Those of a
+    late rank do beside quick ones, as the others are through by then. A path that is news is beyond its past.
+    """
+    waits = {
+        "floor_s": 4e-3,
+        "floor_before_s": 3e-3,
+        "delay_s": 9e-3,
+        "delay_before_s": 9e-3,
+        "probe_s": 4e-6,
+    }
+    facts = slow(with_flows(healthy(), lambda _: True, **waits))
+    assert infer(facts).causes == ()
+    late = with_flows(facts, lambda f: f.source.host != "h1", floor_s=1e-3, delay_s=2e-3)
+    late = with_flows(late, lambda f: f.source.host == "h1", floor_s=11e-3, delay_s=15e-3)
+    hints = [r.finding for r in infer(late).causes if r.finding.cause == "misrouted_path"]
+    assert all(found.confidence < LIKELY for found in hints)
+    assert any("in the baseline as well" in e.text for found in hints for e in found.evidence)
+    worse = with_flows(facts, one_flow, floor_s=30e-3, delay_s=40e-3)
+    assert infer(worse).causes[0].finding.cause == "misrouted_path"
+    # Of a job that was always as slow nothing is old.
+    always = with_flows(
+        healthy(), one_flow, floor_s=400e-6, floor_before_s=400e-6, delay_s=900e-6, probe_s=4e-6
+    )
+    assert infer(always).causes[0].finding.confidence >= LIKELY
+
+
 def test_loss_both_ways_towards_a_nic_that_was_gone_is_none() -> None:
     facts = with_nic(healthy(), "h1", "rail0", loss_in=0.088, loss_out=0.081, lossy_edges=0)
     assert infer(facts).causes == ()

@@ -32,7 +32,8 @@ _ALONE = {
 
 
 class Server(PromQl):
-    """Answers by the names of questions. asked : those of each request."""
+    """Answers by the names of questions. requests : those of each request. floors : the moments of which quickest
+    chunks are asked about."""
 
     def __init__(self, answers: dict[str, list[Sample]], scope: Scope) -> None:
         super().__init__("http://127.0.0.1:1", HttpClientConfig())
@@ -41,10 +42,13 @@ class Server(PromQl):
         self.names = {replace(scope, hosts=hosts).fill(query.text): query.name for query in QUERIES}
         self.requests: list[tuple[str, ...]] = []
         self.texts: dict[str, str] = {}
+        self.floors: list[float | None] = []
 
     async def instant(self, query: str, at_s: float | None = None) -> list[Sample]:
         names = tuple(_ASKED.findall(query))
         self.requests.append(names)
+        if "histogram_quantile(0.1," in query:
+            self.floors.append(at_s)
         self.texts |= dict.fromkeys(names, query)
         if not names:  # one question, as it is
             alone = self.names.get(query) or next(name for word, name in _ALONE.items() if word in query)
@@ -113,6 +117,7 @@ def test_floors_of_slow_flows_and_of_as_many_others() -> None:
     asked = set(re.findall(r"h\d{3}", server.texts["floor"]))
     assert {"h076", "h077"} <= asked
     assert len(asked) == 18
+    assert sorted(server.floors) == [1e6 - 3600, 1e6]
     # Where all are slow, the slowest are.
     _, server = ask({"recorded_delay": all_flows(90e-6, slow=77)})
     asked = set(re.findall(r"h\d{3}", server.texts["floor"]))

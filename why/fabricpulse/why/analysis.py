@@ -301,6 +301,16 @@ class Analysis:
         some of its peers, beside its own median before."""
         if f.probe_s is not None:
             return floor_s > IN_BAND_RATIO * f.probe_s
+        return self._beyond_past(f, floor_s)
+
+    def beyond_probes_before(self, f: Flow) -> bool:
+        """Whether its quick chunks were slow beside probes in the baseline as well, so that those say nothing of what
+        is news, and its own past says nothing either."""
+        if f.probe_s is None or f.floor_s is None or f.floor_before_s is None:
+            return False
+        return f.floor_before_s > IN_BAND_RATIO * f.probe_s and not self._beyond_past(f, f.floor_s)
+
+    def _beyond_past(self, f: Flow, floor_s: float) -> bool:
         if f.delay_before_s is None:
             return False
         # On a busy fleet all chunks take long: then beside what is usual on every other flow, too.

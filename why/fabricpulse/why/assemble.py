@@ -231,6 +231,7 @@ def flows_of(now: Answers, before: Answers) -> tuple[Flow, ...]:
         by(now.get("marked", ())),
         by(now.get("retransmits", ())),
     )
+    floor_before = by_receiver(before.get("floor", ()))
     # Labels of an edge say peer -> device. The slower direction counts, as one end alone may know it.
     probes: dict[_Ends, float] = {}
     for ends, value in by(now.get("probe_delay", ())).items():
@@ -248,6 +249,7 @@ def flows_of(now: Answers, before: Answers) -> tuple[Flow, ...]:
             probes.get(ends),
             marked.get(ends),
             resent.get(ends),
+            floor_before.get(ends),
         )
         # A flow on which nothing is sent now or before is a connection of the other direction.
         for ends in sorted(sent)

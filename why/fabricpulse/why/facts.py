@@ -22,9 +22,9 @@ class NicId(NamedTuple):
 class Flow:
     """All queue pairs (or sockets) of the job from one NIC to another.
 
-    delay_s, floor_s : median and 10 % quantile of the chunks' one-way delay. probe_s : median one-way delay of probes
-    between the same NICs, the slower direction. marked, retransmits : per second, of sockets; drivers count them for
-    the port alone (Nic).
+    delay_s, floor_s : median and 10 % quantile of the chunks' one-way delay; those before, of the baseline. probe_s :
+    median one-way delay of probes between the same NICs, the slower direction. marked, retransmits : per second, of
+    sockets; drivers count them for the port alone (Nic).
     """
 
     source: NicId
@@ -37,6 +37,7 @@ class Flow:
     probe_s: float | None = None
     marked: float | None = None
     retransmits: float | None = None
+    floor_before_s: float | None = None
 
     def __str__(self) -> str:
         return f"{self.source} to {self.target}"

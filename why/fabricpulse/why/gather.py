@@ -301,6 +301,9 @@ async def _second_round(prom: PromQl, scope: Scope, times: Times, got: Gathered)
         for some in (texts, *({name: text} for name, text in whole.items())):
             if some:
                 tasks.create_task(_put_all(prom, some, times.at_s, got, got.now, scope.hosts))
+        if FLOOR.name in texts:
+            past = {FLOOR.name: texts[FLOOR.name]}
+            tasks.create_task(_put_all(prom, past, times.before_s, got, got.before, scope.hosts))
 
 
 def _odd_hosts(flows: tuple[Flow, ...]) -> list[str]:

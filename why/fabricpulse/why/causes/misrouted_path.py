@@ -2,7 +2,8 @@
 
 Identified by a flow whose quickest chunks are slow as well (a queue would let some pass), whose siblings are quick,
 with no sign of congestion, and with probes between the same two NICs as quick as ever; where there are no such probes,
-by quick chunks that are slower than the median was before. Typical: RoCE v1 beside v2, the wrong GID index, a traffic
+by quick chunks that are slower than the median was before. What was so in the baseline, when the job was quicker, is a
+hint only. Typical: RoCE v1 beside v2, the wrong GID index, a traffic
 class that takes another route.
 """
 
@@ -18,6 +19,7 @@ TITLE = "misrouted or mis-encapsulated path"
 MORE_THAN_OTHERS = (
     "not enough data: there is no baseline, and it carries more than the others: it may wait for itself"
 )
+AS_BEFORE = "its quickest chunks were far behind probes in the baseline as well, when the job was quicker"
 DO = (
     "Compare GID index and type of both ends (`fabricpulse nic`: RoCE v1 against v2) and NCCL_IB_GID_INDEX.",
     "Trace the route of the job's traffic class, not of ping: ECMP and policy routes may differ.",
@@ -26,7 +28,9 @@ DO = (
 
 def find(a: Analysis) -> Iterator[Finding]:
     """One finding a NIC that all such flows share, else one a flow."""
-    flows = a.out_of_band
+    # What a late rank sends in an all-to-all waits for itself, and all others are quick, as they are through by then.
+    old = frozenset(f for f in a.out_of_band if a.slower_than_before and a.beyond_probes_before(f))
+    flows = a.out_of_band - old or old
     if not flows:
         return
     ends = Counter(nic for f in flows for nic in (f.source, f.target))
@@ -57,6 +61,8 @@ def find(a: Analysis) -> Iterator[Finding]:
     where = str(shared[0]) if shared else str(worst)
     subjects = [nic_subject(nic) for nic in (shared or [worst.source, worst.target])]
     found = finding("misrouted_path", where, evidence, subjects, "qp", "mesh")
+    if flows == old:
+        found = as_hint(found, AS_BEFORE)
     yield as_hint(found, MORE_THAN_OTHERS) if all(_may_carry_more(a, f) for f in flows) else found
 
 
