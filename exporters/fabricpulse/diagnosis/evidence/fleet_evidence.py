@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from fabricpulse.diagnosis.evidence.found import WINDOWS_S, found_now
+from fabricpulse.diagnosis.evidence.found import WINDOWS_S, found_now, own_flows
 from fabricpulse.diagnosis.evidence.holds import SILENT_HOLD_S, hold_s
 from fabricpulse.diagnosis.evidence.incumbents import beside, incumbents, is_heir
 from fabricpulse.diagnosis.evidence.loss_log import MANY, LossLog, LossTable
@@ -29,6 +29,9 @@ from fabricpulse.diagnosis.wire.messages import EdgeName, EvidenceReport, FlowPa
 # A host that has not reported for so long says nothing of its flows any more.
 LEASE_S = 20.0
 _WHOLE = ("host", "nic")
+_NICS = ("nic", "nic_tx", "nic_rx")
+# For how long NICs of one leaf are in question: until who is away is not counted upon, and one round more.
+_COMMON_LEAF_HOLD_S = SURELY_AWAY_S + 1.5
 # As the coordinator starts hosts report one by one, then their paths: before, delays and sizes are not located, and
 # losses only where that has a name.
 _START_S = 12.0
@@ -59,6 +62,7 @@ class FleetEvidence:
     def __post_init__(self) -> None:
         self._leaves = frozenset(self.leaf_of.values())
         self._reported_leaves: dict[str, tuple[tuple[str, str], ...]] = {}  # by host, of its devices
+        self._leaves_now: Mapping[str, str] = {}
         # Of hosts and NICs; of switches, so few that their numbers are small.
         self._names, self._switches = Names(), Names()
         self._hosts: dict[str, Reporter] = {}
@@ -241,17 +245,18 @@ class FleetEvidence:
                 self._remains.discard(key)
             elif key not in self._seen and self._succession.remains(key, flows_of[key]):
                 self._remains.add(key)
+            own = own_flows(what, finding, findings)
             if what == "loss" and not (key in self._seen and self._held(key)):
-                sure = vouched(losses, *self._sources(layout, finding, now_s), now_s)
+                sure = vouched(losses, *self._sources(layout, own, now_s), now_s)
                 (self._unvouched.discard if sure else self._unvouched.add)(key)
             since, _, before = self._seen.get(key, (now_s, now_s, suspect))
             # Once silent it remains so: the packets that arrive as it recovers are no other fault.
             silent = before.silent or (
                 what == "loss"
                 and (
-                    2 * len(dead.intersection(finding.flows)) > len(finding.flows)
-                    or losses.all_or_nothing(now_s - WINDOWS_S[0], finding.flows)
-                    or (suspect.kind == "switch" and losses.flapping(now_s - WINDOWS_S[0], finding.flows))
+                    2 * len(dead.intersection(own)) > len(own)
+                    or losses.all_or_nothing(now_s - WINDOWS_S[0], own)
+                    or (suspect.kind == "switch" and losses.flapping(now_s - WINDOWS_S[0], own))
                 )
             )
             leaf = (
@@ -305,9 +310,21 @@ class FleetEvidence:
             or self._rerouted(key, last)
         ):
             wait_s = max(wait_s, SILENT_HOLD_S["nic"])
+        if key not in self._named and not suspect.silent and self._leaf_is_common(key):
+            wait_s = max(wait_s, _COMMON_LEAF_HOLD_S)
         # Of a silent host or NIC it is the same question, and has been waited for.
         away = key in self._unvouched and not (suspect.silent and suspect.kind in SILENT_HOLD_S)
         return last - since >= max(wait_s, _AWAY_HOLD_S if away else 0.0)
+
+    def _leaf_is_common(self, nic: Key) -> bool:
+        """Whether another NIC of the same leaf is suspected of the same: rather it is the leaf, of which a host that
+        is away, but still counted upon, seems to say that it is well.
+        """
+        leaf = self._leaves_now.get(nic[2])
+        return leaf is not None and any(
+            of == nic[0] and kind in _NICS and component != nic[2] and self._leaves_now.get(component) == leaf
+            for of, kind, component, _ in self._seen
+        )
 
     def _ends_may_be_away(self, pair: Key) -> bool:
         """Whether a host or NIC at its ends is suspected to be silent, which would explain the pair: while others are
@@ -342,8 +359,8 @@ class FleetEvidence:
             if of == what and kind in SILENT_HOLD_S and before.silent and component.partition("/")[0] == host
         ]
 
-    def _sources(self, layout: Layout, finding: Finding, now_s: float) -> tuple[Flows, Nodes, Floats]:
-        """The flows of a finding, the host that sends on each, and when it last reported. One that has not reported yet
+    def _sources(self, layout: Layout, suffer: tuple[int, ...], now_s: float) -> tuple[Flows, Nodes, Floats]:
+        """These flows, the host that sends on each, and when it last reported. One that has not reported yet
         may be away, and comes back within some seconds; of one that never reports that is not known.
         """
         known = now_s - self._began_s > _AWAY_HOLD_S
@@ -351,7 +368,7 @@ class FleetEvidence:
         last_report_s[-1] = math.inf  # no host
         for host in self._hosts.values():
             last_report_s[host.node] = host.last_report_s
-        flows = np.array(finding.flows, np.int64)
+        flows = np.array(suffer, np.int64)
         source = self._names.host_of()[layout.table.ends_of(flows)[0]]
         return flows, source, last_report_s[source]
 
@@ -419,7 +436,8 @@ class FleetEvidence:
             self._laid_out_s, self._fleet_changed, self._paths_changed = now_s, False, False
             self._compact()
             live = [self._hosts[name] for name in sorted(self._live)]
-            self._layout = laid_out(live, self._names, self._switches, self._leaf_of())
+            self._leaves_now = self._leaf_of()
+            self._layout = laid_out(live, self._names, self._switches, self._leaves_now)
         return self._layout
 
     def _leaf_of(self) -> Mapping[str, str]:

@@ -20,6 +20,8 @@ from fabricpulse.diagnosis.search.unseen import Unseen
 # new, and must be beyond doubt (nats): evidence of few seconds is that of few flows.
 WINDOWS_S = (5.0, 30.0, 120.0)
 _SURE_AT_ONCE = 40.0
+# Of the flows that cross what slows packets down or drops large ones, the share of which that may be unknown.
+_MOST_UNKNOWN = 0.25
 # Flows of a fleet at most, of which those that cross what was found in a shorter window speak neither way.
 _MOST_EXCUSED = 200_000
 
@@ -75,15 +77,34 @@ def found_now(
     )
     ones = np.ones(len(slow))
     for finding in locate(layout.table, layout.totals, slow, ones, ones, None, unseen=unknown).findings:
-        found["delay", finding.component] = finding
+        if _is_known(layout, finding, unknown):
+            found["delay", finding.component] = finding
     for finding in black_holes(layout.table, layout.totals, cut, maybe_cut, unknown):
-        found["mtu", finding.component] = finding
+        if _is_known(layout, finding, unknown):
+            found["mtu", finding.component] = finding
     return [
         (what, finding)
         for what in ("loss", "delay", "mtu")
         for finding in without_fabric(layout, [f for (of, _), f in found.items() if of == what])
         if parts(finding.component)[0] is not Kind.FLOW
     ]
+
+
+def own_flows(what: str, finding: Finding, findings: Sequence[tuple[str, Finding]]) -> tuple[int, ...]:
+    """The flows of a finding that no lesser one explains, too; all where there are none."""
+    lesser = (f.flows for of, f in findings if of == what and len(f.flows) < len(finding.flows))
+    rest = set(finding.flows).difference(*lesser)
+    return tuple(sorted(rest)) if rest else finding.flows
+
+
+def _is_known(layout: Layout, finding: Finding, unknown: Unseen) -> bool:
+    """Whether it is known of most flows that cross it how they are. Where those that suffer are all that is known, a
+    switch explains them as well as one of its links.
+    """
+    crosses = unknown.flows[layout.table.crossing(unknown.flows, [finding.component])]
+    silent = len(np.setdiff1d(crosses, np.array(finding.flows, np.int64)))
+    crossed_by = float(layout.totals.of(np.array([finding.component]))[1][0])
+    return silent <= _MOST_UNKNOWN * max(crossed_by, len(finding.flows))
 
 
 def _crossing(layout: Layout, components: Collection[int], window_s: float) -> tuple[Flows, Floats]:
