@@ -324,10 +324,12 @@ void bind_pure_parts(nb::module_& m) {
   nb::class_<EdgeShift>(m, "EdgeShift", "Whether a clock of an edge seems to move (clock_shift.h).")
       .def(nb::init<>())
       .def("add", &EdgeShift::add, "outbound"_a, "owd_ns"_a, "bound_ns"_a, "at_ns"_a, "now_ns"_a)
+      .def("add_elsewhere", &EdgeShift::add_elsewhere, "outbound"_a, "owd_ns"_a, "bound_ns"_a, "now_ns"_a)
+      .def_prop_ro("limit_ns", &EdgeShift::limit_ns)
       .def_prop_ro("shifted", &EdgeShift::shifted);
   nb::class_<HostShift>(m, "HostShift")
       .def(nb::init<>())
-      .def("received", &HostShift::received, "peer"_a, "shifted"_a, "now_ns"_a)
+      .def("received", &HostShift::received, "peer"_a, "shifted"_a, "limit_ns"_a, "now_ns"_a)
       .def("own_clock", &HostShift::own_clock, "now_ns"_a);
   nb::class_<HiddenJump>(m, "HiddenJump")
       .def(nb::init<>())

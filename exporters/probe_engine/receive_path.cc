@@ -240,9 +240,14 @@ void ReceivePath::check(Edge& edge, Direction direction, bool main_path, std::in
                         std::int64_t bound_ns, std::int64_t at_ns) {
   if (edge.causality.add(direction, main_path, owd_ns, bound_ns, at_ns)) ++early_;
   causality_.received(edge.peer_host, edge.causality, clock_.time().mono);
-  if (!main_path) return;
-  edge.shift.add(direction == Direction::kOutbound, owd_ns, bound_ns, at_ns, clock_.time().mono);
-  shift_.received(edge.peer_host, edge.shift.shifted(), clock_.time().mono);
+  const bool outbound = direction == Direction::kOutbound;
+  const std::int64_t now = clock_.time().mono;
+  if (main_path) {
+    edge.shift.add(outbound, owd_ns, bound_ns, at_ns, now);
+  } else {
+    edge.shift.add_elsewhere(outbound, owd_ns, bound_ns, now);
+  }
+  shift_.received(edge.peer_host, edge.shift.shifted(), edge.shift.limit_ns(), now);
 }
 
 bool ReceivePath::contradicted() {

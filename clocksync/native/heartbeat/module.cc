@@ -34,7 +34,7 @@ namespace nb = nanobind;
 namespace {
 
 constexpr std::chrono::milliseconds kEvery{30};
-// Two probe intervals at the usual rate: the time within which causality shows a pause. A thread that waits for its core
+// About as long as it takes until delays show a pause, at the usual rate. A thread that waits for its core
 // like others is late on a busy host, which then would read holdover now and then, each time until the next tick. That
 // is not woken up for it: an engine that was stopped, too, has yet to see the packets that show what happened.
 constexpr std::int64_t kWatchedNs = 40'000'000, kWatchedUnprivilegedNs = 100'000'000;

@@ -5,9 +5,9 @@
 // before that; until the next fit nobody would know. But errors of fleet time change slowly while all is well, and one
 // that changes makes delays of one way shorter, and those of the other longer. A round trip does not change. So where
 // the least delays of the last second or two, one each way, are together shorter than any round trip of some seconds
-// before by a fifth of their bound, the error has changed meanwhile. Queues, which only add, never look like that, nor
-// does a way that is longer. On the edges to half of the peers at once, the same way, that is reason enough to say for
-// some tenths of a second that this host may not be synchronized. Nothing else follows from a doubt.
+// before, by 0.3 us or an eighth of their bound, the error has changed meanwhile. Queues, which only add, never look like
+// that, nor does a way that is longer. On the edges to half of the peers at once, the same way, that is reason enough to
+// say for some tenths of a second that this host may not be synchronized. Nothing else follows from a doubt.
 //
 // Round trips of seconds in which an edge shows that do not count, as its two trains may have been sent before and after
 // a jump; but what several such seconds show does: traffic that changes direction, each time, for an instant shows a
@@ -30,7 +30,7 @@ class EdgeShift {
   // received (inbound), now_ns : when that is known, monotonic.
   void add(bool outbound, std::int64_t owd_ns, std::int64_t bound_ns, std::int64_t at_ns,
            std::int64_t now_ns) {
-    limit_ns_ = std::max(kScatterNs, bound_ns / 5);
+    limit_ns_ = std::max(kLeastNs, bound_ns / 8);
     if (now_ns - begin_ns_ >= kPartNs) rotate(now_ns);
     widest_ns_ = std::max(widest_ns_, limit_ns_);
     Way &way = ways_[outbound ? 1 : 0], &other = ways_[outbound ? 0 : 1];
@@ -44,6 +44,16 @@ class EdgeShift {
     if (std::abs(at_ns - other.last.at_ns) <= kTogetherNs) take_round_trip(owd_ns + other.last.owd_ns);
     shown_ = shown_ || shifted() != 0;
   }
+  // A train of another path: of its delay only the sign counts.
+  void add_elsewhere(bool outbound, std::int64_t owd_ns, std::int64_t bound_ns, std::int64_t now_ns) {
+    if (owd_ns >= -bound_ns) return;
+    Way& way = ways_[outbound ? 1 : 0];
+    way.early = kTrains;
+    way.last_ns = now_ns;
+    shown_ = true;
+  }
+  // What a clock may have moved by, and nothing shows: far more than of other edges where the peer's bound is wide.
+  std::int64_t limit_ns() const { return limit_ns_; }
   // -1 : delays to this host are shorter, 1 : those from it; 0 : nothing shows. Delays of one way may be missing for
   // long, as where stamps of a peer do not come: what its last train showed says nothing beside the other way of today.
   int shifted() const {
@@ -62,7 +72,8 @@ class EdgeShift {
   static constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::max() / 4;
   static constexpr std::int64_t kPartNs = 1'000'000'000;
   static constexpr std::int64_t kTogetherNs = 100'000'000;  // trains one after the other
-  static constexpr std::int64_t kScatterNs = 500;           // of stamps, as several peers see it at once
+  static constexpr std::int64_t kScatterNs = 500;           // of stamps
+  static constexpr std::int64_t kLeastNs = 300;             // less, as several peers see it at once
   static constexpr int kTrains = 3, kParts = 32;
   static constexpr int kWorse = 2;
   static constexpr int kOften = 3, kApart = 3;  // the latter: until a clock with a new rate is corrected
@@ -141,29 +152,35 @@ class EdgeShift {
 // Of all edges, by the host at their other end.
 class HostShift {
  public:
-  void received(std::uint64_t peer, int shifted, std::int64_t now_ns) {
+  // limit_ns : EdgeShift's.
+  void received(std::uint64_t peer, int shifted, std::int64_t limit_ns, std::int64_t now_ns) {
     Peer& known = peers_[peer];
     known.times = shifted == known.shifted ? known.times + 1 : 1;
     known.received_ns = now_ns;
+    known.limit_ns = limit_ns;
     known.shifted = shifted;
     if (shifted != 0) shifted_ns_ = now_ns;
   }
   // Whether half of the peers that lately sent see it, two at least, or again the only one that there has been for a
-  // minute: one train may have a broken stamp.
+  // minute: one train may have a broken stamp. A peer with a bound that is far wider than others' could not see it.
   bool own_clock(std::int64_t now_ns) {
     if (now_ns - shifted_ns_ > kLately) return false;
     int recent = 0, times = 0, senses[3] = {0, 0, 0};
+    std::int64_t least_ns = std::numeric_limits<std::int64_t>::max();
     for (auto at = peers_.begin(); at != peers_.end();) {
       if (now_ns - at->second.received_ns > kForget) {
         at = peers_.erase(at);
         continue;
       }
-      if (now_ns - at->second.received_ns <= kLately) {
-        ++recent;
-        ++senses[at->second.shifted + 1];
-        times = at->second.times;
-      }
+      if (now_ns - at->second.received_ns <= kLately) least_ns = std::min(least_ns, at->second.limit_ns);
       ++at;
+    }
+    for (const auto& [name, peer] : peers_) {
+      if (now_ns - peer.received_ns > kLately || (peer.shifted == 0 && peer.limit_ns / kBlind > least_ns))
+        continue;
+      ++recent;
+      ++senses[peer.shifted + 1];
+      times = peer.times;
     }
     const int most = std::max(senses[0], senses[2]);
     return 2 * most >= recent && (most >= 2 || (peers_.size() == 1 && times >= kTimes));
@@ -173,9 +190,10 @@ class HostShift {
   // Peers that see it may take it for their own clock, and tell no more of fleet time, before most have seen it.
   static constexpr std::int64_t kLately = 2'000'000'000, kForget = 60'000'000'000;
   static constexpr int kTimes = 3;  // of trains either way
+  static constexpr std::int64_t kBlind = 10;
 
   struct Peer {
-    std::int64_t received_ns = 0;
+    std::int64_t received_ns = 0, limit_ns = 0;
     int shifted = 0, times = 0;
   };
   std::unordered_map<std::uint64_t, Peer> peers_;

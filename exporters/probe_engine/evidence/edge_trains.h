@@ -86,6 +86,8 @@ class EdgeTrains {
 
   // Number of the last train sent, 0 = none.
   std::uint32_t last_sent() const { return last_sent_; }
+  // Before the first train: it gets the number behind `last`.
+  void number_from(std::uint32_t last) { last_sent_ = main_confirmed_ = last; }
   // Opens the next train. before_kernel_ns, before_ns : CLOCK_REALTIME and the stamp clock now. Returns its number.
   std::uint32_t begin(std::uint8_t paths, std::uint8_t sweep, std::int64_t before_kernel_ns,
                       std::int64_t before_ns);

@@ -27,7 +27,7 @@ class Watched:
                     1_500 + longer_ns + self.rng.exponential(60) + queued + (-ahead if outbound else ahead)
                 )
                 edge.add(outbound, round(owd_ns), BOUND_NS, self.now_ns + outbound * PAUSE_NS, self.now_ns)
-                self.host.received(number, edge.shifted, self.now_ns)
+                self.host.received(number, edge.shifted, edge.limit_ns, self.now_ns)
         self.now_ns += INTERVAL_NS
         return self.host.own_clock(self.now_ns)
 
@@ -129,6 +129,35 @@ def test_wide_bounds_leave_no_round_trip_to_narrow_ones() -> None:
         assert watch.now_ns - begin_ns < BOUND_NS / 7 * 1e6
 
 
+def test_peers_that_can_see_nothing_do_not_count() -> None:
+    """Some of four have bounds of a second, as after a pause of theirs: one of the others is no reason to doubt, two
+    are, and where all bounds are wide all count.
+    """
+    for wide in range(5):
+        for seen in range(5 - wide):
+            host = HostShift()
+            for peer in range(4):
+                host.received(peer, 1 if peer < seen else 0, 200 * MS if peer >= 4 - wide else 500, MS)
+            assert host.own_clock(MS) == (seen >= 2 and 2 * seen >= (4 if wide == 4 else 4 - wide)), (
+                wide,
+                seen,
+            )
+
+
+def test_a_jump_shows_on_any_path() -> None:
+    """Each tenth train takes another source port, of which no floor is known: that it arrived too early says enough,
+    that it did not says nothing.
+    """
+    edge = EdgeShift()
+    for number in range(200):
+        for outbound in False, True:
+            edge.add(outbound, 1_500, BOUND_NS, number * INTERVAL_NS, number * INTERVAL_NS)
+    now_ns = 200 * INTERVAL_NS
+    for owd_ns, shifted in (40_000, 0), (-2_000, 0), (-40_000, -1), (40_000, -1):
+        edge.add_elsewhere(False, owd_ns, BOUND_NS, now_ns)
+        assert edge.shifted == shifted
+
+
 @pytest.mark.parametrize("lost_ns", [5_000, 20 * MS])
 def test_a_jump_is_doubted_with_the_first_trains(lost_ns: int) -> None:
     """A pause of the machine; also where there is one peer only, a train later, but not what one of several sees."""
@@ -170,7 +199,7 @@ def test_traffic_that_changes_direction_is_hardly_a_shift(peers: int, phase_s: f
                 queue_ns = 2_500 + rng.exponential(10_000) if outbound != inbound else 0.0
                 owd_ns = round(1_500 + rng.exponential(60) + queue_ns)
                 edge.add(outbound, owd_ns, BOUND_NS, now_ns + outbound * PAUSE_NS, now_ns)
-                host.received(number, edge.shifted, now_ns)
+                host.received(number, edge.shifted, edge.limit_ns, now_ns)
         if host.own_clock(now_ns):
             doubted_ns = now_ns
         if now_ns - doubted_ns < 300 * MS:
@@ -214,7 +243,7 @@ def test_recorded_stamps_are_no_shift(bound_ns: int) -> None:
             ]
             for now_ns, peer, outbound, owd_ns in sorted(seen):
                 edges[peer].add(outbound, owd_ns, bound_ns, now_ns, now_ns)
-                host.received(peer, edges[peer].shifted, now_ns)
+                host.received(peer, edges[peer].shifted, edges[peer].limit_ns, now_ns)
                 assert not host.own_clock(now_ns), (rate, load)
 
 

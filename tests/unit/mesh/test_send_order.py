@@ -11,7 +11,7 @@ from tests.fixtures.waiting import Patience
 from fabricpulse.mesh import _probe_engine as native
 
 PEERS = 4
-POSITION = 5  # offset of a packet's place in its train
+POSITION, PATH, TRAIN = 5, 6, 32  # offsets of a packet's place in its train, its path, its number
 SOF_RX = 1 << 3 | 1 << 4  # SOF_TIMESTAMPING_RX_SOFTWARE, SOF_TIMESTAMPING_SOFTWARE
 
 
@@ -36,7 +36,9 @@ def arrivals(sockets, enough):
     return sorted((ns, peer) for peer, stamps in enumerate(seen) for ns in stamps)
 
 
-def test_every_peer_is_first_at_times():
+@contextlib.contextmanager
+def probed(paths, sweep):
+    """The sockets of peers that an engine sends to."""
     with contextlib.ExitStack() as stack:
         sockets = [
             stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in range(PEERS)
@@ -45,8 +47,9 @@ def test_every_peer_is_first_at_times():
         for peer, sock in enumerate(sockets):
             sock.bind((f"127.0.0.{2 + peer}", port))
             sock.setsockopt(socket.SOL_SOCKET, 37, SOF_RX)  # SO_TIMESTAMPING
+            sock.settimeout(20)
         settings = native.Settings()
-        settings.host, settings.port, settings.paths, settings.sweep = "h0", port, 1, 0
+        settings.host, settings.port, settings.paths, settings.sweep = "h0", port, paths, sweep
         settings.rate, settings.bind_device = 500, False
         engine = native.ProbeEngine(settings)
         engine.set_keys([bytes(16)])
@@ -55,10 +58,13 @@ def test_every_peer_is_first_at_times():
             [(0, f"h{1 + peer}", "rail0", "rail0", f"127.0.0.{2 + peer}") for peer in range(PEERS)],
         )
         engine.start()
-        try:
-            order = arrivals(sockets, 300)
-        finally:
-            engine.stop()
+        stack.callback(engine.stop)
+        yield sockets
+
+
+def test_every_peer_is_first_at_times():
+    with probed(1, 0) as sockets:
+        order = arrivals(sockets, 300)
     # Neighbours in time left in one system call, whichever call that was: who of two is the earlier is a coin's toss.
     earlier = dict.fromkeys(itertools.permutations(range(PEERS), 2), 0)
     for (at, one), (then, other) in itertools.pairwise(order):
@@ -68,3 +74,18 @@ def test_every_peer_is_first_at_times():
         both = count + earlier[other, one]
         assert both >= 40
         assert 0.2 < count / both < 0.8, (one, other, count, both)
+
+
+def test_edges_do_not_leave_the_main_path_together():
+    """For an interval nothing would be known of the clocks: a train on another path shows nothing of its delay."""
+    sweep, same = 10, 0
+    for _ in range(6):
+        with probed(4, sweep) as sockets:
+            packets = [sock.recv(256) for sock in sockets]
+        trains = [int.from_bytes(packet[TRAIN : TRAIN + 4], "little") for packet in packets]
+        assert all(
+            (packet[PATH] != 0) == (train % sweep == 0) for packet, train in zip(packets, trains, strict=True)
+        )
+        assert all(0 < train <= 256 for train in trains)
+        same += len({train % sweep for train in trains}) == 1
+    assert same < 2

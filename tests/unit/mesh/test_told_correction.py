@@ -1,6 +1,8 @@
 """Packets tell what turns the sender's stamps into fleet time: at each of them, however fast that changes."""
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from fabricpulse.mesh._probe_engine import told_correction
 
@@ -31,3 +33,23 @@ def test_stamps_and_corrections_that_are_no_line_do_no_harm(rx_ns: int, then_ns:
         told_ns = told_correction(SENT_NS, CORRECTION_NS, rx_ns, then_ns, at_ns)
         near = abs(at_ns - SENT_NS) <= 10**10
         assert abs(told_ns - CORRECTION_NS) <= (abs(at_ns - SENT_NS) * 1_700e-6 if near else 0)
+
+
+@given(
+    sent_ns=st.integers(-(2**62), 2**62),
+    correction_ns=st.integers(-(2**62), 2**62),
+    after_ns=st.integers(-(2**62), 2**62),
+    change_ns=st.integers(-(2**62), 2**62),
+    at_ns=st.integers(-(2**63), 2**63 - 1),
+)
+def test_no_stamp_and_no_correction_makes_a_steep_slope(
+    sent_ns: int, correction_ns: int, after_ns: int, change_ns: int, at_ns: int
+) -> None:
+    """A peer's correction leaves what it said by 0.16 % of the time between stamps at most, and not at all where they
+    are 10 s apart, whatever its page and stamps say.
+    """
+    rx_ns, then_ns = (max(-(2**62), min(2**62, ns)) for ns in (sent_ns + after_ns, correction_ns + change_ns))
+    assume(abs(rx_ns - sent_ns) < 2**62 and abs(then_ns - correction_ns) < 2**62)
+    told_ns = told_correction(sent_ns, correction_ns, rx_ns, then_ns, at_ns)
+    near = abs(at_ns - sent_ns) <= 10**10
+    assert abs(told_ns - correction_ns) <= (abs(at_ns - sent_ns) * 1_640e-6 if near else 0)

@@ -160,7 +160,7 @@ class WatchedFleet(VirtualFleet):
         edge.causality.add(int(outbound), True, owd_ns, bound_ns, at_ns)
         engine.causality.received(number, edge.causality, now_ns)
         edge.shift.add(outbound, owd_ns, bound_ns, at_ns, now_ns)
-        engine.shift.received(number, edge.shift.shifted, now_ns)
+        engine.shift.received(number, edge.shift.shifted, edge.shift.limit_ns, now_ns)
         if engine.causality.own_clock(now_ns):
             engine.causality.clear()
             for other in engine.edges.values():
