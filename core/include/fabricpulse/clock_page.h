@@ -33,7 +33,7 @@
 // A page whose writer is stopped or dead knows of nothing that came later. So a reader looks itself. Past
 // `synchronized_until_raw_ns` no correction has come, past `watched_until_raw_ns` there is no writer that would take
 // notice of what contradicts the page: FP_CLOCK_SYNCHRONIZED means FP_CLOCK_HOLDOVER then. The writer renews the latter
-// some 33 times a second, each time for two probe intervals (100 ms where it has no real-time priority). A machine that
+// some 33 times a second, each time for 40 ms (100 ms where it has no real-time priority). A machine that
 // was suspended, or whose hypervisor says by its VMClock (/dev/vmclock0) that clocks were disrupted, has other counts of
 // that than the page: FP_CLOCK_DISRUPTED. What neither shows, as a virtual machine that was stopped where there is no
 // VMClock, makes a page that says holdover false for as long as it is valid without a writer.
@@ -75,7 +75,7 @@ extern "C" {
 enum fp_clock_status {
   FP_CLOCK_UNKNOWN = 0,       // never synchronised: no fleet time
   FP_CLOCK_SYNCHRONIZED = 1,  // fed by fresh measurements
-  FP_CLOCK_HOLDOVER = 2,      // no fresh measurement; the bound grows
+  FP_CLOCK_HOLDOVER = 2,      // no fresh measurement, or a bound of over 10 ms; the bound grows
   // Something contradicts it: the machine was paused; of a stamp's conversion: the host clock was stepped.
   FP_CLOCK_DISRUPTED = 3,
 };

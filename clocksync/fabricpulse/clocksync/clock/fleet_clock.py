@@ -47,7 +47,8 @@ class FleetClockParameters:
     """drift_ppb : error of the rate while synchronised. holdover_drift_ppb : without corrections.
     holdover_after_ns : a correction older than this is no synchronisation. validity_ns : how long the page
     holds when we die. lookback_ns : age of the oldest sample that can influence a
-    correction; measured_ns : of the newest that may have influenced one.
+    correction; measured_ns : of the newest that may have influenced one. widest_ns : a wider bound is no
+    synchronisation, however fresh it is.
     """
 
     slew_time_ns: int = _NS // 4
@@ -59,6 +60,7 @@ class FleetClockParameters:
     validity_ns: int = 10 * _NS
     lookback_ns: int = 7 * _NS
     measured_ns: int = _NS * 5 // 4
+    widest_ns: int = 10_000_000
 
 
 @dataclass
@@ -157,11 +159,15 @@ class FleetClock:
     def contradicted_by(self, now: CrossTimestamp, correction: Correction) -> bool:
         """Whether the machine was paused while nobody watched it: the first correction after that excludes what this
         host has kept, or is still too far from it to be slewed to when what was measured before is forgotten. Of later
-        ones peers and delays would have shown it.
+        ones peers and delays would have shown it, unless its bound had become wide enough to hide it before.
         """
-        if self.unverified_raw_ns is None or self.disrupted_raw_ns is not None:
+        if not self.known or self.disrupted_raw_ns is not None:
             return False
         off_ns, kept_ns, corrected_ns = self._against(now, correction)
+        if self.unverified_raw_ns is None:
+            # Within what was kept, but it would be slewed to for longer than it takes to set the clock anew.
+            slewed_ns = self.parameters.lookback_ns * self.parameters.max_slew_ppm * 1e-6
+            return not correction.free and slewed_ns + corrected_ns < off_ns <= kept_ns
         waited_ns = now.raw_ns - self.unverified_raw_ns
         late = waited_ns > self.parameters.lookback_ns and self._undecided(now, correction)
         return off_ns > kept_ns + corrected_ns or late
@@ -342,10 +348,11 @@ class FleetClock:
     def _widened(self, page: ClockPage) -> ClockPage:
         if not self.known:
             return page
+        bound_ns = page.bound_ns + self.unseen_ns
         # What nobody has verified since nobody watched it is no synchronisation.
-        held = page.status == ClockStatus.SYNCHRONIZED and self.unverified_raw_ns is not None
-        status = ClockStatus.HOLDOVER if held else page.status
-        return page._replace(status=status, bound_ns=page.bound_ns + self.unseen_ns)
+        doubtful = self.unverified_raw_ns is not None or bound_ns > self.parameters.widest_ns
+        held = page.status == ClockStatus.SYNCHRONIZED and doubtful
+        return page._replace(status=ClockStatus.HOLDOVER if held else page.status, bound_ns=bound_ns)
 
     def postpone(self, now: CrossTimestamp, shown: ClockPage) -> ClockPage:
         """The line of `page` has begun before readers could see it: they still follow `shown`. Another one is laid."""

@@ -437,3 +437,41 @@ def test_what_a_previous_sidecar_left_is_gone_on_with() -> None:
     heir = FleetClock.start(PARAMETERS, at(13), page)
     assert not heir.contradicted_by(at(13), truth(13, at(13), error_ns=4_000))
     assert heir.contradicted_by(at(13), truth(13, at(13), error_ns=40_000))
+
+
+def test_a_wide_bound_is_no_synchronization() -> None:
+    """However fresh the correction is: readers would take "within a second" for synchronized."""
+    clock = synced()
+    for t, bound_ns in (6, 9 * MS), (7, 11 * MS), (8, 2_000):
+        clock.correct(at(t), truth(t, at(t), bound_ns=bound_ns))
+        wide = bound_ns > PARAMETERS.widest_ns
+        expected = ClockStatus.HOLDOVER if wide else ClockStatus.SYNCHRONIZED
+        assert clock.shown.status == clock.published(at(t)).status == expected
+        assert clock.shown.bound_ns >= bound_ns
+
+
+@pytest.mark.parametrize("pause_ns", [20 * MS, 767 * MS])
+def test_a_pause_that_wide_bounds_have_hidden_is_not_slewed_away(pause_ns: int) -> None:
+    """Edges that rest on stamps of both of its sides made the bound as wide as the pause before delays could contradict
+    fleet time: at 500 ppm it would be gone after minutes, with a bound as wide all the while.
+    """
+    clock = synced()
+
+    def now(t: float) -> CrossTimestamp:
+        paused = at(t - pause_ns / S)
+        return CrossTimestamp(paused.host_ns, paused.raw_ns)
+
+    t = 6.0
+    clock.correct(now(t), truth(t, now(t), bound_ns=2 * pause_ns, error_ns=-pause_ns))
+    assert not clock.contradicted_by(now(t + 1), truth(t + 1, now(t + 1), bound_ns=2 * pause_ns))
+    t += 1
+    precise = truth(t, now(t))
+    assert not clock.contradicted_by(now(t), replace(precise, free=True, anchored=True))
+    assert clock.contradicted_by(now(t), precise)
+    clock.suspect(now(t))
+    while clock.tick(now(t)).status != ClockStatus.UNKNOWN:
+        t += 0.25
+        assert t < 15
+    clock.correct(now(t), truth(t, now(t)))
+    assert clock.shown.status == ClockStatus.SYNCHRONIZED
+    assert abs(clock.page.at(now(t).raw_ns).fleet_ns - t * S) < 100
