@@ -192,15 +192,26 @@ void Connection::drive(uint64_t now) {
 void Connection::watch(uint64_t now) {
   const uint64_t credit = std::min(elapsed(now, looked_ns_), kMostLookNs);
   looked_ns_ = now;
+  uint64_t chunks[kMaxLanes], chunk_ns[kMaxLanes];
+  std::fill(std::begin(chunks), std::end(chunks), UINT64_MAX);
+  oldest_chunks(chunks, chunk_ns);
   for (Lane& lane : lanes_) {
     uint32_t under_way = 0;
     uint64_t acknowledged = 0;
     if (!lane.up || !lane.transport->peek(&under_way, &acknowledged)) continue;
-    const bool silent = under_way > 0 && lane.watched_under_way && acknowledged == lane.watched_acknowledged;
-    lane.watched_ns = silent ? lane.watched_ns + credit : 0;
-    lane.watched_under_way = under_way > 0;
+    const uint32_t all_along = std::min(under_way, lane.watched_under_way);
+    const bool same = acknowledged == lane.watched_acknowledged;
+    lane.watched_ns = same && all_along > 0 ? lane.watched_ns + credit : 0;
+    lane.watched_due_ns = same && all_along > StallTimer::kFewPackets ? lane.watched_due_ns + credit : 0;
+    lane.watched_under_way = under_way;
     lane.watched_acknowledged = acknowledged;
-    if (lane.watched_ns < lane.timer.suspect_ns() || suspects_ || called_) continue;
+    const uint64_t chunk = chunks[lane.index];
+    lane.watched_chunk_ns =
+        chunk != UINT64_MAX && chunk == lane.watched_chunk ? lane.watched_chunk_ns + credit : 0;
+    lane.watched_chunk = chunk;
+    const bool due =
+        lane.watched_ns >= lane.timer.suspect_ns() || lane.watched_chunk_ns >= lane.timer.old_chunk_ns();
+    if (!due || suspects_ || called_) continue;
     called_ = true;
     runtime_->wake();
   }
@@ -249,14 +260,16 @@ void Connection::tick(uint64_t now, uint64_t since_last) {
     if (sample.rtt_ns > 0) lane.rtt_ns = sample.rtt_ns;
     lane.rtt_ahead = sample.ahead;
     lane.congested_segments = sample.retransmits + sample.ecn_marked;
-    const uint64_t watched_ns =
-        sample.acknowledged == lane.watched_acknowledged && lane.watched_under_way ? lane.watched_ns : 0;
+    const bool as_watched = sample.acknowledged == lane.watched_acknowledged && lane.watched_under_way > 0;
+    const uint64_t watched_ns = as_watched ? lane.watched_ns : 0;
     if (sample.acknowledged != lane.last_acknowledged) lane.acknowledged_at_ns = now - watched_ns;
     lane.last_acknowledged = sample.acknowledged;
     PathTable::Path* path = path_of(lane, now);
     StallTimer::Surroundings around;
     around.least_ns = runtime_->config().stall_ns;
     around.watched_ns = watched_ns;
+    around.watched_due_ns = as_watched ? lane.watched_due_ns : 0;
+    around.watched_chunk_ns = lane.watched_chunk == chunks[lane.index] ? lane.watched_chunk_ns : 0;
     if (seldom_ticked) around.most_credit_ns = kQueuePairTickNs;
     around.peer_answered_ago_ns = elapsed(now, last_received_beside(lane));
     around.answer_due = lane.asked_ns != 0 && last_received_beside(lane) > lane.asked_ns;

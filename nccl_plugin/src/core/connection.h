@@ -71,9 +71,11 @@ struct Lane {
   uint64_t last_polled_ns = 0;
   uint64_t last_data_ns = 0;
 
-  // Of who polls it: for how long something has been under way while this was all that is acknowledged.
-  uint64_t watched_ns = 0, watched_acknowledged = 0;
-  bool watched_under_way = false;
+  // Of who polls it: for how long something has been under way, and more than a few, while this was all that is
+  // acknowledged; and for how long this has been its oldest chunk.
+  uint64_t watched_ns = 0, watched_due_ns = 0, watched_acknowledged = 0;
+  uint32_t watched_under_way = 0;
+  uint64_t watched_chunk = UINT64_MAX, watched_chunk_ns = 0;
 
   // Flap damping: each failure adds kPenalty, which halves every kPenaltyHalfLife.
   double penalty = 0;

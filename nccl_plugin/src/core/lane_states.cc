@@ -108,8 +108,10 @@ void Connection::lane_joined(Lane* lane, std::unique_ptr<LaneTransport> transpor
   lane->asked_ns = lane->answered_in_ns = 0;
   lane->pong_due = false;
   lane->last_data_ns = 0;
-  lane->watched_ns = lane->watched_acknowledged = 0;
-  lane->watched_under_way = false;
+  lane->watched_ns = lane->watched_due_ns = lane->watched_acknowledged = 0;
+  lane->watched_under_way = 0;
+  lane->watched_chunk = UINT64_MAX;
+  lane->watched_chunk_ns = 0;
   {
     RecordChange<fp_plugin_lane> change(lane->record);
     lane->record->transport = lane->transport->kind();

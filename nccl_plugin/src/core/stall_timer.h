@@ -32,8 +32,9 @@ class StallTimer {
     uint64_t least_ns = 25'000'000;  // FABRICPULSE_STALL_MS
     // Of the time since the last sample so much counts at most: what is planned between two.
     uint64_t most_credit_ns = 10'000'000;
-    // Another thread that polls the lane has seen it so: bytes in flight, and what is acknowledged now.
-    uint64_t watched_ns = 0;
+    // Another thread that polls the lane has seen it so: something in flight, and what is acknowledged now; the same with
+    // more in flight than whose acknowledgement may be put off; and the chunk below as the oldest one.
+    uint64_t watched_ns = 0, watched_due_ns = 0, watched_chunk_ns = 0;
     // Since the last frame of the peer's process on another lane of the connection. Its kernel's acknowledgements
     // prove less: while the process is stopped, Linux delays them on some lanes and not on others.
     uint64_t peer_answered_ago_ns = UINT64_MAX;
@@ -65,8 +66,11 @@ class StallTimer {
     const bool same = sample.acknowledged == acknowledged_;
     silent_ns_ = waits && waited_ && same ? silent_ns_ + credit : 0;
     overdue_ns_ = due && due_ && same ? overdue_ns_ + credit : 0;
-    if (waits) silent_ns_ = std::max(silent_ns_, around.watched_ns);
-    if (due) overdue_ns_ = std::max(overdue_ns_, around.watched_ns);
+    // At the first look no more than makes it suspect: what was watched while this thread did not run is no evidence
+    // beside what it knows of other lanes, which is as old. The next look is soon.
+    const uint64_t most_watched_ns = suspect() ? UINT64_MAX : suspect_ns_;
+    if (waits) silent_ns_ = std::max(silent_ns_, std::min(around.watched_ns, most_watched_ns));
+    if (due) overdue_ns_ = std::max(overdue_ns_, std::min(around.watched_due_ns, most_watched_ns));
     // The first look at an incarnation compares with nothing.
     measured_ = measured_ || (looked_ && !same);
     looked_ = true;
@@ -81,6 +85,11 @@ class StallTimer {
       oldest_ns_ += credit;
       // A peer that was stopped has had no chance to deliver.
       late_ns_ = around.peer_answered_ago_ns < kAnswerNs ? late_ns_ + credit : 0;
+    }
+    if (around.chunk != UINT64_MAX) {
+      oldest_ns_ = std::max(oldest_ns_, around.watched_chunk_ns);
+      if (around.peer_answered_ago_ns < kAnswerNs)
+        late_ns_ = std::max(late_ns_, std::min(around.watched_chunk_ns, around.most_credit_ns));
     }
     chunk_ = around.chunk;
     if (silent_ns_ == 0 && oldest_ns_ == 0) own_late_ns_ = 0;
@@ -104,9 +113,12 @@ class StallTimer {
   // How long the oldest chunk has been the oldest while the peer's process answered elsewhere.
   uint64_t late_ns() const { return late_ns_; }
   // Suspected: the peer is asked about it over another lane.
-  bool suspect() const { return silent_ns_ >= suspect_ns_ || oldest_ns_ >= 4 * suspect_ns_; }
-  // From so much silence on.
+  bool suspect() const { return silent_ns_ >= suspect_ns_ || oldest_ns_ >= old_chunk_ns(); }
+  // From so much silence on, or with a chunk that has been the oldest for so long.
   uint64_t suspect_ns() const { return suspect_ns_; }
+  uint64_t old_chunk_ns() const { return 4 * suspect_ns_; }
+  // An acknowledgement of no more than so many may be put off.
+  static constexpr uint32_t kFewPackets = 2;
 
   // Why a lane is given up, for the log: the finding and what it was made of.
   std::string explain(Finding finding, const PathSample& sample, const Surroundings& around) const {
@@ -136,7 +148,6 @@ class StallTimer {
   static constexpr uint64_t kMaxStallNs =
       1'000'000'000;                                   // the round trip lengthens the timer to this at most
   static constexpr uint64_t kDelayedAck = 50'000'000;  // Linux delays one for 40 ms at most
-  static constexpr uint32_t kFewPackets = 2;           // an acknowledgement of so few may be delayed
   static constexpr uint64_t kAnswerNs = 40'000'000;    // a running peer answers this often
   // However long the round trips are: a path on which they have become long is better left alone (simulated: a NIC at
   // a 25th of its speed cost its job half of the other one when this was 10 ms beyond the round trip).

@@ -48,6 +48,8 @@ int main() {
     around.least_ns = fields["least_ms"] * 1'000'000;
     around.most_credit_ns = fields["credit_ms"] * 1'000'000;
     around.watched_ns = fields["watched_ms"] * 1'000'000;
+    around.watched_due_ns = fields["watched_due_ms"] * 1'000'000;
+    around.watched_chunk_ns = fields["watched_chunk_ms"] * 1'000'000;
     around.peer_answered_ago_ns = fields["peer_ms"] * 1'000'000;
     around.path_answered_ago_ns = fields["path_ms"] * 1'000'000;
     around.answer_due = fields["answer_due"] != 0;

@@ -213,18 +213,57 @@ def test_a_closed_window_without_answers_is_a_dead_path() -> None:
     assert looks_until(["unsent=90000 window=0 probes=3"], "silent") == 1
 
 
+def watched(ms: int, due_ms: int | None = None) -> str:
+    """What who polls the lane has seen; due_ms : of it, with so much under way that an acknowledgement is due."""
+    return f"watched_ms={ms} watched_due_ms={ms if due_ms is None else due_ms}"
+
+
 def test_what_another_thread_has_watched_counts() -> None:
     """It polls all the time and is woken for silence, where looks are far between: no second look is waited for."""
-    assert suspected([f"{SILENT} watched_ms=8"]) == [True]
-    assert looks([f"{SILENT} peer_ms=1 watched_ms=12", "watched_ms=16", "watched_ms=26"]) == [
+    assert suspected([f"{SILENT} {watched(8)}"]) == [True]
+    assert looks([f"{SILENT} peer_ms=1 {watched(12)}", watched(16), watched(26)]) == [
         "well",
         "well",
         "behind",
     ]
     # Less than what was silent anyway adds nothing, and an acknowledgement ends it.
-    assert looks([f"{SILENT} peer_ms=1 watched_ms=2", "", "", "watched_ms=9"])[-1] == "behind"
-    assert looks([f"{SILENT} peer_ms=1 watched_ms=20", "acknowledged=8 watched_ms=0"])[-1] == "well"
-    assert looks(["acknowledged=7 peer_ms=1 watched_ms=90"]) == ["well"]
+    assert looks([f"{SILENT} peer_ms=1 {watched(2)}", "", "", watched(9)])[-1] == "behind"
+    assert looks([f"{SILENT} peer_ms=1 {watched(20)}", f"acknowledged=8 {watched(0)}"])[-1] == "well"
+    assert looks([f"acknowledged=7 peer_ms=1 {watched(90)}"]) == ["well"]
+
+
+def test_nothing_is_given_up_at_the_first_look_at_what_was_watched() -> None:
+    """The thread that judges came late: what it knows of the path's other lanes is older than the silence."""
+    late = [f"{SILENT} peer_ms=1 path_ms=100 {watched(90)}"]
+    assert looks(late) == ["well"]
+    assert suspected(late) == [True]
+    assert looks([*late, f"path_ms=2 passed_ms=4 {watched(94)}"]) == ["well", "silent"]  # alone, it is
+    assert looks([*late, f"path_ms=100 passed_ms=4 {watched(40)}"]) == ["well", "behind"]
+    assert looks([*late, f"path_ms=2 passed_ms=4 {watched(40)}"]) == ["well", "well"]
+
+
+def test_what_was_watched_while_little_was_under_way_is_no_overdue_acknowledgement() -> None:
+    """It could be put off until more was sent, which is a moment ago."""
+    little = ["unacknowledged=1 acknowledged=7 chunk=5 peer_ms=1", watched(10, 0), watched(30, 0)]
+    assert looks([*little, f"unacknowledged=3 {watched(40, 0)}"])[-1] == "well"
+    assert looks([*little, f"unacknowledged=3 {watched(40, 26)}"])[-1] == "behind"
+
+
+def test_a_chunk_that_was_watched_is_late_without_a_second_look() -> None:
+    """Looks were 50 ms apart until now, of which 25 count; from the suspicion on they are 4 ms apart. It is late 100 ms
+    after it became the oldest chunk, and 25 ms later at most."""
+    watched_ms = 34  # when who polls has the service thread woken
+    first = (
+        "unacknowledged=40 acknowledged=7 chunk=5 chunk_ms=20 peer_ms=1 path_ms=1 credit_ms=25 passed_ms=50"
+    )
+    lines = [f"{first} watched_chunk_ms={watched_ms}"]
+    lines += [f"passed_ms=4 acknowledged={8 + number}" for number in range(40)]  # it trickles
+    assert suspected(lines)[0]
+    assert 100 <= watched_ms + 4 * looks(lines).index("late") <= 125
+    # Nothing of it counts that the peer's process was silent for.
+    lines[0] += " peer_ms=60"
+    lines[1] += " peer_ms=1"
+    assert 100 <= watched_ms + 4 * looks(lines).index("late") <= 138
 
 
 def test_another_connection_has_found_out() -> None:
