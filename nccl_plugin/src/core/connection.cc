@@ -154,19 +154,23 @@ bool Connection::state_frame(uint32_t index, const FrameHeader& header, const He
 void Connection::drive(uint64_t now) {
   now_ns_ = now;
   last_driven_ns_.store(now, std::memory_order_relaxed);
-  bool progress = false, moved = false;
+  bool progress = false;
   in_use_ = 0;
+  resting_ = true;  // unless something below gives more to do
   for (Lane& lane : lanes_) {
     if (!lane.up) continue;
-    const bool is_hot = hot(lane, now);
-    if (is_hot) in_use_ |= UINT64_C(1) << lane.index;
-    if (!is_hot && elapsed(now, lane.last_polled_ns) < kColdPollNs) continue;
+    if (hot(lane, now)) {
+      note_in_use(lane);
+    } else if (elapsed(now, lane.last_polled_ns) < kColdPollNs) {
+      continue;
+    }
     lane.last_polled_ns = now;
+    if (!lane.transport->may_have_arrived()) continue;
     LaneStatus status = lane.transport->poll(lane.index, this);
     if (status == LaneStatus::kIdle) continue;
-    moved = true;
     if (status == LaneStatus::kProgress) {
       progress = true;
+      note_in_use(lane);
     } else if (lane.up) {
       if (status == LaneStatus::kEnded && !bye_received_) liveness.lane_ended();
       if (status == LaneStatus::kCorrupt) {
@@ -185,7 +189,7 @@ void Connection::drive(uint64_t now) {
   after_poll(now, progress);
   if (elapsed(now, looked_ns_) >= kLookNs) watch(now);
   if (!retired_transports_.empty()) retired_transports_.clear();
-  resting_ = !moved && settled();
+  resting_ = resting_ && settled();
   skipped_ = 0;
 }
 

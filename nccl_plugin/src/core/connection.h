@@ -150,8 +150,9 @@ class Connection : public LaneSink {
 
   // Reads and writes what can be read and written now.
   void drive(uint64_t now);
-  // Whether a drive has nothing to do: the last one found nothing, nothing waits to be sent or reported, and nothing has
-  // come since on the lanes in use. It reads no clock, so that what time brings waits for kMostSkipped such answers at most.
+  // Whether a drive has nothing to do: the last one took in all that there was, nothing waits to be sent or reported, and
+  // nothing has come since on the lanes in use. It reads no clock, so that what time brings waits for kMostSkipped such
+  // answers at most.
   bool rests();
   // The service thread's share: timers, pings, fences that wait, telemetry. Called every few milliseconds.
   void tick(uint64_t now, uint64_t since_last);
@@ -217,7 +218,7 @@ class Connection : public LaneSink {
   // A request is under way whose data lies in this memory.
   virtual bool uses(const RegisteredMemory* memory) const = 0;
   virtual void after_poll(uint64_t now, bool progress) = 0;
-  // After a drive without progress: nothing waits to be sent or reported that a drive could send.
+  // After a drive: nothing waits to be sent or reported that another one could send.
   virtual bool settled() const = 0;
   virtual void on_lane_failed(Lane* lane, fp_lane_reason reason, uint64_t now) = 0;
   virtual void on_tick(uint64_t now) = 0;
@@ -250,6 +251,8 @@ class Connection : public LaneSink {
   void progress_made(uint64_t now);
   // There is something new to do: the next drive is not skipped.
   void wake_up() { resting_ = false; }
+  // Something may come by it before the next drive.
+  void note_in_use(const Lane& lane) { in_use_ |= UINT64_C(1) << lane.index; }
   void flush_lane(Lane* lane, uint64_t now);
   void ping(Lane* lane, uint64_t now);
   // When a frame of the peer's process was last received on another lane than this one.
@@ -298,7 +301,7 @@ class Connection : public LaneSink {
   uint64_t now_ns_ = 0;   // of the drive or tick in progress
   bool resting_ = false;  // see rests()
   uint32_t skipped_ = 0;  // drives, since the last one
-  uint64_t in_use_ = 0;   // lanes that the last drive polled as hot, a bit each
+  uint64_t in_use_ = 0;   // lanes that were hot at the last drive, or were given something since; a bit each
   std::atomic<uint64_t> last_driven_ns_{0};
   uint64_t last_publish_ns_ = 0;
   uint64_t flow_asked_ns_ = 0;

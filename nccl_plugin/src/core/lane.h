@@ -69,8 +69,8 @@ class LaneSink {
   virtual uint32_t posted_receives(PostedReceive*, uint32_t /*most*/, uint64_t* /*next*/) const { return 0; }
   // Receiver: this chunk lies in its receive. False: fail the lane.
   virtual bool chunk_placed(uint32_t /*lane*/, const PlacedChunk&) { return false; }
-  // Sender: the peer has named these; and what is known of one of them, nullptr if nothing.
-  virtual void note_receives(const PeerReceive*, uint32_t) {}
+  // Sender: the peer has named this one; and what is known of one, nullptr if nothing.
+  virtual void note_receive(const PeerReceive&) {}
   virtual const PeerReceive* peer_receive(uint32_t) const { return nullptr; }
 
  protected:

@@ -206,6 +206,7 @@ void Connection::fail_lane(uint32_t index, fp_lane_reason reason, uint64_t now) 
     if (reason != FP_REASON_REPATH) event(FP_EVENT_NO_LANE, nullptr, reason, 0, now);
   }
   on_lane_failed(lane, reason, now);
+  wake_up();
   runtime_->wake();
 }
 

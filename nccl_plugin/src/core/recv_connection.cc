@@ -31,9 +31,10 @@ ReceiveMessage* RecvConnection::receive(void* data, uint64_t capacity, const Reg
   message->memory = memory;
   message->number = posted_++;
   message->posted_ns = now;
-  if (requests_++ == 0) last_progress_ns_ = now;
   large_ = capacity > kEagerBytes;
-  wake_up();
+  // That a large one is posted, who posts it reports: see flush_ack().
+  if (requests_ == 0 || many_unreported()) wake_up();
+  if (requests_++ == 0) last_progress_ns_ = now;
   Early& early = early_[message->number % kEagerSlots];
   if (early.whole && early.message == message->number) {
     message->size = message->received = early.size;
@@ -284,8 +285,7 @@ void RecvConnection::after_poll(uint64_t now, bool progress) {
   // While chunks keep coming one state frame can acknowledge several; as soon as none comes, the sender may be
   // waiting for it.
   bool chunks = unreported_chunks_ >= kReportChunks || (unreported_chunks_ > 0 && !progress);
-  bool receives = reported_posted_ != posted_ &&
-                  (large_ || unreported_chunks_ > 0 || posted_ - reported_posted_ >= kEagerSlots / 2);
+  bool receives = reported_posted_ != posted_ && (large_ || unreported_chunks_ > 0 || many_unreported());
   if (chunks || (receives && (!progress || large_))) report(now);
   for (Lane& lane : lanes_) flush_lane(&lane, now);
 }

@@ -51,6 +51,7 @@ class RecvConnection final : public Connection, public std::enable_shared_from_t
   bool ack_pending() const { return unreported_chunks_ > 0 || (large_ && reported_posted_ != posted_); }
   void flush_ack(uint64_t now) {
     if (ack_pending() && !closed_) report(now);
+    if (ack_pending()) wake_up();  // it was not taken: again with the next drive
   }
 
   // ---- service thread, with the lock held ----
@@ -77,7 +78,9 @@ class RecvConnection final : public Connection, public std::enable_shared_from_t
   bool complete() const override { return requests_ == 0; }
   bool uses(const RegisteredMemory* memory) const override;
   void after_poll(uint64_t now, bool progress) override;
-  bool settled() const override { return !ack_pending(); }
+  bool settled() const override { return !ack_pending() && !many_unreported(); }
+  // So many small receives that the sender may soon have no room for what it sends early.
+  bool many_unreported() const { return posted_ - reported_posted_ >= kEagerSlots / 2; }
   void on_lane_failed(Lane* lane, fp_lane_reason reason, uint64_t now) override;
   void on_tick(uint64_t now) override;
   bool hot(const Lane& lane, uint64_t now) const override;

@@ -41,9 +41,11 @@ SendMessage* SendConnection::send(const void* data, uint32_t size, uint32_t tag,
   message->tag = tag;
   message->number = next_message_++;
   message->posted_ns = now;
-  if (requests_++ == 0) last_progress_ns_ = now;
+  if (requests_++ == 0) {
+    last_progress_ns_ = now;
+    wake_up();  // other lanes are in use now
+  }
   now_ns_ = now;
-  wake_up();
   pump(now);
   return message;
 }
@@ -171,6 +173,7 @@ bool SendConnection::put(uint64_t number, Lane* lane, uint64_t now) {
     fail_lane(lane->index, FP_REASON_PROTOCOL, now);
     return false;
   }
+  note_in_use(*lane);
   chunk.place = flow.sent(chunk.length);
   chunk.sent_ns = now;
   chunk.ahead = flow.in_flight;

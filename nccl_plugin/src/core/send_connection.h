@@ -111,7 +111,7 @@ class SendConnection final : public Connection {
     return nullptr;
   }
   void chunk_ends(uint32_t, const FrameHeader&) override {}
-  void note_receives(const PeerReceive* receives, uint32_t count) override;
+  void note_receive(const PeerReceive& receive) override;
   const PeerReceive* peer_receive(uint32_t message) const override;
 
  private:

@@ -19,19 +19,17 @@ void SendConnection::fail_early(uint64_t now) {
   early_ = 0;
 }
 
-void SendConnection::note_receives(const PeerReceive* receives, uint32_t count) {
-  for (uint32_t i = 0; i < count; ++i) {
-    uint32_t at = receives[i].message % kMaxRequests;
-    // An old state frame may come late. The memory of one receive never changes, but a NIC that comes adds its key.
-    const int32_t newer =
-        receive_known_[at] ? static_cast<int32_t>(receives[i].message - receives_[at].message) : 1;
-    if (newer == 0)
-      for (uint32_t nic = 0; nic < kMaxNics; ++nic)
-        if (receives_[at].keys[nic] == 0) receives_[at].keys[nic] = receives[i].keys[nic];
-    if (newer <= 0) continue;
-    receives_[at] = receives[i];
-    receive_known_[at] = true;
-  }
+void SendConnection::note_receive(const PeerReceive& receive) {
+  const uint32_t at = receive.message % kMaxRequests;
+  // An old state frame may come late. The memory of one receive never changes, but a NIC that comes adds its key.
+  const int32_t newer =
+      receive_known_[at] ? static_cast<int32_t>(receive.message - receives_[at].message) : 1;
+  if (newer == 0)
+    for (uint32_t nic = 0; nic < kMaxNics; ++nic)
+      if (receives_[at].keys[nic] == 0) receives_[at].keys[nic] = receive.keys[nic];
+  if (newer <= 0) return;
+  receives_[at] = receive;
+  receive_known_[at] = true;
 }
 
 const PeerReceive* SendConnection::peer_receive(uint32_t message) const {

@@ -23,16 +23,23 @@ class DeferredAcks {
     raw_[count_] = receiver;
     receivers_[count_++] = receiver->weak_from_this();
   }
+  size_t count() const { return count_; }
+  // Those whose connection is in other hands just now are left for the next time.
   void flush() {
-    if (count_ == 0) return;
+    size_t left = 0;
     for (size_t i = 0; i < count_; ++i) {
-      if (auto receiver = receivers_[i].lock(); receiver && !receiver->inherited() && receiver->try_lock()) {
+      auto receiver = receivers_[i].lock();
+      if (receiver && !receiver->inherited() && !receiver->try_lock()) {
+        raw_[left] = raw_[i];
+        receivers_[left++] = receiver;
+        continue;
+      }
+      if (receiver && !receiver->inherited()) {
         receiver->flush_ack(receiver->clock());
         receiver->unlock();
       }
-      receivers_[i].reset();
     }
-    count_ = 0;
+    while (count_ > left) receivers_[--count_].reset();
   }
 
  private:

@@ -1,5 +1,5 @@
 // What messages over one queue pair cost, counted on the stand-in for libibverbs (verbs_stand_in.h): what each end posts,
-// how often it rings the device, and what it polls. Requests come in the order of NCCL's proxy, eight under way, over a
+// how often it rings the device, what it polls, and how many tests had to do more than poll. Requests come in the order of NCCL's proxy, eight under way, over a
 // fabric without faults that has delivered everything before the next call.
 //
 // Usage: plugin_verbs_counts BYTES MESSAGES [fleet|one|rails]...; prints one JSON line, totals of each end. fleet : there
@@ -30,7 +30,7 @@ namespace {
 constexpr uint64_t kUnderWay = 8, kPassNs = 20'000;
 
 struct Counts {
-  uint64_t doorbells = 0, requests = 0, bytes = 0, completions = 0, receives = 0;
+  uint64_t doorbells = 0, requests = 0, bytes = 0, completions = 0, receives = 0, drives = 0;
 };
 Counts counts[2];  // of the sender's device, of the receiver's
 ib::ContextOps fabric_ops;
@@ -265,7 +265,9 @@ class Stream {
       return;
     }
     ReceiveMessage* oldest = receives_[received_ % kUnderWay];
-    if (receiver_->waits(oldest) || !receiver_->test(oldest, &size, &truncated, now)) {
+    const bool waits = receiver_->waits(oldest);
+    counts[1].drives += !waits;
+    if (waits || !receiver_->test(oldest, &size, &truncated, now)) {
       receiver_->flush_ack(now);
       return;
     }
@@ -286,8 +288,9 @@ class Stream {
     }
     uint32_t size = 0;
     SendMessage* oldest = sends_[acknowledged_ % kUnderWay];
-    if (acknowledged_ < sent_ && !sender_->waits(oldest) && sender_->test(oldest, &size, now))
-      ++acknowledged_;
+    if (acknowledged_ == sent_ || sender_->waits(oldest)) return;
+    ++counts[0].drives;
+    if (sender_->test(oldest, &size, now)) ++acknowledged_;
   }
 
   const size_t bytes_;
@@ -313,7 +316,8 @@ void print(const char* end, const Counts& c) {
   printf("\"%s\": {\"doorbells\": %llu, \"requests\": %llu, \"bytes\": %llu, \"completions\": %llu, ", end,
          static_cast<unsigned long long>(c.doorbells), static_cast<unsigned long long>(c.requests),
          static_cast<unsigned long long>(c.bytes), static_cast<unsigned long long>(c.completions));
-  printf("\"receive_posts\": %llu}", static_cast<unsigned long long>(c.receives));
+  printf("\"receive_posts\": %llu, \"drives\": %llu}", static_cast<unsigned long long>(c.receives),
+         static_cast<unsigned long long>(c.drives));
 }
 
 }  // namespace

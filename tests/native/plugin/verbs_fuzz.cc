@@ -188,14 +188,16 @@ void read_slot(FuzzInput* input) {
   slot->receives = static_cast<uint16_t>(input->word());
   slot->keys = static_cast<uint16_t>(input->word());
   input->fill(slot + 1, 64);
-  PeerReceive receives[kMostReceives];
   uint32_t count = 0;
-  if (!read_receives(slot, receives, &count)) return;
-  if (count > kMostReceives || slot->keys > kMaxNics) abort();
-  if (sizeof(ControlSlot) + count * receive_bytes(slot->keys) > kControlSlotBytes) abort();
-  for (uint32_t i = 0; i < count; ++i)
+  const bool read = read_receives(slot, [&](const PeerReceive& receive) {
+    ++count;
     for (uint32_t nic = slot->keys; nic < kMaxNics; ++nic)
-      if (receives[i].keys[nic] != 0) abort();
+      if (receive.keys[nic] != 0) abort();
+  });
+  if (!read && count > 0) abort();
+  if (!read) return;
+  if (count != slot->receives || count > kMostReceives || slot->keys > kMaxNics) abort();
+  if (sizeof(ControlSlot) + count * receive_bytes(slot->keys) > kControlSlotBytes) abort();
 }
 
 // Steps that mean the same to both ends. False: it was none of them.

@@ -105,6 +105,18 @@ def test_a_message_is_one_work_request(size: int) -> None:
 
 @pytest.mark.build
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("size", [8, 1 << 16])
+def test_what_was_sent_is_complete_and_gives_nothing_to_do(size: int) -> None:
+    """Each end does more than poll twice a message: the sender as it begins and for the report, the receiver for the
+    chunk and to report it."""
+    messages = 512
+    counts = _counts(size, messages, "one")
+    assert counts["sender"]["drives"] <= messages * 2.1
+    assert counts["receiver"]["drives"] <= messages * 2.1
+
+
+@pytest.mark.build
+@pytest.mark.timeout(900)
 def test_few_chunks_have_a_stamp() -> None:
     """With fleet time a chunk goes with a header now and then, for the one-way delay: that is a second request."""
     messages = 256

@@ -74,9 +74,11 @@ class SendRequests {
     return pair_->context->ops.post_send(pair_, requests_, &bad) == 0;
   }
 
-  // False: it is none of a request posted here.
+  // Whether it is of a request posted here.
+  static bool sent(const ib::WorkCompletion& completion) { return (completion.id & kSendId) != 0; }
+  // The same, and takes it in.
   bool completed(const ib::WorkCompletion& completion) {
-    if ((completion.id & kSendId) == 0) return false;
+    if (!sent(completion)) return false;
     const auto upto = static_cast<uint32_t>(completion.id);
     completed_total_ += upto - completed_;
     completed_ = upto;

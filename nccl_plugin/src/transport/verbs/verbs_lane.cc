@@ -100,9 +100,20 @@ class VerbsLane final : public LaneTransport {
     return status;
   }
 
+  // What completes of this end's own is taken in here: it gives nothing to do unless something waits for room, or it is
+  // the first and proves the path.
   bool may_have_arrived() override {
-    if (!closed_ && found_count_ == 0) found_count_ = poll_queue(found_, kPolledAtOnce);
-    return found_count_ != 0;
+    if (closed_) return false;
+    bool wanted = ended_;
+    while (found_count_ == 0) {
+      found_count_ = poll_queue(found_, kPolledAtOnce);
+      if (found_count_ == 0) return wanted;
+      const bool unproven = !proven();
+      if (found_count_ < 0 || !take_own(found_, found_count_)) return true;
+      wanted |= unproven || credit_due_ || backlog();
+      moved_ += static_cast<uint64_t>(std::exchange(found_count_, 0));
+    }
+    return true;
   }
 
   LaneStatus poll(uint32_t lane, LaneSink* sink) override {
@@ -183,6 +194,16 @@ class VerbsLane final : public LaneTransport {
     const VerbsMemory* memory = nullptr;
     uint64_t queued_ns = 0;  // of one with a stamp
   };
+
+  // Takes them in if all are of what was sent here, and none has failed.
+  bool take_own(const ib::WorkCompletion* found, int count) {
+    const auto sent = [](const ib::WorkCompletion& one) {
+      return one.status == ib::kSuccess && SendRequests::sent(one);
+    };
+    if (!std::all_of(found, found + count, sent)) return false;
+    for (int i = 0; i < count; ++i) (void)requests_.completed(found[i]);
+    return true;
+  }
 
   int poll_queue(ib::WorkCompletion* out, int most) {
     ib::CompletionQueue* queue = pair_->completions();
@@ -364,11 +385,7 @@ class VerbsLane final : public LaneTransport {
   }
 
   static bool note_receives(LaneSink* sink, const ControlSlot* slot) {
-    PeerReceive receives[kMostReceives];
-    uint32_t count;
-    if (!read_receives(slot, receives, &count)) return false;
-    sink->note_receives(receives, count);
-    return true;
+    return read_receives(slot, [sink](const PeerReceive& receive) { sink->note_receive(receive); });
   }
 
   // The kernel ends the socket of a process that ends; nothing is ever sent on it. Not asked while anything completes.

@@ -99,19 +99,21 @@ size_t write_receives(ControlSlot* slot, const PostedReceive* receives, uint32_t
   return count * each;
 }
 
-// What a peer has written behind a state frame, as it likes: false if it cannot be.
-inline bool read_receives(const ControlSlot* slot, PeerReceive (&receives)[kMostReceives], uint32_t* count) {
-  const uint32_t keys = slot->keys;
-  *count = slot->receives;
-  if (keys > kMaxNics || *count > receives_that_fit(keys)) return false;
+// What a peer has written behind a state frame, as it likes: one after the other to use(receive). False if it cannot be.
+template <typename Use>
+bool read_receives(const ControlSlot* slot, Use&& use) {
+  const uint32_t keys = slot->keys, count = slot->receives;
+  if (keys > kMaxNics || count > receives_that_fit(keys)) return false;
   const auto* in = reinterpret_cast<const uint8_t*>(slot + 1);
-  for (uint32_t i = 0; i < *count; ++i, in += receive_bytes(keys)) {
+  for (uint32_t i = 0; i < count; ++i, in += receive_bytes(keys)) {
     ReceiveHead head;
     memcpy(&head, in, sizeof(head));
-    receives[i].message = head.message;
-    receives[i].capacity = head.capacity;
-    receives[i].address = head.address;
-    memcpy(receives[i].keys, in + sizeof(head), keys * sizeof(uint32_t));
+    PeerReceive receive;
+    receive.message = head.message;
+    receive.capacity = head.capacity;
+    receive.address = head.address;
+    memcpy(receive.keys, in + sizeof(head), keys * sizeof(uint32_t));
+    use(receive);
   }
   return true;
 }
