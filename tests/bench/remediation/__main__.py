@@ -18,6 +18,7 @@ from typing import Any
 
 import psycopg
 from tests.bench.remediation.attacked import hanging, leaf, memory_mib, under_attack
+from tests.bench.remediation.behaviours import alertmanager_behaviours
 from tests.bench.remediation.failover import failover_prediction
 from tests.bench.remediation.fuzzed import in_process
 from tests.bench.remediation.optimum import PATTERNS, to_optimum
@@ -382,6 +383,8 @@ def main() -> None:
         to_optimum(rows, options.fleets, options.patterns.split(","))
     if not options.cases or "failover" in options.cases.split(","):
         failover_prediction(rows, options.fleets)
+    if not options.cases or "alertmanager" in options.cases.split(","):
+        alertmanager_behaviours(rows)
     if not options.cases or "kills" in options.cases.split(","):
         real_kills(options.real_kills)
     if not options.cases or "ha" in options.cases.split(","):

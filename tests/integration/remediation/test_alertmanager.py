@@ -10,8 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from tests.fixtures.ports import reserved_port
-from tests.fixtures.remediation.stack import Alertmanager, Stack, alert, kill, webhook
+from tests.fixtures.remediation.alertmanager_behaviours import BEHAVIOURS, Scene
+from tests.fixtures.remediation.stack import Alertmanager, Stack, alert, webhook
 from tests.fixtures.waiting import wait_for
 
 from fabricpulse.lab.tools import find_tool
@@ -20,13 +20,19 @@ pytestmark = pytest.mark.prometheus
 
 
 @pytest.fixture
-def make_alertmanager(stack: Stack) -> Iterator[Callable[..., Alertmanager]]:
-    """Starts Alertmanagers that notify the stack's receiver."""
-    program = find_tool("alertmanager")
-    if program is None:
+def program() -> Path:
+    """Alertmanager itself."""
+    found = find_tool("alertmanager")
+    if found is None:
         if os.environ.get("CI"):
             pytest.fail("no Alertmanager on this machine")
         pytest.skip("no Alertmanager on this machine")
+    return found
+
+
+@pytest.fixture
+def make_alertmanager(stack: Stack, program: Path) -> Iterator[Callable[..., Alertmanager]]:
+    """Starts Alertmanagers that notify the stack's receiver."""
     made: list[Alertmanager] = []
 
     def make(webhook_url: str = "", **options: object) -> Alertmanager:
@@ -43,19 +49,14 @@ def start_loop(stack: Stack, *alertmanagers: Alertmanager) -> None:
     stack.start_all({"alertmanagers": [a.url for a in alertmanagers], "alertmanager_poll_s": 1})
 
 
-def test_fire_repeat_resolve(stack, make_alertmanager):
-    """The whole story on a real Alertmanager, whose copies of one alert add nothing."""
-    am = make_alertmanager()
-    start_loop(stack, am)
-    start = time.time() - 5
-    am.fire(starts_s=start)
-    wait_for(stack.effects, 5, "NIC avoided")
-    for _ in range(5):
-        am.fire(starts_s=start)
-    stack.wait_phase("avoided")
-    am.fire(ends_in_s=0, starts_s=start)
-    stack.wait_phase("in_service")
-    assert [op for _, op, _ in stack.effects()] == ["nic.avoid", "nic.restore"]
+@pytest.mark.parametrize("behaviour", BEHAVIOURS, ids=lambda behaviour: str(behaviour.__name__))
+def test_what_alertmanager_does(behaviour, program, tmp_path):
+    """The promise of each is in its own docstring; the benchmark counts those that are kept."""
+    scene = Scene(program, tmp_path)
+    try:
+        behaviour(scene)
+    finally:
+        scene.close()
 
 
 SHIPPED = Path(__file__).parents[3] / "deploy" / "alertmanager.yml"
@@ -88,69 +89,6 @@ def test_a_dead_leaf_with_the_shipped_configuration(stack, make_alertmanager):
     am.fire(labels=flapping("h0", "rail1", "l2"))
     stack.wait_phase("avoided", device="rail1")
     assert [(op, device) for _, op, device in stack.effects()] == [("nic.avoid", "rail1")]
-
-
-def test_alertmanager_killed_and_started_again(stack, make_alertmanager):
-    """It has forgotten that it notified, and does so again: no second action."""
-    am = make_alertmanager()
-    start_loop(stack, am)
-    start = time.time() - 5
-    am.fire(starts_s=start)
-    stack.wait_phase("avoided")
-    before = stack.metric('fabricpulse_remediation_deliveries_total{code="200"}')
-    am.close()
-    am.start()
-    am.fire(starts_s=start)
-    wait_for(
-        lambda: stack.metric('fabricpulse_remediation_deliveries_total{code="200"}') > before,
-        20,
-        "notified again",
-    )
-    assert len(stack.actions()) == 1
-    am.fire(ends_in_s=0, starts_s=start)
-    stack.wait_phase("in_service")
-
-
-def test_what_fired_while_the_receiver_was_dead(stack, make_alertmanager):
-    """Alertmanager tries again, and the receiver asks by itself at the start: the alert arrives either way."""
-    am = make_alertmanager(group_interval="10s")
-    start_loop(stack, am)
-    kill(stack.receiver)
-    am.fire()
-    stack.start_receiver()
-    stack.wait_phase("avoided")
-    assert len(stack.actions()) == 1
-
-
-def test_poll_without_any_webhook(stack, make_alertmanager):
-    """With the webhook going nowhere, asking alone finds the alert, and its end."""
-    am = make_alertmanager(f"http://127.0.0.1:{reserved_port()}/nobody")
-    stack.start_receiver({"alertmanagers": [am.url], "alertmanager_poll_s": 0.5, "expire_s": 1})
-    stack.start_plugin()
-    stack.start_agent()
-    am.fire()
-    stack.wait_phase("avoided")
-    am.fire(ends_in_s=0)
-    wait_for(lambda: stack.get("/api/v1/targets")[0]["blocked"] == "unproven", 20, "vanished, so unproven")
-
-
-def test_a_journal_that_fails_answers_503_and_alertmanager_tries_again(stack, make_alertmanager):
-    """A disk that is full (a file size limit stands in for it) costs nothing but time."""
-    am = make_alertmanager()
-    start_loop(stack, am)
-    receiver = stack.receiver
-    assert receiver is not None
-    import resource
-
-    size = sum(path.stat().st_size for path in stack.folder.glob("receiver.db-wal"))
-    old = resource.prlimit(receiver.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
-    am.fire()
-    wait_for(lambda: "journal refused a commit" in stack.log("receiver"), 10, "commit refused")
-    assert stack.post(webhook(alert(device="rail1")))[0] == 503
-    assert stack.effects() == []
-    resource.prlimit(receiver.pid, resource.RLIMIT_FSIZE, old)
-    stack.wait_phase("avoided")
-    assert [op for _, op, _ in stack.effects()] == ["nic.avoid"]
 
 
 def test_stale_firing_of_an_alertmanager_that_was_cut_off(stack, make_alertmanager):
