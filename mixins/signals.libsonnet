@@ -70,7 +70,7 @@ function(config, matchers='') {
   nicConnected:: $.last('fabricpulse_nic_connected'),
   // A NIC once, whichever pod speaks of it: the one that is there before one that has been replaced. Mesh exporters say it
   // of NICs that are or were disconnected: to ask each NIC of a fleet at each evaluation takes long. Where nobody says so
-  // (an older exporter, a list of metrics to keep) the gauge of all NICs tells, up to slowInterval later: it is recorded
+  // (an older exporter, a list of metrics to keep) the gauge of all NICs tells, up to seldomInterval later: it is recorded
   // (rules/nic.libsonnet), and that a replaced pod is no longer right.
   local nic = '%s, job, instance, device, network, leaf' % config.clusterLabel,
   nicDisconnected::

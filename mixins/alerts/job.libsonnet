@@ -55,7 +55,7 @@ local signals = import '../signals.libsonnet';
         },
         'A job moves its traffic between NICs again and again.',
         'Traffic of workload {{ $labels.workload }} on {{ $labels.instance }} was moved away from NIC {{ $labels.device }} {{ $value | printf "%.0f" }} times within ' + config.laneFailoverWindow + '.',
-        { 'for': config.laneFailoverFor, slow: true }
+        { 'for': config.laneFailoverFor, paced: true }
       ),
       // Of the hosts of a job those that no NIC carries, the peers of which are on last resort for them, too; all that are,
       // where there is none such: then it is a path. Instant values: a job that goes on for some seconds by TCP and ends

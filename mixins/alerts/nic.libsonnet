@@ -70,7 +70,8 @@ local signals = import '../signals.libsonnet';
           config.frontEndWindow,
         ],
         'A host has lost the front-end network.',
-        'None of the servers that {{ $labels.instance }} watches on its front-end network answers, or none did within the last ' + config.frontEndWindow + '; it could not push alerts.'
+        'None of the servers that {{ $labels.instance }} watches on its front-end network answers, or none did within the last ' + config.frontEndWindow + '; it could not push alerts.',
+        { slow: true }
       ),
       // The link itself, exact from the kernel's counters: tells a bad cable from a bad path.
       lib.alert(

@@ -160,7 +160,7 @@ local signals = import '../signals.libsonnet';
         },
         'A network misses its service level objective.',
         'Network {{ $labels.network }} kept its {{ $labels.objective }} objective on {{ $value | humanizePercentage }} of paths and time within ' + config.sloWindow + '.',
-        { slow: true }
+        { rare: true }
       ),
     ]),
   },

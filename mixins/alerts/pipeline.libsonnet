@@ -44,7 +44,7 @@ local signals = import '../signals.libsonnet';
         'The rules find no data of any fabricpulse daemon.',
         'No fabricpulse daemon{{ with $labels.%s }} of {{ . }}{{ end }} has been scraped for more than ' % config.clusterLabel + config.noDataFor + ', or the selector of the rules matches none; no other alert of fabricpulse can fire ({{ $value }}).',
         // A new Prometheus evaluates rules before it has scraped anything.
-        { 'for': config.noDataFor, paced: true }
+        { 'for': config.noDataFor, slow: true }
       ),
       lib.alert(
         config,
@@ -132,7 +132,7 @@ local signals = import '../signals.libsonnet';
         ],
         'A fabricpulse daemon is not scraped any more.',
         "The {{ $labels.daemon }} daemon of {{ $labels.instance }} has left Prometheus' targets within the last day (last seen {{ $value | humanizeTimestamp }}); what it watches is not watched.",
-        { keep_firing_for: config.exporterDownFor, seldom: true }
+        { keep_firing_for: config.exporterDownFor, rare: true }
       ),
       lib.alert(
         config,
@@ -198,7 +198,7 @@ local signals = import '../signals.libsonnet';
         'The remediation receiver is gone.',
         'There are {{ $value | printf "%.0f" }} agents, and Prometheus has had no receiver for more than ' + config.remediationDownFor + ': no alert is acted on.',
         // The first scrape of an agent may come before that of the receiver.
-        { 'for': config.remediationDownFor }
+        { 'for': config.remediationDownFor, slow: true }
       ),
       lib.alert(
         config,

@@ -73,8 +73,12 @@ function(config) {
   congestionSigns:: anySwapped('(%s > 0 or %s > 0)' % [s.flowRate('fabricpulse_qp_ecn_marked_total'), s.flowRate('fabricpulse_qp_retransmits_total')]),
   // Median of a job's flows that carry chunks, bytes/s.
   medianRate:: 'quantile by (%s) (0.5, %s and on (%s) %s)' % [job, rate, flow, delay],
+  // Bytes/s of the flows of which more is asked: those that are slow, and those that were contended.
+  local watched = recorded('flow:fabricpulse_qp_received_bytes:watched_rate'),
+  local contendedOnce = 'last_over_time(%s[%s])' % [$.contended, config.nicSlowHold],
+  watchedRate:: '%s and on (%s) (%s or %s)' % [rate, flow, $.slow, contendedOnce],
   // Bytes/s of a slow flow with less than that, or than itself in the hour before.
-  slowFlowRate:: '%s and on (%s) %s' % [rate, flow, $.slow],
+  slowFlowRate:: '%s and on (%s) %s' % [watched, flow, $.slow],
   starvedRate:: '%(slow)s < on (%(job)s) group_left () (0.9 * %(median)s) or %(slow)s and %(slow)s / %(usual)s < 0.9' % {
     job: job,
     slow: recorded('flow:fabricpulse_qp_received_bytes:slow_rate'),
@@ -130,8 +134,8 @@ function(config) {
     peer: p.peer,
     sending: p.sending,
     flow: flow,
-    rate: rate,
-    measured: 'last_over_time(%s[%s])' % [$.contended, config.nicSlowHold],
+    rate: watched,
+    measured: contendedOnce,
     networks: contendedNetworks,
     network: '%s, network' % c,
     several: severalSlow,

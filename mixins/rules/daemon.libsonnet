@@ -28,7 +28,6 @@ local signals = import '../signals.libsonnet';
         interval: $._config.flowInterval,
         rules: [
           { record: 'daemon:fabricpulse_up:down', expr: s.down },
-          { record: 'host:fabricpulse_up:count', expr: 'count by (%s) (%s)' % [host, up] },
           // 1 where a daemon has answered lately.
           { record: 'host:fabricpulse_up:max', expr: 'max by (%s) (max_over_time(%s[%s]))' % [host, up, $._config.exporterDownFor] },
           // How many of a cluster answer now. A maximum over time would say so of a cluster that Prometheus has just lost.

@@ -7,7 +7,7 @@ local signals = import '../signals.libsonnet';
     groups+: [
       {
         name: 'fabricpulse-fabric.rules',
-        interval: $._config.slowInterval,
+        interval: $._config.seldomInterval,
         rules: [
           {
             record: 'network:fabricpulse_nic_connected:ratio',

@@ -22,10 +22,10 @@ local flows = import '../lib/flows.libsonnet';
           { record: 'nic:fabricpulse_qp_received_bytes:rate2m', expr: f.receivedRateOfNic },
           { record: 'flow:fabricpulse_qp_owd_seconds:p50_2m', expr: f.delayQuantile(0.5) },
           { record: 'workload:fabricpulse_qp_owd_seconds:quick_quarter', expr: f.quickQuarter },
-          { record: 'flow:fabricpulse_qp_owd_seconds:contention_score', expr: f.contentionScore },
           // Few: what follows is asked of these.
           { record: 'flow:fabricpulse_qp_owd_seconds:slow', expr: f.slowBesideOthers },
           { record: 'flow:fabricpulse_qp:congestion_signs', expr: f.congestionSigns },
+          { record: 'flow:fabricpulse_qp_received_bytes:watched_rate', expr: f.watchedRate },
           { record: 'flow:fabricpulse_qp_received_bytes:slow_rate', expr: f.slowFlowRate },
           { record: 'flow:fabricpulse_qp_received_bytes:starved_rate', expr: f.starvedRate },
           { record: 'flow:fabricpulse_qp_owd_seconds:contended', expr: f.slowAndCongested },
@@ -34,6 +34,14 @@ local flows = import '../lib/flows.libsonnet';
           { record: 'flow:fabricpulse_qp_owd_seconds:contended_paths', expr: f.contendedOnPath },
           { record: 'flow:fabricpulse_qp_owd_seconds:contended_in_network', expr: f.contendedInNetwork },
           { record: 'workload:fabricpulse_collective_bandwidth_bytes_per_second:avg', expr: f.collectiveBandwidth },
+        ],
+      },
+      {
+        // What is asked by hand: alerts ask for those that are slow.
+        name: 'fabricpulse-score.rules',
+        interval: $._config.slowInterval,
+        rules: [
+          { record: 'flow:fabricpulse_qp_owd_seconds:contention_score', expr: f.contentionScore },
         ],
       },
       {

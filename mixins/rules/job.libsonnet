@@ -11,12 +11,18 @@ local signals = import '../signals.libsonnet';
       {
         // Of the few lanes that failed over how often, on average of those of a NIC: one that fails once fails all its lanes.
         name: 'fabricpulse-lane.rules',
-        interval: $._config.slowInterval,
+        interval: $._config.seldomInterval,
         rules: [
           {
             record: 'lane:fabricpulse_lane_failovers:increase',
             expr: '%s / on (%s) sum by (%s) (%s) > 0' % [s.laneFailoversSince($._config.laneFailoverWindow, lane), lane, lane, s.last('fabricpulse_lanes')],
           },
+        ],
+      },
+      {
+        name: 'fabricpulse-last-resort.rules',
+        interval: $._config.slowInterval,
+        rules: [
           {
             // Lanes of the jobs that go on over TCP on some host, whether they are up. FabricJobOnLastResort asks several things of them.
             record: 'lane:fabricpulse_lane_state:of_last_resort',

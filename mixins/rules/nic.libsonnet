@@ -9,11 +9,18 @@ local signals = import '../signals.libsonnet';
     groups+: [
       {
         name: 'fabricpulse-nic.rules',
-        interval: config.slowInterval,
+        interval: config.seldomInterval,
         rules: [
           { record: 'device:fabricpulse_nic_connected:zero', expr: s.nicLastZero },
           { record: 'device:fabricpulse_nic_connected:all_zero', expr: s.nicAllZero },
           { record: 'device:fabricpulse_nic_connected:outdated_zero', expr: s.nicOutdatedZero },
+        ],
+      },
+      {
+        // A quarter of flapWindow at most.
+        name: 'fabricpulse-flaps.rules',
+        interval: config.slowInterval,
+        rules: [
           { record: 'device:fabricpulse_nic_disconnects:flaps', expr: s.countedFlaps(config.flapWindow, config.flapThreshold) },
         ],
       },

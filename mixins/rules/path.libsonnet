@@ -36,8 +36,9 @@ local signals = import '../signals.libsonnet';
       },
     groups+: [
       {
+        // Where NICs are changes with cables. A host that is new has no network in its alerts for as long.
         name: 'fabricpulse-leaf.rules',
-        interval: $._config.slowInterval,
+        interval: config.seldomInterval,
         rules: [
           {
             record: 'device:fabricpulse_nic_network:info',
@@ -62,6 +63,7 @@ local signals = import '../signals.libsonnet';
             record: 'host:fabricpulse_nic_network:count',
             expr: 'sum by (%s) (%s)' % [host, p.networks],
           },
+          { record: 'host:fabricpulse_up:count', expr: 'count by (%s) (%s)' % [host, s.series('up', config.jobSelector)] },
         ],
       },
       {
