@@ -25,6 +25,7 @@ from fabricpulse.remediation import failpoints, metrics
 from fabricpulse.remediation.node.carried import CarriedBytes
 from fabricpulse.remediation.node.config import NodeConfig, users_of
 from fabricpulse.remediation.node.epoch_fence import EpochFence
+from fabricpulse.remediation.node.held import newer_of, reported
 from fabricpulse.remediation.node.journal import JournalError, NodeJournal
 from fabricpulse.remediation.node.kernel_nics import kernel_has
 from fabricpulse.remediation.node.lanes import LaneSampler
@@ -36,12 +37,10 @@ from fabricpulse.remediation.node.receiver_client import ReceiverClient, Receive
 from fabricpulse.remediation.node.report_size import fitting
 from fabricpulse.remediation.node.survey import Survey, traffic_outcome
 from fabricpulse.remediation.protocol import (
-    MAX_HELD_GENERATION,
     MAX_NICS,
     DesiredNic,
     DesiredState,
     Health,
-    HeldNic,
     LaneOrder,
     LaneSample,
     Report,
@@ -77,6 +76,7 @@ class NodeAgent:
         # Those of them that this host refuses to keep up now: they are tried again.
         self._held_up: set[str] = set()
         self._journal_problem = ""
+        self._ignored = ""
         # Operations that are carried out, which the journal does not say yet.
         self._done: list[str] = []
         self._fence = EpochFence(self._journal.epoch(), time.time)
@@ -191,12 +191,10 @@ class NodeAgent:
         if not self._fence.admits(desired.epoch):
             return False
         newer = self._fence.epoch > self._epoch
-        new = [
-            nic
-            for nic in desired.nics
-            if not nic.dry_run
-            and (nic.device not in self._desired or nic.generation > self._desired[nic.device].generation)
-        ]
+        new, ignored = newer_of(desired.nics, self._desired, self._has_not, time.time())
+        if ignored and ignored != self._ignored:
+            log.error("a part of what the receiver says is ignored", reason=ignored)
+        self._ignored = ignored
         failpoints.reach("agent.before_journal")
         if new or newer or self._journal_problem:
             self._journal.accept(self._fence.epoch, new, desired.not_after)
@@ -220,6 +218,10 @@ class NodeAgent:
         self._results = {op_id: result for op_id, result in self._results.items() if op_id in current}
         return True
 
+    def _has_not(self, device: str) -> bool:
+        known = self._survey.devices().keys() | self._mesh.connected.keys()
+        return device not in known and self._is_absent(device)
+
     async def _report_forever(self) -> None:
         while True:
             self._report_now.clear()
@@ -232,11 +234,7 @@ class NodeAgent:
                 devices=self._survey.devices(),
                 connected=self._mesh.connected,
                 health=self._health_to_report(),
-                held={
-                    d: HeldNic(nic.desired, nic.generation)
-                    for d, nic in self._desired.items()
-                    if nic.generation <= MAX_HELD_GENERATION
-                },
+                held=reported(self._desired, self._has_not),
                 results=list(results.values())[:MAX_NICS],
                 lanes=lanes,
                 workloads=self._survey.workloads(),
