@@ -12,7 +12,7 @@ namespace fabricpulse {
 namespace {
 
 constexpr std::int64_t kLeastSpan = 1'000'000;
-constexpr std::uint32_t kNumbers = 256;      // the first of a train, at most: as a sweep
+constexpr std::uint32_t kNumbers = 256;      // edges begin to count trains so far apart, at most: as a sweep
 constexpr std::size_t kTrainsPerBatch = 10;  // keeps the packets of one train close together
 
 }  // namespace
@@ -30,8 +30,12 @@ SendPath::SendPath(const Settings& settings, EdgeTable& table, const FleetClockR
 void SendPath::schedule(Edge& edge, std::uint64_t tick) {
   edge.period_start = tick + 1 + random_() % static_cast<std::uint64_t>(period_ticks_);
   edge.next_due = edge.period_start;
-  // Edges leave the main path by the number of a train: all at once would show nothing of clocks for an interval.
-  edge.trains.number_from(static_cast<std::uint32_t>(random_() % kNumbers));
+  // Edges leave the main path by the number of a train: all at once would show nothing of clocks for an interval. And a
+  // peer that did not notice that an edge was gone for a while takes what it has seen before for a replay.
+  const std::uint64_t sent = tick / static_cast<std::uint64_t>(period_ticks_) + 1;
+  const auto last = static_cast<std::uint32_t>(sent + edge.peer_id % kNumbers);
+  edge.trains.number_from(last);
+  edge.session.begin(last);
 }
 
 std::int64_t SendPath::next_tick_in() {

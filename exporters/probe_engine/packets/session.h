@@ -20,6 +20,8 @@ enum class Admitted { kFresh, kReplay, kUnconfirmed };
 
 class Session {
  public:
+  // A peer that echoes no later train of ours is a recording of an edge to it that was removed.
+  void begin(std::uint32_t our_train) { mark_ = our_train; }
   // `our_train` is the number of the last train that we have sent to this peer in our epoch `our_epoch`.
   Admitted admit(const Packet& packet, std::uint32_t our_epoch, std::uint32_t our_train) {
     if (live_ && packet.epoch == epoch_) {
