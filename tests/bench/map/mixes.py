@@ -41,7 +41,30 @@ def _right(fleet: VirtualFleet, now_s: float) -> frozenset[Name]:
         for kind, first, *_ in fault.parts:
             if kind in ("nic_tx", "nic_rx") and {("nic_tx", first), ("nic_rx", first)} <= {*fault.parts}:
                 names.add(("nic", first, ""))
-    return frozenset(names)
+    return frozenset(names | _whole(fleet, now_s))
+
+
+def _whole(fleet: VirtualFleet, now_s: float) -> set[Name]:
+    """Hosts and spines that nothing crosses, as all their parts are dead by several faults: the parts say no more."""
+    dead = {
+        part
+        for fault in fleet.faults
+        for part in fault.parts
+        if fault.begins_s <= now_s <= fault.ends_s + _LEAVES_S
+        and fault.of(part, min(now_s, fault.ends_s - 0.1)) == 1
+    }
+    names: set[Name] = set()
+    for host in fleet.hosts:
+        if all((way, f"{host}/{rail}") in dead for way in ("nic_tx", "nic_rx") for rail in fleet.rails):
+            names.add(("host", host, ""))
+    leaves = sorted(set(fleet.leaf.values()))
+    for spine in {spine for leaf in leaves for spine in fleet.uplinks(leaf)}:
+        below = [leaf for leaf in leaves if spine in fleet.uplinks(leaf) and ("switch", leaf) not in dead]
+        up = [leaf for leaf in below if ("link", leaf, spine) not in dead]
+        down = [leaf for leaf in below if ("link", spine, leaf) not in dead]
+        if not any(a != b for a in up for b in down):
+            names |= names_of(fleet, ("switch", spine))
+    return names
 
 
 def _wrong(right: frozenset[Name], found: Iterable[Suspect]) -> list[str]:

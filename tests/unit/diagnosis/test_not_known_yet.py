@@ -33,3 +33,14 @@ def test_a_lossy_leaf_of_a_dead_host_is_not_its_other_nics() -> None:
     dead.host = "h6"
     fleet.faults = [dead, steady("loss", 0.6, ("switch", "leaf0-r1"), begins_s=QUIET_S + 7.6)]
     assert names(fleet.play(QUIET_S + 40)) == {("switch", "leaf0-r1", ""), ("host", "h6", "")}
+
+
+def test_a_dead_leaf_whose_hosts_restart_is_not_its_uplinks() -> None:
+    """Who had lost packets in every report and reports no more has not received all of them since."""
+    fleet = VirtualFleet(12046, 9, 2, 3, 3)
+    leaf = ("switch", "leaf2-r1")
+    fleet.faults = [steady("loss", 1.0, leaf, begins_s=14.65, ends_s=36.14)]
+    for number, host in enumerate(fleet.hosts):
+        stops_s = 17.0 + 2.5 * number
+        fleet.restart(host, stops_s, stops_s + 3.5)
+    assert names(fleet.play(60)) == {(*leaf, "")}

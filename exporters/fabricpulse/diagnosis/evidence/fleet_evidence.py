@@ -10,7 +10,7 @@ from fabricpulse.diagnosis.evidence.found import WINDOWS_S, found_now, own_flows
 from fabricpulse.diagnosis.evidence.holds import SILENT_HOLD_S, hold_s
 from fabricpulse.diagnosis.evidence.incumbents import beside, incumbents, is_heir
 from fabricpulse.diagnosis.evidence.loss_log import MANY, LossLog, LossTable
-from fabricpulse.diagnosis.evidence.presence import SHORTEST_S, SURELY_AWAY_S, Absences, vouched
+from fabricpulse.diagnosis.evidence.presence import SHORTEST_S, SURELY_AWAY_S, Absences, unanswered, vouched
 from fabricpulse.diagnosis.flows.components import SILENT_HOP, Nodes
 from fabricpulse.diagnosis.flows.flow_table import Floats, Flows
 from fabricpulse.diagnosis.flows.layout import NO_FLOWS, Layout, Reporter, laid_out, renumbered
@@ -363,14 +363,18 @@ class FleetEvidence:
         """These flows, the host that sends on each, and when it last reported. One that has not reported yet
         may be away, and comes back within some seconds; of one that never reports that is not known.
         """
-        known = now_s - self._began_s > _AWAY_HOLD_S
+        last_report_s = self._last_reports(known=now_s - self._began_s > _AWAY_HOLD_S)
+        flows = np.array(suffer, np.int64)
+        source = self._names.host_of()[layout.table.ends_of(flows)[0]]
+        return flows, source, last_report_s[source]
+
+    def _last_reports(self, known: bool) -> Floats:
+        """By node. known : of a host that never reports, that it does not."""
         last_report_s = np.full(len(self._names) + 1, math.inf if known else -math.inf)
         last_report_s[-1] = math.inf  # no host
         for host in self._hosts.values():
             last_report_s[host.node] = host.last_report_s
-        flows = np.array(suffer, np.int64)
-        source = self._names.host_of()[layout.table.ends_of(flows)[0]]
-        return flows, source, last_report_s[source]
+        return last_report_s
 
     def _forget(self, now_s: float) -> None:
         self._log.forget(now_s)
@@ -398,7 +402,8 @@ class FleetEvidence:
             return self._absences.unseen(layout.table, self._names, silent, now_s, window_s)
 
         live = [self._hosts[name] for name in self._live]
-        return found_now(layout, losses, history, live, unseen, now_s)
+        waits = unanswered(losses, layout.table, self._names, self._last_reports(known=True), now_s)
+        return found_now(layout, losses, history, live, unseen, waits, now_s)
 
     def _tables(self, layout: Layout) -> tuple[LossTable, LossTable]:
         """Losses that count, and all, by the numbers of the layout. What a host tells while its numbers change waits

@@ -32,15 +32,18 @@ def found_now(
     history: LossTable,
     hosts: Sequence[Reporter],
     unseen_of: Callable[[float], Unseen],
+    waits: Unseen,
     now_s: float,
 ) -> list[tuple[str, Finding]]:
     """Each with what it does to flows. losses, history : that count, and all. hosts : whose evidence counts.
-    unseen_of : of so many seconds, flows of which it is not known what they lost.
+    unseen_of : of so many seconds, flows of which it is not known what they lost. waits : so of the last seconds.
     """
     found: dict[tuple[str, int], Finding] = {}
     explained: set[int] = set()
     for window_s in WINDOWS_S:
-        unseen = unseen_of(window_s)
+        away = unseen_of(window_s)
+        rest = waits.beside(away.flows)
+        unseen = away.beside_which(rest.flows, rest.packets)
         observed = losses.observed(layout.table, now_s, window_s, unseen)
         unseen = unseen.beside_which(*_crossing(layout, explained, window_s))
         # A flow through what was found may have lost nothing in the last seconds, and much before: no new evidence.

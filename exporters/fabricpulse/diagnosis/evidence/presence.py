@@ -119,6 +119,21 @@ class Absences:
         losses["recovered"][these[away]] = True
 
 
+def unanswered(
+    losses: LossTable, table: FlowTable, names: Names, last_report_s: Floats, now_s: float
+) -> Unseen:
+    """What may have been sent since the last report of its receiver, on flows that lost packets in that: who still
+    loses packets reports each second, and one that has died reports no more. last_report_s : of each node.
+    """
+    start = int(np.searchsorted(losses.at_s, now_s - SURELY_AWAY_S))
+    flow = losses.flow[start:].astype(np.int64)
+    heard_s = last_report_s[names.host_of()[table.ends_of(flow)[1]]]
+    last = (losses.at_s[start:] >= heard_s) & (now_s - heard_s > _ROUND_S)
+    flows, at = np.unique(flow[last], return_index=True)
+    packets = table.rate_of(flows) * (now_s - heard_s[last][at])
+    return Unseen(flows, packets.astype(float))
+
+
 def vouched(losses: LossTable, flows: Flows, source: Nodes, last_report_s: Floats, now_s: float) -> bool:
     """Whether nearly all that these flows (ascending) have lost was surely sent: the source has reported since it
     began, or some packets of a flow of it arrive, report after report. source, last_report_s : of each flow.
