@@ -68,9 +68,7 @@ local signals = import '../signals.libsonnet';
             g.query(g.rising(config, s.nicDisconnects('5m'), s.series('fabricpulse_nic_disconnects_total'), 'instance, device'), '{{instance}} {{device}}'),
             g.unchanged([s.series('fabricpulse_nic_disconnects_total')]),
           ]),
-          g.table(config, 'NICs of unknown health', 'They have no peers, or their host was too late to judge: a fault of them would not be seen.', 'none', [
-            g.query('max by (%s, instance, device, network) (%s == 1)' % [config.clusterLabel, s.last('fabricpulse_nic_state', 'state="unknown"')]),
-          ], [['instance', 'host'], ['device', 'NIC'], ['network', 'network']], ['Value']),
+          g.unwell(config, 'NICs of unknown health', 'They had no peers, or their host was too late to judge: a fault of them would not have been seen. The twenty that were so for longest in the range.', s.series('fabricpulse_nic_state', 'state="unknown"'), 'instance, device', '{{instance}} {{device}}', ['known', 'unknown'], 0),
           g.timeseriesLeast('Connected share of each network', 'NICs of a network that reach a peer, of all its NICs.', 'percentunit', [
             g.query('network:fabricpulse_nic_connected:ratio{%s, network=~"$network"}' % fleet, '{{network}}'),
           ]),

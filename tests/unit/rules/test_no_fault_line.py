@@ -52,7 +52,8 @@ def test_no_fault_is_said_of_what_is_measured(tmp_path: Path) -> None:
                 "interval": "15s",
                 "input_series": [
                     {
-                        "series": f'{name}{{instance="{host}", device="e0", port="1", job="fabricpulse"}}',
+                        "series": f'{name}{{instance="{host}", device="e0", port="1", '
+                        'job="fabricpulse", state="unknown"}',
                         "values": values,
                     }
                     for host, values in (("h0", f"{well}+0x80"), ("h1", other))
