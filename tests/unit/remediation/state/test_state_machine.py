@@ -64,6 +64,15 @@ class Remediation(RuleBasedStateMachine):
         start = self.starts.get((host, device), START)
         self._watch(lambda: self.world.deliver(alert(host, device, starts_at=start)))
 
+    @rule(host=HOSTS, device=DEVICES)
+    def late_end(self, host: str, device: str) -> None:
+        """The end of an episode before the one that fires, or fired last."""
+        start = self.starts.get((host, device), START)
+        late = alert(host, device, firing=False, starts_at=start - 20, ends_at=start - 10)
+        before = self.world.state.episodes.get(late.fingerprint)
+        self._watch(lambda: self.world.deliver(late))
+        assert self.world.state.episodes.get(late.fingerprint) == before
+
     @rule(active=st.sets(st.tuples(HOSTS, DEVICES), max_size=4), second=st.booleans(), answers=st.booleans())
     def poll(self, active: set[tuple[str, str]], second: bool, answers: bool) -> None:
         alerts = [alert(h, d, starts_at=self.starts.get((h, d), START)) for h, d in sorted(active)]
