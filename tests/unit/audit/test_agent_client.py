@@ -11,11 +11,13 @@ from aiohttp.test_utils import TestServer
 from tests.fixtures.descriptors import none_left
 from tests.fixtures.waiting import Patience
 
-from fabricpulse.audit.fleet import agent_client
-from fabricpulse.audit.fleet.agent_client import AgentClient
+from fabricpulse.audit.checks.fleet import host_silent
+from fabricpulse.audit.fleet import agent_client, fleet_audit
+from fabricpulse.audit.fleet.agent_client import AgentClient, DeadAgentError
 from fabricpulse.audit.fleet.run import AgentError, Target, collect, post_document
 from fabricpulse.audit.fleet.stage import Fleet, Silence
-from fabricpulse.audit.node.wire import AuditRequest
+from fabricpulse.audit.model import HostReport, Run
+from fabricpulse.audit.node.wire import FINDINGS_PATH, AuditRequest
 from fabricpulse.audit.pair_tests.path_tests import PathDirections
 from fabricpulse.core.web.client_config import HttpClientConfig
 
@@ -95,7 +97,57 @@ async def test_without_a_descriptor_nobody_is_dead() -> None:
     with frozen() as url:
         async with AgentClient(PATIENT, connections=1) as client:
             with none_left():
-                assert await client._is_alive(f"{url}/-/healthy")
+                assert await client.is_alive(url)
+
+
+async def test_a_miss_counts_for_the_next_request_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sender gives its frozen receiver up after eight seconds, before that is known to be dead: the next request to
+    it does not begin to wait anew.
+    """
+    monkeypatch.setattr(agent_client, "ALIVE_S", 0.1)
+    monkeypatch.setattr(agent_client, "AGAIN_S", 300)
+    patience = Patience(100)
+    with frozen() as url:
+        async with AgentClient(PATIENT, connections=1) as client:
+            missed = asyncio.Event()
+
+            class Noted(dict[str, tuple[int, float]]):
+                def __setitem__(self, agent: str, state: tuple[int, float]) -> None:
+                    super().__setitem__(agent, state)
+                    missed.set()
+
+            client._missed = Noted()
+            await client.while_alive(f"{url}/send", missed.wait())
+            monkeypatch.setattr(agent_client, "FIRST_S", 300)
+            monkeypatch.setattr(agent_client, "AGAIN_S", 0.01)
+            with pytest.raises(DeadAgentError):
+                await client.while_alive(f"{url}/receive", asyncio.sleep(300))
+    assert patience.left()
+
+
+async def test_findings_of_a_silent_host_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It costs one question whether it is back, to which its gate owes that it is closed."""
+    monkeypatch.setattr(agent_client, "ALIVE_S", 0.1)
+    monkeypatch.setattr(agent_client, "FIRST_S", 300)
+    posted = []
+
+    async def take(request: web.Request) -> web.Response:
+        posted.append(request.path)
+        return web.Response(text="kept")
+
+    application = web.Application()
+    application.router.add_get("/-/healthy", take)
+    application.router.add_post(FINDINGS_PATH, take)
+    hosts = tuple(HostReport(name, 0.0, 0.0, (), (), "1") for name in ("back", "gone"))
+    silent = [host_silent.CHECK.finding(host.host, "", "no answer any more") for host in hosts]
+    run = Run("r", 0.0, 0.0, ("back", "gone"), hosts, tuple(silent))
+    with frozen() as url:
+        async with TestServer(application) as server:
+            back = str(server.make_url("/")).rstrip("/")
+            targets = [Target("back", back, {}), Target("gone", url, {})]
+            not_published = await fleet_audit._publish(targets, PATIENT, run, ("back", "gone"), None)
+    assert not_published == ["gone: its agent has fallen silent"]
+    assert posted == ["/-/healthy", FINDINGS_PATH]
 
 
 def test_who_is_dead_is_not_asked_twice() -> None:

@@ -22,6 +22,8 @@ from fabricpulse.core.web.client_config import HttpClientConfig
 FIRST_S, ALIVE_S, AGAIN_S, MOST_MISSED = 2.0, 4.0, 0.5, 2
 # While it is alive it is asked so seldom.
 SELDOM_S = 3.0
+# For so long a miss counts for the next request, too: one that ended before the second had not to wait for nothing.
+REMEMBERED_S = 5.0
 _CHECKS_AT_ONCE = 64
 T = TypeVar("T")
 
@@ -41,6 +43,8 @@ class AgentClient(HttpClient):
             msgspec.structs.replace(config, timeout_s=ALIVE_S), connections=_CHECKS_AT_ONCE
         )
         self._turns = asyncio.Semaphore(_CHECKS_AT_ONCE)
+        # Of each agent: how often in succession it was silent, and when it was asked last, seconds of the loop.
+        self._missed: dict[str, tuple[int, float]] = {}
 
     async def close(self) -> None:
         await self._checks.close()
@@ -49,7 +53,7 @@ class AgentClient(HttpClient):
     async def while_alive(self, url: str, request: Coroutine[Any, Any, T]) -> T:
         """What the request gives, or raises. url : of the agent, with any path. Raises DeadAgentError."""
         asked = asyncio.ensure_future(request)
-        watch = asyncio.ensure_future(self._until_dead(_healthy(url)))
+        watch = asyncio.ensure_future(self._until_dead(url))
         try:
             await asyncio.wait({asked, watch}, return_when=asyncio.FIRST_COMPLETED)
             if not asked.done():
@@ -62,17 +66,22 @@ class AgentClient(HttpClient):
         return asked.result()
 
     async def _until_dead(self, url: str) -> None:
-        await asyncio.sleep(FIRST_S)
-        missed = 0
+        clock = asyncio.get_running_loop().time
+        agent = _healthy(url)
+        missed, at = self._missed.get(agent, (0, 0.0))
+        if not missed or clock() - at > REMEMBERED_S:
+            missed = 0
+            await asyncio.sleep(FIRST_S)
         while missed < MOST_MISSED:
-            missed = 0 if await self._is_alive(url) else missed + 1
+            missed = 0 if await self.is_alive(url) else missed + 1
+            self._missed[agent] = missed, clock()
             await asyncio.sleep(AGAIN_S if missed else SELDOM_S)
 
-    async def _is_alive(self, url: str) -> bool:
-        """Whatever it answers; as far as is known."""
+    async def is_alive(self, url: str) -> bool:
+        """Whether it answers, whatever that is, as far as is known. url : of the agent, with any path."""
         async with self._turns:
             try:
-                async with self._checks.get(url, allow_redirects=False):
+                async with self._checks.get(_healthy(url), allow_redirects=False):
                     return True
             except (aiohttp.ClientError, OSError) as error:
                 # That this process has no descriptor left says nothing of the agent.

@@ -9,7 +9,7 @@ import aiohttp
 import msgspec
 
 from fabricpulse.audit.boot import own_boot
-from fabricpulse.audit.checks.fleet import path_untested
+from fabricpulse.audit.checks.fleet import host_silent, path_untested
 from fabricpulse.audit.compare.clocks import ClockOffset, clock_findings
 from fabricpulse.audit.compare.findings import of_host
 from fabricpulse.audit.compare.profile import PathLimits, Profile, load_profile
@@ -225,6 +225,7 @@ async def _publish(
 ) -> list[str]:
     """Tells each host that has answered what was found about it; those that did not take it, with why."""
     answered = {report.host for report in run.hosts}
+    silent = {finding.host for finding in run.findings if finding.check == host_silent.CHECK.id}
     tested = tests_of(run, limits)
     not_published: list[str] = []
     slots = asyncio.Semaphore(AT_A_TIME)
@@ -234,6 +235,10 @@ async def _publish(
 
             async def one(target: Target) -> None:
                 async with slots:
+                    # Who had fallen silent may be back, and is to know of it; who is not costs one wait more.
+                    if target.host in silent and not await client.is_alive(target.url):
+                        not_published.append(f"{target.host}: its agent has fallen silent")
+                        return
                     try:
                         await post_document(
                             client, target.url + FINDINGS_PATH, of_host(run, target.host, tested, members)
