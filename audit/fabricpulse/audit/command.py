@@ -5,6 +5,8 @@ from importlib import import_module
 
 import click
 
+from fabricpulse.core.command_group import CommandGroup
+
 # Subcommand -> its module in `commands`, and its name there.
 SUBCOMMANDS = {
     "checks": ("node", "checks_command"),
@@ -19,7 +21,7 @@ SUBCOMMANDS = {
 }
 
 
-class AuditGroup(click.Group):
+class AuditGroup(CommandGroup):
     """Its subcommands, each imported alone."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

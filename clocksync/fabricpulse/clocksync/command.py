@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fabricpulse.core.command_group import CommandGroup
 from fabricpulse.core.daemon import Lifetime, run_daemon
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.fleet.daemons import DAEMONS
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 _EVERYWHERE = "0.0.0.0"  # noqa: S104
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def command() -> None:
     """Keep fleet time: the sidecar of a host, the coordinator of a fleet."""
 

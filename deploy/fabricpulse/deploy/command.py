@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from fabricpulse.core.command_group import CommandGroup
 from fabricpulse.core.config import load_config
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.fleet.daemons import HOST, MONITOR
@@ -19,7 +20,7 @@ from fabricpulse.deploy.fill_in import Values, filled_in
 from fabricpulse.deploy.placing import Placing, State, apply, plan
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def command() -> None:
     """Show units, sample configurations and runbooks, or put them in place."""
 

@@ -4,6 +4,7 @@ import sys
 
 import click
 
+from fabricpulse.core.command_group import CommandGroup
 from fabricpulse.core.config import load_config
 from fabricpulse.core.daemon import run_daemon
 from fabricpulse.core.fleet.daemons import DAEMONS
@@ -14,7 +15,7 @@ from fabricpulse.core.web.client_options import ClientOptions, client_options
 DEFAULT_LISTEN = DAEMONS["mesh"].listen
 
 
-@click.group("mesh", invoke_without_command=True)
+@click.group("mesh", cls=CommandGroup, invoke_without_command=True)
 @daemon_options(DEFAULT_LISTEN)
 @click.pass_context
 def command(context: click.Context, /, options: DaemonOptions) -> None:

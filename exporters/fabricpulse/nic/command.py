@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from fabricpulse.core.boot import boot_id
+from fabricpulse.core.command_group import CommandGroup
 from fabricpulse.core.config import load_config
 from fabricpulse.core.daemon import Lifetime, run_daemon
 from fabricpulse.core.errors import UserError
@@ -103,7 +104,7 @@ def host_clock() -> Callable[[], float]:
     return lambda: clock.from_kernel(time.time_ns()) / 1e9
 
 
-@click.group("nic", invoke_without_command=True)
+@click.group("nic", cls=CommandGroup, invoke_without_command=True)
 @daemon_options(DEFAULT_LISTEN)
 @_source_options
 @click.option(

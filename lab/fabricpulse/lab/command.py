@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from fabricpulse.core.command_group import CommandGroup
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.output import OutputFormat, output_option, print_json
 from fabricpulse.lab.lab import Lab
@@ -51,7 +52,7 @@ def _size_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def command() -> None:
     """Build a GPU fleet on one machine out of network namespaces."""
 

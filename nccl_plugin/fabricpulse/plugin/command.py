@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 from rich.live import Live
 
+from fabricpulse.core.command_group import CommandGroup
 from fabricpulse.core.environment import Format
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.output import OutputFormat, output_option
@@ -21,7 +22,7 @@ from fabricpulse.plugin.status import status_table
 from fabricpulse.plugin_ipc.process import parse_name
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def command() -> None:
     """Work with the NCCL plugin of running jobs."""
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from fabricpulse.core.command_group import CommandGroup
 from fabricpulse.core.errors import OptionError, UserError
 from fabricpulse.core.output import OutputFormat, output_option, print_json, write_file
 from fabricpulse.placement.inputs import host_options, read_hosts
@@ -19,7 +20,7 @@ _HOSTS = ("places_file", "membership", "slurm_file", "hosts", "exclude", "audit_
 _OUT = click.Path(path_type=Path, dir_okay=False)
 
 
-@click.group("placement")
+@click.group("placement", cls=CommandGroup)
 def command() -> None:
     """Place a job: which hosts it takes, and which rank runs on which GPU.
 

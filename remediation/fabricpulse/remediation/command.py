@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from fabricpulse.core.command_group import CommandGroup
 from fabricpulse.core.config import load_config
 from fabricpulse.core.daemon import run_daemon
 from fabricpulse.core.errors import UserError
@@ -43,7 +44,7 @@ def _client_options(function: Callable[..., None]) -> Callable[..., None]:
     )(client_options("the receiver", RECEIVER)(wrapper))
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def command() -> None:
     """Act on alerts: the receiver, and the agent of a host."""
 

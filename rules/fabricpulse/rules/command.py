@@ -8,6 +8,7 @@ from typing import Any
 import click
 import msgspec
 
+from fabricpulse.core.command_group import CommandGroup
 from fabricpulse.core.errors import OptionError, UserError
 from fabricpulse.core.output import OutputFormat, output_option, print_json
 from fabricpulse.core.web.client_options import PROMETHEUS, ClientOptions, client_options
@@ -18,7 +19,7 @@ from fabricpulse.rules.mixin import compile_mixin, knobs, mixin_dir
 from fabricpulse.rules.perses import DEFAULT_PROJECT
 
 
-@click.group("rules")
+@click.group("rules", cls=CommandGroup)
 def command() -> None:
     """Render the recording and alert rules, or check them against a Prometheus."""
 

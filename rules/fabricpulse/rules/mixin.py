@@ -72,7 +72,7 @@ def compile_mixin(
     for name in settings:
         if name not in defaults:
             near = difflib.get_close_matches(name, defaults, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"knobs: {', '.join(sorted(defaults))}"
+            hint = f"did you mean {near[0]!r}?" if near else "`fabricpulse rules knobs` lists them"
             raise OptionError(f"the mixin has no knob {name!r}; {hint}")
     added = f"(import {json.dumps(str(overrides.resolve()))})" if overrides else "{}"
     chosen = json.dumps(settings)

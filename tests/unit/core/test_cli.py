@@ -47,6 +47,21 @@ def test_help_lists_every_command() -> None:
         assert re.fullmatch(r"[A-Z][^.]{10,80}\.", summary)
 
 
+def test_help_of_groups_cuts_no_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also on a narrow terminal: what a command is for is all there."""
+    monkeypatch.setenv("COLUMNS", "80")
+    for entry in entry_points(group=cli.COMMANDS_GROUP):
+        group = entry.load()
+        if not isinstance(group, click.Group):
+            continue
+        with click.Context(group, info_name=entry.name, terminal_width=80) as context:
+            shown = " ".join(group.get_help(context).split())
+            commands = [group.get_command(context, name) for name in group.list_commands(context)]
+            for command in commands:
+                assert command is not None
+                assert command.get_short_help_str(300) in shown or command.hidden
+
+
 def test_help_imports_no_component() -> None:
     """What --help says of a component is read from its source."""
     program = """

@@ -7,6 +7,7 @@ import time
 import click
 from rich.console import Console
 
+from fabricpulse.core.command_group import CommandGroup
 from fabricpulse.core.environment import Format, render
 from fabricpulse.core.errors import UserError
 from fabricpulse.core.output import OutputFormat, output_option
@@ -16,7 +17,7 @@ from fabricpulse.verbs.locate import nccl_library, preload_library
 from fabricpulse.verbs.status import describe, snapshots, status_tables
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def command() -> None:
     """Observe the queue pairs of programs that use libibverbs, unmodified."""
 
