@@ -117,7 +117,7 @@ def test_floors_of_slow_flows_and_of_as_many_others() -> None:
     asked = set(re.findall(r"h\d{3}", server.texts["floor"]))
     assert {"h076", "h077"} <= asked
     assert len(asked) == 18
-    assert sorted(server.floors) == [1e6 - 3600, 1e6]
+    assert set(server.floors) == {1e6 - 3600, 1e6}
     # Where all are slow, the slowest are.
     _, server = ask({"recorded_delay": all_flows(90e-6, slow=77)})
     asked = set(re.findall(r"h\d{3}", server.texts["floor"]))
