@@ -30,7 +30,10 @@ def iperf3(lab: Lab) -> tuple[float, float]:
         listening.kill()
         raise RuntimeError(f"iperf3: {done.stdout[-300:]}{done.stderr[-300:]}")
     end = json.loads(done.stdout)["end"]
-    listening.wait(10)
+    try:
+        listening.wait(10)
+    except subprocess.TimeoutExpired:
+        listening.kill()  # the client has said all; a server has been seen to wait on
     rate = end["sum_received"]["bits_per_second"] / 8e9
     shares = end["cpu_utilization_percent"]
     return rate, (shares["host_total"] + shares["remote_total"]) / 100 / rate
