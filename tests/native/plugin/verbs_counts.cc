@@ -7,7 +7,8 @@
 // no NIC. idle : prints instead how many of so many tests of a receive, and then of a send, that nothing comes of were
 // drives, and which pass after an arrival finds it. silent : prints instead whether the service thread is woken while all
 // is carried, after how many microseconds of polling it is for what the fabric does not carry, and after how many more, in
-// ticks of 4 ms, the lane is given up. ahead : prints instead, of eight messages given to the device at once, the bytes
+// ticks of 4 ms, the lane is given up. abandoned : prints instead whether the service thread relies on who polls, and after
+// how many milliseconds without polling such a lane is given up. ahead : prints instead, of eight messages given to the device at once, the bytes
 // that their round trips waited behind as each lane tells it, and what the device has under way at the end.
 #include <cstdio>
 #include <cstdlib>
@@ -198,6 +199,29 @@ class Stream {
            static_cast<unsigned long long>(given_up_us));
   }
 
+  // The last tick saw it polled; then something is sent that the fabric does not carry, and nobody polls any more.
+  void print_abandoned() {
+    for (int i = 0; i < 400; ++i) {
+      host_.now_ns += kPassNs;
+      pass_receiver(UINT64_MAX);
+      settle();
+      pass_sender(UINT64_MAX);
+      settle();
+    }
+    sender_->tick(host_.now_ns, 50'000'000);
+    const bool watched = sender_->watched();
+    for (int i = 0; i < 8; ++i) pass_sender(UINT64_MAX);
+    uint64_t ms = 0;
+    while (sender_->lanes()[0].up && ms < 1000) {
+      // As PluginEngine::tick() has them.
+      const uint64_t next_ms = sender_->suspects() ? 4 : sender_->watched() ? 50 : 25;
+      host_.now_ns += next_ms * 1'000'000;
+      ms += next_ms;
+      sender_->tick(host_.now_ns, next_ms * 1'000'000);
+    }
+    printf("%d %llu\n", watched, static_cast<unsigned long long>(ms));
+  }
+
   void run(uint64_t messages) {
     for (uint64_t idle = 0; received_ < messages || acknowledged_ < messages; ++idle) {
       if (idle > 1'000'000) broken("nothing moves");
@@ -334,6 +358,10 @@ int main(int argc, char** argv) {
   }
   if (modes.count("silent") > 0) {
     stream.print_silent();
+    return 0;
+  }
+  if (modes.count("abandoned") > 0) {
+    stream.print_abandoned();
     return 0;
   }
   if (modes.count("idle") > 0) {

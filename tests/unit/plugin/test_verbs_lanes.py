@@ -217,3 +217,12 @@ def test_who_polls_sees_a_silent_lane() -> None:
     # 8 ms from when it was sent, four times that where this machine has made round trips long, and 2 ms more.
     assert 8_000 <= woken_us <= 36_000
     assert woken_us + given_up_us <= 100_000  # a lone lane: 80 ms
+
+
+@pytest.mark.build
+@pytest.mark.timeout(900)
+def test_a_silent_lane_that_nobody_polls_any_more_is_found() -> None:
+    """The service thread relied on who polls until its next look: a lone lane has its 80 ms and that look."""
+    watched, given_up_ms = _numbers(8, "abandoned")
+    assert watched
+    assert 80 <= given_up_ms <= 80 + 50 + 20
