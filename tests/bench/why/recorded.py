@@ -118,7 +118,7 @@ def without(facts: Facts, component: str, hosts: frozenset[str]) -> Facts:
 
     def flow(one: Flow) -> Flow:
         if component == "qp" and one.target.host in hosts:
-            return replace(one, delay_s=None, delay_before_s=None, floor_s=None)
+            return replace(one, delay_s=None, delay_before_s=None, floor_s=None, floor_before_s=None)
         if component == "mesh" and hosts & {one.source.host, one.target.host}:
             return replace(one, probe_s=None)
         return one

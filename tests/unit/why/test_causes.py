@@ -319,6 +319,24 @@ def test_a_flow_that_took_over_the_load_of_another_nic_is_not_misrouted() -> Non
     assert infer(facts).causes == ()
 
 
+def test_little_that_a_nic_is_sent_is_lost_and_its_host_tells_nothing() -> None:
+    """The host may not have taken it, as behind a narrow PCIe slot; what the NIC sends a host does not lose so."""
+    resent = with_flows(healthy(), lambda f: "h1" in (f.source.host, f.target.host), retransmits=20.0)
+    hosts = tuple(replace(h, exporters=h.exporters - {"nic"}) if h.name == "h1" else h for h in resent.hosts)
+    unknown = {"drops": None, "pause_sent": None, "pcie_share": None}
+    for blind, loss_in, loss_out, likely in (
+        (False, 0.01, 0.0, True),
+        (True, 0.01, 0.0, False),
+        (True, 0.0, 0.01, True),
+        (True, 0.05, 0.0, True),
+    ):
+        facts = with_nic(resent, "h1", "rail0", loss_in=loss_in, loss_out=loss_out, lossy_edges=3)
+        if blind:
+            facts = replace(with_nic(facts, "h1", "rail0", **unknown), hosts=hosts)
+        finding = next(r.finding for r in infer(facts).causes if r.finding.cause == "nic_loss")
+        assert (finding.confidence >= LIKELY) is likely
+
+
 def test_what_probes_did_not_pass_before_either_is_not_why() -> None:
     """Chunks of an all-to-all wait for one another, milliseconds beside probes of microseconds. Those of a
     late rank do beside quick ones, as the others are through by then. A path that is news is beyond its past.

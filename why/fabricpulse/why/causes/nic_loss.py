@@ -115,6 +115,10 @@ def _not_excluded(a: Analysis, nic: Nic) -> str:
             f"not enough data: no mesh exporter ({_some(missing['mesh'])}) says whether other NICs lose as it does:"
             " a full queue"
         )
+    if into and nic.drops is None and nic.id.host in missing.get("nic", ()) and _loss(nic) < _OF_A_QUEUE:
+        return (
+            "not enough data: no nic exporter says whether its host takes what arrives (drops, pause, PCIe)"
+        )
     if into and nic.id in a.incasts and _loss(nic) < _OF_A_QUEUE and not any(f.sent_before for f in directed):
         return "not enough data: there is no baseline, and all senders to it wait: it may be put upon more"
     floors = [f.floor_s for f in flows if f.floor_s and not a.minor(f)]
