@@ -16,7 +16,8 @@ RAILS = ("rail0", "rail1")
 
 @dataclass
 class Fleet:
-    """State of a fleet. dead_hosts, dead_nics (host, device), dead_coordinator, small_mtus (NICs) : the fault.
+    """State of a fleet. dead_hosts, dead_nics (host, device), dead_coordinator, dead_daemons (host, daemon), small_mtus
+    (NICs), suspects (hosts whose clock contradicts the others) : the fault.
     leaves : of NICs, where they are known. dead_leaf : one that the coordinator has located. ticks : scrapes so far.
 
     A host's NIC n is `rail<n>` on the network of that name; every NIC probes those of the same network on all hosts.
@@ -29,13 +30,15 @@ class Fleet:
     dead_hosts: set[str] = field(default_factory=set)
     dead_nics: set[tuple[str, str]] = field(default_factory=set)
     dead_coordinator: bool = False
+    dead_daemons: set[tuple[str, str]] = field(default_factory=set)
     small_mtus: set[tuple[str, str]] = field(default_factory=set)
+    suspects: set[str] = field(default_factory=set)
     lost: dict[tuple[str, ...], int] = field(default_factory=dict)
     received: dict[tuple[str, ...], int] = field(default_factory=dict)
 
     def page(self, host: str, daemon: str) -> str | None:
         """The exposition of a daemon, None if nobody answers."""
-        if host in self.dead_hosts:
+        if host in self.dead_hosts or (host, daemon) in self.dead_daemons:
             return None
         if daemon == "coordinator":
             return None if self.dead_coordinator else "\n".join(self._coordinator()) + "\n"
@@ -83,11 +86,12 @@ class Fleet:
             counter = f'device="{device}",counter="transport_retries_exceeded"'
             yield f"fabricpulse_nic_recent_increase{{{counter}}} 3"
 
-    def _clock(self, _host: str) -> Iterator[str]:
+    def _clock(self, host: str) -> Iterator[str]:
         up = int(not self.dead_coordinator and MONITOR not in self.dead_hosts)
         yield f"fabricpulse_clock_synchronized {up}"
         yield f"fabricpulse_clock_error_bound_seconds {1e-5 if up else 0.01}"
         yield f"fabricpulse_clock_coordinator_up {up}"
+        yield f"fabricpulse_clock_suspect {int(host in self.suspects)}"
 
     def _qp(self, host: str) -> Iterator[str]:
         for device in RAILS:

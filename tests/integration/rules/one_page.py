@@ -39,6 +39,7 @@ SETTINGS = {
     "clockUnsynchronizedFor": "2s",
     "clockBoundWideFor": "2s",
     "clockCoordinatorDownFor": "2s",
+    "clockSuspectFor": "4s",
     "laneDownFor": "5s",
     "slowInterval": "2s",
     "seldomInterval": "2s",
@@ -48,7 +49,8 @@ SETTINGS = {
     "remediationDownFor": "10s",
     "retriesExceededFor": "6s",
 }
-PAGES = {
+# By fleet: alert, host and NIC.
+PAGES: dict[str, set[tuple[str, str | None, str | None]]] = {
     "host": {("FabricHostDown", "h1", None)},
     # It ran the coordinator and the receiver.
     "monitor": {("FabricHostDown", "monitor", None)},
@@ -59,9 +61,15 @@ PAGES = {
     "gray-leaf": {("FabricFaultLocated", None, None)},
     "rail": {("FabricNetworkDown", None, None)},
     "nic": {("FabricNicDisconnected", "h2", "rail1")},
+    # Two faults at once: neither hides the other.
+    "host-and-nic": {("FabricHostDown", "h1", None), ("FabricNicDisconnected", "h2", "rail1")},
 }
 # Tickets instead of pages: one alert each, too.
-TICKETS = {"mtu": {("FabricMtuBlackHole", "h2", "rail1")}}
+TICKETS: dict[str, set[tuple[str, str | None, str | None]]] = {
+    "clock": {("FabricClockSuspect", "h1", None)},
+    "exporter": {("FabricExporterDown", "h3", None)},
+    "mtu": {("FabricMtuBlackHole", "h2", "rail1")},
+}
 
 
 def find(name: str) -> list[str]:
@@ -180,6 +188,10 @@ def break_things(fleets: dict[str, Fleet]) -> None:
     known.dead_leaf = "leaf7"
     fleets["rail"].dead_nics |= {(host, "rail1") for host in HOSTS}
     fleets["nic"].dead_nics.add(("h2", "rail1"))
+    fleets["host-and-nic"].dead_hosts.add("h1")
+    fleets["host-and-nic"].dead_nics.add(("h2", "rail1"))
+    fleets["clock"].suspects.add("h1")
+    fleets["exporter"].dead_daemons.add(("h3", "mesh"))
     gray = fleets["gray-leaf"]
     gray.small_mtus.add(("h2", "rail1"))
     gray.dead_leaf = "leaf7"
@@ -191,19 +203,22 @@ class Outcome:
     """What became of the faults.
 
     pages : labels of the critical alerts that on-call was notified of, by fleet (None: of no fleet). early : fleets
-    with a page before the faults. tickets : labels of other alerts that Alertmanager does not mute. alerts : all that
-    it has. dead_nics : how many NICs have died.
+    with a page before the faults. ended : labels of what on-call was notified of as over. tickets : labels
+    of other alerts that Alertmanager does not mute. alerts : all that it has. dead_nics : how many NICs have died.
     """
 
     pages: dict[str | None, list[dict[str, str]]]
     early: list[str]
+    ended: list[dict[str, str]]
     tickets: list[dict[str, str]]
     alerts: list[dict[str, Any]]
     dead_nics: int
 
 
 def outcome(folder: Path) -> Outcome:
-    """Breaks the fleets, and waits until all that comes of it has been notified. folder : for files."""
+    """Breaks the fleets, starts Prometheus anew amid the faults, and waits until all has been notified that comes of
+    them. folder : for files.
+    """
     write(folder / "rules", rendered_files(compile_mixin(settings=SETTINGS)))
     fleets = {name: Fleet(name, HOSTS) for name in (*PAGES, *TICKETS, "well")}
     fleets["gray-leaf"].leaves |= {(host, "rail1"): "leaf7" for host in HOSTS[:3]}
@@ -219,6 +234,13 @@ def outcome(folder: Path) -> Outcome:
                 list(fleets.values()), server.address, f"127.0.0.1:{ports[1]}", folder / "rules"
             )
         )
+        start_prometheus = (
+            folder,
+            "prometheus",
+            f"--config.file={folder}/prometheus.yml",
+            f"--storage.tsdb.path={folder}/data",
+            f"--web.listen-address=127.0.0.1:{ports[0]}",
+        )
         servers = [
             stack.enter_context(
                 running(
@@ -230,15 +252,7 @@ def outcome(folder: Path) -> Outcome:
                     "--cluster.listen-address=",
                 )
             ),
-            stack.enter_context(
-                running(
-                    folder,
-                    "prometheus",
-                    f"--config.file={folder}/prometheus.yml",
-                    f"--storage.tsdb.path={folder}/data",
-                    f"--web.listen-address=127.0.0.1:{ports[0]}",
-                )
-            ),
+            stack.enter_context(running(*start_prometheus)),
         ]
 
         def ready() -> bool:
@@ -262,7 +276,13 @@ def outcome(folder: Path) -> Outcome:
                 push(alertmanager, fleet, host, device, now)
             if fleet.dead_leaf:
                 push_fault(alertmanager, fleet, now)
-        wait_for(lambda: all(on_call.pages(name) for name in PAGES), 90, "a page of each fault")
+        wait_for(
+            lambda: all(len(on_call.pages(n)) >= len(PAGES[n]) for n in PAGES), 90, "a page of each fault"
+        )
+        servers[1].terminate()
+        servers[1].wait(60)
+        servers[1] = stack.enter_context(running(*start_prometheus))
+        wait_for(ready, 60, "Prometheus again")
         # As long again as the group's interval: whatever else becomes of the fault has been notified by then.
         done = time.time()
         wait_for(lambda: time.time() > done + 40, 400, "the next notification of each group")
@@ -270,6 +290,12 @@ def outcome(folder: Path) -> Outcome:
         return Outcome(
             {name: on_call.pages(name) for name in (*fleets, None)},
             early,
+            [
+                alert["labels"]
+                for notification in on_call.notifications
+                for alert in notification["alerts"]
+                if alert["status"] == "resolved"
+            ],
             [alert["labels"] for alert in shown if alert["labels"]["severity"] in {"warning", "info"}],
             get(f"{alertmanager}/api/v2/alerts"),
             sum(len(fleet.dead_nics) for fleet in fleets.values()),
