@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from fabricpulse.core.errors import UserError
 from fabricpulse.lab.channel import LabUnavailableError
 from fabricpulse.lab.command import command
-from fabricpulse.lab.rdma import fleet, guest, kernel
+from fabricpulse.lab.rdma import fleet, guest, host_tsc, kernel
 from fabricpulse.lab.rdma.initramfs import Entry, archive, modules_in_order
 
 ELF = b"\x7fELF" + bytes(range(256)) * 40
@@ -130,3 +130,18 @@ def test_a_kernel_that_was_unpacked_without_a_module_lacks_it(tmp_path: Path) ->
     assert not kernel.has_module(tmp_path, "igb")
     (place / "igb.ko").touch()
     assert kernel.has_module(tmp_path, "igb")
+
+
+def test_the_rate_of_the_counter_that_a_guest_gets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice the same, to a thousandth; none where the machine has no constant one, or forbids to read it so."""
+    rates = [host_tsc.tsc_khz() for _ in range(2)]
+    if None not in rates:
+        assert rates[0] == pytest.approx(rates[1], rel=1e-3)
+
+    def forbidden(*_: object, **__: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr("mmap.mmap", forbidden)
+    assert host_tsc.tsc_khz() is None
+    monkeypatch.setattr(Path, "read_text", lambda _: "flags : fpu tsc")
+    assert host_tsc.tsc_khz() is None

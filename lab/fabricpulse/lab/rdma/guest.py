@@ -26,6 +26,7 @@ from typing import BinaryIO
 from fabricpulse.core.errors import UserError
 from fabricpulse.lab import syscalls
 from fabricpulse.lab.channel import LabUnavailableError
+from fabricpulse.lab.rdma.host_tsc import tsc_khz
 from fabricpulse.lab.rdma.initramfs import BOOT_MODULES, RDMA_MODULES, initramfs, modules_in_order
 
 BOOT_TRIES = 3
@@ -169,7 +170,12 @@ class Guest:
         if self.instruction_clock:
             words += ["-icount", "shift=0"]
         words += ["-m", str(self.memory_mb), "-kernel", str(self.kernel / "vmlinux")]
-        words += ["-initrd", str(folder / "initrd"), "-append", f"{_KERNEL_LINE} {self.kernel_options}"]
+        khz = None if self.instruction_clock else tsc_khz()
+        clock = f" tsc_early_khz={khz}" if khz else ""
+        words += [
+            *("-initrd", str(folder / "initrd")),
+            *("-append", f"{_KERNEL_LINE}{clock} {self.kernel_options}"),
+        ]
         words += ["-serial", f"file:{folder / 'console'}", "-device", "virtio-serial-pci"]
         words += ["-fsdev", "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap"]
         words += ["-device", "virtio-9p-pci,fsdev=root,mount_tag=rootfs"]
