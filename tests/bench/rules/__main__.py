@@ -10,8 +10,9 @@ is on `rule_eval_ms_per_scrape`: the CPU time of Prometheus for what it evaluate
 an interval of their own are evaluated less often; Prometheus spreads groups over their intervals, by their names and
 files, so that the fullest of sixteen such 15 s had 1.7 times the mean. `rule_eval_ms` is one evaluation of every group,
 the most that 15 s can hold, which has no gate. Both are with the garbage collection that they cause, which is more than
-half of it, and beside the former is what it is without most of that. What that time is, and what it is not:
-tests/bench/rules/evaluation.py. A thousand hosts take about 5 GB of memory. pages : from a NIC's fault until
+half of it; beside the former is what it is without most of that, and what it takes to read each series once an interval
+and do nothing with it. What that time is, and what it is not: tests/bench/rules/evaluation.py. A thousand hosts take
+about 5 GB of memory. pages : from a NIC's fault until
 Alertmanager has the alert, and until on-call has the page (tests/bench/rules/pages.py); the longest of three rounds of
 three faults. Needs root. A machine with other work delays all of it: each row has the load.
 
@@ -118,6 +119,7 @@ def _evaluation_ms(hosts: int) -> float:
         "<= 1000" if hosts <= 1000 else None,
         scrape_s=SCRAPE_S,
         without_collection_ms=round(sum(shares.values()), 1),
+        read_once_ms=round(found.read_ms, 1),
         groups={name: round(shares[name], 1) for name in _dearest(shares)},
         series=found.series,
         failing=found.failing,
