@@ -48,6 +48,7 @@ SUSPECTS = {
     "daemon:fabricpulse_up:down",
     "workload:fabricpulse_gpus:lost",
     "flow:fabricpulse_qp_owd_seconds:slow",
+    "flow:fabricpulse_qp_received_bytes:watched_rate",
     "flow:fabricpulse_qp_received_bytes:slow_rate",
     "flow:fabricpulse_qp_received_bytes:starved_rate",
     "nic:fabricpulse_qp_received_bytes:slow_rate",
