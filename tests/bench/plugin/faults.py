@@ -168,23 +168,27 @@ def bench_peer_failover(program: Path, nets: dict[str, Net], faults: int) -> Non
             )
 
 
-STATUS_S, STATUS_EVERY_S = 1.0, 0.01
+STATUS_S = 3.0
+# As a monitor asks, and more often than answers are paid for (`control/token_bucket.h`).
+POLLED_EVERY_S, FLOODED_EVERY_S = 0.1, 0.01
 
 
-def ask(client: ControlClient | None, realtime: bool) -> tuple[tuple[float, float], list[float]]:
-    """Asks for the status a hundred times in a second, or nobody for as long: the span of CLOCK_REALTIME, and the round
-    trips in microseconds. A real-time asker does not itself wait for a processor behind the job."""
+def ask(
+    client: ControlClient | None, every_s: float, *, realtime: bool = False
+) -> tuple[tuple[float, float], list[float]]:
+    """Asks for the status for three seconds, or nobody for as long: the span of CLOCK_REALTIME, and the round trips in
+    microseconds. A real-time asker does not itself wait for a processor behind the job."""
     if realtime:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     took = []
     since = time.time()
     try:
-        for at in range(1, int(STATUS_S / STATUS_EVERY_S) + 1):
+        for at in range(1, int(STATUS_S / every_s) + 1):
             if client is not None:
                 start = time.perf_counter()
                 client.call({"op": "status"})
                 took.append((time.perf_counter() - start) * 1e6)
-            time.sleep(max(0.0, since + at * STATUS_EVERY_S - time.time()))
+            time.sleep(max(0.0, since + at * every_s - time.time()))
         return (since, time.time()), took
     finally:
         if realtime:
@@ -192,10 +196,12 @@ def ask(client: ControlClient | None, realtime: bool) -> tuple[tuple[float, floa
 
 
 def bench_status(rounds: int) -> None:
-    """Round trips of the control socket under load, and what being asked a hundred times a second costs the job: over
-    NICs of 400 Mbit/s, and over NICs as fast as the machine, where each answer takes processor time from the data.
+    """Round trips of the control socket under load, asked ten times a second, and what being asked a hundred times a
+    second costs the job: over NICs of 400 Mbit/s, and over NICs as fast as the machine, where each answer takes
+    processor time from the data.
 
-    An asker that gets a processor at once is printed beside the ordinary one: the difference is what the asker itself
+    Answers may cost a job one per cent of its processor time, so a hundred a second wait: their round trips are
+    printed, not judged. So are those of an asker that gets a processor at once: the difference is what the ordinary one
     waits for a processor behind the job, which no control socket can change. Where the processors are the limit the
     bandwidth of a round moves by a third whether anybody asks or not, so its ratio is printed there, not judged.
     """
@@ -203,23 +209,29 @@ def bench_status(rounds: int) -> None:
         with Lab(hosts=2, rails=2, nic_mbit=mbit) as lab:
             ring = Ring(lab, 2, ["--bytes", "4M"])
             ring.wait_running()
-            took: dict[str, list[float]] = {"quiet": [], "realtime": [], "ordinary": []}
+            took: dict[str, list[float]] = {"quiet": [], "polled": [], "realtime": [], "flooded": []}
             ratios: list[float] = []
             (path,) = (lab.host("h0").run_dir / "plugin").glob("*.sock")
             with ControlClient(path) as client:
                 for number in range(rounds):
                     speeds = {}
                     for name in in_turn(list(took), number):
-                        span, found = ask(None if name == "quiet" else client, name == "realtime")
+                        every_s = FLOODED_EVERY_S if name == "flooded" else POLLED_EVERY_S
+                        span, found = ask(
+                            None if name == "quiet" else client, every_s, realtime=name == "realtime"
+                        )
                         took[name] += found
                         ring.wait_printed(span[1])
                         speeds[name] = ring.bandwidth(*span)
-                    ratios.append(speeds["ordinary"] / speeds["quiet"])
+                    ratios.append(speeds["flooded"] / speeds["quiet"])
             ring.stop()
-        p99, count = quantile(took["ordinary"], 0.99), len(took["ordinary"])
-        report(case, "status_us_p99", p99, "us", "<= 2000", samples=count)
-        report(case, "status_us_p50", statistics.median(took["ordinary"]), "us", samples=count)
-        report(case, "status_us_p99_realtime_asker", quantile(took["realtime"], 0.99), "us", samples=count)
+        for name, must in (("polled", "<= 2000"), ("realtime", None), ("flooded", None)):
+            report(
+                case, f"status_us_p99_{name}", quantile(took[name], 0.99), "us", must, samples=len(took[name])
+            )
+        report(
+            case, "status_us_p50_polled", statistics.median(took["polled"]), "us", samples=len(took["polled"])
+        )
         shown = [round(each, 3) for each in ratios]
         ratio = statistics.median(ratios)
         report(case, "bandwidth_while_asked_ratio", ratio, "ratio", loss, rounds=shown)
