@@ -1,7 +1,7 @@
 """Of some flows it is not known how they are: their hosts are away, or have just come. That proves nothing."""
 
 from tests.unit.diagnosis.test_random_faults import QUIET_S, names, steady
-from tests.unit.diagnosis.virtual_fleet import VirtualFleet
+from tests.unit.diagnosis.virtual_fleet import Fault, VirtualFleet
 
 
 def test_a_link_that_drops_large_packets_is_no_switch_as_the_coordinator_starts() -> None:
@@ -44,3 +44,14 @@ def test_a_dead_leaf_whose_hosts_restart_is_not_its_uplinks() -> None:
         stops_s = 17.0 + 2.5 * number
         fleet.restart(host, stops_s, stops_s + 3.5)
     assert names(fleet.play(60)) == {(*leaf, "")}
+
+
+def test_a_burst_as_the_coordinator_starts_is_not_its_last_flows() -> None:
+    """What was found of a leaf had ended before it could be reported; reports of one host are left."""
+    fleet = VirtualFleet(21027, 9, 2, 3, 3)
+    fleet.play(30)
+    fleet.restart_coordinator()
+    leaf = ("switch", "leaf2-r1")
+    flap = Fault("loss", (leaf,), frozenset(), lambda _, since: float(since % 10 < 1), 33.4, 80.0)
+    fleet.faults = [flap]
+    assert names(fleet.play(50)) == {(*leaf, "")}

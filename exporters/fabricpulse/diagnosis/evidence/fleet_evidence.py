@@ -37,6 +37,8 @@ _COMMON_LEAF_HOLD_S = SURELY_AWAY_S + 1.5
 _START_S = 12.0
 # What hosts may have caused that have not reported since: until they are no longer counted upon, and somewhat more.
 _AWAY_HOLD_S = LEASE_S + 5.0
+# What is found in two rounds of reports was there.
+_ROUNDS_S = 1.2
 # A suspect is kept for as long after the last evidence; for less where what is found now explains what it suffered:
 # then the evidence has no gap, a better explanation has replaced it.
 _LINGER_S, _REPLACED_S = 5.0, 1.2
@@ -290,7 +292,13 @@ class FleetEvidence:
         self._seen = {key: seen for key, seen in self._seen.items() if not over(key)}
         self._remains &= self._seen.keys()
         self._unvouched &= self._seen.keys()
-        for key in held & flows_of.keys():
+        # As the coordinator starts what is found is not reported for some seconds, and may end meanwhile.
+        found_at_start = {
+            key
+            for key, (since, last, _) in self._seen.items()
+            if now_s - self._began_s < _START_S and last - since > _ROUNDS_S
+        }
+        for key in (held | found_at_start) & flows_of.keys():
             self._succession.name(key, flows_of[key], now_s)
         self._succession.forget(now_s)
         found = [
