@@ -164,18 +164,23 @@ class Stream {
            static_cast<unsigned long long>(passes_until(sends)));
   }
 
-  // Polled every 20 us, ticked as a connection that NCCL polls is.
-  void print_silent() {
-    settle();
-    sender_->tick(host_.now_ns, kPassNs);
-    host_.woken = false;
-    for (int i = 0; i < 400; ++i) {
+  // As both ends poll that have nothing to send.
+  void poll_both(int passes) {
+    for (int i = 0; i < passes; ++i) {
       host_.now_ns += kPassNs;
       pass_receiver(UINT64_MAX);
       settle();
       pass_sender(UINT64_MAX);
       settle();
     }
+  }
+
+  // Polled every 20 us, ticked as a connection that NCCL polls is.
+  void print_silent() {
+    settle();
+    sender_->tick(host_.now_ns, kPassNs);
+    host_.woken = false;
+    poll_both(400);
     const bool needless = host_.woken;
     for (int i = 0; i < 32; ++i) {  // what is sent next has its receive
       pass_receiver(UINT64_MAX);
@@ -201,13 +206,7 @@ class Stream {
 
   // The last tick saw it polled; then something is sent that the fabric does not carry, and nobody polls any more.
   void print_abandoned() {
-    for (int i = 0; i < 400; ++i) {
-      host_.now_ns += kPassNs;
-      pass_receiver(UINT64_MAX);
-      settle();
-      pass_sender(UINT64_MAX);
-      settle();
-    }
+    poll_both(400);
     sender_->tick(host_.now_ns, 50'000'000);
     const bool watched = sender_->watched();
     for (int i = 0; i < 8; ++i) pass_sender(UINT64_MAX);

@@ -120,13 +120,8 @@ def test_a_receiver_that_is_late_counts_and_times_what_has_come() -> None:
     assert 0 <= port.delay_ns < 250_000_000
 
 
-@pytest.mark.parametrize("goes", [True, False])
-def test_a_receiver_does_not_wait_for_what_comes_no_more(goes: bool) -> None:
-    """The sender has gone before its streams came; or it says that it has ended, while a stream still has bytes on the
-    way, as one has on a path that loses much. The NIC is free for the next test at once, not after seconds."""
-    receiver = TransferListener(ReceiveRequest("lo", "127.0.0.1", "127.0.0.1", 1, 0.1), lambda: None)
-    answer = receiver.answer
-    key, stop = bytes.fromhex(answer.key), threading.Event()
+def taking(receiver: TransferListener, stop: threading.Event) -> tuple[threading.Thread, list[str]]:
+    """Runs it in a thread; the errors that it ends with are added to the list."""
     raised: list[str] = []
 
     def take() -> None:
@@ -137,6 +132,17 @@ def test_a_receiver_does_not_wait_for_what_comes_no_more(goes: bool) -> None:
 
     thread = threading.Thread(target=take)
     thread.start()
+    return thread, raised
+
+
+@pytest.mark.parametrize("goes", [True, False])
+def test_a_receiver_does_not_wait_for_what_comes_no_more(goes: bool) -> None:
+    """The sender has gone before its streams came; or it says that it has ended, while a stream still has bytes on the
+    way, as one has on a path that loses much. The NIC is free for the next test at once, not after seconds."""
+    receiver = TransferListener(ReceiveRequest("lo", "127.0.0.1", "127.0.0.1", 1, 0.1), lambda: None)
+    answer = receiver.answer
+    key, stop = bytes.fromhex(answer.key), threading.Event()
+    thread, raised = taking(receiver, stop)
     address = ("127.0.0.1", answer.tcp_port)
     with socket.create_connection(address) as control:
         control.sendall(key + b".")
@@ -162,14 +168,6 @@ def test_a_sender_that_freezes_does_not_keep_the_nic(frozen: bool, monkeypatch: 
     receiver = TransferListener(ReceiveRequest("lo", "127.0.0.1", "127.0.0.1", 1, 0.1), lambda: None)
     answer = receiver.answer
     key, stop = bytes.fromhex(answer.key), threading.Event()
-    raised: list[str] = []
-
-    def take() -> None:
-        try:
-            receiver.run(stop)
-        except TransferError as error:
-            raised.append(str(error))
-
     patience = Patience(30)
     with socket.socket(type=socket.SOCK_DGRAM) as link, socket.socket() as control:
         link.connect(("127.0.0.1", answer.udp_port))
@@ -177,8 +175,7 @@ def test_a_sender_that_freezes_does_not_keep_the_nic(frozen: bool, monkeypatch: 
             link.send(DATAGRAM.pack(key, 0, 0, 0, 0, 1))
         control.connect(("127.0.0.1", answer.tcp_port))
         control.sendall(key)
-        thread = threading.Thread(target=take)
-        thread.start()
+        thread, raised = taking(receiver, stop)
         if not frozen:
             time.sleep(0.8)  # longer than the receiver waits for one that had begun
             control.sendall(b".")

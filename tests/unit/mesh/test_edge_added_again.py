@@ -31,7 +31,7 @@ def test_a_peer_that_did_not_notice_takes_no_train_for_a_replay() -> None:
         patience, before = Patience(20), edge(k).received
         while edge(k).received < before + packets:
             assert patience.left(), (edge(0), edge(1))
-            time.sleep(POLL_S)
+            time.sleep(POLL_S)  # a counter of an engine's thread grows
 
     for engine in engines:
         engine.start()

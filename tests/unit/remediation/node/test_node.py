@@ -3,7 +3,6 @@
 import asyncio
 import sqlite3
 import stat
-import time
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,21 +16,11 @@ from fabricpulse.core.config import parse_config
 from fabricpulse.core.daemon import Lifetime
 from fabricpulse.remediation.node.agent import NodeAgent
 from fabricpulse.remediation.node.config import NodeConfig
-from fabricpulse.remediation.node.held import reported
 from fabricpulse.remediation.node.journal import JournalError, NodeJournal
 from fabricpulse.remediation.node.mesh import MeshNics, parse_mesh
 from fabricpulse.remediation.node.receiver_client import ReceiverError
 from fabricpulse.remediation.node.survey import Survey, nics_of, traffic_outcome
-from fabricpulse.remediation.protocol import (
-    MAX_HELD_GENERATION,
-    MAX_NICS,
-    MAX_REPORT_BYTES,
-    DesiredNic,
-    DesiredState,
-    LaneSample,
-    Report,
-)
-from fabricpulse.remediation.receiver.web.report_decoding import decode_report
+from fabricpulse.remediation.protocol import MAX_REPORT_BYTES, DesiredNic, DesiredState, LaneSample, Report
 
 AVOID = DesiredNic("rail0", "avoid", 10, "op-10")
 RESTORE = DesiredNic("rail0", "in_service", 11, "op-11")
@@ -229,41 +218,6 @@ async def test_a_host_without_jobs_has_its_limits_as_well(tmp_path, monkeypatch)
             agent._accept(DesiredState("h0", 1, "1", [AVOID], 4e9))
             await agent._reconcile()
             assert agent._results[AVOID.op_id].outcome == "refused"
-
-
-def test_a_receiver_that_is_none_leaves_no_agent_deaf(tmp_path, monkeypatch):
-    """It named more NICs than a report may have, so that the next receiver refused all reports of the host; and a
-    generation that is not reported and that none supersedes, so that the NIC stayed as it was for ever."""
-    monkeypatch.setenv("FABRICPULSE_RUN_DIR", str(tmp_path))
-    monkeypatch.setattr("fabricpulse.remediation.node.agent.kernel_has", lambda device: device == "rail9")
-    now = int(time.time() * 1000)
-    with agent_of(tmp_path) as agent:
-        for turn in range(3):
-            made_up = [DesiredNic(f"x{turn}-{n}", "avoid", now, f"op-{turn}-{n}") for n in range(MAX_NICS)]
-            assert agent._accept(DesiredState("h0", 1, str(turn), made_up, 4e9))
-        far = DesiredNic("rail9", "avoid", MAX_HELD_GENERATION + 1, "op-far")
-        assert agent._accept(DesiredState("h0", 1, "far", [far], 4e9))
-        assert "rail9" not in agent._desired
-        real = DesiredNic("rail9", "avoid", now + 1, "op-real")
-        assert agent._accept(DesiredState("h0", 1, "real", [real], 4e9))
-        held = reported(agent._desired, agent._has_not)
-        assert len(held) == MAX_NICS < len(agent._desired) < 2 * MAX_NICS
-        assert held["rail9"].generation == now + 1
-        decode_report(msgspec.json.encode(Report(held=held)))
-    with agent_of(tmp_path) as agent:
-        assert reported(agent._desired, agent._has_not) == held
-
-
-def test_generations_of_a_clock_that_was_years_ahead_are_obeyed(tmp_path, monkeypatch):
-    """They are reported, and the next receiver goes on from there, also where this host's clock is right by now."""
-    monkeypatch.setenv("FABRICPULSE_RUN_DIR", str(tmp_path))
-    ahead = int(time.time() * 1000) + 9 * 365 * 86_400_000
-    with agent_of(tmp_path) as agent, monkeypatch.context() as earlier:
-        assert agent._accept(DesiredState("h0", 1, "1", [DesiredNic("rail0", "avoid", ahead, "op-1")], 4e9))
-        earlier.setattr(time, "time", lambda: 1.7e9)
-        following = DesiredNic("rail0", "in_service", ahead + 1, "op-2")
-        assert agent._accept(DesiredState("h0", 1, "2", [following], 4e9))
-        assert agent._desired["rail0"] == following
 
 
 async def test_a_nic_that_the_host_lacks_is_refused(tmp_path, monkeypatch):
