@@ -24,6 +24,8 @@ FIRST_S, ALIVE_S, AGAIN_S, MOST_MISSED = 2.0, 4.0, 0.5, 2
 SELDOM_S = 3.0
 # For so long a miss counts for the next request, too: one that ended before the second had not to wait for nothing.
 REMEMBERED_S = 5.0
+# How long one that had fallen silent has to say that it is back.
+BACK_S = 2.0
 _CHECKS_AT_ONCE = 64
 T = TypeVar("T")
 
@@ -77,11 +79,12 @@ class AgentClient(HttpClient):
             self._missed[agent] = missed, clock()
             await asyncio.sleep(AGAIN_S if missed else SELDOM_S)
 
-    async def is_alive(self, url: str) -> bool:
-        """Whether it answers, whatever that is, as far as is known. url : of the agent, with any path."""
+    async def is_alive(self, url: str, within_s: float | None = None) -> bool:
+        """Whether it answers, whatever that is, as far as is known. url : of the agent, with any path. within_s :
+        ALIVE_S if None."""
         async with self._turns:
             try:
-                async with self._checks.get(_healthy(url), allow_redirects=False):
+                async with asyncio.timeout(within_s), self._checks.get(_healthy(url), allow_redirects=False):
                     return True
             except (aiohttp.ClientError, OSError) as error:
                 # That this process has no descriptor left says nothing of the agent.

@@ -16,7 +16,7 @@ from fabricpulse.audit.compare.profile import PathLimits, Profile, load_profile
 from fabricpulse.audit.compare.runs import run_id, run_of
 from fabricpulse.audit.compare.sla import limit_findings
 from fabricpulse.audit.compare.tested import tests_of
-from fabricpulse.audit.fleet.agent_client import AgentClient
+from fabricpulse.audit.fleet.agent_client import BACK_S, AgentClient
 from fabricpulse.audit.fleet.host_list import chosen
 from fabricpulse.audit.fleet.measure import Measured, measure
 from fabricpulse.audit.fleet.plan import FleetOptions, load_leaves, plan_of, refuse
@@ -236,7 +236,7 @@ async def _publish(
             async def one(target: Target) -> None:
                 async with slots:
                     # Who had fallen silent may be back, and is to know of it; who is not costs one wait more.
-                    if target.host in silent and not await client.is_alive(target.url):
+                    if target.host in silent and not await client.is_alive(target.url, BACK_S):
                         not_published.append(f"{target.host}: its agent has fallen silent")
                         return
                     try:
