@@ -62,7 +62,8 @@ class NodeAgent:
         """Raises UserError when the journal cannot be used."""
         self._config = config
         self._life = life
-        self._journal = NodeJournal(Path(config.journal))
+        signed = bool(config.receiver_keys)
+        self._journal = NodeJournal(Path(config.journal), signed=signed)
         self._plugins = Plugins(
             plugin_dir(),
             config.call_timeout_s,
@@ -79,7 +80,7 @@ class NodeAgent:
         self._ignored = ""
         # Operations that are carried out, which the journal does not say yet.
         self._done: list[str] = []
-        self._fence = EpochFence(self._journal.epoch(), time.time)
+        self._fence = EpochFence(self._journal.epoch(), time.time, time.monotonic, signed=signed)
         self._epoch = self._fence.epoch
         self._version = ""
         self._survey = Survey()
@@ -190,17 +191,17 @@ class NodeAgent:
         """Takes over the desired state, journal first. False for a receiver with an older epoch."""
         if not self._fence.admits(desired.epoch):
             return False
-        newer = self._fence.epoch > self._epoch
+        another = self._fence.epoch != self._epoch
         new, ignored = newer_of(desired.nics, self._desired, self._has_not, time.time())
         if ignored and ignored != self._ignored:
             log.error("a part of what the receiver says is ignored", reason=ignored)
         self._ignored = ignored
         failpoints.reach("agent.before_journal")
-        if new or newer or self._journal_problem:
+        if new or another or self._journal_problem:
             self._journal.accept(self._fence.epoch, new, desired.not_after)
             self._journal_works()
         failpoints.reach("agent.after_journal")
-        if newer:
+        if another:
             # A receiver that has restarted may have missed the last results.
             self._unreported |= self._results
             self._report_now.set()

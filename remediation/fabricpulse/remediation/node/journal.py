@@ -13,6 +13,9 @@ from fabricpulse.core.errors import UserError
 from fabricpulse.remediation.private_file import make_database_private
 from fabricpulse.remediation.protocol import DesiredNic, end_of
 
+# Whether an epoch was signed -> where it is kept. Versions before had the first one for both.
+_FENCES = {False: "fence", True: "signed_fence"}
+
 
 class JournalError(Exception):
     """The journal cannot be written now (disk full, read-only): nothing of it was, and it may work later."""
@@ -21,9 +24,11 @@ class JournalError(Exception):
 class NodeJournal:
     """One SQLite file, mode 0600; every write is durable when the method returns, or raises JournalError."""
 
-    def __init__(self, path: Path) -> None:
-        """Raises UserError when the file cannot be opened or is no journal."""
+    def __init__(self, path: Path, *, signed: bool = False) -> None:
+        """signed : whether what is accepted was signed. Raises UserError when the file cannot be opened or is no
+        journal."""
         db = None
+        self._fence = _FENCES[signed]
         self._path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -35,7 +40,9 @@ class NodeJournal:
                 "CREATE TABLE IF NOT EXISTS desired (device TEXT PRIMARY KEY, desired TEXT NOT NULL,"
                 " generation INTEGER NOT NULL, op_id TEXT NOT NULL)"
             )
-            self._db.execute("CREATE TABLE IF NOT EXISTS fence (epoch INTEGER NOT NULL)")
+            # What somebody said who had not signed it is kept apart: it must not fence a receiver that signs.
+            for table in _FENCES.values():
+                self._db.execute(f"CREATE TABLE IF NOT EXISTS {table} (epoch INTEGER NOT NULL)")
             # What was accepted and not carried out yet, and until when it may be.
             self._db.execute(
                 "CREATE TABLE IF NOT EXISTS waiting (op_id TEXT PRIMARY KEY, not_after REAL NOT NULL)"
@@ -48,8 +55,9 @@ class NodeJournal:
             ) from error
 
     def epoch(self) -> int:
-        """The highest epoch of a receiver that was ever accepted."""
-        (epoch,) = self._db.execute("SELECT COALESCE(MAX(epoch), 0) FROM fence").fetchone()
+        """The epoch of the receiver that was accepted last, of those that sign or of those that do not."""
+        query = f"SELECT COALESCE(MAX(epoch), 0) FROM {self._fence}"  # noqa: S608 - a constant of this file
+        (epoch,) = self._db.execute(query).fetchone()
         return int(epoch)
 
     def desired(self) -> dict[str, DesiredNic]:
@@ -69,8 +77,8 @@ class NodeJournal:
     def accept(self, epoch: int, nics: list[DesiredNic], not_after: float) -> None:
         """Writes down what was asked, before anything is done about it. not_after : see DesiredState."""
         with self._writing():
-            self._db.execute("DELETE FROM fence")
-            self._db.execute("INSERT INTO fence VALUES (?)", (epoch,))
+            self._db.execute(f"DELETE FROM {self._fence}")  # noqa: S608 - a constant of this file
+            self._db.execute(f"INSERT INTO {self._fence} VALUES (?)", (epoch,))  # noqa: S608
             self._db.executemany(
                 "INSERT INTO desired VALUES (?, ?, ?, ?) ON CONFLICT (device) DO UPDATE SET desired = excluded.desired,"
                 " generation = excluded.generation, op_id = excluded.op_id WHERE excluded.generation > generation",

@@ -1,13 +1,9 @@
 """A clock that was far ahead once does not freeze anything for ever, on neither side."""
 
-import time
-from pathlib import Path
-
 import msgspec
 import pytest
 from tests.unit.remediation.world import RULES_AUTO, World, alert, config
 
-from fabricpulse.remediation.node.epoch_fence import EpochFence
 from fabricpulse.remediation.receiver.state import rebase
 from fabricpulse.remediation.receiver.state.model import Action, Drain, Episode, Rebalance, TargetState
 from fabricpulse.remediation.receiver.wall_clock import MonotonicWallClock
@@ -78,16 +74,3 @@ def test_a_resume_from_the_future_is_rebased():
     world.now = right
     world.restart()
     assert world.state.resumed_at == right
-
-
-def test_an_epoch_from_the_future_fences_nobody(tmp_path: Path):
-    """The agent refused every receiver as "older" once one had a clock 400 days ahead, also after a restart."""
-    now = time.time()
-    fence = EpochFence(0, lambda: now)
-    assert fence.admits(int(now))
-    assert not fence.admits(int(now) - 10)
-    assert fence.admits(int(now + 400 * DAY))
-    assert fence.admits(int(now) + 1)
-    assert not fence.admits(int(now))
-    assert EpochFence(int(now + 400 * DAY), lambda: now).admits(int(now))
-    assert not EpochFence(int(now) + 30, lambda: now).admits(int(now))
