@@ -19,6 +19,7 @@ from fabricpulse.remediation.receiver.payload import DeadLetter
 from fabricpulse.remediation.receiver.state.model import Pause
 from fabricpulse.remediation.receiver.state.transaction import Transaction
 from fabricpulse.remediation.receiver.store.postgres_database import PostgresDatabase
+from fabricpulse.remediation.receiver.store.seal import Seal, sum_rows
 from fabricpulse.remediation.receiver.store.sql_store import SqlStore
 from fabricpulse.remediation.receiver.store.store import Batch, Delivery, StoreError
 
@@ -79,6 +80,57 @@ def test_what_is_committed_is_read_again_and_edits_show(url):
     with pytest.raises(UserError, match="has schema 99"):
         SqlStore(database)
     database.close()
+
+
+@pytest.mark.parametrize("table", ["delivery", "dead_letter"])
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("DELETE FROM {table} WHERE id = 2", "row 3 of {table} does not follow"),
+        ("DELETE FROM {table} WHERE id = 3", "{table} ends with row 2, 3 was written"),
+        ("UPDATE {table} SET body = '' WHERE id = 2", "row 2 of {table} does not follow"),
+    ],
+)
+def test_what_was_received_cannot_be_removed_unseen(url, table, change, reason):
+    """As in SQLite; what goes for its age can."""
+    database = PostgresDatabase(url, 60)
+    assert database.take_lease() == ""
+    store = SqlStore(database)
+    for text in ("first", "second", "third"):
+        commit(store, text)
+    assert store.verify() == 3
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(change.format(table=table).encode())
+    with pytest.raises(StoreError, match=reason.format(table=table)):
+        store.verify()
+    store.close()
+
+
+def test_a_journal_of_an_older_version_gets_chains(url):
+    """Schema 2 had none: what it has is kept and counted, and the seal fits."""
+    database = PostgresDatabase(url, 60)
+    assert database.take_lease() == ""
+    store = SqlStore(database)
+    commit(store, "first")
+    with psycopg.connect(url, autocommit=True) as connection:
+        for table in ("delivery", "dead_letter"):
+            connection.execute(f"ALTER TABLE {table} DROP COLUMN hash".encode())
+        connection.execute("DELETE FROM meta WHERE key = 'received'")
+        connection.execute("UPDATE meta SET value = '2' WHERE key = 'schema'")
+        rows = connection.execute("SELECT key, value FROM meta WHERE key = 'pause'").fetchall()
+        seal = Seal(store.seal().length, store.seal().head, sum_rows(("meta", *row) for row in rows))
+        connection.execute("UPDATE meta SET value = %s WHERE key = 'seal'", (seal.digest,))
+    store = SqlStore(database)
+    store.load()
+    assert (store.edited, store.seal_at_start, store.verify()) == ("", seal, 1)
+    commit(store, "second")
+    store.prune(4.5)
+    assert (store.verify(), list(store.deliveries(0, 10)), len(store.dead_letters(10))) == (2, [], 2)
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("DELETE FROM dead_letter WHERE id = 1")
+    with pytest.raises(StoreError, match="0 rows of dead_letter before row 2, 1 were kept"):
+        store.verify()
+    store.close()
 
 
 def test_one_writes_at_a_time(url):

@@ -301,7 +301,8 @@ class CommitLoop:
 
     async def _prune(self) -> None:
         try:
-            await self._in_thread(self._store.prune, self.clock() - RETENTION_S)
+            now = self.clock()
+            await self._in_thread(self._store.prune, now - RETENTION_S, now)
         except StoreError as error:
             log.warning("old deliveries could not be dropped", error=str(error))
 

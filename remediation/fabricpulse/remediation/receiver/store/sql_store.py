@@ -2,13 +2,14 @@
 
 `transition` is append-only and hash-chained: the hash of each line covers the line before, so an edit of the past
 shows. The state is kept beside it, changed rows only, in the same transaction as the lines that explain the change, and
-the seal covers both, so that what was removed or changed in the state shows as well.
+the seal covers both, so that what was removed or changed in the state shows as well. What was received has chains of
+its own (`received`), whose ends are a part of what is sealed.
 """
 
 import hashlib
 import threading
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -26,29 +27,23 @@ from fabricpulse.remediation.receiver.state.model import (
     State,
     TargetState,
 )
+from fabricpulse.remediation.receiver.store import received
 from fabricpulse.remediation.receiver.store.database import Connection, Database
+from fabricpulse.remediation.receiver.store.received import GENESIS, Chain, ChainError, Chains
 from fabricpulse.remediation.receiver.store.seal import Seal, row_hash, sum_rows, with_row
 from fabricpulse.remediation.receiver.store.store import Batch, Delivery, StoreError
 
-SCHEMA_VERSION = 2
-_GENESIS = "0" * 64
-# What was received, by table, with its part of the bytes that are kept.
-_RECEIVED = {"delivery": 1.0, "dead_letter": 0.125}
-# Of a row, besides its body.
-_ROW_BYTES = 150
-_PAGE = 1_000
+SCHEMA_VERSION = 3
+# Row of `meta` with the chains of what was received.
+_CHAINS = "received"
 
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
-    "CREATE TABLE IF NOT EXISTS delivery (id SERIAL, received_at REAL NOT NULL, sha256 TEXT NOT NULL,"
-    " deflated INTEGER NOT NULL, body BLOB NOT NULL)",
-    "CREATE INDEX IF NOT EXISTS delivery_received_at ON delivery (received_at)",
-    "CREATE TABLE IF NOT EXISTS dead_letter (id SERIAL, received_at REAL NOT NULL, reason TEXT NOT NULL,"
-    " body BLOB NOT NULL)",
-    "CREATE INDEX IF NOT EXISTS dead_letter_received_at ON dead_letter (received_at)",
+    *received.TABLES,
     "CREATE TABLE IF NOT EXISTS transition (id SERIAL, at REAL NOT NULL, subject TEXT NOT NULL,"
     " event TEXT NOT NULL, detail TEXT NOT NULL, hash TEXT NOT NULL)",
 )
+_SCHEMA_ROW = ("meta", "schema", str(SCHEMA_VERSION))
 # State.<collection> -> (table, type of a row's document). Agents are not kept: they report anew after a start.
 _COLLECTIONS: dict[str, tuple[str, type]] = {
     "episodes": ("episode", Episode),
@@ -86,11 +81,14 @@ class SqlStore:
         keep_bytes : of raw deliveries that are kept; the oldest go first. Of dead letters an eighth of it.
         """
         self._database = database
-        self._most_bytes = {table: int(part * keep_bytes) for table, part in _RECEIVED.items()}
-        self.kept_bytes = dict.fromkeys(_RECEIVED, 0)
-        self.dropped = dict.fromkeys(_RECEIVED, 0)
-        self._seal = Seal(0, _GENESIS, 0)
+        self._most_bytes = {table: int(part * keep_bytes) for table, part in received.PARTS.items()}
+        self.kept_bytes = dict.fromkeys(received.PARTS, 0)
+        self.dropped = dict.fromkeys(received.PARTS, 0)
+        self._seal = Seal(0, GENESIS, 0)
         self._rows: dict[tuple[str, str], int] = {}
+        self._chains: Chains = {table: Chain() for table in received.PARTS}
+        # Of a journal of an older version, before its tables were given chains.
+        self._seal_before: Seal | None = None
         self._committing = threading.Lock()
         self.seal_at_start = self._seal
         self.edited = ""
@@ -117,16 +115,30 @@ class SqlStore:
             found = dict(connection.execute("SELECT key, value FROM meta WHERE key = 'schema'"))
             if not found:
                 # Sealed from the beginning: a journal without a seal is one that somebody took it from.
-                connection.executemany(
-                    "INSERT INTO meta (key, value) VALUES (?, ?)",
-                    [("schema", str(SCHEMA_VERSION)), ("seal", self._seal.digest)],
-                )
+                row = ("meta", _CHAINS, _document(self._chains))
+                sealed = Seal(0, GENESIS, sum_rows([row]))
+                _save(connection, [row, ("meta", "seal", sealed.digest), _SCHEMA_ROW])
+            elif found["schema"] == "2":
+                self._migrate(connection)
             elif found["schema"] != str(SCHEMA_VERSION):
                 raise UserError(
                     f"the journal {self._database.name} has schema {found['schema']}, this fabricpulse reads "
                     f"{SCHEMA_VERSION}; use the version that wrote it or move it away"
                 )
-            self.kept_bytes = {table: _bytes_in(connection, table) for table in _RECEIVED}
+            self.kept_bytes = {table: received.bytes_in(connection, table) for table in received.PARTS}
+
+    def _migrate(self, connection: Connection) -> None:
+        """A journal of the version without chains. One that was edited before stays one that was edited."""
+        rows = list(_state_rows(connection))
+        length, head = _last_line(connection)
+        before = Seal(length, head, sum_rows(rows))
+        is_sealed = ("seal", before.digest) in set(connection.execute("SELECT key, value FROM meta"))
+        row = ("meta", _CHAINS, _document(received.add_chains(connection)))
+        sealed = [row, _SCHEMA_ROW]
+        if is_sealed:
+            self._seal_before = before
+            sealed.append(("meta", "seal", Seal(length, head, sum_rows([*rows, row])).digest))
+        _save(connection, sealed)
 
     def load(self) -> State:
         """See Store.load. Raises StoreError when a row is not what this version wrote."""
@@ -135,7 +147,7 @@ class SqlStore:
             with self._database.read() as connection:
                 rows = list(_state_rows(connection))
                 meta = dict(connection.execute("SELECT key, value FROM meta"))
-                last = list(connection.execute("SELECT id, hash FROM transition ORDER BY id DESC LIMIT 1"))
+                length, head = _last_line(connection)
             documents: dict[str, dict[str, str]] = {table: {} for table, _ in _COLLECTIONS.values()}
             for table, key, document in rows:
                 if table != "meta":
@@ -148,36 +160,38 @@ class SqlStore:
             for field, kind in _FIELDS.items():
                 if field in meta:
                     values[field] = msgspec.json.decode(meta[field], type=kind)
+            if _CHAINS in meta:
+                self._chains |= msgspec.json.decode(meta[_CHAINS], type=Chains)
         except msgspec.DecodeError as error:
             # Malformed is not empty: a journal that cannot be decoded must not look like one with nothing in it.
             raise StoreError(
                 f"the journal {self._database.name} has a row that cannot be read: {error}; restore a backup"
             ) from error
         self._rows = {(table, key): row_hash(table, key, document) for table, key, document in rows}
-        length, head = (int(last[0][0]), str(last[0][1])) if last else (0, _GENESIS)
-        self._seal = self.seal_at_start = Seal(length, head, sum_rows(rows))
+        self._seal = Seal(length, head, sum_rows(rows))
+        self.seal_at_start = self._seal_before or self._seal
         if meta.get("seal") != self._seal.digest:
             self.edited = "lines or state are not those of the last commit"
         return State(**values)
 
     def commit(self, batch: Batch) -> None:
         """See Store.commit."""
-        number, digest, total = self._seal.length, self._seal.head, self._seal.state
+        number, digest = self._seal.length, self._seal.head
         lines = []
         for entry in batch.transaction.transitions:
             detail = msgspec.json.encode(entry.detail, order="sorted").decode()
             digest = _chain(digest, batch.at, entry.subject, entry.event, detail)
             number += 1
             lines.append((number, batch.at, entry.subject, entry.event, detail, digest))
-        rows = list(_changed_rows(batch))
-        hashes = {(table, key): row_hash(table, key, d) if d is not None else 0 for table, key, d in rows}
-        for row, added in hashes.items():
-            total = with_row(total, self._rows.get(row, 0), added)
-        seal = Seal(number, digest, total)
+        rows: list[tuple[str, str, str | None]] = list(_changed_rows(batch))
         failpoints.reach("receiver.before_commit")
         with self._committing:
             with self._database.write() as connection:
-                kept, dropped = self._insert(connection, batch)
+                chains, kept, dropped = self._insert(connection, batch)
+                if chains != self._chains:
+                    rows.append(("meta", _CHAINS, _document(chains)))
+                hashes = _hashes(rows)
+                seal = Seal(number, digest, self._sum_with(hashes))
                 connection.executemany(
                     "INSERT INTO transition (id, at, subject, event, detail, hash) VALUES (?, ?, ?, ?, ?, ?)",
                     lines,
@@ -187,46 +201,43 @@ class SqlStore:
                     [*rows, ("meta", "seal", seal.digest), ("meta", "committed_at", repr(batch.at))],
                 )
                 failpoints.reach("receiver.in_commit")
-            self._seal = seal
-            self.kept_bytes = kept
+            self._sealed(seal, chains, kept)
             for table, count in dropped.items():
                 self.dropped[table] += count
         failpoints.reach("receiver.after_commit")
+        self._keep(hashes)
+
+    def _sum_with(self, hashes: dict[tuple[str, str], int]) -> int:
+        """The hash of the state with these rows in it; 0 for one that goes."""
+        total = self._seal.state
+        for row, added in hashes.items():
+            total = with_row(total, self._rows.get(row, 0), added)
+        return total
+
+    def _sealed(self, seal: Seal, chains: Chains, kept: dict[str, int]) -> None:
+        self._seal, self._chains, self.kept_bytes = seal, chains, kept
+
+    def _keep(self, hashes: dict[tuple[str, str], int]) -> None:
         for row, added in hashes.items():
             if added:
                 self._rows[row] = added
             else:
                 self._rows.pop(row, None)
 
-    def _insert(self, connection: Connection, batch: Batch) -> tuple[dict[str, int], dict[str, int]]:
-        """Returns the bytes that are kept then, and how many rows made room."""
-        connection.executemany(
-            "INSERT INTO delivery (received_at, sha256, deflated, body) VALUES (?, ?, ?, ?)",
-            [(d.received_at, d.sha256, int(d.deflated), d.body) for d in batch.deliveries],
-        )
-        connection.executemany(
-            "INSERT INTO dead_letter (received_at, reason, body) VALUES (?, ?, ?)",
-            [(batch.at, d.reason, d.body) for d in batch.dead_letters],
-        )
-        kept, dropped = dict(self.kept_bytes), dict.fromkeys(_RECEIVED, 0)
-        for table, rows in (("delivery", batch.deliveries), ("dead_letter", batch.dead_letters)):
-            kept[table] += sum(len(row.body) + _ROW_BYTES for row in rows)
-            while kept[table] > self._most_bytes[table]:
-                oldest = connection.execute(
-                    f"SELECT id, length(body) FROM {table} ORDER BY id LIMIT ?",  # noqa: S608
-                    (_PAGE,),
+    def _insert(self, connection: Connection, batch: Batch) -> tuple[Chains, dict[str, int], dict[str, int]]:
+        """Returns the chains and the bytes that are kept then, and how many rows made room."""
+        chains, kept, dropped = dict(self._chains), dict(self.kept_bytes), dict.fromkeys(received.PARTS, 0)
+        rows: dict[str, list[tuple[Any, ...]]] = {
+            "delivery": [(d.received_at, d.sha256, int(d.deflated), d.body) for d in batch.deliveries],
+            "dead_letter": [(batch.at, d.reason, d.body) for d in batch.dead_letters],
+        }
+        for table, new in rows.items():
+            if new:
+                chain = received.insert(connection, table, chains[table], new)
+                chains[table], kept[table], dropped[table] = received.make_room(
+                    connection, table, chain, kept[table] + received.size_of(new), self._most_bytes[table]
                 )
-                last = 0
-                for number, size in oldest:
-                    last = number
-                    dropped[table] += 1
-                    kept[table] -= size + _ROW_BYTES
-                    if kept[table] <= self._most_bytes[table]:
-                        break
-                if not last:
-                    kept[table] = 0  # the table is empty
-                connection.execute(f"DELETE FROM {table} WHERE id <= ?", (last,))  # noqa: S608
-        return kept, dropped
+        return chains, kept, dropped
 
     def last_commit_at(self) -> float:
         """See Store.last_commit_at."""
@@ -282,13 +293,13 @@ class SqlStore:
     def verify(self) -> int:
         """See Store.verify."""
         name = self._database.name
-        head, count = _GENESIS, 0
+        head, count = GENESIS, 0
         query = "SELECT id, at, subject, event, detail, hash FROM transition ORDER BY id"
         with self._database.read() as connection:
             with self._committing:
                 # The first statement fixes what this connection sees.
                 written = dict(connection.execute("SELECT key, value FROM meta WHERE key = 'seal'"))
-                seal = self._seal
+                seal, chains = self._seal, self._chains
             for number, at, subject, event, detail, digest in connection.execute(query):
                 head = _chain(head, at, subject, event, detail)
                 count += 1
@@ -300,29 +311,52 @@ class SqlStore:
                 raise StoreError(f"journal {name}: {count} lines, {seal.length} were written")
             if sum_rows(_state_rows(connection)) != seal.state:
                 raise StoreError(f"journal {name}: the state was changed by another program")
+            try:
+                received.check(connection, chains)
+            except ChainError as error:
+                raise StoreError(f"journal {name}: {error}") from error
         if written.get("seal") != seal.digest:
             raise StoreError(f"journal {name}: the seal was changed by another program")
         if self.edited:
             raise StoreError(f"journal {name}: found at the start: {self.edited}")
         return count
 
-    def prune(self, before: float) -> None:
+    def prune(self, before: float, now: float = float("inf")) -> None:
         """See Store.prune."""
-        with self._database.write() as connection:
-            for table in _RECEIVED:
-                connection.execute(f"DELETE FROM {table} WHERE received_at < ?", (before,))  # noqa: S608
-            kept = {table: _bytes_in(connection, table) for table in _RECEIVED}
-        self.kept_bytes = kept
+        with self._committing:
+            with self._database.write() as connection:
+                chains = {
+                    table: received.drop_old(connection, table, chain, before, now)
+                    for table, chain in self._chains.items()
+                }
+                kept = {table: received.bytes_in(connection, table) for table in received.PARTS}
+                rows: list[tuple[str, str, str | None]] = [("meta", _CHAINS, _document(chains))]
+                hashes = _hashes(rows)
+                seal = Seal(self._seal.length, self._seal.head, self._sum_with(hashes))
+                if chains != self._chains:
+                    _save(connection, [*rows, ("meta", "seal", seal.digest)])
+            if chains != self._chains:
+                self._keep(hashes)
+                self._sealed(seal, chains, kept)
 
     def close(self) -> None:
         """See Store.close."""
         self._database.close()
 
 
-def _bytes_in(connection: Connection, table: str) -> int:
-    query = f"SELECT count(*), coalesce(sum(length(body)), 0) FROM {table}"  # noqa: S608 - a constant of this file
-    ((count, size),) = connection.execute(query)
-    return int(size) + int(count) * _ROW_BYTES
+def _document(chains: Chains) -> str:
+    return msgspec.json.encode(chains, order="sorted").decode()
+
+
+def _hashes(rows: Iterable[tuple[str, str, str | None]]) -> dict[tuple[str, str], int]:
+    """Of each row, 0 of one that goes."""
+    return {(table, key): row_hash(table, key, d) if d is not None else 0 for table, key, d in rows}
+
+
+def _last_line(connection: Connection) -> tuple[int, str]:
+    """Number and hash."""
+    last = list(connection.execute("SELECT id, hash FROM transition ORDER BY id DESC LIMIT 1"))
+    return (int(last[0][0]), str(last[0][1])) if last else (0, GENESIS)
 
 
 def _state_rows(connection: Connection) -> Iterator[tuple[str, str, str]]:
@@ -332,7 +366,7 @@ def _state_rows(connection: Connection) -> Iterator[tuple[str, str, str]]:
         for key, document in connection.execute(f"SELECT key, document FROM {table}"):  # noqa: S608
             yield table, key, document
     for key, value in connection.execute("SELECT key, value FROM meta"):
-        if key in _FIELDS:
+        if key in _FIELDS or key == _CHAINS:
             yield "meta", key, value
 
 
@@ -350,7 +384,7 @@ def _changed_rows(batch: Batch) -> Iterator[tuple[str, str, str | None]]:
             yield "meta", field, msgspec.json.encode(getattr(transaction, field)).decode()
 
 
-def _save(connection: Connection, rows: list[tuple[str, str, str | None]]) -> None:
+def _save(connection: Connection, rows: Sequence[tuple[str, str, str | None]]) -> None:
     for table in {table for table, _, _ in rows}:
         column = "value" if table == "meta" else "document"
         connection.executemany(

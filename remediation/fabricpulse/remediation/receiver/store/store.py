@@ -92,14 +92,15 @@ class Store(Protocol):
         """Of the last commit; a copy kept elsewhere shows whether the journal was rewritten."""
 
     def verify(self) -> int:
-        """Checks chain and seal; returns the number of lines.
+        """Checks chains and seal; returns the number of lines.
 
-        Raises StoreError for a line that does not follow from those before it, lines that are missing, a state that is
-        not the committed one.
+        Raises StoreError for a line, a delivery or a dead letter that does not follow from those before it, for those
+        that are missing, and for a state that is not the committed one.
         """
 
-    def prune(self, before: float) -> None:
-        """Drops raw deliveries and dead letters that were received before; transitions stay."""
+    def prune(self, before: float, now: float = ...) -> None:
+        """Drops raw deliveries and dead letters that were received before; transitions stay. now : what is from later
+        than that keeps no other one."""
 
     def close(self) -> None:
         """Releases the database."""
