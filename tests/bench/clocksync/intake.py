@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fabricpulse.clocksync.coordinator.fleet import Fleet
 from fabricpulse.clocksync.coordinator.report_channels import ReportChannels
@@ -28,8 +29,8 @@ from fabricpulse.clocksync.wire.messages import (
 )
 
 
-def intake_child(n: int, edges: int = 10, steps: int = 5, port: int = 29_615) -> None:
-    """Prints one JSON object: CPU of a round by part, memory, and what the intake has counted."""
+def intake_child(n: int, edges: int = 10, nics: int = 1, steps: int = 5, port: int = 29_615) -> None:
+    """Prints one JSON object: CPU of a round by part, memory, and what the intake has counted. nics : of each host."""
     rng = np.random.default_rng(1)
     names = [f"gpu-{k:05d}" for k in range(n)]
     peers = (np.arange(n)[:, None] + rng.integers(1, n, (n, edges))) % n
@@ -39,7 +40,7 @@ def intake_child(n: int, edges: int = 10, steps: int = 5, port: int = 29_615) ->
     line = Line(now_ns, 0, 0, 2_000)
     given = []
     for name, row in zip(names, peers, strict=True):
-        info = HostInfo(1, "", (), tuple(EdgeName("rail0", names[p], "rail0") for p in row), "none")
+        info = HostInfo(1, "", (), _edges(names, row, nics), "none")
         report = RoundReport(PROTOCOL, name, 1, 1, now_ns, b"", line, None, "", 0, info)
         member = fleet.report(report, time.monotonic(), again=False)
         member.neighbours_sent = fleet.roster.generation
@@ -67,6 +68,7 @@ def intake_child(n: int, edges: int = 10, steps: int = 5, port: int = 29_615) ->
         arrived = channels.take()
         marks.append(time.process_time())
         solution = fleet.solve_round(time.monotonic(), arrived)
+        del arrived
         marks.append(time.process_time())
         answered = channels.answer()
         marks.append(time.process_time())
@@ -88,6 +90,11 @@ def intake_child(n: int, edges: int = 10, steps: int = 5, port: int = 29_615) ->
         )
     )
     channels.stop()
+
+
+def _edges(names: list[str], peers: NDArray[np.int64], nics: int) -> tuple[EdgeName, ...]:
+    rails = [f"rail{number % nics}" for number in range(len(peers))]
+    return tuple(EdgeName(rail, names[peer], rail) for rail, peer in zip(rails, peers.tolist(), strict=True))
 
 
 def _send_steps(

@@ -21,18 +21,25 @@ _REMEMBERED = 120.0
 _FEWEST = 50.0
 
 
-def remember(counts: Counts, slots: NDArray[np.intp], held_out_ns: Floats) -> Floats:
+def remember(counts: Counts, held_out_ns: Floats, *slots: NDArray[np.intp]) -> Floats:
     """Takes one solve in, and returns the estimate for each row of `counts`; 0 where too little is known.
 
-    counts : CLASSES for each slot; changed. slots : at the one ends of all edges, then at the others, each with
-    held_out_ns of its edge, NaN where nothing is known. Sizes beyond the last class (1.3 ms) are no estimate.
+    counts : CLASSES for each slot; changed. held_out_ns : of each edge, NaN where nothing is known. slots : at the one
+    ends of all edges, then at the others. Sizes beyond the last class (1.3 ms) are no estimate.
     """
     finite = np.isfinite(held_out_ns)
-    size = np.maximum(np.abs(held_out_ns[finite]), 1.0)
-    number = np.minimum(np.ceil(np.log(size) / np.log(_RATIO)), CLASSES - 1).astype(np.intp)
+    number = np.maximum(np.abs(held_out_ns[finite]), 1.0)
+    np.log(number, out=number)
+    number /= np.log(_RATIO)
+    classes = np.minimum(np.ceil(number, out=number), CLASSES - 1).astype(np.intp)
+    del number
     counts *= np.float32(1.0 - 1.0 / _REMEMBERED)
     flat = counts.reshape(-1)
-    flat += np.bincount(slots[finite] * CLASSES + number, minlength=len(flat)).astype(np.float32)
+    found = np.zeros(len(flat), np.float32)
+    for ends in slots:
+        np.add.at(found, ends[finite] * CLASSES + classes, np.float32(1.0))
+    flat += found
+    del found
     below = np.cumsum(counts, axis=1)
     # Not of sums that float32 has rounded differently.
     within = np.minimum((below < _SHARE * below[:, -1:]).sum(axis=1), CLASSES - 1)

@@ -372,9 +372,9 @@ class Fleet:
         size = np.abs(solution.residual_ns)
         self.residual_p50_ns = float(np.median(size))
         columns, slots = self.roster.columns, rows["slot"].astype(np.intp)
-        ends = np.concatenate([slots[edges.i], slots[edges.j]])
         # Most of the room of a small fleet is empty, and all of it is traversed.
-        likely_ns = remember(columns.held_out[: self.roster.slots], ends, np.tile(solution.held_out_ns, 2))
+        held_out = columns.held_out[: self.roster.slots]
+        likely_ns = remember(held_out, solution.held_out_ns, slots[edges.i], slots[edges.j])
         placed = slots[solution.placed]
         # The root has hardly an error, by definition, though its edges have theirs.
         most_ns = columns.at["line_bound_ns"][placed]

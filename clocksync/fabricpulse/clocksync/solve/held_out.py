@@ -28,13 +28,16 @@ def held_out(graph: Graph, weight: Floats, residual: Floats, component: NDArray[
     """
     h = weight * _resistance(graph, weight, component)
     mean = residual
-    low, high = np.minimum(graph.i, graph.j), np.maximum(graph.i, graph.j)
-    some, pair = _parallel(low.astype(np.int64) * graph.n + high)
+    number = np.minimum(graph.i, graph.j).astype(np.int64)
+    number *= graph.n
+    number += np.maximum(graph.i, graph.j)
+    some, pair = _parallel(number)
+    del number
     if len(some):
         # As if it were one edge, of their weighted mean; parallel edges count in one direction.
         total = np.bincount(pair, weight[some])
         h[some] *= total[pair] / weight[some]
-        sign = np.where(graph.i[some] == low[some], 1.0, -1.0)
+        sign = np.where(graph.i[some] <= graph.j[some], 1.0, -1.0)
         mean = residual.copy()
         mean[some] = sign * (np.bincount(pair, weight[some] * residual[some] * sign) / total)[pair]
     known = h < _MOST

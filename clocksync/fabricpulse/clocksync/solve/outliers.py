@@ -79,15 +79,19 @@ def faulty_hosts(
     # Outliers only become fewer as hosts are named: no other host can be, and only edges of these are tested.
     possible = bad > _MOST_OUTLIERS * _FEWEST_EDGES
     near = np.flatnonzero(possible[i] | possible[j])
-    ends = np.concatenate([i[near], j[near]])
-    order = np.argsort(ends, kind="stable")
-    others = np.concatenate([j[near], i[near]])[order]
-    edge, sign = np.tile(near, 2)[order], np.repeat([1.0, -1.0], len(near))[order]
+    # In 32 bits: at 50,000 hosts with 40 edges these are the largest arrays of a round.
+    one, other = i[near].astype(np.int32), j[near].astype(np.int32)
+    ends = np.concatenate([one, other])
+    order = np.argsort(ends).astype(np.int32)
+    begin = np.searchsorted(ends[order], np.arange(hosts + 1))
+    others = np.concatenate([other, one])[order]
+    second = order >= len(near)
+    edge = near.astype(np.int32)[np.where(second, order - len(near), order)]
+    del one, other, ends, order
     place_ns, seen = (
         np.zeros(hosts),
         np.zeros(hosts, np.bool_),
     )  # where its edges put a host that was pulled away
-    begin = np.searchsorted(ends[order], np.arange(hosts + 1))
     named: list[int] = []
     candidates = np.flatnonzero(possible)
     excluded = np.zeros(hosts, np.bool_)
@@ -105,7 +109,7 @@ def faulty_hosts(
             seen[host] = True
             left = ~excluded[peers]
             # Of each edge, where the host would have to be for it to fit.
-            wanted = place_ns[peers] + sign[its] * residual_ns[edge[its]]
+            wanted = place_ns[peers] + np.where(second[its], -1.0, 1.0) * residual_ns[edge[its]]
             limits = limit_ns[edge[its]]
             middle = _majority(wanted[left], float(np.median(limits[left])))
             if middle is not None:

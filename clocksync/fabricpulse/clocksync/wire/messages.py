@@ -31,7 +31,7 @@ class NicInfo(msgspec.Struct, frozen=True, array_like=True):
     network: str
 
 
-class EdgeName(msgspec.Struct, frozen=True, array_like=True):
+class EdgeName(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Which NIC pair an edge of the reports is."""
 
     device: str

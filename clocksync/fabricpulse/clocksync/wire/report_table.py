@@ -83,28 +83,43 @@ class ReportTable:
         """Makes rows of what was added; the last of each slot counts. slots : all are below. arrived : further rows
         and their records, that came before the added ones.
         """
-        rows, records = [self.rows], [self.records]
+        parts = [(self.rows, self.records)]
         if arrived is not None:
-            rows.append(arrived[0])
-            records.append(arrived[1])
+            parts.append(arrived)
         if self._spoken:
-            rows.append(np.array(self._spoken, ROW_DTYPE))
-            records.append(np.frombuffer(b"".join(self._blocks), EDGE_DTYPE))
+            spoken = np.frombuffer(b"".join(self._blocks), EDGE_DTYPE)
+            parts.append((np.array(self._spoken, ROW_DTYPE), spoken))
             self._spoken, self._blocks = [], []
-        if len(rows) == 1:
+        if len(parts) == 1:
             return
-        self.rows, self.records = np.concatenate(rows), np.concatenate(records)
+        # Usually all rows are replaced by those that have arrived: to copy both costs most of a round's memory.
+        ends = np.cumsum([len(rows) for rows, _ in parts])
+        numbers = [np.arange(end - len(rows), end) for end, (rows, _) in zip(ends, parts, strict=True)]
         last = np.full(slots, -1, np.intp)
-        np.maximum.at(last, self.rows["slot"], np.arange(len(self.rows)))
-        self.keep(last[self.rows["slot"]] == np.arange(len(self.rows)))
+        for number, (rows, _) in zip(numbers, parts, strict=True):
+            np.maximum.at(last, rows["slot"], number)
+        kept = [
+            _of_rows(*part, last[part[0]["slot"]] == number)
+            for number, part in zip(numbers, parts, strict=True)
+        ]
+        kept = [part for part in kept if len(part[0])]
+        if len(kept) == 1:
+            ((self.rows, self.records),) = kept
+        elif kept:
+            self.rows, self.records = (np.concatenate(of) for of in zip(*kept, strict=True))
 
     def keep(self, which: NDArray[np.bool_]) -> None:
         """Drops the rows that are not in `which`, and their records."""
-        if not which.all():
-            self.records = self.records[np.repeat(which, self.rows["edges"])]
-            self.rows = self.rows[which]
+        self.rows, self.records = _of_rows(self.rows, self.records, which)
 
     def renumber(self, slot_of: NDArray[np.int32]) -> None:
         """Hosts have new slots: slot_of[old], -1 for those whose leases have run out."""
         self.rows["slot"] = slot_of[self.rows["slot"]]
         self.keep(self.rows["slot"] >= 0)
+
+
+def _of_rows(rows: Records, records: Records, which: NDArray[np.bool_]) -> tuple[Records, Records]:
+    """Those rows that are in `which`, and their records."""
+    if which.all():
+        return rows, records
+    return rows[which], records[np.repeat(which, rows["edges"])]

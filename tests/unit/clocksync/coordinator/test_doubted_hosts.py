@@ -3,8 +3,12 @@
 import random
 from itertools import combinations
 
+import numpy as np
 import pytest
 from tests.unit.clocksync.coordinator.reporting_fleet import EDGE_BOUND_NS, ReportingFleet
+
+from fabricpulse.clocksync.coordinator.doubted_hosts import DoubtedHosts
+from fabricpulse.clocksync.coordinator.members import Columns
 
 _NAMES = ("h00", "h01", "h02")
 
@@ -125,3 +129,24 @@ def test_a_healthy_fleet_is_never_in_doubt() -> None:
             fleet.step_clock("h02", 3_000_000)
         fleet.run()
         assert not fleet.fleet.roster.columns.at["doubt_ns"].any()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_witnesses_are_a_set(seed: int) -> None:
+    """Of random edges, some of them parallel: the arrays say what a dictionary of pairs would."""
+    rng = np.random.default_rng(seed)
+    hosts, name = DoubtedHosts(Columns()), rng.integers(0, 1 << 63, 15, np.uint64)
+    model: dict[tuple[int, int], float] = {}
+    for moment in range(12):
+        begin, end = rng.integers(0, 15, (2, int(rng.integers(0, 60))))
+        doubted = rng.random(15) < 0.4
+        hosts._see(name, begin, end, doubted, float(moment))
+        for pair in zip(begin.tolist(), end.tolist(), strict=True):
+            if pair in model or doubted[pair[0]]:
+                model[pair] = float(moment)
+        mix = np.uint64(0x9E3779B97F4A7C15)
+        wanted = sorted(
+            (int((name[a : a + 1] * mix + name[b])[0]), int(name[a]), at) for (a, b), at in model.items()
+        )
+        found = zip(hosts._pair.tolist(), hosts._owner.tolist(), hosts._seen_s.tolist(), strict=True)
+        assert list(found) == wanted

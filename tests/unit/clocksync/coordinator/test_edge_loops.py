@@ -146,4 +146,4 @@ def test_a_doubt_is_left_where_the_only_loop_contradicts(residual_ns: float, lef
     doubt_ns, names = np.array([DOUBT_NS, 0.0, 0.0]), np.arange(1, 4, dtype=np.uint64)
     checked, hidden_ns = DoubtedHosts(Columns())._checked(edges, cast(Solution, fit), names, doubt_ns, 0.0)
     assert hidden_ns[0] == pytest.approx(left_ns)
-    assert checked[0] == (left_ns > 0)
+    assert checked[0][0] == (left_ns > 0)

@@ -26,7 +26,7 @@ def test_the_estimate_is_the_quantile_of_what_was_seen_and_no_less() -> None:
     sigma_ns = np.array([30.0, 300.0])
     for rounds, factor in ((400, 1.0), (600, 0.2), (600, 3.0)):
         for _ in range(rounds):
-            found = remember(counts, slots, rng.normal(0, factor * sigma_ns[slots]))
+            found = remember(counts, rng.normal(0, factor * sigma_ns[slots]), slots)
         quantile = 2.576 * factor * sigma_ns
         assert (found[:2] >= 0.9 * quantile).all()
         assert (found[:2] <= 1.4 * quantile).all()
@@ -38,13 +38,13 @@ def test_little_or_nothing_known_is_no_estimate() -> None:
     counts = np.zeros((1, CLASSES), np.float32)
     slots = np.zeros(10, np.intp)
     for _ in range(200):
-        assert remember(counts, slots, np.full(10, np.nan)) == 0
-    found = [remember(counts, slots, np.full(10, 40.0))[0] for _ in range(8)]
+        assert remember(counts, np.full(10, np.nan), slots) == 0
+    found = [remember(counts, np.full(10, 40.0), slots)[0] for _ in range(8)]
     assert found[:4] == [0] * 4
     assert found[-1] == pytest.approx(40, rel=0.25)
     for _ in range(400):
-        remember(counts, slots, np.full(10, 1e9))
-    assert remember(counts, slots, np.full(10, 1e9)) == 0
+        remember(counts, np.full(10, 1e9), slots)
+    assert remember(counts, np.full(10, 1e9), slots) == 0
 
 
 def test_a_host_that_is_not_placed_has_none() -> None:
