@@ -18,6 +18,13 @@ from typing import Literal
 
 from fabricpulse.remediation.receiver.config import RebalanceConfig
 from fabricpulse.remediation.receiver.rebalance.lane_evidence import LaneSummary, goodput_by_job
+from fabricpulse.remediation.receiver.rebalance.lane_neighbours import (
+    beside_good,
+    connections_of,
+    is_at_rest,
+    neighbours,
+    without_room,
+)
 from fabricpulse.remediation.receiver.rebalance.lane_places import Jobs, Leaves, groups
 from fabricpulse.remediation.receiver.rebalance.lane_requests import LaneRequest
 from fabricpulse.remediation.receiver.rebalance.lane_sharing import Sender, gain_apart, gain_of_rate
@@ -61,6 +68,7 @@ def propose(
     reached: Mapping[tuple[str, ...], float] | None = None,
     request: LaneRequest | None = None,
     leaves: Leaves = NO_LEAVES,
+    searched: Collection[str] = (),
 ) -> list[Proposal]:
     """Proposals, best first; with a request, only for lanes that it names, and with its operation.
 
@@ -69,38 +77,40 @@ def propose(
     that, nothing is to be won. leaves : where NICs are plugged in, as far as that is known.
     """
     before = goodput_by_job(lanes)
-    busy: dict[str, list[LaneSummary]] = defaultdict(list)
-    at_work = {lane.job for lane in lanes.values() if lane.repathed}
+    carrying: dict[str, list[LaneSummary]] = defaultdict(list)
+    at_work = {lane.job for lane in lanes.values() if lane.repathed} | set(searched)
     for lane in lanes.values():
-        if lane.goodput >= _IDLE_BYTES_S and lane.capacity > 0 and lane.job not in at_work:
-            busy[lane.job].append(lane)
+        if lane.goodput >= _IDLE_BYTES_S and lane.capacity > 0:
+            carrying[lane.job].append(lane)
+    busy = {job: own for job, own in carrying.items() if job not in at_work}
     slow_of = {
-        job: found for job, own in busy.items() if own[0].is_named and (found := slow_lanes(config, own))
+        job: found for job, own in carrying.items() if own[0].is_named and (found := slow_lanes(config, own))
     }
     shared = []
     if request is None or request.rule.action == "lane.repath":
-        shared = _shared(busy, slow_of.keys(), before, resting, config.max_lanes, request, leaves)
+        unequal = {job for job in slow_of if job in busy}
+        shared = _shared(busy, unequal, before, resting, config.max_lanes, request, leaves)
     together = {workload for proposal in shared for workload in proposal.scope}
     proposals = []
-    for workload, slow in sorted(slow_of.items()):
-        own, rests = busy[workload], resting.get(workload)
+    for workload, own in sorted(carrying.items()):
+        if not own[0].is_named or not (low := below_good(config, own)):
+            continue
+        slow = slow_of.get(workload, [])
+        rests = resting.get(workload)
         if rests == "cooldown" or (workload in together and rests is None):
             continue
         weigh = rests == "no_new_path" if request is None else request.rule.action == "lane.weight"
         if request is not None:
             if rests == "no_new_path" and not weigh:
                 continue
-            slow = [lane for lane in slow if request.names(lane)]  # noqa: PLW2901
-        if weigh:
-            moves = [move for lane in slow if (move := _weighed(lane, own)) is not None]
+            slow = [lane for lane in slow if request.names(lane)]
+            low = [lane for lane in low if request.names(lane)]
+        if not weigh:
+            proposal = _repathed(config, workload, low, carrying, busy, before, leaves)
         else:
-            moves = [_move(lane) for lane in slow]
-        gain = min(_MAX_GAIN, _REACHED * gain_of_rate(_busy(own), _faster(own, slow, weigh)))
-        if moves:
-            reason = f"{len(slow)} of {len(own)} lanes deliver less than {config.slow_share:g} of the others"
-            proposals.append(
-                Proposal(workload, (workload,), tuple(moves[: config.max_lanes]), before, gain, reason)
-            )
+            proposal = _reweighed(config, workload, slow, busy, before)
+        if proposal is not None:
+            proposals.append(proposal)
     for proposal in shared:
         best = (reached or {}).get(proposal.scope)
         if best is None or _sum(before, proposal.scope) < _AS_GOOD * best:
@@ -113,8 +123,69 @@ def slow_lanes(config: RebalanceConfig, own: list[LaneSummary]) -> list[LaneSumm
 
     The good ones are at least a quarter: half of the lanes may share a link.
     """
+    return [lane for lane in below_good(config, own) if lane.congested]
+
+
+def below_good(config: RebalanceConfig, own: list[LaneSummary]) -> list[LaneSummary]:
+    """Lanes that deliver much less than the good ones of their job, also where it has no more to send by them: it waits
+    for another one of its connections then."""
     limit = config.slow_share * _good(own)
-    return [lane for lane in own if lane.congested and lane.capacity < limit]
+    return [lane for lane in own if lane.capacity < limit]
+
+
+def _repathed(
+    config: RebalanceConfig,
+    workload: str,
+    low: list[LaneSummary],
+    carrying: Mapping[str, list[LaneSummary]],
+    busy: Mapping[str, list[LaneSummary]],
+    before: dict[str, float],
+    leaves: Leaves,
+) -> Proposal | None:
+    """Other paths for lanes of a job that deliver little, for its own sake and that of those whom they hold up.
+
+    The plugin searches for the sake of one job alone, and has ended where nothing is left to win for it: that it has
+    tried several paths says nothing against a plan for somebody else's. busy : of `carrying` those jobs in which it has
+    not.
+    """
+    own = carrying[workload]
+    resting = {lane.key for lanes in connections_of(own).values() if is_at_rest(lanes) for lane in lanes}
+    low = [lane for lane in low if lane.key in resting]
+    holding = beside_good(low, own)
+    beside = neighbours(workload, low, holding, carrying, leaves)
+    full = without_room(low, own) if beside.jobs else set()
+    gaining = [lane for lane in low if lane.congested and lane.key not in full] if workload in busy else []
+    wanted = {lane.key for lane in gaining} | ({lane.key for lane in holding} if beside.helped else set())
+    moved = [lane for lane in low if lane.key in wanted]
+    if not moved:
+        return None
+    gain = _REACHED * gain_of_rate(_busy(own), _faster(own, gaining)) if gaining else 1.0
+    scope = tuple(sorted({workload, *beside.jobs}))
+    total, won = _sum(before, scope), (beside.gain - 1) * before.get(beside.helped, 0.0)
+    if beside.jobs:
+        gain = (total + max(0.0, gain - 1) * before[workload] + won) / total
+    reason = f"{len(moved)} of {len(own)} lanes deliver less than {config.slow_share:g} of the others"
+    if beside.helped:
+        reason += f" and hold up {beside.helped}"
+    moves = tuple(_move(lane) for lane in moved[: config.max_lanes])
+    return Proposal(workload, scope, moves, before, min(_MAX_GAIN, gain), reason)
+
+
+def _reweighed(
+    config: RebalanceConfig,
+    workload: str,
+    slow: list[LaneSummary],
+    busy: Mapping[str, list[LaneSummary]],
+    before: dict[str, float],
+) -> Proposal | None:
+    """Less for the slow lanes of a job."""
+    own = busy.get(workload, [])
+    moves = [move for lane in slow if (move := _weighed(lane, own)) is not None]
+    if not moves:
+        return None
+    gain = min(_MAX_GAIN, _REACHED * gain_of_rate(_busy(own), _faster(own, slow, weigh=True)))
+    reason = f"{len(slow)} of {len(own)} lanes deliver less than {config.slow_share:g} of the others"
+    return Proposal(workload, (workload,), tuple(moves[: config.max_lanes]), before, gain, reason)
 
 
 def _good(own: list[LaneSummary]) -> float:
@@ -130,11 +201,8 @@ def _faster(own: list[LaneSummary], slow: list[LaneSummary], weigh: bool = False
     delivers, which a connection that sends so already gains nothing by.
     """
     good, moved = _good(own), {lane.key for lane in slow}
-    connections: dict[tuple[str, str, str], list[LaneSummary]] = defaultdict(list)
-    for lane in own:
-        connections[lane.host, lane.last.process, lane.last.connection].append(lane)
     now, then = [], []
-    for lanes in connections.values():
+    for lanes in connections_of(own).values():
         carried = sum(lane.goodput for lane in lanes)
         after = [good if lane.key in moved and not weigh else lane.capacity for lane in lanes]
         fair = carried / len(lanes)

@@ -175,7 +175,7 @@ class Rebalancer:
         lanes = {key: lane for key, lane in lanes.items() if key in repathed}
         searched = self._searched(transaction, lanes)
         for key, lane in lanes.items():
-            if repathed[key] or lane.job in searched:
+            if repathed[key]:
                 lanes[key] = replace(lane, repathed=True)
         rests, best = resting(transaction, config.cooldown_s, now), reached(transaction)
         for request in self._next_batch(requests):
@@ -184,7 +184,7 @@ class Rebalancer:
             if reason := guards.lane_alert(request.episode):
                 self._block(transaction, request, reason)
                 continue
-            proposals = propose(config, lanes, rests, best, request, self._leaves)
+            proposals = propose(config, lanes, rests, best, request, self._leaves, searched)
             reason = "unhelpful" if stopped else why_not(request, lanes, rests)
             for proposal in [] if stopped else proposals:
                 reason = self._refusal(transaction, guards, proposal, now)
@@ -194,14 +194,14 @@ class Rebalancer:
             self._block(transaction, request, reason)
         if stopped or config.mode == "observe":
             return
-        for proposal in propose(config, lanes, rests, best, leaves=self._leaves):
+        for proposal in propose(config, lanes, rests, best, leaves=self._leaves, searched=searched):
             if not self._refusal(transaction, guards, proposal, now):
                 self._start(transaction, proposal, lanes, now)
                 return
 
     def _searched(self, transaction: Transaction, lanes: Mapping[str, LaneSummary]) -> set[str]:
         """Jobs for whose lanes the plugin has tried several paths by itself lately: they did not all stay on one link,
-        and what the plugin has found a plan would undo."""
+        and what the plugin has found for the job a plan for it would undo."""
         moves, ordered = self._evidence.moves(), new_paths(transaction)
         own: Counter[str] = Counter()
         count: Counter[str] = Counter()
