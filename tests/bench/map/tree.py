@@ -141,7 +141,24 @@ def _case(rows: Rows, case: str, fabric: Fabric, silent: float) -> Survey:
     for kind in kinds:
         rows.report(case, f"same_{kind}_percent", 100 * survey.right(kind), "%", ">= 99")
     if fabric.plan.on_machine > 1:
-        rows.report(case, "colocation_percent", 100 * survey.right(Kind.MACHINE), "%", ">= 100")
+        told, untold = survey.told_machines()
+        rows.report(
+            case,
+            "colocation_percent",
+            100 * survey.right(Kind.MACHINE, told),
+            "%",
+            ">= 100",
+            of="pairs that answer, or each of which answers a third one of the machine",
+            no_answer=untold,
+            of_all=round(100 * survey.right(Kind.MACHINE), 2),
+        )
+        rows.report(
+            case,
+            "colocation_false",
+            0.0 if survey.never_reported_wrongly(Kind.MACHINE) else 1.0,
+            "yes",
+            "== 0",
+        )
     began = time.process_time()
     tree_of(fabric.nics, survey.tree.delays)
     rows.report(case, "tree_s", time.process_time() - began, "s")

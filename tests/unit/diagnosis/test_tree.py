@@ -120,6 +120,24 @@ def test_a_machine_of_two_is_reported_where_others_are_alike():
     assert (confirmed(tree_of(fabric.nics, some)).of_kind(Kind.MACHINE) < 0).all()
 
 
+def test_one_pair_that_answers_tells_the_machine_of_four():
+    """Of a virtual machine that two of its three neighbours on the machine never answer the third one tells where it
+    is, as others are as near; one that none answers is on no known machine.
+    """
+    fabric = Fabric(
+        Plan(hosts=48, on_machine=4, per_leaf=6, leaves_per_pod=0, congested=0.0, stamp_ns=50.0), 3
+    )
+    pairs = np.array([pair for pair in itertools.combinations(range(48), 2) if pair not in {(0, 1), (0, 2)}])
+    delays = fabric.measure(pairs[:, 0], pairs[:, 1], 5000)
+    reported = confirmed(tree_of(fabric.nics, delays)).of_kind(Kind.MACHINE)
+    assert len(set(reported[:4].tolist())) == 1
+    assert (reported >= 0).all()
+    answered = ~((delays.a == 0) & (delays.b == 3))
+    some = Delays(*(column[answered] for column in (delays.a, delays.b, delays.two_way_ns, delays.samples)))
+    reported = confirmed(tree_of(fabric.nics, some)).of_kind(Kind.MACHINE)
+    assert np.flatnonzero(reported < 0).tolist() == [0]
+
+
 @pytest.mark.simulation
 def test_hosts_that_are_machines_share_none():
     """On bare metal no two hosts are reported to be one machine."""

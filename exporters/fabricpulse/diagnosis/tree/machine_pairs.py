@@ -1,7 +1,9 @@
-"""Machines of two virtual machines, which a single pair tells. Pure.
+"""Virtual machines that a single pair places on their machine: those of a machine of two, and others that answer one
+of the rest alone. Pure.
 
 One pair alone may be wrong for a reason that nobody thought of. But a fleet has many machines, and what the way over a
-leaf adds to the way within one is the same for all of them: pairs that are nearer by just so much have one reason.
+leaf adds to the way within one is the same for all of them: pairs that are nearer by just so much have one reason. A
+pair that does not answer says nothing; whoever shares a machine with one shares it with all that are there.
 """
 
 import numpy as np
@@ -16,35 +18,35 @@ _MOST_ALIKE = 0.8
 
 
 def with_machine_pairs(tree: FabricTree, group_of: Ints) -> Ints:
-    """The places of all NICs, those of machines of two among them that are as near as most machines are. group_of :
-    places that two pairs tell, or more; both NICs must have their leaf by that.
+    """The places of all NICs, those among them that one pair places on a machine, which is as near as most machines
+    are. group_of : places that two pairs tell, or more; both NICs must have their leaf by that.
     """
     ns = tree.without_terms()
-    key = tree.delays.a * len(tree.nics) + tree.delays.b
-    order = np.argsort(key)
-    nearer: list[float] = []
-    single: list[tuple[int, tuple[int, ...], float]] = []
-    for number, group in enumerate(tree.groups):
-        if group.kind is not Kind.MACHINE or group.parent <= 0:
-            continue
-        leaf = tree.groups[group.parent].offset_ns
-        nics = tuple(sorted(group.nics))
-        if any(group_of[nic] == number for nic in nics):
-            nearer.append(group.offset_ns - leaf)
-        elif len(nics) == 2 and all(group_of[nic] == group.parent for nic in nics):
-            wanted = nics[0] * len(tree.nics) + nics[1]
-            at = int(np.searchsorted(key, wanted, sorter=order))
-            if at < len(key) and key[order[at]] == wanted:
-                single.append((number, nics, float(ns[order[at]]) - leaf))
-                nearer.append(single[-1][2])
-    if not single:
+    offset = np.array([group.offset_ns for group in tree.groups])
+    parent = np.array([max(group.parent, 0) for group in tree.groups])
+    machine = np.array([group.kind is Kind.MACHINE and group.parent > 0 for group in tree.groups])
+    a, b = tree.delays.a, tree.delays.b
+    # Pairs within a machine that two pairs do not tell of at least one of both.
+    both = tree.group_of[a]
+    inside = machine[both] & (both == tree.group_of[b]) & ((group_of[a] != both) | (group_of[b] != both))
+    for end in (a, b):
+        inside &= (group_of[end] == both) | (group_of[end] == parent[both])
+    rows = np.flatnonzero(inside)
+    number = both[rows]
+    nearer = ns[rows] - offset[parent[number]]
+    # One that is longer by a queue that is never empty is no sign of another machine.
+    near = nearer < -NEARER_NS
+    rows, number, nearer = rows[near], number[near], nearer[near]
+    if not len(rows):
         return group_of
-    usual = float(np.median(nearer))
-    alike = np.abs(np.array(nearer) - usual) <= tree.margin_ns
+    told = np.unique(group_of[machine[group_of]])
+    every = np.concatenate([offset[told] - offset[parent[told]], nearer])
+    usual = float(np.median(every))
+    alike = np.abs(every - usual) <= tree.margin_ns
     if usual > -NEARER_NS or alike.sum() < _LEAST_ALIKE or alike.mean() < _MOST_ALIKE:
         return group_of
     found = group_of.copy()
-    for number, nics, value in single:
-        if abs(value - usual) <= tree.margin_ns:
-            found[list(nics)] = number
+    certain = alike[len(told) :]
+    for end in (a, b):
+        found[end[rows[certain]]] = number[certain]
     return found
