@@ -91,7 +91,7 @@ def _disturb(fleet: VirtualFleet, draw: random.Random) -> tuple[str, float]:
     return what, at_s
 
 
-def _played(seed: int) -> tuple[Counter[str], str]:
+def played(seed: int) -> tuple[Counter[str], str]:
     """Seconds of each wrong name in one mix; what was played."""
     draw = random.Random(seed)
     fleet = _fleet(draw, seed)
@@ -125,7 +125,7 @@ def bench_mixes(rows: Rows, mixes: int, first: int) -> None:
     """Mixes of the seeds from `first` on."""
     with_wrong = seconds = 0
     for seed in range(first, first + mixes):
-        wrong, text = _played(seed)
+        wrong, text = played(seed)
         with_wrong += bool(wrong)
         seconds += sum(wrong.values())
         if wrong:

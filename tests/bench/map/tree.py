@@ -141,15 +141,15 @@ def _case(rows: Rows, case: str, fabric: Fabric, silent: float) -> Survey:
     for kind in kinds:
         rows.report(case, f"same_{kind}_percent", 100 * survey.right(kind), "%", ">= 99")
     if fabric.plan.on_machine > 1:
-        told, untold = survey.told_machines()
+        known, unknown = survey.known_machines()
         rows.report(
             case,
             "colocation_percent",
-            100 * survey.right(Kind.MACHINE, told),
+            100 * survey.right(Kind.MACHINE, known),
             "%",
             ">= 100",
             of="pairs that answer, or each of which answers a third one of the machine",
-            no_answer=untold,
+            no_answer=unknown,
             of_all=round(100 * survey.right(Kind.MACHINE), 2),
         )
         rows.report(

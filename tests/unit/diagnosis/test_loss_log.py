@@ -112,7 +112,7 @@ def test_what_dies_has_a_report_of_which_a_part_arrived(last: int, silent: bool)
     """Two reports without any packet, and the first one, of which a part was lost."""
     sent = np.array([90, 90, 90], np.float32)
     lost = np.array([last, 90, 90], np.float32) if silent else np.array([80, 40, 90], np.float32)
-    ones = np.ones(3, bool), np.ones(3, np.uint8)
-    table = LossTable(np.array([8.0, 9.0, 10.0]), np.full(3, 3, np.int32), sent, lost, *ones)
+    more = np.ones(3, bool), np.ones(3, np.uint8), np.zeros(3, bool)
+    table = LossTable(np.array([8.0, 9.0, 10.0]), np.full(3, 3, np.int32), sent, lost, *more)
     assert table.all_or_nothing(7.5, [3]) is silent
     assert not table.all_or_nothing(7.5, [4])

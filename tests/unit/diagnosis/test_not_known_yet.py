@@ -55,3 +55,15 @@ def test_a_burst_as_the_coordinator_starts_is_not_its_last_flows() -> None:
     flap = Fault("loss", (leaf,), frozenset(), lambda _, since: float(since % 10 < 1), 33.4, 80.0)
     fleet.faults = [flap]
     assert names(fleet.play(50)) == {(*leaf, "")}
+
+
+def test_a_flap_that_has_ended_does_not_come_back_with_each_restart() -> None:
+    """What a restart loses on flows that had flapped is no sign that they do so still."""
+    fleet = VirtualFleet(21013, 15, 1, 5, 3, traced=False, blind=["h4"])
+    way = ("link", "leaf1-r0", "spine2-r0")
+    fleet.faults = [Fault("loss", (way,), frozenset(), lambda _, since: float(since % 10 < 1), 16.1, 56.8)]
+    for number, host in enumerate(fleet.hosts):
+        stops_s = 51.3 + 2.5 * number
+        fleet.restart(host, stops_s, stops_s + 3.5)
+    assert names(fleet.play(68)) <= {("link", "leaf1-r0", "fabric")}
+    assert not names(fleet.play(30))

@@ -78,9 +78,16 @@ def test_a_host_that_stays_away_is_reported_after_twenty_seconds() -> None:
 def losses(*rows: tuple[float, int, int, int]) -> LossTable:
     """Moment, flow, packets sent and lost of each report."""
     at_s, flow, sent, lost = zip(*rows, strict=True)
-    counts = np.array(sent, np.float32), np.array(lost, np.float32)
-    ones = np.ones(len(rows), bool), np.ones(len(rows), np.uint8)
-    return LossTable(np.array(at_s), np.array(flow, np.int32), *counts, *ones)
+    n = len(rows)
+    return LossTable(
+        np.array(at_s),
+        np.array(flow, np.int32),
+        np.array(sent, np.float32),
+        np.array(lost, np.float32),
+        many=np.ones(n, bool),
+        reports=np.ones(n, np.uint8),
+        excused=np.zeros(n, bool),
+    )
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from fabricpulse.diagnosis.evidence.holds import SILENT_HOLD_S, hold_s
 from fabricpulse.diagnosis.evidence.incumbents import beside, incumbents, is_heir
 from fabricpulse.diagnosis.evidence.loss_log import MANY, LossLog, LossTable
 from fabricpulse.diagnosis.evidence.presence import SHORTEST_S, SURELY_AWAY_S, Absences, unanswered, vouched
-from fabricpulse.diagnosis.flows.components import SILENT_HOP, Nodes
+from fabricpulse.diagnosis.flows.components import SILENT_HOP, Kind, Nodes, code
 from fabricpulse.diagnosis.flows.flow_table import Floats, Flows
 from fabricpulse.diagnosis.flows.layout import NO_FLOWS, Layout, Reporter, laid_out, renumbered
 from fabricpulse.diagnosis.flows.names import Names
@@ -42,6 +42,8 @@ _ROUNDS_S = 1.2
 # A suspect is kept for as long after the last evidence; for less where what is found now explains what it suffered:
 # then the evidence has no gap, a better explanation has replaced it.
 _LINGER_S, _REPLACED_S = 5.0, 1.2
+# A suspect that was found for so long is known to be faulty.
+_KNOWN_S = 5.0
 # How long paths that have become known may wait to be used: longer in a large fleet, whose sums take seconds.
 _PATHS_WAIT_S, _FLOWS_A_SECOND = 5.0, 100_000
 # The same of hosts that come and go, which make evidence of their flows wait.
@@ -80,6 +82,7 @@ class FleetEvidence:
         self._named: set[Key] = set()  # of those that are seen, what was reported the last time
         self._remains: set[Key] = set()  # of those that are seen, what may be the rest of something else
         self._absences = Absences()
+        self._grown: dict[Key, float] = {}  # when what had been seen in part was first seen as a whole
         self._unvouched: set[Key] = set()  # of those that are seen, what hosts that are away may have caused
         self._rates = (0.0, 0.0)
         self._nics: dict[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]] = {}
@@ -268,6 +271,7 @@ class FleetEvidence:
             )
             if silent and key not in self._seen and suspect.kind in _WHOLE:
                 since = min([since, *self._silent_since(what, suspect)])
+                self._grown[key] = now_s
             seen = replace(suspect, silent=silent, leaf=leaf, network=before.network)
             self._seen[key] = since, now_s, seen
             # A label of its alert, by which others are muted: that of the second in which it is first reported. Before
@@ -292,6 +296,7 @@ class FleetEvidence:
         self._seen = {key: seen for key, seen in self._seen.items() if not over(key)}
         self._remains &= self._seen.keys()
         self._unvouched &= self._seen.keys()
+        self._grown = {key: first for key, first in self._grown.items() if key in self._seen}
         # As the coordinator starts what is found is not reported for some seconds, and may end meanwhile.
         found_at_start = {
             key
@@ -322,7 +327,9 @@ class FleetEvidence:
             wait_s = max(wait_s, _COMMON_LEAF_HOLD_S)
         # Of a silent host or NIC it is the same question, and has been waited for.
         away = key in self._unvouched and not (suspect.silent and suspect.kind in SILENT_HOLD_S)
-        return last - since >= max(wait_s, _AWAY_HOLD_S if away else 0.0)
+        # For one round of reports a part may look like the whole.
+        grown = last - self._grown.get(key, -math.inf) >= _ROUNDS_S
+        return grown and last - since >= max(wait_s, _AWAY_HOLD_S if away else 0.0)
 
     def _leaf_is_common(self, nic: Key) -> bool:
         """Whether another NIC of the same leaf is suspected of the same: rather it is the leaf, of which a host that
@@ -407,11 +414,35 @@ class FleetEvidence:
         ]
 
         def unseen(window_s: float) -> Unseen:
-            return self._absences.unseen(layout.table, self._names, silent, now_s, window_s)
+            away = self._absences.unseen(layout.table, self._names, silent, now_s, window_s)
+            return away.at_least(history.excused_since(now_s - window_s))
 
         live = [self._hosts[name] for name in self._live]
         waits = unanswered(losses, layout.table, self._names, self._last_reports(known=True), now_s)
-        return found_now(layout, losses, history, live, unseen, waits, now_s)
+        return found_now(layout, losses, history, live, unseen, waits, now_s, self._known(layout, now_s))
+
+    def _known(self, layout: Layout, now_s: float) -> list[int]:
+        """Switches and links that have been reported for some seconds: another one that would explain, too, what they
+        lose is not more probable for that.
+        """
+        found = []
+        for key in self._named & self._seen.keys():
+            since, last, suspect = self._seen[key]
+            if suspect.what != "loss" or last - since < _KNOWN_S or now_s - last > _REPLACED_S:
+                continue
+            if suspect.kind == "switch" and (node := self._switch(layout, suspect.component)) >= 0:
+                found.append(code(Kind.SWITCH, node))
+            if suspect.kind == "link":
+                near, far = (self._switch(layout, name) for name in (suspect.component, suspect.peer))
+                if min(near, far) >= 0:
+                    found.append(code(Kind.LINK, near, far))
+        return found
+
+    def _switch(self, layout: Layout, name: str) -> int:
+        """The node of a switch that answers, -1 for another one."""
+        node = layout.table.first_switch + self._switches.find(name)
+        known = node < len(layout.names) and layout.names[node] == name
+        return node if known else -1
 
     def _tables(self, layout: Layout) -> tuple[LossTable, LossTable]:
         """Losses that count, and all, by the numbers of the layout. What a host tells while its numbers change waits
@@ -429,6 +460,7 @@ class FleetEvidence:
             weight * losses["lost"],
             losses["sent"] >= MANY,
             losses["reports"].copy(),
+            losses["excused"].copy(),
         )
         recovered = losses["recovered"]
         return every.only(~recovered) if recovered.any() else every, every

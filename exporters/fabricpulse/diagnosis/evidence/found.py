@@ -34,9 +34,11 @@ def found_now(
     unseen_of: Callable[[float], Unseen],
     waits: Unseen,
     now_s: float,
+    known: Collection[int] = (),
 ) -> list[tuple[str, Finding]]:
     """Each with what it does to flows. losses, history : that count, and all. hosts : whose evidence counts.
     unseen_of : of so many seconds, flows of which it is not known what they lost. waits : so of the last seconds.
+    known : components that were found to lose packets a moment ago.
     """
     found: dict[tuple[str, int], Finding] = {}
     explained: set[int] = set()
@@ -55,17 +57,19 @@ def found_now(
         newest = window_s == WINDOWS_S[0]
         # What lost packets only long ago has recovered.
         recent = losses.flows_since(now_s - (window_s if newest else window_s / 5))
-        located = locate(layout.table, layout.totals, *observed, window_s, unseen=unseen).findings
-        for finding in without_fabric(layout, located):
-            if newest and finding.score < _SURE_AT_ONCE:
-                continue
-            explained.add(finding.component)
+        located = locate(
+            layout.table, layout.totals, *observed, window_s, unseen=unseen, known=known
+        ).findings
+        # "The fabric" explains what it loses also where it is not reported.
+        sure = [finding for finding in located if not newest or finding.score >= _SURE_AT_ONCE]
+        explained.update(finding.component for finding in sure)
+        for finding in without_fabric(layout, sure):
             # Flows that cross what explains more say nothing of this one: a fault that has ended must not
             # come back because another one hits some of its flows.
-            lost_s = history.moments(layout.table, now_s - window_s, finding.component, others)
+            lost_s, excused = history.moments(layout.table, now_s - window_s, finding.component, others)
             own = set(finding.flows) - others
             others.update(finding.flows)
-            if not recent.isdisjoint(own) and not has_ended(lost_s, now_s):
+            if not recent.isdisjoint(own) and not has_ended(lost_s, excused, now_s):
                 found.setdefault(("loss", finding.component), finding)
     # A host that has just come does not know yet what its delays usually are, nor what becomes of large packets.
     unseen = unseen_of(WINDOWS_S[1])

@@ -32,11 +32,11 @@ _FLOW_BITS, _SLOT_BITS = 20, 8
 LOSS_DTYPE = np.dtype(
     [
         *(("at_s", "f8"), ("epoch", "i4"), ("flow", "i4"), ("sent", "u4"), ("lost", "u4")),
-        *(("reports", "u1"), ("recovered", "?")),
+        *(("reports", "u1"), ("recovered", "?"), ("excused", "?")),
     ]
 )
 """Packets of one flow in one report, or in several, of which at_s is the last. epoch : of the numbering. recovered : it
-counts for nothing any more.
+counts for nothing any more. excused : nor has it ever, as a host was away.
 """
 Losses = NDArray[np.void]
 
@@ -76,7 +76,8 @@ class LossLog:
         self._make_room(count)
         rows = self._rows[self._end : self._end + count]
         rows["at_s"], rows["epoch"], rows["flow"] = at_s, epoch, flow
-        rows["sent"], rows["lost"], rows["reports"], rows["recovered"] = sent, lost, 1, False
+        rows["sent"], rows["lost"], rows["reports"] = sent, lost, 1
+        rows["recovered"] = rows["excused"] = False
         self._end += count
 
     def _make_room(self, count: int) -> None:
@@ -121,7 +122,7 @@ class LossLog:
             return
         key = old["epoch"].astype(np.int64) << _FLOW_BITS | old["flow"]
         slot = (old["at_s"] // _MERGED_S).astype(np.int64)
-        key = (key << 1 | old["recovered"]) << _SLOT_BITS | (slot - slot[0])
+        key = ((key << 1 | old["recovered"]) << 1 | old["excused"]) << _SLOT_BITS | (slot - slot[0])
         # In order of time: the last of each, and the sums.
         _, last, number = np.unique(key[::-1], return_index=True, return_inverse=True)
         merged = old[::-1][last]
@@ -172,7 +173,7 @@ class LossLog:
 class LossTable:
     """Losses as columns, in order of time. flow : as the fleet's table of flows counts them. sent, lost : packets, by
     their weights. many : there were so many packets that a share of them that is lost by chance is not all. reports :
-    that each is the sum of.
+    that each is the sum of. excused : it counts for nothing, as a host was away.
     """
 
     at_s: Floats
@@ -181,6 +182,7 @@ class LossTable:
     lost: NDArray[np.float32]
     many: NDArray[np.bool_]
     reports: NDArray[np.uint8]
+    excused: NDArray[np.bool_]
 
     def only(self, which: NDArray[np.bool_]) -> "LossTable":
         """Some of them."""
@@ -206,13 +208,27 @@ class LossTable:
         """That have lost packets."""
         return set(self.flow[self._since(at_s) :].tolist())
 
-    def moments(self, table: FlowTable, at_s: float, component: int, others: set[int]) -> Floats:
-        """Since then, when flows that cross the component, and are none of the others, have lost packets; ascending."""
+    def moments(
+        self, table: FlowTable, at_s: float, component: int, others: set[int]
+    ) -> tuple[Floats, NDArray[np.bool_]]:
+        """Since then, when flows that cross the component, and are none of the others, have lost packets, ascending;
+        and of each whether it is excused.
+        """
         start = self._since(at_s)
         flows = self.flow[start:]
         crosses = np.isin(flows, list(others), invert=True)
         crosses &= table.crossing(flows.astype(np.int64), [component])
-        return np.repeat(self.at_s[start:][crosses], self.reports[start:][crosses])
+        reports = self.reports[start:][crosses]
+        return np.repeat(self.at_s[start:][crosses], reports), np.repeat(
+            self.excused[start:][crosses], reports
+        )
+
+    def excused_since(self, at_s: float) -> Unseen:
+        """Packets of reports that count for nothing, as a host was away: nor were they received."""
+        start = self._since(at_s)
+        these = start + np.flatnonzero(self.excused[start:])
+        flows, number = np.unique(self.flow[these], return_inverse=True)
+        return Unseen(flows.astype(np.int64), np.bincount(number, self.sent[these], len(flows)).astype(float))
 
     def dead(self, at_s: float) -> frozenset[int]:
         """Flows of which nothing arrived in the last report that reported a loss, since then."""

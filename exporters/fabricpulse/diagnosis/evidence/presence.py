@@ -116,7 +116,7 @@ class Absences:
         went_on = np.bincount(run, before) * np.bincount(run, at_s > absent_since_s + _ROUND_S) > 0
         away &= ~np.isin(flow, flow[went_on[run]])
         these = these[order]
-        losses["recovered"][these[away]] = True
+        losses["recovered"][these[away]] = losses["excused"][these[away]] = True
 
 
 def unanswered(

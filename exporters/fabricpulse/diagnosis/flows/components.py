@@ -54,6 +54,8 @@ LOG_PRIOR = {
 
 # How probable it is that the other way of a link is faulty where one is: a cable and its optics serve both.
 LOG_OTHER_WAY = math.log(0.3)
+# The same of what was found to be faulty a moment ago.
+LOG_KNOWN = math.log(0.5)
 
 
 def code(kind: Kind, a: int, b: int = 0) -> int:

@@ -10,12 +10,12 @@ What makes it cheap: a flow without loss speaks against a component with `n * lo
 that of all healthy flows only their number of packets matters, and that is known beforehand (`Totals`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fabricpulse.diagnosis.flows.components import LOG_OTHER_WAY, LOG_PRIOR, Kind, code, kinds, parts
+from fabricpulse.diagnosis.flows.components import Kind, code, kinds, parts
 from fabricpulse.diagnosis.flows.flow_table import Floats, Flows, FlowTable, Totals
 from fabricpulse.diagnosis.search.losses import Evidence, Parameters, alone, evidence_of
 from fabricpulse.diagnosis.search.unseen import NOTHING_UNSEEN, Unseen
@@ -33,11 +33,12 @@ _MOST_DOUBTS, _MOST_INSTEAD = 16, 6
 _REFITS = 4
 _TOLERANCE = 1.3
 _LEVELS_A_FACTOR = 64
-# Nats by which both ways of a link are more probable than two links.
-_BOTH_WAYS = LOG_OTHER_WAY - LOG_PRIOR[Kind.LINK]
 # Nats by which a fault that takes some source ports is more probably one behind a switch, which hashes them, than one
 # of a NIC. A NIC with several queues hashes, too.
 _BY_HASH = 2.0
+# Share of what others explain of the same flows by which that is wrong: hosts do not report at one moment, and what has
+# just begun is another share of the packets of each flow. What is left over tells as little of where it is lost.
+_INEXACT = 0.01
 # Lost packets at least that flows without any would have been expected to lose.
 _MISSED = 30.0
 
@@ -87,12 +88,14 @@ def locate(
     window_s: float | None,
     parameters: Parameters | None = None,
     unseen: Unseen = NOTHING_UNSEEN,
+    known: Collection[int] = (),
 ) -> Diagnosis:
     """What explains that `flows` (ascending) have lost `lost` of `sent` packets each, and all others none.
 
     window_s : seconds in which that happened; what the others sent in it is taken from their rates. None: `lost` and
     `sent` are no packets but 1 for each flow that suffers (delay, size of packets), and each other flow is one that
-    does not. unseen : packets of the window of which nobody would know that they were lost.
+    does not. unseen : packets of the window of which nobody would know that they were lost. known : components that are
+    known to have been faulty before.
     """
     p = parameters or Parameters()
     if window_s is None:
@@ -101,8 +104,11 @@ def locate(
     flows, lost, sent = flows[there], lost[there].astype(float), np.maximum(sent, lost)[there].astype(float)
     if not len(flows):
         return Diagnosis((), ())
-    evidence = evidence_of(table, totals, flows, lost, sent, window_s, p, unseen)
+    evidence = evidence_of(table, totals, flows, lost, sent, window_s, p, unseen, known)
     chosen = _with_shares(evidence, (), (), p)
+    # Else two that are faulty already and one more may look like one that is the rest of both, and be left at that.
+    old = np.array([place for place in map(evidence.find, sorted(known)) if place >= 0], np.int64)
+    chosen = _greedy(evidence, chosen, old, p.most, p)
     sure: tuple[int, ...] | None = None
     for _ in range(_ROUNDS):
         before = chosen.components
@@ -211,8 +217,8 @@ def _score(evidence: Evidence, chosen: _Chosen, p: Parameters, damped: float = 1
     kept = ((evidence.packets - evidence.hit)[at] * np.log1p(-np.array(chosen.shares))).sum()
     explained = (evidence.lost * np.log(np.minimum(loss, _ALL) / p.background)).sum()
     ways = evidence.back[at]
-    cables = np.isin(ways[ways >= 0], at).sum() / 2
-    prior = evidence.prior[at].sum() + cables * _BOTH_WAYS
+    cables = evidence.both[at][(ways >= 0) & np.isin(ways, at)].sum() / 2
+    prior = evidence.prior[at].sum() + cables
     return float(damped * (kept + explained) / p.dispersion + prior)
 
 
@@ -270,7 +276,7 @@ def _greedy(
         scores[np.isin(close, chosen.components)] = -np.inf
         # The other way of a link that is faulty is not named by less, but before what explains as much.
         ways = np.isin(evidence.back[close], chosen.components)
-        best = int(np.argmax(np.where(scores < p.threshold, -np.inf, scores + ways * _BOTH_WAYS)))
+        best = int(np.argmax(np.where(scores < p.threshold, -np.inf, scores + ways * evidence.both[close])))
         if scores[best] < p.threshold:
             break
         # Before the first step the shares of the others have not been fitted to what was taken back.
@@ -351,12 +357,12 @@ def _cables(
     kind = kinds(evidence.components[[component]])[0]
     if kind not in (Kind.SWITCH, Kind.NIC):
         return
-    more = _BOTH_WAYS + (_BY_HASH if kind == Kind.NIC and _by_hash(evidence, component) else 0.0)
+    more = _BY_HASH if kind == Kind.NIC and _by_hash(evidence, component) else 0.0
     score = dict(zip(rivals.tolist(), scores.tolist(), strict=True))
     for one, own in score.items():
         other = int(evidence.back[one])
         if one < other and other in score:
-            yield one, other, own + score[other] + more
+            yield one, other, own + score[other] + float(evidence.both[one]) + more
 
 
 def _by_hash(evidence: Evidence, component: int) -> bool:
@@ -383,6 +389,12 @@ def _whole(
         yield switch, _score(evidence, _refitted(evidence, one, p), p) - score
 
 
+def _nats(evidence: Evidence, chosen: _Chosen, rows: Flows, p: Parameters) -> float:
+    """By how much this explains what some rows have lost better than nothing does."""
+    says = evidence.lost[rows] * np.log(np.minimum(chosen.loss[rows], _ALL) / p.background)
+    return float(says.sum()) / p.dispersion
+
+
 def _described(evidence: Evidence, chosen: _Chosen, p: Parameters) -> tuple[Finding, ...]:
     findings = []
     total = _score(evidence, chosen, p)
@@ -396,16 +408,18 @@ def _described(evidence: Evidence, chosen: _Chosen, p: Parameters) -> tuple[Find
         scores, _ = _scores(evidence, without.loss, rivals, p)
         best = np.argsort(-scores, kind="stable")
         own = float(scores[rivals == component][0])
-        odds = np.exp(np.minimum(scores - own, 0.0)).sum()
+        margin = max(p.alternatives, _INEXACT * _nats(evidence, without, rows, p))
+        temper = p.alternatives / margin
+        odds = np.exp(temper * np.minimum(scores - own, 0.0)).sum()
         ranked = [int(k) for k in best if rivals[k] != component]
-        alike = [int(evidence.components[rivals[k]]) for k in ranked if scores[k] > own - p.alternatives]
+        alike = [int(evidence.components[rivals[k]]) for k in ranked if scores[k] > own - margin]
         for one, other, score in _cables(evidence, component, rivals, scores):
-            odds += np.exp(min(score - own, 0.0))
-            if score > own - p.alternatives:
+            odds += np.exp(temper * min(score - own, 0.0))
+            if score > own - margin:
                 alike += [int(c) for c in evidence.components[[one, other]] if int(c) not in alike]
         for switch, more in _whole(evidence, chosen, component, total, p):
-            odds += np.exp(min(more, 0.0))
-            if more > -p.alternatives and int(evidence.components[switch]) not in alike:
+            odds += np.exp(temper * min(more, 0.0))
+            if more > -margin and int(evidence.components[switch]) not in alike:
                 alike.append(int(evidence.components[switch]))
         findings.append(
             Finding(

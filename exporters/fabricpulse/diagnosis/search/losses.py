@@ -1,12 +1,23 @@
 """What was lost, by flow and by component: the rows and columns that `locate` searches. Pure."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fabricpulse.diagnosis.flows.components import LOG_PRIOR, Codes, Kind, Nodes, code, codes, kinds, nodes
+from fabricpulse.diagnosis.flows.components import (
+    LOG_KNOWN,
+    LOG_OTHER_WAY,
+    LOG_PRIOR,
+    Codes,
+    Kind,
+    Nodes,
+    code,
+    codes,
+    kinds,
+    nodes,
+)
 from fabricpulse.diagnosis.flows.flow_table import Floats, Flows, FlowTable, Totals
 from fabricpulse.diagnosis.search.unseen import NOTHING_UNSEEN, Unseen
 
@@ -35,8 +46,9 @@ class Evidence:
     """Components that may be faulty, and the flows with losses that cross one of them (rows).
 
     packets : that crossed the component while all was well. hit : of them lost. back : of a link, the place of its
-    other way among the components, -1 where that is none. row, column : row and component wherever one crosses the
-    other, by component; those of component i from start[i] to start[i + 1].
+    other way among the components, -1 where that is none. both : nats by which both ways together are more probable
+    than two links. row, column : row and component wherever one crosses the other, by component; those of component i
+    from start[i] to start[i + 1].
     """
 
     components: Codes
@@ -44,6 +56,7 @@ class Evidence:
     hit: Floats
     prior: Floats
     back: Flows
+    both: Floats
     row: Flows
     column: Flows
     start: Flows
@@ -105,6 +118,7 @@ def evidence_of(
     window_s: float | None,
     p: Parameters,
     unseen: Unseen = NOTHING_UNSEEN,
+    known: Collection[int] = (),
 ) -> Evidence:
     """That of `flows` (ascending, each with a loss), as of `locate`. Components that do not explain enough by
     themselves are left out, for they never will: nearly all, as healthy flows lose a packet now and then.
@@ -157,7 +171,7 @@ def evidence_of(
         lambda ids: np.int64(code(Kind.FLOW, 0)) + flows[ids],
         lambda _, ids: (table.rate_of(flows[ids]).astype(float), np.ones(len(ids))),
     )
-    return search.evidence()
+    return search.evidence(known)
 
 
 class _Less:
@@ -238,9 +252,11 @@ class _Search:
             self._rows.append(rows)
             self._columns.append(at[rows])
 
-    def evidence(self) -> Evidence:
+    def evidence(self, known: Collection[int]) -> Evidence:
         """Of all that was kept."""
         components, packets, hit, prior = (np.concatenate(part) for part in zip(*self._found, strict=True))
+        if known:
+            prior[np.isin(components, list(known))] = LOG_KNOWN
         row, column = np.concatenate(self._rows), np.concatenate(self._columns)
         crossed = np.zeros(len(self._flows), bool)
         crossed[row] = True
@@ -251,12 +267,15 @@ class _Search:
         both = np.sort(column << bits | row)
         row, column = both & (1 << bits) - 1, both >> bits
         start = np.concatenate([[0], np.cumsum(np.bincount(column, minlength=self._count))])
+        back = _other_ways(components)
+        rarer = np.minimum(prior, prior[back]) if len(prior) else prior
         return Evidence(
             components,
             packets,
             hit,
             prior,
-            _other_ways(components),
+            back,
+            np.where(back >= 0, np.maximum(LOG_OTHER_WAY - rarer, 0.0), 0.0),
             row,
             column,
             start,

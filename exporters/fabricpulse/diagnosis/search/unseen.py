@@ -30,6 +30,13 @@ class Unseen:
         order = np.argsort(every)
         return Unseen(every[order], np.concatenate([rest.packets, packets])[order])
 
+    def at_least(self, other: "Unseen") -> "Unseen":
+        """Of each flow of either the larger number of packets."""
+        if not len(other.flows):
+            return self
+        flows = np.union1d(self.flows, other.flows)
+        return Unseen(flows, np.maximum(self.of(flows), other.of(flows)))
+
     def beside(self, flows: Flows) -> "Unseen":
         """Without these flows."""
         rest = ~np.isin(self.flows, flows)

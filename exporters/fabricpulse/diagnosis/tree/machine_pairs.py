@@ -39,14 +39,14 @@ def with_machine_pairs(tree: FabricTree, group_of: Ints) -> Ints:
     rows, number, nearer = rows[near], number[near], nearer[near]
     if not len(rows):
         return group_of
-    told = np.unique(group_of[machine[group_of]])
-    every = np.concatenate([offset[told] - offset[parent[told]], nearer])
+    certain = np.unique(group_of[machine[group_of]])
+    every = np.concatenate([offset[certain] - offset[parent[certain]], nearer])
     usual = float(np.median(every))
     alike = np.abs(every - usual) <= tree.margin_ns
     if usual > -NEARER_NS or alike.sum() < _LEAST_ALIKE or alike.mean() < _MOST_ALIKE:
         return group_of
     found = group_of.copy()
-    certain = alike[len(told) :]
+    usually = alike[len(certain) :]
     for end in (a, b):
-        found[end[rows[certain]]] = number[certain]
+        found[end[rows[usually]]] = number[usually]
     return found
