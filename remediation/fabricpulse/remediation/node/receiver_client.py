@@ -16,6 +16,8 @@ from fabricpulse.remediation.protocol import MAX_DESIRED_BYTES, UNKNOWN_HOST, De
 log = get_logger(__name__)
 
 POLL_WAIT_S = 20
+# Before a request that has failed is made again.
+RETRY_S = 1.0
 # An hour is the longest that a receiver may be set to (intent_valid_s); the rest is for clocks that differ.
 MAX_VALID_S = 3600.0 + 300.0
 _CONNECT_TIMEOUT_S = 3.0

@@ -102,10 +102,9 @@ def test_what_nobody_signed_does_not_fence_who_signs(tmp_path: Path):
     def accepted(text: str, *states: DesiredState) -> list[bool]:
         agent = NodeAgent(parse_config(text, NodeConfig, "test"), Lifetime())
         try:
-            return [agent._accept(each) for each in states]
+            return [agent.intake.accept(each) for each in states]
         finally:
-            agent._journal.close()
-            agent._lanes.close()
+            agent.close()
 
     fake, right = 1_700_000_900, 1_700_000_000
     assert accepted(f"{{{journal}}}", state(fake, 5), state(right, 6)) == [True, False]

@@ -120,7 +120,7 @@ async def test_an_agent_outlives_a_full_disk(tmp_path, monkeypatch):
     """It ended at the next desired state, and at each start after that: jobs that began then used every NIC. Now it is
     not ready, keeps what it has, and goes on when there is room."""
     monkeypatch.setenv("FABRICPULSE_RUN_DIR", str(tmp_path))
-    monkeypatch.setattr("fabricpulse.remediation.node.agent._RETRY_S", 0.001)
+    monkeypatch.setattr("fabricpulse.remediation.node.intake.RETRY_S", 0.001)
     agent = NodeAgent(
         parse_config(f"{{host: h0, journal: {tmp_path / 'node.db'}}}", NodeConfig, "t"), Lifetime()
     )
@@ -131,27 +131,27 @@ async def test_an_agent_outlives_a_full_disk(tmp_path, monkeypatch):
             nonlocal asked
             asked += 1
             if asked == 3:
-                assert "disk is full" in agent._journal_problem
-                full(agent._journal, is_full=False)
+                assert "disk is full" in agent.intake.problem
+                full(agent.intake.journal, is_full=False)
             if asked == 6:
                 raise asyncio.CancelledError
             return DesiredState("h0", 7, "1", many(20), 4e9)
 
-    agent._receiver = Receiver()
-    full(agent._journal, is_full=True)
+    full(agent.intake.journal, is_full=True)
     with pytest.raises(asyncio.CancelledError):
-        await agent._fetch_forever()
-    assert (len(agent._journal.desired()), agent._journal_problem) == (64, "")
+        await agent.intake.fetch_forever(Receiver())
+    assert (len(agent.intake.journal.desired()), agent.intake.problem) == (64, "")
     # Also what was carried out meanwhile is noted once there is room.
-    agent._done.append(many(20)[0].op_id)
+    agent.intake._done.append(many(20)[0].op_id)
     with monkeypatch.context() as broken:
-        broken.setattr(agent._journal, "carried_out", lambda _: (_ for _ in ()).throw(JournalError("full")))
-        agent._note_done()
-    assert (len(agent._done), agent._journal_problem) == (1, "full")
-    agent._note_done()
-    assert (agent._done, agent._journal_problem, len(agent._journal.waiting())) == ([], "", 63)
-    agent._journal.close()
-    agent._lanes.close()
+        broken.setattr(
+            agent.intake.journal, "carried_out", lambda _: (_ for _ in ()).throw(JournalError("full"))
+        )
+        agent.intake.note_done()
+    assert (len(agent.intake._done), agent.intake.problem) == (1, "full")
+    agent.intake.note_done()
+    assert (agent.intake._done, agent.intake.problem, len(agent.intake.journal.waiting())) == ([], "", 63)
+    agent.close()
 
 
 async def test_a_return_that_is_shown_late_is_reported(tmp_path, monkeypatch):
@@ -163,20 +163,20 @@ async def test_a_return_that_is_shown_late_is_reported(tmp_path, monkeypatch):
     try:
         status = server._status
         server.avoided["rail0"] = True
-        assert agent._accept(DesiredState("h0", 1, "1", [RESTORE], 4e9))
+        assert agent.intake.accept(DesiredState("h0", 1, "1", [RESTORE], 4e9))
         with monkeypatch.context() as late:
             out = {"device": "rail0", "link": "up", "avoided": True}
             late.setattr(server, "_status", lambda request: status(request) | {"devices": [out]})
             # The processes that do not follow get it again, in vain.
-            await agent._reconcile()
-        assert agent._results[RESTORE.op_id].outcome == "failed"
-        agent._surveyed_at = 0.0  # the next survey is due
-        await agent._reconcile()
-        assert agent._unreported[RESTORE.op_id].outcome == "applied"
+            await agent.reconciler.reconcile()
+        assert agent.results.latest[RESTORE.op_id].outcome == "failed"
+        agent.host.surveyed_at = 0.0  # the next survey is due
+        await agent.reconciler.reconcile()
+        assert agent.results.unreported[RESTORE.op_id].outcome == "applied"
         assert server.effects == [(RESTORE.op_id, "nic.restore", "rail0")]
     finally:
         server.close()
-        agent._journal.close()
+        agent.close()
 
 
 def test_a_process_that_hangs_alone_is_a_failure(plugins, server):
@@ -193,31 +193,31 @@ def agent_of(folder: Path, text: str = "") -> Iterator[NodeAgent]:
     try:
         yield agent
     finally:
-        agent._journal.close()
+        agent.close()
 
 
 async def test_a_host_without_jobs_has_its_limits_as_well(tmp_path, monkeypatch):
     """What was taken out while no job ran was taken out of each that came: all NICs but the last, by a receiver that is
     none, on a host that was paused, or of NICs that are not listed."""
     monkeypatch.setenv("FABRICPULSE_RUN_DIR", str(tmp_path))
-    monkeypatch.setattr("fabricpulse.remediation.node.agent.kernel_has", lambda _device: True)
+    monkeypatch.setattr("fabricpulse.remediation.node.local_host.kernel_has", lambda _device: True)
     rails = [DesiredNic(f"rail{i}", "avoid", 10, f"op-{i}") for i in range(3)]
     with agent_of(tmp_path) as agent:
-        agent._accept(DesiredState("h0", 1, "1", rails, 4e9))
-        await agent._reconcile()
-        assert [agent._results[nic.op_id].outcome for nic in rails] == ["refused"] * 3
+        agent.intake.accept(DesiredState("h0", 1, "1", rails, 4e9))
+        await agent.reconciler.reconcile()
+        assert [agent.results.latest[nic.op_id].outcome for nic in rails] == ["refused"] * 3
         restores = [DesiredNic(f"rail{i}", "in_service", 11, f"back-{i}") for i in (1, 2)]
-        agent._accept(DesiredState("h0", 1, "2", restores, 4e9))
+        agent.intake.accept(DesiredState("h0", 1, "2", restores, 4e9))
         alone = DesiredNic("rail0", "avoid", 12, "alone")
-        agent._accept(DesiredState("h0", 1, "3", [alone], 4e9))
-        await agent._reconcile()
-        assert agent._results["alone"].outcome == "applied"
+        agent.intake.accept(DesiredState("h0", 1, "3", [alone], 4e9))
+        await agent.reconciler.reconcile()
+        assert agent.results.latest["alone"].outcome == "applied"
     for text in ("devices: [rail1]", f"pause_file: {tmp_path / 'node.db'}"):
         (tmp_path / text[:3]).mkdir()
         with agent_of(tmp_path / text[:3], text) as agent:
-            agent._accept(DesiredState("h0", 1, "1", [AVOID], 4e9))
-            await agent._reconcile()
-            assert agent._results[AVOID.op_id].outcome == "refused"
+            agent.intake.accept(DesiredState("h0", 1, "1", [AVOID], 4e9))
+            await agent.reconciler.reconcile()
+            assert agent.results.latest[AVOID.op_id].outcome == "refused"
 
 
 async def test_a_nic_that_the_host_lacks_is_refused(tmp_path, monkeypatch):
@@ -237,12 +237,12 @@ async def test_a_nic_that_the_host_lacks_is_refused(tmp_path, monkeypatch):
     ):
         (folder := tmp_path / f"a{number}").mkdir()
         with agent_of(folder, text) as agent:
-            agent._mesh = seen
+            agent.host.mesh = seen
             for dry_run in (True, False):
                 nic = DesiredNic(device, "avoid", 10, f"op-{dry_run}", dry_run)
-                agent._accept(DesiredState("h0", 1, "1", [nic], 4e9))
-                await agent._reconcile()
-                found = agent._results[nic.op_id]
+                agent.intake.accept(DesiredState("h0", 1, "1", [nic], 4e9))
+                await agent.reconciler.reconcile()
+                found = agent.results.latest[nic.op_id]
                 assert (found.outcome, "has no NIC rail7" in found.message) == (outcome, outcome == "refused")
 
 
@@ -253,12 +253,12 @@ async def test_a_pause_file_that_cannot_be_asked_for_is_a_pause(tmp_path, monkey
     for number, name in enumerate(("x" * 300, "loop/file")):
         (folder := tmp_path / f"a{number}").mkdir()
         with agent_of(folder, f"pause_file: {tmp_path / name}") as agent:
-            agent._accept(DesiredState("h0", 1, "1", [AVOID], 4e9))
-            await agent._reconcile()
-            assert "cannot tell whether" in agent._results[AVOID.op_id].message
-            agent._accept(DesiredState("h0", 1, "2", [RESTORE], 4e9))
-            await agent._reconcile()
-            assert agent._results[RESTORE.op_id].outcome == "applied"
+            agent.intake.accept(DesiredState("h0", 1, "1", [AVOID], 4e9))
+            await agent.reconciler.reconcile()
+            assert "cannot tell whether" in agent.results.latest[AVOID.op_id].message
+            agent.intake.accept(DesiredState("h0", 1, "2", [RESTORE], 4e9))
+            await agent.reconciler.reconcile()
+            assert agent.results.latest[RESTORE.op_id].outcome == "applied"
 
 
 async def test_the_mesh_says_how_many_nics_a_host_without_jobs_has(tmp_path, monkeypatch):
@@ -272,48 +272,51 @@ async def test_the_mesh_says_how_many_nics_a_host_without_jobs_has(tmp_path, mon
         folder = tmp_path / f"a{len(text)}"
         folder.mkdir()
         with agent_of(folder, text) as agent:
-            agent._mesh = mesh
+            agent.host.mesh = mesh
             found = []
             for number, rail in enumerate(rails[:3], 1):
                 nic = DesiredNic(rail, "avoid", number, rail)
-                agent._accept(DesiredState("h0", 1, str(number), [nic], 4e9))
-                await agent._reconcile()
-                found.append(agent._results[rail].outcome)
+                agent.intake.accept(DesiredState("h0", 1, str(number), [nic], 4e9))
+                await agent.reconciler.reconcile()
+                found.append(agent.results.latest[rail].outcome)
             assert found == ["applied", "applied", "refused"]
 
 
 async def test_what_was_carried_out_outlives_a_pause_and_a_restart(tmp_path, monkeypatch):
     """An agent that starts again on a host without jobs, paused by now, goes on with what it has done."""
     monkeypatch.setenv("FABRICPULSE_RUN_DIR", str(tmp_path))
-    monkeypatch.setattr("fabricpulse.remediation.node.agent.kernel_has", lambda _device: True)
+    monkeypatch.setattr("fabricpulse.remediation.node.local_host.kernel_has", lambda _device: True)
     with agent_of(tmp_path) as agent:
-        agent._accept(DesiredState("h0", 1, "1", [AVOID], 4e9))
-        await agent._reconcile()
+        agent.intake.accept(DesiredState("h0", 1, "1", [AVOID], 4e9))
+        await agent.reconciler.reconcile()
     with agent_of(tmp_path, f"pause_file: {tmp_path / 'node.db'}") as agent:
-        await agent._reconcile()
-        assert agent._results[AVOID.op_id].outcome == "applied"
+        await agent.reconciler.reconcile()
+        assert agent.results.latest[AVOID.op_id].outcome == "applied"
 
 
 async def test_a_job_that_started_while_the_agent_was_down_follows_after_a_pause(tmp_path, monkeypatch):
     """It stayed on the NIC until the agent started once more: the refusal was final."""
     monkeypatch.setenv("FABRICPULSE_RUN_DIR", str(tmp_path))
     with agent_of(tmp_path) as agent:
-        agent._mesh = MeshNics({"rail0": True, "rail1": True})
-        agent._accept(DesiredState("h0", 1, "1", [AVOID], 4e9))
-        await agent._reconcile()
+        agent.host.mesh = MeshNics({"rail0": True, "rail1": True})
+        agent.intake.accept(DesiredState("h0", 1, "1", [AVOID], 4e9))
+        await agent.reconciler.reconcile()
     server = ControlServer(tmp_path / "plugin", ["rail0", "rail1"])
     paused = tmp_path / "paused"
     paused.touch()
     try:
         with agent_of(tmp_path, f"pause_file: {paused}") as agent:
-            agent._tasks = NoTasks()
-            await agent._reconcile()
-            assert (server.avoided["rail0"], agent._unreported[AVOID.op_id].outcome) == (False, "refused")
-            await agent._reconcile()
+            agent.reconciler.tasks = NoTasks()
+            await agent.reconciler.reconcile()
+            assert (server.avoided["rail0"], agent.results.unreported[AVOID.op_id].outcome) == (
+                False,
+                "refused",
+            )
+            await agent.reconciler.reconcile()
             assert not server.avoided["rail0"], "what was refused is not forced on it as a straggler"
             paused.unlink()
-            await agent._reconcile()
-            assert (server.avoided["rail0"], agent._results[AVOID.op_id].outcome) == (True, "applied")
+            await agent.reconciler.reconcile()
+            assert (server.avoided["rail0"], agent.results.latest[AVOID.op_id].outcome) == (True, "applied")
     finally:
         server.close()
 
@@ -335,13 +338,16 @@ async def test_a_return_that_a_process_refused_is_asked_for_again(tmp_path, monk
     hostile.avoided["rail0"] = job.avoided["rail0"] = True
     try:
         with agent_of(tmp_path) as agent:
-            agent._accept(DesiredState("h0", 1, "1", [RESTORE], 4e9))
-            await agent._reconcile()
-            assert agent._results[RESTORE.op_id].outcome == "refused"
+            agent.intake.accept(DesiredState("h0", 1, "1", [RESTORE], 4e9))
+            await agent.reconciler.reconcile()
+            assert agent.results.latest[RESTORE.op_id].outcome == "refused"
             hostile.close()
-            agent._surveyed_at = 0.0  # the next survey is due
-            await agent._reconcile()
-            assert (agent._unreported[RESTORE.op_id].outcome, job.avoided["rail0"]) == ("applied", False)
+            agent.host.surveyed_at = 0.0  # the next survey is due
+            await agent.reconciler.reconcile()
+            assert (agent.results.unreported[RESTORE.op_id].outcome, job.avoided["rail0"]) == (
+                "applied",
+                False,
+            )
     finally:
         job.close()
         hostile.close()
@@ -350,7 +356,7 @@ async def test_a_return_that_a_process_refused_is_asked_for_again(tmp_path, monk
 async def test_a_flap_is_reported_until_a_report_has_arrived(tmp_path, monkeypatch):
     """The link was down between two readings; the report that said so found no receiver."""
     monkeypatch.setenv("FABRICPULSE_RUN_DIR", str(tmp_path))
-    monkeypatch.setattr("fabricpulse.remediation.node.agent._RETRY_S", 0.001)
+    monkeypatch.setattr("fabricpulse.remediation.node.reporter.RETRY_S", 0.001)
     found = iter(("unhealthy", "healthy", "healthy"))
     sent: list[str] = []
 
@@ -361,13 +367,12 @@ async def test_a_flap_is_reported_until_a_report_has_arrived(tmp_path, monkeypat
                 raise ReceiverError("503")
             if len(sent) == 3:
                 raise asyncio.CancelledError
-            agent._report_now.set()
+            agent.results.is_new.set()
 
     with agent_of(tmp_path) as agent:
-        monkeypatch.setattr(agent, "_observe", lambda: {"rail0": next(found)})
-        agent._receiver = Receiver()
+        monkeypatch.setattr(agent.host, "health", lambda _desired: {"rail0": next(found)})
         with pytest.raises(asyncio.CancelledError):
-            await agent._report_forever()
+            await agent.reporter.report_forever(Receiver())
     assert sent == ["unhealthy", "unhealthy", "healthy"]
 
 
@@ -437,10 +442,10 @@ async def test_lanes_of_a_hostile_file_do_not_make_a_report_too_large(tmp_path, 
             raise asyncio.CancelledError
 
     with agent_of(tmp_path) as agent:
-        agent._report_lanes, agent._receiver = True, Receiver()
-        monkeypatch.setattr(agent._lanes, "sample", lambda: [lane] * 1024)
+        agent.intake.report_lanes = True
+        monkeypatch.setattr(agent.reporter.lanes, "sample", lambda: [lane] * 1024)
         with pytest.raises(asyncio.CancelledError):
-            await agent._report_forever()
+            await agent.reporter.report_forever(Receiver())
 
 
 async def test_a_result_that_was_lost_with_the_agent_is_reported_as_refused(tmp_path, monkeypatch):
@@ -448,16 +453,19 @@ async def test_a_result_that_was_lost_with_the_agent_is_reported_as_refused(tmp_
     monkeypatch.setenv("FABRICPULSE_RUN_DIR", str(tmp_path))
     server = ControlServer(tmp_path / "plugin", ["rail0", "rail1"])
     with agent_of(tmp_path) as agent:
-        agent._tasks = NoTasks()
-        agent._accept(DesiredState("h0", 1, "1", [AVOID], 4e9))
-        await agent._reconcile()
-        assert agent._unreported[AVOID.op_id].outcome == "applied"
+        agent.reconciler.tasks = NoTasks()
+        agent.intake.accept(DesiredState("h0", 1, "1", [AVOID], 4e9))
+        await agent.reconciler.reconcile()
+        assert agent.results.unreported[AVOID.op_id].outcome == "applied"
     server.close()
     server = ControlServer(tmp_path / "plugin", ["rail0"], name="4242")
     try:
         with agent_of(tmp_path) as agent:
             for _ in range(3):
-                await agent._reconcile()
-            assert (agent._unreported[AVOID.op_id].outcome, server.avoided) == ("refused", {"rail0": False})
+                await agent.reconciler.reconcile()
+            assert (agent.results.unreported[AVOID.op_id].outcome, server.avoided) == (
+                "refused",
+                {"rail0": False},
+            )
     finally:
         server.close()

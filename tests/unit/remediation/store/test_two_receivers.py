@@ -28,22 +28,22 @@ def test_an_agent_obeys_the_one_that_started_last(tmp_path: Path) -> None:
     config = parse_config(f"{{host: h0, journal: {tmp_path / 'node.db'}}}", NodeConfig, "test")
     agent = NodeAgent(config, Lifetime())
     try:
-        assert agent._accept(desired_state(EPOCH, "avoid", 5))
-        assert agent._accept(desired_state(EPOCH + 60, "in_service", 9))
+        assert agent.intake.accept(desired_state(EPOCH, "avoid", 5))
+        assert agent.intake.accept(desired_state(EPOCH + 60, "in_service", 9))
         for generation in (6, 20):
-            assert not agent._accept(desired_state(EPOCH, "avoid", generation))
-        assert (agent._desired["rail0"].desired, list(agent._orders)) == (
+            assert not agent.intake.accept(desired_state(EPOCH, "avoid", generation))
+        assert (agent.intake.desired["rail0"].desired, list(agent.intake.orders)) == (
             "in_service",
             [f"lane-{EPOCH + 60}-9"],
         )
     finally:
-        agent._journal.close()
+        agent.close()
     again = NodeAgent(config, Lifetime())
     try:
-        assert not again._accept(desired_state(EPOCH, "avoid", 30))
-        assert again._accept(desired_state(EPOCH + 60, "avoid", 31))
+        assert not again.intake.accept(desired_state(EPOCH, "avoid", 30))
+        assert again.intake.accept(desired_state(EPOCH + 60, "avoid", 31))
     finally:
-        again._journal.close()
+        again.close()
 
 
 @pytest.mark.parametrize("delay_s", [0.1, 10.0, 30.0])
