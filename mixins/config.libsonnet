@@ -179,7 +179,8 @@
     // paths within some minutes.
     fewerPathsFor: '15m',
     fewerPathsKeepFiring: '15m',
-    // From so many edges on, the NIC that they share is named instead of each.
+    // From so many edges on, the NIC that they share is named instead of each. At most three where more than 64 hosts are: their
+    // exporters tell no more of a NIC's edges that are slow and lose nothing.
     sharedEdges: 3,
     // Of two NICs of an edge that loses packets, or large ones, the one that has so many times as many lossy edges explains it.
     explainedFactor: 1.5,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <climits>
+#include <map>
 #include <stdexcept>
 #include <utility>
 
@@ -128,20 +129,28 @@ std::vector<EdgeText::Block> EdgeText::render(const EdgeRecord* edges, bool only
   auto up_or_down = [&to](EdgeFamily family, const std::string& labels, std::uint8_t state) {
     if (state != kUnknown) to[family].sample(labels, state == kUp ? 1 : 0);
   };
+  struct SlowEdges {
+    int main_path = 0, other_paths = 0;
+  };
+  std::map<std::uint32_t, SlowEdges> slow_edges;  // by NIC
   for (std::size_t i = 0; i < labels_.size(); ++i) {
     const EdgeRecord& e = edges[i];
     const std::string& l = labels_[i];
     const PathSummary paths = summarize_paths(e);
-    if (only_suffering && e.state != kDown && e.latency != kDown && paths.degraded == 0) {
+    const bool loses = e.state == kDown || paths.loses;
+    bool exported = loses || e.latency == kDown || paths.degraded > 0;
+    if (exported && !loses) {
+      SlowEdges& slow = slow_edges[e.nic];
+      exported = ++(e.latency == kDown ? slow.main_path : slow.other_paths) <= kMostSlowEdges;
+    }
+    if (only_suffering && !exported) {
       if (e.latency != kUnknown) to[kFamilyBaseline].seconds("", l, "", e.baseline_ns);
       continue;
     }
     up_or_down(kFamilyUp, l, e.state);
     up_or_down(kFamilyInbound, l, e.inbound);
     up_or_down(kFamilyOutbound, l, e.outbound);
-    // Where a whole network is slow each of its edges is exported, and rules read all of them: nothing of what only lossy
-    // edges are asked for.
-    const bool loses = e.state == kDown || paths.loses;
+    // Rules read all that is exported of slow edges: nothing of what only lossy ones are asked for.
     if (loses || !only_suffering) {
       to[kFamilySent].sample(l, e.sent);
       to[kFamilyReceived].sample(l, e.received);

@@ -35,6 +35,11 @@ enum EdgeFamily : int {
   kEdgeFamilies,
 };
 
+// Where a whole network is slow all of its edges are, and rules read each that is exported several times over. The NIC is
+// named from three on (sharedEdges in mixins/config.libsonnet), whether it receives or sends: each of few slow senders
+// has three receivers whose first ones it is among.
+constexpr int kMostSlowEdges = 3;
+
 struct PathSummary {
   bool known = false;
   std::int64_t best_ns = 0, median_ns = 0, worst_ns = 0;
@@ -73,7 +78,8 @@ class EdgeText {
   };
   // One block for each family. `edges` holds one record for each of the labels, in the same order. only_suffering :
   // edges that are down, slow, or have a source port that is down, lossy or slow; of others the baseline alone. Of
-  // these without loss neither counts of packets nor of dead paths.
+  // these without loss neither counts of packets nor of dead paths, and of those of a NIC that are slow and nothing
+  // worse the first kMostSlowEdges, as well of those of which a source port alone is slow.
   std::vector<Block> render(const EdgeRecord* edges, bool only_suffering) const;
   std::size_t edges() const { return labels_.size(); }
 

@@ -52,6 +52,7 @@ NB_MODULE(_probe_engine, m) {
 
   m.attr("OWD_BUCKETS_NS") = bounds(kOwdBuckets);
   m.attr("LATENESS_BUCKETS_NS") = bounds(kLatenessBuckets);
+  m.attr("MOST_SLOW_EDGES") = kMostSlowEdges;
   m.attr("OUTAGE_BUCKETS_NS") = bounds(kOutageBuckets);
   m.attr("MAX_PATHS") = kMaxPaths;
   m.attr("PACKET_SIZE") = kPacketSize;

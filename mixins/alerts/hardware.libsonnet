@@ -1,5 +1,6 @@
 // What NICs, links and slots say of themselves, and what is different from the rest of the fleet.
 local lib = import '../lib/alerts.libsonnet';
+local paths = import '../lib/paths.libsonnet';
 local signals = import '../signals.libsonnet';
 {
   prometheusAlerts+:: {
@@ -47,13 +48,11 @@ local signals = import '../signals.libsonnet';
           now: most(''),
           fires: s.series('ALERTS', 'alertname="FabricRetriesExceeded", alertstate="firing", kind="transport"'),
         };
-        '(%(transport)s * on (%(nic)s) group_left (network) %(networks)s or on (%(nic)s) %(transport)s) unless on (%(c)s, network) %(nics)s unless on (%(c)s) %(hosts)s or %(rnr)s' % {
+        '(%(transport)s) unless on (%(c)s, network) %(nics)s unless on (%(c)s) %(hosts)s or %(rnr)s' % {
           c: c,
-          nic: nic,
-          networks: 'device:fabricpulse_nic_network:info' + s.braces,
           nics: deaths('FabricNicDisconnected|FabricNetworkDown'),
           hosts: deaths('FabricHostDown'),
-          transport: transport,
+          transport: paths(config).networked(transport),
           rnr: kinds([['rnr_retries_exceeded', 'receiver not ready']], ' > 0'),
         },
         'Queue pairs have ended because their retries were used up.',

@@ -73,7 +73,8 @@ local signals = import '../signals.libsonnet';
         // (FabricIncast, FabricPathContended). For a while none that is slow together with NICs of other hosts. See rules/path.libsonnet.
         p.placedNics('device:fabricpulse_edge_latency_elevated:unshared' + s.braces, p.slowPlaces),
         'Many edges of a NIC have become slower.',
-        '{{ $value | printf "%.0f" }} edges of NIC {{ $labels.device }} of {{ $labels.instance }}{{ with $labels.network }} on network {{ . }}{{ end }} ({{ $labels.direction }} direction) are far above their baseline.',
+        // Exporters of a large fleet tell three of a NIC's slow edges.
+        'At least {{ $value | printf "%.0f" }} edges of NIC {{ $labels.device }} of {{ $labels.instance }}{{ with $labels.network }} on network {{ . }}{{ end }} ({{ $labels.direction }} direction) are far above their baseline.',
         { 'for': config.pathSlowFor, keep_firing_for: config.nicSlowKeepFiring, paced: true }
       ),
       lib.alert(

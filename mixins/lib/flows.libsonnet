@@ -125,7 +125,7 @@ function(config) {
   // What is recorded as contended was so when it was last measured within nicSlowHold, after which these NICs are named in any case.
   // The networks of the NICs that receive flows which are or were measured to be contended.
   local contendedNetworks = recorded('device:fabricpulse_nic_network:of_contended'),
-  networksOfContended:: '%s and on (%s) last_over_time(%s[%s])' % [p.networks, nic, $.contended, config.nicSlowHold],
+  networksOfContended:: p.inNetworkOf('group by (%s) (last_over_time(%s[%s]))' % [nic, $.contended, config.nicSlowHold]),
   local contendedLately = 'last_over_time(%s[%s])' % [$.contendedOnPaths, config.pathLossWindow],
   local stillContended = '(%(lately)s and on (%(nic)s) %(receiving)s or %(lately)s and on (%(peer)s) %(sending)s) and on (%(flow)s) %(rate)s and on (%(flow)s) %(measured)s and on (%(nic)s) (%(networks)s and on (%(network)s) %(several)s)' % {
     lately: contendedLately,

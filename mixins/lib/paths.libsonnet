@@ -126,7 +126,24 @@ function(config) {
   },
   // With the network of the NIC, and its leaf, where it is known; with its network alone. `key` tells the elements apart.
   placed(expr, key, places=faultyPlaces):: labelled(expr, key, 'leaf, network', places),
-  networked(expr, key=own):: labelled(expr, key, 'network', $.networks),
+  // By the few rows of the recorded table: where the name of a NIC tells its network on every host, of a host that has NICs there.
+  networksAlike:: 'group by (%(c)s, device, network) (sum by (%(c)s, device, network) (%(networks)s) == on (%(c)s) group_left () count by (%(c)s) (%(hosts)s))' % {
+    c: c,
+    networks: $.networks,
+    hosts: hostsWithNics,
+  },
+  local hostsWithNics = 'host:fabricpulse_nic_network:count' + s.braces,
+  networkOfName:: 'device:fabricpulse_nic_network:alike' + s.braces,
+  inNetworkOf(expr, key=own):: '((%(expr)s) and on (%(c)s, instance) %(hosts)s) * on (%(c)s, device) group_left (network) %(names)s or on (%(key)s) (%(expr)s) * on (%(own)s) group_left (network) %(others)s' % {
+    expr: expr,
+    c: c,
+    hosts: hostsWithNics,
+    names: $.networkOfName,
+    key: key,
+    own: own,
+    others: 'device:fabricpulse_nic_network:other' + s.braces,
+  },
+  networked(expr, key=own):: '%s or on (%s) (%s)' % [$.inNetworkOf(expr, key), key, expr],
   placedNics(expr, places=faultyPlaces):: $.placed(expr, own + ', direction', places),
   placedEdges(expr, places=faultyPlaces):: $.placed(expr, edge, places),
   // NICs that at least sharedEdges of the edges have in common, receiving or sending; the latter under the names of the

@@ -64,6 +64,10 @@ local signals = import '../signals.libsonnet';
             expr: 'sum by (%s) (%s)' % [host, p.networks],
           },
           { record: 'host:fabricpulse_up:count', expr: 'count by (%s) (%s)' % [host, s.series('up', config.jobSelector)] },
+          // Of nearly all fleets a table with a row for each name of a NIC, not for each NIC: the names that are in one network on every
+          // host that has NICs here, and the NICs of the others.
+          { record: 'device:fabricpulse_nic_network:alike', expr: p.networksAlike },
+          { record: 'device:fabricpulse_nic_network:other', expr: '%s unless on (%s, device) %s' % [p.networks, config.clusterLabel, p.networkOfName] },
         ],
       },
       {

@@ -2,6 +2,7 @@
 
 OWD_BUCKETS_NS: tuple[int, ...]
 LATENESS_BUCKETS_NS: tuple[int, ...]
+MOST_SLOW_EDGES: int
 OUTAGE_BUCKETS_NS: tuple[int, ...]
 MAX_PATHS: int
 PACKET_SIZE: int

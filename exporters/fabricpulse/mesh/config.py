@@ -214,9 +214,10 @@ class MeshConfig(Section, frozen=True):
     keys, one a line; the first signs, all are accepted, so that keys can be rotated. Without a file anybody who reaches
     the port can join.
     per_edge : series of single edges: all (20 an edge, 25 while it suffers), worst (only edges that are down, slow,
-    or have a source port that is down, lossy or slow, and counts of packets only of those that lose some; of others
-    their usual delay), none, auto (all while the membership has at most 64 hosts, worst above: all edges of a
-    larger fleet are too many for the rules); what a NIC's edges sum up to is always there.
+    or have a source port that is down, lossy or slow, of those of a NIC that are just slow three, and counts of packets
+    only of those that lose some; of others their usual delay), none, auto (all while the membership has at most
+    64 hosts, worst above: all edges of a larger fleet are too many for the rules); what a NIC's edges sum up to is
+    always there.
     sample_cap : samples in one exposition, at most.
     """
 

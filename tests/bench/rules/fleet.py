@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from fabricpulse.core.metrics.common import METRICS_VERSION
+from fabricpulse.mesh import _probe_engine as native
 from fabricpulse.mesh.config import Probe
 from fabricpulse.mesh.exposition import MOST_HOSTS_WITH_ALL_EDGES
 
@@ -128,19 +129,20 @@ class PaperFleet:
                 yield f"fabricpulse_probe_recent_owd_seconds{{{labels}}} {delay:g}"
             for step in range(1, PEERS + 1):
                 if step < len(self.names):
-                    yield from self._edge(host, rail, (host + step) % len(self.names))
+                    yield from self._edge(host, rail, (host + step) % len(self.names), step)
             for state in ("up", "down", "unknown", "degraded"):
                 count = PEERS if state == "up" else 0
                 labels = f'device="rail{rail}",network="rail{rail}",state="{state}"'
                 yield f"fabricpulse_nic_edges{{{labels}}} {count}"
 
-    def _edge(self, host: int, rail: int, peer: int) -> Iterator[str]:
+    def _edge(self, host: int, rail: int, peer: int, nth: int) -> Iterator[str]:
         slow = self._faults is not None and self._faults.slow_rail == rail
         lossy = self._has("lossy", host, rail)
         gone = self._has("gone", host, rail) or self._has("gone", peer, rail)
         edge = f'device="rail{rail}",peer="{self.names[peer]}",peer_device="rail{rail}"'
         yield f"fabricpulse_edge_owd_baseline_seconds{{{edge}}} 4.5e-05"
-        if len(self.names) > MOST_HOSTS_WITH_ALL_EDGES and not (slow or lossy or gone):
+        exported = lossy or gone or (slow and nth <= native.MOST_SLOW_EDGES)
+        if len(self.names) > MOST_HOSTS_WITH_ALL_EDGES and not exported:
             return
         yield f"fabricpulse_edge_up{{{edge}}} {int(not gone)}"
         every = len(self.names) <= MOST_HOSTS_WITH_ALL_EDGES

@@ -45,6 +45,8 @@ STEP_S = 0.5
 BAD_SCRAPE_EACH = 11
 # Series of what is suspected only: rightly empty here, where nothing is. promtool's cases hold them.
 SUSPECTS = {
+    # Here each name of a NIC is in one network.
+    "device:fabricpulse_nic_network:other",
     "daemon:fabricpulse_up:down",
     "workload:fabricpulse_gpus:lost",
     "flow:fabricpulse_qp_owd_seconds:slow",

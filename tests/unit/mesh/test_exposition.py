@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import os
+import re
 import subprocess
 import time
 from dataclasses import replace
@@ -262,6 +263,35 @@ def test_series_of_single_edges_on_request(per_edge, hosts, edges):
     assert ("fabricpulse_edge_evidence{" in text) == (per_edge != "none")
     assert 'fabricpulse_nic_edges{device="rail0",network="rail0",state="degraded"} 1\n' in text
     assert 'fabricpulse_nic_edges{device="rail1",network="rail1",state="down"} 1\n' in text
+
+
+def test_few_slow_edges_of_a_nic_stand_for_all():
+    """Of a NIC all of whose edges are slow three are exported, and as many of those with a slow source port;
+    beside them each that loses packets.
+    """
+    view, snapshot = view_and_snapshot(nics=2, peers=8)
+    slow_port, lossy_port = (list(snapshot.edges[0].raw_paths) for _ in range(2))
+    slow_port[PATH_FIELDS + 4] = int(HealthState.DOWN)
+    lossy_port[PATH_FIELDS + 5] = 1
+    for index in range(8):
+        snapshot.edges[index] = snapshot.edges[index]._replace(latency=HealthState.DOWN)
+    snapshot.edges[7] = snapshot.edges[7]._replace(raw_paths=tuple(lossy_port))
+    for index in range(8, 16):
+        snapshot.edges[index] = snapshot.edges[index]._replace(raw_paths=tuple(slow_port))
+    snapshot.edges[12] = snapshot.edges[12]._replace(latency=HealthState.DOWN)
+    out = Exposition()
+    MeshExposition(view, 9620, "worst").write(out, pack_snapshot(snapshot), Counters(), 0.0)
+    exported = re.findall(
+        r'^fabricpulse_edge_latency_elevated\{device="(.*)",peer="(.*)",peer_device=.*\} (.)$',
+        out.render().decode(),
+        re.M,
+    )
+    assert exported == [
+        *(("rail0", peer, "1") for peer in ("h1", "h2", "h3", "h8")),
+        *(("rail1", peer, "0") for peer in ("h1", "h2", "h3")),
+        ("rail1", "h5", "1"),
+    ]
+    assert out.render().decode().count("\nfabricpulse_edge_owd_baseline_seconds{") == 16
 
 
 def test_recent_delays_of_a_nic():

@@ -182,6 +182,9 @@ LAGS_UNNOTICED = {
     "host:fabricpulse_up:max",
     # Whoever is named has been silent for longer than this lags.
     "cluster:fabricpulse_up:count",
+    # Labels, no values: in which networks NICs are does not change with a fault.
+    "device:fabricpulse_nic_network:alike",
+    "device:fabricpulse_nic_network:other",
     # How many there are, which does not change with a fault.
     "host:fabricpulse_up:count",
     "host:fabricpulse_nic_network:count",
