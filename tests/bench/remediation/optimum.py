@@ -34,6 +34,8 @@ PATTERNS = {"two_rings": TWO_RINGS, "all_to_all": ALL_TO_ALL}
 _SPAN_S = 6.0
 _LONGEST_S = 75.0
 _GOAL = 0.97
+# With the default least gain of 1.1, what carries 0.91 of the best assignment stays as it is.
+_CONFIG = CONFIG | {"min_gain": 1.05}
 
 
 class _Ring(Ring):
@@ -92,7 +94,7 @@ def to_optimum(rows: Rows, rounds: int, patterns: Collection[str] = tuple(PATTER
 
 
 def _one(rows: Rows, case: str, lab: Lab, pairs: tuple[tuple[str, str], ...]) -> None:
-    base: dict[str, Any] = {"rules": [], "watchdog": "", "rebalance": CONFIG | {"mode": "observe"}}
+    base: dict[str, Any] = {"rules": [], "watchdog": "", "rebalance": _CONFIG | {"mode": "observe"}}
     base["journal"] = str(lab.mgmt.directory / "remediation.db")
     daemons = [start_daemon(lab, "mgmt", "receiver", base, f"0.0.0.0:{PORT}")]
     daemons += [start_agent(lab, host) for host in lab.fabric.host_names]
@@ -102,7 +104,7 @@ def _one(rows: Rows, case: str, lab: Lab, pairs: tuple[tuple[str, str], ...]) ->
     optimum = _carried(rings)
     for ring in rings:
         ring.stop()
-    (lab.mgmt.directory / "receiver.yaml").write_text(yaml.safe_dump(base | {"rebalance": CONFIG}))
+    (lab.mgmt.directory / "receiver.yaml").write_text(yaml.safe_dump(base | {"rebalance": _CONFIG}))
     daemons[0].send_signal(signal.SIGHUP)
     rings = _run(lab, pairs, {}, ["spine0"] * len(pairs))
     begun = time.monotonic()

@@ -139,7 +139,8 @@ class RebalanceConfig(Section, frozen=True):
     an operator; `auto` acts. window_s : time over which goodput is measured, before and after, seconds. settle_s :
     pause between the last operation and the measurement, seconds. slow_share : a lane is slow below this part of what
     its job's good lanes deliver. min_gain : goodput after a plan divided by goodput before it at which it has helped
-    and stays; else it is rolled back. max_loss : part of its goodput that any other job may lose. max_tries : new
+    and stays; else it is rolled back. max_loss : part of its goodput that any other job may lose, and
+    the one that is moved if it has less than the others then. max_tries : new
     paths that one plan tries for a lane. max_lanes : most lanes of one plan. cooldown_s : pause between two plans for
     one job, seconds; doubled with each in a row that did not help, up to a day. operations_per_hour : most operations
     on lanes, fleet-wide, rolling back not counted. max_unhelpful : after so many plans in a row that did not help,

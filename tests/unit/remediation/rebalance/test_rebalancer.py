@@ -96,6 +96,20 @@ def test_a_worse_try_goes_back_to_the_best_one():
     assert fabric.goodput() > 1.15 * before
 
 
+def test_a_landing_that_costs_a_job_of_the_plan_is_not_the_last_try():
+    """It lands on the link of a third one, which was full as well: the whole plan was undone for chance's sake. As long
+    as nothing better was found another path is tried."""
+    fabric = Fabric(3, 3, 1, 4)
+    for lane, link in zip(fabric.lanes, (0, 0, 1), strict=True):
+        lane.entropy = next(p for p in range(1024, 65535) if fabric.link_of(lane, p) == link)
+    fabric.landings = [1, 2]
+    while not {"rebalance_kept", "rebalance_rolled_back"} & set(fabric.events()):
+        fabric.run(1)
+    plan = fabric.plans()[0]
+    assert (plan.phase, plan.tries, plan.scope) == ("kept", 2, ("job0", "job1", "job2"))
+    assert plan.measured == pytest.approx(1.5, rel=0.05)
+
+
 def test_what_did_not_help_is_undone():
     """Where there is one path only: every lane has the source port that it had before, and the controller gives up
     after max_unhelpful plans, until an operator resumes."""

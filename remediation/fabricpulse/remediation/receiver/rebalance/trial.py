@@ -131,6 +131,8 @@ class Trial:
         gain = _gain(jobs, plan.scope)
         plan = with_changes(plan, measured=gain)
         lost = [job for job, (before, after) in jobs.items() if after < (1 - config.max_loss) * before]
+        if plan.workload in lost and self._had_more(plan, jobs, lanes):
+            lost.remove(plan.workload)
         if not lost and gain > plan.best:
             plan = _as_best(plan, lanes, gain)
         slow = {lane.key for lane in slow_lanes(config, [lanes[move.key] for move in seen])}
@@ -138,12 +140,29 @@ class Trial:
         last = plan.tries >= config.max_tries or plan.moves[0].operation == "lane.weight"
         if not lost and gain >= config.min_gain and (enough or (last and gain >= plan.best)):
             self._end(transaction, plan, "kept", "goodput has risen", now)
-        elif not last and not lost and not plan.returning:
+        elif not last and not plan.returning and (not lost or self._may_lose_yet(plan, lost)):
             self._try_again(transaction, plan, lanes, slow, now)
         else:
             self._give_up(
                 transaction, plan, f"{lost[0]} lost goodput" if lost else "goodput has not risen", now
             )
+
+    def _may_lose_yet(self, plan: Rebalance, lost: list[str]) -> bool:
+        """Whether another path is tried though jobs have lost: only those that are to gain by the plan, which has found
+        nothing better so far."""
+        return set(lost) <= set(plan.scope) and plan.best < self._rebalance.min_gain
+
+    def _had_more(
+        self, plan: Rebalance, jobs: Mapping[str, tuple[float, float]], lanes: Mapping[str, LaneSummary]
+    ) -> bool:
+        """Whether what the job that was moved has lost is what it had more than the others of the plan: by NIC it still
+        has as much as each of them."""
+        nics: dict[str, set[tuple[str, str]]] = {}
+        for lane in lanes.values():
+            nics.setdefault(lane.job, set()).add((lane.host, lane.last.device))
+        now = {job: jobs[job][1] / len(nics[job]) for job in plan.scope if job in jobs and job in nics}
+        own = now.pop(plan.workload, 0.0)
+        return bool(now) and own >= (1 - self._rebalance.max_loss) * max(now.values())
 
     @staticmethod
     def _measure_anew(
