@@ -320,7 +320,7 @@ void Profiler::finish(const Event& operation, uint64_t now) {
   const uint64_t took = measured ? std::max<uint64_t>(lasted, 1) : 0;
   if (measured)
     engine_->telemetry()->operation(*record, operation.number, operation.bytes, took,
-                                    engine_->event_time(until));
+                                    engine_->past_event_time(until));
   RecordChange<fp_plugin_collective> change(record);
   ++record->operations;
   --record->in_progress;

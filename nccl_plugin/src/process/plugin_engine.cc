@@ -17,9 +17,10 @@
 namespace fabricpulse {
 namespace {
 
-constexpr int kSuspectTickMs = 4, kBusyTickMs = 10, kIdleTickMs = 50, kEmptyTickMs = 250;
+constexpr int kSuspectTickMs = 4, kBusyTickMs = 10, kIdleTickMs = 50, kEmptyTickMs = 500;
 constexpr int kQueuePairTickMs = Connection::kQueuePairTickNs / 1'000'000;
 constexpr uint64_t kPublishNs = 100'000'000;
+constexpr uint64_t kMostComparedNs = 100'000;  // from one reading of a clock to the next
 
 void random_bytes(void* out, size_t size) {
   if (getrandom(out, size, 0) == static_cast<ssize_t>(size)) return;
@@ -108,6 +109,7 @@ bool PluginEngine::start(std::string* error) {
   control_->open(&complaint);
   if (!complaint.empty()) warn(complaint);
   telemetry_.header()->clock_status = fleet_time_.refresh(now());
+  compare_clocks();
   links_->start();
   service_.start();
   std::string names;
@@ -190,6 +192,25 @@ EventTime PluginEngine::event_time(uint64_t now) const {
     time.fleet_bound_ns = static_cast<uint64_t>(std::max<int64_t>(fleet.bound_ns, 0));
   }
   return time;
+}
+
+EventTime PluginEngine::past_event_time(uint64_t at) const {
+  EventTime time{static_cast<int64_t>(at) + host_ahead_ns_.load(std::memory_order_relaxed), at, 0, 0};
+  fp_fleet_time fleet;
+  if (fleet_time_.read(&fleet)) {
+    time.fleet_ns = fleet.fleet_ns - static_cast<int64_t>(elapsed(now(), at));
+    time.fleet_bound_ns = static_cast<uint64_t>(std::max<int64_t>(fleet.bound_ns, 0));
+  }
+  return time;
+}
+
+void PluginEngine::compare_clocks() {
+  const uint64_t before = now();
+  const int64_t host_ns = host_clock();
+  const uint64_t took = now() - before;
+  // This thread did not run in between: the last comparison is better.
+  if (took > kMostComparedNs && host_ahead_ns_.load(std::memory_order_relaxed) != INT64_MIN) return;
+  host_ahead_ns_.store(host_ns - static_cast<int64_t>(before + took / 2), std::memory_order_relaxed);
 }
 
 uint64_t PluginEngine::now() const { return monotonic_ns(); }
@@ -359,6 +380,7 @@ void PluginEngine::publish(uint64_t now) {
   __atomic_store_n(&header->heartbeat_mono_ns, now, __ATOMIC_RELEASE);
   if (elapsed(now, published_ns_) < kPublishNs) return;
   published_ns_ = now;
+  compare_clocks();
   uint32_t lanes[kMaxNics] = {}, up[kMaxNics] = {};
   for (auto& connection : connections()) {
     ConnectionLock locked(connection.get());

@@ -108,6 +108,9 @@ class PluginEngine final : public ControlledPlugin, private ServiceWork {
   int64_t host_clock() const override { return fp_host_clock_now(virtual_clock_); }
   bool fleet_clock(int64_t* fleet_ns) const override { return fleet_time_.read(fleet_ns); }
   EventTime event_time(uint64_t now) const override;
+  // The same of what was over at `at`. On the host's clock as it last stood beside now(): both run alike, so that only a
+  // step of the host's clock since then, a tick ago or so, is missed.
+  EventTime past_event_time(uint64_t at) const;
   bool nic_up(uint32_t nic) const override { return nics_.usable(nic); }
   bool link_up(uint32_t nic) const override { return nics_.at(nic).link_up.load(); }
   bool nic_avoided(uint32_t nic) const override {
@@ -135,6 +138,7 @@ class PluginEngine final : public ControlledPlugin, private ServiceWork {
   bool open_listeners(std::string* error);
   bool start_connection(uint32_t device, uint64_t communicator, Handle* handle);
   void publish(uint64_t now);
+  void compare_clocks();
 
   // ---- ServiceWork ----
   void transport_ready(uint64_t id, uint64_t now) override { transport_->serve(id, now); }
@@ -165,6 +169,7 @@ class PluginEngine final : public ControlledPlugin, private ServiceWork {
   std::unique_ptr<ControlServer> control_;
   PathTable paths_;
   PeerEnds peer_ends_;
+  std::atomic<int64_t> host_ahead_ns_{INT64_MIN};  // of now(); INT64_MIN: not compared yet
   uint64_t published_ns_ = 0;
   std::atomic<uint32_t> detail_{0};
   std::mutex profilers_lock_;

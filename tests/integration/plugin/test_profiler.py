@@ -48,6 +48,7 @@ def listening(pid: int) -> list[str]:
 def test_collectives_are_counted(profiler_host: Path, tmp_path: Path, version: str) -> None:
     """Each all-reduce counts once, with its bytes, and lasts until its last child has ended; detail follows the control
     socket at once, and everything is gone when the job is. It needs no NIC."""
+    begun_ns = time.time_ns()
     process = subprocess.Popen(
         [profiler_host, library(), version, "5", "20"],
         env={
@@ -93,7 +94,7 @@ def test_collectives_are_counted(profiler_host: Path, tmp_path: Path, version: s
         assert [int(o["bytes"]) for o in operations] == [1 << 20] * 5
         assert {text(o["function"]) for o in operations} == {"AllReduce"}
         assert np.uint64(sum(int(o["took_ns"]) for o in operations)) == record["busy_ns"]
-        assert all(abs(int(o["end_host_ns"]) - time.time_ns()) < 60e9 for o in operations)
+        assert all(begun_ns < int(o["end_host_ns"]) < time.time_ns() for o in operations)
         assert {int(o["end_fleet_ns"]) for o in operations} == {0}  # there is no clock page here
         reader.close()
         (path,) = (tmp_path / "plugin").glob("*.sock")
