@@ -7,6 +7,7 @@
 #define FABRICPULSE_TESTS_NATIVE_VERBS_STAND_IN_H_
 
 #include <arpa/inet.h>
+#include <errno.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -394,7 +395,10 @@ inline VerbsLibrary Fabric::library() {
     STAND_IN_REQUIRE(std::this_thread::get_id() != one()->owner_ || !one()->busy);
     return one()->pairs_.erase(pair->number) == 1 ? 0 : 22;
   };
-  made.get_async_event = [](ib::Context*, ib::AsyncEvent*) { return -1; };
+  made.get_async_event = [](ib::Context*, ib::AsyncEvent*) {
+    errno = EAGAIN;
+    return -1;
+  };
   made.ack_async_event = [](ib::AsyncEvent*) {};
   return made;
 }

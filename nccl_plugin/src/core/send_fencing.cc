@@ -21,12 +21,13 @@ void SendConnection::fail_early(uint64_t now) {
 
 void SendConnection::note_receive(const PeerReceive& receive) {
   const uint32_t at = receive.message % kMaxRequests;
-  // An old state frame may come late. The memory of one receive never changes, but a NIC that comes adds its key.
+  // An old state frame may come late. The memory of one receive never changes, but a NIC that comes adds its key, and one
+  // that has another device now has another key.
   const int32_t newer =
       receive_known_[at] ? static_cast<int32_t>(receive.message - receives_[at].message) : 1;
   if (newer == 0)
     for (uint32_t nic = 0; nic < kMaxNics; ++nic)
-      if (receives_[at].keys[nic] == 0) receives_[at].keys[nic] = receive.keys[nic];
+      if (receive.keys[nic] != 0) receives_[at].keys[nic] = receive.keys[nic];
   if (newer <= 0) return;
   receives_[at] = receive;
   receive_known_[at] = true;

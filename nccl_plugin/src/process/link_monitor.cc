@@ -149,6 +149,7 @@ void LinkMonitor::check_nic(NicLookup::Answer answer, uint64_t now) {
     return;
   }
   runtime_->info("NIC " + nic.name + (other ? " is back as another one" : " listens now"));
+  check_link(index, now);  // with an RDMA device that has come for one that was gone its port is another one
   dial_soon(index, now);
 }
 

@@ -10,6 +10,8 @@
 // `threadless`: no thread can be made, and rail1 loses its address. Prints what is known of address 1, and whether the
 // caller still gets signals.
 // `came`: the poll finds a NIC that has come. Prints how many milliseconds later it listens.
+// `replaced`: the RDMA device of rail0 is gone; after two polls another one is there, which the transport finds when it
+// listens anew. Prints whether the link was down meanwhile, and after how many milliseconds it is up.
 // `memory`: the thread that asks the kernel has no memory left, while rail1 loses its address. Prints what is known of
 // address 1 then, and after the next poll.
 #include "process/link_monitor.h"
@@ -230,6 +232,31 @@ int came() {
   return 0;
 }
 
+int replaced() {
+  struct Kernel final : IdleTransport {
+    std::optional<bool> link_up(const std::string& name) const override { return name != "rail0" || has; }
+    bool listens(uint32_t nic) const override { return nic != 0 || has; }
+    uint16_t listen(uint32_t nic, const NicInfo&, uint16_t port) override {
+      has |= nic == 0 && there;
+      return nic != 0 || has ? port : 0;
+    }
+    bool has = true, there = true;
+  } kernel;
+  SteppedRuntime runtime;
+  Watched watched(&runtime, &kernel);
+  watched.monitor.tick(runtime.now_ns);
+  kernel.has = kernel.there = false;
+  watched.monitor.transport_changed(runtime.now_ns);
+  int down_ms = 0;
+  for (; !watched.nics.at(0).link_up && down_ms < 60'000; ++down_ms) {
+    kernel.there = down_ms >= 11'000;
+    runtime.now_ns += 1'000'000;
+    watched.monitor.tick(runtime.now_ns);
+  }
+  printf("%d %d\n", down_ms > 11'000, down_ms - 11'000);
+  return 0;
+}
+
 int memory() {
   struct Kernel final : IdleTransport {
     std::vector<NicInfo> discover(const std::vector<std::string>&) const override {
@@ -261,6 +288,7 @@ int main(int count, char** arguments) {
   if (what == "held") return held();
   if (what == "threadless") return threadless();
   if (what == "came") return came();
+  if (what == "replaced") return replaced();
   if (what == "memory") return memory();
   SteppedRuntime runtime;
   Counts transport;

@@ -3,6 +3,9 @@
 //
 // And what a device does not take is said, by name, and nothing is left of it at the others.
 //
+// A device that the kernel has ended (a reset, a driver loaded anew) ends no job: it takes no more memory and has no port,
+// and one that comes by its name takes what is registered.
+//
 // Usage: plugin_verbs_devices; exit 1 with a line of what broke.
 #include <errno.h>
 
@@ -62,9 +65,116 @@ bool refusal_is_said(stand_in::Fabric* fabric, VerbsDevices* devices, VerbsLibra
   return said;
 }
 
+// What the kernel reports of a device.
+std::vector<uint32_t> events;
+int end_errno = EAGAIN;
+
+bool is(bool what, const char* otherwise) {
+  if (!what) fprintf(stderr, "%s\n", otherwise);
+  return what;
+}
+
+NicAddress address_of(uint8_t device) {
+  NicAddress address{};
+  address[10] = address[11] = 0xff;
+  address[12] = 10;
+  address[15] = device;
+  return address;
+}
+
+// By what the end of a device shows: it says so, its descriptor has an error, or it answers no question any more.
+enum class Sign { kEvent, kDescriptor, kNoAnswer };
+
+bool gone_device_is_replaced(Sign sign) {
+  stand_in::Fabric fabric(1);
+  VerbsLibrary library = fabric.library();
+  library.get_async_event = [](ib::Context*, ib::AsyncEvent* event) {
+    errno = end_errno;
+    if (events.empty()) return -1;
+    event->type = events.back();
+    events.pop_back();
+    return 0;
+  };
+  static bool refuses = false;
+  static const auto usual = library.reg_mr;
+  static const ib::Context* ended = nullptr;
+  library.reg_mr = [](ib::ProtectionDomain* domain, void* data, size_t size, int access) {
+    errno = EIO;
+    return refuses && domain->context == ended ? nullptr : usual(domain, data, size, access);
+  };
+  // The kernel ends what a process has of a device, and the new one is opened anew.
+  static ib::Context again;
+  static const auto usual_open = library.open_device;
+  library.open_device = [](ib::Device* device) -> ib::Context* {
+    if (ended == nullptr || ended->device != device) return usual_open(device);
+    again = *ended;
+    return &again;
+  };
+  static bool answers = true;
+  static const auto usual_table = library.query_gid_table;
+  static const auto usual_port = library.query_port;
+  library.query_gid_table = [](ib::Context* context, ib::GidEntry* out, size_t most, uint32_t flags,
+                               size_t size) -> ssize_t {
+    return answers || context != ended ? usual_table(context, out, most, flags, size) : -EIO;
+  };
+  library.query_port = [](ib::Context* context, uint8_t port, ib::PortAttributes* out) {
+    return answers || context != ended ? usual_port(context, port, out) : EIO;
+  };
+  ended = nullptr;
+  answers = true;
+  VerbsDevices devices(&library);
+  devices.refresh();
+  VerbsDevice* other = devices.all()[0].get();
+  VerbsDevice* device = devices.all()[1].get();
+  if (!devices.use(other) || !devices.use(device)) return false;
+  bool changed = false;
+  end_errno = EAGAIN;
+  events = {ib::kEventPortError};
+  bool well =
+      is(devices.read_events(device, &changed) && changed, "the error of a port is the end of its device");
+  std::vector<uint8_t> data(4096), more(4096), last(4096);
+  std::string why;
+  VerbsMemory* before = devices.register_memory(data.data(), data.size(), &why);
+
+  ended = device->context;
+  refuses = true;
+  VerbsMemory* between = devices.register_memory(more.data(), more.size(), &why);
+  well &= is(between != nullptr && between->regions[0] != nullptr && between->regions[1] == nullptr,
+             "memory is not registered because a device has just ended");
+  answers = sign != Sign::kNoAnswer;
+  if (sign == Sign::kEvent) events = {ib::kEventDeviceFatal};
+  end_errno = sign == Sign::kDescriptor ? EIO : EAGAIN;
+  VerbsPort port;
+  well &= is(answers ? !devices.read_events(device, &changed) : !devices.find(address_of(1), &port),
+             "the end of a device is not seen");
+  well &= is(device->gone, "a device that has ended is there");
+  well &= is(!devices.port_active({device, 1, 1}), "the port of a device that is gone is active");
+  well &= is(!devices.find(address_of(1), &port), "a device that is gone has a port");
+  well &= is(devices.find(address_of(0), &port) && devices.port_active(port), "the other device is gone too");
+
+  devices.refresh();
+  well &= is(devices.all().size() == 3, "the device that has come is not opened");
+  if (!well) return false;
+  refuses = false;
+  VerbsDevice* came = devices.all()[2].get();
+  well &= is(came->number == 2 && !came->gone && devices.use(came), "the device that has come is of no use");
+  well &= is(before->regions[2] != nullptr && between->regions[2] != nullptr,
+             "the device that has come lacks memory that was there");
+  VerbsMemory* after = devices.register_memory(last.data(), last.size(), &why);
+  well &= is(after != nullptr && after->regions[2] != nullptr && after->regions[1] == nullptr,
+             "memory is registered with the device that is gone");
+  devices.refresh();
+  well &= is(devices.all().size() == 3, "a device is opened twice");
+  for (VerbsMemory* memory : {before, between, after})
+    if (memory != nullptr) devices.deregister_memory(memory);
+  return well;
+}
+
 }  // namespace
 
 int main() {
+  for (const Sign sign : {Sign::kEvent, Sign::kDescriptor, Sign::kNoAnswer})
+    if (!gone_device_is_replaced(sign)) return 1;
   stand_in::Fabric fabric(1);
   static VerbsLibrary library = fabric.library();
   static const auto reg_mr = library.reg_mr;

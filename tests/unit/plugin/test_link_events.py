@@ -108,6 +108,13 @@ def test_a_nic_that_the_poll_finds_listens_soon() -> None:
     assert int(monitored("came")) <= 100
 
 
+def test_a_nic_whose_rdma_device_was_replaced_is_used_again() -> None:
+    """With the next poll, 5 s later at most, and not with the one after it."""
+    down, back_ms = monitored("replaced").split()
+    assert down == "1"
+    assert int(back_ms) <= 5000
+
+
 def test_a_lookup_without_memory_is_asked_again() -> None:
     """It ended the job."""
     assert monitored("memory") == "1\n0\n"

@@ -57,7 +57,8 @@ void VerbsDevices::refresh() {
   if (list == nullptr) return;
   for (int i = 0; i < count && devices_.size() < VerbsMemory::kMostDevices; ++i) {
     std::string name = library_.get_device_name(list[i]);
-    bool known = std::any_of(devices_.begin(), devices_.end(), [&](auto& d) { return d->name == name; });
+    bool known =
+        std::any_of(devices_.begin(), devices_.end(), [&](auto& d) { return d->name == name && !d->gone; });
     ib::Context* context = known ? nullptr : library_.open_device(list[i]);
     if (context == nullptr) continue;
     int flags = fcntl(context->async_fd, F_GETFL);
@@ -102,19 +103,42 @@ bool VerbsDevices::find_in_table(VerbsDevice* device, const NicAddress& address,
 
 bool VerbsDevices::find(const NicAddress& address, VerbsPort* out) {
   std::lock_guard<std::mutex> held(lock_);
-  for (auto& device : devices_)
+  for (auto& device : devices_) {
+    if (device->gone) continue;
     if (find_in_table(device.get(), address, out)) return true;
+    // Events are read of devices in use alone: of others this shows that they have ended.
+    ib::PortAttributes attributes{};
+    const int error = library_.query_port(device->context, 1, &attributes);
+    if (error == EIO || error == ENODEV) device->gone = true;
+  }
   return false;
+}
+
+bool VerbsDevices::read_events(VerbsDevice* device, bool* changed) const {
+  ib::AsyncEvent event{};
+  errno = EAGAIN;
+  while (library_.get_async_event(device->context, &event) == 0) {
+    *changed |= event.type == ib::kEventPortActive || event.type == ib::kEventPortError ||
+                event.type == ib::kEventGidChange;
+    if (event.type == ib::kEventDeviceFatal) device->gone = true;
+    library_.ack_async_event(&event);
+    errno = EAGAIN;
+  }
+  // From then on the descriptor has an error, and is ready all the time.
+  if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) device->gone = true;
+  return !device->gone;
 }
 
 std::vector<const VerbsDevice*> VerbsDevices::devices() {
   std::lock_guard<std::mutex> held(lock_);
   std::vector<const VerbsDevice*> all;
-  for (const auto& device : devices_) all.push_back(device.get());
+  for (const auto& device : devices_)
+    if (!device->gone) all.push_back(device.get());
   return all;
 }
 
 bool VerbsDevices::port_active(const VerbsPort& port) const {
+  if (port.device->gone) return false;
   ib::PortAttributes attributes{};
   return library_.query_port(port.device->context, port.port, &attributes) != 0 ||
          attributes.state == ib::kPortActive;
@@ -151,13 +175,28 @@ VerbsMemory* VerbsDevices::register_memory(void* data, size_t size, std::string*
     at->second = std::make_unique<VerbsMemory>();
     at->second->data = data;
     at->second->size = size;
+    // One may have ended that the kernel has not reported yet: the job goes on with the others.
+    uint32_t taken = 0, ended = 0;
     for (const VerbsDevice* device : devices()) {
       ib::ProtectionDomain* domain = device->domain;
-      if (domain == nullptr || add_region(at->second.get(), device->number, domain)) continue;
+      if (domain == nullptr) continue;
+      if (add_region(at->second.get(), device->number, domain)) {
+        ++taken;
+        continue;
+      }
+      if (errno == EIO || errno == ENODEV) {
+        ++ended;
+        continue;
+      }
       *why = device->name + " does not register " + std::to_string(size) + " bytes: " + strerror(errno);
       if (errno == ENOMEM) *why += "; has the process a limit of locked memory (ulimit -l, LimitMEMLOCK=)?";
       for (auto& region : at->second->regions)
         if (region.load() != nullptr) library_.dereg_mr(region);
+      memory_.erase(at);
+      return nullptr;
+    }
+    if (ended > 0 && taken == 0) {
+      *why = "none of the RDMA devices in use is left: " + std::string(strerror(ENODEV));
       memory_.erase(at);
       return nullptr;
     }

@@ -22,6 +22,9 @@ struct VerbsDevice {
   ib::Context* context = nullptr;
   std::atomic<ib::ProtectionDomain*> domain{nullptr};  // nullptr until a NIC of it is used
   uint32_t number = 0;
+  // The kernel has ended it for this process: a reset, a driver that was loaded anew. What comes by its name then is
+  // another device.
+  std::atomic<bool> gone{false};
   // Bytes that lanes have given to it and that no completion covers yet. Of all its ports: drivers of today make a device
   // a port.
   std::atomic<uint64_t> under_way{0};
@@ -36,7 +39,7 @@ struct VerbsPort {
 // What Transport::register_memory() gives: keys by device number.
 struct VerbsMemory : RegisteredMemory {
   static constexpr uint32_t kMostDevices = 32;
-  // nullptr: the device is not in use, or came later and could not take it.
+  // nullptr: the device is not in use, or has not taken it.
   std::atomic<ib::MemoryRegion*> regions[kMostDevices] = {};
   uint32_t users = 0;
 };
@@ -52,20 +55,23 @@ class VerbsDevices {
   // Names of the RDMA devices of this host, from /sys: whether or not libibverbs is there.
   static std::vector<std::string> present();
 
-  // Opens those that are there and are not open yet. Any thread.
+  // Opens those that are there and are not open yet, one that has come for one that is gone too. Any thread.
   void refresh();
   const std::vector<std::unique_ptr<VerbsDevice>>& all() const { return devices_; }
 
   // The port with a RoCE v2 GID of this address. Asked anew each time: its index changes when the address goes
   // and comes. Any thread. False: there is none now.
   bool find(const NicAddress& address, VerbsPort* out);
+  // Takes in what a device has reported. Whether it is there still; changed : a port, or an address of one.
+  bool read_events(VerbsDevice* device, bool* changed) const;
   // The port is ACTIVE. True if it cannot be asked.
   bool port_active(const VerbsPort& port) const;
   uint32_t mtu(const VerbsPort& port) const;
   // Makes a device ready for lanes: a protection domain, and all registered memory in it. Service thread.
   bool use(VerbsDevice* device);
 
-  // A region is shared by all that register the same memory. nullptr: errno. Any thread.
+  // A region is shared by all that register the same memory. A device that has ended does without. nullptr: `why` has the
+  // reason. Any thread.
   VerbsMemory* register_memory(void* data, size_t size, std::string* why);
   void deregister_memory(VerbsMemory* memory);
 

@@ -110,8 +110,9 @@ std::optional<bool> VerbsTransport::link_up(const std::string& name) const {
 uint16_t VerbsTransport::listen(uint32_t nic, const NicInfo& info, uint16_t port) {
   if (info.spare_use == SpareUse::kOnly) return TcpTransport::listen(nic, info, port);
   VerbsPort found;
+  if (lost_[nic]) devices_.refresh();
   if (!devices_.find(info.address, &found)) {
-    stop_listening(nic);
+    if (!lost_[nic] || addresses_[nic] != info.address) stop_listening(nic);
     errno = ENODEV;  // the GID comes a little later than the address
     return 0;
   }
@@ -127,6 +128,7 @@ uint16_t VerbsTransport::listen(uint32_t nic, const NicInfo& info, uint16_t port
                     EPOLLIN);
   addresses_[nic] = info.address;
   nic_devices_[nic] = static_cast<int>(found.device->number);
+  lost_[nic] = false;
   return TcpTransport::listen(nic, info, port);
 }
 
@@ -199,14 +201,25 @@ void VerbsTransport::serve(uint64_t id, uint64_t now) {
   }
   for (VerbsDevice* device : watched) {
     if (device->number != (id & ((UINT64_C(1) << kKindShift) - 1))) continue;
-    ib::AsyncEvent event{};
-    while (library_.get_async_event(device->context, &event) == 0) {
-      changed |= event.type == ib::kEventPortActive || event.type == ib::kEventPortError ||
-                 event.type == ib::kEventGidChange || event.type == ib::kEventDeviceFatal;
-      library_.ack_async_event(&event);
-    }
+    if (devices_.read_events(device, &changed)) continue;
+    device_gone(device);
+    changed = true;
   }
   if (changed) ports_changed_(now);
+}
+
+// Its NICs have no port that is active; no key of theirs is given to peers until they have another device.
+void VerbsTransport::device_gone(VerbsDevice* device) {
+  poller()->unwatch(device->context->async_fd);
+  {
+    std::lock_guard<std::mutex> held(ports_lock_);
+    watched_.erase(device);
+  }
+  for (uint32_t nic = 0; nic < kMaxNics; ++nic) {
+    if (nic_devices_[nic] != static_cast<int>(device->number)) continue;
+    nic_devices_[nic] = -1;
+    lost_[nic] = true;
+  }
 }
 
 RegisteredMemory* VerbsTransport::register_memory(void* data, size_t size, int kind, std::string* why) {

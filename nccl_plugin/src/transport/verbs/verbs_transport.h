@@ -39,6 +39,8 @@ class VerbsTransport final : public TcpTransport {
   bool wants(const std::string& name) const override;
   std::optional<bool> link_up(const std::string& name) const override;
   uint16_t listen(uint32_t nic, const NicInfo& info, uint16_t port) override;
+  // Not with a device that is gone: to listen anew finds the one that has come for it. Peers are answered meanwhile.
+  bool listens(uint32_t nic) const override { return TcpTransport::listens(nic) && !lost_[nic]; }
   void serve(uint64_t id, uint64_t now) override;
   RegisteredMemory* register_memory(void* data, size_t size, int kind, std::string* why) override;
   void deregister_memory(RegisteredMemory* memory) override;
@@ -54,12 +56,14 @@ class VerbsTransport final : public TcpTransport {
 
  private:
   struct Prepared;
+  void device_gone(VerbsDevice* device);
   std::unique_ptr<VerbsPair> make_pair(const NicAddress& address, VerbsPair::End end, uint32_t flow_label);
 
   VerbsLibrary library_;
   mutable VerbsDevices devices_{&library_};
   std::shared_ptr<VerbsReaper> reaper_ = std::make_shared<VerbsReaper>();
   NicDevices nic_devices_;
+  std::array<std::atomic<bool>, kMaxNics> lost_{};  // by NIC: its device is gone
   const std::function<void(uint64_t)> ports_changed_;
   std::array<NicAddress, kMaxNics> addresses_{};    // by NIC
   mutable std::mutex ports_lock_;                   // of both below
