@@ -150,7 +150,7 @@ function(config, matchers='') {
   laneFailoversSince(window, lane)::
     local name = 'fabricpulse_lane_failovers_total';
     local known = '%s offset %s' % [$.series('fabricpulse_build_info'), window];
-    '(sum by (%(lane)s) (%(series)s unless on (%(lane)s) %(series)s offset %(window)s and on (%(daemon)s) %(known)s) or sum by (%(lane)s) (increase(%(series)s[%(window)s]) > 0))' % {
+    '(sum by (%(lane)s) (%(series)s > 0 unless on (%(lane)s) %(series)s offset %(window)s and on (%(daemon)s) %(known)s) or sum by (%(lane)s) (increase(%(series)s[%(window)s]) > 0))' % {
       lane: lane,
       series: $.series(name),
       window: window,

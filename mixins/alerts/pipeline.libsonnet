@@ -35,9 +35,9 @@ local signals = import '../signals.libsonnet';
         'FabricNoData',
         'critical',
         'exporter',
-        '(max by (%(c)s) (%(up)s) == 0) + 1 or absent_over_time(%(info)s[%(window)s]) unless on () max(%(up)s) == 0' % {
-          c: config.clusterLabel,
-          up: s.series('up', config.jobSelector),
+        '(%(up)s == 0) + 1 or absent_over_time(%(info)s[%(window)s]) unless on () max(%(up)s) == 0' % {
+          // Recorded: whether any of a cluster answers.
+          up: 'cluster:fabricpulse_up:max' + s.braces,
           info: s.series('fabricpulse_build_info'),
           window: config.lastValueWindow,
         },

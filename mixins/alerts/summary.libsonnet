@@ -24,7 +24,7 @@ local signals = import '../signals.libsonnet';
         // answers now is seen at once.
         local targets = 'host:fabricpulse_up:count' + s.braces;
         local lately = 'host:fabricpulse_up:max' + s.braces;
-        local answering = 'cluster:fabricpulse_up:count' + s.braces;
+        local answering = 'cluster:fabricpulse_up:max' + s.braces;
         local ran(daemon) = 'group by (%(host)s) (%(seen)s == on (%(c)s) group_left () max by (%(c)s) (%(seen)s) unless on (%(c)s) %(runs)s)' % {
           c: c,
           host: host,
@@ -42,7 +42,7 @@ local signals = import '../signals.libsonnet';
           lately: lately,
           silent: s.series('fabricpulse_edge_evidence', 'evidence="peer_host_silent"'),
         };
-        'label_replace((%(down)s) + on (%(host)s) group_left (serves) (%(both)s or on (%(host)s) %(coordinator)s or on (%(host)s) %(receiver)s or on (%(host)s) 0 * %(targets)s) and on (%(c)s) %(answering)s and on (%(c)s) %(answering)s offset %(while)s, "peer", "$1", "instance", "(.+)")' % {
+        'label_replace((%(down)s) + on (%(host)s) group_left (serves) (%(both)s or on (%(host)s) %(coordinator)s or on (%(host)s) %(receiver)s or on (%(host)s) 0 * %(targets)s) and on (%(c)s) %(answering)s == 1 and on (%(c)s) %(answering)s offset %(while)s == 1, "peer", "$1", "instance", "(.+)")' % {
           answering: answering,
           while: config.exporterDownFor,
           c: c,

@@ -56,12 +56,9 @@ function(config) {
   shareOfPeak:: '%s / on (%s) %s offset %s' % [$.slowNicRate, nic, usualPeak, config.usualPeakAge],
   local ofPeak = recorded('nic:fabricpulse_qp_received_bytes:peak_ratio'),
   // Of one that receives far more than ever nobody knows what it can, but by its speed.
-  local atSpeed = '%(rate)s and on (%(nic)s) min by (%(nic)s) (%(rate)s / on (%(nic)s) group_right () %(speed)s) >= %(ratio)g' % {
-    rate: $.slowNicRate,
-    nic: nic,
-    speed: s.last('fabricpulse_nic_link_speed_bytes_per_second'),
-    ratio: config.fullRatio,
-  },
+  // By the table of speeds, which is up to rareInterval old: a link that has become slower meanwhile is not full by it.
+  local ofSpeed(on, speed) = '%s / on (%s) group_left () %s >= %g' % [$.slowNicRate, on, recorded('device:fabricpulse_nic_link_speed_bytes_per_second:' + speed), config.fullRatio],
+  local atSpeed = '(%s or %s)' % [ofSpeed('%s, device' % c, 'alike'), ofSpeed(nic, 'other')],
   full(nics):: '(%s >= %g <= %g or on (%s) %s) and on (%s) %s' % [ofPeak, config.fullRatio, 1 / config.fullRatio, nic, atSpeed, nic, nics],
   notFull:: '%s < %g' % [ofPeak, config.fullRatio],
   // By how much a flow is slower than the quick quarter of its job's flows: the size of messages cancels.

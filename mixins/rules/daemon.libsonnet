@@ -30,8 +30,8 @@ local signals = import '../signals.libsonnet';
           { record: 'daemon:fabricpulse_up:down', expr: s.down },
           // 1 where a daemon has answered lately.
           { record: 'host:fabricpulse_up:max', expr: 'max by (%s) (max_over_time(%s[%s]))' % [host, up, $._config.exporterDownFor] },
-          // How many of a cluster answer now. A maximum over time would say so of a cluster that Prometheus has just lost.
-          { record: 'cluster:fabricpulse_up:count', expr: 'count by (%s) (%s == 1)' % [$._config.clusterLabel, up] },
+          // 1 where one of a cluster answers now. A maximum over time would say so of a cluster that Prometheus has just lost.
+          { record: 'cluster:fabricpulse_up:max', expr: 'max by (%s) (%s)' % [$._config.clusterLabel, up] },
         ],
       },
     ],

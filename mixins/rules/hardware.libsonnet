@@ -18,6 +18,8 @@ local signals = import '../signals.libsonnet';
       c: $._config.clusterLabel,
       name: name,
     },
+    local name = '%s, device' % $._config.clusterLabel,
+    local speed = s.last('fabricpulse_nic_link_speed_bytes_per_second'),
     groups+: [
       {
         name: 'fabricpulse-hardware.rules',
@@ -38,6 +40,13 @@ local signals = import '../signals.libsonnet';
               known: 'device:fabricpulse_nic_attribute:by_network' + s.braces,
               group: '%s, network, attribute' % $._config.clusterLabel,
             },
+          },
+          // Bytes/s of the links of each name, where all of a cluster have the same, and of each other link: a table with few rows, for what
+          // is asked of slow NICs with each evaluation.
+          { record: 'device:fabricpulse_nic_link_speed_bytes_per_second:alike', expr: 'max by (%(name)s) (%(speed)s) == min by (%(name)s) (%(speed)s)' % { name: name, speed: speed } },
+          {
+            record: 'device:fabricpulse_nic_link_speed_bytes_per_second:other',
+            expr: 'max by (%s) (%s) unless on (%s) device:fabricpulse_nic_link_speed_bytes_per_second:alike%s' % [nic, speed, name, s.braces],
           },
           {
             record: 'firmware:fabricpulse_nic_info:count',

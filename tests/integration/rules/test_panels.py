@@ -45,8 +45,9 @@ STEP_S = 0.5
 BAD_SCRAPE_EACH = 11
 # Series of what is suspected only: rightly empty here, where nothing is. promtool's cases hold them.
 SUSPECTS = {
-    # Here each name of a NIC is in one network.
+    # Here each name of a NIC is in one network, and all its links have one speed.
     "device:fabricpulse_nic_network:other",
+    "device:fabricpulse_nic_link_speed_bytes_per_second:other",
     "daemon:fabricpulse_up:down",
     "workload:fabricpulse_gpus:lost",
     "flow:fabricpulse_qp_owd_seconds:slow",

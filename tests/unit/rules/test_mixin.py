@@ -181,7 +181,7 @@ LAGS_UNNOTICED = {
     "daemon:fabricpulse_up:down",
     "host:fabricpulse_up:max",
     # Whoever is named has been silent for longer than this lags.
-    "cluster:fabricpulse_up:count",
+    "cluster:fabricpulse_up:max",
     # Labels, no values: in which networks NICs are does not change with a fault.
     "device:fabricpulse_nic_network:alike",
     "device:fabricpulse_nic_network:other",
