@@ -43,15 +43,43 @@ def test_never_the_last_nic():
 
 @pytest.mark.parametrize(
     "report",
-    [{"devices": {"rail0": True, "rail1": False}}, {"connected": {"rail0": True, "rail1": False}}],
+    [
+        {"devices": {"rail0": True, "rail1": False}},
+        {"connected": {"rail0": True, "rail1": False}},
+        {"connected": {"rail0": True, "rail1": True}, "health": {"rail0": "healthy", "rail1": "unhealthy"}},
+    ],
 )
 def test_a_nic_that_does_not_work_does_not_count_as_left(report):
-    """A dead link, or one that the mesh cannot reach, is not what a job can be left with."""
+    """A dead link, one that the mesh cannot reach, or could not since the last report, is not what a job can be left
+    with."""
     world = world_with()
     world.now += 1
     world.report(**report)
     world.deliver(alert("h0", "rail0"))
     assert (world.pending(), world.blocked()) == ([], "last_nic")
+
+
+def test_a_nic_that_nobody_sees_does_not_count_as_left():
+    """Membership has eight NICs of the host, six of which are broken for good: neither a job nor the mesh knows them.
+    The last one that works was taken out as one of seven."""
+    world = world_with("max_in_flight: 9, cooldown_s: 0", nics=2)
+    world.reconciler.set_policy(world.config, {"h0": frozenset(f"rail{i}" for i in range(8))})
+    world.tick(1)
+    world.deliver(alert("h0", "rail0"))
+    world.settle()
+    assert world.phase("h0/rail0") == "avoided"
+    world.deliver(alert("h0", "rail1"))
+    assert (world.pending(), world.blocked("h0/rail1")) == ([], "last_nic")
+
+
+def test_what_a_process_says_of_links_stops_no_failover():
+    """Without a mesh health is what processes say of links, too: any user could say that those of all others are
+    down."""
+    world = world_with()
+    world.now += 1
+    world.report(health={"rail0": "healthy", "rail1": "unhealthy"})
+    world.deliver(alert("h0", "rail0"))
+    assert [a.action for a in world.pending()] == ["nic.avoid"]
 
 
 def test_capacity_keeps_three_quarters():

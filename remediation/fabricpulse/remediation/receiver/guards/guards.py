@@ -306,9 +306,11 @@ class Guards:
     def _capacity(self, target: Target) -> str:
         """Never the last NIC, and never below the fraction; checked again by the agent and by the plugin."""
         agent = self._state.agents[target.host]
-        # What processes and agents report of NICs outside membership does not count.
-        known: set[str] = set(self._nics.get(target.host) or agent.devices.keys() | agent.connected.keys())
-        known |= {target.device}
+        seen: set[str] = agent.devices.keys() | agent.connected.keys() | agent.health.keys()
+        members = self._nics.get(target.host, frozenset())
+        # What processes and agents report of NICs outside membership does not count, nor does what membership has and
+        # nobody sees: it may be broken for good.
+        known = (set(members) & seen or set(members) if members else seen) | {target.device}
         out = self._out[target.host]
         remaining = [
             device
@@ -317,6 +319,8 @@ class Guards:
             and device not in out
             and agent.devices.get(device, True)
             and agent.connected.get(device, True)
+            # By its probes: of links processes have a say, and one could stop all failovers of its host.
+            and not (device in agent.connected and agent.health.get(device) == "unhealthy")
         ]
         if len(known) == 1 and not agent.processes:
             return ""  # no job there, no other NIC known: nothing to lose, and the plugin guards the jobs that come
