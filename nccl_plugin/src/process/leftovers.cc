@@ -24,7 +24,8 @@ namespace {
 bool beats(const std::string& path) {
   constexpr uint64_t kFreshNs = 5'000'000'000;  // it beats once a second
   fp_plugin_header header{};
-  int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // Any user may put a FIFO here, which would be waited for, or a link to a device.
+  int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (fd < 0) return false;
   bool whole = pread(fd, &header, sizeof(header), 0) == static_cast<ssize_t>(sizeof(header));
   ::close(fd);

@@ -81,6 +81,19 @@ def test_a_clock_page_of_a_stranger_is_not_mapped(profiler_host: Path, tmp_path:
         assert process.poll() is None
 
 
+@pytest.mark.timeout(120)
+def test_a_fifo_in_place_of_a_file_is_not_waited_for(profiler_host: Path, tmp_path: Path) -> None:
+    """A stranger's FIFO under the name of a telemetry file: each job of the host that began waited for its writer."""
+    folder = tmp_path / "plugin"
+    folder.mkdir()
+    folder.chmod(0o1777)
+    fifo = folder / "999999999-1.telemetry"
+    os.mkfifo(fifo, 0o666)
+    os.chown(fifo, NOBODY, NOBODY)
+    with waiting_job(profiler_host, tmp_path) as process:
+        played(process)
+
+
 def test_what_was_left_half_made_is_removed(profiler_host: Path, tmp_path: Path) -> None:
     """A job that was killed while it made its file leaves a hidden one; the next job removes it."""
     folder = tmp_path / "plugin"
