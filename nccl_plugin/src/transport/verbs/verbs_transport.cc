@@ -103,8 +103,10 @@ std::optional<bool> VerbsTransport::link_up(const std::string& name) const {
   const std::optional<bool> link = TcpTransport::link_up(name);
   std::lock_guard<std::mutex> held(ports_lock_);
   auto found = ports_.find(name);
-  if (found != ports_.end() && !devices_.port_active(found->second)) return false;
-  return link;
+  if (found == ports_.end() || devices_.port_active(found->second)) return link;
+  // Where the RDMA device alone is gone, spare lanes may go over the NIC; queue pairs fall silent, and cannot be made.
+  if (found->second.device->gone && matches_any(config().last_resort, name)) return link;
+  return false;
 }
 
 uint16_t VerbsTransport::listen(uint32_t nic, const NicInfo& info, uint16_t port) {
