@@ -16,6 +16,12 @@ SEEDS = [
     pytest.param(31074, marks=pytest.mark.slow),
     # A NIC that sends nothing is restarted with its host: for one round of reports it seems to receive nothing, either.
     pytest.param(31089, marks=pytest.mark.slow),
+    # Of a dead spine on paths that nobody has traced one leaf has used more than others, by chance.
+    pytest.param(31104, marks=pytest.mark.slow),
+    # Of a pair of a host that cannot report its paths some flows take a dead link that others are known to take.
+    pytest.param(31117, marks=pytest.mark.slow),
+    # For one round of reports now and then links of a dead spine explain what it loses better than it does.
+    pytest.param(32026, marks=pytest.mark.slow),
 ]
 
 

@@ -39,6 +39,8 @@ _START_S = 12.0
 _AWAY_HOLD_S = LEASE_S + 5.0
 # What is found in two rounds of reports was there.
 _ROUNDS_S = 1.2
+# What has no name yet is found anew after so long without it, or two rounds that took longer.
+_GAP_S = 2.5
 # A suspect is kept for as long after the last evidence; for less where what is found now explains what it suffered:
 # then the evidence has no gap, a better explanation has replaced it.
 _LINGER_S, _REPLACED_S = 5.0, 1.2
@@ -87,7 +89,7 @@ class FleetEvidence:
         self._rates = (0.0, 0.0)
         self._nics: dict[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]] = {}
         self._leaf_paths = LeafWatch()
-        self._began_s = math.inf
+        self._began_s = self._round_s = math.inf
         self.reports = 0
 
     @property
@@ -217,6 +219,9 @@ class FleetEvidence:
 
     def suspects(self, now_s: float) -> tuple[Suspect, ...]:
         """What is faulty now, the surest first. To be called about once a second."""
+        # Of two that explain alike now one is found, now the other.
+        gap_s = max(_GAP_S, 2.5 * (now_s - self._round_s))
+        self._round_s = now_s
         self._forget(now_s)
         self._log.drop_recovered(now_s)
         layout = self._laid_out(now_s)
@@ -254,7 +259,9 @@ class FleetEvidence:
             if what == "loss" and not (key in self._seen and self._held(key)):
                 sure = vouched(losses, *self._sources(layout, own, now_s), now_s)
                 (self._unvouched.discard if sure else self._unvouched.add)(key)
-            since, _, before = self._seen.get(key, (now_s, now_s, suspect))
+            since, last, before = self._seen.get(key, (now_s, now_s, suspect))
+            if what == "loss" and key not in self._named and now_s - last > gap_s:
+                since = now_s  # in between something else was found
             # Once silent it remains so: the packets that arrive as it recovers are no other fault.
             silent = before.silent or (
                 what == "loss"

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from fabricpulse.diagnosis.flows.components import Kind, code, parts
+from fabricpulse.diagnosis.flows.flow_table import Flows
 from fabricpulse.diagnosis.flows.layout import Layout
 from fabricpulse.diagnosis.search.locate import Finding
 from fabricpulse.diagnosis.search.suspect import Suspect
@@ -18,49 +19,83 @@ _FLOWS = 65_536
 
 def without_fabric(layout: Layout, findings: Sequence[Finding]) -> list[Finding]:
     """Without "the fabric" where a named component is reported beside it. The fabric is everything between two leaves
-    that is unknown (also of the paths of a host that traces none); a link into or out of it is less.
+    that is unknown (also of the paths of a host that traces none); a link into or out of it is less. Nor with a pair
+    some of whose flows may take a reported link there.
     """
     # A fault of one plane says nothing of what is unknown of another.
     of_plane: dict[int, list[Finding]] = {}
+    pairs: list[Finding] = []
     for finding in findings:
         kind, a, _ = parts(finding.component)
         if kind in (Kind.SWITCH, Kind.LINK):
             of_plane.setdefault(layout.plane_of(a), []).append(finding)
+        elif kind is Kind.PAIR:
+            pairs.append(finding)
     covered = {f.component for some in of_plane.values() for f in _covered(layout, some)}
-    return [finding for finding in findings if finding.component not in covered]
+    rest = [finding for finding in findings if finding.component not in covered]
+    near, far = _named_ends(layout, rest)
+    hidden = {pair.component for pair in pairs if _some_pass(layout, pair, near, far)}
+    return [finding for finding in rest if finding.component not in hidden]
+
+
+def _named_ends(layout: Layout, findings: Sequence[Finding]) -> tuple[set[int], set[int]]:
+    """Where links between switches that have names begin, and where they end."""
+    both = [parts(finding.component) for finding in findings]
+    links = [(a, b) for kind, a, b in both if kind is Kind.LINK and max(a, b) < layout.table.first_unnamed]
+    return {a for a, _ in links}, {b for _, b in links}
+
+
+def _pass(layout: Layout, flows: Flows, near: set[int], far: set[int]) -> bool:
+    """Whether nearly all of these flows enter or leave the unknown where a link that is reported begins or ends."""
+    first = layout.table.first_unnamed
+    hops = layout.table.hops_of(flows)
+    out = (hops[:, 1:] >= first) & np.isin(hops[:, :-1], list(near))
+    into = (hops[:, :-1] >= first) & np.isin(hops[:, 1:], list(far))
+    return bool((out | into).any(axis=1).mean() >= _MOST_OF_ALL)
+
+
+def _some_pass(layout: Layout, pair: Finding, near: set[int], far: set[int]) -> bool:
+    """Whether a pair is rather what a reported link takes of its flows: some others of these are well."""
+    flows = np.array(pair.flows, np.int64)
+    edge = layout.table.edge_of(flows[:1])
+    every = layout.table.edge_load(edge)[1][0]
+    return bool(near or far) and len(flows) < every and _pass(layout, flows, near, far)
 
 
 def _covered(layout: Layout, findings: Sequence[Finding]) -> list[Finding]:
     """Those of switches and links of a plane that others of these may explain."""
     first = layout.table.first_unnamed
-    switches, links = set[int](), set[tuple[int, int]]()
+    switches = set[int]()
+    named = False
+    # Nats of what is unknown, and of the best link into or out of it.
+    unknown: dict[int, float] = {}
+    by_link: dict[int, float] = {}
     for finding in findings:
         kind, a, b = parts(finding.component)
         if kind is Kind.SWITCH and a < first:
             switches.add(a)
-        elif kind is Kind.LINK:
-            links.add((a, b))
-    near = {a for a, b in links if max(a, b) < first}
-    far = {b for a, b in links if max(a, b) < first}
+        elif kind is Kind.SWITCH:
+            unknown[a] = finding.score
+        elif max(a, b) < first:
+            named = True
+        else:
+            by_link[max(a, b)] = max(by_link.get(max(a, b), 0.0), finding.score)
+    near, far = _named_ends(layout, findings)
 
     def cabled(a: int, b: int) -> bool:
         """Whether some flow is known to go from one switch to the other."""
         return bool(layout.totals.of(np.array([code(Kind.LINK, a, b)]))[1][0] > 0)
 
-    def passes(finding: Finding) -> bool:
-        """Whether nearly all of its flows enter or leave the unknown where a link that is reported begins or ends."""
-        hops = layout.table.hops_of(np.array(finding.flows, np.int64))
-        out = (hops[:, 1:] >= first) & np.isin(hops[:, :-1], list(near))
-        into = (hops[:, :-1] >= first) & np.isin(hops[:, 1:], list(far))
-        return bool((out | into).any(axis=1).mean() >= _MOST_OF_ALL)
-
     def covered(finding: Finding) -> bool:
         kind, a, b = parts(finding.component)
         if kind is Kind.SWITCH and a >= first:
-            return bool(switches or links)
+            return bool(switches) or named or any(score >= finding.score for score in by_link.values())
         if kind is not Kind.LINK or max(a, b) < first:
             return False
-        if (near or far) and passes(finding):
+        if (near or far) and _pass(layout, np.array(finding.flows, np.int64), near, far):
+            return True
+        # By chance some more of what one leaf sends there is lost: its links hide nothing that explains more.
+        if unknown.get(max(a, b), -np.inf) > by_link[max(a, b)] and not switches and not named:
             return True
         # The reported switch may be at either end of this link.
         if b >= first:
