@@ -8,7 +8,8 @@ from tests.bench.map.fabric import Clos, Simulation
 from fabricpulse.diagnosis.flows.components import NO_HOP, SILENT_HOP, Kind, Nodes, code
 from fabricpulse.diagnosis.flows.flow_table import totals
 from fabricpulse.diagnosis.flows.hop_rows import Hops
-from fabricpulse.diagnosis.flows.silent_hops import SilentSwitch, named
+from fabricpulse.diagnosis.flows.planes import is_fabric
+from fabricpulse.diagnosis.flows.silent_hops import SilentSwitch, named, silent_names
 from fabricpulse.diagnosis.search.locate import locate
 
 # Two pods of two leaves and three spines; spine s of each pod is cabled to the cores of plane s, two of each.
@@ -123,3 +124,24 @@ def test_a_silent_spine_is_found_once() -> None:
         assert [finding.component for finding in findings] == [
             code(Kind.SWITCH, next(iter(simulation.seen_as(first) - simulation.seen_as(first + 1))))
         ]
+
+
+def test_silent_switches_of_one_plane_have_names_of_their_own() -> None:
+    """Two spines of one pod are identified by what is beside each, the cores that few of them share first. One alone
+    is the fabric.
+    """
+    names = [f"s{node}" for node in range(FREE)]
+    _, silent = named_in_one(without(SPINES[0][0], SPINES[0][1]))
+    found = silent_names(silent, lambda _: "fabric", names)
+    assert len(set(found)) == len(silent)
+    assert all(is_fabric(name) for name in found)
+    assert {"fabric(beside s20, s21)", "fabric(beside s22, s23)"} <= {*found}
+    _, silent = named_in_one(without(SPINES[0][0]))
+    assert silent_names(silent, lambda _: "fabric(r1)", names) == ["fabric(r1)"]
+    two = [SilentSwitch(0, (1, 2)), SilentSwitch(0, (1, 2)), SilentSwitch(1, (3,)), SilentSwitch(0, ())]
+    assert silent_names(two, lambda plane: f"fabric(r{plane})", names) == [
+        "fabric(r0, beside s1, s2)",
+        "fabric(r0, no. 2)",
+        "fabric(r1)",
+        "fabric(r0, beside no switch that answers)",
+    ]

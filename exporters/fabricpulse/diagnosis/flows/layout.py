@@ -13,7 +13,7 @@ from fabricpulse.diagnosis.flows.hop_rows import Hops, empty_rows
 from fabricpulse.diagnosis.flows.known_paths import KnownPaths
 from fabricpulse.diagnosis.flows.names import Names
 from fabricpulse.diagnosis.flows.planes import FoundPlanes, Planes, found_planes
-from fabricpulse.diagnosis.flows.silent_hops import named
+from fabricpulse.diagnosis.flows.silent_hops import named, silent_names
 
 # Hosts, and rows of the table, that are worked on at once: bounds memory.
 _HOSTS, _ROWS = 1000, 65_536
@@ -198,7 +198,7 @@ def laid_out(hosts: Sequence[Reporter], names: Names, switches: Names, leaf_of: 
     return Layout(
         table,
         totals(table),
-        (*names.texts(), *switches.texts(), *(planes.fabric(switch.plane) for switch in silent)),
+        (*names.texts(), *switches.texts(), *silent_names(silent, planes.fabric, switches.texts())),
         np.array([host.epoch for host in hosts], np.int64),
         np.cumsum(flows) - flows,
         even_flow,

@@ -6,6 +6,8 @@ that are cabled to one switch are of one group. A spine of a pod has the group o
 its plane's core switches above it, which no other spine has.
 """
 
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,6 +28,8 @@ _PASSES = 3
 # Rows that are worked on at once: bounds memory.
 _ROWS = 65_536
 _BITS = 31
+# Switches beside a silent one that its name has at least.
+_FEWEST_BESIDE = 2
 _UNKNOWN = -1
 
 
@@ -81,6 +85,37 @@ def named(hops: Hops, nodes: int, planes: Planes) -> tuple[Hops, tuple[SilentSwi
         SilentSwitch(of, tuple(sorted(each)), may)
         for of, each, may in zip(plane, beside, may_be, strict=True)
     )
+
+
+def silent_names(
+    silent: Sequence[SilentSwitch], fabric: Callable[[int], str], switches: Sequence[str]
+) -> list[str]:
+    """A name for each: that of the fabric of its plane, and of several there which switches are beside it, those first
+    that few others are beside, as many as it takes. fabric : by plane. switches : names of nodes.
+    """
+    of_plane: dict[int, list[int]] = {}
+    for at, switch in enumerate(silent):
+        of_plane.setdefault(switch.plane, []).append(at)
+    found = [fabric(switch.plane) for switch in silent]
+    for several in (some for some in of_plane.values() if len(some) > 1):
+        shared = Counter(node for at in several for node in silent[at].beside)
+        beside = {
+            at: [switches[node] for node in sorted(silent[at].beside, key=lambda n: (shared[n], switches[n]))]
+            for at in several
+        }
+        used: set[str] = set()
+        for at in several:
+            base = found[at].removesuffix(")")
+            base += ", " if base != found[at] else "("
+            own = beside[at] or ["no switch that answers"]
+            texts = (
+                f"{base}beside {', '.join(own[:k])})"
+                for k in range(min(_FEWEST_BESIDE, len(own)), len(own) + 1)
+            )
+            name = next((text for text in texts if text not in used), f"{base}no. {len(used) + 1})")
+            used.add(name)
+            found[at] = name
+    return found
 
 
 def _named_some(
