@@ -103,10 +103,12 @@ bool VerbsDevices::find_in_table(VerbsDevice* device, const NicAddress& address,
 
 bool VerbsDevices::find(const NicAddress& address, VerbsPort* out) {
   std::lock_guard<std::mutex> held(lock_);
+  for (auto& device : devices_)
+    if (!device->gone && find_in_table(device.get(), address, out)) return true;
+  // Events are read of devices in use alone: of others this shows that they have ended. Only now, as a driver of a device
+  // in software may make it wait.
   for (auto& device : devices_) {
     if (device->gone) continue;
-    if (find_in_table(device.get(), address, out)) return true;
-    // Events are read of devices in use alone: of others this shows that they have ended.
     ib::PortAttributes attributes{};
     const int error = library_.query_port(device->context, 1, &attributes);
     if (error == EIO || error == ENODEV) device->gone = true;
