@@ -100,9 +100,10 @@ def test_the_lane_that_holds_up_another_job_moves():
     assert "hold up job1" in plan.reason
 
 
-@pytest.mark.parametrize("host", ["h1", "h3"])
+@pytest.mark.parametrize("host", ["h1", "h2", "h3"])
 def test_connections_of_which_a_lane_was_moved_just_now_are_left_alone(host):
-    """By the plugin, or by hand: what is measured of them is of two paths."""
+    """By the plugin, or by hand: what is measured of them is of two paths. Of the job that is held up none may have
+    moved: it may have been held up by that one."""
     lanes = measured(HELD_UP)
     for key, lane in lanes.items():
         if lane.host == host and lane.last.lane == 0:
@@ -121,6 +122,17 @@ def test_other_rails_and_leaves_are_no_neighbours():
     assert neighbours("job0", slow, slow, busy, {**same, ("h1", "rail0"): "l2"}).jobs == frozenset()
     busy["job1"] = [replace(lane, last=changed(lane.last, device="rail1")) for lane in busy["job1"]]
     assert neighbours("job0", slow, slow, busy, {}).jobs == frozenset()
+
+
+def test_a_lane_that_was_not_the_cause_is_not_tried_for_long():
+    """It held up every other plan for as many tries as a plan may have, 80 s of them, while nothing changed."""
+    fleet = Rings(1, HELD_UP)
+    fleet.goodput = lambda: 2.0
+    fleet.link_of = lambda lane, entropy: 1
+    fleet.places = lambda: dict(HELD_UP)
+    while "rebalance_rolled_back" not in fleet.events():
+        fleet.run(2)
+    assert (fleet.plans()[0].tries, fleet.plans()[0].scope) == (3, JOBS)
 
 
 @pytest.mark.parametrize("delay_s", [0.1, 10.0])

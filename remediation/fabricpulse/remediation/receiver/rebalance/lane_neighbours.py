@@ -96,14 +96,14 @@ def _gain_of(lanes: Sequence[LaneSummary], near: set[str], freed: Sequence[Seque
     """Goodput of a job afterwards by now, when what these lanes of another job carry is left to it.
 
     Lanes that share a link deliver about the same: so each lot is left to the connection of which the lanes are most
-    like them, of those that are crowded by all of their lanes and have not got other paths lately. The slowest of all
-    connections is what counts.
+    like them, of those that are crowded by all of their lanes. The slowest of all connections is what counts. Nothing
+    is known of a job of which a lane has got another path lately: that may be the one that was held up.
     """
+    if not is_at_rest(lanes):
+        return 1.0
     rates = {key: sum(lane.capacity for lane in own) for key, own in connections_of(lanes).items()}
     crowded = {
-        key: own
-        for key, own in connections_of(lanes).items()
-        if is_at_rest(own) and all(lane.key in near for lane in own)
+        key: own for key, own in connections_of(lanes).items() if all(lane.key in near for lane in own)
     }
     slowest = connections_of(lanes)[min(rates, key=lambda key: (rates[key], key))]
     for lot in freed:

@@ -46,12 +46,16 @@ _NEARLY_ALL = 0.75
 _ADAPTS = 0.8
 # Of what a plan has reached before.
 _AS_GOOD = 0.75
+# A lane that leaves a link lands on another one at least every second time: if others have won nothing after so many
+# tries, it was not this lane that held them up, and another plan may be due.
+_FOR_OTHERS = 3
 NO_LEAVES: Leaves = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """A plan before any decision. scope : jobs that are to gain. predicted : their goodput afterwards by now."""
+    """A plan before any decision. scope : jobs that are to gain. predicted : their goodput afterwards by now.
+    max_tries : new paths for a lane at most, 0 for as many as the configuration allows."""
 
     workload: str
     scope: tuple[str, ...]
@@ -59,6 +63,7 @@ class Proposal:
     before: dict[str, float]
     predicted: float
     reason: str
+    max_tries: int = 0
 
 
 def propose(
@@ -99,7 +104,10 @@ def propose(
         rests = resting.get(workload)
         if rests == "cooldown" or (workload in together and rests is None):
             continue
-        weigh = rests == "no_new_path" if request is None else request.rule.action == "lane.weight"
+        # Where the plugin searches it balances as well, and others may be helped by a path that comes later.
+        weigh = rests == "no_new_path" and workload in busy
+        if request is not None:
+            weigh = request.rule.action == "lane.weight"
         if request is not None:
             if rests == "no_new_path" and not weigh:
                 continue
@@ -168,7 +176,8 @@ def _repathed(
     if beside.helped:
         reason += f" and hold up {beside.helped}"
     moves = tuple(_move(lane) for lane in moved[: config.max_lanes])
-    return Proposal(workload, scope, moves, before, min(_MAX_GAIN, gain), reason)
+    max_tries = _FOR_OTHERS if beside.helped else 0
+    return Proposal(workload, scope, moves, before, min(_MAX_GAIN, gain), reason, max_tries)
 
 
 def _reweighed(

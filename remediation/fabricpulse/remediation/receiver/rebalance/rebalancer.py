@@ -240,6 +240,7 @@ class Rebalancer:
             before=proposal.before,
             predicted=proposal.predicted,
             reason=proposal.reason,
+            max_tries=proposal.max_tries,
             phase=phase,
             created_at=now,
             changed_at=now,

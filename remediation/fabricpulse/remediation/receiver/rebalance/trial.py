@@ -137,7 +137,8 @@ class Trial:
             plan = _as_best(plan, lanes, gain)
         slow = {lane.key for lane in slow_lanes(config, [lanes[move.key] for move in seen])}
         enough = plan.returning or gain >= DONE * plan.predicted or not slow
-        last = plan.tries >= config.max_tries or plan.moves[0].operation == "lane.weight"
+        most = min(plan.max_tries or config.max_tries, config.max_tries)
+        last = plan.tries >= most or plan.moves[0].operation == "lane.weight"
         if not lost and gain >= config.min_gain and (enough or (last and gain >= plan.best)):
             self._end(transaction, plan, "kept", "goodput has risen", now)
         elif not last and not plan.returning and (not lost or self._may_lose_yet(plan, lost)):

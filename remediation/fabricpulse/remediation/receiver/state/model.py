@@ -236,10 +236,11 @@ class Rebalance(msgspec.Struct, frozen=True, kw_only=True):
     """A plan to put lanes of one workload on other paths, from its proposal to the proof that it helped.
 
     before : goodput by workload when it was made, bytes per second; those of `scope` are to gain, none may lose.
-    predicted, measured : goodput of the scope afterwards by before. best : the best that was measured in it without a
-    loss. returning : its lanes go back to where they had that. disturbed : how often a measurement began anew because
-    the plugin had re-pathed lanes of it. reason : why it ended, or what it saw. alert, episode : what asked for it, ""
-    for a plan of the controller's own. withdrawn : it is undone for another reason than what was measured.
+    predicted, measured : goodput of the scope afterwards by before. best : the best that was measured in it without
+    a loss. max_tries : new paths for a lane, 0 for as many as the configuration allows. returning : its lanes go
+    back to where they had that. disturbed : how often a measurement began anew because the plugin had re-pathed
+    lanes of it. reason : why it ended, or what it saw. alert, episode : what asked for it, "" for a plan of the
+    controller's own. withdrawn : it is undone for another reason than what was measured.
     """
 
     id: str
@@ -256,6 +257,7 @@ class Rebalance(msgspec.Struct, frozen=True, kw_only=True):
     best: float = 0.0
     returning: bool = False
     tries: int = 0
+    max_tries: int = 0
     disturbed: int = 0
     operations: int = 0
     blocked: str = ""
