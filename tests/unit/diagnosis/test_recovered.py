@@ -7,6 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fabricpulse.diagnosis.search.recovered import has_ended
+from fabricpulse.diagnosis.search.succession import KEPT_S, Succession
 
 
 def ended(moments: NDArray[np.float64], now_s: float, excused: float = math.inf) -> bool:
@@ -70,3 +71,13 @@ def test_what_a_restart_explains_keeps_no_fault_alive() -> None:
     assert not ended(both, 16.0)
     assert ended(both, 16.0, excused=10.0)
     assert ended(on, 15.0, excused=0.0)
+
+
+def test_what_its_parts_leave_is_not_all_that_a_fault_owned() -> None:
+    """In its last second a leaf is found on some of its flows, as its NICs explain the rest: they are its own still."""
+    succession, leaf, nic = Succession(), ("loss", "switch", "leaf1", ""), ("loss", "nic_rx", "h4/r0", "")
+    succession.name(leaf, np.arange(100), 50.0)
+    succession.name(leaf, np.arange(4), 51.0)
+    assert succession.remains(nic, np.arange(20, 40))
+    succession.name(leaf, np.arange(4), 50.0 + KEPT_S + 1)
+    assert not succession.remains(nic, np.arange(20, 40))

@@ -22,8 +22,12 @@ Key = tuple[str, str, str, str]
 
 @dataclass(frozen=True)
 class _Named:
+    """owned : more flows that it was found to suffer on a short while ago, and when."""
+
     at_s: float
     flows: Flows
+    owned: Flows
+    owned_s: float
 
 
 class Succession:
@@ -34,7 +38,12 @@ class Succession:
 
     def name(self, key: Key, flows: Flows, now_s: float) -> None:
         """The component is reported now, and suffers on these flows."""
-        self._named[key] = _Named(now_s, flows)
+        old = self._named.get(key)
+        # As it ends its parts explain more, second by second, and leave it some flows.
+        if old is not None and 2 * len(flows) < len(old.owned) and now_s - old.owned_s <= KEPT_S:
+            self._named[key] = _Named(now_s, flows, old.owned, old.owned_s)
+        else:
+            self._named[key] = _Named(now_s, flows, flows, now_s)
 
     def forget(self, now_s: float) -> None:
         """What is over for long."""
@@ -42,7 +51,8 @@ class Succession:
 
     def remains(self, key: Key, flows: Flows) -> bool:
         """Whether nearly all of these flows suffered already when something else was named for the same."""
-        owned = [one.flows for other, one in self._named.items() if other != key and other[0] == key[0]]
+        others = [one for other, one in self._named.items() if other != key and other[0] == key[0]]
+        owned = [flows for one in others for flows in (one.flows, one.owned)]
         return bool(owned) and is_part(flows, np.concatenate(owned))
 
     def swallowed(self, key: Key, flows: Flows) -> bool:
