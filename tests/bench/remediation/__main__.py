@@ -23,7 +23,7 @@ from tests.bench.remediation.failover import failover_prediction
 from tests.bench.remediation.fuzzed import in_process
 from tests.bench.remediation.optimum import PATTERNS, to_optimum
 from tests.bench.remediation.rebalance import rebalance
-from tests.bench.remediation.selector import selector
+from tests.bench.remediation.selector import both_controllers, selector
 from tests.bench.remediation.simulated import guards, lanes
 from tests.bench.rows import Rows, cpu_seconds, quantile
 from tests.fixtures.postgres import postgres_server
@@ -397,6 +397,8 @@ def main() -> None:
         lanes(rows, min(20, options.simulated))
     if not options.cases or "selector" in options.cases.split(","):
         selector(rows, min(6, options.simulated))
+    if not options.cases or "both_controllers" in options.cases.split(","):
+        both_controllers(rows, min(6, options.simulated))
     chosen = options.cases.split(",") if options.cases else list(cases)
     for name, case in ((name, cases[name]) for name in chosen if name in cases):
         with tempfile.TemporaryDirectory(prefix=f"bench-{name}-") as folder:

@@ -9,9 +9,9 @@ ring that is held up in one direction leaves room in the other, which the other 
 
 import random
 import subprocess
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from math import exp
 from pathlib import Path
 from statistics import mean
@@ -21,13 +21,14 @@ from tests.fixtures.native.programs import native
 from tests.unit.remediation.world import START
 
 from fabricpulse.core.config import parse_config
-from fabricpulse.remediation.protocol import LaneSample, Result
+from fabricpulse.remediation.protocol import LaneOrder, LaneSample, Result
 from fabricpulse.remediation.receiver.config import ReceiverConfig
 from fabricpulse.remediation.receiver.reconciler import Reconciler
 from fabricpulse.remediation.receiver.state.model import AgentState, State
 from fabricpulse.remediation.receiver.state.transaction import Transaction
 
 JOBS, LANES, SPINES, LINK = 2, 2, 2, 25e6  # bytes per second
+DELAYS_S = (0.1, 0.5, 2.0, 10.0, 30.0)
 _TICK_MS = 20
 _SPEED = 125_000_000
 # Of each tenth of a second; a lane has more or less than its part for about a second, by a third.
@@ -114,9 +115,16 @@ class _Selector:
 
 class Play:
     """One run. controller : whether the receiver may act. spread : whether lanes begin on any path, not all on one
-    link."""
+    link. delay_s : how late the receiver learns what happens, and how late what it orders is done."""
 
-    def __init__(self, program: Path, seed: int, *, controller: bool, spread: bool = False) -> None:
+    def __init__(
+        self, program: Path, seed: int, *, controller: bool, spread: bool = False, delay_s: float = 0.0
+    ) -> None:
+        self._delay_s = delay_s
+        # (due, what happens then), in order.
+        self._mail: deque[tuple[float, Callable[[float], None]]] = deque()
+        # (seconds of virtual time, lane, whether it was the receiver) of each new path.
+        self.moved: list[tuple[float, int, bool]] = []
         self._chance = random.Random(seed)
         self._controller = controller
         self._lanes = [_Lane(self._chance.randrange(10**9)) for _ in range(2 * JOBS * LANES)]
@@ -142,6 +150,17 @@ class Play:
         """What became of the receiver's plans."""
         found = sorted(self._state.rebalances.values(), key=lambda plan: plan.created_at)
         return [f"{p.phase} {p.measured:.2f} of {p.predicted:.2f}" for p in found]
+
+    def fights(self, since: float) -> int:
+        """How often a lane was moved by the receiver and then by its plugin, beyond once for each lane: they undo what
+        the other one does."""
+        turns: Counter[int] = Counter()
+        last: dict[int, bool] = {}
+        for at, lane, by_receiver in self.moved:
+            if at >= since:
+                turns[lane] += last.get(lane, False) and not by_receiver
+                last[lane] = by_receiver
+        return sum(max(0, count - 1) for count in turns.values())
 
     def run(self, seconds: int) -> None:
         """Lets time pass."""
@@ -215,10 +234,11 @@ class Play:
         )
         return self._lanes[number * LANES + k], rates[way][job * LANES + k], LINK - used
 
-    def _move(self, number: int, k: int, port: int | None) -> None:
+    def _move(self, number: int, k: int, port: int | None, *, by_receiver: bool = False) -> None:
         lane = self._lanes[number * LANES + k]
         lane.port = port or self._chance.randrange(1024, 65535)
         lane.repaths += 1
+        self.moved.append((self._ms / 1000, number * LANES + k, by_receiver))
         self._selectors[number].say("m", k, 0, self._ms * 1_000_000)
 
     # --- the receiver --------------------------------------------------------------------------------------------
@@ -245,19 +265,34 @@ class Play:
                         1.0 if full else rate / (rate + room),
                     )
                 )  # fmt: skip
-            agent = AgentState(host=host, seen_at=now, processes=1)
-            self._change(lambda t, a=agent: self._reconciler.observed.on_agent(t, a, now))  # type: ignore[misc]
-            self._reconciler.evidence.add(host, samples, now)
+            self._post(now, partial(self._reported, host, samples))
+        while self._mail and self._mail[0][0] <= now:
+            self._mail.popleft()[1](now)
         self._change(lambda t: rebalancer.reconcile(t, now))
         for number in range(2 * JOBS):
             for order in rebalancer.orders(self._state, f"h{number}", now):
                 if order.op_id not in self._ordered:
                     self._ordered.add(order.op_id)
-                    if order.operation == "lane.repath":
-                        self._move(number, order.lane, order.value)
-                    result = Result(order.op_id, "applied", 1)
-                    host = f"h{number}"
-                    self._change(lambda t, h=host, r=result: rebalancer.on_result(t, h, r, now))  # type: ignore[misc]
+                    self._post(now, partial(self._carry_out, number, order))
+        while self._mail and self._mail[0][0] <= now:
+            self._mail.popleft()[1](now)
+
+    def _post(self, now: float, what: Callable[[float], None]) -> None:
+        self._mail.append((now + self._delay_s, what))
+
+    def _reported(self, host: str, samples: list[LaneSample], now: float) -> None:
+        agent = AgentState(host=host, seen_at=now, processes=1)
+        self._change(lambda transaction: self._reconciler.observed.on_agent(transaction, agent, now))
+        self._reconciler.evidence.add(host, samples, now)
+
+    def _carry_out(self, number: int, order: LaneOrder, now: float) -> None:
+        if order.operation == "lane.repath":
+            self._move(number, order.lane, order.value, by_receiver=True)
+        self._post(now, partial(self._answered, f"h{number}", Result(order.op_id, "applied", 1)))
+
+    def _answered(self, host: str, result: Result, now: float) -> None:
+        on_result = self._reconciler.rebalancer.on_result
+        self._change(lambda transaction: on_result(transaction, host, result, now))
 
 
 def selector(rows: Rows, runs: int, seconds: int = 240) -> None:
@@ -285,4 +320,30 @@ def selector(rows: Rows, runs: int, seconds: int = 240) -> None:
             least=round(min(shares), 3),
             repaths=round(mean(repaths)),
             plans=dict(plans),
+        )
+
+
+def both_controllers(rows: Rows, runs: int, seconds: int = 600) -> None:
+    """The plugins' selectors, which act at once, and the receiver, which is late: whether they fight. From lanes that
+    are all on one link; of the second half of each run."""
+    program, since = native("plugin_path_selector"), seconds / 2
+    for delay_s in DELAYS_S:
+        shares, fights, orders, moves = [], 0, [], []
+        for seed in range(runs):
+            play = Play(program, seed, controller=True, delay_s=delay_s)
+            play.run(seconds)
+            shares.append(mean(play.shares[seconds // 2 :]))
+            fights += play.fights(since)
+            late = [by_receiver for at, _, by_receiver in play.moved if at >= since]
+            orders.append(sum(late))
+            moves.append(len(late) - sum(late))
+        rows.report(
+            f"{runs} runs of {seconds} s in virtual time, the receiver late by {delay_s:g} s",
+            "both_controllers_fights",
+            fights,
+            "1",
+            "== 0",
+            to_optimum=round(mean(shares), 3),
+            moves_of_the_plugin=round(mean(moves), 1),
+            orders_of_the_receiver=round(mean(orders), 1),
         )

@@ -5,13 +5,13 @@ from statistics import median
 
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
+from tests.bench.remediation.selector import DELAYS_S
 from tests.bench.rows import Rows
 from tests.unit.remediation.simulation.fabric_model import Fabric
 from tests.unit.remediation.simulation.fleet_simulation import simulate
 from tests.unit.remediation.simulation.promises import ViolationError
 from tests.unit.remediation.state.test_state_machine import Remediation
 
-DELAYS_S = (0.1, 0.5, 2.0, 10.0, 30.0)
 # After this time a fleet that nothing has happened to has no reason for another plan.
 SETTLED_S = 1800.0
 
