@@ -271,6 +271,7 @@ class Stack:
             "rules": [{"alert": "FabricNicFlapping", "mode": "auto"}],
             "hold": {"initial_s": self._options.hold_s, "cap_s": self._options.hold_s * 8, "jitter": 0.0},
             "alertmanager_poll_s": 5.0,
-            # One switch port fails at a time here: nothing to wait for.
-            "guards": {"settle_s": 0.5},
+            # One switch port fails at a time here: nothing to wait for. What a failover brings is measured before
+            # its NIC is back.
+            "guards": {"settle_s": 0.5, "recovery_window_s": 8},
         }
