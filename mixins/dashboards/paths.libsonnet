@@ -21,6 +21,10 @@ local signals = import '../signals.libsonnet';
     local edges(name, above='') = [
       g.query(worst(edge.series(name), 'instance, device, peer, peer_device', above + inNetwork), arrow),
     ],
+    // Where no edge had a path that is down, lossy or slow: single edges are not exported in a large fleet.
+    local noneDegraded =
+      local degraded = signals(config, chosen + ', instance=~"$instance", network=~"$network"').series('fabricpulse_nic_edges', 'state="degraded"');
+      g.allZero(degraded, 'max_over_time(%s[$__range] @ end()) > 0' % degraded),
     local arrow = '{{peer}} {{peer_device}} → {{instance}} {{device}}',
     // Of the whole fabric, from the coordinator: what is below a network has its name, switches above have none.
     local fabric = signals(config, chosen + ', network=~"$network|"'),
@@ -88,7 +92,7 @@ local signals = import '../signals.libsonnet';
           g.timeseries('Edges above their baseline', 'Median delay of pairs of NICs whose delay is far above its own baseline, while it is; the twenty that were slowest in the range.', 's', [
             g.query(worst('edge:fabricpulse_edge_owd_seconds:slow{%s, instance=~"$instance", peer=~"$peer"}' % cluster, 'instance, device, peer, peer_device', inNetwork), arrow),
           ]) + g.mayBeNone,
-          g.timeseries('Dead paths', 'Source ports whose packets do not arrive while others between the same NICs do; the twenty edges with most in the range.', 'short', edges('fabricpulse_edge_paths_down', '> 0 ')) + g.mayBeNone,
+          g.timeseries('Dead paths', 'Source ports whose packets do not arrive while others between the same NICs do; the twenty edges with most in the range.', 'short', edges('fabricpulse_edge_paths_down', '> 0 ') + [noneDegraded]) + g.mayBeNone,
           g.timeseries('Loss of the worst path', 'Share of packets lost on the source port that loses most; the twenty worst edges of the range.', 'percentunit', edges('fabricpulse_edge_worst_path_loss_ratio')),
           g.timeseries('Packets dropped for their size, bytes', 'The smallest that do not arrive while small ones do, from or to the hosts chosen; twenty edges of the range.', 'none', [
             g.query('%s or %s' % [worst(signals(config, chosen + ends).series('fabricpulse_edge_mtu_black_hole_bytes'), 'instance, device, peer, peer_device', ofAllHosts) for ends in [

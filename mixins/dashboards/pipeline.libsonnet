@@ -126,6 +126,8 @@ local signals = import '../signals.libsonnet';
           ], [['daemon', 'daemon'], ['version', 'version'], ['metrics_version', 'metrics'], ['Value', 'daemons']]),
           g.timeseries('Samples left out, by family', 'What the cap of an exposition has cut; the twenty with most in the range.', 'short', [
             g.query(g.worst(config, s.series('fabricpulse_exporter_dropped_samples', 'family!=""'), 'job, instance, family'), '{{job}} {{instance}} {{family}}'),
+            local all = s.series('fabricpulse_exporter_dropped_samples', 'family=""');
+            g.allZero(all, 'max_over_time(%s[$__range] @ end()) > 0' % all),
           ]) + g.mayBeNone,
           g.timeseries('Responses', 'By status code, over all daemons; 401 and 403 are requests without valid credentials.', 'reqps', [
             g.query('sum by (code) (rate(%s[$__rate_interval]))' % s.series('fabricpulse_http_responses_total'), '{{code}}'),

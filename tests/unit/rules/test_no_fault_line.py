@@ -144,7 +144,10 @@ def test_nothing_is_above_0_is_said_of_what_is_measured(tmp_path: Path) -> None:
     for panel, query in queries.items():
         (name,) = set(re.findall(r"^0 \* count\((\w+)", query))
         for case, (other, said) in {"still": ("0+0x80", 1), "silent": ("0+0x30", 0)}.items():
-            series = [(f'{name}{{instance="h0"}}', "0+0x80"), (f'{name}{{instance="h1"}}', other)]
+            series = [
+                (f'{name}{{instance="{host}", state="degraded"}}', values)
+                for host, values in (("h0", "0+0x80"), ("h1", other))
+            ]
             tests.append(
                 {
                     "name": f"{panel}: {case}",
