@@ -88,12 +88,15 @@ class Evaluation:
     all rules once, mean of the rounds, garbage collection included. per_scrape_ms : of what is evaluated between two
     scrapes, mean of the longest interval of a group, garbage collection included. read_ms : of reading each series that
     a rule reads of an exporter once an interval, and nothing else: the least that rules which read these can take.
-    series : in the head. failing : what has an error.
+    selected : series that the selectors of all rules find between two scrapes, each as often as it is selected,
+    recorded ones too: what takes most of the time, and is the same on every machine. series : in the head. failing :
+    what has an error.
     """
 
     all_ms: float = math.nan
     per_scrape_ms: float = math.nan
     read_ms: float = math.nan
+    selected: int = 0
     rule_ms: dict[str, float] = field(default_factory=dict)
     group_ms: dict[str, float] = field(default_factory=dict)
     series: int = 0
@@ -126,6 +129,7 @@ def evaluate(
                 continue
             _write(address, _recorded(rule, result, history, now, intervals[id(rule)]))
         found.series = int(_get(address, "/api/v1/status/tsdb")["headStats"]["numSeries"])
+        found.selected = round(_selected_per_scrape(address, groups, now))
         taken: dict[int, list[float]] = {}
         measured = [rule for rule in rules if name_of(rule) not in found.failing]
         for rule in measured:  # what is made once, as memory of the process
@@ -195,6 +199,19 @@ def _per_scrape_ms(pid: int, address: str, queries: Sequence[tuple[str, int]], n
             if scrape % (interval // SCRAPE_S) == 0:
                 _query(address, query, now)
     return 1e3 * (cpu_seconds(pid) - began) / scrapes
+
+
+def _selected_per_scrape(address: str, groups: Sequence[dict[str, Any]], now: int) -> float:
+    there = dict[str, float]()
+    total = 0.0
+    for group in groups:
+        for rule in group["rules"]:
+            for selected in _selected(promql_parser.parse(rule["expr"])):
+                if selected not in there:
+                    counted = _query(address, f"count(last_over_time({selected}[5m]))", now)
+                    there[selected] = float(counted[0]["value"][1]) if counted else 0.0
+                total += there[selected] * SCRAPE_S / interval_s(group)
+    return total
 
 
 @contextmanager
