@@ -300,6 +300,7 @@ void bind_pure_parts(nb::module_& m) {
       .def(nb::init<>())
       .def("received", &HostCausality::received, "peer"_a, "edge"_a, "now_ns"_a)
       .def("own_clock", &HostCausality::own_clock, "now_ns"_a)
+      .def_prop_ro("peers", &HostCausality::peers)
       .def("clear", &HostCausality::clear);
   m.def(
       "told_correction",
@@ -330,7 +331,8 @@ void bind_pure_parts(nb::module_& m) {
   nb::class_<HostShift>(m, "HostShift")
       .def(nb::init<>())
       .def("received", &HostShift::received, "peer"_a, "shifted"_a, "limit_ns"_a, "now_ns"_a)
-      .def("own_clock", &HostShift::own_clock, "now_ns"_a);
+      .def("own_clock", &HostShift::own_clock, "now_ns"_a)
+      .def_prop_ro("peers", &HostShift::peers);
   nb::class_<HiddenJump>(m, "HiddenJump")
       .def(nb::init<>())
       .def("begin", &HiddenJump::begin)

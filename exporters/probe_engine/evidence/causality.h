@@ -20,6 +20,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <iterator>
 #include <limits>
 #include <unordered_map>
 #include <vector>
@@ -252,6 +253,8 @@ class HostCausality {
  public:
   // A train came by an edge to `peer`, and `edge` is what is known of it now. now_ns : monotonic.
   void received(std::uint64_t peer, const EdgeCausality& edge, std::int64_t now_ns) {
+    // Hosts come and go; while nothing jumps nobody asks, and those that are gone would stay.
+    if (now_ns - swept_ns_ > kForget) forget(now_ns);
     Peer& known = peers_[peer];
     known.received_ns = now_ns;
     ClockJump jump;
@@ -268,15 +271,10 @@ class HostCausality {
   // while the others restart say, proves nothing.
   bool own_clock(std::int64_t now_ns) {
     if (now_ns - last_jump_ns_ > kReported) return false;
+    forget(now_ns);
     int recent = 0;
     jumps_.clear();
-    for (auto at = peers_.begin(); at != peers_.end();) {
-      const Peer& peer = at->second;
-      if (now_ns - peer.received_ns > kForget) {
-        at = peers_.erase(at);
-        continue;
-      }
-      ++at;
+    for (const auto& [name, peer] : peers_) {
       if (now_ns - peer.received_ns > kLately) continue;
       ++recent;
       // A train of any edge to that peer that was sent since then, and came at its floor, knows better.
@@ -290,8 +288,16 @@ class HostCausality {
     peers_.clear();
     last_jump_ns_ = kLongAgo;
   }
+  // Peers that are remembered: of the last two minutes at most.
+  std::size_t peers() const { return peers_.size(); }
 
  private:
+  void forget(std::int64_t now_ns) {
+    swept_ns_ = now_ns;
+    for (auto at = peers_.begin(); at != peers_.end();)
+      at = now_ns - at->second.received_ns > kForget ? peers_.erase(at) : std::next(at);
+  }
+
   static constexpr int kFewest = 2;
   static constexpr std::int64_t kLately = 500'000'000, kForget = 60'000'000'000;
 
@@ -317,7 +323,7 @@ class HostCausality {
 
   std::unordered_map<std::uint64_t, Peer> peers_;
   std::vector<ClockJump> jumps_;
-  std::int64_t last_jump_ns_ = kLongAgo;
+  std::int64_t last_jump_ns_ = kLongAgo, swept_ns_ = kLongAgo;
 };
 
 // How large a jump of this host's clock can hide from the edges to most of its peers.

@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <iterator>
 #include <limits>
 #include <unordered_map>
 
@@ -154,7 +155,10 @@ class HostShift {
  public:
   // limit_ns : EdgeShift's.
   void received(std::uint64_t peer, int shifted, std::int64_t limit_ns, std::int64_t now_ns) {
+    // Hosts come and go; while nothing shifts nobody asks, and those that are gone would stay.
+    if (now_ns - swept_ns_ > kForget) forget(now_ns);
     Peer& known = peers_[peer];
+    if (now_ns - known.received_ns > kForget) known = Peer();
     known.times = shifted == known.shifted ? known.times + 1 : 1;
     known.received_ns = now_ns;
     known.limit_ns = limit_ns;
@@ -165,15 +169,11 @@ class HostShift {
   // minute: one train may have a broken stamp. A peer with a bound that is far wider than others' could not see it.
   bool own_clock(std::int64_t now_ns) {
     if (now_ns - shifted_ns_ > kLately) return false;
+    forget(now_ns);
     int recent = 0, times = 0, senses[3] = {0, 0, 0};
     std::int64_t least_ns = std::numeric_limits<std::int64_t>::max();
-    for (auto at = peers_.begin(); at != peers_.end();) {
-      if (now_ns - at->second.received_ns > kForget) {
-        at = peers_.erase(at);
-        continue;
-      }
-      if (now_ns - at->second.received_ns <= kLately) least_ns = std::min(least_ns, at->second.limit_ns);
-      ++at;
+    for (const auto& [name, peer] : peers_) {
+      if (now_ns - peer.received_ns <= kLately) least_ns = std::min(least_ns, peer.limit_ns);
     }
     for (const auto& [name, peer] : peers_) {
       if (now_ns - peer.received_ns > kLately || (peer.shifted == 0 && peer.limit_ns / kBlind > least_ns))
@@ -185,8 +185,16 @@ class HostShift {
     const int most = std::max(senses[0], senses[2]);
     return 2 * most >= recent && (most >= 2 || (peers_.size() == 1 && times >= kTimes));
   }
+  // Peers that are remembered: of the last two minutes at most.
+  std::size_t peers() const { return peers_.size(); }
 
  private:
+  void forget(std::int64_t now_ns) {
+    swept_ns_ = now_ns;
+    for (auto at = peers_.begin(); at != peers_.end();)
+      at = now_ns - at->second.received_ns > kForget ? peers_.erase(at) : std::next(at);
+  }
+
   // Peers that see it may take it for their own clock, and tell no more of fleet time, before most have seen it.
   static constexpr std::int64_t kLately = 2'000'000'000, kForget = 60'000'000'000;
   static constexpr int kTimes = 3;  // of trains either way
@@ -197,7 +205,7 @@ class HostShift {
     int shifted = 0, times = 0;
   };
   std::unordered_map<std::uint64_t, Peer> peers_;
-  std::int64_t shifted_ns_ = std::numeric_limits<std::int64_t>::min() / 2;
+  std::int64_t shifted_ns_ = std::numeric_limits<std::int64_t>::min() / 2, swept_ns_ = shifted_ns_;
 };
 
 }  // namespace fabricpulse

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tests.bench.clocksync.estimator import Round, recorded
 
-from fabricpulse.mesh._probe_engine import EdgeShift, HostShift
+from fabricpulse.mesh._probe_engine import EdgeCausality, EdgeShift, HostCausality, HostShift
 
 MS = 1_000_000
 INTERVAL_NS, PAUSE_NS, BOUND_NS = 20 * MS, 10 * MS, 3_000
@@ -264,3 +264,40 @@ def delays(rounds: list[Round]) -> list[tuple[int, bool, int]]:
         sent = t_ns[known].tolist()
         trains += [(t, outbound, round(by)) for t, by in zip(sent, (owd - owd.min()).tolist(), strict=True)]
     return sorted(trains)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_peers_that_are_gone_are_forgotten(seed: int) -> None:
+    """Hosts join and leave for hours, mostly while nobody asks: what is remembered is of two minutes, and what is said
+    is as if all were remembered.
+    """
+    rng, shift, causality, edge = np.random.default_rng(seed), HostShift(), HostCausality(), EdgeCausality()
+    s = 1_000 * MS
+    last: dict[int, tuple[int, int, int, int]] = {}  # received_ns, shifted, times, limit_ns
+    now_ns, shifted_ns, present, asked = 0, -(10**18), [1, 2, 3], 0
+    for _ in range(1_500):
+        now_ns += int(rng.choice([20 * MS, 500 * MS, 5 * s, 61 * s], p=[0.6, 0.3, 0.09, 0.01]))
+        if rng.random() < 0.2:
+            present = rng.integers(0, 10_000, rng.integers(1, 5)).tolist()
+        for peer in present:
+            shifted, limit_ns = int(rng.choice([-1, 0, 1], p=[0.6, 0.3, 0.1])), int(rng.choice([300, 9_000]))
+            shift.received(peer, shifted, limit_ns, now_ns)
+            causality.received(peer, edge, now_ns)
+            received_ns, before, times, _ = last.get(peer, (-(10**18), 0, 0, 0))
+            times = times + 1 if before == shifted and now_ns - received_ns <= 60 * s else 1
+            last[peer] = now_ns, shifted, times, limit_ns
+            shifted_ns = now_ns if shifted else shifted_ns
+        recent = sum(now_ns - at <= 121 * s for at, *_ in last.values())
+        assert shift.peers <= recent
+        assert causality.peers <= recent
+        if rng.random() < 0.3:
+            asked += shift.own_clock(now_ns)
+            lately = [peer for peer in last.values() if now_ns - peer[0] <= 2 * s]
+            least_ns = min((limit_ns for *_, limit_ns in lately), default=0)
+            senses = [shifted for _, shifted, _, limit_ns in lately if shifted or limit_ns // 10 <= least_ns]
+            most = max(senses.count(-1), senses.count(1))
+            known = [peer for peer in last.values() if now_ns - peer[0] <= 60 * s]
+            alone = len(known) == 1 and known[0][2] >= 3
+            wanted = now_ns - shifted_ns <= 2 * s and 2 * most >= len(senses) and (most >= 2 or alone)
+            assert shift.own_clock(now_ns) == wanted
+    assert asked > 40
