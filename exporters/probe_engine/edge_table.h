@@ -41,6 +41,7 @@ struct Edge {
   EdgeTrains trains;
   std::uint64_t sent = 0, send_errors = 0, received = 0;
   std::uint32_t session_received = 0;
+  std::uint8_t peer_abilities = 0;  // Packet::abilities of its last packet
   RateLimit limit;
   EdgeDelays delays;
   EdgeCausality causality;

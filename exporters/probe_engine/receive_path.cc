@@ -11,7 +11,6 @@ namespace fabricpulse {
 namespace {
 
 constexpr int kPacketsPerTick = 8'192;  // of one NIC; what is above waits in the kernel, then is dropped
-constexpr std::int64_t kPlausibleOwd = 10'000'000'000;  // ns; beyond it a clock is wrong, not a path slow
 
 fp_probe_sample sample_of(std::uint32_t slot, std::uint32_t epoch, std::uint8_t direction,
                           const TrainStamps& sent, const TrainStamps& received) {
@@ -70,6 +69,7 @@ void ReceivePath::take_packet(Nic& nic, const Received& received, const std::vec
   }
   ++edge->received;
   ++edge->session_received;
+  edge->peer_abilities = packet.abilities;
   take_presence(nic, *edge, received, packet);
   const bool by_phc = received.nic_ns != 0 && nic.sockets.stamped_by_phc(received.nic_index);
   const Stamp stamp =
@@ -166,6 +166,10 @@ void ReceivePath::take_presence(Nic& nic, Edge& edge, const Received& received, 
 
 void ReceivePath::take_sent_report(Nic& nic, std::uint32_t slot, Edge& edge, const Packet& packet) {
   const TrainStamps& sent = packet.sent;
+  if (sent.train == packet.train) {
+    check_at_once(edge, packet);
+    return;
+  }
   const ReceivedTrain* found = edge.trains.match_sent(sent);
   if (found == nullptr) return;
   const ReceivedTrain& received = *found;
@@ -178,30 +182,49 @@ void ReceivePath::take_sent_report(Nic& nic, std::uint32_t slot, Edge& edge, con
   }
 
   if (fleet_clock_.ok() && packet.correction_bound_ns != kNever && usual) {
-    std::int64_t best = INT64_MAX, bound = 0, at = 0;
-    const auto both = static_cast<std::uint8_t>(sent.valid & received.valid);
-    // The coded pair: the warm-up packet pays for cold caches on the way.
-    for (int i = 1; i < kTrain; ++i) {
-      if (!(both >> i & 1)) continue;
-      const fp_fleet_time rx = fleet_clock_.convert(received.ns[i]);
-      const auto tx = static_cast<std::int64_t>(static_cast<std::uint64_t>(sent.ns[i]) +
-                                                static_cast<std::uint64_t>(packet.correction_ns));
-      std::int64_t owd;
-      if (__builtin_sub_overflow(rx.fleet_ns, tx, &owd)) continue;
-      if (owd < best) best = owd, bound = rx.bound_ns + packet.correction_bound_ns, at = received.ns[i];
-    }
-    bound += sent.error_ns + received.error_ns;
-    if (best > -kPlausibleOwd && best < kPlausibleOwd) {
+    const Delay delay = inbound(packet, received);
+    if (delay.plausible()) {
       sample.flags |= FP_PROBE_FLEET_VALID;
-      sample.owd_ns = best;
-      sample.owd_bound_ns = bound;
+      sample.owd_ns = delay.owd_ns;
+      sample.owd_bound_ns = delay.bound_ns;
       // The sum of a histogram may not fall: there a delay below zero, an error of the clocks, counts as 0.
-      nic.record.owd.add(kOwdBuckets, std::max<std::int64_t>(best, 0));
-      edge.delays.add(sent.path, best, bound);
-      check(edge, Direction::kInbound, sent.path == 0, best, bound, at);
+      nic.record.owd.add(kOwdBuckets, std::max<std::int64_t>(delay.owd_ns, 0));
+      edge.delays.add(sent.path, delay.owd_ns, delay.bound_ns);
+      if (!received.checked) check(edge, Direction::kInbound, sent.path == 0, delay);
     }
   }
   if (ring_ != nullptr) ring_->write(sample);
+}
+
+// A train that brings the stamp of one of its packets: clocks are compared an interval sooner than by its report. For all
+// else the report counts, which has both packets of the pair.
+void ReceivePath::check_at_once(Edge& edge, const Packet& packet) {
+  if (!fleet_clock_.ok() || packet.correction_bound_ns == kNever || packet.sent.error_ns != 0 ||
+      !edge.delays.by_kernels()) {
+    return;
+  }
+  const ReceivedTrain* received = edge.trains.match_sent_at_once(packet.sent);
+  if (received == nullptr) return;
+  const Delay delay = inbound(packet, *received);
+  if (delay.plausible()) check(edge, Direction::kInbound, packet.sent.path == 0, delay);
+}
+
+// Of the faster one of the coded pair: the warm-up packet pays for cold caches on the way.
+ReceivePath::Delay ReceivePath::inbound(const Packet& packet, const ReceivedTrain& received) const {
+  const TrainStamps& sent = packet.sent;
+  Delay delay;
+  const auto both = static_cast<std::uint8_t>(sent.valid & received.valid);
+  for (int i = 1; i < kTrain; ++i) {
+    if (!(both >> i & 1)) continue;
+    const fp_fleet_time rx = fleet_clock_.convert(received.ns[i]);
+    const auto tx = static_cast<std::int64_t>(static_cast<std::uint64_t>(sent.ns[i]) +
+                                              static_cast<std::uint64_t>(packet.correction_ns));
+    std::int64_t owd;
+    if (__builtin_sub_overflow(rx.fleet_ns, tx, &owd) || owd >= delay.owd_ns) continue;
+    delay = {owd, rx.bound_ns + packet.correction_bound_ns, received.ns[i]};
+  }
+  delay.bound_ns += sent.error_ns + received.error_ns;
+  return delay;
 }
 
 void ReceivePath::take_reception_report(std::uint32_t slot, Edge& edge, const Packet& packet) {
@@ -218,7 +241,7 @@ void ReceivePath::take_reception_report(std::uint32_t slot, Edge& edge, const Pa
 void ReceivePath::check_outbound(Edge& edge, const Packet& packet, const SentTrain& sent) {
   const TrainStamps& received = packet.rx;
   if (!fleet_clock_.ok() || packet.correction_bound_ns == kNever) return;
-  std::int64_t best = INT64_MAX, bound = 0, at = 0;
+  Delay delay;
   const auto both = static_cast<std::uint8_t>(sent.valid & received.valid);
   for (int i = 1; i < kTrain; ++i) {
     if (!(both >> i & 1)) continue;
@@ -227,25 +250,28 @@ void ReceivePath::check_outbound(Edge& edge, const Packet& packet, const SentTra
         static_cast<std::int64_t>(static_cast<std::uint64_t>(received.ns[i]) +
                                   static_cast<std::uint64_t>(correction_at(packet, received.ns[i])));
     std::int64_t owd;
-    if (__builtin_sub_overflow(rx, tx.fleet_ns, &owd)) continue;
-    if (owd < best) best = owd, bound = tx.bound_ns + packet.correction_bound_ns, at = sent.ns[i];
+    if (__builtin_sub_overflow(rx, tx.fleet_ns, &owd) || owd >= delay.owd_ns) continue;
+    delay = {owd, tx.bound_ns + packet.correction_bound_ns, sent.ns[i]};
   }
-  bound += sent.error_ns + received.error_ns;
-  if (best > -kPlausibleOwd && best < kPlausibleOwd) {
-    check(edge, Direction::kOutbound, sent.path == 0, best, bound, at);
-  }
+  delay.bound_ns += sent.error_ns + received.error_ns;
+  if (delay.plausible()) check(edge, Direction::kOutbound, sent.path == 0, delay);
 }
 
-void ReceivePath::check(Edge& edge, Direction direction, bool main_path, std::int64_t owd_ns,
-                        std::int64_t bound_ns, std::int64_t at_ns) {
-  if (edge.causality.add(direction, main_path, owd_ns, bound_ns, at_ns)) ++early_;
+void ReceivePath::check(Edge& edge, Direction direction, bool main_path, const Delay& delay) {
+  if (edge.causality.add(direction, main_path, delay.owd_ns, delay.bound_ns, delay.at_ns)) ++early_;
   causality_.received(edge.peer_host, edge.causality, clock_.time().mono);
-  const bool outbound = direction == Direction::kOutbound;
+  // How fast the correction of a peer changes that does not tell it is not known, and 20 ppm are 0.4 us an interval: in one
+  // direction alone a clock does not show. Such a peer has no say, but is there: another one is not the only one.
   const std::int64_t now = clock_.time().mono;
+  if ((edge.peer_abilities & kTellsSlope) == 0) {
+    shift_.received(edge.peer_host, 0, kUnlimited, now);
+    return;
+  }
+  const bool outbound = direction == Direction::kOutbound;
   if (main_path) {
-    edge.shift.add(outbound, owd_ns, bound_ns, at_ns, now);
+    edge.shift.add(outbound, delay.owd_ns, delay.bound_ns, delay.at_ns, now);
   } else {
-    edge.shift.add_elsewhere(outbound, owd_ns, bound_ns, now);
+    edge.shift.add_elsewhere(outbound, delay.owd_ns, delay.bound_ns, now);
   }
   shift_.received(edge.peer_host, edge.shift.shifted(), edge.shift.limit_ns(), now);
 }

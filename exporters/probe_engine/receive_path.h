@@ -4,6 +4,7 @@
 #define FABRICPULSE_EXPORTERS_RECEIVE_PATH_H_
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "clocks/fleet_clock_reader.h"
@@ -49,8 +50,15 @@ class ReceivePath {
   void take_sent_report(Nic& nic, std::uint32_t slot, Edge& edge, const Packet& packet);
   void take_reception_report(std::uint32_t slot, Edge& edge, const Packet& packet);
   void check_outbound(Edge& edge, const Packet& packet, const SentTrain& sent);
-  void check(Edge& edge, Direction direction, bool main_path, std::int64_t owd_ns, std::int64_t bound_ns,
-             std::int64_t at_ns);
+  // The fastest packet of a train; at_ns : as in EdgeCausality::add.
+  struct Delay {
+    static constexpr std::int64_t kPlausible = 10'000'000'000;  // beyond it a clock is wrong, not a path slow
+    std::int64_t owd_ns = std::numeric_limits<std::int64_t>::max(), bound_ns = 0, at_ns = 0;
+    bool plausible() const { return owd_ns > -kPlausible && owd_ns < kPlausible; }
+  };
+  void check_at_once(Edge& edge, const Packet& packet);
+  Delay inbound(const Packet& packet, const ReceivedTrain& received) const;
+  void check(Edge& edge, Direction direction, bool main_path, const Delay& delay);
 
   const Settings& settings_;
   EdgeTable& table_;

@@ -77,12 +77,18 @@ void SendPath::send_trains(const std::uint32_t* slots, std::size_t count, const 
   // NIC and source port of each train, and the trains in the order of their sockets.
   std::pair<std::uint32_t, std::uint8_t> ports[kTrainsPerBatch];
   std::size_t order[kTrainsPerBatch];
+  Packet packets[kTrainsPerBatch];
+  const auto fill = [&](std::size_t k, int position) {
+    fill_packet(table_.edge(slots[k]), &packets[k], position);
+    encode_packet(packets[k], key, data[k][position]);
+  };
   const std::int64_t before_kernel_ns = clock_ns(CLOCK_REALTIME);
   const std::int64_t before_ns = fp_raw_clock_now() + clock_.stamp_epoch_ns();
   for (std::size_t k = 0; k < count; ++k) {
     Edge& edge = table_.edge(slots[k]);
     if (k + 1 < count) table_.edge(slots[k + 1]).trains.fetch_next_sent();
-    Packet packet;
+    Packet& packet = packets[k];
+    packet = Packet();
     packet.epoch = epoch_;
     packet.sender = table_.nics()[edge.nic].id;
     packet.receiver = edge.peer_id;
@@ -93,10 +99,7 @@ void SendPath::send_trains(const std::uint32_t* slots, std::size_t count, const 
     packet.mtu = table_.nics()[edge.nic].sockets.mtu();
     paths[k] = packet.path;
     sizes[k] = size_after_train(packet.train, packet.paths, packet.sweep, packet.mtu);
-    for (int position = 0; position < kTrain; ++position) {
-      fill_packet(edge, &packet, position);
-      encode_packet(packet, key, data[k][position]);
-    }
+    for (int position = 0; position < kTrain - 1; ++position) fill(k, position);
     ports[k] = {edge.nic, packet.path};
     order[k] = k;
   }
@@ -105,6 +108,15 @@ void SendPath::send_trains(const std::uint32_t* slots, std::size_t count, const 
 
   std::int64_t last_start = 0;
   for (int position = 0; position < kTrain; ++position) {
+    if (position == kTrain - 1) {
+      // Within the pause between two packets, which costs nothing. Stamps of a NIC wait until its clock has been read.
+      for (std::size_t k = 0; k < count; ++k) {
+        Nic& nic = table_.nics()[ports[order[k]].first];
+        const bool next = k == 0 || ports[order[k]].first != ports[order[k - 1]].first;
+        if (next && nic.sockets.stamping().phc < 0) drain_stamps(nic);
+      }
+      for (std::size_t k = 0; k < count; ++k) fill(k, position);
+    }
     std::int64_t start = clock_ns(CLOCK_MONOTONIC);
     while (position > 0 && start - last_start < settings_.spacing_ns) start = clock_ns(CLOCK_MONOTONIC);
     last_start = start;
@@ -162,6 +174,10 @@ void SendPath::fill_packet(Edge& edge, Packet* packet, int position) const {
   const std::int64_t now_mono = clock_.time().mono;
   packet->position = static_cast<std::uint8_t>(position);
   packet->sent = edge.trains.sent_report(position);
+  if (position == kTrain - 1 && (edge.peer_abilities & kTakesStampsAtOnce) != 0) {
+    const TrainStamps now = edge.trains.sent_report_at_once();
+    if (now.valid != 0) packet->sent = now;
+  }
   packet->correction_bound_ns = kNever;
   packet->correction_ns = packet->correction_slope = 0;
   if (fleet_clock_.ok() && packet->sent.valid != 0) {

@@ -52,6 +52,8 @@ class EdgeDelays {
     std::fill(path_latency_, path_latency_ + kMaxPaths, latency);
   }
 
+  // Whether those stamps are used for delays now that the kernels of both ends make.
+  bool by_kernels() const { return kind_ == 0; }
   // Whether stamps of this kind are used for delays now. The kernel's are taken outside of the NIC's: delays of both
   // kinds would look like a path that changes. Once hardly one train in five is of this kind the most frequent one is
   // used, and what is usual of the edge is learned anew; of four kinds one always makes more than that, so that those of

@@ -216,6 +216,15 @@ const ReceivedTrain* EdgeTrains::match_sent(const TrainStamps& sent) {
   return &received;
 }
 
+const ReceivedTrain* EdgeTrains::match_sent_at_once(const TrainStamps& sent) {
+  ReceivedTrain& received = received_trains_[sent.train % kReceivedTrains];
+  if (received.train != sent.train || received.emitted || received.checked || received.path != sent.path ||
+      (sent.valid & received.valid & kCodedPair) == 0 || received.error_ns != 0)
+    return nullptr;
+  received.checked = true;
+  return &received;
+}
+
 const SentTrain* EdgeTrains::match_reception(const TrainStamps& reception) {
   if (reception.train == 0 || reception.valid == 0) return nullptr;
   SentTrain& sent = sent_trains_[reception.train % kSentTrains];
@@ -231,6 +240,14 @@ TrainStamps EdgeTrains::sent_report(int position) const {
     if (train.train == last_sent_ - back && train.valid != 0) return train;
   }
   return {};
+}
+
+TrainStamps EdgeTrains::sent_report_at_once() const {
+  const SentTrain& train = sent_trains_[last_sent_ % kSentTrains];
+  TrainStamps stamps = train;
+  const bool there = train.train == last_sent_ && train.error_ns == 0;
+  stamps.valid = there ? static_cast<std::uint8_t>(train.valid & kCodedPair) : 0;
+  return stamps;
 }
 
 TrainStamps EdgeTrains::reception_report(int position, std::int64_t now) const {

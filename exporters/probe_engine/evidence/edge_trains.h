@@ -56,11 +56,12 @@ struct ReceivedTrain : StampedTrain {
     forget_stamps();
     train = number;
     path = on_path;
-    emitted = false;
+    emitted = checked = false;
     got = 0;
   }
 
   bool emitted = false;  // the peer has reported its stamps
+  bool checked = false;  // its delay was compared with what clocks allow, by the stamp that came with it
   std::uint8_t sweep = 0;
   std::uint8_t got = 0;       // bit i: packet i was accepted, stamped or not
   std::int64_t taken_ns = 0;  // monotonic
@@ -130,6 +131,8 @@ class EdgeTrains {
   // The train whose TX stamps the peer reports, the first time that it does; nullptr if there is nothing to
   // match.
   const ReceivedTrain* match_sent(const TrainStamps& sent);
+  // The train whose TX stamp has come with it, the first time; nullptr likewise.
+  const ReceivedTrain* match_sent_at_once(const TrainStamps& sent);
   // The train of ours whose RX stamps the peer reports, the first time that it does; nullptr likewise.
   const SentTrain* match_reception(const TrainStamps& reception);
 
@@ -138,6 +141,9 @@ class EdgeTrains {
 
   // TX stamps of an earlier train of ours; valid == 0 if none are there.
   TrainStamps sent_report(int position) const;
+  // The stamp of the packet before the last one of our newest train, taken by the kernel within the system call that sent
+  // it; valid == 0 where it is not there yet.
+  TrainStamps sent_report_at_once() const;
   // RX stamps of a train of the peer; valid == 0 still proves that we receive. now : monotonic ns.
   TrainStamps reception_report(int position, std::int64_t now) const;
 

@@ -22,7 +22,7 @@ enum Offset : std::size_t {
   kSweep = 36,
   kTxFlags = 37,
   kRxFlags = 38,
-  kZero = 39,
+  kAbilities = 39,
   kSent = 40,
   kMtu = 46,
   kSentStamps = 48,
@@ -119,6 +119,7 @@ void encode_packet(const Packet& packet, const FleetKey& key, std::uint8_t out[k
   out[kSweep] = packet.sweep;
   out[kTxFlags] = flags_of(packet.sent);
   out[kRxFlags] = flags_of(packet.rx);
+  out[kAbilities] = packet.abilities;
   put(out, kSent, packet.sent.train);
   out[kSent + 4] = packet.sent.path;
   put_stamps(out, kSentStamps, kSent + 5, packet.sent);
@@ -187,6 +188,7 @@ Decoded decode_packet(const std::uint8_t* data, std::size_t size, const std::vec
   p.path = data[kPath];
   p.paths = data[kPaths];
   p.sweep = data[kSweep];
+  p.abilities = data[kAbilities];
   p.sent.train = get<std::uint32_t>(data, kSent);
   p.sent.path = data[kSent + 4];
   p.sent.valid = data[kSent + 5];

@@ -7,17 +7,19 @@
 //   0  u32 magic "FPM1"      4 u8 version    5 u8 position (0..2)  6 u8 path    7 u8 paths
 //   8  u32 key id           12 u32 epoch (start identity of the sender)
 //  16  u64 sender NIC       24 u64 receiver NIC
-//  32  u32 train            36 u8 sweep    37 u8 tx flags   38 u8 rx flags   39 u8 zero
+//  32  u32 train            36 u8 sweep    37 u8 tx flags   38 u8 rx flags   39 u8 abilities of the sender
 //      flags: bit 0 = stamps of the NIC; bits 1 to 7 = how far they may be off, in units of 64 ns. 0 there = by its
 //      own clock, as engines once sent them; those are of no use
-//  -- TX stamps of an earlier train of the sender on this edge, by its stamp clock
+//      abilities: bit 0 = tells how fast its correction changes; bit 1 = takes TX stamps of the train that brings them.
+//      0 by engines that have neither
+//  -- TX stamps of an earlier train of the sender on this edge, by its stamp clock; to those who take it, in the last
+//     packet that of the one before it
 //  40  u32 train (0 = none) 44 u8 path       45 u8 valid bits    46 u16 MTU of the sender (0 = no size probes)
 //  48  i64 stamp of packet 0   56 i32 packet 1 - packet 0   60 i32 packet 2 - packet 0
 //  64  i64 fleet time - stamp clock   72 u32 bound of it, ns; 0xffffffff = not synchronised
 //  -- what the sender has received from the receiver of this packet
 //  76  u32 train (0 = none) 80 u32 epoch     84 u8 path   85 u8 valid bits
-//  86  i16 how fast (fleet time - stamp clock) changes from the TX stamps to these, units of 50 ppb; 0 by engines that
-//      did not tell
+//  86  i16 how fast (fleet time - stamp clock) changes from the TX stamps to these, units of 50 ppb
 //  88  i64 stamp of packet 0   96 i32 packet 1 - packet 0  100 i32 packet 2 - packet 0
 // 104  u32 microseconds since a packet was accepted; 0xffffffff = never
 // 108  u32 packets received
@@ -46,6 +48,7 @@ constexpr int kMaxPaths = 16;
 constexpr std::int64_t kMostStampErrorNs = 127 * 64;  // that a packet can tell
 constexpr std::uint32_t kNever = 0xffffffff;
 constexpr std::int64_t kSlopePpb = 50;
+constexpr std::uint8_t kTellsSlope = 1, kTakesStampsAtOnce = 2;  // abilities
 
 // Stamps of one train, absolute, ns of one stamp clock. Bit i of `valid` says that ns[i] holds. error_ns : 0 = taken by
 // the kernel; else by the NIC, and off by no more than this after they were put on the stamp clock.
@@ -58,15 +61,16 @@ struct TrainStamps {
 };
 
 struct Packet {
-  std::uint32_t epoch = 0;
   std::uint64_t sender = 0;
   std::uint64_t receiver = 0;
+  std::uint32_t epoch = 0;
   std::uint32_t train = 0;
   std::uint8_t position = 0;
   std::uint8_t path = 0;
   std::uint8_t paths = 1;  // source ports of the sender's sweep, the main path included
   std::uint8_t sweep = 0;  // every sweep-th train leaves the main path; 0 = none does
   std::uint16_t mtu = 0;   // up to which the sender sends size probes (size_probes.h); 0 = it sends none
+  std::uint8_t abilities = kTellsSlope | kTakesStampsAtOnce;
 
   TrainStamps sent;  // TX stamps of an earlier train
   std::int64_t correction_ns = 0;

@@ -301,3 +301,14 @@ def test_peers_that_are_gone_are_forgotten(seed: int) -> None:
             wanted = now_ns - shifted_ns <= 2 * s and 2 * most >= len(senses) and (most >= 2 or alone)
             assert shift.own_clock(now_ns) == wanted
     assert asked > 40
+
+
+def test_a_peer_that_cannot_see_is_there_all_the_same() -> None:
+    """One that sees a clock move is not the only one beside it, whose clock may as well be ours; two are enough."""
+    shift, blind_ns = HostShift(), 2**62
+    for number in range(20):
+        shift.received(1, 0, blind_ns, number * INTERVAL_NS)
+        shift.received(2, -1, 300, number * INTERVAL_NS)
+        assert not shift.own_clock(number * INTERVAL_NS)
+    shift.received(3, -1, 300, 20 * INTERVAL_NS)
+    assert shift.own_clock(20 * INTERVAL_NS)
