@@ -46,7 +46,7 @@ def test_losses_of_a_pair_are_looked_at_over_time() -> None:
     play(evidence, lambda far, near, _: float((far, near) == pair), 3)
     layout = evidence._laid_out(3.0)
     table, component = layout.table, code(Kind.PAIR, *(evidence._names.find(nic) for nic in pair))
-    _, history = evidence._tables(layout)
+    _, history = evidence._log.tables(layout)
     other = code(Kind.PAIR, *map(evidence._names.find, pair[::-1]))
     assert len(history.moments(table, 0.0, component, set())[0]) == 3 * PORTS
     assert not len(history.moments(table, 0.0, other, set())[0])

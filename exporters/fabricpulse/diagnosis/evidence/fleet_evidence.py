@@ -9,9 +9,10 @@ import numpy as np
 from fabricpulse.diagnosis.evidence.found import WINDOWS_S, found_now, own_flows
 from fabricpulse.diagnosis.evidence.holds import SILENT_HOLD_S, hold_s
 from fabricpulse.diagnosis.evidence.incumbents import beside, incumbents, is_heir
-from fabricpulse.diagnosis.evidence.loss_log import MANY, LossLog, LossTable
+from fabricpulse.diagnosis.evidence.known_faults import REPLACED_S, known_faults
+from fabricpulse.diagnosis.evidence.loss_log import LossLog, LossTable
 from fabricpulse.diagnosis.evidence.presence import SHORTEST_S, SURELY_AWAY_S, Absences, unanswered, vouched
-from fabricpulse.diagnosis.flows.components import SILENT_HOP, Kind, Nodes, code
+from fabricpulse.diagnosis.flows.components import SILENT_HOP, Nodes
 from fabricpulse.diagnosis.flows.flow_table import Floats, Flows
 from fabricpulse.diagnosis.flows.layout import NO_FLOWS, Layout, Reporter, laid_out, renumbered
 from fabricpulse.diagnosis.flows.names import Names
@@ -43,9 +44,7 @@ _ROUNDS_S = 1.2
 _GAP_S = 2.5
 # A suspect is kept for as long after the last evidence; for less where what is found now explains what it suffered:
 # then the evidence has no gap, a better explanation has replaced it.
-_LINGER_S, _REPLACED_S = 5.0, 1.2
-# A suspect that was found for so long is known to be faulty.
-_KNOWN_S = 5.0
+_LINGER_S = 5.0
 # How long paths that have become known may wait to be used: longer in a large fleet, whose sums take seconds.
 _PATHS_WAIT_S, _FLOWS_A_SECOND = 5.0, 100_000
 # The same of hosts that come and go, which make evidence of their flows wait.
@@ -226,7 +225,7 @@ class FleetEvidence:
         self._log.drop_recovered(now_s)
         layout = self._laid_out(now_s)
         self._absences.excuse(self._log, layout, self._names, now_s)
-        losses, history = self._tables(layout)
+        losses, history = self._log.tables(layout)
         findings = self._findings(layout, now_s, losses, history)
         dead = losses.dead(now_s - WINDOWS_S[1]) if findings else frozenset()
         starting = now_s - self._began_s < _START_S
@@ -298,7 +297,7 @@ class FleetEvidence:
         def over(key: Key) -> bool:
             age_s = now_s - self._seen[key][1]
             replaced = key[0] in explained and self._succession.swallowed(key, explained[key[0]])
-            return age_s > _LINGER_S or (age_s >= _REPLACED_S and replaced)
+            return age_s > _LINGER_S or (age_s >= REPLACED_S and replaced)
 
         self._seen = {key: seen for key, seen in self._seen.items() if not over(key)}
         self._remains &= self._seen.keys()
@@ -426,51 +425,9 @@ class FleetEvidence:
 
         live = [self._hosts[name] for name in self._live]
         waits = unanswered(losses, layout.table, self._names, self._last_reports(known=True), now_s)
-        return found_now(layout, losses, history, live, unseen, waits, now_s, self._known(layout, now_s))
-
-    def _known(self, layout: Layout, now_s: float) -> list[int]:
-        """Switches and links that have been reported for some seconds: another one that would explain, too, what they
-        lose is not more probable for that.
-        """
-        found = []
-        for key in self._named & self._seen.keys():
-            since, last, suspect = self._seen[key]
-            if suspect.what != "loss" or last - since < _KNOWN_S or now_s - last > _REPLACED_S:
-                continue
-            if suspect.kind == "switch" and (node := self._switch(layout, suspect.component)) >= 0:
-                found.append(code(Kind.SWITCH, node))
-            if suspect.kind == "link":
-                near, far = (self._switch(layout, name) for name in (suspect.component, suspect.peer))
-                if min(near, far) >= 0:
-                    found.append(code(Kind.LINK, near, far))
-        return found
-
-    def _switch(self, layout: Layout, name: str) -> int:
-        """The node of a switch that answers, -1 for another one."""
-        node = layout.table.first_switch + self._switches.find(name)
-        known = node < len(layout.names) and layout.names[node] == name
-        return node if known else -1
-
-    def _tables(self, layout: Layout) -> tuple[LossTable, LossTable]:
-        """Losses that count, and all, by the numbers of the layout. What a host tells while its numbers change waits
-        for the next one.
-        """
-        losses = self._log.history
-        rows = layout.rows(losses["epoch"], losses["flow"])
-        if (rows < 0).any():
-            losses, rows = losses[rows >= 0], rows[rows >= 0]
-        weight = layout.weight(rows).astype(np.float32)
-        every = LossTable(
-            losses["at_s"].copy(),
-            rows.astype(np.int32),
-            weight * losses["sent"],
-            weight * losses["lost"],
-            losses["sent"] >= MANY,
-            losses["reports"].copy(),
-            losses["excused"].copy(),
-        )
-        recovered = losses["recovered"]
-        return every.only(~recovered) if recovered.any() else every, every
+        last_found = (self._seen[key] for key in self._named & self._seen.keys())
+        known = known_faults(last_found, layout, self._switches, now_s)
+        return found_now(layout, losses, history, live, unseen, waits, now_s, known)
 
     @property
     def _paths_wait_s(self) -> float:

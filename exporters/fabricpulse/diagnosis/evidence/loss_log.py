@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fabricpulse.diagnosis.flows.components import Nodes
 from fabricpulse.diagnosis.flows.flow_table import Floats, Flows, FlowTable
+from fabricpulse.diagnosis.flows.layout import Layout
 from fabricpulse.diagnosis.search.unseen import NOTHING_UNSEEN, Unseen
 
 # A flow that has lost packets in so many reports has recovered after some seconds, and some gaps, without a loss.
@@ -167,6 +168,27 @@ class LossLog:
         usual_s = (last - first) / np.maximum(count - 1, 1)
         over = (count >= _OFTEN) & (now_s - last > _RECOVERED_S + 5 * usual_s)
         rows["recovered"][these[over[flow]]] = True
+
+    def tables(self, layout: Layout) -> "tuple[LossTable, LossTable]":
+        """Losses that count, and all, by the numbers of the layout. What a host tells while its numbers change waits
+        for the next one.
+        """
+        losses = self.history
+        rows = layout.rows(losses["epoch"], losses["flow"])
+        if (rows < 0).any():
+            losses, rows = losses[rows >= 0], rows[rows >= 0]
+        weight = layout.weight(rows).astype(np.float32)
+        every = LossTable(
+            losses["at_s"].copy(),
+            rows.astype(np.int32),
+            weight * losses["sent"],
+            weight * losses["lost"],
+            losses["sent"] >= MANY,
+            losses["reports"].copy(),
+            losses["excused"].copy(),
+        )
+        recovered = losses["recovered"]
+        return every.only(~recovered) if recovered.any() else every, every
 
 
 @dataclass(frozen=True)
