@@ -92,6 +92,23 @@ def test_alternatives_that_cross_the_same_flows() -> None:
     assert finding.confidence == pytest.approx(1 / 3, abs=0.01)
 
 
+def test_a_name_that_was_given_makes_nothing_surer() -> None:
+    """A link that was named a moment ago and another one lose the same flows: the first keeps the name, and is no more
+    certain for it. It was, as what is known is a prior of the search.
+    """
+    source, destination = np.arange(10, dtype=np.int32), np.arange(10, 20, dtype=np.int32)
+    hops = np.tile(np.array([0, 1, 2, 3], np.int16), (10, 1))
+    rate, first = np.full(10, 100, np.float32), np.arange(11)
+    table = FlowTable(source, destination, np.full(100, -1, np.int32), rate, rate, first, hops, 100)
+    links = [code(Kind.LINK, a, a + 1) for a in (100, 101, 102)]
+    for named in links:
+        observed = np.arange(10), np.full(10, 50.0), np.full(10, 3000.0), WINDOW_S
+        (finding,) = locate(table, totals(table), *observed, known=[named]).findings
+        assert finding.component == named
+        assert {*links} <= {named, *finding.alternatives}
+        assert finding.confidence < 0.5
+
+
 def test_slow_flows(fabric: Simulation) -> None:
     """Without counts, flows that are slow name the link that all of them cross."""
     fault = 0

@@ -52,7 +52,7 @@ def trial(tmp_path: Path) -> Trial:
 @pytest.mark.timeout(900)
 def test_sample_of_mutants_is_caught(trial: Trial) -> None:
     """All changes of one rule in twenty-nine that are known to be noticed are."""
-    names = {name_of(rule) for rule in rules()[3::SAMPLE]}
+    names = {name_of(rule) for rule in rules()[7::SAMPLE]}
     sample = [
         mutant for mutant in every_mutant() if mutant.name in names and reported(mutant) not in SURVIVING
     ]

@@ -28,8 +28,8 @@ _PASSES = 3
 # Rows that are worked on at once: bounds memory.
 _ROWS = 65_536
 _BITS = 31
-# Switches beside a silent one that its name has at least.
-_FEWEST_BESIDE = 2
+# Switches beside a silent one that its name has, at least and at most: it is a label of an alert.
+_FEWEST_BESIDE, _MOST_BESIDE = 2, 4
 _UNKNOWN = -1
 
 
@@ -91,7 +91,7 @@ def silent_names(
     silent: Sequence[SilentSwitch], fabric: Callable[[int], str], switches: Sequence[str]
 ) -> list[str]:
     """A name for each: that of the fabric of its plane, and of several there which switches are beside it, those first
-    that few others are beside, as many as it takes. fabric : by plane. switches : names of nodes.
+    that few others are beside, as many as it takes and four at most. fabric : by plane. switches : names of nodes.
     """
     of_plane: dict[int, list[int]] = {}
     for at, switch in enumerate(silent):
@@ -110,7 +110,7 @@ def silent_names(
             own = beside[at] or ["no switch that answers"]
             texts = (
                 f"{base}beside {', '.join(own[:k])})"
-                for k in range(min(_FEWEST_BESIDE, len(own)), len(own) + 1)
+                for k in range(min(_FEWEST_BESIDE, len(own)), min(_MOST_BESIDE, len(own)) + 1)
             )
             name = next((text for text in texts if text not in used), f"{base}no. {len(used) + 1})")
             used.add(name)

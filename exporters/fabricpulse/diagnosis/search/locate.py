@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fabricpulse.diagnosis.flows.components import Kind, code, kinds, parts
+from fabricpulse.diagnosis.flows.components import LOG_OTHER_WAY, LOG_PRIOR, Kind, code, kinds, parts
 from fabricpulse.diagnosis.flows.flow_table import Floats, Flows, FlowTable, Totals
 from fabricpulse.diagnosis.search.losses import Evidence, Parameters, alone, evidence_of
 from fabricpulse.diagnosis.search.unseen import NOTHING_UNSEEN, Unseen
@@ -33,11 +33,13 @@ _MOST_DOUBTS, _MOST_INSTEAD = 16, 6
 _REFITS = 4
 _TOLERANCE = 1.3
 _LEVELS_A_FACTOR = 64
+# Nats by which both ways of a link are more probable than two links.
+_BOTH_WAYS = LOG_OTHER_WAY - LOG_PRIOR[Kind.LINK]
 # Nats by which a fault that takes some source ports is more probably one behind a switch, which hashes them, than one
 # of a NIC. A NIC with several queues hashes, too.
 _BY_HASH = 2.0
-# Share of what others explain of the same flows by which that is wrong: hosts do not report at one moment, and what has
-# just begun is another share of the packets of each flow. What is left over tells as little of where it is lost.
+# What others explain of the same flows is about 1 % off, as hosts report at different moments; a smaller difference
+# does not tell two components apart.
 _INEXACT = 0.01
 # Lost packets at least that flows without any would have been expected to lose.
 _MISSED = 30.0
@@ -362,7 +364,7 @@ def _cables(
     for one, own in score.items():
         other = int(evidence.back[one])
         if one < other and other in score:
-            yield one, other, own + score[other] + float(evidence.both[one]) + more
+            yield one, other, own + score[other] + _BOTH_WAYS + more
 
 
 def _by_hash(evidence: Evidence, component: int) -> bool:
@@ -406,6 +408,8 @@ def _described(evidence: Evidence, chosen: _Chosen, p: Parameters) -> tuple[Find
         rows = evidence.rows(component)
         rivals = np.array([c for c in _rivals(evidence, component) if c not in without.components])
         scores, _ = _scores(evidence, without.loss, rivals, p)
+        # That one of two that explain alike has the name already makes it no surer.
+        scores = scores - evidence.boost[rivals]
         best = np.argsort(-scores, kind="stable")
         own = float(scores[rivals == component][0])
         margin = max(p.alternatives, _INEXACT * _nats(evidence, without, rows, p))
@@ -417,7 +421,8 @@ def _described(evidence: Evidence, chosen: _Chosen, p: Parameters) -> tuple[Find
             odds += np.exp(temper * min(score - own, 0.0))
             if score > own - margin:
                 alike += [int(c) for c in evidence.components[[one, other]] if int(c) not in alike]
-        for switch, more in _whole(evidence, chosen, component, total, p):
+        for switch, by in _whole(evidence, chosen, component, total, p):
+            more = by + float(evidence.boost[[component, evidence.back[component]]].sum())
             odds += np.exp(temper * min(more, 0.0))
             if more > -margin and int(evidence.components[switch]) not in alike:
                 alike.append(int(evidence.components[switch]))

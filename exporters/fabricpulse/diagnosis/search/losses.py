@@ -47,7 +47,8 @@ class Evidence:
 
     packets : that crossed the component while all was well. hit : of them lost. back : of a link, the place of its
     other way among the components, -1 where that is none. both : nats by which both ways together are more probable
-    than two links. row, column : row and component wherever one crosses the other, by component; those of component i
+    than two links. boost : nats of the prior that are due to what is known: they steer the search, and prove nothing.
+    row, column : row and component wherever one crosses the other, by component; those of component i
     from start[i] to start[i + 1].
     """
 
@@ -57,6 +58,7 @@ class Evidence:
     prior: Floats
     back: Flows
     both: Floats
+    boost: Floats
     row: Flows
     column: Flows
     start: Flows
@@ -255,8 +257,12 @@ class _Search:
     def evidence(self, known: Collection[int]) -> Evidence:
         """Of all that was kept."""
         components, packets, hit, prior = (np.concatenate(part) for part in zip(*self._found, strict=True))
-        if known:
-            prior[np.isin(components, list(known))] = LOG_KNOWN
+        boost = (
+            np.where(np.isin(components, list(known)), LOG_KNOWN - prior, 0.0)
+            if known
+            else np.zeros_like(prior)
+        )
+        prior = prior + boost
         row, column = np.concatenate(self._rows), np.concatenate(self._columns)
         crossed = np.zeros(len(self._flows), bool)
         crossed[row] = True
@@ -276,6 +282,7 @@ class _Search:
             prior,
             back,
             np.where(back >= 0, np.maximum(LOG_OTHER_WAY - rarer, 0.0), 0.0),
+            boost,
             row,
             column,
             start,

@@ -81,6 +81,9 @@ def _covered(layout: Layout, findings: Sequence[Finding]) -> list[Finding]:
         else:
             by_link[max(a, b)] = max(by_link.get(max(a, b), 0.0), finding.score)
     near, far = _named_ends(layout, findings)
+    # What is unknown is reported where nothing that has a name, nor a link into or out of it, explains as much.
+    best = max(by_link.values(), default=-np.inf)
+    reported = {a for a, score in unknown.items() if not switches and not named and score > best}
 
     def cabled(a: int, b: int) -> bool:
         """Whether some flow is known to go from one switch to the other."""
@@ -89,13 +92,13 @@ def _covered(layout: Layout, findings: Sequence[Finding]) -> list[Finding]:
     def covered(finding: Finding) -> bool:
         kind, a, b = parts(finding.component)
         if kind is Kind.SWITCH and a >= first:
-            return bool(switches) or named or any(score >= finding.score for score in by_link.values())
+            return a not in reported
         if kind is not Kind.LINK or max(a, b) < first:
             return False
         if (near or far) and _pass(layout, np.array(finding.flows, np.int64), near, far):
             return True
-        # By chance some more of what one leaf sends there is lost: its links hide nothing that explains more.
-        if unknown.get(max(a, b), -np.inf) > by_link[max(a, b)] and not switches and not named:
+        # Chance may make one link look worse than the rest: it does not hide the switch that explains more.
+        if max(a, b) in reported:
             return True
         # The reported switch may be at either end of this link.
         if b >= first:
