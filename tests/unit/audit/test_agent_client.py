@@ -126,10 +126,14 @@ async def test_a_miss_counts_for_the_next_request_too(monkeypatch: pytest.Monkey
 
 
 async def test_findings_of_a_silent_host_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It costs one question whether it is back, to which its gate owes that it is closed."""
-    monkeypatch.setattr(agent_client, "ALIVE_S", 0.1)
+    """It costs one question whether it is back, to which its gate owes that it is closed; and a shorter wait than one
+    amid the tests.
+    """
+    monkeypatch.setattr(fleet_audit, "BACK_S", 0.1)
+    monkeypatch.setattr(agent_client, "ALIVE_S", 300)
     monkeypatch.setattr(agent_client, "FIRST_S", 300)
     posted = []
+    patience = Patience(100)
 
     async def take(request: web.Request) -> web.Response:
         posted.append(request.path)
@@ -146,6 +150,7 @@ async def test_findings_of_a_silent_host_are_not_waited_for(monkeypatch: pytest.
             back = str(server.make_url("/")).rstrip("/")
             targets = [Target("back", back, {}), Target("gone", url, {})]
             not_published = await fleet_audit._publish(targets, PATIENT, run, ("back", "gone"), None)
+    assert patience.left()
     assert not_published == ["gone: its agent has fallen silent"]
     assert posted == ["/-/healthy", FINDINGS_PATH]
 
