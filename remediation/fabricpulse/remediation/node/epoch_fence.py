@@ -13,9 +13,10 @@ from fabricpulse.core.log import get_logger
 
 log = get_logger(__name__)
 
-# As far as clocks may differ (receiver_client.MAX_VALID_S has the same allowance): an epoch that is further ahead of
-# this host's clock comes from one that was wrong.
-_SANE_AHEAD_S = 300.0
+# An epoch that is further ahead of this host's clock comes from one that was wrong. By whether it is signed: one that
+# is not may be anybody's, so no more is believed than clocks may differ (receiver_client.MAX_VALID_S has the same
+# allowance). Who signs is to fence for good, unless the clock is absurd.
+_SANE_AHEAD_S = {False: 300.0, True: 86_400.0}
 # Without an answer of an unsigned epoch for so long it fences nobody: some long polls, and far more than a takeover.
 UNSIGNED_HOLD_S = 120.0
 
@@ -56,7 +57,7 @@ class EpochFence:
         return True
 
     def _is_sane(self, epoch: int) -> bool:
-        sane = epoch <= self._clock() + _SANE_AHEAD_S
+        sane = epoch <= self._clock() + _SANE_AHEAD_S[self._signed]
         if not sane and not self._insane_logged:
             self._insane_logged = True
             log.error(

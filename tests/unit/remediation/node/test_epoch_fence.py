@@ -43,7 +43,7 @@ def test_an_epoch_from_the_future_fences_nobody(host, signed):
     fence, now = host.fence(signed=signed), int(host.now)
     assert fence.admits(now)
     assert not fence.admits(now - 10)
-    for ahead in (400 * DAY, DAY - 60, 310):
+    for ahead in (400 * DAY, DAY + 60) if signed else (400 * DAY, DAY - 60, 310):
         assert fence.admits(int(now + ahead))
         assert fence.admits(now + 1)
         assert not fence.admits(now)
@@ -85,6 +85,15 @@ def test_a_receiver_that_signs_fences_for_good(host):
     host.passes(30 * DAY)
     assert not fence.admits(host.right)
     assert not host.fence(fence.epoch, signed=True).admits(host.right)
+
+
+@pytest.mark.parametrize("ahead", [310, DAY - 60])
+def test_a_receiver_that_signs_fences_with_a_clock_that_is_ahead(host, ahead):
+    """It leads: that its clock is wrong lets no earlier leader in."""
+    fence, epoch = host.fence(signed=True), int(host.now + ahead)
+    assert fence.admits(epoch)
+    assert not fence.admits(epoch - 1)
+    assert not host.fence(epoch, signed=True).admits(int(host.now))
 
 
 def state(epoch: int, generation: int) -> DesiredState:

@@ -78,8 +78,9 @@ def neighbours(
         near = [lane for lane in lanes if lane.congested and _is_near(lane, places, leaves)]
         if other == workload or not near or not lanes[0].is_named:
             continue
-        jobs.add(other)
         gain = _gain_of(lanes, {lane.key for lane in near}, freed)
+        if gain > 1.0:
+            jobs.add(other)
         if gain > best:
             helped, best = other, gain
     return Neighbours(frozenset(jobs), helped, best)
