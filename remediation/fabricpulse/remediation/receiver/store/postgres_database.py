@@ -251,7 +251,8 @@ class _Reader:
         """See Connection.execute."""
         cursor = self._connection.cursor(name=f"query{len(self._cursors)}")
         self._cursors.append(cursor)
-        cursor.itersize = 1000
+        # A delivery may be megabytes, and `verify` reads them in the leader: a thousand at once are too much for it.
+        cursor.itersize = 50
         return cursor.execute(_translated(statement), parameters or None)
 
     def close(self) -> None:
