@@ -159,6 +159,56 @@ def test_rows_that_are_missing_when_they_are_to_go_are_not_forgotten(path, prune
     store.close()
 
 
+MOVED = "UPDATE delivery SET id = {} WHERE id = 1"
+ADDED = "INSERT INTO delivery SELECT {}, received_at, sha256, deflated, body, hash FROM delivery WHERE id = 1"
+
+
+@pytest.mark.parametrize("number", [0, -1])
+@pytest.mark.parametrize(
+    ("change", "rows", "prune"),
+    [(MOVED, 3, 20.0), (MOVED, 3, 99.0), (MOVED, 3, None), (ADDED, 4, 20.0), (ADDED, 4, None)],
+)
+def test_rows_before_the_first_one_are_not_forgotten(path, change, rows, prune, number):
+    """They went as if they had been there before there were chains, or made up for the row that was moved. prune : up
+    to when; None to make room in a table that is full with so many rows."""
+    store = open_store(path)
+    for at in (10.0, 20.0, 30.0):
+        receive(store, at)
+    by_hand(path, change.format(number))
+    store.close()
+    store = open_store(path, keep_bytes=rows * 154)
+    with pytest.raises(StoreError):
+        store.verify()
+    if prune is None:
+        receive(store, 40.0)
+        assert len(list(store.deliveries(-9, 99))) == rows
+    else:
+        store.prune(prune)
+    for _ in range(2):
+        with pytest.raises(StoreError):
+            store.verify()
+        store.close()
+        store = open_store(path)
+    store.close()
+
+
+def test_chains_of_other_tables_are_not_taken(path):
+    """Their names would be a part of queries."""
+    received(path).close()
+    by_hand(
+        path, "UPDATE meta SET value = json_set(value, '$.transition', json('{}')) WHERE key = 'received'"
+    )
+    store = open_store(path)
+    assert store.edited
+    store.prune(20.0)
+    receive(store, 1e9)
+    store.prune(2e9)
+    assert len(store.transitions(0, 99)) == 4
+    with pytest.raises(StoreError, match="found at the start"):
+        store.verify()
+    store.close()
+
+
 def as_schema_2(path: Path) -> int:
     """The journal as the version without chains has left it; the number of its seal."""
     with closing(sqlite3.connect(path)) as raw, raw:

@@ -100,7 +100,7 @@ def make_room(
     """
     dropped = 0
     while kept > most:
-        last = 0
+        last: int | None = None
         query = f"SELECT id, length(body) FROM {table} ORDER BY id LIMIT ?"  # noqa: S608 - a constant of this file
         for number, size in connection.execute(query, (_PAGE,)):
             last = number
@@ -108,7 +108,7 @@ def make_room(
             kept -= size + _ROW_BYTES
             if kept <= most:
                 break
-        if not last:
+        if last is None:
             return chain, 0, dropped  # the table is empty
         chain = _drop(connection, table, chain, last)
     return chain, kept, dropped
@@ -124,22 +124,25 @@ def drop_old(connection: Connection, table: str, chain: Chain, before: float, no
     else:
         old = f"SELECT max(id) FROM {table} WHERE received_at < ?"  # noqa: S608 - a constant of this file
         ((last,),) = connection.execute(old, (before,))
-    return _drop(connection, table, chain, last) if last else chain
+    return _drop(connection, table, chain, last) if last is not None else chain
 
 
 def _drop(connection: Connection, table: str, chain: Chain, last: int) -> Chain:
-    """All rows up to this id. That some of them are missing must not stop a commit: it is kept in the chain."""
+    """All rows up to this id. That some of them are missing, or were added, must not stop a commit: it is kept in the
+    chain."""
     count = f"SELECT count(*) FROM {table} WHERE id <= ?"  # noqa: S608 - a constant of this file
     ((found,),) = connection.execute(count, (last,))
+    ((older,),) = connection.execute(count, (min(last, chain.first - 1),))
     top = min(last, chain.last)
     if top < chain.first:
-        after = msgspec.structs.replace(chain, older=max(0, chain.older - found))
+        missing = chain.missing + max(0, found - chain.older)
+        after = msgspec.structs.replace(chain, older=max(0, chain.older - found), missing=missing)
     else:
-        expected = chain.older + top - chain.first + 1
         before = chain.head
         if top < chain.last:
             ((before,),) = connection.execute(f"SELECT max(hash) FROM {table} WHERE id = ?", (top,))  # noqa: S608
-        missing = chain.missing + abs(expected - found)
+        # Apart: a row that was moved to a lower id makes up for none.
+        missing = chain.missing + abs(chain.older - older) + abs(top - chain.first + 1 - (found - older))
         after = Chain(top + 1, chain.last, before or "", chain.head, 0, missing)
     connection.execute(f"DELETE FROM {table} WHERE id <= ?", (last,))  # noqa: S608 - a constant of this file
     return after

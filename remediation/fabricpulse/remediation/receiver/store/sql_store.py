@@ -161,7 +161,9 @@ class SqlStore:
                 if field in meta:
                     values[field] = msgspec.json.decode(meta[field], type=kind)
             if _CHAINS in meta:
-                self._chains |= msgspec.json.decode(meta[_CHAINS], type=Chains)
+                # Their names become a part of queries.
+                chains = msgspec.json.decode(meta[_CHAINS], type=Chains)
+                self._chains |= {table: chains[table] for table in received.PARTS if table in chains}
         except msgspec.DecodeError as error:
             # Malformed is not empty: a journal that cannot be decoded must not look like one with nothing in it.
             raise StoreError(
