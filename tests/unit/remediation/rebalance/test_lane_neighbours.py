@@ -6,9 +6,10 @@ from itertools import product
 
 import pytest
 from msgspec.structs import replace as changed
-from tests.unit.remediation.simulation.ring_model import JOBS, KEYS, Places, Rings, rings, total
+from tests.unit.remediation.simulation.ring_model import JOBS, KEYS, LINK, Places, Rings, rings, total
 
 from fabricpulse.core.config import parse_config
+from fabricpulse.remediation.protocol import LaneSample
 from fabricpulse.remediation.receiver.config import RebalanceConfig, ReceiverConfig
 from fabricpulse.remediation.receiver.rebalance.lane_evidence import LaneEvidence, LaneSummary
 from fabricpulse.remediation.receiver.rebalance.lane_neighbours import neighbours
@@ -122,6 +123,55 @@ def test_other_rails_and_leaves_are_no_neighbours():
     assert neighbours("job0", slow, slow, busy, {**same, ("h1", "rail0"): "l2"}).jobs == frozenset()
     busy["job1"] = [replace(lane, last=changed(lane.last, device="rail1")) for lane in busy["job1"]]
     assert neighbours("job0", slow, slow, busy, {}).jobs == frozenset()
+
+
+def lane_of(
+    job: str, number: int, rail: str, goodput: float, capacity: float, *, congested: bool
+) -> LaneSummary:
+    sample = LaneSample(
+        "1", "a" * 16, number, job, rail, 20_000 + number, 500, goodput, capacity, 5e-3, 1, 1, 10 * LINK
+    )
+    return LaneSummary(f"h-{job}", sample, goodput, capacity, congested, False, goodput / capacity)
+
+
+def of_own(*others: LaneSummary) -> Proposal:
+    """The plan for a job of which one lane of four is slow and the others have room."""
+    own = [lane_of("own", i, "rail0", 5e6, 12e6 if i else 5e6, congested=not i) for i in range(4)]
+    found = propose(RebalanceConfig(), {lane.key: lane for lane in (*own, *others)}, {})
+    (plan,) = [plan for plan in found if plan.workload == "own"]
+    assert [move.lane for move in plan.moves] == [0]
+    return plan
+
+
+def bystanders(count: int, *rails: tuple[str, float]) -> list[LaneSummary]:
+    """Jobs, each with a connection of two congested lanes on each of these rails; bytes per second of a lane. They are
+    idle for a moment between two messages."""
+    found = []
+    for rail, goodput in rails:
+        for i in range(2 * count):
+            lane = lane_of(f"job{i // 2}", i % 2, rail, goodput, 1.05 * goodput, congested=True)
+            found.append(replace(lane, last=changed(lane.last, connection=f"{rail:>16}")))
+    return found
+
+
+def test_who_wins_nothing_does_not_dilute_a_plan():
+    """What bounds them is on another rail: their goodput was added to what the gain is a part of, so that a plan for
+    the gain of one job of many was none."""
+    alone = of_own()
+    assert alone.predicted > 1.5
+    plan = of_own(*bystanders(10, ("rail0", 10e6), ("rail1", 8e6)))
+    assert (plan.scope, plan.predicted, plan.reason) == (("own",), alone.predicted, alone.reason)
+
+
+@pytest.mark.parametrize(("count", "is_for_all"), [(1, True), (19, False)])
+def test_a_job_among_many_is_moved_for_its_own_sake(count, is_for_all):
+    """Any of them may be the one that is held up, and what one wins of what all carry is too little to be seen."""
+    alone, plan = of_own(), of_own(*bystanders(count, ("rail0", 10e6)))
+    assert ("hold up job0" in plan.reason) is is_for_all
+    if is_for_all:
+        assert (plan.scope, plan.max_tries) == (("job0", "own"), 3)
+    else:
+        assert plan == replace(alone, before=plan.before)
 
 
 def test_a_lane_that_was_not_the_cause_is_not_tried_for_long():

@@ -19,8 +19,8 @@ Connections = Mapping[tuple[str, str, str], Sequence[LaneSummary]]
 
 @dataclass(frozen=True)
 class Neighbours:
-    """jobs : those that are congested beside the slow lanes. helped : the one that wins most by their leaving, "" if
-    none does; gain : its goodput afterwards by now."""
+    """jobs : those that the slow lanes may hold up: which win if it is them. helped : the one that wins most by their
+    leaving, "" if none does; gain : its goodput afterwards by now."""
 
     jobs: frozenset[str]
     helped: str = ""
@@ -113,6 +113,8 @@ def _gain_of(lanes: Sequence[LaneSummary], near: set[str], freed: Sequence[Seque
         like = min(crowded, key=lambda key: (abs(log(_mean(crowded[key]) / _mean(lot))), key))
         own = crowded.pop(like)
         rates[like] = sum(lane.goodput for lane in [*own, *lot])
+    if min(rates.values()) <= sum(lane.capacity for lane in slowest):
+        return 1.0
     now = sum(lane.goodput for lane in slowest)
     busy = max(lane.busy if lane.busy >= 0 else 1.0 for lane in slowest)
     return gain_of_rate(busy, max(1.0, min(rates.values()) / now))

@@ -19,6 +19,7 @@ from typing import Literal
 from fabricpulse.remediation.receiver.config import RebalanceConfig
 from fabricpulse.remediation.receiver.rebalance.lane_evidence import LaneSummary, goodput_by_job
 from fabricpulse.remediation.receiver.rebalance.lane_neighbours import (
+    Neighbours,
     beside_good,
     connections_of,
     is_at_rest,
@@ -46,8 +47,8 @@ _NEARLY_ALL = 0.75
 _ADAPTS = 0.8
 # Of what a plan has reached before.
 _AS_GOOD = 0.75
-# A lane that leaves a link lands on another one at least every second time: if others have won nothing after so many
-# tries, it was not this lane that held them up, and another plan may be due.
+# With two links or more, half of the tries or more reach another link; after three without a gain another cause is
+# likely.
 _FOR_OTHERS = 3
 NO_LEAVES: Leaves = MappingProxyType({})
 
@@ -150,7 +151,8 @@ def _repathed(
     before: dict[str, float],
     leaves: Leaves,
 ) -> Proposal | None:
-    """Other paths for lanes of a job that deliver little, for its own sake and that of those whom they hold up.
+    """Other paths for lanes of a job that deliver little, for its own sake and that of those whom they hold up; for its
+    own alone where those are so many that the gain of all together would be too small to be seen.
 
     The plugin searches for the sake of one job alone, and has ended where nothing is left to win for it: that it has
     tried several paths says nothing against a plan for somebody else's. busy : of `carrying` those jobs in which it has
@@ -163,15 +165,23 @@ def _repathed(
     beside = neighbours(workload, low, holding, carrying, leaves)
     full = without_room(low, own) if beside.jobs else set()
     gaining = [lane for lane in low if lane.congested and lane.key not in full] if workload in busy else []
+    gain = _REACHED * gain_of_rate(_busy(own), _faster(own, gaining)) if gaining else 1.0
+    if beside.jobs:
+        total, won = (
+            _sum(before, (workload, *beside.jobs)),
+            (beside.gain - 1) * before.get(beside.helped, 0.0),
+        )
+        together = (total + max(0.0, gain - 1) * before[workload] + won) / total
+        # Among many whom the lanes may hold up, what one or two win does not show.
+        if together < config.min_gain <= gain:
+            beside = Neighbours(frozenset())
+        else:
+            gain = together
+    scope = tuple(sorted({workload, *beside.jobs}))
     wanted = {lane.key for lane in gaining} | ({lane.key for lane in holding} if beside.helped else set())
     moved = [lane for lane in low if lane.key in wanted]
     if not moved:
         return None
-    gain = _REACHED * gain_of_rate(_busy(own), _faster(own, gaining)) if gaining else 1.0
-    scope = tuple(sorted({workload, *beside.jobs}))
-    total, won = _sum(before, scope), (beside.gain - 1) * before.get(beside.helped, 0.0)
-    if beside.jobs:
-        gain = (total + max(0.0, gain - 1) * before[workload] + won) / total
     reason = f"{len(moved)} of {len(own)} lanes deliver less than {config.slow_share:g} of the others"
     if beside.helped:
         reason += f" and hold up {beside.helped}"
