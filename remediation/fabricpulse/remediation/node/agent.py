@@ -1,7 +1,7 @@
 """The node agent: fetches the desired state from the receiver and keeps the processes of its host in it.
 
-Three tasks: `intake` fetches, `reporter` reports, `reconciler` keeps every process that has the plugin in line with the
-journal, also one that has just started, also while the receiver is unreachable.
+Three main tasks: `intake` fetches, `reporter` reports, `reconciler` keeps every process that has the plugin in line
+with the journal, also one that has just started, also while the receiver is unreachable.
 """
 
 from contextlib import AsyncExitStack

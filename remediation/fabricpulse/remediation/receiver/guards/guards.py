@@ -319,7 +319,7 @@ class Guards:
             and device not in out
             and agent.devices.get(device, True)
             and agent.connected.get(device, True)
-            # By its probes: of links processes have a say, and one could stop all failovers of its host.
+            # Only where the mesh measures it: what processes say of links could stop all failovers of their host.
             and not (device in agent.connected and agent.health.get(device) == "unhealthy")
         ]
         if len(known) == 1 and not agent.processes:
