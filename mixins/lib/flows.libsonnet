@@ -56,7 +56,8 @@ function(config) {
   shareOfPeak:: '%s / on (%s) %s offset %s' % [$.slowNicRate, nic, usualPeak, config.usualPeakAge],
   local ofPeak = recorded('nic:fabricpulse_qp_received_bytes:peak_ratio'),
   // Of one that receives far more than ever nobody knows what it can, but by its speed.
-  // By the table of speeds, which is up to rareInterval old: a link that has become slower meanwhile is not full by it.
+  // By the table of speeds, which is up to rareInterval old: a link that has become slower meanwhile is not full by it, one that has
+  // become faster may be called full for as long, and so may one of a host that is new and tells no speed (seldomInterval longer).
   local ofSpeed(on, speed) = '%s / on (%s) group_left () %s >= %g' % [$.slowNicRate, on, recorded('device:fabricpulse_nic_link_speed_bytes_per_second:' + speed), config.fullRatio],
   local atSpeed = '(%s or %s)' % [ofSpeed('%s, device' % c, 'alike'), ofSpeed(nic, 'other')],
   full(nics):: '(%s >= %g <= %g or on (%s) %s) and on (%s) %s' % [ofPeak, config.fullRatio, 1 / config.fullRatio, nic, atSpeed, nic, nics],

@@ -132,7 +132,17 @@ function(config) {
     networks: $.networks,
     hosts: hostsWithNics,
   },
+  // Hosts that have NICs in a mesh, with how many.
   local hostsWithNics = 'host:fabricpulse_nic_network:count' + s.braces,
+  // Of each name of a NIC the value, where the NICs of this name on all these hosts have the same: then the largest is also the mean, to which
+  // a NIC of which nothing is known adds 0.
+  sameOnAllHosts(value):: 'max by (%(name)s) (%(there)s) == sum by (%(name)s) (max by (%(own)s) (%(there)s)) / on (%(c)s) group_left () count by (%(c)s) (%(hosts)s)' % {
+    name: '%s, device' % c,
+    there: '%s and on (%s, instance) %s' % [value, c, hostsWithNics],
+    own: own,
+    c: c,
+    hosts: hostsWithNics,
+  },
   networkOfName:: 'device:fabricpulse_nic_network:alike' + s.braces,
   inNetworkOf(expr, key=own):: '((%(expr)s) and on (%(c)s, instance) %(hosts)s) * on (%(c)s, device) group_left (network) %(names)s or on (%(key)s) (%(expr)s) * on (%(own)s) group_left (network) %(others)s' % {
     expr: expr,

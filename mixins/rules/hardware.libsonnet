@@ -1,9 +1,11 @@
 // Recorded: what all NICs should have alike, as numbers, and which of them differ. FabricNicOddOneOut reads it several times.
 // Not of what is alike in the whole cluster, as most is, where none can differ: to give each NIC its network takes long.
+local paths = import '../lib/paths.libsonnet';
 local signals = import '../signals.libsonnet';
 {
   prometheusRules+:: {
     local s = signals($._config),
+    local p = paths($._config),
     local nic = '%s, instance, device' % $._config.clusterLabel,
     local alike = {
       MTU: 'fabricpulse_nic_link_mtu_bytes',
@@ -41,9 +43,9 @@ local signals = import '../signals.libsonnet';
               group: '%s, network, attribute' % $._config.clusterLabel,
             },
           },
-          // Bytes/s of the links of each name, where all of a cluster have the same, and of each other link: a table with few rows, for what
-          // is asked of slow NICs with each evaluation.
-          { record: 'device:fabricpulse_nic_link_speed_bytes_per_second:alike', expr: 'max by (%(name)s) (%(speed)s) == min by (%(name)s) (%(speed)s)' % { name: name, speed: speed } },
+          // Bytes/s of the links of each name, where those of all hosts with NICs in a mesh are known and the same, and of each other link that is known: a table with
+          // few rows, for what is asked of slow NICs with each evaluation. One NIC whose speed nobody tells may differ: it is in neither.
+          { record: 'device:fabricpulse_nic_link_speed_bytes_per_second:alike', expr: p.sameOnAllHosts(speed) },
           {
             record: 'device:fabricpulse_nic_link_speed_bytes_per_second:other',
             expr: 'max by (%s) (%s) unless on (%s) device:fabricpulse_nic_link_speed_bytes_per_second:alike%s' % [nic, speed, name, s.braces],
