@@ -258,7 +258,7 @@ EDGE_ELEVATED = MetricSpec(
     "fabricpulse_edge_latency_elevated",
     "gauge",
     "1 if the delay of the main path (round trip while there is no fleet time) has been above its limit for "
-    "some seconds. No sample while nothing arrives.",
+    "some seconds. No sample while nothing arrives. With per_edge: worst, of edges of a NIC that are only slow, three.",
     _EDGE,
 )
 EDGE_BLACK_HOLE = MetricSpec(
