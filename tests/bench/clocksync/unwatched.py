@@ -3,10 +3,10 @@ dead; `bound_violations` must be 0.
 
 Five hosts of the lab with real engines and sidecars. At a random moment the clocks of one, or of two at once, lose
 20 us to 2 s, as those of a virtual machine that was paused, or turn by 5 to 500 ppm; in `unwatched` its sidecar or
-engine is stopped or killed up to a third of a second before. Judged from the event on, as soon as any engine can know
-of it (and 240 ms after the end of an engine, which is noticed within that), a thousand times a second, for some
-seconds: fleet times of two hosts that both say synchronized and differ by more than the sum of their bounds. In the lab
-clocks go back by a pause, and programs run on: for so long nothing is judged.
+engine is stopped or killed up to a third of a second before. Judged from the moment on at which any engine can
+know of the event (and 240 ms after the end of an engine, which is noticed within that), a thousand times a second, for
+some seconds: fleet times of two hosts that both say synchronized and differ by more than the sum of their bounds. In
+the lab clocks go back by a pause, and programs run on: for so long nothing is judged.
 
 Where delays to the host become shorter, as by a pause, the train that is sent after the event brings its stamp, and the
 next tick reads it: ticks are 15 to 25 ms apart, so 50 ms, and 5 for what a busy machine adds. Where those from it do,

@@ -268,8 +268,8 @@ def delays(rounds: list[Round]) -> list[tuple[int, bool, int]]:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_peers_that_are_gone_are_forgotten(seed: int) -> None:
-    """Hosts join and leave for hours, mostly while nobody asks: what is remembered is of two minutes, and what is said
-    is as if all were remembered.
+    """Hosts join and leave for hours, mostly while nobody asks: what is remembered is of two minutes, and what
+    HostShift says is as if all were remembered. Of HostCausality only how many it remembers is checked.
     """
     rng, shift, causality, edge = np.random.default_rng(seed), HostShift(), HostCausality(), EdgeCausality()
     s = 1_000 * MS

@@ -27,13 +27,12 @@ NS = 10**9
 @dataclass
 class Relay:
     """Between two engines, each of which takes it for the other. brought : how many packets of each end had a stamp of
-    their own train, by their place in it.
+    their own train, by their place in it. without : bytes that engines of the last release leave zero, in what the
+    second engine sends.
     """
 
     port: int
-    without: tuple[
-        int, ...
-    ]  # bytes that engines of the last release leave zero, in what the second engine sends
+    without: tuple[int, ...]
     brought: list[list[int]] = field(default_factory=lambda: [[0] * 3, [0] * 3])
     relayed: list[int] = field(default_factory=lambda: [0, 0])
     _over: threading.Event = field(default_factory=threading.Event)
@@ -101,16 +100,18 @@ def exchanged(directory: Path, without: tuple[int, ...] = (), ppm: float = 0.0) 
             [(0, f"h{1 - number}", "lo", "rail0", f"127.0.0.{13 - number}")],
         )
         engines.append(engine)
-    thread.start()
-    for engine in engines:
-        engine.start()
     try:
+        thread.start()
+        for engine in engines:
+            engine.start()
         yield relay
     finally:
+        # Whatever was started: the thread would keep the test run from ending.
+        relay.stop()
         for engine in engines:
             engine.stop()
-        relay.stop()
-        thread.join()
+        if thread.ident is not None:
+            thread.join()
         assert not any(writer.removed() for writer in writers)
 
 
