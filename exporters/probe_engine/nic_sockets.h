@@ -78,27 +78,31 @@ class NicSockets {
   // Calls `take(const StampOwner&, const TxStamp&)` for each TX stamp that has come back.
   template <typename Take>
   void drain_stamps(Take take) {
-    for (Port& port : ports_) {
-      if (port.waiting == 0 && port.late_ticks == 0 && !port.socket.hears_errors() &&
-          !port.socket.numbering_uncertain()) {
-        continue;
-      }
-      const int before = port.waiting;
-      port.socket.tx_stamps(
-          [&](const TxStamp& stamp) {
-            PendingStamp& p = port.pending[stamp.id % kPendingStamps];
-            bool& first = stamp.kernel_ns != 0 ? p.no_kernel_stamp : p.no_nic_stamp;
-            if (p.id != stamp.id || !first) return;
-            first = false;
-            if (p.waiting) --port.waiting;
-            p.waiting = false;
-            take(p.owner, stamp);
-          },
-          [&](const HopAnswer& answer) {
-            if (answers_.size() < kMostAnswers) answers_.push_back(answer);
-          });
-      if (port.waiting < before) port.idle = 0;
+    for (std::size_t path = 0; path < ports_.size(); ++path) drain_stamps(path, take);
+  }
+  // The same for one source port.
+  template <typename Take>
+  void drain_stamps(std::size_t path, Take take) {
+    Port& port = ports_[path];
+    if (port.waiting == 0 && port.late_ticks == 0 && !port.socket.hears_errors() &&
+        !port.socket.numbering_uncertain()) {
+      return;
     }
+    const int before = port.waiting;
+    port.socket.tx_stamps(
+        [&](const TxStamp& stamp) {
+          PendingStamp& p = port.pending[stamp.id % kPendingStamps];
+          bool& first = stamp.kernel_ns != 0 ? p.no_kernel_stamp : p.no_nic_stamp;
+          if (p.id != stamp.id || !first) return;
+          first = false;
+          if (p.waiting) --port.waiting;
+          p.waiting = false;
+          take(p.owner, stamp);
+        },
+        [&](const HopAnswer& answer) {
+          if (answers_.size() < kMostAnswers) answers_.push_back(answer);
+        });
+    if (port.waiting < before) port.idle = 0;
   }
   // Once a tick: gives up the stamps that will not come any more.
   void give_up_stamps();

@@ -109,11 +109,13 @@ void SendPath::send_trains(const std::uint32_t* slots, std::size_t count, const 
   std::int64_t last_start = 0;
   for (int position = 0; position < kTrain; ++position) {
     if (position == kTrain - 1) {
-      // Within the pause between two packets, which costs nothing. Stamps of a NIC wait until its clock has been read.
+      // Within the pause between two packets, as far as it goes: of the ports of these trains alone, as a driver that
+      // stamps late would have all others read for nothing. Stamps of a NIC wait until its clock has been read.
       for (std::size_t k = 0; k < count; ++k) {
-        Nic& nic = table_.nics()[ports[order[k]].first];
-        const bool next = k == 0 || ports[order[k]].first != ports[order[k - 1]].first;
-        if (next && nic.sockets.stamping().phc < 0) drain_stamps(nic);
+        const auto [nic_index, path] = ports[order[k]];
+        Nic& nic = table_.nics()[nic_index];
+        const bool next = k == 0 || ports[order[k]] != ports[order[k - 1]];
+        if (next && nic.sockets.stamping().phc < 0) drain_stamps(nic, path);
       }
       for (std::size_t k = 0; k < count; ++k) fill(k, position);
     }
@@ -220,14 +222,26 @@ std::int16_t SendPath::slope(const Packet& packet) const {
 void SendPath::drain_stamps(Nic& nic) {
   const int phc = nic.sockets.sent_by_phc();
   nic.sockets.drain_stamps([this, phc, &nic](const NicSockets::StampOwner& owner, const TxStamp& stamp) {
-    Edge* edge = table_.find(owner.edge);
-    if (edge == nullptr) return;
-    const Stamp best = clock_.stamp(stamp.kernel_ns, phc, stamp.nic_ns);
-    if (best.ns == 0) return;
-    const bool taken =
-        edge->trains.stamp_sent(owner.train, owner.position, stamp.kernel_ns, best.ns, best.error_ns);
-    if (taken && best.error_ns != 0) nic.nic_stamp_mono = clock_.time().mono;
+    take_stamp(nic, phc, owner, stamp);
   });
+}
+
+void SendPath::drain_stamps(Nic& nic, std::uint8_t path) {
+  const int phc = nic.sockets.sent_by_phc();
+  const auto take = [this, phc, &nic](const NicSockets::StampOwner& owner, const TxStamp& stamp) {
+    take_stamp(nic, phc, owner, stamp);
+  };
+  nic.sockets.drain_stamps(path, take);
+}
+
+void SendPath::take_stamp(Nic& nic, int phc, const NicSockets::StampOwner& owner, const TxStamp& stamp) {
+  Edge* edge = table_.find(owner.edge);
+  if (edge == nullptr) return;
+  const Stamp best = clock_.stamp(stamp.kernel_ns, phc, stamp.nic_ns);
+  if (best.ns == 0) return;
+  const bool taken =
+      edge->trains.stamp_sent(owner.train, owner.position, stamp.kernel_ns, best.ns, best.error_ns);
+  if (taken && best.error_ns != 0) nic.nic_stamp_mono = clock_.time().mono;
 }
 
 void SendPath::forget_stamps() {

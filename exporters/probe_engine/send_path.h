@@ -34,6 +34,9 @@ class SendPath {
   void send_trains(const std::uint32_t* slots, std::size_t count, const FleetKey& key);
   // Sends the size probe that follows the newest train of an edge.
   void send_size(Edge& edge, std::uint16_t size, std::uint8_t path, const FleetKey& key);
+  // Those of one source port.
+  void drain_stamps(Nic& nic, std::uint8_t path);
+  void take_stamp(Nic& nic, int phc, const NicSockets::StampOwner& owner, const TxStamp& stamp);
   void fill_packet(Edge& edge, Packet* packet, int position) const;
   std::int16_t slope(const Packet& packet) const;
 
