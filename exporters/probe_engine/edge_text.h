@@ -35,9 +35,9 @@ enum EdgeFamily : int {
   kEdgeFamilies,
 };
 
-// Where a whole network is slow all of its edges are, and rules read each that is exported several times over. The NIC is
-// named from three on (sharedEdges in mixins/config.libsonnet), whether it receives or sends: each of few slow senders
-// has three receivers whose first ones it is among.
+// Where a whole network is slow all of its edges are, and rules read each that is exported several times over.
+// Three are enough to name a receiving NIC (sharedEdges in mixins/config.libsonnet). A slow sender is named as it is among
+// the first three of at least three receivers, if few senders are slow.
 constexpr int kMostSlowEdges = 3;
 
 struct PathSummary {

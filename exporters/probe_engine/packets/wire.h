@@ -12,8 +12,8 @@
 //      own clock, as engines once sent them; those are of no use
 //      abilities: bit 0 = tells how fast its correction changes; bit 1 = takes TX stamps of the train that brings them.
 //      0 by engines that have neither
-//  -- TX stamps of an earlier train of the sender on this edge, by its stamp clock; to those who take it, in the last
-//     packet that of the one before it
+//  -- TX stamps of an earlier train of the sender on this edge, by its stamp clock. The last packet to a peer with bit 1
+//     carries the stamp of packet 1 of its own train instead
 //  40  u32 train (0 = none) 44 u8 path       45 u8 valid bits    46 u16 MTU of the sender (0 = no size probes)
 //  48  i64 stamp of packet 0   56 i32 packet 1 - packet 0   60 i32 packet 2 - packet 0
 //  64  i64 fleet time - stamp clock   72 u32 bound of it, ns; 0xffffffff = not synchronised
@@ -72,7 +72,7 @@ struct Packet {
   std::uint16_t mtu = 0;   // up to which the sender sends size probes (size_probes.h); 0 = it sends none
   std::uint8_t abilities = kTellsSlope | kTakesStampsAtOnce;
 
-  TrainStamps sent;  // TX stamps of an earlier train
+  TrainStamps sent;  // TX stamps of an earlier train, or of this one
   std::int64_t correction_ns = 0;
   std::uint32_t correction_bound_ns = kNever;
   std::int16_t correction_slope = 0;  // from `sent` to `rx`, in units of kSlopePpb
