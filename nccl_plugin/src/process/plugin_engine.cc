@@ -20,6 +20,9 @@ namespace {
 constexpr int kSuspectTickMs = 4, kBusyTickMs = 10, kIdleTickMs = 50, kEmptyTickMs = 500;
 constexpr int kQueuePairTickMs = Connection::kQueuePairTickNs / 1'000'000;
 constexpr uint64_t kPublishNs = 100'000'000;
+// CLOCK_MONOTONIC gains or loses no more than this share on fleet time, 1000 ppm: the kernel's frequency correction is 500
+// ppm at most. A daemon that changes the length of the tick may exceed it while it corrects an error of milliseconds.
+constexpr uint64_t kSlewShare = 1'000;
 constexpr uint64_t kMostComparedNs = 100'000;  // from one reading of a clock to the next
 
 void random_bytes(void* out, size_t size) {
@@ -197,9 +200,13 @@ EventTime PluginEngine::event_time(uint64_t now) const {
 EventTime PluginEngine::past_event_time(uint64_t at) const {
   EventTime time{static_cast<int64_t>(at) + host_ahead_ns_.load(std::memory_order_relaxed), at, 0, 0};
   fp_fleet_time fleet;
+  const uint64_t before = now();
   if (fleet_time_.read(&fleet)) {
-    time.fleet_ns = fleet.fleet_ns - static_cast<int64_t>(elapsed(now(), at));
-    time.fleet_bound_ns = static_cast<uint64_t>(std::max<int64_t>(fleet.bound_ns, 0));
+    // Fleet time was read between two readings of the clock, however long this thread did not run in between.
+    const uint64_t reading_ns = elapsed(now(), before), back_ns = elapsed(before, at);
+    time.fleet_ns = fleet.fleet_ns - static_cast<int64_t>(back_ns);
+    time.fleet_bound_ns =
+        static_cast<uint64_t>(std::max<int64_t>(fleet.bound_ns, 0)) + reading_ns + back_ns / kSlewShare + 1;
   }
   return time;
 }

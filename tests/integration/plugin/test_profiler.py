@@ -16,6 +16,7 @@ from tests.fixtures.native.programs import native
 from tests.fixtures.plugin.telemetry_file import TelemetryFile
 from tests.fixtures.waiting import wait_for
 
+from fabricpulse.core.shm.clock_page import ClockLine, ClockPage, ClockPageWriter, ClockStatus, raw_now_ns
 from fabricpulse.lab import Lab
 from fabricpulse.plugin.jobs import find_jobs
 from fabricpulse.plugin.locate import library
@@ -109,8 +110,13 @@ def test_collectives_are_counted(profiler_host: Path, tmp_path: Path, version: s
 
 
 @contextmanager
-def played(profiler_host: Path, run_dir: Path, *arguments: str) -> Iterator[PluginTelemetryReader]:
-    """The telemetry of a host that has played what it is asked, and still lives."""
+def played(
+    profiler_host: Path, run_dir: Path, *arguments: str, said: list[str] | None = None
+) -> Iterator[PluginTelemetryReader]:
+    """The telemetry of a host that has played what it is asked, and still lives.
+
+    said : gets the lines that it prints meanwhile.
+    """
     with subprocess.Popen(
         [profiler_host, library(), *arguments],
         env={
@@ -124,7 +130,10 @@ def played(profiler_host: Path, run_dir: Path, *arguments: str) -> Iterator[Plug
     ) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        assert process.stdout.readline() == "played\n"
+        lines = list(iter(process.stdout.readline, "played\n"))
+        assert said is not None or lines == []
+        if said is not None:
+            said += lines
         (path,) = (run_dir / "plugin").glob("*.telemetry")
         reader = PluginTelemetryReader(path)
         try:
@@ -149,6 +158,32 @@ def test_kernels_are_timed_by_the_gpu(
         took_us = sorted(int(o["took_ns"]) / 1000 for o in reader.ring(Table.OPERATIONS))
         assert took_us[0] >= 900
         assert believed or took_us[-1] < gpu_us
+
+
+def test_an_operation_ends_with_its_kernels(profiler_host: Path, tmp_path: Path) -> None:
+    """Also where its last event, the end of the proxy operation, comes 200 ms later; its fleet time is right within its
+    bound, which is little wider than that of the clock page."""
+    now, raw, ahead_ns = time.time_ns(), raw_now_ns(), 5_000_000_000
+    line, host = ClockLine(raw, now + ahead_ns, 0), ClockLine(now, raw, 0)
+    writer = ClockPageWriter(tmp_path / "clock")
+    writer.write(
+        ClockPage(
+            *(ClockStatus.SYNCHRONIZED, line, line, raw, 1_000, 0, raw + 60_000_000_000),
+            *(host, host, now, 0, 0),
+        )
+    )
+    ended: list[str] = []
+    with played(profiler_host, tmp_path, "v5", "5", "20", "900", "late", said=ended) as reader:
+        operations = reader.ring(Table.OPERATIONS)
+    assert len(operations) == len(ended) == 5
+    for operation, words in zip(operations, ended, strict=True):
+        earliest_ns, latest_ns, earliest_raw_ns, latest_raw_ns = map(int, words.split()[1:])
+        assert earliest_ns - 50_000_000 <= int(operation["end_host_ns"]) <= latest_ns + 50_000_000
+        bound_ns = int(operation["fleet_bound_ns"])
+        end_ns = int(operation["end_fleet_ns"])
+        assert line.at(earliest_raw_ns) - bound_ns <= end_ns <= line.at(latest_raw_ns) + bound_ns
+        # Of 200 ms that CLOCK_MONOTONIC has gone on since.
+        assert bound_ns >= 1_000 + 200_000
 
 
 def test_another_operations_kernels_alone_give_no_time(profiler_host: Path, tmp_path: Path) -> None:

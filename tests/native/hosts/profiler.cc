@@ -1,10 +1,11 @@
 // Plays the part of NCCL towards the profiler: one communicator, `count` all-reduces of 1 MiB with two kernel
 // channels and one proxy operation with one step each, which begin after the all-reduce was enqueued, as NCCL's proxy
 // has them begin, and one kernel channel after the other has ended. Usage: plugin_profiler_host LIBRARY VERSION COUNT
-// [HOLD_SECONDS [GPU_US [inside|sends]]]. GPU_US: the proxy sees start and end of a kernel channel at once; the GPU's own clock
+// [HOLD_SECONDS [GPU_US [inside|sends|late]]]. GPU_US: the proxy sees start and end of a kernel channel at once; the GPU's own clock
 // says that so long lay between them. inside: of a communicator inside one host, which has no proxy operations.
 // sends: as many sends instead, of which NCCL starts the first kernel channel alone, and of every fourth none
-// (NVIDIA/nccl#2056).
+// (NVIDIA/nccl#2056). late: the proxy operation ends 200 ms after the kernels; prints for each when they ended: the time and
+// the raw clock before and after.
 #include "abi/profiler.h"
 
 #include <dlfcn.h>
@@ -29,15 +30,16 @@ void log_line(int, unsigned long, const char*, int, const char* format, ...) {
   fputc('\n', stderr);
 }
 
-uint64_t now_ns() {
+uint64_t now_ns(clockid_t clock = CLOCK_REALTIME) {
   timespec now{};
-  clock_gettime(CLOCK_REALTIME, &now);
+  clock_gettime(clock, &now);
   return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
 }
 
 template <typename Table, typename D, bool kV4>
 int play(void* symbol, int count, int hold, int gpu_us, const char* mode) {
   const bool inside = strcmp(mode, "inside") == 0, sends = strcmp(mode, "sends") == 0;
+  const bool late = strcmp(mode, "late") == 0;
   auto* table = static_cast<Table*>(symbol);
   void* context = nullptr;
   // The library writes it at any time, as with NCCL, from another thread (`detail` of the control socket).
@@ -96,11 +98,19 @@ int play(void* symbol, int count, int hold, int gpu_us, const char* mode) {
     if (starts && gpu_us > 0) table->start_event(context, &kernel, &k);
     if (gpu_us > 0 && kernel != nullptr) table->record_state(kernel, kKernelChannelStop, &gpu_ns);
     for (void* event : {step, proxy, kernel})
-      if (event != nullptr) table->stop_event(event);
+      if (event != nullptr && (!late || event == kernel)) table->stop_event(event);
     k.kernel_channel.gpu_time = gpu_us > 0 ? gpu_ns : 0;
     if (starts && !sends) table->start_event(context, &second, &k);
     if (gpu_us > 0 && second != nullptr) table->record_state(second, kKernelChannelStop, &gpu_ns);
+    const uint64_t before[] = {now_ns(), now_ns(CLOCK_MONOTONIC_RAW)};
     if (second != nullptr) table->stop_event(second);
+    if (late) {
+      const uint64_t after[] = {now_ns(), now_ns(CLOCK_MONOTONIC_RAW)};
+      printf("ended %lu %lu %lu %lu\n", before[0], after[0], before[1], after[1]);
+      usleep(200'000);
+      for (void* event : {step, proxy})
+        if (event != nullptr) table->stop_event(event);
+    }
     // An operation of another process' proxy must not be taken for ours.
     D other{};
     other.type = static_cast<decltype(other.type)>(kEventProxyOp);
