@@ -96,8 +96,8 @@ bool PluginEngine::start(std::string* error) {
   if (!service_.open(error)) return false;
   std::string complaint;
   transport_ = choose_transport(
-      config_, &service_, &handshakes_, [this](uint64_t at) { links_->transport_changed(at); }, &no_lanes_,
-      &complaint);
+      config_, &service_, &handshakes_, [this](uint64_t at) { links_->transport_changed(at); },
+      [this](const std::string& text) { warn(text); }, &no_lanes_, &complaint);
   links_ = std::make_unique<LinkMonitor>(this, transport_.get(), &nics_, &connections_, &nics_lock_, &port_);
   handshakes_.start(transport_.get(), &port_);
   if (first_scan.empty()) first_scan = transport_->discover({});

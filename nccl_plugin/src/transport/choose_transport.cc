@@ -25,13 +25,15 @@ std::string joined(const std::vector<std::string>& names) {
 
 std::unique_ptr<Transport> choose_transport(const Config& config, Poller* poller, TransportEvents* events,
                                             std::function<void(uint64_t)> ports_changed,
+                                            std::function<void(const std::string&)> warn,
                                             std::string* no_lanes, std::string* complaint) {
   if (config.lanes != "verbs" && config.lanes != "tcp" && config.lanes != "auto")
     *complaint += "FABRICPULSE_LANES=" + config.lanes + " is none of auto, verbs, tcp; auto stands. ";
   std::vector<std::string> present = VerbsDevices::present();
   bool verbs = config.lanes == "verbs" || (config.lanes != "tcp" && !present.empty());
   if (!verbs) return std::make_unique<TcpTransport>(config, poller, events);
-  auto transport = std::make_unique<VerbsTransport>(config, poller, events, std::move(ports_changed));
+  auto transport =
+      std::make_unique<VerbsTransport>(config, poller, events, std::move(ports_changed), std::move(warn));
   std::string why;
   if (!transport->open(&why)) {
     *no_lanes = why;

@@ -16,6 +16,7 @@ namespace fabricpulse {
 // the NICs, and no lane is to be made by it. `complaint` gets a sentence if the variable has another value.
 std::unique_ptr<Transport> choose_transport(const Config& config, Poller* poller, TransportEvents* events,
                                             std::function<void(uint64_t now)> ports_changed,
+                                            std::function<void(const std::string&)> warn,
                                             std::string* no_lanes, std::string* complaint);
 
 }  // namespace fabricpulse

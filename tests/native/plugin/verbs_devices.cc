@@ -4,7 +4,7 @@
 // And what a device does not take is said, by name, and nothing is left of it at the others.
 //
 // A device that the kernel has ended (a reset, a driver loaded anew) ends no job: it takes no more memory and has no port,
-// and one that comes by its name takes what is registered.
+// and one that comes by its name takes what is registered. An error of a device that is there is none of those.
 //
 // Usage: plugin_verbs_devices; exit 1 with a line of what broke.
 #include <errno.h>
@@ -12,6 +12,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
+#include <cstring>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -44,13 +45,16 @@ void set(bool* what) {
   gate.changed.notify_all();
 }
 
-// The second of two devices has no room left.
-bool refusal_is_said(stand_in::Fabric* fabric, VerbsDevices* devices, VerbsLibrary* library) {
+// The second of two devices does not take memory, but answers.
+bool refusal_is_said(stand_in::Fabric* fabric, VerbsDevices* devices, VerbsLibrary* library, int error,
+                     const char* words) {
   if (!devices->use(devices->all()[1].get())) return false;
+  static int refused_by;
+  refused_by = error;
   static const auto full = devices->all()[1]->context;
   static const auto usual = library->reg_mr;
   library->reg_mr = [](ib::ProtectionDomain* domain, void* data, size_t size, int access) {
-    errno = ENOMEM;
+    errno = refused_by;
     return domain->context == full ? nullptr : usual(domain, data, size, access);
   };
   const size_t before = fabric->regions();
@@ -60,7 +64,7 @@ bool refusal_is_said(stand_in::Fabric* fabric, VerbsDevices* devices, VerbsLibra
     fprintf(stderr, "memory that one device has refused is registered\n");
     return false;
   }
-  const bool said = why.find("rdma1") != std::string::npos && why.find("ulimit -l") != std::string::npos;
+  const bool said = why.find("rdma1") != std::string::npos && why.find(words) != std::string::npos;
   if (!said) fprintf(stderr, "not said who has refused, and what may help: %s\n", why.c_str());
   return said;
 }
@@ -82,8 +86,9 @@ NicAddress address_of(uint8_t device) {
   return address;
 }
 
-// By what the end of a device shows: it says so, its descriptor has an error, or it answers no question any more.
-enum class Sign { kEvent, kDescriptor, kNoAnswer };
+// By what the end of a device shows: it says so, its descriptor has an error, it answers no question any more, or it takes
+// no memory and answers none.
+enum class Sign { kEvent, kDescriptor, kNoAnswer, kMemory };
 
 bool gone_device_is_replaced(Sign sign) {
   stand_in::Fabric fabric(1);
@@ -122,6 +127,7 @@ bool gone_device_is_replaced(Sign sign) {
   };
   ended = nullptr;
   answers = true;
+  refuses = false;
   VerbsDevices devices(&library);
   devices.refresh();
   VerbsDevice* other = devices.all()[0].get();
@@ -138,10 +144,14 @@ bool gone_device_is_replaced(Sign sign) {
 
   ended = device->context;
   refuses = true;
-  VerbsMemory* between = devices.register_memory(more.data(), more.size(), &why);
-  well &= is(between != nullptr && between->regions[0] != nullptr && between->regions[1] == nullptr,
-             "memory is not registered because a device has just ended");
-  answers = sign != Sign::kNoAnswer;
+  answers = sign != Sign::kNoAnswer && sign != Sign::kMemory;
+  VerbsMemory* between = before;
+  if (sign == Sign::kMemory) {
+    between = devices.register_memory(more.data(), more.size(), &why);
+    well &= is(between != nullptr && between->regions[0] != nullptr && between->regions[1] == nullptr,
+               "memory is not registered because a device has just ended");
+    well &= is(device->gone, "the end of a device is not seen when it takes no memory");
+  }
   if (sign == Sign::kEvent) events = {ib::kEventDeviceFatal};
   end_errno = sign == Sign::kDescriptor ? EIO : EAGAIN;
   VerbsPort port;
@@ -165,16 +175,72 @@ bool gone_device_is_replaced(Sign sign) {
              "memory is registered with the device that is gone");
   devices.refresh();
   well &= is(devices.all().size() == 3, "a device is opened twice");
-  for (VerbsMemory* memory : {before, between, after})
-    if (memory != nullptr) devices.deregister_memory(memory);
+  devices.deregister_memory(before);
+  if (between != before) devices.deregister_memory(between);
+  if (after != nullptr) devices.deregister_memory(after);
   return well;
+}
+
+// A job whose only device has just ended gets its memory, as it would when that is known: its lanes may be on spare
+// NICs, and the device that comes takes it.
+bool job_outlives_its_only_device() {
+  stand_in::Fabric fabric(1);
+  VerbsLibrary library = fabric.library();
+  static bool ended;
+  ended = false;
+  static const auto usual = library.reg_mr;
+  static const auto usual_port = library.query_port;
+  library.reg_mr = [](ib::ProtectionDomain* domain, void* data, size_t size, int access) {
+    errno = EIO;
+    return ended ? nullptr : usual(domain, data, size, access);
+  };
+  library.query_port = [](ib::Context* context, uint8_t port, ib::PortAttributes* out) {
+    return ended ? EIO : usual_port(context, port, out);
+  };
+  VerbsDevices devices(&library);
+  devices.refresh();
+  VerbsDevice* device = devices.all()[0].get();
+  if (!devices.use(device)) return false;
+  ended = true;
+  std::vector<uint8_t> data(4096);
+  std::string why;
+  VerbsMemory* memory = devices.register_memory(data.data(), data.size(), &why);
+  ended = false;
+  devices.refresh();
+  bool well = is(memory != nullptr && memory->regions[0] == nullptr && device->gone,
+                 "the end of a job's only device is an error of its memory");
+  well &= is(devices.all().size() == 3 && devices.use(devices.all()[2].get()), "no device has come for it");
+  if (!well) return false;
+  well = is(memory->regions[2] != nullptr, "the device that has come lacks memory that was there");
+  devices.deregister_memory(memory);
+  return well;
+}
+
+// Each device keeps its number, and the process has so many.
+bool full_table_is_said_once() {
+  stand_in::Fabric fabric(1);
+  const VerbsLibrary library = fabric.library();
+  std::vector<std::string> said;
+  VerbsDevices devices(&library, [&](const std::string& text) { said.push_back(text); });
+  for (uint32_t round = 0; round < 2 * VerbsMemory::kMostDevices; ++round) {
+    devices.refresh();
+    if (!is(said.empty() == (devices.all().size() < VerbsMemory::kMostDevices || !devices.all().back()->gone),
+            "a full table is said too early, or not at all"))
+      return false;
+    devices.all().back()->gone = true;
+  }
+  devices.refresh();
+  return is(devices.all().size() == VerbsMemory::kMostDevices && said.size() == 1 &&
+                said[0].find("rdma1") != std::string::npos,
+            "it is not said once which device stays unused");
 }
 
 }  // namespace
 
 int main() {
-  for (const Sign sign : {Sign::kEvent, Sign::kDescriptor, Sign::kNoAnswer})
+  for (const Sign sign : {Sign::kEvent, Sign::kDescriptor, Sign::kNoAnswer, Sign::kMemory})
     if (!gone_device_is_replaced(sign)) return 1;
+  if (!job_outlives_its_only_device() || !full_table_is_said_once()) return 1;
   stand_in::Fabric fabric(1);
   static VerbsLibrary library = fabric.library();
   static const auto reg_mr = library.reg_mr;
@@ -206,6 +272,8 @@ int main() {
   if (!in_time) fprintf(stderr, "a port is found only when memory is registered\n");
   if (!found || memory == nullptr) fprintf(stderr, "no port, or no memory\n");
   if (memory != nullptr) devices.deregister_memory(memory);
-  const bool said = refusal_is_said(&fabric, &devices, &library);
+  const bool said = refusal_is_said(&fabric, &devices, &library, ENOMEM, "ulimit -l") &&
+                    refusal_is_said(&fabric, &devices, &library, EIO, strerror(EIO)) &&
+                    is(!devices.all()[1]->gone, "a device that answers is taken for one that has ended");
   return in_time && found && memory != nullptr && said ? 0 : 1;
 }

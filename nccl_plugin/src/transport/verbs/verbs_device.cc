@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace fabricpulse {
 namespace {
@@ -51,14 +52,29 @@ std::vector<std::string> VerbsDevices::present() {
 }
 
 void VerbsDevices::refresh() {
-  std::lock_guard<std::mutex> held(lock_);
+  std::string left_out;
+  {
+    std::lock_guard<std::mutex> held(lock_);
+    left_out = open_new();
+  }
+  if (!left_out.empty() && warn_)
+    warn_("the RDMA device " + left_out + " stays unused: this process has had " +
+          std::to_string(VerbsMemory::kMostDevices) + ", with those that have ended, and opens no more");
+}
+
+std::string VerbsDevices::open_new() {
+  std::string left_out;
   int count = 0;
   ib::Device** list = library_.get_device_list(&count);
-  if (list == nullptr) return;
-  for (int i = 0; i < count && devices_.size() < VerbsMemory::kMostDevices; ++i) {
+  if (list == nullptr) return left_out;
+  for (int i = 0; i < count; ++i) {
     std::string name = library_.get_device_name(list[i]);
     bool known =
         std::any_of(devices_.begin(), devices_.end(), [&](auto& d) { return d->name == name && !d->gone; });
+    if (!known && devices_.size() == VerbsMemory::kMostDevices) {
+      if (!std::exchange(full_, true)) left_out = name;
+      continue;
+    }
     ib::Context* context = known ? nullptr : library_.open_device(list[i]);
     if (context == nullptr) continue;
     int flags = fcntl(context->async_fd, F_GETFL);
@@ -70,6 +86,7 @@ void VerbsDevices::refresh() {
     devices_.push_back(std::move(device));
   }
   library_.free_device_list(list);
+  return left_out;
 }
 
 bool VerbsDevices::find_in_table(VerbsDevice* device, const NicAddress& address, VerbsPort* out) const {
@@ -107,13 +124,16 @@ bool VerbsDevices::find(const NicAddress& address, VerbsPort* out) {
     if (!device->gone && find_in_table(device.get(), address, out)) return true;
   // Events are read of devices in use alone: of others this shows that they have ended. Only now, as a driver of a device
   // in software may make it wait.
-  for (auto& device : devices_) {
-    if (device->gone) continue;
-    ib::PortAttributes attributes{};
-    const int error = library_.query_port(device->context, 1, &attributes);
-    if (error == EIO || error == ENODEV) device->gone = true;
-  }
+  for (auto& device : devices_)
+    if (!device->gone) (void)find_ended(device.get());
   return false;
+}
+
+bool VerbsDevices::find_ended(VerbsDevice* device) const {
+  ib::PortAttributes attributes{};
+  const int error = library_.query_port(device->context, 1, &attributes);
+  if (error == EIO || error == ENODEV) device->gone = true;
+  return device->gone;
 }
 
 bool VerbsDevices::read_events(VerbsDevice* device, bool* changed) const {
@@ -131,9 +151,9 @@ bool VerbsDevices::read_events(VerbsDevice* device, bool* changed) const {
   return !device->gone;
 }
 
-std::vector<const VerbsDevice*> VerbsDevices::devices() {
+std::vector<VerbsDevice*> VerbsDevices::devices() {
   std::lock_guard<std::mutex> held(lock_);
-  std::vector<const VerbsDevice*> all;
+  std::vector<VerbsDevice*> all;
   for (const auto& device : devices_)
     if (!device->gone) all.push_back(device.get());
   return all;
@@ -177,28 +197,17 @@ VerbsMemory* VerbsDevices::register_memory(void* data, size_t size, std::string*
     at->second = std::make_unique<VerbsMemory>();
     at->second->data = data;
     at->second->size = size;
-    // One may have ended that the kernel has not reported yet: the job goes on with the others.
-    uint32_t taken = 0, ended = 0;
-    for (const VerbsDevice* device : devices()) {
+    for (VerbsDevice* device : devices()) {
       ib::ProtectionDomain* domain = device->domain;
-      if (domain == nullptr) continue;
-      if (add_region(at->second.get(), device->number, domain)) {
-        ++taken;
-        continue;
-      }
-      if (errno == EIO || errno == ENODEV) {
-        ++ended;
-        continue;
-      }
-      *why = device->name + " does not register " + std::to_string(size) + " bytes: " + strerror(errno);
-      if (errno == ENOMEM) *why += "; has the process a limit of locked memory (ulimit -l, LimitMEMLOCK=)?";
+      if (domain == nullptr || add_region(at->second.get(), device->number, domain)) continue;
+      // One may have ended that the kernel has not reported yet: the job goes on without. A device that is there may have
+      // an EIO of its firmware.
+      const int error = errno;
+      if ((error == EIO || error == ENODEV) && find_ended(device)) continue;
+      *why = device->name + " does not register " + std::to_string(size) + " bytes: " + strerror(error);
+      if (error == ENOMEM) *why += "; has the process a limit of locked memory (ulimit -l, LimitMEMLOCK=)?";
       for (auto& region : at->second->regions)
         if (region.load() != nullptr) library_.dereg_mr(region);
-      memory_.erase(at);
-      return nullptr;
-    }
-    if (ended > 0 && taken == 0) {
-      *why = "none of the RDMA devices in use is left: " + std::string(strerror(ENODEV));
       memory_.erase(at);
       return nullptr;
     }

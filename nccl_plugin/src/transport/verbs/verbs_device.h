@@ -3,6 +3,7 @@
 #define FABRICPULSE_TRANSPORT_VERBS_VERBS_DEVICE_H_
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -47,7 +48,10 @@ struct VerbsMemory : RegisteredMemory {
 // The RDMA devices of this host. Thread-safe where stated.
 class VerbsDevices {
  public:
-  explicit VerbsDevices(const VerbsLibrary* library) : library_(*library) {}
+  using Warn = std::function<void(const std::string&)>;
+  // warn: of what leaves a device unused. Any thread.
+  explicit VerbsDevices(const VerbsLibrary* library, Warn warn = {})
+      : library_(*library), warn_(std::move(warn)) {}
   ~VerbsDevices();
   VerbsDevices(const VerbsDevices&) = delete;
   VerbsDevices& operator=(const VerbsDevices&) = delete;
@@ -55,7 +59,8 @@ class VerbsDevices {
   // Names of the RDMA devices of this host, from /sys: whether or not libibverbs is there.
   static std::vector<std::string> present();
 
-  // Opens those that are there and are not open yet, one that has come for one that is gone too. Any thread.
+  // Opens those that are there and are not open yet, one that has come for one that is gone too: kMostDevices in the life
+  // of the process, as each keeps its number. Any thread.
   void refresh();
   const std::vector<std::unique_ptr<VerbsDevice>>& all() const { return devices_; }
 
@@ -79,16 +84,20 @@ class VerbsDevices {
 
  private:
   bool add_region(VerbsMemory* memory, uint32_t device, ib::ProtectionDomain* domain);
-  std::vector<const VerbsDevice*> devices();
+  std::vector<VerbsDevice*> devices();
+  std::string open_new();  // the first time that there is no room: the device that is left out
+  bool find_ended(VerbsDevice* device) const;  // by a question that a device that is there answers
   bool find_in_table(VerbsDevice* device, const NicAddress& address, VerbsPort* out) const;
 
   const VerbsLibrary& library_;
+  const Warn warn_;
   // Of memory_ and of the domains; taken first. Held while memory is pinned, which may take seconds: who looks for a
   // port does not wait for that.
   std::mutex memory_lock_;
   std::map<std::pair<void*, size_t>, std::unique_ptr<VerbsMemory>> memory_;
-  std::mutex lock_;  // of devices_, which only grows
+  std::mutex lock_;  // of devices_, which only grows, and full_
   std::vector<std::unique_ptr<VerbsDevice>> devices_;
+  bool full_ = false;  // it has been said
 };
 
 }  // namespace fabricpulse

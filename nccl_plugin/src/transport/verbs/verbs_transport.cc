@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <utility>
 
 #include "core/owned_fds.h"
 #include "transport/tcp/nics.h"
@@ -47,8 +48,10 @@ struct VerbsTransport::Prepared : LaneSetup {
 };
 
 VerbsTransport::VerbsTransport(const Config& config, Poller* poller, TransportEvents* events,
-                               std::function<void(uint64_t)> ports_changed)
-    : TcpTransport(config, poller, events), ports_changed_(std::move(ports_changed)) {
+                               std::function<void(uint64_t)> ports_changed, VerbsDevices::Warn warn)
+    : TcpTransport(config, poller, events),
+      devices_(&library_, std::move(warn)),
+      ports_changed_(std::move(ports_changed)) {
   for (auto& device : nic_devices_) device = -1;
 }
 

@@ -26,7 +26,7 @@ class VerbsTransport final : public TcpTransport {
  public:
   // ports_changed: called by serve() when a device has reported a change of a port or its addresses.
   VerbsTransport(const Config& config, Poller* poller, TransportEvents* events,
-                 std::function<void(uint64_t now)> ports_changed);
+                 std::function<void(uint64_t now)> ports_changed, VerbsDevices::Warn warn);
   ~VerbsTransport() override;
 
   // Loads libibverbs and opens the devices. False: `error` names what is missing.
@@ -60,7 +60,7 @@ class VerbsTransport final : public TcpTransport {
   std::unique_ptr<VerbsPair> make_pair(const NicAddress& address, VerbsPair::End end, uint32_t flow_label);
 
   VerbsLibrary library_;
-  mutable VerbsDevices devices_{&library_};
+  mutable VerbsDevices devices_;
   std::shared_ptr<VerbsReaper> reaper_ = std::make_shared<VerbsReaper>();
   NicDevices nic_devices_;
   std::array<std::atomic<bool>, kMaxNics> lost_{};  // by NIC: its device is gone
