@@ -22,7 +22,8 @@ void SendConnection::fail_early(uint64_t now) {
 void SendConnection::note_receive(const PeerReceive& receive) {
   const uint32_t at = receive.message % kMaxRequests;
   // An old state frame may come late. The memory of one receive never changes, but a NIC that comes adds its key, and one
-  // that has another device now has another key.
+  // that has another device now has another key. A late frame may bring the old key back: the device there refuses what is
+  // written by it, as memory that has that key by now does not lie at this address, which costs a lane and no data.
   const int32_t newer =
       receive_known_[at] ? static_cast<int32_t>(receive.message - receives_[at].message) : 1;
   if (newer == 0)

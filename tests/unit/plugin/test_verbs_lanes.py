@@ -177,6 +177,16 @@ def test_a_port_is_found_while_memory_is_registered() -> None:
 
 @pytest.mark.build
 @pytest.mark.timeout(900)
+def test_receives_are_named_anew_for_another_device() -> None:
+    """A NIC has another one than at the last state frame."""
+    done = subprocess.run(
+        [str(native("plugin_verbs_keys", "address"))], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.build
+@pytest.mark.timeout(900)
 def test_the_end_of_a_queue_pair_after_a_pause() -> None:
     """A thread that a busy host leaves without a processor drains what the device has flushed, and destroys nothing: a
     driver may make it wait for long. What is not flushed is destroyed all the same."""

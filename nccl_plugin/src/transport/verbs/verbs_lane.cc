@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <utility>
 
@@ -362,21 +363,21 @@ class VerbsLane final : public LaneTransport {
   }
 
   // Each receive once: this queue pair delivers what it is given, or fails, and another one names them all again. Again,
-  // too, when a NIC has come, for its key.
+  // too, when a NIC has come or has another device, for its key.
   size_t name_receives(ControlSlot* slot) {
-    uint32_t keys = 0, nics = 0;
+    uint32_t keys = 0;
+    std::array<int, kMaxNics> devices;
     for (uint32_t nic = 0; nic < kMaxNics; ++nic) {
-      if (nics_[nic].load(std::memory_order_relaxed) < 0) continue;
-      keys = nic + 1;
-      nics |= 1u << nic;
+      devices[nic] = nics_[nic].load(std::memory_order_relaxed);
+      if (devices[nic] >= 0) keys = nic + 1;
     }
-    if (nics != named_on_) named_ = 0;
-    named_on_ = nics;
+    if (devices != named_on_) named_ = 0;
+    named_on_ = devices;
     PostedReceive receives[kMostReceives];
     const uint32_t count = sink_->posted_receives(receives, receives_that_fit(keys), &named_);
     return write_receives(slot, receives, count, keys, [&](const PostedReceive& receive, uint32_t nic) {
       const auto* memory = static_cast<const VerbsMemory*>(receive.memory);
-      int device = nics_[nic].load(std::memory_order_relaxed);
+      const int device = devices[nic];
       ib::MemoryRegion* region = memory != nullptr && device >= 0
                                      ? memory->regions[device].load(std::memory_order_acquire)
                                      : nullptr;
@@ -420,9 +421,9 @@ class VerbsLane final : public LaneTransport {
   uint32_t control_tail_ = 0, control_sent_ = 0, control_acknowledged_ = 0, control_taken_ = 0, credited_ = 0;
   uint32_t control_bytes_[kControlSlots] = {};
   bool credit_due_ = false;
-  uint64_t named_ = 0;       // receives below were named here, with keys for
-  uint32_t named_on_ = 0;    // these NICs
-  uint64_t stamped_ns_ = 0;  // when a chunk was last to have a stamp
+  uint64_t named_ = 0;                       // receives below were named here, with keys of
+  std::array<int, kMaxNics> named_on_ = {};  // these devices, by NIC
+  uint64_t stamped_ns_ = 0;                  // when a chunk was last to have a stamp
   SendRequests requests_{pair_.get()};
 };
 
