@@ -177,6 +177,16 @@ def test_a_port_is_found_while_memory_is_registered() -> None:
 
 @pytest.mark.build
 @pytest.mark.timeout(900)
+def test_a_device_that_ends_is_replaced() -> None:
+    """What the service thread makes of its end, and of the device that comes."""
+    done = subprocess.run(
+        [str(native("plugin_verbs_transport", "address"))], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.build
+@pytest.mark.timeout(900)
 def test_receives_are_named_anew_for_another_device() -> None:
     """A NIC has another one than at the last state frame."""
     done = subprocess.run(

@@ -62,7 +62,12 @@ VerbsTransport::~VerbsTransport() {
 }
 
 bool VerbsTransport::open(std::string* error) {
-  if (!library_.open(config().ibverbs, error)) return false;
+  VerbsLibrary library;
+  return library.open(config().ibverbs, error) && open(library, error);
+}
+
+bool VerbsTransport::open(const VerbsLibrary& library, std::string* error) {
+  library_ = library;
   devices_.refresh();
   if (!devices_.all().empty()) {
     reaper_->start();

@@ -31,6 +31,8 @@ class VerbsTransport final : public TcpTransport {
 
   // Loads libibverbs and opens the devices. False: `error` names what is missing.
   bool open(std::string* error);
+  // The same with a library that is open.
+  bool open(const VerbsLibrary& library, std::string* error);
 
   fp_lane_transport kind() const override { return FP_LANE_VERBS; }
   fp_lane_transport spare_kind() const override { return FP_LANE_TCP; }
