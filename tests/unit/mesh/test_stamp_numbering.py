@@ -30,7 +30,7 @@ def test_no_packet_gets_the_stamp_of_another_one_for_long(address: str, kernel: 
 def test_stamps_of_one_source_port_are_taken_alone() -> None:
     """Between two packets of a train, only those of the ports that send it are read; the others' are not lost."""
     program = native("port_stamps", "address")
-    command = [program, "127.0.0.1", str(reserved_port())]
+    command = [str(program), "127.0.0.1", str(reserved_port())]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.split() == ["2", "|", "0", "1"]
 
