@@ -107,7 +107,7 @@ int play(void* symbol, int count, int hold, int gpu_us, const char* mode) {
     if (late) {
       const uint64_t after[] = {now_ns(), now_ns(CLOCK_MONOTONIC_RAW)};
       printf("ended %lu %lu %lu %lu\n", before[0], after[0], before[1], after[1]);
-      usleep(200'000);
+      usleep(200'000);  // the last event comes so much later than the end
       for (void* event : {step, proxy})
         if (event != nullptr) table->stop_event(event);
     }
