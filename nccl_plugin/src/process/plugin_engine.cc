@@ -20,9 +20,9 @@ namespace {
 constexpr int kSuspectTickMs = 4, kBusyTickMs = 10, kIdleTickMs = 50, kEmptyTickMs = 500;
 constexpr int kQueuePairTickMs = Connection::kQueuePairTickNs / 1'000'000;
 constexpr uint64_t kPublishNs = 100'000'000;
-// CLOCK_MONOTONIC gains or loses no more than this share on fleet time, 1000 ppm: the kernel's frequency correction is 500
-// ppm at most. A daemon that changes the length of the tick may exceed it while it corrects an error of milliseconds.
-constexpr uint64_t kSlewShare = 1'000;
+// CLOCK_MONOTONIC gains or loses no more than an eighth on fleet time: a tick that a daemon lengthens or shortens by 10 % at
+// most, as chronyd does to correct milliseconds, and 500 ppm of frequency (adjtimex).
+constexpr uint64_t kSlewShare = 8;
 constexpr uint64_t kMostComparedNs = 100'000;  // from one reading of a clock to the next
 
 void random_bytes(void* out, size_t size) {

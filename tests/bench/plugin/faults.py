@@ -227,7 +227,7 @@ def bench_status(rounds: int) -> None:
                         ring.wait_printed(span[1])
                         speeds[name] = ring.bandwidth(*span)
                         if name == "flooded":
-                            time.sleep(PAID_S)
+                            time.sleep(PAID_S)  # the next span would wait for what this one has asked
                     ratios.append(speeds["flooded"] / speeds["quiet"])
             ring.stop()
         for name, must in (("polled", "<= 2000"), ("realtime", None), ("flooded", None)):

@@ -162,7 +162,7 @@ def test_kernels_are_timed_by_the_gpu(
 
 def test_an_operation_ends_with_its_kernels(profiler_host: Path, tmp_path: Path) -> None:
     """Also where its last event, the end of the proxy operation, comes 200 ms later; its fleet time is right within its
-    bound, which is little wider than that of the clock page."""
+    bound, which covers what a daemon may have done to the clock meanwhile."""
     now, raw, ahead_ns = time.time_ns(), raw_now_ns(), 5_000_000_000
     line, host = ClockLine(raw, now + ahead_ns, 0), ClockLine(now, raw, 0)
     writer = ClockPageWriter(tmp_path / "clock")
@@ -183,7 +183,7 @@ def test_an_operation_ends_with_its_kernels(profiler_host: Path, tmp_path: Path)
         end_ns = int(operation["end_fleet_ns"])
         assert line.at(earliest_raw_ns) - bound_ns <= end_ns <= line.at(latest_raw_ns) + bound_ns
         # Of 200 ms that CLOCK_MONOTONIC has gone on since.
-        assert bound_ns >= 1_000 + 200_000
+        assert bound_ns >= 1_000 + 25_000_000
 
 
 def test_another_operations_kernels_alone_give_no_time(profiler_host: Path, tmp_path: Path) -> None:

@@ -167,31 +167,11 @@ def test_lanes_of_two_nics_measure_their_delay() -> None:
 
 @pytest.mark.build
 @pytest.mark.timeout(900)
-def test_a_port_is_found_while_memory_is_registered() -> None:
-    """The service thread does not wait while NCCL's thread pins gigabytes."""
-    done = subprocess.run(
-        [str(native("plugin_verbs_devices", "address"))], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.build
-@pytest.mark.timeout(900)
-def test_a_device_that_ends_is_replaced() -> None:
-    """What the service thread makes of its end, and of the device that comes."""
-    done = subprocess.run(
-        [str(native("plugin_verbs_transport", "address"))], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.build
-@pytest.mark.timeout(900)
-def test_receives_are_named_anew_for_another_device() -> None:
-    """A NIC has another one than at the last state frame."""
-    done = subprocess.run(
-        [str(native("plugin_verbs_keys", "address"))], capture_output=True, text=True, check=False
-    )
+@pytest.mark.parametrize("program", ["plugin_verbs_devices", "plugin_verbs_transport", "plugin_verbs_keys"])
+def test_devices_come_and_end(program: str) -> None:
+    """The service thread does not wait while NCCL's thread pins gigabytes; what it makes of the end of a device, and of
+    the one that comes; receives are named anew for another one than at the last state frame."""
+    done = subprocess.run([str(native(program, "address"))], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
