@@ -216,6 +216,49 @@ bool job_outlives_its_only_device() {
   return well;
 }
 
+// A device that comes into use takes all memory of the job, or is not used: a lane of it would end with the first message.
+bool device_takes_all_memory_or_none() {
+  stand_in::Fabric fabric(1);
+  VerbsLibrary library = fabric.library();
+  static size_t most;
+  most = 4096;
+  static const auto usual = library.reg_mr;
+  library.reg_mr = [](ib::ProtectionDomain* domain, void* data, size_t size, int access) {
+    errno = ENOMEM;
+    return size > most ? nullptr : usual(domain, data, size, access);
+  };
+  std::vector<std::string> said;
+  VerbsDevices devices(&library, [&](const std::string& text) { said.push_back(text); });
+  devices.refresh();
+  VerbsDevice* device = devices.all()[0].get();
+  std::string why;
+  std::vector<std::vector<uint8_t>> data(3);
+  std::vector<VerbsMemory*> memory;
+  for (size_t i = 0; i < data.size(); ++i) {
+    data[i].resize(4096 << i);
+    memory.push_back(devices.register_memory(data[i].data(), data[i].size(), &why));
+  }
+  bool well = true;
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    errno = 0;
+    well &= is(!devices.use(device) && errno == ENOMEM && device->domain == nullptr,
+               "a device that lacks memory of the job is used");
+    for (VerbsMemory* each : memory)
+      well &= is(each->regions[0] == nullptr, "memory is left at an unused device");
+  }
+  well &= is(fabric.regions() == 0, "the device keeps memory");
+  well &= is(said.size() == 1 && said[0].find("rdma0") != std::string::npos &&
+                 said[0].find("ulimit -l") != std::string::npos,
+             "it is not said once which device does not take memory, and what may help");
+  most = SIZE_MAX;
+  well &= is(devices.use(device), "a device that takes memory later is not used");
+  for (VerbsMemory* each : memory) {
+    well &= is(each->regions[0] != nullptr, "a device is used without memory of the job");
+    devices.deregister_memory(each);
+  }
+  return well;
+}
+
 // Each device keeps its number, and the process has so many.
 bool full_table_is_said_once() {
   stand_in::Fabric fabric(1);
@@ -240,7 +283,8 @@ bool full_table_is_said_once() {
 int main() {
   for (const Sign sign : {Sign::kEvent, Sign::kDescriptor, Sign::kNoAnswer, Sign::kMemory})
     if (!gone_device_is_replaced(sign)) return 1;
-  if (!job_outlives_its_only_device() || !full_table_is_said_once()) return 1;
+  if (!job_outlives_its_only_device() || !device_takes_all_memory_or_none() || !full_table_is_said_once())
+    return 1;
   stand_in::Fabric fabric(1);
   static VerbsLibrary library = fabric.library();
   static const auto reg_mr = library.reg_mr;

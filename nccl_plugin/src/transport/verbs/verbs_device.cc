@@ -28,6 +28,12 @@ bool roce_v2_by_sysfs(const std::string& device, uint8_t port, int index) {
   return read && strncmp(text, "RoCE v2", 7) == 0;
 }
 
+std::string refusal(size_t size, int error) {
+  std::string text = "does not register " + std::to_string(size) + " bytes: " + strerror(error);
+  if (error == ENOMEM) text += "; has the process a limit of locked memory (ulimit -l, LimitMEMLOCK=)?";
+  return text;
+}
+
 }  // namespace
 
 VerbsDevices::~VerbsDevices() {
@@ -178,9 +184,25 @@ bool VerbsDevices::use(VerbsDevice* device) {
   if (device->domain.load(std::memory_order_relaxed) != nullptr) return true;
   ib::ProtectionDomain* domain = library_.alloc_pd(device->context);
   if (domain == nullptr) return false;
-  for (auto& entry : memory_) (void)add_region(entry.second.get(), device->number, domain);
+  for (auto& entry : memory_) {
+    if (add_region(entry.second.get(), device->number, domain)) continue;
+    const int error = errno;
+    refuse(device, domain, entry.second->size, error);
+    errno = error;
+    return false;
+  }
   device->domain.store(domain, std::memory_order_release);
   return true;
+}
+
+// Each lane of it would be made, and end with the first message from the memory that it lacks.
+void VerbsDevices::refuse(VerbsDevice* device, ib::ProtectionDomain* domain, size_t size, int error) {
+  for (auto& entry : memory_)
+    if (ib::MemoryRegion* region = entry.second->regions[device->number].exchange(nullptr))
+      library_.dereg_mr(region);
+  library_.dealloc_pd(domain);
+  if (!find_ended(device) && !std::exchange(device->refused, true) && warn_)
+    warn_("the RDMA device " + device->name + " stays unused for now: it " + refusal(size, error));
 }
 
 bool VerbsDevices::add_region(VerbsMemory* memory, uint32_t device, ib::ProtectionDomain* domain) {
@@ -204,8 +226,7 @@ VerbsMemory* VerbsDevices::register_memory(void* data, size_t size, std::string*
       // an EIO of its firmware.
       const int error = errno;
       if ((error == EIO || error == ENODEV) && find_ended(device)) continue;
-      *why = device->name + " does not register " + std::to_string(size) + " bytes: " + strerror(error);
-      if (error == ENOMEM) *why += "; has the process a limit of locked memory (ulimit -l, LimitMEMLOCK=)?";
+      *why = device->name + " " + refusal(size, error);
       for (auto& region : at->second->regions)
         if (region.load() != nullptr) library_.dereg_mr(region);
       memory_.erase(at);

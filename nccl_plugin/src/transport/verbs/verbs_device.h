@@ -26,6 +26,7 @@ struct VerbsDevice {
   // The kernel has ended it for this process: a reset, a driver that was loaded anew. What comes by its name then is
   // another device.
   std::atomic<bool> gone{false};
+  bool refused = false;  // it has been said that it has not taken memory
   // Bytes that lanes have given to it and that no completion covers yet. Of all its ports: drivers of today make a device
   // a port.
   std::atomic<uint64_t> under_way{0};
@@ -72,7 +73,8 @@ class VerbsDevices {
   // The port is ACTIVE. True if it cannot be asked.
   bool port_active(const VerbsPort& port) const;
   uint32_t mtu(const VerbsPort& port) const;
-  // Makes a device ready for lanes: a protection domain, and all registered memory in it. Service thread.
+  // Makes a device ready for lanes: a protection domain, and all registered memory in it. False, with errno: it does not
+  // take that, and has none of it; may be tried again. Service thread.
   bool use(VerbsDevice* device);
 
   // A region is shared by all that register the same memory. A device that has ended does without. nullptr: `why` has the
@@ -84,6 +86,7 @@ class VerbsDevices {
 
  private:
   bool add_region(VerbsMemory* memory, uint32_t device, ib::ProtectionDomain* domain);
+  void refuse(VerbsDevice* device, ib::ProtectionDomain* domain, size_t size, int error);
   std::vector<VerbsDevice*> devices();
   std::string open_new();  // the first time that there is no room: the device that is left out
   bool find_ended(VerbsDevice* device) const;  // by a question that a device that is there answers
