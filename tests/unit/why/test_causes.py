@@ -293,6 +293,8 @@ def test_edges_to_a_nic_of_another_job_that_is_gone_are_no_loss() -> None:
             "gone": [Sample({"instance": "h9", "device": d}, 1.0) for d in RAILS],
         }
         facts = assemble("train", 1e6, 30.0, Gathered(now, now))
+        everything = frozenset({"mesh", "nic", "qp", "clocksync"})
+        facts = replace(facts, hosts=tuple(replace(h, exporters=everything) for h in facts.hosts))
         return [r.finding.where for r in infer(facts).causes if r.finding.confidence >= LIKELY]
 
     assert reported(peers[:2]) == []
@@ -328,7 +330,8 @@ def test_little_that_a_nic_is_sent_is_lost_and_its_host_tells_nothing() -> None:
         (False, 0.01, 0.0, True),
         (True, 0.01, 0.0, False),
         (True, 0.0, 0.01, True),
-        (True, 0.05, 0.0, True),
+        (True, 0.05, 0.0, False),
+        (True, 0.05, 0.05, True),
     ):
         facts = with_nic(resent, "h1", "rail0", loss_in=loss_in, loss_out=loss_out, lossy_edges=3)
         if blind:

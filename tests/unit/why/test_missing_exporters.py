@@ -1,10 +1,13 @@
 """Recorded runs with exporters that do not answer: less is known, and what is not known is not said."""
 
+import re
 from collections.abc import Iterator
+from itertools import combinations
 
 import pytest
 from tests.bench.why.recorded import Record, read, without
 
+from fabricpulse.why.finding import Finding
 from fabricpulse.why.infer import LIKELY, infer
 
 RECORDS = read()
@@ -17,6 +20,13 @@ def gaps(record: Record) -> Iterator[frozenset[str]]:
     yield names
 
 
+def is_right(record: Record, first: Finding) -> bool:
+    """A GPU without its rank, of which nobody tells, is that of the rank's host: one each."""
+    known = [pair for truth in record.truth for pair in truth.any_of]
+    where = re.sub("^GPU 0 of ", "on ", first.where)
+    return any(first.cause == cause and (place in where or place.endswith(where)) for cause, place in known)
+
+
 def wrong(record: Record, component: str, least: float) -> tuple[int, int]:
     """(answers whose first cause is said with so much confidence and is not one of what was broken, all)."""
     found = 0
@@ -24,8 +34,7 @@ def wrong(record: Record, component: str, least: float) -> tuple[int, int]:
     for answer in answers:
         first = answer.causes[0].finding if answer.causes else None
         if first is not None and first.confidence >= least:
-            known = [pair for truth in record.truth for pair in truth.any_of]
-            found += not any(first.cause == cause and place in first.where for cause, place in known)
+            found += not is_right(record, first)
     return found, len(answers)
 
 
@@ -37,15 +46,11 @@ def test_a_healthy_job_stays_healthy(component: str) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("component", "share"), [("mesh", 0.03), ("nic", 0.03), ("qp", 0.03), ("clocksync", 0)]
-)
-def test_what_is_said_for_sure_is_right(component: str, share: float) -> None:
-    """Of all answers hardly any is wrong and said with 90 %. The others are queues of flows nobody sees."""
-    counts = [wrong(r, component, 0.9) for r in RECORDS]
-    assert sum(bad for bad, _ in counts) <= share * sum(count for _, count in counts), [
-        (r.play, bad) for r, (bad, _) in zip(RECORDS, counts, strict=True) if bad
-    ]
+@pytest.mark.parametrize("component", ["mesh", "nic", "qp", "clocksync"])
+def test_no_cause_that_is_named_is_wrong(component: str) -> None:
+    """What the missing exporter would tell apart is not named."""
+    counts = [wrong(r, component, LIKELY) for r in RECORDS]
+    assert [(r.play, bad) for r, (bad, _) in zip(RECORDS, counts, strict=True) if bad] == []
 
 
 def test_no_host_is_dead_because_nobody_looks() -> None:
@@ -66,36 +71,39 @@ def test_no_host_is_dead_because_nobody_looks() -> None:
 
 def wrong_with(record: Record, first: str, second: str) -> tuple[int, int, int]:
     """(Wrong answers that are more than a hint, right ones, all) where two exporters do not answer."""
-    known = [pair for truth in record.truth for pair in truth.any_of]
     bad = good = count = 0
     for hosts in gaps(record):
         answer = infer(without(without(record.facts, first, hosts), second, hosts))
         count += 1
         if answer.causes and (found := answer.causes[0].finding).confidence >= LIKELY:
-            right = any(found.cause == cause and place in found.where for cause, place in known)
+            right = is_right(record, found)
             good, bad = good + right, bad + (not right)
     return bad, good, count
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "share"),
-    [
-        ("mesh", "nic", 0.03),
-        ("mesh", "qp", 0.022),
-        ("mesh", "clocksync", 0.015),
-        ("nic", "qp", 0.03),
-        ("nic", "clocksync", 0.04),
-        ("qp", "clocksync", 0.025),
-    ],
+    ("first", "second"), list(combinations(["mesh", "nic", "qp", "clocksync"], 2)), ids="-".join
 )
-def test_of_two_that_are_missing_little_is_said_wrongly(first: str, second: str, share: float) -> None:
-    """It was up to 8 %: broken cables where two jobs fill an uplink, unequal lanes where a NIC loses."""
+def test_of_two_that_are_missing_nothing_is_said_wrongly(first: str, second: str) -> None:
+    """It was 55 of 2,280: incasts of a host that pauses, loss at the other end. More than half are still right."""
     counts = [wrong_with(r, first, second) for r in RECORDS]
-    bad, good, answers = (sum(count[n] for count in counts) for n in range(3))
-    assert bad <= share * answers, [
-        (r.play, c[0]) for r, c in zip(RECORDS, counts, strict=True) if r.truth and c[0]
-    ]
+    good, answers = (sum(count[n] for count in counts) for n in (1, 2))
+    assert [(r.play, c[0]) for r, c in zip(RECORDS, counts, strict=True) if c[0]] == []
     assert good >= 0.5 * answers
+
+
+def test_an_effect_of_what_is_not_decided_is_no_cause() -> None:
+    """Flows before a link that may be slow, or of a host that takes too little, do not wait for one another."""
+    for record in (r for r in RECORDS if r.play == "slow_link"):
+        [where] = {place for truth in record.truth for _, place in truth.any_of}
+        host = frozenset({where.rpartition(" ")[2]})
+        answer = infer(without(record.facts, "nic", host))
+        assert not [
+            c for c in answer.causes if c.finding.confidence >= LIKELY and where not in c.finding.where
+        ]
+        if answer.causes and answer.causes[0].finding.undecided:
+            assert any(e.text.startswith("not enough data: ") for e in answer.causes[0].finding.evidence)
+            assert f"no answer from nic of {next(iter(host))}" in answer.headline
 
 
 def test_what_is_missing_is_named_where_no_cause_is() -> None:

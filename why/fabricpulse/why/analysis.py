@@ -422,6 +422,10 @@ class Analysis:
 
     def missing(self) -> dict[str, tuple[str, ...]]:
         """Exporter -> hosts of the job on which it did not answer; only those that miss somewhere."""
+        return self._missing
+
+    @cached_property
+    def _missing(self) -> dict[str, tuple[str, ...]]:
         found = {}
         for component in ("mesh", "nic", "qp", "clocksync"):
             hosts = tuple(sorted(h.name for h in self.facts.hosts if component not in h.exporters))

@@ -102,6 +102,8 @@ EXPLAINS: dict[str, set[str]] = {
     "plugin_off": {"lane_imbalance", "uneven_rails"},
     "uneven_rails": {"lane_imbalance"},
 }
+# Cause and effect where a hint explains nothing: flows of another job wait, too, as if they shared a link.
+ONLY_IF_SURE = {("nic_loss", "contention_jobs")}
 # Makes what is measured wrong and no job slower.
 HARMLESS = {"clock_error"}
 # Of these the whole job is an effect: what they explain need not be at the same place.

@@ -26,7 +26,8 @@ class Finding:
     """One cause at one place.
 
     where : for people. subjects : what it is about, and what else it touches. needs : components whose data it was
-    judged by. past : it has been, and what it did to the job is over.
+    judged by. past : it has been, and what it did to the job is over. undecided : a hint as what would tell it from
+    another cause does not answer; what it may have brought about is no cause beside it.
     """
 
     cause: str
@@ -36,6 +37,7 @@ class Finding:
     confidence: float
     needs: frozenset[str] = frozenset()
     past: bool = False
+    undecided: bool = False
 
 
 def noisy_or(strengths: Iterable[float]) -> float:
@@ -56,12 +58,18 @@ def finding(
 
 # What is seen and is not why: below what an answer says (infer.LIKELY).
 _HINT = 0.4
+NOT_ENOUGH = "not enough data"
 
 
 def as_hint(found: Finding, reason: str) -> Finding:
     """The same as no more than a hint, and why."""
     evidence = (*found.evidence, Evidence(reason, 0.0))
     return replace(found, evidence=evidence, confidence=min(found.confidence, _HINT))
+
+
+def as_undecided(found: Finding, reason: str) -> Finding:
+    """A hint for want of data."""
+    return replace(as_hint(found, f"{NOT_ENOUGH}: {reason}"), undecided=True)
 
 
 def grows(value: float, at: float, full: float, low: float = 0.5, high: float = 0.95) -> float:

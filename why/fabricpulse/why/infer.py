@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from fabricpulse.why.analysis import SLOWER, Analysis
-from fabricpulse.why.catalogue import CAUSES, EVERYWHERE, EXPLAINS, HARMLESS
+from fabricpulse.why.catalogue import CAUSES, EVERYWHERE, EXPLAINS, HARMLESS, ONLY_IF_SURE
 from fabricpulse.why.facts import Facts
 from fabricpulse.why.finding import Finding
 from fabricpulse.why.flow_view import SeenFlow, seen_flows
@@ -116,7 +116,7 @@ def _rank(findings: list[Finding], state: str) -> list[Ranked]:
     slows it: what slows no job, or is over, is seen beside that, however sure it is."""
     order = list(CAUSES)
     left = sorted(findings, key=lambda f: (order.index(f.cause), -f.confidence, f.where))
-    sure = [number for number, f in enumerate(left) if f.confidence >= LIKELY]
+    sure = [number for number, f in enumerate(left) if f.confidence >= LIKELY or f.undecided]
     # Of a large job hundreds are found, and most are explained by none of the others.
     may_explain = {
         effect: [number for number in sure if effect in EXPLAINS.get(left[number].cause, ())]
@@ -130,6 +130,7 @@ def _rank(findings: list[Finding], state: str) -> list[Ranked]:
             if (
                 other != number
                 and other not in explained
+                and (cause.confidence >= LIKELY or (cause.cause, effect.cause) not in ONLY_IF_SURE)
                 and (cause.cause in EVERYWHERE or _touches(cause, effect))
             ):
                 explained.add(number)

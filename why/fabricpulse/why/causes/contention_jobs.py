@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from fabricpulse.why.analysis import Analysis, nic_subject
 from fabricpulse.why.causes.contention_self import OLD_QUEUES, competing_nics, contenders, link_unknown
-from fabricpulse.why.finding import Evidence, Finding, as_hint, finding, grows
+from fabricpulse.why.finding import Evidence, Finding, as_hint, as_undecided, finding, grows
 
 TITLE = "contention with another job"
 DO = (
@@ -52,7 +52,7 @@ def find(a: Analysis) -> Iterator[Finding]:
     if a.queues_are_old:
         found = as_hint(found, OLD_QUEUES)
     elif not mine & theirs and (unknown := link_unknown(a)):
-        found = as_hint(found, unknown)
+        found = as_undecided(found, unknown)
     yield found
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from fabricpulse.why.analysis import SLOWER, Analysis
 from fabricpulse.why.causes.lane_imbalance import idle_nics
 from fabricpulse.why.facts import Flow, NicId
-from fabricpulse.why.finding import Evidence, Finding, as_hint, finding, grows
+from fabricpulse.why.finding import Evidence, Finding, as_hint, as_undecided, finding, grows
 
 _STRANGE, _MORE = 0.4, 2.0
 # Share of the flows that wait which those of one NIC are where its link may be what they wait for.
@@ -91,30 +91,39 @@ def find(a: Analysis) -> Iterator[Finding]:
         found = as_hint(found, OLD_QUEUES)
     elif idle := _stood_in_for(a, queued):
         found = as_hint(found, f"all of them are of NICs that carry what {idle} does not")
-    elif unknown := link_unknown(a) or _others_unknown(a, queued):
-        found = as_hint(found, unknown)
+    elif unknown := link_unknown(a, 1) or _others_unknown(a, queued) or _receiver_unknown(a, queued):
+        found = as_undecided(found, unknown)
     yield found
 
 
-def link_unknown(a: Analysis) -> str:
-    """Why it is not known whether the flows that wait do so for one NIC with a slow link: most of them are of one whose
-    mesh exporter, or baseline, is missing. Empty where it is known, or they have no NIC in common."""
+def link_unknown(a: Analysis, least: int = 2) -> str:
+    """Why it is not known whether the flows that wait do so for one NIC with a slow link: most of them, `least` or
+    more, are of one, and the mesh exporter of an end, or the baseline, is missing. Empty where it is known, or they
+    have no NIC in common."""
     flows = a.queues_between
     ends = Counter(nic for f in flows for nic in {f.source, f.target})
     nic, count = max(ends.items(), key=lambda item: (item[1], item[0]), default=(None, 0))
-    if nic is None or count < max(2, _MOST_OF_THEM * len(flows)):
+    if nic is None or count < max(least, _MOST_OF_THEM * len(flows)):
         return ""
     own = [f for f in flows if nic in (f.source, f.target)]
     if any(f.probe_s is not None for f in own):
         return ""
     said = f"{count} of the {len(flows)} flows are of {nic}, and"
     known = a.nics.get(nic)
-    if nic.host in a.missing().get("mesh", ()):
+    silent = sorted(
+        {end.host for f in own for end in (f.source, f.target)} & set(a.missing().get("mesh", ()))
+    )
+    if silent:
         return (
-            f"not enough data: {said} the mesh exporter of {nic.host} does not say whether its link is slow"
+            f"{said} the mesh exporter of {', '.join(silent[:3])} does not say whether a link is slow,"
+            " or loses packets"
         )
-    if all(f.delay_before_s is None for f in own) and (known is None or known.transmitted_before is None):
-        return f"not enough data: {said} there is no baseline that would show whether its link is slow"
+    if (
+        count > 1
+        and all(f.delay_before_s is None for f in own)
+        and (known is None or known.transmitted_before is None)
+    ):
+        return f"{said} there is no baseline that would show whether its link is slow"
     return ""
 
 
@@ -127,12 +136,27 @@ def _others_unknown(a: Analysis, flows: tuple[Flow, ...]) -> str:
             {f.target.host for f in others if f.delay_s is None and f.target.host in silent}
             | ({nic.host} & silent)
         )
+        # Of what a silent host sends nothing is known, not even that it does.
+        if not hosts and not any(f.target == nic for f in a.flows_of(nic)):
+            hosts = sorted(silent)
         if hosts:
             return (
-                f"not enough data: all of them are of {nic}, and the qp exporter of {', '.join(hosts[:3])} does not"
+                f"all of them are of {nic}, and the qp exporter of {', '.join(hosts[:3])} does not"
                 " say whether its other flows wait: its link may be slow"
             )
     return ""
+
+
+def _receiver_unknown(a: Analysis, flows: tuple[Flow, ...]) -> str:
+    """The same where all go to one host, and nobody says whether it takes what arrives."""
+    hosts = {f.target.host for f in flows} & set(a.missing().get("nic", ()))
+    into = {f.target.host for f in flows}
+    return receiver_unknown(hosts.pop()) if hosts and len(into) == 1 else ""
+
+
+def receiver_unknown(host: str) -> str:
+    """Why a queue before a host may be that of a host that takes too little."""
+    return f"the nic exporter of {host} does not say whether it takes what arrives (drops, pause, PCIe)"
 
 
 def _stood_in_for(a: Analysis, queued: Iterable[Flow]) -> NicId | None:

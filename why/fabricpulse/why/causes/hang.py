@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from fabricpulse.why.analysis import STALLED_S, Analysis
 from fabricpulse.why.facts import Rank, Wait
-from fabricpulse.why.finding import Evidence, Finding, Subject, finding
+from fabricpulse.why.finding import Evidence, Finding, Subject, as_undecided, finding
 from fabricpulse.why.hang import Head, find_heads
 
 TITLE = "hang"
@@ -77,7 +77,16 @@ def find(a: Analysis) -> Iterator[Finding]:
         subjects: list[Subject] = [("host", host) for host in (head.host, head.peer_host) if host]
         if head.network is None or not subjects:
             subjects.append(("job",))
-        yield finding("hang", head.where, evidence, subjects, "qp")
+        found = finding("hang", head.where, evidence, subjects, "qp")
+        if unseen and head.network is False and _off(a, head.host):
+            found = as_undecided(found, f"the qp exporter of {head.host}, whose others answer, is off")
+        yield found
+
+
+def _off(a: Analysis, host: str) -> bool:
+    """Whether an exporter there is off rather than the host: others of it answer."""
+    known = a.hosts.get(host)
+    return known is not None and "qp" not in known.exporters and bool(known.exporters)
 
 
 class _Seen:

@@ -7,9 +7,10 @@ pause frames): otherwise the receiver is the cause.
 
 from collections.abc import Iterator
 
-from fabricpulse.why.analysis import INCAST_SENDERS, Analysis, nic_subject
-from fabricpulse.why.causes.contention_self import OLD_QUEUES
-from fabricpulse.why.finding import Evidence, Finding, as_hint, finding, grows
+from fabricpulse.why.analysis import INCAST_SENDERS, SLOWER, Analysis, nic_subject
+from fabricpulse.why.causes.contention_self import OLD_QUEUES, receiver_unknown
+from fabricpulse.why.facts import NicId
+from fabricpulse.why.finding import Evidence, Finding, as_hint, as_undecided, finding, grows
 
 TITLE = "incast"
 DO = (
@@ -37,4 +38,15 @@ def find(a: Analysis) -> Iterator[Finding]:
         if len(flows) == len(a.queued_flows):
             evidence.append(Evidence("flows to other NICs are quick", 0.5, "delay"))
         found = finding("incast", str(target), evidence, [nic_subject(target)], "qp")
-        yield as_hint(found, OLD_QUEUES) if a.queues_are_old else found
+        if a.queues_are_old:
+            found = as_hint(found, OLD_QUEUES)
+        elif target.host in a.missing().get("nic", ()) and not _more_arrives(a, target):
+            found = as_undecided(found, receiver_unknown(target.host))
+        yield found
+
+
+def _more_arrives(a: Analysis, nic: NicId) -> bool:
+    """Whether more of the job goes into it than before: a host that takes too little gets less."""
+    into = [f for f in a.flows_of(nic) if f.target == nic]
+    before = sum(f.sent_before or 0.0 for f in into)
+    return before > 0 and sum(f.sent or 0.0 for f in into) > SLOWER * before

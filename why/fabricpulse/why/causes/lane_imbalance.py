@@ -12,7 +12,7 @@ from statistics import median
 
 from fabricpulse.why.analysis import Analysis, nic_subject
 from fabricpulse.why.facts import Flow, NicId
-from fabricpulse.why.finding import Evidence, Finding, as_hint, finding, grows
+from fabricpulse.why.finding import Evidence, Finding, as_hint, as_undecided, finding, grows
 
 TITLE = "lane imbalance"
 DO = (
@@ -20,7 +20,7 @@ DO = (
     "If all are up, look at NCCL_CROSS_NIC and at the channels that NCCL has chosen.",
 )
 OLD_SHARES = "it carried as little in the baseline: how the job is set up"
-NOT_SEEN = "not enough data: no mesh exporter says whether that NIC is connected, or loses packets"
+NOT_SEEN = "no mesh exporter says whether that NIC is connected, or loses packets"
 EVEN = 0.8
 UNEVEN = 0.6
 _ROUNDING = 1e-9
@@ -149,7 +149,9 @@ def find(a: Analysis) -> Iterator[Finding]:
         if usual.get(nic.host, {}).get(nic.device, 1.0) <= UNEVEN:
             found = as_hint(found, OLD_SHARES)
         elif _may_be_broken(a, nic):
-            found = as_hint(found, NOT_SEEN)
+            found = as_undecided(found, NOT_SEEN)
+        elif silent := _peers_unknown(a, nic):
+            found = as_undecided(found, silent)
         yield found
     by_host = {} if idle else shares(a)
     if len(by_host) < 3 or median(min(s.values()) for s in by_host.values()) < EVEN:
@@ -178,8 +180,25 @@ def find(a: Analysis) -> Iterator[Finding]:
         if usual.get(host, {}).get(device, 1.0) <= UNEVEN:
             found = as_hint(found, OLD_SHARES)
         elif any(_may_be_broken(a, end) for end in ends):
-            found = as_hint(found, NOT_SEEN)
+            found = as_undecided(found, NOT_SEEN)
+        elif silent := _peers_unknown(a, nic):
+            found = as_undecided(found, silent)
         yield found
+
+
+def _peers_unknown(a: Analysis, nic: NicId) -> str:
+    """Why its share may be that of a NIC it sends to: without what goes to hosts whose qp exporter does not answer it
+    is not known, or as large as others'. Empty where it is small all the same, or is so on purpose."""
+    known = a.nics.get(nic)
+    missing = set(a.missing().get("qp", ()))
+    own = [f for other in a.nics_of(nic.host) for f in a.flows_of(other.id) if f.source.host == nic.host]
+    silent = sorted({f.target.host for f in own} & missing)
+    if not silent or (known is not None and known.avoided):
+        return ""
+    rest = [f for f in own if f.target.host not in missing]
+    if shares(a, rest).get(nic.host, {}).get(nic.device, 1.0) <= UNEVEN:
+        return ""
+    return f"no qp exporter says which NICs {', '.join(silent[:3])}, to which it sends, uses"
 
 
 def _may_be_broken(a: Analysis, nic: NicId) -> bool:

@@ -13,12 +13,10 @@ from statistics import median
 
 from fabricpulse.why.analysis import SLOWER, Analysis, nic_subject
 from fabricpulse.why.facts import Flow
-from fabricpulse.why.finding import Evidence, Finding, as_hint, finding, grows
+from fabricpulse.why.finding import Evidence, Finding, as_hint, as_undecided, finding, grows
 
 TITLE = "misrouted or mis-encapsulated path"
-MORE_THAN_OTHERS = (
-    "not enough data: there is no baseline, and it carries more than the others: it may wait for itself"
-)
+MORE_THAN_OTHERS = "there is no baseline, and it carries more than the others: it may wait for itself"
 AS_BEFORE = "its quickest chunks were far behind probes in the baseline as well, when the job was quicker"
 DO = (
     "Compare GID index and type of both ends (`fabricpulse nic`: RoCE v1 against v2) and NCCL_IB_GID_INDEX.",
@@ -63,7 +61,7 @@ def find(a: Analysis) -> Iterator[Finding]:
     found = finding("misrouted_path", where, evidence, subjects, "qp", "mesh")
     if flows == old:
         found = as_hint(found, AS_BEFORE)
-    yield as_hint(found, MORE_THAN_OTHERS) if all(_may_carry_more(a, f) for f in flows) else found
+    yield as_undecided(found, MORE_THAN_OTHERS) if all(_may_carry_more(a, f) for f in flows) else found
 
 
 def _may_carry_more(a: Analysis, f: Flow) -> bool:

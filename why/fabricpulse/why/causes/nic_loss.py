@@ -19,7 +19,7 @@ from fabricpulse.why.analysis import SLOW_DELAY_S, SLOW_SCORE, Analysis, lower_q
 from fabricpulse.why.causes.contention_self import contenders
 from fabricpulse.why.causes.slow_link import queues_of_flows
 from fabricpulse.why.facts import Nic
-from fabricpulse.why.finding import Evidence, Finding, as_hint, finding, grows
+from fabricpulse.why.finding import Evidence, Finding, as_hint, as_undecided, finding, grows
 
 TITLE = "NIC loses packets"
 DO = (
@@ -36,8 +36,6 @@ _EXPECTED = 10.0
 _MOST_EDGES = 0.5
 # What a full queue may lose of probes; a link that is broken may lose as little.
 _OF_A_QUEUE = 0.03
-# What the queue before a link that is far slower than it says may lose.
-_MOST_OF_A_QUEUE = 0.1
 # Quickest chunks over a NIC, in times of what others' are, from where on they wait.
 _QUICKEST = 2.5
 # What two NICs may lose in the queue before a link that their hosts share, and on how many edges each.
@@ -92,7 +90,7 @@ def find(a: Analysis) -> Iterator[Finding]:
         elif _waits(a, nic) or queues_of_flows(a, nic):
             found = as_hint(found, "what is lost waits in a queue as well: one that is full loses")
         elif unknown := _not_excluded(a, nic):
-            found = as_hint(found, unknown)
+            found = as_undecided(found, unknown)
         elif other := _same_queue(a, nic, lossy.values()):
             found = as_hint(found, f"{other.id} loses in the same way while flows wait: a full queue")
         yield found
@@ -104,23 +102,39 @@ def _not_excluded(a: Analysis, nic: Nic) -> str:
     """
     flows, into, missing = a.flows_of(nic.id), _into(nic), a.missing()
     directed = [f for f in flows if (f.target if into else f.source) == nic.id]
-    watched = bool(flows) and all(f.delay_s for f in directed or flows)
-    if "qp" in missing and _loss(nic) < _MOST_OF_A_QUEUE and not watched:
+    # Those that a host without a qp exporter sends are not known at all.
+    watched = bool(directed) and all(f.delay_s for f in directed)
+    if "qp" in missing and not watched:
         return (
-            f"not enough data: no qp exporter ({_some(missing['qp'])}) says whether flows over it wait: a full queue"
+            f"no qp exporter ({_some(missing['qp'])}) says whether flows over it wait: a full queue"
             " loses, too"
+        )
+    if (
+        "qp" in missing
+        and _loss(nic) < _OF_A_QUEUE
+        and (nic.lossy_edges or 0) < 2
+        and a.facts.other_slow_flows
+    ):
+        return (
+            f"flows of another job wait, and no qp exporter ({_some(missing['qp'])}) says whether"
+            " this job's do on the same rail: a full queue"
+        )
+    if "mesh" in missing and (nic.lossy_edges or 0) < 2:
+        return (
+            f"hardly more than one edge loses, and no mesh exporter ({_some(missing['mesh'])}) says"
+            " whether the NIC at its other end does"
         )
     if "mesh" in missing and _loss(nic) <= _OF_SHARED_QUEUE and contenders(a):
         return (
-            f"not enough data: no mesh exporter ({_some(missing['mesh'])}) says whether other NICs lose as it does:"
+            f"no mesh exporter ({_some(missing['mesh'])}) says whether other NICs lose as it does:"
             " a full queue"
         )
-    if into and nic.drops is None and nic.id.host in missing.get("nic", ()) and _loss(nic) < _OF_A_QUEUE:
-        return (
-            "not enough data: no nic exporter says whether its host takes what arrives (drops, pause, PCIe)"
-        )
+    # A bad cable loses what is sent as well, more often than not; a host that takes too little does not.
+    only_in = (nic.loss_out or 0.0) <= LOSS or _loss(nic) < _OF_A_QUEUE
+    if into and only_in and nic.drops is None and nic.id.host in missing.get("nic", ()):
+        return "no nic exporter says whether its host takes what arrives (drops, pause, PCIe)"
     if into and nic.id in a.incasts and _loss(nic) < _OF_A_QUEUE and not any(f.sent_before for f in directed):
-        return "not enough data: there is no baseline, and all senders to it wait: it may be put upon more"
+        return "there is no baseline, and all senders to it wait: it may be put upon more"
     floors = [f.floor_s for f in flows if f.floor_s and not a.minor(f)]
     others = a.floors_but(nic.id.host)
     known = any(f.sent_before for f in flows)

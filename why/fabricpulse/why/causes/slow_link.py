@@ -17,13 +17,14 @@ from statistics import median
 
 from fabricpulse.why.analysis import SLOW_DELAY_S, SLOW_SCORE, Analysis, nic_subject
 from fabricpulse.why.facts import Nic
-from fabricpulse.why.finding import Evidence, Finding, as_hint, finding, grows
+from fabricpulse.why.finding import Evidence, Finding, as_hint, as_undecided, finding, grows
 
 TITLE = "slow link"
 # Quickest chunks of all flows of a NIC, in times of what others' are, and what it carries then, of what it did.
 _QUICKEST, _CARRIES = 2.5, 0.6
 # Of its probes, from where on they are lost, and of how many edges.
 _LOSS, _EDGES = 0.005, 2
+_NO_PCIE = "no nic exporter says whether its host takes what arrives (drops, pause, PCIe)"
 DO = (
     "Compare the speed of NIC and switch port (`ethtool`); replace cable or transceiver; look for lanes without light.",
     "Until then keep the job off this NIC: on few NICs at full speed it is quicker than on all at the slowest one's.",
@@ -37,11 +38,13 @@ def find(a: Analysis) -> Iterator[Finding]:
         if nic.speed:
             speeds[_siblings(nic)].append(nic.speed)
     medians = {siblings: median(alike) for siblings, alike in speeds.items()}
+    silent = frozenset(a.missing().get("nic", ()))
     for nic in a.facts.nics:
         if nic.connected is False:
             continue
         if waiting := _queue_before(a, nic) or queues_of_flows(a, nic):
-            yield finding("slow_link", str(nic.id), waiting, [nic_subject(nic.id)], "qp", "mesh")
+            found = finding("slow_link", str(nic.id), waiting, [nic_subject(nic.id)], "qp", "mesh")
+            yield as_undecided(found, _NO_PCIE) if nic.id.host in silent else found
             continue
         if not nic.speed:
             continue
