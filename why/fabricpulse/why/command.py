@@ -30,10 +30,12 @@ from fabricpulse.why.sources.flight_facts import mismatches, ranks, waits
 from fabricpulse.why.sources.flight_recorder import Dumps, read_dumps
 from fabricpulse.why.sources.timeline import Exporters, read_timelines
 from fabricpulse.why.text import text
-from fabricpulse.why.trace import write_trace
+from fabricpulse.why.trace import write_perfetto, write_trace
 
 _EVENTS_S = 900
 _LEAST_TIMELINE_S = 300
+# Names that the tools of Perfetto give to files of its own form.
+_PERFETTO = (".pftrace", ".perfetto-trace", ".pb")
 
 
 @dataclass(frozen=True)
@@ -170,7 +172,8 @@ class Job:
     "--trace",
     "trace_file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Write a timeline for Perfetto to this file (Chrome's JSON): asks the qp exporters of the job's hosts.",
+    help="Write a timeline for Perfetto to this file: asks the qp exporters of the job's hosts. Perfetto's own form "
+    "where the name ends in .pftrace, .perfetto-trace or .pb, else Chrome's JSON.",
 )
 @click.option(
     "--qp-url",
@@ -290,8 +293,12 @@ def command(
     )
     if trace_file is not None:
         try:
-            with trace_file.open("w", encoding="utf-8") as out:
-                write_trace(report, dumps.found, out, timelines)
+            if trace_file.suffix in _PERFETTO:
+                with trace_file.open("wb") as packed:
+                    write_perfetto(report, dumps.found, packed, timelines)
+            else:
+                with trace_file.open("w", encoding="utf-8") as out:
+                    write_trace(report, dumps.found, out, timelines)
         except OSError as error:
             raise UserError(f"--trace: cannot write {trace_file}: {error.strerror}") from error
     if form == "json":

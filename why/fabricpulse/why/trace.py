@@ -1,4 +1,5 @@
-"""A timeline in Chrome's trace format (JSON object form), which Perfetto opens: collectives by rank, and instants.
+"""A timeline that Perfetto opens, in Chrome's trace format (JSON object form) or Perfetto's own: collectives by rank,
+and instants.
 
 Slices are collectives: those that the plugin's profiler saw on all hosts, on fleet time (`fleet_trace`), and those of
 Flight Recorder's dumps, from where a rank enqueued one to where it was seen to end, on that host's clock, as PyTorch
@@ -9,10 +10,11 @@ NICs, what remediation did by the receiver's clock, and when the job became slow
 import json
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
 from fabricpulse.plugin_ipc.timeline import HostTimeline
 from fabricpulse.why.fleet_trace import fleet_events, summary
+from fabricpulse.why.perfetto import packets
 from fabricpulse.why.report import Report
 from fabricpulse.why.sources.flight_recorder import Dump
 
@@ -29,12 +31,25 @@ def write_trace(
     dumps, timelines = list(dumps), list(timelines)
     clocks = json.dumps(summary(timelines), ensure_ascii=True)
     out.write(f'{{"displayTimeUnit": "ms", "otherData": {{"clocks": {clocks}}}, "traceEvents": [')
-    of_ranks = max((dump.rank + 1 for dump in dumps), default=_JOB)
-    for event in chain(events(report, dumps), fleet_events(timelines, of_ranks + 1)):
+    for event in _all(report, dumps, timelines):
         out.write(("," if count else "") + "\n" + json.dumps(event, ensure_ascii=True))
         count += 1
     out.write("\n]}\n")
     return count
+
+
+def write_perfetto(
+    report: Report, dumps: Iterable[Dump], out: BinaryIO, timelines: Iterable[HostTimeline] = ()
+) -> None:
+    """Writes the same as a `Trace` of Perfetto."""
+    dumps, timelines = list(dumps), list(timelines)
+    for piece in packets(_all(report, dumps, timelines), summary(timelines)):
+        out.write(piece)
+
+
+def _all(report: Report, dumps: list[Dump], timelines: list[HostTimeline]) -> Iterator[dict[str, Any]]:
+    of_ranks = max((dump.rank + 1 for dump in dumps), default=_JOB)
+    return chain(events(report, dumps), fleet_events(timelines, of_ranks + 1))
 
 
 def events(report: Report, dumps: list[Dump]) -> Iterator[dict[str, Any]]:
