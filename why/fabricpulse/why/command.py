@@ -11,7 +11,14 @@ import msgspec
 from fabricpulse.core.errors import OptionError, UserError
 from fabricpulse.core.output import print_json, require_writable
 from fabricpulse.core.web.client_config import HttpClientConfig
-from fabricpulse.core.web.client_options import DAEMONS, PROMETHEUS, RECEIVER, ClientOptions, client_options
+from fabricpulse.core.web.client_options import (
+    COORDINATOR,
+    DAEMONS,
+    PROMETHEUS,
+    RECEIVER,
+    ClientOptions,
+    client_options,
+)
 from fabricpulse.core.web.prometheus import PromQl
 from fabricpulse.core.web.urls import check_base_url, strip_credentials
 from fabricpulse.plugin_ipc.timeline import HostTimeline
@@ -26,6 +33,7 @@ from fabricpulse.why.queries import Scope
 from fabricpulse.why.report import Report
 from fabricpulse.why.resolve import Directory, Resolved, workload_of_pod, workload_of_slurm_job
 from fabricpulse.why.sources import inspector, ras
+from fabricpulse.why.sources.coordinator import read_leaves
 from fabricpulse.why.sources.flight_facts import mismatches, ranks, waits
 from fabricpulse.why.sources.flight_recorder import Dumps, read_dumps
 from fabricpulse.why.sources.timeline import Exporters, read_timelines
@@ -39,8 +47,8 @@ _PERFETTO = (".pftrace", ".perfetto-trace", ".pb")
 
 
 @dataclass(frozen=True)
-class ReceiverAddress:
-    """The remediation receiver, and what is shown to it."""
+class Address:
+    """A server beside Prometheus, and what is shown to it."""
 
     url: str
     config: HttpClientConfig
@@ -141,6 +149,14 @@ class Job:
 )
 @client_options("the receiver", RECEIVER, prefix="receiver", parameter="receiver_client")
 @click.option(
+    "--coordinator",
+    default="",
+    envvar=COORDINATOR,
+    show_envvar=True,
+    help="URL of the clocksync coordinator, for the leaves between which flows go.",
+)
+@client_options("the coordinator", COORDINATOR, prefix="coordinator", parameter="coordinator_client")
+@click.option(
     "--flight-recorder",
     "recorded",
     multiple=True,
@@ -219,6 +235,8 @@ def command(
     selector: str,
     receiver: str,
     receiver_client: ClientOptions,
+    coordinator: str,
+    coordinator_client: ClientOptions,
     recorded: tuple[Path, ...],
     inspected: tuple[Path, ...],
     ras_address: str | None,
@@ -261,7 +279,11 @@ def command(
     asked = None
     if receiver:
         theirs = receiver_client.config("--receiver", receiver)
-        asked = ReceiverAddress(receiver, msgspec.structs.replace(theirs, timeout_s=timeout_s))
+        asked = Address(receiver, msgspec.structs.replace(theirs, timeout_s=timeout_s))
+    placed = None
+    if coordinator:
+        of_fleet = coordinator_client.config("--coordinator", coordinator)
+        placed = Address(coordinator, msgspec.structs.replace(of_fleet, timeout_s=timeout_s))
     if grafana:
         try:
             check_base_url("--grafana", grafana)
@@ -289,7 +311,7 @@ def command(
         seconds = min(round(clock_s - at_s) + max(window_s, _LEAST_TIMELINE_S), 86_400)
         exporters = Exporters(qp_url, _qp_config(qp_url, qp_client, timeout_s), "", seconds)
     report, timelines = asyncio.run(
-        _report(url, config, tenant, scope, times, asked, grafana, job, name, exporters)
+        _report(url, config, tenant, scope, times, asked, placed, grafana, job, name, exporters)
     )
     if trace_file is not None:
         try:
@@ -313,7 +335,8 @@ async def _report(
     tenant: str,
     scope: Scope,
     times: Times,
-    receiver: ReceiverAddress | None,
+    receiver: Address | None,
+    coordinator: Address | None,
     grafana: str,
     job: Job,
     name: Name,
@@ -337,6 +360,9 @@ async def _report(
         facts = inspector.add(facts, job.log, facts.window_s)
     if isinstance(from_ras, ras.RasFacts):
         facts = ras.add(facts, from_ras)
+    if coordinator is not None:
+        leaves, unplaced = await read_leaves(coordinator.url, coordinator.config, facts)
+        facts = replace(facts, leaves=leaves, limits=(*facts.limits, *unplaced))
     journal, problem = None, ""
     if receiver is not None:
         journal, problem = await read_journal(

@@ -220,7 +220,8 @@ class Facts:
     second is compared then alone. gone_s : when its last process was seen, where it has none any more; silent_s : since
     when nothing of it is known. unmoved_s : for how long no rank has ended a collective, where that is less than the
     window. partial : the backend has warned that it does not answer with all it has. scraped : host -> when what is
-    known of its processes was read, since 1970. undumped : ranks that have left no dump. workloads : what there is
+    known of its processes was read, since 1970. undumped : ranks that have left no dump. leaves : NIC, as
+    it is written -> its switch, as far as the coordinator was asked and knows it. workloads : what there is
     instead, where no host runs this one.
     """
 
@@ -253,5 +254,6 @@ class Facts:
     scraped: dict[str, float] = field(default_factory=dict)
     undumped: tuple[int, ...] = ()
     workloads: tuple[str, ...] = ()
+    leaves: dict[str, str] = field(default_factory=dict)
     bandwidth_history: tuple[tuple[float, float], ...] = field(default=())
     pace_history: tuple[tuple[float, float], ...] = field(default=())

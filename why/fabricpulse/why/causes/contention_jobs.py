@@ -10,7 +10,13 @@ sends much beside this job which it did not send in the baseline: storage, or a 
 from collections.abc import Iterator
 
 from fabricpulse.why.analysis import Analysis, nic_subject
-from fabricpulse.why.causes.contention_self import OLD_QUEUES, competing_nics, contenders, link_unknown
+from fabricpulse.why.causes.contention_self import (
+    OLD_QUEUES,
+    competing_nics,
+    contenders,
+    crossings,
+    link_unknown,
+)
 from fabricpulse.why.finding import Evidence, Finding, as_hint, as_undecided, finding, grows
 
 TITLE = "contention with another job"
@@ -46,6 +52,7 @@ def find(a: Analysis) -> Iterator[Finding]:
     ]
     if mine & theirs:
         evidence.append(Evidence(f"both use {min(map(str, mine & theirs))}", 0.5, "other_slow_flows"))
+    evidence += crossings(a, queued)
     # No subject of the whole job: what a NIC of these flows' hosts lost goes over the others, whose queues grow.
     subjects = [nic_subject(nic) for nic in sorted(mine)]
     found = finding("contention_jobs", f"{len(queued)} flows, with job {names}", evidence, subjects, "qp")

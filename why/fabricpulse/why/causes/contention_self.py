@@ -1,9 +1,10 @@
 """Flows of the job wait in queues, and no other job's do: the job's own flows meet on links between the switches.
 
 Identified like contention between jobs, but no other job has slow flows, and the slow flows go to different
-NICs: several that go into one NIC are an incast, unless flows of other senders into it are quick. With few queue pairs
-and static hashing two flows often get the same link while others stay empty. Where all of them begin or end at NICs
-that carry what an idle NIC of their host does not, that is why they wait.
+NICs: several that go into one NIC are an incast, unless flows of other senders into it are quick. Where the leaves of
+NICs are known (`--coordinator`), flows none of which leaves its leaf, and that share no NIC, share no link. With few
+queue pairs and static hashing two flows often get the same link while others stay empty. Where all of them begin or end
+at NICs that carry what an idle NIC of their host does not, that is why they wait.
 """
 
 from collections import Counter
@@ -85,15 +86,47 @@ def find(a: Analysis) -> Iterator[Finding]:
         evidence.append(
             Evidence("whether another job's flows wait there is not recorded", 0.0, "other_slow_flows")
         )
+    evidence += crossings(a, queued)
     subjects = [("nic", nic.host, nic.device) for f in queued for nic in (f.source, f.target)]
     found = finding("contention_self", f"{len(queued)} flows", evidence, [("job",), *subjects], "qp")
     if a.queues_are_old:
         found = as_hint(found, OLD_QUEUES)
     elif idle := _stood_in_for(a, queued):
         found = as_hint(found, f"all of them are of NICs that carry what {idle} does not")
+    elif _nowhere(a, queued):
+        found = as_hint(
+            found, "none of them leaves its leaf, and no two share a NIC: they do not share a link"
+        )
     elif unknown := link_unknown(a, 1) or _others_unknown(a, queued) or _receiver_unknown(a, queued):
         found = as_undecided(found, unknown)
     yield found
+
+
+def crossings(a: Analysis, flows: Iterable[Flow]) -> list[Evidence]:
+    """Between which leaves most of the flows go; empty where no leaf of theirs is known."""
+    known = [(leaves, f) for f in flows if (leaves := _leaves(a, f)) is not None]
+    if not known:
+        return []
+    (source, target), count = max(
+        Counter(leaves for leaves, _ in known).items(), key=lambda item: (item[1], item[0])
+    )
+    way = f"go from leaf {source} to leaf {target}" if source != target else f"stay below leaf {source}"
+    return [Evidence(f"{count} of the {len(known)} flows whose leaves are known {way}", 0.0)]
+
+
+def _leaves(a: Analysis, f: Flow) -> tuple[str, str] | None:
+    source, target = (a.facts.leaves.get(str(end)) for end in (f.source, f.target))
+    return (source, target) if source and target else None
+
+
+def _nowhere(a: Analysis, flows: tuple[Flow, ...]) -> bool:
+    """Whether it is known that no two of the flows have a link in common. Each way of a cable is a link of its own."""
+    ends = [end for f in flows for end in (("from", f.source), ("to", f.target))]
+    return (
+        len(flows) > 1
+        and len(set(ends)) == len(ends)
+        and all(leaves is not None and leaves[0] == leaves[1] for leaves in (_leaves(a, f) for f in flows))
+    )
 
 
 def link_unknown(a: Analysis, least: int = 2) -> str:
