@@ -102,7 +102,12 @@ async def test_what_is_no_coordinator_is_said(reply: Reply) -> None:
 def test_it_is_shown_its_own_credentials_alone(tmp_path: Path) -> None:
     """And an answer is given without it."""
     with LoopbackServer(prometheus) as prom, LoopbackServer(lambda _: Reply(status=404)) as other:
-        options = ("--prometheus", prom.url, "--token-file", token(tmp_path, "for-prometheus"))
+        options: tuple[str, ...] = (
+            "--prometheus",
+            prom.url,
+            "--token-file",
+            token(tmp_path, "for-prometheus"),
+        )
         options += (
             "--coordinator",
             other.url,
