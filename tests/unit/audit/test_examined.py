@@ -312,7 +312,7 @@ def test_a_host_that_proves_nothing_is_not_labelled_as_passed() -> None:
     ("host", "boot", "is_open", "doubts"),
     [
         ("gpu-1", "b", True, 0),
-        ("gpu-1.example.org", "c", True, 1),
+        ("gpu-1.example.org", "c", None, 0),
         ("gpu-2", "c", None, 0),
         # Agents may have a name of their own.
         ("gpu-2", "b", True, 0),
@@ -320,12 +320,25 @@ def test_a_host_that_proves_nothing_is_not_labelled_as_passed() -> None:
     ],
 )
 def test_gate_of_a_copied_disk(host: str, boot: str, is_open: bool | None, doubts: int) -> None:
-    """What the image's own host has passed says nothing; a start since then is listed."""
+    """What the image's own host has passed says nothing, nor what it passed before it was started anew."""
     fleet = FleetFindings("x", 1000.0, ())
     answer = gate(
         HostReport("gpu-1", 1000.0, 1, (), (), boot="b"), 1001.0, 60, fleet=fleet, host=host, boot=boot
     )
     assert (answer.open, len(answer.unknown)) == (is_open, doubts)
+
+
+def test_gate_after_a_restart() -> None:
+    """What it failed before still closes; an audit since then opens it."""
+    fleet = FleetFindings("x", 1000.0, (), host="gpu-1", boot="b")
+    failed = Result("swap", "node", "error", Outcome(Status.FAILED, "s"))
+    for results, boot, is_open in (((), "c", None), ((failed,), "c", False), ((), "b", True)):
+        report = HostReport("gpu-1", 1000.0, 1, results, (), boot="b")
+        answer = gate(report, 1001.0, 60, fleet=fleet, host="gpu-1", boot=boot)
+        assert answer.open is is_open
+        assert any("started anew" in line for line in (*answer.reasons, *answer.unknown)) is (boot == "c")
+    since = HostReport("gpu-1", 1000.5, 1, (), (), boot="c")
+    assert gate(since, 1001.0, 60, fleet=fleet, host="gpu-1", boot="c").open is True
 
 
 def test_a_copied_tree_is_not_kept_as_this_host(tmp_path: Path) -> None:

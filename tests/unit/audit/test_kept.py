@@ -161,7 +161,10 @@ def test_an_agent_with_a_name_of_its_own_survives_a_reboot() -> None:
         "r", NOW, (), host="fleet-17", boot="b1", machine="m", hostname="ip-10-0-0-9.internal"
     )
     now: dict[str, Any] = {"host": "ip-10-0-0-9", "boot": "b2", "machine": "m"}
-    assert gate(mine, NOW + 1, 60, fleet=kept, **now).open is True
+    since = msgspec.structs.replace(mine, boot="b2")
+    assert gate(since, NOW + 1, 60, fleet=kept, **now).open is True
+    [reason] = gate(mine, NOW + 1, 60, fleet=kept, **now).reasons
+    assert "started anew" in reason
     # A copied disk has the same machine-id, and another name.
     assert gate(mine, NOW + 1, 60, fleet=kept, **{**now, "host": "ip-10-0-0-10"}).open is None
 

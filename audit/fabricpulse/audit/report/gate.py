@@ -39,7 +39,8 @@ def gate(
     is not decided whether a fault is this host's, the answer is not known; nor is it where a finding is older than
     `max_age_s` and nothing since has tested that again. strict : what is unknown, of checks that would close, or of the
     fleet, makes the answer not known. host : the kernel's name of this host. boot, machine : of it now, as in a report;
-    what was kept on another machine whose disk was copied says nothing. not_kept : why newer results may be missing,
+    what was kept on another machine whose disk was copied says nothing, and of a start before this one an error alone
+    counts. not_kept : why newer results may be missing,
     one line each.
     """
     own = Origin(host, boot, machine, host)
@@ -65,9 +66,10 @@ def gate(
         for r in report.results
         if r.outcome.status is Status.UNKNOWN and r.severity in bad and r.check not in ignore
     ]
-    if boot and report.boot and boot != report.boot:
-        unknown.append("this host has started anew since its last audit")
     doubts = list(not_kept)
+    if boot and report.boot and boot != report.boot:
+        # Modules, sysctls and links are those of another start, and who restarts a host often changes it.
+        doubts.append("this host has started anew since its last audit: run `fabricpulse audit local --keep`")
     earlier = list(report.open)
     # Of which no later audit has made the test again: people must know which one would.
     awaited = {id(one) for one in (*report.open, *(fleet.earlier if fleet else ()))}
