@@ -80,7 +80,8 @@ def reached(transaction: Transaction) -> dict[tuple[str, ...], float]:
     """Scope of plans that helped -> goodput that it had afterwards: so much can be had.
 
     One that fell short does not count until another one for the same jobs has ended: a second draw of paths may do
-    better, and each costs goodput while it is tried.
+    better, and each costs goodput while it is tried. Of exactly these jobs: a plan takes one of them apart from the
+    others, and says nothing about a part of them, which may still be on one link.
     """
     found: dict[tuple[str, ...], float] = {}
     short: dict[tuple[str, ...], float] = {}
