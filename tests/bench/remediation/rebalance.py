@@ -105,7 +105,7 @@ def rebalance(rows: Rows, rounds: int) -> None:
                 after_mb_s=[round(each / 1e6, 1) for each in after],
                 lanes_elsewhere=left,
             )
-            rows.report(case, "rebalance_s", took, "s", plans=[_short(plan) for plan in plans])
+            rows.report(case, "rebalance_s", took, "s", plans=[short(plan) for plan in plans])
             kept = [plan for plan in plans if plan["phase"] == "kept"]
             wrong = sum(plan["measured"] < CONFIG.get("min_gain", 1.1) for plan in kept)
             rows.report(case, "rebalance_wrong", wrong, "1", "== 0")
@@ -116,7 +116,8 @@ def rebalance(rows: Rows, rounds: int) -> None:
         rows.report(f"{rounds} fleets", "prediction_error_median", median(errors), "ratio", "<= 0.15")
 
 
-def _short(plan: dict[str, Any]) -> str:
+def short(plan: dict[str, Any]) -> str:
+    """A plan in a line."""
     return (
         f"{plan['phase']} tries={plan['tries']} lanes={len(plan['moves'])} predicted={plan['predicted']:.2f} "
         f"measured={plan['measured']:.2f} {plan['reason']}"

@@ -40,24 +40,24 @@ def plans(links: int) -> Iterator[tuple[Places, Proposal | None, list[float]]]:
 @pytest.mark.parametrize("links", [2, pytest.param(3, marks=pytest.mark.thorough)])
 def test_no_landing_is_worse_and_most_plans_can_win(links):
     """Of all assignments of two rings: the jobs together never lose, wherever the lanes of a plan land; what is
-    predicted is about what the best landing wins; and five of six plans have a landing that wins."""
+    predicted is about what the best landing wins; and three of four plans have a landing that wins, on two links all.
+    On three only plans for both rings are looked at: here no ring fills more than one link, so that a connection that
+    has one for itself wins nothing by another one."""
     count = useful = 0
     for places, plan, landings in plans(links):
-        if plan is None:
+        if plan is None or (links > 2 and plan.scope != JOBS):
             continue
         count += 1
-        assert plan.scope == JOBS
         assert min(landings) >= 0.999, places
         assert plan.predicted <= 1.2 * max(landings), places
         useful += max(landings) >= 1.05
     assert count >= 150
-    assert useful >= 0.8 * count
+    assert useful >= (1.0 if links == 2 else 0.75) * count
 
 
 def test_the_best_assignment_is_reached_and_left_alone():
-    """On two links, from everywhere but where all lanes of a direction are on one link (there the plugin goes on
-    searching): with each plan's best landing the rings come to the optimum in three plans at most. There is no plan
-    for an optimum."""
+    """On two links, from everywhere but where all lanes of both directions are on one link (there all look alike): with
+    each plan's best landing the rings come to the optimum in three plans at most. There is no plan for an optimum."""
     after: dict[tuple[int, ...], tuple[int, ...] | None] = {}
     best = 2.0
     found = {tuple(places.values()): (places, plan) for places, plan, _ in plans(2)}
@@ -75,7 +75,7 @@ def test_the_best_assignment_is_reached_and_left_alone():
         ]
         after[choice] = tuple(max(landings, key=total).values())
     for choice, (places, _) in found.items():
-        if any(len({places[job, way, lane] for job in range(2) for lane in range(2)}) == 1 for way in (0, 1)):
+        if all(len({places[job, way, lane] for job in range(2) for lane in range(2)}) == 1 for way in (0, 1)):
             continue
         now: tuple[int, ...] | None = choice
         for _ in range(3):
@@ -110,6 +110,24 @@ def test_connections_of_which_a_lane_was_moved_just_now_are_left_alone(host):
         if lane.host == host and lane.last.lane == 0:
             lanes[key] = replace(lane, repathed=True)
     assert propose(RebalanceConfig(min_gain=1.05), lanes, {}, searched=JOBS) == []
+
+
+def test_the_lanes_of_a_connection_that_share_a_link_move_together():
+    """Both rings have all lanes of one direction on one link, where the plugins have ended their search. One lane that
+    leaves is for its own ring; the best is that both do."""
+    places = dict(zip(KEYS, (0, 0, 0, 0, 0, 0, 1, 1), strict=True))
+    plan = propose(RebalanceConfig(), measured(places), {}, searched=JOBS)[0]
+    assert {(move.host, move.lane) for move in plan.moves} == {("h0", 0), ("h0", 1)}
+    one = {**places, (0, 0, 0): 1}
+    both = {**one, (0, 0, 1): 1}
+    assert (total(one), total(both)) == (pytest.approx(5 / 3), 2.0)
+    assert plan.predicted == pytest.approx(1.84, abs=0.01)
+    moved = measured(places)
+    for key, lane in moved.items():
+        if lane.host == "h0" and lane.last.lane == 0:
+            moved[key] = replace(lane, repathed=True)
+    other = propose(RebalanceConfig(), moved, {}, searched=JOBS)
+    assert all(move.host != "h0" for found in other for move in found.moves), "the plugin searches there"
 
 
 def test_other_rails_and_leaves_are_no_neighbours():

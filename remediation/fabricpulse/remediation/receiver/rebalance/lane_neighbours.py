@@ -51,6 +51,18 @@ def beside_good(slow: Sequence[LaneSummary], own: Sequence[LaneSummary]) -> list
     return found
 
 
+def of_slow_connections(slow: Sequence[LaneSummary], own: Sequence[LaneSummary]) -> list[LaneSummary]:
+    """Of the slow lanes of a job those of connections of which all lanes are slow. The plugin tries one lane of such a
+    connection at a time, and at last once an hour: what it has left there it has not found to be good."""
+    keys = {lane.key for lane in slow}
+    return [
+        lane
+        for lanes in connections_of(own).values()
+        if all(lane.key in keys for lane in lanes)
+        for lane in lanes
+    ]
+
+
 def without_room(slow: Sequence[LaneSummary], own: Sequence[LaneSummary]) -> set[str]:
     """Keys of the slow lanes of a job whose good siblings are full: on their paths, too, they would win nothing."""
     keys = {lane.key for lane in slow}

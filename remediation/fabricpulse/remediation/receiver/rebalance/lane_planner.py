@@ -24,6 +24,7 @@ from fabricpulse.remediation.receiver.rebalance.lane_neighbours import (
     connections_of,
     is_at_rest,
     neighbours,
+    of_slow_connections,
     without_room,
 )
 from fabricpulse.remediation.receiver.rebalance.lane_places import Jobs, Leaves, groups
@@ -154,9 +155,9 @@ def _repathed(
     """Other paths for lanes of a job that deliver little, for its own sake and that of those whom they hold up; for its
     own alone where those are so many that the gain of all together would be too small to be seen.
 
-    The plugin searches for the sake of one job alone, and has ended where nothing is left to win for it: that it has
-    tried several paths says nothing against a plan for somebody else's. busy : of `carrying` those jobs in which it has
-    not.
+    The plugin searches for the sake of one job alone, lane by lane, and has ended where nothing is left to win by that:
+    that it has tried several paths says nothing against a plan for somebody else's, or for all lanes of a connection at
+    once. busy : of `carrying` those jobs in which it has not.
     """
     own = carrying[workload]
     resting = {lane.key for lanes in connections_of(own).values() if is_at_rest(lanes) for lane in lanes}
@@ -164,7 +165,9 @@ def _repathed(
     holding = beside_good(low, own)
     beside = neighbours(workload, low, holding, carrying, leaves)
     full = without_room(low, own) if beside.jobs else set()
-    gaining = [lane for lane in low if lane.congested and lane.key not in full] if workload in busy else []
+    gaining = [lane for lane in low if lane.congested and lane.key not in full]
+    if workload not in busy:
+        gaining = of_slow_connections(gaining, own)
     gain = _REACHED * gain_of_rate(_busy(own), _faster(own, gaining)) if gaining else 1.0
     if beside.jobs:
         total, won = (
