@@ -16,6 +16,7 @@ from fabricpulse.why.causes.contention_self import (
     contenders,
     crossings,
     link_unknown,
+    worst_receiver_unknown,
 )
 from fabricpulse.why.finding import Evidence, Finding, as_hint, as_undecided, finding, grows
 
@@ -58,7 +59,7 @@ def find(a: Analysis) -> Iterator[Finding]:
     found = finding("contention_jobs", f"{len(queued)} flows, with job {names}", evidence, subjects, "qp")
     if a.queues_are_old:
         found = as_hint(found, OLD_QUEUES)
-    elif not mine & theirs and (unknown := link_unknown(a)):
+    elif not mine & theirs and (unknown := link_unknown(a) or worst_receiver_unknown(a)):
         found = as_undecided(found, unknown)
     yield found
 

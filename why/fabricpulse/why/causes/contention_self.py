@@ -97,7 +97,7 @@ def find(a: Analysis) -> Iterator[Finding]:
         found = as_hint(
             found, "none of them leaves its leaf, and no two share a NIC: they do not share a link"
         )
-    elif unknown := link_unknown(a, 1) or _others_unknown(a, queued) or _receiver_unknown(a, queued):
+    elif unknown := link_unknown(a, 1) or _others_unknown(a, queued) or worst_receiver_unknown(a):
         found = as_undecided(found, unknown)
     yield found
 
@@ -180,11 +180,10 @@ def _others_unknown(a: Analysis, flows: tuple[Flow, ...]) -> str:
     return ""
 
 
-def _receiver_unknown(a: Analysis, flows: tuple[Flow, ...]) -> str:
-    """The same where all go to one host, and nobody says whether it takes what arrives."""
-    hosts = {f.target.host for f in flows} & set(a.missing().get("nic", ()))
-    into = {f.target.host for f in flows}
-    return receiver_unknown(hosts.pop()) if hosts and len(into) == 1 else ""
+def worst_receiver_unknown(a: Analysis) -> str:
+    """The same where nobody says whether the host into which the slowest of them goes takes what arrives."""
+    host = max(a.queues_between, key=a.score).target.host
+    return receiver_unknown(host) if host in a.missing().get("nic", ()) else ""
 
 
 def receiver_unknown(host: str) -> str:

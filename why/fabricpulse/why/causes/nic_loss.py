@@ -89,14 +89,14 @@ def find(a: Analysis) -> Iterator[Finding]:
             found = as_hint(found, contradiction)
         elif _waits(a, nic) or queues_of_flows(a, nic):
             found = as_hint(found, "what is lost waits in a queue as well: one that is full loses")
-        elif unknown := _not_excluded(a, nic):
+        elif unknown := _not_excluded(a, nic, lossy.values()):
             found = as_undecided(found, unknown)
         elif other := _same_queue(a, nic, lossy.values()):
             found = as_hint(found, f"{other.id} loses in the same way while flows wait: a full queue")
         yield found
 
 
-def _not_excluded(a: Analysis, nic: Nic) -> str:
+def _not_excluded(a: Analysis, nic: Nic, lossy: Iterable[Nic]) -> str:
     """Why a full queue cannot be distinguished from a broken NIC, empty where it can: of its flows no delay is known,
     as exporters of their hosts do not answer, or their quickest chunks are late and what was carried before is unknown.
     """
@@ -119,6 +119,11 @@ def _not_excluded(a: Analysis, nic: Nic) -> str:
             f"flows of another job wait, and no qp exporter ({_some(missing['qp'])}) says whether"
             " this job's do on the same rail: a full queue"
         )
+    if "qp" in missing and (other := _same_queue(a, nic, lossy, waits=True)):
+        return (
+            f"{other.id} loses in the same way, and no qp exporter ({_some(missing['qp'])}) says whether flows wait:"
+            " a full queue"
+        )
     if "mesh" in missing and (nic.lossy_edges or 0) < 2:
         return (
             f"hardly more than one edge loses, and no mesh exporter ({_some(missing['mesh'])}) says"
@@ -138,6 +143,11 @@ def _not_excluded(a: Analysis, nic: Nic) -> str:
     floors = [f.floor_s for f in flows if f.floor_s and not a.minor(f)]
     others = a.floors_but(nic.id.host)
     known = any(f.sent_before for f in flows)
+    if "qp" in missing and floors and (len(others) < 2 or min(floors) > _QUICKEST * median(others)):
+        return (
+            f"chunks of few flows are known, without those of {_some(missing['qp'])}: all of its may be late, in a full"
+            " queue before a slow link"
+        )
     if floors and len(others) > 1 and not known and min(floors) > _QUICKEST * median(others):
         return (
             "even the quickest chunks over it are late, and what it carried before is not known: a full queue"
@@ -149,13 +159,14 @@ def _some(hosts: Sequence[str]) -> str:
     return ", ".join(hosts[:3]) + (", …" if len(hosts) > 3 else "")
 
 
-def _same_queue(a: Analysis, nic: Nic, lossy: Iterable[Nic]) -> Nic | None:
+def _same_queue(a: Analysis, nic: Nic, lossy: Iterable[Nic], *, waits: bool = False) -> Nic | None:
     """Another NIC of the network that loses on several edges in the same direction while flows of one of the two wait:
-    what both lose is lost further away, in a queue that both fill. The flows of the other one may not pass it.
+    what both lose is lost further away, in a queue that both fill. The flows of the other one may not pass it. waits :
+    as if some did.
     """
     if (nic.lossy_edges or 0) < _SHARED_EDGES or _loss(nic) > _OF_SHARED_QUEUE:
         return None
-    waits = any(f in a.queued_flows for f in a.flows_of(nic.id))
+    waits = waits or any(f in a.queued_flows for f in a.flows_of(nic.id))
     alike = (
         other
         for other in lossy
