@@ -7,6 +7,9 @@ from scipy.sparse.csgraph import breadth_first_order, connected_components, dijk
 
 from fabricpulse.clocksync.solve.graph import Floats, Graph, Nodes
 
+# Of the edges, how often all are asked before a search, and how many may be found to shorten a way.
+_ASKED, _MOST_SHORTER = 3, 0.1
+
 
 class _Symmetric:
     """A matrix and its transpose, added up: half of the memory, and nothing to sort."""
@@ -51,16 +54,42 @@ class LargeGraph(Graph):
         order, before = breadth_first_order(self._matrix(np.ones(len(self.i))), start, directed=False)
         return order.astype(np.intp), before.astype(np.intp)
 
+    def _relaxed(self, length: Floats, start: Floats) -> tuple[Floats, bool]:
+        """As distances(), and whether that is all: where next to no edge shortens what is known, as in most rounds, to
+        ask all edges is a fifth of the work of a search. Else the search goes on from there, to the same sums.
+        """
+        at, left = start.copy(), _ASKED * len(length)
+        some: Nodes | slice = slice(None)
+        while left > 0:
+            i, j, way = self.i[some], self.j[some], length[some]
+            left -= len(way)
+            forth, back = at[i] + way, at[j] + way
+            to_j, to_i = np.flatnonzero(forth < at[j]), np.flatnonzero(back < at[i])
+            if not len(to_j) and not len(to_i):
+                return at, True
+            if len(to_j) + len(to_i) > _MOST_SHORTER * len(length):
+                break
+            np.minimum.at(at, j[to_j], forth[to_j])
+            np.minimum.at(at, i[to_i], back[to_i])
+            nearer = np.zeros(self.n, np.bool_)
+            nearer[j[to_j]] = nearer[i[to_i]] = True
+            some = np.flatnonzero(nearer[self.i] | nearer[self.j])
+        return at, False
+
     def distances(self, length: Floats, start: Floats, most: float = np.inf) -> Floats:
         found = np.empty_like(start)
-        length = self._sorted(length)
-        for row, of in enumerate(start):
+        in_order = self._sorted(length)
+        for row, given in enumerate(start):
+            of, done = self._relaxed(length, given) if most == np.inf else (given, False)
+            if done:
+                found[row] = of
+                continue
             # With a host more, that has an edge to each at which a path may begin.
             begins = np.flatnonzero(np.isfinite(of))
             columns = np.concatenate([self._columns, begins.astype(np.int32)])
             starts = np.append(self._starts, np.int32(len(columns)))
             graph = csr_array(
-                (np.concatenate([length, of[begins]]), columns, starts), shape=(self.n + 1, self.n + 1)
+                (np.concatenate([in_order, of[begins]]), columns, starts), shape=(self.n + 1, self.n + 1)
             )
             found[row] = dijkstra(graph, directed=False, indices=self.n, limit=most)[: self.n]
         return found

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fabricpulse.clocksync.solve import graph_forms
+from fabricpulse.clocksync.solve import graph_forms, large_graph
 from fabricpulse.clocksync.solve.graph import Graph
 from fabricpulse.clocksync.solve.graph_forms import FEW, graph_of
 from fabricpulse.clocksync.solve.large_graph import LargeGraph
@@ -78,6 +78,24 @@ def test_random_graphs_have_one_distance(monkeypatch: pytest.MonkeyPatch) -> Non
             np.testing.assert_allclose(small, large, atol=0.01)
         assert (found[0][1][np.arange(3), some] < 0.01).all()
         np.testing.assert_array_equal(np.isfinite(found[0][2]), found[0][1] <= 9.5)
+
+
+@pytest.mark.parametrize("nearer", [0, 2, 30, 1_000])
+def test_asking_all_edges_and_a_search_find_the_same_sums(
+    monkeypatch: pytest.MonkeyPatch, nearer: int
+) -> None:
+    """Of hosts that know themselves how far they are, `nearer` are so near that others go by them."""
+    rng = np.random.default_rng(nearer)
+    n = 1_000
+    i, j = random_edges(rng, n, 8 * n)
+    graph = LargeGraph(n, i, j)
+    length = rng.uniform(900.0, 1_100.0, len(i))
+    start = rng.uniform(4_000.0, 4_100.0, n)
+    start[rng.choice(n, nearer, replace=False)] = rng.uniform(0.0, 4_000.0, nearer)
+    found = graph.distances(length, np.array([start, np.where(start < 4_000.0, start, np.inf)]))
+    monkeypatch.setattr(large_graph, "_ASKED", 0)
+    searched = graph.distances(length, np.array([start, np.where(start < 4_000.0, start, np.inf)]))
+    np.testing.assert_array_equal(found, searched)
 
 
 def test_the_form_goes_by_the_number_of_hosts() -> None:
