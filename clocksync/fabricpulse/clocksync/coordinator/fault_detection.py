@@ -30,6 +30,10 @@ class FaultDetector:
         self._stale_s = stale_s
         self._doubted = DoubtedHosts(columns)
 
+    def renumber(self, slot_of: NDArray[np.int32]) -> None:
+        """Hosts have new slots: slot_of[old], -1 for those whose leases have run out."""
+        self._doubted.renumber(slot_of)
+
     def trusted(self, hosts: Hosts, slots: NDArray[np.intp]) -> Hosts:
         """`hosts` with each jumped anchor's UTC offset reverted to its pre-jump value and its bound widened by the
         jump, and with the doubt that former solves left.

@@ -146,6 +146,7 @@ class Fleet:
             self._fresh = {int(moved[slot]): again for slot, again in self._fresh.items()}
             self._expected = {int(moved[slot]) for slot in self._expected}
             self._table.renumber(moved)
+            self._faults.renumber(moved)
         return expired
 
     def solve_round(self, now_s: float, arrived: tuple[Records, Records] | None = None) -> Solution | None:

@@ -135,18 +135,26 @@ def test_a_healthy_fleet_is_never_in_doubt() -> None:
 def test_witnesses_are_a_set(seed: int) -> None:
     """Of random edges, some of them parallel: the arrays say what a dictionary of pairs would."""
     rng = np.random.default_rng(seed)
-    hosts, name = DoubtedHosts(Columns()), rng.integers(0, 1 << 63, 15, np.uint64)
+    hosts = DoubtedHosts(Columns())
     model: dict[tuple[int, int], float] = {}
     for moment in range(12):
         begin, end = rng.integers(0, 15, (2, int(rng.integers(0, 60))))
         doubted = rng.random(15) < 0.4
-        hosts._see(name, begin, end, doubted, float(moment))
+        hosts._see((begin << 32) + end, doubted, float(moment))
         for pair in zip(begin.tolist(), end.tolist(), strict=True):
             if pair in model or doubted[pair[0]]:
                 model[pair] = float(moment)
-        mix = np.uint64(0x9E3779B97F4A7C15)
-        wanted = sorted(
-            (int((name[a : a + 1] * mix + name[b])[0]), int(name[a]), at) for (a, b), at in model.items()
-        )
-        found = zip(hosts._pair.tolist(), hosts._owner.tolist(), hosts._seen_s.tolist(), strict=True)
-        assert list(found) == wanted
+        wanted = sorted(((a << 32) + b, at) for (a, b), at in model.items())
+        assert list(zip(hosts._keys.tolist(), hosts._seen_s.tolist(), strict=True)) == wanted
+
+
+def test_a_witness_that_has_gone_is_missed_under_new_numbers() -> None:
+    hosts = DoubtedHosts(Columns())
+    hosts._see(np.array([(1 << 32) + 2, (1 << 32) + 3, (4 << 32) + 3]), np.ones(5, np.bool_), 1.0)
+    # Of 1, 2, 3 and 4 the last two have gone; the slot of one of them is that of another host now.
+    hosts.renumber(np.array([-1, 3, 0, -1, -1], np.int32))
+    hosts._see(np.array([(3 << 32) + 0, (3 << 32) + 2]), np.zeros(5, np.bool_), 2.0)
+    assert hosts._seen_s.tolist() == [2.0, 1.0]
+    assert (hosts._keys >> 32).tolist() == [3, 3]
+    hosts.renumber(np.arange(5, dtype=np.int32))
+    assert hosts._seen_s.tolist() == [2.0, 1.0]
