@@ -11,6 +11,7 @@ import socket
 import time
 from pathlib import Path
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -34,13 +35,16 @@ def intake_child(n: int, edges: int = 10, nics: int = 1, steps: int = 5, port: i
     rng = np.random.default_rng(1)
     names = [f"gpu-{k:05d}" for k in range(n)]
     peers = (np.arange(n)[:, None] + rng.integers(1, n, (n, edges))) % n
-    fleet = Fleet()
+    # A lease that lasts until all have joined, on a busy machine too.
+    fleet = Fleet(lease_s=600.0)
     channels = ReportChannels(fleet, [("127.0.0.1", port)])
     now_ns = time.time_ns()
     line = Line(now_ns, 0, 0, 2_000)
     given = []
     for name, row in zip(names, peers, strict=True):
+        # As it comes by HTTP: of no string there are two.
         info = HostInfo(1, "", (), _edges(names, row, nics), "none")
+        info = msgspec.msgpack.decode(msgspec.msgpack.encode(info), type=HostInfo)
         report = RoundReport(PROTOCOL, name, 1, 1, now_ns, b"", line, None, "", 0, info)
         member = fleet.report(report, time.monotonic(), again=False)
         member.neighbours_sent = fleet.roster.generation

@@ -292,7 +292,7 @@ class Coordinator:
             member.neighbours_sent = self.fleet.roster.generation
             neighbours = {
                 name: other.info.url
-                for name in {edge.peer for edge in info.edges}
+                for name in {edge.peer for edge in self.fleet.roster.edges(member)}
                 if (other := self.fleet.roster.members.get(name)) is not None
                 and other.info is not None
                 and other.info.url

@@ -388,14 +388,14 @@ class Fleet:
         worst = np.flatnonzero(outlier)
         worst = worst[np.argsort(-size[worst])][:_NAMED]
         self.outlier_edges = [
-            (member.name, member.info.edges[int(numbers[e])], float(solution.residual_ns[e]))
+            (member.name, self.roster.edges(member)[int(numbers[e])], float(solution.residual_ns[e]))
             for e in worst
-            if (member := self.roster.at(int(rows["slot"][edges.i[e]]))).info is not None
+            for member in [self.roster.at(int(rows["slot"][edges.i[e]]))]
         ]
 
     def nic_bias_ns(self, member: Member) -> dict[str, float]:
         """By device: NicBiases.bias_ns; empty where all its edges are of one, or their names are not known."""
-        numbers, edges = self.roster.nics(), member.info.edges if member.info is not None else ()
+        numbers, edges = self.roster.nics(), self.roster.edges(member)
         begin = int(self.roster.peers()[1][member.slot])
         return self.nic_biases.of_devices(numbers, begin, [edge.device for edge in edges])
 

@@ -145,7 +145,7 @@ class FleetApi:
                 "estimated_error_ns": m.estimated_error_ns or None,
                 "correction_ns": line.correction_ns if line is not None else None,
                 "rate_ppb": line.rate_ppt * 1e-3 if line is not None else None,
-                "edges": len(m.info.edges) if m.info is not None else 0,
+                "edges": len(m.edges),
                 "reported_edges": m.reported_edges,
                 "outlier_edges": m.outliers,
                 "suspect": m.suspect,

@@ -4,30 +4,21 @@ A host has a slot, a number that it keeps; the edges of a host name its peers by
 fleet is arithmetic on arrays.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from fabricpulse.clocksync.coordinator.duplicate_hosts import DuplicateHostDetector, NameTakenError
 from fabricpulse.clocksync.coordinator.members import Columns, Member
 from fabricpulse.clocksync.coordinator.nic_biases import NicNumbers
-from fabricpulse.clocksync.wire.messages import HostInfo
+from fabricpulse.clocksync.wire.messages import EdgeName, HostInfo
 from fabricpulse.clocksync.wire.report_table import name_hash
 
 # Any odd number; names are hashes already.
 _MIX = np.uint64(0x9E3779B97F4A7C15)
-
-
-def _devices(info: HostInfo | None, *, every: bool = False) -> NDArray[np.uint64] | None:
-    """name_hash of the NICs at both ends of each edge; None where there is one at this end, unless `every`."""
-    edges = info.edges if info is not None else ()
-    if not every and len({edge.device for edge in edges}) < 2:
-        return None
-    hashes = {name: name_hash(name) for edge in edges for name in (edge.device, edge.peer_device)}
-    ends = [[hashes[e.device] for e in edges], [hashes[e.peer_device] for e in edges]]
-    return np.array(ends, np.uint64).reshape(2, len(edges))
 
 
 def _nothing(_: Member) -> None:
@@ -49,6 +40,10 @@ class Roster:
     # Names by their hash: datagrams name the root so.
     _names: dict[int, str] = field(default_factory=dict)
     _by_slot: dict[int, Member] = field(default_factory=dict)
+    # Names by slot; names of NICs by the number that edges name them by, and the other way round.
+    _slot_names: list[str] = field(default_factory=list)
+    _devices: list[str] = field(default_factory=list)
+    _device_numbers: dict[str, int] = field(default_factory=dict)
     # Slots of the peers of all slots behind each other, and where those of each begin; None when that has changed.
     _peers: tuple[NDArray[np.int32], NDArray[np.intp]] | None = None
     # With the peers that they are of.
@@ -86,16 +81,33 @@ class Roster:
 
     def take_info(self, member: Member, info: HostInfo) -> None:
         """What a host reports of itself."""
-        if info == member.info:
+        edges, info = self._numbered(info.edges), msgspec.structs.replace(info, edges=())
+        if info == member.info and np.array_equal(edges, member.edges):
             return
         if member.info is None or (info.nics, info.url) != (member.info.nics, member.info.url):
             self.generation += 1
             self.columns.at["moved"][member.slot] = self.generation
-        member.info = info
-        member.peers = np.array([self.slot(edge.peer) for edge in info.edges], np.int32)
-        member.devices = _devices(info)
+        member.info, member.edges = info, edges
         self.columns.at["info"][member.slot] = info.generation
         self._peers = None
+
+    def _numbered(self, edges: Sequence[EdgeName]) -> NDArray[np.int32]:
+        rows = [(self._device(e.device), self.slot(e.peer), self._device(e.peer_device)) for e in edges]
+        return np.array(rows, np.int32).reshape(-1, 3)
+
+    def _device(self, name: str) -> int:
+        number = self._device_numbers.get(name)
+        if number is None:
+            number = self._device_numbers[name] = len(self._devices)
+            self._devices.append(name)
+        return number
+
+    def edges(self, member: Member) -> list[EdgeName]:
+        """The names of the edges of a host, in the order in which it reports them."""
+        names, devices = self._slot_names, self._devices
+        return [
+            EdgeName(devices[own], names[peer], devices[other]) for own, peer, other in member.edges.tolist()
+        ]
 
     def _replace(self, member: Member, epoch: int, now_s: float, lease_s: float) -> None:
         """Makes room for the next sidecar of its name, once the previous one has ended."""
@@ -124,6 +136,7 @@ class Roster:
         slot = self._slots.get(name)
         if slot is None:
             slot = self._slots[name] = len(self._slots)
+            self._slot_names.append(name)
             self._names[name_hash(name)] = name
             self.columns.make_room(len(self._slots))
         return slot
@@ -155,6 +168,7 @@ class Roster:
         """Gives up the slots of hosts whose leases have run out. The new slot of each old one, -1 for none."""
         columns, held_out = self.columns.at, self.columns.held_out
         moved = np.full(len(self._slots), -1, np.int32)
+        names, self._slot_names = self._slot_names, []
         self._slots.clear()
         self._names.clear()
         members = list(self.members.values())
@@ -164,8 +178,7 @@ class Roster:
         new = [member.slot for member in members]
         moved[old] = new
         for member in members:
-            edges = member.info.edges if member.info is not None else ()
-            member.peers = np.array([self.slot(edge.peer) for edge in edges], np.int32)
+            member.edges[:, 1] = [self.slot(names[peer]) for peer in member.edges[:, 1].tolist()]
         self.columns.at, self.columns.held_out = np.zeros(0, columns.dtype), held_out[:0]
         self.columns.make_room(len(self._slots))
         self.columns.at[new], self.columns.held_out[new] = columns[old], held_out[old]
@@ -180,8 +193,8 @@ class Roster:
         if self._peers is None:
             counts = np.zeros(len(self._slots) + 1, np.intp)
             members = sorted(self.members.values(), key=lambda member: member.slot)
-            counts[[member.slot + 1 for member in members]] = [len(member.peers) for member in members]
-            slots = [member.peers for member in members]
+            counts[[member.slot + 1 for member in members]] = [len(member.edges) for member in members]
+            slots = [member.edges[:, 1] for member in members]
             flat = np.concatenate(slots) if slots else np.empty(0, np.int32)
             self._peers = flat, np.cumsum(counts)
         return self._peers
@@ -194,17 +207,18 @@ class Roster:
         return self._nics[1]
 
     def _nic_numbers(self, flat: NDArray[np.int32], begin: NDArray[np.intp]) -> NicNumbers | None:
-        members = sorted(self.members.values(), key=lambda member: member.slot)
-        if all(member.devices is None for member in members):
-            return None
-        both = [m.devices if m.devices is not None else _devices(m.info, every=True) for m in members]
-        device = np.concatenate([of for of in both if of is not None], axis=1)
         owner = np.repeat(np.arange(len(begin) - 1), np.diff(begin))
+        members = sorted(self.members.values(), key=lambda member: member.slot)
+        ends = [np.concatenate([member.edges[:, at] for member in members] or [flat]) for at in (0, 2)]
+        if not ((ends[0][1:] != ends[0][:-1]) & (owner[1:] == owner[:-1])).any():
+            return None
+        hashes = np.fromiter(map(name_hash, self._devices), np.uint64, len(self._devices))
+        device, peer_device = (hashes[numbers] for numbers in ends)
         # Names of slots that have no member are no columns.
         name = np.zeros(len(self._slots), np.uint64)
         name[list(self._slots.values())] = np.fromiter(map(name_hash, self._slots), np.uint64, len(name))
         return NicNumbers.of(
-            name[owner] * _MIX + device[0], name[flat] * _MIX + device[1], owner, flat.astype(np.intp)
+            name[owner] * _MIX + device, name[flat] * _MIX + peer_device, owner, flat.astype(np.intp)
         )
 
     def neighbours_due(self, slots: NDArray[np.intp]) -> NDArray[np.bool_]:
