@@ -443,3 +443,16 @@ def test_of_flows_that_are_as_slow_always_the_same_is_named() -> None:
     facts = with_flows(facts, lambda f: f in chosen, delay_s=900e-6, floor_s=800e-6)
     (reported,) = [r.finding.where for r in infer(facts).causes if r.finding.cause == "misrouted_path"]
     assert reported == str(max(chosen, key=lambda f: (f.source, f.target)))
+
+
+def test_a_rank_that_is_late_in_slow_collectives() -> None:
+    """A sixth of what they take now, which is nothing of the spread: named beside why they are slow, if it is news."""
+    late = {"h0": 0.3649, "h1": 0.3662, "h2": 0.3637, "h3": 0.3011}
+    for before, likely in ((0.1395, True), (0.1300, False), (None, False)):
+        usual = {"h0": 0.1406, "h1": 0.1417, "h2": 0.1408, "h3": before}
+        ranks = tuple(
+            replace(r, duration_s=late[r.host], duration_before_s=usual[r.host]) for r in healthy().ranks
+        )
+        causes = infer(replace(slow(healthy()), ranks=ranks)).causes
+        named = [r.finding.where for r in causes if r.finding.cause == "straggler_rank"]
+        assert named == (["rank 3 on h3"] if likely else [])

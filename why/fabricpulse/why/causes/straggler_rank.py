@@ -22,6 +22,8 @@ DO = (
     "If it is always the same host, take it out of the job and compare.",
 )
 _LATE = 0.2
+# Where it is news and far beyond the spread: of slow collectives a late rank is a small share.
+_LITTLE_LATE, _FAR, _LITTLE = 0.1, 20.0, 0.6
 # Of two ranks, without a spread: the same lateness must be clearer.
 _LATE_OF_TWO = 0.3
 _ALIKE_BEFORE = 0.9
@@ -73,8 +75,15 @@ def _late_of_many(ranks: Sequence[Rank]) -> list[Late]:
         Late(r, usual - d, usual, _minus(before, r.duration_before_s))
         for r, d in zip(ranks, durations, strict=True)
         if usual - d > max(_LATE * usual, 6 * spread)
+        or (usual - d > max(_LITTLE_LATE * usual, _FAR * spread) and _is_news(usual - d, before, r))
     ]
     return late if len(late) <= max(1, len(ranks) // 4) else []
+
+
+def _is_news(late_s: float, before: float | None, rank: Rank) -> bool:
+    """Whether it is known that the rank was hardly late in the baseline."""
+    late_before_s = _minus(before, rank.duration_before_s)
+    return late_before_s is not None and late_before_s < _LITTLE_LATE * late_s
 
 
 def _late_of_two(ranks: Sequence[Rank]) -> list[Late]:
@@ -98,7 +107,7 @@ def find(a: Analysis) -> Iterator[Finding]:
             Evidence(
                 f"rank {rank.rank} enters each collective {late.late_s * 1e3:.1f} ms late: it is in it for "
                 f"{late.usual_s * 1e3 - late.late_s * 1e3:.1f} ms, the others for {late.usual_s * 1e3:.1f} ms",
-                grows(late.late_s / late.usual_s, _LATE, 0.5, 0.85, 0.95),
+                grows(late.late_s / late.usual_s, _LATE, 0.5, 0.85, 0.95) or _LITTLE,
                 "rank_busy",
             )
         ]
