@@ -1,15 +1,16 @@
 """Scenarios of a fault of a process or a clock that passes: on-call is notified once, and the ring continues."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 from tests.unit.demo.test_flap import FLEET, World
 
-from fabricpulse.lab.demo.observed import AlertSeen, ClockSeen, PageSeen
+from fabricpulse.lab.demo.observed import ActionSeen, AlertSeen, ClockSeen, PageSeen, PlanSeen
 from fabricpulse.lab.demo.scenarios.base import Fleet, Judgement
 from fabricpulse.lab.demo.scenarios.clock_step import ClockStep
-from fabricpulse.lab.demo.scenarios.contention import Contention
+from fabricpulse.lab.demo.scenarios.contention import SPAN_S, Contention, ContentionOutcome
 from fabricpulse.lab.demo.scenarios.dead_leaf import DeadLeaf
 from fabricpulse.lab.demo.scenarios.hang import Hang
 from fabricpulse.lab.demo.scenarios.incast import KNOWN_S, Incast
@@ -41,6 +42,19 @@ OTHER = {
     DeadLeaf: (("faulty", "leaf1"), ("network", "rail1"), ("what", "loss")),
     ClockStep: (("instance", "h0"),),
 }
+# What becomes of a plan.
+KEPT = {"measuring": "kept"}
+PLAN = PlanSeen(
+    id="rebalance/demo-ring#1",
+    alert="FabricPathContended",
+    workload="demo-ring",
+    phase="measuring",
+    at=(("h0", "rail0"),),
+    tries=2,
+    predicted=2.0,
+    measured=1.9,
+)
+PLANS: dict[type[PassingFaultScenario], tuple[PlanSeen, ...]] = {Contention: (PLAN,)}
 SCENARIOS = pytest.mark.parametrize("scenario", list(ABOUT))
 
 
@@ -50,18 +64,26 @@ def play(
     errors: int = 0,
     clock: ClockSeen | None = None,
     fleet: Fleet = FLEET,
+    plans: tuple[PlanSeen, ...] = (),
+    rebalanced: float = 49e6,
 ) -> tuple[World, list[str]]:
-    """The run, in which on-call gets `pages`, the ring ends with so many errors, and a host with `clock`."""
+    """The run, in which on-call gets `pages`, the ring ends with so many errors, and a host with `clock`; `plans` take
+    ten seconds."""
     world = World(scenario, fleet)
     observed = world.observed
     world.healthy()
     seen = world.run(KNOWN_S + 8 if scenario is Incast else 8)
     observed.marks["fault"] = world.now
+    world.bandwidth = 10e6
     seen += world.run(6)
     at = (world.scenario._instance, world.scenario.device)
     observed.firing = (AlertSeen(scenario.alert, *at, "firing"),)
     observed.notified = (AlertSeen(scenario.alert, *at, "active"),)
+    observed.plans = plans
     seen += world.run(10)
+    observed.plans = tuple(replace(plan, phase=KEPT.get(plan.phase, plan.phase)) for plan in plans)
+    observed.gains = {"predicted": 2.0, "measured": 1.9} if plans else {}
+    world.bandwidth = rebalanced
     observed.pages.update(dict.fromkeys(pages, world.now))
     seen += world.run(scenario.fault_s - 16)
     if clock is not None:
@@ -70,9 +92,10 @@ def play(
     seen += world.run(1)
     observed.workload.errors = errors
     observed.marks["repaired"] = world.now
+    world.bandwidth = 50e6
     seen += world.run(3)
     observed.firing = observed.notified = ()
-    return world, seen + world.run(2)
+    return world, seen + world.run(SPAN_S)
 
 
 def right(scenario: type[PassingFaultScenario]) -> PageSeen:
@@ -82,7 +105,7 @@ def right(scenario: type[PassingFaultScenario]) -> PageSeen:
 @SCENARIOS
 def test_one_page(scenario: type[PassingFaultScenario]) -> None:
     """All milestones; times count from the fault."""
-    world, seen = play(scenario, right(scenario))
+    world, seen = play(scenario, right(scenario), plans=PLANS.get(scenario, ()))
     result = world.result()
 
     assert sorted(seen) == sorted(milestone.milestone.name for milestone in world.scenario_run.results)
@@ -96,7 +119,7 @@ def test_one_page(scenario: type[PassingFaultScenario]) -> None:
 def test_the_wrong_place_is_another_page(scenario: type[PassingFaultScenario]) -> None:
     """A page that blames a rank that waits, or another host."""
     wrong = PageSeen(scenario.alert, OTHER[scenario], "group")
-    world, seen = play(scenario, right(scenario), wrong)
+    world, seen = play(scenario, right(scenario), wrong, plans=PLANS.get(scenario, ()))
 
     assert "paged" in seen
     [check] = [check for check in world.result().checks if check.name == "other_pages"]
@@ -107,7 +130,7 @@ def test_the_wrong_place_is_another_page(scenario: type[PassingFaultScenario]) -
 @SCENARIOS
 def test_an_error_is_no_going_on(scenario: type[PassingFaultScenario]) -> None:
     """What passes costs a job time, nothing else."""
-    world, seen = play(scenario, right(scenario), errors=1)
+    world, seen = play(scenario, right(scenario), errors=1, plans=PLANS.get(scenario, ()))
 
     assert "ring_goes_on" not in seen
     assert not world.result().success
@@ -157,7 +180,7 @@ def test_the_fault_is_on_the_way_between_the_pods(scenario: type[SharedPathScena
     asyncio.run(played.hold(cast(Any, wires)))
     asyncio.run(played.repair(cast(Any, wires)))
 
-    (what, source, destination, much), (_, slept), (_, *after) = wires.asked
+    (what, source, destination, much, *beside), (_, slept), (_, *after) = wires.asked
     assert (what, much > 0, slept) == ("load" if scenario is Contention else "detour", True, played.fault_s)
     assert after == [source, destination, 0.0]
     ends = [names.index(end.partition("-")[0]) for end in (source, destination)]
@@ -166,6 +189,7 @@ def test_the_fault_is_on_the_way_between_the_pods(scenario: type[SharedPathScena
     assert flow[1] == flow[0] + 1, "the ring goes from host to host"
     if scenario is Contention:
         assert not set(ends) & set(flow)
+        assert beside == [(played.sender, played.receiver), (destination, source)]
     else:
         assert ends == flow
 
@@ -190,3 +214,56 @@ def test_an_incast_waits_until_the_rules_know_what_a_nic_receives() -> None:
 
     assert {"traffic_on_all_rails", "baseline_measured"} <= set(world.run(KNOWN_S - 1))
     assert "peak_known" in world.run(8)
+
+
+def test_the_action_is_measured_beside_the_other_job_and_without_it() -> None:
+    """Times count from the fault; what the links left allow is what the job has there alone."""
+    outcome = play(Contention, right(Contention), plans=(PLAN,))[0].result().outcome
+    assert isinstance(outcome, ContentionOutcome)
+    assert outcome.action_s == pytest.approx(6.0, abs=0.21)
+    assert outcome.kept_s == pytest.approx(16.0, abs=0.21)
+    assert (outcome.new_paths, outcome.gain_predicted, outcome.gain_measured) == (2, 2.0, 1.9)
+    assert outcome.bandwidth_before == pytest.approx(50e6)
+    assert outcome.bandwidth_contended == pytest.approx(10e6)
+    assert outcome.bandwidth_after == pytest.approx(49e6)
+    assert outcome.bandwidth_alone == pytest.approx(50e6)
+    assert outcome.unused == pytest.approx(0.02)
+    assert outcome.wrong_actions == 0
+
+
+@pytest.mark.parametrize(
+    ("plans", "wrong"),
+    [
+        ((), 0),
+        ((replace(PLAN, at=(("h1", "rail0"),)),), 1),
+        ((replace(PLAN, at=(("h0", "rail0"), ("h0", "rail1"))),), 1),
+        ((replace(PLAN, alert=""),), 1),
+        ((replace(PLAN, phase="rolled_back"),), 1),
+        ((PLAN, replace(PLAN, id="rebalance/demo-ring#2", phase="rolled_back")), 1),
+    ],
+    ids=["none", "another host", "another NIC", "no alert", "undone", "one more"],
+)
+def test_a_wrong_plan_fails_the_demo(plans: tuple[PlanSeen, ...], wrong: int) -> None:
+    """So does none: the job has its bandwidth back for another reason then."""
+    world, seen = play(Contention, right(Contention), plans=plans)
+    outcome = world.result().outcome
+    assert isinstance(outcome, ContentionOutcome)
+    assert outcome.wrong_actions == wrong
+    assert ("plan_kept" in seen) is (PLAN in plans)
+    assert not world.result().success
+
+
+def test_a_nic_that_is_taken_out_is_a_wrong_action() -> None:
+    """The NIC is well."""
+    world, _ = play(Contention, right(Contention), plans=(PLAN,))
+    assert world.result().success
+    world.observed.actions["1"] = ActionSeen("1", "nic.avoid", "h0", "rail0", "applied", "x")
+    assert not world.result().success
+
+
+def test_bandwidth_that_does_not_come_back_fails_the_demo() -> None:
+    """The plan may be kept for a gain that is less than there is to be had."""
+    world, seen = play(Contention, right(Contention), plans=(PLAN,), rebalanced=39e6)
+    assert {"plan_kept", "rebalanced_measured", "alone_measured"} <= set(seen)
+    [check] = [check for check in world.result().checks if check.name == "unused"]
+    assert check.judgement is Judgement.BROKEN

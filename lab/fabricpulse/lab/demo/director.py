@@ -111,9 +111,16 @@ class Director:
         """Stops the ring's process of a host where it is, and lets it go on."""
         await asyncio.to_thread(self._faults.suspend_rank, host, suspended)
 
-    async def load(self, source: str, destination: str, mbit: float) -> None:
+    async def load(
+        self,
+        source: str,
+        destination: str,
+        mbit: float,
+        beside: tuple[str, str] | None = None,
+        apart: tuple[str, str] | None = None,
+    ) -> None:
         """Sends so many Mbit/s from one NIC to another, which no daemon sees; 0 ends it."""
-        await asyncio.to_thread(self._faults.load, source, destination, mbit)
+        await asyncio.to_thread(self._faults.load, source, destination, mbit, beside, apart)
 
     async def detour(self, source: str, destination: str, delay_ms: float) -> None:
         """Sends TCP from one NIC to another over a longer way; 0 ends it."""

@@ -1,11 +1,26 @@
 """What a scenario does to NICs of the lab, at the switch, where a cable or a port would fail, or to all of a host."""
 
 import signal
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from fabricpulse.core.errors import UserError
 from fabricpulse.lab import Lab
 from fabricpulse.lab.demo.workload import RING
 from fabricpulse.lab.faults import Fault
+from fabricpulse.plugin_ipc.control import ControlClient
+
+# Source ports that lanes may be given.
+_PORTS = range(20_000, 30_000)
+
+
+class _Orders(NamedTuple):
+    """Where to send orders for lanes of a connection."""
+
+    socket: Path
+    connection: str
 
 
 class NicFaults:
@@ -34,9 +49,25 @@ class NicFaults:
         nic = self._lab.host(host).nic(device)
         self._put("mtu", host, device, (lambda: nic.mtu(size)) if size else None)
 
-    def load(self, source: str, destination: str, mbit: float) -> None:
-        """Sends so many Mbit/s from "h0-rail0" to "h3-rail0", which no daemon sees; 0 ends it."""
-        begin = (lambda: self._lab.load(source, destination, mbit)) if mbit > 0 else None
+    def load(
+        self,
+        source: str,
+        destination: str,
+        mbit: float,
+        beside: tuple[str, str] | None = None,
+        apart: tuple[str, str] | None = None,
+    ) -> None:
+        """Sends so many Mbit/s from "h0-rail0" to "h3-rail0", which no daemon sees; 0 ends it.
+
+        beside : over the spine that the job takes from the first of these NICs to the second. apart : not over the one
+        of acknowledgements of what it sends from the first of these to the second.
+        """
+        path = None
+        if beside is not None and mbit > 0:
+            path = self._spine_beside(beside)
+            if apart is not None:
+                self._acknowledge_elsewhere(apart, path)
+        begin = (lambda: self._lab.load(source, destination, mbit, path=path)) if mbit > 0 else None
         self._put("load", source, destination, begin)
 
     def detour(self, source: str, destination: str, delay_ms: float) -> None:
@@ -78,6 +109,53 @@ class NicFaults:
         for process in self._lab.host(host).processes():
             if process.name == RING:
                 process.suspend() if suspended else process.resume()
+
+    def _spine_beside(self, flow: tuple[str, str]) -> str:
+        """The spine that most of what jobs have sent from one NIC to another crosses. Raises UserError where they sent
+        nothing."""
+        source, destination = flow
+        sent = Counter[str]()
+        for _, lane in self._lanes(source, destination):
+            spine = self._lab.path(source, destination, lane["entropy"], lane["queue_pair"] & 0xFFFF, "tcp")
+            sent[spine] += lane["sent_bytes"]
+        if not sent.total():
+            raise UserError(f"no job sends from {source} to {destination}")
+        return max(sent, key=lambda spine: sent[spine])
+
+    def _acknowledge_elsewhere(self, flow: tuple[str, str], spine: str) -> None:
+        """Gives lanes of jobs from one NIC to another source ports with which what acknowledges their data does not
+        cross a spine."""
+        source, destination = flow
+
+        def crosses(lane: Mapping[str, Any], port: int) -> bool:
+            return self._lab.path(destination, source, lane["queue_pair"] & 0xFFFF, port, "tcp") == spine
+
+        for orders, lane in self._lanes(source, destination):
+            if lane["sent_bytes"] and crosses(lane, lane["entropy"]):
+                port = next(port for port in _PORTS if not crosses(lane, port))
+                with ControlClient(orders.socket) as client:
+                    client.call({
+                        "op": "lane.repath", "op_id": f"demo-{port}", "generation": 1, "entropy": port,
+                        "connection": orders.connection, "lane": lane["lane"],
+                    })  # fmt: skip
+
+    def _lanes(self, source: str, destination: str) -> list[tuple["_Orders", Mapping[str, Any]]]:
+        """Lanes of jobs from "h1-rail0" to "h2-rail0", and where to send orders for them."""
+        host, _, device = source.partition("-")
+        peer, _, peer_device = destination.partition("-")
+        found: list[tuple[_Orders, Mapping[str, Any]]] = []
+        for path in sorted((self._lab.host(host).run_dir / "plugin").glob("*.sock")):
+            with ControlClient(path) as client:
+                connections = client.call({"op": "status"})["connections"]
+            for connection in connections:
+                if (connection["direction"], connection["peer"]) == ("send", peer):
+                    orders = _Orders(path, connection["connection"])
+                    found += [
+                        (orders, lane)
+                        for lane in connection["lanes"]
+                        if (lane["device"], lane["peer_device"]) == (device, peer_device)
+                    ]
+        return found
 
     def _put(self, what: str, at: str, to: str, begin: Callable[[], Fault] | None) -> None:
         """Ends the fault of a kind that is in force at a NIC, or between two, and begins another."""

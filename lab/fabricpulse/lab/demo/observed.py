@@ -171,6 +171,23 @@ class ActionSeen:
         return self.state in ("applied", "verified", "succeeded")
 
 
+@dataclass(frozen=True)
+class PlanSeen:
+    """A plan of the remediation receiver to put lanes of a job on other paths. at : (host, device) of its lanes.
+
+    predicted, measured : goodput of the jobs that are to gain, afterwards by before.
+    """
+
+    id: str
+    alert: str
+    workload: str
+    phase: str
+    at: tuple[tuple[str, str], ...]
+    tries: int
+    predicted: float
+    measured: float
+
+
 @dataclass
 class WorkloadSeen:
     """The ring: what it prints. Counts are totals over all ranks since its start."""
@@ -218,6 +235,8 @@ class Observed:
     prometheus_answers: bool = False
     alertmanager_answers: bool = False
     actions: dict[str, ActionSeen] = field(default_factory=dict)
+    plans: tuple[PlanSeen, ...] = ()
+    gains: dict[str, float] = field(default_factory=dict)
     hold_downs: frozenset[tuple[str, str]] = frozenset()
     marks: dict[str, float] = field(default_factory=dict)
     read_errors: dict[str, str] = field(default_factory=dict)

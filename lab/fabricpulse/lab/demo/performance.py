@@ -114,6 +114,7 @@ async def perform(options: Options, screen: Screen, finished: Callable[[Result],
         diagnosis=played.diagnosis,
         leaves=setting.leaves,
         rules=setting.rules,
+        repaths=setting.repaths,
     )
     async with staged(size, stack, screen.progress, setting) as stage:
         scenario = played(stage.fleet)

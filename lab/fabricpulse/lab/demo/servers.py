@@ -50,13 +50,25 @@ def prometheus_config(targets: Sequence[Target], rule_files: Sequence[Path], ale
     return yaml.safe_dump(config, sort_keys=False)
 
 
-def alertmanager_config(remediation_url: str, on_call_url: str) -> str:
+def alertmanager_config(remediation_url: str, on_call_url: str, repaths: bool = False) -> str:
     """Alertmanager's configuration as shipped (deploy/alertmanager.yml): routes, groups, what mutes what.
 
     Only where it sends alerts that ask for remediation, and how on-call is notified, is ours.
+
+    repaths : with the route of its comment, for a rule with `lane.repath`.
     """
     shipped = find("alertmanager.yml")
     config: dict[str, Any] = yaml.safe_load((data_folder() / shipped.source).read_text(encoding="utf-8"))
+    if repaths:
+        contended = {
+            "matchers": ['alertname="FabricPathContended"'],
+            "receiver": "remediation",
+            "group_by": ["..."],
+            "group_wait": "0s",
+            "repeat_interval": "5m",
+            "continue": True,
+        }
+        config["route"]["routes"].insert(0, contended)
     urls = {"remediation": remediation_url, "on-call": on_call_url}
     for receiver in config["receivers"]:
         if receiver["name"] in urls:

@@ -57,13 +57,21 @@ RULE_SETTINGS = {
 }
 
 
+# Half of all ports lead over the wrong one of two spines: a plan must be able to draw several times within the minute
+# of a scenario. A window needs reports in its first and in its last third. By itself, without an alert, remediation
+# moves nothing here.
+REBALANCE = {"mode": "observe", "window_s": 8, "settle_s": 1, "max_tries": 12}
+REPORT_S = 1
+
+
 @dataclass(frozen=True)
 class StackOptions:
     """tools : Prometheus and Alertmanager. port : the first of the ports outside for what people open, 0 = any.
 
     hold_s : how long a NIC must be quiet before it goes back in service. diagnosis : whether the coordinator knows the
     topology and gets the evidence of flows; that costs CPU. leaves : whether the membership names the leaf of each NIC.
-    rules : knobs of the mixin, beside those of every demo.
+    rules : knobs of the mixin, beside those of every demo. repaths : whether remediation gives contended flows other
+    paths.
     """
 
     tools: Tools
@@ -72,6 +80,7 @@ class StackOptions:
     diagnosis: bool = False
     leaves: bool = False
     rules: Mapping[str, Any] = field(default_factory=dict)
+    repaths: bool = False
 
 
 # As many as Stack._shown has, each on a port outside.
@@ -189,7 +198,8 @@ class Stack:
     def _alertmanager(self, node: str) -> None:
         webhook = f"http://{self._mgmt}:{_PORTS[RECEIVER]}/api/v1/alertmanager"
         config = self._write(
-            "alertmanager.yml", alertmanager_config(webhook, f"http://127.0.0.1:{ON_CALL_PORT}/")
+            "alertmanager.yml",
+            alertmanager_config(webhook, f"http://127.0.0.1:{ON_CALL_PORT}/", self._options.repaths),
         )
         argv: list[str | Path] = [
             *command_line(self._options.tools.alertmanager),
@@ -262,13 +272,18 @@ class Stack:
             "host": host,
             "journal": str(self._lab.host(host).directory / "remediation-node.db"),
             "mesh_url": f"http://127.0.0.1:{_PORTS[MESH]}/metrics",
+            **({"report_interval_s": REPORT_S} if self._options.repaths else {}),
         }
 
     def _receiver_config(self) -> dict[str, Any]:
+        rules = [{"alert": "FabricNicFlapping", "mode": "auto"}]
+        if self._options.repaths:
+            rules.append({"alert": "FabricPathContended", "action": "lane.repath", "mode": "auto"})
         return {
             "journal": str(self._folder / "remediation.db"),
             "alertmanagers": [f"http://{self._mgmt}:{_PORTS[ALERTMANAGER]}"],
-            "rules": [{"alert": "FabricNicFlapping", "mode": "auto"}],
+            "rules": rules,
+            **({"rebalance": REBALANCE} if self._options.repaths else {}),
             "hold": {"initial_s": self._options.hold_s, "cap_s": self._options.hold_s * 8, "jitter": 0.0},
             "alertmanager_poll_s": 5.0,
             # One switch port fails at a time here: nothing to wait for. What a failover brings is measured before

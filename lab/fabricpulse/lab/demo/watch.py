@@ -13,7 +13,7 @@ import aiohttp
 from fabricpulse.core.shm.clock_page import ClockPageReader
 from fabricpulse.core.shm.mapping import LayoutError
 from fabricpulse.core.shm.virtual_clock import VirtualClock
-from fabricpulse.lab.demo.observed import ActionSeen, AlertSeen, ClockSeen, Observed
+from fabricpulse.lab.demo.observed import ActionSeen, AlertSeen, ClockSeen, Observed, PlanSeen
 from fabricpulse.lab.demo.scrape import Samples, parse_samples
 from fabricpulse.plugin_ipc.control import ControlClient, ControlError
 
@@ -213,9 +213,14 @@ class FleetTruth:
 
 
 class PrometheusWatch(HttpWatch):
-    """The alerts that Prometheus has."""
+    """The alerts that Prometheus has, and the gain of the last plan, once there is one."""
+
+    GAIN = "fabricpulse_remediation_rebalance_gain_ratio"
 
     async def poll(self, observed: Observed) -> None:
+        if observed.plans:
+            found = (await self.get_json(f"/api/v1/query?query={self.GAIN}"))["data"]["result"]
+            observed.gains = {series["metric"]["kind"]: float(series["value"][1]) for series in found}
         answer = await self.get_json("/api/v1/alerts")
         observed.firing = tuple(
             _alert(alert["labels"], alert["state"])
@@ -283,11 +288,25 @@ def in_service(answers: Sequence[dict[str, Any]], device: str) -> bool | None:
 
 
 class RemediationWatch(HttpWatch):
-    """The journal of the remediation receiver: its actions, and the NICs that wait out a hold-down."""
+    """The journal of the remediation receiver: its actions, its plans, and the NICs that wait out a hold-down."""
 
     async def poll(self, observed: Observed) -> None:
         actions = await self.get_json("/api/v1/actions")
         targets = await self.get_json("/api/v1/targets")
+        plans = await self.get_json("/api/v1/rebalances")
+        observed.plans = tuple(
+            PlanSeen(
+                id=plan["id"],
+                alert=plan["alert"],
+                workload=plan["workload"],
+                phase=plan["phase"],
+                at=tuple(sorted({(move["host"], move["device"]) for move in plan["moves"]})),
+                tries=plan["tries"],
+                predicted=plan["predicted"],
+                measured=plan["measured"],
+            )
+            for plan in plans
+        )
         observed.actions = {
             entry["op_id"]: ActionSeen(
                 id=entry["op_id"],

@@ -3,7 +3,8 @@
 import asyncio
 import json
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,8 @@ class Job:
     pattern : of `fabricpulse-ring`. hot : index of the host to which a skewed all-to-all sends `skew` times as much as
     to the others; None = none. rails : how many of each host's NICs the job uses; None = all.
     round_bytes : size of a round; None = a third of a second of one NIC, so that the ring fills all NICs. slice_bytes :
-    of one send; None = a 64th of the round. depth : sends that are under way at once.
+    of one send; None = a 64th of the round. depth : sends that are under way at once. env : variables of its processes,
+    beside those of every demo.
     """
 
     compute_ms: int = 0
@@ -44,6 +46,7 @@ class Job:
     round_bytes: int | None = None
     slice_bytes: int | None = None
     depth: int = 8
+    env: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -109,6 +112,7 @@ class Workload(Watch):
                 "FABRICPULSE_RANK": str(
                     rank
                 ),  # a scheduler gives it; without ranks no alert says who is waited for
+                **self._job.env,
             }
             self._ranks.append(await asyncio.to_thread(self._lab.popen, host, argv, env=env, name=RING))
         started = time.monotonic()

@@ -44,8 +44,19 @@ class Stage(Protocol):
     async def suspend_rank(self, host: str, suspended: bool) -> None:
         """Stops the ring's process of a host where it is, and lets it go on."""
 
-    async def load(self, source: str, destination: str, mbit: float) -> None:
-        """Sends so many Mbit/s from "h0-rail0" to "h3-rail0", which no daemon sees; 0 ends it."""
+    async def load(
+        self,
+        source: str,
+        destination: str,
+        mbit: float,
+        beside: tuple[str, str] | None = None,
+        apart: tuple[str, str] | None = None,
+    ) -> None:
+        """Sends so many Mbit/s from "h0-rail0" to "h3-rail0", which no daemon sees; 0 ends it.
+
+        beside : over the spine that the job takes from the first of these NICs to the second. apart : not over the one
+        of acknowledgements of what it sends from the first of these to the second.
+        """
 
     async def detour(self, source: str, destination: str, delay_ms: float) -> None:
         """Sends TCP from "h1-rail0" to "h2-rail0" over a way that is so much longer; 0 ends it."""
@@ -75,8 +86,9 @@ class Setting:
 
     pods : groups of hosts with leaves of their own. spines : between leaves. uplink_mbit : speed of each cable between
     leaf and spine, None = as fast as this machine can. leaves : whether the membership names the leaf of each NIC.
-    rules : knobs of the mixin, beside those of every demo. poll_s : how often the mesh is asked, in seconds, and twice
-    as often how late this machine is; each answer costs milliseconds of the cores that the fleet runs on.
+    rules : knobs of the mixin, beside those of every demo. repaths : whether remediation gives contended flows other
+    paths. poll_s : how often the mesh is asked, in seconds, and twice as often how late this machine is; each answer
+    costs milliseconds of the cores that the fleet runs on.
     """
 
     pods: int = 1
@@ -85,6 +97,7 @@ class Setting:
     leaves: bool = False
     job: Job = field(default_factory=Job)
     rules: Mapping[str, Any] = field(default_factory=dict)
+    repaths: bool = False
     poll_s: float = 0.2
 
 

@@ -67,6 +67,7 @@ class PassingFaultScenario(OnePageScenario):
                 f"fault: {self.fault.format(host=self.host)}",
                 (
                     *self.notified(self.firing_s, self.paged_s),
+                    *self.remediated(),
                     Milestone(
                         "watched",
                         f"{self.fault_s:.0f} s have passed",
@@ -80,6 +81,10 @@ class PassingFaultScenario(OnePageScenario):
                 "repaired", f"repaired: {self.repaired.format(host=self.host)}", self.over(), act=self._repair
             ),
         )
+
+    def remediated(self) -> tuple[Milestone, ...]:
+        """What remediation makes of it meanwhile."""
+        return ()
 
     def over(self) -> tuple[Milestone, ...]:
         """What must be seen when it has been repaired."""
