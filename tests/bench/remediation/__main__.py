@@ -19,9 +19,10 @@ from typing import Any
 import psycopg
 from tests.bench.remediation.attacked import hanging, leaf, memory_mib, under_attack
 from tests.bench.remediation.behaviours import alertmanager_behaviours
+from tests.bench.remediation.demo import demo
 from tests.bench.remediation.failover import failover_prediction
 from tests.bench.remediation.fuzzed import in_process
-from tests.bench.remediation.optimum import PATTERNS, to_optimum
+from tests.bench.remediation.optimum import MIN_GAIN, PATTERNS, to_optimum
 from tests.bench.remediation.rebalance import rebalance
 from tests.bench.remediation.selector import both_controllers, selector
 from tests.bench.remediation.simulated import guards, lanes
@@ -355,6 +356,7 @@ def main() -> None:
     parser.add_argument("--leaders", type=int, default=100, help="of the case ha, with PostgreSQL")
     parser.add_argument("--fleets", type=int, default=3, help="of the rebalancing case, which needs root")
     parser.add_argument("--patterns", default=",".join(PATTERNS), help="of the case optimum")
+    parser.add_argument("--min-gain", type=float, default=MIN_GAIN, help="of the case optimum")
     parser.add_argument("--simulated", type=int, default=100, help="fleets of the simulated cases")
     parser.add_argument("--steps", type=int, default=10_000, help="of each fleet of state_machine")
     parser.add_argument("--examples", type=int, default=10_000, help="of hypothesis, of state_machine")
@@ -380,7 +382,9 @@ def main() -> None:
     if not options.cases or "rebalance" in options.cases.split(","):
         rebalance(rows, options.fleets)
     if not options.cases or "optimum" in options.cases.split(","):
-        to_optimum(rows, options.fleets, options.patterns.split(","))
+        to_optimum(rows, options.fleets, options.patterns.split(","), options.min_gain)
+    if not options.cases or "demo" in options.cases.split(","):
+        demo(rows, options.fleets)
     if not options.cases or "failover" in options.cases.split(","):
         failover_prediction(rows, options.fleets)
     if not options.cases or "alertmanager" in options.cases.split(","):
