@@ -11,8 +11,8 @@
 
     // A NIC is flapping when the mesh saw it lose the fabric this often within the window. Three is more than a
     // reboot and a re-seated cable give. The window must be at least four scrape intervals; raise it when cables of
-    // yours fail more slowly, lower it only for tests. Mesh exporters say of the last twenty disconnects, of two
-    // hours, at once; beyond that, and of exporters that do not say it, the counter tells, read each slowInterval.
+    // yours fail more slowly, lower it only for tests. Exporters say of the last twenty disconnects, of two hours,
+    // at once: no more than that.
     flapThreshold: 3,
     flapWindow: '5m',
     // How long the alert stays after the window has emptied. It replaces `for`, which a flap resets on each pause.
@@ -210,6 +210,9 @@
     nicGoneFor: '1m',
     // Queue pairs that gave up: above what it takes until a dead host is known, which is the cause.
     retriesExceededFor: '30s',
+    // A link that went down: above what it takes until the mesh exporter of its host is scraped as well, which tells whether the
+    // NIC lost the fabric with it and has been paged.
+    linkDownedFor: '30s',
     // CRC and symbol errors within a quarter of an hour. A good link has none for days.
     linkErrorThreshold: 10,
     // Share of NICs below which a value is the odd one out, not a second fleet; and how many NICs must be there to tell.
@@ -225,6 +228,8 @@
     // For how long nothing may move on a connection with an unfinished request before the collective is stalled, s.
     // Above what a checkpoint of few ranks takes in your jobs, if they do that within collectives.
     stalledSeconds: 5.0,
+    // A host that has had more processes of a job within this window has lost some: of which rank is not known.
+    processesWindow: '10m',
     // By how many times longer ranks must wait for one another in a circle: above a scrape interval, as hosts are scraped one after
     // another.
     circleFactor: 4.0,

@@ -70,7 +70,7 @@ function(config, matchers='') {
   nicConnected:: $.last('fabricpulse_nic_connected'),
   // A NIC once, whichever pod speaks of it: the one that is there before one that has been replaced. Mesh exporters say it
   // of NICs that are or were disconnected: to ask each NIC of a fleet at each evaluation takes long. Where nobody says so
-  // (an older exporter, a list of metrics to keep) the gauge of all NICs tells, up to seldomInterval later: it is recorded
+  // (a list of metrics to keep) the gauge of all NICs tells, up to rareInterval later: it is recorded
   // (rules/nic.libsonnet), and that a replaced pod is no longer right.
   local nic = '%s, job, instance, device, network, leaf' % config.clusterLabel,
   nicDisconnected::
@@ -99,36 +99,22 @@ function(config, matchers='') {
   // NICs that a pod that is gone called disconnected last, and that those that are there call connected.
   nicOutdatedZero:: '%s and on (%s) min by (%s) (%s) == 1' % [$.nicZero, nic, nic, $.series('fabricpulse_nic_connected')],
 
-  // At least so many events of a counter within a window. `increase` sees those between two samples of the window; those
-  // before its first sample only the difference tells.
-  events(name, by, window, threshold)::
-    local series = $.series(name);
-    local labels = '%s, %s' % [config.clusterLabel, by];
-    // Few counters have grown at all: filtered before they are put together.
-    '(sum by (%(labels)s) (increase(%(series)s[%(window)s]) > 0) >= %(threshold)d or sum by (%(labels)s) (%(series)s - %(series)s offset %(window)s > 0) >= %(threshold)d)' % {
-      labels: labels,
-      series: series,
-      window: window,
-      threshold: threshold,
-    },
   nicDisconnects(window):: 'increase(%s[%s])' % [$.series('fabricpulse_nic_disconnects_total'), window],
-  // Mesh exporters say when: the last twenty times within two hours. What a pod saw before it was replaced counts for as long
-  // as the window. The counter tells of more, and of exporters that do not say when; `recorded` (rules/nic.libsonnet), since it
-  // has to be read of each NIC. Both have the same labels: a flap is one alert.
-  nicFlaps(window, threshold, recorded)::
-    '(count by (%s) (last_over_time(%s[%s]) < %s) >= %d or %s)' % [
-      nic,
-      $.series('fabricpulse_nic_recent_disconnect_age_seconds'),
-      window,
-      seconds(window),
-      threshold,
-      recorded + $.braces,
-    ],
-  flapping:: $.nicFlaps(config.flapWindow, config.flapThreshold, 'device:fabricpulse_nic_disconnects:flaps'),
-  flappingSlowly:: $.nicFlaps(config.slowFlapWindow, config.slowFlapThreshold, 'device:fabricpulse_nic_disconnects:slow_flaps'),
-  countedFlaps(window, threshold):: $.events('fabricpulse_nic_disconnects_total', 'job, instance, device, network, leaf', window, threshold),
+  // Exporters say when: the last twenty times within two hours, of what has had any. Their counters rules would have to read of each
+  // NIC of a fleet, and over the whole window. What a pod saw before it was replaced counts for as long as the window.
+  local times(ages, by, window, threshold) = 'count by (%s) (last_over_time(%s[%s]) < %s) >= %d' % [
+    by,
+    $.series(ages),
+    window,
+    seconds(window),
+    threshold,
+  ],
+  local nicFlaps(window, threshold) = '(%s)' % times('fabricpulse_nic_recent_disconnect_age_seconds', nic, window, threshold),
+  flapping:: nicFlaps(config.flapWindow, config.flapThreshold),
+  flappingSlowly:: nicFlaps(config.slowFlapWindow, config.slowFlapThreshold),
   linkDowns(window):: 'increase(%s[%s])' % [$.series('fabricpulse_nic_port_down_transitions_total'), window],
-  linkFlaps(window, threshold):: $.events('fabricpulse_nic_port_down_transitions_total', 'job, instance, device, rdma_device, port', window, threshold),
+  linkFlaps(window, threshold)::
+    times('fabricpulse_nic_port_recent_down_age_seconds', config.clusterLabel + ', job, instance, device, rdma_device, port', window, threshold),
   // Lanes times speed, of what card and slot can both do; of what the card can do where the slot is not known.
   pcieShare(more='')::
     local last(name) = $.last('fabricpulse_nic_pcie_link_' + name, more);

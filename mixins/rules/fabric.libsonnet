@@ -7,7 +7,7 @@ local signals = import '../signals.libsonnet';
     groups+: [
       {
         name: 'fabricpulse-fabric.rules',
-        interval: $._config.seldomInterval,
+        interval: $._config.rareInterval,
         rules: [
           {
             record: 'network:fabricpulse_nic_connected:ratio',

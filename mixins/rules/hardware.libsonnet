@@ -51,6 +51,11 @@ local signals = import '../signals.libsonnet';
             expr: 'max by (%s) (%s) unless on (%s) device:fabricpulse_nic_link_speed_bytes_per_second:alike%s' % [nic, speed, name, s.braces],
           },
           {
+            // NICs that count for how long they wait for credits, most of them 0.
+            record: 'cluster:fabricpulse_nic_transmit_wait_ticks:count',
+            expr: 'sum by (%s) (group by (%s) (rate(%s[%s]) >= 0))' % [$._config.clusterLabel, nic, s.series('fabricpulse_nic_transmit_wait_ticks_total'), $._config.rateWindow],
+          },
+          {
             record: 'firmware:fabricpulse_nic_info:count',
             expr: 'sum by (%(c)s, board, firmware) (group by (%(nic)s, board, firmware) (%(info)s))' % {
               c: $._config.clusterLabel,

@@ -38,7 +38,7 @@ local signals = import '../signals.libsonnet';
       {
         // Where NICs are changes with cables. A host that is new has no network in its alerts for as long.
         name: 'fabricpulse-leaf.rules',
-        interval: config.seldomInterval,
+        interval: config.rareInterval,
         rules: [
           {
             record: 'device:fabricpulse_nic_network:info',

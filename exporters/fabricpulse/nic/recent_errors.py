@@ -48,6 +48,7 @@ COUNTERS = (
     "link_downed",
     "gid_index_moves",
     "kernel_messages",
+    "transmit_wait_ticks",
 )
 # Always grows: exposed beside the counter of which it is the whole.
 _WHOLE = {"received_packets": "ecn_marked_packets_received"}

@@ -117,6 +117,20 @@ def _duration(value: Any, _context: Context) -> str | None:
     return f"{value!r} is not a duration: whole numbers with a unit of ms, s, m, h, d, w or y, such as 90s"
 
 
+def _times_kept(value: Any, context: Context) -> str | None:
+    """How many times exporters keep of a NIC or a link: more of them no rule would ever count."""
+    return _whole_number(value, context) or (
+        f"{value!r} is more than the 20 times that exporters keep" if value > 20 else None
+    )
+
+
+def _time_kept(value: Any, context: Context) -> str | None:
+    """For how long they keep them."""
+    return _duration(value, context) or (
+        f"{value!r} is longer than the two hours that exporters keep" if _seconds(value) > 7200 else None
+    )
+
+
 def _duration_or_none(value: Any, context: Context) -> str | None:
     return None if value == "" else _duration(value, context)
 
@@ -261,6 +275,10 @@ _BY_NAME: dict[str, Check] = {
     "selector": _selector,
     "jobSelector": _selector,
     "pcieSelector": _selector,
+    "flapThreshold": _times_kept,
+    "slowFlapThreshold": _times_kept,
+    "flapWindow": _time_kept,
+    "slowFlapWindow": _time_kept,
     "disabledAlerts": _alert_names,
     "severities": _severities,
     "extraLabels": _labels,

@@ -178,6 +178,8 @@ class PaperFleet:
         alone = f'device="rail{rail}"'
         port = f'{alone},rdma_device="mlx5_{rail}",port="1"'
         yield f"fabricpulse_nic_port_up{{{port}}} {int(not self._has('gone', host, rail))}"
+        for nth in range(1, 6 if flapping else 1):
+            yield f'fabricpulse_nic_port_recent_down_age_seconds{{{port},nth="{nth}"}} {60 * nth - 30}'
         for name in ("port_down_transitions", "ecn_marked_packets_received", "cnp_packets_handled"):
             yield f"fabricpulse_nic_{name}_total{{{port}}} {'@0.0167@' if flapping else 0}"
         for name in ("received_bytes", "transmitted_bytes"):
@@ -224,6 +226,7 @@ class PaperFleet:
         after = others[(host - first + 1) % len(others)]
         before = others[(host - first - 1) % len(others)]
         workload = f'workload="{job}"'
+        yield f"fabricpulse_qp_processes{{{workload}}} {RAILS}"
         for rail in range(RAILS):
             yield from self._flow(host, rail, workload, before, after)
             rank = (host - first) * RAILS + rail

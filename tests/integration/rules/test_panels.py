@@ -92,8 +92,6 @@ SUSPECTS = {
     "device:fabricpulse_nic_connected:all_zero",
     "device:fabricpulse_nic_connected:outdated_zero",
     "device:fabricpulse_nic_connected:zero",
-    "device:fabricpulse_nic_disconnects:flaps",
-    "device:fabricpulse_nic_disconnects:slow_flaps",
     "device:fabricpulse_nic_place:faulty",
     "device:fabricpulse_nic_place:slow",
     "device:fabricpulse_nic_network:of_contended",

@@ -21,9 +21,22 @@ _PAGES = {page["uid"]: page for page in LINKED.dashboards.values()}
 # Lines that say that there is nothing.
 NOTHING = {"no fault", "not all measured", "none in the range", "none above 0", "none of what is measured"}
 # Ways to fire of which the linked panel draws nothing, by the series that they need. In parentheses: why no panel does;
-# else the panel of the same page that does: a share of time and packets a second have no axis in common.
+# with `=`: the counter that it draws, of which this is what an exporter says; else the panel of the page that does:
+# a share of time and packets a second have no axis in common.
 ELSEWHERE = {
-    ("FabricNicFlapping", "fabricpulse_nic_recent_disconnect_age_seconds"): "(the counter rises with each)",
+    (
+        "FabricNicFlapping",
+        "fabricpulse_nic_recent_disconnect_age_seconds",
+    ): "= fabricpulse_nic_disconnects_total",
+    (
+        "FabricNicFlappingSlowly",
+        "fabricpulse_nic_recent_disconnect_age_seconds",
+    ): "= fabricpulse_nic_disconnects_total",
+    (
+        "FabricLinkFlapping",
+        "fabricpulse_nic_port_recent_down_age_seconds",
+    ): "= fabricpulse_nic_port_down_transitions_total",
+    ("FabricIbCongested", "fabricpulse_nic_recent_rate"): "= fabricpulse_nic_transmit_wait_ticks_total",
     ("FabricNoData", "fabricpulse_build_info"): "(there is none)",
     ("FabricPauseStorm", "fabricpulse_nic_recent_increase"): "Errors that grew",
     ("FabricPaused", "fabricpulse_nic_recent_rate"): "Congestion counters that grew, packets/s",

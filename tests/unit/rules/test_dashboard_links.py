@@ -37,7 +37,10 @@ def test_the_panel_draws_what_the_alert_fires_of(name: str) -> None:
             drawn += 1
             continue
         (other,) = {ELSEWHERE[name, metric] for metric, _ in own}
-        if not other.startswith("("):
+        if other.startswith("= "):
+            assert drawn_by(panel, (other.removeprefix("= "), {}))
+            drawn += 1
+        elif not other.startswith("("):
             assert any(drawn_by(each, selector) for each in beside(name) for selector in own)
     assert drawn
 

@@ -61,6 +61,9 @@ BESIDE = {
     ),
     "fabricpulse_nic_connected": (("fabricpulse_nic_disconnects_total", "0+1x300", ""),),
     "fabricpulse_nic_recent_disconnect_age_seconds": (("fabricpulse_nic_disconnects_total", "0+1x300", ""),),
+    "fabricpulse_nic_port_recent_down_age_seconds": (
+        ("fabricpulse_nic_port_down_transitions_total", "0+1x300", ""),
+    ),
     "fabricpulse_edge_latency_elevated": (("fabricpulse_edge_owd_seconds", "0.01x300", 'quantile="0.5"'),),
 }
 

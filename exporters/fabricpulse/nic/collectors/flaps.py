@@ -1,6 +1,7 @@
 """What the flap tracker has counted."""
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from typing import Self
 
 from fabricpulse.core.metrics.catalogue import MetricSpec
@@ -32,6 +33,15 @@ LAST_TRANSITION = gauge(
     "When the link last went up or down while the exporter ran, Unix time; absent until it has.",
     PORT,
 )
+# As the mesh exporter says of disconnects: the longest window within which they can be counted, and how many.
+KEPT_S = 7200.0
+MOST = 20
+RECENT_DOWN_AGE = gauge(
+    "port_recent_down_age_seconds",
+    "How long ago the link went down, as of the first scrape after it, the last 20 times within two hours while the "
+    "exporter ran; nth : 1 is the last.",
+    (*PORT, "nth"),
+)
 FLAP_SECONDS = MetricSpec(
     "fabricpulse_nic_flap_duration_seconds",
     "histogram",
@@ -49,6 +59,22 @@ OVERRUNS = counter(
 )
 
 
+class RecentDowns:
+    """When links went down lately, by their counts at each scrape. Pure: times are seconds of one clock."""
+
+    def __init__(self) -> None:
+        self._downs: dict[str, int] = {}
+        self._times: dict[str, deque[float]] = {}
+
+    def ages(self, link: str, downs: int, now: float) -> Iterator[float]:
+        """Takes in how often a link has gone down; seconds since each time, the last one first."""
+        times = self._times.setdefault(link, deque(maxlen=MOST))
+        # Nothing is known of when those before the first scrape were.
+        times.extendleft([now] * min(max(0, downs - self._downs.get(link, downs)), MOST))
+        self._downs[link] = downs
+        return (now - time for time in times if now - time < KEPT_S)
+
+
 @register()
 class FlapCollector(Collector):
     """Exports the state that the link events have left; reads nothing itself."""
@@ -62,6 +88,7 @@ class FlapCollector(Collector):
 
     def __init__(self, service: FlapService) -> None:
         self._service = service
+        self._recent = RecentDowns()
 
     def targets(self, context: Context) -> Sequence[str]:
         return [HOST]
@@ -73,6 +100,8 @@ class FlapCollector(Collector):
             sink.add(DOWN_TRANSITIONS, labels, state.downs)
             sink.add(UP_TRANSITIONS, labels, state.ups)
             sink.add(UNOBSERVED, labels, state.unobserved)
+            for nth, age_s in enumerate(self._recent.ages(name, state.downs, context.now), start=1):
+                sink.add(RECENT_DOWN_AGE, (*labels, str(nth)), age_s)
             if state.last_transition_s is not None:
                 sink.add(LAST_TRANSITION, labels, state.last_transition_s)
             self._histogram(labels, list(state.flap_counts), state.flap_seconds, context)
