@@ -155,8 +155,10 @@ local signals = import '../signals.libsonnet';
             g.query('max by (%s, instance, device, rdma_device, port, index, gid_type, address_family) (%s)' % [config.clusterLabel, s.last('fabricpulse_nic_nccl_gid_info')]),
           ], [['instance', 'host'], ['device', 'device'], ['rdma_device', 'RDMA device'], ['port', 'port'], ['index', 'index'], ['gid_type', 'type'], ['address_family', 'addresses']], ['Value']) + g.only(rdma),
           g.unwell(config, 'Hosts without a common GID index', 'The twenty hosts whose ports had none, or different ones, for longest in the range.', host.series('fabricpulse_nic_nccl_gid_index_consistent'), 'instance', '{{instance}}', ['none in common', 'common']),
-          g.table(config, 'NICs unlike the median of their network', 'MTU, PFC, speed, GID index and trust of DSCP, as numbers; which of them are too few to be a second fleet FabricNicOddOneOut tells.', 'none', [
-            g.query('topk(100, device:fabricpulse_nic_attribute:different{%s, instance=~"$instance", device=~"$device"})' % g.clusterMatcher(config)),
+          g.table(config, 'NICs unlike the median of their network', 'MTU, PFC, speed, GID index and trust of DSCP, as numbers; which of them are too few to be a second fleet FabricNicOddOneOut tells.', 'none', local of(record) = '%s{%s, %s}' % [record, g.clusterMatcher(config), 'device=~"$device"']; local different = 'device:fabricpulse_nic_attribute:different{%s, instance=~"$instance", device=~"$device"}' % g.clusterMatcher(config); [
+            g.query('topk(100, %s)' % different),
+            // Recorded by the same group: it has been evaluated.
+            g.noneOf('%s or %s' % [of('device:fabricpulse_nic_link_speed_bytes_per_second:' + which) for which in ['alike', 'other']], different, 'attribute', 'so many names of NICs'),
           ], [['instance', 'host'], ['device', 'device'], ['network', 'network'], ['attribute', 'attribute'], ['Value', 'value']]),
           g.table(config, 'Firmware', 'How many NICs of a board have which, and of the hosts chosen which have it.', 'none', [
             g.query('count by (%s, board, firmware) (%s)' % [config.clusterLabel, s.last('fabricpulse_nic_info', 'firmware!=""')]),

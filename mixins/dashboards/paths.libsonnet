@@ -83,9 +83,12 @@ local signals = import '../signals.libsonnet';
           ]) + g.mayBeNone,
           g.timeseries('Next hops missing', 'How many next hops fewer a leaf has than most of its siblings, by the traced paths; the twenty with most in the range.', 'short', [
             g.query(worst(fabric.series('fabricpulse_leaf_paths_missing'), 'leaf, network'), '{{leaf}} {{network}}'),
+            // Of leaves whose paths are known, none of which had fewer in the range.
+            g.query('0 * (sum(%s) > 0) unless on () count(last_over_time(%s[$__range] @ end()))' % [all.series('fabricpulse_leaves', 'paths="whole"'), fabric.series('fabricpulse_leaf_paths_missing')], 'none of what is measured'),
           ]) + g.mayBeNone,
-          g.table(config, 'Cables at a wrong leaf', 'NICs that are at another leaf than the topology file, their rail or the other NICs of their host suggest.', 'none', [
-            g.query('max by (%s, peer, peer_device, reason, at, expected) (%s)' % [config.clusterLabel, signals(config, chosen + ', peer=~"$peer"').series('fabricpulse_topology_nic_miscabled')]),
+          g.table(config, 'Cables at a wrong leaf', 'NICs that are at another leaf than the topology file, their rail or the other NICs of their host suggest.', 'none', local miscabled = signals(config, chosen + ', peer=~"$peer"').series('fabricpulse_topology_nic_miscabled'); [
+            g.query('max by (%s, peer, peer_device, reason, at, expected) (%s)' % [config.clusterLabel, miscabled]),
+            g.noneOf(all.series('fabricpulse_topology_known') + ' == 1', miscabled, 'peer', 'those whose leaf is known'),
           ], [['peer', 'host'], ['peer_device', 'NIC'], ['at', 'is at'], ['expected', 'belongs to'], ['reason', 'reason']], ['Value']),
         ]),
         g.row('Paths', [

@@ -118,8 +118,9 @@ local signals = import '../signals.libsonnet';
               seen: 'daemon:fabricpulse_build_info:last_seen_timestamp_seconds{%s, instance=~"$instance"}' % g.clusterMatcher(config),
             }),
           ], [['daemon', 'daemon'], ['instance', 'host'], ['job', 'job'], ['Value', 'since']]),
-          g.table(config, 'Targets without metrics of fabricpulse', 'They answer, and another program is on this port, or relabelling drops its metrics.', 'none', [
-            g.query('topk(100, %(up)s == 1 unless on (%(c)s, job, instance) %(info)s)' % { up: up, c: config.clusterLabel, info: s.last('fabricpulse_build_info') }),
+          g.table(config, 'Targets without metrics of fabricpulse', 'They answer, and another program is on this port, or relabelling drops its metrics.', 'none', local without = '%(up)s == 1 unless on (%(c)s, job, instance) %(info)s' % { up: up, c: config.clusterLabel, info: s.last('fabricpulse_build_info') }; [
+            g.query('topk(100, %s)' % without),
+            g.noneOf(up + ' == 1', without, 'job', 'those that answer'),
           ], [['job', 'job'], ['instance', 'host']], ['Value']),
           g.table(config, 'Versions', 'How many daemons are of which version; metrics: what the rules can read of them.', 'none', [
             g.query('count by (daemon, version, metrics_version) (%s)' % s.last('fabricpulse_build_info')),

@@ -149,6 +149,9 @@ local dataLinks = import 'data_links.libsonnet';
   local emptyCells = { matcher: { id: 'byType', options: 'string' }, properties: [{ id: 'noValue', value: '' }] },
   local narrow(column) = { matcher: { id: 'byName', options: column }, properties: [{ id: 'custom.width', value: 90 }] },
 
+  // The row of a table that has none, as long as something is measured: how many, and in the column of `label` that it is none of them.
+  noneOf(measured, found, label, what):: $.query('label_replace(count(%s) unless on () count(%s), "%s", "none of %s", "", "")' % [measured, found, label, what]),
+
   // A table of instant queries, one row a label set. columns: [[field, name]] from left to right, fields that are not
   // named follow, but for the cluster, which is the last; hidden: labels not shown. The unit is that of values alone: labels
   // like a rank are digits, too.
