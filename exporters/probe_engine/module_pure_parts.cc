@@ -275,6 +275,13 @@ void bind_pure_parts(nb::module_& m) {
           "False when it shows that the host clock was steered since the last reading.")
       .def("from_host", &StampClock::from_host, nb::arg("host_ns"),
            "A stamp of the host clock on the stamp clock; 0 where that is not known.")
+      .def(
+          "holds",
+          [](const StampClock& clock, std::int64_t host_ns, std::int64_t raw_ns, std::int64_t width_ns) {
+            return clock.holds({host_ns, raw_ns, width_ns});
+          },
+          nb::arg("host_ns"), nb::arg("raw_ns"), nb::arg("width_ns"),
+          "Whether the host clock still shows what the readings before this one say.")
       .def("agrees", &StampClock::agrees, nb::arg("host_ns"), nb::arg("stamp_ns"), nb::arg("error_ns"),
            "Whether a reception can have been at stamp_ns, as a NIC says, and at host_ns, as the kernel "
            "does.");

@@ -115,9 +115,9 @@ class NicSockets {
   std::vector<HopAnswer> take_answers() { return std::exchange(answers_, {}); }
 
   // Calls `take(const Received&)` for each packet that has arrived, `limit` at most.
-  template <typename Take>
-  void receive(int limit, Take take) {
-    ports_[0].socket.receive(limit, take);
+  template <typename Begin, typename Take>
+  void receive(int limit, Begin begin, Take take) {
+    ports_[0].socket.receive(limit, begin, take);
   }
   // Packets that the kernel dropped because the receive buffer was full.
   std::uint64_t overflows() const { return overflows_closed_ + (open_ ? ports_[0].socket.overflows() : 0); }

@@ -85,12 +85,14 @@ class ProbeSocket {
   // many went without a TX stamp that was wanted, as the kernel's numbering is uncertain.
   unsigned send(std::vector<Outgoing>& packets);
 
-  // Calls `take(const Received&)` for each waiting packet, `limit` at most. Returns their number.
-  template <typename Take>
-  int receive(int limit, Take take) {
+  // Calls `take(const Received&)` for each waiting packet, `limit` at most, and `begin()` before the first of each batch,
+  // when all of it has been stamped. Returns their number.
+  template <typename Begin, typename Take>
+  int receive(int limit, Begin begin, Take take) {
     int total = 0;
     while (total < limit) {
       const int n = receive_packets();
+      if (n > 0) begin();
       for (int i = 0; i < n; ++i) {
         Received r;
         if (parse_received(i, &r)) take(r);

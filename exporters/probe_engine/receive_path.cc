@@ -35,7 +35,9 @@ fp_probe_sample sample_of(std::uint32_t slot, std::uint32_t epoch, std::uint8_t 
 }  // namespace
 
 void ReceivePath::drain(Nic& nic, const std::vector<FleetKey>& keys) {
-  nic.sockets.receive(kPacketsPerTick, [&](const Received& received) { take_packet(nic, received, keys); });
+  nic.sockets.receive(
+      kPacketsPerTick, [&] { clock_.check(); },
+      [&](const Received& received) { take_packet(nic, received, keys); });
 }
 
 void ReceivePath::take_packet(Nic& nic, const Received& received, const std::vector<FleetKey>& keys) {

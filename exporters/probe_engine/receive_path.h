@@ -20,7 +20,7 @@ class ReceivePath {
  public:
   // ring : where samples go, nullptr = nowhere. epoch : start identity of this engine.
   ReceivePath(const Settings& settings, EdgeTable& table, const FleetClockReader& fleet_clock,
-              const TickClock& clock, RingWriter* ring, std::uint32_t epoch)
+              TickClock& clock, RingWriter* ring, std::uint32_t epoch)
       : settings_(settings),
         table_(table),
         fleet_clock_(fleet_clock),
@@ -63,7 +63,7 @@ class ReceivePath {
   const Settings& settings_;
   EdgeTable& table_;
   const FleetClockReader& fleet_clock_;
-  const TickClock& clock_;
+  TickClock& clock_;
   RingWriter* ring_;
   std::uint32_t epoch_;
   HostCausality causality_;

@@ -18,7 +18,7 @@ constexpr std::size_t kTrainsPerBatch = 10;  // keeps the packets of one train c
 }  // namespace
 
 SendPath::SendPath(const Settings& settings, EdgeTable& table, const FleetClockReader& fleet_clock,
-                   const TickClock& clock, std::int64_t period_ticks, std::uint32_t epoch)
+                   TickClock& clock, std::int64_t period_ticks, std::uint32_t epoch)
     : settings_(settings),
       table_(table),
       fleet_clock_(fleet_clock),
@@ -117,6 +117,7 @@ void SendPath::send_trains(const std::uint32_t* slots, std::size_t count, const 
         const bool next = k == 0 || ports[order[k]] != ports[order[k - 1]];
         if (next && nic.sockets.stamping().phc < 0) drain_stamps(nic, path);
       }
+      clock_.check();
       for (std::size_t k = 0; k < count; ++k) fill(k, position);
     }
     std::int64_t start = clock_ns(CLOCK_MONOTONIC);
@@ -176,7 +177,7 @@ void SendPath::fill_packet(Edge& edge, Packet* packet, int position) const {
   const std::int64_t now_mono = clock_.time().mono;
   packet->position = static_cast<std::uint8_t>(position);
   packet->sent = edge.trains.sent_report(position);
-  if (position == kTrain - 1 && (edge.peer_abilities & kTakesStampsAtOnce) != 0) {
+  if (position == kTrain - 1 && !clock_.in_doubt() && (edge.peer_abilities & kTakesStampsAtOnce) != 0) {
     const TrainStamps now = edge.trains.sent_report_at_once();
     if (now.valid != 0) packet->sent = now;
   }

@@ -16,8 +16,8 @@ namespace fabricpulse {
 class SendPath {
  public:
   // period_ticks : ticks from train to train of an edge. epoch : start identity of this engine.
-  SendPath(const Settings& settings, EdgeTable& table, const FleetClockReader& fleet_clock,
-           const TickClock& clock, std::int64_t period_ticks, std::uint32_t epoch);
+  SendPath(const Settings& settings, EdgeTable& table, const FleetClockReader& fleet_clock, TickClock& clock,
+           std::int64_t period_ticks, std::uint32_t epoch);
 
   // Puts a new edge on the schedule, at a moment of its own.
   void schedule(Edge& edge, std::uint64_t tick);
@@ -43,7 +43,7 @@ class SendPath {
   const Settings& settings_;
   EdgeTable& table_;
   const FleetClockReader& fleet_clock_;
-  const TickClock& clock_;
+  TickClock& clock_;
   std::int64_t period_ticks_;
   std::uint32_t epoch_;
   std::mt19937_64 random_;

@@ -256,6 +256,9 @@ class StampClock:
     def from_host(self, host_ns: int) -> int:
         """A stamp of the host clock on the stamp clock; 0 where that is not known."""
 
+    def holds(self, host_ns: int, raw_ns: int, width_ns: int) -> bool:
+        """Whether the host clock still shows what the readings before this one say."""
+
     def agrees(self, host_ns: int, stamp_ns: int, error_ns: int) -> bool:
         """Whether a reception can have been at stamp_ns, as a NIC says, and at host_ns, as the kernel does."""
 

@@ -41,6 +41,10 @@ class StampClock {
   // not taken.
   bool observe(const ClockReading& reading);
 
+  // Whether the host clock still shows what the readings before this one say. Once it does not, stamps since the last of
+  // those are in doubt, before the next one is observed.
+  bool holds(const ClockReading& now) const;
+
   // Whether a reception that the kernel has stamped with the host clock can have been at `stamp_ns` on the stamp clock, give
   // or take error_ns, as a NIC says: before the kernel's, and not by more than packets wait for it. Known while the host
   // clock is steered too. The stamp of a NIC by another clock than the one that is followed fails it, unless that one is a
@@ -57,6 +61,7 @@ class StampClock {
   static constexpr std::int64_t kMostWait = 10'000'000;
   static constexpr std::int64_t kUnsure = 1'000;  // ns; and of the time to the last reading this part:
   static constexpr std::int64_t kUnsurePart = 1'000;
+  static constexpr std::int64_t kUnsureRate = 100'000;  // this part of it by the rate between two readings
 
   struct Point {
     std::int64_t host_ns = 0, raw_ns = 0;
@@ -107,6 +112,15 @@ inline bool StampClock::observe(const ClockReading& reading) {
   since_break_ = steered ? 1 : since_break_ + 1;
   points_[count_++ % kReadings] = point;
   return !steered;
+}
+
+inline bool StampClock::holds(const ClockReading& now) const {
+  if (since_break_ < 2 || !back(0).straight || now.width_ns < 0) return false;
+  const std::int64_t since = now.host_ns - back(0).host_ns, span = back(0).host_ns - back(1).host_ns;
+  const std::int64_t gained = (back(0).raw_ns - back(1).raw_ns) - span;
+  const std::int64_t expected = back(0).raw_ns + since + fp_mul_div(since, gained, span);
+  const std::int64_t tolerated = kTolerated + now.width_ns + fp_distance(since, 0) / kUnsureRate;
+  return fp_distance(expected, now.raw_ns) <= tolerated;
 }
 
 inline bool StampClock::agrees(std::int64_t host_ns, std::int64_t stamp_ns, std::int64_t error_ns) const {

@@ -18,17 +18,21 @@ constexpr int kReadings = 5;
 constexpr std::int64_t kEpochNs = 1 << 20;
 constexpr std::int64_t kSameBootNs = 3'600'000'000'000;
 
+ClockReading read_once(const fp_virtual_clock* page) {
+  const std::int64_t before = fp_raw_clock_now();
+  const std::int64_t host = fp_host_clock_now(page);
+  const std::int64_t width = fp_raw_clock_now() - before;
+  return {host, before + width / 2, width};
+}
+
 // The mean of those readings that were hardly slower than the fastest; the first pays for cold caches, any may meet
 // an interrupt.
 ClockReading read_clocks(const fp_virtual_clock* page) {
   ClockReading readings[kReadings];
   ClockReading best;
   for (int i = 0; i < kReadings; ++i) {
-    const std::int64_t before = fp_raw_clock_now();
-    const std::int64_t host = fp_host_clock_now(page);
-    const std::int64_t width = fp_raw_clock_now() - before;
-    readings[i] = {host, before + width / 2, width};
-    if (i == 0 || width < best.width_ns) best = readings[i];
+    readings[i] = read_once(page);
+    if (i == 0 || readings[i].width_ns < best.width_ns) best = readings[i];
   }
   std::int64_t sum = 0;
   int count = 0;
@@ -76,11 +80,19 @@ const TickTime& TickClock::advance() {
     real_offset_ = offset;
   }
   time_.host = host_.from_kernel(time_.real);
+  in_doubt_ = false;
   time_.steered = !stamps_.observe(read_clocks(host_.page()));
   time_.steered = !hardware_.read() || time_.steered;
   time_.unstalled_before = unstalled_.now();
   time_.unstalled = unstalled_.advance(time_.mono, &time_.stall);
   return time_;
+}
+
+bool TickClock::check() {
+  // Twice: a reading that was interrupted says little, and says so by its width.
+  in_doubt_ =
+      in_doubt_ || !(stamps_.holds(read_once(host_.page())) || stamps_.holds(read_once(host_.page())));
+  return !in_doubt_;
 }
 
 Stamp TickClock::stamp(std::int64_t kernel_ns, int phc, std::int64_t nic_ns) const {

@@ -51,9 +51,14 @@ class TickClock {
   const TickTime& advance();
   const TickTime& time() const { return time_; }
   const HostClock& host() const { return host_; }
+  // Whether the host clock still is as it was read at the begin of the tick. If not, stamps of the kernel are unknown until
+  // the next one: one that was made after a step would be converted by what was before it. To be asked once what is to be
+  // converted has been made.
+  bool check();
+  bool in_doubt() const { return in_doubt_; }
   // A stamp of the kernel on the stamp clock; 0 where that is not known (StampClock).
   std::int64_t stamp_ns(std::int64_t kernel_ns) const {
-    return stamps_.from_host(host_.from_kernel(kernel_ns));
+    return in_doubt_ ? 0 : stamps_.from_host(host_.from_kernel(kernel_ns));
   }
   // The better of two stamps of one packet: that of the NIC where its PHC is known and the kernel's, of its reception, does
   // not contradict it, else the kernel's. 0 = there is none.
@@ -68,6 +73,7 @@ class TickClock {
   HardwareClocks hardware_;
   UnstalledClock unstalled_;
   std::int64_t real_offset_ = 0;  // CLOCK_REALTIME - CLOCK_MONOTONIC
+  bool in_doubt_ = false;         // of this tick, by check()
   TickTime time_;
 };
 

@@ -68,11 +68,13 @@ int main(int argc, char** argv) {
   std::vector<Sent> sent(per_tick * ticks);
   std::vector<std::vector<std::uint8_t>> data(per_tick, std::vector<std::uint8_t>(kSize));
   const auto receive = [&] {
-    peer.receive(100'000, [&](const Received& received) {
-      std::uint32_t number;
-      std::memcpy(&number, received.data, sizeof(number));
-      sent[number].received_ns = received.kernel_ns;
-    });
+    peer.receive(
+        100'000, [] {},
+        [&](const Received& received) {
+          std::uint32_t number;
+          std::memcpy(&number, received.data, sizeof(number));
+          sent[number].received_ns = received.kernel_ns;
+        });
   };
   const auto drain = [&] {
     sockets.drain_stamps([&](const NicSockets::StampOwner& owner, const TxStamp& stamp) {

@@ -104,6 +104,27 @@ def test_a_step_is_noticed_by_the_next_reading(step_ns: int) -> None:
     assert host.worst < 60
 
 
+@pytest.mark.parametrize("after_ns", [0, 50_000, 6 * MS, 19 * MS])
+@pytest.mark.parametrize("step_ns", [-3_600 * S, -MS, -1_000, 0, 1_000, MS, 3_600 * S])
+def test_a_step_is_seen_before_the_next_reading(step_ns: int, after_ns: int) -> None:
+    """By what both clocks show then; nothing is entered."""
+    host = Host(6)
+    host.run(50)
+    host.raw += after_ns
+    host.steer(0.0, step_ns)
+    assert host.stamps.holds(host.host(host.raw), host.raw, 60) == (step_ns == 0)
+    # An interrupted reading says less, by its width.
+    assert host.stamps.holds(host.host(host.raw), host.raw, 5_000) == (abs(step_ns) <= 5_000)
+
+
+def test_before_two_readings_nothing_holds() -> None:
+    host = Host(7)
+    for _ in range(3):
+        assert not host.stamps.holds(host.host(host.raw), host.raw, 60)
+        host.tick()
+    assert host.stamps.holds(host.host(host.raw), host.raw, 60)
+
+
 def test_an_interrupted_reading_is_not_taken() -> None:
     """It is 50 us wide, and wrong by that: what is converted is not."""
     host = Host(4)

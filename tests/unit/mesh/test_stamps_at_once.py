@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 
 import pytest
 from tests.fixtures.ports import reserved_port
@@ -17,9 +18,11 @@ from tests.fixtures.waiting import POLL_S, Patience, wait_for
 from fabricpulse.core._siphash import siphash24
 from fabricpulse.core.shm.clock_page import ClockLine, ClockPage, ClockPageWriter, ClockStatus, raw_now_ns
 from fabricpulse.core.shm.probe_ring import HEADER, INBOUND, OUTBOUND, SAMPLE
+from fabricpulse.core.shm.virtual_clock import ENV, VirtualClockWriter
 from fabricpulse.mesh import _probe_engine as native
 
-POSITION, TRAIN, ABILITIES, SENT, SENT_VALID, SLOPE, MAC = 5, 32, 39, 40, 45, 86, 112
+POSITION, TRAIN, ABILITIES, SENT, SENT_VALID, SENT_STAMP = 5, 32, 39, 40, 45, 48
+RX_VALID, SLOPE, RX_STAMP, MAC = 85, 86, 88, 112
 KEY = bytes(16)
 NS = 10**9
 
@@ -27,14 +30,16 @@ NS = 10**9
 @dataclass
 class Relay:
     """Between two engines, each of which takes it for the other. brought : how many packets of each end had a stamp of
-    their own train, by their place in it. without : bytes that engines of the last release leave zero, in what the
-    second engine sends.
+    their own train, by their place in it. lead_ns : of each stamp in packets of the first engine, ahead of the raw
+    clock as it came by; all have the same constant in them. without : bytes that engines of the last release leave
+    zero, in what the second engine sends.
     """
 
     port: int
     without: tuple[int, ...]
     brought: list[list[int]] = field(default_factory=lambda: [[0] * 3, [0] * 3])
     relayed: list[int] = field(default_factory=lambda: [0, 0])
+    lead_ns: list[int] = field(default_factory=list)
     _over: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
@@ -58,6 +63,12 @@ class Relay:
         self.relayed[sender] += 1
         if packet[TRAIN : TRAIN + 4] == packet[SENT : SENT + 4] and packet[SENT_VALID]:
             self.brought[sender][packet[POSITION]] += 1
+        if sender == 0:
+            self.lead_ns += [
+                struct.unpack_from("<q", packet, at)[0] - raw_now_ns()
+                for valid, at in ((SENT_VALID, SENT_STAMP), (RX_VALID, RX_STAMP))
+                if packet[valid]
+            ]
         if sender == 1 and self.without:
             for place in self.without:
                 packet[place] = 0
@@ -70,8 +81,12 @@ class Relay:
 
 
 @contextlib.contextmanager
-def exchanged(directory: Path, without: tuple[int, ...] = (), ppm: float = 0.0) -> Iterator[Relay]:
-    """Two engines that exchange trains. ppm : by which fleet time is faster than the clock of both."""
+def exchanged(
+    directory: Path, without: tuple[int, ...] = (), ppm: float = 0.0, spacing_ns: int | None = None
+) -> Iterator[Relay]:
+    """Two engines that exchange trains. ppm : by which fleet time is faster than the clock of both. spacing_ns : of the
+    packets of a train.
+    """
     relay = Relay(reserved_port(), without)
     thread = threading.Thread(target=relay.run)
     engines, writers = [], []
@@ -92,6 +107,8 @@ def exchanged(directory: Path, without: tuple[int, ...] = (), ppm: float = 0.0) 
         settings = native.Settings()
         settings.host, settings.port, settings.paths, settings.sweep = f"h{number}", relay.port, 1, 0
         settings.bind_device = False
+        if spacing_ns is not None:
+            settings.spacing_ns = spacing_ns
         settings.ring_path, settings.clock_path = str(place / "ring"), str(place / "clock")
         engine = native.ProbeEngine(settings)
         engine.set_keys([KEY])
@@ -168,3 +185,30 @@ def test_who_does_not_tell_how_fast_it_is_corrected_is_no_reason_for_doubt(
     with exchanged(tmp_path, without=without, ppm=400.0) as relay:
         wait(relay, 900)  # 6 s
         assert (doubts(tmp_path) > 0) == doubted
+
+
+def test_no_stamp_is_wrong_that_was_made_after_a_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps of the host clock fall between the reading of a tick and a stamp that its train brings; and after the first
+    engine has received something. By 15 ms each, as further ones are given up anyway.
+    """
+    page = tmp_path / "virtual-clock"
+    clock, ahead_ns, random = VirtualClockWriter(page), 0, Random(1)
+    clock.append(0, 0, 0)
+    monkeypatch.setenv(ENV, str(page))
+    # A tenth of the time is between the first packet of a train and the last.
+    with exchanged(tmp_path, spacing_ns=1_000_000) as relay:
+        wait_for(lambda: relay.brought[0][2] > 20, 60, "stamps that come with their trains")
+        most_ns, before, brought = max(relay.lead_ns), len(relay.lead_ns), relay.brought[0][2]
+        for _ in range(150):
+            wait(relay, 6)
+            now_ns = time.time_ns() + random.randrange(20_000_000)
+            while time.time_ns() < now_ns:
+                pass
+            ahead_ns += 15_000_000
+            clock.append(now_ns, ahead_ns, 0)
+        wait(relay, 30)
+    assert len(relay.lead_ns) > before + 300
+    assert relay.brought[0][2] > brought
+    assert max(relay.lead_ns) < most_ns + 5_000_000
