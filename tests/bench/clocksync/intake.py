@@ -59,6 +59,8 @@ def intake_child(n: int, edges: int = 10, nics: int = 1, steps: int = 5, port: i
             _send_steps(names, given, port, edges, steps, ready[1], go[0])
         finally:
             os._exit(0)
+    # What a coordinator does not have: keys of channels and names of hosts are with the intake and the fleet.
+    del names, peers, given, info, report, member, row
     parts: dict[str, list[float]] = {"intake": [], "take": [], "solve": [], "answer": []}
     for _ in range(steps):
         os.read(ready[0], 1)

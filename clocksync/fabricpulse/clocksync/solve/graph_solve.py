@@ -47,12 +47,12 @@ class Solution:
     """One solve. reached : host has a correction now (it is connected to the timeline).
 
     residual_ns : per edge, measured minus solved. held_out_ns : per edge, measured minus what all others say
-    (solve.held_out). weight : Huber weight of each edge, 1 = fits. component : per host;
-    hosts of other components than `main` keep a timeline of their own. has_quorum : the main component speaks for the
-    fleet. falsetickers : anchors whose UTC most others exclude; disputed : those whose UTC some others exclude, where
-    no majority agrees. root_moved_ns : by how much what hosts knew of the root no longer holds. root_lost : the root
-    of the timeline is not in the main component, and hosts may still follow it: `root` does not replace it yet.
-    announced : `root` is new, and does not count before hosts name it (solve.quorum).
+    (solve.held_out). component : per host; hosts of other components than `main` keep a timeline of their own.
+    has_quorum : the main component speaks for the fleet. falsetickers : anchors whose UTC most others exclude; disputed
+    : those whose UTC some others exclude, where no majority agrees. root_moved_ns : by how much what hosts knew of the
+    root no longer holds. root_lost : the root of the timeline is not in the main component, and hosts may still follow
+    it: `root` does not replace it yet. announced : `root` is new, and does not count before hosts name it
+    (solve.quorum).
     doubt_ns : per host, how far it may be off that edges contradict, else 0 (solve.doubt). rate_doubt_ppb : per host,
     how far its rate may be off (solve.rate_doubt).
     """
@@ -63,7 +63,6 @@ class Solution:
     reached: NDArray[np.bool_]
     residual_ns: Floats
     held_out_ns: Floats
-    weight: Floats
     component: NDArray[np.int32]
     main: int
     root: int
@@ -119,25 +118,30 @@ def solve(hosts: Hosts, edges: Edges, election: Election, parameters: SolveParam
     changed_ns, rate_sigma = _changed_since(edges.bound_age_s, parameters)
     np.hypot(edges.rate_sigma_ppb, rate_sigma, out=rate_sigma)
     rate, _ = robust_least_squares(graph, edges.rate_ppb, rate_sigma, start)
+    main = _main_component(hosts, component, election)
+    chosen = election.root if election.root is not None and component[election.root] == main else None
+    if chosen is None:
+        chosen = _choose_root(component, edges, main, election.order)
     rate_residual = edges.rate_ppb - (rate[edges.i] - rate[edges.j])
+    doubt_ppb = rate_doubt_ppb(graph, chosen, rate_sigma, rate_residual, parameters.drift_ppb)
+    # Of 50,000 hosts with 20 edges each array of the edges is 8 MB: those that are not needed again go at once.
+    del rate_sigma, rate_residual
     # Offsets are brought to the common instant by the hosts' rates: many edges know them better than one.
     m = (edges.offset_ns - (predicted[edges.i] - predicted[edges.j])).astype(np.float64)
     m += (rate[edges.i] - rate[edges.j]) * edges.age_s
     m -= edges.bias_ns
     sigma = np.hypot(edges.sigma_ns, 0.3 * edges.rate_sigma_ppb * edges.age_s / np.sqrt(10))
     np.hypot(sigma, changed_ns, out=sigma)
-    # Of 50,000 hosts with 40 edges each array of the edges is 8 MB: those that are not needed again go at once.
     del changed_ns
     delta, huber = robust_least_squares(graph, m, sigma, tail=tail_of(edges.bound_ns))
     unbiased = m
     unbiased -= delta[edges.i] - delta[edges.j]
     # Bounds and suspicions follow from what was measured.
     residual = unbiased + edges.bias_ns
+    huber /= np.square(sigma)
+    held_out_ns = held_out(graph, huber, unbiased, component)
+    del m, unbiased, sigma, huber
 
-    main = _main_component(hosts, component, election)
-    chosen = election.root if election.root is not None and component[election.root] == main else None
-    if chosen is None:
-        chosen = _choose_root(component, edges, main, election.order)
     hides = edges.bound_ns + _aged(np.maximum(edges.bound_age_s, 0.0), parameters)
     paths = ShortestPaths(graph, hides + np.abs(residual))
     anchors = Anchors.of(n)
@@ -173,6 +177,7 @@ def solve(hosts: Hosts, edges: Edges, election: Election, parameters: SolveParam
         source[right] = _aged(at_root.min(initial=np.inf), parameters) if len(at_root) else 0.0
     kept = np.where(hosts.known, hosts.bound_ns + np.abs(change), np.inf)
     bound, doubt_ns = doubt.bounds(paths, hides, residual, source, kept, hosts.doubt_ns)
+    del paths, hides
     reached = np.isfinite(bound)
     return Solution(
         correction,
@@ -180,8 +185,7 @@ def solve(hosts: Hosts, edges: Edges, election: Election, parameters: SolveParam
         bound,
         reached,
         residual,
-        held_out(graph, huber / np.square(sigma), unbiased, component),
-        huber,
+        held_out_ns,
         component,
         main,
         chosen,
@@ -192,7 +196,7 @@ def solve(hosts: Hosts, edges: Edges, election: Election, parameters: SolveParam
         root_lost,
         announced,
         doubt_ns,
-        rate_doubt_ppb(graph, chosen, rate_sigma, rate_residual, parameters.drift_ppb),
+        doubt_ppb,
     )
 
 

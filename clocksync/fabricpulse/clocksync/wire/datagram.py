@@ -159,7 +159,9 @@ def unpack_reply(
     return reply, bool(flags & NEW_NEIGHBOURS or (flags & HAS_QUORUM and not name))
 
 
-def rows_of(arrivals: bytes, edges: bytes, slot_of: NDArray[np.int32]) -> tuple[Records, Records, Records]:
+def rows_of(
+    arrivals: bytes | NDArray[np.uint8], edges: bytes | NDArray[np.uint8], slot_of: NDArray[np.int32]
+) -> tuple[Records, Records, Records]:
     """What the intake has taken, as rows and edge records for the fleet, and their heads (ARRIVAL_DTYPE).
 
     slot_of : the host's slot for each channel, -1 for none. What makes no sense is left out.
