@@ -137,6 +137,7 @@ def label_values(spec: MetricSpec, device: str, counter: str) -> list[str]:
         "outcome": "failed",
         "recovery": "recovered",
         "state": counter if spec.name == "fabricpulse_nic_edges" else "unknown",
+        "paths": "whole",
         "path": "worst",
         "index": "1",
     }
@@ -356,6 +357,25 @@ def test_panel(prometheus: Prometheus, expression: str, legend: str) -> None:
         return
     if legend == "none above 0" and "fabricpulse_exporter_dropped_samples" in expression:
         assert asked(expression)  # nothing is cut here
+        return
+    if '"none of ' in expression or (
+        legend == "none of what is measured" and "fabricpulse_leaves" in expression
+    ):
+        row = re.fullmatch(
+            r'(?:label_replace\()?(.*) unless on \(\) (count\(.*?\))(?:, "\w+", "none of .*"\))?', expression
+        )
+        assert row
+        assert asked(row[1])
+        # Where there are some it says nothing.
+        wait_for(
+            lambda: (
+                bool(prometheus.query(interpolated(expression)))
+                != bool(prometheus.query(interpolated(row[2])))
+            ),
+            30,
+            expression,
+            poll_s=STEP_S,
+        )
         return
     if legend in {"no fault", "none in the range", "none above 0"}:
         assert not prometheus.query(interpolated(expression))
