@@ -32,7 +32,7 @@ from fabricpulse.clocksync.wire.report_table import Records
 # Room for reports of thousands of hosts in the time that the thread may have to wait for a core. The kernel gives what
 # net.core.rmem_max allows to a process without CAP_NET_ADMIN.
 _RECEIVE_BUFFER = 16 << 20
-# Reports of a round after which what it took goes back to the system: of 50,000 hosts that is 200 MB for 0.03 s.
+# Reports of a round after which what it took goes back to the system: of 50,000 hosts that is 200 MB for 0.1 s.
 _MANY = 10_000
 # Hosts that are asked in one round to fetch a new neighbour list by HTTP: where a whole fleet comes up the lists of all
 # of them change again and again.
