@@ -223,7 +223,7 @@ struct fp_plugin_lane {
   uint64_t repaths;             // new source ports or flow labels
   uint64_t retransmits;         // transport: segments sent again (TCP_INFO), over all incarnations
   uint64_t ecn_marked;     // transport: delivered with CE mark (TCP_INFO delivered_ce), over all incarnations
-  uint64_t delivery_rate;  // bytes per second, smoothed
+  uint64_t delivery_rate;  // bytes per second, smoothed; 0 until a chunk of 32 KiB or more has measured it
   uint64_t rtt_ns;         // smoothed round trip of the transport
   uint64_t last_progress_mono_ns;
   uint64_t state_since_mono_ns;

@@ -24,6 +24,7 @@ struct LaneFlow {
 
   uint64_t in_flight = 0;              // bytes
   double rate = 0;                     // bytes per second, smoothed
+  bool rated = false;                  // it has been measured
   uint64_t window = kSlowStartWindow;  // most bytes in flight
   ForwardDelay forward;
   uint64_t took_ns = 0;     // from a chunk's posting to its acknowledgement, smoothed
@@ -87,8 +88,11 @@ struct LaneFlow {
     double measured = static_cast<double>(ahead) * 1e9 / static_cast<double>(took);
     rate += (std::min(measured, most) - rate) / 4;
     rate_at_ns = now;
+    rated = true;
     return true;
   }
+  // What is known of it: 0 while that is where it began.
+  uint64_t known_rate() const { return rated ? static_cast<uint64_t>(rate) : 0; }
 
   void note_took(uint64_t took) { took_ns = took_ns == 0 ? took : took_ns - took_ns / 8 + took / 8; }
 

@@ -52,6 +52,19 @@ def test_what_is_in_flight_never_goes_below_nothing() -> None:
     assert after[-1].delivered == 2000
 
 
+def test_a_rate_that_was_not_measured_is_not_known() -> None:
+    """Where a lane begins is a guess, also when it has been raised; short chunks measure nothing."""
+    after = ask(
+        "fade 64000000 1",
+        f"measure {LEAST_CHUNK - 1} 1000000 10000000 {1 << 40} 1000",
+        "known",
+        *measured(50_000),
+        "known",
+    )
+    assert [after[2].result, after[-1].result] == [0, after[-1].rate]
+    assert after[-1].rate > 0
+
+
 def test_a_new_incarnation_starts_with_nothing_in_flight_and_a_small_window() -> None:
     after = ask(*measured(1_000_000_000), "sent 4096", f"widen {MIB} 0 1", "join")
     assert after[-2].window > FIRST_WINDOW
