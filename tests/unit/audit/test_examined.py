@@ -338,7 +338,10 @@ def test_gate_after_a_restart() -> None:
         assert answer.open is is_open
         assert any("started anew" in line for line in (*answer.reasons, *answer.unknown)) is (boot == "c")
     since = HostReport("gpu-1", 1000.5, 1, (), (), boot="c")
-    assert gate(since, 1001.0, 60, fleet=fleet, host="gpu-1", boot="c").open is True
+    answer = gate(since, 1001.0, 60, fleet=fleet, host="gpu-1", boot="c")
+    assert answer.open is True
+    assert answer.unknown == ("the last run of the fleet, x, was before this host started anew",)
+    assert gate(since, 1001.0, 60, fleet=fleet, host="gpu-1", boot="c", strict=True).open is None
 
 
 def test_a_copied_tree_is_not_kept_as_this_host(tmp_path: Path) -> None:

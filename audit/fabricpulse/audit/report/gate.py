@@ -40,8 +40,7 @@ def gate(
     `max_age_s` and nothing since has tested that again. strict : what is unknown, of checks that would close, or of the
     fleet, makes the answer not known. host : the kernel's name of this host. boot, machine : of it now, as in a report;
     what was kept on another machine whose disk was copied says nothing, and of a start before this one an error alone
-    counts. not_kept : why newer results may be missing,
-    one line each.
+    counts. not_kept : why newer results may be missing, one line each.
     """
     own = Origin(host, boot, machine, host)
     if report is None and not_kept:
@@ -80,6 +79,8 @@ def gate(
     else:
         earlier += [OpenFinding(fleet.run, fleet.at, finding) for finding in fleet.findings]
         earlier += fleet.earlier
+        if boot and fleet.boot and boot != fleet.boot:
+            unknown.append(f"the last run of the fleet, {fleet.run}, was before this host started anew")
         if not -60 <= now - fleet.at <= max_age_s:
             unknown.append(f"the last run of the fleet, {fleet.run}, is {(now - fleet.at) / 3600:.1f} h old")
     for one in earlier:
