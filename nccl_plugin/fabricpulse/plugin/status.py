@@ -74,7 +74,8 @@ def _lane(
     shown = state if state in ("up", "slow_start") or reason == "none" else f"{state} ({reason})"
     moved = int(lane.get("sent_bytes", 0)) + int(lane.get("received_bytes", 0))
     key = (str(connection.get("connection")), int(lane.get("lane", 0)))
-    rate = (moved - old[key]) / interval_s if key in old else float(lane.get("delivery_rate", 0))
+    # Before there are two counts to compare, what the plugin has measured; 0 says that it has not.
+    rate = (moved - old[key]) / interval_s if key in old else float(lane.get("delivery_rate", 0)) or None
     rank = connection.get("peer_rank")
     return [
         f"{connection.get('peer', '?')}" + ("" if rank is None else f" rank {rank}"),
@@ -84,7 +85,7 @@ def _lane(
         Text(shown, style=_STATE_STYLES.get(state, "")),
         f"{float(lane.get('since_ms', 0)) / 1000:.1f} s",
         f"{float(lane.get('weight') or 0) / 10:.0f}%",
-        f"{human_bytes(max(rate, 0.0))}/s",
+        "?" if rate is None else f"{human_bytes(max(rate, 0.0))}/s",
         human_bytes(float(lane.get("in_flight_bytes", 0))),
         f"{lane.get('rtt_us', 0)} µs",
         human_bytes(moved),

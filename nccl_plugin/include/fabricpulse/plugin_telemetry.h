@@ -222,9 +222,10 @@ struct fp_plugin_lane {
   uint64_t stalls;              // of those by the stall timer or the deadline of a chunk
   uint64_t repaths;             // new source ports or flow labels
   uint64_t retransmits;         // transport: segments sent again (TCP_INFO), over all incarnations
-  uint64_t ecn_marked;     // transport: delivered with CE mark (TCP_INFO delivered_ce), over all incarnations
-  uint64_t delivery_rate;  // bytes per second, smoothed; 0 until a chunk of 32 KiB or more has measured it
-  uint64_t rtt_ns;         // smoothed round trip of the transport
+  uint64_t ecn_marked;  // transport: delivered with CE mark (TCP_INFO delivered_ce), over all incarnations
+  uint64_t
+      delivery_rate;  // bytes per second, smoothed; 0 until a chunk of 32 KiB or more has measured it on this path
+  uint64_t rtt_ns;  // smoothed round trip of the transport
   uint64_t last_progress_mono_ns;
   uint64_t state_since_mono_ns;
   uint64_t stall_ns_max;            // longest time without acknowledgement while bytes were under way

@@ -22,9 +22,9 @@ struct LaneFlow {
   static constexpr double kFirstRate = 64e6;  // until measured; little is at stake on a path that may be slow
   static constexpr double kCautiousRate = 16e6;  // most after an incarnation that was given up
 
-  uint64_t in_flight = 0;              // bytes
-  double rate = 0;                     // bytes per second, smoothed
-  bool rated = false;                  // it has been measured
+  uint64_t in_flight = 0;    // bytes
+  double rate = 0;           // bytes per second, smoothed
+  double measured_rate = 0;  // the same of measurements of this incarnation alone; 0 before the first
   uint64_t window = kSlowStartWindow;  // most bytes in flight
   ForwardDelay forward;
   uint64_t took_ns = 0;     // from a chunk's posting to its acknowledgement, smoothed
@@ -42,6 +42,7 @@ struct LaneFlow {
   void join() {
     in_flight = 0;
     posted = 0;
+    measured_rate = 0;
     slow_start = true;
     window = cautious ? kMinChunk : kSlowStartWindow;
     if (cautious) rate = std::min(rate, kCautiousRate);
@@ -85,14 +86,12 @@ struct LaneFlow {
   // plausible rate, bytes per second. Returns whether the chunk was long enough to measure the rate.
   bool measure(uint32_t bytes, uint64_t ahead, uint64_t took, double most, uint64_t now) {
     if (bytes < kRateSampleBytes) return false;
-    double measured = static_cast<double>(ahead) * 1e9 / static_cast<double>(took);
-    rate += (std::min(measured, most) - rate) / 4;
+    const double measured = std::min(static_cast<double>(ahead) * 1e9 / static_cast<double>(took), most);
+    rate += (measured - rate) / 4;
+    measured_rate = measured_rate == 0 ? measured : measured_rate + (measured - measured_rate) / 4;
     rate_at_ns = now;
-    rated = true;
     return true;
   }
-  // What is known of it: 0 while that is where it began.
-  uint64_t known_rate() const { return rated ? static_cast<uint64_t>(rate) : 0; }
 
   void note_took(uint64_t took) { took_ns = took_ns == 0 ? took : took_ns - took_ns / 8 + took / 8; }
 

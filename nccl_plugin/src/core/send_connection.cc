@@ -254,7 +254,7 @@ void SendConnection::held(uint64_t number, uint8_t lane_index, uint64_t now) {
     }
     RecordChange<fp_plugin_lane> change(lane.record);
     lane.record->acknowledged_bytes += chunk.length;
-    lane.record->delivery_rate = flow.known_rate();
+    lane.record->delivery_rate = static_cast<uint64_t>(flow.measured_rate);
     lane.record->last_progress_mono_ns = now;
     int64_t unused;
     if (!runtime_->fleet_clock(&unused)) {

@@ -219,11 +219,12 @@ void SendConnection::dialled(uint32_t index, uint32_t epoch, std::unique_ptr<Lan
   lane_joined(&lane, std::move(transport), epoch, now);
   if (first_lane_ns_ == 0) first_lane_ns_ = now;
   lane.last_resort = !wanted(lane);
+  {
+    RecordChange<fp_plugin_lane> change(lane.record);
+    lane.record->delivery_rate = 0;  // another path's
+    if (replacing) ++lane.record->repaths;
+  }
   if (replacing) {
-    {
-      RecordChange<fp_plugin_lane> change(lane.record);
-      ++lane.record->repaths;
-    }
     event(FP_EVENT_REPATH, &lane, flow.moved_by_command ? FP_REASON_COMMAND : FP_REASON_REPATH,
           lane.transport->entropy(), now);
     for (const Lane& other : lanes_)  // the old path's rate is none of this one

@@ -2,7 +2,7 @@
 // tests/unit/plugin/test_lane_flow.py asks.
 //
 // A line is a call and its numbers: "join", "cautious" (a join after one that was given up), "sent BYTES", "settled BYTES", "measure BYTES AHEAD TOOK MOST NOW",
-// "widen BYTES BACK_NS MEASURED", "fade CEILING NOW", "stale NOW", "took NS", "chunk STRETCH", "known". After each, what it
+// "widen BYTES BACK_NS MEASURED", "fade CEILING NOW", "stale NOW", "took NS", "chunk STRETCH", "shown" (the rate that is shown). After each, what it
 // returned (0 for nothing) and the fields in_flight, rate, window, slow_start, posted, delivered, took_ns are printed.
 #include "core/lane_flow.h"
 
@@ -41,8 +41,8 @@ int main() {
       flow.note_took(number[0]);
     } else if (call == "chunk") {
       result = flow.chunk_bytes(bytes);
-    } else if (call == "known") {
-      result = flow.known_rate();
+    } else if (call == "shown") {
+      result = static_cast<uint64_t>(flow.measured_rate);
     } else {
       return 2;
     }

@@ -52,17 +52,19 @@ def test_what_is_in_flight_never_goes_below_nothing() -> None:
     assert after[-1].delivered == 2000
 
 
-def test_a_rate_that_was_not_measured_is_not_known() -> None:
-    """Where a lane begins is a guess, also when it has been raised; short chunks measure nothing."""
+def test_only_what_this_path_has_shown_is_shown() -> None:
+    """Where a lane begins is a guess, also when it was raised or is another lane's; short chunks measure nothing."""
+    short = f"measure {LEAST_CHUNK - 1} 1000000 10000000 {1 << 40} 1000"
     after = ask(
-        "fade 64000000 1",
-        f"measure {LEAST_CHUNK - 1} 1000000 10000000 {1 << 40} 1000",
-        "known",
-        *measured(50_000),
-        "known",
-    )
-    assert [after[2].result, after[-1].result] == [0, after[-1].rate]
-    assert after[-1].rate > 0
+        "fade 64000000 1", short, "shown",
+        *measured(50_000), "shown", "fade 64000000 2", "shown",
+        "join", "shown", *measured(800_000, 1), "shown",
+    )  # fmt: skip
+    assert after[2].result == 0
+    assert after[43].result == pytest.approx(50_000, rel=0.01)
+    assert after[45].result == after[43].result < after[45].rate, "raised, not measured"
+    assert after[47].result == 0, "another path"
+    assert after[-1].result == 800_000, "the first measurement, whatever the guess was"
 
 
 def test_a_new_incarnation_starts_with_nothing_in_flight_and_a_small_window() -> None:
