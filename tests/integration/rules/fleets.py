@@ -46,7 +46,9 @@ class Fleet:
             return None if self.dead_coordinator else "\n".join(self._coordinator()) + "\n"
         if daemon == "receiver":
             return "\n".join(self._receiver()) + "\n"
-        lines = [f'fabricpulse_build_info{{daemon="{daemon}",version="1",metrics_version="{METRICS_VERSION}"}} 1']
+        lines = [
+            f'fabricpulse_build_info{{daemon="{daemon}",version="1",metrics_version="{METRICS_VERSION}"}} 1'
+        ]
         lines += {"mesh": self._mesh, "clocksync": self._clock, "qp": self._qp}.get(daemon, self._agent)(host)
         return "\n".join(lines) + "\n"
 
