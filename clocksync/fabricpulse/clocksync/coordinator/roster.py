@@ -17,6 +17,8 @@ from fabricpulse.clocksync.coordinator.nic_biases import NicNumbers
 from fabricpulse.clocksync.wire.messages import EdgeName, HostInfo
 from fabricpulse.clocksync.wire.report_table import name_hash
 
+# So many names that nobody uses may stay.
+_FEW = 1024
 # Any odd number; names are hashes already.
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
@@ -44,6 +46,8 @@ class Roster:
     _slot_names: list[str] = field(default_factory=list)
     _devices: list[str] = field(default_factory=list)
     _device_numbers: dict[str, int] = field(default_factory=dict)
+    # Beyond so many names of NICs, those that no edge has any more are given up.
+    _most_devices: int = _FEW
     # Slots of the peers of all slots behind each other, and where those of each begin; None when that has changed.
     _peers: tuple[NDArray[np.int32], NDArray[np.intp]] | None = None
     # With the peers that they are of.
@@ -90,6 +94,8 @@ class Roster:
         member.info, member.edges = info, edges
         self.columns.at["info"][member.slot] = info.generation
         self._peers = None
+        if len(self._devices) > self._most_devices:
+            self._renumber_devices()
 
     def _numbered(self, edges: Sequence[EdgeName]) -> NDArray[np.int32]:
         rows = [(self._device(e.device), self.slot(e.peer), self._device(e.peer_device)) for e in edges]
@@ -101,6 +107,21 @@ class Roster:
             number = self._device_numbers[name] = len(self._devices)
             self._devices.append(name)
         return number
+
+    def _renumber_devices(self) -> None:
+        """Gives up the names of NICs that no edge of a member has: who reports others each time must not fill the
+        memory. As the limit is twice what is left, the next time comes after as many new names.
+        """
+        members = self.members.values()
+        edges = [member.edges for member in members]
+        used = np.unique(np.concatenate(edges)[:, ::2] if edges else np.empty(0, np.int32))
+        number = np.zeros(len(self._devices), np.int32)
+        number[used] = np.arange(len(used))
+        for member in members:
+            member.edges[:, ::2] = number[member.edges[:, ::2]]
+        self._devices = [self._devices[device] for device in used.tolist()]
+        self._device_numbers = {name: at for at, name in enumerate(self._devices)}
+        self._most_devices = _FEW + 2 * len(used)
 
     def edges(self, member: Member) -> list[EdgeName]:
         """The names of the edges of a host, in the order in which it reports them."""
@@ -165,7 +186,9 @@ class Roster:
         return len(self._slots) > 1024 + 4 * len(self.members)
 
     def renumber(self) -> NDArray[np.int32]:
-        """Gives up the slots of hosts whose leases have run out. The new slot of each old one, -1 for none."""
+        """Gives up the slots of hosts whose leases have run out, and the names of their NICs. The new slot of each old
+        one, -1 for none.
+        """
         columns, held_out = self.columns.at, self.columns.held_out
         moved = np.full(len(self._slots), -1, np.int32)
         names, self._slot_names = self._slot_names, []
@@ -179,6 +202,7 @@ class Roster:
         moved[old] = new
         for member in members:
             member.edges[:, 1] = [self.slot(names[peer]) for peer in member.edges[:, 1].tolist()]
+        self._renumber_devices()
         self.columns.at, self.columns.held_out = np.zeros(0, columns.dtype), held_out[:0]
         self.columns.make_room(len(self._slots))
         self.columns.at[new], self.columns.held_out[new] = columns[old], held_out[old]
