@@ -104,6 +104,8 @@ class Fleet:
         for name in ("clock_steps", "generation", "rank"):
             if not 0 <= getattr(report, name) <= _I4:
                 raise ValueError(f"{name} does not lie within 0 and {_I4}")
+        if report.info is not None and not 0 <= report.info.generation <= _I4:
+            raise ValueError(f"generation of info does not lie within 0 and {_I4}")
         first = not self.roster.members
         member = self.roster.admit(report.host, report.epoch, now_s, self.lease_s)
         if first:
@@ -391,6 +393,7 @@ class Fleet:
             (member.name, self.roster.edges(member)[int(numbers[e])], float(solution.residual_ns[e]))
             for e in worst
             for member in [self.roster.at(int(rows["slot"][edges.i[e]]))]
+            if int(numbers[e]) < len(member.edges)
         ]
 
     def nic_bias_ns(self, member: Member) -> dict[str, float]:

@@ -91,8 +91,9 @@ class Roster:
         if member.info is None or (info.nics, info.url) != (member.info.nics, member.info.url):
             self.generation += 1
             self.columns.at["moved"][member.slot] = self.generation
-        member.info, member.edges = info, edges
+        # Comes first, as it may fail: the edges of a member and what is computed of all of them are to agree.
         self.columns.at["info"][member.slot] = info.generation
+        member.info, member.edges = info, edges
         self._peers = None
         if len(self._devices) > self._most_devices:
             self._renumber_devices()

@@ -1,5 +1,9 @@
 """When the coordinator begins a timeline: not with half a fleet."""
 
+import msgspec
+import pytest
+from tests.unit.clocksync.coordinator.reporting_fleet import ReportingFleet
+
 from fabricpulse.clocksync.coordinator.fleet import Fleet
 from fabricpulse.clocksync.wire.limits import MAX_ROUND_S
 from fabricpulse.clocksync.wire.messages import (
@@ -229,3 +233,20 @@ def test_a_newcomer_between_two_of_the_longest_rounds_does_not_cost_the_quorum()
             fleet.solve_round(newcomer_s + 0.1)
             assert not fleet.no_quorum
             assert placed(fleet) == [*HOSTS, "new"]
+
+
+@pytest.mark.parametrize("generation", [-1, 2**31, 2**63])
+def test_names_of_edges_that_cannot_be_taken_change_nothing(generation: int) -> None:
+    """Names reported earlier were lost then, and the round that was to name one of those edges failed."""
+    fleet = ReportingFleet(count=6)
+    fleet.run(10)
+    fleet.edge_errors_ns["h00", "h05"] = 30_000
+    fleet.run(4)
+    worst = ("h00", EdgeName("rail0", "h05", "rail0"))
+    assert [edge[:2] for edge in fleet.fleet.outlier_edges] == [worst]
+    info = HostInfo(generation, "", (), (), "none")
+    bad = msgspec.structs.replace(fleet._report("h00"), info=info)
+    with pytest.raises(ValueError, match="generation"):
+        fleet.fleet.report(bad, float(fleet.second))
+    fleet.fleet.solve_round(fleet.second + 0.5)
+    assert [edge[:2] for edge in fleet.fleet.outlier_edges] == [worst]
