@@ -26,8 +26,8 @@ Keys = NDArray[np.int64]
 _WHOLE_S = 3.0
 # For so long a witness is missed.
 _MISSED_S = 600.0
-# Of a key, for the witness's slot, and what it has instead of one once its slot is another host's.
-_BITS, _GONE = 32, 1 << 31
+# Of a key, for the witness's slot.
+_BITS = 32
 
 
 class DoubtedHosts:
@@ -89,12 +89,13 @@ class DoubtedHosts:
             checked.append(smaller | known & (edges.bound_age_s <= FRESH_S))
         return checked, hidden_ns
 
+    def witnesses(self) -> NDArray[np.int64]:
+        """Their slots. Those whose leases have run out are to keep one: they are missed, and known when they return."""
+        return np.unique(self._keys & (1 << _BITS) - 1)
+
     def renumber(self, slot_of: NDArray[np.int32]) -> None:
-        """Hosts have new slots: slot_of[old], -1 for those whose leases have run out."""
-        owner, witness = slot_of[self._keys >> _BITS], self._keys & (1 << _BITS) - 1
-        # A witness whose lease has run out is missed as long as before.
-        known = witness < _GONE
-        witness[known] = np.where((new := slot_of[witness[known]]) >= 0, new, witness[known] | _GONE)
+        """Hosts have new slots: slot_of[old], -1 for those that have none any more."""
+        owner, witness = slot_of[self._keys >> _BITS], slot_of[self._keys & (1 << _BITS) - 1]
         self._keys = (owner.astype(np.int64) << _BITS) | witness
         self._keep(owner >= 0)
         order = np.argsort(self._keys)

@@ -30,8 +30,12 @@ class FaultDetector:
         self._stale_s = stale_s
         self._doubted = DoubtedHosts(columns)
 
+    def witnesses(self) -> NDArray[np.int64]:
+        """Slots that their hosts are to keep, also when their leases have run out."""
+        return self._doubted.witnesses()
+
     def renumber(self, slot_of: NDArray[np.int32]) -> None:
-        """Hosts have new slots: slot_of[old], -1 for those whose leases have run out."""
+        """Hosts have new slots: slot_of[old], -1 for those that have none any more."""
         self._doubted.renumber(slot_of)
 
     def trusted(self, hosts: Hosts, slots: NDArray[np.intp]) -> Hosts:

@@ -144,7 +144,7 @@ class Fleet:
         expired = self.roster.expire(now_s, self.lease_s)
         if expired and self.roster.crowded:
             self._table.settle(self.roster.slots)
-            moved = self.roster.renumber()
+            moved = self.roster.renumber(self._faults.witnesses().tolist())
             self._fresh = {int(moved[slot]): again for slot, again in self._fresh.items()}
             self._expected = {int(moved[slot]) for slot in self._expected}
             self._table.renumber(moved)

@@ -4,7 +4,7 @@ A host has a slot, a number that it keeps; the edges of a host name its peers by
 fleet is arithmetic on arrays.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -186,9 +186,9 @@ class Roster:
         """Most slots are of hosts whose leases ran out long ago."""
         return len(self._slots) > 1024 + 4 * len(self.members)
 
-    def renumber(self) -> NDArray[np.int32]:
-        """Gives up the slots of hosts whose leases have run out, and the names of their NICs. The new slot of each old
-        one, -1 for none.
+    def renumber(self, lasting: Iterable[int] = ()) -> NDArray[np.int32]:
+        """Gives up the slots of hosts that are no members, nor at the other ends of their edges, nor `lasting`; and the
+        names of NICs. The new slot of each old one, -1 for none.
         """
         columns, held_out = self.columns.at, self.columns.held_out
         moved = np.full(len(self._slots), -1, np.int32)
@@ -202,7 +202,10 @@ class Roster:
         new = [member.slot for member in members]
         moved[old] = new
         for member in members:
-            member.edges[:, 1] = [self.slot(names[peer]) for peer in member.edges[:, 1].tolist()]
+            peers = member.edges[:, 1].copy()
+            member.edges[:, 1] = moved[peers] = [self.slot(names[peer]) for peer in peers.tolist()]
+        for slot in lasting:
+            moved[slot] = self.slot(names[slot])
         self._renumber_devices()
         self.columns.at, self.columns.held_out = np.zeros(0, columns.dtype), held_out[:0]
         self.columns.make_room(len(self._slots))

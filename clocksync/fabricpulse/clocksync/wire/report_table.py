@@ -113,7 +113,7 @@ class ReportTable:
         self.rows, self.records = _of_rows(self.rows, self.records, which)
 
     def renumber(self, slot_of: NDArray[np.int32]) -> None:
-        """Hosts have new slots: slot_of[old], -1 for those whose leases have run out."""
+        """Hosts have new slots: slot_of[old], -1 for those that have none any more."""
         self.rows["slot"] = slot_of[self.rows["slot"]]
         self.keep(self.rows["slot"] >= 0)
 

@@ -148,13 +148,32 @@ def test_witnesses_are_a_set(seed: int) -> None:
         assert list(zip(hosts._keys.tolist(), hosts._seen_s.tolist(), strict=True)) == wanted
 
 
-def test_a_witness_that_has_gone_is_missed_under_new_numbers() -> None:
+def test_witnesses_are_known_under_new_numbers() -> None:
     hosts = DoubtedHosts(Columns())
     hosts._see(np.array([(1 << 32) + 2, (1 << 32) + 3, (4 << 32) + 3]), np.ones(5, np.bool_), 1.0)
-    # Of 1, 2, 3 and 4 the last two have gone; the slot of one of them is that of another host now.
-    hosts.renumber(np.array([-1, 3, 0, -1, -1], np.int32))
-    hosts._see(np.array([(3 << 32) + 0, (3 << 32) + 2]), np.zeros(5, np.bool_), 2.0)
+    assert hosts.witnesses().tolist() == [2, 3]
+    # Nobody names 4 any more.
+    hosts.renumber(np.array([-1, 3, 2, 0, -1], np.int32))
+    hosts._see(np.array([(3 << 32) + 0]), np.zeros(5, np.bool_), 2.0)
+    assert hosts._keys.tolist() == [(3 << 32) + 0, (3 << 32) + 2]
     assert hosts._seen_s.tolist() == [2.0, 1.0]
-    assert (hosts._keys >> 32).tolist() == [3, 3]
-    hosts.renumber(np.arange(5, dtype=np.int32))
-    assert hosts._seen_s.tolist() == [2.0, 1.0]
+
+
+@pytest.mark.parametrize("third", _NAMES)
+def test_a_witness_that_returns_after_its_slot_was_another_is_known(third: str) -> None:
+    """So that the doubt ends within seconds, whichever end of an edge reports it."""
+    one, other = (host for host in _NAMES if host != third)
+    fleet, usual = _lying((one, other), 30_000)
+    fleet.silent.add(third)
+    roster = fleet.fleet.roster
+    for number in range(2_000):
+        former = roster.admit(f"former{number:04d}", 1, float(fleet.second), 10.0)
+        # After the lease of the third has run out.
+        roster.columns.at["expires_s"][former.slot] = fleet.second + 12.0
+    fleet.run(15)
+    assert set(roster.members) == {one, other}
+    assert set(roster._slots) == set(_NAMES)
+    fleet.silent.clear()
+    fleet.edge_errors_ns.clear()
+    fleet.run(8)
+    assert max(fleet.bound_ns(host) for host in _NAMES) <= usual + EDGE_BOUND_NS
