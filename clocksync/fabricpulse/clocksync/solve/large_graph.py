@@ -7,8 +7,9 @@ from scipy.sparse.csgraph import breadth_first_order, connected_components, dijk
 
 from fabricpulse.clocksync.solve.graph import Floats, Graph, Nodes
 
-# Of the edges, how often all are asked before a search, and how many may be found to shorten a way.
-_ASKED, _MOST_SHORTER = 3, 0.1
+# Before a search edges are relaxed (Bellman and Ford): on average each so often at most, and only while no more than
+# this share of them shortens a path.
+_RELAXED, _MOST_SHORTER = 3, 0.1
 
 
 class _Symmetric:
@@ -55,10 +56,11 @@ class LargeGraph(Graph):
         return order.astype(np.intp), before.astype(np.intp)
 
     def _relaxed(self, length: Floats, start: Floats) -> tuple[Floats, bool]:
-        """As distances(), and whether that is all: where next to no edge shortens what is known, as in most rounds, to
-        ask all edges is a fifth of the work of a search. Else the search goes on from there, to the same sums.
+        """Distances of one row of distances(), and whether they are final. Where next to no edge shortens a path, as in
+        most rounds, relaxing all edges is a fifth of the work of a search. Else the search goes on from there, to the
+        same sums.
         """
-        at, left = start.copy(), _ASKED * len(length)
+        at, left = start.copy(), _RELAXED * len(length)
         some: Nodes | slice = slice(None)
         while left > 0:
             i, j, way = self.i[some], self.j[some], length[some]
