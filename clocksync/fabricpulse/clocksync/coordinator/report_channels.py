@@ -4,7 +4,6 @@ The native intake takes the datagrams from the sockets and checks them; here the
 the columns of the fleet become replies, all of a round at once.
 """
 
-import ctypes
 import secrets
 import socket
 from collections.abc import Sequence
@@ -32,8 +31,6 @@ from fabricpulse.clocksync.wire.report_table import Records
 # Room for reports of thousands of hosts in the time that the thread may have to wait for a core. The kernel gives what
 # net.core.rmem_max allows to a process without CAP_NET_ADMIN.
 _RECEIVE_BUFFER = 16 << 20
-# Reports of a round after which what it took goes back to the system: of 50,000 hosts that is 200 MB for 0.1 s.
-_MANY = 10_000
 # Hosts that are asked in one round to fetch a new neighbour list by HTTP: where a whole fleet comes up the lists of all
 # of them change again and again.
 _FETCHES_A_ROUND = 256
@@ -48,8 +45,6 @@ class ReportChannels:
         self.intake = ReportIntake(list(dict.fromkeys(addresses)), _RECEIVE_BUFFER)
         self._members: dict[int, Member] = {}
         self._heads: Records = np.empty(0, np.void)
-        # glibc's: else free memory in pieces stays with the process, and the next reports come on top of it.
-        self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         fleet.on_expired = self.close
 
     def open(self, member: Member) -> Channel:
@@ -117,16 +112,15 @@ class ReportChannels:
         if quorum is not None and quorum.root:
             replies["flags"] += HAS_QUORUM + QUORUM_ANCHORED * quorum.anchored
             replies["quorum_s"], replies["quorum_hosts"] = quorum.moment_s & 0xFFFFFFFF, quorum.hosts
-        sent = self.intake.answer(
+        # What is free then stays with the process: the next round is a second away. malloc_trim gives 200 MB of 50,000
+        # hosts back until then, but the pages that a round touches anew cost it a tenth of its time, and the most
+        # memory is hardly less (docs/measurements/coordinator-load.md).
+        return self.intake.answer(
             replies.tobytes(),
             at["residuals"].tobytes(),
             self._fleet.roster.columns.residuals,
             self._fleet.root,
         )
-        if len(slots) >= _MANY and self._trim is not None:
-            del at, replies
-            self._trim(0)
-        return sent
 
     def _due_for_fetch(self, slots: NDArray[np.intp]) -> NDArray[np.bool_]:
         """Which of `slots` should fetch a new neighbour list now; the others follow in later rounds."""
