@@ -142,9 +142,12 @@ class Fleet:
     def expire(self, now_s: float) -> list[str]:
         """Drops members whose lease has run out and returns their names."""
         expired = self.roster.expire(now_s, self.lease_s)
-        if expired and self.roster.crowded:
+        if self.roster.crowded:
             self._table.settle(self.roster.slots)
-            moved = self.roster.renumber(self._faults.witnesses().tolist())
+            # Rows say only the hash of a root, which need not be a member yet.
+            roots = map(self.roster.name, np.unique(self._table.rows["quorum_root"]).tolist())
+            lasting = [self.roster.slot(root) for root in roots if root]
+            moved = self.roster.renumber(lasting + self._faults.witnesses().tolist())
             self._fresh = {int(moved[slot]): again for slot, again in self._fresh.items()}
             self._expected = {int(moved[slot]) for slot in self._expected}
             self._table.renumber(moved)

@@ -48,6 +48,8 @@ class Roster:
     _device_numbers: dict[str, int] = field(default_factory=dict)
     # Beyond so many names of NICs, those that no edge has any more are given up.
     _most_devices: int = _FEW
+    # Slots that the last renumbering left; 0 once a lease has run out since.
+    _slots_kept: int = 0
     # Slots of the peers of all slots behind each other, and where those of each begin; None when that has changed.
     _peers: tuple[NDArray[np.int32], NDArray[np.intp]] | None = None
     # With the peers that they are of.
@@ -179,12 +181,13 @@ class Roster:
             self._forget(self.members.pop(name))
         if expired:
             self.generation += 1
+            self._slots_kept = 0
         return expired
 
     @property
     def crowded(self) -> bool:
-        """Most slots are of hosts whose leases ran out long ago."""
-        return len(self._slots) > 1024 + 4 * len(self.members)
+        """Most slots are of hosts that are no members, and not because edges and reports named so many last time."""
+        return len(self._slots) > max(_FEW + 4 * len(self.members), 2 * self._slots_kept)
 
     def renumber(self, lasting: Iterable[int] = ()) -> NDArray[np.int32]:
         """Gives up the slots of hosts that are no members, nor at the other ends of their edges, nor `lasting`; and the
@@ -211,7 +214,7 @@ class Roster:
         self.columns.make_room(len(self._slots))
         self.columns.at[new], self.columns.held_out[new] = columns[old], held_out[old]
         self._by_slot = {member.slot: member for member in members}
-        self._peers = None
+        self._peers, self._slots_kept = None, len(self._slots)
         return moved
 
     def peers(self) -> tuple[NDArray[np.int32], NDArray[np.intp]]:

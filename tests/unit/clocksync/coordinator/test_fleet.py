@@ -12,9 +12,11 @@ from fabricpulse.clocksync.wire.messages import (
     EdgeReport,
     HostInfo,
     Line,
+    Quorum,
     RoundReport,
     pack_edges,
 )
+from fabricpulse.clocksync.wire.report_table import name_hash
 
 HOSTS = ["h0", "h1", "h2"]
 NOW_NS = 1_800_000_000_000_000_000
@@ -250,3 +252,22 @@ def test_names_of_edges_that_cannot_be_taken_change_nothing(generation: int) -> 
         fleet.fleet.report(bad, float(fleet.second))
     fleet.fleet.solve_round(fleet.second + 0.5)
     assert [edge[:2] for edge in fleet.fleet.outlier_edges] == [worst]
+
+
+def test_names_of_peers_that_nobody_has_are_given_up() -> None:
+    """Though no lease runs out. But the root that a report names is known, whose host may be about to report."""
+    fleet, most = Fleet(), 0
+    for second in range(20):
+        names = tuple(EdgeName("rail0", f"new{second}-{k}", "rail0") for k in range(2_000))
+        info = HostInfo(second, "", (), names, "none")
+        quorum = Quorum(second, 3, f"root{second}", anchored=False)
+        line = Line(NOW_NS, 0, 0, 100)
+        changing = RoundReport(PROTOCOL, "h0", 1, second, NOW_NS, b"", line, None, "", 0, info, quorum=quorum)
+        fleet.report(report("h1", line), float(second))
+        fleet.report(changing, float(second))
+        fleet.solve_round(second + 0.5)
+        most = max(most, fleet.roster.slots)
+        assert fleet.roster.edges(fleet.roster.members["h0"]) == list(names)
+        assert fleet.roster.name(name_hash(f"root{second}")) == f"root{second}"
+    assert most < 3 * 2_100
+    assert len(fleet.roster._names) == fleet.roster.slots
