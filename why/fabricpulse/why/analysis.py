@@ -51,8 +51,10 @@ class Analysis:
         self.facts = facts
         self.nics: dict[NicId, Nic] = {nic.id: nic for nic in facts.nics}
         self.hosts: dict[str, Host] = {host.name: host for host in facts.hosts}
-        # Of `lane_imbalance.shares`, by its arguments.
+        # Of `lane_imbalance`, by its arguments: shares of what is known, of hosts of which all is, and what is not.
         self.shares: dict[tuple[bool, bool], dict[str, dict[str, float]]] = {}
+        self.known_shares: dict[tuple[bool, bool], dict[str, dict[str, float]]] = {}
+        self.unknown_nics: dict[tuple[bool, bool], dict[NicId, str]] = {}
 
     # How the job does.
 
@@ -262,7 +264,8 @@ class Analysis:
     def signs_known(self, f: Flow) -> bool:
         """Whether a queue on its way would be seen."""
         if f.marked is not None or f.retransmits is not None:
-            return True
+            # A queue drops, or marks: one of the two says nothing of the other.
+            return f.marked is not None and f.retransmits is not None
         source = self.nics.get(f.source)
         return source is not None and (source.slowed, source.resent) != (None, None)
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from fabricpulse.why.analysis import SLOWER, Analysis
-from fabricpulse.why.causes.lane_imbalance import idle_nics
+from fabricpulse.why.causes.lane_imbalance import idle_nics, maybe_idle
 from fabricpulse.why.facts import Flow, NicId
 from fabricpulse.why.finding import Evidence, Finding, as_hint, as_undecided, finding, grows
 
@@ -50,6 +50,9 @@ def competing_nics(a: Analysis) -> dict[NicId, float]:
         if nic is None or nic.transmitted is None or nic.transmitted_before is None:
             continue
         own = [f for f in a.flows_of(source) if f.source == source]
+        # Else what the job itself sends would be another's.
+        if any(f.sent is None for f in own):
+            continue
         now = nic.transmitted - sum(f.sent or 0 for f in own)
         before = nic.transmitted_before - sum(f.sent_before or 0 for f in own)
         # Acknowledgements and what is sent again are a tenth, of a slow flow a third.
@@ -192,9 +195,9 @@ def receiver_unknown(host: str) -> str:
 
 
 def _stood_in_for(a: Analysis, queued: Iterable[Flow]) -> NicId | None:
-    """The idle NIC whose host's other NICs, which carry more than before, are ends of all these flows; None where there
-    is no such one."""
-    for idle in sorted(idle_nics(a)):
+    """The NIC that is idle, or may be, and whose host's other NICs, which carry more than before, are ends of all these
+    flows; None where there is no such one."""
+    for idle in sorted(idle_nics(a).keys() | maybe_idle(a).keys()):
         stand_ins = {
             nic.id
             for nic in a.nics_of(idle.host)

@@ -3,8 +3,8 @@
 Identified by a flow whose quickest chunks are slow as well (a queue would let some pass), whose siblings are quick,
 with no sign of congestion, and with probes between the same two NICs as quick as ever; where there are no such probes,
 by quick chunks that are slower than the median was before. What was so in the baseline, when the job was quicker, is a
-hint only. Typical: RoCE v1 beside v2, the wrong GID index, a traffic
-class that takes another route.
+hint only, and so is a flow of which a series of marks or of packets sent again is missing. Typical: RoCE v1 beside
+v2, the wrong GID index, a traffic class that takes another route.
 """
 
 from collections import Counter
@@ -18,6 +18,7 @@ from fabricpulse.why.finding import Evidence, Finding, as_hint, as_undecided, fi
 TITLE = "misrouted or mis-encapsulated path"
 MORE_THAN_OTHERS = "there is no baseline, and it carries more than the others: it may wait for itself"
 AS_BEFORE = "its quickest chunks were far behind probes in the baseline as well, when the job was quicker"
+SIGNS = "a series of marks or of packets sent again (fabricpulse_qp_ecn_marked_total, …_retransmits_total) is missing"
 DO = (
     "Compare GID index and type of both ends (`fabricpulse nic`: RoCE v1 against v2) and NCCL_IB_GID_INDEX.",
     "Trace the route of the job's traffic class, not of ping: ECMP and policy routes may differ.",
@@ -61,6 +62,9 @@ def find(a: Analysis) -> Iterator[Finding]:
     found = finding("misrouted_path", where, evidence, subjects, "qp", "mesh")
     if flows == old:
         found = as_hint(found, AS_BEFORE)
+    elif not known and any(f.marked is not None or f.retransmits is not None for f in a.facts.flows):
+        # Not where nobody counts them: then it stays likely, with less confidence.
+        found = as_undecided(found, SIGNS)
     yield as_undecided(found, MORE_THAN_OTHERS) if all(_may_carry_more(a, f) for f in flows) else found
 
 

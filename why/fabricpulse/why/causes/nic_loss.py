@@ -8,7 +8,8 @@ wait share one, whoever fills it, which is far more likely than two NICs that br
 probes that arrive wait as well, or all senders wait and much more goes into the NIC than before, the loss is that of
 such a queue. Edges to a NIC that was gone lose everything, and prove nothing about the NIC at their other end. Loss of
 probes alone is a hint where the job sends so much over the NIC that it would have had to retransmit, and has not:
-probes may be of another traffic class, or the host too busy to receive them.
+probes may be of another traffic class, or the host too busy to receive them. Where it is not known on how many edges
+a NIC loses what it is sent, a NIC at their other end may have been gone: a hint.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -58,7 +59,7 @@ def find(a: Analysis) -> Iterator[Finding]:
         if gone and shared <= gone:
             continue
         # What is lost towards a NIC that was gone is counted both ways once it is back.
-        if nic.lossy_edges == 0 and (nic.loss_out or 0.0) <= LOSS + 1.5 * (nic.loss_in or 0.0):
+        if nic.lossy_edges == 0 and _may_be_both_ways(nic):
             continue
         loss = _loss(nic)
         edges = nic.edges or 0
@@ -91,6 +92,9 @@ def find(a: Analysis) -> Iterator[Finding]:
             found = as_hint(found, "what is lost waits in a queue as well: one that is full loses")
         elif unknown := _not_excluded(a, nic, lossy.values()):
             found = as_undecided(found, unknown)
+        elif nic.lossy_edges is None and (nic.loss_in or 0.0) > LOSS and _may_be_both_ways(nic):
+            missing = "how many of its edges lose (fabricpulse_edge_inbound_probes_lost_total) is not known"
+            found = as_undecided(found, missing)
         elif other := _same_queue(a, nic, lossy.values()):
             found = as_hint(found, f"{other.id} loses in the same way while flows wait: a full queue")
         yield found
@@ -183,6 +187,13 @@ def _same_queue(a: Analysis, nic: Nic, lossy: Iterable[Nic], *, waits: bool = Fa
 def _into(nic: Nic) -> bool:
     """Whether it loses more of what it is sent than of what it sends."""
     return (nic.loss_in or 0) >= (nic.loss_out or 0)
+
+
+def _may_be_both_ways(nic: Nic) -> bool:
+    """Whether it loses no more of what it sends than of what it is sent, as far as known."""
+    if nic.loss_in is None or nic.loss_out is None:
+        return True
+    return nic.loss_out <= LOSS + 1.5 * nic.loss_in
 
 
 def _waits(a: Analysis, nic: Nic) -> bool:

@@ -1,13 +1,15 @@
 """The job runs without the plugin on a host: NCCL uses its own transport there, and nothing of it is seen or survived.
 
 Identified by a host whose processes are gone, or have no connections, while its NICs send as before. NCCL reports no
-error when it cannot load a plugin: it takes another transport.
+error when it cannot load a plugin: it takes another transport. A host at which flows of the plugin arrive, or of whose
+flows the bytes are not known, has the plugin: series are missing, and it is a hint.
 """
 
 from collections.abc import Iterator
 
 from fabricpulse.why.analysis import Analysis
-from fabricpulse.why.finding import Evidence, Finding, finding
+from fabricpulse.why.facts import Host
+from fabricpulse.why.finding import Evidence, Finding, as_undecided, finding
 
 TITLE = "plugin off"
 DO = (
@@ -22,6 +24,7 @@ def find(a: Analysis) -> Iterator[Finding]:
     if not carrying:
         return
     connected = {f.source.host for f in a.facts.flows if f.sent is not None}
+    gaps = {f.source.host for f in a.facts.flows if f.sent is None}
     usual = sum(f.sent or 0 for f in a.facts.flows) / len(carrying)
     for host in a.facts.hosts:
         if host.name in carrying or "qp" not in host.exporters:
@@ -40,7 +43,7 @@ def find(a: Analysis) -> Iterator[Finding]:
                 "transmitted",
             )
         ]
-        if host.processes_before and not host.processes:
+        if host.processes_before and host.processes == 0:
             evidence.append(
                 Evidence("its processes had the plugin before and have it no more", 0.7, "processes")
             )
@@ -48,4 +51,25 @@ def find(a: Analysis) -> Iterator[Finding]:
             evidence.append(
                 Evidence("its processes have the plugin loaded and no connections", 0.6, "processes")
             )
-        yield finding("plugin_off", host.name, evidence, [("host", host.name)], "qp", "nic")
+        found = finding("plugin_off", host.name, evidence, [("host", host.name)], "qp", "nic")
+        missing = _missing(a, host, host.name in gaps)
+        yield as_undecided(found, missing) if missing else found
+
+
+def _missing(a: Analysis, host: Host, gap: bool) -> str:
+    """Which series of a host with the plugin are missing; empty where none is known to be."""
+    sent = "fabricpulse_qp_sent_bytes_total"
+    if gap:
+        return f"what flows of {host.name} send ({sent}) is not known"
+    if host.processes == 0:
+        return ""
+    if host.processes is None:
+        return f"whether {host.name} has processes (fabricpulse_qp_processes) is not known"
+    # The other end of a connection of the plugin is the plugin, and delays are measured where chunks arrive.
+    into = [f for f in a.facts.flows if f.target.host == host.name]
+    if any(f.delay_s is not None or f.floor_s is not None for f in into):
+        return f"chunks of the plugin arrive at {host.name}: series of what it sends ({sent}) are missing"
+    # What a host without a qp exporter sends to it is not known.
+    if (into or "qp" in a.missing()) and any(r.host == host.name for r in a.facts.ranks):
+        return f"ranks of {host.name} are known: series of what it sends ({sent}) may be missing"
+    return ""

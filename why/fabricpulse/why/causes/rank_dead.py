@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from fabricpulse.why.analysis import SLOWER, Analysis
 from fabricpulse.why.facts import Host
-from fabricpulse.why.finding import Evidence, Finding, as_hint, finding
+from fabricpulse.why.finding import Evidence, Finding, as_hint, as_undecided, finding
 
 TITLE = "rank dead"
 DO = (
@@ -63,8 +63,12 @@ def find(a: Analysis) -> Iterator[Finding]:
             found = as_hint(
                 found, "the collectives of the others end as often as before: the job goes on without it"
             )
-        elif host.processes is None and "qp" not in host.exporters and (host.exporters or not a.stalled):
+        elif not host.processes and "qp" not in host.exporters and (host.exporters or not a.stalled):
             found = as_hint(found, f"no qp exporter of {host.name} says whether its processes are there")
+        elif host.processes is None and "qp" in host.exporters:
+            found = as_undecided(
+                found, f"the count of processes of {host.name} (fabricpulse_qp_processes) is missing"
+            )
         elif not nics and "nic" not in host.exporters and not a.stalled:
             found = as_hint(found, "the collectives of the others end, and what its NICs send is not known")
         yield found
