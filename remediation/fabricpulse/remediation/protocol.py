@@ -131,10 +131,10 @@ class LaneSample(msgspec.Struct, frozen=True, array_like=True):
     """What one sending lane of a job did since the last report.
 
     goodput : bytes per second that the peer has acknowledged. capacity : bytes per second that the lane delivers while
-    it has something to send, as the plugin measures it. delay_s : mean delay of its chunks, -1 without any. troubles :
-    packets sent again or marked by ECN. repaths : cumulative, whoever ordered them. nic_speed : bytes per second,
-    0 if not known. busy : part of the time in which something of it was under way, -1 if not known. user : who owns the
-    process (uid), -1 if not known.
+    it has something to send, as the plugin measures it, 0 if it has not. delay_s : mean delay of its chunks, -1 without
+    any. troubles : packets sent again or marked by ECN. repaths : cumulative, whoever ordered them. nic_speed : bytes
+    per second, 0 if not known. busy : part of the time in which something of it was under way, -1 if not known. user :
+    who owns the process (uid), -1 if not known.
     """
 
     process: ProcessName

@@ -7,7 +7,9 @@ import pytest
 from msgspec.structs import replace
 
 from fabricpulse.remediation.protocol import LaneSample
+from fabricpulse.remediation.receiver.config import RebalanceConfig
 from fabricpulse.remediation.receiver.rebalance.lane_evidence import LaneEvidence, LaneSummary
+from fabricpulse.remediation.receiver.rebalance.lane_planner import below_good
 
 START = 1.7e9
 
@@ -26,7 +28,7 @@ def series(chance: random.Random) -> list[tuple[float, LaneSample]]:
             chance.randint(1024, 9999),
             1,
             chance.choice([0.0, 9e6 * chance.random()]),
-            1e7,
+            chance.choice([0.0, 1e7, 2e7]),
             chance.choice([-1.0, 1e-4, 1e-3]),
             chance.choice([0, 0, 5]),
             chance.randint(0, 1),
@@ -60,15 +62,37 @@ def test_means_over_the_intervals_that_end_in_the_span(seed):
         weight = sum(w for _, w in busy)
         (lane,) = found
         assert lane.goodput == pytest.approx(sum(s.goodput * w for s, w in parts) / total)
-        assert lane.capacity == pytest.approx(1e7)
+        known_for = sum(w for s, w in parts if s.capacity > 0)
+        delivered = sum(s.capacity * w for s, w in parts)
+        assert lane.capacity == pytest.approx(delivered / known_for if known_for else 0)
         assert lane.busy == pytest.approx(sum(b * w for b, w in busy) / weight if weight else -1)
         assert lane.last == inside[-1][1]
         assert lane.repathed == (inside[0][1].repaths != inside[-1][1].repaths)
         # The floor is of all samples, also of those before and after the span.
         floor = min((s.delay_s for _, s in samples if s.delay_s > 0), default=float("inf"))
         queued = 2 * sum(s.delay_s > 2 * floor for s, _ in parts) >= len(parts)
-        full = lane.goodput >= 0.7 * lane.capacity or lane.busy >= 0.6
+        full = (lane.capacity > 0 and lane.goodput >= 0.7 * lane.capacity) or lane.busy >= 0.6
         assert lane.congested == (queued or any(s.troubles for s, _ in parts) or full)
+
+
+@pytest.mark.parametrize("measured_at", [0, 4, 9, 10])
+def test_a_lane_that_is_measured_late_is_not_slow(measured_at):
+    """0 is unknown: a lane that was measured in the last sample only had a tenth of what it delivers, less than it
+    carries, and was moved. One that is not measured at all says nothing."""
+    evidence = LaneEvidence()
+    for number in range(11):
+        lanes = [
+            LaneSample(
+                "7", "c" * 16, lane, "job", "rail0", 9000 + lane, 1, 3e6,
+                1e7 if lane or number > measured_at else 0.0, -1.0, 0, 0, busy=0.3,
+            )
+            for lane in range(4)
+        ]  # fmt: skip
+        evidence.add("h", lanes, START + 2 * number)
+    own = list(evidence.summaries(START, START + 20).values())
+    assert [lane.capacity for lane in own] == [1e7 if measured_at < 10 else 0.0, 1e7, 1e7, 1e7]
+    assert not any(lane.congested for lane in own)
+    assert below_good(RebalanceConfig(), own) == []
 
 
 def test_no_two_jobs_have_one_name():

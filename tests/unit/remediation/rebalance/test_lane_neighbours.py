@@ -13,9 +13,10 @@ from fabricpulse.remediation.protocol import LaneSample
 from fabricpulse.remediation.receiver.config import RebalanceConfig, ReceiverConfig
 from fabricpulse.remediation.receiver.rebalance.lane_evidence import LaneEvidence, LaneSummary
 from fabricpulse.remediation.receiver.rebalance.lane_neighbours import neighbours
-from fabricpulse.remediation.receiver.rebalance.lane_planner import Proposal, propose
+from fabricpulse.remediation.receiver.rebalance.lane_planner import Proposal, _move, propose
 from fabricpulse.remediation.receiver.rebalance.trial import Trial
-from fabricpulse.remediation.receiver.state.model import Rebalance
+from fabricpulse.remediation.receiver.state.model import Rebalance, State
+from fabricpulse.remediation.receiver.state.transaction import Transaction
 
 
 def plans(links: int) -> Iterator[tuple[Places, Proposal | None, list[float]]]:
@@ -245,3 +246,39 @@ def test_a_job_may_lose_what_it_had_more(moved, other, is_surplus):
     )
     jobs = {"job0": moved, "job1": other}
     assert Trial(config, LaneEvidence())._had_more(plan, jobs, lanes) is is_surplus
+
+
+@pytest.mark.parametrize("unknown", ["before", "after"])
+def test_a_lane_that_is_not_measured_yet_is_not_moved_again(unknown):
+    """It is not known not to have gained. Where no lane is known to lack room, all of them get another path."""
+    config = parse_config("rules: []\nrebalance: {mode: auto}\n", ReceiverConfig, "test")
+    lanes = {key: replace(lane, capacity=10e6) for key, lane in measured(HELD_UP).items()}
+    first, second = list(lanes)[:2]
+    moves = tuple(
+        changed(_move(lanes[key]), outcome="applied", capacity_before=10e6) for key in (first, second)
+    )
+    if unknown == "after":
+        lanes[first] = replace(lanes[first], capacity=0.0)
+    else:
+        moves = (changed(moves[0], capacity_before=0.0), moves[1])
+    plan = Rebalance(
+        id="r",
+        workload="job0",
+        scope=JOBS,
+        moves=moves,
+        before={},
+        predicted=1.1,
+        reason="",
+        phase="measuring",
+        created_at=0.0,
+        changed_at=0.0,
+    )
+
+    def again(plan: Rebalance) -> list[str]:
+        transaction = Transaction(State())
+        Trial(config, LaneEvidence())._try_again(transaction, plan, lanes, set(), 1.0)
+        return [move.key for move in transaction.rebalances["r"].moves if move.outcome == "pending"]
+
+    assert again(plan) == [second]
+    lanes[second] = replace(lanes[second], capacity=20e6)
+    assert again(plan) == [first, second]

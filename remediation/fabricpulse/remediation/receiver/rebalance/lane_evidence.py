@@ -37,9 +37,9 @@ _OF_USER = " (uid "
 class LaneSummary:
     """A lane over a span of time: means of its samples (bytes per second, seconds), the last entropy and weight.
 
-    repathed : whether it got another path within the span. congested : it has more to send than its path takes: a
-    queue, loss, marks, or it is never idle. busy : part of the time in which something of it was under way, -1 if not
-    known. is_later : whether another user had a job of this name before.
+    capacity : of those samples that know it, 0 if none does. repathed : whether it got another path within the span.
+    congested : it has more to send than its path takes: a queue, loss, marks, or it is never idle. busy : part of the
+    time in which something of it was under way, -1 if not known. is_later : whether another user had a job of this name before.
     """
 
     host: str
@@ -260,7 +260,7 @@ def _summary(lane: _Lane, first: int, last: int) -> LaneSummary | None:
         return None
     reported, count = first + 1, last - first
     goodput = sum(map(mul, lane.column(_GOODPUT, reported, last), weights)) / total
-    capacity = sum(map(mul, lane.column(_CAPACITY, reported, last), weights)) / total
+    capacity = _mean_capacity(lane.column(_CAPACITY, reported, last), weights, total)
     queued = sum(map((2 * lane.floor_s).__lt__, lane.column(_DELAY, reported, last)))
     busy = _mean_busy(lane.column(_IS_BUSY, reported, last), weights, total)
     return LaneSummary(
@@ -270,11 +270,18 @@ def _summary(lane: _Lane, first: int, last: int) -> LaneSummary | None:
         capacity=capacity,
         congested=queued * 2 >= count
         or any(lane.column(_TROUBLES, reported, last))
-        or goodput >= _BACKLOGGED * capacity
+        or 0 < _BACKLOGGED * capacity <= goodput
         or busy >= _BUSY,
         repathed=lane.has_moved(first, last),
         busy=busy,
     )
+
+
+def _mean_capacity(capacity: "array[float]", weights: "array[float]", total: float) -> float:
+    """Without the samples of 0, in which no chunk had measured it: with them, a lane that was measured late in the span
+    would look slow."""
+    unknown = sum(w for c, w in zip(capacity, weights, strict=True) if c <= 0) if min(capacity) <= 0 else 0.0
+    return sum(map(mul, capacity, weights)) / (total - unknown) if unknown < total else 0.0
 
 
 def _mean_busy(busy: "array[float]", weights: "array[float]", total: float) -> float:

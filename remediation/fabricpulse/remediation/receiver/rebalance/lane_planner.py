@@ -138,9 +138,12 @@ def slow_lanes(config: RebalanceConfig, own: list[LaneSummary]) -> list[LaneSumm
 
 def below_good(config: RebalanceConfig, own: list[LaneSummary]) -> list[LaneSummary]:
     """Lanes that deliver much less than the good ones of their job, also where it has no more to send by them: it waits
-    for another one of its connections then."""
-    limit = config.slow_share * _good(own)
-    return [lane for lane in own if lane.capacity < limit]
+    for another one of its connections then. Lanes that were not measured are none of them, and not of the good ones."""
+    measured = [lane for lane in own if lane.capacity > 0]
+    if not measured:
+        return []
+    limit = config.slow_share * _good(measured)
+    return [lane for lane in measured if lane.capacity < limit]
 
 
 def _repathed(

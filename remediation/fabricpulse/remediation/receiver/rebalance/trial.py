@@ -208,19 +208,20 @@ class Trial:
         slow: set[str],
         now: float,
     ) -> None:
-        """Another path for the lanes that have not gained or are slow; the others stay where they are."""
+        """Another path for the lanes that have not gained or are slow; the others stay where they are, and those of
+        which that was not measured since."""
         gained = self._rebalance.min_gain
         moves = tuple(
             with_changes(
                 move,
                 kept=move.key in lanes
                 and move.key not in slow
-                and lanes[move.key].capacity >= gained * move.capacity_before,
+                and not 0 < lanes[move.key].capacity < gained * move.capacity_before,
             )
             for move in plan.moves
         )
         again = {move.key for move in moves if not move.kept and move.outcome == "applied"}
-        # All of them have room now and the job has not gained: it is bounded by something else, or by how they fell.
+        # None of them is known to lack room now and the job has not gained: something else bounds it, or how they fell.
         again = again or {move.key for move in moves if move.outcome == "applied"}
         if not again:
             self._give_up(transaction, plan, "the plugin re-paths its lanes by itself", now)
