@@ -91,6 +91,24 @@ def test_an_alert_about_lanes_that_are_well_moves_nothing():
     assert (fabric.operations, reasons(fabric)) == ([], ["unconfirmed"] * 2)
 
 
+@pytest.mark.parametrize("goodput", [5e6, 0.0])
+def test_lanes_of_which_no_throughput_is_measured_are_said_so(goodput):
+    """Sends below 32 KiB measure none: that the alert is not confirmed would be read as that the lanes are well. Of
+    idle ones nothing is expected. It is written once."""
+    fabric = collided("", contended())
+    post = fabric._post
+
+    def without(host: str, what: Any) -> None:
+        if isinstance(what, LaneSample):
+            what = changed(what, capacity=0.0, goodput=goodput)
+        post(host, what)
+
+    fabric._post = without
+    fabric.run(60)
+    # Before the first reports nothing confirms it either.
+    assert (fabric.operations, reasons(fabric)) == ([], ["unconfirmed", "not_measured"][: 1 + (goodput > 0)])
+
+
 def test_what_did_not_help_is_undone_and_rested():
     """One path only: source ports are as before, then the pause and max_unhelpful hold, however long it fires."""
     fabric = collided(rule(more="cooldown_s: 5, max_tries: 2, max_unhelpful: 2"), contended(), spines=1)

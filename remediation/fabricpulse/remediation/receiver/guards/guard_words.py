@@ -24,6 +24,7 @@ WORDS = {
     "unhelpful": "what was done last by this rule, or for this job, did not help; `resume` lets it act again",
     "workload": "its job has lost as many NICs as max_workload_nics or workload_fraction allow",
     "unconfirmed": "what is measured of its lanes does not confirm the alert",
+    "not_measured": "the throughput of its lanes is not known: only sends of 32 KiB or more measure it",
     "no_gain": "nothing is to be won (min_gain)",
 }
 

@@ -48,6 +48,7 @@ REASONS = (
     "unhelpful",
     "workload",
     "unconfirmed",
+    "not_measured",
     "no_gain",
 )
 # An alert is too young to be acted on; every one is at first, so that this is no reason to write down.

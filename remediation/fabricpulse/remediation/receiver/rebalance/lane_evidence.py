@@ -27,6 +27,8 @@ _AT, _GOODPUT, _CAPACITY, _DELAY, _TROUBLES, _IS_BUSY, _REPATHS = range(7)
 # for.
 _BACKLOGGED = 0.7
 _BUSY = 0.6
+# A lane that moves less than this is idle, and says nothing.
+IDLE_BYTES_S = 1e5
 # What processes say whose environment has no name of a job.
 _UNNAMED = ("", "unknown")
 _ON_HOST = "without a name on "
@@ -39,7 +41,8 @@ class LaneSummary:
 
     capacity : of those samples that know it, 0 if none does. repathed : whether it got another path within the span.
     congested : it has more to send than its path takes: a queue, loss, marks, or it is never idle. busy : part of the
-    time in which something of it was under way, -1 if not known. is_later : whether another user had a job of this name before.
+    time in which something of it was under way, -1 if not known. is_later : whether another user had a job of this name
+    before.
     """
 
     host: str

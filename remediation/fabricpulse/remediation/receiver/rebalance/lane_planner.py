@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from fabricpulse.remediation.receiver.config import RebalanceConfig
-from fabricpulse.remediation.receiver.rebalance.lane_evidence import LaneSummary, goodput_by_job
+from fabricpulse.remediation.receiver.rebalance.lane_evidence import IDLE_BYTES_S, LaneSummary, goodput_by_job
 from fabricpulse.remediation.receiver.rebalance.lane_neighbours import (
     Neighbours,
     beside_good,
@@ -32,8 +32,6 @@ from fabricpulse.remediation.receiver.rebalance.lane_requests import LaneRequest
 from fabricpulse.remediation.receiver.rebalance.lane_sharing import Sender, gain_apart, gain_of_rate
 from fabricpulse.remediation.receiver.state.model import LaneMove
 
-# A lane that moves less than this is idle, and says nothing.
-_IDLE_BYTES_S = 1e5
 # A NIC that carries so much of its speed is what bounds its lanes, not the fabric.
 _FULL_NIC = 0.8
 # No plan promises more: most collisions are of two.
@@ -87,7 +85,7 @@ def propose(
     carrying: dict[str, list[LaneSummary]] = defaultdict(list)
     at_work = {lane.job for lane in lanes.values() if lane.repathed} | set(searched)
     for lane in lanes.values():
-        if lane.goodput >= _IDLE_BYTES_S and lane.capacity > 0:
+        if lane.goodput >= IDLE_BYTES_S and lane.capacity > 0:
             carrying[lane.job].append(lane)
     busy = {job: own for job, own in carrying.items() if job not in at_work}
     slow_of = {

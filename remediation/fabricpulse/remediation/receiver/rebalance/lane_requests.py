@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from fabricpulse.remediation.receiver.config import ReceiverConfig
-from fabricpulse.remediation.receiver.rebalance.lane_evidence import LaneSummary
+from fabricpulse.remediation.receiver.rebalance.lane_evidence import IDLE_BYTES_S, LaneSummary
 from fabricpulse.remediation.receiver.rule_config import LANE_ACTIONS, RuleConfig
 from fabricpulse.remediation.receiver.state.model import Episode, LaneSelector, Rebalance
 from fabricpulse.remediation.receiver.state.transaction import Transaction
@@ -81,10 +81,13 @@ def is_answered(request: LaneRequest, plans: Collection[Rebalance]) -> bool:
 
 
 def why_not(request: LaneRequest, lanes: Mapping[str, LaneSummary], resting: Mapping[str, str]) -> str:
-    """Why there is no plan for what it names: what is measured does not confirm it, or nothing more may be tried."""
-    rests = {resting.get(lane.job) for lane in lanes.values() if request.names(lane)}
+    """Why there is no plan for what it names: what is measured does not confirm it, or nothing of what it carries is
+    measured, or nothing more may be tried."""
+    named = [lane for lane in lanes.values() if request.names(lane)]
+    rests = {resting.get(lane.job) for lane in named}
     if "cooldown" in rests:
         return "cooldown"
     if "no_new_path" in rests and request.rule.action == "lane.repath":
         return "unhelpful"
-    return "unconfirmed"
+    at_work = [lane for lane in named if lane.goodput >= IDLE_BYTES_S]
+    return "not_measured" if any(lane.capacity <= 0 for lane in at_work) else "unconfirmed"
