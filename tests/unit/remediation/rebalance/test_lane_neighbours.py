@@ -39,21 +39,28 @@ def plans(links: int) -> Iterator[tuple[Places, Proposal | None, list[float]]]:
 
 
 @pytest.mark.parametrize("links", [2, pytest.param(3, marks=pytest.mark.thorough)])
-def test_no_landing_is_worse_and_most_plans_can_win(links):
-    """Of all assignments of two rings: the jobs together never lose, wherever the lanes of a plan land; what is
-    predicted is about what the best landing wins; and three of four plans have a landing that wins, on two links all.
-    On three only plans for both rings are looked at: here no ring fills more than one link, so that a connection that
-    has one for itself wins nothing by another one."""
-    count = useful = 0
+def test_what_the_landings_of_plans_come_to(links):
+    """Of all assignments of two rings. Three of four plans have a landing that wins, on two links all. Of all plans on
+    two links, and of those for both rings on three, none has a landing that is worse for the jobs together, and what is
+    predicted is about what the best one wins. Of those for one ring on three, two of nine have a landing that is worse,
+    by half at most, which the trial has to measure and undo; and most promise too much: here no ring fills more than
+    one link, so that a connection that has one for itself wins nothing by another one."""
+    count = useful = alone = worse = 0
     for places, plan, landings in plans(links):
-        if plan is None or (links > 2 and plan.scope != JOBS):
+        if plan is None:
             continue
         count += 1
+        useful += max(landings) >= 1.05
+        if links > 2 and plan.scope != JOBS:
+            alone += 1
+            worse += min(landings) < 0.999
+            assert min(landings) >= 0.499, places
+            continue
         assert min(landings) >= 0.999, places
         assert plan.predicted <= 1.2 * max(landings), places
-        useful += max(landings) >= 1.05
     assert count >= 150
     assert useful >= (1.0 if links == 2 else 0.75) * count
+    assert worse * 9 <= alone * 2
 
 
 def test_the_best_assignment_is_reached_and_left_alone():
@@ -129,6 +136,40 @@ def test_the_lanes_of_a_connection_that_share_a_link_move_together():
             moved[key] = replace(lane, repathed=True)
     other = propose(RebalanceConfig(), moved, {}, searched=JOBS)
     assert all(move.host != "h0" for found in other for move in found.moves), "the plugin searches there"
+
+
+@pytest.mark.parametrize(("goodput", "capacity"), [(0.0, LINK), (2e6, 0.0), (0.0, 0.0)])
+def test_a_lane_that_is_idle_or_not_measured_is_not_known_to_be_slow(goodput, capacity):
+    """Only what carries something at a known rate was looked at: a connection with a third lane that was idle, or had
+    sent nothing that measures it, was taken for one of which all lanes are slow, where the plugin searches."""
+    places = dict(zip(KEYS, (0, 0, 0, 0, 0, 0, 1, 1), strict=True))
+    lanes = measured(places)
+    first = next(lane for lane in lanes.values() if lane.host == "h0")
+    third = replace(
+        first,
+        last=changed(first.last, lane=2, goodput=goodput, capacity=capacity),
+        goodput=goodput,
+        capacity=capacity,
+        congested=False,
+    )
+    found = propose(RebalanceConfig(), {**lanes, third.key: third}, {}, searched=JOBS)
+    assert all(move.host != "h0" for plan in found for move in plan.moves)
+
+
+@pytest.mark.parametrize(("most", "moved"), [(64, "aabb"), (4, "aabb"), (3, "aa"), (2, "aa"), (1, "a")])
+def test_a_plan_ends_between_connections(most, moved):
+    """Its gain was predicted for all of the slow lanes, and a connection with one of them left is as slow as it was.
+    What is predicted is what those come to that are moved: where the other connection stays slow, nothing."""
+    own = [
+        replace(lane, last=changed(lane.last, connection=name * 16))
+        for name in "abc"
+        for number in range(2)
+        for lane in [lane_of("own", number, "rail0", 5e6, 12e6 if name == "c" else 5e6, congested=name < "c")]
+    ]
+    config = RebalanceConfig(max_lanes=most)
+    (plan,) = propose(config, {lane.key: lane for lane in own}, {})
+    assert "".join(move.connection[0] for move in plan.moves) == moved
+    assert (plan.predicted >= config.min_gain) is (moved == "aabb")
 
 
 def test_other_rails_and_leaves_are_no_neighbours():

@@ -41,8 +41,8 @@ def is_at_rest(lanes: Sequence[LaneSummary]) -> bool:
 
 
 def beside_good(slow: Sequence[LaneSummary], own: Sequence[LaneSummary]) -> list[LaneSummary]:
-    """Of the slow lanes of a job those that have a sibling that is not slow: a connection of which all lanes are slow
-    may be alone on its path."""
+    """Of the slow lanes of a job those that have a sibling that is not slow, and so may hold up others: a connection of
+    which all lanes are slow may be alone on its path, and hold up nobody."""
     keys = {lane.key for lane in slow}
     found = []
     for lanes in connections_of(own).values():
@@ -52,8 +52,10 @@ def beside_good(slow: Sequence[LaneSummary], own: Sequence[LaneSummary]) -> list
 
 
 def of_slow_connections(slow: Sequence[LaneSummary], own: Sequence[LaneSummary]) -> list[LaneSummary]:
-    """Of the slow lanes of a job those of connections of which all lanes are slow. The plugin tries one lane of such a
-    connection at a time, and at last once an hour: what it has left there it has not found to be good."""
+    """Of the slow lanes of a job those of connections of which all lanes are slow: alone on its path or not, such a
+    connection may win by another one itself. The plugin tries one lane of it at a time, and at last once an hour: what
+    it has left there it has not found to be good. own : all lanes of the job, as one that is idle or was not measured
+    is not known to be slow."""
     keys = {lane.key for lane in slow}
     return [
         lane

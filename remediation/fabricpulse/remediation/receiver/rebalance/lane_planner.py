@@ -66,6 +66,18 @@ class Proposal:
     max_tries: int = 0
 
 
+@dataclass(frozen=True)
+class _Fleet:
+    """What lanes of jobs do, by the names of those. of_jobs : all lanes. carrying : those that carry something, at a
+    rate that is known. busy : of the latter those of jobs in which the plugin does not search."""
+
+    of_jobs: Mapping[str, list[LaneSummary]]
+    carrying: Mapping[str, list[LaneSummary]]
+    busy: Mapping[str, list[LaneSummary]]
+    before: dict[str, float]
+    leaves: Leaves
+
+
 def propose(
     config: RebalanceConfig,
     lanes: Mapping[str, LaneSummary],
@@ -82,12 +94,15 @@ def propose(
     that, nothing is to be won. leaves : where NICs are plugged in, as far as that is known.
     """
     before = goodput_by_job(lanes)
+    of_jobs: dict[str, list[LaneSummary]] = defaultdict(list)
     carrying: dict[str, list[LaneSummary]] = defaultdict(list)
     at_work = {lane.job for lane in lanes.values() if lane.repathed} | set(searched)
     for lane in lanes.values():
+        of_jobs[lane.job].append(lane)
         if lane.goodput >= IDLE_BYTES_S and lane.capacity > 0:
             carrying[lane.job].append(lane)
     busy = {job: own for job, own in carrying.items() if job not in at_work}
+    fleet = _Fleet(of_jobs, carrying, busy, before, leaves)
     slow_of = {
         job: found for job, own in carrying.items() if own[0].is_named and (found := slow_lanes(config, own))
     }
@@ -114,7 +129,7 @@ def propose(
             slow = [lane for lane in slow if request.names(lane)]
             low = [lane for lane in low if request.names(lane)]
         if not weigh:
-            proposal = _repathed(config, workload, low, carrying, busy, before, leaves)
+            proposal = _repathed(config, workload, low, fleet)
         else:
             proposal = _reweighed(config, workload, slow, busy, before)
         if proposal is not None:
@@ -148,34 +163,57 @@ def _repathed(
     config: RebalanceConfig,
     workload: str,
     low: list[LaneSummary],
-    carrying: Mapping[str, list[LaneSummary]],
-    busy: Mapping[str, list[LaneSummary]],
-    before: dict[str, float],
-    leaves: Leaves,
+    fleet: _Fleet,
 ) -> Proposal | None:
     """Other paths for lanes of a job that deliver little, for its own sake and that of those whom they hold up; for its
     own alone where those are so many that the gain of all together would be too small to be seen.
 
     The plugin searches for the sake of one job alone, lane by lane, and has ended where nothing is left to win by that:
     that it has tried several paths says nothing against a plan for somebody else's, or for all lanes of a connection at
-    once. busy : of `carrying` those jobs in which it has not.
+    once. What is predicted is of the lanes that are moved, where those are not all.
     """
-    own = carrying[workload]
+    found = _repathed_of(config, workload, low, low, fleet)
+    if found is None or len(found.moves) <= config.max_lanes:
+        return found
+    keys = {move.key for move in found.moves}
+    some = _between_connections([lane for lane in low if lane.key in keys], config.max_lanes)
+    return _repathed_of(config, workload, low, some, fleet)
+
+
+def _between_connections(lanes: list[LaneSummary], most: int) -> list[LaneSummary]:
+    """The first of them, no more than so many, and of each connection all or none; a part of one where each has more
+    than so many."""
+    found: list[LaneSummary] = []
+    for own in connections_of(lanes).values():
+        if len(found) + len(own) <= most:
+            found += own
+    return found or lanes[:most]
+
+
+def _repathed_of(
+    config: RebalanceConfig,
+    workload: str,
+    low: list[LaneSummary],
+    some: list[LaneSummary],
+    fleet: _Fleet,
+) -> Proposal | None:
+    """The same for some of these lanes."""
+    own, keys = fleet.carrying[workload], {lane.key for lane in some}
     resting = {lane.key for lanes in connections_of(own).values() if is_at_rest(lanes) for lane in lanes}
-    low = [lane for lane in low if lane.key in resting]
-    holding = beside_good(low, own)
-    beside = neighbours(workload, low, holding, carrying, leaves)
+    low, some = ([lane for lane in lanes if lane.key in resting] for lanes in (low, some))
+    holding = [lane for lane in beside_good(low, own) if lane.key in keys]
+    beside = neighbours(workload, some, holding, fleet.carrying, fleet.leaves)
     full = without_room(low, own) if beside.jobs else set()
-    gaining = [lane for lane in low if lane.congested and lane.key not in full]
-    if workload not in busy:
-        gaining = of_slow_connections(gaining, own)
+    gaining = [lane for lane in low if lane.congested and lane.key in keys - full]
+    if workload not in fleet.busy:
+        gaining = of_slow_connections(gaining, fleet.of_jobs[workload])
     gain = _REACHED * gain_of_rate(_busy(own), _faster(own, gaining)) if gaining else 1.0
     if beside.jobs:
         total, won = (
-            _sum(before, (workload, *beside.jobs)),
-            (beside.gain - 1) * before.get(beside.helped, 0.0),
+            _sum(fleet.before, (workload, *beside.jobs)),
+            (beside.gain - 1) * fleet.before.get(beside.helped, 0.0),
         )
-        together = (total + max(0.0, gain - 1) * before[workload] + won) / total
+        together = (total + max(0.0, gain - 1) * fleet.before[workload] + won) / total
         # Among many whom the lanes may hold up, what one or two win does not show.
         if together < config.min_gain <= gain:
             beside = Neighbours(frozenset())
@@ -189,9 +227,9 @@ def _repathed(
     reason = f"{len(moved)} of {len(own)} lanes deliver less than {config.slow_share:g} of the others"
     if beside.helped:
         reason += f" and hold up {beside.helped}"
-    moves = tuple(_move(lane) for lane in moved[: config.max_lanes])
+    moves = tuple(map(_move, moved))
     max_tries = _FOR_OTHERS if beside.helped else 0
-    return Proposal(workload, scope, moves, before, min(_MAX_GAIN, gain), reason, max_tries)
+    return Proposal(workload, scope, moves, fleet.before, min(_MAX_GAIN, gain), reason, max_tries)
 
 
 def _reweighed(
@@ -203,12 +241,14 @@ def _reweighed(
 ) -> Proposal | None:
     """Less for the slow lanes of a job."""
     own = busy.get(workload, [])
-    moves = [move for lane in slow if (move := _weighed(lane, own)) is not None]
+    slow = [lane for lane in slow if _weighed(lane, own) is not None]
+    moved = _between_connections(slow, config.max_lanes)
+    moves = tuple(move for lane in moved if (move := _weighed(lane, own)) is not None)
     if not moves:
         return None
-    gain = min(_MAX_GAIN, _REACHED * gain_of_rate(_busy(own), _faster(own, slow, weigh=True)))
+    gain = min(_MAX_GAIN, _REACHED * gain_of_rate(_busy(own), _faster(own, moved, weigh=True)))
     reason = f"{len(slow)} of {len(own)} lanes deliver less than {config.slow_share:g} of the others"
-    return Proposal(workload, (workload,), tuple(moves[: config.max_lanes]), before, gain, reason)
+    return Proposal(workload, (workload,), moves, before, gain, reason)
 
 
 def _good(own: list[LaneSummary]) -> float:
@@ -317,7 +357,7 @@ def _taken_apart(
     mover = min(free, key=lambda w: (len(free[w]), w))
     # One link carries all of them; then the mover has another one like it.
     scope = tuple(sorted(jobs))
-    moves = tuple(_move(lane) for lane in free[mover][:max_lanes])
+    moves = tuple(map(_move, _between_connections(free[mover], max_lanes)))
     reason = f"{len(jobs)} jobs are congested on {rail} at once"
     speed = free[mover][0].last.nic_speed or float("inf")
     gain = gain_apart([_sender(jobs[w]) for w in scope], scope.index(mover), speed)
