@@ -31,6 +31,8 @@ class Jobs:
         self.folder, self.status = folder, status
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.loads: list[tuple[Any, ...]] = []
+        self.refusal: dict[str, Any] = {}
+        self.spines = 2
         for host in status:
             (folder / host / "plugin").mkdir(parents=True)
             (folder / host / "plugin" / "1-1.sock").touch()
@@ -41,7 +43,7 @@ class Jobs:
     def path(self, source: str, destination: str, port: int, to: int, protocol: str) -> str:
         assert protocol == "tcp"
         assert {9} & {port, to}, "one end is where the lane was accepted"
-        return f"spine{(port + to) % 2}"
+        return f"spine{(port + to) % self.spines}"
 
     def load(self, *order: Any, path: str | None) -> Any:
         self.loads.append((*order, path))
@@ -61,13 +63,21 @@ class Jobs:
                 if message["op"] == "status":
                     return {"connections": self.status[host]}
                 self.asked.append((host, message))
-                return {"ok": True}
+                return {"ok": not self.refusal, "error": self.refusal}
 
         return Client()
 
 
-def played(folder: Path, monkeypatch: pytest.MonkeyPatch, **status: list[dict[str, Any]]) -> Jobs:
+def played(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    refusal: dict[str, Any] | None = None,
+    spines: int = 2,
+    **status: list[dict[str, Any]],
+) -> Jobs:
     jobs = Jobs(folder, status)
+    jobs.refusal, jobs.spines = refusal or {}, spines
     monkeypatch.setattr(nic_faults, "ControlClient", jobs.client)
     NicFaults(cast(Any, jobs)).load("h0-rail0", "h3-rail0", 60.0, FLOW, BACK)
     return jobs
@@ -99,3 +109,46 @@ def test_without_a_flow_there_is_nothing_to_meet(tmp_path: Path, monkeypatch: py
     """A load on any path would be another scenario."""
     with pytest.raises(UserError, match="no job sends from h1-rail0 to h2-rail0"):
         played(tmp_path, monkeypatch, h1=[connection("h2", lane(0, 31, 0))], h3=[])
+
+
+def test_each_lane_gets_a_port_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By an operation of its own: of two with one id a process carries out one, and two lanes with one port are the
+    same flow. Ports that lanes have already are not free."""
+    lanes = [lane(0, 21, 700), lane(1, 23, 700), lane(2, 20_001, 700)]
+    lanes[2]["queue_pair"] = 20_001 << 16 | 9
+    jobs = played(
+        tmp_path,
+        monkeypatch,
+        h1=[connection("h2", lane(0, 31, 900))],
+        h3=[connection("h0", *lanes), connection("h0", lane(3, 20_000, 0), lane(0, 25, 9))],
+    )
+    orders = [order for _, order in jobs.asked]
+    assert [order["lane"] for order in orders] == [0, 1, 2, 0]
+    ports = [order["entropy"] for order in orders]
+    assert len(set(ports)) == 4
+    assert not {20_000, 20_001} & set(ports)
+    assert len({order["op_id"] for order in orders}) == 4
+    assert all(len(order["op_id"]) <= 128 for order in orders)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "spines", "text"),
+    [
+        ({"code": "unknown_lane", "message": "x"}, 2, "no other path: .*unknown_lane"),
+        ({}, 1, "no source port leads from h3-rail0"),
+    ],
+    ids=["refused", "one spine"],
+)
+def test_a_way_back_that_stays_is_an_error(
+    refusal: dict[str, Any], spines: int, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both flows of the ring would be slow: another scenario."""
+    with pytest.raises(UserError, match=text):
+        played(
+            tmp_path,
+            monkeypatch,
+            refusal=refusal,
+            spines=spines,
+            h1=[connection("h2", lane(0, 31, 900))],
+            h3=[connection("h0", lane(0, 21, 700))],
+        )

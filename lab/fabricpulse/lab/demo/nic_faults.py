@@ -124,20 +124,31 @@ class NicFaults:
 
     def _acknowledge_elsewhere(self, flow: tuple[str, str], spine: str) -> None:
         """Gives lanes of jobs from one NIC to another source ports with which what acknowledges their data does not
-        cross a spine."""
+        cross a spine, each its own. Raises UserError where there is none, or the job refuses."""
         source, destination = flow
+        lanes = self._lanes(source, destination)
+        taken = {lane["entropy"] for _, lane in lanes}
 
         def crosses(lane: Mapping[str, Any], port: int) -> bool:
             return self._lab.path(destination, source, lane["queue_pair"] & 0xFFFF, port, "tcp") == spine
 
-        for orders, lane in self._lanes(source, destination):
-            if lane["sent_bytes"] and crosses(lane, lane["entropy"]):
-                port = next(port for port in _PORTS if not crosses(lane, port))
-                with ControlClient(orders.socket) as client:
-                    client.call({
-                        "op": "lane.repath", "op_id": f"demo-{port}", "generation": 1, "entropy": port,
-                        "connection": orders.connection, "lane": lane["lane"],
-                    })  # fmt: skip
+        for orders, lane in lanes:
+            if not lane["sent_bytes"] or not crosses(lane, lane["entropy"]):
+                continue
+            free = (port for port in _PORTS if port not in taken and not crosses(lane, port))
+            if (port := next(free, None)) is None:
+                raise UserError(f"no source port leads from {source} to {destination} beside {spine}")
+            taken.add(port)
+            # The same id for two lanes would be one operation to their process.
+            name = f"demo-{orders.connection}-{lane['lane']}-{port}"
+            with ControlClient(orders.socket) as client:
+                answer = client.call({
+                    "op": "lane.repath", "op_id": name, "generation": 1, "entropy": port,
+                    "connection": orders.connection, "lane": lane["lane"],
+                })  # fmt: skip
+            if answer.get("ok") is not True:
+                reason = answer.get("error")
+                raise UserError(f"a lane from {source} to {destination} gets no other path: {reason}")
 
     def _lanes(self, source: str, destination: str) -> list[tuple["_Orders", Mapping[str, Any]]]:
         """Lanes of jobs from "h1-rail0" to "h2-rail0", and where to send orders for them."""
