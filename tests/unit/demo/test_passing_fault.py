@@ -239,9 +239,10 @@ def test_the_action_is_measured_beside_the_other_job_and_without_it() -> None:
         ((replace(PLAN, at=(("h0", "rail0"), ("h0", "rail1"))),), 1),
         ((replace(PLAN, alert=""),), 1),
         ((replace(PLAN, phase="rolled_back"),), 1),
+        ((replace(PLAN, phase="moving"),), 0),
         ((PLAN, replace(PLAN, id="rebalance/demo-ring#2", phase="rolled_back")), 1),
     ],
-    ids=["none", "another host", "another NIC", "no alert", "undone", "one more"],
+    ids=["none", "another host", "another NIC", "no alert", "undone", "under way", "one more"],
 )
 def test_a_wrong_plan_fails_the_demo(plans: tuple[PlanSeen, ...], wrong: int) -> None:
     """So does none: the job has its bandwidth back for another reason then."""
@@ -251,6 +252,29 @@ def test_a_wrong_plan_fails_the_demo(plans: tuple[PlanSeen, ...], wrong: int) ->
     assert outcome.wrong_actions == wrong
     assert ("plan_kept" in seen) is (PLAN in plans)
     assert not world.result().success
+
+
+def test_a_plan_that_is_undone_before_the_one_that_is_kept_is_no_wrong_action() -> None:
+    """Whether a path helps is measured, and another plan may follow. What Prometheus has is the gain of the last."""
+    undone = replace(
+        PLAN, id="rebalance/demo-ring#0", phase="rolled_back", tries=6, predicted=1.5, measured=1.02
+    )
+    world, seen = play(Contention, right(Contention), plans=(undone, PLAN))
+    result = world.result()
+    outcome = result.outcome
+    assert isinstance(outcome, ContentionOutcome)
+    assert {"plan_begun", "plan_kept", "gain_shown"} <= set(seen)
+    assert (outcome.wrong_actions, outcome.new_paths) == (0, 8)
+    assert (outcome.gain_predicted, outcome.gain_measured) == (2.0, 1.9)
+    assert result.success
+
+
+def test_probes_that_are_slow_for_as_long_as_the_load_lasts_are_no_news() -> None:
+    """The fault lasts until its last milestone is seen or due: an edge that is slow meanwhile was another page."""
+    fault = next(phase for phase in Contention(FLEET).phases() if phase.name == "fault")
+    longest = max(milestone.within_s for milestone in fault.milestones)
+    slow_for = Contention.setting.rules["pathSlowFor"]
+    assert float(str(slow_for).removesuffix("s")) >= longest + 20
 
 
 def test_a_nic_that_is_taken_out_is_a_wrong_action() -> None:

@@ -25,11 +25,15 @@ STAYING_JOB = replace(
 )
 # Two of these wait for one another for that long, on the slower links. The alert stays until on-call has been notified:
 # remediation ends what it is about within seconds, and Alertmanager waits half a minute for others of its group. Probes
-# wait in the same queue, over this one of two spines: paths of theirs are news if they are slow for longer than that.
-RULES = QUICK_RULES | {"contentionDelaySeconds": 0.008, "contentionKeepFiring": "45s", "pathSlowFor": "100s"}
+# wait in the same queue, over this one of two spines: paths of theirs are news if they are slow for longer than the
+# other job may send, which is until its last milestone is due.
+LAST_DUE_S = 180.0
+RULES = QUICK_RULES | {"contentionDelaySeconds": 0.008, "contentionKeepFiring": "45s", "pathSlowFor": "210s"}
 # How long a bandwidth is measured for, and what a window of it begins after: the ring has to have got going again.
 SPAN_S = 8.0
 STEADY_S = 2.0
+# Phases of a plan in which nothing is decided about it.
+UNDER_WAY = ("awaiting_approval", "moving", "measuring", "rolling_back")
 # A figure in Prometheus is the receiver's.
 SAME = 1e-6
 # At least so much of what the job has there alone it must have after the action. Not all: at both ends the other job's
@@ -39,10 +43,11 @@ LEAST_SHARE = 0.8
 
 @dataclass(frozen=True)
 class ContentionOutcome(PassingFaultOutcome):
-    """And what remediation did. action_s, kept_s : since the fault. gain_* : goodput of the job after the plan by that
-    before it. bandwidth_* : bytes per second; `alone`: on the same paths, once the other job has ended, which is a
-    little more than the links left allow. unused : 1 - after / alone. unused_late : see FlapOutcome. wrong_actions :
-    plans about something else or that did not help, and actions on NICs."""
+    """And what remediation did. action_s, kept_s : since the fault. gain_* : goodput of the job after the plan that was
+    kept by that before it; `predicted` also of one that was not. new_paths : of that plan and those for the flow before
+    it. bandwidth_* : bytes per second; `alone`: on the same paths, once the other job has ended, which is a little more
+    than the links left allow. unused : 1 - after / alone. unused_late : see FlapOutcome. wrong_actions : plans about
+    something else, plans for the flow that ended without a gain unless one after them was kept, and actions on NICs."""
 
     action_s: float | None
     kept_s: float | None
@@ -150,7 +155,7 @@ class Contention(SharedPathScenario):
                 "rebalanced_measured",
                 "bandwidth measured beside the other job",
                 self._rebalanced_measured,
-                180,
+                LAST_DUE_S,
             ),
         )
 
@@ -165,26 +170,45 @@ class Contention(SharedPathScenario):
     def _is_right_plan(self, plan: PlanSeen) -> bool:
         return (plan.alert, plan.workload, plan.at) == (self.alert, WORKLOAD, ((self.host, self.device),))
 
-    def _plan(self, seen: Observed) -> PlanSeen | None:
-        """The plan for the lanes of the flow."""
-        return next((plan for plan in seen.plans if self._is_right_plan(plan)), None)
+    def _plans(self, seen: Observed) -> list[PlanSeen]:
+        """The plans for the lanes of the flow, to the one that was kept, if one was."""
+        found = []
+        for plan in filter(self._is_right_plan, seen.plans):
+            found.append(plan)
+            if plan.phase == "kept":
+                break
+        return found
+
+    def _kept_plan(self, seen: Observed) -> PlanSeen | None:
+        plans = self._plans(seen)
+        return plans[-1] if plans and plans[-1].phase == "kept" else None
+
+    def _wrong(self, seen: Observed) -> int:
+        """How many plans are wrong. One for the flow that is undone has been measured, as it is to be, and another one
+        may follow; after the one that is kept, or without one, it has disturbed the job for nothing."""
+        fine = self._plans(seen) if self._kept_plan(seen) is not None else []
+        return sum(
+            not self._is_right_plan(plan) or (plan.phase not in UNDER_WAY and plan not in fine)
+            for plan in seen.plans
+        )
 
     def _begun(self, seen: Observed) -> str | None:
-        plan = self._plan(seen)
-        if plan is None or plan.tries < 1:
+        plan = next((plan for plan in self._plans(seen) if plan.tries >= 1), None)
+        if plan is None:
             return None
         return f"{plan.id} for {plan.alert}, predicted gain {plan.predicted:.2f}"
 
     def _kept(self, seen: Observed) -> str | None:
-        plan = self._plan(seen)
-        if plan is None or plan.phase != "kept" or seen.workload.last_line_at is None:
+        plan = self._kept_plan(seen)
+        if plan is None or seen.workload.last_line_at is None:
             return None
         seen.marks.setdefault("plan_kept", seen.workload.last_line_at)
         return f"measured gain {plan.measured:.2f} after {plan.tries} new paths"
 
     def _shown(self, seen: Observed) -> str | None:
-        plan, gains = self._plan(seen), seen.gains
-        if plan is None or plan.phase != "kept" or not {"predicted", "measured"} <= gains.keys():
+        # Prometheus has that of the plan that has ended last: at first of the one that is kept.
+        plan, gains = self._kept_plan(seen), seen.gains
+        if plan is None or not {"predicted", "measured"} <= gains.keys():
             return None
         if abs(gains["measured"] - plan.measured) > SAME:
             return None
@@ -207,7 +231,8 @@ class Contention(SharedPathScenario):
         return None if value is None else f"bus bandwidth {value / 1e6:.1f} MB/s over {SPAN_S:.0f} s"
 
     def outcome(self, run: ScenarioRun, observed: Observed) -> ContentionOutcome:
-        fault, plan = observed.marks.get("fault"), self._plan(observed)
+        fault, plans = observed.marks.get("fault"), self._plans(observed)
+        kept_plan = self._kept_plan(observed)
         begun, kept = (run.result(name).seen_at for name in ("plan_begun", "plan_kept"))
 
         def over(name: str) -> float | None:
@@ -227,15 +252,14 @@ class Contention(SharedPathScenario):
             **vars(super().outcome(run, observed)),
             action_s=None if begun is None or fault is None else begun - fault,
             kept_s=None if kept is None or fault is None else kept - fault,
-            new_paths=None if plan is None else plan.tries,
-            gain_predicted=None if plan is None else plan.predicted,
-            gain_measured=None if plan is None or plan.phase != "kept" else plan.measured,
+            new_paths=sum(plan.tries for plan in plans) if plans else None,
+            gain_predicted=plans[-1].predicted if plans else None,
+            gain_measured=None if kept_plan is None else kept_plan.measured,
             bandwidth_before=self.bandwidth(observed, "baseline", fault),
             bandwidth_contended=contended,
             bandwidth_after=after,
             bandwidth_alone=alone,
             unused=None if after is None or not alone else 1 - after / alone,
-            wrong_actions=len(observed.actions)
-            + sum(not self._is_right_plan(plan) or plan.phase != "kept" for plan in observed.plans),
+            wrong_actions=len(observed.actions) + self._wrong(observed),
             unused_late=late_s / SPAN_S,
         )
