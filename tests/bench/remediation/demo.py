@@ -13,6 +13,8 @@ from tests.bench.rows import Rows
 HOSTS = 4
 RAILS = 2
 _LONGEST_S = 580.0
+# How long a demo that gets SIGTERM may take to end its lab: all of its processes, namespaces and cables.
+_CLEANUP_S = 60.0
 
 
 def demo(rows: Rows, rounds: int) -> None:
@@ -26,20 +28,32 @@ def _play(scenario: str) -> dict[str, Any]:
     """The result of a run; fails with its text where that has none."""
     with tempfile.TemporaryDirectory(prefix="bench-demo-") as folder:
         path = Path(folder) / "result.json"
-        done = subprocess.run(
+        said = run_to_end(
             [
                 *(sys.executable, "-m", "fabricpulse.core.cli", "demo", "--headless", "--scenario", scenario),
-                *("--hosts", str(HOSTS), "--rails", str(RAILS), "--json", path),
+                *("--hosts", str(HOSTS), "--rails", str(RAILS), "--json", str(path)),
             ],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_LONGEST_S,
+            _LONGEST_S,
         )
-        assert path.exists(), done.stdout + done.stderr
+        assert path.exists(), said
         result: dict[str, Any] = json.loads(path.read_text())
     missing = [entry["name"] for entry in result["milestones"] if not entry["seen"]]
     return result | {"missing": missing, "load": os.getloadavg()[0]}
+
+
+def run_to_end(command: list[str], limit_s: float) -> str:
+    """What a program writes. One that takes too long gets SIGTERM, and has time for it, then killed: whoever kills a
+    demo at once leaves its lab, which is in a session of its own. Raises TimeoutExpired then."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            return process.communicate(timeout=limit_s)[0]
+        except BaseException:
+            process.terminate()
+            try:
+                process.communicate(timeout=_CLEANUP_S)
+            finally:
+                process.kill()
+            raise
 
 
 def _flap(rows: Rows, case: str, result: dict[str, Any]) -> None:
