@@ -26,6 +26,7 @@ from tests.bench.remediation.optimum import MIN_GAIN, PATTERNS, to_optimum
 from tests.bench.remediation.rebalance import rebalance
 from tests.bench.remediation.selector import both_controllers, selector
 from tests.bench.remediation.simulated import guards, lanes
+from tests.bench.remediation.wrong_rates import wrong_rates
 from tests.bench.rows import Rows, cpu_seconds, quantile
 from tests.fixtures.postgres import postgres_server
 from tests.fixtures.remediation.attacks import (
@@ -356,7 +357,9 @@ def main() -> None:
     parser.add_argument("--leaders", type=int, default=100, help="of the case ha, with PostgreSQL")
     parser.add_argument("--fleets", type=int, default=3, help="of the rebalancing case, which needs root")
     parser.add_argument("--patterns", default=",".join(PATTERNS), help="of the case optimum")
-    parser.add_argument("--min-gain", type=float, default=MIN_GAIN, help="of the case optimum")
+    parser.add_argument(
+        "--min-gain", type=float, default=MIN_GAIN, help="of the cases optimum and wrong_rates"
+    )
     parser.add_argument("--simulated", type=int, default=100, help="fleets of the simulated cases")
     parser.add_argument("--steps", type=int, default=10_000, help="of each fleet of state_machine")
     parser.add_argument("--examples", type=int, default=10_000, help="of hypothesis, of state_machine")
@@ -399,6 +402,8 @@ def main() -> None:
         in_process(rows, options.mutants)
     if not options.cases or "lanes" in options.cases.split(","):
         lanes(rows, min(20, options.simulated))
+    if not options.cases or "wrong_rates" in options.cases.split(","):
+        wrong_rates(rows, options.min_gain)
     if not options.cases or "selector" in options.cases.split(","):
         selector(rows, min(6, options.simulated))
     if not options.cases or "both_controllers" in options.cases.split(","):
