@@ -466,3 +466,21 @@ def test_a_rank_that_is_late_in_slow_collectives() -> None:
         causes = infer(replace(slow(healthy()), ranks=ranks)).causes
         named = [r.finding.where for r in causes if r.finding.cause == "straggler_rank"]
         assert named == (["rank 3 on h3"] if likely else [])
+
+
+def test_a_rank_that_is_a_little_late_hides_nothing() -> None:
+    """Not one that is late by more, of six of whom one may be late, and not what ranks do between collectives."""
+
+    def late(facts: Facts, shares: dict[str, float]) -> Facts:
+        each = (replace(r, duration_before_s=r.duration_s) for r in facts.ranks)
+        ranks = (replace(r, duration_s=(r.duration_s or 0) * (1 - shares.get(r.host, 0))) for r in each)
+        return replace(facts, ranks=tuple(ranks))
+
+    six = slow(healthy(tuple(f"h{n}" for n in range(6))))
+    both = infer(late(six, {"h1": 0.30, "h3": 0.12}))
+    assert [r.finding.where for r in both.causes if r.finding.cause == "straggler_rank"] == ["rank 1 on h1"]
+    between = PLAYED["compute"][0]
+    for gpus in ((), (Gpu("h3", "0", clock=0.7),)):
+        first = infer(late(replace(between, gpus=gpus), {"h3": 0.12})).causes[0].finding
+        assert first.cause == "compute" and first.confidence >= LIKELY
+        assert first.confidence == infer(between).causes[0].finding.confidence

@@ -8,34 +8,33 @@ version of the code, power capping of all GPUs.
 from collections.abc import Iterator
 
 from fabricpulse.why.analysis import SLOWER, Analysis
-from fabricpulse.why.causes.straggler_rank import late_ranks
+from fabricpulse.why.causes.straggler_rank import MOST_BETWEEN, late_ranks
 from fabricpulse.why.finding import Evidence, Finding, as_hint, finding, grows
 
 TITLE = "the network is not the reason"
 DO = (
     "Look at what ranks do between collectives: data loading, checkpoints, GPU clocks, a change of code or batch size.",
 )
-# Of the longer turns, what must be between the collectives.
-_MOST = 0.6
 
 
 def find(a: Analysis) -> Iterator[Finding]:
     """One finding for the job."""
-    if a.stalled or a.pace is None or a.pace > 1 / SLOWER or late_ranks(a):
+    late = [one for one in late_ranks(a) if not one.is_little]
+    if a.stalled or a.pace is None or a.pace > 1 / SLOWER or late:
         return
     if a.pace == 0:
         yield from _none_at_all(a)
         return
     # What the collectives grew by may explain a part of it; what is left must still be slow, and most of it.
     share = a.rest_share
-    if a.duration is None or share is None or a.pace * a.duration > 1 / SLOWER or share < _MOST:
+    if a.duration is None or share is None or a.pace * a.duration > 1 / SLOWER or share < MOST_BETWEEN:
         return
     evidence = [
         Evidence(f"{1 - a.pace:.0%} fewer collectives a second than before", 0.6, "rate"),
         Evidence(
             f"each takes {a.duration:.2f} times as long as before; of the time that a turn has become longer, "
             f"{min(share, 1.0):.0%} is between them",
-            0.6 if a.duration <= SLOWER else grows(share, _MOST, 0.95, 0.3, 0.6),
+            0.6 if a.duration <= SLOWER else grows(share, MOST_BETWEEN, 0.95, 0.3, 0.6),
             "busy",
         ),
     ]

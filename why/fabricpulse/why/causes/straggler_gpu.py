@@ -8,7 +8,7 @@ known, GPUs of a slow job that are slower than most of its GPUs are named as lik
 from collections.abc import Iterator
 
 from fabricpulse.why.analysis import Analysis
-from fabricpulse.why.causes.straggler_rank import as_late_before, late_ranks
+from fabricpulse.why.causes.straggler_rank import late_ranks, why_not
 from fabricpulse.why.facts import Gpu
 from fabricpulse.why.finding import Evidence, Finding, as_hint, finding
 
@@ -39,7 +39,7 @@ def find(a: Analysis) -> Iterator[Finding]:
             )
             subjects = [("rank", rank.communicator, str(rank.rank)), ("host", rank.host)]
             found = finding("straggler_gpu", f"rank {rank.rank} on {rank.host}", evidence, subjects, "qp")
-            yield as_hint(found, old) if (old := as_late_before(a, late)) else found
+            yield as_hint(found, old) if (old := why_not(a, late)) else found
 
 
 def _without_ranks(a: Analysis) -> Iterator[Finding]:

@@ -27,6 +27,8 @@ _LITTLE_LATE, _FAR, _LITTLE = 0.1, 20.0, 0.6
 # Of two ranks, without a spread: the same lateness must be clearer.
 _LATE_OF_TWO = 0.3
 _ALIKE_BEFORE = 0.9
+# Of the longer turns: it is what ranks do between collectives that makes the job slower.
+MOST_BETWEEN = 0.6
 # Of the lateness now: as much was there before.
 _AS_BEFORE = 0.75
 
@@ -34,13 +36,14 @@ _AS_BEFORE = 0.75
 @dataclass(frozen=True)
 class Late:
     """A rank that is late. late_s : each time; usual_s : duration of the others; late_before_s : in the baseline.
-    also : other ranks of its host that are late."""
+    also : other ranks of its host that are late. is_little : a small share of slow collectives, and news."""
 
     rank: Rank
     late_s: float
     usual_s: float
     late_before_s: float | None = None
     also: int = 0
+    is_little: bool = False
 
 
 def late_ranks(a: Analysis) -> list[Late]:
@@ -58,7 +61,7 @@ def late_ranks(a: Analysis) -> list[Late]:
     found = []
     for of_host in hosts.values():
         # A communicator within the host tells which of its ranks holds up the others.
-        _, worst = max(of_host, key=lambda one: (one[0], one[1].late_s))
+        _, worst = max(of_host, key=lambda one: (not one[1].is_little, one[0], one[1].late_s))
         found.append(replace(worst, also=len(of_host) - 1))
     return sorted(found, key=lambda late: -late.late_s)
 
@@ -71,12 +74,19 @@ def _late_of_many(ranks: Sequence[Rank]) -> list[Late]:
     spread = 1.4826 * median(abs(d - usual) for d in durations)
     known = [r.duration_before_s for r in ranks if r.duration_before_s is not None]
     before = median(known) if len(known) >= 3 else None
-    late = [
+    each = [
         Late(r, usual - d, usual, _minus(before, r.duration_before_s))
         for r, d in zip(ranks, durations, strict=True)
-        if usual - d > max(_LATE * usual, 6 * spread)
-        or (usual - d > max(_LITTLE_LATE * usual, _FAR * spread) and _is_news(usual - d, before, r))
     ]
+    late = [one for one in each if one.late_s > max(_LATE * usual, 6 * spread)]
+    if not late:
+        # Beside a rank that is late by more, less says nothing, and would count against that one.
+        late = [
+            replace(one, is_little=True)
+            for one in each
+            if one.late_s > max(_LITTLE_LATE * usual, _FAR * spread)
+            and _is_news(one.late_s, before, one.rank)
+        ]
     return late if len(late) <= max(1, len(ranks) // 4) else []
 
 
@@ -125,12 +135,14 @@ def find(a: Analysis) -> Iterator[Finding]:
             [("rank", rank.communicator, str(rank.rank)), ("host", rank.host)],
             "qp",
         )
-        yield as_hint(found, old) if (old := as_late_before(a, late)) else found
+        yield as_hint(found, old) if (old := why_not(a, late)) else found
 
 
-def as_late_before(a: Analysis, late: Late) -> str:
+def why_not(a: Analysis, late: Late) -> str:
     """Why this is not what has made the job slower; empty where it may be."""
     before_s = late.late_before_s
-    if before_s is None or before_s < _AS_BEFORE * late.late_s or not a.slower_than_before:
-        return ""
-    return f"it was {before_s * 1e3:.1f} ms late in the baseline as well, when the job was quicker"
+    if before_s is not None and before_s >= _AS_BEFORE * late.late_s and a.slower_than_before:
+        return f"it was {before_s * 1e3:.1f} ms late in the baseline as well, when the job was quicker"
+    if late.is_little and a.rest_share is not None and a.rest_share >= MOST_BETWEEN:
+        return f"of the time that a turn has become longer, {min(a.rest_share, 1.0):.0%} is between collectives"
+    return ""
