@@ -9,7 +9,8 @@ from fabricpulse.core.web.prometheus import Sample
 from fabricpulse.why.assemble import Gathered, assemble
 from fabricpulse.why.catalogue import CAUSES
 from fabricpulse.why.facts import Facts, Flow, Gpu, Host, NicId, Process, Rank, Wait
-from fabricpulse.why.infer import LIKELY, infer
+from fabricpulse.why.finding import LIKELY
+from fabricpulse.why.infer import infer
 
 QUEUED = {"delay_s": 400e-6, "marked": 500.0, "retransmits": 20.0}
 

@@ -15,7 +15,8 @@ from fabricpulse.core.fleet.membership import Host, Membership, Nic
 from fabricpulse.core.web.client_config import HttpClientConfig
 from fabricpulse.why.command import command
 from fabricpulse.why.facts import Facts
-from fabricpulse.why.infer import LIKELY, Answer, infer
+from fabricpulse.why.finding import LIKELY
+from fabricpulse.why.infer import Answer, infer
 from fabricpulse.why.sources.coordinator import read_leaves, select
 
 RAILS = ("rail0", "rail1")

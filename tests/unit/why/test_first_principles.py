@@ -9,7 +9,8 @@ from tests.fixtures.why.facts import HOSTS, RAILS, healthy, slow, with_flows, wi
 from tests.fixtures.why.findings import first, late, likely
 
 from fabricpulse.why.facts import Facts, Flow, Nic, NicId
-from fabricpulse.why.infer import LIKELY, Ranked, infer
+from fabricpulse.why.finding import LIKELY
+from fabricpulse.why.infer import Ranked, infer
 
 # Of a queue that has grown: some hundred microseconds where there were twenty.
 WAITS = {"delay_s": 400e-6, "floor_s": 150e-6}

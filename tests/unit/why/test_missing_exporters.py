@@ -2,13 +2,16 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
 from tests.bench.why.recorded import Record, read, without
+from tests.fixtures.why.facts import healthy, slow
 
-from fabricpulse.why.finding import Finding
-from fabricpulse.why.infer import LIKELY, infer
+from fabricpulse.why.catalogue import CAUSES
+from fabricpulse.why.finding import LIKELY, Evidence, Finding, as_undecided, finding
+from fabricpulse.why.infer import infer
 
 RECORDS = read()
 
@@ -116,3 +119,20 @@ def test_what_is_missing_is_named_where_no_cause_is() -> None:
             ]:
                 assert "Not enough data to say why: no answer from mesh of " in answer.headline
                 assert "nic of " in answer.headline
+
+
+def test_what_would_be_a_hint_with_all_data_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Want of data makes no weak finding a reason of a sure one; a likely one may be its reason still."""
+    nic = ("nic", "h1", "rail0")
+    effect = finding("nic_loss", "rail0 of h1", [Evidence("it loses", 0.95)], [nic])
+    for strength, hidden in ((LIKELY - 0.01, False), (LIKELY, True)):
+        weak = as_undecided(
+            finding("slow_link", "rail0 of h1", [Evidence("?", strength)], [nic]), "nobody looks"
+        )
+        found = {"slow_link": weak, "nic_loss": effect}
+        causes = {
+            name: replace(CAUSES[name], find=lambda _, one=one: iter([one])) for name, one in found.items()
+        }
+        monkeypatch.setattr("fabricpulse.why.infer.CAUSES", causes)
+        named = [c.finding.cause for c in infer(slow(healthy())).causes if c.finding.confidence >= LIKELY]
+        assert named == ([] if hidden else ["nic_loss"])

@@ -27,7 +27,7 @@ class Finding:
 
     where : for people. subjects : what it is about, and what else it touches. needs : components whose data it was
     judged by. past : it has been, and what it did to the job is over. undecided : a hint as what would tell it from
-    another cause does not answer; what it may have brought about is no cause beside it.
+    another cause does not answer, and likely without that; what it may have brought about is no cause beside it.
     """
 
     cause: str
@@ -56,7 +56,9 @@ def finding(
     )
 
 
-# What is seen and is not why: below what an answer says (infer.LIKELY).
+# Below it a cause is a hint: shown, and not what the answer says.
+LIKELY = 0.5
+# What is seen and is not why.
 _HINT = 0.4
 NOT_ENOUGH = "not enough data"
 
@@ -68,8 +70,9 @@ def as_hint(found: Finding, reason: str) -> Finding:
 
 
 def as_undecided(found: Finding, reason: str) -> Finding:
-    """A hint for want of data."""
-    return replace(as_hint(found, f"{NOT_ENOUGH}: {reason}"), undecided=True)
+    """A hint for want of data. One that would be no more with all data is like any other: it explains nothing."""
+    hint = as_hint(found, f"{NOT_ENOUGH}: {reason}")
+    return replace(hint, undecided=found.confidence >= LIKELY)
 
 
 def grows(value: float, at: float, full: float, low: float = 0.5, high: float = 0.95) -> float:

@@ -12,15 +12,13 @@ from statistics import median
 from fabricpulse.why.analysis import SLOWER, Analysis
 from fabricpulse.why.catalogue import CAUSES, EVERYWHERE, EXPLAINS, HARMLESS, ONLY_IF_SURE
 from fabricpulse.why.facts import Facts
-from fabricpulse.why.finding import Finding
+from fabricpulse.why.finding import LIKELY, Finding
 from fabricpulse.why.flow_view import SeenFlow, seen_flows
 from fabricpulse.why.hang import graph_lines
 from fabricpulse.why.moment import when
 from fabricpulse.why.no_collection import no_collection
 
 STATES = ("healthy", "slow", "stalled", "ended", "unknown")
-# Below it a cause is a hint: shown, and not what the answer says.
-LIKELY = 0.5
 _MOST_ORIGINS = 5
 # Nobody reads more, and each is compared with each.
 _MOST_FINDINGS = 300

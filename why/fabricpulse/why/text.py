@@ -2,8 +2,9 @@
 
 from fabricpulse.core.output import printable
 from fabricpulse.why.catalogue import CAUSES
+from fabricpulse.why.finding import LIKELY
 from fabricpulse.why.flow_view import line as line_of
-from fabricpulse.why.infer import LIKELY, Ranked
+from fabricpulse.why.infer import Ranked
 from fabricpulse.why.moment import when
 from fabricpulse.why.report import Report
 

@@ -144,5 +144,7 @@ def why_not(a: Analysis, late: Late) -> str:
     if before_s is not None and before_s >= _AS_BEFORE * late.late_s and a.slower_than_before:
         return f"it was {before_s * 1e3:.1f} ms late in the baseline as well, when the job was quicker"
     if late.is_little and a.rest_share is not None and a.rest_share >= MOST_BETWEEN:
-        return f"of the time that a turn has become longer, {min(a.rest_share, 1.0):.0%} is between collectives"
+        return (
+            f"of the time that a turn has become longer, {min(a.rest_share, 1.0):.0%} is between collectives"
+        )
     return ""
