@@ -82,6 +82,50 @@ def test_names_of_hosts() -> None:
 
 
 @pytest.mark.parametrize(
+    ("of_job", "listed", "found"),
+    [
+        ("h1", "h1.a.org", True),
+        ("H1.a.org", "h1", True),
+        ("h1.a.org", "h1.b.org", False),
+        ("10.9.9.9", "10.0.0.1", False),
+        ("10.9.9.9", "10.a.org", False),
+        ("10.9.9.9", "10", False),
+        ("10.9.9.9", "10.9.9.9", True),
+        ("fd00::1", "fd00::2", False),
+    ],
+)
+def test_which_names_are_of_one_host(of_job: str, listed: str, found: bool) -> None:
+    """A wrong leaf would say that flows do not meet."""
+    facts = healthy((of_job, "x2", "x3", "x4"))
+    leaves, unknown = select(fleet({listed: "a"}), facts)
+    assert (f"rail0 of {of_job}" in leaves) == found
+    assert unknown == (
+        ("the coordinator does not list 3 of 4 hosts (x2, x3, x4)",)
+        if found
+        else (f"the coordinator does not list 4 of 4 hosts ({of_job}, x2, x3, …)",)
+    )
+
+
+def test_one_that_is_listed_is_not_two_of_the_job() -> None:
+    """Which of them it is, nobody tells."""
+    facts = healthy(("h1.a.org", "h1.b.org", "h2", "h2.a.org"))
+    leaves, _ = select(fleet({"h1": "a", "h2": "b"}), facts)
+    assert {nic.rpartition(" ")[2] for nic in leaves} == {"h2"}
+
+
+def test_a_leaf_that_no_file_may_name() -> None:
+    """It is not checked as a file is; its name would be in the evidence."""
+    leaves, _ = select(fleet({"h0": "a" * 300, "h1": "b"}), healthy())
+    assert set(leaves.values()) == {"b-rail0", "b-rail1"}
+
+
+async def test_a_token_that_is_not_there_is_said(tmp_path: Path) -> None:
+    config = HttpClientConfig(token_file=str(tmp_path / "none"))
+    leaves, (unknown,) = await read_leaves("http://127.0.0.1:1", config, healthy())
+    assert leaves == {} and "cannot be asked" in unknown and "none" in unknown
+
+
+@pytest.mark.parametrize(
     "reply",
     [
         Reply(b"<html>"),

@@ -17,6 +17,7 @@ from msgspec import ValidationError
 from fabricpulse.core.config import Section, load_config
 
 MOST_HOST_BYTES, MOST_DEVICE_BYTES = 95, 31  # of a network's name, too
+MOST_LEAF = 253  # characters
 
 
 class Nic(Section, frozen=True):
@@ -38,8 +39,8 @@ class Nic(Section, frozen=True):
             raise ValueError(f"device name {self.device!r} must have 1 to {MOST_DEVICE_BYTES} bytes")
         if not self.network or len(self.network.encode()) > MOST_DEVICE_BYTES:
             raise ValueError(f"network name {self.network!r} must have 1 to {MOST_DEVICE_BYTES} bytes")
-        if len(self.leaf) > 253:
-            raise ValueError(f"leaf name {self.leaf[:40]!r}… must have at most 253 characters")
+        if len(self.leaf) > MOST_LEAF:
+            raise ValueError(f"leaf name {self.leaf[:40]!r}… must have at most {MOST_LEAF} characters")
 
 
 class Host(Section, frozen=True):

@@ -39,7 +39,8 @@ class Exporters:
 async def read_timelines(
     exporters: Exporters, hosts: Iterable[str]
 ) -> tuple[list[HostTimeline], tuple[str, ...]]:
-    """What the hosts say, by name, and sentences about those that say nothing. Never raises."""
+    """What the hosts say, by name, and sentences about those that say nothing. Raises ConfigError for a
+    file that the configuration names and that cannot be used, nothing else."""
     found: list[HostTimeline] = []
     silent: dict[str, str] = {}
     received = 0
