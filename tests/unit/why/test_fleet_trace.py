@@ -3,14 +3,22 @@
 import io
 import json
 import random
+from dataclasses import replace
+from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 import jsonschema
+import msgspec
+import pytest
+from tests.fixtures.web.loopback_http import LoopbackServer, Reply
 from tests.unit.why.test_report import report
 from tests.unit.why.test_trace import SCHEMA
 
+from fabricpulse.core.web.client_config import HttpClientConfig
 from fabricpulse.plugin_ipc.timeline import Change, HostTimeline, Operation, ProcessTimeline
 from fabricpulse.why.fleet_trace import fleet_events
+from fabricpulse.why.sources.timeline import Exporters, read_timelines
 from fabricpulse.why.trace import write_trace
 
 T0 = 1_700_000_000_000_000_000
@@ -53,16 +61,15 @@ def test_order_and_lateness_hold_within_the_bounds() -> None:
                 operations.append(operation(number, start + took + error, took, bound, rank=rank))
             timelines.append(host(f"h{rank}", rank, operations))
         found = slices(timelines)
-        assert [e["ts"] for e in found] == sorted(e["ts"] for e in found)
+        assert [e["ts_ns"] for e in found] == sorted(e["ts_ns"] for e in found)
         keys = [(f"h{e['args']['rank']}", e["args"]["number"]) for e in found]
         for at, (key, event) in enumerate(zip(keys, found, strict=True)):
             first = min(start for (_, number), start in truth.items() if number == key[1])
             late_us = (truth[key] - first) / 1e3
-            # A float of microseconds since 1970 resolves a quarter of one.
-            assert abs(event["args"]["late_us"] - late_us) <= event["args"]["late_bound_us"] + 1e-3
+            assert abs(event["args"]["late_us"] - late_us) <= event["args"]["late_bound_us"] + 1e-9
             for other_key, other in zip(keys[at + 1 :], found[at + 1 :], strict=True):
-                apart_us = other["ts"] - event["ts"]
-                if apart_us > event["args"]["bound_us"] + other["args"]["bound_us"] + 0.5:
+                apart_us = (other["ts_ns"] - event["ts_ns"]) / 1e3
+                if apart_us > event["args"]["bound_us"] + other["args"]["bound_us"]:
                     assert truth[key] < truth[other_key]
 
 
@@ -95,6 +102,35 @@ def test_lateness_needs_two_ranks_of_one_collective() -> None:
         host("h2", 2, [operation(1, T0, 10, function="AllGather")]),
     ]
     assert not any("late_us" in e["args"] for e in slices(timelines))
+
+
+def test_stamps_of_the_file_are_within_its_bounds() -> None:
+    """Readers hold microseconds since 1970 as floats, a quarter of one apart: that is in the bound beside each, and
+    what follows at once does not overlap."""
+    took = [operation(n, T0 + n * 137, 137, 9) for n in range(50)]
+    out = io.StringIO()
+    write_trace(report(), [], out, [host("h0", 0, took)])
+    found = [e for e in json.loads(out.getvalue())["traceEvents"] if e["ph"] == "X"]
+    for o, e in zip(took, found, strict=True):
+        assert (
+            abs(Fraction(e["ts"]) - Fraction(o.start_ns, 1000)) + Fraction(9, 1000)
+            <= e["args"]["bound_us"] + 1e-9
+        )
+    assert all(e["ts"] + e["dur"] <= after["ts"] for e, after in pairwise(found))
+    assert max(e["args"]["bound_us"] for e in found) < 0.2
+
+
+@pytest.mark.parametrize("number", [2**64, -(2**64), 10**400])
+async def test_numbers_that_no_exporter_has(number: int) -> None:
+    """JSON's have any length: that host is named, and the others are drawn."""
+    with LoopbackServer(lambda _: Reply(msgspec.json.encode(host("h0", 0, [operation(0, T0, 9)])))) as server:
+        exporters = Exporters(server.url, HttpClientConfig(timeout_s=5), "train", 60)
+        (found,), silent = await read_timelines(exporters, ["h0"])
+        assert found.host == "h0" and not silent
+    body = msgspec.json.encode(host("h0", 0, [operation(0, T0, 77)])).replace(b"77", str(number).encode())
+    with LoopbackServer(lambda _: Reply(body)) as server:
+        none, (said,) = await read_timelines(replace(exporters, url=server.url), ["h0"])
+        assert none == [] and "no timeline of h0 (what answers is no qp exporter" in said
 
 
 def test_the_file_is_valid() -> None:

@@ -1,7 +1,7 @@
 """Recorded runs with exporters that do not answer: less is known, and what is not known is not said."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import combinations
 
@@ -9,6 +9,7 @@ import pytest
 from tests.bench.why.recorded import Record, read, without
 from tests.fixtures.why.facts import healthy, slow
 
+from fabricpulse.why.analysis import Analysis
 from fabricpulse.why.catalogue import CAUSES
 from fabricpulse.why.finding import LIKELY, Evidence, Finding, as_undecided, finding
 from fabricpulse.why.infer import infer
@@ -121,6 +122,10 @@ def test_what_is_missing_is_named_where_no_cause_is() -> None:
                 assert "nic of " in answer.headline
 
 
+def always(found: Finding) -> Callable[[Analysis], Iterator[Finding]]:
+    return lambda _: iter([found])
+
+
 def test_what_would_be_a_hint_with_all_data_hides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Want of data makes no weak finding a reason of a sure one; a likely one may be its reason still."""
     nic = ("nic", "h1", "rail0")
@@ -130,9 +135,7 @@ def test_what_would_be_a_hint_with_all_data_hides_nothing(monkeypatch: pytest.Mo
             finding("slow_link", "rail0 of h1", [Evidence("?", strength)], [nic]), "nobody looks"
         )
         found = {"slow_link": weak, "nic_loss": effect}
-        causes = {
-            name: replace(CAUSES[name], find=lambda _, one=one: iter([one])) for name, one in found.items()
-        }
+        causes = {name: replace(CAUSES[name], find=always(one)) for name, one in found.items()}
         monkeypatch.setattr("fabricpulse.why.infer.CAUSES", causes)
         named = [c.finding.cause for c in infer(slow(healthy())).causes if c.finding.confidence >= LIKELY]
         assert named == ([] if hidden else ["nic_loss"])

@@ -111,7 +111,7 @@ def test_journal_lines() -> None:
         {"at": 30.0, "subject": "action-3", "event": "succeeded", "detail": {"target": "h1/rail0"}},
         {"at": 40.0, "subject": "h9/rail0", "event": "avoided", "detail": {}},
         {"at": 50.0, "subject": "h10/rail0", "event": "another's", "detail": {"why": "h1.example"}},
-        {"at": "x"}, 7, None,
+        {"at": "x"}, 7, None, {"at": 10**400, "subject": "h1/rail0", "event": "no time", "detail": {}},
     ]  # fmt: skip
     assert [d.text for d in select(lines, healthy(), 10.0)] == ["succeeded", "avoided"]
     assert select({"no": "list"}, healthy(), 10.0) == ()

@@ -1,5 +1,7 @@
 """Collectives and state changes of all hosts as events of Chrome's trace format, on fleet time. Pure.
 
+Stamps are whole nanoseconds, `ts_ns` and `dur_ns`, until they are written.
+
 An event is where its stamp says, and true time is within `bound_us` of it. So two events of different hosts are in the
 order in which they are drawn if they lie further apart than both bounds; `late_us` of a collective, by how much a rank
 entered it after the first of those that are seen, has its own bound beside it. Stamps of a host without fleet
@@ -34,7 +36,7 @@ def fleet_events(timelines: Iterable[HostTimeline], first_pid: int = 1) -> list[
             names.append(_name("process_name", pid, 0, f"{rank} on {timeline.host}"))
             names += tracks.names()
             pid += 1
-    return [*names, *sorted(events, key=lambda e: (e["ts"], e["pid"], e["tid"]))]
+    return [*names, *sorted(events, key=lambda e: (e["ts_ns"], e["pid"], e["tid"]))]
 
 
 def summary(timelines: Iterable[HostTimeline]) -> dict[str, Any]:
@@ -85,8 +87,8 @@ def _of_process(
             "name": o.function or "collective",
             "pid": tracks.pid,
             "tid": tracks.number(o.communicator, o.is_comparable),
-            "ts": o.start_ns / 1e3,
-            "dur": max(o.took_ns, 0) / 1e3,
+            "ts_ns": o.start_ns,
+            "dur_ns": max(o.took_ns, 0),
             "args": args,
         }
     for c in process.changes:
@@ -97,7 +99,7 @@ def _of_process(
             "name": _change(c),
             "pid": tracks.pid,
             "tid": tracks.number("", comparable),
-            "ts": c.at_ns / 1e3,
+            "ts_ns": c.at_ns,
             "args": {"value": c.value, **({"bound_us": c.bound_ns / 1e3} if comparable else {})},
         }
 

@@ -50,7 +50,8 @@ def select(lines: Any, facts: Facts, since_s: float) -> tuple[Done, ...]:
             continue
         # Subjects are `host/device`, or an action's id whose detail names the target.
         about = f"{subject} {msgspec.json.encode(line.get('detail')).decode()}"
-        if at_s >= since_s and hosts & names_in(about):
+        # JSON's integers have any length.
+        if since_s <= at_s < 1 << 63 and hosts & names_in(about):
             found.append(Done(float(at_s), subject, event))
     return tuple(sorted(found, key=lambda d: -d.at_s)[:_MOST_SHOWN])
 

@@ -1,10 +1,13 @@
 """The same timeline in Perfetto's own form: a `Trace` of its published schema (perfetto_trace.proto).
 
-Takes events of Chrome's trace format, as `trace` and `fleet_trace` make them. Slices of a track of Perfetto nest; those
-that overlap without that, as collectives of several streams may, are drawn on further tracks of the same name. Pure.
+Takes events of Chrome's trace format, as `trace` and `fleet_trace` make them: with stamps in nanoseconds. Slices of a
+track of Perfetto nest; those that overlap without that, as collectives of several streams may, are drawn on further
+tracks of the same name. Pure.
 """
 
+import heapq
 import struct
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -17,14 +20,18 @@ _REALTIME, _BOOTTIME = 1, 6  # BuiltinClock; the second is the one of all stamps
 _BEGIN, _END, _INSTANT, _COUNTER = 1, 2, 3, 4
 _ONE_SEQUENCE = 1
 _MOST_INT = 2**63 - 1
+# What Perfetto holds: of signed 64 bits.
+MOST_NS = _MOST_INT
+_MOST_PID = 2**31 - 1
+# Tracks of one thread on which slices may nest; what overlaps further gets tracks without nesting.
+_MOST_NESTING = 8
 
 
 def packets(events: Iterable[Event], clocks: dict[str, Any]) -> Iterator[bytes]:
     """A trace in pieces that belong one behind the other. clocks : what stamps of each host are worth."""
     found = list(events)
     tracks = _Tracks(found)
-    stamps = [e["ts"] for e in found if "ts" in e]
-    first_ns = _ns(min(stamps, default=0.0))
+    first_ns = min((_at(e) for e in found if "ts_ns" in e), default=0)
     # Stamps are nanoseconds since 1970: that both clocks are one says so.
     clock = b"".join(_message(1, _int(1, c) + _int(2, first_ns)) for c in (_BOOTTIME, _REALTIME))
     yield _packet(_message(_CLOCK_SNAPSHOT, clock) + _int(_FLAGS, _CLEARED))
@@ -54,11 +61,11 @@ def _timed(events: list[Event], tracks: "_Tracks") -> Iterator[tuple[_Order, byt
             yield order, _track_event(_END, track)
         elif e["ph"] == "i":
             at = _track_event(_INSTANT, tracks.of_thread(e["pid"], e["tid"]), e["name"], args)
-            yield (_ns(e["ts"]), 1, 0, number, 0), at
+            yield (_at(e), 1, 0, number, 0), at
         elif e["ph"] == "C":
             value = _key(44, 1) + struct.pack("<d", float(args["value"]))
             counter = _int(9, _COUNTER) + _int(11, tracks.of_counter(e)) + value
-            yield (_ns(e["ts"]), 1, 0, number, 0), _message(_TRACK_EVENT, counter)
+            yield (_at(e), 1, 0, number, 0), _message(_TRACK_EVENT, counter)
 
 
 class _Tracks:
@@ -73,13 +80,13 @@ class _Tracks:
             if e["ph"] == "M":
                 kind = "process" if e["name"] == "process_name" else "thread"
                 self._names[kind, e["pid"], e["tid"] if kind == "thread" else 0] = str(e["args"]["name"])
-        open_: dict[tuple[int, int], list[list[int]]] = {}
+        open_: defaultdict[tuple[int, int], _Lanes] = defaultdict(_Lanes)
         slices = [(_span(e), number) for number, e in enumerate(events) if e["ph"] == "X"]
         # Of those that begin together the longest is the outermost.
         for (start_ns, end_ns), number in sorted(slices, key=lambda s: (s[0][0], -s[0][1], s[1])):
             e = events[number]
-            lanes = open_.setdefault((e["pid"], e["tid"]), [])
-            self._slices[number] = self.of_thread(e["pid"], e["tid"], _lane(lanes, start_ns, end_ns))
+            lane = open_[e["pid"], e["tid"]].place(start_ns, end_ns)
+            self._slices[number] = self.of_thread(e["pid"], e["tid"], lane)
         for e in events:
             if e["ph"] == "i":
                 self.of_thread(e["pid"], e["tid"])
@@ -110,32 +117,51 @@ class _Tracks:
             if kind == "process":
                 name = self._names.get(("process", pid, 0), f"process {pid}")
                 # Numbers of processes begin at 1: 0 is the idle one of the kernel.
-                yield _int(1, number) + _message(3, _int(1, pid + 1) + _text(6, name))
+                known = _int(1, pid + 1) if pid < _MOST_PID else b""
+                yield _int(1, number) + _message(3, known + _text(6, name))
                 continue
             name = key[2] if kind == "counter" else self._names.get(("thread", pid, key[2]), "events")
             counter = _message(8, b"") if kind == "counter" else b""
             yield _int(1, number) + _int(5, self.of_process(pid)) + _text(2, name) + counter
 
 
-def _lane(lanes: list[list[int]], start_ns: int, end_ns: int) -> int:
-    """The first on which a slice follows, or lies within, what is open there: ends, the innermost last."""
-    for number, ends in enumerate(lanes):
-        while ends and ends[-1] <= start_ns:
-            ends.pop()
-        if not ends or end_ns <= ends[-1]:
-            ends.append(end_ns)
+class _Lanes:
+    """Where slices of one thread go, in the order of their beginnings."""
+
+    def __init__(self) -> None:
+        self._nested: list[list[int]] = []
+        # Of those without nesting: end of the last slice, and which; the earliest end first.
+        self._flat: list[tuple[int, int]] = []
+
+    def place(self, start_ns: int, end_ns: int) -> int:
+        """The first on which a slice follows, or lies within, what is open there. That is looked for on a few, as all
+        slices of a thread may overlap."""
+        for number, ends in enumerate(self._nested):
+            # Ends of what is open, the innermost last.
+            while ends and ends[-1] <= start_ns:
+                ends.pop()
+            if not ends or end_ns <= ends[-1]:
+                ends.append(end_ns)
+                return number
+        if len(self._nested) < _MOST_NESTING:
+            self._nested.append([end_ns])
+            return len(self._nested) - 1
+        if self._flat and self._flat[0][0] <= start_ns:
+            number = self._flat[0][1]
+            heapq.heapreplace(self._flat, (end_ns, number))
             return number
-    lanes.append([end_ns])
-    return len(lanes) - 1
+        number = _MOST_NESTING + len(self._flat)
+        heapq.heappush(self._flat, (end_ns, number))
+        return number
 
 
 def _span(event: Event) -> tuple[int, int]:
-    start_ns = _ns(event["ts"])
-    return start_ns, max(start_ns, _ns(event["ts"] + event["dur"]))
+    start_ns = _at(event)
+    return start_ns, min(start_ns + max(event["dur_ns"], 0), MOST_NS)
 
 
-def _ns(us: float) -> int:
-    return max(0, round(us * 1e3))
+def _at(event: Event) -> int:
+    return int(min(max(event["ts_ns"], 0), MOST_NS))
 
 
 def _track_event(kind: int, track: int, name: str = "", args: dict[str, Any] | None = None) -> bytes:

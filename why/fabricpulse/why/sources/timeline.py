@@ -61,7 +61,7 @@ async def read_timelines(
                     if response.status != 200:
                         silent[host] = f"status {response.status}"
                         return
-                found.append(msgspec.json.decode(body, type=HostTimeline))
+                found.append(_checked(msgspec.json.decode(body, type=HostTimeline)))
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
                 silent[host] = printable(describe(error))
             except (msgspec.DecodeError, RecursionError, ValueError) as error:
@@ -78,3 +78,16 @@ async def read_timelines(
         more = f", … ({len(problems)} in all)" if len(problems) > _MOST_SHOWN else ""
         notes.append(f"no timeline of {', '.join(problems[:_MOST_SHOWN])}{more}")
     return sorted(found, key=lambda t: t.host), tuple(notes)
+
+
+def _checked(timeline: HostTimeline) -> HostTimeline:
+    """Raises ValueError for a number that no exporter has: JSON's have any length, and floats do not hold them."""
+    for p in timeline.processes:
+        numbers = [p.pid, p.rank or 0]
+        numbers += [
+            n for o in p.operations for n in (o.number, o.rank, o.end_ns, o.bound_ns, o.took_ns, o.size)
+        ]
+        numbers += [n for c in p.changes for n in (c.at_ns, c.bound_ns, c.value)]
+        if max(numbers) >= 1 << 64 or min(numbers) < -(1 << 63):
+            raise ValueError("a number in it has more than 64 bits")
+    return timeline
