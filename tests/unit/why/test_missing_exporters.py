@@ -8,6 +8,7 @@ from itertools import combinations
 import pytest
 from tests.bench.why.recorded import Record, read, without
 from tests.fixtures.why.facts import healthy, slow
+from tests.fixtures.why.truth import Truth
 
 from fabricpulse.why.analysis import Analysis
 from fabricpulse.why.catalogue import CAUSES
@@ -27,8 +28,23 @@ def gaps(record: Record) -> Iterator[frozenset[str]]:
 def is_right(record: Record, first: Finding) -> bool:
     """A GPU without its rank, of which nobody tells, is that of the rank's host: one each."""
     known = [pair for truth in record.truth for pair in truth.any_of]
-    where = re.sub("^GPU 0 of ", "on ", first.where)
-    return any(first.cause == cause and (place in where or place.endswith(where)) for cause, place in known)
+    gpu = re.fullmatch("GPU 0 of (.+)", first.where)
+    return any(
+        first.cause == cause
+        and (place in first.where or (gpu is not None and place.endswith(f" on {gpu[1]}")))
+        for cause, place in known
+    )
+
+
+def test_which_answer_is_right() -> None:
+    """The cause and its place: one that says no place is right only where none was asked for."""
+    record = replace(RECORDS[0], truth=[Truth((("straggler_gpu", "rank 1 on h3"),))])
+    for where, right in (("rank 1 on h3", True), ("GPU 0 of h3", True), ("GPU 0 of h1", False), ("", False)):
+        assert is_right(record, finding("straggler_gpu", where, [], [])) == right, where
+    assert not is_right(record, finding("straggler_rank", "rank 1 on h3", [], []))
+    assert is_right(
+        replace(record, truth=[Truth((("compute", ""),))]), finding("compute", "all ranks", [], [])
+    )
 
 
 def wrong(record: Record, component: str, least: float) -> tuple[int, int]:
@@ -98,20 +114,24 @@ def test_of_two_that_are_missing_nothing_is_said_wrongly(first: str, second: str
 
 def test_an_effect_of_what_is_not_decided_is_no_cause() -> None:
     """Flows before a link that may be slow, or of a host that takes too little, do not wait for one another."""
-    for record in (r for r in RECORDS if r.play == "slow_link"):
+    explained = 0
+    links = [r for r in RECORDS if r.play == "slow_link"]
+    for record in links:
         [where] = {place for truth in record.truth for _, place in truth.any_of}
-        host = frozenset({where.rpartition(" ")[2]})
-        answer = infer(without(record.facts, "nic", host))
-        assert not [
-            c for c in answer.causes if c.finding.confidence >= LIKELY and where not in c.finding.where
-        ]
-        if answer.causes and answer.causes[0].finding.undecided:
-            assert any(e.text.startswith("not enough data: ") for e in answer.causes[0].finding.evidence)
-            assert f"no answer from nic of {next(iter(host))}" in answer.headline
+        host = where.rpartition(" ")[2]
+        answer = infer(without(record.facts, "nic", frozenset({host})))
+        first = answer.causes[0].finding
+        assert (first.cause, first.where, first.undecided) == ("slow_link", where, True)
+        assert any(e.text.startswith("not enough data: ") for e in first.evidence)
+        assert [c for c in answer.causes if c.finding.confidence >= LIKELY] == []
+        assert f"no answer from nic of {host}" in answer.headline
+        explained += any(f.confidence >= LIKELY for f in answer.causes[0].explains)
+    assert links and explained
 
 
 def test_what_is_missing_is_named_where_no_cause_is() -> None:
     """The first sentence says which exporter would have to answer."""
+    unnamed = 0
     for record in RECORDS:
         for hosts in gaps(record):
             answer = infer(without(without(record.facts, "mesh", hosts), "nic", hosts))
@@ -120,6 +140,8 @@ def test_what_is_missing_is_named_where_no_cause_is() -> None:
             ]:
                 assert "Not enough data to say why: no answer from mesh of " in answer.headline
                 assert "nic of " in answer.headline
+                unnamed += 1
+    assert unnamed
 
 
 def always(found: Finding) -> Callable[[Analysis], Iterator[Finding]]:
