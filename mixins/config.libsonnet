@@ -228,7 +228,8 @@
     // For how long nothing may move on a connection with an unfinished request before the collective is stalled, s.
     // Above what a checkpoint of few ranks takes in your jobs, if they do that within collectives.
     stalledSeconds: 5.0,
-    // A host that has had more processes of a job within this window has lost some: of which rank is not known.
+    // A host that has had more processes of a job within this window, or when a wait of the job began that still lasts, has lost some: of which
+    // rank is not known.
     processesWindow: '10m',
     // By how many times longer ranks must wait for one another in a circle: above a scrape interval, as hosts are scraped one after
     // another.

@@ -140,10 +140,16 @@ local signals = import '../signals.libsonnet';
           waiting: waitedFor(longest(alive('peer_send|peer_receive', known))),
           any: any,
         };
-        // It is late only where its host has all processes of the job that it lately had: where that host is not scraped, or one of them
-        // has ended, nobody knows whether the rank waits. Not asked of each rank: eight times as many series.
-        local processes = s.series('fabricpulse_qp_processes');
-        local whole = move('group by (%s, instance) (%s >= max_over_time(%s[%s]))' % [job, processes, processes, config.processesWindow], 'peer', 'instance');
+        // It is late only where its host has all processes of the job that it lately had, and while others wait has not lost one: where that
+        // host is not scraped, or one of them has ended, nobody knows whether the rank waits. Not asked of each rank: eight times as many
+        // series. Whichever pod counts them: one that has been replaced counts what is left.
+        local processes(expr) = 'max by (%s, instance) (%s)' % [job, expr % s.series('fabricpulse_qp_processes')];
+        local whole = move('(%s >= %s unless on (%s, instance) host:fabricpulse_qp_processes:lost%s)' % [
+          processes('%s'),
+          processes('max_over_time(%%s[%s])' % config.processesWindow),
+          job,
+          s.braces,
+        ], 'peer', 'instance');
         local late = '(%(late)s or on (%(job)s, rank) %(unheard)s)' % {
           job: job,
           late: named('rank', '%s and on (%s, peer) %s' % [head, job, whole]),

@@ -36,6 +36,28 @@ local signals = import '../signals.libsonnet';
         ],
       },
       {
+        name: 'fabricpulse-lost-process.rules',
+        interval: $._config.slowInterval,
+        rules: [
+          {
+            // How many processes of a job a host had that has fewer now, or is not heard, for as long as a rank of the job waits: which rank has
+            // ended stays unknown for all that time, not for processesWindow alone (FabricCollectiveStalled).
+            record: 'host:fabricpulse_qp_processes:lost',
+            expr:
+              local job = c + ', workload';
+              local processes(expr) = 'max by (%s, instance) (%s)' % [job, expr % s.series('fabricpulse_qp_processes')];
+              local fewer(than) = '(%s unless %s >= %s)' % [than, processes('%s'), than];
+              '(%s or %s) and on (%s) %s > %g' % [
+                fewer('last_over_time(host:fabricpulse_qp_processes:lost%s[%s])' % [s.braces, $._config.processesWindow]),
+                fewer(processes('max_over_time(%%s[%s])' % $._config.processesWindow)),
+                job,
+                s.last('fabricpulse_request_waiting_seconds'),
+                $._config.stalledSeconds,
+              ],
+          },
+        ],
+      },
+      {
         name: 'fabricpulse-job.rules',
         interval: $._config.rareInterval,
         rules: [

@@ -188,6 +188,8 @@ LAGS_UNNOTICED = {
     # How many there are, which does not change with a fault.
     "host:fabricpulse_up:count",
     "host:fabricpulse_nic_network:count",
+    # It keeps what processesWindow tells at once.
+    "host:fabricpulse_qp_processes:lost",
 }
 
 
