@@ -28,6 +28,10 @@ function(config, matchers='') {
   // The last value that a scrape brought, also while scrapes fail: a stale series has no instant value.
   last(name, more=''):: 'last_over_time(%s[%s])' % [$.series(name, more), config.lastValueWindow],
 
+  // Exporters (`daemons`: a pattern) that do not give all that rules read: METRICS_VERSION (core/fabricpulse/core/metrics/common.py) or more is
+  // new enough; older ones have no such label.
+  tooOld(daemons):: $.last('fabricpulse_build_info', 'daemon=~"%s", metrics_version!~"[5-9]|[0-9][0-9]+"' % daemons),
+
   // A gauge that is `value`, or is so again and again: what changes with each scrape never stays for as long as a `for` asks.
   // In the second case the value is how often it has changed within unsteadyWindow.
   again(name, value, more='')::

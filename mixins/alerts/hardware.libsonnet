@@ -107,16 +107,19 @@ local signals = import '../signals.libsonnet';
         'FabricIbCongested',
         'warning',
         'nic',
-        // Of those that have waited lately. Where these are fewer than half of all that count it the median is 0.
+        // Exporters tell of those that have waited lately alone: their median is not the fleet's, which is 0 where fewer than half wait. How many count
+        // it at all must be known to say that these are few: recorded, and not where most exporters are too old to tell (rules/hardware.libsonnet).
         local rate = 'max by (%s) (%s)' % [nic, s.recentRate(['transmit_wait_ticks'])];
-        '%(rate)s > 1e6 unless on (%(nic)s) (%(rate)s <= on (%(c)s) group_left () (10 * quantile by (%(c)s) (0.5, %(rate)s)) and on (%(c)s) count by (%(c)s) (%(rate)s) >= on (%(c)s) (0.5 * cluster:fabricpulse_nic_transmit_wait_ticks:count%(braces)s))' % {
+        // Its last value, also where one evaluation of it was missed.
+        local all = 'last_over_time(cluster:fabricpulse_nic_transmit_wait_ticks:count%s[10m])' % s.braces;
+        '%(rate)s > 1e6 and on (%(c)s) %(all)s unless on (%(nic)s) (%(rate)s <= on (%(c)s) group_left () (10 * quantile by (%(c)s) (0.5, %(rate)s)) and on (%(c)s) count by (%(c)s) (%(rate)s) >= on (%(c)s) (0.5 * %(all)s))' % {
           rate: rate,
           nic: nic,
           c: c,
-          braces: s.braces,
+          all: all,
         },
         'An InfiniBand port waits for credits far longer than others.',
-        'Port of {{ $labels.device }} of {{ $labels.instance }} had data and no credits for {{ $value | humanize }} ticks a second (XmitWait), over ten times the median of the fleet.',
+        'Port of {{ $labels.device }} of {{ $labels.instance }} had data and no credits for {{ $value | humanize }} ticks a second (XmitWait), over ten times the median of those that wait, or fewer than half of all wait.',
         { 'for': config.congestionFor, slow: true }
       ),
       lib.alert(

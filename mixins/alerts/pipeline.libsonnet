@@ -155,10 +155,9 @@ local signals = import '../signals.libsonnet';
         'FabricExporterOld',
         'warning',
         'exporter',
-        // METRICS_VERSION (core/fabricpulse/core/metrics/common.py) or more is new enough; older exporters have no such label.
         'group by (%s, job, instance, daemon, version) (%s)' % [
           config.clusterLabel,
-          s.last('fabricpulse_build_info', 'daemon=~"mesh|nic|qp", metrics_version!~"[5-9]|[0-9][0-9]+"'),
+          s.tooOld('mesh|nic|qp'),
         ],
         'An exporter is too old for these rules.',
         'The {{ $labels.daemon }} exporter of {{ $labels.instance }} (version {{ $labels.version }}) does not give all that these rules read ({{ $value }}): alerts on what only newer ones report are silent about it, as if all were well.',

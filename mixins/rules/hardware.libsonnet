@@ -51,9 +51,16 @@ local signals = import '../signals.libsonnet';
             expr: 'max by (%s) (%s) unless on (%s) device:fabricpulse_nic_link_speed_bytes_per_second:alike%s' % [nic, speed, name, s.braces],
           },
           {
-            // NICs that count for how long they wait for credits, most of them 0.
+            // NICs that count for how long they wait for credits, most of them 0, and whose exporters tell of those that do: no others can be
+            // compared. Only where they are most of all that count it. No rate: at scrapes of a minute it is missing after one that failed.
             record: 'cluster:fabricpulse_nic_transmit_wait_ticks:count',
-            expr: 'sum by (%s) (group by (%s) (rate(%s[%s]) >= 0))' % [$._config.clusterLabel, nic, s.series('fabricpulse_nic_transmit_wait_ticks_total'), $._config.rateWindow],
+            expr:
+              local counted = 'present_over_time(%s[%s])' % [s.series('fabricpulse_nic_transmit_wait_ticks_total'), $._config.lastValueWindow];
+              local count(series) = 'count by (%s) (group by (%s) (%s))' % [$._config.clusterLabel, nic, series];
+              '%s > 0.5 * %s' % [
+                count('%s unless on (%s, job, instance) %s' % [counted, $._config.clusterLabel, s.tooOld('nic')]),
+                count(counted),
+              ],
           },
           {
             record: 'firmware:fabricpulse_nic_info:count',

@@ -225,7 +225,9 @@ def check_metrics(where: str, expression: str, catalogue: Mapping[str, MetricSpe
         extra = {"histogram": {"le"}, "summary": {"quantile"}}.get(spec.type, set())
         assert set(labels) <= {*spec.labels, *target, *extra}, f"{where}: {name} has no such label"
         if spec.type in {"counter", "histogram"} and name not in NUMBERS:
-            assert re.search(rf"(rate|increase)\({name}\b", expression), f"{where}: bare counter {name}"
+            assert re.search(rf"(rate|increase|present_over_time)\({name}\b", expression), (
+                f"{where}: bare counter {name}"
+            )
         else:
             assert not re.search(rf"(rate|increase)\({name}\b", expression), f"{where}: rate of gauge {name}"
 
