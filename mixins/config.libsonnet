@@ -210,9 +210,9 @@
     nicGoneFor: '1m',
     // Queue pairs that gave up: above what it takes until a dead host is known, which is the cause.
     retriesExceededFor: '30s',
-    // A link that went down: above what it takes until the mesh exporter of its host is scraped as well, which tells whether the
-    // NIC lost the fabric with it and has been paged.
-    linkDownedFor: '30s',
+    // A link that went down: above what it takes until the page of its NIC fires, if it lost the fabric with it: a scrape of the mesh exporter and an
+    // evaluation. Enough for a minute of the former and half a minute of the latter.
+    linkDownedFor: '1m30s',
     // CRC and symbol errors within a quarter of an hour. A good link has none for days.
     linkErrorThreshold: 10,
     // Share of NICs below which a value is the odd one out, not a second fleet; and how many NICs must be there to tell.

@@ -93,10 +93,15 @@ local signals = import '../signals.libsonnet';
         'FabricIbLinkDowned',
         'warning',
         'nic',
-        // Not where the mesh saw the NIC lose the fabric within that time: this is the link's part of what has been paged. One that was back
-        // before probes missed it is reported here alone.
-        local paged = 1200;  // seconds: KEPT_S of the NIC exporter, above `window`
-        '%s unless on (%s) %s < %d' % [increased('link_downed', ' > 0'), nic, s.last('fabricpulse_nic_recent_disconnect_age_seconds'), paged],
+        // Not where the NIC was paged within that time: this is the link's part of it. By the page, not by what the mesh exporter saw: a NIC
+        // that was back before a scrape, or whose page is disabled, is reported here alone.
+        local paged = '20m';  // above `window`
+        '%s unless on (%s) last_over_time(%s[%s])' % [
+          increased('link_downed', ' > 0'),
+          nic,
+          s.series('ALERTS', 'alertname="FabricNicDisconnected", alertstate="firing"'),
+          paged,
+        ],
         'An InfiniBand link went down and trained again.',
         'The link of {{ $labels.device }} of {{ $labels.instance }} went down {{ $value | printf "%.0f" }} times within ' + window + ' (LinkDowned).',
         { 'for': config.linkDownedFor, slow: true }
